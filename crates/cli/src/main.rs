@@ -1,0 +1,2 @@
+//! moafs: the command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The ground: an array of bytes with reads, writes, flushes and discards

@@ -1,0 +1,1 @@
+//! FUSE over io_uring and /dev/fuse behind one synchronous trait

@@ -1,0 +1,1 @@
+//! The FUSE front: requests to vfs calls, control directory, mount options, signals

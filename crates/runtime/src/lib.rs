@@ -1,0 +1,1 @@
+//! Time and waiting: one code for live mounts and virtual time

@@ -1,0 +1,1 @@
+//! Model file system, random operations, crash enumeration, image mutators, judges

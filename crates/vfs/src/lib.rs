@@ -1,0 +1,1 @@
+//! What a file system is, whatever its format
