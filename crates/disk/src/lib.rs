@@ -1,1 +1,172 @@
-//! The ground: an array of bytes with reads, writes, flushes and discards
+//! The ground: a [`Disk`] is an array of 512-byte sectors with reads, writes, flushes and discards.
+//!
+//! The one idea: requests in flight have **no order** among themselves. Order is made by waiting
+//! for completions, then [`Disk::make_durable`], then submitting what depends on it. The disk
+//! numbers its flushes ([`Epoch`]), so "may this go out yet?" is one comparison.
+//! A [`Request`] is ONE device command, however many pieces of memory it gathers; it is split only
+//! at [`Limits`].
+//!
+//! Layers, from the file system down: file system → [`queue`] (elevator: sort, merge) →
+//! [`probe`] (trace, faults, crash recorder) → device ([`file`], [`mem`]).
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`buf`] | aligned memory: [`Buf`] (owned), [`Page`] (frozen, shared) |
+//! | [`request`] | [`Request`], [`Op`], [`Tag`], completions |
+//! | [`error`] | [`DiskError`] |
+//! | [`file`] | image files and block devices, locked against a second user |
+//! | [`mem`] | a disk in memory |
+//! | [`queue`] | the elevator: C-LOOK, merging to the maximum transfer |
+//! | [`probe`] | wrappers that watch or hurt: trace, fault injection, crash recorder |
+
+pub mod buf;
+pub mod error;
+pub mod file;
+pub mod mem;
+pub mod probe;
+pub mod queue;
+pub mod request;
+
+use std::sync::Arc;
+
+pub use buf::{Buf, Page};
+pub use error::DiskError;
+pub use request::{Cause, Done, Kind, Op, Request, Tag};
+
+/// Bytes in a sector: the unit of addresses, of tearing at a power cut, and of device models.
+pub const SECTOR: usize = 512;
+
+/// A shared disk.
+pub type SharedDisk = Arc<dyn Disk>;
+
+/// A sector address on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lba(pub u64);
+
+impl Lba {
+    /// The sector that holds byte `offset`, which must be a multiple of [`SECTOR`].
+    pub fn from_byte(offset: u64) -> Lba {
+        debug_assert!(
+            offset.is_multiple_of(SECTOR as u64),
+            "byte {offset} is not on a sector"
+        );
+        Lba(offset / SECTOR as u64)
+    }
+
+    /// The byte this sector starts at.
+    pub fn byte(self) -> u64 {
+        self.0 * SECTOR as u64
+    }
+}
+
+/// A flush number. Epoch `e` is durable once a flush that was *issued after* `e` ended has
+/// completed; see [`Disk::make_durable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Epoch(pub u64);
+
+/// Names a batch handed to [`Disk::submit`]; redeemed once with [`Disk::wait`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// What a disk can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Capacity in sectors.
+    pub sectors: u64,
+    /// The smallest unit of direct I/O in bytes: a power of two, at least [`SECTOR`]. Addresses,
+    /// lengths and memory of requests are multiples of it; requests that are not are still
+    /// accepted (bounced, slower).
+    pub io_align: usize,
+    /// The largest request in bytes; larger ones are split.
+    pub transfer_bytes_max: usize,
+    /// The largest number of memory pieces in one request.
+    pub segments_max: usize,
+    /// True if a completed write can be lost by a power cut until a flush.
+    pub volatile_cache: bool,
+    /// True if single writes can be made durable by themselves.
+    pub fua: bool,
+    /// True if [`Op::Discard`] does something.
+    pub discard: bool,
+    /// True if writes are refused.
+    pub read_only: bool,
+}
+
+/// An array of sectors (`seams.md` section 3 of the design notes).
+pub trait Disk: Send + Sync {
+    /// What this disk can do. Constant while it is open.
+    fn limits(&self) -> &Limits;
+
+    /// Hands requests to the device and returns at once (it waits only for room in the queue).
+    /// The requests may complete in any order; overlapping writes in flight are a caller's bug.
+    fn submit(&self, batch: Vec<Request>) -> Ticket;
+
+    /// Waits for every request of a batch. One [`Done`] per request, in the batch's order.
+    fn wait(&self, ticket: Ticket) -> Vec<Done>;
+
+    /// Makes everything that completed in epoch `upto` or before durable. Returns at once if
+    /// it already is. Concurrent callers share a flush: one in flight, one queued.
+    ///
+    /// # Errors
+    /// Once a flush has failed, every later call fails with the first reason: what the device
+    /// holds since the last good flush is unknown, and a retry that succeeds would lie.
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError>;
+
+    /// The epoch that a write completing now would carry.
+    fn epoch(&self) -> Epoch;
+
+    /// The newest epoch known to be durable; `None` before the first flush.
+    fn durable(&self) -> Option<Epoch>;
+}
+
+/// Conveniences over any [`Disk`].
+pub trait DiskExt: Disk {
+    /// Submits one batch and waits for it.
+    fn run(&self, batch: Vec<Request>) -> Vec<Done> {
+        let ticket = self.submit(batch);
+        self.wait(ticket)
+    }
+
+    /// Reads `bytes` (a multiple of [`SECTOR`]) from `at`.
+    ///
+    /// # Errors
+    /// As the device reports them; reading beyond the end is [`DiskError::BeyondEnd`].
+    fn read(&self, at: Lba, bytes: usize, tag: Tag) -> Result<Buf, DiskError> {
+        let request = Request {
+            op: Op::Read {
+                into: vec![Buf::zeroed(bytes)],
+            },
+            at,
+            tag,
+        };
+        let mut done = self.run(vec![request]);
+        let mut bufs = done.remove(0).result?;
+        Ok(bufs.remove(0))
+    }
+
+    /// Writes one page at `at` and returns the epoch the write completed in.
+    ///
+    /// # Errors
+    /// As the device reports them.
+    fn write(&self, at: Lba, data: Page, tag: Tag) -> Result<Epoch, DiskError> {
+        let request = Request {
+            op: Op::Write {
+                data: vec![data],
+                fua: false,
+            },
+            at,
+            tag,
+        };
+        let done = self.run(vec![request]).remove(0);
+        done.result.map(|_| done.epoch)
+    }
+
+    /// Makes everything completed so far durable.
+    ///
+    /// # Errors
+    /// See [`Disk::make_durable`].
+    fn flush(&self) -> Result<(), DiskError> {
+        self.make_durable(self.epoch())
+    }
+}
+
+impl<D: Disk + ?Sized> DiskExt for D {}

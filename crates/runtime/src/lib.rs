@@ -1,1 +1,94 @@
-//! Time and waiting: one code for live mounts and virtual time
+//! Time and waiting: one code for live mounts and virtual time.
+//!
+//! The one idea: a file system may look at the clock, wait, and start tasks only through a
+//! [`Runtime`]. On a live mount that is [`Live`] (threads and parking); in the lab and in
+//! concurrency tests it is [`Virtual`]: also threads, but exactly one holds the baton, the clock
+//! jumps when everybody waits, and the choice among ready tasks is a seed. Everything that can be
+//! held across a wait (the locks in [`lock`]) is built on [`Event`]; plain mutexes are for leaves
+//! that never wait.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`event`] | [`Event`], the only thing one can wait for |
+//! | [`live`] | threads, parking, the machine's clocks |
+//! | [`virt`] | the baton, the virtual clock, seeded choice, deadlock reports |
+//! | [`lock`] | mutex and reader-writer lock that may be held across a wait |
+
+pub mod event;
+pub mod live;
+pub mod lock;
+pub mod time;
+pub mod virt;
+
+use std::sync::Arc;
+
+pub use event::{Event, Ticket};
+
+pub use time::{Time, Timestamp};
+
+/// A shared runtime. One per volume (or per experiment); there are no globals.
+pub type Rt = Arc<dyn Runtime>;
+
+/// Why [`Runtime::wait`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// The event was signalled since the ticket was taken.
+    Signalled,
+    /// The deadline passed first.
+    TimedOut,
+}
+
+/// A handle on a spawned task; dropping it lets the task run on by itself.
+pub struct Task {
+    done: Arc<Event>,
+    finished: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Task {
+    /// Waits until the task has returned (or panicked).
+    pub fn join(&self, rt: &dyn Runtime) {
+        loop {
+            let ticket = self.done.ticket();
+            if self.finished.load(std::sync::atomic::Ordering::Acquire) {
+                return;
+            }
+            rt.wait(&self.done, ticket, None);
+        }
+    }
+}
+
+/// Time and waiting (`seams.md` section 2 of the design notes).
+///
+/// Waiting never loses a signal: take a [`Ticket`] first, look at the condition, then wait with
+/// that ticket; a signal between the two makes `wait` return at once.
+pub trait Runtime: Send + Sync {
+    /// Nanoseconds on a clock that never goes back: for deadlines and ages.
+    fn now(&self) -> Time;
+
+    /// The time of day, for time stamps in inodes. Virtual runtimes derive it from [`Self::now`].
+    fn timestamp(&self) -> Timestamp;
+
+    /// Blocks until `event` is signalled after `ticket` was taken, or `until` has passed.
+    /// The only way to block.
+    fn wait(&self, event: &Event, ticket: Ticket, until: Option<Time>) -> Woken;
+
+    /// Wakes everybody who waits for `event` and invalidates all tickets taken so far.
+    fn signal(&self, event: &Event);
+
+    /// Starts a task (syncer, cleaner, lab process). A panic in it is reported, not swallowed.
+    fn spawn(&self, name: &str, task: Box<dyn FnOnce() + Send>) -> Task;
+
+    /// Accounts `ns` nanoseconds of modelled CPU time; does nothing on a live mount.
+    fn compute(&self, ns: u64);
+
+    /// True where the clock is modelled: callers may then prefer determinism over parallelism.
+    fn is_virtual(&self) -> bool;
+}
+
+/// Sleeps until `until` by waiting for an event that nobody signals.
+pub fn sleep_until(rt: &dyn Runtime, until: Time) {
+    let event = Event::new();
+    while rt.now() < until {
+        rt.wait(&event, event.ticket(), Some(until));
+    }
+}

@@ -1,0 +1,1 @@
+//! (module body to come)

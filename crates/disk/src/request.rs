@@ -1,0 +1,143 @@
+//! What is asked of a disk, and what it answers.
+
+use crate::{Buf, DiskError, Epoch, Lba, Page};
+
+/// One device command.
+#[derive(Debug)]
+pub struct Request {
+    /// What to do.
+    pub op: Op,
+    /// The first sector.
+    pub at: Lba,
+    /// Whose request this is and why it is made.
+    pub tag: Tag,
+}
+
+/// What a request does. Memory pieces follow one another on the device without gaps.
+#[derive(Debug)]
+pub enum Op {
+    /// Fills the buffers in order (scatter). They come back in [`Done::result`].
+    Read {
+        /// Where the bytes go.
+        into: Vec<Buf>,
+    },
+    /// Writes the pages in order (gather). Pages are frozen: nobody changes them meanwhile.
+    Write {
+        /// Where the bytes come from.
+        data: Vec<Page>,
+        /// Force unit access: durable by itself when it completes (see `Limits::fua`).
+        fua: bool,
+    },
+    /// The contents are no longer needed; reading them later gives anything.
+    Discard {
+        /// Length in sectors.
+        sectors: u64,
+    },
+    /// Reading gives zeros from now on.
+    WriteZeroes {
+        /// Length in sectors.
+        sectors: u64,
+    },
+}
+
+impl Request {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        match &self.op {
+            Op::Read { into } => into.iter().map(|b| b.len() as u64).sum(),
+            Op::Write { data, .. } => data.iter().map(|p| p.len() as u64).sum(),
+            Op::Discard { sectors } | Op::WriteZeroes { sectors } => sectors * crate::SECTOR as u64,
+        }
+    }
+
+    /// True for everything that changes the device.
+    pub fn is_write(&self) -> bool {
+        !matches!(self.op, Op::Read { .. })
+    }
+}
+
+/// How one request ended.
+#[derive(Debug)]
+pub struct Done {
+    /// For reads the filled buffers, for everything else an empty list.
+    pub result: Result<Vec<Buf>, DiskError>,
+    /// The epoch in which the request completed.
+    pub epoch: Epoch,
+}
+
+/// What a request carries: counters, plots and exact request assertions hang on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// File contents.
+    Data,
+    /// Superblock.
+    Superblock,
+    /// Group descriptors, or another format's volume tables.
+    Descriptors,
+    /// Allocation bitmaps.
+    Bitmap,
+    /// Inode table.
+    Inodes,
+    /// Directory contents.
+    Directory,
+    /// Indirect blocks and other maps from file to device.
+    Map,
+    /// Extended attributes.
+    Xattr,
+    /// Slow symbolic links.
+    Symlink,
+    /// Journal.
+    Journal,
+    /// Nodes of a log-structured format.
+    Node,
+    /// Segment tables and summaries of a log-structured format.
+    Segments,
+    /// Paged-out memory.
+    Swap,
+}
+
+/// Why a request is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// Somebody waits for it: a read miss, fsync, sync.
+    Demand,
+    /// Read-ahead.
+    ReadAhead,
+    /// A dirty block gives way to others.
+    Evict,
+    /// The syncer found it old.
+    Age,
+    /// Ordered metadata write-out.
+    Order,
+    /// Moved for the layout's sake: cleaning, defragmentation.
+    Move,
+    /// Mount, unmount, recovery, check, mkfs.
+    Volume,
+}
+
+/// What, whose, why (`seams.md` section 1 of the design notes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// What the request carries.
+    pub kind: Kind,
+    /// The inode number it belongs to; 0 where that makes no sense.
+    pub owner: u64,
+    /// Why it is made.
+    pub cause: Cause,
+}
+
+impl Tag {
+    /// A tag for `owner`'s request.
+    pub const fn new(kind: Kind, owner: u64, cause: Cause) -> Tag {
+        Tag { kind, owner, cause }
+    }
+
+    /// A tag for requests of the volume as a whole.
+    pub const fn volume(kind: Kind) -> Tag {
+        Tag {
+            kind,
+            owner: 0,
+            cause: Cause::Volume,
+        }
+    }
+}
