@@ -17,13 +17,15 @@
 pub mod event;
 pub mod live;
 pub mod lock;
+mod task;
 pub mod time;
 pub mod virt;
 
 use std::sync::Arc;
 
 pub use event::{Event, Ticket};
-
+pub use live::Live;
+pub use task::Task;
 pub use time::{Time, Timestamp};
 
 /// A shared runtime. One per volume (or per experiment); there are no globals.
@@ -36,25 +38,6 @@ pub enum Woken {
     Signalled,
     /// The deadline passed first.
     TimedOut,
-}
-
-/// A handle on a spawned task; dropping it lets the task run on by itself.
-pub struct Task {
-    done: Arc<Event>,
-    finished: Arc<std::sync::atomic::AtomicBool>,
-}
-
-impl Task {
-    /// Waits until the task has returned (or panicked).
-    pub fn join(&self, rt: &dyn Runtime) {
-        loop {
-            let ticket = self.done.ticket();
-            if self.finished.load(std::sync::atomic::Ordering::Acquire) {
-                return;
-            }
-            rt.wait(&self.done, ticket, None);
-        }
-    }
 }
 
 /// Time and waiting (`seams.md` section 2 of the design notes).

@@ -15,10 +15,7 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Time;
     fn add(self, by: Duration) -> Time {
-        Time(
-            self.0
-                .saturating_add(by.as_nanos().min(u128::from(u64::MAX)) as u64),
-        )
+        Time(self.0.saturating_add(by.as_nanos().min(u128::from(u64::MAX)) as u64))
     }
 }
 
@@ -42,9 +39,6 @@ pub struct Timestamp {
 impl Timestamp {
     /// A time of day; `nanos` beyond a second are clamped to the last nanosecond.
     pub fn new(secs: i64, nanos: u32) -> Self {
-        Timestamp {
-            secs,
-            nanos: nanos.min(999_999_999),
-        }
+        Timestamp { secs, nanos: nanos.min(999_999_999) }
     }
 }
