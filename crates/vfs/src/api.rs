@@ -1,0 +1,392 @@
+//! What fronts see: [`Vfs`], its options, and the arguments of its calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moafs_disk::SharedDisk;
+use moafs_runtime::{Rt, Timestamp};
+use smallvec::SmallVec;
+
+use crate::error::Result;
+use crate::format::{Format, Shape};
+use crate::types::{Attr, Cookie, FileKind, Ino, Mapping, Name, SetMode, XattrKey};
+
+/// How a volume is used. Everything has a default.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Memory for cached blocks, metadata and indexes, in bytes.
+    pub cache_bytes: usize,
+    /// Dirty file data may take up this share of the cache (percent); writers wait above it.
+    pub dirty_percent: u8,
+    /// A dirty block older than this is written back.
+    pub dirty_age: Duration,
+    /// The syncer commits metadata this often.
+    pub commit_interval: Duration,
+    /// When reading updates the access time.
+    pub atime: AtimePolicy,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Read-ahead of a sequential reader at most, in bytes.
+    pub read_ahead_bytes: usize,
+    /// The largest data request in bytes; the policies' maximum transfer.
+    pub transfer_bytes_max: usize,
+    /// Who caches above us.
+    pub role: CacheRole,
+    /// Run the syncer as a task of the runtime. Off: the caller calls [`Vfs::tend`] (tests, lab).
+    pub syncer: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            cache_bytes: 256 << 20,
+            dirty_percent: 40,
+            dirty_age: Duration::from_secs(5),
+            commit_interval: Duration::from_secs(5),
+            atime: AtimePolicy::Relative,
+            read_only: false,
+            read_ahead_bytes: 1 << 20,
+            transfer_bytes_max: 1 << 20,
+            role: CacheRole::Only,
+            syncer: true,
+        }
+    }
+}
+
+/// When reading updates the access time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtimePolicy {
+    /// Always.
+    Strict,
+    /// If it is older than the last change or than a day (relatime).
+    Relative,
+    /// Never.
+    Never,
+}
+
+/// Who caches above us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheRole {
+    /// Ours is the only cache (library, lab).
+    Only,
+    /// The kernel caches what it read: clean data go to the cold end once served.
+    Behind,
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Who {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Supplementary groups (needed only with [`Checks::Needed`], and for sgid clearing).
+    pub groups: SmallVec<[u32; 8]>,
+    /// Whether permissions were checked above us.
+    pub checks: Checks,
+}
+
+/// Whether permissions were checked above us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checks {
+    /// The kernel did (`default_permissions`).
+    Done,
+    /// vfs must.
+    Needed,
+}
+
+impl Who {
+    /// Root, unchecked: tools and tests.
+    pub fn root() -> Who {
+        Who { uid: 0, gid: 0, groups: SmallVec::new(), checks: Checks::Done }
+    }
+}
+
+/// An inode's attributes as fronts see them.
+#[derive(Debug, Clone)]
+pub struct Stat {
+    /// Its number.
+    pub ino: Ino,
+    /// Attributes; the size includes what is not on the volume yet.
+    pub attr: Attr,
+    /// `st_blocks`: 512-byte units, blocks reserved for dirty data included.
+    pub sectors: u64,
+}
+
+/// A new time stamp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the call.
+    Now,
+    /// This time.
+    To(Timestamp),
+}
+
+/// What setattr changes; `None` leaves a field alone.
+#[derive(Debug, Clone, Default)]
+pub struct SetAttr {
+    /// Permission bits (12).
+    pub perm: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size (truncate).
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Inode change time (a front may know better; otherwise now).
+    pub ctime: Option<Timestamp>,
+    /// Inode flags (`FS_IOC_SETFLAGS`).
+    pub flags: Option<u32>,
+    /// Clear suid, and sgid where it is executable by the group, as a write does.
+    pub kill_suidgid: bool,
+}
+
+/// What a new file is.
+#[derive(Debug, Clone)]
+pub struct NewFile<'a> {
+    /// Its kind.
+    pub kind: FileKind,
+    /// Permission bits asked for.
+    pub perm: u32,
+    /// Bits the umask takes away (unless the directory has a default ACL).
+    pub umask: u32,
+    /// Device number of device files.
+    pub rdev: u64,
+    /// Text of a symbolic link.
+    pub target: Option<&'a [u8]>,
+}
+
+/// What a rename does when the new name exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replace it.
+    Replace,
+    /// Fail with EEXIST.
+    NoReplace,
+    /// The two change places.
+    Exchange,
+}
+
+/// What fallocate does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocate {
+    /// Allocate (write zeros where nothing is), extend the size.
+    Extend,
+    /// Allocate, keep the size (EOPNOTSUPP beyond the end where the format cannot).
+    KeepSize,
+    /// Punch a hole.
+    Punch,
+    /// Zero the range, extend the size unless `keep_size`.
+    Zero {
+        /// Leave the size alone.
+        keep_size: bool,
+    },
+}
+
+/// SEEK_DATA or SEEK_HOLE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is (or may be) data.
+    Data,
+    /// The next byte of a hole; the end of the file is one.
+    Hole,
+}
+
+/// An entry of a listing.
+#[derive(Debug)]
+pub struct ListEntry<'a> {
+    /// The name.
+    pub name: &'a Name,
+    /// The inode it names.
+    pub ino: Ino,
+    /// Its kind, where the directory records it.
+    pub kind: Option<FileKind>,
+    /// Where the listing goes on after this entry.
+    pub next: Cookie,
+}
+
+/// Numbers of `statfs(2)`.
+#[derive(Debug, Clone, Copy)]
+pub struct StatFs {
+    /// Block size.
+    pub block_size: u32,
+    /// Total blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Free blocks for ordinary users.
+    pub available: u64,
+    /// Total inodes.
+    pub inodes: u64,
+    /// Free inodes.
+    pub free_inodes: u64,
+    /// File-system id.
+    pub id: u64,
+    /// Longest name.
+    pub name_max: u32,
+}
+
+/// A mounted volume: POSIX over a format. All calls may be made from many threads.
+///
+/// Calls that return a [`Stat`] of a looked-up or new inode also *hold* the inode: its number is
+/// not reused until [`Vfs::forget`] has been called as often. (FUSE counts the same way.)
+pub struct Vfs<F: Format> {
+    pub(crate) inner: Arc<crate::inner::Inner<F>>,
+}
+
+impl<F: Format> Clone for Vfs<F> {
+    fn clone(&self) -> Self {
+        Vfs { inner: Arc::clone(&self.inner) }
+    }
+}
+
+/// The calls. Errors are POSIX's unless said otherwise; see [`crate::Error`].
+#[allow(unused_variables)]
+impl<F: Format> Vfs<F> {
+    /// Brings a format to life: starts the syncer (if asked for) on the runtime.
+    pub fn new(format: F, disk: SharedDisk, rt: Rt, options: Options) -> Vfs<F> {
+        unimplemented!()
+    }
+    /// The format's constants.
+    pub fn shape(&self) -> &Shape {
+        unimplemented!()
+    }
+    /// The format itself, for tools (survey, counters).
+    pub fn format(&self) -> &F {
+        unimplemented!()
+    }
+    /// Looks a name up (`.` and `..` too) and holds the inode.
+    pub fn lookup(&self, who: &Who, dir: Ino, name: &Name) -> Result<Stat> {
+        unimplemented!()
+    }
+    /// Takes one more hold on an inode (a second handle).
+    pub fn hold(&self, ino: Ino) -> Result<()> {
+        unimplemented!()
+    }
+    /// Gives back `holds` holds. Never waits for a device: reaping is background work.
+    pub fn forget(&self, ino: Ino, holds: u64) {
+        unimplemented!()
+    }
+    /// Attributes.
+    pub fn stat(&self, ino: Ino) -> Result<Stat> {
+        unimplemented!()
+    }
+    /// Changes attributes; truncates.
+    pub fn set_attr(&self, who: &Who, ino: Ino, set: &SetAttr) -> Result<Stat> {
+        unimplemented!()
+    }
+    /// Checks access (`R_OK | W_OK | X_OK`) by mode and ACL.
+    pub fn access(&self, who: &Who, ino: Ino, mask: u32) -> Result<()> {
+        unimplemented!()
+    }
+    /// Makes a file of any kind with a name, and holds it.
+    pub fn create(&self, who: &Who, dir: Ino, name: &Name, new: &NewFile<'_>) -> Result<Stat> {
+        unimplemented!()
+    }
+    /// Makes a regular file without a name (O_TMPFILE), and holds it.
+    pub fn tmpfile(&self, who: &Who, dir: Ino, new: &NewFile<'_>) -> Result<Stat> {
+        unimplemented!()
+    }
+    /// Gives an inode one more name, and holds it.
+    pub fn link(&self, who: &Who, ino: Ino, dir: Ino, name: &Name) -> Result<Stat> {
+        unimplemented!()
+    }
+    /// Removes the name of anything but a directory.
+    pub fn unlink(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
+        unimplemented!()
+    }
+    /// Removes an empty directory.
+    pub fn rmdir(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
+        unimplemented!()
+    }
+    /// Renames, in all its cases.
+    pub fn rename(&self, who: &Who, from: (Ino, &Name), to: (Ino, &Name), mode: RenameMode) -> Result<()> {
+        unimplemented!()
+    }
+    /// A symbolic link's text.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        unimplemented!()
+    }
+    /// Lists a directory from a cookie on; `each` returns false to stop *before* the entry. Fronts that
+    /// want attributes call [`Vfs::lookup`] on the names.
+    pub fn list(&self, who: &Who, dir: Ino, from: Cookie, each: &mut dyn FnMut(ListEntry<'_>) -> bool) -> Result<()> {
+        unimplemented!()
+    }
+    /// Reads into `into`; returns how many bytes there were.
+    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
+        unimplemented!()
+    }
+    /// Writes all of `data` (or fails); clears suid and sgid if `who` may not keep them.
+    /// `append` ignores `offset`. Returns the offset written at.
+    pub fn write(&self, who: &Who, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
+        unimplemented!()
+    }
+    /// Allocates, punches, zeroes.
+    pub fn allocate(&self, who: &Who, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        unimplemented!()
+    }
+    /// The next data or hole at or after `offset`.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        unimplemented!()
+    }
+    /// Copies bytes between (or within) files, holes included; returns how many.
+    pub fn copy_range(&self, who: &Who, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        unimplemented!()
+    }
+    /// Where `offset` lies on the volume (after write-back of what is dirty there): FIEMAP-like, for tools.
+    pub fn map(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<(u64, Mapping)>> {
+        unimplemented!()
+    }
+    /// fsync, or with `data_only` fdatasync. A write error of this file is reported by one call.
+    pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        unimplemented!()
+    }
+    /// sync: everything that was changed before the call is durable.
+    pub fn sync(&self) -> Result<()> {
+        unimplemented!()
+    }
+    /// An extended attribute's value, by full name (`user.x`).
+    pub fn get_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        unimplemented!()
+    }
+    /// Sets an extended attribute; ACLs change the mode, too.
+    pub fn set_xattr(&self, who: &Who, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+        unimplemented!()
+    }
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<()> {
+        unimplemented!()
+    }
+    /// All names of extended attributes `who` may see.
+    pub fn list_xattr(&self, who: &Who, ino: Ino) -> Result<Vec<XattrKey>> {
+        unimplemented!()
+    }
+    /// Space and inodes.
+    pub fn stat_fs(&self) -> StatFs {
+        unimplemented!()
+    }
+    /// Counters, as `.moafs/stats` shows them.
+    pub fn counters(&self) -> crate::counters::Counters {
+        unimplemented!()
+    }
+    /// `Some(first reason)` if the volume has turned read-only.
+    pub fn failed(&self) -> Option<String> {
+        unimplemented!()
+    }
+    /// One round of background work (what the syncer task does): age-out, reaping, the format's own.
+    pub fn tend(&self) {
+        unimplemented!()
+    }
+    /// Gives cached memory back until at most `bytes` are used (memory pressure).
+    pub fn shrink(&self, bytes: usize) {
+        unimplemented!()
+    }
+    /// Writes everything, waits for running calls, stops the syncer, closes the format cleanly.
+    pub fn close(self) -> Result<()> {
+        unimplemented!()
+    }
+}

@@ -1,0 +1,65 @@
+//! What can go wrong, in words, and as the error number a program sees.
+
+use moafs_disk::DiskError;
+
+use crate::types::{BlockAddr, Ino};
+
+/// Result of file-system calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong. [`Error::errno`] is the one place that maps to POSIX numbers.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// A rule of POSIX said no; the number says which. The commonest case by far, so it is small.
+    #[error("{}", std::io::Error::from_raw_os_error(*.0))]
+    Posix(i32),
+    /// Something read from the disk contradicts itself or the rest of the volume.
+    #[error("{structure}{}: {problem}; check the volume (moafs fsck, e2fsck)", block.map(|b| format!(" (block {})", b.0)).unwrap_or_default())]
+    Damaged {
+        /// The structure, in words and numbers: `inode 12`, `directory 2`, `descriptor of group 3`.
+        structure: String,
+        /// The block it lies in, if known.
+        block: Option<BlockAddr>,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The device failed.
+    #[error("{what}: {source}")]
+    Disk {
+        /// What was being done.
+        what: String,
+        /// How the device failed.
+        source: DiskError,
+    },
+    /// The volume does not accept changes any more, or never did.
+    #[error("the volume is read-only: {reason}")]
+    ReadOnly {
+        /// The first reason, kept.
+        reason: String,
+    },
+    /// The volume cannot be used (this way) at all, and what to do about it.
+    #[error("{0}")]
+    Refused(String),
+    /// An inode number that names nothing (a stale handle).
+    #[error("inode {} does not exist (any more)", .0.0)]
+    Stale(Ino),
+}
+
+impl Error {
+    /// The error number for a POSIX program.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Posix(errno) => *errno,
+            Error::Damaged { .. } => libc::EUCLEAN,
+            Error::Disk { source, .. } => source.errno(),
+            Error::ReadOnly { .. } => libc::EROFS,
+            Error::Refused(_) => libc::EINVAL,
+            Error::Stale(_) => libc::ESTALE,
+        }
+    }
+
+    /// A disk error with what was being done.
+    pub fn disk(what: impl Into<String>, source: DiskError) -> Error {
+        Error::Disk { what: what.into(), source }
+    }
+}

@@ -1,0 +1,284 @@
+//! The words of a file system that are the same in every format.
+//!
+//! Block numbers, inode numbers and byte offsets are different types on purpose: they are not the
+//! same integer.
+
+use moafs_runtime::Timestamp;
+
+/// An inode number. Never 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(pub u64);
+
+/// A logical block number inside a file: byte offset / block size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lbn(pub u64);
+
+/// A block number on the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct BlockAddr(pub u64);
+
+/// Contiguous blocks on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockRun {
+    /// The first block.
+    pub start: BlockAddr,
+    /// How many.
+    pub len: u32,
+}
+
+impl BlockRun {
+    /// The block after the last one.
+    pub fn end(self) -> BlockAddr {
+        BlockAddr(self.start.0 + u64::from(self.len))
+    }
+}
+
+/// Contiguous logical blocks of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LbnRange {
+    /// The first logical block.
+    pub start: Lbn,
+    /// How many.
+    pub len: u32,
+}
+
+impl LbnRange {
+    /// The logical block after the last one.
+    pub fn end(self) -> Lbn {
+        Lbn(self.start.0 + u64::from(self.len))
+    }
+}
+
+/// A range of one file: what a [`crate::plan::Travel`] gathers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileRange {
+    /// Whose blocks.
+    pub ino: Ino,
+    /// Which of them.
+    pub range: LbnRange,
+}
+
+/// What lies at a place of a file: one run of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mapping {
+    /// Nothing: reads as zeros. `len` blocks of it (at least 1, at most as many as asked for).
+    Hole {
+        /// Length in blocks.
+        len: u32,
+    },
+    /// Allocated but never written: reads as zeros (formats with extents only).
+    Unwritten(BlockRun),
+    /// Data.
+    Run(BlockRun),
+}
+
+impl Mapping {
+    /// Length in blocks.
+    pub fn len(&self) -> u32 {
+        match self {
+            Mapping::Hole { len } => *len,
+            Mapping::Unwritten(run) | Mapping::Run(run) => run.len,
+        }
+    }
+
+    /// Never true: a mapping covers at least one block.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The kind of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileKind {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+}
+
+impl FileKind {
+    /// From the type bits of a mode (`S_IFMT`).
+    pub fn from_mode(mode: u32) -> Option<FileKind> {
+        Some(match mode & libc::S_IFMT {
+            libc::S_IFREG => FileKind::Regular,
+            libc::S_IFDIR => FileKind::Directory,
+            libc::S_IFLNK => FileKind::Symlink,
+            libc::S_IFCHR => FileKind::CharDevice,
+            libc::S_IFBLK => FileKind::BlockDevice,
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The type bits of a mode.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Regular => libc::S_IFREG,
+            FileKind::Directory => libc::S_IFDIR,
+            FileKind::Symlink => libc::S_IFLNK,
+            FileKind::CharDevice => libc::S_IFCHR,
+            FileKind::BlockDevice => libc::S_IFBLK,
+            FileKind::Fifo => libc::S_IFIFO,
+            FileKind::Socket => libc::S_IFSOCK,
+        }
+    }
+}
+
+/// What vfs keeps of an inode. Where the blocks are is the format's private matter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attr {
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Permission, suid, sgid and sticky bits (12 bits).
+    pub perm: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of names.
+    pub nlink: u32,
+    /// Size in bytes. For directories and symbolic links the format's answer.
+    pub size: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth, where the format keeps it.
+    pub crtime: Option<Timestamp>,
+    /// Device number of device files, as `makedev` encodes it; 0 otherwise.
+    pub rdev: u64,
+    /// Distinguishes reuses of one inode number.
+    pub generation: u32,
+    /// `FS_IOC_GETFLAGS` bits (immutable, append-only, nodump, noatime…).
+    pub flags: u32,
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dentry {
+    /// The inode it names.
+    pub ino: Ino,
+    /// Its kind where the directory records it (without reading the inode).
+    pub kind: Option<FileKind>,
+}
+
+/// Where a directory listing goes on. Opaque; survives insertions and removals of other names.
+/// `Cookie::START` is the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Cookie(pub u64);
+
+impl Cookie {
+    /// The beginning of a directory.
+    pub const START: Cookie = Cookie(0);
+}
+
+/// A file name: 1 to 255 bytes without NUL and `/`; not necessarily UTF-8.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Name([u8]);
+
+impl Name {
+    /// The longest name in bytes.
+    pub const BYTES_MAX: usize = 255;
+
+    /// Checks a name. `.` and `..` are names here; vfs refuses them where POSIX does.
+    pub fn new(bytes: &[u8]) -> Option<&Name> {
+        let legal = (1..=Self::BYTES_MAX).contains(&bytes.len()) && !bytes.iter().any(|b| *b == 0 || *b == b'/');
+        // SAFETY: `Name` is a transparent wrapper of `[u8]`.
+        legal.then(|| unsafe { &*(std::ptr::from_ref(bytes) as *const Name) })
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+/// The name space of an extended attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum XattrSpace {
+    /// `user.`
+    User,
+    /// `trusted.`
+    Trusted,
+    /// `security.`
+    Security,
+    /// `system.posix_acl_access` (the suffix is empty)
+    AclAccess,
+    /// `system.posix_acl_default` (the suffix is empty)
+    AclDefault,
+}
+
+/// The key of an extended attribute. ACL values cross this seam in the system call's form
+/// (version 2); a format converts to its own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct XattrKey {
+    /// Name space.
+    pub space: XattrSpace,
+    /// What follows the name space's prefix.
+    pub suffix: Box<[u8]>,
+}
+
+impl XattrKey {
+    /// Splits a full name such as `user.comment`; `None` for a name space nobody stores.
+    pub fn parse(full: &[u8]) -> Option<XattrKey> {
+        let key = |space, suffix: &[u8]| Some(XattrKey { space, suffix: suffix.into() });
+        match full {
+            b"system.posix_acl_access" => return key(XattrSpace::AclAccess, b""),
+            b"system.posix_acl_default" => return key(XattrSpace::AclDefault, b""),
+            _ => {}
+        }
+        for (prefix, space) in [
+            (&b"user."[..], XattrSpace::User),
+            (b"trusted.", XattrSpace::Trusted),
+            (b"security.", XattrSpace::Security),
+        ] {
+            if let Some(suffix) = full.strip_prefix(prefix) {
+                return if suffix.is_empty() { None } else { key(space, suffix) };
+            }
+        }
+        None
+    }
+
+    /// The full name.
+    pub fn full(&self) -> Vec<u8> {
+        let prefix: &[u8] = match self.space {
+            XattrSpace::User => b"user.",
+            XattrSpace::Trusted => b"trusted.",
+            XattrSpace::Security => b"security.",
+            XattrSpace::AclAccess => b"system.posix_acl_access",
+            XattrSpace::AclDefault => b"system.posix_acl_default",
+        };
+        [prefix, &self.suffix].concat()
+    }
+}
+
+/// `XATTR_CREATE`, `XATTR_REPLACE`, or neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetMode {
+    /// Create or replace.
+    Any,
+    /// Fail if it exists.
+    Create,
+    /// Fail if it does not.
+    Replace,
+}
