@@ -1,1 +1,38 @@
-//! FUSE over io_uring and /dev/fuse behind one synchronous trait
+//! FUSE over io_uring and /dev/fuse behind one synchronous trait.
+//!
+//! A file system implements [`FileSystem`]: typed, blocking calls that know neither wire nor transport. A [`Session`]
+//! mounts it and serves it by one of two transports that look the same from above: threads that read /dev/fuse, or
+//! threads with an io_uring of one entry each, pinned to the CPUs. Replies are written straight into the transport's
+//! buffer. It knows nothing of any particular file system and can be used alone.
+//!
+//! From the outside in:
+//! - [`FileSystem`] (`fs`), with what requests and replies are made of (`types`, `dirbuf`, `errno`);
+//! - [`Session`], [`Unmounter`], [`Notifier`], [`SessionOptions`] (`session`, `notify`, `options`, `error`);
+//! - `init`: the handshake and what it asks for, [`Negotiated`];
+//! - `abi`: the wire's structures.
+//!
+//! Linux only.
+
+#![cfg(target_os = "linux")]
+
+mod abi;
+mod dirbuf;
+mod errno;
+mod error;
+mod fs;
+mod init;
+mod notify;
+mod options;
+mod session;
+mod types;
+mod wire;
+
+pub use dirbuf::{DirBuf, DirPlusBuf};
+pub use errno::Errno;
+pub use error::MountError;
+pub use fs::{FileSystem, Result};
+pub use init::{InitConfig, InitError, InitFlags, Negotiated, Transport};
+pub use notify::Notifier;
+pub use options::{MountFlags, MountKind, MountOptions, SessionOptions};
+pub use session::{Session, Unmounter};
+pub use types::*;

@@ -1,0 +1,64 @@
+//! What can go wrong before a session serves.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::init::InitError;
+
+/// Why there is no mount.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// Neither this crate nor the kernel knows the option.
+    #[error("unknown mount option `{0}`")]
+    UnknownOption(String),
+    /// The mount point cannot be used.
+    #[error("mount point {}: {source}", target.display())]
+    Target {
+        /// The mount point.
+        target: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A name or option holds a character that cannot be handed to the kernel.
+    #[error("`{0}` cannot be part of a mount option (NUL or comma)")]
+    BadCharacter(String),
+    /// No FUSE in this kernel or container.
+    #[error("opening /dev/fuse: {0}")]
+    OpenDevice(#[source] io::Error),
+    /// The kernel refused.
+    #[error("mounting {source_name} of type {fstype} on {}: {source}", target.display())]
+    Mount {
+        /// The mount point.
+        target: PathBuf,
+        /// What was mounted.
+        source_name: String,
+        /// `fuse` or `fuseblk`, with subtype.
+        fstype: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Only root can do this.
+    #[error("a block-device mount (fuseblk) needs root, and cannot be combined with auto_unmount")]
+    BlockDeviceNeedsRoot,
+    /// The helper for mounts by ordinary users could not be run.
+    #[error("running fusermount3 (needed without root, and for auto_unmount): {0}")]
+    RunFusermount(#[source] io::Error),
+    /// The helper refused; it has told why on standard error.
+    #[error("fusermount3 did not mount {}", target.display())]
+    Fusermount {
+        /// The mount point.
+        target: PathBuf,
+    },
+    /// The handshake failed.
+    #[error("FUSE handshake: {0}")]
+    Init(#[from] InitError),
+    /// io_uring was demanded and cannot be had.
+    #[error("FUSE over io_uring: {0}")]
+    Uring(String),
+    /// A serving thread could not be started.
+    #[error("starting a serving thread: {0}")]
+    Thread(#[source] io::Error),
+}
