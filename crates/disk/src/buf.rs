@@ -27,17 +27,12 @@ impl Buf {
     /// `len` zero bytes. Aborts when memory is exhausted, as all Rust allocation does.
     pub fn zeroed(len: usize) -> Buf {
         if len == 0 {
-            return Buf {
-                start: NonNull::dangling(),
-                len,
-            };
+            return Buf { start: NonNull::dangling(), len };
         }
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else {
-            handle_alloc_error(layout)
-        };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         Buf { start, len }
     }
 

@@ -67,16 +67,29 @@ pub enum DiskError {
 }
 
 impl DiskError {
+    /// A request that failed with an error number of the operating system.
+    pub fn io(what: &'static str, at: Lba, bytes: u64, errno: i32) -> DiskError {
+        DiskError::Io { what, at, bytes, errno, reason: reason(errno) }
+    }
+
+    /// A flush that failed with an error number of the operating system.
+    pub fn flush(errno: i32) -> DiskError {
+        DiskError::FlushFailed { errno, reason: reason(errno) }
+    }
+
     /// The error number that tells a POSIX program about this.
     pub fn errno(&self) -> i32 {
         match self {
-            DiskError::Io { .. } | DiskError::BeyondEnd { .. } | DiskError::FlushFailed { .. } => {
-                libc::EIO
-            }
+            DiskError::Io { .. } | DiskError::BeyondEnd { .. } | DiskError::FlushFailed { .. } => libc::EIO,
             DiskError::HostFull { .. } => libc::ENOSPC,
             DiskError::ReadOnly => libc::EROFS,
             DiskError::Busy { .. } => libc::EBUSY,
             DiskError::Open { errno, .. } => *errno,
         }
     }
+}
+
+/// An error number in words.
+pub(crate) fn reason(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
 }

@@ -14,12 +14,15 @@
 //! | [`buf`] | aligned memory: [`Buf`] (owned), [`Page`] (frozen, shared) |
 //! | [`request`] | [`Request`], [`Op`], [`Tag`], completions |
 //! | [`error`] | [`DiskError`] |
+//! | [`epoch`], [`completions`] | what devices and wrappers share: counting flushes, keeping results |
 //! | [`file`] | image files and block devices, locked against a second user |
 //! | [`mem`] | a disk in memory |
 //! | [`queue`] | the elevator: C-LOOK, merging to the maximum transfer |
 //! | [`probe`] | wrappers that watch or hurt: trace, fault injection, crash recorder |
 
 pub mod buf;
+pub mod completions;
+pub mod epoch;
 pub mod error;
 pub mod file;
 pub mod mem;
@@ -46,10 +49,7 @@ pub struct Lba(pub u64);
 impl Lba {
     /// The sector that holds byte `offset`, which must be a multiple of [`SECTOR`].
     pub fn from_byte(offset: u64) -> Lba {
-        debug_assert!(
-            offset.is_multiple_of(SECTOR as u64),
-            "byte {offset} is not on a sector"
-        );
+        debug_assert!(offset % SECTOR as u64 == 0, "byte {offset} is not on a sector");
         Lba(offset / SECTOR as u64)
     }
 
@@ -89,6 +89,28 @@ pub struct Limits {
     pub discard: bool,
     /// True if writes are refused.
     pub read_only: bool,
+}
+
+impl Limits {
+    /// Refuses requests that no disk of this shape can execute.
+    ///
+    /// # Errors
+    /// [`DiskError::ReadOnly`] for writes to a read-only disk, [`DiskError::BeyondEnd`], and
+    /// `EINVAL` for lengths that are not whole sectors.
+    pub fn check(&self, request: &Request) -> Result<(), DiskError> {
+        let (at, bytes) = (request.at, request.bytes());
+        if self.read_only && request.is_write() {
+            return Err(DiskError::ReadOnly);
+        }
+        if bytes % SECTOR as u64 != 0 {
+            return Err(DiskError::io(request.op.name(), at, bytes, libc::EINVAL));
+        }
+        let end = at.0.checked_add(bytes / SECTOR as u64);
+        if end.is_none_or(|end| end > self.sectors) {
+            return Err(DiskError::BeyondEnd { at, bytes, sectors: self.sectors });
+        }
+        Ok(())
+    }
 }
 
 /// An array of sectors (`seams.md` section 3 of the design notes).
@@ -131,13 +153,7 @@ pub trait DiskExt: Disk {
     /// # Errors
     /// As the device reports them; reading beyond the end is [`DiskError::BeyondEnd`].
     fn read(&self, at: Lba, bytes: usize, tag: Tag) -> Result<Buf, DiskError> {
-        let request = Request {
-            op: Op::Read {
-                into: vec![Buf::zeroed(bytes)],
-            },
-            at,
-            tag,
-        };
+        let request = Request { op: Op::Read { into: vec![Buf::zeroed(bytes)] }, at, tag };
         let mut done = self.run(vec![request]);
         let mut bufs = done.remove(0).result?;
         Ok(bufs.remove(0))
@@ -148,14 +164,7 @@ pub trait DiskExt: Disk {
     /// # Errors
     /// As the device reports them.
     fn write(&self, at: Lba, data: Page, tag: Tag) -> Result<Epoch, DiskError> {
-        let request = Request {
-            op: Op::Write {
-                data: vec![data],
-                fua: false,
-            },
-            at,
-            tag,
-        };
+        let request = Request { op: Op::Write { data: vec![data], fua: false }, at, tag };
         let done = self.run(vec![request]).remove(0);
         done.result.map(|_| done.epoch)
     }

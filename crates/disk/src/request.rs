@@ -40,13 +40,25 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The word for it in messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Read { .. } => "read",
+            Op::Write { .. } => "write",
+            Op::Discard { .. } => "discard",
+            Op::WriteZeroes { .. } => "write of zeroes",
+        }
+    }
+}
+
 impl Request {
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.op {
             Op::Read { into } => into.iter().map(|b| b.len() as u64).sum(),
             Op::Write { data, .. } => data.iter().map(|p| p.len() as u64).sum(),
-            Op::Discard { sectors } | Op::WriteZeroes { sectors } => sectors * crate::SECTOR as u64,
+            Op::Discard { sectors } | Op::WriteZeroes { sectors } => sectors.saturating_mul(crate::SECTOR as u64),
         }
     }
 
@@ -134,10 +146,6 @@ impl Tag {
 
     /// A tag for requests of the volume as a whole.
     pub const fn volume(kind: Kind) -> Tag {
-        Tag {
-            kind,
-            owner: 0,
-            cause: Cause::Volume,
-        }
+        Tag { kind, owner: 0, cause: Cause::Volume }
     }
 }

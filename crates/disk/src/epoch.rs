@@ -1,0 +1,198 @@
+//! Counting flushes: the part of [`Disk`](crate::Disk) that every device and every wrapper that
+//! watches flushes needs.
+//!
+//! Invariants:
+//! 1. A flush ends the epoch that was current when it was *issued*; completions from then on carry
+//!    the next one. So a flush covers exactly the completions of the epochs up to the one it ended.
+//! 2. At most one flush is in flight. Who needs another one waits for it and then issues one for
+//!    everybody who waits.
+//! 3. After a failed flush nothing becomes durable any more.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use moafs_runtime::{Event, Rt};
+use parking_lot::Mutex;
+
+use crate::{DiskError, Epoch};
+
+/// The two counters behind [`Disk::epoch`](crate::Disk::epoch) and
+/// [`Disk::durable`](crate::Disk::durable).
+#[derive(Debug, Default)]
+pub struct Epochs {
+    current: AtomicU64,
+    /// How many epochs are durable: the newest durable one plus one, 0 before the first flush.
+    durable_count: AtomicU64,
+}
+
+impl Epochs {
+    /// The epoch of a request that completes now. Look *after* the completion.
+    pub fn current(&self) -> Epoch {
+        Epoch(self.current.load(Ordering::SeqCst))
+    }
+
+    /// The newest durable epoch.
+    pub fn durable(&self) -> Option<Epoch> {
+        self.durable_count.load(Ordering::SeqCst).checked_sub(1).map(Epoch)
+    }
+
+    /// True if nothing that completed in `epoch` needs a flush.
+    pub fn covers(&self, epoch: Epoch) -> bool {
+        self.durable() >= Some(epoch)
+    }
+
+    /// Ends the current epoch because a flush is issued, and returns it.
+    pub fn begin_flush(&self) -> Epoch {
+        Epoch(self.current.fetch_add(1, Ordering::SeqCst))
+    }
+
+    /// Notes that the flush that ended `epoch` has completed.
+    pub fn end_flush(&self, epoch: Epoch) {
+        self.durable_count.fetch_max(epoch.0 + 1, Ordering::SeqCst);
+    }
+}
+
+/// [`Epochs`] with shared flushes and the latch for a failed one.
+pub struct Flusher {
+    rt: Rt,
+    epochs: Epochs,
+    state: Mutex<State>,
+    ended: Event,
+}
+
+#[derive(Default)]
+struct State {
+    in_flight: bool,
+    failed: Option<DiskError>,
+}
+
+impl Flusher {
+    /// A flusher whose callers wait in `rt`.
+    pub fn new(rt: Rt) -> Flusher {
+        Flusher { rt, epochs: Epochs::default(), state: Mutex::default(), ended: Event::new() }
+    }
+
+    /// The counters.
+    pub fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    /// Implements [`Disk::make_durable`](crate::Disk::make_durable); `flush` is the device command.
+    ///
+    /// # Errors
+    /// The first failure of any `flush`, ever.
+    pub fn make_durable(&self, upto: Epoch, flush: impl Fn() -> Result<(), DiskError>) -> Result<(), DiskError> {
+        // Nothing has completed in a later epoch than the current one.
+        let upto = upto.min(self.epochs.current());
+        loop {
+            let ticket = self.ended.ticket();
+            let mut state = self.state.lock();
+            if let Some(reason) = &state.failed {
+                return Err(reason.clone());
+            }
+            if self.epochs.covers(upto) {
+                return Ok(());
+            }
+            if !state.in_flight {
+                state.in_flight = true;
+                drop(state);
+                return self.lead(flush);
+            }
+            drop(state);
+            self.rt.wait(&self.ended, ticket, None);
+        }
+    }
+
+    /// Issues a flush for everybody who waits.
+    fn lead(&self, flush: impl Fn() -> Result<(), DiskError>) -> Result<(), DiskError> {
+        let epoch = self.epochs.begin_flush();
+        let result = flush();
+        let mut state = self.state.lock();
+        state.in_flight = false;
+        match &result {
+            Ok(()) => self.epochs.end_flush(epoch),
+            Err(reason) => state.failed = Some(reason.clone()),
+        }
+        drop(state);
+        self.rt.signal(&self.ended);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use moafs_runtime::Live;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    #[test]
+    fn a_flush_covers_what_completed_before_it_was_issued() {
+        let flusher = Flusher::new(Live::new());
+        let before = flusher.epochs().current();
+        flusher
+            .make_durable(before, || {
+                let during = flusher.epochs().current();
+                assert!(during > before);
+                assert!(!flusher.epochs().covers(before));
+                Ok(())
+            })
+            .unwrap();
+        assert!(flusher.epochs().covers(before));
+        assert!(!flusher.epochs().covers(flusher.epochs().current()));
+    }
+
+    #[test]
+    fn a_durable_epoch_costs_no_flush() {
+        let flusher = Flusher::new(Live::new());
+        let epoch = flusher.epochs().current();
+        flusher.make_durable(epoch, || Ok(())).unwrap();
+        flusher.make_durable(epoch, || panic!("flushed twice")).unwrap();
+    }
+
+    #[test]
+    fn the_first_failure_is_latched() {
+        let flusher = Flusher::new(Live::new());
+        let failure = DiskError::FlushFailed { errno: libc::EIO, reason: "gone".into() };
+        let epoch = flusher.epochs().current();
+        let first = flusher.make_durable(epoch, || Err(failure.clone()));
+        assert_eq!(first, Err(failure.clone()));
+        let later = flusher.make_durable(flusher.epochs().current(), || Ok(()));
+        assert_eq!(later, Err(failure));
+        assert_eq!(flusher.epochs().durable(), None);
+    }
+
+    #[test]
+    fn concurrent_callers_share_one_flight_and_one_queued() {
+        const CALLERS: usize = 8;
+        let rt = Live::new();
+        let flusher = Arc::new(Flusher::new(Arc::clone(&rt)));
+        let flushes = Arc::new(AtomicUsize::new(0));
+        let barrier = Arc::new(std::sync::Barrier::new(CALLERS));
+        let tasks: Vec<_> = (0..CALLERS)
+            .map(|_| {
+                let (flusher, flushes, barrier) = (Arc::clone(&flusher), Arc::clone(&flushes), Arc::clone(&barrier));
+                let body = move || {
+                    let epoch = flusher.epochs().current();
+                    barrier.wait();
+                    let slow_flush = || {
+                        flushes.fetch_add(1, Ordering::SeqCst);
+                        std::thread::sleep(Duration::from_millis(30));
+                        Ok(())
+                    };
+                    flusher.make_durable(epoch, slow_flush).unwrap();
+                    assert!(flusher.epochs().covers(epoch));
+                    // A second round: everybody's new epoch needs at most one more after it.
+                    let epoch = flusher.epochs().current();
+                    flusher.make_durable(epoch, slow_flush).unwrap();
+                    assert!(flusher.epochs().covers(epoch));
+                };
+                rt.spawn("caller", Box::new(body))
+            })
+            .collect();
+        tasks.iter().for_each(|t| t.join(&*rt));
+        assert!(tasks.iter().all(|t| !t.has_panicked()));
+        let flushes = flushes.load(Ordering::SeqCst);
+        assert!((2..=4).contains(&flushes), "{flushes} flushes");
+    }
+}
