@@ -158,8 +158,10 @@ pub enum OpKind {
     Link,
     /// A name goes.
     Unlink,
-    /// Names change places.
+    /// A name moves, perhaps over another.
     Rename,
+    /// Two names change places.
+    Exchange,
     /// Attributes of one inode.
     Attr,
     /// Extended attributes of one inode.
@@ -283,6 +285,8 @@ pub trait Format: Send + Sync + 'static {
     fn map(&self, file: &Self::Node, at: Lbn, max: u32) -> Result<Mapping>;
     /// `st_blocks`: 512-byte units the file occupies on the volume, maps included.
     fn used_sectors(&self, node: &Self::Node) -> u64;
+    /// The size in bytes of a directory or symbolic link now (vfs keeps that of regular files itself).
+    fn size(&self, node: &Self::Node) -> u64;
     /// An extended attribute's value.
     fn xattr(&self, node: &Self::Node, key: &XattrKey) -> Result<Option<Vec<u8>>>;
     /// All extended attributes' keys.
