@@ -1,0 +1,500 @@
+//! [`Front`]: FUSE requests to vfs calls.
+//!
+//! Opens carry no state: the kernel is told to skip them, handles are 0, and a look-up's hold alone
+//! keeps an unlinked file alive. vfs and FUSE count holds the same way, so counts pass through.
+//! The kernel is the only writer, therefore names (also missing ones) and attributes are valid
+//! forever: it drops by itself what its own requests change.
+
+use std::sync::OnceLock;
+
+use moafs_fuse::{
+    AttrReply, CopyRange, CreateArgs, DeviceNumber, DirBuf, DirPlusBuf, Entry, Errno, FOREVER, FallocateMode,
+    FileHandle, FileSystem, IoctlArgs, IoctlReply, Negotiated, NodeId, OpenReply, OpenReplyFlags, RenameFlags, ReqCtx,
+    Result, SeekTarget, SetAttr, StatFs, StatxReply, WriteFlags, XattrFlags,
+};
+use moafs_vfs::api::{self, Checks, NewFile, Seek, Stat};
+use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
+use moafs_vfs::{Error, Format, Vfs, Who};
+use smallvec::SmallVec;
+
+use crate::control::{CONTROL_NAME, Control, Text};
+use crate::convert;
+use crate::ioctl::{self, Command};
+use crate::log::Log;
+use crate::nodes::Nodes;
+
+/// What changes of the control directory are answered, also those of its name in the root.
+const CONTROL_IS_FIXED: Errno = Errno::EPERM;
+
+/// Entries listed at once before their attributes are looked up: a listing holds the directory, a
+/// look-up does too, so they take turns.
+const LIST_BATCH: usize = 64;
+
+/// A volume as FUSE sees it.
+pub struct Front<F: Format> {
+    vfs: Vfs<F>,
+    nodes: Nodes,
+    block_size: u32,
+    control: Control,
+    log: std::sync::Arc<Log>,
+    negotiated: OnceLock<Negotiated>,
+    closed: OnceLock<std::result::Result<(), Error>>,
+}
+
+/// An entry remembered between listing and look-up.
+struct Listed {
+    name: SmallVec<[u8; 32]>,
+    ino: Ino,
+    kind: Option<FileKind>,
+    next: Cookie,
+}
+
+impl<F: Format> Front<F> {
+    /// A front for `vfs` whose control directory holds `files`.
+    pub fn new(vfs: Vfs<F>, files: Vec<(&'static str, Text)>, log: std::sync::Arc<Log>) -> Front<F> {
+        let (root, block_size) = (vfs.shape().root, vfs.shape().block_size);
+        // The root's times serve for the control directory; unreadable ones are no reason to fail.
+        let mounted = vfs.stat(root).map(|stat| convert::timestamp(stat.attr.mtime)).unwrap_or_default();
+        Front {
+            vfs,
+            nodes: Nodes::new(root),
+            block_size,
+            control: Control::new(files, mounted),
+            log,
+            negotiated: OnceLock::new(),
+            closed: OnceLock::new(),
+        }
+    }
+
+    /// How closing the volume ended; `None` before `destroy`.
+    pub fn closed(&self) -> Option<&std::result::Result<(), Error>> {
+        self.closed.get()
+    }
+
+    /// The volume.
+    pub fn vfs(&self) -> &Vfs<F> {
+        &self.vfs
+    }
+
+    /// The error number of a failed call; failures of the device and damage are told.
+    fn errno(&self, error: Error) -> Errno {
+        if matches!(error, Error::Disk { .. } | Error::Damaged { .. } | Error::Refused(_)) {
+            self.log.failure(&error.to_string());
+        }
+        Errno::new(error.errno())
+    }
+
+    fn told<T>(&self, result: moafs_vfs::Result<T>) -> Result<T> {
+        result.map_err(|error| self.errno(error))
+    }
+
+    /// The inode a request is about; the control directory answers with `EPERM` to what asks for one.
+    fn ino(&self, node: NodeId) -> Result<Ino> {
+        self.nodes.ino(node).ok_or(CONTROL_IS_FIXED)
+    }
+
+    /// Directory and name of a request that makes or removes a name.
+    fn place<'n>(&self, node: NodeId, name: &'n [u8], if_control: Errno) -> Result<(Ino, &'n Name)> {
+        if node == NodeId::ROOT && name == CONTROL_NAME {
+            return Err(if_control);
+        }
+        Ok((self.ino(node)?, checked(name)?))
+    }
+
+    fn attr_reply(&self, stat: &Stat) -> AttrReply {
+        AttrReply { attr: convert::file_attr(stat, self.block_size), attr_ttl: FOREVER }
+    }
+
+    /// An entry for an inode that vfs holds for us.
+    fn entry(&self, stat: &Stat) -> Entry {
+        Entry {
+            node: self.nodes.node(stat.ino),
+            generation: u64::from(stat.attr.generation),
+            attr: convert::file_attr(stat, self.block_size),
+            entry_ttl: FOREVER,
+            attr_ttl: FOREVER,
+        }
+    }
+
+    fn make(&self, ctx: &ReqCtx, name: &[u8], new: &NewFile<'_>) -> Result<Entry> {
+        let (dir, name) = self.place(ctx.node, name, Errno::EEXIST)?;
+        let stat = self.told(self.vfs.create(&who(ctx), dir, name, new))?;
+        Ok(self.entry(&stat))
+    }
+
+    /// A look-up that vfs holds; `None` if the name does not exist.
+    fn find(&self, ctx: &ReqCtx, dir: Ino, name: &Name) -> Result<Option<Stat>> {
+        match self.vfs.lookup(&who(ctx), dir, name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Error::Posix(libc::ENOENT)) => Ok(None),
+            Err(error) => Err(self.errno(error)),
+        }
+    }
+
+    /// Up to [`LIST_BATCH`] entries from a cookie on.
+    fn listed(&self, ctx: &ReqCtx, dir: Ino, from: Cookie) -> Result<Vec<Listed>> {
+        let mut batch = Vec::with_capacity(LIST_BATCH);
+        let result = self.vfs.list(&who(ctx), dir, from, &mut |entry| {
+            let room = batch.len() < LIST_BATCH;
+            if room {
+                let name = SmallVec::from_slice(entry.name.as_bytes());
+                batch.push(Listed { name, ino: entry.ino, kind: entry.kind, next: entry.next });
+            }
+            room
+        });
+        self.told(result)?;
+        Ok(batch)
+    }
+
+    /// Adds one entry with its attributes. False: the buffer is full, and nothing is held.
+    fn add_plus(&self, ctx: &ReqCtx, dir: Ino, listed: &Listed, out: &mut DirPlusBuf<'_>) -> bool {
+        let name = listed.name.as_slice();
+        let (ino, next, mode) = (listed.ino.0, listed.next.0, convert::kind_mode(listed.kind));
+        if !out.fits(name.len()) {
+            // Adding what does not fit marks the buffer as full.
+            let full = !out.add_name(ino, next, mode, name);
+            debug_assert!(full);
+            return false;
+        }
+        if matches!(name, b"." | b"..") {
+            return out.add_name(ino, next, mode, name);
+        }
+        match checked(name).and_then(|name| self.find(ctx, dir, name)) {
+            Ok(Some(stat)) => {
+                let added = out.add(&self.entry(&stat), next, name);
+                if !added {
+                    self.vfs.forget(stat.ino, 1);
+                }
+                added
+            }
+            // Removed since it was listed.
+            Ok(None) => true,
+            // The name exists, its inode cannot be read: the error belongs to whoever asks for it.
+            Err(_) => out.add_name(ino, next, mode, name),
+        }
+    }
+
+    /// Clears set-id bits where the kernel demands it and `who` is root to vfs, who would keep them.
+    fn kill_set_ids(&self, ctx: &ReqCtx, ino: Ino) -> Result<()> {
+        let set = api::SetAttr { kill_suidgid: true, ..api::SetAttr::default() };
+        self.told(self.vfs.set_attr(&who(ctx), ino, &set)).map(drop)
+    }
+
+    fn set_flags(&self, ctx: &ReqCtx, ino: Ino, flags: u32) -> Result<()> {
+        let set = api::SetAttr { flags: Some(flags), ..api::SetAttr::default() };
+        self.told(self.vfs.set_attr(&who(ctx), ino, &set)).map(drop)
+    }
+}
+
+/// Who asks. The kernel has checked permissions (`default_permissions` is always on).
+fn who(ctx: &ReqCtx) -> Who {
+    Who { uid: ctx.uid, gid: ctx.gid, groups: SmallVec::new(), checks: Checks::Done }
+}
+
+fn checked(name: &[u8]) -> Result<&Name> {
+    Name::new(name).ok_or(Errno::EINVAL)
+}
+
+fn regular(mode: u32, umask: u32) -> NewFile<'static> {
+    NewFile { kind: FileKind::Regular, perm: mode & 0o7777, umask, rdev: 0, target: None }
+}
+
+/// The answer to an open that creates: no handle, keep what is cached, send no flush.
+fn opened() -> OpenReply {
+    OpenReply { fh: FileHandle(0), flags: OpenReplyFlags::KEEP_CACHE | OpenReplyFlags::NOFLUSH }
+}
+
+/// Copies `value` if it fits, and tells its length: what FUSE asks of attribute calls.
+fn fill(value: &[u8], out: &mut [u8]) -> usize {
+    if let Some(room) = out.get_mut(..value.len()) {
+        room.copy_from_slice(value);
+    }
+    value.len()
+}
+
+impl<F: Format> FileSystem for Front<F> {
+    fn init(&self, negotiated: &Negotiated) {
+        // The session calls this once.
+        let _ = self.negotiated.set(negotiated.clone());
+    }
+
+    fn destroy(&self) {
+        let outcome = self.vfs.clone().close();
+        if let Err(error) = &outcome {
+            self.log.failure(&format!("closing the volume: {error}"));
+        }
+        let _ = self.closed.set(outcome);
+    }
+
+    fn lookup(&self, ctx: &ReqCtx, name: &[u8]) -> Result<Entry> {
+        if Control::owns(ctx.node) {
+            return self.control.lookup(name);
+        }
+        if ctx.node == NodeId::ROOT && name == CONTROL_NAME {
+            return Ok(self.control.entry());
+        }
+        let found = self.find(ctx, self.ino(ctx.node)?, checked(name)?)?;
+        Ok(found.map_or_else(|| Entry::negative(FOREVER), |stat| self.entry(&stat)))
+    }
+
+    fn forget(&self, node: NodeId, nlookup: u64) {
+        match self.nodes.ino(node) {
+            Some(ino) => self.vfs.forget(ino, nlookup),
+            None => self.control.forget(node),
+        }
+    }
+
+    fn getattr(&self, ctx: &ReqCtx, _fh: Option<FileHandle>) -> Result<AttrReply> {
+        if Control::owns(ctx.node) {
+            return Ok(AttrReply { attr: self.control.attr(ctx.node)?, attr_ttl: FOREVER });
+        }
+        let stat = self.told(self.vfs.stat(self.ino(ctx.node)?))?;
+        Ok(self.attr_reply(&stat))
+    }
+
+    fn statx(&self, ctx: &ReqCtx, _fh: Option<FileHandle>, _mask: u32) -> Result<StatxReply> {
+        let no_more = StatxReply {
+            attr: moafs_fuse::FileAttr::default(),
+            btime: None,
+            attributes: 0,
+            attributes_mask: 0,
+            attr_ttl: FOREVER,
+        };
+        if Control::owns(ctx.node) {
+            return Ok(StatxReply { attr: self.control.attr(ctx.node)?, ..no_more });
+        }
+        let stat = self.told(self.vfs.stat(self.ino(ctx.node)?))?;
+        Ok(StatxReply {
+            attr: convert::file_attr(&stat, self.block_size),
+            btime: stat.attr.crtime.map(convert::timestamp),
+            attributes: convert::statx_attributes(stat.attr.flags),
+            attributes_mask: convert::STATX_ATTRIBUTES_MASK,
+            ..no_more
+        })
+    }
+
+    fn setattr(&self, ctx: &ReqCtx, set: &SetAttr) -> Result<AttrReply> {
+        let set = api::SetAttr {
+            perm: set.mode.map(|mode| mode & 0o7777),
+            uid: set.uid,
+            gid: set.gid,
+            size: set.size,
+            atime: set.atime.map(convert::set_time),
+            mtime: set.mtime.map(convert::set_time),
+            ctime: set.ctime.map(convert::from_timestamp),
+            flags: None,
+            kill_suidgid: set.kill_suidgid,
+        };
+        let stat = self.told(self.vfs.set_attr(&who(ctx), self.ino(ctx.node)?, &set))?;
+        Ok(self.attr_reply(&stat))
+    }
+
+    fn readlink(&self, ctx: &ReqCtx, out: &mut [u8]) -> Result<usize> {
+        let target = self.told(self.vfs.readlink(self.ino(ctx.node)?))?;
+        let room = out.get_mut(..target.len()).ok_or(Errno::ENAMETOOLONG)?;
+        room.copy_from_slice(&target);
+        Ok(target.len())
+    }
+
+    fn symlink(&self, ctx: &ReqCtx, name: &[u8], target: &[u8]) -> Result<Entry> {
+        let new = NewFile { kind: FileKind::Symlink, perm: 0o777, umask: 0, rdev: 0, target: Some(target) };
+        self.make(ctx, name, &new)
+    }
+
+    fn mknod(&self, ctx: &ReqCtx, name: &[u8], mode: u32, rdev: DeviceNumber, umask: u32) -> Result<Entry> {
+        let kind = FileKind::from_mode(mode).ok_or(Errno::EINVAL)?;
+        let rdev = match kind {
+            FileKind::CharDevice | FileKind::BlockDevice => convert::rdev(rdev),
+            _ => 0,
+        };
+        self.make(ctx, name, &NewFile { kind, rdev, ..regular(mode, umask) })
+    }
+
+    fn mkdir(&self, ctx: &ReqCtx, name: &[u8], mode: u32, umask: u32) -> Result<Entry> {
+        self.make(ctx, name, &NewFile { kind: FileKind::Directory, ..regular(mode, umask) })
+    }
+
+    fn unlink(&self, ctx: &ReqCtx, name: &[u8]) -> Result<()> {
+        let (dir, name) = self.place(ctx.node, name, CONTROL_IS_FIXED)?;
+        self.told(self.vfs.unlink(&who(ctx), dir, name))
+    }
+
+    fn rmdir(&self, ctx: &ReqCtx, name: &[u8]) -> Result<()> {
+        let (dir, name) = self.place(ctx.node, name, CONTROL_IS_FIXED)?;
+        self.told(self.vfs.rmdir(&who(ctx), dir, name))
+    }
+
+    fn rename(&self, ctx: &ReqCtx, name: &[u8], new_parent: NodeId, new_name: &[u8], flags: RenameFlags) -> Result<()> {
+        let from = self.place(ctx.node, name, CONTROL_IS_FIXED)?;
+        let to = self.place(new_parent, new_name, CONTROL_IS_FIXED)?;
+        self.told(self.vfs.rename(&who(ctx), from, to, convert::rename_mode(flags)?))
+    }
+
+    fn link(&self, ctx: &ReqCtx, node: NodeId, new_name: &[u8]) -> Result<Entry> {
+        let (dir, name) = self.place(ctx.node, new_name, Errno::EEXIST)?;
+        let stat = self.told(self.vfs.link(&who(ctx), self.ino(node)?, dir, name))?;
+        Ok(self.entry(&stat))
+    }
+
+    fn read(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, out: &mut [u8]) -> Result<usize> {
+        if Control::owns(ctx.node) {
+            return self.control.read(ctx.node, offset, out);
+        }
+        self.told(self.vfs.read(self.ino(ctx.node)?, offset, out))
+    }
+
+    fn write(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+        let ino = self.ino(ctx.node)?;
+        // Write-back of a shared mapping: nobody in particular writes.
+        let who = if flags.contains(WriteFlags::CACHE) { Who::root() } else { who(ctx) };
+        if flags.contains(WriteFlags::KILL_SUIDGID) && who.uid == 0 {
+            self.kill_set_ids(ctx, ino)?;
+        }
+        self.told(self.vfs.write(&who, ino, offset, data, false))?;
+        Ok(data.len())
+    }
+
+    fn fsync(&self, ctx: &ReqCtx, _fh: FileHandle, datasync: bool) -> Result<()> {
+        if Control::owns(ctx.node) {
+            return Ok(());
+        }
+        self.told(self.vfs.fsync(self.ino(ctx.node)?, datasync))
+    }
+
+    fn readdir(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, out: &mut DirBuf<'_>) -> Result<()> {
+        if Control::owns(ctx.node) {
+            let names = self.control.names().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX));
+            for (index, (ino, mode, name)) in names {
+                if !out.add(ino, index as u64 + 1, mode, name) {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        let dir = self.ino(ctx.node)?;
+        let result = self.vfs.list(&who(ctx), dir, Cookie(offset), &mut |entry| {
+            out.add(entry.ino.0, entry.next.0, convert::kind_mode(entry.kind), entry.name.as_bytes())
+        });
+        self.told(result)
+    }
+
+    fn readdirplus(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, out: &mut DirPlusBuf<'_>) -> Result<()> {
+        if Control::owns(ctx.node) {
+            let names = self.control.names().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX));
+            for (index, (ino, mode, name)) in names {
+                if !out.add_name(ino, index as u64 + 1, mode, name) {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        let dir = self.ino(ctx.node)?;
+        let mut from = Cookie(offset);
+        loop {
+            let batch = self.listed(ctx, dir, from)?;
+            let Some(last) = batch.last() else { return Ok(()) };
+            from = last.next;
+            if !batch.iter().all(|listed| self.add_plus(ctx, dir, listed, out)) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn fsyncdir(&self, ctx: &ReqCtx, fh: FileHandle, datasync: bool) -> Result<()> {
+        self.fsync(ctx, fh, datasync)
+    }
+
+    fn statfs(&self, _ctx: &ReqCtx) -> Result<StatFs> {
+        Ok(convert::stat_fs(&self.vfs.stat_fs()))
+    }
+
+    fn setxattr(&self, ctx: &ReqCtx, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        let mode = match flags {
+            f if f.is_empty() => SetMode::Any,
+            XattrFlags::CREATE => SetMode::Create,
+            XattrFlags::REPLACE => SetMode::Replace,
+            _ => return Err(Errno::EINVAL),
+        };
+        self.told(self.vfs.set_xattr(&who(ctx), self.ino(ctx.node)?, name, value, mode))
+    }
+
+    fn getxattr(&self, ctx: &ReqCtx, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        let ino = self.nodes.ino(ctx.node).ok_or(Errno::ENODATA)?;
+        let value = self.told(self.vfs.get_xattr(&who(ctx), ino, name))?;
+        Ok(fill(&value, out))
+    }
+
+    fn listxattr(&self, ctx: &ReqCtx, out: &mut [u8]) -> Result<usize> {
+        let Some(ino) = self.nodes.ino(ctx.node) else { return Ok(0) };
+        let mut names = Vec::new();
+        for key in self.told(self.vfs.list_xattr(&who(ctx), ino))? {
+            names.extend_from_slice(&key.full());
+            names.push(0);
+        }
+        Ok(fill(&names, out))
+    }
+
+    fn removexattr(&self, ctx: &ReqCtx, name: &[u8]) -> Result<()> {
+        self.told(self.vfs.remove_xattr(&who(ctx), self.ino(ctx.node)?, name))
+    }
+
+    fn create(&self, ctx: &ReqCtx, name: &[u8], args: &CreateArgs) -> Result<(Entry, OpenReply)> {
+        match self.make(ctx, name, &regular(args.mode, args.umask)) {
+            // Somebody was faster. Not exclusive: open what is there (truncation comes as a setattr).
+            Err(Errno::EEXIST) if args.flags & libc::O_EXCL == 0 => {
+                let (dir, name) = self.place(ctx.node, name, Errno::EEXIST)?;
+                let stat = self.find(ctx, dir, name)?.ok_or(Errno::ESTALE)?;
+                Ok((self.entry(&stat), opened()))
+            }
+            made => made.map(|entry| (entry, opened())),
+        }
+    }
+
+    fn tmpfile(&self, ctx: &ReqCtx, args: &CreateArgs) -> Result<(Entry, OpenReply)> {
+        let stat = self.told(self.vfs.tmpfile(&who(ctx), self.ino(ctx.node)?, &regular(args.mode, args.umask)))?;
+        Ok((self.entry(&stat), opened()))
+    }
+
+    fn fallocate(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, len: u64, mode: FallocateMode) -> Result<()> {
+        let how = convert::allocate(mode)?;
+        self.told(self.vfs.allocate(&who(ctx), self.ino(ctx.node)?, offset, len, how))
+    }
+
+    fn lseek(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, target: SeekTarget) -> Result<u64> {
+        let what = match target {
+            SeekTarget::Data => Seek::Data,
+            SeekTarget::Hole => Seek::Hole,
+        };
+        self.told(self.vfs.seek(self.ino(ctx.node)?, offset, what))
+    }
+
+    fn copy_file_range(&self, ctx: &ReqCtx, range: &CopyRange) -> Result<u64> {
+        if range.flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let from = (self.ino(ctx.node)?, range.offset_in);
+        let to = (self.ino(range.node_out)?, range.offset_out);
+        self.told(self.vfs.copy_range(&who(ctx), from, to, range.len))
+    }
+
+    fn ioctl(&self, ctx: &ReqCtx, args: &IoctlArgs<'_>, out: &mut [u8]) -> Result<IoctlReply> {
+        let command = Command::parse(args.cmd, args.input)?;
+        let ino = self.nodes.ino(ctx.node).ok_or(Errno::ENOTTY)?;
+        let stat = self.told(self.vfs.stat(ino))?;
+        let len = match command {
+            Command::GetFlags => ioctl::put_flags(stat.attr.flags, out)?,
+            Command::GetXattr => ioctl::put_xattr(stat.attr.flags, out)?,
+            Command::GetVersion => ioctl::put_flags(stat.attr.generation, out)?,
+            Command::SetFlags(flags) => self.set_flags(ctx, ino, flags).map(|()| 0)?,
+            Command::SetXattr(flags) => {
+                let kept = stat.attr.flags & !convert::FLAGS_OF_XFLAGS;
+                self.set_flags(ctx, ino, kept | flags).map(|()| 0)?
+            }
+        };
+        Ok(IoctlReply { result: 0, len })
+    }
+
+    fn syncfs(&self, _ctx: &ReqCtx) -> Result<()> {
+        self.told(self.vfs.sync())
+    }
+}

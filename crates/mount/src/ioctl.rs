@@ -1,0 +1,108 @@
+//! The ioctls of chattr(1), lsattr(1) and their kind: inode flags in two forms, and the generation.
+
+use moafs_fuse::Errno;
+
+use crate::convert;
+
+const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC32_GETFLAGS: u32 = 0x8004_6601;
+const FS_IOC32_SETFLAGS: u32 = 0x4004_6602;
+const FS_IOC_GETVERSION: u32 = 0x8008_7601;
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+
+/// Length of `struct fsxattr`: flags, extent-size hint, extents, project, copy-on-write hint, padding.
+const FSXATTR_LEN: usize = 28;
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Inode flags.
+    GetFlags,
+    /// Set inode flags to these.
+    SetFlags(u32),
+    /// Inode flags as `struct fsxattr`.
+    GetXattr,
+    /// Set the inode flags that `struct fsxattr` can express to these.
+    SetXattr(u32),
+    /// The inode's generation.
+    GetVersion,
+}
+
+impl Command {
+    /// Decodes a command and its argument.
+    pub(crate) fn parse(cmd: u32, input: &[u8]) -> Result<Command, Errno> {
+        match cmd {
+            FS_IOC_GETFLAGS | FS_IOC32_GETFLAGS => Ok(Command::GetFlags),
+            FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS => Ok(Command::SetFlags(word(input, 0)?)),
+            FS_IOC_GETVERSION => Ok(Command::GetVersion),
+            FS_IOC_FSGETXATTR => Ok(Command::GetXattr),
+            FS_IOC_FSSETXATTR => set_xattr(input),
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+}
+
+/// Hints and project numbers are not kept by any format here: only zero can be set.
+fn set_xattr(input: &[u8]) -> Result<Command, Errno> {
+    let flags = convert::flags_of_xflags(word(input, 0)?).ok_or(Errno::EOPNOTSUPP)?;
+    let (extent_size, project, cow_size) = (word(input, 1)?, word(input, 3)?, word(input, 4)?);
+    if (extent_size, project, cow_size) != (0, 0, 0) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(Command::SetXattr(flags))
+}
+
+fn word(input: &[u8], index: usize) -> Result<u32, Errno> {
+    let bytes = input.get(index * 4..index * 4 + 4).ok_or(Errno::EINVAL)?;
+    Ok(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+/// Puts a flag word. The command's number says 8 bytes, the value has 4; the caller may offer either.
+pub(crate) fn put_flags(flags: u32, out: &mut [u8]) -> Result<usize, Errno> {
+    let len = out.len().min(8);
+    let room = out.get_mut(..len).filter(|room| room.len() >= 4).ok_or(Errno::EINVAL)?;
+    room.fill(0);
+    room[..4].copy_from_slice(&flags.to_ne_bytes());
+    Ok(len)
+}
+
+/// Puts a `struct fsxattr`.
+pub(crate) fn put_xattr(flags: u32, out: &mut [u8]) -> Result<usize, Errno> {
+    let room = out.get_mut(..FSXATTR_LEN).ok_or(Errno::EINVAL)?;
+    room.fill(0);
+    room[..4].copy_from_slice(&convert::xflags(flags).to_ne_bytes());
+    Ok(FSXATTR_LEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::{FS_APPEND_FL, FS_IMMUTABLE_FL};
+
+    #[test]
+    fn flags_go_both_ways_in_both_forms() {
+        let mut out = [0xff; 8];
+        assert_eq!(put_flags(FS_APPEND_FL, &mut out), Ok(8));
+        assert_eq!(Command::parse(FS_IOC_SETFLAGS, &out), Ok(Command::SetFlags(FS_APPEND_FL)));
+        let mut out = [0xff; FSXATTR_LEN];
+        assert_eq!(put_xattr(FS_IMMUTABLE_FL, &mut out), Ok(FSXATTR_LEN));
+        assert_eq!(Command::parse(FS_IOC_FSSETXATTR, &out), Ok(Command::SetXattr(FS_IMMUTABLE_FL)));
+    }
+
+    #[test]
+    fn short_arguments_and_unknown_commands_are_refused() {
+        assert_eq!(Command::parse(FS_IOC_SETFLAGS, &[0; 3]), Err(Errno::EINVAL));
+        assert_eq!(Command::parse(FS_IOC_FSSETXATTR, &[0; 8]), Err(Errno::EINVAL));
+        assert_eq!(Command::parse(0xdead_beef, &[]), Err(Errno::ENOTTY));
+        assert_eq!(put_flags(1, &mut [0; 2]), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_project_number_cannot_be_set() {
+        let mut input = [0; FSXATTR_LEN];
+        input[12] = 7;
+        assert_eq!(Command::parse(FS_IOC_FSSETXATTR, &input), Err(Errno::EOPNOTSUPP));
+    }
+}

@@ -1,0 +1,88 @@
+//! Messages of a live mount: to standard error in the foreground, to the system log in the background.
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+
+use parking_lot::Mutex;
+
+/// The system log's socket.
+const SYSLOG_SOCKET: &str = "/dev/log";
+
+/// Facility "daemon" (3), severity "err" (3), as a syslog priority.
+const PRIORITY: u8 = 3 << 3 | 3;
+
+/// Failures told in full; the rest are counted. A dying device must not fill the log.
+const FAILURES_TOLD_MAX: u64 = 8;
+
+/// Where messages go, and how many failures there were.
+#[derive(Debug)]
+pub struct Log {
+    about: String,
+    failures: Mutex<Failures>,
+}
+
+/// Failures so far, as `.moafs/stats` shows them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Failures {
+    /// How many requests failed because of the device or of damage.
+    pub count: u64,
+    /// The first reason.
+    pub first: Option<String>,
+}
+
+impl Log {
+    /// A log whose messages say which volume they are about.
+    pub fn new(about: impl Into<String>) -> Log {
+        Log { about: about.into(), failures: Mutex::default() }
+    }
+
+    /// Tells something that is no failure of the volume.
+    pub fn say(&self, message: &str) {
+        let line = format!("moafs: {}: {message}", self.about);
+        // Nobody is left to tell if telling fails.
+        let _ = writeln!(std::io::stderr(), "{line}");
+        let _ = to_syslog(&line);
+    }
+
+    /// Counts a failure of the device or of the volume's structures, and tells the first ones.
+    pub fn failure(&self, reason: &str) {
+        let count = {
+            let mut failures = self.failures.lock();
+            failures.count += 1;
+            if failures.first.is_none() {
+                failures.first = Some(reason.to_owned());
+            }
+            failures.count
+        };
+        match count {
+            1..FAILURES_TOLD_MAX => self.say(reason),
+            FAILURES_TOLD_MAX => self.say(&format!("{reason} (further failures are only counted: .moafs/stats)")),
+            _ => {}
+        }
+    }
+
+    /// Failures so far.
+    pub fn failures(&self) -> Failures {
+        self.failures.lock().clone()
+    }
+}
+
+fn to_syslog(line: &str) -> std::io::Result<usize> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.send_to(format!("<{PRIORITY}>{line}").as_bytes(), SYSLOG_SOCKET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_reason_is_kept_and_all_are_counted() {
+        let log = Log::new("test");
+        for reason in ["first", "second", "third"] {
+            log.failure(reason);
+        }
+        assert_eq!(log.failures(), Failures { count: 3, first: Some("first".into()) });
+    }
+}
