@@ -1,0 +1,584 @@
+//! Directory blocks: entries that tile each block exactly.
+//!
+//! **The 512-byte rule.** A power cut may tear a write at any sector, so a change of a directory
+//! that others can already see must lie in one 512-byte sector. New blocks are therefore made of
+//! one unused entry per sector ([`format_empty`]), as FFS does, and entries never grow across
+//! them. In blocks made by others entries may span sectors: [`insert`] takes only places where
+//! everything that changes shares a sector, and [`remove`] merges an entry into its predecessor
+//! only if their headers do. Each change returns the range of bytes it touched.
+
+use std::ops::Range;
+
+use moafs_vfs::types::FileKind;
+
+use super::inode::{entry_type, kind_of_entry_type};
+use super::{Damage, Geometry, InodeNo, Place, put_u16, put_u32, u16_at, u32_at};
+
+/// Bytes before an entry's name.
+pub const HEADER_BYTES: usize = 8;
+/// The longest name.
+pub const NAME_MAX: usize = 255;
+/// What tears: see the module's head.
+pub const SECTOR_BYTES: usize = 512;
+/// The longest record of an entry with a name of [`NAME_MAX`] bytes: it fits into a sector.
+const _: () = assert!(record_bytes(NAME_MAX) + 24 <= SECTOR_BYTES);
+
+/// Bytes that an entry with a name of `name_len` bytes needs.
+pub const fn record_bytes(name_len: usize) -> usize {
+    (HEADER_BYTES + name_len).next_multiple_of(4)
+}
+
+/// How this volume writes entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// Byte 7 of an entry is the file's type; otherwise it is the high byte of the name's length.
+    pub filetype: bool,
+    /// Inodes on the volume: entries cannot name others.
+    pub inodes: u32,
+}
+
+impl Form {
+    /// The form of a volume's directories.
+    pub fn of(geo: &Geometry) -> Form {
+        Form { filetype: geo.filetype, inodes: geo.inodes }
+    }
+
+    fn type_byte(self, kind: FileKind) -> u8 {
+        if self.filetype { entry_type(kind) } else { 0 }
+    }
+}
+
+/// `rec_len` as stored: 65536 does not fit and is written as 65535.
+fn encode_rec_len(bytes: usize) -> u16 {
+    if bytes >= 65536 { 65535 } else { bytes as u16 }
+}
+
+/// The length that a stored `rec_len` means in a block of `block_bytes`.
+fn decode_rec_len(stored: u16, block_bytes: usize) -> usize {
+    let stored = usize::from(stored);
+    if block_bytes < 65536 {
+        return stored;
+    }
+    if stored == 65535 || stored == 0 {
+        return 65536;
+    }
+    stored & 65532 | (stored & 3) << 16
+}
+
+/// A directory entry; unused ones too ([`Entry::is_used`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Its first byte in the block.
+    pub offset: usize,
+    /// Bytes up to the next entry.
+    pub rec_len: usize,
+    /// The inode it names; 0 if unused.
+    pub inode: InodeNo,
+    /// The name. Of an unused entry: whatever is there.
+    pub name: &'a [u8],
+    /// The type byte; 0 on volumes without types.
+    pub type_byte: u8,
+}
+
+impl Entry<'_> {
+    /// True if the entry names an inode.
+    pub fn is_used(&self) -> bool {
+        self.inode.0 != 0
+    }
+
+    /// The kind the entry claims, if it claims one.
+    pub fn kind(&self) -> Option<FileKind> {
+        kind_of_entry_type(self.type_byte)
+    }
+
+    /// Bytes that the entry itself needs of its record: none if it is unused.
+    fn own_bytes(&self) -> usize {
+        if self.is_used() { record_bytes(self.name.len()) } else { 0 }
+    }
+}
+
+/// Why a record cannot be an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadEntry {
+    /// Its first byte in the block.
+    pub offset: usize,
+    /// What is wrong.
+    pub problem: EntryProblem,
+}
+
+/// What is wrong with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryProblem {
+    /// Its length is not a multiple of 4, too small for anything, or beyond the block.
+    RecLen(usize),
+    /// Its name does not fit into it.
+    NameLen(usize),
+}
+
+impl std::fmt::Display for BadEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let at = self.offset;
+        match self.problem {
+            EntryProblem::RecLen(len) => write!(f, "the entry at byte {at} has the impossible length {len}"),
+            EntryProblem::NameLen(len) => {
+                write!(f, "the entry at byte {at} has a name of {len} bytes, longer than itself")
+            }
+        }
+    }
+}
+
+/// All records of a block in order; ends after the first that is none.
+#[derive(Debug, Clone)]
+pub struct Records<'a> {
+    block: &'a [u8],
+    filetype: bool,
+    next: usize,
+}
+
+/// The records of a block. Only their structure is checked: see [`Entries`] for their contents.
+pub fn records(block: &[u8], form: Form) -> Records<'_> {
+    Records { block, filetype: form.filetype, next: 0 }
+}
+
+impl<'a> Records<'a> {
+    fn record_at(&self, offset: usize) -> Result<Entry<'a>, EntryProblem> {
+        let left = self.block.len() - offset;
+        if left < HEADER_BYTES {
+            return Err(EntryProblem::RecLen(left));
+        }
+        let header = &self.block[offset..];
+        let inode = InodeNo(u32_at(header, 0));
+        let rec_len = decode_rec_len(u16_at(header, 4), self.block.len());
+        if rec_len < HEADER_BYTES || rec_len % 4 != 0 || rec_len > left {
+            return Err(EntryProblem::RecLen(rec_len));
+        }
+        let (name_len, type_byte) =
+            if self.filetype { (usize::from(header[6]), header[7]) } else { (usize::from(u16_at(header, 6)), 0) };
+        let fits = name_len <= NAME_MAX && HEADER_BYTES + name_len <= rec_len;
+        if inode.0 != 0 && !fits {
+            return Err(EntryProblem::NameLen(name_len));
+        }
+        let name_len = if fits { name_len } else { 0 };
+        Ok(Entry { offset, rec_len, inode, name: &header[HEADER_BYTES..HEADER_BYTES + name_len], type_byte })
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Entry<'a>, BadEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let offset = self.next;
+        if offset >= self.block.len() {
+            return None;
+        }
+        match self.record_at(offset) {
+            Ok(entry) => {
+                self.next += entry.rec_len;
+                Some(Ok(entry))
+            }
+            Err(problem) => {
+                self.next = self.block.len();
+                Some(Err(BadEntry { offset, problem }))
+            }
+        }
+    }
+}
+
+/// Checks what a used entry says: its name is one, and its inode exists.
+///
+/// # Errors
+/// What is wrong, as a clause.
+pub fn check_contents(entry: &Entry<'_>, form: Form) -> Result<(), String> {
+    if entry.name.is_empty() {
+        return Err(format!("the entry at byte {} has no name", entry.offset));
+    }
+    if entry.name.iter().any(|&byte| byte == 0 || byte == b'/') {
+        return Err(format!("the name at byte {} has an illegal character", entry.offset));
+    }
+    if entry.inode.0 > form.inodes {
+        return Err(format!(
+            "the entry at byte {} names inode {}, but there are only {}",
+            entry.offset, entry.inode, form.inodes
+        ));
+    }
+    Ok(())
+}
+
+/// A directory block whose records have been checked, all of them, contents too.
+#[derive(Debug, Clone, Copy)]
+pub struct Entries<'a> {
+    block: &'a [u8],
+    form: Form,
+}
+
+impl<'a> Entries<'a> {
+    /// Checks a block.
+    ///
+    /// # Errors
+    /// The first record or name that is wrong.
+    pub fn check(block: &'a [u8], form: Form, place: Place) -> Result<Entries<'a>, Damage> {
+        for record in records(block, form) {
+            let entry = record.map_err(|bad| place.damage(bad.to_string()))?;
+            if entry.is_used() {
+                check_contents(&entry, form).map_err(|problem| place.damage(problem))?;
+            }
+        }
+        Ok(Entries { block, form })
+    }
+
+    /// All entries in order, unused ones too.
+    pub fn all(self) -> impl Iterator<Item = Entry<'a>> {
+        records(self.block, self.form).map_while(Result::ok)
+    }
+
+    /// Used entries in order.
+    pub fn used(self) -> impl Iterator<Item = Entry<'a>> {
+        self.all().filter(Entry::is_used)
+    }
+
+    /// The entry with this name.
+    pub fn find(self, name: &[u8]) -> Option<Entry<'a>> {
+        self.used().find(|entry| entry.name == name)
+    }
+
+    /// True if the block names nothing but `.` and `..`.
+    pub fn is_empty(self) -> bool {
+        self.used().all(|entry| matches!(entry.name, b"." | b".."))
+    }
+
+    /// The longest name that [`insert`] would find a place for; `None` if there is no place at all.
+    pub fn name_room(self) -> Option<usize> {
+        self.all().filter_map(|entry| longest_name(&entry)).max()
+    }
+}
+
+/// The entry with this name, in a block that may be damaged before or after it.
+pub fn find<'a>(block: &'a [u8], form: Form, name: &[u8]) -> Option<Entry<'a>> {
+    records(block, form).map_while(Result::ok).find(|entry| entry.is_used() && entry.name == name)
+}
+
+/// True if a change of these bytes cannot be torn by a power cut.
+pub fn in_one_sector(range: &Range<usize>) -> bool {
+    range.is_empty() || range.start / SECTOR_BYTES == (range.end - 1) / SECTOR_BYTES
+}
+
+/// Where a new entry would go in the record of an existing one, and what would change.
+struct Spot {
+    offset: usize,
+    rec_len: usize,
+    changed: Range<usize>,
+}
+
+/// Splits `entry`'s record for a name of `name_len` bytes; `None` if it does not fit.
+fn spot(entry: &Entry<'_>, name_len: usize) -> Option<Spot> {
+    let own = entry.own_bytes();
+    if entry.rec_len < own + record_bytes(name_len) {
+        return None;
+    }
+    let offset = entry.offset + own;
+    let end = offset + HEADER_BYTES + name_len;
+    // A split changes the predecessor's length too, which starts at its byte 4.
+    let start = if entry.is_used() { entry.offset + 4 } else { offset };
+    Some(Spot { offset, rec_len: entry.rec_len - own, changed: start..end })
+}
+
+/// The longest name that a split of `entry` has room for under the 512-byte rule.
+fn longest_name(entry: &Entry<'_>) -> Option<usize> {
+    let least = spot(entry, 1).filter(|spot| in_one_sector(&spot.changed))?;
+    let sector_end = (least.offset / SECTOR_BYTES + 1) * SECTOR_BYTES;
+    let record_end = entry.offset + entry.rec_len;
+    Some((sector_end.min(record_end) - least.offset - HEADER_BYTES).min(NAME_MAX))
+}
+
+/// An entry that was added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inserted {
+    /// Its first byte in the block.
+    pub offset: usize,
+    /// The bytes that changed: all in one sector.
+    pub changed: Range<usize>,
+}
+
+/// Adds an entry where the 512-byte rule allows it. Does not look whether the name exists.
+///
+/// Returns `None` if the block has no such place (or is damaged before the first one).
+pub fn insert(block: &mut [u8], form: Form, name: &[u8], inode: InodeNo, kind: FileKind) -> Option<Inserted> {
+    debug_assert!((1..=NAME_MAX).contains(&name.len()));
+    let (split, spot) = records(block, form).map_while(Result::ok).find_map(|entry| {
+        let spot = spot(&entry, name.len()).filter(|spot| in_one_sector(&spot.changed))?;
+        Some((entry.is_used().then_some(entry.offset), spot))
+    })?;
+    write_entry(block, spot.offset, spot.rec_len, inode, name, form.type_byte(kind));
+    if let Some(before) = split {
+        put_u16(block, before + 4, encode_rec_len(spot.offset - before));
+    }
+    Some(Inserted { offset: spot.offset, changed: spot.changed })
+}
+
+/// Removes the entry at `offset` and returns the bytes that changed.
+///
+/// The record is merged into its predecessor if their headers share a sector; otherwise it stays
+/// as an unused entry. Returns `None` if there is no used entry at `offset`.
+pub fn remove(block: &mut [u8], form: Form, offset: usize) -> Option<Range<usize>> {
+    let mut before: Option<Entry<'_>> = None;
+    for entry in records(block, form).map_while(Result::ok) {
+        if entry.offset < offset {
+            before = Some(entry);
+            continue;
+        }
+        if entry.offset > offset || !entry.is_used() {
+            return None;
+        }
+        let merged = before
+            .filter(|b| in_one_sector(&(b.offset..offset + HEADER_BYTES)))
+            .map(|b| (b.offset, b.rec_len + entry.rec_len));
+        return Some(match merged {
+            Some((at, rec_len)) => {
+                put_u16(block, at + 4, encode_rec_len(rec_len));
+                at + 4..at + 6
+            }
+            None => {
+                put_u32(block, offset, 0);
+                offset..offset + 4
+            }
+        });
+    }
+    None
+}
+
+/// Makes the entry at `offset` name another inode, in place, and returns the bytes that changed.
+///
+/// Returns `None`, and changes nothing, if there is no used entry at `offset` or if inode and type
+/// lie in different sectors and both would change: then remove the name and insert it anew.
+pub fn point(block: &mut [u8], form: Form, offset: usize, inode: InodeNo, kind: FileKind) -> Option<Range<usize>> {
+    let entry = records(block, form).map_while(Result::ok).find(|entry| entry.offset == offset && entry.is_used())?;
+    let type_byte = form.type_byte(kind);
+    let same_type = !form.filetype || entry.type_byte == type_byte;
+    let changed = offset..offset + if same_type { 4 } else { HEADER_BYTES };
+    if !in_one_sector(&changed) {
+        return None;
+    }
+    put_u32(block, offset, inode.0);
+    if !same_type {
+        block[offset + 7] = type_byte;
+    }
+    Some(changed)
+}
+
+fn write_entry(block: &mut [u8], offset: usize, rec_len: usize, inode: InodeNo, name: &[u8], type_byte: u8) {
+    put_u32(block, offset, inode.0);
+    put_u16(block, offset + 4, encode_rec_len(rec_len));
+    // Without types byte 7 is the high byte of the length: 0, as names have at most 255 bytes.
+    block[offset + 6] = name.len() as u8;
+    block[offset + 7] = type_byte;
+    let name_at = offset + HEADER_BYTES;
+    block[name_at..name_at + name.len()].copy_from_slice(name);
+}
+
+/// Makes `block` an empty directory block: one unused entry per sector.
+pub fn format_empty(block: &mut [u8]) {
+    block.fill(0);
+    for offset in (0..block.len()).step_by(SECTOR_BYTES) {
+        let rec_len = SECTOR_BYTES.min(block.len() - offset);
+        write_entry(block, offset, rec_len, InodeNo(0), b"", 0);
+    }
+}
+
+/// Makes `block` the first block of a directory: `.` and `..`, then unused entries.
+pub fn format_first(block: &mut [u8], form: Form, own: InodeNo, parent: InodeNo) {
+    format_empty(block);
+    let type_byte = form.type_byte(FileKind::Directory);
+    write_entry(block, 0, 12, own, b".", type_byte);
+    write_entry(block, 12, SECTOR_BYTES - 12, parent, b"..", type_byte);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Structure;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const FORM: Form = Form { filetype: true, inodes: 1 << 20 };
+    const PLACE: Place = Place::of(Structure::Directory { inode: InodeNo(2), lbn: 0 });
+
+    fn names(block: &[u8]) -> Vec<Vec<u8>> {
+        let entries = Entries::check(block, FORM, PLACE).unwrap();
+        entries.used().map(|e| e.name.to_vec()).collect()
+    }
+
+    /// A block as other drivers make it: one record to the block's end.
+    fn foreign_block(bytes: usize) -> Vec<u8> {
+        let mut block = vec![0; bytes];
+        write_entry(&mut block, 0, bytes, InodeNo(0), b"", 0);
+        block
+    }
+
+    #[test]
+    fn an_empty_block_has_one_record_per_sector() {
+        let mut block = vec![0xFF; 4096];
+        format_empty(&mut block);
+        let offsets: Vec<_> = records(&block, FORM).map(|r| r.unwrap().offset).collect();
+        assert_eq!(offsets, (0..8).map(|i| i * 512).collect::<Vec<_>>());
+        format_first(&mut block, FORM, InodeNo(12), InodeNo(2));
+        assert_eq!(names(&block), [b".".to_vec(), b"..".to_vec()]);
+        assert!(Entries::check(&block, FORM, PLACE).unwrap().is_empty());
+    }
+
+    #[test]
+    fn records_of_64k_are_written_as_65535() {
+        let block = foreign_block(65536);
+        assert_eq!(u16_at(&block, 4), 65535);
+        assert_eq!(records(&block, FORM).next().unwrap().unwrap().rec_len, 65536);
+        assert_eq!(decode_rec_len(0, 65536), 65536);
+        assert_eq!(decode_rec_len(4093, 65536), 65536 + 4092);
+        assert_eq!(decode_rec_len(65532, 65536), 65532);
+    }
+
+    #[test]
+    fn without_types_byte_7_stays_zero() {
+        let form = Form { filetype: false, ..FORM };
+        let mut block = vec![0; 1024];
+        format_first(&mut block, form, InodeNo(12), InodeNo(2));
+        insert(&mut block, form, b"name", InodeNo(13), FileKind::Fifo).unwrap();
+        let entry = find(&block, form, b"name").unwrap();
+        let type_at = entry.offset + 7;
+        assert_eq!((entry.type_byte, block[type_at]), (0, 0));
+        block[type_at] = 1;
+        assert!(Entries::check(&block, form, PLACE).is_err());
+    }
+
+    #[test]
+    fn foreign_blocks_are_filled_in_the_predecessors_sector_only() {
+        let mut block = foreign_block(4096);
+        let mut count = 0u32;
+        while let Some(inserted) =
+            insert(&mut block, FORM, format!("n{count:03}").as_bytes(), InodeNo(20 + count), FileKind::Regular)
+        {
+            assert!(in_one_sector(&inserted.changed));
+            count += 1;
+        }
+        // Records of 12 bytes.
+        assert_eq!(count, 42);
+        assert_eq!(Entries::check(&block, FORM, PLACE).unwrap().name_room(), None);
+    }
+
+    #[test]
+    fn removing_the_first_entry_of_a_sector_leaves_an_unused_one() {
+        let mut block = vec![0; 1024];
+        format_empty(&mut block);
+        insert(&mut block, FORM, b"a", InodeNo(20), FileKind::Regular).unwrap();
+        let b = insert(&mut block, FORM, b"b", InodeNo(21), FileKind::Regular).unwrap();
+        let long = [b'x'; 255];
+        insert(&mut block, FORM, &long, InodeNo(22), FileKind::Regular).unwrap();
+        let second = insert(&mut block, FORM, &long, InodeNo(23), FileKind::Regular).unwrap();
+        assert_eq!(second.offset, 512);
+        assert_eq!(remove(&mut block, FORM, 512), Some(512..516));
+        assert_eq!(remove(&mut block, FORM, 512), None);
+        assert_eq!(remove(&mut block, FORM, b.offset), Some(4..6));
+        assert_eq!(remove(&mut block, FORM, 0), Some(0..4));
+        assert_eq!(names(&block), [long.to_vec()]);
+    }
+
+    #[test]
+    fn pointing_elsewhere_changes_inode_and_type_only() {
+        let mut block = vec![0; 1024];
+        format_first(&mut block, FORM, InodeNo(12), InodeNo(2));
+        assert_eq!(point(&mut block, FORM, 12, InodeNo(30), FileKind::Directory), Some(12..16));
+        assert_eq!(point(&mut block, FORM, 12, InodeNo(31), FileKind::Regular), Some(12..20));
+        assert_eq!(find(&block, FORM, b"..").unwrap().inode, InodeNo(31));
+        assert_eq!(point(&mut block, FORM, 24, InodeNo(31), FileKind::Regular), None);
+    }
+
+    #[test]
+    fn an_entry_whose_header_spans_sectors_is_not_repointed_to_another_type() {
+        let mut block = foreign_block(1024);
+        let pad = [b'p'; 248];
+        write_entry(&mut block, 0, 256, InodeNo(20), &pad, 1);
+        write_entry(&mut block, 256, 252, InodeNo(21), &pad[..240], 1);
+        write_entry(&mut block, 508, 516, InodeNo(22), b"edge", 1);
+        assert_eq!(point(&mut block, FORM, 508, InodeNo(23), FileKind::Regular), Some(508..512));
+        assert_eq!(point(&mut block, FORM, 508, InodeNo(23), FileKind::Directory), None);
+        assert_eq!(remove(&mut block, FORM, 508), Some(508..512));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert(u8, usize),
+        Remove(u8),
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (any::<u8>(), 1usize..256).prop_map(|(n, len)| Step::Insert(n, len)),
+            2 => any::<u8>().prop_map(Step::Remove),
+        ]
+    }
+
+    fn name_of(n: u8, len: usize) -> Vec<u8> {
+        let mut name = format!("{n:03}").into_bytes();
+        name.resize(len.max(3), b'.');
+        name
+    }
+
+    /// Runs steps against a map, and checks after each that only the returned bytes changed.
+    fn run(mut block: Vec<u8>, steps: &[Step]) {
+        let mut model: BTreeMap<u8, (Vec<u8>, InodeNo)> = BTreeMap::new();
+        for (i, step) in steps.iter().enumerate() {
+            let before = block.clone();
+            let changed = match *step {
+                Step::Insert(n, _) if model.contains_key(&n) => continue,
+                Step::Insert(n, len) => {
+                    let (name, inode) = (name_of(n, len), InodeNo(100 + i as u32));
+                    let room = Entries::check(&block, FORM, PLACE).unwrap().name_room();
+                    let inserted = insert(&mut block, FORM, &name, inode, FileKind::Regular);
+                    assert_eq!(inserted.is_some(), room.is_some_and(|room| room >= name.len()));
+                    let Some(inserted) = inserted else { continue };
+                    model.insert(n, (name, inode));
+                    inserted.changed
+                }
+                Step::Remove(n) => {
+                    let Some((name, _)) = model.remove(&n) else { continue };
+                    let offset = find(&block, FORM, &name).unwrap().offset;
+                    remove(&mut block, FORM, offset).unwrap()
+                }
+            };
+            assert!(in_one_sector(&changed));
+            let mut expected = before;
+            expected[changed.clone()].copy_from_slice(&block[changed]);
+            assert_eq!(expected, block);
+            let entries = Entries::check(&block, FORM, PLACE).unwrap();
+            let mut on_disk: Vec<_> = entries.used().map(|e| (e.name.to_vec(), e.inode)).collect();
+            on_disk.sort();
+            assert_eq!(on_disk, model.values().cloned().collect::<Vec<_>>());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn changes_lie_in_one_sector_and_entries_agree_with_a_map(
+            steps in prop::collection::vec(any_step(), 0..80),
+            size in prop::sample::select(vec![1024usize, 4096, 65536]), foreign in any::<bool>(),
+        ) {
+            let mut block = foreign_block(size);
+            if !foreign {
+                format_empty(&mut block);
+            }
+            run(block, &steps);
+        }
+
+        #[test]
+        fn hostile_blocks_never_panic(
+            bytes in prop::collection::vec(prop_oneof![2 => Just(0u8), 1 => 1u8..16, 1 => any::<u8>()], 1024),
+            offset in 0usize..1024, filetype in any::<bool>(),
+        ) {
+            let form = Form { filetype, ..FORM };
+            let _ = Entries::check(&bytes, form, PLACE).map(|e| (e.is_empty(), e.name_room()));
+            let mut block = bytes;
+            find(&block, form, b"x");
+            point(&mut block, form, offset, InodeNo(5), FileKind::Fifo);
+            remove(&mut block, form, offset);
+            insert(&mut block, form, b"some name", InodeNo(7), FileKind::Regular);
+        }
+    }
+}

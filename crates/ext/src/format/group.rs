@@ -1,0 +1,169 @@
+//! Group descriptors: where a group's bitmaps and inode table lie, and what it has free.
+
+use super::{BlockNo, Damage, Geometry, GroupNo, Place, Structure, join16, join32, put_u16, u16_at, u32_at};
+
+/// `bg_flags`: the inode bitmap and table were never written.
+pub const INODE_UNINIT: u16 = 1;
+/// `bg_flags`: the block bitmap was never written.
+pub const BLOCK_UNINIT: u16 = 2;
+
+/// A group descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Descriptor {
+    /// Where the block bitmap lies.
+    pub block_bitmap: BlockNo,
+    /// Where the inode bitmap lies.
+    pub inode_bitmap: BlockNo,
+    /// The first block of the inode table.
+    pub inode_table: BlockNo,
+    /// Free blocks.
+    pub free_blocks: u32,
+    /// Free inodes.
+    pub free_inodes: u32,
+    /// Inodes that are directories.
+    pub used_dirs: u32,
+    /// `bg_flags`; 0 on ext2 and ext3.
+    pub flags: u16,
+}
+
+impl Descriptor {
+    /// Takes a descriptor's bytes as they are; [`Descriptor::check`] judges them.
+    ///
+    /// # Panics
+    /// If `slot` is shorter than [`Geometry::desc_size`], which is the caller's mistake.
+    pub fn parse(slot: &[u8], geo: &Geometry) -> Descriptor {
+        let wide = geo.desc_size >= 64;
+        let high32 = |at| if wide { u32_at(slot, at) } else { 0 };
+        let high16 = |at| if wide { u16_at(slot, at) } else { 0 };
+        Descriptor {
+            block_bitmap: BlockNo(join32(u32_at(slot, 0x00), high32(0x20))),
+            inode_bitmap: BlockNo(join32(u32_at(slot, 0x04), high32(0x24))),
+            inode_table: BlockNo(join32(u32_at(slot, 0x08), high32(0x28))),
+            free_blocks: join16(u16_at(slot, 0x0C), high16(0x2C)),
+            free_inodes: join16(u16_at(slot, 0x0E), high16(0x2E)),
+            used_dirs: join16(u16_at(slot, 0x10), high16(0x30)),
+            flags: u16_at(slot, 0x12),
+        }
+    }
+
+    /// Stores the descriptor; bytes it does not know (checksums, reserved ones) are kept.
+    ///
+    /// # Panics
+    /// If `slot` is shorter than [`Geometry::desc_size`], which is the caller's mistake.
+    pub fn encode_into(&self, slot: &mut [u8], geo: &Geometry) {
+        let wide = geo.desc_size >= 64;
+        let positions = [self.block_bitmap, self.inode_bitmap, self.inode_table];
+        for (i, position) in positions.into_iter().enumerate() {
+            slot[4 * i..4 * i + 4].copy_from_slice(&(position.0 as u32).to_le_bytes());
+            if wide {
+                let at = 0x20 + 4 * i;
+                slot[at..at + 4].copy_from_slice(&((position.0 >> 32) as u32).to_le_bytes());
+            }
+        }
+        let counts = [self.free_blocks, self.free_inodes, self.used_dirs];
+        for (i, count) in counts.into_iter().enumerate() {
+            put_u16(slot, 0x0C + 2 * i, count as u16);
+            if wide {
+                put_u16(slot, 0x2C + 2 * i, (count >> 16) as u16);
+            }
+        }
+        put_u16(slot, 0x12, self.flags);
+    }
+
+    /// Checks that the positions lie on the volume (without flex_bg: in the group itself), apart
+    /// from one another and from the group's superblock and descriptor copies.
+    ///
+    /// # Errors
+    /// The first rule that is broken. Counts are not judged: they may be stale.
+    pub fn check(&self, group: GroupNo, geo: &Geometry) -> Result<(), Damage> {
+        let place = Place::new(Structure::Descriptor(group), geo.locate_descriptor(group).0);
+        let own = geo.group_range(group);
+        let head_end = own.start + u64::from(geo.head_blocks(group));
+        let range = if geo.flex_bg { geo.first_data_block + 1..geo.blocks } else { own };
+        let table_blocks = u64::from(geo.inode_table_blocks);
+        let parts = [
+            ("block bitmap", self.block_bitmap.0, 1),
+            ("inode bitmap", self.inode_bitmap.0, 1),
+            ("inode table", self.inode_table.0, table_blocks),
+        ];
+        for (name, start, len) in parts {
+            let inside = start >= range.start && start.checked_add(len).is_some_and(|end| end <= range.end);
+            let on_head = start < head_end && start + len > geo.group_start(group).0;
+            if !inside || on_head {
+                return Err(place.damage(format!(
+                    "the {name} is at block {start}, outside blocks {} to {} that may hold it",
+                    range.start.max(head_end.min(range.end)),
+                    range.end - 1
+                )));
+            }
+        }
+        let overlap = |a: (u64, u64), b: (u64, u64)| a.0 < b.0 + b.1 && b.0 < a.0 + a.1;
+        for (i, j) in [(0, 1), (0, 2), (1, 2)] {
+            let (a, b) = (parts[i], parts[j]);
+            if overlap((a.1, a.2), (b.1, b.2)) {
+                return Err(place.damage(format!("{} and {} overlap", a.0, b.0)));
+            }
+        }
+        Ok(())
+    }
+
+    /// True if `block` belongs to this group's bitmaps or inode table.
+    pub fn owns(&self, block: BlockNo, geo: &Geometry) -> bool {
+        block == self.block_bitmap
+            || block == self.inode_bitmap
+            || (self.inode_table.0..self.inode_table.0 + u64::from(geo.inode_table_blocks)).contains(&block.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::superblock::tests::sample;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn geometry() -> Geometry {
+        Geometry::of(&sample(), u64::MAX).unwrap()
+    }
+
+    fn good() -> Descriptor {
+        Descriptor {
+            block_bitmap: BlockNo(3),
+            inode_bitmap: BlockNo(4),
+            inode_table: BlockNo(5),
+            ..Descriptor::default()
+        }
+    }
+
+    #[test]
+    fn positions_must_lie_apart_inside_the_group() {
+        let geo = geometry();
+        good().check(GroupNo(0), &geo).unwrap();
+        let bad = [
+            Descriptor { block_bitmap: BlockNo(2), ..good() },
+            Descriptor { block_bitmap: BlockNo(0), ..good() },
+            Descriptor { inode_bitmap: BlockNo(3), ..good() },
+            Descriptor { inode_bitmap: BlockNo(50), ..good() },
+            Descriptor { inode_table: BlockNo(8100), ..good() },
+            Descriptor { inode_table: BlockNo(u64::MAX), ..good() },
+        ];
+        for descriptor in bad {
+            assert!(descriptor.check(GroupNo(0), &geo).is_err(), "{descriptor:?}");
+        }
+        assert!(good().check(GroupNo(1), &geo).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn parse_of_emitted_is_the_same(raw in prop::array::uniform32(any::<u8>()), wide in any::<bool>()) {
+            let mut geo = geometry();
+            geo.desc_size = if wide { 64 } else { 32 };
+            let mut slot = [raw, raw].concat();
+            let meaning = Descriptor::parse(&slot, &geo);
+            let before = slot.clone();
+            meaning.encode_into(&mut slot, &geo);
+            prop_assert_eq!(&slot, &before);
+            prop_assert_eq!(Descriptor::parse(&slot, &geo), meaning);
+            let _ = meaning.check(GroupNo(1), &geo);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The block map: how a file's block number leads to the pointer that maps it.
+//!
+//! An inode has 12 direct pointers, then one to a single, one to a double and one to a triple
+//! indirect block. Indirect blocks are arrays of [`Geometry::apb`] pointers; 0 is a hole, at any
+//! level.
+
+use super::Geometry;
+
+/// Direct pointers in an inode.
+pub const DIRECT: u64 = 12;
+
+/// The way to a pointer: `i_block[indices[0]]`, then an entry of each indirect block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Path {
+    indices: [u32; 4],
+    depth: u8,
+}
+
+impl Path {
+    /// The way to file block `lbn`; `None` beyond triple indirect.
+    pub fn of(lbn: u64, apb: u32) -> Option<Path> {
+        if lbn < DIRECT {
+            return Some(Path { indices: [lbn as u32, 0, 0, 0], depth: 0 });
+        }
+        let mut rest = lbn - DIRECT;
+        for depth in 1..=3u8 {
+            let reach = span(depth, apb);
+            if rest < reach {
+                let digit = |level: u8| match depth.checked_sub(level) {
+                    Some(below) => (rest / span(below, apb) % u64::from(apb)) as u32,
+                    None => 0,
+                };
+                let indices = [11 + u32::from(depth), digit(1), digit(2), digit(3)];
+                return Some(Path { indices, depth });
+            }
+            rest -= reach;
+        }
+        None
+    }
+
+    /// Indirect blocks on the way: 0 to 3.
+    pub fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// The index in `i_block` first, then one in each indirect block.
+    pub fn indices(&self) -> &[u32] {
+        &self.indices[..=usize::from(self.depth)]
+    }
+}
+
+/// File blocks that a pointer maps, if it stands `level` levels above the data (0: itself data).
+pub fn span(level: u8, apb: u32) -> u64 {
+    u64::from(apb).pow(level.into())
+}
+
+/// Which level of indirection `i_block[slot]` begins: 0 for the direct ones.
+pub fn level_of_slot(slot: usize) -> u8 {
+    slot.saturating_sub(11) as u8
+}
+
+/// The first file block that `i_block[slot]` maps.
+pub fn first_lbn_of_slot(slot: usize, apb: u32) -> u64 {
+    match slot {
+        0..=12 => slot as u64,
+        13 => DIRECT + span(1, apb),
+        _ => DIRECT + span(1, apb) + span(2, apb),
+    }
+}
+
+/// File blocks that the map reaches.
+pub fn lbn_end(apb: u32) -> u64 {
+    DIRECT + span(1, apb) + span(2, apb) + span(3, apb)
+}
+
+/// Indirect blocks of a file that maps each of its first `blocks` blocks.
+pub fn indirect_blocks(blocks: u64, apb: u32) -> u64 {
+    let (one, two) = (span(1, apb), span(2, apb));
+    let mut rest = blocks.saturating_sub(DIRECT);
+    let single = rest.min(one);
+    rest -= single;
+    let double = rest.min(two);
+    rest -= double;
+    let mut count = u64::from(single > 0);
+    if double > 0 {
+        count += 1 + double.div_ceil(one);
+    }
+    if rest > 0 {
+        count += 1 + rest.div_ceil(two) + rest.div_ceil(one);
+    }
+    count
+}
+
+/// The longest file in bytes: what the map reaches, and what 32 bits of `i_blocks` (or 48 with
+/// huge_file) can count.
+pub fn size_max(geo: &Geometry) -> u64 {
+    let by_map = lbn_end(geo.apb);
+    let count_bits = if geo.huge_file { 48 } else { 32 };
+    let countable = ((1u64 << count_bits) - 1) / u64::from(geo.sectors_per_block());
+    // The largest number of data blocks that leaves room for their indirect blocks.
+    let meta = indirect_blocks(countable.min(by_map), geo.apb) + 1;
+    let by_count = countable.saturating_sub(meta);
+    by_map.min(by_count).saturating_mul(geo.block_size.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn paths_at_the_borders_of_levels() {
+        let path = |lbn| Path::of(lbn, 256).map(|p| p.indices().to_vec());
+        assert_eq!(path(11), Some(vec![11]));
+        assert_eq!(path(12), Some(vec![12, 0]));
+        assert_eq!(path(12 + 255), Some(vec![12, 255]));
+        assert_eq!(path(12 + 256), Some(vec![13, 0, 0]));
+        assert_eq!(path(12 + 256 + 65535), Some(vec![13, 255, 255]));
+        assert_eq!(path(12 + 256 + 65536), Some(vec![14, 0, 0, 0]));
+        assert_eq!(path(lbn_end(256) - 1), Some(vec![14, 255, 255, 255]));
+        assert_eq!(path(lbn_end(256)), None);
+        assert_eq!(path(u64::MAX), None);
+    }
+
+    #[test]
+    fn indirect_blocks_are_counted_exactly() {
+        assert_eq!(indirect_blocks(12, 256), 0);
+        assert_eq!(indirect_blocks(13, 256), 1);
+        assert_eq!(indirect_blocks(12 + 256 + 1, 256), 3);
+        assert_eq!(indirect_blocks(12 + 256 + 65536 + 1, 256), 1 + 257 + 3);
+    }
+
+    proptest! {
+        #[test]
+        fn a_path_leads_back_to_its_block(lbn in 0..lbn_end(16384), apb in prop::sample::select(vec![256u32, 1024, 16384])) {
+            let Some(path) = Path::of(lbn, apb) else {
+                prop_assert!(lbn >= lbn_end(apb));
+                return Ok(());
+            };
+            let slot = path.indices()[0] as usize;
+            let inside = path.indices()[1..].iter().fold(0, |n, &i| n * u64::from(apb) + u64::from(i));
+            prop_assert_eq!(level_of_slot(slot), path.depth());
+            prop_assert_eq!(first_lbn_of_slot(slot, apb) + inside, lbn);
+        }
+    }
+}

@@ -1,0 +1,1096 @@
+//! The superblock: features, geometry, state, and the mark of the last writer.
+//!
+//! [`Superblock`] keeps all 1024 bytes and changes only the fields it is asked to; [`Geometry`] is
+//! the checked meaning that everything else calculates with. [`Superblock::support`] decides what
+//! the features allow.
+
+use std::ops::Range;
+
+use bitflags::bitflags;
+
+use super::error::Reason;
+use super::{
+    BlockNo, Damage, GroupNo, InodeNo, Place, Structure, Unsupported, join32, put_u16, put_u32, u16_at, u32_at,
+};
+
+/// Bytes in a superblock.
+pub const SUPERBLOCK_BYTES: usize = 1024;
+/// Where the primary superblock starts, for every block size.
+pub const SUPERBLOCK_OFFSET: u64 = 1024;
+/// `s_magic`.
+pub const MAGIC: u16 = 0xEF53;
+/// The most blocks a group can have: its 16-bit free count must hold them, and bitmaps are bytes.
+pub const BLOCKS_PER_GROUP_MAX: u32 = 65528;
+/// The smallest and the largest legal block size.
+pub const BLOCK_SIZES: Range<u32> = 1024..65537;
+
+const PLACE: Place = Place { structure: Structure::Superblock, block: None };
+
+bitflags! {
+    /// Features that a driver may ignore.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Compat: u32 {
+        /// Directory preallocation.
+        const DIR_PREALLOC = 0x0001;
+        /// AFS inodes.
+        const IMAGIC_INODES = 0x0002;
+        /// There is a journal.
+        const HAS_JOURNAL = 0x0004;
+        /// Extended attributes may exist.
+        const EXT_ATTR = 0x0008;
+        /// Blocks are reserved for growing the descriptor table.
+        const RESIZE_INODE = 0x0010;
+        /// Directories may be indexed.
+        const DIR_INDEX = 0x0020;
+        /// Obsolete.
+        const LAZY_BG = 0x0040;
+        /// Obsolete.
+        const EXCLUDE_BITMAP = 0x0100;
+        /// Superblock copies in two groups only.
+        const SPARSE_SUPER2 = 0x0200;
+        /// The journal may contain fast commits.
+        const FAST_COMMIT = 0x0400;
+        /// Inode numbers never change.
+        const STABLE_INODES = 0x0800;
+        /// Orphans are listed in a file.
+        const ORPHAN_FILE = 0x1000;
+    }
+
+    /// Features that a driver must know to use the volume at all.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Incompat: u32 {
+        /// Compressed files.
+        const COMPRESSION = 0x0001;
+        /// Directory entries carry the file's type.
+        const FILETYPE = 0x0002;
+        /// The journal must be replayed first.
+        const NEEDS_RECOVERY = 0x0004;
+        /// Not a file system but somebody's journal.
+        const JOURNAL_DEV = 0x0008;
+        /// Descriptors lie in their own meta group.
+        const META_BG = 0x0010;
+        /// Files mapped by extents.
+        const EXTENT = 0x0040;
+        /// 64-bit block numbers.
+        const BIT64 = 0x0080;
+        /// Multiple mount protection.
+        const MMP = 0x0100;
+        /// A group's metadata may lie in another group.
+        const FLEX_BG = 0x0200;
+        /// Attribute values in inodes.
+        const EA_INODE = 0x0400;
+        /// Data in directory entries.
+        const DIRDATA = 0x1000;
+        /// The checksum seed is stored.
+        const METADATA_CSUM_SEED = 0x2000;
+        /// Three-level directory indexes.
+        const LARGE_DIR = 0x4000;
+        /// Small files inside the inode.
+        const INLINE_DATA = 0x8000;
+        /// Encrypted files.
+        const ENCRYPT = 0x10000;
+        /// Case-insensitive names.
+        const CASEFOLD = 0x20000;
+    }
+
+    /// Features that a driver must know to write the volume.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct RoCompat: u32 {
+        /// Superblock copies only in groups 1 and powers of 3, 5, 7.
+        const SPARSE_SUPER = 0x0001;
+        /// Files of 2 GiB and more.
+        const LARGE_FILE = 0x0002;
+        /// Never used.
+        const BTREE_DIR = 0x0004;
+        /// 48-bit block counts in inodes.
+        const HUGE_FILE = 0x0008;
+        /// Descriptor checksums and uninitialised groups.
+        const UNINIT_BG = 0x0010;
+        /// Directories with more subdirectories than links can count.
+        const DIR_NLINK = 0x0020;
+        /// The extra part of large inodes is described.
+        const EXTRA_ISIZE = 0x0040;
+        /// Snapshots.
+        const HAS_SNAPSHOT = 0x0080;
+        /// Quota files kept by the file system.
+        const QUOTA = 0x0100;
+        /// Allocation in clusters of blocks.
+        const BIGALLOC = 0x0200;
+        /// Checksums over all metadata.
+        const METADATA_CSUM = 0x0400;
+        /// Replica.
+        const REPLICA = 0x0800;
+        /// Never to be written.
+        const READ_ONLY = 0x1000;
+        /// Project quota.
+        const PROJECT = 0x2000;
+        /// Blocks shared by several files on purpose.
+        const SHARED_BLOCKS = 0x4000;
+        /// Files protected by hash trees.
+        const VERITY = 0x8000;
+        /// The orphan file has entries.
+        const ORPHAN_PRESENT = 0x10000;
+    }
+
+    /// `s_state`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct State: u16 {
+        /// Unmounted in good order.
+        const VALID = 1;
+        /// Somebody saw an inconsistency.
+        const ERROR = 2;
+        /// Orphans are being recovered.
+        const ORPHANS = 4;
+        const _ = !0;
+    }
+}
+
+/// Names of set flags as `tune2fs -O` spells them; bits without a name as hexadecimal numbers.
+fn feature_names<F: bitflags::Flags<Bits = u32>>(flags: &F) -> Vec<String> {
+    let mut names: Vec<String> = flags
+        .iter_names()
+        .map(|(name, _)| match name {
+            "BIT64" => "64bit".to_owned(),
+            "READ_ONLY" => "read-only".to_owned(),
+            other => other.to_lowercase(),
+        })
+        .collect();
+    let unknown = flags.bits() & !F::all().bits();
+    names.extend((0..32).map(|bit| 1u32 << bit).filter(|bit| unknown & bit != 0).map(|bit| format!("{bit:#x}")));
+    names
+}
+
+/// What the features of a volume allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Support {
+    /// Everything.
+    ReadWrite,
+    /// Reading only; why, if not because nobody wants to write.
+    ReadOnly(Vec<Reason>),
+    /// Nothing.
+    Refuse(Unsupported),
+}
+
+/// Incompatible features that change nothing for this crate, or that it implements.
+const INCOMPAT_KNOWN: Incompat = Incompat::FILETYPE.union(Incompat::FLEX_BG);
+/// Read-only compatible features that this crate implements.
+const RO_COMPAT_KNOWN: RoCompat = RoCompat::SPARSE_SUPER
+    .union(RoCompat::LARGE_FILE)
+    .union(RoCompat::BTREE_DIR)
+    .union(RoCompat::HUGE_FILE)
+    .union(RoCompat::DIR_NLINK)
+    .union(RoCompat::EXTRA_ISIZE);
+
+/// Who wrote the volume last, in bytes that other drivers keep but never change.
+///
+/// Every driver that mounts the volume for writing raises `s_mnt_count` and sets `s_mtime`. So if
+/// the mark still agrees with them, the last writer was this crate, and an unclean volume has
+/// nothing worse than what this crate's write order can leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriterMark {
+    /// Version of the promise (the write order), not of the program.
+    pub version: u32,
+    /// `s_mnt_count` as written.
+    pub mnt_count: u16,
+    /// `s_mtime` as written.
+    pub mtime: u32,
+}
+
+/// Where the mark lies: the first bytes of the reserved area.
+const MARK_OFFSET: usize = 0x284;
+const MARK_MAGIC: u32 = 0x6D6F_6131;
+
+/// The 1024 bytes of a superblock with a valid magic. Fields nobody asks about are kept.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Superblock {
+    raw: Box<[u8; SUPERBLOCK_BYTES]>,
+}
+
+impl std::fmt::Debug for Superblock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Superblock")
+            .field("blocks", &self.blocks_count())
+            .field("inodes", &self.inodes_count())
+            .field("log_block_size", &self.log_block_size())
+            .field("compat", &self.compat())
+            .field("incompat", &self.incompat())
+            .field("ro_compat", &self.ro_compat())
+            .finish_non_exhaustive()
+    }
+}
+
+macro_rules! fields {
+    ($($(#[doc = $doc:literal])+ $get:ident, $set:ident: $t:ty = $at:literal;)*) => {
+        impl Superblock {$(
+            $(#[doc = $doc])+
+            pub fn $get(&self) -> $t {
+                let mut bytes = [0; size_of::<$t>()];
+                bytes.copy_from_slice(&self.raw[$at..$at + size_of::<$t>()]);
+                <$t>::from_le_bytes(bytes)
+            }
+
+            #[doc = concat!("Sets [`Self::", stringify!($get), "`].")]
+            pub fn $set(&mut self, value: $t) {
+                self.raw[$at..$at + size_of::<$t>()].copy_from_slice(&value.to_le_bytes());
+            }
+        )*}
+    };
+}
+
+fields! {
+    /// `s_inodes_count`.
+    inodes_count, set_inodes_count: u32 = 0x00;
+    /// Low half of `s_blocks_count`.
+    blocks_count_lo, set_blocks_count_lo: u32 = 0x04;
+    /// Low half of `s_r_blocks_count`: blocks reserved for root.
+    reserved_blocks_lo, set_reserved_blocks_lo: u32 = 0x08;
+    /// Low half of `s_free_blocks_count`.
+    free_blocks_lo, set_free_blocks_lo: u32 = 0x0C;
+    /// `s_free_inodes_count`.
+    free_inodes, set_free_inodes: u32 = 0x10;
+    /// `s_first_data_block`: 1 for blocks of 1 KiB, else 0.
+    first_data_block, set_first_data_block: u32 = 0x14;
+    /// `s_log_block_size`: the block size is 1024 << this.
+    log_block_size, set_log_block_size: u32 = 0x18;
+    /// `s_log_cluster_size`: equal to `s_log_block_size` without bigalloc.
+    log_cluster_size, set_log_cluster_size: u32 = 0x1C;
+    /// `s_blocks_per_group`.
+    blocks_per_group, set_blocks_per_group: u32 = 0x20;
+    /// `s_clusters_per_group`.
+    clusters_per_group, set_clusters_per_group: u32 = 0x24;
+    /// `s_inodes_per_group`.
+    inodes_per_group, set_inodes_per_group: u32 = 0x28;
+    /// `s_mtime`: last mount, in seconds.
+    mtime, set_mtime: u32 = 0x2C;
+    /// `s_wtime`: last write of the superblock, in seconds.
+    wtime, set_wtime: u32 = 0x30;
+    /// `s_mnt_count`: mounts since the last check.
+    mnt_count, set_mnt_count: u16 = 0x34;
+    /// `s_max_mnt_count`: mounts after which a check is due; 0 and 65535 mean never.
+    max_mnt_count, set_max_mnt_count: u16 = 0x36;
+    /// `s_state` as a number; see [`Superblock::state`].
+    state_bits, set_state_bits: u16 = 0x3A;
+    /// `s_errors`: 1 continue, 2 go read-only, 3 panic.
+    errors, set_errors: u16 = 0x3C;
+    /// `s_lastcheck`, in seconds.
+    lastcheck, set_lastcheck: u32 = 0x40;
+    /// `s_checkinterval`, in seconds; 0 means never.
+    checkinterval, set_checkinterval: u32 = 0x44;
+    /// `s_creator_os`.
+    creator_os, set_creator_os: u32 = 0x48;
+    /// `s_rev_level`: 0 original, 1 dynamic.
+    rev_level, set_rev_level: u32 = 0x4C;
+    /// `s_def_resuid`: the user who may use reserved blocks.
+    def_resuid, set_def_resuid: u16 = 0x50;
+    /// `s_def_resgid`: the group that may use reserved blocks.
+    def_resgid, set_def_resgid: u16 = 0x52;
+    /// `s_first_ino` as stored; see [`Superblock::first_ino`].
+    first_ino_raw, set_first_ino: u32 = 0x54;
+    /// `s_inode_size` as stored; see [`Superblock::inode_size`].
+    inode_size_raw, set_inode_size: u16 = 0x58;
+    /// `s_block_group_nr`: the group this copy lies in.
+    block_group_nr, set_block_group_nr: u16 = 0x5A;
+    /// `s_feature_compat` as stored.
+    compat_raw, set_compat_raw: u32 = 0x5C;
+    /// `s_feature_incompat` as stored.
+    incompat_raw, set_incompat_raw: u32 = 0x60;
+    /// `s_feature_ro_compat` as stored.
+    ro_compat_raw, set_ro_compat_raw: u32 = 0x64;
+    /// `s_reserved_gdt_blocks`: blocks after the descriptor table kept for its growth.
+    reserved_gdt_blocks_raw, set_reserved_gdt_blocks: u16 = 0xCE;
+    /// `s_journal_inum`.
+    journal_inum, set_journal_inum: u32 = 0xE0;
+    /// `s_last_orphan`: head of the orphan list.
+    last_orphan, set_last_orphan: u32 = 0xE8;
+    /// `s_def_hash_version`: 0 legacy, 1 half_md4, 2 tea.
+    def_hash_version, set_def_hash_version: u8 = 0xFC;
+    /// `s_desc_size` as stored.
+    desc_size_raw, set_desc_size: u16 = 0xFE;
+    /// `s_default_mount_opts`.
+    default_mount_opts, set_default_mount_opts: u32 = 0x100;
+    /// `s_mkfs_time`, in seconds.
+    mkfs_time, set_mkfs_time: u32 = 0x108;
+    /// High half of `s_blocks_count` (64bit only).
+    blocks_count_hi, set_blocks_count_hi: u32 = 0x150;
+    /// High half of `s_r_blocks_count` (64bit only).
+    reserved_blocks_hi, set_reserved_blocks_hi: u32 = 0x154;
+    /// High half of `s_free_blocks_count` (64bit only).
+    free_blocks_hi, set_free_blocks_hi: u32 = 0x158;
+    /// `s_min_extra_isize`.
+    min_extra_isize, set_min_extra_isize: u16 = 0x15C;
+    /// `s_want_extra_isize`: the extra part new inodes get, in bytes.
+    want_extra_isize, set_want_extra_isize: u16 = 0x15E;
+    /// `s_flags`: 1 signed directory hash, 2 unsigned, 4 test file system.
+    flags, set_flags: u32 = 0x160;
+    /// `s_kbytes_written`: KiB ever written.
+    kbytes_written, set_kbytes_written: u64 = 0x178;
+    /// `s_error_count`: errors since the last check.
+    error_count, set_error_count: u32 = 0x194;
+    /// `s_overhead_clusters`: 0 means "compute it".
+    overhead_clusters, set_overhead_clusters: u32 = 0x248;
+}
+
+impl Superblock {
+    /// A superblock of zeros with the magic: what mkfs fills in.
+    pub fn empty() -> Superblock {
+        let mut raw = Box::new([0; SUPERBLOCK_BYTES]);
+        put_u16(&mut raw[..], 0x38, MAGIC);
+        Superblock { raw }
+    }
+
+    /// Takes the 1024 bytes of a superblock.
+    ///
+    /// # Errors
+    /// If they are fewer, or without the magic.
+    pub fn parse(bytes: &[u8]) -> Result<Superblock, Damage> {
+        let Some(bytes) = bytes.first_chunk::<SUPERBLOCK_BYTES>() else {
+            return Err(PLACE.damage("the device ends before it"));
+        };
+        let magic = u16_at(bytes, 0x38);
+        if magic != MAGIC {
+            return Err(PLACE.damage(format!(
+                "the magic is {magic:#06x}, not {MAGIC:#06x}: this is not an ext2 volume, \
+                 or its first blocks were overwritten (e2fsck -b 32768 tries a copy)"
+            )));
+        }
+        Ok(Superblock { raw: Box::new(*bytes) })
+    }
+
+    /// The bytes, as they go to the disk.
+    pub fn as_bytes(&self) -> &[u8; SUPERBLOCK_BYTES] {
+        &self.raw
+    }
+
+    /// True for revision 0, which has fixed inodes and no features.
+    fn is_revision_0(&self) -> bool {
+        self.rev_level() == 0
+    }
+
+    /// Compatible features.
+    pub fn compat(&self) -> Compat {
+        Compat::from_bits_retain(if self.is_revision_0() { 0 } else { self.compat_raw() })
+    }
+
+    /// Incompatible features.
+    pub fn incompat(&self) -> Incompat {
+        Incompat::from_bits_retain(if self.is_revision_0() { 0 } else { self.incompat_raw() })
+    }
+
+    /// Read-only compatible features.
+    pub fn ro_compat(&self) -> RoCompat {
+        RoCompat::from_bits_retain(if self.is_revision_0() { 0 } else { self.ro_compat_raw() })
+    }
+
+    /// Sets compatible features; does nothing on revision 0, which has none.
+    pub fn set_compat(&mut self, features: Compat) {
+        if !self.is_revision_0() {
+            self.set_compat_raw(features.bits());
+        }
+    }
+
+    /// Sets incompatible features; does nothing on revision 0.
+    pub fn set_incompat(&mut self, features: Incompat) {
+        if !self.is_revision_0() {
+            self.set_incompat_raw(features.bits());
+        }
+    }
+
+    /// Sets read-only compatible features; does nothing on revision 0.
+    pub fn set_ro_compat(&mut self, features: RoCompat) {
+        if !self.is_revision_0() {
+            self.set_ro_compat_raw(features.bits());
+        }
+    }
+
+    /// Names of all features, as `dumpe2fs` prints them.
+    pub fn feature_names(&self) -> Vec<String> {
+        let mut names = feature_names(&self.compat());
+        names.extend(feature_names(&self.incompat()));
+        names.extend(feature_names(&self.ro_compat()));
+        names
+    }
+
+    /// `s_state`.
+    pub fn state(&self) -> State {
+        State::from_bits_retain(self.state_bits())
+    }
+
+    /// Sets `s_state`.
+    pub fn set_state(&mut self, state: State) {
+        self.set_state_bits(state.bits());
+    }
+
+    /// The first inode that is not reserved.
+    pub fn first_ino(&self) -> u32 {
+        if self.is_revision_0() { 11 } else { self.first_ino_raw() }
+    }
+
+    /// Bytes of an inode.
+    pub fn inode_size(&self) -> u16 {
+        if self.is_revision_0() { 128 } else { self.inode_size_raw() }
+    }
+
+    /// True with 64-bit block numbers: the high halves of counts are then valid.
+    fn is_64bit(&self) -> bool {
+        self.incompat().contains(Incompat::BIT64)
+    }
+
+    fn wide(&self, low: u32, high: u32) -> u64 {
+        join32(low, if self.is_64bit() { high } else { 0 })
+    }
+
+    /// All blocks of the volume, from its first byte on.
+    pub fn blocks_count(&self) -> u64 {
+        self.wide(self.blocks_count_lo(), self.blocks_count_hi())
+    }
+
+    /// Blocks reserved for root.
+    pub fn reserved_blocks(&self) -> u64 {
+        self.wide(self.reserved_blocks_lo(), self.reserved_blocks_hi())
+    }
+
+    /// Free blocks, as last recorded.
+    pub fn free_blocks(&self) -> u64 {
+        self.wide(self.free_blocks_lo(), self.free_blocks_hi())
+    }
+
+    /// Sets the number of free blocks.
+    pub fn set_free_blocks(&mut self, blocks: u64) {
+        self.set_free_blocks_lo(blocks as u32);
+        if self.is_64bit() {
+            self.set_free_blocks_hi((blocks >> 32) as u32);
+        }
+    }
+
+    /// `s_uuid`.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.array_at(0x68)
+    }
+
+    /// Sets `s_uuid`.
+    pub fn set_uuid(&mut self, uuid: [u8; 16]) {
+        self.raw[0x68..0x78].copy_from_slice(&uuid);
+    }
+
+    /// `s_volume_name` up to the first NUL.
+    pub fn label(&self) -> &[u8] {
+        until_nul(&self.raw[0x78..0x88])
+    }
+
+    /// Sets `s_volume_name`; what is longer than 16 bytes is cut off.
+    pub fn set_label(&mut self, label: &[u8]) {
+        store_padded(&mut self.raw[0x78..0x88], label);
+    }
+
+    /// `s_last_mounted` up to the first NUL.
+    pub fn last_mounted(&self) -> &[u8] {
+        until_nul(&self.raw[0x88..0xC8])
+    }
+
+    /// Sets `s_last_mounted`; what is longer than 63 bytes is cut off.
+    pub fn set_last_mounted(&mut self, directory: &[u8]) {
+        let end = directory.len().min(63);
+        store_padded(&mut self.raw[0x88..0xC8], &directory[..end]);
+    }
+
+    /// `s_hash_seed`.
+    pub fn hash_seed(&self) -> [u32; 4] {
+        std::array::from_fn(|i| u32_at(&self.raw[..], 0xEC + 4 * i))
+    }
+
+    /// Sets `s_hash_seed` from 16 bytes as a UUID stores them.
+    pub fn set_hash_seed(&mut self, seed: [u8; 16]) {
+        self.raw[0xEC..0xFC].copy_from_slice(&seed);
+    }
+
+    /// True if names are hashed as unsigned characters (`s_flags` bit 1).
+    pub fn unsigned_hash(&self) -> bool {
+        self.flags() & 2 != 0
+    }
+
+    /// The two groups with copies (sparse_super2); 0 means none.
+    pub fn backup_groups(&self) -> [u32; 2] {
+        std::array::from_fn(|i| u32_at(&self.raw[..], 0x24C + 4 * i))
+    }
+
+    fn array_at<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.raw[at..at + N]);
+        bytes
+    }
+
+    /// The mark of the last writer, if this crate left one.
+    pub fn writer_mark(&self) -> Option<WriterMark> {
+        let raw = &self.raw[..];
+        (u32_at(raw, MARK_OFFSET) == MARK_MAGIC).then(|| WriterMark {
+            version: u32_at(raw, MARK_OFFSET + 4),
+            mnt_count: u16_at(raw, MARK_OFFSET + 8),
+            mtime: u32_at(raw, MARK_OFFSET + 12),
+        })
+    }
+
+    /// Leaves the mark: the mount that `s_mnt_count` and `s_mtime` now tell of is ours.
+    pub fn set_writer_mark(&mut self, version: u32) {
+        let (mnt_count, mtime) = (self.mnt_count(), self.mtime());
+        let raw = &mut self.raw[..];
+        put_u32(raw, MARK_OFFSET, MARK_MAGIC);
+        put_u32(raw, MARK_OFFSET + 4, version);
+        put_u16(raw, MARK_OFFSET + 8, mnt_count);
+        put_u16(raw, MARK_OFFSET + 10, 0);
+        put_u32(raw, MARK_OFFSET + 12, mtime);
+    }
+
+    /// Removes the mark.
+    pub fn clear_writer_mark(&mut self) {
+        self.raw[MARK_OFFSET..MARK_OFFSET + 16].fill(0);
+    }
+
+    /// True if the last mount for writing was ours, made under promise `version`.
+    pub fn writer_mark_matches(&self, version: u32) -> bool {
+        self.writer_mark() == Some(WriterMark { version, mnt_count: self.mnt_count(), mtime: self.mtime() })
+    }
+
+    /// What the features allow to this crate. Says nothing about damage or a missed check.
+    pub fn support(&self, want_write: bool) -> Support {
+        let refusals = self.refusals();
+        if !refusals.is_empty() {
+            return Support::Refuse(Unsupported { reasons: refusals });
+        }
+        let reasons = self.read_only_reasons();
+        if want_write && reasons.is_empty() { Support::ReadWrite } else { Support::ReadOnly(reasons) }
+    }
+
+    fn refusals(&self) -> Vec<Reason> {
+        let mut reasons = Vec::new();
+        if self.rev_level() > 1 {
+            reasons.push(Reason {
+                feature: format!("revision {}", self.rev_level()),
+                advice: "only revisions 0 and 1 are known".to_owned(),
+            });
+        }
+        let incompat = self.incompat().difference(INCOMPAT_KNOWN | Incompat::MMP);
+        let names = feature_names(&incompat);
+        reasons
+            .extend(names.into_iter().map(|feature| Reason { advice: incompat_advice(&feature).to_owned(), feature }));
+        reasons
+    }
+
+    fn read_only_reasons(&self) -> Vec<Reason> {
+        let mut names = feature_names(&self.ro_compat().difference(RO_COMPAT_KNOWN));
+        if self.incompat().contains(Incompat::MMP) {
+            names.push("mmp".to_owned());
+        }
+        names
+            .into_iter()
+            .map(|feature| Reason {
+                feature,
+                advice: "not supported for writing; the volume can only be read".to_owned(),
+            })
+            .collect()
+    }
+}
+
+fn incompat_advice(feature: &str) -> &'static str {
+    match feature {
+        "needs_recovery" => "the journal must be replayed first: run e2fsck -fp on the volume, then try again",
+        "journal_dev" => "this is the journal of another volume",
+        "extent" | "64bit" | "metadata_csum_seed" => "an ext4 volume: mount it with the kernel",
+        _ => "not supported: mount it with the kernel",
+    }
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    &bytes[..end]
+}
+
+fn store_padded(field: &mut [u8], value: &[u8]) {
+    let len = value.len().min(field.len());
+    field[..len].copy_from_slice(&value[..len]);
+    field[len..].fill(0);
+}
+
+/// Which groups carry a copy of superblock and descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backups {
+    /// Every group.
+    All,
+    /// Groups 0, 1 and powers of 3, 5 and 7 (sparse_super).
+    Sparse,
+    /// Group 0 and at most two others (sparse_super2); 0 means none.
+    Two([u32; 2]),
+}
+
+/// Where an inode lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InodeLocation {
+    /// Its group.
+    pub group: GroupNo,
+    /// Its index in the group, from 0: also its bit in the inode bitmap.
+    pub index: u32,
+    /// The block of the inode table it lies in, from 0.
+    pub table_block: u32,
+    /// Its first byte in that block.
+    pub offset: usize,
+}
+
+/// The shape of a volume: checked, so that calculating with it cannot overflow or leave the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// All blocks, from the volume's first byte on.
+    pub blocks: u64,
+    /// The block in which group 0 starts: 1 for blocks of 1 KiB, else 0.
+    pub first_data_block: u64,
+    /// Blocks in every group but the last.
+    pub blocks_per_group: u32,
+    /// Inodes in every group.
+    pub inodes_per_group: u32,
+    /// All inodes.
+    pub inodes: u32,
+    /// Bytes of an inode.
+    pub inode_size: u32,
+    /// Number of groups.
+    pub groups: u32,
+    /// Bytes of a group descriptor.
+    pub desc_size: u32,
+    /// Blocks of the descriptor table.
+    pub descriptor_blocks: u32,
+    /// Blocks after the descriptor table reserved for its growth, in each copy.
+    pub reserved_gdt_blocks: u32,
+    /// Blocks of each group's inode table.
+    pub inode_table_blocks: u32,
+    /// The first inode that is not reserved.
+    pub first_ino: u32,
+    /// Pointers in an indirect block.
+    pub apb: u32,
+    /// Where copies of superblock and descriptors lie.
+    pub backups: Backups,
+    /// Directory entries carry the file's type.
+    pub filetype: bool,
+    /// Descriptors may place a group's metadata outside the group.
+    pub flex_bg: bool,
+    /// Inodes may count blocks with 48 bits.
+    pub huge_file: bool,
+}
+
+/// An illegal value in the superblock.
+fn illegal(what: &str, value: u64, rule: &str) -> Damage {
+    PLACE.damage(format!("{what} is {value}, but {rule}"))
+}
+
+impl Geometry {
+    /// Checks a superblock against the rules of the format, and against the device's length.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn of(sb: &Superblock, device_bytes: u64) -> Result<Geometry, Damage> {
+        let geo = Self::unchecked(sb)?;
+        geo.check_groups(sb)?;
+        geo.check_device(device_bytes)?;
+        Ok(geo)
+    }
+
+    /// Takes the fields; checks what the arithmetic on them needs.
+    fn unchecked(sb: &Superblock) -> Result<Geometry, Damage> {
+        if sb.rev_level() > 1 {
+            return Err(illegal("s_rev_level", sb.rev_level().into(), "only 0 and 1 exist"));
+        }
+        let log = sb.log_block_size();
+        if log > 6 {
+            return Err(illegal("s_log_block_size", log.into(), "blocks have 1 to 64 KiB"));
+        }
+        let block_size = 1024u32 << log;
+        let (blocks_per_group, inodes_per_group) = (sb.blocks_per_group(), sb.inodes_per_group());
+        let bits = 8 * block_size;
+        if blocks_per_group == 0 || blocks_per_group % 8 != 0 || blocks_per_group > bits {
+            return Err(illegal(
+                "s_blocks_per_group",
+                blocks_per_group.into(),
+                &format!("must be a multiple of 8 from 8 to {bits}"),
+            ));
+        }
+        if inodes_per_group == 0 || inodes_per_group > bits {
+            return Err(illegal("s_inodes_per_group", inodes_per_group.into(), &format!("must be from 1 to {bits}")));
+        }
+        let inode_size = u32::from(sb.inode_size());
+        if !inode_size.is_power_of_two() || !(128..=block_size).contains(&inode_size) {
+            return Err(illegal(
+                "s_inode_size",
+                inode_size.into(),
+                &format!("must be a power of two from 128 to {block_size}"),
+            ));
+        }
+        let first_data_block = u64::from(sb.first_data_block());
+        let groups = sb.blocks_count().saturating_sub(first_data_block).div_ceil(u64::from(blocks_per_group));
+        let desc_size = Self::desc_size(sb)?;
+        // A group has at least one bitmap block of eight blocks: 2^32 groups do not exist.
+        let groups = u32::try_from(groups)
+            .map_err(|_| illegal("s_blocks_count", sb.blocks_count(), "that makes 2^32 groups or more"))?;
+        let descriptor_bytes = u64::from(groups) * u64::from(desc_size);
+        Ok(Geometry {
+            block_size,
+            blocks: sb.blocks_count(),
+            first_data_block,
+            blocks_per_group,
+            inodes_per_group,
+            inodes: sb.inodes_count(),
+            inode_size,
+            groups,
+            desc_size,
+            descriptor_blocks: descriptor_bytes.div_ceil(block_size.into()) as u32,
+            reserved_gdt_blocks: reserved_gdt_blocks(sb),
+            inode_table_blocks: (inodes_per_group * inode_size).div_ceil(block_size),
+            first_ino: sb.first_ino(),
+            apb: block_size / 4,
+            backups: backups(sb),
+            filetype: sb.incompat().contains(Incompat::FILETYPE),
+            flex_bg: sb.incompat().contains(Incompat::FLEX_BG),
+            huge_file: sb.ro_compat().contains(RoCompat::HUGE_FILE),
+        })
+    }
+
+    fn desc_size(sb: &Superblock) -> Result<u32, Damage> {
+        if !sb.is_64bit() {
+            return Ok(32);
+        }
+        let size = u32::from(sb.desc_size_raw());
+        if !size.is_power_of_two() || !(64..=1024).contains(&size) {
+            return Err(illegal("s_desc_size", size.into(), "must be 64 to 1024"));
+        }
+        Ok(size)
+    }
+
+    fn check_groups(&self, sb: &Superblock) -> Result<(), Damage> {
+        let first_rule = u64::from(self.block_size == 1024);
+        if self.first_data_block != first_rule {
+            return Err(illegal(
+                "s_first_data_block",
+                self.first_data_block,
+                &format!("must be {first_rule} with blocks of {} bytes", self.block_size),
+            ));
+        }
+        if self.groups == 0 {
+            return Err(illegal("s_blocks_count", self.blocks, "a volume has at least a group"));
+        }
+        let bigalloc = sb.ro_compat().contains(RoCompat::BIGALLOC);
+        if !bigalloc && sb.log_cluster_size() != sb.log_block_size() {
+            return Err(illegal("s_log_cluster_size", sb.log_cluster_size().into(), "must equal s_log_block_size"));
+        }
+        let inodes = u64::from(self.groups) * u64::from(self.inodes_per_group);
+        if u64::from(self.inodes) != inodes {
+            return Err(illegal(
+                "s_inodes_count",
+                self.inodes.into(),
+                &format!("{} groups have {inodes}", self.groups),
+            ));
+        }
+        if self.first_ino < 11 || self.first_ino > self.inodes {
+            return Err(illegal("s_first_ino", self.first_ino.into(), "must be an inode from 11"));
+        }
+        self.check_overhead()
+    }
+
+    /// Every group, the short last one too, must hold its own metadata.
+    fn check_overhead(&self) -> Result<(), Damage> {
+        let head = 1 + u64::from(self.descriptor_blocks) + u64::from(self.reserved_gdt_blocks);
+        let room = u64::from(self.blocks_per_group).min(self.blocks - self.first_data_block);
+        if head >= room {
+            return Err(illegal(
+                "the descriptor table",
+                head,
+                &format!("blocks with its superblock and reserve do not fit into a group of {room}"),
+            ));
+        }
+        let table = u64::from(self.inode_table_blocks);
+        if !self.flex_bg && table + 2 >= u64::from(self.blocks_per_group) {
+            return Err(illegal(
+                "s_inodes_per_group",
+                self.inodes_per_group.into(),
+                "the inode table does not fit into a group",
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_device(&self, device_bytes: u64) -> Result<(), Damage> {
+        let bytes = self.blocks.checked_mul(u64::from(self.block_size));
+        match bytes {
+            Some(bytes) if bytes <= device_bytes => Ok(()),
+            _ => Err(PLACE.damage(format!(
+                "the volume has {} blocks of {} bytes, but the device only {device_bytes} bytes: \
+                 the image is truncated or the partition too small",
+                self.blocks, self.block_size
+            ))),
+        }
+    }
+
+    /// The block size as a memory length.
+    pub fn block_bytes(&self) -> usize {
+        self.block_size as usize
+    }
+
+    /// 512-byte units in a block, as `i_blocks` counts them.
+    pub fn sectors_per_block(&self) -> u32 {
+        self.block_size / 512
+    }
+
+    /// All groups in order.
+    pub fn all_groups(&self) -> impl DoubleEndedIterator<Item = GroupNo> + ExactSizeIterator + use<> {
+        (0..self.groups).map(GroupNo)
+    }
+
+    /// The first block of a group.
+    pub fn group_start(&self, group: GroupNo) -> BlockNo {
+        BlockNo(self.first_data_block + u64::from(group.0) * u64::from(self.blocks_per_group))
+    }
+
+    /// Blocks of a group; the last one may be short.
+    pub fn group_blocks(&self, group: GroupNo) -> u32 {
+        let left = self.blocks.saturating_sub(self.group_start(group).0);
+        left.min(u64::from(self.blocks_per_group)) as u32
+    }
+
+    /// The blocks of a group.
+    pub fn group_range(&self, group: GroupNo) -> Range<u64> {
+        let start = self.group_start(group).0;
+        start..start + u64::from(self.group_blocks(group))
+    }
+
+    /// The group of a block; `None` outside of all groups.
+    pub fn group_of_block(&self, block: BlockNo) -> Option<GroupNo> {
+        let from_first = block.0.checked_sub(self.first_data_block)?;
+        (block.0 < self.blocks).then(|| GroupNo((from_first / u64::from(self.blocks_per_group)) as u32))
+    }
+
+    /// The group of a block and the block's bit in the group's bitmap.
+    pub fn bit_of_block(&self, block: BlockNo) -> Option<(GroupNo, u32)> {
+        let group = self.group_of_block(block)?;
+        Some((group, (block.0 - self.group_start(group).0) as u32))
+    }
+
+    /// True if a pointer may name this block (metadata is not excluded).
+    pub fn may_point_to(&self, block: BlockNo) -> bool {
+        block.0 > self.first_data_block && block.0 < self.blocks
+    }
+
+    /// Where an inode lies; `None` if there is no such inode.
+    pub fn locate_inode(&self, ino: InodeNo) -> Option<InodeLocation> {
+        if ino.0 == 0 || ino.0 > self.inodes {
+            return None;
+        }
+        let index = (ino.0 - 1) % self.inodes_per_group;
+        let byte = u64::from(index) * u64::from(self.inode_size);
+        Some(InodeLocation {
+            group: GroupNo((ino.0 - 1) / self.inodes_per_group),
+            index,
+            table_block: (byte / u64::from(self.block_size)) as u32,
+            offset: (byte % u64::from(self.block_size)) as usize,
+        })
+    }
+
+    /// The number of the inode at `index` of a group.
+    pub fn inode_at(&self, group: GroupNo, index: u32) -> InodeNo {
+        InodeNo(group.0 * self.inodes_per_group + index + 1)
+    }
+
+    /// Inodes in a block of an inode table.
+    pub fn inodes_per_block(&self) -> u32 {
+        self.block_size / self.inode_size
+    }
+
+    /// True if the group starts with a copy of superblock and descriptors (group 0: the originals).
+    pub fn has_superblock(&self, group: GroupNo) -> bool {
+        match (group.0, self.backups) {
+            (0, _) | (_, Backups::All) => true,
+            (g, Backups::Two(groups)) => groups.contains(&g),
+            (1, Backups::Sparse) => true,
+            (g, Backups::Sparse) => [3, 5, 7].into_iter().any(|base| is_power_of(g, base)),
+        }
+    }
+
+    /// Blocks at the start of a group taken by superblock, descriptors and their reserve.
+    pub fn head_blocks(&self, group: GroupNo) -> u32 {
+        if self.has_superblock(group) { 1 + self.descriptor_blocks + self.reserved_gdt_blocks } else { 0 }
+    }
+
+    /// The block of the descriptor table that holds a group's descriptor, and the byte in it.
+    pub fn locate_descriptor(&self, group: GroupNo) -> (BlockNo, usize) {
+        let byte = u64::from(group.0) * u64::from(self.desc_size);
+        let block = self.first_data_block + 1 + byte / u64::from(self.block_size);
+        (BlockNo(block), (byte % u64::from(self.block_size)) as usize)
+    }
+
+    /// The byte of the volume at which a block starts.
+    pub fn byte_of(&self, block: BlockNo) -> u64 {
+        block.0 * u64::from(self.block_size)
+    }
+}
+
+fn reserved_gdt_blocks(sb: &Superblock) -> u32 {
+    if sb.compat().contains(Compat::RESIZE_INODE) { sb.reserved_gdt_blocks_raw().into() } else { 0 }
+}
+
+fn backups(sb: &Superblock) -> Backups {
+    if sb.compat().contains(Compat::SPARSE_SUPER2) {
+        Backups::Two(sb.backup_groups())
+    } else if sb.ro_compat().contains(RoCompat::SPARSE_SUPER) {
+        Backups::Sparse
+    } else {
+        Backups::All
+    }
+}
+
+fn is_power_of(mut n: u32, base: u32) -> bool {
+    while n > 1 && n % base == 0 {
+        n /= base;
+    }
+    n == 1
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A small legal superblock: 1 KiB blocks, two groups.
+    pub(crate) fn sample() -> Superblock {
+        let mut sb = Superblock::empty();
+        sb.set_rev_level(1);
+        sb.set_blocks_count_lo(10_000);
+        sb.set_first_data_block(1);
+        sb.set_blocks_per_group(8192);
+        sb.set_clusters_per_group(8192);
+        sb.set_inodes_per_group(512);
+        sb.set_inodes_count(1024);
+        sb.set_first_ino(11);
+        sb.set_inode_size(256);
+        sb.set_incompat(Incompat::FILETYPE);
+        sb.set_ro_compat(RoCompat::SPARSE_SUPER | RoCompat::LARGE_FILE);
+        sb
+    }
+
+    const DEVICE: u64 = 10_000 * 1024;
+
+    #[test]
+    fn parse_of_emitted_bytes_is_the_same() {
+        let sb = sample();
+        assert_eq!(Superblock::parse(sb.as_bytes()).unwrap(), sb);
+    }
+
+    #[test]
+    fn geometry_of_two_groups() {
+        let geo = Geometry::of(&sample(), DEVICE).unwrap();
+        assert_eq!((geo.groups, geo.inode_table_blocks, geo.apb), (2, 128, 256));
+        assert_eq!(geo.group_range(GroupNo(1)), 8193..10_000);
+        assert_eq!(geo.bit_of_block(BlockNo(8193)), Some((GroupNo(1), 0)));
+        assert_eq!(geo.group_of_block(BlockNo(0)), None);
+        assert_eq!(geo.group_of_block(BlockNo(10_000)), None);
+        let at = geo.locate_inode(InodeNo(518)).unwrap();
+        assert_eq!((at.group.0, at.index, at.table_block, at.offset), (1, 5, 1, 256));
+        assert_eq!(geo.inode_at(GroupNo(1), 5), InodeNo(518));
+        assert_eq!(geo.locate_inode(InodeNo(0)), None);
+        assert_eq!(geo.locate_inode(InodeNo(1025)), None);
+    }
+
+    #[test]
+    fn sparse_copies_lie_in_powers_of_3_5_7() {
+        let geo = Geometry::of(&sample(), DEVICE).unwrap();
+        let with: Vec<u32> = (0..100).filter(|&g| geo.has_superblock(GroupNo(g))).collect();
+        assert_eq!(with, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81]);
+    }
+
+    #[test]
+    fn broken_rules_are_named() {
+        type Break = fn(&mut Superblock);
+        let cases: [(Break, &str); 9] = [
+            (|sb| sb.set_log_block_size(7), "s_log_block_size"),
+            (|sb| sb.set_blocks_per_group(0), "s_blocks_per_group"),
+            (|sb| sb.set_blocks_per_group(8196), "s_blocks_per_group"),
+            (|sb| sb.set_inodes_per_group(0), "s_inodes_per_group"),
+            (|sb| sb.set_inode_size(200), "s_inode_size"),
+            (|sb| sb.set_first_data_block(0), "s_first_data_block"),
+            (|sb| sb.set_inodes_count(7), "s_inodes_count"),
+            (|sb| sb.set_log_cluster_size(3), "s_log_cluster_size"),
+            (|sb| sb.set_blocks_count_lo(9_000_000), "s_inodes_count"),
+        ];
+        for (damage, field) in cases {
+            let mut sb = sample();
+            damage(&mut sb);
+            let error = Geometry::of(&sb, DEVICE).unwrap_err();
+            assert!(error.problem.contains(field), "{error}");
+        }
+        let error = Geometry::of(&sample(), DEVICE - 1).unwrap_err();
+        assert!(error.problem.contains("truncated"), "{error}");
+    }
+
+    #[test]
+    fn features_decide_what_is_allowed() {
+        let mut sb = sample();
+        assert_eq!(sb.support(true), Support::ReadWrite);
+        assert_eq!(sb.support(false), Support::ReadOnly(vec![]));
+        sb.set_ro_compat(sb.ro_compat() | RoCompat::METADATA_CSUM | RoCompat::from_bits_retain(1 << 30));
+        let Support::ReadOnly(reasons) = sb.support(true) else { panic!() };
+        assert_eq!(reasons[0].feature, "metadata_csum");
+        assert_eq!(reasons[1].feature, "0x40000000");
+        sb.set_incompat(sb.incompat() | Incompat::NEEDS_RECOVERY | Incompat::BIT64);
+        let Support::Refuse(refused) = sb.support(false) else { panic!() };
+        let text = refused.to_string();
+        assert!(text.contains("needs_recovery") && text.contains("e2fsck -fp"), "{text}");
+        assert!(text.contains("64bit"), "{text}");
+    }
+
+    #[test]
+    fn revision_0_has_no_features() {
+        let mut sb = sample();
+        sb.set_rev_level(0);
+        assert_eq!((sb.inode_size(), sb.first_ino()), (128, 11));
+        assert!(sb.incompat().is_empty());
+        assert_eq!(sb.support(true), Support::ReadWrite);
+        assert_eq!(Geometry::of(&sb, DEVICE).unwrap().backups, Backups::All);
+    }
+
+    #[test]
+    fn the_writer_mark_is_void_after_another_mount() {
+        let mut sb = sample();
+        assert!(!sb.writer_mark_matches(1));
+        sb.set_mnt_count(7);
+        sb.set_mtime(1_700_000_000);
+        sb.set_writer_mark(1);
+        assert!(sb.writer_mark_matches(1));
+        assert!(!sb.writer_mark_matches(2));
+        sb.set_mnt_count(8);
+        assert!(!sb.writer_mark_matches(1));
+        sb.clear_writer_mark();
+        assert_eq!(sb.writer_mark(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 1024), rev in 0u32..3, log in 0u32..8) {
+            let mut raw = bytes;
+            put_u16(&mut raw, 0x38, MAGIC);
+            put_u32(&mut raw, 0x4C, rev);
+            put_u32(&mut raw, 0x18, log);
+            let sb = Superblock::parse(&raw).unwrap();
+            prop_assert_eq!(&sb.as_bytes()[..], &raw[..]);
+            sb.support(true);
+            sb.feature_names();
+            let _ = Geometry::of(&sb, u64::MAX);
+        }
+
+        #[test]
+        fn mutated_superblocks_never_panic(at in 0usize..1024, value in any::<u32>()) {
+            let mut raw = sample().as_bytes().to_vec();
+            put_u32(&mut raw, at.min(1020), value);
+            if let Ok(sb) = Superblock::parse(&raw) {
+                if let Ok(geo) = Geometry::of(&sb, u64::MAX) {
+                    let last = GroupNo(geo.groups - 1);
+                    prop_assert!(geo.group_range(last).end == geo.blocks);
+                    geo.locate_inode(InodeNo(geo.inodes)).unwrap();
+                }
+            }
+        }
+    }
+}
