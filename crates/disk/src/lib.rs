@@ -36,6 +36,7 @@ pub use buf::{Buf, Page};
 pub use error::DiskError;
 pub use file::{FileDisk, FileOptions};
 pub use mem::MemDisk;
+pub use queue::{Elevator, QueueOptions};
 pub use request::{Cause, Done, Kind, Op, Request, Tag};
 
 /// Bytes in a sector: the unit of addresses, of tearing at a power cut, and of device models.

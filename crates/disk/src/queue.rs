@@ -1,1 +1,280 @@
-//! (module body to come)
+//! The elevator: what waits while the device is busy leaves sorted and merged.
+//!
+//! Order is C-LOOK: ascending addresses from where the last dispatch ended, then back to the
+//! lowest. Neighbours of the same kind merge up to the maximum transfer; larger requests are
+//! split. There is no thread: who submits fills the device, who waits keeps it full, whoever's
+//! requests they are. One batch over an idle device is sorted and merged by itself.
+//!
+//! Invariants:
+//! 1. Every original request gets its own [`Done`], with the epoch of its last part.
+//! 2. A merged request that fails is repeated part by part, so that an error hits only the
+//!    originals it belongs to.
+//! 3. At most [`QueueOptions::depth`] dispatches are at the device. Each is reaped by one waiter.
+//!
+//! Requests in flight have no order among themselves ([`Disk`]), so reordering needs no barrier.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `plan` | C-LOOK and merging, as a pure function of what is pending |
+//! | `split` | cutting large requests, putting their results together |
+
+mod plan;
+mod split;
+
+use std::collections::BTreeMap;
+
+use moafs_runtime::{Event, Rt};
+use parking_lot::Mutex;
+
+use crate::{Disk, DiskError, Done, Epoch, Limits, Op, Request, SharedDisk, Ticket};
+use plan::{Caps, Group, Origin, Part, Pending};
+use split::Assembly;
+
+/// How the elevator works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueOptions {
+    /// The largest request in bytes; the device's limit applies too.
+    pub transfer_bytes_max: usize,
+    /// Dispatches at the device at once. One gives the device nothing to choose from, which suits
+    /// a disk with one head; more let a device that works in parallel do so.
+    pub depth: usize,
+    /// Requests in one dispatch, after merging: bounds how long a newcomer waits for those ahead.
+    pub dispatch_requests_max: usize,
+    /// Parts waiting for the device at which `submit` begins to wait for room.
+    pub pending_max: usize,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        QueueOptions { transfer_bytes_max: 1 << 20, depth: 8, dispatch_requests_max: 64, pending_max: 4096 }
+    }
+}
+
+/// The elevator over a disk.
+pub struct Elevator {
+    inner: SharedDisk,
+    rt: Rt,
+    options: QueueOptions,
+    limits: Limits,
+    state: Mutex<State>,
+    /// Something completed, or can be reaped.
+    moved: Event,
+}
+
+#[derive(Default)]
+struct State {
+    pending: Pending,
+    batches: BTreeMap<u64, Batch>,
+    batch_next: u64,
+    flights: BTreeMap<u64, Flight>,
+    flight_next: u64,
+}
+
+/// What one `submit` asked for.
+struct Batch {
+    requests: Vec<Assembly>,
+    parts_open: usize,
+}
+
+/// One batch at the device.
+struct Flight {
+    groups: Vec<Group>,
+    /// Absent while it is being submitted, and once somebody reaps it.
+    ticket: Option<Ticket>,
+}
+
+/// What a driver of the queue does next.
+enum Step {
+    Dispatch(u64, Vec<Request>),
+    Reap(Ticket, Vec<Group>, u64),
+    Nothing,
+}
+
+impl Elevator {
+    /// An elevator over `inner` whose callers wait in `rt`.
+    pub fn new(inner: SharedDisk, rt: Rt, options: QueueOptions) -> Elevator {
+        let mut limits = inner.limits().clone();
+        let unit = limits.io_align;
+        let transfer = limits.transfer_bytes_max.min(options.transfer_bytes_max);
+        limits.transfer_bytes_max = (transfer / unit * unit).max(unit);
+        limits.segments_max = limits.segments_max.max(1);
+        Elevator { inner, rt, options, limits, state: Mutex::default(), moved: Event::new() }
+    }
+
+    /// Takes requests apart and queues the parts.
+    fn enqueue(&self, state: &mut State, requests: Vec<Request>) -> Ticket {
+        let batch_no = state.batch_next;
+        state.batch_next += 1;
+        let mut batch = Batch { requests: Vec::with_capacity(requests.len()), parts_open: 0 };
+        for request in requests {
+            if let Err(error) = self.limits.check(&request) {
+                batch.requests.push(Assembly::refused(error, self.inner.epoch()));
+                continue;
+            }
+            let (parts, assembly) = split::split(request, &self.limits);
+            batch.parts_open += parts.len();
+            for (part_no, request) in parts.into_iter().enumerate() {
+                let origin = Origin { batch: batch_no, request: batch.requests.len(), part: part_no };
+                state.pending.insert(Part { origin, request });
+            }
+            batch.requests.push(assembly);
+        }
+        state.batches.insert(batch_no, batch);
+        Ticket(batch_no)
+    }
+
+    /// Takes what goes to the device next out of the queue, if there is room at the device.
+    fn next_dispatch(&self, state: &mut State) -> Option<(u64, Vec<Request>)> {
+        if state.flights.len() >= self.options.depth.max(1) {
+            return None;
+        }
+        let caps = Caps {
+            transfer_bytes_max: self.limits.transfer_bytes_max,
+            segments_max: self.limits.segments_max,
+            requests_max: self.options.dispatch_requests_max.max(1),
+        };
+        let (requests, groups) = state.pending.take(&caps)?;
+        let flight = state.flight_next;
+        state.flight_next += 1;
+        state.flights.insert(flight, Flight { groups, ticket: None });
+        Some((flight, requests))
+    }
+
+    fn dispatch(&self, flight: u64, requests: Vec<Request>) {
+        let ticket = self.inner.submit(requests);
+        if let Some(flight) = self.state.lock().flights.get_mut(&flight) {
+            flight.ticket = Some(ticket);
+        }
+        self.rt.signal(&self.moved);
+    }
+
+    /// Decides for somebody who waits for `batch`: keep the device full, then reap what holds own
+    /// requests, then (own ones still wait for a place) the oldest.
+    fn next_step(&self, state: &mut State, batch: u64) -> Step {
+        if let Some((flight, requests)) = self.next_dispatch(state) {
+            return Step::Dispatch(flight, requests);
+        }
+        let ready = |flight: &&u64| state.flights[flight].ticket.is_some();
+        let own = |flight: &&u64| state.flights[flight].groups.iter().any(|g| g.serves(batch));
+        let mine = state.flights.keys().filter(ready).find(own);
+        let Some(&number) = mine.or_else(|| state.flights.keys().find(ready)) else {
+            return Step::Nothing;
+        };
+        let flight = state.flights.get_mut(&number).expect("found just now");
+        let ticket = flight.ticket.take().expect("it was ready");
+        Step::Reap(ticket, std::mem::take(&mut flight.groups), number)
+    }
+
+    /// One step of work on the queue, or a wait for somebody else's.
+    fn drive(&self, seen: moafs_runtime::Ticket, step: Step) {
+        match step {
+            Step::Dispatch(flight, requests) => self.dispatch(flight, requests),
+            Step::Reap(ticket, groups, flight) => self.reap(ticket, groups, flight),
+            Step::Nothing => {
+                self.rt.wait(&self.moved, seen, None);
+            }
+        }
+    }
+
+    fn reap(&self, ticket: Ticket, groups: Vec<Group>, flight: u64) {
+        let done = self.inner.wait(ticket);
+        debug_assert_eq!(done.len(), groups.len());
+        let finished: Vec<(Origin, Done)> =
+            groups.into_iter().zip(done).flat_map(|(group, done)| self.settle(group, done)).collect();
+        let mut state = self.state.lock();
+        state.flights.remove(&flight);
+        for (origin, done) in finished {
+            state.finish(origin, done);
+        }
+        drop(state);
+        self.rt.signal(&self.moved);
+    }
+
+    /// The results of the parts of one request to the device.
+    fn settle(&self, group: Group, done: Done) -> Vec<(Origin, Done)> {
+        match done.result {
+            Err(_) if group.is_merged() => {
+                let (origins, requests) = group.unmerged();
+                let ticket = self.inner.submit(requests);
+                origins.into_iter().zip(self.inner.wait(ticket)).collect()
+            }
+            result => group.distribute(result, done.epoch),
+        }
+    }
+}
+
+impl State {
+    fn finish(&mut self, origin: Origin, done: Done) {
+        let batch = self.batches.get_mut(&origin.batch).expect("a batch stays until all its parts are done");
+        batch.requests[origin.request].finish(origin.part, done);
+        batch.parts_open -= 1;
+    }
+}
+
+impl Disk for Elevator {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn submit(&self, batch: Vec<Request>) -> Ticket {
+        let ticket = self.enqueue(&mut self.state.lock(), batch);
+        loop {
+            let next = self.next_dispatch(&mut self.state.lock());
+            let Some((flight, requests)) = next else { break };
+            self.dispatch(flight, requests);
+        }
+        loop {
+            let seen = self.moved.ticket();
+            let mut state = self.state.lock();
+            if state.pending.len() <= self.options.pending_max {
+                return ticket;
+            }
+            let step = self.next_step(&mut state, ticket.0);
+            drop(state);
+            self.drive(seen, step);
+        }
+    }
+
+    /// # Panics
+    /// When the ticket is another disk's, or was redeemed before.
+    fn wait(&self, ticket: Ticket) -> Vec<Done> {
+        loop {
+            let seen = self.moved.ticket();
+            let mut state = self.state.lock();
+            let batch = state.batches.get(&ticket.0);
+            let batch = batch.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"));
+            if batch.parts_open == 0 {
+                let batch = state.batches.remove(&ticket.0).expect("found just now");
+                drop(state);
+                return batch.requests.into_iter().map(Assembly::into_done).collect();
+            }
+            let step = self.next_step(&mut state, ticket.0);
+            drop(state);
+            self.drive(seen, step);
+        }
+    }
+
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
+        self.inner.make_durable(upto)
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.inner.epoch()
+    }
+
+    fn durable(&self) -> Option<Epoch> {
+        self.inner.durable()
+    }
+}
+
+/// Memory pieces of a request; commands without data have none.
+fn segments(op: &Op) -> usize {
+    match op {
+        Op::Read { into } => into.len(),
+        Op::Write { data, .. } => data.len(),
+        Op::Discard { .. } | Op::WriteZeroes { .. } => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;
