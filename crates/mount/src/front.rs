@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use moafs_fuse::{
     AttrReply, CopyRange, CreateArgs, DeviceNumber, DirBuf, DirPlusBuf, Entry, Errno, FOREVER, FallocateMode,
-    FileHandle, FileSystem, IoctlArgs, IoctlReply, Negotiated, NodeId, OpenReply, OpenReplyFlags, RenameFlags, ReqCtx,
-    Result, SeekTarget, SetAttr, StatFs, StatxReply, WriteFlags, XattrFlags,
+    FileHandle, FileSystem, IoctlArgs, IoctlReply, NodeId, OpenReply, OpenReplyFlags, RenameFlags, ReqCtx, Result,
+    SeekTarget, SetAttr, StatFs, StatxReply, WriteFlags, XattrFlags,
 };
 use moafs_vfs::api::{self, Checks, NewFile, Seek, Stat};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
@@ -37,7 +37,6 @@ pub struct Front<F: Format> {
     block_size: u32,
     control: Control,
     log: std::sync::Arc<Log>,
-    negotiated: OnceLock<Negotiated>,
     closed: OnceLock<std::result::Result<(), Error>>,
 }
 
@@ -61,7 +60,6 @@ impl<F: Format> Front<F> {
             block_size,
             control: Control::new(files, mounted),
             log,
-            negotiated: OnceLock::new(),
             closed: OnceLock::new(),
         }
     }
@@ -213,11 +211,6 @@ fn fill(value: &[u8], out: &mut [u8]) -> usize {
 }
 
 impl<F: Format> FileSystem for Front<F> {
-    fn init(&self, negotiated: &Negotiated) {
-        // The session calls this once.
-        let _ = self.negotiated.set(negotiated.clone());
-    }
-
     fn destroy(&self) {
         let outcome = self.vfs.clone().close();
         if let Err(error) = &outcome {

@@ -1,5 +1,7 @@
 //! The ioctls of chattr(1), lsattr(1) and their kind: inode flags in two forms, and the generation.
 
+#![expect(clippy::host_endian_bytes, reason = "arguments of ioctls are in the machine's byte order")]
+
 use moafs_fuse::Errno;
 
 use crate::convert;

@@ -9,7 +9,11 @@
 //! | [`front`] | [`Front`]: FUSE requests to vfs calls |
 //! | `nodes` | the bijection between inode numbers and FUSE's node ids |
 //! | `convert`, `ioctl` | between the words of FUSE and of vfs |
-//! | [`control`] | the control directory `.moafs/` |
+//! | [`control`], `stats` | the control directory `.moafs/` and what it shows |
+//! | [`options`] | mount options: [`Settings`] |
+//! | [`source`], [`loop_device`] | image or device, and how the kernel sees it |
+//! | [`serve`](mod@serve), `pressure` | a live mount: signals, memory pressure, closing |
+//! | [`unmount`](mod@unmount) | unmounting from outside, and waiting for the image |
 //! | [`log`] | messages of a live mount |
 
 pub mod control;
@@ -17,7 +21,18 @@ mod convert;
 pub mod front;
 mod ioctl;
 pub mod log;
+pub mod loop_device;
 mod nodes;
+pub mod options;
+mod pressure;
+pub mod serve;
+pub mod source;
+mod stats;
+pub mod unmount;
 
 pub use front::Front;
 pub use log::Log;
+pub use options::Settings;
+pub use serve::{Mounting, ServeError, serve};
+pub use source::Source;
+pub use stats::DiskCounters;

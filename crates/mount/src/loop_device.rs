@@ -1,0 +1,153 @@
+//! Loop devices: a block device's name for an image file.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+
+const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
+
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+/// Others may take the free device we were told of before we do: so often we ask again.
+const ATTEMPTS_MAX: usize = 16;
+
+/// `struct loop_info64` of `<linux/loop.h>`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// `struct loop_config` of `<linux/loop.h>`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LoopConfig>() == 304);
+
+/// An attached loop device. It detaches itself when nobody has it open any more: neither this value nor a mount.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+    _open: File,
+}
+
+impl LoopDevice {
+    /// Attaches a free loop device to `image`.
+    ///
+    /// # Errors
+    /// Without root, without loop devices, or when the image cannot be opened.
+    pub fn attach(image: &Path, read_only: bool) -> io::Result<LoopDevice> {
+        let backing = OpenOptions::new().read(true).write(!read_only).open(image)?;
+        let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+        for _ in 0..ATTEMPTS_MAX {
+            let number = ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE, 0)?;
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let device = OpenOptions::new().read(true).write(!read_only).open(&path)?;
+            match configure(&device, &backing, image, read_only) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+                configured => return configured.map(|()| LoopDevice { path, _open: device }),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    /// `/dev/loopN`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn configure(device: &File, backing: &File, image: &Path, read_only: bool) -> io::Result<()> {
+    let mut file_name = [0; 64];
+    let name = image.as_os_str().as_encoded_bytes();
+    // The last byte stays zero. The kernel keeps the whole path elsewhere; this one is for show.
+    let shown = name.len().min(file_name.len() - 1);
+    file_name[..shown].copy_from_slice(&name[..shown]);
+    let info = LoopInfo {
+        device: 0,
+        inode: 0,
+        rdevice: 0,
+        offset: 0,
+        size_limit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: LO_FLAGS_AUTOCLEAR | if read_only { LO_FLAGS_READ_ONLY } else { 0 },
+        file_name,
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+    let fd = u32::try_from(backing.as_raw_fd()).expect("an open file's descriptor is not negative");
+    let config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
+    ioctl(device.as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config) as usize).map(drop)
+}
+
+fn ioctl(fd: RawFd, command: libc::c_ulong, argument: usize) -> io::Result<i32> {
+    // SAFETY: the two commands above take nothing, or a pointer to a `LoopConfig` that the kernel only
+    // reads and that lives in the caller's frame.
+    let result = unsafe { libc::ioctl(fd, command as _, argument) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The image behind a loop device.
+pub fn backing_file(device: &Path) -> Option<PathBuf> {
+    let name = device.file_name()?.to_str()?.strip_prefix("loop")?;
+    let number: u32 = name.parse().ok()?;
+    let path = std::fs::read_to_string(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
+    Some(PathBuf::from(path.trim_end_matches('\n')))
+}
+
+/// The loop device that `image` (an absolute path) is attached to.
+pub fn attached_to(image: &Path) -> Option<PathBuf> {
+    let devices = std::fs::read_dir("/sys/block").ok()?.flatten();
+    let mut paths = devices.map(|entry| Path::new("/dev").join(entry.file_name()));
+    paths.find(|device| backing_file(device).as_deref() == Some(image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_attached_and_found_and_goes_with_the_last_user() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        let path = image.path().canonicalize().unwrap();
+        let device = match LoopDevice::attach(&path, false) {
+            Ok(device) => device,
+            Err(error) => {
+                eprintln!("SKIPPED: no loop devices here ({error})");
+                return;
+            }
+        };
+        assert_eq!(backing_file(device.path()).as_deref(), Some(path.as_path()));
+        assert_eq!(attached_to(&path).as_deref(), Some(device.path()));
+        drop(device);
+        let gone = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            attached_to(&path).is_none()
+        });
+        assert!(gone, "the loop device is still attached");
+    }
+}

@@ -1,0 +1,330 @@
+//! Mount options: from the text of `-o` to validated settings, in one step.
+
+use std::time::Duration;
+
+use moafs_fuse::{MountError, MountFlags, SessionOptions, Transport};
+use moafs_vfs::Options;
+use moafs_vfs::api::{AtimePolicy, CacheRole};
+
+/// The smallest cache: the transport's buffers and a few requests must fit in.
+const CACHE_BYTES_MIN: u64 = 8 << 20;
+/// The smallest and largest device request one may ask for, in bytes.
+const TRANSFER_BYTES: std::ops::RangeInclusive<u64> = 4096..=64 << 20;
+/// The largest read-ahead, in bytes.
+const READ_AHEAD_BYTES_MAX: u64 = 64 << 20;
+/// The longest age or interval: a day.
+const SECS_MAX: f64 = 86_400.0;
+/// The most serving threads.
+const THREADS_MAX: u64 = 256;
+
+/// How the image or device is read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostCache {
+    /// Bypass the host's page cache where the host can.
+    #[default]
+    Auto,
+    /// `direct`: bypass it, or fail.
+    Bypass,
+    /// `buffered`: use it.
+    Use,
+}
+
+/// Everything `-o` can say, validated.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How the volume is used.
+    pub volume: Options,
+    /// How the mount is made and served.
+    pub session: SessionOptions,
+    /// How the image or device is read and written.
+    pub host_cache: HostCache,
+    /// `plain`: type `fuse` even where `fuseblk` is possible.
+    pub plain: bool,
+    /// The options as they were given, for `.moafs/stats`.
+    pub given: Vec<String>,
+}
+
+/// An option that cannot be used, and the way out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// Nobody knows it.
+    #[error("unknown mount option `{name}`\n{}", help())]
+    Unknown {
+        /// As given.
+        name: String,
+    },
+    /// Its value is no number of the right kind or out of range.
+    #[error("mount option `{option}`: {problem}")]
+    Value {
+        /// As given.
+        option: String,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// It is known and cannot be had.
+    #[error("mount option `{option}` is not possible: {reason}")]
+    Impossible {
+        /// As given.
+        option: String,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+/// An option of ours: name, placeholder of its value (empty: a switch), what it does.
+struct Own {
+    name: &'static str,
+    value: &'static str,
+    help: &'static str,
+}
+
+const OWN: &[Own] = &[
+    Own { name: "cache", value: "SIZE", help: "memory for the volume's cache, buffers included (default 256M)" },
+    Own { name: "dirty", value: "PERCENT", help: "share of the cache that may wait to be written (default 40)" },
+    Own { name: "dirty_age", value: "SECONDS", help: "changed data are written after this time (default 5)" },
+    Own { name: "commit", value: "SECONDS", help: "metadata are committed this often (default 5)" },
+    Own { name: "max_transfer", value: "SIZE", help: "largest device request (default 1M)" },
+    Own { name: "read_ahead", value: "SIZE", help: "largest read-ahead of a sequential reader (default 1M)" },
+    Own { name: "transport", value: "auto|uring|dev", help: "path of requests from the kernel (default auto)" },
+    Own { name: "threads", value: "N", help: "serving threads: of /dev/fuse in all, of io_uring per CPU" },
+    Own { name: "direct", value: "", help: "bypass the host's page cache, or fail" },
+    Own { name: "buffered", value: "", help: "use the host's page cache" },
+    Own {
+        name: "plain",
+        value: "",
+        help: "mount as type fuse even where fuseblk (waiting sync and umount) is possible",
+    },
+    Own { name: "noallow_other", value: "", help: "only the mounting user may use the mount (default without root)" },
+];
+
+/// Options that FUSE and mount(8) know, for the list in messages.
+const COMMON: &str = "ro rw suid nosuid dev nodev exec noexec sync async dirsync atime noatime relatime strictatime \
+     lazytime allow_other auto_unmount fsname=NAME subtype=NAME max_read=BYTES read_ahead_kb=N context=CONTEXT";
+
+/// The list of options, one per line.
+pub fn help() -> String {
+    let mut text = String::from("options of moafs:\n");
+    for own in OWN {
+        let usage = if own.value.is_empty() { own.name.to_owned() } else { format!("{}={}", own.name, own.value) };
+        text += &format!("  {usage:<27} {}\n", own.help);
+    }
+    text += &format!("options of every mount:\n  {COMMON}");
+    text
+}
+
+impl Settings {
+    /// The settings without options, for root or an ordinary user.
+    pub fn new(root: bool) -> Settings {
+        let mut session = SessionOptions::default();
+        session.mount.allow_other = root;
+        session.mount.default_permissions = true;
+        session.mount.subtype = Some("moafs".to_owned());
+        if root {
+            // An ordinary user's volume could smuggle in set-id programs and devices; root's own may hold them.
+            session.mount.flags -= MountFlags::NOSUID | MountFlags::NODEV;
+        }
+        let volume = Options { role: CacheRole::Behind, ..Options::default() };
+        Settings { volume, session, host_cache: HostCache::Auto, plain: false, given: Vec::new() }
+    }
+
+    /// The settings of some `-o` lists, each comma-separated; later options win.
+    ///
+    /// # Errors
+    /// Unknown options and values out of range, with what would be right.
+    pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>, root: bool) -> Result<Settings, OptionError> {
+        let mut settings = Settings::new(root);
+        for option in lists.into_iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
+            settings.apply(option)?;
+            settings.given.push(option.to_owned());
+        }
+        settings.finish();
+        Ok(settings)
+    }
+
+    fn apply(&mut self, option: &str) -> Result<(), OptionError> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let value_of = Value { option, text: value };
+        match name {
+            "cache" => self.volume.cache_bytes = value_of.size(CACHE_BYTES_MIN..=1 << 46)?,
+            "dirty" => self.volume.dirty_percent = value_of.number(1..=90)? as u8,
+            "dirty_age" => self.volume.dirty_age = value_of.seconds()?,
+            "commit" => self.volume.commit_interval = value_of.seconds()?,
+            "max_transfer" => self.volume.transfer_bytes_max = value_of.size(TRANSFER_BYTES)?,
+            "read_ahead" => self.volume.read_ahead_bytes = value_of.size(0..=READ_AHEAD_BYTES_MAX)?,
+            "transport" => self.session.transport = value_of.transport()?,
+            "threads" => self.set_threads(value_of.number(1..=THREADS_MAX)? as usize),
+            "remount" => {
+                let reason = "unmount and mount again; nothing of the mount can be changed while it lives";
+                return Err(OptionError::Impossible { option: option.to_owned(), reason });
+            }
+            _ => return self.apply_switch(option),
+        }
+        Ok(())
+    }
+
+    fn apply_switch(&mut self, option: &str) -> Result<(), OptionError> {
+        match option {
+            "direct" => self.host_cache = HostCache::Bypass,
+            "buffered" => self.host_cache = HostCache::Use,
+            "plain" => self.plain = true,
+            "noallow_other" => self.session.mount.allow_other = false,
+            _ => return self.apply_common(option),
+        }
+        Ok(())
+    }
+
+    /// Options of every mount; some mean something to the volume, too.
+    fn apply_common(&mut self, option: &str) -> Result<(), OptionError> {
+        match option {
+            "ro" => self.volume.read_only = true,
+            "rw" => self.volume.read_only = false,
+            "noatime" => self.volume.atime = AtimePolicy::Never,
+            "relatime" | "atime" | "nostrictatime" => self.volume.atime = AtimePolicy::Relative,
+            "strictatime" | "norelatime" => self.volume.atime = AtimePolicy::Strict,
+            // The daemon is the one that unmounts, and fusermount3 makes plain mounts only.
+            "auto_unmount" => self.plain = true,
+            _ => {}
+        }
+        self.session.mount.apply(option).map_err(|error| match error {
+            MountError::UnknownOption(name) => OptionError::Unknown { name },
+            other => OptionError::Value { option: option.to_owned(), problem: other.to_string() },
+        })
+    }
+
+    fn set_threads(&mut self, threads: usize) {
+        self.session.dev_threads = threads;
+        self.session.ring_threads_per_cpu = threads;
+    }
+
+    /// What follows from the options together: the transport's buffers are part of the cache's budget.
+    fn finish(&mut self) {
+        self.session.ring_memory_max = self.session.ring_memory_max.min(self.volume.cache_bytes / 4);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let buffers = cpus * self.session.ring_threads_per_cpu * self.session.init.max_write as usize;
+        self.volume.cache_bytes -= buffers.min(self.session.ring_memory_max);
+        self.session.init.max_readahead = u32::try_from(self.volume.read_ahead_bytes).unwrap_or(u32::MAX);
+    }
+}
+
+/// The value of an option, with the option for the message.
+struct Value<'a> {
+    option: &'a str,
+    text: &'a str,
+}
+
+impl Value<'_> {
+    fn wrong(&self, problem: impl Into<String>) -> OptionError {
+        OptionError::Value { option: self.option.to_owned(), problem: problem.into() }
+    }
+
+    fn size(&self, range: std::ops::RangeInclusive<u64>) -> Result<usize, OptionError> {
+        let bytes = parse_bytes(self.text).ok_or_else(|| self.wrong("give a size such as 4096, 64K, 256M or 2G"))?;
+        let fits = usize::try_from(bytes).ok().filter(|_| range.contains(&bytes));
+        fits.ok_or_else(|| self.wrong(format!("must lie between {} and {} bytes", range.start(), range.end())))
+    }
+
+    fn number(&self, range: std::ops::RangeInclusive<u64>) -> Result<u64, OptionError> {
+        let number = self.text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| self.wrong(format!("give a number from {} to {}", range.start(), range.end())))
+    }
+
+    fn seconds(&self) -> Result<Duration, OptionError> {
+        let secs = self.text.parse::<f64>().ok().filter(|secs| (0.001..=SECS_MAX).contains(secs));
+        let secs = secs.ok_or_else(|| self.wrong("give seconds between 0.001 and 86400"))?;
+        Ok(Duration::from_secs_f64(secs))
+    }
+
+    fn transport(&self) -> Result<Transport, OptionError> {
+        match self.text {
+            "auto" => Ok(Transport::Auto),
+            "uring" => Ok(Transport::Uring),
+            "dev" => Ok(Transport::Dev),
+            _ => Err(self.wrong("give auto, uring (io_uring or fail) or dev (/dev/fuse)")),
+        }
+    }
+}
+
+/// A size in bytes: a number with an optional suffix K, M, G or T (powers of 1024).
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        b'T' => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    // `parse` would take a sign.
+    let number: u64 = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
+    number.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_reach_the_volume_and_the_mount() {
+        let lists = ["ro,noatime,cache=64M,max_transfer=128K", "commit=0.5,transport=dev,threads=3,nosuid,plain"];
+        let settings = Settings::parse(lists, true).unwrap();
+        assert!(settings.volume.read_only && settings.plain && settings.session.mount.allow_other);
+        assert_eq!(settings.volume.atime, AtimePolicy::Never);
+        assert_eq!(settings.volume.transfer_bytes_max, 128 << 10);
+        assert_eq!(settings.volume.commit_interval, Duration::from_millis(500));
+        assert_eq!((settings.session.transport, settings.session.dev_threads), (Transport::Dev, 3));
+        assert!(settings.session.mount.flags.contains(MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOATIME));
+        assert!(settings.volume.cache_bytes + settings.session.ring_memory_max >= 64 << 20);
+        assert!(settings.volume.cache_bytes <= 64 << 20);
+    }
+
+    #[test]
+    fn the_last_of_two_contradicting_options_wins() {
+        let settings = Settings::parse(["ro,rw,noatime,strictatime,direct,buffered"], false).unwrap();
+        assert!(!settings.volume.read_only && !settings.session.mount.allow_other);
+        assert_eq!((settings.volume.atime, settings.host_cache), (AtimePolicy::Strict, HostCache::Use));
+    }
+
+    #[test]
+    fn an_unknown_option_is_answered_with_the_list() {
+        let message = Settings::parse(["cahce=64M"], true).unwrap_err().to_string();
+        assert!(message.contains("`cahce=64M`") && message.contains("cache=SIZE") && message.contains("noatime"));
+    }
+
+    #[test]
+    fn wrong_values_say_what_would_be_right() {
+        for option in [
+            "cache=",
+            "cache=12x",
+            "cache=1K",
+            "cache=99999999999T",
+            "cache=-1",
+            "dirty=0",
+            "dirty=91",
+            "dirty_age=-1",
+            "commit=inf",
+            "commit=nan",
+            "max_transfer=1",
+            "threads=0",
+            "transport=tcp",
+            "remount",
+            "cache",
+        ] {
+            assert!(Settings::parse([option], true).is_err(), "{option}");
+        }
+    }
+
+    #[test]
+    fn what_fstab_adds_is_ignored() {
+        Settings::parse(["defaults,noauto,nofail,_netdev,x-systemd.automount,,user"], true).unwrap();
+    }
+
+    #[test]
+    fn sizes_have_suffixes() {
+        assert_eq!(parse_bytes("4096"), Some(4096));
+        assert_eq!(parse_bytes("64k"), Some(65536));
+        assert_eq!(parse_bytes("2G"), Some(2 << 30));
+        assert_eq!(parse_bytes("1T"), Some(1 << 40));
+        for wrong in ["", "K", "+1", "1.5G", "1KK", "18446744073709551615K", "ß"] {
+            assert_eq!(parse_bytes(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Memory pressure: when the machine stalls for want of memory, the volume's cache gives some back.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::log::Log;
+
+/// Where Linux tells about stalls: of our own memory cgroup if it has the controller, else of the machine.
+const MACHINE_PRESSURE: &str = "/proc/pressure/memory";
+
+/// Tell us when tasks stalled for 100 ms within 2 s: early enough to matter, and the shortest window that an
+/// unprivileged process may ask for.
+const TRIGGER: &str = "some 100000 2000000\0";
+
+/// Below this much cache nothing is given back: a volume needs some to work at all.
+const KEEP_BYTES_MIN: u64 = 8 << 20;
+
+/// Watches for memory pressure until dropped.
+#[derive(Debug)]
+pub(crate) struct PressureWatch {
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PressureWatch {
+    /// Calls `shrink` with a new size, half of what `cached_bytes` says, at each stall. `None` where the kernel does
+    /// not tell about stalls.
+    pub(crate) fn start(
+        cached_bytes: impl Fn() -> u64 + Send + 'static,
+        shrink: impl Fn(usize) + Send + 'static,
+        log: &Log,
+    ) -> Option<PressureWatch> {
+        let trigger = open_trigger().ok()?;
+        let (stop, stopped) = UnixStream::pair().ok()?;
+        let watch = move || {
+            while stalled(&trigger, &stopped) {
+                let target = (cached_bytes() / 2).max(KEEP_BYTES_MIN);
+                shrink(usize::try_from(target).unwrap_or(usize::MAX));
+            }
+        };
+        match std::thread::Builder::new().name("pressure".to_owned()).spawn(watch) {
+            Ok(thread) => Some(PressureWatch { stop: Some(stop), thread: Some(thread) }),
+            Err(error) => {
+                log.say(&format!("memory pressure is not watched: {error}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for PressureWatch {
+    fn drop(&mut self) {
+        // Closing our end wakes the thread.
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Registers the trigger; it lives as long as the file is open.
+fn open_trigger() -> io::Result<File> {
+    let open = |path: &str| -> io::Result<File> {
+        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+        file.write_all(TRIGGER.as_bytes())?;
+        Ok(file)
+    };
+    own_cgroup_pressure().and_then(|path| open(&path).ok()).map_or_else(|| open(MACHINE_PRESSURE), Ok)
+}
+
+/// The pressure file of our cgroup (version 2), if it is not the root's.
+fn own_cgroup_pressure() -> Option<String> {
+    let cgroups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    (path != "/").then(|| format!("/sys/fs/cgroup{path}/memory.pressure"))
+}
+
+/// Waits for a stall; false when told to stop, or when the kernel tells no more.
+fn stalled(trigger: &File, stopped: &UnixStream) -> bool {
+    loop {
+        let mut fds = [PollFd::from_borrowed_fd(trigger.as_fd(), PollFlags::PRI), PollFd::new(stopped, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+            Ok(_) if !fds[1].revents().is_empty() => return false,
+            Ok(_) => return fds[0].revents().contains(PollFlags::PRI) && !fds[0].revents().contains(PollFlags::ERR),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_ends_when_it_is_dropped() {
+        let log = Log::new("test");
+        match PressureWatch::start(|| 0, |_| {}, &log) {
+            Some(watch) => drop(watch),
+            None => eprintln!("SKIPPED: the kernel does not tell about memory stalls here"),
+        }
+    }
+}

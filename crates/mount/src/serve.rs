@@ -1,0 +1,187 @@
+//! A live mount from its first request to its last: mount, serve, unmount on signals, close.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use moafs_fuse::{MountError, MountKind, Session, Transport, Unmounter};
+use moafs_vfs::{Error, Format, Vfs};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+
+use crate::front::Front;
+use crate::log::Log;
+use crate::options::Settings;
+use crate::pressure::PressureWatch;
+use crate::source::{Face, Source};
+use crate::stats::{self, About, DiskCounters};
+
+/// What is mounted where, and how.
+pub struct Mounting<F: Format> {
+    /// The open volume.
+    pub vfs: Vfs<F>,
+    /// Its image or device.
+    pub source: Source,
+    /// What [`Source::claim`] gave.
+    pub claim: Option<File>,
+    /// The mount point.
+    pub target: PathBuf,
+    /// The options.
+    pub settings: Settings,
+    /// Counters of the disk.
+    pub disk: DiskCounters,
+}
+
+/// Why a mount did not come about, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The kernel or the handshake refused.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The mount could not be served to its end.
+    #[error("serving the mount: {0}")]
+    Serve(#[source] io::Error),
+    /// Signals cannot be waited for.
+    #[error("waiting for signals: {0}")]
+    Signals(#[source] io::Error),
+    /// Not everything could be written when the volume was closed.
+    #[error("closing the volume: {0}")]
+    Close(Error),
+}
+
+/// Mounts, calls `ready` once the mount can be used, serves until it is unmounted (by umount, or because SIGTERM,
+/// SIGINT or SIGHUP arrived), and closes the volume. The volume is closed on every way out.
+///
+/// # Errors
+/// When there was no mount, or the volume could not be closed cleanly.
+pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(), ServeError> {
+    let log = Arc::new(Log::new(mounting.source.path().display().to_string()));
+    let vfs = mounting.vfs.clone();
+    let session = match mount(mounting, &log) {
+        Ok(session) => session,
+        Err(error) => {
+            close(vfs)?;
+            return Err(error);
+        }
+    };
+    let front = Arc::clone(session.fs());
+    let signals = SignalWatch::start(session.unmounter(), vfs.clone(), Arc::clone(&log))?;
+    let pressure = watch_pressure(&vfs, &log);
+    ready();
+    let served = session.serve();
+    drop((pressure, signals));
+    match front.closed() {
+        Some(outcome) => outcome.clone().map_err(ServeError::Close)?,
+        None => close(vfs)?,
+    }
+    served.map_err(ServeError::Serve)
+}
+
+fn close<F: Format>(vfs: Vfs<F>) -> Result<(), ServeError> {
+    vfs.close().map_err(ServeError::Close)
+}
+
+fn mount<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<Session<Front<F>>, ServeError> {
+    let Mounting { vfs, source, claim, target, mut settings, disk } = mounting;
+    let face = Face::choose(&source, settings.plain, settings.volume.read_only);
+    name_source(&mut settings, &source, &face, vfs.shape().block_size);
+    let transport = Arc::new(OnceLock::new());
+    let about = About {
+        source: source.path().to_owned(),
+        target: target.clone(),
+        face: face.describe(),
+        options: settings.given,
+        transport: Arc::clone(&transport),
+        disk,
+        log: Arc::clone(log),
+    };
+    let files = vec![("stats", stats::text(vfs.clone(), about))];
+    let front = Front::new(vfs, files, Arc::clone(log));
+    // The kernel claims the device itself now.
+    drop(claim);
+    let session = Session::mount(front, &target, &settings.session)?;
+    // The mount holds the loop device from here on; it detaches itself when the mount is gone.
+    drop(face);
+    let name = if session.negotiated().transport == Transport::Uring { "uring" } else { "dev" };
+    // Set once, here.
+    let _ = transport.set(name);
+    Ok(session)
+}
+
+/// What the mount table shows as the source.
+fn name_source(settings: &mut Settings, source: &Source, face: &Face, block_size: u32) {
+    let mount = &mut settings.session.mount;
+    let named = settings.given.iter().any(|option| option.starts_with("fsname="));
+    match face.device() {
+        Some(device) => {
+            mount.fsname = device.display().to_string();
+            mount.kind = MountKind::BlockDevice { block_size };
+        }
+        None if !named => mount.fsname = source.path().display().to_string(),
+        None => {}
+    }
+}
+
+fn watch_pressure<F: Format>(vfs: &Vfs<F>, log: &Log) -> Option<PressureWatch> {
+    let (counting, shrinking) = (vfs.clone(), vfs.clone());
+    PressureWatch::start(move || counting.counters().cached_bytes, move |bytes| shrinking.shrink(bytes), log)
+}
+
+/// Unmounts when a signal asks for it. Not a serving thread: those go on meanwhile, since unmounting writes back
+/// what the kernel holds.
+struct SignalWatch {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SignalWatch {
+    fn start<F: Format>(unmounter: Unmounter, vfs: Vfs<F>, log: Arc<Log>) -> Result<SignalWatch, ServeError> {
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+        let handle = signals.handle();
+        let wait = move || {
+            for _ in signals.forever() {
+                leave(&unmounter, &vfs, &log);
+            }
+        };
+        let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(ServeError::Signals)?;
+        Ok(SignalWatch { handle, thread: Some(thread) })
+    }
+}
+
+impl Drop for SignalWatch {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Unmounts. While files are open the mount leaves the tree at once and ends with the last of them; what was
+/// written so far is made durable now, should that never come.
+fn leave<F: Format>(unmounter: &Unmounter, vfs: &Vfs<F>, log: &Log) {
+    let Err(error) = unmounter.unmount() else { return };
+    if error.raw_os_error() == Some(libc::EBUSY) {
+        log.say("files are still open: unmounted lazily, serving until the last one is closed");
+    } else {
+        log.say(&format!("unmounting: {error}; trying lazily"));
+    }
+    if let Err(error) = unmounter.detach() {
+        log.say(&format!("unmounting lazily: {error}"));
+    }
+    if let Err(error) = vfs.sync() {
+        log.failure(&format!("writing everything: {error}"));
+    }
+}
+
+/// True if `target` can be a mount point: a directory that can be looked at.
+///
+/// # Errors
+/// Why it cannot.
+pub fn check_target(target: &Path) -> io::Result<PathBuf> {
+    let absolute = target.canonicalize()?;
+    if absolute.metadata()?.is_dir() { Ok(absolute) } else { Err(io::Error::from_raw_os_error(libc::ENOTDIR)) }
+}

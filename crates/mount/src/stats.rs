@@ -1,0 +1,96 @@
+//! The text of `.moafs/stats`.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use moafs_vfs::counters::Counters;
+use moafs_vfs::{Format, Vfs};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::control::Text;
+use crate::log::{Failures, Log};
+
+/// Counters of the disk, as whoever opened it can tell them.
+pub type DiskCounters = Box<dyn Fn() -> Value + Send + Sync>;
+
+/// What `.moafs/stats` shows.
+#[derive(Debug, Serialize)]
+struct Stats {
+    version: &'static str,
+    pid: u32,
+    source: PathBuf,
+    target: PathBuf,
+    /// How the kernel sees the source.
+    face: String,
+    /// The path of requests: `uring` or `dev`.
+    transport: Option<&'static str>,
+    options: Vec<String>,
+    uptime_s: f64,
+    format: &'static str,
+    label: String,
+    space: Space,
+    vfs: Counters,
+    disk: Value,
+    /// Why the volume is read-only, if it has turned so.
+    failed: Option<String>,
+    failures: Failures,
+}
+
+#[derive(Debug, Serialize)]
+struct Space {
+    block_size: u32,
+    blocks: u64,
+    free: u64,
+    available: u64,
+    inodes: u64,
+    free_inodes: u64,
+}
+
+/// What does not change while the mount lives.
+pub(crate) struct About {
+    pub(crate) source: PathBuf,
+    pub(crate) target: PathBuf,
+    pub(crate) face: String,
+    pub(crate) options: Vec<String>,
+    pub(crate) transport: Arc<OnceLock<&'static str>>,
+    pub(crate) disk: DiskCounters,
+    pub(crate) log: Arc<Log>,
+}
+
+/// Makes the text of `.moafs/stats` when it is looked up.
+pub(crate) fn text<F: Format>(vfs: Vfs<F>, about: About) -> Text {
+    let since = Instant::now();
+    Box::new(move || {
+        let (shape, space) = (vfs.shape(), vfs.stat_fs());
+        let stats = Stats {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            source: about.source.clone(),
+            target: about.target.clone(),
+            face: about.face.clone(),
+            transport: about.transport.get().copied(),
+            options: about.options.clone(),
+            uptime_s: since.elapsed().as_secs_f64(),
+            format: shape.format,
+            label: shape.label.clone(),
+            space: Space {
+                block_size: space.block_size,
+                blocks: space.blocks,
+                free: space.free,
+                available: space.available,
+                inodes: space.inodes,
+                free_inodes: space.free_inodes,
+            },
+            vfs: vfs.counters(),
+            disk: (about.disk)(),
+            failed: vfs.failed(),
+            failures: about.log.failures(),
+        };
+        let mut text = serde_json::to_vec_pretty(&stats)
+            .unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}").into_bytes());
+        text.push(b'\n');
+        text
+    })
+}
