@@ -7,5 +7,9 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`format`] | the bytes and their meaning: pure, no device |
+//! | [`mkfs`] | makes an empty volume |
 
 pub mod format;
+#[cfg(test)]
+pub(crate) mod judge;
+pub mod mkfs;
