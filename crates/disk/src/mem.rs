@@ -182,7 +182,7 @@ impl MemDisk {
 
     /// Makes a range read as zeros and gives its memory back. Touches only what is there, so that
     /// clearing a terabyte costs what had been written to it.
-    fn clear(&self, at: Lba, sectors: u64) {
+    pub(crate) fn clear(&self, at: Lba, sectors: u64) {
         let (start, end) = (at.byte(), at.byte() + sectors * SECTOR as u64);
         if start == end {
             return;

@@ -1,1 +1,12 @@
-//! (module body to come)
+//! Wrappers that watch or hurt a disk. They stand next to the device, below queue and split, so
+//! that they see what the device sees.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`trace`] | counters of requests by operation, kind and cause; the list of requests |
+//! | [`fault`] | errors, short writes, delays, failing flushes, a full host |
+//! | [`crash`] | every state that a power cut could leave |
+
+pub mod crash;
+pub mod fault;
+pub mod trace;

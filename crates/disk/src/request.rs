@@ -79,6 +79,7 @@ pub struct Done {
 
 /// What a request carries: counters, plots and exact request assertions hang on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Kind {
     /// File contents.
     Data,
@@ -108,8 +109,28 @@ pub enum Kind {
     Swap,
 }
 
+impl Kind {
+    /// All of them, in order: `ALL[k as usize] == k`.
+    pub const ALL: [Kind; 13] = [
+        Kind::Data,
+        Kind::Superblock,
+        Kind::Descriptors,
+        Kind::Bitmap,
+        Kind::Inodes,
+        Kind::Directory,
+        Kind::Map,
+        Kind::Xattr,
+        Kind::Symlink,
+        Kind::Journal,
+        Kind::Node,
+        Kind::Segments,
+        Kind::Swap,
+    ];
+}
+
 /// Why a request is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Cause {
     /// Somebody waits for it: a read miss, fsync, sync.
     Demand,
@@ -125,6 +146,12 @@ pub enum Cause {
     Move,
     /// Mount, unmount, recovery, check, mkfs.
     Volume,
+}
+
+impl Cause {
+    /// All of them, in order: `ALL[k as usize] == k`.
+    pub const ALL: [Cause; 7] =
+        [Cause::Demand, Cause::ReadAhead, Cause::Evict, Cause::Age, Cause::Order, Cause::Move, Cause::Volume];
 }
 
 /// What, whose, why (`seams.md` section 1 of the design notes).

@@ -1,0 +1,351 @@
+//! Hurting requests on purpose.
+//!
+//! The fault model is [`Harm`] (what happens), [`Victims`] (to whom) and [`When`] (how often). The
+//! first rule that hits decides. Harm is done above the device: what is hurt does not reach it,
+//! but for the prefix of a [`Harm::Short`] write.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use moafs_runtime::{Rt, Time, sleep_until};
+use parking_lot::Mutex;
+
+use crate::{Buf, Disk, DiskError, Done, Epoch, Limits, Op, Page, Request, SECTOR, SharedDisk, Ticket};
+
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Harm {
+    /// The device reports an I/O error and has done nothing. A flush that fails stays failed.
+    Error,
+    /// A write stores its first sectors and then reports an I/O error; other requests just fail.
+    Short {
+        /// How many sectors still reach the device.
+        sectors: u64,
+    },
+    /// The request takes this much longer and succeeds.
+    Slow(Duration),
+    /// The host file system below the image is full; a retry may succeed.
+    HostFull,
+}
+
+/// To whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Victims {
+    /// Reads that touch these sectors.
+    Reads(Range<u64>),
+    /// Writes, discards and writes of zeroes that touch these sectors.
+    Writes(Range<u64>),
+    /// All requests that touch these sectors.
+    Requests(Range<u64>),
+    /// Flushes of the device.
+    Flushes,
+}
+
+/// Every sector of any disk.
+pub const EVERYWHERE: Range<u64> = 0..u64::MAX;
+
+/// How often; counted among the rule's own victims, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Every time.
+    Always,
+    /// Only the n-th time: a passing error.
+    Nth(u64),
+    /// The n-th time and ever after: the device dies.
+    From(u64),
+    /// Every n-th time.
+    EveryNth(u64),
+}
+
+/// One rule of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// To whom.
+    pub victims: Victims,
+    /// How often.
+    pub when: When,
+    /// What happens.
+    pub harm: Harm,
+}
+
+impl Rule {
+    /// A rule.
+    pub fn new(victims: Victims, when: When, harm: Harm) -> Rule {
+        Rule { victims, when, harm }
+    }
+
+    fn concerns(&self, request: &Request) -> bool {
+        let range = match &self.victims {
+            Victims::Reads(range) if !request.is_write() => range,
+            Victims::Writes(range) if request.is_write() => range,
+            Victims::Requests(range) => range,
+            _ => return false,
+        };
+        let end = request.at.0.saturating_add(request.bytes() / SECTOR as u64);
+        request.at.0 < range.end && range.start < end
+    }
+}
+
+impl When {
+    fn hits(self, count: u64) -> bool {
+        match self {
+            When::Always => true,
+            When::Nth(n) => count == n,
+            When::From(n) => count >= n,
+            When::EveryNth(n) => n != 0 && count % n == 0,
+        }
+    }
+}
+
+/// A disk that follows a plan of faults.
+pub struct Fault {
+    inner: SharedDisk,
+    rt: Rt,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Each rule with how many victims it has met.
+    rules: Vec<(Rule, u64)>,
+    hits: u64,
+    batches: BTreeMap<u64, Batch>,
+    batch_next: u64,
+    flush_failed: Option<DiskError>,
+}
+
+/// A batch on its way.
+struct Batch {
+    below: Ticket,
+    /// Results of the hurt ones; `None` where the device's counts.
+    own: Vec<Option<DiskError>>,
+    /// Which requests have a counterpart below.
+    passed: Vec<bool>,
+    not_before: Time,
+}
+
+impl Fault {
+    /// A disk that is hurt by `rules`.
+    pub fn new(inner: SharedDisk, rt: Rt, rules: Vec<Rule>) -> Fault {
+        let fault = Fault { inner, rt, state: Mutex::default() };
+        fault.set(rules);
+        fault
+    }
+
+    /// Another plan from now on; counting starts again. A flush that has failed stays failed.
+    pub fn set(&self, rules: Vec<Rule>) {
+        self.state.lock().rules = rules.into_iter().map(|rule| (rule, 0)).collect();
+    }
+
+    /// How many requests and flushes were hurt so far.
+    pub fn hits(&self) -> u64 {
+        self.state.lock().hits
+    }
+}
+
+impl State {
+    /// Counts a victim with every rule that concerns it; the first that hits decides.
+    fn judge(&mut self, concerns: impl Fn(&Rule) -> bool) -> Option<Harm> {
+        let mut harm = None;
+        for (rule, count) in self.rules.iter_mut().filter(|(rule, _)| concerns(rule)) {
+            *count += 1;
+            if harm.is_none() && rule.when.hits(*count) {
+                harm = Some(rule.harm);
+            }
+        }
+        self.hits += u64::from(harm.is_some());
+        harm
+    }
+}
+
+/// What goes down instead of a hurt request, and what its caller is told.
+fn hurt(request: Request, harm: Harm) -> (Option<Request>, Option<DiskError>) {
+    let (name, at, bytes) = (request.op.name(), request.at, request.bytes());
+    let error = DiskError::io(name, at, bytes, libc::EIO);
+    match (harm, request.op) {
+        (Harm::Slow(_), op) => (Some(Request { op, ..request }), None),
+        (Harm::HostFull, _) => (None, Some(DiskError::HostFull { at, bytes })),
+        (Harm::Short { sectors }, Op::Write { data, fua }) => {
+            let data = prefix(&data, sectors);
+            (Some(Request { op: Op::Write { data, fua }, ..request }), Some(error))
+        }
+        (Harm::Error | Harm::Short { .. }, _) => (None, Some(error)),
+    }
+}
+
+/// The first sectors of a gather list.
+fn prefix(data: &[Page], sectors: u64) -> Vec<Page> {
+    let mut bytes_left = usize::try_from(sectors).unwrap_or(usize::MAX).saturating_mul(SECTOR);
+    let mut pieces = Vec::new();
+    for page in data {
+        let len = page.len().min(bytes_left);
+        if len > 0 {
+            pieces.push(Buf::copy_of(&page[..len]).freeze());
+        }
+        bytes_left -= len;
+    }
+    pieces
+}
+
+impl Disk for Fault {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, batch: Vec<Request>) -> Ticket {
+        let mut not_before = Time(0);
+        let (mut below, mut own, mut passed) = (Vec::new(), Vec::new(), Vec::new());
+        for request in batch {
+            let harm = self.state.lock().judge(|rule| rule.concerns(&request));
+            if let Some(Harm::Slow(delay)) = harm {
+                not_before = not_before.max(self.rt.now() + delay);
+            }
+            let (request, error) = match harm {
+                None => (Some(request), None),
+                Some(harm) => hurt(request, harm),
+            };
+            passed.push(request.is_some());
+            below.extend(request);
+            own.push(error);
+        }
+        let below = self.inner.submit(below);
+        let mut state = self.state.lock();
+        let number = state.batch_next;
+        state.batch_next += 1;
+        state.batches.insert(number, Batch { below, own, passed, not_before });
+        Ticket(number)
+    }
+
+    /// # Panics
+    /// When the ticket is another disk's, or was redeemed before.
+    fn wait(&self, ticket: Ticket) -> Vec<Done> {
+        let batch = self.state.lock().batches.remove(&ticket.0);
+        let batch = batch.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"));
+        let mut below = self.inner.wait(batch.below).into_iter();
+        sleep_until(&*self.rt, batch.not_before);
+        let epoch = self.inner.epoch();
+        let result = |(own, passed): (Option<DiskError>, bool)| {
+            let done = if passed { below.next() } else { None };
+            match (own, done) {
+                (None, Some(done)) => done,
+                (Some(error), _) => Done { result: Err(error), epoch },
+                (None, None) => unreachable!("what was not hurt was passed on"),
+            }
+        };
+        batch.own.into_iter().zip(batch.passed).map(result).collect()
+    }
+
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
+        let harm = {
+            let mut state = self.state.lock();
+            if let Some(reason) = &state.flush_failed {
+                return Err(reason.clone());
+            }
+            let needed = self.inner.durable() < Some(upto.min(self.inner.epoch()));
+            if needed { state.judge(|rule| rule.victims == Victims::Flushes) } else { None }
+        };
+        match harm {
+            None => {}
+            Some(Harm::Slow(delay)) => sleep_until(&*self.rt, self.rt.now() + delay),
+            Some(_) => {
+                let reason = DiskError::flush(libc::EIO);
+                self.state.lock().flush_failed = Some(reason.clone());
+                return Err(reason);
+            }
+        }
+        self.inner.make_durable(upto)
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.inner.epoch()
+    }
+
+    fn durable(&self) -> Option<Epoch> {
+        self.inner.durable()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use moafs_runtime::Live;
+
+    use super::*;
+    use crate::{DiskExt, Kind, Lba, MemDisk, Tag};
+
+    const TAG: Tag = Tag::volume(Kind::Data);
+
+    fn faulty(victims: Victims, when: When, harm: Harm) -> Fault {
+        Fault::new(Arc::new(MemDisk::new(64)), Live::new(), vec![Rule::new(victims, when, harm)])
+    }
+
+    fn ones(sectors: usize) -> Page {
+        Buf::copy_of(&vec![1; sectors * SECTOR]).freeze()
+    }
+
+    fn pattern(disk: &Fault, count: u64) -> Vec<bool> {
+        (0..count).map(|i| disk.write(Lba(i), ones(1), TAG).is_ok()).collect()
+    }
+
+    #[test]
+    fn hits_the_requests_the_rule_names() {
+        let writes = || Victims::Writes(EVERYWHERE);
+        assert_eq!(pattern(&faulty(writes(), When::Nth(2), Harm::Error), 4), [true, false, true, true]);
+        assert_eq!(pattern(&faulty(writes(), When::From(3), Harm::Error), 4), [true, true, false, false]);
+        assert_eq!(pattern(&faulty(writes(), When::EveryNth(2), Harm::Error), 4), [true, false, true, false]);
+        let range = faulty(Victims::Requests(1..3), When::Always, Harm::Error);
+        assert_eq!(pattern(&range, 4), [true, false, false, true]);
+        assert!(range.read(Lba(0), 1024, TAG).is_err());
+        let reads = faulty(Victims::Reads(EVERYWHERE), When::Always, Harm::Error);
+        assert_eq!(pattern(&reads, 2), [true, true]);
+    }
+
+    #[test]
+    fn hurt_requests_leave_the_rest_of_the_batch_alone() {
+        let disk = faulty(Victims::Writes(EVERYWHERE), When::Nth(2), Harm::Error);
+        let write = |at| Request { op: Op::Write { data: vec![ones(1)], fua: false }, at: Lba(at), tag: TAG };
+        let ok: Vec<bool> = disk.run((0..3).map(write).collect()).iter().map(|d| d.result.is_ok()).collect();
+        assert_eq!(ok, [true, false, true]);
+        let stored: Vec<u8> = disk.read(Lba(0), 3 * SECTOR, TAG).unwrap().chunks(SECTOR).map(|s| s[0]).collect();
+        assert_eq!(stored, [1, 0, 1]);
+        assert_eq!(disk.hits(), 1);
+    }
+
+    #[test]
+    fn a_short_write_stores_its_prefix() {
+        let disk = faulty(Victims::Writes(EVERYWHERE), When::Always, Harm::Short { sectors: 2 });
+        assert!(disk.write(Lba(0), ones(4), TAG).is_err());
+        let stored: Vec<u8> = disk.read(Lba(0), 4 * SECTOR, TAG).unwrap().chunks(SECTOR).map(|s| s[0]).collect();
+        assert_eq!(stored, [1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn slow_requests_take_their_time() {
+        let delay = Duration::from_millis(10);
+        let disk = faulty(Victims::Reads(EVERYWHERE), When::Always, Harm::Slow(delay));
+        let start = std::time::Instant::now();
+        disk.read(Lba(0), 512, TAG).unwrap();
+        assert!(start.elapsed() >= delay);
+    }
+
+    #[test]
+    fn a_failed_flush_stays_failed() {
+        let disk = faulty(Victims::Flushes, When::Nth(2), Harm::Error);
+        disk.write(Lba(0), ones(1), TAG).unwrap();
+        disk.flush().unwrap();
+        disk.make_durable(Epoch(0)).unwrap();
+        disk.write(Lba(0), ones(1), TAG).unwrap();
+        let first = disk.flush().unwrap_err();
+        disk.set(Vec::new());
+        assert_eq!(disk.flush().unwrap_err(), first);
+    }
+
+    #[test]
+    fn a_full_host_gets_room_again() {
+        let disk = faulty(Victims::Writes(EVERYWHERE), When::Nth(1), Harm::HostFull);
+        assert!(matches!(disk.write(Lba(0), ones(1), TAG), Err(DiskError::HostFull { .. })));
+        disk.write(Lba(0), ones(1), TAG).unwrap();
+    }
+}

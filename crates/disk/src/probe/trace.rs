@@ -1,0 +1,347 @@
+//! Counting what the device is asked, and listing it on demand.
+//!
+//! The counters are always on: one atomic addition each. The list is off until [`Trace::record`].
+//! Flushes are counted by the device's own numbering ([`Disk::epoch`]), so shared ones count once
+//! and watching changes nothing.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use moafs_runtime::{Rt, Time};
+use parking_lot::Mutex;
+
+use crate::{Cause, Disk, DiskError, Done, Epoch, Kind, Lba, Limits, Op, Request, SECTOR, SharedDisk, Tag, Ticket};
+
+/// What was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Verb {
+    /// [`Op::Read`].
+    Read,
+    /// [`Op::Write`].
+    Write,
+    /// [`Op::Discard`].
+    Discard,
+    /// [`Op::WriteZeroes`].
+    WriteZeroes,
+    /// A flush of the device.
+    Flush,
+}
+
+impl Verb {
+    /// All that carry a tag.
+    const REQUESTS: [Verb; 4] = [Verb::Read, Verb::Write, Verb::Discard, Verb::WriteZeroes];
+
+    fn of(op: &Op) -> Verb {
+        match op {
+            Op::Read { .. } => Verb::Read,
+            Op::Write { .. } => Verb::Write,
+            Op::Discard { .. } => Verb::Discard,
+            Op::WriteZeroes { .. } => Verb::WriteZeroes,
+        }
+    }
+}
+
+/// One device command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// Position among all commands since the trace was made.
+    pub sequence: u64,
+    /// When it was submitted.
+    pub time: Time,
+    /// What was asked.
+    pub verb: Verb,
+    /// The first sector; 0 for flushes.
+    pub at: Lba,
+    /// Length in sectors.
+    pub sectors: u64,
+    /// Pieces of memory.
+    pub segments: usize,
+    /// Durable by itself.
+    pub fua: bool,
+    /// Whose and why; `None` for flushes.
+    pub tag: Option<Tag>,
+    /// The epoch it was submitted in; for a flush the one it ended.
+    pub epoch: Epoch,
+}
+
+/// Requests and bytes of one operation, kind and cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Count {
+    /// What was asked.
+    pub verb: Verb,
+    /// What the requests carried.
+    pub kind: Kind,
+    /// Why they were made.
+    pub cause: Cause,
+    /// How many.
+    pub requests: u64,
+    /// Their total length.
+    pub bytes: u64,
+}
+
+/// What the device was asked, in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Counters {
+    /// Nonzero rows, ordered by operation, kind and cause.
+    pub counts: Vec<Count>,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+impl Counters {
+    /// Requests for which `which` holds.
+    pub fn requests(&self, which: impl Fn(&Count) -> bool) -> u64 {
+        self.counts.iter().filter(|c| which(c)).map(|c| c.requests).sum()
+    }
+
+    /// Bytes for which `which` holds.
+    pub fn bytes(&self, which: impl Fn(&Count) -> bool) -> u64 {
+        self.counts.iter().filter(|c| which(c)).map(|c| c.bytes).sum()
+    }
+
+    /// Write requests of one kind.
+    pub fn writes_of(&self, kind: Kind) -> u64 {
+        self.requests(|c| c.verb == Verb::Write && c.kind == kind)
+    }
+
+    /// Read requests of one kind.
+    pub fn reads_of(&self, kind: Kind) -> u64 {
+        self.requests(|c| c.verb == Verb::Read && c.kind == kind)
+    }
+
+    /// What was added since `earlier`, which was taken from the same trace.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        let before = |c: &Count| {
+            let same = |e: &&Count| (e.verb, e.kind, e.cause) == (c.verb, c.kind, c.cause);
+            earlier.counts.iter().find(same).map_or((0, 0), |e| (e.requests, e.bytes))
+        };
+        let grown = |c: &Count| {
+            let (requests, bytes) = before(c);
+            Count { requests: c.requests - requests, bytes: c.bytes - bytes, ..*c }
+        };
+        let counts = self.counts.iter().map(grown).filter(|c| c.requests != 0).collect();
+        Counters { counts, flushes: self.flushes - earlier.flushes }
+    }
+}
+
+/// Requests and bytes.
+type Cell = (AtomicU64, AtomicU64);
+
+/// A disk that is watched.
+pub struct Trace {
+    inner: SharedDisk,
+    rt: Rt,
+    cells: Vec<Cell>,
+    /// Flushes before the trace was made.
+    epoch_start: Epoch,
+    log: Mutex<Log>,
+}
+
+struct Log {
+    records: VecDeque<Record>,
+    /// 0 while off.
+    records_max: usize,
+    sequence: u64,
+    /// Flushes up to here are in the list.
+    epoch_seen: Epoch,
+}
+
+impl Trace {
+    /// Watches `inner`; times are `rt`'s.
+    pub fn new(inner: SharedDisk, rt: Rt) -> Trace {
+        let cells = Verb::REQUESTS.len() * Kind::ALL.len() * Cause::ALL.len();
+        let epoch = inner.epoch();
+        Trace {
+            inner,
+            rt,
+            cells: (0..cells).map(|_| Cell::default()).collect(),
+            epoch_start: epoch,
+            log: Mutex::new(Log { records: VecDeque::new(), records_max: 0, sequence: 0, epoch_seen: epoch }),
+        }
+    }
+
+    /// Begins to list commands; when there are more than `records_max`, the oldest go.
+    pub fn record(&self, records_max: usize) {
+        let mut log = self.log.lock();
+        log.records_max = records_max;
+        log.epoch_seen = self.inner.epoch();
+    }
+
+    /// Gives out what was listed so far, oldest first, and goes on with an empty list.
+    pub fn take(&self) -> Vec<Record> {
+        std::mem::take(&mut self.log.lock().records).into()
+    }
+
+    /// The counters as of now.
+    pub fn counters(&self) -> Counters {
+        let mut counts = Vec::new();
+        for verb in Verb::REQUESTS {
+            for kind in Kind::ALL {
+                for cause in Cause::ALL {
+                    let cell = self.cell(verb, kind, cause);
+                    let requests = cell.0.load(Ordering::Relaxed);
+                    let bytes = cell.1.load(Ordering::Relaxed);
+                    if requests != 0 {
+                        counts.push(Count { verb, kind, cause, requests, bytes });
+                    }
+                }
+            }
+        }
+        Counters { counts, flushes: self.inner.epoch().0 - self.epoch_start.0 }
+    }
+
+    fn cell(&self, verb: Verb, kind: Kind, cause: Cause) -> &Cell {
+        let row = verb as usize * Kind::ALL.len() + kind as usize;
+        &self.cells[row * Cause::ALL.len() + cause as usize]
+    }
+
+    fn note(&self, request: &Request) {
+        let cell = self.cell(Verb::of(&request.op), request.tag.kind, request.tag.cause);
+        cell.0.fetch_add(1, Ordering::Relaxed);
+        cell.1.fetch_add(request.bytes(), Ordering::Relaxed);
+    }
+
+    fn list(&self, batch: &[Request]) {
+        let mut log = self.log.lock();
+        if log.records_max == 0 {
+            return;
+        }
+        let (time, epoch) = (self.rt.now(), self.inner.epoch());
+        for request in batch {
+            let (segments, fua) = match &request.op {
+                Op::Read { into } => (into.len(), false),
+                Op::Write { data, fua } => (data.len(), *fua),
+                Op::Discard { .. } | Op::WriteZeroes { .. } => (0, false),
+            };
+            log.push(Record {
+                sequence: 0,
+                time,
+                verb: Verb::of(&request.op),
+                at: request.at,
+                sectors: request.bytes() / SECTOR as u64,
+                segments,
+                fua,
+                tag: Some(request.tag),
+                epoch,
+            });
+        }
+    }
+
+    /// Lists the flushes that the device issued since the last look.
+    fn list_flushes(&self, time: Time) {
+        let mut log = self.log.lock();
+        if log.records_max == 0 {
+            return;
+        }
+        let epoch = self.inner.epoch();
+        for ended in log.epoch_seen.0..epoch.0 {
+            log.push(Record {
+                sequence: 0,
+                time,
+                verb: Verb::Flush,
+                at: Lba(0),
+                sectors: 0,
+                segments: 0,
+                fua: false,
+                tag: None,
+                epoch: Epoch(ended),
+            });
+        }
+        log.epoch_seen = epoch;
+    }
+}
+
+impl Log {
+    fn push(&mut self, record: Record) {
+        if self.records.len() == self.records_max {
+            self.records.pop_front();
+        }
+        self.records.push_back(Record { sequence: self.sequence, ..record });
+        self.sequence += 1;
+    }
+}
+
+impl Disk for Trace {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, batch: Vec<Request>) -> Ticket {
+        batch.iter().for_each(|request| self.note(request));
+        self.list(&batch);
+        self.inner.submit(batch)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Vec<Done> {
+        self.inner.wait(ticket)
+    }
+
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
+        let time = self.rt.now();
+        let result = self.inner.make_durable(upto);
+        self.list_flushes(time);
+        result
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.inner.epoch()
+    }
+
+    fn durable(&self) -> Option<Epoch> {
+        self.inner.durable()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use moafs_runtime::Live;
+
+    use super::*;
+    use crate::{Buf, DiskExt, MemDisk};
+
+    fn traced() -> Trace {
+        Trace::new(Arc::new(MemDisk::new(64)), Live::new())
+    }
+
+    fn demand(kind: Kind) -> Tag {
+        Tag::new(kind, 7, Cause::Demand)
+    }
+
+    #[test]
+    fn counts_by_operation_kind_and_cause() {
+        let disk = traced();
+        disk.write(Lba(0), Buf::zeroed(1024).freeze(), demand(Kind::Data)).unwrap();
+        let before = disk.counters();
+        disk.write(Lba(4), Buf::zeroed(512).freeze(), demand(Kind::Bitmap)).unwrap();
+        disk.read(Lba(0), 2048, Tag::volume(Kind::Data)).unwrap();
+        disk.flush().unwrap();
+        disk.make_durable(Epoch(0)).unwrap();
+        let all = disk.counters();
+        assert_eq!((all.writes_of(Kind::Data), all.reads_of(Kind::Data), all.flushes), (1, 1, 1));
+        assert_eq!(all.bytes(|c| c.cause == Cause::Volume), 2048);
+        let added = all.since(&before);
+        assert_eq!(added.writes_of(Kind::Data), 0);
+        assert_eq!(added.bytes(|c| c.verb == Verb::Write), 512);
+    }
+
+    #[test]
+    fn lists_the_newest_commands_with_their_epochs() {
+        let disk = traced();
+        disk.write(Lba(0), Buf::zeroed(512).freeze(), demand(Kind::Data)).unwrap();
+        disk.record(3);
+        for at in [8, 16, 24] {
+            disk.write(Lba(at), Buf::zeroed(512).freeze(), demand(Kind::Data)).unwrap();
+        }
+        disk.flush().unwrap();
+        let list: Vec<_> = disk.take().iter().map(|r| (r.sequence, r.verb, r.at.0, r.epoch.0)).collect();
+        assert_eq!(list, [(1, Verb::Write, 16, 0), (2, Verb::Write, 24, 0), (3, Verb::Flush, 0, 0)]);
+        disk.read(Lba(0), 512, demand(Kind::Map)).unwrap();
+        let list = disk.take();
+        assert_eq!((list[0].verb, list[0].epoch, list[0].tag.unwrap().kind), (Verb::Read, Epoch(1), Kind::Map));
+    }
+}
