@@ -11,6 +11,7 @@
 //! | [`format`](mod@format) | the seam to the formats: [`Format`], [`FormatOp`] |
 //! | [`plan`] | the seam of write-back: [`plan::Plan`], [`plan::DirtyView`] |
 //! | [`api`] | what fronts see: [`Vfs`] |
+//! | [`layout`] | layout score, free runs, scattered files: one measure for all |
 //! | [`error`] | [`Error`] and its POSIX numbers |
 
 pub mod api;
@@ -18,6 +19,7 @@ pub mod counters;
 pub mod error;
 pub mod format;
 mod inner;
+pub mod layout;
 pub mod plan;
 pub mod types;
 
