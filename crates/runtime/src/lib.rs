@@ -27,6 +27,7 @@ pub use event::{Event, Ticket};
 pub use live::Live;
 pub use task::Task;
 pub use time::{Time, Timestamp};
+pub use virt::Virtual;
 
 /// A shared runtime. One per volume (or per experiment); there are no globals.
 pub type Rt = Arc<dyn Runtime>;
@@ -61,7 +62,8 @@ pub trait Runtime: Send + Sync {
     /// Starts a task (syncer, cleaner, lab process). A panic in it is reported, not swallowed.
     fn spawn(&self, name: &str, task: Box<dyn FnOnce() + Send>) -> Task;
 
-    /// Accounts `ns` nanoseconds of modelled CPU time; does nothing on a live mount.
+    /// Accounts `ns` nanoseconds of modelled CPU time; does nothing on a live mount. With 0 it is
+    /// a point where another ready task may run. Not to be called while a plain mutex is held.
     fn compute(&self, ns: u64);
 
     /// True where the clock is modelled: callers may then prefer determinism over parallelism.
