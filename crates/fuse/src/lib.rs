@@ -8,30 +8,41 @@
 //! From the outside in:
 //! - [`FileSystem`] (`fs`), with what requests and replies are made of (`types`, `dirbuf`, `errno`);
 //! - [`Session`], [`Unmounter`], [`Notifier`], [`SessionOptions`] (`session`, `notify`, `options`, `error`);
-//! - `init`: the handshake and what it asks for, [`Negotiated`];
-//! - `abi`: the wire's structures.
+//! - `mount`: into the tree and out of it; `init`: the handshake, [`Negotiated`];
+//! - `dev` and `ring`: the two transports. Each makes an `exchange` of what it receives: a request, and the place for
+//!   its reply, in a page-aligned `buffer`;
+//! - `dispatch`: from an exchange to a call of the file system and back, with `wire` to convert types;
+//! - `abi`: the wire's structures and numbers.
 //!
 //! Linux only.
 
 #![cfg(target_os = "linux")]
 
 mod abi;
+mod buffer;
+mod dev;
 mod dirbuf;
+mod dispatch;
 mod errno;
 mod error;
+mod exchange;
 mod fs;
 mod init;
+mod mount;
 mod notify;
 mod options;
+mod ring;
 mod session;
 mod types;
 mod wire;
 
 pub use dirbuf::{DirBuf, DirPlusBuf};
+pub use dispatch::Dispatcher;
 pub use errno::Errno;
 pub use error::MountError;
 pub use fs::{FileSystem, Result};
 pub use init::{InitConfig, InitError, InitFlags, Negotiated, Transport};
+pub use mount::unmount;
 pub use notify::Notifier;
 pub use options::{MountFlags, MountKind, MountOptions, SessionOptions};
 pub use session::{Session, Unmounter};

@@ -1,7 +1,10 @@
 //! Telling the kernel that what it caches is out of date.
 
-use std::io;
+use std::io::{self, IoSlice, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Weak;
 
+use crate::abi::{self, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NotifyInvalEntryOut, NotifyInvalInodeOut, OutHeader};
 use crate::types::NodeId;
 
 /// Invalidates kernel caches after changes that did not come through the kernel.
@@ -9,19 +12,39 @@ use crate::types::NodeId;
 /// Never call it from a handler that works on the same inode or directory: the kernel may hold its lock, and both
 /// would wait for each other. Use a thread of its own.
 #[derive(Clone, Debug)]
-pub struct Notifier {}
+pub struct Notifier {
+    /// Weak, so that a notifier kept somewhere does not keep a mount alive that nobody serves.
+    dev: Weak<OwnedFd>,
+}
 
 impl Notifier {
+    pub(crate) fn new(dev: Weak<OwnedFd>) -> Self {
+        Self { dev }
+    }
+
     /// Drops cached attributes of `node`, and its cached data from `offset` on: `len` bytes, or all if `len` is 0. A
     /// negative offset leaves the data. It is no error if nothing was cached.
     pub fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> io::Result<()> {
-        let _ = (node, offset, len);
-        Ok(())
+        let out = NotifyInvalInodeOut { ino: node.0, off: offset, len };
+        self.notify(NOTIFY_INVAL_INODE, &[abi::bytes_of(&out)])
     }
 
-    /// Drops the cached name, positive or negative, in the directory `parent`.
+    /// Drops the cached name, positive or negative, in the directory `parent`. It is no error if it was not cached.
     pub fn inval_entry(&self, parent: NodeId, name: &[u8]) -> io::Result<()> {
-        let _ = (parent, name);
-        Ok(())
+        let out = NotifyInvalEntryOut { parent: parent.0, namelen: name.len() as u32, flags: 0 };
+        self.notify(NOTIFY_INVAL_ENTRY, &[abi::bytes_of(&out), name, b"\0"])
+    }
+
+    fn notify(&self, code: i32, parts: &[&[u8]]) -> io::Result<()> {
+        let dev = self.dev.upgrade().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let head = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error: code, unique: 0 };
+        let mut message = vec![IoSlice::new(abi::bytes_of(&head))];
+        message.extend(parts.iter().map(|part| IoSlice::new(part)));
+        let mut file = std::fs::File::from(dev.try_clone()?);
+        match file.write_vectored(&message) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            written => written.map(|_| ()),
+        }
     }
 }

@@ -1,29 +1,60 @@
-//! A mount being served.
+//! A mount being served: handshake, threads, end.
+//!
+//! Order at the start: everything that can fail without a mount (rings, buffers), mount, handshake, threads, and for
+//! io_uring the registration of every queue; only then is the mount reported done. Whatever fails after the mount
+//! takes it away again. The end is always the kernel's word: the mount is gone, every thread sees it and returns.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
 
+use crate::abi;
+use crate::dev::{self, DevBuffers};
+use crate::dispatch::Dispatcher;
 use crate::error::MountError;
+use crate::exchange::out_header;
 use crate::fs::FileSystem;
-use crate::init::Negotiated;
+use crate::init::{self, InitConfig, InitError, InitFlags, InitStep, Negotiated, Transport};
+use crate::mount::{self, Mount, Mounted};
 use crate::notify::Notifier;
 use crate::options::SessionOptions;
+use crate::ring::{self, RingSlot};
+
+/// Bounds on the default number of threads that read /dev/fuse: one may block while another serves, and beyond some
+/// number they only wake each other.
+const DEV_THREADS_MIN: usize = 2;
+const DEV_THREADS_MAX: usize = 16;
 
 /// A mount and the threads that serve it. The mount is usable from the moment [`Session::mount`] returns. Dropping a
 /// session that was not served to its end detaches the mount.
 pub struct Session<F: FileSystem> {
-    fs: Arc<F>,
+    dispatcher: Arc<Dispatcher<F>>,
+    dev: Arc<OwnedFd>,
     negotiated: Negotiated,
-    unmounter: Unmounter,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    mount: MountGuard,
 }
 
 impl<F: FileSystem> Session<F> {
     /// Mounts, agrees with the kernel, and starts the serving threads. A daemon that forks into the background does
     /// so *before*: threads do not survive a fork.
     pub fn mount(fs: F, target: &Path, options: &SessionOptions) -> Result<Self, MountError> {
-        let _ = (fs, target, options);
-        Err(MountError::Uring("not built".to_owned()))
+        let slots = make_rings(options)?;
+        let Mounted { dev, mount } = mount::mount(target, &options.mount)?;
+        let mount = MountGuard(Arc::new(MountState { mount, gone: AtomicBool::new(false) }));
+        let slots = attach_rings(slots, &dev, options)?;
+        let negotiated = handshake(&dev, &options.init, fs.keeps_open_state(), !slots.is_empty())?;
+        let writeback = negotiated.flags.contains(InitFlags::WRITEBACK_CACHE);
+        mount.0.mount.tune(options.mount.read_ahead_kb, writeback);
+        fs.init(&negotiated);
+        let dispatcher = Arc::new(Dispatcher::new(Arc::new(fs)));
+        let mut session = Self { dispatcher, dev: Arc::new(dev), negotiated, threads: Vec::new(), mount };
+        session.start(slots, options)?;
+        Ok(session)
     }
 
     /// What was agreed with the kernel.
@@ -33,41 +64,207 @@ impl<F: FileSystem> Session<F> {
 
     /// The file system.
     pub fn fs(&self) -> &Arc<F> {
-        &self.fs
+        self.dispatcher.fs()
     }
 
     /// A handle to end the session from another thread, as one that waits for signals.
     pub fn unmounter(&self) -> Unmounter {
-        self.unmounter.clone()
+        Unmounter(Arc::clone(&self.mount.0))
     }
 
     /// A handle to tell the kernel that its caches are out of date.
     pub fn notifier(&self) -> Notifier {
-        Notifier {}
+        Notifier::new(Arc::downgrade(&self.dev))
     }
 
-    /// Serves until the mount is gone, calls the file system's `destroy` if the kernel did not, and returns.
-    pub fn serve(self) -> io::Result<()> {
+    /// Serves until the mount is gone, calls the file system's `destroy` if the kernel did not, and returns. The error
+    /// is the first that ended a serving thread.
+    pub fn serve(mut self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads.drain(..) {
+            let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
+            result = result.and(ended);
+        }
+        self.mount.0.gone.store(true, Ordering::Release);
+        self.dispatcher.destroy_once();
+        result
+    }
+
+    fn start(&mut self, slots: Vec<RingSlot>, options: &SessionOptions) -> Result<(), MountError> {
+        let all = dev_threads(options.dev_threads);
+        let uring = self.negotiated.transport == Transport::Uring;
+        if !uring && options.transport == Transport::Uring {
+            return Err(MountError::Uring(NOT_OFFERED.to_owned()));
+        }
+        self.start_dev_threads(0, if uring { 1 } else { all })?;
+        if !uring {
+            return Ok(());
+        }
+        match (self.start_ring_threads(slots), options.transport) {
+            (Ok(()), _) => Ok(()),
+            (Err(RingStartError::Thread(error)), _) => Err(MountError::Thread(error)),
+            (Err(RingStartError::Register(error)), Transport::Uring) => {
+                Err(MountError::Uring(format!("registering a queue: {error}")))
+            }
+            // The kernel has turned back to /dev/fuse at the failed registration.
+            (Err(RingStartError::Register(_)), _) => {
+                self.negotiated.transport = Transport::Dev;
+                self.start_dev_threads(1, all)
+            }
+        }
+    }
+
+    /// Starts the reading threads with numbers `first..end`.
+    fn start_dev_threads(&mut self, first: usize, end: usize) -> Result<(), MountError> {
+        for number in first..end {
+            let buffers = DevBuffers::new(self.negotiated.max_write as usize).map_err(MountError::Thread)?;
+            let dispatcher = Arc::clone(&self.dispatcher);
+            let dev = Arc::clone(&self.dev);
+            let serve = move || dev::serve(&dispatcher, dev.as_fd(), buffers);
+            self.spawn(format!("fuse-dev-{number}"), serve).map_err(MountError::Thread)?;
+        }
         Ok(())
+    }
+
+    /// Starts a thread per slot, and returns when every one is registered.
+    fn start_ring_threads(&mut self, slots: Vec<RingSlot>) -> Result<(), RingStartError> {
+        let (sender, registered) = mpsc::channel();
+        for (number, slot) in slots.into_iter().enumerate() {
+            let dispatcher = Arc::clone(&self.dispatcher);
+            let sender = sender.clone();
+            let serve = move || slot.serve(&dispatcher, sender);
+            self.spawn(format!("fuse-ring-{number}"), serve).map_err(RingStartError::Thread)?;
+        }
+        drop(sender);
+        first_error(&registered).map_or(Ok(()), |error| Err(RingStartError::Register(error)))
+    }
+
+    fn spawn(&mut self, name: String, serve: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+        self.threads.push(thread::Builder::new().name(name).spawn(serve)?);
+        Ok(())
+    }
+}
+
+/// Waits until every sender has spoken; the first error.
+fn first_error(results: &Receiver<io::Result<()>>) -> Option<io::Error> {
+    results.iter().fold(None, |first, result| first.or(result.err()))
+}
+
+enum RingStartError {
+    Thread(io::Error),
+    Register(io::Error),
+}
+
+const NOT_OFFERED: &str = "the kernel does not offer it";
+
+fn dev_threads(asked: usize) -> usize {
+    if asked > 0 {
+        return asked;
+    }
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    cpus.clamp(DEV_THREADS_MIN, DEV_THREADS_MAX)
+}
+
+/// How many rings a host needs.
+#[derive(Debug, PartialEq, Eq)]
+struct UringPlan {
+    queues: u16,
+    threads_per_queue: usize,
+}
+
+impl UringPlan {
+    fn for_this_host(options: &SessionOptions) -> Result<Self, String> {
+        let queues = ring::possible_cpus().map_err(|error| error.to_string())?;
+        let memory_len = RingSlot::memory_len(options.init.max_write() as usize);
+        let threads_per_queue =
+            options.ring_threads_per_cpu.min(options.ring_memory_max / (memory_len * usize::from(queues).max(1)));
+        if threads_per_queue == 0 {
+            return Err(format!("one entry for each of {queues} CPUs exceeds the memory bound"));
+        }
+        Ok(Self { queues, threads_per_queue })
+    }
+
+    /// Makes the rings, thread by thread over all queues, and makes the kernel offer io_uring.
+    fn make_rings(&self, payload_len: usize) -> Result<Vec<RingSlot>, String> {
+        let queues = (0..self.threads_per_queue).flat_map(|_| 0..self.queues);
+        let slots: io::Result<Vec<_>> = queues.map(|queue| RingSlot::new(queue, payload_len)).collect();
+        let slots = slots.map_err(|error| format!("setting up a ring: {error}"))?;
+        if ring::enable() { Ok(slots) } else { Err(NOT_OFFERED.to_owned()) }
+    }
+}
+
+/// The rings to serve with; none for /dev/fuse.
+fn make_rings(options: &SessionOptions) -> Result<Vec<RingSlot>, MountError> {
+    if options.transport == Transport::Dev {
+        return Ok(Vec::new());
+    }
+    let slots = UringPlan::for_this_host(options).and_then(|plan| plan.make_rings(options.init.max_write() as usize));
+    or_fall_back(options, slots)
+}
+
+/// Ties the rings to a mount.
+fn attach_rings(slots: Vec<RingSlot>, dev: &OwnedFd, options: &SessionOptions) -> Result<Vec<RingSlot>, MountError> {
+    let attached = slots.iter().try_for_each(|slot| slot.attach(dev.as_fd()));
+    or_fall_back(options, attached.map(|()| slots).map_err(|error| format!("attaching a ring: {error}")))
+}
+
+/// Without rings /dev/fuse serves, unless io_uring was demanded.
+fn or_fall_back(options: &SessionOptions, rings: Result<Vec<RingSlot>, String>) -> Result<Vec<RingSlot>, MountError> {
+    match rings {
+        Err(why) if options.transport == Transport::Uring => Err(MountError::Uring(why)),
+        rings => Ok(rings.unwrap_or_default()),
+    }
+}
+
+fn handshake(dev: &OwnedFd, config: &InitConfig, keeps_open: bool, uring: bool) -> Result<Negotiated, InitError> {
+    dev::handshake(dev.as_fd(), |request, reply| {
+        let (header, offer) = init::parse_init(request)?;
+        let (out, agreed) = match init::negotiate(&offer, config, keeps_open, uring)? {
+            InitStep::Agreed(out, negotiated) => (out, Some(negotiated)),
+            InitStep::AskAgain(out) => (out, None),
+        };
+        let data = abi::bytes_of(&*out);
+        reply.extend_from_slice(abi::bytes_of(&out_header(header.unique, Ok(data.len()))));
+        reply.extend_from_slice(data);
+        Ok(agreed)
+    })
+}
+
+/// The mount, and whether it still is ours to take away.
+#[derive(Debug)]
+struct MountState {
+    mount: Mount,
+    gone: AtomicBool,
+}
+
+impl MountState {
+    fn unmount(&self, lazily: bool) -> io::Result<()> {
+        if self.gone.load(Ordering::Acquire) { Ok(()) } else { self.mount.unmount(lazily) }
+    }
+}
+
+/// Detaches the mount when a session ends early.
+struct MountGuard(Arc<MountState>);
+
+impl Drop for MountGuard {
+    fn drop(&mut self) {
+        let _ = Unmounter(Arc::clone(&self.0)).detach();
     }
 }
 
 /// Ends a session.
 #[derive(Clone, Debug)]
-pub struct Unmounter {
-    target: PathBuf,
-}
+pub struct Unmounter(Arc<MountState>);
 
 impl Unmounter {
     /// Unmounts. The serving threads go on meanwhile, since the kernel writes back what it holds. `EBUSY` while files
     /// are open. Nothing happens if the mount is already gone.
     pub fn unmount(&self) -> io::Result<()> {
-        let _ = &self.target;
-        Ok(())
+        self.0.unmount(false)
     }
 
     /// Takes the mount out of the tree at once; the session ends when the last open file is closed.
     pub fn detach(&self) -> io::Result<()> {
-        Ok(())
+        self.0.unmount(true)
     }
 }

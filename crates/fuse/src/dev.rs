@@ -1,0 +1,149 @@
+//! The transport that is always there: read a request from /dev/fuse, write its reply.
+//!
+//! Beside io_uring one such reader remains: forgets and interrupts never travel through a ring.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::abi::{self, InHeader, OutHeader, WriteIn};
+use crate::buffer::{PageBuffer, page_size};
+use crate::dispatch::Dispatcher;
+use crate::errno::Errno;
+use crate::exchange::{Exchange, concat, out_header, split_request};
+use crate::fs::FileSystem;
+
+/// Where the kernel offers FUSE.
+pub(crate) const DEVICE: &str = "/dev/fuse";
+
+/// Head of a WRITE request. Requests are read so that what follows it, the data, starts on a page.
+const WRITE_HEAD_LEN: usize = size_of::<InHeader>() + size_of::<WriteIn>();
+
+/// The two buffers of a reading thread.
+pub(crate) struct DevBuffers {
+    request: PageBuffer,
+    reply: PageBuffer,
+}
+
+impl DevBuffers {
+    /// For requests and replies of at most `payload_len` bytes of data.
+    pub(crate) fn new(payload_len: usize) -> io::Result<Self> {
+        let len = page_size() + payload_len;
+        Ok(Self { request: PageBuffer::new(len)?, reply: PageBuffer::new(len)? })
+    }
+}
+
+/// What a read of the device brought.
+enum Received {
+    Request(usize),
+    /// The request was withdrawn, or a signal came.
+    Nothing,
+    /// The mount is gone.
+    Unmounted,
+}
+
+/// Serves requests until the mount is gone.
+pub(crate) fn serve<F: FileSystem>(
+    dispatcher: &Dispatcher<F>,
+    dev: BorrowedFd<'_>,
+    mut buffers: DevBuffers,
+) -> io::Result<()> {
+    let start = page_size() - WRITE_HEAD_LEN;
+    loop {
+        let len = match receive(dev, &mut buffers.request[start..])? {
+            Received::Request(len) => len,
+            Received::Nothing => continue,
+            Received::Unmounted => return Ok(()),
+        };
+        // The kernel sends no malformed request; one whose head cannot be trusted cannot be answered either.
+        if let Some((header, arg, payload)) = split_request(&buffers.request[start..start + len]) {
+            dispatcher.dispatch(DevExchange { dev, header, arg, payload, reply: &mut buffers.reply });
+        }
+    }
+}
+
+fn receive(dev: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Received> {
+    // SAFETY: the buffer is valid for writes of its length.
+    let len = unsafe { libc::read(dev.as_raw_fd(), into.as_mut_ptr().cast(), into.len()) };
+    if let Ok(len) = usize::try_from(len) {
+        return Ok(Received::Request(len));
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => Ok(Received::Nothing),
+        Some(libc::ENODEV | libc::ECONNABORTED) => Ok(Received::Unmounted),
+        _ => Err(error),
+    }
+}
+
+/// Writes one message, head included. A mount that is gone and a request that was withdrawn need no message any more,
+/// and there is nobody to tell of any other failure.
+fn send(dev: BorrowedFd<'_>, message: &[u8]) {
+    // SAFETY: the message is valid for reads of its length.
+    unsafe { libc::write(dev.as_raw_fd(), message.as_ptr().cast(), message.len()) };
+}
+
+/// A request read from the device. The reply's data start on the second page of `reply`, its head right before.
+struct DevExchange<'a> {
+    dev: BorrowedFd<'a>,
+    header: InHeader,
+    arg: &'a [u8],
+    payload: &'a [u8],
+    reply: &'a mut [u8],
+}
+
+impl Exchange for DevExchange<'_> {
+    fn header(&self) -> &InHeader {
+        &self.header
+    }
+
+    fn parts(&self) -> (&[u8], &[u8]) {
+        (self.arg, self.payload)
+    }
+
+    fn out(&mut self, max: usize) -> &mut [u8] {
+        let data = &mut self.reply[page_size()..];
+        let len = max.min(data.len());
+        &mut data[..len]
+    }
+
+    fn reply(self, result: Result<usize, Errno>) {
+        let head = out_header(self.header.unique, result);
+        let start = page_size() - size_of::<OutHeader>();
+        let message = &mut self.reply[start..start + head.len as usize];
+        message[..size_of::<OutHeader>()].copy_from_slice(abi::bytes_of(&head));
+        send(self.dev, message);
+    }
+
+    fn reply_parts(mut self, parts: &[&[u8]]) {
+        let len = concat(parts, self.out(usize::MAX));
+        self.reply(len);
+    }
+
+    fn no_reply(self) {}
+}
+
+/// Reads the first request of a mount and answers it with what `answer` makes of it, until it returns `Some`.
+pub(crate) fn handshake<T, E: From<io::Error>>(
+    dev: BorrowedFd<'_>,
+    mut answer: impl FnMut(&[u8], &mut Vec<u8>) -> Result<Option<T>, E>,
+) -> Result<T, E> {
+    let mut request = vec![0; HANDSHAKE_LEN_MAX];
+    let mut reply = Vec::new();
+    loop {
+        match receive(dev, &mut request)? {
+            Received::Request(len) => {
+                reply.clear();
+                let done = answer(&request[..len], &mut reply)?;
+                send(dev, &reply);
+                if let Some(done) = done {
+                    return Ok(done);
+                }
+            }
+            Received::Nothing => {}
+            Received::Unmounted => return Err(io::Error::from_raw_os_error(libc::ENODEV).into()),
+        }
+    }
+}
+
+/// The kernel refuses to read into less than 8 KiB.
+const HANDSHAKE_LEN_MAX: usize = 64 << 10;
