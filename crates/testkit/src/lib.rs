@@ -1,1 +1,33 @@
-//! Model file system, random operations, crash enumeration, image mutators, judges
+//! What shows that a file system is right: a plain model, random operations, crash enumeration,
+//! image mutators, and judges that nobody here wrote.
+//!
+//! The one idea: nothing here trusts the code under test. The model knows no blocks, contents say
+//! whose they are, crash states are rebuilt from what reached the device, and the last word is
+//! `e2fsck`'s or the kernel's. A failure prints one line that replays it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`stamp`] | contents that identify themselves |
+//! | [`content`], [`model`] | the plain model of a POSIX tree |
+//! | [`ops`] | operations, and a seeded generator with swarm weights |
+//! | [`drive`] | applies operations to volume and model, compares answers |
+//! | [`tree`] | what a volume shows, through vfs or through the kernel; comparison with the model |
+//! | [`volume`] | mounting a disk, without naming the format |
+//! | [`history`] | what a volume must show after a power cut |
+//! | [`workloads`] | what is going on when the power fails |
+//! | [`crash`] | power failures at every place and in every way |
+//! | [`image`] | fresh volumes of every geometry |
+//! | [`judges`] | e2fsck, debugfs, the kernel |
+
+pub mod content;
+pub mod crash;
+pub mod drive;
+pub mod history;
+pub mod image;
+pub mod judges;
+pub mod model;
+pub mod ops;
+pub mod stamp;
+pub mod tree;
+pub mod volume;
+pub mod workloads;

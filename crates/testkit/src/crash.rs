@@ -1,0 +1,399 @@
+//! Crash enumeration: a workload runs over the crash recorder; then power fails at every place and
+//! in every way that a seed comes upon, and each state is judged.
+//!
+//! For each state: what `e2fsck -fn` says is in its table; after `-fy` on a copy a second `-fn` has
+//! nothing to say and what was promised is still there; the volume mounts at once; everything
+//! promised is there and no file shows another's bytes ([`crate::history`]); it can be used, and
+//! after that all of it still holds. Some states are cut again while they are mounted and used.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use moafs_disk::SharedDisk;
+use moafs_disk::mem::MemDisk;
+use moafs_disk::probe::crash::{CrashRecorder, Mode};
+use moafs_runtime::Live;
+use moafs_vfs::api::NewFile;
+use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::{Format, Vfs, Who};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use crate::drive::{Driver, Tolerance};
+use crate::history::{Expectation, History, Promise, Step};
+use crate::image::{self, Geometry};
+use crate::judges::e2fsck::{self, Class};
+use crate::judges::tools;
+use crate::ops::Op;
+use crate::stamp;
+use crate::tree;
+use crate::volume::{Mounter, OnDisk};
+use crate::workloads::{self, Workload};
+
+/// A workload on a geometry.
+#[derive(Clone, Copy)]
+pub struct Scene {
+    /// What is done.
+    pub workload: Workload,
+    /// On what.
+    pub geometry: Geometry,
+    /// Seed of random workloads.
+    pub seed: u64,
+}
+
+/// One crash state; its text form replays it.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// What was going on.
+    pub scene: Scene,
+    /// Entries of the device's log before the cut.
+    pub cut: usize,
+    /// Which uncertain writes survive.
+    pub mode: Mode,
+    /// Which of them, in detail.
+    pub seed: u64,
+    /// Cut again during recovery and use.
+    pub again: bool,
+}
+
+const MODES: [(&str, Mode); 4] =
+    [("all", Mode::All), ("none", Mode::None), ("subset", Mode::Subset), ("torn", Mode::Torn)];
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Scene { workload, geometry, seed } = self.scene;
+        let mode = MODES.iter().find(|(_, mode)| *mode == self.mode).map_or("", |(name, _)| name);
+        let again = if self.again { "again" } else { "once" };
+        write!(f, "{}:{}:{seed}:{}:{mode}:{}:{again}", workload.name, geometry.name, self.cut, self.seed)
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Case, String> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let [workload, geometry, scene_seed, cut, mode, seed, again] = parts[..] else {
+            return Err(format!("{text}: want WORKLOAD:GEOMETRY:SEED:CUT:MODE:SEED:again|once"));
+        };
+        let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
+        let workload = workloads::by_name(workload).ok_or_else(|| format!("no workload {workload}"))?;
+        let geometry = image::by_name(geometry).ok_or_else(|| format!("no geometry {geometry}"))?;
+        let mode = MODES.iter().find(|(name, _)| *name == mode).ok_or_else(|| format!("no mode {mode}"))?.1;
+        let scene = Scene { workload, geometry, seed: number(scene_seed)? };
+        Ok(Case { scene, cut: number(cut)? as usize, mode, seed: number(seed)?, again: again == "again" })
+    }
+}
+
+/// What was judged, and with which result.
+#[derive(Debug, Default, Clone)]
+pub struct Summary {
+    /// States judged.
+    pub states: u64,
+    /// Of those, made by a second cut.
+    pub second_cuts: u64,
+    /// By what e2fsck said.
+    pub classes: BTreeMap<&'static str, u64>,
+    /// States whose volume e2fsck found spotless after use and a clean unmount.
+    pub spotless_after_use: u64,
+    /// What failed: the case that replays it, and why.
+    pub failures: Vec<(String, String)>,
+}
+
+impl Summary {
+    /// Adds another's numbers.
+    pub fn absorb(&mut self, other: Summary) {
+        self.states += other.states;
+        self.second_cuts += other.second_cuts;
+        self.spotless_after_use += other.spotless_after_use;
+        for (class, n) in other.classes {
+            *self.classes.entry(class).or_default() += n;
+        }
+        self.failures.extend(other.failures);
+    }
+
+    fn count(&mut self, class: Class) {
+        let name = match class {
+            Class::Clean => "clean",
+            Class::Leak => "leak",
+            Class::Benign => "benign",
+            Class::Fatal => "fatal",
+        };
+        self.states += 1;
+        *self.classes.entry(name).or_default() += 1;
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} crash states ({} by a second cut):", self.states, self.second_cuts)?;
+        for (class, n) in &self.classes {
+            write!(f, " {n} {class}")?;
+        }
+        write!(f, "; {} spotless after use; {} failures", self.spotless_after_use, self.failures.len())
+    }
+}
+
+/// A workload that ran, and all that reached the device.
+pub struct Recording {
+    recorder: Arc<CrashRecorder>,
+    history: History,
+    geometry: Geometry,
+}
+
+impl Recording {
+    /// Runs a workload to its end and unmounts. `Ok(None)` if the volume cannot be made here.
+    ///
+    /// # Errors
+    /// If the volume misbehaves even without a crash.
+    pub fn new<T: Mounter>(mounter: &T, scene: &Scene) -> Result<Option<Recording>, String> {
+        let Some(disk) = scene.geometry.make() else { return Ok(None) };
+        let recorder = Arc::new(CrashRecorder::over(Arc::new(disk), Live::new()));
+        let mount = OnDisk { mounter, disk: recorder.clone() };
+        let mut driver = Driver::new(mount, Tolerance::default())?;
+        let mut history = History::new(driver.model.clone());
+        for op in scene.workload.ops(scene.geometry.block_size, scene.seed) {
+            let start = recorder.cut_points() - 1;
+            driver.step(&op)?;
+            let end = recorder.cut_points() - 1;
+            let (after, promise) = (driver.model.clone(), promise_of(&op));
+            history.steps.push(Step { op, start, end, after, promise });
+        }
+        driver.verify()?;
+        let start = recorder.cut_points() - 1;
+        history.inos = driver.inos.iter().map(|(id, ino)| (*id, ino.0)).collect();
+        driver.unmount()?;
+        let end = recorder.cut_points() - 1;
+        history.steps.push(Step {
+            op: Op::Remount,
+            start,
+            end,
+            after: driver.model.clone(),
+            promise: Some(Promise::All),
+        });
+        Ok(Some(Recording { recorder, history, geometry: scene.geometry }))
+    }
+
+    /// How many cuts there are.
+    pub fn cuts(&self) -> usize {
+        self.recorder.cut_points()
+    }
+
+    /// What was going on at a cut, for reports.
+    pub fn around(&self, cut: usize) -> String {
+        let done = self.history.steps.iter().filter(|step| step.end <= cut).count();
+        let words = |step: &Step| format!("{:?} (log {}..{})", step.op, step.start, step.end);
+        let steps = self.history.steps.iter().skip(done.saturating_sub(3)).take(5);
+        let lines: Vec<String> = steps.map(|step| format!("    {}", words(step))).collect();
+        format!("  cut at {cut} of {}; operations around it:\n{}", self.cuts() - 1, lines.join("\n"))
+    }
+
+    /// Judges one state.
+    pub fn judge<T: Mounter>(&self, mounter: &T, case: &Case, summary: &mut Summary) {
+        let state = self.recorder.state(case.cut, case.seed, case.mode);
+        let court = Court { mounter, history: &self.history, cut: case.cut, block_size: self.geometry.block_size };
+        let fail = |summary: &mut Summary, said: String| {
+            summary.failures.push((case.to_string(), format!("{said}\n{}", self.around(case.cut))));
+        };
+        match court.judge(&state, summary) {
+            Ok(()) if case.again => {
+                if let Err(said) = court.judge_second_cuts(&state, case.seed, summary) {
+                    fail(summary, said);
+                }
+            }
+            Ok(()) => {}
+            Err(said) => fail(summary, said),
+        }
+    }
+}
+
+fn promise_of(op: &Op) -> Option<Promise> {
+    match op {
+        Op::Fsync { node, data_only: false } => Some(Promise::Node(*node)),
+        Op::Fsync { node, data_only: true } => Some(Promise::Data(*node)),
+        Op::Sync | Op::Remount => Some(Promise::All),
+        _ => None,
+    }
+}
+
+/// Runs a scene and judges `states` of its crash states.
+pub fn enumerate<T: Mounter>(mounter: &T, scene: Scene, states: usize) -> Summary {
+    let mut summary = Summary::default();
+    let recording = match Recording::new(mounter, &scene) {
+        Ok(Some(recording)) => recording,
+        Ok(None) => return summary,
+        Err(said) => {
+            let name = format!("{}:{}:{} (no crash)", scene.workload.name, scene.geometry.name, scene.seed);
+            summary.failures.push((name, said));
+            return summary;
+        }
+    };
+    let mut rng = Pcg64Mcg::seed_from_u64(scene.seed ^ 0xC0A5);
+    for number in 0..states {
+        // Every part of the log gets its share.
+        let share = recording.cuts() as f64 / states as f64;
+        let cut = ((number as f64 + rng.random::<f64>()) * share) as usize;
+        let mode = MODES[[0, 1, 2, 2, 2, 3, 3, 3][rng.random_range(0..8)]].1;
+        let case = Case { scene, cut, mode, seed: rng.random_range(0..1 << 32), again: number % 10 == 9 };
+        recording.judge(mounter, &case, &mut summary);
+        if summary.failures.len() >= 5 {
+            break;
+        }
+    }
+    summary
+}
+
+/// All that is needed to judge states of one cut.
+struct Court<'a, T> {
+    mounter: &'a T,
+    history: &'a History,
+    cut: usize,
+    block_size: u32,
+}
+
+type Said<T> = Result<T, String>;
+
+impl<T: Mounter> Court<'_, T> {
+    fn expectation(&self) -> Expectation<'_> {
+        self.history.at(self.cut)
+    }
+
+    /// The five steps: look, repair a copy, mount, use, look again.
+    fn judge(&self, state: &MemDisk, summary: &mut Summary) -> Said<()> {
+        let class = self.look_and_repair(state)?;
+        summary.count(class);
+        let disk = Arc::new(state.snapshot());
+        self.mount_and_use(disk.clone())?;
+        let verdict = look(&disk)?;
+        match verdict {
+            Some(verdict) if verdict.class() == Class::Fatal => {
+                Err(format!("e2fsck -fn after use: {}", verdict.fatal()))
+            }
+            Some(verdict) => {
+                summary.spotless_after_use += u64::from(verdict.spotless());
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn look_and_repair(&self, state: &MemDisk) -> Said<Class> {
+        let file = tempfile::NamedTempFile::new_in(tools::scratch()).map_err(|error| error.to_string())?;
+        state.write_to(file.path()).map_err(|error| error.to_string())?;
+        let Some(verdict) = e2fsck::run(file.path(), e2fsck::Mode::Look) else { return Ok(Class::Clean) };
+        if verdict.class() == Class::Fatal {
+            return Err(format!("e2fsck -fn: {}", verdict.fatal()));
+        }
+        if verdict.spotless() {
+            return Ok(Class::Clean);
+        }
+        let repair = e2fsck::run(file.path(), e2fsck::Mode::Repair);
+        let second = e2fsck::run(file.path(), e2fsck::Mode::Look);
+        if let (Some(repair), Some(second)) = (repair, second)
+            && !second.spotless()
+        {
+            return Err(format!("e2fsck -fn is not content after -fy: {}\n-fy said: {}", second.text, repair.text));
+        }
+        let repaired = MemDisk::read_from(file.path()).map_err(|error| error.to_string())?;
+        let vfs = self.mounter.mount(Arc::new(repaired), true).map_err(|error| format!("mount after -fy: {error}"))?;
+        let expectation = self.expectation().after_repair(u64::from(self.block_size));
+        check(&vfs, &expectation).map_err(|said| format!("after e2fsck -fy: {said}"))?;
+        Ok(verdict.class())
+    }
+
+    fn mount_and_use(&self, disk: SharedDisk) -> Said<()> {
+        let vfs = self.mounter.mount(disk, false).map_err(|error| format!("mount: {error}"))?;
+        let expectation = self.expectation();
+        check(&vfs, &expectation).map_err(|said| format!("after mounting: {said}"))?;
+        use_volume(&vfs).map_err(|said| format!("use: {said}"))?;
+        check(&vfs, &expectation).map_err(|said| format!("after use: {said}"))?;
+        vfs.close().map_err(|error| format!("unmount: {error}"))
+    }
+
+    /// Cuts the power again while the volume is mounted and used.
+    fn judge_second_cuts(&self, state: &MemDisk, seed: u64, summary: &mut Summary) -> Said<()> {
+        let recorder = Arc::new(CrashRecorder::over(Arc::new(state.snapshot()), Live::new()));
+        self.mount_and_use(recorder.clone())?;
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        for number in 0..3 {
+            let cuts = recorder.cut_points();
+            // The first of them right after mounting, where recovery is.
+            let cut = if number == 0 { rng.random_range(0..cuts.min(12)) } else { rng.random_range(0..cuts) };
+            let mode = MODES[rng.random_range(0..4)].1;
+            let second = recorder.state(cut, seed, mode);
+            summary.second_cuts += 1;
+            self.judge(&second, summary).map_err(|said| format!("second cut at {cut} ({mode:?}): {said}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn check<F: Format>(vfs: &Vfs<F>, expectation: &Expectation<'_>) -> Said<()> {
+    let tree = tree::of_vfs(vfs)?;
+    let violations = expectation.violations(&tree);
+    if violations.is_empty() { Ok(()) } else { Err(violations.join("\n  ")) }
+}
+
+fn look(disk: &MemDisk) -> Said<Option<e2fsck::Verdict>> {
+    let file = tempfile::NamedTempFile::new_in(tools::scratch()).map_err(|error| error.to_string())?;
+    disk.write_to(file.path()).map_err(|error| error.to_string())?;
+    Ok(e2fsck::run(file.path(), e2fsck::Mode::Look))
+}
+
+/// Rounds of background work that surely finish returning the leaks of a small volume.
+const TEND_ROUNDS: usize = 40;
+
+/// Works on the volume: new files over what is free (so that blocks wrongly thought free are hit),
+/// a directory, renames, removals, background work; then takes everything away again.
+fn use_volume<F: Format>(vfs: &Vfs<F>) -> Said<()> {
+    let who = Who::root();
+    let root = vfs.shape().root;
+    let words = |what: &str| {
+        let what = what.to_owned();
+        move |error: moafs_vfs::Error| format!("{what}: {error}")
+    };
+    // What an earlier use that was cut off has left.
+    for i in 0..6 {
+        for name in [format!("use.{i}"), format!("use.{i}.moved")] {
+            let name = Name::new(name.as_bytes()).expect("a legal name");
+            match vfs.unlink(&who, root, name) {
+                Err(error) if error.errno() != libc::ENOENT => return Err(words("unlink of a leftover")(error)),
+                _ => {}
+            }
+        }
+    }
+    let mut files: Vec<(String, Ino, Vec<u8>)> = Vec::new();
+    let block = vfs.shape().block_size as usize;
+    for i in 0..6u64 {
+        let name = format!("use.{i}");
+        let new = NewFile { kind: FileKind::Regular, perm: 0o600, umask: 0, rdev: 0, target: None };
+        let stat =
+            vfs.create(&who, root, Name::new(name.as_bytes()).expect("a legal name"), &new).map_err(words("create"))?;
+        let data = stamp::bytes(u64::MAX - i, 0, if i == 0 { 60 * block } else { 3 * block + 100 }, 0);
+        vfs.write(&who, stat.ino, 0, &data, false).map_err(words("write"))?;
+        files.push((name, stat.ino, data));
+    }
+    vfs.sync().map_err(words("sync"))?;
+    for _ in 0..TEND_ROUNDS {
+        vfs.tend();
+    }
+    for (name, ino, data) in &files {
+        let mut back = vec![0; data.len() + 1];
+        let n = vfs.read(*ino, 0, &mut back).map_err(words("read"))?;
+        if back[..n] != data[..] {
+            return Err(format!("{name} does not read as written"));
+        }
+        let moved = format!("{name}.moved");
+        let (from, to) = (Name::new(name.as_bytes()), Name::new(moved.as_bytes()));
+        let (from, to) = (from.expect("a legal name"), to.expect("a legal name"));
+        vfs.rename(&who, (root, from), (root, to), moafs_vfs::api::RenameMode::Replace).map_err(words("rename"))?;
+        vfs.unlink(&who, root, to).map_err(words("unlink"))?;
+        vfs.forget(*ino, 1);
+    }
+    vfs.sync().map_err(words("sync"))?;
+    match vfs.failed() {
+        Some(reason) => Err(format!("the volume turned read-only: {reason}")),
+        None => Ok(()),
+    }
+}

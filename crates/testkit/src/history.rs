@@ -1,0 +1,375 @@
+//! What a volume must show after a power cut, given everything that was done before it.
+//!
+//! The whole model is kept after every operation. At a cut, a completed `sync` or `fsync` is a
+//! promise about its part of the tree; whatever was done later may or may not be on the disk. So
+//! each promised thing has a set of acceptable states: the one promised and all later ones.
+//!
+//! * **bytes**: each 512-byte sector of a file shows what one of the acceptable versions has there
+//!   (zeros beyond a version's end); the size lies between the smallest and the largest. An
+//!   unpromised file starts as an empty one, so it may also show zeros, but never bytes that it
+//!   never had: another file's bytes are always a failure.
+//! * **names**: each name is bound to something that it was bound to since its promise.
+//! * **reachability**: a promised file that had a name all the time since is found under one of
+//!   them. A rename loses neither.
+//! * **attributes**: mode, owner, group, and each extended attribute are an acceptable version's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use moafs_vfs::types::FileKind;
+
+use crate::model::{Model, Node, NodeId};
+use crate::ops::Op;
+use crate::stamp;
+use crate::tree::{LOST_AND_FOUND, Seen, Tree};
+
+/// One finished operation.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// What was done.
+    pub op: Op,
+    /// Length of the device's log when it started.
+    pub start: usize,
+    /// Length of the device's log when it returned.
+    pub end: usize,
+    /// The model after it.
+    pub after: Model,
+    /// What its success promises.
+    pub promise: Option<Promise>,
+}
+
+/// What a successful call promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// Everything (sync).
+    All,
+    /// This file, or this directory with its names, and the names that lead to it (fsync).
+    Node(NodeId),
+    /// This file's bytes, and the names that lead to it (fdatasync).
+    Data(NodeId),
+}
+
+/// Root names that start so belong to whoever uses the volume after the crash.
+pub const USE_PREFIX: &[u8] = b"use.";
+
+/// Everything that was done to a volume, from a durable start on.
+#[derive(Debug, Clone)]
+pub struct History {
+    /// The tree at the start: durable.
+    pub start: Model,
+    /// What was done.
+    pub steps: Vec<Step>,
+    /// Inode numbers of nodes.
+    pub inos: BTreeMap<NodeId, u64>,
+}
+
+/// Which states are acceptable at one cut.
+pub struct Expectation<'a> {
+    /// The models from the start up to the operation that the cut interrupted.
+    states: Vec<&'a Model>,
+    inos: &'a BTreeMap<NodeId, u64>,
+    /// Since when the bytes, attributes of a node are promised; absent: not at all.
+    content_since: BTreeMap<NodeId, usize>,
+    attr_since: BTreeMap<NodeId, usize>,
+    /// Since when a node must be reachable.
+    exists_since: BTreeMap<NodeId, usize>,
+    /// Since when a name's binding is promised.
+    name_since: BTreeMap<(NodeId, Vec<u8>), usize>,
+    /// Since when all names of a directory, absent ones too, are promised.
+    names_since: BTreeMap<NodeId, usize>,
+    /// Slack of sizes: after repair a file may end at a block's end.
+    size_slack: u64,
+}
+
+impl History {
+    /// A history that starts with a durable tree.
+    pub fn new(start: Model) -> History {
+        History { start, steps: Vec::new(), inos: BTreeMap::new() }
+    }
+
+    /// What is acceptable if power is lost when the device's log has `cut` events.
+    pub fn at(&self, cut: usize) -> Expectation<'_> {
+        let mut states = vec![&self.start];
+        states.extend(self.steps.iter().take_while(|step| step.start < cut || step.end <= cut).map(|step| &step.after));
+        let mut expectation = Expectation {
+            states,
+            inos: &self.inos,
+            content_since: BTreeMap::new(),
+            attr_since: BTreeMap::new(),
+            exists_since: BTreeMap::new(),
+            name_since: BTreeMap::new(),
+            names_since: BTreeMap::new(),
+            size_slack: 0,
+        };
+        expectation.promise(Promise::All, 0);
+        for (index, step) in self.steps.iter().enumerate() {
+            if let (true, Some(promise)) = (step.end <= cut, step.promise) {
+                expectation.promise(promise, index + 1);
+            }
+        }
+        expectation
+    }
+}
+
+impl<'a> Expectation<'a> {
+    /// Allows sizes up to the end of their last block: what `e2fsck -y` makes of an interrupted append.
+    pub fn after_repair(mut self, block_size: u64) -> Self {
+        self.size_slack = block_size;
+        self
+    }
+
+    fn promise(&mut self, promise: Promise, state: usize) {
+        let model = self.states[state];
+        match promise {
+            Promise::All => {
+                for (id, node) in model.living() {
+                    self.promise_node(id, state);
+                    if node.nlink > 0 {
+                        self.exists_since.insert(id, state);
+                    }
+                }
+            }
+            Promise::Node(id) => {
+                self.promise_node(id, state);
+                self.promise_names(model, id, state);
+            }
+            Promise::Data(id) => {
+                self.content_since.insert(id, state);
+                self.promise_names(model, id, state);
+            }
+        }
+    }
+
+    fn promise_node(&mut self, id: NodeId, state: usize) {
+        self.content_since.insert(id, state);
+        self.attr_since.insert(id, state);
+        let model = self.states[state];
+        if model.node(id).is_dir() {
+            self.names_since.insert(id, state);
+            for (name, child) in &model.node(id).entries {
+                self.name_since.insert((id, name.clone()), state);
+                self.exists_since.insert(*child, state);
+            }
+        }
+    }
+
+    /// The names of a node and of everything above it.
+    fn promise_names(&mut self, model: &Model, id: NodeId, state: usize) {
+        let mut todo = vec![id];
+        let mut seen = BTreeSet::new();
+        while let Some(id) = todo.pop() {
+            let names = model.names_of(id);
+            if !seen.insert(id) || (names.is_empty() && id != NodeId::ROOT) {
+                continue;
+            }
+            self.exists_since.insert(id, state);
+            for (dir, name) in names {
+                self.name_since.insert((dir, name), state);
+                todo.push(dir);
+            }
+        }
+    }
+
+    fn binding_since(&self, dir: NodeId, name: &[u8]) -> usize {
+        let own = self.name_since.get(&(dir, name.to_vec())).copied().unwrap_or(0);
+        own.max(self.names_since.get(&dir).copied().unwrap_or(0))
+    }
+
+    /// Everything that is wrong with what a volume shows.
+    pub fn violations(&self, tree: &Tree) -> Vec<String> {
+        let mut judge = Judge { expect: self, tree, said: Vec::new(), found: BTreeMap::new() };
+        judge.walk();
+        judge.missing_names();
+        judge.unreachable();
+        judge.said
+    }
+}
+
+struct Judge<'a> {
+    expect: &'a Expectation<'a>,
+    tree: &'a Tree,
+    said: Vec<String>,
+    /// Where nodes were found.
+    found: BTreeMap<NodeId, String>,
+}
+
+impl Judge<'_> {
+    fn last(&self) -> &Model {
+        self.expect.states[self.expect.states.len() - 1]
+    }
+
+    /// Follows the names that are seen. A name must lead to a node it was bound to since its promise.
+    fn walk(&mut self) {
+        let mut todo = vec![(NodeId::ROOT, self.tree.root, String::from("/"))];
+        while let Some((id, ino, path)) = todo.pop() {
+            let Some(seen) = self.tree.nodes.get(&ino) else { continue };
+            let first = self.found.insert(id, path.clone()).is_none();
+            if !first {
+                continue;
+            }
+            self.node(id, seen, &path);
+            for (name, ino) in &seen.entries {
+                if id == NodeId::ROOT && name == LOST_AND_FOUND {
+                    self.lost_and_found(*ino);
+                    continue;
+                }
+                if id == NodeId::ROOT && name.starts_with(USE_PREFIX) {
+                    continue;
+                }
+                let path = format!("{path}{}/", name.escape_ascii());
+                match self.bound_to(id, name, *ino) {
+                    Some(child) => todo.push((child, *ino, path)),
+                    None => self.said.push(format!("{path} leads to inode {ino}, which it was never bound to")),
+                }
+            }
+        }
+    }
+
+    /// The newest node with this inode number that the name was bound to since its promise.
+    fn bound_to(&self, dir: NodeId, name: &[u8], ino: u64) -> Option<NodeId> {
+        let since = self.expect.binding_since(dir, name);
+        let bindings = self.expect.states[since..].iter().rev();
+        let mut nodes = bindings.filter_map(|model| model.get(dir)?.entries.get(name).copied());
+        nodes.find(|id| self.expect.inos.get(id) == Some(&ino))
+    }
+
+    /// What a repair (or an interrupted exchange) put there counts as found.
+    fn lost_and_found(&mut self, ino: u64) {
+        let Some(dir) = self.tree.nodes.get(&ino) else { return };
+        for (name, ino) in &dir.entries {
+            let newest = self.expect.inos.iter().rev().find(|(_, number)| *number == ino);
+            if let Some((id, _)) = newest {
+                self.found.entry(*id).or_insert_with(|| format!("/lost+found/{}", name.escape_ascii()));
+            }
+        }
+    }
+
+    /// Names whose every acceptable binding is some node.
+    fn missing_names(&mut self) {
+        for (dir, name) in self.expect.name_since.keys() {
+            let since = self.expect.binding_since(*dir, name);
+            let states = &self.expect.states[since..];
+            let optional = states.iter().any(|model| model.get(*dir).is_none_or(|d| !d.entries.contains_key(name)));
+            if optional {
+                continue;
+            }
+            let dir_ino = self.expect.inos.get(dir).copied().unwrap_or(self.tree.root);
+            let here = self.tree.nodes.get(&dir_ino).is_some_and(|seen| seen.entries.contains_key(name));
+            if !here {
+                let words = format!("name {:?} in directory #{}", name.escape_ascii().to_string(), dir.0);
+                self.said.push(format!("{words} is gone, though it was promised and never removed"));
+            }
+        }
+    }
+
+    /// Promised nodes that had a name all the time.
+    fn unreachable(&mut self) {
+        for (id, since) in &self.expect.exists_since {
+            let states = &self.expect.states[*since..];
+            let always_named = states.iter().all(|model| model.node(*id).nlink > 0);
+            if always_named && !self.found.contains_key(id) {
+                let path = self.last().path_of(*id).map(|path| crate::drive::path_in_words(&path));
+                self.said.push(format!("file #{} ({}) is lost with all its names", id.0, path.unwrap_or_default()));
+            }
+        }
+    }
+
+    /// The acceptable versions. A dead node's is none: its name goes before its bytes do.
+    fn versions(&self, id: NodeId, since: Option<usize>) -> Vec<&Node> {
+        let states = self.expect.states[since.unwrap_or(0)..].iter();
+        states.filter_map(|model| model.get(id)).filter(|node| node.alive()).collect()
+    }
+
+    fn node(&mut self, id: NodeId, seen: &Seen, path: &str) {
+        let kind = self.last().node(id).kind;
+        if kind != seen.kind {
+            self.said.push(format!("{path} is a {:?}, should be a {kind:?}", seen.kind));
+            return;
+        }
+        if kind == FileKind::Symlink && self.last().node(id).target != seen.target {
+            self.said.push(format!("{path} points to {:?}", seen.target.escape_ascii().to_string()));
+        }
+        if kind == FileKind::Regular {
+            self.content(id, seen, path);
+        }
+        self.attributes(id, seen, path);
+    }
+
+    fn attributes(&mut self, id: NodeId, seen: &Seen, path: &str) {
+        let since = self.expect.attr_since.get(&id).copied();
+        let versions = self.versions(id, since);
+        let fits = |node: &&Node| (node.perm, node.uid, node.gid) == (seen.perm, seen.uid, seen.gid);
+        let mut said = Vec::new();
+        // Attributes change in one inode write: one version has them all.
+        if !versions.iter().any(fits) {
+            said.push(format!(
+                "{path} has mode {:o}, owner {}:{}: no acceptable version (promised: {})",
+                seen.perm,
+                seen.uid,
+                seen.gid,
+                since.is_some()
+            ));
+        }
+        let mut names: BTreeSet<&Vec<u8>> = seen.xattrs.keys().collect();
+        names.extend(versions.iter().flat_map(|node| node.xattrs.keys()));
+        for name in names {
+            let is = seen.xattrs.get(name);
+            let new_and_unpromised = since.is_none() && is.is_none();
+            if !new_and_unpromised && !versions.iter().any(|node| node.xattrs.get(name) == is) {
+                said.push(format!("{path}: xattr {} has no acceptable value", name.escape_ascii()));
+            }
+        }
+        self.said.extend(said);
+    }
+
+    fn content(&mut self, id: NodeId, seen: &Seen, path: &str) {
+        let since = self.expect.content_since.get(&id).copied();
+        let versions = self.versions(id, since);
+        let sizes = || versions.iter().map(|node| node.content.size());
+        let low = if since.is_some() { sizes().min().unwrap_or(0) } else { 0 };
+        let high = sizes().max().unwrap_or(0);
+        let slack = self.expect.size_slack;
+        let highest = if slack == 0 { high } else { high.next_multiple_of(slack) };
+        let size = seen.content.size();
+        let mut said = Vec::new();
+        if !(low..=highest).contains(&size) {
+            said.push(format!("{path} (file #{}) has {size} bytes, should have {low} to {highest}", id.0));
+        }
+        let mut ranges: Vec<(u64, u64)> = seen.content.ranges();
+        ranges.extend(versions.iter().flat_map(|node| node.content.ranges()));
+        ranges.sort_unstable();
+        ranges.dedup();
+        for (start, len) in ranges {
+            let end = (start + len).min(size);
+            for at in (start..end).step_by(stamp::SECTOR) {
+                let len = (end - at).min(stamp::SECTOR as u64) as usize;
+                if let Some(wrong) = wrong_sector(&versions, since.is_some(), seen, at, len) {
+                    said.push(format!("{path} (file #{}) byte {at}: {wrong}", id.0));
+                }
+            }
+        }
+        said.truncate(4);
+        self.said.extend(said);
+    }
+}
+
+/// What a sector shows, if no acceptable version has it.
+fn wrong_sector(versions: &[&Node], promised: bool, seen: &Seen, at: u64, len: usize) -> Option<String> {
+    let (mut is, mut should) = ([0; stamp::SECTOR], [0; stamp::SECTOR]);
+    seen.content.read(at, &mut is[..len]);
+    let zeros = is[..len].iter().all(|b| *b == 0);
+    if zeros && !promised {
+        return None;
+    }
+    let fits = versions.iter().any(|node| {
+        node.content.read(at, &mut should[..len]);
+        is[..len] == should[..len]
+    });
+    (!fits).then(|| {
+        let promised = if promised { "promised" } else { "not promised" };
+        format!(
+            "shows {}, no acceptable version has that ({promised}, last version: {})",
+            stamp::describe(&is[..len]),
+            stamp::describe(&should[..len])
+        )
+    })
+}

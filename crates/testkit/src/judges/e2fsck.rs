@@ -1,0 +1,285 @@
+//! `e2fsck` as a judge: its output as typed findings, and the table of what it may say about a
+//! volume of ours after a power cut.
+//!
+//! The table (design notes, section "Durability per format"; a row is added only with its reason):
+//!
+//! | state after a cut | class |
+//! |---|---|
+//! | bits set for nothing, counts, links too high, deleted inode not freed | leak |
+//! | append, truncate: `i_blocks is`, `i_size is … should be` (larger) | benign: inode and indirect block cannot change at once |
+//! | create: unattached inode | benign: the inode is written before its name |
+//! | mkdir: unconnected directory with its `..` and counts | benign: likewise |
+//! | directory moved: `is a link to directory` (two names) | benign: the new name is written before the old one goes |
+//!
+//! Everything else fails.
+
+use std::path::Path;
+
+use super::tools;
+
+/// One thing e2fsck said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// Free or directory counts are off.
+    Counts,
+    /// Bits set in a bitmap for nothing.
+    BitsSetForNothing,
+    /// Bits clear in a bitmap though the thing is in use.
+    BitsMissing(String),
+    /// An inode with links 0 that was not freed.
+    DeletedInode,
+    /// More links counted than there are names.
+    LinksTooHigh,
+    /// Fewer links counted than there are names.
+    LinksTooLow(String),
+    /// `i_blocks` is off.
+    BlockCount,
+    /// The size is too small for the blocks mapped (e2fsck would grow the file).
+    SizeTooSmall,
+    /// The size is too large for what is there.
+    SizeTooLarge(String),
+    /// An inode without a name.
+    Unattached,
+    /// A directory without a name.
+    UnconnectedDirectory,
+    /// The `..` line of an unconnected or moved directory.
+    DotDot,
+    /// A directory with two names.
+    SecondDirectoryName,
+    /// Anything else.
+    Other(String),
+}
+
+/// How bad a finding is on an unclean volume of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Nothing said.
+    Clean,
+    /// Space is lost until it is returned.
+    Leak,
+    /// In the table.
+    Benign,
+    /// Not in the table.
+    Fatal,
+}
+
+impl Finding {
+    /// The table.
+    pub fn class(&self) -> Class {
+        match self {
+            Finding::Counts | Finding::BitsSetForNothing | Finding::DeletedInode | Finding::LinksTooHigh => Class::Leak,
+            Finding::BlockCount
+            | Finding::SizeTooSmall
+            | Finding::Unattached
+            | Finding::UnconnectedDirectory
+            | Finding::DotDot
+            | Finding::SecondDirectoryName => Class::Benign,
+            Finding::BitsMissing(_) | Finding::LinksTooLow(_) | Finding::SizeTooLarge(_) | Finding::Other(_) => {
+                Class::Fatal
+            }
+        }
+    }
+}
+
+/// What e2fsck said.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// Exit code.
+    pub exit: i32,
+    /// What it said, line by line.
+    pub findings: Vec<Finding>,
+    /// All of its output.
+    pub text: String,
+}
+
+impl Verdict {
+    /// The worst of the findings.
+    pub fn class(&self) -> Class {
+        if self.exit >= 8 {
+            return Class::Fatal;
+        }
+        self.findings.iter().map(Finding::class).max().unwrap_or(Class::Clean)
+    }
+
+    /// True if there is nothing to say at all (exit 0, and no line about counts either).
+    pub fn spotless(&self) -> bool {
+        self.exit == 0 && self.findings.is_empty()
+    }
+
+    /// The findings that are not in the table, in words.
+    pub fn fatal(&self) -> String {
+        let fatal: Vec<String> =
+            self.findings.iter().filter(|f| f.class() == Class::Fatal).map(|f| format!("{f:?}")).collect();
+        if self.exit >= 8 { format!("exit {}: {}", self.exit, self.text) } else { fatal.join("; ") }
+    }
+}
+
+/// How e2fsck is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// `-fn`: looks, never writes.
+    Look,
+    /// `-fp`: repairs what is safe.
+    Preen,
+    /// `-fy`: repairs everything.
+    Repair,
+}
+
+/// Runs e2fsck; `None` if it is not installed.
+pub fn run(image: &Path, mode: Mode) -> Option<Verdict> {
+    let flags = match mode {
+        Mode::Look => "-fn",
+        Mode::Preen => "-fp",
+        Mode::Repair => "-fy",
+    };
+    let output = tools::run("e2fsck", &[flags, image.to_str().expect("test paths are text")])?;
+    let text = tools::text(&output);
+    let findings = parse(&text);
+    Some(Verdict { exit: output.status.code().unwrap_or(128), findings, text })
+}
+
+/// Lines that carry no finding: headings, questions' continuations, summaries.
+const NOISE: [&str; 21] = [
+    "e2fsck ",
+    "Pass ",
+    "Clear? no",
+    "Connect to /lost+found? no",
+    "Fix? no",
+    "Fix<y>? no",
+    "no",
+    "yes",
+    "Clear inode? no",
+    "Warning!  ",
+    "Warning: ",
+    "Inodes that were part of a corrupted orphan linked list found.",
+    "(There are ",
+    "IGNORED.",
+    "Peak memory",
+    "Padding? no",
+    "***** FILE SYSTEM WAS MODIFIED *****",
+    "/lost+found not found.  Create? no",
+    "Create? no",
+    "yes",
+    "Block relocation",
+];
+
+/// Types every line of `e2fsck -fn` output. Lines it does not know are [`Finding::Other`].
+pub fn parse(text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let noise = line.is_empty() || NOISE.iter().any(|noise| line.starts_with(noise)) || is_summary(line);
+        if !noise {
+            findings.push(classify(line));
+        }
+    }
+    reconcile(findings)
+}
+
+/// Lines that are only the echo of another finding: the `..` of an unconnected or doubly named
+/// directory, and the link it adds to the parent that does not count it yet.
+fn reconcile(mut findings: Vec<Finding>) -> Vec<Finding> {
+    let count = |findings: &[Finding], what: &Finding| findings.iter().filter(|f| *f == what).count();
+    let unconnected = count(&findings, &Finding::UnconnectedDirectory);
+    let mut excused = unconnected;
+    let strays = unconnected + count(&findings, &Finding::SecondDirectoryName);
+    for finding in &mut findings {
+        match finding {
+            Finding::LinksTooLow(_) if excused > 0 => {
+                excused -= 1;
+                *finding = Finding::UnconnectedDirectory;
+            }
+            Finding::DotDot if strays == 0 => *finding = Finding::Other("'..' is wrong".to_owned()),
+            _ => {}
+        }
+    }
+    findings
+}
+
+/// `IMAGE: 11/128 files (0.0% non-contiguous), 38/2048 blocks` and `IMAGE: ***** … *****`.
+fn is_summary(line: &str) -> bool {
+    (line.contains(" files (") && line.ends_with("blocks"))
+        || line.contains("*****")
+        || line.contains("WARNING: Filesystem still has errors")
+}
+
+fn classify(line: &str) -> Finding {
+    let other = || Finding::Other(line.to_owned());
+    if line.contains("bitmap differences:") {
+        return if line.contains('+') { Finding::BitsMissing(line.to_owned()) } else { Finding::BitsSetForNothing };
+    }
+    if continues_bitmap_differences(line) {
+        return if line.contains('+') { Finding::BitsMissing(line.to_owned()) } else { Finding::BitsSetForNothing };
+    }
+    if line.contains("count wrong") {
+        return Finding::Counts;
+    }
+    if line.starts_with("Deleted inode") && line.contains("has zero dtime") {
+        return Finding::DeletedInode;
+    }
+    if line.starts_with("Unattached ") && line.contains("inode") {
+        return Finding::Unattached;
+    }
+    if line.starts_with("Unconnected directory inode") {
+        return Finding::UnconnectedDirectory;
+    }
+    if line.starts_with("'..' in ") {
+        return Finding::DotDot;
+    }
+    if line.contains("is a link to directory") {
+        return Finding::SecondDirectoryName;
+    }
+    if let Some((is, should)) = is_should(line) {
+        return match () {
+            () if line.contains("ref count is") && is > should => Finding::LinksTooHigh,
+            () if line.contains("ref count is") => Finding::LinksTooLow(line.to_owned()),
+            () if line.contains("i_blocks is") => Finding::BlockCount,
+            () if line.contains("i_size is") && is < should => Finding::SizeTooSmall,
+            () if line.contains("i_size is") => Finding::SizeTooLarge(line.to_owned()),
+            () => other(),
+        };
+    }
+    other()
+}
+
+/// A long difference list goes on in the next lines: nothing but signed numbers and ranges.
+fn continues_bitmap_differences(line: &str) -> bool {
+    line.split_whitespace().all(|item| {
+        let body = item.strip_prefix(['+', '-']).unwrap_or(item);
+        item.starts_with(['+', '-']) && body.chars().all(|c| c.is_ascii_digit() || "()-".contains(c))
+    })
+}
+
+/// The numbers of `… is X, should be Y.`
+fn is_should(line: &str) -> Option<(u64, u64)> {
+    let (before, after) = line.split_once(", should be ")?;
+    let is = before.rsplit(' ').next()?.parse().ok()?;
+    let should = after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+    Some((is, should))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_findings() {
+        let cases = [
+            ("Free blocks count wrong (5, counted=150950).", Class::Leak),
+            ("Block bitmap differences:  -100 -(120--130)", Class::Leak),
+            ("Block bitmap differences:  -100 +7", Class::Fatal),
+            ("Inode 33 ref count is 5, should be 2.  Fix? no", Class::Leak),
+            ("Inode 33 ref count is 1, should be 2.  Fix? no", Class::Fatal),
+            ("Unattached inode 32", Class::Benign),
+            ("Inode 12, i_size is 1024, should be 2048.  Fix? no", Class::Benign),
+            ("Inode 12, i_size is 8192, should be 4096.  Fix? no", Class::Fatal),
+            ("Inode 32, i_blocks is 80, should be 16.  Fix? no", Class::Benign),
+            ("Multiply-claimed block(s) in inode 12: 100", Class::Fatal),
+            ("Entry 'x' in / (2) has deleted/unused inode 32.  Clear? no", Class::Fatal),
+            ("x.img: 11/128 files (0.0% non-contiguous), 38/2048 blocks", Class::Clean),
+        ];
+        for (line, class) in cases {
+            let worst = parse(line).iter().map(Finding::class).max().unwrap_or(Class::Clean);
+            assert_eq!(worst, class, "{line}");
+        }
+    }
+}

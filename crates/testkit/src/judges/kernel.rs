@@ -1,0 +1,78 @@
+//! The Linux kernel as a judge: it mounts the same image through a loop device.
+//!
+//! Mounts go away when their guard is dropped, also while a test fails.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::tools;
+
+/// The largest block the kernel's drivers mount everywhere: a page.
+pub const BLOCK_BYTES_MAX: u32 = 4096;
+
+/// A mounted image.
+#[derive(Debug)]
+pub struct KernelMount {
+    dir: tempfile::TempDir,
+    mounted: bool,
+}
+
+impl KernelMount {
+    /// Mounts `image` as `kind` (`ext2`) with `options` (`ro,loop` and more). `Ok(None)` if this
+    /// process may not mount at all.
+    ///
+    /// # Errors
+    /// What `mount` said.
+    pub fn new(image: &Path, kind: &str, options: &str) -> io::Result<Option<KernelMount>> {
+        if !may_mount() {
+            return Ok(None);
+        }
+        let dir = tempfile::Builder::new().prefix("moafs-kernel-").tempdir()?;
+        let options = format!("loop,{options}");
+        let point = dir.path().to_str().expect("temporary paths are text").to_owned();
+        let image = image.to_str().expect("test paths are text");
+        let output = tools::run("mount", &["-t", kind, "-o", &options, image, &point])
+            .ok_or_else(|| io::Error::other("mount is not installed"))?;
+        if !output.status.success() {
+            return Err(io::Error::other(tools::text(&output)));
+        }
+        Ok(Some(KernelMount { dir, mounted: true }))
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A path below the root.
+    pub fn join(&self, below: &str) -> PathBuf {
+        self.dir.path().join(below)
+    }
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// What `umount` said.
+    pub fn unmount(mut self) -> io::Result<()> {
+        self.mounted = false;
+        let output = tools::run("umount", &[self.dir.path().to_str().expect("temporary paths are text")])
+            .ok_or_else(|| io::Error::other("umount is not installed"))?;
+        if output.status.success() { Ok(()) } else { Err(io::Error::other(tools::text(&output))) }
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        if self.mounted {
+            // Nothing can be done about a failure here; the lazy way works while files are open, too.
+            drop(tools::run("umount", &["-l", self.dir.path().to_str().expect("temporary paths are text")]));
+        }
+    }
+}
+
+/// True if this process may mount: root, and a kernel with loop devices.
+pub fn may_mount() -> bool {
+    // SAFETY: geteuid cannot fail and touches no memory.
+    let root = unsafe { libc::geteuid() } == 0;
+    root && Path::new("/dev/loop-control").exists()
+}

@@ -1,0 +1,109 @@
+//! File contents that identify themselves: every 512 bytes say whose they are, where in the file
+//! they belong, and which write made them. Only so are another file's bytes seen.
+//!
+//! A sector holds the same 32-byte record sixteen times, so a write that starts or ends anywhere
+//! still leaves whole records behind.
+
+use std::fmt;
+
+/// Bytes in a stamped unit: a sector, the unit of tearing.
+pub const SECTOR: usize = 512;
+
+/// Bytes in one record; sixteen fill a sector.
+pub const RECORD: usize = 32;
+
+const MAGIC: u64 = 0x6d6f_6166_735f_7374;
+
+/// What a record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp {
+    /// Whose bytes: a number that is never reused (not an inode number).
+    pub label: u64,
+    /// The sector of the file they belong to.
+    pub sector: u64,
+    /// Which write made them.
+    pub generation: u64,
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "file #{} sector {} of write {}", self.label, self.sector, self.generation)
+    }
+}
+
+impl Stamp {
+    fn record(self) -> [u8; RECORD] {
+        let mut record = [0; RECORD];
+        record[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        record[8..16].copy_from_slice(&self.label.to_le_bytes());
+        record[16..24].copy_from_slice(&self.sector.to_le_bytes());
+        record[24..].copy_from_slice(&self.generation.to_le_bytes());
+        record
+    }
+
+    fn parse(record: &[u8]) -> Option<Stamp> {
+        let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"));
+        (word(0) == MAGIC).then(|| Stamp { label: word(8), sector: word(16), generation: word(24) })
+    }
+}
+
+/// The bytes that write `generation` of file `label` puts at `offset`.
+pub fn bytes(label: u64, offset: u64, len: usize, generation: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(len + SECTOR);
+    let first = offset / SECTOR as u64;
+    let skip = (offset % SECTOR as u64) as usize;
+    for sector in first.. {
+        if out.len() >= skip + len {
+            break;
+        }
+        let record = Stamp { label, sector, generation }.record();
+        for _ in 0..SECTOR / RECORD {
+            out.extend_from_slice(&record);
+        }
+    }
+    out.drain(..skip);
+    out.truncate(len);
+    out
+}
+
+/// The stamps found in (part of) a sector, without repetition.
+pub fn stamps_in(sector: &[u8]) -> Vec<Stamp> {
+    let mut found: Vec<Stamp> = sector.chunks_exact(RECORD).filter_map(Stamp::parse).collect();
+    found.dedup();
+    found
+}
+
+/// What a sector shows, in words, for a failure's report.
+pub fn describe(sector: &[u8]) -> String {
+    if sector.iter().all(|&b| b == 0) {
+        return "zeros".to_owned();
+    }
+    let stamps = stamps_in(sector);
+    if stamps.is_empty() {
+        let head: Vec<String> = sector.iter().take(16).map(|b| format!("{b:02x}")).collect();
+        return format!("bytes of no file: {}…", head.join(" "));
+    }
+    let words: Vec<String> = stamps.iter().map(Stamp::to_string).collect();
+    words.join(" and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_piece_equals_that_piece_of_the_whole() {
+        let whole = bytes(7, 0, 4 * SECTOR, 3);
+        for (start, len) in [(0, 10), (5, 600), (511, 2), (512, 512), (700, 1000)] {
+            assert_eq!(bytes(7, start as u64, len, 3), whole[start..start + len]);
+        }
+    }
+
+    #[test]
+    fn stamps_are_found_again() {
+        let sector = bytes(9, 1024, SECTOR, 5);
+        assert_eq!(stamps_in(&sector), [Stamp { label: 9, sector: 2, generation: 5 }]);
+        assert!(describe(&sector).contains("file #9 sector 2 of write 5"));
+        assert_eq!(describe(&[0; 64]), "zeros");
+    }
+}

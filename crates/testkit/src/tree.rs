@@ -1,0 +1,384 @@
+//! What a volume shows, as plain data: read through vfs, or from a directory that the kernel has
+//! mounted. Compared with the model, or with each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use moafs_runtime::Timestamp;
+use moafs_vfs::api::Seek;
+use moafs_vfs::types::{Cookie, FileKind, Ino, Name};
+use moafs_vfs::{Error, Format, Vfs, Who};
+
+use crate::content::Content;
+use crate::model::{Model, Node, NodeId};
+use crate::stamp;
+
+/// The directory that belongs to the checker: present or not, and what is in it, is nobody's promise.
+pub const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// A file as it is seen.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// Kind.
+    pub kind: FileKind,
+    /// Permission bits (12).
+    pub perm: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Link count.
+    pub nlink: u32,
+    /// Bytes of a regular file.
+    pub content: Content,
+    /// Text of a symbolic link.
+    pub target: Vec<u8>,
+    /// Device number.
+    pub rdev: u64,
+    /// Last change of contents.
+    pub mtime: Timestamp,
+    /// Extended attributes by full name.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Names in a directory, without `.` and `..`.
+    pub entries: BTreeMap<Vec<u8>, u64>,
+}
+
+/// A whole volume as it is seen, by inode number.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    /// The root's inode number.
+    pub root: u64,
+    /// Everything that names lead to.
+    pub nodes: BTreeMap<u64, Seen>,
+}
+
+/// Reads a volume through vfs.
+///
+/// # Errors
+/// What could not be read, with its inode number.
+pub fn of_vfs<F: Format>(vfs: &Vfs<F>) -> Result<Tree, String> {
+    let root = vfs.shape().root;
+    let mut tree = Tree { root: root.0, nodes: BTreeMap::new() };
+    let mut todo = vec![root];
+    while let Some(ino) = todo.pop() {
+        if tree.nodes.contains_key(&ino.0) {
+            continue;
+        }
+        let seen = see_vfs(vfs, ino).map_err(|(what, error)| format!("inode {}: {what}: {error}", ino.0))?;
+        todo.extend(seen.entries.values().map(|ino| Ino(*ino)));
+        tree.nodes.insert(ino.0, seen);
+    }
+    Ok(tree)
+}
+
+type Said<T> = Result<T, (&'static str, Error)>;
+
+fn see_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino) -> Said<Seen> {
+    let attr = vfs.stat(ino).map_err(|e| ("stat", e))?.attr;
+    let mut seen = Seen {
+        kind: attr.kind,
+        perm: attr.perm,
+        uid: attr.uid,
+        gid: attr.gid,
+        nlink: attr.nlink,
+        content: Content::default(),
+        target: Vec::new(),
+        rdev: attr.rdev,
+        mtime: attr.mtime,
+        xattrs: xattrs_vfs(vfs, ino)?,
+        entries: BTreeMap::new(),
+    };
+    match attr.kind {
+        FileKind::Regular => seen.content = content_vfs(vfs, ino, attr.size)?,
+        FileKind::Directory => seen.entries = entries_vfs(vfs, ino)?,
+        FileKind::Symlink => seen.target = vfs.readlink(ino).map_err(|e| ("readlink", e))?,
+        _ => {}
+    }
+    Ok(seen)
+}
+
+fn xattrs_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino) -> Said<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let who = Who::root();
+    let keys = match vfs.list_xattr(&who, ino) {
+        Ok(keys) => keys,
+        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(BTreeMap::new()),
+        Err(error) => return Err(("listxattr", error)),
+    };
+    let value = |full: Vec<u8>| match vfs.get_xattr(&who, ino, &full) {
+        Ok(value) => Ok((full, value)),
+        Err(error) => Err(("getxattr", error)),
+    };
+    keys.iter().map(|key| value(key.full())).collect()
+}
+
+/// The longest listing that is believed: a loop in the cookies shows as one.
+const ENTRIES_MAX: usize = 10_000_000;
+
+fn entries_vfs<F: Format>(vfs: &Vfs<F>, dir: Ino) -> Said<BTreeMap<Vec<u8>, u64>> {
+    let who = Who::root();
+    let mut names = Vec::new();
+    let mut listed = 0;
+    vfs.list(&who, dir, Cookie::START, &mut |entry| {
+        listed += 1;
+        if !matches!(entry.name.as_bytes(), b"." | b"..") {
+            names.push((entry.name.as_bytes().to_vec(), entry.ino));
+        }
+        listed < ENTRIES_MAX
+    })
+    .map_err(|e| ("list", e))?;
+    let mut entries = BTreeMap::new();
+    for (name, ino) in names {
+        let found =
+            vfs.lookup(&who, dir, Name::new(&name).expect("listed names are names")).map_err(|e| ("lookup", e))?;
+        vfs.forget(found.ino, 1);
+        let twice = entries.insert(name, ino.0).is_some();
+        if twice || found.ino != ino {
+            let problem = if twice { "a name is listed twice" } else { "look-up and listing disagree" };
+            let structure = format!("directory {}", dir.0);
+            return Err(("list", Error::Damaged { structure, block: None, problem: problem.to_owned() }));
+        }
+    }
+    Ok(entries)
+}
+
+/// Bytes read at once.
+const PIECE: u64 = 256 << 10;
+
+fn content_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino, size: u64) -> Said<Content> {
+    let mut content = Content::default();
+    let mut at = 0;
+    let mut buf = vec![0; PIECE as usize];
+    while at < size {
+        let data = match vfs.seek(ino, at, Seek::Data) {
+            Ok(data) => data,
+            Err(error) if error.errno() == libc::ENXIO => break,
+            Err(error) => return Err(("seek", error)),
+        };
+        let hole = vfs.seek(ino, data, Seek::Hole).map_err(|e| ("seek", e))?.min(data + PIECE);
+        let piece = &mut buf[..(hole - data) as usize];
+        let n = vfs.read(ino, data, piece).map_err(|e| ("read", e))?;
+        content.write(data, &piece[..n]);
+        if n == 0 {
+            break;
+        }
+        at = data + n as u64;
+    }
+    content.resize(size);
+    Ok(content)
+}
+
+/// Reads a mounted directory.
+///
+/// # Errors
+/// As the kernel reports them.
+pub fn of_dir(path: &Path) -> io::Result<Tree> {
+    let mut tree = Tree { root: fs::symlink_metadata(path)?.ino(), nodes: BTreeMap::new() };
+    let mut todo = vec![path.to_owned()];
+    while let Some(path) = todo.pop() {
+        let ino = fs::symlink_metadata(&path)?.ino();
+        if tree.nodes.contains_key(&ino) {
+            continue;
+        }
+        let seen = see_dir(&path)?;
+        todo.extend(seen.entries.keys().map(|name| path.join(OsStr::from_bytes(name))));
+        tree.nodes.insert(ino, seen);
+    }
+    Ok(tree)
+}
+
+fn see_dir(path: &Path) -> io::Result<Seen> {
+    let meta = fs::symlink_metadata(path)?;
+    let kind = meta.file_type();
+    let kind = match () {
+        () if kind.is_file() => FileKind::Regular,
+        () if kind.is_dir() => FileKind::Directory,
+        () if kind.is_symlink() => FileKind::Symlink,
+        () if kind.is_char_device() => FileKind::CharDevice,
+        () if kind.is_block_device() => FileKind::BlockDevice,
+        () if kind.is_fifo() => FileKind::Fifo,
+        () => FileKind::Socket,
+    };
+    let mut seen = Seen {
+        kind,
+        perm: meta.mode() & 0o7777,
+        uid: meta.uid(),
+        gid: meta.gid(),
+        nlink: meta.nlink() as u32,
+        content: Content::default(),
+        target: Vec::new(),
+        rdev: meta.rdev(),
+        mtime: Timestamp { secs: meta.mtime(), nanos: meta.mtime_nsec() as u32 },
+        xattrs: xattrs_dir(path)?,
+        entries: BTreeMap::new(),
+    };
+    match kind {
+        FileKind::Regular => seen.content = content_dir(path, meta.len())?,
+        FileKind::Symlink => seen.target = fs::read_link(path)?.into_os_string().into_vec(),
+        FileKind::Directory => {
+            for entry in fs::read_dir(path)? {
+                let entry = entry?;
+                let ino = fs::symlink_metadata(entry.path())?.ino();
+                seen.entries.insert(entry.file_name().into_vec(), ino);
+            }
+        }
+        _ => {}
+    }
+    Ok(seen)
+}
+
+fn content_dir(path: &Path, size: u64) -> io::Result<Content> {
+    use std::os::fd::AsRawFd;
+    let file = fs::File::open(path)?;
+    let mut content = Content::default();
+    let mut at = 0;
+    let mut buf = vec![0; PIECE as usize];
+    while at < size {
+        // SAFETY: an open descriptor and plain numbers.
+        let data = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, libc::SEEK_DATA) };
+        let Ok(data) = u64::try_from(data) else { break };
+        let n = file.read_at(&mut buf, data)?;
+        content.write(data, &buf[..n]);
+        if n == 0 {
+            break;
+        }
+        at = data + n as u64;
+    }
+    content.resize(size);
+    Ok(content)
+}
+
+fn xattrs_dir(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let path = CString::new(path.as_os_str().as_bytes()).expect("paths hold no NUL");
+    let mut buf = vec![0u8; 64 << 10];
+    // SAFETY: a NUL-terminated path, and a buffer with its length.
+    let len = unsafe { libc::llistxattr(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) };
+    let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
+    let mut xattrs = BTreeMap::new();
+    for name in buf[..len].split(|b| *b == 0).filter(|name| !name.is_empty()) {
+        let full = CString::new(name).expect("split at NUL");
+        let mut value = vec![0u8; 64 << 10];
+        // SAFETY: NUL-terminated strings, and a buffer with its length.
+        let len = unsafe { libc::lgetxattr(path.as_ptr(), full.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+        let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
+        value.truncate(len);
+        xattrs.insert(name.to_vec(), value);
+    }
+    Ok(xattrs)
+}
+
+/// All differences between what the model says and what is seen, in words; at most a handful per
+/// file. Names that reach one inode in the model must reach one inode in the tree.
+pub fn differences(model: &Model, tree: &Tree) -> Vec<String> {
+    let mut compare = Compare { said: Vec::new(), pairs: BTreeMap::new() };
+    let mut todo = vec![(NodeId::ROOT, tree.root, String::from("/"))];
+    let mut visited = BTreeSet::new();
+    while let Some((id, ino, path)) = todo.pop() {
+        compare.pair(id, ino, &path);
+        if !visited.insert(id) {
+            continue;
+        }
+        let Some(seen) = tree.nodes.get(&ino) else { continue };
+        compare.node(model.node(id), seen, &path);
+        todo.extend(compare.entries(model.node(id), seen, &path));
+    }
+    compare.said
+}
+
+struct Compare {
+    said: Vec<String>,
+    pairs: BTreeMap<u64, NodeId>,
+}
+
+impl Compare {
+    fn pair(&mut self, id: NodeId, ino: u64, path: &str) {
+        let paired = *self.pairs.entry(ino).or_insert(id);
+        if paired != id {
+            self.said.push(format!("{path}: inode {ino} is file #{} here and #{} elsewhere", id.0, paired.0));
+        }
+    }
+
+    fn entries(&mut self, node: &Node, seen: &Seen, path: &str) -> Vec<(NodeId, u64, String)> {
+        let is_root = path == "/";
+        let mut below = Vec::new();
+        for (name, id) in &node.entries {
+            let path = format!("{path}{}/", name.escape_ascii());
+            match seen.entries.get(name) {
+                Some(ino) => below.push((*id, *ino, path)),
+                None => self.said.push(format!("{path} is missing (file #{})", id.0)),
+            }
+        }
+        for name in seen.entries.keys().filter(|name| !node.entries.contains_key(*name)) {
+            if !(is_root && name == LOST_AND_FOUND) {
+                self.said.push(format!("{path}{} should not be there", name.escape_ascii()));
+            }
+        }
+        below
+    }
+
+    fn node(&mut self, node: &Node, seen: &Seen, path: &str) {
+        let mut differ = |what: &str, should: &dyn std::fmt::Debug, is: &dyn std::fmt::Debug| {
+            self.said.push(format!("{path}: {what} is {is:?}, should be {should:?}"));
+        };
+        if node.kind != seen.kind {
+            differ("kind", &node.kind, &seen.kind);
+            return;
+        }
+        // The root's lost+found is a subdirectory that the model does not know.
+        let extra = u32::from(path == "/" && seen.entries.contains_key(LOST_AND_FOUND));
+        for (what, should, is) in [
+            ("mode", u64::from(node.perm), u64::from(seen.perm)),
+            ("owner", u64::from(node.uid), u64::from(seen.uid)),
+            ("group", u64::from(node.gid), u64::from(seen.gid)),
+            ("link count", u64::from(node.nlink + extra), u64::from(seen.nlink)),
+            ("device", node.rdev, seen.rdev),
+            ("size", node.content.size(), seen.content.size()),
+        ] {
+            if should != is {
+                differ(what, &should, &is);
+            }
+        }
+        if node.target != seen.target {
+            differ("target", &node.target.escape_ascii().to_string(), &seen.target.escape_ascii().to_string());
+        }
+        if node.xattrs != seen.xattrs {
+            let words = |xattrs: &BTreeMap<Vec<u8>, Vec<u8>>| -> Vec<String> {
+                xattrs.iter().map(|(name, value)| format!("{} ({} bytes)", name.escape_ascii(), value.len())).collect()
+            };
+            differ("xattrs", &words(&node.xattrs), &words(&seen.xattrs));
+        }
+        if node.mtime.is_some_and(|mtime| mtime != seen.mtime) {
+            differ("mtime", &node.mtime, &seen.mtime);
+        }
+        if let Some(difference) = first_difference(&node.content, &seen.content) {
+            self.said.push(format!("{path}: {difference}"));
+        }
+    }
+}
+
+/// The first sector in which two files differ, in words.
+pub fn first_difference(should: &Content, is: &Content) -> Option<String> {
+    let mut ranges = should.ranges();
+    ranges.extend(is.ranges());
+    ranges.sort_unstable();
+    ranges.dedup();
+    for (start, len) in ranges {
+        for at in (start..start + len).step_by(stamp::SECTOR) {
+            let (mut want, mut have) = ([0; stamp::SECTOR], [0; stamp::SECTOR]);
+            should.read(at, &mut want);
+            is.read(at, &mut have);
+            if want != have {
+                return Some(format!(
+                    "byte {at}: shows {}, should show {}",
+                    stamp::describe(&have),
+                    stamp::describe(&want)
+                ));
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,33 @@
+//! Mounting a disk, without naming the format.
+
+use moafs_disk::SharedDisk;
+use moafs_vfs::{Format, Result, Vfs};
+
+use crate::drive::Mount;
+
+/// Mounts disks of one format.
+pub trait Mounter: Sync {
+    /// The format.
+    type Format: Format;
+    /// Mounts `disk`. No background task runs: the caller calls [`Vfs::tend`], so runs repeat.
+    ///
+    /// # Errors
+    /// As the format refuses it.
+    fn mount(&self, disk: SharedDisk, read_only: bool) -> Result<Vfs<Self::Format>>;
+}
+
+/// A disk with the mounter that fits it.
+pub struct OnDisk<'a, T> {
+    /// How.
+    pub mounter: &'a T,
+    /// What.
+    pub disk: SharedDisk,
+}
+
+impl<T: Mounter> Mount for OnDisk<'_, T> {
+    type Format = T::Format;
+
+    fn mount(&self) -> Result<Vfs<T::Format>> {
+        self.mounter.mount(self.disk.clone(), false)
+    }
+}

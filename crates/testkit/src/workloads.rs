@@ -1,0 +1,604 @@
+//! What is going on when the power fails: named sequences of operations, small enough that their
+//! crash states can be enumerated.
+//!
+//! A workload is built against a scratch model, so it names nodes before any volume exists.
+
+use moafs_vfs::api::{Allocate, RenameMode};
+use moafs_vfs::types::{FileKind, SetMode};
+
+use crate::model::{Model, NodeId, Outcome};
+use crate::ops::{Generator, Limits, Op};
+
+/// The root directory.
+const ROOT: NodeId = NodeId::ROOT;
+
+/// A sequence under construction.
+pub struct Script {
+    model: Model,
+    ops: Vec<Op>,
+    /// Bytes in a block of the volume it is for.
+    pub block: u64,
+}
+
+impl Script {
+    /// Adds an operation that must work.
+    ///
+    /// # Panics
+    /// If the model refuses it: a workload's own mistake.
+    pub fn op(&mut self, op: Op) -> Outcome {
+        let outcome = self.model.apply(&op).unwrap_or_else(|errno| panic!("workload: {op:?}: {errno}"));
+        self.ops.push(op);
+        outcome
+    }
+
+    fn made(&mut self, op: Op) -> NodeId {
+        match self.op(op) {
+            Outcome::Made(id) => id,
+            other => panic!("workload: {other:?} is not a new node"),
+        }
+    }
+
+    fn file(&mut self, dir: NodeId, name: &str) -> NodeId {
+        self.made(Op::create(dir, name))
+    }
+
+    fn dir(&mut self, dir: NodeId, name: &str) -> NodeId {
+        self.made(Op::mkdir(dir, name))
+    }
+
+    /// A file with `blocks` blocks of data.
+    fn full(&mut self, dir: NodeId, name: &str, blocks: u64) -> NodeId {
+        let node = self.file(dir, name);
+        self.write(node, 0, blocks * self.block);
+        node
+    }
+
+    fn write(&mut self, node: NodeId, offset: u64, len: u64) {
+        self.op(Op::Write { node, offset, len: len as usize, append: false });
+    }
+
+    fn append(&mut self, node: NodeId, len: u64) {
+        self.op(Op::Write { node, offset: 0, len: len as usize, append: true });
+    }
+
+    fn truncate(&mut self, node: NodeId, size: u64) {
+        self.op(Op::Truncate { node, size });
+    }
+
+    fn fsync(&mut self, node: NodeId) {
+        self.op(Op::Fsync { node, data_only: false });
+    }
+
+    fn fdatasync(&mut self, node: NodeId) {
+        self.op(Op::Fsync { node, data_only: true });
+    }
+
+    fn sync(&mut self) {
+        self.op(Op::Sync);
+    }
+
+    fn tend(&mut self) {
+        self.op(Op::Tend);
+    }
+
+    fn unlink(&mut self, dir: NodeId, name: &str) {
+        self.op(Op::Unlink { dir, name: name.into() });
+    }
+
+    fn rename(&mut self, from: (NodeId, &str), to: (NodeId, &str)) {
+        self.op(Op::Rename { from: (from.0, from.1.into()), to: (to.0, to.1.into()), mode: RenameMode::Replace });
+    }
+
+    fn exchange(&mut self, from: (NodeId, &str), to: (NodeId, &str)) {
+        self.op(Op::Rename { from: (from.0, from.1.into()), to: (to.0, to.1.into()), mode: RenameMode::Exchange });
+    }
+
+    fn xattr(&mut self, node: NodeId, name: &str, len: usize) {
+        self.op(Op::SetXattr { node, name: name.as_bytes().to_vec(), len, mode: SetMode::Any });
+    }
+}
+
+/// A named workload.
+#[derive(Clone, Copy)]
+pub struct Workload {
+    /// Its name, as on the command line.
+    pub name: &'static str,
+    build: fn(&mut Script, u64),
+}
+
+impl Workload {
+    /// Its operations for a volume with this block size; `seed` matters to the random ones only.
+    pub fn ops(&self, block_size: u32, seed: u64) -> Vec<Op> {
+        let mut script = Script { model: Model::new(0o755, false), ops: Vec::new(), block: u64::from(block_size) };
+        (self.build)(&mut script, seed);
+        script.ops
+    }
+}
+
+/// Blocks that the direct pointers of an ext inode reach.
+const DIRECT: u64 = 12;
+
+/// All workloads.
+pub const ALL: [Workload; 28] = [
+    Workload { name: "create", build: create },
+    Workload { name: "create-fsync", build: create_fsync },
+    Workload { name: "append", build: append },
+    Workload { name: "append-fsync", build: append_fsync },
+    Workload { name: "overwrite", build: overwrite },
+    Workload { name: "rename-over", build: rename_over },
+    Workload { name: "rename-cross", build: rename_cross },
+    Workload { name: "rename-chain", build: rename_chain },
+    Workload { name: "directory-move", build: directory_move },
+    Workload { name: "exchange", build: exchange },
+    Workload { name: "exchange-directories", build: exchange_directories },
+    Workload { name: "unlink-open", build: unlink_open },
+    Workload { name: "unlink-reuse", build: unlink_reuse },
+    Workload { name: "mkdir-rmdir", build: mkdir_rmdir },
+    Workload { name: "deep-fsync", build: deep_fsync },
+    Workload { name: "truncate-down", build: truncate_down },
+    Workload { name: "truncate-up", build: truncate_up },
+    Workload { name: "truncate-reuse", build: truncate_reuse },
+    Workload { name: "hard-links", build: hard_links },
+    Workload { name: "xattrs", build: xattrs },
+    Workload { name: "symlinks-special", build: symlinks_special },
+    Workload { name: "sparse-punch", build: sparse_punch },
+    Workload { name: "fsync-mix", build: fsync_mix },
+    Workload { name: "big-directory", build: big_directory },
+    Workload { name: "tmpfile-link", build: tmpfile_link },
+    Workload { name: "attributes", build: attributes },
+    Workload { name: "log-rotation", build: log_rotation },
+    Workload { name: "random", build: random },
+];
+
+/// The workload with this name.
+pub fn by_name(name: &str) -> Option<Workload> {
+    ALL.into_iter().find(|workload| workload.name == name)
+}
+
+fn create(s: &mut Script, _: u64) {
+    let a = s.dir(ROOT, "a");
+    for i in 0..10 {
+        let file = s.file(a, &format!("f{i}"));
+        s.write(file, 0, 700 * i + 1);
+    }
+    s.sync();
+    for i in 0..10 {
+        let file = s.file(ROOT, &format!("g{i}"));
+        s.write(file, 0, s.block);
+    }
+    s.tend();
+}
+
+fn create_fsync(s: &mut Script, _: u64) {
+    for i in 0..5 {
+        let dir = s.dir(ROOT, &format!("d{i}"));
+        let file = s.full(dir, "f", 1 + i);
+        s.fsync(file);
+        s.full(dir, "unsynced", 1);
+    }
+}
+
+fn append(s: &mut Script, _: u64) {
+    let file = s.full(ROOT, "log", 1);
+    s.sync();
+    for i in 0..20 {
+        s.append(file, 300 + 900 * (i % 4));
+        if i % 5 == 4 {
+            s.sync();
+        }
+    }
+}
+
+fn append_fsync(s: &mut Script, _: u64) {
+    let file = s.full(ROOT, "log", DIRECT - 2);
+    let other = s.full(ROOT, "other", 1);
+    for i in 0..12 {
+        s.append(file, s.block / 2 + 100 * i);
+        s.append(other, 100);
+        if i % 2 == 0 {
+            s.fsync(file);
+        } else {
+            s.fdatasync(file);
+        }
+    }
+}
+
+fn overwrite(s: &mut Script, _: u64) {
+    let a = s.full(ROOT, "a", 6);
+    let b = s.full(ROOT, "b", 6);
+    s.sync();
+    for i in 0..6 {
+        s.write(a, i * s.block / 2, s.block);
+        s.write(b, i * 500, 700);
+        s.fsync(if i % 2 == 0 { a } else { b });
+    }
+}
+
+fn rename_over(s: &mut Script, _: u64) {
+    for round in 0..4 {
+        let new = s.full(ROOT, "file.new", 2 + round);
+        s.fsync(new);
+        s.rename((ROOT, "file.new"), (ROOT, "file"));
+        if round % 2 == 1 {
+            s.fsync(ROOT);
+        }
+    }
+    let last = s.full(ROOT, "file.new", 1);
+    s.rename((ROOT, "file.new"), (ROOT, "file"));
+    s.fsync(last);
+}
+
+fn rename_cross(s: &mut Script, _: u64) {
+    let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
+    for i in 0..4 {
+        s.full(a, &format!("f{i}"), 1);
+    }
+    s.sync();
+    for i in 0..4 {
+        s.rename((a, &format!("f{i}")), (b, &format!("g{i}")));
+    }
+    s.fsync(b);
+    s.rename((b, "g0"), (a, "back"));
+    s.rename((b, "g1"), (a, "f1"));
+    s.fsync(a);
+}
+
+fn rename_chain(s: &mut Script, _: u64) {
+    let file = s.full(ROOT, "n0", 2);
+    s.fsync(file);
+    for i in 0..8 {
+        s.rename((ROOT, &format!("n{i}")), (ROOT, &format!("n{}", i + 1)));
+        if i % 3 == 2 {
+            s.fsync(file);
+        }
+        if i % 4 == 3 {
+            s.tend();
+        }
+    }
+}
+
+fn directory_move(s: &mut Script, _: u64) {
+    let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
+    let inner = s.dir(a, "inner");
+    let file = s.full(inner, "f", 2);
+    s.sync();
+    s.rename((a, "inner"), (b, "inner"));
+    s.fsync(file);
+    s.rename((b, "inner"), (ROOT, "top"));
+    s.append(file, 100);
+    s.rename((ROOT, "b"), (inner, "b"));
+    s.fsync(inner);
+    s.rename((inner, "b"), (a, "b"));
+    s.sync();
+}
+
+fn exchange(s: &mut Script, _: u64) {
+    let dir = s.dir(ROOT, "d");
+    let a = s.full(ROOT, "a", 1);
+    let b = s.full(dir, "b", 2);
+    s.sync();
+    s.exchange((ROOT, "a"), (dir, "b"));
+    s.append(a, 50);
+    s.fsync(a);
+    s.exchange((dir, "b"), (ROOT, "a"));
+    s.fsync(b);
+    let new = s.full(ROOT, "new", 1);
+    s.exchange((ROOT, "new"), (ROOT, "a"));
+    s.fsync(new);
+}
+
+fn exchange_directories(s: &mut Script, _: u64) {
+    let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
+    let (x, y) = (s.dir(a, "x"), s.dir(b, "y"));
+    let fx = s.full(x, "fx", 1);
+    s.full(y, "fy", 1);
+    s.sync();
+    s.exchange((a, "x"), (b, "y"));
+    s.fsync(fx);
+    s.full(ROOT, "plain", 1);
+    s.exchange((a, "x"), (ROOT, "plain"));
+    s.fsync(y);
+    s.sync();
+}
+
+fn unlink_open(s: &mut Script, _: u64) {
+    for i in 0..3 {
+        let name = format!("f{i}");
+        let file = s.full(ROOT, &name, 3 + 6 * i);
+        s.fsync(file);
+        s.op(Op::Hold { node: file });
+        s.unlink(ROOT, &name);
+        s.append(file, s.block);
+        s.sync();
+        let next = s.full(ROOT, &format!("g{i}"), 2);
+        s.op(Op::Release { node: file });
+        s.tend();
+        s.fsync(next);
+    }
+}
+
+/// Freed blocks and inodes come back under other names: the place where another file's bytes show.
+fn unlink_reuse(s: &mut Script, _: u64) {
+    for i in 0..6 {
+        s.full(ROOT, &format!("old{i}"), 4 + i);
+    }
+    s.sync();
+    for i in 0..6 {
+        s.unlink(ROOT, &format!("old{i}"));
+        if i % 2 == 0 {
+            s.tend();
+        }
+        let new = s.full(ROOT, &format!("new{i}"), 4);
+        if i % 3 == 0 {
+            s.fsync(new);
+        }
+    }
+    s.sync();
+    for i in 0..6 {
+        s.full(ROOT, &format!("third{i}"), 5);
+    }
+}
+
+fn mkdir_rmdir(s: &mut Script, _: u64) {
+    for i in 0..5 {
+        let dir = s.dir(ROOT, &format!("d{i}"));
+        s.dir(dir, "sub");
+        if i == 1 {
+            s.fsync(dir);
+        }
+    }
+    s.sync();
+    for i in 0..5 {
+        let name = format!("d{i}");
+        let Some(dir) = s.model.node(ROOT).entries.get(name.as_bytes()).copied() else { continue };
+        s.op(Op::Rmdir { dir, name: "sub".into() });
+        s.op(Op::Rmdir { dir: ROOT, name: name.as_str().into() });
+        s.dir(ROOT, &format!("e{i}"));
+        if i % 2 == 0 {
+            s.fsync(ROOT);
+        }
+    }
+}
+
+fn deep_fsync(s: &mut Script, _: u64) {
+    let mut at = ROOT;
+    for i in 0..12 {
+        at = s.dir(at, &format!("level{i}"));
+    }
+    let file = s.full(at, "leaf", 1);
+    s.fsync(file);
+    let sibling = s.full(at, "sibling", 1);
+    s.fdatasync(sibling);
+}
+
+fn truncate_down(s: &mut Script, _: u64) {
+    let per_block = s.block / 4;
+    let blocks = (DIRECT + per_block + 8).min(700);
+    let file = s.full(ROOT, "big", blocks);
+    s.fsync(file);
+    for size in [(DIRECT + 20) * s.block + 100, (DIRECT + 1) * s.block, 5 * s.block + 17, 0] {
+        s.truncate(file, size);
+        s.fsync(file);
+        s.append(file, 2 * s.block);
+    }
+    s.sync();
+}
+
+fn truncate_up(s: &mut Script, _: u64) {
+    let per_block = s.block / 4;
+    let file = s.full(ROOT, "grows", 1);
+    s.fsync(file);
+    for size in [(DIRECT + 2) * s.block, (DIRECT + per_block + 2) * s.block] {
+        s.truncate(file, size);
+        s.append(file, s.block + 3);
+        s.fsync(file);
+    }
+    s.write(file, (DIRECT + per_block * per_block + per_block + 1) * s.block, 100);
+    s.fsync(file);
+}
+
+/// Blocks cut off one file are given to another.
+fn truncate_reuse(s: &mut Script, _: u64) {
+    let a = s.full(ROOT, "a", DIRECT + 10);
+    s.sync();
+    for i in 0..5 {
+        s.truncate(a, 2 * s.block);
+        s.tend();
+        let b = s.full(ROOT, &format!("b{i}"), 6);
+        if i % 2 == 0 {
+            s.fsync(b);
+        }
+        s.append(a, 8 * s.block);
+        s.fsync(a);
+    }
+}
+
+fn hard_links(s: &mut Script, _: u64) {
+    let dir = s.dir(ROOT, "d");
+    let file = s.full(ROOT, "one", 2);
+    for i in 0..4 {
+        s.op(Op::Link { node: file, dir, name: format!("link{i}").as_str().into() });
+    }
+    s.fsync(file);
+    s.unlink(ROOT, "one");
+    s.unlink(dir, "link0");
+    s.append(file, 100);
+    s.fsync(file);
+    s.op(Op::Link { node: file, dir: ROOT, name: "again".into() });
+    s.unlink(dir, "link1");
+    s.fsync(dir);
+    s.unlink(dir, "link2");
+    s.unlink(dir, "link3");
+    s.sync();
+}
+
+fn xattrs(s: &mut Script, _: u64) {
+    let (a, b) = (s.full(ROOT, "a", 1), s.dir(ROOT, "b"));
+    s.xattr(a, "user.small", 20);
+    s.xattr(b, "user.small", 20);
+    s.fsync(a);
+    s.xattr(a, "user.large", 300);
+    s.xattr(b, "trusted.large", 400);
+    s.fsync(b);
+    s.xattr(a, "user.small", 40);
+    s.fsync(a);
+    s.op(Op::RemoveXattr { node: a, name: b"user.large".to_vec() });
+    s.xattr(b, "user.small", 7);
+    s.sync();
+    s.unlink(ROOT, "a");
+    let c = s.full(ROOT, "c", 1);
+    s.xattr(c, "user.large", 500);
+    s.fsync(c);
+}
+
+fn symlinks_special(s: &mut Script, _: u64) {
+    for (i, len) in [5usize, 59, 60, 61, 300].into_iter().enumerate() {
+        s.made(Op::Symlink { dir: ROOT, name: format!("s{i}").as_str().into(), target: vec![b'x'; len] });
+    }
+    s.made(Op::Create { dir: ROOT, name: "fifo".into(), kind: FileKind::Fifo, perm: 0o600, rdev: 0 });
+    let rdev = libc::makedev(300, 70_000);
+    s.made(Op::Create { dir: ROOT, name: "dev".into(), kind: FileKind::CharDevice, perm: 0o600, rdev });
+    s.fsync(ROOT);
+    s.unlink(ROOT, "s4");
+    s.made(Op::Symlink { dir: ROOT, name: "s5".into(), target: vec![b'y'; 200] });
+    s.rename((ROOT, "s5"), (ROOT, "s1"));
+    s.sync();
+}
+
+fn sparse_punch(s: &mut Script, _: u64) {
+    let file = s.full(ROOT, "f", DIRECT + 20);
+    s.fsync(file);
+    let (block, punch) = (s.block, |offset, len| Op::Allocate { node: file, offset, len, how: Allocate::Punch });
+    s.op(punch(2 * block, 3 * block));
+    s.fsync(file);
+    s.op(punch((DIRECT - 1) * block + 10, 6 * block));
+    s.write(file, 3 * block, block);
+    s.fsync(file);
+    s.full(ROOT, "other", 8);
+    s.op(Op::Allocate { node: file, offset: block / 2, len: 4 * block, how: Allocate::Zero { keep_size: true } });
+    s.fsync(file);
+    s.op(Op::Allocate { node: file, offset: 40 * block, len: 4 * block, how: Allocate::Extend });
+    s.fsync(file);
+}
+
+fn fsync_mix(s: &mut Script, _: u64) {
+    let dir = s.dir(ROOT, "mail");
+    for i in 0..8 {
+        let file = s.full(dir, &format!("m{i}"), 1 + i % 3);
+        match i % 4 {
+            0 => s.fsync(file),
+            1 => s.fdatasync(file),
+            2 => s.fsync(dir),
+            _ => {}
+        }
+        if i >= 4 {
+            s.unlink(dir, &format!("m{}", i - 4));
+        }
+    }
+    s.sync();
+}
+
+fn big_directory(s: &mut Script, _: u64) {
+    let dir = s.dir(ROOT, "big");
+    let name = |i: u64| format!("{i:04}-{}", "n".repeat(60));
+    for i in 0..60 {
+        s.file(dir, &name(i));
+        if i % 20 == 19 {
+            s.fsync(dir);
+        }
+    }
+    for i in (0..60).step_by(2) {
+        s.unlink(dir, &name(i));
+    }
+    for i in 100..120 {
+        s.file(dir, &name(i));
+    }
+    s.fsync(dir);
+}
+
+fn tmpfile_link(s: &mut Script, _: u64) {
+    for i in 0..3 {
+        let file = s.made(Op::Tmpfile { dir: ROOT, perm: 0o600 });
+        s.write(file, 0, 3 * s.block);
+        if i != 1 {
+            s.fsync(file);
+        }
+        s.op(Op::Link { node: file, dir: ROOT, name: format!("t{i}").as_str().into() });
+        s.fsync(if i == 2 { ROOT } else { file });
+        s.op(Op::Release { node: file });
+    }
+    let gone = s.made(Op::Tmpfile { dir: ROOT, perm: 0o600 });
+    s.write(gone, 0, s.block);
+    s.sync();
+    s.op(Op::Release { node: gone });
+    s.tend();
+}
+
+fn attributes(s: &mut Script, _: u64) {
+    let (file, dir) = (s.full(ROOT, "f", 1), s.dir(ROOT, "d"));
+    s.fsync(file);
+    for i in 0..5 {
+        s.op(Op::SetPerm { node: file, perm: 0o600 + i });
+        s.op(Op::SetOwner { node: dir, uid: 1000 + i, gid: 70_000 + i });
+        if i % 2 == 0 {
+            s.fsync(file);
+        } else {
+            s.fsync(dir);
+        }
+    }
+    s.op(Op::SetPerm { node: dir, perm: 0o700 });
+}
+
+/// What a logger does: append, rotate, create anew.
+fn log_rotation(s: &mut Script, _: u64) {
+    let mut log = s.full(ROOT, "log", 1);
+    for round in 0..4 {
+        for _ in 0..3 {
+            s.append(log, 333);
+            s.fdatasync(log);
+        }
+        s.rename((ROOT, "log"), (ROOT, if round % 2 == 0 { "log.1" } else { "log.0" }));
+        log = s.file(ROOT, "log");
+        s.append(log, 100);
+    }
+    s.fsync(log);
+}
+
+fn random(s: &mut Script, seed: u64) {
+    let limits = Limits {
+        block_size: s.block,
+        file_bytes_max: 40 * s.block,
+        total_bytes_max: 300 * s.block,
+        sparse_bytes_max: 400 * s.block,
+        nodes_max: 40,
+        remounts: false,
+        xattrs: true,
+        symlink_bytes_max: 900,
+        nanos: false,
+    };
+    let mut generator = Generator::new(seed, limits);
+    let mut applied = 0;
+    while applied < 70 {
+        let op = generator.next(&s.model);
+        if s.model.apply(&op).is_ok() {
+            s.ops.push(op);
+            applied += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workload_is_possible_and_promises_something() {
+        for workload in ALL {
+            for block_size in [1024, 4096] {
+                let ops = workload.ops(block_size, 1);
+                assert!(ops.len() > 10, "{} is too short", workload.name);
+            }
+        }
+        assert!(by_name("exchange").is_some());
+    }
+}
