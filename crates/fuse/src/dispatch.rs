@@ -705,3 +705,6 @@ fn special_file_mode(mode: u32) -> Result<u32> {
         _ => Err(Errno::EINVAL),
     }
 }
+
+#[cfg(test)]
+mod tests;
