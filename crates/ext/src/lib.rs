@@ -8,8 +8,20 @@
 //! |---|---|
 //! | [`format`] | the bytes and their meaning: pure, no device |
 //! | [`mkfs`] | makes an empty volume |
+//! | [`engine`] | a mounted volume: [`Ext`] implements `moafs_vfs::Format` |
+//! | [`meta`] | metadata blocks in memory, and the order in which they reach the disk |
+//! | [`alloc`] | free blocks and inodes |
+//! | [`place`] | the policies: where things go |
+//! | [`health`] | the first reason why a volume takes no more changes |
 
+pub mod alloc;
+pub mod engine;
 pub mod format;
+pub mod health;
 #[cfg(test)]
 pub(crate) mod judge;
+pub mod meta;
 pub mod mkfs;
+pub mod place;
+
+pub use engine::{Ext, OpenOptions};

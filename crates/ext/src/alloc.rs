@@ -1,0 +1,443 @@
+//! Blocks and inodes: which are free, and handing them out.
+//!
+//! The bitmap in memory is both what may be handed out and what the disk may show: a bit is set when something is
+//! handed out and cleared only once no pointer on the disk leads to it any more ([`Meta::free_after`]). So nothing is reused too early, and
+//! a bit that the disk shows too much is a leak at worst.
+//!
+//! Bitmaps are read when a group is first used, never all at mount. After an unclean shutdown the counts in the descriptors
+//! are not believed until the group's bitmap was counted.
+//!
+//! *Where* to look is the policies' business ([`crate::place`]); this module answers within one group.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use moafs_disk::Kind;
+use moafs_vfs::types::{BlockAddr, BlockRun};
+use moafs_vfs::{Error, Result};
+use parking_lot::Mutex;
+
+use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Structure, bitmap};
+use crate::health::damaged;
+use crate::meta::{Block, Freed, Level, Meta};
+
+/// How blocks are looked for inside a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// Exactly here, as many as follow: the continuation of a file.
+    At(u64),
+    /// The first run that holds all, from this block on and then from the group's start.
+    Whole(u64),
+    /// The longest run of the group (no longer than asked for).
+    Longest,
+}
+
+/// What a group has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Blocks that may be handed out.
+    pub free_blocks: u32,
+    /// Inodes that may be handed out.
+    pub free_inodes: u32,
+    /// Directories.
+    pub directories: u32,
+}
+
+struct Group {
+    descriptor: Descriptor,
+    state: Mutex<GroupState>,
+}
+
+struct GroupState {
+    counts: Counts,
+    /// The bitmap was counted (or the volume was cleanly unmounted).
+    blocks_counted: bool,
+    inodes_counted: bool,
+    /// The counts differ from the descriptor's.
+    changed: bool,
+    /// Where the search for new files' blocks goes on: neighbours in time become neighbours on the disk.
+    rotor: u32,
+}
+
+/// Blocks promised by admissions.
+#[derive(Debug, Default)]
+pub struct Promised(AtomicU64);
+
+impl moafs_vfs::format::Reservations for Promised {
+    fn release(&self, blocks: u64) {
+        self.0.fetch_sub(blocks, Ordering::Relaxed);
+    }
+}
+
+/// The allocator of one volume.
+pub struct Alloc {
+    geo: Geometry,
+    meta: Arc<Meta>,
+    groups: Vec<Group>,
+    /// Fixed metadata (copies of the superblock, bitmaps, inode tables), ascending, merged.
+    fixed: Vec<Range<u64>>,
+    free_blocks: AtomicU64,
+    free_inodes: AtomicU64,
+    /// Freed, but not yet reusable.
+    freeing_blocks: AtomicU64,
+    freeing_inodes: AtomicU64,
+    promised: Arc<Promised>,
+}
+
+impl Alloc {
+    /// An allocator over checked descriptors. `trusted`: the counts in them were written by a clean unmount.
+    pub fn new(geo: Geometry, meta: Arc<Meta>, descriptors: Vec<Descriptor>, trusted: bool) -> Alloc {
+        let fixed = fixed_ranges(&geo, &descriptors);
+        let groups: Vec<Group> = descriptors
+            .into_iter()
+            .map(|descriptor| {
+                let counts = Counts {
+                    free_blocks: descriptor.free_blocks,
+                    free_inodes: descriptor.free_inodes,
+                    directories: descriptor.used_dirs,
+                };
+                let state =
+                    GroupState { counts, blocks_counted: trusted, inodes_counted: trusted, changed: false, rotor: 0 };
+                Group { descriptor, state: Mutex::new(state) }
+            })
+            .collect();
+        let sum = |of: fn(&Counts) -> u32| groups.iter().map(|g| u64::from(of(&g.state.lock().counts))).sum();
+        Alloc {
+            free_blocks: AtomicU64::new(sum(|c| c.free_blocks)),
+            free_inodes: AtomicU64::new(sum(|c| c.free_inodes)),
+            geo,
+            meta,
+            groups,
+            fixed,
+            freeing_blocks: AtomicU64::new(0),
+            freeing_inodes: AtomicU64::new(0),
+            promised: Arc::default(),
+        }
+    }
+
+    /// What a group has left.
+    pub fn counts(&self, group: GroupNo) -> Counts {
+        self.groups[group.0 as usize].state.lock().counts
+    }
+
+    /// A group's descriptor as it was read.
+    pub fn descriptor(&self, group: GroupNo) -> &Descriptor {
+        &self.groups[group.0 as usize].descriptor
+    }
+
+    /// True if any of the blocks is metadata at a fixed place, or outside the volume: no file may own them.
+    pub fn is_fixed(&self, start: u64, len: u64) -> bool {
+        let end = start.saturating_add(len);
+        if start <= self.geo.first_data_block || end > self.geo.blocks {
+            return true;
+        }
+        let after = self.fixed.partition_point(|range| range.end <= start);
+        self.fixed.get(after).is_some_and(|range| range.start < end)
+    }
+
+    /// Fixed metadata, ascending.
+    pub fn fixed(&self) -> &[Range<u64>] {
+        &self.fixed
+    }
+
+    // -- space
+
+    /// Free blocks, those that are being freed included, those promised not.
+    pub fn available_blocks(&self) -> u64 {
+        let free = self.free_blocks.load(Ordering::Relaxed) + self.freeing_blocks.load(Ordering::Relaxed);
+        free.saturating_sub(self.promised.0.load(Ordering::Relaxed))
+    }
+
+    /// Free inodes, those that are being freed included.
+    pub fn available_inodes(&self) -> u64 {
+        self.free_inodes.load(Ordering::Relaxed) + self.freeing_inodes.load(Ordering::Relaxed)
+    }
+
+    /// True if a commit would make blocks or inodes reusable.
+    pub fn is_freeing(&self) -> bool {
+        self.freeing_blocks.load(Ordering::Relaxed) + self.freeing_inodes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Promises `blocks` if so many can be handed out now and `keep` stay free.
+    pub fn promise(&self, blocks: u64, inodes: u64, keep: u64) -> Option<Arc<Promised>> {
+        if self.free_inodes.load(Ordering::Relaxed) < inodes {
+            return None;
+        }
+        let free = self.free_blocks.load(Ordering::Relaxed);
+        let claim = |promised: u64| (promised + blocks + keep <= free).then_some(promised + blocks);
+        let promised = self.promised.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
+        (blocks == 0 || promised.is_ok()).then(|| Arc::clone(&self.promised))
+    }
+
+    // -- blocks
+
+    fn block_bitmap(&self, group: GroupNo) -> Result<Arc<Block>> {
+        let here = &self.groups[group.0 as usize];
+        let block = self.meta.get(here.descriptor.block_bitmap.0, Kind::Bitmap)?;
+        let mut state = here.state.lock();
+        if !state.blocks_counted {
+            let bits = self.geo.group_blocks(group);
+            let counted = block.view(|map| bitmap::count_zeros(map, bits));
+            adjust(&self.free_blocks, state.counts.free_blocks, counted);
+            state.counts.free_blocks = counted;
+            state.blocks_counted = true;
+            state.changed = true;
+        }
+        Ok(block)
+    }
+
+    /// Hands out at most `want` contiguous blocks of one group, or none. The level at which their bits are on disk:
+    /// what points to them needs it.
+    pub fn blocks(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<(BlockRun, Level)>> {
+        if self.counts(group).free_blocks == 0 && self.groups[group.0 as usize].state.lock().blocks_counted {
+            return Ok(None);
+        }
+        let block = self.block_bitmap(group)?;
+        let range = self.geo.group_range(group);
+        let bits = self.geo.group_blocks(group);
+        let mut state = self.groups[group.0 as usize].state.lock();
+        let found = block.view(|map| find(map, bits, fit_in(fit, &range), want, state.rotor));
+        let Some(found) = found else { return Ok(None) };
+        let run = BlockRun { start: BlockAddr(range.start + u64::from(found.start)), len: found.end - found.start };
+        if self.is_fixed(run.start.0, run.len.into()) {
+            let place = Place::new(Structure::BlockBitmap(group), BlockNo(block.no));
+            return Err(damaged(
+                place.damage(format!("it shows block {} of the volume's own metadata as free", run.start.0)),
+            ));
+        }
+        let level = self.meta.change_loose(&block, |map| bitmap::set_range(map, found.clone()));
+        state.counts.free_blocks = state.counts.free_blocks.saturating_sub(run.len);
+        state.changed = true;
+        if !matches!(fit, Fit::At(_)) {
+            state.rotor = found.end;
+        }
+        self.free_blocks.fetch_sub(run.len.into(), Ordering::Relaxed);
+        Ok(Some((run, level)))
+    }
+
+    /// Where new files of a group go on.
+    pub fn rotor(&self, group: GroupNo) -> u64 {
+        let rotor = self.groups[group.0 as usize].state.lock().rotor;
+        self.geo.group_start(group).0 + u64::from(rotor)
+    }
+
+    /// The free runs of a group, for surveys.
+    pub fn free_runs(&self, group: GroupNo) -> Result<Vec<BlockRun>> {
+        let block = self.block_bitmap(group)?;
+        let start = self.geo.group_start(group).0;
+        let bits = self.geo.group_blocks(group);
+        let run = |r: Range<u32>| BlockRun { start: BlockAddr(start + u64::from(r.start)), len: r.end - r.start };
+        Ok(block.view(|map| bitmap::zero_runs(map, 0, bits).map(run).collect()))
+    }
+
+    // -- inodes
+
+    fn inode_bitmap(&self, group: GroupNo) -> Result<Arc<Block>> {
+        let here = &self.groups[group.0 as usize];
+        let block = self.meta.get(here.descriptor.inode_bitmap.0, Kind::Bitmap)?;
+        let mut state = here.state.lock();
+        if !state.inodes_counted {
+            let counted = block.view(|map| bitmap::count_zeros(map, self.geo.inodes_per_group));
+            adjust(&self.free_inodes, state.counts.free_inodes, counted);
+            state.counts.free_inodes = counted;
+            state.inodes_counted = true;
+            state.changed = true;
+        }
+        Ok(block)
+    }
+
+    /// Hands out the first free inode of a group, if it has one.
+    pub fn inode(&self, group: GroupNo, directory: bool) -> Result<Option<(InodeNo, Level)>> {
+        let block = self.inode_bitmap(group)?;
+        let mut state = self.groups[group.0 as usize].state.lock();
+        let reserved = if group.0 == 0 { self.geo.first_ino - 1 } else { 0 };
+        let Some(index) = block.view(|map| bitmap::first_zero(map, reserved, self.geo.inodes_per_group)) else {
+            return Ok(None);
+        };
+        let level = self.meta.change_loose(&block, |map| {
+            bitmap::set(map, index);
+        });
+        state.counts.free_inodes = state.counts.free_inodes.saturating_sub(1);
+        state.counts.directories += u32::from(directory);
+        state.changed = true;
+        self.free_inodes.fetch_sub(1, Ordering::Relaxed);
+        Ok(Some((self.geo.inode_at(group, index), level)))
+    }
+
+    /// A group's inode bitmap as it is now.
+    pub fn inodes_in_use(&self, group: GroupNo) -> Result<Vec<u8>> {
+        Ok(self.inode_bitmap(group)?.view(<[u8]>::to_vec))
+    }
+
+    // -- freeing
+
+    /// Frees something once `needs` is on disk (at once, if it is).
+    pub fn free(&self, needs: Level, freed: Freed) -> Result<()> {
+        match freed {
+            Freed::Data { len, .. } => self.freeing_blocks.fetch_add(len.into(), Ordering::Relaxed),
+            Freed::Meta { .. } => self.freeing_blocks.fetch_add(1, Ordering::Relaxed),
+            Freed::Inode { .. } => self.freeing_inodes.fetch_add(1, Ordering::Relaxed),
+        };
+        if self.meta.free_after(needs, freed) { Ok(()) } else { self.freed(freed) }
+    }
+
+    /// Something that was waiting may be reused from now on.
+    pub fn freed(&self, freed: Freed) -> Result<()> {
+        match freed {
+            Freed::Data { start, len } => self.clear_blocks(start, len),
+            Freed::Meta { block } => {
+                self.meta.forget(block);
+                self.clear_blocks(block, 1)
+            }
+            Freed::Inode { ino, directory } => self.clear_inode(InodeNo(ino), directory),
+        }
+    }
+
+    fn clear_blocks(&self, start: u64, len: u32) -> Result<()> {
+        self.freeing_blocks.fetch_sub(len.into(), Ordering::Relaxed);
+        let end = start + u64::from(len);
+        let mut at = start;
+        while at < end {
+            let Some((group, bit)) = self.geo.bit_of_block(BlockNo(at)) else {
+                return Err(damaged(
+                    Place::of(Structure::Superblock).damage(format!("block {at} lies outside the volume")),
+                ));
+            };
+            let here = (self.geo.group_range(group).end.min(end) - at) as u32;
+            self.clear_in_group(group, bit..bit + here)?;
+            at += u64::from(here);
+        }
+        Ok(())
+    }
+
+    fn clear_in_group(&self, group: GroupNo, bits: Range<u32>) -> Result<()> {
+        let block = self.block_bitmap(group)?;
+        let mut state = self.groups[group.0 as usize].state.lock();
+        if !block.view(|map| bitmap::is_set(map, bits.clone())) {
+            let place = Place::new(Structure::BlockBitmap(group), BlockNo(block.no));
+            let start = self.geo.group_start(group).0;
+            let problem = format!(
+                "a block in {}..{} was freed twice",
+                start + u64::from(bits.start),
+                start + u64::from(bits.end)
+            );
+            return Err(damaged(place.damage(problem)));
+        }
+        let len = bits.end - bits.start;
+        self.meta.change_loose(&block, |map| bitmap::clear_range(map, bits.clone()));
+        state.counts.free_blocks += len;
+        state.changed = true;
+        self.free_blocks.fetch_add(len.into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn clear_inode(&self, ino: InodeNo, directory: bool) -> Result<()> {
+        self.freeing_inodes.fetch_sub(1, Ordering::Relaxed);
+        let Some(at) = self.geo.locate_inode(ino) else { return Ok(()) };
+        let block = self.inode_bitmap(at.group)?;
+        let mut state = self.groups[at.group.0 as usize].state.lock();
+        self.meta.change_loose(&block, |map| {
+            bitmap::clear(map, at.index);
+        });
+        state.counts.free_inodes += 1;
+        state.counts.directories = state.counts.directories.saturating_sub(u32::from(directory));
+        state.changed = true;
+        self.free_inodes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    // -- counts
+
+    /// Puts changed counts into the descriptor blocks (they leave with the next sweep) and returns the totals
+    /// `(blocks, inodes)` for the superblock.
+    pub fn store_counts(&self) -> Result<(u64, u64)> {
+        for (at, group) in self.groups.iter().enumerate() {
+            let counts = {
+                let mut state = group.state.lock();
+                if !std::mem::take(&mut state.changed) {
+                    continue;
+                }
+                state.counts
+            };
+            let (block, offset) = self.geo.locate_descriptor(GroupNo(at as u32));
+            let block = self.meta.get(block.0, Kind::Descriptors)?;
+            let mut descriptor = group.descriptor.clone();
+            descriptor.free_blocks = counts.free_blocks;
+            descriptor.free_inodes = counts.free_inodes;
+            descriptor.used_dirs = counts.directories;
+            let size = self.geo.desc_size as usize;
+            self.meta
+                .change_loose(&block, |bytes| descriptor.encode_into(&mut bytes[offset..offset + size], &self.geo));
+        }
+        Ok((self.free_blocks.load(Ordering::Relaxed), self.free_inodes.load(Ordering::Relaxed)))
+    }
+}
+
+fn adjust(total: &AtomicU64, was: u32, is: u32) {
+    if is >= was {
+        total.fetch_add((is - was).into(), Ordering::Relaxed);
+    } else {
+        let lower = |total: u64| Some(total.saturating_sub((was - is).into()));
+        let _ = total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+    }
+}
+
+/// A fit in bits of one group.
+fn fit_in(fit: Fit, range: &Range<u64>) -> Fit {
+    match fit {
+        Fit::At(block) => Fit::At(block - range.start),
+        Fit::Whole(from) => Fit::Whole(from.clamp(range.start, range.end) - range.start),
+        Fit::Longest => Fit::Longest,
+    }
+}
+
+fn find(map: &[u8], bits: u32, fit: Fit, want: u32, rotor: u32) -> Option<Range<u32>> {
+    let cut = |run: Range<u32>| run.start..run.end.min(run.start + want);
+    match fit {
+        Fit::At(bit) => {
+            let bit = bit as u32;
+            if bit >= bits || bitmap::test(map, bit) {
+                return None;
+            }
+            let end = bitmap::first_set(map, bit, bits).unwrap_or(bits);
+            Some(cut(bit..end))
+        }
+        Fit::Whole(from) => {
+            let from = (from as u32).min(bits);
+            let found = bitmap::first_zero_run(map, from, bits, want);
+            found.or_else(|| bitmap::first_zero_run(map, 0, bits, want)).map(cut)
+        }
+        Fit::Longest => {
+            let after = bitmap::first_zero_run(map, rotor.min(bits), bits, want);
+            after.or_else(|| bitmap::longest_zero_run(map, 0, bits)).map(cut)
+        }
+    }
+}
+
+fn fixed_ranges(geo: &Geometry, descriptors: &[Descriptor]) -> Vec<Range<u64>> {
+    let mut ranges = Vec::with_capacity(descriptors.len() * 4);
+    for (at, descriptor) in descriptors.iter().enumerate() {
+        let group = GroupNo(at as u32);
+        let start = geo.group_start(group).0;
+        ranges.push(start..start + u64::from(geo.head_blocks(group)));
+        ranges.push(descriptor.block_bitmap.0..descriptor.block_bitmap.0 + 1);
+        ranges.push(descriptor.inode_bitmap.0..descriptor.inode_bitmap.0 + 1);
+        ranges.push(descriptor.inode_table.0..descriptor.inode_table.0 + u64::from(geo.inode_table_blocks));
+    }
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, kept| {
+        let joins = next.start <= kept.end;
+        if joins {
+            kept.end = kept.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}
+
+/// ENOSPC.
+pub fn no_space() -> Error {
+    Error::Posix(libc::ENOSPC)
+}

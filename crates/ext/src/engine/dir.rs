@@ -1,0 +1,466 @@
+//! Directories at work: an index in memory over linear blocks.
+//!
+//! The index is built when somebody first asks for a name, and charged to the memory budget. On the disk a directory stays what it
+//! is: changes obey the 512-byte rule ([`crate::format::dir`]), one record per sector. Where another driver left an htree, an
+//! insertion goes into the leaf that its hash names; when that leaf is full the index flag goes (durably first) and the
+//! directory is linear from then on, since a split cannot be ordered.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use moafs_disk::{Buf, Kind, SECTOR};
+use moafs_runtime::lock::{ReadGuard, WriteGuard};
+use moafs_vfs::format::DirSink;
+use moafs_vfs::types::{BlockAddr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name};
+use moafs_vfs::{Error, Result};
+
+use super::Ext;
+use super::incore::Incore;
+use crate::format::dir::{self as codec, Entries};
+use crate::format::inode::InodeFlags;
+use crate::format::{BlockNo, Damage, InodeNo, Place, Structure, htree};
+use crate::health::damaged;
+use crate::meta::{Block, Level};
+
+/// The names of one directory, by hash.
+pub(super) struct Index {
+    slots: HashTable<Slot>,
+    /// Where each of the directory's blocks lies.
+    blocks: Vec<u64>,
+    /// No name longer than this fits into the block (an upper bound).
+    room: Vec<u8>,
+    /// Insertions look here first.
+    cursor: usize,
+    /// Names without `.` and `..`.
+    names: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    hash: u32,
+    lbn: u32,
+    offset: u32,
+}
+
+/// A found entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    pub(super) ino: InodeNo,
+    pub(super) kind: Option<FileKind>,
+    lbn: u32,
+    offset: u32,
+}
+
+/// FNV-1a: deterministic, and good enough for names of one directory.
+fn hash_of(name: &[u8]) -> u32 {
+    name.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+fn is_dot(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
+}
+
+impl Index {
+    /// Bytes it occupies, about.
+    pub(super) fn memory(&self) -> usize {
+        self.slots.capacity() * (size_of::<Slot>() + 1) + self.blocks.len() * 9
+    }
+
+    fn add(&mut self, name: &[u8], lbn: u32, offset: u32) {
+        let slot = Slot { hash: hash_of(name), lbn, offset };
+        self.slots.insert_unique(spread(slot.hash), slot, |slot| spread(slot.hash));
+        self.names += usize::from(!is_dot(name));
+    }
+
+    fn drop_name(&mut self, name: &[u8], found: Found) {
+        let here = |slot: &Slot| slot.lbn == found.lbn && slot.offset == found.offset;
+        if let Ok(slot) = self.slots.find_entry(spread(hash_of(name)), here) {
+            slot.remove();
+            self.names -= usize::from(!is_dot(name));
+        }
+        self.room[found.lbn as usize] = u8::MAX;
+        self.cursor = self.cursor.min(found.lbn as usize);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names == 0
+    }
+}
+
+/// Hash tables want the high bits to differ, too.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+impl Ext {
+    fn dir_place(&self, dir: &Incore, lbn: usize, block: u64) -> Place {
+        Place::new(Structure::Directory { inode: dir.ino, lbn: lbn as u64 }, BlockNo(block))
+    }
+
+    fn not_a_directory(&self, dir: &Incore) -> Result<()> {
+        if dir.kind == FileKind::Directory { Ok(()) } else { Err(Error::Posix(libc::ENOTDIR)) }
+    }
+
+    /// The directory's index for reading; built if needed.
+    pub(super) fn index<'a>(&self, dir: &'a Incore) -> Result<ReadGuard<'a, Option<Index>>> {
+        self.not_a_directory(dir)?;
+        loop {
+            let guard = dir.index.read();
+            if guard.is_some() {
+                return Ok(guard);
+            }
+            drop(guard);
+            self.index_mut(dir)?;
+        }
+    }
+
+    /// The directory's index for changing; built if needed.
+    fn index_mut<'a>(&self, dir: &'a Incore) -> Result<WriteGuard<'a, Option<Index>>> {
+        self.not_a_directory(dir)?;
+        let mut guard = dir.index.write();
+        if guard.is_none() {
+            let index = self.health.watch(self.build_index(dir))?;
+            self.index_bytes.fetch_add(index.memory() as u64, std::sync::atomic::Ordering::Relaxed);
+            *guard = Some(index);
+        }
+        Ok(guard)
+    }
+
+    fn build_index(&self, dir: &Incore) -> Result<Index> {
+        let blocks = self.dir_blocks(dir)?;
+        let mut index =
+            Index { slots: HashTable::new(), room: vec![u8::MAX; blocks.len()], blocks, cursor: 0, names: 0 };
+        let blocks = index.blocks.clone();
+        for (lbn, &no) in blocks.iter().enumerate() {
+            let together = blocks[lbn..].iter().zip(no..).take_while(|(at, want)| **at == *want).count() as u64;
+            let block = self.meta.get_near(no, Kind::Directory, no..no + together)?;
+            let found: Vec<(Vec<u8>, u32)> = block
+                .view(|bytes| {
+                    let entries = Entries::check(bytes, self.form, self.dir_place(dir, lbn, no))?;
+                    Ok::<_, Damage>(entries.used().map(|e| (e.name.to_vec(), e.offset as u32)).collect())
+                })
+                .map_err(damaged)?;
+            for (name, offset) in found {
+                index.add(&name, lbn as u32, offset);
+            }
+        }
+        Ok(index)
+    }
+
+    /// Where each block of a directory lies. A directory has no holes, and no block twice.
+    fn dir_blocks(&self, dir: &Incore) -> Result<Vec<u64>> {
+        let count = dir.inode().size / u64::from(self.geo.block_size);
+        let mut blocks = Vec::new();
+        let mut seen = BTreeSet::new();
+        while (blocks.len() as u64) < count {
+            let lbn = blocks.len() as u64;
+            let Mapping::Run(run) = self.map_run(dir, Lbn(lbn), (count - lbn).min(1 << 16) as u32)? else {
+                let place = self.dir_place(dir, lbn as usize, 0);
+                return Err(damaged(Place::of(place.structure).damage("it is a hole; directories have none")));
+            };
+            for no in run.start.0..run.end().0 {
+                if !seen.insert(no) {
+                    return Err(damaged(
+                        self.dir_place(dir, blocks.len(), no).damage("the directory has this block twice"),
+                    ));
+                }
+                blocks.push(no);
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn find_slot(&self, index: &Index, name: &[u8]) -> Result<Option<Found>> {
+        let hash = hash_of(name);
+        // Candidates are collected first: reading a block may wait, and may fail.
+        let mut candidates: smallvec::SmallVec<[Slot; 2]> = smallvec::SmallVec::new();
+        candidates.extend(index.slots.iter_hash(spread(hash)).filter(|slot| slot.hash == hash).copied());
+        for slot in candidates {
+            let block = self.meta.get(index.blocks[slot.lbn as usize], Kind::Directory)?;
+            let found = block.view(|bytes| entry_at(bytes, slot.offset as usize, name));
+            if let Some((ino, type_byte)) = found {
+                let kind = if self.form.filetype { crate::format::inode::kind_of_entry_type(type_byte) } else { None };
+                return Ok(Some(Found { ino, kind, lbn: slot.lbn, offset: slot.offset }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks a name up.
+    pub(super) fn find_name(&self, dir: &Incore, name: &Name) -> Result<Option<Found>> {
+        let guard = self.index(dir)?;
+        let index = guard.as_ref().expect("index() builds it");
+        self.find_slot(index, name.as_bytes())
+    }
+
+    /// Lists entries from a cookie on. A cookie is the byte in the directory at which an entry ended.
+    pub(super) fn list_names(&self, dir: &Incore, from: Cookie, to: &mut DirSink<'_>) -> Result<()> {
+        // The list of blocks is copied: `to` may look names up in this very directory.
+        let blocks = self.index(dir)?.as_ref().expect("index() builds it").blocks.clone();
+        let size = self.geo.block_bytes();
+        let first = (from.0 / size as u64).min(blocks.len() as u64) as usize;
+        for (lbn, &no) in blocks.iter().enumerate().skip(first) {
+            let block = self.meta.get(no, Kind::Directory)?;
+            let bytes = block.view(<[u8]>::to_vec);
+            let base = (lbn * size) as u64;
+            let entries = Entries::check(&bytes, self.form, self.dir_place(dir, lbn, no));
+            for entry in self.health.watch(entries.map_err(damaged))?.used() {
+                let at = base + entry.offset as u64;
+                if at < from.0 {
+                    continue;
+                }
+                let Some(name) = Name::new(entry.name) else { continue };
+                let dentry = Dentry { ino: Ino(entry.inode.0.into()), kind: entry.kind() };
+                // The end of the entry's own bytes: stays inside or at the border of any record this one is merged into.
+                let end = at + codec::record_bytes(entry.name.len()) as u64;
+                if !to(name, dentry, Cookie(end)) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // -- changing
+
+    /// Adds a name; it reaches the disk after `needs`. Returns the level of that.
+    pub(super) fn insert_name(
+        &self,
+        dir: &Incore,
+        name: &Name,
+        ino: InodeNo,
+        kind: FileKind,
+        needs: Level,
+        meta_block: &mut dyn FnMut() -> Result<(u64, Level)>,
+    ) -> Result<Level> {
+        let mut guard = self.index_mut(dir)?;
+        let index = guard.as_mut().expect("index_mut() builds it");
+        let bytes = name.as_bytes();
+        let mut needs = needs;
+        if dir.state.lock().inode.flags.contains(InodeFlags::INDEX) {
+            if let Some(level) = self.insert_indexed(dir, index, bytes, ino, kind, needs)? {
+                return Ok(level);
+            }
+            dir.state.lock().inode.flags.remove(InodeFlags::INDEX);
+            needs = needs.max(self.store(dir)?);
+        }
+        let count = index.blocks.len();
+        let wanted = bytes.len() as u8;
+        let mut lbn = (index.cursor..count).find(|lbn| index.room[*lbn] >= wanted);
+        while let Some(at) = lbn {
+            if let Some(level) = self.try_insert(index, at, bytes, ino, kind, needs)? {
+                index.cursor = at;
+                return Ok(level);
+            }
+            index.room[at] = wanted - 1;
+            lbn = (at + 1..count).find(|lbn| index.room[*lbn] >= wanted);
+        }
+        let at = self.grow(dir, index, meta_block)?;
+        index.cursor = at;
+        let level = self.try_insert(index, at, bytes, ino, kind, needs)?;
+        Ok(level.expect("an empty block has room for any name").max(self.slot_pending(dir)?))
+    }
+
+    fn insert_indexed(
+        &self,
+        dir: &Incore,
+        index: &mut Index,
+        name: &[u8],
+        ino: InodeNo,
+        kind: FileKind,
+        needs: Level,
+    ) -> Result<Option<Level>> {
+        let leaves = {
+            let superblock = self.superblock.lock().clone();
+            let mut reader = IndexReader { ext: self, dir, blocks: &index.blocks };
+            htree::leaves(&mut reader, name, &superblock, self.form).map_err(|error| error.0)
+        };
+        // A damaged index is no reason to fail: the linear directory is the truth.
+        let Ok(leaves) = leaves else { return Ok(None) };
+        for leaf in leaves {
+            if (leaf as usize) < index.blocks.len()
+                && let Some(level) = self.try_insert(index, leaf as usize, name, ino, kind, needs)?
+            {
+                return Ok(Some(level));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Inserts into one block if it has a place.
+    fn try_insert(
+        &self,
+        index: &mut Index,
+        lbn: usize,
+        name: &[u8],
+        ino: InodeNo,
+        kind: FileKind,
+        needs: Level,
+    ) -> Result<Option<Level>> {
+        let block = self.meta.get(index.blocks[lbn], Kind::Directory)?;
+        let mut after = block.view(<[u8]>::to_vec);
+        let Some(inserted) = codec::insert(&mut after, self.form, name, ino, kind) else { return Ok(None) };
+        let level = self.change_sector(&block, &after, inserted.changed.start, needs, |_| true);
+        index.add(name, lbn as u32, inserted.offset as u32);
+        Ok(Some(level))
+    }
+
+    /// Puts the sector around `at` of `after` into the block as a new version.
+    fn change_sector(
+        &self,
+        block: &Arc<Block>,
+        after: &[u8],
+        at: usize,
+        needs: Level,
+        visible: impl Fn(&[u8]) -> bool,
+    ) -> Level {
+        let sector = at / SECTOR * SECTOR..at / SECTOR * SECTOR + SECTOR;
+        let new = &after[sector.clone()];
+        self.meta.change_visible(block, sector, needs, |bytes| bytes.copy_from_slice(new), visible)
+    }
+
+    /// Appends an empty block to a directory.
+    fn grow(
+        &self,
+        dir: &Incore,
+        index: &mut Index,
+        meta_block: &mut dyn FnMut() -> Result<(u64, Level)>,
+    ) -> Result<usize> {
+        let lbn = index.blocks.len();
+        let (no, bits) = meta_block()?;
+        let mut image = Buf::zeroed(self.geo.block_bytes());
+        codec::format_empty(&mut image);
+        let (_, fresh) = self.meta.fresh(no, Kind::Directory, image);
+        {
+            let mut state = dir.state.lock();
+            state.needs = state.needs.max(bits).max(fresh);
+        }
+        let at = LbnRange { start: Lbn(lbn as u64), len: 1 };
+        self.set_pointers(dir, at, BlockRun { start: BlockAddr(no), len: 1 }, None, &mut *meta_block)?;
+        dir.state.lock().inode.size += u64::from(self.geo.block_size);
+        self.store(dir)?;
+        index.blocks.push(no);
+        index.room.push(u8::MAX);
+        Ok(lbn)
+    }
+
+    /// Makes an existing name lead to another inode. Returns the inode it named, and the level.
+    pub(super) fn point_name(
+        &self,
+        dir: &Incore,
+        name: &Name,
+        ino: InodeNo,
+        kind: FileKind,
+        needs: Level,
+    ) -> Result<Option<(InodeNo, Level)>> {
+        let mut guard = self.index_mut(dir)?;
+        let index = guard.as_mut().expect("index_mut() builds it");
+        let Some(found) = self.find_slot(index, name.as_bytes())? else { return Ok(None) };
+        let block = self.meta.get(index.blocks[found.lbn as usize], Kind::Directory)?;
+        let mut after = block.view(<[u8]>::to_vec);
+        let Some(changed) = codec::point(&mut after, self.form, found.offset as usize, ino, kind) else {
+            return Ok(None);
+        };
+        let level = self.change_sector(&block, &after, changed.start, needs, |_| true);
+        Ok(Some((found.ino, level)))
+    }
+
+    /// Removes a name. [`Level::NONE`] if no image that the disk may show ever had it.
+    pub(super) fn remove_name(&self, dir: &Incore, name: &Name, needs: Level) -> Result<Level> {
+        let mut guard = self.index_mut(dir)?;
+        let index = guard.as_mut().expect("index_mut() builds it");
+        let bytes = name.as_bytes();
+        let Some(found) = self.find_slot(index, bytes)? else { return Err(Error::Posix(libc::ENOENT)) };
+        let no = index.blocks[found.lbn as usize];
+        let block = self.meta.get(no, Kind::Directory)?;
+        let offset = found.offset as usize;
+        let mut after = block.view(<[u8]>::to_vec);
+        let Some(changed) = codec::remove(&mut after, self.form, offset) else {
+            let place = self.dir_place(dir, found.lbn as usize, no);
+            return self.health.watch(Err(damaged(place.damage(format!("there is no entry at byte {offset}")))));
+        };
+        let sector = changed.start / SECTOR * SECTOR;
+        erase(&mut after, offset, bytes.len(), sector, changed.start == offset);
+        let at = offset.saturating_sub(sector);
+        let level = self.change_sector(&block, &after, changed.start, needs, |chunk| {
+            offset < sector || offset + 8 > sector + SECTOR || may_show(chunk, at, found.ino, bytes)
+        });
+        index.drop_name(bytes, found);
+        Ok(level)
+    }
+
+    /// True if a directory has only `.` and `..`.
+    pub(super) fn has_no_names(&self, dir: &Incore) -> Result<bool> {
+        Ok(self.index(dir)?.as_ref().expect("index() builds it").is_empty())
+    }
+
+    /// Drops a directory's index (memory pressure).
+    pub(super) fn drop_index(&self, dir: &Incore) {
+        if let Some(mut guard) = dir.index.try_write()
+            && let Some(index) = guard.take()
+        {
+            self.index_bytes.fetch_sub(index.memory() as u64, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+/// The entry at `offset` if it has this name: its inode and type byte.
+fn entry_at(bytes: &[u8], offset: usize, name: &[u8]) -> Option<(InodeNo, u8)> {
+    let header = bytes.get(offset..offset + codec::HEADER_BYTES)?;
+    let ino = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+    let start = offset + codec::HEADER_BYTES;
+    let same = usize::from(header[6]) == name.len() && bytes.get(start..start + name.len()) == Some(name);
+    (ino != 0 && same).then_some((InodeNo(ino), header[7]))
+}
+
+/// Wipes what a removed entry leaves behind inside its sector, so that a block returns to the bytes it had
+/// before the name was added. `kept` says that the record stays as an unused one.
+fn erase(block: &mut [u8], offset: usize, name_len: usize, sector: usize, kept: bool) {
+    let end = (offset + codec::record_bytes(name_len)).min(sector + SECTOR).min(block.len());
+    if kept {
+        if offset + 6 < end {
+            block[offset + 6..end].fill(0);
+        }
+    } else if offset < end {
+        block[offset..end].fill(0);
+    }
+}
+
+/// True if a version of a sector may show this entry at `at`.
+fn may_show(chunk: &[u8], at: usize, ino: InodeNo, name: &[u8]) -> bool {
+    let number = chunk.get(at..at + 4).is_some_and(|bytes| bytes == ino.0.to_le_bytes());
+    let shown = chunk.get(at + codec::HEADER_BYTES..).unwrap_or_default();
+    let common = shown.len().min(name.len());
+    number && shown[..common] == name[..common]
+}
+
+/// Reads a directory's blocks for its htree.
+struct IndexReader<'a> {
+    ext: &'a Ext,
+    dir: &'a Incore,
+    blocks: &'a [u64],
+}
+
+/// An error while reading an htree.
+struct IndexError(#[allow(dead_code)] Error);
+
+impl From<Damage> for IndexError {
+    fn from(damage: Damage) -> IndexError {
+        IndexError(damaged(damage))
+    }
+}
+
+impl htree::ReadBlock for IndexReader<'_> {
+    type Bytes = Vec<u8>;
+    type Error = IndexError;
+
+    fn read(&mut self, lbn: u32) -> std::result::Result<(Vec<u8>, Place), IndexError> {
+        let structure = Structure::Index { inode: self.dir.ino, lbn: lbn.into() };
+        let Some(&no) = self.blocks.get(lbn as usize) else {
+            return Err(Place::of(structure).damage("the block lies beyond the directory's end").into());
+        };
+        let block = self.ext.meta.get(no, Kind::Directory).map_err(IndexError)?;
+        Ok((block.view(<[u8]>::to_vec), Place::new(structure, BlockNo(no))))
+    }
+}

@@ -1,0 +1,211 @@
+//! In-core inodes: the format's part of what vfs calls an inode.
+
+use std::sync::Arc;
+
+use moafs_disk::{Epoch, Kind};
+use moafs_runtime::Rt;
+use moafs_runtime::lock::RwLock;
+use moafs_vfs::Result;
+use moafs_vfs::types::{Attr, FileKind};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::{Ext, dir::Index};
+use crate::format::{BlockNo, GroupNo, Inode, InodeNo};
+use crate::meta::{Block, Freed, Level};
+
+/// Bytes of an inode's slot that are written as one record: never more than a sector.
+const RECORD_MAX: usize = 512;
+
+/// Where an inode's slot lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SlotAt {
+    pub(super) group: GroupNo,
+    /// The block of the inode table.
+    pub(super) block: BlockNo,
+    /// The slot's first byte in it.
+    pub(super) offset: usize,
+}
+
+/// An inode in memory. There is one per number, however many hold it.
+pub struct Incore {
+    /// Its number.
+    pub ino: InodeNo,
+    /// Its kind; never changes.
+    pub kind: FileKind,
+    pub(super) at: SlotAt,
+    pub(super) state: Mutex<InodeState>,
+    /// Names of a directory, once somebody asked for one.
+    pub(super) index: RwLock<Option<Index>>,
+}
+
+/// Where an inode stands between making and freeing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    /// On disk, or on its way there; its first version since it was made got this level.
+    Named { born: Level },
+    /// Marked as deleted on disk at this level.
+    Orphan(Level),
+    /// Nothing of it has reached the disk, and nothing shall.
+    Unborn,
+}
+
+pub(super) struct InodeState {
+    /// The inode as ops see it.
+    pub(super) inode: Inode,
+    pub(super) life: Life,
+    /// What must be on disk before the slot's next version.
+    pub(super) needs: Level,
+    /// The level at which the last name is gone from disk.
+    pub(super) unlinked: Level,
+    /// The data that direct pointers changed since the last version lead to.
+    pub(super) data: Option<Epoch>,
+    /// What becomes free with the slot's next version.
+    pub(super) freed: SmallVec<[Freed; 4]>,
+    /// Orphans: everything from this logical block on has been freed.
+    pub(super) reaped_from: u64,
+}
+
+impl Incore {
+    pub(super) fn new(rt: &Rt, ino: InodeNo, kind: FileKind, at: SlotAt, inode: Inode, life: Life) -> Incore {
+        let state = InodeState {
+            inode,
+            life,
+            needs: Level::NONE,
+            unlinked: Level::NONE,
+            data: None,
+            freed: SmallVec::new(),
+            reaped_from: u64::MAX,
+        };
+        Incore { ino, kind, at, state: Mutex::new(state), index: RwLock::new(Arc::clone(rt), None) }
+    }
+
+    /// A copy of the inode as ops see it.
+    pub(super) fn inode(&self) -> Inode {
+        self.state.lock().inode.clone()
+    }
+}
+
+impl Ext {
+    /// The block of the inode table that holds an inode; its neighbours come with the same request.
+    pub(super) fn table_block(&self, at: &SlotAt) -> Result<Arc<Block>> {
+        let table = self.alloc.descriptor(at.group).inode_table.0;
+        let end = table + u64::from(self.geo.inode_table_blocks);
+        self.meta.get_near(at.block.0, Kind::Inodes, at.block.0..end.min(at.block.0 + self.table_read_blocks))
+    }
+
+    /// Where an inode's slot lies, if there is such an inode.
+    pub(super) fn slot_at(&self, ino: InodeNo) -> Option<SlotAt> {
+        let at = self.geo.locate_inode(ino)?;
+        let block = BlockNo(self.alloc.descriptor(at.group).inode_table.0 + u64::from(at.table_block));
+        Some(SlotAt { group: at.group, block, offset: at.offset })
+    }
+
+    /// The bytes of a slot that make up its record.
+    pub(super) fn record(&self, at: &SlotAt) -> std::ops::Range<usize> {
+        at.offset..at.offset + (self.geo.inode_size as usize).min(RECORD_MAX)
+    }
+
+    /// The level at which the slot's newest version is on disk.
+    pub(super) fn slot_pending(&self, node: &Incore) -> Result<Level> {
+        Ok(self.table_block(&node.at)?.pending(node.at.offset))
+    }
+
+    /// Makes a new version of the slot from the in-core inode, and frees what was waiting for it.
+    pub(super) fn store(&self, node: &Incore) -> Result<Level> {
+        self.store_with(node, Level::NONE, |_, _| {})
+    }
+
+    /// Like [`Ext::store`], after `needs`, with a last change to the slot's bytes.
+    pub(super) fn store_with(
+        &self,
+        node: &Incore,
+        needs: Level,
+        edit: impl FnOnce(&mut Inode, &mut [u8]),
+    ) -> Result<Level> {
+        let block = self.table_block(&node.at)?;
+        let mut state = node.state.lock();
+        let level = match state.life {
+            Life::Named { .. } => self.write_slot(&block, node, &mut state, needs, edit),
+            // The slot says "deleted" already, or never said anything: it is not written again.
+            Life::Orphan(level) => level,
+            Life::Unborn => Level::NONE,
+        };
+        let freed = std::mem::take(&mut state.freed);
+        drop(state);
+        for freed in freed {
+            self.alloc.free(level, freed)?;
+        }
+        Ok(level)
+    }
+
+    pub(super) fn write_slot(
+        &self,
+        block: &Arc<Block>,
+        node: &Incore,
+        state: &mut InodeState,
+        needs: Level,
+        edit: impl FnOnce(&mut Inode, &mut [u8]),
+    ) -> Level {
+        let mut inode = state.inode.clone();
+        let needs = needs.max(std::mem::take(&mut state.needs));
+        let start = node.at.offset;
+        let mut slot = block.view(|bytes| bytes[start..start + self.geo.inode_size as usize].to_vec());
+        edit(&mut inode, &mut slot);
+        inode.encode_into(&mut slot, &self.geo);
+        // The fixed fields all lie in the slot's first sector. Slots larger than a sector have attributes beyond
+        // it, which a power cut may tear; mke2fs makes such slots only when asked to.
+        let mut level = Level::NONE;
+        for (at, part) in (start..).step_by(RECORD_MAX).zip(slot.chunks(RECORD_MAX)) {
+            let changed = at == start || block.view(|bytes| bytes[at..at + part.len()] != *part);
+            if changed {
+                level =
+                    level.max(self.meta.change(block, at..at + part.len(), needs, |bytes| bytes.copy_from_slice(part)));
+            }
+        }
+        if let Some(epoch) = state.data.take() {
+            self.meta.needs_data(level, epoch);
+        }
+        level
+    }
+}
+
+/// What vfs keeps of an inode.
+pub(super) fn attr_of(inode: &Inode, kind: FileKind) -> Attr {
+    let (major, minor) = inode.device();
+    let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+    Attr {
+        kind,
+        perm: u32::from(inode.mode) & 0o7777,
+        uid: inode.uid,
+        gid: inode.gid,
+        nlink: inode.links.into(),
+        size: inode.size,
+        atime: inode.atime,
+        mtime: inode.mtime,
+        ctime: inode.ctime,
+        crtime: inode.crtime,
+        rdev: if is_device { libc::makedev(major, minor) } else { 0 },
+        generation: inode.generation,
+        flags: inode.flags.bits(),
+    }
+}
+
+/// Flags that programs may set and clear; the others describe the layout.
+const USER_FLAGS: u32 = 0x0000_00FF | 0x0001_0000 | 0x0002_0000 | 0x0000_8000;
+
+/// Stores what vfs keeps into an inode; sizes only of regular files.
+pub(super) fn put_attr(inode: &mut Inode, attr: &Attr, disk_size: u64) {
+    inode.mode = (attr.kind.mode_bits() | attr.perm & 0o7777) as u16;
+    inode.uid = attr.uid;
+    inode.gid = attr.gid;
+    inode.links = attr.nlink.min(u32::from(u16::MAX)) as u16;
+    inode.atime = attr.atime;
+    inode.mtime = attr.mtime;
+    inode.ctime = attr.ctime;
+    let flags = inode.flags.bits() & !USER_FLAGS | attr.flags & USER_FLAGS;
+    inode.flags = crate::format::inode::InodeFlags::from_bits_retain(flags);
+    if attr.kind == FileKind::Regular {
+        inode.size = disk_size;
+    }
+}

@@ -1,0 +1,480 @@
+//! The block map at work: finding, setting and clearing pointers.
+//!
+//! Pointers in indirect blocks are records of a sector each; those in the inode are part of its slot. On the
+//! disk a pointer appears after its bitmap bit and its data, an indirect block before the pointer to it, and
+//! the inode last, on append as on truncate.
+
+use std::sync::Arc;
+
+use moafs_disk::{Buf, Epoch, Kind, SECTOR};
+use moafs_vfs::format::Progress;
+use moafs_vfs::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
+use moafs_vfs::{Error, Result};
+
+use super::Ext;
+use super::incore::{Incore, InodeState, Life};
+use crate::format::inode::InodeFlags;
+use crate::format::map::{self, Path};
+use crate::format::{BlockNo, Place, Structure};
+use crate::health::damaged;
+use crate::meta::{Block, Freed, Level};
+
+/// Pointers in a sector: those of one record.
+const RECORD_POINTERS: usize = SECTOR / 4;
+
+/// Where the pointer of a logical block stands.
+enum Leaf {
+    /// In the inode, at this index.
+    Direct(usize),
+    /// In an indirect block, at this index.
+    Indirect(Arc<Block>, usize),
+    /// The indirect block that would hold it is missing: a hole up to this logical block.
+    Missing(u64),
+}
+
+fn pointer(bytes: &[u8], index: usize) -> u32 {
+    let at = index * 4;
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The run that begins a list of pointers: equal kind (hole or not), contiguous.
+fn first_run(pointers: impl Iterator<Item = u32>, max: u32) -> (u32, u32) {
+    let mut pointers = pointers.take(max as usize);
+    let Some(first) = pointers.next() else { return (0, 0) };
+    let follows =
+        |(at, p): (u32, u32)| if first == 0 { p == 0 } else { u64::from(p) == u64::from(first) + u64::from(at) };
+    let more = (1..).zip(pointers).take_while(|&pair| follows(pair)).count();
+    (first, 1 + more as u32)
+}
+
+impl Ext {
+    fn too_big() -> Error {
+        Error::Posix(libc::EFBIG)
+    }
+
+    /// Checks a pointer that was read from the volume.
+    fn checked(&self, node: &Incore, level: u8, block: Option<u64>, start: u32, len: u32) -> Result<u64> {
+        let start = u64::from(start);
+        if !self.alloc.is_fixed(start, len.into()) {
+            return Ok(start);
+        }
+        let structure = match block {
+            Some(_) => Structure::Indirect { inode: node.ino, level },
+            None => Structure::Inode(node.ino),
+        };
+        let place = Place { structure, block: block.map(BlockNo).or(Some(node.at.block)) };
+        let what = format!("it points to block {start}, which is outside the volume or the volume's own metadata");
+        self.health.watch(Err(damaged(place.damage(what))))
+    }
+
+    /// What lies at `at`: one run of at most `max` blocks.
+    pub(super) fn map_run(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
+        let max = max.max(1);
+        let (first, len, from) = match self.leaf(node, at.0)? {
+            Leaf::Missing(end) => return Ok(Mapping::Hole { len: (end - at.0).min(max.into()) as u32 }),
+            Leaf::Direct(index) => {
+                let state = node.state.lock();
+                let (first, len) = first_run(state.inode.block[index..map::DIRECT as usize].iter().copied(), max);
+                (first, len, None)
+            }
+            Leaf::Indirect(block, index) => {
+                let end = self.geo.apb as usize;
+                let (first, len) = block.view(|bytes| first_run((index..end).map(|i| pointer(bytes, i)), max));
+                (first, len, Some(block.no))
+            }
+        };
+        if first == 0 {
+            return Ok(Mapping::Hole { len });
+        }
+        let start = self.checked(node, 1, from, first, len)?;
+        Ok(Mapping::Run(BlockRun { start: BlockAddr(start), len }))
+    }
+
+    fn leaf(&self, node: &Incore, lbn: u64) -> Result<Leaf> {
+        let Some(path) = Path::of(lbn, self.geo.apb) else {
+            return Ok(Leaf::Missing(u64::MAX));
+        };
+        let indices = path.indices();
+        if path.depth() == 0 {
+            return Ok(Leaf::Direct(indices[0] as usize));
+        }
+        let mut next = node.state.lock().inode.block[indices[0] as usize];
+        let mut from = None;
+        for level in (1..=path.depth()).rev() {
+            let depth_index = usize::from(path.depth() - level) + 1;
+            if next == 0 {
+                // Everything below the missing block is a hole.
+                let span = map::span(level, self.geo.apb);
+                let base = map::first_lbn_of_slot(indices[0] as usize, self.geo.apb);
+                return Ok(Leaf::Missing(base + ((lbn - base) / span + 1) * span));
+            }
+            let no = self.checked(node, level + 1, from, next, 1)?;
+            let block = self.meta.get(no, Kind::Map)?;
+            let index = indices[depth_index] as usize;
+            if level == 1 {
+                return Ok(Leaf::Indirect(block, index));
+            }
+            next = block.view(|bytes| pointer(bytes, index));
+            from = Some(no);
+        }
+        unreachable!("a path ends at level 1")
+    }
+
+    // -- setting
+
+    /// Maps `at` to `to`, whose data completed in `written`. What was mapped there becomes free once the disk shows the new pointers.
+    pub(super) fn set_pointers(
+        &self,
+        node: &Incore,
+        at: LbnRange,
+        to: BlockRun,
+        written: Option<Epoch>,
+        mut meta_block: impl FnMut() -> Result<(u64, Level)>,
+    ) -> Result<Level> {
+        let bits = self.bits_level(to)?;
+        let mut highest = Level::NONE;
+        let (mut lbn, mut target) = (at.start.0, to.start.0);
+        let end = at.start.0 + u64::from(to.len.min(at.len));
+        while lbn < end {
+            let left = end - lbn;
+            let done = match self.leaf_or_new(node, lbn, &mut meta_block)? {
+                Leaf::Direct(index) => self.set_direct(node, index, target, left, bits, written),
+                Leaf::Indirect(block, index) => {
+                    let (done, level) = self.set_indirect(node, &block, index, target, left, bits, written)?;
+                    highest = highest.max(level);
+                    done
+                }
+                Leaf::Missing(_) => return Err(Self::too_big()),
+            };
+            lbn += done;
+            target += done;
+        }
+        let mut state = node.state.lock();
+        state.needs = state.needs.max(highest);
+        Ok(highest)
+    }
+
+    /// The level at which the bitmap bits of a run are on disk.
+    fn bits_level(&self, run: BlockRun) -> Result<Level> {
+        let Some(group) = self.geo.group_of_block(BlockNo(run.start.0)) else { return Ok(Level::NONE) };
+        let block = self.meta.get(self.alloc.descriptor(group).block_bitmap.0, Kind::Bitmap)?;
+        Ok(self.meta.loose_level(&block))
+    }
+
+    fn set_direct(
+        &self,
+        node: &Incore,
+        index: usize,
+        target: u64,
+        left: u64,
+        bits: Level,
+        written: Option<Epoch>,
+    ) -> u64 {
+        let mut state = node.state.lock();
+        let count = left.min(map::DIRECT - index as u64);
+        let (mut added, mut changed) = (0, false);
+        for i in 0..count {
+            let new = (target + i) as u32;
+            let old = std::mem::replace(&mut state.inode.block[index + i as usize], new);
+            added += i64::from(old == 0);
+            changed |= old != new;
+            if old != 0 && old != new {
+                state.freed.push(Freed::Data { start: old.into(), len: 1 });
+            }
+        }
+        // Overwriting in place changes no pointer: nothing has to wait for the data.
+        if changed {
+            state.needs = state.needs.max(bits);
+            state.data = state.data.max(written);
+        }
+        self.count_blocks(&mut state, added);
+        count
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn set_indirect(
+        &self,
+        node: &Incore,
+        block: &Arc<Block>,
+        index: usize,
+        target: u64,
+        left: u64,
+        bits: Level,
+        written: Option<Epoch>,
+    ) -> Result<(u64, Level)> {
+        let sector = index / RECORD_POINTERS;
+        let end = ((sector + 1) * RECORD_POINTERS).min(self.geo.apb as usize);
+        let count = left.min((end - index) as u64);
+        let old: Vec<u32> = block.view(|bytes| (0..count as usize).map(|i| pointer(bytes, index + i)).collect());
+        let same = old.iter().zip(target..).all(|(old, new)| u64::from(*old) == new);
+        if same {
+            return Ok((count, Level::NONE));
+        }
+        let first = index - sector * RECORD_POINTERS;
+        let level = self.meta.change(block, sector * SECTOR..(sector + 1) * SECTOR, bits, |bytes| {
+            for i in 0..count as usize {
+                let at = (first + i) * 4;
+                bytes[at..at + 4].copy_from_slice(&((target + i as u64) as u32).to_le_bytes());
+            }
+        });
+        if let Some(epoch) = written {
+            self.meta.needs_data(level, epoch);
+        }
+        let added = old.iter().filter(|old| **old == 0).count() as i64;
+        for (old, new) in old.into_iter().zip(target..) {
+            if old != 0 && u64::from(old) != new {
+                self.alloc.free(level, Freed::Data { start: old.into(), len: 1 })?;
+            }
+        }
+        self.count_blocks(&mut node.state.lock(), added);
+        Ok((count, level))
+    }
+
+    /// `blocks` more (or fewer) of the file on the volume.
+    pub(super) fn count_blocks(&self, state: &mut InodeState, blocks: i64) {
+        let huge = self.geo.huge_file && state.inode.flags.contains(InodeFlags::HUGE_FILE);
+        let unit = if huge { 1 } else { i64::from(self.geo.sectors_per_block()) };
+        state.inode.blocks = state.inode.blocks.saturating_add_signed(blocks * unit);
+    }
+
+    /// The pointer's place; indirect blocks on the way are made.
+    fn leaf_or_new(
+        &self,
+        node: &Incore,
+        lbn: u64,
+        meta_block: &mut dyn FnMut() -> Result<(u64, Level)>,
+    ) -> Result<Leaf> {
+        let path = Path::of(lbn, self.geo.apb).ok_or_else(Self::too_big)?;
+        let indices = path.indices();
+        let slot = indices[0] as usize;
+        if path.depth() == 0 {
+            return Ok(Leaf::Direct(slot));
+        }
+        let top = node.state.lock().inode.block[slot];
+        let mut block = match top {
+            0 => {
+                let (block, level) = self.new_map_block(meta_block)?;
+                let mut state = node.state.lock();
+                state.inode.block[slot] = block.no as u32;
+                state.needs = state.needs.max(level);
+                self.count_blocks(&mut state, 1);
+                block
+            }
+            top => self.meta.get(self.checked(node, path.depth() + 1, None, top, 1)?, Kind::Map)?,
+        };
+        for (level, &index) in (2..=path.depth()).rev().zip(&indices[1..]) {
+            block = match block.view(|bytes| pointer(bytes, index as usize)) {
+                0 => {
+                    let (below, needs) = self.new_map_block(meta_block)?;
+                    let level = self.change_pointer(&block, index as usize, below.no as u32, needs);
+                    let mut state = node.state.lock();
+                    state.needs = state.needs.max(level);
+                    self.count_blocks(&mut state, 1);
+                    below
+                }
+                below => self.meta.get(self.checked(node, level, Some(block.no), below, 1)?, Kind::Map)?,
+            };
+        }
+        Ok(Leaf::Indirect(block, *indices.last().expect("paths are not empty") as usize))
+    }
+
+    fn new_map_block(&self, meta_block: &mut dyn FnMut() -> Result<(u64, Level)>) -> Result<(Arc<Block>, Level)> {
+        let (no, bits) = meta_block()?;
+        let (block, fresh) = self.meta.fresh(no, Kind::Map, Buf::zeroed(self.geo.block_bytes()));
+        Ok((block, bits.max(fresh)))
+    }
+
+    fn change_pointer(&self, block: &Arc<Block>, index: usize, to: u32, needs: Level) -> Level {
+        let sector = index / RECORD_POINTERS;
+        let at = (index - sector * RECORD_POINTERS) * 4;
+        self.meta.change(block, sector * SECTOR..(sector + 1) * SECTOR, needs, |bytes| {
+            bytes[at..at + 4].copy_from_slice(&to.to_le_bytes());
+        })
+    }
+
+    // -- clearing
+
+    /// Unmaps up to about `at_most` blocks of `from..to`, from the end towards the start. `Done` when nothing is
+    /// mapped there any more. An orphan's maps are read, not rewritten: no pointer on disk leads to it.
+    pub(super) fn clear_pointers(
+        &self,
+        node: &Incore,
+        from: u64,
+        to: u64,
+        at_most: u32,
+        orphan: bool,
+    ) -> Result<Progress> {
+        let life = node.state.lock().life;
+        let mut cut = Cut { from, budget: at_most.max(1), orphan: None, blocks: 0, reaped: to };
+        cut.orphan = match life {
+            Life::Orphan(level) if orphan && from == 0 => Some(level),
+            Life::Unborn if orphan && from == 0 => Some(Level::NONE),
+            _ => None,
+        };
+        if cut.orphan.is_some() {
+            cut.reaped = to.min(node.state.lock().reaped_from);
+        }
+        let outcome = self.cut_slots(node, &mut cut);
+        let mut state = node.state.lock();
+        self.count_blocks(&mut state, -cut.blocks);
+        if cut.orphan.is_some() {
+            state.reaped_from = if matches!(outcome, Ok(Progress::Done)) { u64::MAX } else { cut.reaped };
+        }
+        drop(state);
+        let progress = outcome?;
+        if cut.orphan.is_none() {
+            self.store(node)?;
+        }
+        Ok(progress)
+    }
+
+    fn cut_slots(&self, node: &Incore, cut: &mut Cut) -> Result<Progress> {
+        for slot in (0..15usize).rev() {
+            let first = map::first_lbn_of_slot(slot, self.geo.apb);
+            let level = map::level_of_slot(slot);
+            let end = first + map::span(level, self.geo.apb);
+            let top = node.state.lock().inode.block[slot];
+            if top == 0 || first >= cut.reaped || end <= cut.from {
+                continue;
+            }
+            if cut.budget == 0 {
+                return Ok(Progress::More);
+            }
+            let mut below = Vec::new();
+            let start = self.checked(node, level + 1, None, top, 1)?;
+            let gone = self.cut_tree(node, start, level, first, cut, &mut below)?;
+            if gone {
+                below.push(if level == 0 { Freed::Data { start, len: 1 } } else { Freed::Meta { block: start } });
+                cut.blocks += 1;
+                cut.reaped = first;
+                let mut state = node.state.lock();
+                state.inode.block[slot] = 0;
+                if cut.orphan.is_none() {
+                    state.freed.extend(below.drain(..));
+                }
+            }
+            self.release(cut.orphan.unwrap_or(Level::NONE), below)?;
+            if !gone && cut.budget == 0 {
+                return Ok(Progress::More);
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    fn release(&self, needs: Level, freed: Vec<Freed>) -> Result<()> {
+        freed.into_iter().try_for_each(|freed| self.alloc.free(needs, freed))
+    }
+
+    /// Cuts what a block of pointers maps. True if nothing is left in it: its owner then clears the pointer to it and frees
+    /// `below` with that; otherwise `below` is left empty (or, for orphans, may be freed at once).
+    fn cut_tree(
+        &self,
+        node: &Incore,
+        no: u64,
+        level: u8,
+        first: u64,
+        cut: &mut Cut,
+        below: &mut Vec<Freed>,
+    ) -> Result<bool> {
+        if level == 0 {
+            cut.budget = cut.budget.saturating_sub(1);
+            return Ok(true);
+        }
+        let block = self.meta.get(no, Kind::Map)?;
+        let pointers: Vec<u32> = block.view(|bytes| (0..self.geo.apb as usize).map(|i| pointer(bytes, i)).collect());
+        let span = map::span(level - 1, self.geo.apb);
+        let last = (cut.reaped - first).div_ceil(span).min(pointers.len() as u64) as usize;
+        let lowest = (cut.from.saturating_sub(first) / span) as usize;
+        let mut cleared: Vec<usize> = Vec::new();
+        let mut freed: Vec<Freed> = Vec::new();
+        let mut stopped = false;
+        for index in (lowest..last).rev() {
+            let child = pointers[index];
+            if child == 0 {
+                continue;
+            }
+            // Data pointers of one block are cut together: a bounded amount, and one change of it.
+            if level > 1 && cut.budget == 0 {
+                stopped = true;
+                break;
+            }
+            let start = self.checked(node, level, Some(no), child, 1)?;
+            let child_first = first + index as u64 * span;
+            if level > 1 && !self.cut_tree(node, start, level - 1, child_first, cut, &mut freed)? {
+                stopped = cut.budget == 0;
+                if stopped { break } else { continue }
+            }
+            if level == 1 {
+                cut.budget = cut.budget.saturating_sub(1);
+            }
+            cleared.push(index);
+            cut.blocks += 1;
+            cut.reaped = child_first;
+            push_freed(&mut freed, start, level == 1);
+        }
+        let left = pointers.iter().enumerate().any(|(i, p)| *p != 0 && !cleared.contains_sorted(i));
+        if cut.orphan.is_some() {
+            // Below the lowest index nothing was looked at: only an orphan that is cut from its start is ever asked for.
+            below.append(&mut freed);
+            return Ok(!stopped && lowest == 0);
+        }
+        if !left {
+            below.append(&mut freed);
+            return Ok(true);
+        }
+        let mut highest = Level::NONE;
+        for sector in cleared.chunk_by(|a, b| a / RECORD_POINTERS == b / RECORD_POINTERS) {
+            let base = sector[0] / RECORD_POINTERS;
+            let level = self.meta.change(&block, base * SECTOR..(base + 1) * SECTOR, Level::NONE, |bytes| {
+                for index in sector {
+                    let at = (index - base * RECORD_POINTERS) * 4;
+                    bytes[at..at + 4].fill(0);
+                }
+            });
+            highest = highest.max(level);
+        }
+        self.release(highest, freed)?;
+        let mut state = node.state.lock();
+        state.needs = state.needs.max(highest);
+        Ok(false)
+    }
+}
+
+/// Membership in a list that descends strictly.
+trait Descending {
+    fn contains_sorted(&self, index: usize) -> bool;
+}
+
+impl Descending for Vec<usize> {
+    fn contains_sorted(&self, index: usize) -> bool {
+        self.binary_search_by(|at| index.cmp(at)).is_ok()
+    }
+}
+
+/// The state of one cut through a file's maps.
+struct Cut {
+    from: u64,
+    /// Blocks that may still be freed in this op.
+    budget: u32,
+    /// For orphans: what must be on disk before anything of it is reused.
+    orphan: Option<Level>,
+    /// Blocks freed.
+    blocks: i64,
+    /// Nothing at or after this logical block is mapped any more.
+    reaped: u64,
+}
+
+/// Joins descending data blocks into runs.
+fn push_freed(freed: &mut Vec<Freed>, block: u64, data: bool) {
+    if !data {
+        freed.push(Freed::Meta { block });
+        return;
+    }
+    if let Some(Freed::Data { start, len }) = freed.last_mut()
+        && *start == block + 1
+    {
+        (*start, *len) = (block, *len + 1);
+        return;
+    }
+    freed.push(Freed::Data { start: block, len: 1 });
+}

@@ -1,0 +1,582 @@
+//! The engine: a mounted ext volume, and how it does what [`Format`] asks.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`incore`] | in-core inodes and their slots |
+//! | [`map`] | block maps: finding, setting, clearing pointers |
+//! | [`dir`] | directories: an index in memory over linear blocks |
+//! | [`xattr`] | extended attributes |
+//! | [`op`] | ops: changes and what each waits for |
+//! | [`survey`] | reporting the layout of the whole volume |
+//! | [`recover`] | after a crash of our own: returning what leaked |
+
+mod dir;
+pub mod incore;
+mod map;
+mod op;
+mod recover;
+mod survey;
+mod xattr;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use moafs_disk::{Buf, DiskExt, Epoch, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_runtime::{Rt, Time};
+use moafs_vfs::format::{
+    Admission, DirSink, Format, Harden, Idle, Need, OpKind, Seal, Shape, Space, SpaceClass, Survey, Why,
+};
+use moafs_vfs::plan::{DirtyView, Due, Plan};
+use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, Mapping, Name, XattrKey};
+use moafs_vfs::{Error, Result};
+use parking_lot::Mutex;
+
+pub use incore::Incore;
+use incore::Life;
+use op::ExtOp;
+
+use crate::alloc::{Alloc, no_space};
+use crate::format::superblock::{RoCompat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
+use crate::format::{
+    Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Structure, Superblock, Support, dir as codec, inode,
+    map as paths,
+};
+use crate::health::{Health, damaged};
+use crate::meta::{Freed, Level, Meta};
+use crate::place::ffs::{Ffs, Files};
+
+/// Version of the promise that a volume left by a crash of ours has leaks at most.
+const MARK_VERSION: u32 = 1;
+/// An inode-table read brings this many bytes.
+const TABLE_READ_BYTES: u32 = 32 << 10;
+
+/// How a volume is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Write nothing at all.
+    pub read_only: bool,
+    /// The largest data request in bytes.
+    pub transfer_bytes_max: usize,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { read_only: false, transfer_bytes_max: 1 << 20 }
+    }
+}
+
+/// A mounted ext2 (or clean ext3) volume.
+pub struct Ext {
+    disk: SharedDisk,
+    rt: Rt,
+    health: Arc<Health>,
+    geo: Geometry,
+    form: codec::Form,
+    shape: Shape,
+    superblock: Mutex<Superblock>,
+    meta: Arc<Meta>,
+    alloc: Alloc,
+    nodes: Mutex<BTreeMap<u32, Weak<Incore>>>,
+    /// `i_extra_isize` of new inodes.
+    extra_isize: u16,
+    table_read_blocks: u64,
+    transfer_blocks: u32,
+    /// Names added so far are on disk at this level; with those removed at the next one.
+    names_level: AtomicU64,
+    entries_level: AtomicU64,
+    /// Pointers in indirect blocks set so far are on disk at this level.
+    maps_level: AtomicU64,
+    index_bytes: AtomicU64,
+    /// The volume was left by a crash of our own, and its leaks are not returned yet.
+    recovery: recover::Recovery,
+}
+
+impl Ext {
+    /// Opens a volume: reads the superblock and the descriptors, nothing else. For writing it is marked as in use.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for features that are not supported and for volumes that another driver left
+    /// uncleanly, with the command that helps; damage and device errors as they are.
+    pub fn open(disk: SharedDisk, rt: Rt, options: OpenOptions) -> Result<Ext> {
+        let superblock = read_superblock(&disk)?;
+        let writable = !options.read_only && !disk.limits().read_only;
+        let mut read_only = (!writable).then(|| "it was opened for reading only".to_owned());
+        match superblock.support(writable) {
+            Support::ReadWrite => {}
+            Support::ReadOnly(reasons) => {
+                let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+                if !reasons.is_empty() {
+                    read_only = Some(reasons.join("; "));
+                }
+            }
+            Support::Refuse(unsupported) => return Err(Error::Refused(unsupported.to_string())),
+        }
+        let geo = Geometry::of(&superblock, disk.limits().sectors * SECTOR as u64).map_err(damaged)?;
+        let clean = superblock.state().contains(State::VALID) && !superblock.state().contains(State::ERROR);
+        let ours = superblock.writer_mark_matches(MARK_VERSION);
+        if !clean && !ours && read_only.is_none() {
+            return Err(Error::Refused(
+                "the volume was not unmounted cleanly, and the last driver to write it was not moafs: its bitmaps cannot be \
+                 trusted; run `moafs fsck -p` or `e2fsck -p` on it, or mount it with `-o ro`"
+                    .to_owned(),
+            ));
+        }
+        let descriptors = read_descriptors(&disk, &geo)?;
+        let ext = Ext::assemble(disk, rt, options, superblock, geo, descriptors, clean, read_only);
+        ext.mark_in_use()?;
+        Ok(ext)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn assemble(
+        disk: SharedDisk,
+        rt: Rt,
+        options: OpenOptions,
+        superblock: Superblock,
+        geo: Geometry,
+        descriptors: Vec<Descriptor>,
+        clean: bool,
+        read_only: Option<String>,
+    ) -> Ext {
+        let health = Arc::new(Health::default());
+        let meta = Arc::new(Meta::new(Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health), geo.block_bytes()));
+        let shape = shape_of(&superblock, &geo, read_only);
+        let writable = shape.read_only.is_none();
+        let wanted = superblock.want_extra_isize();
+        let room = geo.inode_size.saturating_sub(inode::GOOD_OLD_BYTES as u32);
+        let extra_isize = match wanted {
+            _ if room < u32::from(inode::EXTRA_BYTES) => 0,
+            wanted if wanted != 0 && inode::extra_isize_is_legal(wanted, geo.inode_size) => wanted,
+            _ => inode::EXTRA_BYTES,
+        };
+        Ext {
+            alloc: Alloc::new(geo.clone(), Arc::clone(&meta), descriptors, clean),
+            meta,
+            form: codec::Form::of(&geo),
+            shape,
+            superblock: Mutex::new(superblock),
+            nodes: Mutex::new(BTreeMap::new()),
+            extra_isize,
+            table_read_blocks: u64::from((TABLE_READ_BYTES / geo.block_size).max(1)),
+            transfer_blocks: (options.transfer_bytes_max as u32 / geo.block_size).max(1),
+            names_level: AtomicU64::new(0),
+            entries_level: AtomicU64::new(0),
+            maps_level: AtomicU64::new(0),
+            index_bytes: AtomicU64::new(0),
+            recovery: recover::Recovery::new(writable && !clean),
+            disk,
+            rt,
+            health,
+            geo,
+        }
+    }
+
+    /// Says on the disk that the volume is in use, and by whom.
+    fn mark_in_use(&self) -> Result<()> {
+        if self.shape.read_only.is_some() {
+            return Ok(());
+        }
+        let now = self.rt.timestamp().secs.clamp(0, u32::MAX.into()) as u32;
+        let level = self.change_superblock(|superblock| {
+            superblock.set_state(superblock.state() - State::VALID);
+            superblock.set_mnt_count(superblock.mnt_count().wrapping_add(1));
+            superblock.set_mtime(now);
+            superblock.set_wtime(now);
+            superblock.set_writer_mark(MARK_VERSION);
+        })?;
+        self.sweep(level)
+    }
+
+    /// The volume's shape.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geo
+    }
+
+    fn ffs(&self) -> Ffs<'_> {
+        Ffs { geo: &self.geo, alloc: &self.alloc, transfer_blocks: self.transfer_blocks }
+    }
+
+    /// Changes the superblock. Returns the level at which the change is on disk.
+    fn change_superblock(&self, edit: impl FnOnce(&mut Superblock)) -> Result<Level> {
+        let no = SUPERBLOCK_OFFSET / u64::from(self.geo.block_size);
+        let offset = (SUPERBLOCK_OFFSET % u64::from(self.geo.block_size)) as usize;
+        let block = self.meta.get(no, Kind::Superblock)?;
+        let mut superblock = self.superblock.lock();
+        edit(&mut superblock);
+        let bytes = superblock.as_bytes();
+        let mut level = Level::NONE;
+        for at in (0..SUPERBLOCK_BYTES).step_by(SECTOR) {
+            let part = &bytes[at..at + SECTOR];
+            let record = offset + at..offset + at + SECTOR;
+            level = level.max(self.meta.change(&block, record, Level::NONE, |bytes| bytes.copy_from_slice(part)));
+        }
+        Ok(level)
+    }
+
+    /// Files of 2 GiB and more: the volume must say so before one is that long.
+    fn note_large_file(&self) -> Result<Level> {
+        if self.superblock.lock().ro_compat().contains(RoCompat::LARGE_FILE) {
+            return Ok(Level::NONE);
+        }
+        self.change_superblock(|superblock| superblock.set_ro_compat(superblock.ro_compat() | RoCompat::LARGE_FILE))
+    }
+
+    /// One block of metadata in or near a group, paid for by `admission`.
+    fn meta_block(&self, group: GroupNo, admission: &mut Admission) -> Result<(u64, Level)> {
+        admission.spend(1);
+        self.ffs().meta_block(self.alloc.rotor(group).min(self.geo.group_range(group).end - 1))
+    }
+
+    // -- in-core inodes
+
+    fn remember(&self, node: &Arc<Incore>) {
+        let mut nodes = self.nodes.lock();
+        if nodes.len() > 64 && nodes.len().is_power_of_two() {
+            nodes.retain(|_, node| node.strong_count() > 0);
+        }
+        nodes.insert(node.ino.0, Arc::downgrade(node));
+    }
+
+    fn forget_node(&self, node: &Incore) {
+        self.nodes.lock().remove(&node.ino.0);
+    }
+
+    /// The in-core inode, read if nobody holds it.
+    fn incore(&self, ino: InodeNo) -> Result<Arc<Incore>> {
+        if let Some(node) = self.nodes.lock().get(&ino.0).and_then(Weak::upgrade) {
+            return Ok(node);
+        }
+        let loaded = self.read_inode(ino);
+        let node = Arc::new(self.health.watch(loaded)?);
+        let mut nodes = self.nodes.lock();
+        match nodes.get(&ino.0).and_then(Weak::upgrade) {
+            Some(other) => Ok(other),
+            None => {
+                nodes.insert(ino.0, Arc::downgrade(&node));
+                Ok(node)
+            }
+        }
+    }
+
+    fn read_inode(&self, ino: InodeNo) -> Result<Incore> {
+        let stale = || Error::Stale(Ino(ino.0.into()));
+        if ino != InodeNo::ROOT && ino.0 < self.geo.first_ino {
+            return Err(stale());
+        }
+        let at = self.slot_at(ino).ok_or_else(stale)?;
+        let block = self.table_block(&at)?;
+        let slot = at.offset..at.offset + self.geo.inode_size as usize;
+        let inode = block.view(|bytes| {
+            let slot = &bytes[slot];
+            if Inode::parse(slot, &self.geo).links == 0 {
+                None
+            } else {
+                Some(Inode::decode(slot, ino, &self.geo, at.block))
+            }
+        });
+        let inode = inode.ok_or_else(stale)?.map_err(damaged)?;
+        let kind = inode.kind().ok_or_else(stale)?;
+        Ok(Incore::new(&self.rt, ino, kind, at, inode, Life::Named { born: Level::NONE }))
+    }
+
+    /// A plan that will not be carried out.
+    fn give_back(&self, plan: &mut Plan) {
+        plan.travels.drain(..).filter(|travel| travel.fresh).for_each(|travel| self.abandon(travel.to));
+    }
+
+    // -- durability
+
+    fn sweep(&self, target: Level) -> Result<()> {
+        let mut free = |freed: Vec<Freed>| freed.into_iter().try_for_each(|freed| self.alloc.freed(freed));
+        self.meta.sweep(target, &mut free)
+    }
+
+    fn store_totals(&self) -> Result<()> {
+        let (blocks, inodes) = self.alloc.store_counts()?;
+        let now = self.rt.timestamp().secs.clamp(0, u32::MAX.into()) as u32;
+        self.change_superblock(|superblock| {
+            if superblock.free_blocks() != blocks || superblock.free_inodes() != inodes as u32 {
+                superblock.set_free_blocks(blocks);
+                superblock.set_free_inodes(inodes as u32);
+                superblock.set_wtime(now);
+            }
+        })
+        .map(drop)
+    }
+
+    /// Writes everything there is, what becomes free on the way included.
+    fn settle(&self) -> Result<()> {
+        while !self.meta.is_clean() {
+            self.sweep(self.meta.highest())?;
+        }
+        Ok(())
+    }
+}
+
+fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
+    let at = Lba::from_byte(SUPERBLOCK_OFFSET);
+    let bytes = disk.read(at, SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock));
+    let bytes = bytes.map_err(|source| Error::disk("reading the superblock", source))?;
+    Superblock::parse(&bytes).map_err(damaged)
+}
+
+fn read_descriptors(disk: &SharedDisk, geo: &Geometry) -> Result<Vec<Descriptor>> {
+    let (first, _) = geo.locate_descriptor(GroupNo(0));
+    let bytes = geo.descriptor_blocks as usize * geo.block_bytes();
+    let at = Lba::from_byte(geo.byte_of(first));
+    let table: Buf = disk
+        .read(at, bytes, Tag::volume(Kind::Descriptors))
+        .map_err(|source| Error::disk("reading the group descriptors", source))?;
+    geo.all_groups()
+        .map(|group| {
+            let (block, offset) = geo.locate_descriptor(group);
+            let start = (block.0 - first.0) as usize * geo.block_bytes() + offset;
+            let descriptor = Descriptor::parse(&table[start..start + geo.desc_size as usize], geo);
+            descriptor.check(group, geo).map(|()| descriptor).map_err(damaged)
+        })
+        .collect()
+}
+
+fn shape_of(superblock: &Superblock, geo: &Geometry, read_only: Option<String>) -> Shape {
+    let extra = geo.inode_size >= inode::GOOD_OLD_BYTES as u32 + u32::from(inode::EXTRA_BYTES);
+    let overhead: u64 =
+        geo.all_groups().map(|group| u64::from(geo.head_blocks(group) + 2 + geo.inode_table_blocks)).sum();
+    let uuid = superblock.uuid();
+    let word = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    Shape {
+        format: "ext2",
+        block_size: geo.block_size,
+        root: Ino(InodeNo::ROOT.0.into()),
+        blocks: (geo.blocks - geo.first_data_block).saturating_sub(overhead),
+        inodes: geo.inodes.into(),
+        file_bytes_max: paths::size_max(geo),
+        links_max: inode::LINKS_MAX.into(),
+        symlink_bytes_max: geo.block_bytes() - 1,
+        time_range: inode::time_range(extra),
+        time_nanos: extra,
+        unwritten: false,
+        beyond_eof: false,
+        id: word(0) ^ word(8),
+        label: String::from_utf8_lossy(superblock.label()).into_owned(),
+        read_only,
+    }
+}
+
+impl Files<Arc<Incore>> for Ext {
+    fn group(&self, file: &Arc<Incore>) -> GroupNo {
+        file.at.group
+    }
+
+    fn map(&self, file: &Arc<Incore>, at: Lbn, max: u32) -> Result<Mapping> {
+        self.map_run(file, at, max)
+    }
+}
+
+impl Format for Ext {
+    type Node = Arc<Incore>;
+    type Op<'a> = ExtOp<'a>;
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn space(&self) -> Space {
+        Space {
+            free_blocks: self.alloc.available_blocks(),
+            root_blocks: self.superblock.lock().reserved_blocks(),
+            free_inodes: self.alloc.available_inodes(),
+        }
+    }
+
+    fn failed(&self) -> Option<String> {
+        self.health.failed().map(str::to_owned)
+    }
+
+    fn load(&self, ino: Ino) -> Result<(Attr, Self::Node)> {
+        let number = u32::try_from(ino.0).map_err(|_| Error::Stale(ino))?;
+        let node = self.incore(InodeNo(number))?;
+        Ok((self.attr(&node), node))
+    }
+
+    fn lookup(&self, dir: &Self::Node, name: &Name) -> Result<Option<Dentry>> {
+        let found = self.find_name(dir, name)?;
+        Ok(found.map(|found| Dentry { ino: Ino(found.ino.0.into()), kind: found.kind }))
+    }
+
+    fn list(&self, dir: &Self::Node, from: Cookie, to: &mut DirSink<'_>) -> Result<()> {
+        self.list_names(dir, from, to)
+    }
+
+    fn is_empty(&self, dir: &Self::Node) -> Result<bool> {
+        self.has_no_names(dir)
+    }
+
+    fn readlink(&self, link: &Self::Node) -> Result<Vec<u8>> {
+        let inode = link.inode();
+        if inode.is_fast_symlink(&self.geo) {
+            return Ok(inode.fast_symlink());
+        }
+        let place = Place::new(Structure::Symlink(link.ino), link.at.block);
+        let no = u64::from(inode.block[0]);
+        if self.alloc.is_fixed(no, 1) || inode.size >= u64::from(self.geo.block_size) {
+            let problem = format!("its target of {} bytes cannot be in block {no}", inode.size);
+            return self.health.watch(Err(damaged(place.damage(problem))));
+        }
+        let block = self.meta.get(no, Kind::Symlink)?;
+        Ok(block.view(|bytes| bytes[..inode.size as usize].to_vec()))
+    }
+
+    fn map(&self, file: &Self::Node, at: Lbn, max: u32) -> Result<Mapping> {
+        self.map_run(file, at, max)
+    }
+
+    fn used_sectors(&self, node: &Self::Node) -> u64 {
+        let inode = node.inode();
+        let huge = self.geo.huge_file && inode.flags.contains(inode::InodeFlags::HUGE_FILE);
+        if huge { inode.blocks.saturating_mul(self.geo.sectors_per_block().into()) } else { inode.blocks }
+    }
+
+    fn size(&self, node: &Self::Node) -> u64 {
+        node.state.lock().inode.size
+    }
+
+    fn xattr(&self, node: &Self::Node, key: &XattrKey) -> Result<Option<Vec<u8>>> {
+        let all = self.attributes(node)?;
+        let found = all.iter().find(|a| a.key().as_ref() == Some(key));
+        Ok(found.and_then(|a| xattr::call_value(key, &a.value)))
+    }
+
+    fn xattr_list(&self, node: &Self::Node) -> Result<Vec<XattrKey>> {
+        Ok(self.attributes(node)?.iter().filter_map(crate::format::xattr::Attribute::key).collect())
+    }
+
+    fn admit(&self, need: Need, who: SpaceClass) -> Result<Admission> {
+        let maps = if need.contiguous {
+            need.data_blocks.div_ceil(self.geo.apb.into()) + 3
+        } else {
+            need.data_blocks.saturating_mul(3)
+        };
+        let maps = if need.data_blocks == 0 { 0 } else { maps };
+        let blocks = need.data_blocks.saturating_add(maps).saturating_add(need.meta_blocks);
+        let keep = {
+            let superblock = self.superblock.lock();
+            let privileged = match who {
+                SpaceClass::Root => true,
+                SpaceClass::User { uid, gid } => {
+                    uid == superblock.def_resuid().into()
+                        || (superblock.def_resgid() != 0 && gid == superblock.def_resgid().into())
+                }
+            };
+            if privileged { 0 } else { superblock.reserved_blocks() }
+        };
+        loop {
+            if let Some(promised) = self.alloc.promise(blocks, need.inodes, keep) {
+                return Ok(Admission::new(blocks, promised));
+            }
+            if !self.alloc.is_freeing() || self.health.failed().is_some() {
+                return Err(no_space());
+            }
+            // Freed space becomes usable once the pointers to it are gone from the disk.
+            self.commit(Why::Pressure)?;
+        }
+    }
+
+    fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<ExtOp<'a>> {
+        self.health.check()?;
+        if let Some(reason) = &self.shape.read_only {
+            return Err(Error::ReadOnly { reason: reason.clone() });
+        }
+        if self.meta.is_long() {
+            self.sweep(self.meta.highest())?;
+        }
+        Ok(ExtOp::new(self, kind, admission))
+    }
+
+    fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
+        let mut plan = Plan::default();
+        let mut planned = self.ffs().plan(due, dirty, self, &mut plan);
+        if matches!(planned, Err(Error::Posix(libc::ENOSPC))) && self.alloc.is_freeing() {
+            self.give_back(&mut plan);
+            self.commit(Why::Pressure)?;
+            planned = self.ffs().plan(due, dirty, self, &mut plan);
+        }
+        if planned.is_err() {
+            self.give_back(&mut plan);
+        }
+        planned.map(|()| plan)
+    }
+
+    fn abandon(&self, run: BlockRun) {
+        let freed = Freed::Data { start: run.start.0, len: run.len };
+        if let Err(error) = self.alloc.free(Level::NONE, freed) {
+            self.health.fail(error.to_string());
+        }
+    }
+
+    fn harden(&self, node: &Self::Node, upto: Seal, data: Epoch, how: Harden) -> Result<()> {
+        self.health.check()?;
+        let maps = Level(self.maps_level.load(Ordering::Relaxed));
+        let mut target = Level(upto.0).max(self.slot_pending(node)?).max(maps);
+        if how == Harden::All {
+            let names = if node.kind == FileKind::Directory { &self.entries_level } else { &self.names_level };
+            target = target.max(Level(names.load(Ordering::Relaxed)));
+        }
+        self.sweep(target)?;
+        let flushed = self.disk.make_durable(data).map_err(|source| Error::disk("flushing file data", source));
+        self.health.watch(flushed)
+    }
+
+    fn commit(&self, _why: Why) -> Result<()> {
+        self.health.check()?;
+        if self.shape.read_only.is_some() {
+            return Ok(());
+        }
+        self.store_totals()?;
+        self.sweep(self.meta.highest())?;
+        let flushed =
+            self.disk.make_durable(self.disk.epoch()).map_err(|source| Error::disk("flushing the volume", source));
+        self.health.watch(flushed)
+    }
+
+    fn tend(&self, idle: Idle) -> Option<Time> {
+        self.recover_step(idle)
+    }
+
+    fn shrink(&self, bytes: usize) {
+        let indexes = self.index_bytes.load(Ordering::Relaxed) as usize;
+        if indexes > bytes / 2 {
+            let nodes: Vec<Arc<Incore>> = self.nodes.lock().values().filter_map(Weak::upgrade).collect();
+            nodes.iter().for_each(|node| self.drop_index(node));
+        }
+        let indexes = self.index_bytes.load(Ordering::Relaxed) as usize;
+        self.meta.shrink(bytes.saturating_sub(indexes));
+    }
+
+    fn memory(&self) -> usize {
+        self.meta.memory() + self.index_bytes.load(Ordering::Relaxed) as usize
+    }
+
+    fn survey(&self, to: &mut dyn Survey) -> Result<()> {
+        self.survey_volume(to)
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.shape.read_only.is_some() {
+            return Ok(());
+        }
+        self.health.check()?;
+        self.settle()?;
+        self.store_totals()?;
+        self.settle()?;
+        // Leaks of a crash that are still there are no reason for another driver to distrust the volume, but
+        // the mark stays then: the next mount goes on returning them.
+        if self.recovery.is_done() {
+            let level = self.change_superblock(|superblock| superblock.set_state(superblock.state() | State::VALID))?;
+            self.sweep(level)?;
+        }
+        let flushed =
+            self.disk.make_durable(self.disk.epoch()).map_err(|source| Error::disk("flushing the volume", source));
+        self.health.watch(flushed)
+    }
+}

@@ -1,0 +1,462 @@
+//! Ops: changes and what each of them waits for.
+//!
+//! | change | reaches the disk after |
+//! |---|---|
+//! | new inode | its bitmap bit; its first directory block, its symlink's block |
+//! | new name | the inode (with its link count raised); for a directory also the parent's raised count |
+//! | removed name | in a rename, the new name |
+//! | link count lowered, inode deleted | the removal of the name |
+//! | bits cleared | the pointers, or the deletion |
+//!
+//! In a rename the inode's count is one too high on disk while it may have two names. An exchange gives one of the two a
+//! temporary name first, so that neither is ever without one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use moafs_disk::{Buf, Epoch, Kind};
+use moafs_vfs::format::{Admission, FormatOp, OpKind, Progress, Seal, Target};
+use moafs_vfs::types::{Attr, BlockRun, FileKind, Ino, Lbn, LbnRange, Name, SetMode, XattrKey};
+use moafs_vfs::{Error, Result};
+
+use super::Ext;
+use super::incore::{Incore, Life, attr_of, put_attr};
+use crate::alloc::no_space;
+use crate::format::dir as codec;
+use crate::format::inode::{EXTRA_BYTES, InodeFlags};
+use crate::format::{BlockNo, GroupNo, Inode, InodeNo};
+use crate::meta::{Freed, Level};
+
+/// Temporary names of exchanges begin with this; what is left of them after a crash is removed.
+pub(super) const EXCHANGE_PREFIX: &[u8] = b".moafs-exchange-";
+
+/// A running op.
+pub struct ExtOp<'a> {
+    pub(super) ext: &'a Ext,
+    pub(super) kind: OpKind,
+    pub(super) admission: &'a mut Admission,
+    /// The highest level of any change of the op.
+    seal: Level,
+    /// What later changes of the op wait for: names it added or removed.
+    ordered: Level,
+    /// What a name added by the op waits for, beyond its inode.
+    before_names: Level,
+    /// An exchange's temporary name, to be removed when both names have changed.
+    temporary: Option<(Arc<Incore>, Box<[u8]>)>,
+}
+
+impl<'a> ExtOp<'a> {
+    pub(super) fn new(ext: &'a Ext, kind: OpKind, admission: &'a mut Admission) -> ExtOp<'a> {
+        ExtOp {
+            ext,
+            kind,
+            admission,
+            seal: Level::NONE,
+            ordered: Level::NONE,
+            before_names: Level::NONE,
+            temporary: None,
+        }
+    }
+
+    fn reached(&mut self, level: Level) -> Level {
+        self.seal = self.seal.max(level);
+        level
+    }
+
+    fn is_rename(&self) -> bool {
+        matches!(self.kind, OpKind::Rename | OpKind::Exchange)
+    }
+
+    /// Stores an inode with one link more than it has: it may be seen with two names.
+    fn store_linked_twice(&mut self, node: &Incore) -> Result<Level> {
+        node.state.lock().inode.links += 1;
+        let stored = self.ext.store(node);
+        node.state.lock().inode.links -= 1;
+        let level = stored?;
+        Ok(self.reached(level))
+    }
+
+    /// What an entry naming `node` waits for.
+    fn entry_needs(&mut self, dir: &Incore, node: &Arc<Incore>, name: &Name) -> Result<Level> {
+        let dots = name.as_bytes() == b"..";
+        if self.is_rename() && !dots {
+            let linked = self.store_linked_twice(node)?;
+            self.before_names = self.before_names.max(linked);
+            if node.kind == FileKind::Directory {
+                let parent = self.store_linked_twice(dir)?;
+                self.before_names = self.before_names.max(parent);
+            }
+        }
+        let slot = self.ext.slot_pending(node)?;
+        let after = if self.is_rename() { self.ordered } else { Level::NONE };
+        Ok(slot.max(self.before_names).max(after))
+    }
+
+    fn named(&mut self, level: Level) {
+        self.ext.names_level.fetch_max(level.0, Ordering::Relaxed);
+        self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
+        self.reached(level);
+        if self.is_rename() {
+            self.ordered = self.ordered.max(level);
+        }
+    }
+
+    fn insert(&mut self, dir: &Incore, name: &Name, ino: InodeNo, kind: FileKind, needs: Level) -> Result<Level> {
+        let ext = self.ext;
+        let admission = &mut *self.admission;
+        let group = dir.at.group;
+        ext.insert_name(dir, name, ino, kind, needs, &mut || ext.meta_block(group, admission))
+    }
+
+    // -- making inodes
+
+    fn pick_inode(&self, parent: &Incore, directory: bool) -> Result<(InodeNo, Level)> {
+        let ext = self.ext;
+        let ffs = ext.ffs();
+        let first = if directory {
+            let spread = parent.ino == InodeNo::ROOT || parent.state.lock().inode.flags.contains(InodeFlags::TOPDIR);
+            ffs.directory_group(parent.at.group, spread)
+        } else {
+            parent.at.group
+        };
+        if let Some(found) = ext.alloc.inode(first, directory)? {
+            return Ok(found);
+        }
+        for group in ffs.file_groups(first, parent.ino) {
+            if ext.alloc.counts(group).free_inodes > 0
+                && let Some(found) = ext.alloc.inode(group, directory)?
+            {
+                return Ok(found);
+            }
+        }
+        Err(no_space())
+    }
+
+    fn fill_directory(&mut self, ino: InodeNo, parent: InodeNo, group: GroupNo, inode: &mut Inode) -> Result<Level> {
+        let (no, bits) = self.ext.meta_block(group, self.admission)?;
+        let mut image = Buf::zeroed(self.ext.geo.block_bytes());
+        codec::format_first(&mut image, self.ext.form, ino, parent);
+        self.adopt(inode, no, Kind::Directory, image, bits)
+    }
+
+    fn fill_symlink(&mut self, target: &[u8], group: GroupNo, inode: &mut Inode) -> Result<Level> {
+        if inode.set_fast_symlink(target) {
+            return Ok(Level::NONE);
+        }
+        let mut image = Buf::zeroed(self.ext.geo.block_bytes());
+        let Some(place) = image.get_mut(..target.len()) else { return Err(Error::Posix(libc::ENAMETOOLONG)) };
+        place.copy_from_slice(target);
+        let (no, bits) = self.ext.meta_block(group, self.admission)?;
+        let level = self.adopt(inode, no, Kind::Symlink, image, bits)?;
+        inode.size = target.len() as u64;
+        Ok(level)
+    }
+
+    /// Makes a fresh block the only one of a new inode.
+    fn adopt(&mut self, inode: &mut Inode, no: u64, kind: Kind, image: Buf, bits: Level) -> Result<Level> {
+        let (_, fresh) = self.ext.meta.fresh(no, kind, image);
+        inode.block[0] = no as u32;
+        inode.blocks = self.ext.geo.sectors_per_block().into();
+        inode.size = self.ext.geo.block_size.into();
+        Ok(bits.max(fresh))
+    }
+
+    fn new_inode(
+        &mut self,
+        ino: InodeNo,
+        parent: &Incore,
+        attr: &Attr,
+        target: Option<&[u8]>,
+    ) -> Result<(Arc<Incore>, Level)> {
+        let ext = self.ext;
+        let at = ext.slot_at(ino).ok_or_else(no_space)?;
+        let table = ext.table_block(&at)?;
+        let slot = at.offset..at.offset + ext.geo.inode_size as usize;
+        let before = table.view(|bytes| Inode::parse(&bytes[slot], &ext.geo));
+        let mut inode = Inode::parse(&vec![0; ext.geo.inode_size as usize], &ext.geo);
+        inode.extra_isize = ext.extra_isize;
+        inode.generation = before.generation.wrapping_add(1);
+        inode.crtime = attr.crtime.or(Some(attr.ctime)).filter(|_| ext.extra_isize >= EXTRA_BYTES);
+        put_attr(&mut inode, attr, 0);
+        let needs = match attr.kind {
+            FileKind::Directory => self.fill_directory(ino, parent.ino, at.group, &mut inode)?,
+            FileKind::Symlink => self.fill_symlink(target.unwrap_or_default(), at.group, &mut inode)?,
+            FileKind::CharDevice | FileKind::BlockDevice => {
+                inode.set_device(libc::major(attr.rdev), libc::minor(attr.rdev));
+                Level::NONE
+            }
+            _ => Level::NONE,
+        };
+        Ok((Arc::new(Incore::new(&ext.rt, ino, attr.kind, at, inode, Life::Unborn)), needs))
+    }
+
+    /// The first version of an inode's slot.
+    fn bear(&mut self, node: &Incore, needs: Level) -> Result<Level> {
+        let block = self.ext.table_block(&node.at)?;
+        let mut state = node.state.lock();
+        state.life = Life::Named { born: Level::NONE };
+        let level = self.ext.write_slot(&block, node, &mut state, needs, |inode, slot| {
+            slot.fill(0);
+            // The extra part's length must be there before the fields in it are stored.
+            inode.encode_into(slot, &self.ext.geo);
+        });
+        state.life = Life::Named { born: level };
+        drop(state);
+        Ok(self.reached(level))
+    }
+
+    // -- exchange
+
+    /// Gives the inode that `name` is about to lose a temporary name, and a link for it.
+    fn keep_reachable(&mut self, was: InodeNo) -> Result<()> {
+        let node = self.ext.incore(was)?;
+        let linked = self.store_linked_twice(&node)?;
+        let home = self.ext.exchange_home()?;
+        let name = [EXCHANGE_PREFIX, was.0.to_string().as_bytes()].concat();
+        let bytes = Name::new(&name).expect("a short name without slashes");
+        let level = self.insert(&home, bytes, was, node.kind, linked)?;
+        self.named(level);
+        self.temporary = Some((home, name.into()));
+        Ok(())
+    }
+
+    fn drop_temporary(&mut self) -> Result<()> {
+        let Some((home, name)) = self.temporary.take() else { return Ok(()) };
+        let name = Name::new(&name).expect("it was one when it was added");
+        let level = self.ext.remove_name(&home, name, self.ordered)?;
+        self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
+        self.ordered = self.ordered.max(level);
+        self.reached(level);
+        Ok(())
+    }
+}
+
+impl FormatOp for ExtOp<'_> {
+    type Node = Arc<Incore>;
+
+    fn inode_new(&mut self, parent: &Self::Node, attr: &Attr, target: Option<&[u8]>) -> Result<(Ino, Self::Node)> {
+        let directory = attr.kind == FileKind::Directory;
+        let (ino, bits) = self.pick_inode(parent, directory)?;
+        let made = self.new_inode(ino, parent, attr, target);
+        let (node, needs) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                self.ext.alloc.free(Level::NONE, Freed::Inode { ino: ino.0, directory })?;
+                return Err(error);
+            }
+        };
+        if attr.nlink > 0 {
+            self.bear(&node, bits.max(needs))?;
+        } else {
+            node.state.lock().needs = bits.max(needs);
+        }
+        if directory {
+            parent.state.lock().inode.links += 1;
+            let level = self.ext.store(parent)?;
+            self.before_names = self.before_names.max(level);
+            self.reached(level);
+        }
+        self.ext.remember(&node);
+        Ok((Ino(ino.0.into()), node))
+    }
+
+    fn inode_put(&mut self, node: &Self::Node, attr: &Attr, disk_size: u64) -> Result<()> {
+        if attr.kind == FileKind::Regular && disk_size >= 1 << 31 {
+            let level = self.ext.note_large_file()?;
+            let mut state = node.state.lock();
+            state.needs = state.needs.max(level);
+        }
+        let life = {
+            let mut state = node.state.lock();
+            put_attr(&mut state.inode, attr, disk_size);
+            if attr.nlink > 0 {
+                state.inode.dtime = 0;
+            }
+            state.life
+        };
+        match life {
+            Life::Unborn if attr.nlink > 0 => drop(self.bear(node, Level::NONE)?),
+            Life::Orphan(_) if attr.nlink > 0 => {
+                node.state.lock().life = Life::Named { born: Level::NONE };
+                self.store_ordered(node)?;
+            }
+            _ => self.store_ordered(node)?,
+        }
+        Ok(())
+    }
+
+    fn inode_orphan(&mut self, node: &Self::Node, attr: &Attr) -> Result<()> {
+        let table = self.ext.table_block(&node.at)?;
+        let mut state = node.state.lock();
+        put_attr(&mut state.inode, attr, attr.size);
+        state.inode.links = 0;
+        state.inode.dtime = attr.ctime.secs.clamp(1, u32::MAX.into()) as u32;
+        if self.is_rename() {
+            state.unlinked = state.unlinked.max(self.ordered);
+        }
+        if let Life::Named { born } = state.life
+            && state.unlinked == Level::NONE
+            && born != Level::NONE
+            && self.ext.meta.cancel(&table, self.ext.record(&node.at), born)
+        {
+            state.life = Life::Unborn;
+            return Ok(());
+        }
+        if !matches!(state.life, Life::Named { .. }) {
+            return Ok(());
+        }
+        let needs = state.unlinked;
+        let level = self.ext.write_slot(&table, node, &mut state, needs, |_, _| {});
+        state.life = Life::Orphan(level);
+        drop(state);
+        if node.kind == FileKind::Directory {
+            self.ordered = self.ordered.max(level);
+        }
+        self.reached(level);
+        Ok(())
+    }
+
+    fn inode_free(&mut self, node: &Self::Node) -> Result<()> {
+        while self.ext.clear_pointers_of(node)? == Progress::More {}
+        let (needs, file_acl) = {
+            let state = node.state.lock();
+            let needs = match state.life {
+                Life::Orphan(level) => level,
+                Life::Unborn => Level::NONE,
+                Life::Named { .. } => return Err(Error::Posix(libc::EBUSY)),
+            };
+            (needs, state.inode.file_acl)
+        };
+        if file_acl != 0 {
+            self.ext.release_xattr_block(node, file_acl, needs)?;
+        }
+        self.ext.drop_index(node);
+        self.ext.forget_node(node);
+        let directory = node.kind == FileKind::Directory;
+        self.ext.alloc.free(needs, Freed::Inode { ino: node.ino.0, directory })
+    }
+
+    fn name_add(&mut self, dir: &Self::Node, name: &Name, to: Target<'_, Self::Node>) -> Result<()> {
+        let needs = self.entry_needs(dir, to.node, name)?;
+        let level = self.insert(dir, name, to.node.ino, to.kind, needs)?;
+        self.named(level);
+        Ok(())
+    }
+
+    fn name_point(&mut self, dir: &Self::Node, name: &Name, to: Target<'_, Self::Node>) -> Result<()> {
+        let exchanging = self.kind == OpKind::Exchange && name.as_bytes() != b"..";
+        if exchanging && self.temporary.is_none() {
+            let was = self.ext.find_name(dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
+            self.keep_reachable(was.ino)?;
+        }
+        let needs = self.entry_needs(dir, to.node, name)?;
+        let level = match self.ext.point_name(dir, name, to.node.ino, to.kind, needs)? {
+            Some((_, level)) => level,
+            // Inode number and type lie in two sectors (a foreign block): a second entry first, then the old one goes.
+            None => {
+                let removed = self.ext.remove_name(dir, name, needs)?;
+                self.insert(dir, name, to.node.ino, to.kind, needs.max(removed))?
+            }
+        };
+        self.named(level);
+        Ok(())
+    }
+
+    fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
+        let level = self.ext.remove_name(dir, name, self.ordered)?;
+        self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
+        self.reached(level);
+        let mut state = was.state.lock();
+        state.unlinked = state.unlinked.max(level);
+        state.needs = state.needs.max(level);
+        drop(state);
+        if self.is_rename() {
+            self.ordered = self.ordered.max(level);
+        }
+        Ok(())
+    }
+
+    fn xattr_set(&mut self, node: &Self::Node, key: &XattrKey, value: Option<&[u8]>, mode: SetMode) -> Result<()> {
+        let level = self.ext.change_attribute(node, key, value, mode, self.admission)?;
+        self.reached(level);
+        Ok(())
+    }
+
+    fn place(&mut self, file: &Self::Node, at: LbnRange, to: BlockRun, written: Epoch) -> Result<()> {
+        let ext = self.ext;
+        let group = ext.geo.group_of_block(BlockNo(to.start.0)).unwrap_or(file.at.group);
+        let goal = to.end().0;
+        let before = file.state.lock().inode.blocks;
+        let admission = &mut *self.admission;
+        let level = ext.set_pointers(file, at, to, Some(written), || {
+            let goal = if ext.geo.group_of_block(BlockNo(goal)) == Some(group) { goal } else { to.start.0 };
+            admission.spend(1);
+            ext.ffs().meta_block(goal)
+        })?;
+        let added = file.state.lock().inode.blocks.saturating_sub(before) / u64::from(ext.geo.sectors_per_block());
+        self.admission.spend(added.min(to.len.into()));
+        ext.maps_level.fetch_max(level.0, Ordering::Relaxed);
+        self.reached(level);
+        Ok(())
+    }
+
+    fn unmap(&mut self, file: &Self::Node, from: Lbn, to: Option<Lbn>, at_most: u32, orphan: bool) -> Result<Progress> {
+        let end = to.map_or(u64::MAX, |to| to.0);
+        let progress = self.ext.clear_pointers(file, from.0, end, at_most, orphan)?;
+        let level = self.ext.slot_pending(file)?;
+        self.reached(level);
+        Ok(progress)
+    }
+
+    fn end(mut self) -> Seal {
+        if let Err(error) = self.drop_temporary() {
+            self.ext.health.fail(format!("removing an exchange's temporary name: {error}"));
+        }
+        Seal(self.seal.0)
+    }
+}
+
+impl ExtOp<'_> {
+    /// Stores an inode after the names that the op has changed, where their order matters.
+    fn store_ordered(&mut self, node: &Incore) -> Result<()> {
+        if self.kind == OpKind::Exchange {
+            self.drop_temporary_before(node)?;
+        }
+        let level = self.ext.store_with(node, self.ordered, |_, _| {})?;
+        self.reached(level);
+        Ok(())
+    }
+
+    /// The extra link of an exchange may go only after the temporary name.
+    fn drop_temporary_before(&mut self, node: &Incore) -> Result<()> {
+        let holds = self.temporary.as_ref().is_some_and(|(home, _)| home.ino != node.ino);
+        if holds { self.drop_temporary() } else { Ok(()) }
+    }
+}
+
+impl Ext {
+    /// Attributes as vfs wants them.
+    pub(super) fn attr(&self, node: &Incore) -> Attr {
+        attr_of(&node.inode(), node.kind)
+    }
+
+    /// Where temporary names of exchanges go: lost+found has room without growing.
+    pub(super) fn exchange_home(&self) -> Result<Arc<Incore>> {
+        let root = self.incore(InodeNo::ROOT)?;
+        let name = Name::new(b"lost+found").expect("a legal name");
+        let found = match self.find_name(&root, name)? {
+            Some(found) => self.incore(found.ino)?,
+            None => return Ok(root),
+        };
+        Ok(if found.kind == FileKind::Directory { found } else { root })
+    }
+
+    fn clear_pointers_of(&self, node: &Incore) -> Result<Progress> {
+        let has_blocks = matches!(node.kind, FileKind::Regular | FileKind::Directory)
+            || (node.kind == FileKind::Symlink && !node.inode().is_fast_symlink(&self.geo));
+        if !has_blocks {
+            return Ok(Progress::Done);
+        }
+        self.clear_pointers(node, 0, u64::MAX, u32::MAX, true)
+    }
+}

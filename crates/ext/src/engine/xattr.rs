@@ -1,0 +1,154 @@
+//! Extended attributes at work: inside the inode where they fit, else in a block of their own.
+//!
+//! Attribute blocks are never changed in place: a new block is written, the inode's pointer flips, the old one becomes
+//! free (or, where inodes share it, loses a reference) after that.
+
+use moafs_disk::{Buf, Kind, SECTOR};
+use moafs_vfs::format::Admission;
+use moafs_vfs::types::{SetMode, XattrKey, XattrSpace};
+use moafs_vfs::{Error, Result};
+
+use super::Ext;
+use super::incore::Incore;
+use crate::format::superblock::Compat;
+use crate::format::xattr::{self as codec, Area, Attribute};
+use crate::format::{BlockNo, Place, Structure};
+use crate::health::damaged;
+use crate::meta::{Freed, Level};
+
+impl Ext {
+    /// Every attribute of an inode: those inside it first.
+    pub(super) fn attributes(&self, node: &Incore) -> Result<Vec<Attribute>> {
+        let found = self.read_attributes(node);
+        self.health.watch(found)
+    }
+
+    fn read_attributes(&self, node: &Incore) -> Result<Vec<Attribute>> {
+        let inode = node.inode();
+        let table = self.table_block(&node.at)?;
+        let start = node.at.offset;
+        let slot = table.view(|bytes| bytes[start..start + self.geo.inode_size as usize].to_vec());
+        let place = Place::new(Structure::InodeXattrs(node.ino), node.at.block);
+        let mut all = codec::list(Area::Inode(codec::inode_area(&slot, inode.extra_isize)), place).map_err(damaged)?;
+        if inode.file_acl != 0 {
+            all.extend(
+                self.with_xattr_block(node, inode.file_acl, |bytes, place| codec::list(Area::Block(bytes), place))?,
+            );
+        }
+        Ok(all)
+    }
+
+    fn with_xattr_block<R>(
+        &self,
+        node: &Incore,
+        no: u32,
+        look: impl FnOnce(&[u8], Place) -> std::result::Result<R, crate::format::Damage>,
+    ) -> Result<R> {
+        let place = Place::new(Structure::XattrBlock(node.ino), BlockNo(no.into()));
+        if self.alloc.is_fixed(no.into(), 1) {
+            return Err(damaged(place.damage("it lies outside the volume or in the volume's own metadata")));
+        }
+        let block = self.meta.get(no.into(), Kind::Xattr)?;
+        block.view(|bytes| look(bytes, place)).map_err(damaged)
+    }
+
+    /// Sets or removes one attribute.
+    pub(super) fn change_attribute(
+        &self,
+        node: &Incore,
+        key: &XattrKey,
+        value: Option<&[u8]>,
+        mode: SetMode,
+        admission: &mut Admission,
+    ) -> Result<Level> {
+        let mut all = self.attributes(node)?;
+        let (index, name) = codec::index_of(key);
+        let at = all.iter().position(|a| a.index == index && *a.name == *name);
+        match (at, value, mode) {
+            (Some(_), Some(_), SetMode::Create) => return Err(Error::Posix(libc::EEXIST)),
+            (None, Some(_), SetMode::Replace) | (None, None, _) => return Err(Error::Posix(libc::ENODATA)),
+            (Some(at), None, _) => drop(all.remove(at)),
+            (Some(at), Some(value), _) => all[at].value = disk_value(key, value)?,
+            (None, Some(value), _) => all.push(Attribute { index, name: name.into(), value: disk_value(key, value)? }),
+        }
+        self.store_attributes(node, &all, admission)
+    }
+
+    fn store_attributes(&self, node: &Incore, all: &[Attribute], admission: &mut Admission) -> Result<Level> {
+        let (old_block, extra_isize) = {
+            let state = node.state.lock();
+            (state.inode.file_acl, state.inode.extra_isize)
+        };
+        let area_bytes = codec::inode_area(&vec![0; self.geo.inode_size as usize], extra_isize).len();
+        let layout = codec::distribute(all, area_bytes, self.geo.block_bytes());
+        let layout = layout.ok_or(Error::Posix(libc::ENOSPC))?;
+        self.note_xattrs()?;
+        let unchanged = match &layout.block {
+            Some(new) if old_block != 0 => self.same_attributes(node, old_block, new)?,
+            _ => false,
+        };
+        let keep = unchanged || (layout.block.is_none() && old_block == 0);
+        if let (Some(image), false) = (&layout.block, keep) {
+            let (no, bits) = self.meta_block(node.at.group, admission)?;
+            let (_, fresh) = self.meta.fresh(no, Kind::Xattr, Buf::copy_of(image));
+            let mut state = node.state.lock();
+            state.inode.file_acl = no as u32;
+            state.needs = state.needs.max(bits).max(fresh);
+            self.count_blocks(&mut state, 1);
+        } else if !keep {
+            node.state.lock().inode.file_acl = 0;
+        }
+        let level = self.store_with(node, Level::NONE, |inode, slot| {
+            let area = codec::inode_area_mut(slot, inode.extra_isize);
+            area.copy_from_slice(&layout.inode_area);
+        })?;
+        if !keep && old_block != 0 {
+            self.count_blocks(&mut node.state.lock(), -1);
+            self.release_xattr_block(node, old_block, level)?;
+            return self.store(node);
+        }
+        Ok(level)
+    }
+
+    fn same_attributes(&self, node: &Incore, old: u32, new: &[u8]) -> Result<bool> {
+        let place = Place::of(Structure::XattrBlock(node.ino));
+        let new = codec::list(Area::Block(new), place).map_err(damaged)?;
+        let old = self.with_xattr_block(node, old, |bytes, place| codec::list(Area::Block(bytes), place))?;
+        Ok(old == new)
+    }
+
+    /// An inode does not use an attribute block any more, once `needs` is on disk.
+    pub(super) fn release_xattr_block(&self, node: &Incore, no: u32, needs: Level) -> Result<()> {
+        let shared = self.with_xattr_block(node, no, |bytes, _| Ok(codec::refcount(bytes)))?;
+        if shared <= 1 {
+            return self.alloc.free(needs, Freed::Meta { block: no.into() });
+        }
+        let block = self.meta.get(no.into(), Kind::Xattr)?;
+        self.meta.change(&block, 0..SECTOR, needs, |bytes| {
+            let count = codec::refcount(bytes);
+            codec::set_refcount(bytes, count.saturating_sub(1));
+        });
+        Ok(())
+    }
+
+    /// Volumes with attributes say so.
+    fn note_xattrs(&self) -> Result<()> {
+        self.change_superblock(|superblock| superblock.set_compat(superblock.compat() | Compat::EXT_ATTR)).map(drop)
+    }
+}
+
+/// Access control lists have a form of their own on the disk.
+fn disk_value(key: &XattrKey, value: &[u8]) -> Result<Vec<u8>> {
+    match key.space {
+        XattrSpace::AclAccess | XattrSpace::AclDefault => codec::acl_to_disk(value).ok_or(Error::Posix(libc::EINVAL)),
+        _ => Ok(value.to_vec()),
+    }
+}
+
+/// And the system call's form.
+pub(super) fn call_value(key: &XattrKey, value: &[u8]) -> Option<Vec<u8>> {
+    match key.space {
+        XattrSpace::AclAccess | XattrSpace::AclDefault => codec::acl_from_disk(value),
+        _ => Some(value.to_vec()),
+    }
+}

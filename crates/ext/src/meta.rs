@@ -1,0 +1,610 @@
+//! Metadata blocks in memory, and the order in which their changes reach the disk (soft updates).
+//!
+//! Every change is a new *version* of one *record*: bytes that never cross a 512-byte sector, so a
+//! torn write cannot split it (an inode, a sector of a directory or of an indirect block). A version carries a [`Level`]: one more
+//! than the highest level of what must be on disk before it, and no less than that of the record's version before it. A
+//! *sweep* writes level after level, in ascending order, with one flush between them; independent ops share levels,
+//! so a sweep has as many rounds as the longest chain of needs, whatever the number of ops.
+//!
+//! A block's image for the disk is the image last written plus the versions that are due. What
+//! is never visible on the disk costs nothing: a record that returns to its bytes on disk drops its versions.
+//!
+//! Three kinds of change need no version: a *fresh* block that nothing points to yet; bits *set* in a bitmap (too many is a leak at
+//! most); counts that are recomputed. Bits are *cleared* only once the pointers to what they guard are gone from the disk ([`Meta::free_after`]);
+//! the bitmap in memory therefore is what may be handed out and what the disk may show, both.
+//!
+//! After a power cut the disk shows, per record, one of its versions, and everything that version
+//! needs. Reference: McKusick, Ganger: Soft Updates (1999); `docs/consistency.md`.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use moafs_disk::{Buf, Cause, DiskError, Epoch, Kind, Lba, Op, Request, SECTOR, SharedDisk, Tag};
+use moafs_runtime::{Event, Rt};
+use moafs_vfs::{Error, Result};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::health::Health;
+
+/// A place in the order of writes. Level 0 is always on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Level(pub u64);
+
+impl Level {
+    /// Nothing to wait for.
+    pub const NONE: Level = Level(0);
+}
+
+/// Chains of needs longer than this are written before the next op starts: bounds the versions of a record and the rounds of a
+/// sweep. A create, rename and remove of one name makes a chain of about six.
+const CHAIN_MAX: u64 = 48;
+
+/// How often, and after what pause, a write is tried again when the host file system under an image is full.
+const HOST_FULL_RETRIES: u32 = 300;
+const HOST_FULL_PAUSE: Duration = Duration::from_millis(100);
+
+/// The most blocks read by one request when a neighbourhood is fetched.
+const READ_RUN_MAX: u64 = 32;
+
+/// A metadata block in memory.
+pub struct Block {
+    /// Its number on the volume.
+    pub no: u64,
+    kind: Kind,
+    ready: AtomicBool,
+    touched: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What ops see.
+    bytes: Buf,
+    /// The image last written, kept while versions are pending.
+    base: Option<Buf>,
+    records: BTreeMap<u32, Record>,
+    /// Changes without versions are to be written at this level.
+    loose: Option<Level>,
+    /// Freed: nothing of it may reach the disk any more.
+    dead: bool,
+}
+
+/// The versions of a record that are not on disk yet, oldest first, levels ascending.
+struct Record {
+    versions: SmallVec<[(Level, Box<[u8]>); 2]>,
+}
+
+/// What becomes free once a level is on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Freed {
+    /// File blocks.
+    Data {
+        /// First block.
+        start: u64,
+        /// How many.
+        len: u32,
+    },
+    /// A block of metadata (directory, map, xattr, symlink): its cached copy dies with it.
+    Meta {
+        /// The block.
+        block: u64,
+    },
+    /// An inode number.
+    Inode {
+        /// The inode.
+        ino: u32,
+        /// True if it was a directory (counted per group).
+        directory: bool,
+    },
+}
+
+struct Order {
+    /// New changes get at least this level; those below are being written or on disk.
+    open: Level,
+    /// Everything up to here is on disk.
+    durable: Level,
+    /// The highest level handed out.
+    highest: Level,
+    /// Blocks with something due at a level.
+    due: BTreeMap<Level, BTreeMap<u64, Arc<Block>>>,
+    /// Data that pointers of a level need on disk first.
+    data: BTreeMap<Level, Epoch>,
+    frees: BTreeMap<Level, Vec<Freed>>,
+}
+
+/// The metadata blocks of one volume and their order.
+pub struct Meta {
+    disk: SharedDisk,
+    rt: Rt,
+    health: Arc<Health>,
+    block_size: usize,
+    shards: [Mutex<BTreeMap<u64, Arc<Block>>>; 16],
+    filled: Event,
+    order: Mutex<Order>,
+    sweeping: moafs_runtime::lock::Mutex<()>,
+    memory: AtomicU64,
+}
+
+impl Block {
+    /// Looks at the block as ops see it.
+    pub fn view<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+        self.touched.store(true, Ordering::Relaxed);
+        look(&self.state.lock().bytes)
+    }
+
+    /// The level at which the newest version of a record will be on disk.
+    pub fn pending(&self, record: usize) -> Level {
+        let state = self.state.lock();
+        let newest = |r: &Record| r.versions.last().map_or(Level::NONE, |v| v.0);
+        state.records.get(&(record as u32)).map_or(Level::NONE, newest)
+    }
+
+    fn is_clean(&self) -> bool {
+        let state = self.state.lock();
+        state.dead || (state.records.is_empty() && state.loose.is_none())
+    }
+
+    /// The image that may go to the disk at `level`; `None` if nothing is due.
+    fn compose(&self, level: Level) -> Option<Buf> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.dead {
+            return None;
+        }
+        let mut due = state.loose.is_some_and(|at| at <= level);
+        if due {
+            state.loose = None;
+        }
+        if let Some(base) = &mut state.base {
+            for (at, record) in &mut state.records {
+                let ready = record.versions.iter().take_while(|v| v.0 <= level).count();
+                if let Some((_, bytes)) = record.versions.drain(..ready).next_back() {
+                    base[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
+                    due = true;
+                }
+            }
+            state.records.retain(|_, record| !record.versions.is_empty());
+        }
+        if state.records.is_empty() {
+            debug_assert!(
+                state.base.as_ref().is_none_or(|base| **base == *state.bytes),
+                "block {} lost a change",
+                self.no
+            );
+            state.base = None;
+        }
+        due.then(|| state.base.as_ref().unwrap_or(&state.bytes).clone())
+    }
+}
+
+impl State {
+    fn empty() -> State {
+        State { bytes: Buf::zeroed(0), base: None, records: BTreeMap::new(), loose: None, dead: false }
+    }
+}
+
+impl Meta {
+    /// An empty cache over `disk`.
+    pub fn new(disk: SharedDisk, rt: Rt, health: Arc<Health>, block_size: usize) -> Meta {
+        let order = Order {
+            open: Level(1),
+            durable: Level::NONE,
+            highest: Level::NONE,
+            due: BTreeMap::new(),
+            data: BTreeMap::new(),
+            frees: BTreeMap::new(),
+        };
+        Meta {
+            disk,
+            sweeping: moafs_runtime::lock::Mutex::new(Arc::clone(&rt), ()),
+            rt,
+            health,
+            block_size,
+            shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),
+            filled: Event::new(),
+            order: Mutex::new(order),
+            memory: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, no: u64) -> &Mutex<BTreeMap<u64, Arc<Block>>> {
+        &self.shards[(no % 16) as usize]
+    }
+
+    fn lba(&self, no: u64) -> Lba {
+        Lba(no * (self.block_size / SECTOR) as u64)
+    }
+
+    // -- reading
+
+    /// A block, read if it is not here. Waits for the device.
+    pub fn get(&self, no: u64, kind: Kind) -> Result<Arc<Block>> {
+        self.get_near(no, kind, no..no + 1)
+    }
+
+    /// A block, and with the same request those of its neighbours in `near` that follow it and are not
+    /// here yet (a stretch of an inode table or of a directory).
+    pub fn get_near(&self, no: u64, kind: Kind, near: Range<u64>) -> Result<Arc<Block>> {
+        loop {
+            let ticket = self.filled.ticket();
+            let found = self.shard(no).lock().get(&no).cloned();
+            match found {
+                Some(block) if block.ready.load(Ordering::Acquire) => {
+                    block.touched.store(true, Ordering::Relaxed);
+                    return Ok(block);
+                }
+                Some(_) => {
+                    self.rt.wait(&self.filled, ticket, None);
+                }
+                None => self.fill(no, kind, near.end.min(no + READ_RUN_MAX))?,
+            }
+        }
+    }
+
+    /// Reads `no` and what follows it up to `end`, as far as it is absent.
+    fn fill(&self, no: u64, kind: Kind, end: u64) -> Result<()> {
+        let claimed: Vec<Arc<Block>> = (no..end.max(no + 1)).map_while(|no| self.claim(no, kind)).collect();
+        if claimed.is_empty() {
+            return Ok(());
+        }
+        let into = claimed.iter().map(|_| Buf::zeroed(self.block_size)).collect();
+        let tag = Tag::new(kind, 0, Cause::Demand);
+        let ticket = self.disk.submit(vec![Request { op: Op::Read { into }, at: self.lba(no), tag }]);
+        let result = self.disk.wait(ticket).remove(0).result;
+        let outcome = match result {
+            Ok(bufs) => {
+                for (block, bytes) in claimed.iter().zip(bufs) {
+                    block.state.lock().bytes = bytes;
+                    block.ready.store(true, Ordering::Release);
+                }
+                self.memory.fetch_add((claimed.len() * self.block_size) as u64, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(source) => {
+                for block in &claimed {
+                    self.shard(block.no).lock().remove(&block.no);
+                }
+                Err(Error::disk(format!("reading {kind:?} block {no}"), source))
+            }
+        };
+        self.rt.signal(&self.filled);
+        outcome
+    }
+
+    fn claim(&self, no: u64, kind: Kind) -> Option<Arc<Block>> {
+        let mut shard = self.shard(no).lock();
+        if shard.contains_key(&no) {
+            return None;
+        }
+        let block = Arc::new(Block {
+            no,
+            kind,
+            ready: AtomicBool::new(false),
+            touched: AtomicBool::new(true),
+            state: Mutex::new(State::empty()),
+        });
+        shard.insert(no, Arc::clone(&block));
+        Some(block)
+    }
+
+    // -- changing
+
+    /// Makes a new version of a record. It reaches the disk only after `needs`. Returns the level at
+    /// which it will be there; [`Level::NONE`] if the record has returned to its bytes on disk.
+    pub fn change(
+        &self,
+        block: &Arc<Block>,
+        record: Range<usize>,
+        needs: Level,
+        edit: impl FnOnce(&mut [u8]),
+    ) -> Level {
+        self.change_visible(block, record, needs, edit, |_| true)
+    }
+
+    /// Like [`Meta::change`], for a removal: returns [`Level::NONE`] if no image that the disk may show
+    /// (`visible` looks at the record's bytes) ever contained what was removed.
+    pub fn change_visible(
+        &self,
+        block: &Arc<Block>,
+        record: Range<usize>,
+        needs: Level,
+        edit: impl FnOnce(&mut [u8]),
+        visible: impl Fn(&[u8]) -> bool,
+    ) -> Level {
+        debug_assert!(record.start / SECTOR == (record.end - 1) / SECTOR, "record {record:?} crosses a sector");
+        let key = record.start as u32;
+        let mut guard = block.state.lock();
+        let state = &mut *guard;
+        if state.base.is_none() {
+            state.base = Some(state.bytes.clone());
+        }
+        edit(&mut state.bytes[record.clone()]);
+        let base = state.base.as_ref().expect("made above");
+        if base[record.clone()] == state.bytes[record.clone()] {
+            state.records.remove(&key);
+            if state.records.is_empty() {
+                state.base = None;
+            }
+            return self.unless_durable(needs);
+        }
+        let bytes: Box<[u8]> = state.bytes[record.clone()].into();
+        let mut was_visible = visible(&base[record.clone()]);
+        let entry = state.records.entry(key).or_insert_with(|| Record { versions: SmallVec::new() });
+        debug_assert!(entry.versions.last().is_none_or(|v| v.1.len() == bytes.len()), "records of one block overlap");
+        let level = {
+            let mut order = self.order.lock();
+            let last = entry.versions.last().map_or(Level::NONE, |v| v.0);
+            let after = if needs > order.durable { Level(needs.0 + 1) } else { Level::NONE };
+            let level = order.open.max(last).max(after);
+            order.due(level, block);
+            level
+        };
+        match entry.versions.last_mut() {
+            Some(newest) if newest.0 == level => newest.1 = bytes,
+            _ => entry.versions.push((level, bytes)),
+        }
+        let older = entry.versions.len() - 1;
+        was_visible |= entry.versions[..older].iter().any(|v| visible(&v.1));
+        if was_visible { level } else { Level::NONE }
+    }
+
+    /// A level as a need: [`Level::NONE`] if it is on disk already.
+    fn unless_durable(&self, level: Level) -> Level {
+        if level > self.order.lock().durable { level } else { Level::NONE }
+    }
+
+    /// Takes back a record whose first version got level `born`, if none of it has left for the disk:
+    /// what it described never existed. Returns whether that was so.
+    pub fn cancel(&self, block: &Arc<Block>, record: Range<usize>, born: Level) -> bool {
+        let mut guard = block.state.lock();
+        let state = &mut *guard;
+        let Some(base) = &state.base else { return false };
+        if born < self.order.lock().open {
+            return false;
+        }
+        state.bytes[record.clone()].copy_from_slice(&base[record.clone()]);
+        state.records.remove(&(record.start as u32));
+        if state.records.is_empty() {
+            state.base = None;
+        }
+        true
+    }
+
+    /// The level at which the changes without versions made to a block so far are on disk.
+    pub fn loose_level(&self, block: &Block) -> Level {
+        let state = block.state.lock();
+        let order = self.order.lock();
+        // Not waiting any more: on disk, or on its way with the round that was closed last.
+        let level = state.loose.unwrap_or(Level(order.open.0 - 1));
+        if level > order.durable { level } else { Level::NONE }
+    }
+
+    /// Changes bytes that need no order (bits set, counts). Returns the level at which they will be on disk.
+    pub fn change_loose(&self, block: &Arc<Block>, edit: impl Fn(&mut [u8])) -> Level {
+        let mut guard = block.state.lock();
+        let state = &mut *guard;
+        edit(&mut state.bytes);
+        if let Some(base) = &mut state.base {
+            edit(base);
+        }
+        let mut order = self.order.lock();
+        let level = order.open;
+        // An earlier loose level is kept: it has not been written yet, so this change travels with it.
+        let level = *state.loose.get_or_insert(level);
+        order.due(level, block);
+        level
+    }
+
+    /// A new block that nothing on disk points to: `image` goes out whole, before anything may point to it.
+    pub fn fresh(&self, no: u64, kind: Kind, image: Buf) -> (Arc<Block>, Level) {
+        let block = Arc::new(Block {
+            no,
+            kind,
+            ready: AtomicBool::new(true),
+            touched: AtomicBool::new(true),
+            state: Mutex::new(State { bytes: image, ..State::empty() }),
+        });
+        if self.shard(no).lock().insert(no, Arc::clone(&block)).is_none() {
+            self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
+        }
+        let level = self.change_loose(&block, |_| {});
+        (block, level)
+    }
+
+    /// Drops a block: nothing of it reaches the disk any more. Only for blocks that no pointer on disk leads to.
+    pub fn forget(&self, no: u64) {
+        if let Some(block) = self.shard(no).lock().remove(&no) {
+            self.memory.fetch_sub(self.block_size as u64, Ordering::Relaxed);
+            let mut state = block.state.lock();
+            state.dead = true;
+            state.records.clear();
+            state.base = None;
+            state.loose = None;
+        }
+    }
+
+    /// What the pointers of `level` lead to was written in `epoch`: it must be durable before them.
+    pub fn needs_data(&self, level: Level, epoch: Epoch) {
+        if level == Level::NONE {
+            return;
+        }
+        let mut order = self.order.lock();
+        let needed = order.data.entry(level).or_insert(epoch);
+        *needed = (*needed).max(epoch);
+    }
+
+    /// Registers something that becomes free once `needs` is on disk. `false` if it is already:
+    /// the caller frees it now.
+    #[must_use]
+    pub fn free_after(&self, needs: Level, freed: Freed) -> bool {
+        let mut order = self.order.lock();
+        if needs <= order.durable {
+            return false;
+        }
+        order.highest = order.highest.max(needs);
+        order.frees.entry(needs).or_default().push(freed);
+        true
+    }
+
+    // -- writing
+
+    /// The highest level handed out so far: sweeping to it makes every change so far durable.
+    pub fn highest(&self) -> Level {
+        self.order.lock().highest
+    }
+
+    /// True if the chain of needs has grown so long that it should be written before more is added.
+    pub fn is_long(&self) -> bool {
+        let order = self.order.lock();
+        order.highest.0.saturating_sub(order.durable.0) > CHAIN_MAX
+    }
+
+    /// True if nothing waits to be written or freed.
+    pub fn is_clean(&self) -> bool {
+        let order = self.order.lock();
+        order.due.is_empty() && order.frees.is_empty()
+    }
+
+    /// Writes level after level until `target` is on disk. `free` receives what became free after each
+    /// level. Concurrent callers share the work: one sweeps, the others find it done.
+    pub fn sweep(&self, target: Level, free: &mut dyn FnMut(Vec<Freed>) -> Result<()>) -> Result<()> {
+        if self.order.lock().durable >= target {
+            return Ok(());
+        }
+        let _sweeper = self.sweeping.lock();
+        loop {
+            self.health.check()?;
+            let Some(round) = self.order.lock().next_round(target) else { return Ok(()) };
+            let swept = self.write_round(&round);
+            self.health.watch(swept)?;
+            let freed = self.order.lock().round_is_durable(round.level);
+            free(freed)?;
+        }
+    }
+
+    fn write_round(&self, round: &Round) -> Result<()> {
+        let mut images: Vec<(u64, Kind, Arc<Buf>)> = Vec::with_capacity(round.blocks.len());
+        for block in round.blocks.values() {
+            if let Some(image) = block.compose(round.level) {
+                images.push((block.no, block.kind, image.freeze()));
+            }
+        }
+        if images.is_empty() && round.data.is_none() {
+            return Ok(());
+        }
+        if let (Some(epoch), false) = (round.data, images.is_empty()) {
+            let failed = |source| Error::disk("flushing file data before the pointers to it", source);
+            self.disk.make_durable(epoch).map_err(failed)?;
+        }
+        let epoch = self.write_images(images)?.max(round.data.unwrap_or_default());
+        self.disk.make_durable(epoch).map_err(|source| Error::disk("flushing metadata", source))
+    }
+
+    /// Writes images, trying again for a while where the host file system is full.
+    fn write_images(&self, mut images: Vec<(u64, Kind, Arc<Buf>)>) -> Result<Epoch> {
+        let mut newest = Epoch::default();
+        for _ in 0..HOST_FULL_RETRIES {
+            let batch = images
+                .iter()
+                .map(|(no, kind, image)| Request {
+                    op: Op::Write { data: vec![Arc::clone(image)], fua: false },
+                    at: self.lba(*no),
+                    tag: Tag::new(*kind, 0, Cause::Order),
+                })
+                .collect();
+            let ticket = self.disk.submit(batch);
+            let mut again = Vec::new();
+            for (done, image) in self.disk.wait(ticket).into_iter().zip(images) {
+                match done.result {
+                    Ok(_) => newest = newest.max(done.epoch),
+                    Err(DiskError::HostFull { .. }) => again.push(image),
+                    Err(source) => return Err(Error::disk(format!("writing {:?} block {}", image.1, image.0), source)),
+                }
+            }
+            if again.is_empty() {
+                return Ok(newest);
+            }
+            images = again;
+            moafs_runtime::sleep_until(&*self.rt, self.rt.now() + HOST_FULL_PAUSE);
+        }
+        let (no, kind, _) = &images[0];
+        let source = DiskError::HostFull { at: self.lba(*no), bytes: self.block_size as u64 };
+        Err(Error::disk(format!("writing {kind:?} block {no}"), source))
+    }
+
+    // -- memory
+
+    /// Bytes held.
+    pub fn memory(&self) -> usize {
+        self.memory.load(Ordering::Relaxed) as usize
+    }
+
+    /// Forgets clean blocks that were not used since the last call, then others, until at most `bytes` are held.
+    pub fn shrink(&self, bytes: usize) {
+        for sparing in [true, false] {
+            for shard in &self.shards {
+                if self.memory() <= bytes {
+                    return;
+                }
+                shard.lock().retain(|_, block| {
+                    let recent = block.touched.swap(false, Ordering::Relaxed) && sparing;
+                    let keep = recent
+                        || self.memory() <= bytes
+                        || Arc::strong_count(block) > 1
+                        || !block.ready.load(Ordering::Acquire)
+                        || !block.is_clean();
+                    if !keep {
+                        self.memory.fetch_sub(self.block_size as u64, Ordering::Relaxed);
+                    }
+                    keep
+                });
+            }
+        }
+    }
+}
+
+/// One round of a sweep: everything due up to a level.
+struct Round {
+    level: Level,
+    blocks: BTreeMap<u64, Arc<Block>>,
+    data: Option<Epoch>,
+}
+
+impl Order {
+    fn due(&mut self, level: Level, block: &Arc<Block>) {
+        self.highest = self.highest.max(level);
+        self.due.entry(level).or_default().insert(block.no, Arc::clone(block));
+    }
+
+    /// Closes the lowest level that has work, if there is one up to `target`.
+    fn next_round(&mut self, target: Level) -> Option<Round> {
+        let lowest = [self.due.keys().next(), self.frees.keys().next(), self.data.keys().next()];
+        let level = lowest.into_iter().flatten().min().copied().unwrap_or(Level(u64::MAX));
+        if level > target {
+            // Nothing is pending up to `target`: it is on disk, and nothing new may join it.
+            self.open = self.open.max(Level(target.0 + 1));
+            self.durable = self.durable.max(target);
+            return None;
+        }
+        let level = level.max(Level(self.durable.0 + 1));
+        self.open = self.open.max(Level(level.0 + 1));
+        let later = self.due.split_off(&Level(level.0 + 1));
+        let mut blocks = BTreeMap::new();
+        for (_, due) in std::mem::replace(&mut self.due, later) {
+            blocks.extend(due);
+        }
+        let later = self.data.split_off(&Level(level.0 + 1));
+        let data = std::mem::replace(&mut self.data, later).into_values().max();
+        Some(Round { level, blocks, data })
+    }
+
+    /// A round is on disk: what waited for it is free.
+    fn round_is_durable(&mut self, level: Level) -> Vec<Freed> {
+        self.durable = self.durable.max(level);
+        let later = self.frees.split_off(&Level(level.0 + 1));
+        std::mem::replace(&mut self.frees, later).into_values().flatten().collect()
+    }
+}

@@ -1,0 +1,308 @@
+//! The Fast File System's way of placing data, with all that later versions learnt.
+//!
+//! 1. *Directories are spread*: a directory of the root (or of one marked as a top directory) goes to the group with the fewest directories
+//!    among those with at least the average of free inodes and blocks. Deeper ones stay near their parent while its
+//!    group is not crowded.
+//! 2. *Files stay with their directory*: inode and first blocks in the directory's group. New files go on where the last
+//!    one ended (a rotor), so files made together lie together.
+//! 3. *Clustering*: a file goes on right behind its last block; dirty neighbours of one file leave in one request, up
+//!    to the maximum transfer. Addresses are chosen when data leave the cache, so the length is known.
+//! 4. *Reallocation*: dirty neighbours that lie scattered move to one free run, if there is one.
+//! 5. *Big files move on*: after a quarter of a group a file continues in the next group with at least
+//!    average free space, so that one file does not take a directory's room.
+//!
+//! Groups are ext2's block groups; FFS calls them cylinder groups. References: McKusick, Joy, Leffler, Fabry: A Fast File
+//! System for UNIX (1984); McVoy, Kleiman: Extent-like Performance from a UNIX File System (1991); Smith, Seltzer (1996).
+
+use moafs_disk::{Cause, Kind, Tag};
+use moafs_vfs::Result;
+use moafs_vfs::plan::{DirtyView, Due, Plan, SMALL_BLOCKS_MAX, Travel};
+use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange, Mapping};
+use smallvec::smallvec;
+
+use crate::alloc::{Alloc, Fit, no_space};
+use crate::format::{BlockNo, Geometry, GroupNo, InodeNo};
+use crate::meta::Level;
+
+/// Of a group's blocks, one file takes at most this share before it moves on.
+const SECTIONS_PER_GROUP: u64 = 4;
+/// Moving data for the layout's sake stops when fewer than this share of the blocks is free.
+const MOVE_FLOOR: u64 = 20;
+
+/// The policy: pure functions of the allocator's counts and a file's map.
+pub struct Ffs<'a> {
+    /// The volume's shape.
+    pub geo: &'a Geometry,
+    /// What is free.
+    pub alloc: &'a Alloc,
+    /// The largest request in blocks.
+    pub transfer_blocks: u32,
+}
+
+/// What the policy needs to know of files.
+pub trait Files<N> {
+    /// The group of a file's inode.
+    fn group(&self, file: &N) -> GroupNo;
+    /// What lies at a place of it.
+    fn map(&self, file: &N, at: Lbn, max: u32) -> Result<Mapping>;
+}
+
+/// One file, as the policy sees it.
+struct File<'a, N> {
+    node: &'a N,
+    files: &'a dyn Files<N>,
+}
+
+impl<N> File<'_, N> {
+    fn group(&self) -> GroupNo {
+        self.files.group(self.node)
+    }
+
+    fn map(&self, at: Lbn, max: u32) -> Result<Mapping> {
+        self.files.map(self.node, at, max)
+    }
+}
+
+impl Ffs<'_> {
+    // -- inodes
+
+    /// Groups in the order in which a new file's inode looks for one: the directory's, then by doubling steps, then all.
+    pub fn file_groups(&self, parent: GroupNo, parent_ino: InodeNo) -> impl Iterator<Item = GroupNo> + use<> {
+        let count = self.geo.groups;
+        let start = (parent.0.wrapping_add(parent_ino.0)) % count;
+        let doubling = std::iter::successors(Some(1u32), |step| step.checked_mul(2))
+            .take_while(move |step| *step < count)
+            .map(move |step| (u64::from(start) + u64::from(step)) as u32 % count);
+        let all = (0..count).map(move |at| (u64::from(parent.0) + u64::from(at)) as u32 % count);
+        std::iter::once(parent.0).chain(doubling).chain(all).map(GroupNo)
+    }
+
+    /// The group for a new directory.
+    pub fn directory_group(&self, parent: GroupNo, spread: bool) -> GroupNo {
+        let groups = self.geo.all_groups();
+        let count = u64::from(self.geo.groups);
+        let average_inodes = (self.alloc.available_inodes() / count) as u32;
+        let average_blocks = (self.alloc.available_blocks() / count) as u32;
+        if spread {
+            let roomy = groups.filter(|group| {
+                let counts = self.alloc.counts(*group);
+                counts.free_inodes > 0 && counts.free_inodes >= average_inodes && counts.free_blocks >= average_blocks
+            });
+            return roomy.min_by_key(|group| self.alloc.counts(*group).directories).unwrap_or(parent);
+        }
+        let least_inodes = average_inodes.saturating_sub(self.geo.inodes_per_group / 4).max(1);
+        let least_blocks = average_blocks.saturating_sub(self.geo.blocks_per_group / 4).max(1);
+        let directories_max = self.geo.inodes_per_group / 16;
+        let near =
+            (0..self.geo.groups).map(|at| GroupNo((u64::from(parent.0) + u64::from(at)) as u32 % self.geo.groups));
+        let uncrowded = |group: &GroupNo| {
+            let counts = self.alloc.counts(*group);
+            counts.free_inodes >= least_inodes
+                && counts.free_blocks >= least_blocks
+                && counts.directories <= directories_max
+        };
+        near.into_iter().find(uncrowded).unwrap_or(parent)
+    }
+
+    // -- metadata blocks
+
+    /// One block for metadata, near `goal`.
+    pub fn meta_block(&self, goal: u64) -> Result<(u64, Level)> {
+        let group = self.geo.group_of_block(BlockNo(goal)).unwrap_or_default();
+        let (run, level) = self.search(Some(goal), group, 1)?;
+        Ok((run.start.0, level))
+    }
+
+    // -- write-back
+
+    /// Who travels with `due`: its neighbours in the file; and where to.
+    pub fn plan<N>(&self, due: Due, dirty: &dyn DirtyView<N>, files: &dyn Files<N>, plan: &mut Plan) -> Result<()> {
+        let around = match due {
+            Due::Evict(_, lbn) => Some((lbn, self.transfer_blocks)),
+            _ => None,
+        };
+        let Some(dirty) = dirty.file(due.ino(), around) else { return Ok(()) };
+        let file = File { node: &*dirty.node, files };
+        let tag = Tag::new(Kind::Data, dirty.ino.0, cause(due));
+        let mut last = None;
+        for range in dirty.dirty {
+            self.plan_range(&file, dirty.ino, range, tag, &mut last, plan)?;
+        }
+        Ok(())
+    }
+
+    /// Travels for one dirty range. `last` is the place of the block planned before it.
+    fn plan_range<N>(
+        &self,
+        file: &File<'_, N>,
+        ino: Ino,
+        range: LbnRange,
+        tag: Tag,
+        last: &mut Option<(u64, u64)>,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        let (mut lbn, end) = (range.start.0, range.end().0);
+        while lbn < end {
+            let window = (end - lbn).min(self.transfer_blocks.into()) as u32;
+            let mapping = file.map(Lbn(lbn), window)?;
+            if let Some(run) = self.reallocate(file, lbn, window, &mapping)? {
+                lbn = travel(plan, ino, lbn, run, true, tag, last);
+                continue;
+            }
+            match mapping {
+                Mapping::Run(run) | Mapping::Unwritten(run) => lbn = travel(plan, ino, lbn, run, false, tag, last),
+                Mapping::Hole { len } => {
+                    let run = self.place(file, lbn, self.hole(file, lbn, len, end)?, *last)?;
+                    lbn = self.split_travels(plan, ino, lbn, run, tag, last);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How long the hole at `lbn` is, looking beyond one transfer: the whole length is placed at once.
+    fn hole<N>(&self, file: &File<'_, N>, lbn: u64, known: u32, end: u64) -> Result<u32> {
+        let limit = (end - lbn).min(u64::from(self.geo.blocks_per_group) / SECTIONS_PER_GROUP).max(1) as u32;
+        let mut len = known.min(limit);
+        while len < limit {
+            let Mapping::Hole { len: more } = file.map(Lbn(lbn + u64::from(len)), limit - len)? else { break };
+            len += more;
+        }
+        Ok(len)
+    }
+
+    fn split_travels(
+        &self,
+        plan: &mut Plan,
+        ino: Ino,
+        lbn: u64,
+        run: BlockRun,
+        tag: Tag,
+        last: &mut Option<(u64, u64)>,
+    ) -> u64 {
+        let mut lbn = lbn;
+        let mut start = run.start.0;
+        while start < run.end().0 {
+            let len = (run.end().0 - start).min(self.transfer_blocks.into()) as u32;
+            lbn = travel(plan, ino, lbn, BlockRun { start: BlockAddr(start), len }, true, tag, last);
+            start += u64::from(len);
+        }
+        lbn
+    }
+
+    /// A free run for a window of dirty blocks that lie scattered, if the move pays.
+    fn reallocate<N>(&self, file: &File<'_, N>, lbn: u64, window: u32, first: &Mapping) -> Result<Option<BlockRun>> {
+        let Mapping::Run(run) = first else { return Ok(None) };
+        let scattered = run.len < window && matches!(file.map(Lbn(lbn + u64::from(run.len)), 1)?, Mapping::Run(_));
+        if !scattered || self.alloc.available_blocks() < self.geo.blocks / MOVE_FLOOR + u64::from(window) {
+            return Ok(None);
+        }
+        let group = self.geo.group_of_block(BlockNo(run.start.0)).unwrap_or(file.group());
+        // A window that only crosses a border between two long runs gains nothing.
+        let mut runs = 0;
+        let mut at = lbn;
+        while at < lbn + u64::from(window) {
+            let mapping = file.map(Lbn(at), (lbn + u64::from(window) - at) as u32)?;
+            if matches!(mapping, Mapping::Hole { .. }) {
+                return Ok(None);
+            }
+            runs += 1;
+            at += u64::from(mapping.len());
+        }
+        if runs == 2 && u64::from(window) > SMALL_BLOCKS_MAX {
+            return Ok(None);
+        }
+        Ok(self.alloc.blocks(group, Fit::Whole(self.alloc.rotor(group)), window)?.map(|(run, _)| run))
+    }
+
+    /// A place for up to `want` blocks of a file at `lbn`.
+    fn place<N>(&self, file: &File<'_, N>, lbn: u64, want: u32, last: Option<(u64, u64)>) -> Result<BlockRun> {
+        let planned = last.filter(|(before, _)| before + 1 == lbn).map(|(_, block)| block);
+        let before = match (planned, lbn.checked_sub(1)) {
+            (Some(block), _) => Some(block),
+            (None, None) => None,
+            (None, Some(previous)) => match file.map(Lbn(previous), 1)? {
+                Mapping::Run(run) => Some(run.start.0),
+                _ => None,
+            },
+        };
+        let section = (u64::from(self.geo.blocks_per_group) / SECTIONS_PER_GROUP).max(SMALL_BLOCKS_MAX + 1);
+        let want = want.min((section - lbn % section).min(u32::MAX.into()) as u32);
+        let group = before.and_then(|b| self.geo.group_of_block(BlockNo(b))).unwrap_or(file.group());
+        if lbn >= section && lbn.is_multiple_of(section) {
+            return self.search(None, self.next_roomy(group), want).map(|(run, _)| run);
+        }
+        self.search(before.map(|block| block + 1), group, want).map(|(run, _)| run)
+    }
+
+    /// The next group with at least average free space.
+    fn next_roomy(&self, group: GroupNo) -> GroupNo {
+        let average = self.alloc.available_blocks() / u64::from(self.geo.groups);
+        let next =
+            (1..=self.geo.groups).map(|at| GroupNo((u64::from(group.0) + u64::from(at)) as u32 % self.geo.groups));
+        next.into_iter().find(|g| u64::from(self.alloc.counts(*g).free_blocks) >= average).unwrap_or(group)
+    }
+
+    /// Looks for up to `want` blocks:
+    /// 1. right at `goal`, however few;
+    /// 2. in the group, a run that holds all;
+    /// 3. small wants: the longest run of the group;
+    /// 4. the other groups in order, a run that holds all;
+    /// 5. the longest run of the first group that has any.
+    fn search(&self, goal: Option<u64>, group: GroupNo, want: u32) -> Result<(BlockRun, Level)> {
+        let want = want.max(1);
+        if let Some(goal) = goal
+            && let Some(home) = self.geo.group_of_block(BlockNo(goal))
+            && let Some(found) = self.alloc.blocks(home, Fit::At(goal), want)?
+        {
+            return Ok(found);
+        }
+        let from = goal.unwrap_or_else(|| self.alloc.rotor(group));
+        if let Some(found) = self.alloc.blocks(group, Fit::Whole(from), want)? {
+            return Ok(found);
+        }
+        if u64::from(want) <= SMALL_BLOCKS_MAX
+            && let Some(found) = self.alloc.blocks(group, Fit::Longest, want)?
+        {
+            return Ok(found);
+        }
+        let count = self.geo.groups;
+        let others = || (1..=count).map(|at| GroupNo((u64::from(group.0) + u64::from(at)) as u32 % count));
+        for other in others().filter(|g| self.alloc.counts(*g).free_blocks >= want) {
+            if let Some(found) = self.alloc.blocks(other, Fit::Whole(self.alloc.rotor(other)), want)? {
+                return Ok(found);
+            }
+        }
+        for other in std::iter::once(group).chain(others()) {
+            if let Some(found) = self.alloc.blocks(other, Fit::Longest, want)? {
+                return Ok(found);
+            }
+        }
+        Err(no_space())
+    }
+}
+
+/// Adds a travel and returns the logical block after it.
+fn travel(
+    plan: &mut Plan,
+    ino: Ino,
+    lbn: u64,
+    to: BlockRun,
+    fresh: bool,
+    tag: Tag,
+    last: &mut Option<(u64, u64)>,
+) -> u64 {
+    let range = LbnRange { start: Lbn(lbn), len: to.len };
+    plan.travels.push(Travel { to, from: smallvec![FileRange { ino, range }], fresh, tag });
+    let end = lbn + u64::from(to.len);
+    *last = Some((end - 1, to.end().0 - 1));
+    end
+}
+
+fn cause(due: Due) -> Cause {
+    match due {
+        Due::Evict(..) => Cause::Evict,
+        Due::Age(_) => Cause::Age,
+        Due::Sync(_) | Due::Drain(_) => Cause::Demand,
+    }
+}
