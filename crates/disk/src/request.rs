@@ -52,6 +52,16 @@ impl Op {
     }
 }
 
+impl Op {
+    /// The buffers of a read; nothing for everything else: what [`Done::result`] holds.
+    pub fn into_buffers(self) -> Vec<Buf> {
+        match self {
+            Op::Read { into } => into,
+            Op::Write { .. } | Op::Discard { .. } | Op::WriteZeroes { .. } => Vec::new(),
+        }
+    }
+}
+
 impl Request {
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {

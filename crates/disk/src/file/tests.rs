@@ -54,6 +54,24 @@ fn gathers_and_scatters_in_order() {
 }
 
 #[test]
+fn a_large_mixed_batch_ends_like_its_requests_one_by_one() {
+    for options in both_ways() {
+        let scratch = scratch();
+        let disk = image(&scratch, options);
+        // Aligned and not, one beyond the end, more than fit a ring.
+        let spot = |i: u64| if i % 5 == 0 { i * 16 + 1 } else { i * 16 };
+        let mut batch: Vec<Request> = (0..200).map(|i| write(spot(i), vec![page(i as u8, 4096)])).collect();
+        batch.insert(7, write(SECTORS, vec![page(1, 4096)]));
+        let mut ok: Vec<bool> = disk.run(batch).iter().map(|d| d.result.is_ok()).collect();
+        assert!(!ok.remove(7) && ok.iter().all(|&ok| ok));
+        let read = |i| Request { op: Op::Read { into: vec![Buf::zeroed(4096)] }, at: Lba(spot(i)), tag: TAG };
+        for (i, done) in disk.run((0..200).map(read).collect()).into_iter().enumerate() {
+            assert!(done.result.unwrap()[0].iter().all(|&b| b == i as u8));
+        }
+    }
+}
+
+#[test]
 fn more_pieces_than_one_system_call_takes() {
     let scratch = scratch();
     let disk = image(&scratch, FileOptions::default());

@@ -11,7 +11,8 @@ use rustix::io::{Errno, ReadWriteFlags};
 use smallvec::SmallVec;
 
 use super::open::SEGMENTS_MAX;
-use crate::{Buf, Page};
+use super::ring::Rings;
+use crate::{Buf, Limits, Op, Page, Request};
 
 /// Bytes written at a time where zeroes have to be written out.
 const ZEROES_BYTES: usize = 256 << 10;
@@ -27,16 +28,36 @@ pub(super) struct Handle {
     /// Held exclusively by read-modify-write of a part of an alignment unit, shared by aligned
     /// writes. Absent where every sector is aligned.
     unit: Option<RwLock<()>>,
+    rings: Rings,
 }
 
 impl Handle {
     pub(super) fn new(fd: OwnedFd, rt: &Rt, is_device: bool, direct: bool, io_align: usize, bytes: u64) -> Handle {
         let unit = (direct && io_align > crate::SECTOR).then(|| RwLock::new(Rt::clone(rt), ()));
-        Handle { fd, is_device, direct, io_align, bytes, unit }
+        Handle { fd, is_device, direct, io_align, bytes, unit, rings: Rings::default() }
     }
 
     pub(super) fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// Executes what it can of a batch with the transfers overlapping; says for each request
+    /// whether it is done. Buffered transfers gain nothing from it.
+    pub(super) fn overlap(&self, batch: &mut [Request], limits: &Limits) -> Vec<bool> {
+        if !self.direct || batch.len() < 2 {
+            return vec![false; batch.len()];
+        }
+        let _shared = self.unit.as_ref().map(RwLock::read);
+        self.rings.run(self.fd.as_fd(), batch, |request| limits.check(request).is_ok() && self.fits_request(request))
+    }
+
+    fn fits_request(&self, request: &Request) -> bool {
+        let offset = request.at.byte();
+        match &request.op {
+            Op::Read { into } => self.fits(offset, into.iter().map(|b| &**b)),
+            Op::Write { data, .. } => self.fits(offset, data.iter().map(|p| &***p)),
+            Op::Discard { .. } | Op::WriteZeroes { .. } => false,
+        }
     }
 
     /// Fills the buffers in order.
