@@ -1,6 +1,8 @@
 //! Every operation from the bytes of a request to the call it makes, and the bytes of its reply; and requests that no
 //! kernel would send.
 
+#![allow(clippy::needless_update, reason = "`arg!` fills up whatever is not given")]
+
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -281,6 +283,7 @@ fn check_refused(request: &[u8], errno: Errno) {
     assert_eq!(outcome.reply, Some((errno.raw(), Vec::new())));
 }
 
+/// The bytes of a fixed argument; fields not given are zero.
 macro_rules! arg {
     ($name:ident { $($field:ident: $value:expr),* $(,)? }) => {
         abi::bytes_of(&abi::$name { $($field: $value,)* ..abi::$name::default() })

@@ -1,0 +1,211 @@
+//! A mount for a test: served by a thread, and taken away whatever happens.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use moafs_fuse::{FileSystem, MountError, Negotiated, Notifier, Session, SessionOptions, Transport, Unmounter};
+use tempfile::TempDir;
+
+/// Tell the child where to mount, and over which transport to serve.
+pub(crate) const CHILD_MOUNT: &str = "MOAFS_FUSE_TEST_CHILD_MOUNT";
+pub(crate) const CHILD_TRANSPORT: &str = "MOAFS_FUSE_TEST_CHILD_TRANSPORT";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Says why a test shows nothing here.
+pub(crate) fn skip(why: &str) {
+    eprintln!("SKIPPED: {why}");
+}
+
+/// A directory to mount on; `None` where mounting is impossible.
+pub(crate) fn scratch() -> Option<TempDir> {
+    if !rustix::process::geteuid().is_root() {
+        skip("needs root");
+        return None;
+    }
+    if let Err(error) = File::open("/dev/fuse") {
+        skip(&format!("/dev/fuse: {error}"));
+        return None;
+    }
+    Some(tempfile::Builder::new().prefix("moafs-fuse-").tempdir().expect("a directory"))
+}
+
+/// Mounts; `None` where the kernel does not offer the transport.
+pub(crate) fn mount<F: FileSystem>(fs: F, target: &Path, options: &SessionOptions) -> Option<Session<F>> {
+    match Session::mount(fs, target, options) {
+        Ok(session) => Some(session),
+        Err(MountError::Uring(why)) => {
+            skip(&format!("no FUSE over io_uring: {why}"));
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub(crate) fn is_mounted(path: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+    let path = path.to_str().expect("a plain path");
+    table.lines().any(|line| line.split(' ').nth(4) == Some(path))
+}
+
+/// Polls; panics when patience ends.
+pub(crate) fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !reached() {
+        assert!(begin.elapsed() < PATIENCE, "still not: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A mount that is being served.
+pub(crate) struct Mounted<F: FileSystem> {
+    dir: TempDir,
+    fs: Arc<F>,
+    negotiated: Negotiated,
+    notifier: Notifier,
+    unmounter: Unmounter,
+    server: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl<F: FileSystem> Mounted<F> {
+    pub(crate) fn new(fs: F, options: &SessionOptions) -> Option<Self> {
+        let dir = scratch()?;
+        let session = mount(fs, dir.path(), options)?;
+        Some(Self {
+            dir,
+            fs: Arc::clone(session.fs()),
+            negotiated: session.negotiated().clone(),
+            notifier: session.notifier(),
+            unmounter: session.unmounter(),
+            server: Some(std::thread::spawn(move || session.serve())),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<F> {
+        &self.fs
+    }
+
+    pub(crate) fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
+    }
+
+    pub(crate) fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+
+    pub(crate) fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Unmounts as a signal handler's thread would, while the server goes on; it must then return by itself.
+    pub(crate) fn unmount(mut self) {
+        // A child that another test is just starting may still hold one of our files.
+        wait_until("unmounted", || match self.unmounter.unmount() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => false,
+            result => result.map(|()| true).expect("unmount"),
+        });
+        assert!(!is_mounted(self.path()));
+        let server = self.server.take().expect("served until now");
+        wait_until("the server sees that the mount is gone", || server.is_finished());
+        server.join().expect("no panic").expect("serve");
+    }
+}
+
+impl<F: FileSystem> Drop for Mounted<F> {
+    fn drop(&mut self) {
+        let _ = self.unmounter.detach();
+    }
+}
+
+/// A daemon in a process of its own, to be killed. Whatever happens, neither it nor its mount stays.
+pub(crate) struct ChildServer {
+    process: Child,
+    target: PathBuf,
+}
+
+impl ChildServer {
+    /// Mounts; `None` where the kernel does not offer the transport.
+    pub(crate) fn new(target: &Path, transport: Transport) -> Option<Self> {
+        let name = if transport == Transport::Uring { "uring" } else { "dev" };
+        let process = Command::new(std::env::current_exe().expect("this test's program"))
+            .args(["--exact", "child_serves_when_told_to"])
+            .env(CHILD_MOUNT, target)
+            .env(CHILD_TRANSPORT, name)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("spawn");
+        let mut child = Self { process, target: target.to_owned() };
+        let begin = Instant::now();
+        while !is_mounted(target) {
+            if child.process.try_wait().expect("wait").is_some() {
+                skip("the child could not mount");
+                return None;
+            }
+            assert!(begin.elapsed() < PATIENCE, "the child does not mount");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(child)
+    }
+
+    /// Kills the process, as nothing it could catch.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("kill");
+        self.process.wait().expect("wait");
+    }
+}
+
+impl Drop for ChildServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if is_mounted(&self.target) {
+            let _ = moafs_fuse::unmount(&self.target, true);
+        }
+    }
+}
+
+/// A loop device over a scratch file.
+pub(crate) struct LoopDevice {
+    path: String,
+    _image: tempfile::NamedTempFile,
+}
+
+impl LoopDevice {
+    pub(crate) fn new() -> Option<Self> {
+        scratch()?;
+        let image = tempfile::NamedTempFile::new().expect("an image");
+        image.as_file().set_len(1 << 20).expect("its size");
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image.path()).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                let path = String::from_utf8(output.stdout).expect("a path").trim().to_owned();
+                assert_ne!(std::fs::metadata(&path).expect("the device").rdev(), 0);
+                Some(Self { path, _image: image })
+            }
+            _ => {
+                skip("no loop device can be had");
+                None
+            }
+        }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.path]).status();
+    }
+}
