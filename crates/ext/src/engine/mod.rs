@@ -18,6 +18,9 @@ mod recover;
 mod survey;
 mod xattr;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
