@@ -245,148 +245,153 @@ impl<F: Format> Clone for Vfs<F> {
 }
 
 /// The calls. Errors are POSIX's unless said otherwise; see [`crate::Error`].
-#[allow(unused_variables)]
 impl<F: Format> Vfs<F> {
     /// Brings a format to life: starts the syncer (if asked for) on the runtime.
     pub fn new(format: F, disk: SharedDisk, rt: Rt, options: Options) -> Vfs<F> {
-        unimplemented!()
+        let syncer = options.syncer && !options.read_only;
+        let inner = Arc::new(crate::inner::Inner::new(format, disk, rt, options));
+        if syncer {
+            inner.start_syncer();
+        }
+        Vfs { inner }
     }
     /// The format's constants.
     pub fn shape(&self) -> &Shape {
-        unimplemented!()
+        &self.inner.shape
     }
     /// The format itself, for tools (survey, counters).
     pub fn format(&self) -> &F {
-        unimplemented!()
+        &self.inner.format
     }
     /// Looks a name up (`.` and `..` too) and holds the inode.
     pub fn lookup(&self, who: &Who, dir: Ino, name: &Name) -> Result<Stat> {
-        unimplemented!()
+        self.inner.lookup(who, dir, name)
     }
     /// Takes one more hold on an inode (a second handle).
     pub fn hold(&self, ino: Ino) -> Result<()> {
-        unimplemented!()
+        let _gate = self.inner.enter()?;
+        self.inner.hold(ino)
     }
     /// Gives back `holds` holds. Never waits for a device: reaping is background work.
     pub fn forget(&self, ino: Ino, holds: u64) {
-        unimplemented!()
+        self.inner.forget(ino, holds)
     }
     /// Attributes.
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
-        unimplemented!()
+        self.inner.stat(ino)
     }
     /// Changes attributes; truncates.
     pub fn set_attr(&self, who: &Who, ino: Ino, set: &SetAttr) -> Result<Stat> {
-        unimplemented!()
+        self.inner.set_attr(who, ino, set)
     }
     /// Checks access (`R_OK | W_OK | X_OK`) by mode and ACL.
     pub fn access(&self, who: &Who, ino: Ino, mask: u32) -> Result<()> {
-        unimplemented!()
+        self.inner.access(who, ino, mask)
     }
     /// Makes a file of any kind with a name, and holds it.
     pub fn create(&self, who: &Who, dir: Ino, name: &Name, new: &NewFile<'_>) -> Result<Stat> {
-        unimplemented!()
+        self.inner.create(who, dir, name, new)
     }
     /// Makes a regular file without a name (O_TMPFILE), and holds it.
     pub fn tmpfile(&self, who: &Who, dir: Ino, new: &NewFile<'_>) -> Result<Stat> {
-        unimplemented!()
+        self.inner.tmpfile(who, dir, new)
     }
     /// Gives an inode one more name, and holds it.
     pub fn link(&self, who: &Who, ino: Ino, dir: Ino, name: &Name) -> Result<Stat> {
-        unimplemented!()
+        self.inner.link(who, ino, dir, name)
     }
     /// Removes the name of anything but a directory.
     pub fn unlink(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
-        unimplemented!()
+        self.inner.unlink(who, dir, name)
     }
     /// Removes an empty directory.
     pub fn rmdir(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
-        unimplemented!()
+        self.inner.rmdir(who, dir, name)
     }
     /// Renames, in all its cases.
     pub fn rename(&self, who: &Who, from: (Ino, &Name), to: (Ino, &Name), mode: RenameMode) -> Result<()> {
-        unimplemented!()
+        self.inner.rename(who, from, to, mode)
     }
     /// A symbolic link's text.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        unimplemented!()
+        self.inner.readlink(ino)
     }
     /// Lists a directory from a cookie on; `each` returns false to stop *before* the entry. Fronts that
     /// want attributes call [`Vfs::lookup`] on the names.
     pub fn list(&self, who: &Who, dir: Ino, from: Cookie, each: &mut dyn FnMut(ListEntry<'_>) -> bool) -> Result<()> {
-        unimplemented!()
+        self.inner.list(who, dir, from, each)
     }
     /// Reads into `into`; returns how many bytes there were.
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
-        unimplemented!()
+        self.inner.read(ino, offset, into)
     }
     /// Writes all of `data` (or fails); clears suid and sgid if `who` may not keep them.
     /// `append` ignores `offset`. Returns the offset written at.
     pub fn write(&self, who: &Who, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
-        unimplemented!()
+        self.inner.write(who, ino, offset, data, append)
     }
     /// Allocates, punches, zeroes.
     pub fn allocate(&self, who: &Who, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        unimplemented!()
+        self.inner.allocate(who, ino, offset, len, how)
     }
     /// The next data or hole at or after `offset`.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
-        unimplemented!()
+        self.inner.seek(ino, offset, what)
     }
     /// Copies bytes between (or within) files, holes included; returns how many.
     pub fn copy_range(&self, who: &Who, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        unimplemented!()
+        self.inner.copy_range(who, from, to, len)
     }
     /// Where `offset` lies on the volume (after write-back of what is dirty there): FIEMAP-like, for tools.
     pub fn map(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<(u64, Mapping)>> {
-        unimplemented!()
+        self.inner.map(ino, offset, len)
     }
     /// fsync, or with `data_only` fdatasync. A write error of this file is reported by one call.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        unimplemented!()
+        self.inner.fsync(ino, data_only)
     }
     /// sync: everything that was changed before the call is durable.
     pub fn sync(&self) -> Result<()> {
-        unimplemented!()
+        self.inner.sync()
     }
     /// An extended attribute's value, by full name (`user.x`).
     pub fn get_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        unimplemented!()
+        self.inner.get_xattr(who, ino, name)
     }
     /// Sets an extended attribute; ACLs change the mode, too.
     pub fn set_xattr(&self, who: &Who, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
-        unimplemented!()
+        self.inner.set_xattr(who, ino, name, value, mode)
     }
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<()> {
-        unimplemented!()
+        self.inner.remove_xattr(who, ino, name)
     }
     /// All names of extended attributes `who` may see.
     pub fn list_xattr(&self, who: &Who, ino: Ino) -> Result<Vec<XattrKey>> {
-        unimplemented!()
+        self.inner.list_xattr(who, ino)
     }
     /// Space and inodes.
     pub fn stat_fs(&self) -> StatFs {
-        unimplemented!()
+        self.inner.stat_fs()
     }
     /// Counters, as `.moafs/stats` shows them.
     pub fn counters(&self) -> crate::counters::Counters {
-        unimplemented!()
+        self.inner.counters()
     }
     /// `Some(first reason)` if the volume has turned read-only.
     pub fn failed(&self) -> Option<String> {
-        unimplemented!()
+        self.inner.format.failed()
     }
     /// One round of background work (what the syncer task does): age-out, reaping, the format's own.
     pub fn tend(&self) {
-        unimplemented!()
+        self.inner.round();
     }
     /// Gives cached memory back until at most `bytes` are used (memory pressure).
     pub fn shrink(&self, bytes: usize) {
-        unimplemented!()
+        self.inner.reclaim_to(bytes)
     }
     /// Writes everything, waits for running calls, stops the syncer, closes the format cleanly.
     pub fn close(self) -> Result<()> {
-        unimplemented!()
+        self.inner.close()
     }
 }

@@ -1,12 +1,91 @@
 //! What vfs counts: each decision has a counter, and `.moafs/stats` and the lab print the same struct.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde::Serialize;
 
-/// Counters of one volume since it was opened. All are totals unless their name says otherwise.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Counters {
-    /// Bytes that file data occupy in the cache now.
-    pub cached_bytes: u64,
-    /// Of those, bytes not on the volume yet.
-    pub dirty_bytes: u64,
+/// Declares the counters once: as a plain struct to show, and as atomics to count with.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters of one volume since it was opened. All are totals unless their name says otherwise.
+        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+        pub struct Counters {
+            /// Bytes that file data occupy in the cache now.
+            pub cached_bytes: u64,
+            /// Of those, bytes not on the volume yet.
+            pub dirty_bytes: u64,
+            /// Bytes that the format's metadata occupy now.
+            pub metadata_bytes: u64,
+            /// Decoded inodes in memory now.
+            pub inodes_now: u64,
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The same, being counted.
+        #[derive(Debug, Default)]
+        pub(crate) struct Tally {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        impl Tally {
+            /// The totals so far.
+            pub(crate) fn totals(&self) -> Counters {
+                Counters {
+                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    ..Counters::default()
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Names looked up.
+    lookups,
+    /// Inodes made.
+    creates,
+    /// Names removed (unlink and rmdir).
+    unlinks,
+    /// Renames.
+    renames,
+    /// Read calls.
+    reads,
+    /// Bytes read.
+    read_bytes,
+    /// Blocks that reads found in the cache.
+    read_hits,
+    /// Blocks that reads had to wait for.
+    read_misses,
+    /// Blocks read ahead.
+    read_ahead_blocks,
+    /// Read requests given to the disk for file data.
+    fill_requests,
+    /// Write calls.
+    writes,
+    /// Bytes written into the cache.
+    write_bytes,
+    /// Write-back requests given to the disk.
+    write_back_requests,
+    /// Blocks that they carried.
+    write_back_blocks,
+    /// Write-back batches, each submitted and waited for at once.
+    write_back_rounds,
+    /// Requests that carried blocks of more than one file.
+    co_writes,
+    /// Write-back requests that failed.
+    write_back_errors,
+    /// Dirty blocks that were dropped unwritten because their file went first.
+    dropped_dirty_blocks,
+    /// Clean blocks evicted.
+    evictions,
+    /// Times a writer waited for dirty data to leave.
+    writer_waits,
+    /// fsync and fdatasync calls.
+    fsyncs,
+    /// sync calls.
+    syncs,
+    /// Commits because space was short.
+    pressure_commits,
+    /// Unlinked inodes given back to the format.
+    reaped,
 }

@@ -1,8 +1,300 @@
-//! The state behind [`crate::Vfs`].
+//! The state behind [`crate::Vfs`], and what every call needs of it.
 
-use crate::format::Format;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use moafs_disk::{Buf, Page, SharedDisk};
+use moafs_runtime::lock::{ReadGuard, RwLock};
+use moafs_runtime::{Event, Rt, Task, Timestamp};
+use parking_lot::Mutex;
+
+use crate::api::{Options, Who};
+use crate::cache::Cache;
+use crate::counters::{Counters, Tally};
+use crate::dirty::Lists;
+use crate::error::{Error, Result};
+use crate::fill::LooseFills;
+use crate::format::{Admission, Format, Need, Seal, Shape, SpaceClass, Why};
+use crate::inode::{Found, Inode, Table, Unput};
+use crate::reap::ReapQueue;
+use crate::types::{Attr, Ino};
+
+/// An inode of the format `F`, shared.
+pub(crate) type Shared<F> = Arc<Inode<<F as Format>::Node>>;
 
 /// Everything a volume keeps in memory.
 pub(crate) struct Inner<F: Format> {
     pub(crate) format: F,
+    pub(crate) shape: Shape,
+    pub(crate) disk: SharedDisk,
+    pub(crate) rt: Rt,
+    pub(crate) options: Options,
+    /// Level 0. True while the volume is open.
+    pub(crate) gate: RwLock<bool>,
+    /// Level 1. Exclusive when a directory changes its parent, shared while somebody relies on who
+    /// is whose ancestor.
+    pub(crate) rename: RwLock<()>,
+    pub(crate) table: Table<F::Node>,
+    pub(crate) cache: Cache,
+    pub(crate) dirty: Mutex<Lists<F::Node>>,
+    pub(crate) loose_fills: LooseFills<F::Node>,
+    pub(crate) reap_queue: ReapQueue<F::Node>,
+    pub(crate) tally: Tally,
+    /// Somebody changed metadata since the last commit.
+    pub(crate) uncommitted: AtomicBool,
+    /// When somebody last called, in nanoseconds of the runtime's clock.
+    pub(crate) last_call: AtomicU64,
+    /// When the syncer last committed, likewise.
+    pub(crate) last_commit: AtomicU64,
+    /// Wakes the syncer early.
+    pub(crate) syncer_wake: Arc<SyncerWake>,
+    pub(crate) syncer_task: Mutex<Option<Task>>,
+    /// What holes read as.
+    pub(crate) zero_page: Page,
+}
+
+/// How the syncer is spoken to. It outlives the volume, so that the syncer need not keep the volume alive.
+pub(crate) struct SyncerWake {
+    pub(crate) event: Event,
+    pub(crate) stop: AtomicBool,
+}
+
+/// A running call: the volume does not close meanwhile.
+pub(crate) type Entered<'a> = ReadGuard<'a, bool>;
+
+impl<F: Format> Inner<F> {
+    pub(crate) fn new(format: F, disk: SharedDisk, rt: Rt, options: Options) -> Inner<F> {
+        let shape = format.shape().clone();
+        let block_bytes = shape.block_size as usize;
+        Inner {
+            gate: RwLock::new(Arc::clone(&rt), true),
+            rename: RwLock::new(Arc::clone(&rt), ()),
+            table: Table::new(),
+            cache: Cache::new(options.cache_bytes, options.dirty_percent, block_bytes),
+            dirty: Mutex::new(Lists::new()),
+            loose_fills: LooseFills::default(),
+            reap_queue: ReapQueue::default(),
+            tally: Tally::default(),
+            uncommitted: AtomicBool::new(false),
+            last_call: AtomicU64::new(0),
+            last_commit: AtomicU64::new(0),
+            syncer_wake: Arc::new(SyncerWake { event: Event::new(), stop: AtomicBool::new(false) }),
+            syncer_task: Mutex::new(None),
+            zero_page: Buf::zeroed(block_bytes).freeze(),
+            format,
+            shape,
+            disk,
+            rt,
+            options,
+        }
+    }
+
+    /// Begins a call (level 0).
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        self.last_call.store(self.rt.now().0, Ordering::Relaxed);
+        self.enter_quietly()
+    }
+
+    /// Begins background work: the volume stays idle.
+    pub(crate) fn enter_quietly(&self) -> Result<Entered<'_>> {
+        let gate = self.gate.read();
+        if *gate { Ok(gate) } else { Err(Error::Refused("the volume has been closed".into())) }
+    }
+
+    /// Begins a call that changes something.
+    pub(crate) fn enter_changing(&self) -> Result<Entered<'_>> {
+        let gate = self.enter()?;
+        self.check_writable()?;
+        Ok(gate)
+    }
+
+    /// An error if the volume does not accept changes, with the first reason.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        let reason = match self.format.failed() {
+            Some(reason) => reason,
+            None if self.options.read_only => "it was mounted read-only".to_owned(),
+            None => match &self.shape.read_only {
+                Some(reason) => reason.clone(),
+                None => return Ok(()),
+            },
+        };
+        Err(Error::ReadOnly { reason })
+    }
+
+    pub(crate) fn block_bytes(&self) -> u64 {
+        u64::from(self.shape.block_size)
+    }
+
+    /// The time of day as inodes of this volume can hold it.
+    pub(crate) fn timestamp(&self) -> Timestamp {
+        self.clamp_time(self.rt.timestamp())
+    }
+
+    pub(crate) fn clamp_time(&self, time: Timestamp) -> Timestamp {
+        let (first, last) = self.shape.time_range;
+        let nanos = if self.shape.time_nanos { time.nanos } else { 0 };
+        match time.secs {
+            secs if secs < first => Timestamp::new(first, 0),
+            secs if secs > last => Timestamp::new(last, 0),
+            secs => Timestamp::new(secs, nanos),
+        }
+    }
+
+    /// An inode, read from the volume if need be.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Shared<F>> {
+        loop {
+            let ticket = self.table.load_ended.ticket();
+            match self.table.find(ino) {
+                Found::Ready(inode) => return inode.check_alive().map(|()| inode),
+                Found::Loading => {
+                    self.rt.wait(&self.table.load_ended, ticket, None);
+                }
+                Found::LoadIt => return self.load(ino),
+            }
+        }
+    }
+
+    fn load(&self, ino: Ino) -> Result<Shared<F>> {
+        let loaded = self.format.load(ino);
+        let outcome = match loaded {
+            Ok((attr, node)) => {
+                let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
+                Ok(self.table.insert(Arc::new(inode)))
+            }
+            Err(error) => {
+                self.table.load_failed(ino);
+                Err(error)
+            }
+        };
+        self.rt.signal(&self.table.load_ended);
+        outcome
+    }
+
+    /// A directory's inode; ENOTDIR for anything else.
+    pub(crate) fn directory(&self, ino: Ino) -> Result<Shared<F>> {
+        let inode = self.inode(ino)?;
+        if inode.is_dir() { Ok(inode) } else { Err(Error::Posix(libc::ENOTDIR)) }
+    }
+
+    /// Whose space `who` may use.
+    pub(crate) fn space_class(who: &Who) -> SpaceClass {
+        if who.uid == 0 { SpaceClass::Root } else { SpaceClass::User { uid: who.uid, gid: who.gid } }
+    }
+
+    /// Reserves space; called with level 0 only. When there is none: writes back (estimates become
+    /// facts), reaps, commits (freed becomes free), and asks again.
+    pub(crate) fn admit(&self, need: Need, class: SpaceClass) -> Result<Admission> {
+        match self.format.admit(need, class) {
+            Err(error) if error.errno() == libc::ENOSPC => {}
+            answer => return answer,
+        }
+        self.tally.pressure_commits.fetch_add(1, Ordering::Relaxed);
+        self.reap_all();
+        self.write_back_everything();
+        self.commit(Why::Pressure)?;
+        self.format.admit(need, class)
+    }
+
+    /// Commits, and lets go of what evicted inodes were waiting for.
+    pub(crate) fn commit(&self, why: Why) -> Result<()> {
+        let remembered = self.table.remembered();
+        self.uncommitted.store(false, Ordering::Relaxed);
+        let done = self.format.commit(why);
+        match &done {
+            Ok(()) => self.table.committed(&remembered),
+            Err(_) => self.uncommitted.store(true, Ordering::Relaxed),
+        }
+        done
+    }
+
+    /// Notes the seal of an ended op in every inode it concerned.
+    pub(crate) fn ended(&self, seal: Seal, inodes: &[&Inode<F::Node>]) {
+        self.uncommitted.store(true, Ordering::Relaxed);
+        for inode in inodes {
+            inode.sealed(seal);
+        }
+    }
+
+    /// Changes attributes and tells the format, inside an op. The change is undone if the format
+    /// cannot take it.
+    pub(crate) fn put(&self, op: &mut F::Op<'_>, inode: &Shared<F>, change: impl FnOnce(&mut Attr)) -> Result<()> {
+        self.tell(inode, change, |node, attr, disk_size| {
+            crate::format::FormatOp::inode_put(op, node, attr, disk_size)
+        })
+    }
+
+    /// As [`Self::put`] for an inode whose last name has just gone.
+    pub(crate) fn put_orphan(&self, op: &mut F::Op<'_>, inode: &Shared<F>, change: impl FnOnce(&mut Attr)) -> Result<()> {
+        self.tell(inode, change, |node, attr, _| crate::format::FormatOp::inode_orphan(op, node, attr))
+    }
+
+    fn tell(
+        &self,
+        inode: &Shared<F>,
+        change: impl FnOnce(&mut Attr),
+        tell: impl FnOnce(&F::Node, &Attr, u64) -> Result<()>,
+    ) -> Result<()> {
+        let _put = inode.put.lock();
+        let (before, unput, attr, disk_size) = {
+            let pages = inode.pages.lock();
+            let mut state = inode.state.lock();
+            let before = state.attr.clone();
+            change(&mut state.attr);
+            let disk_size = pages.disk_size(state.attr.size, state.disk_size, self.block_bytes());
+            let unput = std::mem::replace(&mut state.unput, Unput::Nothing);
+            (before, unput, state.attr.clone(), disk_size)
+        };
+        let told = tell(&inode.node, &attr, disk_size);
+        let mut state = inode.state.lock();
+        match &told {
+            Ok(()) => {
+                state.disk_size = disk_size;
+                // The rest of the size follows when its data have been written.
+                if disk_size < state.attr.size && inode.kind == crate::types::FileKind::Regular {
+                    state.unput = state.unput.max(Unput::Attributes);
+                }
+                if state.unput == Unput::Nothing && unput != Unput::Nothing {
+                    self.dirty.lock().forget_unput(inode.ino);
+                }
+            }
+            Err(_) => {
+                state.attr = before;
+                state.unput = state.unput.max(unput);
+            }
+        }
+        told
+    }
+
+    /// Notes that attributes changed without telling the format yet.
+    pub(crate) fn unput(&self, inode: &Shared<F>, what: Unput, change: impl FnOnce(&mut Attr)) {
+        let mut state = inode.state.lock();
+        change(&mut state.attr);
+        let first = state.unput == Unput::Nothing;
+        state.unput = state.unput.max(what);
+        if first {
+            self.dirty.lock().note_unput(inode);
+        }
+    }
+
+    /// Takes one more hold on an inode that exists.
+    pub(crate) fn hold(&self, ino: Ino) -> Result<()> {
+        let inode = self.inode(ino)?;
+        self.table.hold(ino);
+        // Reaping marks the inode where holds are counted: it saw ours, or we see its mark.
+        let alive = inode.check_alive();
+        if alive.is_err() {
+            self.table.release(ino, 1);
+        }
+        alive
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            cached_bytes: self.cache.cached_bytes() as u64,
+            dirty_bytes: self.cache.dirty_bytes() as u64,
+            metadata_bytes: self.format.memory() as u64,
+            inodes_now: self.table.decoded() as u64,
+            ..self.tally.totals()
+        }
+    }
 }

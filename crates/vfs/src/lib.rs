@@ -13,15 +13,67 @@
 //! | [`api`] | what fronts see: [`Vfs`] |
 //! | [`layout`] | layout score, free runs, scattered files: one measure for all |
 //! | [`error`] | [`Error`] and its POSIX numbers |
+//! | [`counters`] | what is counted |
+//! | `inner`, `inode` | the state of a volume; inodes, who holds them, orphans (`reap`) |
+//! | `names`, `rename` | names and every change of them |
+//! | `attr`, `perm`, `acl`, `xattr` | attributes, and who may do what |
+//! | `pages`, `cache`, `fill` | cached blocks of one file; the memory budget; reading, read-ahead |
+//! | `io`, `space` | reading and writing; truncate, allocate, seek, copy |
+//! | `dirty`, `write_back`, `sync`, `syncer` | the dirty lists; carrying out plans; durability; background work |
+//!
+//! # Lock order (take downwards only)
+//!
+//! | level | lock | held across a device wait? |
+//! |---|---|---|
+//! | 0 | `Inner::gate`: shared by every call; exclusive to close | yes |
+//! | – | waits for space (`Inner::admit`) and dirty memory (`Inner::make_room`): here, holding level 0 only | |
+//! | 1 | `Inner::rename`: exclusive when a directory changes its parent; shared while two directories are locked by ancestry | yes |
+//! | 2 | `Inode::lock`: directories ancestor first, unrelated ones by number; then non-directories by number | yes |
+//! | 3 | pages in flight or filling, by (inode, block): waited for *before* an op begins | yes |
+//! | 4 | the format's op gate; inside an op `Inode::put`: "look at the attributes, tell the format" is one step | reads of metadata only |
+//! | 5, 6 | the format's own | |
+//! | 7 | leaves, nested only in this order: `Inode::pages`, `Inode::state`, `Inner::dirty`; the inode table, the replacement queue, the reap queue | no |
+//!
+//! `Format::plan`, `harden`, `commit` and `tend` are called with level 0 only. Write-back takes no
+//! inode lock: pages in flight are never dropped, and whoever wants them gone waits for them.
+//! Levels 0 to 4 are built on the runtime's events; leaves are plain mutexes, never held across a
+//! wait or a call of the format.
+//!
+//! # After a power cut
+//!
+//! What a crash may show is the format's matter; vfs contributes three things: the size told to the
+//! format never passes the first byte that the device has not seen; blocks are placed only after
+//! their data completed; and fsync returns only when the format has reached the newest op that
+//! concerned the inode.
+//!
+//! Times are lazy: a change of access or modification time alone is told to the format with the
+//! file's next write-back, by the syncer at the commit interval, by fsync, or at close.
 
+mod acl;
 pub mod api;
+mod attr;
+mod cache;
 pub mod counters;
+mod dirty;
 pub mod error;
+mod fill;
 pub mod format;
 mod inner;
+mod inode;
+mod io;
 pub mod layout;
+mod names;
+mod pages;
+mod perm;
 pub mod plan;
+mod reap;
+mod rename;
+mod space;
+mod sync;
+mod syncer;
 pub mod types;
+mod write_back;
+mod xattr;
 
 pub use api::{Options, Stat, Vfs, Who};
 pub use error::{Error, Result};

@@ -1,0 +1,185 @@
+//! Attributes: stat, chmod, chown, utimes, flags; truncation is asked for here and done in
+//! [`crate::space`].
+
+use std::sync::Arc;
+
+use crate::acl::Acl;
+use crate::api::{SetAttr, SetTime, Stat, StatFs, Who};
+use crate::error::{Error, Result};
+use crate::format::{Admission, Format, FormatOp, Need, OpKind};
+use crate::inner::{Inner, Shared};
+use crate::inode::Unput;
+use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, without_suid_sgid};
+use crate::types::{Attr, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
+
+impl<F: Format> Inner<F> {
+    pub(crate) fn stat(&self, ino: Ino) -> Result<Stat> {
+        let _gate = self.enter()?;
+        let inode = self.inode(ino)?;
+        self.stat_of(&inode)
+    }
+
+    /// Attributes of an inode; never waits for its lock.
+    pub(crate) fn stat_of(&self, inode: &Shared<F>) -> Result<Stat> {
+        let unplaced = if inode.kind == FileKind::Regular { inode.pages.lock().unplaced } else { 0 };
+        let sectors = self.format.used_sectors(&inode.node) + unplaced * (self.block_bytes() / 512);
+        Ok(Stat { ino: inode.ino, attr: inode.attr(), sectors })
+    }
+
+    pub(crate) fn stat_fs(&self) -> StatFs {
+        let space = self.format.space();
+        StatFs {
+            block_size: self.shape.block_size,
+            blocks: self.shape.blocks,
+            free: space.free_blocks,
+            available: space.free_blocks.saturating_sub(space.root_blocks),
+            inodes: self.shape.inodes,
+            free_inodes: space.free_inodes,
+            id: self.shape.id,
+            name_max: Name::BYTES_MAX as u32,
+        }
+    }
+
+    pub(crate) fn set_attr(&self, who: &Who, ino: Ino, set: &SetAttr) -> Result<Stat> {
+        let _gate = self.enter_changing()?;
+        let inode = self.inode(ino)?;
+        self.check_set_attr(who, &inode, set)?;
+        if let Some(size) = set.size {
+            self.truncate(who, &inode, size, set)?;
+        }
+        if set.changes_inode() {
+            self.set_inode(who, &inode, set)?;
+        } else if set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some() {
+            let _exclusive = inode.lock.write();
+            inode.check_alive()?;
+            let now = self.timestamp();
+            self.unput(&inode, Unput::Times, |attr| self.set_times(attr, set, now));
+        }
+        self.stat_of(&inode)
+    }
+
+    fn check_set_attr(&self, who: &Who, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
+        let attr = inode.attr();
+        let fixed = attr.flags & IMMUTABLE != 0
+            || (attr.flags & APPEND_ONLY != 0 && (set.size.is_some() || set.sets_old_times()));
+        if fixed && set.flags.is_none() {
+            return Err(Error::Posix(libc::EPERM));
+        }
+        self.check_flags(who, &attr, set)?;
+        if set.size.is_some() {
+            match inode.kind {
+                FileKind::Regular => {}
+                FileKind::Directory => return Err(Error::Posix(libc::EISDIR)),
+                _ => return Err(Error::Posix(libc::EINVAL)),
+            }
+        }
+        if !who.checked_here() {
+            return Ok(());
+        }
+        if set.size.is_some() {
+            self.check(who, inode, W)?;
+        }
+        self.check_owner(who, inode, &attr, set)
+    }
+
+    /// The flags that forbid changes are root's.
+    fn check_flags(&self, who: &Who, attr: &Attr, set: &SetAttr) -> Result<()> {
+        let Some(flags) = set.flags else { return Ok(()) };
+        let privileged = (flags ^ attr.flags) & (IMMUTABLE | APPEND_ONLY) != 0;
+        let owner = who.is_root() || who.uid == attr.uid;
+        if !owner || (privileged && !who.is_root()) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
+    }
+
+    fn check_owner(&self, who: &Who, inode: &Shared<F>, attr: &Attr, set: &SetAttr) -> Result<()> {
+        let owner = who.is_root() || who.uid == attr.uid;
+        let gives_away = set.uid.is_some_and(|uid| uid != attr.uid || !owner) && !who.is_root();
+        let changes_group = set.gid.is_some_and(|gid| !(owner && (gid == attr.gid || who.is_member(gid)))) && !who.is_root();
+        if (set.perm.is_some() && !owner) || gives_away || changes_group {
+            return Err(Error::Posix(libc::EPERM));
+        }
+        if owner || (set.atime.is_none() && set.mtime.is_none()) {
+            return Ok(());
+        }
+        if set.size.is_some() && !set.sets_old_times() {
+            return Ok(());
+        }
+        // Both to now: whoever may write may do it.
+        if set.sets_old_times() {
+            return Err(Error::Posix(libc::EPERM));
+        }
+        self.check(who, inode, W)
+    }
+
+    /// Owner, mode, flags: told to the format at once.
+    fn set_inode(&self, who: &Who, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
+        let acl = if set.perm.is_some() { self.chmod_acl(inode, set)? } else { None };
+        let need = Need { meta_blocks: u64::from(acl.is_some()), ..Need::default() };
+        let mut admission =
+            if acl.is_some() { self.admit(need, Self::space_class(who))? } else { Admission::none() };
+        let _exclusive = inode.lock.write();
+        inode.check_alive()?;
+        let now = self.timestamp();
+        let mut op = self.format.begin(OpKind::Attr, &mut admission)?;
+        if let Some(acl) = &acl {
+            let key = XattrKey { space: XattrSpace::AclAccess, suffix: Box::default() };
+            op.xattr_set(&inode.node, &key, Some(&acl.emit()), SetMode::Any)?;
+        }
+        self.put(&mut op, inode, |attr| {
+            self.set_owner_and_mode(who, attr, set);
+            attr.ctime = now;
+            self.set_times(attr, set, now);
+        })?;
+        let seal = op.end();
+        self.ended(seal, &[inode]);
+        if let Some(acl) = acl {
+            self.remember_acl(inode, XattrSpace::AclAccess, Some(Arc::new(acl)));
+        }
+        Ok(())
+    }
+
+    /// The access ACL as chmod changes it; `None` if there is none.
+    fn chmod_acl(&self, inode: &Shared<F>, set: &SetAttr) -> Result<Option<Acl>> {
+        let (Some(acl), Some(perm)) = (self.acl(inode, XattrSpace::AclAccess)?, set.perm) else { return Ok(None) };
+        let mut acl = (*acl).clone();
+        acl.set_mode_bits(perm);
+        Ok(Some(acl))
+    }
+
+    fn set_owner_and_mode(&self, who: &Who, attr: &mut Attr, set: &SetAttr) {
+        if (set.uid.is_some() || set.gid.is_some() || set.kill_suidgid) && attr.kind != FileKind::Directory {
+            attr.perm = without_suid_sgid(attr.perm);
+        }
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        attr.flags = set.flags.unwrap_or(attr.flags);
+        if let Some(perm) = set.perm {
+            attr.perm = perm & 0o7777;
+            // A kernel that checks permissions has done this itself, knowing all groups.
+            if who.checked_here() && !who.is_root() && !who.is_member(attr.gid) {
+                attr.perm &= !SGID;
+            }
+        }
+    }
+
+    pub(crate) fn set_times(&self, attr: &mut Attr, set: &SetAttr, now: moafs_runtime::Timestamp) {
+        let resolve = |time: SetTime| match time {
+            SetTime::Now => now,
+            SetTime::To(time) => self.clamp_time(time),
+        };
+        attr.atime = set.atime.map_or(attr.atime, resolve);
+        attr.mtime = set.mtime.map_or(attr.mtime, resolve);
+        attr.ctime = set.ctime.map_or(now, |time| self.clamp_time(time));
+    }
+}
+
+impl SetAttr {
+    /// True if more than times and size change.
+    fn changes_inode(&self) -> bool {
+        self.perm.is_some() || self.uid.is_some() || self.gid.is_some() || self.flags.is_some() || (self.kill_suidgid && self.size.is_none())
+    }
+
+    /// True if a time is set to anything but now.
+    fn sets_old_times(&self) -> bool {
+        [self.atime, self.mtime].into_iter().flatten().any(|time| time != SetTime::Now)
+    }
+}

@@ -1,0 +1,237 @@
+//! The dirty lists: which files have data that are not on the volume yet.
+//!
+//! Per home directory, hashed by block count (small files: that is what co-writing looks through);
+//! by the age of their oldest dirty block (what the syncer looks through); by the last write (what
+//! gives way first when the cache needs room). Every order is a number handed out in turn, so
+//! equal runs make equal decisions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use moafs_runtime::Time;
+
+use crate::format::Format;
+use crate::inner::{Inner, Shared};
+use crate::inode::Inode;
+use crate::plan::{DirtyFile, DirtyView, SMALL_BLOCKS_MAX};
+use crate::types::{FileKind, Ino, Lbn, LbnRange};
+
+/// Ranges that one view of a file lists at most: the rest follows when these have been written.
+const RANGES_MAX: usize = 4096;
+
+struct Entry<N> {
+    inode: Arc<Inode<N>>,
+    home: Ino,
+    blocks: u64,
+    /// When it became dirty: order within `small` and `ages`.
+    seq: u64,
+    since: Time,
+    /// Its last write: order within `recency`.
+    touched: u64,
+}
+
+/// The dirty lists of a volume. A leaf: taken inside `pages` and `state` of an inode.
+pub(crate) struct Lists<N> {
+    files: HashMap<Ino, Entry<N>>,
+    /// (home, block count, seq).
+    small: BTreeMap<(Ino, u64, u64), Ino>,
+    ages: BTreeMap<(Time, u64), Ino>,
+    recency: BTreeMap<u64, Ino>,
+    /// Inodes whose attributes the format has not been told.
+    unput: BTreeMap<Ino, Arc<Inode<N>>>,
+    seq: u64,
+}
+
+impl<N> Lists<N> {
+    pub(crate) fn new() -> Lists<N> {
+        Lists {
+            files: HashMap::new(),
+            small: BTreeMap::new(),
+            ages: BTreeMap::new(),
+            recency: BTreeMap::new(),
+            unput: BTreeMap::new(),
+            seq: 0,
+        }
+    }
+
+    fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+
+    /// A file was written to: it has dirty blocks, and `blocks` blocks in all.
+    pub(crate) fn note_dirty(&mut self, inode: &Arc<Inode<N>>, home: Ino, blocks: u64, now: Time) {
+        let seq = self.next_seq();
+        if let Some(entry) = self.files.get_mut(&inode.ino) {
+            self.recency.remove(&entry.touched);
+            self.recency.insert(seq, inode.ino);
+            entry.touched = seq;
+            if (entry.home, entry.blocks) != (home, blocks) {
+                self.relist(inode.ino, home, blocks);
+            }
+            return;
+        }
+        let entry = Entry { inode: Arc::clone(inode), home, blocks, seq, since: now, touched: seq };
+        self.files.insert(inode.ino, entry);
+        self.ages.insert((now, seq), inode.ino);
+        self.recency.insert(seq, inode.ino);
+        if blocks <= SMALL_BLOCKS_MAX {
+            self.small.insert((home, blocks, seq), inode.ino);
+        }
+    }
+
+    fn relist(&mut self, ino: Ino, home: Ino, blocks: u64) {
+        let Some(entry) = self.files.get_mut(&ino) else { return };
+        self.small.remove(&(entry.home, entry.blocks, entry.seq));
+        (entry.home, entry.blocks) = (home, blocks);
+        if blocks <= SMALL_BLOCKS_MAX {
+            self.small.insert((home, blocks, entry.seq), ino);
+        }
+    }
+
+    /// A dirty file has moved to another directory.
+    pub(crate) fn rehome(&mut self, ino: Ino, home: Ino) {
+        if let Some(blocks) = self.files.get(&ino).map(|entry| entry.blocks) {
+            self.relist(ino, home, blocks);
+        }
+    }
+
+    /// A file has no dirty block any more, nor one in flight.
+    pub(crate) fn note_clean(&mut self, ino: Ino) {
+        let Some(entry) = self.files.remove(&ino) else { return };
+        self.small.remove(&(entry.home, entry.blocks, entry.seq));
+        self.ages.remove(&(entry.since, entry.seq));
+        self.recency.remove(&entry.touched);
+    }
+
+    /// Looks at a file again only after `when`: its write failed.
+    pub(crate) fn postpone(&mut self, ino: Ino, when: Time) {
+        let seq = self.next_seq();
+        let Some(entry) = self.files.get_mut(&ino) else { return };
+        self.ages.remove(&(entry.since, entry.seq));
+        self.recency.remove(&entry.touched);
+        entry.since = when;
+        entry.touched = seq;
+        self.ages.insert((when, entry.seq), ino);
+        self.recency.insert(seq, ino);
+    }
+
+    pub(crate) fn note_unput(&mut self, inode: &Arc<Inode<N>>) {
+        self.unput.insert(inode.ino, Arc::clone(inode));
+    }
+
+    pub(crate) fn forget_unput(&mut self, ino: Ino) {
+        self.unput.remove(&ino);
+    }
+
+    pub(crate) fn unput_inodes(&self) -> Vec<Arc<Inode<N>>> {
+        self.unput.values().cloned().collect()
+    }
+
+    /// Dirty files, the oldest first, that became dirty at `until` or before.
+    pub(crate) fn older_than(&self, until: Time) -> Vec<Arc<Inode<N>>> {
+        let inos = self.ages.range(..=(until, u64::MAX)).map(|(_, ino)| ino);
+        inos.filter_map(|ino| self.files.get(ino)).map(|entry| Arc::clone(&entry.inode)).collect()
+    }
+
+    /// When the oldest dirty block became dirty.
+    pub(crate) fn oldest(&self) -> Option<Time> {
+        self.ages.first_key_value().map(|((since, _), _)| *since)
+    }
+
+    /// Dirty files, the one that was not written to for the longest time first.
+    pub(crate) fn least_recent(&self, count: usize) -> Vec<Arc<Inode<N>>> {
+        let inos = self.recency.values().filter_map(|ino| self.files.get(ino));
+        inos.take(count).map(|entry| Arc::clone(&entry.inode)).collect()
+    }
+}
+
+impl<F: Format> Inner<F> {
+    /// Updates the dirty lists after a write to `inode`. Called with its pages unlocked; that a
+    /// write-back may have cleaned it meanwhile is looked at again here.
+    pub(crate) fn list_dirty(&self, inode: &Shared<F>) {
+        let pages = inode.pages.lock();
+        if pages.is_settled() {
+            return;
+        }
+        let state = inode.state.lock();
+        let blocks = state.attr.size.div_ceil(self.block_bytes());
+        self.dirty.lock().note_dirty(inode, state.home, blocks, self.rt.now());
+    }
+
+    /// Takes `inode` off the dirty lists if nothing of it is dirty or in flight.
+    pub(crate) fn unlist_if_clean(&self, inode: &Shared<F>) {
+        let pages = inode.pages.lock();
+        if pages.is_settled() {
+            self.dirty.lock().note_clean(inode.ino);
+        }
+    }
+
+    /// Notes the directory that leads to an inode.
+    pub(crate) fn set_home(&self, inode: &Shared<F>, home: Ino) {
+        let mut state = inode.state.lock();
+        if state.home == home {
+            return;
+        }
+        state.home = home;
+        if inode.kind == FileKind::Regular {
+            self.dirty.lock().rehome(inode.ino, home);
+        }
+    }
+
+    /// True for a file that nobody can reach any more: its data need not be written.
+    pub(crate) fn is_abandoned(&self, inode: &Shared<F>) -> bool {
+        let unreachable = {
+            let state = inode.state.lock();
+            state.freed || (state.attr.nlink == 0 && !state.nameless)
+        };
+        unreachable && !self.table.is_held(inode.ino)
+    }
+}
+
+impl<F: Format> DirtyView<F::Node> for Inner<F> {
+    fn file(&self, ino: Ino, around: Option<(Lbn, u32)>) -> Option<DirtyFile<F::Node>> {
+        let (inode, home) = {
+            let lists = self.dirty.lock();
+            let entry = lists.files.get(&ino)?;
+            (Arc::clone(&entry.inode), entry.home)
+        };
+        if self.is_abandoned(&inode) {
+            return None;
+        }
+        let pages = inode.pages.lock();
+        let blocks = inode.state.lock().attr.size.div_ceil(self.block_bytes());
+        let (from, to) = match around {
+            Some((at, max)) => (at.0.saturating_sub(u64::from(max)), at.0.saturating_add(u64::from(max)).saturating_add(1)),
+            None => (0, u64::MAX),
+        };
+        let range = |(start, end): (u64, u64)| LbnRange {
+            start: Lbn(start),
+            len: u32::try_from(end - start).unwrap_or(u32::MAX),
+        };
+        let dirty: Vec<LbnRange> = pages.ready().within(from, to).take(RANGES_MAX).map(range).collect();
+        if dirty.is_empty() {
+            return None;
+        }
+        let whole = pages.len() as u64 >= blocks && pages.are_all_data();
+        Some(DirtyFile { ino, home, node: Arc::clone(&inode.node), blocks, whole, dirty })
+    }
+
+    fn small_files(&self, home: Ino, blocks: u32) -> Vec<Ino> {
+        let blocks = u64::from(blocks);
+        let lists = self.dirty.lock();
+        lists.small.range((home, blocks, 0)..=(home, blocks, u64::MAX)).map(|(_, ino)| *ino).collect()
+    }
+
+    fn small_counts(&self, home: Ino) -> Vec<u32> {
+        let lists = self.dirty.lock();
+        let mut counts: Vec<u32> = Vec::new();
+        let mut from = (home, 0, 0);
+        while let Some(((_, blocks, _), _)) = lists.small.range(from..=(home, u64::MAX, u64::MAX)).next() {
+            counts.push(*blocks as u32);
+            from = (home, blocks + 1, 0);
+        }
+        counts
+    }
+}

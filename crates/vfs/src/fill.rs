@@ -1,0 +1,436 @@
+//! Reading file blocks into the cache: misses, and what a sequential reader will want next.
+//!
+//! A fill is one batch of requests, one per mapping run. The blocks it will bring are marked
+//! first, so nobody reads them twice; whoever needs one of them first waits for the device, the
+//! others wait for the blocks to move. A read-ahead is a fill that nobody waits for yet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use moafs_disk::{Buf, Cause, Kind, Lba, Op, Page, Request, SECTOR, Tag, Ticket};
+use parking_lot::Mutex;
+
+use crate::api::CacheRole;
+use crate::cache::End;
+use crate::error::{Error, Result};
+use crate::format::Format;
+use crate::inner::{Inner, Shared};
+use crate::inode::Inode;
+use crate::pages::{Content, Delta, Filled, Pages};
+use crate::types::{BlockRun, Ino, Lbn, LbnRange, Mapping};
+
+/// Read-aheads that nobody has waited for yet; the oldest is waited for beyond this.
+const LOOSE_FILLS_MAX: usize = 64;
+
+/// The first read-ahead window, in blocks.
+const WINDOW_BLOCKS_MIN: u64 = 4;
+
+/// A read under way.
+pub(crate) struct Fill {
+    progress: Mutex<Progress>,
+}
+
+enum Progress {
+    /// The requests are being put together.
+    Starting,
+    /// Under way; whoever takes the ticket waits for the device.
+    Submitted(Ticket, Vec<LbnRange>),
+    /// Somebody waits for the device, or nothing is left to wait for.
+    Taken,
+}
+
+/// A fill that nobody waits for, and the file it belongs to.
+type LooseFill<N> = (Arc<Inode<N>>, Arc<Fill>);
+
+/// Read-aheads under way.
+pub(crate) struct LooseFills<N>(Mutex<VecDeque<LooseFill<N>>>);
+
+impl<N> Default for LooseFills<N> {
+    fn default() -> Self {
+        LooseFills(Mutex::new(VecDeque::new()))
+    }
+}
+
+/// What is known of how a file is read.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct ReadAhead {
+    /// The block a sequential reader would ask for next.
+    next: u64,
+    /// Blocks to read ahead next time; 0 while the reader is not sequential.
+    window: u64,
+    /// The block behind the last one that was read ahead.
+    end: u64,
+}
+
+impl ReadAhead {
+    /// Notes that `first..=last` is being read from a file of `blocks` blocks; says what to read
+    /// ahead. The window doubles up to `max` blocks, and the next one is asked for when half of
+    /// the last is used up, so the device works while the reader does.
+    pub(crate) fn advise(&mut self, first: u64, last: u64, blocks: u64, max: u64) -> Option<LbnRange> {
+        let sequential = first <= self.next && last + 1 >= self.next;
+        self.next = last + 1;
+        if !sequential || max == 0 {
+            self.window = 0;
+            self.end = self.next;
+            return None;
+        }
+        self.end = self.end.max(self.next);
+        if self.window > 0 && self.end - self.next > self.window / 2 {
+            return None;
+        }
+        self.window = (self.window * 2).max(2 * (last + 1 - first)).max(WINDOW_BLOCKS_MIN).min(max);
+        let start = self.end;
+        let end = (start + self.window).min(blocks);
+        if start >= end {
+            return None;
+        }
+        self.end = end;
+        Some(LbnRange { start: Lbn(start), len: (end - start) as u32 })
+    }
+}
+
+impl<F: Format> Inner<F> {
+    /// Read-ahead at most, in blocks.
+    pub(crate) fn read_ahead_blocks(&self) -> u64 {
+        let bytes = self.options.read_ahead_bytes.min(self.cache.budget_bytes() / 4);
+        bytes as u64 / self.block_bytes()
+    }
+
+    /// Starts reading what is absent of `range`; `None` if nothing is.
+    pub(crate) fn start_fill(&self, inode: &Shared<F>, range: LbnRange, cause: Cause) -> Result<Option<Arc<Fill>>> {
+        let fill = Arc::new(Fill { progress: Mutex::new(Progress::Starting) });
+        let absent = mark_absent(&mut inode.pages.lock(), range, &fill);
+        if absent.is_empty() {
+            return Ok(None);
+        }
+        let blocks: u64 = absent.iter().map(|r| u64::from(r.len)).sum();
+        self.cache.account(Delta { cached: blocks as i64, dirty: 0 });
+        let (requests, parts, outcome) = self.fill_requests(inode, &fill, &absent, cause);
+        self.tally.fill_requests.fetch_add(requests.len() as u64, Ordering::Relaxed);
+        *fill.progress.lock() = if requests.is_empty() {
+            Progress::Taken
+        } else {
+            Progress::Submitted(self.disk.submit(requests), parts)
+        };
+        self.rt.signal(&inode.moved);
+        outcome.map(|()| Some(fill))
+    }
+
+    /// The requests for `absent`, one per mapping run, and which blocks each brings. Holes are
+    /// filled at once. On an error the marks of what is not read are taken back.
+    fn fill_requests(
+        &self,
+        inode: &Shared<F>,
+        fill: &Arc<Fill>,
+        absent: &[LbnRange],
+        cause: Cause,
+    ) -> (Vec<Request>, Vec<LbnRange>, Result<()>) {
+        let (mut requests, mut parts) = (Vec::new(), Vec::new());
+        let mut outcome = Ok(());
+        for range in absent {
+            let mut at = range.start;
+            while at < range.end() {
+                let left = (range.end().0 - at.0) as u32;
+                let mapping = match &outcome {
+                    Ok(()) => self.format.map(&inode.node, at, left),
+                    Err(_) => break,
+                };
+                match mapping {
+                    Ok(Mapping::Run(run)) => {
+                        let part = LbnRange { start: at, len: run.len.min(left).min(self.transfer_blocks()) };
+                        requests.push(self.read_request(inode.ino, run.start, part.len, cause));
+                        parts.push(part);
+                        at = part.end();
+                    }
+                    Ok(hole) => {
+                        let part = LbnRange { start: at, len: hole.len().clamp(1, left) };
+                        self.fill_hole(inode, fill, part);
+                        at = part.end();
+                    }
+                    Err(error) => outcome = Err(error),
+                }
+            }
+            self.drop_fill(inode, fill, LbnRange { start: at, len: (range.end().0 - at.0) as u32 });
+        }
+        (requests, parts, outcome)
+    }
+
+    /// The largest data request in blocks.
+    pub(crate) fn transfer_blocks(&self) -> u32 {
+        let bytes = self.options.transfer_bytes_max as u64;
+        u32::try_from(bytes / self.block_bytes()).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Where a block lies on the disk.
+    pub(crate) fn lba(&self, run: BlockRun) -> Lba {
+        Lba(run.start.0.saturating_mul(self.block_bytes() / SECTOR as u64))
+    }
+
+    fn read_request(&self, ino: Ino, start: crate::types::BlockAddr, len: u32, cause: Cause) -> Request {
+        let into = (0..len).map(|_| Buf::zeroed(self.block_bytes() as usize)).collect();
+        let at = self.lba(BlockRun { start, len });
+        Request { op: Op::Read { into }, at, tag: Tag::new(Kind::Data, ino.0, cause) }
+    }
+
+    fn fill_hole(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) {
+        let pages: Vec<Page> = (0..part.len).map(|_| Arc::clone(&self.zero_page)).collect();
+        self.fill_part(inode, fill, part, pages, false);
+    }
+
+    fn fill_part(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange, data: Vec<Page>, addressed: bool) {
+        let block_bytes = self.block_bytes();
+        let mut stamped = Vec::with_capacity(data.len());
+        {
+            let mut pages = inode.pages.lock();
+            let size = inode.state.lock().attr.size;
+            for (i, page) in data.into_iter().enumerate() {
+                let at = Lbn(part.start.0 + i as u64);
+                let within = size.saturating_sub(at.0 * block_bytes).min(block_bytes) as u32;
+                let disk_end = if addressed { within } else { 0 };
+                let stamp = self.cache.next_stamp();
+                if pages.end_fill(at, fill, Filled { page, addressed, disk_end }, stamp) {
+                    stamped.push((at, stamp));
+                }
+            }
+        }
+        self.cache.enqueue(inode.ino, &stamped, End::Warm);
+    }
+
+    fn drop_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) {
+        if part.len == 0 {
+            return;
+        }
+        let mut pages = inode.pages.lock();
+        for at in part.start.0..part.end().0 {
+            pages.drop_fill(Lbn(at), fill);
+        }
+        self.cache.account(Delta { cached: -i64::from(part.len), dirty: 0 });
+    }
+
+    /// Waits for a fill. Blocks of requests that failed are absent again; the first error is
+    /// returned to the one who waited for the device.
+    pub(crate) fn finish_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>) -> Result<()> {
+        loop {
+            let ticket = inode.moved.ticket();
+            let progress = std::mem::replace(&mut *fill.progress.lock(), Progress::Taken);
+            match progress {
+                Progress::Submitted(batch, parts) => return self.land_fill(inode, fill, batch, &parts),
+                Progress::Taken => {
+                    if self.is_over(inode, fill) {
+                        return Ok(());
+                    }
+                }
+                Progress::Starting => *fill.progress.lock() = Progress::Starting,
+            }
+            self.rt.wait(&inode.moved, ticket, None);
+        }
+    }
+
+    fn is_over(&self, inode: &Shared<F>, fill: &Arc<Fill>) -> bool {
+        !inode.pages.lock().fills().iter().any(|there| Arc::ptr_eq(there, fill))
+    }
+
+    fn land_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>, batch: Ticket, parts: &[LbnRange]) -> Result<()> {
+        let mut outcome = Ok(());
+        let size = inode.size();
+        for (part, done) in parts.iter().zip(self.disk.wait(batch)) {
+            match done.result {
+                Ok(bufs) => {
+                    let pages = self.pages_of(bufs, *part, size);
+                    self.fill_part(inode, fill, *part, pages, true);
+                }
+                Err(error) => {
+                    self.drop_fill(inode, fill, *part);
+                    let what = format!("reading block {} of inode {}", part.start.0, inode.ino.0);
+                    outcome = outcome.and(Err(Error::disk(what, error)));
+                }
+            }
+        }
+        self.rt.signal(&inode.moved);
+        outcome
+    }
+
+    /// Freezes what was read; what lies behind the end of the file reads as zeros.
+    fn pages_of(&self, bufs: Vec<Buf>, part: LbnRange, size: u64) -> Vec<Page> {
+        let block_bytes = self.block_bytes();
+        let freeze = |(i, mut buf): (usize, Buf)| {
+            let start = (part.start.0 + i as u64) * block_bytes;
+            let within = size.saturating_sub(start).min(block_bytes) as usize;
+            buf[within..].fill(0);
+            buf.freeze()
+        };
+        bufs.into_iter().enumerate().map(freeze).collect()
+    }
+
+    /// Starts a read-ahead; its errors show when somebody reads the blocks.
+    pub(crate) fn start_read_ahead(&self, inode: &Shared<F>, range: LbnRange) {
+        let Ok(Some(fill)) = self.start_fill(inode, range, Cause::ReadAhead) else { return };
+        self.tally.read_ahead_blocks.fetch_add(u64::from(range.len), Ordering::Relaxed);
+        let oldest = {
+            let mut loose = self.loose_fills.0.lock();
+            loose.push_back((Arc::clone(inode), fill));
+            if loose.len() > LOOSE_FILLS_MAX { loose.pop_front() } else { None }
+        };
+        if let Some((inode, fill)) = oldest {
+            let _ = self.finish_fill(&inode, &fill);
+        }
+    }
+
+    /// Waits for every read-ahead under way.
+    pub(crate) fn finish_loose_fills(&self) {
+        let loose = std::mem::take(&mut *self.loose_fills.0.lock());
+        for (inode, fill) in loose {
+            let _ = self.finish_fill(&inode, &fill);
+        }
+    }
+
+    /// The pages of `range`, from the cache or the volume. The inode lock is held, shared at least.
+    pub(crate) fn pages(&self, inode: &Shared<F>, range: LbnRange, ahead: Option<LbnRange>) -> Result<Vec<Page>> {
+        let mut have: Vec<Option<Page>> = vec![None; range.len as usize];
+        let missing = look(&mut inode.pages.lock(), range, &mut have);
+        let hits = u64::from(range.len) - missing.count;
+        self.tally.read_hits.fetch_add(hits, Ordering::Relaxed);
+        let mut ahead = ahead;
+        let mut missing = missing;
+        if missing.count > 0 {
+            self.tally.read_misses.fetch_add(missing.count, Ordering::Relaxed);
+        }
+        while missing.count > 0 {
+            let fill = match missing.filling {
+                Some(fill) => Some(fill),
+                None => self.start_fill(inode, missing.span, Cause::Demand)?,
+            };
+            if let Some(range) = ahead.take() {
+                self.start_read_ahead(inode, range);
+            }
+            if let Some(fill) = fill {
+                self.finish_fill(inode, &fill)?;
+            }
+            missing = look(&mut inode.pages.lock(), range, &mut have);
+        }
+        if let Some(range) = ahead {
+            self.start_read_ahead(inode, range);
+        }
+        Ok(have.into_iter().flatten().collect())
+    }
+
+    /// After clean pages were served to somebody who caches them, too: they go next.
+    pub(crate) fn served(&self, inode: &Shared<F>, range: LbnRange) {
+        if self.options.role == CacheRole::Behind {
+            self.enqueue_clean(inode, (range.start.0..range.end().0).map(Lbn), End::Cold);
+        }
+    }
+
+    /// Waits until no page of `from..to` is in flight or being filled. The caller holds the inode
+    /// lock exclusively; a write-back may start new flights only on dirty pages, which the caller
+    /// keeps from happening by looking again under the pages' mutex before it acts.
+    pub(crate) fn wait_settled(&self, inode: &Shared<F>, from: Lbn, to: Lbn) {
+        loop {
+            let ticket = inode.moved.ticket();
+            let fill = match inode.pages.lock().first_moving(from, to) {
+                None => return,
+                Some(slot) => match &slot.content {
+                    Content::Filling(fill) => Some(Arc::clone(fill)),
+                    Content::Data(_) => None,
+                },
+            };
+            match fill {
+                Some(fill) => drop(self.finish_fill(inode, &fill)),
+                None => {
+                    self.rt.wait(&inode.moved, ticket, None);
+                }
+            }
+        }
+    }
+}
+
+/// What a look for pages did not find.
+struct Missing {
+    count: u64,
+    /// From the first absent block to the last.
+    span: LbnRange,
+    /// A fill that is to bring one of them.
+    filling: Option<Arc<Fill>>,
+}
+
+/// Collects the pages of `range` that are there.
+fn look(pages: &mut Pages, range: LbnRange, have: &mut [Option<Page>]) -> Missing {
+    let mut missing = Missing { count: 0, span: LbnRange { start: range.start, len: 0 }, filling: None };
+    for (i, have) in have.iter_mut().enumerate() {
+        if have.is_some() {
+            continue;
+        }
+        let at = Lbn(range.start.0 + i as u64);
+        match pages.get_mut(at) {
+            Some(slot) => match &slot.content {
+                Content::Data(page) => {
+                    *have = Some(Arc::clone(page));
+                    slot.referenced = true;
+                    continue;
+                }
+                Content::Filling(fill) => missing.filling = Some(Arc::clone(fill)),
+            },
+            None if missing.span.len == 0 => missing.span = LbnRange { start: at, len: 1 },
+            None => missing.span.len = (at.0 + 1 - missing.span.start.0) as u32,
+        }
+        missing.count += 1;
+    }
+    // Absent blocks are asked for first; the ones being filled come meanwhile.
+    if missing.span.len > 0 {
+        missing.filling = None;
+    }
+    missing
+}
+
+/// Marks the absent blocks of `range` as being filled; returns them as ranges.
+fn mark_absent(pages: &mut Pages, range: LbnRange, fill: &Arc<Fill>) -> Vec<LbnRange> {
+    let mut absent: Vec<LbnRange> = Vec::new();
+    for at in range.start.0..range.end().0 {
+        if pages.get(Lbn(at)).is_some() {
+            continue;
+        }
+        pages.begin_fill(Lbn(at), fill);
+        match absent.last_mut() {
+            Some(last) if last.end().0 == at => last.len += 1,
+            _ => absent.push(LbnRange { start: Lbn(at), len: 1 }),
+        }
+    }
+    absent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequential_reader_gets_a_growing_window() {
+        let mut ra = ReadAhead::default();
+        assert_eq!(ra.advise(0, 0, 1000, 64), Some(LbnRange { start: Lbn(1), len: 4 }));
+        assert_eq!(ra.advise(1, 1, 1000, 64), None, "half of the window is still ahead");
+        assert_eq!(ra.advise(2, 2, 1000, 64), Some(LbnRange { start: Lbn(5), len: 8 }));
+        let mut asked = 0;
+        for at in 3..600 {
+            if let Some(range) = ra.advise(at, at, 1000, 64) {
+                asked += 1;
+                assert!(range.len <= 64);
+            }
+        }
+        assert!(asked < 40, "{asked} small read-aheads");
+    }
+
+    #[test]
+    fn a_random_reader_gets_none() {
+        let mut ra = ReadAhead::default();
+        for at in [500, 3, 77, 900, 12] {
+            assert_eq!(ra.advise(at, at, 1000, 64), None);
+        }
+    }
+
+    #[test]
+    fn read_ahead_stops_at_the_end() {
+        let mut ra = ReadAhead::default();
+        assert_eq!(ra.advise(0, 0, 3, 64), Some(LbnRange { start: Lbn(1), len: 2 }));
+        assert_eq!(ra.advise(1, 2, 3, 64), None);
+    }
+}

@@ -1,0 +1,357 @@
+//! Inodes in memory, the table that finds them, and who still uses them.
+//!
+//! Invariants:
+//! 1. At most one [`Inode`] per number is alive in the table; a reader that finds one being loaded
+//!    waits for it instead of loading a second copy.
+//! 2. An inode number is not given back to the format while its *holds* are above zero.
+//!    Holds are counted by number: a decoded inode may be evicted while its number is held.
+//! 3. An inode leaves the table only when nobody else has it, it has no dirty page, and the format
+//!    has been told its attributes. What its durability still depends on is remembered.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use hashbrown::HashMap;
+use moafs_disk::Epoch;
+use moafs_runtime::{Event, Rt};
+use parking_lot::Mutex;
+
+use crate::acl::Acl;
+use crate::error::{Error, Result};
+use crate::fill::ReadAhead;
+use crate::format::Seal;
+use crate::pages::Pages;
+use crate::types::{Attr, FileKind, Ino};
+
+/// Parts of the table, each with its own mutex.
+const SHARDS: usize = 16;
+
+/// Memory a decoded inode is charged with, in bytes: the struct, its node, its place in the table.
+pub(crate) const INODE_BYTES: usize = 1024;
+
+/// What the format has not been told of an inode's attributes yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Unput {
+    /// It knows everything.
+    Nothing,
+    /// Time stamps changed; fdatasync need not bother.
+    Times,
+    /// The size or the mode changed with a write.
+    Attributes,
+}
+
+/// What is remembered of an ACL, so that look-ups and creates do not ask the format each time.
+#[derive(Debug, Clone)]
+pub(crate) enum AclCache {
+    /// Never asked.
+    Unknown,
+    /// Asked; `None` if there is none.
+    Known(Option<Arc<Acl>>),
+}
+
+/// The part of an inode behind a leaf mutex.
+pub(crate) struct State {
+    pub(crate) attr: Attr,
+    /// The size that the format was last told.
+    pub(crate) disk_size: u64,
+    pub(crate) unput: Unput,
+    /// The newest op that changed this inode or its names.
+    pub(crate) seal: Seal,
+    /// When its last data write completed.
+    pub(crate) epoch: Epoch,
+    /// A failed write of its data that no fsync has reported yet.
+    pub(crate) error: Option<Error>,
+    /// The directory it was last looked up, created or renamed in; of directories the parent.
+    pub(crate) home: Ino,
+    pub(crate) access_acl: AclCache,
+    pub(crate) default_acl: AclCache,
+    pub(crate) read_ahead: ReadAhead,
+    /// Made without a name (O_TMPFILE): a first name may be given though it has none.
+    pub(crate) nameless: bool,
+    /// Given back to the format: whoever still has it sees a stale handle.
+    pub(crate) freed: bool,
+}
+
+/// An inode in memory.
+pub(crate) struct Inode<N> {
+    pub(crate) ino: Ino,
+    pub(crate) kind: FileKind,
+    pub(crate) node: Arc<N>,
+    /// Level 2: shared for look-ups and reads, exclusive for changes of names, size and contents.
+    pub(crate) lock: moafs_runtime::lock::RwLock<()>,
+    /// Inside an op: makes "look at the attributes, tell the format" one step.
+    pub(crate) put: moafs_runtime::lock::Mutex<()>,
+    /// Leaf. May be taken inside `pages`.
+    pub(crate) state: Mutex<State>,
+    /// Leaf.
+    pub(crate) pages: Mutex<Pages>,
+    /// A page that was in flight or being filled has come to rest.
+    pub(crate) moved: Event,
+    recently_used: AtomicBool,
+}
+
+impl<N> Inode<N> {
+    pub(crate) fn new(rt: &Rt, ino: Ino, home: Ino, attr: Attr, node: N) -> Inode<N> {
+        let state = State {
+            disk_size: attr.size,
+            unput: Unput::Nothing,
+            seal: Seal::NONE,
+            epoch: Epoch(0),
+            error: None,
+            home,
+            access_acl: AclCache::Unknown,
+            default_acl: AclCache::Unknown,
+            read_ahead: ReadAhead::default(),
+            nameless: false,
+            freed: false,
+            attr,
+        };
+        Inode {
+            ino,
+            kind: state.attr.kind,
+            node: Arc::new(node),
+            lock: moafs_runtime::lock::RwLock::new(Arc::clone(rt), ()),
+            put: moafs_runtime::lock::Mutex::new(Arc::clone(rt), ()),
+            state: Mutex::new(state),
+            pages: Mutex::new(Pages::default()),
+            moved: Event::new(),
+            recently_used: AtomicBool::new(true),
+        }
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    pub(crate) fn attr(&self) -> Attr {
+        self.state.lock().attr.clone()
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.state.lock().attr.size
+    }
+
+    pub(crate) fn nlink(&self) -> u32 {
+        self.state.lock().attr.nlink
+    }
+
+    /// Notes the seal of an op that concerned this inode.
+    pub(crate) fn sealed(&self, seal: Seal) {
+        let mut state = self.state.lock();
+        state.seal = state.seal.max(seal);
+    }
+
+    /// An error unless the inode still exists.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.state.lock().freed { Err(Error::Stale(self.ino)) } else { Ok(()) }
+    }
+}
+
+enum Slot<N> {
+    /// Somebody reads it; wait for [`Table::loaded`].
+    Loading,
+    Ready(Arc<Inode<N>>),
+}
+
+struct Shard<N> {
+    slots: HashMap<Ino, Slot<N>>,
+    holds: HashMap<Ino, u64>,
+    /// Candidates for eviction, second chance. Each decoded inode is in it once.
+    clock: VecDeque<Ino>,
+    /// Durability that evicted inodes still wait for.
+    remembered: BTreeMap<Ino, (Seal, Epoch)>,
+}
+
+/// What a look into the table gives.
+pub(crate) enum Found<N> {
+    /// It is there.
+    Ready(Arc<Inode<N>>),
+    /// Somebody loads it: wait.
+    Loading,
+    /// The caller shall load it and then call [`Table::loaded`] or [`Table::load_failed`].
+    LoadIt,
+}
+
+/// All inodes in memory.
+pub(crate) struct Table<N> {
+    shards: Vec<Mutex<Shard<N>>>,
+    /// A load has ended.
+    pub(crate) load_ended: Event,
+    decoded: AtomicUsize,
+}
+
+impl<N> Table<N> {
+    pub(crate) fn new() -> Table<N> {
+        let shard = || Shard {
+            slots: HashMap::new(),
+            holds: HashMap::new(),
+            clock: VecDeque::new(),
+            remembered: BTreeMap::new(),
+        };
+        Table {
+            shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
+            load_ended: Event::new(),
+            decoded: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<Shard<N>> {
+        &self.shards[(ino.0 % SHARDS as u64) as usize]
+    }
+
+    /// Decoded inodes.
+    pub(crate) fn decoded(&self) -> usize {
+        self.decoded.load(Ordering::Relaxed)
+    }
+
+    /// An inode if it is in memory.
+    pub(crate) fn peek(&self, ino: Ino) -> Option<Arc<Inode<N>>> {
+        match self.shard(ino).lock().slots.get(&ino) {
+            Some(Slot::Ready(inode)) => Some(Arc::clone(inode)),
+            _ => None,
+        }
+    }
+
+    /// An inode, or who shall load it.
+    pub(crate) fn find(&self, ino: Ino) -> Found<N> {
+        let mut shard = self.shard(ino).lock();
+        match shard.slots.get(&ino) {
+            Some(Slot::Ready(inode)) => {
+                if !inode.recently_used.load(Ordering::Relaxed) {
+                    inode.recently_used.store(true, Ordering::Relaxed);
+                }
+                Found::Ready(Arc::clone(inode))
+            }
+            Some(Slot::Loading) => Found::Loading,
+            None => {
+                shard.slots.insert(ino, Slot::Loading);
+                Found::LoadIt
+            }
+        }
+    }
+
+    /// Puts a loaded or new inode into the table. A new one replaces what bore its number before.
+    pub(crate) fn insert(&self, inode: Arc<Inode<N>>) -> Arc<Inode<N>> {
+        let mut shard = self.shard(inode.ino).lock();
+        if let Some((seal, epoch)) = shard.remembered.remove(&inode.ino) {
+            let mut state = inode.state.lock();
+            state.seal = state.seal.max(seal);
+            state.epoch = state.epoch.max(epoch);
+        }
+        let before = shard.slots.insert(inode.ino, Slot::Ready(Arc::clone(&inode)));
+        if !matches!(before, Some(Slot::Ready(_))) {
+            shard.clock.push_back(inode.ino);
+            self.decoded.fetch_add(1, Ordering::Relaxed);
+        }
+        inode
+    }
+
+    /// Gives up loading.
+    pub(crate) fn load_failed(&self, ino: Ino) {
+        self.shard(ino).lock().slots.remove(&ino);
+    }
+
+    /// Takes one hold.
+    pub(crate) fn hold(&self, ino: Ino) {
+        *self.shard(ino).lock().holds.entry(ino).or_insert(0) += 1;
+    }
+
+    /// Gives back holds; true if none is left.
+    pub(crate) fn release(&self, ino: Ino, holds: u64) -> bool {
+        let mut shard = self.shard(ino).lock();
+        let Some(count) = shard.holds.get_mut(&ino) else { return true };
+        *count = count.saturating_sub(holds);
+        if *count > 0 {
+            return false;
+        }
+        shard.holds.remove(&ino);
+        true
+    }
+
+    /// True if somebody holds the number.
+    pub(crate) fn is_held(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().holds.contains_key(&ino)
+    }
+
+    /// Marks an inode as freed unless somebody holds it; true if marked.
+    pub(crate) fn condemn(&self, inode: &Inode<N>) -> bool {
+        let shard = self.shard(inode.ino).lock();
+        if shard.holds.contains_key(&inode.ino) {
+            return false;
+        }
+        inode.state.lock().freed = true;
+        true
+    }
+
+    /// Takes an inode out, unless its number already belongs to another.
+    pub(crate) fn remove(&self, inode: &Arc<Inode<N>>) {
+        let mut shard = self.shard(inode.ino).lock();
+        let same = matches!(shard.slots.get(&inode.ino), Some(Slot::Ready(there)) if Arc::ptr_eq(there, inode));
+        if same {
+            shard.slots.remove(&inode.ino);
+            self.decoded.fetch_sub(1, Ordering::Relaxed);
+        }
+        if same || !shard.slots.contains_key(&inode.ino) {
+            shard.clock.retain(|ino| *ino != inode.ino);
+        }
+    }
+
+    /// Evicts up to `count` inodes that nobody uses, one look at each candidate.
+    pub(crate) fn evict(&self, count: usize) {
+        let per_shard = count.div_ceil(SHARDS);
+        for shard in &self.shards {
+            self.evict_from(&mut shard.lock(), per_shard);
+        }
+    }
+
+    fn evict_from(&self, shard: &mut Shard<N>, mut count: usize) {
+        for _ in 0..shard.clock.len() {
+            if count == 0 {
+                return;
+            }
+            let Some(ino) = shard.clock.pop_front() else { return };
+            let Some(Slot::Ready(inode)) = shard.slots.get(&ino) else { continue };
+            match leftover(inode) {
+                None => shard.clock.push_back(ino),
+                Some(durability) => {
+                    if durability.0 > Seal::NONE {
+                        shard.remembered.insert(ino, durability);
+                    }
+                    shard.slots.remove(&ino);
+                    self.decoded.fetch_sub(1, Ordering::Relaxed);
+                    count -= 1;
+                }
+            }
+        }
+    }
+
+    /// What evicted inodes wait for now, to be passed to [`Self::committed`] after a commit.
+    pub(crate) fn remembered(&self) -> Vec<(Ino, Seal)> {
+        let of = |shard: &Mutex<Shard<N>>| shard.lock().remembered.iter().map(|(i, (s, _))| (*i, *s)).collect::<Vec<_>>();
+        self.shards.iter().flat_map(of).collect()
+    }
+
+    /// A commit that began after [`Self::remembered`] was asked has made these durable.
+    pub(crate) fn committed(&self, durable: &[(Ino, Seal)]) {
+        for (ino, seal) in durable {
+            let mut shard = self.shard(*ino).lock();
+            if shard.remembered.get(ino).is_some_and(|(s, _)| s <= seal) {
+                shard.remembered.remove(ino);
+            }
+        }
+    }
+}
+
+/// `None` while an inode must stay; otherwise what its durability still depends on.
+fn leftover<N>(inode: &Arc<Inode<N>>) -> Option<(Seal, Epoch)> {
+    if Arc::strong_count(inode) > 1 || inode.recently_used.swap(false, Ordering::Relaxed) {
+        return None;
+    }
+    if !inode.pages.lock().is_empty() {
+        return None;
+    }
+    let state = inode.state.lock();
+    let settled = state.unput == Unput::Nothing && state.error.is_none() && state.attr.nlink > 0;
+    settled.then_some((state.seal, state.epoch))
+}

@@ -1,0 +1,520 @@
+//! Reading and writing file contents through the cache.
+
+use std::sync::atomic::Ordering;
+
+use moafs_disk::Page;
+use smallvec::SmallVec;
+
+use crate::api::{AtimePolicy, Who};
+use crate::error::{Error, Result};
+use crate::format::{Admission, Format, Need};
+use crate::inner::{Inner, Shared};
+use crate::inode::Unput;
+use crate::pages::{Delta, Pages, Piece};
+use crate::perm::{self, APPEND_ONLY, IMMUTABLE, NO_ATIME};
+use crate::plan::Due;
+use crate::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping};
+
+/// Bytes of one write that are admitted, locked and copied in one go. Larger writes are cut.
+const WRITE_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of one read that are collected before they are copied.
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// A relatime access time older than this is renewed.
+const ATIME_SECS_MAX: i64 = 24 * 60 * 60;
+
+/// Attempts to write back for room before a writer is told that nothing leaves.
+const ROOM_ATTEMPTS: u32 = 30;
+
+/// Files asked to give way in one round.
+const EVICT_FILES: usize = 256;
+
+/// Bytes to be written.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    Bytes(&'a [u8]),
+    /// This many zeros.
+    Zeros(u64),
+    /// Zeros, but only into blocks that have no address: what is there stays.
+    Holes(u64),
+}
+
+impl Source<'_> {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Zeros(len) | Source::Holes(len) => *len,
+        }
+    }
+}
+
+/// What is written where, and what comes with it.
+pub(crate) struct Write<'a> {
+    pub(crate) who: &'a Who,
+    pub(crate) offset: u64,
+    pub(crate) source: Source<'a>,
+    /// At the end, wherever that is.
+    pub(crate) append: bool,
+    /// The size does not grow.
+    pub(crate) keep_size: bool,
+}
+
+impl<F: Format> Inner<F> {
+    /// A regular file's inode.
+    pub(crate) fn file_inode(&self, ino: Ino) -> Result<Shared<F>> {
+        let inode = self.inode(ino)?;
+        match inode.kind {
+            FileKind::Regular => Ok(inode),
+            FileKind::Directory => Err(Error::Posix(libc::EISDIR)),
+            _ => Err(Error::Posix(libc::EINVAL)),
+        }
+    }
+
+    /// The blocks that hold `len` > 0 bytes from `offset` on.
+    pub(crate) fn blocks_of(&self, offset: u64, len: u64) -> LbnRange {
+        let first = offset / self.block_bytes();
+        let last = (offset + len - 1) / self.block_bytes();
+        LbnRange { start: Lbn(first), len: u32::try_from(last + 1 - first).unwrap_or(u32::MAX) }
+    }
+
+    pub(crate) fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let _gate = self.enter()?;
+        let inode = self.file_inode(ino)?;
+        let done = {
+            let _shared = inode.lock.read();
+            self.read_locked(&inode, offset, into)?
+        };
+        self.accessed(&inode);
+        self.tally.reads.fetch_add(1, Ordering::Relaxed);
+        self.tally.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
+        self.reclaim();
+        Ok(done)
+    }
+
+    /// Reads with the inode lock held.
+    pub(crate) fn read_locked(&self, inode: &Shared<F>, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let size = inode.size();
+        let end = size.min(offset.saturating_add(into.len() as u64));
+        let mut at = offset;
+        while at < end {
+            let len = (end - at).min(READ_BYTES_MAX);
+            let range = self.blocks_of(at, len);
+            let last = range.end().0 - 1;
+            let blocks = size.div_ceil(self.block_bytes());
+            let max = self.read_ahead_blocks();
+            let ahead = inode.state.lock().read_ahead.advise(range.start.0, last, blocks, max);
+            let pages = self.pages(inode, range, ahead)?;
+            let done = (at - offset) as usize;
+            copy_out(&pages, (at % self.block_bytes()) as usize, &mut into[done..done + len as usize]);
+            self.served(inode, range);
+            at += len;
+        }
+        Ok(end.saturating_sub(offset) as usize)
+    }
+
+    /// Renews the access time as the policy says. Lazy: the format is told with the next write-back.
+    pub(crate) fn accessed(&self, inode: &Shared<F>) {
+        if self.options.atime == AtimePolicy::Never || self.check_writable().is_err() {
+            return;
+        }
+        let now = self.timestamp();
+        let due = {
+            let state = inode.state.lock();
+            let attr = &state.attr;
+            let stale = attr.atime <= attr.mtime
+                || attr.atime <= attr.ctime
+                || now.secs.saturating_sub(attr.atime.secs) >= ATIME_SECS_MAX;
+            let wanted = self.options.atime == AtimePolicy::Strict || stale;
+            wanted && attr.flags & NO_ATIME == 0 && !state.freed && attr.atime != now
+        };
+        if due {
+            self.unput(inode, Unput::Times, |attr| attr.atime = now);
+        }
+    }
+
+    pub(crate) fn write(&self, who: &Who, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
+        let _gate = self.enter_changing()?;
+        let inode = self.file_inode(ino)?;
+        self.tally.writes.fetch_add(1, Ordering::Relaxed);
+        let chunk = self.chunk_bytes();
+        let mut first = None;
+        let mut done = 0;
+        while done < data.len() || first.is_none() {
+            let bytes = &data[done..data.len().min(done + chunk)];
+            let offset = first.map_or(Ok(offset), |start: u64| start.checked_add(done as u64).ok_or(Error::Posix(libc::EFBIG)))?;
+            let write =
+                Write { who, offset, source: Source::Bytes(bytes), append: append && first.is_none(), keep_size: false };
+            let at = self.write_chunk(&inode, &write)?;
+            first.get_or_insert(at);
+            done += bytes.len();
+        }
+        self.tally.write_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        Ok(first.unwrap_or(offset))
+    }
+
+    /// Bytes that one step of a write may make dirty.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        let quarter = self.cache.dirty_bytes_max() / 4;
+        let block = self.shape.block_size as usize;
+        quarter.clamp(block, WRITE_BYTES_MAX.max(block)) / block * block
+    }
+
+    /// Writes one chunk: room and space first, with level 0 only; then the lock; again if more
+    /// blocks turn out to be new than were admitted.
+    pub(crate) fn write_chunk(&self, inode: &Shared<F>, write: &Write<'_>) -> Result<u64> {
+        let len = write.source.len();
+        let end = if write.append { Some(len) } else { write.offset.checked_add(len) };
+        if end.is_none_or(|end| end > self.shape.file_bytes_max) {
+            return Err(Error::Posix(libc::EFBIG));
+        }
+        let mut more = 0;
+        loop {
+            self.make_room(len as usize)?;
+            let need = if len == 0 { 0 } else { self.estimate(inode, write).max(more) };
+            let admission = self.admit_blocks(inode, write, need)?;
+            let locked = inode.lock.write();
+            match self.write_locked(inode, write, need, admission)? {
+                Written::At(offset) => {
+                    drop(locked);
+                    self.reclaim();
+                    return Ok(offset);
+                }
+                Written::NeedsBlocks(blocks) => more = blocks,
+            }
+        }
+    }
+
+    /// Blocks that may need an address, from the cache alone: an upper bound, unless others change
+    /// the file meanwhile.
+    fn estimate(&self, inode: &Shared<F>, write: &Write<'_>) -> u64 {
+        let offset = if write.append { inode.size() } else { write.offset };
+        inode.pages.lock().maybe_new(self.blocks_of(offset, write.source.len()))
+    }
+
+    fn admit_blocks(&self, inode: &Shared<F>, write: &Write<'_>, blocks: u64) -> Result<Admission> {
+        if blocks == 0 {
+            return Ok(Admission::none());
+        }
+        let class = Self::space_class(write.who);
+        let need = |data_blocks| Need { data_blocks, contiguous: true, ..Need::default() };
+        match self.format.admit(need(blocks), class) {
+            Err(error) if error.errno() == libc::ENOSPC => {}
+            answer => return answer,
+        }
+        // Close to full: count exactly.
+        let offset = if write.append { inode.size() } else { write.offset };
+        let range = self.blocks_of(offset, write.source.len());
+        let addressed = self.addressed(inode, range, inode.size())?;
+        let pages = inode.pages.lock();
+        let is_new = |(i, addressed): (usize, &bool)| {
+            !addressed && pages.get(Lbn(range.start.0 + i as u64)).is_none_or(|slot| !slot.is_unsettled())
+        };
+        let exact = addressed.iter().enumerate().filter(|(i, a)| is_new((*i, a))).count() as u64;
+        drop(pages);
+        if exact == 0 { Ok(Admission::none()) } else { self.admit(need(exact), class) }
+    }
+
+    /// Which blocks of `range` have an address, of a file of `size` bytes.
+    pub(crate) fn addressed(&self, inode: &Shared<F>, range: LbnRange, size: u64) -> Result<SmallVec<[bool; 16]>> {
+        let mut addressed: SmallVec<[bool; 16]> = SmallVec::from_elem(false, range.len as usize);
+        let mut unknown: SmallVec<[LbnRange; 4]> = SmallVec::new();
+        let blocks = size.div_ceil(self.block_bytes());
+        {
+            let pages = inode.pages.lock();
+            for (i, addressed) in addressed.iter_mut().enumerate() {
+                let at = range.start.0 + i as u64;
+                match pages.get(Lbn(at)) {
+                    Some(slot) if !slot.is_filling() => *addressed = slot.addressed,
+                    _ if at >= blocks => {}
+                    _ => match unknown.last_mut() {
+                        Some(last) if last.end().0 == at => last.len += 1,
+                        _ => unknown.push(LbnRange { start: Lbn(at), len: 1 }),
+                    },
+                }
+            }
+        }
+        for part in unknown {
+            let mut at = part.start;
+            while at < part.end() {
+                let left = (part.end().0 - at.0) as u32;
+                let mapping = self.format.map(&inode.node, at, left)?;
+                let len = mapping.len().clamp(1, left);
+                let from = (at.0 - range.start.0) as usize;
+                addressed[from..from + len as usize].fill(!matches!(mapping, Mapping::Hole { .. }));
+                at = Lbn(at.0 + u64::from(len));
+            }
+        }
+        Ok(addressed)
+    }
+
+    /// Waits until `bytes` more may be dirty: the writer itself writes back what was not used for
+    /// the longest time. Level 0 only.
+    pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
+        let max = self.cache.dirty_bytes_max();
+        if self.cache.dirty_bytes() + bytes > max / 2 {
+            self.rt.signal(&self.syncer_wake.event);
+        }
+        let mut fruitless = 0;
+        while self.cache.dirty_bytes() > 0 && self.cache.dirty_bytes() + bytes > max {
+            let ticket = self.cache.room.ticket();
+            self.tally.writer_waits.fetch_add(1, Ordering::Relaxed);
+            let outcome = self.evict_dirty(self.cache.dirty_bytes() + bytes - max);
+            if outcome.blocks > 0 {
+                fruitless = 0;
+                continue;
+            }
+            fruitless += 1;
+            if fruitless > ROOM_ATTEMPTS {
+                return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
+            }
+            if outcome.error.as_ref().is_some_and(|e| !crate::write_back::is_host_full(e)) && fruitless > 2 {
+                return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
+            }
+            let until = self.rt.now() + std::time::Duration::from_secs(1);
+            self.rt.wait(&self.cache.room, ticket, Some(until));
+        }
+        Ok(())
+    }
+
+    /// Writes back the least recently written files' first dirty blocks (and whatever the policy
+    /// sends along), until about `bytes` have left.
+    pub(crate) fn evict_dirty(&self, bytes: usize) -> crate::write_back::Outcome {
+        let files = self.dirty.lock().least_recent(EVICT_FILES);
+        let mut left = bytes as u64;
+        let dues = files.into_iter().map_while(|inode| {
+            if left == 0 {
+                return None;
+            }
+            let (first, ready) = {
+                let pages = inode.pages.lock();
+                (pages.ready().first(), pages.ready().within(0, u64::MAX).take(64).map(|(s, e)| e - s).sum::<u64>())
+            };
+            left = left.saturating_sub(ready * self.block_bytes());
+            Some(Due::Evict(inode.ino, Lbn(first.unwrap_or(0))))
+        });
+        self.write_back(dues)
+    }
+
+    fn check_may_write(&self, attr: &Attr, offset: u64, append: bool) -> Result<()> {
+        let rewrites = attr.flags & APPEND_ONLY != 0 && !append && offset != attr.size;
+        if attr.flags & IMMUTABLE != 0 || rewrites {
+            return Err(Error::Posix(libc::EPERM));
+        }
+        Ok(())
+    }
+
+    /// Writes with the inode lock held exclusively and room for `admitted` new blocks.
+    fn write_locked(&self, inode: &Shared<F>, write: &Write<'_>, admitted: u64, admission: Admission) -> Result<Written> {
+        inode.check_alive()?;
+        let attr = inode.attr();
+        let offset = if write.append { attr.size } else { write.offset };
+        let len = write.source.len();
+        self.check_may_write(&attr, offset, write.append)?;
+        let end = offset.checked_add(len).filter(|end| *end <= self.shape.file_bytes_max);
+        let end = end.ok_or(Error::Posix(libc::EFBIG))?;
+        if len == 0 {
+            return Ok(Written::At(offset));
+        }
+        if offset > attr.size && !write.keep_size {
+            self.zero_tail(inode, attr.size, offset)?;
+        }
+        let range = self.blocks_of(offset, len);
+        self.finish_fills_of(inode, range);
+        let addressed = self.addressed(inode, range, attr.size)?;
+        let bases = self.read_edges(inode, write, offset, attr.size, range)?;
+
+        let mut pages = inode.pages.lock();
+        let fresh = self.count_fresh(&pages, range, &addressed);
+        if fresh > admitted {
+            return Ok(Written::NeedsBlocks(fresh));
+        }
+        let mut delta = Delta::default();
+        for (i, &is_addressed) in addressed.iter().enumerate() {
+            let at = Lbn(range.start.0 + i as u64);
+            if matches!(write.source, Source::Holes(_)) && (is_addressed || pages.get(at).is_some_and(|s| s.is_unsettled())) {
+                continue;
+            }
+            let d = self.write_block(&mut pages, at, offset, end, write.source, is_addressed, attr.size, &bases);
+            delta.cached += d.cached;
+            delta.dirty += d.dirty;
+        }
+        keep_admission(&mut pages, admission, admitted, fresh);
+        self.note_written(inode, &pages, write, end);
+        drop(pages);
+        self.cache.account(delta);
+        Ok(Written::At(offset))
+    }
+
+    fn count_fresh(&self, pages: &Pages, range: LbnRange, addressed: &[bool]) -> u64 {
+        let is_new = |(i, addressed): (usize, &bool)| {
+            !*addressed && pages.get(Lbn(range.start.0 + i as u64)).is_none_or(|slot| !slot.is_unsettled())
+        };
+        addressed.iter().enumerate().filter(|(i, a)| is_new((*i, a))).count() as u64
+    }
+
+    /// Pages of the first and last block of a write, where what is not written over must be kept.
+    fn read_edges(
+        &self,
+        inode: &Shared<F>,
+        write: &Write<'_>,
+        offset: u64,
+        size: u64,
+        range: LbnRange,
+    ) -> Result<SmallVec<[(Lbn, Page); 2]>> {
+        let mut bases = SmallVec::new();
+        if matches!(write.source, Source::Holes(_)) {
+            return Ok(bases);
+        }
+        let end = offset + write.source.len();
+        let block_bytes = self.block_bytes();
+        let last = Lbn(range.end().0 - 1);
+        for at in [range.start, last] {
+            let start = at.0 * block_bytes;
+            let kept_end = size.min(start + block_bytes);
+            let keeps = start < kept_end && (offset > start || end < kept_end);
+            if !keeps || bases.iter().any(|(there, _)| *there == at) {
+                continue;
+            }
+            let page = self.pages(inode, LbnRange { start: at, len: 1 }, None)?.remove(0);
+            bases.push((at, page));
+        }
+        Ok(bases)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one step of write_locked, named for reading")]
+    fn write_block(
+        &self,
+        pages: &mut Pages,
+        at: Lbn,
+        offset: u64,
+        end: u64,
+        source: Source<'_>,
+        addressed: bool,
+        size: u64,
+        bases: &[(Lbn, Page)],
+    ) -> Delta {
+        let block_bytes = self.block_bytes();
+        let block_start = at.0 * block_bytes;
+        let from = offset.max(block_start);
+        let to = end.min(block_start + block_bytes);
+        let start = (from - block_start) as usize;
+        let zeros = &self.zero_page[..(to - from) as usize];
+        let (start, bytes) = match source {
+            Source::Bytes(bytes) => (start, &bytes[(from - offset) as usize..(to - offset) as usize]),
+            Source::Zeros(_) => (start, zeros),
+            Source::Holes(_) => (0, &self.zero_page[..]),
+        };
+        let seen = if addressed { size.saturating_sub(block_start).min(block_bytes) as u32 } else { 0 };
+        let mut delta = Delta::default();
+        // The page that was read for this may have been evicted again: put it back first.
+        if let (None, Some((_, base))) = (pages.get(at), bases.iter().find(|(there, _)| *there == at)) {
+            let whole = Piece { block_bytes: block_bytes as usize, start: 0, bytes: base };
+            delta = pages.write(at, whole, addressed, seen);
+        }
+        let d = pages.write(at, Piece { block_bytes: block_bytes as usize, start, bytes }, addressed, seen);
+        Delta { cached: delta.cached + d.cached, dirty: delta.dirty + d.dirty }
+    }
+
+    /// After bytes were written: size, times, mode, lists. Called with the pages still locked, so
+    /// a write-back that freezes them sees the new size.
+    fn note_written(&self, inode: &Shared<F>, pages: &Pages, write: &Write<'_>, end: u64) {
+        let now = self.timestamp();
+        let mut state = inode.state.lock();
+        let attr = &mut state.attr;
+        if !write.keep_size {
+            attr.size = attr.size.max(end);
+        }
+        (attr.mtime, attr.ctime) = (now, now);
+        if write.who.uid != 0 {
+            attr.perm = perm::without_suid_sgid(attr.perm);
+        }
+        let first = state.unput == Unput::Nothing;
+        state.unput = Unput::Attributes;
+        let blocks = state.attr.size.div_ceil(self.block_bytes());
+        let mut lists = self.dirty.lock();
+        if first {
+            lists.note_unput(inode);
+        }
+        if !pages.is_settled() {
+            lists.note_dirty(inode, state.home, blocks, self.rt.now());
+        }
+    }
+
+    /// Before a file of `size` bytes grows beyond its last block: zeros behind its end, also on the
+    /// volume (another driver may have left anything there).
+    pub(crate) fn zero_tail(&self, inode: &Shared<F>, size: u64, new_end: u64) -> Result<()> {
+        let block_bytes = self.block_bytes();
+        let at = Lbn(size / block_bytes);
+        if size % block_bytes == 0 || new_end / block_bytes == at.0 {
+            return Ok(());
+        }
+        self.zero_part(inode, at, (size % block_bytes) as usize, block_bytes as usize)
+    }
+
+    /// Zeroes `from..to` of a block that is there; a hole stays one.
+    pub(crate) fn zero_part(&self, inode: &Shared<F>, at: Lbn, from: usize, to: usize) -> Result<()> {
+        let range = LbnRange { start: at, len: 1 };
+        self.finish_fills_of(inode, range);
+        let size = inode.size();
+        let addressed = self.addressed(inode, range, size)?[0];
+        let base = self.pages(inode, range, None)?.remove(0);
+        let block_bytes = self.shape.block_size as usize;
+        let seen = size.saturating_sub(at.0 * self.block_bytes()).min(self.block_bytes()) as u32;
+        let mut pages = inode.pages.lock();
+        if !addressed && !pages.get(at).is_some_and(|slot| slot.is_unsettled()) {
+            return Ok(());
+        }
+        let mut delta = Delta::default();
+        if pages.get(at).is_none() {
+            delta = pages.write(at, Piece { block_bytes, start: 0, bytes: &base }, addressed, seen);
+        }
+        let zeros = Piece { block_bytes, start: from, bytes: &self.zero_page[from..to] };
+        let d = pages.write(at, zeros, addressed, seen);
+        drop(pages);
+        self.cache.account(Delta { cached: delta.cached + d.cached, dirty: delta.dirty + d.dirty });
+        self.list_dirty(inode);
+        Ok(())
+    }
+
+    /// Waits for read-aheads of `range`: a block is not written to while it is being read. The
+    /// inode lock is held exclusively, so no new ones start.
+    pub(crate) fn finish_fills_of(&self, inode: &Shared<F>, range: LbnRange) {
+        loop {
+            let filling = {
+                let pages = inode.pages.lock();
+                pages.first_filling(range.start, range.end())
+            };
+            let Some(fill) = filling else { return };
+            let _ = self.finish_fill(inode, &fill);
+        }
+    }
+}
+
+/// What came of an attempt to write.
+enum Written {
+    At(u64),
+    /// More blocks are new than were admitted: this many.
+    NeedsBlocks(u64),
+}
+
+/// Keeps of an admission what the new blocks need, and gives the rest back.
+fn keep_admission(pages: &mut Pages, mut admission: Admission, admitted: u64, fresh: u64) {
+    if fresh == 0 {
+        return;
+    }
+    let unused = admitted - fresh;
+    let keep = admission.blocks().saturating_sub(unused);
+    pages.admission.absorb(admission.split(keep));
+}
+
+/// Copies bytes out of consecutive pages, the first from `start` on.
+fn copy_out(pages: &[Page], start: usize, into: &mut [u8]) {
+    let (mut done, mut start) = (0, start);
+    for page in pages {
+        let len = (page.len() - start).min(into.len() - done);
+        into[done..done + len].copy_from_slice(&page[start..start + len]);
+        done += len;
+        start = 0;
+    }
+}

@@ -1,0 +1,442 @@
+//! Names: look-up, listing, and every change of them but rename.
+//!
+//! A look-up holds the directory's lock shared, a change exclusively; then the child's, if it
+//! exists already. What the change may need is admitted before.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::acl::Acl;
+use crate::api::{ListEntry, NewFile, Stat, Who};
+use crate::error::{Error, Result};
+use crate::format::{Admission, Format, FormatOp, Need, OpKind, Target};
+use crate::inner::{Inner, Shared};
+use crate::inode::Inode;
+use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, W, X};
+use crate::types::{Attr, Cookie, Dentry, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
+
+/// Metadata blocks that adding a name may take: a directory block and three levels of its map.
+pub(crate) const NAME_META_BLOCKS: u64 = 4;
+
+/// Metadata blocks that a new inode may take: a block for attributes, a symbolic link's or
+/// directory's first block with its map.
+const INODE_META_BLOCKS: u64 = 3;
+
+/// True for `.` and `..`.
+pub(crate) fn is_dot(name: &Name) -> bool {
+    matches!(name.as_bytes(), b"." | b"..")
+}
+
+/// `..`.
+pub(crate) fn dot_dot() -> &'static Name {
+    Name::new(b"..").expect("it is a legal name")
+}
+
+/// What a new inode starts with.
+struct Birth {
+    attr: Attr,
+    access_acl: Option<Acl>,
+    default_acl: Option<Arc<Acl>>,
+}
+
+impl<F: Format> Inner<F> {
+    pub(crate) fn lookup(&self, who: &Who, dir: Ino, name: &Name) -> Result<Stat> {
+        let _gate = self.enter()?;
+        self.tally.lookups.fetch_add(1, Ordering::Relaxed);
+        let dir = self.directory(dir)?;
+        let _shared = dir.lock.read();
+        dir.check_alive()?;
+        self.check(who, &dir, X)?;
+        let child = match name.as_bytes() {
+            b"." => Arc::clone(&dir),
+            _ => self.child(&dir, name)?.ok_or(Error::Posix(libc::ENOENT))?.1,
+        };
+        self.table.hold(child.ino);
+        if !child.is_dir() {
+            self.set_home(&child, dir.ino);
+        }
+        self.stat_of(&child)
+    }
+
+    /// What a name leads to. The directory's lock is held.
+    pub(crate) fn child(&self, dir: &Shared<F>, name: &Name) -> Result<Option<(Dentry, Shared<F>)>> {
+        let Some(dentry) = self.format.lookup(&dir.node, name)? else { return Ok(None) };
+        match self.inode(dentry.ino) {
+            Ok(inode) => Ok(Some((dentry, inode))),
+            // A name must not lead nowhere.
+            Err(Error::Stale(ino)) => Err(Error::Damaged {
+                structure: format!("directory {}", dir.ino.0),
+                block: None,
+                problem: format!("\"{name}\" names inode {}, which is not in use", ino.0),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn list(
+        &self,
+        who: &Who,
+        dir: Ino,
+        from: Cookie,
+        each: &mut dyn FnMut(ListEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let _gate = self.enter()?;
+        let dir = self.directory(dir)?;
+        {
+            let _shared = dir.lock.read();
+            dir.check_alive()?;
+            self.check(who, &dir, R)?;
+            if dir.nlink() == 0 {
+                return Ok(());
+            }
+            self.format.list(&dir.node, from, &mut |name, dentry, next| {
+                each(ListEntry { name, ino: dentry.ino, kind: dentry.kind, next })
+            })?;
+        }
+        self.accessed(&dir);
+        Ok(())
+    }
+
+    pub(crate) fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let _gate = self.enter()?;
+        let inode = self.inode(ino)?;
+        if inode.kind != FileKind::Symlink {
+            return Err(Error::Posix(libc::EINVAL));
+        }
+        let target = {
+            let _shared = inode.lock.read();
+            inode.check_alive()?;
+            self.format.readlink(&inode.node)?
+        };
+        self.accessed(&inode);
+        Ok(target)
+    }
+
+    pub(crate) fn create(&self, who: &Who, dir: Ino, name: &Name, new: &NewFile<'_>) -> Result<Stat> {
+        let _gate = self.enter_changing()?;
+        let dir = self.directory(dir)?;
+        if is_dot(name) {
+            return Err(Error::Posix(libc::EEXIST));
+        }
+        self.check_new(new)?;
+        let mut admission = self.admit_inode(who, NAME_META_BLOCKS)?;
+        let inode = {
+            let _exclusive = dir.lock.write();
+            self.check_may_add(who, &dir)?;
+            if self.format.lookup(&dir.node, name)?.is_some() {
+                return Err(Error::Posix(libc::EEXIST));
+            }
+            if new.kind == FileKind::Directory && dir.nlink() >= self.shape.links_max {
+                return Err(Error::Posix(libc::EMLINK));
+            }
+            self.create_locked(who, &dir, Some(name), new, &mut admission)?
+        };
+        self.tally.creates.fetch_add(1, Ordering::Relaxed);
+        self.reclaim_inodes();
+        self.stat_of(&inode)
+    }
+
+    pub(crate) fn tmpfile(&self, who: &Who, dir: Ino, new: &NewFile<'_>) -> Result<Stat> {
+        let _gate = self.enter_changing()?;
+        let dir = self.directory(dir)?;
+        if new.kind != FileKind::Regular {
+            return Err(Error::Posix(libc::EINVAL));
+        }
+        let mut admission = self.admit_inode(who, 0)?;
+        let inode = {
+            let _exclusive = dir.lock.write();
+            self.check_may_add(who, &dir)?;
+            self.create_locked(who, &dir, None, new, &mut admission)?
+        };
+        self.tally.creates.fetch_add(1, Ordering::Relaxed);
+        self.stat_of(&inode)
+    }
+
+    fn check_new(&self, new: &NewFile<'_>) -> Result<()> {
+        let Some(target) = new.target else {
+            return if new.kind == FileKind::Symlink { Err(Error::Posix(libc::EINVAL)) } else { Ok(()) };
+        };
+        match target.len() {
+            0 => Err(Error::Posix(libc::ENOENT)),
+            n if n > self.shape.symlink_bytes_max => Err(Error::Posix(libc::ENAMETOOLONG)),
+            _ => Ok(()),
+        }
+    }
+
+    fn admit_inode(&self, who: &Who, name_blocks: u64) -> Result<Admission> {
+        let need = Need { inodes: 1, meta_blocks: INODE_META_BLOCKS + name_blocks, ..Need::default() };
+        self.admit(need, Self::space_class(who))
+    }
+
+    /// Makes an inode and (unless it is to have none) its name, in one op, and holds it.
+    fn create_locked(
+        &self,
+        who: &Who,
+        dir: &Shared<F>,
+        name: Option<&Name>,
+        new: &NewFile<'_>,
+        admission: &mut Admission,
+    ) -> Result<Shared<F>> {
+        let birth = self.birth(who, dir, name.is_some(), new)?;
+        let mut op = self.format.begin(OpKind::Create, admission)?;
+        let (ino, node) = op.inode_new(&dir.node, &birth.attr, new.target)?;
+        let inode = Arc::new(Inode::new(&self.rt, ino, dir.ino, birth.attr.clone(), node));
+        for (space, acl) in [(XattrSpace::AclAccess, birth.access_acl.as_ref()), (XattrSpace::AclDefault, birth.default_acl.as_deref())] {
+            if let Some(acl) = acl {
+                let key = XattrKey { space, suffix: Box::default() };
+                op.xattr_set(&inode.node, &key, Some(&acl.emit()), SetMode::Any)?;
+            }
+        }
+        match name {
+            Some(name) => {
+                op.name_add(&dir.node, name, Target { ino, kind: new.kind, node: &inode.node })?;
+                let now = birth.attr.ctime;
+                let subdirs = u32::from(new.kind == FileKind::Directory);
+                self.put(&mut op, dir, |attr| {
+                    attr.nlink += subdirs;
+                    (attr.mtime, attr.ctime) = (now, now);
+                })?;
+            }
+            None => {
+                op.inode_orphan(&inode.node, &birth.attr)?;
+                inode.state.lock().nameless = true;
+            }
+        }
+        let seal = op.end();
+        self.ended(seal, &[&inode, dir]);
+        self.refresh_size(dir);
+        self.refresh_size(&inode);
+        self.table.hold(ino);
+        self.remember_acl(&inode, XattrSpace::AclAccess, birth.access_acl.map(Arc::new));
+        self.remember_acl(&inode, XattrSpace::AclDefault, birth.default_acl);
+        Ok(self.table.insert(inode))
+    }
+
+    /// Owner, group, mode, ACLs and times of a new inode.
+    fn birth(&self, who: &Who, dir: &Shared<F>, named: bool, new: &NewFile<'_>) -> Result<Birth> {
+        let parent = dir.attr();
+        let is_dir = new.kind == FileKind::Directory;
+        let mut perm = new.perm & 0o7777;
+        let mut gid = who.gid;
+        if parent.perm & SGID != 0 {
+            gid = parent.gid;
+            if is_dir {
+                perm |= SGID;
+            } else if perm & (SGID | 0o010) == SGID | 0o010 && !who.is_root() && !who.is_member(gid) {
+                perm &= !SGID;
+            }
+        }
+        let inherited = if new.kind == FileKind::Symlink { None } else { self.acl(dir, XattrSpace::AclDefault)? };
+        let (mut access_acl, mut default_acl) = (None, None);
+        match inherited {
+            None if new.kind == FileKind::Symlink => perm = 0o777,
+            None => perm &= !(new.umask & 0o777),
+            Some(default) => {
+                let (access, bits) = default.inherit(perm);
+                perm = bits;
+                access_acl = (!access.is_minimal()).then_some(access);
+                default_acl = is_dir.then_some(default);
+            }
+        }
+        let now = self.timestamp();
+        let nlink = match (named, is_dir) {
+            (false, _) => 0,
+            (true, true) => 2,
+            (true, false) => 1,
+        };
+        let size = match (new.kind, new.target) {
+            (FileKind::Directory, _) => self.block_bytes(),
+            (FileKind::Symlink, Some(target)) => target.len() as u64,
+            _ => 0,
+        };
+        let is_device = matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let attr = Attr {
+            kind: new.kind,
+            perm,
+            uid: who.uid,
+            gid,
+            nlink,
+            size,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: Some(now),
+            rdev: if is_device { new.rdev } else { 0 },
+            generation: 0,
+            flags: 0,
+        };
+        Ok(Birth { attr, access_acl, default_acl })
+    }
+
+    pub(crate) fn link(&self, who: &Who, ino: Ino, dir: Ino, name: &Name) -> Result<Stat> {
+        let _gate = self.enter_changing()?;
+        let dir = self.directory(dir)?;
+        let inode = self.inode(ino)?;
+        if inode.is_dir() {
+            return Err(Error::Posix(libc::EPERM));
+        }
+        if is_dot(name) {
+            return Err(Error::Posix(libc::EEXIST));
+        }
+        let need = Need { meta_blocks: NAME_META_BLOCKS, ..Need::default() };
+        let mut admission = self.admit(need, Self::space_class(who))?;
+        let _dir = dir.lock.write();
+        let _inode = inode.lock.write();
+        self.check_may_add(who, &dir)?;
+        inode.check_alive()?;
+        if self.format.lookup(&dir.node, name)?.is_some() {
+            return Err(Error::Posix(libc::EEXIST));
+        }
+        let attr = inode.attr();
+        let nameless = inode.state.lock().nameless;
+        match attr.nlink {
+            0 if !nameless => return Err(Error::Posix(libc::ENOENT)),
+            n if n >= self.shape.links_max => return Err(Error::Posix(libc::EMLINK)),
+            _ if attr.flags & (IMMUTABLE | APPEND_ONLY) != 0 => return Err(Error::Posix(libc::EPERM)),
+            _ => {}
+        }
+        let now = self.timestamp();
+        let mut op = self.format.begin(OpKind::Link, &mut admission)?;
+        self.put(&mut op, &inode, |attr| {
+            attr.nlink += 1;
+            attr.ctime = now;
+        })?;
+        op.name_add(&dir.node, name, Target { ino, kind: inode.kind, node: &inode.node })?;
+        self.put(&mut op, &dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
+        let seal = op.end();
+        inode.state.lock().nameless = false;
+        self.ended(seal, &[&inode, &dir]);
+        self.refresh_size(&dir);
+        self.table.hold(ino);
+        self.set_home(&inode, dir.ino);
+        self.stat_of(&inode)
+    }
+
+    pub(crate) fn unlink(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
+        let _gate = self.enter_changing()?;
+        let dir = self.directory(dir)?;
+        if is_dot(name) {
+            return Err(Error::Posix(libc::EISDIR));
+        }
+        let mut admission = Admission::none();
+        let _dir = dir.lock.write();
+        let (_, child) = self.child(&dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
+        let child_guard = child.lock.write();
+        self.check_may_remove(who, &dir, &child)?;
+        if child.is_dir() {
+            return Err(Error::Posix(libc::EISDIR));
+        }
+        let now = self.timestamp();
+        let mut op = self.format.begin(OpKind::Unlink, &mut admission)?;
+        op.name_remove(&dir.node, name, &child.node)?;
+        self.drop_link(&mut op, &child, now)?;
+        self.put(&mut op, &dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
+        let seal = op.end();
+        self.ended(seal, &[&child, &dir]);
+        drop(child_guard);
+        self.refresh_size(&dir);
+        self.tally.unlinks.fetch_add(1, Ordering::Relaxed);
+        self.note_unlinked(&child);
+        Ok(())
+    }
+
+    /// One name fewer of something that is not a directory.
+    pub(crate) fn drop_link(&self, op: &mut F::Op<'_>, child: &Shared<F>, now: moafs_runtime::Timestamp) -> Result<()> {
+        let change = |attr: &mut Attr| {
+            attr.nlink = attr.nlink.saturating_sub(1);
+            attr.ctime = now;
+        };
+        if child.nlink() > 1 { self.put(op, child, change) } else { self.put_orphan(op, child, change) }
+    }
+
+    pub(crate) fn rmdir(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
+        let _gate = self.enter_changing()?;
+        let dir = self.directory(dir)?;
+        match name.as_bytes() {
+            b"." => return Err(Error::Posix(libc::EINVAL)),
+            b".." => return Err(Error::Posix(libc::ENOTEMPTY)),
+            _ => {}
+        }
+        let mut admission = Admission::none();
+        let _dir = dir.lock.write();
+        let (_, child) = self.child(&dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
+        self.check_is_below(&dir, &child)?;
+        let child_guard = child.lock.write();
+        self.check_may_remove(who, &dir, &child)?;
+        self.check_removable_dir(&child)?;
+        let now = self.timestamp();
+        let mut op = self.format.begin(OpKind::Unlink, &mut admission)?;
+        op.name_remove(&dir.node, name, &child.node)?;
+        self.put_orphan(&mut op, &child, |attr| {
+            attr.nlink = 0;
+            attr.ctime = now;
+        })?;
+        self.put(&mut op, &dir, |attr| {
+            attr.nlink = attr.nlink.saturating_sub(1).max(2);
+            (attr.mtime, attr.ctime) = (now, now);
+        })?;
+        let seal = op.end();
+        self.ended(seal, &[&child, &dir]);
+        drop(child_guard);
+        self.refresh_size(&dir);
+        self.tally.unlinks.fetch_add(1, Ordering::Relaxed);
+        self.note_unlinked(&child);
+        Ok(())
+    }
+
+    /// ENOTDIR or ENOTEMPTY unless `child` is an empty directory; the root is busy.
+    pub(crate) fn check_removable_dir(&self, child: &Shared<F>) -> Result<()> {
+        if !child.is_dir() {
+            return Err(Error::Posix(libc::ENOTDIR));
+        }
+        if child.ino == self.shape.root {
+            return Err(Error::Posix(libc::EBUSY));
+        }
+        if self.format.is_empty(&child.node)? { Ok(()) } else { Err(Error::Posix(libc::ENOTEMPTY)) }
+    }
+
+    /// A name that leads to its own directory can only be damage; locking it would hang.
+    pub(crate) fn check_is_below(&self, dir: &Shared<F>, child: &Shared<F>) -> Result<()> {
+        if dir.ino != child.ino {
+            return Ok(());
+        }
+        Err(Error::Damaged {
+            structure: format!("directory {}", dir.ino.0),
+            block: None,
+            problem: "a name in it names the directory itself".into(),
+        })
+    }
+
+    /// A name change may have changed how large a directory is.
+    pub(crate) fn refresh_size(&self, inode: &Shared<F>) {
+        if inode.is_dir() {
+            let size = self.format.size(&inode.node);
+            let mut state = inode.state.lock();
+            state.attr.size = size;
+            state.disk_size = size;
+        }
+    }
+
+    /// Keeps the number of decoded inodes in bounds, now and then.
+    fn reclaim_inodes(&self) {
+        if self.table.decoded().is_multiple_of(64) {
+            self.reclaim();
+        }
+    }
+
+    pub(crate) fn access(&self, who: &Who, ino: Ino, mask: u32) -> Result<()> {
+        let _gate = self.enter()?;
+        let inode = self.inode(ino)?;
+        if mask & W != 0 {
+            let attr = inode.attr();
+            let data = matches!(attr.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
+            if data {
+                self.check_writable()?;
+            }
+            if attr.flags & IMMUTABLE != 0 {
+                return Err(Error::Posix(libc::EPERM));
+            }
+        }
+        self.check_always(who, &inode, mask & (R | W | X))
+    }
+}

@@ -1,0 +1,559 @@
+//! The cached blocks of one file.
+//!
+//! A page is one file block. What happens to it, and who does it:
+//!
+//! ```text
+//! absent ──read miss──▶ filling ──fill ends──▶ clean ◀──write-back ends── in flight
+//!    └───────────write────────────────────────▶ dirty ──write-back freezes──┘  │
+//!                                                 ▲──── written again ─────────┘ (both at once)
+//! ```
+//!
+//! Invariants:
+//! 1. A block is in `ready` exactly if its page is dirty and not in flight.
+//! 2. `unsettled` counts dirty pages and pages in flight by the *generation* in which they became
+//!    dirty; an fsync waits for the generations up to its own and is never held up by later writes.
+//! 3. `unplaced` counts pages, dirty or in flight, whose block has no address on the volume; the
+//!    file's `admission` covers them.
+//! 4. A frozen page is shared with the device and never changes: writing again makes a new one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use moafs_disk::{Buf, Page};
+
+use crate::fill::Fill;
+use crate::format::Admission;
+use crate::types::{Lbn, LbnRange};
+
+/// What a page holds.
+pub(crate) enum Content {
+    /// Nothing yet: a read is under way.
+    Filling(Arc<Fill>),
+    /// The block.
+    Data(Page),
+}
+
+/// A cached block.
+pub(crate) struct Slot {
+    pub(crate) content: Content,
+    /// The generation in which it became dirty; 0 if it is not.
+    dirty: u64,
+    /// The generation of the copy that is on its way to the device; 0 if none is.
+    flight: u64,
+    /// True if the block is known to have an address on the volume.
+    pub(crate) addressed: bool,
+    /// Bytes of the block that the device has seen: a crash may show the file up to here.
+    pub(crate) disk_end: u32,
+    /// Names its entry in the replacement queue; 0 if it has none.
+    pub(crate) stamp: u64,
+    /// Used since the replacement queue last looked.
+    pub(crate) referenced: bool,
+}
+
+impl Slot {
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty != 0
+    }
+
+    pub(crate) fn in_flight(&self) -> bool {
+        self.flight != 0
+    }
+
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.is_dirty() || self.in_flight()
+    }
+
+    pub(crate) fn is_filling(&self) -> bool {
+        matches!(self.content, Content::Filling(_))
+    }
+}
+
+/// What a read has brought for one block.
+pub(crate) struct Filled {
+    pub(crate) page: Page,
+    /// False for a hole.
+    pub(crate) addressed: bool,
+    /// Bytes of the block within the file's size.
+    pub(crate) disk_end: u32,
+}
+
+/// Bytes for one block.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) block_bytes: usize,
+    /// Where in the block they go.
+    pub(crate) start: usize,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// How accounts changed: bytes to be added to the volume's counters by the caller.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Delta {
+    /// Pages more in the cache (or fewer).
+    pub(crate) cached: i64,
+    /// Pages more that are dirty or in flight (or fewer).
+    pub(crate) dirty: i64,
+}
+
+/// The cached blocks of one file.
+pub(crate) struct Pages {
+    map: BTreeMap<u64, Slot>,
+    ready: Ranges,
+    unsettled: BTreeMap<u64, u64>,
+    generation: u64,
+    pub(crate) unplaced: u64,
+    pub(crate) admission: Admission,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Pages {
+            map: BTreeMap::new(),
+            ready: Ranges::default(),
+            unsettled: BTreeMap::new(),
+            generation: 1,
+            unplaced: 0,
+            admission: Admission::none(),
+        }
+    }
+}
+
+impl Pages {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    pub(crate) fn get(&self, at: Lbn) -> Option<&Slot> {
+        self.map.get(&at.0)
+    }
+
+    pub(crate) fn get_mut(&mut self, at: Lbn) -> Option<&mut Slot> {
+        self.map.get_mut(&at.0)
+    }
+
+    /// True if nothing is dirty or in flight.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unsettled.is_empty()
+    }
+
+    /// True if nothing that was dirty in `generation` or before is dirty or in flight any more.
+    pub(crate) fn is_settled_upto(&self, generation: u64) -> bool {
+        self.unsettled.first_key_value().is_none_or(|(oldest, _)| *oldest > generation)
+    }
+
+    /// Ends a generation and returns it: what becomes dirty from now on belongs to the next.
+    pub(crate) fn end_generation(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation - 1
+    }
+
+    /// Dirty ranges that may travel now.
+    pub(crate) fn ready(&self) -> &Ranges {
+        &self.ready
+    }
+
+    /// True if no block is still being read.
+    pub(crate) fn are_all_data(&self) -> bool {
+        self.map.values().all(|slot| !slot.is_filling())
+    }
+
+    /// Cached blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Marks an absent block as being read.
+    pub(crate) fn begin_fill(&mut self, at: Lbn, fill: &Arc<Fill>) {
+        let content = Content::Filling(Arc::clone(fill));
+        let slot =
+            Slot { content, dirty: 0, flight: 0, addressed: false, disk_end: 0, stamp: 0, referenced: false };
+        self.map.insert(at.0, slot);
+    }
+
+    /// Ends the read of a block with its page, which the replacement queue will know as `stamp`.
+    pub(crate) fn end_fill(&mut self, at: Lbn, fill: &Arc<Fill>, filled: Filled, stamp: u64) -> bool {
+        let Some(slot) = self.map.get_mut(&at.0) else { return false };
+        let ours = matches!(&slot.content, Content::Filling(there) if Arc::ptr_eq(there, fill));
+        if ours {
+            slot.content = Content::Data(filled.page);
+            slot.addressed = filled.addressed;
+            slot.disk_end = filled.disk_end;
+            slot.stamp = stamp;
+        }
+        ours
+    }
+
+    /// Gives up reading a block.
+    pub(crate) fn drop_fill(&mut self, at: Lbn, fill: &Arc<Fill>) {
+        let ours = |slot: &Slot| matches!(&slot.content, Content::Filling(there) if Arc::ptr_eq(there, fill));
+        if self.map.get(&at.0).is_some_and(ours) {
+            self.map.remove(&at.0);
+        }
+    }
+
+    /// Writes `bytes` at `start` within block `at` and marks it dirty. A page that is not there is
+    /// made, zero where nothing is written; `addressed` then says whether the block has an address,
+    /// and `disk_end` how many of its bytes the device has.
+    pub(crate) fn write(&mut self, at: Lbn, piece: Piece<'_>, addressed: bool, disk_end: u32) -> Delta {
+        let Piece { block_bytes, start, bytes } = piece;
+        let mut delta = Delta::default();
+        match self.map.get_mut(&at.0) {
+            Some(slot) => slot.overwrite(start, bytes),
+            None => {
+                let page = new_page(block_bytes, start, bytes);
+                let content = Content::Data(Arc::new(page));
+                let slot = Slot { content, dirty: 0, flight: 0, addressed, disk_end, stamp: 0, referenced: false };
+                self.map.insert(at.0, slot);
+                delta.cached = 1;
+            }
+        }
+        delta.dirty = self.mark_dirty(at);
+        delta
+    }
+
+    /// Marks a present page dirty; 1 if it was settled before.
+    pub(crate) fn mark_dirty(&mut self, at: Lbn) -> i64 {
+        let generation = self.generation;
+        let Some(slot) = self.map.get_mut(&at.0) else { return 0 };
+        slot.referenced = true;
+        if slot.is_dirty() {
+            return 0;
+        }
+        slot.dirty = generation;
+        *self.unsettled.entry(generation).or_insert(0) += 1;
+        if slot.in_flight() {
+            return 0;
+        }
+        // Pages on the replacement queue are clean; the stale entry is skipped there.
+        slot.stamp = 0;
+        if !slot.addressed {
+            self.unplaced += 1;
+        }
+        self.ready.insert(at.0, at.0 + 1);
+        1
+    }
+
+    /// Freezes a page for a write: its bytes, or `None` if it vanished or is on its way already.
+    pub(crate) fn freeze(&mut self, at: Lbn) -> Option<Page> {
+        let generation = self.generation;
+        let slot = self.map.get_mut(&at.0)?;
+        let Content::Data(page) = &slot.content else { return None };
+        let page = Arc::clone(page);
+        if slot.in_flight() {
+            return None;
+        }
+        if slot.is_dirty() {
+            slot.flight = std::mem::take(&mut slot.dirty);
+            self.ready.remove(at.0, at.0 + 1);
+        } else {
+            // A clean page that a policy moves along.
+            slot.flight = generation;
+            slot.stamp = 0;
+            *self.unsettled.entry(generation).or_insert(0) += 1;
+            if !slot.addressed {
+                self.unplaced += 1;
+            }
+        }
+        Some(page)
+    }
+
+    /// The write of a frozen page has completed with `disk_end` of its bytes: from now on the block
+    /// counts as placed.
+    pub(crate) fn placed(&mut self, at: Lbn, disk_end: u32) {
+        let Some(slot) = self.map.get_mut(&at.0) else { return };
+        if !slot.addressed {
+            slot.addressed = true;
+            self.unplaced -= 1;
+        }
+        slot.disk_end = disk_end;
+    }
+
+    /// A frozen page comes to rest after its write: clean, unless it was written again. Returns
+    /// true if it is clean.
+    pub(crate) fn land(&mut self, at: Lbn) -> bool {
+        let Some(slot) = self.map.get_mut(&at.0) else { return false };
+        let generation = std::mem::take(&mut slot.flight);
+        let clean = !slot.is_dirty();
+        if !clean {
+            self.ready.insert(at.0, at.0 + 1);
+        }
+        self.settle(generation);
+        clean
+    }
+
+    /// A frozen page was not written: it is dirty again, as old as it was.
+    pub(crate) fn bounce(&mut self, at: Lbn) {
+        let Some(slot) = self.map.get_mut(&at.0) else { return };
+        let generation = std::mem::take(&mut slot.flight);
+        if slot.is_dirty() {
+            let newer = std::mem::replace(&mut slot.dirty, generation);
+            self.settle(newer);
+        } else {
+            slot.dirty = generation;
+        }
+        self.ready.insert(at.0, at.0 + 1);
+    }
+
+    fn settle(&mut self, generation: u64) {
+        if let Some(count) = self.unsettled.get_mut(&generation) {
+            *count -= 1;
+            if *count == 0 {
+                self.unsettled.remove(&generation);
+            }
+        }
+    }
+
+    /// Drops the pages of `from..to`, dirty ones too. None of them may be in flight or filling.
+    pub(crate) fn discard(&mut self, from: Lbn, to: Lbn) -> Delta {
+        let mut delta = Delta::default();
+        let doomed: Vec<u64> = self.map.range(from.0..to.0).map(|(at, _)| *at).collect();
+        for at in doomed {
+            let slot = self.map.remove(&at).expect("just listed");
+            debug_assert!(!slot.in_flight() && !slot.is_filling());
+            delta.cached -= 1;
+            if slot.is_dirty() {
+                delta.dirty -= 1;
+                self.settle(slot.dirty);
+                self.unplaced -= u64::from(!slot.addressed);
+            }
+        }
+        self.ready.remove(from.0, to.0);
+        if self.unplaced == 0 {
+            self.admission = Admission::none();
+        }
+        delta
+    }
+
+    /// Drops one page if it is clean and still the one that `stamp` names. `Some(true)`: dropped;
+    /// `Some(false)`: it was used meanwhile and deserves another round.
+    pub(crate) fn evict(&mut self, at: Lbn, stamp: u64) -> Option<bool> {
+        let slot = self.map.get_mut(&at.0)?;
+        if slot.stamp != stamp || slot.is_unsettled() || slot.is_filling() {
+            return None;
+        }
+        if std::mem::take(&mut slot.referenced) {
+            return Some(false);
+        }
+        self.map.remove(&at.0);
+        Some(true)
+    }
+
+    /// The first block of `from..to` that is in flight or being filled.
+    pub(crate) fn first_moving(&self, from: Lbn, to: Lbn) -> Option<&Slot> {
+        self.map.range(from.0..to.0).map(|(_, slot)| slot).find(|slot| slot.in_flight() || slot.is_filling())
+    }
+
+    /// The first fill that is to bring a block of `from..to`.
+    pub(crate) fn first_filling(&self, from: Lbn, to: Lbn) -> Option<Arc<Fill>> {
+        self.map.range(from.0..to.0).find_map(|(_, slot)| match &slot.content {
+            Content::Filling(fill) => Some(Arc::clone(fill)),
+            Content::Data(_) => None,
+        })
+    }
+
+    /// How far a crash may show the file: up to the first byte past `old` that the device has
+    /// not seen.
+    pub(crate) fn disk_size(&self, size: u64, old: u64, block_bytes: u64) -> u64 {
+        if size <= old {
+            return size;
+        }
+        let unseen = |(at, slot): (&u64, &Slot)| {
+            let start = at * block_bytes;
+            let seen = start + u64::from(slot.disk_end).min(block_bytes);
+            (slot.is_unsettled() && seen < size.min(start + block_bytes)).then_some(seen)
+        };
+        let first = self.map.range(old / block_bytes..).find_map(unseen);
+        first.map_or(size, |seen| seen.max(old))
+    }
+
+    /// Blocks of `range` that have no page which is dirty, in flight, or known to have an address.
+    pub(crate) fn maybe_new(&self, range: LbnRange) -> u64 {
+        let known = self.map.range(range.start.0..range.end().0).filter(|(_, s)| s.is_unsettled() || s.addressed);
+        u64::from(range.len) - known.count() as u64
+    }
+
+    /// A truncation has cut block `at` to `end` bytes: what the device has behind them does not count.
+    pub(crate) fn cut(&mut self, at: Lbn, end: u32) {
+        if let Some(slot) = self.map.get_mut(&at.0) {
+            slot.disk_end = slot.disk_end.min(end);
+        }
+    }
+
+    /// The first block at or after `at` whose page is dirty or in flight.
+    pub(crate) fn next_unsettled(&self, at: Lbn) -> Option<Lbn> {
+        if self.is_settled() {
+            return None;
+        }
+        self.map.range(at.0..).find(|(_, slot)| slot.is_unsettled()).map(|(at, _)| Lbn(*at))
+    }
+
+    /// Fills that are under way.
+    pub(crate) fn fills(&self) -> Vec<Arc<Fill>> {
+        let fill = |slot: &Slot| match &slot.content {
+            Content::Filling(fill) => Some(Arc::clone(fill)),
+            Content::Data(_) => None,
+        };
+        let mut fills: Vec<Arc<Fill>> = self.map.values().filter_map(fill).collect();
+        fills.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        fills
+    }
+}
+
+impl Slot {
+    fn overwrite(&mut self, start: usize, bytes: &[u8]) {
+        let Content::Data(page) = &mut self.content else {
+            debug_assert!(false, "a block being filled is not written to");
+            return;
+        };
+        if bytes.len() == page.len() && Arc::get_mut(page).is_none() {
+            *page = Arc::new(Buf::copy_of(bytes));
+            return;
+        }
+        Arc::make_mut(page)[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+fn new_page(block_bytes: usize, start: usize, bytes: &[u8]) -> Buf {
+    if bytes.len() == block_bytes {
+        return Buf::copy_of(bytes);
+    }
+    let mut page = Buf::zeroed(block_bytes);
+    page[start..start + bytes.len()].copy_from_slice(bytes);
+    page
+}
+
+/// A set of numbers, kept as ranges: maximal, disjoint, not adjacent.
+#[derive(Debug, Default)]
+pub(crate) struct Ranges {
+    /// Start to end (exclusive).
+    map: BTreeMap<u64, u64>,
+}
+
+impl Ranges {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// The smallest member.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.map.first_key_value().map(|(start, _)| *start)
+    }
+
+    /// Adds `start..end`.
+    pub(crate) fn insert(&mut self, start: u64, end: u64) {
+        let (mut start, mut end) = (start, end);
+        while let Some((&s, &e)) = self.map.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            self.map.remove(&s);
+            start = start.min(s);
+            end = end.max(e);
+        }
+        self.map.insert(start, end);
+    }
+
+    /// Takes `start..end` away.
+    pub(crate) fn remove(&mut self, start: u64, end: u64) {
+        while let Some((&s, &e)) = self.map.range(..end).next_back() {
+            if e <= start {
+                return;
+            }
+            self.map.remove(&s);
+            if e > end {
+                self.map.insert(end, e);
+            }
+            if s < start {
+                self.map.insert(s, start);
+            }
+        }
+    }
+
+    /// The ranges within `from..to`, clipped, ascending.
+    pub(crate) fn within(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.map.range(..=from).next_back().filter(|(_, e)| **e > from).map_or(from, |(s, _)| *s);
+        let clip = move |(s, e): (&u64, &u64)| ((*s).max(from), (*e).min(to));
+        self.map.range(first..to.max(first)).map(clip).filter(|(s, e)| s < e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(start: usize, bytes: &[u8]) -> Piece<'_> {
+        Piece { block_bytes: 512, start, bytes }
+    }
+
+    fn list(ranges: &Ranges) -> Vec<(u64, u64)> {
+        ranges.within(0, u64::MAX).collect()
+    }
+
+    #[test]
+    fn ranges_merge_and_split() {
+        let mut r = Ranges::default();
+        r.insert(5, 8);
+        r.insert(10, 12);
+        r.insert(8, 10);
+        assert_eq!(list(&r), [(5, 12)]);
+        r.remove(6, 7);
+        assert_eq!(list(&r), [(5, 6), (7, 12)]);
+        r.insert(0, 20);
+        assert_eq!(list(&r), [(0, 20)]);
+        r.remove(0, 3);
+        r.remove(18, 40);
+        assert_eq!(list(&r), [(3, 18)]);
+        assert_eq!(r.within(5, 9).collect::<Vec<_>>(), [(5, 9)]);
+        assert_eq!(r.within(18, 30).count(), 0);
+    }
+
+    #[test]
+    fn a_page_written_again_in_flight_keeps_the_frozen_bytes() {
+        let mut pages = Pages::default();
+        pages.write(Lbn(3), piece(0, &[1; 512]), false, 0);
+        let goal = pages.end_generation();
+        let frozen = pages.freeze(Lbn(3)).unwrap();
+        assert!(pages.ready().is_empty());
+        pages.write(Lbn(3), piece(0, &[2; 10]), false, 0);
+        assert_eq!(frozen[0], 1);
+        assert!(pages.freeze(Lbn(3)).is_none(), "one write in flight per block");
+        pages.placed(Lbn(3), 512);
+        assert!(!pages.land(Lbn(3)));
+        assert!(pages.is_settled_upto(goal) && !pages.is_settled());
+        assert_eq!(list(pages.ready()), [(3, 4)]);
+        assert_eq!(pages.unplaced, 0);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_page_as_old_as_it_was() {
+        let mut pages = Pages::default();
+        pages.write(Lbn(0), piece(0, &[1; 512]), false, 0);
+        let goal = pages.end_generation();
+        pages.freeze(Lbn(0)).unwrap();
+        pages.write(Lbn(0), piece(0, &[2; 512]), false, 0);
+        pages.bounce(Lbn(0));
+        assert!(!pages.is_settled_upto(goal));
+        assert_eq!(pages.unplaced, 1);
+        let delta = pages.discard(Lbn(0), Lbn(1));
+        assert_eq!(delta, Delta { cached: -1, dirty: -1 });
+        assert!(pages.is_settled() && pages.unplaced == 0);
+    }
+
+    #[test]
+    fn a_crash_may_show_what_the_device_has_seen() {
+        let mut pages = Pages::default();
+        pages.write(Lbn(0), piece(0, &[1; 512]), false, 0);
+        pages.write(Lbn(1), piece(0, &[1; 100]), false, 0);
+        assert_eq!(pages.disk_size(612, 0, 512), 0);
+        pages.freeze(Lbn(0)).unwrap();
+        pages.placed(Lbn(0), 512);
+        pages.land(Lbn(0));
+        assert_eq!(pages.disk_size(612, 0, 512), 512);
+        pages.freeze(Lbn(1)).unwrap();
+        pages.write(Lbn(1), piece(100, &[1; 100]), false, 0);
+        pages.placed(Lbn(1), 100);
+        pages.land(Lbn(1));
+        assert_eq!(pages.disk_size(712, 512, 512), 612, "the second append has not been written");
+        assert_eq!(pages.disk_size(600, 612, 512), 600);
+    }
+}

@@ -1,0 +1,155 @@
+//! Who may do what: mode bits, ACLs, sticky directories, inode flags.
+//!
+//! Behind a kernel that checks permissions ([`Checks::Done`]) only what it does not know is
+//! checked here: the immutable and append-only flags.
+
+use std::sync::Arc;
+
+use crate::acl::Acl;
+use crate::api::{Checks, Who};
+use crate::error::{Error, Result};
+use crate::format::Format;
+use crate::inner::{Inner, Shared};
+use crate::inode::AclCache;
+use crate::types::{Attr, FileKind, XattrKey, XattrSpace};
+
+/// Read permission.
+pub(crate) const R: u32 = 4;
+/// Write permission.
+pub(crate) const W: u32 = 2;
+/// Execute (search) permission.
+pub(crate) const X: u32 = 1;
+
+/// `FS_IMMUTABLE_FL`.
+pub(crate) const IMMUTABLE: u32 = 0x10;
+/// `FS_APPEND_FL`.
+pub(crate) const APPEND_ONLY: u32 = 0x20;
+/// `FS_NOATIME_FL`.
+pub(crate) const NO_ATIME: u32 = 0x80;
+
+pub(crate) const SUID: u32 = 0o4000;
+pub(crate) const SGID: u32 = 0o2000;
+pub(crate) const STICKY: u32 = 0o1000;
+
+/// Permission bits after a write by somebody who may not keep suid and sgid. Sgid without group
+/// execution means something else (mandatory locking) and stays.
+pub(crate) fn without_suid_sgid(perm: u32) -> u32 {
+    let kept = perm & !SUID;
+    if perm & 0o010 != 0 { kept & !SGID } else { kept }
+}
+
+impl Who {
+    /// True if `gid` is the caller's group or one of the supplementary ones.
+    pub(crate) fn is_member(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    pub(crate) fn checked_here(&self) -> bool {
+        self.checks == Checks::Needed
+    }
+}
+
+/// True if mode and ACL let `who` do all of `want`.
+fn allows(who: &Who, attr: &Attr, acl: Option<&Acl>, want: u32) -> bool {
+    if who.is_root() {
+        let runs = attr.kind == FileKind::Directory || attr.perm & 0o111 != 0;
+        return want & X == 0 || runs;
+    }
+    if let (Some(acl), true) = (acl, who.uid != attr.uid) {
+        return acl.allows(who, attr.gid, want);
+    }
+    let shift = match () {
+        () if who.uid == attr.uid => 6,
+        () if who.is_member(attr.gid) => 3,
+        () => 0,
+    };
+    (attr.perm >> shift) & want == want
+}
+
+impl<F: Format> Inner<F> {
+    /// Checks permissions unless the kernel has: EACCES.
+    pub(crate) fn check(&self, who: &Who, inode: &Shared<F>, want: u32) -> Result<()> {
+        if who.checked_here() { self.check_always(who, inode, want) } else { Ok(()) }
+    }
+
+    /// Checks permissions whoever asked before: EACCES.
+    pub(crate) fn check_always(&self, who: &Who, inode: &Shared<F>, want: u32) -> Result<()> {
+        let attr = inode.attr();
+        let acl = if who.is_root() { None } else { self.acl(inode, XattrSpace::AclAccess)? };
+        if allows(who, &attr, acl.as_deref(), want) { Ok(()) } else { Err(Error::Posix(libc::EACCES)) }
+    }
+
+    /// An inode's ACL, remembered.
+    pub(crate) fn acl(&self, inode: &Shared<F>, space: XattrSpace) -> Result<Option<Arc<Acl>>> {
+        let known = {
+            let state = inode.state.lock();
+            if space == XattrSpace::AclDefault { state.default_acl.clone() } else { state.access_acl.clone() }
+        };
+        if let AclCache::Known(acl) = known {
+            return Ok(acl);
+        }
+        let value = self.format.xattr(&inode.node, &XattrKey { space, suffix: Box::default() })?;
+        let acl = match value {
+            None => None,
+            Some(bytes) => Some(Arc::new(Acl::parse(&bytes).map_err(|_| Error::Damaged {
+                structure: format!("ACL of inode {}", inode.ino.0),
+                block: None,
+                problem: "it cannot be decoded".into(),
+            })?)),
+        };
+        self.remember_acl(inode, space, acl.clone());
+        Ok(acl)
+    }
+
+    pub(crate) fn remember_acl(&self, inode: &Shared<F>, space: XattrSpace, acl: Option<Arc<Acl>>) {
+        let mut state = inode.state.lock();
+        match space {
+            XattrSpace::AclDefault => state.default_acl = AclCache::Known(acl),
+            _ => state.access_acl = AclCache::Known(acl),
+        }
+    }
+
+    /// A directory in which names may be added: writable, alive, not immutable.
+    pub(crate) fn check_may_add(&self, who: &Who, dir: &Shared<F>) -> Result<()> {
+        self.check_dir_alive(dir)?;
+        self.check(who, dir, W | X)?;
+        if dir.attr().flags & IMMUTABLE != 0 {
+            return Err(Error::Posix(libc::EPERM));
+        }
+        Ok(())
+    }
+
+    /// ENOENT in a directory that was removed.
+    pub(crate) fn check_dir_alive(&self, dir: &Shared<F>) -> Result<()> {
+        dir.check_alive()?;
+        if dir.nlink() == 0 { Err(Error::Posix(libc::ENOENT)) } else { Ok(()) }
+    }
+
+    /// A name that may be taken away: sticky directories let only owners do it; flags forbid it.
+    pub(crate) fn check_may_remove(&self, who: &Who, dir: &Shared<F>, child: &Shared<F>) -> Result<()> {
+        self.check_dir_alive(dir)?;
+        self.check(who, dir, W | X)?;
+        let (d, c) = (dir.attr(), child.attr());
+        let stuck = d.perm & STICKY != 0 && !who.is_root() && who.uid != d.uid && who.uid != c.uid;
+        let fixed = d.flags & (IMMUTABLE | APPEND_ONLY) != 0 || c.flags & (IMMUTABLE | APPEND_ONLY) != 0;
+        if fixed || (stuck && who.checked_here()) {
+            return Err(Error::Posix(libc::EPERM));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_clears_sgid_only_of_what_the_group_executes() {
+        assert_eq!(without_suid_sgid(0o6755), 0o755);
+        assert_eq!(without_suid_sgid(0o6745), 0o2745);
+    }
+}

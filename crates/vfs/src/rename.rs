@@ -1,0 +1,336 @@
+//! Rename, in all its cases.
+//!
+//! Locks, in order: the rename lock (exclusive if a directory changes its parent, shared if two
+//! directories are involved at all, so that who is whose ancestor cannot change); both
+//! directories, the ancestor first, unrelated ones by number; then what the names lead to,
+//! directories before others, by number.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use moafs_runtime::Timestamp;
+use moafs_runtime::lock::{ReadGuard, WriteGuard};
+
+use crate::api::{RenameMode, Who};
+use crate::error::{Error, Result};
+use crate::format::{Format, FormatOp, Need, OpKind, Target};
+use crate::inner::{Inner, Shared};
+use crate::inode::Inode;
+use crate::names::{NAME_META_BLOCKS, dot_dot, is_dot};
+use crate::perm::W;
+use crate::types::{Ino, Name};
+
+/// Steps from a directory to the root at most; more is a cycle.
+const DEPTH_MAX: usize = 1 << 16;
+
+/// The rename lock, as far as a rename needs it.
+enum Topology<'a> {
+    /// One directory only: nothing moves.
+    Free,
+    /// Nobody may move a directory meanwhile.
+    Fixed(#[expect(dead_code, reason = "held, not read")] ReadGuard<'a, ()>),
+    /// We move one.
+    Moving(#[expect(dead_code, reason = "held, not read")] WriteGuard<'a, ()>),
+}
+
+/// One side of a rename.
+struct Side<'a, N> {
+    dir: &'a Arc<Inode<N>>,
+    name: &'a Name,
+}
+
+impl<N> Clone for Side<'_, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<N> Copy for Side<'_, N> {}
+
+/// A rename whose locks are held and whose rules were checked.
+struct Move<'a, N> {
+    from: Side<'a, N>,
+    to: Side<'a, N>,
+    source: &'a Arc<Inode<N>>,
+    victim: Option<&'a Arc<Inode<N>>>,
+    now: Timestamp,
+}
+
+impl<N> Move<'_, N> {
+    fn crosses(&self) -> bool {
+        self.from.dir.ino != self.to.dir.ino
+    }
+}
+
+impl<F: Format> Inner<F> {
+    pub(crate) fn rename(&self, who: &Who, from: (Ino, &Name), to: (Ino, &Name), mode: RenameMode) -> Result<()> {
+        let _gate = self.enter_changing()?;
+        if is_dot(from.1) || is_dot(to.1) {
+            return Err(Error::Posix(libc::EINVAL));
+        }
+        let (from_dir, to_dir) = (self.directory(from.0)?, self.directory(to.0)?);
+        let from = Side { dir: &from_dir, name: from.1 };
+        let to = Side { dir: &to_dir, name: to.1 };
+        let need = Need { meta_blocks: 2 * NAME_META_BLOCKS, ..Need::default() };
+        let mut admission = self.admit(need, Self::space_class(who))?;
+        let mut moving = from.dir.ino != to.dir.ino && self.moves_directory(from, to, mode)?;
+        loop {
+            let topology = match () {
+                () if from.dir.ino == to.dir.ino => Topology::Free,
+                () if moving => Topology::Moving(self.rename.write()),
+                () => Topology::Fixed(self.rename.read()),
+            };
+            let done = self.rename_in(who, from, to, mode, &topology, &mut admission)?;
+            if done {
+                break;
+            }
+            // The name has come to mean a directory since we looked.
+            moving = true;
+        }
+        self.tally.renames.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A first look, without the locks, at whether a directory is going to change its parent.
+    fn moves_directory(&self, from: Side<'_, F::Node>, to: Side<'_, F::Node>, mode: RenameMode) -> Result<bool> {
+        let is_dir = |side: Side<'_, F::Node>| {
+            let _shared = side.dir.lock.read();
+            Ok::<bool, Error>(self.child(side.dir, side.name)?.is_some_and(|(_, inode)| inode.is_dir()))
+        };
+        Ok(is_dir(from)? || (mode == RenameMode::Exchange && is_dir(to)?))
+    }
+
+    /// Renames under the given rename lock; false if it does not suffice.
+    fn rename_in(
+        &self,
+        who: &Who,
+        from: Side<'_, F::Node>,
+        to: Side<'_, F::Node>,
+        mode: RenameMode,
+        topology: &Topology<'_>,
+        admission: &mut crate::format::Admission,
+    ) -> Result<bool> {
+        let crosses = from.dir.ino != to.dir.ino;
+        let from_first = !crosses || self.goes_first(from.dir, to.dir)?;
+        let (first, second) = if from_first { (from.dir, to.dir) } else { (to.dir, from.dir) };
+        let _first = first.lock.write();
+        let _second = crosses.then(|| second.lock.write());
+        self.check_dir_alive(from.dir)?;
+        self.check_dir_alive(to.dir)?;
+        let (_, source) = self.child(from.dir, from.name)?.ok_or(Error::Posix(libc::ENOENT))?;
+        let victim = self.child(to.dir, to.name)?.map(|(_, inode)| inode);
+        let victim_moves = mode == RenameMode::Exchange && victim.as_ref().is_some_and(|v| v.is_dir());
+        if crosses && (source.is_dir() || victim_moves) && !matches!(topology, Topology::Moving(_)) {
+            return Ok(false);
+        }
+        match (&victim, mode) {
+            (Some(_), RenameMode::NoReplace) => return Err(Error::Posix(libc::EEXIST)),
+            (None, RenameMode::Exchange) => return Err(Error::Posix(libc::ENOENT)),
+            (Some(victim), _) if victim.ino == source.ino => return Ok(true),
+            _ => {}
+        }
+        // Also keeps what is locked next below what is locked already.
+        self.check_no_cycle(from.dir, to.dir, &source, victim.as_ref(), mode)?;
+        let _children = lock_children(&source, victim.as_ref());
+        let movement = Move { from, to, source: &source, victim: victim.as_ref(), now: self.timestamp() };
+        self.check_rename(who, &movement, mode)?;
+        match mode {
+            RenameMode::Exchange => self.exchange(&movement, admission)?,
+            _ => self.replace(&movement, admission)?,
+        }
+        self.refresh_size(from.dir);
+        self.refresh_size(to.dir);
+        Ok(true)
+    }
+
+    /// True if `a` is to be locked before `b`: it is an ancestor, or unrelated and has the smaller number.
+    fn goes_first(&self, a: &Shared<F>, b: &Shared<F>) -> Result<bool> {
+        if self.is_ancestor(a.ino, b)? {
+            return Ok(true);
+        }
+        Ok(!self.is_ancestor(b.ino, a)? && a.ino < b.ino)
+    }
+
+    /// True if `ancestor` is `dir` or above it. The rename lock is held, or `dir` itself is.
+    fn is_ancestor(&self, ancestor: Ino, dir: &Shared<F>) -> Result<bool> {
+        let mut at = Arc::clone(dir);
+        for _ in 0..DEPTH_MAX {
+            if at.ino == ancestor {
+                return Ok(true);
+            }
+            if at.ino == self.shape.root {
+                return Ok(false);
+            }
+            let Some(up) = self.format.lookup(&at.node, dot_dot())? else { return Ok(false) };
+            if up.ino == at.ino {
+                return Ok(false);
+            }
+            at = self.directory(up.ino)?;
+        }
+        Err(Error::Damaged {
+            structure: format!("directory {}", dir.ino.0),
+            block: None,
+            problem: "its parents lead in a circle".into(),
+        })
+    }
+
+    /// No directory may end up below itself (EINVAL), nor replace one that it lies in (ENOTEMPTY).
+    fn check_no_cycle(
+        &self,
+        from: &Shared<F>,
+        to: &Shared<F>,
+        source: &Shared<F>,
+        victim: Option<&Shared<F>>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        if from.ino == to.ino {
+            self.check_is_below(from, source)?;
+            return victim.map_or(Ok(()), |victim| self.check_is_below(to, victim));
+        }
+        if source.is_dir() && self.is_ancestor(source.ino, to)? {
+            return Err(Error::Posix(libc::EINVAL));
+        }
+        let Some(victim) = victim.filter(|v| v.is_dir()) else { return Ok(()) };
+        if !self.is_ancestor(victim.ino, from)? {
+            return Ok(());
+        }
+        Err(Error::Posix(if mode == RenameMode::Exchange { libc::EINVAL } else { libc::ENOTEMPTY }))
+    }
+
+    fn check_rename(&self, who: &Who, movement: &Move<'_, F::Node>, mode: RenameMode) -> Result<()> {
+        let Move { from, to, source, victim, .. } = movement;
+        self.check_may_remove(who, from.dir, source)?;
+        match victim {
+            Some(victim) => self.check_may_remove(who, to.dir, victim)?,
+            None => self.check_may_add(who, to.dir)?,
+        }
+        if source.is_dir() && movement.crosses() {
+            // Its `..` changes.
+            self.check(who, source, W)?;
+        }
+        let exchange = mode == RenameMode::Exchange;
+        if let (Some(victim), true, true) = (victim, exchange, movement.crosses()) {
+            if victim.is_dir() {
+                self.check(who, victim, W)?;
+            }
+        }
+        if let (Some(victim), false) = (victim, exchange) {
+            match (source.is_dir(), victim.is_dir()) {
+                (true, false) => return Err(Error::Posix(libc::ENOTDIR)),
+                (false, true) => return Err(Error::Posix(libc::EISDIR)),
+                (true, true) => self.check_removable_dir(victim)?,
+                (false, false) => {}
+            }
+        }
+        self.check_parent_links(movement, exchange)
+    }
+
+    /// A directory that comes to another parent brings it a link.
+    fn check_parent_links(&self, movement: &Move<'_, F::Node>, exchange: bool) -> Result<()> {
+        if !movement.crosses() {
+            return Ok(());
+        }
+        let victim_is_dir = movement.victim.is_some_and(|v| v.is_dir());
+        let full = |dir: &Shared<F>| dir.nlink() >= self.shape.links_max;
+        let to_gains = movement.source.is_dir() && !victim_is_dir;
+        let from_gains = exchange && victim_is_dir && !movement.source.is_dir();
+        if (to_gains && full(movement.to.dir)) || (from_gains && full(movement.from.dir)) {
+            return Err(Error::Posix(libc::EMLINK));
+        }
+        Ok(())
+    }
+
+    /// The new name first, then the old one goes: a crash never loses both.
+    fn replace(&self, movement: &Move<'_, F::Node>, admission: &mut crate::format::Admission) -> Result<()> {
+        let Move { from, to, source, victim, now } = movement;
+        let now = *now;
+        let mut op = self.format.begin(OpKind::Rename, admission)?;
+        let target = Target { ino: source.ino, kind: source.kind, node: &*source.node };
+        match victim {
+            Some(_) => op.name_point(&to.dir.node, to.name, target)?,
+            None => op.name_add(&to.dir.node, to.name, target)?,
+        }
+        if source.is_dir() && movement.crosses() {
+            self.repoint_parent(&mut op, source, to.dir)?;
+        }
+        op.name_remove(&from.dir.node, from.name, &source.node)?;
+        self.put(&mut op, source, |attr| attr.ctime = now)?;
+        let victim_is_dir = victim.is_some_and(|v| v.is_dir());
+        if let Some(victim) = victim {
+            if victim_is_dir {
+                self.put_orphan(&mut op, victim, |attr| {
+                    attr.nlink = 0;
+                    attr.ctime = now;
+                })?;
+            } else {
+                self.drop_link(&mut op, victim, now)?;
+            }
+        }
+        let gone = i64::from(source.is_dir());
+        let come = gone - i64::from(victim_is_dir);
+        self.settle_parents(&mut op, movement, -gone, come)?;
+        let seal = op.end();
+        self.moved(seal, movement);
+        self.set_home(source, to.dir.ino);
+        if let Some(victim) = victim {
+            self.note_unlinked(victim);
+        }
+        Ok(())
+    }
+
+    fn exchange(&self, movement: &Move<'_, F::Node>, admission: &mut crate::format::Admission) -> Result<()> {
+        let Move { from, to, source, victim, now } = movement;
+        let Some(other) = victim else { return Err(Error::Posix(libc::ENOENT)) };
+        let now = *now;
+        let mut op = self.format.begin(OpKind::Exchange, admission)?;
+        op.name_point(&to.dir.node, to.name, Target { ino: source.ino, kind: source.kind, node: &*source.node })?;
+        op.name_point(&from.dir.node, from.name, Target { ino: other.ino, kind: other.kind, node: &*other.node })?;
+        for (inode, parent) in [(source, to.dir), (other, from.dir)] {
+            if inode.is_dir() && movement.crosses() {
+                self.repoint_parent(&mut op, inode, parent)?;
+            }
+            self.put(&mut op, inode, |attr| attr.ctime = now)?;
+        }
+        let come = i64::from(source.is_dir()) - i64::from(other.is_dir());
+        self.settle_parents(&mut op, movement, -come, come)?;
+        let seal = op.end();
+        self.moved(seal, movement);
+        self.set_home(source, to.dir.ino);
+        self.set_home(other, from.dir.ino);
+        Ok(())
+    }
+
+    fn repoint_parent(&self, op: &mut F::Op<'_>, dir: &Shared<F>, parent: &Shared<F>) -> Result<()> {
+        op.name_point(&dir.node, dot_dot(), Target { ino: parent.ino, kind: parent.kind, node: &*parent.node })
+    }
+
+    /// Times of both parents, and their links: what each gains in subdirectories.
+    fn settle_parents(&self, op: &mut F::Op<'_>, movement: &Move<'_, F::Node>, from_gains: i64, to_gains: i64) -> Result<()> {
+        let now = movement.now;
+        let mut settle = |dir: &Shared<F>, gains: i64| {
+            self.put(op, dir, |attr| {
+                attr.nlink = (i64::from(attr.nlink) + gains).clamp(0, i64::from(u32::MAX)) as u32;
+                (attr.mtime, attr.ctime) = (now, now);
+            })
+        };
+        if !movement.crosses() {
+            return settle(movement.to.dir, from_gains + to_gains);
+        }
+        settle(movement.from.dir, from_gains)?;
+        settle(movement.to.dir, to_gains)
+    }
+
+    fn moved(&self, seal: crate::format::Seal, movement: &Move<'_, F::Node>) {
+        let mut inodes: Vec<&Inode<F::Node>> = vec![movement.from.dir, movement.to.dir, movement.source];
+        inodes.extend(movement.victim.map(|v| &**v));
+        self.ended(seal, &inodes);
+    }
+}
+
+/// Locks what the names lead to: directories first, then by number.
+fn lock_children<'a, N>(source: &'a Arc<Inode<N>>, victim: Option<&'a Arc<Inode<N>>>) -> Vec<WriteGuard<'a, ()>> {
+    let mut children = vec![source];
+    children.extend(victim);
+    children.sort_by_key(|inode| (!inode.is_dir(), inode.ino));
+    children.into_iter().map(|inode| inode.lock.write()).collect()
+}

@@ -1,0 +1,352 @@
+//! Where a file has blocks: truncate, allocate, punch, zero, seek, copy, map.
+//!
+//! Blocks leave a file in bounded ops; the size is put first, so what a crash interrupts is a file
+//! that is short already and has blocks too many.
+
+use crate::api::{Allocate, Seek, SetAttr, Who};
+use crate::error::{Error, Result};
+use crate::format::{Admission, Format, FormatOp, OpKind, Progress};
+use crate::inner::{Inner, Shared};
+use crate::inode::Unput;
+use crate::io::{Source, Write};
+use crate::perm::{APPEND_ONLY, IMMUTABLE, without_suid_sgid};
+use crate::plan::Due;
+use crate::types::{Ino, Lbn, Mapping};
+
+/// Blocks that one op unmaps at most, about.
+pub(crate) const UNMAP_BLOCKS_MAX: u32 = 2048;
+
+/// Bytes that copy_range moves at a time.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// The block behind every file.
+pub(crate) const LBN_END: Lbn = Lbn(u64::MAX);
+
+impl<F: Format> Inner<F> {
+    /// Sets a file's size, and with it what else `set` says of a truncation (times, suid).
+    pub(crate) fn truncate(&self, who: &Who, inode: &Shared<F>, size: u64, set: &SetAttr) -> Result<()> {
+        if size > self.shape.file_bytes_max {
+            return Err(Error::Posix(libc::EFBIG));
+        }
+        self.make_room(self.shape.block_size as usize)?;
+        let _exclusive = inode.lock.write();
+        inode.check_alive()?;
+        let old = inode.size();
+        if size > old {
+            self.zero_tail(inode, old, u64::MAX)?;
+        }
+        if size < old {
+            self.cut_tail(inode, size)?;
+        }
+        let now = self.timestamp();
+        let kill = set.kill_suidgid || !who.is_root();
+        let change = |attr: &mut crate::types::Attr| {
+            attr.size = size;
+            if size != old || set.mtime.is_none() {
+                attr.mtime = now;
+            }
+            attr.ctime = now;
+            if kill {
+                attr.perm = without_suid_sgid(attr.perm);
+            }
+            self.set_times(attr, set, now);
+        };
+        if size >= old {
+            self.unput(inode, Unput::Attributes, change);
+            return Ok(());
+        }
+        let mut admission = Admission::none();
+        let mut op = self.format.begin(OpKind::Unmap, &mut admission)?;
+        self.put(&mut op, inode, change)?;
+        let from = Lbn(size.div_ceil(self.block_bytes()));
+        let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
+        let seal = op.end();
+        self.ended(seal, &[inode]);
+        self.unmap_rest(inode, from, None, false, progress)
+    }
+
+    /// Before a file shrinks to `size`: its last block is zeroed behind the end, the pages behind
+    /// that go. They may not be on their way to the device.
+    fn cut_tail(&self, inode: &Shared<F>, size: u64) -> Result<()> {
+        let block_bytes = self.block_bytes();
+        let (tail, within) = (Lbn(size / block_bytes), (size % block_bytes) as usize);
+        self.wait_settled(inode, tail, Lbn(tail.0 + 1));
+        if within > 0 {
+            self.zero_part(inode, tail, within, block_bytes as usize)?;
+            inode.pages.lock().cut(tail, within as u32);
+        }
+        self.discard(inode, Lbn(size.div_ceil(block_bytes)), LBN_END);
+        Ok(())
+    }
+
+    /// Drops the pages of `from..to`, dirty or not, as soon as none of them is moving.
+    pub(crate) fn discard(&self, inode: &Shared<F>, from: Lbn, to: Lbn) {
+        loop {
+            self.wait_settled(inode, from, to);
+            let mut pages = inode.pages.lock();
+            if pages.first_moving(from, to).is_some() {
+                continue;
+            }
+            let delta = pages.discard(from, to);
+            drop(pages);
+            self.cache.account(delta);
+            let dropped = delta.dirty.unsigned_abs();
+            self.tally.dropped_dirty_blocks.fetch_add(dropped, std::sync::atomic::Ordering::Relaxed);
+            if dropped > 0 {
+                self.rt.signal(&self.cache.room);
+            }
+            self.unlist_if_clean(inode);
+            return;
+        }
+    }
+
+    /// Goes on unmapping, op by op.
+    pub(crate) fn unmap_rest(&self, inode: &Shared<F>, from: Lbn, to: Option<Lbn>, orphan: bool, first: Progress) -> Result<()> {
+        let mut progress = first;
+        while progress == Progress::More {
+            let mut admission = Admission::none();
+            let mut op = self.format.begin(OpKind::Unmap, &mut admission)?;
+            progress = op.unmap(&inode.node, from, to, UNMAP_BLOCKS_MAX, orphan)?;
+            let seal = op.end();
+            self.ended(seal, &[inode]);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn allocate(&self, who: &Who, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        let _gate = self.enter_changing()?;
+        let inode = self.file_inode(ino)?;
+        let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Error::Posix(libc::EINVAL))?;
+        if end > self.shape.file_bytes_max {
+            return Err(Error::Posix(libc::EFBIG));
+        }
+        let flags = inode.attr().flags;
+        if flags & IMMUTABLE != 0 || (flags & APPEND_ONLY != 0 && !matches!(how, Allocate::Extend | Allocate::KeepSize)) {
+            return Err(Error::Posix(libc::EPERM));
+        }
+        match how {
+            Allocate::Extend => self.write_zeros(who, &inode, offset, end, Source::Holes, false),
+            Allocate::KeepSize => {
+                self.check_within(&inode, end)?;
+                self.write_zeros(who, &inode, offset, end, Source::Holes, true)
+            }
+            Allocate::Zero { keep_size: false } => self.write_zeros(who, &inode, offset, end, Source::Zeros, false),
+            Allocate::Zero { keep_size: true } => {
+                // Beyond the end there is nothing to zero.
+                let end = end.min(inode.size());
+                if offset < end { self.write_zeros(who, &inode, offset, end, Source::Zeros, true) } else { Ok(()) }
+            }
+            Allocate::Punch => {
+                self.make_room(2 * self.shape.block_size as usize)?;
+                let _exclusive = inode.lock.write();
+                self.punch(who, &inode, offset, end)
+            }
+        }
+    }
+
+    /// Blocks beyond the end of a file cannot be kept: EOPNOTSUPP.
+    fn check_within(&self, inode: &Shared<F>, end: u64) -> Result<()> {
+        let last = inode.size().next_multiple_of(self.block_bytes());
+        if end > last { Err(Error::Posix(libc::EOPNOTSUPP)) } else { Ok(()) }
+    }
+
+    fn write_zeros(
+        &self,
+        who: &Who,
+        inode: &Shared<F>,
+        offset: u64,
+        end: u64,
+        source: fn(u64) -> Source<'static>,
+        keep_size: bool,
+    ) -> Result<()> {
+        let chunk = self.chunk_bytes() as u64;
+        let mut at = offset;
+        while at < end {
+            // Chunks end on block boundaries.
+            let stop = end.min((at + chunk) / chunk * chunk);
+            let write = Write { who, offset: at, source: source(stop - at), append: false, keep_size };
+            self.write_chunk(inode, &write)?;
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// Makes a hole of `offset..end`. The inode lock is held exclusively.
+    fn punch(&self, who: &Who, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
+        inode.check_alive()?;
+        let block_bytes = self.block_bytes();
+        let size = inode.size();
+        let end = if end >= size { size.next_multiple_of(block_bytes) } else { end };
+        if offset >= end {
+            return Ok(());
+        }
+        let (first, last) = (offset.div_ceil(block_bytes), end / block_bytes);
+        if first > last {
+            let (from, to) = (offset % block_bytes, end % block_bytes);
+            self.zero_part(inode, Lbn(last), from as usize, to as usize)?;
+        } else {
+            if offset % block_bytes != 0 {
+                self.zero_part(inode, Lbn(first - 1), (offset % block_bytes) as usize, block_bytes as usize)?;
+            }
+            if end % block_bytes != 0 {
+                self.zero_part(inode, Lbn(last), 0, (end % block_bytes) as usize)?;
+            }
+        }
+        if first < last {
+            self.discard(inode, Lbn(first), Lbn(last));
+        }
+        let now = self.timestamp();
+        let mut admission = Admission::none();
+        let mut op = self.format.begin(OpKind::Unmap, &mut admission)?;
+        self.put(&mut op, inode, |attr| {
+            (attr.mtime, attr.ctime) = (now, now);
+            if !who.is_root() {
+                attr.perm = without_suid_sgid(attr.perm);
+            }
+        })?;
+        let progress = match first < last {
+            true => op.unmap(&inode.node, Lbn(first), Some(Lbn(last)), UNMAP_BLOCKS_MAX, false)?,
+            false => Progress::Done,
+        };
+        let seal = op.end();
+        self.ended(seal, &[inode]);
+        self.unmap_rest(inode, Lbn(first), Some(Lbn(last)), false, progress)
+    }
+
+    pub(crate) fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        let _gate = self.enter()?;
+        let inode = self.file_inode(ino)?;
+        let _shared = inode.lock.read();
+        self.seek_locked(&inode, offset, what)
+    }
+
+    /// The next data or hole; ENXIO beyond the end, or if no data follow.
+    fn seek_locked(&self, inode: &Shared<F>, offset: u64, what: Seek) -> Result<u64> {
+        let size = inode.size();
+        if offset >= size {
+            return Err(Error::Posix(libc::ENXIO));
+        }
+        let mut at = Lbn(offset / self.block_bytes());
+        let end = Lbn(size.div_ceil(self.block_bytes()));
+        while at < end {
+            let (is_data, next) = self.stretch(inode, at, end)?;
+            if is_data == (what == Seek::Data) {
+                return Ok(offset.max(at.0 * self.block_bytes()));
+            }
+            at = next;
+        }
+        match what {
+            Seek::Data => Err(Error::Posix(libc::ENXIO)),
+            Seek::Hole => Ok(size),
+        }
+    }
+
+    /// Whether there are data at block `at`, and how far that goes at least. What is dirty is data.
+    fn stretch(&self, inode: &Shared<F>, at: Lbn, end: Lbn) -> Result<(bool, Lbn)> {
+        let unsettled = inode.pages.lock().next_unsettled(at).unwrap_or(end);
+        if unsettled == at {
+            return Ok((true, Lbn(at.0 + 1)));
+        }
+        let max = u32::try_from(end.0 - at.0).unwrap_or(u32::MAX);
+        let mapping = self.format.map(&inode.node, at, max)?;
+        let next = Lbn(at.0 + u64::from(mapping.len().clamp(1, max)));
+        match mapping {
+            Mapping::Run(_) => Ok((true, next)),
+            Mapping::Hole { .. } | Mapping::Unwritten(_) => Ok((false, next.min(unsettled))),
+        }
+    }
+
+    pub(crate) fn copy_range(&self, who: &Who, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        let _gate = self.enter_changing()?;
+        let (source, target) = (self.file_inode(from.0)?, self.file_inode(to.0)?);
+        let len = len.min(source.size().saturating_sub(from.1));
+        if len == 0 {
+            return Ok(0);
+        }
+        let end = to.1.checked_add(len).ok_or(Error::Posix(libc::EFBIG))?;
+        if end > self.shape.file_bytes_max {
+            return Err(Error::Posix(libc::EFBIG));
+        }
+        if from.0 == to.0 && from.1 < end && to.1 < from.1 + len {
+            return Err(Error::Posix(libc::EINVAL));
+        }
+        let mut buffer = vec![0; COPY_BYTES.min(len) as usize];
+        let mut done = 0;
+        while done < len {
+            let step = self.copy_step(who, (&source, from.1 + done), (&target, to.1 + done), len - done, &mut buffer);
+            match step {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies one stretch of data, or skips one hole.
+    fn copy_step(
+        &self,
+        who: &Who,
+        from: (&Shared<F>, u64),
+        to: (&Shared<F>, u64),
+        len: u64,
+        buffer: &mut [u8],
+    ) -> Result<u64> {
+        let (data, got) = {
+            let _shared = from.0.lock.read();
+            let size = from.0.size();
+            if from.1 >= size {
+                return Ok(0);
+            }
+            let data = match self.seek_locked(from.0, from.1, Seek::Data) {
+                Err(error) if error.errno() == libc::ENXIO => size,
+                found => found?,
+            };
+            let hole = (data - from.1).min(len);
+            let want = if hole > 0 { 0 } else { buffer.len().min(len as usize) };
+            (hole, self.read_locked(from.0, from.1, &mut buffer[..want])?)
+        };
+        if data > 0 {
+            self.copy_hole(who, to.0, to.1, to.1 + data)?;
+            return Ok(data);
+        }
+        let chunk = self.chunk_bytes();
+        let mut at = to.1;
+        for bytes in buffer[..got].chunks(chunk) {
+            let write = Write { who, offset: at, source: Source::Bytes(bytes), append: false, keep_size: false };
+            at = self.write_chunk(to.0, &write)? + bytes.len() as u64;
+        }
+        Ok(got as u64)
+    }
+
+    /// Makes a hole in the target of a copy, which grows if need be.
+    fn copy_hole(&self, who: &Who, to: &Shared<F>, offset: u64, end: u64) -> Result<()> {
+        self.make_room(2 * self.shape.block_size as usize)?;
+        if to.size() < end {
+            self.truncate(who, to, end, &SetAttr::default())?;
+        }
+        let _exclusive = to.lock.write();
+        self.punch(who, to, offset, end)
+    }
+
+    pub(crate) fn map(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<(u64, Mapping)>> {
+        let _gate = self.enter()?;
+        let inode = self.file_inode(ino)?;
+        if self.check_writable().is_ok() {
+            self.write_back_file(&inode, Due::Sync(ino))?;
+        }
+        let _shared = inode.lock.read();
+        let size = inode.size();
+        let end = Lbn(size.min(offset.saturating_add(len)).div_ceil(self.block_bytes()));
+        let mut at = Lbn(offset / self.block_bytes());
+        let mut mappings = Vec::new();
+        while at < end {
+            let max = u32::try_from(end.0 - at.0).unwrap_or(u32::MAX);
+            let mapping = self.format.map(&inode.node, at, max)?;
+            mappings.push((at.0 * self.block_bytes(), mapping));
+            at = Lbn(at.0 + u64::from(mapping.len().max(1)));
+        }
+        Ok(mappings)
+    }
+}

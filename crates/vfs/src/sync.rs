@@ -1,0 +1,163 @@
+//! Durability: fsync, sync, close.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, Result};
+use crate::format::{Admission, Format, FormatOp, Harden, OpKind, Why};
+use crate::inner::{Inner, Shared};
+use crate::inode::Unput;
+use crate::plan::Due;
+use crate::types::{FileKind, Ino};
+
+/// Inodes whose attributes one op puts at most.
+const PUT_INODES_MAX: usize = 64;
+
+/// Attempts to write a file back that come to nothing before it is called an error: a policy that
+/// plans nothing for a dirty file would hang an fsync.
+const FRUITLESS_MAX: u32 = 8;
+
+impl<F: Format> Inner<F> {
+    pub(crate) fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+        let _gate = self.enter()?;
+        let inode = self.inode(ino)?;
+        self.tally.fsyncs.fetch_add(1, Ordering::Relaxed);
+        let written = if inode.kind == FileKind::Regular { self.write_back_file(&inode, Due::Sync(ino)) } else { Ok(()) };
+        let latched = inode.state.lock().error.take();
+        if let Some(error) = latched {
+            return Err(error);
+        }
+        written?;
+        let threshold = if data_only { Unput::Attributes } else { Unput::Times };
+        if inode.state.lock().unput >= threshold {
+            self.put_inodes(std::slice::from_ref(&inode))?;
+        }
+        let (seal, epoch) = {
+            let state = inode.state.lock();
+            (state.seal, state.epoch)
+        };
+        let how = if data_only { Harden::Data } else { Harden::All };
+        self.format.harden(&inode.node, seal, epoch, how)
+    }
+
+    /// Writes back what is dirty of a file now, and waits for what is in flight. Later writes do
+    /// not hold it up.
+    pub(crate) fn write_back_file(&self, inode: &Shared<F>, due: Due) -> Result<()> {
+        let goal = {
+            let mut pages = inode.pages.lock();
+            if pages.is_settled() {
+                return Ok(());
+            }
+            pages.end_generation()
+        };
+        let mut fruitless = 0;
+        loop {
+            let ticket = inode.moved.ticket();
+            if inode.pages.lock().is_settled_upto(goal) {
+                return Ok(());
+            }
+            if self.is_abandoned(inode) {
+                return Ok(());
+            }
+            let outcome = self.write_back([due]);
+            if outcome.blocks > 0 {
+                fruitless = 0;
+                continue;
+            }
+            if let Some(error) = outcome.error {
+                return Err(error);
+            }
+            let (done, all_moving) = {
+                let pages = inode.pages.lock();
+                (pages.is_settled_upto(goal), pages.ready().is_empty())
+            };
+            if done {
+                return Ok(());
+            }
+            if all_moving {
+                self.rt.wait(&inode.moved, ticket, None);
+                continue;
+            }
+            fruitless += 1;
+            if fruitless > FRUITLESS_MAX {
+                return Err(Error::Posix(libc::EIO));
+            }
+        }
+    }
+
+    /// Tells the format the attributes of these inodes.
+    pub(crate) fn put_inodes(&self, inodes: &[Shared<F>]) -> Result<()> {
+        for chunk in inodes.chunks(PUT_INODES_MAX) {
+            let mut admission = Admission::none();
+            let mut op = self.format.begin(OpKind::Attr, &mut admission)?;
+            for inode in chunk {
+                let wanted = {
+                    let state = inode.state.lock();
+                    !state.freed && state.unput > Unput::Nothing
+                };
+                if wanted {
+                    self.put(&mut op, inode, |_| {})?;
+                }
+            }
+            let seal = op.end();
+            let inodes: Vec<_> = chunk.iter().map(|inode| &**inode).collect();
+            self.ended(seal, &inodes);
+        }
+        Ok(())
+    }
+
+    /// Tells the format all attributes it does not know yet.
+    pub(crate) fn put_all(&self) -> Result<()> {
+        let inodes = self.dirty.lock().unput_inodes();
+        self.put_inodes(&inodes)
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        let _gate = self.enter()?;
+        self.tally.syncs.fetch_add(1, Ordering::Relaxed);
+        if self.options.read_only || self.shape.read_only.is_some() {
+            return Ok(());
+        }
+        self.check_writable()?;
+        self.flush(Why::Sync)
+    }
+
+    /// Everything that was changed before the call becomes durable. The first error is returned,
+    /// but everything is tried.
+    pub(crate) fn flush(&self, why: Why) -> Result<()> {
+        let files = self.dirty.lock().least_recent(usize::MAX);
+        let mut outcome = self.write_back(files.iter().map(|inode| Due::Drain(inode.ino))).error.map_or(Ok(()), Err);
+        if outcome.is_ok() {
+            // What was in flight, or too large for one plan.
+            for inode in &files {
+                outcome = outcome.and(self.write_back_file(inode, Due::Drain(inode.ino)));
+            }
+        }
+        outcome = outcome.and(self.put_all());
+        let committed = self.commit(why);
+        outcome.and(committed)
+    }
+
+    /// The end: nobody calls any more, everything is written, orphans are reaped, the format closes.
+    /// A volume that failed is only let go of.
+    pub(crate) fn close(self: &Arc<Self>) -> Result<()> {
+        self.stop_syncer();
+        let mut open = self.gate.write();
+        if !*open {
+            return Ok(());
+        }
+        *open = false;
+        self.finish_loose_fills();
+        if self.options.read_only || self.shape.read_only.is_some() {
+            return self.format.close();
+        }
+        if let Some(reason) = self.format.failed() {
+            let _ = self.format.close();
+            return Err(Error::ReadOnly { reason });
+        }
+        self.release_all_orphans();
+        let flushed = self.flush(Why::Unmount);
+        let closed = self.format.close();
+        flushed.and(closed)
+    }
+}

@@ -1,0 +1,460 @@
+//! Carrying out plans: dirty pages leave the cache.
+//!
+//! The same for every format and every policy (`seams.md` section 5): the format plans; the pages
+//! named are marked and frozen (one that vanished shortens the travel, the rest of a fresh run
+//! goes back); requests of many plans are gathered into one batch, submitted, and waited for;
+//! then few, bounded ops place what was written; the pages come to rest. No inode lock is taken:
+//! a page in flight is never dropped, and truncation waits for it.
+//!
+//! A failed write leaves its pages dirty and readable; the error is latched in the inode, and one
+//! fsync reports it. A full host file system is no such error: the pages stay dirty, and a later
+//! try succeeds when there is room.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use moafs_disk::{DiskError, Epoch, Op, Page, Request, Tag};
+use smallvec::SmallVec;
+
+use crate::cache::End;
+use crate::error::{Error, Result};
+use crate::format::{Admission, Format, FormatOp, OpKind};
+use crate::inner::{Inner, Shared};
+use crate::pages::Delta;
+use crate::plan::{Due, Travel};
+use crate::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
+
+/// Bytes that one batch carries at most (one plan may exceed it).
+const ROUND_BYTES_MAX: u64 = 4 << 20;
+
+/// Requests in one batch at most (one plan may exceed it).
+const ROUND_REQUESTS_MAX: usize = 256;
+
+/// File ranges that one op places at most: keeps a journal's credits and a checkpoint's wait bounded.
+const OP_PIECES_MAX: usize = 64;
+
+/// What a write-back came to.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// Blocks written and placed.
+    pub(crate) blocks: u64,
+    /// Blocks that could not be written.
+    pub(crate) failed_blocks: u64,
+    /// The first thing that went wrong.
+    pub(crate) error: Option<Error>,
+}
+
+impl Outcome {
+    fn fail(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+    }
+
+    fn join(&mut self, other: Outcome) {
+        self.blocks += other.blocks;
+        self.failed_blocks += other.failed_blocks;
+        if let Some(error) = other.error {
+            self.fail(error);
+        }
+    }
+}
+
+/// Part of a request: one file's range and where it goes.
+struct Piece<F: Format> {
+    inode: Shared<F>,
+    range: LbnRange,
+    to: BlockRun,
+    /// The file's size when the pages were frozen: bytes up to it are what the device gets.
+    size: u64,
+}
+
+/// One request with its pages frozen.
+struct Shipment<F: Format> {
+    to: BlockRun,
+    pieces: SmallVec<[Piece<F>; 2]>,
+    data: Vec<Page>,
+    fresh: bool,
+    tag: Tag,
+}
+
+/// Plans that leave together.
+struct Round<F: Format> {
+    shipments: Vec<Shipment<F>>,
+    bytes: u64,
+}
+
+impl<F: Format> Round<F> {
+    fn is_full(&self) -> bool {
+        self.bytes >= ROUND_BYTES_MAX || self.shipments.len() >= ROUND_REQUESTS_MAX
+    }
+}
+
+impl<F: Format> Inner<F> {
+    /// Writes back what the format plans for each of `dues`, batch by batch.
+    pub(crate) fn write_back(&self, dues: impl IntoIterator<Item = Due>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut round = Round { shipments: Vec::new(), bytes: 0 };
+        for due in dues {
+            if let Err(error) = self.plan_into(due, &mut round) {
+                self.latch(due.ino(), &error);
+                outcome.fail(error);
+            }
+            if round.is_full() {
+                outcome.join(self.run(std::mem::take(&mut round.shipments)));
+                round.bytes = 0;
+            }
+        }
+        outcome.join(self.run(round.shipments));
+        outcome
+    }
+
+    /// Writes back all that is dirty now, each file once; errors are latched in the inodes.
+    pub(crate) fn write_back_everything(&self) -> Outcome {
+        let files = self.dirty.lock().least_recent(usize::MAX);
+        self.write_back(files.iter().map(|inode| Due::Drain(inode.ino)))
+    }
+
+    fn plan_into(&self, due: Due, round: &mut Round<F>) -> Result<()> {
+        if self.format.failed().is_some() {
+            return self.check_writable();
+        }
+        let plan = self.format.plan(due, self)?;
+        for travel in plan.travels {
+            self.pack(travel, round)?;
+        }
+        Ok(())
+    }
+
+    /// Freezes what a travel names and adds the requests that come of it: one, unless something in
+    /// the middle has vanished.
+    fn pack(&self, travel: Travel, round: &mut Round<F>) -> Result<()> {
+        let mut packing = Packing { travel: &travel, next: travel.to.start, open: None, done: Vec::new(), lost: Vec::new() };
+        for from in &travel.from {
+            let inode = self.table.peek(from.ino);
+            let frozen = match &inode {
+                Some(inode) => self.freeze(inode, from.range, (!travel.fresh).then_some(packing.next)),
+                None => Frozen { size: 0, pages: vec![None; from.range.len as usize] },
+            };
+            for (i, page) in frozen.pages.into_iter().enumerate() {
+                let at = Lbn(from.range.start.0 + i as u64);
+                packing.add(inode.as_ref(), at, frozen.size, page);
+            }
+        }
+        packing.close();
+        let Packing { done, lost, .. } = packing;
+        if travel.fresh {
+            lost.into_iter().for_each(|run| self.format.abandon(run));
+        }
+        round.bytes += done.iter().map(|s| u64::from(s.to.len) * self.block_bytes()).sum::<u64>();
+        round.shipments.extend(done);
+        Ok(())
+    }
+
+    /// Freezes the pages of one range. Where the plan says "where it lies", the place is looked up
+    /// again now that the pages can no longer move: a truncation may have come between.
+    fn freeze(&self, inode: &Shared<F>, range: LbnRange, in_place: Option<BlockAddr>) -> Frozen {
+        let (mut pages, size, fresh_dirty) = {
+            let mut cached = inode.pages.lock();
+            let mut newly = 0;
+            let mut pages = Vec::with_capacity(range.len as usize);
+            for at in range.start.0..range.end().0 {
+                let was_settled = cached.get(Lbn(at)).is_some_and(|slot| !slot.is_unsettled());
+                let page = cached.freeze(Lbn(at));
+                newly += i64::from(was_settled && page.is_some());
+                pages.push(page);
+            }
+            let size = inode.state.lock().attr.size;
+            (pages, size, newly)
+        };
+        self.cache.account(Delta { cached: 0, dirty: fresh_dirty });
+        let Some(start) = in_place else { return Frozen { size, pages } };
+        let mut at = 0;
+        while at < range.len {
+            let lbn = Lbn(range.start.0 + u64::from(at));
+            let expected = BlockAddr(start.0 + u64::from(at));
+            let (len, same) = match self.format.map(&inode.node, lbn, range.len - at) {
+                Ok(Mapping::Run(run) | Mapping::Unwritten(run)) => (run.len, run.start == expected),
+                Ok(hole) => (hole.len(), false),
+                Err(_) => (range.len - at, false),
+            };
+            let len = len.clamp(1, range.len - at);
+            if !same {
+                self.thaw(inode, lbn, &mut pages[at as usize..(at + len) as usize]);
+            }
+            at += len;
+        }
+        Frozen { size, pages }
+    }
+
+    fn thaw(&self, inode: &Shared<F>, start: Lbn, frozen: &mut [Option<Page>]) {
+        let mut cached = inode.pages.lock();
+        for (i, page) in frozen.iter_mut().enumerate() {
+            if page.take().is_some() {
+                cached.bounce(Lbn(start.0 + i as u64));
+            }
+        }
+        drop(cached);
+        self.rt.signal(&inode.moved);
+    }
+
+    /// Submits one batch, waits for it, and places what was written.
+    fn run(&self, mut shipments: Vec<Shipment<F>>) -> Outcome {
+        let mut outcome = Outcome::default();
+        if shipments.is_empty() {
+            return outcome;
+        }
+        self.count_round(&shipments);
+        let request = |shipment: &mut Shipment<F>| Request {
+            op: Op::Write { data: std::mem::take(&mut shipment.data), fua: false },
+            at: self.lba(shipment.to),
+            tag: shipment.tag,
+        };
+        let batch = shipments.iter_mut().map(request).collect();
+        let dones = self.disk.wait(self.disk.submit(batch));
+        let mut written = Vec::with_capacity(shipments.len());
+        for (shipment, done) in shipments.into_iter().zip(dones) {
+            match done.result {
+                Ok(_) => written.push((shipment, done.epoch)),
+                Err(error) => {
+                    outcome.failed_blocks += u64::from(shipment.to.len);
+                    outcome.fail(self.shipment_failed(shipment, error));
+                }
+            }
+        }
+        outcome.join(self.place_all(written));
+        self.rt.signal(&self.cache.room);
+        self.reclaim();
+        outcome
+    }
+
+    fn count_round(&self, shipments: &[Shipment<F>]) {
+        let blocks: u64 = shipments.iter().map(|s| u64::from(s.to.len)).sum();
+        let of_many = |s: &&Shipment<F>| s.pieces.iter().any(|p| p.inode.ino != s.pieces[0].inode.ino);
+        let co_writes = shipments.iter().filter(of_many).count();
+        self.tally.write_back_rounds.fetch_add(1, Ordering::Relaxed);
+        self.tally.write_back_requests.fetch_add(shipments.len() as u64, Ordering::Relaxed);
+        self.tally.write_back_blocks.fetch_add(blocks, Ordering::Relaxed);
+        self.tally.co_writes.fetch_add(co_writes as u64, Ordering::Relaxed);
+    }
+
+    /// The device refused a request: its pages stay dirty.
+    fn shipment_failed(&self, shipment: Shipment<F>, error: DiskError) -> Error {
+        self.tally.write_back_errors.fetch_add(1, Ordering::Relaxed);
+        let owner = shipment.pieces[0].inode.ino;
+        let error = Error::disk(format!("writing data of inode {} to block {}", owner.0, shipment.to.start.0), error);
+        self.bounce(&shipment.pieces, &error);
+        if shipment.fresh {
+            self.format.abandon(shipment.to);
+        }
+        error
+    }
+
+    /// Pages that were not written, or not placed, are dirty again; the error is latched.
+    fn bounce(&self, pieces: &[Piece<F>], error: &Error) {
+        let again = self.rt.now() + self.options.dirty_age;
+        for piece in pieces {
+            {
+                let mut pages = piece.inode.pages.lock();
+                (piece.range.start.0..piece.range.end().0).for_each(|at| pages.bounce(Lbn(at)));
+            }
+            self.latch_in(&piece.inode, error);
+            self.dirty.lock().postpone(piece.inode.ino, again);
+            self.rt.signal(&piece.inode.moved);
+        }
+    }
+
+    fn latch(&self, ino: crate::types::Ino, error: &Error) {
+        if let Some(inode) = self.table.peek(ino) {
+            self.latch_in(&inode, error);
+            self.dirty.lock().postpone(ino, self.rt.now() + self.options.dirty_age);
+        }
+    }
+
+    fn latch_in(&self, inode: &Shared<F>, error: &Error) {
+        // A full host is not a failed device: nothing is lost, and the next try may succeed.
+        if !is_host_full(error) {
+            inode.state.lock().error.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// Places what was written, in few ops of bounded size.
+    fn place_all(&self, written: Vec<(Shipment<F>, Epoch)>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut batch: Vec<(Piece<F>, Epoch, bool)> = Vec::new();
+        for (shipment, epoch) in written {
+            for piece in shipment.pieces {
+                let crowded = batch.len() >= OP_PIECES_MAX && batch.last().is_some_and(|(p, ..)| p.inode.ino != piece.inode.ino);
+                if crowded || batch.len() >= 2 * OP_PIECES_MAX {
+                    outcome.join(self.place(std::mem::take(&mut batch)));
+                }
+                batch.push((piece, epoch, shipment.fresh));
+            }
+        }
+        if !batch.is_empty() {
+            outcome.join(self.place(batch));
+        }
+        outcome
+    }
+
+    /// One op: the ranges get their place, the inodes their size.
+    fn place(&self, batch: Vec<(Piece<F>, Epoch, bool)>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let files = self.files_of(&batch);
+        let mut admission = Admission::none();
+        for inode in &files {
+            admission.absorb(std::mem::replace(&mut inode.pages.lock().admission, Admission::none()));
+        }
+        for (piece, ..) in &batch {
+            self.mark_placed(piece);
+        }
+        let done = self.place_op(&batch, &files, &mut admission);
+        self.share_out(&files, admission);
+        match done {
+            Ok(()) => {
+                for (piece, epoch, _) in &batch {
+                    outcome.blocks += u64::from(piece.range.len);
+                    self.land(piece, *epoch);
+                }
+            }
+            Err(error) => {
+                let pieces: Vec<Piece<F>> = batch.into_iter().map(|(piece, ..)| piece).collect();
+                outcome.failed_blocks += pieces.iter().map(|p| u64::from(p.range.len)).sum::<u64>();
+                self.bounce(&pieces, &error);
+                outcome.fail(error);
+            }
+        }
+        outcome
+    }
+
+    fn files_of(&self, batch: &[(Piece<F>, Epoch, bool)]) -> Vec<Shared<F>> {
+        let mut files: Vec<Shared<F>> = Vec::new();
+        for (piece, ..) in batch {
+            if !files.iter().rev().any(|there| Arc::ptr_eq(there, &piece.inode)) {
+                files.push(Arc::clone(&piece.inode));
+            }
+        }
+        files
+    }
+
+    fn mark_placed(&self, piece: &Piece<F>) {
+        let block_bytes = self.block_bytes();
+        let mut pages = piece.inode.pages.lock();
+        for at in piece.range.start.0..piece.range.end().0 {
+            let disk_end = piece.size.saturating_sub(at * block_bytes).min(block_bytes);
+            pages.placed(Lbn(at), disk_end as u32);
+        }
+    }
+
+    fn place_op(&self, batch: &[(Piece<F>, Epoch, bool)], files: &[Shared<F>], admission: &mut Admission) -> Result<()> {
+        let mut op = self.format.begin(OpKind::Place, admission)?;
+        for (piece, epoch, _) in batch {
+            op.place(&piece.inode.node, piece.range, piece.to, *epoch)?;
+        }
+        for inode in files {
+            self.put(&mut op, inode, |_| {})?;
+        }
+        let seal = op.end();
+        let inodes: Vec<_> = files.iter().map(|inode| &**inode).collect();
+        self.ended(seal, &inodes);
+        Ok(())
+    }
+
+    /// What is left of the files' admissions goes back to those that still have blocks to place, by
+    /// how many they have; nobody's share is less than one map path (the last one takes the rest).
+    fn share_out(&self, files: &[Shared<F>], mut admission: Admission) {
+        let needy: Vec<(&Shared<F>, u64)> = files
+            .iter()
+            .map(|inode| (inode, inode.pages.lock().unplaced))
+            .filter(|(_, unplaced)| *unplaced > 0)
+            .collect();
+        let mut waiting: u64 = needy.iter().map(|(_, unplaced)| unplaced).sum();
+        for (inode, unplaced) in needy {
+            let share = (u128::from(admission.blocks()) * u128::from(unplaced)).div_ceil(u128::from(waiting)) as u64;
+            waiting -= unplaced;
+            inode.pages.lock().admission.absorb(admission.split(share));
+        }
+    }
+
+    /// Pages come to rest after their write.
+    fn land(&self, piece: &Piece<F>, epoch: Epoch) {
+        let inode = &piece.inode;
+        let mut clean = Vec::with_capacity(piece.range.len as usize);
+        {
+            let mut pages = inode.pages.lock();
+            for at in piece.range.start.0..piece.range.end().0 {
+                if pages.land(Lbn(at)) {
+                    clean.push(Lbn(at));
+                }
+            }
+            let mut state = inode.state.lock();
+            state.epoch = state.epoch.max(epoch);
+            if pages.is_settled() {
+                self.dirty.lock().note_clean(inode.ino);
+            }
+        }
+        self.cache.account(Delta { cached: 0, dirty: -(clean.len() as i64) });
+        self.enqueue_clean(inode, clean.into_iter(), End::Warm);
+        self.rt.signal(&inode.moved);
+    }
+}
+
+/// True if an error is a full host file system below the image.
+pub(crate) fn is_host_full(error: &Error) -> bool {
+    matches!(error, Error::Disk { source: DiskError::HostFull { .. }, .. })
+}
+
+/// Frozen pages of one range; `None` where one vanished.
+struct Frozen {
+    size: u64,
+    pages: Vec<Option<Page>>,
+}
+
+/// A travel being turned into shipments.
+struct Packing<'a, F: Format> {
+    travel: &'a Travel,
+    /// Where the next block of the travel goes.
+    next: BlockAddr,
+    open: Option<Shipment<F>>,
+    done: Vec<Shipment<F>>,
+    /// Parts of the run that nothing goes to.
+    lost: Vec<BlockRun>,
+}
+
+impl<F: Format> Packing<'_, F> {
+    fn add(&mut self, inode: Option<&Shared<F>>, at: Lbn, size: u64, page: Option<Page>) {
+        let here = self.next;
+        self.next = BlockAddr(here.0 + 1);
+        let (Some(inode), Some(page)) = (inode, page) else {
+            self.close();
+            match self.lost.last_mut() {
+                Some(run) if run.end() == here => run.len += 1,
+                _ => self.lost.push(BlockRun { start: here, len: 1 }),
+            }
+            return;
+        };
+        let shipment = self.open.get_or_insert_with(|| Shipment {
+            to: BlockRun { start: here, len: 0 },
+            pieces: SmallVec::new(),
+            data: Vec::new(),
+            fresh: self.travel.fresh,
+            tag: self.travel.tag,
+        });
+        shipment.to.len += 1;
+        shipment.data.push(page);
+        match shipment.pieces.last_mut() {
+            Some(piece) if Arc::ptr_eq(&piece.inode, inode) && piece.range.end() == at => {
+                piece.range.len += 1;
+                piece.to.len += 1;
+            }
+            _ => shipment.pieces.push(Piece {
+                inode: Arc::clone(inode),
+                range: LbnRange { start: at, len: 1 },
+                to: BlockRun { start: here, len: 1 },
+                size,
+            }),
+        }
+    }
+
+    fn close(&mut self) {
+        self.done.extend(self.open.take());
+    }
+}

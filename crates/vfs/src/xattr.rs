@@ -1,0 +1,195 @@
+//! Extended attributes: name spaces, who may, and ACLs mirrored in the mode.
+
+use std::sync::Arc;
+
+use crate::acl::Acl;
+use crate::api::Who;
+use crate::error::{Error, Result};
+use crate::format::{Admission, Format, FormatOp, Need, OpKind};
+use crate::inner::{Inner, Shared};
+use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, STICKY, W};
+use crate::types::{FileKind, Ino, SetMode, XattrKey, XattrSpace};
+
+/// Longest full name in bytes, as Linux has it.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Longest value in bytes, as Linux has it.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// Metadata blocks that an attribute may take beside its value: a header and a map block.
+const XATTR_META_BLOCKS: u64 = 2;
+
+impl<F: Format> Inner<F> {
+    fn key(&self, name: &[u8]) -> Result<XattrKey> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Error::Posix(libc::ERANGE));
+        }
+        XattrKey::parse(name).ok_or(Error::Posix(libc::EOPNOTSUPP))
+    }
+
+    pub(crate) fn get_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let _gate = self.enter()?;
+        let inode = self.inode(ino)?;
+        let key = self.key(name)?;
+        let _shared = inode.lock.read();
+        inode.check_alive()?;
+        match key.space {
+            XattrSpace::User if !holds_user_attributes(inode.kind) => return Err(Error::Posix(libc::ENODATA)),
+            XattrSpace::User => self.check(who, &inode, R)?,
+            XattrSpace::Trusted if !who.is_root() => return Err(Error::Posix(libc::ENODATA)),
+            _ => {}
+        }
+        self.format.xattr(&inode.node, &key)?.ok_or(Error::Posix(libc::ENODATA))
+    }
+
+    pub(crate) fn list_xattr(&self, who: &Who, ino: Ino) -> Result<Vec<XattrKey>> {
+        let _gate = self.enter()?;
+        let inode = self.inode(ino)?;
+        let _shared = inode.lock.read();
+        inode.check_alive()?;
+        let mut keys = self.format.xattr_list(&inode.node)?;
+        keys.retain(|key| key.space != XattrSpace::Trusted || who.is_root());
+        Ok(keys)
+    }
+
+    pub(crate) fn set_xattr(&self, who: &Who, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+        let _gate = self.enter_changing()?;
+        let inode = self.inode(ino)?;
+        let key = self.key(name)?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::Posix(libc::E2BIG));
+        }
+        let value_blocks = (value.len() as u64).div_ceil(self.block_bytes());
+        let need = Need { meta_blocks: XATTR_META_BLOCKS + value_blocks, ..Need::default() };
+        let mut admission = self.admit(need, Self::space_class(who))?;
+        let _exclusive = inode.lock.write();
+        self.check_may_set(who, &inode, &key)?;
+        if matches!(key.space, XattrSpace::AclAccess | XattrSpace::AclDefault) {
+            return self.set_acl(who, &inode, &key, value, mode, &mut admission);
+        }
+        self.put_xattr(&inode, &key, Some(value), mode, &mut admission)
+    }
+
+    pub(crate) fn remove_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<()> {
+        let _gate = self.enter_changing()?;
+        let inode = self.inode(ino)?;
+        let key = self.key(name)?;
+        // A shared attribute block may have to be copied to take something out.
+        let need = Need { meta_blocks: XATTR_META_BLOCKS, ..Need::default() };
+        let mut admission = self.admit(need, Self::space_class(who))?;
+        let _exclusive = inode.lock.write();
+        self.check_may_set(who, &inode, &key)?;
+        let present = self.format.xattr(&inode.node, &key)?.is_some();
+        match key.space {
+            // Nothing to remove is what the caller wanted.
+            XattrSpace::AclAccess | XattrSpace::AclDefault if !present => return Ok(()),
+            _ if !present => return Err(Error::Posix(libc::ENODATA)),
+            _ => {}
+        }
+        self.put_xattr(&inode, &key, None, SetMode::Any, &mut admission)?;
+        self.remember_acl_of(&inode, &key, None);
+        Ok(())
+    }
+
+    fn check_may_set(&self, who: &Who, inode: &Shared<F>, key: &XattrKey) -> Result<()> {
+        inode.check_alive()?;
+        let attr = inode.attr();
+        let no = |errno| Err(Error::Posix(errno));
+        let owner = who.is_root() || who.uid == attr.uid;
+        if attr.flags & (IMMUTABLE | APPEND_ONLY) != 0 {
+            return no(libc::EPERM);
+        }
+        match key.space {
+            XattrSpace::User => {
+                if !holds_user_attributes(inode.kind) {
+                    return no(libc::EPERM);
+                }
+                if inode.is_dir() && attr.perm & STICKY != 0 && !owner {
+                    return no(libc::EPERM);
+                }
+                self.check(who, inode, W)
+            }
+            XattrSpace::Trusted | XattrSpace::Security if !who.is_root() => no(libc::EPERM),
+            XattrSpace::AclAccess | XattrSpace::AclDefault if inode.kind == FileKind::Symlink => no(libc::EOPNOTSUPP),
+            XattrSpace::AclAccess | XattrSpace::AclDefault if !owner => no(libc::EPERM),
+            XattrSpace::AclDefault if !inode.is_dir() => no(libc::EACCES),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets an ACL; an access ACL shows in the mode, and one that says no more than the mode is
+    /// kept only there.
+    fn set_acl(
+        &self,
+        who: &Who,
+        inode: &Shared<F>,
+        key: &XattrKey,
+        value: &[u8],
+        mode: SetMode,
+        admission: &mut Admission,
+    ) -> Result<()> {
+        let acl = Acl::parse(value).map_err(|_| Error::Posix(libc::EINVAL))?;
+        let present = self.format.xattr(&inode.node, key)?.is_some();
+        match mode {
+            SetMode::Create if present => return Err(Error::Posix(libc::EEXIST)),
+            SetMode::Replace if !present => return Err(Error::Posix(libc::ENODATA)),
+            _ => {}
+        }
+        let now = self.timestamp();
+        let is_access = key.space == XattrSpace::AclAccess;
+        let kept = (!is_access || !acl.is_minimal()).then(|| acl.clone());
+        let mut op = self.format.begin(OpKind::Xattr, admission)?;
+        match &kept {
+            Some(acl) => op.xattr_set(&inode.node, key, Some(&acl.emit()), SetMode::Any)?,
+            None if present => op.xattr_set(&inode.node, key, None, SetMode::Any)?,
+            None => {}
+        }
+        self.put(&mut op, inode, |attr| {
+            attr.ctime = now;
+            if is_access {
+                attr.perm = (attr.perm & !0o777) | acl.mode_bits();
+                if who.checked_here() && !who.is_root() && !who.is_member(attr.gid) {
+                    attr.perm &= !SGID;
+                }
+            }
+        })?;
+        let seal = op.end();
+        self.ended(seal, &[inode]);
+        self.remember_acl_of(inode, key, kept);
+        Ok(())
+    }
+
+    fn remember_acl_of(&self, inode: &Shared<F>, key: &XattrKey, acl: Option<Acl>) {
+        if matches!(key.space, XattrSpace::AclAccess | XattrSpace::AclDefault) {
+            self.remember_acl(inode, key.space, acl.map(Arc::new));
+        }
+    }
+
+    fn put_xattr(
+        &self,
+        inode: &Shared<F>,
+        key: &XattrKey,
+        value: Option<&[u8]>,
+        mode: SetMode,
+        admission: &mut Admission,
+    ) -> Result<()> {
+        let present = self.format.xattr(&inode.node, key)?.is_some();
+        match mode {
+            SetMode::Create if present => return Err(Error::Posix(libc::EEXIST)),
+            SetMode::Replace if !present => return Err(Error::Posix(libc::ENODATA)),
+            _ => {}
+        }
+        let now = self.timestamp();
+        let mut op = self.format.begin(OpKind::Xattr, admission)?;
+        op.xattr_set(&inode.node, key, value, mode)?;
+        self.put(&mut op, inode, |attr| attr.ctime = now)?;
+        let seal = op.end();
+        self.ended(seal, &[inode]);
+        Ok(())
+    }
+}
+
+/// `user.` attributes are for files whose permission bits mean access to their contents.
+fn holds_user_attributes(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Regular | FileKind::Directory)
+}
