@@ -42,6 +42,12 @@ fn bench_disk(c: &mut Criterion, name: &str, disk: &FileDisk) {
             black_box(disk.run(batch(&data, round)))
         });
     });
+    group.bench_function("write 128 KiB, 64 times", |b| {
+        b.iter(|| {
+            round += 1;
+            batch(&data, round).into_iter().for_each(|request| drop(disk.run(vec![request])));
+        });
+    });
     group.throughput(Throughput::Bytes(BATCH * SMALL as u64));
     group.bench_function("write 64 x 4 KiB", |b| {
         b.iter(|| {

@@ -7,7 +7,7 @@
 //! at [`Limits`].
 //!
 //! Layers, from the file system down: file system → [`queue`] (elevator: sort, merge) →
-//! [`probe`] (trace, faults, crash recorder) → device ([`file`], [`mem`]).
+//! [`probe`] (trace, faults, crash recorder) → device ([`mod@file`], [`mem`]).
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! | [`request`] | [`Request`], [`Op`], [`Tag`], completions |
 //! | [`error`] | [`DiskError`] |
 //! | [`epoch`], [`completions`] | what devices and wrappers share: counting flushes, keeping results |
-//! | [`file`] | image files and block devices, locked against a second user |
+//! | [`mod@file`] | image files and block devices, locked against a second user |
 //! | [`mem`] | a disk in memory |
 //! | [`queue`] | the elevator: C-LOOK, merging to the maximum transfer |
 //! | [`probe`] | wrappers that watch or hurt: trace, fault injection, crash recorder |

@@ -413,6 +413,26 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_retakes_its_lock_at_once_lets_others_in() {
+        let rt = Live::new();
+        let lock = Arc::new(Mutex::new(Arc::clone(&rt), ()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (greedy, stopped) = (Arc::clone(&lock), Arc::clone(&stop));
+        let body = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let _guard = greedy.lock();
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+        };
+        let task = rt.spawn("greedy", Box::new(body));
+        for _ in 0..50 {
+            drop(lock.lock());
+        }
+        stop.store(true, Ordering::Relaxed);
+        task.join(&*rt);
+    }
+
+    #[test]
     fn a_writer_gets_in_among_a_stream_of_readers() {
         let rt = Live::new();
         let lock = Arc::new(RwLock::new(Arc::clone(&rt), ()));
