@@ -1,2 +1,157 @@
-//! moafs: the command.
-fn main() {}
+//! The command `moafs`: makes, mounts, checks and shows volumes, and works on them without mounting.
+//!
+//! The one idea: every command is a module with its arguments, its help and its `run`; what they share (opening a
+//! volume, paths, sizes, output) stands beside them. The same binary answers to `mount.fuse.moafs`, `mkfs.moafs` and
+//! `fsck.moafs`, so that mount(8), mkfs(8) and fsck(8) find it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `mkfs`, `fsck`, `mount`, `umount`, `helpers` | commands in the manner of util-linux and e2fsprogs |
+//! | `info`, `map`, `stat`, `top` | looking at volumes and mounts |
+//! | `files` | `ls`, `cat`, `cp`, `mkdir`, `rm`: files of a volume without mounting it |
+//! | `volume`, `place`, `output`, `error` | what they share |
+
+#![allow(clippy::result_large_err, reason = "an error ends the command: its size does not matter")]
+
+mod error;
+mod files;
+mod fsck;
+mod helpers;
+mod info;
+mod map;
+mod mkfs;
+mod mount;
+mod output;
+mod place;
+mod stat;
+mod top;
+mod umount;
+mod volume;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::Result;
+
+/// Real ext2 volumes in user space: make, mount, check, look at, and work on them with or without mounting.
+#[derive(Debug, Parser)]
+#[command(name = "moafs", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  moafs mkfs disk.img 1G            make a volume in a (sparse) file of 1 GiB
+  sudo moafs mount disk.img /mnt    mount it
+  sudo moafs umount /mnt            unmount it, and wait until everything is written
+  moafs fsck -n disk.img            check it, changing nothing
+  moafs cp -r src disk.img:/src     copy into it without mounting or root
+
+`moafs COMMAND --help` tells more about each command.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Mkfs(mkfs::MkfsArgs),
+    Mount(mount::MountArgs),
+    Umount(umount::UmountArgs),
+    Fsck(fsck::FsckArgs),
+    Info(info::InfoArgs),
+    Map(map::MapArgs),
+    Stat(stat::StatArgs),
+    Top(top::TopArgs),
+    Ls(files::ls::LsArgs),
+    Cat(files::cat::CatArgs),
+    Cp(files::cp::CpArgs),
+    Get(files::cp::GetArgs),
+    Put(files::cp::PutArgs),
+    Mkdir(files::mkdir::MkdirArgs),
+    Rm(files::rm::RmArgs),
+    Helpers(helpers::HelpersArgs),
+}
+
+impl Command {
+    fn run(self) -> Result<ExitCode> {
+        match self {
+            Command::Mkfs(args) => args.run(),
+            Command::Mount(args) => args.run(),
+            Command::Umount(args) => args.run(),
+            Command::Fsck(args) => args.run(),
+            Command::Info(args) => args.run(),
+            Command::Map(args) => args.run(),
+            Command::Stat(args) => args.run(),
+            Command::Top(args) => args.run(),
+            Command::Ls(args) => args.run(),
+            Command::Cat(args) => args.run(),
+            Command::Cp(args) => args.run(),
+            Command::Get(args) => args.run(),
+            Command::Put(args) => args.run(),
+            Command::Mkdir(args) => args.run(),
+            Command::Rm(args) => args.run(),
+            Command::Helpers(args) => args.run(),
+        }
+    }
+}
+
+/// The names under which system tools call us, and the command each stands for.
+const ALIASES: &[(&str, &str)] = &[
+    ("mount.fuse.moafs", "mount"),
+    ("mount.fuseblk.moafs", "mount"),
+    ("mount.moafs", "mount"),
+    ("mkfs.moafs", "mkfs"),
+    ("fsck.moafs", "fsck"),
+];
+
+fn main() -> ExitCode {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let alias = arguments.first().and_then(|name| alias_of(Path::new(name)));
+    let outcome = match alias {
+        Some("mount") => mount::run_for_mount8(&arguments[1..]),
+        Some(command) => {
+            arguments.insert(1, command.into());
+            Cli::parse_from(arguments).command.run()
+        }
+        None => Cli::parse_from(arguments).command.run(),
+    };
+    outcome.unwrap_or_else(|error| {
+        let message = error.to_string();
+        if !message.is_empty() && !error.is_broken_pipe() {
+            eprintln!("moafs: {message}");
+        }
+        error.code()
+    })
+}
+
+fn alias_of(program: &Path) -> Option<&'static str> {
+    let name = program.file_name()?.to_str()?;
+    ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, command)| *command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_after_help().is_some(), "{} has no examples", command.get_name());
+        }
+    }
+
+    #[test]
+    fn system_tools_find_their_command() {
+        assert_eq!(alias_of(Path::new("/sbin/mount.fuse.moafs")), Some("mount"));
+        assert_eq!(alias_of(Path::new("mkfs.moafs")), Some("mkfs"));
+        assert_eq!(alias_of(Path::new("/usr/bin/moafs")), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! Files of a volume without mounting it, and without root: `ls`, `cat`, `cp`, `mkdir`, `rm`.
+//!
+//! They go through the same [`moafs_vfs::Vfs`] as a mount. Permissions are not checked: who can write the image can
+//! write what is in it.
+
+pub(crate) mod cat;
+pub(crate) mod copy;
+pub(crate) mod cp;
+pub(crate) mod host;
+pub(crate) mod ls;
+pub(crate) mod mkdir;
+pub(crate) mod rm;
+pub(crate) mod tree;
+pub(crate) mod volume_tree;
+
+use moafs_vfs::{Error, Format};
+
+use crate::error::{CliError, Result};
+use crate::place::Inside;
+use volume_tree::{Held, VolumeTree};
+
+/// The file at a place that must exist.
+fn existing<'v, F: Format>(tree: &VolumeTree<'v, F>, place: &Inside) -> Result<Held<'v, F>> {
+    let missing = || failure("looking up", place, libc::ENOENT);
+    tree.walk(&place.path)?.ok_or_else(missing)
+}
+
+/// A POSIX error at a place on a volume.
+fn failure(what: &'static str, place: &Inside, errno: i32) -> CliError {
+    CliError::Volume { what, at: place.describe(), error: Error::Posix(errno) }
+}

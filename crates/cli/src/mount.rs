@@ -1,0 +1,194 @@
+//! `moafs mount`, and what mount(8) calls for `mount -t fuse.moafs`.
+//!
+//! In the background the mount is served by this same program, run again with `--daemon`: nothing is forked after
+//! threads were started. The daemon writes one line to its standard output when the mount can be used; until then
+//! its errors go to our standard error, and its exit code becomes ours.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::{Args, Parser};
+use moafs_disk::file::FileOptions;
+use moafs_mount::source::Source;
+use moafs_mount::{Mounting, Settings, serve};
+
+use crate::error::{CliError, Result};
+use crate::volume::{self, Volume};
+
+/// What the daemon says when the mount can be used.
+const READY: &str = "ready";
+
+/// Exit code of mount(8) for internal errors.
+const INTERNAL_FAILURE: u8 = 32;
+
+/// Mount a volume
+///
+/// IMAGE is an image file or a block device. As root the mount is of type fuseblk, so that sync(1) and umount(8) wait
+/// until everything is on the volume; an image file gets a loop device for that. Without root, or with -o plain, it
+/// is of type fuse: unmount it with `moafs umount`, which waits, too.
+#[derive(Debug, Args)]
+#[command(after_help = MOUNT_EXAMPLES, after_long_help = mount_long_help())]
+pub(crate) struct MountArgs {
+    /// Image file or block device
+    image: PathBuf,
+    /// Directory to mount it on
+    dir: PathBuf,
+    /// Mount options, separated by commas (see below)
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Mount read-only (as -o ro)
+    #[arg(short, long)]
+    read_only: bool,
+    /// Stay in the foreground until it is unmounted (or SIGINT, SIGTERM arrives)
+    #[arg(short, long)]
+    foreground: bool,
+    /// Be the daemon behind a mount: tell on standard output when it can be used
+    #[arg(long, hide = true)]
+    daemon: bool,
+}
+
+const MOUNT_EXAMPLES: &str = "\
+Examples:
+  sudo moafs mount disk.img /mnt
+  sudo moafs mount -o noatime,cache=1G /dev/sdb1 /mnt
+  moafs mount -f -o plain disk.img ~/mnt        without root, in the foreground
+  sudo mount -t fuse.moafs disk.img /mnt        after `moafs helpers --install`
+
+`moafs mount --help` lists the mount options.";
+
+fn mount_long_help() -> String {
+    format!("{MOUNT_EXAMPLES}\n\nMount {}", moafs_mount::options::help())
+}
+
+impl MountArgs {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let settings = self.settings()?;
+        let target =
+            serve::check_target(&self.dir).map_err(|error| CliError::Target { path: self.dir.clone(), error })?;
+        let source = Source::of(&self.image)?;
+        if self.daemon {
+            detach_from_terminal();
+            return run_here(source, target, settings, || become_silent(true));
+        }
+        if self.foreground {
+            return run_here(source, target, settings, || {});
+        }
+        self.run_in_background(&source, &target)
+    }
+
+    fn settings(&self) -> Result<Settings> {
+        let read_only = self.read_only.then_some("ro");
+        let lists = self.options.iter().map(String::as_str).chain(read_only);
+        Ok(Settings::parse(lists, rustix::process::geteuid().is_root())?)
+    }
+
+    fn run_in_background(&self, source: &Source, target: &Path) -> Result<ExitCode> {
+        let fail = |error| CliError::Host { what: "starting", path: "the daemon".into(), error };
+        let mut command = Command::new(std::env::current_exe().map_err(fail)?);
+        command.args(["mount", "--daemon"]).stdin(Stdio::null()).stdout(Stdio::piped()).current_dir("/");
+        for list in self.options.iter().map(String::as_str).chain(self.read_only.then_some("ro")) {
+            command.args(["-o", list]);
+        }
+        let mut daemon = command.arg("--").arg(source.path()).arg(target).spawn().map_err(fail)?;
+        let mut line = String::new();
+        if let Some(status) = daemon.stdout.take() {
+            BufReader::new(status).read_line(&mut line).map_err(fail)?;
+        }
+        if line.trim_end() == READY {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let status = daemon.wait().map_err(fail)?;
+        let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|&code| code != 0);
+        Err(CliError::Daemon { code: code.unwrap_or(INTERNAL_FAILURE) })
+    }
+}
+
+/// Opens, mounts, serves to the end.
+fn run_here(source: Source, target: PathBuf, settings: Settings, ready: impl FnOnce()) -> Result<ExitCode> {
+    let image = source.path().to_owned();
+    let claim = source.claim()?;
+    // The mount claims a device by itself.
+    let options = FileOptions { claim_device: false, ..volume::file_options(&settings.volume, settings.host_cache) };
+    let opened = volume::open_disk(&image, options)?;
+    let Volume { vfs, trace, .. } = volume::open_volume(&image, opened, settings.volume.clone())?;
+    let disk = Box::new(move || serde_json::to_value(trace.counters()).unwrap_or_default());
+    let mounting = Mounting { vfs, source, claim, target, settings, disk };
+    serve::serve(mounting, ready).map_err(CliError::serve(&image))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A session of its own: the terminal's signals are not for us any more.
+fn detach_from_terminal() {
+    // It fails only for leaders of a process group, which have no one above them to detach from.
+    let _ = rustix::process::setsid();
+}
+
+/// Says that the mount can be used, and lets go of the descriptors we inherited.
+fn become_silent(tell: bool) {
+    if tell {
+        // Without a reader there is nobody to tell; the mount stands all the same.
+        let _ = writeln!(io::stdout(), "{READY}").and_then(|()| io::stdout().flush());
+    }
+    let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
+    // Keeping a descriptor that cannot be replaced does no harm.
+    let _ = rustix::stdio::dup2_stdin(&null);
+    let _ = rustix::stdio::dup2_stdout(&null);
+    let _ = rustix::stdio::dup2_stderr(&null);
+}
+
+/// The arguments of a mount helper, as mount(8) documents them.
+#[derive(Debug, Parser)]
+#[command(name = "mount.fuse.moafs", version, after_help = "Called by `mount -t fuse.moafs IMAGE DIR`.")]
+struct HelperArgs {
+    /// Image file or block device
+    image: PathBuf,
+    /// Directory to mount it on
+    dir: PathBuf,
+    /// Mount options
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Check everything, mount nothing
+    #[arg(short = 'f')]
+    fake: bool,
+    /// Be tolerant of unknown options (accepted, and not followed: a misspelt option should be seen)
+    #[arg(short = 's')]
+    _sloppy: bool,
+    /// Do not write /etc/mtab (never done)
+    #[arg(short = 'n')]
+    _no_mtab: bool,
+    /// Be verbose
+    #[arg(short)]
+    verbose: bool,
+    /// Namespace, as mount(8) passes it on
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    _namespace: Option<String>,
+    /// Type, as mount(8) passes it on
+    #[arg(short = 't', value_name = "TYPE")]
+    _fstype: Option<String>,
+}
+
+/// Runs as the helper that mount(8) calls: `mount.fuse.moafs IMAGE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+pub(crate) fn run_for_mount8(arguments: &[OsString]) -> Result<ExitCode> {
+    let name = OsString::from("mount.fuse.moafs");
+    let helper = HelperArgs::parse_from(std::iter::once(&name).chain(arguments));
+    let args = MountArgs {
+        image: helper.image,
+        dir: helper.dir,
+        options: helper.options,
+        read_only: false,
+        foreground: false,
+        daemon: false,
+    };
+    if helper.verbose {
+        eprintln!("moafs: mounting {} on {}", args.image.display(), args.dir.display());
+    }
+    if !helper.fake {
+        return args.run();
+    }
+    args.settings()?;
+    Source::of(&args.image)?;
+    Ok(ExitCode::SUCCESS)
+}

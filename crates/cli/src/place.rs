@@ -1,0 +1,109 @@
+//! Where a file is: on the host, or on a volume (`IMAGE:PATH`).
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{CliError, Result};
+
+/// A place given on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A path of the host.
+    Host(PathBuf),
+    /// A path inside a volume.
+    Volume(Inside),
+}
+
+/// A path inside a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Inside {
+    pub(crate) image: PathBuf,
+    /// Always read from the volume's root.
+    pub(crate) path: Vec<u8>,
+}
+
+impl Place {
+    /// `IMAGE:PATH` where IMAGE is a file or block device; everything else is a host path. A host path that looks
+    /// like it is written `./a:b`.
+    pub(crate) fn parse(text: &OsStr) -> Place {
+        let bytes = text.as_bytes();
+        let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
+        let split = colons.into_iter().find(|&at| is_volume(Path::new(OsStr::from_bytes(&bytes[..at]))));
+        match split {
+            Some(at) if !bytes.starts_with(b"./") || !Path::new(text).exists() => {
+                let image = PathBuf::from(OsStr::from_bytes(&bytes[..at]));
+                Place::Volume(Inside { image, path: bytes[at + 1..].to_vec() })
+            }
+            _ => Place::Host(PathBuf::from(text)),
+        }
+    }
+}
+
+fn is_volume(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
+}
+
+impl Inside {
+    /// From `IMAGE:PATH`, from `IMAGE PATH`, or from `IMAGE` alone (its root).
+    pub(crate) fn parse(first: &OsStr, second: Option<&OsString>) -> Result<Inside> {
+        if let Some(path) = second {
+            return Ok(Inside { image: first.into(), path: path.as_bytes().to_vec() });
+        }
+        match Place::parse(first) {
+            Place::Volume(inside) => Ok(inside),
+            Place::Host(image) if is_volume(&image) => Ok(Inside { image, path: b"/".to_vec() }),
+            Place::Host(path) => Err(CliError::Usage(format!(
+                "{} is no image file or device; write IMAGE:PATH or IMAGE PATH",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Directory and last component; `None` for the root.
+    pub(crate) fn split(&self) -> Option<(&[u8], &[u8])> {
+        let end = self.path.iter().rposition(|&byte| byte != b'/')? + 1;
+        let path = &self.path[..end];
+        Some(match path.iter().rposition(|&byte| byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (b"", path),
+        })
+    }
+
+    /// For messages.
+    pub(crate) fn describe(&self) -> String {
+        format!("{}:{}", self.image.display(), crate::output::name(&self.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_colon_after_an_image_opens_a_volume() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = [file.path().as_os_str().as_bytes(), b":/a:b"].concat();
+        let Place::Volume(inside) = Place::parse(OsStr::from_bytes(&text)) else { panic!("not a volume") };
+        assert_eq!((inside.image.as_path(), inside.path.as_slice()), (file.path(), &b"/a:b"[..]));
+        assert_eq!(Place::parse(OsStr::new("no/such:/a")), Place::Host("no/such:/a".into()));
+        assert_eq!(Place::parse(OsStr::new("/tmp")), Place::Host("/tmp".into()));
+    }
+
+    #[test]
+    fn paths_are_split_before_their_last_component() {
+        let split = |path: &str| {
+            let inside = Inside { image: PathBuf::new(), path: path.into() };
+            inside
+                .split()
+                .map(|(dir, name)| (String::from_utf8_lossy(dir).into(), String::from_utf8_lossy(name).into()))
+        };
+        let pair = |dir: &str, name: &str| Some((dir.to_owned(), name.to_owned()));
+        assert_eq!(split("/a/b"), pair("/a", "b"));
+        assert_eq!(split("/a/b//"), pair("/a", "b"));
+        assert_eq!(split("a"), pair("", "a"));
+        assert_eq!(split("/"), None);
+        assert_eq!(split(""), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! `moafs top`: what a mount does right now.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::{output, stat};
+
+/// Show what a mount does, again and again
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  moafs top /mnt                                until Ctrl-C
+  moafs top --interval 0.5 --count 10 /mnt")]
+pub(crate) struct TopArgs {
+    /// A directory of the mount
+    dir: PathBuf,
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+    /// How many looks (default: for ever)
+    #[arg(short = 'n', long)]
+    count: Option<u64>,
+    /// One JSON object per look, with the rates of what changed
+    #[arg(long)]
+    json: bool,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let secs: Option<f64> = text.parse().ok().filter(|secs| (0.05..=3600.0).contains(secs));
+    secs.ok_or_else(|| "give seconds between 0.05 and 3600".to_owned())
+}
+
+/// A counter of the volume and how fast it grows.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+struct Rate {
+    name: String,
+    total: u64,
+    per_s: f64,
+}
+
+impl TopArgs {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut before = (Instant::now(), stat::of_mount(&self.dir)?);
+        let mut looks = 0;
+        while self.count.is_none_or(|count| looks < count) {
+            std::thread::sleep(Duration::from_secs_f64(self.interval));
+            let now = (Instant::now(), stat::of_mount(&self.dir)?);
+            let rates = rates(&before.1, &now.1, (now.0 - before.0).as_secs_f64());
+            if self.json {
+                output::print(format!("{}\n", serde_json::json!({ "rates": rates })).as_bytes())?;
+            } else {
+                output::print(screen(&now.1, &rates).as_bytes())?;
+            }
+            before = now;
+            looks += 1;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// All counters of `vfs` and the disk's totals, with their growth in `secs` seconds.
+fn rates(before: &Value, now: &Value, secs: f64) -> Vec<Rate> {
+    let mut rates = Vec::new();
+    for (name, value) in now["vfs"].as_object().into_iter().flatten() {
+        let (Some(total), Some(was)) = (value.as_u64(), before["vfs"][name].as_u64()) else { continue };
+        rates.push(Rate { name: name.clone(), total, per_s: total.saturating_sub(was) as f64 / secs });
+    }
+    for verb in ["read", "write", "discard"] {
+        for field in ["requests", "bytes"] {
+            let (total, was) = (disk_total(now, verb, field), disk_total(before, verb, field));
+            let per_s = total.saturating_sub(was) as f64 / secs;
+            rates.push(Rate { name: format!("disk.{verb}_{field}"), total, per_s });
+        }
+    }
+    rates
+}
+
+fn disk_total(stats: &Value, verb: &str, field: &str) -> u64 {
+    let counts = stats["disk"]["counts"].as_array().into_iter().flatten();
+    counts.filter(|count| count["verb"] == verb).filter_map(|count| count[field].as_u64()).sum()
+}
+
+fn screen(stats: &Value, rates: &[Rate]) -> String {
+    let clear = if io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
+    let text = |name: &str| stats[name].as_str().unwrap_or("-").to_owned();
+    let mut screen = format!("{clear}{} on {} ({})\n\n", text("source"), text("target"), text("transport"));
+    for rate in rates.iter().filter(|rate| rate.total > 0) {
+        screen += &format!("{:<28} {:>16} {:>14.1}/s\n", rate.name, rate.total, rate.per_s);
+    }
+    screen + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rates_are_growth_per_second() {
+        let look = |reads: u64, requests: u64| {
+            let counts = [json!({"verb": "write", "requests": requests, "bytes": requests * 4096})];
+            json!({"vfs": {"reads": reads}, "disk": {"counts": counts}})
+        };
+        let rates = rates(&look(10, 5), &look(30, 6), 2.0);
+        let of = |name: &str| rates.iter().find(|rate| rate.name == name).map(|rate| (rate.total, rate.per_s));
+        assert_eq!(of("reads"), Some((30, 10.0)));
+        assert_eq!(of("disk.write_requests"), Some((6, 0.5)));
+        assert_eq!(of("disk.write_bytes"), Some((6 * 4096, 2048.0)));
+    }
+}
