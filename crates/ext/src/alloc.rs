@@ -9,6 +9,7 @@
 //!
 //! *Where* to look is the policies' business ([`crate::place`]); this module answers within one group.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,6 +84,8 @@ pub struct Alloc {
     freeing_blocks: AtomicU64,
     freeing_inodes: AtomicU64,
     promised: Arc<Promised>,
+    /// Blocks handed out or freed since the mount, a bitmap per group; kept only while leaks are looked for.
+    changed: Mutex<Option<BTreeMap<GroupNo, Vec<u8>>>>,
 }
 
 impl Alloc {
@@ -113,6 +116,38 @@ impl Alloc {
             freeing_blocks: AtomicU64::new(0),
             freeing_inodes: AtomicU64::new(0),
             promised: Arc::default(),
+            changed: Mutex::new((!trusted).then(BTreeMap::new)),
+        }
+    }
+
+    /// Notes that blocks of a group changed hands, if somebody wants to know.
+    fn note_change(&self, group: GroupNo, bits: Range<u32>) {
+        if let Some(changed) = &mut *self.changed.lock() {
+            let map = changed.entry(group).or_insert_with(|| vec![0; self.geo.block_bytes()]);
+            bitmap::set_range(map, bits);
+        }
+    }
+
+    /// Blocks of a group that are in use and were when the volume was mounted: a bitmap.
+    pub fn unchanged_in_use(&self, group: GroupNo) -> Result<Vec<u8>> {
+        let mut map = self.block_bitmap(group)?.view(<[u8]>::to_vec);
+        if let Some(changed) = self.changed.lock().as_ref().and_then(|changed| changed.get(&group)) {
+            map.iter_mut().zip(changed).for_each(|(in_use, changed)| *in_use &= !changed);
+        }
+        Ok(map)
+    }
+
+    /// Nobody looks for leaks any more.
+    pub fn stop_watching(&self) {
+        *self.changed.lock() = None;
+    }
+
+    /// Corrects a group's number of directories, unless it changed since it was `before`.
+    pub fn count_directories(&self, group: GroupNo, before: u32, counted: u32) {
+        let mut state = self.groups[group.0 as usize].state.lock();
+        if state.counts.directories == before && before != counted {
+            state.counts.directories = counted;
+            state.changed = true;
         }
     }
 
@@ -206,6 +241,7 @@ impl Alloc {
                 place.damage(format!("it shows block {} of the volume's own metadata as free", run.start.0)),
             ));
         }
+        self.note_change(group, found.clone());
         let level = self.meta.change_loose(&block, |map| bitmap::set_range(map, found.clone()));
         state.counts.free_blocks = state.counts.free_blocks.saturating_sub(run.len);
         state.changed = true;
@@ -275,11 +311,25 @@ impl Alloc {
     /// Frees something once `needs` is on disk (at once, if it is).
     pub fn free(&self, needs: Level, freed: Freed) -> Result<()> {
         match freed {
-            Freed::Data { len, .. } => self.freeing_blocks.fetch_add(len.into(), Ordering::Relaxed),
-            Freed::Meta { .. } => self.freeing_blocks.fetch_add(1, Ordering::Relaxed),
-            Freed::Inode { .. } => self.freeing_inodes.fetch_add(1, Ordering::Relaxed),
-        };
+            Freed::Data { start, len } => {
+                self.note_freeing(start, len);
+                self.freeing_blocks.fetch_add(len.into(), Ordering::Relaxed);
+            }
+            Freed::Meta { block } => {
+                self.note_freeing(block, 1);
+                self.freeing_blocks.fetch_add(1, Ordering::Relaxed);
+            }
+            Freed::Inode { .. } => drop(self.freeing_inodes.fetch_add(1, Ordering::Relaxed)),
+        }
         if self.meta.free_after(needs, freed) { Ok(()) } else { self.freed(freed) }
+    }
+
+    fn note_freeing(&self, start: u64, len: u32) {
+        for block in start..start + u64::from(len) {
+            if let Some((group, bit)) = self.geo.bit_of_block(BlockNo(block)) {
+                self.note_change(group, bit..bit + 1);
+            }
+        }
     }
 
     /// Something that was waiting may be reused from now on.
@@ -325,6 +375,7 @@ impl Alloc {
             return Err(damaged(place.damage(problem)));
         }
         let len = bits.end - bits.start;
+        self.note_change(group, bits.clone());
         self.meta.change_loose(&block, |map| bitmap::clear_range(map, bits.clone()));
         state.counts.free_blocks += len;
         state.changed = true;

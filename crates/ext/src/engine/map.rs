@@ -52,8 +52,14 @@ impl Ext {
         Error::Posix(libc::EFBIG)
     }
 
+    /// The pointers in an indirect block.
+    pub(super) fn pointers_in(&self, no: u64) -> Result<Vec<u32>> {
+        let block = self.meta.get(no, Kind::Map)?;
+        Ok(block.view(|bytes| (0..self.geo.apb as usize).map(|i| pointer(bytes, i)).collect()))
+    }
+
     /// Checks a pointer that was read from the volume.
-    fn checked(&self, node: &Incore, level: u8, block: Option<u64>, start: u32, len: u32) -> Result<u64> {
+    pub(super) fn checked(&self, node: &Incore, level: u8, block: Option<u64>, start: u32, len: u32) -> Result<u64> {
         let start = u64::from(start);
         if !self.alloc.is_fixed(start, len.into()) {
             return Ok(start);
@@ -381,7 +387,7 @@ impl Ext {
             return Ok(true);
         }
         let block = self.meta.get(no, Kind::Map)?;
-        let pointers: Vec<u32> = block.view(|bytes| (0..self.geo.apb as usize).map(|i| pointer(bytes, i)).collect());
+        let pointers = self.pointers_in(no)?;
         let span = map::span(level - 1, self.geo.apb);
         let last = (cut.reaped - first).div_ceil(span).min(pointers.len() as u64) as usize;
         let lowest = (cut.from.saturating_sub(first) / span) as usize;

@@ -569,15 +569,12 @@ impl Format for Ext {
             return Ok(());
         }
         self.health.check()?;
+        self.finish_recovery()?;
         self.settle()?;
         self.store_totals()?;
         self.settle()?;
-        // Leaks of a crash that are still there are no reason for another driver to distrust the volume, but
-        // the mark stays then: the next mount goes on returning them.
-        if self.recovery.is_done() {
-            let level = self.change_superblock(|superblock| superblock.set_state(superblock.state() | State::VALID))?;
-            self.sweep(level)?;
-        }
+        let level = self.change_superblock(|superblock| superblock.set_state(superblock.state() | State::VALID))?;
+        self.sweep(level)?;
         let flushed =
             self.disk.make_durable(self.disk.epoch()).map_err(|source| Error::disk("flushing the volume", source));
         self.health.watch(flushed)

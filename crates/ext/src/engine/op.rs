@@ -63,6 +63,14 @@ impl<'a> ExtOp<'a> {
         level
     }
 
+    /// Tells recovery to leave an inode alone.
+    fn touch(&self, node: &Incore) {
+        self.ext.recovery.touch(node.ino);
+        if self.is_rename() && node.kind == FileKind::Directory {
+            self.ext.recovery.directory_moves();
+        }
+    }
+
     fn is_rename(&self) -> bool {
         matches!(self.kind, OpKind::Rename | OpKind::Exchange)
     }
@@ -237,6 +245,7 @@ impl FormatOp for ExtOp<'_> {
     fn inode_new(&mut self, parent: &Self::Node, attr: &Attr, target: Option<&[u8]>) -> Result<(Ino, Self::Node)> {
         let directory = attr.kind == FileKind::Directory;
         let (ino, bits) = self.pick_inode(parent, directory)?;
+        self.ext.recovery.touch(ino);
         let made = self.new_inode(ino, parent, attr, target);
         let (node, needs) = match made {
             Ok(made) => made,
@@ -286,6 +295,7 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn inode_orphan(&mut self, node: &Self::Node, attr: &Attr) -> Result<()> {
+        self.ext.recovery.touch(node.ino);
         let table = self.ext.table_block(&node.at)?;
         let mut state = node.state.lock();
         put_attr(&mut state.inode, attr, attr.size);
@@ -337,6 +347,7 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn name_add(&mut self, dir: &Self::Node, name: &Name, to: Target<'_, Self::Node>) -> Result<()> {
+        self.touch(to.node);
         let needs = self.entry_needs(dir, to.node, name)?;
         let level = self.insert(dir, name, to.node.ino, to.kind, needs)?;
         self.named(level);
@@ -344,6 +355,7 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn name_point(&mut self, dir: &Self::Node, name: &Name, to: Target<'_, Self::Node>) -> Result<()> {
+        self.touch(to.node);
         let exchanging = self.kind == OpKind::Exchange && name.as_bytes() != b"..";
         if exchanging && self.temporary.is_none() {
             let was = self.ext.find_name(dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
@@ -363,6 +375,7 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
+        self.touch(was);
         let level = self.ext.remove_name(dir, name, self.ordered)?;
         self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
@@ -451,7 +464,8 @@ impl Ext {
         Ok(if found.kind == FileKind::Directory { found } else { root })
     }
 
-    fn clear_pointers_of(&self, node: &Incore) -> Result<Progress> {
+    /// Frees some of a deleted inode's blocks.
+    pub(super) fn clear_pointers_of(&self, node: &Incore) -> Result<Progress> {
         let has_blocks = matches!(node.kind, FileKind::Regular | FileKind::Directory)
             || (node.kind == FileKind::Symlink && !node.inode().is_fast_symlink(&self.geo));
         if !has_blocks {
