@@ -65,7 +65,8 @@ pub struct MountOptions {
     pub default_permissions: bool,
     /// Largest read request, bytes.
     pub max_read: Option<u32>,
-    /// Unmount when this process ends, whichever way. Needs `fusermount3`.
+    /// Unmount when this process ends, whichever way. Needs `fusermount3`, and goes well with /dev/fuse only, which
+    /// [`Transport::Auto`] then chooses.
     pub auto_unmount: bool,
     /// Options handed through as they are: `context=` and its relatives.
     pub extra: Vec<String>,

@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::mpsc::Sender;
 
-use io_uring::{IoUring, cqueue, opcode, squeue::Entry128, types::Fixed};
+use io_uring::{IoUring, cqueue, opcode, squeue::Entry128, types::Fd};
 
 use crate::abi::{
     self, InHeader, OutHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_ENT_OFFSET, RING_HEADER_LEN,
@@ -82,24 +82,24 @@ impl RingSlot {
         Ok(Self { ring, entry, queue })
     }
 
-    /// Ties the ring to the device of a mount.
-    pub(crate) fn attach(&self, dev: BorrowedFd<'_>) -> io::Result<()> {
-        self.ring.submitter().register_files(&[dev.as_raw_fd()])
-    }
-
     /// Bytes of memory of a slot, near enough to stay within a bound.
     pub(crate) fn memory_len(payload_len: usize) -> usize {
         payload_len + 16 * 1024
     }
 
-    /// Registers, tells `registered` how that went, and serves until the mount is gone.
+    /// Registers with the mount behind `dev`, tells `registered` how that went, and serves until the mount is gone.
+    ///
+    /// The device is named by its descriptor and not registered with the ring: the ring of a killed process lives on
+    /// for a moment, and would keep the mount from failing at once.
     pub(crate) fn serve<F: FileSystem>(
-        mut self,
+        self,
         dispatcher: &Dispatcher<F>,
+        dev: BorrowedFd<'_>,
         registered: Sender<io::Result<()>>,
     ) -> io::Result<()> {
         pin_to_cpu(self.queue);
-        let result = self.register();
+        let mut server = RingServer { slot: self, dev };
+        let result = server.register();
         let failed = result.is_err();
         // Nobody listening means that the session is being given up; the mount goes with it.
         let _ = registered.send(result);
@@ -108,25 +108,33 @@ impl RingSlot {
             return Ok(());
         }
         loop {
-            match self.wait()? {
-                Arrived::Request => self.answer(dispatcher)?,
-                Arrived::Again(command) => self.push(command)?,
+            match server.wait()? {
+                Arrived::Request => server.answer(dispatcher)?,
+                Arrived::Again(command) => server.push(command)?,
                 Arrived::Unmounted => return Ok(()),
             }
         }
     }
+}
 
+/// A slot at work for a mount.
+struct RingServer<'a> {
+    slot: RingSlot,
+    dev: BorrowedFd<'a>,
+}
+
+impl RingServer<'_> {
     fn register(&mut self) -> io::Result<()> {
         let iovecs = [
-            libc::iovec { iov_base: self.entry.head.as_ptr().cast(), iov_len: RING_HEADER_LEN },
-            libc::iovec { iov_base: self.entry.payload.as_ptr().cast(), iov_len: self.entry.payload.len() },
+            libc::iovec { iov_base: self.slot.entry.head.as_ptr().cast(), iov_len: RING_HEADER_LEN },
+            libc::iovec { iov_base: self.slot.entry.payload.as_ptr().cast(), iov_len: self.slot.entry.payload.len() },
         ];
-        let request = RingCmdReq { qid: self.queue, ..RingCmdReq::default() };
-        let command = register_command(&request, &iovecs);
+        let request = RingCmdReq { qid: self.slot.queue, ..RingCmdReq::default() };
+        let command = register_command(self.dev, &request, &iovecs);
         self.push(command)?;
         // The kernel reads the vectors during this call. It answers at once if it refuses, else with a request.
-        self.ring.submit()?;
-        match self.ring.completion().next().map(|completion| completion.result()) {
+        self.slot.ring.submit()?;
+        match self.slot.ring.completion().next().map(|completion| completion.result()) {
             Some(code) if code < 0 => Err(io::Error::from_raw_os_error(-code)),
             Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a request before the queues are complete")),
             None => Ok(()),
@@ -134,20 +142,20 @@ impl RingSlot {
     }
 
     fn push(&mut self, command: Entry128) -> io::Result<()> {
-        // SAFETY: the command refers to memory of `self.entry` only, which lives as long as the ring; the vectors of
+        // SAFETY: the command refers to memory of `self.slot.entry` only, which lives as long as the ring; the vectors of
         // REGISTER live until it was submitted.
-        let pushed = unsafe { self.ring.submission().push(&command) };
+        let pushed = unsafe { self.slot.ring.submission().push(&command) };
         pushed.map_err(|_| io::Error::other("the submission queue is full"))
     }
 
     fn wait(&mut self) -> io::Result<Arrived> {
         loop {
-            match self.ring.submit_and_wait(1) {
+            match self.slot.ring.submit_and_wait(1) {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
                 Err(error) => return Err(error),
                 Ok(_) => {}
             }
-            let Some(completion) = self.ring.completion().next() else { continue };
+            let Some(completion) = self.slot.ring.completion().next() else { continue };
             return match -completion.result() {
                 libc::ENOTCONN | libc::ECONNABORTED => Ok(Arrived::Unmounted),
                 libc::EAGAIN | libc::EINTR => Ok(Arrived::Again(self.commit_command())),
@@ -158,16 +166,17 @@ impl RingSlot {
     }
 
     fn answer<F: FileSystem>(&mut self, dispatcher: &Dispatcher<F>) -> io::Result<()> {
-        dispatcher.dispatch(RingExchange::new(&mut self.entry));
+        dispatcher.dispatch(RingExchange::new(&mut self.slot.entry));
         let command = self.commit_command();
         self.push(command)
     }
 
     fn commit_command(&self) -> Entry128 {
-        let state = self.entry.state();
+        let state = self.slot.entry.state();
         command(
+            self.dev,
             RING_CMD_COMMIT_AND_FETCH,
-            &RingCmdReq { commit_id: state.commit_id, qid: self.queue, ..RingCmdReq::default() },
+            &RingCmdReq { commit_id: state.commit_id, qid: self.slot.queue, ..RingCmdReq::default() },
             0,
         )
     }
@@ -181,16 +190,16 @@ enum Arrived {
     Unmounted,
 }
 
-fn command(number: u32, request: &RingCmdReq, addr: u64) -> Entry128 {
+fn command(dev: BorrowedFd<'_>, number: u32, request: &RingCmdReq, addr: u64) -> Entry128 {
     let mut area = [0; 80];
     area[..size_of::<RingCmdReq>()].copy_from_slice(abi::bytes_of(request));
-    opcode::UringCmd80::new(Fixed(0), number).cmd(area).addr(Some(addr)).build()
+    opcode::UringCmd80::new(Fd(dev.as_raw_fd()), number).cmd(area).addr(Some(addr)).build()
 }
 
 /// The builder has no way to set the number of vectors, so that is written into the finished entry.
-fn register_command(request: &RingCmdReq, iovecs: &[libc::iovec; 2]) -> Entry128 {
+fn register_command(dev: BorrowedFd<'_>, request: &RingCmdReq, iovecs: &[libc::iovec; 2]) -> Entry128 {
     const _: () = assert!(size_of::<Entry128>() == 128);
-    let mut entry = command(RING_CMD_REGISTER, request, iovecs.as_ptr() as u64);
+    let mut entry = command(dev, RING_CMD_REGISTER, request, iovecs.as_ptr() as u64);
     let start = std::ptr::from_mut(&mut entry).cast::<u8>();
     // SAFETY: an `Entry128` is the kernel's 128-byte submission entry, `repr(C)`; the field lies inside it.
     unsafe { start.add(SQE_LEN_OFFSET).cast::<u32>().write_unaligned(iovecs.len() as u32) };

@@ -44,9 +44,17 @@ impl<F: FileSystem> Session<F> {
     /// so *before*: threads do not survive a fork.
     pub fn mount(fs: F, target: &Path, options: &SessionOptions) -> Result<Self, MountError> {
         let slots = make_rings(options)?;
+        Self::mount_with_rings(fs, target, options, slots)
+    }
+
+    fn mount_with_rings(
+        fs: F,
+        target: &Path,
+        options: &SessionOptions,
+        slots: Vec<RingSlot>,
+    ) -> Result<Self, MountError> {
         let Mounted { dev, mount } = mount::mount(target, &options.mount)?;
         let mount = MountGuard(Arc::new(MountState { mount, gone: AtomicBool::new(false) }));
-        let slots = attach_rings(slots, &dev, options)?;
         let negotiated = handshake(&dev, &options.init, fs.keeps_open_state(), !slots.is_empty())?;
         let writeback = negotiated.flags.contains(InitFlags::WRITEBACK_CACHE);
         mount.0.mount.tune(options.mount.read_ahead_kb, writeback);
@@ -132,7 +140,8 @@ impl<F: FileSystem> Session<F> {
         for (number, slot) in slots.into_iter().enumerate() {
             let dispatcher = Arc::clone(&self.dispatcher);
             let sender = sender.clone();
-            let serve = move || slot.serve(&dispatcher, sender);
+            let dev = Arc::clone(&self.dev);
+            let serve = move || slot.serve(&dispatcher, dev.as_fd(), sender);
             self.spawn(format!("fuse-ring-{number}"), serve).map_err(RingStartError::Thread)?;
         }
         drop(sender);
@@ -193,23 +202,15 @@ impl UringPlan {
     }
 }
 
-/// The rings to serve with; none for /dev/fuse.
+/// The rings to serve with. None for /dev/fuse, which serves where there can be none, unless io_uring was demanded.
 fn make_rings(options: &SessionOptions) -> Result<Vec<RingSlot>, MountError> {
-    if options.transport == Transport::Dev {
+    // The kernel ends the connection of a killed process a moment later when rings hold it, and `fusermount3` may look
+    // too early and leave the dead mount (seen on Linux 6.18).
+    let unreliable = options.transport == Transport::Auto && options.mount.auto_unmount;
+    if options.transport == Transport::Dev || unreliable {
         return Ok(Vec::new());
     }
-    let slots = UringPlan::for_this_host(options).and_then(|plan| plan.make_rings(options.init.max_write() as usize));
-    or_fall_back(options, slots)
-}
-
-/// Ties the rings to a mount.
-fn attach_rings(slots: Vec<RingSlot>, dev: &OwnedFd, options: &SessionOptions) -> Result<Vec<RingSlot>, MountError> {
-    let attached = slots.iter().try_for_each(|slot| slot.attach(dev.as_fd()));
-    or_fall_back(options, attached.map(|()| slots).map_err(|error| format!("attaching a ring: {error}")))
-}
-
-/// Without rings /dev/fuse serves, unless io_uring was demanded.
-fn or_fall_back(options: &SessionOptions, rings: Result<Vec<RingSlot>, String>) -> Result<Vec<RingSlot>, MountError> {
+    let rings = UringPlan::for_this_host(options).and_then(|plan| plan.make_rings(options.init.max_write() as usize));
     match rings {
         Err(why) if options.transport == Transport::Uring => Err(MountError::Uring(why)),
         rings => Ok(rings.unwrap_or_default()),
@@ -266,5 +267,78 @@ impl Unmounter {
     /// Takes the mount out of the tree at once; the session ends when the last open file is closed.
     pub fn detach(&self) -> io::Result<()> {
         self.0.unmount(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::errno::Errno;
+    use crate::types::{AttrReply, Entry, FOREVER, FileAttr, FileHandle, ReqCtx};
+
+    /// An empty directory.
+    struct Empty;
+
+    impl FileSystem for Empty {
+        fn getattr(&self, _: &ReqCtx, _: Option<FileHandle>) -> Result<AttrReply, Errno> {
+            let attr = FileAttr { ino: 1, mode: libc::S_IFDIR | 0o755, nlink: 2, ..FileAttr::default() };
+            Ok(AttrReply { attr, attr_ttl: FOREVER })
+        }
+        fn lookup(&self, _: &ReqCtx, _: &[u8]) -> Result<Entry, Errno> {
+            Err(Errno::ENOENT)
+        }
+    }
+
+    /// Too few bytes of data: the kernel refuses to register such an entry.
+    fn rings_the_kernel_refuses() -> Option<Vec<RingSlot>> {
+        let queues = ring::possible_cpus().ok()?;
+        let rings = (0..queues).map(|queue| RingSlot::new(queue, 1)).collect::<io::Result<_>>();
+        ring::enable().then_some(())?;
+        rings.ok()
+    }
+
+    #[test]
+    fn a_refused_registration_falls_back_to_the_device() {
+        let options = SessionOptions::default();
+        let dir = tempfile::tempdir().expect("a directory");
+        let Some(rings) = rings_the_kernel_refuses() else {
+            return eprintln!("SKIPPED: no FUSE over io_uring here");
+        };
+        let session = match Session::mount_with_rings(Empty, dir.path(), &options, rings) {
+            Ok(session) => session,
+            Err(error) => return eprintln!("SKIPPED: {error}"),
+        };
+        assert_eq!(session.negotiated().transport, Transport::Dev);
+        assert!(session.negotiated().flags.contains(InitFlags::OVER_IO_URING), "it was agreed on before");
+        for number in 0..50 {
+            let missing = std::fs::metadata(dir.path().join(number.to_string()));
+            assert_eq!(missing.expect_err("an empty directory").raw_os_error(), Some(libc::ENOENT));
+        }
+        session.unmounter().unmount().expect("unmount");
+        session.serve().expect("serve");
+    }
+
+    #[test]
+    fn a_demanded_io_uring_that_fails_leaves_no_mount() {
+        let options = SessionOptions { transport: Transport::Uring, ..SessionOptions::default() };
+        let dir = tempfile::tempdir().expect("a directory");
+        let Some(rings) = rings_the_kernel_refuses() else {
+            return eprintln!("SKIPPED: no FUSE over io_uring here");
+        };
+        assert!(Session::mount_with_rings(Empty, dir.path(), &options, rings).is_err());
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+        assert!(!table.contains(dir.path().to_str().expect("a plain path")));
+    }
+
+    #[test]
+    fn threads_per_cpu_shrink_to_the_memory_bound() {
+        let mut options = SessionOptions::default();
+        let plan = |options: &SessionOptions| UringPlan::for_this_host(options).map(|plan| plan.threads_per_queue);
+        let queues = usize::from(ring::possible_cpus().expect("a list of CPUs"));
+        let entry_len = RingSlot::memory_len(options.init.max_write() as usize);
+        options.ring_memory_max = queues * entry_len * 3 + entry_len / 2;
+        assert_eq!(plan(&options), Ok(3));
+        options.ring_memory_max = queues * entry_len - 1;
+        assert!(plan(&options).is_err());
     }
 }

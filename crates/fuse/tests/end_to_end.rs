@@ -647,15 +647,26 @@ fn a_killed_daemon_leaves_a_mount_that_can_be_unmounted(transport: Transport) {
     assert!(!mounted::is_mounted(dir.path()));
 }
 
-/// Not a test by itself: the daemon that the test above kills.
+#[test]
+fn auto_unmount_takes_the_mount_of_a_killed_daemon_away() {
+    if Command::new("fusermount3").arg("-V").output().is_err() {
+        return skip("fusermount3 is not installed");
+    }
+    let Some(dir) = mounted::scratch() else { return };
+    let Some(mut child) = ChildServer::new(dir.path(), Transport::Auto) else { return };
+    fs::write(dir.path().join("file"), b"x").expect("write");
+    child.kill();
+    mounted::wait_until("unmounted", || !mounted::is_mounted(dir.path()));
+}
+
+/// Not a test by itself: the daemon that the tests above kill.
 #[test]
 fn child_serves_when_told_to() {
     let Some(path) = std::env::var_os(CHILD_MOUNT) else { return };
-    let transport = match std::env::var(mounted::CHILD_TRANSPORT).as_deref() {
-        Ok("uring") => Transport::Uring,
-        _ => Transport::Dev,
-    };
-    let session = moafs_fuse::Session::mount(MemFs::default(), Path::new(&path), &options(transport)).expect("mount");
+    let transport = mounted::child_transport();
+    let mut options = options(transport);
+    options.mount.auto_unmount = transport == Transport::Auto;
+    let session = moafs_fuse::Session::mount(MemFs::default(), Path::new(&path), &options).expect("mount");
     session.serve().expect("serve");
 }
 

@@ -527,6 +527,11 @@ impl FileSystem for MemFs {
             let mut pair = DirectoryPair::lock(&from, &to);
             let (moved, moved_mode) = pair.from().directory()?.get(name)?;
             let target = pair.to().directory()?.get(new_name).ok();
+            // The kernel lets no such rename through.
+            let locked = [from.id, to.id];
+            if locked.contains(&moved) || target.is_some_and(|(id, _)| locked.contains(&id)) {
+                return Err(Errno::EINVAL);
+            }
             if target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
                 return Err(Errno::EEXIST);
             }
@@ -560,6 +565,9 @@ impl FileSystem for MemFs {
     fn link(&self, ctx: &ReqCtx, node: NodeId, new_name: &[u8]) -> Result<Entry> {
         let parent = self.node(ctx.node.0)?;
         let node = self.node(node.0)?;
+        if matches!(node.state.read().body, Body::Directory(_)) {
+            return Err(Errno::EPERM);
+        }
         let mut state = parent.state.write();
         if state.directory()?.names.contains_key(new_name) {
             return Err(Errno::EEXIST);

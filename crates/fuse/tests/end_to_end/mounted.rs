@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 /// Tell the child where to mount, and over which transport to serve.
 pub(crate) const CHILD_MOUNT: &str = "MOAFS_FUSE_TEST_CHILD_MOUNT";
-pub(crate) const CHILD_TRANSPORT: &str = "MOAFS_FUSE_TEST_CHILD_TRANSPORT";
+const CHILD_TRANSPORT: &str = "MOAFS_FUSE_TEST_CHILD_TRANSPORT";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -127,6 +127,13 @@ impl<F: FileSystem> Drop for Mounted<F> {
     }
 }
 
+/// What the child was told.
+pub(crate) fn child_transport() -> Transport {
+    let told = std::env::var(CHILD_TRANSPORT).expect("told together with the place");
+    let all = [Transport::Auto, Transport::Uring, Transport::Dev];
+    all.into_iter().find(|transport| format!("{transport:?}") == told).expect("one of the three")
+}
+
 /// A daemon in a process of its own, to be killed. Whatever happens, neither it nor its mount stays.
 pub(crate) struct ChildServer {
     process: Child,
@@ -136,11 +143,10 @@ pub(crate) struct ChildServer {
 impl ChildServer {
     /// Mounts; `None` where the kernel does not offer the transport.
     pub(crate) fn new(target: &Path, transport: Transport) -> Option<Self> {
-        let name = if transport == Transport::Uring { "uring" } else { "dev" };
         let process = Command::new(std::env::current_exe().expect("this test's program"))
             .args(["--exact", "child_serves_when_told_to"])
             .env(CHILD_MOUNT, target)
-            .env(CHILD_TRANSPORT, name)
+            .env(CHILD_TRANSPORT, format!("{transport:?}"))
             .stdout(Stdio::null())
             .spawn()
             .expect("spawn");
