@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`format`] | the bytes and their meaning: pure, no device |
 //! | [`mkfs`] | makes an empty volume |
+//! | [`check`] | finds and repairs what is wrong with a volume; the scanning pass |
 //! | [`engine`] | a mounted volume: [`Ext`] implements `moafs_vfs::Format` |
 //! | [`meta`] | metadata blocks in memory, and the order in which they reach the disk |
 //! | [`alloc`] | free blocks and inodes |
@@ -15,6 +16,7 @@
 //! | [`health`] | the first reason why a volume takes no more changes |
 
 pub mod alloc;
+pub mod check;
 pub mod engine;
 pub mod format;
 pub mod health;

@@ -49,7 +49,7 @@ impl Form {
 }
 
 /// `rec_len` as stored: 65536 does not fit and is written as 65535.
-fn encode_rec_len(bytes: usize) -> u16 {
+pub(crate) fn encode_rec_len(bytes: usize) -> u16 {
     if bytes >= 65536 { 65535 } else { bytes as u16 }
 }
 
@@ -182,6 +182,11 @@ impl<'a> Iterator for Records<'a> {
             }
         }
     }
+}
+
+/// The record that starts at `offset`, if one can; `None` beyond the block's end.
+pub fn record_at(block: &[u8], form: Form, offset: usize) -> Option<Result<Entry<'_>, BadEntry>> {
+    Records { block, filetype: form.filetype, next: offset }.next()
 }
 
 /// Checks what a used entry says: its name is one, and its inode exists.

@@ -1,0 +1,573 @@
+//! Checking and repairing a volume, in the scope of `e2fsck` for ext2.
+//!
+//! The one idea: every pass looks at one kind of thing, reports an [`Issue`] for whatever is wrong,
+//! and repairs it at once if it may; later passes then see the repaired volume, or go on as if what
+//! is wrong were not there. Repairs are sweeps of all passes, repeated until a sweep finds nothing.
+//!
+//! | pass | looks at | module |
+//! |---|---|---|
+//! | 0 | superblock, descriptors | [`self`] |
+//! | 1 | inodes, their maps and attributes | `inodes` |
+//! | 2 | directory blocks and entries | `dirs` |
+//! | 3 | connection to the root | `connect` |
+//! | 4 | link counts | `connect` |
+//! | 5 | bitmaps and counts | `counts` |
+//!
+//! Memory: a bit per block, eight bytes per inode of groups that have some, four bytes per directory
+//! block; the geometry these come from is checked against the device first. Every indirect block is
+//! walked once. A power cut during a repair leaves a volume that needs another one.
+
+mod connect;
+mod counts;
+mod dirs;
+mod inodes;
+pub mod issue;
+pub mod scan;
+#[cfg(test)]
+mod tests;
+mod volume;
+
+use std::collections::BTreeMap;
+
+use moafs_disk::{Disk, DiskError};
+use moafs_runtime::Timestamp;
+use moafs_vfs::types::FileKind;
+use serde::Serialize;
+
+pub use issue::{Issue, Severity};
+
+use crate::format::error::Reason;
+use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT};
+use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, SUPERBLOCK_OFFSET, State};
+use crate::format::{
+    BlockNo, Damage, Descriptor, Geometry, GroupNo, Inode, InodeNo, Superblock, Support, Unsupported, bitmap, inode,
+    u32_at,
+};
+use scan::Blocks;
+use volume::Volume;
+
+/// Sweeps after which a repair gives up.
+const SWEEPS_MAX: u32 = 6;
+/// Findings that are kept one by one; more are only counted.
+const FINDINGS_MAX: usize = 10_000;
+
+/// What may be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing (`fsck -n`).
+    No,
+    /// What cannot lose anything; nothing at all if that is not enough (`fsck -p`).
+    Preen,
+    /// Everything (`fsck -y`).
+    Yes,
+}
+
+/// How to check.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckOptions {
+    /// What may be changed.
+    pub mode: Mode,
+    /// Check even if the volume says that it is clean.
+    pub force: bool,
+    /// The time of day, for deletion times and the superblock.
+    pub now: Timestamp,
+}
+
+/// How far a check is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// The sweep over the volume, from 1.
+    pub sweep: u32,
+    /// The pass, from 1 to 5.
+    pub pass: u8,
+    /// Steps of the pass that are done.
+    pub done: u64,
+    /// Steps of the pass.
+    pub total: u64,
+}
+
+/// An issue, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What is wrong.
+    #[serde(flatten)]
+    pub issue: Issue,
+    /// How bad it is.
+    pub severity: Severity,
+    /// It was repaired.
+    pub repaired: bool,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Outcome {
+    /// Everything found, in the order of the passes; the first ten thousand.
+    pub findings: Vec<Finding>,
+    /// Findings that were only counted.
+    pub more: u64,
+    /// The volume said that it was clean, and was not looked at.
+    pub skipped: bool,
+    /// Something was repaired.
+    pub modified: bool,
+    /// Errors are left.
+    pub errors_left: bool,
+    /// Inodes in use.
+    pub inodes_used: u64,
+    /// Blocks in use.
+    pub blocks_used: u64,
+}
+
+impl Outcome {
+    /// The exit code of fsck(8): 1 if something was repaired, 4 if errors are left.
+    pub fn exit_code(&self) -> i32 {
+        i32::from(self.modified) | i32::from(self.errors_left) << 2
+    }
+
+    fn add(&mut self, log: Log) {
+        self.modified |= log.modified;
+        self.more += log.more;
+        for finding in log.findings {
+            if self.findings.len() < FINDINGS_MAX {
+                self.findings.push(finding);
+            } else {
+                self.more += 1;
+            }
+        }
+    }
+}
+
+/// Why a volume cannot be checked: fsck(8)'s exit code 8.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// A request failed.
+    #[error("cannot {doing}: {source}")]
+    Disk {
+        /// What was being done.
+        doing: &'static str,
+        /// How it failed.
+        source: DiskError,
+    },
+    /// There is no usable superblock.
+    #[error("{0}")]
+    Damaged(#[from] Damage),
+    /// The volume has features that this checker does not know.
+    #[error("{0}")]
+    Unsupported(#[from] Unsupported),
+}
+
+/// Checks the volume on `disk`, and repairs it as far as the options allow.
+///
+/// # Errors
+/// If the volume cannot be read or written, has no usable superblock, or unknown features.
+pub fn check(
+    disk: &dyn Disk,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome, CheckError> {
+    let mut outcome = Outcome::default();
+    if !options.force && options.mode != Mode::No && says_clean(disk) {
+        outcome.skipped = true;
+        return Ok(outcome);
+    }
+    let may = |fix| Sweep { fix, options, number: 1 };
+    let look = sweep(disk, may(Fix::Nothing), progress)?;
+    let fix = match options.mode {
+        Mode::No => Fix::Nothing,
+        Mode::Preen if look.log.findings.iter().all(|f| f.issue.is_safe_to_repair()) && look.log.more == 0 => Fix::Safe,
+        Mode::Preen => Fix::Nothing,
+        Mode::Yes => Fix::All,
+    };
+    let clean = look.log.findings.is_empty();
+    if fix == Fix::Nothing || (clean && options.mode == Mode::No) {
+        outcome.take(look);
+        return Ok(outcome);
+    }
+    for number in 2..=SWEEPS_MAX {
+        let repaired = sweep(disk, Sweep { number, ..may(fix) }, progress)?;
+        let clean = repaired.log.findings.is_empty();
+        outcome.take(repaired);
+        if clean {
+            break;
+        }
+    }
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn take(&mut self, swept: Swept) {
+        self.errors_left = swept.log.findings.iter().any(|f| !f.repaired && f.severity > Severity::Warning);
+        self.errors_left |= swept.log.more > 0;
+        self.inodes_used = swept.inodes_used;
+        self.blocks_used = swept.blocks_used;
+        self.add(swept.log);
+    }
+}
+
+/// True if the last user left the volume clean and saw no error.
+fn says_clean(disk: &dyn Disk) -> bool {
+    let Ok(bytes) = volume::read_superblock(disk, SUPERBLOCK_OFFSET) else { return false };
+    let Ok(sb) = Superblock::parse(&bytes) else { return false };
+    let sound = Geometry::of(&sb, volume::device_bytes(disk)).is_ok();
+    sound && sb.state() == State::VALID && sb.last_orphan() == 0
+}
+
+/// What a sweep may repair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fix {
+    Nothing,
+    Safe,
+    All,
+}
+
+#[derive(Clone, Copy)]
+struct Sweep<'a> {
+    fix: Fix,
+    options: &'a CheckOptions,
+    number: u32,
+}
+
+/// What a sweep found.
+struct Swept {
+    log: Log,
+    inodes_used: u64,
+    blocks_used: u64,
+}
+
+/// Collects issues, and says which are to be repaired.
+#[derive(Default)]
+struct Log {
+    findings: Vec<Finding>,
+    more: u64,
+    modified: bool,
+    may_fix_safe: bool,
+    may_fix_all: bool,
+}
+
+impl Log {
+    /// Notes an issue. True: the caller repairs it now.
+    fn found(&mut self, issue: Issue) -> bool {
+        let fatal = issue.severity() == Severity::Fatal;
+        let fix = !fatal && (self.may_fix_all || (self.may_fix_safe && issue.is_safe_to_repair()));
+        self.note(issue, fix);
+        fix
+    }
+
+    /// Notes an issue that is beyond repair in this sweep.
+    fn note(&mut self, issue: Issue, repaired: bool) {
+        self.modified |= repaired;
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(Finding { severity: issue.severity(), issue, repaired });
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+/// What pass 1 learned about an inode.
+#[derive(Debug, Clone, Copy, Default)]
+struct InodeState {
+    /// Type byte of its entries; 0: not in use.
+    type_byte: u8,
+    /// `i_links_count`.
+    links: u16,
+    /// Names found by pass 2.
+    found: u32,
+}
+
+/// What the passes learn about a directory.
+#[derive(Debug, Clone, Default)]
+struct DirInfo {
+    /// Its blocks, by file block.
+    blocks: Vec<(u64, BlockNo)>,
+    /// The directory with its name.
+    parent: Option<InodeNo>,
+    /// What `..` names, and where that entry lies.
+    dot_dot: Option<(InodeNo, BlockNo, usize)>,
+}
+
+/// An attribute block's sharing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shared {
+    stored: u32,
+    counted: u32,
+}
+
+/// The state of one sweep.
+struct Checker<'a> {
+    volume: Volume<'a>,
+    superblock: Superblock,
+    geo: Geometry,
+    descriptors: Vec<Descriptor>,
+    log: Log,
+    options: &'a CheckOptions,
+    /// One bit per block of the volume: somebody uses it.
+    used: Vec<u8>,
+    /// By group; absent where no inode is in use.
+    inodes: Vec<Option<Box<[InodeState]>>>,
+    dirs: BTreeMap<u32, DirInfo>,
+    xattrs: BTreeMap<u32, Shared>,
+    lost_found: Option<InodeNo>,
+}
+
+fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Swept, CheckError> {
+    let mut log = Log { may_fix_safe: sweep.fix != Fix::Nothing, may_fix_all: sweep.fix == Fix::All, ..Log::default() };
+    let (superblock, geo) = open(disk, &mut log)?;
+    let volume = Volume::new(disk, geo.clone());
+    let Some(descriptors) = read_descriptors(&volume, &geo, &mut log)? else {
+        return Ok(Swept { log, inodes_used: 0, blocks_used: 0 });
+    };
+    let mut checker = Checker {
+        used: vec![0; geo.blocks.div_ceil(8) as usize],
+        inodes: vec![None; geo.groups as usize],
+        volume,
+        superblock,
+        geo,
+        descriptors,
+        log,
+        options: sweep.options,
+        dirs: BTreeMap::new(),
+        xattrs: BTreeMap::new(),
+        lost_found: None,
+    };
+    let mut tell = |pass, done, total| progress(Progress { sweep: sweep.number, pass, done, total });
+    checker.pass1(&mut tell)?;
+    checker.pass2(&mut tell)?;
+    checker.pass3(&mut tell)?;
+    checker.pass4(&mut tell)?;
+    checker.pass5(&mut tell)?;
+    checker.finish()
+}
+
+/// Finds a superblock that makes sense: the primary one, or else a copy.
+fn open(disk: &dyn Disk, log: &mut Log) -> Result<(Superblock, Geometry), CheckError> {
+    let damage = match superblock_at(disk, SUPERBLOCK_OFFSET) {
+        Ok(found) => return supported(found),
+        Err(CheckError::Damaged(damage)) => damage,
+        Err(other) => return Err(other),
+    };
+    let found = copy_candidates(disk).find_map(|block_and_size| {
+        let (block, block_size) = block_and_size;
+        let (sb, geo) = superblock_at(disk, block * block_size).ok()?;
+        // A copy must lie where its own geometry has one, or it is a file's content.
+        let group = geo.group_of_block(BlockNo(block))?;
+        let is_copy = u64::from(geo.block_size) == block_size
+            && geo.group_start(group).0 == block
+            && geo.has_superblock(group)
+            && u32::from(sb.block_group_nr()) == group.0;
+        is_copy.then_some((sb, geo, BlockNo(block)))
+    });
+    let Some((mut sb, geo, copy)) = found else { return Err(damage.into()) };
+    if log.found(Issue::SuperblockDamaged { problem: damage.problem, copy }) {
+        sb.set_block_group_nr(0);
+    }
+    supported((sb, geo))
+}
+
+/// Where the first copy may lie: at the start of group 1 or 3, for every block size and common
+/// sizes of groups; as (block, block size).
+fn copy_candidates(disk: &dyn Disk) -> impl Iterator<Item = (u64, u64)> {
+    let raw = volume::read_superblock(disk, SUPERBLOCK_OFFSET);
+    let claimed = raw.map_or(0, |raw| u64::from(u32_at(&raw, 0x20)));
+    (0..=6).map(|log| 1024u64 << log).flat_map(move |block_size| {
+        let default = (8 * block_size).min(BLOCKS_PER_GROUP_MAX.into());
+        let common = (8..16).map(|log| 1u64 << log);
+        let sizes = [default, claimed].into_iter().chain(common);
+        let first = u64::from(block_size == 1024);
+        sizes.flat_map(move |size| [1, 3].map(|group| (first + group * size, block_size)))
+    })
+}
+
+fn superblock_at(disk: &dyn Disk, byte: u64) -> Result<(Superblock, Geometry), CheckError> {
+    let bytes = volume::device_bytes(disk);
+    if byte.checked_add(SUPERBLOCK_OFFSET).is_none_or(|end| end > bytes) {
+        Superblock::parse(&[])?;
+    }
+    let raw = volume::read_superblock(disk, byte)
+        .map_err(|source| CheckError::Disk { doing: "read the superblock", source })?;
+    let sb = Superblock::parse(&raw)?;
+    // An unknown feature explains a shape that makes no sense: it is named first.
+    if let Support::Refuse(unsupported) = sb.support(true) {
+        return Err(unsupported.into());
+    }
+    let geo = Geometry::of(&sb, bytes)?;
+    Ok((sb, geo))
+}
+
+/// Refuses volumes that could not be repaired: half a check would say too little.
+fn supported((sb, geo): (Superblock, Geometry)) -> Result<(Superblock, Geometry), CheckError> {
+    let unknown = sb.compat().difference(Compat::all());
+    if !unknown.is_empty() {
+        // A driver may ignore them, but nobody knows what they would want repaired.
+        let feature = format!("compatible features {:#x}", unknown.bits());
+        let advice = "a newer checker is needed".to_owned();
+        return Err(Unsupported { reasons: vec![Reason { feature, advice }] }.into());
+    }
+    match sb.support(true) {
+        Support::ReadWrite => Ok((sb, geo)),
+        Support::ReadOnly(reasons) => Err(Unsupported { reasons }.into()),
+        Support::Refuse(unsupported) => Err(unsupported.into()),
+    }
+}
+
+/// Reads the descriptor table; a damaged one is replaced by its copy. `None`: the check ends here.
+fn read_descriptors(volume: &Volume<'_>, geo: &Geometry, log: &mut Log) -> Result<Option<Vec<Descriptor>>, CheckError> {
+    let mut descriptors = Vec::with_capacity(geo.groups as usize);
+    let copies = geo.all_groups().skip(1).find(|group| geo.has_superblock(*group));
+    let mut usable = true;
+    for group in geo.all_groups() {
+        let (block, offset) = geo.locate_descriptor(group);
+        let page = volume.read(block)?;
+        let mut descriptor = Descriptor::parse(&page[offset..], geo);
+        if let Err(damage) = descriptor.check(group, geo) {
+            let copy = match copies {
+                Some(holder) => descriptor_copy(volume, geo, holder, group)?,
+                None => None,
+            };
+            let problem = damage.problem;
+            let fix = log.found(Issue::DescriptorDamaged { group, problem, copy: copy.map(|(at, _)| at) });
+            match copy {
+                Some((_, good)) => descriptor = good,
+                None => usable = false,
+            }
+            if fix {
+                volume.change(block, |bytes| descriptor.encode_into(&mut bytes[offset..], geo))?;
+            }
+        }
+        let flags = descriptor.flags & (INODE_UNINIT | BLOCK_UNINIT);
+        if flags != 0 && log.found(Issue::DescriptorFlags { group, flags }) {
+            descriptor.flags &= !flags;
+            volume.change(block, |bytes| descriptor.encode_into(&mut bytes[offset..], geo))?;
+        }
+        descriptors.push(descriptor);
+    }
+    Ok(usable.then_some(descriptors))
+}
+
+fn descriptor_copy(
+    volume: &Volume<'_>,
+    geo: &Geometry,
+    holder: GroupNo,
+    group: GroupNo,
+) -> Result<Option<(BlockNo, Descriptor)>, CheckError> {
+    let (block, offset) = geo.locate_descriptor(group);
+    let block = BlockNo(block.0 - geo.first_data_block + geo.group_start(holder).0);
+    let descriptor = Descriptor::parse(&volume.read(block)?[offset..], geo);
+    Ok(descriptor.check(group, geo).is_ok().then_some((block, descriptor)))
+}
+
+impl Checker<'_> {
+    fn table_of(&self, ino: InodeNo) -> BlockNo {
+        let at = self.geo.locate_inode(ino).expect("an inode of the volume");
+        self.descriptors[at.group.0 as usize].inode_table
+    }
+
+    fn read_inode(&self, ino: InodeNo) -> Result<(Vec<u8>, Inode), CheckError> {
+        let slot = self.volume.slot(self.table_of(ino), ino)?;
+        let inode = Inode::parse(&slot, &self.geo);
+        Ok((slot, inode))
+    }
+
+    fn write_inode(&self, ino: InodeNo, slot: &mut [u8], inode: &Inode) -> Result<(), CheckError> {
+        inode.encode_into(slot, &self.geo);
+        self.volume.set_slot(self.table_of(ino), ino, slot)
+    }
+
+    fn change_inode(&self, ino: InodeNo, change: impl FnOnce(&mut Inode)) -> Result<(), CheckError> {
+        let (mut slot, mut inode) = self.read_inode(ino)?;
+        change(&mut inode);
+        self.write_inode(ino, &mut slot, &inode)
+    }
+
+    /// The time of day in 32 bits, never 0: that would mean "not deleted".
+    fn now_secs(&self) -> u32 {
+        self.options.now.secs.clamp(1, u32::MAX.into()) as u32
+    }
+
+    fn state(&self, ino: InodeNo) -> InodeState {
+        let Some(at) = self.geo.locate_inode(ino) else { return InodeState::default() };
+        match &self.inodes[at.group.0 as usize] {
+            Some(group) => group[at.index as usize],
+            None => InodeState::default(),
+        }
+    }
+
+    fn state_mut(&mut self, ino: InodeNo) -> &mut InodeState {
+        let at = self.geo.locate_inode(ino).expect("an inode of the volume");
+        let per_group = self.geo.inodes_per_group as usize;
+        let group = self.inodes[at.group.0 as usize]
+            .get_or_insert_with(|| vec![InodeState::default(); per_group].into_boxed_slice());
+        &mut group[at.index as usize]
+    }
+
+    fn is_dir(&self, ino: InodeNo) -> bool {
+        self.state(ino).type_byte == inode::entry_type(FileKind::Directory)
+    }
+
+    /// Inodes in use, ascending, with what is known about them.
+    fn inodes_in_use(&self) -> impl Iterator<Item = (InodeNo, InodeState)> + '_ {
+        self.inodes.iter().enumerate().flat_map(move |(group, states)| {
+            let states = states.iter().flat_map(|states| states.iter().enumerate());
+            let in_use = states.filter(|(_, state)| state.type_byte != 0);
+            in_use.map(move |(index, state)| (self.geo.inode_at(GroupNo(group as u32), index as u32), *state))
+        })
+    }
+
+    fn is_used(&self, block: BlockNo) -> bool {
+        self.used[(block.0 / 8) as usize] & 1 << (block.0 % 8) != 0
+    }
+
+    /// Marks a block as used; false if it was already.
+    fn claim(&mut self, block: BlockNo) -> bool {
+        let byte = &mut self.used[(block.0 / 8) as usize];
+        let bit = 1 << (block.0 % 8);
+        let first_time = *byte & bit == 0;
+        *byte |= bit;
+        first_time
+    }
+
+    fn release(&mut self, block: BlockNo) {
+        self.used[(block.0 / 8) as usize] &= !(1 << (block.0 % 8));
+    }
+
+    /// Takes a free block. Right only after pass 1, when all used ones are known.
+    fn take_block(&mut self) -> Option<BlockNo> {
+        let first = self.geo.first_data_block as u32 + 1;
+        let free = bitmap::first_zero(&self.used, first, self.geo.blocks as u32)?;
+        let block = BlockNo(free.into());
+        self.claim(block);
+        Some(block)
+    }
+
+    /// A free inode that is not reserved. Right only after pass 1.
+    fn find_inode(&self) -> Option<InodeNo> {
+        (self.geo.first_ino..=self.geo.inodes).map(InodeNo).find(|ino| self.state(*ino).type_byte == 0)
+    }
+
+    /// Writes what was repaired, and the superblock last.
+    fn finish(mut self) -> Result<Swept, CheckError> {
+        let inodes_used = self.inodes_in_use().count() as u64;
+        let free: u64 = bitmap::count_zeros(&self.used, self.geo.blocks as u32).into();
+        let swept = |log| Swept { log, inodes_used, blocks_used: self.geo.blocks - free };
+        if !self.log.may_fix_safe {
+            return Ok(swept(self.log));
+        }
+        let all_repaired = self.log.more == 0 && self.log.findings.iter().all(|finding| finding.repaired);
+        let sb = &mut self.superblock;
+        let was_clean = sb.state() == State::VALID;
+        if all_repaired {
+            sb.set_state(State::VALID);
+            sb.set_error_count(0);
+            sb.set_mnt_count(0);
+        }
+        if !was_clean || self.log.modified {
+            let now = self.options.now.secs.clamp(0, u32::MAX.into()) as u32;
+            sb.set_lastcheck(now);
+            sb.set_wtime(now);
+            self.log.modified = true;
+            self.volume.finish(Some(sb))?;
+        } else {
+            self.volume.finish(None)?;
+        }
+        Ok(swept(self.log))
+    }
+}

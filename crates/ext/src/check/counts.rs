@@ -1,0 +1,141 @@
+//! Pass 5: bitmaps, group counts and totals against what the passes before found.
+
+use moafs_disk::Buf;
+
+use super::issue::{Bitmap, Count, Span};
+use super::scan::Blocks;
+use super::{CheckError, Checker, Issue};
+use crate::format::inode::entry_type;
+use crate::format::{BlockNo, GroupNo, bitmap};
+
+/// Groups between two reports of progress.
+const TELL_EVERY: u32 = 64;
+
+impl Checker<'_> {
+    pub(super) fn pass5(&mut self, tell: &mut dyn FnMut(u8, u64, u64)) -> Result<(), CheckError> {
+        let total = u64::from(self.geo.groups);
+        let (mut free_blocks, mut free_inodes) = (0u64, 0u64);
+        for group in self.geo.all_groups() {
+            if group.0 % TELL_EVERY == 0 {
+                tell(5, group.0.into(), total);
+            }
+            let (blocks, inodes) = self.check_group_counts(group)?;
+            free_blocks += u64::from(blocks);
+            free_inodes += u64::from(inodes);
+        }
+        tell(5, total, total);
+        let stored = self.superblock.free_blocks();
+        if self.total_is_wrong(Count::FreeBlocks, stored, free_blocks) {
+            self.superblock.set_free_blocks(free_blocks);
+        }
+        let stored = u64::from(self.superblock.free_inodes());
+        if self.total_is_wrong(Count::FreeInodes, stored, free_inodes) {
+            self.superblock.set_free_inodes(free_inodes as u32);
+        }
+        Ok(())
+    }
+
+    fn total_is_wrong(&mut self, count: Count, stored: u64, counted: u64) -> bool {
+        stored != counted && self.log.found(Issue::TotalCount { count, stored, counted })
+    }
+
+    /// Returns free blocks and inodes of the group.
+    fn check_group_counts(&mut self, group: GroupNo) -> Result<(u32, u32), CheckError> {
+        let descriptor = self.descriptors[group.0 as usize];
+        let blocks = self.geo.group_blocks(group);
+        let block_map = self.block_map(group);
+        let first_block = self.geo.group_start(group).0;
+        self.check_bitmap(Bitmap::Block, group, descriptor.block_bitmap, &block_map, blocks, first_block)?;
+        let inodes = self.geo.inodes_per_group;
+        let inode_map = self.inode_map(group);
+        let first_inode = u64::from(self.geo.inode_at(group, 0).0);
+        self.check_bitmap(Bitmap::Inode, group, descriptor.inode_bitmap, &inode_map, inodes, first_inode)?;
+        let directories = self.directories(group);
+        let free_blocks = bitmap::count_zeros(&block_map, blocks);
+        let free_inodes = bitmap::count_zeros(&inode_map, inodes);
+        let mut right = descriptor;
+        for (count, stored, counted) in [
+            (Count::FreeBlocks, &mut right.free_blocks, free_blocks),
+            (Count::FreeInodes, &mut right.free_inodes, free_inodes),
+            (Count::Directories, &mut right.used_dirs, directories),
+        ] {
+            let issue = Issue::GroupCount { group, count, stored: *stored, counted };
+            if *stored != counted && self.log.found(issue) {
+                *stored = counted;
+            }
+        }
+        if right != descriptor {
+            let (block, offset) = self.geo.locate_descriptor(group);
+            self.volume.change(block, |bytes| right.encode_into(&mut bytes[offset..], &self.geo))?;
+        }
+        Ok((free_blocks, free_inodes))
+    }
+
+    /// The block bitmap as it should be.
+    fn block_map(&self, group: GroupNo) -> Vec<u8> {
+        let mut map = vec![0; self.geo.block_bytes()];
+        let range = self.geo.group_range(group);
+        for block in range.clone().filter(|block| self.is_used(BlockNo(*block))) {
+            bitmap::set(&mut map, (block - range.start) as u32);
+        }
+        bitmap::pad(&mut map, self.geo.group_blocks(group));
+        map
+    }
+
+    /// The inode bitmap as it should be.
+    fn inode_map(&self, group: GroupNo) -> Vec<u8> {
+        let mut map = vec![0; self.geo.block_bytes()];
+        if let Some(states) = &self.inodes[group.0 as usize] {
+            for (index, _) in states.iter().enumerate().filter(|(_, state)| state.type_byte != 0) {
+                bitmap::set(&mut map, index as u32);
+            }
+        }
+        let reserved = (self.geo.first_ino - 1).saturating_sub(group.0 * self.geo.inodes_per_group);
+        bitmap::set_range(&mut map, 0..reserved.min(self.geo.inodes_per_group));
+        bitmap::pad(&mut map, self.geo.inodes_per_group);
+        map
+    }
+
+    fn directories(&self, group: GroupNo) -> u32 {
+        let directory = entry_type(moafs_vfs::types::FileKind::Directory);
+        let states = self.inodes[group.0 as usize].iter().flat_map(|states| states.iter());
+        states.filter(|state| state.type_byte == directory).count() as u32
+    }
+
+    fn check_bitmap(
+        &mut self,
+        which: Bitmap,
+        group: GroupNo,
+        at: BlockNo,
+        should: &[u8],
+        bits: u32,
+        first: u64,
+    ) -> Result<(), CheckError> {
+        let page = self.volume.read(at)?;
+        let mut repair = false;
+        let leaked = difference(&page, should, bits, first);
+        let missing = difference(should, &page, bits, first);
+        if let Some((count, first)) = leaked {
+            repair |= self.log.found(Issue::Leaked { bitmap: which, group, count, first });
+        }
+        if let Some((count, first)) = missing {
+            repair |= self.log.found(Issue::UsedButFree { bitmap: which, group, count, first });
+        }
+        if !bitmap::is_padded(&page, bits) {
+            repair |= self.log.found(Issue::Padding { bitmap: which, group });
+        }
+        if repair {
+            self.volume.write(at, Buf::copy_of(should));
+        }
+        Ok(())
+    }
+}
+
+/// How many bits are set in `a` but not in `b`, and the first run of them, counted from `first`.
+fn difference(a: &[u8], b: &[u8], bits: u32, first: u64) -> Option<(u32, Span)> {
+    let only_a: Vec<u8> = a.iter().zip(b).map(|(a, b)| a & !b).collect();
+    let start = bitmap::first_set(&only_a, 0, bits)?;
+    let end = bitmap::first_zero(&only_a, start, bits).unwrap_or(bits);
+    let count = bits - bitmap::count_zeros(&only_a, bits);
+    Some((count, Span { start: first + u64::from(start), end: first + u64::from(end) - 1 }))
+}

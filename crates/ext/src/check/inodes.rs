@@ -1,0 +1,708 @@
+//! Pass 1: every inode by itself, its map and its attributes; who uses which block.
+
+use moafs_disk::Buf;
+use moafs_vfs::types::FileKind;
+
+use super::scan::{Blocks, Judge, Pointer, Step, slots, walk_map};
+use super::volume::Volume;
+use super::{CheckError, Checker, DirInfo, Issue, Log, Shared};
+use crate::format::dir::Form;
+use crate::format::inode::{FAST_SYMLINK_MAX, InodeFlags, LINKS_MAX, POINTERS, entry_type, extra_isize_is_legal};
+use crate::format::superblock::{Compat, RoCompat};
+use crate::format::{
+    BlockNo, Geometry, GroupNo, Inode, InodeNo, Place, Structure, bitmap, dir, htree, map, put_u16, put_u32, u16_at,
+    u32_at, xattr,
+};
+
+/// Flags of inodes that ext2 without any of the later features cannot have.
+const FLAGS_IMPOSSIBLE: InodeFlags = InodeFlags::FOREIGN.union(InodeFlags::from_bits_retain(0x2000));
+/// Files from this size on need the feature large_file.
+const LARGE_FILE: u64 = 1 << 31;
+
+impl Checker<'_> {
+    pub(super) fn pass1(&mut self, tell: &mut dyn FnMut(u8, u64, u64)) -> Result<(), CheckError> {
+        self.claim_metadata();
+        self.check_reserve();
+        let orphans = self.orphans()?;
+        let total = u64::from(self.geo.groups);
+        for group in self.geo.all_groups() {
+            tell(1, group.0.into(), total);
+            self.check_group(group, &orphans)?;
+        }
+        tell(1, total, total);
+        self.check_refcounts()?;
+        if !self.is_dir(InodeNo::ROOT) && self.log.found(Issue::RootNotDirectory) {
+            self.make_directory(InodeNo::ROOT, InodeNo::ROOT, 0o755)?;
+        }
+        Ok(())
+    }
+
+    /// Blocks before the first group, group heads, bitmaps and inode tables.
+    fn claim_metadata(&mut self) {
+        for block in 0..=self.geo.first_data_block {
+            self.claim(BlockNo(block));
+        }
+        for group in self.geo.all_groups() {
+            let start = self.geo.group_start(group).0;
+            let descriptor = self.descriptors[group.0 as usize];
+            let table = descriptor.inode_table.0;
+            let head = start..start + u64::from(self.geo.head_blocks(group));
+            for block in head.chain(table..table + u64::from(self.geo.inode_table_blocks)) {
+                // The last group may be shorter than its head.
+                if block < self.geo.blocks {
+                    self.claim(BlockNo(block));
+                }
+            }
+            self.claim(descriptor.block_bitmap);
+            self.claim(descriptor.inode_bitmap);
+        }
+    }
+
+    /// Only the feature resize_inode keeps blocks behind the descriptor table.
+    fn check_reserve(&mut self) {
+        let stored = self.superblock.reserved_gdt_blocks_raw();
+        if stored != 0 && !self.superblock.compat().contains(Compat::RESIZE_INODE) {
+            let problem = format!("{stored} blocks are reserved without the feature resize_inode");
+            if self.log.found(Issue::ResizeInode { problem }) {
+                self.superblock.set_reserved_gdt_blocks(0);
+            }
+        }
+    }
+
+    /// The inodes on the orphan list. A list that makes no sense ends where it stops to.
+    fn orphans(&mut self) -> Result<Vec<InodeNo>, CheckError> {
+        let head = self.superblock.last_orphan();
+        let mut orphans = Vec::new();
+        let mut next = InodeNo(head);
+        while next.0 >= self.geo.first_ino && next.0 <= self.geo.inodes && !orphans.contains(&next) {
+            orphans.push(next);
+            if orphans.len() >= 65536 {
+                break;
+            }
+            next = InodeNo(self.read_inode(next)?.1.dtime);
+        }
+        if head != 0 && self.log.found(Issue::OrphanList { head }) {
+            self.superblock.set_last_orphan(0);
+            for ino in &orphans {
+                let now = self.now_secs();
+                self.change_inode(*ino, |inode| inode.dtime = if inode.links == 0 { now } else { 0 })?;
+            }
+        }
+        Ok(orphans)
+    }
+
+    fn check_group(&mut self, group: GroupNo, orphans: &[InodeNo]) -> Result<(), CheckError> {
+        // Inodes that need a look are collected block by block, so that repairs see the volume.
+        let mut in_use = Vec::new();
+        let descriptor = self.descriptors[group.0 as usize];
+        slots(&self.volume, &self.geo, group, &descriptor, |ino, slot| {
+            if slot.iter().any(|&byte| byte != 0) {
+                in_use.push(ino);
+            }
+            Ok(())
+        })?;
+        for ino in in_use {
+            self.check_inode(ino, orphans)?;
+        }
+        Ok(())
+    }
+
+    fn check_inode(&mut self, ino: InodeNo, orphans: &[InodeNo]) -> Result<(), CheckError> {
+        let (slot, inode) = self.read_inode(ino)?;
+        if ino.0 < self.geo.first_ino && ino != InodeNo::ROOT {
+            return self.check_reserved(ino, slot, inode);
+        }
+        if inode.links == 0 {
+            let undated = inode.dtime == 0 && inode.mode != 0 && !orphans.contains(&ino);
+            if undated && self.log.found(Issue::InodeZeroDtime { inode: ino }) {
+                let now = self.now_secs();
+                self.change_inode(ino, |inode| inode.dtime = now)?;
+            }
+            return Ok(());
+        }
+        self.check_used(ino, slot, inode)
+    }
+
+    /// Reserved inodes: the resize inode, the journal, and those that nobody uses.
+    fn check_reserved(&mut self, ino: InodeNo, slot: Vec<u8>, inode: Inode) -> Result<(), CheckError> {
+        let has_resize = self.superblock.compat().contains(Compat::RESIZE_INODE);
+        if ino == InodeNo::RESIZE && has_resize {
+            return self.check_resize_inode(slot, inode);
+        }
+        let regular = inode.kind() == Some(FileKind::Regular);
+        if ino == InodeNo::BAD_BLOCKS && inode.mode == 0 {
+            // Its blocks are the device's bad blocks: they are used, whatever lies there.
+            return self.check_contents(ino, slot, inode, FileKind::Regular);
+        }
+        if ino == InodeNo::RESIZE && slot.iter().any(|&byte| byte != 0) {
+            let problem = "it is in use without the feature resize_inode".to_owned();
+            if self.log.found(Issue::ResizeInode { problem }) {
+                self.clear_inode(ino)?;
+            }
+            return Ok(());
+        }
+        let journal_unused = ino == InodeNo::JOURNAL && !self.superblock.compat().contains(Compat::HAS_JOURNAL);
+        let holds_something =
+            inode.file_acl != 0 || inode.size != 0 || inode.blocks != 0 || inode.block != [0; POINTERS];
+        let unused = !regular || inode.links == 0 || journal_unused;
+        if unused && (inode.mode != 0 || holds_something) {
+            if self.log.found(Issue::ReservedInode { inode: ino, mode: inode.mode }) {
+                self.clear_inode(ino)?;
+            }
+            return Ok(());
+        }
+        if regular { self.check_contents(ino, slot, inode, FileKind::Regular) } else { Ok(()) }
+    }
+
+    fn clear_inode(&mut self, ino: InodeNo) -> Result<(), CheckError> {
+        let slot = vec![0; self.geo.inode_size as usize];
+        self.volume.set_slot(self.table_of(ino), ino, &slot)
+    }
+
+    fn check_used(&mut self, ino: InodeNo, slot: Vec<u8>, mut inode: Inode) -> Result<(), CheckError> {
+        let Some(kind) = inode.kind() else {
+            if self.log.found(Issue::InodeBadMode { inode: ino, mode: inode.mode }) {
+                self.clear_inode(ino)?;
+            }
+            return Ok(());
+        };
+        if inode.dtime != 0 && self.log.found(Issue::InodeDtimeSet { inode: ino }) {
+            inode.dtime = 0;
+        }
+        let links = inode.links;
+        self.check_contents(ino, slot, inode, kind)?;
+        if self.read_inode(ino)?.1.links > 0 {
+            let state = self.state_mut(ino);
+            state.type_byte = entry_type(kind);
+            state.links = links;
+        }
+        Ok(())
+    }
+
+    /// Fields, attributes and map; writes the inode back if something was repaired.
+    fn check_contents(
+        &mut self,
+        ino: InodeNo,
+        mut slot: Vec<u8>,
+        mut inode: Inode,
+        kind: FileKind,
+    ) -> Result<(), CheckError> {
+        let before = slot.clone();
+        self.check_fields(ino, &mut slot, &mut inode, kind);
+        self.check_inside_xattrs(ino, &mut slot, &inode);
+        let xattr_blocks = self.check_xattr_block(ino, &mut inode)?;
+        let mapped = match kind {
+            FileKind::Regular | FileKind::Directory => self.check_map(ino, &mut inode)?,
+            FileKind::Symlink if inode.size > FAST_SYMLINK_MAX as u64 => self.check_map(ino, &mut inode)?,
+            _ => Mapped::default(),
+        };
+        let keep = match kind {
+            FileKind::Directory => self.check_directory(ino, &mut inode, mapped.clone())?,
+            FileKind::Symlink => self.check_symlink(ino, &inode, &mapped)?,
+            FileKind::Regular => {
+                self.check_size(ino, &mut inode, &mapped);
+                true
+            }
+            _ => true,
+        };
+        if !keep {
+            for block in mapped.data.iter().map(|(_, block)| *block).chain(mapped.indirect) {
+                self.release(block);
+            }
+            return self.clear_inode(ino);
+        }
+        let sectors = if inode.flags.contains(InodeFlags::HUGE_FILE) && self.geo.huge_file {
+            1
+        } else {
+            u64::from(self.geo.sectors_per_block())
+        };
+        let counted = (mapped.data.len() as u64 + mapped.indirect.len() as u64 + xattr_blocks) * sectors;
+        if inode.blocks != counted && self.log.found(Issue::BlocksCount { inode: ino, stored: inode.blocks, counted }) {
+            inode.blocks = counted;
+        }
+        inode.encode_into(&mut slot, &self.geo);
+        if slot != before {
+            self.volume.set_slot(self.table_of(ino), ino, &slot)?;
+        }
+        Ok(())
+    }
+
+    fn check_fields(&mut self, ino: InodeNo, slot: &mut [u8], inode: &mut Inode, kind: FileKind) {
+        let impossible = inode.flags.intersection(FLAGS_IMPOSSIBLE);
+        if !impossible.is_empty() && self.log.found(Issue::InodeFlags { inode: ino, flags: impossible.bits() }) {
+            inode.flags.remove(impossible);
+        }
+        let index_possible = kind == FileKind::Directory && self.superblock.compat().contains(Compat::DIR_INDEX);
+        let claims_index = inode.flags.contains(InodeFlags::INDEX);
+        if claims_index && !index_possible && self.log.found(Issue::IndexUnsupported { inode: ino }) {
+            inode.flags.remove(InodeFlags::INDEX);
+        }
+        let special = !matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
+        if special && inode.size != 0 && self.log.found(Issue::SpecialFileSize { inode: ino, size: inode.size }) {
+            inode.size = 0;
+        }
+        let locked = inode.flags.intersection(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+        if special && !locked.is_empty() && self.log.found(Issue::InodeFlags { inode: ino, flags: locked.bits() }) {
+            inode.flags.remove(locked);
+        }
+        let extra_isize = inode.extra_isize;
+        let extra_legal = extra_isize_is_legal(extra_isize, self.geo.inode_size);
+        if !extra_legal && self.log.found(Issue::InodeExtraSize { inode: ino, extra_isize }) {
+            inode.extra_isize = crate::format::inode::EXTRA_BYTES;
+            // Whatever lies there was not written as what it would now mean.
+            slot[0x84..].fill(0);
+            put_u16(slot, 0x80, inode.extra_isize);
+        }
+        if self.obsolete_fields_set(slot, kind) && self.log.found(Issue::InodeObsoleteFields { inode: ino }) {
+            clear_obsolete_fields(slot, kind, self.geo.huge_file);
+        }
+    }
+
+    fn obsolete_fields_set(&self, slot: &[u8], kind: FileKind) -> bool {
+        let mut cleared = slot.to_vec();
+        clear_obsolete_fields(&mut cleared, kind, self.geo.huge_file);
+        cleared != slot
+    }
+
+    fn check_inside_xattrs(&mut self, ino: InodeNo, slot: &mut [u8], inode: &Inode) {
+        let extra = inode.extra_isize;
+        let area = xattr::Area::Inode(xattr::inode_area(slot, extra));
+        let place = Place::of(Structure::InodeXattrs(ino));
+        let entries = match xattr::entries(area, place) {
+            Ok(entries) => entries,
+            Err(damage) => {
+                if self.log.found(Issue::InodeXattrs { inode: ino, problem: damage.problem }) {
+                    xattr::inode_area_mut(slot, extra).fill(0);
+                }
+                return;
+            }
+        };
+        let wrong: Vec<usize> = entries.iter().filter(|e| !e.hash_is_right(area)).map(|e| e.offset).collect();
+        if !wrong.is_empty() && self.log.found(Issue::XattrHash { inode: ino, block: None }) {
+            let bytes = xattr::inode_area_mut(slot, extra);
+            wrong.into_iter().for_each(|offset| put_u32(bytes, offset + 12, 0));
+        }
+    }
+
+    /// Returns how many blocks the attributes count for.
+    fn check_xattr_block(&mut self, ino: InodeNo, inode: &mut Inode) -> Result<u64, CheckError> {
+        if inode.file_acl == 0 {
+            return Ok(0);
+        }
+        let block = BlockNo(inode.file_acl.into());
+        if let Some(shared) = self.xattrs.get_mut(&inode.file_acl) {
+            shared.counted += 1;
+            return Ok(1);
+        }
+        let problem = if !self.geo.may_point_to(block) {
+            Some("it is not on the volume".to_owned())
+        } else if self.is_used(block) {
+            Some("it belongs to somebody else already".to_owned())
+        } else {
+            self.xattr_block_problem(ino, block)?
+        };
+        if let Some(problem) = problem {
+            if self.log.found(Issue::XattrBlock { inode: ino, block, problem }) {
+                inode.file_acl = 0;
+            }
+            return Ok(0);
+        }
+        let has_feature = self.superblock.compat().contains(Compat::EXT_ATTR);
+        if !has_feature && self.log.found(Issue::XattrFeature { inode: ino }) {
+            let with = self.superblock.compat() | Compat::EXT_ATTR;
+            self.superblock.set_compat(with);
+        }
+        self.claim(block);
+        let stored = xattr::refcount(&self.volume.read(block)?);
+        self.xattrs.insert(inode.file_acl, Shared { stored, counted: 1 });
+        Ok(1)
+    }
+
+    /// Judges a block's contents; wrong hashes are repaired here.
+    fn xattr_block_problem(&mut self, ino: InodeNo, block: BlockNo) -> Result<Option<String>, CheckError> {
+        let page = self.volume.read(block)?;
+        let area = xattr::Area::Block(&page);
+        let entries = match xattr::entries(area, Place::new(Structure::XattrBlock(ino), block)) {
+            Ok(entries) => entries,
+            Err(damage) => return Ok(Some(damage.problem)),
+        };
+        let wrong = entries.iter().any(|entry| !entry.hash_is_right(area));
+        if wrong && self.log.found(Issue::XattrHash { inode: ino, block: Some(block) }) {
+            let right: Vec<_> = entries.iter().map(|e| (e.offset, xattr::entry_hash(e.name, e.value))).collect();
+            self.volume.change(block, |bytes| {
+                for (offset, hash) in right {
+                    put_u32(bytes, offset + 12, hash);
+                }
+            })?;
+        }
+        Ok(None)
+    }
+
+    fn check_refcounts(&mut self) -> Result<(), CheckError> {
+        for (block, Shared { stored, counted }) in std::mem::take(&mut self.xattrs) {
+            let block = BlockNo(block.into());
+            if stored != counted && self.log.found(Issue::XattrRefcount { block, stored, counted }) {
+                self.volume.change(block, |bytes| xattr::set_refcount(bytes, counted))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_map(&mut self, ino: InodeNo, inode: &mut Inode) -> Result<Mapped, CheckError> {
+        let mut judge = MapJudge {
+            ino,
+            geo: &self.geo,
+            volume: &self.volume,
+            log: &mut self.log,
+            used: &mut self.used,
+            mapped: Mapped::default(),
+        };
+        walk_map(&self.volume, &self.geo, &mut inode.block, &mut judge)?;
+        Ok(judge.mapped)
+    }
+
+    fn check_size(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &Mapped) {
+        let block_size = u64::from(self.geo.block_size);
+        let mapped_end = mapped.data.last().map_or(0, |(lbn, _)| (lbn + 1) * block_size);
+        let too_small = inode.size.div_ceil(block_size) * block_size < mapped_end;
+        let too_large = inode.size > map::size_max(&self.geo);
+        // The reserved inodes have sizes of their own.
+        let ordinary = ino.0 >= self.geo.first_ino;
+        if ordinary && (too_small || too_large) {
+            let issue = Issue::Size { inode: ino, stored: inode.size, should: mapped_end };
+            if self.log.found(issue) {
+                inode.size = mapped_end;
+            }
+        }
+        let has_feature = self.superblock.ro_compat().contains(RoCompat::LARGE_FILE);
+        if ordinary
+            && inode.size >= LARGE_FILE
+            && !has_feature
+            && self.log.found(Issue::LargeFileFeature { inode: ino })
+        {
+            let with = self.superblock.ro_compat() | RoCompat::LARGE_FILE;
+            self.superblock.set_ro_compat(with);
+        }
+    }
+
+    /// True if the link has a target; otherwise it is to be cleared, if it may be.
+    fn check_symlink(&mut self, ino: InodeNo, inode: &Inode, mapped: &Mapped) -> Result<bool, CheckError> {
+        let target = if inode.size <= FAST_SYMLINK_MAX as u64 {
+            inode.fast_symlink()
+        } else {
+            let one_block = mapped.data.len() == 1 && mapped.data[0].0 == 0 && mapped.indirect.is_empty();
+            if one_block && inode.size < u64::from(self.geo.block_size) {
+                self.volume.read(mapped.data[0].1)?[..inode.size as usize].to_vec()
+            } else {
+                Vec::new()
+            }
+        };
+        let valid = !target.is_empty() && !target.contains(&0);
+        Ok(valid || !self.log.found(Issue::SymlinkInvalid { inode: ino }))
+    }
+
+    /// False: the directory is to be cleared.
+    fn check_directory(&mut self, ino: InodeNo, inode: &mut Inode, mut mapped: Mapped) -> Result<bool, CheckError> {
+        if mapped.data.is_empty() {
+            return Ok(!self.log.found(Issue::DirectoryEmpty { inode: ino }));
+        }
+        let count = mapped.data.len() as u64;
+        let dense = mapped.data.last().is_some_and(|(lbn, _)| lbn + 1 == count);
+        if !dense && self.log.found(Issue::DirectoryHole { inode: ino, blocks: count }) {
+            self.squeeze(inode, &mut mapped);
+        }
+        let block_size = u64::from(self.geo.block_size);
+        let should = mapped.data.last().map_or(0, |(lbn, _)| lbn + 1) * block_size;
+        if inode.size != should && self.log.found(Issue::Size { inode: ino, stored: inode.size, should }) {
+            inode.size = should;
+        }
+        if inode.flags.contains(InodeFlags::INDEX) {
+            self.check_index(ino, inode, &mapped)?;
+        }
+        self.dirs.insert(ino.0, DirInfo { blocks: mapped.data, ..DirInfo::default() });
+        Ok(true)
+    }
+
+    /// Moves a directory's blocks together. Indirect blocks that are no longer needed stay counted
+    /// in this sweep; the next one frees them.
+    fn squeeze(&mut self, inode: &mut Inode, mapped: &mut Mapped) {
+        for (dense, (lbn, _)) in mapped.data.iter_mut().enumerate() {
+            *lbn = dense as u64;
+        }
+        let mut builder = Builder {
+            volume: &self.volume,
+            geo: &self.geo,
+            data: mapped.data.iter().map(|(_, block)| block.0 as u32).collect::<Vec<_>>().into_iter(),
+            pool: mapped.indirect.clone(),
+        };
+        inode.block = std::array::from_fn(|slot| builder.build(map::level_of_slot(slot)));
+        inode.flags.remove(InodeFlags::INDEX);
+        let unused = builder.pool;
+        for block in unused {
+            self.release(block);
+        }
+    }
+
+    fn check_index(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &Mapped) -> Result<(), CheckError> {
+        let Err(problem) = self.walk_index(ino, mapped)? else { return Ok(()) };
+        if self.log.found(Issue::IndexDamaged { inode: ino, problem }) {
+            // Without the flag the directory is an ordinary one, and all its names are still there.
+            inode.flags.remove(InodeFlags::INDEX);
+        }
+        Ok(())
+    }
+
+    /// Checks that each leaf is named once and holds only names whose hashes belong there.
+    fn walk_index(&mut self, ino: InodeNo, mapped: &Mapped) -> Result<Result<(), String>, CheckError> {
+        let place = |lbn| Place::of(Structure::Index { inode: ino, lbn });
+        let block_at = |lbn: u32| mapped.data.get(lbn as usize).map(|(_, block)| *block);
+        let Some(first) = block_at(0) else { return Ok(Err("it has no root".to_owned())) };
+        let (info, top) = match htree::root(&self.volume.read(first)?, place(0)) {
+            Ok(found) => found,
+            Err(damage) => return Ok(Err(damage.problem)),
+        };
+        let Some(hasher) = htree::Hasher::of(info.hash_version, &self.superblock) else {
+            return Ok(Err(format!("unknown hash version {}", info.hash_version)));
+        };
+        let mut seen = vec![0u8; mapped.data.len().div_ceil(8)];
+        bitmap::set(&mut seen, 0);
+        let mut leaves: Vec<htree::IndexEntry> = Vec::new();
+        for entry in &top {
+            let Some(block) = block_at(entry.block) else {
+                return Ok(Err(format!("it names block {}, beyond the end", entry.block)));
+            };
+            if !bitmap::set(&mut seen, entry.block) {
+                return Ok(Err(format!("it names block {} twice", entry.block)));
+            }
+            if info.levels == 0 {
+                leaves.push(*entry);
+                continue;
+            }
+            match htree::node(&self.volume.read(block)?, place(entry.block.into())) {
+                Ok(below) => leaves.extend(below.iter().enumerate().map(|(i, leaf)| htree::IndexEntry {
+                    hash: if i == 0 { entry.hash } else { leaf.hash },
+                    block: leaf.block,
+                })),
+                Err(damage) => return Ok(Err(damage.problem)),
+            }
+        }
+        for (i, leaf) in leaves.iter().enumerate() {
+            let Some(block) = block_at(leaf.block) else {
+                return Ok(Err(format!("it names block {}, beyond the end", leaf.block)));
+            };
+            if info.levels > 0 && !bitmap::set(&mut seen, leaf.block) {
+                return Ok(Err(format!("it names block {} twice", leaf.block)));
+            }
+            let end = leaves.get(i + 1).map_or(u32::MAX, |next| next.hash);
+            if leaf.hash > end {
+                return Ok(Err("its hashes are out of order".to_owned()));
+            }
+            let page = self.volume.read(block)?;
+            let form = Form::of(&self.geo);
+            for entry in dir::records(&page, form).map_while(Result::ok).filter(dir::Entry::is_used) {
+                let hash = hasher.hash(entry.name).major;
+                if hash < leaf.hash & !1 || hash > end {
+                    return Ok(Err(format!("a name in block {} has a hash that belongs elsewhere", leaf.block)));
+                }
+            }
+        }
+        let unnamed = bitmap::first_zero(&seen, 0, mapped.data.len() as u32);
+        Ok(match unnamed {
+            Some(block) => Err(format!("it does not name block {block}")),
+            None => Ok(()),
+        })
+    }
+
+    fn check_resize_inode(&mut self, mut slot: Vec<u8>, mut inode: Inode) -> Result<(), CheckError> {
+        let double = BlockNo(inode.block[13].into());
+        let usable = self.geo.may_point_to(double) && !self.is_used(double);
+        let expected = self.reserved_pointers();
+        let sectors = u64::from(self.geo.sectors_per_block());
+        let owned = expected.iter().map(|(_, copies)| 1 + copies.len() as u64).sum::<u64>() + 1;
+        let apb = u64::from(self.geo.apb);
+        let size = (map::DIRECT + apb + apb * apb) * u64::from(self.geo.block_size);
+        let good = Inode {
+            mode: 0o100_600,
+            links: 1,
+            size,
+            blocks: owned * sectors,
+            block: std::array::from_fn(|slot| if slot == 13 { inode.block[13] } else { 0 }),
+            dtime: 0,
+            flags: inode.flags.difference(FLAGS_IMPOSSIBLE),
+            file_acl: 0,
+            ..inode.clone()
+        };
+        let problem = if !usable {
+            Some(format!("its double indirect block is {double}"))
+        } else if good != inode {
+            Some("its fields are not those of a resize inode".to_owned())
+        } else {
+            self.resize_map_problem(double, &expected)?
+        };
+        if usable {
+            self.claim(double);
+        }
+        let Some(problem) = problem else { return Ok(()) };
+        if !usable {
+            // A new double indirect block can be taken only when all used blocks are known: the
+            // inode is emptied, and the feature with it.
+            if self.log.found(Issue::ResizeInode { problem }) {
+                self.clear_inode(InodeNo::RESIZE)?;
+                self.drop_resize_feature();
+            }
+            return Ok(());
+        }
+        if self.log.found(Issue::ResizeInode { problem }) {
+            inode = good;
+            self.write_inode(InodeNo::RESIZE, &mut slot, &inode)?;
+            self.write_resize_map(double, &expected);
+        }
+        Ok(())
+    }
+
+    /// Gives the reserve back: its blocks become ordinary ones with the next sweep.
+    fn drop_resize_feature(&mut self) {
+        let without = self.superblock.compat().difference(Compat::RESIZE_INODE);
+        self.superblock.set_compat(without);
+        self.superblock.set_reserved_gdt_blocks(0);
+    }
+
+    /// For each reserved block of group 0: its index in the double indirect block, and the same
+    /// block of the groups with copies.
+    fn reserved_pointers(&self) -> Vec<((usize, u32), Vec<u32>)> {
+        let geo = &self.geo;
+        let copies: Vec<u64> = geo
+            .all_groups()
+            .skip(1)
+            .filter(|group| geo.has_superblock(*group))
+            .map(|group| u64::from(group.0) * u64::from(geo.blocks_per_group))
+            .collect();
+        (0..geo.reserved_gdt_blocks)
+            .map(|k| {
+                let primary = geo.first_data_block + 1 + u64::from(geo.descriptor_blocks + k);
+                let index = (geo.descriptor_blocks + k) % geo.apb;
+                let blocks = copies.iter().map(|offset| (primary + offset) as u32).collect();
+                ((index as usize, primary as u32), blocks)
+            })
+            .collect()
+    }
+
+    fn resize_map_problem(
+        &self,
+        double: BlockNo,
+        expected: &[((usize, u32), Vec<u32>)],
+    ) -> Result<Option<String>, CheckError> {
+        if **self.volume.read(double)? != *array_of(&self.geo, expected.iter().map(|(entry, _)| *entry)) {
+            return Ok(Some("its double indirect block does not name the reserved blocks".to_owned()));
+        }
+        for ((_, primary), copies) in expected {
+            let want = array_of(&self.geo, copies.iter().copied().enumerate());
+            if **self.volume.read(BlockNo((*primary).into()))? != *want {
+                return Ok(Some(format!("reserved block {primary} does not name its copies")));
+            }
+        }
+        Ok(None)
+    }
+
+    fn write_resize_map(&self, double: BlockNo, expected: &[((usize, u32), Vec<u32>)]) {
+        self.volume.write(double, array_of(&self.geo, expected.iter().map(|(entry, _)| *entry)));
+        for ((_, primary), copies) in expected {
+            let contents = array_of(&self.geo, copies.iter().copied().enumerate());
+            self.volume.write(BlockNo((*primary).into()), contents);
+        }
+    }
+}
+
+/// A block of pointers with these at their places, and holes elsewhere.
+fn array_of(geo: &Geometry, pointers: impl Iterator<Item = (usize, u32)>) -> Buf {
+    let mut block = Buf::zeroed(geo.block_bytes());
+    for (index, pointer) in pointers.filter(|(index, _)| *index < geo.apb as usize) {
+        put_u32(&mut block, 4 * index, pointer);
+    }
+    block
+}
+
+/// `i_faddr`, the high halves of what is not wide, and the size's where sizes are not wide.
+fn clear_obsolete_fields(slot: &mut [u8], kind: FileKind, huge_file: bool) {
+    put_u32(slot, 0x70, 0);
+    put_u16(slot, 0x76, 0);
+    if !huge_file && u16_at(slot, 0x74) != 0 {
+        put_u16(slot, 0x74, 0);
+    }
+    if kind == FileKind::Directory && u32_at(slot, 0x6C) != 0 {
+        put_u32(slot, 0x6C, 0);
+    }
+}
+
+/// What a map holds, as far as it is legal.
+#[derive(Debug, Clone, Default)]
+struct Mapped {
+    data: Vec<(u64, BlockNo)>,
+    indirect: Vec<BlockNo>,
+}
+
+/// Judges pointers against what everybody before has claimed.
+struct MapJudge<'a, 'v> {
+    ino: InodeNo,
+    geo: &'a Geometry,
+    volume: &'a Volume<'v>,
+    log: &'a mut Log,
+    used: &'a mut [u8],
+    mapped: Mapped,
+}
+
+impl Judge for MapJudge<'_, '_> {
+    fn pointer(&mut self, Pointer { block, level, lbn }: Pointer) -> Step {
+        let inode = self.ino;
+        let issue = if !self.geo.may_point_to(block) {
+            Issue::IllegalBlock { inode, lbn, level, block }
+        } else if bitmap::set(self.used, block.0 as u32) {
+            match level {
+                0 => self.mapped.data.push((lbn, block)),
+                _ => self.mapped.indirect.push(block),
+            }
+            return Step::Keep;
+        } else {
+            Issue::MultiplyClaimed { inode, lbn, level, block }
+        };
+        if self.log.found(issue) { Step::Clear } else { Step::Skip }
+    }
+
+    fn rewritten(&mut self, block: BlockNo, contents: Buf) {
+        self.volume.write(block, contents);
+    }
+}
+
+/// Builds a dense map from data blocks and a pool of blocks for pointers.
+struct Builder<'a, 'v> {
+    volume: &'a Volume<'v>,
+    geo: &'a Geometry,
+    data: std::vec::IntoIter<u32>,
+    pool: Vec<BlockNo>,
+}
+
+impl Builder<'_, '_> {
+    /// The pointer to a subtree of `level` over the next data blocks; 0 if none are left. A dense
+    /// map never needs more indirect blocks than the sparse one that gave the pool.
+    fn build(&mut self, level: u8) -> u32 {
+        if self.data.as_slice().is_empty() {
+            return 0;
+        }
+        if level == 0 {
+            return self.data.next().unwrap_or(0);
+        }
+        let Some(block) = self.pool.pop() else { return 0 };
+        let mut contents = Buf::zeroed(self.geo.block_bytes());
+        for index in 0..self.geo.apb as usize {
+            let child = self.build(level - 1);
+            put_u32(&mut contents, 4 * index, child);
+        }
+        self.volume.write(block, contents);
+        block.0 as u32
+    }
+}
+
+/// Links that a count can hold; more subdirectories than that are not counted.
+pub(super) fn storable_links(counted: u32) -> u16 {
+    if counted > u32::from(LINKS_MAX) { 1 } else { counted as u16 }
+}

@@ -1,0 +1,341 @@
+//! Everything the checker can find, in words and as data.
+
+use serde::Serialize;
+
+use crate::format::{BlockNo, GroupNo, InodeNo};
+
+/// How bad an issue is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Nothing is lost and nothing can get lost.
+    Warning,
+    /// The volume must not be written before it is repaired.
+    Error,
+    /// The check cannot go on.
+    Fatal,
+}
+
+/// Numbers from `start` to `end`, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Span {
+    /// The first.
+    pub start: u64,
+    /// The last.
+    pub end: u64,
+}
+
+/// Which bitmap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bitmap {
+    /// The blocks'.
+    Block,
+    /// The inodes'.
+    Inode,
+}
+
+/// Which count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Count {
+    /// Free blocks.
+    FreeBlocks,
+    /// Free inodes.
+    FreeInodes,
+    /// Directories.
+    Directories,
+}
+
+/// Something that is wrong with a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "issue", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the fields are named as the text prints them")]
+pub enum Issue {
+    /// The superblock cannot be used, but a copy can.
+    SuperblockDamaged { problem: String, copy: BlockNo },
+    /// A descriptor cannot be used.
+    DescriptorDamaged { group: GroupNo, problem: String, copy: Option<BlockNo> },
+    /// A descriptor has flags that this volume cannot have.
+    DescriptorFlags { group: GroupNo, flags: u16 },
+    /// There are unlinked inodes to be released.
+    OrphanList { head: u32 },
+    /// The root directory is none.
+    RootNotDirectory,
+    /// A reserved inode is something it cannot be.
+    ReservedInode { inode: InodeNo, mode: u16 },
+    /// The inode that owns the descriptor table's reserve does not own it.
+    ResizeInode { problem: String },
+    /// A deleted inode has no deletion time.
+    InodeZeroDtime { inode: InodeNo },
+    /// An inode in use has a deletion time.
+    InodeDtimeSet { inode: InodeNo },
+    /// An inode's mode is no file type.
+    InodeBadMode { inode: InodeNo, mode: u16 },
+    /// An inode has flags that this volume cannot have.
+    InodeFlags { inode: InodeNo, flags: u32 },
+    /// Fields that must be zero are not.
+    InodeObsoleteFields { inode: InodeNo },
+    /// The length of an inode's extra part is impossible.
+    InodeExtraSize { inode: InodeNo, extra_isize: u16 },
+    /// The attributes inside an inode are damaged.
+    InodeXattrs { inode: InodeNo, problem: String },
+    /// An attribute block is damaged, or cannot be one.
+    XattrBlock { inode: InodeNo, block: BlockNo, problem: String },
+    /// An attribute's hash is wrong.
+    XattrHash { inode: InodeNo, block: Option<BlockNo> },
+    /// Attribute blocks exist, but the feature ext_attr is not set.
+    XattrFeature { inode: InodeNo },
+    /// An attribute block counts its inodes wrongly.
+    XattrRefcount { block: BlockNo, stored: u32, counted: u32 },
+    /// A device, pipe or socket has a size.
+    SpecialFileSize { inode: InodeNo, size: u64 },
+    /// A symbolic link has no usable target.
+    SymlinkInvalid { inode: InodeNo },
+    /// A pointer leaves the volume or names metadata.
+    IllegalBlock { inode: InodeNo, lbn: u64, level: u8, block: BlockNo },
+    /// A block belongs to somebody already.
+    MultiplyClaimed { inode: InodeNo, lbn: u64, level: u8, block: BlockNo },
+    /// `i_blocks` is wrong.
+    BlocksCount { inode: InodeNo, stored: u64, counted: u64 },
+    /// `i_size` is wrong.
+    Size { inode: InodeNo, stored: u64, should: u64 },
+    /// A directory has holes.
+    DirectoryHole { inode: InodeNo, blocks: u64 },
+    /// A directory has no block.
+    DirectoryEmpty { inode: InodeNo },
+    /// A file is longer than the features allow.
+    LargeFileFeature { inode: InodeNo },
+    /// An index where there can be none.
+    IndexUnsupported { inode: InodeNo },
+    /// A directory's index is damaged.
+    IndexDamaged { inode: InodeNo, problem: String },
+    /// A directory's block is damaged from an entry on.
+    RecordDamaged { directory: InodeNo, lbn: u64, offset: usize, problem: String },
+    /// A directory does not start with `.`.
+    DotMissing { directory: InodeNo },
+    /// `.` names another inode.
+    DotWrong { directory: InodeNo, stored: InodeNo },
+    /// What follows `.` or `..` in its record must be zero.
+    DotPadding { directory: InodeNo },
+    /// A directory's second entry is not `..`.
+    DotDotMissing { directory: InodeNo },
+    /// `..` is not the parent.
+    DotDotWrong { directory: InodeNo, stored: InodeNo, parent: InodeNo },
+    /// An entry is impossible.
+    EntryIllegal { directory: InodeNo, lbn: u64, problem: String },
+    /// `.` or `..` a second time.
+    EntryDotAgain { directory: InodeNo, name: String },
+    /// An entry names an inode that is not in use.
+    EntryUnused { directory: InodeNo, name: String, inode: InodeNo },
+    /// An entry names an inode that has no names.
+    EntryReserved { directory: InodeNo, name: String, inode: InodeNo },
+    /// A directory has a second name.
+    EntryDirectoryAgain { directory: InodeNo, name: String, inode: InodeNo },
+    /// An entry's type is not the inode's.
+    EntryType { directory: InodeNo, name: String, stored: u8, should: u8 },
+    /// A name occurs twice in a directory.
+    EntryDuplicate { directory: InodeNo, name: String },
+    /// A directory that the root does not lead to.
+    UnconnectedDirectory { inode: InodeNo },
+    /// There is no directory for what has lost its name.
+    LostFoundMissing,
+    /// An inode in use has no name.
+    UnattachedInode { inode: InodeNo, size: u64 },
+    /// An empty file has no name.
+    UnattachedEmpty { inode: InodeNo },
+    /// The link count is not the number of names.
+    LinkCount { inode: InodeNo, stored: u16, counted: u32 },
+    /// A bitmap says "used" for what nobody uses.
+    Leaked { bitmap: Bitmap, group: GroupNo, count: u32, first: Span },
+    /// A bitmap says "free" for what somebody uses.
+    UsedButFree { bitmap: Bitmap, group: GroupNo, count: u32, first: Span },
+    /// Bits behind a bitmap's end are not set.
+    Padding { bitmap: Bitmap, group: GroupNo },
+    /// A descriptor counts wrongly.
+    GroupCount { group: GroupNo, count: Count, stored: u32, counted: u32 },
+    /// The superblock counts wrongly.
+    TotalCount { count: Count, stored: u64, counted: u64 },
+}
+
+impl Issue {
+    /// How bad it is.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Issue::TotalCount { .. } => Severity::Warning,
+            Issue::DescriptorDamaged { copy: None, .. } => Severity::Fatal,
+            _ => Severity::Error,
+        }
+    }
+
+    /// True if a repair cannot lose anything: `fsck -p` does it without asking.
+    pub fn is_safe_to_repair(&self) -> bool {
+        matches!(
+            self,
+            Issue::OrphanList { .. }
+                | Issue::DescriptorFlags { .. }
+                | Issue::XattrFeature { .. }
+                | Issue::InodeZeroDtime { .. }
+                | Issue::InodeDtimeSet { .. }
+                | Issue::InodeObsoleteFields { .. }
+                | Issue::XattrHash { .. }
+                | Issue::XattrRefcount { .. }
+                | Issue::SpecialFileSize { .. }
+                | Issue::BlocksCount { .. }
+                | Issue::Size { .. }
+                | Issue::LargeFileFeature { .. }
+                | Issue::IndexUnsupported { .. }
+                | Issue::DotPadding { .. }
+                | Issue::DotDotWrong { .. }
+                | Issue::EntryUnused { .. }
+                | Issue::EntryType { .. }
+                | Issue::UnattachedEmpty { .. }
+                | Issue::LinkCount { .. }
+                | Issue::Leaked { .. }
+                | Issue::UsedButFree { .. }
+                | Issue::Padding { .. }
+                | Issue::GroupCount { .. }
+                | Issue::TotalCount { .. }
+        )
+    }
+}
+
+impl std::fmt::Display for Bitmap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Bitmap::Block => "block",
+            Bitmap::Inode => "inode",
+        })
+    }
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Count::FreeBlocks => "free blocks",
+            Count::FreeInodes => "free inodes",
+            Count::Directories => "directories",
+        })
+    }
+}
+
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.start == self.end { write!(f, "{}", self.start) } else { write!(f, "{} to {}", self.start, self.end) }
+    }
+}
+
+impl std::fmt::Display for Issue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        use Issue::*;
+        match self {
+            SuperblockDamaged { problem, copy } => {
+                write!(f, "the superblock is damaged ({problem}); block {copy} has a copy")
+            }
+            DescriptorDamaged { group, problem, copy: Some(copy) } => {
+                write!(f, "the descriptor of group {group} is damaged ({problem}); block {copy} has a copy")
+            }
+            DescriptorDamaged { group, problem, copy: None } => {
+                write!(f, "the descriptor of group {group} is damaged ({problem}) and no copy is better")
+            }
+            DescriptorFlags { group, flags } => {
+                write!(f, "the descriptor of group {group} has flags {flags:#x}, which this volume cannot have")
+            }
+            XattrFeature { inode } => {
+                write!(f, "inode {inode} has an attribute block, but the feature ext_attr is not set")
+            }
+            OrphanList { head } => write!(f, "deleted inodes wait to be released, from inode {head} on"),
+            RootNotDirectory => write!(f, "the root inode is not a directory"),
+            ReservedInode { inode, mode } => write!(f, "reserved inode {inode} has mode {mode:#o}"),
+            ResizeInode { problem } => write!(f, "the resize inode is wrong: {problem}"),
+            InodeZeroDtime { inode } => write!(f, "deleted inode {inode} has no deletion time"),
+            InodeDtimeSet { inode } => write!(f, "inode {inode} is in use, but has a deletion time"),
+            InodeBadMode { inode, mode } => write!(f, "inode {inode} has mode {mode:#o}, which is no file type"),
+            InodeFlags { inode, flags } => {
+                write!(f, "inode {inode} has flags {flags:#x}, which this volume cannot have")
+            }
+            InodeObsoleteFields { inode } => write!(f, "inode {inode} has something in fields that must be zero"),
+            InodeExtraSize { inode, extra_isize } => {
+                write!(f, "inode {inode} has an extra part of {extra_isize} bytes")
+            }
+            InodeXattrs { inode, problem } => write!(f, "the attributes inside inode {inode} are damaged: {problem}"),
+            XattrBlock { inode, block, problem } => {
+                write!(f, "attribute block {block} of inode {inode} is unusable: {problem}")
+            }
+            XattrHash { inode, block: Some(block) } => {
+                write!(f, "attribute block {block} of inode {inode} has a wrong hash")
+            }
+            XattrHash { inode, block: None } => write!(f, "an attribute inside inode {inode} has a wrong hash"),
+            XattrRefcount { block, stored, counted } => {
+                write!(f, "attribute block {block} says that {stored} inodes share it, but {counted} do")
+            }
+            SpecialFileSize { inode, size } => write!(f, "special file {inode} has a size of {size}"),
+            SymlinkInvalid { inode } => write!(f, "symbolic link {inode} has no usable target"),
+            IllegalBlock { inode, lbn, level, block } => {
+                write!(f, "inode {inode} has the illegal pointer {block} at file block {lbn} (level {level})")
+            }
+            MultiplyClaimed { inode, lbn, level, block } => {
+                write!(
+                    f,
+                    "block {block} belongs to somebody else already, but inode {inode} has it at file block {lbn} (level {level})"
+                )
+            }
+            BlocksCount { inode, stored, counted } => {
+                write!(f, "inode {inode} has i_blocks {stored}, should be {counted}")
+            }
+            Size { inode, stored, should } => write!(f, "inode {inode} has i_size {stored}, should be {should}"),
+            DirectoryHole { inode, blocks } => write!(f, "directory {inode} has holes between its {blocks} blocks"),
+            DirectoryEmpty { inode } => write!(f, "directory {inode} has no block"),
+            LargeFileFeature { inode } => {
+                write!(f, "inode {inode} has 2 GiB or more, but the feature large_file is not set")
+            }
+            IndexUnsupported { inode } => write!(f, "inode {inode} claims to have an index, but cannot"),
+            IndexDamaged { inode, problem } => write!(f, "the index of directory {inode} is damaged: {problem}"),
+            RecordDamaged { directory, lbn, problem, .. } => {
+                write!(f, "directory {directory}, block {lbn} is damaged: {problem}")
+            }
+            DotMissing { directory } => write!(f, "directory {directory} does not start with '.'"),
+            DotWrong { directory, stored } => write!(f, "'.' in directory {directory} names inode {stored}"),
+            DotPadding { directory } => write!(f, "'.' or '..' in directory {directory} is not followed by zeros"),
+            DotDotMissing { directory } => write!(f, "directory {directory} has no '..'"),
+            DotDotWrong { directory, stored, parent } => {
+                write!(f, "'..' in directory {directory} names inode {stored}, should be {parent}")
+            }
+            EntryIllegal { directory, lbn, problem } => write!(f, "directory {directory}, block {lbn}: {problem}"),
+            EntryDotAgain { directory, name } => write!(f, "directory {directory} has a second '{name}'"),
+            EntryUnused { directory, name, inode } => {
+                write!(f, "entry '{name}' in directory {directory} names inode {inode}, which is not in use")
+            }
+            EntryReserved { directory, name, inode } => {
+                write!(f, "entry '{name}' in directory {directory} names reserved inode {inode}")
+            }
+            EntryDirectoryAgain { directory, name, inode } => {
+                write!(f, "entry '{name}' in directory {directory} is a second name of directory {inode}")
+            }
+            EntryType { directory, name, stored, should } => {
+                write!(f, "entry '{name}' in directory {directory} has type {stored}, should be {should}")
+            }
+            EntryDuplicate { directory, name } => write!(f, "directory {directory} has '{name}' twice"),
+            UnconnectedDirectory { inode } => write!(f, "directory {inode} is not connected to the root"),
+            LostFoundMissing => write!(f, "there is no /lost+found, and it is needed"),
+            UnattachedInode { inode, size } => write!(f, "inode {inode} ({size} bytes) has no name"),
+            UnattachedEmpty { inode } => write!(f, "inode {inode}, an empty file, has no name"),
+            LinkCount { inode, stored, counted } => {
+                write!(f, "inode {inode} has link count {stored}, should be {counted}")
+            }
+            Leaked { bitmap, group, count, first } => {
+                write!(f, "the {bitmap} bitmap of group {group} has {count} used that nobody uses, first {first}")
+            }
+            UsedButFree { bitmap, group, count, first } => {
+                write!(f, "the {bitmap} bitmap of group {group} has {count} free that are in use, first {first}")
+            }
+            Padding { bitmap, group } => write!(f, "the {bitmap} bitmap of group {group} is not padded with ones"),
+            GroupCount { group, count, stored, counted } => {
+                write!(f, "group {group} says {stored} {count}, should be {counted}")
+            }
+            TotalCount { count, stored, counted } => {
+                write!(f, "the superblock says {stored} {count}, should be {counted}")
+            }
+        }
+    }
+}

@@ -1,0 +1,543 @@
+//! Golden volumes are clean, each damage is found by its name, and what a repair leaves is clean,
+//! for us and for `e2fsck`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::OnceLock;
+
+use moafs_disk::mem::MemDisk;
+use moafs_runtime::Timestamp;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::*;
+use crate::format::map::DIRECT;
+use crate::format::{bitmap, put_u16, put_u32, u16_at, u32_at};
+use crate::judge;
+use crate::mkfs::{MkfsOptions, mkfs};
+
+const NOW: Timestamp = Timestamp { secs: 1_750_000_000, nanos: 0 };
+/// The inodes that [`POPULATE`] makes, in its order.
+const DIR: InodeNo = InodeNo(12);
+const SUB: InodeNo = InodeNo(13);
+const FILE: InodeNo = InodeNo(14);
+const OTHER: InodeNo = InodeNo(15);
+const FAST_LINK: InodeNo = InodeNo(16);
+const PIPE: InodeNo = InodeNo(18);
+
+/// What debugfs does to a fresh volume; `BODY` and `VALUE` are files. Names are given in pairs
+/// so that a link count of two is right.
+const POPULATE: &str = "mkdir /dir\nmkdir /dir/sub\nwrite BODY /file\nwrite BODY /dir/other\n\
+    symlink /dir/fast target\nsymlink /dir/slow LONG\ncd /dir\nmknod pipe p\ncd /\nln /file /dir/sub/again\n\
+    sif /file links_count 2\nea_set /file user.small value\nea_set -f VALUE /file user.large\n";
+
+fn make(options: &[&str], size: &str) -> Option<MemDisk> {
+    if !judge::have("mke2fs") || !judge::have("debugfs") {
+        return None;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let (image, body, value) =
+        (scratch.path().join("image"), scratch.path().join("body"), scratch.path().join("value"));
+    let script = scratch.path().join("script");
+    fs::write(&body, vec![b'x'; 40 * 1024]).unwrap();
+    fs::write(&value, vec![b'v'; 600]).unwrap();
+    let commands = POPULATE
+        .replace("BODY", body.to_str().unwrap())
+        .replace("VALUE", value.to_str().unwrap())
+        .replace("LONG", &"long/".repeat(20));
+    fs::write(&script, commands).unwrap();
+    let base = ["-F", "-q", "-t", "ext2", "-E", "lazy_itable_init=0"];
+    let output = std::process::Command::new("mke2fs").args(base).args(options).arg(&image).arg(size).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = judge::run("debugfs", &["-w", "-f", script.to_str().unwrap()], &image);
+    assert_eq!(said.code, Some(0), "{}", said.text);
+    let before = judge::run("e2fsck", &["-fn"], &image);
+    assert_eq!(before.code, Some(0), "the golden volume is clean: {}", before.text);
+    Some(MemDisk::read_from(&image).unwrap())
+}
+
+/// A small volume with a bit of everything: five groups, copies, a resize inode.
+fn golden() -> Option<MemDisk> {
+    static GOLDEN: OnceLock<Option<MemDisk>> = OnceLock::new();
+    let made = GOLDEN.get_or_init(|| make(&["-b", "1024", "-g", "1024", "-N", "160", "-I", "256"], "5M"));
+    made.as_ref().map(MemDisk::snapshot)
+}
+
+fn run(disk: &MemDisk, mode: Mode) -> Outcome {
+    check(disk, &CheckOptions { mode, force: true, now: NOW }, &mut |_| ()).unwrap()
+}
+
+/// The issue's name as its serialized form has it.
+fn variant_name(issue: &Issue) -> String {
+    let mut name = String::new();
+    for letter in format!("{issue:?}").chars().take_while(char::is_ascii_alphanumeric) {
+        if letter.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
+
+fn names(outcome: &Outcome) -> Vec<String> {
+    outcome.findings.iter().map(|finding| variant_name(&finding.issue)).collect()
+}
+
+#[test]
+fn golden_volumes_are_clean() {
+    let shapes: [(&[&str], &str); 7] = [
+        (&["-b", "1024", "-I", "128"], "8M"),
+        (&["-b", "2048"], "16M"),
+        (&["-b", "4096", "-g", "4096"], "40M"),
+        (&["-b", "16384"], "64M"),
+        (&["-b", "65536", "-g", "2048"], "200M"),
+        (&["-b", "1024", "-r", "0"], "8M"),
+        (&["-b", "4096", "-O", "sparse_super2,^dir_index"], "40M"),
+    ];
+    for (options, size) in shapes {
+        let Some(disk) = make(options, size) else { return };
+        let outcome = run(&disk, Mode::No);
+        assert!(outcome.findings.is_empty(), "{options:?}: {:?}", outcome.findings);
+        let before = disk.to_bytes();
+        assert!(!run(&disk, Mode::Yes).modified, "{options:?}");
+        assert!(disk.to_bytes() == before, "{options:?}: a check of a clean volume writes nothing");
+    }
+}
+
+#[test]
+fn our_own_volumes_are_clean() {
+    for block_size in [1024, 4096, 65536] {
+        let disk = MemDisk::new((64 << 20) / 512);
+        let options = MkfsOptions { block_size: Some(block_size), ..MkfsOptions::new([7; 16], [9; 16], NOW) };
+        mkfs(&disk, &options).unwrap();
+        assert_eq!(names(&run(&disk, Mode::No)), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_clean_volume_is_skipped_unless_forced() {
+    let disk = MemDisk::new((8 << 20) / 512);
+    mkfs(&disk, &MkfsOptions::new([7; 16], [9; 16], NOW)).unwrap();
+    let lazy = CheckOptions { mode: Mode::Preen, force: false, now: NOW };
+    assert!(check(&disk, &lazy, &mut |_| ()).unwrap().skipped);
+    let mut passes = BTreeSet::new();
+    check(&disk, &CheckOptions { force: true, ..lazy }, &mut |p| {
+        passes.insert(p.pass);
+    })
+    .unwrap();
+    assert_eq!(passes.into_iter().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+}
+
+/// Access to a golden volume's structures, to damage them.
+struct Lab<'a> {
+    disk: &'a MemDisk,
+    geo: Geometry,
+}
+
+impl Lab<'_> {
+    fn new(disk: &MemDisk) -> Lab<'_> {
+        let mut raw = [0; 1024];
+        disk.peek(1024, &mut raw);
+        let geo = Geometry::of(&Superblock::parse(&raw).unwrap(), u64::MAX).unwrap();
+        Lab { disk, geo }
+    }
+
+    fn block(&self, block: u64, change: impl FnOnce(&mut [u8])) {
+        let mut bytes = vec![0; self.geo.block_bytes()];
+        self.disk.peek(self.geo.byte_of(BlockNo(block)), &mut bytes);
+        change(&mut bytes);
+        self.disk.poke(self.geo.byte_of(BlockNo(block)), &bytes);
+    }
+
+    fn superblock(&self, change: impl FnOnce(&mut [u8])) {
+        let mut raw = [0; 1024];
+        self.disk.peek(1024, &mut raw);
+        change(&mut raw);
+        self.disk.poke(1024, &raw);
+    }
+
+    fn descriptor(&self, group: u32) -> Descriptor {
+        let (block, offset) = self.geo.locate_descriptor(GroupNo(group));
+        let mut descriptor = Descriptor::default();
+        self.block(block.0, |bytes| descriptor = Descriptor::parse(&bytes[offset..], &self.geo));
+        descriptor
+    }
+
+    fn set_descriptor(&self, group: u32, change: impl FnOnce(&mut Descriptor)) {
+        let mut descriptor = self.descriptor(group);
+        change(&mut descriptor);
+        let (block, offset) = self.geo.locate_descriptor(GroupNo(group));
+        self.block(block.0, |bytes| descriptor.encode_into(&mut bytes[offset..], &self.geo));
+    }
+
+    fn slot(&self, ino: InodeNo, change: impl FnOnce(&mut [u8])) {
+        let at = self.geo.locate_inode(ino).unwrap();
+        let table = self.descriptor(at.group.0).inode_table.0;
+        self.block(table + u64::from(at.table_block), |bytes| {
+            change(&mut bytes[at.offset..at.offset + self.geo.inode_size as usize]);
+        });
+    }
+
+    fn inode(&self, ino: InodeNo) -> Inode {
+        let mut inode = Inode::default();
+        self.slot(ino, |slot| inode = Inode::parse(slot, &self.geo));
+        inode
+    }
+
+    fn set_inode(&self, ino: InodeNo, change: impl FnOnce(&mut Inode)) {
+        let mut inode = self.inode(ino);
+        change(&mut inode);
+        self.slot(ino, |slot| inode.encode_into(slot, &self.geo));
+    }
+
+    fn dir_block(&self, ino: InodeNo, change: impl FnOnce(&mut [u8])) {
+        self.block(self.inode(ino).block[0].into(), change);
+    }
+
+    /// Changes the entry `name` of a directory.
+    fn entry(&self, directory: InodeNo, name: &str, change: impl FnOnce(&mut [u8])) {
+        let form = crate::format::dir::Form::of(&self.geo);
+        self.dir_block(directory, |bytes| {
+            let offset = crate::format::dir::find(bytes, form, name.as_bytes()).expect("the name exists").offset;
+            change(&mut bytes[offset..]);
+        });
+    }
+}
+
+type Damage = fn(&Lab<'_>);
+
+/// One damage and the issues it must cause, in their order. What follows from the damage (bitmaps,
+/// counts) is part of the list.
+const DAMAGES: &[(&str, Damage, &[&str])] = &[
+    ("deletion time", |lab| lab.set_inode(FILE, |i| i.dtime = 5), &["inode_dtime_set"]),
+    ("size too small", |lab| lab.set_inode(FILE, |i| i.size = 1), &["size"]),
+    ("directory size", |lab| lab.set_inode(DIR, |i| i.size = 2048), &["size"]),
+    ("block count", |lab| lab.set_inode(FILE, |i| i.blocks += 2), &["blocks_count"]),
+    ("links too many", |lab| lab.set_inode(FILE, |i| i.links = 3), &["link_count"]),
+    ("links too few", |lab| lab.set_inode(FILE, |i| i.links = 1), &["link_count"]),
+    (
+        "illegal direct pointer",
+        |lab| lab.set_inode(FILE, |i| i.block[3] = 0xFFFF_FFF0),
+        &["illegal_block", "blocks_count", "leaked", "group_count", "total_count"],
+    ),
+    (
+        "pointer to metadata",
+        |lab| lab.set_inode(FILE, |i| i.block[3] = 2),
+        &["multiply_claimed", "blocks_count", "leaked", "group_count", "total_count"],
+    ),
+    (
+        "block of two files",
+        |lab| {
+            let block = lab.inode(FILE).block[0];
+            lab.set_inode(OTHER, |i| i.block[0] = block);
+        },
+        &["multiply_claimed", "blocks_count", "leaked", "group_count", "total_count"],
+    ),
+    (
+        "no file type",
+        |lab| lab.set_inode(PIPE, |i| i.mode = 0o030644),
+        &["inode_bad_mode", "entry_unused", "leaked", "group_count", "total_count"],
+    ),
+    ("extents flag", |lab| lab.set_inode(PIPE, |i| i.flags = inode::InodeFlags::EXTENTS), &["inode_flags"]),
+    (
+        "index flag on a file",
+        |lab| lab.set_inode(FILE, |i| i.flags |= inode::InodeFlags::INDEX),
+        &["index_unsupported"],
+    ),
+    (
+        "index flag without an index",
+        |lab| lab.set_inode(DIR, |i| i.flags |= inode::InodeFlags::INDEX),
+        &["index_damaged"],
+    ),
+    ("pipe with a size", |lab| lab.set_inode(PIPE, |i| i.size = 7), &["special_file_size"]),
+    ("link without a target", |lab| lab.set_inode(FAST_LINK, |i| i.block[0] = 0), &["symlink_invalid"]),
+    (
+        "dot names another",
+        |lab| lab.entry(SUB, ".", |e| put_u32(e, 0, DIR.0)),
+        &["dot_wrong", "link_count", "link_count"],
+    ),
+    (
+        "dot dot names another",
+        |lab| lab.entry(SUB, "..", |e| put_u32(e, 0, 2)),
+        &["dot_dot_wrong", "link_count", "link_count"],
+    ),
+    ("wrong type", |lab| lab.entry(DIR, "pipe", |e| e[7] = 1), &["entry_type"]),
+    ("slash in a name", |lab| lab.entry(DIR, "pipe", |e| e[9] = b'/'), &["entry_illegal"]),
+    (
+        "inode beyond the end",
+        |lab| lab.entry(DIR, "pipe", |e| put_u32(e, 0, 99_999)),
+        &["entry_illegal", "unattached_inode"],
+    ),
+    (
+        "name of a free inode",
+        |lab| lab.entry(DIR, "pipe", |e| put_u32(e, 0, 100)),
+        &["entry_unused", "unattached_inode"],
+    ),
+    (
+        "name of a reserved inode",
+        |lab| lab.entry(DIR, "pipe", |e| put_u32(e, 0, 7)),
+        &["entry_reserved", "unattached_inode"],
+    ),
+    (
+        "second name of a directory",
+        |lab| lab.entry(DIR, "pipe", |e| put_u32(e, 0, SUB.0)),
+        &["entry_directory_again", "entry_type", "unattached_inode", "link_count"],
+    ),
+    ("name twice", |lab| lab.entry(DIR, "fast", |e| e[8..12].copy_from_slice(b"slow")), &["entry_duplicate"]),
+    (
+        "record beyond the block",
+        |lab| lab.entry(DIR, "pipe", |e| put_u16(e, 4, 5000)),
+        &["record_damaged", "unattached_inode"],
+    ),
+    (
+        "directory without a name",
+        |lab| lab.entry(DIR, "sub", |e| put_u32(e, 0, 0)),
+        &["unconnected_directory", "link_count"],
+    ),
+    (
+        "directory in itself",
+        |lab| {
+            lab.dir_block(InodeNo::ROOT, |bytes| {
+                let form = crate::format::dir::Form::of(&lab.geo);
+                let offset = crate::format::dir::find(bytes, form, b"dir").unwrap().offset;
+                put_u32(bytes, offset, 0);
+            });
+            lab.entry(SUB, "again", |e| put_u32(e, 0, DIR.0));
+        },
+        &["entry_type", "unconnected_directory", "dot_dot_wrong", "link_count"],
+    ),
+    (
+        "block used by nobody",
+        |lab| {
+            let map = lab.descriptor(2).block_bitmap.0;
+            lab.block(map, |bytes| assert!(bitmap::set(bytes, 900)));
+        },
+        &["leaked"],
+    ),
+    (
+        "used block marked free",
+        |lab| {
+            let block = u64::from(lab.inode(FILE).block[0]);
+            let (group, bit) = lab.geo.bit_of_block(BlockNo(block)).unwrap();
+            lab.block(lab.descriptor(group.0).block_bitmap.0, |bytes| assert!(bitmap::clear(bytes, bit)));
+        },
+        &["used_but_free"],
+    ),
+    (
+        "inode used by nobody",
+        |lab| lab.block(lab.descriptor(3).inode_bitmap.0, |bytes| assert!(bitmap::set(bytes, 1))),
+        &["leaked"],
+    ),
+    (
+        "used inode marked free",
+        |lab| lab.block(lab.descriptor(0).inode_bitmap.0, |bytes| assert!(bitmap::clear(bytes, FILE.0 - 1))),
+        &["used_but_free"],
+    ),
+    ("padding", |lab| lab.block(lab.descriptor(0).inode_bitmap.0, |bytes| bytes[1000] = 0), &["padding"]),
+    ("group's free blocks", |lab| lab.set_descriptor(1, |d| d.free_blocks -= 1), &["group_count"]),
+    ("group's directories", |lab| lab.set_descriptor(1, |d| d.used_dirs += 1), &["group_count"]),
+    ("volume's free blocks", |lab| lab.superblock(|raw| put_u32(raw, 0x0C, 5)), &["total_count"]),
+    ("position of a bitmap", |lab| lab.set_descriptor(1, |d| d.block_bitmap = BlockNo(3)), &["descriptor_damaged"]),
+    (
+        "superblock's block size",
+        |lab| lab.superblock(|raw| put_u32(raw, 0x18, 9)),
+        &["superblock_damaged", "total_count", "total_count"],
+    ),
+    (
+        "superblock's magic",
+        |lab| lab.superblock(|raw| raw[0x38] = 0),
+        &["superblock_damaged", "total_count", "total_count"],
+    ),
+    (
+        "attributes' references",
+        |lab| {
+            let block = lab.inode(FILE).file_acl;
+            lab.block(block.into(), |bytes| bytes[4] = 7);
+        },
+        &["xattr_refcount"],
+    ),
+    (
+        "attribute's hash",
+        |lab| {
+            let block = lab.inode(FILE).file_acl;
+            lab.block(block.into(), |bytes| bytes[44] ^= 1);
+        },
+        &["xattr_hash"],
+    ),
+    (
+        "attribute block's magic",
+        |lab| {
+            let block = lab.inode(FILE).file_acl;
+            lab.block(block.into(), |bytes| bytes[0] = 1);
+        },
+        &["xattr_block", "blocks_count", "leaked", "group_count", "total_count"],
+    ),
+    ("resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.block[0] = 1), &["resize_inode"]),
+    ("root is a file", |lab| lab.set_inode(InodeNo::ROOT, |i| i.mode = 0o100644), &["root_not_directory"]),
+];
+
+#[test]
+fn one_damage_one_issue() {
+    for (what, damage, issues) in DAMAGES {
+        let Some(disk) = golden() else { return };
+        damage(&Lab::new(&disk));
+        let found = run(&disk, Mode::No);
+        let mut expected = issues.to_vec();
+        // What has lost its root loses much more.
+        let seen = names(&found);
+        if *what == "root is a file" {
+            assert!(seen.contains(&issues[0].to_owned()), "{what}: {seen:?}");
+            expected.clear();
+        } else {
+            assert_eq!(seen, expected, "{what}: {:#?}", found.findings);
+        }
+        let verdict = judge::e2fsck(&disk).expect("the golden volume was made by its sisters");
+        let ours = found.findings.iter().any(|f| f.severity > Severity::Warning);
+        // e2fsck checks a name's duplicates only within repairs, and takes a copy without complaint.
+        let theirs = verdict.code != Some(0);
+        assert_eq!(ours, theirs, "{what}: {}\n{:#?}", verdict.text, found.findings);
+    }
+}
+
+#[test]
+fn one_damage_is_repaired() {
+    for (what, damage, _) in DAMAGES {
+        let Some(disk) = golden() else { return };
+        damage(&Lab::new(&disk));
+        let outcome = run(&disk, Mode::Yes);
+        assert!(!outcome.errors_left && outcome.modified, "{what}: {:#?}", outcome.findings);
+        assert_eq!(outcome.exit_code(), 1, "{what}");
+        assert_clean(&disk, what);
+    }
+}
+
+fn assert_clean(disk: &MemDisk, what: &str) {
+    let second = run(disk, Mode::No);
+    assert!(second.findings.is_empty(), "{what}: {:#?}", second.findings);
+    judge::assert_clean(disk, what);
+}
+
+#[test]
+fn preening_repairs_what_is_safe_and_nothing_else() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    lab.set_inode(FILE, |inode| inode.links = 9);
+    lab.set_descriptor(1, |descriptor| descriptor.free_blocks -= 1);
+    assert_eq!(run(&disk.snapshot(), Mode::Preen).exit_code(), 1);
+    lab.set_inode(OTHER, |inode| inode.block[3] = 0xFFFF_FFF0);
+    let before = disk.to_bytes();
+    assert_eq!(run(&disk, Mode::Preen).exit_code(), 4);
+    assert!(disk.to_bytes() == before, "nothing was changed");
+}
+
+#[test]
+fn a_hostile_map_does_not_hang() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    // Every pointer of a triple indirect block leads to itself.
+    let own = lab.inode(OTHER).block[12];
+    lab.block(own.into(), |bytes| (0..256).for_each(|i| put_u32(bytes, 4 * i, own)));
+    lab.set_inode(OTHER, |inode| (inode.block[12], inode.block[14]) = (0, own));
+    let found = run(&disk, Mode::No);
+    assert!(found.findings.len() < 1000);
+    run(&disk, Mode::Yes);
+    assert_clean(&disk, "pointers in a circle");
+}
+
+#[test]
+fn a_huge_volume_on_a_small_device_is_refused() {
+    let Some(disk) = golden() else { return };
+    Lab::new(&disk).superblock(|raw| {
+        put_u32(raw, 0x04, u32::MAX);
+        put_u32(raw, 0x00, 0x40_0000 * u32_at(raw, 0x28));
+    });
+    // The copy in group 1 is used instead: the primary's geometry is never believed.
+    assert_eq!(names(&run(&disk, Mode::No))[0], "superblock_damaged");
+    [1025, 3073].into_iter().for_each(|copy| disk.poke(copy * 1024, &[0; 1024]));
+    let options = CheckOptions { mode: Mode::No, force: true, now: NOW };
+    let error = check(&disk, &options, &mut |_| ()).unwrap_err();
+    assert!(matches!(error, CheckError::Damaged(_)), "{error}");
+}
+
+#[test]
+fn the_scanning_pass_reports_every_used_block() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    let volume = Volume::new(&disk, lab.geo.clone());
+    let mut used: BTreeSet<BlockNo> = BTreeSet::new();
+    let (mut metadata, mut in_bitmaps) = (0u32, 0u32);
+    for group in lab.geo.all_groups() {
+        let descriptor = lab.descriptor(group.0);
+        scan::used_blocks(&volume, &lab.geo, group, &descriptor, |_, block| used.insert(block)).unwrap();
+        metadata += lab.geo.head_blocks(group) + 2 + lab.geo.inode_table_blocks;
+        let blocks = lab.geo.group_blocks(group);
+        lab.block(descriptor.block_bitmap.0, |map| in_bitmaps += blocks - bitmap::count_zeros(map, blocks));
+    }
+    assert_eq!(used.len() as u32 + metadata, in_bitmaps);
+    assert!(lab.inode(FILE).size > DIRECT * 1024, "the file has an indirect block");
+}
+
+/// Changes a few bytes where they hurt: metadata, or anywhere.
+fn mutate(disk: &MemDisk, lab: &Lab<'_>, random: &mut Pcg64) {
+    for _ in 0..random.random_range(1..6) {
+        let at = match random.random_range(0..6) {
+            0 => 1024 + random.random_range(0x2C..0x60u64),
+            1 => 2048 + random.random_range(0..160u64),
+            2 | 3 => {
+                let table = lab.geo.byte_of(lab.descriptor(0).inode_table);
+                table + random.random_range(0..20u64) * 256 + random.random_range(0..160u64)
+            }
+            4 => {
+                let ino = [InodeNo::ROOT, DIR, SUB][random.random_range(0..3usize)];
+                lab.geo.byte_of(BlockNo(lab.inode(ino).block[0].into())) + random.random_range(0..120u64)
+            }
+            _ => random.random_range(1024..(5u64 << 20)),
+        };
+        let mut byte = [0];
+        disk.peek(at, &mut byte);
+        byte[0] = match random.random_range(0..3) {
+            0 => byte[0] ^ 1 << random.random_range(0..8),
+            1 => random.random(),
+            _ => [0, 0xFF, 1, 0x80][random.random_range(0..4usize)],
+        };
+        disk.poke(at, &byte);
+    }
+}
+
+#[test]
+fn mutated_volumes_are_clean_after_a_repair() {
+    let Some(original) = golden() else { return };
+    let mut failures = Vec::new();
+    let mut refused = 0;
+    let seeds = std::env::var("MOAFS_CHECK_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200u64);
+    for seed in 0..seeds {
+        let disk = original.snapshot();
+        mutate(&disk, &Lab::new(&original), &mut Pcg64::seed_from_u64(seed));
+        let options = CheckOptions { mode: Mode::Yes, force: true, now: NOW };
+        if let Err(error) = check(&disk, &options, &mut |_| ()) {
+            // A flipped feature bit: refusing is right, as long as it is said.
+            assert!(matches!(error, CheckError::Unsupported(_) | CheckError::Damaged(_)), "seed {seed}: {error}");
+            refused += 1;
+            continue;
+        }
+        let second = run(&disk, Mode::No);
+        let verdict = judge::e2fsck(&disk).expect("the golden volume was made by its sisters");
+        if !second.findings.is_empty() || verdict.code != Some(0) {
+            failures.push(format!("seed {seed}: {:?}\n{}", second.findings, verdict.text));
+        }
+    }
+    assert!(refused < seeds / 10, "{refused} refused");
+    assert!(failures.is_empty(), "{} of {seeds}:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn the_golden_volume_is_what_the_damages_assume() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    lab.superblock(|raw| assert_eq!(u16_at(raw, 0x38), crate::format::superblock::MAGIC));
+    assert_eq!(lab.inode(SUB).links, 2);
+    assert_eq!(lab.inode(DIR).links, 3);
+    assert_eq!(lab.inode(FILE).links, 2);
+    assert_eq!(lab.inode(PIPE).kind(), Some(FileKind::Fifo));
+    assert!(lab.inode(FILE).file_acl != 0);
+}
