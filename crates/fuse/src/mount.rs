@@ -175,7 +175,7 @@ fn mount_by_helper(target: &Path, options: &MountOptions) -> Result<(OwnedFd, Op
     let mut child = spawned.map_err(MountError::RunFusermount)?;
     let received = receive_fd(&ours);
     if options.auto_unmount && received.is_ok() {
-        // The helper stays for as long as the socket is open; it is reaped when the session's thread of that ends.
+        // The helper stays for as long as the socket is open. The thread is there to reap it then.
         std::thread::Builder::new()
             .name("fuse-unmounter".to_owned())
             .spawn(move || child.wait())

@@ -30,7 +30,7 @@ const DEV_THREADS_MIN: usize = 2;
 const DEV_THREADS_MAX: usize = 16;
 
 /// A mount and the threads that serve it. The mount is usable from the moment [`Session::mount`] returns. Dropping a
-/// session that was not served to its end detaches the mount.
+/// session instead of serving it detaches the mount and does not wait; `destroy` is then only called by the kernel.
 pub struct Session<F: FileSystem> {
     dispatcher: Arc<Dispatcher<F>>,
     dev: Arc<OwnedFd>,

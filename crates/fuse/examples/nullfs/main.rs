@@ -39,7 +39,6 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<(PathBuf, SessionOpti
     let mut options = SessionOptions::default();
     options.mount.fsname = "nullfs".to_owned();
     options.mount.subtype = Some("nullfs".to_owned());
-    options.mount.allow_other = true;
     let mut target = None;
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
