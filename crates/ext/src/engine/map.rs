@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use moafs_disk::{Buf, Epoch, Kind, SECTOR};
 use moafs_vfs::format::Progress;
-use moafs_vfs::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
+use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Lbn, LbnRange, Mapping};
 use moafs_vfs::{Error, Result};
 
 use super::Ext;
 use super::incore::{Incore, InodeState, Life};
 use crate::format::inode::InodeFlags;
 use crate::format::map::{self, Path};
-use crate::format::{BlockNo, Place, Structure};
+use crate::format::{BlockNo, Inode, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level};
 
@@ -50,6 +50,15 @@ fn first_run(pointers: impl Iterator<Item = u32>, max: u32) -> (u32, u32) {
 impl Ext {
     fn too_big() -> Error {
         Error::Posix(libc::EFBIG)
+    }
+
+    /// True if `i_block` holds pointers, not a device number or a symbolic link's text.
+    pub(super) fn has_pointers(&self, kind: FileKind, inode: &Inode) -> bool {
+        match kind {
+            FileKind::Regular | FileKind::Directory => true,
+            FileKind::Symlink => !inode.is_fast_symlink(&self.geo),
+            _ => false,
+        }
     }
 
     /// The pointers in an indirect block.
@@ -310,6 +319,9 @@ impl Ext {
         at_most: u32,
         orphan: bool,
     ) -> Result<Progress> {
+        if !self.has_pointers(node.kind, &node.inode()) {
+            return Ok(Progress::Done);
+        }
         let life = node.state.lock().life;
         let mut cut = Cut { from, budget: at_most.max(1), orphan: None, blocks: 0, reaped: to };
         cut.orphan = match life {

@@ -466,11 +466,6 @@ impl Ext {
 
     /// Frees some of a deleted inode's blocks.
     pub(super) fn clear_pointers_of(&self, node: &Incore) -> Result<Progress> {
-        let has_blocks = matches!(node.kind, FileKind::Regular | FileKind::Directory)
-            || (node.kind == FileKind::Symlink && !node.inode().is_fast_symlink(&self.geo));
-        if !has_blocks {
-            return Ok(Progress::Done);
-        }
         self.clear_pointers(node, 0, u64::MAX, u32::MAX, true)
     }
 }

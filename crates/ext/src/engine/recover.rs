@@ -257,11 +257,7 @@ impl Ext {
         if inode.file_acl != 0 {
             self.own(inode.file_acl.into(), scan);
         }
-        let mapped = match inode.kind() {
-            Some(FileKind::Symlink) => !inode.is_fast_symlink(&self.geo),
-            Some(FileKind::Regular | FileKind::Directory) => true,
-            _ => checked.is_none(),
-        };
+        let mapped = checked.is_none_or(|node| self.has_pointers(node.kind, inode));
         if !mapped {
             return Ok(());
         }

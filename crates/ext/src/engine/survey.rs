@@ -92,13 +92,8 @@ impl Ext {
 
     /// A file's runs in file order.
     pub(super) fn runs(&self, node: &Incore) -> Result<Vec<(Lbn, BlockRun)>> {
-        let mapped = match node.kind {
-            FileKind::Regular | FileKind::Directory => true,
-            FileKind::Symlink => !node.inode().is_fast_symlink(&self.geo),
-            _ => false,
-        };
         let mut runs: Vec<(Lbn, BlockRun)> = Vec::new();
-        if !mapped {
+        if !self.has_pointers(node.kind, &node.inode()) {
             return Ok(runs);
         }
         let end = node.inode().size.div_ceil(self.geo.block_size.into());
