@@ -66,11 +66,7 @@ pub(crate) fn file_options(options: &Options, host_cache: HostCache) -> FileOpti
 /// Opens a volume on an open disk.
 pub(crate) fn open_volume(image: &Path, opened: Opened, options: Options) -> Result<Volume> {
     let Opened { disk, trace, rt } = opened;
-    let ext = moafs_ext::OpenOptions {
-        read_only: options.read_only,
-        transfer_bytes_max: options.transfer_bytes_max,
-        ..moafs_ext::OpenOptions::default()
-    };
+    let ext = moafs_ext::OpenOptions { read_only: options.read_only, transfer_bytes_max: options.transfer_bytes_max };
     let fail = |error| CliError::Open { image: image.to_owned(), error };
     let format = Ext::open(disk.clone(), rt.clone(), ext).map_err(fail)?;
     Ok(Volume { vfs: Vfs::new(format, disk, rt, options), trace, image: image.to_owned() })

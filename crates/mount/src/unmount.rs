@@ -114,8 +114,10 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// The mount at `target`, which may be dead: only its parent directory is looked at.
 fn find(target: &Path) -> Result<MountEntry, UnmountError> {
-    let absolute = absolute(target);
-    let found = mounts()?.into_iter().rev().find(|entry| entry.target == absolute);
+    let entries = mounts()?;
+    let at = |path: &Path| entries.iter().rev().find(|entry| entry.target == path).cloned();
+    // The second look is for a symbolic link to the mount point.
+    let found = at(&absolute(target)).or_else(|| at(&target.canonicalize().ok()?));
     found.ok_or_else(|| UnmountError::NotMounted(target.to_owned()))
 }
 
@@ -163,9 +165,10 @@ fn refused(entry: &MountEntry, error: io::Error) -> UnmountError {
     }
 }
 
-/// A mount whose daemon was killed answers ENOTCONN.
+/// A mount whose daemon was killed answers ENOTCONN, or ECONNABORTED to requests that were on their way.
 fn is_dead(target: &Path) -> bool {
-    std::fs::metadata(target).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    let dead = |error: io::Error| matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED));
+    std::fs::metadata(target).is_err_and(dead)
 }
 
 fn detach(target: &Path, lazy: bool) -> io::Result<()> {

@@ -230,7 +230,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
             return self.set_perm(meta, copy, meta.perm & 0o777 & !self.keep.umask);
         }
         self.to.set_owner(copy, meta.uid, meta.gid)?;
-        for xattr in self.from.xattrs(node)?.iter().filter(|xattr| is_portable(xattr)) {
+        for xattr in self.from.xattrs(node)?.iter().filter(is_portable) {
             self.to.set_xattr(copy, xattr)?;
         }
         self.set_perm(meta, copy, meta.perm)?;

@@ -1,0 +1,263 @@
+//! Real mounts, made and ended in all the ways there are.
+
+mod support;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::{Command, Stdio};
+
+use support::{Mounted, Running, Scratch, can_mount, e2fsck, fails, is_detached, is_mounted, moafs, ok, wait_until};
+
+/// Starts a mount in the foreground and waits until it stands.
+fn in_foreground(scratch: &Scratch, options: &str) -> (Running, Mounted) {
+    let target = scratch.path("mnt");
+    fs::create_dir_all(&target).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_moafs"));
+    command.args(["mount", "-f"]).args((!options.is_empty()).then(|| format!("-o{options}")));
+    let child = command.arg(scratch.image()).arg(&target).stdin(Stdio::null()).spawn().unwrap();
+    wait_until("mounting", || is_mounted(&target));
+    (Running(child), Mounted { target })
+}
+
+#[test]
+fn what_is_written_is_there_after_umount() {
+    for options in ["", "plain", "transport=dev", "buffered,noatime"] {
+        if !can_mount() {
+            return;
+        }
+        let scratch = Scratch::with_volume("32M");
+        let mounted = Mounted::new(&scratch, options);
+        fs::create_dir(mounted.path("dir")).unwrap();
+        fs::write(mounted.path("dir/file"), vec![9; 100_000]).unwrap();
+        fs::rename(mounted.path("dir/file"), mounted.path("file")).unwrap();
+        mounted.unmount();
+        assert!(is_detached(&scratch.image()));
+        assert_eq!(ok(&["cat", &scratch.inside("/file")]).len(), 100_000, "{options}");
+        e2fsck(&scratch.image());
+    }
+}
+
+#[test]
+fn the_control_directory_is_there_and_hidden() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume("32M");
+    let mounted = Mounted::new(&scratch, "");
+    let names: Vec<_> = fs::read_dir(&mounted.target).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["lost+found"]);
+    let before = mounted.stats();
+    assert_eq!((&before["format"], &before["failed"]), (&"ext2".into(), &serde_json::Value::Null));
+    fs::write(mounted.path("file"), b"x").unwrap();
+    let after = mounted.stats();
+    assert!(after["vfs"]["creates"].as_u64() > before["vfs"]["creates"].as_u64());
+    let inside: Vec<_> = fs::read_dir(mounted.path(".moafs")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(inside, ["stats"]);
+    let errno = |result: io::Result<()>| result.unwrap_err().raw_os_error();
+    assert_eq!(errno(fs::create_dir(mounted.path(".moafs"))), Some(libc::EEXIST));
+    assert_eq!(errno(fs::remove_dir(mounted.path(".moafs"))), Some(libc::EPERM));
+    assert_eq!(errno(fs::rename(mounted.path("file"), mounted.path(".moafs"))), Some(libc::EISDIR));
+    assert_eq!(errno(fs::write(mounted.path(".moafs/new"), b"")), Some(libc::EPERM));
+    let text = ok(&["stat".as_ref(), mounted.target.as_os_str()]);
+    assert!(text.contains("vfs.creates"), "{text}");
+    ok(&["top".as_ref(), "-n1".as_ref(), "-i0.05".as_ref(), mounted.target.as_os_str()]);
+    mounted.unmount();
+}
+
+#[test]
+fn names_and_attributes_stay_true_under_change() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume("32M");
+    let mounted = Mounted::new(&scratch, "");
+    let (one, two) = (mounted.path("one"), mounted.path("two"));
+    assert!(!one.exists());
+    fs::write(&one, b"1").unwrap();
+    assert!(one.exists() && !two.exists());
+    fs::hard_link(&one, &two).unwrap();
+    assert_eq!(one.metadata().unwrap().nlink(), 2);
+    fs::remove_file(&one).unwrap();
+    assert_eq!((two.metadata().unwrap().nlink(), one.exists()), (1, false));
+    // An open file without a name lives on.
+    let open = fs::File::options().read(true).write(true).open(&two).unwrap();
+    fs::remove_file(&two).unwrap();
+    open.write_all_at(b"still here", 0).unwrap();
+    let mut text = [0; 10];
+    open.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"still here");
+    drop(open);
+    // More entries than one reply holds.
+    let many = mounted.path("many");
+    fs::create_dir(&many).unwrap();
+    for number in 0..3000 {
+        fs::write(many.join(format!("a file with a rather long name, number {number}")), b"").unwrap();
+    }
+    let listed: std::collections::BTreeSet<_> = fs::read_dir(&many).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(listed.len(), 3000);
+    fs::remove_dir_all(&many).unwrap();
+    mounted.unmount();
+    e2fsck(&scratch.image());
+}
+
+#[test]
+fn a_second_user_of_the_image_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume("32M");
+    let mounted = Mounted::new(&scratch, "");
+    let other = scratch.path("other");
+    fs::create_dir(&other).unwrap();
+    let image = scratch.image().display().to_string();
+    let (code, message) = fails(&["mount", &image, &other.display().to_string()]);
+    assert!(code == 32 && message.contains("in use"), "{code}: {message}");
+    for command in [&["ls", &image][..], &["fsck", "-y", &image], &["mkfs", "-F", &image], &["mkdir", &image, "/x"]] {
+        let (_, message) = fails(command);
+        assert!(message.contains("in use"), "{command:?}: {message}");
+    }
+    mounted.unmount();
+    ok(&["ls", &image]);
+}
+
+#[test]
+fn a_busy_mount_stays_unless_it_may_go_lazily() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume("32M");
+    let mounted = Mounted::new(&scratch, "");
+    let open = fs::File::create(mounted.path("open")).unwrap();
+    let (code, message) = fails(&["umount".as_ref(), mounted.target.as_os_str()]);
+    assert!(code == 32 && message.contains("busy") && message.contains("--lazy"), "{code}: {message}");
+    ok(&["umount".as_ref(), "--lazy".as_ref(), mounted.target.as_os_str()]);
+    assert!(!is_mounted(&mounted.target));
+    open.write_all_at(b"late", 0).unwrap();
+    drop(open);
+    wait_until("the release of the image", || moafs(&["ls", &scratch.inside("/")]).status.success());
+    assert_eq!(ok(&["cat", &scratch.inside("/open")]), "late");
+}
+
+#[test]
+fn sigterm_unmounts_cleanly() {
+    if !can_mount() {
+        return;
+    }
+    for (options, signal) in [("", libc::SIGTERM), ("plain", libc::SIGINT)] {
+        let scratch = Scratch::with_volume("32M");
+        let (mut daemon, mounted) = in_foreground(&scratch, options);
+        fs::write(mounted.path("file"), b"written").unwrap();
+        daemon.signal(signal);
+        assert_eq!(daemon.exit_code(), Some(0));
+        assert!(!is_mounted(&mounted.target));
+        assert_eq!(ok(&["cat", &scratch.inside("/file")]), "written");
+        e2fsck(&scratch.image());
+    }
+}
+
+#[test]
+fn a_killed_daemon_leaves_a_mount_that_can_be_cleared_and_a_volume_that_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume("32M");
+    let (mut daemon, mounted) = in_foreground(&scratch, "");
+    let file = fs::File::create(mounted.path("file")).unwrap();
+    file.write_all_at(b"durable", 0).unwrap();
+    file.sync_all().unwrap();
+    daemon.signal(libc::SIGKILL);
+    daemon.exit_code();
+    let errno = fs::metadata(mounted.path("x")).unwrap_err().raw_os_error();
+    assert!(matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{errno:?}");
+    drop(file);
+    ok(&["umount".as_ref(), mounted.target.as_os_str()]);
+    assert!(!is_mounted(&mounted.target));
+    wait_until("detaching the loop device", || is_detached(&scratch.image()));
+    let again = Mounted::new(&scratch, "");
+    assert_eq!(fs::read(again.path("file")).unwrap(), b"durable");
+    again.unmount();
+}
+
+#[test]
+fn options_are_followed_or_refused_with_the_list() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume("32M");
+    let image = scratch.image().display().to_string();
+    let target = scratch.path("mnt");
+    fs::create_dir(&target).unwrap();
+    let (code, message) = fails(&["mount", "-o", "cahce=1M", &image, &target.display().to_string()]);
+    assert!(code == 1 && message.contains("cache=SIZE"), "{code}: {message}");
+    let (code, message) = fails(&["mount", &image, "/no/such/dir"]);
+    assert!(code == 32 && message.contains("/no/such/dir"), "{code}: {message}");
+    let mounted = Mounted::new(&scratch, "ro,cache=32M,threads=2");
+    let refused = fs::write(mounted.path("file"), b"").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    assert_eq!(mounted.stats()["options"][0], "ro");
+    mounted.unmount();
+    e2fsck(&scratch.image());
+}
+
+#[test]
+fn mount_helpers_take_the_arguments_of_mount8() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume("32M");
+    let helpers = scratch.path("sbin");
+    fs::create_dir(&helpers).unwrap();
+    ok(&["helpers".as_ref(), "--install".as_ref(), "--dir".as_ref(), helpers.as_os_str()]);
+    let target = scratch.path("mnt");
+    fs::create_dir(&target).unwrap();
+    let helper = |extra: &str| {
+        let mut command = Command::new(helpers.join("mount.fuse.moafs"));
+        command.arg(scratch.image()).arg(&target).arg(extra).args(["-o", "rw,noatime,nofail"]).status().unwrap()
+    };
+    assert!(helper("-f").success());
+    assert!(!is_mounted(&target), "-f mounts nothing");
+    assert!(helper("-n").success());
+    let mounted = Mounted { target };
+    assert!(is_mounted(&mounted.target));
+    mounted.unmount();
+    let checked = Command::new(helpers.join("fsck.moafs")).arg("-n").arg(scratch.image()).output().unwrap();
+    assert_eq!(checked.status.code(), Some(0));
+    ok(&["helpers".as_ref(), "--remove".as_ref(), "--dir".as_ref(), helpers.as_os_str()]);
+    assert!(fs::read_dir(&helpers).unwrap().next().is_none());
+}
+
+#[test]
+fn attributes_of_all_kinds_survive() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume("32M");
+    let mounted = Mounted::new(&scratch, "");
+    let file = mounted.path("file");
+    fs::write(&file, vec![1; 10_000]).unwrap();
+    let mut value = [0; 16];
+    rustix::fs::setxattr(&file, "user.colour", b"green", rustix::fs::XattrFlags::CREATE).unwrap();
+    let len = rustix::fs::getxattr(&file, "user.colour", &mut value[..]).unwrap();
+    assert_eq!(&value[..len], b"green");
+    let short = rustix::fs::getxattr(&file, "user.colour", &mut value[..2]);
+    assert_eq!(short.unwrap_err(), rustix::io::Errno::RANGE);
+    let open = fs::File::options().read(true).write(true).open(&file).unwrap();
+    rustix::fs::ioctl_setflags(&open, rustix::fs::IFlags::NODUMP).unwrap();
+    assert_eq!(rustix::fs::ioctl_getflags(&open).unwrap(), rustix::fs::IFlags::NODUMP);
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&open, punch, 4096, 4096).unwrap();
+    assert_eq!(fs::read(&file).unwrap()[4096..8192], [0; 4096]);
+    let moved = rustix::fs::renameat_with(
+        rustix::fs::CWD,
+        &file,
+        rustix::fs::CWD,
+        mounted.path("lost+found"),
+        rustix::fs::RenameFlags::NOREPLACE,
+    );
+    assert_eq!(moved.unwrap_err(), rustix::io::Errno::EXIST);
+    assert!(file.metadata().unwrap().created().is_ok(), "no birth time");
+    drop(open);
+    mounted.unmount();
+    e2fsck(&scratch.image());
+}

@@ -1,0 +1,192 @@
+//! What the command's tests share: scratch directories, running the command, mounts that never stay behind.
+
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A scratch directory with an image and a mount point.
+pub(crate) struct Scratch {
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        Scratch { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// With a volume of `size` in it.
+    pub(crate) fn with_volume(size: &str) -> Scratch {
+        let scratch = Scratch::new();
+        ok(&["mkfs".as_ref(), "-q".as_ref(), scratch.image().as_os_str(), size.as_ref()]);
+        scratch
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn image(&self) -> PathBuf {
+        self.path("disk.img")
+    }
+
+    /// `IMAGE:path`.
+    pub(crate) fn inside(&self, path: &str) -> String {
+        format!("{}:{path}", self.image().display())
+    }
+}
+
+/// The command.
+pub(crate) fn moafs<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_moafs")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The command, which must succeed; its output.
+pub(crate) fn ok<S: AsRef<OsStr>>(arguments: &[S]) -> String {
+    let output = moafs(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", shown(arguments));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The command, which must fail; its exit code and message.
+pub(crate) fn fails<S: AsRef<OsStr>>(arguments: &[S]) -> (i32, String) {
+    let output = moafs(arguments);
+    assert!(!output.status.success(), "{} succeeded", shown(arguments));
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn shown<S: AsRef<OsStr>>(arguments: &[S]) -> String {
+    let words: Vec<_> = arguments.iter().map(|word| word.as_ref().to_string_lossy()).collect();
+    format!("moafs {}", words.join(" "))
+}
+
+/// The reference checker's verdict, where it is installed.
+pub(crate) fn e2fsck(image: &Path) {
+    match Command::new("e2fsck").arg("-fn").arg(image).output() {
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "e2fsck -fn: {said}");
+        }
+        Err(_) => eprintln!("SKIPPED: e2fsck is not installed"),
+    }
+}
+
+/// True if real mounts can be made here; says so if not.
+pub(crate) fn can_mount() -> bool {
+    let root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
+    let can = root && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("SKIPPED: real mounts need root and /dev/fuse");
+    }
+    can
+}
+
+/// A mount that goes away with this value, also when a test fails.
+pub(crate) struct Mounted {
+    pub(crate) target: PathBuf,
+}
+
+impl Mounted {
+    /// Mounts the scratch's image, in the background.
+    pub(crate) fn new(scratch: &Scratch, options: &str) -> Mounted {
+        let target = scratch.path("mnt");
+        std::fs::create_dir_all(&target).unwrap();
+        let mut words = vec!["mount".to_owned()];
+        if !options.is_empty() {
+            words.extend(["-o".to_owned(), options.to_owned()]);
+        }
+        words.extend([scratch.image().display().to_string(), target.display().to_string()]);
+        ok(&words);
+        Mounted { target }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.target.join(name)
+    }
+
+    /// Unmounts as a user does. Tests run beside one another: between fork and exec their children have our files open.
+    pub(crate) fn unmount(self) {
+        let mut outcome = moafs(&["umount".as_ref(), self.target.as_os_str()]);
+        for _ in 0..50 {
+            if !String::from_utf8_lossy(&outcome.stderr).contains("is busy") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            outcome = moafs(&["umount".as_ref(), self.target.as_os_str()]);
+        }
+        assert!(outcome.status.success(), "umount: {}", String::from_utf8_lossy(&outcome.stderr));
+    }
+
+    /// `.moafs/stats`.
+    pub(crate) fn stats(&self) -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(self.path(".moafs/stats")).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if is_mounted(&self.target) {
+            moafs(&["umount".as_ref(), "--lazy".as_ref(), self.target.as_os_str()]);
+        }
+    }
+}
+
+/// A child that does not outlive its test.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    pub(crate) fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.0.id()).unwrap();
+        // SAFETY: a plain system call about a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
+    /// Its exit code, within [`PATIENCE`].
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("it does not end")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn is_mounted(target: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let target = target.display().to_string();
+    table.lines().any(|line| line.split(' ').nth(4) == Some(&target))
+}
+
+/// Waits until `what` holds.
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < until, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// True if no loop device has the image.
+pub(crate) fn is_detached(image: &Path) -> bool {
+    let image = image.canonicalize().unwrap();
+    let loops = std::fs::read_dir("/sys/block").unwrap().flatten();
+    !loops
+        .map(|entry| entry.path().join("loop/backing_file"))
+        .any(|path| std::fs::read_to_string(path).is_ok_and(|backing| Path::new(backing.trim_end()) == image))
+}
