@@ -51,6 +51,17 @@ const SWEEPS_MAX: u32 = 6;
 /// Findings that are kept one by one; more are only counted.
 const FINDINGS_MAX: usize = 10_000;
 
+/// Compatible features that leave nothing to check, or that are checked.
+const COMPAT_KNOWN: Compat = Compat::DIR_PREALLOC
+    .union(Compat::IMAGIC_INODES)
+    .union(Compat::HAS_JOURNAL)
+    .union(Compat::EXT_ATTR)
+    .union(Compat::RESIZE_INODE)
+    .union(Compat::DIR_INDEX)
+    .union(Compat::SPARSE_SUPER2)
+    .union(Compat::FAST_COMMIT)
+    .union(Compat::STABLE_INODES);
+
 /// What may be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -395,7 +406,7 @@ fn superblock_at(disk: &dyn Disk, byte: u64) -> Result<(Superblock, Geometry), C
 
 /// Refuses volumes that could not be repaired: half a check would say too little.
 fn supported((sb, geo): (Superblock, Geometry)) -> Result<(Superblock, Geometry), CheckError> {
-    let unknown = sb.compat().difference(Compat::all());
+    let unknown = sb.compat().difference(COMPAT_KNOWN);
     if !unknown.is_empty() {
         // A driver may ignore them, but nobody knows what they would want repaired.
         let feature = format!("compatible features {:#x}", unknown.bits());
@@ -434,8 +445,9 @@ fn read_descriptors(volume: &Volume<'_>, geo: &Geometry, log: &mut Log) -> Resul
             }
         }
         let flags = descriptor.flags & (INODE_UNINIT | BLOCK_UNINIT);
-        if flags != 0 && log.found(Issue::DescriptorFlags { group, flags }) {
+        if (flags != 0 || descriptor.itable_unused != 0) && log.found(Issue::DescriptorFlags { group, flags }) {
             descriptor.flags &= !flags;
+            descriptor.itable_unused = 0;
             volume.change(block, |bytes| descriptor.encode_into(&mut bytes[offset..], geo))?;
         }
         descriptors.push(descriptor);

@@ -359,7 +359,7 @@ impl Maker<'_> {
             free_blocks: blocks - used_blocks,
             free_inodes: geo.inodes_per_group - used_inodes,
             used_dirs,
-            flags: 0,
+            ..Descriptor::default()
         };
         let sectors = u64::from(table) * u64::from(geo.sectors_per_block());
         self.write(vec![block_bitmap, inode_bitmap], first, Kind::Bitmap)?;

@@ -7,7 +7,7 @@ use super::scan::{Blocks, Judge, Pointer, Step, slots, walk_map};
 use super::volume::Volume;
 use super::{CheckError, Checker, DirInfo, Issue, Log, Shared};
 use crate::format::dir::Form;
-use crate::format::inode::{FAST_SYMLINK_MAX, InodeFlags, LINKS_MAX, POINTERS, entry_type, extra_isize_is_legal};
+use crate::format::inode::{FAST_SYMLINK_MAX, InodeFlags, LINKS_MAX, entry_type, extra_isize_is_legal};
 use crate::format::superblock::{Compat, RoCompat};
 use crate::format::{
     BlockNo, Geometry, GroupNo, Inode, InodeNo, Place, Structure, bitmap, dir, htree, map, put_u16, put_u32, u16_at,
@@ -16,13 +16,19 @@ use crate::format::{
 
 /// Flags of inodes that ext2 without any of the later features cannot have.
 const FLAGS_IMPOSSIBLE: InodeFlags = InodeFlags::FOREIGN.union(InodeFlags::from_bits_retain(0x2000));
+/// The first inode that is not reserved.
+const FIRST_INO: u32 = 11;
+/// What a journal starts with.
+const JOURNAL_MAGIC: [u8; 4] = [0xC0, 0x3B, 0x39, 0x98];
 /// Files from this size on need the feature large_file.
 const LARGE_FILE: u64 = 1 << 31;
 
 impl Checker<'_> {
     pub(super) fn pass1(&mut self, tell: &mut dyn FnMut(u8, u64, u64)) -> Result<(), CheckError> {
         self.claim_metadata();
+        self.check_first_inode();
         self.check_reserve();
+        self.check_journal()?;
         let orphans = self.orphans()?;
         let total = u64::from(self.geo.groups);
         for group in self.geo.all_groups() {
@@ -56,6 +62,40 @@ impl Checker<'_> {
             self.claim(descriptor.block_bitmap);
             self.claim(descriptor.inode_bitmap);
         }
+    }
+
+    /// No volume reserves more than the first ten inodes: a larger number would take files away.
+    fn check_first_inode(&mut self) {
+        let stored = self.geo.first_ino;
+        if stored != FIRST_INO && self.log.found(Issue::FirstInode { stored }) {
+            self.superblock.set_first_ino(FIRST_INO);
+        }
+        self.geo.first_ino = FIRST_INO;
+    }
+
+    /// A journal that has nothing to replay is only looked at from outside.
+    fn check_journal(&mut self) -> Result<(), CheckError> {
+        if !self.superblock.compat().contains(Compat::HAS_JOURNAL) {
+            return Ok(());
+        }
+        let (_, inode) = self.read_inode(InodeNo::JOURNAL)?;
+        let first = BlockNo(inode.block[0].into());
+        let in_use = inode.kind() == Some(FileKind::Regular) && inode.links > 0 && self.geo.may_point_to(first);
+        let problem = if self.superblock.journal_inum() != InodeNo::JOURNAL.0 {
+            Some(format!("it is said to be inode {}", self.superblock.journal_inum()))
+        } else if !in_use {
+            Some("its inode is no file".to_owned())
+        } else if self.volume.read(first)?[..4] != JOURNAL_MAGIC {
+            Some("its first block is no journal's".to_owned())
+        } else {
+            None
+        };
+        if problem.is_some_and(|problem| self.log.found(Issue::Journal { problem })) {
+            let without = self.superblock.compat().difference(Compat::HAS_JOURNAL);
+            self.superblock.set_compat(without);
+            self.superblock.set_journal_inum(0);
+        }
+        Ok(())
     }
 
     /// Only the feature resize_inode keeps blocks behind the descriptor table.
@@ -130,10 +170,6 @@ impl Checker<'_> {
             return self.check_resize_inode(slot, inode);
         }
         let regular = inode.kind() == Some(FileKind::Regular);
-        if ino == InodeNo::BAD_BLOCKS && inode.mode == 0 {
-            // Its blocks are the device's bad blocks: they are used, whatever lies there.
-            return self.check_contents(ino, slot, inode, FileKind::Regular);
-        }
         if ino == InodeNo::RESIZE && slot.iter().any(|&byte| byte != 0) {
             let problem = "it is in use without the feature resize_inode".to_owned();
             if self.log.found(Issue::ResizeInode { problem }) {
@@ -141,17 +177,32 @@ impl Checker<'_> {
             }
             return Ok(());
         }
-        let journal_unused = ino == InodeNo::JOURNAL && !self.superblock.compat().contains(Compat::HAS_JOURNAL);
-        let holds_something =
-            inode.file_acl != 0 || inode.size != 0 || inode.blocks != 0 || inode.block != [0; POINTERS];
-        let unused = !regular || inode.links == 0 || journal_unused;
-        if unused && (inode.mode != 0 || holds_something) {
+        if ino == InodeNo::BAD_BLOCKS && inode.mode == 0 {
+            return self.check_bad_blocks(slot, inode);
+        }
+        let known = match ino {
+            InodeNo::JOURNAL => self.superblock.compat().contains(Compat::HAS_JOURNAL),
+            // Quota files: the feature is refused.
+            InodeNo(3 | 4) => false,
+            _ => true,
+        };
+        let in_use = known && regular && inode.links > 0;
+        if !in_use && slot.iter().any(|&byte| byte != 0) {
             if self.log.found(Issue::ReservedInode { inode: ino, mode: inode.mode }) {
                 self.clear_inode(ino)?;
             }
             return Ok(());
         }
         if regular { self.check_contents(ino, slot, inode, FileKind::Regular) } else { Ok(()) }
+    }
+
+    /// The blocks of this inode are the device's bad ones: they are used, whatever lies there.
+    fn check_bad_blocks(&mut self, slot: Vec<u8>, mut inode: Inode) -> Result<(), CheckError> {
+        let ino = InodeNo::BAD_BLOCKS;
+        if inode.dtime != 0 && self.log.found(Issue::InodeDtimeSet { inode: ino }) {
+            inode.dtime = 0;
+        }
+        self.check_contents(ino, slot, inode, FileKind::Regular)
     }
 
     fn clear_inode(&mut self, ino: InodeNo) -> Result<(), CheckError> {
@@ -198,7 +249,7 @@ impl Checker<'_> {
         };
         let keep = match kind {
             FileKind::Directory => self.check_directory(ino, &mut inode, mapped.clone())?,
-            FileKind::Symlink => self.check_symlink(ino, &inode, &mapped)?,
+            FileKind::Symlink => self.check_symlink(ino, &mut inode, &mapped)?,
             FileKind::Regular => {
                 self.check_size(ino, &mut inode, &mapped);
                 true
@@ -385,20 +436,22 @@ impl Checker<'_> {
         }
     }
 
-    /// True if the link has a target; otherwise it is to be cleared, if it may be.
-    fn check_symlink(&mut self, ino: InodeNo, inode: &Inode, mapped: &Mapped) -> Result<bool, CheckError> {
-        let target = if inode.size <= FAST_SYMLINK_MAX as u64 {
-            inode.fast_symlink()
-        } else {
-            let one_block = mapped.data.len() == 1 && mapped.data[0].0 == 0 && mapped.indirect.is_empty();
-            if one_block && inode.size < u64::from(self.geo.block_size) {
-                self.volume.read(mapped.data[0].1)?[..inode.size as usize].to_vec()
-            } else {
-                Vec::new()
-            }
+    /// True if the link has a target; otherwise it is to be cleared, if it may be. The target ends
+    /// at its first NUL, and its length says so.
+    fn check_symlink(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &Mapped) -> Result<bool, CheckError> {
+        let fast = inode.size <= FAST_SYMLINK_MAX as u64;
+        let one_block = mapped.data.len() == 1 && mapped.data[0].0 == 0 && mapped.indirect.is_empty();
+        let length = match (fast, one_block) {
+            (true, _) => text_length(&inode.block.map(u32::to_le_bytes).concat()),
+            (false, true) => text_length(&self.volume.read(mapped.data[0].1)?),
+            (false, false) => None,
         };
-        let valid = !target.is_empty() && !target.contains(&0);
-        Ok(valid || !self.log.found(Issue::SymlinkInvalid { inode: ino }))
+        let length = length.filter(|length| *length > 0 && (*length <= FAST_SYMLINK_MAX as u64) == fast);
+        let Some(should) = length else { return Ok(!self.log.found(Issue::SymlinkInvalid { inode: ino })) };
+        if should != inode.size && self.log.found(Issue::Size { inode: ino, stored: inode.size, should }) {
+            inode.size = should;
+        }
+        Ok(true)
     }
 
     /// False: the directory is to be cleared.
@@ -629,9 +682,14 @@ fn clear_obsolete_fields(slot: &mut [u8], kind: FileKind, huge_file: bool) {
     if !huge_file && u16_at(slot, 0x74) != 0 {
         put_u16(slot, 0x74, 0);
     }
-    if kind == FileKind::Directory && u32_at(slot, 0x6C) != 0 {
+    if kind != FileKind::Regular && u32_at(slot, 0x6C) != 0 {
         put_u32(slot, 0x6C, 0);
     }
+}
+
+/// Bytes before the first NUL; `None` if there is none.
+fn text_length(bytes: &[u8]) -> Option<u64> {
+    bytes.iter().position(|&byte| byte == 0).map(|at| at as u64)
 }
 
 /// What a map holds, as far as it is legal.

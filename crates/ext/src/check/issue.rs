@@ -62,6 +62,10 @@ pub enum Issue {
     OrphanList { head: u32 },
     /// The root directory is none.
     RootNotDirectory,
+    /// The first inode that is not reserved is not inode 11.
+    FirstInode { stored: u32 },
+    /// There should be a journal, but there is none.
+    Journal { problem: String },
     /// A reserved inode is something it cannot be.
     ReservedInode { inode: InodeNo, mode: u16 },
     /// The inode that owns the descriptor table's reserve does not own it.
@@ -246,6 +250,8 @@ impl std::fmt::Display for Issue {
             }
             OrphanList { head } => write!(f, "deleted inodes wait to be released, from inode {head} on"),
             RootNotDirectory => write!(f, "the root inode is not a directory"),
+            FirstInode { stored } => write!(f, "the first ordinary inode is said to be {stored}, not 11"),
+            Journal { problem } => write!(f, "the journal is unusable: {problem}"),
             ReservedInode { inode, mode } => write!(f, "reserved inode {inode} has mode {mode:#o}"),
             ResizeInode { problem } => write!(f, "the resize inode is wrong: {problem}"),
             InodeZeroDtime { inode } => write!(f, "deleted inode {inode} has no deletion time"),

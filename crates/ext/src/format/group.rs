@@ -24,6 +24,8 @@ pub struct Descriptor {
     pub used_dirs: u32,
     /// `bg_flags`; 0 on ext2 and ext3.
     pub flags: u16,
+    /// Inodes at the end of the table that were never used; 0 on ext2 and ext3.
+    pub itable_unused: u32,
 }
 
 impl Descriptor {
@@ -43,6 +45,7 @@ impl Descriptor {
             free_inodes: join16(u16_at(slot, 0x0E), high16(0x2E)),
             used_dirs: join16(u16_at(slot, 0x10), high16(0x30)),
             flags: u16_at(slot, 0x12),
+            itable_unused: join16(u16_at(slot, 0x1C), high16(0x32)),
         }
     }
 
@@ -68,6 +71,10 @@ impl Descriptor {
             }
         }
         put_u16(slot, 0x12, self.flags);
+        put_u16(slot, 0x1C, self.itable_unused as u16);
+        if wide {
+            put_u16(slot, 0x32, (self.itable_unused >> 16) as u16);
+        }
     }
 
     /// Checks that the positions lie on the volume (without flex_bg: in the group itself), apart
