@@ -40,6 +40,20 @@ enum Progress {
     Taken,
 }
 
+impl Fill {
+    /// The batch to wait for, unless somebody else does or it has not been submitted yet.
+    fn take(&self) -> Option<(Ticket, Vec<LbnRange>)> {
+        let mut progress = self.progress.lock();
+        match std::mem::replace(&mut *progress, Progress::Taken) {
+            Progress::Submitted(batch, parts) => Some((batch, parts)),
+            other => {
+                *progress = other;
+                None
+            }
+        }
+    }
+}
+
 /// A fill that nobody waits for, and the file it belongs to.
 type LooseFill<N> = (Arc<Inode<N>>, Arc<Fill>);
 
@@ -108,11 +122,11 @@ impl<F: Format> Inner<F> {
         self.cache.account(Delta { cached: blocks as i64, dirty: 0 });
         let (requests, parts, outcome) = self.fill_requests(inode, &fill, &absent, cause);
         self.tally.fill_requests.fetch_add(requests.len() as u64, Ordering::Relaxed);
-        *fill.progress.lock() = if requests.is_empty() {
-            Progress::Taken
-        } else {
-            Progress::Submitted(self.disk.submit(requests), parts)
+        let progress = match requests.is_empty() {
+            true => Progress::Taken,
+            false => Progress::Submitted(self.disk.submit(requests), parts),
         };
+        *fill.progress.lock() = progress;
         self.rt.signal(&inode.moved);
         outcome.map(|()| Some(fill))
     }
@@ -213,17 +227,11 @@ impl<F: Format> Inner<F> {
     pub(crate) fn finish_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>) -> Result<()> {
         loop {
             let ticket = inode.moved.ticket();
-            let progress = std::mem::replace(&mut *fill.progress.lock(), Progress::Taken);
-            match progress {
-                Progress::Submitted(batch, parts) => return self.land_fill(inode, fill, batch, &parts),
-                Progress::Taken => {
-                    if self.is_over(inode, fill) {
-                        return Ok(());
-                    }
-                }
-                Progress::Starting => *fill.progress.lock() = Progress::Starting,
-            }
-            self.rt.wait(&inode.moved, ticket, None);
+            match fill.take() {
+                Some((batch, parts)) => return self.land_fill(inode, fill, batch, &parts),
+                None if self.is_over(inode, fill) => return Ok(()),
+                None => self.rt.wait(&inode.moved, ticket, None),
+            };
         }
     }
 

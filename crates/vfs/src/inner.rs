@@ -159,7 +159,9 @@ impl<F: Format> Inner<F> {
         let outcome = match loaded {
             Ok((attr, node)) => {
                 let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
-                Ok(self.table.insert(Arc::new(inode)))
+                let inode = self.table.insert(Arc::new(inode));
+                self.reclaim_inodes();
+                Ok(inode)
             }
             Err(error) => {
                 self.table.load_failed(ino);

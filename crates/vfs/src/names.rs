@@ -418,7 +418,7 @@ impl<F: Format> Inner<F> {
     }
 
     /// Keeps the number of decoded inodes in bounds, now and then.
-    fn reclaim_inodes(&self) {
+    pub(crate) fn reclaim_inodes(&self) {
         if self.table.decoded().is_multiple_of(64) {
             self.reclaim();
         }

@@ -293,7 +293,7 @@ impl<F: Format> Inner<F> {
         len: u64,
         buffer: &mut [u8],
     ) -> Result<u64> {
-        let (data, got) = {
+        let (hole, got) = {
             let _shared = from.0.lock.read();
             let size = from.0.size();
             if from.1 >= size {
@@ -304,12 +304,15 @@ impl<F: Format> Inner<F> {
                 found => found?,
             };
             let hole = (data - from.1).min(len);
-            let want = if hole > 0 { 0 } else { buffer.len().min(len as usize) };
-            (hole, self.read_locked(from.0, from.1, &mut buffer[..want])?)
+            let want = match hole {
+                0 => (self.seek_locked(from.0, from.1, Seek::Hole)? - from.1).min(len).min(buffer.len() as u64),
+                _ => 0,
+            };
+            (hole, self.read_locked(from.0, from.1, &mut buffer[..want as usize])?)
         };
-        if data > 0 {
-            self.copy_hole(who, to.0, to.1, to.1 + data)?;
-            return Ok(data);
+        if hole > 0 {
+            self.copy_hole(who, to.0, to.1, to.1 + hole)?;
+            return Ok(hole);
         }
         let chunk = self.chunk_bytes();
         let mut at = to.1;

@@ -1,0 +1,594 @@
+//! A small format for tests: metadata in memory, data in place on a disk.
+//!
+//! Durability is modelled by copies: `commit` and `harden` remember all metadata as they are, so a
+//! "power cut" is a new volume from the last copy and the disk's bytes.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use moafs_disk::probe::fault::Fault;
+use moafs_disk::mem::MemDisk;
+use moafs_disk::{Cause, Epoch, Kind, SharedDisk, Tag};
+use moafs_runtime::{Rt, Time};
+use moafs_vfs::api::{NewFile, Options};
+use moafs_vfs::format::*;
+use moafs_vfs::plan::{DirtyView, Due, Plan, Travel};
+use moafs_vfs::types::*;
+use moafs_vfs::{Error, Format, FormatOp, Result, Vfs, Who};
+use parking_lot::Mutex;
+
+pub const BLOCK: usize = 1024;
+pub const ROOT: Ino = Ino(2);
+
+#[derive(Clone)]
+struct File {
+    attr: Attr,
+    disk_size: u64,
+    blocks: BTreeMap<u64, u64>,
+    names: BTreeMap<u64, (Vec<u8>, Dentry)>,
+    index: BTreeMap<Vec<u8>, u64>,
+    xattrs: BTreeMap<XattrKey, Vec<u8>>,
+    target: Vec<u8>,
+    parent: Ino,
+    orphan: bool,
+}
+
+#[derive(Clone)]
+struct Meta {
+    files: BTreeMap<u64, File>,
+    used: BTreeSet<u64>,
+    next_entry: u64,
+}
+
+struct Promised(AtomicU64);
+
+impl Reservations for Promised {
+    fn release(&self, blocks: u64) {
+        self.0.fetch_sub(blocks, Ordering::SeqCst);
+    }
+}
+
+/// The format.
+pub struct Toy {
+    shape: Shape,
+    meta: Mutex<Meta>,
+    durable: Mutex<Option<Meta>>,
+    promised: Arc<Promised>,
+    disk: SharedDisk,
+    seal: AtomicU64,
+    /// Small files of one directory travel together.
+    pub co_write: AtomicBool,
+    pub fails: Mutex<Option<String>>,
+    pub ops: AtomicU64,
+    pub hardened: AtomicU64,
+    pub committed: AtomicU64,
+    pub abandoned: AtomicU64,
+}
+
+pub struct ToyNode(pub Ino);
+
+pub struct ToyOp<'a> {
+    toy: &'a Toy,
+    admission: &'a mut Admission,
+}
+
+impl Toy {
+    pub fn new(disk: SharedDisk) -> Toy {
+        let blocks = disk.limits().sectors * 512 / BLOCK as u64;
+        let attr = Attr {
+            kind: FileKind::Directory,
+            perm: 0o755,
+            uid: 0,
+            gid: 0,
+            nlink: 2,
+            size: BLOCK as u64,
+            atime: Default::default(),
+            mtime: Default::default(),
+            ctime: Default::default(),
+            crtime: None,
+            rdev: 0,
+            generation: 0,
+            flags: 0,
+        };
+        let mut files = BTreeMap::new();
+        files.insert(ROOT.0, File::new(attr, ROOT));
+        // Block 0 stays unused.
+        let meta = Meta { files, used: BTreeSet::from([0]), next_entry: 1 };
+        let shape = Shape {
+            format: "toy",
+            block_size: BLOCK as u32,
+            root: ROOT,
+            blocks,
+            inodes: 1 << 20,
+            file_bytes_max: 1 << 40,
+            links_max: 50,
+            symlink_bytes_max: 4096,
+            time_range: (-1 << 31, (1 << 34) - 1),
+            time_nanos: true,
+            unwritten: false,
+            beyond_eof: false,
+            id: 1,
+            label: String::new(),
+            read_only: None,
+        };
+        Toy {
+            shape,
+            durable: Mutex::new(Some(meta.clone())),
+            meta: Mutex::new(meta),
+            promised: Arc::new(Promised(AtomicU64::new(0))),
+            disk,
+            seal: AtomicU64::new(0),
+            co_write: AtomicBool::new(false),
+            fails: Mutex::new(None),
+            ops: AtomicU64::new(0),
+            hardened: AtomicU64::new(0),
+            committed: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
+        }
+    }
+
+    /// The volume as a power cut now would leave it.
+    pub fn after_power_cut(&self) -> Toy {
+        let toy = Toy::new(Arc::clone(&self.disk));
+        let meta = self.durable.lock().clone().expect("there is always a copy");
+        for file in meta.files.values() {
+            assert!(!file.orphan || file.attr.nlink == 0);
+        }
+        *toy.meta.lock() = meta.clone();
+        for file in toy.meta.lock().files.values_mut() {
+            if file.attr.kind == FileKind::Regular {
+                file.attr.size = file.disk_size;
+            }
+        }
+        toy
+    }
+
+    /// Blocks promised and not spent.
+    pub fn promised(&self) -> u64 {
+        self.promised.0.load(Ordering::SeqCst)
+    }
+
+    /// Blocks in use by files; every one of them by one file once.
+    pub fn used(&self) -> u64 {
+        let meta = self.meta.lock();
+        let mut seen = BTreeSet::from([0]);
+        for file in meta.files.values() {
+            for block in file.blocks.values() {
+                assert!(seen.insert(*block), "block {block} is used twice");
+            }
+        }
+        assert_eq!(seen, meta.used, "allocated and mapped blocks differ");
+        seen.len() as u64 - 1
+    }
+
+    /// Inodes in use.
+    pub fn inodes(&self) -> usize {
+        self.meta.lock().files.len()
+    }
+
+    /// The file's disk size and whether it has a name.
+    pub fn disk_size(&self, ino: Ino) -> u64 {
+        self.meta.lock().files[&ino.0].disk_size
+    }
+
+    pub fn put_attr(&self, ino: Ino) -> Attr {
+        self.meta.lock().files[&ino.0].attr.clone()
+    }
+
+    fn with<R>(&self, node: &ToyNode, f: impl FnOnce(&File) -> R) -> Result<R> {
+        self.meta.lock().files.get(&node.0.0).map(f).ok_or(Error::Stale(node.0))
+    }
+
+    fn free_blocks(&self) -> u64 {
+        (self.shape.blocks - self.meta.lock().used.len() as u64).saturating_sub(self.promised())
+    }
+
+    fn allocate(&self, want: u32, goal: u64) -> Result<BlockRun> {
+        let mut meta = self.meta.lock();
+        let all = self.shape.blocks;
+        let start = (0..all).map(|i| (goal + i) % all).find(|b| !meta.used.contains(b)).ok_or(Error::Posix(libc::ENOSPC))?;
+        let len = (start..(start + u64::from(want)).min(all)).take_while(|b| !meta.used.contains(b)).count() as u32;
+        meta.used.extend(start..start + u64::from(len));
+        Ok(BlockRun { start: BlockAddr(start), len })
+    }
+}
+
+impl File {
+    fn new(attr: Attr, parent: Ino) -> File {
+        File {
+            disk_size: attr.size,
+            attr,
+            blocks: BTreeMap::new(),
+            names: BTreeMap::new(),
+            index: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+            target: Vec::new(),
+            parent,
+            orphan: false,
+        }
+    }
+}
+
+impl Format for Toy {
+    type Node = ToyNode;
+    type Op<'a> = ToyOp<'a>;
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+    fn space(&self) -> Space {
+        Space { free_blocks: self.free_blocks(), root_blocks: 0, free_inodes: 1000 }
+    }
+    fn failed(&self) -> Option<String> {
+        self.fails.lock().clone()
+    }
+    fn load(&self, ino: Ino) -> Result<(Attr, ToyNode)> {
+        let meta = self.meta.lock();
+        let file = meta.files.get(&ino.0).ok_or(Error::Stale(ino))?;
+        Ok((file.attr.clone(), ToyNode(ino)))
+    }
+    fn lookup(&self, dir: &ToyNode, name: &Name) -> Result<Option<Dentry>> {
+        self.with(dir, |d| match name.as_bytes() {
+            b".." => Some(Dentry { ino: d.parent, kind: Some(FileKind::Directory) }),
+            name => d.index.get(name).map(|seq| d.names[seq].1),
+        })
+    }
+    fn list(&self, dir: &ToyNode, from: Cookie, to: &mut DirSink<'_>) -> Result<()> {
+        let (names, parent) = self.with(dir, |d| (d.names.clone(), d.parent))?;
+        let kind = Some(FileKind::Directory);
+        for (cookie, name, ino) in [(1, &b"."[..], dir.0), (2, b"..", parent)] {
+            if from.0 < cookie && !to(Name::new(name).unwrap(), Dentry { ino, kind }, Cookie(cookie)) {
+                return Ok(());
+            }
+        }
+        for (seq, (name, dentry)) in names {
+            let cookie = seq + 2;
+            if from.0 < cookie && !to(Name::new(&name).unwrap(), dentry, Cookie(cookie)) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+    fn is_empty(&self, dir: &ToyNode) -> Result<bool> {
+        self.with(dir, |d| d.names.is_empty())
+    }
+    fn readlink(&self, link: &ToyNode) -> Result<Vec<u8>> {
+        self.with(link, |l| l.target.clone())
+    }
+    fn map(&self, file: &ToyNode, at: Lbn, max: u32) -> Result<Mapping> {
+        assert!(max > 0);
+        self.with(file, |f| {
+            let Some(&start) = f.blocks.get(&at.0) else {
+                let next = f.blocks.range(at.0..).next().map_or(u64::MAX, |(b, _)| *b);
+                return Mapping::Hole { len: (next - at.0).min(u64::from(max)) as u32 };
+            };
+            let len = (0..u64::from(max)).take_while(|i| f.blocks.get(&(at.0 + i)) == Some(&(start + i))).count();
+            Mapping::Run(BlockRun { start: BlockAddr(start), len: len as u32 })
+        })
+    }
+    fn used_sectors(&self, node: &ToyNode) -> u64 {
+        self.with(node, |f| f.blocks.len() as u64 * (BLOCK as u64 / 512)).unwrap_or(0)
+    }
+    fn size(&self, node: &ToyNode) -> u64 {
+        self.with(node, |f| (f.names.len() as u64 / 16 + 1) * BLOCK as u64).unwrap_or(0)
+    }
+    fn xattr(&self, node: &ToyNode, key: &XattrKey) -> Result<Option<Vec<u8>>> {
+        self.with(node, |f| f.xattrs.get(key).cloned())
+    }
+    fn xattr_list(&self, node: &ToyNode) -> Result<Vec<XattrKey>> {
+        self.with(node, |f| f.xattrs.keys().cloned().collect())
+    }
+
+    fn admit(&self, need: Need, _who: SpaceClass) -> Result<Admission> {
+        if need.data_blocks > self.free_blocks() {
+            return Err(Error::Posix(libc::ENOSPC));
+        }
+        self.promised.0.fetch_add(need.data_blocks, Ordering::SeqCst);
+        Ok(Admission::new(need.data_blocks, Arc::clone(&self.promised) as _))
+    }
+    fn begin<'a>(&'a self, _kind: OpKind, admission: &'a mut Admission) -> Result<ToyOp<'a>> {
+        if let Some(reason) = self.failed() {
+            return Err(Error::ReadOnly { reason });
+        }
+        self.ops.fetch_add(1, Ordering::Relaxed);
+        Ok(ToyOp { toy: self, admission })
+    }
+
+    fn plan(&self, due: Due, dirty: &dyn DirtyView<ToyNode>) -> Result<Plan> {
+        let mut plan = Plan::default();
+        let around = match due {
+            Due::Evict(_, at) => Some((at, 64)),
+            _ => None,
+        };
+        let Some(file) = dirty.file(due.ino(), around) else { return Ok(plan) };
+        let mut files = vec![file];
+        if self.co_write.load(Ordering::Relaxed) && files[0].blocks <= 4 {
+            let home = files[0].home;
+            for count in dirty.small_counts(home).into_iter().filter(|c| *c <= 4) {
+                let others = dirty.small_files(home, count);
+                files.extend(others.into_iter().filter(|i| *i != due.ino()).take(16).filter_map(|i| dirty.file(i, None)));
+            }
+        }
+        let mut loose: Vec<FileRange> = Vec::new();
+        for file in &files {
+            for range in &file.dirty {
+                let mut at = range.start;
+                while at < range.end() {
+                    let left = (range.end().0 - at.0) as u32;
+                    let mapping = self.map(&file.node, at, left)?;
+                    let part = LbnRange { start: at, len: mapping.len() };
+                    let tag = Tag::new(Kind::Data, file.ino.0, Cause::Demand);
+                    match mapping {
+                        Mapping::Run(to) => plan.travels.push(Travel {
+                            to,
+                            from: [FileRange { ino: file.ino, range: part }].into_iter().collect(),
+                            fresh: false,
+                            tag,
+                        }),
+                        _ => loose.push(FileRange { ino: file.ino, range: part }),
+                    }
+                    at = part.end();
+                }
+            }
+        }
+        self.travel_fresh(loose, &mut plan)?;
+        Ok(plan)
+    }
+
+    fn abandon(&self, run: BlockRun) {
+        let mut meta = self.meta.lock();
+        for block in run.start.0..run.end().0 {
+            assert!(meta.used.remove(&block), "abandoning a block that is free");
+            self.abandoned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn harden(&self, _node: &ToyNode, upto: Seal, _data: Epoch, _how: Harden) -> Result<()> {
+        assert!(upto.0 <= self.seal.load(Ordering::SeqCst));
+        self.hardened.fetch_add(1, Ordering::Relaxed);
+        *self.durable.lock() = Some(self.meta.lock().clone());
+        Ok(())
+    }
+    fn commit(&self, _why: Why) -> Result<()> {
+        self.committed.fetch_add(1, Ordering::Relaxed);
+        *self.durable.lock() = Some(self.meta.lock().clone());
+        Ok(())
+    }
+    fn tend(&self, _idle: Idle) -> Option<Time> {
+        None
+    }
+    fn shrink(&self, _bytes: usize) {}
+    fn memory(&self) -> usize {
+        0
+    }
+    fn survey(&self, _to: &mut dyn Survey) -> Result<()> {
+        Ok(())
+    }
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Toy {
+    /// Runs for blocks without an address: one travel per run, filled in order.
+    fn travel_fresh(&self, loose: Vec<FileRange>, plan: &mut Plan) -> Result<()> {
+        let mut left: std::collections::VecDeque<FileRange> = loose.into();
+        let mut goal = 1;
+        while let Some(first) = left.front().copied() {
+            let together = self.co_write.load(Ordering::Relaxed);
+            let want: u32 = match together {
+                true => left.iter().map(|r| r.range.len).sum::<u32>().min(64),
+                false => first.range.len.min(64),
+            };
+            let to = match self.allocate(want, goal) {
+                Ok(run) => run,
+                Err(error) => {
+                    let planned: Vec<BlockRun> = plan.travels.drain(..).filter(|t| t.fresh).map(|t| t.to).collect();
+                    planned.into_iter().for_each(|run| self.abandon(run));
+                    return Err(error);
+                }
+            };
+            goal = to.end().0;
+            let mut from = smallvec::SmallVec::new();
+            let mut room = to.len;
+            while room > 0 {
+                let range = left.front_mut().expect("a run is no longer than what is left");
+                let len = range.range.len.min(room);
+                from.push(FileRange { ino: range.ino, range: LbnRange { start: range.range.start, len } });
+                range.range = LbnRange { start: Lbn(range.range.start.0 + u64::from(len)), len: range.range.len - len };
+                if range.range.len == 0 {
+                    left.pop_front();
+                }
+                room -= len;
+            }
+            plan.travels.push(Travel { to, from, fresh: true, tag: Tag::new(Kind::Data, first.ino.0, Cause::Demand) });
+        }
+        Ok(())
+    }
+}
+
+impl ToyOp<'_> {
+    fn change<R>(&mut self, node: &ToyNode, f: impl FnOnce(&mut File) -> R) -> Result<R> {
+        self.toy.meta.lock().files.get_mut(&node.0.0).map(f).ok_or(Error::Stale(node.0))
+    }
+}
+
+impl FormatOp for ToyOp<'_> {
+    type Node = ToyNode;
+
+    fn inode_new(&mut self, parent: &ToyNode, attr: &Attr, target: Option<&[u8]>) -> Result<(Ino, ToyNode)> {
+        let mut meta = self.toy.meta.lock();
+        // The smallest free number: reuse comes at once, as in the ext family.
+        let ino = (10..).find(|i| !meta.files.contains_key(i)).expect("numbers do not end");
+        let mut file = File::new(attr.clone(), parent.0);
+        file.target = target.map(<[u8]>::to_vec).unwrap_or_default();
+        meta.files.insert(ino, file);
+        Ok((Ino(ino), ToyNode(Ino(ino))))
+    }
+    fn inode_put(&mut self, node: &ToyNode, attr: &Attr, disk_size: u64) -> Result<()> {
+        assert!(disk_size <= attr.size || attr.kind != FileKind::Regular);
+        self.change(node, |f| {
+            f.attr = attr.clone();
+            f.disk_size = disk_size;
+            f.orphan = attr.nlink == 0;
+        })
+    }
+    fn inode_orphan(&mut self, node: &ToyNode, attr: &Attr) -> Result<()> {
+        assert_eq!(attr.nlink, 0);
+        self.change(node, |f| {
+            f.attr = attr.clone();
+            f.orphan = true;
+        })
+    }
+    fn inode_free(&mut self, node: &ToyNode) -> Result<()> {
+        let file = self.toy.meta.lock().files.remove(&node.0.0).ok_or(Error::Stale(node.0))?;
+        assert!(file.orphan && file.blocks.is_empty(), "freeing an inode in use");
+        Ok(())
+    }
+    fn name_add(&mut self, dir: &ToyNode, name: &Name, to: Target<'_, ToyNode>) -> Result<()> {
+        let mut meta = self.toy.meta.lock();
+        meta.next_entry += 1;
+        let seq = meta.next_entry;
+        let d = meta.files.get_mut(&dir.0.0).ok_or(Error::Stale(dir.0))?;
+        assert!(d.index.insert(name.as_bytes().to_vec(), seq).is_none(), "the name exists");
+        d.names.insert(seq, (name.as_bytes().to_vec(), Dentry { ino: to.ino, kind: Some(to.kind) }));
+        Ok(())
+    }
+    fn name_point(&mut self, dir: &ToyNode, name: &Name, to: Target<'_, ToyNode>) -> Result<()> {
+        self.change(dir, |d| {
+            if name.as_bytes() == b".." {
+                d.parent = to.ino;
+                return;
+            }
+            let seq = d.index[name.as_bytes()];
+            d.names.get_mut(&seq).unwrap().1 = Dentry { ino: to.ino, kind: Some(to.kind) };
+        })
+    }
+    fn name_remove(&mut self, dir: &ToyNode, name: &Name, was: &ToyNode) -> Result<()> {
+        self.change(dir, |d| {
+            let seq = d.index.remove(name.as_bytes()).expect("the name exists");
+            assert_eq!(d.names.remove(&seq).unwrap().1.ino, was.0);
+        })
+    }
+    fn xattr_set(&mut self, node: &ToyNode, key: &XattrKey, value: Option<&[u8]>, _mode: SetMode) -> Result<()> {
+        self.change(node, |f| match value {
+            Some(value) => drop(f.xattrs.insert(key.clone(), value.to_vec())),
+            None => drop(f.xattrs.remove(key)),
+        })
+    }
+    fn place(&mut self, file: &ToyNode, at: LbnRange, to: BlockRun, _written: Epoch) -> Result<()> {
+        assert_eq!(at.len, to.len);
+        let mut meta = self.toy.meta.lock();
+        let mut freed = Vec::new();
+        let mut fresh = 0;
+        let f = meta.files.get_mut(&file.0.0).ok_or(Error::Stale(file.0))?;
+        for i in 0..u64::from(at.len) {
+            match f.blocks.insert(at.start.0 + i, to.start.0 + i) {
+                Some(old) if old != to.start.0 + i => freed.push(old),
+                Some(_) => {}
+                None => fresh += 1,
+            }
+        }
+        meta.used.retain(|block| !freed.contains(block));
+        drop(meta);
+        assert!(self.admission.blocks() >= fresh, "placing without admission");
+        self.admission.spend(fresh);
+        Ok(())
+    }
+    fn unmap(&mut self, file: &ToyNode, from: Lbn, to: Option<Lbn>, at_most: u32, _orphan: bool) -> Result<Progress> {
+        let mut meta = self.toy.meta.lock();
+        let f = meta.files.get_mut(&file.0.0).ok_or(Error::Stale(file.0))?;
+        let end = to.map_or(u64::MAX, |to| to.0);
+        // Small steps, so that tests see several ops.
+        let doomed: Vec<u64> = f.blocks.range(from.0..end).rev().take(at_most.min(8) as usize).map(|(b, _)| *b).collect();
+        let freed: Vec<u64> = doomed.iter().map(|b| f.blocks.remove(b).unwrap()).collect();
+        let more = f.blocks.range(from.0..end).next().is_some();
+        freed.iter().for_each(|block| assert!(meta.used.remove(block)));
+        Ok(if more { Progress::More } else { Progress::Done })
+    }
+    fn end(self) -> Seal {
+        Seal(self.toy.seal.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+}
+
+/// Options of tests: no syncer, a small cache.
+pub fn options() -> Options {
+    Options { syncer: false, cache_bytes: 4 << 20, ..Options::default() }
+}
+
+/// A volume with a disk that can be hurt.
+pub struct Volume {
+    pub vfs: Vfs<Toy>,
+    pub fault: Arc<Fault>,
+    pub rt: Rt,
+}
+
+impl Volume {
+    pub fn new(blocks: u64, options: Options, rt: Rt) -> Volume {
+        let disk = Arc::new(MemDisk::new(blocks * BLOCK as u64 / 512));
+        let fault = Arc::new(Fault::new(disk, Arc::clone(&rt), Vec::new()));
+        let shared: SharedDisk = Arc::clone(&fault) as _;
+        let vfs = Vfs::new(Toy::new(Arc::clone(&shared)), shared, Arc::clone(&rt), options);
+        Volume { vfs, fault, rt }
+    }
+
+    pub fn live(blocks: u64) -> Volume {
+        Volume::new(blocks, options(), moafs_runtime::Live::new())
+    }
+
+    pub fn after_power_cut(&self) -> Vfs<Toy> {
+        let toy = self.vfs.format().after_power_cut();
+        let disk: SharedDisk = Arc::clone(&self.fault) as _;
+        Vfs::new(toy, disk, Arc::clone(&self.rt), options())
+    }
+
+    pub fn create(&self, dir: Ino, n: &str) -> Ino {
+        self.vfs.create(&Who::root(), dir, name(n), &regular(0o644)).unwrap().ino
+    }
+
+    pub fn mkdir(&self, dir: Ino, n: &str) -> Ino {
+        self.vfs.create(&Who::root(), dir, name(n), &directory(0o755)).unwrap().ino
+    }
+
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) {
+        self.vfs.write(&Who::root(), ino, offset, data, false).unwrap();
+    }
+
+    pub fn read(&self, ino: Ino, offset: u64, len: usize) -> Vec<u8> {
+        read(&self.vfs, ino, offset, len)
+    }
+}
+
+pub fn read(vfs: &Vfs<Toy>, ino: Ino, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xEE; len];
+    let got = vfs.read(ino, offset, &mut bytes).unwrap();
+    bytes.truncate(got);
+    bytes
+}
+
+pub fn name(text: &str) -> &Name {
+    Name::new(text.as_bytes()).expect("a legal name")
+}
+
+pub fn regular(perm: u32) -> NewFile<'static> {
+    NewFile { kind: FileKind::Regular, perm, umask: 0, rdev: 0, target: None }
+}
+
+pub fn directory(perm: u32) -> NewFile<'static> {
+    NewFile { kind: FileKind::Directory, ..regular(perm) }
+}
+
+pub fn errno<T>(result: Result<T>) -> i32 {
+    match result {
+        Ok(_) => 0,
+        Err(error) => error.errno(),
+    }
+}
+
+/// Bytes that say where they are.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(31).wrapping_add(seed.wrapping_mul(97)) >> 2) as u8).collect()
+}

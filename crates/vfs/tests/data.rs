@@ -1,0 +1,454 @@
+//! File contents: what is written is read, through evictions, write-back, errors and power cuts.
+
+mod common;
+
+use std::sync::atomic::Ordering;
+
+use common::*;
+use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
+use moafs_vfs::api::{Allocate, CacheRole, Options, Seek, SetAttr};
+use moafs_vfs::{Vfs, Who};
+
+fn truncate(v: &Volume, ino: moafs_vfs::types::Ino, size: u64) {
+    v.vfs.set_attr(&Who::root(), ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+}
+
+#[test]
+fn what_was_written_is_read_before_and_after_write_back() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    let data = pattern(1, 300_000);
+    v.write(f, 777, &data);
+    assert_eq!(v.read(f, 777, 300_000), data);
+    assert_eq!(v.vfs.counters().write_back_requests, 0, "nothing leaves before it must");
+    v.vfs.sync().unwrap();
+    v.vfs.shrink(0);
+    assert_eq!(v.vfs.counters().cached_bytes, 0);
+    assert_eq!(v.read(f, 777, 400_000), data);
+    assert_eq!(v.read(f, 0, 777), vec![0; 777]);
+    assert_eq!(v.vfs.counters().dirty_bytes, 0);
+    assert_eq!(v.vfs.format().promised(), 0, "all admissions were spent or returned");
+    assert_eq!(v.vfs.format().used(), 294);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn partial_overwrites_keep_what_they_do_not_touch() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    let mut data = pattern(2, 10_000);
+    v.write(f, 0, &data);
+    v.vfs.sync().unwrap();
+    v.vfs.shrink(0);
+    v.write(f, 1500, &[7; 3000]);
+    data[1500..4500].fill(7);
+    assert_eq!(v.read(f, 0, 10_000), data);
+    v.vfs.fsync(f, false).unwrap();
+    v.vfs.shrink(0);
+    assert_eq!(v.read(f, 0, 10_000), data);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn whole_block_overwrites_read_nothing() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &[1; 64 * BLOCK]);
+    v.vfs.sync().unwrap();
+    v.vfs.shrink(0);
+    let before = v.vfs.counters().fill_requests;
+    v.write(f, 0, &[2; 64 * BLOCK]);
+    assert_eq!(v.vfs.counters().fill_requests, before);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_megabyte_is_read_with_one_request_per_run() {
+    let v = Volume::live(8192);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &pattern(3, 64 * BLOCK));
+    v.vfs.sync().unwrap();
+    v.vfs.shrink(0);
+    let before = v.vfs.counters().fill_requests;
+    assert_eq!(v.read(f, 0, 64 * BLOCK), pattern(3, 64 * BLOCK));
+    assert_eq!(v.vfs.counters().fill_requests - before, 1);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_small_cache_is_enough_for_a_large_file() {
+    let opts = Options { cache_bytes: 256 << 10, ..options() };
+    let v = Volume::new(16384, opts, moafs_runtime::Live::new());
+    let f = v.create(ROOT, "f");
+    let data = pattern(4, 8 << 20);
+    for (i, chunk) in data.chunks(100_000).enumerate() {
+        v.write(f, i as u64 * 100_000, chunk);
+        let now = v.vfs.counters();
+        assert!(now.dirty_bytes <= 110 << 10, "{} dirty", now.dirty_bytes);
+        assert!(now.cached_bytes <= 300 << 10, "{} cached", now.cached_bytes);
+    }
+    for i in 0..80 {
+        assert_eq!(v.read(f, i * 100_000, 100_000), data[i as usize * 100_000..][..100_000]);
+        assert!(v.vfs.counters().cached_bytes <= 300 << 10);
+    }
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn what_a_kernel_caches_above_us_goes_first() {
+    let opts = Options { role: CacheRole::Behind, cache_bytes: 256 << 10, ..options() };
+    let v = Volume::new(4096, opts, moafs_runtime::Live::new());
+    let (a, b) = (v.create(ROOT, "a"), v.create(ROOT, "b"));
+    v.write(a, 0, &[1; 50 * BLOCK]);
+    v.write(b, 0, &[2; 50 * BLOCK]);
+    v.vfs.sync().unwrap();
+    v.read(b, 0, 50 * BLOCK);
+    v.vfs.shrink(100 * 1024);
+    let before = v.vfs.counters().read_misses;
+    v.read(a, 0, 20 * BLOCK);
+    assert!(v.vfs.counters().read_misses - before < 20, "what nobody was served yet stays longer");
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn truncation_zeroes_what_comes_back() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &[9; 5000]);
+    v.vfs.fsync(f, false).unwrap();
+    truncate(&v, f, 1500);
+    truncate(&v, f, 5000);
+    let mut expect = vec![9; 1500];
+    expect.resize(5000, 0);
+    assert_eq!(v.read(f, 0, 6000), expect);
+    v.vfs.sync().unwrap();
+    v.vfs.shrink(0);
+    assert_eq!(v.read(f, 0, 6000), expect);
+    assert_eq!(v.vfs.format().used(), 2);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn dirty_data_cut_off_is_never_written() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &[9; 100 * BLOCK]);
+    truncate(&v, f, 0);
+    assert_eq!(v.vfs.format().promised(), 0);
+    v.vfs.sync().unwrap();
+    assert_eq!(v.vfs.counters().write_back_blocks, 0);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn create_write_unlink_costs_no_data_request() {
+    let v = Volume::live(4096);
+    for i in 0..50 {
+        let f = v.create(ROOT, "f");
+        v.write(f, 0, &[i; 3000]);
+        v.vfs.unlink(&Who::root(), ROOT, name("f")).unwrap();
+        v.vfs.forget(f, 1);
+    }
+    v.vfs.sync().unwrap();
+    v.vfs.tend();
+    assert_eq!(v.vfs.counters().write_back_requests, 0);
+    assert_eq!(v.vfs.counters().reaped, 50);
+    assert_eq!((v.vfs.format().inodes(), v.vfs.format().promised()), (1, 0));
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn an_unlinked_file_lives_while_it_is_held() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &[3; 3000]);
+    v.vfs.unlink(&Who::root(), ROOT, name("f")).unwrap();
+    v.vfs.tend();
+    v.write(f, 3000, &[4; 3000]);
+    v.vfs.sync().unwrap();
+    assert_eq!(v.read(f, 2999, 2), [3, 4]);
+    v.vfs.forget(f, 1);
+    v.vfs.tend();
+    assert_eq!(errno(v.vfs.stat(f)), libc::ESTALE);
+    assert_eq!(v.vfs.format().used(), 0);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn holes_are_found_and_dirty_data_are_data() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 10 * BLOCK as u64, &[1; BLOCK]);
+    let at = |offset, what| v.vfs.seek(f, offset, what);
+    assert_eq!(at(0, Seek::Data).unwrap(), 10 * BLOCK as u64);
+    assert_eq!(at(0, Seek::Hole).unwrap(), 0);
+    assert_eq!(at(10 * BLOCK as u64, Seek::Hole).unwrap(), 11 * BLOCK as u64);
+    v.vfs.sync().unwrap();
+    assert_eq!(at(5, Seek::Data).unwrap(), 10 * BLOCK as u64);
+    assert_eq!(errno(at(11 * BLOCK as u64, Seek::Data)), libc::ENXIO);
+    truncate(&v, f, 20 * BLOCK as u64);
+    assert_eq!(errno(at(11 * BLOCK as u64, Seek::Data)), libc::ENXIO);
+    assert_eq!(at(11 * BLOCK as u64 + 5, Seek::Hole).unwrap(), 11 * BLOCK as u64 + 5);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn punched_holes_read_as_zeros_and_give_blocks_back() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    let mut data = pattern(5, 30 * BLOCK);
+    v.write(f, 0, &data);
+    v.vfs.sync().unwrap();
+    v.write(f, 12 * BLOCK as u64, &[5; BLOCK]);
+    v.vfs.allocate(&Who::root(), f, 2500, 20_000, Allocate::Punch).unwrap();
+    data[2500..22_500].fill(0);
+    assert_eq!(v.read(f, 0, 30 * BLOCK), data);
+    v.vfs.sync().unwrap();
+    v.vfs.shrink(0);
+    assert_eq!(v.read(f, 0, 30 * BLOCK), data);
+    assert_eq!(v.vfs.format().used(), 30 - 18);
+    v.vfs.allocate(&Who::root(), f, 100, 50, Allocate::Punch).unwrap();
+    data[100..150].fill(0);
+    assert_eq!(v.read(f, 0, 1000), data[..1000]);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn allocated_blocks_are_there_when_the_volume_is_full() {
+    let v = Volume::live(300);
+    let f = v.create(ROOT, "f");
+    v.vfs.allocate(&Who::root(), f, 0, 100 * BLOCK as u64, Allocate::Extend).unwrap();
+    v.vfs.sync().unwrap();
+    assert_eq!((v.vfs.stat(f).unwrap().attr.size, v.vfs.format().used()), (100 * BLOCK as u64, 100));
+    assert_eq!(errno(v.vfs.allocate(&Who::root(), f, 0, 200 * BLOCK as u64, Allocate::KeepSize)), libc::EOPNOTSUPP);
+    let g = v.create(ROOT, "g");
+    let mut offset = 0;
+    while v.vfs.write(&Who::root(), g, offset, &[1; BLOCK], false).is_ok() {
+        offset += BLOCK as u64;
+    }
+    assert_eq!(offset, 199 * BLOCK as u64);
+    v.write(f, 0, &[8; 100 * BLOCK]);
+    v.vfs.sync().unwrap();
+    assert_eq!(v.read(f, 99 * BLOCK as u64, BLOCK), [8; BLOCK]);
+    v.vfs.unlink(&Who::root(), ROOT, name("g")).unwrap();
+    v.vfs.forget(g, 1);
+    // Space that waits to be reaped counts as free.
+    let h = v.create(ROOT, "h");
+    v.write(h, 0, &[1; 150 * BLOCK]);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn zeroing_a_range_keeps_the_rest() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    let mut data = pattern(6, 8000);
+    v.write(f, 0, &data);
+    v.vfs.allocate(&Who::root(), f, 700, 5000, Allocate::Zero { keep_size: false }).unwrap();
+    data[700..5700].fill(0);
+    assert_eq!(v.read(f, 0, 9000), data);
+    v.vfs.allocate(&Who::root(), f, 7900, 5000, Allocate::Zero { keep_size: true }).unwrap();
+    data[7900..].fill(0);
+    assert_eq!(v.read(f, 0, 9000), data);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn copies_keep_holes() {
+    let v = Volume::live(8192);
+    let (a, b) = (v.create(ROOT, "a"), v.create(ROOT, "b"));
+    v.write(a, 0, &[1; 2000]);
+    v.write(a, 500 * BLOCK as u64, &[2; 2000]);
+    v.write(b, 0, &[9; 5000]);
+    let size = 500 * BLOCK as u64 + 2000;
+    assert_eq!(v.vfs.copy_range(&Who::root(), (a, 0), (b, 0), size + 100).unwrap(), size);
+    assert_eq!(v.read(b, 0, size as usize + 10), v.read(a, 0, size as usize + 10));
+    v.vfs.sync().unwrap();
+    assert!(v.vfs.format().used() <= 10);
+    assert_eq!(errno(v.vfs.copy_range(&Who::root(), (a, 0), (a, 100), 500)), libc::EINVAL);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn an_fsynced_file_survives_a_power_cut() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &pattern(7, 5000));
+    v.vfs.fsync(f, false).unwrap();
+    v.write(f, 5000, &pattern(8, 5000));
+    let after = v.after_power_cut();
+    let f = after.lookup(&Who::root(), ROOT, name("f")).unwrap();
+    assert_eq!(f.attr.size, 5000);
+    assert_eq!(read(&after, f.ino, 0, 9000), pattern(7, 5000));
+}
+
+#[test]
+fn the_size_on_disk_never_passes_data_that_are_not_there() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &[1; 2000]);
+    v.vfs.fsync(f, false).unwrap();
+    v.write(f, 2000, &[2; 10_000]);
+    v.vfs.set_attr(&Who::root(), f, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+    assert_eq!(v.vfs.format().disk_size(f), 2000);
+    v.vfs.fsync(f, true).unwrap();
+    assert_eq!(v.vfs.format().disk_size(f), 12_000);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_failed_write_is_reported_by_one_fsync_and_stays_readable() {
+    let v = Volume::live(4096);
+    let (f, g) = (v.create(ROOT, "f"), v.create(ROOT, "g"));
+    v.write(f, 0, &pattern(9, 3000));
+    v.write(g, 0, &pattern(10, 3000));
+    v.fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Always, Harm::Error)]);
+    assert_eq!(errno(v.vfs.sync()), libc::EIO);
+    assert_eq!(v.read(f, 0, 3000), pattern(9, 3000));
+    assert_eq!(v.vfs.format().abandoned.load(Ordering::Relaxed), 6);
+    v.fault.set(Vec::new());
+    for ino in [f, g] {
+        assert_eq!(errno(v.vfs.fsync(ino, false)), libc::EIO, "the error of the past is told");
+        assert_eq!(errno(v.vfs.fsync(ino, false)), 0, "once");
+    }
+    v.vfs.sync().unwrap();
+    v.vfs.shrink(0);
+    assert_eq!(v.read(g, 0, 3000), pattern(10, 3000));
+    assert_eq!(v.vfs.format().used(), 6);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn every_nth_write_may_fail_and_nothing_is_lost() {
+    for n in 1..12 {
+        let v = Volume::live(4096);
+        let files: Vec<_> = (0..10).map(|i| v.create(ROOT, &format!("f{i}"))).collect();
+        v.fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Nth(n), Harm::Error)]);
+        for (i, f) in files.iter().enumerate() {
+            v.write(*f, 0, &pattern(i as u64, 2500));
+        }
+        let first = v.vfs.sync();
+        let reports = files.iter().filter(|f| v.vfs.fsync(**f, false).is_err()).count();
+        assert_eq!((first.is_err(), reports), (n <= 10, usize::from(n <= 10)), "n = {n}");
+        v.vfs.sync().unwrap();
+        v.vfs.shrink(0);
+        for (i, f) in files.iter().enumerate() {
+            assert_eq!(v.read(*f, 0, 2500), pattern(i as u64, 2500));
+        }
+        v.vfs.format().used();
+        v.vfs.close().unwrap();
+    }
+}
+
+#[test]
+fn a_full_host_is_no_lost_write() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &[1; 3000]);
+    v.fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Nth(1), Harm::HostFull)]);
+    assert_eq!(errno(v.vfs.fsync(f, false)), libc::ENOSPC);
+    v.vfs.fsync(f, false).unwrap();
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn read_errors_are_reported_and_pass() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &pattern(1, 100 * BLOCK));
+    v.vfs.sync().unwrap();
+    v.vfs.shrink(0);
+    v.fault.set(vec![Rule::new(Victims::Reads(EVERYWHERE), When::Nth(1), Harm::Error)]);
+    assert_eq!(errno(v.vfs.read(f, 0, &mut [0; 100])), libc::EIO);
+    assert_eq!(v.read(f, 0, 100 * BLOCK), pattern(1, 100 * BLOCK));
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_failed_volume_serves_reads_and_closes() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &[1; 3000]);
+    *v.vfs.format().fails.lock() = Some("told so".into());
+    assert_eq!(v.read(f, 0, 3000), [1; 3000]);
+    assert_eq!(errno(v.vfs.write(&Who::root(), f, 0, &[1], false)), libc::EROFS);
+    assert_eq!(errno(v.vfs.fsync(f, false)), libc::EROFS);
+    assert_eq!(errno(v.vfs.sync()), libc::EROFS);
+    v.vfs.tend();
+    assert_eq!(errno(v.vfs.close()), libc::EROFS);
+}
+
+#[test]
+fn a_sync_of_many_small_files_is_few_batches() {
+    let v = Volume::new(65536, Options { cache_bytes: 32 << 20, ..options() }, moafs_runtime::Live::new());
+    for i in 0..2000 {
+        let f = v.create(ROOT, &format!("f{i}"));
+        v.write(f, 0, &pattern(i, 1500));
+        v.vfs.forget(f, 1);
+    }
+    let ops = v.vfs.format().ops.load(Ordering::Relaxed);
+    v.vfs.sync().unwrap();
+    let c = v.vfs.counters();
+    assert_eq!((c.write_back_requests, c.write_back_blocks), (2000, 4000));
+    assert!(c.write_back_rounds <= 9, "{} rounds", c.write_back_rounds);
+    let ops = v.vfs.format().ops.load(Ordering::Relaxed) - ops;
+    assert!(ops <= 50, "{ops} ops");
+    assert_eq!(v.vfs.format().committed.load(Ordering::Relaxed), 1);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_co_writing_policy_sees_small_neighbours() {
+    let v = Volume::live(65536);
+    v.vfs.format().co_write.store(true, Ordering::Relaxed);
+    let d = v.mkdir(ROOT, "d");
+    let files: Vec<_> = (0..10).map(|i| v.create(d, &format!("f{i}"))).collect();
+    for (i, f) in files.iter().enumerate() {
+        v.write(*f, 0, &pattern(i as u64, 1500));
+    }
+    v.vfs.fsync(files[0], false).unwrap();
+    let c = v.vfs.counters();
+    assert_eq!((c.write_back_requests, c.co_writes, c.write_back_blocks), (1, 1, 20));
+    for (i, f) in files.iter().enumerate() {
+        assert_eq!(v.read(*f, 0, 1500), pattern(i as u64, 1500));
+    }
+    v.vfs.format().used();
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn old_data_leave_by_themselves() {
+    let virt = moafs_runtime::virt::Virtual::new(None);
+    virt.run(|| {
+        let v = Volume::new(4096, Options { syncer: true, ..options() }, virt.rt());
+        let f = v.create(ROOT, "f");
+        v.write(f, 0, &[1; 3000]);
+        moafs_runtime::sleep_until(&*v.rt, v.rt.now() + std::time::Duration::from_secs(20));
+        assert_eq!(v.vfs.counters().dirty_bytes, 0);
+        assert!(v.vfs.format().committed.load(Ordering::Relaxed) >= 1);
+        v.vfs.close().unwrap();
+    });
+}
+
+#[test]
+fn appends_of_many_threads_do_not_overlap() {
+    let v = Volume::live(16384);
+    let f = v.create(ROOT, "f");
+    std::thread::scope(|scope| {
+        for t in 0..4u8 {
+            let vfs: Vfs<Toy> = v.vfs.clone();
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    vfs.write(&Who::root(), f, 0, &[t; 100], true).unwrap();
+                    if t == 0 {
+                        vfs.fsync(f, false).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let all = v.read(f, 0, 100_000);
+    assert_eq!(all.len(), 80_000);
+    assert!(all.chunks(100).all(|c| c.iter().all(|b| *b == c[0])));
+    v.vfs.close().unwrap();
+}

@@ -1,0 +1,476 @@
+//! Names and attributes: one rule of POSIX per test.
+
+mod common;
+
+use common::*;
+use moafs_runtime::Timestamp;
+use moafs_vfs::api::{Checks, NewFile, Options, RenameMode, SetAttr, SetTime, Who};
+use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
+
+const ROOT_USER: fn() -> Who = Who::root;
+
+fn user(uid: u32) -> Who {
+    Who { uid, gid: uid, groups: Default::default(), checks: Checks::Needed }
+}
+
+fn find(v: &Volume, dir: Ino, n: &str) -> i32 {
+    errno(v.vfs.lookup(&ROOT_USER(), dir, name(n)))
+}
+
+fn rename(v: &Volume, from: (Ino, &str), to: (Ino, &str), mode: RenameMode) -> i32 {
+    errno(v.vfs.rename(&ROOT_USER(), (from.0, name(from.1)), (to.0, name(to.1)), mode))
+}
+
+fn nlink(v: &Volume, ino: Ino) -> u32 {
+    v.vfs.stat(ino).unwrap().attr.nlink
+}
+
+fn perm(v: &Volume, ino: Ino) -> u32 {
+    v.vfs.stat(ino).unwrap().attr.perm
+}
+
+fn chmod(v: &Volume, ino: Ino, perm: u32) {
+    v.vfs.set_attr(&ROOT_USER(), ino, &SetAttr { perm: Some(perm), ..SetAttr::default() }).unwrap();
+}
+
+fn chown(v: &Volume, ino: Ino, uid: u32) {
+    v.vfs.set_attr(&ROOT_USER(), ino, &SetAttr { uid: Some(uid), gid: Some(uid), ..SetAttr::default() }).unwrap();
+}
+
+#[test]
+fn a_name_leads_to_its_inode_until_it_is_removed() {
+    let v = Volume::live(64);
+    assert_eq!(find(&v, ROOT, "a"), libc::ENOENT);
+    let a = v.create(ROOT, "a");
+    assert_eq!(v.vfs.lookup(&ROOT_USER(), ROOT, name("a")).unwrap().ino, a);
+    assert_eq!(errno(v.vfs.create(&ROOT_USER(), ROOT, name("a"), &regular(0o600))), libc::EEXIST);
+    v.vfs.unlink(&ROOT_USER(), ROOT, name("a")).unwrap();
+    assert_eq!(errno(v.vfs.unlink(&ROOT_USER(), ROOT, name("a"))), libc::ENOENT);
+    assert_eq!(errno(v.vfs.lookup(&ROOT_USER(), a, name("b"))), libc::ENOTDIR);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn dot_and_dot_dot_are_found_and_not_made() {
+    let v = Volume::live(64);
+    let d = v.mkdir(ROOT, "d");
+    assert_eq!(v.vfs.lookup(&ROOT_USER(), d, name(".")).unwrap().ino, d);
+    assert_eq!(v.vfs.lookup(&ROOT_USER(), d, name("..")).unwrap().ino, ROOT);
+    assert_eq!(errno(v.vfs.create(&ROOT_USER(), d, name("."), &directory(0o700))), libc::EEXIST);
+    assert_eq!(errno(v.vfs.rmdir(&ROOT_USER(), d, name("."))), libc::EINVAL);
+    assert_eq!(errno(v.vfs.rmdir(&ROOT_USER(), d, name(".."))), libc::ENOTEMPTY);
+    assert_eq!(rename(&v, (ROOT, "d"), (d, ".."), RenameMode::Replace), libc::EINVAL);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn directories_count_their_subdirectories() {
+    let v = Volume::live(64);
+    let d = v.mkdir(ROOT, "d");
+    let e = v.mkdir(d, "e");
+    assert_eq!((nlink(&v, ROOT), nlink(&v, d), nlink(&v, e)), (3, 3, 2));
+    assert_eq!(errno(v.vfs.rmdir(&ROOT_USER(), ROOT, name("d"))), libc::ENOTEMPTY);
+    assert_eq!(errno(v.vfs.unlink(&ROOT_USER(), ROOT, name("d"))), libc::EISDIR);
+    assert_eq!(rename(&v, (d, "e"), (ROOT, "e"), RenameMode::Replace), 0);
+    assert_eq!((nlink(&v, ROOT), nlink(&v, d)), (4, 2));
+    assert_eq!(v.vfs.lookup(&ROOT_USER(), e, name("..")).unwrap().ino, ROOT);
+    v.vfs.rmdir(&ROOT_USER(), ROOT, name("d")).unwrap();
+    assert_eq!(nlink(&v, ROOT), 3);
+    assert_eq!(errno(v.vfs.create(&ROOT_USER(), d, name("x"), &regular(0o600))), libc::ENOENT, "it is gone");
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn link_counts_have_an_end() {
+    let v = Volume::live(64);
+    let a = v.create(ROOT, "a");
+    for i in 1..50 {
+        v.vfs.link(&ROOT_USER(), a, ROOT, name(&format!("l{i}"))).unwrap();
+    }
+    assert_eq!(errno(v.vfs.link(&ROOT_USER(), a, ROOT, name("more"))), libc::EMLINK);
+    let d = v.mkdir(ROOT, "d");
+    for i in 0..48 {
+        v.mkdir(d, &format!("s{i}"));
+    }
+    assert_eq!(errno(v.vfs.create(&ROOT_USER(), d, name("more"), &directory(0o700))), libc::EMLINK);
+    v.mkdir(ROOT, "e");
+    assert_eq!(rename(&v, (ROOT, "e"), (d, "e"), RenameMode::Replace), libc::EMLINK);
+    assert_eq!(rename(&v, (ROOT, "e"), (d, "s1"), RenameMode::Replace), 0, "one comes, one goes");
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn an_unlinked_inode_gets_no_new_name() {
+    let v = Volume::live(64);
+    let a = v.create(ROOT, "a");
+    v.vfs.unlink(&ROOT_USER(), ROOT, name("a")).unwrap();
+    assert_eq!(errno(v.vfs.link(&ROOT_USER(), a, ROOT, name("b"))), libc::ENOENT);
+    let t = v.vfs.tmpfile(&ROOT_USER(), ROOT, &regular(0o600)).unwrap().ino;
+    v.write(t, 0, b"kept");
+    v.vfs.fsync(t, false).unwrap();
+    v.vfs.link(&ROOT_USER(), t, ROOT, name("t")).unwrap();
+    v.vfs.forget(t, 2);
+    v.vfs.tend();
+    assert_eq!(v.read(t, 0, 10), b"kept");
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_tmpfile_goes_when_nobody_holds_it() {
+    let v = Volume::live(64);
+    let t = v.vfs.tmpfile(&ROOT_USER(), ROOT, &regular(0o600)).unwrap().ino;
+    v.write(t, 0, b"temporary");
+    v.vfs.forget(t, 1);
+    v.vfs.tend();
+    assert_eq!(v.vfs.format().inodes(), 1);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn rename_replaces_what_may_be_replaced() {
+    let v = Volume::live(256);
+    let (f, g) = (v.create(ROOT, "f"), v.create(ROOT, "g"));
+    let (d, e) = (v.mkdir(ROOT, "d"), v.mkdir(ROOT, "e"));
+    v.create(e, "x");
+    assert_eq!(rename(&v, (ROOT, "none"), (ROOT, "f"), RenameMode::Replace), libc::ENOENT);
+    assert_eq!(rename(&v, (ROOT, "f"), (ROOT, "g"), RenameMode::NoReplace), libc::EEXIST);
+    assert_eq!(rename(&v, (ROOT, "f"), (ROOT, "d"), RenameMode::Replace), libc::EISDIR);
+    assert_eq!(rename(&v, (ROOT, "d"), (ROOT, "f"), RenameMode::Replace), libc::ENOTDIR);
+    assert_eq!(rename(&v, (ROOT, "d"), (ROOT, "e"), RenameMode::Replace), libc::ENOTEMPTY);
+    assert_eq!(rename(&v, (ROOT, "e"), (ROOT, "d"), RenameMode::Replace), 0);
+    assert_eq!(rename(&v, (ROOT, "f"), (ROOT, "g"), RenameMode::Replace), 0);
+    assert_eq!(v.vfs.lookup(&ROOT_USER(), ROOT, name("g")).unwrap().ino, f);
+    assert_eq!((nlink(&v, g), nlink(&v, d), nlink(&v, ROOT)), (0, 0, 3));
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn two_names_of_one_inode_are_left_alone() {
+    let v = Volume::live(64);
+    let f = v.create(ROOT, "f");
+    v.vfs.link(&ROOT_USER(), f, ROOT, name("g")).unwrap();
+    assert_eq!(rename(&v, (ROOT, "f"), (ROOT, "g"), RenameMode::Replace), 0);
+    assert_eq!((find(&v, ROOT, "f"), find(&v, ROOT, "g"), nlink(&v, f)), (0, 0, 2));
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn no_directory_moves_below_itself() {
+    let v = Volume::live(64);
+    let a = v.mkdir(ROOT, "a");
+    let b = v.mkdir(a, "b");
+    assert_eq!(rename(&v, (ROOT, "a"), (b, "x"), RenameMode::Replace), libc::EINVAL);
+    assert_eq!(rename(&v, (ROOT, "a"), (a, "x"), RenameMode::Replace), libc::EINVAL);
+    v.create(b, "f");
+    assert_eq!(rename(&v, (b, "f"), (ROOT, "a"), RenameMode::Replace), libc::ENOTEMPTY, "it lies in there");
+    v.mkdir(b, "d");
+    assert_eq!(rename(&v, (b, "d"), (ROOT, "a"), RenameMode::Exchange), libc::EINVAL);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn exchange_swaps_anything() {
+    let v = Volume::live(64);
+    let (p, q) = (v.mkdir(ROOT, "p"), v.mkdir(ROOT, "q"));
+    let (f, d) = (v.create(p, "f"), v.mkdir(q, "d"));
+    assert_eq!(rename(&v, (p, "f"), (q, "none"), RenameMode::Exchange), libc::ENOENT);
+    assert_eq!(rename(&v, (p, "f"), (q, "d"), RenameMode::Exchange), 0);
+    assert_eq!(v.vfs.lookup(&ROOT_USER(), p, name("f")).unwrap().ino, d);
+    assert_eq!(v.vfs.lookup(&ROOT_USER(), q, name("d")).unwrap().ino, f);
+    assert_eq!(v.vfs.lookup(&ROOT_USER(), d, name("..")).unwrap().ino, p);
+    assert_eq!((nlink(&v, p), nlink(&v, q)), (3, 2));
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn listings_go_on_where_they_stopped() {
+    let v = Volume::live(64);
+    for i in 0..20 {
+        v.create(ROOT, &format!("f{i}"));
+    }
+    let mut seen = Vec::new();
+    let mut from = Cookie::START;
+    loop {
+        let mut taken = 0;
+        v.vfs
+            .list(&ROOT_USER(), ROOT, from, &mut |entry| {
+                if taken == 3 {
+                    return false;
+                }
+                taken += 1;
+                from = entry.next;
+                seen.push(entry.name.to_string());
+                true
+            })
+            .unwrap();
+        if taken == 0 {
+            break;
+        }
+        let _ = v.vfs.unlink(&ROOT_USER(), ROOT, name("f1"));
+    }
+    assert_eq!(seen.len(), 21, "all but the one that was removed before its turn");
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn symbolic_links_keep_their_text() {
+    let v = Volume::live(64);
+    let new = |target| NewFile { kind: FileKind::Symlink, target: Some(target), ..regular(0o777) };
+    let l = v.vfs.create(&ROOT_USER(), ROOT, name("l"), &new(b"to/there")).unwrap();
+    assert_eq!((v.vfs.readlink(l.ino).unwrap(), l.attr.size), (b"to/there".to_vec(), 8));
+    assert_eq!(errno(v.vfs.create(&ROOT_USER(), ROOT, name("m"), &new(&[b'x'; 5000]))), libc::ENAMETOOLONG);
+    assert_eq!(errno(v.vfs.read(l.ino, 0, &mut [0])), libc::EINVAL);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn permissions_are_checked_where_nobody_did() {
+    let v = Volume::live(64);
+    let d = v.mkdir(ROOT, "d");
+    let f = v.create(d, "f");
+    chmod(&v, d, 0o700);
+    assert_eq!(errno(v.vfs.lookup(&user(5), d, name("f"))), libc::EACCES);
+    assert_eq!(errno(v.vfs.create(&user(5), d, name("g"), &regular(0o644))), libc::EACCES);
+    chmod(&v, d, 0o755);
+    assert_eq!(errno(v.vfs.unlink(&user(5), d, name("f"))), libc::EACCES);
+    assert_eq!(errno(v.vfs.access(&user(5), f, 2)), libc::EACCES);
+    assert_eq!(errno(v.vfs.access(&user(5), f, 4)), 0);
+    assert_eq!(errno(v.vfs.access(&ROOT_USER(), f, 1)), libc::EACCES, "not even root runs what nobody may");
+    let done = Who { checks: Checks::Done, ..user(5) };
+    assert_eq!(errno(v.vfs.lookup(&done, d, name("f"))), 0);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn sticky_directories_protect_names() {
+    let v = Volume::live(64);
+    let d = v.mkdir(ROOT, "tmp");
+    chmod(&v, d, 0o1777);
+    let f = v.create(d, "f");
+    chown(&v, f, 7);
+    assert_eq!(errno(v.vfs.unlink(&user(8), d, name("f"))), libc::EPERM);
+    assert_eq!(errno(v.vfs.unlink(&user(7), d, name("f"))), 0);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn sgid_directories_pass_their_group_on() {
+    let v = Volume::live(64);
+    let d = v.mkdir(ROOT, "d");
+    chown(&v, d, 40);
+    chmod(&v, d, 0o2777);
+    let who = user(9);
+    let f = v.vfs.create(&who, d, name("f"), &regular(0o2775)).unwrap();
+    let s = v.vfs.create(&who, d, name("s"), &directory(0o755)).unwrap();
+    assert_eq!((f.attr.gid, f.attr.perm), (40, 0o775), "not a member: no sgid");
+    assert_eq!((s.attr.gid, s.attr.perm), (40, 0o2755));
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn writes_and_owners_clear_suid() {
+    let v = Volume::live(64);
+    let f = v.create(ROOT, "f");
+    chmod(&v, f, 0o6777);
+    v.vfs.write(&ROOT_USER(), f, 0, b"x", false).unwrap();
+    assert_eq!(perm(&v, f), 0o6777, "root keeps them");
+    v.vfs.write(&user(3), f, 0, b"x", false).unwrap();
+    assert_eq!(perm(&v, f), 0o777);
+    chmod(&v, f, 0o6755);
+    chown(&v, f, 3);
+    assert_eq!(perm(&v, f), 0o755);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn owners_may_and_others_may_not() {
+    let v = Volume::live(64);
+    let f = v.create(ROOT, "f");
+    chown(&v, f, 3);
+    let set = |who: &Who, set: SetAttr| errno(v.vfs.set_attr(who, f, &set));
+    let mode = SetAttr { perm: Some(0o2755), ..SetAttr::default() };
+    assert_eq!(set(&user(4), mode.clone()), libc::EPERM);
+    assert_eq!(set(&user(3), mode), 0);
+    assert_eq!(perm(&v, f), 0o2755);
+    assert_eq!(set(&user(3), SetAttr { uid: Some(4), ..SetAttr::default() }), libc::EPERM);
+    assert_eq!(set(&user(3), SetAttr { gid: Some(4), ..SetAttr::default() }), libc::EPERM);
+    assert_eq!(set(&user(3), SetAttr { gid: Some(3), ..SetAttr::default() }), 0);
+    let old = SetTime::To(Timestamp::new(5, 0));
+    assert_eq!(set(&user(4), SetAttr { mtime: Some(old), ..SetAttr::default() }), libc::EPERM);
+    assert_eq!(set(&user(4), SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }), libc::EACCES);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn flags_forbid_changes() {
+    let v = Volume::live(64);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, b"abc");
+    let flags = |flags| v.vfs.set_attr(&ROOT_USER(), f, &SetAttr { flags: Some(flags), ..SetAttr::default() }).unwrap();
+    flags(0x20);
+    assert_eq!(errno(v.vfs.write(&ROOT_USER(), f, 0, b"x", false)), libc::EPERM);
+    assert_eq!(errno(v.vfs.write(&ROOT_USER(), f, 0, b"x", true)), 0);
+    assert_eq!(errno(v.vfs.unlink(&ROOT_USER(), ROOT, name("f"))), libc::EPERM);
+    flags(0x10);
+    assert_eq!(errno(v.vfs.write(&ROOT_USER(), f, 0, b"x", true)), libc::EPERM);
+    assert_eq!(errno(v.vfs.set_attr(&ROOT_USER(), f, &SetAttr { perm: Some(0), ..SetAttr::default() })), libc::EPERM);
+    assert_eq!(errno(v.vfs.link(&ROOT_USER(), f, ROOT, name("g"))), libc::EPERM);
+    flags(0);
+    assert_eq!(errno(v.vfs.unlink(&ROOT_USER(), ROOT, name("f"))), 0);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn times_move_as_posix_says() {
+    let virt = moafs_runtime::virt::Virtual::new(None);
+    virt.run(|| {
+        let v = Volume::new(64, options(), virt.rt());
+        let step = || moafs_runtime::sleep_until(&*v.rt, v.rt.now() + std::time::Duration::from_secs(2));
+        let times = |ino| {
+            let a = v.vfs.stat(ino).unwrap().attr;
+            (a.atime.secs, a.mtime.secs, a.ctime.secs)
+        };
+        let start = v.rt.timestamp().secs;
+        let f = v.create(ROOT, "f");
+        step();
+        v.write(f, 0, b"x");
+        assert_eq!(times(f), (start, start + 2, start + 2));
+        step();
+        v.read(f, 0, 1);
+        assert_eq!(times(f), (start + 4, start + 2, start + 2));
+        step();
+        v.read(f, 0, 1);
+        assert_eq!(times(f).0, start + 4, "relatime");
+        chmod(&v, f, 0o600);
+        assert_eq!(times(f), (start + 4, start + 2, start + 6));
+        assert_eq!(times(ROOT).1, start);
+        v.vfs.link(&ROOT_USER(), f, ROOT, name("g")).unwrap();
+        assert_eq!(times(ROOT).1, start + 6);
+        let far = SetTime::To(Timestamp::new(i64::MAX, 5));
+        v.vfs.set_attr(&ROOT_USER(), f, &SetAttr { mtime: Some(far), ..SetAttr::default() }).unwrap();
+        assert_eq!(times(f).1, (1 << 34) - 1, "clamped to what an inode holds");
+        v.vfs.fsync(f, false).unwrap();
+        assert_eq!(v.vfs.format().put_attr(f).mtime.secs, (1 << 34) - 1);
+        v.vfs.close().unwrap();
+    });
+}
+
+#[test]
+fn attributes_have_name_spaces() {
+    let v = Volume::live(64);
+    let f = v.create(ROOT, "f");
+    let l = v.vfs.create(&ROOT_USER(), ROOT, name("p"), &NewFile { kind: FileKind::Fifo, ..regular(0o666) }).unwrap().ino;
+    let set = |who: &Who, ino, n: &[u8], mode| errno(v.vfs.set_xattr(who, ino, n, b"value", mode));
+    assert_eq!(set(&ROOT_USER(), f, b"user.a", SetMode::Replace), libc::ENODATA);
+    assert_eq!(set(&ROOT_USER(), f, b"user.a", SetMode::Create), 0);
+    assert_eq!(set(&ROOT_USER(), f, b"user.a", SetMode::Create), libc::EEXIST);
+    assert_eq!(set(&ROOT_USER(), l, b"user.a", SetMode::Any), libc::EPERM);
+    assert_eq!(set(&user(3), f, b"trusted.a", SetMode::Any), libc::EPERM);
+    assert_eq!(set(&ROOT_USER(), f, b"trusted.a", SetMode::Any), 0);
+    assert_eq!(set(&ROOT_USER(), f, b"strange.a", SetMode::Any), libc::EOPNOTSUPP);
+    assert_eq!(v.vfs.list_xattr(&user(3), f).unwrap().len(), 1);
+    assert_eq!(v.vfs.list_xattr(&ROOT_USER(), f).unwrap().len(), 2);
+    assert_eq!(errno(v.vfs.get_xattr(&user(3), f, b"trusted.a")), libc::ENODATA);
+    assert_eq!(v.vfs.get_xattr(&user(3), f, b"user.a").unwrap(), b"value");
+    v.vfs.remove_xattr(&ROOT_USER(), f, b"user.a").unwrap();
+    assert_eq!(errno(v.vfs.remove_xattr(&ROOT_USER(), f, b"user.a")), libc::ENODATA);
+    v.vfs.close().unwrap();
+}
+
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(perm.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn acls_and_modes_mirror_each_other() {
+    let v = Volume::live(64);
+    let f = v.create(ROOT, "f");
+    chmod(&v, f, 0o600);
+    let no = u32::MAX;
+    let list = acl(&[(1, 6, no), (2, 6, 10), (4, 0, no), (0x10, 6, no), (0x20, 0, no)]);
+    v.vfs.set_xattr(&ROOT_USER(), f, b"system.posix_acl_access", &list, SetMode::Any).unwrap();
+    assert_eq!(perm(&v, f), 0o660);
+    assert_eq!(errno(v.vfs.access(&user(10), f, 6)), 0);
+    assert_eq!(errno(v.vfs.access(&user(11), f, 4)), libc::EACCES);
+    chmod(&v, f, 0o640);
+    assert_eq!(errno(v.vfs.access(&user(10), f, 2)), libc::EACCES, "the mask follows chmod");
+    let plain = acl(&[(1, 7, no), (4, 5, no), (0x20, 1, no)]);
+    v.vfs.set_xattr(&ROOT_USER(), f, b"system.posix_acl_access", &plain, SetMode::Any).unwrap();
+    assert_eq!(perm(&v, f), 0o751);
+    assert_eq!(errno(v.vfs.get_xattr(&ROOT_USER(), f, b"system.posix_acl_access")), libc::ENODATA);
+    assert_eq!(errno(v.vfs.set_xattr(&ROOT_USER(), f, b"system.posix_acl_access", b"junk", SetMode::Any)), libc::EINVAL);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn default_acls_are_inherited_instead_of_the_umask() {
+    let v = Volume::live(64);
+    let d = v.mkdir(ROOT, "d");
+    let no = u32::MAX;
+    let list = acl(&[(1, 7, no), (2, 7, 10), (4, 5, no), (0x10, 7, no), (0x20, 0, no)]);
+    v.vfs.set_xattr(&ROOT_USER(), d, b"system.posix_acl_default", &list, SetMode::Any).unwrap();
+    let new = NewFile { umask: 0o077, ..regular(0o666) };
+    let f = v.vfs.create(&ROOT_USER(), d, name("f"), &new).unwrap();
+    assert_eq!(f.attr.perm, 0o660);
+    assert_eq!(errno(v.vfs.access(&user(10), f.ino, 6)), 0);
+    let s = v.vfs.create(&ROOT_USER(), d, name("s"), &directory(0o777)).unwrap().ino;
+    assert_eq!(v.vfs.get_xattr(&ROOT_USER(), s, b"system.posix_acl_default").unwrap(), list);
+    let e = v.vfs.create(&ROOT_USER(), ROOT, name("e"), &new).unwrap();
+    assert_eq!(e.attr.perm, 0o600);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn numbers_are_reused_only_when_nobody_holds_them() {
+    let v = Volume::live(64);
+    let a = v.create(ROOT, "a");
+    v.vfs.unlink(&ROOT_USER(), ROOT, name("a")).unwrap();
+    v.vfs.tend();
+    let b = v.create(ROOT, "b");
+    assert_ne!(a, b);
+    v.vfs.forget(a, 1);
+    v.vfs.tend();
+    assert_eq!(v.create(ROOT, "c"), a);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn decoded_inodes_are_evicted_and_come_back() {
+    let v = Volume::new(4096, Options { cache_bytes: 256 << 10, ..options() }, moafs_runtime::Live::new());
+    let inos: Vec<Ino> = (0..1000)
+        .map(|i| {
+            let f = v.create(ROOT, &format!("f{i}"));
+            v.vfs.set_attr(&ROOT_USER(), f, &SetAttr { uid: Some(i), ..SetAttr::default() }).unwrap();
+            f
+        })
+        .collect();
+    assert!(v.vfs.counters().inodes_now < 400, "{} inodes", v.vfs.counters().inodes_now);
+    for (i, ino) in inos.iter().enumerate() {
+        assert_eq!(v.vfs.stat(*ino).unwrap().attr.uid, i as u32);
+    }
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_read_only_volume_refuses_changes() {
+    let v = Volume::new(64, Options { read_only: true, ..options() }, moafs_runtime::Live::new());
+    assert_eq!(errno(v.vfs.create(&ROOT_USER(), ROOT, Name::new(b"x").unwrap(), &regular(0o644))), libc::EROFS);
+    assert_eq!(errno(v.vfs.access(&ROOT_USER(), ROOT, 2)), libc::EROFS);
+    v.vfs.sync().unwrap();
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_closed_volume_answers_with_an_error() {
+    let v = Volume::live(64);
+    let other = v.vfs.clone();
+    v.vfs.close().unwrap();
+    assert!(other.stat(ROOT).is_err());
+    other.close().unwrap();
+}
