@@ -300,11 +300,8 @@ impl<F: Format> Inner<F> {
         let mut outcome = Outcome::default();
         let files = self.files_of(&batch);
         let mut admission = Admission::none();
-        for inode in &files {
-            admission.absorb(std::mem::replace(&mut inode.pages.lock().admission, Admission::none()));
-        }
         for (piece, ..) in &batch {
-            self.mark_placed(piece);
+            admission.absorb(self.mark_placed(piece));
         }
         let done = self.place_op(&batch, &files, &mut admission);
         self.share_out(&files, admission);
@@ -335,13 +332,19 @@ impl<F: Format> Inner<F> {
         files
     }
 
-    fn mark_placed(&self, piece: &Piece<F>) {
+    /// From now on these blocks count as placed; returns what was admitted for them and for the
+    /// maps. Every block that is still to be placed, perhaps by another op at the same time, keeps
+    /// its own.
+    fn mark_placed(&self, piece: &Piece<F>) -> Admission {
         let block_bytes = self.block_bytes();
         let mut pages = piece.inode.pages.lock();
         for at in piece.range.start.0..piece.range.end().0 {
             let disk_end = piece.size.saturating_sub(at * block_bytes).min(block_bytes);
             pages.placed(Lbn(at), disk_end as u32);
         }
+        let kept = pages.unplaced;
+        let taken = pages.admission.blocks().saturating_sub(kept);
+        pages.admission.split(taken)
     }
 
     fn place_op(&self, batch: &[(Piece<F>, Epoch, bool)], files: &[Shared<F>], admission: &mut Admission) -> Result<()> {
@@ -358,8 +361,8 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// What is left of the files' admissions goes back to those that still have blocks to place, by
-    /// how many they have; nobody's share is less than one map path (the last one takes the rest).
+    /// What is left of an op's admission goes back to the files that still have blocks to place, by how
+    /// many they have: their maps may need it.
     fn share_out(&self, files: &[Shared<F>], mut admission: Admission) {
         let needy: Vec<(&Shared<F>, u64)> = files
             .iter()

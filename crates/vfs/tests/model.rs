@@ -271,7 +271,7 @@ fn contend(v: &Volume, dirs: [Ino; 3], shared: Ino, task: u64, seed: u64) {
             12 => v.vfs.fsync(shared, false).unwrap(),
             _ => {
                 let at = rng.random_range(0..40) * BLOCK as u64;
-                v.vfs.allocate(&who, shared, at, 5000, Allocate::Punch).unwrap();
+                v.vfs.allocate(&who, shared, at, 5 * BLOCK as u64, Allocate::Punch).unwrap();
                 v.vfs.shrink(0);
             }
         }
