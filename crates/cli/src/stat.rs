@@ -197,5 +197,15 @@ pub(crate) fn requests_table(disk: &Value) -> String {
             output::size(bytes / requests.max(1)),
         );
     }
+    for verb in ["read", "write"] {
+        let of_verb = || counts.iter().filter(|count| count["verb"] == verb);
+        let sum = |field: &str| of_verb().filter_map(|count| count[field].as_u64()).sum::<u64>();
+        text += &totals(verb, sum("requests"), sum("bytes"));
+    }
     text
+}
+
+fn totals(verb: &str, requests: u64, bytes: u64) -> String {
+    let mean = output::size(bytes / requests.max(1));
+    format!("{verb:<8} {:<23} {requests:>10} {:>12} {mean:>10}\n", "in all", output::size(bytes))
 }

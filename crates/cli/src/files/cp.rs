@@ -14,9 +14,9 @@ use super::host::Host;
 use super::tree::Tree;
 use super::volume_tree::VolumeTree;
 use crate::error::{CliError, Result};
-use crate::output;
 use crate::place::{Inside, Place};
 use crate::volume::{Access, Volume};
+use crate::{output, stat};
 
 /// Copy files between host and volume, or between volumes
 ///
@@ -76,7 +76,7 @@ struct How {
     /// As -r, and keep modes, owners, times, hard links, extended attributes, special files
     #[arg(short, long)]
     archive: bool,
-    /// Tell what was copied
+    /// Tell what was copied, and what the disk was asked
     #[arg(short, long)]
     verbose: bool,
 }
@@ -127,7 +127,17 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
         Place::Host(path) => copy_to(sources, None, &Host, path.as_os_str().as_bytes(), how)?,
         Place::Volume(inside) => Volume::with(&inside.image, Access::Write, |volume| {
             let tree = VolumeTree::new(&volume.vfs, inside.image.display().to_string());
-            copy_to(sources, Some(volume), &tree, &inside.path, how)
+            let tally = copy_to(sources, Some(volume), &tree, &inside.path, how)?;
+            if how.verbose {
+                volume.vfs.sync().map_err(|error| CliError::Volume {
+                    what: "syncing",
+                    at: inside.describe(),
+                    error,
+                })?;
+                let disk = serde_json::to_value(volume.trace.counters()).unwrap_or_default();
+                eprint!("{}", stat::requests_table(&disk));
+            }
+            Ok(tally)
         })?,
     };
     if how.verbose {
