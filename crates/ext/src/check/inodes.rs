@@ -153,8 +153,14 @@ impl Checker<'_> {
             return self.check_reserved(ino, slot, inode);
         }
         if inode.links == 0 {
-            let undated = inode.dtime == 0 && inode.mode != 0 && !orphans.contains(&ino);
-            if undated && self.log.found(Issue::InodeZeroDtime { inode: ino }) {
+            let listed = orphans.contains(&ino);
+            let undated = inode.dtime == 0 && inode.mode != 0 && !listed;
+            // A deletion time that is an inode's number: left over from a list of orphans.
+            let numbers_are_no_times = self.geo.inodes < self.superblock.mkfs_time();
+            let left_over = inode.dtime != 0 && inode.dtime <= self.geo.inodes && numbers_are_no_times && !listed;
+            let fix = (undated && self.log.found(Issue::InodeZeroDtime { inode: ino }))
+                || (left_over && self.log.found(Issue::OrphanLeft { inode: ino }));
+            if fix {
                 let now = self.now_secs();
                 self.change_inode(ino, |inode| inode.dtime = now)?;
             }
@@ -177,14 +183,13 @@ impl Checker<'_> {
             }
             return Ok(());
         }
-        if ino == InodeNo::BAD_BLOCKS && inode.mode == 0 {
+        if ino == InodeNo::BAD_BLOCKS {
             return self.check_bad_blocks(slot, inode);
         }
         let known = match ino {
             InodeNo::JOURNAL => self.superblock.compat().contains(Compat::HAS_JOURNAL),
-            // Quota files: the feature is refused.
-            InodeNo(3 | 4) => false,
-            _ => true,
+            InodeNo::BOOT_LOADER => true,
+            _ => false,
         };
         let in_use = known && regular && inode.links > 0;
         if !in_use && slot.iter().any(|&byte| byte != 0) {
@@ -196,13 +201,16 @@ impl Checker<'_> {
         if regular { self.check_contents(ino, slot, inode, FileKind::Regular) } else { Ok(()) }
     }
 
-    /// The blocks of this inode are the device's bad ones: they are used, whatever lies there.
-    fn check_bad_blocks(&mut self, slot: Vec<u8>, mut inode: Inode) -> Result<(), CheckError> {
+    /// The blocks of this inode are the device's bad ones: they are used, whatever lies there. It
+    /// has nothing else.
+    fn check_bad_blocks(&mut self, slot: Vec<u8>, inode: Inode) -> Result<(), CheckError> {
         let ino = InodeNo::BAD_BLOCKS;
-        if inode.dtime != 0 && self.log.found(Issue::InodeDtimeSet { inode: ino }) {
-            inode.dtime = 0;
+        let Inode { block, blocks, atime, mtime, ctime, crtime, extra_isize, generation, .. } = inode;
+        let bare = Inode { block, blocks, atime, mtime, ctime, crtime, extra_isize, generation, ..Inode::default() };
+        if bare != inode && self.log.found(Issue::ReservedInode { inode: ino, mode: inode.mode }) {
+            return self.clear_inode(ino);
         }
-        self.check_contents(ino, slot, inode, FileKind::Regular)
+        self.check_contents(ino, slot, bare, FileKind::Regular)
     }
 
     fn clear_inode(&mut self, ino: InodeNo) -> Result<(), CheckError> {

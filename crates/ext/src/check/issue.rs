@@ -72,6 +72,8 @@ pub enum Issue {
     ResizeInode { problem: String },
     /// A deleted inode has no deletion time.
     InodeZeroDtime { inode: InodeNo },
+    /// A deleted inode is part of a list of orphans that is no longer one.
+    OrphanLeft { inode: InodeNo },
     /// An inode in use has a deletion time.
     InodeDtimeSet { inode: InodeNo },
     /// An inode's mode is no file type.
@@ -177,6 +179,7 @@ impl Issue {
         matches!(
             self,
             Issue::OrphanList { .. }
+                | Issue::OrphanLeft { .. }
                 | Issue::DescriptorFlags { .. }
                 | Issue::XattrFeature { .. }
                 | Issue::InodeZeroDtime { .. }
@@ -255,6 +258,7 @@ impl std::fmt::Display for Issue {
             ReservedInode { inode, mode } => write!(f, "reserved inode {inode} has mode {mode:#o}"),
             ResizeInode { problem } => write!(f, "the resize inode is wrong: {problem}"),
             InodeZeroDtime { inode } => write!(f, "deleted inode {inode} has no deletion time"),
+            OrphanLeft { inode } => write!(f, "deleted inode {inode} is part of a broken list of orphans"),
             InodeDtimeSet { inode } => write!(f, "inode {inode} is in use, but has a deletion time"),
             InodeBadMode { inode, mode } => write!(f, "inode {inode} has mode {mode:#o}, which is no file type"),
             InodeFlags { inode, flags } => {

@@ -51,6 +51,8 @@ impl InodeNo {
     pub const BAD_BLOCKS: InodeNo = InodeNo(1);
     /// The root directory.
     pub const ROOT: InodeNo = InodeNo(2);
+    /// A boot loader's file; usually unused.
+    pub const BOOT_LOADER: InodeNo = InodeNo(5);
     /// The inode that owns the blocks reserved for growing the descriptor table.
     pub const RESIZE: InodeNo = InodeNo(7);
     /// The internal journal of an ext3 volume.
