@@ -1,0 +1,185 @@
+//! The front on a volume in memory, asked as the kernel asks, without a kernel.
+
+use std::sync::Arc;
+
+use moafs_disk::{MemDisk, SharedDisk};
+use moafs_ext::mkfs::{MkfsOptions, mkfs};
+use moafs_ext::{Ext, OpenOptions};
+use moafs_fuse::{
+    CopyRange, CreateArgs, Errno, FallocateMode, FileHandle, FileSystem, NodeId, RenameFlags, ReqCtx, SeekTarget,
+    SetAttr, WriteFlags, XattrFlags,
+};
+use moafs_mount::{Front, Log};
+use moafs_runtime::{Live, Timestamp};
+use moafs_vfs::{Options, Vfs};
+
+const VOLUME_SECTORS: u64 = 32 << 11;
+const NO_HANDLE: FileHandle = FileHandle(0);
+
+fn front() -> Front<Ext> {
+    let disk = MemDisk::new(VOLUME_SECTORS);
+    mkfs(&disk, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_000_000_000, 0))).unwrap();
+    let (disk, rt): (SharedDisk, _) = (Arc::new(disk), Live::new());
+    let ext = Ext::open(disk.clone(), rt.clone(), OpenOptions::default()).unwrap();
+    let vfs = Vfs::new(ext, disk, rt, Options { syncer: false, ..Options::default() });
+    let stats = Box::new(|| b"{}\n".to_vec());
+    Front::new(vfs, vec![("stats", stats)], Arc::new(Log::new("test")))
+}
+
+fn at(node: NodeId) -> ReqCtx {
+    ReqCtx { unique: 1, node, uid: 0, gid: 0, pid: 1 }
+}
+
+fn create(front: &Front<Ext>, name: &str) -> NodeId {
+    let args = CreateArgs { mode: libc::S_IFREG | 0o644, ..CreateArgs::default() };
+    front.create(&at(NodeId::ROOT), name.as_bytes(), &args).unwrap().0.node
+}
+
+#[test]
+fn the_root_has_fuse_s_number_and_the_volume_s_inode() {
+    let front = front();
+    let root = front.getattr(&at(NodeId::ROOT), None).unwrap().attr;
+    assert_eq!((root.ino, root.mode & libc::S_IFMT), (2, libc::S_IFDIR));
+    // Inode 1 of ext2 lists bad blocks: no file, and not the root.
+    assert!(front.getattr(&at(NodeId(2)), None).is_err_and(|errno| errno != Errno::EIO));
+}
+
+#[test]
+fn a_missing_name_is_remembered_and_a_found_one_too() {
+    let front = front();
+    let missing = front.lookup(&at(NodeId::ROOT), b"file").unwrap();
+    assert!(missing.node == NodeId::NONE && missing.entry_ttl > std::time::Duration::from_secs(3600));
+    let node = create(&front, "file");
+    let found = front.lookup(&at(NodeId::ROOT), b"file").unwrap();
+    assert!(found.node == node && found.attr_ttl == missing.entry_ttl);
+}
+
+#[test]
+fn an_unlinked_file_lives_until_its_last_look_up_is_forgotten() {
+    let front = front();
+    let node = create(&front, "file");
+    front.lookup(&at(NodeId::ROOT), b"file").unwrap();
+    front.write(&at(node), NO_HANDLE, 0, b"contents", WriteFlags::empty()).unwrap();
+    front.unlink(&at(NodeId::ROOT), b"file").unwrap();
+    front.forget(node, 1);
+    let mut out = [0; 16];
+    assert_eq!(front.read(&at(node), NO_HANDLE, 0, &mut out), Ok(8));
+    front.forget(node, 1);
+    front.vfs().tend();
+    assert!(front.getattr(&at(node), None).is_err());
+}
+
+#[test]
+fn creating_what_exists_opens_it_unless_it_must_be_new() {
+    let front = front();
+    let node = create(&front, "file");
+    assert_eq!(create(&front, "file"), node);
+    let exclusive = CreateArgs { mode: libc::S_IFREG | 0o644, flags: libc::O_EXCL, ..CreateArgs::default() };
+    assert_eq!(front.create(&at(NodeId::ROOT), b"file", &exclusive).unwrap_err(), Errno::EEXIST);
+}
+
+#[test]
+fn setting_nothing_is_legal_and_sets_nothing() {
+    let front = front();
+    let node = create(&front, "file");
+    let before = front.getattr(&at(node), None).unwrap().attr;
+    let after = front.setattr(&at(node), &SetAttr::default()).unwrap().attr;
+    assert_eq!((before.mode, before.mtime, before.size), (after.mode, after.mtime, after.size));
+}
+
+#[test]
+fn set_id_bits_go_where_the_kernel_demands_it_also_for_root() {
+    let front = front();
+    let node = create(&front, "file");
+    let mode = |front: &Front<Ext>| front.getattr(&at(node), None).unwrap().attr.mode & 0o7777;
+    front.setattr(&at(node), &SetAttr { mode: Some(0o6755), ..SetAttr::default() }).unwrap();
+    front.write(&at(node), NO_HANDLE, 0, b"x", WriteFlags::empty()).unwrap();
+    assert_eq!(mode(&front), 0o6755);
+    front.write(&at(node), NO_HANDLE, 0, b"x", WriteFlags::KILL_SUIDGID).unwrap();
+    assert_eq!(mode(&front), 0o755);
+    front.setattr(&at(node), &SetAttr { mode: Some(0o4711), ..SetAttr::default() }).unwrap();
+    front.setattr(&at(node), &SetAttr { kill_suidgid: true, ..SetAttr::default() }).unwrap();
+    assert_eq!(mode(&front), 0o711);
+}
+
+#[test]
+fn rename_flags_do_what_they_say() {
+    let front = front();
+    let (one, two) = (create(&front, "one"), create(&front, "two"));
+    let rename = |from: &str, to: &str, flags| {
+        front.rename(&at(NodeId::ROOT), from.as_bytes(), NodeId::ROOT, to.as_bytes(), flags)
+    };
+    assert_eq!(rename("one", "two", RenameFlags::NOREPLACE), Err(Errno::EEXIST));
+    assert_eq!(rename("one", "two", RenameFlags::WHITEOUT), Err(Errno::EINVAL));
+    rename("one", "two", RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(front.lookup(&at(NodeId::ROOT), b"one").unwrap().node, two);
+    assert_eq!(front.lookup(&at(NodeId::ROOT), b"two").unwrap().node, one);
+}
+
+#[test]
+fn holes_are_punched_found_and_copied_around() {
+    let front = front();
+    let node = create(&front, "file");
+    front.write(&at(node), NO_HANDLE, 0, &[5; 64 << 10], WriteFlags::empty()).unwrap();
+    let punch = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+    front.fallocate(&at(node), NO_HANDLE, 16 << 10, 16 << 10, punch).unwrap();
+    assert_eq!(front.lseek(&at(node), NO_HANDLE, 0, SeekTarget::Hole), Ok(16 << 10));
+    assert_eq!(front.lseek(&at(node), NO_HANDLE, 16 << 10, SeekTarget::Data), Ok(32 << 10));
+    assert_eq!(front.lseek(&at(node), NO_HANDLE, 1 << 20, SeekTarget::Data), Err(Errno::ENXIO));
+    let copy = create(&front, "copy");
+    let range = CopyRange {
+        fh_in: NO_HANDLE,
+        offset_in: 0,
+        node_out: copy,
+        fh_out: NO_HANDLE,
+        offset_out: 0,
+        len: 64 << 10,
+        flags: 0,
+    };
+    assert_eq!(front.copy_file_range(&at(node), &range), Ok(64 << 10));
+    let mut out = vec![1; 64 << 10];
+    assert_eq!(front.read(&at(copy), NO_HANDLE, 0, &mut out), Ok(64 << 10));
+    assert!(out[..16 << 10].iter().all(|&byte| byte == 5) && out[16 << 10..32 << 10].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn attributes_answer_their_length_and_their_value() {
+    let front = front();
+    let node = create(&front, "file");
+    front.setxattr(&at(node), b"user.colour", b"green", XattrFlags::CREATE).unwrap();
+    let again = front.setxattr(&at(node), b"user.colour", b"red", XattrFlags::CREATE);
+    assert_eq!(again, Err(Errno::EEXIST));
+    let mut out = [0; 32];
+    assert_eq!(front.getxattr(&at(node), b"user.colour", &mut []), Ok(5));
+    assert_eq!(front.getxattr(&at(node), b"user.colour", &mut out), Ok(5));
+    assert_eq!(&out[..5], b"green");
+    assert_eq!(front.listxattr(&at(node), &mut out), Ok(12));
+    assert_eq!(&out[..12], b"user.colour\0");
+    front.removexattr(&at(node), b"user.colour").unwrap();
+    assert_eq!(front.getxattr(&at(node), b"user.colour", &mut out), Err(Errno::ENODATA));
+}
+
+#[test]
+fn the_control_directory_takes_no_changes() {
+    let front = front();
+    let dir = front.lookup(&at(NodeId::ROOT), b".moafs").unwrap();
+    let stats = front.lookup(&at(dir.node), b"stats").unwrap();
+    let mut out = [0; 8];
+    assert_eq!(front.read(&at(stats.node), NO_HANDLE, 0, &mut out), Ok(3));
+    let write = front.write(&at(stats.node), NO_HANDLE, 0, b"x", WriteFlags::empty());
+    assert_eq!(write, Err(Errno::EPERM));
+    assert_eq!(front.setattr(&at(stats.node), &SetAttr::default()).unwrap_err(), Errno::EPERM);
+    assert_eq!(front.mkdir(&at(NodeId::ROOT), b".moafs", 0o755, 0).unwrap_err(), Errno::EEXIST);
+    assert_eq!(front.unlink(&at(dir.node), b"stats"), Err(Errno::EPERM));
+    assert_eq!(front.link(&at(NodeId::ROOT), stats.node, b"name").unwrap_err(), Errno::EPERM);
+    assert_eq!(front.fsync(&at(stats.node), NO_HANDLE, false), Ok(()));
+}
+
+#[test]
+fn destroy_closes_the_volume() {
+    let front = front();
+    create(&front, "file");
+    assert!(front.closed().is_none());
+    front.destroy();
+    assert!(matches!(front.closed(), Some(Ok(()))));
+}
