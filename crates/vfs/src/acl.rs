@@ -151,7 +151,14 @@ mod tests {
     }
 
     fn example() -> Acl {
-        acl(&[(USER_OBJ, 7, NO_ID), (USER, 6, 10), (GROUP_OBJ, 5, NO_ID), (GROUP, 7, 20), (MASK, 5, NO_ID), (OTHER, 0, NO_ID)])
+        acl(&[
+            (USER_OBJ, 7, NO_ID),
+            (USER, 6, 10),
+            (GROUP_OBJ, 5, NO_ID),
+            (GROUP, 7, 20),
+            (MASK, 5, NO_ID),
+            (OTHER, 0, NO_ID),
+        ])
     }
 
     #[test]

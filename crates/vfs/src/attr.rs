@@ -93,7 +93,8 @@ impl<F: Format> Inner<F> {
     fn check_owner(&self, who: &Who, inode: &Shared<F>, attr: &Attr, set: &SetAttr) -> Result<()> {
         let owner = who.is_root() || who.uid == attr.uid;
         let gives_away = set.uid.is_some_and(|uid| uid != attr.uid || !owner) && !who.is_root();
-        let changes_group = set.gid.is_some_and(|gid| !(owner && (gid == attr.gid || who.is_member(gid)))) && !who.is_root();
+        let changes_group =
+            set.gid.is_some_and(|gid| !(owner && (gid == attr.gid || who.is_member(gid)))) && !who.is_root();
         if (set.perm.is_some() && !owner) || gives_away || changes_group {
             return Err(Error::Posix(libc::EPERM));
         }
@@ -114,8 +115,7 @@ impl<F: Format> Inner<F> {
     fn set_inode(&self, who: &Who, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
         let acl = if set.perm.is_some() { self.chmod_acl(inode, set)? } else { None };
         let need = Need { meta_blocks: u64::from(acl.is_some()), ..Need::default() };
-        let mut admission =
-            if acl.is_some() { self.admit(need, Self::space_class(who))? } else { Admission::none() };
+        let mut admission = if acl.is_some() { self.admit(need, Self::space_class(who))? } else { Admission::none() };
         let _exclusive = inode.lock.write();
         inode.check_alive()?;
         let now = self.timestamp();
@@ -175,7 +175,11 @@ impl<F: Format> Inner<F> {
 impl SetAttr {
     /// True if more than times and size change.
     fn changes_inode(&self) -> bool {
-        self.perm.is_some() || self.uid.is_some() || self.gid.is_some() || self.flags.is_some() || (self.kill_suidgid && self.size.is_none())
+        self.perm.is_some()
+            || self.uid.is_some()
+            || self.gid.is_some()
+            || self.flags.is_some()
+            || (self.kill_suidgid && self.size.is_none())
     }
 
     /// True if a time is set to anything but now.

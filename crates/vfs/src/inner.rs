@@ -220,13 +220,16 @@ impl<F: Format> Inner<F> {
     /// Changes attributes and tells the format, inside an op. The change is undone if the format
     /// cannot take it.
     pub(crate) fn put(&self, op: &mut F::Op<'_>, inode: &Shared<F>, change: impl FnOnce(&mut Attr)) -> Result<()> {
-        self.tell(inode, change, |node, attr, disk_size| {
-            crate::format::FormatOp::inode_put(op, node, attr, disk_size)
-        })
+        self.tell(inode, change, |node, attr, disk_size| crate::format::FormatOp::inode_put(op, node, attr, disk_size))
     }
 
     /// As [`Self::put`] for an inode whose last name has just gone.
-    pub(crate) fn put_orphan(&self, op: &mut F::Op<'_>, inode: &Shared<F>, change: impl FnOnce(&mut Attr)) -> Result<()> {
+    pub(crate) fn put_orphan(
+        &self,
+        op: &mut F::Op<'_>,
+        inode: &Shared<F>,
+        change: impl FnOnce(&mut Attr),
+    ) -> Result<()> {
         self.tell(inode, change, |node, attr, _| crate::format::FormatOp::inode_orphan(op, node, attr))
     }
 
@@ -240,6 +243,10 @@ impl<F: Format> Inner<F> {
         let (before, unput, attr, disk_size) = {
             let pages = inode.pages.lock();
             let mut state = inode.state.lock();
+            if state.freed {
+                // Reaped since the caller looked: its number may be another's soon.
+                return Ok(());
+            }
             let before = state.attr.clone();
             change(&mut state.attr);
             let disk_size = pages.disk_size(state.attr.size, state.disk_size, self.block_bytes());

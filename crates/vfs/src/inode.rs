@@ -328,7 +328,8 @@ impl<N> Table<N> {
 
     /// What evicted inodes wait for now, to be passed to [`Self::committed`] after a commit.
     pub(crate) fn remembered(&self) -> Vec<(Ino, Seal)> {
-        let of = |shard: &Mutex<Shard<N>>| shard.lock().remembered.iter().map(|(i, (s, _))| (*i, *s)).collect::<Vec<_>>();
+        let of =
+            |shard: &Mutex<Shard<N>>| shard.lock().remembered.iter().map(|(i, (s, _))| (*i, *s)).collect::<Vec<_>>();
         self.shards.iter().flat_map(of).collect()
     }
 

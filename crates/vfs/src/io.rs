@@ -142,9 +142,15 @@ impl<F: Format> Inner<F> {
         let mut done = 0;
         while done < data.len() || first.is_none() {
             let bytes = &data[done..data.len().min(done + chunk)];
-            let offset = first.map_or(Ok(offset), |start: u64| start.checked_add(done as u64).ok_or(Error::Posix(libc::EFBIG)))?;
-            let write =
-                Write { who, offset, source: Source::Bytes(bytes), append: append && first.is_none(), keep_size: false };
+            let offset = first
+                .map_or(Ok(offset), |start: u64| start.checked_add(done as u64).ok_or(Error::Posix(libc::EFBIG)))?;
+            let write = Write {
+                who,
+                offset,
+                source: Source::Bytes(bytes),
+                append: append && first.is_none(),
+                keep_size: false,
+            };
             let at = self.write_chunk(&inode, &write)?;
             first.get_or_insert(at);
             done += bytes.len();
@@ -307,7 +313,13 @@ impl<F: Format> Inner<F> {
     }
 
     /// Writes with the inode lock held exclusively and room for `admitted` new blocks.
-    fn write_locked(&self, inode: &Shared<F>, write: &Write<'_>, admitted: u64, admission: Admission) -> Result<Written> {
+    fn write_locked(
+        &self,
+        inode: &Shared<F>,
+        write: &Write<'_>,
+        admitted: u64,
+        admission: Admission,
+    ) -> Result<Written> {
         inode.check_alive()?;
         let attr = inode.attr();
         let offset = if write.append { attr.size } else { write.offset };
@@ -334,7 +346,9 @@ impl<F: Format> Inner<F> {
         let mut delta = Delta::default();
         for (i, &is_addressed) in addressed.iter().enumerate() {
             let at = Lbn(range.start.0 + i as u64);
-            if matches!(write.source, Source::Holes(_)) && (is_addressed || pages.get(at).is_some_and(|s| s.is_unsettled())) {
+            if matches!(write.source, Source::Holes(_))
+                && (is_addressed || pages.get(at).is_some_and(|s| s.is_unsettled()))
+            {
                 continue;
             }
             let d = self.write_block(&mut pages, at, offset, end, write.source, is_addressed, attr.size, &bases);
@@ -448,7 +462,7 @@ impl<F: Format> Inner<F> {
     pub(crate) fn zero_tail(&self, inode: &Shared<F>, size: u64, new_end: u64) -> Result<()> {
         let block_bytes = self.block_bytes();
         let at = Lbn(size / block_bytes);
-        if size % block_bytes == 0 || new_end / block_bytes == at.0 {
+        if size.is_multiple_of(block_bytes) || new_end / block_bytes == at.0 {
             return Ok(());
         }
         self.zero_part(inode, at, (size % block_bytes) as usize, block_bytes as usize)

@@ -181,7 +181,9 @@ impl<F: Format> Inner<F> {
         let mut op = self.format.begin(OpKind::Create, admission)?;
         let (ino, node) = op.inode_new(&dir.node, &birth.attr, new.target)?;
         let inode = Arc::new(Inode::new(&self.rt, ino, dir.ino, birth.attr.clone(), node));
-        for (space, acl) in [(XattrSpace::AclAccess, birth.access_acl.as_ref()), (XattrSpace::AclDefault, birth.default_acl.as_deref())] {
+        for (space, acl) in
+            [(XattrSpace::AclAccess, birth.access_acl.as_ref()), (XattrSpace::AclDefault, birth.default_acl.as_deref())]
+        {
             if let Some(acl) = acl {
                 let key = XattrKey { space, suffix: Box::default() };
                 op.xattr_set(&inode.node, &key, Some(&acl.emit()), SetMode::Any)?;

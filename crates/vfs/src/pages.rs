@@ -165,8 +165,7 @@ impl Pages {
     /// Marks an absent block as being read.
     pub(crate) fn begin_fill(&mut self, at: Lbn, fill: &Arc<Fill>) {
         let content = Content::Filling(Arc::clone(fill));
-        let slot =
-            Slot { content, dirty: 0, flight: 0, addressed: false, disk_end: 0, stamp: 0, referenced: false };
+        let slot = Slot { content, dirty: 0, flight: 0, addressed: false, disk_end: 0, stamp: 0, referenced: false };
         self.map.insert(at.0, slot);
     }
 

@@ -209,10 +209,8 @@ impl<F: Format> Inner<F> {
             self.check(who, source, W)?;
         }
         let exchange = mode == RenameMode::Exchange;
-        if let (Some(victim), true, true) = (victim, exchange, movement.crosses()) {
-            if victim.is_dir() {
-                self.check(who, victim, W)?;
-            }
+        if let Some(victim) = victim.filter(|v| exchange && v.is_dir() && movement.crosses()) {
+            self.check(who, victim, W)?;
         }
         if let (Some(victim), false) = (victim, exchange) {
             match (source.is_dir(), victim.is_dir()) {
@@ -305,7 +303,13 @@ impl<F: Format> Inner<F> {
     }
 
     /// Times of both parents, and their links: what each gains in subdirectories.
-    fn settle_parents(&self, op: &mut F::Op<'_>, movement: &Move<'_, F::Node>, from_gains: i64, to_gains: i64) -> Result<()> {
+    fn settle_parents(
+        &self,
+        op: &mut F::Op<'_>,
+        movement: &Move<'_, F::Node>,
+        from_gains: i64,
+        to_gains: i64,
+    ) -> Result<()> {
         let now = movement.now;
         let mut settle = |dir: &Shared<F>, gains: i64| {
             self.put(op, dir, |attr| {

@@ -101,7 +101,14 @@ impl<F: Format> Inner<F> {
     }
 
     /// Goes on unmapping, op by op.
-    pub(crate) fn unmap_rest(&self, inode: &Shared<F>, from: Lbn, to: Option<Lbn>, orphan: bool, first: Progress) -> Result<()> {
+    pub(crate) fn unmap_rest(
+        &self,
+        inode: &Shared<F>,
+        from: Lbn,
+        to: Option<Lbn>,
+        orphan: bool,
+        first: Progress,
+    ) -> Result<()> {
         let mut progress = first;
         while progress == Progress::More {
             let mut admission = Admission::none();
@@ -121,7 +128,8 @@ impl<F: Format> Inner<F> {
             return Err(Error::Posix(libc::EFBIG));
         }
         let flags = inode.attr().flags;
-        if flags & IMMUTABLE != 0 || (flags & APPEND_ONLY != 0 && !matches!(how, Allocate::Extend | Allocate::KeepSize)) {
+        if flags & IMMUTABLE != 0 || (flags & APPEND_ONLY != 0 && !matches!(how, Allocate::Extend | Allocate::KeepSize))
+        {
             return Err(Error::Posix(libc::EPERM));
         }
         match how {
@@ -185,10 +193,10 @@ impl<F: Format> Inner<F> {
             let (from, to) = (offset % block_bytes, end % block_bytes);
             self.zero_part(inode, Lbn(last), from as usize, to as usize)?;
         } else {
-            if offset % block_bytes != 0 {
+            if !offset.is_multiple_of(block_bytes) {
                 self.zero_part(inode, Lbn(first - 1), (offset % block_bytes) as usize, block_bytes as usize)?;
             }
-            if end % block_bytes != 0 {
+            if !end.is_multiple_of(block_bytes) {
                 self.zero_part(inode, Lbn(last), 0, (end % block_bytes) as usize)?;
             }
         }

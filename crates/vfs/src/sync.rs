@@ -22,7 +22,8 @@ impl<F: Format> Inner<F> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
         self.tally.fsyncs.fetch_add(1, Ordering::Relaxed);
-        let written = if inode.kind == FileKind::Regular { self.write_back_file(&inode, Due::Sync(ino)) } else { Ok(()) };
+        let written =
+            if inode.kind == FileKind::Regular { self.write_back_file(&inode, Due::Sync(ino)) } else { Ok(()) };
         let latched = inode.state.lock().error.take();
         if let Some(error) = latched {
             return Err(error);

@@ -117,7 +117,13 @@ impl<F: Format> Inner<F> {
         if self.format.failed().is_some() {
             return self.check_writable();
         }
-        let plan = self.format.plan(due, self)?;
+        let plan = match self.format.plan(due, self) {
+            // Reaped while the format was looking.
+            Err(Error::Stale(_)) if self.table.peek(due.ino()).is_none_or(|inode| self.is_abandoned(&inode)) => {
+                return Ok(());
+            }
+            planned => planned?,
+        };
         for travel in plan.travels {
             self.pack(travel, round)?;
         }
@@ -127,7 +133,8 @@ impl<F: Format> Inner<F> {
     /// Freezes what a travel names and adds the requests that come of it: one, unless something in
     /// the middle has vanished.
     fn pack(&self, travel: Travel, round: &mut Round<F>) -> Result<()> {
-        let mut packing = Packing { travel: &travel, next: travel.to.start, open: None, done: Vec::new(), lost: Vec::new() };
+        let mut packing =
+            Packing { travel: &travel, next: travel.to.start, open: None, done: Vec::new(), lost: Vec::new() };
         for from in &travel.from {
             let inode = self.table.peek(from.ino);
             let frozen = match &inode {
@@ -282,7 +289,8 @@ impl<F: Format> Inner<F> {
         let mut batch: Vec<(Piece<F>, Epoch, bool)> = Vec::new();
         for (shipment, epoch) in written {
             for piece in shipment.pieces {
-                let crowded = batch.len() >= OP_PIECES_MAX && batch.last().is_some_and(|(p, ..)| p.inode.ino != piece.inode.ino);
+                let crowded =
+                    batch.len() >= OP_PIECES_MAX && batch.last().is_some_and(|(p, ..)| p.inode.ino != piece.inode.ino);
                 if crowded || batch.len() >= 2 * OP_PIECES_MAX {
                     outcome.join(self.place(std::mem::take(&mut batch)));
                 }
@@ -347,7 +355,12 @@ impl<F: Format> Inner<F> {
         pages.admission.split(taken)
     }
 
-    fn place_op(&self, batch: &[(Piece<F>, Epoch, bool)], files: &[Shared<F>], admission: &mut Admission) -> Result<()> {
+    fn place_op(
+        &self,
+        batch: &[(Piece<F>, Epoch, bool)],
+        files: &[Shared<F>],
+        admission: &mut Admission,
+    ) -> Result<()> {
         let mut op = self.format.begin(OpKind::Place, admission)?;
         for (piece, epoch, _) in batch {
             op.place(&piece.inode.node, piece.range, piece.to, *epoch)?;

@@ -133,7 +133,8 @@ impl Player<'_> {
                 .unwrap();
             names.retain(|n| n.starts_with('n'));
             names.sort();
-            let expect: Vec<String> = self.model.files.keys().filter(|(d, _)| *d == dir).map(|(_, n)| n.clone()).collect();
+            let expect: Vec<String> =
+                self.model.files.keys().filter(|(d, _)| *d == dir).map(|(_, n)| n.clone()).collect();
             assert_eq!(names, expect);
         }
         for (at, bytes) in &self.model.files {
@@ -334,7 +335,11 @@ fn tasks_that_share_everything_leave_a_sound_tree() {
             tasks.iter().for_each(|task| task.join(&*v.rt));
             let alive = check_tree(&v);
             v.vfs.tend();
-            assert_eq!(v.vfs.format().inodes(), alive + dirs.iter().filter(|d| is_orphan(&v, **d)).count(), "seed {seed}");
+            assert_eq!(
+                v.vfs.format().inodes(),
+                alive + dirs.iter().filter(|d| is_orphan(&v, **d)).count(),
+                "seed {seed}"
+            );
             v.vfs.sync().unwrap();
             v.vfs.shrink(0);
             check_tree(&v);

@@ -359,7 +359,8 @@ fn times_move_as_posix_says() {
 fn attributes_have_name_spaces() {
     let v = Volume::live(64);
     let f = v.create(ROOT, "f");
-    let l = v.vfs.create(&ROOT_USER(), ROOT, name("p"), &NewFile { kind: FileKind::Fifo, ..regular(0o666) }).unwrap().ino;
+    let l =
+        v.vfs.create(&ROOT_USER(), ROOT, name("p"), &NewFile { kind: FileKind::Fifo, ..regular(0o666) }).unwrap().ino;
     let set = |who: &Who, ino, n: &[u8], mode| errno(v.vfs.set_xattr(who, ino, n, b"value", mode));
     assert_eq!(set(&ROOT_USER(), f, b"user.a", SetMode::Replace), libc::ENODATA);
     assert_eq!(set(&ROOT_USER(), f, b"user.a", SetMode::Create), 0);
@@ -404,7 +405,10 @@ fn acls_and_modes_mirror_each_other() {
     v.vfs.set_xattr(&ROOT_USER(), f, b"system.posix_acl_access", &plain, SetMode::Any).unwrap();
     assert_eq!(perm(&v, f), 0o751);
     assert_eq!(errno(v.vfs.get_xattr(&ROOT_USER(), f, b"system.posix_acl_access")), libc::ENODATA);
-    assert_eq!(errno(v.vfs.set_xattr(&ROOT_USER(), f, b"system.posix_acl_access", b"junk", SetMode::Any)), libc::EINVAL);
+    assert_eq!(
+        errno(v.vfs.set_xattr(&ROOT_USER(), f, b"system.posix_acl_access", b"junk", SetMode::Any)),
+        libc::EINVAL
+    );
     v.vfs.close().unwrap();
 }
 

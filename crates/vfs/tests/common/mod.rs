@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use moafs_disk::probe::fault::Fault;
 use moafs_disk::mem::MemDisk;
+use moafs_disk::probe::fault::Fault;
 use moafs_disk::{Cause, Epoch, Kind, SharedDisk, Tag};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::api::{NewFile, Options};
@@ -189,7 +189,8 @@ impl Toy {
     fn allocate(&self, want: u32, goal: u64) -> Result<BlockRun> {
         let mut meta = self.meta.lock();
         let all = self.shape.blocks;
-        let start = (0..all).map(|i| (goal + i) % all).find(|b| !meta.used.contains(b)).ok_or(Error::Posix(libc::ENOSPC))?;
+        let start =
+            (0..all).map(|i| (goal + i) % all).find(|b| !meta.used.contains(b)).ok_or(Error::Posix(libc::ENOSPC))?;
         let len = (start..(start + u64::from(want)).min(all)).take_while(|b| !meta.used.contains(b)).count() as u32;
         meta.used.extend(start..start + u64::from(len));
         Ok(BlockRun { start: BlockAddr(start), len })
@@ -309,7 +310,9 @@ impl Format for Toy {
             let home = files[0].home;
             for count in dirty.small_counts(home).into_iter().filter(|c| *c <= 4) {
                 let others = dirty.small_files(home, count);
-                files.extend(others.into_iter().filter(|i| *i != due.ino()).take(16).filter_map(|i| dirty.file(i, None)));
+                files.extend(
+                    others.into_iter().filter(|i| *i != due.ino()).take(16).filter_map(|i| dirty.file(i, None)),
+                );
             }
         }
         let mut loose: Vec<FileRange> = Vec::new();
@@ -503,7 +506,8 @@ impl FormatOp for ToyOp<'_> {
         let f = meta.files.get_mut(&file.0.0).ok_or(Error::Stale(file.0))?;
         let end = to.map_or(u64::MAX, |to| to.0);
         // Small steps, so that tests see several ops.
-        let doomed: Vec<u64> = f.blocks.range(from.0..end).rev().take(at_most.min(8) as usize).map(|(b, _)| *b).collect();
+        let doomed: Vec<u64> =
+            f.blocks.range(from.0..end).rev().take(at_most.min(8) as usize).map(|(b, _)| *b).collect();
         let freed: Vec<u64> = doomed.iter().map(|b| f.blocks.remove(b).unwrap()).collect();
         let more = f.blocks.range(from.0..end).next().is_some();
         freed.iter().for_each(|block| assert!(meta.used.remove(block)));
