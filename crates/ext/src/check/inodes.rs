@@ -484,8 +484,8 @@ impl Checker<'_> {
         Ok(true)
     }
 
-    /// Moves a directory's blocks together. Indirect blocks that are no longer needed stay counted
-    /// in this sweep; the next one frees them.
+    /// Moves a directory's blocks together, and frees indirect blocks that are no longer needed. They
+    /// stay in `mapped`, so this sweep counts them still; the next one corrects the count.
     fn squeeze(&mut self, inode: &mut Inode, mapped: &mut Mapped) {
         for (dense, (lbn, _)) in mapped.data.iter_mut().enumerate() {
             *lbn = dense as u64;

@@ -104,6 +104,67 @@ fn golden_volumes_are_clean() {
     }
 }
 
+/// Gives a directory an index, as e2fsck makes them, and looks every name up through it.
+#[test]
+fn indexed_directories_are_clean_and_searchable() {
+    let Some(plain) = golden() else { return };
+    let scratch = tempfile::tempdir().unwrap();
+    let (image, script) = (scratch.path().join("image"), scratch.path().join("script"));
+    plain.write_to(&image).unwrap();
+    let name = |i: u32| format!("a-name-of-some-length-{i:04}");
+    let links: String = (0..600).map(|i| format!("ln /file /dir/{}\n", name(i))).collect();
+    fs::write(&script, format!("{links}sif /file links_count 602\n")).unwrap();
+    // debugfs extends a directory only on demand.
+    let expand = "expand_dir /dir\n".repeat(40);
+    fs::write(scratch.path().join("expand"), expand).unwrap();
+    for commands in [scratch.path().join("expand"), script] {
+        assert_eq!(judge::run("debugfs", &["-w", "-f", commands.to_str().unwrap()], &image).code, Some(0));
+    }
+    let optimised = judge::run("e2fsck", &["-fyD"], &image);
+    assert!(matches!(optimised.code, Some(0 | 1)), "{}", optimised.text);
+    let disk = MemDisk::read_from(&image).unwrap();
+    let lab = Lab::new(&disk);
+    assert!(lab.inode(DIR).flags.contains(inode::InodeFlags::INDEX));
+    let outcome = run(&disk, Mode::No);
+    assert!(outcome.findings.is_empty(), "{:?}", outcome.findings);
+    let mut raw = [0; 1024];
+    disk.peek(1024, &mut raw);
+    let sb = Superblock::parse(&raw).unwrap();
+    let form = crate::format::dir::Form::of(&lab.geo);
+    for i in 0..600 {
+        let name = name(i);
+        let leaves = crate::format::htree::leaves(&mut IndexedDir(&lab), name.as_bytes(), &sb, form).unwrap();
+        let found = leaves.iter().any(|leaf| {
+            let mut seen = false;
+            lab.block(lab.dir_block_at(DIR, *leaf), |bytes| {
+                seen = crate::format::dir::find(bytes, form, name.as_bytes()).is_some();
+            });
+            seen
+        });
+        assert!(found, "{name} in {leaves:?}");
+    }
+    // A name in a leaf it does not belong to: the index is given up, the names stay.
+    let leaf = lab.dir_block_at(DIR, 1);
+    lab.block(leaf, |bytes| bytes[10] ^= 1);
+    let moved = run(&disk, Mode::Yes);
+    assert_eq!(names(&moved), ["index_damaged"]);
+    assert_clean(&disk, "index");
+}
+
+struct IndexedDir<'a>(&'a Lab<'a>);
+
+impl crate::format::htree::ReadBlock for IndexedDir<'_> {
+    type Bytes = Vec<u8>;
+    type Error = crate::format::Damage;
+
+    fn read(&mut self, lbn: u32) -> Result<(Vec<u8>, crate::format::Place), crate::format::Damage> {
+        let mut copy = Vec::new();
+        self.0.block(self.0.dir_block_at(DIR, lbn), |bytes| copy = bytes.to_vec());
+        let structure = crate::format::Structure::Index { inode: DIR, lbn: lbn.into() };
+        Ok((copy, crate::format::Place::of(structure)))
+    }
+}
+
 #[test]
 fn our_own_volumes_are_clean() {
     for block_size in [1024, 4096, 65536] {
@@ -188,6 +249,17 @@ impl Lab<'_> {
         let mut inode = self.inode(ino);
         change(&mut inode);
         self.slot(ino, |slot| inode.encode_into(slot, &self.geo));
+    }
+
+    /// Where block `lbn` of a directory lies: direct, or single indirect.
+    fn dir_block_at(&self, ino: InodeNo, lbn: u32) -> u64 {
+        let pointers = self.inode(ino).block;
+        if u64::from(lbn) < DIRECT {
+            return pointers[lbn as usize].into();
+        }
+        let mut block = 0;
+        self.block(pointers[12].into(), |bytes| block = u32_at(bytes, 4 * (lbn as usize - 12)));
+        block.into()
     }
 
     fn dir_block(&self, ino: InodeNo, change: impl FnOnce(&mut [u8])) {

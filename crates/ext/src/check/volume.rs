@@ -77,7 +77,7 @@ impl<'a> Volume<'a> {
         })
     }
 
-    /// Forgets a block that is free now: what was to be written to it does not matter.
+    /// Writes all changed blocks. The first failure is kept for [`Volume::finish`].
     fn write_out(&self, held: &mut Held) {
         let dirty = std::mem::take(&mut held.dirty);
         let batch = dirty
