@@ -2,6 +2,8 @@
 //!
 //! Opens carry no state: the kernel is told to skip them, handles are 0, and a look-up's hold alone
 //! keeps an unlinked file alive. vfs and FUSE count holds the same way, so counts pass through.
+//! CREATE is not served: the kernel then makes files with MKNOD and opens them without asking, and
+//! the RELEASE that ends a CREATE's handle is never sent: one request less for each new file.
 //! The kernel is the only writer, therefore names (also missing ones) and attributes are valid
 //! forever: it drops by itself what its own requests change.
 
@@ -429,18 +431,6 @@ impl<F: Format> FileSystem for Front<F> {
 
     fn removexattr(&self, ctx: &ReqCtx, name: &[u8]) -> Result<()> {
         self.told(self.vfs.remove_xattr(&who(ctx), self.ino(ctx.node)?, name))
-    }
-
-    fn create(&self, ctx: &ReqCtx, name: &[u8], args: &CreateArgs) -> Result<(Entry, OpenReply)> {
-        match self.make(ctx, name, &regular(args.mode, args.umask)) {
-            // Somebody was faster. Not exclusive: open what is there (truncation comes as a setattr).
-            Err(Errno::EEXIST) if args.flags & libc::O_EXCL == 0 => {
-                let (dir, name) = self.place(ctx.node, name, Errno::EEXIST)?;
-                let stat = self.find(ctx, dir, name)?.ok_or(Errno::ESTALE)?;
-                Ok((self.entry(&stat), opened()))
-            }
-            made => made.map(|entry| (entry, opened())),
-        }
     }
 
     fn tmpfile(&self, ctx: &ReqCtx, args: &CreateArgs) -> Result<(Entry, OpenReply)> {
