@@ -1,10 +1,11 @@
-# What ./run and ./test need: a Rust toolchain, a linker, the judges. To be sourced by a POSIX shell.
+# What ./run and ./test need: a Rust toolchain, a linker, the judges. To be sourced by a POSIX shell that stands in
+# the root of the repository.
 #
 # As root on Debian or Ubuntu missing packages are installed; otherwise it is said what is missing and what is
 # skipped for want of it. Nothing is changed outside of the package manager and ~/.cargo, ~/.rustup.
 
-# The oldest compiler that builds this (rust-version in Cargo.toml).
-RUST_MINOR_MIN=85
+# The oldest compiler that builds this: 1.N.
+RUST_MINOR_MIN=$(sed -n 's/^rust-version = "1\.\([0-9]*\).*/\1/p' Cargo.toml)
 
 say() { printf '%s\n' "$*" >&2; }
 
