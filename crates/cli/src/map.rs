@@ -187,7 +187,7 @@ impl Grid {
     /// One row: neighbouring cells of one class are one rectangle.
     fn row(&self, row: u64, svg: &mut String) {
         let y = TOP + row * CELL_HEIGHT;
-        if row % 8 == 0 {
+        if row.is_multiple_of(8) {
             let group = row * self.row_blocks * u64::from(self.groups) / self.blocks.max(1);
             let _ = writeln!(svg, "<text x=\"4\" y=\"{}\">group {group}</text>", y + CELL_HEIGHT);
         }

@@ -59,15 +59,14 @@ pub enum ServeError {
 pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(), ServeError> {
     let log = Arc::new(Log::new(mounting.source.path().display().to_string()));
     let vfs = mounting.vfs.clone();
-    let session = match mount(mounting, &log) {
-        Ok(session) => session,
+    let (session, signals) = match start(mounting, &log) {
+        Ok(started) => started,
         Err(error) => {
             close(vfs)?;
             return Err(error);
         }
     };
     let front = Arc::clone(session.fs());
-    let signals = SignalWatch::start(session.unmounter(), vfs.clone(), Arc::clone(&log))?;
     let pressure = watch_pressure(&vfs, &log);
     ready();
     let served = session.serve();
@@ -77,6 +76,16 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
         None => close(vfs)?,
     }
     served.map_err(ServeError::Serve)
+}
+
+/// Mounts and begins to wait for signals, which are caught from before the mount on: one that comes early must not
+/// end us with a mount that nobody serves.
+fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Front<F>>, SignalWatch), ServeError> {
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+    let vfs = mounting.vfs.clone();
+    let session = mount(mounting, log)?;
+    let watch = SignalWatch::start(signals, session.unmounter(), vfs, Arc::clone(log))?;
+    Ok((session, watch))
 }
 
 fn close<F: Format>(vfs: Vfs<F>) -> Result<(), ServeError> {
@@ -137,8 +146,12 @@ struct SignalWatch {
 }
 
 impl SignalWatch {
-    fn start<F: Format>(unmounter: Unmounter, vfs: Vfs<F>, log: Arc<Log>) -> Result<SignalWatch, ServeError> {
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+    fn start<F: Format>(
+        mut signals: Signals,
+        unmounter: Unmounter,
+        vfs: Vfs<F>,
+        log: Arc<Log>,
+    ) -> Result<SignalWatch, ServeError> {
         let handle = signals.handle();
         let wait = move || {
             for _ in signals.forever() {

@@ -6,8 +6,8 @@ use moafs_disk::{MemDisk, SharedDisk};
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::{Ext, OpenOptions};
 use moafs_fuse::{
-    CopyRange, CreateArgs, Errno, FallocateMode, FileHandle, FileSystem, NodeId, RenameFlags, ReqCtx, SeekTarget,
-    SetAttr, WriteFlags, XattrFlags,
+    CopyRange, CreateArgs, DeviceNumber, Errno, FallocateMode, FileHandle, FileSystem, NodeId, RenameFlags, ReqCtx,
+    SeekTarget, SetAttr, WriteFlags, XattrFlags,
 };
 use moafs_mount::{Front, Log};
 use moafs_runtime::{Live, Timestamp};
@@ -31,8 +31,8 @@ fn at(node: NodeId) -> ReqCtx {
 }
 
 fn create(front: &Front<Ext>, name: &str) -> NodeId {
-    let args = CreateArgs { mode: libc::S_IFREG | 0o644, ..CreateArgs::default() };
-    front.create(&at(NodeId::ROOT), name.as_bytes(), &args).unwrap().0.node
+    let mode = libc::S_IFREG | 0o644;
+    front.mknod(&at(NodeId::ROOT), name.as_bytes(), mode, DeviceNumber(0), 0).unwrap().node
 }
 
 #[test]
@@ -70,12 +70,15 @@ fn an_unlinked_file_lives_until_its_last_look_up_is_forgotten() {
 }
 
 #[test]
-fn creating_what_exists_opens_it_unless_it_must_be_new() {
+fn new_files_are_made_with_mknod_alone() {
     let front = front();
-    let node = create(&front, "file");
-    assert_eq!(create(&front, "file"), node);
-    let exclusive = CreateArgs { mode: libc::S_IFREG | 0o644, flags: libc::O_EXCL, ..CreateArgs::default() };
-    assert_eq!(front.create(&at(NodeId::ROOT), b"file", &exclusive).unwrap_err(), Errno::EEXIST);
+    let args = CreateArgs { mode: libc::S_IFREG | 0o644, ..CreateArgs::default() };
+    assert_eq!(front.create(&at(NodeId::ROOT), b"file", &args).unwrap_err(), Errno::ENOSYS);
+    create(&front, "file");
+    let again = front.mknod(&at(NodeId::ROOT), b"file", libc::S_IFREG | 0o644, DeviceNumber(0), 0);
+    assert_eq!(again.unwrap_err(), Errno::EEXIST);
+    let typeless = front.mknod(&at(NodeId::ROOT), b"other", 0o644, DeviceNumber(0), 0);
+    assert_eq!(typeless.unwrap_err(), Errno::EINVAL);
 }
 
 #[test]

@@ -159,10 +159,10 @@ impl Collector {
         }
         self.worst.push(Reverse((file.pieces, Reverse(file.ino))));
         self.details.insert(file.ino, file);
-        if self.worst.len() > self.worst_max {
-            if let Some(Reverse((_, Reverse(ino)))) = self.worst.pop() {
-                self.details.remove(&ino);
-            }
+        if self.worst.len() > self.worst_max
+            && let Some(Reverse((_, Reverse(ino)))) = self.worst.pop()
+        {
+            self.details.remove(&ino);
         }
     }
 }
