@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::ALIASES;
 use crate::error::{CliError, Result};
+use crate::output;
 
 /// Install the names that mount(8), mkfs(8) and fsck(8) look for
 ///
@@ -50,7 +51,7 @@ impl HelpersArgs {
                 Err(_) if link.exists() => "is a file of its own".to_owned(),
                 Err(_) => "not installed".to_owned(),
             };
-            println!("{} {state}", link.display());
+            output::print(format!("{} {state}\n", link.display()).as_bytes())?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use moafs_disk::file::{Direct, FileOptions};
 use moafs_disk::probe::trace::Trace;
@@ -13,6 +14,10 @@ use moafs_runtime::{Live, Rt};
 use moafs_vfs::{Options, Vfs};
 
 use crate::error::{CliError, Result};
+
+/// How long, and how often, a lock is tried that somebody may be about to release.
+const LOCK_GRACE: Duration = Duration::from_millis(500);
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// An open volume.
 pub(crate) struct Volume {
@@ -42,14 +47,24 @@ pub(crate) struct Opened {
 pub(crate) fn open_disk(image: &Path, options: FileOptions) -> Result<Opened> {
     let rt = Live::new();
     let transfer_bytes_max = options.transfer_bytes_max;
-    let file = FileDisk::open(image, rt.clone(), options).map_err(|error| match error {
-        DiskError::Busy { .. } => CliError::Busy { image: image.to_owned() },
-        other => CliError::Disk(other),
-    })?;
+    let file = open_file(image, &rt, &options)?;
     let trace = Arc::new(Trace::new(Arc::new(file), rt.clone()));
     let queue = QueueOptions { transfer_bytes_max, ..QueueOptions::default() };
     let disk = Arc::new(Elevator::new(trace.clone(), rt.clone(), queue));
     Ok(Opened { disk, trace, rt })
+}
+
+/// Opens and locks. umount(8) returns when everything is on the volume, and the daemon lets go of the lock when it
+/// ends, right afterwards: who comes in between waits a moment.
+fn open_file(image: &Path, rt: &Rt, options: &FileOptions) -> Result<FileDisk> {
+    let until = Instant::now() + LOCK_GRACE;
+    loop {
+        match FileDisk::open(image, rt.clone(), options.clone()) {
+            Err(DiskError::Busy { .. }) if Instant::now() < until => std::thread::sleep(LOCK_POLL),
+            Err(DiskError::Busy { .. }) => return Err(CliError::Busy { image: image.to_owned() }),
+            opened => return Ok(opened?),
+        }
+    }
 }
 
 /// How to open an image or device with these volume options.

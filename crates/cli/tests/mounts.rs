@@ -39,6 +39,19 @@ fn what_is_written_is_there_after_umount() {
 }
 
 #[test]
+fn the_image_can_be_used_right_after_umount8() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume("32M");
+    let mounted = Mounted::new(&scratch, "");
+    fs::write(mounted.path("file"), b"x").unwrap();
+    let umount = || Command::new("umount").arg(&mounted.target).status().unwrap().success();
+    wait_until("umount(8)", umount);
+    assert_eq!(ok(&["cat", &scratch.inside("/file")]), "x");
+}
+
+#[test]
 fn the_control_directory_is_there_and_hidden() {
     if !can_mount() {
         return;
