@@ -49,6 +49,10 @@ fn the_image_can_be_used_right_after_umount8() {
     let umount = || Command::new("umount").arg(&mounted.target).status().unwrap().success();
     wait_until("umount(8)", umount);
     assert_eq!(ok(&["cat", &scratch.inside("/file")]), "x");
+    let again = Mounted::new(&scratch, "");
+    wait_until("umount(8)", umount);
+    ok(&["fsck".as_ref(), "-fy".as_ref(), scratch.image().as_os_str()]);
+    drop(again);
 }
 
 #[test]

@@ -9,8 +9,13 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::loop_device::{self, LoopDevice};
+
+/// How long, and how often, we look for a loop device that is about to be detached.
+const DETACH_GRACE: Duration = Duration::from_millis(500);
+const DETACH_POLL: Duration = Duration::from_millis(10);
 
 /// What is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +85,7 @@ impl Source {
         let path = self.path();
         let busy = |by: String| SourceError::Busy { path: path.to_owned(), by };
         match self {
-            Source::Image(_) => match loop_device::attached_to(path) {
+            Source::Image(_) => match still_attached(path) {
                 Some(device) => Err(busy(format!("attached to {}", device.display()))),
                 None => Ok(None),
             },
@@ -91,6 +96,18 @@ impl Source {
                     _ => SourceError::Access { path: path.to_owned(), error },
                 })
             }
+        }
+    }
+}
+
+/// The loop device an image is attached to, also after a moment's patience: that of a mount that has just ended
+/// detaches behind umount's back.
+fn still_attached(image: &Path) -> Option<PathBuf> {
+    let until = Instant::now() + DETACH_GRACE;
+    loop {
+        match loop_device::attached_to(image) {
+            Some(_) if Instant::now() < until => std::thread::sleep(DETACH_POLL),
+            answer => return answer,
         }
     }
 }
