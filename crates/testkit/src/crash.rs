@@ -180,6 +180,11 @@ impl Recording {
         self.recorder.cut_points()
     }
 
+    /// The device as the power cut left it.
+    pub fn image(&self, case: &Case) -> MemDisk {
+        self.recorder.state(case.cut, case.seed, case.mode)
+    }
+
     /// What was going on at a cut, for reports.
     pub fn around(&self, cut: usize) -> String {
         let done = self.history.steps.iter().filter(|step| step.end <= cut).count();
@@ -191,7 +196,7 @@ impl Recording {
 
     /// Judges one state.
     pub fn judge<T: Mounter>(&self, mounter: &T, case: &Case, summary: &mut Summary) {
-        let state = self.recorder.state(case.cut, case.seed, case.mode);
+        let state = self.image(case);
         let court = Court { mounter, history: &self.history, cut: case.cut, block_size: self.geometry.block_size };
         let fail = |summary: &mut Summary, said: String| {
             summary.failures.push((case.to_string(), format!("{said}\n{}", self.around(case.cut))));
@@ -288,12 +293,10 @@ impl<T: Mounter> Court<'_, T> {
         if verdict.spotless() {
             return Ok(Class::Clean);
         }
-        let repair = e2fsck::run(file.path(), e2fsck::Mode::Repair);
-        let second = e2fsck::run(file.path(), e2fsck::Mode::Look);
-        if let (Some(repair), Some(second)) = (repair, second)
-            && !second.spotless()
-        {
-            return Err(format!("e2fsck -fn is not content after -fy: {}\n-fy said: {}", second.text, repair.text));
+        let repair = e2fsck::run(file.path(), e2fsck::Mode::Repair).map_or_else(String::new, |repair| repair.text);
+        let second = e2fsck::run(file.path(), e2fsck::Mode::Look).filter(|second| !second.spotless());
+        if let Some(second) = second {
+            return Err(format!("e2fsck -fn is not content after -fy: {}\n-fy said: {repair}", second.text));
         }
         let repaired = MemDisk::read_from(file.path()).map_err(|error| error.to_string())?;
         let vfs = self.mounter.mount(Arc::new(repaired), true).map_err(|error| format!("mount after -fy: {error}"))?;

@@ -55,6 +55,11 @@ impl Geometry {
         }
     }
 
+    /// False for revision 0 and volumes made without the attribute feature.
+    pub fn keeps_xattrs(&self) -> bool {
+        !self.options.iter().any(|option| option.starts_with("none"))
+    }
+
     fn make_ours(&self) -> MemDisk {
         let disk = MemDisk::new(self.kib * 2);
         let mut options = MkfsOptions::new([7; 16], [9; 16], Timestamp { secs: 1_700_000_000, nanos: 0 });
@@ -75,7 +80,7 @@ impl Geometry {
 }
 
 /// Every geometry that matters: block sizes, inode sizes, revisions, features, makers.
-pub const ALL: [Geometry; 20] = [
+pub const ALL: [Geometry; 23] = [
     Geometry::new("ours-1k", Maker::Ours, 1024, 256, 16 << 10, &[]),
     Geometry::new("ours-1k-128", Maker::Ours, 1024, 128, 16 << 10, &[]),
     Geometry::new("ours-2k", Maker::Ours, 2048, 256, 24 << 10, &[]),
@@ -102,6 +107,9 @@ pub const ALL: [Geometry; 20] = [
     Geometry::new("4k-ext3", Maker::Mke2fs, 4096, 256, 32 << 10, &["-t", "ext3", "-J", "size=4"]),
     Geometry::new("4k-1024", Maker::Mke2fs, 4096, 1024, 32 << 10, &["-t", "ext2"]),
     Geometry::new("16k", Maker::Mke2fs, 16384, 256, 64 << 10, &["-t", "ext2"]),
+    Geometry::new("crash-1k", Maker::Mke2fs, 1024, 256, 6 << 10, &["-t", "ext2", "-g", "2048", "-N", "256"]),
+    Geometry::new("crash-1k-128", Maker::Ours, 1024, 128, 4 << 10, &[]),
+    Geometry::new("crash-4k", Maker::Ours, 4096, 256, 16 << 10, &[]),
     Geometry::new("64k", Maker::Mke2fs, 65536, 256, 128 << 10, &["-t", "ext2"]),
 ];
 

@@ -16,16 +16,19 @@
 //! | [`history`] | what a volume must show after a power cut |
 //! | [`workloads`] | what is going on when the power fails |
 //! | [`crash`] | power failures at every place and in every way |
+//! | [`mutate`], [`exercise`] | damaged images, and using them all the same |
 //! | [`image`] | fresh volumes of every geometry |
 //! | [`judges`] | e2fsck, debugfs, the kernel |
 
 pub mod content;
 pub mod crash;
 pub mod drive;
+pub mod exercise;
 pub mod history;
 pub mod image;
 pub mod judges;
 pub mod model;
+pub mod mutate;
 pub mod ops;
 pub mod stamp;
 pub mod tree;

@@ -323,11 +323,12 @@ impl Model {
     }
 
     fn link(&mut self, id: NodeId, dir: NodeId, name: &[u8]) -> Answer {
-        if self.directory(dir)?.entries.contains_key(name) {
-            return fail(libc::EEXIST);
-        }
+        // POSIX leaves open which comes first.
         if self.node(id).is_dir() {
             return fail(libc::EPERM);
+        }
+        if self.directory(dir)?.entries.contains_key(name) {
+            return fail(libc::EEXIST);
         }
         let node = self.node_mut(id);
         node.nlink += 1;

@@ -1,0 +1,98 @@
+//! Power cuts at every place. `cargo test --release -p moafs-testkit --test crash -- --ignored
+//! --nocapture` judges at least 20,000 states; the plain run judges a sample.
+//!
+//! A failure prints `MOAFS_CRASH=…`; `MOAFS_CRASH=… cargo test -p moafs-testkit --test crash replay`
+//! runs that state alone.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use moafs_testkit::crash::{self, Case, Recording, Scene, Summary};
+use moafs_testkit::image;
+use moafs_testkit::judges::{missing, tools};
+use moafs_testkit::volume::ExtMounter;
+use moafs_testkit::workloads;
+
+/// Geometries whose images are small enough to be written thousands of times.
+const GEOMETRIES: [&str; 3] = ["crash-1k", "crash-4k", "crash-1k-128"];
+
+/// Seeds of the random workload, per geometry.
+const RANDOM_SEEDS: u64 = 12;
+
+fn scenes() -> Vec<Scene> {
+    let mut scenes = Vec::new();
+    for name in GEOMETRIES {
+        let geometry = image::by_name(name).expect("a known geometry");
+        for workload in workloads::ALL {
+            let seeds = if workload.name == "random" { RANDOM_SEEDS } else { 1 };
+            scenes.extend((0..seeds).map(|seed| Scene { workload, geometry, seed }));
+        }
+    }
+    let only = std::env::var("MOAFS_ONLY").unwrap_or_default();
+    scenes.retain(|scene| scene.workload.name.contains(&only));
+    scenes
+}
+
+fn run(states_per_scene: usize) -> Summary {
+    if tools::find("e2fsck").is_none() {
+        missing("e2fsck", "crash states are judged by our own reader only");
+    }
+    let scenes = scenes();
+    let (next, total) = (AtomicUsize::new(0), Mutex::new(Summary::default()));
+    let start = Instant::now();
+    let work = || {
+        while let Some(scene) = scenes.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let summary = crash::enumerate(&ExtMounter::default(), *scene, states_per_scene);
+            report(scene, &summary);
+            total.lock().expect("no judge panicked").absorb(summary);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let total = total.into_inner().expect("no judge panicked");
+    println!("{total} in {:.0} s", start.elapsed().as_secs_f64());
+    total
+}
+
+fn report(scene: &Scene, summary: &Summary) {
+    println!("{:24} {:14} {:3}: {summary}", scene.workload.name, scene.geometry.name, scene.seed);
+    for (case, said) in &summary.failures {
+        println!("  MOAFS_CRASH='{case}'\n  {said}");
+    }
+}
+
+#[test]
+fn a_sample_of_crash_states_keeps_every_promise() {
+    let total = run(12);
+    assert!(total.failures.is_empty(), "{} failures, printed above", total.failures.len());
+}
+
+#[test]
+#[ignore = "the full run: tens of minutes"]
+fn all_crash_states_keep_every_promise() {
+    let total = run(190);
+    assert!(total.failures.is_empty(), "{} failures, printed above", total.failures.len());
+    let whole_run = std::env::var_os("MOAFS_ONLY").is_none();
+    assert!(!whole_run || total.states >= 20_000, "only {} states", total.states);
+}
+
+#[test]
+fn replay() {
+    let Ok(text) = std::env::var("MOAFS_CRASH") else { return };
+    let case: Case = text.parse().unwrap_or_else(|error| panic!("{error}"));
+    let mounter = ExtMounter::default();
+    let recording = Recording::new(&mounter, &case.scene).expect("the workload runs").expect("the volume can be made");
+    if let Some(path) = std::env::var_os("MOAFS_CRASH_IMAGE") {
+        recording.image(&case).write_to(path.as_ref()).expect("the image can be written");
+    }
+    let mut summary = Summary::default();
+    recording.judge(&mounter, &case, &mut summary);
+    for (case, said) in &summary.failures {
+        println!("{case}\n  {said}");
+    }
+    assert!(summary.failures.is_empty(), "replayed");
+}
