@@ -265,6 +265,11 @@ impl<F: Format> Inner<F> {
         while self.cache.dirty_bytes() > 0 && self.cache.dirty_bytes() + bytes > max {
             let ticket = self.cache.room.ticket();
             self.tally.writer_waits.fetch_add(1, Ordering::Relaxed);
+            if self.has_ripe() {
+                // Data of unlinked files are dropped, not written.
+                self.reap_all();
+                continue;
+            }
             // Some room for the next writes, too: what leaves together travels together.
             let over = (self.cache.dirty_bytes() + bytes).saturating_sub(max);
             let outcome = self.evict_dirty(over + max / 8);

@@ -158,6 +158,19 @@ fn create_write_unlink_costs_no_data_request() {
 }
 
 #[test]
+fn unlinked_dirty_files_do_not_stop_writers() {
+    let v = Volume::new(4096, Options { cache_bytes: 256 << 10, ..options() }, moafs_runtime::Live::new());
+    for _ in 0..20 {
+        let f = v.create(ROOT, "f");
+        v.write(f, 0, &[1; 60 * BLOCK]);
+        v.vfs.unlink(&Who::root(), ROOT, name("f")).unwrap();
+        v.vfs.forget(f, 1);
+    }
+    assert_eq!(v.vfs.counters().write_back_requests, 0);
+    v.vfs.close().unwrap();
+}
+
+#[test]
 fn an_unlinked_file_lives_while_it_is_held() {
     let v = Volume::live(4096);
     let f = v.create(ROOT, "f");
