@@ -148,10 +148,10 @@ impl<F: Format> Inner<F> {
 
     /// As [`Self::reclaim`], down to `target` bytes.
     pub(crate) fn reclaim_to(&self, target: usize) {
+        self.trim_queue();
         if self.used_bytes() <= target {
             return;
         }
-        self.trim_queue();
         let inode_bytes = self.table.decoded() * INODE_BYTES;
         if inode_bytes > target / 8 {
             self.table.evict((inode_bytes - target / 8) / INODE_BYTES + 16);
