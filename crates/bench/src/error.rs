@@ -1,0 +1,40 @@
+//! What can end a run.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    /// The host refused something.
+    #[error("{what} {}: {error}", path.display())]
+    Host { what: &'static str, path: PathBuf, error: io::Error },
+    /// A tool or daemon failed.
+    #[error("{program}: {problem}")]
+    Program { program: String, problem: String },
+    /// The command line cannot be followed.
+    #[error("{0}")]
+    Usage(String),
+    /// A kept result cannot be understood.
+    #[error("{} line {line}: {problem}", path.display())]
+    Result { path: PathBuf, line: usize, problem: String },
+    /// SIGINT, SIGTERM or SIGHUP.
+    #[error("interrupted: what was mounted is unmounted, what was made is removed")]
+    Interrupted,
+}
+
+/// The result of everything here.
+pub(crate) type Result<T, E = BenchError> = std::result::Result<T, E>;
+
+impl BenchError {
+    /// For `map_err`: the host refused `what` of `path`.
+    pub(crate) fn host<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> BenchError {
+        let path = path.to_owned();
+        move |error| BenchError::Host { what, path, error: error.into() }
+    }
+
+    /// `program` failed.
+    pub(crate) fn program(program: impl Into<String>, problem: impl Into<String>) -> BenchError {
+        BenchError::Program { program: program.into(), problem: problem.into() }
+    }
+}

@@ -1,0 +1,169 @@
+//! Running tools to their end, and keeping daemons that end with us.
+//!
+//! Every child has a process group of its own: the terminal's ^C reaches only us, and we unmount in order.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::error::{BenchError, Result};
+
+/// How often a child is asked whether it has ended.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Runs a tool to its end; what it said on standard output.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    let name = name_of(command);
+    let failed = |problem: String| BenchError::program(&name, problem);
+    let output = command.stdin(Stdio::null()).process_group(0).output().map_err(|error| failed(error.to_string()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+/// The program's name, without its directory.
+pub(crate) fn name_of(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// True if a program can be found in `PATH`.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// A server of a mount in the foreground of its own process group; killed if it outlives this.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    name: String,
+}
+
+impl Server {
+    /// Starts it.
+    pub(crate) fn spawn(command: &mut Command) -> Result<Server> {
+        let name = name_of(command);
+        let child = command.stdin(Stdio::null()).process_group(0).spawn();
+        let child = child.map_err(|error| BenchError::program(&name, error.to_string()))?;
+        Ok(Server { child, name })
+    }
+
+    /// Waits for a line that starts with `word` on its standard output, which must be piped.
+    pub(crate) fn wait_for_line(&mut self, word: &str) -> Result<()> {
+        let mut line = String::new();
+        if let Some(stdout) = self.child.stdout.take() {
+            let read = BufReader::new(stdout).read_line(&mut line);
+            read.map_err(|error| BenchError::program(&self.name, error.to_string()))?;
+        }
+        if line.starts_with(word) { Ok(()) } else { Err(BenchError::program(&self.name, "did not get ready")) }
+    }
+
+    /// Waits until `ready` says so, at most `timeout`.
+    pub(crate) fn wait_until(&mut self, timeout: Duration, ready: impl Fn() -> Result<bool>) -> Result<()> {
+        let end = Instant::now() + timeout;
+        while !ready()? {
+            if self.has_ended() || Instant::now() > end {
+                return Err(BenchError::program(&self.name, "did not get ready"));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Waits for its end, at most `timeout`.
+    pub(crate) fn wait_for_end(&mut self, timeout: Duration) -> Result<()> {
+        let end = Instant::now() + timeout;
+        while !self.has_ended() {
+            if Instant::now() > end {
+                return Err(BenchError::program(&self.name, "still runs after its mount is gone"));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            // It may have ended meanwhile; there is nobody to tell.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// The programs of this workspace that are measured.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    /// The command.
+    pub(crate) moafs: PathBuf,
+    /// The null file system.
+    pub(crate) nullfs: PathBuf,
+}
+
+impl Programs {
+    /// Those given; the others are built in the release profile.
+    pub(crate) fn find(moafs: Option<PathBuf>, nullfs: Option<PathBuf>) -> Result<Programs> {
+        let moafs = moafs.map_or_else(|| build("moafs", &["-p", "moafs"]), Ok)?;
+        let nullfs = nullfs.map_or_else(|| build("nullfs", &["-p", "moafs-fuse", "--example", "nullfs"]), Ok)?;
+        for program in [&moafs, &nullfs] {
+            program.metadata().map_err(BenchError::host("finding", program))?;
+        }
+        Ok(Programs { moafs, nullfs })
+    }
+}
+
+/// Builds a target; cargo tells where its executable is.
+fn build(target: &str, selection: &[&str]) -> Result<PathBuf> {
+    eprintln!("building {target}");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let format = "--message-format=json-render-diagnostics";
+    let messages = run(Command::new(cargo).args(["build", "--release", "--quiet", format]).args(selection))?;
+    let executable = messages.lines().find_map(|line| executable_of(target, line));
+    executable.ok_or_else(|| BenchError::program("cargo", format!("built no {target}")))
+}
+
+fn executable_of(target: &str, message: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let named = message["target"]["name"] == target;
+    named.then(|| message["executable"].as_str().map(PathBuf::from))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_tool_tells_why() {
+        let error = run(Command::new("sh").args(["-c", "echo no such thing >&2; exit 3"])).unwrap_err();
+        assert!(error.to_string().contains("no such thing"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_never_gets_ready_is_ended() {
+        let mut server = Server::spawn(Command::new("sleep").arg("60")).unwrap();
+        assert!(server.wait_until(Duration::from_millis(20), || Ok(false)).is_err());
+        let pid = server.child.id();
+        drop(server);
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn the_executable_is_taken_from_the_right_message() {
+        let message = r#"{"reason":"compiler-artifact","target":{"name":"moafs"},"executable":"/t/moafs"}"#;
+        assert_eq!(executable_of("moafs", message), Some(PathBuf::from("/t/moafs")));
+        assert_eq!(executable_of("nullfs", message), None);
+        assert_eq!(executable_of("moafs", "not json"), None);
+    }
+}

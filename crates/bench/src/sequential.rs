@@ -1,0 +1,187 @@
+//! One large file, written and read with calls of 1 MiB.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::Advice;
+
+use crate::error::{BenchError, Result};
+use crate::interrupt::Interrupt;
+use crate::run::{Measured, Round};
+use crate::system::{System, Volume};
+
+/// Bytes of one call.
+const CALL_BYTES: usize = 1 << 20;
+/// Bytes of the large file: less than the default cache, more than it lets wait to be written.
+const FILE_BYTES: u64 = 128 << 20;
+/// Bytes of a burst: what every system can put off.
+const BURST_BYTES: u64 = 32 << 20;
+/// Bursts of a measurement, each to a new file.
+const BURSTS: u64 = 4;
+/// Bytes of a volume.
+const VOLUME_BYTES: u64 = 2 << 30;
+
+/// A measurement; each uses what the one before left.
+#[derive(Debug, Clone, Copy)]
+enum Pass {
+    /// Several new files, each short enough to be put off.
+    WriteBurst,
+    /// A new file, longer than moafs puts off.
+    Write,
+    /// The same, and fsync.
+    WriteSync,
+    /// Pages dropped from the kernel's cache, not from the file system's own.
+    ReadWarm,
+    /// Just mounted, nothing in any cache.
+    ReadCold,
+}
+
+const PASSES: [Pass; 5] = [Pass::WriteBurst, Pass::Write, Pass::WriteSync, Pass::ReadWarm, Pass::ReadCold];
+
+impl Pass {
+    fn metric(self) -> &'static str {
+        match self {
+            Pass::WriteBurst => "write-burst",
+            Pass::Write => "write",
+            Pass::WriteSync => "write-fsync",
+            Pass::ReadWarm => "read-warm",
+            Pass::ReadCold => "read-cold",
+        }
+    }
+}
+
+/// Measures every pass on moafs, the null file system and ext4.
+pub(crate) fn measure(round: &mut Round<'_>) -> Result<()> {
+    let make = |system| Volume::new(round.setup, round.backing, system, VOLUME_BYTES);
+    let volumes = [System::Moafs, System::Null, System::Ext4].map(make);
+    let mut volumes = volumes.into_iter().collect::<Result<Vec<_>>>()?;
+    let sizes = Sizes { file: whole_calls(round, FILE_BYTES), burst: whole_calls(round, BURST_BYTES) };
+    for pass in PASSES {
+        for volume in round.shuffled(volumes.iter_mut().collect()) {
+            let (bytes, elapsed) = sizes.run(volume, pass)?;
+            let measured = Measured { metric: pass.metric(), clients: 1, system: volume.system };
+            round.keep_rate(measured, bytes, "B/s", elapsed);
+            volume.settle()?;
+        }
+    }
+    Ok(())
+}
+
+/// A size at the round's scale, in whole calls.
+fn whole_calls(round: &Round<'_>, bytes: u64) -> u64 {
+    round.scale.of(bytes / CALL_BYTES as u64) * CALL_BYTES as u64
+}
+
+/// Bytes of the files.
+struct Sizes {
+    file: u64,
+    burst: u64,
+}
+
+impl Sizes {
+    /// One measurement: how many bytes, in what time.
+    fn run(&self, volume: &mut Volume, pass: Pass) -> Result<(u64, Duration)> {
+        let large = volume.dir.join("large");
+        let elapsed = match pass {
+            Pass::WriteBurst => return self.bursts(volume),
+            Pass::Write | Pass::WriteSync => {
+                remove(&large)?;
+                volume.settle()?;
+                let sync = matches!(pass, Pass::WriteSync);
+                write(&large, self.file, sync, volume.interrupt())?
+            }
+            Pass::ReadWarm => {
+                drop_pages(&large)?;
+                read(&large, self.file, volume.interrupt())?;
+                drop_pages(&large)?;
+                read(&large, self.file, volume.interrupt())?
+            }
+            Pass::ReadCold => {
+                // The null file system stays mounted and loses the kernel's pages only.
+                drop_pages(&large)?;
+                volume.remount_cold()?;
+                read(&large, self.file, volume.interrupt())?
+            }
+        };
+        Ok((self.file, elapsed))
+    }
+
+    fn bursts(&self, volume: &Volume) -> Result<(u64, Duration)> {
+        let mut elapsed = Duration::ZERO;
+        for number in 0..BURSTS {
+            let path = volume.dir.join(format!("burst-{number}"));
+            elapsed += write(&path, self.burst, false, volume.interrupt())?;
+            volume.settle()?;
+            remove(&path)?;
+        }
+        Ok((self.burst * BURSTS, elapsed))
+    }
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(BenchError::host("removing", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a file and fills it; how long that took, close included.
+pub(crate) fn write(path: &Path, bytes: u64, sync: bool, interrupt: &Interrupt) -> Result<Duration> {
+    let failed = |what| BenchError::host(what, path);
+    // No two 4 KiB blocks of a call are alike, and none is zero.
+    let call: Vec<u8> = (0..CALL_BYTES).map(|at| (at / 4096 + at + 1) as u8).collect();
+    let start = Instant::now();
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed("making"))?;
+    for _ in 0..bytes / CALL_BYTES as u64 {
+        interrupt.check()?;
+        file.write_all(&call).map_err(failed("writing"))?;
+    }
+    if sync {
+        file.sync_all().map_err(failed("syncing"))?;
+    }
+    drop(file);
+    Ok(start.elapsed())
+}
+
+/// Reads a file from its start; how long that took.
+pub(crate) fn read(path: &Path, bytes: u64, interrupt: &Interrupt) -> Result<Duration> {
+    let failed = |what| BenchError::host(what, path);
+    let mut call = vec![0; CALL_BYTES];
+    let start = Instant::now();
+    let mut file = File::open(path).map_err(failed("opening"))?;
+    for _ in 0..bytes / CALL_BYTES as u64 {
+        interrupt.check()?;
+        file.read_exact(&mut call).map_err(failed("reading"))?;
+    }
+    Ok(start.elapsed())
+}
+
+/// Drops a file's pages from the kernel's cache.
+pub(crate) fn drop_pages(path: &Path) -> Result<()> {
+    let failed = |what| BenchError::host(what, path);
+    let file = File::open(path).map_err(failed("opening"))?;
+    file.sync_all().map_err(failed("syncing"))?;
+    let dropped = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+    dropped.map_err(BenchError::host("dropping cached pages of", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large");
+        let bytes = 3 * CALL_BYTES as u64;
+        write(&path, bytes, true, &Interrupt::default()).unwrap();
+        assert_eq!(path.metadata().unwrap().len(), bytes);
+        drop_pages(&path).unwrap();
+        read(&path, bytes, &Interrupt::default()).unwrap();
+        assert!(read(&path, bytes + CALL_BYTES as u64, &Interrupt::default()).is_err());
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+    }
+}
