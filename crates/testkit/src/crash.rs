@@ -26,6 +26,7 @@ use crate::history::{Expectation, History, Promise, Step};
 use crate::image::{self, Geometry};
 use crate::judges::e2fsck::{self, Class};
 use crate::judges::tools;
+use crate::model::{Model, Node};
 use crate::ops::Op;
 use crate::stamp;
 use crate::tree;
@@ -175,6 +176,54 @@ impl Recording {
         Ok(Some(Recording { recorder, history, geometry: scene.geometry }))
     }
 
+    /// Runs a workload over a device that fails. An operation that answered with an error may have
+    /// happened or not: both states are acceptable. The volume is then dropped as it is.
+    ///
+    /// # Errors
+    /// If an answer is neither the model's nor the device's fault.
+    pub fn run_hurt<T: Mounter>(
+        mut driver: Driver<OnDisk<'_, T>>,
+        recorder: Arc<CrashRecorder>,
+        scene: &Scene,
+    ) -> Result<Recording, String> {
+        let mut history = History::new(driver.model.clone());
+        for op in scene.workload.ops(scene.geometry.block_size, scene.seed) {
+            let start = recorder.cut_points() - 1;
+            let (mut applied, refused) = (driver.model.clone(), driver.refused);
+            if !possible(&applied, &op) {
+                continue;
+            }
+            driver.step(&op)?;
+            let end = recorder.cut_points() - 1;
+            let failed = driver.refused != refused;
+            if failed && applied.apply(&op).is_ok() {
+                history.steps.push(Step { op: op.clone(), start, end, after: applied, promise: None });
+            }
+            let promise = promise_of(&op).filter(|_| !failed);
+            let made_nothing = failed && matches!(op, Op::Create { .. } | Op::Symlink { .. } | Op::Tmpfile { .. });
+            history.steps.push(Step { op, start, end, after: driver.model.clone(), promise });
+            if made_nothing {
+                // From here on the workload's numbers of nodes are not the model's.
+                break;
+            }
+        }
+        history.inos = driver.inos.iter().map(|(id, ino)| (*id, ino.0)).collect();
+        driver.abandon();
+        Ok(Recording { recorder, history, geometry: scene.geometry })
+    }
+
+    /// Judges the last cut, with everything, nothing and some of what is uncertain.
+    pub fn judge_end<T: Mounter>(&self, mounter: &T, summary: &mut Summary) {
+        let cut = self.cuts() - 1;
+        let court = Court { mounter, history: &self.history, cut, block_size: self.geometry.block_size };
+        for (name, mode) in MODES {
+            if let Err(said) = court.judge(&self.recorder.state(cut, 1, mode), summary) {
+                summary.failures.push((name.to_owned(), format!("{name}: {said}")));
+                return;
+            }
+        }
+    }
+
     /// How many cuts there are.
     pub fn cuts(&self) -> usize {
         self.recorder.cut_points()
@@ -211,6 +260,11 @@ impl Recording {
             Err(said) => fail(summary, said),
         }
     }
+}
+
+/// False for operations on a node that an earlier failure has kept from being made.
+fn possible(model: &Model, op: &Op) -> bool {
+    crate::drive::nodes_of(op).into_iter().all(|id| model.get(id).is_some_and(Node::alive))
 }
 
 fn promise_of(op: &Op) -> Option<Promise> {

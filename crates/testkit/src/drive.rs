@@ -366,7 +366,7 @@ fn name_of(bytes: &[u8]) -> &Name {
 }
 
 /// The nodes an operation needs inode numbers of, in the order in which `call` wants them.
-fn nodes_of(op: &Op) -> Vec<NodeId> {
+pub(crate) fn nodes_of(op: &Op) -> Vec<NodeId> {
     match op {
         Op::Create { dir, .. }
         | Op::Symlink { dir, .. }

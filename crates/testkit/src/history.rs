@@ -193,8 +193,15 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn last(&self) -> &Model {
-        self.expect.states[self.expect.states.len() - 1]
+    /// The newest state of a node.
+    fn newest(&self, id: NodeId) -> Option<&Node> {
+        self.expect.states.iter().rev().find_map(|model| model.get(id))
+    }
+
+    fn path_in_words(&self, id: NodeId) -> String {
+        let mut paths = self.expect.states.iter().rev().filter(|model| model.get(id).is_some());
+        let path = paths.find_map(|model| model.path_of(id));
+        path.map(|path| crate::drive::path_in_words(&path)).unwrap_or_default()
     }
 
     /// Follows the names that are seen. A name must lead to a node it was bound to since its promise.
@@ -224,12 +231,13 @@ impl Judge<'_> {
         }
     }
 
-    /// The newest node with this inode number that the name was bound to since its promise.
+    /// The newest node with this inode number that the name was bound to since its promise. The number of a
+    /// node whose creation answered with an error is not known: it may be any.
     fn bound_to(&self, dir: NodeId, name: &[u8], ino: u64) -> Option<NodeId> {
         let since = self.expect.binding_since(dir, name);
         let bindings = self.expect.states[since..].iter().rev();
         let mut nodes = bindings.filter_map(|model| model.get(dir)?.entries.get(name).copied());
-        nodes.find(|id| self.expect.inos.get(id) == Some(&ino))
+        nodes.find(|id| self.expect.inos.get(id).is_none_or(|number| *number == ino))
     }
 
     /// What a repair (or an interrupted exchange) put there counts as found.
@@ -265,10 +273,9 @@ impl Judge<'_> {
     fn unreachable(&mut self) {
         for (id, since) in &self.expect.exists_since {
             let states = &self.expect.states[*since..];
-            let always_named = states.iter().all(|model| model.node(*id).nlink > 0);
+            let always_named = states.iter().all(|model| model.get(*id).is_none_or(|node| node.nlink > 0));
             if always_named && !self.found.contains_key(id) {
-                let path = self.last().path_of(*id).map(|path| crate::drive::path_in_words(&path));
-                self.said.push(format!("file #{} ({}) is lost with all its names", id.0, path.unwrap_or_default()));
+                self.said.push(format!("file #{} ({}) is lost with all its names", id.0, self.path_in_words(*id)));
             }
         }
     }
@@ -280,12 +287,13 @@ impl Judge<'_> {
     }
 
     fn node(&mut self, id: NodeId, seen: &Seen, path: &str) {
-        let kind = self.last().node(id).kind;
+        let Some(newest) = self.newest(id) else { return };
+        let (kind, wrong_target) = (newest.kind, newest.target != seen.target);
         if kind != seen.kind {
             self.said.push(format!("{path} is a {:?}, should be a {kind:?}", seen.kind));
             return;
         }
-        if kind == FileKind::Symlink && self.last().node(id).target != seen.target {
+        if kind == FileKind::Symlink && wrong_target {
             self.said.push(format!("{path} points to {:?}", seen.target.escape_ascii().to_string()));
         }
         if kind == FileKind::Regular {

@@ -9,6 +9,7 @@
 //! | append, truncate: `i_blocks is`, `i_size is … should be` (larger) | benign: inode and indirect block cannot change at once |
 //! | create: unattached inode | benign: the inode is written before its name |
 //! | mkdir: unconnected directory with its `..` and counts | benign: likewise |
+//! | mkdir in a new directory: `..` of the unconnected one names an unused inode | benign: no name leads to either yet |
 //! | directory moved: `is a link to directory` (two names) | benign: the new name is written before the old one goes |
 //!
 //! Everything else fails.
@@ -233,6 +234,9 @@ fn classify(line: &str) -> Finding {
     }
     if line.starts_with("Unconnected directory inode") {
         return Finding::UnconnectedDirectory;
+    }
+    if line.starts_with("Entry '..' in <") {
+        return Finding::DotDot;
     }
     if line.starts_with("'..' in ") {
         return Finding::DotDot;
