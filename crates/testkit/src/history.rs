@@ -235,9 +235,12 @@ impl Judge<'_> {
     /// node whose creation answered with an error is not known: it may be any.
     fn bound_to(&self, dir: NodeId, name: &[u8], ino: u64) -> Option<NodeId> {
         let since = self.expect.binding_since(dir, name);
-        let bindings = self.expect.states[since..].iter().rev();
-        let mut nodes = bindings.filter_map(|model| model.get(dir)?.entries.get(name).copied());
-        nodes.find(|id| self.expect.inos.get(id).is_none_or(|number| *number == ino))
+        let bindings = || {
+            let states = self.expect.states[since..].iter().rev();
+            states.filter_map(|model| model.get(dir)?.entries.get(name).copied())
+        };
+        let number = |id: &NodeId| self.expect.inos.get(id).copied();
+        bindings().find(|id| number(id) == Some(ino)).or_else(|| bindings().find(|id| number(id).is_none()))
     }
 
     /// What a repair (or an interrupted exchange) put there counts as found.
