@@ -30,6 +30,7 @@ mod sequential;
 mod summary;
 mod system;
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -158,6 +159,7 @@ impl CompareArgs {
             moafs_options: self.moafs_options.clone(),
             ext4_loop: self.ext4_loop,
             interrupt,
+            negotiated: RefCell::default(),
         });
         let kinds = or_all(&self.backing);
         let backings = kinds.iter().map(|kind| Backing::new(*kind, &self.dir)).collect::<Result<Vec<_>>>()?;
@@ -166,7 +168,7 @@ impl CompareArgs {
         let plan = Plan { setup: &setup, backings: &backings, suites: &suites, rounds, seed, scale };
         let mut records = Vec::new();
         let done = plan.run(&mut records);
-        self.keep(&records, &backings, &started, &done)?;
+        self.keep(&records, &setup, &backings, &started, &done)?;
         show(&records, self.json);
         done
     }
@@ -189,18 +191,32 @@ impl CompareArgs {
     }
 
     /// Writes README.md and raw.csv; of an interrupted run what there is, and says so.
-    fn keep(&self, records: &[Record], backings: &[Backing], started: &str, done: &Result<()>) -> Result<()> {
+    fn keep(
+        &self,
+        records: &[Record],
+        setup: &Setup,
+        backings: &[Backing],
+        started: &str,
+        done: &Result<()>,
+    ) -> Result<()> {
         let Some(out) = self.out.as_ref().filter(|_| !records.is_empty()) else { return Ok(()) };
         std::fs::create_dir_all(out).map_err(BenchError::host("making", out))?;
         let csv = out.join("raw.csv");
         let file = File::create(&csv).map_err(BenchError::host("making", &csv))?;
         record::write_csv(file, records).map_err(BenchError::host("writing", &csv))?;
         let readme = out.join("README.md");
-        let text = self.readme(records, backings, started, done);
+        let text = self.readme(records, setup, backings, started, done);
         std::fs::write(&readme, text).map_err(BenchError::host("writing", &readme))
     }
 
-    fn readme(&self, records: &[Record], backings: &[Backing], started: &str, done: &Result<()>) -> String {
+    fn readme(
+        &self,
+        records: &[Record],
+        setup: &Setup,
+        backings: &[Backing],
+        started: &str,
+        done: &Result<()>,
+    ) -> String {
         let rows = summary::rows(records);
         let mut text = String::from("# moafs compared\n\n");
         if done.is_err() {
@@ -211,9 +227,10 @@ impl CompareArgs {
         facts.push(("ended", machine::now()));
         facts.push((
             "scale",
-            format!("{} of the numbers below, {} rounds, seed {}", self.scale.0, self.rounds, self.seed),
+            format!("{} of the numbers below; rounds: {}; seed: {}", self.scale.0, self.rounds, self.seed),
         ));
-        facts.push(("transport", format!("{} for moafs and the null file system", self.transport)));
+        let negotiated: Vec<String> = setup.negotiated.borrow().iter().cloned().collect();
+        facts.push(("transport", format!("{}; negotiated: {}", self.transport, negotiated.join(", "))));
         if !self.moafs_options.is_empty() {
             facts.push(("mount options of moafs", self.moafs_options.clone()));
         }

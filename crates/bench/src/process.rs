@@ -54,14 +54,15 @@ impl Server {
         Ok(Server { child, name })
     }
 
-    /// Waits for a line that starts with `word` on its standard output, which must be piped.
-    pub(crate) fn wait_for_line(&mut self, word: &str) -> Result<()> {
+    /// Waits for a line that starts with `word` on its standard output, which must be piped; the rest of the line.
+    pub(crate) fn wait_for_line(&mut self, word: &str) -> Result<String> {
         let mut line = String::new();
         if let Some(stdout) = self.child.stdout.take() {
             let read = BufReader::new(stdout).read_line(&mut line);
             read.map_err(|error| BenchError::program(&self.name, error.to_string()))?;
         }
-        if line.starts_with(word) { Ok(()) } else { Err(BenchError::program(&self.name, "did not get ready")) }
+        let rest = line.strip_prefix(word).map(|rest| rest.trim().to_owned());
+        rest.ok_or_else(|| BenchError::program(&self.name, "did not get ready"))
     }
 
     /// Waits until `ready` says so, at most `timeout`.

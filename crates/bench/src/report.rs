@@ -31,8 +31,8 @@ fn speed_table<'a>(text: &mut String, backing: &str, rows: impl Iterator<Item = 
     }
     *text += &format!(
         "### Speed, images on {backing}\n\n\
-         | operation | clients | moafs | of null | of ext4 | of fuse2fs | target | met | rounds |\n\
-         |---|--:|--:|--:|--:|--:|---|---|--:|\n"
+         | operation | clients | moafs | of null | of ext4 | null of ext4 | of fuse2fs | target | met | rounds |\n\
+         |---|--:|--:|--:|--:|--:|--:|---|---|--:|\n"
     );
     for row in rows {
         let share = |of: &str| {
@@ -42,12 +42,13 @@ fn speed_table<'a>(text: &mut String, backing: &str, rows: impl Iterator<Item = 
         let targets = row.shares.iter().filter_map(|share| Some(format!("{} of {}", plain(share.target?), share.of)));
         let targets: Vec<String> = targets.collect();
         *text += &format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
             row.title,
             row.clients,
             quantity(row.value.median, &row.unit),
             share("null"),
             share("ext4"),
+            row.ceiling.map_or_else(String::new, |ceiling| spread(&ceiling, "1")),
             share("fuse2fs"),
             targets.join(", "),
             met(row),

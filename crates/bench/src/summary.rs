@@ -158,6 +158,8 @@ pub(crate) struct Row {
     pub(crate) value: Spread,
     /// Of ext4, where the row has a limit of its own.
     pub(crate) ext4_value: Option<Spread>,
+    /// The null file system as a share of ext4: what the transport leaves to reach.
+    pub(crate) ceiling: Option<Spread>,
     /// In the same rounds.
     pub(crate) shares: Vec<Share>,
     pub(crate) at_least: Option<f64>,
@@ -196,7 +198,7 @@ fn row(kind: &'static RowKind, backing: &str, clients: u32, records: &[&Record])
     let own: Vec<&Record> = records.iter().filter(|record| record.system == "moafs").copied().collect();
     let value = Spread::of(own.iter().map(|record| record.value).collect())?;
     let (shares, at_least, at_most) = match kind.ask {
-        Ask::Shares(against) => (shares(against, &own, records), None, None),
+        Ask::Shares(against) => (shares(against, records), None, None),
         Ask::Least(least) => (Vec::new(), Some(least), None),
         Ask::Most(most) => (Vec::new(), None, Some(most)),
     };
@@ -216,22 +218,29 @@ fn row(kind: &'static RowKind, backing: &str, clients: u32, records: &[&Record])
         value,
         ext4_value: Spread::of(ext4.map(|record| record.value).collect()),
         met: asked.reduce(|all, one| all && one),
+        ceiling: if limited { None } else { ratio(records, "null", "ext4") },
         shares,
         at_least,
         at_most,
     })
 }
 
-fn shares(against: &[(&'static str, Option<f64>)], own: &[&Record], records: &[&Record]) -> Vec<Share> {
+fn shares(against: &[(&'static str, Option<f64>)], records: &[&Record]) -> Vec<Share> {
     let share = |&(of, target): &(&'static str, Option<f64>)| {
-        let in_round = |own: &&Record| {
-            let other = records.iter().find(|record| record.system == of && record.round == own.round)?;
-            Some(own.value / other.value)
-        };
-        let share = Spread::of(own.iter().filter_map(in_round).collect())?;
+        let share = ratio(records, "moafs", of)?;
         Some(Share { of, share, target })
     };
     against.iter().filter_map(share).collect()
+}
+
+/// One system's values as shares of another's, each pair of the same round.
+fn ratio(records: &[&Record], system: &str, of: &str) -> Option<Spread> {
+    let in_round = |record: &&Record| {
+        let other = records.iter().find(|other| other.system == of && other.round == record.round)?;
+        Some(record.value / other.value)
+    };
+    let own = records.iter().filter(|record| record.system == system);
+    Spread::of(own.filter_map(in_round).collect())
 }
 
 #[cfg(test)]
@@ -255,6 +264,7 @@ mod tests {
         assert_eq!(rows.len(), 1);
         assert_eq!(rows[0].shares[0].share, Spread { median: 0.85, min: 0.5, max: 0.9 });
         assert_eq!(rows[0].shares[1].share, Spread { median: 0.5, min: 0.5, max: 0.5 });
+        assert_eq!(rows[0].ceiling.unwrap().median, 100.0 / 180.0);
         assert_eq!((rows[0].rounds, rows[0].met), (3, Some(true)));
     }
 

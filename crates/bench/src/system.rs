@@ -1,5 +1,7 @@
 //! The file systems that are compared, and how each is made, mounted, mounted cold and unmounted.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -66,6 +68,14 @@ pub(crate) struct Setup {
     pub(crate) ext4_loop: LoopMode,
     /// The wish to stop.
     pub(crate) interrupt: Interrupt,
+    /// Transports that were negotiated, and by whom: what `auto` came to.
+    pub(crate) negotiated: RefCell<BTreeSet<String>>,
+}
+
+impl Setup {
+    fn note_transport(&self, system: System, transport: &str) {
+        self.negotiated.borrow_mut().insert(format!("{} {}", system.name(), transport.to_lowercase()));
+    }
 }
 
 /// A mounted volume; unmounted and removed when it goes.
@@ -149,7 +159,21 @@ impl Volume {
             System::Null => self.mount_null()?,
             System::Fuse2fs => self.mount_fuse2fs()?,
         }
-        Ok(start.elapsed())
+        let elapsed = start.elapsed();
+        self.check_mounted()?;
+        Ok(elapsed)
+    }
+
+    /// A mount that is not there would have us measure the file system below it.
+    fn check_mounted(&self) -> Result<()> {
+        if !is_mount_point(&self.dir)? {
+            return Err(BenchError::program(self.system.name(), "said that it is mounted, and is not"));
+        }
+        if self.system == System::Moafs {
+            let stats = self.stats()?;
+            self.setup.note_transport(self.system, stats["transport"].as_str().unwrap_or("unknown"));
+        }
+        Ok(())
     }
 
     fn mount_moafs(&mut self) -> Result<()> {
@@ -177,7 +201,9 @@ impl Volume {
     fn mount_null(&mut self) -> Result<()> {
         let mut command = Command::new(&self.setup.programs.nullfs);
         command.arg(&self.dir).args(["--transport", &self.setup.transport]).stdout(Stdio::piped());
-        self.server.insert(Server::spawn(&mut command)?).wait_for_line("ready")
+        let transport = self.server.insert(Server::spawn(&mut command)?).wait_for_line("ready")?;
+        self.setup.note_transport(self.system, &transport);
+        Ok(())
     }
 
     fn mount_fuse2fs(&mut self) -> Result<()> {
