@@ -301,18 +301,30 @@ impl Meta {
         needs: Level,
         edit: impl FnOnce(&mut [u8]),
     ) -> Level {
-        self.change_visible(block, record, needs, edit, |_| true)
+        self.version(block, record, needs, edit, None)
     }
 
-    /// Like [`Meta::change`], for a removal: returns [`Level::NONE`] if no image that the disk may show
-    /// (`visible` looks at the record's bytes) ever contained what was removed.
-    pub fn change_visible(
+    /// Like [`Meta::change`], for the removal of something that nothing else waits to see: returns [`Level::NONE`] if
+    /// no image that the disk may show (`visible` looks at the record's bytes) ever contained it. If it was all that the one
+    /// pending version brought, that version is dropped.
+    pub fn remove(
         &self,
         block: &Arc<Block>,
         record: Range<usize>,
         needs: Level,
         edit: impl FnOnce(&mut [u8]),
         visible: impl Fn(&[u8]) -> bool,
+    ) -> Level {
+        self.version(block, record, needs, edit, Some(&visible))
+    }
+
+    fn version(
+        &self,
+        block: &Arc<Block>,
+        record: Range<usize>,
+        needs: Level,
+        edit: impl FnOnce(&mut [u8]),
+        visible: Option<&dyn Fn(&[u8]) -> bool>,
     ) -> Level {
         debug_assert!(record.start / SECTOR == (record.end - 1) / SECTOR, "record {record:?} crosses a sector");
         let key = record.start as u32;
@@ -323,13 +335,17 @@ impl Meta {
         }
         edit(&mut state.bytes[record.clone()]);
         let base = state.base.as_ref().expect("made above");
-        if base[record.clone()] == state.bytes[record.clone()] {
+        // A version that others wait for must reach the disk even if a later one returns to what was there.
+        let pending = state.records.get(&key).map_or(0, |record| record.versions.len());
+        let droppable = pending == 0 || (pending == 1 && visible.is_some());
+        if droppable && base[record.clone()] == state.bytes[record.clone()] {
             state.records.remove(&key);
             if state.records.is_empty() {
                 state.base = None;
             }
-            return self.unless_durable(needs);
+            return if visible.is_some() { Level::NONE } else { self.unless_durable(needs) };
         }
+        let visible = |bytes: &[u8]| visible.is_none_or(|visible| visible(bytes));
         let bytes: Box<[u8]> = state.bytes[record.clone()].into();
         let mut was_visible = visible(&base[record.clone()]);
         let entry = state.records.entry(key).or_insert_with(|| Record { versions: SmallVec::new() });

@@ -281,12 +281,18 @@ impl<F: Format> Inner<F> {
         let Some(other) = victim else { return Err(Error::Posix(libc::ENOENT)) };
         let now = *now;
         let mut op = self.format.begin(OpKind::Exchange, admission)?;
-        op.name_point(&to.dir.node, to.name, Target { ino: source.ino, kind: source.kind, node: &*source.node })?;
-        op.name_point(&from.dir.node, from.name, Target { ino: other.ino, kind: other.kind, node: &*other.node })?;
-        for (inode, parent) in [(source, to.dir), (other, from.dir)] {
+        // A directory's `..` changes while it has two names: then it always tells of one of them.
+        for (inode, place) in [(*source, to), (*other, from)] {
+            op.name_point(
+                &place.dir.node,
+                place.name,
+                Target { ino: inode.ino, kind: inode.kind, node: &*inode.node },
+            )?;
             if inode.is_dir() && movement.crosses() {
-                self.repoint_parent(&mut op, inode, parent)?;
+                self.repoint_parent(&mut op, inode, place.dir)?;
             }
+        }
+        for inode in [*source, *other] {
             self.put(&mut op, inode, |attr| attr.ctime = now)?;
         }
         let come = i64::from(source.is_dir()) - i64::from(other.is_dir());

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use hashbrown::HashTable;
 use moafs_disk::{Buf, Kind, SECTOR};
@@ -34,6 +35,8 @@ pub(super) struct Index {
     cursor: usize,
     /// Names without `.` and `..`.
     names: usize,
+    /// Bytes charged to the memory budget.
+    charged: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +56,7 @@ pub(super) struct Found {
 }
 
 /// FNV-1a: deterministic, and good enough for names of one directory.
-fn hash_of(name: &[u8]) -> u32 {
+pub(super) fn hash_of(name: &[u8]) -> u32 {
     name.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
@@ -120,8 +123,8 @@ impl Ext {
         self.not_a_directory(dir)?;
         let mut guard = dir.index.write();
         if guard.is_none() {
-            let index = self.health.watch(self.build_index(dir))?;
-            self.index_bytes.fetch_add(index.memory() as u64, std::sync::atomic::Ordering::Relaxed);
+            let mut index = self.health.watch(self.build_index(dir))?;
+            self.charge(&mut index);
             *guard = Some(index);
         }
         Ok(guard)
@@ -129,8 +132,14 @@ impl Ext {
 
     fn build_index(&self, dir: &Incore) -> Result<Index> {
         let blocks = self.dir_blocks(dir)?;
-        let mut index =
-            Index { slots: HashTable::new(), room: vec![u8::MAX; blocks.len()], blocks, cursor: 0, names: 0 };
+        let mut index = Index {
+            slots: HashTable::new(),
+            room: vec![u8::MAX; blocks.len()],
+            blocks,
+            cursor: 0,
+            names: 0,
+            charged: 0,
+        };
         let blocks = index.blocks.clone();
         for (lbn, &no) in blocks.iter().enumerate() {
             let together = blocks[lbn..].iter().zip(no..).take_while(|(at, want)| **at == *want).count() as u64;
@@ -224,6 +233,13 @@ impl Ext {
 
     // -- changing
 
+    /// Charges what an index has grown by to the memory budget.
+    fn charge(&self, index: &mut Index) {
+        let now = index.memory() as u64;
+        self.index_bytes.fetch_add(now.saturating_sub(index.charged), Ordering::Relaxed);
+        index.charged = index.charged.max(now);
+    }
+
     /// Adds a name; it reaches the disk after `needs`. Returns the level of that.
     pub(super) fn insert_name(
         &self,
@@ -301,23 +317,17 @@ impl Ext {
         let block = self.meta.get(index.blocks[lbn], Kind::Directory)?;
         let mut after = block.view(<[u8]>::to_vec);
         let Some(inserted) = codec::insert(&mut after, self.form, name, ino, kind) else { return Ok(None) };
-        let level = self.change_sector(&block, &after, inserted.changed.start, needs, |_| true);
+        let level = self.change_sector(&block, &after, inserted.changed.start, needs);
         index.add(name, lbn as u32, inserted.offset as u32);
+        self.charge(index);
         Ok(Some(level))
     }
 
     /// Puts the sector around `at` of `after` into the block as a new version.
-    fn change_sector(
-        &self,
-        block: &Arc<Block>,
-        after: &[u8],
-        at: usize,
-        needs: Level,
-        visible: impl Fn(&[u8]) -> bool,
-    ) -> Level {
-        let sector = at / SECTOR * SECTOR..at / SECTOR * SECTOR + SECTOR;
+    fn change_sector(&self, block: &Arc<Block>, after: &[u8], at: usize, needs: Level) -> Level {
+        let sector = sector_of(at);
         let new = &after[sector.clone()];
-        self.meta.change_visible(block, sector, needs, |bytes| bytes.copy_from_slice(new), visible)
+        self.meta.change(block, sector, needs, |bytes| bytes.copy_from_slice(new))
     }
 
     /// Appends an empty block to a directory.
@@ -362,12 +372,13 @@ impl Ext {
         let Some(changed) = codec::point(&mut after, self.form, found.offset as usize, ino, kind) else {
             return Ok(None);
         };
-        let level = self.change_sector(&block, &after, changed.start, needs, |_| true);
+        let level = self.change_sector(&block, &after, changed.start, needs);
         Ok(Some((found.ino, level)))
     }
 
-    /// Removes a name. [`Level::NONE`] if no image that the disk may show ever had it.
-    pub(super) fn remove_name(&self, dir: &Incore, name: &Name, needs: Level) -> Result<Level> {
+    /// Removes a name, after `needs`. If nothing waits to see it (`awaited`) and no image that the disk may show ever had
+    /// it, there is nothing to wait for: [`Level::NONE`].
+    pub(super) fn remove_name(&self, dir: &Incore, name: &Name, needs: Level, awaited: bool) -> Result<Level> {
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
         let bytes = name.as_bytes();
@@ -380,12 +391,17 @@ impl Ext {
             let place = self.dir_place(dir, found.lbn as usize, no);
             return self.health.watch(Err(damaged(place.damage(format!("there is no entry at byte {offset}")))));
         };
-        let sector = changed.start / SECTOR * SECTOR;
-        erase(&mut after, offset, bytes.len(), sector, changed.start == offset);
-        let at = offset.saturating_sub(sector);
-        let level = self.change_sector(&block, &after, changed.start, needs, |chunk| {
-            offset < sector || offset + 8 > sector + SECTOR || may_show(chunk, at, found.ino, bytes)
-        });
+        let sector = sector_of(changed.start);
+        erase(&mut after, offset, bytes.len(), sector.start, changed.start == offset);
+        let level = if awaited {
+            self.change_sector(&block, &after, changed.start, needs)
+        } else {
+            let new = &after[sector.clone()];
+            let whole = sector.contains(&offset) && offset + codec::HEADER_BYTES <= sector.end;
+            let at = offset.saturating_sub(sector.start);
+            let visible = |chunk: &[u8]| !whole || may_show(chunk, at, found.ino, bytes);
+            self.meta.remove(&block, sector, needs, |bytes| bytes.copy_from_slice(new), visible)
+        };
         index.drop_name(bytes, found);
         Ok(level)
     }
@@ -400,9 +416,15 @@ impl Ext {
         if let Some(mut guard) = dir.index.try_write()
             && let Some(index) = guard.take()
         {
-            self.index_bytes.fetch_sub(index.memory() as u64, std::sync::atomic::Ordering::Relaxed);
+            self.index_bytes.fetch_sub(index.charged, Ordering::Relaxed);
         }
     }
+}
+
+/// The bytes of the sector that holds byte `at` of a block.
+fn sector_of(at: usize) -> std::ops::Range<usize> {
+    let start = at / SECTOR * SECTOR;
+    start..start + SECTOR
 }
 
 /// The entry at `offset` if it has this name: its inode and type byte.

@@ -323,7 +323,8 @@ impl Ext {
             return Ok(Progress::Done);
         }
         let life = node.state.lock().life;
-        let mut cut = Cut { from, budget: at_most.max(1), orphan: None, blocks: 0, reaped: to };
+        let data = node.kind == FileKind::Regular;
+        let mut cut = Cut { from, budget: at_most.max(1), orphan: None, data, blocks: 0, reaped: to };
         cut.orphan = match life {
             Life::Orphan(level) if orphan && from == 0 => Some(level),
             Life::Unborn if orphan && from == 0 => Some(Level::NONE),
@@ -362,7 +363,7 @@ impl Ext {
             let start = self.checked(node, level + 1, None, top, 1)?;
             let gone = self.cut_tree(node, start, level, first, cut, &mut below)?;
             if gone {
-                below.push(if level == 0 { Freed::Data { start, len: 1 } } else { Freed::Meta { block: start } });
+                push_freed(&mut below, start, level == 0 && cut.data);
                 cut.blocks += 1;
                 cut.reaped = first;
                 let mut state = node.state.lock();
@@ -428,7 +429,7 @@ impl Ext {
             cleared.push(index);
             cut.blocks += 1;
             cut.reaped = child_first;
-            push_freed(&mut freed, start, level == 1);
+            push_freed(&mut freed, start, level == 1 && cut.data);
         }
         let left = pointers.iter().enumerate().any(|(i, p)| *p != 0 && !cleared.contains_sorted(i));
         if cut.orphan.is_some() {
@@ -476,6 +477,8 @@ struct Cut {
     budget: u32,
     /// For orphans: what must be on disk before anything of it is reused.
     orphan: Option<Level>,
+    /// The file's blocks are data; those of directories and symbolic links are metadata, cached as such.
+    data: bool,
     /// Blocks freed.
     blocks: i64,
     /// Nothing at or after this logical block is mapped any more.

@@ -245,9 +245,14 @@ impl Ext {
         self.nodes.lock().remove(&node.ino.0);
     }
 
+    /// The in-core inode, if somebody holds it.
+    fn live(&self, ino: InodeNo) -> Option<Arc<Incore>> {
+        self.nodes.lock().get(&ino.0).and_then(Weak::upgrade)
+    }
+
     /// The in-core inode, read if nobody holds it.
     fn incore(&self, ino: InodeNo) -> Result<Arc<Incore>> {
-        if let Some(node) = self.nodes.lock().get(&ino.0).and_then(Weak::upgrade) {
+        if let Some(node) = self.live(ino) {
             return Ok(node);
         }
         let loaded = self.read_inode(ino);

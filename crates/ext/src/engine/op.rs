@@ -20,6 +20,7 @@ use moafs_vfs::types::{Attr, BlockRun, FileKind, Ino, Lbn, LbnRange, Name, SetMo
 use moafs_vfs::{Error, Result};
 
 use super::Ext;
+use super::dir::hash_of;
 use super::incore::{Incore, Life, attr_of, put_attr};
 use crate::alloc::no_space;
 use crate::format::dir as codec;
@@ -42,7 +43,14 @@ pub struct ExtOp<'a> {
     /// What a name added by the op waits for, beyond its inode.
     before_names: Level,
     /// An exchange's temporary name, to be removed when both names have changed.
-    temporary: Option<(Arc<Incore>, Box<[u8]>)>,
+    temporary: Option<Temporary>,
+}
+
+/// A temporary name in a directory that has room.
+struct Temporary {
+    home: Arc<Incore>,
+    name: Box<[u8]>,
+    node: Arc<Incore>,
 }
 
 impl<'a> ExtOp<'a> {
@@ -216,27 +224,49 @@ impl<'a> ExtOp<'a> {
     // -- exchange
 
     /// Gives the inode that `name` is about to lose a temporary name, and a link for it.
-    fn keep_reachable(&mut self, was: InodeNo) -> Result<()> {
+    fn keep_reachable(&mut self, was: InodeNo, dir: &Incore, name: &Name) -> Result<()> {
         let node = self.ext.incore(was)?;
         let linked = self.store_linked_twice(&node)?;
         let home = self.ext.exchange_home()?;
-        let name = [EXCHANGE_PREFIX, was.0.to_string().as_bytes()].concat();
+        let name = exchange_name(was, dir.ino, name);
         let bytes = Name::new(&name).expect("a short name without slashes");
         let level = self.insert(&home, bytes, was, node.kind, linked)?;
         self.named(level);
-        self.temporary = Some((home, name.into()));
+        self.temporary = Some(Temporary { home, name: name.into(), node });
         Ok(())
     }
 
     fn drop_temporary(&mut self) -> Result<()> {
-        let Some((home, name)) = self.temporary.take() else { return Ok(()) };
+        let Some(Temporary { home, name, node }) = self.temporary.take() else { return Ok(()) };
         let name = Name::new(&name).expect("it was one when it was added");
-        let level = self.ext.remove_name(&home, name, self.ordered)?;
-        self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
+        let level = self.ext.remove_name(&home, name, self.ordered, true)?;
+        self.unnamed(&node, level);
         self.ordered = self.ordered.max(level);
-        self.reached(level);
         Ok(())
     }
+
+    /// A name of an inode is gone at a level: its link count falls, or it is deleted, after that.
+    fn unnamed(&mut self, node: &Incore, level: Level) {
+        self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
+        self.reached(level);
+        let mut state = node.state.lock();
+        state.unlinked = state.unlinked.max(level);
+        state.needs = state.needs.max(level);
+    }
+}
+
+/// The temporary name of an inode whose `name` in `dir` is about to lead elsewhere: says what to put back after a crash.
+fn exchange_name(ino: InodeNo, dir: InodeNo, name: &Name) -> Vec<u8> {
+    let text = format!("{}-{}-{}", ino.0, dir.0, hash_of(name.as_bytes()));
+    [EXCHANGE_PREFIX, text.as_bytes()].concat()
+}
+
+/// What a temporary name says: the directory, and the hash of the name in it that led to the inode.
+pub(super) fn parse_exchange_name(name: &[u8]) -> Option<(InodeNo, u32)> {
+    let text = std::str::from_utf8(name.strip_prefix(EXCHANGE_PREFIX)?).ok()?;
+    let mut numbers = text.split('-').skip(1).map(str::parse::<u32>);
+    let (dir, hash) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some((InodeNo(dir), hash))
 }
 
 impl FormatOp for ExtOp<'_> {
@@ -254,6 +284,8 @@ impl FormatOp for ExtOp<'_> {
                 return Err(error);
             }
         };
+        // `..` names the parent: it must not lead to an inode that is not there.
+        let needs = if directory { needs.max(self.ext.slot_pending(parent)?) } else { needs };
         if attr.nlink > 0 {
             self.bear(&node, bits.max(needs))?;
         } else {
@@ -359,30 +391,33 @@ impl FormatOp for ExtOp<'_> {
         let exchanging = self.kind == OpKind::Exchange && name.as_bytes() != b"..";
         if exchanging && self.temporary.is_none() {
             let was = self.ext.find_name(dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
-            self.keep_reachable(was.ino)?;
+            self.keep_reachable(was.ino, dir, name)?;
         }
         let needs = self.entry_needs(dir, to.node, name)?;
-        let level = match self.ext.point_name(dir, name, to.node.ino, to.kind, needs)? {
-            Some((_, level)) => level,
-            // Inode number and type lie in two sectors (a foreign block): a second entry first, then the old one goes.
+        let (was, level) = match self.ext.point_name(dir, name, to.node.ino, to.kind, needs)? {
+            Some(pointed) => pointed,
+            // Inode number and type lie in two sectors (a foreign block): the old entry goes, then a new one comes.
             None => {
-                let removed = self.ext.remove_name(dir, name, needs)?;
-                self.insert(dir, name, to.node.ino, to.kind, needs.max(removed))?
+                let was = self.ext.find_name(dir, name)?.ok_or(Error::Posix(libc::ENOENT))?.ino;
+                let removed = self.ext.remove_name(dir, name, needs, true)?;
+                (was, self.insert(dir, name, to.node.ino, to.kind, needs.max(removed))?)
             }
         };
+        if let Some(was) = self.ext.live(was).filter(|_| name.as_bytes() != b"..") {
+            self.unnamed(&was, level);
+        }
         self.named(level);
         Ok(())
     }
 
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
         self.touch(was);
-        let level = self.ext.remove_name(dir, name, self.ordered)?;
-        self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
-        self.reached(level);
-        let mut state = was.state.lock();
-        state.unlinked = state.unlinked.max(level);
-        state.needs = state.needs.max(level);
-        drop(state);
+        let level = self.ext.remove_name(dir, name, self.ordered, false)?;
+        // A directory with two names is not sound: who relies on the new one waits for the old one to go.
+        if self.is_rename() && was.kind == FileKind::Directory {
+            self.ext.names_level.fetch_max(level.0, Ordering::Relaxed);
+        }
+        self.unnamed(was, level);
         if self.is_rename() {
             self.ordered = self.ordered.max(level);
         }
@@ -442,7 +477,7 @@ impl ExtOp<'_> {
 
     /// The extra link of an exchange may go only after the temporary name.
     fn drop_temporary_before(&mut self, node: &Incore) -> Result<()> {
-        let holds = self.temporary.as_ref().is_some_and(|(home, _)| home.ino != node.ino);
+        let holds = self.temporary.as_ref().is_some_and(|temporary| temporary.home.ino != node.ino);
         if holds { self.drop_temporary() } else { Ok(()) }
     }
 }

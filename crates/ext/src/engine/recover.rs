@@ -3,11 +3,13 @@
 //! Soft updates leave leaks at most: bits set for nothing, inodes that no name leads to, link counts that are too high. A scan
 //! of the whole volume finds them, in bounded steps:
 //!
-//! 1. temporary names of interrupted exchanges go;
-//! 2. every inode in use is looked at: which blocks does it own?
-//! 3. every directory that can be reached from the root is read: which inodes have how many names?
-//! 4. inodes without names are freed, link counts lowered;
-//! 5. blocks that nobody owns are freed.
+//! 1. every inode in use is looked at: which blocks does it own?
+//! 2. every directory that can be reached from the root is read: which inodes have how many names?
+//! 3. interrupted exchanges are undone or completed, their temporary names go, and the scan starts over;
+//! 4. a directory that was being moved may have two names: the one that its `..` does not tell of goes; a `..` that tells of
+//!    another directory than the one that names it is put right;
+//! 5. inodes without names are freed, link counts lowered;
+//! 6. blocks that nobody owns are freed.
 //!
 //! Others work on the volume meanwhile. What they touch is left alone: inodes that were made, named, renamed or unlinked since the
 //! mount, blocks handed out or freed since. If a directory moves while names are read the scan starts over, since a
@@ -26,8 +28,9 @@ use moafs_vfs::format::{Idle, Progress};
 use moafs_vfs::types::{Cookie, FileKind, Name};
 use parking_lot::Mutex;
 
+use super::dir::hash_of;
 use super::incore::Life;
-use super::op::EXCHANGE_PREFIX;
+use super::op::{EXCHANGE_PREFIX, parse_exchange_name};
 use super::{Ext, Incore};
 use crate::format::{GroupNo, Inode, InodeNo, bitmap, map as paths};
 use crate::meta::{Freed, Level};
@@ -60,12 +63,17 @@ struct Seen {
     names: u32,
     /// Directories in it.
     subdirectories: u32,
+    /// For directories: where the first name was found.
+    parent: u32,
+    /// For directories: what `..` names.
+    dot_dot: u32,
 }
 
 enum Phase {
-    Temporaries,
     Inodes(GroupNo),
     Names,
+    Temporaries,
+    Parents,
     Judge,
     Blocks(GroupNo),
     Done,
@@ -77,6 +85,8 @@ struct Scan {
     inodes: BTreeMap<u32, Seen>,
     /// Directories still to be read.
     queue: VecDeque<u32>,
+    /// Directories found under a second name, and where.
+    doubles: Vec<(u32, u32)>,
     /// Owned blocks, a bitmap per group.
     owned: Vec<Vec<u8>>,
     /// Judged up to here.
@@ -152,10 +162,11 @@ impl Ext {
 
     fn new_scan(&self) -> Box<Scan> {
         Box::new(Scan {
-            phase: Phase::Temporaries,
+            phase: Phase::Inodes(GroupNo(0)),
             moves: self.recovery.moves.load(Ordering::Relaxed),
             inodes: BTreeMap::new(),
             queue: VecDeque::new(),
+            doubles: Vec::new(),
             owned: vec![Vec::new(); self.geo.groups as usize],
             judged: 0,
         })
@@ -164,10 +175,6 @@ impl Ext {
     fn step(&self, scan: &mut Scan) -> Result<()> {
         let next = |group: GroupNo| Some(GroupNo(group.0 + 1)).filter(|g| g.0 < self.geo.groups);
         scan.phase = match scan.phase {
-            Phase::Temporaries => {
-                self.drop_temporaries()?;
-                Phase::Inodes(GroupNo(0))
-            }
             Phase::Inodes(group) => {
                 self.look_at_inodes(group, scan)?;
                 match next(group) {
@@ -183,11 +190,27 @@ impl Ext {
                     let Some(directory) = scan.queue.pop_front() else { break };
                     self.count_names(InodeNo(directory), scan)?;
                 }
-                if scan.queue.is_empty() { Phase::Judge } else { Phase::Names }
+                if scan.queue.is_empty() { Phase::Temporaries } else { Phase::Names }
             }
-            Phase::Judge if scan.moves != self.recovery.moves.load(Ordering::Relaxed) => {
+            // A tree may have been missed.
+            Phase::Temporaries | Phase::Parents | Phase::Judge
+                if scan.moves != self.recovery.moves.load(Ordering::Relaxed) =>
+            {
                 *scan = *self.new_scan();
-                Phase::Temporaries
+                Phase::Inodes(GroupNo(0))
+            }
+            Phase::Temporaries => {
+                if self.end_exchanges(scan)? {
+                    *scan = *self.new_scan();
+                    Phase::Inodes(GroupNo(0))
+                } else {
+                    Phase::Parents
+                }
+            }
+            Phase::Parents => {
+                self.drop_doubles(scan)?;
+                self.correct_parents(scan)?;
+                Phase::Judge
             }
             Phase::Judge => {
                 if self.judge_some(scan)? {
@@ -205,22 +228,52 @@ impl Ext {
         Ok(())
     }
 
-    // -- temporary names
+    // -- interrupted exchanges
 
-    fn drop_temporaries(&self) -> Result<()> {
+    /// Ends every interrupted exchange. True if there was one.
+    fn end_exchanges(&self, scan: &Scan) -> Result<bool> {
         let home = self.exchange_home()?;
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        self.list_names(&home, Cookie::START, &mut |name, _, _| {
+        let mut names: Vec<(Vec<u8>, u32)> = Vec::new();
+        self.list_names(&home, Cookie::START, &mut |name, dentry, _| {
             if name.as_bytes().starts_with(EXCHANGE_PREFIX) {
-                names.push(name.as_bytes().to_vec());
+                names.push((name.as_bytes().to_vec(), dentry.ino.0 as u32));
             }
             true
         })?;
-        for name in names.iter().filter_map(|name| Name::new(name)) {
-            let level = self.remove_name(&home, name, Level::NONE)?;
-            self.entries_level.fetch_max(level.0, Ordering::Relaxed);
+        let mut ended = false;
+        for (name, ino) in &names {
+            let only_name = scan.inodes.get(ino).is_some_and(|seen| seen.names == 1);
+            if only_name && !self.put_back(InodeNo(*ino), name)? {
+                continue;
+            }
+            if let Some(name) = Name::new(name) {
+                let level = self.remove_name(&home, name, Level(self.names_level.load(Ordering::Relaxed)), true)?;
+                self.entries_level.fetch_max(level.0, Ordering::Relaxed);
+                ended = true;
+            }
         }
-        Ok(())
+        Ok(ended)
+    }
+
+    /// The name that an inode lost to an exchange leads to it again. False if it cannot be found.
+    fn put_back(&self, ino: InodeNo, temporary: &[u8]) -> Result<bool> {
+        let Some((dir, hash)) = parse_exchange_name(temporary) else { return Ok(false) };
+        let (Ok(dir), Ok(node)) = (self.incore(dir), self.incore(ino)) else { return Ok(false) };
+        if dir.kind != FileKind::Directory {
+            return Ok(false);
+        }
+        let mut lost: Option<Vec<u8>> = None;
+        self.list_names(&dir, Cookie::START, &mut |name, _, _| {
+            if hash_of(name.as_bytes()) == hash && !matches!(name.as_bytes(), b"." | b"..") {
+                lost = Some(name.as_bytes().to_vec());
+            }
+            true
+        })?;
+        let Some(name) = lost.as_deref().and_then(Name::new) else { return Ok(false) };
+        let Some((_, level)) = self.point_name(&dir, name, ino, node.kind, Level::NONE)? else { return Ok(false) };
+        self.names_level.fetch_max(level.0, Ordering::Relaxed);
+        self.entries_level.fetch_max(level.0, Ordering::Relaxed);
+        Ok(true)
     }
 
     // -- owned blocks
@@ -303,26 +356,81 @@ impl Ext {
         if node.kind != FileKind::Directory || node.state.lock().inode.links == 0 {
             return Ok(());
         }
-        let mut subdirectories = 0;
-        let Scan { inodes, queue, .. } = scan;
+        let (mut subdirectories, mut dot_dot) = (0, 0);
+        let Scan { inodes, queue, doubles, .. } = scan;
         self.list_names(&node, Cookie::START, &mut |name, dentry, _| {
+            if name.as_bytes() == b".." {
+                dot_dot = dentry.ino.0 as u32;
+            }
             if matches!(name.as_bytes(), b"." | b"..") {
                 return true;
             }
             if let Some(seen) = inodes.get_mut(&(dentry.ino.0 as u32)) {
                 seen.names += 1;
                 subdirectories += u32::from(seen.directory);
-                // Read once, however many names a crash has left it.
                 if seen.directory && seen.names == 1 {
+                    seen.parent = directory.0;
                     queue.push_back(dentry.ino.0 as u32);
+                } else if seen.directory {
+                    doubles.push((dentry.ino.0 as u32, directory.0));
                 }
             }
             true
         })?;
         if let Some(seen) = inodes.get_mut(&directory.0) {
             seen.subdirectories += subdirectories;
+            seen.dot_dot = dot_dot;
         }
         Ok(())
+    }
+
+    /// Directories with two names keep one: that of the parent that `..` names.
+    fn drop_doubles(&self, scan: &mut Scan) -> Result<()> {
+        for (ino, second) in std::mem::take(&mut scan.doubles) {
+            let first = scan.inodes.get(&ino).map_or(second, |seen| seen.parent);
+            if [ino, first, second].into_iter().any(|ino| self.recovery.is_touched(ino)) {
+                continue;
+            }
+            let keep_second = first != second && scan.inodes.get(&ino).is_some_and(|seen| seen.dot_dot == second);
+            if let (true, Some(seen)) = (keep_second, scan.inodes.get_mut(&ino)) {
+                seen.parent = second;
+            }
+            let loser = if keep_second { first } else { second };
+            let dropped = self.drop_one_name(InodeNo(loser), ino, first == second)?;
+            if let Some(seen) = scan.inodes.get_mut(&loser) {
+                seen.subdirectories -= u32::from(dropped);
+            }
+        }
+        Ok(())
+    }
+
+    /// `..` names the directory that names this one.
+    fn correct_parents(&self, scan: &Scan) -> Result<()> {
+        let dot_dot = Name::new(b"..").expect("a legal name");
+        for (ino, seen) in &scan.inodes {
+            let wrong = seen.directory && seen.names > 0 && seen.dot_dot != seen.parent;
+            if wrong && !self.recovery.is_touched(*ino) {
+                let node = self.incore(InodeNo(*ino))?;
+                self.point_name(&node, dot_dot, InodeNo(seen.parent), FileKind::Directory, Level::NONE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a name of `child` from a directory; if it has two there, the second.
+    fn drop_one_name(&self, directory: InodeNo, child: u32, keep_first: bool) -> Result<bool> {
+        let dir = self.incore(directory)?;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        self.list_names(&dir, Cookie::START, &mut |name, dentry, _| {
+            if dentry.ino.0 == u64::from(child) && !matches!(name.as_bytes(), b"." | b"..") {
+                names.push(name.as_bytes().to_vec());
+            }
+            true
+        })?;
+        let Some(name) = names.get(usize::from(keep_first)).and_then(|name| Name::new(name)) else { return Ok(false) };
+        let level = self.remove_name(&dir, name, Level::NONE, true)?;
+        self.entries_level.fetch_max(level.0, Ordering::Relaxed);
+        Ok(true)
     }
 
     // -- judgement
