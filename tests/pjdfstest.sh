@@ -1,0 +1,26 @@
+#!/bin/sh
+# The POSIX rules as pjdfstest (https://github.com/saidsay-so/pjdfstest) sees them. Every case passes
+# but those in pjdfstest.expected, each with its reason; a case listed there that passes is reported.
+# usage: pjdfstest.sh [ours|theirs] [BLOCK_SIZE]
+. "$(dirname "$0")/common"
+PJDFSTEST=${PJDFSTEST:-$(command -v pjdfstest || true)}
+[ -n "$PJDFSTEST" ] || skip "pjdfstest is not installed (cargo install pjdfstest)"
+
+make "${1:-ours}" "${2:-4096}" 256M
+mount_it
+chmod 755 "$work"
+mkdir -m 777 "$mnt/t"
+"$PJDFSTEST" -c "$here/pjdfstest.toml" -p "$mnt/t" >"$work/log" 2>&1 || true
+tail -1 "$work/log"
+grep -E '^[a-z_0-9:]+ +.*FAILED' "$work/log" | awk '{print $1}' | sort -u >"$work/failed" || true
+grep -v '^#' "$here/pjdfstest.expected" | awk 'NF {print $1}' | sort -u >"$work/expected"
+grep -qE 'passed|test result|[0-9]+ (ok|PASSED)' "$work/log" || { tail -20 "$work/log"; fail "pjdfstest did not run"; }
+comm -13 "$work/failed" "$work/expected" | sed "s/^/$name: passes though expected to fail: /"
+unexpected=$(comm -23 "$work/failed" "$work/expected")
+umount_it
+judge
+if [ -n "$unexpected" ]; then
+    for case in $unexpected; do grep -A3 "^$case " "$work/log" | head -6; done
+    fail "cases that are not in pjdfstest.expected: $(echo "$unexpected" | wc -l)"
+fi
+say "$(wc -l <"$work/failed") failures, all expected"
