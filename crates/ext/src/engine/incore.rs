@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{Ext, dir::Index};
-use crate::format::{BlockNo, GroupNo, Inode, InodeNo};
+use crate::format::{BlockNo, GroupNo, Inode, InodeNo, xattr as codec};
 use crate::meta::{Block, Freed, Level};
 
 /// Bytes of an inode's slot that are written as one record: never more than a sector.
@@ -62,6 +62,8 @@ pub(super) struct InodeState {
     pub(super) data: Option<Epoch>,
     /// What becomes free with the slot's next version.
     pub(super) freed: SmallVec<[Freed; 4]>,
+    /// The attributes inside the inode, while they are not in its slot: orphans' slots are not written.
+    pub(super) attributes: Option<Vec<u8>>,
     /// Orphans: everything from this logical block on has been freed.
     pub(super) reaped_from: u64,
 }
@@ -75,6 +77,7 @@ impl Incore {
             unlinked: Level::NONE,
             data: None,
             freed: SmallVec::new(),
+            attributes: None,
             reaped_from: u64::MAX,
         };
         Incore { ino, kind, at, state: Mutex::new(state), index: RwLock::new(Arc::clone(rt), None) }
@@ -109,6 +112,11 @@ impl Ext {
     /// The level at which the slot's newest version is on disk.
     pub(super) fn slot_pending(&self, node: &Incore) -> Result<Level> {
         Ok(self.table_block(&node.at)?.pending(node.at.offset))
+    }
+
+    /// The bytes of an inode's slot as they are now.
+    pub(super) fn slot_bytes(&self, block: &Block, at: &SlotAt) -> Vec<u8> {
+        block.view(|bytes| bytes[at.offset..at.offset + self.geo.inode_size as usize].to_vec())
     }
 
     /// Makes a new version of the slot from the in-core inode, and frees what was waiting for it.
@@ -150,9 +158,13 @@ impl Ext {
         let mut inode = state.inode.clone();
         let needs = needs.max(std::mem::take(&mut state.needs));
         let start = node.at.offset;
-        let mut slot = block.view(|bytes| bytes[start..start + self.geo.inode_size as usize].to_vec());
+        let mut slot = self.slot_bytes(block, &node.at);
         edit(&mut inode, &mut slot);
         inode.encode_into(&mut slot, &self.geo);
+        if let Some(attributes) = state.attributes.take() {
+            let area = codec::inode_area_mut(&mut slot, inode.extra_isize);
+            area[..attributes.len()].copy_from_slice(&attributes);
+        }
         // The fixed fields all lie in the slot's first sector. Slots larger than a sector have attributes beyond
         // it, which a power cut may tear; mke2fs makes such slots only when asked to.
         let mut level = Level::NONE;

@@ -203,7 +203,10 @@ impl<'a> ExtOp<'a> {
             }
             _ => Level::NONE,
         };
-        Ok((Arc::new(Incore::new(&ext.rt, ino, attr.kind, at, inode, Life::Unborn)), needs))
+        let node = Incore::new(&ext.rt, ino, attr.kind, at, inode, Life::Unborn);
+        // The slot may hold what its last owner left.
+        node.state.lock().attributes = Some(Vec::new());
+        Ok((Arc::new(node), needs))
     }
 
     /// The first version of an inode's slot.
@@ -336,12 +339,15 @@ impl FormatOp for ExtOp<'_> {
         if self.is_rename() {
             state.unlinked = state.unlinked.max(self.ordered);
         }
+        let slot = self.ext.slot_bytes(&table, &node.at);
         if let Life::Named { born } = state.life
             && state.unlinked == Level::NONE
             && born != Level::NONE
             && self.ext.meta.cancel(&table, self.ext.record(&node.at), born)
         {
             state.life = Life::Unborn;
+            let attributes = crate::format::xattr::inode_area(&slot, state.inode.extra_isize).to_vec();
+            state.attributes.get_or_insert(attributes);
             return Ok(());
         }
         if !matches!(state.life, Life::Named { .. }) {

@@ -24,12 +24,15 @@ impl Ext {
     }
 
     fn read_attributes(&self, node: &Incore) -> Result<Vec<Attribute>> {
-        let inode = node.inode();
         let table = self.table_block(&node.at)?;
-        let start = node.at.offset;
-        let slot = table.view(|bytes| bytes[start..start + self.geo.inode_size as usize].to_vec());
+        let slot = self.slot_bytes(&table, &node.at);
+        let (inode, outside_slot) = {
+            let state = node.state.lock();
+            (state.inode.clone(), state.attributes.clone())
+        };
         let place = Place::new(Structure::InodeXattrs(node.ino), node.at.block);
-        let mut all = codec::list(Area::Inode(codec::inode_area(&slot, inode.extra_isize)), place).map_err(damaged)?;
+        let area = outside_slot.as_deref().unwrap_or_else(|| codec::inode_area(&slot, inode.extra_isize));
+        let mut all = codec::list(Area::Inode(area), place).map_err(damaged)?;
         if inode.file_acl != 0 {
             all.extend(
                 self.with_xattr_block(node, inode.file_acl, |bytes, place| codec::list(Area::Block(bytes), place))?,
@@ -98,10 +101,8 @@ impl Ext {
         } else if !keep {
             node.state.lock().inode.file_acl = 0;
         }
-        let level = self.store_with(node, Level::NONE, |inode, slot| {
-            let area = codec::inode_area_mut(slot, inode.extra_isize);
-            area.copy_from_slice(&layout.inode_area);
-        })?;
+        node.state.lock().attributes = Some(layout.inode_area);
+        let level = self.store(node)?;
         if !keep && old_block != 0 {
             self.count_blocks(&mut node.state.lock(), -1);
             self.release_xattr_block(node, old_block, level)?;
