@@ -216,7 +216,7 @@ impl Judge<'_> {
             self.node(id, seen, &path);
             for (name, ino) in &seen.entries {
                 if id == NodeId::ROOT && name == LOST_AND_FOUND {
-                    self.lost_and_found(*ino);
+                    todo.extend(self.lost_and_found(*ino));
                     continue;
                 }
                 if id == NodeId::ROOT && name.starts_with(USE_PREFIX) {
@@ -243,15 +243,23 @@ impl Judge<'_> {
         bindings().find(|id| number(id) == Some(ino)).or_else(|| bindings().find(|id| number(id).is_none()))
     }
 
-    /// What a repair (or an interrupted exchange) put there counts as found.
-    fn lost_and_found(&mut self, ino: u64) {
-        let Some(dir) = self.tree.nodes.get(&ino) else { return };
+    /// What a repair (or an interrupted exchange) put there counts as found, with all below it. Contents are judged where
+    /// it is certain whose they are: an inode number may have been another file's before.
+    fn lost_and_found(&mut self, ino: u64) -> Vec<(NodeId, u64, String)> {
+        let Some(dir) = self.tree.nodes.get(&ino) else { return Vec::new() };
+        let mut certain = Vec::new();
         for (name, ino) in &dir.entries {
-            let newest = self.expect.inos.iter().rev().find(|(_, number)| *number == ino);
-            if let Some((id, _)) = newest {
-                self.found.entry(*id).or_insert_with(|| format!("/lost+found/{}", name.escape_ascii()));
+            let path = format!("/lost+found/{}/", name.escape_ascii());
+            let owners: Vec<NodeId> = self.expect.inos.iter().filter(|(_, n)| *n == ino).map(|(id, _)| *id).collect();
+            match owners[..] {
+                [] => {}
+                [only] => certain.push((only, *ino, path)),
+                [.., newest] => {
+                    self.found.entry(newest).or_insert(path);
+                }
             }
         }
+        certain
     }
 
     /// Names whose every acceptable binding is some node.
@@ -265,11 +273,21 @@ impl Judge<'_> {
             }
             let dir_ino = self.expect.inos.get(dir).copied().unwrap_or(self.tree.root);
             let here = self.tree.nodes.get(&dir_ino).is_some_and(|seen| seen.entries.contains_key(name));
-            if !here {
+            if !here && !self.moved_by_repair(*dir, name, since) {
                 let words = format!("name {:?} in directory #{}", name.escape_ascii().to_string(), dir.0);
                 self.said.push(format!("{words} is gone, though it was promised and never removed"));
             }
         }
+    }
+
+    /// In the middle of an exchange of directories one of them has two names. `e2fsck -y` keeps the one it
+    /// meets first: the temporary one, since lost+found is the lowest inode.
+    fn moved_by_repair(&self, dir: NodeId, name: &[u8], since: usize) -> bool {
+        let bindings = self.expect.states[since..].iter().filter_map(|model| model.get(dir)?.entries.get(name));
+        let nodes: BTreeSet<NodeId> = bindings.copied().collect();
+        let in_lost_and_found = |id: &NodeId| self.found.get(id).is_some_and(|path| path.starts_with("/lost+found/"));
+        let directories = nodes.iter().all(|id| self.newest(*id).is_some_and(Node::is_dir));
+        self.expect.size_slack > 0 && nodes.len() > 1 && directories && nodes.iter().any(in_lost_and_found)
     }
 
     /// Promised nodes that had a name all the time.

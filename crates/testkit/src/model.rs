@@ -472,7 +472,12 @@ impl Model {
         let end = offset + len;
         if how == Allocate::KeepSize {
             let refused = end > size && !self.beyond_eof;
-            return if refused { fail(libc::EOPNOTSUPP) } else { Ok(Outcome::Done) };
+            if refused {
+                return fail(libc::EOPNOTSUPP);
+            }
+            // Whether allocating alone is a modification POSIX leaves open.
+            self.touch(id);
+            return Ok(Outcome::Done);
         }
         let content = &mut self.touch(id).content;
         if !matches!(how, Allocate::Extend) {
