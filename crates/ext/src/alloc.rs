@@ -321,6 +321,10 @@ impl Alloc {
             }
             Freed::Inode { .. } => drop(self.freeing_inodes.fetch_add(1, Ordering::Relaxed)),
         }
+        let needs = match freed {
+            Freed::Meta { .. } => needs.max(self.meta.in_flight()),
+            _ => needs,
+        };
         if self.meta.free_after(needs, freed) { Ok(()) } else { self.freed(freed) }
     }
 

@@ -465,6 +465,14 @@ impl Meta {
         true
     }
 
+    /// The round that is being written now, if there is one: a block of metadata that is freed may be part of it, and must
+    /// not be reused before.
+    pub fn in_flight(&self) -> Level {
+        let order = self.order.lock();
+        let closed = Level(order.open.0 - 1);
+        if closed > order.durable { closed } else { Level::NONE }
+    }
+
     // -- writing
 
     /// The highest level handed out so far: sweeping to it makes every change so far durable.

@@ -268,6 +268,9 @@ pub trait Format: Send + Sync + 'static {
     fn space(&self) -> Space;
     /// `Some(first reason)` once a write error or an inconsistency has turned the volume read-only.
     fn failed(&self) -> Option<String>;
+    /// Turns the volume read-only, for a reason that vfs saw (a data write that the device refused). The first
+    /// reason is kept.
+    fn fail(&self, reason: &str);
 
     // -- reading: parallel, no op
 

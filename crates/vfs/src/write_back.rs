@@ -247,8 +247,13 @@ impl<F: Format> Inner<F> {
     fn shipment_failed(&self, shipment: Shipment<F>, error: DiskError) -> Error {
         self.tally.write_back_errors.fetch_add(1, Ordering::Relaxed);
         let owner = shipment.pieces[0].inode.ino;
+        // A full host is no broken device: room may come back.
+        let broken = !matches!(error, DiskError::HostFull { .. });
         let error = Error::disk(format!("writing data of inode {} to block {}", owner.0, shipment.to.start.0), error);
         self.bounce(&shipment.pieces, &error);
+        if broken {
+            self.format.fail(&error.to_string());
+        }
         if shipment.fresh {
             self.format.abandon(shipment.to);
         }

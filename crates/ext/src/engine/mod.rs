@@ -401,6 +401,10 @@ impl Format for Ext {
         self.health.failed().map(str::to_owned)
     }
 
+    fn fail(&self, reason: &str) {
+        self.health.fail(reason);
+    }
+
     fn load(&self, ino: Ino) -> Result<(Attr, Self::Node)> {
         let number = u32::try_from(ino.0).map_err(|_| Error::Stale(ino))?;
         let node = self.incore(InodeNo(number))?;

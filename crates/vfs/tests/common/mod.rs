@@ -226,6 +226,9 @@ impl Format for Toy {
     fn failed(&self) -> Option<String> {
         self.fails.lock().clone()
     }
+    fn fail(&self, reason: &str) {
+        self.fails.lock().get_or_insert_with(|| reason.to_owned());
+    }
     fn load(&self, ino: Ino) -> Result<(Attr, ToyNode)> {
         let meta = self.meta.lock();
         let file = meta.files.get(&ino.0).ok_or(Error::Stale(ino))?;
