@@ -243,8 +243,8 @@ impl Judge<'_> {
         bindings().find(|id| number(id) == Some(ino)).or_else(|| bindings().find(|id| number(id).is_none()))
     }
 
-    /// What a repair (or an interrupted exchange) put there counts as found, with all below it. Contents are judged where
-    /// it is certain whose they are: an inode number may have been another file's before.
+    /// What a repair (or an interrupted exchange) put there counts as found, and directories with all below them. Whose
+    /// contents a file there has is not certain: its inode number may have been another file's before.
     fn lost_and_found(&mut self, ino: u64) -> Vec<(NodeId, u64, String)> {
         let Some(dir) = self.tree.nodes.get(&ino) else { return Vec::new() };
         let mut certain = Vec::new();
@@ -253,7 +253,9 @@ impl Judge<'_> {
             let owners: Vec<NodeId> = self.expect.inos.iter().filter(|(_, n)| *n == ino).map(|(id, _)| *id).collect();
             match owners[..] {
                 [] => {}
-                [only] => certain.push((only, *ino, path)),
+                [only] if self.tree.nodes.get(ino).is_some_and(|seen| seen.kind == FileKind::Directory) => {
+                    certain.push((only, *ino, path));
+                }
                 [.., newest] => {
                     self.found.entry(newest).or_insert(path);
                 }
@@ -286,7 +288,7 @@ impl Judge<'_> {
         let bindings = self.expect.states[since..].iter().filter_map(|model| model.get(dir)?.entries.get(name));
         let nodes: BTreeSet<NodeId> = bindings.copied().collect();
         let in_lost_and_found = |id: &NodeId| self.found.get(id).is_some_and(|path| path.starts_with("/lost+found/"));
-        let directories = nodes.iter().all(|id| self.newest(*id).is_some_and(Node::is_dir));
+        let directories = nodes.iter().any(|id| self.newest(*id).is_some_and(Node::is_dir));
         self.expect.size_slack > 0 && nodes.len() > 1 && directories && nodes.iter().any(in_lost_and_found)
     }
 
