@@ -268,8 +268,8 @@ pub trait Format: Send + Sync + 'static {
     fn space(&self) -> Space;
     /// `Some(first reason)` once a write error or an inconsistency has turned the volume read-only.
     fn failed(&self) -> Option<String>;
-    /// Turns the volume read-only, for a reason that vfs saw (a data write that the device refused). The first
-    /// reason is kept.
+    /// Tells the format that the device refused a data write. A format that cannot put the data elsewhere turns the
+    /// volume read-only and keeps the first reason.
     fn fail(&self, reason: &str);
 
     // -- reading: parallel, no op
