@@ -1,4 +1,6 @@
-//! Aligned memory for direct I/O.
+//! Aligned memory for direct I/O, block-sized pieces of it from slabs of their own.
+
+mod slab;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
@@ -26,6 +28,36 @@ unsafe impl Sync for Buf {}
 impl Buf {
     /// `len` zero bytes. Aborts when memory is exhausted, as all Rust allocation does.
     pub fn zeroed(len: usize) -> Buf {
+        match slab::take(len) {
+            Some(start) => {
+                // SAFETY: a slot of `len` bytes that is ours alone.
+                unsafe { start.write_bytes(0, len) };
+                Buf { start, len }
+            }
+            None => Buf::allocated(len),
+        }
+    }
+
+    /// `len` bytes of any value: for whoever writes all of them before anybody looks, such as the device that a
+    /// read asks. Costs less than zeroes.
+    pub fn scratch(len: usize) -> Buf {
+        slab::take(len).map_or_else(|| Buf::allocated(len), |start| Buf { start, len })
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Buf {
+        let mut buf = Buf::scratch(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Freezes the buffer for sharing.
+    pub fn freeze(self) -> Page {
+        Arc::new(self)
+    }
+
+    /// Zero bytes from the general allocator: sizes that blocks do not have.
+    fn allocated(len: usize) -> Buf {
         if len == 0 {
             return Buf { start: NonNull::dangling(), len };
         }
@@ -34,18 +66,6 @@ impl Buf {
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         Buf { start, len }
-    }
-
-    /// A copy of `bytes`.
-    pub fn copy_of(bytes: &[u8]) -> Buf {
-        let mut buf = Buf::zeroed(bytes.len());
-        buf.copy_from_slice(bytes);
-        buf
-    }
-
-    /// Freezes the buffer for sharing.
-    pub fn freeze(self) -> Page {
-        Arc::new(self)
     }
 
     fn layout(len: usize) -> Layout {
@@ -57,11 +77,16 @@ impl Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        if self.len != 0 {
-            // SAFETY: allocated in `zeroed` with this very layout.
+        if self.len != 0 && !slab::give(self.start, self.len) {
+            // SAFETY: not a slot, so from `allocated`, with this very layout.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
         }
     }
+}
+
+/// Gives memory that no buffer uses any more back to the kernel, as far as it is known here.
+pub fn trim() {
+    slab::trim();
 }
 
 impl Deref for Buf {

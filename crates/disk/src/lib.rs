@@ -156,7 +156,7 @@ pub trait DiskExt: Disk {
     /// # Errors
     /// As the device reports them; reading beyond the end is [`DiskError::BeyondEnd`].
     fn read(&self, at: Lba, bytes: usize, tag: Tag) -> Result<Buf, DiskError> {
-        let request = Request { op: Op::Read { into: vec![Buf::zeroed(bytes)] }, at, tag };
+        let request = Request { op: Op::Read { into: vec![Buf::scratch(bytes)] }, at, tag };
         let mut done = self.run(vec![request]);
         let mut bufs = done.remove(0).result?;
         Ok(bufs.remove(0))

@@ -195,7 +195,8 @@ impl Handle {
         if self.is_device {
             ioctl::write_zeroes(self.fd.as_fd(), offset, bytes)
         } else {
-            self.fallocate(FallocateFlags::ZERO_RANGE, offset, bytes)
+            // A hole reads as zeros and costs the host nothing; ZERO_RANGE would allocate.
+            self.fallocate(FallocateFlags::PUNCH_HOLE, offset, bytes)
         }
     }
 
@@ -241,7 +242,7 @@ impl Handle {
 
 /// One aligned piece of memory with the bytes of all.
 fn gathered(data: &[Page]) -> Buf {
-    let mut whole = Buf::zeroed(data.iter().map(|p| p.len()).sum());
+    let mut whole = Buf::scratch(data.iter().map(|p| p.len()).sum());
     let mut at = 0;
     for page in data {
         whole[at..at + page.len()].copy_from_slice(page);

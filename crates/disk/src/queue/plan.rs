@@ -173,7 +173,7 @@ impl Member {
 
     fn into_request(self) -> Request {
         let op = match self.share {
-            Share::Read(lengths) => Op::Read { into: lengths.into_iter().map(Buf::zeroed).collect() },
+            Share::Read(lengths) => Op::Read { into: lengths.into_iter().map(Buf::scratch).collect() },
             Share::Write(data, fua) => Op::Write { data, fua },
         };
         Request { op, at: self.at, tag: self.tag }

@@ -43,7 +43,7 @@ impl Assembly {
 fn joined(pieces: &[Buf], lengths: &[usize]) -> Vec<Buf> {
     let mut from = pieces.iter();
     let fill = |&length: &usize| {
-        let mut buf = Buf::zeroed(length);
+        let mut buf = Buf::scratch(length);
         let mut filled = 0;
         while filled < length {
             let piece = from.next().expect("the pieces have the bytes of the buffers");
@@ -62,7 +62,7 @@ pub(super) fn split(request: Request, limits: &Limits) -> (Vec<Request>, Assembl
     let ops: Vec<Op> = match op {
         Op::Read { into } => {
             let lengths: Vec<usize> = into.iter().map(|b| b.len()).collect();
-            let pieces = cut(into, limits.transfer_bytes_max, |_, range| Buf::zeroed(range.len()));
+            let pieces = cut(into, limits.transfer_bytes_max, |_, range| Buf::scratch(range.len()));
             if pieces.len() != lengths.len() {
                 cut_buffers = Some(lengths);
             }
