@@ -41,7 +41,8 @@ impl Default for Options {
         Options {
             cache_bytes: 256 << 20,
             dirty_percent: 40,
-            dirty_age: Duration::from_secs(5),
+            // As kernels do: most short-lived files die before.
+            dirty_age: Duration::from_secs(30),
             commit_interval: Duration::from_secs(5),
             atime: AtimePolicy::Relative,
             read_only: false,
@@ -388,7 +389,8 @@ impl<F: Format> Vfs<F> {
     }
     /// Gives cached memory back until at most `bytes` are used (memory pressure).
     pub fn shrink(&self, bytes: usize) {
-        self.inner.reclaim_to(bytes)
+        self.inner.reclaim_to(bytes);
+        moafs_disk::buf::trim();
     }
     /// Writes everything, waits for running calls, stops the syncer, closes the format cleanly.
     pub fn close(self) -> Result<()> {

@@ -13,15 +13,22 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use moafs_runtime::Event;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::format::Format;
 use crate::inner::{Inner, Shared};
 use crate::inode::INODE_BYTES;
-use crate::pages::Delta;
-use crate::types::{Ino, Lbn};
+use crate::pages::{Delta, Evicted};
+use crate::types::{Ino, Lbn, LbnRange};
 
 /// Stale entries that the queue may hold beside twice the number of pages.
 const STALE_ENTRIES_MAX: usize = 4096;
+
+/// Memory that a cached page is charged with beside its block, in bytes: its slot, its counts, its entries in queues.
+const PAGE_OVERHEAD_BYTES: usize = 192;
+
+/// Entries of the replacement queue that are looked at together.
+const EVICT_BATCH: usize = 64;
 
 /// Blocks that may be dirty however small the budget is.
 const DIRTY_BLOCKS_MIN: usize = 16;
@@ -85,6 +92,11 @@ impl Cache {
         self.cached.load(Ordering::Relaxed).max(0) as usize * self.block_bytes
     }
 
+    /// What the cached pages are charged with.
+    fn charged_bytes(&self) -> usize {
+        self.cached.load(Ordering::Relaxed).max(0) as usize * (self.block_bytes + PAGE_OVERHEAD_BYTES)
+    }
+
     pub(crate) fn dirty_bytes(&self) -> usize {
         self.dirty.load(Ordering::Relaxed).max(0) as usize * self.block_bytes
     }
@@ -117,27 +129,15 @@ impl Cache {
 }
 
 impl<F: Format> Inner<F> {
-    /// Stamps clean pages and lets them enter the replacement queue.
-    pub(crate) fn enqueue_clean(&self, inode: &Shared<F>, blocks: impl Iterator<Item = Lbn>, end: End) {
-        let mut stamped = Vec::new();
-        {
-            let mut pages = inode.pages.lock();
-            for at in blocks {
-                let Some(slot) = pages.get_mut(at) else { continue };
-                if slot.is_unsettled() || slot.is_filling() {
-                    continue;
-                }
-                slot.stamp = self.cache.next_stamp();
-                slot.referenced = false;
-                stamped.push((at, slot.stamp));
-            }
-        }
+    /// Stamps the clean pages of `range` and lets them enter the replacement queue.
+    pub(crate) fn enqueue_clean(&self, inode: &Shared<F>, range: LbnRange, end: End) {
+        let stamped = inode.pages.lock().stamp_clean(range, || self.cache.next_stamp());
         self.cache.enqueue(inode.ino, &stamped, end);
     }
 
     /// Memory in use: pages, metadata, inodes.
     fn used_bytes(&self) -> usize {
-        self.cache.cached_bytes() + self.format.memory() + self.table.decoded() * INODE_BYTES
+        self.cache.charged_bytes() + self.format.memory() + self.table.decoded() * INODE_BYTES
     }
 
     /// Brings memory back within the budget, as far as clean things can be dropped. Leaves only:
@@ -160,7 +160,12 @@ impl<F: Format> Inner<F> {
         if self.format.memory() > target / 2 {
             self.format.shrink(target / 2);
         }
-        while self.used_bytes() > target && self.evict_one() {}
+        loop {
+            let over = self.used_bytes().saturating_sub(target);
+            if over == 0 || !self.evict_some(over.div_ceil(self.shape.block_size as usize)) {
+                break;
+            }
+        }
         let over = self.used_bytes().saturating_sub(target);
         if over > 0 {
             let keep = self.format.memory().saturating_sub(over).max(target / 8);
@@ -168,29 +173,35 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Evicts the coldest clean page; false if there is none.
-    fn evict_one(&self) -> bool {
-        loop {
-            let Some(entry) = self.cache.queue.lock().pop_front() else { return false };
-            let Some(inode) = self.table.peek(entry.ino) else { continue };
-            let evicted = {
-                let mut pages = inode.pages.lock();
-                let verdict = pages.evict(entry.at, entry.stamp);
-                if verdict == Some(false) {
-                    let slot = pages.get_mut(entry.at).expect("it is there: it was just looked at");
-                    slot.stamp = self.cache.next_stamp();
-                    let again = [(entry.at, slot.stamp)];
-                    drop(pages);
-                    self.cache.enqueue(entry.ino, &again, End::Warm);
+    /// Looks at the coldest entries, `count` at most, and drops their pages; false if there are none.
+    fn evict_some(&self, count: usize) -> bool {
+        let batch: SmallVec<[Entry; EVICT_BATCH]> = {
+            let mut queue = self.cache.queue.lock();
+            let count = count.min(EVICT_BATCH).min(queue.len());
+            queue.drain(..count).collect()
+        };
+        batch.chunk_by(|one, two| one.ino == two.ino).for_each(|of_one| self.evict_of_one(of_one));
+        !batch.is_empty()
+    }
+
+    /// Drops pages of one file.
+    fn evict_of_one(&self, entries: &[Entry]) {
+        let Some(inode) = self.table.peek(entries[0].ino) else { return };
+        let mut again: SmallVec<[(Lbn, u64); EVICT_BATCH]> = SmallVec::new();
+        let mut dropped = 0;
+        {
+            let mut pages = inode.pages.lock();
+            for entry in entries {
+                match pages.evict(entry.at, entry.stamp, || self.cache.next_stamp()) {
+                    Evicted::Dropped => dropped += 1,
+                    Evicted::Again(stamp) => again.push((entry.at, stamp)),
+                    Evicted::Stale => {}
                 }
-                verdict
-            };
-            if evicted == Some(true) {
-                self.cache.account(Delta { cached: -1, dirty: 0 });
-                self.tally.evictions.fetch_add(1, Ordering::Relaxed);
-                return true;
             }
         }
+        self.cache.account(Delta { cached: -dropped, dirty: 0 });
+        self.tally.evictions.fetch_add(dropped as u64, Ordering::Relaxed);
+        self.cache.enqueue(inode.ino, &again, End::Warm);
     }
 
     /// Drops stale entries when they outnumber the pages.

@@ -203,9 +203,7 @@ impl<F: Format> DirtyView<F::Node> for Inner<F> {
         let pages = inode.pages.lock();
         let blocks = inode.state.lock().attr.size.div_ceil(self.block_bytes());
         let (from, to) = match around {
-            Some((at, max)) => {
-                (at.0.saturating_sub(u64::from(max)), at.0.saturating_add(u64::from(max)).saturating_add(1))
-            }
+            Some((at, max)) => (at.0.saturating_sub(u64::from(max)), at.0.saturating_add(u64::from(max))),
             None => (0, u64::MAX),
         };
         let range = |(start, end): (u64, u64)| LbnRange {

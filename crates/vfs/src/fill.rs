@@ -36,8 +36,10 @@ enum Progress {
     Starting,
     /// Under way; whoever takes the ticket waits for the device.
     Submitted(Ticket, Vec<LbnRange>),
-    /// Somebody waits for the device, or nothing is left to wait for.
+    /// Somebody waits for the device.
     Taken,
+    /// Its blocks are there, or absent again.
+    Over,
 }
 
 impl Fill {
@@ -51,6 +53,10 @@ impl Fill {
                 None
             }
         }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(*self.progress.lock(), Progress::Over)
     }
 }
 
@@ -107,6 +113,10 @@ impl ReadAhead {
 impl<F: Format> Inner<F> {
     /// Read-ahead at most, in blocks.
     pub(crate) fn read_ahead_blocks(&self) -> u64 {
+        if self.options.role == CacheRole::Behind {
+            // The one in front asks ahead by itself, with several requests at once.
+            return 0;
+        }
         let bytes = self.options.read_ahead_bytes.min(self.cache.budget_bytes() / 4);
         bytes as u64 / self.block_bytes()
     }
@@ -114,7 +124,7 @@ impl<F: Format> Inner<F> {
     /// Starts reading what is absent of `range`; `None` if nothing is.
     pub(crate) fn start_fill(&self, inode: &Shared<F>, range: LbnRange, cause: Cause) -> Result<Option<Arc<Fill>>> {
         let fill = Arc::new(Fill { progress: Mutex::new(Progress::Starting) });
-        let absent = mark_absent(&mut inode.pages.lock(), range, &fill);
+        let absent = inode.pages.lock().begin_fill(range, &fill);
         if absent.is_empty() {
             return Ok(None);
         }
@@ -123,7 +133,7 @@ impl<F: Format> Inner<F> {
         let (requests, parts, outcome) = self.fill_requests(inode, &fill, &absent, cause);
         self.tally.fill_requests.fetch_add(requests.len() as u64, Ordering::Relaxed);
         let progress = match requests.is_empty() {
-            true => Progress::Taken,
+            true => Progress::Over,
             false => Progress::Submitted(self.disk.submit(requests), parts),
         };
         *fill.progress.lock() = progress;
@@ -182,7 +192,7 @@ impl<F: Format> Inner<F> {
     }
 
     fn read_request(&self, ino: Ino, start: crate::types::BlockAddr, len: u32, cause: Cause) -> Request {
-        let into = (0..len).map(|_| Buf::zeroed(self.block_bytes() as usize)).collect();
+        let into = (0..len).map(|_| Buf::scratch(self.block_bytes() as usize)).collect();
         let at = self.lba(BlockRun { start, len });
         Request { op: Op::Read { into }, at, tag: Tag::new(Kind::Data, ino.0, cause) }
     }
@@ -194,20 +204,17 @@ impl<F: Format> Inner<F> {
 
     fn fill_part(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange, data: Vec<Page>, addressed: bool) {
         let block_bytes = self.block_bytes();
-        let mut stamped = Vec::with_capacity(data.len());
-        {
+        let stamped = {
             let mut pages = inode.pages.lock();
             let size = inode.state.lock().attr.size;
-            for (i, page) in data.into_iter().enumerate() {
-                let at = Lbn(part.start.0 + i as u64);
-                let within = size.saturating_sub(at.0 * block_bytes).min(block_bytes) as u32;
-                let disk_end = if addressed { within } else { 0 };
-                let stamp = self.cache.next_stamp();
-                if pages.end_fill(at, fill, Filled { page, addressed, disk_end }, stamp) {
-                    stamped.push((at, stamp));
-                }
-            }
-        }
+            let filled = |(i, page): (usize, Page)| {
+                let start = (part.start.0 + i as u64) * block_bytes;
+                let within = size.saturating_sub(start).min(block_bytes) as u32;
+                Filled { page, addressed, disk_end: if addressed { within } else { 0 } }
+            };
+            let filled = data.into_iter().enumerate().map(filled).collect();
+            pages.end_fill(part.start, fill, filled, || self.cache.next_stamp())
+        };
         self.cache.enqueue(inode.ino, &stamped, End::Warm);
     }
 
@@ -229,14 +236,10 @@ impl<F: Format> Inner<F> {
             let ticket = inode.moved.ticket();
             match fill.take() {
                 Some((batch, parts)) => return self.land_fill(inode, fill, batch, &parts),
-                None if self.is_over(inode, fill) => return Ok(()),
+                None if fill.is_over() => return Ok(()),
                 None => self.rt.wait(&inode.moved, ticket, None),
             };
         }
-    }
-
-    fn is_over(&self, inode: &Shared<F>, fill: &Arc<Fill>) -> bool {
-        !inode.pages.lock().fills().iter().any(|there| Arc::ptr_eq(there, fill))
     }
 
     fn land_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>, batch: Ticket, parts: &[LbnRange]) -> Result<()> {
@@ -255,6 +258,7 @@ impl<F: Format> Inner<F> {
                 }
             }
         }
+        *fill.progress.lock() = Progress::Over;
         self.rt.signal(&inode.moved);
         outcome
     }
@@ -326,7 +330,7 @@ impl<F: Format> Inner<F> {
     /// After clean pages were served to somebody who caches them, too: they go next.
     pub(crate) fn served(&self, inode: &Shared<F>, range: LbnRange) {
         if self.options.role == CacheRole::Behind {
-            self.enqueue_clean(inode, (range.start.0..range.end().0).map(Lbn), End::Cold);
+            self.enqueue_clean(inode, range, End::Cold);
         }
     }
 
@@ -362,28 +366,27 @@ struct Missing {
     filling: Option<Arc<Fill>>,
 }
 
-/// Collects the pages of `range` that are there.
+/// Collects the pages of `range` that are there and that `have` does not have yet.
 fn look(pages: &mut Pages, range: LbnRange, have: &mut [Option<Page>]) -> Missing {
     let mut missing = Missing { count: 0, span: LbnRange { start: range.start, len: 0 }, filling: None };
-    for (i, have) in have.iter_mut().enumerate() {
-        if have.is_some() {
-            continue;
+    let mut next = range.start;
+    for (at, slot) in pages.slots_mut(range) {
+        missing.note_absent(range.start, next, at, have);
+        next = Lbn(at.0 + 1);
+        let have = &mut have[(at.0 - range.start.0) as usize];
+        match &slot.content {
+            Content::Data(page) => {
+                slot.referenced = true;
+                have.get_or_insert_with(|| Arc::clone(page));
+            }
+            Content::Filling(fill) if have.is_none() => {
+                missing.filling = Some(Arc::clone(fill));
+                missing.count += 1;
+            }
+            Content::Filling(_) => {}
         }
-        let at = Lbn(range.start.0 + i as u64);
-        match pages.get_mut(at) {
-            Some(slot) => match &slot.content {
-                Content::Data(page) => {
-                    *have = Some(Arc::clone(page));
-                    slot.referenced = true;
-                    continue;
-                }
-                Content::Filling(fill) => missing.filling = Some(Arc::clone(fill)),
-            },
-            None if missing.span.len == 0 => missing.span = LbnRange { start: at, len: 1 },
-            None => missing.span.len = (at.0 + 1 - missing.span.start.0) as u32,
-        }
-        missing.count += 1;
     }
+    missing.note_absent(range.start, next, range.end(), have);
     // Absent blocks are asked for first; the ones being filled come meanwhile.
     if missing.span.len > 0 {
         missing.filling = None;
@@ -391,20 +394,17 @@ fn look(pages: &mut Pages, range: LbnRange, have: &mut [Option<Page>]) -> Missin
     missing
 }
 
-/// Marks the absent blocks of `range` as being filled; returns them as ranges.
-fn mark_absent(pages: &mut Pages, range: LbnRange, fill: &Arc<Fill>) -> Vec<LbnRange> {
-    let mut absent: Vec<LbnRange> = Vec::new();
-    for at in range.start.0..range.end().0 {
-        if pages.get(Lbn(at)).is_some() {
-            continue;
-        }
-        pages.begin_fill(Lbn(at), fill);
-        match absent.last_mut() {
-            Some(last) if last.end().0 == at => last.len += 1,
-            _ => absent.push(LbnRange { start: Lbn(at), len: 1 }),
+impl Missing {
+    /// The blocks of `from..to` are not there; those that `have` (from `start` on) lacks are missing.
+    fn note_absent(&mut self, start: Lbn, from: Lbn, to: Lbn, have: &[Option<Page>]) {
+        for at in (from.0..to.0).filter(|at| have[(at - start.0) as usize].is_none()) {
+            self.count += 1;
+            if self.span.len == 0 {
+                self.span.start = Lbn(at);
+            }
+            self.span.len = (at + 1 - self.span.start.0) as u32;
         }
     }
-    absent
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::{Admission, Format, Need};
 use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
-use crate::pages::{Delta, Pages, Piece};
+use crate::pages::{Delta, Pages, Piece, Slot};
 use crate::perm::{self, APPEND_ONLY, IMMUTABLE, NO_ATIME};
 use crate::plan::Due;
 use crate::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping};
@@ -29,6 +29,9 @@ const ROOM_ATTEMPTS: u32 = 30;
 
 /// Files asked to give way in one round.
 const EVICT_FILES: usize = 256;
+
+/// Dirty ranges of one file that are looked at when it is asked to give way.
+const EVICT_RANGES: usize = 64;
 
 /// Bytes to be written.
 #[derive(Clone, Copy)]
@@ -212,12 +215,7 @@ impl<F: Format> Inner<F> {
         let offset = if write.append { inode.size() } else { write.offset };
         let range = self.blocks_of(offset, write.source.len());
         let addressed = self.addressed(inode, range, inode.size())?;
-        let pages = inode.pages.lock();
-        let is_new = |(i, addressed): (usize, &bool)| {
-            !addressed && pages.get(Lbn(range.start.0 + i as u64)).is_none_or(|slot| !slot.is_unsettled())
-        };
-        let exact = addressed.iter().enumerate().filter(|(i, a)| is_new((*i, a))).count() as u64;
-        drop(pages);
+        let exact = self.count_fresh(&inode.pages.lock(), range, &addressed);
         if exact == 0 { Ok(Admission::none()) } else { self.admit(need(exact), class) }
     }
 
@@ -228,17 +226,19 @@ impl<F: Format> Inner<F> {
         let blocks = size.div_ceil(self.block_bytes());
         {
             let pages = inode.pages.lock();
-            for (i, addressed) in addressed.iter_mut().enumerate() {
-                let at = range.start.0 + i as u64;
-                match pages.get(Lbn(at)) {
-                    Some(slot) if !slot.is_filling() => *addressed = slot.addressed,
-                    _ if at >= blocks => {}
-                    _ => match unknown.last_mut() {
-                        Some(last) if last.end().0 == at => last.len += 1,
-                        _ => unknown.push(LbnRange { start: Lbn(at), len: 1 }),
-                    },
+            let mut next = range.start.0;
+            let mut note_unknown = |from: u64, to: u64| {
+                let to = to.min(blocks);
+                if from < to {
+                    unknown.push(LbnRange { start: Lbn(from), len: (to - from) as u32 });
                 }
+            };
+            for (at, slot) in pages.slots(range).filter(|(_, slot)| !slot.is_filling()) {
+                addressed[(at.0 - range.start.0) as usize] = slot.addressed;
+                note_unknown(next, at.0);
+                next = at.0 + 1;
             }
+            note_unknown(next, range.end().0);
         }
         for part in unknown {
             let mut at = part.start;
@@ -294,18 +294,27 @@ impl<F: Format> Inner<F> {
     /// sends along), until about `bytes` have left.
     pub(crate) fn evict_dirty(&self, bytes: usize) -> crate::write_back::Outcome {
         let files = self.dirty.lock().least_recent(EVICT_FILES);
-        let mut left = bytes as u64;
-        let dues = files.into_iter().map_while(|inode| {
+        let window = u64::from(self.transfer_blocks());
+        let mut left = (bytes as u64).div_ceil(self.block_bytes());
+        let mut dues = Vec::new();
+        for inode in files {
             if left == 0 {
-                return None;
+                break;
             }
-            let (first, ready) = {
-                let pages = inode.pages.lock();
-                (pages.ready().first(), pages.ready().within(0, u64::MAX).take(64).map(|(s, e)| e - s).sum::<u64>())
-            };
-            left = left.saturating_sub(ready * self.block_bytes());
-            Some(Due::Evict(inode.ino, Lbn(first.unwrap_or(0))))
-        });
+            let pages = inode.pages.lock();
+            let mut next = pages.ready().first().unwrap_or(0);
+            dues.push(Due::Evict(inode.ino, Lbn(next)));
+            for (start, end) in pages.ready().within(0, u64::MAX).take(EVICT_RANGES) {
+                // What the due before has taken along does not need another.
+                let beyond = next + window;
+                let far = (start.max(beyond)..end).step_by(window as usize);
+                for at in far.take(left.div_ceil(window) as usize) {
+                    dues.push(Due::Evict(inode.ino, Lbn(at)));
+                    next = at;
+                }
+                left = left.saturating_sub(end - start);
+            }
+        }
         self.write_back(dues)
     }
 
@@ -368,10 +377,10 @@ impl<F: Format> Inner<F> {
     }
 
     fn count_fresh(&self, pages: &Pages, range: LbnRange, addressed: &[bool]) -> u64 {
-        let is_new = |(i, addressed): (usize, &bool)| {
-            !*addressed && pages.get(Lbn(range.start.0 + i as u64)).is_none_or(|slot| !slot.is_unsettled())
-        };
-        addressed.iter().enumerate().filter(|(i, a)| is_new((*i, a))).count() as u64
+        let without = addressed.iter().filter(|addressed| !**addressed).count();
+        let admitted_before =
+            |(at, slot): &(Lbn, &Slot)| slot.is_unsettled() && !addressed[(at.0 - range.start.0) as usize];
+        (without - pages.slots(range).filter(admitted_before).count()) as u64
     }
 
     /// Pages of the first and last block of a write, where what is not written over must be kept.

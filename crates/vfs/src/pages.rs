@@ -17,9 +17,11 @@
 //! 4. A frozen page is shared with the device and never changes: writing again makes a new one.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use moafs_disk::{Buf, Page};
+use smallvec::SmallVec;
 
 use crate::fill::Fill;
 use crate::format::Admission;
@@ -66,6 +68,20 @@ impl Slot {
     pub(crate) fn is_filling(&self) -> bool {
         matches!(self.content, Content::Filling(_))
     }
+
+    fn is_filled_by(&self, fill: &Arc<Fill>) -> bool {
+        matches!(&self.content, Content::Filling(there) if Arc::ptr_eq(there, fill))
+    }
+}
+
+/// What came of an entry of the replacement queue.
+pub(crate) enum Evicted {
+    /// The page is gone.
+    Dropped,
+    /// It was used, and deserves another round under this stamp.
+    Again(u64),
+    /// The entry names no page.
+    Stale,
 }
 
 /// What a read has brought for one block.
@@ -100,6 +116,8 @@ pub(crate) struct Pages {
     map: BTreeMap<u64, Slot>,
     ready: Ranges,
     unsettled: BTreeMap<u64, u64>,
+    /// Blocks being read.
+    filling: usize,
     generation: u64,
     pub(crate) unplaced: u64,
     pub(crate) admission: Admission,
@@ -111,6 +129,7 @@ impl Default for Pages {
             map: BTreeMap::new(),
             ready: Ranges::default(),
             unsettled: BTreeMap::new(),
+            filling: 0,
             generation: 1,
             unplaced: 0,
             admission: Admission::none(),
@@ -125,10 +144,6 @@ impl Pages {
 
     pub(crate) fn get(&self, at: Lbn) -> Option<&Slot> {
         self.map.get(&at.0)
-    }
-
-    pub(crate) fn get_mut(&mut self, at: Lbn) -> Option<&mut Slot> {
-        self.map.get_mut(&at.0)
     }
 
     /// True if nothing is dirty or in flight.
@@ -154,7 +169,7 @@ impl Pages {
 
     /// True if no block is still being read.
     pub(crate) fn are_all_data(&self) -> bool {
-        self.map.values().all(|slot| !slot.is_filling())
+        self.filling == 0
     }
 
     /// Cached blocks.
@@ -162,32 +177,88 @@ impl Pages {
         self.map.len()
     }
 
-    /// Marks an absent block as being read.
-    pub(crate) fn begin_fill(&mut self, at: Lbn, fill: &Arc<Fill>) {
-        let content = Content::Filling(Arc::clone(fill));
-        let slot = Slot { content, dirty: 0, flight: 0, addressed: false, disk_end: 0, stamp: 0, referenced: false };
-        self.map.insert(at.0, slot);
+    /// Blocks of `range` that are there, in order, to be changed.
+    pub(crate) fn slots_mut(&mut self, range: LbnRange) -> impl Iterator<Item = (Lbn, &mut Slot)> {
+        self.map.range_mut(range.start.0..range.end().0).map(|(at, slot)| (Lbn(*at), slot))
     }
 
-    /// Ends the read of a block with its page, which the replacement queue will know as `stamp`.
-    pub(crate) fn end_fill(&mut self, at: Lbn, fill: &Arc<Fill>, filled: Filled, stamp: u64) -> bool {
-        let Some(slot) = self.map.get_mut(&at.0) else { return false };
-        let ours = matches!(&slot.content, Content::Filling(there) if Arc::ptr_eq(there, fill));
-        if ours {
+    /// Blocks of `range` that are there, in order.
+    pub(crate) fn slots(&self, range: LbnRange) -> impl Iterator<Item = (Lbn, &Slot)> {
+        self.map.range(range.start.0..range.end().0).map(|(at, slot)| (Lbn(*at), slot))
+    }
+
+    /// Marks the absent blocks of `range` as being read; returns them as ranges.
+    pub(crate) fn begin_fill(&mut self, range: LbnRange, fill: &Arc<Fill>) -> Vec<LbnRange> {
+        let absent = self.absent(range);
+        for at in absent.iter().flat_map(|part| part.start.0..part.end().0) {
+            let content = Content::Filling(Arc::clone(fill));
+            let slot =
+                Slot { content, dirty: 0, flight: 0, addressed: false, disk_end: 0, stamp: 0, referenced: false };
+            self.map.insert(at, slot);
+            self.filling += 1;
+        }
+        absent
+    }
+
+    fn absent(&self, range: LbnRange) -> Vec<LbnRange> {
+        let mut absent = Vec::new();
+        let mut next = range.start;
+        for (at, _) in self.slots(range) {
+            if at > next {
+                absent.push(LbnRange { start: next, len: (at.0 - next.0) as u32 });
+            }
+            next = Lbn(at.0 + 1);
+        }
+        if range.end() > next {
+            absent.push(LbnRange { start: next, len: (range.end().0 - next.0) as u32 });
+        }
+        absent
+    }
+
+    /// Ends the read of the blocks from `start` on with their pages. The replacement queue will know them by the
+    /// stamps that are returned.
+    pub(crate) fn end_fill(
+        &mut self,
+        start: Lbn,
+        fill: &Arc<Fill>,
+        filled: Vec<Filled>,
+        mut stamp: impl FnMut() -> u64,
+    ) -> Vec<(Lbn, u64)> {
+        let mut stamped = Vec::with_capacity(filled.len());
+        let range = LbnRange { start, len: filled.len() as u32 };
+        let mut filled = filled.into_iter().map(Some).collect::<Vec<_>>();
+        for (at, slot) in self.slots_mut(range) {
+            if !slot.is_filled_by(fill) {
+                continue;
+            }
+            let Some(filled) = filled[(at.0 - start.0) as usize].take() else { continue };
             slot.content = Content::Data(filled.page);
             slot.addressed = filled.addressed;
             slot.disk_end = filled.disk_end;
-            slot.stamp = stamp;
+            slot.stamp = stamp();
+            stamped.push((at, slot.stamp));
         }
-        ours
+        self.filling -= stamped.len();
+        stamped
     }
 
     /// Gives up reading a block.
     pub(crate) fn drop_fill(&mut self, at: Lbn, fill: &Arc<Fill>) {
-        let ours = |slot: &Slot| matches!(&slot.content, Content::Filling(there) if Arc::ptr_eq(there, fill));
-        if self.map.get(&at.0).is_some_and(ours) {
+        if self.map.get(&at.0).is_some_and(|slot| slot.is_filled_by(fill)) {
             self.map.remove(&at.0);
+            self.filling -= 1;
         }
+    }
+
+    /// Gives the settled pages of `range` new stamps, as unused ones.
+    pub(crate) fn stamp_clean(&mut self, range: LbnRange, mut stamp: impl FnMut() -> u64) -> Vec<(Lbn, u64)> {
+        let mut stamped = Vec::with_capacity(range.len as usize);
+        for (at, slot) in self.slots_mut(range).filter(|(_, slot)| !slot.is_unsettled() && !slot.is_filling()) {
+            slot.stamp = stamp();
+            slot.referenced = false;
+            stamped.push((at, slot.stamp));
+        }
+        stamped
     }
 
     /// Writes `bytes` at `start` within block `at` and marks it dirty. A page that is not there is
@@ -196,32 +267,26 @@ impl Pages {
     pub(crate) fn write(&mut self, at: Lbn, piece: Piece<'_>, addressed: bool, disk_end: u32) -> Delta {
         let Piece { block_bytes, start, bytes } = piece;
         let mut delta = Delta::default();
-        match self.map.get_mut(&at.0) {
-            Some(slot) => slot.overwrite(start, bytes),
-            None => {
-                let page = new_page(block_bytes, start, bytes);
-                let content = Content::Data(Arc::new(page));
-                let slot = Slot { content, dirty: 0, flight: 0, addressed, disk_end, stamp: 0, referenced: false };
-                self.map.insert(at.0, slot);
-                delta.cached = 1;
+        let slot = match self.map.entry(at.0) {
+            Entry::Occupied(there) => {
+                let slot = there.into_mut();
+                slot.overwrite(start, bytes);
+                slot
             }
-        }
-        delta.dirty = self.mark_dirty(at);
-        delta
-    }
-
-    /// Marks a present page dirty; 1 if it was settled before.
-    pub(crate) fn mark_dirty(&mut self, at: Lbn) -> i64 {
-        let generation = self.generation;
-        let Some(slot) = self.map.get_mut(&at.0) else { return 0 };
+            Entry::Vacant(absent) => {
+                delta.cached = 1;
+                let content = Content::Data(Arc::new(new_page(block_bytes, start, bytes)));
+                absent.insert(Slot { content, dirty: 0, flight: 0, addressed, disk_end, stamp: 0, referenced: false })
+            }
+        };
         slot.referenced = true;
         if slot.is_dirty() {
-            return 0;
+            return delta;
         }
-        slot.dirty = generation;
-        *self.unsettled.entry(generation).or_insert(0) += 1;
+        slot.dirty = self.generation;
+        *self.unsettled.entry(self.generation).or_insert(0) += 1;
         if slot.in_flight() {
-            return 0;
+            return delta;
         }
         // Pages on the replacement queue are clean; the stale entry is skipped there.
         slot.stamp = 0;
@@ -229,54 +294,75 @@ impl Pages {
             self.unplaced += 1;
         }
         self.ready.insert(at.0, at.0 + 1);
-        1
+        delta.dirty = 1;
+        delta
     }
 
-    /// Freezes a page for a write: its bytes, or `None` if it vanished or is on its way already.
-    pub(crate) fn freeze(&mut self, at: Lbn) -> Option<Page> {
+    /// Freezes the pages of `range` for a write: their bytes, `None` for those that vanished or are on their way
+    /// already; and how many of them were settled before.
+    pub(crate) fn freeze(&mut self, range: LbnRange) -> (Vec<Option<Page>>, u64) {
+        let mut frozen = vec![None; range.len as usize];
         let generation = self.generation;
-        let slot = self.map.get_mut(&at.0)?;
-        let Content::Data(page) = &slot.content else { return None };
-        let page = Arc::clone(page);
-        if slot.in_flight() {
-            return None;
-        }
-        if slot.is_dirty() {
-            slot.flight = std::mem::take(&mut slot.dirty);
-            self.ready.remove(at.0, at.0 + 1);
-        } else {
+        let (mut settled, mut unplaced) = (0, 0);
+        for (at, slot) in self.slots_mut(range) {
+            let Content::Data(page) = &slot.content else { continue };
+            if slot.in_flight() {
+                continue;
+            }
+            frozen[(at.0 - range.start.0) as usize] = Some(Arc::clone(page));
+            if slot.is_dirty() {
+                slot.flight = std::mem::take(&mut slot.dirty);
+                continue;
+            }
             // A clean page that a policy moves along.
             slot.flight = generation;
             slot.stamp = 0;
-            *self.unsettled.entry(generation).or_insert(0) += 1;
-            if !slot.addressed {
-                self.unplaced += 1;
-            }
+            settled += 1;
+            unplaced += u64::from(!slot.addressed);
         }
-        Some(page)
+        // What was ready is dirty and not in flight: all of it was frozen.
+        self.ready.remove(range.start.0, range.end().0);
+        if settled > 0 {
+            *self.unsettled.entry(generation).or_insert(0) += settled;
+            self.unplaced += unplaced;
+        }
+        (frozen, settled)
     }
 
-    /// The write of a frozen page has completed with `disk_end` of its bytes: from now on the block
-    /// counts as placed.
-    pub(crate) fn placed(&mut self, at: Lbn, disk_end: u32) {
-        let Some(slot) = self.map.get_mut(&at.0) else { return };
-        if !slot.addressed {
+    /// The write of the frozen pages of `range` has completed, up to `size` bytes of the file: from now on the
+    /// blocks count as placed.
+    pub(crate) fn placed(&mut self, range: LbnRange, size: u64, block_bytes: u64) {
+        let mut placed = 0;
+        for (at, slot) in self.slots_mut(range) {
+            placed += u64::from(!slot.addressed);
             slot.addressed = true;
-            self.unplaced -= 1;
+            slot.disk_end = size.saturating_sub(at.0 * block_bytes).min(block_bytes) as u32;
         }
-        slot.disk_end = disk_end;
+        self.unplaced -= placed;
     }
 
-    /// A frozen page comes to rest after its write: clean, unless it was written again. Returns
-    /// true if it is clean.
-    pub(crate) fn land(&mut self, at: Lbn) -> bool {
-        let Some(slot) = self.map.get_mut(&at.0) else { return false };
-        let generation = std::mem::take(&mut slot.flight);
-        let clean = !slot.is_dirty();
-        if !clean {
-            self.ready.insert(at.0, at.0 + 1);
+    /// The frozen pages of `range` come to rest after their write: clean, unless written again. The clean ones are
+    /// returned with the stamps by which the replacement queue will know them.
+    pub(crate) fn land(&mut self, range: LbnRange, mut stamp: impl FnMut() -> u64) -> Vec<(Lbn, u64)> {
+        let mut clean = Vec::with_capacity(range.len as usize);
+        let mut again: SmallVec<[u64; 8]> = SmallVec::new();
+        let mut settled: SmallVec<[(u64, u64); 2]> = SmallVec::new();
+        for (at, slot) in self.slots_mut(range) {
+            let generation = std::mem::take(&mut slot.flight);
+            match settled.last_mut() {
+                Some((last, count)) if *last == generation => *count += 1,
+                _ => settled.push((generation, 1)),
+            }
+            if slot.is_dirty() {
+                again.push(at.0);
+                continue;
+            }
+            slot.stamp = stamp();
+            slot.referenced = false;
+            clean.push((at, slot.stamp));
         }
-        self.settle(generation);
+        again.into_iter().for_each(|at| self.ready.insert(at, at + 1));
+        settled.into_iter().for_each(|(generation, count)| self.settle(generation, count));
         clean
     }
 
@@ -286,16 +372,16 @@ impl Pages {
         let generation = std::mem::take(&mut slot.flight);
         if slot.is_dirty() {
             let newer = std::mem::replace(&mut slot.dirty, generation);
-            self.settle(newer);
+            self.settle(newer, 1);
         } else {
             slot.dirty = generation;
         }
         self.ready.insert(at.0, at.0 + 1);
     }
 
-    fn settle(&mut self, generation: u64) {
+    fn settle(&mut self, generation: u64, pages: u64) {
         if let Some(count) = self.unsettled.get_mut(&generation) {
-            *count -= 1;
+            *count -= pages;
             if *count == 0 {
                 self.unsettled.remove(&generation);
             }
@@ -312,7 +398,7 @@ impl Pages {
             delta.cached -= 1;
             if slot.is_dirty() {
                 delta.dirty -= 1;
-                self.settle(slot.dirty);
+                self.settle(slot.dirty, 1);
                 self.unplaced -= u64::from(!slot.addressed);
             }
         }
@@ -323,18 +409,20 @@ impl Pages {
         delta
     }
 
-    /// Drops one page if it is clean and still the one that `stamp` names. `Some(true)`: dropped;
-    /// `Some(false)`: it was used meanwhile and deserves another round.
-    pub(crate) fn evict(&mut self, at: Lbn, stamp: u64) -> Option<bool> {
-        let slot = self.map.get_mut(&at.0)?;
+    /// Drops one page if it is clean, still the one that `stamp` names, and was not used meanwhile. One that was
+    /// used gets the stamp `next`.
+    pub(crate) fn evict(&mut self, at: Lbn, stamp: u64, next: impl FnOnce() -> u64) -> Evicted {
+        let Entry::Occupied(mut there) = self.map.entry(at.0) else { return Evicted::Stale };
+        let slot = there.get_mut();
         if slot.stamp != stamp || slot.is_unsettled() || slot.is_filling() {
-            return None;
+            return Evicted::Stale;
         }
         if std::mem::take(&mut slot.referenced) {
-            return Some(false);
+            slot.stamp = next();
+            return Evicted::Again(slot.stamp);
         }
-        self.map.remove(&at.0);
-        Some(true)
+        there.remove();
+        Evicted::Dropped
     }
 
     /// The first block of `from..to` that is in flight or being filled.
@@ -384,17 +472,6 @@ impl Pages {
             return None;
         }
         self.map.range(at.0..).find(|(_, slot)| slot.is_unsettled()).map(|(at, _)| Lbn(*at))
-    }
-
-    /// Fills that are under way.
-    pub(crate) fn fills(&self) -> Vec<Arc<Fill>> {
-        let fill = |slot: &Slot| match &slot.content {
-            Content::Filling(fill) => Some(Arc::clone(fill)),
-            Content::Data(_) => None,
-        };
-        let mut fills: Vec<Arc<Fill>> = self.map.values().filter_map(fill).collect();
-        fills.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        fills
     }
 }
 
@@ -484,6 +561,18 @@ mod tests {
         Piece { block_bytes: 512, start, bytes }
     }
 
+    fn freeze(pages: &mut Pages, at: u64) -> Option<Page> {
+        pages.freeze(LbnRange { start: Lbn(at), len: 1 }).0.remove(0)
+    }
+
+    fn place(pages: &mut Pages, at: u64, size: u64) {
+        pages.placed(LbnRange { start: Lbn(at), len: 1 }, size, 512);
+    }
+
+    fn land(pages: &mut Pages, at: u64) -> bool {
+        !pages.land(LbnRange { start: Lbn(at), len: 1 }, || 1).is_empty()
+    }
+
     fn list(ranges: &Ranges) -> Vec<(u64, u64)> {
         ranges.within(0, u64::MAX).collect()
     }
@@ -511,13 +600,13 @@ mod tests {
         let mut pages = Pages::default();
         pages.write(Lbn(3), piece(0, &[1; 512]), false, 0);
         let goal = pages.end_generation();
-        let frozen = pages.freeze(Lbn(3)).unwrap();
+        let frozen = freeze(&mut pages, 3).unwrap();
         assert!(pages.ready().is_empty());
         pages.write(Lbn(3), piece(0, &[2; 10]), false, 0);
         assert_eq!(frozen[0], 1);
-        assert!(pages.freeze(Lbn(3)).is_none(), "one write in flight per block");
-        pages.placed(Lbn(3), 512);
-        assert!(!pages.land(Lbn(3)));
+        assert!(freeze(&mut pages, 3).is_none(), "one write in flight per block");
+        place(&mut pages, 3, 2048);
+        assert!(!land(&mut pages, 3));
         assert!(pages.is_settled_upto(goal) && !pages.is_settled());
         assert_eq!(list(pages.ready()), [(3, 4)]);
         assert_eq!(pages.unplaced, 0);
@@ -528,7 +617,7 @@ mod tests {
         let mut pages = Pages::default();
         pages.write(Lbn(0), piece(0, &[1; 512]), false, 0);
         let goal = pages.end_generation();
-        pages.freeze(Lbn(0)).unwrap();
+        freeze(&mut pages, 0).unwrap();
         pages.write(Lbn(0), piece(0, &[2; 512]), false, 0);
         pages.bounce(Lbn(0));
         assert!(!pages.is_settled_upto(goal));
@@ -544,14 +633,14 @@ mod tests {
         pages.write(Lbn(0), piece(0, &[1; 512]), false, 0);
         pages.write(Lbn(1), piece(0, &[1; 100]), false, 0);
         assert_eq!(pages.disk_size(612, 0, 512), 0);
-        pages.freeze(Lbn(0)).unwrap();
-        pages.placed(Lbn(0), 512);
-        pages.land(Lbn(0));
+        freeze(&mut pages, 0).unwrap();
+        place(&mut pages, 0, 612);
+        land(&mut pages, 0);
         assert_eq!(pages.disk_size(612, 0, 512), 512);
-        pages.freeze(Lbn(1)).unwrap();
+        freeze(&mut pages, 1).unwrap();
         pages.write(Lbn(1), piece(100, &[1; 100]), false, 0);
-        pages.placed(Lbn(1), 100);
-        pages.land(Lbn(1));
+        place(&mut pages, 1, 612);
+        land(&mut pages, 1);
         assert_eq!(pages.disk_size(712, 512, 512), 612, "the second append has not been written");
         assert_eq!(pages.disk_size(600, 612, 512), 600);
     }

@@ -161,16 +161,9 @@ impl<F: Format> Inner<F> {
     fn freeze(&self, inode: &Shared<F>, range: LbnRange, in_place: Option<BlockAddr>) -> Frozen {
         let (mut pages, size, fresh_dirty) = {
             let mut cached = inode.pages.lock();
-            let mut newly = 0;
-            let mut pages = Vec::with_capacity(range.len as usize);
-            for at in range.start.0..range.end().0 {
-                let was_settled = cached.get(Lbn(at)).is_some_and(|slot| !slot.is_unsettled());
-                let page = cached.freeze(Lbn(at));
-                newly += i64::from(was_settled && page.is_some());
-                pages.push(page);
-            }
+            let (pages, settled) = cached.freeze(range);
             let size = inode.state.lock().attr.size;
-            (pages, size, newly)
+            (pages, size, settled as i64)
         };
         self.cache.account(Delta { cached: 0, dirty: fresh_dirty });
         let Some(start) = in_place else { return Frozen { size, pages } };
@@ -351,10 +344,7 @@ impl<F: Format> Inner<F> {
     fn mark_placed(&self, piece: &Piece<F>) -> Admission {
         let block_bytes = self.block_bytes();
         let mut pages = piece.inode.pages.lock();
-        for at in piece.range.start.0..piece.range.end().0 {
-            let disk_end = piece.size.saturating_sub(at * block_bytes).min(block_bytes);
-            pages.placed(Lbn(at), disk_end as u32);
-        }
+        pages.placed(piece.range, piece.size, block_bytes);
         let kept = pages.unplaced;
         let taken = pages.admission.blocks().saturating_sub(kept);
         pages.admission.split(taken)
@@ -398,22 +388,18 @@ impl<F: Format> Inner<F> {
     /// Pages come to rest after their write.
     fn land(&self, piece: &Piece<F>, epoch: Epoch) {
         let inode = &piece.inode;
-        let mut clean = Vec::with_capacity(piece.range.len as usize);
-        {
+        let clean = {
             let mut pages = inode.pages.lock();
-            for at in piece.range.start.0..piece.range.end().0 {
-                if pages.land(Lbn(at)) {
-                    clean.push(Lbn(at));
-                }
-            }
+            let clean = pages.land(piece.range, || self.cache.next_stamp());
             let mut state = inode.state.lock();
             state.epoch = state.epoch.max(epoch);
             if pages.is_settled() {
                 self.dirty.lock().note_clean(inode.ino);
             }
-        }
+            clean
+        };
         self.cache.account(Delta { cached: 0, dirty: -(clean.len() as i64) });
-        self.enqueue_clean(inode, clean.into_iter(), End::Warm);
+        self.cache.enqueue(inode.ino, &clean, End::Warm);
         self.rt.signal(&inode.moved);
     }
 }

@@ -436,7 +436,7 @@ fn old_data_leave_by_themselves() {
         let v = Volume::new(4096, Options { syncer: true, ..options() }, virt.rt());
         let f = v.create(ROOT, "f");
         v.write(f, 0, &[1; 3000]);
-        moafs_runtime::sleep_until(&*v.rt, v.rt.now() + std::time::Duration::from_secs(20));
+        moafs_runtime::sleep_until(&*v.rt, v.rt.now() + std::time::Duration::from_secs(40));
         assert_eq!(v.vfs.counters().dirty_bytes, 0);
         assert!(v.vfs.format().committed.load(Ordering::Relaxed) >= 1);
         v.vfs.close().unwrap();
