@@ -81,7 +81,7 @@ struct Own {
 const OWN: &[Own] = &[
     Own { name: "cache", value: "SIZE", help: "memory for the volume's cache, buffers included (default 256M)" },
     Own { name: "dirty", value: "PERCENT", help: "share of the cache that may wait to be written (default 40)" },
-    Own { name: "dirty_age", value: "SECONDS", help: "changed data are written after this time (default 5)" },
+    Own { name: "dirty_age", value: "SECONDS", help: "changed data are written after this time (default 30)" },
     Own { name: "commit", value: "SECONDS", help: "metadata are committed this often (default 5)" },
     Own { name: "max_transfer", value: "SIZE", help: "largest device request (default 1M)" },
     Own { name: "read_ahead", value: "SIZE", help: "largest read-ahead of a sequential reader (default 1M)" },
@@ -150,7 +150,10 @@ impl Settings {
             "dirty_age" => self.volume.dirty_age = value_of.seconds()?,
             "commit" => self.volume.commit_interval = value_of.seconds()?,
             "max_transfer" => self.volume.transfer_bytes_max = value_of.size(TRANSFER_BYTES)?,
-            "read_ahead" => self.volume.read_ahead_bytes = value_of.size(0..=READ_AHEAD_BYTES_MAX)?,
+            "read_ahead" => {
+                self.volume.read_ahead_bytes = value_of.size(0..=READ_AHEAD_BYTES_MAX)?;
+                self.session.mount.read_ahead_kb = (self.volume.read_ahead_bytes >> 10) as u32;
+            }
             "transport" => self.session.transport = value_of.transport()?,
             "threads" => self.set_threads(value_of.number(1..=THREADS_MAX)? as usize),
             "remount" => {
