@@ -52,7 +52,7 @@ pub struct Lba(pub u64);
 impl Lba {
     /// The sector that holds byte `offset`, which must be a multiple of [`SECTOR`].
     pub fn from_byte(offset: u64) -> Lba {
-        debug_assert!(offset % SECTOR as u64 == 0, "byte {offset} is not on a sector");
+        debug_assert!(offset.is_multiple_of(SECTOR as u64), "byte {offset} is not on a sector");
         Lba(offset / SECTOR as u64)
     }
 

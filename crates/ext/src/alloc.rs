@@ -417,7 +417,7 @@ impl Alloc {
             };
             let (block, offset) = self.geo.locate_descriptor(GroupNo(at as u32));
             let block = self.meta.get(block.0, Kind::Descriptors)?;
-            let mut descriptor = group.descriptor.clone();
+            let mut descriptor = group.descriptor;
             descriptor.free_blocks = counts.free_blocks;
             descriptor.free_inodes = counts.free_inodes;
             descriptor.used_dirs = counts.directories;

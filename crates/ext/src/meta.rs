@@ -324,7 +324,7 @@ impl Meta {
         record: Range<usize>,
         needs: Level,
         edit: impl FnOnce(&mut [u8]),
-        visible: Option<&dyn Fn(&[u8]) -> bool>,
+        visible: Option<Visible<'_>>,
     ) -> Level {
         debug_assert!(record.start / SECTOR == (record.end - 1) / SECTOR, "record {record:?} crosses a sector");
         let key = record.start as u32;
@@ -589,6 +589,9 @@ impl Meta {
         }
     }
 }
+
+/// Looks at a record's bytes for what is being removed.
+type Visible<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 /// One round of a sweep: everything due up to a level.
 struct Round {

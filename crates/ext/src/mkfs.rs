@@ -182,7 +182,7 @@ fn describe(sb: &mut Superblock, block_size: u32, options: &MkfsOptions) -> Resu
     }
     let per_group_max = (8 * block_size).min(BLOCKS_PER_GROUP_MAX);
     let blocks_per_group = options.blocks_per_group.unwrap_or(per_group_max);
-    if blocks_per_group % 8 != 0 || !(BLOCKS_PER_GROUP_MIN..=per_group_max).contains(&blocks_per_group) {
+    if !blocks_per_group.is_multiple_of(8) || !(BLOCKS_PER_GROUP_MIN..=per_group_max).contains(&blocks_per_group) {
         let rule = format!("a multiple of 8 from {BLOCKS_PER_GROUP_MIN} to {per_group_max}");
         return impossible("blocks per group", blocks_per_group, rule);
     }

@@ -59,7 +59,7 @@ fn a_large_mixed_batch_ends_like_its_requests_one_by_one() {
         let scratch = scratch();
         let disk = image(&scratch, options);
         // Aligned and not, one beyond the end, more than fit a ring.
-        let spot = |i: u64| if i % 5 == 0 { i * 16 + 1 } else { i * 16 };
+        let spot = |i: u64| if i.is_multiple_of(5) { i * 16 + 1 } else { i * 16 };
         let mut batch: Vec<Request> = (0..200).map(|i| write(spot(i), vec![page(i as u8, 4096)])).collect();
         batch.insert(7, write(SECTORS, vec![page(1, 4096)]));
         let mut ok: Vec<bool> = disk.run(batch).iter().map(|d| d.result.is_ok()).collect();

@@ -227,7 +227,7 @@ impl Handle {
     }
 
     fn is_aligned(&self, offset: u64, len: usize) -> bool {
-        !self.direct || (offset % self.io_align as u64 == 0 && len % self.io_align == 0)
+        !self.direct || (offset.is_multiple_of(self.io_align as u64) && len.is_multiple_of(self.io_align))
     }
 
     /// True if the host takes these pieces as they are.

@@ -93,7 +93,7 @@ impl When {
             When::Always => true,
             When::Nth(n) => count == n,
             When::From(n) => count >= n,
-            When::EveryNth(n) => n != 0 && count % n == 0,
+            When::EveryNth(n) => n != 0 && count.is_multiple_of(n),
         }
     }
 }

@@ -132,7 +132,7 @@ impl Ext {
         if !self.recovery.is_active() || self.health.failed().is_some() {
             return None;
         }
-        let Some(mut scan) = self.recovery.scan.lock().take().or_else(|| Some(self.new_scan())) else { return None };
+        let mut scan = self.recovery.scan.lock().take().unwrap_or_else(|| self.new_scan());
         let stepped = self.step(&mut scan);
         if self.health.watch(stepped).is_err() {
             return None;

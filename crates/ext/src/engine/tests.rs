@@ -333,7 +333,7 @@ fn attributes_live_in_the_inode_then_in_a_block() {
     for n in 0..20 {
         let mut admission = volume.admit(0);
         let mut op = volume.ext.begin(OpKind::Xattr, &mut admission).unwrap();
-        op.xattr_set(&file, &key(n), Some(&vec![n as u8; 50]), SetMode::Create).unwrap();
+        op.xattr_set(&file, &key(n), Some(&[n as u8; 50]), SetMode::Create).unwrap();
         op.end();
     }
     let mut admission = volume.admit(0);

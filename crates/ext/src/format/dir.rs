@@ -149,7 +149,7 @@ impl<'a> Records<'a> {
         let header = &self.block[offset..];
         let inode = InodeNo(u32_at(header, 0));
         let rec_len = decode_rec_len(u16_at(header, 4), self.block.len());
-        if rec_len < HEADER_BYTES || rec_len % 4 != 0 || rec_len > left {
+        if rec_len < HEADER_BYTES || !rec_len.is_multiple_of(4) || rec_len > left {
             return Err(EntryProblem::RecLen(rec_len));
         }
         let (name_len, type_byte) =

@@ -464,7 +464,7 @@ mod tests {
         #[test]
         fn any_name_has_an_even_hash(name in prop::collection::vec(any::<u8>(), 1..256), version in 0u8..6) {
             let hash = Hasher::of(version, &sample()).unwrap().hash(&name);
-            prop_assert!(hash.major % 2 == 0 && hash.major != HASH_EOF);
+            prop_assert!(hash.major.is_multiple_of(2) && hash.major != HASH_EOF);
         }
     }
 }

@@ -219,7 +219,7 @@ impl Inode {
         if self.size > size_max {
             return Err(place.damage(format!("its size is {}, but at most {size_max} is possible", self.size)));
         }
-        if kind == FileKind::Directory && (self.size == 0 || self.size % u64::from(geo.block_size) != 0) {
+        if kind == FileKind::Directory && (self.size == 0 || !self.size.is_multiple_of(u64::from(geo.block_size))) {
             return Err(
                 place.damage(format!("the directory's size is {}, not a multiple of the block size", self.size))
             );
@@ -333,7 +333,7 @@ impl Inode {
 
 /// True if an inode of `inode_size` bytes can have `extra` bytes of extra fields.
 pub fn extra_isize_is_legal(extra: u16, inode_size: u32) -> bool {
-    extra == 0 || (extra >= 4 && extra % 4 == 0 && u32::from(extra) <= inode_size - 128)
+    extra == 0 || (extra >= 4 && extra.is_multiple_of(4) && u32::from(extra) <= inode_size - 128)
 }
 
 /// The part of a slot after the first 128 bytes.

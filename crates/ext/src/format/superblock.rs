@@ -943,7 +943,7 @@ fn backups(sb: &Superblock) -> Backups {
 }
 
 fn is_power_of(mut n: u32, base: u32) -> bool {
-    while n > 1 && n % base == 0 {
+    while n > 1 && n.is_multiple_of(base) {
         n /= base;
     }
     n == 1
@@ -1084,13 +1084,12 @@ pub(crate) mod tests {
         fn mutated_superblocks_never_panic(at in 0usize..1024, value in any::<u32>()) {
             let mut raw = sample().as_bytes().to_vec();
             put_u32(&mut raw, at.min(1020), value);
-            if let Ok(sb) = Superblock::parse(&raw) {
-                if let Ok(geo) = Geometry::of(&sb, u64::MAX) {
+            if let Ok(sb) = Superblock::parse(&raw)
+                && let Ok(geo) = Geometry::of(&sb, u64::MAX) {
                     let last = GroupNo(geo.groups - 1);
                     prop_assert!(geo.group_range(last).end == geo.blocks);
                     geo.locate_inode(InodeNo(geo.inodes)).unwrap();
                 }
-            }
         }
     }
 }
