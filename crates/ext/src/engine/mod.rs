@@ -175,18 +175,21 @@ impl Ext {
         }
     }
 
-    /// Says on the disk that the volume is in use, and by whom.
+    /// Says on the disk that the volume is in use, and by whom. The mark goes first: it lies in another sector than what it
+    /// vouches for, and a volume in use without it is taken for another driver's. After a crash of our own both are there already.
     fn mark_in_use(&self) -> Result<()> {
-        if self.shape.read_only.is_some() {
+        if self.shape.read_only.is_some() || self.recovery.is_active() {
             return Ok(());
         }
         let now = self.rt.timestamp().secs.clamp(0, u32::MAX.into()) as u32;
+        let mounts = self.superblock.lock().mnt_count().wrapping_add(1);
+        let level = self.change_superblock(|superblock| superblock.promise_writer_mark(MARK_VERSION, mounts, now))?;
+        self.sweep(level)?;
         let level = self.change_superblock(|superblock| {
             superblock.set_state(superblock.state() - State::VALID);
-            superblock.set_mnt_count(superblock.mnt_count().wrapping_add(1));
+            superblock.set_mnt_count(mounts);
             superblock.set_mtime(now);
             superblock.set_wtime(now);
-            superblock.set_writer_mark(MARK_VERSION);
         })?;
         self.sweep(level)
     }

@@ -91,6 +91,8 @@ struct Scan {
     owned: Vec<Vec<u8>>,
     /// Judged up to here.
     judged: u32,
+    /// The level at which every directory without a name is gone: what is named in them goes after that.
+    unnamed: Level,
 }
 
 impl Recovery {
@@ -169,6 +171,7 @@ impl Ext {
             doubles: Vec::new(),
             owned: vec![Vec::new(); self.geo.groups as usize],
             judged: 0,
+            unnamed: Level::NONE,
         })
     }
 
@@ -210,6 +213,7 @@ impl Ext {
             Phase::Parents => {
                 self.drop_doubles(scan)?;
                 self.correct_parents(scan)?;
+                self.free_unnamed_directories(scan)?;
                 Phase::Judge
             }
             Phase::Judge => {
@@ -441,7 +445,7 @@ impl Ext {
             scan.inodes.range(scan.judged..).take(INODES_PER_STEP).map(|(i, s)| (*i, *s)).collect();
         for (ino, seen) in &some {
             if !self.recovery.is_touched(*ino) {
-                self.judge(InodeNo(*ino), *seen)?;
+                self.judge(InodeNo(*ino), *seen, scan.unnamed)?;
             }
         }
         match some.last() {
@@ -451,12 +455,13 @@ impl Ext {
         Ok(false)
     }
 
-    fn judge(&self, ino: InodeNo, seen: Seen) -> Result<()> {
+    fn judge(&self, ino: InodeNo, seen: Seen, unnamed: Level) -> Result<()> {
         if seen.names == 0 && ino != InodeNo::ROOT {
-            return if seen.links == 0 {
-                self.alloc.free(Level::NONE, Freed::Inode { ino: ino.0, directory: seen.directory })
-            } else {
-                self.free_unnamed(ino)
+            return match (seen.links, seen.directory) {
+                (0, directory) => self.alloc.free(Level::NONE, Freed::Inode { ino: ino.0, directory }),
+                // Freed with the others of its tree, or in use.
+                (_, true) => Ok(()),
+                (_, false) => self.free_unnamed(self.incore(ino)?, unnamed).map(drop),
             };
         }
         let links = if seen.directory { 2 + seen.subdirectories } else { seen.names };
@@ -468,23 +473,48 @@ impl Ext {
         Ok(())
     }
 
-    /// Frees an inode that is sound but has no name: made, but not named before the power went.
-    fn free_unnamed(&self, ino: InodeNo) -> Result<()> {
-        let node = self.incore(ino)?;
-        // Somebody got hold of it by number: next time.
-        if Arc::strong_count(&node) > 1 {
-            return Ok(());
+    /// Frees directories that nothing leads to, parents before children: a name never leads to an inode that is gone.
+    fn free_unnamed_directories(&self, scan: &mut Scan) -> Result<()> {
+        let unnamed = |(ino, seen): (&u32, &Seen)| {
+            let gone = seen.directory && seen.links > 0 && seen.names == 0 && *ino != InodeNo::ROOT.0;
+            (gone && !self.recovery.is_touched(*ino)).then_some(*ino)
+        };
+        let mut left: BTreeSet<u32> = scan.inodes.iter().filter_map(unnamed).collect();
+        let dot_dot = Name::new(b"..").expect("a legal name");
+        while let Some(&start) = left.first() {
+            // Up to the topmost of them; a directory is left for good once it was looked at, so loops end.
+            let mut way = Vec::new();
+            let mut at = start;
+            while left.remove(&at) {
+                let node = self.incore(InodeNo(at))?;
+                let parent = self.find_name(&node, dot_dot)?;
+                way.push(node);
+                at = parent.map_or(0, |found| found.ino.0);
+            }
+            for node in way.into_iter().rev() {
+                scan.unnamed = scan.unnamed.max(self.free_unnamed(node, scan.unnamed)?);
+            }
         }
-        self.delete(&node)
+        Ok(())
     }
 
-    fn delete(&self, node: &Arc<Incore>) -> Result<()> {
+    /// Frees an inode that is sound but has no name: made, but not named before the power went.
+    fn free_unnamed(&self, node: Arc<Incore>, needs: Level) -> Result<Level> {
+        // Somebody got hold of it by number: next time.
+        if Arc::strong_count(&node) > 1 {
+            return Ok(Level::NONE);
+        }
+        self.delete(&node, needs)
+    }
+
+    /// Marks an inode as deleted, after `needs`, and frees what it owns. The level of the deletion.
+    fn delete(&self, node: &Arc<Incore>, needs: Level) -> Result<Level> {
         let table = self.table_block(&node.at)?;
         let level = {
             let mut state = node.state.lock();
             state.inode.links = 0;
             state.inode.dtime = self.rt.timestamp().secs.clamp(1, u32::MAX.into()) as u32;
-            let level = self.write_slot(&table, node, &mut state, Level::NONE, |_, _| {});
+            let level = self.write_slot(&table, node, &mut state, needs, |_, _| {});
             state.life = Life::Orphan(level);
             level
         };
@@ -495,7 +525,8 @@ impl Ext {
         }
         self.drop_index(node);
         self.forget_node(node);
-        self.alloc.free(level, Freed::Inode { ino: node.ino.0, directory: node.kind == FileKind::Directory })
+        self.alloc.free(level, Freed::Inode { ino: node.ino.0, directory: node.kind == FileKind::Directory })?;
+        Ok(level)
     }
 
     fn lower_links(&self, ino: InodeNo, excess: u16) -> Result<()> {
@@ -505,7 +536,7 @@ impl Ext {
             state.inode.links = state.inode.links.saturating_sub(excess);
             state.inode.links
         };
-        if links == 0 { self.delete(&node) } else { self.store(&node).map(drop) }
+        if links == 0 { self.delete(&node, Level::NONE).map(drop) } else { self.store(&node).map(drop) }
     }
 
     // -- unowned blocks

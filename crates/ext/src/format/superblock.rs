@@ -531,7 +531,12 @@ impl Superblock {
 
     /// Leaves the mark: the mount that `s_mnt_count` and `s_mtime` now tell of is ours.
     pub fn set_writer_mark(&mut self, version: u32) {
-        let (mnt_count, mtime) = (self.mnt_count(), self.mtime());
+        self.promise_writer_mark(version, self.mnt_count(), self.mtime());
+    }
+
+    /// Leaves the mark of a mount that is still to be written down: the mark lies in another sector than the count and the
+    /// time, and must be on the disk before them.
+    pub fn promise_writer_mark(&mut self, version: u32, mnt_count: u16, mtime: u32) {
         let raw = &mut self.raw[..];
         put_u32(raw, MARK_OFFSET, MARK_MAGIC);
         put_u32(raw, MARK_OFFSET + 4, version);
