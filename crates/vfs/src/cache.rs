@@ -110,6 +110,11 @@ impl Cache {
         (self.budget_bytes() / 100 * self.dirty_percent).max(DIRTY_BLOCKS_MIN * self.block_bytes)
     }
 
+    /// Above this, dirty data begin to leave in the background.
+    pub(crate) fn dirty_bytes_background(&self) -> usize {
+        self.dirty_bytes_max() / 4 * 3
+    }
+
     /// A stamp for a page that is about to enter the queue.
     pub(crate) fn next_stamp(&self) -> u64 {
         self.stamp.fetch_add(1, Ordering::Relaxed)

@@ -5,7 +5,7 @@
 //! gives way first when the cache needs room). Every order is a number handed out in turn, so
 //! equal runs make equal decisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -19,6 +19,9 @@ use crate::types::{FileKind, Ino, Lbn, LbnRange};
 
 /// Ranges that one view of a file lists at most: the rest follows when these have been written.
 const RANGES_MAX: usize = 4096;
+
+/// A file with this many dirty bytes does not wait for its age: it is being written in one go.
+pub(crate) const STREAM_BYTES: usize = 8 << 20;
 
 struct Entry<N> {
     inode: Arc<Inode<N>>,
@@ -38,6 +41,8 @@ pub(crate) struct Lists<N> {
     small: BTreeMap<(Ino, u64, u64), Ino>,
     ages: BTreeMap<(Time, u64), Ino>,
     recency: BTreeMap<u64, Ino>,
+    /// Files of which [`STREAM_BYTES`] wait.
+    streams: BTreeSet<Ino>,
     /// Inodes whose attributes the format has not been told.
     unput: BTreeMap<Ino, Arc<Inode<N>>>,
     seq: u64,
@@ -50,6 +55,7 @@ impl<N> Lists<N> {
             small: BTreeMap::new(),
             ages: BTreeMap::new(),
             recency: BTreeMap::new(),
+            streams: BTreeSet::new(),
             unput: BTreeMap::new(),
             seq: 0,
         }
@@ -95,6 +101,21 @@ impl<N> Lists<N> {
         if let Some(blocks) = self.files.get(&ino).map(|entry| entry.blocks) {
             self.relist(ino, home, blocks);
         }
+    }
+
+    /// Much of a dirty file waits; true if that is news.
+    pub(crate) fn note_stream(&mut self, ino: Ino) -> bool {
+        self.streams.insert(ino)
+    }
+
+    /// A file of which much waits; it is news again when it comes back.
+    pub(crate) fn pop_stream(&mut self) -> Option<Arc<Inode<N>>> {
+        while let Some(ino) = self.streams.pop_first() {
+            if let Some(entry) = self.files.get(&ino) {
+                return Some(Arc::clone(&entry.inode));
+            }
+        }
+        None
     }
 
     /// A file has no dirty block any more, nor one in flight.

@@ -6,6 +6,7 @@ use moafs_disk::Page;
 use smallvec::SmallVec;
 
 use crate::api::{AtimePolicy, Who};
+use crate::dirty::STREAM_BYTES;
 use crate::error::{Error, Result};
 use crate::format::{Admission, Format, Need};
 use crate::inner::{Inner, Shared};
@@ -258,7 +259,7 @@ impl<F: Format> Inner<F> {
     /// the longest time. Level 0 only.
     pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
         let max = self.cache.dirty_bytes_max();
-        if self.cache.dirty_bytes() + bytes > max / 2 {
+        if self.cache.dirty_bytes() + bytes > self.cache.dirty_bytes_background() {
             self.rt.signal(&self.syncer_wake.event);
         }
         let mut fruitless = 0;
@@ -294,28 +295,35 @@ impl<F: Format> Inner<F> {
     /// sends along), until about `bytes` have left.
     pub(crate) fn evict_dirty(&self, bytes: usize) -> crate::write_back::Outcome {
         let files = self.dirty.lock().least_recent(EVICT_FILES);
-        let window = u64::from(self.transfer_blocks());
         let mut left = (bytes as u64).div_ceil(self.block_bytes());
         let mut dues = Vec::new();
         for inode in files {
             if left == 0 {
                 break;
             }
-            let pages = inode.pages.lock();
-            let mut next = pages.ready().first().unwrap_or(0);
-            dues.push(Due::Evict(inode.ino, Lbn(next)));
-            for (start, end) in pages.ready().within(0, u64::MAX).take(EVICT_RANGES) {
-                // What the due before has taken along does not need another.
-                let beyond = next + window;
-                let far = (start.max(beyond)..end).step_by(window as usize);
-                for at in far.take(left.div_ceil(window) as usize) {
-                    dues.push(Due::Evict(inode.ino, Lbn(at)));
-                    next = at;
-                }
-                left = left.saturating_sub(end - start);
-            }
+            left = left.saturating_sub(self.dues_of(&inode, left, &mut dues));
         }
         self.write_back(dues)
+    }
+
+    /// Asks about `blocks` dirty blocks of a file to leave, the first ones first, in windows of one transfer. Says how
+    /// many it has, as far as they were looked at.
+    pub(crate) fn dues_of(&self, inode: &Shared<F>, blocks: u64, dues: &mut Vec<Due>) -> u64 {
+        let window = u64::from(self.transfer_blocks());
+        let pages = inode.pages.lock();
+        let mut next = pages.ready().first().unwrap_or(0);
+        dues.push(Due::Evict(inode.ino, Lbn(next)));
+        let mut seen = 0;
+        for (start, end) in pages.ready().within(0, u64::MAX).take(EVICT_RANGES) {
+            // What the due before takes along does not need another.
+            let far = (start.max(next + window)..end).step_by(window as usize);
+            for at in far.take(blocks.saturating_sub(seen).div_ceil(window) as usize) {
+                dues.push(Due::Evict(inode.ino, Lbn(at)));
+                next = at;
+            }
+            seen += end - start;
+        }
+        seen
     }
 
     fn check_may_write(&self, attr: &Attr, offset: u64, append: bool) -> Result<()> {
@@ -466,8 +474,13 @@ impl<F: Format> Inner<F> {
         if first {
             lists.note_unput(inode);
         }
-        if !pages.is_settled() {
-            lists.note_dirty(inode, state.home, blocks, self.rt.now());
+        if pages.is_settled() {
+            return;
+        }
+        lists.note_dirty(inode, state.home, blocks, self.rt.now());
+        let ready_bytes = pages.ready().len() * self.block_bytes();
+        if ready_bytes >= STREAM_BYTES as u64 && lists.note_stream(inode.ino) {
+            self.rt.signal(&self.syncer_wake.event);
         }
     }
 

@@ -503,11 +503,18 @@ fn new_page(block_bytes: usize, start: usize, bytes: &[u8]) -> Buf {
 pub(crate) struct Ranges {
     /// Start to end (exclusive).
     map: BTreeMap<u64, u64>,
+    /// Numbers in all of them.
+    len: u64,
 }
 
 impl Ranges {
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
+    }
+
+    /// How many numbers are in it.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
     }
 
     /// The smallest member.
@@ -522,11 +529,11 @@ impl Ranges {
             if e < start {
                 break;
             }
-            self.map.remove(&s);
+            self.drop_range(s, e);
             start = start.min(s);
             end = end.max(e);
         }
-        self.map.insert(start, end);
+        self.add_range(start, end);
     }
 
     /// Takes `start..end` away.
@@ -535,14 +542,24 @@ impl Ranges {
             if e <= start {
                 return;
             }
-            self.map.remove(&s);
+            self.drop_range(s, e);
             if e > end {
-                self.map.insert(end, e);
+                self.add_range(end, e);
             }
             if s < start {
-                self.map.insert(s, start);
+                self.add_range(s, start);
             }
         }
+    }
+
+    fn add_range(&mut self, start: u64, end: u64) {
+        self.map.insert(start, end);
+        self.len += end - start;
+    }
+
+    fn drop_range(&mut self, start: u64, end: u64) {
+        self.map.remove(&start);
+        self.len -= end - start;
     }
 
     /// The ranges within `from..to`, clipped, ascending.
@@ -590,7 +607,7 @@ mod tests {
         assert_eq!(list(&r), [(0, 20)]);
         r.remove(0, 3);
         r.remove(18, 40);
-        assert_eq!(list(&r), [(3, 18)]);
+        assert_eq!((list(&r), r.len()), (vec![(3, 18)], 15));
         assert_eq!(r.within(5, 9).collect::<Vec<_>>(), [(5, 9)]);
         assert_eq!(r.within(18, 30).count(), 0);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use moafs_runtime::Time;
 
+use crate::dirty::STREAM_BYTES;
 use crate::format::{Format, Idle, Why};
 use crate::inner::Inner;
 use crate::plan::Due;
@@ -68,6 +69,7 @@ impl<F: Format> Inner<F> {
             return now + ROUND;
         }
         self.reap_all();
+        self.write_behind();
         self.write_back_old(now);
         self.write_back_surplus();
         self.commit_if_due(now);
@@ -93,14 +95,28 @@ impl<F: Format> Inner<F> {
         self.write_back(old.iter().map(|inode| Due::Age(inode.ino)));
     }
 
-    /// When half of what may be dirty is, some leaves before writers have to wait.
+    /// Above the background limit, some leaves before writers have to wait; more than is over, since what leaves
+    /// together travels together.
     fn write_back_surplus(&self) {
-        let half = self.cache.dirty_bytes_max() / 2;
-        loop {
-            let over = self.cache.dirty_bytes().saturating_sub(half);
-            if over == 0 || self.evict_dirty(over).blocks == 0 {
+        let limit = self.cache.dirty_bytes_background();
+        if self.cache.dirty_bytes() <= limit {
+            return;
+        }
+        let target = limit - limit / 8;
+        while let over @ 1.. = self.cache.dirty_bytes().saturating_sub(target) {
+            if self.evict_dirty(over).blocks == 0 {
                 return;
             }
+        }
+    }
+
+    /// Large files leave while they are still being written: the device works meanwhile, and an fsync finds less to do.
+    fn write_behind(&self) {
+        loop {
+            let Some(inode) = self.dirty.lock().pop_stream() else { return };
+            let mut dues = Vec::new();
+            self.dues_of(&inode, STREAM_BYTES as u64 / self.block_bytes(), &mut dues);
+            self.write_back(dues);
         }
     }
 
