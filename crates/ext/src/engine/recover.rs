@@ -481,6 +481,7 @@ impl Ext {
         };
         let mut left: BTreeSet<u32> = scan.inodes.iter().filter_map(unnamed).collect();
         let dot_dot = Name::new(b"..").expect("a legal name");
+        let mut gone: BTreeMap<u32, Level> = BTreeMap::new();
         while let Some(&start) = left.first() {
             // Up to the topmost of them; a directory is left for good once it was looked at, so loops end.
             let mut way = Vec::new();
@@ -491,10 +492,14 @@ impl Ext {
                 way.push(node);
                 at = parent.map_or(0, |found| found.ino.0);
             }
+            let mut above = gone.get(&at).copied().unwrap_or_default();
             for node in way.into_iter().rev() {
-                scan.unnamed = scan.unnamed.max(self.free_unnamed(node, scan.unnamed)?);
+                let ino = node.ino.0;
+                above = self.free_unnamed(node, above)?;
+                gone.insert(ino, above);
             }
         }
+        scan.unnamed = gone.into_values().max().unwrap_or_default();
         Ok(())
     }
 
