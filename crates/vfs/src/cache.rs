@@ -158,8 +158,8 @@ impl<F: Format> Inner<F> {
             return;
         }
         let inode_bytes = self.table.decoded() * INODE_BYTES;
-        if inode_bytes > target / 8 {
-            self.table.evict((inode_bytes - target / 8) / INODE_BYTES + 16);
+        if inode_bytes > target / 4 {
+            self.table.evict((inode_bytes - target / 4) / INODE_BYTES + 16);
         }
         // Metadata may have half; pages then give way first.
         if self.format.memory() > target / 2 {
