@@ -80,7 +80,7 @@ struct Own {
 
 const OWN: &[Own] = &[
     Own { name: "cache", value: "SIZE", help: "memory for the volume's cache, buffers included (default 256M)" },
-    Own { name: "dirty", value: "PERCENT", help: "share of the cache that may wait to be written (default 40)" },
+    Own { name: "dirty", value: "PERCENT", help: "share of the cache that may wait to be written (default 60)" },
     Own { name: "dirty_age", value: "SECONDS", help: "changed data are written after this time (default 30)" },
     Own { name: "commit", value: "SECONDS", help: "metadata are committed this often (default 5)" },
     Own { name: "max_transfer", value: "SIZE", help: "largest device request (default 1M)" },
@@ -123,7 +123,8 @@ impl Settings {
             // An ordinary user's volume could smuggle in set-id programs and devices; root's own may hold them.
             session.mount.flags -= MountFlags::NOSUID | MountFlags::NODEV;
         }
-        let volume = Options { role: CacheRole::Behind, ..Options::default() };
+        // The kernel caches what is read: ours is for what waits, above all.
+        let volume = Options { role: CacheRole::Behind, dirty_percent: 60, ..Options::default() };
         Settings { volume, session, host_cache: HostCache::Auto, plain: false, given: Vec::new() }
     }
 
