@@ -303,6 +303,13 @@ impl Ext {
         self.meta.sweep(target, &mut free)
     }
 
+    /// Makes everything that the device has completed durable.
+    fn flush(&self) -> Result<()> {
+        let flushed =
+            self.disk.make_durable(self.disk.epoch()).map_err(|source| Error::disk("flushing the volume", source));
+        self.health.watch(flushed)
+    }
+
     fn store_totals(&self) -> Result<()> {
         let (blocks, inodes) = self.alloc.store_counts()?;
         let now = self.rt.timestamp().secs.clamp(0, u32::MAX.into()) as u32;
@@ -549,9 +556,7 @@ impl Format for Ext {
         }
         self.store_totals()?;
         self.sweep(self.meta.highest())?;
-        let flushed =
-            self.disk.make_durable(self.disk.epoch()).map_err(|source| Error::disk("flushing the volume", source));
-        self.health.watch(flushed)
+        self.flush()
     }
 
     fn tend(&self, idle: Idle) -> Option<Time> {
@@ -587,8 +592,6 @@ impl Format for Ext {
         self.settle()?;
         let level = self.change_superblock(|superblock| superblock.set_state(superblock.state() | State::VALID))?;
         self.sweep(level)?;
-        let flushed =
-            self.disk.make_durable(self.disk.epoch()).map_err(|source| Error::disk("flushing the volume", source));
-        self.health.watch(flushed)
+        self.flush()
     }
 }
