@@ -38,6 +38,20 @@ pub(crate) fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
+/// CPU time that the threads of a process have used; that of threads that have ended is not in it.
+pub(crate) fn cpu_time(pid: u64) -> Result<Duration> {
+    let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+    let mut used_ns = 0;
+    for task in tasks.read_dir().map_err(BenchError::host("listing", &tasks))? {
+        let path = task.map_err(BenchError::host("listing", &tasks))?.path().join("schedstat");
+        // A thread may end between the listing and the look.
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let on_cpu = text.split(' ').next().and_then(|field| field.parse::<u64>().ok());
+        used_ns += on_cpu.ok_or_else(|| BenchError::program("the kernel", format!("wrote {text:?} to {path:?}")))?;
+    }
+    Ok(Duration::from_nanos(used_ns))
+}
+
 /// A server of a mount in the foreground of its own process group; killed if it outlives this.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -52,6 +66,11 @@ impl Server {
         let child = command.stdin(Stdio::null()).process_group(0).spawn();
         let child = child.map_err(|error| BenchError::program(&name, error.to_string()))?;
         Ok(Server { child, name })
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u64 {
+        u64::from(self.child.id())
     }
 
     /// Waits for a line that starts with `word` on its standard output, which must be piped; the rest of the line.
@@ -158,6 +177,18 @@ mod tests {
         let pid = server.child.id();
         drop(server);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn work_shows_in_the_cpu_time() {
+        let own = u64::from(std::process::id());
+        let before = cpu_time(own).unwrap();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        assert!(cpu_time(own).unwrap() > before);
+        assert!(cpu_time(u64::MAX).is_err());
     }
 
     #[test]

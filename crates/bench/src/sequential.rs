@@ -9,6 +9,7 @@ use rustix::fs::Advice;
 
 use crate::error::{BenchError, Result};
 use crate::interrupt::Interrupt;
+use crate::process;
 use crate::run::{Measured, Round};
 use crate::system::{System, Volume};
 
@@ -50,6 +51,17 @@ impl Pass {
             Pass::ReadCold => "read-cold",
         }
     }
+
+    /// The row of what a second of the daemon's CPU does; none for a pass that is not one piece.
+    fn cpu_metric(self) -> Option<&'static str> {
+        match self {
+            Pass::WriteBurst => None,
+            Pass::Write => Some("write-cpu"),
+            Pass::WriteSync => Some("write-fsync-cpu"),
+            Pass::ReadWarm => Some("read-warm-cpu"),
+            Pass::ReadCold => Some("read-cold-cpu"),
+        }
+    }
 }
 
 /// Measures every pass on moafs, the null file system and ext4.
@@ -60,9 +72,12 @@ pub(crate) fn measure(round: &mut Round<'_>) -> Result<()> {
     let sizes = Sizes { file: whole_calls(round, FILE_BYTES), burst: whole_calls(round, BURST_BYTES) };
     for pass in PASSES {
         for volume in round.shuffled(volumes.iter_mut().collect()) {
-            let (bytes, elapsed) = sizes.run(volume, pass)?;
-            let measured = Measured { metric: pass.metric(), clients: 1, system: volume.system };
-            round.keep_rate(measured, bytes, "B/s", elapsed);
+            let (bytes, cost) = sizes.run(volume, pass)?;
+            let of = |metric| Measured { metric, clients: 1, system: volume.system };
+            round.keep_rate(of(pass.metric()), bytes, "B/s", cost.elapsed);
+            if let (Some(metric), Some(cpu)) = (pass.cpu_metric(), cost.cpu) {
+                round.keep_rate(of(metric), bytes, "B/s", cpu);
+            }
             volume.settle()?;
         }
     }
@@ -74,6 +89,26 @@ fn whole_calls(round: &Round<'_>, bytes: u64) -> u64 {
     round.scale.of(bytes / CALL_BYTES as u64) * CALL_BYTES as u64
 }
 
+/// What a measurement took.
+struct Cost {
+    elapsed: Duration,
+    /// Of the daemon, until it had nothing left to write.
+    cpu: Option<Duration>,
+}
+
+impl Cost {
+    /// Of `work`, which says how long it took itself.
+    fn of(volume: &Volume, work: impl FnOnce() -> Result<Duration>) -> Result<Cost> {
+        let daemon = volume.daemon()?;
+        let used = || daemon.map(process::cpu_time).transpose();
+        let before = used()?;
+        let elapsed = work()?;
+        volume.settle()?;
+        let cpu = used()?.zip(before).map(|(after, before)| after.saturating_sub(before));
+        Ok(Cost { elapsed, cpu })
+    }
+}
+
 /// Bytes of the files.
 struct Sizes {
     file: u64,
@@ -81,34 +116,34 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// One measurement: how many bytes, in what time.
-    fn run(&self, volume: &mut Volume, pass: Pass) -> Result<(u64, Duration)> {
+    /// One measurement: how many bytes, at what cost.
+    fn run(&self, volume: &mut Volume, pass: Pass) -> Result<(u64, Cost)> {
         let large = volume.dir.join("large");
-        let elapsed = match pass {
+        let cost = match pass {
             Pass::WriteBurst => return self.bursts(volume),
             Pass::Write | Pass::WriteSync => {
                 remove(&large)?;
                 volume.settle()?;
                 let sync = matches!(pass, Pass::WriteSync);
-                write(&large, self.file, sync, volume.interrupt())?
+                Cost::of(volume, || write(&large, self.file, sync, volume.interrupt()))?
             }
             Pass::ReadWarm => {
                 drop_pages(&large)?;
                 read(&large, self.file, volume.interrupt())?;
                 drop_pages(&large)?;
-                read(&large, self.file, volume.interrupt())?
+                Cost::of(volume, || read(&large, self.file, volume.interrupt()))?
             }
             Pass::ReadCold => {
                 // The null file system stays mounted and loses the kernel's pages only.
                 drop_pages(&large)?;
                 volume.remount_cold()?;
-                read(&large, self.file, volume.interrupt())?
+                Cost::of(volume, || read(&large, self.file, volume.interrupt()))?
             }
         };
-        Ok((self.file, elapsed))
+        Ok((self.file, cost))
     }
 
-    fn bursts(&self, volume: &Volume) -> Result<(u64, Duration)> {
+    fn bursts(&self, volume: &Volume) -> Result<(u64, Cost)> {
         let mut elapsed = Duration::ZERO;
         for number in 0..BURSTS {
             let path = volume.dir.join(format!("burst-{number}"));
@@ -116,7 +151,7 @@ impl Sizes {
             volume.settle()?;
             remove(&path)?;
         }
-        Ok((self.burst * BURSTS, elapsed))
+        Ok((self.burst * BURSTS, Cost { elapsed, cpu: None }))
     }
 }
 

@@ -40,6 +40,11 @@ const fn sequential(metric: &'static str, title: &'static str, meaning: &'static
     RowKind { suite: "sequential", metric, title, meaning, ask: Ask::Shares(NULL) }
 }
 
+/// What a second of the daemon's CPU does: hardly changed by what else the machine does.
+const fn per_cpu(metric: &'static str, title: &'static str, meaning: &'static str) -> RowKind {
+    RowKind { suite: "sequential", metric, title, meaning, ask: Ask::Shares(&[("null", None)]) }
+}
+
 const fn limit(metric: &'static str, title: &'static str, ask: Ask, meaning: &'static str) -> RowKind {
     RowKind { suite: "limits", metric, title, meaning, ask }
 }
@@ -87,6 +92,10 @@ pub(crate) const ROWS: &[RowKind] = &[
         "read 1 MiB, cold",
         "128 MiB just after mounting, the image dropped from the host's cache (the null file system: as warm)",
     ),
+    per_cpu("write-cpu", "write, per CPU second", "bytes of the 128 MiB for each second of the daemon's CPU, synced"),
+    per_cpu("write-fsync-cpu", "write, fsync, per CPU second", "the same, with fsync"),
+    per_cpu("read-warm-cpu", "read, warm, per CPU second", "the same, of the warm read"),
+    per_cpu("read-cold-cpu", "read, cold, per CPU second", "the same, of the cold read"),
     limit(
         "memory-64M",
         "peak memory, cache=64M",

@@ -257,6 +257,15 @@ impl Volume {
         serde_json::from_slice(&text).map_err(BenchError::host("understanding", &path))
     }
 
+    /// The process that serves it; the kernel's file systems have none.
+    pub(crate) fn daemon(&self) -> Result<Option<u64>> {
+        match (&self.server, self.system) {
+            (Some(server), _) => Ok(Some(server.pid())),
+            (None, System::Moafs) => Ok(self.stats()?["pid"].as_u64()),
+            (None, _) => Ok(None),
+        }
+    }
+
     /// The wish to stop.
     pub(crate) fn interrupt(&self) -> &Interrupt {
         &self.setup.interrupt

@@ -40,6 +40,9 @@ pub(crate) enum CliError {
     #[error("{} is in use: if it is mounted, work on the mount (`moafs umount` releases it), else wait for the other \
              command", image.display())]
     Busy { image: PathBuf },
+    /// The lab.
+    #[error("{0}")]
+    Lab(#[from] moafs_lab::LabError),
     /// Mount options.
     #[error("{0}")]
     Option(#[from] OptionError),
@@ -49,12 +52,18 @@ pub(crate) enum CliError {
     /// A mount.
     #[error("{}: {error}", image.display())]
     Serve { image: PathBuf, error: serve::ServeError },
+    /// A modelled disk.
+    #[error("{}: {error}", dir.display())]
+    SimDisk { dir: PathBuf, error: moafs_simdisk::ServeError },
     /// A mount point.
     #[error("mount point {}: {error}", path.display())]
     Target { path: PathBuf, error: io::Error },
     /// The daemon ended before the mount could be used. It has said why.
     #[error("")]
     Daemon { code: u8 },
+    /// A report of the lab.
+    #[error("{0}")]
+    Report(#[from] moafs_lab::report::ReportError),
     /// An unmount.
     #[error("{0}")]
     Unmount(#[from] UnmountError),
@@ -81,9 +90,11 @@ impl CliError {
     pub(crate) fn code(&self) -> ExitCode {
         match self {
             CliError::Daemon { code } => (*code).into(),
-            CliError::Serve { .. } | CliError::Source(_) | CliError::Target { .. } | CliError::Unmount(_) => {
-                MOUNT_FAILURE.into()
-            }
+            CliError::Serve { .. }
+            | CliError::SimDisk { .. }
+            | CliError::Source(_)
+            | CliError::Target { .. }
+            | CliError::Unmount(_) => MOUNT_FAILURE.into(),
             _ => FAILURE.into(),
         }
     }

@@ -7,22 +7,27 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `mkfs`, `fsck`, `mount`, `umount`, `helpers` | commands in the manner of util-linux and e2fsprogs |
+//! | `defrag` | moving scattered files together, on a mount or without one |
 //! | `info`, `map`, `stat`, `top` | looking at volumes and mounts |
 //! | `files` | `ls`, `cat`, `cp`, `mkdir`, `rm`: files of a volume without mounting it |
+//! | `simdisk`, `lab` | a modelled disk for any file system, and experiments on such disks |
 //! | `volume`, `place`, `output`, `error` | what they share |
 
 #![allow(clippy::result_large_err, reason = "an error ends the command: its size does not matter")]
 
+mod defrag;
 mod error;
 mod files;
 mod fsck;
 mod helpers;
 mod info;
+mod lab;
 mod map;
 mod mkfs;
 mod mount;
 mod output;
 mod place;
+mod simdisk;
 mod stat;
 mod top;
 mod umount;
@@ -60,6 +65,7 @@ enum Command {
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Fsck(fsck::FsckArgs),
+    Defrag(defrag::DefragArgs),
     Info(info::InfoArgs),
     Map(map::MapArgs),
     Stat(stat::StatArgs),
@@ -71,6 +77,8 @@ enum Command {
     Put(files::cp::PutArgs),
     Mkdir(files::mkdir::MkdirArgs),
     Rm(files::rm::RmArgs),
+    Simdisk(simdisk::SimdiskArgs),
+    Lab(lab::LabArgs),
     Helpers(helpers::HelpersArgs),
 }
 
@@ -81,6 +89,7 @@ impl Command {
             Command::Mount(args) => args.run(),
             Command::Umount(args) => args.run(),
             Command::Fsck(args) => args.run(),
+            Command::Defrag(args) => args.run(),
             Command::Info(args) => args.run(),
             Command::Map(args) => args.run(),
             Command::Stat(args) => args.run(),
@@ -92,6 +101,8 @@ impl Command {
             Command::Put(args) => args.run(),
             Command::Mkdir(args) => args.run(),
             Command::Rm(args) => args.run(),
+            Command::Simdisk(args) => args.run(),
+            Command::Lab(args) => args.run(),
             Command::Helpers(args) => args.run(),
         }
     }

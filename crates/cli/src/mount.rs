@@ -8,10 +8,11 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::{Args, Parser};
 use moafs_disk::file::FileOptions;
+use moafs_ext::place::Policy;
 use moafs_mount::source::Source;
 use moafs_mount::{Mounting, Settings, serve};
 
@@ -92,28 +93,39 @@ impl MountArgs {
         for list in self.options.iter().map(String::as_str).chain(self.read_only.then_some("ro")) {
             command.args(["-o", list]);
         }
-        let mut daemon = command.arg("--").arg(source.path()).arg(target).spawn().map_err(fail)?;
-        let mut line = String::new();
-        if let Some(status) = daemon.stdout.take() {
-            BufReader::new(status).read_line(&mut line).map_err(fail)?;
-        }
-        if line.trim_end() == READY {
-            return Ok(ExitCode::SUCCESS);
-        }
-        let status = daemon.wait().map_err(fail)?;
-        let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|&code| code != 0);
-        Err(CliError::Daemon { code: code.unwrap_or(INTERNAL_FAILURE) })
+        wait_until_ready(&mut command.arg("--").arg(source.path()).arg(target).spawn().map_err(fail)?)
     }
+}
+
+/// Waits until a daemon says that it is ready, or ends: then its exit code is ours, and it has said why.
+pub(crate) fn wait_until_ready(daemon: &mut Child) -> Result<ExitCode> {
+    let fail = |error| CliError::Host { what: "starting", path: "the daemon".into(), error };
+    let mut line = String::new();
+    if let Some(status) = daemon.stdout.take() {
+        BufReader::new(status).read_line(&mut line).map_err(fail)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = daemon.wait().map_err(fail)?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|&code| code != 0);
+    Err(CliError::Daemon { code: code.unwrap_or(INTERNAL_FAILURE) })
 }
 
 /// Opens, mounts, serves to the end.
 fn run_here(source: Source, target: PathBuf, settings: Settings, ready: impl FnOnce()) -> Result<ExitCode> {
     let image = source.path().to_owned();
+    let place = match &settings.place {
+        Some(name) => {
+            name.parse().map_err(|problem| CliError::Usage(format!("mount option `place={name}`: {problem}")))?
+        }
+        None => Policy::default(),
+    };
     let claim = source.claim()?;
     // The mount claims a device by itself.
     let options = FileOptions { claim_device: false, ..volume::file_options(&settings.volume, settings.host_cache) };
     let opened = volume::open_disk(&image, options)?;
-    let Volume { vfs, trace, .. } = volume::open_volume(&image, opened, settings.volume.clone())?;
+    let Volume { vfs, trace, .. } = volume::open_volume(&image, opened, settings.volume.clone(), place)?;
     let disk = Box::new(move || serde_json::to_value(trace.counters()).unwrap_or_default());
     let mounting = Mounting { vfs, source, claim, target, settings, disk };
     serve::serve(mounting, ready).map_err(CliError::serve(&image))?;
@@ -123,13 +135,13 @@ fn run_here(source: Source, target: PathBuf, settings: Settings, ready: impl FnO
 /// A process group of its own: the terminal's signals are not for us any more. Not a session of its own: where the
 /// scheduler groups tasks by session, a client of another session is moved to another CPU by each answer, and a round trip
 /// takes about three times as long (measured: 31,000 a second against 97,000).
-fn detach_from_terminal() {
+pub(crate) fn detach_from_terminal() {
     // It fails only for leaders of a session, which have no terminal above them to detach from.
     let _ = rustix::process::setpgid(None, None);
 }
 
 /// Says that the mount can be used, and lets go of the descriptors we inherited.
-fn become_silent(tell: bool) {
+pub(crate) fn become_silent(tell: bool) {
     if tell {
         // Without a reader there is nobody to tell; the mount stands all the same.
         let _ = writeln!(io::stdout(), "{READY}").and_then(|()| io::stdout().flush());

@@ -9,6 +9,7 @@ use moafs_disk::probe::trace::Trace;
 use moafs_disk::queue::{Elevator, QueueOptions};
 use moafs_disk::{DiskError, FileDisk, SharedDisk};
 use moafs_ext::Ext;
+use moafs_ext::place::Policy;
 use moafs_mount::options::HostCache;
 use moafs_runtime::{Live, Rt};
 use moafs_vfs::{Options, Vfs};
@@ -78,10 +79,11 @@ pub(crate) fn file_options(options: &Options, host_cache: HostCache) -> FileOpti
     FileOptions { direct, transfer_bytes_max: options.transfer_bytes_max, ..base }
 }
 
-/// Opens a volume on an open disk.
-pub(crate) fn open_volume(image: &Path, opened: Opened, options: Options) -> Result<Volume> {
+/// Opens a volume on an open disk. `place` decides where data go.
+pub(crate) fn open_volume(image: &Path, opened: Opened, options: Options, place: Policy) -> Result<Volume> {
     let Opened { disk, trace, rt } = opened;
-    let ext = moafs_ext::OpenOptions { read_only: options.read_only, transfer_bytes_max: options.transfer_bytes_max };
+    let Options { read_only, transfer_bytes_max, .. } = options;
+    let ext = moafs_ext::OpenOptions { read_only, transfer_bytes_max, place };
     let fail = |error| CliError::Open { image: image.to_owned(), error };
     let format = Ext::open(disk.clone(), rt.clone(), ext).map_err(fail)?;
     Ok(Volume { vfs: Vfs::new(format, disk, rt, options), trace, image: image.to_owned() })
@@ -91,7 +93,7 @@ impl Volume {
     /// Opens a volume for a command.
     pub(crate) fn open(image: &Path, access: Access) -> Result<Volume> {
         let options = Options { read_only: access == Access::Read, ..Options::default() };
-        open_volume(image, open_disk(image, file_options(&options, HostCache::Auto))?, options)
+        open_volume(image, open_disk(image, file_options(&options, HostCache::Auto))?, options, Policy::default())
     }
 
     /// Writes everything and closes. To be called on every way out of a command that changes something.

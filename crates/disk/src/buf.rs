@@ -5,14 +5,10 @@ mod slab;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Alignment of every buffer in bytes: enough for direct I/O on any device with sectors up to it.
 pub const ALIGN: usize = 4096;
-
-/// A frozen piece of memory: shared between the cache, the queue and the device while a write is
-/// under way. Changing the cached block meanwhile makes a new one.
-pub type Page = Arc<Buf>;
 
 /// Owned, aligned memory.
 pub struct Buf {
@@ -28,20 +24,20 @@ unsafe impl Sync for Buf {}
 impl Buf {
     /// `len` zero bytes. Aborts when memory is exhausted, as all Rust allocation does.
     pub fn zeroed(len: usize) -> Buf {
-        match slab::take(len) {
-            Some(start) => {
-                // SAFETY: a slot of `len` bytes that is ours alone.
-                unsafe { start.write_bytes(0, len) };
-                Buf { start, len }
-            }
-            None => Buf::allocated(len),
+        let mut buf = Buf::scratch(len);
+        if slab::holds(len) {
+            buf.fill(0);
         }
+        buf
     }
 
     /// `len` bytes of any value: for whoever writes all of them before anybody looks, such as the device that a
     /// read asks. Costs less than zeroes.
     pub fn scratch(len: usize) -> Buf {
-        slab::take(len).map_or_else(|| Buf::allocated(len), |start| Buf { start, len })
+        if slab::holds(len) {
+            return Buf { start: slab::take(len), len };
+        }
+        Buf::allocated(len)
     }
 
     /// A copy of `bytes`.
@@ -53,7 +49,7 @@ impl Buf {
 
     /// Freezes the buffer for sharing.
     pub fn freeze(self) -> Page {
-        Arc::new(self)
+        Page::from(self)
     }
 
     /// Zero bytes from the general allocator: sizes that blocks do not have.
@@ -77,10 +73,113 @@ impl Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        if self.len != 0 && !slab::give(self.start, self.len) {
+        if slab::holds(self.len) {
+            // SAFETY: buffers of this length are slots, and this one is ours alone.
+            unsafe { slab::give(self.start, self.len) };
+        } else if self.len != 0 {
             // SAFETY: not a slot, so from `allocated`, with this very layout.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
         }
+    }
+}
+
+/// A frozen piece of memory: shared between the cache, the queue and the device while a write is
+/// under way. Changing the cached block meanwhile makes a new one.
+///
+/// What an `Arc<Buf>` would be, without an allocation of its own: a block's users are counted beside its slot. Blocks
+/// come and go in different threads by the hundred thousand, and the general allocator would have them meet at a lock.
+pub struct Page {
+    start: NonNull<u8>,
+    len: usize,
+    users: NonNull<AtomicU32>,
+}
+
+// SAFETY: the bytes are only read, but by the last user; users are counted atomically.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+/// Users of a page beyond which the count might overflow: a leak of pages, which must not become a use after free.
+const USERS_MAX: u32 = u32::MAX / 2;
+
+impl Page {
+    fn users(&self) -> &AtomicU32 {
+        // SAFETY: the count lives as long as the page's memory, of which we are a user.
+        unsafe { self.users.as_ref() }
+    }
+
+    /// The bytes, to be changed; `None` if somebody else has the page, too.
+    pub fn get_mut(&mut self) -> Option<&mut [u8]> {
+        // Acquire: what others did before they let go has happened.
+        if self.users().load(Ordering::Acquire) != 1 {
+            return None;
+        }
+        // SAFETY: we are the only user and borrowed exclusively, so none can come.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
+    }
+
+    /// The bytes, to be changed, of a copy if somebody else has the page, too.
+    pub fn make_mut(&mut self) -> &mut [u8] {
+        if self.get_mut().is_none() {
+            *self = Buf::copy_of(self).freeze();
+        }
+        self.get_mut().expect("a copy that nobody knows")
+    }
+}
+
+impl From<Buf> for Page {
+    fn from(buf: Buf) -> Page {
+        let buf = std::mem::ManuallyDrop::new(buf);
+        let (start, len) = (buf.start, buf.len);
+        let users = if slab::holds(len) {
+            // SAFETY: a slot that is ours.
+            let users = unsafe { slab::users(start, len) };
+            // SAFETY: counts live as long as their slots.
+            unsafe { users.as_ref() }.store(1, Ordering::Relaxed);
+            users
+        } else {
+            NonNull::from(Box::leak(Box::new(AtomicU32::new(1))))
+        };
+        Page { start, len, users }
+    }
+}
+
+impl Clone for Page {
+    fn clone(&self) -> Page {
+        // Relaxed: who clones a page has it already.
+        let before = self.users().fetch_add(1, Ordering::Relaxed);
+        assert!(before < USERS_MAX, "a page has {before} users");
+        Page { ..*self }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        if self.users().fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        // What the others did with it has happened before it is used anew.
+        fence(Ordering::Acquire);
+        if !slab::holds(self.len) {
+            // SAFETY: made by `From<Buf>` for this page, whose last user we are.
+            drop(unsafe { Box::from_raw(self.users.as_ptr()) });
+        }
+        drop(Buf { start: self.start, len: self.len });
+    }
+}
+
+impl Deref for Page {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` points to `len` initialised bytes that nobody changes while there is more than one user, and
+        // that the only one changes through `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl std::fmt::Debug for Page {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Page({} bytes)", self.len)
     }
 }
 
@@ -113,5 +212,55 @@ impl Clone for Buf {
 impl std::fmt::Debug for Buf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_shared_until_it_is_changed() {
+        for len in [512, 4096, 5000] {
+            let mut page = Buf::copy_of(&vec![7; len]).freeze();
+            assert_eq!(page.get_mut().map(|bytes| bytes.len()), Some(len));
+            let other = page.clone();
+            assert!(page.get_mut().is_none());
+            page.make_mut()[0] = 9;
+            assert_eq!((page[0], other[0], page[1], other.len()), (9, 7, 7, len));
+            drop(other);
+            let before = page.as_ptr();
+            page.make_mut()[1] = 8;
+            assert_eq!((page.as_ptr(), page[1]), (before, 8));
+        }
+    }
+
+    #[test]
+    fn pages_that_threads_share_are_given_back_once() {
+        let pages: Vec<Page> = (0..64).map(|i| Buf::copy_of(&[i; 2048]).freeze()).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let mine = pages.clone();
+                scope.spawn(move || {
+                    for (i, page) in mine.into_iter().enumerate() {
+                        let again = page.clone();
+                        drop(page);
+                        assert!(again.iter().all(|&byte| usize::from(byte) == i));
+                    }
+                });
+            }
+        });
+        let mut pages = pages;
+        assert!(pages.iter_mut().all(|page| page.get_mut().is_some()));
+        let starts: std::collections::BTreeSet<_> = pages.iter().map(|page| page.as_ptr()).collect();
+        assert_eq!(starts.len(), 64);
+    }
+
+    #[test]
+    fn zeroed_memory_is_zero_also_when_it_was_used_before() {
+        for len in [1024, 4096, 3000] {
+            drop(Buf::copy_of(&vec![5; len]));
+            assert!(Buf::zeroed(len).iter().all(|&byte| byte == 0));
+        }
     }
 }

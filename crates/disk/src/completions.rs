@@ -1,4 +1,5 @@
-//! Results of batches between `submit` and `wait`, for disks that execute in the caller's thread.
+//! Batches between `submit` and `wait`: their results, for disks that execute in the caller's thread, or whatever
+//! leads to them.
 
 use std::collections::BTreeMap;
 
@@ -6,34 +7,40 @@ use parking_lot::Mutex;
 
 use crate::{Done, Ticket};
 
-/// Finished batches that nobody has asked for yet.
-#[derive(Debug, Default)]
-pub struct Completions {
-    state: Mutex<State>,
+/// Batches that nobody has asked for yet.
+#[derive(Debug)]
+pub struct Completions<T = Vec<Done>> {
+    state: Mutex<State<T>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<T> {
     next: u64,
-    finished: BTreeMap<u64, Vec<Done>>,
+    batches: BTreeMap<u64, T>,
 }
 
-impl Completions {
-    /// Keeps the results of a batch.
-    pub fn put(&self, done: Vec<Done>) -> Ticket {
+impl<T> Default for Completions<T> {
+    fn default() -> Self {
+        Completions { state: Mutex::new(State { next: 0, batches: BTreeMap::new() }) }
+    }
+}
+
+impl<T> Completions<T> {
+    /// Keeps a batch.
+    pub fn put(&self, batch: T) -> Ticket {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
-        state.finished.insert(number, done);
+        state.batches.insert(number, batch);
         Ticket(number)
     }
 
-    /// Gives them out.
+    /// Gives it out.
     ///
     /// # Panics
     /// When the ticket is another disk's, or was redeemed before.
-    pub fn take(&self, ticket: Ticket) -> Vec<Done> {
-        let done = self.state.lock().finished.remove(&ticket.0);
-        done.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"))
+    pub fn take(&self, ticket: Ticket) -> T {
+        let batch = self.state.lock().batches.remove(&ticket.0);
+        batch.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"))
     }
 }

@@ -8,8 +8,10 @@
 //! An open image or device is locked against a second user (`flock`; block devices also `O_EXCL`).
 //! The lock is advisory: programs that do not ask are not kept out.
 //!
-//! Requests are executed in `submit`, by the caller's thread; those of one batch overlap at the
-//! device. That measured faster than one after the other, and needs no thread.
+//! The aligned transfers of a batch go to the device together in `submit`, which returns at once; `wait` reaps them.
+//! What is alone in its batch, not aligned, or no transfer is executed by the caller's thread: a system call is cheaper
+//! than two. A request completes when `wait` has seen it, and that is when its epoch is looked at: a flush that was issued
+//! before cannot be taken to cover it. Dropping the disk waits for what is under way.
 //!
 //! A full host file system below an image is [`DiskError::HostFull`], not an I/O error. A failed
 //! flush is latched ([`Disk::make_durable`]).
@@ -17,7 +19,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`open`] | options, the lock, what the host says about alignment and size |
-//! | `ring` | the transfers of one batch at the device at once |
+//! | `ring` | the transfers of one batch at the device at once, while the caller goes on |
 //! | `transfer` | gather reads and writes, bouncing, discard, zeroes, flush |
 
 pub mod open;
@@ -30,17 +32,24 @@ use moafs_runtime::Rt;
 
 use crate::completions::Completions;
 use crate::epoch::Flusher;
-use crate::{Buf, Disk, DiskError, Done, Epoch, Limits, Op, Request, Ticket};
+use crate::{Buf, Disk, DiskError, Done, Epoch, Limits, Op, ReadPart, Request, Tag, Ticket};
 
 pub use open::{Direct, FileOptions, Sharing};
-use transfer::Handle;
+use transfer::{Handle, Started};
 
 /// An image file or block device.
 pub struct FileDisk {
+    /// Dropped before the handle: batches under way use its descriptor.
+    batches: Completions<Batch>,
     limits: Limits,
     handle: Handle,
     flusher: Flusher,
-    completions: Completions,
+}
+
+/// What nobody has waited for yet.
+enum Batch {
+    Started(Box<Started>),
+    Ended(Vec<Done>),
 }
 
 impl FileDisk {
@@ -63,12 +72,18 @@ impl FileDisk {
     }
 
     fn assemble(handle: Handle, limits: Limits, rt: Rt) -> FileDisk {
-        FileDisk { limits, handle, flusher: Flusher::new(rt), completions: Completions::default() }
+        FileDisk { batches: Completions::default(), limits, handle, flusher: Flusher::new(rt) }
     }
 
     /// True if requests bypass the host's page cache.
     pub fn is_direct(&self) -> bool {
         self.handle.is_direct()
+    }
+
+    /// Ends a request: executes it unless it is `done`.
+    fn end(&self, request: Request, done: bool) -> Done {
+        let result = if done { Ok(request.op.into_buffers()) } else { self.execute(request) };
+        Done { result, epoch: self.epoch() }
     }
 
     fn execute(&self, request: Request) -> Result<Vec<Buf>, DiskError> {
@@ -98,18 +113,30 @@ impl Disk for FileDisk {
         &self.limits
     }
 
-    fn submit(&self, mut batch: Vec<Request>) -> Ticket {
-        let overlapped = self.handle.overlap(&mut batch, &self.limits);
-        let finish = |(request, done): (Request, bool)| {
-            let result = if done { Ok(request.op.into_buffers()) } else { self.execute(request) };
-            let epoch = self.epoch();
-            Done { result, epoch }
-        };
-        self.completions.put(batch.into_iter().zip(overlapped).map(finish).collect())
+    fn submit(&self, batch: Vec<Request>) -> Ticket {
+        self.batches.put(match self.handle.start(batch, &self.limits) {
+            Ok(started) => Batch::Started(Box::new(started)),
+            Err(batch) => Batch::Ended(batch.into_iter().map(|request| self.end(request, false)).collect()),
+        })
     }
 
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.completions.take(ticket)
+        match self.batches.take(ticket) {
+            Batch::Started(started) => started.finish().map(|(request, done)| self.end(request, done)).collect(),
+            Batch::Ended(done) => done,
+        }
+    }
+
+    fn read_into(&self, parts: &mut [ReadPart<'_>], _tag: Tag) -> Result<(), DiskError> {
+        for part in &*parts {
+            self.limits.check_range("read", part.at, part.into.len() as u64)?;
+        }
+        let done = self.handle.overlap_parts(parts);
+        for (part, _) in parts.iter_mut().zip(done).filter(|(_, done)| !done) {
+            let read = self.handle.read_slice(part.at.byte(), part.into);
+            read.map_err(|e| DiskError::io("read", part.at, part.into.len() as u64, e.raw_os_error()))?;
+        }
+        Ok(())
     }
 
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {

@@ -7,7 +7,7 @@
 //! at [`Limits`].
 //!
 //! Layers, from the file system down: file system → [`queue`] (elevator: sort, merge) →
-//! [`probe`] (trace, faults, crash recorder) → device ([`mod@file`], [`mem`]).
+//! [`probe`] (trace, faults, crash recorder) → device ([`mod@file`], [`mem`], [`model`]).
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -17,6 +17,7 @@
 //! | [`epoch`], [`completions`] | what devices and wrappers share: counting flushes, keeping results |
 //! | [`mod@file`] | image files and block devices, locked against a second user |
 //! | [`mem`] | a disk in memory |
+//! | [`model`] | modelled drives: hard disks in virtual time |
 //! | [`queue`] | the elevator: C-LOOK, merging to the maximum transfer |
 //! | [`probe`] | wrappers that watch or hurt: trace, fault injection, crash recorder |
 
@@ -26,6 +27,7 @@ pub mod epoch;
 pub mod error;
 pub mod file;
 pub mod mem;
+pub mod model;
 pub mod probe;
 pub mod queue;
 pub mod request;
@@ -37,7 +39,7 @@ pub use error::DiskError;
 pub use file::{FileDisk, FileOptions};
 pub use mem::MemDisk;
 pub use queue::{Elevator, QueueOptions};
-pub use request::{Cause, Done, Kind, Op, Request, Tag};
+pub use request::{Cause, Done, Kind, Op, ReadPart, Request, Tag};
 
 /// Bytes in a sector: the unit of addresses, of tearing at a power cut, and of device models.
 pub const SECTOR: usize = 512;
@@ -101,12 +103,19 @@ impl Limits {
     /// [`DiskError::ReadOnly`] for writes to a read-only disk, [`DiskError::BeyondEnd`], and
     /// `EINVAL` for lengths that are not whole sectors.
     pub fn check(&self, request: &Request) -> Result<(), DiskError> {
-        let (at, bytes) = (request.at, request.bytes());
         if self.read_only && request.is_write() {
             return Err(DiskError::ReadOnly);
         }
-        if bytes % SECTOR as u64 != 0 {
-            return Err(DiskError::io(request.op.name(), at, bytes, libc::EINVAL));
+        self.check_range(request.op.name(), request.at, request.bytes())
+    }
+
+    /// Refuses what are not whole sectors of this disk; `what` names the request.
+    ///
+    /// # Errors
+    /// [`DiskError::BeyondEnd`], and `EINVAL` for lengths that are not whole sectors.
+    pub fn check_range(&self, what: &'static str, at: Lba, bytes: u64) -> Result<(), DiskError> {
+        if !bytes.is_multiple_of(SECTOR as u64) {
+            return Err(DiskError::io(what, at, bytes, libc::EINVAL));
         }
         let end = at.0.checked_add(bytes / SECTOR as u64);
         if end.is_none_or(|end| end > self.sectors) {
@@ -128,6 +137,16 @@ pub trait Disk: Send + Sync {
     /// Waits for every request of a batch. One [`Done`] per request, in the batch's order.
     fn wait(&self, ticket: Ticket) -> Vec<Done>;
 
+    /// Reads into memory that stays the caller's: each part is one request, at most a whole transfer. Returns when
+    /// all have ended. For large reads that no cache keeps: devices that can put the bytes where they are wanted
+    /// save a copy; this way asks with [`Self::submit`] and copies.
+    ///
+    /// # Errors
+    /// The first error; the memory then holds anything.
+    fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
+        read_by_copy(self, parts, tag)
+    }
+
     /// Makes everything that completed in epoch `upto` or before durable. Returns at once if
     /// it already is. Concurrent callers share a flush: one in flight, one queued.
     ///
@@ -141,6 +160,24 @@ pub trait Disk: Send + Sync {
 
     /// The newest epoch known to be durable; `None` before the first flush.
     fn durable(&self) -> Option<Epoch>;
+}
+
+/// [`Disk::read_into`] by way of [`Disk::submit`].
+pub(crate) fn read_by_copy<D: Disk + ?Sized>(disk: &D, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
+    let request = |part: &ReadPart<'_>| {
+        let into = vec![Buf::scratch(part.into.len())];
+        Request { op: Op::Read { into }, at: part.at, tag }
+    };
+    let ticket = disk.submit(parts.iter().map(request).collect());
+    for (part, done) in parts.iter_mut().zip(disk.wait(ticket)) {
+        let mut rest = &mut *part.into;
+        for buf in done.result? {
+            let (here, after) = rest.split_at_mut(buf.len());
+            here.copy_from_slice(&buf);
+            rest = after;
+        }
+    }
+    Ok(())
 }
 
 /// Conveniences over any [`Disk`].

@@ -2,8 +2,8 @@
 //!
 //! Order is C-LOOK: ascending addresses from where the last dispatch ended, then back to the
 //! lowest. Neighbours of the same kind merge up to the maximum transfer; larger requests are
-//! split. There is no thread: who submits fills the device, who waits keeps it full, whoever's
-//! requests they are. One batch over an idle device is sorted and merged by itself.
+//! split. There is no thread: who submits fills the device, who waits keeps it full and leaves it
+//! full, whoever's requests they are. One batch over an idle device is sorted and merged by itself.
 //!
 //! Invariants:
 //! 1. Every original request gets its own [`Done`], with the epoch of its last part.
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use moafs_runtime::{Event, Rt};
 use parking_lot::Mutex;
 
-use crate::{Disk, DiskError, Done, Epoch, Limits, Op, Request, SharedDisk, Ticket};
+use crate::{Disk, DiskError, Done, Epoch, Limits, Op, ReadPart, Request, SharedDisk, Tag, Ticket, read_by_copy};
 use plan::{Caps, Group, Origin, Part, Pending};
 use split::Assembly;
 
@@ -42,11 +42,27 @@ pub struct QueueOptions {
     pub dispatch_requests_max: usize,
     /// Parts waiting for the device at which `submit` begins to wait for room.
     pub pending_max: usize,
+    /// Neighbours become one request to the device. Without, what waits is only sorted, as BSD's disksort did; requests
+    /// are split all the same.
+    pub merge: bool,
 }
 
 impl Default for QueueOptions {
     fn default() -> Self {
-        QueueOptions { transfer_bytes_max: 1 << 20, depth: 8, dispatch_requests_max: 64, pending_max: 4096 }
+        QueueOptions {
+            transfer_bytes_max: 1 << 20,
+            depth: 8,
+            dispatch_requests_max: 64,
+            pending_max: 4096,
+            merge: true,
+        }
+    }
+}
+
+impl QueueOptions {
+    /// One command at the device at a time, everything else waiting here: the host of a disk without a queue of its own.
+    pub fn one_command() -> QueueOptions {
+        QueueOptions { depth: 1, dispatch_requests_max: 1, ..QueueOptions::default() }
     }
 }
 
@@ -68,6 +84,8 @@ struct State {
     batch_next: u64,
     flights: BTreeMap<u64, Flight>,
     flight_next: u64,
+    /// Reads into callers' memory at the device: they do not wait here, but count as dispatches.
+    passing: usize,
 }
 
 /// What one `submit` asked for.
@@ -123,21 +141,35 @@ impl Elevator {
         Ticket(batch_no)
     }
 
+    fn is_full(&self, state: &State) -> bool {
+        state.flights.len() + state.passing >= self.options.depth.max(1)
+    }
+
     /// Takes what goes to the device next out of the queue, if there is room at the device.
     fn next_dispatch(&self, state: &mut State) -> Option<(u64, Vec<Request>)> {
-        if state.flights.len() >= self.options.depth.max(1) {
+        if self.is_full(state) {
             return None;
         }
         let caps = Caps {
             transfer_bytes_max: self.limits.transfer_bytes_max,
             segments_max: self.limits.segments_max,
             requests_max: self.options.dispatch_requests_max.max(1),
+            merge: self.options.merge,
         };
         let (requests, groups) = state.pending.take(&caps)?;
         let flight = state.flight_next;
         state.flight_next += 1;
         state.flights.insert(flight, Flight { groups, ticket: None });
         Some((flight, requests))
+    }
+
+    /// Dispatches while the device has room.
+    fn fill(&self) {
+        loop {
+            let next = self.next_dispatch(&mut self.state.lock());
+            let Some((flight, requests)) = next else { return };
+            self.dispatch(flight, requests);
+        }
     }
 
     fn dispatch(&self, flight: u64, requests: Vec<Request>) {
@@ -218,11 +250,7 @@ impl Disk for Elevator {
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         let ticket = self.enqueue(&mut self.state.lock(), batch);
-        loop {
-            let next = self.next_dispatch(&mut self.state.lock());
-            let Some((flight, requests)) = next else { break };
-            self.dispatch(flight, requests);
-        }
+        self.fill();
         loop {
             let seen = self.moved.ticket();
             let mut state = self.state.lock();
@@ -245,13 +273,35 @@ impl Disk for Elevator {
             let batch = batch.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"));
             if batch.parts_open == 0 {
                 let batch = state.batches.remove(&ticket.0).expect("found just now");
+                let more = state.pending.len() > 0;
                 drop(state);
+                if more {
+                    // Nobody may look again for a while: the device works meanwhile.
+                    self.fill();
+                }
                 return batch.requests.into_iter().map(Assembly::into_done).collect();
             }
             let step = self.next_step(&mut state, ticket.0);
             drop(state);
             self.drive(seen, step);
         }
+    }
+
+    /// Goes straight to the device if nothing waits for it; otherwise the parts take their place in the queue.
+    fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
+        let whole = parts.iter().all(|part| part.into.len() <= self.limits.transfer_bytes_max);
+        {
+            let mut state = self.state.lock();
+            if !whole || state.pending.len() > 0 || self.is_full(&state) {
+                drop(state);
+                return read_by_copy(self, parts, tag);
+            }
+            state.passing += 1;
+        }
+        let result = self.inner.read_into(parts, tag);
+        self.state.lock().passing -= 1;
+        self.rt.signal(&self.moved);
+        result
     }
 
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {

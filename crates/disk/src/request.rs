@@ -78,6 +78,15 @@ impl Request {
     }
 }
 
+/// Part of a read into memory that the caller keeps ([`Disk::read_into`](crate::Disk::read_into)).
+#[derive(Debug)]
+pub struct ReadPart<'a> {
+    /// The first sector.
+    pub at: Lba,
+    /// Where the bytes go: whole sectors.
+    pub into: &'a mut [u8],
+}
+
 /// How one request ended.
 #[derive(Debug)]
 pub struct Done {

@@ -30,9 +30,18 @@ pub enum Fit {
     At(u64),
     /// The first run that holds all, from this block on and then from the group's start.
     Whole(u64),
-    /// The longest run of the group (no longer than asked for).
+    /// The first run that holds all, from where new files go on and then from the group's start; else the longest run.
     Longest,
+    /// The first run of at least so many blocks, from where new files go on and then from the group's start; else the
+    /// longest run.
+    AtLeast(u32),
+    /// Metadata: the first free blocks from this block on. Where new files go on stays.
+    Meta(u64),
 }
+
+/// This share of a group, right behind its inode table, is left to directories and first indirect blocks while files find
+/// room elsewhere: they are written and read together.
+const ZONE_SHARE: u32 = 32;
 
 /// What a group has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,8 +54,21 @@ pub struct Counts {
     pub directories: u32,
 }
 
+/// An inode number that was handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewInode {
+    /// The number.
+    pub ino: InodeNo,
+    /// The level at which its bit is on disk.
+    pub level: Level,
+    /// All other inodes of its table block are free: nothing in that block matters.
+    pub alone: bool,
+}
+
 struct Group {
     descriptor: Descriptor,
+    /// Bits of the blocks for metadata without a fixed place.
+    zone: Range<u32>,
     state: Mutex<GroupState>,
 }
 
@@ -78,8 +100,11 @@ pub struct Alloc {
     groups: Vec<Group>,
     /// Fixed metadata (copies of the superblock, bitmaps, inode tables), ascending, merged.
     fixed: Vec<Range<u64>>,
+    /// Blocks outside of them.
+    data_blocks: u64,
     free_blocks: AtomicU64,
     free_inodes: AtomicU64,
+    directories: AtomicU64,
     /// Freed, but not yet reusable.
     freeing_blocks: AtomicU64,
     freeing_inodes: AtomicU64,
@@ -94,21 +119,31 @@ impl Alloc {
         let fixed = fixed_ranges(&geo, &descriptors);
         let groups: Vec<Group> = descriptors
             .into_iter()
-            .map(|descriptor| {
+            .zip(geo.all_groups())
+            .map(|(descriptor, group)| {
                 let counts = Counts {
                     free_blocks: descriptor.free_blocks,
                     free_inodes: descriptor.free_inodes,
                     directories: descriptor.used_dirs,
                 };
-                let state =
-                    GroupState { counts, blocks_counted: trusted, inodes_counted: trusted, changed: false, rotor: 0 };
-                Group { descriptor, state: Mutex::new(state) }
+                let zone = zone_of(&geo, group, &descriptor);
+                let state = GroupState {
+                    counts,
+                    blocks_counted: trusted,
+                    inodes_counted: trusted,
+                    changed: false,
+                    rotor: zone.end,
+                };
+                Group { descriptor, zone, state: Mutex::new(state) }
             })
             .collect();
         let sum = |of: fn(&Counts) -> u32| groups.iter().map(|g| u64::from(of(&g.state.lock().counts))).sum();
+        let fixed_blocks: u64 = fixed.iter().map(|range| range.end - range.start).sum();
         Alloc {
+            data_blocks: (geo.blocks - geo.first_data_block).saturating_sub(fixed_blocks),
             free_blocks: AtomicU64::new(sum(|c| c.free_blocks)),
             free_inodes: AtomicU64::new(sum(|c| c.free_inodes)),
+            directories: AtomicU64::new(sum(|c| c.directories)),
             geo,
             meta,
             groups,
@@ -154,6 +189,12 @@ impl Alloc {
     /// What a group has left.
     pub fn counts(&self, group: GroupNo) -> Counts {
         self.groups[group.0 as usize].state.lock().counts
+    }
+
+    /// Blocks that a directory takes with all its files, on average; `None` while there is no directory.
+    pub fn blocks_per_directory(&self) -> Option<u64> {
+        let used = self.data_blocks.saturating_sub(self.free_blocks.load(Ordering::Relaxed));
+        used.checked_div(self.directories.load(Ordering::Relaxed))
     }
 
     /// A group's descriptor as it was read.
@@ -209,7 +250,10 @@ impl Alloc {
 
     fn block_bitmap(&self, group: GroupNo) -> Result<Arc<Block>> {
         let here = &self.groups[group.0 as usize];
-        let block = self.meta.get(here.descriptor.block_bitmap.0, Kind::Bitmap)?;
+        let no = here.descriptor.block_bitmap.0;
+        // Who allocates blocks in a group mostly makes inodes there: the other bitmap comes along if it is next.
+        let end = if here.descriptor.inode_bitmap.0 == no + 1 { no + 2 } else { no + 1 };
+        let block = self.meta.get_near(no, Kind::Bitmap, no..end)?;
         let mut state = here.state.lock();
         if !state.blocks_counted {
             let bits = self.geo.group_blocks(group);
@@ -232,7 +276,8 @@ impl Alloc {
         let range = self.geo.group_range(group);
         let bits = self.geo.group_blocks(group);
         let mut state = self.groups[group.0 as usize].state.lock();
-        let found = block.view(|map| find(map, bits, fit_in(fit, &range), want, state.rotor));
+        let zone = &self.groups[group.0 as usize].zone;
+        let found = block.view(|map| find(map, bits, fit_in(fit, &range), want, zone.end, state.rotor));
         let Some(found) = found else { return Ok(None) };
         let run = BlockRun { start: BlockAddr(range.start + u64::from(found.start)), len: found.end - found.start };
         if self.is_fixed(run.start.0, run.len.into()) {
@@ -245,17 +290,38 @@ impl Alloc {
         let level = self.meta.change_loose(&block, |map| bitmap::set_range(map, found.clone()));
         state.counts.free_blocks = state.counts.free_blocks.saturating_sub(run.len);
         state.changed = true;
-        if !matches!(fit, Fit::At(_)) {
+        if !matches!(fit, Fit::At(_) | Fit::Meta(_)) {
             state.rotor = found.end;
         }
         self.free_blocks.fetch_sub(run.len.into(), Ordering::Relaxed);
         Ok(Some((run, level)))
     }
 
+    /// Takes back the end of a run that was handed out and not used. New files go on there, unless somebody `keeps` it.
+    pub fn give_back(&self, rest: BlockRun, keeps: bool) -> Result<()> {
+        if rest.len == 0 {
+            return Ok(());
+        }
+        self.free(Level::NONE, Freed::Data { start: rest.start.0, len: rest.len })?;
+        let Some((group, bit)) = self.geo.bit_of_block(BlockNo(rest.start.0)) else { return Ok(()) };
+        let mut state = self.groups[group.0 as usize].state.lock();
+        if !keeps && state.rotor == bit + rest.len {
+            state.rotor = bit;
+        }
+        Ok(())
+    }
+
     /// Where new files of a group go on.
     pub fn rotor(&self, group: GroupNo) -> u64 {
         let rotor = self.groups[group.0 as usize].state.lock().rotor;
         self.geo.group_start(group).0 + u64::from(rotor)
+    }
+
+    /// Where a group's directories and first indirect blocks are looked for first.
+    pub fn zone(&self, group: GroupNo) -> Range<u64> {
+        let start = self.geo.group_start(group).0;
+        let zone = &self.groups[group.0 as usize].zone;
+        start + u64::from(zone.start)..start + u64::from(zone.end)
     }
 
     /// The free runs of a group, for surveys.
@@ -271,6 +337,10 @@ impl Alloc {
 
     fn inode_bitmap(&self, group: GroupNo) -> Result<Arc<Block>> {
         let here = &self.groups[group.0 as usize];
+        // The other bitmap lies right before it, mostly, and will be wanted: both come with one request.
+        if here.descriptor.inode_bitmap.0 == here.descriptor.block_bitmap.0 + 1 {
+            self.block_bitmap(group)?;
+        }
         let block = self.meta.get(here.descriptor.inode_bitmap.0, Kind::Bitmap)?;
         let mut state = here.state.lock();
         if !state.inodes_counted {
@@ -284,21 +354,25 @@ impl Alloc {
     }
 
     /// Hands out the first free inode of a group, if it has one.
-    pub fn inode(&self, group: GroupNo, directory: bool) -> Result<Option<(InodeNo, Level)>> {
+    pub fn inode(&self, group: GroupNo, directory: bool) -> Result<Option<NewInode>> {
         let block = self.inode_bitmap(group)?;
         let mut state = self.groups[group.0 as usize].state.lock();
         let reserved = if group.0 == 0 { self.geo.first_ino - 1 } else { 0 };
         let Some(index) = block.view(|map| bitmap::first_zero(map, reserved, self.geo.inodes_per_group)) else {
             return Ok(None);
         };
+        let per_block = self.geo.inodes_per_block();
+        let mates = index / per_block * per_block..((index / per_block + 1) * per_block).min(self.geo.inodes_per_group);
+        let alone = block.view(|map| bitmap::is_clear(map, mates));
         let level = self.meta.change_loose(&block, |map| {
             bitmap::set(map, index);
         });
         state.counts.free_inodes = state.counts.free_inodes.saturating_sub(1);
         state.counts.directories += u32::from(directory);
         state.changed = true;
+        self.directories.fetch_add(directory.into(), Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
-        Ok(Some((self.geo.inode_at(group, index), level)))
+        Ok(Some(NewInode { ino: self.geo.inode_at(group, index), level, alone }))
     }
 
     /// A group's inode bitmap as it is now.
@@ -397,6 +471,8 @@ impl Alloc {
         });
         state.counts.free_inodes += 1;
         state.counts.directories = state.counts.directories.saturating_sub(u32::from(directory));
+        let fewer = |count: u64| Some(count.saturating_sub(directory.into()));
+        let _ = self.directories.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         state.changed = true;
         self.free_inodes.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -443,12 +519,29 @@ fn fit_in(fit: Fit, range: &Range<u64>) -> Fit {
     match fit {
         Fit::At(block) => Fit::At(block - range.start),
         Fit::Whole(from) => Fit::Whole(from.clamp(range.start, range.end) - range.start),
-        Fit::Longest => Fit::Longest,
+        Fit::Longest | Fit::AtLeast(_) => fit,
+        Fit::Meta(from) => Fit::Meta(from.clamp(range.start, range.end) - range.start),
     }
 }
 
-fn find(map: &[u8], bits: u32, fit: Fit, want: u32, rotor: u32) -> Option<Range<u32>> {
+/// The blocks behind a group's inode table (behind its head, if the table is elsewhere) that metadata goes to.
+fn zone_of(geo: &Geometry, group: GroupNo, descriptor: &Descriptor) -> Range<u32> {
+    let range = geo.group_range(group);
+    let table_end = descriptor.inode_table.0 + u64::from(geo.inode_table_blocks);
+    let start = if range.contains(&table_end) { table_end } else { range.start + u64::from(geo.head_blocks(group)) };
+    let bits = geo.group_blocks(group);
+    let start = ((start - range.start) as u32).min(bits);
+    start..(start + bits / ZONE_SHARE).min(bits)
+}
+
+/// The run in a group's bitmap that a fit asks for. Files look behind `zone_end` before they look at all of it.
+fn find(map: &[u8], bits: u32, fit: Fit, want: u32, zone_end: u32, rotor: u32) -> Option<Range<u32>> {
     let cut = |run: Range<u32>| run.start..run.end.min(run.start + want);
+    let first = |from: u32, least: u32| {
+        let from = [from, zone_end, 0].map(|from| from.min(bits));
+        from.into_iter().find_map(|from| bitmap::first_zero_run(map, from, bits, least))
+    };
+    let first_or_longest = |least: u32| first(rotor, least).or_else(|| bitmap::longest_zero_run(map, 0, bits));
     match fit {
         Fit::At(bit) => {
             let bit = bit as u32;
@@ -458,14 +551,13 @@ fn find(map: &[u8], bits: u32, fit: Fit, want: u32, rotor: u32) -> Option<Range<
             let end = bitmap::first_set(map, bit, bits).unwrap_or(bits);
             Some(cut(bit..end))
         }
-        Fit::Whole(from) => {
+        Fit::Whole(from) => first(from as u32, want).map(cut),
+        Fit::Longest => first_or_longest(want).map(cut),
+        Fit::AtLeast(least) => first_or_longest(least).map(cut),
+        Fit::Meta(from) => {
             let from = (from as u32).min(bits);
             let found = bitmap::first_zero_run(map, from, bits, want);
             found.or_else(|| bitmap::first_zero_run(map, 0, bits, want)).map(cut)
-        }
-        Fit::Longest => {
-            let after = bitmap::first_zero_run(map, rotor.min(bits), bits, want);
-            after.or_else(|| bitmap::longest_zero_run(map, 0, bits)).map(cut)
         }
     }
 }

@@ -17,12 +17,13 @@
 //! needs. Reference: McKusick, Ganger: Soft Updates (1999); `docs/consistency.md`.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use moafs_disk::{Buf, Cause, DiskError, Epoch, Kind, Lba, Op, Request, SECTOR, SharedDisk, Tag};
+use moafs_disk::{Buf, Cause, DiskError, Epoch, Kind, Lba, Op, Page, Request, SECTOR, SharedDisk, Tag};
 use moafs_runtime::{Event, Rt};
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
@@ -129,6 +130,16 @@ pub struct Meta {
 }
 
 impl Block {
+    fn ready(no: u64, kind: Kind, bytes: Buf) -> Arc<Block> {
+        Arc::new(Block {
+            no,
+            kind,
+            ready: AtomicBool::new(true),
+            touched: AtomicBool::new(true),
+            state: Mutex::new(State { bytes, ..State::empty() }),
+        })
+    }
+
     /// Looks at the block as ops see it.
     pub fn view<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
         self.touched.store(true, Ordering::Relaxed);
@@ -225,8 +236,8 @@ impl Meta {
         self.get_near(no, kind, no..no + 1)
     }
 
-    /// A block, and with the same request those of its neighbours in `near` that follow it and are not
-    /// here yet (a stretch of an inode table or of a directory).
+    /// A block, and with the same request those of its neighbours in `near` that are not here yet, as far as no block
+    /// that is lies between (a stretch of an inode table or of a directory).
     pub fn get_near(&self, no: u64, kind: Kind, near: Range<u64>) -> Result<Arc<Block>> {
         loop {
             let ticket = self.filled.ticket();
@@ -239,20 +250,41 @@ impl Meta {
                 Some(_) => {
                     self.rt.wait(&self.filled, ticket, None);
                 }
-                None => self.fill(no, kind, near.end.min(no + READ_RUN_MAX))?,
+                None => self.fill(no, kind, near.clone())?,
             }
         }
     }
 
-    /// Reads `no` and what follows it up to `end`, as far as it is absent.
-    fn fill(&self, no: u64, kind: Kind, end: u64) -> Result<()> {
-        let claimed: Vec<Arc<Block>> = (no..end.max(no + 1)).map_while(|no| self.claim(no, kind)).collect();
-        if claimed.is_empty() {
-            return Ok(());
+    /// A block if it is in memory.
+    pub fn cached(&self, no: u64) -> Option<Arc<Block>> {
+        self.shard(no).lock().get(&no).filter(|block| block.ready.load(Ordering::Acquire)).cloned()
+    }
+
+    /// A block whose contents on the disk do not matter: the one in memory, or zeros without reading. Unlike a fresh one it
+    /// is written only when it is changed.
+    pub fn unread(&self, no: u64, kind: Kind) -> Result<Arc<Block>> {
+        {
+            let mut shard = self.shard(no).lock();
+            if let Entry::Vacant(absent) = shard.entry(no) {
+                self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
+                return Ok(Arc::clone(absent.insert(Block::ready(no, kind, Buf::zeroed(self.block_size)))));
+            }
         }
+        self.get(no, kind)
+    }
+
+    /// Reads `no` and what lies around it in `near`, as far as it is absent.
+    fn fill(&self, no: u64, kind: Kind, near: Range<u64>) -> Result<()> {
+        let Some(wanted) = self.claim(no, kind) else { return Ok(()) };
+        let before = (near.start.max(no.saturating_sub(READ_RUN_MAX))..no).rev();
+        let mut claimed: Vec<Arc<Block>> = before.map_while(|no| self.claim(no, kind)).collect();
+        claimed.reverse();
+        claimed.push(wanted);
+        claimed.extend((no + 1..near.end.min(no + READ_RUN_MAX)).map_while(|no| self.claim(no, kind)));
+        let first = claimed[0].no;
         let into = claimed.iter().map(|_| Buf::zeroed(self.block_size)).collect();
         let tag = Tag::new(kind, 0, Cause::Demand);
-        let ticket = self.disk.submit(vec![Request { op: Op::Read { into }, at: self.lba(no), tag }]);
+        let ticket = self.disk.submit(vec![Request { op: Op::Read { into }, at: self.lba(first), tag }]);
         let result = self.disk.wait(ticket).remove(0).result;
         let outcome = match result {
             Ok(bufs) => {
@@ -271,7 +303,8 @@ impl Meta {
             }
         };
         self.rt.signal(&self.filled);
-        outcome
+        // A neighbour's bad sector is no reason to fail.
+        if outcome.is_err() && claimed.len() > 1 { self.fill(no, kind, no..no + 1) } else { outcome }
     }
 
     fn claim(&self, no: u64, kind: Kind) -> Option<Arc<Block>> {
@@ -416,13 +449,7 @@ impl Meta {
 
     /// A new block that nothing on disk points to: `image` goes out whole, before anything may point to it.
     pub fn fresh(&self, no: u64, kind: Kind, image: Buf) -> (Arc<Block>, Level) {
-        let block = Arc::new(Block {
-            no,
-            kind,
-            ready: AtomicBool::new(true),
-            touched: AtomicBool::new(true),
-            state: Mutex::new(State { bytes: image, ..State::empty() }),
-        });
+        let block = Block::ready(no, kind, image);
         if self.shard(no).lock().insert(no, Arc::clone(&block)).is_none() {
             self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
         }
@@ -510,7 +537,7 @@ impl Meta {
     }
 
     fn write_round(&self, round: &Round) -> Result<()> {
-        let mut images: Vec<(u64, Kind, Arc<Buf>)> = Vec::with_capacity(round.blocks.len());
+        let mut images: Vec<(u64, Kind, Page)> = Vec::with_capacity(round.blocks.len());
         for block in round.blocks.values() {
             if let Some(image) = block.compose(round.level) {
                 images.push((block.no, block.kind, image.freeze()));
@@ -528,13 +555,13 @@ impl Meta {
     }
 
     /// Writes images, trying again for a while where the host file system is full.
-    fn write_images(&self, mut images: Vec<(u64, Kind, Arc<Buf>)>) -> Result<Epoch> {
+    fn write_images(&self, mut images: Vec<(u64, Kind, Page)>) -> Result<Epoch> {
         let mut newest = Epoch::default();
         for _ in 0..HOST_FULL_RETRIES {
             let batch = images
                 .iter()
                 .map(|(no, kind, image)| Request {
-                    op: Op::Write { data: vec![Arc::clone(image)], fua: false },
+                    op: Op::Write { data: vec![image.clone()], fua: false },
                     at: self.lba(*no),
                     tag: Tag::new(*kind, 0, Cause::Order),
                 })

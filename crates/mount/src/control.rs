@@ -1,5 +1,5 @@
-//! The control directory `.moafs/` at a mount's root: answers look-ups, hidden from listings,
-//! read-only.
+//! The control directory `.moafs/` at a mount's root: answers look-ups, hidden from listings; its
+//! files are read, and some take commands.
 //!
 //! Opens are not seen (the kernel is told to skip them), and the kernel caches what it has read.
 //! So each *look-up* of a control file makes a fresh node with a snapshot of its text, which lives
@@ -27,20 +27,41 @@ const SNAPSHOTS_MAX: usize = 1024;
 /// Makes the text of a control file.
 pub type Text = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
 
+/// Obeys what is written to a control file.
+pub(crate) type Obey = Box<dyn Fn(&[u8]) -> Result<(), Errno> + Send + Sync>;
+
+/// A control file.
+pub(crate) struct ControlFile {
+    pub(crate) name: &'static str,
+    pub(crate) text: Text,
+    /// `None` if it can only be read. Root and the control directory's owner may command.
+    pub(crate) obey: Option<Obey>,
+}
+
+/// A control file as it was looked up.
+#[derive(Clone)]
+struct Snapshot {
+    text: Arc<Vec<u8>>,
+    /// Which file.
+    index: usize,
+}
+
 /// The control directory.
 pub(crate) struct Control {
-    files: Vec<(&'static str, Text)>,
-    snapshots: Mutex<BTreeMap<u64, Arc<Vec<u8>>>>,
+    files: Vec<ControlFile>,
+    snapshots: Mutex<BTreeMap<u64, Snapshot>>,
     next_node: AtomicU64,
     mounted: Timestamp,
+    /// Who mounted.
+    owner: u32,
 }
 
 impl Control {
-    /// A directory of `files`, whose times are `mounted`.
-    pub(crate) fn new(files: Vec<(&'static str, Text)>, mounted: Timestamp) -> Control {
+    /// A directory of `files` that belongs to the user `owner`, whose times are `mounted`.
+    pub(crate) fn new(files: Vec<ControlFile>, mounted: Timestamp, owner: u32) -> Control {
         // Nodes right after the directory's stand for the names in listings only.
         let first = CONTROL_FIRST + 1 + files.len() as u64;
-        Control { files, snapshots: Mutex::default(), next_node: AtomicU64::new(first), mounted }
+        Control { files, snapshots: Mutex::default(), next_node: AtomicU64::new(first), mounted, owner }
     }
 
     /// True for nodes of the control directory.
@@ -55,15 +76,16 @@ impl Control {
 
     /// Looks a control file up: a fresh node with a snapshot of its text.
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Entry, Errno> {
-        let (_, text) = self.files.iter().find(|(known, _)| known.as_bytes() == name).ok_or(Errno::ENOENT)?;
-        let text = Arc::new(text());
+        let found = self.files.iter().enumerate().find(|(_, file)| file.name.as_bytes() == name);
+        let (index, file) = found.ok_or(Errno::ENOENT)?;
+        let snapshot = Snapshot { text: Arc::new((file.text)()), index };
         let node = self.next_node.fetch_add(1, Ordering::Relaxed);
-        let attr = self.file(node, text.len());
+        let attr = self.attr_of(node, &snapshot);
         let mut snapshots = self.snapshots.lock();
         if snapshots.len() >= SNAPSHOTS_MAX {
             return Err(Errno::ENFILE);
         }
-        snapshots.insert(node, text);
+        snapshots.insert(node, snapshot);
         let ttl = std::time::Duration::ZERO;
         Ok(Entry { node: NodeId(node), generation: 0, attr, entry_ttl: ttl, attr_ttl: FOREVER })
     }
@@ -73,7 +95,7 @@ impl Control {
         if node == CONTROL_NODE {
             return Ok(self.directory());
         }
-        Ok(self.file(node.0, self.snapshot(node)?.len()))
+        Ok(self.attr_of(node.0, &self.snapshot(node)?))
     }
 
     /// Reads from a snapshot.
@@ -81,18 +103,44 @@ impl Control {
         if node == CONTROL_NODE {
             return Err(Errno::EISDIR);
         }
-        let text = self.snapshot(node)?;
+        let text = self.snapshot(node)?.text;
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
         let len = out.len().min(text.len() - from);
         out[..len].copy_from_slice(&text[from..from + len]);
         Ok(len)
     }
 
+    /// Hands a command to a file that takes some.
+    pub(crate) fn write(&self, node: NodeId, uid: u32, offset: u64, command: &[u8]) -> Result<usize, Errno> {
+        let obey = self.commanded(node)?;
+        if uid != 0 && uid != self.owner {
+            return Err(Errno::EPERM);
+        }
+        if offset != 0 {
+            return Err(Errno::EINVAL);
+        }
+        obey(command).map(|()| command.len())
+    }
+
+    /// Whoever opens a file that takes commands may cut it first: that changes nothing.
+    pub(crate) fn truncate(&self, node: NodeId) -> Result<FileAttr, Errno> {
+        self.commanded(node)?;
+        self.attr(node)
+    }
+
+    fn commanded(&self, node: NodeId) -> Result<&Obey, Errno> {
+        if node == CONTROL_NODE {
+            return Err(Errno::EPERM);
+        }
+        let index = self.snapshot(node)?.index;
+        self.files.get(index).and_then(|file| file.obey.as_ref()).ok_or(Errno::EPERM)
+    }
+
     /// Names in the directory, each with an inode number and a mode, in listing order.
     pub(crate) fn names(&self) -> impl Iterator<Item = (u64, u32, &[u8])> {
         let dots = [&b"."[..], b".."].into_iter().map(|dot| (CONTROL_FIRST, libc::S_IFDIR, dot));
         let files = self.files.iter().enumerate();
-        dots.chain(files.map(|(index, (name, _))| (CONTROL_FIRST + 1 + index as u64, libc::S_IFREG, name.as_bytes())))
+        dots.chain(files.map(|(index, file)| (CONTROL_FIRST + 1 + index as u64, libc::S_IFREG, file.name.as_bytes())))
     }
 
     /// The kernel does not need a node any more. (Every look-up made its own.)
@@ -100,12 +148,19 @@ impl Control {
         self.snapshots.lock().remove(&node.0);
     }
 
-    fn snapshot(&self, node: NodeId) -> Result<Arc<Vec<u8>>, Errno> {
+    fn snapshot(&self, node: NodeId) -> Result<Snapshot, Errno> {
         self.snapshots.lock().get(&node.0).cloned().ok_or(Errno::ESTALE)
     }
 
     fn directory(&self) -> FileAttr {
         FileAttr { nlink: 2, mode: libc::S_IFDIR | 0o555, ..self.file(CONTROL_FIRST, 0) }
+    }
+
+    fn attr_of(&self, node: u64, snapshot: &Snapshot) -> FileAttr {
+        let takes_commands = self.files.get(snapshot.index).is_some_and(|file| file.obey.is_some());
+        let write = if takes_commands { 0o200 } else { 0 };
+        let attr = self.file(node, snapshot.text.len());
+        FileAttr { uid: self.owner, mode: attr.mode | write, ..attr }
     }
 
     fn file(&self, node: u64, len: usize) -> FileAttr {
@@ -131,7 +186,10 @@ mod tests {
     fn counting() -> Control {
         let calls = AtomicU64::new(0);
         let text = move || format!("call {}", calls.fetch_add(1, Ordering::Relaxed)).into_bytes();
-        Control::new(vec![("stats", Box::new(text))], Timestamp::default())
+        let stats = ControlFile { name: "stats", text: Box::new(text), obey: None };
+        let obey: Obey = Box::new(|command| if command == b"go" { Ok(()) } else { Err(Errno::EINVAL) });
+        let orders = ControlFile { name: "orders", text: Box::new(Vec::new), obey: Some(obey) };
+        Control::new(vec![stats, orders], Timestamp::default(), 1000)
     }
 
     #[test]
@@ -155,6 +213,21 @@ mod tests {
         control.forget(entries[0].node);
         assert_eq!(control.read(entries[0].node, 0, &mut [0; 4]), Err(Errno::ESTALE));
         assert!(control.lookup(b"stats").is_ok());
+    }
+
+    #[test]
+    fn commands_come_from_the_owner_or_root_and_go_where_they_are_understood() {
+        let control = counting();
+        let (stats, orders) = (control.lookup(b"stats").unwrap(), control.lookup(b"orders").unwrap());
+        assert_eq!((stats.attr.mode & 0o777, orders.attr.mode & 0o777, orders.attr.uid), (0o444, 0o644, 1000));
+        assert_eq!(control.write(orders.node, 1000, 0, b"go"), Ok(2));
+        assert_eq!(control.write(orders.node, 0, 0, b"go"), Ok(2));
+        assert_eq!(control.write(orders.node, 1001, 0, b"go"), Err(Errno::EPERM));
+        assert_eq!(control.write(orders.node, 0, 0, b"stop"), Err(Errno::EINVAL));
+        assert_eq!(control.write(orders.node, 0, 1, b"go"), Err(Errno::EINVAL));
+        assert_eq!(control.write(stats.node, 0, 0, b"go"), Err(Errno::EPERM));
+        assert_eq!(control.write(CONTROL_NODE, 0, 0, b"go"), Err(Errno::EPERM));
+        assert!(control.truncate(orders.node).is_ok() && control.truncate(stats.node).is_err());
     }
 
     #[test]

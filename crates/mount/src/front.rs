@@ -7,7 +7,7 @@
 //! The kernel is the only writer, therefore names (also missing ones) and attributes are valid
 //! forever: it drops by itself what its own requests change.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use moafs_fuse::{
     AttrReply, CopyRange, CreateArgs, DeviceNumber, DirBuf, DirPlusBuf, Entry, Errno, FOREVER, FallocateMode,
@@ -19,8 +19,9 @@ use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Error, Format, Vfs, Who};
 use smallvec::SmallVec;
 
-use crate::control::{CONTROL_NAME, Control, Text};
+use crate::control::{CONTROL_NAME, Control, ControlFile, Text};
 use crate::convert;
+use crate::defrag::{DEFRAG_NAME, Defrag};
 use crate::ioctl::{self, Command};
 use crate::log::Log;
 use crate::nodes::Nodes;
@@ -38,7 +39,8 @@ pub struct Front<F: Format> {
     nodes: Nodes,
     block_size: u32,
     control: Control,
-    log: std::sync::Arc<Log>,
+    defrag: Arc<Defrag<F>>,
+    log: Arc<Log>,
     closed: OnceLock<std::result::Result<(), Error>>,
 }
 
@@ -51,16 +53,21 @@ struct Listed {
 }
 
 impl<F: Format> Front<F> {
-    /// A front for `vfs` whose control directory holds `files`.
-    pub fn new(vfs: Vfs<F>, files: Vec<(&'static str, Text)>, log: std::sync::Arc<Log>) -> Front<F> {
+    /// A front for `vfs` whose control directory holds `files`, and those that take commands.
+    pub fn new(vfs: Vfs<F>, files: Vec<(&'static str, Text)>, log: Arc<Log>) -> Front<F> {
         let (root, block_size) = (vfs.shape().root, vfs.shape().block_size);
         // The root's times serve for the control directory; unreadable ones are no reason to fail.
         let mounted = vfs.stat(root).map(|stat| convert::timestamp(stat.attr.mtime)).unwrap_or_default();
+        let defrag = Arc::new(Defrag::new(vfs.clone()));
+        let mut files: Vec<ControlFile> =
+            files.into_iter().map(|(name, text)| ControlFile { name, text, obey: None }).collect();
+        files.push(defrag_file(&defrag));
         Front {
             vfs,
             nodes: Nodes::new(root),
             block_size,
-            control: Control::new(files, mounted),
+            control: Control::new(files, mounted, rustix::process::geteuid().as_raw()),
+            defrag,
             log,
             closed: OnceLock::new(),
         }
@@ -186,6 +193,16 @@ impl<F: Format> Front<F> {
     }
 }
 
+/// `.moafs/defrag`.
+fn defrag_file<F: Format>(defrag: &Arc<Defrag<F>>) -> ControlFile {
+    let (shown, obeying) = (Arc::clone(defrag), Arc::clone(defrag));
+    ControlFile {
+        name: DEFRAG_NAME,
+        text: Box::new(move || shown.text()),
+        obey: Some(Box::new(move |command| obeying.command(command))),
+    }
+}
+
 /// Who asks. The kernel has checked permissions (`default_permissions` is always on).
 fn who(ctx: &ReqCtx) -> Who {
     Who { uid: ctx.uid, gid: ctx.gid, groups: SmallVec::new(), checks: Checks::Done }
@@ -214,6 +231,7 @@ fn fill(value: &[u8], out: &mut [u8]) -> usize {
 
 impl<F: Format> FileSystem for Front<F> {
     fn destroy(&self) {
+        self.defrag.close();
         let outcome = self.vfs.clone().close();
         if let Err(error) = &outcome {
             self.log.failure(&format!("closing the volume: {error}"));
@@ -269,6 +287,9 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn setattr(&self, ctx: &ReqCtx, set: &SetAttr) -> Result<AttrReply> {
+        if Control::owns(ctx.node) && (set.size, set.mode, set.uid, set.gid) == (Some(0), None, None, None) {
+            return Ok(AttrReply { attr: self.control.truncate(ctx.node)?, attr_ttl: FOREVER });
+        }
         let set = api::SetAttr {
             perm: set.mode.map(|mode| mode & 0o7777),
             uid: set.uid,
@@ -339,6 +360,9 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn write(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+        if Control::owns(ctx.node) {
+            return self.control.write(ctx.node, ctx.uid, offset, data);
+        }
         let ino = self.ino(ctx.node)?;
         // Write-back of a shared mapping: nobody in particular writes.
         let who = if flags.contains(WriteFlags::CACHE) { Who::root() } else { who(ctx) };

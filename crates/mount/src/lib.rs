@@ -10,6 +10,7 @@
 //! | `nodes` | the bijection between inode numbers and FUSE's node ids |
 //! | `convert`, `ioctl` | between the words of FUSE and of vfs |
 //! | [`control`], `stats` | the control directory `.moafs/` and what it shows |
+//! | [`defrag`](mod@defrag) | the control file that moves scattered files together |
 //! | [`options`] | mount options: [`Settings`] |
 //! | [`source`], [`loop_device`] | image or device, and how the kernel sees it |
 //! | [`serve`](mod@serve), `pressure` | a live mount: signals, memory pressure, closing |
@@ -18,6 +19,7 @@
 
 pub mod control;
 mod convert;
+pub mod defrag;
 pub mod front;
 mod ioctl;
 pub mod log;

@@ -12,6 +12,8 @@ const CACHE_BYTES_MIN: u64 = 8 << 20;
 const TRANSFER_BYTES: std::ops::RangeInclusive<u64> = 4096..=64 << 20;
 /// The largest read-ahead, in bytes.
 const READ_AHEAD_BYTES_MAX: u64 = 64 << 20;
+/// The most that a small file's neighbours may add up to, in bytes.
+const CO_READ_BYTES_MAX: u64 = 1 << 20;
 /// The longest age or interval: a day.
 const SECS_MAX: f64 = 86_400.0;
 /// The most serving threads.
@@ -40,6 +42,8 @@ pub struct Settings {
     pub host_cache: HostCache,
     /// `plain`: type `fuse` even where `fuseblk` is possible.
     pub plain: bool,
+    /// The placement policy by name; `None`: the format's default.
+    pub place: Option<String>,
     /// The options as they were given, for `.moafs/stats`.
     pub given: Vec<String>,
 }
@@ -84,7 +88,17 @@ const OWN: &[Own] = &[
     Own { name: "dirty_age", value: "SECONDS", help: "changed data are written after this time (default 30)" },
     Own { name: "commit", value: "SECONDS", help: "metadata are committed this often (default 5)" },
     Own { name: "max_transfer", value: "SIZE", help: "largest device request (default 1M)" },
+    Own {
+        name: "place",
+        value: "cowrite|ffs",
+        help: "where data go: small files together, or file by file (default cowrite)",
+    },
     Own { name: "read_ahead", value: "SIZE", help: "largest read-ahead of a sequential reader (default 1M)" },
+    Own {
+        name: "coread",
+        value: "SIZE|off",
+        help: "a small file's neighbours come with it, up to this much (default 128K)",
+    },
     Own { name: "transport", value: "auto|uring|dev", help: "path of requests from the kernel (default auto)" },
     Own { name: "threads", value: "N", help: "serving threads: of /dev/fuse in all, of io_uring per CPU" },
     Own { name: "direct", value: "", help: "bypass the host's page cache, or fail" },
@@ -125,7 +139,7 @@ impl Settings {
         }
         // The kernel caches what is read: ours is for what waits, above all.
         let volume = Options { role: CacheRole::Behind, dirty_percent: 60, ..Options::default() };
-        Settings { volume, session, host_cache: HostCache::Auto, plain: false, given: Vec::new() }
+        Settings { volume, session, host_cache: HostCache::Auto, plain: false, place: None, given: Vec::new() }
     }
 
     /// The settings of some `-o` lists, each comma-separated; later options win.
@@ -155,6 +169,8 @@ impl Settings {
                 self.volume.read_ahead_bytes = value_of.size(0..=READ_AHEAD_BYTES_MAX)?;
                 self.session.mount.read_ahead_kb = (self.volume.read_ahead_bytes >> 10) as u32;
             }
+            "place" => self.place = Some(value.to_owned()),
+            "coread" => self.volume.co_read_bytes = value_of.size_or_off(0..=CO_READ_BYTES_MAX)?,
             "transport" => self.session.transport = value_of.transport()?,
             "threads" => self.set_threads(value_of.number(1..=THREADS_MAX)? as usize),
             "remount" => {
@@ -227,6 +243,11 @@ impl Value<'_> {
         fits.ok_or_else(|| self.wrong(format!("must lie between {} and {} bytes", range.start(), range.end())))
     }
 
+    /// A size, or 0 for `off`.
+    fn size_or_off(&self, range: std::ops::RangeInclusive<u64>) -> Result<usize, OptionError> {
+        if self.text == "off" { Ok(0) } else { self.size(range) }
+    }
+
     fn number(&self, range: std::ops::RangeInclusive<u64>) -> Result<u64, OptionError> {
         let number = self.text.parse().ok().filter(|number| range.contains(number));
         number.ok_or_else(|| self.wrong(format!("give a number from {} to {}", range.start(), range.end())))
@@ -288,6 +309,13 @@ mod tests {
     }
 
     #[test]
+    fn co_reading_has_a_size_or_is_off() {
+        let co_read = |option| Settings::parse([option], true).unwrap().volume.co_read_bytes;
+        assert_eq!((co_read("coread=64K"), co_read("coread=off"), co_read("coread=0")), (64 << 10, 0, 0));
+        assert_eq!(co_read("rw"), 128 << 10);
+    }
+
+    #[test]
     fn an_unknown_option_is_answered_with_the_list() {
         let message = Settings::parse(["cahce=64M"], true).unwrap_err().to_string();
         assert!(message.contains("`cahce=64M`") && message.contains("cache=SIZE") && message.contains("noatime"));
@@ -307,6 +335,8 @@ mod tests {
             "commit=inf",
             "commit=nan",
             "max_transfer=1",
+            "coread=on",
+            "coread=2M",
             "threads=0",
             "transport=tcp",
             "remount",

@@ -20,6 +20,10 @@ const TRIGGER: &str = "some 100000 2000000\0";
 /// Below this much cache nothing is given back: a volume needs some to work at all.
 const KEEP_BYTES_MIN: u64 = 8 << 20;
 
+/// One part in so many is given back at each stall. The kernel tells once per window at most, and goes on telling while
+/// it stalls: half at once would empty the cache over a hiccup.
+const GIVE_BACK: u64 = 4;
+
 /// Watches for memory pressure until dropped.
 #[derive(Debug)]
 pub(crate) struct PressureWatch {
@@ -28,7 +32,7 @@ pub(crate) struct PressureWatch {
 }
 
 impl PressureWatch {
-    /// Calls `shrink` with a new size, half of what `cached_bytes` says, at each stall. `None` where the kernel does
+    /// Calls `shrink` with a new size, a part ([`GIVE_BACK`]) less than what `cached_bytes` says, at each stall. `None` where the kernel does
     /// not tell about stalls.
     pub(crate) fn start(
         cached_bytes: impl Fn() -> u64 + Send + 'static,
@@ -39,7 +43,7 @@ impl PressureWatch {
         let (stop, stopped) = UnixStream::pair().ok()?;
         let watch = move || {
             while stalled(&trigger, &stopped) {
-                let target = (cached_bytes() / 2).max(KEEP_BYTES_MIN);
+                let target = (cached_bytes() / GIVE_BACK * (GIVE_BACK - 1)).max(KEEP_BYTES_MIN);
                 shrink(usize::try_from(target).unwrap_or(usize::MAX));
             }
         };

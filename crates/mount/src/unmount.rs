@@ -18,6 +18,9 @@ use crate::loop_device;
 /// How often the lock is tried while we wait.
 const POLL: Duration = Duration::from_millis(20);
 
+/// The type of a modelled disk's directory (`moafs simdisk`): no volume, and unmounted like one.
+const SIMDISK: &str = "fuse.simdisk";
+
 /// A mount as the kernel's table shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
@@ -70,9 +73,14 @@ pub enum UnmountError {
 /// # Errors
 /// When the kernel's table cannot be read.
 pub fn mounts() -> Result<Vec<MountEntry>, UnmountError> {
+    table(is_ours)
+}
+
+/// The mounts of certain types.
+fn table(wanted: impl Fn(&str) -> bool) -> Result<Vec<MountEntry>, UnmountError> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(UnmountError::Table)?;
     let entries = table.split(|&byte| byte == b'\n').filter_map(parse_mount);
-    Ok(entries.filter(|entry| is_ours(&entry.fstype)).collect())
+    Ok(entries.filter(|entry| wanted(&entry.fstype)).collect())
 }
 
 fn is_ours(fstype: &str) -> bool {
@@ -114,7 +122,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// The mount at `target`, which may be dead: only its parent directory is looked at.
 fn find(target: &Path) -> Result<MountEntry, UnmountError> {
-    let entries = mounts()?;
+    let entries = table(|fstype| is_ours(fstype) || fstype == SIMDISK)?;
     let at = |path: &Path| entries.iter().rev().find(|entry| entry.target == path).cloned();
     // The second look is for a symbolic link to the mount point.
     let found = at(&absolute(target)).or_else(|| at(&target.canonicalize().ok()?));

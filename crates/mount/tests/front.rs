@@ -178,6 +178,43 @@ fn the_control_directory_takes_no_changes() {
     assert_eq!(front.fsync(&at(stats.node), NO_HANDLE, false), Ok(()));
 }
 
+/// The text of `.moafs/defrag` as an open sees it.
+fn defrag_status(front: &Front<Ext>, dir: NodeId) -> String {
+    let file = front.lookup(&at(dir), b"defrag").unwrap();
+    let mut text = vec![0; file.attr.size as usize];
+    assert_eq!(front.read(&at(file.node), NO_HANDLE, 0, &mut text), Ok(text.len()));
+    front.forget(file.node, 1);
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn a_command_starts_a_job_whose_end_can_be_read() {
+    let front = front();
+    create(&front, "file");
+    let dir = front.lookup(&at(NodeId::ROOT), b".moafs").unwrap().node;
+    let file = front.lookup(&at(dir), b"defrag").unwrap().node;
+    let command = |text: &str| front.write(&at(file), NO_HANDLE, 0, text.as_bytes(), WriteFlags::empty());
+    let start = r#"{"start": {"token": 9, "inode": 2}}"#;
+    assert_eq!(command(start), Ok(start.len()));
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while defrag_status(&front, dir).contains("\"running\": true") {
+        assert!(std::time::Instant::now() < until, "the job does not end");
+        std::thread::yield_now();
+    }
+    let status = defrag_status(&front, dir);
+    assert!(status.contains("\"token\": 9") && status.contains("\"ending\": \"done\""), "{status}");
+    let stop = r#"{"stop": {"token": 9}}"#;
+    assert_eq!(command(stop), Ok(stop.len()), "it may have ended already");
+    assert_eq!(command(r#"{"start": {"token": 9}}"#), Err(Errno::EINVAL));
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    assert!(front.setattr(&at(file), &cut).is_ok(), "a shell cuts what it writes to");
+    // A job that runs when the volume closes ends before.
+    assert_eq!(command(start), Ok(start.len()));
+    front.destroy();
+    assert!(matches!(front.closed(), Some(Ok(()))));
+    assert!(defrag_status(&front, dir).contains("\"running\": false"));
+}
+
 #[test]
 fn destroy_closes_the_volume() {
     let front = front();

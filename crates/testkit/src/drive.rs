@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use moafs_vfs::api::{NewFile, SetAttr, SetTime};
+use moafs_vfs::gather::DefragOptions;
 use moafs_vfs::types::{FileKind, Ino, Name};
 use moafs_vfs::{Error, Format, Result, Vfs, Who};
 
@@ -318,6 +319,9 @@ impl<M: Mount> Driver<M> {
             Op::Fsync { data_only, .. } => vfs.fsync(inos[0], *data_only)?,
             Op::Sync => vfs.sync()?,
             Op::Tend => vfs.tend(),
+            Op::Defragment => {
+                vfs.defragment(vfs.shape().root, &DefragOptions::default(), &mut |_| true)?;
+            }
             Op::Shrink => vfs.shrink(0),
             Op::Remount => unreachable!("remounting is the driver's own affair"),
         }
@@ -388,7 +392,7 @@ pub(crate) fn nodes_of(op: &Op) -> Vec<NodeId> {
         | Op::Release { node }
         | Op::Read { node, .. }
         | Op::Fsync { node, .. } => vec![*node],
-        Op::Sync | Op::Tend | Op::Shrink | Op::Remount => Vec::new(),
+        Op::Sync | Op::Tend | Op::Defragment | Op::Shrink | Op::Remount => Vec::new(),
     }
 }
 

@@ -87,6 +87,8 @@ pub enum Op {
     Sync,
     /// A round of background work.
     Tend,
+    /// Scattered files move together.
+    Defragment,
     /// Memory pressure: the cache forgets what is clean.
     Shrink,
     /// Unmount and mount.
@@ -162,12 +164,13 @@ enum Kind {
     Fsync,
     Sync,
     Tend,
+    Defragment,
     Shrink,
     Remount,
 }
 
 /// Kinds with their usual weight.
-const KINDS: [(Kind, u32); 34] = [
+const KINDS: [(Kind, u32); 35] = [
     (Kind::Create, 60),
     (Kind::Mkdir, 15),
     (Kind::Mknod, 4),
@@ -200,6 +203,7 @@ const KINDS: [(Kind, u32); 34] = [
     (Kind::Fsync, 12),
     (Kind::Sync, 3),
     (Kind::Tend, 4),
+    (Kind::Defragment, 3),
     (Kind::Shrink, 2),
     (Kind::Remount, 1),
 ];
@@ -270,6 +274,7 @@ impl Generator {
             }
             Kind::Sync => Some(Op::Sync),
             Kind::Tend => Some(Op::Tend),
+            Kind::Defragment => Some(Op::Defragment),
             Kind::Shrink => Some(Op::Shrink),
             Kind::Remount => self.limits.remounts.then_some(Op::Remount),
         }

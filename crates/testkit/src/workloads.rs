@@ -119,7 +119,7 @@ impl Workload {
 const DIRECT: u64 = 12;
 
 /// All workloads.
-pub const ALL: [Workload; 28] = [
+pub const ALL: [Workload; 31] = [
     Workload { name: "create", build: create },
     Workload { name: "create-fsync", build: create_fsync },
     Workload { name: "append", build: append },
@@ -147,6 +147,9 @@ pub const ALL: [Workload; 28] = [
     Workload { name: "tmpfile-link", build: tmpfile_link },
     Workload { name: "attributes", build: attributes },
     Workload { name: "log-rotation", build: log_rotation },
+    Workload { name: "small-files", build: small_files },
+    Workload { name: "defragment", build: defragment },
+    Workload { name: "defragment-large", build: defragment_large },
     Workload { name: "random", build: random },
 ];
 
@@ -212,6 +215,82 @@ fn overwrite(s: &mut Script, _: u64) {
         s.write(b, i * 500, 700);
         s.fsync(if i % 2 == 0 { a } else { b });
     }
+}
+
+/// Small files of two directories: made, rewritten here and there, grown, shrunk and removed, so that those that leave
+/// together move, stay, and take each other's old places.
+fn small_files(s: &mut Script, _: u64) {
+    let dirs = [s.dir(ROOT, "a"), s.dir(ROOT, "b")];
+    let mut files = Vec::new();
+    for i in 0..16u64 {
+        files.push(s.full(dirs[i as usize % 2], &format!("f{i}"), 1 + i % 3));
+    }
+    s.sync();
+    for i in [0, 4, 5, 8, 9, 12] {
+        s.write(files[i], 0, s.block);
+    }
+    s.fsync(files[9]);
+    for i in [1, 2, 3, 6] {
+        s.append(files[i], s.block);
+    }
+    s.sync();
+    for i in [7usize, 10, 13] {
+        s.unlink(dirs[i % 2], &format!("f{i}"));
+    }
+    for i in (0..16).filter(|i| ![7, 10, 13].contains(i)) {
+        s.write(files[i], 0, s.block / 2);
+    }
+    s.truncate(files[2], 100);
+    s.fsync(files[11]);
+    s.full(dirs[0], "last", DIRECT);
+    s.tend();
+}
+
+/// A directory whose files lie between another's, which go; files are changed around two moves.
+fn defragment(s: &mut Script, _: u64) {
+    let dirs = [s.dir(ROOT, "kept"), s.dir(ROOT, "gone")];
+    let mut kept = Vec::new();
+    for i in 0..14u64 {
+        for dir in dirs {
+            let file = s.full(dir, &format!("f{i}"), 1 + i % 3);
+            s.fsync(file);
+            kept.push(file);
+        }
+    }
+    let kept: Vec<NodeId> = kept.into_iter().step_by(2).collect();
+    (0..14).for_each(|i| s.unlink(dirs[1], &format!("f{i}")));
+    s.sync();
+    s.write(kept[3], 0, s.block / 2);
+    s.op(Op::Defragment);
+    s.write(kept[4], 0, s.block);
+    s.fsync(kept[5]);
+    s.fsync(kept[4]);
+    s.truncate(kept[6], 100);
+    s.rename((dirs[0], "f7"), (ROOT, "moved"));
+    s.unlink(dirs[0], "f8");
+    s.append(kept[9], s.block);
+    s.op(Op::Defragment);
+    s.write(kept[10], 0, s.block);
+    s.tend();
+}
+
+/// Two logs that grew by turns; one is moved, cut, and grows again.
+fn defragment_large(s: &mut Script, _: u64) {
+    let logs = [s.file(ROOT, "one"), s.file(ROOT, "two")];
+    for _ in 0..20 {
+        for log in logs {
+            s.append(log, s.block);
+            s.fsync(log);
+        }
+    }
+    s.op(Op::Defragment);
+    s.append(logs[0], s.block + 10);
+    s.fsync(logs[0]);
+    s.truncate(logs[1], 15 * s.block);
+    s.write(logs[0], 5 * s.block, 2 * s.block);
+    s.op(Op::Defragment);
+    s.unlink(ROOT, "two");
+    s.tend();
 }
 
 fn rename_over(s: &mut Script, _: u64) {

@@ -4,14 +4,16 @@
 //! A failure prints `MOAFS_CRASH=…`; `MOAFS_CRASH=… cargo test -p moafs-testkit --test crash replay`
 //! runs that state alone.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use moafs_testkit::crash::{self, Case, Recording, Scene, Summary};
+use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::image;
 use moafs_testkit::judges::{missing, tools};
-use moafs_testkit::volume::ExtMounter;
+use moafs_testkit::ops::Op;
+use moafs_testkit::volume::{ExtMounter, OnDisk};
 use moafs_testkit::workloads;
 
 /// Geometries whose images are small enough to be written thousands of times.
@@ -78,6 +80,25 @@ fn all_crash_states_keep_every_promise() {
     assert!(total.failures.is_empty(), "{} failures, printed above", total.failures.len());
     let whole_run = std::env::var_os("MOAFS_ONLY").is_none();
     assert!(!whole_run || total.states >= 20_000, "only {} states", total.states);
+}
+
+#[test]
+fn the_workloads_that_defragment_move_something() {
+    for name in ["defragment", "defragment-large"] {
+        let workload = workloads::by_name(name).expect("a known workload");
+        let geometry = image::by_name("crash-4k").expect("a known geometry");
+        let disk = Arc::new(geometry.make().expect("the volume can be made"));
+        let mounter = ExtMounter::default();
+        let mut driver = Driver::new(OnDisk { mounter: &mounter, disk }, Tolerance::default()).expect("it mounts");
+        let mut moved = Vec::new();
+        for op in workload.ops(geometry.block_size, 0) {
+            driver.step(&op).expect("the workload runs");
+            if matches!(op, Op::Defragment) {
+                moved.push(driver.vfs().counters().gathered_blocks);
+            }
+        }
+        assert!(moved[0] > 10, "{name}: {moved:?}");
+    }
 }
 
 #[test]

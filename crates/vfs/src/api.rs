@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::error::Result;
 use crate::format::{Format, Shape};
+use crate::gather::{DefragOptions, Healed};
 use crate::types::{Attr, Cookie, FileKind, Ino, Mapping, Name, SetMode, XattrKey};
 
 /// How a volume is used. Everything has a default.
@@ -28,6 +29,9 @@ pub struct Options {
     pub read_only: bool,
     /// Read-ahead of a sequential reader at most, in bytes.
     pub read_ahead_bytes: usize,
+    /// A miss of a small file brings this much with one request at most, its neighbours included, for somebody who reads
+    /// file after file. 0: it brings the file alone.
+    pub co_read_bytes: usize,
     /// The largest data request in bytes; the policies' maximum transfer.
     pub transfer_bytes_max: usize,
     /// Who caches above us.
@@ -47,6 +51,8 @@ impl Default for Options {
             atime: AtimePolicy::Relative,
             read_only: false,
             read_ahead_bytes: 1 << 20,
+            // The paper's maximum transfer: what a co-write puts side by side.
+            co_read_bytes: 128 << 10,
             transfer_bytes_max: 1 << 20,
             role: CacheRole::Only,
             syncer: true,
@@ -354,6 +360,16 @@ impl<F: Format> Vfs<F> {
     /// sync: everything that was changed before the call is durable.
     pub fn sync(&self) -> Result<()> {
         self.inner.sync()
+    }
+    /// Moves the scattered files of a directory and all below it together again, or one file. `progress` is told how far
+    /// it is between two parts of at most 16 MiB, and says whether to go on. What was moved is durable at the end.
+    pub fn defragment(
+        &self,
+        ino: Ino,
+        options: &DefragOptions,
+        progress: &mut dyn FnMut(&Healed) -> bool,
+    ) -> Result<Healed> {
+        self.inner.defragment(ino, options, progress)
     }
     /// An extended attribute's value, by full name (`user.x`).
     pub fn get_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

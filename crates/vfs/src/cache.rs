@@ -134,10 +134,10 @@ impl Cache {
 }
 
 impl<F: Format> Inner<F> {
-    /// Stamps the clean pages of `range` and lets them enter the replacement queue.
-    pub(crate) fn enqueue_clean(&self, inode: &Shared<F>, range: LbnRange, end: End) {
-        let stamped = inode.pages.lock().stamp_clean(range, || self.cache.next_stamp());
-        self.cache.enqueue(inode.ino, &stamped, end);
+    /// The clean pages of `range` are the next to go.
+    pub(crate) fn chill(&self, inode: &Shared<F>, range: LbnRange) {
+        let stamped = inode.pages.lock().chill(range, || self.cache.next_stamp());
+        self.cache.enqueue(inode.ino, &stamped, End::Cold);
     }
 
     /// Memory in use: pages, metadata, inodes.
@@ -193,12 +193,15 @@ impl<F: Format> Inner<F> {
     fn evict_of_one(&self, entries: &[Entry]) {
         let Some(inode) = self.table.peek(entries[0].ino) else { return };
         let mut again: SmallVec<[(Lbn, u64); EVICT_BATCH]> = SmallVec::new();
-        let mut dropped = 0;
+        let (mut dropped, mut unasked) = (0, 0);
         {
             let mut pages = inode.pages.lock();
             for entry in entries {
                 match pages.evict(entry.at, entry.stamp, || self.cache.next_stamp()) {
-                    Evicted::Dropped => dropped += 1,
+                    Evicted::Dropped(for_nothing) => {
+                        dropped += 1;
+                        unasked += u64::from(for_nothing);
+                    }
                     Evicted::Again(stamp) => again.push((entry.at, stamp)),
                     Evicted::Stale => {}
                 }
@@ -206,6 +209,7 @@ impl<F: Format> Inner<F> {
         }
         self.cache.account(Delta { cached: -dropped, dirty: 0 });
         self.tally.evictions.fetch_add(dropped as u64, Ordering::Relaxed);
+        self.co_read_wasted(unasked);
         self.cache.enqueue(inode.ino, &again, End::Warm);
     }
 

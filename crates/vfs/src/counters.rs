@@ -56,10 +56,22 @@ counters! {
     read_hits,
     /// Blocks that reads had to wait for.
     read_misses,
+    /// Of those, blocks that went straight to the reader.
+    bypass_blocks,
     /// Blocks read ahead.
     read_ahead_blocks,
     /// Read requests given to the disk for file data.
     fill_requests,
+    /// Misses of small files that brought their neighbours, too, with one request.
+    co_reads,
+    /// Blocks of neighbours that they brought.
+    co_read_blocks,
+    /// Of those, blocks that were read afterwards.
+    co_read_blocks_used,
+    /// Of those, blocks that left the cache before anybody read them.
+    co_read_blocks_wasted,
+    /// Blocks that re-gathering moved.
+    gathered_blocks,
     /// Write calls.
     writes,
     /// Bytes written into the cache.
@@ -72,6 +84,8 @@ counters! {
     write_back_rounds,
     /// Requests that carried blocks of more than one file.
     co_writes,
+    /// Files that these carried.
+    co_written_files,
     /// Write-back requests that failed.
     write_back_errors,
     /// Dirty blocks that were dropped unwritten because their file went first.

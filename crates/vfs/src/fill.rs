@@ -43,6 +43,16 @@ enum Progress {
 }
 
 impl Fill {
+    /// A read that whoever starts it waits for.
+    pub(crate) fn waited_for() -> Arc<Fill> {
+        Arc::new(Fill { progress: Mutex::new(Progress::Taken) })
+    }
+
+    /// Its blocks are there, or absent again.
+    pub(crate) fn end(&self) {
+        *self.progress.lock() = Progress::Over;
+    }
+
     /// The batch to wait for, unless somebody else does or it has not been submitted yet.
     fn take(&self) -> Option<(Ticket, Vec<LbnRange>)> {
         let mut progress = self.progress.lock();
@@ -198,11 +208,18 @@ impl<F: Format> Inner<F> {
     }
 
     fn fill_hole(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) {
-        let pages: Vec<Page> = (0..part.len).map(|_| Arc::clone(&self.zero_page)).collect();
+        let pages: Vec<Page> = (0..part.len).map(|_| self.zero_page.clone()).collect();
         self.fill_part(inode, fill, part, pages, false);
     }
 
-    fn fill_part(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange, data: Vec<Page>, addressed: bool) {
+    pub(crate) fn fill_part(
+        &self,
+        inode: &Shared<F>,
+        fill: &Arc<Fill>,
+        part: LbnRange,
+        data: Vec<Page>,
+        addressed: bool,
+    ) {
         let block_bytes = self.block_bytes();
         let stamped = {
             let mut pages = inode.pages.lock();
@@ -218,7 +235,7 @@ impl<F: Format> Inner<F> {
         self.cache.enqueue(inode.ino, &stamped, End::Warm);
     }
 
-    fn drop_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) {
+    pub(crate) fn drop_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) {
         if part.len == 0 {
             return;
         }
@@ -258,13 +275,13 @@ impl<F: Format> Inner<F> {
                 }
             }
         }
-        *fill.progress.lock() = Progress::Over;
+        fill.end();
         self.rt.signal(&inode.moved);
         outcome
     }
 
     /// Freezes what was read; what lies behind the end of the file reads as zeros.
-    fn pages_of(&self, bufs: Vec<Buf>, part: LbnRange, size: u64) -> Vec<Page> {
+    pub(crate) fn pages_of(&self, bufs: Vec<Buf>, part: LbnRange, size: u64) -> Vec<Page> {
         let block_bytes = self.block_bytes();
         let freeze = |(i, mut buf): (usize, Buf)| {
             let start = (part.start.0 + i as u64) * block_bytes;
@@ -301,6 +318,7 @@ impl<F: Format> Inner<F> {
     pub(crate) fn pages(&self, inode: &Shared<F>, range: LbnRange, ahead: Option<LbnRange>) -> Result<Vec<Page>> {
         let mut have: Vec<Option<Page>> = vec![None; range.len as usize];
         let missing = look(&mut inode.pages.lock(), range, &mut have);
+        self.co_read_used(missing.unasked);
         let hits = u64::from(range.len) - missing.count;
         self.tally.read_hits.fetch_add(hits, Ordering::Relaxed);
         let mut ahead = ahead;
@@ -311,6 +329,7 @@ impl<F: Format> Inner<F> {
         while missing.count > 0 {
             let fill = match missing.filling {
                 Some(fill) => Some(fill),
+                None if self.co_read(inode, missing.span) => None,
                 None => self.start_fill(inode, missing.span, Cause::Demand)?,
             };
             if let Some(range) = ahead.take() {
@@ -320,6 +339,7 @@ impl<F: Format> Inner<F> {
                 self.finish_fill(inode, &fill)?;
             }
             missing = look(&mut inode.pages.lock(), range, &mut have);
+            self.co_read_used(missing.unasked);
         }
         if let Some(range) = ahead {
             self.start_read_ahead(inode, range);
@@ -330,7 +350,7 @@ impl<F: Format> Inner<F> {
     /// After clean pages were served to somebody who caches them, too: they go next.
     pub(crate) fn served(&self, inode: &Shared<F>, range: LbnRange) {
         if self.options.role == CacheRole::Behind {
-            self.enqueue_clean(inode, range, End::Cold);
+            self.chill(inode, range);
         }
     }
 
@@ -364,11 +384,13 @@ struct Missing {
     span: LbnRange,
     /// A fill that is to bring one of them.
     filling: Option<Arc<Fill>>,
+    /// Blocks found that a co-read had brought and nobody had read.
+    unasked: u64,
 }
 
 /// Collects the pages of `range` that are there and that `have` does not have yet.
 fn look(pages: &mut Pages, range: LbnRange, have: &mut [Option<Page>]) -> Missing {
-    let mut missing = Missing { count: 0, span: LbnRange { start: range.start, len: 0 }, filling: None };
+    let mut missing = Missing { count: 0, span: LbnRange { start: range.start, len: 0 }, filling: None, unasked: 0 };
     let mut next = range.start;
     for (at, slot) in pages.slots_mut(range) {
         missing.note_absent(range.start, next, at, have);
@@ -377,7 +399,8 @@ fn look(pages: &mut Pages, range: LbnRange, have: &mut [Option<Page>]) -> Missin
         match &slot.content {
             Content::Data(page) => {
                 slot.referenced = true;
-                have.get_or_insert_with(|| Arc::clone(page));
+                missing.unasked += u64::from(std::mem::take(&mut slot.unasked));
+                have.get_or_insert_with(|| page.clone());
             }
             Content::Filling(fill) if have.is_none() => {
                 missing.filling = Some(Arc::clone(fill));

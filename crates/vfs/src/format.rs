@@ -43,6 +43,8 @@ pub struct Shape {
     pub unwritten: bool,
     /// True if blocks can lie beyond the end of a file.
     pub beyond_eof: bool,
+    /// True if addresses are chosen at `write()` ([`Format::early`]), not when data leave the cache.
+    pub early: bool,
     /// `f_fsid`.
     pub id: u64,
     /// The volume's label.
@@ -233,6 +235,15 @@ pub enum Progress {
     More,
 }
 
+/// A small file near another on the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its number.
+    pub ino: Ino,
+    /// All its blocks, in file order.
+    pub run: BlockRun,
+}
+
 /// Takes directory entries; returns false to stop (the listing then resumes *at* this entry).
 /// Arguments: name, entry, and the cookie from which the listing goes on *after* this entry.
 pub type DirSink<'a> = dyn FnMut(&Name, Dentry, Cookie) -> bool + 'a;
@@ -286,6 +297,12 @@ pub trait Format: Send + Sync + 'static {
     fn readlink(&self, link: &Self::Node) -> Result<Vec<u8>>;
     /// What lies at `at`: one run of at most `max` blocks (`max` > 0).
     fn map(&self, file: &Self::Node, at: Lbn, max: u32) -> Result<Mapping>;
+    /// Small files that probably belong with `file`, each in one run, and all of it within `reach` blocks of `around`; ascending by
+    /// address. What is known without a device request; a hint, which [`Format::load`] and [`Format::map`] confirm without one and without
+    /// finding damage that nobody asked for.
+    fn neighbours(&self, _file: &Self::Node, _around: BlockRun, _reach: u32) -> Vec<Neighbour> {
+        Vec::new()
+    }
     /// `st_blocks`: 512-byte units the file occupies on the volume, maps included.
     fn used_sectors(&self, node: &Self::Node) -> u64;
     /// The size in bytes of a directory or symbolic link now (vfs keeps that of regular files itself).
@@ -305,6 +322,11 @@ pub trait Format: Send + Sync + 'static {
 
     // -- data leaves the cache
 
+    /// Called at `write()`, with the inode lock held, if [`Shape::early`] says so: may choose addresses for `range`
+    /// (which the map then shows as unwritten), and spends what they cost.
+    fn early(&self, _file: &Self::Node, _range: LbnRange, _admission: &mut Admission) -> Result<()> {
+        Ok(())
+    }
     /// THE decision: who travels with `due`, and where to. Runs it allocates are taken in memory only. Called
     /// with no inode lock held.
     fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan>;

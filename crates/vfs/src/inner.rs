@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::api::{Options, Who};
 use crate::cache::Cache;
+use crate::co_read::Walks;
 use crate::counters::{Counters, Tally};
 use crate::dirty::Lists;
 use crate::error::{Error, Result};
@@ -38,6 +39,7 @@ pub(crate) struct Inner<F: Format> {
     pub(crate) cache: Cache,
     pub(crate) dirty: Mutex<Lists<F::Node>>,
     pub(crate) loose_fills: LooseFills<F::Node>,
+    pub(crate) walks: Walks,
     pub(crate) reap_queue: ReapQueue<F::Node>,
     pub(crate) tally: Tally,
     /// Somebody changed metadata since the last commit.
@@ -73,6 +75,7 @@ impl<F: Format> Inner<F> {
             cache: Cache::new(options.cache_bytes, options.dirty_percent, block_bytes),
             dirty: Mutex::new(Lists::new()),
             loose_fills: LooseFills::default(),
+            walks: Walks::default(),
             reap_queue: ReapQueue::default(),
             tally: Tally::default(),
             uncommitted: AtomicBool::new(false),
@@ -159,7 +162,7 @@ impl<F: Format> Inner<F> {
         let outcome = match loaded {
             Ok((attr, node)) => {
                 let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
-                let inode = self.table.insert(Arc::new(inode));
+                let inode = self.table.insert_loaded(Arc::new(inode));
                 self.reclaim_inodes();
                 Ok(inode)
             }

@@ -170,7 +170,7 @@ pub(crate) enum Found<N> {
     Ready(Arc<Inode<N>>),
     /// Somebody loads it: wait.
     Loading,
-    /// The caller shall load it and then call [`Table::loaded`] or [`Table::load_failed`].
+    /// The caller shall load it and then call [`Table::insert_loaded`] or [`Table::load_failed`].
     LoadIt,
 }
 
@@ -232,9 +232,21 @@ impl<N> Table<N> {
         }
     }
 
-    /// Puts a loaded or new inode into the table. A new one replaces what bore its number before.
-    pub(crate) fn insert(&self, inode: Arc<Inode<N>>) -> Arc<Inode<N>> {
+    /// Puts a loaded inode into the table, unless its number was given to a new one meanwhile; returns the one that is there.
+    pub(crate) fn insert_loaded(&self, inode: Arc<Inode<N>>) -> Arc<Inode<N>> {
         let mut shard = self.shard(inode.ino).lock();
+        match shard.slots.get(&inode.ino) {
+            Some(Slot::Ready(newer)) => Arc::clone(newer),
+            _ => self.insert_into(&mut shard, inode),
+        }
+    }
+
+    /// Puts a new inode into the table. It replaces what bore its number before.
+    pub(crate) fn insert(&self, inode: Arc<Inode<N>>) -> Arc<Inode<N>> {
+        self.insert_into(&mut self.shard(inode.ino).lock(), inode)
+    }
+
+    fn insert_into(&self, shard: &mut Shard<N>, inode: Arc<Inode<N>>) -> Arc<Inode<N>> {
         if let Some((seal, epoch)) = shard.remembered.remove(&inode.ino) {
             let mut state = inode.state.lock();
             state.seal = state.seal.max(seal);
@@ -250,7 +262,10 @@ impl<N> Table<N> {
 
     /// Gives up loading.
     pub(crate) fn load_failed(&self, ino: Ino) {
-        self.shard(ino).lock().slots.remove(&ino);
+        let mut shard = self.shard(ino).lock();
+        if matches!(shard.slots.get(&ino), Some(Slot::Loading)) {
+            shard.slots.remove(&ino);
+        }
     }
 
     /// Takes one hold.
@@ -356,4 +371,41 @@ fn leftover<N>(inode: &Arc<Inode<N>>) -> Option<(Seal, Epoch)> {
     let state = inode.state.lock();
     let settled = state.unput == Unput::Nothing && state.error.is_none() && state.attr.nlink > 0;
     settled.then_some((state.seal, state.epoch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inode(ino: Ino) -> Arc<Inode<()>> {
+        let attr = Attr {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            size: 0,
+            atime: Default::default(),
+            mtime: Default::default(),
+            ctime: Default::default(),
+            crtime: None,
+            rdev: 0,
+            generation: 0,
+            flags: 0,
+        };
+        let rt: Rt = moafs_runtime::Live::new();
+        Arc::new(Inode::new(&rt, ino, Ino(2), attr, ()))
+    }
+
+    #[test]
+    fn what_was_loaded_under_a_number_gives_way_to_what_was_made_meanwhile() {
+        let table: Table<()> = Table::new();
+        assert!(matches!(table.find(Ino(9)), Found::LoadIt));
+        assert!(matches!(table.find(Ino(9)), Found::Loading));
+        let made = table.insert(inode(Ino(9)));
+        assert!(Arc::ptr_eq(&table.insert_loaded(inode(Ino(9))), &made));
+        table.load_failed(Ino(9));
+        assert!(table.peek(Ino(9)).is_some_and(|there| Arc::ptr_eq(&there, &made)));
+        assert_eq!(table.decoded(), 1);
+    }
 }

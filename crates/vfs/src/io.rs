@@ -102,6 +102,11 @@ impl<F: Format> Inner<F> {
         let end = size.min(offset.saturating_add(into.len() as u64));
         let mut at = offset;
         while at < end {
+            let past = self.read_past_cache(inode, at, end, &mut into[(at - offset) as usize..])?;
+            if past > 0 {
+                at += past as u64;
+                continue;
+            }
             let len = (end - at).min(READ_BYTES_MAX);
             let range = self.blocks_of(at, len);
             let last = range.end().0 - 1;
@@ -303,7 +308,7 @@ impl<F: Format> Inner<F> {
             }
             left = left.saturating_sub(self.dues_of(&inode, left, &mut dues));
         }
-        self.write_back(dues)
+        self.write_back_upto(bytes as u64, dues)
     }
 
     /// Asks about `blocks` dirty blocks of a file to leave, the first ones first, in windows of one transfer. Says how
@@ -381,7 +386,18 @@ impl<F: Format> Inner<F> {
         self.note_written(inode, &pages, write, end);
         drop(pages);
         self.cache.account(delta);
+        if self.shape.early && fresh > 0 {
+            self.choose_early(inode, range, fresh)?;
+        }
         Ok(Written::At(offset))
+    }
+
+    /// Has the format choose addresses for `fresh` blocks of `range` that have none, from what was admitted for them.
+    fn choose_early(&self, inode: &Shared<F>, range: LbnRange, fresh: u64) -> Result<()> {
+        let mut admission = inode.pages.lock().admission.split(fresh);
+        let chosen = self.format.early(&inode.node, range, &mut admission);
+        inode.pages.lock().admission.absorb(admission);
+        chosen
     }
 
     fn count_fresh(&self, pages: &Pages, range: LbnRange, addressed: &[bool]) -> u64 {
@@ -446,7 +462,8 @@ impl<F: Format> Inner<F> {
         let seen = if addressed { size.saturating_sub(block_start).min(block_bytes) as u32 } else { 0 };
         let mut delta = Delta::default();
         // The page that was read for this may have been evicted again: put it back first.
-        if let (None, Some((_, base))) = (pages.get(at), bases.iter().find(|(there, _)| *there == at)) {
+        let base = bases.iter().find(|(there, _)| *there == at);
+        if let Some((_, base)) = base.filter(|_| pages.get(at).is_none()) {
             let whole = Piece { block_bytes: block_bytes as usize, start: 0, bytes: base };
             delta = pages.write(at, whole, addressed, seen);
         }

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::format::Survey;
 use crate::types::{BlockRun, FileKind, Ino, Lbn};
@@ -17,7 +17,7 @@ use crate::types::{BlockRun, FileKind, Ino, Lbn};
 const CLASSES: usize = 33;
 
 /// Blocks that could follow their predecessor, and those that do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Score {
     /// Blocks that have a predecessor in their file.
     pub successors: u64,
@@ -38,7 +38,7 @@ impl Score {
         (self.successors > 0).then(|| self.adjacent as f64 / self.successors as f64)
     }
 
-    fn add(&mut self, other: Score) {
+    pub(crate) fn add(&mut self, other: Score) {
         self.successors += other.successors;
         self.adjacent += other.adjacent;
     }

@@ -17,8 +17,9 @@
 //! | `inner`, `inode` | the state of a volume; inodes, who holds them, orphans (`reap`) |
 //! | `names`, `rename` | names and every change of them |
 //! | `attr`, `perm`, `acl`, `xattr` | attributes, and who may do what |
-//! | `pages`, `cache`, `fill` | cached blocks of one file; the memory budget; reading, read-ahead |
+//! | `pages`, `cache`, `fill`, `co_read` | cached blocks of one file; the memory budget; reading, read-ahead; neighbours of small files |
 //! | `io`, `space` | reading and writing; truncate, allocate, seek, copy |
+//! | [`gather`] | moving scattered files together again |
 //! | `dirty`, `write_back`, `sync`, `syncer` | the dirty lists; carrying out plans; durability; background work |
 //!
 //! # Lock order (take downwards only)
@@ -28,7 +29,7 @@
 //! | 0 | `Inner::gate`: shared by every call; exclusive to close | yes |
 //! | – | waits for space (`Inner::admit`) and dirty memory (`Inner::make_room`): here, holding level 0 only | |
 //! | 1 | `Inner::rename`: exclusive when a directory changes its parent; shared while two directories are locked by ancestry | yes |
-//! | 2 | `Inode::lock`: directories ancestor first, unrelated ones by number; then non-directories by number | yes |
+//! | 2 | `Inode::lock`: directories ancestor first, unrelated ones by number; then non-directories by number. Co-reading only tries them | yes |
 //! | 3 | pages in flight or filling, by (inode, block): waited for *before* an op begins | yes |
 //! | 4 | the format's op gate; inside an op `Inode::put`: "look at the attributes, tell the format" is one step | reads of metadata only |
 //! | 5, 6 | the format's own | |
@@ -52,12 +53,15 @@
 mod acl;
 pub mod api;
 mod attr;
+mod bypass;
 mod cache;
+mod co_read;
 pub mod counters;
 mod dirty;
 pub mod error;
 mod fill;
 pub mod format;
+pub mod gather;
 mod inner;
 mod inode;
 mod io;

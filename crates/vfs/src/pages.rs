@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 
 use crate::fill::Fill;
 use crate::format::Admission;
+use crate::plan::SMALL_BLOCKS_MAX;
 use crate::types::{Lbn, LbnRange};
 
 /// What a page holds.
@@ -50,9 +51,18 @@ pub(crate) struct Slot {
     pub(crate) stamp: u64,
     /// Used since the replacement queue last looked.
     pub(crate) referenced: bool,
+    /// Brought by a co-read; nobody has read it yet.
+    pub(crate) unasked: bool,
+    /// Its entry is at the cold end of that queue.
+    cold: bool,
 }
 
 impl Slot {
+    fn new(content: Content, addressed: bool, disk_end: u32) -> Slot {
+        let (dirty, flight, stamp) = (0, 0, 0);
+        Slot { content, dirty, flight, addressed, disk_end, stamp, referenced: false, unasked: false, cold: false }
+    }
+
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty != 0
     }
@@ -76,8 +86,8 @@ impl Slot {
 
 /// What came of an entry of the replacement queue.
 pub(crate) enum Evicted {
-    /// The page is gone.
-    Dropped,
+    /// The page is gone; true if a co-read had brought it for nothing.
+    Dropped(bool),
     /// It was used, and deserves another round under this stamp.
     Again(u64),
     /// The entry names no page.
@@ -121,6 +131,8 @@ pub(crate) struct Pages {
     generation: u64,
     pub(crate) unplaced: u64,
     pub(crate) admission: Admission,
+    /// Counts how often blocks were given a place.
+    placements: u64,
 }
 
 impl Default for Pages {
@@ -133,6 +145,7 @@ impl Default for Pages {
             generation: 1,
             unplaced: 0,
             admission: Admission::none(),
+            placements: 0,
         }
     }
 }
@@ -192,9 +205,7 @@ impl Pages {
         let absent = self.absent(range);
         for at in absent.iter().flat_map(|part| part.start.0..part.end().0) {
             let content = Content::Filling(Arc::clone(fill));
-            let slot =
-                Slot { content, dirty: 0, flight: 0, addressed: false, disk_end: 0, stamp: 0, referenced: false };
-            self.map.insert(at, slot);
+            self.map.insert(at, Slot::new(content, false, 0));
             self.filling += 1;
         }
         absent
@@ -235,7 +246,7 @@ impl Pages {
             slot.content = Content::Data(filled.page);
             slot.addressed = filled.addressed;
             slot.disk_end = filled.disk_end;
-            slot.stamp = stamp();
+            slot.warm(stamp());
             stamped.push((at, slot.stamp));
         }
         self.filling -= stamped.len();
@@ -250,13 +261,16 @@ impl Pages {
         }
     }
 
-    /// Gives the settled pages of `range` new stamps, as unused ones.
-    pub(crate) fn stamp_clean(&mut self, range: LbnRange, mut stamp: impl FnMut() -> u64) -> Vec<(Lbn, u64)> {
-        let mut stamped = Vec::with_capacity(range.len as usize);
+    /// Makes the settled pages of `range` unused ones, and gives those that are to move to the cold end their stamps for
+    /// it. The others are there already.
+    pub(crate) fn chill(&mut self, range: LbnRange, mut stamp: impl FnMut() -> u64) -> Vec<(Lbn, u64)> {
+        let mut stamped = Vec::new();
         for (at, slot) in self.slots_mut(range).filter(|(_, slot)| !slot.is_unsettled() && !slot.is_filling()) {
-            slot.stamp = stamp();
             slot.referenced = false;
-            stamped.push((at, slot.stamp));
+            if !std::mem::replace(&mut slot.cold, true) {
+                slot.stamp = stamp();
+                stamped.push((at, slot.stamp));
+            }
         }
         stamped
     }
@@ -275,8 +289,8 @@ impl Pages {
             }
             Entry::Vacant(absent) => {
                 delta.cached = 1;
-                let content = Content::Data(Arc::new(new_page(block_bytes, start, bytes)));
-                absent.insert(Slot { content, dirty: 0, flight: 0, addressed, disk_end, stamp: 0, referenced: false })
+                let content = Content::Data(new_page(block_bytes, start, bytes).freeze());
+                absent.insert(Slot::new(content, addressed, disk_end))
             }
         };
         slot.referenced = true;
@@ -298,33 +312,36 @@ impl Pages {
         delta
     }
 
-    /// Freezes the pages of `range` for a write: their bytes, `None` for those that vanished or are on their way
-    /// already; and how many of them were settled before.
-    pub(crate) fn freeze(&mut self, range: LbnRange) -> (Vec<Option<Page>>, u64) {
+    /// Freezes the pages of `range` for a write, clean ones only if they move along: their bytes, `None` for those that
+    /// vanished, are on their way already, or need not be written; and how many of them were settled before.
+    pub(crate) fn freeze(&mut self, range: LbnRange, clean_too: bool) -> (Vec<Option<Page>>, u64) {
         let mut frozen = vec![None; range.len as usize];
         let generation = self.generation;
-        let (mut settled, mut unplaced) = (0, 0);
+        let mut settled = 0;
         for (at, slot) in self.slots_mut(range) {
             let Content::Data(page) = &slot.content else { continue };
             if slot.in_flight() {
                 continue;
             }
-            frozen[(at.0 - range.start.0) as usize] = Some(Arc::clone(page));
+            let frozen = &mut frozen[(at.0 - range.start.0) as usize];
             if slot.is_dirty() {
+                *frozen = Some(page.clone());
                 slot.flight = std::mem::take(&mut slot.dirty);
                 continue;
             }
-            // A clean page that a policy moves along.
+            // No space was promised for a hole, so it stays one.
+            if !clean_too || !slot.addressed {
+                continue;
+            }
+            *frozen = Some(page.clone());
             slot.flight = generation;
             slot.stamp = 0;
             settled += 1;
-            unplaced += u64::from(!slot.addressed);
         }
         // What was ready is dirty and not in flight: all of it was frozen.
         self.ready.remove(range.start.0, range.end().0);
         if settled > 0 {
             *self.unsettled.entry(generation).or_insert(0) += settled;
-            self.unplaced += unplaced;
         }
         (frozen, settled)
     }
@@ -339,6 +356,18 @@ impl Pages {
             slot.disk_end = size.saturating_sub(at.0 * block_bytes).min(block_bytes) as u32;
         }
         self.unplaced -= placed;
+        self.placements += 1;
+    }
+
+    /// A count that changes whenever blocks are given a place, before the place they had is free.
+    pub(crate) fn placements(&self) -> u64 {
+        self.placements
+    }
+
+    /// How many blocks of `range`, from its start on, have no page.
+    pub(crate) fn absent_from(&self, range: LbnRange) -> u32 {
+        let first = self.map.range(range.start.0..range.end().0).next();
+        first.map_or(range.len, |(at, _)| (at - range.start.0) as u32)
     }
 
     /// The frozen pages of `range` come to rest after their write: clean, unless written again. The clean ones are
@@ -357,7 +386,7 @@ impl Pages {
                 again.push(at.0);
                 continue;
             }
-            slot.stamp = stamp();
+            slot.warm(stamp());
             slot.referenced = false;
             clean.push((at, slot.stamp));
         }
@@ -418,11 +447,16 @@ impl Pages {
             return Evicted::Stale;
         }
         if std::mem::take(&mut slot.referenced) {
-            slot.stamp = next();
+            slot.warm(next());
             return Evicted::Again(slot.stamp);
         }
-        there.remove();
-        Evicted::Dropped
+        Evicted::Dropped(there.remove().unasked)
+    }
+
+    /// Blocks of `from..to` that a co-read brought and nobody has read. (It brings small files only.)
+    pub(crate) fn unasked(&self, from: Lbn, to: Lbn) -> u64 {
+        let to = to.0.min(SMALL_BLOCKS_MAX).max(from.0);
+        self.map.range(from.0..to).filter(|(_, slot)| slot.unasked).count() as u64
     }
 
     /// The first block of `from..to` that is in flight or being filled.
@@ -476,16 +510,22 @@ impl Pages {
 }
 
 impl Slot {
+    /// Its entry of the replacement queue, under this stamp, is at the warm end.
+    fn warm(&mut self, stamp: u64) {
+        self.stamp = stamp;
+        self.cold = false;
+    }
+
     fn overwrite(&mut self, start: usize, bytes: &[u8]) {
         let Content::Data(page) = &mut self.content else {
             debug_assert!(false, "a block being filled is not written to");
             return;
         };
-        if bytes.len() == page.len() && Arc::get_mut(page).is_none() {
-            *page = Arc::new(Buf::copy_of(bytes));
+        if bytes.len() == page.len() && page.get_mut().is_none() {
+            *page = Buf::copy_of(bytes).freeze();
             return;
         }
-        Arc::make_mut(page)[start..start + bytes.len()].copy_from_slice(bytes);
+        page.make_mut()[start..start + bytes.len()].copy_from_slice(bytes);
     }
 }
 
@@ -524,6 +564,14 @@ impl Ranges {
 
     /// Adds `start..end`.
     pub(crate) fn insert(&mut self, start: u64, end: u64) {
+        debug_assert!(start < end);
+        // A sequential writer makes a range longer, block by block.
+        let follower = self.map.range(start + 1..=end).next().is_some();
+        if let Some((_, e)) = self.map.range_mut(..=start).next_back().filter(|(_, e)| **e >= start && !follower) {
+            self.len += end.saturating_sub(*e);
+            *e = end.max(*e);
+            return;
+        }
         let (mut start, mut end) = (start, end);
         while let Some((&s, &e)) = self.map.range(..=end).next_back() {
             if e < start {
@@ -579,7 +627,7 @@ mod tests {
     }
 
     fn freeze(pages: &mut Pages, at: u64) -> Option<Page> {
-        pages.freeze(LbnRange { start: Lbn(at), len: 1 }).0.remove(0)
+        pages.freeze(LbnRange { start: Lbn(at), len: 1 }, true).0.remove(0)
     }
 
     fn place(pages: &mut Pages, at: u64, size: u64) {
@@ -613,6 +661,26 @@ mod tests {
     }
 
     #[test]
+    fn ranges_hold_what_was_put_in() {
+        let mut r = Ranges::default();
+        let mut expect = std::collections::BTreeSet::new();
+        for i in 0..2000_u64 {
+            let (start, len) = (i.wrapping_mul(0x9E37_79B9) % 97, 1 + i % 5);
+            if i % 3 == 0 {
+                r.remove(start, start + len);
+                expect.retain(|at| !(start..start + len).contains(at));
+            } else {
+                r.insert(start, start + len);
+                expect.extend(start..start + len);
+            }
+            let ranges = list(&r);
+            assert!(ranges.windows(2).all(|pair| pair[0].1 < pair[1].0), "maximal and apart: {ranges:?}");
+            assert!(ranges.iter().flat_map(|(s, e)| *s..*e).eq(expect.iter().copied()));
+            assert_eq!(r.len(), expect.len() as u64);
+        }
+    }
+
+    #[test]
     fn a_page_written_again_in_flight_keeps_the_frozen_bytes() {
         let mut pages = Pages::default();
         pages.write(Lbn(3), piece(0, &[1; 512]), false, 0);
@@ -642,6 +710,22 @@ mod tests {
         let delta = pages.discard(Lbn(0), Lbn(1));
         assert_eq!(delta, Delta { cached: -1, dirty: -1 });
         assert!(pages.is_settled() && pages.unplaced == 0);
+    }
+
+    #[test]
+    fn clean_pages_move_along_and_holes_do_not() {
+        let mut pages = Pages::default();
+        let range = LbnRange { start: Lbn(0), len: 2 };
+        let fill = Fill::waited_for();
+        pages.begin_fill(range, &fill);
+        let filled = |addressed| Filled { page: Buf::zeroed(512).freeze(), addressed, disk_end: 0 };
+        pages.end_fill(range.start, &fill, vec![filled(true), filled(false)], || 1);
+        assert!(pages.freeze(range, false).0.iter().all(Option::is_none), "what stays and is clean is not written");
+        let (frozen, settled) = pages.freeze(range, true);
+        assert_eq!((frozen[0].is_some(), frozen[1].is_some(), settled), (true, false, 1));
+        assert!(!pages.is_settled() && pages.unplaced == 0);
+        place(&mut pages, 0, 1024);
+        assert!(land(&mut pages, 0) && pages.is_settled());
     }
 
     #[test]

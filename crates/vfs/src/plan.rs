@@ -21,13 +21,16 @@ pub enum Due {
     Sync(Ino),
     /// Everything goes (sync of the volume, unmount); this file is next.
     Drain(Ino),
+    /// Nothing must go: this file, which is clean, may move for the layout's sake. The view then shows whole files as
+    /// dirty. A policy names only what gains by moving, and puts it where nobody was promised space.
+    Move(Ino),
 }
 
 impl Due {
     /// The file it is about.
     pub fn ino(self) -> Ino {
         match self {
-            Due::Evict(ino, _) | Due::Age(ino) | Due::Sync(ino) | Due::Drain(ino) => ino,
+            Due::Evict(ino, _) | Due::Age(ino) | Due::Sync(ino) | Due::Drain(ino) | Due::Move(ino) => ino,
         }
     }
 }

@@ -87,8 +87,10 @@ impl<F: Format> Inner<F> {
             if pages.first_moving(from, to).is_some() {
                 continue;
             }
+            let unasked = pages.unasked(from, to);
             let delta = pages.discard(from, to);
             drop(pages);
+            self.co_read_wasted(unasked);
             self.cache.account(delta);
             let dropped = delta.dirty.unsigned_abs();
             self.tally.dropped_dirty_blocks.fetch_add(dropped, std::sync::atomic::Ordering::Relaxed);

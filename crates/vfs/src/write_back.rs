@@ -91,16 +91,28 @@ impl<F: Format> Round<F> {
 impl<F: Format> Inner<F> {
     /// Writes back what the format plans for each of `dues`, batch by batch.
     pub(crate) fn write_back(&self, dues: impl IntoIterator<Item = Due>) -> Outcome {
+        self.write_back_upto(u64::MAX, dues)
+    }
+
+    /// The same, until `bytes` have left: what a due takes along may be much more than was asked for, and then the others
+    /// may gather company for longer.
+    pub(crate) fn write_back_upto(&self, bytes: u64, dues: impl IntoIterator<Item = Due>) -> Outcome {
         let mut outcome = Outcome::default();
         let mut round = Round { shipments: Vec::new(), bytes: 0 };
+        let mut left = bytes;
         for due in dues {
+            let before = round.bytes;
             if let Err(error) = self.plan_into(due, &mut round) {
                 self.latch(due.ino(), &error);
                 outcome.fail(error);
             }
+            left = left.saturating_sub(round.bytes - before);
             if round.is_full() {
                 outcome.join(self.run(std::mem::take(&mut round.shipments)));
                 round.bytes = 0;
+            }
+            if left == 0 {
+                break;
             }
         }
         outcome.join(self.run(round.shipments));
@@ -111,6 +123,21 @@ impl<F: Format> Inner<F> {
     pub(crate) fn write_back_everything(&self) -> Outcome {
         let files = self.dirty.lock().least_recent(usize::MAX);
         self.write_back(files.iter().map(|inode| Due::Drain(inode.ino)))
+    }
+
+    /// Carries out travels that were planned already.
+    pub(crate) fn carry_out(&self, travels: impl IntoIterator<Item = Travel>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut round = Round { shipments: Vec::new(), bytes: 0 };
+        for travel in travels {
+            self.pack(&travel, &mut round);
+            if round.is_full() {
+                outcome.join(self.run(std::mem::take(&mut round.shipments)));
+                round.bytes = 0;
+            }
+        }
+        outcome.join(self.run(round.shipments));
+        outcome
     }
 
     fn plan_into(&self, due: Due, round: &mut Round<F>) -> Result<()> {
@@ -124,17 +151,16 @@ impl<F: Format> Inner<F> {
             }
             planned => planned?,
         };
-        for travel in plan.travels {
-            self.pack(travel, round)?;
+        for travel in &plan.travels {
+            self.pack(travel, round);
         }
         Ok(())
     }
 
     /// Freezes what a travel names and adds the requests that come of it: one, unless something in
     /// the middle has vanished.
-    fn pack(&self, travel: Travel, round: &mut Round<F>) -> Result<()> {
-        let mut packing =
-            Packing { travel: &travel, next: travel.to.start, open: None, done: Vec::new(), lost: Vec::new() };
+    fn pack(&self, travel: &Travel, round: &mut Round<F>) {
+        let mut packing = Packing { travel, next: travel.to.start, open: None, done: Vec::new(), lost: Vec::new() };
         for from in &travel.from {
             let inode = self.table.peek(from.ino);
             let frozen = match &inode {
@@ -153,15 +179,14 @@ impl<F: Format> Inner<F> {
         }
         round.bytes += done.iter().map(|s| u64::from(s.to.len) * self.block_bytes()).sum::<u64>();
         round.shipments.extend(done);
-        Ok(())
     }
 
-    /// Freezes the pages of one range. Where the plan says "where it lies", the place is looked up
-    /// again now that the pages can no longer move: a truncation may have come between.
+    /// Freezes the pages of one range. Where the plan says "where it lies", clean pages need no write, and the place is
+    /// looked up again now that the pages can no longer move: a truncation or a move may have come between.
     fn freeze(&self, inode: &Shared<F>, range: LbnRange, in_place: Option<BlockAddr>) -> Frozen {
         let (mut pages, size, fresh_dirty) = {
             let mut cached = inode.pages.lock();
-            let (pages, settled) = cached.freeze(range);
+            let (pages, settled) = cached.freeze(range, in_place.is_none());
             let size = inode.state.lock().attr.size;
             (pages, size, settled as i64)
         };
@@ -228,12 +253,14 @@ impl<F: Format> Inner<F> {
 
     fn count_round(&self, shipments: &[Shipment<F>]) {
         let blocks: u64 = shipments.iter().map(|s| u64::from(s.to.len)).sum();
-        let of_many = |s: &&Shipment<F>| s.pieces.iter().any(|p| p.inode.ino != s.pieces[0].inode.ino);
-        let co_writes = shipments.iter().filter(of_many).count();
+        // A file's pieces follow one another.
+        let files = |s: &Shipment<F>| 1 + s.pieces.windows(2).filter(|p| p[0].inode.ino != p[1].inode.ino).count();
+        let together: Vec<usize> = shipments.iter().map(files).filter(|files| *files > 1).collect();
         self.tally.write_back_rounds.fetch_add(1, Ordering::Relaxed);
         self.tally.write_back_requests.fetch_add(shipments.len() as u64, Ordering::Relaxed);
         self.tally.write_back_blocks.fetch_add(blocks, Ordering::Relaxed);
-        self.tally.co_writes.fetch_add(co_writes as u64, Ordering::Relaxed);
+        self.tally.co_writes.fetch_add(together.len() as u64, Ordering::Relaxed);
+        self.tally.co_written_files.fetch_add(together.iter().sum::<usize>() as u64, Ordering::Relaxed);
     }
 
     /// The device refused a request: its pages stay dirty.
@@ -262,6 +289,8 @@ impl<F: Format> Inner<F> {
                 (piece.range.start.0..piece.range.end().0).for_each(|at| pages.bounce(Lbn(at)));
             }
             self.latch_in(&piece.inode, error);
+            // It may have been clean, and only moved.
+            self.list_dirty(&piece.inode);
             self.dirty.lock().postpone(piece.inode.ino, again);
             self.rt.signal(&piece.inode.moved);
         }

@@ -422,6 +422,7 @@ fn a_co_writing_policy_sees_small_neighbours() {
     v.vfs.fsync(files[0], false).unwrap();
     let c = v.vfs.counters();
     assert_eq!((c.write_back_requests, c.co_writes, c.write_back_blocks), (1, 1, 20));
+    assert_eq!(c.co_written_files, 10);
     for (i, f) in files.iter().enumerate() {
         assert_eq!(v.read(*f, 0, 1500), pattern(i as u64, 1500));
     }

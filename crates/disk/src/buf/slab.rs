@@ -2,12 +2,19 @@
 //!
 //! A cache of blocks lives from memory of one size, aligned to that size. General allocators add a
 //! header, break the alignment, and then need twice the room. Here a slot costs its own size, the
-//! lowest chunk with a free slot is used first, and a chunk that becomes empty goes back to the
-//! kernel. Slots are never handed to the compiler as uninitialised: the kernel zeroes a chunk, and
-//! whoever had a slot before has written to it, so every byte has a value at any time.
+//! lowest free slot of the lowest chunk that has one is used first (what is taken one after the other tends to be
+//! adjacent), and chunks that become empty go back to the kernel. Slots are never handed to the compiler as
+//! uninitialised: the kernel zeroes a chunk, and whoever had a slot before has written to it, so every byte has a
+//! value at any time.
+//!
+//! The first slot of a chunk holds its [`Header`]: which slots are free, and for each how many users it has
+//! ([`Page`](super::Page)). A chunk is aligned to its size, so a slot leads to its header without a search.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::alloc::{Layout, handle_alloc_error};
+use std::cell::UnsafeCell;
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -19,23 +26,49 @@ const CHUNK: usize = 2 << 20;
 const SHIFT_MIN: u32 = 10;
 const CLASSES: usize = 7;
 
-/// Empty chunks that a class keeps, so that one block coming and going does not map and unmap.
-const EMPTY_KEPT: usize = 1;
+/// Words of a bit for each slot, of the smallest size.
+const FREE_WORDS: usize = (CHUNK >> SHIFT_MIN) / 64;
+
+/// Empty chunks that a class keeps: a large file that is removed and written anew finds memory that the kernel need
+/// not zero again.
+const EMPTY_KEPT: usize = 8;
 
 /// Slots below the smallest page of a machine keep their memory.
 const PAGE_MIN: usize = 4096;
 
 static SLABS: [Mutex<Slab>; CLASSES] = [const { Mutex::new(Slab::new()) }; CLASSES];
 
-/// A slot of exactly `len` bytes, aligned to its size up to a page, with arbitrary bytes in it; `None` for
-/// sizes that have no slots and when the kernel has no memory.
-pub(super) fn take(len: usize) -> Option<NonNull<u8>> {
-    SLABS[class(len)?].lock().take(len)
+/// True if memory of this length comes from here.
+pub(super) fn holds(len: usize) -> bool {
+    class(len).is_some()
 }
 
-/// Gives a slot back; false if it is not from here.
-pub(super) fn give(start: NonNull<u8>, len: usize) -> bool {
-    class(len).is_some_and(|class| SLABS[class].lock().give(start, len))
+/// A slot of exactly `len` bytes, a length that is held here, aligned to its size up to a page, with arbitrary bytes
+/// in it. Aborts when the kernel has no memory, as all Rust allocation does.
+pub(super) fn take(len: usize) -> NonNull<u8> {
+    let class = class(len).expect("a length that has slots");
+    let slot = SLABS[class].lock().take(len);
+    slot.unwrap_or_else(|| handle_alloc_error(Layout::from_size_align(CHUNK, CHUNK).expect("a chunk's layout")))
+}
+
+/// Gives a slot back.
+///
+/// # Safety
+/// `slot` came from [`take`] with the same `len`, and nobody uses it any more.
+pub(super) unsafe fn give(slot: NonNull<u8>, len: usize) {
+    let class = class(len).expect("a length that has slots");
+    // SAFETY: as ours.
+    unsafe { SLABS[class].lock().give(slot, len) };
+}
+
+/// The count of users that belongs to a slot; it lives as long as the slot is not given back.
+///
+/// # Safety
+/// `slot` came from [`take`] with the same `len` and was not given back.
+pub(super) unsafe fn users(slot: NonNull<u8>, len: usize) -> NonNull<AtomicU32> {
+    let (chunk, number) = Chunk::of(slot, len);
+    // SAFETY: the slot is in use, so its chunk is mapped and has a header.
+    NonNull::from(unsafe { &chunk.header().users[number] })
 }
 
 /// Gives the memory of free slots back to the kernel.
@@ -50,90 +83,185 @@ fn class(len: usize) -> Option<usize> {
     (len.is_power_of_two() && class < CLASSES).then_some(class)
 }
 
-/// All chunks of one size of slots.
-struct Slab {
-    /// By address.
-    chunks: BTreeMap<usize, Chunk>,
-    /// Those with a free slot.
-    roomy: BTreeSet<usize>,
-    empty: usize,
+/// Slots of a chunk that are handed out: all but the header's.
+fn slots(len: usize) -> usize {
+    CHUNK / len - 1
 }
 
-struct Chunk {
-    start: NonNull<u8>,
-    /// Numbers of free slots, the one that was used last at the end.
-    free: Vec<u16>,
+/// All chunks of one size of slots.
+struct Slab {
+    /// Those with a free slot.
+    roomy: BTreeSet<Chunk>,
+    /// Of those, the ones without a used slot.
+    empty: usize,
+    chunks: usize,
 }
+
+/// What the first slot of a chunk holds.
+struct Header {
+    users: Box<[AtomicU32]>,
+    /// Guarded by the slab's lock.
+    free: UnsafeCell<Free>,
+}
+
+const _: () = assert!(size_of::<Header>() <= 1 << SHIFT_MIN, "a header fits the smallest slot");
+
+/// Which slots are free.
+struct Free {
+    count: usize,
+    /// No word before this one has a bit set.
+    first_word: usize,
+    words: [u64; FREE_WORDS],
+}
+
+impl Free {
+    fn all(len: usize) -> Free {
+        let mut words = [0; FREE_WORDS];
+        (1..=slots(len)).for_each(|slot| words[slot / 64] |= 1 << (slot % 64));
+        Free { count: slots(len), first_word: 0, words }
+    }
+
+    fn take_lowest(&mut self) -> Option<usize> {
+        let word = (self.first_word..FREE_WORDS).find(|word| self.words[*word] != 0)?;
+        let bit = self.words[word].trailing_zeros() as usize;
+        self.words[word] &= self.words[word] - 1;
+        self.first_word = word;
+        self.count -= 1;
+        Some(word * 64 + bit)
+    }
+
+    fn give(&mut self, slot: usize) {
+        let word = slot / 64;
+        debug_assert!(self.words[word] & 1 << (slot % 64) == 0, "a slot is given back once");
+        self.words[word] |= 1 << (slot % 64);
+        self.first_word = self.first_word.min(word);
+        self.count += 1;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..FREE_WORDS * 64).filter(|slot| self.words[slot / 64] & 1 << (slot % 64) != 0)
+    }
+}
+
+/// The start of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Chunk(NonNull<u8>);
 
 // SAFETY: a chunk is a mapping of the process; nothing about it belongs to a thread.
 unsafe impl Send for Chunk {}
 
+impl Chunk {
+    /// A new one, aligned to its size, all of whose slots are free.
+    fn map(len: usize) -> Option<Chunk> {
+        let start = map_chunk()?;
+        let users = (0..CHUNK / len).map(|_| AtomicU32::new(0)).collect();
+        let header = Header { users, free: UnsafeCell::new(Free::all(len)) };
+        // SAFETY: the chunk is ours, aligned, and its first slot is large enough.
+        unsafe { start.cast::<Header>().write(header) };
+        Some(Chunk(start))
+    }
+
+    /// The chunk of a slot, and the slot's number in it.
+    fn of(slot: NonNull<u8>, len: usize) -> (Chunk, usize) {
+        let within = slot.addr().get() & (CHUNK - 1);
+        // SAFETY: a slot lies within its chunk, `within` bytes behind its start.
+        (Chunk(unsafe { slot.sub(within) }), within / len)
+    }
+
+    /// # Safety
+    /// The chunk is mapped, and stays so as long as the reference lives.
+    unsafe fn header<'a>(self) -> &'a Header {
+        // SAFETY: `map` has put it there; it is never borrowed exclusively.
+        unsafe { self.0.cast::<Header>().as_ref() }
+    }
+
+    /// # Safety
+    /// The chunk is mapped, and its slab is locked as long as the reference lives; there is no second one.
+    unsafe fn free<'a>(self) -> &'a mut Free {
+        // SAFETY: the lock keeps everybody else out.
+        unsafe { &mut *self.header().free.get() }
+    }
+
+    /// # Safety
+    /// No slot of it is in use.
+    unsafe fn unmap(self) {
+        // SAFETY: written by `map`, not read again.
+        unsafe { self.0.cast::<Header>().drop_in_place() };
+        // SAFETY: the chunk's own mapping. An address space too fragmented to cut leaves it mapped: lost, but safe.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), CHUNK) };
+    }
+}
+
 impl Slab {
     const fn new() -> Slab {
-        Slab { chunks: BTreeMap::new(), roomy: BTreeSet::new(), empty: 0 }
+        Slab { roomy: BTreeSet::new(), empty: 0, chunks: 0 }
     }
 
     fn take(&mut self, len: usize) -> Option<NonNull<u8>> {
-        if self.roomy.is_empty() {
-            self.add_chunk(len)?;
-        }
-        let address = *self.roomy.first()?;
-        let chunk = self.chunks.get_mut(&address)?;
-        self.empty -= usize::from(chunk.free.len() == CHUNK / len);
-        let slot = chunk.free.pop()?;
-        if chunk.free.is_empty() {
-            self.roomy.remove(&address);
+        let chunk = match self.roomy.first() {
+            Some(chunk) => *chunk,
+            None => self.add_chunk(len)?,
+        };
+        // SAFETY: listed chunks are mapped, and `self` is the locked slab.
+        let free = unsafe { chunk.free() };
+        self.empty -= usize::from(free.count == slots(len));
+        let slot = free.take_lowest()?;
+        if free.count == 0 {
+            self.roomy.remove(&chunk);
         }
         // SAFETY: the slot lies within the chunk's mapping.
-        Some(unsafe { chunk.start.add(usize::from(slot) * len) })
+        Some(unsafe { chunk.0.add(slot * len) })
     }
 
-    fn add_chunk(&mut self, len: usize) -> Option<()> {
-        let start = map_chunk()?;
-        let free = (0..(CHUNK / len) as u16).rev().collect();
-        self.chunks.insert(start.addr().get(), Chunk { start, free });
-        self.roomy.insert(start.addr().get());
+    fn add_chunk(&mut self, len: usize) -> Option<Chunk> {
+        let chunk = Chunk::map(len)?;
+        self.roomy.insert(chunk);
         self.empty += 1;
-        Some(())
+        self.chunks += 1;
+        Some(chunk)
     }
 
-    fn give(&mut self, slot: NonNull<u8>, len: usize) -> bool {
-        let address = slot.addr().get() & !(CHUNK - 1);
-        let Some(chunk) = self.chunks.get_mut(&address) else { return false };
-        chunk.free.push(((slot.addr().get() - address) / len) as u16);
-        if chunk.free.len() == 1 {
-            self.roomy.insert(address);
+    /// # Safety
+    /// As [`give`], of this slab.
+    unsafe fn give(&mut self, slot: NonNull<u8>, len: usize) {
+        let (chunk, number) = Chunk::of(slot, len);
+        // SAFETY: a chunk with a used slot is mapped, and `self` is the locked slab.
+        let free = unsafe { chunk.free() };
+        free.give(number);
+        if free.count == 1 {
+            self.roomy.insert(chunk);
         }
-        if chunk.free.len() == CHUNK / len {
+        if free.count == slots(len) {
             self.empty += 1;
             if self.empty > EMPTY_KEPT {
-                self.drop_chunk(address);
+                self.drop_chunk(chunk);
             }
         }
-        true
     }
 
-    fn drop_chunk(&mut self, address: usize) {
-        let Some(chunk) = self.chunks.remove(&address) else { return };
-        self.roomy.remove(&address);
+    /// Gives an empty chunk back to the kernel.
+    fn drop_chunk(&mut self, chunk: Chunk) {
+        self.roomy.remove(&chunk);
         self.empty -= 1;
-        // SAFETY: the chunk's own mapping, all of whose slots are free. An address space too
-        // fragmented to cut leaves the chunk mapped: lost, but safe.
-        let _ = unsafe { munmap(chunk.start.as_ptr().cast(), CHUNK) };
+        self.chunks -= 1;
+        // SAFETY: nobody uses a slot of an empty chunk, and it is not listed any more.
+        unsafe { chunk.unmap() };
     }
 
     fn trim(&mut self, len: usize) {
+        // SAFETY: listed chunks are mapped, and `self` is the locked slab.
+        let is_empty = |chunk: &&Chunk| unsafe { chunk.free() }.count == slots(len);
+        let empty: Vec<Chunk> = self.roomy.iter().filter(is_empty).copied().collect();
+        empty.into_iter().for_each(|chunk| self.drop_chunk(chunk));
         if len < PAGE_MIN {
             return;
         }
-        for address in self.roomy.iter() {
-            let Some(chunk) = self.chunks.get(address) else { continue };
-            for slot in &chunk.free {
+        for chunk in &self.roomy {
+            // SAFETY: as above.
+            for slot in unsafe { chunk.free() }.iter() {
                 // SAFETY: a free slot, whole pages of the chunk's private mapping; it reads as zeros from
                 // now on. Machines with pages larger than the slot refuse.
-                let _ = unsafe {
-                    madvise(chunk.start.add(usize::from(*slot) * len).as_ptr().cast(), len, Advice::LinuxDontNeed)
-                };
+                let _ = unsafe { madvise(chunk.0.add(slot * len).as_ptr().cast(), len, Advice::LinuxDontNeed) };
             }
         }
     }
@@ -176,32 +304,53 @@ mod tests {
 
     #[test]
     fn slots_are_apart_aligned_and_come_back() {
-        let mut slab = Slab::new();
-        let len = 4096;
-        let slots: Vec<_> = (0..CHUNK / len * 2 + 1).map(|_| slab.take(len).unwrap()).collect();
-        assert_eq!(slab.chunks.len(), 3);
-        let mut addresses: Vec<usize> = slots.iter().map(|slot| slot.addr().get()).collect();
-        addresses.sort_unstable();
-        assert!(addresses.iter().all(|address| address % len == 0));
-        assert!(addresses.windows(2).all(|pair| pair[0] + len <= pair[1]));
-        slab.trim(len);
-        for slot in slots {
-            // SAFETY: the slot is ours until given back.
-            unsafe { slot.write_bytes(7, len) };
-            assert!(slab.give(slot, len));
+        for len in [1 << 10, 1 << 12, 1 << 16] {
+            let mut slab = Slab::new();
+            let chunks = EMPTY_KEPT + 2;
+            let taken: Vec<_> = (0..slots(len) * chunks).map(|_| slab.take(len).unwrap()).collect();
+            assert_eq!((slab.chunks, slab.empty, slab.roomy.len()), (chunks, 0, 0));
+            let mut addresses: Vec<usize> = taken.iter().map(|slot| slot.addr().get()).collect();
+            addresses.sort_unstable();
+            assert!(addresses.iter().all(|address| address % len == 0));
+            assert!(addresses.windows(2).all(|pair| pair[0] + len <= pair[1]));
+            for (i, slot) in taken.into_iter().enumerate() {
+                // SAFETY: the slot is ours until given back; whole slots are written.
+                unsafe {
+                    slot.write_bytes(7, len);
+                    slab.give(slot, len);
+                }
+                if i == slots(len) / 2 {
+                    slab.trim(len);
+                }
+            }
+            assert_eq!((slab.chunks, slab.empty, slab.roomy.len()), (EMPTY_KEPT, EMPTY_KEPT, EMPTY_KEPT));
+            slab.trim(len);
+            assert_eq!((slab.chunks, slab.empty, slab.roomy.len()), (0, 0, 0));
         }
-        assert_eq!((slab.chunks.len(), slab.empty, slab.roomy.len()), (EMPTY_KEPT, EMPTY_KEPT, EMPTY_KEPT));
-        let foreign = NonNull::from(&mut [0u8; 4096]).cast();
-        assert!(!slab.give(foreign, len));
     }
 
     #[test]
-    fn the_lowest_chunk_is_used_first() {
+    fn the_lowest_is_used_first_and_neighbours_follow() {
         let mut slab = Slab::new();
-        let len = 1 << 16;
-        let slots: Vec<_> = (0..CHUNK / len * 2).map(|_| slab.take(len).unwrap()).collect();
-        let (low, high) = (slots.iter().min().unwrap(), slots.iter().max().unwrap());
-        assert!(slab.give(*high, len) && slab.give(*low, len));
-        assert_eq!(slab.take(len), Some(*low));
+        let len = 4096;
+        let taken: Vec<_> = (0..slots(len)).map(|_| slab.take(len).unwrap()).collect();
+        assert!(taken.windows(2).all(|pair| pair[0].addr().get() + len == pair[1].addr().get()));
+        for slot in [200, 100, 101, 400] {
+            // SAFETY: taken above, each once.
+            unsafe { slab.give(taken[slot], len) };
+        }
+        for slot in [100, 101, 200, 400] {
+            assert_eq!(slab.take(len), Some(taken[slot]));
+        }
+    }
+
+    #[test]
+    fn every_slot_has_its_own_count() {
+        let slots: Vec<_> = (0..1000).map(|_| take(2048)).collect();
+        // SAFETY: all of them are in use.
+        let counts: BTreeSet<_> = slots.iter().map(|slot| unsafe { users(*slot, 2048) }).collect();
+        assert_eq!(counts.len(), slots.len());
+        // SAFETY: taken above, each given back once.
+        slots.into_iter().for_each(|slot| unsafe { give(slot, 2048) });
     }
 }

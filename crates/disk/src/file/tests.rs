@@ -72,6 +72,76 @@ fn a_large_mixed_batch_ends_like_its_requests_one_by_one() {
 }
 
 #[test]
+fn batches_overlap_and_are_waited_for_in_any_order() {
+    for options in both_ways() {
+        let scratch = scratch();
+        let disk = image(&scratch, options);
+        let half = |from: u64| (from..from + 100).map(|i| write(i * 16, vec![page(i as u8, 4096)])).collect();
+        let (one, two) = (disk.submit(half(0)), disk.submit(half(100)));
+        for ticket in [two, one] {
+            let dones = disk.wait(ticket);
+            assert!(dones.len() == 100 && dones.iter().all(|done| done.result.is_ok()));
+        }
+        let into = |_| vec![Buf::zeroed(4096)];
+        let read = |i: u64| Request { op: Op::Read { into: into(i) }, at: Lba(i * 16), tag: TAG };
+        let all = disk.submit((0..200).map(read).collect());
+        for (i, done) in disk.wait(all).into_iter().enumerate() {
+            assert!(done.result.unwrap()[0].iter().all(|&b| b == i as u8));
+        }
+    }
+}
+
+#[test]
+fn a_write_that_is_reaped_after_a_flush_was_issued_is_not_covered() {
+    let scratch = scratch();
+    let disk = image(&scratch, FileOptions::default());
+    let before = disk.run(vec![write(0, vec![page(1, 4096)]), write(64, vec![page(1, 4096)])]);
+    let under_way = disk.submit(vec![write(8, vec![page(2, 4096)]), write(16, vec![page(2, 4096)])]);
+    disk.make_durable(disk.epoch()).unwrap();
+    assert!(before.iter().all(|done| disk.durable() >= Some(done.epoch)));
+    let after = disk.wait(under_way);
+    assert!(after.iter().all(|done| disk.durable() < Some(done.epoch)));
+    disk.make_durable(after[0].epoch).unwrap();
+    assert!(after.iter().all(|done| disk.durable() >= Some(done.epoch)));
+}
+
+#[test]
+fn a_disk_is_not_closed_before_what_is_under_way_has_ended() {
+    let scratch = scratch();
+    let disk = image(&scratch, FileOptions::default());
+    let writes = (0..32).map(|i| write(i * 128, vec![page(i as u8 + 1, 64 << 10)])).collect();
+    let reads = (0..8).map(|i| Request { op: Op::Read { into: vec![Buf::zeroed(4096)] }, at: Lba(i * 8), tag: TAG });
+    let _never_waited_for = (disk.submit(writes), disk.submit(reads.collect()));
+    drop(disk);
+    let image = std::fs::read(&scratch.path).unwrap();
+    assert!((0..32).all(|i| image[i << 16..(i + 1) << 16].iter().all(|&b| usize::from(b) == i + 1)));
+    FileDisk::open(&scratch.path, Live::new(), FileOptions::default()).expect("the lock is gone");
+}
+
+#[test]
+fn reads_into_foreign_memory_take_any_alignment() {
+    for options in both_ways() {
+        let scratch = scratch();
+        let disk = image(&scratch, options);
+        let data: Vec<u8> = (0..64 << 10).map(|i| (i / 512 + i) as u8).collect();
+        disk.write(Lba(8), Buf::copy_of(&data).freeze(), TAG).unwrap();
+        let mut aligned = Buf::zeroed(16 << 10);
+        let mut anywhere = vec![0; 8192 + 3];
+        let (one, two) = aligned.split_at_mut(4096);
+        let mut parts = [
+            ReadPart { at: Lba(8), into: one },
+            ReadPart { at: Lba(24), into: two },
+            ReadPart { at: Lba(9), into: &mut anywhere[3..] },
+        ];
+        disk.read_into(&mut parts, TAG).unwrap();
+        assert!(aligned[..4096] == data[..4096] && aligned[4096..] == data[8192..][..12 << 10]);
+        assert!(anywhere[3..] == data[512..][..8192]);
+        let mut beyond = [ReadPart { at: Lba(SECTORS - 1), into: &mut anywhere[..1024] }];
+        assert!(matches!(disk.read_into(&mut beyond, TAG), Err(DiskError::BeyondEnd { .. })));
+    }
+}
+
+#[test]
 fn more_pieces_than_one_system_call_takes() {
     let scratch = scratch();
     let disk = image(&scratch, FileOptions::default());

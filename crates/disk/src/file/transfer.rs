@@ -3,16 +3,17 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use moafs_runtime::Rt;
-use moafs_runtime::lock::RwLock;
+use moafs_runtime::lock::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use smallvec::SmallVec;
 
 use super::open::SEGMENTS_MAX;
-use super::ring::Rings;
-use crate::{Buf, Limits, Op, Page, Request};
+use super::ring::{Flight, Rings, Transfer};
+use crate::{Buf, Limits, Op, Page, ReadPart, Request};
 
 /// Bytes written at a time where zeroes have to be written out.
 const ZEROES_BYTES: usize = 256 << 10;
@@ -25,37 +26,70 @@ pub(super) struct Handle {
     io_align: usize,
     /// Length when opened. It stays that: images do not grow under us.
     bytes: u64,
-    /// Held exclusively by read-modify-write of a part of an alignment unit, shared by aligned
-    /// writes. Absent where every sector is aligned.
-    unit: Option<RwLock<()>>,
-    rings: Rings,
+    /// Held by read-modify-write of parts of alignment units: two of them may write different sectors of one unit.
+    /// Writes of whole units need it not: they overlap whatever else writes to the unit, which is a caller's bug.
+    /// Absent where every sector is aligned.
+    unit: Option<Mutex<()>>,
+    rings: Arc<Rings>,
+}
+
+/// A batch at the device.
+pub(super) struct Started {
+    /// Dropped first: then the kernel is done with the memory of the batch.
+    flight: Flight,
+    batch: Vec<Request>,
+}
+
+impl Started {
+    /// Waits for its end; each request and whether it is done.
+    pub(super) fn finish(self) -> impl Iterator<Item = (Request, bool)> {
+        let done = self.flight.land();
+        self.batch.into_iter().zip(done)
+    }
 }
 
 impl Handle {
     pub(super) fn new(fd: OwnedFd, rt: &Rt, is_device: bool, direct: bool, io_align: usize, bytes: u64) -> Handle {
-        let unit = (direct && io_align > crate::SECTOR).then(|| RwLock::new(Rt::clone(rt), ()));
-        Handle { fd, is_device, direct, io_align, bytes, unit, rings: Rings::default() }
+        let unit = (direct && io_align > crate::SECTOR).then(|| Mutex::new(Rt::clone(rt), ()));
+        Handle { fd, is_device, direct, io_align, bytes, unit, rings: Arc::default() }
     }
 
     pub(super) fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// Executes what it can of a batch with the transfers overlapping; says for each request
-    /// whether it is done. Buffered transfers gain nothing from it.
-    pub(super) fn overlap(&self, batch: &mut [Request], limits: &Limits) -> Vec<bool> {
+    /// Starts what it can of a batch, all of it at the device at once. Buffered transfers gain nothing from it, single
+    /// ones neither: `Err` gives such a batch back.
+    pub(super) fn start(&self, mut batch: Vec<Request>, limits: &Limits) -> Result<Started, Vec<Request>> {
         if !self.direct || batch.len() < 2 {
-            return vec![false; batch.len()];
+            return Err(batch);
         }
-        let _shared = self.unit.as_ref().map(RwLock::read);
-        self.rings.run(self.fd.as_fd(), batch, |request| limits.check(request).is_ok() && self.fits_request(request))
+        let eligible = |request: &Request| limits.check(request).is_ok() && self.fits_request(request);
+        let chosen = batch.iter_mut().enumerate().filter(|(_, request)| eligible(request));
+        let transfers = chosen.filter_map(|(i, request)| Transfer::of_request(i, request)).collect();
+        // SAFETY: `Started` owns the batch and drops the flight before it; the descriptor is dropped after all batches,
+        // see `FileDisk`.
+        match unsafe { Flight::start(&self.rings, self.fd.as_fd(), transfers, batch.len()) } {
+            Some(flight) => Ok(Started { flight, batch }),
+            None => Err(batch),
+        }
+    }
+
+    /// Fills memory that is not a buffer of ours; says which parts are done.
+    pub(super) fn overlap_parts(&self, parts: &mut [ReadPart<'_>]) -> Vec<bool> {
+        let fits = |part: &ReadPart<'_>| self.fits(part.at.byte(), std::iter::once(&*part.into));
+        let chosen = parts.iter_mut().enumerate().filter(|(_, part)| self.direct && fits(part));
+        let transfers = chosen.filter_map(|(i, part)| Transfer::of_part(i, part)).collect();
+        // SAFETY: the flight ends here, and until then we have the parts for ourselves.
+        let flight = unsafe { Flight::start(&self.rings, self.fd.as_fd(), transfers, parts.len()) };
+        flight.map_or_else(|| vec![false; parts.len()], Flight::land)
     }
 
     fn fits_request(&self, request: &Request) -> bool {
         let offset = request.at.byte();
         match &request.op {
             Op::Read { into } => self.fits(offset, into.iter().map(|b| &**b)),
-            Op::Write { data, .. } => self.fits(offset, data.iter().map(|p| &***p)),
+            Op::Write { data, .. } => self.fits(offset, data.iter().map(|p| &**p)),
             Op::Discard { .. } | Op::WriteZeroes { .. } => false,
         }
     }
@@ -76,15 +110,37 @@ impl Handle {
         Ok(())
     }
 
+    /// Fills memory that is not a buffer of ours.
+    pub(super) fn read_slice(&self, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
+        if self.fits(offset, std::iter::once(&*into)) {
+            return self.read_whole(offset, into);
+        }
+        let (bounce, within) = self.read_around(offset, into.len())?;
+        into.copy_from_slice(&bounce[within]);
+        Ok(())
+    }
+
+    fn read_whole(&self, mut offset: u64, mut into: &mut [u8]) -> Result<(), Errno> {
+        while !into.is_empty() {
+            let got = retry(|| rustix::io::pread(&self.fd, &mut *into, offset))?;
+            if got == 0 {
+                // The image is shorter than it was when opened.
+                return Err(Errno::IO);
+            }
+            offset += got as u64;
+            into = &mut into[got..];
+        }
+        Ok(())
+    }
+
     /// Writes the pages in order; with `fua` they are durable afterwards.
     pub(super) fn write(&self, offset: u64, data: &[Page], fua: bool) -> Result<(), Errno> {
         let whole_units = self.is_aligned(offset, data.iter().map(|p| p.len()).sum());
         if !whole_units {
             return self.write_parts_of_units(offset, data, fua);
         }
-        let _shared = self.unit.as_ref().map(RwLock::read);
-        if self.fits(offset, data.iter().map(|p| &***p)) {
-            let slices: SmallVec<[&[u8]; 32]> = data.iter().map(|p| &***p).collect();
+        if self.fits(offset, data.iter().map(|p| &**p)) {
+            let slices: SmallVec<[&[u8]; 32]> = data.iter().map(|p| &**p).collect();
             return self.write_vectored(offset, &slices, fua);
         }
         self.write_vectored(offset, &[&gathered(data)], fua)
@@ -92,7 +148,7 @@ impl Handle {
 
     /// Read-modify-write of the units that are covered in part.
     fn write_parts_of_units(&self, offset: u64, data: &[Page], fua: bool) -> Result<(), Errno> {
-        let _exclusive = self.unit.as_ref().map(RwLock::write);
+        let _exclusive = self.unit.as_ref().map(Mutex::lock);
         let len = data.iter().map(|p| p.len()).sum();
         let (mut bounce, within) = self.read_around(offset, len)?;
         let start = offset - within.start as u64;
@@ -191,7 +247,7 @@ impl Handle {
 
     fn command_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Errno> {
         // Units covered in part are the host's to read and modify: keep ours away from them.
-        let _exclusive = self.unit.as_ref().map(RwLock::write);
+        let _exclusive = self.unit.as_ref().map(Mutex::lock);
         if self.is_device {
             ioctl::write_zeroes(self.fd.as_fd(), offset, bytes)
         } else {

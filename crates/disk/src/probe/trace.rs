@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use moafs_runtime::{Rt, Time};
 use parking_lot::Mutex;
 
-use crate::{Cause, Disk, DiskError, Done, Epoch, Kind, Lba, Limits, Op, Request, SECTOR, SharedDisk, Tag, Ticket};
+use crate::{
+    Cause, Disk, DiskError, Done, Epoch, Kind, Lba, Limits, Op, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket,
+};
 
 /// What was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -198,35 +200,22 @@ impl Trace {
         &self.cells[row * Cause::ALL.len() + cause as usize]
     }
 
-    fn note(&self, request: &Request) {
-        let cell = self.cell(Verb::of(&request.op), request.tag.kind, request.tag.cause);
+    fn note(&self, verb: Verb, bytes: u64, tag: Tag) {
+        let cell = self.cell(verb, tag.kind, tag.cause);
         cell.0.fetch_add(1, Ordering::Relaxed);
-        cell.1.fetch_add(request.bytes(), Ordering::Relaxed);
+        cell.1.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn list(&self, batch: &[Request]) {
+    /// Lists what is about to be submitted together.
+    fn list(&self, commands: impl Iterator<Item = Command>) {
         let mut log = self.log.lock();
         if log.records_max == 0 {
             return;
         }
         let (time, epoch) = (self.rt.now(), self.inner.epoch());
-        for request in batch {
-            let (segments, fua) = match &request.op {
-                Op::Read { into } => (into.len(), false),
-                Op::Write { data, fua } => (data.len(), *fua),
-                Op::Discard { .. } | Op::WriteZeroes { .. } => (0, false),
-            };
-            log.push(Record {
-                sequence: 0,
-                time,
-                verb: Verb::of(&request.op),
-                at: request.at,
-                sectors: request.bytes() / SECTOR as u64,
-                segments,
-                fua,
-                tag: Some(request.tag),
-                epoch,
-            });
+        for Command { verb, at, bytes, segments, fua, tag } in commands {
+            let sectors = bytes / SECTOR as u64;
+            log.push(Record { sequence: 0, time, verb, at, sectors, segments, fua, tag: Some(tag), epoch });
         }
     }
 
@@ -254,6 +243,32 @@ impl Trace {
     }
 }
 
+/// What is noted of a request.
+struct Command {
+    verb: Verb,
+    at: Lba,
+    bytes: u64,
+    segments: usize,
+    fua: bool,
+    tag: Tag,
+}
+
+impl Command {
+    fn of(request: &Request) -> Command {
+        let (segments, fua) = match &request.op {
+            Op::Read { into } => (into.len(), false),
+            Op::Write { data, fua } => (data.len(), *fua),
+            Op::Discard { .. } | Op::WriteZeroes { .. } => (0, false),
+        };
+        let (verb, at, bytes, tag) = (Verb::of(&request.op), request.at, request.bytes(), request.tag);
+        Command { verb, at, bytes, segments, fua, tag }
+    }
+
+    fn of_part(part: &ReadPart<'_>, tag: Tag) -> Command {
+        Command { verb: Verb::Read, at: part.at, bytes: part.into.len() as u64, segments: 1, fua: false, tag }
+    }
+}
+
 impl Log {
     fn push(&mut self, record: Record) {
         if self.records.len() == self.records_max {
@@ -270,13 +285,19 @@ impl Disk for Trace {
     }
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
-        batch.iter().for_each(|request| self.note(request));
-        self.list(&batch);
+        batch.iter().for_each(|request| self.note(Verb::of(&request.op), request.bytes(), request.tag));
+        self.list(batch.iter().map(Command::of));
         self.inner.submit(batch)
     }
 
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
         self.inner.wait(ticket)
+    }
+
+    fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
+        parts.iter().for_each(|part| self.note(Verb::Read, part.into.len() as u64, tag));
+        self.list(parts.iter().map(|part| Command::of_part(part, tag)));
+        self.inner.read_into(parts, tag)
     }
 
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {

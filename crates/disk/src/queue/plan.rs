@@ -10,6 +10,7 @@ pub(super) struct Caps {
     pub(super) transfer_bytes_max: usize,
     pub(super) segments_max: usize,
     pub(super) requests_max: usize,
+    pub(super) merge: bool,
 }
 
 /// Where a part belongs.
@@ -100,7 +101,8 @@ impl Building {
             (Op::Write { fua: one, .. }, Op::Write { fua: two, .. }) => one == two,
             _ => false,
         };
-        same_kind
+        caps.merge
+            && same_kind
             && self.end == next.at
             && self.bytes + next.bytes() <= caps.transfer_bytes_max as u64
             && self.segments + segments(&next.op) <= caps.segments_max

@@ -50,7 +50,7 @@ impl Checker<'_> {
                 self.check_dots(directory, block, &mut contents)?;
             }
             self.check_names(directory, lbn, block, &mut contents, &mut names)?;
-            if *contents != **before {
+            if *contents != *before {
                 self.volume.write(block, contents);
             }
         }

@@ -653,12 +653,12 @@ impl Checker<'_> {
         double: BlockNo,
         expected: &[((usize, u32), Vec<u32>)],
     ) -> Result<Option<String>, CheckError> {
-        if **self.volume.read(double)? != *array_of(&self.geo, expected.iter().map(|(entry, _)| *entry)) {
+        if *self.volume.read(double)? != *array_of(&self.geo, expected.iter().map(|(entry, _)| *entry)) {
             return Ok(Some("its double indirect block does not name the reserved blocks".to_owned()));
         }
         for ((_, primary), copies) in expected {
             let want = array_of(&self.geo, copies.iter().copied().enumerate());
-            if **self.volume.read(BlockNo((*primary).into()))? != *want {
+            if *self.volume.read(BlockNo((*primary).into()))? != *want {
                 return Ok(Some(format!("reserved block {primary} does not name its copies")));
             }
         }

@@ -143,7 +143,7 @@ impl Ext {
         let blocks = index.blocks.clone();
         for (lbn, &no) in blocks.iter().enumerate() {
             let together = blocks[lbn..].iter().zip(no..).take_while(|(at, want)| **at == *want).count() as u64;
-            let block = self.meta.get_near(no, Kind::Directory, no..no + together)?;
+            let block = self.zone_run(no, Kind::Directory, together)?;
             let found: Vec<(Vec<u8>, u32)> = block
                 .view(|bytes| {
                     let entries = Entries::check(bytes, self.form, self.dir_place(dir, lbn, no))?;
@@ -347,7 +347,7 @@ impl Ext {
             state.needs = state.needs.max(bits).max(fresh);
         }
         let at = LbnRange { start: Lbn(lbn as u64), len: 1 };
-        self.set_pointers(dir, at, BlockRun { start: BlockAddr(no), len: 1 }, None, &mut *meta_block)?;
+        self.set_pointers(dir, at, BlockRun { start: BlockAddr(no), len: 1 }, None, |_| meta_block())?;
         dir.state.lock().inode.size += u64::from(self.geo.block_size);
         self.store(dir)?;
         index.blocks.push(no);

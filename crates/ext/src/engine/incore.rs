@@ -1,5 +1,7 @@
 //! In-core inodes: the format's part of what vfs calls an inode.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use moafs_disk::{Epoch, Kind};
@@ -66,6 +68,8 @@ pub(super) struct InodeState {
     pub(super) attributes: Option<Vec<u8>>,
     /// Orphans: everything from this logical block on has been freed.
     pub(super) reaped_from: u64,
+    /// Addresses chosen at `write()`, by logical block: handed out, no pointer yet.
+    pub(super) early: BTreeMap<u64, u64>,
 }
 
 impl Incore {
@@ -79,6 +83,7 @@ impl Incore {
             freed: SmallVec::new(),
             attributes: None,
             reaped_from: u64::MAX,
+            early: BTreeMap::new(),
         };
         Incore { ino, kind, at, state: Mutex::new(state), index: RwLock::new(Arc::clone(rt), None) }
     }
@@ -89,12 +94,24 @@ impl Incore {
     }
 }
 
+/// The piece of `area` around `block` that one read brings: pieces of `len` blocks, counted from its start.
+pub(super) fn window(area: &Range<u64>, block: u64, len: u64) -> Range<u64> {
+    let start = block - (block - area.start) % len;
+    start..area.end.min(start + len)
+}
+
 impl Ext {
     /// The block of the inode table that holds an inode; its neighbours come with the same request.
     pub(super) fn table_block(&self, at: &SlotAt) -> Result<Arc<Block>> {
         let table = self.alloc.descriptor(at.group).inode_table.0;
-        let end = table + u64::from(self.geo.inode_table_blocks);
-        self.meta.get_near(at.block.0, Kind::Inodes, at.block.0..end.min(at.block.0 + self.table_read_blocks))
+        let table = table..table + u64::from(self.geo.inode_table_blocks);
+        self.meta.get_near(at.block.0, Kind::Inodes, window(&table, at.block.0, self.table_read_blocks))
+    }
+
+    /// The block of the inode table that holds an inode which is alone in it: what the disk has there does not matter, so it
+    /// is not read.
+    pub(super) fn unused_table_block(&self, at: &SlotAt) -> Result<Arc<Block>> {
+        self.meta.unread(at.block.0, Kind::Inodes)
     }
 
     /// Where an inode's slot lies, if there is such an inode.

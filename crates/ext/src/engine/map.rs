@@ -18,9 +18,19 @@ use crate::format::map::{self, Path};
 use crate::format::{BlockNo, Inode, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level};
+use crate::place::Policy;
 
 /// Pointers in a sector: those of one record.
 const RECORD_POINTERS: usize = SECTOR / 4;
+
+/// Where a new indirect block goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MapPlace {
+    /// With the directories of the group: the first one, which every file has that is not small.
+    Zone,
+    /// Among the file's data.
+    Data,
+}
 
 /// Where the pointer of a logical block stands.
 enum Leaf {
@@ -63,7 +73,7 @@ impl Ext {
 
     /// The pointers in an indirect block.
     pub(super) fn pointers_in(&self, no: u64) -> Result<Vec<u32>> {
-        let block = self.meta.get(no, Kind::Map)?;
+        let block = self.zone_block(no, Kind::Map)?;
         Ok(block.view(|bytes| (0..self.geo.apb as usize).map(|i| pointer(bytes, i)).collect()))
     }
 
@@ -82,9 +92,25 @@ impl Ext {
         self.health.watch(Err(damaged(place.damage(what))))
     }
 
-    /// What lies at `at`: one run of at most `max` blocks.
+    /// What lies at `at`: one run of at most `max` blocks. Addresses without a pointer are unwritten.
     pub(super) fn map_run(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
         let max = max.max(1);
+        let mapping = self.map_pointers(node, at, max)?;
+        let Mapping::Hole { len } = mapping else { return Ok(mapping) };
+        if self.policy != Policy::FfsPaper {
+            return Ok(mapping);
+        }
+        Ok(match self.next_early(node, at, len) {
+            Some(early) if early == at => {
+                self.early_run(node, at, len).map_or(Mapping::Hole { len }, Mapping::Unwritten)
+            }
+            Some(early) => Mapping::Hole { len: (early.0 - at.0) as u32 },
+            None => Mapping::Hole { len },
+        })
+    }
+
+    /// What the pointers say of `at`.
+    fn map_pointers(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
         let (first, len, from) = match self.leaf(node, at.0)? {
             Leaf::Missing(end) => return Ok(Mapping::Hole { len: (end - at.0).min(max.into()) as u32 }),
             Leaf::Direct(index) => {
@@ -124,7 +150,7 @@ impl Ext {
                 return Ok(Leaf::Missing(base + ((lbn - base) / span + 1) * span));
             }
             let no = self.checked(node, level + 1, from, next, 1)?;
-            let block = self.meta.get(no, Kind::Map)?;
+            let block = self.zone_block(no, Kind::Map)?;
             let index = indices[depth_index] as usize;
             if level == 1 {
                 return Ok(Leaf::Indirect(block, index));
@@ -144,7 +170,7 @@ impl Ext {
         at: LbnRange,
         to: BlockRun,
         written: Option<Epoch>,
-        mut meta_block: impl FnMut() -> Result<(u64, Level)>,
+        mut map_block: impl FnMut(MapPlace) -> Result<(u64, Level)>,
     ) -> Result<Level> {
         let bits = self.bits_level(to)?;
         let mut highest = Level::NONE;
@@ -152,7 +178,7 @@ impl Ext {
         let end = at.start.0 + u64::from(to.len.min(at.len));
         while lbn < end {
             let left = end - lbn;
-            let done = match self.leaf_or_new(node, lbn, &mut meta_block)? {
+            let done = match self.leaf_or_new(node, lbn, &mut map_block)? {
                 Leaf::Direct(index) => self.set_direct(node, index, target, left, bits, written),
                 Leaf::Indirect(block, index) => {
                     let (done, level) = self.set_indirect(node, &block, index, target, left, bits, written)?;
@@ -257,7 +283,7 @@ impl Ext {
         &self,
         node: &Incore,
         lbn: u64,
-        meta_block: &mut dyn FnMut() -> Result<(u64, Level)>,
+        map_block: &mut dyn FnMut(MapPlace) -> Result<(u64, Level)>,
     ) -> Result<Leaf> {
         let path = Path::of(lbn, self.geo.apb).ok_or_else(Self::too_big)?;
         let indices = path.indices();
@@ -268,19 +294,20 @@ impl Ext {
         let top = node.state.lock().inode.block[slot];
         let mut block = match top {
             0 => {
-                let (block, level) = self.new_map_block(meta_block)?;
+                let place = if path.depth() == 1 { MapPlace::Zone } else { MapPlace::Data };
+                let (block, level) = self.new_map_block(map_block(place)?)?;
                 let mut state = node.state.lock();
                 state.inode.block[slot] = block.no as u32;
                 state.needs = state.needs.max(level);
                 self.count_blocks(&mut state, 1);
                 block
             }
-            top => self.meta.get(self.checked(node, path.depth() + 1, None, top, 1)?, Kind::Map)?,
+            top => self.zone_block(self.checked(node, path.depth() + 1, None, top, 1)?, Kind::Map)?,
         };
         for (level, &index) in (2..=path.depth()).rev().zip(&indices[1..]) {
             block = match block.view(|bytes| pointer(bytes, index as usize)) {
                 0 => {
-                    let (below, needs) = self.new_map_block(meta_block)?;
+                    let (below, needs) = self.new_map_block(map_block(MapPlace::Data)?)?;
                     let level = self.change_pointer(&block, index as usize, below.no as u32, needs);
                     let mut state = node.state.lock();
                     state.needs = state.needs.max(level);
@@ -293,8 +320,7 @@ impl Ext {
         Ok(Leaf::Indirect(block, *indices.last().expect("paths are not empty") as usize))
     }
 
-    fn new_map_block(&self, meta_block: &mut dyn FnMut() -> Result<(u64, Level)>) -> Result<(Arc<Block>, Level)> {
-        let (no, bits) = meta_block()?;
+    fn new_map_block(&self, (no, bits): (u64, Level)) -> Result<(Arc<Block>, Level)> {
         let (block, fresh) = self.meta.fresh(no, Kind::Map, Buf::zeroed(self.geo.block_bytes()));
         Ok((block, bits.max(fresh)))
     }
@@ -399,7 +425,7 @@ impl Ext {
             cut.budget = cut.budget.saturating_sub(1);
             return Ok(true);
         }
-        let block = self.meta.get(no, Kind::Map)?;
+        let block = self.zone_block(no, Kind::Map)?;
         let pointers = self.pointers_in(no)?;
         let span = map::span(level - 1, self.geo.apb);
         let last = (cut.reaped - first).div_ceil(span).min(pointers.len() as u64) as usize;

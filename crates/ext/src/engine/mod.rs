@@ -5,14 +5,18 @@
 //! | [`incore`] | in-core inodes and their slots |
 //! | [`map`] | block maps: finding, setting, clearing pointers |
 //! | [`dir`] | directories: an index in memory over linear blocks |
+//! | [`neighbours`] | which small files lie beside another |
+//! | [`early`] | addresses chosen at `write()`, for the paper's baseline |
 //! | [`xattr`] | extended attributes |
 //! | [`op`] | ops: changes and what each waits for |
 //! | [`survey`] | reporting the layout of the whole volume |
 //! | [`recover`] | after a crash of our own: returning what leaked |
 
 mod dir;
+mod early;
 pub mod incore;
 mod map;
+mod neighbours;
 mod op;
 mod recover;
 mod survey;
@@ -28,10 +32,10 @@ use std::sync::{Arc, Weak};
 use moafs_disk::{Buf, DiskExt, Epoch, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
-    Admission, DirSink, Format, Harden, Idle, Need, OpKind, Seal, Shape, Space, SpaceClass, Survey, Why,
+    Admission, DirSink, Format, Harden, Idle, Need, Neighbour, OpKind, Seal, Shape, Space, SpaceClass, Survey, Why,
 };
 use moafs_vfs::plan::{DirtyView, Due, Plan};
-use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, Mapping, Name, XattrKey};
+use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
@@ -42,17 +46,22 @@ use op::ExtOp;
 use crate::alloc::{Alloc, no_space};
 use crate::format::superblock::{RoCompat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
 use crate::format::{
-    Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Structure, Superblock, Support, dir as codec, inode,
+    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Structure, Superblock, Support, dir as codec, inode,
     map as paths,
 };
 use crate::health::{Health, damaged};
-use crate::meta::{Freed, Level, Meta};
-use crate::place::ffs::{Ffs, Files};
+use crate::meta::{Block, Freed, Level, Meta};
+use crate::place::cowrite::Cowrite;
+use crate::place::ffs::Ffs;
+use crate::place::windows::Windows;
+use crate::place::{Files, Policy};
 
 /// Version of the promise that a volume left by a crash of ours has leaks at most.
 const MARK_VERSION: u32 = 1;
 /// An inode-table read brings this many bytes.
-const TABLE_READ_BYTES: u32 = 32 << 10;
+const TABLE_READ_BYTES: u32 = 64 << 10;
+/// A read from a group's zone for directories and first indirect blocks brings this many bytes.
+const ZONE_READ_BYTES: u32 = 64 << 10;
 
 /// How a volume is opened.
 #[derive(Debug, Clone)]
@@ -61,11 +70,13 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// The largest data request in bytes.
     pub transfer_bytes_max: usize,
+    /// Who decides where data go.
+    pub place: Policy,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, transfer_bytes_max: 1 << 20 }
+        OpenOptions { read_only: false, transfer_bytes_max: 1 << 20, place: Policy::default() }
     }
 }
 
@@ -85,12 +96,16 @@ pub struct Ext {
     extra_isize: u16,
     table_read_blocks: u64,
     transfer_blocks: u32,
+    policy: Policy,
+    windows: Windows,
     /// Names added so far are on disk at this level; with those removed at the next one.
     names_level: AtomicU64,
     entries_level: AtomicU64,
     /// Pointers in indirect blocks set so far are on disk at this level.
     maps_level: AtomicU64,
     index_bytes: AtomicU64,
+    /// The newest epoch in which file data completed.
+    data_epoch: AtomicU64,
     /// The volume was left by a crash of our own, and its leaks are not returned yet.
     recovery: recover::Recovery,
 }
@@ -144,7 +159,7 @@ impl Ext {
     ) -> Ext {
         let health = Arc::new(Health::default());
         let meta = Arc::new(Meta::new(Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health), geo.block_bytes()));
-        let shape = shape_of(&superblock, &geo, read_only);
+        let shape = shape_of(&superblock, &geo, options.place, read_only);
         let writable = shape.read_only.is_none();
         let wanted = superblock.want_extra_isize();
         let room = geo.inode_size.saturating_sub(inode::GOOD_OLD_BYTES as u32);
@@ -163,10 +178,13 @@ impl Ext {
             extra_isize,
             table_read_blocks: u64::from((TABLE_READ_BYTES / geo.block_size).max(1)),
             transfer_blocks: (options.transfer_bytes_max as u32 / geo.block_size).max(1),
+            policy: options.place,
+            windows: Windows::default(),
             names_level: AtomicU64::new(0),
             entries_level: AtomicU64::new(0),
             maps_level: AtomicU64::new(0),
             index_bytes: AtomicU64::new(0),
+            data_epoch: AtomicU64::new(0),
             recovery: recover::Recovery::new(writable && !clean),
             disk,
             rt,
@@ -203,6 +221,14 @@ impl Ext {
         Ffs { geo: &self.geo, alloc: &self.alloc, transfer_blocks: self.transfer_blocks }
     }
 
+    /// Has the policy decide who travels with `due`.
+    fn decide(&self, due: Due, dirty: &dyn DirtyView<Arc<Incore>>, plan: &mut Plan) -> Result<()> {
+        match self.policy {
+            Policy::Ffs | Policy::FfsPaper => self.ffs().plan(due, dirty, self, plan),
+            Policy::Cowrite => Cowrite { ffs: self.ffs(), windows: &self.windows }.plan(due, dirty, self, plan),
+        }
+    }
+
     /// Changes the superblock. Returns the level at which the change is on disk.
     fn change_superblock(&self, edit: impl FnOnce(&mut Superblock)) -> Result<Level> {
         let no = SUPERBLOCK_OFFSET / u64::from(self.geo.block_size);
@@ -231,7 +257,21 @@ impl Ext {
     /// One block of metadata in or near a group, paid for by `admission`.
     fn meta_block(&self, group: GroupNo, admission: &mut Admission) -> Result<(u64, Level)> {
         admission.spend(1);
-        self.ffs().meta_block(self.alloc.rotor(group).min(self.geo.group_range(group).end - 1))
+        self.ffs().meta_block(group)
+    }
+
+    /// A block of metadata that may lie in its group's zone: then what lies around it there is read along.
+    fn zone_block(&self, no: u64, kind: Kind) -> Result<Arc<Block>> {
+        self.zone_run(no, kind, 1)
+    }
+
+    /// The same for the first of `blocks` contiguous ones.
+    fn zone_run(&self, no: u64, kind: Kind, blocks: u64) -> Result<Arc<Block>> {
+        let group = self.geo.group_of_block(BlockNo(no)).unwrap_or_default();
+        let zone = self.alloc.zone(group);
+        let piece = u64::from((ZONE_READ_BYTES / self.geo.block_size).max(1));
+        let near = if zone.contains(&no) { incore::window(&zone, no, piece) } else { no..no + 1 };
+        self.meta.get_near(no, kind, near.start..near.end.max(no + blocks))
     }
 
     // -- in-core inodes
@@ -303,10 +343,10 @@ impl Ext {
         self.meta.sweep(target, &mut free)
     }
 
-    /// Makes everything that the device has completed durable.
+    /// Makes all file data that were placed durable. Metadata are, once swept.
     fn flush(&self) -> Result<()> {
-        let flushed =
-            self.disk.make_durable(self.disk.epoch()).map_err(|source| Error::disk("flushing the volume", source));
+        let data = Epoch(self.data_epoch.load(Ordering::Relaxed));
+        let flushed = self.disk.make_durable(data).map_err(|source| Error::disk("flushing the volume", source));
         self.health.watch(flushed)
     }
 
@@ -356,7 +396,7 @@ fn read_descriptors(disk: &SharedDisk, geo: &Geometry) -> Result<Vec<Descriptor>
         .collect()
 }
 
-fn shape_of(superblock: &Superblock, geo: &Geometry, read_only: Option<String>) -> Shape {
+fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: Option<String>) -> Shape {
     let extra = geo.inode_size >= inode::GOOD_OLD_BYTES as u32 + u32::from(inode::EXTRA_BYTES);
     let overhead: u64 =
         geo.all_groups().map(|group| u64::from(geo.head_blocks(group) + 2 + geo.inode_table_blocks)).sum();
@@ -375,6 +415,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, read_only: Option<String>) 
         time_nanos: extra,
         unwritten: false,
         beyond_eof: false,
+        early: policy == Policy::FfsPaper,
         id: word(0) ^ word(8),
         label: String::from_utf8_lossy(superblock.label()).into_owned(),
         read_only,
@@ -453,6 +494,10 @@ impl Format for Ext {
         self.map_run(file, at, max)
     }
 
+    fn neighbours(&self, file: &Self::Node, around: BlockRun, reach: u32) -> Vec<Neighbour> {
+        self.files_beside(file, around, reach)
+    }
+
     fn used_sectors(&self, node: &Self::Node) -> u64 {
         let inode = node.inode();
         let huge = self.geo.huge_file && inode.flags.contains(inode::InodeFlags::HUGE_FILE);
@@ -517,16 +562,20 @@ impl Format for Ext {
 
     fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
         let mut plan = Plan::default();
-        let mut planned = self.ffs().plan(due, dirty, self, &mut plan);
+        let mut planned = self.decide(due, dirty, &mut plan);
         if matches!(planned, Err(Error::Posix(libc::ENOSPC))) && self.alloc.is_freeing() {
             self.give_back(&mut plan);
             self.commit(Why::Pressure)?;
-            planned = self.ffs().plan(due, dirty, self, &mut plan);
+            planned = self.decide(due, dirty, &mut plan);
         }
         if planned.is_err() {
             self.give_back(&mut plan);
         }
         planned.map(|()| plan)
+    }
+
+    fn early(&self, file: &Self::Node, range: LbnRange, admission: &mut Admission) -> Result<()> {
+        self.choose_early(file, range, admission)
     }
 
     fn abandon(&self, run: BlockRun) {

@@ -22,11 +22,13 @@ use moafs_vfs::{Error, Result};
 use super::Ext;
 use super::dir::hash_of;
 use super::incore::{Incore, Life, attr_of, put_attr};
-use crate::alloc::no_space;
+use super::map::MapPlace;
+use crate::alloc::{NewInode, no_space};
 use crate::format::dir as codec;
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo};
 use crate::meta::{Freed, Level};
+use crate::place::Policy;
 
 /// Temporary names of exchanges begin with this; what is left of them after a crash is removed.
 pub(super) const EXCHANGE_PREFIX: &[u8] = b".moafs-exchange-";
@@ -126,11 +128,12 @@ impl<'a> ExtOp<'a> {
 
     // -- making inodes
 
-    fn pick_inode(&self, parent: &Incore, directory: bool) -> Result<(InodeNo, Level)> {
+    fn pick_inode(&self, parent: &Incore, directory: bool) -> Result<NewInode> {
         let ext = self.ext;
         let ffs = ext.ffs();
         let first = if directory {
-            let spread = parent.ino == InodeNo::ROOT || parent.state.lock().inode.flags.contains(InodeFlags::TOPDIR);
+            let of_root = ext.policy != Policy::Cowrite && parent.ino == InodeNo::ROOT;
+            let spread = of_root || parent.state.lock().inode.flags.contains(InodeFlags::TOPDIR);
             ffs.directory_group(parent.at.group, spread)
         } else {
             parent.at.group
@@ -179,19 +182,23 @@ impl<'a> ExtOp<'a> {
 
     fn new_inode(
         &mut self,
-        ino: InodeNo,
+        NewInode { ino, alone, .. }: NewInode,
         parent: &Incore,
         attr: &Attr,
         target: Option<&[u8]>,
     ) -> Result<(Arc<Incore>, Level)> {
         let ext = self.ext;
         let at = ext.slot_at(ino).ok_or_else(no_space)?;
-        let table = ext.table_block(&at)?;
+        let table = if alone { ext.unused_table_block(&at)? } else { ext.table_block(&at)? };
         let slot = at.offset..at.offset + ext.geo.inode_size as usize;
         let before = table.view(|bytes| Inode::parse(&bytes[slot], &ext.geo));
         let mut inode = Inode::parse(&vec![0; ext.geo.inode_size as usize], &ext.geo);
         inode.extra_isize = ext.extra_isize;
-        inode.generation = before.generation.wrapping_add(1);
+        inode.generation = match before.generation {
+            // Never used, or not read: counting from the time keeps it apart from what it may have been.
+            0 => ext.rt.timestamp().secs as u32,
+            last => last.wrapping_add(1),
+        };
         inode.crtime = attr.crtime.or(Some(attr.ctime)).filter(|_| ext.extra_isize >= EXTRA_BYTES);
         put_attr(&mut inode, attr, 0);
         let needs = match attr.kind {
@@ -277,9 +284,10 @@ impl FormatOp for ExtOp<'_> {
 
     fn inode_new(&mut self, parent: &Self::Node, attr: &Attr, target: Option<&[u8]>) -> Result<(Ino, Self::Node)> {
         let directory = attr.kind == FileKind::Directory;
-        let (ino, bits) = self.pick_inode(parent, directory)?;
+        let new = self.pick_inode(parent, directory)?;
+        let NewInode { ino, level: bits, .. } = new;
         self.ext.recovery.touch(ino);
-        let made = self.new_inode(ino, parent, attr, target);
+        let made = self.new_inode(new, parent, attr, target);
         let (node, needs) = match made {
             Ok(made) => made,
             Err(error) => {
@@ -287,8 +295,6 @@ impl FormatOp for ExtOp<'_> {
                 return Err(error);
             }
         };
-        // `..` names the parent: it must not lead to an inode that is not there.
-        let needs = if directory { needs.max(self.ext.slot_pending(parent)?) } else { needs };
         if attr.nlink > 0 {
             self.bear(&node, bits.max(needs))?;
         } else {
@@ -358,7 +364,9 @@ impl FormatOp for ExtOp<'_> {
         state.life = Life::Orphan(level);
         drop(state);
         if node.kind == FileKind::Directory {
-            self.ordered = self.ordered.max(level);
+            // The parent's count falls when the name is gone; that the nameless directory may still be there with its
+            // `..` is a leak like any other. A rename over a directory waits for its end.
+            self.ordered = self.ordered.max(if self.is_rename() { level } else { needs });
         }
         self.reached(level);
         Ok(())
@@ -366,15 +374,17 @@ impl FormatOp for ExtOp<'_> {
 
     fn inode_free(&mut self, node: &Self::Node) -> Result<()> {
         while self.ext.clear_pointers_of(node)? == Progress::More {}
-        let (needs, file_acl) = {
-            let state = node.state.lock();
+        let (needs, file_acl, freed) = {
+            let mut state = node.state.lock();
             let needs = match state.life {
                 Life::Orphan(level) => level,
                 Life::Unborn => Level::NONE,
                 Life::Named { .. } => return Err(Error::Posix(libc::EBUSY)),
             };
-            (needs, state.inode.file_acl)
+            // Places that data left while the inode was being reaped.
+            (needs, state.inode.file_acl, std::mem::take(&mut state.freed))
         };
+        freed.into_iter().try_for_each(|freed| self.ext.alloc.free(needs, freed))?;
         if file_acl != 0 {
             self.ext.release_xattr_block(node, file_acl, needs)?;
         }
@@ -440,21 +450,26 @@ impl FormatOp for ExtOp<'_> {
         let ext = self.ext;
         let group = ext.geo.group_of_block(BlockNo(to.start.0)).unwrap_or(file.at.group);
         let goal = to.end().0;
+        ext.data_epoch.fetch_max(written.0, Ordering::Relaxed);
         let before = file.state.lock().inode.blocks;
         let admission = &mut *self.admission;
-        let level = ext.set_pointers(file, at, to, Some(written), || {
+        let level = ext.set_pointers(file, at, to, Some(written), |place| {
             let goal = if ext.geo.group_of_block(BlockNo(goal)) == Some(group) { goal } else { to.start.0 };
             admission.spend(1);
-            ext.ffs().meta_block(goal)
+            match place {
+                MapPlace::Zone => ext.ffs().meta_block(file.at.group),
+                MapPlace::Data => ext.ffs().map_block(goal),
+            }
         })?;
         let added = file.state.lock().inode.blocks.saturating_sub(before) / u64::from(ext.geo.sectors_per_block());
         self.admission.spend(added.min(to.len.into()));
         ext.maps_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
-        Ok(())
+        ext.settle_early(file, at, to)
     }
 
     fn unmap(&mut self, file: &Self::Node, from: Lbn, to: Option<Lbn>, at_most: u32, orphan: bool) -> Result<Progress> {
+        self.ext.drop_early(file, from, to)?;
         let end = to.map_or(u64::MAX, |to| to.0);
         let progress = self.ext.clear_pointers(file, from.0, end, at_most, orphan)?;
         let level = self.ext.slot_pending(file)?;

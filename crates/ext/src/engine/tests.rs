@@ -10,6 +10,8 @@ use moafs_vfs::format::{Admission, Format, FormatOp, Harden, Need, OpKind, Progr
 use moafs_vfs::plan::{DirtyFile, DirtyView, Due};
 use moafs_vfs::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey, XattrSpace};
 
+mod cowrite;
+
 use super::{Ext, Incore, OpenOptions};
 use crate::judge;
 use crate::mkfs::{MkfsOptions, mkfs};

@@ -116,9 +116,9 @@ pub fn zero_runs(map: &[u8], from: u32, bits: u32) -> impl Iterator<Item = Range
     })
 }
 
-/// The first run of at least `n` clear bits in `from..bits`, cut to `n`.
+/// The first run of at least `n` clear bits in `from..bits`.
 pub fn first_zero_run(map: &[u8], from: u32, bits: u32, n: u32) -> Option<Range<u32>> {
-    zero_runs(map, from, bits).find(|run| run.len() >= n as usize).map(|run| run.start..run.start + n)
+    zero_runs(map, from, bits).find(|run| run.len() >= n as usize)
 }
 
 /// The longest run of clear bits in `from..bits`; among equals the first.

@@ -1,8 +1,9 @@
 //! The Fast File System's way of placing data, with all that later versions learnt.
 //!
-//! 1. *Directories are spread*: a directory of the root (or of one marked as a top directory) goes to the group with the fewest directories
-//!    among those with at least the average of free inodes and blocks. Deeper ones stay near their parent while its
-//!    group is not crowded.
+//! 1. *Directories are spread*: a directory of the root (or of one marked as a top directory) goes to the group with the
+//!    fewest directories among those with at least the average of free inodes and blocks. Deeper ones stay near their
+//!    parent while its group is not crowded. (Under co-writing only those of marked directories are spread: files of one
+//!    directory lie together without that, and neighbouring directories share bitmaps and inode tables.)
 //! 2. *Files stay with their directory*: inode and first blocks in the directory's group. New files go on where the last
 //!    one ended (a rotor), so files made together lie together.
 //! 3. *Clustering*: a file goes on right behind its last block; dirty neighbours of one file leave in one request, up
@@ -11,23 +12,31 @@
 //! 5. *Big files move on*: after a quarter of a group a file continues in the next group with at least
 //!    average free space, so that one file does not take a directory's room.
 //!
+//! 6. *Directories and first indirect blocks lie together*, right behind their group's inode table: they are written in one
+//!    sweep, and whoever reads one will want others.
+//!
 //! Groups are ext2's block groups; FFS calls them cylinder groups. References: McKusick, Joy, Leffler, Fabry: A Fast File
 //! System for UNIX (1984); McVoy, Kleiman: Extent-like Performance from a UNIX File System (1991); Smith, Seltzer (1996).
 
 use moafs_disk::{Cause, Kind, Tag};
 use moafs_vfs::Result;
-use moafs_vfs::plan::{DirtyView, Due, Plan, SMALL_BLOCKS_MAX, Travel};
+use moafs_vfs::format::Admission;
+use moafs_vfs::plan::{DirtyFile, DirtyView, Due, Plan, SMALL_BLOCKS_MAX, Travel};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange, Mapping};
 use smallvec::smallvec;
 
 use crate::alloc::{Alloc, Fit, no_space};
 use crate::format::{BlockNo, Geometry, GroupNo, InodeNo};
 use crate::meta::Level;
+use crate::place::Files;
 
+/// A directory is expected to take at least so many bytes with all its files: a group takes no more of them than fill three
+/// quarters of it.
+const DIRECTORY_BYTES_MIN: u32 = 1 << 20;
 /// Of a group's blocks, one file takes at most this share before it moves on.
 const SECTIONS_PER_GROUP: u64 = 4;
 /// Moving data for the layout's sake stops when fewer than this share of the blocks is free.
-const MOVE_FLOOR: u64 = 20;
+pub(super) const MOVE_FLOOR: u64 = 20;
 
 /// The policy: pure functions of the allocator's counts and a file's map.
 pub struct Ffs<'a> {
@@ -37,14 +46,6 @@ pub struct Ffs<'a> {
     pub alloc: &'a Alloc,
     /// The largest request in blocks.
     pub transfer_blocks: u32,
-}
-
-/// What the policy needs to know of files.
-pub trait Files<N> {
-    /// The group of a file's inode.
-    fn group(&self, file: &N) -> GroupNo;
-    /// What lies at a place of it.
-    fn map(&self, file: &N, at: Lbn, max: u32) -> Result<Mapping>;
 }
 
 /// One file, as the policy sees it.
@@ -92,25 +93,36 @@ impl Ffs<'_> {
         }
         let least_inodes = average_inodes.saturating_sub(self.geo.inodes_per_group / 4).max(1);
         let least_blocks = average_blocks.saturating_sub(self.geo.blocks_per_group / 4).max(1);
-        let directories_max = self.geo.inodes_per_group / 16;
+        let expected = (DIRECTORY_BYTES_MIN / self.geo.block_size).max(1);
+        let expected = self.alloc.blocks_per_directory().unwrap_or_default().max(expected.into());
+        let directories_max = (u64::from(self.geo.blocks_per_group) / 4 * 3 / expected) as u32;
         let near =
             (0..self.geo.groups).map(|at| GroupNo((u64::from(parent.0) + u64::from(at)) as u32 % self.geo.groups));
         let uncrowded = |group: &GroupNo| {
             let counts = self.alloc.counts(*group);
             counts.free_inodes >= least_inodes
                 && counts.free_blocks >= least_blocks
-                && counts.directories <= directories_max
+                && counts.directories < directories_max.max(1)
         };
         near.into_iter().find(uncrowded).unwrap_or(parent)
     }
 
     // -- metadata blocks
 
-    /// One block for metadata, near `goal`.
-    pub fn meta_block(&self, goal: u64) -> Result<(u64, Level)> {
+    /// One block for an indirect block among a file's data, near `goal`.
+    pub fn map_block(&self, goal: u64) -> Result<(u64, Level)> {
         let group = self.geo.group_of_block(BlockNo(goal)).unwrap_or_default();
         let (run, level) = self.search(Some(goal), group, 1)?;
         Ok((run.start.0, level))
+    }
+
+    /// One block for a directory, a first indirect block or the like: in the group's zone for them, else near.
+    pub fn meta_block(&self, group: GroupNo) -> Result<(u64, Level)> {
+        let zone = self.alloc.zone(group);
+        match self.alloc.blocks(group, Fit::Meta(zone.start), 1)? {
+            Some((run, level)) => Ok((run.start.0, level)),
+            None => self.map_block(zone.start),
+        }
     }
 
     // -- write-back
@@ -121,32 +133,56 @@ impl Ffs<'_> {
             Due::Evict(_, lbn) => Some((lbn, self.transfer_blocks)),
             _ => None,
         };
-        let Some(dirty) = dirty.file(due.ino(), around) else { return Ok(()) };
+        match dirty.file(due.ino(), around) {
+            Some(dirty) => self.plan_file(due, &dirty, files, plan),
+            None => Ok(()),
+        }
+    }
+
+    /// Travels for one file's dirty ranges.
+    pub(super) fn plan_file<N>(
+        &self,
+        due: Due,
+        dirty: &DirtyFile<N>,
+        files: &dyn Files<N>,
+        plan: &mut Plan,
+    ) -> Result<()> {
         let file = File { node: &*dirty.node, files };
-        let tag = Tag::new(Kind::Data, dirty.ino.0, cause(due));
         let mut last = None;
-        for range in dirty.dirty {
-            self.plan_range(&file, dirty.ino, range, tag, &mut last, plan)?;
+        for range in &dirty.dirty {
+            self.plan_range(due, &file, dirty.ino, *range, &mut last, plan)?;
         }
         Ok(())
+    }
+
+    /// Addresses for `range`, none of which has one, at the time of the write: what the paper's baseline does. They may
+    /// be fewer than asked for.
+    pub fn place_early<N>(&self, node: &N, files: &dyn Files<N>, range: LbnRange) -> Result<BlockRun> {
+        self.place(&File { node, files }, range.start.0, range.len, None)
     }
 
     /// Travels for one dirty range. `last` is the place of the block planned before it.
     fn plan_range<N>(
         &self,
+        due: Due,
         file: &File<'_, N>,
         ino: Ino,
         range: LbnRange,
-        tag: Tag,
         last: &mut Option<(u64, u64)>,
         plan: &mut Plan,
     ) -> Result<()> {
+        let tag = tag(due, ino);
         let (mut lbn, end) = (range.start.0, range.end().0);
         while lbn < end {
             let window = (end - lbn).min(self.transfer_blocks.into()) as u32;
             let mapping = file.map(Lbn(lbn), window)?;
-            if let Some(run) = self.reallocate(file, lbn, window, &mapping)? {
+            if let Some(run) = self.reallocate(due, file, lbn, window, &mapping)? {
                 lbn = travel(plan, ino, lbn, run, true, tag, last);
+                continue;
+            }
+            if matches!(due, Due::Move(_)) {
+                // It lies as well as it can: nothing is to be written.
+                lbn += u64::from(window);
                 continue;
             }
             match mapping {
@@ -191,9 +227,17 @@ impl Ffs<'_> {
     }
 
     /// A free run for a window of dirty blocks that lie scattered, if the move pays.
-    fn reallocate<N>(&self, file: &File<'_, N>, lbn: u64, window: u32, first: &Mapping) -> Result<Option<BlockRun>> {
-        let Mapping::Run(run) = first else { return Ok(None) };
-        let scattered = run.len < window && matches!(file.map(Lbn(lbn + u64::from(run.len)), 1)?, Mapping::Run(_));
+    fn reallocate<N>(
+        &self,
+        due: Due,
+        file: &File<'_, N>,
+        lbn: u64,
+        window: u32,
+        first: &Mapping,
+    ) -> Result<Option<BlockRun>> {
+        let (Mapping::Run(run) | Mapping::Unwritten(run)) = first else { return Ok(None) };
+        let next = Lbn(lbn + u64::from(run.len));
+        let scattered = run.len < window && !matches!(file.map(next, 1)?, Mapping::Hole { .. });
         if !scattered || self.alloc.available_blocks() < self.geo.blocks / MOVE_FLOOR + u64::from(window) {
             return Ok(None);
         }
@@ -212,7 +256,20 @@ impl Ffs<'_> {
         if runs == 2 && u64::from(window) > SMALL_BLOCKS_MAX {
             return Ok(None);
         }
-        Ok(self.alloc.blocks(group, Fit::Whole(self.alloc.rotor(group)), window)?.map(|(run, _)| run))
+        let fit = Fit::Whole(self.alloc.rotor(group));
+        if matches!(due, Due::Move(_)) {
+            return self.unpromised(group, fit, window);
+        }
+        Ok(self.alloc.blocks(group, fit, window)?.map(|(run, _)| run))
+    }
+
+    /// A run for data that need not move. Nobody was promised it, and enough stays free.
+    pub(super) fn unpromised(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<BlockRun>> {
+        let keep = self.geo.blocks / MOVE_FLOOR;
+        let Some(promised) = self.alloc.promise(want.into(), 0, keep) else { return Ok(None) };
+        // Held until the run is taken: what others are promised meanwhile is counted without it.
+        let _held = Admission::new(want.into(), promised);
+        Ok(self.alloc.blocks(group, fit, want)?.map(|(run, _)| run))
     }
 
     /// A place for up to `want` blocks of a file at `lbn`.
@@ -222,8 +279,8 @@ impl Ffs<'_> {
             (Some(block), _) => Some(block),
             (None, None) => None,
             (None, Some(previous)) => match file.map(Lbn(previous), 1)? {
-                Mapping::Run(run) => Some(run.start.0),
-                _ => None,
+                Mapping::Run(run) | Mapping::Unwritten(run) => Some(run.start.0),
+                Mapping::Hole { .. } => None,
             },
         };
         let section = (u64::from(self.geo.blocks_per_group) / SECTIONS_PER_GROUP).max(SMALL_BLOCKS_MAX + 1);
@@ -299,10 +356,13 @@ fn travel(
     end
 }
 
-fn cause(due: Due) -> Cause {
-    match due {
+/// For the device: data of `ino`, which leave because of `due`.
+pub(super) fn tag(due: Due, ino: Ino) -> Tag {
+    let cause = match due {
         Due::Evict(..) => Cause::Evict,
         Due::Age(_) => Cause::Age,
         Due::Sync(_) | Due::Drain(_) => Cause::Demand,
-    }
+        Due::Move(_) => Cause::Move,
+    };
+    Tag::new(Kind::Data, ino.0, cause)
 }

@@ -61,6 +61,10 @@ pub struct Toy {
     seal: AtomicU64,
     /// Small files of one directory travel together.
     pub co_write: AtomicBool,
+    /// Set: answers take time, and others come between.
+    pub dawdles: Mutex<Option<Rt>>,
+    /// Neighbours are told under each other's numbers.
+    pub lies: AtomicBool,
     pub fails: Mutex<Option<String>>,
     pub ops: AtomicU64,
     pub hardened: AtomicU64,
@@ -110,6 +114,7 @@ impl Toy {
             time_nanos: true,
             unwritten: false,
             beyond_eof: false,
+            early: false,
             id: 1,
             label: String::new(),
             read_only: None,
@@ -122,6 +127,8 @@ impl Toy {
             disk,
             seal: AtomicU64::new(0),
             co_write: AtomicBool::new(false),
+            dawdles: Mutex::new(None),
+            lies: AtomicBool::new(false),
             fails: Mutex::new(None),
             ops: AtomicU64::new(0),
             hardened: AtomicU64::new(0),
@@ -182,6 +189,20 @@ impl Toy {
         self.meta.lock().files.get(&node.0.0).map(f).ok_or(Error::Stale(node.0))
     }
 
+    fn loaded(&self, ino: Ino) -> Result<(Attr, ToyNode)> {
+        let meta = self.meta.lock();
+        let file = meta.files.get(&ino.0).ok_or(Error::Stale(ino))?;
+        Ok((file.attr.clone(), ToyNode(ino)))
+    }
+
+    /// Lets others run for up to two milliseconds of virtual time.
+    fn dawdle(&self) {
+        let Some(rt) = self.dawdles.lock().clone() else { return };
+        let turn = self.ops.fetch_add(1, Ordering::Relaxed);
+        let pause = std::time::Duration::from_micros(turn.wrapping_mul(0x9E37_79B9) >> 7 & 0x7FF);
+        moafs_runtime::sleep_until(&*rt, rt.now() + pause);
+    }
+
     fn free_blocks(&self) -> u64 {
         (self.shape.blocks - self.meta.lock().used.len() as u64).saturating_sub(self.promised())
     }
@@ -229,9 +250,10 @@ impl Format for Toy {
     /// The toy goes on, so that tests see what vfs does when a write succeeds later.
     fn fail(&self, _reason: &str) {}
     fn load(&self, ino: Ino) -> Result<(Attr, ToyNode)> {
-        let meta = self.meta.lock();
-        let file = meta.files.get(&ino.0).ok_or(Error::Stale(ino))?;
-        Ok((file.attr.clone(), ToyNode(ino)))
+        self.dawdle();
+        let loaded = self.loaded(ino);
+        self.dawdle();
+        loaded
     }
     fn lookup(&self, dir: &ToyNode, name: &Name) -> Result<Option<Dentry>> {
         self.with(dir, |d| match name.as_bytes() {
@@ -271,6 +293,30 @@ impl Format for Toy {
             let len = (0..u64::from(max)).take_while(|i| f.blocks.get(&(at.0 + i)) == Some(&(start + i))).count();
             Mapping::Run(BlockRun { start: BlockAddr(start), len: len as u32 })
         })
+    }
+    /// Everything in one piece, unlinked files too: it is only a hint.
+    fn neighbours(&self, file: &ToyNode, around: BlockRun, reach: u32) -> Vec<Neighbour> {
+        let meta = self.meta.lock();
+        let others = meta.files.iter().filter(|(ino, _)| **ino != file.0.0);
+        let mut near: Vec<Neighbour> = others
+            .filter_map(|(ino, f)| {
+                let start = *f.blocks.get(&0)?;
+                let run = BlockRun { start: BlockAddr(start), len: f.blocks.len() as u32 };
+                let in_one_piece = (0..).zip(start..).zip(&f.blocks).all(|((lbn, at), there)| there == (&lbn, &at));
+                let reach = u64::from(reach);
+                let within = around.start.0.saturating_sub(reach) <= start && run.end().0 <= around.end().0 + reach;
+                (in_one_piece && within).then_some(Neighbour { ino: Ino(*ino), run })
+            })
+            .collect();
+        drop(meta);
+        near.sort_by_key(|near| near.run.start);
+        self.dawdle();
+        if self.lies.load(Ordering::Relaxed) && !near.is_empty() {
+            let mut inos: Vec<Ino> = near.iter().map(|near| near.ino).collect();
+            inos.rotate_left(1);
+            near.iter_mut().zip(inos).for_each(|(near, ino)| near.ino = ino);
+        }
+        near
     }
     fn used_sectors(&self, node: &ToyNode) -> u64 {
         self.with(node, |f| f.blocks.len() as u64 * (BLOCK as u64 / 512)).unwrap_or(0)
@@ -431,6 +477,8 @@ impl FormatOp for ToyOp<'_> {
         let mut file = File::new(attr.clone(), parent.0);
         file.target = target.map(<[u8]>::to_vec).unwrap_or_default();
         meta.files.insert(ino, file);
+        drop(meta);
+        self.toy.dawdle();
         Ok((Ino(ino), ToyNode(Ino(ino))))
     }
     fn inode_put(&mut self, node: &ToyNode, attr: &Attr, disk_size: u64) -> Result<()> {
@@ -449,6 +497,7 @@ impl FormatOp for ToyOp<'_> {
         })
     }
     fn inode_free(&mut self, node: &ToyNode) -> Result<()> {
+        self.toy.dawdle();
         let file = self.toy.meta.lock().files.remove(&node.0.0).ok_or(Error::Stale(node.0))?;
         assert!(file.orphan && file.blocks.is_empty(), "freeing an inode in use");
         Ok(())
@@ -504,6 +553,7 @@ impl FormatOp for ToyOp<'_> {
         Ok(())
     }
     fn unmap(&mut self, file: &ToyNode, from: Lbn, to: Option<Lbn>, at_most: u32, _orphan: bool) -> Result<Progress> {
+        self.toy.dawdle();
         let mut meta = self.toy.meta.lock();
         let f = meta.files.get_mut(&file.0.0).ok_or(Error::Stale(file.0))?;
         let end = to.map_or(u64::MAX, |to| to.0);

@@ -1,0 +1,262 @@
+//! `moafs defrag`.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use moafs_mount::defrag::{DefragCommand, DefragJob, DefragStatus};
+use moafs_mount::options::parse_bytes;
+use moafs_mount::unmount;
+use moafs_vfs::gather::{DefragOptions, Ending, Healed, Reading};
+use serde::Serialize;
+
+use crate::error::{CliError, Result};
+use crate::files::volume_tree::VolumeTree;
+use crate::output;
+use crate::place::{Inside, Place};
+use crate::volume::{Access, Volume};
+
+/// How often a mount is asked how far it is.
+const POLL: Duration = Duration::from_millis(100);
+/// Exit code when it was interrupted.
+const INTERRUPTED: u8 = 130;
+
+/// Move scattered files together again
+///
+/// Walks through a directory and all below it. Small files (up to 12 blocks) of a directory that lie scattered move into
+/// one run, large ones into long pieces, wherever that saves requests when they are read; nothing else is read or written.
+/// Works on a mount while it is used, and on an image that is not mounted. No byte, size or time of a file changes; a
+/// power cut or Ctrl-C at any moment loses nothing. Directories themselves stay where they are.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sudo moafs defrag /mnt/mail                   a directory of a mount
+  moafs defrag --dry-run disk.img               what would be gained on the whole volume
+  moafs defrag --max-bytes 1G disk.img:/home    so much and no more; the next run goes on
+  moafs defrag --json disk.img | jq .after.requests
+
+On a mount, root and whoever mounted may do this, one at a time.
+Exit code: 0 done (also if nothing was to be gained), 1 failure, 130 interrupted: what was moved stays moved.")]
+pub(crate) struct DefragArgs {
+    /// A directory or file of a mount, or IMAGE[:PATH]
+    #[arg(value_name = "PATH|IMAGE[:PATH]")]
+    what: OsString,
+    /// Change nothing; tell what would be moved, and what would be gained
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Move at most this much
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_bytes: Option<u64>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "give a size such as 512K, 100M or 2G".to_owned())
+}
+
+/// The outcome, as JSON shows it.
+#[derive(Debug, Serialize)]
+struct Report {
+    what: String,
+    dry_run: bool,
+    #[serde(flatten)]
+    healed: Healed,
+    layout_score_before: Option<f64>,
+    layout_score_after: Option<f64>,
+}
+
+impl DefragArgs {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let stop = stop_on_signals()?;
+        let healed = match Place::parse(&self.what) {
+            Place::Host(path) if unmount::mount_of(&path).is_some() => self.on_mount(&path, &stop)?,
+            _ => self.on_image(&Inside::parse(&self.what, None)?, &stop)?,
+        };
+        self.tell(healed)?;
+        Ok(if healed.ending == Ending::Stopped { INTERRUPTED.into() } else { ExitCode::SUCCESS })
+    }
+
+    fn on_image(&self, place: &Inside, stop: &AtomicBool) -> Result<Healed> {
+        let access = if self.dry_run { Access::Read } else { Access::Write };
+        let options = DefragOptions { max_bytes: self.max_bytes.unwrap_or(u64::MAX), dry_run: self.dry_run };
+        Volume::with(&place.image, access, |volume| {
+            let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
+            let missing = || CliError::Usage(format!("{} does not exist", place.describe()));
+            let node = tree.walk(&place.path)?.ok_or_else(missing)?;
+            let bar = self.progress_bar();
+            let done = volume.vfs.defragment(node.ino, &options, &mut |healed| {
+                show(&bar, healed);
+                !stop.load(Ordering::Relaxed)
+            });
+            bar.finish_and_clear();
+            done.map_err(|error| CliError::Volume { what: "defragmenting", at: place.describe(), error })
+        })
+    }
+
+    /// Has the daemon do it, and watches.
+    fn on_mount(&self, path: &Path, stop: &AtomicBool) -> Result<Healed> {
+        let mount = unmount::mount_of(path)
+            .ok_or_else(|| CliError::Usage(format!("{} lies in no mount of moafs", path.display())))?;
+        let control = mount.target.join(".moafs/defrag");
+        let inode = path.metadata().map_err(CliError::host("looking at", path))?.ino();
+        let token = token();
+        let job = DefragJob { token, inode, max_bytes: self.max_bytes, dry_run: self.dry_run };
+        command(&control, &DefragCommand::Start(job))?;
+        let bar = self.progress_bar();
+        let mut told = false;
+        let status = loop {
+            let status = status(&control)?;
+            if status.token != Some(token) {
+                let lost = format!("{}: another defrag has begun since; this one's outcome is gone", control.display());
+                return Err(CliError::Usage(lost));
+            }
+            if !status.running {
+                break status;
+            }
+            show(&bar, &status.healed);
+            if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut told, true) {
+                command(&control, &DefragCommand::Stop { token })?;
+            }
+            std::thread::sleep(POLL);
+        };
+        bar.finish_and_clear();
+        match status.error {
+            Some(error) => Err(CliError::Usage(format!("defragmenting {}: {error}", path.display()))),
+            None => Ok(status.healed),
+        }
+    }
+
+    fn progress_bar(&self) -> ProgressBar {
+        if self.quiet || self.json || !io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed} (Ctrl-C stops)") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(POLL);
+        bar
+    }
+
+    fn tell(&self, healed: Healed) -> Result<()> {
+        if self.json {
+            return output::json(&Report {
+                what: self.what.to_string_lossy().into_owned(),
+                dry_run: self.dry_run,
+                layout_score_before: healed.before.score.value(),
+                layout_score_after: healed.after.score.value(),
+                healed,
+            });
+        }
+        output::print(text(&healed, self.dry_run).as_bytes())
+    }
+}
+
+/// What came of it, for people.
+fn text(healed: &Healed, dry_run: bool) -> String {
+    let Healed { directories, files, files_skipped, files_moved, bytes_moved, before, after, ending } = *healed;
+    let (verb, now) = if dry_run { ("would be moved", "then") } else { ("moved", "now") };
+    let mut text = format!("{files} files in {directories} directories\n");
+    let score = |reading: Reading| reading.score.value().map_or("-".to_owned(), |score| format!("{score:.4}"));
+    if files_moved == 0 {
+        text += &format!(
+            "nothing moved: layout score {}, {} pieces, {} requests to read all\n",
+            score(before),
+            before.pieces,
+            before.requests
+        );
+    } else {
+        text += &format!("{files_moved} files with {} {verb}\n", output::size(bytes_moved));
+        text += &format!("{:<26} {:>12} {:>12}\n", "", "before", now);
+        text += &format!("{:<26} {:>12} {:>12}\n", "layout score", score(before), score(after));
+        text += &format!("{:<26} {:>12} {:>12}\n", "pieces", before.pieces, after.pieces);
+        text += &format!("{:<26} {:>12} {:>12}\n", "requests to read all", before.requests, after.requests);
+    }
+    if files_skipped > 0 {
+        text += &format!("{files_skipped} files were in use and left alone\n");
+    }
+    match ending {
+        Ending::Stopped => text += "interrupted: the rest was not looked at\n",
+        Ending::MaxBytes => text += "stopped at --max-bytes: the rest was not looked at\n",
+        Ending::Running | Ending::Done => {}
+    }
+    text
+}
+
+fn show(bar: &ProgressBar, healed: &Healed) {
+    bar.set_message(format!(
+        "{} directories, {} files looked at, {} moved",
+        healed.directories,
+        healed.files,
+        output::size(healed.bytes_moved)
+    ));
+}
+
+/// Set once SIGINT or SIGTERM has come. A second one ends the command at once.
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let here = PathBuf::from("defrag");
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(CliError::host("waiting for signals in", &here))?;
+    }
+    Ok(stop)
+}
+
+/// A number that no other command uses at the same time.
+fn token() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (u64::from(std::process::id()) << 32) | u64::from(since.subsec_nanos())
+}
+
+fn command(control: &Path, command: &DefragCommand) -> Result<()> {
+    let file = File::options().write(true).open(control).map_err(CliError::host("opening", control))?;
+    let text = serde_json::to_vec(command).map_err(|error| CliError::Output(error.into()))?;
+    match file.write_all_at(&text, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            let mount = control.parent().and_then(Path::parent).unwrap_or(control);
+            Err(CliError::Usage(format!("{}: another defrag is running; wait for it", mount.display())))
+        }
+        written => written.map_err(CliError::host("writing", control)),
+    }
+}
+
+fn status(control: &Path) -> Result<DefragStatus> {
+    let text = std::fs::read(control).map_err(CliError::host("reading", control))?;
+    serde_json::from_slice(&text).map_err(|error| CliError::host("understanding", control)(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use moafs_vfs::layout::Score;
+
+    #[test]
+    fn the_outcome_says_what_was_gained_or_that_nothing_was() {
+        let reading = |adjacent, requests| Reading { pieces: 9, score: Score { successors: 10, adjacent }, requests };
+        let mut healed = Healed { files: 9, before: reading(0, 9), after: reading(0, 9), ..Healed::default() };
+        assert_eq!(
+            text(&healed, false),
+            "9 files in 0 directories\nnothing moved: layout score 0.0000, 9 pieces, 9 requests to read all\n"
+        );
+        (healed.files_moved, healed.bytes_moved, healed.after) = (9, 4096, reading(10, 1));
+        let shown = text(&healed, true);
+        assert!(shown.contains("9 files with 4.0 KiB would be moved"), "{shown}");
+        assert!(shown.contains("layout score                     0.0000       1.0000"), "{shown}");
+        assert!(shown.contains("requests to read all                  9            1"), "{shown}");
+    }
+}

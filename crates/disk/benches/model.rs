@@ -1,0 +1,49 @@
+//! How fast the model answers: random and sequential commands, bare mechanics and with the buffer.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use moafs_disk::Lba;
+use moafs_disk::model::{Command, Drive, DriveSpec, Verb};
+
+/// Commands in one measured round.
+const COMMANDS: u64 = 10_000;
+
+fn round(drive: &mut Drive, verb: Verb, next: &mut impl FnMut() -> u64) {
+    for _ in 0..COMMANDS {
+        let command = Command { verb, at: Lba(next()), sectors: 8 };
+        black_box(drive.execute(drive.free_at(), command));
+    }
+}
+
+fn benches(c: &mut Criterion) {
+    for (cache, verb, name) in [
+        ("off", Verb::Read, "random reads, no buffer"),
+        ("off", Verb::Write, "random writes, no buffer"),
+        ("on", Verb::Read, "random reads, read-ahead"),
+        ("on", Verb::Write, "random writes, write-back"),
+    ] {
+        let mut spec = DriveSpec::preset("st3160812as").expect("a built-in drive");
+        spec.set("cache", cache).expect("a parameter");
+        let mut drive = Drive::new(&spec).expect("a sound drive");
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 16) % (spec.sectors / 8) * 8
+        };
+        let mut group = c.benchmark_group("model");
+        group.throughput(Throughput::Elements(COMMANDS));
+        group.bench_function(name, |b| b.iter(|| round(&mut drive, verb, &mut random)));
+        let mut at = 0;
+        let mut sequential = || {
+            at = (at + 8) % (spec.sectors - 8);
+            at
+        };
+        let name = name.replace("random", "sequential");
+        group.bench_function(name, |b| b.iter(|| round(&mut drive, verb, &mut sequential)));
+        group.finish();
+    }
+}
+
+criterion_group!(model, benches);
+criterion_main!(model);

@@ -1,0 +1,92 @@
+//! Addresses chosen at `write()`: what the file systems did that the co-writing paper compares with
+//! ([`Policy::FfsPaper`](crate::place::Policy::FfsPaper)).
+//!
+//! An early address is a block that was handed out in memory and belongs to a file's block that is still dirty. The map shows
+//! it as unwritten; `place` turns it into a pointer; truncation gives it back. After a crash it is a leak at worst.
+
+use std::sync::Arc;
+
+use moafs_vfs::Result;
+use moafs_vfs::format::Admission;
+use moafs_vfs::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
+
+use super::Ext;
+use super::incore::Incore;
+use crate::alloc::no_space;
+use crate::meta::Freed;
+use crate::meta::Level;
+
+impl Ext {
+    /// Chooses addresses for what has none in `range`, paid for by `admission`. When there is no space, write-back will
+    /// look again.
+    pub(super) fn choose_early(&self, node: &Arc<Incore>, range: LbnRange, admission: &mut Admission) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end() {
+            let left = (range.end().0 - at.0) as u32;
+            let mapping = self.map_run(node, at, left)?;
+            let len = match mapping {
+                Mapping::Hole { len } => {
+                    let hole = LbnRange { start: at, len: len.clamp(1, left) };
+                    let run = match self.ffs().place_early(node, self, hole) {
+                        Err(error) if error.errno() == no_space().errno() => return Ok(()),
+                        found => found?,
+                    };
+                    admission.spend(run.len.into());
+                    let pairs = (at.0..).zip(run.start.0..run.end().0);
+                    node.state.lock().early.extend(pairs);
+                    run.len
+                }
+                mapped => mapped.len().clamp(1, left),
+            };
+            at = Lbn(at.0 + u64::from(len));
+        }
+        Ok(())
+    }
+
+    /// The early addresses from `at` on: one run of at most `max` blocks.
+    pub(super) fn early_run(&self, node: &Incore, at: Lbn, max: u32) -> Option<BlockRun> {
+        let state = node.state.lock();
+        let start = *state.early.get(&at.0)?;
+        let follows = |(lbn, block): &(u64, u64)| state.early.get(lbn) == Some(block);
+        let more = (at.0 + 1..).zip(start + 1..).take(max as usize - 1).take_while(follows).count();
+        Some(BlockRun { start: BlockAddr(start), len: 1 + more as u32 })
+    }
+
+    /// The first block from `at` on, within `len` blocks, that has an early address.
+    pub(super) fn next_early(&self, node: &Incore, at: Lbn, len: u32) -> Option<Lbn> {
+        let state = node.state.lock();
+        state.early.range(at.0..at.0 + u64::from(len)).next().map(|(lbn, _)| Lbn(*lbn))
+    }
+
+    /// `at` has got its pointers, to `to`: early addresses elsewhere are given back.
+    pub(super) fn settle_early(&self, node: &Incore, at: LbnRange, to: BlockRun) -> Result<()> {
+        let address = |lbn: u64| to.start.0 + (lbn - at.start.0);
+        let moved = self.take_early(node, at.start, Some(at.end()));
+        moved
+            .into_iter()
+            .filter(|(lbn, block)| address(*lbn) != *block)
+            .try_for_each(|(_, block)| self.give_early(block))
+    }
+
+    /// Blocks of `from..to` leave the file: their early addresses are given back.
+    pub(super) fn drop_early(&self, node: &Incore, from: Lbn, to: Option<Lbn>) -> Result<()> {
+        self.take_early(node, from, to).into_iter().try_for_each(|(_, block)| self.give_early(block))
+    }
+
+    fn take_early(&self, node: &Incore, from: Lbn, to: Option<Lbn>) -> Vec<(u64, u64)> {
+        let mut state = node.state.lock();
+        if state.early.is_empty() {
+            return Vec::new();
+        }
+        let end = to.map_or(u64::MAX, |to| to.0);
+        // From `end` on they stay.
+        let mut taken = state.early.split_off(&from.0);
+        let mut rest = taken.split_off(&end);
+        state.early.append(&mut rest);
+        taken.into_iter().collect()
+    }
+
+    fn give_early(&self, block: u64) -> Result<()> {
+        self.alloc.free(Level::NONE, Freed::Data { start: block, len: 1 })
+    }
+}

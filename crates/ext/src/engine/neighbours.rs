@@ -1,0 +1,70 @@
+//! Which small files lie beside another: what the inode-table blocks in memory tell.
+//!
+//! Loading an inode has brought its block of the table and those behind it. Inodes of one directory lie in one group, those made
+//! together side by side, so the slots around a file's own are those of its co-written neighbours, and looking at them costs no
+//! request.
+//!
+//! A slot may be behind what ops are doing to its inode; the caller looks again. Slots that would not load are left out, so that the look
+//! finds no damage. While leaks of a crash are returned nobody is a neighbour: an inode may have no name.
+
+use std::ops::Range;
+
+use moafs_vfs::format::Neighbour;
+use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Ino};
+
+use super::Ext;
+use super::incore::{Incore, SlotAt};
+use crate::format::map::DIRECT;
+use crate::format::{BlockNo, Inode};
+
+impl Ext {
+    /// The small files within `reach` blocks of `around`, ascending by address, as far as the table around the file's inode is in memory.
+    pub(super) fn files_beside(&self, file: &Incore, around: BlockRun, reach: u32) -> Vec<Neighbour> {
+        if self.recovery.is_active() {
+            return Vec::new();
+        }
+        let reach = u64::from(reach);
+        let within = around.start.0.saturating_sub(reach)..around.end().0.saturating_add(reach);
+        let mut found = Vec::new();
+        let table = self.alloc.descriptor(file.at.group).inode_table.0;
+        let own = file.at.block.0 - table;
+        let first = own.saturating_sub(self.table_read_blocks);
+        let end = (own + self.table_read_blocks).min(self.geo.inode_table_blocks.into());
+        for index in first..end {
+            let Some(block) = self.meta.cached(table + index) else { continue };
+            let at = SlotAt { group: file.at.group, block: BlockNo(block.no), offset: 0 };
+            let first = index as u32 * self.geo.inodes_per_block();
+            block.view(|bytes| self.files_in(bytes, at, first, &within, &mut found));
+        }
+        found.retain(|near| near.ino != Ino(file.ino.0.into()));
+        found.sort_unstable_by_key(|near| (near.run.start, near.ino));
+        found
+    }
+
+    /// The small files within `within` whose inodes are in a block of the table that begins with the group's `index`th inode.
+    fn files_in(&self, bytes: &[u8], at: SlotAt, index: u32, within: &Range<u64>, found: &mut Vec<Neighbour>) {
+        let slots = bytes.chunks_exact(self.geo.inode_size as usize);
+        for (index, slot) in (index..self.geo.inodes_per_group).zip(slots) {
+            let ino = self.geo.inode_at(at.group, index);
+            let near = |run: &BlockRun| within.contains(&run.start.0) && run.end().0 <= within.end;
+            // Nobody has asked for this inode: it is judged before it is loaded.
+            let is_sound = || Inode::decode(slot, ino, &self.geo, at.block).is_ok();
+            let run = self.small_run(&Inode::parse(slot, &self.geo)).filter(near);
+            if let Some(run) = run.filter(|_| ino.0 >= self.geo.first_ino && is_sound()) {
+                found.push(Neighbour { ino: Ino(ino.0.into()), run });
+            }
+        }
+    }
+
+    /// Where a small file that has a name lies, if it lies in one piece.
+    fn small_run(&self, inode: &Inode) -> Option<BlockRun> {
+        let blocks = inode.size.div_ceil(self.geo.block_size.into());
+        if inode.links == 0 || inode.kind() != Some(FileKind::Regular) || blocks == 0 || blocks > DIRECT {
+            return None;
+        }
+        let start = u64::from(inode.block[0]);
+        let in_one_piece = (start..).zip(&inode.block[..blocks as usize]).all(|(at, to)| at == u64::from(*to));
+        let is_run = in_one_piece && !self.alloc.is_fixed(start, blocks);
+        is_run.then_some(BlockRun { start: BlockAddr(start), len: blocks as u32 })
+    }
+}

@@ -1,0 +1,418 @@
+//! Co-writing: when one small file's data must leave the cache, the dirty small files of its directory leave with it, in
+//! one device request.
+//!
+//! At a delayed write of file f of directory d, whose inode lies in group g (co-writing paper, Figs. 6 and 7):
+//!
+//! 1. f is large (more than [`SMALL_BLOCKS_MAX`] blocks), or not all of it is in the cache: [`Ffs`] decides.
+//! 2. *Gather*: f first, then the smallest dirty small files of d, as far as they are whole in the cache.
+//! 3. *Stay*: files that are overwritten and already lie in long runs of travelling neighbours go where they lie. Nothing
+//!    would be gained by a move, and no pointer changes. Files that lie scattered move if that saves requests.
+//! 4. *Place*: the rest goes to runs of g; files are taken whole or not at all; what is not filled is given back. Again, until
+//!    nothing is left or g has no run that helps. Then [`Ffs`] decides.
+//! 5. A run is written in requests of at most the maximum transfer, cut between files. In a run files lie in the order
+//!    of their inode numbers, so that who reads a directory in order reads forward.
+//!
+//! Only direct pointers change, in inodes that are written anyway. g is never left and never cleaned.
+//!
+//! Re-gathering ([`Due::Move`]) is the same for files that are clean: those that lie well stay, and nothing is written for
+//! them; the scattered ones move into runs that save requests, and into no others.
+//!
+//! The paper takes runs of at most one transfer; ours are as long as what is waiting, if the run is, so that the requests
+//! of a directory follow one another. An fsync takes along one transfer's worth, everything else all that waits, up to
+//! [`GATHER_BYTES_MAX`].
+
+use moafs_vfs::Result;
+use moafs_vfs::plan::{DirtyFile, DirtyView, Due, Plan, SMALL_BLOCKS_MAX, Travel};
+use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange, Mapping};
+use smallvec::SmallVec;
+
+use super::Files;
+use super::ffs::{Ffs, MOVE_FLOOR, tag};
+use super::windows::Windows;
+use crate::alloc::Fit;
+use crate::format::{BlockNo, GroupNo, InodeNo};
+
+/// What one plan gathers at most, in bytes: bounds the memory of a plan, and how long a write-back holds pages.
+const GATHER_BYTES_MAX: u32 = 16 << 20;
+/// Runs shorter than this are no help: the file goes where [`Ffs`] puts it.
+const RUN_BLOCKS_MIN: u32 = 2;
+/// Moving overwritten files must save more requests than this: bitmaps have to be written, too.
+const MOVE_REQUESTS: usize = 1;
+
+/// The policy.
+pub struct Cowrite<'a> {
+    /// What it falls back to; also the allocator and the volume's shape.
+    pub ffs: Ffs<'a>,
+    /// What directories keep for their next files.
+    pub windows: &'a Windows,
+}
+
+/// A run that was handed out for a directory.
+struct Room {
+    run: BlockRun,
+    /// Where it comes from.
+    from: Source,
+}
+
+/// Where room for a directory's files was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// In the directory's window.
+    Window,
+    /// In its group: what is not filled becomes its window.
+    Group,
+    /// In its group, to move files there: what is not filled goes back.
+    Move,
+}
+
+/// A dirty small file that is whole in the cache: every block is dirty or has an address.
+struct Member<N> {
+    file: DirtyFile<N>,
+    /// The address of each block that has one.
+    places: SmallVec<[Option<u64>; SMALL_BLOCKS_MAX as usize]>,
+}
+
+impl<N> Member<N> {
+    fn blocks(&self) -> u32 {
+        self.places.len() as u32
+    }
+
+    fn is_dirty(&self, at: u64) -> bool {
+        self.file.dirty.iter().any(|range| range.start.0 <= at && at < range.end().0)
+    }
+
+    /// True if every block has an address: nothing needs a new one.
+    fn is_placed(&self) -> bool {
+        self.places.iter().all(Option::is_some)
+    }
+
+    /// Blocks that have an address, which a move gives up.
+    fn placed_blocks(&self) -> u32 {
+        self.places.iter().flatten().count() as u32
+    }
+
+    fn whole(&self) -> FileRange {
+        FileRange { ino: self.file.ino, range: LbnRange { start: Lbn(0), len: self.blocks() } }
+    }
+}
+
+/// A dirty block of a member that may stay where it is.
+struct Settled {
+    address: u64,
+    lbn: u64,
+    member: usize,
+}
+
+impl Cowrite<'_> {
+    /// Who travels with `due`, and where to.
+    pub fn plan<N>(&self, due: Due, dirty: &dyn DirtyView<N>, files: &dyn Files<N>, plan: &mut Plan) -> Result<()> {
+        let around = match due {
+            Due::Evict(_, lbn) => Some((lbn, self.ffs.transfer_blocks)),
+            _ => None,
+        };
+        let Some(first) = dirty.file(due.ino(), around) else { return Ok(()) };
+        if first.blocks > SMALL_BLOCKS_MAX {
+            return self.ffs.plan_file(due, &first, files, plan);
+        }
+        // Of a small file all is wanted, not what is around one block.
+        let Some(first) = dirty.file(due.ino(), None) else { return Ok(()) };
+        let home = first.home;
+        let members = match self.member(first, files)? {
+            Ok(first) => self.gather(due, first, dirty, files)?,
+            Err(partly) => return self.ffs.plan_file(due, &partly, files, plan),
+        };
+        let travellers = self.settle(due, members, plan);
+        let travellers = self.keep_reserved(due, travellers, files, plan)?;
+        self.place(due, home, travellers, files, plan)
+    }
+
+    /// The group of a directory.
+    fn group_of(&self, directory: Ino) -> GroupNo {
+        let number = u32::try_from(directory.0).map(InodeNo).unwrap_or(InodeNo::ROOT);
+        self.ffs.geo.locate_inode(number).map_or(GroupNo(0), |at| at.group)
+    }
+
+    /// The file with its addresses, if it may travel whole; else as it was given.
+    fn member<N>(
+        &self,
+        file: DirtyFile<N>,
+        files: &dyn Files<N>,
+    ) -> Result<std::result::Result<Member<N>, DirtyFile<N>>> {
+        if !file.whole || file.blocks == 0 || file.blocks > SMALL_BLOCKS_MAX {
+            return Ok(Err(file));
+        }
+        let mut places = SmallVec::new();
+        while (places.len() as u64) < file.blocks {
+            let at = places.len() as u64;
+            let left = (file.blocks - at) as u32;
+            match files.map(&file.node, Lbn(at), left)? {
+                Mapping::Run(run) | Mapping::Unwritten(run) => {
+                    places.extend((run.start.0..run.end().0).take(left as usize).map(Some));
+                }
+                Mapping::Hole { len } => places.extend((0..len.clamp(1, left)).map(|_| None)),
+            }
+        }
+        let member = Member { file, places };
+        // A hole that nobody wrote to stays one.
+        let has_hole = (0..).zip(&member.places).any(|(at, place)| place.is_none() && !member.is_dirty(at));
+        Ok(if has_hole { Err(member.file) } else { Ok(member) })
+    }
+
+    /// `first`, and the smallest dirty files of its directory that may travel with it.
+    fn gather<N>(
+        &self,
+        due: Due,
+        first: Member<N>,
+        dirty: &dyn DirtyView<N>,
+        files: &dyn Files<N>,
+    ) -> Result<Vec<Member<N>>> {
+        let home = first.file.home;
+        let blocks_max = match due {
+            Due::Sync(_) => self.ffs.transfer_blocks,
+            _ => (GATHER_BYTES_MAX / self.ffs.geo.block_size).max(self.ffs.transfer_blocks),
+        };
+        let mut room = blocks_max.saturating_sub(first.blocks());
+        let mut members = vec![first];
+        for blocks in dirty.small_counts(home) {
+            if blocks > room {
+                break;
+            }
+            for ino in dirty.small_files(home, blocks).into_iter().filter(|ino| *ino != due.ino()) {
+                if blocks > room {
+                    break;
+                }
+                let Some(file) = dirty.file(ino, None) else { continue };
+                if let Ok(member) = self.member(file, files)?
+                    && member.blocks() <= room
+                {
+                    room -= member.blocks();
+                    members.push(member);
+                }
+            }
+        }
+        Ok(members)
+    }
+
+    /// Lets files that lie well go where they lie; returns those that need, or deserve, another place.
+    fn settle<N>(&self, due: Due, members: Vec<Member<N>>, plan: &mut Plan) -> Vec<Member<N>> {
+        let clusters = clusters(&members);
+        let long = self.ffs.transfer_blocks.div_ceil(2) as usize;
+        let mut scattered = vec![false; members.len()];
+        let short = clusters.iter().filter(|cluster| cluster.len() < long);
+        let pieces = short.inspect(|cluster| cluster.iter().for_each(|block| scattered[block.member] = true)).count();
+        let moving = || members.iter().zip(&scattered).filter(|(_, scattered)| **scattered);
+        let blocks: u32 = moving().map(|(member, _)| member.blocks()).sum();
+        let requests = blocks.div_ceil(self.ffs.transfer_blocks) as usize;
+        if pieces <= requests + MOVE_REQUESTS || !self.may_move(blocks) {
+            scattered.fill(false);
+        }
+        if !matches!(due, Due::Move(_)) {
+            for cluster in clusters {
+                self.write_in_place(due, &members, &scattered, &cluster, plan);
+            }
+        }
+        let leaves = |(member, scattered): (Member<N>, bool)| (scattered || !member.is_placed()).then_some(member);
+        members.into_iter().zip(scattered).filter_map(leaves).collect()
+    }
+
+    /// Lets files that grew go as [`Ffs`] would when there is no room to move what they had before: that much is not
+    /// reserved. Returns the others.
+    fn keep_reserved<N>(
+        &self,
+        due: Due,
+        members: Vec<Member<N>>,
+        files: &dyn Files<N>,
+        plan: &mut Plan,
+    ) -> Result<Vec<Member<N>>> {
+        let moved = members.iter().map(Member::placed_blocks).sum();
+        if moved == 0 || self.may_move(moved) {
+            return Ok(members);
+        }
+        let (grown, new): (Vec<_>, Vec<_>) = members.into_iter().partition(|member| member.placed_blocks() > 0);
+        grown.iter().try_for_each(|member| self.ffs.plan_file(due, &member.file, files, plan))?;
+        Ok(new)
+    }
+
+    /// True if there is room enough to move `blocks` blocks for the layout's sake.
+    fn may_move(&self, blocks: u32) -> bool {
+        self.ffs.alloc.available_blocks() >= self.ffs.geo.blocks / MOVE_FLOOR + u64::from(blocks)
+    }
+
+    /// Requests for the blocks of a cluster whose files stay.
+    fn write_in_place<N>(
+        &self,
+        due: Due,
+        members: &[Member<N>],
+        scattered: &[bool],
+        cluster: &[Settled],
+        plan: &mut Plan,
+    ) {
+        let mut open: Option<Travel> = None;
+        for block in cluster.iter().filter(|block| !scattered[block.member]) {
+            let ino = members[block.member].file.ino;
+            let full =
+                |travel: &Travel| travel.to.end().0 != block.address || travel.to.len >= self.ffs.transfer_blocks;
+            if open.as_ref().is_some_and(full) {
+                plan.travels.extend(open.take());
+            }
+            let travel = open.get_or_insert_with(|| Travel {
+                to: BlockRun { start: BlockAddr(block.address), len: 0 },
+                from: SmallVec::new(),
+                fresh: false,
+                tag: tag(due, ino),
+            });
+            travel.to.len += 1;
+            match travel.from.last_mut() {
+                Some(last) if last.ino == ino && last.range.end().0 == block.lbn => last.range.len += 1,
+                _ => travel.from.push(FileRange { ino, range: LbnRange { start: Lbn(block.lbn), len: 1 } }),
+            }
+        }
+        plan.travels.extend(open);
+    }
+
+    /// Places files whole into runs of the group, the first first, then the smaller ones first.
+    fn place<N>(
+        &self,
+        due: Due,
+        home: Ino,
+        mut waiting: Vec<Member<N>>,
+        files: &dyn Files<N>,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        while !waiting.is_empty() {
+            let wanted = waiting.iter().map(Member::blocks).sum::<u32>();
+            let Some(Room { run, from }) = self.room(due, home, wanted)? else { break };
+            let mut taken = if run.len < RUN_BLOCKS_MIN.min(wanted) { Vec::new() } else { fill(&mut waiting, run.len) };
+            if matches!(due, Due::Move(_)) && !self.saves_requests(&waiting, &taken) {
+                waiting.append(&mut taken);
+            }
+            let filled: u32 = taken.iter().map(Member::blocks).sum();
+            let rest = BlockRun { start: BlockAddr(run.start.0 + u64::from(filled)), len: run.len - filled };
+            let keeps = from != Source::Move && filled > 0;
+            self.ffs.alloc.give_back(rest, keeps)?;
+            if from != Source::Move {
+                self.windows.note(home, filled, keeps.then_some(rest));
+            }
+            // A window in which nothing fits is given up; the group has no better run than the one it gave.
+            if taken.is_empty() && from != Source::Window {
+                break;
+            }
+            self.write_run(due, run.start, taken, plan);
+        }
+        waiting.iter().try_for_each(|member| self.ffs.plan_file(due, &member.file, files, plan))
+    }
+
+    /// A run for up to `wanted` blocks of a directory's files:
+    /// 1. what is left of the directory's window, if it holds them or they are more than a transfer;
+    /// 2. the next run of its group that holds it all, with a new window behind it, or the longest, if it is less than a
+    ///    transfer;
+    /// 3. the next free blocks, however few, if it is more: the runs of one directory, and of those written after it, lie
+    ///    in ascending order and close together.
+    ///
+    /// What moves for the layout's sake gets the longest.
+    fn room(&self, due: Due, home: Ino, wanted: u32) -> Result<Option<Room>> {
+        let group = self.group_of(home);
+        if matches!(due, Due::Move(_)) {
+            let longest = self.ffs.unpromised(group, Fit::Longest, wanted)?;
+            return Ok(longest.map(|run| Room { run, from: Source::Move }));
+        }
+        let little = wanted < self.ffs.transfer_blocks;
+        if let Some(window) = self.windows.rest(home).filter(|window| !little || wanted <= window.len) {
+            let group = self.ffs.geo.group_of_block(BlockNo(window.start.0)).unwrap_or(group);
+            match self.ffs.alloc.blocks(group, Fit::At(window.start.0), window.len)? {
+                Some((run, _)) => return Ok(Some(Room { run, from: Source::Window })),
+                None => self.windows.note(home, 0, None),
+            }
+        }
+        // Little goes into one piece; much fills what lies on its way, so that the head passes over nothing.
+        let least = if little { wanted } else { 1 };
+        let ahead = self.windows.ahead(home, self.ffs.geo.block_size);
+        let found = self.ffs.alloc.blocks(group, Fit::AtLeast(least), wanted.saturating_add(ahead))?;
+        Ok(found.map(|(run, _)| Room { run, from: Source::Group }))
+    }
+
+    /// True if reading all these files takes fewer requests once those of `taken` lie in one run.
+    fn saves_requests<N>(&self, waiting: &[Member<N>], taken: &[Member<N>]) -> bool {
+        let requests = |members: &mut dyn Iterator<Item = &Member<N>>| -> usize {
+            let transfer = self.ffs.transfer_blocks as usize;
+            pieces(members).into_iter().map(|blocks| blocks.div_ceil(transfer)).sum()
+        };
+        let blocks: u32 = taken.iter().map(Member::blocks).sum();
+        let after = requests(&mut waiting.iter()) + blocks.div_ceil(self.ffs.transfer_blocks) as usize;
+        requests(&mut waiting.iter().chain(taken)) > after + MOVE_REQUESTS
+    }
+
+    /// Requests that fill a run with whole files.
+    fn write_run<N>(&self, due: Due, start: BlockAddr, mut taken: Vec<Member<N>>, plan: &mut Plan) {
+        taken.sort_by_key(|member| member.file.ino);
+        let mut next = start;
+        let mut open: Option<Travel> = None;
+        for member in &taken {
+            for part in parts(member.whole(), self.ffs.transfer_blocks) {
+                let too_long = |travel: &Travel| travel.to.len + part.range.len > self.ffs.transfer_blocks;
+                if open.as_ref().is_some_and(too_long) {
+                    plan.travels.extend(open.take());
+                }
+                let travel = open.get_or_insert_with(|| Travel {
+                    to: BlockRun { start: next, len: 0 },
+                    from: SmallVec::new(),
+                    fresh: true,
+                    tag: tag(due, part.ino),
+                });
+                travel.to.len += part.range.len;
+                travel.from.push(part);
+                next = BlockAddr(next.0 + u64::from(part.range.len));
+            }
+        }
+        plan.travels.extend(open);
+    }
+}
+
+/// The dirty blocks of members that need no new place, in runs of neighbours on the disk, ascending.
+fn clusters<N>(members: &[Member<N>]) -> Vec<Vec<Settled>> {
+    let mut blocks: Vec<Settled> = Vec::new();
+    for (number, member) in members.iter().enumerate().filter(|(_, member)| member.is_placed()) {
+        let dirty = (0..).zip(member.places.iter().flatten()).filter(|(lbn, _)| member.is_dirty(*lbn));
+        blocks.extend(dirty.map(|(lbn, address)| Settled { address: *address, lbn, member: number }));
+    }
+    blocks.sort_by_key(|block| block.address);
+    let mut clusters: Vec<Vec<Settled>> = Vec::new();
+    for block in blocks {
+        match clusters.last_mut() {
+            Some(cluster) if cluster.last().is_some_and(|last| last.address + 1 == block.address) => {
+                cluster.push(block);
+            }
+            _ => clusters.push(vec![block]),
+        }
+    }
+    clusters
+}
+
+/// The lengths of the runs that the members lie in, neighbours joined.
+fn pieces<'a, N: 'a>(members: impl Iterator<Item = &'a Member<N>>) -> Vec<usize> {
+    let mut addresses: Vec<u64> = members.flat_map(|member| member.places.iter().flatten().copied()).collect();
+    addresses.sort_unstable();
+    addresses.chunk_by(|one, next| one + 1 == *next).map(<[u64]>::len).collect()
+}
+
+/// Takes the files that fit into `room` blocks out of `waiting`, in order; the others stay.
+fn fill<N>(waiting: &mut Vec<Member<N>>, room: u32) -> Vec<Member<N>> {
+    let mut left = room;
+    let fits = |member: &mut Member<N>| {
+        let fits = member.blocks() <= left;
+        if fits {
+            left -= member.blocks();
+        }
+        fits
+    };
+    waiting.extract_if(.., fits).collect()
+}
+
+/// A file's range in pieces of at most `blocks_max` blocks.
+fn parts(whole: FileRange, blocks_max: u32) -> impl Iterator<Item = FileRange> {
+    let FileRange { ino, range } = whole;
+    (0..range.len).step_by(blocks_max.max(1) as usize).map(move |at| FileRange {
+        ino,
+        range: LbnRange { start: Lbn(range.start.0 + u64::from(at)), len: blocks_max.min(range.len - at) },
+    })
+}

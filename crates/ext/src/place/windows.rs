@@ -1,0 +1,104 @@
+//! Room that directories keep for themselves: where the next files of a directory go, if nobody else took it.
+//!
+//! A directory whose files come a few at a time, by turns with others', would otherwise lie in as many pieces as it was written
+//! in. So each time it needs a new run it also keeps as many blocks behind that as it has placed so far (up to
+//! [`AHEAD_BYTES_MAX`]): files that come in n turns lie in about log n pieces, and one that comes at once keeps nothing.
+//!
+//! A window is a hint in memory: its blocks are free, and whoever finds no other takes them.
+
+use std::collections::BTreeMap;
+
+use moafs_vfs::types::{BlockRun, Ino};
+use parking_lot::Mutex;
+
+/// What a directory keeps at most, in bytes.
+const AHEAD_BYTES_MAX: u64 = 4 << 20;
+/// Directories remembered at most; the one that waited longest is forgotten.
+const DIRECTORIES_MAX: usize = 4096;
+
+/// The windows of a volume's directories.
+#[derive(Debug, Default)]
+pub struct Windows {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    windows: BTreeMap<Ino, Window>,
+    /// Directories by their last use.
+    uses: BTreeMap<u64, Ino>,
+    next_use: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    /// What is left of it.
+    rest: Option<BlockRun>,
+    /// Blocks placed for the directory since it is remembered.
+    placed: u64,
+    last_use: u64,
+}
+
+impl Windows {
+    /// What is left of a directory's window.
+    pub fn rest(&self, directory: Ino) -> Option<BlockRun> {
+        self.state.lock().windows.get(&directory)?.rest
+    }
+
+    /// How many blocks a directory keeps behind its next run.
+    pub fn ahead(&self, directory: Ino, block_bytes: u32) -> u32 {
+        let placed = self.state.lock().windows.get(&directory).map_or(0, |window| window.placed);
+        placed.min(AHEAD_BYTES_MAX / u64::from(block_bytes)) as u32
+    }
+
+    /// `blocks` more were placed for a directory; `rest` is kept for what comes next.
+    pub fn note(&self, directory: Ino, blocks: u32, rest: Option<BlockRun>) {
+        let mut state = self.state.lock();
+        let now = state.next_use;
+        state.next_use += 1;
+        let window = state.windows.entry(directory).or_insert(Window { rest: None, placed: 0, last_use: now });
+        let before = std::mem::replace(&mut window.last_use, now);
+        window.placed += u64::from(blocks);
+        window.rest = rest.filter(|rest| rest.len > 0);
+        state.uses.remove(&before);
+        state.uses.insert(now, directory);
+        if state.windows.len() > DIRECTORIES_MAX
+            && let Some((_, oldest)) = state.uses.pop_first()
+        {
+            state.windows.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moafs_vfs::types::BlockAddr;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_keeps_as_much_as_it_has_placed() {
+        let windows = Windows::default();
+        let dir = Ino(12);
+        assert_eq!((windows.ahead(dir, 4096), windows.rest(dir)), (0, None));
+        let rest = BlockRun { start: BlockAddr(100), len: 3 };
+        windows.note(dir, 5, Some(rest));
+        assert_eq!((windows.ahead(dir, 4096), windows.rest(dir)), (5, Some(rest)));
+        windows.note(dir, 5000, None);
+        assert_eq!((windows.ahead(dir, 4096), windows.rest(dir)), (1024, None));
+    }
+
+    #[test]
+    fn the_directory_that_waited_longest_is_forgotten() {
+        let windows = Windows::default();
+        for number in 0..DIRECTORIES_MAX as u64 {
+            windows.note(Ino(number), 1, None);
+        }
+        windows.note(Ino(0), 1, None);
+        windows.note(Ino(1 << 40), 1, None);
+        assert_eq!(windows.ahead(Ino(0), 4096), 2);
+        assert_eq!(windows.ahead(Ino(1), 4096), 0);
+        assert_eq!(windows.state.lock().windows.len(), DIRECTORIES_MAX);
+        assert_eq!(windows.state.lock().uses.len(), DIRECTORIES_MAX);
+    }
+}

@@ -1,0 +1,266 @@
+//! Experiments: what there is, and running them.
+//!
+//! An experiment consists of *cases*: one system on one drive with one utilization, each on a machine of its own. Cases
+//! run on all cores; what they give is put together in the order of the cases, so that the number of cores changes
+//! nothing.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::age::{Aged, Aging, Worn};
+use crate::error::{LabError, Result};
+use crate::experiments;
+use crate::outcome::Outcome;
+use crate::parameters::Parameters;
+use crate::volume::VolumeShape;
+
+/// The smallest scale: some files in some directories.
+pub const SCALE_MIN: f64 = 0.005;
+/// The largest: more has no volume to lie on.
+pub const SCALE_MAX: f64 = 4.0;
+
+/// One experiment.
+pub struct Experiment {
+    /// Its name: `cw-seq-write`.
+    pub id: &'static str,
+    /// What it asks, in one line.
+    pub title: &'static str,
+    /// The paper's figure or table.
+    pub figure: &'static str,
+    /// What the paper did and found.
+    pub paper: &'static str,
+    /// Runs it.
+    pub(crate) run: fn(&Experiment, &Lab<'_>) -> Result<Outcome>,
+}
+
+/// All experiments, in the order of the papers.
+pub fn all() -> Vec<&'static Experiment> {
+    experiments::ALL.iter().collect()
+}
+
+/// The experiments with these names, each once, in the order of [`all`]. No names: all of them.
+///
+/// # Errors
+/// [`LabError::Unknown`] lists what exists.
+pub fn select(ids: &[String]) -> Result<Vec<&'static Experiment>> {
+    let known = || experiments::ALL.iter().map(|experiment| experiment.id);
+    for id in ids {
+        if !known().any(|known| known == id) {
+            return Err(LabError::unknown("experiment", id, known()));
+        }
+    }
+    Ok(all().into_iter().filter(|e| ids.is_empty() || ids.iter().any(|id| id == e.id)).collect())
+}
+
+/// What a run shall be like.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// 1 is the full size: counts of files and the size of the volume and of the cache go with it.
+    pub scale: f64,
+    /// What everything is drawn from.
+    pub seed: u64,
+    /// Cases at the same time.
+    pub jobs: usize,
+    /// What was set.
+    pub parameters: Parameters,
+}
+
+impl RunOptions {
+    /// Checks the scale.
+    ///
+    /// # Errors
+    /// [`LabError::Value`].
+    pub fn check(&self) -> Result<()> {
+        if (SCALE_MIN..=SCALE_MAX).contains(&self.scale) {
+            return Ok(());
+        }
+        Err(LabError::Value {
+            name: "scale".to_owned(),
+            value: self.scale.to_string(),
+            rule: format!("{SCALE_MIN} to {SCALE_MAX}"),
+        })
+    }
+}
+
+/// Who is told how far a run has come. Called from many threads.
+pub trait Progress: Sync {
+    /// An experiment begins, of so many cases.
+    fn begins(&self, experiment: &str, cases: usize);
+    /// A case has ended.
+    fn case_done(&self, case: &str);
+}
+
+/// Tells nobody.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn begins(&self, _experiment: &str, _cases: usize) {}
+    fn case_done(&self, _case: &str) {}
+}
+
+/// A run of some experiments: options, aged volumes they share, progress.
+pub struct Lab<'a> {
+    /// What was asked for.
+    pub options: RunOptions,
+    progress: &'a dyn Progress,
+    /// By wanted score in millionths.
+    worn: Mutex<BTreeMap<u64, Slot<Worn>>>,
+    /// By score and utilization.
+    aged: Mutex<BTreeMap<(u64, u8), Slot<Aged>>>,
+}
+
+/// Made once, by whoever needs it first; the others wait.
+type Slot<T> = Arc<OnceLock<Result<Arc<T>>>>;
+
+impl<'a> Lab<'a> {
+    /// A run.
+    ///
+    /// # Errors
+    /// If the options make no sense, or name a drive that does not exist.
+    pub fn new(options: RunOptions, progress: &'a dyn Progress) -> Result<Lab<'a>> {
+        options.check()?;
+        options.parameters.drives.iter().try_for_each(|name| crate::machine::drive(name).map(drop))?;
+        Ok(Lab { options, progress, worn: Mutex::default(), aged: Mutex::default() })
+    }
+
+    /// Runs one experiment.
+    ///
+    /// # Errors
+    /// If a case fails otherwise than by a full volume.
+    pub fn run(&self, experiment: &Experiment) -> Result<Outcome> {
+        (experiment.run)(experiment, self)
+    }
+
+    /// An outcome with everything that does not depend on what is measured.
+    pub(crate) fn outcome_of(&self, experiment: &Experiment) -> Outcome {
+        let shape = self.shape();
+        let mut parameters = self.options.parameters.show();
+        parameters.insert(
+            "volume".to_owned(),
+            format!(
+                "{:.2} GiB, {} groups of {} blocks of {} KiB",
+                shape.bytes() as f64 / f64::from(1 << 30),
+                shape.groups,
+                shape.blocks_per_group,
+                shape.block_bytes / 1024
+            ),
+        );
+        Outcome {
+            experiment: experiment.id.to_owned(),
+            title: experiment.title.to_owned(),
+            figure: experiment.figure.to_owned(),
+            paper: experiment.paper.to_owned(),
+            scale: self.options.scale,
+            seed: self.options.seed,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            parameters,
+            ..Outcome::default()
+        }
+    }
+
+    /// The shape of the volumes.
+    pub fn shape(&self) -> VolumeShape {
+        VolumeShape::paper(self.options.scale)
+    }
+
+    /// A count of the full size at this scale, at least `min`.
+    pub fn scaled(&self, full: u64, min: u64) -> u64 {
+        ((full as f64 * self.options.scale).round() as u64).max(min)
+    }
+
+    /// The aged volume with this utilization. Made once in a run.
+    ///
+    /// # Errors
+    /// If aging fails.
+    pub fn aged(&self, utilization: u8) -> Result<Arc<Aged>> {
+        let score = self.options.parameters.score;
+        let aging = Aging { shape: self.shape(), utilization, score, seed: self.options.seed };
+        aging.check()?;
+        let key = (score * 1e6).round() as u64;
+        let slot = Arc::clone(self.aged.lock().entry((key, utilization)).or_default());
+        slot.get_or_init(|| {
+            let worn = Arc::clone(self.worn.lock().entry(key).or_default());
+            let worn = worn.get_or_init(|| aging.worn().map(Arc::new)).clone()?;
+            worn.cut(&aging).map(Arc::new)
+        })
+        .clone()
+    }
+
+    /// Runs all cases, `jobs` at a time, and gives their results in the order of the cases.
+    ///
+    /// # Errors
+    /// The error of the first case in order that failed; cases that had not begun by then are left out.
+    pub(crate) fn run_cases<C: Sync + ToString, T: Send>(
+        &self,
+        experiment: &str,
+        cases: &[C],
+        run: impl Fn(&C) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        self.progress.begins(experiment, cases.len());
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let results: Vec<Mutex<Option<Result<T>>>> = cases.iter().map(|_| Mutex::new(None)).collect();
+        let work = || {
+            while let Some((at, case)) = cases.iter().enumerate().nth(next.fetch_add(1, Ordering::SeqCst)) {
+                if failed.load(Ordering::SeqCst) {
+                    return;
+                }
+                let result = run(case);
+                failed.fetch_or(result.is_err(), Ordering::SeqCst);
+                *results[at].lock() = Some(result);
+                self.progress.case_done(&case.to_string());
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.options.jobs.clamp(1, cases.len().max(1)) {
+                scope.spawn(work);
+            }
+        });
+        results.into_iter().filter_map(Mutex::into_inner).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> RunOptions {
+        RunOptions { scale: 0.02, seed: 1, jobs: 2, parameters: Parameters::default() }
+    }
+
+    #[test]
+    fn unknown_experiments_list_those_that_exist() {
+        let error = select(&["cw-seq-rite".to_owned()]).err().unwrap().to_string();
+        assert!(error.contains("cw-seq-rite") && error.contains("cw-seq-write"), "{error}");
+        assert_eq!(select(&[]).unwrap().len(), all().len());
+        let twice = ["cw-postmark".to_owned(), "cw-seq-write".to_owned(), "cw-postmark".to_owned()];
+        let ids: Vec<_> = select(&twice).unwrap().iter().map(|e| e.id).collect();
+        assert_eq!(ids, ["cw-seq-write", "cw-postmark"]);
+    }
+
+    #[test]
+    fn scales_and_drives_are_checked_first() {
+        for scale in [0.0, -1.0, f64::NAN, 100.0] {
+            assert!(Lab::new(RunOptions { scale, ..options() }, &Silent).is_err());
+        }
+        let parameters = Parameters { drives: vec!["st9".to_owned()], ..Parameters::default() };
+        let error = Lab::new(RunOptions { parameters, ..options() }, &Silent).err().unwrap().to_string();
+        assert!(error.contains("mpg3307at"), "{error}");
+    }
+
+    #[test]
+    fn results_come_in_the_order_of_the_cases() {
+        let lab = Lab::new(options(), &Silent).unwrap();
+        let cases: Vec<u64> = (0..50).collect();
+        let results = lab.run_cases("none", &cases, |case| Ok(case * 2)).unwrap();
+        assert_eq!(results, cases.iter().map(|case| case * 2).collect::<Vec<_>>());
+        let failing = lab.run_cases("none", &cases, |case| match case {
+            7 => Err(LabError::Aging("seven".to_owned())),
+            _ => Ok(()),
+        });
+        assert!(failing.unwrap_err().to_string().contains("seven"));
+    }
+}

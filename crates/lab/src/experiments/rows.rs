@@ -1,0 +1,113 @@
+//! Measured totals as rows of a table.
+
+use std::collections::BTreeMap;
+
+use moafs_disk::Kind;
+use moafs_disk::probe::trace::Verb;
+
+use crate::layout::Pieces;
+use crate::machine::Totals;
+use crate::outcome::Row;
+use crate::system::System;
+
+const MB: f64 = 1e6;
+const NS: f64 = 1e9;
+const SECTOR_BYTES: f64 = 512.0;
+
+/// Which numbers a table is about: a system under certain conditions.
+#[derive(Debug, Clone)]
+pub(super) struct Subject {
+    pub(super) system: System,
+    pub(super) dimensions: BTreeMap<String, String>,
+}
+
+impl Subject {
+    /// The same, with one more dimension.
+    pub(super) fn with(&self, name: &str, value: impl ToString) -> Subject {
+        let mut dimensions = self.dimensions.clone();
+        dimensions.insert(name.to_owned(), value.to_string());
+        Subject { system: self.system, dimensions }
+    }
+
+    /// A row about it.
+    pub(super) fn row(&self, metric: &str, value: f64, unit: &str) -> Row {
+        Row {
+            system: self.system.name().to_owned(),
+            dimensions: self.dimensions.clone(),
+            metric: metric.to_owned(),
+            // One number, one text: no trailing digits that say nothing.
+            value: (value * 1e6).round() / 1e6,
+            unit: unit.to_owned(),
+            paper: None,
+        }
+    }
+
+    /// A row about it, beside the paper's number.
+    pub(super) fn row_beside(&self, metric: &str, value: f64, unit: &str, paper: Option<f64>) -> Row {
+        Row { paper, ..self.row(metric, value, unit) }
+    }
+}
+
+/// What was counted in one phase.
+pub(super) fn of_totals(subject: &Subject, totals: &Totals) -> Vec<Row> {
+    let drive = &totals.drive;
+    let background = &totals.background;
+    let seconds = |ns: u64| ns as f64 / NS;
+    let moved = drive.read_bytes + drive.written_bytes;
+    let mut rows = vec![
+        subject.row("elapsed", seconds(totals.now_ns), "s"),
+        subject.row("requests", drive.requests as f64, ""),
+        subject.row("request_size", ratio(moved, drive.requests) / 1024.0, "KiB"),
+        subject.row("seeks", (drive.seeks + background.destage_seeks) as f64, ""),
+        subject.row("seek_distance", ratio(drive.seek_sectors, drive.seeks) * SECTOR_BYTES / MB, "MB"),
+        subject.row("flushes", drive.flushes as f64, ""),
+        subject.row("time_seek", seconds(drive.seek_ns), "s"),
+        subject.row("time_rotation", seconds(drive.rotation_ns), "s"),
+        subject.row("time_transfer", seconds(drive.transfer_ns), "s"),
+        subject.row("time_overhead", seconds(drive.overhead_ns + drive.bus_ns), "s"),
+        subject.row("time_wait", seconds(drive.wait_ns), "s"),
+        subject.row("time_queue", seconds(drive.queue_ns), "s"),
+        subject.row("time_idle", seconds(drive.idle_ns), "s"),
+        subject.row("time_cpu", seconds(totals.cpu_ns), "s"),
+        subject.row("destages", background.destages as f64, ""),
+        subject.row("time_destage", seconds(background.destage_ns), "s"),
+    ];
+    if totals.co_writes > 0 {
+        rows.push(subject.row("co_writes", totals.co_writes as f64, ""));
+        rows.push(subject.row("files_per_co_write", ratio(totals.co_written_files, totals.co_writes), ""));
+    }
+    if totals.co_reads > 0 {
+        rows.push(subject.row("co_reads", totals.co_reads as f64, ""));
+    }
+    for verb in [Verb::Read, Verb::Write] {
+        for kind in Kind::ALL {
+            let requests = totals.requests.requests(|count| count.verb == verb && count.kind == kind);
+            if requests > 0 {
+                let what = format!("{verb:?} {kind:?}").to_lowercase();
+                rows.push(subject.with("what", what).row("requests", requests as f64, ""));
+            }
+        }
+    }
+    rows
+}
+
+/// How the files that a workload made lie.
+pub(super) fn of_pieces(subject: &Subject, pieces: &Pieces) -> Vec<Row> {
+    let mut rows = vec![
+        subject.row("runs_per_file", pieces.runs_per_file, ""),
+        subject.row("runs_per_directory", pieces.runs_per_directory, ""),
+    ];
+    if let Some(score) = pieces.score {
+        rows.push(subject.row("layout_score_new", score, ""));
+    }
+    rows
+}
+
+/// 10^6 bytes in a second.
+pub(super) fn bandwidth(bytes: u64, ns: u64) -> f64 {
+    if ns == 0 { 0.0 } else { bytes as f64 / MB / (ns as f64 / NS) }
+}
+
+fn ratio(sum: u64, count: u64) -> f64 {
+    if count == 0 { 0.0 } else { sum as f64 / count as f64 }
+}

@@ -1,0 +1,38 @@
+//! The lab: the file systems' own code on modelled disks, in virtual time.
+//!
+//! The one idea: an experiment is a function from (systems, scale, seed) to an [`Outcome`], and everything in it was measured by
+//! running the code that a mount runs, over a modelled device and a clock that jumps. Same seed, same bytes, whatever the
+//! number of cores. `docs/lab.md` tells what each experiment does and what was settled where the papers leave something open.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`experiment`] | what there is, and running it: cases on all cores |
+//! | [`experiments`] | the papers' experiments: cases, tables, comparisons, reasons |
+//! | [`system`], [`parameters`], [`cpu`] | what is compared, and what can be set |
+//! | [`volume`], [`age`], [`contentless`] | the shape of volumes; making them old; memory without file data |
+//! | [`machine`] | one case's machine, from the program down to the drive |
+//! | [`workload`] | programs that use a volume |
+//! | [`layout`] | layout score, pieces of files and directories, pictures |
+//! | [`outcome`] | what an experiment gives |
+//! | [`report`] | outcomes as a page, CSV, JSON and pictures |
+//! | [`trace`], [`replay`] | block traces, and serving them on a modelled drive |
+
+pub mod age;
+pub mod contentless;
+pub mod cpu;
+pub mod error;
+pub mod experiment;
+pub mod experiments;
+pub mod layout;
+pub mod machine;
+pub mod outcome;
+pub mod parameters;
+pub mod replay;
+pub mod report;
+pub mod system;
+pub mod trace;
+pub mod volume;
+pub mod workload;
+
+pub use error::{LabError, Result};
+pub use outcome::Outcome;

@@ -1,0 +1,287 @@
+//! The machine of one case: everything from the program down to the drive, in virtual time.
+//!
+//! Program ([`Client`]) → vfs with its cache and syncer → ext engine with the system's placement → elevator with one
+//! command out (merging or not, as the system says) → drive model, which keeps metadata only. The volume is the drive's
+//! first part. Everything measured is a difference of two [`Totals`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moafs_disk::epoch::Epochs;
+use moafs_disk::model::hdd::Background;
+use moafs_disk::model::{Contents, DriveSpec, ModelDisk, Served, Totals as DriveTotals};
+use moafs_disk::probe::trace::{Counters as RequestCounters, Trace};
+use moafs_disk::{
+    Disk, DiskError, Done, Elevator, Epoch, Limits, MemDisk, QueueOptions, ReadPart, Request, SharedDisk, Tag, Ticket,
+};
+use moafs_ext::place::Policy;
+use moafs_ext::{Ext, OpenOptions};
+use moafs_runtime::{Rt, Virtual};
+use moafs_vfs::counters::Counters;
+use moafs_vfs::{Options, Vfs};
+
+use crate::error::{LabError, Result};
+use crate::parameters::{Parameters, WriteCache};
+use crate::system::System;
+use crate::workload::Client;
+
+/// The smallest cache that a scaled machine has, in bytes: a few requests of the largest size.
+const CACHE_BYTES_MIN: u64 = 2 << 20;
+
+/// How a machine is built.
+#[derive(Debug, Clone)]
+pub struct Setup<'a> {
+    /// The system under test.
+    pub system: System,
+    /// Name or file of the drive.
+    pub drive: &'a str,
+    /// What was set.
+    pub parameters: &'a Parameters,
+    /// The cache shrinks with it.
+    pub scale: f64,
+}
+
+/// A machine that runs.
+pub struct Machine {
+    client: Client,
+    rt: Rt,
+    device: Arc<ModelDisk>,
+    /// Counts what comes out of the queue, by kind.
+    trace: Arc<Trace>,
+    queue: SharedDisk,
+    policy: Policy,
+    options: Options,
+    cpu: crate::cpu::Cpu,
+    /// Sums of what mounts before this one counted.
+    earlier: Totals,
+}
+
+/// Everything that is counted, from the machine's start on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Virtual time.
+    pub now_ns: u64,
+    /// The drive's, about its commands.
+    pub drive: DriveTotals,
+    /// What the drive did by itself: writing its buffer to the media, reading ahead.
+    pub background: Background,
+    /// Requests to the drive, by operation, kind and cause.
+    pub requests: RequestCounters,
+    /// The program's processor time.
+    pub cpu_ns: u64,
+    /// Requests that carried blocks of more than one file.
+    pub co_writes: u64,
+    /// Files that these carried.
+    pub co_written_files: u64,
+    /// Bytes written by programs.
+    pub written_bytes: u64,
+    /// Bytes read by programs.
+    pub read_bytes: u64,
+    /// Write-back requests of vfs, before the queue.
+    pub write_backs: u64,
+    /// Reads that brought neighbours of a small file.
+    pub co_reads: u64,
+}
+
+impl Totals {
+    /// What was added since `earlier`.
+    pub fn since(&self, earlier: &Totals) -> Totals {
+        Totals {
+            now_ns: self.now_ns - earlier.now_ns,
+            drive: self.drive.since(&earlier.drive),
+            background: background_since(&self.background, &earlier.background),
+            requests: self.requests.since(&earlier.requests),
+            cpu_ns: self.cpu_ns - earlier.cpu_ns,
+            co_writes: self.co_writes - earlier.co_writes,
+            co_written_files: self.co_written_files - earlier.co_written_files,
+            written_bytes: self.written_bytes - earlier.written_bytes,
+            read_bytes: self.read_bytes - earlier.read_bytes,
+            write_backs: self.write_backs - earlier.write_backs,
+            co_reads: self.co_reads - earlier.co_reads,
+        }
+    }
+}
+
+fn background_since(now: &Background, earlier: &Background) -> Background {
+    Background {
+        ahead_sectors: now.ahead_sectors - earlier.ahead_sectors,
+        destages: now.destages - earlier.destages,
+        destage_sectors: now.destage_sectors - earlier.destage_sectors,
+        destage_seeks: now.destage_seeks - earlier.destage_seeks,
+        destage_ns: now.destage_ns - earlier.destage_ns,
+    }
+}
+
+impl Machine {
+    /// Builds a machine over a copy of `image`, runs `work` on it, and unmounts.
+    ///
+    /// # Errors
+    /// As `work` fails; if the drive or the volume cannot be had.
+    pub fn run<T>(setup: &Setup<'_>, image: &MemDisk, work: impl FnOnce(&mut Machine) -> Result<T>) -> Result<T> {
+        let runtime = Virtual::new(None);
+        runtime.run(|| {
+            let mut machine = Machine::new(setup, runtime.rt(), image)?;
+            let outcome = work(&mut machine);
+            let closed = machine.client.vfs().clone().close().map_err(LabError::volume("unmounting"));
+            outcome.and_then(|outcome| closed.map(|()| outcome))
+        })
+    }
+
+    fn new(setup: &Setup<'_>, rt: Rt, image: &MemDisk) -> Result<Machine> {
+        let parameters = setup.parameters;
+        let mut spec = drive(setup.drive)?;
+        if parameters.write_cache == WriteCache::Off {
+            spec.cache.write = false;
+        }
+        let device = ModelDisk::new(Arc::clone(&rt), &spec, image.snapshot(), Contents::Metadata);
+        let device = Arc::new(device.map_err(|error| LabError::Drive(error.to_string()))?);
+        let below: SharedDisk = match parameters.write_cache {
+            WriteCache::On => Arc::new(Unflushed { inner: Arc::clone(&device), epochs: Epochs::default() }),
+            WriteCache::Flushed | WriteCache::Off => Arc::clone(&device) as SharedDisk,
+        };
+        let trace = Arc::new(Trace::new(below, Arc::clone(&rt)));
+        let queue = QueueOptions {
+            merge: setup.system.merges(),
+            transfer_bytes_max: parameters.transfer_bytes as usize,
+            ..QueueOptions::one_command()
+        };
+        let queue: SharedDisk = Arc::new(Elevator::new(Arc::clone(&trace) as SharedDisk, Arc::clone(&rt), queue));
+        let options = options_of(setup);
+        let policy = policy_of(setup.system);
+        let cpu = parameters.cpu();
+        let client = mount(&queue, &rt, policy, &options, cpu)?;
+        Ok(Machine { client, rt, device, trace, queue, policy, options, cpu, earlier: Totals::default() })
+    }
+
+    /// The program.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Unmounts and mounts again: nothing is cached then.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub fn remount(&mut self) -> Result<()> {
+        self.client.vfs().clone().close().map_err(LabError::volume("unmounting"))?;
+        self.earlier = self.totals();
+        self.client = mount(&self.queue, &self.rt, self.policy, &self.options, self.cpu)?;
+        Ok(())
+    }
+
+    /// Everything counted so far.
+    pub fn totals(&self) -> Totals {
+        let vfs: Counters = self.client.vfs().counters();
+        Totals {
+            now_ns: self.rt.now().0,
+            drive: self.device.totals(),
+            background: self.device.background(),
+            requests: self.trace.counters(),
+            cpu_ns: self.earlier.cpu_ns + self.client.cpu_ns(),
+            co_writes: self.earlier.co_writes + vfs.co_writes,
+            co_written_files: self.earlier.co_written_files + vfs.co_written_files,
+            written_bytes: self.earlier.written_bytes + vfs.write_bytes,
+            read_bytes: self.earlier.read_bytes + vfs.read_bytes,
+            write_backs: self.earlier.write_backs + vfs.write_back_requests,
+            co_reads: self.earlier.co_reads + vfs.co_reads,
+        }
+    }
+
+    /// Runs `work` and says what was counted meanwhile.
+    ///
+    /// # Errors
+    /// As `work` fails.
+    pub fn measure<T>(&mut self, work: impl FnOnce(&mut Machine) -> Result<T>) -> Result<(T, Totals)> {
+        let before = self.totals();
+        let outcome = work(self)?;
+        Ok((outcome, self.totals().since(&before)))
+    }
+
+    /// Begins to list what the drive serves, the newest `served_max` commands.
+    pub fn record(&self, served_max: usize) {
+        self.device.record(served_max);
+    }
+
+    /// What was listed.
+    pub fn take(&self) -> Vec<Served> {
+        self.device.take()
+    }
+}
+
+/// The drive with this name, or in this file.
+///
+/// # Errors
+/// If there is none: lists those that are.
+pub fn drive(name: &str) -> Result<DriveSpec> {
+    DriveSpec::load(name).map_err(|error| LabError::Drive(error.to_string()))
+}
+
+fn policy_of(system: System) -> Policy {
+    match system {
+        System::FfsPaper => Policy::FfsPaper,
+        System::Ffs => Policy::Ffs,
+        System::Cowrite | System::CowriteDisksort => Policy::Cowrite,
+    }
+}
+
+fn options_of(setup: &Setup<'_>) -> Options {
+    let parameters = setup.parameters;
+    let cache_bytes = (parameters.cache_bytes as f64 * setup.scale.min(1.0)) as u64;
+    Options {
+        cache_bytes: cache_bytes.max(CACHE_BYTES_MIN) as usize,
+        dirty_percent: parameters.dirty_percent,
+        dirty_age: Duration::from_secs(parameters.age_s),
+        commit_interval: Duration::from_secs(parameters.commit_s),
+        read_ahead_bytes: parameters.read_ahead_bytes as usize,
+        co_read_bytes: if setup.system.co_writes() { parameters.co_read_bytes as usize } else { 0 },
+        transfer_bytes_max: parameters.transfer_bytes as usize,
+        syncer: true,
+        ..Options::default()
+    }
+}
+
+fn mount(disk: &SharedDisk, rt: &Rt, place: Policy, options: &Options, cpu: crate::cpu::Cpu) -> Result<Client> {
+    let open = OpenOptions { transfer_bytes_max: options.transfer_bytes_max, place, ..OpenOptions::default() };
+    let format = Ext::open(Arc::clone(disk), Arc::clone(rt), open).map_err(LabError::volume("mounting"))?;
+    let vfs = Vfs::new(format, Arc::clone(disk), Arc::clone(rt), options.clone());
+    Ok(Client::new(vfs, Arc::clone(rt), cpu))
+}
+
+/// A drive with a write cache under a system that never flushes it: a flush is done at once, and the drive hears nothing
+/// of it. What that system risked in a power cut is not the matter here.
+struct Unflushed {
+    inner: Arc<ModelDisk>,
+    epochs: Epochs,
+}
+
+impl Disk for Unflushed {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn submit(&self, batch: Vec<Request>) -> Ticket {
+        self.inner.submit(batch)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Vec<Done> {
+        let done = self.inner.wait(ticket).into_iter();
+        done.map(|done| Done { epoch: self.epochs.current(), ..done }).collect()
+    }
+
+    fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
+        self.inner.read_into(parts, tag)
+    }
+
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
+        self.epochs.flush_at_once(upto);
+        Ok(())
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.epochs.current()
+    }
+
+    fn durable(&self) -> Option<Epoch> {
+        self.epochs.durable()
+    }
+}

@@ -1,0 +1,312 @@
+//! What can be set, by name: one table for help, errors and reports.
+//!
+//! Defaults are the paper's machine: a 1 GHz Pentium III with 256 MB under OpenBSD 4.0. That system gave 5 % of memory to
+//! its buffer cache (`BUFCACHEPERCENT`), file data included; its buffer daemon began to write when a quarter of it was
+//! dirty (`vfs_bio.c` of 2006: `hidirtypages = bufpages / 4`); its syncer waited 30 s for files and 28 to 29 s for
+//! metadata. It turned the drive's write cache on (`wd.c`) and never told a drive to flush it.
+//!
+//! Ours begins to write in the background at three quarters of `dirty`, so a third of the cache stands for that quarter.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use crate::cpu::Cpu;
+use crate::error::{LabError, Result};
+use crate::system::System;
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// What the drive's write cache does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteCache {
+    /// On, and nobody flushes it: the paper's system.
+    On,
+    /// On, and flushed wherever the order of writes asks for it: safe against power cuts.
+    Flushed,
+    /// Off: every write waits for the media.
+    Off,
+}
+
+impl WriteCache {
+    const ALL: [WriteCache; 3] = [WriteCache::On, WriteCache::Flushed, WriteCache::Off];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            WriteCache::On => "on",
+            WriteCache::Flushed => "flushed",
+            WriteCache::Off => "off",
+        }
+    }
+}
+
+/// Everything that can be set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameters {
+    /// Systems to compare.
+    pub systems: Vec<System>,
+    /// Drives, by preset's name or file.
+    pub drives: Vec<String>,
+    /// Utilizations in percent; `None`: those of the experiment.
+    pub utilizations: Option<Vec<u8>>,
+    /// Layout score of the aged volumes.
+    pub score: f64,
+    /// Memory for file data and metadata at full size, in bytes. It shrinks with the scale.
+    pub cache_bytes: u64,
+    /// Share of it that may be dirty, in percent; at three quarters of it writing begins.
+    pub dirty_percent: u8,
+    /// A dirty block older than this is written back, in seconds.
+    pub age_s: u64,
+    /// Metadata are written this often, in seconds.
+    pub commit_s: u64,
+    /// Largest request in bytes.
+    pub transfer_bytes: u64,
+    /// Read-ahead of a sequential reader at most, in bytes.
+    pub read_ahead_bytes: u64,
+    /// What a miss of a small file brings at most where co-writing is in use, in bytes.
+    pub co_read_bytes: u64,
+    /// The drive's write cache.
+    pub write_cache: WriteCache,
+    /// Processor time in percent of [`Cpu::PENTIUM_III`].
+    pub cpu_percent: u64,
+    /// Processor time to compile one source, in milliseconds.
+    pub compile_ms: u64,
+}
+
+impl Default for Parameters {
+    fn default() -> Parameters {
+        Parameters {
+            systems: System::DEFAULT.to_vec(),
+            drives: vec!["mpg3307at".to_owned(), "mpg3307at-as-published".to_owned()],
+            utilizations: None,
+            score: 0.8,
+            cache_bytes: (12.8 * MIB) as u64,
+            dirty_percent: 33,
+            age_s: 30,
+            commit_s: 30,
+            transfer_bytes: 128 << 10,
+            read_ahead_bytes: 128 << 10,
+            co_read_bytes: 128 << 10,
+            write_cache: WriteCache::On,
+            cpu_percent: 100,
+            compile_ms: 150,
+        }
+    }
+}
+
+/// A parameter's name, what it means, and how it is written.
+struct Known {
+    name: &'static str,
+    meaning: &'static str,
+    set: fn(&mut Parameters, &str) -> Result<(), String>,
+    show: fn(&Parameters) -> String,
+}
+
+const KNOWN: [Known; 14] = [
+    Known {
+        name: "systems",
+        meaning: "systems to compare, separated by commas: ffs-paper, ffs, cowrite, cowrite-disksort",
+        set: |p, text| list(text, |name| System::parse(name).map_err(|e| e.to_string())).map(|all| p.systems = all),
+        show: |p| p.systems.iter().map(|s| s.name()).collect::<Vec<_>>().join(", "),
+    },
+    Known {
+        name: "drives",
+        meaning: "drives, separated by commas: names (`moafs lab list` shows them) or files",
+        set: |p, text| list(text, |name| Ok(name.to_owned())).map(|all| p.drives = all),
+        show: |p| p.drives.join(", "),
+    },
+    Known {
+        name: "utilization",
+        meaning: "how full the volume is before the run, in percent, separated by commas: 0 to 90",
+        set: |p, text| list(text, |one| number(one, 0, 90)).map(|all| p.utilizations = Some(all)),
+        show: |p| match &p.utilizations {
+            Some(all) => all.iter().map(u8::to_string).collect::<Vec<_>>().join(", ") + " %",
+            None => "those of the experiment".to_owned(),
+        },
+    },
+    Known {
+        name: "score",
+        meaning: "layout score of the aged volume: 0.7 to 1",
+        set: |p, text| number(text, 0.7, 1.0).map(|score| p.score = score),
+        show: |p| p.score.to_string(),
+    },
+    Known {
+        name: "cache",
+        meaning: "memory for file data and metadata at full size: 1M to 4G; it shrinks with the scale",
+        set: |p, text| size(text, 1 << 20, 4 << 30).map(|bytes| p.cache_bytes = bytes),
+        show: |p| show_size(p.cache_bytes),
+    },
+    Known {
+        name: "dirty",
+        meaning: "share of the cache that may be dirty, in percent: 1 to 90; at three quarters of it writing begins",
+        set: |p, text| number(text, 1, 90).map(|percent| p.dirty_percent = percent),
+        show: |p| format!("{} %", p.dirty_percent),
+    },
+    Known {
+        name: "age",
+        meaning: "a dirty block older than this is written back, in seconds: 1 to 86400",
+        set: |p, text| number(text, 1, 86_400).map(|s| p.age_s = s),
+        show: |p| format!("{} s", p.age_s),
+    },
+    Known {
+        name: "commit",
+        meaning: "metadata are written this often, in seconds: 1 to 86400",
+        set: |p, text| number(text, 1, 86_400).map(|s| p.commit_s = s),
+        show: |p| format!("{} s", p.commit_s),
+    },
+    Known {
+        name: "transfer",
+        meaning: "largest request: 16K to 16M; a drive's own limit holds, too",
+        set: |p, text| size(text, 16 << 10, 16 << 20).map(|bytes| p.transfer_bytes = bytes),
+        show: |p| show_size(p.transfer_bytes),
+    },
+    Known {
+        name: "read_ahead",
+        meaning: "read-ahead of a sequential reader at most: 0 to 16M",
+        set: |p, text| size(text, 0, 16 << 20).map(|bytes| p.read_ahead_bytes = bytes),
+        show: |p| show_size(p.read_ahead_bytes),
+    },
+    Known {
+        name: "coread",
+        meaning: "what a miss of a small file brings at most in systems that co-write: 0 to 16M; the baselines read one file \
+                  at a time",
+        set: |p, text| size(text, 0, 16 << 20).map(|bytes| p.co_read_bytes = bytes),
+        show: |p| show_size(p.co_read_bytes),
+    },
+    Known {
+        name: "write_cache",
+        meaning: "the drive's write cache: on (and never flushed, as the paper's system did), flushed, off",
+        set: |p, text| {
+            let found = WriteCache::ALL.into_iter().find(|mode| mode.name() == text);
+            found.map(|mode| p.write_cache = mode).ok_or_else(|| "on, flushed or off".to_owned())
+        },
+        show: |p| p.write_cache.name().to_owned(),
+    },
+    Known {
+        name: "cpu_percent",
+        meaning: "processor time of calls, in percent of the 1 GHz machine's: 0 to 10000",
+        set: |p, text| number(text, 0, 10_000).map(|percent| p.cpu_percent = percent),
+        show: |p| format!("{} %", p.cpu_percent),
+    },
+    Known {
+        name: "compile_ms",
+        meaning: "processor time to compile one source, in milliseconds: 0 to 60000",
+        set: |p, text| number(text, 0, 60_000).map(|ms| p.compile_ms = ms),
+        show: |p| format!("{} ms", p.compile_ms),
+    },
+];
+
+impl Parameters {
+    /// Names and meanings of all parameters.
+    pub fn known() -> impl Iterator<Item = (&'static str, &'static str)> {
+        KNOWN.iter().map(|known| (known.name, known.meaning))
+    }
+
+    /// Sets one parameter from `NAME=VALUE`.
+    ///
+    /// # Errors
+    /// [`LabError::Unknown`] lists what exists, [`LabError::Value`] says what can be given.
+    pub fn set(&mut self, assignment: &str) -> Result<()> {
+        let (name, value) = assignment.split_once('=').unwrap_or((assignment, ""));
+        let known = KNOWN.iter().find(|known| known.name == name.trim());
+        let known = known.ok_or_else(|| LabError::unknown("parameter", name, KNOWN.iter().map(|known| known.name)))?;
+        (known.set)(self, value.trim()).map_err(|problem| LabError::Value {
+            name: known.name.to_owned(),
+            value: value.trim().to_owned(),
+            rule: format!("{problem} ({})", known.meaning),
+        })
+    }
+
+    /// All of them as text, with units.
+    pub fn show(&self) -> BTreeMap<String, String> {
+        KNOWN.iter().map(|known| (known.name.to_owned(), (known.show)(self))).collect()
+    }
+
+    /// Processor times.
+    pub fn cpu(&self) -> Cpu {
+        Cpu::PENTIUM_III.scaled(self.cpu_percent)
+    }
+}
+
+fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let all: Vec<T> =
+        text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(parse).collect::<Result<_, _>>()?;
+    if all.is_empty() { Err("at least one".to_owned()) } else { Ok(all) }
+}
+
+fn number<T: FromStr + PartialOrd>(text: &str, min: T, max: T) -> Result<T, String> {
+    match text.parse::<T>() {
+        Ok(number) if number >= min && number <= max => Ok(number),
+        Ok(_) => Err("it is out of range".to_owned()),
+        Err(_) => Err("it is not such a number".to_owned()),
+    }
+}
+
+/// Bytes with an optional K, M or G (powers of 1024).
+pub fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        _ => return None,
+    };
+    let value: f64 = digits.parse().ok()?;
+    let bytes = value * (1_u64 << shift) as f64;
+    (bytes >= 0.0 && bytes < (1_u64 << 53) as f64).then_some(bytes as u64)
+}
+
+fn size(text: &str, min: u64, max: u64) -> Result<u64, String> {
+    let bytes = parse_size(text).ok_or("it is not a size such as 128K or 12.8M")?;
+    if (min..=max).contains(&bytes) { Ok(bytes) } else { Err("it is out of range".to_owned()) }
+}
+
+fn show_size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes / 1024),
+        _ => format!("{:.1} MiB", bytes as f64 / MIB),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_shown() {
+        let mut parameters = Parameters::default();
+        for (assignment, name, shown) in [
+            ("cache=160M", "cache", "160.0 MiB"),
+            ("dirty = 40", "dirty", "40 %"),
+            ("systems=ffs,cowrite-disksort", "systems", "ffs, cowrite-disksort"),
+            ("utilization=0,30", "utilization", "0, 30 %"),
+            ("write_cache=off", "write_cache", "off"),
+            ("coread=0", "coread", "0 B"),
+        ] {
+            parameters.set(assignment).unwrap();
+            assert_eq!(parameters.show()[name], shown);
+        }
+    }
+
+    #[test]
+    fn the_default_cache_is_what_openbsd_gave_it() {
+        assert_eq!(Parameters::default().show()["cache"], "12.8 MiB");
+    }
+
+    #[test]
+    fn what_does_not_exist_lists_what_does() {
+        let mut parameters = Parameters::default();
+        let unknown = parameters.set("cash=1").unwrap_err().to_string();
+        assert!(unknown.contains("`cash`") && unknown.contains("cache, dirty"), "{unknown}");
+        let system = parameters.set("systems=zfs").unwrap_err().to_string();
+        assert!(system.contains("ffs-paper, ffs, cowrite"), "{system}");
+        for bad in
+            ["cache", "cache=", "cache=-1", "cache=1T", "dirty=0", "utilization=95", "write_cache=maybe", "drives=,"]
+        {
+            assert!(parameters.set(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parameters, Parameters::default());
+    }
+}

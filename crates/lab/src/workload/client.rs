@@ -1,0 +1,186 @@
+//! A program that uses a volume: vfs calls, and the processor time they cost.
+
+use std::cell::{Cell, RefCell};
+
+use moafs_ext::Ext;
+use moafs_runtime::{Rt, Time};
+use moafs_vfs::api::NewFile;
+use moafs_vfs::types::{Cookie, FileKind, Ino, Name};
+use moafs_vfs::{Vfs, Who};
+
+use crate::cpu::Cpu;
+use crate::error::{LabError, Result};
+
+/// What a read or write call moves at most: a program's buffer. Buffered files of the time used the block size.
+pub const BUFFER_BYTES: usize = 64 << 10;
+
+/// A program. Not shared between tasks.
+pub struct Client {
+    vfs: Vfs<Ext>,
+    rt: Rt,
+    cpu: Cpu,
+    who: Who,
+    root: Ino,
+    buffer: RefCell<Vec<u8>>,
+    files: Cell<u64>,
+    cpu_ns: Cell<u64>,
+}
+
+impl Client {
+    /// A program that runs as root.
+    pub fn new(vfs: Vfs<Ext>, rt: Rt, cpu: Cpu) -> Client {
+        let root = vfs.shape().root;
+        let buffer = RefCell::new(vec![0x5a; BUFFER_BYTES]);
+        Client { vfs, rt, cpu, who: Who::root(), root, buffer, files: Cell::new(0), cpu_ns: Cell::new(0) }
+    }
+
+    /// The volume.
+    pub fn vfs(&self) -> &Vfs<Ext> {
+        &self.vfs
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Ino {
+        self.root
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> Time {
+        self.rt.now()
+    }
+
+    /// Files made so far.
+    pub fn files_made(&self) -> u64 {
+        self.files.get()
+    }
+
+    /// Processor time used so far, in nanoseconds.
+    pub fn cpu_ns(&self) -> u64 {
+        self.cpu_ns.get()
+    }
+
+    /// Uses the processor for `ns`.
+    pub fn compute(&self, ns: u64) {
+        self.cpu_ns.set(self.cpu_ns.get() + ns);
+        if ns > 0 {
+            self.rt.compute(ns);
+        }
+    }
+
+    /// Makes a directory.
+    pub fn make_dir(&self, parent: Ino, name: &str) -> Result<Ino> {
+        self.compute(self.cpu.create_ns);
+        self.new_node(parent, name, FileKind::Directory, 0o755)
+    }
+
+    /// Makes an empty file and opens it.
+    pub fn create(&self, dir: Ino, name: &str) -> Result<Ino> {
+        self.compute(self.cpu.create_ns);
+        let ino = self.new_node(dir, name, FileKind::Regular, 0o644)?;
+        self.files.set(self.files.get() + 1);
+        Ok(ino)
+    }
+
+    fn new_node(&self, dir: Ino, name: &str, kind: FileKind, perm: u32) -> Result<Ino> {
+        let new = NewFile { kind, perm, umask: 0, rdev: 0, target: None };
+        let stat = self.vfs.create(&self.who, dir, name_of(name), &new).map_err(LabError::volume("making a file"))?;
+        Ok(stat.ino)
+    }
+
+    /// Opens a file by name.
+    pub fn open(&self, dir: Ino, name: &str) -> Result<Ino> {
+        self.compute(self.cpu.open_ns);
+        let stat = self.vfs.lookup(&self.who, dir, name_of(name)).map_err(LabError::volume("opening a file"))?;
+        Ok(stat.ino)
+    }
+
+    /// Closes a file (or lets a directory go).
+    pub fn close(&self, ino: Ino) {
+        self.vfs.forget(ino, 1);
+    }
+
+    /// Writes `bytes` bytes from `offset` on, in calls of at most [`BUFFER_BYTES`].
+    pub fn write(&self, ino: Ino, offset: u64, bytes: u64) -> Result<()> {
+        let buffer = self.buffer.borrow();
+        let mut done = 0;
+        while done < bytes {
+            let len = (bytes - done).min(BUFFER_BYTES as u64) as usize;
+            self.compute(self.cpu.copy_ns(len));
+            let written = self.vfs.write(&self.who, ino, offset + done, &buffer[..len], false);
+            written.map_err(LabError::volume("writing a file"))?;
+            done += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes a file of `bytes` bytes and closes it. Returns its inode number.
+    pub fn make_file(&self, dir: Ino, name: &str, bytes: u64) -> Result<Ino> {
+        let ino = self.create(dir, name)?;
+        let written = self.write(ino, 0, bytes);
+        self.close(ino);
+        written.map(|()| ino)
+    }
+
+    /// The size of an open file.
+    pub fn size(&self, ino: Ino) -> Result<u64> {
+        Ok(self.vfs.stat(ino).map_err(LabError::volume("asking for a file's size"))?.attr.size)
+    }
+
+    /// Reads an open file to its end. Returns the bytes there were.
+    pub fn read_all(&self, ino: Ino) -> Result<u64> {
+        let mut buffer = self.buffer.borrow_mut();
+        let mut offset = 0;
+        loop {
+            let got = self.vfs.read(ino, offset, &mut buffer).map_err(LabError::volume("reading a file"))?;
+            self.compute(self.cpu.copy_ns(got));
+            offset += got as u64;
+            if got < BUFFER_BYTES {
+                return Ok(offset);
+            }
+        }
+    }
+
+    /// Removes a file's name.
+    pub fn unlink(&self, dir: Ino, name: &str) -> Result<()> {
+        self.compute(self.cpu.unlink_ns);
+        self.vfs.unlink(&self.who, dir, name_of(name)).map_err(LabError::volume("removing a file"))
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, dir: Ino, name: &str) -> Result<()> {
+        self.compute(self.cpu.unlink_ns);
+        self.vfs.rmdir(&self.who, dir, name_of(name)).map_err(LabError::volume("removing a directory"))
+    }
+
+    /// The names in a directory, in the order in which it lists them.
+    pub fn list(&self, dir: Ino) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let listed = self.vfs.list(&self.who, dir, Cookie::START, &mut |entry| {
+            if !matches!(entry.name.as_bytes(), b"." | b"..") {
+                names.push(String::from_utf8_lossy(entry.name.as_bytes()).into_owned());
+            }
+            true
+        });
+        listed.map_err(LabError::volume("listing a directory"))?;
+        self.compute(self.cpu.call_ns + self.cpu.entry_ns * names.len() as u64);
+        Ok(names)
+    }
+
+    /// Waits until everything is on the device.
+    pub fn sync(&self) -> Result<()> {
+        self.vfs.sync().map_err(LabError::volume("sync"))
+    }
+
+    /// Says what became of a workload: a full volume under its name.
+    pub fn finish<T>(&self, workload: &'static str, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|error| match error.is_full() {
+            true => LabError::Full { workload, files: self.files_made(), free_blocks: self.vfs.stat_fs().free },
+            false => error,
+        })
+    }
+}
+
+/// A name that we made up: always legal.
+fn name_of(text: &str) -> &Name {
+    Name::new(text.as_bytes()).expect("names made up here are legal")
+}

@@ -1,0 +1,222 @@
+//! Postmark (Katcher 1997), with the paper's parameters.
+//!
+//! The original's parameters are fields; its random choices, all drawn from one generator in this order:
+//!
+//! * phase 1, for each file: its size. Files are made directory by directory (the paper's words; the original draws the
+//!   directory, too);
+//! * phase 2, for each transaction: a number below ten: read if it is below the read bias, else append; a file among all
+//!   that exist, equally likely; for an append with drawn length, that length; again a number below ten: create if it is
+//!   below the create bias, else delete; for a create: the directory, then the size; for a delete: a file among all that
+//!   exist.
+//!
+//! Where we differ from the original: the two halves of a transaction are always both done, as its default biases do;
+//! files are read and written with a buffer of 64 KB (the original's buffered mode used the C library's). If no file is
+//! left, the transactions end, as the original's do.
+
+use moafs_runtime::Time;
+use moafs_vfs::types::Ino;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use super::create::make_dirs;
+use super::{Client, Sizes};
+use crate::error::Result;
+
+/// Biases are tenths.
+const BIAS_WHOLE: u32 = 10;
+
+/// How much an append adds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Append {
+    /// A block of this many bytes (the paper: "append adds a block").
+    Block(u64),
+    /// As the original: a drawn length, so that the file stays within the largest size; nothing if it is that large.
+    UpToMax,
+}
+
+/// Parameters, by the original's names where it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Postmark {
+    /// `set number`: files made in phase 1.
+    pub files: u64,
+    /// `set subdirectories`.
+    pub directories: u64,
+    /// `set size`.
+    pub sizes: Sizes,
+    /// `set transactions`.
+    pub transactions: u64,
+    /// `set bias read`: of ten, how many are reads; the others append.
+    pub bias_read: u32,
+    /// `set bias create`: of ten, how many are creates; the others delete.
+    pub bias_create: u32,
+    /// How much an append adds.
+    pub append: Append,
+    /// `set seed`.
+    pub seed: u64,
+}
+
+/// What was done, and how long it took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Nanoseconds of phase 1, to the last `write()`.
+    pub create_ns: u64,
+    /// Nanoseconds of phase 2, the final sync included.
+    pub transactions_ns: u64,
+    /// Transactions that were done.
+    pub transactions: u64,
+    /// Files read in phase 2.
+    pub reads: u64,
+    /// Files appended to.
+    pub appends: u64,
+    /// Files made in phase 2.
+    pub creates: u64,
+    /// Files deleted.
+    pub deletes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written in both phases.
+    pub written_bytes: u64,
+}
+
+/// A file that exists.
+#[derive(Debug, Clone, Copy)]
+struct File {
+    dir: usize,
+    number: u64,
+    bytes: u64,
+}
+
+impl File {
+    fn name(self) -> String {
+        self.number.to_string()
+    }
+}
+
+struct Run<'a> {
+    spec: &'a Postmark,
+    client: &'a Client,
+    dirs: Vec<Ino>,
+    files: Vec<File>,
+    next_number: u64,
+    rng: Pcg64Mcg,
+    tally: Tally,
+}
+
+impl Postmark {
+    /// What the workload calls itself.
+    pub const NAME: &str = "postmark";
+
+    /// Runs both phases.
+    ///
+    /// # Errors
+    /// A full volume: Postmark stops there.
+    pub fn run(&self, client: &Client) -> Result<Tally> {
+        client.finish(Self::NAME, self.both_phases(client))
+    }
+
+    fn both_phases(&self, client: &Client) -> Result<Tally> {
+        let start = client.now();
+        let mut run = Run {
+            spec: self,
+            client,
+            dirs: make_dirs(client, self.directories)?,
+            files: Vec::with_capacity(self.files as usize),
+            next_number: 0,
+            rng: Pcg64Mcg::seed_from_u64(self.seed),
+            tally: Tally::default(),
+        };
+        run.create_all()?;
+        let created = client.now();
+        run.transact_all()?;
+        client.sync()?;
+        run.tally.create_ns = ns_between(start, created);
+        run.tally.transactions_ns = ns_between(created, client.now());
+        Ok(run.tally)
+    }
+}
+
+impl Run<'_> {
+    fn create_all(&mut self) -> Result<()> {
+        for number in 0..self.spec.files {
+            self.create((number * self.spec.directories / self.spec.files) as usize)?;
+        }
+        Ok(())
+    }
+
+    fn transact_all(&mut self) -> Result<()> {
+        for _ in 0..self.spec.transactions {
+            if self.files.is_empty() {
+                break;
+            }
+            self.read_or_append()?;
+            self.create_or_delete()?;
+            self.tally.transactions += 1;
+        }
+        Ok(())
+    }
+
+    fn read_or_append(&mut self) -> Result<()> {
+        let reads = self.rng.random_range(0..BIAS_WHOLE) < self.spec.bias_read;
+        let at = self.rng.random_range(0..self.files.len());
+        if reads { self.read(at) } else { self.append(at) }
+    }
+
+    fn create_or_delete(&mut self) -> Result<()> {
+        if self.rng.random_range(0..BIAS_WHOLE) < self.spec.bias_create {
+            let dir = self.rng.random_range(0..self.dirs.len());
+            self.tally.creates += 1;
+            return self.create(dir);
+        }
+        let at = self.rng.random_range(0..self.files.len());
+        self.delete(at)
+    }
+
+    fn create(&mut self, dir: usize) -> Result<()> {
+        let file = File { dir, number: self.next_number, bytes: self.spec.sizes.draw(&mut self.rng) };
+        self.next_number += 1;
+        self.client.make_file(self.dirs[dir], &file.name(), file.bytes)?;
+        self.tally.written_bytes += file.bytes;
+        self.files.push(file);
+        Ok(())
+    }
+
+    fn read(&mut self, at: usize) -> Result<()> {
+        let file = self.files[at];
+        let ino = self.client.open(self.dirs[file.dir], &file.name())?;
+        let read = self.client.read_all(ino);
+        self.client.close(ino);
+        self.tally.read_bytes += read?;
+        self.tally.reads += 1;
+        Ok(())
+    }
+
+    fn append(&mut self, at: usize) -> Result<()> {
+        let file = self.files[at];
+        let more = match self.spec.append {
+            Append::Block(bytes) => bytes,
+            Append::UpToMax => match self.spec.sizes.bytes_max().saturating_sub(file.bytes) {
+                0 => 0,
+                room => self.rng.random_range(1..=room),
+            },
+        };
+        let ino = self.client.open(self.dirs[file.dir], &file.name())?;
+        let written = self.client.write(ino, file.bytes, more);
+        self.client.close(ino);
+        written?;
+        self.files[at].bytes += more;
+        self.tally.written_bytes += more;
+        self.tally.appends += 1;
+        Ok(())
+    }
+
+    fn delete(&mut self, at: usize) -> Result<()> {
+        let file = self.files.swap_remove(at);
+        self.client.unlink(self.dirs[file.dir], &file.name())?;
+        self.tally.deletes += 1;
+        Ok(())
+    }
+}
+
+fn ns_between(from: Time, to: Time) -> u64 {
+    to.0.saturating_sub(from.0)
+}

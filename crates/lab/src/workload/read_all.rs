@@ -1,0 +1,35 @@
+//! Reading every file of every directory, in the order in which the directories list them.
+
+use super::Client;
+use crate::error::Result;
+
+/// What was read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReadAll {
+    /// Files.
+    pub files: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl ReadAll {
+    /// Reads the directories with these names, one after the other. Nothing of them should be in the cache.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub fn run(client: &Client, names: &[String]) -> Result<ReadAll> {
+        let mut read = ReadAll::default();
+        for name in names {
+            let dir = client.open(client.root(), name)?;
+            for file in client.list(dir)? {
+                let ino = client.open(dir, &file)?;
+                let bytes = client.read_all(ino);
+                client.close(ino);
+                read.bytes += bytes?;
+                read.files += 1;
+            }
+            client.close(dir);
+        }
+        Ok(read)
+    }
+}

@@ -1,0 +1,97 @@
+//! Every experiment at a small scale: its table as it was reviewed, whatever the number of cores.
+//!
+//! `UPDATE_SNAPSHOTS=1` writes the tables anew after a change that was meant.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use moafs_lab::Outcome;
+use moafs_lab::experiment::{Lab, RunOptions, Silent, all, select};
+use moafs_lab::parameters::Parameters;
+
+fn run(ids: &[String], jobs: usize, set: &[&str]) -> Vec<Outcome> {
+    let mut parameters = Parameters::default();
+    for assignment in ["drives=mpg3307at", "utilization=0,30"].iter().chain(set) {
+        parameters.set(assignment).unwrap();
+    }
+    let lab = Lab::new(RunOptions { scale: 0.02, seed: 7, jobs, parameters }, &Silent).unwrap();
+    select(ids).unwrap().into_iter().map(|experiment| lab.run(experiment).unwrap()).collect()
+}
+
+/// The rows of an outcome as text.
+fn table(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    for row in &outcome.rows {
+        let dimensions: Vec<String> = row.dimensions.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let _ = write!(text, "{} {} {} {} {}", row.system, dimensions.join(" "), row.metric, row.value, row.unit);
+        text += &row.paper.map_or(String::new(), |paper| format!(" (paper: {paper})"));
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+fn snapshot(id: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(format!("{id}.txt"))
+}
+
+#[test]
+fn tables_are_as_reviewed_and_do_not_depend_on_cores() {
+    let (one, two) = (run(&[], 1, &[]), run(&[], 2, &[]));
+    for (one, two) in one.iter().zip(&two) {
+        assert!(one == two, "{} differs between one core and two", one.experiment);
+        let path = snapshot(&one.experiment);
+        let text = table(one);
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, &text).unwrap();
+        }
+        let reviewed = std::fs::read_to_string(&path).unwrap_or_default();
+        let differs = text.lines().zip(reviewed.lines()).find(|(now, then)| now != then);
+        assert!(
+            text == reviewed,
+            "{}: now and as reviewed: {differs:?}; UPDATE_SNAPSHOTS=1 if it was meant",
+            one.experiment
+        );
+    }
+}
+
+#[test]
+fn every_experiment_names_all_systems_and_both_baselines() {
+    for outcome in run(&["cw-random-write".to_owned(), "cw-postmark".to_owned()], 2, &[]) {
+        for system in ["ffs-paper", "ffs", "cowrite"] {
+            assert!(outcome.rows.iter().any(|row| row.system == system), "{} lacks {system}", outcome.experiment);
+        }
+        for against in ["ffs-paper", "ffs"] {
+            let compared =
+                |row: &&moafs_lab::outcome::Row| row.dimensions.get("against").is_some_and(|at| at == against);
+            assert_eq!(outcome.rows.iter().filter(compared).count(), 2, "{} against {against}", outcome.experiment);
+        }
+        assert!(!outcome.notes.is_empty() && !outcome.charts.is_empty() && !outcome.parameters.is_empty());
+    }
+}
+
+#[test]
+fn one_case_is_shown_in_pictures() {
+    let outcome = run(&["cw-random-write".to_owned()], 2, &[]).remove(0);
+    assert_eq!(outcome.maps.len(), 4, "before, and after for each system");
+    assert_eq!(outcome.scatters[0].points.len(), 3);
+}
+
+#[test]
+fn a_full_volume_stops_the_workload_and_says_so() {
+    // 0.02 of 25,000 files and their appends do not fit into the tenth of a volume of two groups that is left.
+    let outcome = run(&["cw-postmark".to_owned()], 2, &["utilization=90"]).remove(0);
+    let told = outcome.notes.iter().any(|note| note.contains("postmark stops: the volume is full after"));
+    let measured = outcome.rows.iter().any(|row| row.metric == "elapsed");
+    assert!(told != measured, "either it fits, or it says that it does not: {:?}", outcome.notes);
+}
+
+#[test]
+fn every_experiment_has_an_id_of_its_own() {
+    let mut ids: Vec<&str> = all().iter().map(|experiment| experiment.id).collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count);
+}

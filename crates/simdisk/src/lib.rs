@@ -1,0 +1,73 @@
+//! A modelled disk that any file system can be put on.
+//!
+//! The one idea: a directory with one file, `disk`, that a loop device can sit on. Bytes are stored for real; every request
+//! that the kernel sends there (offset, length, flush) is timed by the model of a drive and counted. So ext4, xfs, btrfs and
+//! databases meet the same disk as we do. What modelled time means is defined in `docs/simdisk.md`.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `front` | the directory: FUSE requests to what is asked of the drive |
+//! | `host` | requests wait, one thread serves them; unpaced and paced time |
+//! | `queue` | what is served next: C-LOOK, merging, flushes |
+//! | `drive` | the drive's model, and what a command took |
+//! | `store` | the bytes |
+//! | [`stats`], `trace` | counters, and the list of commands |
+//! | [`serve`](mod@serve) | a live disk: mount, signals, end |
+//! | [`peers`] | the same workloads on several file systems, each on such a disk |
+
+mod drive;
+mod front;
+mod host;
+pub mod peers;
+mod queue;
+pub mod serve;
+pub mod stats;
+mod store;
+mod trace;
+
+use serde::{Deserialize, Serialize};
+
+pub use drive::{Model, ModelError};
+pub use host::Pace;
+pub use serve::{ServeError, SimDisk, serve};
+pub use stats::Stats;
+
+/// The name of the disk in its directory.
+pub const DISK: &str = "disk";
+/// The name of its counters, as JSON.
+pub const STATS: &str = "stats";
+/// The type of the mount behind `fuse.`.
+pub const SUBTYPE: &str = "simdisk";
+
+/// The largest request that FUSE passes on whole, bytes: its default limit of 256 pages.
+pub const TRANSFER_BYTES_MAX: u64 = 1 << 20;
+
+/// What is constant about a disk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// The drive's model.
+    pub model: String,
+    /// Parameters that were set, `name=value`.
+    pub set: Vec<String>,
+    /// Capacity.
+    pub bytes: u64,
+    /// Modelled time per wall time; none if unpaced.
+    pub pace: Option<f64>,
+}
+
+/// What the file `stats` says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The disk.
+    #[serde(flatten)]
+    pub about: About,
+    /// Since it was made.
+    #[serde(flatten)]
+    pub stats: Stats,
+}
+
+impl About {
+    fn with(&self, stats: Stats) -> Report {
+        Report { about: self.clone(), stats }
+    }
+}

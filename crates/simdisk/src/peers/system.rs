@@ -1,0 +1,175 @@
+//! The file systems that are compared, and a volume of each on a modelled disk of its own.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use moafs_disk::probe::trace::Counters;
+use rustix::mount::{MountFlags, UnmountFlags};
+use serde::Deserialize;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::peers::Plan;
+use crate::peers::error::{PeersError, Result};
+use crate::peers::machine::{self, Loop, Server};
+use crate::{DISK, Report, STATS, Stats};
+
+/// A file system of the comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum System {
+    /// The kernel's ext4.
+    Ext4,
+    /// The kernel's XFS.
+    Xfs,
+    /// The kernel's Btrfs.
+    Btrfs,
+    /// Ours, on an ext2 volume.
+    Moafs,
+}
+
+impl System {
+    /// All of them.
+    pub const ALL: [System; 4] = [System::Ext4, System::Xfs, System::Btrfs, System::Moafs];
+
+    /// As results name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Ext4 => "ext4",
+            System::Xfs => "xfs",
+            System::Btrfs => "btrfs",
+            System::Moafs => "moafs",
+        }
+    }
+
+    /// The program that makes its volumes, unless that is ours.
+    pub(crate) fn maker(self) -> Option<&'static str> {
+        match self {
+            System::Ext4 => Some("mkfs.ext4"),
+            System::Xfs => Some("mkfs.xfs"),
+            System::Btrfs => Some("mkfs.btrfs"),
+            System::Moafs => None,
+        }
+    }
+
+    /// Makes a volume with the tool's defaults. ext4 does at once what it would otherwise do in the background during its
+    /// first minutes: the measurement is of a volume at work, not of one being finished.
+    fn make(self, program: &Path, device: &Path) -> Result<()> {
+        let mut command = self.maker().map_or_else(|| Command::new(program), Command::new);
+        let arguments: &[&str] = match self {
+            System::Ext4 => &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+            System::Xfs | System::Btrfs => &["-q", "-f"],
+            System::Moafs => &["mkfs", "-q", "-F"],
+        };
+        machine::run(command.args(arguments).arg(device)).map(drop)
+    }
+}
+
+/// A volume on a modelled disk of its own. Everything goes with it, the inner things first.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    /// Whose.
+    pub(crate) system: System,
+    /// Where it is mounted.
+    pub(crate) dir: PathBuf,
+    /// Where the disk is served.
+    disk_dir: PathBuf,
+    program: PathBuf,
+    moafs_options: String,
+    mounted: bool,
+    device: Loop,
+    _server: Server,
+    _scratch: TempDir,
+}
+
+impl Volume {
+    /// A new disk and an empty volume on it, mounted.
+    pub(crate) fn new(plan: &Plan, system: System) -> Result<Volume> {
+        let scratch = tempfile::Builder::new().prefix("moafs-peers-").tempdir();
+        let scratch = scratch.map_err(PeersError::host("making a directory in", &std::env::temp_dir()))?;
+        let [disk_dir, dir] = ["disk", "mnt"].map(|name| scratch.path().join(name));
+        for dir in [&disk_dir, &dir] {
+            fs::create_dir(dir).map_err(PeersError::host("making", dir))?;
+        }
+        let server = Server::start(&mut plan.disk_command(&disk_dir), &disk_dir)?;
+        let device = Loop::attach(&disk_dir.join(DISK), plan.model.transfer_bytes_max())?;
+        system.make(&plan.program, &device.device)?;
+        let mut volume = Volume {
+            system,
+            dir,
+            disk_dir,
+            program: plan.program.clone(),
+            moafs_options: plan.moafs_options(),
+            mounted: false,
+            device,
+            _server: server,
+            _scratch: scratch,
+        };
+        volume.mount()?;
+        Ok(volume)
+    }
+
+    /// Mounts it, with nothing of it in any cache: those of file systems, of the device and of our daemon went with the
+    /// mount before.
+    pub(crate) fn mount(&mut self) -> Result<()> {
+        let device = &self.device.device;
+        if self.system == System::Moafs {
+            let mut command = Command::new(&self.program);
+            machine::run(command.args(["mount", "-o", &self.moafs_options]).arg(device).arg(&self.dir))?;
+        } else {
+            let mounted = rustix::mount::mount(device, &self.dir, self.system.name(), MountFlags::empty(), None);
+            mounted.map_err(PeersError::host("mounting", device))?;
+        }
+        self.mounted = true;
+        Ok(())
+    }
+
+    /// Unmounts it and waits until everything is on the disk.
+    pub(crate) fn unmount(&mut self) -> Result<()> {
+        if self.system == System::Moafs {
+            machine::run(Command::new(&self.program).arg("umount").arg(&self.dir))?;
+        } else {
+            rustix::mount::unmount(&self.dir, UnmountFlags::empty())
+                .map_err(PeersError::host("unmounting", &self.dir))?;
+        }
+        self.mounted = false;
+        Ok(())
+    }
+
+    /// Makes everything durable, as sync(1) would for this volume.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let dir = File::open(&self.dir).map_err(PeersError::host("opening", &self.dir))?;
+        rustix::fs::syncfs(&dir).map_err(PeersError::host("syncing", &self.dir))
+    }
+
+    /// The disk's counters.
+    pub(crate) fn disk_stats(&self) -> Result<Stats> {
+        let report: Report = read_json(&self.disk_dir.join(STATS))?;
+        Ok(report.stats)
+    }
+
+    /// What our own daemon sent to the device, by kind of data; nothing for others.
+    pub(crate) fn kinds(&self) -> Result<Option<Counters>> {
+        if self.system != System::Moafs {
+            return Ok(None);
+        }
+        let path = self.dir.join(".moafs/stats");
+        let stats: Value = read_json(&path)?;
+        let counters = Counters::deserialize(&stats["disk"]);
+        counters.map(Some).map_err(PeersError::host("understanding", &path))
+    }
+}
+
+fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
+    let text = fs::read(path).map_err(PeersError::host("reading", path))?;
+    serde_json::from_slice(&text).map_err(PeersError::host("understanding", path))
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if self.mounted && self.unmount().is_err() {
+            // Out of the tree at least; it ends when its last user leaves.
+            let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What the disk was asked and how long it took, in modelled time.
+
+use moafs_disk::model::Totals;
+use moafs_disk::model::hdd::Background;
+use serde::{Deserialize, Serialize};
+
+/// Everything since the disk was made; the file `stats` shows it as JSON.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Modelled time: unpaced the drive's clock, which runs only while a command is served; paced the wall's, times the
+    /// factor.
+    pub elapsed_ns: u64,
+    /// Modelled time during which a command was being served.
+    pub busy_ns: u64,
+    /// Commands, bytes, and where the time went.
+    pub drive: Totals,
+    /// What the drive did beside: writing its buffer out, reading ahead.
+    pub background: Background,
+    /// Requests of the kernel that were merged into another one's command.
+    pub merged: u64,
+    /// The most requests that ever waited at once.
+    pub waiting_max: u64,
+}
+
+impl Stats {
+    /// What was added since `earlier`, of the same disk. `waiting_max` stays that of the whole life.
+    pub fn since(&self, earlier: &Stats) -> Stats {
+        let (now, then) = (&self.background, &earlier.background);
+        Stats {
+            elapsed_ns: self.elapsed_ns - earlier.elapsed_ns,
+            busy_ns: self.busy_ns - earlier.busy_ns,
+            drive: self.drive.since(&earlier.drive),
+            background: Background {
+                ahead_sectors: now.ahead_sectors - then.ahead_sectors,
+                destages: now.destages - then.destages,
+                destage_sectors: now.destage_sectors - then.destage_sectors,
+                destage_seeks: now.destage_seeks - then.destage_seeks,
+                destage_ns: now.destage_ns - then.destage_ns,
+            },
+            merged: self.merged - earlier.merged,
+            waiting_max: self.waiting_max,
+        }
+    }
+
+    /// Moves of the arm, for commands and for what the buffer wrote later.
+    pub fn seeks(&self) -> u64 {
+        self.drive.seeks + self.background.destage_seeks
+    }
+}

@@ -1,0 +1,84 @@
+//! Large reads of what is not cached, straight into the reader's memory.
+//!
+//! Behind a cache that keeps what it reads ([`CacheRole::Behind`]) a page of ours would be served once and go: it costs
+//! its memory, a copy, and its way through map and queue. So a large read of blocks that have no page asks the device
+//! for them where they are wanted.
+//!
+//! Coherence: the inode lock is held, shared at least, so nobody writes to the file, cuts or frees it; no block of the
+//! range has a page, so the device has the newest bytes. What may still happen is that another reader fetches pages
+//! and a policy moves them along: their old place may then be given to somebody else while we read from it. Every such
+//! move is counted ([`Pages::placements`]) before the old place is free; a read that sees the count change does not
+//! trust its bytes and goes through the cache.
+//!
+//! [`Pages::placements`]: crate::pages::Pages::placements
+
+use std::sync::atomic::Ordering;
+
+use moafs_disk::{Cause, Kind, ReadPart, Tag};
+
+use crate::api::CacheRole;
+use crate::error::{Error, Result};
+use crate::format::Format;
+use crate::inner::{Inner, Shared};
+use crate::types::{Lbn, LbnRange, Mapping};
+
+/// Smaller reads are cached: kernels ask for so little where nobody reads on.
+const BYPASS_BYTES_MIN: u64 = 64 << 10;
+
+/// The largest read at once, in bytes.
+const BYPASS_BYTES_MAX: u64 = 1 << 20;
+
+impl<F: Format> Inner<F> {
+    /// Reads the bytes from `offset` to `end`, which is not behind the end of the file, as far as this is the way to do
+    /// it; says how many. `into` may be longer: whole blocks are read where it has room for them.
+    pub(crate) fn read_past_cache(&self, inode: &Shared<F>, offset: u64, end: u64, into: &mut [u8]) -> Result<usize> {
+        let block_bytes = self.block_bytes();
+        let wanted = (end - offset).next_multiple_of(block_bytes).min(into.len() as u64).min(BYPASS_BYTES_MAX);
+        let aligned = offset.is_multiple_of(block_bytes);
+        if self.options.role != CacheRole::Behind || !aligned || wanted < BYPASS_BYTES_MIN {
+            return Ok(0);
+        }
+        let range = LbnRange { start: Lbn(offset / block_bytes), len: (wanted / block_bytes) as u32 };
+        let (absent, placements) = {
+            let pages = inode.pages.lock();
+            (pages.absent_from(range), pages.placements())
+        };
+        let bytes = u64::from(absent) * block_bytes;
+        if bytes < BYPASS_BYTES_MIN {
+            return Ok(0);
+        }
+        let range = LbnRange { len: absent, ..range };
+        let read = self.read_blocks_into(inode, range, &mut into[..bytes as usize]);
+        if inode.pages.lock().placements() != placements {
+            return Ok(0);
+        }
+        let requests = read?;
+        self.tally.read_misses.fetch_add(u64::from(absent), Ordering::Relaxed);
+        self.tally.bypass_blocks.fetch_add(u64::from(absent), Ordering::Relaxed);
+        self.tally.fill_requests.fetch_add(requests as u64, Ordering::Relaxed);
+        Ok(bytes.min(end - offset) as usize)
+    }
+
+    /// Reads blocks from the device; says with how many requests.
+    fn read_blocks_into(&self, inode: &Shared<F>, range: LbnRange, into: &mut [u8]) -> Result<usize> {
+        let mut parts = Vec::new();
+        let (mut at, mut rest) = (range.start, into);
+        while at < range.end() {
+            let left = (range.end().0 - at.0) as u32;
+            let mapping = self.format.map(&inode.node, at, left)?;
+            let len = mapping.len().clamp(1, left).min(self.transfer_blocks());
+            let (here, after) = rest.split_at_mut(len as usize * self.shape.block_size as usize);
+            match mapping {
+                Mapping::Run(run) => parts.push(ReadPart { at: self.lba(run), into: here }),
+                _ => here.fill(0),
+            }
+            (at, rest) = (Lbn(at.0 + u64::from(len)), after);
+        }
+        let tag = Tag::new(Kind::Data, inode.ino.0, Cause::Demand);
+        self.disk.read_into(&mut parts, tag).map_err(|error| {
+            let what = format!("reading block {} of inode {} and those behind it", range.start.0, inode.ino.0);
+            Error::disk(what, error)
+        })?;
+        Ok(parts.len())
+    }
+}
