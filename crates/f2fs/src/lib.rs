@@ -1,0 +1,23 @@
+//! The F2FS format, and the ways of a log-structured file system: appending, cleaning, recycling.
+//!
+//! The one idea: what the bytes mean ([`format`]), what a volume must look like to be sound ([`check`]), who decides
+//! ([`clean`], [`place`]: pure functions of a segment table) and who executes ([`engine`]) are separate; only the last
+//! one keeps state and talks to a device.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`format`] | the bytes and their meaning: pure, no device |
+//! | [`mkfs`] | makes an empty volume |
+//! | [`check`] | finds what is wrong with a volume |
+//! | [`engine`] | a mounted volume: [`F2fs`] implements `moafs_vfs::Format` |
+//! | [`clean`] | which segments are cleaned, and in which order their blocks leave; each policy one file |
+//! | [`place`] | temperature of data, and whether a log appends or recycles |
+
+pub mod check;
+pub mod clean;
+pub mod engine;
+pub mod format;
+pub mod mkfs;
+pub mod place;
+
+pub use engine::{F2fs, OpenOptions};
