@@ -1,1 +1,344 @@
-//! (being written)
+//! Directory entries: in blocks of a hash table with levels, or inline.
+//!
+//! A directory is a multi-level hash table. Level *l* has 2^*l* buckets of two blocks (more buckets by the directory's
+//! `dir_level`, four blocks from level 31 on); a name is searched in one bucket of every level ([`bucket_blocks`]). The
+//! file is sparse: a bucket that was never used is a hole. Inside a block ([`Region`]) there are *slots*: a bitmap says
+//! which are used, each has a dentry and eight bytes of name, and a longer name takes the following slots too. Inline
+//! entries lie in a smaller region of the same form (sections 6.3 and 7).
+
+use std::ops::Range;
+
+use moafs_vfs::types::FileKind;
+
+use super::{BLOCK, Nid, put_u16, put_u32, u16_at, u32_at};
+
+/// The most levels of a hash table.
+pub const DEPTH_MAX: u32 = 63;
+/// The longest name.
+pub const NAME_MAX: usize = 255;
+/// Name bytes in a slot.
+const SLOT_NAME: usize = 8;
+/// Bytes of a dentry: hash, inode, length of the name, type.
+const DENTRY_BYTES: usize = 11;
+/// Slots of `.` and `..` in a directory's first block.
+pub const DOT_SLOTS: [usize; 2] = [0, 1];
+
+/// Slots that a name takes.
+pub const fn slots_of(name_len: usize) -> usize {
+    name_len.div_ceil(SLOT_NAME)
+}
+
+/// The hash of a name in a directory that tells upper and lower case apart.
+pub fn hash(name: &[u8]) -> u32 {
+    if matches!(name, b"." | b"..") {
+        return 0;
+    }
+    let mut state = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
+    let mut rest = name;
+    loop {
+        mix(&mut state, words(rest));
+        match rest.get(16..) {
+            Some(more) if !more.is_empty() => rest = more,
+            _ => return state[0],
+        }
+    }
+}
+
+/// The next 16 bytes of a name as four numbers, filled up with the length of what is left of the name.
+fn words(rest: &[u8]) -> [u32; 4] {
+    let len = rest.len() as u32;
+    let pad = (len | len << 8) & 0xFFFF;
+    let pad = pad | pad << 16;
+    std::array::from_fn(|word| {
+        let bytes = rest.iter().skip(4 * word).take(4);
+        bytes.fold(pad, |value, &byte| (value << 8).wrapping_add(byte.into()))
+    })
+}
+
+/// Sixteen rounds of TEA (Wheeler, Needham 1994) with the words as its key.
+fn mix(state: &mut [u32; 4], key: [u32; 4]) {
+    let [mut b0, mut b1] = [state[0], state[1]];
+    let mut sum = 0u32;
+    let half = |b: u32, sum: u32, low: u32, high: u32| {
+        (b << 4).wrapping_add(low) ^ b.wrapping_add(sum) ^ (b >> 5).wrapping_add(high)
+    };
+    for _ in 0..16 {
+        sum = sum.wrapping_add(0x9E37_79B9);
+        b0 = b0.wrapping_add(half(b1, sum, key[0], key[1]));
+        b1 = b1.wrapping_add(half(b0, sum, key[2], key[3]));
+    }
+    state[0] = state[0].wrapping_add(b0);
+    state[1] = state[1].wrapping_add(b1);
+}
+
+/// Buckets of a level.
+pub fn buckets(level: u32, dir_level: u8) -> u64 {
+    1 << (level + u32::from(dir_level)).min(30)
+}
+
+/// Blocks in each bucket of a level.
+fn blocks_per_bucket(level: u32) -> u64 {
+    if level < 31 { 2 } else { 4 }
+}
+
+/// The first block of a level.
+fn level_start(level: u32, dir_level: u8) -> u64 {
+    (0..level).map(|above| buckets(above, dir_level) * blocks_per_bucket(above)).sum()
+}
+
+/// The blocks of the directory where an entry with this hash is, if it is in this level.
+pub fn bucket_blocks(level: u32, dir_level: u8, hash: u32) -> Range<u64> {
+    let bucket = u64::from(hash) % buckets(level, dir_level);
+    let start = level_start(level, dir_level) + bucket * blocks_per_bucket(level);
+    start..start + blocks_per_bucket(level)
+}
+
+/// The level and the bucket of a directory's block; `None` beyond the last level.
+pub fn bucket_of(lbn: u64, dir_level: u8) -> Option<(u32, u64)> {
+    let mut left = lbn;
+    for level in 0..DEPTH_MAX {
+        let blocks = buckets(level, dir_level) * blocks_per_bucket(level);
+        if left < blocks {
+            return Some((level, left / blocks_per_bucket(level)));
+        }
+        left -= blocks;
+    }
+    None
+}
+
+/// Where the parts of a set of entries lie in a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    /// Slots.
+    pub slots: usize,
+    /// The bytes of the bitmap.
+    pub bitmap: Range<usize>,
+    /// The first dentry's first byte.
+    pub dentries: usize,
+    /// The first slot's name.
+    pub names: usize,
+}
+
+impl Region {
+    /// The region of a directory's block.
+    pub const BLOCK: Region = Region { slots: 214, bitmap: 0..27, dentries: 30, names: 2384 };
+
+    /// The region of entries inside an inode, in its bytes for inline contents.
+    pub fn inline(inline_range: Range<usize>) -> Region {
+        let Range { start, end } = inline_range;
+        // Each slot takes a dentry, eight bytes of name, and one bit.
+        let slots = (end - start) * 8 / (8 * (DENTRY_BYTES + SLOT_NAME) + 1);
+        let names = end - slots * SLOT_NAME;
+        Region { slots, bitmap: start..start + slots.div_ceil(8), dentries: names - slots * DENTRY_BYTES, names }
+    }
+
+    fn is_used(&self, block: &[u8], slot: usize) -> bool {
+        block[self.bitmap.start + slot / 8] & 1 << (slot % 8) != 0
+    }
+
+    fn set_used(&self, block: &mut [u8], slots: Range<usize>, used: bool) {
+        for slot in slots {
+            let byte = &mut block[self.bitmap.start + slot / 8];
+            let bit = 1 << (slot % 8);
+            *byte = if used { *byte | bit } else { *byte & !bit };
+        }
+    }
+
+    fn dentry(&self, slot: usize) -> usize {
+        self.dentries + slot * DENTRY_BYTES
+    }
+
+    fn name(&self, slot: usize) -> usize {
+        self.names + slot * SLOT_NAME
+    }
+
+    fn name_len(&self, block: &[u8], slot: usize) -> usize {
+        u16_at(block, self.dentry(slot) + 8).into()
+    }
+}
+
+/// A directory entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Its first slot.
+    pub slot: usize,
+    /// The stored hash of its name.
+    pub hash: u32,
+    /// The inode it names.
+    pub ino: Nid,
+    /// The kind of file it says the inode is.
+    pub kind: Option<FileKind>,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Slots it takes.
+    pub slots: usize,
+}
+
+impl Entry<'_> {
+    /// True for `.` and `..`.
+    pub fn is_dot(&self) -> bool {
+        matches!(self.name, b"." | b"..")
+    }
+}
+
+/// The kind that a type byte means.
+fn kind_of(type_byte: u8) -> Option<FileKind> {
+    Some(match type_byte {
+        1 => FileKind::Regular,
+        2 => FileKind::Directory,
+        3 => FileKind::CharDevice,
+        4 => FileKind::BlockDevice,
+        5 => FileKind::Fifo,
+        6 => FileKind::Socket,
+        7 => FileKind::Symlink,
+        _ => return None,
+    })
+}
+
+/// The type byte of a kind.
+fn type_byte(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Regular => 1,
+        FileKind::Directory => 2,
+        FileKind::CharDevice => 3,
+        FileKind::BlockDevice => 4,
+        FileKind::Fifo => 5,
+        FileKind::Socket => 6,
+        FileKind::Symlink => 7,
+    }
+}
+
+/// The entry whose first slot is `slot`, which is used.
+fn entry_at<'a>(block: &'a [u8], region: &Region, slot: usize) -> Result<Entry<'a>, String> {
+    let len = region.name_len(block, slot);
+    let slots = slots_of(len);
+    if len == 0 || len > NAME_MAX || slot + slots > region.slots {
+        return Err(format!("the entry in slot {slot} has a name of {len} bytes"));
+    }
+    if let Some(unused) = (slot..slot + slots).find(|&slot| !region.is_used(block, slot)) {
+        return Err(format!("slot {unused} is marked unused, but holds a part of the name in slot {slot}"));
+    }
+    let name = &block[region.name(slot)..][..len];
+    if name.iter().any(|&byte| byte == 0 || byte == b'/') {
+        return Err(format!("the entry in slot {slot} has a zero byte or a slash in its name"));
+    }
+    let at = region.dentry(slot);
+    let (hash, ino) = (u32_at(block, at), Nid(u32_at(block, at + 4)));
+    Ok(Entry { slot, hash, ino, kind: kind_of(block[at + 10]), name, slots })
+}
+
+/// The entries of a block in order of their slots; ends after the first that is none.
+#[derive(Debug, Clone)]
+pub struct Entries<'a, 'r> {
+    block: &'a [u8],
+    region: &'r Region,
+    next: usize,
+}
+
+/// The entries of a block.
+pub fn entries<'a, 'r>(block: &'a [u8], region: &'r Region) -> Entries<'a, 'r> {
+    entries_from(block, region, 0)
+}
+
+/// The entries of a block from a slot on, which starts an entry or is unused: for a reader that goes on.
+pub fn entries_from<'a, 'r>(block: &'a [u8], region: &'r Region, slot: usize) -> Entries<'a, 'r> {
+    Entries { block, region, next: slot }
+}
+
+impl<'a> Iterator for Entries<'a, '_> {
+    type Item = Result<Entry<'a>, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let slot = (self.next..self.region.slots).find(|&slot| self.region.is_used(self.block, slot))?;
+        let entry = entry_at(self.block, self.region, slot);
+        self.next = entry.as_ref().map_or(self.region.slots, |entry| slot + entry.slots);
+        Some(entry)
+    }
+}
+
+/// The entry with this name.
+///
+/// # Errors
+/// If an entry that is none comes before it: the name might be behind it.
+pub fn find<'a>(block: &'a [u8], region: &Region, hash: u32, name: &[u8]) -> Result<Option<Entry<'a>>, String> {
+    let is_it = |entry: &Entry<'_>| entry.hash == hash && entry.name == name;
+    entries(block, region).find(|entry| entry.as_ref().map_or(true, is_it)).transpose()
+}
+
+/// The first of so many unused slots in a row.
+pub fn room(block: &[u8], region: &Region, slots: usize) -> Option<usize> {
+    let mut free = 0;
+    (0..region.slots).find_map(|slot| {
+        free = if region.is_used(block, slot) { 0 } else { free + 1 };
+        (free == slots).then(|| slot + 1 - slots)
+    })
+}
+
+/// Writes an entry into slots that [`room`] found.
+///
+/// # Panics
+/// If the name is none or runs out of the region.
+pub fn insert(block: &mut [u8], region: &Region, slot: usize, hash: u32, ino: Nid, kind: FileKind, name: &[u8]) {
+    let slots = slots_of(name.len());
+    assert!((1..=NAME_MAX).contains(&name.len()) && slot + slots <= region.slots, "a name in slot {slot}");
+    region.set_used(block, slot..slot + slots, true);
+    block[region.dentry(slot)..region.dentry(slot + slots)].fill(0);
+    let field = &mut block[region.name(slot)..region.name(slot + slots)];
+    field.fill(0);
+    field[..name.len()].copy_from_slice(name);
+    let at = region.dentry(slot);
+    put_u32(block, at, hash);
+    put_u16(block, at + 8, name.len() as u16);
+    point(block, region, slot, ino, kind);
+}
+
+/// Frees the slots of the entry that starts in `slot`.
+pub fn remove(block: &mut [u8], region: &Region, slot: usize) {
+    let slots = slots_of(region.name_len(block, slot));
+    region.set_used(block, slot..(slot + slots).min(region.slots), false);
+}
+
+/// Lets the entry that starts in `slot` name another inode.
+pub fn point(block: &mut [u8], region: &Region, slot: usize, ino: Nid, kind: FileKind) {
+    let at = region.dentry(slot);
+    put_u32(block, at + 4, ino.0);
+    block[at + 10] = type_byte(kind);
+}
+
+/// True if there is nothing but `.` and `..`; entries that are none count as something.
+pub fn is_empty(block: &[u8], region: &Region) -> bool {
+    entries(block, region).all(|entry| entry.is_ok_and(|entry| entry.is_dot()))
+}
+
+/// True if no slot is used, not even for `.` and `..`.
+pub fn is_blank(block: &[u8], region: &Region) -> bool {
+    (0..region.slots).all(|slot| !region.is_used(block, slot))
+}
+
+/// Writes `.` and `..` into a region without entries.
+pub fn format_dots(block: &mut [u8], region: &Region, ino: Nid, parent: Nid) {
+    for (slot, (name, ino)) in DOT_SLOTS.into_iter().zip([(&b"."[..], ino), (b"..", parent)]) {
+        insert(block, region, slot, hash(name), ino, FileKind::Directory, name);
+    }
+}
+
+/// The first block of a new directory.
+pub fn first_block(ino: Nid, parent: Nid) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    format_dots(&mut block, &Region::BLOCK, ino, parent);
+    block
+}
+
+/// The block that takes the place of inline entries: every entry keeps its slots. It is right as block 0 of a directory
+/// whose `dir_level` is 0; others insert their entries anew.
+pub fn inline_to_block(inode: &[u8], region: &Region) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    let to = Region::BLOCK;
+    let mut copy = |from: usize, to: usize, len: usize| block[to..to + len].copy_from_slice(&inode[from..from + len]);
+    copy(region.bitmap.start, to.bitmap.start, region.bitmap.len());
+    copy(region.dentries, to.dentries, region.slots * DENTRY_BYTES);
+    copy(region.names, to.names, region.slots * SLOT_NAME);
+    // Bits of the last byte that no inline slot has.
+    to.set_used(&mut block, region.slots..region.bitmap.len() * 8, false);
+    block
+}

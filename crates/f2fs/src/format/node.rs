@@ -1,1 +1,279 @@
-//! (being written)
+//! Nodes: their footers, their arrays of addresses or node ids, and the way from a file block to its node.
+//!
+//! A file's blocks hang on a tree of nodes: the inode itself, two direct nodes, two indirect nodes with direct ones
+//! below them, and one double indirect node. A node's *offset* numbers the tree in depth-first order whether or not
+//! the nodes exist, so that a footer alone tells which blocks of the file its node is about (sections 6 and 6.1).
+
+use std::ops::Range;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{BLOCK, BlkAddr, Damage, Log, Nid, Structure, put_u32, put_u64, u32_at, u64_at};
+
+/// Data addresses in a direct node.
+pub const ADDRS_PER_NODE: usize = 1018;
+/// Node ids in an indirect node.
+pub const NIDS_PER_NODE: usize = 1018;
+/// Where a node's footer starts, and its contents end.
+pub const FOOTER_OFFSET: usize = 4072;
+/// The offset that marks an inode's attribute node.
+pub const XATTR_OFFSET: u32 = 0x1FFF_FFFF;
+
+const COLD: u32 = 1;
+const FSYNC: u32 = 2;
+const DENTRY: u32 = 4;
+const OFFSET_SHIFT: u32 = 3;
+
+/// What every node says about itself in its last 24 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Footer {
+    /// The node.
+    pub nid: Nid,
+    /// The inode it belongs to; the inode's own node names itself.
+    pub ino: Nid,
+    /// Not a directory's node.
+    pub cold: bool,
+    /// Written by an fsync: roll-forward recovery uses it.
+    pub fsync: bool,
+    /// Roll-forward recovery must also restore the inode's name.
+    pub dentry: bool,
+    /// The node's offset in the file: see the module's head.
+    pub offset: u32,
+    /// Version of the checkpoint it was written after (with that checkpoint's CRC in the upper half where it says so).
+    pub cp_version: u64,
+    /// The block that the same log continues with.
+    pub next: BlkAddr,
+}
+
+impl Footer {
+    /// Reads the footer of a node block; nothing is checked.
+    pub fn decode(block: &[u8]) -> Footer {
+        let flag = u32_at(block, 4080);
+        Footer {
+            nid: Nid(u32_at(block, 4072)),
+            ino: Nid(u32_at(block, 4076)),
+            cold: flag & COLD != 0,
+            fsync: flag & FSYNC != 0,
+            dentry: flag & DENTRY != 0,
+            offset: flag >> OFFSET_SHIFT,
+            cp_version: u64_at(block, 4084),
+            next: BlkAddr(u32_at(block, 4092)),
+        }
+    }
+
+    /// Reads the footer of what should be node `nid` of inode `ino`.
+    ///
+    /// # Errors
+    /// If it is another node, or another inode's.
+    pub fn decode_of(block: &[u8], nid: Nid, ino: Nid) -> Result<Footer, Damage> {
+        let footer = Footer::decode(block);
+        let structure = if nid == ino { Structure::Inode(nid) } else { Structure::Node(nid) };
+        if footer.nid != nid {
+            return Err(structure.damage(None, format!("its footer says it is node {}", footer.nid)));
+        }
+        if footer.ino != ino {
+            return Err(
+                structure.damage(None, format!("its footer says it belongs to inode {}, not {ino}", footer.ino))
+            );
+        }
+        Ok(footer)
+    }
+
+    /// Writes the footer; the rest of the block is left alone.
+    pub fn encode_into(&self, block: &mut [u8]) {
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        let marks = bit(self.cold, COLD) | bit(self.fsync, FSYNC) | bit(self.dentry, DENTRY);
+        put_u32(block, 4072, self.nid.0);
+        put_u32(block, 4076, self.ino.0);
+        put_u32(block, 4080, marks | self.offset << OFFSET_SHIFT);
+        put_u64(block, 4084, self.cp_version);
+        put_u32(block, 4092, self.next.0);
+    }
+
+    /// True for the node that is the inode itself.
+    pub fn is_inode(&self) -> bool {
+        self.nid == self.ino
+    }
+}
+
+/// The log that a node belongs to: indirect nodes are cold, all others hot (directories) or warm (section 9).
+pub fn log_of(node_offset: u32, directory: bool) -> Log {
+    if !is_direct(node_offset) && node_offset != XATTR_OFFSET {
+        return Log::ColdNode;
+    }
+    if directory { Log::HotNode } else { Log::WarmNode }
+}
+
+/// An address in a direct node; no block beyond the last slot.
+pub fn addr(block: &[u8], slot: usize) -> BlkAddr {
+    if slot < ADDRS_PER_NODE { BlkAddr(u32_at(block, slot * 4)) } else { BlkAddr::NULL }
+}
+
+/// Sets an address in a direct node.
+///
+/// # Panics
+/// If there is no such slot.
+pub fn set_addr(block: &mut [u8], slot: usize, address: BlkAddr) {
+    assert!(slot < ADDRS_PER_NODE, "slot {slot} of a direct node");
+    put_u32(block, slot * 4, address.0);
+}
+
+/// A node id in an indirect node; no node beyond the last slot.
+pub fn nid(block: &[u8], slot: usize) -> Nid {
+    if slot < NIDS_PER_NODE { Nid(u32_at(block, slot * 4)) } else { Nid::NONE }
+}
+
+/// Sets a node id in an indirect node.
+///
+/// # Panics
+/// If there is no such slot.
+pub fn set_nid(block: &mut [u8], slot: usize, nid: Nid) {
+    assert!(slot < NIDS_PER_NODE, "slot {slot} of an indirect node");
+    put_u32(block, slot * 4, nid.0);
+}
+
+/// True if a direct or indirect node holds no address and no node id: truncation frees it.
+pub fn is_blank(block: &[u8]) -> bool {
+    block[..FOOTER_OFFSET].iter().all(|&byte| byte == 0)
+}
+
+/// A new direct or indirect node: all zeros but its footer.
+pub fn blank(footer: &Footer) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    footer.encode_into(&mut block);
+    block
+}
+
+/// One node on the way from the inode to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Where its id stands: of the first step in the inode (0..5), else in the indirect node of the step before.
+    pub slot: u16,
+    /// Its offset.
+    pub offset: u32,
+    /// It holds the address; otherwise it holds the next step's node id.
+    pub leaf: bool,
+}
+
+/// The way from an inode to the address of a file block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path {
+    /// The nodes between; none if the inode itself holds the address.
+    pub steps: SmallVec<[Step; 3]>,
+    /// Index of the address in the last node, or in the inode's usable addresses.
+    pub slot: u16,
+}
+
+/// Levels of the trees below the inode's five node ids: 1 is a direct node.
+const LEVELS: [u32; 5] = [1, 1, 2, 2, 3];
+/// The highest of them.
+const LEVELS_MAX: u32 = 3;
+
+/// File blocks below a node of this level.
+const fn blocks_below(level: u32) -> u64 {
+    (ADDRS_PER_NODE as u64).pow(level)
+}
+
+/// Offsets that a node of this level and all its descendants take.
+const fn nodes_in(level: u32) -> u32 {
+    if level == 1 { 1 } else { 1 + NIDS_PER_NODE as u32 * nodes_in(level - 1) }
+}
+
+/// One of the five trees below an inode.
+struct Tree {
+    slot: u16,
+    level: u32,
+    /// Offset of its first node.
+    offset: u32,
+    /// Its first file block.
+    first: u64,
+}
+
+fn trees(addresses: u32) -> impl Iterator<Item = Tree> {
+    let (mut offset, mut first) = (1, u64::from(addresses));
+    LEVELS.into_iter().zip(0..).map(move |(level, slot)| {
+        let tree = Tree { slot, level, offset, first };
+        offset += nodes_in(level);
+        first += blocks_below(level);
+        tree
+    })
+}
+
+/// The tree that a file block beyond the inode's own addresses hangs on.
+fn tree_of(lbn: u64, addresses: u32) -> Option<Tree> {
+    trees(addresses).find(|tree| lbn < tree.first + blocks_below(tree.level))
+}
+
+/// File blocks that an inode with this many usable addresses can have.
+pub fn lbn_limit(addresses: u32) -> u64 {
+    u64::from(addresses) + LEVELS.into_iter().map(blocks_below).sum::<u64>()
+}
+
+/// The way to the address of file block `lbn` in an inode with `addresses` usable addresses of its own; `None` beyond
+/// the largest file.
+pub fn path(lbn: u64, addresses: u32) -> Option<Path> {
+    if lbn < u64::from(addresses) {
+        return Some(Path { steps: SmallVec::new(), slot: lbn as u16 });
+    }
+    let tree = tree_of(lbn, addresses)?;
+    let mut left = lbn - tree.first;
+    let mut offset = tree.offset;
+    let mut steps = smallvec![Step { slot: tree.slot, offset, leaf: tree.level == 1 }];
+    for level in (1..tree.level).rev() {
+        let child = left / blocks_below(level);
+        left %= blocks_below(level);
+        offset += 1 + child as u32 * nodes_in(level);
+        steps.push(Step { slot: child as u16, offset, leaf: level == 1 });
+    }
+    Some(Path { steps, slot: left as u16 })
+}
+
+/// The first file block whose address the node with this offset holds: the inverse of [`path`]. `None` for nodes that
+/// hold no addresses (indirect ones, the attribute node) and offsets beyond the tree.
+pub fn first_lbn(node_offset: u32, addresses: u32) -> Option<u64> {
+    if node_offset == 0 {
+        return Some(0);
+    }
+    let Tree { mut level, offset, mut first, .. } =
+        trees(addresses).find(|tree| node_offset < tree.offset + nodes_in(tree.level))?;
+    let mut left = node_offset - offset;
+    while left > 0 {
+        level -= 1;
+        let child = (left - 1) / nodes_in(level);
+        left = (left - 1) % nodes_in(level);
+        first += u64::from(child) * blocks_below(level);
+    }
+    (level == 1).then_some(first)
+}
+
+/// True if a node with this offset holds addresses of data: the inode and direct nodes.
+pub fn is_direct(node_offset: u32) -> bool {
+    first_lbn(node_offset, 0).is_some()
+}
+
+/// The file blocks below the node that step `step` of [`path`] reaches: all of them are holes if that node is missing.
+/// Steps beyond the last count as the last; empty for file blocks that no inode has.
+pub fn covered(lbn: u64, addresses: u32, step: usize) -> Range<u64> {
+    if lbn < u64::from(addresses) {
+        return 0..addresses.into();
+    }
+    let Some(tree) = tree_of(lbn, addresses) else {
+        return lbn..lbn;
+    };
+    let above = u32::try_from(step).unwrap_or(LEVELS_MAX);
+    let blocks = blocks_below(tree.level.saturating_sub(above).max(1));
+    let start = lbn - (lbn - tree.first) % blocks;
+    start..start + blocks
+}
+
+/// The file blocks whose addresses the same node holds as that of `lbn`.
+pub fn span(lbn: u64, addresses: u32) -> Range<u64> {
+    covered(lbn, addresses, LEVELS_MAX as usize)
+}
+
+/// The file block behind those that are holes if step `step` on the way to `lbn` finds no node; the largest number if
+/// no inode has such a file block.
+pub fn missing_until(lbn: u64, addresses: u32, step: usize) -> u64 {
+    let covered = covered(lbn, addresses, step);
+    if covered.is_empty() { u64::MAX } else { covered.end }
+}
