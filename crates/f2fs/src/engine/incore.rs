@@ -1,0 +1,177 @@
+//! In-core inodes: the format's part of what vfs calls an inode.
+
+use std::sync::Arc;
+
+use moafs_runtime::Rt;
+use moafs_runtime::lock::Mutex;
+use moafs_vfs::types::{Attr, FileKind, Ino};
+use moafs_vfs::{Error, Result};
+
+use super::nodes::Node;
+use super::{F2fs, damaged};
+use crate::format::inode::{Advise, Inline, Inode, InodeFlags, Layout};
+use crate::format::{Nid, inode};
+
+/// Flags that programs may set and clear; the others describe the layout, or belong to features. Their numbers are those
+/// of `FS_IOC_GETFLAGS`: sync, immutable, append-only, nodump, noatime, dirsync.
+const USER_FLAGS: u32 = 0x0001_00F8;
+
+/// An inode in memory. There is one per number, however many hold it.
+pub struct Incore {
+    /// Its number.
+    pub ino: Nid,
+    /// Its kind; never changes.
+    pub kind: FileKind,
+    pub(super) node: Arc<Node>,
+    /// Held while the way to blocks changes: two write-backs of one file must not make the same node twice.
+    pub(super) map: Mutex<()>,
+}
+
+impl Incore {
+    pub(super) fn new(rt: &Rt, ino: Nid, kind: FileKind, node: Arc<Node>) -> Incore {
+        Incore { ino, kind, node, map: Mutex::new(Arc::clone(rt), ()) }
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
+impl F2fs {
+    /// The in-core inode, read if nobody holds it.
+    pub(super) fn incore(&self, ino: Nid) -> Result<Arc<Incore>> {
+        if let Some(node) = self.live(ino) {
+            return Ok(node);
+        }
+        let stale = || Error::Stale(Ino(ino.0.into()));
+        // The first ids are the node and the meta inode, which have no node.
+        if ino.0 < Nid::ROOT.0 {
+            return Err(stale());
+        }
+        let node = self.find_node(ino)?.filter(|node| node.ino == ino).ok_or_else(stale)?;
+        let decoded = node.view(|bytes| self.decode(bytes, ino));
+        let inode = self.health.watch(decoded)?;
+        self.check_usable(ino, &inode)?;
+        let incore = Arc::new(Incore::new(&self.rt, ino, inode.kind, node));
+        let mut live = self.live.lock();
+        match live.get(&ino).and_then(std::sync::Weak::upgrade) {
+            Some(other) => Ok(other),
+            None => {
+                live.insert(ino, Arc::downgrade(&incore));
+                Ok(incore)
+            }
+        }
+    }
+
+    fn decode(&self, bytes: &[u8], ino: Nid) -> Result<Inode> {
+        if self.variant.checksum {
+            let checked = inode::verify_checksum(bytes, &self.uuid);
+            checked.map_err(|problem| damaged(crate::format::Structure::Inode(ino).damage(None, problem)))?;
+        }
+        Inode::decode(bytes, ino, self.variant).map_err(damaged)
+    }
+
+    /// Refuses inodes whose contents only features that are not supported can tell, by name.
+    fn check_usable(&self, ino: Nid, inode: &Inode) -> Result<()> {
+        let feature = match () {
+            () if inode.advise.contains(Advise::ENCRYPT) => "encrypted",
+            () if inode.flags.contains(InodeFlags::COMPRESSED) => "compressed",
+            () if inode.flags.contains(InodeFlags::CASEFOLD) => "a directory that ignores case",
+            () => return Ok(()),
+        };
+        Err(Error::Refused(format!("inode {ino} is {feature}, which moafs does not support")))
+    }
+
+    pub(super) fn live(&self, ino: Nid) -> Option<Arc<Incore>> {
+        self.live.lock().get(&ino).and_then(std::sync::Weak::upgrade)
+    }
+
+    pub(super) fn remember(&self, node: &Arc<Incore>) {
+        let mut live = self.live.lock();
+        if live.len() > 64 && live.len().is_power_of_two() {
+            live.retain(|_, node| node.strong_count() > 0);
+        }
+        live.insert(node.ino, Arc::downgrade(node));
+    }
+
+    /// The inode as ops see it. It was checked when it came in, and is changed through the same codec.
+    pub(super) fn inode(&self, file: &Incore) -> Result<Inode> {
+        file.node.view(|bytes| Inode::decode(bytes, file.ino, self.variant)).map_err(damaged)
+    }
+
+    /// What lies where inside the inode.
+    pub(super) fn layout(&self, file: &Incore) -> Layout {
+        file.node.view(|bytes| Layout::of(bytes, self.variant.flexible_inline_xattr))
+    }
+
+    /// Changes an inode's fields.
+    pub(super) fn change_inode(&self, file: &Incore, edit: impl FnOnce(&mut Inode)) -> Result<()> {
+        self.change(&file.node, |bytes| {
+            let mut inode = Inode::decode(bytes, file.ino, self.variant)?;
+            edit(&mut inode);
+            inode.encode_into(bytes);
+            Ok(())
+        })
+        .map_err(damaged)
+    }
+
+    /// Adds to the blocks an inode says it has.
+    pub(super) fn count_blocks(&self, file: &Incore, change: i64) {
+        if change != 0 {
+            self.change(&file.node, |bytes| {
+                inode::set_blocks(bytes, inode::blocks(bytes).saturating_add_signed(change));
+            });
+        }
+    }
+
+    /// What vfs keeps of an inode.
+    pub(super) fn attr(&self, file: &Incore) -> Result<Attr> {
+        let inode = self.inode(file)?;
+        let is_device = matches!(file.kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let rdev = if is_device {
+            let (major, minor) = file.node.view(|bytes| self.layout(file).device(bytes));
+            libc::makedev(major, minor)
+        } else {
+            0
+        };
+        Ok(Attr {
+            kind: file.kind,
+            perm: u32::from(inode.mode) & 0o7777,
+            uid: inode.uid,
+            gid: inode.gid,
+            nlink: inode.links,
+            size: inode.size,
+            atime: inode.atime,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+            crtime: inode.extra.as_ref().and_then(|extra| extra.crtime),
+            rdev,
+            generation: inode.generation,
+            flags: inode.flags.bits(),
+        })
+    }
+
+    pub(super) fn is_inline(&self, file: &Incore, what: Inline) -> bool {
+        file.node.view(inline_flags).intersects(what)
+    }
+}
+
+/// The inline flags of an inode's block.
+fn inline_flags(bytes: &[u8]) -> Inline {
+    Inline::from_bits_retain(bytes[3])
+}
+
+/// Stores what vfs keeps into an inode; sizes only of regular files.
+pub(super) fn put_attr(inode: &mut Inode, attr: &Attr, disk_size: u64) {
+    inode.mode = (attr.kind.mode_bits() | attr.perm & 0o7777) as u16;
+    inode.uid = attr.uid;
+    inode.gid = attr.gid;
+    inode.links = attr.nlink;
+    inode.atime = attr.atime;
+    inode.mtime = attr.mtime;
+    inode.ctime = attr.ctime;
+    inode.flags = InodeFlags::from_bits_retain(inode.flags.bits() & !USER_FLAGS | attr.flags & USER_FLAGS);
+    if attr.kind == FileKind::Regular {
+        inode.size = disk_size;
+    }
+}

@@ -1,0 +1,290 @@
+//! From file blocks to blocks of the volume, and changing that.
+//!
+//! Addresses lie in the inode or in direct nodes below it. Whoever changes the way to them holds the file's `map` lock;
+//! readers need not: a node's bytes are whole at every moment.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use moafs_vfs::format::{Admission, Progress};
+use moafs_vfs::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
+use moafs_vfs::{Error, Result};
+use smallvec::SmallVec;
+
+use super::incore::Incore;
+use super::nodes::Node;
+use super::{F2fs, damaged};
+use crate::format::inode::{self, Inline, Layout};
+use crate::format::node;
+use crate::format::summary::SummaryEntry;
+use crate::format::{BlkAddr, Nid, Structure};
+
+/// A node that holds addresses of file blocks.
+pub(super) struct Leaf {
+    pub(super) node: Arc<Node>,
+    /// The inode's layout, if the node is the inode.
+    layout: Option<Layout>,
+    /// The file blocks whose addresses it holds.
+    pub(super) span: Range<u64>,
+    /// The nodes above, the inode first, and where each points to the next.
+    trail: SmallVec<[(Arc<Node>, usize); 3]>,
+}
+
+impl Leaf {
+    pub(super) fn addr(&self, bytes: &[u8], lbn: u64) -> BlkAddr {
+        let slot = (lbn - self.span.start) as usize;
+        match &self.layout {
+            Some(layout) => layout.addr(bytes, slot),
+            None => node::addr(bytes, slot),
+        }
+    }
+
+    fn set(&self, bytes: &mut [u8], lbn: u64, addr: BlkAddr) {
+        let slot = (lbn - self.span.start) as usize;
+        match &self.layout {
+            Some(layout) => layout.set_addr(bytes, slot, addr),
+            None => node::set_addr(bytes, slot, addr),
+        }
+    }
+}
+
+/// What is found on the way to a file block.
+enum Found {
+    Leaf(Leaf),
+    /// There is no such node: these file blocks are holes.
+    Missing(Range<u64>),
+}
+
+impl F2fs {
+    /// One run at `at`, of at most `max` blocks.
+    pub(super) fn map_run(&self, file: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
+        if self.is_inline(file, Inline::DATA | Inline::DENTRY) {
+            return Ok(Mapping::Hole { len: max });
+        }
+        let leaf = match self.find(file, at.0)? {
+            Found::Leaf(leaf) => leaf,
+            Found::Missing(range) => return Ok(Mapping::Hole { len: (range.end - at.0).min(max.into()) as u32 }),
+        };
+        let end = leaf.span.end.min(at.0 + u64::from(max));
+        let (first, len) = leaf.node.view(|bytes| {
+            let first = leaf.addr(bytes, at.0);
+            let follows = |lbn: &u64| {
+                let addr = leaf.addr(bytes, *lbn);
+                if first.is_real() { u64::from(addr.0) == u64::from(first.0) + (lbn - at.0) } else { addr == first }
+            };
+            (first, (at.0 + 1..end).take_while(follows).count() as u32 + 1)
+        });
+        Ok(match first {
+            BlkAddr::NULL => Mapping::Hole { len },
+            BlkAddr::NEW => Mapping::Unwritten(BlockRun { start: BlockAddr(first.0.into()), len }),
+            _ => {
+                let last = BlkAddr(first.0.saturating_add(len - 1));
+                if !self.geo.is_main(first) || !self.geo.is_main(last) {
+                    let problem = format!("block {} of inode {} is said to lie at {first}", at.0, file.ino);
+                    return self.health.watch(Err(damaged(self.structure_of(&leaf.node).damage(None, problem))));
+                }
+                Mapping::Run(BlockRun { start: BlockAddr(first.0.into()), len })
+            }
+        })
+    }
+
+    fn structure_of(&self, node: &Node) -> Structure {
+        if node.nid == node.ino { Structure::Inode(node.ino) } else { Structure::Node(node.nid) }
+    }
+
+    fn find(&self, file: &Incore, lbn: u64) -> Result<Found> {
+        self.walk(file, lbn, None)
+    }
+
+    /// The leaf for a file block; nodes on the way to it that are missing are made.
+    pub(super) fn leaf(&self, file: &Incore, lbn: u64, admission: &mut Admission) -> Result<Leaf> {
+        match self.walk(file, lbn, Some(admission))? {
+            Found::Leaf(leaf) => Ok(leaf),
+            Found::Missing(_) => Err(Error::Posix(libc::EFBIG)),
+        }
+    }
+
+    /// The leaf for a file block, if there is one.
+    pub(super) fn existing_leaf(&self, file: &Incore, lbn: u64) -> Result<Option<Leaf>> {
+        Ok(match self.find(file, lbn)? {
+            Found::Leaf(leaf) => Some(leaf),
+            Found::Missing(_) => None,
+        })
+    }
+
+    fn walk(&self, file: &Incore, lbn: u64, mut making: Option<&mut Admission>) -> Result<Found> {
+        let layout = self.layout(file);
+        let addresses = layout.addresses();
+        let Some(path) = node::path(lbn, addresses) else { return Ok(Found::Missing(lbn..u64::MAX)) };
+        let span = node::span(lbn, addresses);
+        let mut trail = SmallVec::new();
+        let mut node = Arc::clone(&file.node);
+        for (depth, step) in path.steps.iter().enumerate() {
+            let slot = usize::from(step.slot);
+            let points = |bytes: &[u8]| if depth == 0 { inode::nid_slot(bytes, slot) } else { node::nid(bytes, slot) };
+            let nid = node.view(points);
+            let child = match (&mut making, nid) {
+                (None, Nid::NONE) => return Ok(Found::Missing(node::covered(lbn, addresses, depth))),
+                (Some(admission), Nid::NONE) => {
+                    let child = self.new_node(Some(file.ino), step.offset, file.is_dir(), admission)?;
+                    self.change(&node, |bytes| point(bytes, depth, slot, child.nid));
+                    self.count_blocks(file, 1);
+                    child
+                }
+                (_, nid) => self.node(nid, file.ino)?,
+            };
+            if child.offset != step.offset {
+                let problem = format!("it is node {} of its file, and found where node {} belongs", child.offset, step.offset);
+                return self.health.watch(Err(damaged(Structure::Node(child.nid).damage(None, problem))));
+            }
+            trail.push((node, slot));
+            node = child;
+        }
+        let layout = path.steps.is_empty().then_some(layout);
+        Ok(Found::Leaf(Leaf { node, layout, span, trail }))
+    }
+
+    // -- changing
+
+    /// The data of `at` lie at `to`.
+    pub(super) fn place_run(&self, file: &Incore, at: LbnRange, to: BlockRun, admission: &mut Admission) -> Result<()> {
+        let _map = file.map.lock();
+        self.leave_inline(file, at, admission)?;
+        self.space.land(to);
+        for i in 0..u64::from(at.len) {
+            let lbn = at.start.0 + i;
+            self.owned.forget(file.ino, lbn);
+            let leaf = self.leaf(file, lbn, admission)?;
+            self.point_at(file, &leaf, lbn, BlkAddr((to.start.0 + i) as u32), admission)?;
+        }
+        Ok(())
+    }
+
+    /// Points a file block at a block of the volume, and frees the one it had.
+    pub(super) fn point_at(
+        &self,
+        file: &Incore,
+        leaf: &Leaf,
+        lbn: u64,
+        to: BlkAddr,
+        admission: &mut Admission,
+    ) -> Result<()> {
+        let version = self.nat.get(leaf.node.nid)?.version;
+        let offset = (lbn - leaf.span.start) as u16;
+        let before = self.change(&leaf.node, |bytes| {
+            let before = leaf.addr(bytes, lbn);
+            leaf.set(bytes, lbn, to);
+            before
+        });
+        if to.is_real() {
+            self.space.place(to, SummaryEntry { nid: leaf.node.nid, version, offset });
+        }
+        if before == BlkAddr::NULL {
+            admission.spend(1);
+            self.space.change_usage(|usage| usage.blocks += 1);
+            self.count_blocks(file, 1);
+        } else if before.is_real() && before != to {
+            self.space.free(before);
+        }
+        Ok(())
+    }
+
+    /// Contents that lie in the inode move out of it: to nowhere if `written` covers them, else to a block of their own.
+    fn leave_inline(&self, file: &Incore, written: LbnRange, admission: &mut Admission) -> Result<()> {
+        if !self.is_inline(file, Inline::DATA) {
+            return Ok(());
+        }
+        let bytes = self.inline_bytes(file);
+        self.clear_inline(file)?;
+        if written.start.0 > 0 && !bytes.is_empty() {
+            let mut block = moafs_disk::Buf::zeroed(crate::format::BLOCK);
+            block[..bytes.len()].copy_from_slice(&bytes);
+            self.adopt(file, 0, block, admission)?;
+        }
+        Ok(())
+    }
+
+    /// The contents of a file that lie in its inode.
+    pub(super) fn inline_bytes(&self, file: &Incore) -> Vec<u8> {
+        let area = self.layout(file).inline_range();
+        file.node.view(|bytes| {
+            let area = &bytes[area];
+            let size = usize::try_from(inode::size(bytes)).unwrap_or(usize::MAX);
+            area[..area.len().min(size)].to_vec()
+        })
+    }
+
+    fn clear_inline(&self, file: &Incore) -> Result<()> {
+        let area = self.layout(file).inline_range();
+        self.change(&file.node, |bytes| bytes[area].fill(0));
+        self.change_inode(file, |inode| inode.inline.remove(Inline::DATA | Inline::DATA_EXIST))
+    }
+
+    /// Unmaps and frees about `at_most` blocks of `from..to`, from the end.
+    pub(super) fn unmap_range(&self, file: &Incore, from: u64, to: Option<u64>, at_most: u32) -> Result<Progress> {
+        let _map = file.map.lock();
+        if self.is_inline(file, Inline::DATA) {
+            if from == 0 {
+                self.clear_inline(file)?;
+            }
+            return Ok(Progress::Done);
+        }
+        if self.is_inline(file, Inline::DENTRY) {
+            return Ok(Progress::Done);
+        }
+        let limit = node::lbn_limit(self.layout(file).addresses());
+        let mut at = to.unwrap_or(limit).min(limit);
+        let mut freed = 0;
+        while at > from {
+            match self.find(file, at - 1)? {
+                Found::Missing(range) => at = range.start.max(from),
+                Found::Leaf(leaf) => {
+                    let start = leaf.span.start.max(from);
+                    freed += self.clear(file, leaf, start..at)?;
+                    at = start;
+                    if freed >= at_most && at > from {
+                        return Ok(Progress::More);
+                    }
+                }
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Frees the blocks of a leaf's range, and the leaf if it is empty then. Returns the work done, in blocks.
+    fn clear(&self, file: &Incore, leaf: Leaf, range: Range<u64>) -> Result<u32> {
+        range.clone().for_each(|lbn| self.owned.forget(file.ino, lbn));
+        let found: Vec<(u64, BlkAddr)> = leaf.node.view(|bytes| {
+            let all = range.map(|lbn| (lbn, leaf.addr(bytes, lbn)));
+            all.filter(|(_, addr)| *addr != BlkAddr::NULL).collect()
+        });
+        if !found.is_empty() {
+            self.change(&leaf.node, |bytes| found.iter().for_each(|(lbn, _)| leaf.set(bytes, *lbn, BlkAddr::NULL)));
+            found.iter().filter(|(_, addr)| addr.is_real()).for_each(|(_, addr)| self.space.free(*addr));
+            self.space.change_usage(|usage| usage.blocks = usage.blocks.saturating_sub(found.len() as u64));
+            self.count_blocks(file, -(found.len() as i64));
+        }
+        self.prune(file, leaf)?;
+        Ok(found.len() as u32 + 1)
+    }
+
+    /// Frees a leaf that holds nothing, and the nodes above that then hold nothing.
+    fn prune(&self, file: &Incore, leaf: Leaf) -> Result<()> {
+        let mut node = leaf.node;
+        for (depth, (parent, slot)) in leaf.trail.into_iter().enumerate().rev() {
+            if !node.view(node::is_blank) {
+                return Ok(());
+            }
+            self.free_node(&node)?;
+            self.count_blocks(file, -1);
+            self.change(&parent, |bytes| point(bytes, depth, slot, Nid::NONE));
+            node = parent;
+        }
+        Ok(())
+    }
+}
+
+/// Points a slot of an inode (at depth 0) or of an indirect node at a node.
+fn point(bytes: &mut [u8], depth: usize, slot: usize, nid: Nid) {
+    if depth == 0 { inode::set_nid_slot(bytes, slot, nid) } else { node::set_nid(bytes, slot, nid) }
+}

@@ -1,0 +1,238 @@
+//! Nodes in memory: inodes, direct, indirect and attribute nodes.
+//!
+//! A node is changed in place in memory and leaves whole, to a new block, at the next checkpoint (or in a file's chain):
+//! only then it gets its footer, its checksum and its address. Clean ones that nobody holds are given up under pressure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, Tag};
+use moafs_vfs::format::Admission;
+use moafs_vfs::{Error, Result};
+use parking_lot::Mutex;
+
+use super::{F2fs, damaged};
+use crate::format::node::{self, Footer};
+use crate::format::nat::NatEntry;
+use crate::format::{BLOCK, BlkAddr, Log, Nid, Structure};
+
+/// A node in memory. There is one per id, however many hold it.
+pub(super) struct Node {
+    pub(super) nid: Nid,
+    /// The inode it belongs to.
+    pub(super) ino: Nid,
+    /// Its place among the file's nodes; 0 for the inode.
+    pub(super) offset: u32,
+    /// The log it is written to.
+    pub(super) log: Log,
+    bytes: Mutex<Buf>,
+    dirty: AtomicBool,
+}
+
+impl Node {
+    /// Looks at its bytes.
+    pub(super) fn view<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+        look(&self.bytes.lock())
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// A copy of its bytes to be written; it is clean from now on.
+    pub(super) fn leave(&self) -> Buf {
+        let bytes = self.bytes.lock();
+        self.dirty.store(false, Ordering::Relaxed);
+        let mut copy = Buf::scratch(BLOCK);
+        copy.copy_from_slice(&bytes);
+        copy
+    }
+}
+
+/// The nodes in memory.
+#[derive(Default)]
+pub(super) struct Nodes {
+    all: Mutex<BTreeMap<Nid, Arc<Node>>>,
+    dirty: Mutex<BTreeMap<Nid, Arc<Node>>>,
+}
+
+impl Nodes {
+    pub(super) fn memory(&self) -> usize {
+        self.all.lock().len() * (BLOCK + 128)
+    }
+
+    pub(super) fn dirty_count(&self) -> usize {
+        self.dirty.lock().len()
+    }
+
+    /// Takes the dirty nodes, ascending.
+    pub(super) fn take_dirty(&self) -> Vec<Arc<Node>> {
+        std::mem::take(&mut *self.dirty.lock()).into_values().collect()
+    }
+
+    /// Takes the dirty nodes of one inode, the inode last.
+    pub(super) fn take_dirty_of(&self, ino: Nid) -> Vec<Arc<Node>> {
+        let mut dirty = self.dirty.lock();
+        let mut found: Vec<Arc<Node>> = dirty.values().filter(|node| node.ino == ino).cloned().collect();
+        found.iter().for_each(|node| drop(dirty.remove(&node.nid)));
+        found.sort_by_key(|node| (node.nid == ino, node.offset));
+        found
+    }
+
+    /// Gives up clean nodes that nobody holds until at most `bytes` are used.
+    pub(super) fn shrink(&self, bytes: usize) {
+        let mut all = self.all.lock();
+        let mut over = (all.len() * (BLOCK + 128)).saturating_sub(bytes);
+        all.retain(|_, node| {
+            let goes = over > 0 && Arc::strong_count(node) == 1 && !node.is_dirty();
+            if goes {
+                over = over.saturating_sub(BLOCK + 128);
+            }
+            !goes
+        });
+    }
+
+    fn get(&self, nid: Nid) -> Option<Arc<Node>> {
+        self.all.lock().get(&nid).cloned()
+    }
+}
+
+impl F2fs {
+    /// A node, read if it is not in memory. `ino` is the inode it must belong to.
+    ///
+    /// # Errors
+    /// Damage if it is not the node that was asked for, and device errors.
+    pub(super) fn node(&self, nid: Nid, ino: Nid) -> Result<Arc<Node>> {
+        match self.find_node(nid)? {
+            Some(node) if node.ino == ino => Ok(node),
+            found => {
+                let problem = match found {
+                    Some(node) => format!("it belongs to inode {}, and inode {ino} points to it", node.ino),
+                    None => format!("it is free, and inode {ino} points to it"),
+                };
+                self.health.watch(Err(damaged(Structure::Node(nid).damage(None, problem))))
+            }
+        }
+    }
+
+    /// A node, whosever it is; `None` if the id is free.
+    pub(super) fn find_node(&self, nid: Nid) -> Result<Option<Arc<Node>>> {
+        if let Some(node) = self.nodes.get(nid) {
+            return Ok(Some(node));
+        }
+        let entry = self.nat.get(nid)?;
+        if entry.addr == BlkAddr::NULL {
+            return Ok(None);
+        }
+        let read = self.read_node(nid, entry);
+        let node = Arc::new(self.health.watch(read)?);
+        // A change of the entry means that the node was written, or freed, while it was read.
+        if self.nat.get(nid)? != entry {
+            return self.find_node(nid);
+        }
+        Ok(Some(Arc::clone(self.nodes.all.lock().entry(nid).or_insert(node))))
+    }
+
+    fn read_node(&self, nid: Nid, entry: NatEntry) -> Result<Node> {
+        let structure = if entry.ino == nid { Structure::Inode(nid) } else { Structure::Node(nid) };
+        if !self.geo.is_main(entry.addr) {
+            return Err(damaged(structure.damage(None, format!("its address is {}", entry.addr))));
+        }
+        let bytes = self.read_block(entry.addr, Tag::new(Kind::Node, entry.ino.0.into(), Cause::Demand))?;
+        let footer = Footer::decode(&bytes);
+        if footer.nid != nid || footer.ino != entry.ino {
+            let problem = format!(
+                "the block says it is node {} of inode {}, the table says node {nid} of inode {}",
+                footer.nid, footer.ino, entry.ino
+            );
+            return Err(damaged(structure.damage(Some(entry.addr), problem)));
+        }
+        let log = log_of(footer.offset, footer.cold);
+        Ok(Node { nid, ino: footer.ino, offset: footer.offset, log, bytes: Mutex::new(bytes), dirty: AtomicBool::new(false) })
+    }
+
+    /// Reads one block.
+    pub(super) fn read_block(&self, at: BlkAddr, tag: Tag) -> Result<Buf> {
+        let read = self.disk.read(Lba::from_byte(u64::from(at.0) * BLOCK as u64), BLOCK, tag);
+        read.map_err(|source| Error::disk(format!("reading block {at}"), source))
+    }
+
+    /// Changes a node's bytes.
+    pub(super) fn change<T>(&self, node: &Arc<Node>, edit: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut bytes = node.bytes.lock();
+        let result = edit(&mut bytes);
+        if !node.dirty.swap(true, Ordering::Relaxed) {
+            self.nodes.dirty.lock().insert(node.nid, Arc::clone(node));
+        }
+        result
+    }
+
+    /// Marks a node to be written again though nothing in it changes: its block is wanted.
+    pub(super) fn touch_node(&self, node: &Arc<Node>) {
+        self.change(node, |_| ());
+    }
+
+    /// A new node of an inode, filled with zeros. `None` as inode: it is an inode itself.
+    pub(super) fn new_node(
+        &self,
+        ino: Option<Nid>,
+        offset: u32,
+        directory: bool,
+        admission: &mut Admission,
+    ) -> Result<Arc<Node>> {
+        let Some(nid) = self.nat.take()? else { return Err(Error::Posix(libc::ENOSPC)) };
+        let ino = ino.unwrap_or(nid);
+        let version = self.nat.get(nid)?.version;
+        self.nat.set(nid, NatEntry { version, ino, addr: BlkAddr::NEW });
+        admission.spend(1);
+        self.space.change_usage(|usage| {
+            usage.blocks += 1;
+            usage.nodes += 1;
+            usage.inodes += u32::from(ino == nid);
+        });
+        let log = log_of(offset, !directory);
+        let node =
+            Node { nid, ino, offset, log, bytes: Mutex::new(Buf::zeroed(BLOCK)), dirty: AtomicBool::new(false) };
+        let node = Arc::new(node);
+        let footer = Footer {
+            nid,
+            ino,
+            cold: !directory,
+            fsync: false,
+            dentry: false,
+            offset,
+            cp_version: 0,
+            next: BlkAddr::NULL,
+        };
+        self.nodes.all.lock().insert(nid, Arc::clone(&node));
+        self.change(&node, |bytes| footer.encode_into(bytes));
+        Ok(node)
+    }
+
+    /// A node's block and id are free from now on.
+    pub(super) fn free_node(&self, node: &Arc<Node>) -> Result<()> {
+        let entry = self.nat.get(node.nid)?;
+        self.nat.free(node.nid)?;
+        self.nodes.all.lock().remove(&node.nid);
+        self.nodes.dirty.lock().remove(&node.nid);
+        // Whoever still has it must not list it again.
+        node.dirty.store(true, Ordering::Relaxed);
+        self.space.free(entry.addr);
+        self.space.change_usage(|usage| {
+            usage.blocks = usage.blocks.saturating_sub(1);
+            usage.nodes = usage.nodes.saturating_sub(1);
+            usage.inodes = usage.inodes.saturating_sub(u32::from(node.nid == node.ino));
+        });
+        Ok(())
+    }
+}
+
+/// The log for a node (sheet section 9): direct nodes of directories are hot, of files warm; nodes of nodes are cold.
+fn log_of(offset: u32, cold: bool) -> Log {
+    match (offset == node::XATTR_OFFSET || node::is_direct(offset), cold) {
+        (true, true) => Log::WarmNode,
+        (true, false) => Log::HotNode,
+        (false, _) => Log::ColdNode,
+    }
+}

@@ -1,0 +1,150 @@
+//! Blocks whose contents are the format's own: directories, long symbolic links, contents that had to leave an inode.
+//!
+//! They change in memory and leave, each to a new block, with the next checkpoint. Until then a new one is *reserved* in
+//! its file: counted, without an address.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, Tag};
+use moafs_vfs::format::Admission;
+use moafs_vfs::types::{FileKind, Lbn, Mapping};
+use moafs_vfs::{Error, Result};
+use parking_lot::Mutex;
+
+use super::F2fs;
+use super::incore::Incore;
+use crate::format::{BLOCK, BlkAddr, Nid};
+
+/// Blocks that one read brings at most.
+const READ_BLOCKS: u32 = 16;
+
+/// A block in memory. There is one per file block, however many hold it.
+pub(super) struct Owned {
+    pub(super) ino: Nid,
+    pub(super) lbn: u64,
+    bytes: Mutex<Buf>,
+    dirty: AtomicBool,
+}
+
+impl Owned {
+    /// Looks at its bytes.
+    pub(super) fn view<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+        look(&self.bytes.lock())
+    }
+
+    /// A copy of its bytes to be written; it is clean from now on.
+    pub(super) fn leave(&self) -> Buf {
+        let bytes = self.bytes.lock();
+        self.dirty.store(false, Ordering::Relaxed);
+        let mut copy = Buf::scratch(BLOCK);
+        copy.copy_from_slice(&bytes);
+        copy
+    }
+}
+
+/// The blocks in memory.
+#[derive(Default)]
+pub(super) struct OwnedBlocks {
+    all: Mutex<BTreeMap<(Nid, u64), Arc<Owned>>>,
+    dirty: Mutex<BTreeMap<(Nid, u64), Arc<Owned>>>,
+}
+
+impl OwnedBlocks {
+    pub(super) fn memory(&self) -> usize {
+        self.all.lock().len() * (BLOCK + 128)
+    }
+
+    pub(super) fn dirty_count(&self) -> usize {
+        self.dirty.lock().len()
+    }
+
+    /// Takes the dirty ones, by file and place.
+    pub(super) fn take_dirty(&self) -> Vec<Arc<Owned>> {
+        std::mem::take(&mut *self.dirty.lock()).into_values().collect()
+    }
+
+    /// A block that is not the format's any more.
+    pub(super) fn forget(&self, ino: Nid, lbn: u64) {
+        self.all.lock().remove(&(ino, lbn));
+        if let Some(block) = self.dirty.lock().remove(&(ino, lbn)) {
+            block.dirty.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A block that is in memory.
+    pub(super) fn get(&self, ino: Nid, lbn: u64) -> Option<Arc<Owned>> {
+        self.all.lock().get(&(ino, lbn)).cloned()
+    }
+
+    /// Gives up clean blocks that nobody holds until at most `bytes` are used.
+    pub(super) fn shrink(&self, bytes: usize) {
+        let mut all = self.all.lock();
+        let mut over = (all.len() * (BLOCK + 128)).saturating_sub(bytes);
+        all.retain(|_, block| {
+            let goes = over > 0 && Arc::strong_count(block) == 1 && !block.dirty.load(Ordering::Relaxed);
+            if goes {
+                over = over.saturating_sub(BLOCK + 128);
+            }
+            !goes
+        });
+    }
+
+    fn insert(&self, ino: Nid, lbn: u64, bytes: Buf) -> Arc<Owned> {
+        let block = Owned { ino, lbn, bytes: Mutex::new(bytes), dirty: AtomicBool::new(false) };
+        Arc::clone(self.all.lock().entry((ino, lbn)).or_insert_with(|| Arc::new(block)))
+    }
+}
+
+impl F2fs {
+    /// A block of a directory or symbolic link, read if it is not in memory; `None` if the file has a hole there.
+    pub(super) fn owned_block(&self, file: &Incore, lbn: u64) -> Result<Option<Arc<Owned>>> {
+        loop {
+            if let Some(block) = self.owned.get(file.ino, lbn) {
+                return Ok(Some(block));
+            }
+            let mapping = self.map_run(file, Lbn(lbn), READ_BLOCKS)?;
+            let run = match mapping {
+                Mapping::Hole { .. } => return Ok(None),
+                Mapping::Unwritten(_) => return Ok(Some(self.owned.insert(file.ino, lbn, Buf::zeroed(BLOCK)))),
+                Mapping::Run(run) => run,
+            };
+            let kind = if file.kind == FileKind::Directory { Kind::Directory } else { Kind::Symlink };
+            let tag = Tag::new(kind, file.ino.0.into(), Cause::Demand);
+            let at = Lba::from_byte(run.start.0 * BLOCK as u64);
+            let what = || format!("reading block {lbn} of inode {}", file.ino);
+            let bytes = self.disk.read(at, run.len as usize * BLOCK, tag).map_err(|error| Error::disk(what(), error));
+            let bytes = self.health.watch(bytes)?;
+            // It may have been written elsewhere meanwhile; then what was read may be anything by now.
+            if self.map_run(file, Lbn(lbn), READ_BLOCKS)? != mapping {
+                continue;
+            }
+            for (lbn, chunk) in (lbn..).zip(bytes.chunks_exact(BLOCK)) {
+                let mut block = Buf::scratch(BLOCK);
+                block.copy_from_slice(chunk);
+                self.owned.insert(file.ino, lbn, block);
+            }
+        }
+    }
+
+    /// Changes a block's bytes.
+    pub(super) fn change_owned<T>(&self, block: &Arc<Owned>, edit: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut bytes = block.bytes.lock();
+        let result = edit(&mut bytes);
+        if !block.dirty.swap(true, Ordering::Relaxed) {
+            self.owned.dirty.lock().insert((block.ino, block.lbn), Arc::clone(block));
+        }
+        result
+    }
+
+    /// Gives a file a new block with these bytes. The caller holds the file's `map` lock or is alone with it.
+    pub(super) fn adopt(&self, file: &Incore, lbn: u64, bytes: Buf, admission: &mut Admission) -> Result<Arc<Owned>> {
+        let leaf = self.leaf(file, lbn, admission)?;
+        self.point_at(file, &leaf, lbn, BlkAddr::NEW, admission)?;
+        self.owned.forget(file.ino, lbn);
+        let block = self.owned.insert(file.ino, lbn, bytes);
+        self.change_owned(&block, |_| ());
+        Ok(block)
+    }
+}

@@ -1,0 +1,727 @@
+//! Space: which blocks are valid, which may be written, and the six logs that hand them out.
+//!
+//! Three things are known of a block of the main area:
+//! * *valid*: something in memory points to it (what SIT will say);
+//! * *held*: it must not be overwritten. The last durable checkpoint has it as valid, or it was handed out since: a node
+//!   chain may lead to it, and a crash would follow that chain;
+//! * *in flight*: handed out for data that are being written, not placed yet.
+//!
+//! Invariants: a block is handed out only if it is neither valid nor held. A segment is free if no block of it is valid
+//! or held and no log stands in it. What a checkpoint releases becomes usable when that checkpoint is durable
+//! ([`Space::committed`]), not before.
+//! Nothing here waits or does I/O: the mutex is a leaf.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use moafs_vfs::format::Reservations;
+use moafs_vfs::types::{BlockAddr, BlockRun};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::clean::SegmentView;
+use crate::format::checkpoint::{Checkpoint, CurrentSegment};
+use crate::format::sit::{SitEntry, ValidMap};
+use crate::format::summary::{Summary, SummaryEntry};
+use crate::format::superblock::Geometry;
+use crate::format::{BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno};
+use crate::place::recycle;
+
+/// The offset of a log that stands in no writable place.
+const EXHAUSTED: u16 = SEGMENT_BLOCKS as u16;
+
+/// Whether a log that needs a new segment may take the holes of a used one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A free segment; holes only if there is no free one at all.
+    Free,
+    /// Holes of a used segment; a free one only if there are no holes.
+    Holes,
+}
+
+/// What is known of a segment's blocks. Absent for a segment of which nothing is valid or held.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Maps {
+    valid: ValidMap,
+    held: ValidMap,
+    /// What `held` becomes when the checkpoint being written is durable. Equal to `held` while none is.
+    next: ValidMap,
+}
+
+#[derive(Debug, Clone)]
+struct Segment {
+    log: Log,
+    valid: u16,
+    in_flight: u16,
+    /// When a block of it was last written or freed, in nanoseconds of the volume's clock.
+    mtime: u64,
+    maps: Option<Box<Maps>>,
+}
+
+/// Where a log writes next.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    segno: Segno,
+    /// The block to be handed out next; [`EXHAUSTED`] if no segment was to be had.
+    offset: u16,
+    recycling: bool,
+}
+
+/// A segment's summary in memory: what has been recorded since it was last on disk.
+#[derive(Debug, Clone)]
+pub(super) struct Recorded {
+    pub(super) summary: Box<Summary>,
+    /// Entries that are right in `summary`; the others are on disk, in the summary area.
+    pub(super) known: ValidMap,
+    /// True if every entry that matters is known.
+    pub(super) complete: bool,
+}
+
+impl Recorded {
+    fn fresh() -> Recorded {
+        Recorded { summary: Box::default(), known: ValidMap::default(), complete: true }
+    }
+
+    fn partial() -> Recorded {
+        Recorded { complete: false, ..Recorded::fresh() }
+    }
+
+    /// Fills what is not known from the copy on disk.
+    pub(super) fn complete_from(&mut self, disk: &Summary) {
+        for (at, entry) in disk.entries.iter().enumerate() {
+            if !self.known.get(at) {
+                self.summary.entries[at] = *entry;
+            }
+        }
+        self.complete = true;
+    }
+}
+
+/// Counters of a volume, as the checkpoint stores them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// Blocks in use, reserved ones without an address included.
+    pub(super) blocks: u64,
+    pub(super) nodes: u32,
+    pub(super) inodes: u32,
+}
+
+/// How the logs and their blocks have been used since the volume was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LogCounters {
+    /// Free segments that logs began to fill.
+    pub segments_opened: u64,
+    /// Used segments whose holes logs began to fill.
+    pub segments_recycled: u64,
+    /// Blocks handed out at the end of a log.
+    pub blocks_appended: u64,
+    /// Blocks handed out in holes.
+    pub blocks_recycled: u64,
+}
+
+struct State {
+    segments: Vec<Segment>,
+    heads: [Head; 6],
+    free: BTreeSet<u32>,
+    /// Segments whose maps or kind have changed since the last snapshot.
+    touched: BTreeSet<u32>,
+    /// The same for the checkpoint being written.
+    leaving: BTreeSet<u32>,
+    /// Runs in flight: first block to length.
+    flights: BTreeMap<u32, u32>,
+    summaries: BTreeMap<Segno, Recorded>,
+    usage: Usage,
+    promised: u64,
+    counters: LogCounters,
+    now: u64,
+    next: [Next; 6],
+    /// Segments that data logs leave for nodes and for cleaning.
+    reserve: u32,
+}
+
+/// The main area of a volume.
+pub(super) struct Space {
+    geo: Geometry,
+    user_blocks: u64,
+    state: Mutex<State>,
+}
+
+/// What the next checkpoint says of the main area.
+pub(super) struct Picture {
+    pub(super) sit: Vec<(Segno, SitEntry)>,
+    pub(super) current: [CurrentSegment; 6],
+    /// Summaries of the current segments, by log.
+    pub(super) current_summaries: Vec<Recorded>,
+    /// Summaries of other segments that have changed.
+    pub(super) summaries: Vec<(Segno, Log, Recorded)>,
+    pub(super) free_segments: u32,
+    pub(super) usage: Usage,
+}
+
+impl Space {
+    /// From what SIT and a checkpoint say. `entries` has one entry for each segment that is not empty.
+    pub(super) fn new(
+        geo: &Geometry,
+        checkpoint: &Checkpoint,
+        entries: Vec<(Segno, SitEntry)>,
+        current: [Recorded; 6],
+    ) -> Space {
+        let empty = Segment { log: Log::WarmData, valid: 0, in_flight: 0, mtime: 0, maps: None };
+        let mut segments = vec![empty; geo.segments as usize];
+        for (segno, entry) in entries {
+            let Some(segment) = segments.get_mut(segno.0 as usize) else { continue };
+            let map = entry.map;
+            let maps = Maps { valid: map.clone(), held: map.clone(), next: map };
+            *segment = Segment {
+                log: entry.log,
+                valid: maps.valid.count(),
+                in_flight: 0,
+                mtime: entry.mtime.saturating_mul(1_000_000_000),
+                maps: (!maps.valid.is_empty()).then(|| Box::new(maps)),
+            };
+        }
+        let heads = checkpoint.current.map(|c| Head { segno: c.segno, offset: c.offset, recycling: c.recycling });
+        let summaries = heads.iter().zip(current).map(|(head, recorded)| (head.segno, recorded)).collect();
+        for (log, head) in Log::ALL.into_iter().zip(&heads) {
+            segments[head.segno.0 as usize].log = log;
+        }
+        let is_current = |segno: u32| heads.iter().any(|head| head.segno.0 == segno);
+        let free = (0..geo.segments)
+            .filter(|segno| segments[*segno as usize].maps.is_none() && !is_current(*segno))
+            .collect();
+        let usage = Usage {
+            blocks: checkpoint.valid_blocks,
+            nodes: checkpoint.valid_nodes,
+            inodes: checkpoint.valid_inodes,
+        };
+        let state = State {
+            segments,
+            heads,
+            free,
+            touched: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            flights: BTreeMap::new(),
+            summaries,
+            usage,
+            promised: 0,
+            counters: LogCounters::default(),
+            now: 0,
+            next: [Next::Free; 6],
+            reserve: 0,
+        };
+        Space { geo: geo.clone(), user_blocks: checkpoint.user_blocks, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    fn locate(&self, addr: BlkAddr) -> Option<(usize, usize)> {
+        self.geo.segment_of(addr).map(|(segno, offset)| (segno.0 as usize, offset))
+    }
+
+    // -- counting
+
+    pub(super) fn usage(&self) -> Usage {
+        self.state().usage
+    }
+
+    pub(super) fn change_usage(&self, change: impl FnOnce(&mut Usage)) {
+        change(&mut self.state().usage);
+    }
+
+    pub(super) fn counters(&self) -> LogCounters {
+        self.state().counters
+    }
+
+    /// Blocks that a user may still ask for.
+    pub(super) fn available(&self) -> u64 {
+        let state = self.state();
+        self.user_blocks.saturating_sub(state.usage.blocks).saturating_sub(state.promised)
+    }
+
+    /// Promises `blocks`, if there are so many.
+    pub(super) fn promise(&self, blocks: u64) -> bool {
+        let mut state = self.state();
+        let taken = state.usage.blocks.saturating_add(state.promised);
+        let fits = taken.saturating_add(blocks) <= self.user_blocks;
+        if fits {
+            state.promised += blocks;
+        }
+        fits
+    }
+
+    // -- the clock and the choice of segments
+
+    /// Sets the volume's clock, in nanoseconds.
+    pub(super) fn set_clock(&self, now: u64) {
+        self.state().now = now;
+    }
+
+    /// Says how a log finds its next segment.
+    pub(super) fn set_next(&self, log: Log, next: Next) {
+        self.state().next[log as usize] = next;
+    }
+
+    /// Segments that data logs leave to nodes and cleaning.
+    pub(super) fn set_reserve(&self, segments: u32) {
+        self.state().reserve = segments;
+    }
+
+    pub(super) fn free_segments(&self) -> u32 {
+        self.state().free.len() as u32
+    }
+
+    /// Sections of which every segment is free.
+    pub(super) fn free_sections(&self) -> u32 {
+        let state = self.state();
+        if self.geo.segs_per_sec == 1 {
+            return state.free.len() as u32;
+        }
+        let mut sections = 0;
+        let mut run: Option<(u32, u32)> = None;
+        for segno in &state.free {
+            let section = self.geo.section_of(Segno(*segno));
+            let count = match run {
+                Some((of, count)) if of == section => count + 1,
+                _ => 1,
+            };
+            sections += u32::from(count == self.geo.segs_per_sec);
+            run = Some((section, count));
+        }
+        sections
+    }
+
+    /// Segments that will be free once what has changed is in a durable checkpoint.
+    pub(super) fn freeing_segments(&self) -> u32 {
+        let state = self.state();
+        let empties = |segno: &&u32| {
+            let segment = &state.segments[**segno as usize];
+            segment.valid == 0 && segment.in_flight == 0 && segment.maps.is_some() && !state.is_current(**segno)
+        };
+        state.touched.iter().filter(empties).count() as u32
+    }
+
+    /// Blocks of a log's kind that could be written now without a free segment.
+    pub(super) fn holes(&self, node: bool) -> u64 {
+        let mut holes = 0;
+        self.each(|view| {
+            if view.log.is_node() == node && !view.current && view.valid > 0 {
+                holes += u64::from(view.reusable_holes);
+            }
+        });
+        holes
+    }
+
+    /// True if a log can hand out a block without finding another segment.
+    pub(super) fn has_room(&self, log: Log) -> bool {
+        self.state().heads[log as usize].offset < EXHAUSTED
+    }
+
+    /// Shows every segment that is not free.
+    pub(super) fn each(&self, mut show: impl FnMut(&SegmentView)) {
+        let state = self.state();
+        for (segno, segment) in state.segments.iter().enumerate() {
+            if segment.maps.is_some() || state.is_current(segno as u32) {
+                show(&state.view(segno));
+            }
+        }
+    }
+
+    // -- handing out
+
+    /// Up to `want` contiguous blocks of a data log, in flight from now on. `None`: there is no block to be had.
+    pub(super) fn take_data(&self, log: Log, want: u32) -> Option<BlockRun> {
+        let mut state = self.state();
+        let (segno, offset, len) = state.take(&self.geo, log, want)?;
+        let start = self.geo.block_of(segno, offset).0;
+        state.flights.insert(start, len);
+        state.segments[segno.0 as usize].in_flight += len as u16;
+        Some(BlockRun { start: BlockAddr(start.into()), len })
+    }
+
+    /// One block of a node log, valid from now on, and the one that will follow it.
+    pub(super) fn take_node(&self, log: Log, nid: Nid) -> Option<(BlkAddr, BlkAddr)> {
+        let mut state = self.state();
+        let (segno, offset, _) = state.take(&self.geo, log, 1)?;
+        state.set_valid(segno, offset, SummaryEntry { nid, version: 0, offset: 0 });
+        let head = state.heads[log as usize];
+        let next = match head.offset {
+            EXHAUSTED => BlkAddr::NULL,
+            offset => self.geo.block_of(head.segno, offset.into()),
+        };
+        Some((self.geo.block_of(segno, offset), next))
+    }
+
+    /// The block a log will hand out next.
+    pub(super) fn head(&self, log: Log) -> Option<BlkAddr> {
+        let head = self.state().heads[log as usize];
+        (head.offset < EXHAUSTED).then(|| self.geo.block_of(head.segno, head.offset.into()))
+    }
+
+    /// What was in flight is not written, or is placed block by block with [`Space::place`] from now on.
+    pub(super) fn land(&self, run: BlockRun) {
+        let mut state = self.state();
+        let (mut at, end) = (run.start.0 as u32, run.end().0 as u32);
+        while at < end {
+            let Some((&start, &len)) = state.flights.range(..=at).next_back().filter(|(s, l)| **s + **l > at) else {
+                at += 1;
+                continue;
+            };
+            let upto = end.min(start + len);
+            state.flights.remove(&start);
+            if start < at {
+                state.flights.insert(start, at - start);
+            }
+            if upto < start + len {
+                state.flights.insert(upto, start + len - upto);
+            }
+            if let Some((segno, _)) = self.locate(BlkAddr(at)) {
+                let segment = &mut state.segments[segno];
+                segment.in_flight = segment.in_flight.saturating_sub((upto - at) as u16);
+                state.touched.insert(segno as u32);
+            }
+            at = upto;
+        }
+    }
+
+    /// A block is valid from now on, and this is who owns it.
+    pub(super) fn place(&self, addr: BlkAddr, owner: SummaryEntry) {
+        if let Some((segno, offset)) = self.locate(addr) {
+            self.state().set_valid(Segno(segno as u32), offset, owner);
+        }
+    }
+
+    /// Nothing points to a block any more.
+    pub(super) fn free(&self, addr: BlkAddr) {
+        let Some((segno, offset)) = self.locate(addr) else { return };
+        let mut state = self.state();
+        let now = state.now;
+        let segment = &mut state.segments[segno];
+        let Some(maps) = &mut segment.maps else { return };
+        if maps.valid.get(offset) {
+            maps.valid.clear(offset);
+            segment.valid -= 1;
+            segment.mtime = now;
+            state.touched.insert(segno as u32);
+        }
+    }
+
+    pub(super) fn is_valid(&self, addr: BlkAddr) -> bool {
+        let Some((segno, offset)) = self.locate(addr) else { return false };
+        self.state().segments[segno].maps.as_ref().is_some_and(|maps| maps.valid.get(offset))
+    }
+
+    /// The valid blocks of a segment, ascending, with its kind.
+    pub(super) fn valid_blocks(&self, segno: Segno) -> (Log, Vec<usize>) {
+        let state = self.state();
+        let segment = &state.segments[segno.0 as usize];
+        let blocks = segment.maps.as_ref().map(|maps| maps.valid.iter_set().collect()).unwrap_or_default();
+        (segment.log, blocks)
+    }
+
+    /// What has been recorded of a segment's summary since it was last written; `None`: the copy on disk is right.
+    pub(super) fn recorded(&self, segno: Segno) -> Option<Recorded> {
+        self.state().summaries.get(&segno).cloned()
+    }
+
+    /// Says what the summary on disk has for entries that were not known here.
+    pub(super) fn complete(&self, segno: Segno, disk: &Summary) {
+        if let Some(recorded) = self.state().summaries.get_mut(&segno) {
+            recorded.complete_from(disk);
+        }
+    }
+
+    /// Segments whose summaries must be completed before a snapshot.
+    pub(super) fn incomplete(&self) -> Vec<Segno> {
+        self.state().summaries.iter().filter(|(_, recorded)| !recorded.complete).map(|(segno, _)| *segno).collect()
+    }
+
+    /// All logs go on in other segments: what lies behind their heads may be part of a chain.
+    pub(super) fn leave_heads(&self) {
+        let mut state = self.state();
+        for log in Log::ALL {
+            state.advance(&self.geo, log);
+        }
+    }
+
+    // -- checkpoints
+
+    /// The state that the next checkpoint describes. What is freed from now on stays held until that one is durable and
+    /// the one after it, too.
+    pub(super) fn snapshot(&self) -> Picture {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        state.find_heads(&self.geo);
+        let leaving = std::mem::take(&mut state.touched);
+        for segno in &leaving {
+            if let Some(maps) = &mut state.segments[*segno as usize].maps {
+                maps.next = maps.valid.clone();
+            }
+        }
+        for (&start, &len) in &state.flights {
+            for at in start..start + len {
+                if let Some((segno, offset)) = self.locate(BlkAddr(at))
+                    && let Some(maps) = &mut state.segments[segno].maps
+                {
+                    maps.next.set(offset);
+                }
+            }
+        }
+        let sit = leaving.iter().map(|segno| (Segno(*segno), state.sit_entry(*segno))).collect();
+        let current = state.heads.map(|head| CurrentSegment {
+            segno: head.segno,
+            offset: head.offset,
+            recycling: head.recycling,
+        });
+        let is_current = |segno: Segno| current.iter().any(|c| c.segno == segno);
+        let current_summaries =
+            current.iter().map(|c| state.summaries.entry(c.segno).or_insert_with(Recorded::partial).clone()).collect();
+        let gone: Vec<Segno> = state.summaries.keys().copied().filter(|segno| !is_current(*segno)).collect();
+        let summaries = gone
+            .into_iter()
+            .filter_map(|segno| {
+                let log = state.segments[segno.0 as usize].log;
+                Some((segno, log, state.summaries.remove(&segno)?))
+            })
+            .collect();
+        let empty = state.segments.iter().enumerate().filter(|(_, segment)| segment.valid == 0).count() as u32;
+        let empty_heads = current.iter().filter(|c| state.segments[c.segno.0 as usize].valid == 0).count() as u32;
+        let picture = Picture {
+            sit,
+            current,
+            current_summaries,
+            summaries,
+            free_segments: empty - empty_heads,
+            usage: state.usage,
+        };
+        state.leaving = leaving;
+        picture
+    }
+
+    /// The checkpoint whose snapshot was taken last is durable: what only the one before it held is released. Returns the
+    /// segments that have become free, ascending.
+    pub(super) fn committed(&self) -> Vec<Segno> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let mut freed = Vec::new();
+        for segno in std::mem::take(&mut state.leaving) {
+            let current = state.is_current(segno);
+            let segment = &mut state.segments[segno as usize];
+            if let Some(maps) = &mut segment.maps {
+                maps.held = maps.next.clone();
+                if maps.held.is_empty() && maps.valid.is_empty() {
+                    segment.maps = None;
+                }
+            }
+            if segment.maps.is_none() && !current && state.free.insert(segno) {
+                freed.push(Segno(segno));
+            }
+        }
+        freed
+    }
+}
+
+impl State {
+    fn is_current(&self, segno: u32) -> bool {
+        self.heads.iter().any(|head| head.segno.0 == segno)
+    }
+
+    fn view(&self, segno: usize) -> SegmentView {
+        let segment = &self.segments[segno];
+        let unusable = segment.maps.as_ref().map_or(0, |maps| maps.valid.union(&maps.held).count());
+        SegmentView {
+            segno: Segno(segno as u32),
+            log: segment.log,
+            valid: segment.valid,
+            reusable_holes: SEGMENT_BLOCKS as u16 - unusable,
+            mtime: segment.mtime,
+            youngest: segment.mtime,
+            current: self.is_current(segno as u32),
+        }
+    }
+
+    fn sit_entry(&self, segno: u32) -> SitEntry {
+        let segment = &self.segments[segno as usize];
+        let map = segment.maps.as_ref().map(|maps| maps.valid.clone()).unwrap_or_default();
+        SitEntry { log: segment.log, map, mtime: segment.mtime / 1_000_000_000 }
+    }
+
+    fn maps(&mut self, segno: Segno) -> &mut Maps {
+        self.touched.insert(segno.0);
+        self.segments[segno.0 as usize].maps.get_or_insert_default()
+    }
+
+    fn set_valid(&mut self, segno: Segno, offset: usize, owner: SummaryEntry) {
+        let now = self.now;
+        let maps = self.maps(segno);
+        let was = maps.valid.get(offset);
+        maps.valid.set(offset);
+        maps.held.set(offset);
+        maps.next.set(offset);
+        let segment = &mut self.segments[segno.0 as usize];
+        segment.valid += u16::from(!was);
+        segment.mtime = now;
+        let recorded = self.summaries.entry(segno).or_insert_with(Recorded::partial);
+        recorded.summary.entries[offset] = owner;
+        recorded.known.set(offset);
+    }
+
+    /// The first block at or behind `from` that may be written.
+    fn writable(&self, segno: Segno, from: usize) -> usize {
+        match &self.segments[segno.0 as usize].maps {
+            None => from.min(SEGMENT_BLOCKS),
+            Some(maps) => maps.valid.union(&maps.held).next_clear(from).unwrap_or(SEGMENT_BLOCKS),
+        }
+    }
+
+    fn take(&mut self, geo: &Geometry, log: Log, want: u32) -> Option<(Segno, usize, u32)> {
+        self.settle_head(log);
+        if self.heads[log as usize].offset == EXHAUSTED {
+            self.advance(geo, log);
+        }
+        let Head { segno, offset, recycling } = self.heads[log as usize];
+        if offset == EXHAUSTED {
+            return None;
+        }
+        let offset = usize::from(offset);
+        let room = match (&self.segments[segno.0 as usize].maps, recycling) {
+            (Some(maps), true) => {
+                let unusable = maps.valid.union(&maps.held);
+                unusable.next_set(offset).unwrap_or(SEGMENT_BLOCKS) - offset
+            }
+            _ => SEGMENT_BLOCKS - offset,
+        };
+        let len = room.min(want as usize);
+        let maps = self.maps(segno);
+        for at in offset..offset + len {
+            maps.held.set(at);
+            maps.next.set(at);
+        }
+        let counted = if recycling { &mut self.counters.blocks_recycled } else { &mut self.counters.blocks_appended };
+        *counted += len as u64;
+        let next = if recycling { self.writable(segno, offset + len) } else { offset + len };
+        self.heads[log as usize].offset = next as u16;
+        if next == SEGMENT_BLOCKS {
+            self.advance(geo, log);
+        }
+        Some((segno, offset, len as u32))
+    }
+
+    /// A head among holes stands on one that may be written. (It may have been put on a held one, to have a place at all.)
+    fn settle_head(&mut self, log: Log) {
+        let head = self.heads[log as usize];
+        if head.recycling && head.offset < EXHAUSTED {
+            self.heads[log as usize].offset = self.writable(head.segno, head.offset.into()) as u16;
+        }
+    }
+
+    /// Gives a log another segment, if there is one.
+    fn advance(&mut self, geo: &Geometry, log: Log) {
+        let before = self.heads[log as usize].segno;
+        let found = match self.next[log as usize] {
+            Next::Free => self.open_free(geo, log, before).or_else(|| self.open_holes(log)),
+            Next::Holes => self.open_holes(log).or_else(|| self.open_free(geo, log, before)),
+        };
+        // In need, what was left for nodes.
+        let found = found.or_else(|| self.pick_free(geo, before, 0).map(|segno| self.open(log, segno)));
+        match found {
+            Some(head) => self.heads[log as usize] = head,
+            None => self.heads[log as usize].offset = EXHAUSTED,
+        }
+        self.touched.insert(before.0);
+        self.touched.insert(self.heads[log as usize].segno.0);
+    }
+
+    fn open_free(&mut self, geo: &Geometry, log: Log, near: Segno) -> Option<Head> {
+        let left = if log.is_node() { 0 } else { self.reserve };
+        let segno = self.pick_free(geo, near, left)?;
+        Some(self.open(log, segno))
+    }
+
+    fn open(&mut self, log: Log, segno: Segno) -> Head {
+        self.free.remove(&segno.0);
+        self.segments[segno.0 as usize].log = log;
+        self.summaries.insert(segno, Recorded::fresh());
+        self.counters.segments_opened += 1;
+        Head { segno, offset: 0, recycling: false }
+    }
+
+    /// A free segment: the next one of the same section, else the first of the next free section, else any. Leaves `left` free.
+    fn pick_free(&self, geo: &Geometry, near: Segno, left: u32) -> Option<Segno> {
+        if self.free.len() as u32 <= left {
+            return None;
+        }
+        let section = geo.section(geo.section_of(near));
+        if let Some(segno) = self.free.range(near.0 + 1..section.end.max(near.0 + 1)).next() {
+            return Some(Segno(*segno));
+        }
+        let whole = |segno: &&u32| {
+            let section = geo.section(geo.section_of(Segno(**segno)));
+            **segno == section.start && self.free.range(section.clone()).count() == section.len()
+        };
+        let to_the_right = self.free.range(near.0 + 1..).chain(self.free.range(..=near.0));
+        let found = to_the_right.clone().find(whole).or_else(|| to_the_right.clone().next());
+        found.map(|segno| Segno(*segno))
+    }
+
+    fn open_holes(&mut self, log: Log) -> Option<Head> {
+        let segno = self.recycle_target(log)?;
+        self.counters.segments_recycled += 1;
+        let segment = &mut self.segments[segno.0 as usize];
+        segment.log = log;
+        self.summaries.entry(segno).or_insert_with(Recorded::partial);
+        let offset = self.writable(segno, 0) as u16;
+        Some(Head { segno, offset, recycling: true })
+    }
+
+    fn recycle_target(&self, log: Log) -> Option<Segno> {
+        let candidates = (0..self.segments.len()).filter(|segno| self.segments[*segno].maps.is_some());
+        let views = candidates.map(|segno| self.view(segno)).filter(|view| {
+            view.log.is_node() == log.is_node() && !view.current && view.valid > 0 && view.reusable_holes > 0
+        });
+        recycle::target(recycle::Heat::of(log), self.now, views)
+    }
+
+    /// Logs without a place get one: a checkpoint names a block for each.
+    fn find_heads(&mut self, geo: &Geometry) {
+        for log in Log::ALL {
+            if self.heads[log as usize].offset == EXHAUSTED {
+                self.advance(geo, log);
+            }
+            if self.heads[log as usize].offset == EXHAUSTED {
+                self.point_at_any_hole(log);
+            }
+        }
+    }
+
+    /// Nothing may be written: a block that is not valid, though held, can at least be named. It is not handed out, since
+    /// [`State::take`] looks at what is held.
+    fn point_at_any_hole(&mut self, log: Log) {
+        let fits = |segno: &usize| {
+            let segment = &self.segments[*segno];
+            segment.log.is_node() == log.is_node()
+                && usize::from(segment.valid) < SEGMENT_BLOCKS
+                && segment.maps.is_some()
+                && !self.heads.iter().enumerate().any(|(at, head)| at != log as usize && head.segno.0 == *segno as u32)
+        };
+        let found = (0..self.segments.len()).find(fits);
+        let Some(segno) = found else { return };
+        let maps = self.segments[segno].maps.as_ref().expect("filtered");
+        let offset = maps.valid.next_clear(0).unwrap_or(0) as u16;
+        self.summaries.entry(Segno(segno as u32)).or_insert_with(Recorded::partial);
+        self.segments[segno].log = log;
+        self.heads[log as usize] = Head { segno: Segno(segno as u32), offset, recycling: true };
+    }
+}
+
+impl Reservations for Space {
+    fn release(&self, blocks: u64) {
+        let mut state = self.state();
+        state.promised = state.promised.saturating_sub(blocks);
+    }
+}
+
+/// Promises kept by a volume's space.
+pub(super) fn keeper(space: &Arc<Space>) -> Arc<dyn Reservations> {
+    space.clone()
+}
