@@ -1,1 +1,178 @@
-//! (being written)
+//! Cleaning decided: which sections are cleaned, where their blocks go and in which order they leave.
+//!
+//! Pure functions of a segment table ([`Table`]): no I/O, no locks, nothing random. Equal candidates: the lower number.
+//! One choice is one pass over the dirty sections (two where the module says so). The engine carries out.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`table`] | what policies see of segments and room |
+//! | [`greedy`] | the section with the least valid data |
+//! | [`cost_benefit`] | the most free space for the longest time per cost |
+//! | [`hole_plugging`] | the emptiest sections, into the holes of others |
+//! | [`adaptive`] | whichever of the two above is cheaper now |
+//! | [`age_threshold`] | the cheapest of the old, merged with segments of like age |
+//! | [`oracle`] | cost-benefit with the future known: a yardstick, no mount option |
+//! | [`gather`] | how the best few are found, and which of them share files |
+//! | [`order`] | in which order valid blocks leave: as found, or by file |
+//! | [`trigger`] | when to clean, and how much |
+
+pub mod adaptive;
+pub mod age_threshold;
+pub mod cost_benefit;
+pub mod gather;
+pub mod greedy;
+pub mod hole_plugging;
+pub mod oracle;
+pub mod order;
+pub mod table;
+pub mod trigger;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::format::Nid;
+use crate::place::device::DeviceCost;
+
+pub use order::Order;
+pub use table::{Class, Secno, SectionView, SegmentView, Space, Table};
+pub use trigger::{Trigger, Urgency};
+
+/// Who chooses victims: the values of `-o cleaner=`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cleaner {
+    /// See [`greedy`].
+    Greedy,
+    /// See [`cost_benefit`].
+    #[default]
+    CostBenefit,
+    /// See [`hole_plugging`].
+    HolePlugging,
+    /// See [`adaptive`].
+    Adaptive,
+    /// See [`age_threshold`].
+    AgeThreshold,
+}
+
+/// The files that have valid blocks in a section, ascending.
+pub type FilesOf<'a> = dyn Fn(Secno) -> Vec<Nid> + 'a;
+
+/// What a cleaning is to achieve and may use.
+#[derive(Clone, Copy)]
+pub struct Want<'a> {
+    /// Sections to clean together, at least 1 (`-o gather=`).
+    pub gather: u32,
+    /// Blocks that may be moved at most: what fits into the clean segments that cleaning may take. Victims with more valid blocks are passed over.
+    pub room_blocks: u64,
+    /// Mean length of a run of holes, for estimates.
+    pub hole_run_blocks: f64,
+    /// What the device charges, for estimates.
+    pub device: DeviceCost,
+    /// If given, further victims are those that share files with the first. Asked for at most
+    /// [`gather::SHARING_CANDIDATES`] sections per victim wanted.
+    pub files: Option<&'a FilesOf<'a>>,
+}
+
+/// What to clean.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// The victims, best first; all of one class.
+    pub victims: Vec<Secno>,
+    /// Where their valid blocks go.
+    pub to: Destination,
+}
+
+/// Where valid blocks of victims go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Destination {
+    /// Into clean segments.
+    CleanSegment,
+    /// Into holes of other segments: those that [`hole_plugging::target`] names.
+    Holes,
+    /// Into segments whose blocks were last written at about this time: those that [`age_threshold::target`] names, else
+    /// clean ones.
+    LikeAge {
+        /// The moment, on the volume's clock.
+        youngest_ns: u64,
+    },
+}
+
+impl Cleaner {
+    /// All of them.
+    pub const ALL: [Cleaner; 5] =
+        [Cleaner::Greedy, Cleaner::CostBenefit, Cleaner::HolePlugging, Cleaner::Adaptive, Cleaner::AgeThreshold];
+
+    /// The name by which options and tables know it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cleaner::Greedy => "greedy",
+            Cleaner::CostBenefit => "cost-benefit",
+            Cleaner::HolePlugging => "hole-plugging",
+            Cleaner::Adaptive => "adaptive",
+            Cleaner::AgeThreshold => "age-threshold",
+        }
+    }
+
+    /// What to clean next. `None` if no section can be cleaned within the room: a checkpoint, or recycling, has to help.
+    pub fn choose(self, table: &impl Table, want: &Want<'_>) -> Option<Decision> {
+        match self {
+            Cleaner::Greedy => greedy::choose(table, want),
+            Cleaner::CostBenefit => cost_benefit::choose(table, want),
+            Cleaner::HolePlugging => hole_plugging::choose(table, want),
+            Cleaner::Adaptive => adaptive::choose(table, want),
+            Cleaner::AgeThreshold => age_threshold::choose(table, want),
+        }
+    }
+}
+
+impl fmt::Display for Cleaner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Cleaner {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Cleaner, String> {
+        let found = Cleaner::ALL.into_iter().find(|cleaner| cleaner.name() == name);
+        let known = || Cleaner::ALL.map(Cleaner::name).join(", ");
+        found.ok_or_else(|| format!("there is no cleaner \"{name}\"; there are {}", known()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::table::testing::VecTable;
+    use super::*;
+
+    #[test]
+    fn names_and_cleaners_are_one_to_one() {
+        for cleaner in Cleaner::ALL {
+            assert_eq!(cleaner.to_string().parse(), Ok(cleaner));
+        }
+        assert!("lru".parse::<Cleaner>().unwrap_err().contains("cost-benefit"));
+    }
+
+    #[test]
+    fn no_cleaner_takes_full_empty_or_current_sections() {
+        let mut table = VecTable::of(&[(512, 900), (0, 900), (1, 900)]);
+        table.segments[2].current = true;
+        let want = gather::testing::want(4);
+        for cleaner in Cleaner::ALL {
+            assert_eq!(cleaner.choose(&table, &want), None, "{cleaner}");
+        }
+    }
+
+    #[test]
+    fn equal_candidates_give_the_lower_number() {
+        let table = VecTable::of(&[(100, 50); 9]);
+        let want = gather::testing::want(1);
+        for cleaner in Cleaner::ALL {
+            assert_eq!(cleaner.choose(&table, &want).unwrap().victims, [Secno(0)], "{cleaner}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Greedy: the sections with the least valid data. No locality: what it copies now may die a moment later.
+//!
+//! Reference: Rosenblum, Ousterhout: The Design and Implementation of a Log-Structured File System (1992), section 3.5.
+
+use crate::clean::table::{SectionView, Table};
+use crate::clean::{Decision, Destination, Want, gather};
+
+/// What to clean, or `None`.
+pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
+    let victims = victims(table, want);
+    (!victims.is_empty())
+        .then(|| Decision { victims: victims.iter().map(|view| view.section).collect(), to: Destination::CleanSegment })
+}
+
+/// The emptiest sections.
+pub(super) fn victims(table: &impl Table, want: &Want<'_>) -> Vec<SectionView> {
+    gather::best(table, want, |view| 1.0 - view.utilization())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clean::Secno;
+    use crate::clean::table::testing::VecTable;
+
+    #[test]
+    fn the_emptiest_goes_first_whatever_its_age() {
+        let table = VecTable::of(&[(200, 100_000), (120, 1), (130, 50)]);
+        let decision = choose(&table, &gather::testing::want(2)).unwrap();
+        assert_eq!(decision, Decision { victims: vec![Secno(1), Secno(2)], to: Destination::CleanSegment });
+    }
+}

@@ -1,0 +1,264 @@
+//! WOLF: hot and cold by reference counts, told apart when data leave memory.
+//!
+//! 1. Every block has a reference count: one more per access, zero again when the file system has been idle, or when the block
+//!    was not accessed for longer than the *time-bar*.
+//! 2. The time-bar is ten minutes at first; it doubles when 90 % of a buffer's counts are equal and halves when only 10 % are.
+//! 3. The most referenced blocks of a buffer go to the hot log, the others to the cold one. *Ours*: "most" is more than the mean
+//!    of all tracked blocks, so that a buffer that holds little but hot data is not cut in the middle.
+//! 4. Counts equal to the mean say nothing: blocks related in space (adjacent in one file) stay together, the rest
+//!    at random, by the seed.
+//! 5. Buffers older than 30 s are flushed: [`BUFFER_AGE_MAX_NS`].
+//!
+//! Memory is bounded (ours): a table of fixed size in sets of [`WAYS`]; a block that finds its set full takes the place of the
+//! least referenced one there, of equal ones the longest untouched.
+//!
+//! Reference: Wang, Hu: WOLF, a Novel Reordering Write Buffer to Boost the Performance of Log-Structured File Systems (2002).
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use crate::clean::order::Owner;
+use crate::format::Nid;
+use crate::place::temperature::Heat;
+
+/// A buffer is flushed when its oldest block has waited so long.
+pub const BUFFER_AGE_MAX_NS: u64 = 30 * S;
+/// The time-bar at first.
+pub const TIME_BAR_NS: u64 = 600 * S;
+/// Blocks that compete for the same places of the table.
+pub const WAYS: usize = 8;
+
+const S: u64 = 1_000_000_000;
+/// Bounds of the time-bar (ours): a second, a day.
+const TIME_BAR_MIN_NS: u64 = S;
+const TIME_BAR_MAX_NS: u64 = 86_400 * S;
+/// Buffers smaller than this say nothing about the spread of counts (ours).
+const SAMPLE_MIN: usize = 64;
+
+/// Reference counts, and what they say.
+pub struct Wolf {
+    slots: Vec<Slot>,
+    /// Sum of the counts of all slots in use, and how many those are.
+    sum: u64,
+    used: u64,
+    /// The slot that is looked at next for its age.
+    hand: usize,
+    time_bar_ns: u64,
+    random: Pcg64Mcg,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    owner: Owner,
+    /// `FREE`, or the block's references.
+    count: u32,
+    accessed_ns: u64,
+}
+
+/// The count of a slot without a block.
+const FREE: u32 = u32::MAX;
+
+impl Wolf {
+    /// A table of at least `blocks` places (32 bytes each), rounded up to a power of two, for at least one set.
+    pub fn new(blocks: usize, seed: u64) -> Wolf {
+        let places = blocks.clamp(WAYS, 1 << 28).next_power_of_two();
+        let empty = Slot { owner: Owner { ino: Nid::NONE, lbn: 0 }, count: FREE, accessed_ns: 0 };
+        Wolf {
+            slots: vec![empty; places],
+            sum: 0,
+            used: 0,
+            hand: 0,
+            time_bar_ns: TIME_BAR_NS,
+            random: Pcg64Mcg::seed_from_u64(seed),
+        }
+    }
+
+    /// The time-bar at present.
+    pub fn time_bar_ns(&self) -> u64 {
+        self.time_bar_ns
+    }
+
+    /// A block was accessed.
+    pub fn accessed(&mut self, ino: Nid, lbn: u64, now_ns: u64) {
+        self.age_one(now_ns);
+        let owner = Owner { ino, lbn };
+        let at = self.find(owner).unwrap_or_else(|| self.evict(owner));
+        self.zero_if_aged(at, now_ns);
+        let slot = &mut self.slots[at];
+        slot.accessed_ns = now_ns;
+        if slot.count < FREE - 1 {
+            slot.count += 1;
+            self.sum += 1;
+        }
+    }
+
+    /// The file system has been idle: all counts are zero.
+    pub fn idle(&mut self) {
+        self.slots.iter_mut().filter(|slot| slot.count != FREE).for_each(|slot| slot.count = 0);
+        self.sum = 0;
+    }
+
+    /// Tells the blocks of one write-back buffer apart, in their order, and adapts the time-bar.
+    pub fn split(&mut self, buffer: &[Owner], now_ns: u64) -> Vec<Heat> {
+        let counts: Vec<u32> = buffer.iter().map(|&owner| self.count(owner, now_ns)).collect();
+        self.adapt(&counts);
+        let mut heats = Vec::with_capacity(buffer.len());
+        for (at, &owner) in buffer.iter().enumerate() {
+            let heat = match (u64::from(counts[at]) * self.used).cmp(&self.sum) {
+                std::cmp::Ordering::Greater => Heat::Hot,
+                std::cmp::Ordering::Less => Heat::Cold,
+                std::cmp::Ordering::Equal => match at.checked_sub(1) {
+                    Some(last) if counts[last] == counts[at] && follows(buffer[last], owner) => heats[last],
+                    _ if self.random.random_bool(0.5) => Heat::Hot,
+                    _ => Heat::Cold,
+                },
+            };
+            heats.push(heat);
+        }
+        heats
+    }
+
+    /// A block's references, as far as they are within the time-bar.
+    fn count(&mut self, owner: Owner, now_ns: u64) -> u32 {
+        let Some(at) = self.find(owner) else { return 0 };
+        self.zero_if_aged(at, now_ns);
+        self.slots[at].count
+    }
+
+    fn adapt(&mut self, counts: &[u32]) {
+        if counts.len() < SAMPLE_MIN {
+            return;
+        }
+        let mut sorted = counts.to_vec();
+        sorted.sort_unstable();
+        let equal = sorted.chunk_by(|a, b| a == b).map(<[u32]>::len).max().unwrap_or(0);
+        if equal * 10 >= counts.len() * 9 {
+            self.time_bar_ns = (self.time_bar_ns * 2).min(TIME_BAR_MAX_NS);
+        } else if equal * 10 <= counts.len() {
+            self.time_bar_ns = (self.time_bar_ns / 2).max(TIME_BAR_MIN_NS);
+        }
+    }
+
+    /// Looks at one slot per access, so that blocks that nobody touches age too.
+    fn age_one(&mut self, now_ns: u64) {
+        self.zero_if_aged(self.hand, now_ns);
+        self.hand = (self.hand + 1) % self.slots.len();
+    }
+
+    fn zero_if_aged(&mut self, at: usize, now_ns: u64) {
+        let slot = &mut self.slots[at];
+        if slot.count != FREE && now_ns.saturating_sub(slot.accessed_ns) > self.time_bar_ns {
+            self.sum -= u64::from(slot.count);
+            slot.count = 0;
+        }
+    }
+
+    /// The slots in which a block may be.
+    fn set(&self, owner: Owner) -> std::ops::Range<usize> {
+        let sets = self.slots.len() / WAYS;
+        let mixed = (u64::from(owner.ino.0) << 32 ^ owner.lbn).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let set = (mixed >> 32) as usize % sets;
+        set * WAYS..(set + 1) * WAYS
+    }
+
+    fn find(&self, owner: Owner) -> Option<usize> {
+        self.set(owner).find(|&at| self.slots[at].count != FREE && self.slots[at].owner == owner)
+    }
+
+    /// Gives the block a slot with count zero: a free one, or the least referenced of its set.
+    fn evict(&mut self, owner: Owner) -> usize {
+        let set = self.set(owner);
+        let free = set.clone().find(|&at| self.slots[at].count == FREE);
+        let at = free.unwrap_or_else(|| {
+            let least = |&at: &usize| (self.slots[at].count, self.slots[at].accessed_ns);
+            set.clone().min_by_key(least).unwrap_or(set.start)
+        });
+        match self.slots[at].count {
+            FREE => self.used += 1,
+            count => self.sum -= u64::from(count),
+        }
+        self.slots[at] = Slot { owner, count: 0, accessed_ns: 0 };
+        at
+    }
+}
+
+/// True if the second block continues the first.
+fn follows(one: Owner, other: Owner) -> bool {
+    one.ino == other.ino && one.lbn.checked_add(1) == Some(other.lbn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(ino: u32, blocks: u64) -> Vec<Owner> {
+        (0..blocks).map(|lbn| Owner { ino: Nid(ino), lbn }).collect()
+    }
+
+    fn touch(wolf: &mut Wolf, blocks: &[Owner], times: u32, now_ns: u64) {
+        for _ in 0..times {
+            blocks.iter().for_each(|block| wolf.accessed(block.ino, block.lbn, now_ns));
+        }
+    }
+
+    #[test]
+    fn the_most_referenced_are_hot() {
+        let mut wolf = Wolf::new(1 << 10, 1);
+        touch(&mut wolf, &file(4, 8), 9, S);
+        (10..30).for_each(|ino| touch(&mut wolf, &file(ino, 8), 1, S));
+        assert_eq!(wolf.split(&[file(4, 8), file(10, 8)].concat(), S), [[Heat::Hot; 8], [Heat::Cold; 8]].concat());
+    }
+
+    #[test]
+    fn counts_are_forgotten_behind_the_time_bar_and_in_idle_time() {
+        let mut wolf = Wolf::new(1 << 10, 1);
+        touch(&mut wolf, &file(4, 8), 9, S);
+        touch(&mut wolf, &file(5, 8), 2, TIME_BAR_NS + 2 * S);
+        let both = [file(4, 8), file(5, 8)].concat();
+        assert_eq!(wolf.split(&both, TIME_BAR_NS + 2 * S), [[Heat::Cold; 8], [Heat::Hot; 8]].concat());
+        wolf.idle();
+        touch(&mut wolf, &file(4, 8), 1, TIME_BAR_NS + 3 * S);
+        assert_eq!(wolf.split(&both, TIME_BAR_NS + 3 * S), [[Heat::Hot; 8], [Heat::Cold; 8]].concat());
+    }
+
+    #[test]
+    fn equal_counts_keep_files_together_and_depend_on_the_seed_only() {
+        let buffer: Vec<Owner> = (1..100).flat_map(|ino| file(ino, 8)).collect();
+        let split = |seed| {
+            let mut wolf = Wolf::new(1 << 12, seed);
+            touch(&mut wolf, &buffer, 3, S);
+            wolf.split(&buffer, S)
+        };
+        assert_eq!(split(7), split(7));
+        assert_ne!(split(7), split(8));
+        assert!(split(7).chunks(8).all(|file| file.iter().all(|&heat| heat == file[0])));
+        let hot = split(7).iter().filter(|&&heat| heat == Heat::Hot).count();
+        assert!((200..600).contains(&hot), "{hot} of 792 are hot");
+    }
+
+    #[test]
+    fn the_time_bar_follows_the_spread_of_counts() {
+        let mut wolf = Wolf::new(1 << 10, 1);
+        let buffer = file(4, 100);
+        touch(&mut wolf, &buffer, 1, S);
+        wolf.split(&buffer, S);
+        assert_eq!(wolf.time_bar_ns(), 2 * TIME_BAR_NS);
+        for (times, block) in buffer.iter().enumerate() {
+            touch(&mut wolf, &[*block], times as u32 / 5, S);
+        }
+        wolf.split(&buffer, S);
+        assert_eq!(wolf.time_bar_ns(), TIME_BAR_NS);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_books_agree() {
+        let mut wolf = Wolf::new(100, 1);
+        for at in 0..10_000u64 {
+            wolf.accessed(Nid(1 + (at % 37) as u32), at % 400, at * S);
+        }
+        assert_eq!(wolf.slots.len(), 128);
+        let used = wolf.slots.iter().filter(|slot| slot.count != FREE);
+        assert_eq!(wolf.used, used.clone().count() as u64);
+        assert_eq!(wolf.sum, used.map(|slot| u64::from(slot.count)).sum::<u64>());
+    }
+}
