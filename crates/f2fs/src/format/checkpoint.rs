@@ -10,15 +10,59 @@ use bitflags::bitflags;
 use super::crc::{MAGIC, crc32};
 use super::nat::NatEntry;
 use super::sit::SitEntry;
-use super::summary::{self, Summary};
+use super::summary::{self, ENTRY_BYTES, FOOTER_AT, JOURNAL_AT, JOURNAL_BYTES, Summary, SummaryEntry};
 use super::superblock::{Geometry, PACK_BLOCKS_FIXED};
-use super::{BLOCK, BlkAddr, Damage, Log, Nid, SEGMENT_BLOCKS, Segno, Structure};
+use super::{BLOCK, Damage, Log, Nid, SEGMENT_BLOCKS, Segno, Structure};
 use super::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 pub use super::summary::{NAT_JOURNAL_MAX, SIT_JOURNAL_MAX};
 
 /// Orphans in a block.
 pub const ORPHANS_PER_BLOCK: usize = 1020;
+/// Where a block of orphans says which of how many it is, and how many orphans it has (section 3.7).
+const ORPHAN_INDEX_AT: usize = 4 * ORPHANS_PER_BLOCK + 4;
+const ORPHAN_COUNT_AT: usize = ORPHAN_INDEX_AT + 4;
+
+/// Where bitmaps start in the checkpoint block; with large bitmaps the checksum is there.
+const BITMAPS_AT: usize = 192;
+/// Where the checksum is otherwise.
+const CHECKSUM_AT: usize = BLOCK - 4;
+/// The fewest blocks of a pack without payload: the checkpoint block twice and compact summaries of data logs.
+const PACK_BLOCKS_MIN: u32 = 3;
+/// Summaries start at this block of the pack at the latest.
+const START_SUM_MAX: u32 = SEGMENT_BLOCKS as u32 - 7;
+
+const DATA_LOGS: [Log; 3] = [Log::HotData, Log::WarmData, Log::ColdData];
+const NODE_LOGS: [Log; 3] = [Log::HotNode, Log::WarmNode, Log::ColdNode];
+/// Entries that the first block of compact summaries holds behind the journals, and the next one.
+const COMPACT_IN_FIRST: usize = (FOOTER_AT - 2 * JOURNAL_BYTES) / ENTRY_BYTES;
+const COMPACT_IN_NEXT: usize = FOOTER_AT / ENTRY_BYTES;
+const _: () = assert!(COMPACT_IN_FIRST == 439 && COMPACT_IN_NEXT == 584);
+
+/// Offsets in the checkpoint block (section 3.1).
+mod at {
+    pub(super) const VERSION: usize = 0;
+    pub(super) const USER_BLOCKS: usize = 8;
+    pub(super) const VALID_BLOCKS: usize = 16;
+    pub(super) const RESERVED_SEGMENTS: usize = 24;
+    pub(super) const OVERPROVISION_SEGMENTS: usize = 28;
+    pub(super) const FREE_SEGMENTS: usize = 32;
+    pub(super) const NODE_SEGNOS: usize = 36;
+    pub(super) const NODE_OFFSETS: usize = 68;
+    pub(super) const DATA_SEGNOS: usize = 84;
+    pub(super) const DATA_OFFSETS: usize = 116;
+    pub(super) const FLAGS: usize = 132;
+    pub(super) const PACK_BLOCKS: usize = 136;
+    pub(super) const START_SUM: usize = 140;
+    pub(super) const VALID_NODES: usize = 144;
+    pub(super) const VALID_INODES: usize = 148;
+    pub(super) const NEXT_FREE_NID: usize = 152;
+    pub(super) const SIT_BITMAP_BYTES: usize = 156;
+    pub(super) const NAT_BITMAP_BYTES: usize = 160;
+    pub(super) const CHECKSUM_OFFSET: usize = 164;
+    pub(super) const ELAPSED: usize = 168;
+    pub(super) const ALLOCATION: usize = 176;
+}
 
 bitflags! {
     /// The state of a checkpoint (section 3.2). Unknown bits are kept.
@@ -144,25 +188,12 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Checks the first block of a pack, and returns its version and how many blocks the pack has.
+    /// Checks the first block of a pack (0 or 1), and returns its version and how many blocks the pack has.
     ///
     /// # Errors
     /// If its checksum is wrong or the number of blocks cannot be.
-    pub fn peek(first_block: &[u8], geo: &Geometry) -> Result<(u64, u32), Damage> {
-        let _ = (
-            first_block,
-            geo,
-            crc32(MAGIC, &[]),
-            u16_at,
-            u32_at,
-            u64_at,
-            put_u16,
-            put_u32,
-            put_u64,
-            PACK_BLOCKS_FIXED,
-            BLOCK,
-        );
-        todo!()
+    pub fn peek(first_block: &[u8], geo: &Geometry, pack: u8) -> Result<(u64, u32), Damage> {
+        check_block(first_block, geo).map_err(|problem| damage(geo, pack, problem))
     }
 
     /// What the footer of a node written after this checkpoint has to carry.
@@ -171,6 +202,205 @@ impl Checkpoint {
             true => self.version | u64::from(self.crc) << 32,
             false => self.version,
         }
+    }
+
+    /// Reads the checkpoint block and its payload.
+    fn decode(stream: &[u8], geo: &Geometry) -> Result<Checkpoint, String> {
+        let flags = CpFlags::from_bits_retain(u32_at(stream, at::FLAGS));
+        let places = Places::of(geo, flags)?;
+        let bitmap = |size_at: usize, start: usize, bytes: usize, what: &str| match u32_at(stream, size_at) {
+            found if found as usize == bytes => Ok(VersionBitmap(stream[start..start + bytes].to_vec())),
+            found => Err(format!("the {what} bitmap has {found} bytes, not {bytes}")),
+        };
+        let checkpoint = Checkpoint {
+            version: u64_at(stream, at::VERSION),
+            user_blocks: u64_at(stream, at::USER_BLOCKS),
+            valid_blocks: u64_at(stream, at::VALID_BLOCKS),
+            reserved_segments: u32_at(stream, at::RESERVED_SEGMENTS),
+            overprovision_segments: u32_at(stream, at::OVERPROVISION_SEGMENTS),
+            free_segments: u32_at(stream, at::FREE_SEGMENTS),
+            current: read_current(stream)?,
+            flags,
+            valid_nodes: u32_at(stream, at::VALID_NODES),
+            valid_inodes: u32_at(stream, at::VALID_INODES),
+            next_free_nid: u32_at(stream, at::NEXT_FREE_NID),
+            elapsed: u64_at(stream, at::ELAPSED),
+            sit_bitmap: bitmap(at::SIT_BITMAP_BYTES, places.sit, geo.sit_bitmap_bytes(), "SIT")?,
+            nat_bitmap: bitmap(at::NAT_BITMAP_BYTES, places.nat, geo.nat_bitmap_bytes(), "NAT")?,
+            crc: u32_at(stream, places.checksum),
+            pack_blocks: u32_at(stream, at::PACK_BLOCKS),
+            start_sum: u32_at(stream, at::START_SUM),
+        };
+        checkpoint.check(geo)?;
+        Ok(checkpoint)
+    }
+
+    /// The rules of section 14.
+    fn check(&self, geo: &Geometry) -> Result<(), String> {
+        let main_blocks = u64::from(geo.segments) * SEGMENT_BLOCKS as u64;
+        if self.user_blocks >= main_blocks {
+            return Err(format!("users get {} of {main_blocks} blocks", self.user_blocks));
+        }
+        if self.valid_blocks > self.user_blocks {
+            return Err(format!("{} blocks are in use of {}", self.valid_blocks, self.user_blocks));
+        }
+        let start_sum = 1 + geo.cp_payload..=START_SUM_MAX;
+        if !start_sum.contains(&self.start_sum) {
+            return Err(format!("the summaries start at block {} of the pack", self.start_sum));
+        }
+        // Volumes that are never written reserve nothing, and have two logs instead of six.
+        let is_writable = geo.ssa_segments != 0;
+        if is_writable && (self.reserved_segments == 0 || self.overprovision_segments == 0) {
+            return Err("no segments are reserved for cleaning".to_owned());
+        }
+        for log in Log::ALL {
+            self.check_log(log, is_writable, geo)?;
+        }
+        Ok(())
+    }
+
+    fn check_log(&self, log: Log, is_writable: bool, geo: &Geometry) -> Result<(), String> {
+        let CurrentSegment { segno, offset, .. } = self.current[log as usize];
+        if segno.0 >= geo.segments || usize::from(offset) >= SEGMENT_BLOCKS {
+            return Err(format!("the {log} log is at block {offset} of segment {segno}, which does not exist"));
+        }
+        let mut others = Log::ALL.into_iter().filter(|other| *other != log);
+        match others.find(|other| self.current[*other as usize].segno == segno) {
+            Some(other) if is_writable => Err(format!("the {log} log and the {other} log share segment {segno}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The checkpoint block and its payload, all but the checksum.
+    fn encode(&self, geo: &Geometry, places: &Places) -> Vec<u8> {
+        let mut stream = vec![0; (1 + geo.cp_payload as usize) * BLOCK];
+        put_u64(&mut stream, at::VERSION, self.version);
+        put_u64(&mut stream, at::USER_BLOCKS, self.user_blocks);
+        put_u64(&mut stream, at::VALID_BLOCKS, self.valid_blocks);
+        put_u32(&mut stream, at::RESERVED_SEGMENTS, self.reserved_segments);
+        put_u32(&mut stream, at::OVERPROVISION_SEGMENTS, self.overprovision_segments);
+        put_u32(&mut stream, at::FREE_SEGMENTS, self.free_segments);
+        write_current(&mut stream, &self.current);
+        put_u32(&mut stream, at::FLAGS, self.flags.bits());
+        put_u32(&mut stream, at::PACK_BLOCKS, self.pack_blocks);
+        put_u32(&mut stream, at::START_SUM, self.start_sum);
+        put_u32(&mut stream, at::VALID_NODES, self.valid_nodes);
+        put_u32(&mut stream, at::VALID_INODES, self.valid_inodes);
+        put_u32(&mut stream, at::NEXT_FREE_NID, self.next_free_nid);
+        put_u32(&mut stream, at::SIT_BITMAP_BYTES, self.sit_bitmap.0.len() as u32);
+        put_u32(&mut stream, at::NAT_BITMAP_BYTES, self.nat_bitmap.0.len() as u32);
+        put_u32(&mut stream, at::CHECKSUM_OFFSET, places.checksum as u32);
+        put_u64(&mut stream, at::ELAPSED, self.elapsed);
+        assert_eq!(self.sit_bitmap.0.len(), geo.sit_bitmap_bytes(), "the SIT bitmap is of another volume");
+        assert_eq!(self.nat_bitmap.0.len(), geo.nat_bitmap_bytes(), "the NAT bitmap is of another volume");
+        stream[places.sit..places.sit + self.sit_bitmap.0.len()].copy_from_slice(&self.sit_bitmap.0);
+        stream[places.nat..places.nat + self.nat_bitmap.0.len()].copy_from_slice(&self.nat_bitmap.0);
+        stream
+    }
+}
+
+/// True if checkpoint `version` was written after checkpoint `than`.
+pub fn is_newer(version: u64, than: u64) -> bool {
+    version.wrapping_sub(than) as i64 > 0
+}
+
+/// The damage `problem` in pack 0 or 1, which are called 1 and 2.
+fn damage(geo: &Geometry, pack: u8, problem: String) -> Damage {
+    Structure::Checkpoint(pack + 1).damage(Some(geo.pack_at(pack.into())), problem)
+}
+
+/// Where the checksum and the bitmaps lie in the checkpoint block and its payload (section 3.1).
+struct Places {
+    checksum: usize,
+    sit: usize,
+    nat: usize,
+}
+
+impl Places {
+    fn of(geo: &Geometry, flags: CpFlags) -> Result<Places, String> {
+        let (sit_bytes, nat_bytes) = (geo.sit_bitmap_bytes(), geo.nat_bitmap_bytes());
+        let payload_end = (1 + geo.cp_payload as usize) * BLOCK;
+        let fits = |end: usize, limit: usize| match end <= limit {
+            true => Ok(()),
+            false => Err(format!("the version bitmaps end at byte {end}, beyond {limit}")),
+        };
+        if flags.contains(CpFlags::LARGE_NAT_BITMAP) {
+            let nat = BITMAPS_AT + 4;
+            fits(nat + nat_bytes + sit_bytes, payload_end)?;
+            return Ok(Places { checksum: BITMAPS_AT, sit: nat + nat_bytes, nat });
+        }
+        if geo.cp_payload > 0 {
+            fits(BITMAPS_AT + nat_bytes, CHECKSUM_AT)?;
+            fits(BLOCK + sit_bytes, payload_end)?;
+            return Ok(Places { checksum: CHECKSUM_AT, sit: BLOCK, nat: BITMAPS_AT });
+        }
+        fits(BITMAPS_AT + sit_bytes + nat_bytes, CHECKSUM_AT)?;
+        Ok(Places { checksum: CHECKSUM_AT, sit: BITMAPS_AT, nat: BITMAPS_AT + sit_bytes })
+    }
+}
+
+/// Checks what the first and the last block of a pack must have; returns version and number of blocks.
+fn check_block(block: &[u8], geo: &Geometry) -> Result<(u64, u32), String> {
+    let Some(block) = block.get(..BLOCK) else {
+        return Err(format!("its block was read as {} bytes", block.len()));
+    };
+    let large = CpFlags::from_bits_retain(u32_at(block, at::FLAGS)).contains(CpFlags::LARGE_NAT_BITMAP);
+    let expected = if large { BITMAPS_AT } else { CHECKSUM_AT };
+    let offset = u32_at(block, at::CHECKSUM_OFFSET);
+    if offset as usize != expected {
+        return Err(format!("its checksum is at byte {offset}, not {expected}"));
+    }
+    let (stored, computed) = (u32_at(block, expected), checksum(block, expected));
+    if stored != computed {
+        return Err(format!("its checksum is {stored:#010x}, but its bytes give {computed:#010x}"));
+    }
+    let total = u32_at(block, at::PACK_BLOCKS);
+    if !(geo.cp_payload + PACK_BLOCKS_MIN..=SEGMENT_BLOCKS as u32).contains(&total) {
+        return Err(format!("it counts {total} blocks"));
+    }
+    Ok((u64_at(block, at::VERSION), total))
+}
+
+/// The checksum of a checkpoint block: of everything but itself.
+fn checksum(block: &[u8], at: usize) -> u32 {
+    let before = crc32(MAGIC, &block[..at]);
+    if at == CHECKSUM_AT { before } else { crc32(before, &block[at + 4..BLOCK]) }
+}
+
+/// Where the fields of a log lie: segment number, offset, kind of allocation.
+fn log_fields(log: Log) -> (usize, usize, usize) {
+    let number = log as usize;
+    match log.is_node() {
+        true => (at::NODE_SEGNOS + 4 * (number - 3), at::NODE_OFFSETS + 2 * (number - 3), at::ALLOCATION + number),
+        false => (at::DATA_SEGNOS + 4 * number, at::DATA_OFFSETS + 2 * number, at::ALLOCATION + number),
+    }
+}
+
+fn read_current(stream: &[u8]) -> Result<[CurrentSegment; 6], String> {
+    let mut current = [CurrentSegment::default(); 6];
+    for log in Log::ALL {
+        let (segno, offset, allocation) = log_fields(log);
+        if stream[allocation] > 1 {
+            return Err(format!("the {log} log allocates in unknown way {}", stream[allocation]));
+        }
+        current[log as usize] = CurrentSegment {
+            segno: Segno(u32_at(stream, segno)),
+            offset: u16_at(stream, offset),
+            recycling: stream[allocation] == 1,
+        };
+    }
+    Ok(current)
+}
+
+fn write_current(stream: &mut [u8], current: &[CurrentSegment; 6]) {
+    // Room for eight logs of each kind; those that do not exist have no segment.
+    stream[at::NODE_SEGNOS..at::NODE_OFFSETS].fill(0xFF);
+    stream[at::DATA_SEGNOS..at::DATA_OFFSETS].fill(0xFF);
+    for (log, at) in Log::ALL.into_iter().zip(current) {
+        let (segno, offset, allocation) = log_fields(log);
+        put_u32(stream, segno, at.segno.0);
+        put_u16(stream, offset, at.offset);
+        stream[allocation] = u8::from(at.recycling);
     }
 }
 
@@ -192,34 +422,236 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Reads a pack (0 or 1) from all its blocks, or from its whole segment.
+    /// Reads pack 0 or 1 from all its blocks, or from its whole segment.
     ///
     /// # Errors
     /// If it was never finished, or its numbers contradict each other, the superblock or the format.
     pub fn decode(blocks: &[u8], geo: &Geometry, pack: u8) -> Result<Pack, Damage> {
-        let _ = (
-            blocks,
-            geo,
-            Structure::Checkpoint(pack + 1),
-            BlkAddr::NULL,
-            Log::HotData,
-            SEGMENT_BLOCKS,
-            summary::FOOTER_AT,
-        );
-        todo!()
+        let (checkpoint, total) = read_ends(blocks, geo).map_err(|problem| damage(geo, pack, problem))?;
+        let blocks = &blocks[..total * BLOCK];
+        let summaries = Summaries::read(blocks, &checkpoint).map_err(|problem| damage(geo, pack, problem))?;
+        let orphans = read_orphans(blocks, &checkpoint, geo).map_err(|problem| damage(geo, pack, problem))?;
+        let structure = Structure::Checkpoint(pack + 1);
+        Ok(Pack {
+            orphans,
+            nat_journal: summary::decode_nat_journal(summaries.nat_journal, geo.nid_max(), structure)?,
+            sit_journal: summary::decode_sit_journal(summaries.sit_journal, geo.segments, structure)?,
+            summaries: summaries.of_logs,
+            kib_written: summaries.kib_written,
+            checkpoint,
+        })
     }
 
     /// All blocks of the pack; the last of them makes it valid, so it has to be written after all others are durable.
     ///
     /// Sets `pack_blocks`, `start_sum`, `crc` and the flags `COMPACT_SUM` and `ORPHAN_PRESENT` of the checkpoint to
-    /// what was written. Orphans beyond [`Self::orphans_max`] are left out: their blocks stay taken until a check.
+    /// what was written, and clears `NAT_BITS`. Orphans beyond [`Self::orphans_max`] are left out: they stay allocated
+    /// without a name until a check finds them.
+    ///
+    /// # Panics
+    /// If a journal has too many entries, a summary is missing, or the bitmaps are those of another volume.
     pub fn encode(&mut self, geo: &Geometry) -> Vec<u8> {
-        let _ = geo;
-        todo!()
+        let places = Places::of(geo, self.checkpoint.flags).expect("the bitmaps were placed before");
+        let orphans = orphan_blocks(&self.orphans[..self.orphans.len().min(Self::orphans_max(geo))]);
+        let compact = compact_blocks(&self.checkpoint.current);
+        let has_node_summaries = self.checkpoint.flags.intersects(CpFlags::NODE_SUMMARIES);
+        let mut summaries = match compact {
+            Some(count) => self.compact_summaries(count),
+            None => self.data_summaries(),
+        };
+        if has_node_summaries {
+            summaries.extend(self.node_summaries());
+        }
+        let checkpoint = &mut self.checkpoint;
+        checkpoint.flags.remove(CpFlags::NAT_BITS);
+        checkpoint.flags.set(CpFlags::COMPACT_SUM, compact.is_some());
+        checkpoint.flags.set(CpFlags::ORPHAN_PRESENT, !orphans.is_empty());
+        checkpoint.start_sum = 1 + geo.cp_payload + (orphans.len() / BLOCK) as u32;
+        checkpoint.pack_blocks = checkpoint.start_sum + (summaries.len() / BLOCK) as u32 + 1;
+        let mut blocks = checkpoint.encode(geo, &places);
+        checkpoint.crc = checksum(&blocks, places.checksum);
+        put_u32(&mut blocks, places.checksum, checkpoint.crc);
+        blocks.extend(orphans);
+        blocks.extend(summaries);
+        blocks.extend_from_within(..BLOCK);
+        blocks
     }
 
     /// How many orphans a pack can hold.
     pub fn orphans_max(geo: &Geometry) -> usize {
         (SEGMENT_BLOCKS - PACK_BLOCKS_FIXED as usize - geo.cp_payload as usize) * ORPHANS_PER_BLOCK
     }
+
+    fn summary_of(&self, log: Log) -> &Summary {
+        self.summaries[log as usize].as_deref().unwrap_or_else(|| panic!("the summary of the {log} log is missing"))
+    }
+
+    /// Journals and entries of the data logs, in as few blocks as they need.
+    fn compact_summaries(&self, count: usize) -> Vec<u8> {
+        let mut blocks = vec![0; count * BLOCK];
+        summary::encode_nat_journal(&self.nat_journal, &mut blocks[..JOURNAL_BYTES]);
+        summary::encode_sit_journal(&self.sit_journal, &mut blocks[JOURNAL_BYTES..2 * JOURNAL_BYTES]);
+        let entries = DATA_LOGS.iter().flat_map(|log| {
+            let used = used_entries(&self.checkpoint.current[*log as usize]);
+            &self.summary_of(*log).entries[..used]
+        });
+        for (index, entry) in entries.enumerate() {
+            entry.encode(&mut blocks[compact_entry_at(index)..]);
+        }
+        blocks
+    }
+
+    /// A whole block for each data log.
+    fn data_summaries(&self) -> Vec<u8> {
+        let mut blocks = DATA_LOGS.map(|log| self.summary_of(log).encode(false)).concat();
+        let journal = |log: Log| log as usize * BLOCK + JOURNAL_AT;
+        summary::encode_nat_journal(&self.nat_journal, &mut blocks[journal(Log::HotData)..][..JOURNAL_BYTES]);
+        summary::encode_sit_journal(&self.sit_journal, &mut blocks[journal(Log::ColdData)..][..JOURNAL_BYTES]);
+        blocks
+    }
+
+    fn node_summaries(&self) -> Vec<u8> {
+        let mut blocks = NODE_LOGS.map(|log| self.summary_of(log).encode(true)).concat();
+        put_u64(&mut blocks, JOURNAL_AT, self.kib_written);
+        blocks
+    }
+}
+
+/// Checks that a pack was finished (section 3.3), and reads its checkpoint block; returns also how many blocks it has.
+fn read_ends(blocks: &[u8], geo: &Geometry) -> Result<(Checkpoint, usize), String> {
+    let (version, total) = check_block(blocks, geo)?;
+    let total = total as usize;
+    let last = blocks.get((total - 1) * BLOCK..total * BLOCK);
+    let last = last.ok_or_else(|| format!("it has {total} blocks, but {} were read", blocks.len() / BLOCK))?;
+    let (last_version, _) = check_block(last, geo).map_err(|problem| format!("of its last block: {problem}"))?;
+    if version != last_version {
+        return Err(format!("its first block has version {version:#x}, its last one {last_version:#x}"));
+    }
+    let checkpoint = Checkpoint::decode(&blocks[..(1 + geo.cp_payload as usize) * BLOCK], geo)?;
+    Ok((checkpoint, total))
+}
+
+/// The summaries of a pack and what lies in their journal areas.
+struct Summaries<'a> {
+    of_logs: [Option<Box<Summary>>; 6],
+    nat_journal: &'a [u8],
+    sit_journal: &'a [u8],
+    kib_written: u64,
+}
+
+impl<'a> Summaries<'a> {
+    fn read(blocks: &'a [u8], checkpoint: &Checkpoint) -> Result<Summaries<'a>, String> {
+        let has_node_summaries = checkpoint.flags.intersects(CpFlags::NODE_SUMMARIES);
+        let behind = if has_node_summaries { 1 + NODE_LOGS.len() } else { 1 };
+        let nodes_from = (blocks.len() / BLOCK).checked_sub(behind).ok_or("it has too few blocks for its summaries")?;
+        let start = checkpoint.start_sum as usize;
+        let mut found = match checkpoint.flags.contains(CpFlags::COMPACT_SUM) {
+            true => Summaries::read_compact(blocks, start, nodes_from, checkpoint)?,
+            false => Summaries::read_normal(blocks, start, nodes_from)?,
+        };
+        if has_node_summaries {
+            for (index, log) in NODE_LOGS.into_iter().enumerate() {
+                found.of_logs[log as usize] =
+                    Some(Box::new(Summary::decode(&blocks[(nodes_from + index) * BLOCK..]).0));
+            }
+            found.kib_written = u64_at(blocks, nodes_from * BLOCK + JOURNAL_AT);
+        }
+        Ok(found)
+    }
+
+    fn read_compact(
+        blocks: &'a [u8],
+        start: usize,
+        end: usize,
+        checkpoint: &Checkpoint,
+    ) -> Result<Summaries<'a>, String> {
+        let count = compact_blocks(&checkpoint.current).ok_or("its summaries are too long for the compact form")?;
+        if start + count > end {
+            return Err(format!("its {count} blocks of summaries do not fit between block {start} and {end}"));
+        }
+        let bytes = &blocks[start * BLOCK..end * BLOCK];
+        let mut of_logs = [const { None }; 6];
+        let mut index = 0;
+        for log in DATA_LOGS {
+            let mut summary = Box::<Summary>::default();
+            for entry in &mut summary.entries[..used_entries(&checkpoint.current[log as usize])] {
+                *entry = SummaryEntry::decode(&bytes[compact_entry_at(index)..]);
+                index += 1;
+            }
+            of_logs[log as usize] = Some(summary);
+        }
+        let (nat_journal, sit_journal) = (&bytes[..JOURNAL_BYTES], &bytes[JOURNAL_BYTES..2 * JOURNAL_BYTES]);
+        Ok(Summaries { of_logs, nat_journal, sit_journal, kib_written: 0 })
+    }
+
+    fn read_normal(blocks: &'a [u8], start: usize, end: usize) -> Result<Summaries<'a>, String> {
+        // Readers of this form count from the end of the pack.
+        let first = end.checked_sub(DATA_LOGS.len()).filter(|first| *first >= start);
+        let first = first.ok_or_else(|| format!("its summaries do not fit between block {start} and {end}"))?;
+        let block = |log: Log| &blocks[(first + log as usize) * BLOCK..][..BLOCK];
+        let mut of_logs = [const { None }; 6];
+        for log in DATA_LOGS {
+            of_logs[log as usize] = Some(Box::new(Summary::decode(block(log)).0));
+        }
+        let journal = |log: Log| &block(log)[JOURNAL_AT..][..JOURNAL_BYTES];
+        let (nat_journal, sit_journal) = (journal(Log::HotData), journal(Log::ColdData));
+        Ok(Summaries { of_logs, nat_journal, sit_journal, kib_written: 0 })
+    }
+}
+
+/// How many entries of a log's summary the compact form has.
+fn used_entries(current: &CurrentSegment) -> usize {
+    if current.recycling { SEGMENT_BLOCKS } else { current.offset.into() }
+}
+
+/// How many blocks the compact form takes, if it can be used (section 3.4).
+fn compact_blocks(current: &[CurrentSegment; 6]) -> Option<usize> {
+    match DATA_LOGS.iter().map(|log| used_entries(&current[*log as usize])).sum::<usize>() {
+        0..=COMPACT_IN_FIRST => Some(1),
+        entries if entries <= COMPACT_IN_FIRST + COMPACT_IN_NEXT => Some(2),
+        _ => None,
+    }
+}
+
+/// Where entry `index` of the compact form lies: entries do not cross blocks.
+fn compact_entry_at(index: usize) -> usize {
+    match index.checked_sub(COMPACT_IN_FIRST) {
+        None => 2 * JOURNAL_BYTES + index * ENTRY_BYTES,
+        Some(rest) => (1 + rest / COMPACT_IN_NEXT) * BLOCK + rest % COMPACT_IN_NEXT * ENTRY_BYTES,
+    }
+}
+
+fn read_orphans(blocks: &[u8], checkpoint: &Checkpoint, geo: &Geometry) -> Result<Vec<Nid>, String> {
+    if !checkpoint.flags.contains(CpFlags::ORPHAN_PRESENT) {
+        return Ok(Vec::new());
+    }
+    let area = (1 + geo.cp_payload as usize) * BLOCK..checkpoint.start_sum as usize * BLOCK;
+    let area = blocks.get(area).ok_or("its orphans do not fit into it")?;
+    let mut orphans = Vec::new();
+    for block in area.chunks_exact(BLOCK) {
+        let count = u32_at(block, ORPHAN_COUNT_AT) as usize;
+        if count > ORPHANS_PER_BLOCK {
+            return Err(format!("a block of orphans counts {count}, but holds at most {ORPHANS_PER_BLOCK}"));
+        }
+        orphans.extend((0..count).map(|slot| Nid(u32_at(block, 4 * slot))));
+    }
+    match orphans.iter().find(|ino| **ino <= Nid::ROOT || ino.0 >= geo.nid_max()) {
+        Some(ino) => Err(format!("{ino} is an orphan, but no inode can have that number")),
+        None => Ok(orphans),
+    }
+}
+
+fn orphan_blocks(orphans: &[Nid]) -> Vec<u8> {
+    let count = orphans.len().div_ceil(ORPHANS_PER_BLOCK);
+    let mut blocks = vec![0; count * BLOCK];
+    let chunks = orphans.chunks(ORPHANS_PER_BLOCK);
+    for (index, (block, inos)) in blocks.chunks_exact_mut(BLOCK).zip(chunks).enumerate() {
+        for (slot, ino) in inos.iter().enumerate() {
+            put_u32(block, 4 * slot, ino.0);
+        }
+        put_u16(block, ORPHAN_INDEX_AT, index as u16 + 1);
+        put_u16(block, ORPHAN_INDEX_AT + 2, count as u16);
+        put_u32(block, ORPHAN_COUNT_AT, inos.len() as u32);
+    }
+    blocks
 }
