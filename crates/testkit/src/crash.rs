@@ -1,14 +1,13 @@
 //! Crash enumeration: a workload runs over the crash recorder; then power fails at every place and
 //! in every way that a seed comes upon, and each state is judged.
 //!
-//! For each state: what `e2fsck -fn` says is in its table; after `-fy` on a copy a second `-fn` has
-//! nothing to say and what was promised is still there; the volume mounts at once; everything
+//! For each state: the reference checker says nothing, or what its table allows; then, after a repair of a copy, it has
+//! nothing more to say and what was promised is still there; the volume mounts at once; everything
 //! promised is there and no file shows another's bytes ([`crate::history`]); it can be used, and
 //! after that all of it still holds. Some states are cut again while they are mounted and used.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use moafs_disk::SharedDisk;
@@ -22,10 +21,10 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use crate::drive::{Driver, Tolerance};
+use crate::family::{self, Family, scratch_image};
 use crate::history::{Expectation, History, Promise, Step};
-use crate::image::{self, Geometry};
-use crate::judges::e2fsck::{self, Class};
-use crate::judges::tools;
+use crate::image::Geometry;
+use crate::judges::{Class, Verdict};
 use crate::model::{Model, Node};
 use crate::ops::Op;
 use crate::stamp;
@@ -71,16 +70,19 @@ impl fmt::Display for Case {
     }
 }
 
-impl FromStr for Case {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Case, String> {
+impl Case {
+    /// Reads the text form.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse<F: Family>(text: &str) -> Result<Case, String> {
         let parts: Vec<&str> = text.split(':').collect();
         let [workload, geometry, scene_seed, cut, mode, seed, again] = parts[..] else {
             return Err(format!("{text}: want WORKLOAD:GEOMETRY:SEED:CUT:MODE:SEED:again|once"));
         };
         let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
         let workload = workloads::by_name(workload).ok_or_else(|| format!("no workload {workload}"))?;
-        let geometry = image::by_name(geometry).ok_or_else(|| format!("no geometry {geometry}"))?;
+        let geometry = family::geometry::<F>(geometry).ok_or_else(|| format!("no geometry {geometry}"))?;
         let mode = MODES.iter().find(|(name, _)| *name == mode).ok_or_else(|| format!("no mode {mode}"))?.1;
         let scene = Scene { workload, geometry, seed: number(scene_seed)? };
         Ok(Case { scene, cut: number(cut)? as usize, mode, seed: number(seed)?, again: again == "again" })
@@ -94,9 +96,9 @@ pub struct Summary {
     pub states: u64,
     /// Of those, made by a second cut.
     pub second_cuts: u64,
-    /// By what e2fsck said.
+    /// By what the checker said.
     pub classes: BTreeMap<&'static str, u64>,
-    /// States whose volume e2fsck found spotless after use and a clean unmount.
+    /// States whose volume the checker found spotless after use and a clean unmount.
     pub spotless_after_use: u64,
     /// What failed: the case that replays it, and why.
     pub failures: Vec<(String, String)>,
@@ -137,21 +139,23 @@ impl fmt::Display for Summary {
 }
 
 /// A workload that ran, and all that reached the device.
-pub struct Recording {
+pub struct Recording<F: Family> {
+    mounter: F::Mounter,
     recorder: Arc<CrashRecorder>,
     history: History,
     geometry: Geometry,
 }
 
-impl Recording {
+impl<F: Family> Recording<F> {
     /// Runs a workload to its end and unmounts. `Ok(None)` if the volume cannot be made here.
     ///
     /// # Errors
     /// If the volume misbehaves even without a crash.
-    pub fn new<T: Mounter>(mounter: &T, scene: &Scene) -> Result<Option<Recording>, String> {
-        let Some(disk) = scene.geometry.make() else { return Ok(None) };
+    pub fn new(scene: &Scene) -> Result<Option<Recording<F>>, String> {
+        let Some(disk) = F::make(&scene.geometry) else { return Ok(None) };
+        let mounter = F::mounter(scene.seed);
         let recorder = Arc::new(CrashRecorder::over(Arc::new(disk), Live::new()));
-        let mount = OnDisk { mounter, disk: recorder.clone() };
+        let mount = OnDisk { mounter: &mounter, disk: recorder.clone() };
         let mut driver = Driver::new(mount, Tolerance::default())?;
         let mut history = History::new(driver.model.clone());
         for op in scene.workload.ops(scene.geometry.block_size, scene.seed) {
@@ -173,7 +177,8 @@ impl Recording {
             after: driver.model.clone(),
             promise: Some(Promise::All),
         });
-        Ok(Some(Recording { recorder, history, geometry: scene.geometry }))
+        drop(driver);
+        Ok(Some(Recording { mounter, recorder, history, geometry: scene.geometry }))
     }
 
     /// Runs a workload over a device that fails. An operation that answered with an error may have
@@ -181,11 +186,11 @@ impl Recording {
     ///
     /// # Errors
     /// If an answer is neither the model's nor the device's fault.
-    pub fn run_hurt<T: Mounter>(
-        mut driver: Driver<OnDisk<'_, T>>,
+    pub fn run_hurt(
+        mut driver: Driver<OnDisk<'_, F::Mounter>>,
         recorder: Arc<CrashRecorder>,
         scene: &Scene,
-    ) -> Result<Recording, String> {
+    ) -> Result<Recording<F>, String> {
         let mut history = History::new(driver.model.clone());
         for op in scene.workload.ops(scene.geometry.block_size, scene.seed) {
             let start = recorder.cut_points() - 1;
@@ -209,13 +214,13 @@ impl Recording {
         }
         history.inos = driver.inos.iter().map(|(id, ino)| (*id, ino.0)).collect();
         driver.abandon();
-        Ok(Recording { recorder, history, geometry: scene.geometry })
+        Ok(Recording { mounter: F::mounter(scene.seed), recorder, history, geometry: scene.geometry })
     }
 
     /// Judges the last cut, with everything, nothing and some of what is uncertain.
-    pub fn judge_end<T: Mounter>(&self, mounter: &T, summary: &mut Summary) {
+    pub fn judge_end(&self, summary: &mut Summary) {
         let cut = self.cuts() - 1;
-        let court = Court { mounter, history: &self.history, cut, block_size: self.geometry.block_size };
+        let court = Court { recording: self, cut };
         for (name, mode) in MODES {
             if let Err(said) = court.judge(&self.recorder.state(cut, 1, mode), summary) {
                 summary.failures.push((name.to_owned(), format!("{name}: {said}")));
@@ -244,9 +249,9 @@ impl Recording {
     }
 
     /// Judges one state.
-    pub fn judge<T: Mounter>(&self, mounter: &T, case: &Case, summary: &mut Summary) {
+    pub fn judge(&self, case: &Case, summary: &mut Summary) {
         let state = self.image(case);
-        let court = Court { mounter, history: &self.history, cut: case.cut, block_size: self.geometry.block_size };
+        let court = Court { recording: self, cut: case.cut };
         let fail = |summary: &mut Summary, said: String| {
             summary.failures.push((case.to_string(), format!("{said}\n{}", self.around(case.cut))));
         };
@@ -277,9 +282,9 @@ fn promise_of(op: &Op) -> Option<Promise> {
 }
 
 /// Runs a scene and judges `states` of its crash states.
-pub fn enumerate<T: Mounter>(mounter: &T, scene: Scene, states: usize) -> Summary {
+pub fn enumerate<F: Family>(scene: Scene, states: usize) -> Summary {
     let mut summary = Summary::default();
-    let recording = match Recording::new(mounter, &scene) {
+    let recording = match Recording::<F>::new(&scene) {
         Ok(Some(recording)) => recording,
         Ok(None) => return summary,
         Err(said) => {
@@ -295,7 +300,7 @@ pub fn enumerate<T: Mounter>(mounter: &T, scene: Scene, states: usize) -> Summar
         let cut = ((number as f64 + rng.random::<f64>()) * share) as usize;
         let mode = MODES[[0, 1, 2, 2, 2, 3, 3, 3][rng.random_range(0..8)]].1;
         let case = Case { scene, cut, mode, seed: rng.random_range(0..1 << 32), again: number % 10 == 9 };
-        recording.judge(mounter, &case, &mut summary);
+        recording.judge(&case, &mut summary);
         if summary.failures.len() >= 5 {
             break;
         }
@@ -304,18 +309,16 @@ pub fn enumerate<T: Mounter>(mounter: &T, scene: Scene, states: usize) -> Summar
 }
 
 /// All that is needed to judge states of one cut.
-struct Court<'a, T> {
-    mounter: &'a T,
-    history: &'a History,
+struct Court<'a, F: Family> {
+    recording: &'a Recording<F>,
     cut: usize,
-    block_size: u32,
 }
 
 type Said<T> = Result<T, String>;
 
-impl<T: Mounter> Court<'_, T> {
+impl<F: Family> Court<'_, F> {
     fn expectation(&self) -> Expectation<'_> {
-        self.history.at(self.cut)
+        self.recording.history.at(self.cut)
     }
 
     /// The five steps: look, repair a copy, mount, use, look again.
@@ -324,43 +327,38 @@ impl<T: Mounter> Court<'_, T> {
         summary.count(class);
         let disk = Arc::new(state.snapshot());
         self.mount_and_use(disk.clone())?;
-        let verdict = look(&disk)?;
-        match verdict {
-            Some(verdict) if verdict.class() == Class::Fatal => {
-                Err(format!("e2fsck -fn after use: {}", verdict.fatal()))
-            }
-            Some(verdict) => {
-                summary.spotless_after_use += u64::from(verdict.spotless());
+        match family::look::<F>(&disk)? {
+            Some(Verdict { class: Class::Fatal, text, .. }) => Err(format!("{} after use: {text}", F::CHECKER)),
+            verdict => {
+                summary.spotless_after_use += u64::from(verdict.is_some_and(|verdict| verdict.spotless));
                 Ok(())
             }
-            None => Ok(()),
         }
     }
 
     fn look_and_repair(&self, state: &MemDisk) -> Said<Class> {
-        let file = tempfile::NamedTempFile::new_in(tools::scratch()).map_err(|error| error.to_string())?;
-        state.write_to(file.path()).map_err(|error| error.to_string())?;
-        let Some(verdict) = e2fsck::run(file.path(), e2fsck::Mode::Look) else { return Ok(Class::Clean) };
-        if verdict.class() == Class::Fatal {
-            return Err(format!("e2fsck -fn: {}", verdict.fatal()));
+        let file = scratch_image(state)?;
+        let Some(verdict) = F::look(file.path()) else { return Ok(Class::Clean) };
+        if verdict.class == Class::Fatal {
+            return Err(format!("{}: {}", F::CHECKER, verdict.text));
         }
-        if verdict.spotless() {
+        if verdict.spotless {
             return Ok(Class::Clean);
         }
-        let repair = e2fsck::run(file.path(), e2fsck::Mode::Repair).map_or_else(String::new, |repair| repair.text);
-        let second = e2fsck::run(file.path(), e2fsck::Mode::Look).filter(|second| !second.spotless());
-        if let Some(second) = second {
-            return Err(format!("e2fsck -fn is not content after -fy: {}\n-fy said: {repair}", second.text));
+        let repair = F::repair(file.path());
+        if let Some(second) = F::look(file.path()).filter(|second| !second.spotless) {
+            return Err(format!("{} is not content after repair: {}\nit said: {repair}", F::CHECKER, second.text));
         }
         let repaired = MemDisk::read_from(file.path()).map_err(|error| error.to_string())?;
-        let vfs = self.mounter.mount(Arc::new(repaired), true).map_err(|error| format!("mount after -fy: {error}"))?;
-        let expectation = self.expectation().after_repair(u64::from(self.block_size));
-        check(&vfs, &expectation).map_err(|said| format!("after e2fsck -fy: {said}"))?;
-        Ok(verdict.class())
+        let mounted = self.recording.mounter.mount(Arc::new(repaired), true);
+        let vfs = mounted.map_err(|error| format!("mount after repair: {error}"))?;
+        let expectation = self.expectation().after_repair(u64::from(self.recording.geometry.block_size));
+        check(&vfs, &expectation).map_err(|said| format!("after repair: {said}"))?;
+        Ok(verdict.class)
     }
 
     fn mount_and_use(&self, disk: SharedDisk) -> Said<()> {
-        let vfs = self.mounter.mount(disk, false).map_err(|error| format!("mount: {error}"))?;
+        let vfs = self.recording.mounter.mount(disk, false).map_err(|error| format!("mount: {error}"))?;
         let expectation = self.expectation();
         check(&vfs, &expectation).map_err(|said| format!("after mounting: {said}"))?;
         use_volume(&vfs).map_err(|said| format!("use: {said}"))?;
@@ -390,12 +388,6 @@ fn check<F: Format>(vfs: &Vfs<F>, expectation: &Expectation<'_>) -> Said<()> {
     let tree = tree::of_vfs(vfs)?;
     let violations = expectation.violations(&tree);
     if violations.is_empty() { Ok(()) } else { Err(violations.join("\n  ")) }
-}
-
-fn look(disk: &MemDisk) -> Said<Option<e2fsck::Verdict>> {
-    let file = tempfile::NamedTempFile::new_in(tools::scratch()).map_err(|error| error.to_string())?;
-    disk.write_to(file.path()).map_err(|error| error.to_string())?;
-    Ok(e2fsck::run(file.path(), e2fsck::Mode::Look))
 }
 
 /// Rounds of background work that surely finish returning the leaks of a small volume.

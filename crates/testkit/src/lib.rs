@@ -2,8 +2,8 @@
 //! image mutators, and judges that nobody here wrote.
 //!
 //! The one idea: nothing here trusts the code under test. The model knows no blocks, contents say
-//! whose they are, crash states are rebuilt from what reached the device, and the last word is
-//! `e2fsck`'s or the kernel's. A failure prints one line that replays it.
+//! whose they are, crash states are rebuilt from what reached the device, and the last word is a
+//! reference checker's or the kernel's. A failure prints one line that replays it.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -17,13 +17,15 @@
 //! | [`workloads`] | what is going on when the power fails |
 //! | [`crash`] | power failures at every place and in every way |
 //! | [`mutate`], [`exercise`] | damaged images, and using them all the same |
+//! | [`family`] | the formats under test: what differs between them, in one place |
 //! | [`image`] | fresh volumes of every geometry |
-//! | [`judges`] | e2fsck, debugfs, the kernel |
+//! | [`judges`] | the reference checkers, debugfs, the kernel |
 
 pub mod content;
 pub mod crash;
 pub mod drive;
 pub mod exercise;
+pub mod family;
 pub mod history;
 pub mod image;
 pub mod judges;

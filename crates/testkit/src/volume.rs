@@ -1,8 +1,6 @@
-//! Mounting a disk without naming the format; and the format there is.
+//! Mounting a disk without naming the format.
 
 use moafs_disk::SharedDisk;
-use moafs_ext::{Ext, OpenOptions};
-use moafs_runtime::{Live, Rt};
 use moafs_vfs::{Format, Options, Result, Vfs};
 
 use crate::drive::Mount;
@@ -18,31 +16,14 @@ pub trait Mounter: Sync {
     fn mount(&self, disk: SharedDisk, read_only: bool) -> Result<Vfs<Self::Format>>;
 }
 
-/// The ext family.
-#[derive(Debug, Clone)]
-pub struct ExtMounter {
-    /// How the volume is used; `syncer` and `read_only` are set by the mounter.
-    pub options: Options,
+/// How volumes are used in tests: a cache small enough to evict, so that write-back happens in the middle of things;
+/// no background task.
+pub fn options(read_only: bool) -> Options {
+    Options { cache_bytes: CACHE_BYTES, syncer: false, read_only, ..Options::default() }
 }
 
-impl Default for ExtMounter {
-    /// A cache small enough to evict, so that write-back happens in the middle of things.
-    fn default() -> ExtMounter {
-        ExtMounter { options: Options { cache_bytes: 4 << 20, ..Options::default() } }
-    }
-}
-
-impl Mounter for ExtMounter {
-    type Format = Ext;
-
-    fn mount(&self, disk: SharedDisk, read_only: bool) -> Result<Vfs<Ext>> {
-        let rt: Rt = Live::new();
-        let open = OpenOptions { read_only, ..OpenOptions::default() };
-        let format = Ext::open(disk.clone(), rt.clone(), open)?;
-        let options = Options { syncer: false, read_only, ..self.options.clone() };
-        Ok(Vfs::new(format, disk, rt, options))
-    }
-}
+/// Bytes of cached data at most.
+pub const CACHE_BYTES: usize = 4 << 20;
 
 /// A disk with the mounter that fits it.
 pub struct OnDisk<'a, T> {

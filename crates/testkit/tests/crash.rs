@@ -10,23 +10,29 @@ use std::time::Instant;
 
 use moafs_testkit::crash::{self, Case, Recording, Scene, Summary};
 use moafs_testkit::drive::{Driver, Tolerance};
-use moafs_testkit::image;
+use moafs_testkit::family::{self, Ext, Family};
 use moafs_testkit::judges::{missing, tools};
 use moafs_testkit::ops::Op;
-use moafs_testkit::volume::{ExtMounter, OnDisk};
+use moafs_testkit::tests_of;
+use moafs_testkit::volume::OnDisk;
 use moafs_testkit::workloads;
 
-/// Geometries whose images are small enough to be written thousands of times.
-const GEOMETRIES: [&str; 3] = ["crash-1k", "crash-4k", "crash-1k-128"];
+tests_of!(
+    ext: Ext,
+    a_sample_of_crash_states_keeps_every_promise,
+    #[ignore = "the full run: tens of minutes"]
+    all_crash_states_keep_every_promise,
+    the_workloads_that_defragment_move_something,
+    replay,
+);
 
 /// Seeds of the random workload, per geometry.
 const RANDOM_SEEDS: u64 = 12;
 
-fn scenes() -> Vec<Scene> {
+fn scenes<F: Family>() -> Vec<Scene> {
     let mut scenes = Vec::new();
-    for name in GEOMETRIES {
-        let geometry = image::by_name(name).expect("a known geometry");
-        for workload in workloads::ALL {
+    for geometry in family::geometries::<F>(F::CRASH) {
+        for workload in F::WORKLOADS.iter().copied() {
             let seeds = if workload.name == "random" { RANDOM_SEEDS } else { 1 };
             scenes.extend((0..seeds).map(|seed| Scene { workload, geometry, seed }));
         }
@@ -36,16 +42,16 @@ fn scenes() -> Vec<Scene> {
     scenes
 }
 
-fn run(states_per_scene: usize) -> Summary {
-    if tools::find("e2fsck").is_none() {
-        missing("e2fsck", "crash states are judged by our own reader only");
+fn run<F: Family>(states_per_scene: usize) -> Summary {
+    if tools::find(F::CHECKER).is_none() {
+        missing(F::CHECKER, "crash states are judged by our own reader only");
     }
-    let scenes = scenes();
+    let scenes = scenes::<F>();
     let (next, total) = (AtomicUsize::new(0), Mutex::new(Summary::default()));
     let start = Instant::now();
     let work = || {
         while let Some(scene) = scenes.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let summary = crash::enumerate(&ExtMounter::default(), *scene, states_per_scene);
+            let summary = crash::enumerate::<F>(*scene, states_per_scene);
             report(scene, &summary);
             total.lock().expect("no judge panicked").absorb(summary);
         }
@@ -67,28 +73,24 @@ fn report(scene: &Scene, summary: &Summary) {
     }
 }
 
-#[test]
-fn a_sample_of_crash_states_keeps_every_promise() {
-    let total = run(12);
+fn a_sample_of_crash_states_keeps_every_promise<F: Family>() {
+    let total = run::<F>(12);
     assert!(total.failures.is_empty(), "{} failures, printed above", total.failures.len());
 }
 
-#[test]
-#[ignore = "the full run: tens of minutes"]
-fn all_crash_states_keep_every_promise() {
-    let total = run(190);
+fn all_crash_states_keep_every_promise<F: Family>() {
+    let total = run::<F>(190);
     assert!(total.failures.is_empty(), "{} failures, printed above", total.failures.len());
     let whole_run = std::env::var_os("MOAFS_ONLY").is_none();
     assert!(!whole_run || total.states >= 20_000, "only {} states", total.states);
 }
 
-#[test]
-fn the_workloads_that_defragment_move_something() {
+fn the_workloads_that_defragment_move_something<F: Family>() {
     for name in ["defragment", "defragment-large"] {
         let workload = workloads::by_name(name).expect("a known workload");
-        let geometry = image::by_name("crash-4k").expect("a known geometry");
-        let disk = Arc::new(geometry.make().expect("the volume can be made"));
-        let mounter = ExtMounter::default();
+        let geometry = family::geometry::<F>(F::CRASH[1]).expect("a known geometry");
+        let disk = Arc::new(F::make(&geometry).expect("the volume can be made"));
+        let mounter = F::mounter(0);
         let mut driver = Driver::new(OnDisk { mounter: &mounter, disk }, Tolerance::default()).expect("it mounts");
         let mut moved = Vec::new();
         for op in workload.ops(geometry.block_size, 0) {
@@ -101,17 +103,18 @@ fn the_workloads_that_defragment_move_something() {
     }
 }
 
-#[test]
-fn replay() {
+fn replay<F: Family>() {
     let Ok(text) = std::env::var("MOAFS_CRASH") else { return };
-    let case: Case = text.parse().unwrap_or_else(|error| panic!("{error}"));
-    let mounter = ExtMounter::default();
-    let recording = Recording::new(&mounter, &case.scene).expect("the workload runs").expect("the volume can be made");
+    if !family::is_for::<F>(text.split(':').nth(1).expect("WORKLOAD:GEOMETRY:…")) {
+        return;
+    }
+    let case = Case::parse::<F>(&text).unwrap_or_else(|error| panic!("{error}"));
+    let recording = Recording::<F>::new(&case.scene).expect("the workload runs").expect("the volume can be made");
     if let Some(path) = std::env::var_os("MOAFS_CRASH_IMAGE") {
         recording.image(&case).write_to(path.as_ref()).expect("the image can be written");
     }
     let mut summary = Summary::default();
-    recording.judge(&mounter, &case, &mut summary);
+    recording.judge(&case, &mut summary);
     for (case, said) in &summary.failures {
         println!("{case}\n  {said}");
     }

@@ -14,13 +14,26 @@ use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
 use moafs_runtime::Live;
 use moafs_testkit::crash::{Recording, Scene, Summary};
 use moafs_testkit::drive::{Driver, Tolerance};
-use moafs_testkit::image::{self, Geometry, Maker};
-use moafs_testkit::judges::{e2fsck, tools};
+use moafs_testkit::family::{self, Ext, Family};
+use moafs_testkit::image::Geometry;
 use moafs_testkit::model::{Model, NodeId};
 use moafs_testkit::ops::{Generator, Limits, Op};
-use moafs_testkit::volume::{ExtMounter, Mounter, OnDisk};
+use moafs_testkit::tests_of;
+use moafs_testkit::volume::{Mounter, OnDisk};
 use moafs_testkit::workloads;
 use moafs_vfs::types::Ino;
+
+tests_of!(
+    ext: Ext,
+    a_failing_write_loses_nothing_that_was_fsynced,
+    a_dying_device_loses_nothing_that_was_fsynced,
+    a_failing_read_loses_nothing_that_was_fsynced,
+    a_failing_flush_loses_nothing_that_was_fsynced,
+    each_file_reports_its_failed_write_and_reads_go_on,
+    a_failed_flush_never_turns_into_success,
+    a_full_host_makes_writers_wait_and_loses_nothing,
+    no_space_at_any_step_leaves_a_sound_volume,
+);
 
 /// Workloads whose every request is worth hurting.
 const WORKLOADS: [&str; 8] = [
@@ -36,38 +49,38 @@ const WORKLOADS: [&str; 8] = [
 
 /// A workload runs over a device that follows `rules`; then power is lost, and all that was promised
 /// must be there.
-fn hurt(scene: Scene, rules: Vec<Rule>) -> Result<u64, String> {
-    let Some(disk) = scene.geometry.make() else { return Ok(0) };
+fn hurt<F: Family>(scene: Scene, rules: Vec<Rule>) -> Result<u64, String> {
+    let Some(disk) = F::make(&scene.geometry) else { return Ok(0) };
     let recorder = Arc::new(CrashRecorder::over(Arc::new(disk), Live::new()));
     let fault = Arc::new(Fault::new(recorder.clone(), Live::new(), rules));
-    let mounter = ExtMounter::default();
+    let mounter = F::mounter(0);
     let mount = OnDisk { mounter: &mounter, disk: fault.clone() };
     let driver = match Driver::new(mount, Tolerance { broken: true, full: false }) {
         Ok(driver) => driver,
         // The fault hit while mounting: nothing was promised.
         Err(_) => return Ok(fault.hits()),
     };
-    let recording = Recording::run_hurt(driver, recorder, &scene)?;
+    let recording = Recording::<F>::run_hurt(driver, recorder, &scene)?;
     let mut summary = Summary::default();
-    recording.judge_end(&mounter, &mut summary);
+    recording.judge_end(&mut summary);
     match summary.failures.into_iter().next() {
         Some((_, said)) => Err(said),
         None => Ok(fault.hits()),
     }
 }
 
-fn scene(workload: &str, geometry: &str) -> Scene {
+fn scene<F: Family>(workload: &str) -> Scene {
     let workload = workloads::by_name(workload).expect("a known workload");
-    Scene { workload, geometry: image::by_name(geometry).expect("a known geometry"), seed: 0 }
+    Scene { workload, geometry: family::geometries::<F>(F::CRASH)[0], seed: 0 }
 }
 
 /// Hurts request 1, 2, 3… until the workload ends unhurt.
-fn hurt_each(victims: &Victims, when: fn(u64) -> When, harm: Harm, label: &str) {
+fn hurt_each<F: Family>(victims: &Victims, when: fn(u64) -> When, harm: Harm, label: &str) {
     let mut failures = 0;
     for workload in WORKLOADS {
         for n in (1..400).step_by(step()) {
             let rule = Rule::new(victims.clone(), when(n), harm);
-            let outcome = std::panic::catch_unwind(|| hurt(scene(workload, "crash-1k"), vec![rule]));
+            let outcome = std::panic::catch_unwind(|| hurt::<F>(scene::<F>(workload), vec![rule]));
             match outcome.unwrap_or_else(|_| Err("panic".to_owned())) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -86,37 +99,35 @@ fn step() -> usize {
     if std::env::var_os("MOAFS_FULL").is_some() { 1 } else { 7 }
 }
 
-#[test]
-fn a_failing_write_loses_nothing_that_was_fsynced() {
-    hurt_each(&Victims::Writes(EVERYWHERE), When::Nth, Harm::Error, "write");
+fn a_failing_write_loses_nothing_that_was_fsynced<F: Family>() {
+    hurt_each::<F>(&Victims::Writes(EVERYWHERE), When::Nth, Harm::Error, "write");
 }
 
-#[test]
-fn a_dying_device_loses_nothing_that_was_fsynced() {
-    hurt_each(&Victims::Writes(EVERYWHERE), When::From, Harm::Short { sectors: 1 }, "dying");
+fn a_dying_device_loses_nothing_that_was_fsynced<F: Family>() {
+    hurt_each::<F>(&Victims::Writes(EVERYWHERE), When::From, Harm::Short { sectors: 1 }, "dying");
 }
 
-#[test]
-fn a_failing_read_loses_nothing_that_was_fsynced() {
-    hurt_each(&Victims::Reads(EVERYWHERE), When::Nth, Harm::Error, "read");
+fn a_failing_read_loses_nothing_that_was_fsynced<F: Family>() {
+    hurt_each::<F>(&Victims::Reads(EVERYWHERE), When::Nth, Harm::Error, "read");
 }
 
-#[test]
-fn a_failing_flush_loses_nothing_that_was_fsynced() {
-    hurt_each(&Victims::Flushes, When::Nth, Harm::Error, "flush");
+fn a_failing_flush_loses_nothing_that_was_fsynced<F: Family>() {
+    hurt_each::<F>(&Victims::Flushes, When::Nth, Harm::Error, "flush");
 }
 
-/// A driver over a device that can be hurt at will.
-fn hurtable<'a>(geometry: &str, mounter: &'a ExtMounter) -> (Driver<OnDisk<'a, ExtMounter>>, Arc<Fault>, Arc<MemDisk>) {
-    let geometry = image::by_name(geometry).expect("a known geometry");
-    let disk = Arc::new(geometry.make().expect("our own mkfs is always there"));
+type Hurtable<'a, F> = Driver<OnDisk<'a, <F as Family>::Mounter>>;
+
+/// A driver over a device that can be hurt at will; the geometry by its number in [`Family::CRASH`].
+fn hurtable<F: Family>(geometry: usize, mounter: &F::Mounter) -> (Hurtable<'_, F>, Arc<Fault>, Arc<MemDisk>) {
+    let geometry = family::geometries::<F>(F::CRASH)[geometry];
+    let disk = Arc::new(F::make(&geometry).expect("our own mkfs is always there"));
     let fault = Arc::new(Fault::new(disk.clone(), Live::new(), Vec::new()));
     let mount = OnDisk { mounter, disk: fault.clone() };
     let driver = Driver::new(mount, Tolerance::default()).expect("a fresh volume mounts");
     (driver, fault, disk)
 }
 
-fn made(driver: &mut Driver<OnDisk<'_, ExtMounter>>, name: &str, bytes: usize) -> (NodeId, Ino) {
+fn made<F: Family>(driver: &mut Hurtable<'_, F>, name: &str, bytes: usize) -> (NodeId, Ino) {
     let id = NodeId(driver.model.ids().count());
     driver.step(&Op::create(NodeId::ROOT, name)).unwrap();
     driver.step(&Op::Hold { node: id }).unwrap();
@@ -124,14 +135,13 @@ fn made(driver: &mut Driver<OnDisk<'_, ExtMounter>>, name: &str, bytes: usize) -
     (id, driver.inos[&id])
 }
 
-#[test]
-fn each_file_reports_its_failed_write_and_reads_go_on() {
-    let mounter = ExtMounter::default();
-    let (mut driver, fault, _disk) = hurtable("crash-4k", &mounter);
-    let (safe, safe_ino) = made(&mut driver, "safe", 10_000);
+fn each_file_reports_its_failed_write_and_reads_go_on<F: Family>() {
+    let mounter = F::mounter(0);
+    let (mut driver, fault, _disk) = hurtable::<F>(1, &mounter);
+    let (safe, safe_ino) = made::<F>(&mut driver, "safe", 10_000);
     driver.step(&Op::Sync).unwrap();
-    let (_, a) = made(&mut driver, "a", 9_000);
-    let (_, b) = made(&mut driver, "b", 9_000);
+    let (_, a) = made::<F>(&mut driver, "a", 9_000);
+    let (_, b) = made::<F>(&mut driver, "b", 9_000);
     fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Always, Harm::Error)]);
     let vfs = driver.vfs();
     let errors = [vfs.fsync(a, false), vfs.fsync(b, false)].map(|result| result.map_err(|error| error.errno()));
@@ -146,12 +156,11 @@ fn each_file_reports_its_failed_write_and_reads_go_on() {
     assert_eq!(vfs.read(a, 0, &mut back).unwrap(), 9_000, "a page that could not be written is still readable");
 }
 
-#[test]
-fn a_failed_flush_never_turns_into_success() {
-    let mounter = ExtMounter::default();
-    let (mut driver, fault, _disk) = hurtable("crash-1k", &mounter);
+fn a_failed_flush_never_turns_into_success<F: Family>() {
+    let mounter = F::mounter(0);
+    let (mut driver, fault, _disk) = hurtable::<F>(0, &mounter);
     driver.step(&Op::Sync).unwrap();
-    let (_, a) = made(&mut driver, "a", 5_000);
+    let (_, a) = made::<F>(&mut driver, "a", 5_000);
     fault.set(vec![Rule::new(Victims::Flushes, When::Nth(1), Harm::Error)]);
     assert!(driver.vfs().fsync(a, false).is_err());
     fault.set(Vec::new());
@@ -161,11 +170,10 @@ fn a_failed_flush_never_turns_into_success() {
     }
 }
 
-#[test]
-fn a_full_host_makes_writers_wait_and_loses_nothing() {
-    let mounter = ExtMounter::default();
-    let (mut driver, fault, disk) = hurtable("crash-4k", &mounter);
-    let (a, ino) = made(&mut driver, "a", 50_000);
+fn a_full_host_makes_writers_wait_and_loses_nothing<F: Family>() {
+    let mounter = F::mounter(0);
+    let (mut driver, fault, disk) = hurtable::<F>(1, &mounter);
+    let (a, ino) = made::<F>(&mut driver, "a", 50_000);
     fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Always, Harm::HostFull)]);
     let relief = {
         let fault = fault.clone();
@@ -188,24 +196,10 @@ fn a_full_host_makes_writers_wait_and_loses_nothing() {
     assert_eq!(moafs_testkit::tree::differences(&driver.model, &tree), Vec::<String>::new());
 }
 
-/// Volumes that are full all the time.
-const TINY: [Geometry; 3] = [
-    Geometry { name: "tiny-1k", maker: Maker::Ours, block_size: 1024, inode_size: 128, kib: 512, options: &[] },
-    Geometry {
-        name: "tiny-1k-theirs",
-        maker: Maker::Mke2fs,
-        block_size: 1024,
-        inode_size: 256,
-        kib: 700,
-        options: &["-t", "ext2", "-N", "64"],
-    },
-    Geometry { name: "tiny-4k", maker: Maker::Ours, block_size: 4096, inode_size: 256, kib: 2048, options: &[] },
-];
-
-fn fill(geometry: &Geometry, seed: u64) -> Result<u64, String> {
-    let Some(disk) = geometry.make() else { return Ok(1) };
+fn fill<F: Family>(geometry: &Geometry, seed: u64) -> Result<u64, String> {
+    let Some(disk) = F::make(geometry) else { return Ok(1) };
     let disk = Arc::new(disk);
-    let mounter = ExtMounter::default();
+    let mounter = F::mounter(seed);
     let tolerance = Tolerance { full: true, broken: false };
     let mut driver = Driver::new(OnDisk { mounter: &mounter, disk: disk.clone() }, tolerance)?;
     let limits = Limits {
@@ -225,19 +219,17 @@ fn fill(geometry: &Geometry, seed: u64) -> Result<u64, String> {
         driver.step(&op).map_err(|said| format!("operation {number}: {said}"))?;
     }
     driver.verify()?;
-    empty(&mut driver)?;
+    empty::<F>(&mut driver)?;
     driver.verify()?;
     driver.unmount()?;
-    let file = tempfile::NamedTempFile::new_in(tools::scratch()).map_err(|error| error.to_string())?;
-    disk.write_to(file.path()).map_err(|error| error.to_string())?;
-    match e2fsck::run(file.path(), e2fsck::Mode::Look) {
-        Some(verdict) if !verdict.spotless() => Err(format!("e2fsck -fn: {}", verdict.text)),
+    match family::look::<F>(&disk)? {
+        Some(verdict) if !verdict.spotless => Err(format!("{}: {}", F::CHECKER, verdict.text)),
         _ => Ok(driver.refused),
     }
 }
 
 /// A full volume can be emptied: removing needs no space.
-fn empty(driver: &mut Driver<OnDisk<'_, ExtMounter>>) -> Result<(), String> {
+fn empty<F: Family>(driver: &mut Hurtable<'_, F>) -> Result<(), String> {
     loop {
         let next = |model: &Model| {
             model.living().filter(|(_, node)| node.is_dir()).find_map(|(dir, node)| {
@@ -256,13 +248,12 @@ fn empty(driver: &mut Driver<OnDisk<'_, ExtMounter>>) -> Result<(), String> {
     }
 }
 
-#[test]
-fn no_space_at_any_step_leaves_a_sound_volume() {
+fn no_space_at_any_step_leaves_a_sound_volume<F: Family>() {
     let mut failures = 0;
-    for geometry in &TINY {
+    for geometry in F::FULL {
         let mut refused = 0;
         for seed in 0..8 {
-            match std::panic::catch_unwind(|| fill(geometry, seed)).unwrap_or_else(|_| Err("panic".to_owned())) {
+            match std::panic::catch_unwind(|| fill::<F>(geometry, seed)).unwrap_or_else(|_| Err("panic".to_owned())) {
                 Ok(n) => refused += n,
                 Err(said) => {
                     failures += 1;

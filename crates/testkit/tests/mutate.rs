@@ -10,14 +10,22 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use moafs_disk::mem::MemDisk;
-use moafs_ext::check::{self, CheckOptions};
-use moafs_runtime::Timestamp;
 use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::exercise::{Bounds, exercise};
-use moafs_testkit::image;
+use moafs_testkit::family::{self, Ext, Family};
+use moafs_testkit::image::Geometry;
 use moafs_testkit::mutate::{Layout, damaged, mutations};
 use moafs_testkit::ops::{Generator, Limits};
-use moafs_testkit::volume::{ExtMounter, Mounter, OnDisk};
+use moafs_testkit::tests_of;
+use moafs_testkit::volume::{CACHE_BYTES, Mounter, OnDisk};
+
+tests_of!(
+    ext: Ext,
+    a_sample_of_damaged_images_does_no_harm,
+    #[ignore = "the full run: minutes"]
+    ten_thousand_damaged_images_do_no_harm,
+    replay,
+);
 
 /// Counts what is allocated, and how much it was at most.
 struct Counting;
@@ -44,8 +52,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The cache of [`ExtMounter::default`] and what everything else may take.
-const MEMORY_MAX: usize = (4 << 20) + (64 << 20);
+/// The cache and what everything else may take.
+const MEMORY_MAX: usize = CACHE_BYTES + (64 << 20);
 
 /// No damaged image of these sizes takes longer, on the slowest machine.
 const TIME_MAX: Duration = Duration::from_secs(60);
@@ -58,23 +66,19 @@ struct Golden {
     layout: Layout,
 }
 
-const GEOMETRIES: [&str; 5] = ["ours-1k", "1k-128", "1k-groups", "4k", "4k-ext3"];
-
-fn golden() -> Vec<Golden> {
-    let populate = |name: &&'static str| {
-        let geometry = image::by_name(name).expect("a known geometry");
-        let disk = Arc::new(geometry.make()?);
-        populate(&disk, u64::from(geometry.block_size));
-        let bytes = geometry.kib << 10;
+fn golden<F: Family>() -> Vec<Golden> {
+    let make = |geometry: Geometry| {
+        let disk = Arc::new(F::make(&geometry)?);
+        populate::<F>(&disk, u64::from(geometry.block_size));
         let disk = disk.snapshot();
-        let layout = Layout::of(&disk, bytes);
-        Some(Golden { name, disk, bytes, layout })
+        let layout = F::layout(&disk, &geometry);
+        Some(Golden { name: geometry.name, disk, bytes: geometry.bytes(), layout })
     };
-    GEOMETRIES.iter().filter_map(populate).collect()
+    family::geometries::<F>(F::DAMAGED).into_iter().filter_map(make).collect()
 }
 
-fn populate(disk: &Arc<MemDisk>, block: u64) {
-    let mounter = ExtMounter::default();
+fn populate<F: Family>(disk: &Arc<MemDisk>, block: u64) {
+    let mounter = F::mounter(0);
     let mount = OnDisk { mounter: &mounter, disk: disk.clone() };
     let mut driver = Driver::new(mount, Tolerance::default()).expect("a fresh volume mounts");
     let limits = Limits {
@@ -96,27 +100,21 @@ fn populate(disk: &Arc<MemDisk>, block: u64) {
     driver.unmount().expect("the volume unmounts");
 }
 
-fn check_only(disk: &MemDisk, mode: check::Mode) {
-    let options = CheckOptions { mode, force: true, now: Timestamp { secs: 1_700_000_000, nanos: 0 } };
-    // A refusal is as good as a verdict.
-    let _ = check::check(disk, &options, &mut |_| {});
-}
-
-fn try_all(disk: &MemDisk) {
-    check_only(&disk.snapshot(), check::Mode::No);
-    check_only(&disk.snapshot(), check::Mode::Yes);
+fn try_all<F: Family>(disk: &MemDisk) {
+    F::check(&disk.snapshot(), false);
+    F::check(&disk.snapshot(), true);
     let used: Arc<MemDisk> = Arc::new(disk.snapshot());
-    if let Ok(vfs) = ExtMounter::default().mount(used.clone(), false) {
+    if let Ok(vfs) = F::mounter(0).mount(used.clone(), false) {
         exercise(&vfs, Bounds::default());
         let _ = vfs.close();
     }
-    if let Ok(vfs) = ExtMounter::default().mount(Arc::new(disk.snapshot()), true) {
+    if let Ok(vfs) = F::mounter(0).mount(Arc::new(disk.snapshot()), true) {
         exercise(&vfs, Bounds::default());
     }
 }
 
 /// What went wrong with one seed.
-fn judge(golden: &Golden, seed: u64) -> Result<(), String> {
+fn judge<F: Family>(golden: &Golden, seed: u64) -> Result<(), String> {
     let mutations = mutations(&golden.layout, &golden.disk, seed);
     let words: Vec<String> = mutations.iter().map(ToString::to_string).collect();
     let disk = damaged(&golden.disk, golden.bytes, &mutations);
@@ -124,7 +122,7 @@ fn judge(golden: &Golden, seed: u64) -> Result<(), String> {
     PEAK.store(before, Ordering::Relaxed);
     let (tell, told) = mpsc::channel();
     let worker = std::thread::spawn(move || {
-        let outcome = catch_unwind(AssertUnwindSafe(|| try_all(&disk)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| try_all::<F>(&disk)));
         // The judge may have given up waiting.
         let _ = tell.send(outcome.is_ok());
     });
@@ -145,14 +143,14 @@ fn judge(golden: &Golden, seed: u64) -> Result<(), String> {
 /// One at a time: memory is counted for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn run(mutations: u64) {
+fn run<F: Family>(mutations: u64) {
     let _alone = ALONE.lock();
-    let golden = golden();
+    let golden = golden::<F>();
     let start = Instant::now();
     let mut failures = Vec::new();
     for seed in 0..mutations {
         let Some(image) = golden.get(seed as usize % golden.len().max(1)) else { return };
-        if let Err(said) = judge(image, seed) {
+        if let Err(said) = judge::<F>(image, seed) {
             println!("MOAFS_MUTATE={}:{seed}\n  {said}", image.name);
             failures.push(seed);
         }
@@ -164,28 +162,27 @@ fn run(mutations: u64) {
     assert!(failures.is_empty(), "{} mutations failed, printed above", failures.len());
 }
 
-#[test]
-fn a_sample_of_damaged_images_does_no_harm() {
-    run(500);
+fn a_sample_of_damaged_images_does_no_harm<F: Family>() {
+    run::<F>(500);
 }
 
-#[test]
-#[ignore = "the full run: minutes"]
-fn ten_thousand_damaged_images_do_no_harm() {
-    run(10_000);
+fn ten_thousand_damaged_images_do_no_harm<F: Family>() {
+    run::<F>(10_000);
 }
 
-#[test]
-fn replay() {
+fn replay<F: Family>() {
     let Ok(text) = std::env::var("MOAFS_MUTATE") else { return };
     let _alone = ALONE.lock();
     let (name, seed) = text.split_once(':').expect("IMAGE:SEED");
-    let golden = golden();
+    if !family::is_for::<F>(name) {
+        return;
+    }
+    let golden = golden::<F>();
     let image = golden.iter().find(|golden| golden.name == name).expect("a known image");
     let seed = seed.parse().expect("a number");
     let mutations = mutations(&image.layout, &image.disk, seed);
     if let Some(path) = std::env::var_os("MOAFS_MUTATE_IMAGE") {
         damaged(&image.disk, image.bytes, &mutations).write_to(path.as_ref()).expect("the image can be written");
     }
-    judge(image, seed).unwrap_or_else(|said| panic!("{said}"));
+    judge::<F>(image, seed).unwrap_or_else(|said| panic!("{said}"));
 }

@@ -16,7 +16,7 @@
 
 use std::path::Path;
 
-use super::tools;
+use super::{Class, tools};
 
 /// One thing e2fsck said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,19 +49,6 @@ pub enum Finding {
     SecondDirectoryName,
     /// Anything else.
     Other(String),
-}
-
-/// How bad a finding is on an unclean volume of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Nothing said.
-    Clean,
-    /// Space is lost until it is returned.
-    Leak,
-    /// In the table.
-    Benign,
-    /// Not in the table.
-    Fatal,
 }
 
 impl Finding {
@@ -112,6 +99,14 @@ impl Verdict {
         let fatal: Vec<String> =
             self.findings.iter().filter(|f| f.class() == Class::Fatal).map(|f| format!("{f:?}")).collect();
         format!("exit {}: {}\n{}", self.exit, fatal.join("; "), self.text)
+    }
+}
+
+impl From<Verdict> for super::Verdict {
+    fn from(verdict: Verdict) -> super::Verdict {
+        let class = verdict.class();
+        let text = if class == Class::Fatal { verdict.fatal() } else { verdict.text.clone() };
+        super::Verdict { class, spotless: verdict.spotless(), text }
     }
 }
 

@@ -1,0 +1,105 @@
+//! ext2 and ext3.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use moafs_disk::SharedDisk;
+use moafs_disk::mem::MemDisk;
+use moafs_ext::OpenOptions;
+use moafs_ext::check::{self, CheckOptions, Mode};
+use moafs_runtime::{Live, Rt, Timestamp};
+use moafs_vfs::types::Ino;
+use moafs_vfs::{Result, Vfs};
+
+use super::Family;
+use crate::image::{self, Geometry};
+use crate::judges::kernel::{self, KernelMount};
+use crate::judges::{Verdict, e2fsck, missing};
+use crate::model::{Model, NodeId};
+use crate::mutate::{self, Layout};
+use crate::tree;
+use crate::volume::{self, Mounter};
+use crate::workloads::{self, Workload};
+
+/// The ext family.
+#[derive(Debug, Clone, Copy)]
+pub struct Ext;
+
+/// Mounts ext volumes.
+#[derive(Debug, Clone, Copy)]
+pub struct ExtMounter;
+
+impl Mounter for ExtMounter {
+    type Format = moafs_ext::Ext;
+
+    fn mount(&self, disk: SharedDisk, read_only: bool) -> Result<Vfs<moafs_ext::Ext>> {
+        let rt: Rt = Live::new();
+        let open = OpenOptions { read_only, ..OpenOptions::default() };
+        let format = moafs_ext::Ext::open(disk.clone(), rt.clone(), open)?;
+        Ok(Vfs::new(format, disk, rt, volume::options(read_only)))
+    }
+}
+
+impl Family for Ext {
+    type Mounter = ExtMounter;
+
+    const CHECKER: &'static str = "e2fsck";
+    const GEOMETRIES: &'static [Geometry] = &image::ext::ALL;
+    const CRASH: &'static [&'static str] = &["crash-1k", "crash-4k", "crash-1k-128"];
+    const DAMAGED: &'static [&'static str] = &["ours-1k", "1k-128", "1k-groups", "4k", "4k-ext3"];
+    const FULL: &'static [Geometry] = &image::ext::FULL;
+    const WORKLOADS: &'static [Workload] = &workloads::ALL;
+
+    fn make(geometry: &Geometry) -> Option<MemDisk> {
+        image::ext::make(geometry)
+    }
+
+    fn mounter(_seed: u64) -> ExtMounter {
+        ExtMounter
+    }
+
+    /// Revision 0 and volumes made without the attribute feature keep none.
+    fn keeps_xattrs(geometry: &Geometry) -> bool {
+        !geometry.options.iter().any(|option| option.starts_with("none"))
+    }
+
+    fn look(image: &Path) -> Option<Verdict> {
+        e2fsck::run(image, e2fsck::Mode::Look).map(Verdict::from)
+    }
+
+    fn repair(image: &Path) -> String {
+        e2fsck::run(image, e2fsck::Mode::Repair).map_or_else(String::new, |verdict| verdict.text)
+    }
+
+    /// The kernel.
+    fn witness(
+        geometry: &Geometry,
+        image: &Path,
+        model: &Model,
+        _: &BTreeMap<NodeId, Ino>,
+    ) -> std::result::Result<(), String> {
+        if geometry.block_size > kernel::BLOCK_BYTES_MAX {
+            return Ok(());
+        }
+        let in_words = |error: std::io::Error| format!("kernel: {error}");
+        let Some(mount) = KernelMount::new(image, "ext2", "ro,user_xattr").map_err(in_words)? else {
+            missing("the kernel", "mounting needs root and loop devices");
+            return Ok(());
+        };
+        let seen = tree::of_dir(mount.path()).map_err(in_words)?;
+        let differences = tree::differences(model, &seen);
+        mount.unmount().map_err(in_words)?;
+        if differences.is_empty() { Ok(()) } else { Err(format!("the kernel sees: {}", differences.join("\n"))) }
+    }
+
+    fn layout(image: &MemDisk, geometry: &Geometry) -> Layout {
+        mutate::ext::layout(image, geometry.bytes())
+    }
+
+    fn check(disk: &MemDisk, repair: bool) {
+        let mode = if repair { Mode::Yes } else { Mode::No };
+        let options = CheckOptions { mode, force: true, now: Timestamp { secs: 1_700_000_000, nanos: 0 } };
+        // A refusal is as good as a verdict.
+        let _ = check::check(disk, &options, &mut |_| {});
+    }
+}

@@ -1,0 +1,90 @@
+//! Volumes of the ext family, by `mke2fs` and by our own mkfs.
+
+use moafs_disk::mem::MemDisk;
+use moafs_ext::mkfs::{MkfsOptions, mkfs};
+use moafs_runtime::Timestamp;
+
+use super::{Geometry, Maker};
+use crate::judges::tools;
+
+/// A geometry from its fields, in their order.
+const fn geometry(
+    name: &'static str,
+    maker: Maker,
+    block_size: u32,
+    inode_size: u32,
+    kib: u64,
+    options: &'static [&'static str],
+) -> Geometry {
+    Geometry { name, maker, block_size, inode_size, kib, options }
+}
+
+/// Makes the volume; `None` if the tool is missing.
+///
+/// # Panics
+/// If it cannot be made: the geometry is wrong.
+pub fn make(geometry: &Geometry) -> Option<MemDisk> {
+    match geometry.maker {
+        Maker::Ours => Some(make_ours(geometry)),
+        Maker::Theirs => make_theirs(geometry),
+    }
+}
+
+fn make_ours(geometry: &Geometry) -> MemDisk {
+    let disk = MemDisk::new(geometry.kib * 2);
+    let mut options = MkfsOptions::new([7; 16], [9; 16], Timestamp { secs: 1_700_000_000, nanos: 0 });
+    options.block_size = Some(geometry.block_size);
+    options.inode_size = geometry.inode_size;
+    mkfs(&disk, &options).unwrap_or_else(|error| panic!("{}: {error}", geometry.name));
+    disk
+}
+
+fn make_theirs(geometry: &Geometry) -> Option<MemDisk> {
+    let file = tempfile::NamedTempFile::new_in(tools::scratch()).expect("a scratch file");
+    let (block, inode) = (geometry.block_size.to_string(), geometry.inode_size.to_string());
+    let mut args = vec!["-b", &block, "-I", &inode];
+    args.extend(geometry.options);
+    let made = tools::mke2fs(file.path(), &args, &format!("{}k", geometry.kib));
+    made.then(|| MemDisk::read_from(file.path()).expect("the image can be read"))
+}
+
+/// Every geometry that matters: block sizes, inode sizes, revisions, features, makers.
+pub const ALL: [Geometry; 23] = [
+    geometry("ours-1k", Maker::Ours, 1024, 256, 16 << 10, &[]),
+    geometry("ours-1k-128", Maker::Ours, 1024, 128, 16 << 10, &[]),
+    geometry("ours-2k", Maker::Ours, 2048, 256, 24 << 10, &[]),
+    geometry("ours-4k", Maker::Ours, 4096, 256, 32 << 10, &[]),
+    geometry("ours-8k", Maker::Ours, 8192, 256, 48 << 10, &[]),
+    geometry("ours-16k", Maker::Ours, 16384, 256, 64 << 10, &[]),
+    geometry("ours-64k", Maker::Ours, 65536, 256, 128 << 10, &[]),
+    geometry("1k", Maker::Theirs, 1024, 256, 16 << 10, &["-t", "ext2"]),
+    geometry("1k-128", Maker::Theirs, 1024, 128, 16 << 10, &["-t", "ext2"]),
+    geometry("1k-rev0", Maker::Theirs, 1024, 128, 16 << 10, &["-r", "0", "-O", "none"]),
+    geometry("1k-plain", Maker::Theirs, 1024, 128, 16 << 10, &["-t", "ext2", "-O", "none,filetype"]),
+    geometry("1k-nofiletype", Maker::Theirs, 1024, 256, 16 << 10, &["-t", "ext2", "-O", "^filetype"]),
+    geometry("1k-groups", Maker::Theirs, 1024, 256, 16 << 10, &["-t", "ext2", "-g", "1024"]),
+    geometry("2k", Maker::Theirs, 2048, 256, 24 << 10, &["-t", "ext2"]),
+    geometry("4k", Maker::Theirs, 4096, 256, 32 << 10, &["-t", "ext2"]),
+    geometry(
+        "4k-sparse2",
+        Maker::Theirs,
+        4096,
+        256,
+        32 << 10,
+        &["-t", "ext2", "-g", "2048", "-O", "sparse_super2,^resize_inode"],
+    ),
+    geometry("4k-ext3", Maker::Theirs, 4096, 256, 32 << 10, &["-t", "ext3", "-J", "size=4"]),
+    geometry("4k-1024", Maker::Theirs, 4096, 1024, 32 << 10, &["-t", "ext2"]),
+    geometry("16k", Maker::Theirs, 16384, 256, 64 << 10, &["-t", "ext2"]),
+    geometry("crash-1k", Maker::Theirs, 1024, 256, 6 << 10, &["-t", "ext2", "-g", "2048", "-N", "256"]),
+    geometry("crash-1k-128", Maker::Ours, 1024, 128, 4 << 10, &[]),
+    geometry("crash-4k", Maker::Ours, 4096, 256, 16 << 10, &[]),
+    geometry("64k", Maker::Theirs, 65536, 256, 128 << 10, &["-t", "ext2"]),
+];
+
+/// Volumes that are full all the time.
+pub const FULL: [Geometry; 3] = [
+    geometry("tiny-1k", Maker::Ours, 1024, 128, 512, &[]),
+    geometry("tiny-1k-theirs", Maker::Theirs, 1024, 256, 700, &["-t", "ext2", "-N", "64"]),
+    geometry("tiny-4k", Maker::Ours, 4096, 256, 2048, &[]),
+];
