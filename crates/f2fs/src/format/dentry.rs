@@ -342,3 +342,224 @@ pub fn inline_to_block(inode: &[u8], region: &Region) -> Vec<u8> {
     to.set_used(&mut block, region.slots..region.bitmap.len() * 8, false);
     block
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::inode::Layout;
+
+    fn regions() -> [Region; 4] {
+        let inline = |extra_words, xattr_words| Region::inline(Layout::new(extra_words, xattr_words).inline_range());
+        [Region::BLOCK, inline(0, 50), inline(9, 50), inline(9, 850)]
+    }
+
+    #[test]
+    fn hashes_are_those_of_the_format() {
+        for (name, right) in [
+            (&b"a"[..], 0x6d0e_a4c1),
+            (b"lost+found", 0x2dbf_9e80),
+            (b"hello.txt", 0x5107_c3f3),
+            (b"0123456789abcdef", 0x5a07_88b2),
+            (b"0123456789abcdefg", 0xfb1a_23ec),
+            (&[b'x'; 40], 0xb3f4_bbfc),
+            (&[b'L'; 255], 0xadb2_1a7e),
+            (b".hidden", 0x395f_c5b0),
+            ("äö".as_bytes(), 0xfeb3_85e9),
+            (b".", 0),
+            (b"..", 0),
+        ] {
+            assert_eq!(hash(name), right, "{}", name.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn inline_regions_are_those_of_the_format() {
+        for (extra_words, slots, bitmap, reserved) in [(0, 182, 23, 7), (6, 181, 23, 2), (9, 180, 23, 9)] {
+            let bytes = Layout::new(extra_words, 50).inline_range();
+            let region = Region::inline(bytes.clone());
+            assert_eq!((region.slots, region.bitmap.len()), (slots, bitmap));
+            assert_eq!(region.dentries - region.bitmap.end, reserved);
+            assert_eq!(region.names + slots * SLOT_NAME, bytes.end);
+        }
+        let none = Region::inline(100..110);
+        assert_eq!((none.slots, none.names), (0, 110));
+    }
+
+    #[test]
+    fn levels_are_those_of_the_format() {
+        let starts: Vec<u64> = (0..5).map(|level| level_start(level, 0)).collect();
+        assert_eq!(starts, [0, 2, 6, 14, 30]);
+        assert_eq!(bucket_blocks(0, 0, 0xFFFF_FFFF), 0..2);
+        assert_eq!(bucket_blocks(2, 0, 5), 8..10);
+        assert_eq!(bucket_blocks(0, 2, 3), 6..8);
+        assert_eq!(bucket_blocks(1, 2, 9), 10..12);
+        assert_eq!(buckets(30, 0), 1 << 30);
+        assert_eq!(buckets(62, 255), 1 << 30);
+        assert_eq!(bucket_blocks(31, 0, 1).end - bucket_blocks(31, 0, 1).start, 4);
+        assert_eq!(bucket_of(u64::MAX, 0), None);
+    }
+
+    #[test]
+    fn a_first_block_holds_the_dots() {
+        let block = first_block(Nid(9), Nid(3));
+        let seen: Vec<_> = entries(&block, &Region::BLOCK).map(Result::unwrap).collect();
+        assert_eq!(seen.iter().map(|e| (e.slot, e.hash, e.ino, e.name)).collect::<Vec<_>>(), [
+            (0, 0, Nid(9), &b"."[..]),
+            (1, 0, Nid(3), b"..")
+        ]);
+        assert!(is_empty(&block, &Region::BLOCK) && !is_blank(&block, &Region::BLOCK));
+        assert_eq!(room(&block, &Region::BLOCK, 1), Some(2));
+        assert_eq!(room(&block, &Region::BLOCK, 213), None);
+    }
+
+    #[test]
+    fn damaged_entries_are_named() {
+        let region = Region::BLOCK;
+        let mut good = first_block(Nid(9), Nid(3));
+        insert(&mut good, &region, 2, hash(b"a longer name"), Nid(7), FileKind::Regular, b"a longer name");
+        insert(&mut good, &region, 4, hash(b"behind"), Nid(8), FileKind::Fifo, b"behind");
+        let damaged = |change: fn(&mut [u8])| {
+            let mut block = good.clone();
+            change(&mut block);
+            assert!(find(&block, &region, hash(b"behind"), b"behind").is_err());
+            assert!(!is_empty(&block, &region));
+            entries(&block, &region).last().unwrap().unwrap_err()
+        };
+        assert_eq!(damaged(|b| put_u16(b, 30 + 2 * 11 + 8, 0)), "the entry in slot 2 has a name of 0 bytes");
+        assert_eq!(damaged(|b| put_u16(b, 30 + 2 * 11 + 8, 256)), "the entry in slot 2 has a name of 256 bytes");
+        assert_eq!(
+            damaged(|b| put_u16(b, 30 + 2 * 11 + 8, 32)),
+            "slot 5 is marked unused, but holds a part of the name in slot 2"
+        );
+        let problem = damaged(|b| b[2384 + 2 * 8] = b'/');
+        assert_eq!(problem, "the entry in slot 2 has a zero byte or a slash in its name");
+    }
+
+    #[test]
+    fn names_may_not_run_out_of_the_region() {
+        let region = Region::BLOCK;
+        let mut block = vec![0; BLOCK];
+        insert(&mut block, &region, 213, 1, Nid(7), FileKind::Regular, b"last");
+        assert_eq!(entries(&block, &region).count(), 1);
+        put_u16(&mut block, region.dentry(213) + 8, 9);
+        assert_eq!(entries(&block, &region).next(), Some(Err("the entry in slot 213 has a name of 9 bytes".into())));
+        remove(&mut block, &region, 213);
+        assert!(is_blank(&block, &region));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Insert(Vec<u8>, u32),
+        Remove(usize),
+        Point(usize, u32),
+    }
+
+    fn any_op() -> impl Strategy<Value = Op> {
+        let letters = prop::sample::select(b"abcXYZ.".to_vec());
+        let name = prop_oneof![
+            3 => prop::collection::vec(letters.clone(), 1..4),
+            2 => prop::collection::vec(letters.clone(), 7..30),
+            1 => prop::collection::vec(letters, 200..=255),
+        ];
+        prop_oneof![
+            4 => (name, 1u32..).prop_map(|(name, ino)| Op::Insert(name, ino)),
+            2 => any::<prop::sample::Index>().prop_map(|i| Op::Remove(i.index(64))),
+            1 => (any::<prop::sample::Index>(), 1u32..).prop_map(|(i, ino)| Op::Point(i.index(64), ino)),
+        ]
+    }
+
+    /// What a region should hold: names, inodes, and which slots are taken.
+    type Model = BTreeMap<Vec<u8>, (u32, Range<usize>)>;
+
+    fn first_gap(model: &Model, region: &Region, slots: usize) -> Option<usize> {
+        let taken = |slot: usize| model.values().any(|(_, range)| range.contains(&slot));
+        (0..(region.slots + 1).saturating_sub(slots)).find(|&start| !(start..start + slots).any(taken))
+    }
+
+    fn nth_name(model: &Model, n: usize) -> Option<Vec<u8>> {
+        model.keys().nth(n % model.len().max(1)).cloned()
+    }
+
+    fn slot_of(block: &[u8], region: &Region, name: &[u8]) -> usize {
+        find(block, region, hash(name), name).unwrap().expect("a name of the model").slot
+    }
+
+    fn apply(op: Op, block: &mut [u8], region: &Region, model: &mut Model) {
+        match op {
+            Op::Insert(name, _) if model.contains_key(&name) => {}
+            Op::Insert(name, ino) => {
+                let slots = slots_of(name.len());
+                assert_eq!(room(block, region, slots), first_gap(model, region, slots));
+                let Some(slot) = room(block, region, slots) else { return };
+                insert(block, region, slot, hash(&name), Nid(ino), FileKind::Regular, &name);
+                model.insert(name, (ino, slot..slot + slots));
+            }
+            Op::Remove(n) => {
+                let Some(name) = nth_name(model, n) else { return };
+                remove(block, region, slot_of(block, region, &name));
+                model.remove(&name);
+            }
+            Op::Point(n, ino) => {
+                let Some(name) = nth_name(model, n) else { return };
+                point(block, region, slot_of(block, region, &name), Nid(ino), FileKind::Socket);
+                model.get_mut(&name).expect("just found").0 = ino;
+            }
+        }
+    }
+
+    fn check(block: &[u8], region: &Region, model: &Model) {
+        let seen: Model = entries(block, region)
+            .map(Result::unwrap)
+            .map(|e| (e.name.to_vec(), (e.ino.0, e.slot..e.slot + e.slots)))
+            .collect();
+        assert_eq!(&seen, model);
+        assert_eq!(is_blank(block, region), model.is_empty());
+        assert_eq!(is_empty(block, region), model.keys().all(|name| name == b"." || name == b".."));
+    }
+
+    proptest! {
+        #[test]
+        fn regions_behave_like_maps(ops in prop::collection::vec(any_op(), 0..120), choice in 0usize..4) {
+            let region = &regions()[choice];
+            let mut block = vec![0; BLOCK];
+            let mut model = Model::new();
+            for op in ops {
+                apply(op, &mut block, region, &mut model);
+                check(&block, region, &model);
+            }
+            let outside = |at: &usize| !(region.bitmap.start..region.names + region.slots * 8).contains(at);
+            prop_assert!((0..BLOCK).filter(outside).all(|at| block[at] == 0));
+            if region != &Region::BLOCK {
+                check(&inline_to_block(&block, region), &Region::BLOCK, &model);
+            }
+        }
+
+        #[test]
+        fn hostile_blocks_never_panic(
+            seed in prop::collection::vec(prop_oneof![Just(0u8), Just(0xFF), 0u8..16, any::<u8>()], 97),
+            slot in 0usize..100, choice in 0usize..4,
+        ) {
+            let region = &regions()[choice];
+            let mut block: Vec<u8> = seed.iter().copied().cycle().take(BLOCK).collect();
+            let slot = slot.min(region.slots.saturating_sub(1));
+            let _ = (find(&block, region, 1, b"x"), is_empty(&block, region), room(&block, region, 3));
+            let _ = entries(&block, region).count();
+            if region.slots > 0 {
+                remove(&mut block, region, slot);
+            }
+            if region != &Region::BLOCK {
+                let _ = entries(&inline_to_block(&block, region), &Region::BLOCK).count();
+            }
+        }
+
+        #[test]
+        fn blocks_of_buckets_know_their_bucket(level in 0u32..63, dir_level in 0u8..=64, hash: u32, nth in 0u64..2) {
+            let lbn = bucket_blocks(level, dir_level, hash).start + nth;
+            prop_assert_eq!(bucket_of(lbn, dir_level), Some((level, u64::from(hash) % buckets(level, dir_level))));
+        }
+    }
+}

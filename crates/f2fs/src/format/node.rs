@@ -277,3 +277,166 @@ pub fn missing_until(lbn: u64, addresses: u32, step: usize) -> u64 {
     let covered = covered(lbn, addresses, step);
     if covered.is_empty() { u64::MAX } else { covered.end }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Usable addresses: plain, with inline attributes, with all that there is, none.
+    const ADDRESSES: [u32; 4] = [923, 873, 864, 0];
+    /// Offsets of the second indirect node, and of the double indirect one, as the format numbers them.
+    const SECOND_INDIRECT: u32 = 4 + 1018;
+    const DOUBLE_INDIRECT: u32 = 5 + 2 * 1018;
+
+    /// Where a walk through a whole tree is: it counts offsets and file blocks one by one.
+    #[derive(Default)]
+    struct Walk {
+        offset: u32,
+        lbn: u64,
+        way: Vec<Step>,
+    }
+
+    /// Visits a node and all below it in depth-first order.
+    fn walk(at: &mut Walk, slot: u16, level: u32, visit: &mut impl FnMut(&Walk)) {
+        at.way.push(Step { slot, offset: at.offset, leaf: level == 1 });
+        visit(at);
+        at.offset += 1;
+        if level == 1 {
+            at.lbn += 1018;
+        } else {
+            (0..1018).for_each(|child| walk(at, child, level - 1, visit));
+        }
+        at.way.pop();
+    }
+
+    #[test]
+    fn paths_and_offsets_of_the_whole_tree_agree_with_a_walk_through_it() {
+        for addresses in [873, 0] {
+            let mut at = Walk { offset: 1, lbn: addresses.into(), way: Vec::new() };
+            let mut visit = |at: &Walk| {
+                let step = at.way.len() - 1;
+                for lbn in [at.lbn, at.lbn + 1017] {
+                    let path = path(lbn, addresses).unwrap();
+                    assert_eq!(path.steps[..=step], at.way);
+                    assert_eq!(covered(lbn, addresses, step).start, at.lbn);
+                    assert_eq!(u64::from(path.slot), lbn - at.lbn);
+                }
+                let leaf = at.way[step].leaf;
+                assert_eq!(first_lbn(at.offset, addresses), leaf.then_some(at.lbn));
+                assert_eq!(is_direct(at.offset), leaf);
+            };
+            for (slot, level) in (0..).zip([1, 1, 2, 2, 3]) {
+                walk(&mut at, slot, level, &mut visit);
+            }
+            assert_eq!(at.lbn, lbn_limit(addresses));
+            assert_eq!(path(at.lbn, addresses), None);
+            assert_eq!(first_lbn(at.offset, addresses), None);
+        }
+    }
+
+    #[test]
+    fn offsets_are_those_of_the_format() {
+        let offsets = |lbn| path(lbn, 923).unwrap().steps.iter().map(|step| step.offset).collect::<Vec<_>>();
+        let (n, direct) = (1018, 923 + 2 * 1018);
+        assert_eq!(path(922, 923), Some(Path { steps: SmallVec::new(), slot: 922 }));
+        assert_eq!(offsets(923), [1]);
+        assert_eq!(offsets(923 + n), [2]);
+        assert_eq!(offsets(direct), [3, 4]);
+        assert_eq!(offsets(direct + n * n), [SECOND_INDIRECT, SECOND_INDIRECT + 1]);
+        let double = direct + 2 * n * n;
+        assert_eq!(offsets(double), [DOUBLE_INDIRECT, DOUBLE_INDIRECT + 1, DOUBLE_INDIRECT + 2]);
+        let (k, j) = (7, 11);
+        let indirect = DOUBLE_INDIRECT + 1 + k * 1019;
+        let lbn = double + u64::from(k) * n * n + u64::from(j) * n;
+        assert_eq!(offsets(lbn), [DOUBLE_INDIRECT, indirect, indirect + 1 + j]);
+        assert_eq!(lbn_limit(923), double + n * n * n);
+    }
+
+    #[test]
+    fn the_inode_and_odd_offsets_have_an_answer() {
+        assert_eq!(first_lbn(0, 873), Some(0));
+        for offset in [3, SECOND_INDIRECT, DOUBLE_INDIRECT, DOUBLE_INDIRECT + 1, XATTR_OFFSET, u32::MAX] {
+            assert_eq!(first_lbn(offset, 873), None, "{offset}");
+        }
+        assert_eq!(log_of(0, true), Log::HotNode);
+        assert_eq!(log_of(XATTR_OFFSET, true), Log::HotNode);
+        assert_eq!(log_of(1, false), Log::WarmNode);
+        assert_eq!(log_of(3, true), Log::ColdNode);
+        assert_eq!(log_of(DOUBLE_INDIRECT, false), Log::ColdNode);
+    }
+
+    #[test]
+    fn missing_nodes_hide_what_is_below_them() {
+        let (a, n) = (873, 1018);
+        let double = a + 2 * n + 2 * n * n;
+        let lbn = double + 3 * n * n + 5 * n + 7;
+        assert_eq!(missing_until(5, 873, 0), a);
+        assert_eq!(missing_until(a, 873, 0), a + n);
+        assert_eq!(missing_until(lbn, 873, 0), double + n * n * n);
+        assert_eq!(missing_until(lbn, 873, 1), double + 4 * n * n);
+        assert_eq!(missing_until(lbn, 873, 2), double + 3 * n * n + 6 * n);
+        assert_eq!(span(lbn, 873), double + 3 * n * n + 5 * n..double + 3 * n * n + 6 * n);
+        assert_eq!(missing_until(lbn_limit(873), 873, 0), u64::MAX);
+    }
+
+    #[test]
+    fn a_foreign_node_is_refused() {
+        let footer = Footer {
+            nid: Nid(7),
+            ino: Nid(5),
+            cold: true,
+            fsync: false,
+            dentry: false,
+            offset: 1,
+            cp_version: 9,
+            next: BlkAddr(5000),
+        };
+        let block = blank(&footer);
+        assert!(is_blank(&block));
+        assert_eq!(Footer::decode_of(&block, Nid(7), Nid(5)), Ok(footer));
+        let wrong = Footer::decode_of(&block, Nid(8), Nid(5)).unwrap_err().to_string();
+        assert_eq!(wrong, "node 8 is damaged: its footer says it is node 7");
+        let wrong = Footer::decode_of(&block, Nid(7), Nid(7)).unwrap_err().to_string();
+        assert_eq!(wrong, "inode 7 is damaged: its footer says it belongs to inode 5, not 7");
+    }
+
+    proptest! {
+        #[test]
+        fn footers_survive_a_round_trip(
+            (nid, ino, offset) in (any::<u32>(), any::<u32>(), 0..=XATTR_OFFSET),
+            (cold, fsync, dentry) in any::<(bool, bool, bool)>(),
+            (cp_version, next) in any::<(u64, u32)>(),
+        ) {
+            let (nid, ino, next) = (Nid(nid), Nid(ino), BlkAddr(next));
+            let footer = Footer { nid, ino, cold, fsync, dentry, offset, cp_version, next };
+            let mut block = vec![0xA5; BLOCK];
+            footer.encode_into(&mut block);
+            prop_assert_eq!(Footer::decode(&block), footer);
+            prop_assert!(block[..FOOTER_OFFSET].iter().all(|&byte| byte == 0xA5));
+        }
+
+        #[test]
+        fn every_file_block_has_one_place(lbn in 0u64..1_100_000_000, choice in 0usize..4, step in 0usize..4) {
+            let addresses = ADDRESSES[choice];
+            let span = span(lbn, addresses);
+            match path(lbn, addresses) {
+                None => prop_assert!(span.is_empty() && lbn >= lbn_limit(addresses)),
+                Some(path) => {
+                    let offset = path.steps.last().map_or(0, |step| step.offset);
+                    prop_assert_eq!(first_lbn(offset, addresses).unwrap() + u64::from(path.slot), lbn);
+                    prop_assert_eq!(span.start + u64::from(path.slot), lbn);
+                    prop_assert!(covered(lbn, addresses, step).end >= span.end);
+                }
+            }
+        }
+
+        #[test]
+        fn hostile_numbers_never_panic(lbn: u64, addresses in 0u32..=923, offset: u32, slot: usize) {
+            let block = [0xFF; BLOCK];
+            let _ = (path(lbn, addresses), first_lbn(offset, addresses), missing_until(lbn, addresses, slot));
+            let _ = (addr(&block, slot), nid(&block, slot), log_of(offset, true));
+        }
+    }
+}

@@ -199,3 +199,132 @@ fn acl_to_disk(syscall: &[u8]) -> Option<Vec<u8>> {
     }
     Some(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn attribute(index: u8, name: &[u8], value: &[u8]) -> Attribute {
+        Attribute { index, name: name.into(), value: value.to_vec() }
+    }
+
+    fn key(full: &str) -> XattrKey {
+        XattrKey::parse(full.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn streams_have_the_formats_bytes() {
+        let list = [attribute(1, b"foo", b"bar"), attribute(6, b"x", b"")];
+        let stream = encode(&list, 48).unwrap();
+        let right = [
+            &[0x11, 0x20, 0xF5, 0xF2, 1, 0, 0, 0][..],
+            &[0; 16],
+            &[1, 3, 3, 0, b'f', b'o', b'o', b'b', b'a', b'r', 0, 0],
+            &[6, 1, 0, 0, b'x', 0, 0, 0],
+            &[0; 4],
+        ];
+        assert_eq!(stream, right.concat());
+        assert_eq!(decode(&stream).unwrap(), list);
+        assert_eq!(encode(&list, 47), None);
+        assert_eq!(encode(&[], 8), Some(vec![0; 8]));
+        assert_eq!(encode(&[attribute(1, b"n", &[0; 0x1_0000])], 1 << 20), None);
+    }
+
+    #[test]
+    fn a_stream_that_was_never_written_is_empty() {
+        assert_eq!(decode(&[]), Ok(vec![]));
+        assert_eq!(decode(&[0; 200]), Ok(vec![]));
+        assert_eq!(decode(&MAGIC.to_le_bytes()), Ok(vec![]));
+        assert_eq!(decode(&[7; 200]), Err("their magic is 0x7070707, not 0xf2f52011".into()));
+    }
+
+    #[test]
+    fn entries_beyond_the_end_are_refused() {
+        let mut stream = encode(&[attribute(1, b"foo", b"bar")], 40).unwrap();
+        put_u16(&mut stream, 26, 10);
+        assert_eq!(decode(&stream), Err("the entry at byte 24 runs beyond the end".into()));
+    }
+
+    #[test]
+    fn setting_obeys_its_mode() {
+        let mut list = Vec::new();
+        let (a, b) = (key("user.a"), key("trusted.a"));
+        assert_eq!(set(&mut list, &a, Some(b"1"), SetMode::Replace), Err(libc::ENODATA));
+        assert_eq!(set(&mut list, &a, None, SetMode::Any), Err(libc::ENODATA));
+        assert_eq!(set(&mut list, &a, Some(b"1"), SetMode::Create), Ok(()));
+        assert_eq!(set(&mut list, &a, Some(b"2"), SetMode::Create), Err(libc::EEXIST));
+        assert_eq!(set(&mut list, &b, Some(b"3"), SetMode::Any), Ok(()));
+        assert_eq!(set(&mut list, &a, Some(b"4"), SetMode::Replace), Ok(()));
+        assert_eq!(list, [attribute(4, b"a", b"3"), attribute(1, b"a", b"4")]);
+        assert_eq!(find(&list, &a).and_then(Attribute::call_value), Some(b"4".to_vec()));
+        assert_eq!(set(&mut list, &b, None, SetMode::Any), Ok(()));
+        assert_eq!(find(&list, &b), None);
+    }
+
+    #[test]
+    fn keys_of_every_space_come_back() {
+        let mut list = Vec::new();
+        let acl = acl_from_disk(&[1, 0, 0, 0]).unwrap();
+        let names = ["user.x", "trusted.x", "security.x", "system.posix_acl_access", "system.posix_acl_default"];
+        for full in names {
+            set(&mut list, &key(full), Some(&acl), SetMode::Create).unwrap();
+        }
+        let seen: Vec<_> = list.iter().map(|a| a.key().unwrap().full()).collect();
+        assert_eq!(seen, names.map(|full| full.as_bytes().to_vec()));
+        assert_eq!(attribute(9, b"c", b"").key(), None);
+    }
+
+    #[test]
+    fn access_control_lists_convert_both_ways() {
+        let disk = [
+            0x01, 0, 0, 0, 0x01, 0, 6, 0, 0x02, 0, 4, 0, 0xe8, 3, 0, 0, 0x04, 0, 4, 0, 0x08, 0, 5, 0, 0x4d, 0, 0, 0,
+            0x10, 0, 6, 0, 0x20, 0, 4, 0,
+        ];
+        let key = key("system.posix_acl_access");
+        let call = attribute(2, b"", &disk).call_value().unwrap();
+        assert_eq!(call.len(), 4 + 6 * 8);
+        assert_eq!((u32_at(&call, 8), u32_at(&call, 16)), (ACL_NOBODY, 1000));
+        let mut list = Vec::new();
+        set(&mut list, &key, Some(&call), SetMode::Any).unwrap();
+        assert_eq!(find(&list, &key).unwrap().value, disk);
+        assert_eq!(attribute(2, b"", &disk[..10]).call_value(), None);
+        assert_eq!(set(&mut list, &key, Some(&call[..10]), SetMode::Any), Err(libc::EINVAL));
+        assert_eq!(find(&list, &key).unwrap().value, disk);
+    }
+
+    fn any_attributes() -> impl Strategy<Value = Vec<Attribute>> {
+        let name = prop::collection::vec(any::<u8>(), 1..30);
+        let one = (1u8..8, name, prop::collection::vec(any::<u8>(), 0..60));
+        let one = one.prop_map(|(index, name, value)| Attribute { index, name: name.into(), value });
+        prop::collection::vec(one, 0..8)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(attributes in any_attributes(), capacity in 0usize..800) {
+            let needed: usize = attributes.iter().map(Attribute::bytes).sum::<usize>() + HEADER + TERMINATOR;
+            match encode(&attributes, capacity) {
+                Some(stream) => {
+                    prop_assert_eq!(stream.len(), capacity);
+                    prop_assert_eq!(decode(&stream).unwrap(), attributes);
+                }
+                None => prop_assert!(capacity < needed),
+            }
+        }
+
+        #[test]
+        fn hostile_streams_never_panic(
+            mut bytes in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..300), version in 1u32..3,
+        ) {
+            let _ = decode(&bytes);
+            if bytes.len() >= 4 {
+                put_u32(&mut bytes, 0, MAGIC);
+                let _ = decode(&bytes);
+                put_u32(&mut bytes, 0, version);
+            }
+            let _ = (acl_from_disk(&bytes), acl_to_disk(&bytes));
+        }
+    }
+}
