@@ -407,10 +407,10 @@ mod tests {
     fn a_first_block_holds_the_dots() {
         let block = first_block(Nid(9), Nid(3));
         let seen: Vec<_> = entries(&block, &Region::BLOCK).map(Result::unwrap).collect();
-        assert_eq!(seen.iter().map(|e| (e.slot, e.hash, e.ino, e.name)).collect::<Vec<_>>(), [
-            (0, 0, Nid(9), &b"."[..]),
-            (1, 0, Nid(3), b"..")
-        ]);
+        assert_eq!(
+            seen.iter().map(|e| (e.slot, e.hash, e.ino, e.name)).collect::<Vec<_>>(),
+            [(0, 0, Nid(9), &b"."[..]), (1, 0, Nid(3), b"..")]
+        );
         assert!(is_empty(&block, &Region::BLOCK) && !is_blank(&block, &Region::BLOCK));
         assert_eq!(room(&block, &Region::BLOCK, 1), Some(2));
         assert_eq!(room(&block, &Region::BLOCK, 213), None);

@@ -11,7 +11,9 @@ use bitflags::bitflags;
 use moafs_runtime::Timestamp;
 use moafs_vfs::types::FileKind;
 
+use super::crc::crc32;
 use super::node::{Footer, lbn_limit};
+use super::superblock::Features;
 use super::{BLOCK, BlkAddr, Damage, Nid, Structure, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 /// Words that addresses, the extra area and inline attributes share.
@@ -110,15 +112,6 @@ bitflags! {
     }
 }
 
-/// Which optional parts the inodes of a volume have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Variant {
-    /// Inodes with an extra area say themselves how many words their inline attributes take.
-    pub flexible_inline_xattr: bool,
-    /// Inodes whose extra area covers it know when they were created.
-    pub crtime: bool,
-}
-
 /// The extra area, as far as this crate knows it; the compression fields stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extra {
@@ -191,7 +184,7 @@ impl Inode {
     ///
     /// # Errors
     /// If the footer names another node, or a field has a value that no inode can have.
-    pub fn decode(block: &[u8], nid: Nid, variant: Variant) -> Result<Inode, Damage> {
+    pub fn decode(block: &[u8], nid: Nid, features: Features) -> Result<Inode, Damage> {
         Footer::decode_of(block, nid, nid)?;
         let damaged = |problem: String| Structure::Inode(nid).damage(None, problem);
         let mode = u16_at(block, 0);
@@ -202,7 +195,7 @@ impl Inode {
             return Err(damaged(format!("its name has {name_len} bytes")));
         }
         let inline = Inline::from_bits_retain(block[3]);
-        let extra = inline.contains(Inline::EXTRA_ATTR).then(|| Extra::decode(block, variant)).transpose();
+        let extra = inline.contains(Inline::EXTRA_ATTR).then(|| Extra::decode(block, features)).transpose();
         let inode = Inode {
             mode,
             kind,
@@ -225,15 +218,16 @@ impl Inode {
             dir_level: block[347],
             extra: extra.map_err(damaged)?,
         };
-        inode.check(variant).map_err(damaged)?;
+        inode.check(features.contains(Features::FLEXIBLE_INLINE_XATTR)).map_err(damaged)?;
         Ok(inode)
     }
 
     /// What fields say about each other.
-    fn check(&self, variant: Variant) -> Result<(), String> {
-        let Layout { extra_words, xattr_words } = self.layout(variant);
-        if usize::from(extra_words) + usize::from(xattr_words) + 1 >= ADDRS_PER_INODE {
-            return Err(format!("its inline attributes take {xattr_words} words, which leaves no room for data"));
+    fn check(&self, flexible: bool) -> Result<(), String> {
+        let layout = self.layout(flexible);
+        if layout.inline_range().is_empty() {
+            let words = layout.xattr_words();
+            return Err(format!("its inline attributes take {words} words, which leaves no room for data"));
         }
         let directory = self.kind == FileKind::Directory;
         if self.inline.contains(Inline::DENTRY) && !directory {
@@ -243,7 +237,7 @@ impl Inode {
             return Err(format!("its hash table has {} levels", self.current_depth));
         }
         if self.inline.contains(Inline::DATA) {
-            let room = self.layout(variant).inline_range().len() as u64;
+            let room = layout.inline_range().len() as u64;
             if !matches!(self.kind, FileKind::Regular | FileKind::Symlink) {
                 return Err(format!("it has inline data, but is a {:?}", self.kind));
             }
@@ -291,20 +285,20 @@ impl Inode {
         }
     }
 
-    /// Where the parts of this inode lie.
-    pub fn layout(&self, variant: Variant) -> Layout {
+    /// Where the parts of this inode lie; `flexible` if the volume has flexible inline attributes.
+    pub fn layout(&self, flexible: bool) -> Layout {
         let extra = self.extra.as_ref().map(|extra| (extra.isize, extra.inline_xattr_words));
-        Layout::from_fields(self.inline, extra, variant.flexible_inline_xattr)
+        Layout::from_fields(self.inline, extra, flexible)
     }
 }
 
 impl Extra {
-    fn decode(block: &[u8], variant: Variant) -> Result<Extra, String> {
+    fn decode(block: &[u8], features: Features) -> Result<Extra, String> {
         let isize = u16_at(block, 360);
         if !isize.is_multiple_of(4) || !(4..=EXTRA_ISIZE_MAX).contains(&isize) {
             return Err(format!("its extra area has {isize} bytes"));
         }
-        let crtime = variant.crtime && isize >= COVERS_CRTIME;
+        let crtime = features.contains(Features::INODE_CRTIME) && isize >= COVERS_CRTIME;
         Ok(Extra {
             isize,
             inline_xattr_words: u16_at(block, 362),
@@ -496,9 +490,252 @@ pub fn verify_checksum(block: &[u8], uuid: &[u8; 16]) -> Result<(), String> {
     Ok(())
 }
 
-/// CRC-32 without the final inversion (section 1.2).
-fn crc32(seed: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(seed, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xEDB8_8320 } else { 0 })
-    })
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALL: Features = Features::IN_EXTRA_AREA.union(Features::EXTRA_ATTR);
+    const UUID: [u8; 16] = [7; 16];
+
+    fn footer_of(nid: u32) -> Footer {
+        let nid = Nid(nid);
+        let (cold, next) = (true, BlkAddr(4711));
+        Footer { nid, ino: nid, cold, fsync: false, dentry: false, offset: 0, cp_version: 1, next }
+    }
+
+    fn plain(kind: FileKind) -> Inode {
+        let time = Timestamp::new(1_700_000_000, 5);
+        Inode {
+            mode: kind.mode_bits() as u16 | 0o644,
+            kind,
+            advise: Advise::empty(),
+            inline: Inline::XATTR,
+            uid: 1,
+            gid: 2,
+            links: 1,
+            size: 9,
+            blocks: 1,
+            atime: time,
+            ctime: time,
+            mtime: time,
+            generation: 3,
+            current_depth: 0,
+            xattr_nid: Nid::NONE,
+            flags: InodeFlags::empty(),
+            pino: Nid::ROOT,
+            name: (*b"name").into(),
+            dir_level: 0,
+            extra: None,
+        }
+    }
+
+    fn block_of(inode: &Inode) -> Vec<u8> {
+        let mut block = super::super::node::blank(&footer_of(5));
+        inode.encode_into(&mut block);
+        block
+    }
+
+    fn decoded(block: &[u8]) -> Result<Inode, String> {
+        Inode::decode(block, Nid(5), ALL).map_err(|damage| damage.problem)
+    }
+
+    #[test]
+    fn layouts_are_those_of_the_format() {
+        for (extra_words, xattr_words, room) in [(0, 50, 3488), (6, 50, 3464), (9, 50, 3452), (0, 0, 3688)] {
+            let layout = Layout::new(extra_words, xattr_words);
+            assert_eq!(layout.inline_range().len(), room);
+            assert_eq!(layout.addresses(), 923 - u32::from(extra_words) - u32::from(xattr_words));
+            assert_eq!(layout.inline_range().end, layout.inline_xattr_range().start);
+            assert_eq!(layout.inline_xattr_range().end, 4052);
+            assert_eq!(layout.addr_range().start, 360 + 4 * usize::from(extra_words));
+        }
+    }
+
+    #[test]
+    fn inline_entries_reserve_room_for_attributes() {
+        let mut inode = plain(FileKind::Directory);
+        inode.inline = Inline::DENTRY;
+        assert_eq!(inode.layout(false).xattr_words(), 50);
+        inode.inline = Inline::EXTRA_ATTR | Inline::XATTR;
+        inode.extra = Some(Extra { isize: 24, inline_xattr_words: 7, projid: 0, crtime: None });
+        assert_eq!(inode.layout(true), Layout::new(6, 7));
+        assert_eq!(inode.layout(false), Layout::new(6, 50));
+        assert_eq!(Layout::of(&block_of(&inode), true), Layout::new(6, 7));
+    }
+
+    #[test]
+    fn slots_count_from_the_end_of_the_extra_area() {
+        let mut block = vec![0; BLOCK];
+        let layout = Layout::new(6, 50);
+        layout.set_addr(&mut block, 0, BlkAddr(11));
+        layout.set_addr(&mut block, 866, BlkAddr(12));
+        assert_eq!((u32_at(&block, 360 + 24), u32_at(&block, 4052 - 204)), (11, 12));
+        assert_eq!((layout.addr(&block, 866), layout.addr(&block, 867)), (BlkAddr(12), BlkAddr::NULL));
+        set_nid_slot(&mut block, 4, Nid(13));
+        assert_eq!((u32_at(&block, 4068), nid_slot(&block, 4), nid_slot(&block, 5)), (13, Nid(13), Nid::NONE));
+    }
+
+    #[test]
+    fn device_numbers_take_the_old_form_where_it_suffices() {
+        let mut block = vec![0; BLOCK];
+        let layout = Layout::new(0, 50);
+        for (major, minor, words) in [(8, 1, (0x801, 0)), (255, 255, (0xFFFF, 0)), (259, 300, (0, 0x0011_032C))] {
+            layout.set_device(&mut block, major, minor);
+            assert_eq!((layout.addr(&block, 0).0, layout.addr(&block, 1).0), words);
+            assert_eq!(layout.device(&block), (major, minor));
+        }
+        layout.set_device(&mut block, 0xFFF, 0xF_FFFF);
+        assert_eq!(layout.device(&block), (0xFFF, 0xF_FFFF));
+    }
+
+    #[test]
+    fn impossible_inodes_are_refused() {
+        let good = block_of(&plain(FileKind::Regular));
+        let refused = |change: fn(&mut [u8])| {
+            let mut block = good.clone();
+            change(&mut block);
+            decoded(&block).unwrap_err()
+        };
+        assert_eq!(refused(|b| put_u16(b, 0, 0o644)), "its mode is 0o644, which is no kind of file");
+        assert_eq!(refused(|b| put_u32(b, 88, 256)), "its name has 256 bytes");
+        assert_eq!(refused(|b| put_u64(b, 16, 1 << 50)), "it has 1125899906842624 bytes, more than any file can have");
+        assert_eq!(refused(|b| b[3] |= 0x04), "it has inline entries, but is a Regular");
+        let problem = refused(|b| {
+            b[3] |= 0x02;
+            put_u64(b, 16, 3489);
+        });
+        assert_eq!(problem, "it has inline data of 3489 bytes in the room for 3488");
+        for isize in [0, 3, 6, 40] {
+            let mut block = good.clone();
+            block[3] |= 0x20;
+            put_u16(&mut block, 360, isize);
+            assert_eq!(decoded(&block).unwrap_err(), format!("its extra area has {isize} bytes"));
+        }
+        let problem = refused(|b| {
+            b[3] |= 0x20;
+            put_u16(b, 360, 36);
+            put_u16(b, 362, 913);
+        });
+        assert_eq!(problem, "its inline attributes take 913 words, which leaves no room for data");
+        assert!(Inode::decode(&good, Nid(6), ALL).is_err());
+        let mut directory = plain(FileKind::Directory);
+        directory.current_depth = 64;
+        assert_eq!(decoded(&block_of(&directory)).unwrap_err(), "its hash table has 64 levels");
+    }
+
+    #[test]
+    fn checksums_cover_everything_but_themselves() {
+        let mut inode = plain(FileKind::Regular);
+        inode.inline |= Inline::EXTRA_ATTR;
+        inode.extra = Some(Extra { isize: 12, inline_xattr_words: 50, projid: 0, crtime: None });
+        let mut block = block_of(&inode);
+        assert!(verify_checksum(&block, &UUID).is_err());
+        seal_checksum(&mut block, &UUID);
+        assert_eq!(verify_checksum(&block, &UUID), Ok(()));
+        assert!(verify_checksum(&block, &[8; 16]).is_err());
+        for at in [0, 68, 367, 372, 4051, 4076, 4095] {
+            block[at] ^= 0x40;
+            assert!(verify_checksum(&block, &UUID).is_err(), "byte {at}");
+            block[at] ^= 0x40;
+        }
+        put_u16(&mut block, 360, 8);
+        let without = block.clone();
+        seal_checksum(&mut block, &UUID);
+        assert_eq!((verify_checksum(&block, &UUID), block == without), (Ok(()), true));
+    }
+
+    fn any_kind() -> impl Strategy<Value = FileKind> {
+        use FileKind::{BlockDevice, CharDevice, Directory, Fifo, Regular, Socket, Symlink};
+        prop::sample::select(vec![Regular, Directory, Symlink, CharDevice, BlockDevice, Fifo, Socket])
+    }
+
+    fn any_time() -> impl Strategy<Value = Timestamp> {
+        (any::<i64>(), 0u32..1_000_000_000).prop_map(|(secs, nanos)| Timestamp::new(secs, nanos))
+    }
+
+    fn any_extra() -> impl Strategy<Value = Option<Extra>> {
+        let some = (1u16..=9, 0u16..800, any::<u32>(), any_time());
+        prop::option::of(some.prop_map(|(words, inline_xattr_words, projid, crtime)| {
+            let isize = words * 4;
+            let projid = if isize >= COVERS_PROJID { projid } else { 0 };
+            Extra { isize, inline_xattr_words, projid, crtime: (isize >= COVERS_CRTIME).then_some(crtime) }
+        }))
+    }
+
+    fn any_inode() -> impl Strategy<Value = Inode> {
+        let bytes = (any::<u16>(), any::<u8>(), any::<u8>(), any::<u8>());
+        let numbers = any::<[u32; 7]>();
+        let sizes = (0u64..1 << 41, any::<u64>(), 0u32..64);
+        let times = (any_time(), any_time(), any_time());
+        let name = prop::collection::vec(any::<u8>(), 0..=255);
+        (any_kind(), bytes, numbers, sizes, times, name, any_extra()).prop_map(
+            |(kind, (permissions, advise, inline, dir_level), n, (size, blocks, depth), times, name, extra)| {
+                let inside = Inline::DATA | Inline::DENTRY | Inline::EXTRA_ATTR;
+                let mut inline = Inline::from_bits_retain(inline) - inside;
+                inline.set(Inline::EXTRA_ATTR, extra.is_some());
+                Inode {
+                    mode: kind.mode_bits() as u16 | permissions & 0o7777,
+                    kind,
+                    advise: Advise::from_bits_retain(advise),
+                    inline,
+                    uid: n[0],
+                    gid: n[1],
+                    links: n[2],
+                    size,
+                    blocks,
+                    atime: times.0,
+                    ctime: times.1,
+                    mtime: times.2,
+                    generation: n[3],
+                    current_depth: depth,
+                    xattr_nid: Nid(n[4]),
+                    flags: InodeFlags::from_bits_retain(n[5]),
+                    pino: Nid(n[6]),
+                    name: name.into(),
+                    dir_level,
+                    extra,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn inodes_survive_a_round_trip(inode in any_inode(), junk: u8) {
+            let mut block = vec![junk; BLOCK];
+            footer_of(5).encode_into(&mut block);
+            inode.encode_into(&mut block);
+            prop_assert_eq!(Inode::decode(&block, Nid(5), ALL).unwrap(), inode.clone());
+            prop_assert_eq!(Layout::of(&block, true), inode.layout(true));
+            let behind = if inode.extra.is_some() { 396 } else { 360 };
+            prop_assert!(block[behind..4072].iter().all(|&byte| byte == junk));
+            prop_assert!(block[348..360].iter().all(|&byte| byte == 0));
+        }
+
+        #[test]
+        fn hostile_blocks_never_panic(
+            seed in prop::collection::vec(prop_oneof![Just(0u8), Just(0xFF), any::<u8>()], 131),
+            (mode, inline, isize, words) in any::<(u16, u8, u16, u16)>(), flexible: bool, slot in 0usize..2000,
+        ) {
+            let mut block: Vec<u8> = seed.iter().copied().cycle().take(BLOCK).collect();
+            footer_of(5).encode_into(&mut block);
+            put_u16(&mut block, 0, mode);
+            block[3] = inline;
+            put_u16(&mut block, 360, isize % 48);
+            put_u16(&mut block, 362, words);
+            let layout = Layout::of(&block, flexible);
+            prop_assert!(layout.addr_range().end <= NIDS && layout.inline_range().end <= NIDS);
+            prop_assert!(layout.inline_range().start <= layout.inline_range().end);
+            let _ = (layout.addr(&block, slot), layout.device(&block), nid_slot(&block, slot));
+            let _ = super::super::dentry::Region::inline(layout.inline_range());
+            let _ = verify_checksum(&block, &UUID);
+            if let Ok(inode) = Inode::decode(&block, Nid(5), ALL) {
+                prop_assert!(inode.layout(true).addresses() > 1);
+                inode.encode_into(&mut block);
+                prop_assert_eq!(Inode::decode(&block, Nid(5), ALL).unwrap(), inode);
+            }
+        }
+    }
 }
