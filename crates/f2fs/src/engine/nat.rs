@@ -168,6 +168,21 @@ impl Nat {
         state.free.extend(found);
     }
 
+    /// The inodes that have their entries in a block of the table.
+    pub(super) fn inodes_of_block(&self, block: u32) -> Result<Vec<Nid>> {
+        let end = (block.saturating_add(SCAN_BLOCKS) / SCAN_BLOCKS * SCAN_BLOCKS).min(self.geo.nat_blocks());
+        self.read(block..end)?;
+        let first = block * NAT_PER_BLOCK as u32;
+        let mut inodes = Vec::new();
+        for nid in (first..first + NAT_PER_BLOCK as u32).map(Nid).filter(|nid| *nid >= Nid::ROOT) {
+            let entry = self.get(nid)?;
+            if entry.ino == nid && entry.addr != BlkAddr::NULL {
+                inodes.push(nid);
+            }
+        }
+        Ok(inodes)
+    }
+
     /// Brings the blocks that are not there, contiguous ones in one request.
     fn read(&self, blocks: Range<u32>) -> Result<()> {
         let missing: Vec<(u32, BlkAddr)> = {
