@@ -60,15 +60,19 @@ impl Content {
     /// Zeros a range, as far as the file goes.
     pub fn zero(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.size);
-        let mut at = offset;
-        while at < end {
-            let (number, within, len) = piece(at, (end - at).min(CHUNK) as usize);
-            if len as u64 == CHUNK {
+        if offset >= end {
+            return;
+        }
+        let touched: Vec<u64> =
+            self.chunks.range(offset / CHUNK..=(end - 1) / CHUNK).map(|(number, _)| *number).collect();
+        for number in touched {
+            let start = number * CHUNK;
+            let (from, to) = (offset.saturating_sub(start) as usize, (end - start).min(CHUNK) as usize);
+            if to - from == CHUNK as usize {
                 self.chunks.remove(&number);
             } else if let Some(chunk) = self.chunks.get_mut(&number) {
-                Arc::make_mut(chunk)[within..within + len].fill(0);
+                Arc::make_mut(chunk)[from..to].fill(0);
             }
-            at += len as u64;
         }
     }
 

@@ -144,6 +144,8 @@ pub struct Recording<F: Family> {
     recorder: Arc<CrashRecorder>,
     history: History,
     geometry: Geometry,
+    /// The device failed: operations that answered with an error may have happened later than others.
+    hurt: bool,
 }
 
 impl<F: Family> Recording<F> {
@@ -178,7 +180,7 @@ impl<F: Family> Recording<F> {
             promise: Some(Promise::All),
         });
         drop(driver);
-        Ok(Some(Recording { mounter, recorder, history, geometry: scene.geometry }))
+        Ok(Some(Recording { mounter, recorder, history, geometry: scene.geometry, hurt: false }))
     }
 
     /// Runs a workload over a device that fails. An operation that answered with an error may have
@@ -214,7 +216,8 @@ impl<F: Family> Recording<F> {
         }
         history.inos = driver.inos.iter().map(|(id, ino)| (*id, ino.0)).collect();
         driver.abandon();
-        Ok(Recording { mounter: F::mounter(scene.seed), recorder, history, geometry: scene.geometry })
+        let (mounter, geometry) = (F::mounter(scene.seed), scene.geometry);
+        Ok(Recording { mounter, recorder, history, geometry, hurt: true })
     }
 
     /// Judges the last cut, with everything, nothing and some of what is uncertain.
@@ -318,7 +321,8 @@ type Said<T> = Result<T, String>;
 
 impl<F: Family> Court<'_, F> {
     fn expectation(&self) -> Expectation<'_> {
-        self.recording.history.at(self.cut)
+        let expectation = self.recording.history.at(self.cut);
+        if F::ONE_MOMENT && !self.recording.hurt { expectation.of_one_moment() } else { expectation }
     }
 
     /// The five steps: look, repair a copy, mount, use, look again.

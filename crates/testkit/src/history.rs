@@ -12,6 +12,9 @@
 //! * **reachability**: a promised file that had a name all the time since is found under one of
 //!   them. A rename loses neither.
 //! * **attributes**: mode, owner, group, and each extended attribute are an acceptable version's.
+//! * **one moment** ([`Expectation::of_one_moment`]): a format that commits everything at once keeps more than that.
+//!   All names together are those of one state, the last one committed; only regular files that were fsynced later may
+//!   have come to their names already.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,6 +79,12 @@ pub struct Expectation<'a> {
     name_since: BTreeMap<(NodeId, Vec<u8>), usize>,
     /// Since when all names of a directory, absent ones too, are promised.
     names_since: BTreeMap<NodeId, usize>,
+    /// Since when everything is promised.
+    all_since: usize,
+    /// What was fsynced, and in which state; the last of these calls may not have returned.
+    fsynced: Vec<(NodeId, usize)>,
+    /// All names are of one moment.
+    one_moment: bool,
     /// Slack of sizes: after repair a file may end at a block's end.
     size_slack: u64,
 }
@@ -98,12 +107,19 @@ impl History {
             exists_since: BTreeMap::new(),
             name_since: BTreeMap::new(),
             names_since: BTreeMap::new(),
+            all_since: 0,
+            fsynced: Vec::new(),
+            one_moment: false,
             size_slack: 0,
         };
         expectation.promise(Promise::All, 0);
-        for (index, step) in self.steps.iter().enumerate() {
+        let begun = expectation.states.len() - 1;
+        for (index, step) in self.steps[..begun].iter().enumerate() {
             if let (true, Some(promise)) = (step.end <= cut, step.promise) {
                 expectation.promise(promise, index + 1);
+            }
+            if let Some(Promise::Node(node) | Promise::Data(node)) = step.promise {
+                expectation.fsynced.push((node, index + 1));
             }
         }
         expectation
@@ -117,10 +133,17 @@ impl<'a> Expectation<'a> {
         self
     }
 
+    /// Demands that all names together are those of one moment: what a format keeps that commits everything at once.
+    pub fn of_one_moment(mut self) -> Self {
+        self.one_moment = true;
+        self
+    }
+
     fn promise(&mut self, promise: Promise, state: usize) {
         let model = self.states[state];
         match promise {
             Promise::All => {
+                self.all_since = state;
                 for (id, node) in model.living() {
                     self.promise_node(id, state);
                     if node.nlink > 0 {
@@ -180,6 +203,9 @@ impl<'a> Expectation<'a> {
         judge.walk();
         judge.missing_names();
         judge.unreachable();
+        if self.one_moment {
+            judge.one_moment();
+        }
         judge.said
     }
 }
@@ -303,6 +329,51 @@ impl Judge<'_> {
         }
     }
 
+    /// Some state since everything was promised explains every name.
+    fn one_moment(&mut self) {
+        let moments = self.expect.all_since..self.expect.states.len();
+        let unexplained = moments.map(|moment| self.unexplained_names(moment)).min_by_key(Vec::len);
+        for name in unexplained.unwrap_or_default() {
+            self.said.push(format!("the names are of no one moment: {name}"));
+        }
+    }
+
+    /// Names that are not as in state `moment`, though the roll-forward of a later fsync does not explain them.
+    fn unexplained_names(&self, moment: usize) -> Vec<String> {
+        let model = self.expect.states[moment];
+        let mut unexplained = Vec::new();
+        let mut todo = vec![(NodeId::ROOT, self.tree.root, String::from("/"))];
+        while let Some((dir, ino, path)) = todo.pop() {
+            let (Some(node), Some(seen)) = (model.get(dir), self.tree.nodes.get(&ino)) else { continue };
+            let foreign =
+                |name: &Vec<u8>| dir == NodeId::ROOT && (name == LOST_AND_FOUND || name.starts_with(USE_PREFIX));
+            let names: BTreeSet<&Vec<u8>> = node.entries.keys().chain(seen.entries.keys()).collect();
+            for name in names.into_iter().filter(|name| !foreign(name)) {
+                let path = format!("{path}{}/", name.escape_ascii());
+                let (is, should) = (seen.entries.get(name), node.entries.get(name));
+                match (is, should) {
+                    (Some(ino), Some(child)) if self.may_be(*child, *ino) => todo.push((*child, *ino, path)),
+                    (Some(ino), _) if self.rolled_forward(dir, name, *ino, moment) => {}
+                    _ => unexplained.push(format!("{path} is {is:?} after operation {moment}")),
+                }
+            }
+        }
+        unexplained
+    }
+
+    /// True if this is the node's number, or its number is not known because its creation answered with an error.
+    fn may_be(&self, id: NodeId, ino: u64) -> bool {
+        self.expect.inos.get(&id).is_none_or(|known| *known == ino)
+    }
+
+    fn rolled_forward(&self, dir: NodeId, name: &[u8], ino: u64, moment: usize) -> bool {
+        let later = self.expect.fsynced.iter().filter(|(_, state)| *state > moment);
+        later.into_iter().any(|(id, state)| {
+            let bound = self.expect.states[*state].get(dir).and_then(|dir| dir.entries.get(name));
+            bound == Some(id) && self.may_be(*id, ino)
+        })
+    }
+
     /// The acceptable versions. A dead node's is none: its name goes before its bytes do.
     fn versions(&self, id: NodeId, since: Option<usize>) -> Vec<&Node> {
         let states = self.expect.states[since.unwrap_or(0)..].iter();
@@ -403,4 +474,98 @@ fn wrong_sector(versions: &[&Node], promised: bool, seen: &Seen, at: u64, len: u
             stamp::describe(&should[..len])
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use moafs_vfs::api::RenameMode;
+
+    /// A history without a device: operation n takes log entries 10n to 10n + 5.
+    fn history(ops: &[Op]) -> History {
+        let mut model = Model::new(0o755, false);
+        let mut history = History::new(model.clone());
+        history.inos.insert(NodeId::ROOT, 3);
+        for (number, op) in ops.iter().enumerate() {
+            if let Ok(crate::model::Outcome::Made(id)) = model.apply(op) {
+                history.inos.insert(id, 100 + id.0 as u64);
+            }
+            let promise = match op {
+                Op::Fsync { node, .. } => Some(Promise::Node(*node)),
+                Op::Sync => Some(Promise::All),
+                _ => None,
+            };
+            let (start, end) = (10 * number, 10 * number + 5);
+            history.steps.push(Step { op: op.clone(), start, end, after: model.clone(), promise });
+        }
+        history
+    }
+
+    /// The tree that shows exactly this model.
+    fn shown(model: &Model, history: &History) -> Tree {
+        let ino = |id: &NodeId| history.inos[id];
+        let see = |(id, node): (NodeId, &Node)| {
+            let seen = Seen {
+                kind: node.kind,
+                perm: node.perm,
+                uid: node.uid,
+                gid: node.gid,
+                nlink: node.nlink,
+                content: node.content.clone(),
+                target: node.target.clone(),
+                rdev: node.rdev,
+                mtime: moafs_runtime::Timestamp { secs: 0, nanos: 0 },
+                xattrs: node.xattrs.clone(),
+                entries: node.entries.iter().map(|(name, id)| (name.clone(), ino(id))).collect(),
+            };
+            (ino(&id), seen)
+        };
+        Tree { root: 3, nodes: model.living().map(see).collect() }
+    }
+
+    fn rename(from: &str, to: &str) -> Op {
+        let (from, to) = ((NodeId::ROOT, from.into()), (NodeId::ROOT, to.into()));
+        Op::Rename { from, to, mode: RenameMode::Replace }
+    }
+
+    fn write(node: usize) -> Op {
+        Op::Write { node: NodeId(node), offset: 0, len: 1000, append: false }
+    }
+
+    #[test]
+    fn every_state_since_a_sync_is_of_one_moment_and_a_mixture_is_not() {
+        let ops = [
+            Op::create(NodeId::ROOT, "a"),
+            Op::create(NodeId::ROOT, "b"),
+            Op::Sync,
+            rename("a", "a2"),
+            rename("b", "b2"),
+        ];
+        let history = history(&ops);
+        let violations = |model: &Model| history.at(48).of_one_moment().violations(&shown(model, &history));
+        for step in &history.steps[2..] {
+            assert_eq!(violations(&step.after), Vec::<String>::new(), "{:?}", step.op);
+        }
+        assert!(!violations(&history.start).is_empty(), "what was synced is lost");
+        let mut mixture = history.steps[2].after.clone();
+        mixture.apply(&ops[4]).unwrap();
+        assert!(history.at(48).violations(&shown(&mixture, &history)).is_empty(), "each name by itself is right");
+        assert!(!violations(&mixture).is_empty(), "b moved before a did");
+    }
+
+    #[test]
+    fn a_fsynced_file_comes_forward_alone_and_must_come() {
+        let ops = [Op::Sync, Op::create(NodeId::ROOT, "a"), Op::create(NodeId::ROOT, "b"), write(2)];
+        let fsync = Op::Fsync { node: NodeId(2), data_only: false };
+        let history = history(&[&ops[..], &[fsync]].concat());
+        let mut only_b = history.steps[3].after.clone();
+        only_b.apply(&Op::Unlink { dir: NodeId::ROOT, name: "a".into() }).unwrap();
+        let violations =
+            |cut: usize, model: &Model| history.at(cut).of_one_moment().violations(&shown(model, &history));
+        assert_eq!(violations(45, &only_b), Vec::<String>::new(), "rolled forward");
+        assert_eq!(violations(42, &only_b), Vec::<String>::new(), "the chain may be whole before fsync returns");
+        assert_eq!(violations(42, &history.start), Vec::<String>::new(), "or not");
+        assert!(!violations(45, &history.start).is_empty(), "it was fsynced");
+        assert!(!violations(35, &only_b).is_empty(), "nobody asked for b yet");
+    }
 }

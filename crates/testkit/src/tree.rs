@@ -217,7 +217,7 @@ fn see_dir(path: &Path) -> io::Result<Seen> {
         entries: BTreeMap::new(),
     };
     match kind {
-        FileKind::Regular => seen.content = content_dir(path, meta.len())?,
+        FileKind::Regular => seen.content = content_of(path, meta.len())?,
         FileKind::Symlink => seen.target = fs::read_link(path)?.into_os_string().into_vec(),
         FileKind::Directory => {
             for entry in fs::read_dir(path)? {
@@ -231,7 +231,8 @@ fn see_dir(path: &Path) -> io::Result<Seen> {
     Ok(seen)
 }
 
-fn content_dir(path: &Path, size: u64) -> io::Result<Content> {
+/// The bytes of a host's file.
+pub(crate) fn content_of(path: &Path, size: u64) -> io::Result<Content> {
     use std::os::fd::AsRawFd;
     let file = fs::File::open(path)?;
     let mut content = Content::default();

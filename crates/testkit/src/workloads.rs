@@ -6,6 +6,9 @@
 use moafs_vfs::api::{Allocate, RenameMode};
 use moafs_vfs::types::{FileKind, SetMode};
 
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
 use crate::model::{Model, NodeId, Outcome};
 use crate::ops::{Generator, Limits, Op};
 
@@ -153,9 +156,21 @@ pub const ALL: [Workload; 31] = [
     Workload { name: "random", build: random },
 ];
 
+/// What is hard for a log: long chains of fsyncs, little room, old blocks that come back, deep maps.
+pub const LOG: [Workload; 8] = [
+    Workload { name: "roll-forward", build: roll_forward },
+    Workload { name: "roll-forward-many", build: roll_forward_many },
+    Workload { name: "roll-forward-names", build: roll_forward_names },
+    Workload { name: "roll-forward-shapes", build: roll_forward_shapes },
+    Workload { name: "churn", build: churn },
+    Workload { name: "fill-and-free", build: fill_and_free },
+    Workload { name: "deep-map", build: deep_map },
+    Workload { name: "many-orphans", build: many_orphans },
+];
+
 /// The workload with this name.
 pub fn by_name(name: &str) -> Option<Workload> {
-    ALL.into_iter().find(|workload| workload.name == name)
+    ALL.into_iter().chain(LOG).find(|workload| workload.name == name)
 }
 
 fn create(s: &mut Script, _: u64) {
@@ -643,6 +658,216 @@ fn log_rotation(s: &mut Script, _: u64) {
     s.fsync(log);
 }
 
+/// Files old and new, fsynced again and again with little between: the chain passes the ends of segments.
+fn roll_forward(s: &mut Script, _: u64) {
+    let files: Vec<NodeId> = (0..6).map(|i| s.full(ROOT, &format!("f{i}"), 3)).collect();
+    s.sync();
+    for i in 0..620 {
+        s.write(files[i % 6], (i as u64 % 5) * s.block, 700);
+        s.fsync(files[i % 6]);
+        if i % 40 == 39 {
+            let new = s.full(ROOT, &format!("new{i}"), 1);
+            s.fsync(new);
+        }
+    }
+}
+
+/// Many new files, each fsynced once; others lie between that are not.
+fn roll_forward_many(s: &mut Script, _: u64) {
+    let dir = s.dir(ROOT, "d");
+    s.sync();
+    for i in 0..60 {
+        let file = s.full(dir, &format!("f{i:02}"), 1 + i % 3);
+        match i % 4 {
+            0 => s.fsync(file),
+            1 => s.fdatasync(file),
+            2 => s.truncate(file, 10),
+            _ => s.unlink(dir, &format!("f{i:02}")),
+        }
+    }
+}
+
+/// Fsyncs between changes of the very names they must bring forward.
+fn roll_forward_names(s: &mut Script, _: u64) {
+    let dirs = [s.dir(ROOT, "a"), s.dir(ROOT, "b")];
+    s.full(dirs[0], "f", 2);
+    s.sync();
+    // The name of a file that is kept under another one goes to a new file.
+    s.rename((dirs[0], "f"), (dirs[0], "g"));
+    let new = s.full(dirs[0], "f", 1);
+    s.fsync(new);
+    // The name of a file that is gone does.
+    s.unlink(dirs[0], "g");
+    let next = s.full(dirs[0], "g", 1);
+    s.fsync(next);
+    s.rename((dirs[0], "f"), (dirs[1], "f"));
+    s.fsync(new);
+    s.exchange((dirs[1], "f"), (dirs[0], "g"));
+    s.append(next, 100);
+    s.fdatasync(next);
+    // A new directory, its file, and a file in a directory that has moved.
+    let below = s.dir(dirs[1], "below");
+    let deep = s.full(below, "deep", 1);
+    s.fsync(deep);
+    s.rename((dirs[1], "below"), (ROOT, "above"));
+    let moved = s.full(below, "moved", 1);
+    s.fsync(moved);
+    s.op(Op::Link { node: moved, dir: ROOT, name: "second".into() });
+    s.append(moved, 10);
+    s.fsync(moved);
+    s.unlink(below, "moved");
+    s.append(moved, 10);
+    s.fsync(moved);
+    // A name made, fsynced, removed and made again between two checkpoints.
+    for _ in 0..3 {
+        let again = s.full(ROOT, "again", 1);
+        s.fsync(again);
+        s.unlink(ROOT, "again");
+    }
+    s.tend();
+    s.rename((ROOT, "above"), (dirs[0], "above"));
+    s.fsync(deep);
+}
+
+/// Everything that the recovery of one file's nodes must bring back: holes, cuts, attributes, small and large.
+fn roll_forward_shapes(s: &mut Script, _: u64) {
+    let small = s.file(ROOT, "small");
+    s.write(small, 0, 100);
+    let large = s.full(ROOT, "large", 30);
+    let sparse = s.file(ROOT, "sparse");
+    s.sync();
+    s.append(small, 50);
+    s.fsync(small);
+    s.append(small, 2 * s.block);
+    s.fsync(small);
+    s.truncate(small, 20);
+    s.fsync(small);
+    for at in [1, 900, 1500, 3000, 2900, 700_000] {
+        s.write(sparse, at * s.block, 3 * s.block);
+        s.fsync(sparse);
+    }
+    s.truncate(large, 10 * s.block + 1);
+    s.fsync(large);
+    s.write(large, 20 * s.block, s.block);
+    s.fdatasync(large);
+    s.op(Op::Allocate { node: large, offset: 2 * s.block, len: 5 * s.block, how: Allocate::Punch });
+    s.fsync(large);
+    s.op(Op::Allocate { node: large, offset: 40 * s.block, len: 6 * s.block, how: Allocate::Extend });
+    s.fsync(large);
+    for (name, len) in [("user.a", 30), ("user.b", 400), ("user.c", 1500)] {
+        s.xattr(large, name, len);
+        s.fsync(large);
+    }
+    s.op(Op::RemoveXattr { node: large, name: b"user.b".to_vec() });
+    s.op(Op::SetPerm { node: large, perm: 0o640 });
+    s.fsync(large);
+    s.truncate(sparse, 1000 * s.block);
+    s.fsync(sparse);
+    s.truncate(sparse, 0);
+    s.fsync(sparse);
+}
+
+/// Blocks of the data that nearly fill the smallest volume.
+const FULL: u64 = 1560;
+
+/// A nearly full volume, overwritten here and there: every new block needs an old one.
+fn churn(s: &mut Script, seed: u64) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    let dir = s.dir(ROOT, "d");
+    let mut files: Vec<(NodeId, String)> = Vec::new();
+    for i in 0..26 {
+        let name = format!("f{i}");
+        files.push((s.full(dir, &name, FULL / 26), name));
+    }
+    s.sync();
+    for i in 0..260 {
+        let at = rng.random_range(0..files.len());
+        match rng.random_range(0..20) {
+            0 => {
+                let name = format!("n{i}");
+                s.unlink(dir, &files[at].1);
+                files[at] = (s.full(dir, &name, FULL / 26), name);
+            }
+            1 => s.sync(),
+            2..5 => s.fsync(files[at].0),
+            5 => s.tend(),
+            _ => {
+                let block = rng.random_range(0..FULL / 26 - 8);
+                s.write(files[at].0, block * s.block, rng.random_range(1..8) * s.block);
+            }
+        }
+    }
+}
+
+/// The volume is filled and emptied, each time in another order: segments become free between others that do not.
+fn fill_and_free(s: &mut Script, _: u64) {
+    let name = |round: u64, i: u64| format!("{round}.{i}");
+    for round in 0..4 {
+        for i in 0..30 {
+            let file = s.full(ROOT, &name(round, i), if round == 0 { FULL / 30 } else { FULL / 60 });
+            if i % 7 == round {
+                s.fsync(file);
+            }
+        }
+        s.sync();
+        for i in (0..30).filter(|i| round == 3 || i % 2 == round % 2) {
+            s.unlink(ROOT, &name(round, i));
+        }
+        if round > 0 {
+            (0..30).filter(|i| i % 2 != (round - 1) % 2).for_each(|i| s.unlink(ROOT, &name(round - 1, i)));
+        }
+        s.tend();
+    }
+}
+
+/// Files whose maps have every depth, made, changed and cut.
+fn deep_map(s: &mut Script, _: u64) {
+    let file = s.file(ROOT, "deep");
+    for (i, at) in [0, 930, 1950, 2960, 3980, 500_000, 1_040_000, 2_080_000, 2_090_000].into_iter().enumerate() {
+        s.write(file, at * s.block, 2 * s.block);
+        match i % 3 {
+            0 => s.sync(),
+            1 => s.fsync(file),
+            _ => {}
+        }
+    }
+    for at in [2_085_000, 1_050_000, 3970, 940, 5] {
+        s.truncate(file, at * s.block + 9);
+        s.fsync(file);
+    }
+    s.write(file, 2_080_500 * s.block, s.block);
+    s.unlink(ROOT, "deep");
+    let next = s.full(ROOT, "next", 20);
+    s.fsync(next);
+    s.sync();
+}
+
+/// More files without names, and still in use, than anybody has.
+fn many_orphans(s: &mut Script, _: u64) {
+    let mut held = Vec::new();
+    for i in 0..40 {
+        let name = format!("f{i}");
+        let file = s.full(ROOT, &name, 2);
+        s.op(Op::Hold { node: file });
+        s.unlink(ROOT, &name);
+        held.push(file);
+    }
+    let kept = s.full(ROOT, "kept", 1);
+    s.fsync(kept);
+    s.sync();
+    for (i, file) in held.into_iter().enumerate() {
+        if i % 3 == 0 {
+            s.append(file, s.block);
+        }
+        s.op(Op::Release { node: file });
+        if i % 10 == 9 {
+            s.tend();
+            s.append(kept, 100);
+            s.fsync(kept);
+        }
+    }
+}
+
 fn random(s: &mut Script, seed: u64) {
     let limits = Limits {
         block_size: s.block,
@@ -672,7 +897,7 @@ mod tests {
 
     #[test]
     fn every_workload_is_possible_and_promises_something() {
-        for workload in ALL {
+        for workload in ALL.into_iter().chain(LOG) {
             for block_size in [1024, 4096] {
                 let ops = workload.ops(block_size, 1);
                 assert!(ops.len() > 10, "{} is too short", workload.name);

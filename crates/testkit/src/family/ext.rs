@@ -48,6 +48,7 @@ impl Family for Ext {
     const CRASH: &'static [&'static str] = &["crash-1k", "crash-4k", "crash-1k-128"];
     const DAMAGED: &'static [&'static str] = &["ours-1k", "1k-128", "1k-groups", "4k", "4k-ext3"];
     const FULL: &'static [Geometry] = &image::ext::FULL;
+    const ONE_MOMENT: bool = false;
     const WORKLOADS: &'static [Workload] = &workloads::ALL;
 
     fn make(geometry: &Geometry) -> Option<MemDisk> {

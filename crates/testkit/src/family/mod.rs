@@ -33,6 +33,8 @@ pub trait Family: Send + Sync + 'static {
     const DAMAGED: &'static [&'static str];
     /// Volumes that are full all the time.
     const FULL: &'static [Geometry];
+    /// True if a power cut leaves all names as they were at one moment: see [`crate::history`].
+    const ONE_MOMENT: bool;
     /// What is going on when the power fails.
     const WORKLOADS: &'static [Workload];
 
@@ -97,8 +99,16 @@ pub fn geometries<F: Family>(names: &[&str]) -> Vec<Geometry> {
 /// # Errors
 /// If no scratch image can be written.
 pub fn look<F: Family>(disk: &MemDisk) -> Result<Option<Verdict>, String> {
+    look_with(disk, F::look)
+}
+
+/// What a judge of image files says of a disk in memory.
+///
+/// # Errors
+/// If no scratch image can be written.
+pub fn look_with<V>(disk: &MemDisk, judge: impl Fn(&Path) -> V) -> Result<V, String> {
     let file = scratch_image(disk)?;
-    Ok(F::look(file.path()))
+    Ok(judge(file.path()))
 }
 
 /// Saves a disk as an image that goes away by itself.

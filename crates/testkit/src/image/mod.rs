@@ -1,6 +1,7 @@
 //! Fresh volumes of every geometry, in memory: by the reference tools and by our own mkfs.
 
 pub mod ext;
+pub mod f2fs;
 
 /// Who makes the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,9 @@
 //! A missing judge is said loudly and skipped, never silently passed: [`missing`] prints what is not
 //! judged. Setting `MOAFS_NEED_JUDGES` turns a missing judge into a failure.
 
+pub mod dump_f2fs;
 pub mod e2fsck;
+pub mod fsck_f2fs;
 pub mod kernel;
 pub mod tools;
 

@@ -5,6 +5,7 @@
 //! code under test.
 
 pub mod ext;
+pub mod f2fs;
 
 use std::fmt;
 
@@ -19,7 +20,7 @@ pub struct Field {
     pub what: &'static str,
     /// Byte offset on the image.
     pub at: u64,
-    /// Width in bytes: 1, 2 or 4.
+    /// Width in bytes: 1, 2, 4 or 8.
     pub width: usize,
 }
 

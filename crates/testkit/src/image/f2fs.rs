@@ -1,0 +1,69 @@
+//! F2FS volumes, by `mkfs.f2fs` and by our own mkfs.
+//!
+//! The smallest possible ones have so few segments that cleaning and reuse of holes are under way from the start.
+
+use moafs_disk::mem::MemDisk;
+
+use super::{Geometry, Maker};
+use crate::judges::tools;
+
+const fn geometry(name: &'static str, maker: Maker, mib: u64, options: &'static [&'static str]) -> Geometry {
+    Geometry { name, maker, block_size: 4096, inode_size: 4096, kib: mib << 10, options }
+}
+
+/// All optional parts of inodes and all checksums that we write.
+const FEATURES: &str = "extra_attr,inode_checksum,sb_checksum,flexible_inline_xattr,inode_crtime,lost_found";
+
+/// Every geometry that matters: sizes, sections, zones, features, bitmaps, makers.
+pub const ALL: [Geometry; 16] = [
+    geometry("f2fs-crash", Maker::Theirs, 52, &[]),
+    geometry("f2fs-crash-features", Maker::Theirs, 56, &["-O", FEATURES]),
+    geometry("f2fs-crash-sections", Maker::Theirs, 80, &["-s", "2"]),
+    geometry("f2fs-64m", Maker::Theirs, 64, &[]),
+    geometry("f2fs-128m", Maker::Theirs, 128, &[]),
+    geometry("f2fs-o20", Maker::Theirs, 128, &["-o", "20"]),
+    geometry("f2fs-sections", Maker::Theirs, 112, &["-s", "2"]),
+    geometry("f2fs-zones", Maker::Theirs, 96, &["-z", "2"]),
+    geometry("f2fs-sections-zones", Maker::Theirs, 128, &["-s", "2", "-z", "2"]),
+    geometry("f2fs-features", Maker::Theirs, 64, &["-O", FEATURES]),
+    geometry("f2fs-extra-attr", Maker::Theirs, 64, &["-O", "extra_attr"]),
+    geometry("f2fs-lost-found", Maker::Theirs, 64, &["-O", "lost_found"]),
+    geometry("f2fs-large-nat", Maker::Theirs, 64, &["-i"]),
+    geometry("f2fs-heap", Maker::Theirs, 64, &["-a", "1"]),
+    geometry("f2fs-untrimmed", Maker::Theirs, 64, &["-t", "0"]),
+    geometry("f2fs-1g", Maker::Theirs, 1024, &[]),
+];
+
+/// Volumes that are full all the time.
+pub const FULL: [Geometry; 3] = [
+    geometry("f2fs-full-2m", Maker::Theirs, 52, &["-o", "90"]),
+    geometry("f2fs-full-8m", Maker::Theirs, 52, &[]),
+    geometry("f2fs-full-sections", Maker::Theirs, 80, &["-s", "2", "-O", FEATURES]),
+];
+
+/// Makes the volume; `None` if the tool is missing.
+///
+/// # Panics
+/// If it cannot be made: the geometry is wrong.
+pub fn make(geometry: &Geometry) -> Option<MemDisk> {
+    let file = tempfile::NamedTempFile::new_in(tools::scratch()).expect("a scratch file");
+    let made = tools::mkfs_f2fs(file.path(), geometry.options, geometry.bytes());
+    made.then(|| MemDisk::read_from(file.path()).expect("the image can be read"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::look_with;
+    use crate::judges::fsck_f2fs;
+
+    #[test]
+    fn every_geometry_is_sound_when_fresh_and_takes_little_memory() {
+        for geometry in ALL.iter().chain(&FULL) {
+            let Some(disk) = make(geometry) else { return };
+            let Some(verdict) = look_with(&disk, fsck_f2fs::run).unwrap() else { return };
+            assert!(verdict.spotless(), "{}: {}", geometry.name, verdict.text);
+            assert!(disk.resident_bytes() < 1 << 20, "{}: {} bytes", geometry.name, disk.resident_bytes());
+        }
+    }
+}

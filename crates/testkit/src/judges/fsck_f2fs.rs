@@ -1,0 +1,116 @@
+//! `fsck.f2fs --dry-run` as a judge. An F2FS volume has no excuses: with checkpoints done right it is whole at any
+//! moment, so anything it says is a fault.
+//!
+//! Exit code 0 alone proves little: some defects are "fixed" (in memory, in a dry run) without a word in the exit
+//! code. So every line with one of [`FAULTS`] counts as well. It does not check everything either: sizes, parents'
+//! numbers and names in inodes, contents of attributes are for the tests of the tree.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::{Class, tools};
+
+/// What marks a line that tells of a defect.
+const FAULTS: [&str; 3] = ["[Fail]", "[ASSERT]", "[FIX]"];
+
+/// The dry run asks what to do about lost files.
+const NO_TO_ALL: &str = "n\nn\nn\nn\nn\nn\nn\nn\n";
+
+/// What fsck.f2fs said.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// Exit code; `None` if it crashed or did not end.
+    pub exit: Option<i32>,
+    /// Lines that tell of defects.
+    pub faults: Vec<String>,
+    /// All of its output.
+    pub text: String,
+}
+
+impl Verdict {
+    fn new(exit: Option<i32>, text: String) -> Verdict {
+        let is_fault = |line: &&str| FAULTS.iter().any(|fault| line.contains(fault));
+        let faults = text.lines().filter(is_fault).map(|line| line.trim().to_owned()).collect();
+        Verdict { exit, faults, text }
+    }
+
+    /// True if there is nothing to say at all.
+    pub fn spotless(&self) -> bool {
+        self.exit == Some(0) && self.faults.is_empty()
+    }
+}
+
+impl From<Verdict> for super::Verdict {
+    fn from(verdict: Verdict) -> super::Verdict {
+        let spotless = verdict.spotless();
+        let exit = verdict.exit.map_or_else(|| "no exit code".to_owned(), |exit| format!("exit {exit}"));
+        super::Verdict {
+            class: if spotless { Class::Clean } else { Class::Fatal },
+            spotless,
+            text: format!("{exit}: {}\n{}", verdict.faults.join("; "), verdict.text),
+        }
+    }
+}
+
+/// Looks at an image without changing it; `None` if the tool is not installed.
+pub fn run(image: &Path) -> Option<Verdict> {
+    let image = image.to_str().expect("test paths are text");
+    let ended = tools::run_answered("fsck.f2fs", &["--dry-run", image], NO_TO_ALL, &tools::scratch())?;
+    Some(Verdict::new(ended.exit, ended.text))
+}
+
+/// A name with the directories that lead to it, and the inode number it leads to.
+pub type Place = (Vec<String>, u64);
+
+/// All names on an image, as fsck.f2fs finds them; `None` if the tool is not installed.
+pub fn names(image: &Path) -> Option<BTreeSet<Place>> {
+    let image = image.to_str().expect("test paths are text");
+    let ended = tools::run_answered("fsck.f2fs", &["-t", "--dry-run", image], NO_TO_ALL, &tools::scratch())?;
+    Some(names_in(&ended.text))
+}
+
+/// Reads the tree that `-t` draws: `|   |-- NAME <ino = 0x7>, <encrypted (0)>`.
+fn names_in(text: &str) -> BTreeSet<Place> {
+    let mut names = BTreeSet::new();
+    let mut path: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let Some((indent, rest)) = line.split_once("-- ") else { continue };
+        let Some((name, number)) = rest.rsplit_once(" <ino = 0x") else { continue };
+        let digits = number.split('>').next().unwrap_or_default();
+        let Ok(ino) = u64::from_str_radix(digits, 16) else { continue };
+        path.truncate(indent.len() / 4);
+        path.push(name.to_owned());
+        names.insert((path.clone(), ino));
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_silence_and_exit_0_are_spotless() {
+        let clean = "[FSCK] Unreachable nat entries                        [Ok..] [0x0]\n[FSCK] fixing SIT types\n";
+        assert!(Verdict::new(Some(0), clean.to_owned()).spotless());
+        for (exit, line) in [
+            (Some(4), ""),
+            (None, ""),
+            (Some(0), "[FIX] (f2fs_check_hash_code:1465)  --> Mismatch hash_code for \"x\""),
+            (Some(0), "[FSCK] next block offset is free                      [Fail]"),
+            (Some(255), "[ASSERT] (fsck_chk_inode_blk:1005)  --> ino: 0x4 chksum:0x1, but calculated one is: 0x2"),
+        ] {
+            let verdict = Verdict::new(exit, format!("{clean}{line}"));
+            assert!(!verdict.spotless(), "{exit:?} {line}");
+            assert_eq!(verdict.faults.len(), usize::from(!line.is_empty()));
+        }
+    }
+
+    #[test]
+    fn the_drawn_tree_becomes_paths() {
+        let text = "|-- d <ino = 0x4>, <encrypted (0)>\n|   |-- a b <ino = 0x7>, <encrypted (0)>\n|-- l <ino = 0x1a>, <encrypted (0)>\n";
+        let path = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let should = [(path(&["d"]), 4), (path(&["d", "a b"]), 7), (path(&["l"]), 26)];
+        assert_eq!(names_in(text), BTreeSet::from(should));
+    }
+}
