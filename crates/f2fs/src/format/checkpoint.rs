@@ -119,10 +119,22 @@ pub struct CurrentSegment {
 }
 
 /// One bit for each block of a table: set if its second place is the current one.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct VersionBitmap(pub Vec<u8>);
 
+impl std::fmt::Debug for VersionBitmap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let set = self.0.iter().map(|byte| byte.count_ones()).sum::<u32>();
+        write!(f, "VersionBitmap({set} of {} set)", self.len())
+    }
+}
+
 impl VersionBitmap {
+    /// All first places are current.
+    pub fn new(bytes: usize) -> VersionBitmap {
+        VersionBitmap(vec![0; bytes])
+    }
+
     /// True if the second place of block `index` is current; false beyond the bitmap.
     pub fn get(&self, index: usize) -> bool {
         self.0.get(index / 8).is_some_and(|byte| byte & mask(index) != 0)
@@ -237,8 +249,10 @@ impl Checkpoint {
 
     /// The rules of section 14.
     fn check(&self, geo: &Geometry) -> Result<(), String> {
+        // Volumes that are never written reserve nothing, and have two logs instead of six.
+        let is_writable = geo.ssa_segments != 0;
         let main_blocks = u64::from(geo.segments) * SEGMENT_BLOCKS as u64;
-        if self.user_blocks >= main_blocks {
+        if self.user_blocks > main_blocks || (is_writable && self.user_blocks == main_blocks) {
             return Err(format!("users get {} of {main_blocks} blocks", self.user_blocks));
         }
         if self.valid_blocks > self.user_blocks {
@@ -248,8 +262,6 @@ impl Checkpoint {
         if !start_sum.contains(&self.start_sum) {
             return Err(format!("the summaries start at block {} of the pack", self.start_sum));
         }
-        // Volumes that are never written reserve nothing, and have two logs instead of six.
-        let is_writable = geo.ssa_segments != 0;
         if is_writable && (self.reserved_segments == 0 || self.overprovision_segments == 0) {
             return Err("no segments are reserved for cleaning".to_owned());
         }
@@ -654,4 +666,348 @@ fn orphan_blocks(orphans: &[Nid]) -> Vec<u8> {
         put_u32(block, ORPHAN_COUNT_AT, inos.len() as u32);
     }
     blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::BlkAddr;
+    use crate::format::sit::ValidMap;
+    use crate::format::superblock::SEGMENTS_MAX;
+
+    /// A geometry as far as checkpoints care.
+    fn geometry(segments: u32, sit_segments: u32, nat_segments: u32, cp_payload: u32) -> Geometry {
+        let at = |segments: u32| SEGMENT_BLOCKS as u32 * segments;
+        let ssa_segments = segments / SEGMENT_BLOCKS as u32 + 1;
+        let meta = 2 + sit_segments + nat_segments + ssa_segments;
+        Geometry {
+            block_count: u64::from(at(1)) * u64::from(meta + segments + 1),
+            segment_count: meta + segments,
+            segs_per_sec: 1,
+            secs_per_zone: 1,
+            segments,
+            sections: segments,
+            segment0: at(1),
+            cp: at(1),
+            sit: at(3),
+            nat: at(3 + sit_segments),
+            ssa: at(3 + sit_segments + nat_segments),
+            main: at(1 + meta),
+            sit_segments,
+            nat_segments,
+            ssa_segments,
+            cp_payload,
+        }
+    }
+
+    /// Volumes whose bitmaps lie in each of the three ways, with and without payload.
+    fn volumes() -> impl Strategy<Value = (Geometry, CpFlags)> {
+        let large = CpFlags::LARGE_NAT_BITMAP;
+        prop_oneof![
+            Just((geometry(24, 2, 2, 0), CpFlags::empty())),
+            Just((geometry(28_000, 2, 118, 0), CpFlags::empty())),
+            Just((geometry(1_750_000, 126, 120, 1), CpFlags::empty())),
+            Just((geometry(100, 2, 2, 0), large)),
+            Just((geometry(150_000, 12, 140, 2), large)),
+            Just((geometry(SEGMENTS_MAX - 20_000, 600, 200, 9), large)),
+        ]
+    }
+
+    fn entries() -> impl Strategy<Value = Box<Summary>> {
+        (any::<u32>(), any::<u8>()).prop_map(|(nid, version)| {
+            let entry = |at: usize| SummaryEntry { nid: Nid(nid ^ at as u32), version, offset: at as u16 };
+            Box::new(Summary { entries: std::array::from_fn(entry) })
+        })
+    }
+
+    fn nat_entry() -> impl Strategy<Value = NatEntry> {
+        (any::<u8>(), any::<u32>(), any::<u32>()).prop_map(|(version, ino, addr)| NatEntry {
+            version,
+            ino: Nid(ino),
+            addr: BlkAddr(addr),
+        })
+    }
+
+    fn sit_entry() -> impl Strategy<Value = SitEntry> {
+        (0u16..6, prop::collection::vec(0..SEGMENT_BLOCKS, 0..40), any::<u64>()).prop_map(|(log, blocks, mtime)| {
+            let log = Log::from_type(log).expect("one of six");
+            SitEntry { log, map: blocks.into_iter().collect::<ValidMap>(), mtime }
+        })
+    }
+
+    /// The logs in different segments; short offsets as often as long ones, so that summaries are compact, too.
+    fn logs(segments: u32) -> impl Strategy<Value = [CurrentSegment; 6]> {
+        let offset = || prop_oneof![0u16..150, 0u16..512];
+        let places = prop::array::uniform6((offset(), prop::bool::weighted(0.2)));
+        (0..segments - 6, places).prop_map(|(first, places)| {
+            std::array::from_fn(|log| {
+                let (offset, recycling) = places[log];
+                CurrentSegment { segno: Segno(first + log as u32), offset, recycling }
+            })
+        })
+    }
+
+    fn checkpoints(geo: &Geometry, flags: CpFlags) -> impl Strategy<Value = Checkpoint> + use<> {
+        let free_bits = CpFlags::UMOUNT.bits() | CpFlags::FASTBOOT.bits() | CpFlags::CRC_RECOVERY.bits();
+        let main_blocks = u64::from(geo.segments) * SEGMENT_BLOCKS as u64;
+        let bytes = |len: usize| prop::collection::vec(any::<u8>(), len).prop_map(VersionBitmap);
+        let counts = (any::<u64>(), 0..main_blocks, any::<u64>(), prop::array::uniform6(1..u32::MAX), any::<u64>());
+        let bitmaps = (bytes(geo.sit_bitmap_bytes()), bytes(geo.nat_bitmap_bytes()));
+        (counts, any::<u32>(), logs(geo.segments), bitmaps).prop_map(move |(counts, bits, current, bitmaps)| {
+            let (version, user_blocks, valid_blocks, numbers, elapsed) = counts;
+            let [reserved, overprovision, free, nodes, inodes, next_nid] = numbers;
+            Checkpoint {
+                version,
+                user_blocks,
+                valid_blocks: valid_blocks % (user_blocks + 1),
+                reserved_segments: reserved,
+                overprovision_segments: overprovision,
+                free_segments: free,
+                current,
+                flags: flags | CpFlags::from_bits_retain(bits & free_bits),
+                valid_nodes: nodes,
+                valid_inodes: inodes,
+                next_free_nid: next_nid,
+                elapsed,
+                sit_bitmap: bitmaps.0,
+                nat_bitmap: bitmaps.1,
+                crc: 0,
+                pack_blocks: 0,
+                start_sum: 0,
+            }
+        })
+    }
+
+    fn packs() -> impl Strategy<Value = (Geometry, Pack)> {
+        volumes().prop_flat_map(|(geo, flags)| {
+            let (nids, segments) = (geo.nid_max(), geo.segments);
+            let parts = (
+                checkpoints(&geo, flags),
+                prop_oneof![Just(0usize), 1usize..1100, 1020usize..1021, 0usize..5000],
+                prop::collection::vec((4..nids, nat_entry()), 0..=NAT_JOURNAL_MAX),
+                prop::collection::vec((0..segments, sit_entry()), 0..=SIT_JOURNAL_MAX),
+                prop::array::uniform6(entries()),
+                any::<u64>(),
+            );
+            parts.prop_map(move |(checkpoint, orphans, nat_journal, sit_journal, summaries, kib_written)| {
+                let has_node_summaries = checkpoint.flags.intersects(CpFlags::NODE_SUMMARIES);
+                let mut logs = Log::ALL.into_iter().zip(summaries);
+                let pack = Pack {
+                    orphans: (4..).take(orphans).map(|ino| Nid(ino % nids.min(1 << 20) + 4)).collect(),
+                    nat_journal: nat_journal.into_iter().map(|(nid, entry)| (Nid(nid), entry)).collect(),
+                    sit_journal: sit_journal.into_iter().map(|(segno, entry)| (Segno(segno), entry)).collect(),
+                    summaries: std::array::from_fn(|_| {
+                        let (log, summary) = logs.next().expect("six");
+                        (!log.is_node() || has_node_summaries).then_some(summary)
+                    }),
+                    kib_written: if has_node_summaries { kib_written } else { 0 },
+                    checkpoint,
+                };
+                (geo.clone(), pack)
+            })
+        })
+    }
+
+    /// The compact form leaves out what lies beyond an appending log.
+    fn forget_unused(pack: &mut Pack) {
+        for log in DATA_LOGS {
+            let used = used_entries(&pack.checkpoint.current[log as usize]);
+            let summary = pack.summaries[log as usize].as_mut().expect("a data log's");
+            summary.entries[used..].fill(SummaryEntry::default());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(150))]
+        #[test]
+        fn a_pack_comes_back((geo, mut pack) in packs()) {
+            let blocks = pack.encode(&geo);
+            prop_assert_eq!(blocks.len(), pack.checkpoint.pack_blocks as usize * BLOCK);
+            let peeked = Checkpoint::peek(&blocks[..BLOCK], &geo, 0);
+            prop_assert_eq!(peeked, Ok((pack.checkpoint.version, pack.checkpoint.pack_blocks)));
+            if pack.checkpoint.flags.contains(CpFlags::COMPACT_SUM) {
+                forget_unused(&mut pack);
+            }
+            let mut segment = blocks.clone();
+            segment.resize(SEGMENT_BLOCKS * BLOCK, 0xA5);
+            for bytes in [&blocks, &segment] {
+                let found = Pack::decode(bytes, &geo, 1);
+                prop_assert!(found.as_ref() == Ok(&pack), "{:?}", found.err());
+            }
+            prop_assert!(Pack::decode(&blocks[..blocks.len() - BLOCK], &geo, 1).is_err());
+        }
+
+        #[test]
+        fn a_torn_pack_does_not_count((geo, mut pack) in packs(), last: bool) {
+            let old = pack.encode(&geo);
+            pack.checkpoint.version = pack.checkpoint.version.wrapping_add(1);
+            let mut torn = pack.encode(&geo);
+            let at = if last { torn.len() - BLOCK } else { 0 };
+            torn[at..at + BLOCK].copy_from_slice(&old[at..at + BLOCK]);
+            let damage = Pack::decode(&torn, &geo, 0).unwrap_err();
+            prop_assert_eq!(damage.structure, Structure::Checkpoint(1));
+            prop_assert!(damage.problem.contains("version"));
+        }
+
+        /// With its checksums made right again: any other byte may be anything.
+        #[test]
+        fn a_damaged_pack_is_decoded_or_named(
+            (geo, mut pack) in packs(),
+            hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+            in_header: bool,
+        ) {
+            let mut blocks = pack.encode(&geo);
+            let range = if in_header { 192 } else { blocks.len() };
+            for (at, value) in hits {
+                blocks[at.index(range)] = value;
+            }
+            let ends = [0, blocks.len() - BLOCK];
+            for at in ends {
+                let large = blocks[at + 133] & 4 != 0;
+                let place = if large { BITMAPS_AT } else { CHECKSUM_AT };
+                put_u32(&mut blocks[at..], self::at::CHECKSUM_OFFSET, place as u32);
+                let crc = checksum(&blocks[at..at + BLOCK], place);
+                put_u32(&mut blocks[at..], place, crc);
+            }
+            if let Ok(mut pack) = Pack::decode(&blocks, &geo, 0) {
+                let again = pack.encode(&geo);
+                prop_assert_eq!(Pack::decode(&again, &geo, 0), Ok(pack));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_no_pack((geo, _) in volumes(), bytes in prop::collection::vec(any::<u8>(), 0..3 * BLOCK)) {
+            prop_assert!(Pack::decode(&bytes, &geo, 0).is_err());
+        }
+    }
+
+    /// A pack without anything special.
+    fn plain() -> (Geometry, Pack) {
+        let geo = geometry(24, 2, 2, 0);
+        let current = std::array::from_fn(|log| CurrentSegment { segno: Segno(log as u32), ..Default::default() });
+        let checkpoint = Checkpoint {
+            version: 7,
+            user_blocks: 1000,
+            valid_blocks: 10,
+            reserved_segments: 3,
+            overprovision_segments: 4,
+            free_segments: 18,
+            current,
+            flags: CpFlags::empty(),
+            valid_nodes: 1,
+            valid_inodes: 1,
+            next_free_nid: 4,
+            elapsed: 0,
+            sit_bitmap: VersionBitmap::new(geo.sit_bitmap_bytes()),
+            nat_bitmap: VersionBitmap::new(geo.nat_bitmap_bytes()),
+            crc: 0,
+            pack_blocks: 0,
+            start_sum: 0,
+        };
+        let summaries = std::array::from_fn(|_| Some(Box::default()));
+        let pack = Pack {
+            checkpoint,
+            orphans: Vec::new(),
+            nat_journal: Vec::new(),
+            sit_journal: Vec::new(),
+            summaries,
+            kib_written: 0,
+        };
+        (geo, pack)
+    }
+
+    #[test]
+    fn summaries_are_as_short_as_they_can_be() {
+        let (geo, mut pack) = plain();
+        for (offset, recycling, blocks, compact) in
+            [(439, false, 1, true), (440, false, 2, true), (511, false, 2, true), (0, true, 2, true)]
+        {
+            pack.checkpoint.current[1].offset = offset;
+            pack.checkpoint.current[1].recycling = recycling;
+            pack.encode(&geo);
+            assert_eq!(pack.checkpoint.pack_blocks, 2 + blocks);
+            assert_eq!(pack.checkpoint.flags.contains(CpFlags::COMPACT_SUM), compact);
+        }
+        pack.checkpoint.current[0].offset = 511;
+        pack.encode(&geo);
+        assert_eq!(pack.checkpoint.pack_blocks, 4, "1023 entries fill two blocks");
+        pack.checkpoint.current[2].offset = 1;
+        pack.encode(&geo);
+        assert_eq!(pack.checkpoint.pack_blocks, 5);
+        assert!(!pack.checkpoint.flags.contains(CpFlags::COMPACT_SUM));
+        pack.checkpoint.flags |= CpFlags::UMOUNT;
+        pack.encode(&geo);
+        assert_eq!(pack.checkpoint.pack_blocks, 8);
+    }
+
+    #[test]
+    fn a_pack_full_of_orphans_fills_its_segment() {
+        let (geo, mut pack) = plain();
+        let geo = Geometry { nat_segments: 6, ..geo };
+        pack.checkpoint.nat_bitmap = VersionBitmap::new(geo.nat_bitmap_bytes());
+        pack.checkpoint.flags |= CpFlags::UMOUNT;
+        pack.checkpoint.current[0].recycling = true;
+        pack.checkpoint.current[1].recycling = true;
+        let max = Pack::orphans_max(&geo);
+        pack.orphans = (0..max + 5).map(|index| Nid(4 + index as u32)).collect();
+        let blocks = pack.encode(&geo);
+        assert_eq!(blocks.len(), SEGMENT_BLOCKS * BLOCK);
+        assert_eq!(Pack::decode(&blocks, &geo, 0).expect("a pack").orphans, pack.orphans[..max]);
+    }
+
+    #[test]
+    fn the_hint_about_nat_blocks_is_dropped() {
+        let (geo, mut pack) = plain();
+        pack.checkpoint.flags = CpFlags::NAT_BITS | CpFlags::ORPHAN_PRESENT | CpFlags::TRIMMED;
+        pack.encode(&geo);
+        assert_eq!(pack.checkpoint.flags, CpFlags::TRIMMED | CpFlags::COMPACT_SUM);
+    }
+
+    #[test]
+    fn rules_that_are_broken_are_named() {
+        let complaint = |breaking: fn(&mut Checkpoint)| {
+            let (geo, mut pack) = plain();
+            breaking(&mut pack.checkpoint);
+            Pack::decode(&pack.encode(&geo), &geo, 0).expect_err("a broken rule").problem
+        };
+        let assert_named = |word: &str, problem: String| assert!(problem.contains(word), "{word}: {problem}");
+        assert_named("users get", complaint(|checkpoint| checkpoint.user_blocks = 24 * 512));
+        assert_named("in use", complaint(|checkpoint| checkpoint.valid_blocks = 1001));
+        assert_named("reserved for cleaning", complaint(|checkpoint| checkpoint.reserved_segments = 0));
+        assert_named("reserved for cleaning", complaint(|checkpoint| checkpoint.overprovision_segments = 0));
+        assert_named("share segment 4", complaint(|checkpoint| checkpoint.current[2].segno = Segno(4)));
+        assert_named("segment 24", complaint(|checkpoint| checkpoint.current[5].segno = Segno(24)));
+        assert_named("block 512", complaint(|checkpoint| checkpoint.current[5].offset = 512));
+        assert_named("block 65535", complaint(|checkpoint| checkpoint.current[3].offset = 65535));
+    }
+
+    #[test]
+    fn newer_versions_wrap() {
+        assert!(is_newer(5, 4) && !is_newer(4, 5) && !is_newer(4, 4));
+        assert!(is_newer(0, u64::MAX) && !is_newer(u64::MAX, 0));
+        assert!(is_newer(0x6b8b_4567, 0));
+    }
+
+    #[test]
+    fn version_bitmaps_start_with_the_highest_bit() {
+        let mut bitmap = VersionBitmap::new(2);
+        bitmap.flip(0);
+        bitmap.flip(9);
+        assert_eq!((bitmap.0.as_slice(), bitmap.len(), bitmap.is_empty()), (&[0x80, 0x40][..], 16, false));
+        assert!(bitmap.get(9) && !bitmap.get(1) && !bitmap.get(16));
+        bitmap.flip(9);
+        assert!(!bitmap.get(9));
+    }
+
+    #[test]
+    fn nodes_carry_the_checksum_if_the_checkpoint_says_so() {
+        let (geo, mut pack) = plain();
+        pack.encode(&geo);
+        assert_eq!(pack.checkpoint.node_version(), 7);
+        pack.checkpoint.flags |= CpFlags::CRC_RECOVERY;
+        pack.encode(&geo);
+        assert_eq!(pack.checkpoint.node_version(), 7 | u64::from(pack.checkpoint.crc) << 32);
+    }
 }

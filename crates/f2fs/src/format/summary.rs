@@ -49,10 +49,17 @@ impl SummaryEntry {
 }
 
 /// Who points to each block of a segment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Summary {
     /// One entry for each block; those of blocks never written mean nothing.
     pub entries: [SummaryEntry; SEGMENT_BLOCKS],
+}
+
+impl std::fmt::Debug for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let used = self.entries.iter().filter(|entry| **entry != SummaryEntry::default()).count();
+        write!(f, "Summary({used} entries)")
+    }
 }
 
 impl Default for Summary {

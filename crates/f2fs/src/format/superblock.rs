@@ -23,11 +23,11 @@ pub const CP_SEGMENTS: u32 = 2;
 pub const EXTENSIONS_MAX: usize = 64;
 /// Bytes of an extension.
 pub const EXTENSION_BYTES: usize = 8;
+/// Where the superblock starts in its block, with its magic number.
+pub const SUPERBLOCK_START: usize = 1024;
 /// UTF-16 units of the label.
 pub const LABEL_UNITS: usize = 512;
 
-/// Where the superblock starts in its block.
-const START: usize = 1024;
 /// Where the checksum lies, from the superblock's start.
 const CHECKSUM_AT: usize = 3068;
 const VERSION_BYTES: usize = 256;
@@ -411,7 +411,7 @@ impl Superblock {
     /// A superblock with nothing but its geometry.
     pub(crate) fn empty(geometry: Geometry) -> Superblock {
         let mut raw = Box::new([0; BLOCK]);
-        let sb = &mut raw[START..];
+        let sb = &mut raw[SUPERBLOCK_START..];
         put_u32(sb, at::MAGIC, MAGIC);
         put_u16(sb, at::MAJOR, 1);
         put_u16(sb, at::MINOR, 15);
@@ -446,7 +446,7 @@ impl Superblock {
         let Ok(raw) = <[u8; BLOCK]>::try_from(block) else {
             return Err(damage(format!("it was read as {} bytes", block.len())));
         };
-        let sb = &raw[START..];
+        let sb = &raw[SUPERBLOCK_START..];
         check_constants(sb).map_err(damage)?;
         let features = Features::from_bits_retain(u32_at(sb, at::FEATURES));
         if features.contains(Features::SB_CHECKSUM) {
@@ -475,7 +475,7 @@ impl Superblock {
     /// What is too long for its field is cut.
     pub fn encode(&self) -> Box<[u8; BLOCK]> {
         let mut raw = self.raw.clone();
-        let sb = &mut raw[START..];
+        let sb = &mut raw[SUPERBLOCK_START..];
         put_u32(sb, at::FEATURES, self.features.bits());
         sb[at::UUID..at::UUID + 16].copy_from_slice(&self.uuid);
         for (index, ino) in self.qf_ino.into_iter().enumerate() {
@@ -506,13 +506,13 @@ impl Superblock {
 
     /// The encoding of names and its flags, for directories that ignore case.
     pub fn encoding(&self) -> (u16, u16) {
-        let sb = &self.raw[START..];
+        let sb = &self.raw[SUPERBLOCK_START..];
         (u16_at(sb, at::ENCODING), u16_at(sb, at::ENCODING_FLAGS))
     }
 
     /// True if the volume spans more devices than this one.
     pub fn multi_device(&self) -> bool {
-        self.raw[START + at::DEVICES] != 0
+        self.raw[SUPERBLOCK_START + at::DEVICES] != 0
     }
 
     /// True if `nid` is the node or meta inode, the root directory, or a quota file: ids that are never handed out.
@@ -612,7 +612,8 @@ fn write_text(field: &mut [u8], text: &str) {
     if read_text(field) == text {
         return;
     }
-    let end = text.floor_char_boundary(field.len());
+    let fits = |end: &usize| text.is_char_boundary(*end);
+    let end = (0..=text.len().min(field.len())).rev().find(fits).unwrap_or(0);
     field.fill(0);
     field[..end].copy_from_slice(&text.as_bytes()[..end]);
 }
@@ -652,5 +653,132 @@ fn write_extensions(sb: &mut [u8], cold: &[String], hot: &[String]) {
     for (slot, extension) in area.chunks_exact_mut(EXTENSION_BYTES).zip(cold.iter().chain(hot)) {
         // The last byte stays zero, which ends the text.
         write_text(&mut slot[..EXTENSION_BYTES - 1], extension);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What mkfs.f2fs chooses for 2 GiB.
+    fn geometry() -> Geometry {
+        Geometry {
+            block_count: 524_288,
+            segment_count: 1023,
+            segs_per_sec: 1,
+            secs_per_zone: 1,
+            segments: 1011,
+            sections: 1011,
+            segment0: 512,
+            cp: 512,
+            sit: 1536,
+            nat: 2560,
+            ssa: 5632,
+            main: 6656,
+            sit_segments: 2,
+            nat_segments: 6,
+            ssa_segments: 2,
+            cp_payload: 0,
+        }
+    }
+
+    #[test]
+    fn blocks_are_where_the_format_puts_them() {
+        let geo = geometry();
+        assert_eq!((geo.pack_at(0), geo.pack_at(1)), (BlkAddr(512), BlkAddr(1024)));
+        assert_eq!((geo.sit_blocks(), geo.sit_at(18, false), geo.sit_at(18, true)), (19, BlkAddr(1554), BlkAddr(2066)));
+        assert_eq!((geo.nat_blocks(), geo.nid_max()), (1536, 1536 * 455));
+        assert_eq!((geo.nat_at(511, false), geo.nat_at(511, true)), (BlkAddr(3071), BlkAddr(3583)));
+        assert_eq!((geo.nat_at(512, false), geo.nat_at(1535, true)), (BlkAddr(3584), BlkAddr(5631)));
+        assert_eq!(geo.summary_at(Segno(1010)), BlkAddr(6642));
+        assert_eq!((geo.sit_bitmap_bytes(), geo.nat_bitmap_bytes()), (64, 192));
+        assert_eq!(geo.segment_of(BlkAddr(6655)), None);
+        assert_eq!(geo.segment_of(BlkAddr(6656 + 513)), Some((Segno(1), 1)));
+        assert_eq!(geo.block_of(Segno(1010), 511), BlkAddr(524_287));
+        assert!(geo.is_main(BlkAddr(524_287)) && !geo.is_main(BlkAddr(524_288)));
+        assert!(![BlkAddr::NULL, BlkAddr::NEW, BlkAddr::COMPRESSED].into_iter().any(|mark| geo.is_main(mark)));
+    }
+
+    #[test]
+    fn sections_and_zones_hold_their_segments() {
+        let geo = Geometry { segs_per_sec: 3, secs_per_zone: 2, sections: 337, ..geometry() };
+        assert_eq!((geo.section_of(Segno(8)), geo.zone_of(Segno(8)), geo.section(2)), (2, 1, 6..9));
+    }
+
+    #[test]
+    fn too_long_texts_are_cut() {
+        let mut superblock = Superblock::empty(geometry());
+        superblock.label = "ü".repeat(600);
+        superblock.version = "ü".repeat(200);
+        superblock.cold_extensions = vec!["extension".to_owned(); 70];
+        let found = Superblock::decode(&superblock.encode()[..], 0).expect("a superblock");
+        assert_eq!((found.label, found.version), ("ü".repeat(512), "ü".repeat(128)));
+        assert_eq!(found.cold_extensions, vec!["extensi".to_owned(); 64]);
+    }
+
+    #[test]
+    fn text_that_is_none_stays_as_it_was() {
+        let mut block = Superblock::empty(geometry()).encode();
+        // Half a pair, bytes behind the end, bytes that are no UTF-8.
+        put_u16(&mut block[SUPERBLOCK_START..], at::LABEL, 0xD800);
+        block[SUPERBLOCK_START + at::LABEL + 100] = 1;
+        block[SUPERBLOCK_START + at::VERSION] = 0xFF;
+        block[7] = 7;
+        let mut superblock = Superblock::decode(&block[..], 0).expect("a superblock");
+        assert_eq!(superblock.encode(), block);
+        superblock.label = "x".to_owned();
+        assert_eq!(superblock.encode()[SUPERBLOCK_START + at::LABEL + 100], 0);
+    }
+
+    #[test]
+    fn features_are_called_as_mkfs_f2fs_calls_them() {
+        let features = Features::SB_CHECKSUM | Features::EXTRA_ATTR | Features::from_bits_retain(1 << 20);
+        assert_eq!(features.names(), ["extra_attr", "sb_checksum", "0x100000"]);
+    }
+
+    /// Numbers that a field could well have, and any others.
+    fn values() -> impl Strategy<Value = u32> {
+        let near = (0u32..64, prop::sample::select(vec![0, 512, 1024, 5632, 6656, 524_288, u32::MAX - 63]));
+        prop_oneof![near.prop_map(|(low, base)| base + low), any::<u32>(), (0u32..32).prop_map(|bit| 1 << bit)]
+    }
+
+    proptest! {
+        /// Every block number that comes out of an accepted geometry lies on the device.
+        #[test]
+        fn damaged_numbers_are_refused_or_harmless(
+            fields in prop::collection::vec((prop_oneof![24..100usize, Just(at::CP_PAYLOAD), 0..2760usize], values()), 0..6),
+        ) {
+            let mut block = Superblock::empty(geometry()).encode();
+            for (at, value) in fields {
+                put_u32(&mut block[SUPERBLOCK_START..], at & !3, value);
+            }
+            let Ok(superblock) = Superblock::decode(&block[..], 0) else { return Ok(()) };
+            prop_assert_eq!(superblock.encode(), block);
+            superblock.support(true);
+            let geo = superblock.geometry();
+            let last = Segno(geo.segments - 1);
+            for (segno, offset) in [(Segno(0), 0), (last, SEGMENT_BLOCKS - 1)] {
+                prop_assert_eq!(geo.segment_of(geo.block_of(segno, offset)), Some((segno, offset)));
+                prop_assert!(geo.section(geo.section_of(segno)).contains(&segno.0));
+                prop_assert!(geo.zone_of(segno) <= geo.section_of(segno));
+            }
+            prop_assert_eq!(geo.section(geo.sections - 1).end, geo.segments);
+            let ends = [
+                geo.block_of(last, SEGMENT_BLOCKS - 1),
+                geo.sit_at(geo.sit_blocks() - 1, true),
+                geo.nat_at(geo.nat_blocks() - 1, true),
+                geo.pack_at(1),
+            ];
+            prop_assert!(ends.iter().all(|end| u64::from(end.0) < geo.block_count));
+            prop_assert!(geo.nid_max() > 0);
+        }
+
+        #[test]
+        fn any_bytes_are_no_superblock(bytes in prop::collection::vec(any::<u8>(), BLOCK), len in 0..BLOCK + 1) {
+            prop_assert!(Superblock::decode(&bytes, 0).is_err());
+            prop_assert!(Superblock::decode(&bytes[..len], 1).is_err());
+        }
     }
 }
