@@ -473,13 +473,10 @@ impl Maker<'_> {
                 crtime: features.contains(Features::INODE_CRTIME).then_some(now),
             }),
         };
-        let variant = inode::Variant {
-            flexible_inline_xattr: features.contains(Features::FLEXIBLE_INLINE_XATTR),
-            crtime: features.contains(Features::INODE_CRTIME),
-        };
         let mut block = vec![0; BLOCK];
         inode.encode_into(&mut block);
-        inode.layout(variant).set_addr(&mut block, 0, directory.data);
+        let flexible = features.contains(Features::FLEXIBLE_INLINE_XATTR);
+        inode.layout(flexible).set_addr(&mut block, 0, directory.data);
         Footer {
             nid: directory.nid,
             ino: directory.nid,
