@@ -129,7 +129,8 @@ impl F2fs {
         let inode = self.inode(file)?;
         let is_device = matches!(file.kind, FileKind::CharDevice | FileKind::BlockDevice);
         let rdev = if is_device {
-            let (major, minor) = file.node.view(|bytes| self.layout(file).device(bytes));
+            let layout = self.layout(file);
+            let (major, minor) = file.node.view(|bytes| layout.device(bytes));
             libc::makedev(major, minor)
         } else {
             0
