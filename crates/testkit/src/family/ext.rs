@@ -49,7 +49,9 @@ impl Family for Ext {
     const DAMAGED: &'static [&'static str] = &["ours-1k", "1k-128", "1k-groups", "4k", "4k-ext3"];
     const FULL: &'static [Geometry] = &image::ext::FULL;
     const ONE_MOMENT: bool = false;
-    const WORKLOADS: &'static [Workload] = &workloads::ALL;
+    const CRASH_STATES: [usize; 2] = [12, 190];
+    const POLICIES: u64 = 1;
+    const WORKLOADS: &'static [&'static [Workload]] = &[&workloads::ALL];
 
     fn make(geometry: &Geometry) -> Option<MemDisk> {
         image::ext::make(geometry)

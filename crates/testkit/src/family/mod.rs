@@ -35,8 +35,12 @@ pub trait Family: Send + Sync + 'static {
     const FULL: &'static [Geometry];
     /// True if a power cut leaves all names as they were at one moment: see [`crate::history`].
     const ONE_MOMENT: bool;
+    /// States judged of each workload on each geometry: in a short run, and in the full one.
+    const CRASH_STATES: [usize; 2];
+    /// So many seeds in a row give every mounter ([`Family::mounter`]) there is.
+    const POLICIES: u64;
     /// What is going on when the power fails.
-    const WORKLOADS: &'static [Workload];
+    const WORKLOADS: &'static [&'static [Workload]];
 
     /// Makes a volume; `None` if the tool for it is missing.
     ///
