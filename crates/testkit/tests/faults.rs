@@ -202,10 +202,11 @@ fn fill<F: Family>(geometry: &Geometry, seed: u64) -> Result<u64, String> {
     let mounter = F::mounter(seed);
     let tolerance = Tolerance { full: true, broken: false };
     let mut driver = Driver::new(OnDisk { mounter: &mounter, disk: disk.clone() }, tolerance)?;
+    let room = F::room(geometry, driver.vfs().shape());
     let limits = Limits {
         block_size: u64::from(geometry.block_size),
-        file_bytes_max: geometry.kib << 9,
-        total_bytes_max: geometry.kib << 12,
+        file_bytes_max: room / 2,
+        total_bytes_max: room * 4,
         sparse_bytes_max: 4 << 20,
         nodes_max: 300,
         remounts: true,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use moafs_disk::mem::MemDisk;
+use moafs_vfs::format::Shape;
 use moafs_vfs::types::Ino;
 
 pub use self::ext::Ext;
@@ -50,6 +51,11 @@ pub trait Family: Send + Sync + 'static {
 
     /// Mounts volumes. The engine's policies differ from seed to seed, where it has some.
     fn mounter(seed: u64) -> Self::Mounter;
+
+    /// About how many bytes files can fill.
+    fn room(geometry: &Geometry, _shape: &Shape) -> u64 {
+        geometry.bytes()
+    }
 
     /// False for volumes without extended attributes.
     fn keeps_xattrs(_geometry: &Geometry) -> bool {
