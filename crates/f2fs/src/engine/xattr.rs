@@ -17,7 +17,8 @@ use crate::format::{Nid, Structure};
 impl F2fs {
     /// Every attribute of an inode.
     pub(super) fn attributes(&self, file: &Incore) -> Result<Vec<Attribute>> {
-        let mut stream = file.node.view(|bytes| bytes[self.inline_area(file)].to_vec());
+        let area = self.inline_area(file);
+        let mut stream = file.node.view(|bytes| bytes[area].to_vec());
         if let Some(node) = self.attribute_node(file)? {
             node.view(|bytes| stream.extend_from_slice(&bytes[..NODE_BYTES]));
         }
