@@ -402,7 +402,12 @@ impl Meta {
 
     /// A level as a need: [`Level::NONE`] if it is on disk already.
     fn unless_durable(&self, level: Level) -> Level {
-        if level > self.order.lock().durable { level } else { Level::NONE }
+        if self.is_pending(level) { level } else { Level::NONE }
+    }
+
+    /// True if what got this level is not on disk yet.
+    pub fn is_pending(&self, level: Level) -> bool {
+        level > self.order.lock().durable
     }
 
     /// Takes back a record whose first version got level `born`, if none of it has left for the disk:

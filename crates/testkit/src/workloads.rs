@@ -88,6 +88,10 @@ impl Script {
         self.op(Op::Unlink { dir, name: name.into() });
     }
 
+    fn rmdir(&mut self, dir: NodeId, name: &str) {
+        self.op(Op::Rmdir { dir, name: name.into() });
+    }
+
     fn rename(&mut self, from: (NodeId, &str), to: (NodeId, &str)) {
         self.op(Op::Rename { from: (from.0, from.1.into()), to: (to.0, to.1.into()), mode: RenameMode::Replace });
     }
@@ -122,7 +126,7 @@ impl Workload {
 const DIRECT: u64 = 12;
 
 /// All workloads.
-pub const ALL: [Workload; 31] = [
+pub const ALL: [Workload; 38] = [
     Workload { name: "create", build: create },
     Workload { name: "create-fsync", build: create_fsync },
     Workload { name: "append", build: append },
@@ -132,7 +136,14 @@ pub const ALL: [Workload; 31] = [
     Workload { name: "rename-cross", build: rename_cross },
     Workload { name: "rename-chain", build: rename_chain },
     Workload { name: "directory-move", build: directory_move },
+    Workload { name: "move-new", build: move_new },
+    Workload { name: "move-late", build: move_late },
+    Workload { name: "move-twice", build: move_twice },
+    Workload { name: "move-over", build: move_over },
+    Workload { name: "move-rmdir", build: move_rmdir },
+    Workload { name: "link-unlink", build: link_unlink },
     Workload { name: "exchange", build: exchange },
+    Workload { name: "exchange-kinds", build: exchange_kinds },
     Workload { name: "exchange-directories", build: exchange_directories },
     Workload { name: "unlink-open", build: unlink_open },
     Workload { name: "unlink-reuse", build: unlink_reuse },
@@ -366,6 +377,136 @@ fn directory_move(s: &mut Script, _: u64) {
     s.sync();
 }
 
+/// Directories that move before anything of them was written: alone in their parent's sector, beside others, into a
+/// new directory, into each other.
+fn move_new(s: &mut Script, _: u64) {
+    let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
+    s.sync();
+    let alone = s.dir(a, "alone");
+    s.full(alone, "f", 1);
+    s.rename((a, "alone"), (b, "alone"));
+    s.sync();
+    s.dir(a, "one");
+    s.file(a, "beside");
+    s.rename((a, "one"), (b, "one"));
+    s.sync();
+    let new = s.dir(ROOT, "new");
+    s.dir(b, "two");
+    s.rename((b, "two"), (new, "two"));
+    let three = s.dir(a, "three");
+    s.rename((ROOT, "new"), (three, "new"));
+    s.rename((a, "three"), (ROOT, "three"));
+    s.fsync(new);
+}
+
+/// The sector with the old name is written late: something in it has waited for a chain of renames.
+fn move_late(s: &mut Script, _: u64) {
+    let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
+    s.full(a, "n0", 1);
+    s.dir(b, "old");
+    s.sync();
+    for i in 0..3 {
+        s.rename((a, &format!("n{i}")), (a, &format!("n{}", i + 1)));
+    }
+    s.dir(a, "new");
+    s.rename((a, "new"), (b, "new"));
+    s.rename((b, "old"), (a, "old"));
+    s.sync();
+    for i in 3..6 {
+        s.rename((a, &format!("n{i}")), (a, &format!("n{}", i + 1)));
+    }
+    let target = s.dir(a, "target");
+    s.rename((b, "new"), (target, "new"));
+    s.sync();
+}
+
+/// Moved on, back, or away with the first new name before that was written.
+fn move_twice(s: &mut Script, _: u64) {
+    let dirs = ["a", "b", "c"].map(|name| s.dir(ROOT, name));
+    let [a, b, c] = dirs;
+    s.full(a, "f", 1);
+    let d = s.dir(a, "d");
+    s.full(d, "inner", 1);
+    s.dir(a, "gone");
+    s.sync();
+    s.rename((a, "f"), (b, "f"));
+    s.rename((b, "f"), (c, "f"));
+    s.sync();
+    s.rename((a, "d"), (b, "d"));
+    s.rename((b, "d"), (c, "d"));
+    s.sync();
+    s.rename((c, "d"), (b, "d"));
+    s.rename((b, "d"), (c, "d"));
+    s.sync();
+    s.dir(a, "new");
+    s.rename((a, "new"), (b, "new"));
+    s.rename((b, "new"), (b, "newer"));
+    s.rename((b, "newer"), (c, "new"));
+    s.sync();
+    s.rename((a, "gone"), (b, "gone"));
+    s.rmdir(b, "gone");
+    s.sync();
+}
+
+/// Directories moved over empty ones, old and new, and over one that was itself just moved there.
+fn move_over(s: &mut Script, _: u64) {
+    let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
+    for name in ["v0", "v1"] {
+        s.dir(b, name);
+    }
+    s.dir(a, "s");
+    s.dir(a, "t");
+    s.sync();
+    let new = s.dir(a, "new");
+    s.file(new, "f");
+    s.rename((a, "new"), (b, "v0"));
+    s.sync();
+    s.dir(b, "v2");
+    s.dir(a, "new");
+    s.rename((a, "new"), (b, "v2"));
+    s.rename((a, "s"), (b, "v1"));
+    s.rename((a, "t"), (b, "v1"));
+    s.sync();
+}
+
+/// The old parent goes as soon as what was in it has moved: whoever lived there needs its new name first.
+fn move_rmdir(s: &mut Script, _: u64) {
+    let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
+    let (x, y) = (s.dir(a, "x"), s.dir(a, "y"));
+    s.full(x, "f", 1);
+    let d = s.dir(y, "d");
+    s.full(d, "inner", 1);
+    s.sync();
+    s.rename((x, "f"), (b, "f"));
+    s.rmdir(a, "x");
+    s.sync();
+    s.rename((y, "d"), (b, "d"));
+    s.rmdir(a, "y");
+    s.rmdir(ROOT, "a");
+    s.sync();
+}
+
+/// Renames done by hand: a second name, then the first one goes, then its directory.
+fn link_unlink(s: &mut Script, _: u64) {
+    let (a, b, c) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"), s.dir(ROOT, "c"));
+    let file = s.full(a, "f", 1);
+    s.sync();
+    s.op(Op::Link { node: file, dir: b, name: "f".into() });
+    s.unlink(a, "f");
+    s.rmdir(ROOT, "a");
+    s.sync();
+    s.rename((b, "f"), (c, "f"));
+    s.op(Op::Link { node: file, dir: ROOT, name: "g".into() });
+    s.unlink(c, "f");
+    s.sync();
+    let new = s.dir(b, "new");
+    s.op(Op::Link { node: file, dir: new, name: "h".into() });
+    s.unlink(ROOT, "g");
+    s.rename((new, "h"), (c, "h"));
+    s.rmdir(b, "new");
+    s.sync();
+}
+
 fn exchange(s: &mut Script, _: u64) {
     let dir = s.dir(ROOT, "d");
     let a = s.full(ROOT, "a", 1);
@@ -392,6 +533,30 @@ fn exchange_directories(s: &mut Script, _: u64) {
     s.full(ROOT, "plain", 1);
     s.exchange((a, "x"), (ROOT, "plain"));
     s.fsync(y);
+    s.sync();
+}
+
+/// Files with directories, in one directory and across two; new directories with old ones.
+fn exchange_kinds(s: &mut Script, _: u64) {
+    let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
+    let d = s.dir(b, "d");
+    s.full(d, "inner", 1);
+    s.full(a, "f", 1);
+    s.sync();
+    s.exchange((a, "f"), (b, "d"));
+    s.sync();
+    s.exchange((b, "d"), (a, "f"));
+    s.sync();
+    s.full(b, "g", 1);
+    s.exchange((b, "g"), (b, "d"));
+    s.sync();
+    s.exchange((b, "g"), (b, "d"));
+    s.sync();
+    s.dir(a, "new");
+    s.exchange((a, "new"), (b, "d"));
+    s.sync();
+    s.dir(b, "newer");
+    s.exchange((b, "newer"), (a, "new"));
     s.sync();
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use moafs_disk::probe::crash::Mode;
 use moafs_testkit::crash::{self, Case, Recording, Scene, Summary};
 use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::family::{self, Ext, Family};
@@ -23,8 +24,17 @@ tests_of!(
     #[ignore = "the full run: tens of minutes"]
     all_crash_states_keep_every_promise,
     the_workloads_that_defragment_move_something,
+    a_new_directory_that_moves_never_shows_its_old_parent,
+    what_moves_twice_always_has_a_name,
+    a_second_name_comes_before_the_first_one_goes,
+    a_directory_moves_over_an_empty_one,
+    a_directory_goes_after_what_moved_out_of_it_has_its_new_name,
+    files_and_directories_change_places,
     replay,
 );
+
+/// What becomes of the uncertain writes where every cut is judged.
+const FATES: [(Mode, u64); 4] = [(Mode::All, 0), (Mode::None, 0), (Mode::Subset, 0), (Mode::Subset, 1)];
 
 /// Seeds of the random workload, per geometry.
 const RANDOM_SEEDS: u64 = 12;
@@ -105,6 +115,48 @@ fn the_workloads_that_defragment_move_something<F: Family>() {
         }
         assert!(moved[0] > 10, "{name}: {moved:?}");
     }
+}
+
+/// Judges every cut of a workload: with all, with nothing, and with some subsets of what is uncertain.
+fn judge_every_cut<F: Family>(name: &str) {
+    let workload = workloads::by_name(name).expect("a known workload");
+    let scene = Scene { workload, geometry: family::geometry::<F>(F::CRASH[0]).expect("a known geometry"), seed: 0 };
+    let recording = Recording::<F>::new(&scene).expect("the workload runs").expect("the volume can be made");
+    let mut total = Summary::default();
+    for cut in 0..recording.cuts() {
+        for (mode, seed) in FATES {
+            recording.judge(&Case { scene, cut, mode, seed, again: false }, &mut total);
+        }
+    }
+    for (case, said) in &total.failures {
+        println!("MOAFS_CRASH='{case}'\n  {said}");
+    }
+    assert!(total.failures.is_empty(), "{total}");
+}
+
+fn a_new_directory_that_moves_never_shows_its_old_parent<F: Family>() {
+    judge_every_cut::<F>("move-new");
+    judge_every_cut::<F>("move-late");
+}
+
+fn what_moves_twice_always_has_a_name<F: Family>() {
+    judge_every_cut::<F>("move-twice");
+}
+
+fn a_second_name_comes_before_the_first_one_goes<F: Family>() {
+    judge_every_cut::<F>("link-unlink");
+}
+
+fn a_directory_moves_over_an_empty_one<F: Family>() {
+    judge_every_cut::<F>("move-over");
+}
+
+fn a_directory_goes_after_what_moved_out_of_it_has_its_new_name<F: Family>() {
+    judge_every_cut::<F>("move-rmdir");
+}
+
+fn files_and_directories_change_places<F: Family>() {
+    judge_every_cut::<F>("exchange-kinds");
 }
 
 fn replay<F: Family>() {

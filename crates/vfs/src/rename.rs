@@ -282,7 +282,12 @@ impl<F: Format> Inner<F> {
         let now = *now;
         let mut op = self.format.begin(OpKind::Exchange, admission)?;
         // A directory's `..` changes while it has two names: then it always tells of one of them.
-        for (inode, place) in [(*source, to), (*other, from)] {
+        let mut places = [(*source, to), (*other, from)];
+        // Which name changes first leaves the other inode without its own for a while: not a directory, if only one is.
+        if other.is_dir() && !source.is_dir() {
+            places.reverse();
+        }
+        for (inode, place) in places {
             op.name_point(
                 &place.dir.node,
                 place.name,

@@ -355,7 +355,7 @@ impl Ext {
         Ok(lbn)
     }
 
-    /// Makes an existing name lead to another inode. Returns the inode it named, and the level.
+    /// Makes an existing name lead to another inode. Returns the level; `None` if that takes two sectors.
     pub(super) fn point_name(
         &self,
         dir: &Incore,
@@ -363,7 +363,7 @@ impl Ext {
         ino: InodeNo,
         kind: FileKind,
         needs: Level,
-    ) -> Result<Option<(InodeNo, Level)>> {
+    ) -> Result<Option<Level>> {
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
         let Some(found) = self.find_slot(index, name.as_bytes())? else { return Ok(None) };
@@ -373,7 +373,7 @@ impl Ext {
             return Ok(None);
         };
         let level = self.change_sector(&block, &after, changed.start, needs);
-        Ok(Some((found.ino, level)))
+        Ok(Some(level))
     }
 
     /// Removes a name, after `needs`. If nothing waits to see it (`awaited`) and no image that the disk may show ever had

@@ -58,8 +58,13 @@ pub(super) struct InodeState {
     pub(super) life: Life,
     /// What must be on disk before the slot's next version.
     pub(super) needs: Level,
-    /// The level at which the last name is gone from disk.
+    /// The level at which its newest name is on disk, and leads to it from the root. Of files only once they were linked or
+    /// renamed.
+    pub(super) named: Level,
+    /// The level at which the name it lost last is gone from disk. Until then others rely on the newer ones.
     pub(super) unlinked: Level,
+    /// A directory: the level at which whatever has moved out of it is on disk elsewhere.
+    pub(super) left: Level,
     /// The data that direct pointers changed since the last version lead to.
     pub(super) data: Option<Epoch>,
     /// What becomes free with the slot's next version.
@@ -78,7 +83,9 @@ impl Incore {
             inode,
             life,
             needs: Level::NONE,
+            named: Level::NONE,
             unlinked: Level::NONE,
+            left: Level::NONE,
             data: None,
             freed: SmallVec::new(),
             attributes: None,

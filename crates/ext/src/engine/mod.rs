@@ -92,6 +92,8 @@ pub struct Ext {
     meta: Arc<Meta>,
     alloc: Alloc,
     nodes: Mutex<BTreeMap<u32, Weak<Incore>>>,
+    /// In-core inodes that must not be forgotten before a level is on disk: later changes of their names wait for it.
+    held: Mutex<BTreeMap<(Level, u32), Arc<Incore>>>,
     /// `i_extra_isize` of new inodes.
     extra_isize: u16,
     table_read_blocks: u64,
@@ -175,6 +177,7 @@ impl Ext {
             shape,
             superblock: Mutex::new(superblock),
             nodes: Mutex::new(BTreeMap::new()),
+            held: Mutex::new(BTreeMap::new()),
             extra_isize,
             table_read_blocks: u64::from((TABLE_READ_BYTES / geo.block_size).max(1)),
             transfer_blocks: (options.transfer_bytes_max as u32 / geo.block_size).max(1),
@@ -284,6 +287,13 @@ impl Ext {
         nodes.insert(node.ino.0, Arc::downgrade(node));
     }
 
+    /// Keeps an inode in memory until a level is on disk.
+    fn hold(&self, node: &Arc<Incore>, until: Level) {
+        if self.meta.is_pending(until) {
+            self.held.lock().insert((until, node.ino.0), Arc::clone(node));
+        }
+    }
+
     fn forget_node(&self, node: &Incore) {
         self.nodes.lock().remove(&node.ino.0);
     }
@@ -340,7 +350,9 @@ impl Ext {
 
     fn sweep(&self, target: Level) -> Result<()> {
         let mut free = |freed: Vec<Freed>| freed.into_iter().try_for_each(|freed| self.alloc.freed(freed));
-        self.meta.sweep(target, &mut free)
+        self.meta.sweep(target, &mut free)?;
+        self.held.lock().retain(|(until, _), _| self.meta.is_pending(*until));
+        Ok(())
     }
 
     /// Makes all file data that were placed durable. Metadata are, once swept.

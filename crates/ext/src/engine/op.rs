@@ -4,7 +4,9 @@
 //! |---|---|
 //! | new inode | its bitmap bit; its first directory block, its symlink's block |
 //! | new name | the inode (with its link count raised); for a directory also the parent's raised count |
-//! | removed name | in a rename, the new name |
+//! | removed name | the inode's newest name, if it keeps one |
+//! | directory's new name | its old name, be it new itself; `..` follows, then the old name goes |
+//! | removed directory | the new names of what moved out of it |
 //! | link count lowered, inode deleted | the removal of the name |
 //! | bits cleared | the pointers, or the deletion |
 //!
@@ -44,8 +46,18 @@ pub struct ExtOp<'a> {
     ordered: Level,
     /// What a name added by the op waits for, beyond its inode.
     before_names: Level,
-    /// An exchange's temporary name, to be removed when both names have changed.
+    /// The temporary name of what lost its own to an exchange, or to a directory moved over it.
     temporary: Option<Temporary>,
+}
+
+/// What the end of a name waits for.
+#[derive(Debug, Clone, Copy)]
+struct NameEnd {
+    needs: Level,
+    /// The inode has other names.
+    lives_on: bool,
+    /// Others wait to see the name: it reaches the disk even if it goes at once.
+    awaited: bool,
 }
 
 /// A temporary name in a directory that has room.
@@ -102,7 +114,8 @@ impl<'a> ExtOp<'a> {
             self.before_names = self.before_names.max(linked);
             if node.kind == FileKind::Directory {
                 let parent = self.store_linked_twice(dir)?;
-                self.before_names = self.before_names.max(parent);
+                let old_name = node.state.lock().named;
+                self.before_names = self.before_names.max(parent).max(old_name);
             }
         }
         let slot = self.ext.slot_pending(node)?;
@@ -110,13 +123,56 @@ impl<'a> ExtOp<'a> {
         Ok(slot.max(self.before_names).max(after))
     }
 
-    fn named(&mut self, level: Level) {
+    /// An entry of `dir` leads to `node` at a level.
+    fn named(&mut self, dir: &Incore, node: &Arc<Incore>, name: &Name, level: Level) {
+        self.entered(level);
+        if name.as_bytes() == b".." {
+            return;
+        }
+        let reachable = level.max(dir.state.lock().named);
+        if self.is_rename() {
+            self.ordered = self.ordered.max(reachable);
+        }
+        // A file's first name is all it has: nothing can go before it.
+        if node.kind == FileKind::Directory || self.kind != OpKind::Create {
+            let mut state = node.state.lock();
+            state.named = state.named.max(reachable);
+            drop(state);
+            self.ext.hold(node, reachable);
+        }
+    }
+
+    fn entered(&mut self, level: Level) {
         self.ext.names_level.fetch_max(level.0, Ordering::Relaxed);
         self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
         if self.is_rename() {
             self.ordered = self.ordered.max(level);
         }
+    }
+
+    /// What the end of a name of `was` waits for, beyond the op's own order. `moves` says that the op has named it anew.
+    fn end_of_name(&self, was: &Incore, moves: bool) -> NameEnd {
+        let state = was.state.lock();
+        let directory = was.kind == FileKind::Directory;
+        let lives_on = moves || (!directory && state.inode.links > 1);
+        let needs = match was.kind {
+            FileKind::Directory if moves => state.named.max(state.unlinked),
+            FileKind::Directory => state.left.max(state.unlinked),
+            _ if lives_on => state.named,
+            _ => Level::NONE,
+        };
+        let relied_on = (lives_on || directory) && self.ext.meta.is_pending(state.unlinked.max(state.left));
+        NameEnd { needs, lives_on, awaited: relied_on || (directory && moves) }
+    }
+
+    /// A name of `was` in `dir` ends at a level: `dir` itself may go only after what has left it can be found elsewhere.
+    fn left(&self, dir: &Arc<Incore>, was: NameEnd, level: Level) {
+        let until = if was.lives_on { was.needs.max(self.ordered).max(level) } else { was.needs };
+        let mut state = dir.state.lock();
+        state.left = state.left.max(until);
+        drop(state);
+        self.ext.hold(dir, until);
     }
 
     fn insert(&mut self, dir: &Incore, name: &Name, ino: InodeNo, kind: FileKind, needs: Level) -> Result<Level> {
@@ -240,8 +296,9 @@ impl<'a> ExtOp<'a> {
         let home = self.ext.exchange_home()?;
         let name = exchange_name(was, dir.ino, name);
         let bytes = Name::new(&name).expect("a short name without slashes");
-        let level = self.insert(&home, bytes, was, node.kind, linked)?;
-        self.named(level);
+        let old_name = node.state.lock().named;
+        let level = self.insert(&home, bytes, was, node.kind, linked.max(old_name))?;
+        self.named(&home, &node, bytes, level);
         self.temporary = Some(Temporary { home, name: name.into(), node });
         Ok(())
     }
@@ -256,12 +313,14 @@ impl<'a> ExtOp<'a> {
     }
 
     /// A name of an inode is gone at a level: its link count falls, or it is deleted, after that.
-    fn unnamed(&mut self, node: &Incore, level: Level) {
+    fn unnamed(&mut self, node: &Arc<Incore>, level: Level) {
         self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
         let mut state = node.state.lock();
         state.unlinked = state.unlinked.max(level);
         state.needs = state.needs.max(level);
+        drop(state);
+        self.ext.hold(node, level);
     }
 }
 
@@ -398,41 +457,50 @@ impl FormatOp for ExtOp<'_> {
         self.touch(to.node);
         let needs = self.entry_needs(dir, to.node, name)?;
         let level = self.insert(dir, name, to.node.ino, to.kind, needs)?;
-        self.named(level);
+        self.named(dir, to.node, name, level);
         Ok(())
     }
 
     fn name_point(&mut self, dir: &Self::Node, name: &Name, to: Target<'_, Self::Node>) -> Result<()> {
         self.touch(to.node);
-        let exchanging = self.kind == OpKind::Exchange && name.as_bytes() != b"..";
-        if exchanging && self.temporary.is_none() {
-            let was = self.ext.find_name(dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
-            self.keep_reachable(was.ino, dir, name)?;
+        let dots = name.as_bytes() == b"..";
+        let exchanging = self.kind == OpKind::Exchange && !dots;
+        let was = self.ext.find_name(dir, name)?.ok_or(Error::Posix(libc::ENOENT))?.ino;
+        // A directory moved over another has two names for a while: recovery that takes the new one needs to know whose it was.
+        let over_directory = to.kind == FileKind::Directory && !dots;
+        if (exchanging || over_directory) && self.temporary.is_none() {
+            self.keep_reachable(was, dir, name)?;
         }
+        let ends = self.ext.live(was).filter(|_| !dots).map(|node| (self.end_of_name(&node, exchanging), node));
         let needs = self.entry_needs(dir, to.node, name)?;
-        let (was, level) = match self.ext.point_name(dir, name, to.node.ino, to.kind, needs)? {
-            Some(pointed) => pointed,
+        let needs = ends.as_ref().map_or(needs, |(end, _)| needs.max(end.needs));
+        let level = match self.ext.point_name(dir, name, to.node.ino, to.kind, needs)? {
+            Some(level) => level,
             // Inode number and type lie in two sectors (a foreign block): the old entry goes, then a new one comes.
             None => {
-                let was = self.ext.find_name(dir, name)?.ok_or(Error::Posix(libc::ENOENT))?.ino;
                 let removed = self.ext.remove_name(dir, name, needs, true)?;
-                (was, self.insert(dir, name, to.node.ino, to.kind, needs.max(removed))?)
+                self.insert(dir, name, to.node.ino, to.kind, needs.max(removed))?
             }
         };
-        if let Some(was) = self.ext.live(was).filter(|_| name.as_bytes() != b"..") {
+        if let Some((end, was)) = ends {
+            self.left(dir, end, level);
             self.unnamed(&was, level);
         }
-        self.named(level);
+        self.named(dir, to.node, name, level);
         Ok(())
     }
 
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
         self.touch(was);
-        let level = self.ext.remove_name(dir, name, self.ordered, false)?;
+        // From here on `..` tells which of the two names is the new one.
+        self.drop_temporary()?;
+        let end = self.end_of_name(was, self.is_rename());
+        let level = self.ext.remove_name(dir, name, self.ordered.max(end.needs), end.awaited)?;
         // A directory with two names is not sound: who relies on the new one waits for the old one to go.
         if self.is_rename() && was.kind == FileKind::Directory {
             self.ext.names_level.fetch_max(level.0, Ordering::Relaxed);
         }
+        self.left(dir, end, level);
         self.unnamed(was, level);
         if self.is_rename() {
             self.ordered = self.ordered.max(level);

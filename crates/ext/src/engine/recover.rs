@@ -274,7 +274,7 @@ impl Ext {
             true
         })?;
         let Some(name) = lost.as_deref().and_then(Name::new) else { return Ok(false) };
-        let Some((_, level)) = self.point_name(&dir, name, ino, node.kind, Level::NONE)? else { return Ok(false) };
+        let Some(level) = self.point_name(&dir, name, ino, node.kind, Level::NONE)? else { return Ok(false) };
         self.names_level.fetch_max(level.0, Ordering::Relaxed);
         self.entries_level.fetch_max(level.0, Ordering::Relaxed);
         Ok(true)
