@@ -1,45 +1,10 @@
-//! The volume's health: the first reason why it takes no more changes, kept and shown.
+//! Damage of this format, in the words of vfs; and the volume's health.
 
-use std::sync::OnceLock;
-
+use moafs_vfs::Error;
+pub use moafs_vfs::health::Health;
 use moafs_vfs::types::BlockAddr;
-use moafs_vfs::{Error, Result};
 
 use crate::format::Damage;
-
-/// Set once, by the first write error or inconsistency; never cleared while the volume is open.
-#[derive(Debug, Default)]
-pub struct Health {
-    failed: OnceLock<String>,
-}
-
-impl Health {
-    /// The first reason, if there is one.
-    pub fn failed(&self) -> Option<&str> {
-        self.failed.get().map(String::as_str)
-    }
-
-    /// `Err` once the volume has failed.
-    pub fn check(&self) -> Result<()> {
-        match self.failed() {
-            Some(reason) => Err(Error::ReadOnly { reason: reason.to_owned() }),
-            None => Ok(()),
-        }
-    }
-
-    /// Keeps `reason` if it is the first.
-    pub fn fail(&self, reason: impl Into<String>) {
-        let _already_failed = self.failed.set(reason.into());
-    }
-
-    /// Passes a result on; damage and device errors in it turn the volume read-only first.
-    pub fn watch<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error @ (Error::Damaged { .. } | Error::Disk { .. })) = &result {
-            self.fail(error.to_string());
-        }
-        result
-    }
-}
 
 /// Damage as vfs reports it.
 pub fn damaged(damage: Damage) -> Error {

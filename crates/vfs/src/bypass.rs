@@ -48,8 +48,9 @@ impl<F: Format> Inner<F> {
             return Ok(0);
         }
         let range = LbnRange { len: absent, ..range };
+        let reuses = self.format.reuses();
         let read = self.read_blocks_into(inode, range, &mut into[..bytes as usize]);
-        if inode.pages.lock().placements() != placements {
+        if inode.pages.lock().placements() != placements || self.format.reuses() != reuses {
             return Ok(0);
         }
         let requests = read?;
@@ -70,7 +71,12 @@ impl<F: Format> Inner<F> {
             let (here, after) = rest.split_at_mut(len as usize * self.shape.block_size as usize);
             match mapping {
                 Mapping::Run(run) => parts.push(ReadPart { at: self.lba(run), into: here }),
-                _ => here.fill(0),
+                _ => {
+                    let resident = self.format.resident(&inode.node, at)?.unwrap_or_default();
+                    let len = resident.len().min(here.len());
+                    here[..len].copy_from_slice(&resident[..len]);
+                    here[len..].fill(0);
+                }
             }
             (at, rest) = (Lbn(at.0 + u64::from(len)), after);
         }

@@ -328,7 +328,7 @@ impl<F: Format> Inner<F> {
                 let at = (part.run.start.0 - first + range.start.0) as usize;
                 let own = bufs[at..at + range.len as usize].iter_mut().filter_map(Option::take).collect();
                 let pages = self.pages_of(own, *range, part.inode.size());
-                self.fill_part(&part.inode, &part.fill, *range, pages, true);
+                self.fill_part(&part.inode, &part.fill, *range, pages, Place::Device);
             }
             part.fill.end();
             self.rt.signal(&part.inode.moved);

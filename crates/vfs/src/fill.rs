@@ -34,12 +34,21 @@ pub(crate) struct Fill {
 enum Progress {
     /// The requests are being put together.
     Starting,
-    /// Under way; whoever takes the ticket waits for the device.
-    Submitted(Ticket, Vec<LbnRange>),
+    /// Under way; whoever takes it waits for the device.
+    Submitted(Submitted),
     /// Somebody waits for the device.
     Taken,
     /// Its blocks are there, or absent again.
     Over,
+}
+
+/// A batch of reads.
+struct Submitted {
+    ticket: Ticket,
+    /// The blocks that each request brings.
+    parts: Vec<LbnRange>,
+    /// [`Format::reuses`] before the blocks were looked up.
+    reuses: u64,
 }
 
 impl Fill {
@@ -54,10 +63,10 @@ impl Fill {
     }
 
     /// The batch to wait for, unless somebody else does or it has not been submitted yet.
-    fn take(&self) -> Option<(Ticket, Vec<LbnRange>)> {
+    fn take(&self) -> Option<Submitted> {
         let mut progress = self.progress.lock();
         match std::mem::replace(&mut *progress, Progress::Taken) {
-            Progress::Submitted(batch, parts) => Some((batch, parts)),
+            Progress::Submitted(batch) => Some(batch),
             other => {
                 *progress = other;
                 None
@@ -80,6 +89,17 @@ impl<N> Default for LooseFills<N> {
     fn default() -> Self {
         LooseFills(Mutex::new(VecDeque::new()))
     }
+}
+
+/// Where the bytes of a block come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A block of its own.
+    Device,
+    /// The volume has them, though not in a block of their own: a write needs one.
+    Elsewhere,
+    /// A hole.
+    Nowhere,
 }
 
 /// What is known of how a file is read.
@@ -140,11 +160,12 @@ impl<F: Format> Inner<F> {
         }
         let blocks: u64 = absent.iter().map(|r| u64::from(r.len)).sum();
         self.cache.account(Delta { cached: blocks as i64, dirty: 0 });
+        let reuses = self.format.reuses();
         let (requests, parts, outcome) = self.fill_requests(inode, &fill, &absent, cause);
         self.tally.fill_requests.fetch_add(requests.len() as u64, Ordering::Relaxed);
         let progress = match requests.is_empty() {
             true => Progress::Over,
-            false => Progress::Submitted(self.disk.submit(requests), parts),
+            false => Progress::Submitted(Submitted { ticket: self.disk.submit(requests), parts, reuses }),
         };
         *fill.progress.lock() = progress;
         self.rt.signal(&inode.moved);
@@ -179,8 +200,10 @@ impl<F: Format> Inner<F> {
                     }
                     Ok(hole) => {
                         let part = LbnRange { start: at, len: hole.len().clamp(1, left) };
-                        self.fill_hole(inode, fill, part);
-                        at = part.end();
+                        match self.fill_hole(inode, fill, part) {
+                            Ok(()) => at = part.end(),
+                            Err(error) => outcome = Err(error),
+                        }
                     }
                     Err(error) => outcome = Err(error),
                 }
@@ -207,9 +230,22 @@ impl<F: Format> Inner<F> {
         Request { op: Op::Read { into }, at, tag: Tag::new(Kind::Data, ino.0, cause) }
     }
 
-    fn fill_hole(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) {
-        let pages: Vec<Page> = (0..part.len).map(|_| self.zero_page.clone()).collect();
-        self.fill_part(inode, fill, part, pages, false);
+    /// What has no place on the device: zeros, or what the format keeps elsewhere.
+    fn fill_hole(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) -> Result<()> {
+        let resident = self.format.resident(&inode.node, part.start)?;
+        let kept = u32::from(resident.is_some());
+        if let Some(bytes) = resident {
+            let mut block = Buf::zeroed(self.block_bytes() as usize);
+            let len = bytes.len().min(block.len());
+            block[..len].copy_from_slice(&bytes[..len]);
+            let first = LbnRange { len: 1, ..part };
+            let pages = self.pages_of(vec![block], first, inode.size());
+            self.fill_part(inode, fill, first, pages, Place::Elsewhere);
+        }
+        let rest = LbnRange { start: Lbn(part.start.0 + u64::from(kept)), len: part.len - kept };
+        let pages: Vec<Page> = (0..rest.len).map(|_| self.zero_page.clone()).collect();
+        self.fill_part(inode, fill, rest, pages, Place::Nowhere);
+        Ok(())
     }
 
     pub(crate) fn fill_part(
@@ -218,7 +254,7 @@ impl<F: Format> Inner<F> {
         fill: &Arc<Fill>,
         part: LbnRange,
         data: Vec<Page>,
-        addressed: bool,
+        place: Place,
     ) {
         let block_bytes = self.block_bytes();
         let stamped = {
@@ -227,7 +263,8 @@ impl<F: Format> Inner<F> {
             let filled = |(i, page): (usize, Page)| {
                 let start = (part.start.0 + i as u64) * block_bytes;
                 let within = size.saturating_sub(start).min(block_bytes) as u32;
-                Filled { page, addressed, disk_end: if addressed { within } else { 0 } }
+                let addressed = place == Place::Device;
+                Filled { page, addressed, disk_end: if place == Place::Nowhere { 0 } else { within } }
             };
             let filled = data.into_iter().enumerate().map(filled).collect();
             pages.end_fill(part.start, fill, filled, || self.cache.next_stamp())
@@ -252,21 +289,24 @@ impl<F: Format> Inner<F> {
         loop {
             let ticket = inode.moved.ticket();
             match fill.take() {
-                Some((batch, parts)) => return self.land_fill(inode, fill, batch, &parts),
+                Some(batch) => return self.land_fill(inode, fill, batch),
                 None if fill.is_over() => return Ok(()),
                 None => self.rt.wait(&inode.moved, ticket, None),
             };
         }
     }
 
-    fn land_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>, batch: Ticket, parts: &[LbnRange]) -> Result<()> {
+    fn land_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>, batch: Submitted) -> Result<()> {
         let mut outcome = Ok(());
         let size = inode.size();
-        for (part, done) in parts.iter().zip(self.disk.wait(batch)) {
+        for (part, done) in batch.parts.iter().zip(self.disk.wait(batch.ticket)) {
             match done.result {
+                // What lay there may have moved, and its place may hold another's bytes by now: absent again, so whoever wants
+                // it looks it up anew.
+                Ok(_) if self.format.reuses() != batch.reuses => self.drop_fill(inode, fill, *part),
                 Ok(bufs) => {
                     let pages = self.pages_of(bufs, *part, size);
-                    self.fill_part(inode, fill, *part, pages, true);
+                    self.fill_part(inode, fill, *part, pages, Place::Device);
                 }
                 Err(error) => {
                     self.drop_fill(inode, fill, *part);

@@ -297,6 +297,16 @@ pub trait Format: Send + Sync + 'static {
     fn readlink(&self, link: &Self::Node) -> Result<Vec<u8>>;
     /// What lies at `at`: one run of at most `max` blocks (`max` > 0).
     fn map(&self, file: &Self::Node, at: Lbn, max: u32) -> Result<Mapping>;
+    /// Contents of a block of a regular file that has no block of its own on the device: they lie in the inode, or wait in memory.
+    /// Asked where the map shows a hole or an unwritten block; at most a block, and what is missing of it is zeros.
+    fn resident(&self, _file: &Self::Node, _at: Lbn) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+    /// Counts how often blocks that files have moved away from became usable again. A read that sees it change may have read
+    /// somebody else's bytes, and is made again. Formats that move blocks only with the inode's lock held need not count.
+    fn reuses(&self) -> u64 {
+        0
+    }
     /// Small files that probably belong with `file`, each in one run, and all of it within `reach` blocks of `around`; ascending by
     /// address. What is known without a device request; a hint, which [`Format::load`] and [`Format::map`] confirm without one and without
     /// finding damage that nobody asked for.

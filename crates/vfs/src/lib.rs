@@ -13,6 +13,7 @@
 //! | [`api`] | what fronts see: [`Vfs`] |
 //! | [`layout`] | layout score, free runs, scattered files: one measure for all |
 //! | [`error`] | [`Error`] and its POSIX numbers |
+//! | [`health`] | why a volume takes no more changes |
 //! | [`counters`] | what is counted |
 //! | `inner`, `inode` | the state of a volume; inodes, who holds them, orphans (`reap`) |
 //! | `names`, `rename` | names and every change of them |
@@ -62,6 +63,7 @@ pub mod error;
 mod fill;
 pub mod format;
 pub mod gather;
+pub mod health;
 mod inner;
 mod inode;
 mod io;

@@ -262,6 +262,9 @@ impl<F: Format> Inner<F> {
         let next = Lbn(at.0 + u64::from(mapping.len().clamp(1, max)));
         match mapping {
             Mapping::Run(_) => Ok((true, next)),
+            Mapping::Hole { .. } | Mapping::Unwritten(_) if self.format.resident(&inode.node, at)?.is_some() => {
+                Ok((true, Lbn(at.0 + 1)))
+            }
             Mapping::Hole { .. } | Mapping::Unwritten(_) => Ok((false, next.min(unsettled))),
         }
     }

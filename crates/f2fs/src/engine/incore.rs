@@ -64,7 +64,7 @@ impl F2fs {
     }
 
     fn decode(&self, bytes: &[u8], ino: Nid) -> Result<Inode> {
-        if self.variant.checksum {
+        if self.checksums {
             let checked = inode::verify_checksum(bytes, &self.uuid);
             checked.map_err(|problem| damaged(crate::format::Structure::Inode(ino).damage(None, problem)))?;
         }

@@ -1,5 +1,459 @@
-//! (being written)
-/// A mounted volume.
-pub struct F2fs;
+//! The engine: a mounted F2FS volume, and how it does what [`Format`] asks.
+//!
+//! Everything changes in memory and leaves out of place. Data leave when vfs writes them back, to the head of a log;
+//! nodes, directory blocks and tables leave together with the next checkpoint. A block that the last checkpoint names is not
+//! overwritten before the next one is durable, so a power cut finds a whole volume at every moment.
+//!
+//! Lock order: `writer` (one checkpoint or chain at a time), the op gate (ops shared, a picture exclusive), a file's `map`
+//! lock, then leaves that never wait (space, table, caches).
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`mount`] | opening a volume |
+//! | [`space`] | valid, held and free blocks; the six logs |
+//! | [`nat`] | where nodes lie; free node ids |
+//! | [`nodes`], [`owned`] | nodes, and blocks of directories, in memory |
+//! | [`incore`] | in-core inodes |
+//! | [`map`] | from file blocks to blocks of the volume |
+//! | [`dir`], [`xattr`] | directories, extended attributes |
+//! | [`op`] | ops |
+//! | [`checkpoint`] | making everything durable |
+//! | [`room`] | who gives way when free segments are short |
+//! | [`mover`] | cleaning, carried out |
+//! | [`survey`] | reporting the layout of the whole volume |
+
+mod checkpoint;
+mod dir;
+mod incore;
+mod map;
+mod mount;
+mod mover;
+mod nat;
+mod nodes;
+mod op;
+mod owned;
+mod room;
+mod space;
+mod survey;
+mod xattr;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use moafs_disk::{Cause, Epoch, Kind, SharedDisk, Tag};
+use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
+use moafs_runtime::{Rt, Time};
+use moafs_vfs::format::{Admission, DirSink, Format, Harden, Idle, Need, OpKind, Seal, Shape, Space as Room, SpaceClass, Survey, Why};
+use moafs_vfs::plan::{DirtyView, Due, Plan, Travel};
+use moafs_vfs::types::{Attr, BlockAddr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
+use moafs_vfs::{Error, Result};
+use parking_lot::Mutex;
+use serde::Serialize;
+use smallvec::smallvec;
+
+use crate::clean::{Cleaner, Order};
+use crate::format::inode::{Inline, Variant};
+use crate::format::superblock::Geometry;
+use crate::format::{Damage, Nid};
+use crate::place::kind::Extensions;
+use crate::place::{DeviceCost, Reuse, Temperature};
+
+pub use incore::Incore;
+pub use op::F2fsOp;
+pub use space::LogCounters;
+
+/// File blocks around the one that must go that may go with it.
+const PLAN_BLOCKS_MAX: u32 = 1024;
+
 /// How a volume is opened.
-pub struct OpenOptions;
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Write nothing at all.
+    pub read_only: bool,
+    /// The largest data request in bytes.
+    pub transfer_bytes_max: usize,
+    /// Who chooses what is cleaned.
+    pub cleaner: Cleaner,
+    /// In which order the valid blocks of what is cleaned leave.
+    pub clean_order: Order,
+    /// Sections that are cleaned together.
+    pub gather: u32,
+    /// Whether logs recycle.
+    pub reuse: Reuse,
+    /// Which data are hot and which are cold.
+    pub temperature: Temperature,
+    /// Whether cleaning goes on when nobody asks for anything.
+    pub background: bool,
+    /// Whether the device is told which segments hold nothing.
+    pub discard: bool,
+    /// What the device charges; decisions between cleaning and recycling rest on it.
+    pub device: DeviceCost,
+    /// For choices among equals.
+    pub seed: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            read_only: false,
+            transfer_bytes_max: 1 << 20,
+            cleaner: Cleaner::default(),
+            clean_order: Order::default(),
+            gather: 1,
+            reuse: Reuse::default(),
+            temperature: Temperature::default(),
+            background: true,
+            discard: true,
+            device: DeviceCost::SSD,
+            seed: 0,
+        }
+    }
+}
+
+/// What has happened to a volume since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// How the logs were used.
+    #[serde(flatten)]
+    pub logs: LogCounters,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Nodes written.
+    pub node_blocks: u64,
+    /// Blocks of directories and symbolic links written.
+    pub meta_data_blocks: u64,
+    /// Sections cleaned while a writer waited, and while nobody did.
+    pub foreground_cleanings: u64,
+    /// Sections cleaned while nobody waited.
+    pub background_cleanings: u64,
+    /// Blocks of data that cleaning moved.
+    pub moved_blocks: u64,
+    /// Nodes that cleaning had written again.
+    pub moved_nodes: u64,
+    /// Times that recycling was chosen over cleaning.
+    pub recycle_verdicts: u64,
+    /// Times that cleaning was chosen over recycling.
+    pub clean_verdicts: u64,
+}
+
+#[derive(Default)]
+struct Tally {
+    checkpoints: AtomicU64,
+    node_blocks: AtomicU64,
+    meta_data_blocks: AtomicU64,
+    foreground_cleanings: AtomicU64,
+    background_cleanings: AtomicU64,
+    moved_blocks: AtomicU64,
+    moved_nodes: AtomicU64,
+    recycle_verdicts: AtomicU64,
+    clean_verdicts: AtomicU64,
+}
+
+/// A mounted F2FS volume.
+pub struct F2fs {
+    disk: SharedDisk,
+    rt: Rt,
+    options: OpenOptions,
+    health: crate::health::Health,
+    geo: Geometry,
+    uuid: [u8; 16],
+    variant: Variant,
+    checksums: bool,
+    extra_attr: bool,
+    extensions: Extensions,
+    shape: Shape,
+    reserved_segments: u32,
+    space: Arc<space::Space>,
+    nat: nat::Nat,
+    nodes: nodes::Nodes,
+    owned: owned::OwnedBlocks,
+    live: Mutex<BTreeMap<Nid, Weak<Incore>>>,
+    /// Inodes without a name: the next checkpoint lists them.
+    orphans: Mutex<BTreeSet<Nid>>,
+    /// Inodes made since the last checkpoint, and those whose names have changed since.
+    fresh: Mutex<BTreeSet<Nid>>,
+    renamed: Mutex<BTreeSet<Nid>>,
+    heat: temperature::Judge,
+    writer: WaitMutex<checkpoint::Writer>,
+    gate: RwLock<()>,
+    /// One cleaning at a time.
+    cleaning: WaitMutex<()>,
+    /// The version of the checkpoint that will contain what changes now, and of the last durable one.
+    version: AtomicU64,
+    committed: AtomicU64,
+    /// Something has changed since the last picture was taken.
+    unsaved: AtomicBool,
+    /// How often freed blocks have become usable.
+    reuses: AtomicU64,
+    /// The volume's clock when it was opened, in seconds, and the runtime's.
+    elapsed_before: u64,
+    opened: Time,
+    tally: Tally,
+}
+
+/// Damage as vfs reports it.
+fn damaged(damage: Damage) -> Error {
+    Error::Damaged {
+        structure: damage.structure.to_string(),
+        block: damage.block.map(|block| BlockAddr(block.0.into())),
+        problem: damage.problem,
+    }
+}
+
+impl F2fs {
+    /// The volume's shape.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geo
+    }
+
+    /// What has happened since the volume was opened.
+    pub fn counters(&self) -> Counters {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            logs: self.space.counters(),
+            checkpoints: of(&self.tally.checkpoints),
+            node_blocks: of(&self.tally.node_blocks),
+            meta_data_blocks: of(&self.tally.meta_data_blocks),
+            foreground_cleanings: of(&self.tally.foreground_cleanings),
+            background_cleanings: of(&self.tally.background_cleanings),
+            moved_blocks: of(&self.tally.moved_blocks),
+            moved_nodes: of(&self.tally.moved_nodes),
+            recycle_verdicts: of(&self.tally.recycle_verdicts),
+            clean_verdicts: of(&self.tally.clean_verdicts),
+        }
+    }
+
+    /// The volume's clock in seconds: how long it was mounted in all its life.
+    fn elapsed_secs(&self) -> u64 {
+        self.elapsed_before + (self.rt.now() - self.opened).as_secs()
+    }
+
+    /// Puts the volume's clock forward.
+    fn tick(&self) {
+        let since = (self.rt.now() - self.opened).as_nanos() as u64;
+        self.space.set_clock(self.elapsed_before.saturating_mul(1_000_000_000).saturating_add(since));
+    }
+
+    /// Something has changed. Returns what must be reached for it to be durable.
+    fn changed(&self) -> Seal {
+        self.unsaved.store(true, Ordering::Release);
+        Seal(self.version.load(Ordering::Acquire))
+    }
+
+    /// An inode's name is not the one that the last checkpoint has.
+    fn note_rename(&self, ino: Nid) {
+        self.renamed.lock().insert(ino);
+    }
+
+    fn reaches(&self, seal: Seal) -> bool {
+        self.committed.load(Ordering::Acquire) >= seal.0
+    }
+}
+
+impl Format for F2fs {
+    type Node = Arc<Incore>;
+    type Op<'a> = F2fsOp<'a>;
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn space(&self) -> Room {
+        let usage = self.space.usage();
+        let nids = u64::from(self.geo.nid_max()).saturating_sub(4);
+        Room {
+            free_blocks: self.space.available(),
+            root_blocks: 0,
+            free_inodes: nids.saturating_sub(usage.nodes.into()).min(self.space.available()),
+        }
+    }
+
+    fn failed(&self) -> Option<String> {
+        self.health.failed().map(str::to_owned)
+    }
+
+    fn fail(&self, reason: &str) {
+        self.health.fail(reason);
+    }
+
+    fn reuses(&self) -> u64 {
+        self.reuses.load(Ordering::Acquire)
+    }
+
+    fn load(&self, ino: Ino) -> Result<(Attr, Self::Node)> {
+        let number = u32::try_from(ino.0).map_err(|_| Error::Stale(ino))?;
+        let node = self.incore(Nid(number))?;
+        Ok((self.attr(&node)?, node))
+    }
+
+    fn lookup(&self, dir: &Self::Node, name: &Name) -> Result<Option<Dentry>> {
+        let found = self.find_name(dir, name)?;
+        Ok(found.map(|found| Dentry { ino: Ino(found.ino.0.into()), kind: found.kind }))
+    }
+
+    fn list(&self, dir: &Self::Node, from: Cookie, to: &mut DirSink<'_>) -> Result<()> {
+        self.list_names(dir, from, to)
+    }
+
+    fn is_empty(&self, dir: &Self::Node) -> Result<bool> {
+        self.has_no_names(dir)
+    }
+
+    fn readlink(&self, link: &Self::Node) -> Result<Vec<u8>> {
+        self.target(link)
+    }
+
+    fn map(&self, file: &Self::Node, at: Lbn, max: u32) -> Result<Mapping> {
+        self.map_run(file, at, max)
+    }
+
+    fn resident(&self, file: &Self::Node, at: Lbn) -> Result<Option<Vec<u8>>> {
+        if at.0 > 0 {
+            return Ok(None);
+        }
+        if self.is_inline(file, Inline::DATA) {
+            return Ok(Some(self.inline_bytes(file)));
+        }
+        Ok(self.owned.get(file.ino, at.0).map(|block| block.view(<[u8]>::to_vec)))
+    }
+
+    fn used_sectors(&self, node: &Self::Node) -> u64 {
+        node.node.view(crate::format::inode::blocks).saturating_mul(8)
+    }
+
+    fn size(&self, node: &Self::Node) -> u64 {
+        node.node.view(crate::format::inode::size)
+    }
+
+    fn xattr(&self, node: &Self::Node, key: &XattrKey) -> Result<Option<Vec<u8>>> {
+        self.attribute(node, key)
+    }
+
+    fn xattr_list(&self, node: &Self::Node) -> Result<Vec<XattrKey>> {
+        self.attribute_keys(node)
+    }
+
+    fn admit(&self, need: Need, _who: SpaceClass) -> Result<Admission> {
+        let nodes = if need.contiguous {
+            need.data_blocks.div_ceil(crate::format::node::ADDRS_PER_NODE as u64) + 3
+        } else {
+            need.data_blocks.saturating_mul(3)
+        };
+        let nodes = if need.data_blocks == 0 { 0 } else { nodes };
+        let blocks = need.data_blocks.saturating_add(nodes).saturating_add(need.meta_blocks).saturating_add(need.inodes);
+        if !self.space.promise(blocks) {
+            return Err(Error::Posix(libc::ENOSPC));
+        }
+        let admission = Admission::new(blocks, space::keeper(&self.space));
+        self.make_room(blocks)?;
+        Ok(admission)
+    }
+
+    fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<F2fsOp<'a>> {
+        self.health.check()?;
+        if let Some(reason) = &self.shape.read_only {
+            return Err(Error::ReadOnly { reason: reason.clone() });
+        }
+        Ok(F2fsOp::new(self, kind, admission))
+    }
+
+    fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
+        let around = match due {
+            Due::Evict(_, at) => Some((at, PLAN_BLOCKS_MAX)),
+            _ => None,
+        };
+        let mut plan = Plan::default();
+        let Some(file) = dirty.file(due.ino(), around) else { return Ok(plan) };
+        self.tick();
+        let wanted: u64 = file.dirty.iter().map(|range| u64::from(range.len)).sum();
+        self.make_room(wanted)?;
+        for range in &file.dirty {
+            if let Err(error) = self.plan_range(&file.node, *range, due, &mut plan) {
+                plan.travels.drain(..).for_each(|travel| self.space.land(travel.to));
+                return Err(error);
+            }
+        }
+        Ok(plan)
+    }
+
+    fn abandon(&self, run: BlockRun) {
+        self.space.land(run);
+        self.changed();
+    }
+
+    fn harden(&self, node: &Self::Node, upto: Seal, data: Epoch, how: Harden) -> Result<()> {
+        self.health.check()?;
+        if self.reaches(upto) {
+            return self.make_durable(data);
+        }
+        let _ = (node, how);
+        self.checkpoint(false)
+    }
+
+    fn commit(&self, why: Why) -> Result<()> {
+        self.health.check()?;
+        if self.shape.read_only.is_some() {
+            return Ok(());
+        }
+        self.checkpoint(why == Why::Unmount)?;
+        self.flush()
+    }
+
+    fn tend(&self, idle: Idle) -> Option<Time> {
+        self.clean_in_background(idle)
+    }
+
+    fn shrink(&self, bytes: usize) {
+        self.nodes.shrink(bytes / 2);
+        self.owned.shrink(bytes / 4);
+        if self.nat.memory() > bytes / 4 {
+            self.nat.shrink();
+        }
+    }
+
+    fn memory(&self) -> usize {
+        self.nodes.memory() + self.owned.memory() + self.nat.memory()
+    }
+
+    fn survey(&self, to: &mut dyn Survey) -> Result<()> {
+        self.survey_volume(to)
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.shape.read_only.is_some() {
+            return Ok(());
+        }
+        self.health.check()?;
+        self.checkpoint(true)
+    }
+}
+
+impl F2fs {
+    /// Places for one dirty range: as many requests as runs are to be had.
+    fn plan_range(&self, file: &Arc<Incore>, range: LbnRange, due: Due, plan: &mut Plan) -> Result<()> {
+        let cause = match due {
+            Due::Evict(..) => Cause::Evict,
+            Due::Age(_) => Cause::Age,
+            Due::Move(_) => Cause::Move,
+            Due::Sync(_) | Due::Drain(_) => Cause::Demand,
+        };
+        let tag = Tag::new(Kind::Data, file.ino.0.into(), cause);
+        let log = self.heat.log_of(file, range);
+        let transfer = (self.options.transfer_bytes_max / crate::format::BLOCK).max(1) as u32;
+        let mut at = range.start;
+        while at < range.end() {
+            let left = (range.end().0 - at.0) as u32;
+            let run = self.take_data(log, left.min(transfer))?;
+            let part = LbnRange { start: at, len: run.len };
+            let from = smallvec![FileRange { ino: Ino(file.ino.0.into()), range: part }];
+            plan.travels.push(Travel { to: run, from, fresh: true, tag });
+            at = part.end();
+        }
+        Ok(())
+    }
+}
+
+/// How long the volume must be idle before cleaning goes on by itself.
+const IDLE_BEFORE_CLEANING: Duration = Duration::from_secs(1);

@@ -18,7 +18,8 @@ use moafs_vfs::format::Reservations;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::clean::SegmentView;
+use crate::clean::table::{Class, SectionView, SegmentView, Table};
+use crate::clean::Secno;
 use crate::format::checkpoint::{Checkpoint, CurrentSegment};
 use crate::format::sit::{SitEntry, ValidMap};
 use crate::format::summary::{Summary, SummaryEntry};
@@ -54,6 +55,8 @@ struct Segment {
     in_flight: u16,
     /// When a block of it was last written or freed, in nanoseconds of the volume's clock.
     mtime: u64,
+    /// When a block of it was last written.
+    youngest: u64,
     maps: Option<Box<Maps>>,
 }
 
@@ -132,6 +135,7 @@ struct State {
     usage: Usage,
     promised: u64,
     counters: LogCounters,
+    segments_per_section: usize,
     now: u64,
     next: [Next; 6],
     /// Segments that data logs leave for nodes and for cleaning.
@@ -165,7 +169,7 @@ impl Space {
         entries: Vec<(Segno, SitEntry)>,
         current: [Recorded; 6],
     ) -> Space {
-        let empty = Segment { log: Log::WarmData, valid: 0, in_flight: 0, mtime: 0, maps: None };
+        let empty = Segment { log: Log::WarmData, valid: 0, in_flight: 0, mtime: 0, youngest: 0, maps: None };
         let mut segments = vec![empty; geo.segments as usize];
         for (segno, entry) in entries {
             let Some(segment) = segments.get_mut(segno.0 as usize) else { continue };
@@ -176,6 +180,7 @@ impl Space {
                 valid: maps.valid.count(),
                 in_flight: 0,
                 mtime: entry.mtime.saturating_mul(1_000_000_000),
+                youngest: entry.mtime.saturating_mul(1_000_000_000),
                 maps: (!maps.valid.is_empty()).then(|| Box::new(maps)),
             };
         }
@@ -204,6 +209,7 @@ impl Space {
             usage,
             promised: 0,
             counters: LogCounters::default(),
+            segments_per_section: geo.segs_per_sec.max(1) as usize,
             now: 0,
             next: [Next::Free; 6],
             reserve: 0,
@@ -301,15 +307,10 @@ impl Space {
         state.touched.iter().filter(empties).count() as u32
     }
 
-    /// Blocks of a log's kind that could be written now without a free segment.
-    pub(super) fn holes(&self, node: bool) -> u64 {
-        let mut holes = 0;
-        self.each(|view| {
-            if view.log.is_node() == node && !view.current && view.valid > 0 {
-                holes += u64::from(view.reusable_holes);
-            }
-        });
-        holes
+    /// Blocks of a class that could be written now without a free segment.
+    pub(super) fn holes(&self, class: Class) -> u64 {
+        let state = self.state();
+        state.segments(class).filter(|view| !view.current && view.valid > 0).map(|view| u64::from(view.reusable_holes)).sum()
     }
 
     /// True if a log can hand out a block without finding another segment.
@@ -317,14 +318,9 @@ impl Space {
         self.state().heads[log as usize].offset < EXHAUSTED
     }
 
-    /// Shows every segment that is not free.
-    pub(super) fn each(&self, mut show: impl FnMut(&SegmentView)) {
-        let state = self.state();
-        for (segno, segment) in state.segments.iter().enumerate() {
-            if segment.maps.is_some() || state.is_current(segno as u32) {
-                show(&state.view(segno));
-            }
-        }
+    /// Lets a policy look at the segment table.
+    pub(super) fn table(&self) -> impl std::ops::Deref<Target = impl Table> + '_ {
+        self.state()
     }
 
     // -- handing out
@@ -404,6 +400,11 @@ impl Space {
             segment.mtime = now;
             state.touched.insert(segno as u32);
         }
+    }
+
+    /// A segment's entry in the segment information table.
+    pub(super) fn sit_entry(&self, segno: Segno) -> SitEntry {
+        self.state().sit_entry(segno.0)
     }
 
     pub(super) fn is_valid(&self, addr: BlkAddr) -> bool {
@@ -534,8 +535,8 @@ impl State {
             log: segment.log,
             valid: segment.valid,
             reusable_holes: SEGMENT_BLOCKS as u16 - unusable,
-            mtime: segment.mtime,
-            youngest: segment.mtime,
+            mtime_ns: segment.mtime,
+            youngest_ns: segment.youngest,
             current: self.is_current(segno as u32),
         }
     }
@@ -560,7 +561,7 @@ impl State {
         maps.next.set(offset);
         let segment = &mut self.segments[segno.0 as usize];
         segment.valid += u16::from(!was);
-        segment.mtime = now;
+        (segment.mtime, segment.youngest) = (now, now);
         let recorded = self.summaries.entry(segno).or_insert_with(Recorded::partial);
         recorded.summary.entries[offset] = owner;
         recorded.known.set(offset);
@@ -675,11 +676,7 @@ impl State {
     }
 
     fn recycle_target(&self, log: Log) -> Option<Segno> {
-        let candidates = (0..self.segments.len()).filter(|segno| self.segments[*segno].maps.is_some());
-        let views = candidates.map(|segno| self.view(segno)).filter(|view| {
-            view.log.is_node() == log.is_node() && !view.current && view.valid > 0 && view.reusable_holes > 0
-        });
-        recycle::target(recycle::Heat::of(log), self.now, views)
+        recycle::target_of(self, log)
     }
 
     /// Logs without a place get one: a checkpoint names a block for each.
@@ -711,6 +708,28 @@ impl State {
         self.summaries.entry(Segno(segno as u32)).or_insert_with(Recorded::partial);
         self.segments[segno].log = log;
         self.heads[log as usize] = Head { segno: Segno(segno as u32), offset, recycling: true };
+    }
+}
+
+/// What policies see: the segments that are neither free nor full of nothing.
+impl Table for State {
+    fn now_ns(&self) -> u64 {
+        self.now
+    }
+
+    fn sections(&self) -> impl Iterator<Item = SectionView> {
+        let per_section = self.segments_per_section;
+        self.segments.chunks(per_section).enumerate().filter(|(_, all)| all.iter().any(|s| s.maps.is_some())).filter_map(
+            move |(section, all)| {
+                let first = section * per_section;
+                SectionView::of(Secno(section as u32), (first..first + all.len()).map(|segno| self.view(segno)))
+            },
+        )
+    }
+
+    fn segments(&self, class: Class) -> impl Iterator<Item = SegmentView> {
+        let used = self.segments.iter().enumerate().filter(|(_, segment)| segment.maps.is_some());
+        used.map(|(segno, _)| self.view(segno)).filter(move |view| Class::of(view.log) == class)
     }
 }
 

@@ -457,6 +457,11 @@ pub fn set_nid_slot(block: &mut [u8], slot: usize, nid: Nid) {
     put_u32(block, NIDS + 4 * slot, nid.0);
 }
 
+/// Forgets the cached extent: addresses have changed since it was right.
+pub fn drop_extent(block: &mut [u8]) {
+    block[EXTENT].fill(0);
+}
+
 /// True if an inode of a volume with inode checksums carries one.
 pub fn has_checksum(block: &[u8]) -> bool {
     Inline::from_bits_retain(block[3]).contains(Inline::EXTRA_ATTR) && u16_at(block, 360) >= COVERS_CHECKSUM

@@ -1,0 +1,319 @@
+//! Checkpoints: everything that was changed becomes durable at once (sheet section 12).
+//!
+//! With the op gate closed a picture of the volume is taken in memory: dirty blocks of directories and dirty nodes get
+//! their new places, the tables their next versions. Then the gate opens, and the picture is written: first all of it but
+//! the pack's last block, a flush, and that last block, which makes the pack whole. Whoever works meanwhile works on what
+//! the checkpoint after this one will say. A power cut at any point leaves the old pack or the new one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Page, Request, SECTOR, Tag};
+use moafs_vfs::format::Admission;
+use moafs_vfs::{Error, Result};
+
+use super::F2fs;
+use super::nodes::Node;
+use super::space::{Picture, Recorded};
+use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, SIT_JOURNAL_MAX, VersionBitmap};
+use crate::format::node::Footer;
+use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
+use crate::format::summary::Summary;
+use crate::format::{BLOCK, BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno, inode};
+
+/// Blocks in one request at most.
+const REQUEST_BLOCKS_MAX: usize = 256;
+
+/// What only the one who writes checkpoints and chains needs.
+pub(super) struct Writer {
+    /// The last durable checkpoint.
+    pub(super) last: Checkpoint,
+    /// Which of the two packs holds it.
+    pub(super) pack: u32,
+    /// SIT entries that are only in its journal.
+    pub(super) sit_journal: BTreeMap<Segno, SitEntry>,
+    pub(super) sit_versions: VersionBitmap,
+    pub(super) kib_written: u64,
+}
+
+/// A block on its way to the device.
+pub(super) struct Leaving {
+    pub(super) at: BlkAddr,
+    pub(super) page: Page,
+    pub(super) tag: Tag,
+}
+
+/// What a checkpoint writes.
+struct Snapshot {
+    blocks: Vec<Leaving>,
+    pack: Pack,
+    sit_journal: BTreeMap<Segno, SitEntry>,
+    sit_versions: VersionBitmap,
+    /// Held until they are on the device, where they will be read if they are given up.
+    _nodes: Vec<std::sync::Arc<Node>>,
+    _owned: Vec<std::sync::Arc<super::owned::Owned>>,
+}
+
+impl F2fs {
+    /// Makes everything durable that was changed before the call. Does nothing if nothing was, unless `umount` says that the
+    /// volume is about to be closed.
+    pub(super) fn checkpoint(&self, umount: bool) -> Result<()> {
+        let mut writer = self.writer.lock();
+        self.checkpoint_as(&mut writer, umount)
+    }
+
+    pub(super) fn checkpoint_as(&self, writer: &mut Writer, umount: bool) -> Result<()> {
+        self.health.check()?;
+        let clean = writer.last.flags.contains(CpFlags::UMOUNT) == umount;
+        if clean && !self.unsaved.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let done = self.write_checkpoint(writer, umount);
+        if let Err(error) = &done {
+            self.health.fail(format!("a checkpoint could not be written: {error}"));
+        }
+        done
+    }
+
+    fn write_checkpoint(&self, writer: &mut Writer, umount: bool) -> Result<()> {
+        let snapshot = {
+            let _gate = self.gate.write();
+            let snapshot = self.snapshot(writer, umount)?;
+            self.unsaved.store(false, Ordering::Release);
+            self.version.fetch_add(1, Ordering::AcqRel);
+            snapshot
+        };
+        let Snapshot { mut blocks, mut pack, sit_journal, sit_versions, .. } = snapshot;
+        let to = 1 - writer.pack;
+        let image = pack.encode(&self.geo);
+        let first = self.geo.pack_at(to).0;
+        let tag = Tag::new(Kind::Segments, 0, Cause::Order);
+        let mut pages = image.chunks_exact(BLOCK).zip(first..).map(|(bytes, at)| leaving(BlkAddr(at), bytes, tag));
+        let last = pages.next_back().expect("a pack has blocks");
+        blocks.extend(pages);
+        self.write_blocks(blocks)?;
+        self.flush()?;
+        self.write_last(last)?;
+        writer.last = pack.checkpoint;
+        writer.pack = to;
+        writer.sit_journal = sit_journal;
+        writer.sit_versions = sit_versions;
+        self.committed.store(writer.last.version, Ordering::Release);
+        self.nat.committed();
+        let freed = self.space.committed();
+        self.reuses.fetch_add(1, Ordering::AcqRel);
+        self.tally.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.discard(&freed);
+        Ok(())
+    }
+
+    /// The block that makes a pack whole: durable by itself.
+    fn write_last(&self, block: Leaving) -> Result<()> {
+        let fua = self.disk.limits().fua;
+        let at = Lba(u64::from(block.at.0) * (BLOCK / SECTOR) as u64);
+        let request = Request { op: Op::Write { data: vec![block.page], fua }, at, tag: block.tag };
+        let done = self.disk.run(vec![request]).remove(0);
+        done.result.map_err(|source| Error::disk(format!("writing block {} (checkpoint)", block.at), source))?;
+        if fua { Ok(()) } else { self.flush() }
+    }
+
+    /// Makes everything that has completed durable.
+    pub(super) fn flush(&self) -> Result<()> {
+        self.make_durable(self.disk.epoch())
+    }
+
+    pub(super) fn make_durable(&self, upto: Epoch) -> Result<()> {
+        let flushed = self.disk.make_durable(upto).map_err(|source| Error::disk("flushing the volume", source));
+        self.health.watch(flushed)
+    }
+
+    /// Tells the device that segments hold nothing.
+    fn discard(&self, segments: &[Segno]) {
+        if !self.disk.limits().discard || !self.options.discard || segments.is_empty() {
+            return;
+        }
+        let sectors = (SEGMENT_BLOCKS * BLOCK / SECTOR) as u64;
+        let request = |run: &[Segno]| Request {
+            op: Op::Discard { sectors: sectors * run.len() as u64 },
+            at: Lba(u64::from(self.geo.block_of(run[0], 0).0) * (BLOCK / SECTOR) as u64),
+            tag: Tag::new(Kind::Segments, 0, Cause::Order),
+        };
+        let runs = segments.chunk_by(|a, b| a.0 + 1 == b.0);
+        // A hint: a device that refuses it loses nothing.
+        drop(self.disk.run(runs.map(request).collect()));
+    }
+
+    // -- the picture
+
+    fn snapshot(&self, writer: &Writer, umount: bool) -> Result<Snapshot> {
+        self.tick();
+        let mut blocks = Vec::new();
+        let owned = self.owned.take_dirty();
+        for block in &owned {
+            blocks.push(self.house(block)?);
+        }
+        let mut nodes = self.nodes.take_dirty();
+        nodes.sort_by_key(|node| (node.log, node.ino, node.offset));
+        let version = writer.last.node_version();
+        for node in &nodes {
+            blocks.push(self.seal(node, version, false, false)?);
+        }
+        for segno in self.space.incomplete() {
+            let disk = self.read_summary(segno)?;
+            self.space.complete(segno, &disk);
+        }
+        let nat = self.nat.snapshot()?;
+        let picture = self.space.snapshot();
+        let tag = Tag::new(Kind::Segments, 0, Cause::Order);
+        blocks.extend(nat.blocks.into_iter().map(|(at, block)| Leaving { at, page: block.freeze(), tag }));
+        for (segno, log, recorded) in &picture.summaries {
+            let bytes = recorded.summary.encode(log.is_node());
+            blocks.push(leaving(self.geo.summary_at(*segno), &bytes, tag));
+        }
+        let (sit_journal, sit_versions) = self.table(writer, &picture, &mut blocks);
+        let orphans: Vec<Nid> = self.orphans.lock().iter().copied().collect();
+        if orphans.len() > Pack::orphans_max(&self.geo) {
+            return Err(Error::Refused(format!("{} unlinked files are in use; a checkpoint cannot name them", orphans.len())));
+        }
+        let last = &writer.last;
+        let checkpoint = Checkpoint {
+            version: last.version + 1,
+            valid_blocks: picture.usage.blocks,
+            free_segments: picture.free_segments,
+            current: picture.current,
+            flags: flags_after(last.flags, umount),
+            valid_nodes: picture.usage.nodes,
+            valid_inodes: picture.usage.inodes,
+            next_free_nid: nat.next_free.0,
+            elapsed: self.elapsed_secs(),
+            sit_bitmap: sit_versions.clone(),
+            nat_bitmap: nat.versions,
+            ..last.clone()
+        };
+        let pack = Pack {
+            checkpoint,
+            orphans,
+            nat_journal: nat.journal,
+            sit_journal: sit_journal.iter().map(|(segno, entry)| (*segno, entry.clone())).collect(),
+            summaries: pack_summaries(picture.current_summaries, umount),
+            kib_written: writer.kib_written,
+        };
+        Ok(Snapshot { blocks, pack, sit_journal, sit_versions, _nodes: nodes, _owned: owned })
+    }
+
+    /// Gives a dirty block of a directory or symbolic link a place.
+    fn house(&self, block: &super::owned::Owned) -> Result<Leaving> {
+        let file = self.incore(block.ino)?;
+        let leaf = self.existing_leaf(&file, block.lbn)?;
+        let leaf = leaf.ok_or_else(|| Error::Refused(format!("block {} of inode {} has no place", block.lbn, block.ino)))?;
+        let (log, kind) = if file.is_dir() { (Log::HotData, Kind::Directory) } else { (Log::WarmData, Kind::Symlink) };
+        let run = self.space.take_data(log, 1).ok_or_else(no_block)?;
+        self.space.land(run);
+        let at = BlkAddr(run.start.0 as u32);
+        self.point_at(&file, &leaf, block.lbn, at, &mut Admission::none())?;
+        self.tally.meta_data_blocks.fetch_add(1, Ordering::Relaxed);
+        Ok(Leaving { at, page: block.leave().freeze(), tag: Tag::new(kind, block.ino.0.into(), Cause::Order) })
+    }
+
+    /// Gives a dirty node a place, and its image what depends on it.
+    pub(super) fn seal(&self, node: &Node, version: u64, fsync: bool, dentry: bool) -> Result<Leaving> {
+        let before = self.nat.get(node.nid)?;
+        let (at, next) = self.space.take_node(node.log, node.nid).ok_or_else(no_block)?;
+        self.space.free(before.addr);
+        self.nat.set(node.nid, crate::format::nat::NatEntry { addr: at, ..before });
+        let mut image = node.leave();
+        let footer = Footer { fsync, dentry, cp_version: version, next, ..Footer::decode(&image) };
+        footer.encode_into(&mut image);
+        if node.nid == node.ino {
+            inode::drop_extent(&mut image);
+            if self.checksums {
+                inode::seal_checksum(&mut image, &self.uuid);
+            }
+        }
+        self.tally.node_blocks.fetch_add(1, Ordering::Relaxed);
+        Ok(Leaving { at, page: image.freeze(), tag: Tag::new(Kind::Node, node.ino.0.into(), Cause::Order) })
+    }
+
+    /// What changes in the segment information table: few entries stay in the journal, many go to the blocks' other copies.
+    fn table(
+        &self,
+        writer: &Writer,
+        picture: &Picture,
+        blocks: &mut Vec<Leaving>,
+    ) -> (BTreeMap<Segno, SitEntry>, VersionBitmap) {
+        let mut all = writer.sit_journal.clone();
+        all.extend(picture.sit.iter().map(|(segno, entry)| (*segno, entry.clone())));
+        let mut versions = writer.sit_versions.clone();
+        if all.len() <= SIT_JOURNAL_MAX {
+            return (all, versions);
+        }
+        let touched: BTreeSet<u32> = all.keys().map(|segno| segno.0 / SIT_PER_BLOCK as u32).collect();
+        for block in touched {
+            versions.flip(block as usize);
+            let mut bytes = Buf::zeroed(BLOCK);
+            let first = block * SIT_PER_BLOCK as u32;
+            let end = self.geo.segments.min(first + SIT_PER_BLOCK as u32);
+            for (index, segno) in (first..end).enumerate() {
+                sit::set_entry(&mut bytes, index, &self.space.sit_entry(Segno(segno)));
+            }
+            let at = self.geo.sit_at(block, versions.get(block as usize));
+            blocks.push(Leaving { at, page: bytes.freeze(), tag: Tag::new(Kind::Segments, 0, Cause::Order) });
+        }
+        (BTreeMap::new(), versions)
+    }
+
+    /// A segment's summary as it is on disk.
+    pub(super) fn read_summary(&self, segno: Segno) -> Result<Box<Summary>> {
+        let tag = Tag::new(Kind::Segments, 0, Cause::Order);
+        let bytes = self.read_block(self.geo.summary_at(segno), tag)?;
+        Ok(Box::new(Summary::decode(&bytes).0))
+    }
+
+    /// Writes blocks, neighbours in one request, and waits for them.
+    pub(super) fn write_blocks(&self, mut blocks: Vec<Leaving>) -> Result<()> {
+        blocks.sort_by_key(|block| block.at);
+        let together = |a: &Leaving, b: &Leaving| a.at.0 + 1 == b.at.0;
+        let mut batch = Vec::new();
+        for run in blocks.chunk_by(together) {
+            for part in run.chunks(REQUEST_BLOCKS_MAX) {
+                let data = part.iter().map(|block| block.page.clone()).collect();
+                let at = Lba(u64::from(part[0].at.0) * (BLOCK / SECTOR) as u64);
+                batch.push(Request { op: Op::Write { data, fua: false }, at, tag: part[0].tag });
+            }
+        }
+        let tags: Vec<(Lba, Tag)> = batch.iter().map(|request| (request.at, request.tag)).collect();
+        for (done, (at, tag)) in self.disk.run(batch).into_iter().zip(tags) {
+            let what = || format!("writing {:?} at block {}", tag.kind, at.0 / (BLOCK / SECTOR) as u64);
+            done.result.map_err(|source| Error::disk(what(), source))?;
+        }
+        Ok(())
+    }
+}
+
+/// A copy of bytes on its way to a block.
+fn leaving(at: BlkAddr, bytes: &[u8], tag: Tag) -> Leaving {
+    let mut block = Buf::scratch(BLOCK);
+    block.copy_from_slice(bytes);
+    Leaving { at, page: block.freeze(), tag }
+}
+
+/// There is no block for metadata: what is reserved for cleaning was not enough.
+pub(super) fn no_block() -> Error {
+    Error::Refused("no block is left for metadata: the volume's reserve is used up".to_owned())
+}
+
+/// The flags of a checkpoint that follows one with these.
+fn flags_after(last: CpFlags, umount: bool) -> CpFlags {
+    let mut flags = last
+        - (CpFlags::UMOUNT | CpFlags::FASTBOOT | CpFlags::ORPHAN_PRESENT | CpFlags::COMPACT_SUM)
+        - (CpFlags::NAT_BITS | CpFlags::NOCRC_RECOVERY | CpFlags::TRIMMED);
+    flags |= CpFlags::CRC_RECOVERY;
+    flags.set(CpFlags::UMOUNT, umount);
+    flags
+}
+
+/// The current segments' summaries; those of nodes only in the last checkpoint before an unmount.
+fn pack_summaries(current: Vec<Recorded>, umount: bool) -> [Option<Box<Summary>>; 6] {
+    let mut current = current.into_iter();
+    Log::ALL.map(|log| current.next().filter(|_| umount || !log.is_node()).map(|recorded| recorded.summary))
+}

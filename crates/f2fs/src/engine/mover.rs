@@ -1,0 +1,276 @@
+//! Cleaning, carried out: valid blocks of victims move, and the victims are free after the next checkpoint.
+//!
+//! Nodes are only marked to be written again. Data are read (neighbours in one request), queued, ordered by the file and offset
+//! they belong to or as they were found (`clean-order`), and written to the cold log in large requests. Each gets
+//! its new address in an op, if its file still has it where it was read: whatever was written meanwhile is newer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
+use moafs_vfs::format::Admission;
+use moafs_vfs::types::{BlockRun, FileKind};
+use moafs_vfs::{Error, Result};
+
+use super::F2fs;
+use super::incore::Incore;
+use super::space::Recorded;
+use crate::clean::order::Owner;
+use crate::clean::table::{Class, Table};
+use crate::clean::{Destination, Secno, Want};
+use crate::format::summary::SummaryEntry;
+use crate::format::{BLOCK, BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno, inode, node};
+
+/// A valid block of a victim.
+struct Valid {
+    at: BlkAddr,
+    owner: Owner,
+    page: Page,
+}
+
+impl F2fs {
+    /// Cleans as the policy decides. Returns the number of sections cleaned. The caller holds the cleaning lock, and writes a
+    /// checkpoint afterwards: that frees them.
+    pub(super) fn clean_once(&self) -> Result<u32> {
+        let files = |section: Secno| self.files_in(section);
+        let free = self.space.free_segments();
+        let want = Want {
+            gather: self.options.gather.max(1),
+            room_blocks: u64::from(free.saturating_sub(2)) * SEGMENT_BLOCKS as u64,
+            hole_run_blocks: self.hole_run_blocks(),
+            device: self.options.device,
+            files: (self.options.gather > 1).then_some(&files as _),
+        };
+        let table = self.table_copy();
+        let Some(decision) = self.options.cleaner.choose(&table, &want) else { return Ok(0) };
+        let victims: Vec<Segno> =
+            decision.victims.iter().flat_map(|section| self.geo.section(section.0)).map(Segno).collect();
+        self.clean_segments(&victims, decision.to)?;
+        Ok(decision.victims.len() as u32)
+    }
+
+    /// Moves everything valid out of these segments.
+    pub(super) fn clean_segments(&self, victims: &[Segno], to: Destination) -> Result<()> {
+        let mut queue = Vec::new();
+        for segno in victims {
+            let (log, blocks) = self.space.valid_blocks(*segno);
+            if blocks.is_empty() {
+                continue;
+            }
+            let summary = self.summary(*segno)?;
+            match log.is_node() {
+                true => self.renew_nodes(*segno, &blocks, &summary)?,
+                false => queue.extend(self.read_valid(*segno, &blocks, &summary)?),
+            }
+        }
+        if to == Destination::Holes {
+            self.space.set_next(Log::ColdData, super::space::Next::Holes);
+        }
+        let moved = self.move_queue(queue);
+        self.space.set_next(Log::ColdData, super::space::Next::Free);
+        moved
+    }
+
+    /// A segment's summary: what is on disk, and what is newer in memory.
+    fn summary(&self, segno: Segno) -> Result<Recorded> {
+        match self.space.recorded(segno) {
+            Some(recorded) if recorded.complete => Ok(recorded),
+            recorded => {
+                let disk = self.read_summary(segno)?;
+                let mut all = recorded.unwrap_or_else(Recorded::partial);
+                all.complete_from(&disk);
+                Ok(all)
+            }
+        }
+    }
+
+    fn renew_nodes(&self, segno: Segno, blocks: &[usize], summary: &Recorded) -> Result<()> {
+        let _gate = self.gate.read();
+        for offset in blocks {
+            let nid = summary.summary.entries[*offset].nid;
+            let at = self.geo.block_of(segno, *offset);
+            if self.nat.get(nid)?.addr != at {
+                continue;
+            }
+            if let Some(node) = self.find_node(nid)? {
+                self.touch_node(&node);
+                self.tally.moved_nodes.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// Reads the valid data blocks of a segment of which the owner is known.
+    fn read_valid(&self, segno: Segno, blocks: &[usize], summary: &Recorded) -> Result<Vec<Valid>> {
+        let mut found = Vec::new();
+        for run in blocks.chunk_by(|a, b| a + 1 == *b) {
+            let at = self.geo.block_of(segno, run[0]);
+            let tag = Tag::new(Kind::Data, 0, Cause::Move);
+            let read = self.disk.read(Lba(u64::from(at.0) * (BLOCK / SECTOR) as u64), run.len() * BLOCK, tag);
+            let what = || format!("reading block {at} of segment {segno} to clean it");
+            let bytes = self.health.watch(read.map_err(|source| Error::disk(what(), source)))?;
+            for (offset, chunk) in run.iter().zip(bytes.chunks_exact(BLOCK)) {
+                let at = self.geo.block_of(segno, *offset);
+                let Some(owner) = self.owner_of(at, summary.summary.entries[*offset])? else { continue };
+                let mut page = Buf::scratch(BLOCK);
+                page.copy_from_slice(chunk);
+                found.push(Valid { at, owner, page: page.freeze() });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whose block it is, if a file's node still points to it.
+    fn owner_of(&self, at: BlkAddr, entry: SummaryEntry) -> Result<Option<Owner>> {
+        if self.nat.get(entry.nid)?.version != entry.version {
+            return Ok(None);
+        }
+        let Some(node) = self.find_node(entry.nid)? else { return Ok(None) };
+        let file = match self.incore(node.ino) {
+            Err(Error::Stale(_)) => return Ok(None),
+            file => file?,
+        };
+        let layout = self.layout(&file);
+        let slot = usize::from(entry.offset);
+        let (first, found) = if node.nid == node.ino {
+            let inside = entry.offset < layout.addresses() as u16;
+            (Some(0), if inside { node.view(|bytes| layout.addr(bytes, slot)) } else { BlkAddr::NULL })
+        } else {
+            let inside = slot < node::ADDRS_PER_NODE;
+            let first = node::first_lbn(node.offset, layout.addresses());
+            (first, if inside { node.view(|bytes| node::addr(bytes, slot)) } else { BlkAddr::NULL })
+        };
+        Ok(first.filter(|_| found == at).map(|first| Owner { ino: node.ino, lbn: first + u64::from(entry.offset) }))
+    }
+
+    /// Writes the queue in the order of the policy.
+    fn move_queue(&self, queue: Vec<Valid>) -> Result<()> {
+        let mut queue = self.set_aside(queue)?;
+        let owners: Vec<Owner> = queue.iter().map(|valid| valid.owner).collect();
+        let order = self.options.clean_order.of(&owners);
+        let mut slots: Vec<Option<Valid>> = queue.drain(..).map(Some).collect();
+        let mut ordered: Vec<Valid> = order.iter().filter_map(|at| slots[*at as usize].take()).collect();
+        while !ordered.is_empty() {
+            let transfer = (self.options.transfer_bytes_max / BLOCK).max(1);
+            let want = ordered.len().min(transfer) as u32;
+            // Never a checkpoint from here: the caller writes one.
+            let run = self.space.take_data(Log::ColdData, want).ok_or_else(super::checkpoint::no_block)?;
+            let rest = ordered.split_off(run.len as usize);
+            self.move_run(&ordered, run)?;
+            ordered = rest;
+        }
+        Ok(())
+    }
+
+    /// Blocks of directories and symbolic links leave with the checkpoint like changed ones.
+    fn set_aside(&self, queue: Vec<Valid>) -> Result<Vec<Valid>> {
+        let mut left = Vec::with_capacity(queue.len());
+        for valid in queue {
+            let file = match self.incore(valid.owner.ino) {
+                Err(Error::Stale(_)) => continue,
+                file => file?,
+            };
+            if file.kind == FileKind::Regular {
+                left.push(valid);
+                continue;
+            }
+            let _gate = self.gate.read();
+            if let Some(block) = self.owned_block(&file, valid.owner.lbn)? {
+                self.change_owned(&block, |_| ());
+                self.changed();
+            }
+        }
+        Ok(left)
+    }
+
+    fn move_run(&self, blocks: &[Valid], run: BlockRun) -> Result<()> {
+        let data = blocks.iter().map(|valid| valid.page.clone()).collect();
+        let at = Lba(run.start.0 * (BLOCK / SECTOR) as u64);
+        let request = Request { op: Op::Write { data, fua: false }, at, tag: Tag::new(Kind::Data, 0, Cause::Move) };
+        let done = self.disk.run(vec![request]).remove(0);
+        if let Err(source) = done.result {
+            self.space.land(run);
+            let error = Error::disk(format!("writing moved blocks to block {}", run.start.0), source);
+            return self.health.watch(Err(error));
+        }
+        let _gate = self.gate.read();
+        self.space.land(run);
+        let mut files: BTreeMap<Nid, Arc<Incore>> = BTreeMap::new();
+        for (valid, to) in blocks.iter().zip(run.start.0 as u32..) {
+            let file = match files.get(&valid.owner.ino) {
+                Some(file) => Arc::clone(file),
+                None => match self.incore(valid.owner.ino) {
+                    Err(Error::Stale(_)) => continue,
+                    file => {
+                        let file = file?;
+                        files.insert(valid.owner.ino, Arc::clone(&file));
+                        file
+                    }
+                },
+            };
+            self.repoint(&file, valid, BlkAddr(to))?;
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// Points a file at a moved block, if it still has the block that was read.
+    fn repoint(&self, file: &Incore, valid: &Valid, to: BlkAddr) -> Result<()> {
+        let _map = file.map.lock();
+        if self.is_inline(file, inode::Inline::DATA | inode::Inline::DENTRY) {
+            return Ok(());
+        }
+        let Some(leaf) = self.existing_leaf(file, valid.owner.lbn)? else { return Ok(()) };
+        if leaf.node.view(|bytes| leaf.addr(bytes, valid.owner.lbn)) == valid.at {
+            self.point_at(file, &leaf, valid.owner.lbn, to, &mut Admission::none())?;
+            self.tally.moved_blocks.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The files with valid blocks in a section, ascending.
+    fn files_in(&self, section: Secno) -> Vec<Nid> {
+        let mut files = Vec::new();
+        for segno in self.geo.section(section.0).map(Segno) {
+            let (log, blocks) = self.space.valid_blocks(segno);
+            let Some(summary) = (!log.is_node()).then(|| self.summary(segno).ok()).flatten() else { continue };
+            let nids = blocks.iter().map(|offset| summary.summary.entries[*offset].nid);
+            files.extend(nids.filter_map(|nid| Some(self.nat.get(nid).ok()?.ino)));
+        }
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
+    /// The segment table as it is now: policies ask back while they decide.
+    fn table_copy(&self) -> TableCopy {
+        let table = self.space.table();
+        TableCopy {
+            now_ns: table.now_ns(),
+            sections: table.sections().collect(),
+            segments: [Class::Data, Class::Node].map(|class| table.segments(class).collect()),
+        }
+    }
+}
+
+struct TableCopy {
+    now_ns: u64,
+    sections: Vec<crate::clean::SectionView>,
+    segments: [Vec<crate::clean::SegmentView>; 2],
+}
+
+impl Table for TableCopy {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn sections(&self) -> impl Iterator<Item = crate::clean::SectionView> {
+        self.sections.iter().copied()
+    }
+
+    fn segments(&self, class: Class) -> impl Iterator<Item = crate::clean::SegmentView> {
+        self.segments[class as usize].iter().copied()
+    }
+}

@@ -1,0 +1,201 @@
+//! Room: who gives way when free segments are short.
+//!
+//! Called before any lock is taken, by whoever is about to write. In this order: what the last checkpoint still holds is
+//! released by another one; then, as `reuse` decides, logs take the holes of used segments, or sections are cleaned. Segments that
+//! are reserved are left to checkpoints and to cleaning itself, so that both can always go on.
+
+use std::sync::atomic::Ordering;
+
+use moafs_runtime::Time;
+use moafs_vfs::format::Idle;
+use moafs_vfs::types::BlockRun;
+use moafs_vfs::{Error, Result};
+
+use super::space::Next;
+use super::{F2fs, IDLE_BEFORE_CLEANING};
+use crate::clean::table::{Class, Space as RoomView, Table};
+use crate::clean::{Trigger, Urgency};
+use crate::format::{Log, SEGMENT_BLOCKS};
+use crate::place::Reuse;
+use crate::place::reuse::{Action, State, Targets, Victims};
+
+/// Cleanings that one caller waits for at most: more would mean that they gain nothing.
+const ROUNDS_MAX: u32 = 64;
+/// Between two looks for work in the background, in nanoseconds.
+const BACKGROUND_NS: u64 = 500_000_000;
+/// Candidates whose holes are added up for a decision.
+const CANDIDATES: usize = 8;
+
+impl F2fs {
+    /// Segments that dirty nodes and directory blocks can come to need, those of each log's last, partly used one included.
+    fn needed_segments(&self) -> u32 {
+        let blocks = self.nodes.dirty_count() + self.owned.dirty_count();
+        blocks.div_ceil(SEGMENT_BLOCKS) as u32 + 1
+    }
+
+    fn room(&self) -> RoomView {
+        let per_section = self.geo.segs_per_sec;
+        let usage = self.space.usage();
+        RoomView {
+            free_sections: self.space.free_sections(),
+            prefree_sections: self.space.freeing_segments() / per_section,
+            reserved_sections: self.reserved_sections(),
+            needed_sections: self.needed_segments().div_ceil(per_section),
+            valid_blocks: usage.blocks,
+            main_blocks: u64::from(self.geo.segments) * SEGMENT_BLOCKS as u64,
+        }
+    }
+
+    /// What ordinary writes leave: a segment for each log, and what a cleaning fills before it frees.
+    fn reserved_sections(&self) -> u32 {
+        let gather = self.options.gather.max(1);
+        let wanted = (6 + gather).min(self.reserved_segments / self.geo.segs_per_sec.max(1)).max(2);
+        wanted.min(self.geo.sections / 4).max(1)
+    }
+
+    /// Makes room for `blocks` blocks of data.
+    pub(super) fn make_room(&self, blocks: u64) -> Result<()> {
+        if self.shape.read_only.is_some() {
+            return Ok(());
+        }
+        let segments = u32::try_from(blocks.div_ceil(SEGMENT_BLOCKS as u64)).unwrap_or(u32::MAX);
+        self.space.set_reserve(self.reserved_sections() * self.geo.segs_per_sec + self.needed_segments());
+        for _ in 0..ROUNDS_MAX {
+            let room = self.room();
+            if room.spare_sections() > segments.div_ceil(self.geo.segs_per_sec) {
+                self.append_only();
+                return Ok(());
+            }
+            match self.decide(&room, blocks) {
+                Action::Append => {
+                    self.append_only();
+                    return Ok(());
+                }
+                Action::Recycle => {
+                    self.recycle();
+                    return Ok(());
+                }
+                Action::Clean if !self.clean_in_foreground(&room)? => {
+                    // Nothing can be gained by cleaning: holes are all there is.
+                    self.recycle();
+                    return self.check_writable_blocks();
+                }
+                Action::Clean => {}
+            }
+        }
+        self.recycle();
+        Ok(())
+    }
+
+    fn append_only(&self) {
+        Log::ALL.into_iter().for_each(|log| self.space.set_next(log, Next::Free));
+    }
+
+    fn recycle(&self) {
+        self.tally.recycle_verdicts.fetch_add(1, Ordering::Relaxed);
+        Log::ALL.into_iter().filter(|log| !log.is_node()).for_each(|log| self.space.set_next(log, Next::Holes));
+    }
+
+    /// A checkpoint if all that could be written is held by the last one.
+    fn check_writable_blocks(&self) -> Result<()> {
+        let writable = self.space.holes(Class::Data) > 0 || self.space.free_segments() > 0;
+        if writable { Ok(()) } else { self.checkpoint(false) }
+    }
+
+    fn decide(&self, room: &RoomView, blocks: u64) -> Action {
+        if room.spare_sections() > 0 {
+            return Action::Append;
+        }
+        if self.options.reuse == Reuse::Never {
+            return Action::Clean;
+        }
+        let state = State {
+            burst_blocks: u32::try_from(blocks).unwrap_or(u32::MAX).max(1),
+            space: *room,
+            targets: self.targets(),
+            victims: self.victims(),
+            device: self.options.device,
+        };
+        self.options.reuse.decide(&state).action
+    }
+
+    /// The segments with the most holes.
+    fn targets(&self) -> Targets {
+        let table = self.space.table();
+        let mut holes: Vec<u32> = table
+            .segments(Class::Data)
+            .filter(|view| !view.current && view.valid > 0)
+            .map(|view| view.reusable_holes.into())
+            .collect();
+        drop(table);
+        holes.sort_unstable_by(|a, b| b.cmp(a));
+        holes.truncate(CANDIDATES);
+        let found: u32 = holes.iter().sum();
+        Targets { segments: holes.len() as u32, holes: found, runs: (f64::from(found) / self.hole_run_blocks()).ceil() as u32 }
+    }
+
+    /// The sections that cost the least to clean.
+    fn victims(&self) -> Victims {
+        let table = self.space.table();
+        let best = table.sections().filter(|view| view.is_candidate() && view.class == Class::Data).min_by_key(|view| view.valid);
+        best.map_or(Victims::default(), |view| Victims { sections: 1, blocks: view.blocks, valid: view.valid })
+    }
+
+    /// Mean length of a run of holes, as the logs have found them so far.
+    pub(super) fn hole_run_blocks(&self) -> f64 {
+        let counters = self.space.counters();
+        if counters.runs_recycled == 0 { 8.0 } else { counters.blocks_recycled as f64 / counters.runs_recycled as f64 }
+    }
+
+    /// One step of making segments free; false if it came to nothing.
+    fn clean_in_foreground(&self, room: &RoomView) -> Result<bool> {
+        let _one = self.cleaning.lock();
+        let before = self.room();
+        if before.free_sections > room.free_sections {
+            // Somebody else has, meanwhile.
+            return Ok(true);
+        }
+        self.tally.clean_verdicts.fetch_add(1, Ordering::Relaxed);
+        if before.prefree_sections == 0 {
+            let cleaned = self.clean_once()?;
+            if cleaned == 0 {
+                return Ok(false);
+            }
+            self.tally.foreground_cleanings.fetch_add(cleaned.into(), Ordering::Relaxed);
+        }
+        self.checkpoint(false)?;
+        Ok(self.room().free_sections > before.free_sections)
+    }
+
+    /// Cleans a little if nobody wants anything; says when to look again.
+    pub(super) fn clean_in_background(&self, idle: Idle) -> Option<Time> {
+        if !self.options.background || self.shape.read_only.is_some() || self.health.failed().is_some() {
+            return None;
+        }
+        self.tick();
+        let again = Some(Time(self.rt.now().0 + BACKGROUND_NS));
+        if !matches!(idle, Idle::For(quiet) if quiet >= IDLE_BEFORE_CLEANING) {
+            return again;
+        }
+        self.heat.idle();
+        let trigger = Trigger::for_volume(self.geo.sections);
+        if let Urgency::Background { .. } = trigger.urgency(&self.room(), true, false) {
+            let Some(_one) = self.cleaning.try_lock() else { return again };
+            // A failure turns the volume read-only, and is kept there.
+            if let Ok(cleaned @ 1..) = self.clean_once() {
+                self.tally.background_cleanings.fetch_add(cleaned.into(), Ordering::Relaxed);
+                let _ = self.checkpoint(false);
+            }
+        }
+        again
+    }
+
+    /// A run of a data log; if there is none, after a checkpoint that may release some.
+    pub(super) fn take_data(&self, log: Log, want: u32) -> Result<BlockRun> {
+        if let Some(run) = self.space.take_data(log, want) {
+            return Ok(run);
+        }
+        self.checkpoint(false)?;
+        self.space.take_data(log, want).ok_or(Error::Posix(libc::ENOSPC))
+    }
+}

@@ -1,0 +1,45 @@
+//! A volume's health: the first reason why it takes no more changes, kept and shown. For formats to hold.
+
+use std::sync::OnceLock;
+
+use crate::error::{Error, Result};
+
+/// Set once, by the first write error or inconsistency; never cleared while the volume is open.
+#[derive(Debug, Default)]
+pub struct Health {
+    failed: OnceLock<String>,
+}
+
+impl Health {
+    /// The first reason, if there is one.
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// `Err` once the volume has failed.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] with the first reason.
+    pub fn check(&self) -> Result<()> {
+        match self.failed() {
+            Some(reason) => Err(Error::ReadOnly { reason: reason.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps `reason` if it is the first.
+    pub fn fail(&self, reason: impl Into<String>) {
+        let _already_failed = self.failed.set(reason.into());
+    }
+
+    /// Passes a result on; damage and device errors in it turn the volume read-only first.
+    ///
+    /// # Errors
+    /// Those of the result.
+    pub fn watch<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error @ (Error::Damaged { .. } | Error::Disk { .. })) = &result {
+            self.fail(error.to_string());
+        }
+        result
+    }
+}
