@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering;
 use moafs_disk::{Buf, Cause, Kind, Op, Request, Tag};
 use parking_lot::Mutex;
 
-use crate::fill::Fill;
+use crate::fill::{Fill, Place};
 use crate::format::{Format, Neighbour};
 use crate::inner::{Inner, Shared};
 use crate::inode::{Found, Inode};

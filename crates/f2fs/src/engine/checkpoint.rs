@@ -19,6 +19,7 @@ use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, SIT_JOURNAL_MAX, Vers
 use crate::format::node::Footer;
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
 use crate::format::summary::Summary;
+use crate::format::superblock::Features;
 use crate::format::{BLOCK, BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno, inode};
 
 /// Blocks in one request at most.
@@ -88,9 +89,8 @@ impl F2fs {
         let image = pack.encode(&self.geo);
         let first = self.geo.pack_at(to).0;
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
-        let mut pages = image.chunks_exact(BLOCK).zip(first..).map(|(bytes, at)| leaving(BlkAddr(at), bytes, tag));
-        let last = pages.next_back().expect("a pack has blocks");
-        blocks.extend(pages);
+        blocks.extend(image.chunks_exact(BLOCK).zip(first..).map(|(bytes, at)| leaving(BlkAddr(at), bytes, tag)));
+        let last = blocks.pop().expect("a pack has blocks");
         self.write_blocks(blocks)?;
         self.flush()?;
         self.write_last(last)?;
@@ -226,7 +226,7 @@ impl F2fs {
         footer.encode_into(&mut image);
         if node.nid == node.ino {
             inode::drop_extent(&mut image);
-            if self.checksums {
+            if self.features.contains(Features::INODE_CHECKSUM) {
                 inode::seal_checksum(&mut image, &self.uuid);
             }
         }

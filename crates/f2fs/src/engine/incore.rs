@@ -10,6 +10,7 @@ use moafs_vfs::{Error, Result};
 use super::nodes::Node;
 use super::{F2fs, damaged};
 use crate::format::inode::{Advise, Inline, Inode, InodeFlags, Layout};
+use crate::format::superblock::Features;
 use crate::format::{Nid, inode};
 
 /// Flags that programs may set and clear; the others describe the layout, or belong to features. Their numbers are those
@@ -64,11 +65,11 @@ impl F2fs {
     }
 
     fn decode(&self, bytes: &[u8], ino: Nid) -> Result<Inode> {
-        if self.checksums {
+        if self.features.contains(Features::INODE_CHECKSUM) {
             let checked = inode::verify_checksum(bytes, &self.uuid);
             checked.map_err(|problem| damaged(crate::format::Structure::Inode(ino).damage(None, problem)))?;
         }
-        Inode::decode(bytes, ino, self.variant).map_err(damaged)
+        Inode::decode(bytes, ino, self.features).map_err(damaged)
     }
 
     /// Refuses inodes whose contents only features that are not supported can tell, by name.
@@ -96,18 +97,18 @@ impl F2fs {
 
     /// The inode as ops see it. It was checked when it came in, and is changed through the same codec.
     pub(super) fn inode(&self, file: &Incore) -> Result<Inode> {
-        file.node.view(|bytes| Inode::decode(bytes, file.ino, self.variant)).map_err(damaged)
+        file.node.view(|bytes| Inode::decode(bytes, file.ino, self.features)).map_err(damaged)
     }
 
     /// What lies where inside the inode.
     pub(super) fn layout(&self, file: &Incore) -> Layout {
-        file.node.view(|bytes| Layout::of(bytes, self.variant.flexible_inline_xattr))
+        file.node.view(|bytes| Layout::of(bytes, self.features.contains(Features::FLEXIBLE_INLINE_XATTR)))
     }
 
     /// Changes an inode's fields.
     pub(super) fn change_inode(&self, file: &Incore, edit: impl FnOnce(&mut Inode)) -> Result<()> {
         self.change(&file.node, |bytes| {
-            let mut inode = Inode::decode(bytes, file.ino, self.variant)?;
+            let mut inode = Inode::decode(bytes, file.ino, self.features)?;
             edit(&mut inode);
             inode.encode_into(bytes);
             Ok(())

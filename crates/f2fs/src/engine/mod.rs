@@ -18,12 +18,14 @@
 //! | [`dir`], [`xattr`] | directories, extended attributes |
 //! | [`op`] | ops |
 //! | [`checkpoint`] | making everything durable |
+//! | [`heat`] | which log data join |
 //! | [`room`] | who gives way when free segments are short |
 //! | [`mover`] | cleaning, carried out |
 //! | [`survey`] | reporting the layout of the whole volume |
 
 mod checkpoint;
 mod dir;
+mod heat;
 mod incore;
 mod map;
 mod mount;
@@ -46,6 +48,7 @@ use moafs_disk::{Cause, Epoch, Kind, SharedDisk, Tag};
 use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{Admission, DirSink, Format, Harden, Idle, Need, OpKind, Seal, Shape, Space as Room, SpaceClass, Survey, Why};
+use moafs_vfs::health::Health;
 use moafs_vfs::plan::{DirtyView, Due, Plan, Travel};
 use moafs_vfs::types::{Attr, BlockAddr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
 use moafs_vfs::{Error, Result};
@@ -54,8 +57,8 @@ use serde::Serialize;
 use smallvec::smallvec;
 
 use crate::clean::{Cleaner, Order};
-use crate::format::inode::{Inline, Variant};
-use crate::format::superblock::Geometry;
+use crate::format::inode::Inline;
+use crate::format::superblock::{Features, Geometry};
 use crate::format::{Damage, Nid};
 use crate::place::kind::Extensions;
 use crate::place::{DeviceCost, Reuse, Temperature};
@@ -156,12 +159,10 @@ pub struct F2fs {
     disk: SharedDisk,
     rt: Rt,
     options: OpenOptions,
-    health: crate::health::Health,
+    health: Health,
     geo: Geometry,
     uuid: [u8; 16],
-    variant: Variant,
-    checksums: bool,
-    extra_attr: bool,
+    features: Features,
     extensions: Extensions,
     shape: Shape,
     reserved_segments: u32,
@@ -175,7 +176,7 @@ pub struct F2fs {
     /// Inodes made since the last checkpoint, and those whose names have changed since.
     fresh: Mutex<BTreeSet<Nid>>,
     renamed: Mutex<BTreeSet<Nid>>,
-    heat: temperature::Judge,
+    heat: heat::Judge,
     writer: WaitMutex<checkpoint::Writer>,
     gate: RwLock<()>,
     /// One cleaning at a time.
@@ -230,10 +231,15 @@ impl F2fs {
         self.elapsed_before + (self.rt.now() - self.opened).as_secs()
     }
 
-    /// Puts the volume's clock forward.
-    fn tick(&self) {
+    /// The same in nanoseconds.
+    fn clock_ns(&self) -> u64 {
         let since = (self.rt.now() - self.opened).as_nanos() as u64;
-        self.space.set_clock(self.elapsed_before.saturating_mul(1_000_000_000).saturating_add(since));
+        self.elapsed_before.saturating_mul(1_000_000_000).saturating_add(since)
+    }
+
+    /// Puts the segment table's clock forward.
+    fn tick(&self) {
+        self.space.set_clock(self.clock_ns());
     }
 
     /// Something has changed. Returns what must be reached for it to be durable.
@@ -440,7 +446,7 @@ impl F2fs {
             Due::Sync(_) | Due::Drain(_) => Cause::Demand,
         };
         let tag = Tag::new(Kind::Data, file.ino.0.into(), cause);
-        let log = self.heat.log_of(file, range);
+        let log = self.heat.log_of(file, range, self.clock_ns());
         let transfer = (self.options.transfer_bytes_max / crate::format::BLOCK).max(1) as u32;
         let mut at = range.start;
         while at < range.end() {

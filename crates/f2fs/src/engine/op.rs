@@ -11,6 +11,7 @@ use moafs_vfs::{Error, Result};
 use super::F2fs;
 use super::incore::{Incore, put_attr};
 use crate::format::inode::{Advise, Extra, Inline, Inode, InodeFlags};
+use crate::format::superblock::Features;
 use crate::format::{BLOCK, Nid, inode};
 
 /// A running op. The gate stays open for other ops, and closed to checkpoints, while it lasts.
@@ -49,11 +50,11 @@ impl<'a> F2fsOp<'a> {
             pino: parent.ino,
             name: Box::default(),
             dir_level: 0,
-            extra: fs.extra_attr.then(|| Extra {
+            extra: fs.features.contains(Features::EXTRA_ATTR).then(|| Extra {
                 isize: inode::EXTRA_ISIZE_MAX,
-                inline_xattr_words: if fs.variant.flexible_inline_xattr { inode::INLINE_XATTR_WORDS } else { 0 },
+                inline_xattr_words: if fs.features.contains(Features::FLEXIBLE_INLINE_XATTR) { inode::INLINE_XATTR_WORDS } else { 0 },
                 projid: 0,
-                crtime: fs.variant.crtime.then(|| attr.crtime.unwrap_or(attr.ctime)),
+                crtime: fs.features.contains(Features::INODE_CRTIME).then(|| attr.crtime.unwrap_or(attr.ctime)),
             }),
         };
         inode.inline.set(Inline::EXTRA_ATTR, inode.extra.is_some());

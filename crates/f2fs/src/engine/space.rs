@@ -80,11 +80,11 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    fn fresh() -> Recorded {
+    pub(super) fn fresh() -> Recorded {
         Recorded { summary: Box::default(), known: ValidMap::default(), complete: true }
     }
 
-    fn partial() -> Recorded {
+    pub(super) fn partial() -> Recorded {
         Recorded { complete: false, ..Recorded::fresh() }
     }
 
@@ -119,6 +119,8 @@ pub struct LogCounters {
     pub blocks_appended: u64,
     /// Blocks handed out in holes.
     pub blocks_recycled: u64,
+    /// Runs of such blocks.
+    pub runs_recycled: u64,
 }
 
 struct State {
@@ -598,8 +600,7 @@ impl State {
             maps.held.set(at);
             maps.next.set(at);
         }
-        let counted = if recycling { &mut self.counters.blocks_recycled } else { &mut self.counters.blocks_appended };
-        *counted += len as u64;
+        self.count(recycling, len as u64);
         let next = if recycling { self.writable(segno, offset + len) } else { offset + len };
         self.heads[log as usize].offset = next as u16;
         if next == SEGMENT_BLOCKS {
@@ -614,6 +615,13 @@ impl State {
         if head.recycling && head.offset < EXHAUSTED {
             self.heads[log as usize].offset = self.writable(head.segno, head.offset.into()) as u16;
         }
+    }
+
+    fn count(&mut self, recycling: bool, blocks: u64) {
+        let counters = &mut self.counters;
+        counters.blocks_appended += if recycling { 0 } else { blocks };
+        counters.blocks_recycled += if recycling { blocks } else { 0 };
+        counters.runs_recycled += u64::from(recycling);
     }
 
     /// Gives a log another segment, if there is one.

@@ -459,7 +459,7 @@ pub fn set_nid_slot(block: &mut [u8], slot: usize, nid: Nid) {
 
 /// Forgets the cached extent: addresses have changed since it was right.
 pub fn drop_extent(block: &mut [u8]) {
-    block[EXTENT].fill(0);
+    block[EXT].fill(0);
 }
 
 /// True if an inode of a volume with inode checksums carries one.

@@ -1,0 +1,317 @@
+//! Opening a volume (sheet section 14).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use moafs_disk::{Buf, DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_runtime::Rt;
+use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
+use moafs_vfs::format::{Progress, Shape};
+use moafs_vfs::health::Health;
+use moafs_vfs::types::Ino;
+use moafs_vfs::{Error, Result};
+use parking_lot::Mutex;
+
+use super::checkpoint::Writer;
+use super::heat::Judge;
+use super::space::{Recorded, Space};
+use super::{F2fs, OpenOptions, Tally, damaged, nat};
+use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, is_newer};
+use crate::format::node::{self, Footer};
+use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
+use crate::format::superblock::{Features, Geometry, Superblock, Support};
+use crate::format::{BLOCK, Log, Nid, SEGMENT_BLOCKS, Segno, summary::SummaryEntry};
+use crate::place::kind::Extensions;
+
+/// Blocks of the tables that one read brings.
+const READ_BLOCKS: u32 = 256;
+
+/// What a volume's tables say when it is opened.
+struct Tables {
+    pack: Pack,
+    which: u32,
+    sit: Vec<(Segno, SitEntry)>,
+    current: [Recorded; 6],
+}
+
+impl F2fs {
+    /// Opens a volume: reads superblock, checkpoint and the segment information table. For writing, what a power cut left
+    /// half done is finished first.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for features that are not supported, with their names; damage and device errors as they are.
+    pub fn open(disk: SharedDisk, rt: Rt, options: OpenOptions) -> Result<F2fs> {
+        let superblock = read_superblock(&disk)?;
+        let geo = superblock.geometry();
+        let writable = !options.read_only && !disk.limits().read_only;
+        let mut read_only = (!writable).then(|| "it was opened for reading only".to_owned());
+        match superblock.support(writable) {
+            Support::ReadWrite => {}
+            Support::ReadOnly(reasons) if !reasons.is_empty() => read_only = Some(reasons.join("; ")),
+            Support::ReadOnly(_) => {}
+            Support::Refuse(reasons) => return Err(Error::Refused(reasons.join("; "))),
+        }
+        let end = (u64::from(geo.main) + u64::from(geo.segments) * SEGMENT_BLOCKS as u64) * (BLOCK / SECTOR) as u64;
+        if end > disk.limits().sectors {
+            let text = format!("the volume has {end} sectors, the device only {}", disk.limits().sectors);
+            return Err(Error::Refused(text));
+        }
+        let (pack, which) = read_pack(&disk, &geo)?;
+        if let (None, Some(reason)) = (&read_only, unwritable(pack.checkpoint.flags)) {
+            read_only = Some(reason.to_owned());
+        }
+        let sit = read_sit(&disk, &geo, &pack)?;
+        let current = current_summaries(&disk, &geo, &pack, &sit)?;
+        let fs = F2fs::assemble(disk, rt, options, &superblock, Tables { pack, which, sit, current }, read_only);
+        if fs.shape.read_only.is_none() {
+            fs.reap_orphans()?;
+        }
+        Ok(fs)
+    }
+
+    fn assemble(
+        disk: SharedDisk,
+        rt: Rt,
+        options: OpenOptions,
+        superblock: &Superblock,
+        tables: Tables,
+        read_only: Option<String>,
+    ) -> F2fs {
+        let Tables { pack, which, sit, current } = tables;
+        let geo = superblock.geometry();
+        let features = superblock.features;
+        let checkpoint = pack.checkpoint;
+        let space = Arc::new(Space::new(&geo, &checkpoint, sit, current));
+        let nat = nat::Nat::new(
+            Arc::clone(&disk),
+            &geo,
+            checkpoint.nat_bitmap.clone(),
+            pack.nat_journal,
+            Nid(checkpoint.next_free_nid),
+            superblock.qf_ino.into_iter().filter(|ino| *ino != 0).map(Nid),
+        );
+        let version = checkpoint.version;
+        let bytes = |list: &[String]| list.iter().map(|extension| extension.clone().into_bytes()).collect();
+        let fs = F2fs {
+            health: Health::default(),
+            shape: shape_of(superblock, &geo, &checkpoint, read_only),
+            uuid: superblock.uuid,
+            features,
+            extensions: Extensions { cold: bytes(&superblock.cold_extensions), hot: bytes(&superblock.hot_extensions) },
+            reserved_segments: checkpoint.reserved_segments,
+            space,
+            nat,
+            nodes: Default::default(),
+            owned: Default::default(),
+            live: Mutex::new(BTreeMap::new()),
+            orphans: Mutex::new(pack.orphans.into_iter().collect()),
+            fresh: Mutex::new(BTreeSet::new()),
+            renamed: Mutex::new(BTreeSet::new()),
+            heat: Judge::new(options.temperature, options.seed),
+            gate: RwLock::new(Arc::clone(&rt), ()),
+            cleaning: WaitMutex::new(Arc::clone(&rt), ()),
+            version: AtomicU64::new(version + 1),
+            committed: AtomicU64::new(version),
+            unsaved: AtomicBool::new(false),
+            reuses: AtomicU64::new(0),
+            elapsed_before: checkpoint.elapsed,
+            opened: rt.now(),
+            tally: Tally::default(),
+            writer: WaitMutex::new(
+                Arc::clone(&rt),
+                Writer {
+                    sit_journal: pack.sit_journal.into_iter().collect(),
+                    sit_versions: checkpoint.sit_bitmap.clone(),
+                    kib_written: pack.kib_written,
+                    pack: which,
+                    last: checkpoint,
+                },
+            ),
+            disk,
+            rt,
+            options,
+            geo,
+        };
+        fs.tick();
+        fs
+    }
+
+    /// Frees what had no name and was in use when the last checkpoint was written.
+    fn reap_orphans(&self) -> Result<()> {
+        let orphans: Vec<Nid> = self.orphans.lock().iter().copied().collect();
+        for ino in orphans {
+            match self.incore(ino) {
+                Ok(file) => {
+                    self.drop_attributes(&file)?;
+                    while self.unmap_range(&file, 0, None, u32::MAX)? == Progress::More {}
+                    self.free_node(&file.node)?;
+                    self.live.lock().remove(&ino);
+                }
+                Err(Error::Stale(_)) => {}
+                Err(error) => return Err(error),
+            }
+            self.orphans.lock().remove(&ino);
+            self.changed();
+        }
+        Ok(())
+    }
+}
+
+fn at(block: u32) -> Lba {
+    Lba(u64::from(block) * (BLOCK / SECTOR) as u64)
+}
+
+fn read_blocks(disk: &SharedDisk, first: u32, blocks: u32, what: &str) -> Result<Buf> {
+    let tag = Tag::volume(Kind::Segments);
+    disk.read(at(first), blocks as usize * BLOCK, tag)
+        .map_err(|source| Error::disk(format!("reading {what} (block {first})"), source))
+}
+
+/// The first sound superblock.
+fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
+    let mut first = None;
+    for copy in 0..2 {
+        let bytes = disk.read(at(copy.into()), BLOCK, Tag::volume(Kind::Superblock));
+        let decoded = match bytes {
+            Ok(bytes) => Superblock::decode(&bytes, copy).map_err(damaged),
+            Err(source) => Err(Error::disk(format!("reading superblock copy {copy}"), source)),
+        };
+        match decoded {
+            Ok(superblock) => return Ok(superblock),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    Err(first.expect("two copies were tried"))
+}
+
+/// The newer one of the checkpoint packs that are whole, and which of the two it is.
+fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<(Pack, u32)> {
+    let mut best: Option<(Pack, u32)> = None;
+    let mut first = None;
+    for which in 0..2 {
+        match read_one_pack(disk, geo, which) {
+            Ok(pack) => {
+                let newer = |(best, _): &(Pack, u32)| is_newer(pack.checkpoint.version, best.checkpoint.version);
+                if best.as_ref().is_none_or(newer) {
+                    best = Some((pack, which));
+                }
+            }
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    best.ok_or_else(|| first.expect("both packs were tried"))
+}
+
+fn read_one_pack(disk: &SharedDisk, geo: &Geometry, which: u32) -> Result<Pack> {
+    let start = geo.pack_at(which).0;
+    let head = read_blocks(disk, start, 1, "a checkpoint")?;
+    let (_, blocks) = Checkpoint::peek(&head, geo, which as u8).map_err(damaged)?;
+    let all = read_blocks(disk, start, blocks.clamp(1, SEGMENT_BLOCKS as u32), "a checkpoint")?;
+    Pack::decode(&all, geo, which as u8).map_err(damaged)
+}
+
+/// Why a volume in this state must not be changed.
+fn unwritable(flags: CpFlags) -> Option<&'static str> {
+    match () {
+        () if flags.contains(CpFlags::ERROR) => Some("an error was found on it; check it with `fsck.f2fs`"),
+        () if flags.contains(CpFlags::FSCK) => Some("it is marked to be checked; run `fsck.f2fs` on it"),
+        () if flags.contains(CpFlags::DISABLED) => Some("its checkpoints are disabled; enable them where it was mounted last"),
+        () if flags.contains(CpFlags::RESIZEFS) => Some("it is being resized; finish that with `resize.f2fs`"),
+        () => None,
+    }
+}
+
+/// The entries of all segments that hold something, those of the journal included.
+fn read_sit(disk: &SharedDisk, geo: &Geometry, pack: &Pack) -> Result<Vec<(Segno, SitEntry)>> {
+    let journal: BTreeMap<Segno, &SitEntry> = pack.sit_journal.iter().map(|(segno, entry)| (*segno, entry)).collect();
+    let mut entries = Vec::new();
+    let place = |block: u32| geo.sit_at(block, pack.checkpoint.sit_bitmap.get(block as usize)).0;
+    let blocks: Vec<u32> = (0..geo.sit_blocks()).collect();
+    for run in blocks.chunk_by(|a, b| place(*a) + 1 == place(*b)) {
+        for part in run.chunks(READ_BLOCKS as usize) {
+            let bytes = read_blocks(disk, place(part[0]), part.len() as u32, "the segment information table")?;
+            for (block, bytes) in part.iter().zip(bytes.chunks_exact(BLOCK)) {
+                collect_entries(geo, *block, bytes, &journal, &mut entries)?;
+            }
+        }
+    }
+    Ok(entries)
+}
+
+fn collect_entries(
+    geo: &Geometry,
+    block: u32,
+    bytes: &[u8],
+    journal: &BTreeMap<Segno, &SitEntry>,
+    entries: &mut Vec<(Segno, SitEntry)>,
+) -> Result<()> {
+    let first = block * SIT_PER_BLOCK as u32;
+    let segments: Range<u32> = first..geo.segments.min(first + SIT_PER_BLOCK as u32);
+    let blank = bytes.iter().all(|byte| *byte == 0);
+    for segno in segments.map(Segno) {
+        let entry = match journal.get(&segno) {
+            Some(entry) => (*entry).clone(),
+            None if blank => continue,
+            None => sit::entry(bytes, (segno.0 - first) as usize, segno).map_err(damaged)?,
+        };
+        if !entry.map.is_empty() {
+            entries.push((segno, entry));
+        }
+    }
+    Ok(())
+}
+
+/// The summaries of the current segments. Where the checkpoint has none for nodes they are read from the nodes themselves.
+fn current_summaries(
+    disk: &SharedDisk,
+    geo: &Geometry,
+    pack: &Pack,
+    sit: &[(Segno, SitEntry)],
+) -> Result<[Recorded; 6]> {
+    let mut current = Vec::with_capacity(6);
+    for log in Log::ALL {
+        current.push(match &pack.summaries[log as usize] {
+            Some(summary) => Recorded { summary: summary.clone(), known: Default::default(), complete: true },
+            None => summary_of_nodes(disk, geo, pack.checkpoint.current[log as usize].segno, sit)?,
+        });
+    }
+    Ok(current.try_into().unwrap_or_else(|_| unreachable!("six logs")))
+}
+
+fn summary_of_nodes(disk: &SharedDisk, geo: &Geometry, segno: Segno, sit: &[(Segno, SitEntry)]) -> Result<Recorded> {
+    let mut recorded = Recorded::fresh();
+    let Ok(index) = sit.binary_search_by_key(&segno, |(segno, _)| *segno) else { return Ok(recorded) };
+    let first = geo.block_of(segno, 0).0;
+    let bytes = read_blocks(disk, first, SEGMENT_BLOCKS as u32, "a segment of nodes")?;
+    for offset in sit[index].1.map.iter_set() {
+        let nid = Footer::decode(&bytes[offset * BLOCK..(offset + 1) * BLOCK]).nid;
+        recorded.summary.entries[offset] = SummaryEntry { nid, version: 0, offset: 0 };
+    }
+    Ok(recorded)
+}
+
+fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, read_only: Option<String>) -> Shape {
+    let word = |at: usize| superblock.uuid[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    // Inodes may differ in what lies inside them: the least room for addresses that any has.
+    let addresses = 923 - 9 - 50;
+    Shape {
+        format: "f2fs",
+        block_size: BLOCK as u32,
+        root: Ino(Nid::ROOT.0.into()),
+        blocks: checkpoint.user_blocks,
+        inodes: u64::from(geo.nid_max()).min(checkpoint.user_blocks),
+        file_bytes_max: node::lbn_limit(addresses) * BLOCK as u64,
+        links_max: u32::MAX,
+        symlink_bytes_max: BLOCK - 1,
+        time_range: (i64::MIN, i64::MAX),
+        time_nanos: true,
+        unwritten: false,
+        beyond_eof: false,
+        early: false,
+        id: word(0) ^ word(8),
+        label: superblock.label.clone(),
+        read_only,
+    }
+}
