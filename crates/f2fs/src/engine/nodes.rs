@@ -31,7 +31,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Looks at its bytes.
+    /// Looks at its bytes. `look` must not look at the same node again.
     pub(super) fn view<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         look(&self.bytes.lock())
     }

@@ -1,0 +1,176 @@
+//! A volume used through vfs, and what `fsck.f2fs` says of it afterwards.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use moafs_disk::{MemDisk, SharedDisk};
+use moafs_f2fs::clean::{Cleaner, Order};
+use moafs_f2fs::place::{Reuse, Temperature};
+use moafs_f2fs::{F2fs, OpenOptions};
+use moafs_runtime::Live;
+use moafs_vfs::api::NewFile;
+use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::{Options, Vfs, Who};
+
+const ROOT: Ino = Ino(3);
+
+fn name(text: &str) -> &Name {
+    Name::new(text.as_bytes()).expect("a legal name")
+}
+
+/// A volume by the reference tool; `None` without it.
+fn volume(mebibytes: u64, options: &[&str]) -> Option<Arc<MemDisk>> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(mebibytes << 20).unwrap();
+    let made = Command::new("mkfs.f2fs").args(["-q", "-f"]).args(options).arg(file.path()).stdout(Stdio::null()).status();
+    match made {
+        Ok(status) if status.success() => Some(Arc::new(MemDisk::read_from(file.path()).unwrap())),
+        Ok(status) => panic!("mkfs.f2fs: {status}"),
+        Err(error) => {
+            eprintln!("SKIPPED: mkfs.f2fs: {error}");
+            None
+        }
+    }
+}
+
+fn open(disk: &Arc<MemDisk>, options: OpenOptions, vfs: Options) -> Vfs<F2fs> {
+    let rt = Live::new();
+    let disk: SharedDisk = disk.clone();
+    let format = F2fs::open(disk.clone(), rt.clone(), options).unwrap();
+    Vfs::new(format, disk, rt, Options { syncer: false, ..vfs })
+}
+
+fn small() -> Options {
+    Options { cache_bytes: 4 << 20, ..Options::default() }
+}
+
+/// What the reference checker finds wrong.
+fn fsck(disk: &MemDisk) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    disk.write_to(file.path()).unwrap();
+    let said = check(file.path());
+    let bad = |line: &&str| line.contains("[Fail]") || line.contains("[ASSERT]") || line.contains("[FIX]");
+    let wrong: Vec<&str> = said.1.lines().filter(bad).collect();
+    assert!(said.0 == Some(0) && wrong.is_empty(), "{:?}: {}", said.0, said.1);
+}
+
+fn check(image: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new("fsck.f2fs");
+    command.arg("--dry-run").arg(image).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(b"n\nn\nn\nn\n");
+    let out = child.wait_with_output().unwrap();
+    (out.status.code(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
+}
+
+fn create(vfs: &Vfs<F2fs>, dir: Ino, text: &str, kind: FileKind) -> Ino {
+    let new = NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: None };
+    let stat = vfs.create(&Who::root(), dir, name(text), &new).unwrap();
+    vfs.forget(stat.ino, 1);
+    stat.ino
+}
+
+fn contents(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (seed.wrapping_mul(31).wrapping_add(at / 7) ^ at) as u8).collect()
+}
+
+fn read(vfs: &Vfs<F2fs>, ino: Ino, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let mut at = 0;
+    while at < len {
+        match vfs.read(ino, at as u64, &mut bytes[at..]).unwrap() {
+            0 => break,
+            n => at += n,
+        }
+    }
+    bytes.truncate(at);
+    bytes
+}
+
+#[test]
+fn an_empty_volume_is_opened_and_closed_and_stays_sound() {
+    let Some(disk) = volume(64, &[]) else { return };
+    open(&disk, OpenOptions::default(), small()).close().unwrap();
+    fsck(&disk);
+}
+
+#[test]
+fn files_and_directories_come_back_after_a_remount() {
+    for options in [&[][..], &["-O", "extra_attr,inode_checksum,sb_checksum,flexible_inline_xattr,inode_crtime,lost_found"]] {
+        let Some(disk) = volume(128, options) else { return };
+        let vfs = open(&disk, OpenOptions::default(), small());
+        let mut files = Vec::new();
+        for d in 0..5 {
+            let dir = create(&vfs, ROOT, &format!("dir{d}"), FileKind::Directory);
+            for f in 0..60 {
+                let len = [0, 100, 4096, 10_000, 300_000][(d + f) % 5];
+                let ino = create(&vfs, dir, &format!("file-{f}"), FileKind::Regular);
+                let data = contents((d * 100 + f) as u64, len);
+                assert_eq!(vfs.write(&Who::root(), ino, 0, &data, false).unwrap(), 0);
+                files.push((dir, f, data));
+            }
+        }
+        let big = create(&vfs, ROOT, "big", FileKind::Regular);
+        let data = contents(7, 9_000_000);
+        vfs.write(&Who::root(), big, 0, &data, false).unwrap();
+        vfs.sync().unwrap();
+        fsck(&disk);
+        vfs.close().unwrap();
+        fsck(&disk);
+        let vfs = open(&disk, OpenOptions::default(), small());
+        for (dir, f, data) in &files {
+            let stat = vfs.lookup(&Who::root(), *dir, name(&format!("file-{f}"))).unwrap();
+            assert!(read(&vfs, stat.ino, data.len() + 1) == *data, "file {f}");
+        }
+        assert!(read(&vfs, big, data.len()) == data);
+        for (dir, f, _) in files.iter().filter(|(_, f, _)| f % 3 == 0) {
+            vfs.unlink(&Who::root(), *dir, name(&format!("file-{f}"))).unwrap();
+        }
+        vfs.unlink(&Who::root(), ROOT, name("big")).unwrap();
+        vfs.forget(big, u64::MAX);
+        vfs.close().unwrap();
+        fsck(&disk);
+    }
+}
+
+#[test]
+fn a_nearly_full_volume_is_overwritten_again_and_again_with_every_policy() {
+    let mut policies = vec![];
+    for cleaner in Cleaner::ALL {
+        policies.push(OpenOptions { cleaner, reuse: Reuse::Never, ..OpenOptions::default() });
+    }
+    policies.push(OpenOptions { reuse: Reuse::Always, ..OpenOptions::default() });
+    policies.push(OpenOptions { reuse: Reuse::Auto, ..OpenOptions::default() });
+    policies.push(OpenOptions { reuse: Reuse::Always, temperature: Temperature::Wolf, ..OpenOptions::default() });
+    policies.push(OpenOptions { reuse: Reuse::Never, clean_order: Order::File, gather: 3, ..OpenOptions::default() });
+    for options in policies {
+        let Some(disk) = volume(64, &[]) else { return };
+        let vfs = open(&disk, options.clone(), small());
+        let blocks = vfs.stat_fs().free * 85 / 100;
+        let files: Vec<Ino> =
+            (0..blocks / 10).map(|f| create(&vfs, ROOT, &format!("f{f}"), FileKind::Regular)).collect();
+        let mut newest = vec![0; files.len()];
+        let mut state = 1u64;
+        for round in 0..files.len() * 8 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = if round < files.len() { round } else { (state >> 33) as usize % files.len() };
+            newest[at] = round as u64;
+            let data = contents(round as u64, 32768);
+            vfs.write(&Who::root(), files[at], 0, &data, false).unwrap_or_else(|e| panic!("{options:?} {round}: {e}"));
+        }
+        vfs.sync().unwrap();
+        println!("{options:?}\n{:?}", vfs.format().counters());
+        fsck(&disk);
+        for (file, round) in files.iter().zip(&newest) {
+            assert!(read(&vfs, *file, 32768) == contents(*round, 32768), "{options:?}");
+        }
+        vfs.close().unwrap();
+        fsck(&disk);
+        let vfs = open(&disk, options.clone(), small());
+        for (file, round) in files.iter().zip(&newest) {
+            assert!(read(&vfs, *file, 32768) == contents(*round, 32768), "{options:?}");
+        }
+    }
+}
