@@ -24,7 +24,8 @@ fn name(text: &str) -> &Name {
 fn volume(mebibytes: u64, options: &[&str]) -> Option<Arc<MemDisk>> {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(mebibytes << 20).unwrap();
-    let made = Command::new("mkfs.f2fs").args(["-q", "-f"]).args(options).arg(file.path()).stdout(Stdio::null()).status();
+    let made =
+        Command::new("mkfs.f2fs").args(["-q", "-f"]).args(options).arg(file.path()).stdout(Stdio::null()).status();
     match made {
         Ok(status) if status.success() => Some(Arc::new(MemDisk::read_from(file.path()).unwrap())),
         Ok(status) => panic!("mkfs.f2fs: {status}"),
@@ -98,7 +99,9 @@ fn an_empty_volume_is_opened_and_closed_and_stays_sound() {
 
 #[test]
 fn files_and_directories_come_back_after_a_remount() {
-    for options in [&[][..], &["-O", "extra_attr,inode_checksum,sb_checksum,flexible_inline_xattr,inode_crtime,lost_found"]] {
+    for options in
+        [&[][..], &["-O", "extra_attr,inode_checksum,sb_checksum,flexible_inline_xattr,inode_crtime,lost_found"]]
+    {
         let Some(disk) = volume(128, options) else { return };
         let vfs = open(&disk, OpenOptions::default(), small());
         let mut files = Vec::new();

@@ -248,14 +248,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    pub(crate) fn fill_part(
-        &self,
-        inode: &Shared<F>,
-        fill: &Arc<Fill>,
-        part: LbnRange,
-        data: Vec<Page>,
-        place: Place,
-    ) {
+    pub(crate) fn fill_part(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange, data: Vec<Page>, place: Place) {
         let block_bytes = self.block_bytes();
         let stamped = {
             let mut pages = inode.pages.lock();

@@ -173,7 +173,10 @@ impl F2fs {
         let (sit_journal, sit_versions) = self.table(writer, &picture, &mut blocks);
         let orphans: Vec<Nid> = self.orphans.lock().iter().copied().collect();
         if orphans.len() > Pack::orphans_max(&self.geo) {
-            return Err(Error::Refused(format!("{} unlinked files are in use; a checkpoint cannot name them", orphans.len())));
+            return Err(Error::Refused(format!(
+                "{} unlinked files are in use; a checkpoint cannot name them",
+                orphans.len()
+            )));
         }
         let last = &writer.last;
         let checkpoint = Checkpoint {
@@ -205,7 +208,8 @@ impl F2fs {
     fn house(&self, block: &super::owned::Owned) -> Result<Leaving> {
         let file = self.incore(block.ino)?;
         let leaf = self.existing_leaf(&file, block.lbn)?;
-        let leaf = leaf.ok_or_else(|| Error::Refused(format!("block {} of inode {} has no place", block.lbn, block.ino)))?;
+        let leaf =
+            leaf.ok_or_else(|| Error::Refused(format!("block {} of inode {} has no place", block.lbn, block.ino)))?;
         let (log, kind) = if file.is_dir() { (Log::HotData, Kind::Directory) } else { (Log::WarmData, Kind::Symlink) };
         let run = self.space.take_data(log, 1).ok_or_else(no_block)?;
         self.space.land(run);

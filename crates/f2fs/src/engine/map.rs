@@ -134,7 +134,8 @@ impl F2fs {
                 (_, nid) => self.node(nid, file.ino)?,
             };
             if child.offset != step.offset {
-                let problem = format!("it is node {} of its file, and found where node {} belongs", child.offset, step.offset);
+                let problem =
+                    format!("it is node {} of its file, and found where node {} belongs", child.offset, step.offset);
                 return self.health.watch(Err(damaged(Structure::Node(child.nid).damage(None, problem))));
             }
             trail.push((node, slot));

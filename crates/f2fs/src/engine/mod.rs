@@ -47,10 +47,14 @@ use std::time::Duration;
 use moafs_disk::{Cause, Epoch, Kind, SharedDisk, Tag};
 use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
 use moafs_runtime::{Rt, Time};
-use moafs_vfs::format::{Admission, DirSink, Format, Harden, Idle, Need, OpKind, Seal, Shape, Space as Room, SpaceClass, Survey, Why};
+use moafs_vfs::format::{
+    Admission, DirSink, Format, Harden, Idle, Need, OpKind, Seal, Shape, Space as Room, SpaceClass, Survey, Why,
+};
 use moafs_vfs::health::Health;
 use moafs_vfs::plan::{DirtyView, Due, Plan, Travel};
-use moafs_vfs::types::{Attr, BlockAddr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
+use moafs_vfs::types::{
+    Attr, BlockAddr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey,
+};
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -348,7 +352,8 @@ impl Format for F2fs {
             need.data_blocks.saturating_mul(3)
         };
         let nodes = if need.data_blocks == 0 { 0 } else { nodes };
-        let blocks = need.data_blocks.saturating_add(nodes).saturating_add(need.meta_blocks).saturating_add(need.inodes);
+        let blocks =
+            need.data_blocks.saturating_add(nodes).saturating_add(need.meta_blocks).saturating_add(need.inodes);
         if !self.space.promise(blocks) {
             return Err(Error::Posix(libc::ENOSPC));
         }

@@ -217,7 +217,9 @@ fn unwritable(flags: CpFlags) -> Option<&'static str> {
     match () {
         () if flags.contains(CpFlags::ERROR) => Some("an error was found on it; check it with `fsck.f2fs`"),
         () if flags.contains(CpFlags::FSCK) => Some("it is marked to be checked; run `fsck.f2fs` on it"),
-        () if flags.contains(CpFlags::DISABLED) => Some("its checkpoints are disabled; enable them where it was mounted last"),
+        () if flags.contains(CpFlags::DISABLED) => {
+            Some("its checkpoints are disabled; enable them where it was mounted last")
+        }
         () if flags.contains(CpFlags::RESIZEFS) => Some("it is being resized; finish that with `resize.f2fs`"),
         () => None,
     }
@@ -293,7 +295,8 @@ fn summary_of_nodes(disk: &SharedDisk, geo: &Geometry, segno: Segno, sit: &[(Seg
 }
 
 fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, read_only: Option<String>) -> Shape {
-    let word = |at: usize| superblock.uuid[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    let word =
+        |at: usize| superblock.uuid[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
     // Inodes may differ in what lies inside them: the least room for addresses that any has.
     let addresses = 923 - 9 - 50;
     Shape {

@@ -13,8 +13,8 @@ use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
 use super::{F2fs, damaged};
-use crate::format::node::{self, Footer};
 use crate::format::nat::NatEntry;
+use crate::format::node::{self, Footer};
 use crate::format::{BLOCK, BlkAddr, Log, Nid, Structure};
 
 /// A node in memory. There is one per id, however many hold it.
@@ -149,7 +149,14 @@ impl F2fs {
             return Err(damaged(structure.damage(Some(entry.addr), problem)));
         }
         let log = log_of(footer.offset, footer.cold);
-        Ok(Node { nid, ino: footer.ino, offset: footer.offset, log, bytes: Mutex::new(bytes), dirty: AtomicBool::new(false) })
+        Ok(Node {
+            nid,
+            ino: footer.ino,
+            offset: footer.offset,
+            log,
+            bytes: Mutex::new(bytes),
+            dirty: AtomicBool::new(false),
+        })
     }
 
     /// Reads one block.
@@ -192,8 +199,7 @@ impl F2fs {
             usage.inodes += u32::from(ino == nid);
         });
         let log = log_of(offset, !directory);
-        let node =
-            Node { nid, ino, offset, log, bytes: Mutex::new(Buf::zeroed(BLOCK)), dirty: AtomicBool::new(false) };
+        let node = Node { nid, ino, offset, log, bytes: Mutex::new(Buf::zeroed(BLOCK)), dirty: AtomicBool::new(false) };
         let node = Arc::new(node);
         let footer = Footer {
             nid,

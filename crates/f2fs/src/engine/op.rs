@@ -52,7 +52,11 @@ impl<'a> F2fsOp<'a> {
             dir_level: 0,
             extra: fs.features.contains(Features::EXTRA_ATTR).then(|| Extra {
                 isize: inode::EXTRA_ISIZE_MAX,
-                inline_xattr_words: if fs.features.contains(Features::FLEXIBLE_INLINE_XATTR) { inode::INLINE_XATTR_WORDS } else { 0 },
+                inline_xattr_words: if fs.features.contains(Features::FLEXIBLE_INLINE_XATTR) {
+                    inode::INLINE_XATTR_WORDS
+                } else {
+                    0
+                },
                 projid: 0,
                 crtime: fs.features.contains(Features::INODE_CRTIME).then(|| attr.crtime.unwrap_or(attr.ctime)),
             }),
@@ -176,7 +180,14 @@ impl FormatOp for F2fsOp<'_> {
         self.fs.place_run(file, at, to, self.admission)
     }
 
-    fn unmap(&mut self, file: &Self::Node, from: Lbn, to: Option<Lbn>, at_most: u32, _orphan: bool) -> Result<Progress> {
+    fn unmap(
+        &mut self,
+        file: &Self::Node,
+        from: Lbn,
+        to: Option<Lbn>,
+        at_most: u32,
+        _orphan: bool,
+    ) -> Result<Progress> {
         self.fs.unmap_range(file, from.0, to.map(|to| to.0), at_most)
     }
 

@@ -131,13 +131,20 @@ impl F2fs {
         holes.sort_unstable_by(|a, b| b.cmp(a));
         holes.truncate(CANDIDATES);
         let found: u32 = holes.iter().sum();
-        Targets { segments: holes.len() as u32, holes: found, runs: (f64::from(found) / self.hole_run_blocks()).ceil() as u32 }
+        Targets {
+            segments: holes.len() as u32,
+            holes: found,
+            runs: (f64::from(found) / self.hole_run_blocks()).ceil() as u32,
+        }
     }
 
     /// The sections that cost the least to clean.
     fn victims(&self) -> Victims {
         let table = self.space.table();
-        let best = table.sections().filter(|view| view.is_candidate() && view.class == Class::Data).min_by_key(|view| view.valid);
+        let best = table
+            .sections()
+            .filter(|view| view.is_candidate() && view.class == Class::Data)
+            .min_by_key(|view| view.valid);
         best.map_or(Victims::default(), |view| Victims { sections: 1, blocks: view.blocks, valid: view.valid })
     }
 

@@ -18,8 +18,8 @@ use moafs_vfs::format::Reservations;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::clean::table::{Class, SectionView, SegmentView, Table};
 use crate::clean::Secno;
+use crate::clean::table::{Class, SectionView, SegmentView, Table};
 use crate::format::checkpoint::{Checkpoint, CurrentSegment};
 use crate::format::sit::{SitEntry, ValidMap};
 use crate::format::summary::{Summary, SummaryEntry};
@@ -192,14 +192,10 @@ impl Space {
             segments[head.segno.0 as usize].log = log;
         }
         let is_current = |segno: u32| heads.iter().any(|head| head.segno.0 == segno);
-        let free = (0..geo.segments)
-            .filter(|segno| segments[*segno as usize].maps.is_none() && !is_current(*segno))
-            .collect();
-        let usage = Usage {
-            blocks: checkpoint.valid_blocks,
-            nodes: checkpoint.valid_nodes,
-            inodes: checkpoint.valid_inodes,
-        };
+        let free =
+            (0..geo.segments).filter(|segno| segments[*segno as usize].maps.is_none() && !is_current(*segno)).collect();
+        let usage =
+            Usage { blocks: checkpoint.valid_blocks, nodes: checkpoint.valid_nodes, inodes: checkpoint.valid_inodes };
         let state = State {
             segments,
             heads,
@@ -312,7 +308,11 @@ impl Space {
     /// Blocks of a class that could be written now without a free segment.
     pub(super) fn holes(&self, class: Class) -> u64 {
         let state = self.state();
-        state.segments(class).filter(|view| !view.current && view.valid > 0).map(|view| u64::from(view.reusable_holes)).sum()
+        state
+            .segments(class)
+            .filter(|view| !view.current && view.valid > 0)
+            .map(|view| u64::from(view.reusable_holes))
+            .sum()
     }
 
     /// True if a log can hand out a block without finding another segment.
@@ -727,12 +727,14 @@ impl Table for State {
 
     fn sections(&self) -> impl Iterator<Item = SectionView> {
         let per_section = self.segments_per_section;
-        self.segments.chunks(per_section).enumerate().filter(|(_, all)| all.iter().any(|s| s.maps.is_some())).filter_map(
-            move |(section, all)| {
+        self.segments
+            .chunks(per_section)
+            .enumerate()
+            .filter(|(_, all)| all.iter().any(|s| s.maps.is_some()))
+            .filter_map(move |(section, all)| {
                 let first = section * per_section;
                 SectionView::of(Secno(section as u32), (first..first + all.len()).map(|segno| self.view(segno)))
-            },
-        )
+            })
     }
 
     fn segments(&self, class: Class) -> impl Iterator<Item = SegmentView> {
