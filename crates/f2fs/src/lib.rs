@@ -17,6 +17,8 @@ pub mod check;
 pub mod clean;
 pub mod engine;
 pub mod format;
+#[cfg(test)]
+mod judge;
 pub mod mkfs;
 pub mod place;
 

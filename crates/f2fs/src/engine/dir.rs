@@ -372,3 +372,322 @@ impl F2fs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use moafs_disk::mem::MemDisk;
+    use moafs_vfs::Vfs;
+    use moafs_vfs::api::RenameMode;
+    use moafs_vfs::format::Format;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::judge::{assert_clean, features, mount, name, new, root, volume};
+
+    const ROOT: Ino = Ino(3);
+    const MEBIBYTES: u64 = 128;
+
+    type Names = BTreeMap<Vec<u8>, Ino>;
+
+    struct Mounted {
+        mem: Arc<MemDisk>,
+        vfs: Vfs<F2fs>,
+        dir: Ino,
+    }
+
+    impl Mounted {
+        /// A volume with one directory in its root.
+        fn new(features: crate::format::superblock::Features) -> Mounted {
+            let mem = volume(MEBIBYTES, features);
+            let vfs = mount(&mem);
+            let dir = vfs.create(&root(), ROOT, name(b"directory"), &new(FileKind::Directory)).unwrap().ino;
+            Mounted { mem, vfs, dir }
+        }
+
+        fn create(&self, text: &[u8], kind: FileKind) -> Result<Ino> {
+            let ino = self.vfs.create(&root(), self.dir, name(text), &new(kind))?.ino;
+            self.vfs.forget(ino, 1);
+            Ok(ino)
+        }
+
+        fn remove(&self, text: &[u8]) -> Result<()> {
+            match self.vfs.unlink(&root(), self.dir, name(text)) {
+                Err(error) if error.errno() == libc::EISDIR => self.vfs.rmdir(&root(), self.dir, name(text)),
+                done => done,
+            }
+        }
+
+        fn find(&self, text: &[u8]) -> Option<Ino> {
+            let found = self.node().1.find_name(&self.node().0, name(text)).unwrap();
+            found.map(|found| Ino(found.ino.0.into()))
+        }
+
+        fn node(&self) -> (Arc<Incore>, &F2fs) {
+            let fs = self.vfs.format();
+            (fs.incore(Nid(self.dir.0 as u32)).unwrap(), fs)
+        }
+
+        fn inode(&self) -> crate::format::inode::Inode {
+            let (node, fs) = self.node();
+            fs.inode(&node).unwrap()
+        }
+
+        fn is_inline(&self) -> bool {
+            self.inode().inline.contains(Inline::DENTRY)
+        }
+
+        /// At most `count` names from a cookie on, and where it goes on.
+        fn some(&self, from: Cookie, count: usize) -> (Vec<(Vec<u8>, Ino)>, Cookie) {
+            let (mut found, mut at) = (Vec::new(), from);
+            let (node, fs) = self.node();
+            fs.list_names(&node, from, &mut |name, dentry, next| {
+                if found.len() == count {
+                    return false;
+                }
+                at = next;
+                // Nothing may be locked here.
+                assert_eq!(fs.lookup(&node, name).unwrap().map(|found| found.ino), Some(dentry.ino));
+                found.push((name.as_bytes().to_vec(), dentry.ino));
+                true
+            })
+            .unwrap();
+            (found, at)
+        }
+
+        /// All names, listed so many at a time.
+        fn names(&self, count: usize) -> Names {
+            let (mut all, mut from) = (Names::new(), Cookie::START);
+            loop {
+                let (found, next) = self.some(from, count);
+                if found.is_empty() {
+                    assert_eq!(all.remove(&b"."[..]), Some(self.dir));
+                    assert_eq!(all.remove(&b".."[..]), Some(ROOT));
+                    return all;
+                }
+                assert!(next > from);
+                from = next;
+                found.into_iter().for_each(|(name, ino)| assert_eq!(all.insert(name, ino), None));
+            }
+        }
+
+        fn remount(&mut self, what: &str) {
+            self.vfs.clone().close().unwrap();
+            assert_clean(&self.mem, what);
+            self.vfs = mount(&self.mem);
+        }
+    }
+
+    fn number(i: usize) -> Vec<u8> {
+        format!("{i:07}").into_bytes()
+    }
+
+    #[test]
+    fn a_new_directory_lies_in_its_inode() {
+        for features in features() {
+            let mut m = Mounted::new(features);
+            assert!(m.is_inline() && m.names(1).is_empty());
+            let (node, fs) = m.node();
+            assert!(fs.has_no_names(&node).unwrap());
+            assert_eq!(m.inode().size, fs.layout(&node).inline_range().len() as u64);
+            assert_eq!(m.vfs.stat(m.dir).unwrap().sectors, 8);
+            m.remount("an empty directory");
+            assert!(m.is_inline() && m.names(1).is_empty());
+        }
+    }
+
+    #[test]
+    fn names_leave_the_inode_when_it_is_full_and_listings_go_on() {
+        for features in features() {
+            let mut m = Mounted::new(features);
+            let (node, fs) = m.node();
+            let slots = Region::inline(fs.layout(&node).inline_range()).slots;
+            let all: Names =
+                (2..slots).map(|i| (number(i), m.create(&number(i), FileKind::Regular).unwrap())).collect();
+            assert!(m.is_inline());
+            let (first, at) = m.some(Cookie::START, 90);
+            m.remove(&first[80].0).unwrap();
+            m.create(b"a name of several slots", FileKind::Regular).unwrap();
+            assert!(!m.is_inline());
+            assert_eq!((m.inode().size, m.inode().current_depth), (BLOCK as u64, 1));
+            let (rest, _) = m.some(at, usize::MAX);
+            let listed: Names = first.into_iter().chain(rest).collect();
+            assert!(all.iter().all(|entry| listed.get(entry.0) == Some(entry.1)));
+            assert_eq!(listed.len(), 2 + all.len() + 1);
+            m.remount("a directory that has just left its inode");
+            assert_eq!(m.names(7).len(), all.len());
+        }
+    }
+
+    #[test]
+    fn where_levels_start_wide_names_leave_the_inode_by_hash() {
+        let mut m = Mounted::new(features()[0]);
+        let (node, fs) = m.node();
+        fs.change_inode(&node, |inode| inode.dir_level = 4).unwrap();
+        drop(node);
+        let all: Names = (0..400).map(|i| (number(i), m.create(&number(i), FileKind::Fifo).unwrap())).collect();
+        assert!(!m.is_inline());
+        assert_eq!(m.inode().current_depth, 1);
+        assert!(m.inode().size > 10 * BLOCK as u64);
+        m.remount("a directory with 16 buckets on its first level");
+        assert_eq!(m.names(50), all);
+        assert!(all.iter().all(|(name, ino)| m.find(name) == Some(*ino)));
+    }
+
+    #[test]
+    fn thousands_of_names_come_and_go() {
+        let mut m = Mounted::new(features()[0]);
+        let long = |i: usize| format!("{i:0width$}", width = 1 + i * 31 % 255).into_bytes();
+        let mut all: Names = (0..5000).map(|i| (long(i), m.create(&long(i), FileKind::Regular).unwrap())).collect();
+        assert!(m.inode().current_depth > 5);
+        m.remount("5,000 names");
+        assert_eq!(m.names(500), all);
+        for name in (0..5000).filter(|i| i % 3 > 0).map(long) {
+            m.remove(&name).unwrap();
+            all.remove(&name);
+        }
+        m.remount("a third of 5,000 names");
+        assert_eq!(m.names(500), all);
+        assert!((0..5000).map(long).all(|name| m.find(&name) == all.get(&name).copied()));
+        let refused = m.vfs.rmdir(&root(), ROOT, name(b"directory")).unwrap_err();
+        assert_eq!(refused.errno(), libc::ENOTEMPTY);
+        all.keys().for_each(|name| m.remove(name).unwrap());
+        assert!(m.names(1).is_empty());
+        assert_eq!(m.inode().blocks, 2, "all blocks but the first are holes again");
+        m.vfs.forget(m.dir, 1);
+        m.vfs.rmdir(&root(), ROOT, name(b"directory")).unwrap();
+        m.remount("nothing");
+    }
+
+    #[test]
+    fn missing_dots_are_answered() {
+        let m = Mounted::new(features()[0]);
+        let (node, fs) = m.node();
+        m.create(b"name", FileKind::Regular).unwrap();
+        let shelf = fs.inside(&node).unwrap();
+        fs.change_shelf(&shelf, |bytes, region| {
+            [0, 1].into_iter().for_each(|slot| dentry::remove(bytes, region, slot))
+        });
+        assert_eq!((m.find(b"."), m.find(b"..")), (None, None));
+        fs.change_inode(&node, |inode| inode.inline.insert(Inline::DOTS)).unwrap();
+        assert_eq!((m.find(b"."), m.find(b"..")), (Some(m.dir), Some(ROOT)));
+        assert_eq!(m.names(1).len(), 1);
+    }
+
+    #[test]
+    fn moving_a_directory_moves_its_dot_dot() {
+        let mut m = Mounted::new(features()[0]);
+        m.create(b"from", FileKind::Directory).unwrap();
+        let to = m.create(b"to", FileKind::Directory).unwrap();
+        let from = m.find(b"from").unwrap();
+        m.vfs.rename(&root(), (m.dir, name(b"from")), (to, name(b"moved")), RenameMode::Replace).unwrap();
+        m.remount("a moved directory");
+        m.dir = from;
+        assert_eq!(m.find(b".."), Some(to));
+    }
+
+    #[test]
+    fn damage_is_reported_with_its_block() {
+        let m = Mounted::new(features()[0]);
+        let made = (0..300).map(|i| m.create(&number(i), FileKind::Regular).unwrap()).count();
+        assert_eq!(made, 300);
+        let (node, fs) = m.node();
+        let shelf = Shelf::Block(fs.owned_block(&node, 0).unwrap().unwrap());
+        fs.change_shelf(&shelf, |bytes, region| dentry::point(bytes, region, 2, Nid(2), FileKind::Regular));
+        let listed = fs.list_names(&node, Cookie::START, &mut |_, _, _| true);
+        let text = listed.unwrap_err().to_string();
+        assert!(text.contains(&format!("block 0 of directory inode {}", m.dir.0)), "{text}");
+        assert!(text.contains("the entry in slot 2 names inode 2"), "{text}");
+        assert!(m.vfs.failed().is_some());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Create(Vec<u8>, FileKind),
+        Fill(usize, usize),
+        Remove(prop::sample::Index),
+        Sweep(usize),
+        Rename(prop::sample::Index, Vec<u8>),
+        Remount,
+    }
+
+    fn any_name() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![Just(b'a'), Just(b'b'), Just(b'.'), Just(0xFF)];
+        let long = prop::collection::vec(byte.clone(), 200..=255);
+        let name = prop_oneof![3 => prop::collection::vec(byte.clone(), 1..4), 2 => prop::collection::vec(byte, 7..30), 1 => long];
+        name.prop_filter("not a dot", |name| !matches!(&name[..], b"." | b".."))
+    }
+
+    fn any_op() -> impl Strategy<Value = Op> {
+        let kind = prop::sample::select(vec![FileKind::Regular, FileKind::Directory, FileKind::Fifo]);
+        prop_oneof![
+            8 => (any_name(), kind).prop_map(|(name, kind)| Op::Create(name, kind)),
+            3 => (1usize..250, 1usize..20).prop_map(|(count, width)| Op::Fill(count, width)),
+            5 => any::<prop::sample::Index>().prop_map(Op::Remove),
+            1 => (1usize..4).prop_map(Op::Sweep),
+            3 => (any::<prop::sample::Index>(), any_name()).prop_map(|(at, name)| Op::Rename(at, name)),
+            1 => Just(Op::Remount),
+        ]
+    }
+
+    fn apply(m: &mut Mounted, model: &mut Names, op: Op) {
+        let nth = |model: &Names, at: prop::sample::Index| model.keys().nth(at.index(model.len().max(1))).cloned();
+        match op {
+            Op::Create(name, kind) => match m.create(&name, kind) {
+                Ok(ino) => assert_eq!(model.insert(name, ino), None),
+                Err(error) => assert!(error.errno() == libc::EEXIST && model.contains_key(&name), "{error}"),
+            },
+            Op::Fill(count, width) => {
+                for name in (0..count).map(|i| format!("{i:0width$}").into_bytes()) {
+                    apply(m, model, Op::Create(name, FileKind::Regular));
+                }
+            }
+            Op::Remove(at) => {
+                let Some(name) = nth(model, at) else { return };
+                m.remove(&name).unwrap();
+                model.remove(&name);
+            }
+            Op::Sweep(step) => {
+                let names: Vec<Vec<u8>> = model.keys().step_by(step).cloned().collect();
+                for name in names {
+                    m.remove(&name).unwrap();
+                    model.remove(&name);
+                }
+            }
+            Op::Rename(at, new) => {
+                let Some(old) = nth(model, at) else { return };
+                let renamed = m.vfs.rename(&root(), (m.dir, name(&old)), (m.dir, name(&new)), RenameMode::Replace);
+                if renamed.is_ok() {
+                    let ino = model.remove(&old).unwrap();
+                    model.insert(new, ino);
+                }
+            }
+            Op::Remount => m.remount("in between"),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+        #[test]
+        fn directories_behave_like_maps(
+            ops in prop::collection::vec(any_op(), 1..40), which in 0usize..2, count in 1usize..40, wide in 0u8..3,
+        ) {
+            let mut m = Mounted::new(features()[which]);
+            let (node, fs) = m.node();
+            fs.change_inode(&node, |inode| inode.dir_level = wide).unwrap();
+            drop(node);
+            let mut model = Names::new();
+            for op in ops {
+                apply(&mut m, &mut model, op);
+                prop_assert_eq!(m.names(count), model.clone());
+            }
+            m.remount("at the end");
+            prop_assert_eq!(m.names(count), model.clone());
+            for (name, ino) in &model {
+                prop_assert_eq!(m.find(name), Some(*ino));
+            }
+            prop_assert_eq!(m.find(b"absent"), None);
+        }
+    }
+}

@@ -8,7 +8,7 @@ use moafs_vfs::{Error, Result};
 
 use super::{F2fs, Incore};
 use crate::format::inode::{Advise, Inode};
-use crate::format::{BlkAddr, Nid, SEGMENT_BLOCKS, Segno, node};
+use crate::format::{Nid, SEGMENT_BLOCKS, Segno, node};
 
 /// Bytes of tables and nodes that a survey leaves in memory at most.
 const MEMORY_MAX: usize = 32 << 20;
@@ -82,27 +82,27 @@ impl F2fs {
     }
 
     fn survey_free(&self, to: &mut dyn Survey) {
-        let mut free: Option<BlockRun> = None;
+        let mut last: Option<BlockRun> = None;
         for segno in (0..self.geo.segments).map(Segno) {
             let (_, valid) = self.space.valid_blocks(segno);
             let mut start = 0;
             for end in valid.into_iter().chain([SEGMENT_BLOCKS]) {
-                let BlkAddr(first) = self.geo.block_of(segno, start);
-                let run = run_of(first, (end - start) as u32);
-                start = end + 1;
-                free = match free {
-                    Some(before) if before.end() == run.start => Some(BlockRun { len: before.len + run.len, ..before }),
-                    Some(before) => {
-                        if before.len > 0 {
-                            to.free(before);
+                if start < end {
+                    let run = run_of(self.geo.block_of(segno, start).0, (end - start) as u32);
+                    last = match last {
+                        Some(before) if before.end() == run.start => {
+                            Some(BlockRun { len: before.len + run.len, ..before })
                         }
-                        Some(run)
-                    }
-                    None => Some(run),
-                };
+                        before => {
+                            before.into_iter().for_each(|before| to.free(before));
+                            Some(run)
+                        }
+                    };
+                }
+                start = end + 1;
             }
         }
-        free.into_iter().filter(|run| run.len > 0).for_each(|run| to.free(run));
+        last.into_iter().for_each(|run| to.free(run));
     }
 }
 
@@ -114,4 +114,76 @@ fn run_of(start: u32, len: u32) -> BlockRun {
 fn parent_of(ino: Nid, inode: &Inode) -> Option<Ino> {
     let known = ino != Nid::ROOT && inode.pino >= Nid::ROOT && !inode.advise.contains(Advise::LOST_PINO);
     known.then(|| Ino(inode.pino.0.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use moafs_vfs::format::Format;
+
+    use super::*;
+    use crate::format::BLOCK;
+    use crate::judge::{features, mount, name, new, root, volume};
+
+    const ROOT: Ino = Ino(3);
+
+    #[derive(Default)]
+    struct Layout {
+        files: BTreeMap<Ino, (FileKind, Option<Ino>, Vec<(Lbn, BlockRun)>)>,
+        free: Vec<BlockRun>,
+        metadata: Vec<(&'static str, BlockRun)>,
+    }
+
+    impl Survey for Layout {
+        fn file(&mut self, ino: Ino, kind: FileKind, parent: Option<Ino>, runs: &[(Lbn, BlockRun)]) {
+            assert!(self.files.insert(ino, (kind, parent, runs.to_vec())).is_none());
+        }
+        fn free(&mut self, run: BlockRun) {
+            self.free.push(run);
+        }
+        fn metadata(&mut self, what: &'static str, _group: u64, run: BlockRun) {
+            self.metadata.push((what, run));
+        }
+    }
+
+    #[test]
+    fn a_survey_accounts_for_every_block() {
+        let mem = volume(64, features()[0]);
+        let vfs = mount(&mem);
+        let create =
+            |dir: Ino, text: &str, kind| vfs.create(&root(), dir, name(text.as_bytes()), &new(kind)).unwrap().ino;
+        let dir = create(ROOT, "directory", FileKind::Directory);
+        let large = create(dir, "large", FileKind::Regular);
+        let small = create(ROOT, "small", FileKind::Regular);
+        let fifo = create(ROOT, "fifo", FileKind::Fifo);
+        (0..300).for_each(|i| assert!(create(dir, &format!("{i}"), FileKind::Regular).0 > 3));
+        vfs.write(&root(), large, 0, &vec![1; 1200 * BLOCK], false).unwrap();
+        vfs.write(&root(), large, 3000 * BLOCK as u64, &vec![2; 3 * BLOCK], false).unwrap();
+        vfs.write(&root(), small, 0, &vec![3; 2 * BLOCK], false).unwrap();
+        vfs.sync().unwrap();
+
+        let mut seen = Layout::default();
+        let fs = vfs.format();
+        fs.survey(&mut seen).unwrap();
+        assert_eq!(seen.files[&ROOT].0, FileKind::Directory);
+        assert_eq!((seen.files[&ROOT].1, seen.files[&dir].1, seen.files[&large].1), (None, Some(ROOT), Some(dir)));
+        assert!(!seen.files.contains_key(&fifo));
+        let (_, _, runs) = &seen.files[&large];
+        assert_eq!(runs.iter().map(|(_, run)| u64::from(run.len)).sum::<u64>(), 1203);
+        assert!(runs.windows(2).all(|w| w[0].0.0 + u64::from(w[0].1.len) < w[1].0.0 || w[0].1.end() != w[1].1.start));
+        assert_eq!(runs.last().map(|(lbn, run)| lbn.0 + u64::from(run.len)), Some(3003));
+
+        // Every block of the main area is free, a node's, or of one file.
+        let data = seen.files.values().flat_map(|(_, _, runs)| runs.iter().map(|(_, run)| *run));
+        let mut all: Vec<BlockRun> = data.chain(seen.free.iter().copied()).collect();
+        let counted: u64 = all.iter().map(|run| u64::from(run.len)).sum();
+        let main = u64::from(fs.geo.segments) * SEGMENT_BLOCKS as u64;
+        assert_eq!(counted + u64::from(fs.space.usage().nodes), main);
+        all.sort();
+        assert!(all.windows(2).all(|w| w[0].end() <= w[1].start));
+        assert!(seen.free.windows(2).all(|w| w[0].end() < w[1].start));
+        let fixed: u64 = seen.metadata.iter().map(|(_, run)| u64::from(run.len)).sum();
+        assert_eq!(fixed, 2 + u64::from(fs.geo.main - fs.geo.cp));
+    }
 }

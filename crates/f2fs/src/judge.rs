@@ -1,0 +1,66 @@
+//! Tests only: volumes in memory, mounted, and the reference tool as the judge of what is left.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use moafs_disk::SharedDisk;
+use moafs_disk::mem::MemDisk;
+use moafs_runtime::{Live, Rt, Timestamp};
+use moafs_vfs::Vfs;
+use moafs_vfs::api::{NewFile, Options, Who};
+use moafs_vfs::types::{FileKind, Name};
+
+use crate::format::superblock::Features;
+use crate::mkfs::{MkfsOptions, mkfs};
+use crate::{F2fs, OpenOptions};
+
+/// A new file of this kind.
+pub(crate) const fn new(kind: FileKind) -> NewFile<'static> {
+    NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: None }
+}
+
+pub(crate) fn name(bytes: &[u8]) -> &Name {
+    Name::new(bytes).expect("a legal name")
+}
+
+/// What volumes of today have, and what they had at first.
+pub(crate) fn features() -> [Features; 2] {
+    let today = Features::EXTRA_ATTR | Features::INODE_CHECKSUM | Features::INODE_CRTIME;
+    [today | Features::FLEXIBLE_INLINE_XATTR, Features::empty()]
+}
+
+/// An empty volume.
+pub(crate) fn volume(mebibytes: u64, features: Features) -> Arc<MemDisk> {
+    let mem = Arc::new(MemDisk::new(mebibytes << 11));
+    let options = MkfsOptions { features, ..MkfsOptions::new([7; 16], Timestamp::new(1_700_000_000, 0)) };
+    mkfs(&*mem, &options).expect("mkfs");
+    mem
+}
+
+/// Mounts a volume; nothing happens by itself.
+pub(crate) fn mount(mem: &Arc<MemDisk>) -> Vfs<F2fs> {
+    let (disk, rt): (SharedDisk, Rt) = (mem.clone(), Live::new());
+    let format = F2fs::open(Arc::clone(&disk), Arc::clone(&rt), OpenOptions::default()).expect("the volume opens");
+    Vfs::new(format, disk, rt, Options { syncer: false, ..Options::default() })
+}
+
+/// Calls as root.
+pub(crate) fn root() -> Who {
+    Who::root()
+}
+
+/// Fails unless `fsck.f2fs` has nothing to say, not even a repair that it makes without a word.
+pub(crate) fn assert_clean(mem: &MemDisk, what: &str) {
+    let tool = "fsck.f2fs";
+    if Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        eprintln!("SKIPPED: {tool} is not installed (package f2fs-tools)");
+        return;
+    }
+    let image = tempfile::NamedTempFile::new().expect("a temporary file");
+    mem.write_to(image.path()).expect("the image is saved");
+    let output = Command::new(tool).arg("--dry-run").arg(image.path()).stdin(Stdio::null()).output();
+    let output = output.expect("the tool starts");
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let complains = ["[FIX]", "[ASSERT]", "[Fail]"].iter().any(|word| text.contains(word));
+    assert!(output.status.success() && !complains, "{what}: {:?}\n{text}", output.status);
+}
