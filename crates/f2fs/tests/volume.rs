@@ -177,3 +177,52 @@ fn a_nearly_full_volume_is_overwritten_again_and_again_with_every_policy() {
         }
     }
 }
+
+#[test]
+fn what_was_fsynced_is_found_again_without_a_checkpoint() {
+    for reuse in Reuse::ALL {
+        let Some(disk) = volume(256, &[]) else { return };
+        let options = OpenOptions { reuse, ..OpenOptions::default() };
+        let vfs = open(&disk, options.clone(), small());
+        let dir = create(&vfs, ROOT, "dir", FileKind::Directory);
+        let old = create(&vfs, dir, "old", FileKind::Regular);
+        vfs.write(&Who::root(), old, 0, &contents(1, 5_000_000), false).unwrap();
+        vfs.sync().unwrap();
+        let before = vfs.format().counters().checkpoints;
+        let mut files = Vec::new();
+        for round in 0..40 {
+            let len = [10, 5_000, 70_000, 4_200_000][round % 4];
+            let ino = create(&vfs, dir, &format!("new{round}"), FileKind::Regular);
+            vfs.write(&Who::root(), ino, 0, &contents(round as u64, len), false).unwrap();
+            vfs.write(&Who::root(), old, round as u64 * 100_000, &contents(round as u64, 3000), false).unwrap();
+            if round % 3 == 0 {
+                vfs.fsync(ino, false).unwrap();
+                files.push((round, len));
+            }
+            if round % 7 == 0 {
+                vfs.fsync(old, true).unwrap();
+            }
+            if round % 13 == 12 {
+                // A power cut: what the device has now is all there is.
+                let cut = Arc::new(disk.snapshot());
+                fsck(&cut);
+                let after = open(&cut, options.clone(), small());
+                let at = after.lookup(&Who::root(), ROOT, name("dir")).unwrap().ino;
+                for (round, len) in &files {
+                    let found = after.lookup(&Who::root(), at, name(&format!("new{round}"))).unwrap();
+                    assert_eq!(found.attr.size, *len as u64);
+                    assert!(read(&after, found.ino, *len) == contents(*round as u64, *len), "new{round}");
+                }
+                let fsynced = round / 7 * 7;
+                let whole = read(&after, old, 5_000_000);
+                assert!(whole[fsynced * 100_000..][..3000] == contents(fsynced as u64, 3000));
+                after.close().unwrap();
+                fsck(&cut);
+            }
+        }
+        let checkpoints = vfs.format().counters().checkpoints - before;
+        assert!(checkpoints < 10, "{checkpoints} checkpoints for {} fsyncs", files.len());
+        vfs.close().unwrap();
+        fsck(&disk);
+    }
+}

@@ -35,6 +35,8 @@ pub(super) struct Writer {
     pub(super) sit_journal: BTreeMap<Segno, SitEntry>,
     pub(super) sit_versions: VersionBitmap,
     pub(super) kib_written: u64,
+    /// The warm node log has no next place: nothing written to it would be found before the next checkpoint.
+    pub(super) chain_broken: bool,
 }
 
 /// A block on its way to the device.
@@ -81,6 +83,7 @@ impl F2fs {
             let _gate = self.gate.write();
             let snapshot = self.snapshot(writer, umount)?;
             self.unsaved.store(false, Ordering::Release);
+            *self.untold.lock() = Default::default();
             self.version.fetch_add(1, Ordering::AcqRel);
             snapshot
         };
@@ -96,6 +99,7 @@ impl F2fs {
         self.write_last(last)?;
         writer.last = pack.checkpoint;
         writer.pack = to;
+        writer.chain_broken = false;
         writer.sit_journal = sit_journal;
         writer.sit_versions = sit_versions;
         self.committed.store(writer.last.version, Ordering::Release);
@@ -197,7 +201,7 @@ impl F2fs {
             checkpoint,
             orphans,
             nat_journal: nat.journal,
-            sit_journal: sit_journal.iter().map(|(segno, entry)| (*segno, entry.clone())).collect(),
+            sit_journal: sit_journal.iter().map(|(segno, entry)| (*segno, *entry)).collect(),
             summaries: pack_summaries(picture.current_summaries, umount),
             kib_written: writer.kib_written,
         };
@@ -246,7 +250,7 @@ impl F2fs {
         blocks: &mut Vec<Leaving>,
     ) -> (BTreeMap<Segno, SitEntry>, VersionBitmap) {
         let mut all = writer.sit_journal.clone();
-        all.extend(picture.sit.iter().map(|(segno, entry)| (*segno, entry.clone())));
+        all.extend(picture.sit.iter().map(|(segno, entry)| (*segno, *entry)));
         let mut versions = writer.sit_versions.clone();
         if all.len() <= SIT_JOURNAL_MAX {
             return (all, versions);

@@ -253,7 +253,7 @@ impl F2fs {
     }
 
     /// Frees the blocks of a leaf's range, and the leaf if it is empty then. Returns the work done, in blocks.
-    fn clear(&self, file: &Incore, leaf: Leaf, range: Range<u64>) -> Result<u32> {
+    pub(super) fn clear(&self, file: &Incore, leaf: Leaf, range: Range<u64>) -> Result<u32> {
         range.clone().for_each(|lbn| self.owned.forget(file.ino, lbn));
         let found: Vec<(u64, BlkAddr)> = leaf.node.view(|bytes| {
             let all = range.map(|lbn| (lbn, leaf.addr(bytes, lbn)));
@@ -277,6 +277,7 @@ impl F2fs {
                 return Ok(());
             }
             self.free_node(&node)?;
+            self.tangle(file);
             self.count_blocks(file, -1);
             self.change(&parent, |bytes| point(bytes, depth, slot, Nid::NONE));
             node = parent;

@@ -19,12 +19,14 @@
 //! | [`op`] | ops |
 //! | [`checkpoint`] | making everything durable |
 //! | [`heat`] | which log data join |
+//! | [`harden`], [`recover`] | fsync by chains of nodes; finding them after a power cut |
 //! | [`room`] | who gives way when free segments are short |
 //! | [`mover`] | cleaning, carried out |
 //! | [`survey`] | reporting the layout of the whole volume |
 
 mod checkpoint;
 mod dir;
+mod harden;
 mod heat;
 mod incore;
 mod map;
@@ -34,6 +36,7 @@ mod nat;
 mod nodes;
 mod op;
 mod owned;
+mod recover;
 mod room;
 mod space;
 mod survey;
@@ -177,9 +180,8 @@ pub struct F2fs {
     live: Mutex<BTreeMap<Nid, Weak<Incore>>>,
     /// Inodes without a name: the next checkpoint lists them.
     orphans: Mutex<BTreeSet<Nid>>,
-    /// Inodes made since the last checkpoint, and those whose names have changed since.
-    fresh: Mutex<BTreeSet<Nid>>,
-    renamed: Mutex<BTreeSet<Nid>>,
+    /// What has changed since the last picture and a file's nodes alone do not tell.
+    untold: Mutex<harden::Untold>,
     heat: heat::Judge,
     writer: WaitMutex<checkpoint::Writer>,
     gate: RwLock<()>,
@@ -252,9 +254,11 @@ impl F2fs {
         Seal(self.version.load(Ordering::Acquire))
     }
 
-    /// An inode's name is not the one that the last checkpoint has.
-    fn note_rename(&self, ino: Nid) {
-        self.renamed.lock().insert(ino);
+    /// More has happened to an inode since the last checkpoint than its own nodes tell.
+    fn tangle(&self, file: &Incore) {
+        let mut untold = self.untold.lock();
+        untold.tangled.insert(file.ino);
+        untold.moved_directory |= file.is_dir();
     }
 
     fn reaches(&self, seal: Seal) -> bool {
@@ -399,8 +403,8 @@ impl Format for F2fs {
         if self.reaches(upto) {
             return self.make_durable(data);
         }
-        let _ = (node, how);
-        self.checkpoint(false)
+        let _both = how;
+        self.harden_file(node, upto, data)
     }
 
     fn commit(&self, why: Why) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Opening a volume (sheet section 14).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -21,7 +21,7 @@ use super::{F2fs, OpenOptions, Tally, damaged, nat};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, is_newer};
 use crate::format::node::{self, Footer};
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
-use crate::format::superblock::{Features, Geometry, Superblock, Support};
+use crate::format::superblock::{Geometry, Superblock, Support};
 use crate::format::{BLOCK, Log, Nid, SEGMENT_BLOCKS, Segno, summary::SummaryEntry};
 use crate::place::kind::Extensions;
 
@@ -67,6 +67,7 @@ impl F2fs {
         let fs = F2fs::assemble(disk, rt, options, &superblock, Tables { pack, which, sit, current }, read_only);
         if fs.shape.read_only.is_none() {
             fs.reap_orphans()?;
+            fs.roll_forward()?;
         }
         Ok(fs)
     }
@@ -107,8 +108,7 @@ impl F2fs {
             owned: Default::default(),
             live: Mutex::new(BTreeMap::new()),
             orphans: Mutex::new(pack.orphans.into_iter().collect()),
-            fresh: Mutex::new(BTreeSet::new()),
-            renamed: Mutex::new(BTreeSet::new()),
+            untold: Mutex::default(),
             heat: Judge::new(options.temperature, options.seed),
             gate: RwLock::new(Arc::clone(&rt), ()),
             cleaning: WaitMutex::new(Arc::clone(&rt), ()),
@@ -125,6 +125,7 @@ impl F2fs {
                     sit_journal: pack.sit_journal.into_iter().collect(),
                     sit_versions: checkpoint.sit_bitmap.clone(),
                     kib_written: pack.kib_written,
+                    chain_broken: false,
                     pack: which,
                     last: checkpoint,
                 },
@@ -139,7 +140,7 @@ impl F2fs {
     }
 
     /// Frees what had no name and was in use when the last checkpoint was written.
-    fn reap_orphans(&self) -> Result<()> {
+    pub(super) fn reap_orphans(&self) -> Result<()> {
         let orphans: Vec<Nid> = self.orphans.lock().iter().copied().collect();
         for ino in orphans {
             match self.incore(ino) {
@@ -254,7 +255,7 @@ fn collect_entries(
     let blank = bytes.iter().all(|byte| *byte == 0);
     for segno in segments.map(Segno) {
         let entry = match journal.get(&segno) {
-            Some(entry) => (*entry).clone(),
+            Some(entry) => **entry,
             None if blank => continue,
             None => sit::entry(bytes, (segno.0 - first) as usize, segno).map_err(damaged)?,
         };

@@ -122,6 +122,13 @@ impl F2fs {
         Ok(found)
     }
 
+    /// Whose block it is, as the summaries say, if a file's node points to it.
+    pub(super) fn owner_at(&self, at: BlkAddr) -> Result<Option<Owner>> {
+        let Some((segno, offset)) = self.geo.segment_of(at) else { return Ok(None) };
+        let entry = self.summary(segno)?.summary.entries[offset];
+        self.owner_of(at, entry)
+    }
+
     /// Whose block it is, if a file's node still points to it.
     fn owner_of(&self, at: BlkAddr, entry: SummaryEntry) -> Result<Option<Owner>> {
         if self.nat.get(entry.nid)?.version != entry.version {

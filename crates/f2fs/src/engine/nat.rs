@@ -110,7 +110,7 @@ impl Nat {
         self.state.lock().changed.insert(nid, entry);
     }
 
-    /// An id nobody uses. Its entry must be set before the next snapshot, or [`Nat::give_back`] be called.
+    /// An id nobody uses. Its entry must be set before the next snapshot.
     pub(super) fn take(&self) -> Result<Option<Nid>> {
         loop {
             let wanted = {
@@ -134,9 +134,9 @@ impl Nat {
         }
     }
 
-    /// An id that was taken is not used after all.
-    pub(super) fn give_back(&self, nid: Nid) {
-        self.state.lock().free.insert(nid);
+    /// An id is used by what recovery found.
+    pub(super) fn claim(&self, nid: Nid) {
+        self.state.lock().free.remove(&nid);
     }
 
     /// Frees an id: its entry says so from now on; it is given out again after the next checkpoint.

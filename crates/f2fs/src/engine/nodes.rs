@@ -71,10 +71,11 @@ impl Nodes {
         std::mem::take(&mut *self.dirty.lock()).into_values().collect()
     }
 
-    /// Takes the dirty nodes of one inode, the inode last.
-    pub(super) fn take_dirty_of(&self, ino: Nid) -> Vec<Arc<Node>> {
+    /// Takes the dirty nodes of one inode that belong to a log, the inode last.
+    pub(super) fn take_dirty_of(&self, ino: Nid, log: Log) -> Vec<Arc<Node>> {
         let mut dirty = self.dirty.lock();
-        let mut found: Vec<Arc<Node>> = dirty.values().filter(|node| node.ino == ino).cloned().collect();
+        let all = dirty.values().filter(|node| node.ino == ino && node.log == log);
+        let mut found: Vec<Arc<Node>> = all.cloned().collect();
         found.iter().for_each(|node| drop(dirty.remove(&node.nid)));
         found.sort_by_key(|node| (node.nid == ino, node.offset));
         found
@@ -91,6 +92,15 @@ impl Nodes {
             }
             !goes
         });
+    }
+
+    /// A node that is not on the device as it is here.
+    pub(super) fn insert(&self, nid: Nid, ino: Nid, offset: u32, log: Log, image: &[u8]) -> Arc<Node> {
+        let mut bytes = Buf::scratch(BLOCK);
+        bytes.copy_from_slice(image);
+        let node = Arc::new(Node { nid, ino, offset, log, bytes: Mutex::new(bytes), dirty: AtomicBool::new(false) });
+        self.all.lock().insert(nid, Arc::clone(&node));
+        node
     }
 
     fn get(&self, nid: Nid) -> Option<Arc<Node>> {
@@ -148,7 +158,7 @@ impl F2fs {
             );
             return Err(damaged(structure.damage(Some(entry.addr), problem)));
         }
-        let log = log_of(footer.offset, footer.cold);
+        let log = node::log_of(footer.offset, !footer.cold);
         Ok(Node {
             nid,
             ino: footer.ino,
@@ -198,9 +208,7 @@ impl F2fs {
             usage.nodes += 1;
             usage.inodes += u32::from(ino == nid);
         });
-        let log = log_of(offset, !directory);
-        let node = Node { nid, ino, offset, log, bytes: Mutex::new(Buf::zeroed(BLOCK)), dirty: AtomicBool::new(false) };
-        let node = Arc::new(node);
+        let log = node::log_of(offset, directory);
         let footer = Footer {
             nid,
             ino,
@@ -211,8 +219,8 @@ impl F2fs {
             cp_version: 0,
             next: BlkAddr::NULL,
         };
-        self.nodes.all.lock().insert(nid, Arc::clone(&node));
-        self.change(&node, |bytes| footer.encode_into(bytes));
+        let node = self.nodes.insert(nid, ino, offset, log, &node::blank(&footer));
+        self.touch_node(&node);
         Ok(node)
     }
 
@@ -231,14 +239,5 @@ impl F2fs {
             usage.inodes = usage.inodes.saturating_sub(u32::from(node.nid == node.ino));
         });
         Ok(())
-    }
-}
-
-/// The log for a node (sheet section 9): direct nodes of directories are hot, of files warm; nodes of nodes are cold.
-fn log_of(offset: u32, cold: bool) -> Log {
-    match (offset == node::XATTR_OFFSET || node::is_direct(offset), cold) {
-        (true, true) => Log::WarmNode,
-        (true, false) => Log::HotNode,
-        (false, _) => Log::ColdNode,
     }
 }

@@ -13,6 +13,7 @@ use super::incore::{Incore, put_attr};
 use crate::format::inode::{Advise, Extra, Inline, Inode, InodeFlags};
 use crate::format::superblock::Features;
 use crate::format::{BLOCK, Nid, inode};
+use crate::place::Heat;
 
 /// A running op. The gate stays open for other ops, and closed to checkpoints, while it lasts.
 pub struct F2fsOp<'a> {
@@ -100,14 +101,14 @@ impl FormatOp for F2fsOp<'_> {
         if directory {
             fs.change_inode(parent, |inode| inode.links += 1)?;
         }
-        fs.fresh.lock().insert(file.ino);
+        fs.untold.lock().fresh.insert(file.ino);
         fs.remember(&file);
         Ok((Ino(file.ino.0.into()), file))
     }
 
     fn inode_put(&mut self, node: &Self::Node, attr: &Attr, disk_size: u64) -> Result<()> {
         if attr.nlink > 0 && self.fs.orphans.lock().remove(&node.ino) {
-            self.fs.note_rename(node.ino);
+            self.fs.tangle(node);
         }
         let shrinks = attr.kind == FileKind::Regular && self.fs.is_inline(node, Inline::DATA);
         self.fs.change_inode(node, |inode| put_attr(inode, attr, disk_size))?;
@@ -142,9 +143,12 @@ impl FormatOp for F2fsOp<'_> {
         fs.insert_name(dir, name, to.node.ino, to.kind, self.admission)?;
         let last_name = matches!(self.kind, OpKind::Create | OpKind::Rename | OpKind::Exchange);
         if self.kind != OpKind::Create {
-            fs.note_rename(to.node.ino);
+            fs.tangle(to.node);
         }
+        let mark = fs.extensions.mark(name.as_bytes()).filter(|_| self.kind == OpKind::Create && to.kind == FileKind::Regular);
         fs.change_inode(to.node, |inode| {
+            inode.advise.set(Advise::COLD, inode.advise.contains(Advise::COLD) || mark == Some(Heat::Cold));
+            inode.advise.set(Advise::HOT, inode.advise.contains(Advise::HOT) || mark == Some(Heat::Hot));
             if last_name {
                 inode.pino = dir.ino;
                 inode.name = name.as_bytes().into();
@@ -160,7 +164,7 @@ impl FormatOp for F2fsOp<'_> {
         if name.as_bytes() == b".." {
             return fs.change_inode(dir, |inode| inode.pino = to.node.ino);
         }
-        fs.note_rename(to.node.ino);
+        fs.tangle(to.node);
         fs.change_inode(to.node, |inode| {
             inode.pino = dir.ino;
             inode.name = name.as_bytes().into();
@@ -168,11 +172,14 @@ impl FormatOp for F2fsOp<'_> {
     }
 
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
-        self.fs.note_rename(was.ino);
+        self.fs.tangle(was);
         self.fs.remove_name(dir, name)
     }
 
     fn xattr_set(&mut self, node: &Self::Node, key: &XattrKey, value: Option<&[u8]>, mode: SetMode) -> Result<()> {
+        if self.kind != OpKind::Create {
+            self.fs.tangle(node);
+        }
         self.fs.set_attribute(node, key, value, mode, self.admission)
     }
 

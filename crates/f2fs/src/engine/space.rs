@@ -176,7 +176,7 @@ impl Space {
         for (segno, entry) in entries {
             let Some(segment) = segments.get_mut(segno.0 as usize) else { continue };
             let map = entry.map;
-            let maps = Maps { valid: map.clone(), held: map.clone(), next: map };
+            let maps = Maps { valid: map, held: map, next: map };
             *segment = Segment {
                 log: entry.log,
                 valid: maps.valid.count(),
@@ -315,11 +315,6 @@ impl Space {
             .sum()
     }
 
-    /// True if a log can hand out a block without finding another segment.
-    pub(super) fn has_room(&self, log: Log) -> bool {
-        self.state().heads[log as usize].offset < EXHAUSTED
-    }
-
     /// Lets a policy look at the segment table.
     pub(super) fn table(&self) -> impl std::ops::Deref<Target = impl Table> + '_ {
         self.state()
@@ -407,6 +402,26 @@ impl Space {
     /// A segment's entry in the segment information table.
     pub(super) fn sit_entry(&self, segno: Segno) -> SitEntry {
         self.state().sit_entry(segno.0)
+    }
+
+    /// Keeps a block from being written before the next checkpoint is durable.
+    pub(super) fn hold(&self, addr: BlkAddr) {
+        let Some((segno, offset)) = self.locate(addr) else { return };
+        let mut state = self.state();
+        state.free.remove(&(segno as u32));
+        let maps = state.maps(Segno(segno as u32));
+        maps.held.set(offset);
+        maps.next.set(offset);
+    }
+
+    /// A block of data that no log of this mount handed out is about to be placed: its segment is one of data.
+    pub(super) fn admit_data(&self, addr: BlkAddr) {
+        let Some((segno, _)) = self.locate(addr) else { return };
+        let mut state = self.state();
+        let fresh = state.segments[segno].valid == 0 && !state.is_current(segno as u32);
+        if fresh && state.segments[segno].log.is_node() {
+            state.segments[segno].log = Log::WarmData;
+        }
     }
 
     pub(super) fn is_valid(&self, addr: BlkAddr) -> bool {
@@ -556,6 +571,7 @@ impl State {
 
     fn set_valid(&mut self, segno: Segno, offset: usize, owner: SummaryEntry) {
         let now = self.now;
+        self.free.remove(&segno.0);
         let maps = self.maps(segno);
         let was = maps.valid.get(offset);
         maps.valid.set(offset);

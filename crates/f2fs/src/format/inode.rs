@@ -457,6 +457,19 @@ pub fn set_nid_slot(block: &mut [u8], slot: usize, nid: Nid) {
     put_u32(block, NIDS + 4 * slot, nid.0);
 }
 
+/// Makes an inode's block one without blocks, other nodes and a cached extent. Inline contents and attributes stay.
+pub fn strip(block: &mut [u8], flexible: bool) {
+    let inline = Inline::from_bits_retain(block[3]);
+    if !inline.intersects(Inline::DATA | Inline::DENTRY) {
+        let addresses = Layout::of(block, flexible).addr_range();
+        block[addresses].fill(0);
+    }
+    (0..NIDS_PER_INODE).for_each(|slot| set_nid_slot(block, slot, Nid::NONE));
+    put_u32(block, 76, 0);
+    set_blocks(block, 1);
+    drop_extent(block);
+}
+
 /// Forgets the cached extent: addresses have changed since it was right.
 pub fn drop_extent(block: &mut [u8]) {
     block[EXT].fill(0);
