@@ -107,7 +107,9 @@ impl F2fs {
         let freed = self.space.committed();
         self.reuses.fetch_add(1, Ordering::AcqRel);
         self.tally.checkpoints.fetch_add(1, Ordering::Relaxed);
+        // A discard that came late would wipe what a log has written there by then.
         self.discard(&freed);
+        self.space.open_to_logs(&freed);
         Ok(())
     }
 

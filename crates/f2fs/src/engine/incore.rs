@@ -50,7 +50,7 @@ impl F2fs {
             return Err(stale());
         }
         let node = self.find_node(ino)?.filter(|node| node.ino == ino).ok_or_else(stale)?;
-        let decoded = node.view(|bytes| self.decode(bytes, ino));
+        let decoded = node.view(|bytes| Inode::decode(bytes, ino, self.features)).map_err(damaged);
         let inode = self.health.watch(decoded)?;
         self.check_usable(ino, &inode)?;
         let incore = Arc::new(Incore::new(&self.rt, ino, inode.kind, node));
@@ -62,14 +62,6 @@ impl F2fs {
                 Ok(incore)
             }
         }
-    }
-
-    fn decode(&self, bytes: &[u8], ino: Nid) -> Result<Inode> {
-        if self.features.contains(Features::INODE_CHECKSUM) {
-            let checked = inode::verify_checksum(bytes, &self.uuid);
-            checked.map_err(|problem| damaged(crate::format::Structure::Inode(ino).damage(None, problem)))?;
-        }
-        Inode::decode(bytes, ino, self.features).map_err(damaged)
     }
 
     /// Refuses inodes whose contents only features that are not supported can tell, by name.

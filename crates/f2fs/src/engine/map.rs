@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use moafs_vfs::format::{Admission, Progress};
-use moafs_vfs::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
+use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Lbn, LbnRange, Mapping};
 use moafs_vfs::{Error, Result};
 use smallvec::SmallVec;
 
@@ -230,7 +230,9 @@ impl F2fs {
             }
             return Ok(Progress::Done);
         }
-        if self.is_inline(file, Inline::DENTRY) {
+        // Where other files have addresses, devices have their numbers.
+        let has_blocks = matches!(file.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
+        if !has_blocks || self.is_inline(file, Inline::DENTRY) {
             return Ok(Progress::Done);
         }
         let limit = node::lbn_limit(self.layout(file).addresses());

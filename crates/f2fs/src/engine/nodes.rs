@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use super::{F2fs, damaged};
 use crate::format::nat::NatEntry;
 use crate::format::node::{self, Footer};
-use crate::format::{BLOCK, BlkAddr, Log, Nid, Structure};
+use crate::format::superblock::Features;
+use crate::format::{BLOCK, BlkAddr, Log, Nid, Structure, inode};
 
 /// A node in memory. There is one per id, however many hold it.
 pub(super) struct Node {
@@ -157,6 +158,11 @@ impl F2fs {
                 footer.nid, footer.ino, entry.ino
             );
             return Err(damaged(structure.damage(Some(entry.addr), problem)));
+        }
+        // Only what is on the device has one that fits: in memory it is not kept up.
+        if footer.is_inode() && self.features.contains(Features::INODE_CHECKSUM) {
+            let checked = inode::verify_checksum(&bytes, &self.uuid);
+            checked.map_err(|problem| damaged(structure.damage(Some(entry.addr), problem)))?;
         }
         let log = node::log_of(footer.offset, !footer.cold);
         Ok(Node {

@@ -124,6 +124,11 @@ impl FormatOp for F2fsOp<'_> {
             put_attr(inode, attr, size);
             inode.links = 0;
         })?;
+        if matches!(node.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            // fsck.f2fs takes the number of a device without a name for the addresses of blocks.
+            let layout = self.fs.layout(node);
+            self.fs.change(&node.node, |bytes| layout.set_device(bytes, 0, 0));
+        }
         self.fs.orphans.lock().insert(node.ino);
         Ok(())
     }
@@ -145,11 +150,13 @@ impl FormatOp for F2fsOp<'_> {
         if self.kind != OpKind::Create {
             fs.tangle(to.node);
         }
-        let mark = fs.extensions.mark(name.as_bytes()).filter(|_| self.kind == OpKind::Create && to.kind == FileKind::Regular);
+        let mark =
+            fs.extensions.mark(name.as_bytes()).filter(|_| self.kind == OpKind::Create && to.kind == FileKind::Regular);
         fs.change_inode(to.node, |inode| {
             inode.advise.set(Advise::COLD, inode.advise.contains(Advise::COLD) || mark == Some(Heat::Cold));
             inode.advise.set(Advise::HOT, inode.advise.contains(Advise::HOT) || mark == Some(Heat::Hot));
-            if last_name {
+            // A file made without a name has its first one now.
+            if last_name || inode.name.is_empty() {
                 inode.pino = dir.ino;
                 inode.name = name.as_bytes().into();
             } else {

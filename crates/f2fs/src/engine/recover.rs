@@ -269,7 +269,8 @@ fn copy_fields(bytes: &mut [u8], image: &[u8], told: &Inode, features: Features)
     if known.inline.contains(Inline::DATA) && !told.inline.contains(Inline::DATA) {
         bytes[layout.inline_range()].fill(0);
     }
-    Inode { blocks: known.blocks, xattr_nid: known.xattr_nid, links: known.links.max(1), ..told.clone() }.encode_into(bytes);
+    Inode { blocks: known.blocks, xattr_nid: known.xattr_nid, links: known.links.max(1), ..told.clone() }
+        .encode_into(bytes);
     let attributes = layout.inline_xattr_range();
     bytes[attributes.clone()].copy_from_slice(&image[attributes]);
     if told.inline.contains(Inline::DATA) {

@@ -473,7 +473,7 @@ impl Space {
         let leaving = std::mem::take(&mut state.touched);
         for segno in &leaving {
             if let Some(maps) = &mut state.segments[*segno as usize].maps {
-                maps.next = maps.valid.clone();
+                maps.next = maps.valid;
             }
         }
         for (&start, &len) in &state.flights {
@@ -517,7 +517,7 @@ impl Space {
     }
 
     /// The checkpoint whose snapshot was taken last is durable: what only the one before it held is released. Returns the
-    /// segments that have become free, ascending.
+    /// segments that nothing holds any more, ascending; they are handed out after [`Space::open_to_logs`].
     pub(super) fn committed(&self) -> Vec<Segno> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -526,16 +526,21 @@ impl Space {
             let current = state.is_current(segno);
             let segment = &mut state.segments[segno as usize];
             if let Some(maps) = &mut segment.maps {
-                maps.held = maps.next.clone();
+                maps.held = maps.next;
                 if maps.held.is_empty() && maps.valid.is_empty() {
                     segment.maps = None;
                 }
             }
-            if segment.maps.is_none() && !current && state.free.insert(segno) {
+            if segment.maps.is_none() && !current && !state.free.contains(&segno) {
                 freed.push(Segno(segno));
             }
         }
         freed
+    }
+
+    /// Logs may take these segments from now on.
+    pub(super) fn open_to_logs(&self, freed: &[Segno]) {
+        self.state().free.extend(freed.iter().map(|segno| segno.0));
     }
 }
 
@@ -560,7 +565,7 @@ impl State {
 
     fn sit_entry(&self, segno: u32) -> SitEntry {
         let segment = &self.segments[segno as usize];
-        let map = segment.maps.as_ref().map(|maps| maps.valid.clone()).unwrap_or_default();
+        let map = segment.maps.as_ref().map(|maps| maps.valid).unwrap_or_default();
         SitEntry { log: segment.log, map, mtime: segment.mtime / 1_000_000_000 }
     }
 
