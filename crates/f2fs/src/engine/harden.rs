@@ -25,13 +25,14 @@ pub(super) struct Untold {
     pub(super) fresh: std::collections::BTreeSet<Nid>,
     /// Inodes of which a name, an attribute or a whole node has gone or changed.
     pub(super) tangled: std::collections::BTreeSet<Nid>,
-    /// A directory has moved: no name below it is where the last checkpoint has it.
-    pub(super) moved_directory: bool,
 }
 
 impl F2fs {
     /// Makes a file durable up to `upto`, its data up to `data`.
     pub(super) fn harden_file(&self, file: &Incore, upto: Seal, data: Epoch) -> Result<()> {
+        if self.reaches(upto) {
+            return self.make_durable(data);
+        }
         let mut writer = self.writer.lock();
         if self.reaches(upto) {
             return self.make_durable(data);
@@ -55,7 +56,7 @@ impl F2fs {
         }
         let inode = self.inode(file)?;
         let untold = self.untold.lock();
-        let name_is_known = !untold.tangled.contains(&file.ino) && !untold.moved_directory;
+        let name_is_known = !untold.tangled.contains(&file.ino);
         let found = untold.fresh.contains(&inode.pino) || untold.tangled.contains(&inode.pino);
         Ok(inode.links == 1 && !inode.advise.contains(Advise::LOST_PINO) && name_is_known && !found)
     }

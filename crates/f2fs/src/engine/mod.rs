@@ -190,6 +190,8 @@ pub struct F2fs {
     /// The version of the checkpoint that will contain what changes now, and of the last durable one.
     version: AtomicU64,
     committed: AtomicU64,
+    /// What must be reached for every directory to be where it was moved to.
+    moved: AtomicU64,
     /// Something has changed since the last picture was taken.
     unsaved: AtomicBool,
     /// How often freed blocks have become usable.
@@ -256,9 +258,7 @@ impl F2fs {
 
     /// More has happened to an inode since the last checkpoint than its own nodes tell.
     fn tangle(&self, file: &Incore) {
-        let mut untold = self.untold.lock();
-        untold.tangled.insert(file.ino);
-        untold.moved_directory |= file.is_dir();
+        self.untold.lock().tangled.insert(file.ino);
     }
 
     fn reaches(&self, seal: Seal) -> bool {
@@ -400,10 +400,10 @@ impl Format for F2fs {
 
     fn harden(&self, node: &Self::Node, upto: Seal, data: Epoch, how: Harden) -> Result<()> {
         self.health.check()?;
-        if self.reaches(upto) {
-            return self.make_durable(data);
+        // The names that lead to it count, too, those of the directories above included.
+        if how == Harden::All && !self.reaches(Seal(self.moved.load(Ordering::Acquire))) {
+            return self.checkpoint(false);
         }
-        let _both = how;
         self.harden_file(node, upto, data)
     }
 

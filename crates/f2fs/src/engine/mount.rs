@@ -114,6 +114,7 @@ impl F2fs {
             cleaning: WaitMutex::new(Arc::clone(&rt), ()),
             version: AtomicU64::new(version + 1),
             committed: AtomicU64::new(version),
+            moved: AtomicU64::new(0),
             unsaved: AtomicBool::new(false),
             reuses: AtomicU64::new(0),
             elapsed_before: checkpoint.elapsed,

@@ -1,6 +1,7 @@
 //! Ops: changes in memory, which the next checkpoint contains whole.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use moafs_disk::{Buf, Epoch};
 use moafs_runtime::lock::ReadGuard;
@@ -20,12 +21,13 @@ pub struct F2fsOp<'a> {
     fs: &'a F2fs,
     kind: OpKind,
     admission: &'a mut Admission,
+    moves_directory: bool,
     _gate: ReadGuard<'a, ()>,
 }
 
 impl<'a> F2fsOp<'a> {
     pub(super) fn new(fs: &'a F2fs, kind: OpKind, admission: &'a mut Admission) -> F2fsOp<'a> {
-        F2fsOp { _gate: fs.gate.read(), fs, kind, admission }
+        F2fsOp { _gate: fs.gate.read(), fs, kind, admission, moves_directory: false }
     }
 
     /// A fresh inode's fields.
@@ -149,6 +151,7 @@ impl FormatOp for F2fsOp<'_> {
         let last_name = matches!(self.kind, OpKind::Create | OpKind::Rename | OpKind::Exchange);
         if self.kind != OpKind::Create {
             fs.tangle(to.node);
+            self.moves_directory |= to.kind == FileKind::Directory;
         }
         let mark =
             fs.extensions.mark(name.as_bytes()).filter(|_| self.kind == OpKind::Create && to.kind == FileKind::Regular);
@@ -172,6 +175,7 @@ impl FormatOp for F2fsOp<'_> {
             return fs.change_inode(dir, |inode| inode.pino = to.node.ino);
         }
         fs.tangle(to.node);
+        self.moves_directory |= to.kind == FileKind::Directory;
         fs.change_inode(to.node, |inode| {
             inode.pino = dir.ino;
             inode.name = name.as_bytes().into();
@@ -206,7 +210,11 @@ impl FormatOp for F2fsOp<'_> {
     }
 
     fn end(self) -> Seal {
-        self.fs.changed()
+        let seal = self.fs.changed();
+        if self.moves_directory {
+            self.fs.moved.fetch_max(seal.0, Ordering::AcqRel);
+        }
+        seal
     }
 }
 
