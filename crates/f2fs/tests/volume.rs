@@ -5,14 +5,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use moafs_disk::probe::trace::Trace;
 use moafs_disk::{MemDisk, SharedDisk};
 use moafs_f2fs::clean::{Cleaner, Order};
 use moafs_f2fs::place::{Reuse, Temperature};
+use moafs_f2fs::mkfs::{MkfsOptions, mkfs};
 use moafs_f2fs::{F2fs, OpenOptions};
-use moafs_runtime::Live;
+use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::api::NewFile;
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Options, Vfs, Who};
+use moafs_vfs::{Format, Options, Vfs, Who};
 
 const ROOT: Ino = Ino(3);
 
@@ -225,4 +227,21 @@ fn what_was_fsynced_is_found_again_without_a_checkpoint() {
         vfs.close().unwrap();
         fsck(&disk);
     }
+}
+
+#[test]
+fn a_volume_of_a_terabyte_is_opened_by_reading_its_tables_only() {
+    let disk = Arc::new(MemDisk::new(1 << 31));
+    mkfs(&*disk, &MkfsOptions::new([1; 16], Timestamp::new(1_700_000_000, 0))).unwrap();
+    let rt = Live::new();
+    let trace = Arc::new(Trace::new(disk.clone(), rt.clone()));
+    let format = F2fs::open(trace.clone(), rt.clone(), OpenOptions::default()).unwrap();
+    let seen = trace.counters();
+    let (requests, bytes) = (seen.requests(|_| true), seen.bytes(|_| true));
+    println!("{requests} requests for {bytes} bytes");
+    assert!(bytes < 64 << 20 && requests < 400, "{requests} requests for {bytes} bytes");
+    assert!(format.memory() < 1 << 20, "{} bytes of cached metadata", format.memory());
+    let vfs = Vfs::new(format, trace, rt, Options { syncer: false, ..small() });
+    create(&vfs, ROOT, "file", FileKind::Regular);
+    vfs.close().unwrap();
 }

@@ -77,6 +77,10 @@ pub use space::LogCounters;
 /// File blocks around the one that must go that may go with it.
 const PLAN_BLOCKS_MAX: u32 = 1024;
 
+/// Dirty nodes and directory blocks after which a checkpoint is written before anything else changes: they occupy memory,
+/// and each will need a block.
+const DIRTY_BLOCKS_MAX: usize = 8192;
+
 /// How a volume is opened.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
@@ -370,6 +374,9 @@ impl Format for F2fs {
         self.health.check()?;
         if let Some(reason) = &self.shape.read_only {
             return Err(Error::ReadOnly { reason: reason.clone() });
+        }
+        if self.is_long() {
+            self.checkpoint(false)?;
         }
         Ok(F2fsOp::new(self, kind, admission))
     }

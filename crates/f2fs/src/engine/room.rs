@@ -12,7 +12,7 @@ use moafs_vfs::types::BlockRun;
 use moafs_vfs::{Error, Result};
 
 use super::space::Next;
-use super::{F2fs, IDLE_BEFORE_CLEANING};
+use super::{DIRTY_BLOCKS_MAX, F2fs, IDLE_BEFORE_CLEANING};
 use crate::clean::table::{Class, Space as RoomView, Table};
 use crate::clean::{Trigger, Urgency};
 use crate::format::{Log, SEGMENT_BLOCKS};
@@ -23,6 +23,8 @@ use crate::place::reuse::{Action, State, Targets, Victims};
 const ROUNDS_MAX: u32 = 64;
 /// Between two looks for work in the background, in nanoseconds.
 const BACKGROUND_NS: u64 = 500_000_000;
+/// So few dirty blocks of metadata are never worth a checkpoint.
+const DIRTY_BLOCKS_MIN: usize = 256;
 /// Candidates whose holes are added up for a decision.
 const CANDIDATES: usize = 8;
 
@@ -31,6 +33,13 @@ impl F2fs {
     fn needed_segments(&self) -> u32 {
         let blocks = self.nodes.dirty_count() + self.owned.dirty_count();
         blocks.div_ceil(SEGMENT_BLOCKS) as u32 + 1
+    }
+
+    /// True if what waits for a checkpoint should not grow: there may be no blocks for more.
+    pub(super) fn is_long(&self) -> bool {
+        let dirty = self.nodes.dirty_count() + self.owned.dirty_count();
+        let free = self.space.free_segments() as usize * SEGMENT_BLOCKS;
+        dirty > DIRTY_BLOCKS_MIN && dirty > (free / 4).min(DIRTY_BLOCKS_MAX)
     }
 
     fn room(&self) -> RoomView {
