@@ -1,7 +1,7 @@
 //! Modelled disks: what a drive of a given make would have taken, in virtual time.
 //!
 //! The one idea: a drive is a pure state machine. Given the instant and the command it answers when the command starts
-//! and ends and what the time went to; nothing in it waits, draws a number or looks at a clock. [`ModelDisk`] puts that
+//! and ends and what the time went to; nothing in it waits or looks at a clock. [`ModelDisk`] puts that
 //! answer on a runtime's clock and keeps the contents, so that a file system runs over it unchanged.
 //!
 //! Invariants:
@@ -16,18 +16,27 @@
 //! |---|---|
 //! | [`spec`] | drives as parameter files: the built-in ones, users' own, single parameters set |
 //! | [`service`] | [`Command`], [`Service`], [`Totals`] |
+//! | [`drive`] | [`Drive`]: any of the following |
 //! | [`hdd`] | hard disks: geometry, seek curve, mechanics, buffer |
+//! | [`flash`] | what SSDs and cards share: chips, page-mapped and log-block translation |
+//! | [`ssd`] | solid state disks: link, write buffer, commands side by side |
+//! | [`sd`] | SD cards: allocation units, parts of pages |
 //! | [`queue`] | what waits at the host and at the drive, and who goes next |
 //! | [`disk`] | [`ModelDisk`]: a drive as a [`Disk`](crate::Disk) |
 
 pub mod disk;
+pub mod drive;
+pub mod flash;
 pub mod hdd;
 pub mod queue;
+pub mod sd;
 pub mod service;
 pub mod spec;
+pub mod ssd;
 
 pub use disk::{Contents, ModelDisk, Served};
-pub use hdd::Drive;
+pub use drive::Drive;
+pub use flash::FlashCounters;
 pub use queue::{DriveQueue, HostQueue, Policy};
 pub use service::{Command, Service, Totals, Verb};
-pub use spec::{DriveSpec, SpecError};
+pub use spec::{DriveKind, DriveSpec, SpecError};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use moafs_disk::epoch::Epochs;
 use moafs_disk::model::hdd::Background;
-use moafs_disk::model::{Contents, DriveSpec, ModelDisk, Served, Totals as DriveTotals};
+use moafs_disk::model::{Contents, DriveSpec, FlashCounters, ModelDisk, Served, Totals as DriveTotals};
 use moafs_disk::probe::trace::{Counters as RequestCounters, Trace};
 use moafs_disk::{
     Disk, DiskError, Done, Elevator, Epoch, Limits, MemDisk, QueueOptions, ReadPart, Request, SharedDisk, Tag, Ticket,
@@ -65,6 +65,8 @@ pub struct Totals {
     pub drive: DriveTotals,
     /// What the drive did by itself: writing its buffer to the media, reading ahead.
     pub background: Background,
+    /// What the flash had to do; `None` for a hard disk.
+    pub flash: Option<FlashCounters>,
     /// Requests to the drive, by operation, kind and cause.
     pub requests: RequestCounters,
     /// The program's processor time.
@@ -90,6 +92,7 @@ impl Totals {
             now_ns: self.now_ns - earlier.now_ns,
             drive: self.drive.since(&earlier.drive),
             background: background_since(&self.background, &earlier.background),
+            flash: self.flash.map(|now| now.since(&earlier.flash.unwrap_or_default())),
             requests: self.requests.since(&earlier.requests),
             cpu_ns: self.cpu_ns - earlier.cpu_ns,
             co_writes: self.co_writes - earlier.co_writes,
@@ -131,7 +134,7 @@ impl Machine {
         let parameters = setup.parameters;
         let mut spec = drive(setup.drive)?;
         if parameters.write_cache == WriteCache::Off {
-            spec.cache.write = false;
+            spec.write_through();
         }
         let device = ModelDisk::new(Arc::clone(&rt), &spec, image.snapshot(), Contents::Metadata);
         let device = Arc::new(device.map_err(|error| LabError::Drive(error.to_string()))?);
@@ -176,6 +179,7 @@ impl Machine {
             now_ns: self.rt.now().0,
             drive: self.device.totals(),
             background: self.device.background(),
+            flash: self.device.flash(),
             requests: self.trace.counters(),
             cpu_ns: self.earlier.cpu_ns + self.client.cpu_ns(),
             co_writes: self.earlier.co_writes + vfs.co_writes,

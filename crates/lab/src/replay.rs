@@ -7,7 +7,7 @@
 use std::io::BufRead;
 
 use moafs_disk::model::queue::Finished;
-use moafs_disk::model::{DriveQueue, DriveSpec, HostQueue, Policy, SpecError, Totals, Verb};
+use moafs_disk::model::{DriveQueue, DriveSpec, FlashCounters, HostQueue, Policy, SpecError, Totals, Verb};
 use moafs_runtime::Time;
 use serde::Serialize;
 
@@ -51,6 +51,8 @@ pub struct Summary {
     pub mean_overhead_ms: f64,
     /// Waiting for the drive's buffer or its background work.
     pub mean_wait_ms: f64,
+    /// Copies and erases of a flash drive.
+    pub mean_gc_ms: f64,
     /// Moving the arm to the first sector's track.
     pub mean_seek_ms: f64,
     /// Waiting for the first sector.
@@ -71,6 +73,12 @@ pub struct Summary {
     pub written_bytes: u64,
     /// No request at the drive.
     pub idle_ms: f64,
+    /// What the flash had to do; not for a hard disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flash: Option<FlashCounters>,
+    /// Bytes programmed per byte written; not for a hard disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_amplification: Option<f64>,
 }
 
 /// Sums while requests end.
@@ -89,7 +97,7 @@ struct Sums {
 impl Sums {
     fn add(&mut self, finished: &Finished<Time>) {
         let Finished { id: asked, command, service, .. } = finished;
-        self.end = service.finished;
+        self.end = self.end.max(service.finished);
         if command.verb == Verb::Flush {
             self.totals.flushes += 1;
             return;
@@ -103,7 +111,7 @@ impl Sums {
         self.queue_ns += u128::from(service.started.0 - asked.0);
     }
 
-    fn summary(&self) -> Summary {
+    fn summary(&self, flash: Option<FlashCounters>) -> Summary {
         let totals = &self.totals;
         let mean = |ns: u128| ns as f64 / 1e6 / (totals.requests.max(1)) as f64;
         let mean_of = |ns: u64| mean(u128::from(ns));
@@ -125,6 +133,7 @@ impl Sums {
             mean_queue_ms: mean(self.queue_ns),
             mean_overhead_ms: mean_of(totals.overhead_ns),
             mean_wait_ms: mean_of(totals.wait_ns),
+            mean_gc_ms: mean_of(totals.gc_ns),
             mean_seek_ms: mean_of(totals.seek_ns),
             mean_rotation_ms: mean_of(totals.rotation_ns),
             mean_transfer_ms: mean_of(totals.transfer_ns),
@@ -135,6 +144,8 @@ impl Sums {
             read_bytes: totals.read_bytes,
             written_bytes: totals.written_bytes,
             idle_ms: totals.idle_ns as f64 / 1e6,
+            flash,
+            write_amplification: flash.map(|flash| flash.write_amplification()),
         }
     }
 }
@@ -147,7 +158,7 @@ pub fn replay<R: BufRead>(spec: &DriveSpec, policy: Policy, trace: Reader<R>) ->
     let mut drive = DriveQueue::new(spec)?;
     let mut host = HostQueue::new(policy);
     let mut sums = Sums::default();
-    let mut trace = Arrivals { trace, sectors: spec.sectors, next: None };
+    let mut trace = Arrivals { trace, sectors: spec.sectors(), next: None };
     trace.advance()?;
     loop {
         let free = drive.drive().free_at();
@@ -164,8 +175,8 @@ pub fn replay<R: BufRead>(spec: &DriveSpec, policy: Policy, trace: Reader<R>) ->
             let Some((asked, command)) = host.pop(drive.drive(), now) else { break };
             drive.push(asked, now, command);
         }
-        let Some(finished) = drive.serve() else { return Ok(sums.summary()) };
-        sums.totals.idle_ns += finished.service.started.0 - free.0;
+        let Some(finished) = drive.serve() else { return Ok(sums.summary(drive.drive().flash())) };
+        sums.totals.idle_ns += finished.service.started.0.saturating_sub(sums.end.0);
         sums.add(&finished);
     }
 }

@@ -59,28 +59,28 @@ impl Model {
 
     /// What it is, in one line.
     pub fn description(&self) -> &str {
-        &self.spec.description
+        self.spec.description()
     }
 
     /// Capacity.
     pub fn bytes(&self) -> u64 {
-        self.spec.sectors * SECTOR as u64
+        self.spec.sectors() * SECTOR as u64
     }
 
     /// Its largest command, as far as FUSE can pass that on.
     pub fn transfer_bytes_max(&self) -> u64 {
-        (u64::from(self.spec.transfer_sectors_max) * SECTOR as u64).min(TRANSFER_BYTES_MAX)
+        (u64::from(self.spec.transfer_sectors_max()) * SECTOR as u64).min(TRANSFER_BYTES_MAX)
     }
 
-    /// Bytes per second that pass under the head at the start of the disk, crossings of tracks and cylinders included:
-    /// nothing can be faster.
+    /// Bytes per second that pass under the head at the start of the disk, crossings of tracks and cylinders included, or
+    /// that come from the chips over the link: nothing can be faster.
     ///
     /// # Errors
     /// As [`Model::load`].
     pub fn media_bytes_per_s(&self) -> Result<f64, ModelError> {
-        let sectors = RATE_SECTORS.min(self.spec.sectors);
+        let sectors = RATE_SECTORS.min(self.spec.sectors());
         let service = self.drive()?.execute(Time(0), Command::read(0, sectors));
-        Ok((sectors * SECTOR as u64) as f64 * 1e9 / service.transfer_ns.max(1) as f64)
+        Ok((sectors * SECTOR as u64) as f64 * 1e9 / (service.transfer_ns + service.bus_ns).max(1) as f64)
     }
 
     /// One of it, at time 0.

@@ -164,7 +164,7 @@ impl FileSystem for Front {
         Ok(())
     }
 
-    /// The drives there are know no discard: the kernel then writes the zeros itself, or leaves it.
+    /// Discards are not passed on: the kernel then writes the zeros itself, or leaves it.
     fn fallocate(&self, _: &ReqCtx, _: FileHandle, _: u64, _: u64, _: FallocateMode) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }

@@ -155,6 +155,7 @@ impl Shared {
             let mut state = self.state.lock();
             state.stats.elapsed_ns = clock.0;
             state.stats.background = drive.background();
+            state.stats.flash = drive.flash();
             state.stats.merged += batch.ids.len() as u64 - 1;
             state.served.extend(batch.ids);
             self.served.notify_all();

@@ -1,7 +1,7 @@
 //! What the disk was asked and how long it took, in modelled time.
 
-use moafs_disk::model::Totals;
 use moafs_disk::model::hdd::Background;
+use moafs_disk::model::{FlashCounters, Totals};
 use serde::{Deserialize, Serialize};
 
 /// Everything since the disk was made; the file `stats` shows it as JSON.
@@ -16,6 +16,9 @@ pub struct Stats {
     pub drive: Totals,
     /// What the drive did beside: writing its buffer out, reading ahead.
     pub background: Background,
+    /// What the flash had to do; `None` for a hard disk.
+    #[serde(default)]
+    pub flash: Option<FlashCounters>,
     /// Requests of the kernel that were merged into another one's command.
     pub merged: u64,
     /// The most requests that ever waited at once.
@@ -37,6 +40,7 @@ impl Stats {
                 destage_seeks: now.destage_seeks - then.destage_seeks,
                 destage_ns: now.destage_ns - then.destage_ns,
             },
+            flash: self.flash.map(|now| now.since(&earlier.flash.unwrap_or_default())),
             merged: self.merged - earlier.merged,
             waiting_max: self.waiting_max,
         }

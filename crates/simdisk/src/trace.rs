@@ -9,7 +9,7 @@ use moafs_disk::model::Service;
 use crate::queue::Ask;
 
 const HEAD: &str =
-    "start_ns,operation,sector,sectors,service_ns,overhead_ns,wait_ns,seek_ns,rotation_ns,transfer_ns,bus_ns";
+    "start_ns,operation,sector,sectors,service_ns,overhead_ns,wait_ns,gc_ns,seek_ns,rotation_ns,transfer_ns,bus_ns";
 
 /// A CSV file.
 #[derive(Debug)]
@@ -38,13 +38,13 @@ impl TraceFile {
     }
 
     fn try_write(&mut self, ask: &Ask, service: &Service) -> io::Result<()> {
-        let Service { overhead_ns, wait_ns, seek_ns, rotation_ns, transfer_ns, bus_ns, .. } = service;
+        let Service { overhead_ns, wait_ns, gc_ns, seek_ns, rotation_ns, transfer_ns, bus_ns, .. } = service;
         let (start_ns, service_ns, verb) = (service.started.0, service.service_ns(), ask.verb.name());
         let (sector, sectors) = (ask.sectors.start, ask.sectors.end - ask.sectors.start);
         writeln!(
             self.out,
             "{start_ns},{verb},{sector},{sectors},{service_ns},\
-             {overhead_ns},{wait_ns},{seek_ns},{rotation_ns},{transfer_ns},{bus_ns}"
+             {overhead_ns},{wait_ns},{gc_ns},{seek_ns},{rotation_ns},{transfer_ns},{bus_ns}"
         )
     }
 }

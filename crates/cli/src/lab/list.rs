@@ -62,7 +62,7 @@ impl ListArgs {
 fn everything() -> Everything {
     let entry = |e: &experiment::Experiment| Entry { id: e.id, title: e.title, figure: e.figure, paper: e.paper };
     let drive = |name: &str| {
-        let meaning = DriveSpec::preset(name).map(|spec| spec.description).unwrap_or_default();
+        let meaning = DriveSpec::preset(name).map(|spec| spec.description().to_owned()).unwrap_or_default();
         Named { name: name.to_owned(), meaning, default: None }
     };
     let defaults = Parameters::default().show();

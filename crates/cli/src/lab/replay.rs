@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use moafs_disk::model::{DriveSpec, Policy, spec};
+use moafs_disk::model::{DriveKind, DriveSpec, Policy, spec};
 use moafs_lab::replay::{Summary, replay};
 use moafs_lab::trace::{Event, Format, Reader};
 
@@ -56,10 +56,15 @@ Examples:
 
 /// The examples, and every parameter that `--set` takes.
 fn long_help() -> String {
-    let width = spec::PARAMETERS.iter().map(|p| p.name.len()).max().unwrap_or(0);
-    let mut text = format!("{EXAMPLES}\n\nParameters (--set):\n  {:width$}  all of cache.*: on, off\n", spec::CACHE);
-    for parameter in spec::PARAMETERS {
-        let _ = writeln!(text, "  {:width$}  {}", parameter.name, parameter.meaning);
+    let all = || DriveKind::ALL.into_iter().flat_map(spec::parameters);
+    let width = all().map(|p| p.name.len()).max().unwrap_or(0);
+    let mut text =
+        format!("{EXAMPLES}\n\nParameters (--set):\n  {:width$}  all switches of cache.*: on, off\n", spec::CACHE);
+    for kind in DriveKind::ALL {
+        let _ = writeln!(text, "of a drive of kind {}:", kind.name());
+        for parameter in spec::parameters(kind) {
+            let _ = writeln!(text, "  {:width$}  {}", parameter.name, parameter.meaning);
+        }
     }
     text.push_str("\nDrives:\n");
     text.push_str(&drives());
@@ -159,14 +164,14 @@ impl ReplayArgs {
 fn drives() -> String {
     let width = spec::names().map(str::len).max().unwrap_or(0);
     let line = |name| {
-        let description = DriveSpec::preset(name).map(|drive| drive.description).unwrap_or_default();
+        let description = DriveSpec::preset(name).map(|drive| drive.description().to_owned()).unwrap_or_default();
         format!("  {name:width$}  {description}\n")
     };
     spec::names().map(line).collect()
 }
 
 fn table(drive: &DriveSpec, summary: &Summary) -> String {
-    let mut text = format!("{}\n", drive.description);
+    let mut text = format!("{}\n", drive.description());
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "  {name:<22}{value:>16}");
     };
@@ -184,6 +189,7 @@ fn table(drive: &DriveSpec, summary: &Summary) -> String {
         ("  service", summary.mean_service_ms),
         ("    overhead", summary.mean_overhead_ms),
         ("    waiting for buffer", summary.mean_wait_ms),
+        ("    garbage collection", summary.mean_gc_ms),
         ("    seek", summary.mean_seek_ms),
         ("    rotation", summary.mean_rotation_ms),
         ("    transfer", summary.mean_transfer_ms),
@@ -196,6 +202,21 @@ fn table(drive: &DriveSpec, summary: &Summary) -> String {
     row("from the buffer", summary.cached.to_string());
     row("seeks", summary.seeks.to_string());
     row("sectors per seek", format!("{:.0}", summary.mean_seek_sectors));
+    if let Some(flash) = &summary.flash {
+        row("write amplification", format!("{:.3}", summary.write_amplification.unwrap_or(1.0)));
+        for (name, count) in [
+            ("pages programmed", flash.host_pages),
+            ("pages copied", flash.gc_pages),
+            ("blocks erased", flash.erases),
+            ("blocks cleaned", flash.cleaned_blocks),
+            ("switch merges", flash.switch_merges),
+            ("partial merges", flash.partial_merges),
+            ("full merges", flash.full_merges),
+            ("unit switches", flash.unit_switches),
+        ] {
+            row(name, count.to_string());
+        }
+    }
     text
 }
 
@@ -206,7 +227,8 @@ mod tests {
     #[test]
     fn help_lists_every_parameter_and_drive() {
         let help = long_help();
-        assert!(spec::PARAMETERS.iter().all(|parameter| help.contains(parameter.name)));
+        let mut all = DriveKind::ALL.into_iter().flat_map(spec::parameters);
+        assert!(all.all(|parameter| help.contains(parameter.name)));
         assert!(spec::names().all(|name| help.contains(name)));
     }
 

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use moafs_runtime::{Rt, Time, sleep_until};
 use parking_lot::Mutex;
 
+use super::flash::FlashCounters;
 use super::hdd::Background;
 use super::queue::{DriveQueue, Finished};
 use super::service::{Command, Service, Totals, Verb};
@@ -57,8 +58,12 @@ pub struct ModelDisk {
 
 struct State {
     drive: DriveQueue<Job>,
-    /// The command at the drive's mechanism or bus: it has been worked out, but is not over.
-    serving: Option<Finished<Job>>,
+    /// Commands at the drive's mechanism, chips or bus: worked out, but not over. By end and order of beginning.
+    serving: BTreeMap<(Time, u64), Finished<Job>>,
+    /// Commands begun.
+    begun: u64,
+    /// When the last of them to end does.
+    busy_until: Time,
     batches: BTreeMap<u64, Batch>,
     batch_next: u64,
     totals: Totals,
@@ -90,23 +95,25 @@ impl ModelDisk {
     /// When the store is larger than the drive, or the specification is not sound.
     pub fn new(rt: Rt, spec: &DriveSpec, store: MemDisk, contents: Contents) -> Result<ModelDisk, SpecError> {
         let sectors = store.limits().sectors;
-        if sectors > spec.sectors {
+        if sectors > spec.sectors() {
             let problem = format!("the contents have {sectors} sectors");
-            return Err(SpecError::Value { parameter: "sectors".into(), value: spec.sectors.to_string(), problem });
+            return Err(SpecError::Value { parameter: "sectors".into(), value: spec.sectors().to_string(), problem });
         }
         let limits = Limits {
             sectors,
             io_align: SECTOR,
-            transfer_bytes_max: spec.transfer_sectors_max as usize * SECTOR,
+            transfer_bytes_max: spec.transfer_sectors_max() as usize * SECTOR,
             segments_max: SEGMENTS_MAX,
-            volatile_cache: spec.cache.write && spec.cache.dirty_kib > 0,
+            volatile_cache: spec.has_volatile_cache(),
             fua: true,
-            discard: false,
+            discard: spec.has_trim(),
             read_only: false,
         };
         let state = State {
             drive: DriveQueue::new(spec)?,
-            serving: None,
+            serving: BTreeMap::new(),
+            begun: 0,
+            busy_until: Time(0),
             batches: BTreeMap::new(),
             batch_next: 0,
             totals: Totals::default(),
@@ -136,11 +143,18 @@ impl ModelDisk {
         self.state.lock().drive.drive().background()
     }
 
+    /// What the flash had to do, for the commands begun by now; `None` for a hard disk.
+    pub fn flash(&self) -> Option<FlashCounters> {
+        let mut state = self.state.lock();
+        self.settle(&mut state);
+        state.drive.drive().flash()
+    }
+
     /// True if the drive has a command now.
     pub fn busy(&self) -> bool {
         let mut state = self.state.lock();
         self.settle(&mut state);
-        state.serving.is_some()
+        !state.serving.is_empty()
     }
 
     /// Begins to list commands as they complete; when there are more than `served_max`, the oldest go.
@@ -158,22 +172,13 @@ impl ModelDisk {
     /// Brings the drive up to the present.
     fn settle(&self, state: &mut State) {
         let now = self.rt.now();
-        loop {
-            if let Some(served) = &state.serving
-                && served.service.finished > now
-            {
-                return;
-            }
-            if let Some(served) = state.serving.take() {
-                self.complete(state, served);
-            }
-            if state.drive.begins_at().is_none_or(|begins| begins > now) {
-                return;
-            }
-            let free = state.drive.drive().free_at();
-            state.serving = state.drive.serve();
-            if let Some(served) = &state.serving {
-                state.totals.idle_ns += served.service.started.0 - free.0;
+        while let Some(at) = state.next_event().filter(|at| *at <= now) {
+            match state.serving.first_entry().filter(|first| first.key().0 == at) {
+                Some(first) => {
+                    let served = first.remove();
+                    self.complete(state, served);
+                }
+                None => state.begin(),
             }
         }
     }
@@ -213,6 +218,22 @@ impl ModelDisk {
 }
 
 impl State {
+    /// When a command ends or begins next.
+    fn next_event(&self) -> Option<Time> {
+        let ends = self.serving.first_key_value().map(|((ends, _), _)| *ends);
+        ends.into_iter().chain(self.drive.begins_at()).min()
+    }
+
+    /// Has the drive begin its next command.
+    fn begin(&mut self) {
+        let Some(served) = self.drive.serve() else { return };
+        let service = &served.service;
+        self.totals.idle_ns += service.started.0.saturating_sub(self.busy_until.0);
+        self.busy_until = self.busy_until.max(service.finished);
+        self.serving.insert((service.finished, self.begun), served);
+        self.begun += 1;
+    }
+
     fn begin_batch(&mut self, requests: usize) -> Ticket {
         let number = self.batch_next;
         self.batch_next += 1;
@@ -238,12 +259,13 @@ impl State {
     }
 }
 
-/// The drive's command for a request; a hard disk has none for a discard.
-fn command_of(request: &Request) -> Option<Command> {
+/// The drive's command for a request; a drive without trim has none for a discard.
+fn command_of(request: &Request, limits: &Limits) -> Option<Command> {
     let verb = match &request.op {
         Op::Read { .. } => Verb::Read,
         Op::Write { fua: true, .. } => Verb::WriteFua,
         Op::Write { .. } | Op::WriteZeroes { .. } => Verb::Write,
+        Op::Discard { .. } if limits.discard => Verb::Discard,
         Op::Discard { .. } => return None,
     };
     Some(Command { verb, at: request.at, sectors: request.bytes() / SECTOR as u64 })
@@ -261,7 +283,7 @@ impl Disk for ModelDisk {
         let ticket = state.begin_batch(batch.len());
         for (index, request) in batch.into_iter().enumerate() {
             let refused = self.limits.check(&request).err();
-            match command_of(&request).filter(|_| refused.is_none()) {
+            match command_of(&request, &self.limits).filter(|_| refused.is_none()) {
                 Some(command) => {
                     let job = Job { batch: ticket.0, index, request: Some(request) };
                     state.drive.push(job, now, command);
@@ -288,8 +310,7 @@ impl Disk for ModelDisk {
                 let batch = state.batches.remove(&ticket.0).expect("found just now");
                 return batch.done.into_iter().flatten().collect();
             }
-            let serving = state.serving.as_ref().expect("an open batch has a command at the drive");
-            let until = serving.service.finished;
+            let until = state.next_event().expect("an open batch has a command at the drive");
             drop(state);
             sleep_until(&*self.rt, until);
         }
@@ -322,7 +343,7 @@ mod tests {
 
     use moafs_runtime::{Runtime, Virtual};
 
-    use super::super::hdd::Drive;
+    use super::super::drive::Drive;
     use super::*;
     use crate::{Buf, Cause, DiskExt, Elevator, Lba, QueueOptions, SharedDisk};
 
@@ -332,8 +353,13 @@ mod tests {
     fn model(rt: &Arc<Virtual>, name: &str, cache: &str, contents: Contents) -> ModelDisk {
         let mut spec = DriveSpec::preset(name).unwrap();
         spec.set("cache", cache).unwrap();
-        let store = MemDisk::new(spec.sectors);
+        let store = MemDisk::new(spec.sectors());
         ModelDisk::new(rt.rt(), &spec, store, contents).unwrap()
+    }
+
+    fn model_as_is(rt: &Arc<Virtual>, name: &str) -> ModelDisk {
+        let spec = DriveSpec::preset(name).unwrap();
+        ModelDisk::new(rt.rt(), &spec, MemDisk::new(spec.sectors()), Contents::All).unwrap()
     }
 
     fn page(byte: u8) -> crate::Page {
@@ -496,6 +522,43 @@ mod tests {
             let computed = rt.now();
             elevator.wait(ahead);
             assert_eq!(rt.now(), computed);
+        });
+    }
+
+    #[test]
+    fn discards_reach_a_drive_that_has_trim() {
+        let rt = Virtual::new(None);
+        rt.run(|| {
+            let disk = model_as_is(&rt, "sd16-slow");
+            assert!(disk.limits().discard && !disk.limits().volatile_cache);
+            disk.write(Lba(0), page(1), MAP).unwrap();
+            let discard = Request { op: Op::Discard { sectors: 64 }, at: Lba(0), tag: DATA };
+            assert!(disk.run(vec![discard]).remove(0).result.is_ok());
+            assert_eq!(disk.flash().map(|flash| (flash.host_bytes, flash.trimmed_pages)), Some((4096, 2)));
+            assert_eq!(disk.totals().discards, 1);
+            assert_eq!(disk.read(Lba(0), 512, MAP).unwrap()[0], 0);
+        });
+    }
+
+    #[test]
+    fn commands_side_by_side_complete_when_each_is_done() {
+        let rt = Virtual::new(None);
+        rt.run(|| {
+            let mut spec = DriveSpec::preset("samsung-slc-64").unwrap();
+            spec.set("ncq_depth", "32").unwrap();
+            spec.set("cache", "off").unwrap();
+            let disk = ModelDisk::new(rt.rt(), &spec, MemDisk::new(1 << 20), Contents::All).unwrap();
+            // The write begins first and takes longer than both reads, which are on other dies.
+            let write = Request { op: Op::Write { data: vec![page(1)], fua: false }, at: Lba(0), tag: DATA };
+            let write = disk.submit(vec![write]);
+            let reads = disk.submit(vec![read_request(8), read_request(16)]);
+            disk.wait(reads);
+            assert_eq!(rt.now(), Time(3 * 50_000 + 25_000 + 102_400));
+            assert!(disk.busy());
+            disk.wait(write);
+            assert_eq!(rt.now(), Time(50_000 + 302_400));
+            let totals = disk.totals();
+            assert!(!disk.busy() && totals.idle_ns == 0 && totals.service_ns > rt.now().0);
         });
     }
 

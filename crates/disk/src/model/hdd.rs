@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`spec`] | its parameters |
 //! | [`geometry`] | where a sector lies, and when it passes under the head |
 //! | [`seek`] | the seek curve |
 //! | [`mechanics`] | arm and heads: what an access to the media takes |
@@ -13,8 +14,10 @@ pub mod drive;
 pub mod geometry;
 pub mod mechanics;
 pub mod seek;
+pub mod spec;
 
 pub use drive::{Background, Drive};
+pub use spec::HddSpec;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use moafs_runtime::Time;
 
-use super::hdd::Drive;
+use super::drive::Drive;
 use super::service::{Command, Service, Verb};
 use super::spec::{DriveSpec, SpecError};
 
@@ -112,8 +112,8 @@ impl<Id> HostQueue<Id> {
     }
 }
 
-/// A drive with the commands it has been given. Without NCQ it serves them in order, one by one; with NCQ it picks the
-/// one that it reaches soonest.
+/// A drive with the commands it has been given. Without NCQ it serves them in order, one by one; with NCQ a hard disk picks
+/// the one that it reaches soonest, and a solid state disk works on several.
 #[derive(Debug, Clone)]
 pub struct DriveQueue<Id> {
     drive: Drive,
@@ -147,7 +147,7 @@ impl<Id> DriveQueue<Id> {
     /// # Errors
     /// See [`Drive::new`].
     pub fn new(spec: &DriveSpec) -> Result<DriveQueue<Id>, SpecError> {
-        Ok(DriveQueue { drive: Drive::new(spec)?, depth: spec.ncq_depth as usize, waiting: VecDeque::new() })
+        Ok(DriveQueue { drive: Drive::new(spec)?, depth: spec.ncq_depth() as usize, waiting: VecDeque::new() })
     }
 
     /// The drive.
@@ -175,7 +175,7 @@ impl<Id> DriveQueue<Id> {
         self.waiting.push_back(Waiting { id, arrived, command });
     }
 
-    /// When the drive begins the next command: it is done with the one before, and there is one.
+    /// When the drive begins the next command: it can ([`Drive::free_at`]), and there is one.
     pub fn begins_at(&self) -> Option<Time> {
         self.waiting.front().map(|first| first.arrived.max(self.drive.free_at()))
     }

@@ -16,9 +16,16 @@ pub enum Verb {
     WriteFua,
     /// Write everything in the buffer to the media.
     Flush,
+    /// What is in the sectors is no longer needed.
+    Discard,
 }
 
 impl Verb {
+    /// True for what moves data.
+    pub fn is_transfer(self) -> bool {
+        self == Verb::Read || self.is_write()
+    }
+
     /// True for both kinds of write.
     pub fn is_write(self) -> bool {
         matches!(self, Verb::Write | Verb::WriteFua)
@@ -47,6 +54,11 @@ impl Command {
         Command { verb: Verb::Write, at: Lba(at), sectors }
     }
 
+    /// A discard (TRIM, ERASE).
+    pub fn discard(at: u64, sectors: u64) -> Command {
+        Command { verb: Verb::Discard, at: Lba(at), sectors }
+    }
+
     /// A flush of the buffer.
     pub fn flush() -> Command {
         Command { verb: Verb::Flush, at: Lba(0), sectors: 0 }
@@ -68,13 +80,15 @@ pub struct Service {
     /// The drive's electronics: decoding, set-up.
     pub overhead_ns: u64,
     /// Waiting for the buffer or its background work: room for a write, a destage under way, read-ahead that is still to
-    /// reach the requested sectors, a flush.
+    /// reach the requested sectors, a flush; for a chip that is busy with commands before.
     pub wait_ns: u64,
+    /// Waiting for a flash drive to make room: copies and erases of garbage collection and merges.
+    pub gc_ns: u64,
     /// Moving the arm to the first sector's track, head switch and write settle included.
     pub seek_ns: u64,
     /// Waiting for the first sector.
     pub rotation_ns: u64,
-    /// Sectors passing under the head, track and cylinder crossings included.
+    /// Sectors passing under the head, track and cylinder crossings included; or flash pages read, loaded and programmed.
     pub transfer_ns: u64,
     /// The bus, as far as it does not overlap with the media.
     pub bus_ns: u64,
@@ -114,6 +128,9 @@ pub struct Totals {
     pub written_bytes: u64,
     /// Flush commands.
     pub flushes: u64,
+    /// Discard commands.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub discards: u64,
     /// Reads and writes answered without an access of their own to the media.
     pub cached: u64,
     /// Commands for which the arm moved to another cylinder.
@@ -124,12 +141,15 @@ pub struct Totals {
     pub seek_sectors: u64,
     /// Waiting at the drive for commands before.
     pub queue_ns: u64,
-    /// From start to end, flushes included.
+    /// From start to end, flushes and discards included.
     pub service_ns: u64,
     /// See [`Service::overhead_ns`].
     pub overhead_ns: u64,
     /// See [`Service::wait_ns`].
     pub wait_ns: u64,
+    /// See [`Service::gc_ns`].
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub gc_ns: u64,
     /// See [`Service::seek_ns`].
     pub seek_ns: u64,
     /// See [`Service::rotation_ns`].
@@ -152,9 +172,10 @@ impl Totals {
                 (self.writes, self.written_bytes) = (self.writes + 1, self.written_bytes + bytes);
             }
             Verb::Flush => self.flushes += 1,
+            Verb::Discard => self.discards += 1,
         }
         self.requests = self.reads + self.writes;
-        self.cached += u64::from(service.cached && command.verb != Verb::Flush);
+        self.cached += u64::from(service.cached && command.verb.is_transfer());
         self.seeks += u64::from(service.is_seek());
         self.seek_cylinders += u64::from(service.seek_cylinders);
         self.seek_sectors += service.seek_sectors;
@@ -162,6 +183,7 @@ impl Totals {
         self.service_ns += service.service_ns();
         self.overhead_ns += service.overhead_ns;
         self.wait_ns += service.wait_ns;
+        self.gc_ns += service.gc_ns;
         self.seek_ns += service.seek_ns;
         self.rotation_ns += service.rotation_ns;
         self.transfer_ns += service.transfer_ns;
@@ -177,6 +199,7 @@ impl Totals {
             read_bytes: self.read_bytes - earlier.read_bytes,
             written_bytes: self.written_bytes - earlier.written_bytes,
             flushes: self.flushes - earlier.flushes,
+            discards: self.discards - earlier.discards,
             cached: self.cached - earlier.cached,
             seeks: self.seeks - earlier.seeks,
             seek_cylinders: self.seek_cylinders - earlier.seek_cylinders,
@@ -185,6 +208,7 @@ impl Totals {
             service_ns: self.service_ns - earlier.service_ns,
             overhead_ns: self.overhead_ns - earlier.overhead_ns,
             wait_ns: self.wait_ns - earlier.wait_ns,
+            gc_ns: self.gc_ns - earlier.gc_ns,
             seek_ns: self.seek_ns - earlier.seek_ns,
             rotation_ns: self.rotation_ns - earlier.rotation_ns,
             transfer_ns: self.transfer_ns - earlier.transfer_ns,

@@ -1,24 +1,25 @@
 //! Drives as parameter files (TOML): the built-in ones, users' own, and single parameters set by name.
 //!
-//! A parameter is named as in the file, with its table: `rpm`, `seek.average_ms`, `cache.write`. [`PARAMETERS`] is the one
-//! list of them, with meaning, unit and range; help texts and checks come from it. A specification that was loaded or
-//! changed here is sound: the model neither overflows nor loops on it.
+//! A file says what `kind` of drive it describes; each kind has its own parameters ([`parameters`]), named as in the file,
+//! with their table: `rpm`, `seek.average_ms`, `cache.write`. A list of them gives meaning, unit and range; help texts and
+//! checks come from it. A specification that was loaded or changed here is sound: the model neither overflows nor loops
+//! on it.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use super::hdd::HddSpec;
+use super::sd::SdSpec;
+use super::ssd::SsdSpec;
+
 /// The largest drive file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Bounds the time that fitting a seek curve takes.
-const CYLINDERS_MAX: u64 = 2_000_000;
-/// Fewer cylinders give a fitted seek curve nothing to fit.
-const CYLINDERS_FITTED_MIN: u64 = 16;
-const TRACK_SECTORS_MAX: u32 = 100_000;
-const MS_MAX: f64 = 10_000.0;
+pub(crate) const MS_MAX: f64 = 10_000.0;
 
 /// What kind of drive a file describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,135 +27,46 @@ const MS_MAX: f64 = 10_000.0;
 pub enum DriveKind {
     /// A hard disk.
     Hdd,
+    /// A solid state disk.
+    Ssd,
+    /// An SD card.
+    Sd,
+}
+
+impl DriveKind {
+    /// All of them.
+    pub const ALL: [DriveKind; 3] = [DriveKind::Hdd, DriveKind::Ssd, DriveKind::Sd];
+
+    /// The word for it in drive files.
+    pub fn name(self) -> &'static str {
+        match self {
+            DriveKind::Hdd => "hdd",
+            DriveKind::Ssd => "ssd",
+            DriveKind::Sd => "sd",
+        }
+    }
 }
 
 /// A drive's parameters.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DriveSpec {
-    /// What kind of drive this is.
-    pub kind: DriveKind,
-    /// One line for people.
-    pub description: String,
-    /// Advertised capacity.
-    pub sectors: u64,
-    /// Rotations per minute.
-    pub rpm: u32,
-    /// Surfaces with data.
-    pub heads: u32,
-    /// Switching to another head.
-    pub head_switch_ms: f64,
-    /// Settling before a write after a move of at most one cylinder.
-    pub write_settle_short_ms: f64,
-    /// Settling before a write after a longer move.
-    pub write_settle_long_ms: f64,
-    /// The electronics' share of each command.
-    pub overhead_ms: f64,
-    /// Bus rate in 10^6 bytes per second; `inf`: takes no time.
-    pub bus_mb_s: f64,
-    /// The largest command.
-    pub transfer_sectors_max: u32,
-    /// Commands the drive takes at once and chooses from; 1: no queueing.
-    pub ncq_depth: u32,
-    /// Zones by formula.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub zones: Option<ZoneFormula>,
-    /// Zones one by one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub zone: Option<Vec<ZoneSpec>>,
-    /// Seek times.
-    pub seek: SeekSpec,
-    /// The buffer on board.
-    pub cache: CacheSpec,
+#[derive(Debug, Clone, PartialEq)]
+pub enum DriveSpec {
+    /// A hard disk's.
+    Hdd(HddSpec),
+    /// A solid state disk's.
+    Ssd(SsdSpec),
+    /// An SD card's.
+    Sd(SdSpec),
 }
 
-/// Zones of equal width whose tracks shrink by a power law from the outermost to the innermost.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ZoneFormula {
-    /// Number of zones.
-    pub count: u32,
-    /// Cylinders in each.
-    pub cylinders_each: u32,
-    /// Sectors per track in the outermost zone.
-    pub outer_sectors: u32,
-    /// Sectors per track in the innermost zone.
-    pub inner_sectors: u32,
-    /// The power.
-    pub exponent: f64,
-    /// Skew from a track to the next of its cylinder.
-    pub track_skew_ms: f64,
-    /// Skew from a cylinder to the next.
-    pub cylinder_skew_ms: f64,
-}
+/// The parameters of one kind of drive: the contents of its file.
+pub(crate) trait KindSpec: Serialize + DeserializeOwned {
+    /// The parameters, list by list.
+    const PARAMETERS: &'static [&'static [Parameter]];
+    /// The switches of its cache.
+    const CACHE_SWITCHES: &'static [&'static str];
 
-/// One zone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ZoneSpec {
-    /// Its outermost cylinder.
-    pub first_cylinder: u32,
-    /// Its innermost cylinder.
-    pub last_cylinder: u32,
-    /// Sectors per track.
-    pub sectors: u32,
-    /// Skew from a track to the next of its cylinder, in sectors.
-    pub track_skew: u32,
-    /// Skew from a cylinder to the next, in sectors.
-    pub cylinder_skew: u32,
-}
-
-/// Seek times: three published figures, the constants of a fitted curve, or measured points.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SeekSpec {
-    /// To the next cylinder.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub track_ms: Option<f64>,
-    /// Mean over all pairs of cylinders.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub average_ms: Option<f64>,
-    /// From the first cylinder to the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub full_ms: Option<f64>,
-    /// `a` of `a + b sqrt(d)`, for distances below the knee.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub a_ms: Option<f64>,
-    /// `b` of `a + b sqrt(d)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub b_ms: Option<f64>,
-    /// `c` of `c + e d`, for distances from the knee on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub c_ms: Option<f64>,
-    /// `e` of `c + e d`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub e_ms: Option<f64>,
-    /// Where the curve becomes a line, in cylinders.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub knee: Option<u32>,
-    /// Distance in cylinders and time in ms; straight lines between.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub points: Option<Vec<(u32, f64)>>,
-}
-
-/// The buffer on board.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CacheSpec {
-    /// Reads are answered from the buffer where it has the data.
-    pub read: bool,
-    /// After a read from the media the drive reads on.
-    pub read_ahead: bool,
-    /// Writes are done when they are in the buffer.
-    pub write: bool,
-    /// Streams that the buffer can hold.
-    pub segments: u32,
-    /// Sectors of each.
-    pub segment_sectors: u32,
-    /// How much may wait in the buffer to be written.
-    pub dirty_kib: u32,
-    /// From how many of the oldest extents the nearest is written next; 1: the oldest.
-    pub destage_window: u32,
+    /// Finds what the model cannot work with, once every number lies in its range.
+    fn check(&self) -> Result<(), Unsound>;
 }
 
 /// One parameter: name, meaning with unit, and the range it must lie in (numbers only).
@@ -170,51 +82,16 @@ pub struct Parameter {
     pub max: f64,
 }
 
-const fn number(name: &'static str, meaning: &'static str, min: f64, max: f64) -> Parameter {
+pub(crate) const fn number(name: &'static str, meaning: &'static str, min: f64, max: f64) -> Parameter {
     Parameter { name, meaning, min, max }
 }
 
-const fn switch(name: &'static str, meaning: &'static str) -> Parameter {
+/// On or off, or one of a few words.
+pub(crate) const fn switch(name: &'static str, meaning: &'static str) -> Parameter {
     Parameter { name, meaning, min: 0.0, max: 0.0 }
 }
 
-/// Every parameter that can be set by name.
-pub const PARAMETERS: &[Parameter] = &[
-    number("sectors", "advertised capacity, sectors of 512 bytes", 1.0, (1_u64 << 40) as f64),
-    number("rpm", "rotations per minute", 1.0, 100_000.0),
-    number("heads", "surfaces with data", 1.0, 255.0),
-    number("head_switch_ms", "switching to another head, ms", 0.0, MS_MAX),
-    number("write_settle_short_ms", "settling before a write after a move of at most one cylinder, ms", 0.0, MS_MAX),
-    number("write_settle_long_ms", "settling before a write after a longer move, ms", 0.0, MS_MAX),
-    number("overhead_ms", "the electronics' share of each command, ms", 0.0, MS_MAX),
-    number("bus_mb_s", "bus rate, 10^6 bytes per second; inf: takes no time", 0.001, f64::INFINITY),
-    number("transfer_sectors_max", "the largest command, sectors", 8.0, 65_536.0),
-    number("ncq_depth", "commands the drive chooses from; 1: no queueing", 1.0, 256.0),
-    number("zones.count", "zones", 1.0, 1000.0),
-    number("zones.cylinders_each", "cylinders in each zone", 1.0, CYLINDERS_MAX as f64),
-    number("zones.outer_sectors", "sectors per track in the outermost zone", 1.0, TRACK_SECTORS_MAX as f64),
-    number("zones.inner_sectors", "sectors per track in the innermost zone", 1.0, TRACK_SECTORS_MAX as f64),
-    number("zones.exponent", "power of the shrinking from outer to inner", 0.01, 100.0),
-    number("zones.track_skew_ms", "skew from a track to the next of its cylinder, ms", 0.0, MS_MAX),
-    number("zones.cylinder_skew_ms", "skew from a cylinder to the next, ms", 0.0, MS_MAX),
-    number("seek.track_ms", "seek to the next cylinder, ms", 0.0, MS_MAX),
-    number("seek.average_ms", "mean seek over all pairs of cylinders, ms", 0.0, MS_MAX),
-    number("seek.full_ms", "seek from the first cylinder to the last, ms", 0.0, MS_MAX),
-    number("seek.a_ms", "a of a + b sqrt(d), ms, below the knee", -MS_MAX, MS_MAX),
-    number("seek.b_ms", "b of a + b sqrt(d), ms", 0.0, MS_MAX),
-    number("seek.c_ms", "c of c + e d, ms, from the knee on", -MS_MAX, MS_MAX),
-    number("seek.e_ms", "e of c + e d, ms per cylinder", 0.0, MS_MAX),
-    number("seek.knee", "where the curve becomes a line, cylinders", 2.0, CYLINDERS_MAX as f64),
-    switch("cache.read", "reads are answered from the buffer: on, off"),
-    switch("cache.read_ahead", "the drive reads on after a read: on, off"),
-    switch("cache.write", "writes are done when in the buffer: on, off"),
-    number("cache.segments", "streams the buffer holds", 1.0, 1024.0),
-    number("cache.segment_sectors", "sectors of each stream", 1.0, (1 << 24) as f64),
-    number("cache.dirty_kib", "data that may wait in the buffer to be written, KiB", 0.0, (1 << 20) as f64),
-    number("cache.destage_window", "extents from which the nearest is written next; 1: the oldest", 1.0, 256.0),
-];
-
-/// Sets `cache.read`, `cache.read_ahead` and `cache.write` at once.
+/// Sets all switches of `cache` at once.
 pub const CACHE: &str = "cache";
 
 /// The built-in drives.
@@ -224,6 +101,11 @@ const PRESETS: &[(&str, &str)] = &[
     ("st3160812as", include_str!("drives/st3160812as.toml")),
     ("hds721616pla380", include_str!("drives/hds721616pla380.toml")),
     ("c9m", include_str!("drives/c9m.toml")),
+    ("samsung-slc-64", include_str!("drives/samsung-slc-64.toml")),
+    ("samsung-slc-64-page", include_str!("drives/samsung-slc-64-page.toml")),
+    ("sd16-slow", include_str!("drives/sd16-slow.toml")),
+    ("sd16-mid", include_str!("drives/sd16-mid.toml")),
+    ("sd16-good", include_str!("drives/sd16-good.toml")),
 ];
 
 /// Why a drive cannot be had.
@@ -236,10 +118,12 @@ pub enum SpecError {
         name: String,
     },
     /// A name that is no parameter.
-    #[error("there is no parameter `{name}`; there are {CACHE} (on, off), {}", parameter_names())]
+    #[error("there is no parameter `{name}`; there are {CACHE} (on, off), {}", parameter_names(*kind))]
     UnknownParameter {
         /// What was asked for.
         name: String,
+        /// Of what kind of drive.
+        kind: DriveKind,
     },
     /// A value that its parameter cannot have.
     #[error("{parameter}={value}: {problem}")]
@@ -286,13 +170,30 @@ impl Unsound {
     }
 }
 
+impl From<Unsound> for SpecError {
+    /// Of a specification that was made by hand.
+    fn from(unsound: Unsound) -> SpecError {
+        SpecError::Value { parameter: unsound.field, value: String::new(), problem: unsound.problem }
+    }
+}
+
 /// The built-in drives' names.
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
 
-fn parameter_names() -> String {
-    PARAMETERS.iter().map(|p| p.name).collect::<Vec<_>>().join(", ")
+/// Every parameter of this kind of drive that can be set by name.
+pub fn parameters(kind: DriveKind) -> impl Iterator<Item = &'static Parameter> {
+    let lists = match kind {
+        DriveKind::Hdd => HddSpec::PARAMETERS,
+        DriveKind::Ssd => SsdSpec::PARAMETERS,
+        DriveKind::Sd => SdSpec::PARAMETERS,
+    };
+    lists.iter().copied().flatten()
+}
+
+fn parameter_names(kind: DriveKind) -> String {
+    parameters(kind).map(|p| p.name).collect::<Vec<_>>().join(", ")
 }
 
 impl DriveSpec {
@@ -326,15 +227,10 @@ impl DriveSpec {
     /// # Errors
     /// [`SpecError::Malformed`].
     pub fn parse(text: &str, file: &str) -> Result<DriveSpec, SpecError> {
-        let malformed = |line, field, problem| SpecError::Malformed { file: file.to_owned(), line, field, problem };
-        let spec: DriveSpec = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            let field = text.lines().nth(line - 1).map_or("", |l| l.split('=').next().unwrap_or(l).trim());
-            malformed(line, field.to_owned(), error.message().to_owned())
-        })?;
-        match spec.check() {
-            Ok(()) => Ok(spec),
-            Err(Unsound { field, problem }) => Err(malformed(line_of(text, &field), field, problem)),
+        match parse_as::<Head>(text, file)?.kind {
+            DriveKind::Hdd => parse_checked(text, file).map(DriveSpec::Hdd),
+            DriveKind::Ssd => parse_checked(text, file).map(DriveSpec::Ssd),
+            DriveKind::Sd => parse_checked(text, file).map(DriveSpec::Sd),
         }
     }
 
@@ -343,193 +239,187 @@ impl DriveSpec {
     /// # Errors
     /// [`SpecError::UnknownParameter`] names those that exist; [`SpecError::Value`]. The specification is unchanged then.
     pub fn set(&mut self, parameter: &str, value: &str) -> Result<(), SpecError> {
-        let refuse = |problem: String| SpecError::Value { parameter: parameter.into(), value: value.into(), problem };
-        if parameter == CACHE {
-            let on = parse_switch(value).ok_or_else(|| refuse("must be on or off".into()))?;
-            (self.cache.read, self.cache.read_ahead, self.cache.write) = (on, on, on);
-            return Ok(());
+        if parameter != CACHE && !parameters(self.kind()).any(|known| known.name == parameter) {
+            return Err(SpecError::UnknownParameter { name: parameter.into(), kind: self.kind() });
         }
-        if !PARAMETERS.iter().any(|known| known.name == parameter) {
-            return Err(SpecError::UnknownParameter { name: parameter.into() });
-        }
-        let mut all = Table::try_from(&*self).expect("a specification is a table");
-        let (table, key) = match parameter.split_once('.') {
-            Some((table, key)) => match all.get_mut(table).and_then(Value::as_table_mut) {
-                Some(table) => (table, key),
-                None => return Err(refuse(format!("this drive has no [{table}]"))),
-            },
-            None => (&mut all, parameter),
+        let changed = match self {
+            DriveSpec::Hdd(spec) => change(spec, parameter, value),
+            DriveSpec::Ssd(spec) => change(spec, parameter, value),
+            DriveSpec::Sd(spec) => change(spec, parameter, value),
         };
-        table.insert(key.into(), parse_value(value).ok_or_else(|| refuse("must be a number, on or off".into()))?);
-        let changed: DriveSpec = all.try_into().map_err(|e: toml::de::Error| refuse(e.message().to_owned()))?;
-        changed.check().map_err(|Unsound { field, problem }| match field == parameter {
-            true => refuse(problem),
-            false => refuse(format!("{field}: {problem}")),
-        })?;
-        *self = changed;
-        Ok(())
+        changed.map_err(|problem| SpecError::Value { parameter: parameter.into(), value: value.into(), problem })
+    }
+
+    /// Turns the write cache off: a write is then done when it is on the media.
+    pub fn write_through(&mut self) {
+        match self {
+            DriveSpec::Hdd(spec) => spec.cache.write = false,
+            DriveSpec::Ssd(spec) => spec.cache.write = false,
+            // A card says that a write is done when it is.
+            DriveSpec::Sd(_) => {}
+        }
     }
 
     /// The text of a drive file for this drive.
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("a specification is a table")
-    }
-
-    /// Zones in order, whichever way they are given.
-    pub(crate) fn zone_table(&self) -> Vec<ZoneSpec> {
-        match (&self.zones, &self.zone) {
-            (Some(formula), _) => formula.table(self.rotation_ns()),
-            (None, zones) => zones.clone().unwrap_or_default(),
-        }
-    }
-
-    /// One rotation.
-    pub fn rotation_ns(&self) -> u64 {
-        let rpm = u64::from(self.rpm);
-        (60_000_000_000 + rpm / 2) / rpm
-    }
-
-    /// Cylinders, gaps between zones included.
-    pub(crate) fn cylinders(&self) -> u64 {
-        match (&self.zones, &self.zone) {
-            (Some(formula), _) => u64::from(formula.count) * u64::from(formula.cylinders_each),
-            (None, Some(zones)) => zones.last().map_or(0, |z| u64::from(z.last_cylinder) + 1),
-            (None, None) => 0,
-        }
-    }
-
-    /// Finds what the model cannot work with.
-    fn check(&self) -> Result<(), Unsound> {
-        self.check_ranges()?;
-        self.check_zones()?;
-        let held: u64 = self.zone_table().iter().map(|z| z.sectors_of(self.heads)).sum();
-        if held < self.sectors {
-            return Err(Unsound::new("sectors", format!("the zones hold only {held} sectors")));
-        }
-        let curve = super::hdd::seek::SeekCurve::new(&self.seek, self.cylinders())?;
-        self.check_skews(curve.ns(1))
-    }
-
-    /// Every number lies in the range that [`PARAMETERS`] gives it.
-    fn check_ranges(&self) -> Result<(), Unsound> {
-        let all = Table::try_from(self).map_err(|e| Unsound::new("drive", e.to_string()))?;
-        for parameter in PARAMETERS {
-            let value = match parameter.name.split_once('.') {
-                Some((table, key)) => all.get(table).and_then(|t| t.get(key)),
-                None => all.get(parameter.name),
-            };
-            let number = match value {
-                Some(Value::Integer(number)) => *number as f64,
-                Some(Value::Float(number)) => *number,
-                _ => continue,
-            };
-            if !(parameter.min..=parameter.max).contains(&number) {
-                let problem = format!("must be from {} to {}, is {number}", parameter.min, parameter.max);
-                return Err(Unsound::new(parameter.name, problem));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_zones(&self) -> Result<(), Unsound> {
-        if self.zones.is_some() == self.zone.is_some() {
-            return Err(Unsound::new("zones", "give either [zones] (a formula) or zone = [ … ] (one by one)"));
-        }
-        if self.cylinders() > CYLINDERS_MAX {
-            let problem = format!("{} cylinders; at most {CYLINDERS_MAX} are supported", self.cylinders());
-            return Err(Unsound::new("zones.cylinders_each", problem));
-        }
-        if let Some(formula) = &self.zones
-            && formula.inner_sectors > formula.outer_sectors
-        {
-            return Err(Unsound::new("zones.inner_sectors", "inner tracks cannot hold more than outer ones"));
-        }
-        let mut next = 0;
-        for zone in self.zone.iter().flatten() {
-            let in_order = zone.first_cylinder >= next && zone.last_cylinder >= zone.first_cylinder;
-            if !in_order || u64::from(zone.last_cylinder) >= CYLINDERS_MAX {
-                let (first, last) = (zone.first_cylinder, zone.last_cylinder);
-                return Err(Unsound::new("zone", format!("cylinders {first} to {last} are not in ascending order")));
-            }
-            if !(1..=TRACK_SECTORS_MAX).contains(&zone.sectors) {
-                let problem = format!("must be from 1 to {TRACK_SECTORS_MAX}, is {}", zone.sectors);
-                return Err(Unsound::new("zone.sectors", problem));
-            }
-            next = zone.last_cylinder + 1;
-        }
-        match self.zone.as_ref().is_some_and(Vec::is_empty) {
-            true => Err(Unsound::new("zone", "there must be at least one zone")),
-            false => Ok(()),
-        }
-    }
-
-    /// A skew that is shorter than the move it covers costs a rotation at every crossing.
-    fn check_skews(&self, track_seek_ns: u64) -> Result<(), Unsound> {
-        let settle = ms_to_ns(self.write_settle_short_ms);
-        let switch = ms_to_ns(self.head_switch_ms);
-        let (track, cylinder) = match self.zones {
-            Some(_) => ("zones.track_skew_ms", "zones.cylinder_skew_ms"),
-            None => ("zone.track_skew", "zone.cylinder_skew"),
+        let text = match self {
+            DriveSpec::Hdd(spec) => toml::to_string(spec),
+            DriveSpec::Ssd(spec) => toml::to_string(spec),
+            DriveSpec::Sd(spec) => toml::to_string(spec),
         };
-        for zone in self.zone_table() {
-            let skew_ns = |skew: u32| u64::from(skew) * self.rotation_ns() / u64::from(zone.sectors);
-            let head_ns = switch + settle;
-            let needs = |field, what: &str, ns: u64, skew| {
-                let (ms, has) = (ns as f64 / 1e6, skew_ns(skew) as f64 / 1e6);
-                let zone = zone.first_cylinder;
-                let problem = format!(
-                    "{what} takes {ms} ms to settle for a write, but the skew of the zone at cylinder {zone} is {has} ms: every crossing would lose a rotation"
-                );
-                Err(Unsound::new(field, problem))
-            };
-            if self.heads > 1 && skew_ns(zone.track_skew) < head_ns {
-                return needs(track, "a head switch", head_ns, zone.track_skew);
-            }
-            let step_ns = track_seek_ns.max(if self.heads > 1 { switch } else { 0 }) + settle;
-            if zone.last_cylinder > zone.first_cylinder && skew_ns(zone.cylinder_skew) < step_ns {
-                return needs(cylinder, "a step to the next cylinder", step_ns, zone.cylinder_skew);
-            }
+        text.expect("a specification is a table")
+    }
+
+    /// What kind of drive this is.
+    pub fn kind(&self) -> DriveKind {
+        match self {
+            DriveSpec::Hdd(_) => DriveKind::Hdd,
+            DriveSpec::Ssd(_) => DriveKind::Ssd,
+            DriveSpec::Sd(_) => DriveKind::Sd,
         }
-        Ok(())
+    }
+
+    /// One line for people.
+    pub fn description(&self) -> &str {
+        match self {
+            DriveSpec::Hdd(spec) => &spec.description,
+            DriveSpec::Ssd(spec) => &spec.description,
+            DriveSpec::Sd(spec) => &spec.description,
+        }
+    }
+
+    /// Advertised capacity, in sectors.
+    pub fn sectors(&self) -> u64 {
+        match self {
+            DriveSpec::Hdd(spec) => spec.sectors,
+            DriveSpec::Ssd(spec) => spec.sectors,
+            DriveSpec::Sd(spec) => spec.sectors,
+        }
+    }
+
+    /// The largest command, in sectors.
+    pub fn transfer_sectors_max(&self) -> u32 {
+        match self {
+            DriveSpec::Hdd(spec) => spec.transfer_sectors_max,
+            DriveSpec::Ssd(spec) => spec.transfer_sectors_max,
+            DriveSpec::Sd(spec) => spec.transfer_sectors_max,
+        }
+    }
+
+    /// Commands the drive takes at once; 1: no queueing.
+    pub fn ncq_depth(&self) -> u32 {
+        match self {
+            DriveSpec::Hdd(spec) => spec.ncq_depth,
+            DriveSpec::Ssd(spec) => spec.ncq_depth,
+            DriveSpec::Sd(_) => 1,
+        }
+    }
+
+    /// True if a write may be done before it is on the media, until a flush.
+    pub fn has_volatile_cache(&self) -> bool {
+        match self {
+            DriveSpec::Hdd(spec) => spec.cache.write && spec.cache.dirty_kib > 0,
+            DriveSpec::Ssd(spec) => spec.cache.write && spec.cache.dirty_kib > 0,
+            DriveSpec::Sd(_) => false,
+        }
+    }
+
+    /// True if the drive wants to know what is no longer needed.
+    pub fn has_trim(&self) -> bool {
+        match self {
+            DriveSpec::Hdd(_) => false,
+            DriveSpec::Ssd(spec) => spec.trim,
+            DriveSpec::Sd(spec) => spec.trim,
+        }
     }
 }
 
-impl ZoneFormula {
-    fn table(&self, rotation_ns: u64) -> Vec<ZoneSpec> {
-        let zone = |i: u32| {
-            let sectors = self.track_sectors(i);
-            let skew = |ms: f64| (ms_to_ns(ms) * u64::from(sectors)).div_ceil(rotation_ns) as u32;
-            let first_cylinder = i * self.cylinders_each;
-            ZoneSpec {
-                first_cylinder,
-                last_cylinder: first_cylinder + self.cylinders_each - 1,
-                sectors,
-                track_skew: skew(self.track_skew_ms),
-                cylinder_skew: skew(self.cylinder_skew_ms),
-            }
-        };
-        (0..self.count).map(zone).collect()
-    }
+/// What every drive file has.
+#[derive(Deserialize)]
+struct Head {
+    kind: DriveKind,
+}
 
-    fn track_sectors(&self, zone: u32) -> u32 {
-        let (outer, inner) = (f64::from(self.outer_sectors), f64::from(self.inner_sectors));
-        let inward = if self.count > 1 { f64::from(zone) / f64::from(self.count - 1) } else { 0.0 };
-        (outer - (outer - inner) * inward.powf(self.exponent) + 0.5).floor() as u32
+fn parse_as<T: DeserializeOwned>(text: &str, file: &str) -> Result<T, SpecError> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        let field = text.lines().nth(line - 1).map_or("", |l| l.split('=').next().unwrap_or(l).trim());
+        let problem = error.message().to_owned();
+        SpecError::Malformed { file: file.to_owned(), line, field: field.to_owned(), problem }
+    })
+}
+
+fn parse_checked<S: KindSpec>(text: &str, file: &str) -> Result<S, SpecError> {
+    let spec: S = parse_as(text, file)?;
+    match check(&spec) {
+        Ok(()) => Ok(spec),
+        Err(Unsound { field, problem }) => {
+            Err(SpecError::Malformed { file: file.to_owned(), line: line_of(text, &field), field, problem })
+        }
     }
 }
 
-impl ZoneSpec {
-    fn sectors_of(&self, heads: u32) -> u64 {
-        u64::from(self.last_cylinder - self.first_cylinder + 1) * u64::from(heads) * u64::from(self.sectors)
+/// Sets one parameter, or all switches of the cache; or says what is wrong with the value and changes nothing.
+fn change<S: KindSpec>(spec: &mut S, parameter: &str, value: &str) -> Result<(), String> {
+    let mut all = Table::try_from(&*spec).expect("a specification is a table");
+    if parameter == CACHE {
+        if S::CACHE_SWITCHES.is_empty() {
+            return Err("this drive has no cache".into());
+        }
+        let on = parse_switch(value).ok_or("must be on or off")?;
+        for switch in S::CACHE_SWITCHES {
+            put(&mut all, switch, Value::Boolean(on))?;
+        }
+    } else {
+        put(&mut all, parameter, parse_value(value))?;
     }
+    let changed: S = all.try_into().map_err(|error: toml::de::Error| match parse_value(value) {
+        Value::String(_) => format!("must be a number, on or off, or a word that is known here: {}", error.message()),
+        _ => error.message().to_owned(),
+    })?;
+    check(&changed).map_err(|Unsound { field, problem }| match field == parameter {
+        true => problem,
+        false => format!("{field}: {problem}"),
+    })?;
+    *spec = changed;
+    Ok(())
 }
 
-impl SeekSpec {
-    /// Refuses a fit where there is nothing to fit.
-    pub(crate) fn check_cylinders(cylinders: u64) -> Result<(), Unsound> {
-        match cylinders < CYLINDERS_FITTED_MIN {
-            true => Err(Unsound::new("seek", format!("a drive of {cylinders} cylinders needs seek.points"))),
-            false => Ok(()),
+fn put(all: &mut Table, parameter: &str, value: Value) -> Result<(), String> {
+    let (table, key) = match parameter.split_once('.') {
+        Some((table, key)) => match all.get_mut(table).and_then(Value::as_table_mut) {
+            Some(table) => (table, key),
+            None => return Err(format!("this drive has no [{table}]")),
+        },
+        None => (all, parameter),
+    };
+    table.insert(key.into(), value);
+    Ok(())
+}
+
+/// Finds what the model cannot work with.
+fn check<S: KindSpec>(spec: &S) -> Result<(), Unsound> {
+    let all = Table::try_from(spec).map_err(|e| Unsound::new("drive", e.to_string()))?;
+    S::PARAMETERS.iter().copied().flatten().try_for_each(|parameter| check_range(&all, parameter))?;
+    spec.check()
+}
+
+/// A number lies in the range of its parameter.
+fn check_range(all: &Table, parameter: &Parameter) -> Result<(), Unsound> {
+    let value = match parameter.name.split_once('.') {
+        Some((table, key)) => all.get(table).and_then(|t| t.get(key)),
+        None => all.get(parameter.name),
+    };
+    let number = match value {
+        Some(Value::Integer(number)) => *number as f64,
+        Some(Value::Float(number)) => *number,
+        _ => return Ok(()),
+    };
+    match (parameter.min..=parameter.max).contains(&number) {
+        true => Ok(()),
+        false => {
+            let problem = format!("must be from {} to {}, is {number}", parameter.min, parameter.max);
+            Err(Unsound::new(parameter.name, problem))
         }
     }
 }
@@ -547,11 +437,11 @@ fn parse_switch(text: &str) -> Option<bool> {
     }
 }
 
-fn parse_value(text: &str) -> Option<Value> {
+fn parse_value(text: &str) -> Value {
     let switch = parse_switch(text).map(Value::Boolean);
     let integer = || text.parse().ok().map(Value::Integer);
     let float = || text.parse().ok().map(Value::Float);
-    switch.or_else(integer).or_else(float)
+    switch.or_else(integer).or_else(float).unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
 fn read_bounded(path: &Path) -> io::Result<String> {
@@ -589,46 +479,15 @@ fn line_of(text: &str, field: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hdd::spec::SeekSpec;
+    use super::super::hdd::spec::tests::preset;
     use super::*;
 
     #[test]
     fn every_built_in_drive_is_sound() {
         for name in names() {
             let spec = DriveSpec::preset(name).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(DriveSpec::parse(&toml::to_string(&spec).unwrap(), name).unwrap(), spec);
-        }
-    }
-
-    #[test]
-    fn zones_follow_the_formula() {
-        let sectors =
-            |name| -> Vec<u32> { DriveSpec::preset(name).unwrap().zone_table().iter().map(|z| z.sectors).collect() };
-        let mpg = [760, 749, 733, 715, 695, 674, 653, 630, 606, 582, 556, 531, 504, 477, 450];
-        assert_eq!(sectors("mpg3307at"), mpg);
-        let st = [1452, 1426, 1391, 1350, 1306, 1259, 1210, 1158, 1105, 1050, 993, 935, 875, 815, 753, 690];
-        assert_eq!(sectors("st3160812as"), st);
-        let hds = [
-            1447, 1442, 1434, 1423, 1409, 1394, 1378, 1360, 1340, 1320, 1298, 1275, 1251, 1226, 1200, 1173, 1145, 1117,
-            1087, 1057, 1025, 993, 961, 927, 893, 858, 822, 786, 749, 711,
-        ];
-        assert_eq!(sectors("hds721616pla380"), hds);
-    }
-
-    #[test]
-    fn skews_and_sizes_are_those_of_the_sheet() {
-        for (name, cylinders, held, outer, inner) in [
-            ("mpg3307at", 32_235, 60_053_805, (96, 124), (57, 73)),
-            ("mpg3307at-as-published", 32_235, 60_053_805, (110, 146), (65, 87)),
-            ("st3160812as", 140_752, 312_610_192, (227, 227), (108, 108)),
-            ("hds721616pla380", 139_860, 321_687_324, (244, 244), (120, 120)),
-            ("c9m", 6_962, 17_930_568, (97, 133), (88, 80)),
-        ] {
-            let spec = DriveSpec::preset(name).unwrap();
-            let zones = spec.zone_table();
-            let skews = |zone: &ZoneSpec| (zone.track_skew, zone.cylinder_skew);
-            assert_eq!(spec.cylinders(), cylinders, "{name}");
-            assert_eq!(zones.iter().map(|z| z.sectors_of(spec.heads)).sum::<u64>(), held, "{name}");
-            assert_eq!((skews(&zones[0]), skews(zones.last().unwrap())), (outer, inner), "{name}");
+            assert_eq!(DriveSpec::parse(&spec.to_toml(), name).unwrap(), spec);
         }
     }
 
@@ -644,20 +503,20 @@ mod tests {
         ] {
             spec.set(parameter, value).unwrap_or_else(|error| panic!("{error}"));
         }
-        assert_eq!((spec.rpm, spec.seek.average_ms, spec.cache.write), (5400, Some(9.0), false));
+        let DriveSpec::Hdd(set) = &spec else { panic!("{spec:?}") };
+        assert_eq!((set.rpm, set.seek.average_ms, set.cache.write), (5400, Some(9.0), false));
+        assert!(!spec.has_volatile_cache());
         spec.set("cache", "on").unwrap();
-        assert!(spec.cache.write && spec.cache.read && spec.cache.read_ahead);
+        let DriveSpec::Hdd(set) = &spec else { panic!("{spec:?}") };
+        assert!(set.cache.write && set.cache.read && set.cache.read_ahead);
+        spec.write_through();
+        assert!(!spec.has_volatile_cache());
     }
 
-    #[test]
-    fn every_parameter_exists_and_every_field_is_a_parameter() {
-        let mut spec = DriveSpec::preset("mpg3307at").unwrap();
-        let curve =
-            SeekSpec { a_ms: Some(0.0), b_ms: Some(0.0), c_ms: Some(0.0), e_ms: Some(0.0), ..spec.seek.clone() };
-        spec.seek = SeekSpec { knee: Some(2), ..curve };
-        let all = Table::try_from(&spec).unwrap();
+    /// Every field of a drive file but `kind` and `description`, with its table.
+    fn fields_of(spec: &impl Serialize) -> Vec<String> {
         let mut fields = Vec::new();
-        for (key, value) in &all {
+        for (key, value) in &Table::try_from(spec).unwrap() {
             match value {
                 Value::Table(table) => fields.extend(table.keys().map(|inner| format!("{key}.{inner}"))),
                 _ => fields.push(key.clone()),
@@ -665,9 +524,31 @@ mod tests {
         }
         fields.retain(|field| field != "kind" && field != "description");
         fields.sort();
-        let mut known: Vec<String> = PARAMETERS.iter().map(|p| p.name.to_owned()).collect();
-        known.sort();
-        assert_eq!(fields, known);
+        fields
+    }
+
+    #[test]
+    fn every_parameter_exists_and_every_field_is_a_parameter() {
+        let mut spec = preset("mpg3307at");
+        let curve = SeekSpec {
+            a_ms: Some(0.0),
+            b_ms: Some(0.0),
+            c_ms: Some(0.0),
+            e_ms: Some(0.0),
+            knee: Some(2),
+            ..spec.seek.clone()
+        };
+        spec.seek = curve;
+        let known = |kind| {
+            let mut known: Vec<String> = parameters(kind).map(|p| p.name.to_owned()).collect();
+            known.sort();
+            known
+        };
+        assert_eq!(fields_of(&spec), known(DriveKind::Hdd));
+        let DriveSpec::Ssd(ssd) = DriveSpec::preset("samsung-slc-64").unwrap() else { panic!("no ssd") };
+        assert_eq!(fields_of(&ssd), known(DriveKind::Ssd));
+        let DriveSpec::Sd(sd) = DriveSpec::preset("sd16-mid").unwrap() else { panic!("no card") };
+        assert_eq!(fields_of(&sd), known(DriveKind::Sd));
     }
 
     #[test]
@@ -696,7 +577,7 @@ mod tests {
 
     #[test]
     fn malformed_files_are_told_with_line_and_field() {
-        let good = toml::to_string(&DriveSpec::preset("mpg3307at").unwrap()).unwrap();
+        let good = DriveSpec::preset("mpg3307at").unwrap().to_toml();
         for (from, to, expected) in [
             ("rpm = 5400", "rpm = \"x\"", ", rpm: "),
             ("rpm = 5400", "rmp = 5400", ", rmp: unknown field `rmp`"),

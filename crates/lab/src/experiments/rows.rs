@@ -72,6 +72,13 @@ pub(super) fn of_totals(subject: &Subject, totals: &Totals) -> Vec<Row> {
         subject.row("destages", background.destages as f64, ""),
         subject.row("time_destage", seconds(background.destage_ns), "s"),
     ];
+    if let Some(flash) = &totals.flash {
+        rows.push(subject.row("time_gc", seconds(drive.gc_ns), "s"));
+        rows.push(subject.row("flash_pages", flash.host_pages as f64, ""));
+        rows.push(subject.row("flash_pages_copied", flash.gc_pages as f64, ""));
+        rows.push(subject.row("flash_erases", flash.erases as f64, ""));
+        rows.push(subject.row("flash_write_amplification", flash.write_amplification(), ""));
+    }
     if totals.co_writes > 0 {
         rows.push(subject.row("co_writes", totals.co_writes as f64, ""));
         rows.push(subject.row("files_per_co_write", ratio(totals.co_written_files, totals.co_writes), ""));

@@ -88,6 +88,7 @@ fn run(spec: &DriveSpec, policy: Policy, text: &str) -> Summary {
     let summary = replay(spec, policy, Reader::new(text.as_bytes(), "t", None, Event::Queued)).unwrap();
     let parts = summary.mean_overhead_ms
         + summary.mean_wait_ms
+        + summary.mean_gc_ms
         + summary.mean_seek_ms
         + summary.mean_rotation_ms
         + summary.mean_transfer_ms
@@ -112,7 +113,7 @@ fn closed_loop_traces_take_what_the_reference_runs_took() {
     ];
     for (name, expected) in DRIVES.into_iter().zip(expected) {
         let spec = bare(name);
-        let cap = spec.sectors;
+        let cap = spec.sectors();
         for (text, expected) in [t1(cap, false), t3(cap, false), t3(cap, true), t4(cap), t2a()].iter().zip(expected) {
             let summary = run(&spec, Policy::Fcfs, text);
             assert_eq!(summary.requests, REQUESTS);
@@ -127,11 +128,11 @@ fn open_traces_never_queue_and_take_as_long() {
     // The same addresses as in the closed loop; only the rotational position at the start differs.
     for (name, read, write) in [("st3160812as", 15.366, 16.347), ("hds721616pla380", 12.860, 13.865)] {
         let spec = bare(name);
-        let summary = run(&spec, Policy::Fcfs, &t1(spec.sectors, true));
+        let summary = run(&spec, Policy::Fcfs, &t1(spec.sectors(), true));
         assert_eq!(summary.mean_queue_ms, 0.0);
         assert_near(name, summary.mean_service_ms, read, 0.2);
         assert!(summary.idle_ms > 200_000.0);
-        let summary = run(&spec, Policy::Clook, &t7(spec.sectors));
+        let summary = run(&spec, Policy::Clook, &t7(spec.sectors()));
         assert_near(name, summary.mean_response_ms, write, 0.2);
     }
 }
@@ -139,7 +140,7 @@ fn open_traces_never_queue_and_take_as_long() {
 #[test]
 fn bursts_are_served_sooner_when_sorted_and_soonest_by_positioning_time() {
     let spec = bare("st3160812as");
-    let text = t6(spec.sectors);
+    let text = t6(spec.sectors());
     let [fcfs, clook, sptf] = [Policy::Fcfs, Policy::Clook, Policy::Sptf].map(|policy| run(&spec, policy, &text));
     assert!(fcfs.mean_response_ms > clook.mean_response_ms, "{fcfs:?}\n{clook:?}");
     assert!(clook.mean_response_ms > sptf.mean_response_ms, "{clook:?}\n{sptf:?}");

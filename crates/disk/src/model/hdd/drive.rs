@@ -11,9 +11,10 @@
 use moafs_runtime::Time;
 
 use super::super::service::{Command, Service, Verb};
-use super::super::spec::{DriveSpec, SpecError, ms_to_ns};
+use super::super::spec::{SpecError, ms_to_ns};
 use super::buffer::{Dirty, Segments};
 use super::mechanics::{Access, Mechanics};
+use super::spec::HddSpec;
 use crate::{Lba, SECTOR};
 
 /// The most that is destaged before the mechanism looks for something more urgent: the largest 28-bit ATA transfer.
@@ -78,12 +79,8 @@ impl Drive {
     ///
     /// # Errors
     /// [`SpecError::Value`] for a specification that was not checked and is not sound.
-    pub fn new(spec: &DriveSpec) -> Result<Drive, SpecError> {
-        let mechanics = Mechanics::new(spec).map_err(|unsound| SpecError::Value {
-            parameter: unsound.field,
-            value: String::new(),
-            problem: unsound.problem,
-        })?;
+    pub fn new(spec: &HddSpec) -> Result<Drive, SpecError> {
+        let mechanics = Mechanics::new(spec)?;
         let cache = &spec.cache;
         let dirty_bytes = if cache.write { u64::from(cache.dirty_kib) << 10 } else { 0 };
         Ok(Drive {
@@ -128,7 +125,7 @@ impl Drive {
     /// What `command`, begun at `now`, would take until its first sector has passed under the head, without the buffer.
     pub fn positioning_ns(&self, now: Time, command: &Command) -> u64 {
         match command.verb {
-            Verb::Flush => 0,
+            Verb::Flush | Verb::Discard => 0,
             _ if command.sectors == 0 => 0,
             verb => {
                 let ready_ns = now.0 + self.overhead_ns;
@@ -146,23 +143,20 @@ impl Drive {
                 self.read_cache && (self.dirty.covers(&range) || self.segments.find(range.start).is_some_and(held))
             }
             Verb::Write => self.dirty_sectors() + command.sectors <= self.dirty_sectors_max,
-            Verb::WriteFua | Verb::Flush => false,
+            Verb::WriteFua | Verb::Flush | Verb::Discard => false,
         }
     }
 
-    /// Serves a command that arrived at `now`; times do not go back from call to call.
-    ///
-    /// # Panics
-    /// When the command goes beyond the end of the drive.
+    /// Serves a command that arrived at `now` and lies on the drive; times do not go back from call to call.
     pub fn execute(&mut self, now: Time, command: Command) -> Service {
-        let end = command.at.0.checked_add(command.sectors);
-        assert!(end.is_some_and(|end| end <= self.sectors), "{command:?} goes beyond sector {}", self.sectors);
         let started_ns = now.0.max(self.free_ns);
         let mut service =
             Service { started: Time(started_ns), overhead_ns: self.overhead_ns, cached: true, ..Service::default() };
         let ready_ns = started_ns + self.overhead_ns;
         let finished_ns = match command.verb {
             Verb::Flush => self.flush(ready_ns, &mut service),
+            // It makes no difference to the media.
+            Verb::Discard => ready_ns,
             _ if command.sectors == 0 => ready_ns,
             Verb::Read => self.read(ready_ns, &command, &mut service),
             Verb::Write => self.write(ready_ns, &command, &mut service),

@@ -4,7 +4,7 @@
 //! head 0. Skews turn each track against the one before, so that a transfer goes on right after the crossing. At time 0
 //! the start of sector 0 of the first track is under the head.
 
-use super::super::spec::DriveSpec;
+use super::spec::{HddSpec, ZoneSpec};
 use crate::Lba;
 
 /// A hard disk's layout.
@@ -42,9 +42,9 @@ pub struct Place {
 
 impl Geometry {
     /// The layout that a specification describes.
-    pub fn new(spec: &DriveSpec) -> Geometry {
+    pub fn new(spec: &HddSpec) -> Geometry {
         let mut first_lba = 0;
-        let zone = |zone: super::super::spec::ZoneSpec| {
+        let zone = |zone: ZoneSpec| {
             let cylinders = u64::from(zone.last_cylinder - zone.first_cylinder + 1);
             let here = Zone {
                 first_lba,
@@ -125,10 +125,11 @@ impl Geometry {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spec::tests::preset;
     use super::*;
 
     fn geometry(name: &str) -> Geometry {
-        Geometry::new(&DriveSpec::preset(name).unwrap())
+        Geometry::new(&preset(name))
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! A track access waits for its first requested sector (no read on arrival). A move is the seek or the head switch, whichever
 //! takes longer; before a write the head settles.
 
-use super::super::spec::{DriveSpec, Unsound, ms_to_ns};
+use super::super::spec::{Unsound, ms_to_ns};
 use super::geometry::{Geometry, Place};
 use super::seek::SeekCurve;
+use super::spec::HddSpec;
 use crate::Lba;
 
 /// The moving parts of a drive.
@@ -64,7 +65,7 @@ impl Mechanics {
     ///
     /// # Errors
     /// When the seek curve cannot be fitted.
-    pub(crate) fn new(spec: &DriveSpec) -> Result<Mechanics, Unsound> {
+    pub(crate) fn new(spec: &HddSpec) -> Result<Mechanics, Unsound> {
         Ok(Mechanics {
             geometry: Geometry::new(spec),
             seek: SeekCurve::new(&spec.seek, spec.cylinders())?,

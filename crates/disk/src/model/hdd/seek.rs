@@ -4,7 +4,8 @@
 //! "An introduction to disk drive modeling", 1994). Three published figures (next track, average, full stroke) determine
 //! the constants: the pieces join with equal value and slope, the mean over all pairs of cylinders is the average.
 
-use super::super::spec::{SeekSpec, Unsound};
+use super::super::spec::Unsound;
+use super::spec::SeekSpec;
 
 /// Below this share of the way from track to full seek no curve of this form has the average.
 const SHARE_LINEAR: f64 = 1.0 / 3.0;
@@ -237,11 +238,11 @@ fn fit_jump(track: f64, average: f64, full: f64, stroke: u32, pairs: &Pairs) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::spec::DriveSpec;
+    use super::super::spec::tests::preset;
     use super::*;
 
     fn curve(name: &str) -> SeekCurve {
-        let spec = DriveSpec::preset(name).unwrap();
+        let spec = preset(name);
         SeekCurve::new(&spec.seek, spec.cylinders()).unwrap()
     }
 
@@ -282,7 +283,7 @@ mod tests {
     #[test]
     fn the_mean_over_all_pairs_is_the_published_average() {
         for name in ["mpg3307at", "mpg3307at-as-published", "st3160812as", "hds721616pla380"] {
-            let spec = DriveSpec::preset(name).unwrap();
+            let spec = preset(name);
             let (curve, n) = (curve(name), spec.cylinders());
             let weighted = |d: u64| 2.0 * (n - d) as f64 / (n as f64 * (n - 1) as f64) * curve.ns(d as u32) as f64;
             let mean = (1..n).map(weighted).sum::<f64>() / 1e6;

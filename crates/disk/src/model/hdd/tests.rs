@@ -2,25 +2,15 @@
 
 use moafs_runtime::Time;
 
+use super::super::Drive;
+use super::super::flash::precondition::SplitMix64;
 use super::super::queue::{DriveQueue, HostQueue, Policy};
 use super::super::service::{Command, Service, Verb};
 use super::super::spec::DriveSpec;
-use super::Drive;
+use super::spec::tests::preset;
 
 const REQUESTS: u64 = 5_000;
 const DRIVES: [&str; 4] = ["mpg3307at", "mpg3307at-as-published", "st3160812as", "hds721616pla380"];
-
-/// The generator of the reference traces.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-}
 
 fn spec(name: &str, settings: &[(&str, &str)]) -> DriveSpec {
     let mut spec = DriveSpec::preset(name).unwrap();
@@ -95,7 +85,7 @@ fn random_accesses_take_what_the_reference_runs_took() {
     let write_sorted = [11.080, 9.483, 9.725, 9.915];
     for (i, name) in DRIVES.into_iter().enumerate() {
         let spec = bare(name);
-        let cap = spec.sectors;
+        let cap = spec.sectors();
         let run = |verb, lbns: &[u64], sectors| mean_ms(&closed_loop(&spec, verb, lbns, sectors));
         assert_near(name, run(Verb::Read, &t1(cap), 8), read_4k[i], 0.01);
         assert_near(name, run(Verb::Write, &drawn(3, cap, 8), 8), write_4k[i], 0.01);
@@ -114,7 +104,7 @@ fn random_reads_have_the_percentiles_of_the_reference_run() {
         [12.85, 18.66, 20.78],
     ]) {
         let spec = bare(name);
-        let mut services = closed_loop(&spec, Verb::Read, &t1(spec.sectors), 8);
+        let mut services = closed_loop(&spec, Verb::Read, &t1(spec.sectors()), 8);
         services.sort_by_key(Service::service_ns);
         for (percent, expected) in [50, 95, 99].into_iter().zip(expected) {
             let ms = services[services.len() * percent / 100].service_ns() as f64 / 1e6;
@@ -128,7 +118,7 @@ fn other_random_numbers_give_the_analytic_mean() {
     // Overhead + E[seek] + half a rotation + eight sectors + crossings, as docs/models.md derives it.
     for (name, analytic) in DRIVES.into_iter().zip([15.421, 13.495, 15.279, 12.905]) {
         let spec = bare(name);
-        let mean = mean_ms(&closed_loop(&spec, Verb::Read, &drawn(20_261_121, spec.sectors, 8), 8));
+        let mean = mean_ms(&closed_loop(&spec, Verb::Read, &drawn(20_261_121, spec.sectors(), 8), 8));
         assert_near(name, mean, analytic, 0.2);
     }
 }
@@ -141,7 +131,7 @@ fn sequential_transfers_run_at_the_sustained_rate() {
         spec.set("overhead_ms", "0").unwrap();
         let rate = |first| rate_mb_s(&closed_loop(&spec, Verb::Write, &sequential(first), 256), 256);
         assert_near(name, rate(0), outer, 0.01);
-        assert_near(name, rate((spec.sectors / 256 - REQUESTS) * 256), inner, 0.01);
+        assert_near(name, rate((spec.sectors() / 256 - REQUESTS) * 256), inner, 0.01);
     }
 }
 
@@ -150,8 +140,9 @@ fn sustained_rates_follow_the_closed_form() {
     for name in DRIVES {
         let mut spec = bare(name);
         spec.set("overhead_ms", "0").unwrap();
-        let zone = &spec.zone_table()[0];
-        let (heads, spt, rev) = (u64::from(spec.heads), u64::from(zone.sectors), spec.rotation_ns());
+        let drive = preset(name);
+        let zone = &drive.zone_table()[0];
+        let (heads, spt, rev) = (u64::from(drive.heads), u64::from(zone.sectors), drive.rotation_ns());
         let angle = |sectors: u32| u64::from(sectors) * rev / spt;
         let cylinder_ns = heads * rev + (heads - 1) * angle(zone.track_skew) + angle(zone.cylinder_skew);
         let formula = 512.0 * (heads * spt) as f64 * 1000.0 / cylinder_ns as f64;
@@ -169,13 +160,13 @@ fn without_a_write_cache_sequential_writes_lose_a_rotation_each() {
         let spec = bare(name);
         let run = |first| mean_ms(&closed_loop(&spec, Verb::Write, &sequential(first), 256));
         assert_near(name, run(0), outer, 0.01);
-        assert_near(name, run((spec.sectors / 256 - REQUESTS) * 256), inner, 0.01);
+        assert_near(name, run((spec.sectors() / 256 - REQUESTS) * 256), inner, 0.01);
     }
 }
 
 /// Commands per second with 32 always waiting, drawn from the first 3,000 of T1.
 fn iops_with_32(spec: &DriveSpec, policy: Policy) -> f64 {
-    let lbns = &t1(spec.sectors)[..3_000];
+    let lbns = &t1(spec.sectors())[..3_000];
     let mut drive = DriveQueue::new(spec).unwrap();
     let mut host = HostQueue::new(policy);
     let mut next = lbns.iter();
@@ -267,7 +258,7 @@ fn another_command_ends_read_ahead() {
 fn writes_are_accepted_while_there_is_room_and_flushed_in_order_of_time() {
     let spec = spec("hds721616pla380", &[]);
     let mut drive = Drive::new(&spec).unwrap();
-    let lbns = drawn(5, spec.sectors, 8);
+    let lbns = drawn(5, spec.sectors(), 8);
     let mut now = Time(0);
     for lbn in &lbns[..32] {
         let write = drive.execute(now, Command::write(*lbn, 8));
@@ -288,10 +279,10 @@ fn writes_are_accepted_while_there_is_room_and_flushed_in_order_of_time() {
 fn a_full_buffer_makes_writes_wait_and_random_writes_faster() {
     for name in ["mpg3307at", "st3160812as"] {
         let spec = spec(name, &[]);
-        let services = closed_loop(&spec, Verb::Write, &drawn(3, spec.sectors, 8), 8);
+        let services = closed_loop(&spec, Verb::Write, &drawn(3, spec.sectors(), 8), 8);
         assert!(services.iter().any(|s| s.wait_ns > 0), "{name}");
         let steady = mean_ms(&services[2_000..]);
-        let bare = mean_ms(&closed_loop(&bare(name), Verb::Write, &drawn(3, spec.sectors, 8), 8));
+        let bare = mean_ms(&closed_loop(&bare(name), Verb::Write, &drawn(3, spec.sectors(), 8), 8));
         assert!(steady < bare, "{name}: {steady} {bare}");
     }
 }

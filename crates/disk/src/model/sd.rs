@@ -1,0 +1,15 @@
+//! SD cards.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`spec`] | their parameters |
+//! | [`drive`] | [`Drive`]: commands, bus, the page being collected, translation and chips together |
+
+pub mod drive;
+pub mod spec;
+
+pub use drive::Drive;
+pub use spec::SdSpec;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! An SD card's parameters.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::flash::spec::{FLASH, FlashSpec, PRECONDITION, PreconditionSpec};
+use super::super::spec::{DriveKind, KindSpec, MS_MAX, Parameter, Unsound, number, switch};
+
+/// An SD card's parameters. An allocation unit is one erase block of every die.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SdSpec {
+    /// [`DriveKind::Sd`].
+    pub kind: DriveKind,
+    /// One line for people.
+    pub description: String,
+    /// Advertised capacity.
+    pub sectors: u64,
+    /// The card's and the host's share of each command.
+    pub overhead_ms: f64,
+    /// Bus rate in 10^6 bytes per second; `inf`: takes no time.
+    pub bus_mb_s: f64,
+    /// The largest command.
+    pub transfer_sectors_max: u32,
+    /// Discards reach the translation layer.
+    pub trim: bool,
+    /// The chips.
+    pub flash: FlashSpec,
+    /// The logs.
+    pub ftl: UnitsSpec,
+    /// What happened to the card before time 0.
+    pub precondition: PreconditionSpec,
+}
+
+/// Allocation units that the card keeps open or as logs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnitsSpec {
+    /// Units that can be written in order at the same time.
+    pub sequential_units: u32,
+    /// Units for everything else; one of them is being emptied while the others fill.
+    pub random_units: u32,
+}
+
+const PARAMETERS: &[Parameter] = &[
+    number("sectors", "advertised capacity, sectors of 512 bytes", 1.0, (1_u64 << 40) as f64),
+    number("overhead_ms", "the card's and the host's share of each command, ms", 0.0, MS_MAX),
+    number("bus_mb_s", "bus rate, 10^6 bytes per second; inf: takes no time", 0.001, f64::INFINITY),
+    number("transfer_sectors_max", "the largest command, sectors", 8.0, 65_536.0),
+    switch("trim", "discards reach the translation layer: on, off"),
+    number("ftl.sequential_units", "allocation units that can be written in order at the same time", 1.0, 256.0),
+    number("ftl.random_units", "allocation units for everything else", 2.0, 1024.0),
+];
+
+impl KindSpec for SdSpec {
+    const PARAMETERS: &'static [&'static [Parameter]] = &[PARAMETERS, FLASH, PRECONDITION];
+    const CACHE_SWITCHES: &'static [&'static str] = &[];
+
+    fn check(&self) -> Result<(), Unsound> {
+        self.flash.check()?;
+        let logs = u64::from(self.ftl.sequential_units) + u64::from(self.ftl.random_units);
+        self.flash.check_superblocks(self.sectors, logs + 1)
+    }
+}
+
+#[cfg(test)]
+pub(in super::super) mod tests {
+    use super::super::super::spec::DriveSpec;
+    use super::*;
+
+    /// A built-in card.
+    pub(in super::super::super) fn preset(name: &str) -> SdSpec {
+        match DriveSpec::preset(name).unwrap() {
+            DriveSpec::Sd(spec) => spec,
+            other => panic!("{other:?} is no card"),
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_sheet() {
+        let spec = preset("sd16-mid");
+        assert_eq!(spec.flash.superblock_pages() * spec.flash.page_bytes(), 4 << 20);
+        assert_eq!(spec.flash.host_superblocks(spec.sectors), 3_799);
+    }
+
+    #[test]
+    fn a_card_has_no_cache_to_turn_off() {
+        let mut spec = DriveSpec::preset("sd16-slow").unwrap();
+        assert!(spec.set("cache", "off").unwrap_err().to_string().contains("this drive has no cache"));
+        assert!(spec.set("cache.write", "off").unwrap_err().to_string().contains("there is no parameter"));
+        spec.write_through();
+        assert_eq!(spec, DriveSpec::preset("sd16-slow").unwrap());
+    }
+}
