@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use moafs_mount::defrag::{DefragCommand, DefragJob, DefragStatus};
 use moafs_mount::options::parse_bytes;
 use moafs_mount::unmount;
+use moafs_vfs::Format;
 use moafs_vfs::gather::{DefragOptions, Ending, Healed, Reading};
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ use crate::error::{CliError, Result};
 use crate::files::volume_tree::VolumeTree;
 use crate::output;
 use crate::place::{Inside, Place};
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, Volume, with_volume};
 
 /// How often a mount is asked how far it is.
 const POLL: Duration = Duration::from_millis(100);
@@ -91,19 +92,21 @@ impl DefragArgs {
 
     fn on_image(&self, place: &Inside, stop: &AtomicBool) -> Result<Healed> {
         let access = if self.dry_run { Access::Read } else { Access::Write };
+        with_volume!(&place.image, access, |volume| self.heal(volume, place, stop))
+    }
+
+    fn heal<F: Format>(&self, volume: &Volume<F>, place: &Inside, stop: &AtomicBool) -> Result<Healed> {
         let options = DefragOptions { max_bytes: self.max_bytes.unwrap_or(u64::MAX), dry_run: self.dry_run };
-        Volume::with(&place.image, access, |volume| {
-            let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
-            let missing = || CliError::Usage(format!("{} does not exist", place.describe()));
-            let node = tree.walk(&place.path)?.ok_or_else(missing)?;
-            let bar = self.progress_bar();
-            let done = volume.vfs.defragment(node.ino, &options, &mut |healed| {
-                show(&bar, healed);
-                !stop.load(Ordering::Relaxed)
-            });
-            bar.finish_and_clear();
-            done.map_err(|error| CliError::Volume { what: "defragmenting", at: place.describe(), error })
-        })
+        let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
+        let missing = || CliError::Usage(format!("{} does not exist", place.describe()));
+        let node = tree.walk(&place.path)?.ok_or_else(missing)?;
+        let bar = self.progress_bar();
+        let done = volume.vfs.defragment(node.ino, &options, &mut |healed| {
+            show(&bar, healed);
+            !stop.load(Ordering::Relaxed)
+        });
+        bar.finish_and_clear();
+        done.map_err(|error| CliError::Volume { what: "defragmenting", at: place.describe(), error })
     }
 
     /// Has the daemon do it, and watches.

@@ -33,6 +33,9 @@ pub(crate) enum CliError {
     /// A volume that cannot be opened.
     #[error("{}: {error}", image.display())]
     Open { image: PathBuf, error: moafs_vfs::Error },
+    /// Neither magic number is where it should be.
+    #[error("{} holds neither an ext2 nor an F2FS volume (`moafs mkfs` makes one)", image.display())]
+    NoVolume { image: PathBuf },
     /// The image or device.
     #[error("{0}")]
     Disk(#[from] DiskError),

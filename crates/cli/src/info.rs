@@ -9,14 +9,13 @@ use moafs_disk::{DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_ext::format::superblock::State;
 use moafs_ext::format::{Descriptor, Geometry, GroupNo, Superblock};
 use moafs_runtime::Timestamp;
-use moafs_vfs::Format;
 use moafs_vfs::layout::{Collector, KindLayout, Layout};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::error::{CliError, Result};
 use crate::output;
-use crate::volume::{Access, Volume, open_disk};
+use crate::volume::{Access, open_disk, with_volume};
 
 /// Where the superblock lies, in bytes, and how long it is.
 const SUPERBLOCK_AT: u64 = 1024;
@@ -125,13 +124,9 @@ impl InfoArgs {
 }
 
 fn survey(image: &Path, scattered: usize) -> Result<Layout> {
-    let at = image.display().to_string();
-    Volume::with(image, Access::Read, |volume| {
-        let mut collector = Collector::new(scattered);
-        let surveyed = volume.vfs.format().survey(&mut collector);
-        surveyed.map_err(|error| CliError::Volume { what: "surveying", at, error })?;
-        Ok(collector.finish())
-    })
+    let mut collector = Collector::new(scattered);
+    with_volume!(image, Access::Read, |volume| volume.survey(&mut collector))?;
+    Ok(collector.finish())
 }
 
 fn groups(disk: &SharedDisk, geometry: &Geometry) -> Result<Vec<Group>> {

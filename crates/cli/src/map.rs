@@ -9,7 +9,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use moafs_ext::format::Geometry;
-use moafs_vfs::Format;
 use moafs_vfs::format::Survey;
 use moafs_vfs::plan::SMALL_BLOCKS_MAX;
 use moafs_vfs::types::{BlockRun, FileKind, Ino, Lbn};
@@ -17,7 +16,7 @@ use moafs_vfs::types::{BlockRun, FileKind, Ino, Lbn};
 use crate::error::{CliError, Result};
 use crate::info;
 use crate::output;
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, with_volume};
 
 /// Cells in a row, and rows, at most.
 const COLUMNS: u64 = 1024;
@@ -77,12 +76,8 @@ impl MapArgs {
         }
         let (_, _, geometry) = info::read_shape(&self.image)?;
         let at = self.image.display().to_string();
-        let grid = Volume::with(&self.image, Access::Read, |volume| {
-            let mut grid = Grid::new(&geometry);
-            let surveyed = volume.vfs.format().survey(&mut grid);
-            surveyed.map_err(|error| CliError::Volume { what: "surveying", at: at.clone(), error })?;
-            Ok(grid)
-        })?;
+        let mut grid = Grid::new(&geometry);
+        with_volume!(&self.image, Access::Read, |volume| volume.survey(&mut grid))?;
         let picture = grid.svg(&at);
         if to_stdout {
             output::print(picture.as_bytes())?;

@@ -12,12 +12,11 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::{Args, Parser};
 use moafs_disk::file::FileOptions;
-use moafs_ext::place::Policy;
 use moafs_mount::source::Source;
 use moafs_mount::{Mounting, Settings, serve};
 
 use crate::error::{CliError, Result};
-use crate::volume::{self, Volume};
+use crate::volume::{self, Volume, on_volume};
 
 /// What the daemon says when the mount can be used.
 const READY: &str = "ready";
@@ -115,20 +114,18 @@ pub(crate) fn wait_until_ready(daemon: &mut Child) -> Result<ExitCode> {
 /// Opens, mounts, serves to the end.
 fn run_here(source: Source, target: PathBuf, settings: Settings, ready: impl FnOnce()) -> Result<ExitCode> {
     let image = source.path().to_owned();
-    let place = match &settings.place {
-        Some(name) => {
-            name.parse().map_err(|problem| CliError::Usage(format!("mount option `place={name}`: {problem}")))?
-        }
-        None => Policy::default(),
-    };
     let claim = source.claim()?;
     // The mount claims a device by itself.
     let options = FileOptions { claim_device: false, ..volume::file_options(&settings.volume, settings.host_cache) };
     let opened = volume::open_disk(&image, options)?;
-    let Volume { vfs, trace, .. } = volume::open_volume(&image, opened, settings.volume.clone(), place)?;
-    let disk = Box::new(move || serde_json::to_value(trace.counters()).unwrap_or_default());
-    let mounting = Mounting { vfs, source, claim, target, settings, disk };
-    serve::serve(mounting, ready).map_err(CliError::serve(&image))?;
+    let any = volume::open_volume(&image, opened, settings.volume.clone(), &settings.format)?;
+    let engine = any.engine_counters();
+    on_volume!(any, |volume| {
+        let Volume { vfs, trace, .. } = volume;
+        let disk = Box::new(move || serde_json::to_value(trace.counters()).unwrap_or_default());
+        serve::serve(Mounting { vfs, source, claim, target, settings, disk, engine }, ready)
+    })
+    .map_err(CliError::serve(&image))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use moafs_mount::unmount;
+use moafs_vfs::Format;
 use moafs_vfs::api::Stat;
 use serde::Serialize;
 use serde_json::Value;
@@ -16,7 +17,7 @@ use crate::files::tree::Tree;
 use crate::files::volume_tree::VolumeTree;
 use crate::output;
 use crate::place::{Inside, Place};
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, Volume, with_volume};
 
 /// Show a mount's counters, or a file's attributes and place on its volume
 #[derive(Debug, Args)]
@@ -76,7 +77,7 @@ impl StatArgs {
             (Place::Host(path), None) if !path.is_file() => self.show_mount(&path)?,
             (_, path) => {
                 let place = Inside::parse(&self.what, path.as_ref())?;
-                Volume::with(&place.image, Access::Read, |volume| self.show_file(volume, &place))?;
+                with_volume!(&place.image, Access::Read, |volume| self.show_file(volume, &place))?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -93,7 +94,7 @@ impl StatArgs {
         output::print(text.as_bytes())
     }
 
-    fn show_file(&self, volume: &Volume, place: &Inside) -> Result<()> {
+    fn show_file<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
         let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
         let missing = || CliError::Usage(format!("{} does not exist", place.describe()));
         let node = tree.walk(&place.path)?.ok_or_else(missing)?;

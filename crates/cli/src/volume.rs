@@ -1,18 +1,26 @@
 //! Opening a volume: the one place that knows which formats there are, and how a disk is put together.
+//!
+//! The one idea: which format a volume has is found out once, from its first bytes. From then on a command is written for
+//! any [`Format`], and [`with_volume!`] has it compiled for each.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use moafs_disk::file::{Direct, FileOptions};
 use moafs_disk::probe::trace::Trace;
 use moafs_disk::queue::{Elevator, QueueOptions};
-use moafs_disk::{DiskError, FileDisk, SharedDisk};
+use moafs_disk::{DiskError, DiskExt, FileDisk, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_ext::Ext;
-use moafs_ext::place::Policy;
-use moafs_mount::options::HostCache;
+use moafs_f2fs::F2fs;
+use moafs_mount::MoreCounters;
+use moafs_mount::options::{FormatOption, HostCache, OptionError};
 use moafs_runtime::{Live, Rt};
-use moafs_vfs::{Options, Vfs};
+use moafs_vfs::format::Survey;
+use moafs_vfs::{Format, Options, Vfs};
+use serde::Serialize;
 
 use crate::error::{CliError, Result};
 
@@ -20,13 +28,96 @@ use crate::error::{CliError, Result};
 const LOCK_GRACE: Duration = Duration::from_millis(500);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
+/// Bytes at the start of a volume that tell its format: the superblock of ext2, and both of F2FS.
+const HEAD_BYTES: usize = 8192;
+/// Where the magic number of ext2 is: at 56 in the superblock, which is at 1024.
+const EXT_MAGIC_AT: usize = 1024 + 56;
+const EXT_MAGIC: [u8; 2] = 0xEF53_u16.to_le_bytes();
+/// Where the magic number of F2FS is: at 1024 in block 0, and in its copy, block 1.
+const F2FS_MAGIC_AT: [usize; 2] = [1024, 4096 + 1024];
+const F2FS_MAGIC: [u8; 4] = 0xF2F5_2010_u32.to_le_bytes();
+/// The most sections that `gather=` takes.
+const GATHER_MAX: u64 = 64;
+
+/// The formats there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FormatName {
+    /// ext2, with what ext3 and ext4 add and can be read
+    Ext2,
+    /// F2FS, log-structured, for flash
+    F2fs,
+}
+
+impl FormatName {
+    /// The name that options, JSON and [`moafs_vfs::format::Shape`] have for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            FormatName::Ext2 => "ext2",
+            FormatName::F2fs => "f2fs",
+        }
+    }
+
+    /// The format of a volume that begins with these bytes; `None` if nothing in them says so.
+    pub(crate) fn of_head(head: &[u8]) -> Option<FormatName> {
+        let has = |at: usize, magic: &[u8]| head.get(at..at + magic.len()) == Some(magic);
+        let [first, copy] = F2FS_MAGIC_AT;
+        match () {
+            () if has(first, &F2FS_MAGIC) => Some(FormatName::F2fs),
+            // A superblock's copy may be what is left of a volume that was here before.
+            () if has(EXT_MAGIC_AT, &EXT_MAGIC) => Some(FormatName::Ext2),
+            () if has(copy, &F2FS_MAGIC) => Some(FormatName::F2fs),
+            () => None,
+        }
+    }
+
+    /// The format of the volume on a disk.
+    pub(crate) fn on_disk(image: &Path, disk: &SharedDisk) -> Result<FormatName> {
+        let bytes = (disk.limits().sectors * SECTOR as u64).min(HEAD_BYTES as u64) as usize;
+        let head = disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?;
+        FormatName::of_head(&head).ok_or_else(|| CliError::NoVolume { image: image.to_owned() })
+    }
+}
+
+impl fmt::Display for FormatName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// An open volume.
-pub(crate) struct Volume {
-    pub(crate) vfs: Vfs<Ext>,
+pub(crate) struct Volume<F: Format> {
+    pub(crate) vfs: Vfs<F>,
     /// What its device was asked.
     pub(crate) trace: Arc<Trace>,
     pub(crate) image: PathBuf,
 }
+
+/// An open volume of whichever format.
+pub(crate) enum AnyVolume {
+    Ext2(Volume<Ext>),
+    F2fs(Volume<F2fs>),
+}
+
+/// Does something with an [`AnyVolume`], whatever its format: `on_volume!(any, |volume| work(volume))`.
+macro_rules! on_volume {
+    ($any:expr, |$volume:ident| $work:expr) => {
+        match $any {
+            $crate::volume::AnyVolume::Ext2($volume) => $work,
+            $crate::volume::AnyVolume::F2fs($volume) => $work,
+        }
+    };
+}
+
+/// Opens an image's volume, does something with it, and closes it whatever came of that:
+/// `with_volume!(image, access, |volume| work(volume))`.
+macro_rules! with_volume {
+    ($image:expr, $access:expr, |$volume:ident| $work:expr) => {
+        $crate::volume::on_volume!($crate::volume::open_for($image, $access)?, |open| open.with(|$volume| $work))
+    };
+}
+
+pub(crate) use {on_volume, with_volume};
 
 /// What a command wants to do with a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,36 +170,129 @@ pub(crate) fn file_options(options: &Options, host_cache: HostCache) -> FileOpti
     FileOptions { direct, transfer_bytes_max: options.transfer_bytes_max, ..base }
 }
 
-/// Opens a volume on an open disk. `place` decides where data go.
-pub(crate) fn open_volume(image: &Path, opened: Opened, options: Options, place: Policy) -> Result<Volume> {
+/// Opens the volume on an open disk. `of_format` are options that only its format knows.
+pub(crate) fn open_volume(
+    image: &Path,
+    opened: Opened,
+    options: Options,
+    of_format: &[FormatOption],
+) -> Result<AnyVolume> {
     let Opened { disk, trace, rt } = opened;
-    let Options { read_only, transfer_bytes_max, .. } = options;
-    let ext = moafs_ext::OpenOptions { read_only, transfer_bytes_max, place };
+    let name = FormatName::on_disk(image, &disk)?;
+    of_format.iter().try_for_each(|option| option.must_be_of(name.name()))?;
     let fail = |error| CliError::Open { image: image.to_owned(), error };
-    let format = Ext::open(disk.clone(), rt.clone(), ext).map_err(fail)?;
-    Ok(Volume { vfs: Vfs::new(format, disk, rt, options), trace, image: image.to_owned() })
+    let image = image.to_owned();
+    Ok(match name {
+        FormatName::Ext2 => {
+            let format = Ext::open(disk.clone(), rt.clone(), ext_options(&options, of_format)?).map_err(fail)?;
+            AnyVolume::Ext2(Volume { vfs: Vfs::new(format, disk, rt, options), trace, image })
+        }
+        FormatName::F2fs => {
+            let format = F2fs::open(disk.clone(), rt.clone(), f2fs_options(&options, of_format)?).map_err(fail)?;
+            AnyVolume::F2fs(Volume { vfs: Vfs::new(format, disk, rt, options), trace, image })
+        }
+    })
 }
 
-impl Volume {
-    /// Opens a volume for a command.
-    pub(crate) fn open(image: &Path, access: Access) -> Result<Volume> {
-        let options = Options { read_only: access == Access::Read, ..Options::default() };
-        open_volume(image, open_disk(image, file_options(&options, HostCache::Auto))?, options, Policy::default())
+fn ext_options(options: &Options, given: &[FormatOption]) -> Result<moafs_ext::OpenOptions, OptionError> {
+    let Options { read_only, transfer_bytes_max, .. } = *options;
+    let mut ext = moafs_ext::OpenOptions { read_only, transfer_bytes_max, place: Default::default() };
+    for option in given {
+        match option.name {
+            "place" => ext.place = option.parse()?,
+            other => unreachable!("{other} is no option of ext2"),
+        }
+    }
+    Ok(ext)
+}
+
+fn f2fs_options(options: &Options, given: &[FormatOption]) -> Result<moafs_f2fs::OpenOptions, OptionError> {
+    let Options { read_only, transfer_bytes_max, .. } = *options;
+    let mut f2fs = moafs_f2fs::OpenOptions { read_only, transfer_bytes_max, ..Default::default() };
+    for option in given {
+        match option.name {
+            "cleaner" => f2fs.cleaner = option.parse()?,
+            "reuse" => f2fs.reuse = option.parse()?,
+            "temperature" => f2fs.temperature = option.parse()?,
+            "clean-order" => f2fs.clean_order = option.parse()?,
+            "gather" => f2fs.gather = option.number(1..=GATHER_MAX)? as u32,
+            "background_gc" => f2fs.background = option.on_or_off()?,
+            "discard" => f2fs.discard = true,
+            "nodiscard" => f2fs.discard = false,
+            other => unreachable!("{other} is no option of F2FS"),
+        }
+    }
+    Ok(f2fs)
+}
+
+/// Opens an image's volume for a command.
+pub(crate) fn open_for(image: &Path, access: Access) -> Result<AnyVolume> {
+    let options = Options { read_only: access == Access::Read, ..Options::default() };
+    open_volume(image, open_disk(image, file_options(&options, HostCache::Auto))?, options, &[])
+}
+
+impl AnyVolume {
+    /// Counters of the format's engine, where it has some.
+    pub(crate) fn engine_counters(&self) -> Option<MoreCounters> {
+        match self {
+            AnyVolume::Ext2(_) => None,
+            AnyVolume::F2fs(volume) => {
+                let vfs = volume.vfs.clone();
+                Some(Box::new(move || serde_json::to_value(vfs.format().counters()).unwrap_or_default()))
+            }
+        }
+    }
+}
+
+impl<F: Format> Volume<F> {
+    /// Reports the layout of everything on it.
+    pub(crate) fn survey(&self, to: &mut dyn Survey) -> Result<()> {
+        let fail = |error| CliError::Volume { what: "surveying", at: self.image.display().to_string(), error };
+        self.vfs.format().survey(to).map_err(fail)
     }
 
     /// Writes everything and closes. To be called on every way out of a command that changes something.
-    pub(crate) fn close(self) -> Result<()> {
+    fn close(self) -> Result<()> {
         let Volume { vfs, image, .. } = self;
         let at = image.display().to_string();
         vfs.close().map_err(|error| CliError::Volume { what: "closing", at, error })
     }
 
     /// Runs `work` and closes, whatever came of it.
-    pub(crate) fn with<T>(image: &Path, access: Access, work: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
-        let volume = Volume::open(image, access)?;
-        let worked = work(&volume);
-        let closed = volume.close();
+    pub(crate) fn with<T>(self, work: impl FnOnce(&Volume<F>) -> Result<T>) -> Result<T> {
+        let worked = work(&self);
+        let closed = self.close();
         let result = worked?;
         closed.map(|()| result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(magics: &[(usize, &[u8])]) -> Vec<u8> {
+        let mut head = vec![0; HEAD_BYTES];
+        for (at, magic) in magics {
+            head[*at..*at + magic.len()].copy_from_slice(magic);
+        }
+        head
+    }
+
+    #[test]
+    fn volumes_are_told_apart_by_their_magic_numbers() {
+        let [first, copy] = F2FS_MAGIC_AT.map(|at| (at, &F2FS_MAGIC[..]));
+        let ext = (EXT_MAGIC_AT, &EXT_MAGIC[..]);
+        for (magics, format) in [
+            (&[][..], None),
+            (&[ext], Some(FormatName::Ext2)),
+            (&[first, copy], Some(FormatName::F2fs)),
+            (&[copy], Some(FormatName::F2fs)),
+            (&[ext, copy], Some(FormatName::Ext2)),
+            (&[first, ext], Some(FormatName::F2fs)),
+        ] {
+            assert_eq!(FormatName::of_head(&head(magics)), format);
+        }
+        assert_eq!(FormatName::of_head(&[]), None);
     }
 }

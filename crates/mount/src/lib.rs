@@ -37,4 +37,4 @@ pub use log::Log;
 pub use options::Settings;
 pub use serve::{Mounting, ServeError, serve};
 pub use source::Source;
-pub use stats::DiskCounters;
+pub use stats::MoreCounters;

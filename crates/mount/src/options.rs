@@ -1,5 +1,6 @@
 //! Mount options: from the text of `-o` to validated settings, in one step.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use moafs_fuse::{MountError, MountFlags, SessionOptions, Transport};
@@ -42,8 +43,8 @@ pub struct Settings {
     pub host_cache: HostCache,
     /// `plain`: type `fuse` even where `fuseblk` is possible.
     pub plain: bool,
-    /// The placement policy by name; `None`: the format's default.
-    pub place: Option<String>,
+    /// Options that mean something to volumes of one format only, in the order given: for whoever opens the volume.
+    pub format: Vec<FormatOption>,
     /// The options as they were given, for `.moafs/stats`.
     pub given: Vec<String>,
 }
@@ -73,6 +74,73 @@ pub enum OptionError {
         /// Why.
         reason: &'static str,
     },
+    /// It is for volumes of another format.
+    #[error("mount option `{option}` is for {of} volumes, and this is an {volume} volume; of its own are:\n{}",
+            help_of(.volume))]
+    OtherFormat {
+        /// As given.
+        option: String,
+        /// The format it is for.
+        of: &'static str,
+        /// The format of the volume.
+        volume: &'static str,
+    },
+}
+
+/// An option of the volume's format: its name is known, its value is not judged yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormatOption {
+    /// The format it is for, by the name that [`moafs_vfs::format::Shape`] has for it.
+    pub of: &'static str,
+    /// Before the `=`.
+    pub name: &'static str,
+    text: String,
+}
+
+impl FormatOption {
+    /// The option with its value, as it was given.
+    fn given(&self) -> String {
+        if self.text.is_empty() { self.name.to_owned() } else { format!("{}={}", self.name, self.text) }
+    }
+
+    /// Refuses an option that is for volumes of another format than `volume`.
+    ///
+    /// # Errors
+    /// [`OptionError::OtherFormat`], which lists those that would be right.
+    pub fn must_be_of(&self, volume: &'static str) -> Result<(), OptionError> {
+        if self.of == volume {
+            return Ok(());
+        }
+        Err(OptionError::OtherFormat { option: self.given(), of: self.of, volume })
+    }
+
+    /// Its value, of a type that knows its own names.
+    ///
+    /// # Errors
+    /// What the type says of a value that it does not know.
+    pub fn parse<T: FromStr<Err = String>>(&self) -> Result<T, OptionError> {
+        self.text.parse().map_err(|problem: String| Value { option: &self.given(), text: &self.text }.wrong(problem))
+    }
+
+    /// Its value, a number in a range.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn number(&self, range: std::ops::RangeInclusive<u64>) -> Result<u64, OptionError> {
+        Value { option: &self.given(), text: &self.text }.number(range)
+    }
+
+    /// Its value, `on` or `off`.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub fn on_or_off(&self) -> Result<bool, OptionError> {
+        match self.text.as_str() {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            _ => Err(Value { option: &self.given(), text: &self.text }.wrong("give on or off")),
+        }
+    }
 }
 
 /// An option of ours: name, placeholder of its value (empty: a switch), what it does.
@@ -88,11 +156,6 @@ const OWN: &[Own] = &[
     Own { name: "dirty_age", value: "SECONDS", help: "changed data are written after this time (default 30)" },
     Own { name: "commit", value: "SECONDS", help: "metadata are committed this often (default 5)" },
     Own { name: "max_transfer", value: "SIZE", help: "largest device request (default 1M)" },
-    Own {
-        name: "place",
-        value: "cowrite|ffs",
-        help: "where data go: small files together, or file by file (default cowrite)",
-    },
     Own { name: "read_ahead", value: "SIZE", help: "largest read-ahead of a sequential reader (default 1M)" },
     Own {
         name: "coread",
@@ -111,19 +174,87 @@ const OWN: &[Own] = &[
     Own { name: "noallow_other", value: "", help: "only the mounting user may use the mount (default without root)" },
 ];
 
+/// Options that mean something to volumes of one format only.
+const OF_FORMATS: &[(&str, &[Own])] = &[
+    (
+        "ext2",
+        &[Own {
+            name: "place",
+            value: "cowrite|ffs",
+            help: "where data go: small files together, or file by file (default cowrite)",
+        }],
+    ),
+    (
+        "f2fs",
+        &[
+            Own {
+                name: "cleaner",
+                value: "POLICY",
+                help: "what is cleaned: greedy, cost-benefit, hole-plugging, adaptive, age-threshold (default cost-benefit)",
+            },
+            Own {
+                name: "reuse",
+                value: "never|always|auto",
+                help: "new data into holes of used segments: never, once no clean one is left, or if cheaper then (default auto)",
+            },
+            Own {
+                name: "temperature",
+                value: "kind|wolf",
+                help: "hot and cold data apart: by kind of file, or by how often they change (default kind)",
+            },
+            Own {
+                name: "clean-order",
+                value: "found|file",
+                help: "the order in which cleaning moves blocks: as they lie, or by file (default file)",
+            },
+            Own { name: "gather", value: "N", help: "sections that are cleaned together, 1 to 64 (default 1)" },
+            Own {
+                name: "background_gc",
+                value: "on|off",
+                help: "cleaning goes on when nobody asks for anything (default on)",
+            },
+            Own { name: "discard", value: "", help: "tell the device which segments hold nothing (default)" },
+            Own { name: "nodiscard", value: "", help: "do not" },
+        ],
+    ),
+];
+
 /// Options that FUSE and mount(8) know, for the list in messages.
 const COMMON: &str = "ro rw suid nosuid dev nodev exec noexec sync async dirsync atime noatime relatime strictatime \
      lazytime allow_other auto_unmount fsname=NAME subtype=NAME max_read=BYTES read_ahead_kb=N context=CONTEXT";
 
 /// The list of options, one per line.
 pub fn help() -> String {
-    let mut text = String::from("options of moafs:\n");
-    for own in OWN {
-        let usage = if own.value.is_empty() { own.name.to_owned() } else { format!("{}={}", own.name, own.value) };
-        text += &format!("  {usage:<27} {}\n", own.help);
+    let mut text = format!("options of moafs:\n{}", lines(OWN));
+    for (format, options) in OF_FORMATS {
+        text += &format!("options for {format} volumes:\n{}", lines(options));
     }
     text += &format!("options of every mount:\n  {COMMON}");
     text
+}
+
+/// The list of options of one format, one per line.
+fn help_of(format: &str) -> String {
+    OF_FORMATS.iter().filter(|(of, _)| *of == format).map(|(_, options)| lines(options)).collect()
+}
+
+fn lines(options: &[Own]) -> String {
+    let line = |own: &Own| {
+        let usage = if own.value.is_empty() { own.name.to_owned() } else { format!("{}={}", own.name, own.value) };
+        format!("  {usage:<27} {}\n", own.help)
+    };
+    options.iter().map(line).collect()
+}
+
+/// The option of a format with this name.
+fn of_format(name: &str, value: &str) -> Option<FormatOption> {
+    let all = OF_FORMATS.iter().flat_map(|(of, options)| options.iter().map(move |own| (*of, own)));
+    let fits = |own: &Own| own.name == name && own.value.is_empty() == value.is_empty();
+    all.into_iter().find(|(_, own)| fits(own)).map(|(of, own)| FormatOption {
+        of,
+        name: own.name,
+        text: value.to_owned(),
+    })
 }
 
 impl Settings {
@@ -139,7 +270,7 @@ impl Settings {
         }
         // The kernel caches what is read: ours is for what waits, above all.
         let volume = Options { role: CacheRole::Behind, dirty_percent: 60, ..Options::default() };
-        Settings { volume, session, host_cache: HostCache::Auto, plain: false, place: None, given: Vec::new() }
+        Settings { volume, session, host_cache: HostCache::Auto, plain: false, format: Vec::new(), given: Vec::new() }
     }
 
     /// The settings of some `-o` lists, each comma-separated; later options win.
@@ -158,6 +289,10 @@ impl Settings {
 
     fn apply(&mut self, option: &str) -> Result<(), OptionError> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        if let Some(of_format) = of_format(name, value) {
+            self.format.push(of_format);
+            return Ok(());
+        }
         let value_of = Value { option, text: value };
         match name {
             "cache" => self.volume.cache_bytes = value_of.size(CACHE_BYTES_MIN..=1 << 46)?,
@@ -169,7 +304,6 @@ impl Settings {
                 self.volume.read_ahead_bytes = value_of.size(0..=READ_AHEAD_BYTES_MAX)?;
                 self.session.mount.read_ahead_kb = (self.volume.read_ahead_bytes >> 10) as u32;
             }
-            "place" => self.place = Some(value.to_owned()),
             "coread" => self.volume.co_read_bytes = value_of.size_or_off(0..=CO_READ_BYTES_MAX)?,
             "transport" => self.session.transport = value_of.transport()?,
             "threads" => self.set_threads(value_of.number(1..=THREADS_MAX)? as usize),
@@ -343,6 +477,22 @@ mod tests {
             "cache",
         ] {
             assert!(Settings::parse([option], true).is_err(), "{option}");
+        }
+    }
+
+    #[test]
+    fn options_of_a_format_are_kept_for_whoever_opens_the_volume() {
+        let settings = Settings::parse(["cleaner=greedy,nodiscard,gather=4,ro", "background_gc=off"], true).unwrap();
+        let names: Vec<_> = settings.format.iter().map(|option| (option.of, option.name)).collect();
+        assert_eq!(names, [("f2fs", "cleaner"), ("f2fs", "nodiscard"), ("f2fs", "gather"), ("f2fs", "background_gc")]);
+        let [cleaner, _, gather, background] = &settings.format[..] else { panic!("four options") };
+        assert_eq!((gather.number(1..=64), background.on_or_off()), (Ok(4), Ok(false)));
+        assert!(gather.number(5..=64).is_err() && gather.on_or_off().is_err());
+        cleaner.must_be_of("f2fs").unwrap();
+        let message = cleaner.must_be_of("ext2").unwrap_err().to_string();
+        assert!(message.contains("`cleaner=greedy` is for f2fs volumes") && message.contains("place="), "{message}");
+        for wrong in ["cleaner", "cleaner=", "discard=yes", "gather"] {
+            assert!(Settings::parse([wrong], true).is_err(), "{wrong}");
         }
     }
 

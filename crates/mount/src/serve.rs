@@ -16,7 +16,7 @@ use crate::log::Log;
 use crate::options::Settings;
 use crate::pressure::PressureWatch;
 use crate::source::{Face, Source};
-use crate::stats::{self, About, DiskCounters};
+use crate::stats::{self, About, MoreCounters};
 
 /// What is mounted where, and how.
 pub struct Mounting<F: Format> {
@@ -31,7 +31,9 @@ pub struct Mounting<F: Format> {
     /// The options.
     pub settings: Settings,
     /// Counters of the disk.
-    pub disk: DiskCounters,
+    pub disk: MoreCounters,
+    /// Counters of the format's engine, where it has some.
+    pub engine: Option<MoreCounters>,
 }
 
 /// Why a mount did not come about, or did not end well.
@@ -93,7 +95,7 @@ fn close<F: Format>(vfs: Vfs<F>) -> Result<(), ServeError> {
 }
 
 fn mount<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<Session<Front<F>>, ServeError> {
-    let Mounting { vfs, source, claim, target, mut settings, disk } = mounting;
+    let Mounting { vfs, source, claim, target, mut settings, disk, engine } = mounting;
     let face = Face::choose(&source, settings.plain, settings.volume.read_only);
     name_source(&mut settings, &source, &face, vfs.shape().block_size);
     let transport = Arc::new(OnceLock::new());
@@ -104,6 +106,7 @@ fn mount<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<Session<Fro
         options: settings.given,
         transport: Arc::clone(&transport),
         disk,
+        engine,
         log: Arc::clone(log),
     };
     let files = vec![("stats", stats::text(vfs.clone(), about))];

@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::control::Text;
 use crate::log::{Failures, Log};
 
-/// Counters of the disk, as whoever opened it can tell them.
-pub type DiskCounters = Box<dyn Fn() -> Value + Send + Sync>;
+/// Counters of what lies below vfs, as whoever opened it can tell them.
+pub type MoreCounters = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// What `.moafs/stats` shows.
 #[derive(Debug, Serialize)]
@@ -32,6 +32,9 @@ struct Stats {
     label: String,
     space: Space,
     vfs: Counters,
+    /// Of the format's engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<Value>,
     disk: Value,
     /// Why the volume is read-only, if it has turned so.
     failed: Option<String>,
@@ -55,7 +58,8 @@ pub(crate) struct About {
     pub(crate) face: String,
     pub(crate) options: Vec<String>,
     pub(crate) transport: Arc<OnceLock<&'static str>>,
-    pub(crate) disk: DiskCounters,
+    pub(crate) disk: MoreCounters,
+    pub(crate) engine: Option<MoreCounters>,
     pub(crate) log: Arc<Log>,
 }
 
@@ -84,6 +88,7 @@ pub(crate) fn text<F: Format>(vfs: Vfs<F>, about: About) -> Text {
                 free_inodes: space.free_inodes,
             },
             vfs: vfs.counters(),
+            engine: about.engine.as_ref().map(|counters| counters()),
             disk: (about.disk)(),
             failed: vfs.failed(),
             failures: about.log.failures(),

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
+use moafs_vfs::Format;
 use moafs_vfs::types::FileKind;
 
 use super::tree::Tree;
@@ -12,7 +13,7 @@ use super::{existing, failure};
 use crate::error::Result;
 use crate::output;
 use crate::place::Inside;
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, Volume, with_volume};
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -34,12 +35,12 @@ pub(crate) struct CatArgs {
 impl CatArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let place = Inside::parse(&self.image, self.path.as_ref())?;
-        Volume::with(&place.image, Access::Read, |volume| print(volume, &place))?;
+        with_volume!(&place.image, Access::Read, |volume| print(volume, &place))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn print(volume: &Volume, place: &Inside) -> Result<()> {
+fn print<F: Format>(volume: &Volume<F>, place: &Inside) -> Result<()> {
     let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
     let file = existing(&tree, place)?;
     match tree.meta(&file)?.kind {

@@ -2,11 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
+use moafs_vfs::Format;
 use moafs_vfs::types::FileKind;
 
 use super::copy::{Copy, Keep, Tally};
@@ -15,7 +16,7 @@ use super::tree::Tree;
 use super::volume_tree::VolumeTree;
 use crate::error::{CliError, Result};
 use crate::place::{Inside, Place};
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, Volume, with_volume};
 use crate::{output, stat};
 
 /// Copy files between host and volume, or between volumes
@@ -125,20 +126,9 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
     let since = Instant::now();
     let tally = match to {
         Place::Host(path) => copy_to(sources, None, &Host, path.as_os_str().as_bytes(), how)?,
-        Place::Volume(inside) => Volume::with(&inside.image, Access::Write, |volume| {
-            let tree = VolumeTree::new(&volume.vfs, inside.image.display().to_string());
-            let tally = copy_to(sources, Some(volume), &tree, &inside.path, how)?;
-            if how.verbose {
-                volume.vfs.sync().map_err(|error| CliError::Volume {
-                    what: "syncing",
-                    at: inside.describe(),
-                    error,
-                })?;
-                let disk = serde_json::to_value(volume.trace.counters()).unwrap_or_default();
-                eprint!("{}", stat::requests_table(&disk));
-            }
-            Ok(tally)
-        })?,
+        Place::Volume(inside) => {
+            with_volume!(&inside.image, Access::Write, |volume| copy_into(sources, volume, inside, how))?
+        }
     };
     if how.verbose {
         let (secs, bytes) = (since.elapsed().as_secs_f64(), output::size(tally.bytes));
@@ -150,19 +140,30 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
     }
 }
 
-/// Copies all sources to `path` in `to`, which is on the volume `open` if on any.
-fn copy_to<D: Tree>(sources: &[OsString], open: Option<&Volume>, to: &D, path: &[u8], how: &How) -> Result<Tally> {
+/// Copies all sources into an open volume.
+fn copy_into<F: Format>(sources: &[OsString], volume: &Volume<F>, inside: &Inside, how: &How) -> Result<Tally> {
+    let tree = VolumeTree::new(&volume.vfs, inside.image.display().to_string());
+    let tally = copy_to(sources, Some(&volume.image), &tree, &inside.path, how)?;
+    if how.verbose {
+        let fail = |error| CliError::Volume { what: "syncing", at: inside.describe(), error };
+        volume.vfs.sync().map_err(fail)?;
+        let disk = serde_json::to_value(volume.trace.counters()).unwrap_or_default();
+        eprint!("{}", stat::requests_table(&disk));
+    }
+    Ok(tally)
+}
+
+/// Copies all sources to `path` in `to`, which is the volume on the image `open` if it is one.
+fn copy_to<D: Tree>(sources: &[OsString], open: Option<&Path>, to: &D, path: &[u8], how: &How) -> Result<Tally> {
     let mut total = Tally::default();
     for source in sources {
         let tally = match Place::parse(source) {
             Place::Host(from) => copy_from(&Host, from.as_os_str().as_bytes(), to, path, how, sources.len())?,
             // Within one volume: it is open already.
-            Place::Volume(from) if open.is_some_and(|volume| is_same(volume, &from)) => {
-                let Some(volume) = open else { continue };
-                let tree = VolumeTree::new(&volume.vfs, from.image.display().to_string());
-                copy_from(&tree, &from.path, to, path, how, sources.len())?
+            Place::Volume(from) if open.is_some_and(|image| is_same(image, &from.image)) => {
+                copy_from(to, &from.path, to, path, how, sources.len())?
             }
-            Place::Volume(from) => Volume::with(&from.image, Access::Read, |volume| {
+            Place::Volume(from) => with_volume!(&from.image, Access::Read, |volume| {
                 let tree = VolumeTree::new(&volume.vfs, from.image.display().to_string());
                 copy_from(&tree, &from.path, to, path, how, sources.len())
             })?,
@@ -174,9 +175,9 @@ fn copy_to<D: Tree>(sources: &[OsString], open: Option<&Volume>, to: &D, path: &
     Ok(total)
 }
 
-fn is_same(volume: &Volume, inside: &Inside) -> bool {
-    let canonical = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-    canonical(&volume.image) == canonical(&inside.image)
+fn is_same(one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    canonical(one) == canonical(other)
 }
 
 fn copy_from<S: Tree, D: Tree>(

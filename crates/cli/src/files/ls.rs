@@ -15,7 +15,7 @@ use super::volume_tree::{Held, VolumeTree};
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::place::Inside;
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, Volume, with_volume};
 
 /// The deepest directory that is listed: a damaged volume may have cycles.
 const DEPTH_MAX: usize = 1000;
@@ -71,11 +71,11 @@ struct Entry {
 impl LsArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let place = Inside::parse(&self.image, self.path.as_ref())?;
-        Volume::with(&place.image, Access::Read, |volume| self.list(volume, &place))?;
+        with_volume!(&place.image, Access::Read, |volume| self.list(volume, &place))?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn list(&self, volume: &Volume, place: &Inside) -> Result<()> {
+    fn list<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
         let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
         let node = existing(&tree, place)?;
         let mut listing = Listing { args: self, tree: &tree, entries: Vec::new() };

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
+use moafs_vfs::Format;
 use moafs_vfs::types::FileKind;
 
 use super::failure;
@@ -11,7 +12,7 @@ use super::tree::{New, Tree};
 use super::volume_tree::VolumeTree;
 use crate::error::Result;
 use crate::place::Inside;
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, Volume, with_volume};
 
 /// Make a directory on a volume
 #[derive(Debug, Args)]
@@ -33,11 +34,11 @@ pub(crate) struct MkdirArgs {
 impl MkdirArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let place = Inside::parse(&self.image, self.path.as_ref())?;
-        Volume::with(&place.image, Access::Write, |volume| self.make(volume, &place))?;
+        with_volume!(&place.image, Access::Write, |volume| self.make(volume, &place))?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn make(&self, volume: &Volume, place: &Inside) -> Result<()> {
+    fn make<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
         let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
         let mut at = tree.root()?;
         let mut names = place.path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).peekable();

@@ -14,7 +14,7 @@ use super::volume_tree::{Held, VolumeTree};
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::place::Inside;
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, Volume, with_volume};
 
 /// The deepest tree that is removed: a damaged volume may have cycles.
 const DEPTH_MAX: usize = 1000;
@@ -42,11 +42,11 @@ pub(crate) struct RmArgs {
 impl RmArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let place = Inside::parse(&self.image, self.path.as_ref())?;
-        Volume::with(&place.image, Access::Write, |volume| self.remove(volume, &place))?;
+        with_volume!(&place.image, Access::Write, |volume| self.remove(volume, &place))?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn remove(&self, volume: &Volume, place: &Inside) -> Result<()> {
+    fn remove<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
         let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
         let Some((dir, name)) = place.split() else {
             return Err(failure("removing", place, libc::EBUSY));

@@ -1,22 +1,24 @@
-//! `moafs mkfs`.
+//! `moafs mkfs`: what is the same for all formats. What differs stands in a module for each.
+
+mod ext2;
+mod f2fs;
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use moafs_disk::file::FileOptions;
-use moafs_disk::{DiskExt, FileDisk, Kind, Lba, MemDisk, SECTOR, SharedDisk, Tag};
-use moafs_ext::format::Superblock;
-use moafs_ext::mkfs::{MkfsError, MkfsOptions, Report, mkfs};
+use moafs_disk::{Disk, DiskExt, FileDisk, Kind, Lba, MemDisk, SECTOR, SharedDisk, Tag};
 use moafs_mount::options::parse_bytes;
 use moafs_mount::source::Source;
-use moafs_runtime::{Live, Rt};
+use moafs_runtime::{Live, Rt, Timestamp};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::error::{CliError, Result};
+use crate::volume::FormatName;
 use crate::{output, volume};
 
 /// Bytes at the start of a volume that are looked at for something worth keeping.
@@ -31,6 +33,8 @@ const LOOK_BYTES: usize = 64 << 10;
 Examples:
   moafs mkfs disk.img 1G
   moafs mkfs -b 1024 -L mail disk.img 200M
+  moafs mkfs -t f2fs -L photos disk.img 4G
+  moafs mkfs -t f2fs -O extra_attr,inode_checksum,lost_found -s 4 disk.img 64G
   sudo moafs mkfs -t ext2 /dev/sdb1
   moafs mkfs -n disk.img 8T                     what would be made, changing nothing
 
@@ -39,22 +43,7 @@ pub(crate) struct MkfsArgs {
     /// Format
     #[arg(short = 't', long, value_enum, default_value_t = FormatName::Ext2)]
     r#type: FormatName,
-    /// Bytes in a block: 1024, 2048, 4096, 16384… 65536 (default: by size)
-    #[arg(short, long, value_name = "SIZE", value_parser = bytes)]
-    block_size: Option<u64>,
-    /// Blocks in a group, a multiple of 8
-    #[arg(short = 'g', long, value_name = "BLOCKS")]
-    blocks_per_group: Option<u32>,
-    /// Number of inodes (default: one for each 16 KiB; 4 KiB on small volumes)
-    #[arg(short = 'N', long, value_name = "COUNT")]
-    inodes: Option<u64>,
-    /// Bytes of an inode: 128, 256…
-    #[arg(short = 'I', long, value_name = "SIZE", value_parser = bytes, default_value = "256")]
-    inode_size: u64,
-    /// Percentage of blocks kept for root
-    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5)]
-    reserved: u32,
-    /// The volume's name, at most 16 bytes
+    /// The volume's name: at most 16 bytes; of F2FS, 512 characters
     #[arg(short = 'L', long, default_value = "")]
     label: String,
     /// The volume's identity (default: random)
@@ -75,6 +64,10 @@ pub(crate) struct MkfsArgs {
     /// Show what was made as JSON
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
+    #[command(flatten)]
+    ext2: ext2::Ext2Args,
+    #[command(flatten)]
+    f2fs: f2fs::F2fsArgs,
     /// Image file or block device
     image: PathBuf,
     /// Size of the volume, such as 512M or 20G (default: all there is)
@@ -82,79 +75,93 @@ pub(crate) struct MkfsArgs {
     size: Option<u64>,
 }
 
-/// Formats that can be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FormatName {
-    Ext2,
-}
-
 fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| "give a size such as 4096, 64K, 256M or 2G".to_owned())
 }
 
+/// A number that has to fit into 32 bits.
+fn narrow(what: &str, value: u64) -> Result<u32> {
+    u32::try_from(value).map_err(|_| CliError::Usage(format!("{what} {value} is not possible")))
+}
+
+/// What a new volume of any format is given.
+struct New<'a> {
+    image: &'a Path,
+    label: &'a str,
+    uuid: Uuid,
+    now: Timestamp,
+    discard: bool,
+    /// Bytes of the volume, if that is said for a disk that may be longer.
+    bytes: Option<u64>,
+}
+
+impl New<'_> {
+    fn failed(&self, error: &dyn std::error::Error) -> CliError {
+        CliError::Usage(format!("{}: {error}", self.image.display()))
+    }
+}
+
 /// What was made, as JSON shows it.
 #[derive(Debug, Serialize)]
-struct Made<'a> {
+struct Report<'a> {
     image: &'a Path,
-    format: &'static str,
+    format: FormatName,
     label: &'a str,
     uuid: String,
-    block_size: u32,
-    blocks: u64,
-    free_blocks: u64,
-    reserved_blocks: u64,
-    inodes: u32,
-    inode_size: u32,
-    groups: u32,
-    blocks_per_group: u32,
-    inodes_per_group: u32,
-    backups: Vec<u64>,
     dry_run: bool,
+    #[serde(flatten)]
+    made: Made,
+}
+
+/// What is particular to a format.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Made {
+    Ext2(ext2::Made),
+    F2fs(f2fs::Made),
 }
 
 impl MkfsArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let FormatName::Ext2 = self.r#type;
-        let options = self.options()?;
+        self.check_options()?;
+        let new = New {
+            image: &self.image,
+            label: &self.label,
+            uuid: self.uuid.unwrap_or_else(Uuid::new_v4),
+            now: Live::new().timestamp(),
+            discard: self.discard,
+            bytes: self.size.filter(|_| self.image.exists() && !self.dry_run),
+        };
         if self.dry_run {
             let disk = MemDisk::new(self.dry_size()? / SECTOR as u64);
-            let report = mkfs(&disk, &options).map_err(|error| self.failed(&error))?;
-            return self.tell(&report, &options);
+            return self.tell(self.make(&disk, &new)?, &new);
         }
-        let rt = Live::new();
         let created = !self.image.exists();
-        let disk = if created { self.create(rt)? } else { self.open()? };
-        let made = mkfs(&*disk, &options);
+        let disk = if created { self.create(Live::new())? } else { self.open()? };
+        let made = self.make(&*disk, &new);
         if made.is_err() && created {
             // Half a volume in a file of our own making is of no use to anybody.
             let _ = std::fs::remove_file(&self.image);
         }
-        self.tell(&made.map_err(|error| self.failed(&error))?, &options)
+        self.tell(made?, &new)
     }
 
-    fn failed(&self, error: &MkfsError) -> CliError {
-        CliError::Usage(format!("{}: {error}", self.image.display()))
-    }
-
-    fn options(&self) -> Result<MkfsOptions> {
-        let narrow = |what: &str, value: u64| {
-            u32::try_from(value).map_err(|_| CliError::Usage(format!("{what} {value} is not possible")))
+    /// Refuses options of the format that is not made.
+    fn check_options(&self) -> Result<()> {
+        let (format, foreign) = match self.r#type {
+            FormatName::Ext2 => (FormatName::F2fs, self.f2fs.given()),
+            FormatName::F2fs => (FormatName::Ext2, self.ext2.given()),
         };
-        let uuid = self.uuid.unwrap_or_else(Uuid::new_v4);
-        let mut options = MkfsOptions::new(*uuid.as_bytes(), *Uuid::new_v4().as_bytes(), Live::new().timestamp());
-        options.block_size = self.block_size.map(|size| narrow("block size", size)).transpose()?;
-        options.blocks_per_group = self.blocks_per_group;
-        options.inodes = self.inodes;
-        options.inode_size = narrow("inode size", self.inode_size)?;
-        options.reserved_percent = self.reserved;
-        options.label = self.label.clone().into_bytes();
-        options.discard = self.discard;
-        if let (Some(size), true) = (self.size, self.image.exists() && !self.dry_run) {
-            let block_size = u64::from(options.block_size.unwrap_or(if size < 512 << 20 { 1024 } else { 4096 }));
-            options.block_size = Some(narrow("block size", block_size)?);
-            options.blocks = Some(size / block_size.max(1));
+        let Some(option) = foreign.first() else { return Ok(()) };
+        let made = self.r#type;
+        Err(CliError::Usage(format!("{option} is an option of {format} volumes, and an {made} volume is to be made")))
+    }
+
+    fn make(&self, disk: &dyn Disk, new: &New<'_>) -> Result<Made> {
+        match self.r#type {
+            FormatName::Ext2 => self.ext2.make(disk, new).map(Made::Ext2),
+            FormatName::F2fs => self.f2fs.make(disk, new).map(Made::F2fs),
         }
-        Ok(options)
     }
 
     fn dry_size(&self) -> Result<u64> {
@@ -215,59 +222,28 @@ impl MkfsArgs {
         }
     }
 
-    fn tell(&self, report: &Report, options: &MkfsOptions) -> Result<ExitCode> {
-        let geo = &report.geometry;
-        let made = Made {
-            image: &self.image,
-            format: "ext2",
-            label: &self.label,
-            uuid: Uuid::from_bytes(options.uuid).to_string(),
-            block_size: geo.block_size,
-            blocks: geo.blocks,
-            free_blocks: report.free_blocks,
-            reserved_blocks: report.reserved_blocks,
-            inodes: geo.inodes,
-            inode_size: geo.inode_size,
-            groups: geo.groups,
-            blocks_per_group: geo.blocks_per_group,
-            inodes_per_group: geo.inodes_per_group,
-            backups: report.backups.iter().map(|block| block.0).collect(),
-            dry_run: self.dry_run,
-        };
+    fn tell(&self, made: Made, new: &New<'_>) -> Result<ExitCode> {
+        let uuid = new.uuid.to_string();
+        let (format, dry_run) = (self.r#type, self.dry_run);
+        let report = Report { image: &self.image, format, label: &self.label, uuid, dry_run, made };
         if self.json {
-            output::json(&made)?;
+            output::json(&report)?;
         } else if !self.quiet {
-            output::print(made.text().as_bytes())?;
+            output::print(report.text().as_bytes())?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-impl Made<'_> {
+impl Report<'_> {
     fn text(&self) -> String {
-        let size = output::size(self.blocks * u64::from(self.block_size));
         let verb = if self.dry_run { "would be" } else { "is" };
-        let backups: Vec<String> = self.backups.iter().map(u64::to_string).collect();
-        format!(
-            "{} {verb} an {} volume of {size} ({})\n\
-             {:>12} blocks of {} bytes, {} free, {} kept for root\n\
-             {:>12} inodes of {} bytes\n\
-             {:>12} groups of {} blocks and {} inodes\n\
-             superblock copies at {}\n",
-            self.image.display(),
-            self.format,
-            self.uuid,
-            self.blocks,
-            self.block_size,
-            self.free_blocks,
-            self.reserved_blocks,
-            self.inodes,
-            self.inode_size,
-            self.groups,
-            self.blocks_per_group,
-            self.inodes_per_group,
-            if backups.is_empty() { "no other place".to_owned() } else { backups.join(", ") },
-        )
+        let (bytes, text) = match &self.made {
+            Made::Ext2(made) => (made.bytes(), made.text()),
+            Made::F2fs(made) => (made.bytes(), made.text()),
+        };
+        let (image, size) = (self.image.display(), output::size(bytes));
+        format!("{image} {verb} an {} volume of {size} ({})\n{text}", self.format, self.uuid)
     }
 }
 
@@ -281,13 +257,14 @@ fn contents(head: &[u8]) -> Option<&'static str> {
         (3, b"NTFS    ", "an NTFS volume"),
         (512, b"EFI PART", "a partition table (GPT)"),
         (512, b"LABELONE", "an LVM volume"),
-        (1024, b"\x10\x20\xf5\xf2", "an F2FS volume"),
         (4086, b"SWAPSPACE2", "a swap area"),
         (32769, b"CD001", "an ISO 9660 volume"),
         (510, b"\x55\xaa", "a partition table or a FAT volume"),
     ];
-    if head.get(1024..2048).is_some_and(|bytes| Superblock::parse(bytes).is_ok()) {
-        return Some("an ext2, ext3 or ext4 volume");
+    match FormatName::of_head(head) {
+        Some(FormatName::Ext2) => return Some("an ext2, ext3 or ext4 volume"),
+        Some(FormatName::F2fs) => return Some("an F2FS volume"),
+        None => {}
     }
     let known = MAGICS.iter().find(|(at, magic, _)| head.get(*at..*at + magic.len()) == Some(*magic));
     known.map(|(.., what)| *what)

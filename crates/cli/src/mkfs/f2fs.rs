@@ -1,0 +1,137 @@
+//! What `moafs mkfs -t f2fs` can say, and how it is done.
+
+use clap::Args;
+use moafs_disk::{Disk, SECTOR};
+use moafs_f2fs::format::superblock::Features;
+use moafs_f2fs::format::{BLOCK, SEGMENT_BLOCKS};
+use moafs_f2fs::mkfs::{FEATURES, MkfsOptions, Report, mkfs};
+use serde::Serialize;
+
+use super::New;
+use crate::error::{CliError, Result};
+use crate::output;
+
+/// Options of F2FS volumes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of F2FS volumes")]
+pub(super) struct F2fsArgs {
+    /// Features, separated by commas: extra_attr, inode_checksum, flexible_inline_xattr, inode_crtime, lost_found,
+    /// sb_checksum (default: none)
+    #[arg(short = 'O', long, value_name = "FEATURE,…", value_delimiter = ',', value_parser = feature)]
+    features: Vec<Features>,
+    /// Segments (of 2 MiB) in a section, the unit of cleaning (default: 1)
+    #[arg(short = 's', long, value_name = "COUNT")]
+    segs_per_sec: Option<u32>,
+    /// Sections in a zone; each log keeps to a zone of its own where it can (default: 1)
+    #[arg(short = 'z', long, value_name = "COUNT")]
+    secs_per_zone: Option<u32>,
+    /// Percentage of the volume that users do not see, so that cleaning is cheap (default: by size)
+    #[arg(short = 'o', long, value_name = "PERCENT")]
+    overprovision: Option<f64>,
+    /// Fewer nodes, but bitmaps that suffice for the largest volumes
+    #[arg(short = 'i', long)]
+    large_nat_bitmap: bool,
+}
+
+/// One feature by its name.
+fn feature(name: &str) -> Result<Features, String> {
+    let found = Features::from_name(&name.to_uppercase()).filter(|feature| FEATURES.contains(*feature));
+    found.ok_or_else(|| format!("can be given to no volume; known are {}", FEATURES.names().join(", ")))
+}
+
+/// What was made, as JSON shows it.
+#[derive(Debug, Serialize)]
+pub(super) struct Made {
+    block_size: u32,
+    blocks: u64,
+    user_blocks: u64,
+    features: Vec<String>,
+    segments: u32,
+    main_segments: u32,
+    segs_per_sec: u32,
+    secs_per_zone: u32,
+    reserved_segments: u32,
+    overprovision_segments: u32,
+}
+
+impl F2fsArgs {
+    /// The options that were given: none makes sense for another format.
+    pub(super) fn given(&self) -> Vec<&'static str> {
+        let given = [
+            ("-O", !self.features.is_empty()),
+            ("-s", self.segs_per_sec.is_some()),
+            ("-z", self.secs_per_zone.is_some()),
+            ("-o", self.overprovision.is_some()),
+            ("-i", self.large_nat_bitmap),
+        ];
+        given.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| option).collect()
+    }
+
+    pub(super) fn make(&self, disk: &dyn Disk, new: &New<'_>) -> Result<Made> {
+        let sectors = disk.limits().sectors;
+        if let Some(bytes) = new.bytes.filter(|bytes| bytes / SECTOR as u64 != sectors) {
+            let (wanted, there) = (output::size(bytes), output::size(sectors * SECTOR as u64));
+            return Err(CliError::Usage(format!(
+                "{}: an F2FS volume takes all there is, which is {there}, not {wanted}: leave out SIZE, or truncate first",
+                new.image.display()
+            )));
+        }
+        let features = self.features.iter().copied().collect();
+        let report = mkfs(disk, &self.options(features, new)).map_err(|error| new.failed(&error))?;
+        Ok(made(&report, features))
+    }
+
+    fn options(&self, features: Features, new: &New<'_>) -> MkfsOptions {
+        let mut options = MkfsOptions::new(*new.uuid.as_bytes(), new.now);
+        options.label = new.label.to_owned();
+        options.features = features;
+        options.segs_per_sec = self.segs_per_sec.unwrap_or(options.segs_per_sec);
+        options.secs_per_zone = self.secs_per_zone.unwrap_or(options.secs_per_zone);
+        options.overprovision_percent = self.overprovision;
+        options.large_nat_bitmap = self.large_nat_bitmap;
+        options.discard = new.discard;
+        options
+    }
+}
+
+fn made(report: &Report, features: Features) -> Made {
+    let geo = &report.geometry;
+    Made {
+        block_size: BLOCK as u32,
+        blocks: geo.block_count,
+        user_blocks: report.user_blocks,
+        features: features.names(),
+        segments: geo.segment_count,
+        main_segments: geo.segments,
+        segs_per_sec: geo.segs_per_sec,
+        secs_per_zone: geo.secs_per_zone,
+        reserved_segments: report.reserved_segments,
+        overprovision_segments: report.overprovision_segments,
+    }
+}
+
+impl Made {
+    /// Bytes of the volume.
+    pub(super) fn bytes(&self) -> u64 {
+        self.blocks * u64::from(self.block_size)
+    }
+
+    pub(super) fn text(&self) -> String {
+        let features = if self.features.is_empty() { "none".to_owned() } else { self.features.join(" ") };
+        format!(
+            "{:>12} blocks of {} bytes, {} for files\n\
+             {:>12} segments of {SEGMENT_BLOCKS} blocks, {} of them for nodes and data; {} in a section, {} sections in a zone\n\
+             {:>12} segments kept back, {} of them so that cleaning can always go on\n\
+             features: {features}\n",
+            self.blocks,
+            self.block_size,
+            self.user_blocks,
+            self.segments,
+            self.main_segments,
+            self.segs_per_sec,
+            self.secs_per_zone,
+            self.overprovision_segments,
+            self.reserved_segments,
+        )
+    }
+}
