@@ -47,7 +47,8 @@ pub struct SegmentView {
     pub reusable_holes: u16,
     /// When a block of it was last written or became invalid.
     pub mtime_ns: u64,
-    /// When the youngest of its valid blocks was written.
+    /// The latest moment at which a block of it was written; a block that the cleaner moved counts with the `youngest_ns` of
+    /// where it came from, so that moving makes nothing young.
     pub youngest_ns: u64,
     /// True for the head of a log.
     pub current: bool,
@@ -73,7 +74,7 @@ pub struct SectionView {
     pub blocks: u32,
     /// When a block of it was last written or became invalid.
     pub mtime_ns: u64,
-    /// When the youngest of its valid blocks was written.
+    /// The latest moment at which a block of it was written; see [`SegmentView::youngest_ns`].
     pub youngest_ns: u64,
     /// True if one of its segments is the head of a log.
     pub current: bool,
@@ -135,6 +136,8 @@ pub struct Space {
     pub reserved_sections: u32,
     /// Sections that what is already promised (dirty nodes, directory blocks) can come to need.
     pub needed_sections: u32,
+    /// Blocks of a section.
+    pub section_blocks: u32,
     /// Valid blocks of the main area.
     pub valid_blocks: u64,
     /// All blocks of the main area.

@@ -85,6 +85,7 @@ mod tests {
             prefree_sections,
             reserved_sections: 5,
             needed_sections: 1,
+            section_blocks: 512,
             valid_blocks: 0,
             main_blocks: 0,
         }

@@ -1,8 +1,9 @@
 //! What the device charges: the numbers behind every cost model here.
 //!
-//! Three per direction, measured at mount or taken from the model of the device. A request costs `request_ns` plus
-//! `block_ns` per block; if it does not begin where the last one ended, the way there comes on top: `seek_ns`, or, if that is less,
-//! the time in which the blocks between pass by (a drive that sweeps over a segment waits for the gap; flash does not seek).
+//! Four per direction, measured at mount or taken from the model of the device. A request costs `request_ns` plus
+//! `block_ns` per block. If it does not begin where the last one ended, the way there comes on top: `seek_ns`, or, if that
+//! is less, `gap_ns` per block between: a drive's head that sweeps over a segment waits until the gap has passed by; flash
+//! knows no way, but what a write out of sequence costs it, it costs behind any gap.
 
 use serde::Serialize;
 
@@ -17,6 +18,8 @@ pub struct Charge {
     pub request_ns: u64,
     /// On top: a request that begins far from where the last one ended.
     pub seek_ns: u64,
+    /// On top instead, if that is less: per block between the last request and this one, ahead of it.
+    pub gap_ns: u64,
 }
 
 /// What a device charges.
@@ -30,20 +33,32 @@ pub struct DeviceCost {
 
 impl DeviceCost {
     /// A disk drive of 60 MB/s whose random requests take about 9 ms.
-    pub const HDD: DeviceCost = DeviceCost {
-        read: Charge::new(60_000_000, 100_000, 9_000_000),
-        write: Charge::new(60_000_000, 100_000, 9_000_000),
+    pub const HDD: DeviceCost = {
+        let charge = Charge::sweeping(60_000_000, 100_000, 9_000_000);
+        DeviceCost { read: charge, write: charge }
     };
-    /// An early SATA solid state drive: 100 MB/s reading, 80 MB/s writing, a fraction of a millisecond per scattered write.
-    pub const SSD: DeviceCost =
-        DeviceCost { read: Charge::new(100_000_000, 60_000, 40_000), write: Charge::new(80_000_000, 60_000, 200_000) };
+    /// A solid state drive that maps pages: a scattered write costs little more than another request.
+    pub const SSD: DeviceCost = DeviceCost {
+        read: Charge::flash(100_000_000, 60_000, 40_000),
+        write: Charge::flash(80_000_000, 60_000, 200_000),
+    };
+    /// An early solid state drive that maps blocks: a scattered write costs the merge of a flash block.
+    pub const SSD_BLOCK_MAPPED: DeviceCost = DeviceCost {
+        read: Charge::flash(100_000_000, 60_000, 40_000),
+        write: Charge::flash(80_000_000, 60_000, 8_000_000),
+    };
 }
 
 impl Charge {
-    /// From bytes per second when reading or writing in sequence, and the two costs of a request.
-    pub const fn new(bytes_per_s: u64, request_ns: u64, seek_ns: u64) -> Charge {
-        let bytes_per_s = if bytes_per_s == 0 { 1 } else { bytes_per_s };
-        Charge { block_ns: BLOCK as u64 * 1_000_000_000 / bytes_per_s, request_ns, seek_ns }
+    /// A drive with a moving head: gaps pass by as fast as blocks are transferred.
+    pub const fn sweeping(bytes_per_s: u64, request_ns: u64, seek_ns: u64) -> Charge {
+        let block_ns = block_ns(bytes_per_s);
+        Charge { block_ns, request_ns, seek_ns, gap_ns: block_ns }
+    }
+
+    /// A device without a head: every gap costs the same.
+    pub const fn flash(bytes_per_s: u64, request_ns: u64, seek_ns: u64) -> Charge {
+        Charge { block_ns: block_ns(bytes_per_s), request_ns, seek_ns, gap_ns: seek_ns }
     }
 
     /// One request of so many blocks, somewhere.
@@ -53,7 +68,7 @@ impl Charge {
 
     /// A request behind a gap of so many blocks, without its transfer.
     pub fn hop_ns(&self, gap_blocks: f64) -> f64 {
-        self.request_ns as f64 + (gap_blocks * self.block_ns as f64).min(self.seek_ns as f64)
+        self.request_ns as f64 + (gap_blocks * self.gap_ns as f64).min(self.seek_ns as f64)
     }
 
     /// So many blocks in runs of `run_blocks` on average, each run a request somewhere.
@@ -70,6 +85,10 @@ impl Charge {
         let gaps = (runs - 1.0).max(1.0);
         self.at_once_ns(blocks) + (runs - 1.0) * self.hop_ns(gap_blocks / gaps)
     }
+}
+
+const fn block_ns(bytes_per_s: u64) -> u64 {
+    BLOCK as u64 * 1_000_000_000 / if bytes_per_s == 0 { 1 } else { bytes_per_s }
 }
 
 #[cfg(test)]

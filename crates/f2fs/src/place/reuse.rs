@@ -1,4 +1,31 @@
 //! Whether a log recycles: never, always, or what is cheapest.
+//!
+//! Clean segments are filled first, whatever the policy; it decides when none is left (or, at low utilization, segments
+//! die by themselves, and it never has to). Costs are nanoseconds per new block, in the terms of [`DeviceCost`]; `B`: blocks of
+//! a section, `u`: utilization of what is cleaned or recycled.
+//!
+//! - appending: one request per section, as if it were written in one sweep;
+//! - cleaning: appending, and `(read(u B) + write(u B)) / ((1 - u) B)`: what is valid in a victim, for the room it gives;
+//! - recycling: one sweep over a segment, `hop` per run of holes and `block` per hole, over its holes.
+//!
+//! `auto` compares the two, but not those of the best victim and the best target of the moment: what is cheap now may be dear in the
+//! long run. Recycling takes the emptiest segments, so the best victims look worse than they would be; and mixing both
+//! loses the advantage of either (cleaning keeps cold data apart; recycling mixes them in again). So it stays in one *regime*,
+//! cleaning or recycling, and compares what each costs when it lasts:
+//!
+//! 1. The regime at work is judged by what it was seen to cost, as the time of the last decisions over the blocks that they
+//!    gave room for ([`Memory`]; one for all logs of a class, since what one log does changes what the others find).
+//! 2. The other is predicted from the utilization that victims and targets have in the long run when all data are equally hot,
+//!    `U = (1 - u) / -ln u`, U being the share of valid blocks in the used segments; holes then come in runs of `unit / u`, where
+//!    `unit` is what dies together, as seen in the targets (`unit = run * u`).
+//! 3. At first both are predicted. Cleaning begins unless recycling is cheaper by [`MARGIN`]: where data are not equally
+//!    hot, cleaning a full volume is cheaper than predicted, and recycling is not.
+//! 4. Cleaning is left for recycling that is predicted to be cheaper by [`MARGIN_SEEN`]; recycling for cleaning that is predicted to be
+//!    cheaper by [`MARGIN`]. Neither before the regime has taken in a share of [`DWELL`] of the volume, for its first
+//!    segments tell what the regime before it has left behind.
+//!
+//! Reference for `U = (1 - u) / -ln u`: Menon, Stockmeyer: An Age-Threshold Algorithm for Garbage Collection in
+//! Log-Structured Arrays and File Systems (1998).
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +33,17 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::clean::table::Space;
+use crate::format::SEGMENT_BLOCKS;
 use crate::place::device::DeviceCost;
+
+/// Recycling is begun at first, and given up later, if the other way costs this much more, or less.
+pub const MARGIN: f64 = 0.1;
+/// Cleaning is given up if recycling would cost this much less.
+pub const MARGIN_SEEN: f64 = 0.03;
+/// Share of the main area's blocks that a regime has to take in before it can change again.
+pub const DWELL: f64 = 0.125;
+/// Weight of the newest observation: about the last 32 decisions count.
+const WEIGHT: f64 = 1.0 / 32.0;
 
 /// The values of `-o reuse=`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
@@ -16,7 +53,7 @@ pub enum Reuse {
     Never,
     /// Clean segments first; when none is left, holes.
     Always,
-    /// Clean segments first; when none is left, whichever of cleaning and holes is cheaper.
+    /// Clean segments first; when none is left, the cheaper of cleaning and holes.
     #[default]
     Auto,
 }
@@ -55,11 +92,9 @@ pub struct Victims {
     pub valid: u32,
 }
 
-/// What is known when a burst asks for room.
+/// What is known when a log asks for room: the segment it has filled is full.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct State {
-    /// Blocks to be written.
-    pub burst_blocks: u32,
     /// Room on the volume.
     pub space: Space,
     /// What recycling would find.
@@ -70,16 +105,34 @@ pub struct State {
     pub device: DeviceCost,
 }
 
-/// What to do, and the costs per new block behind it: infinite where impossible.
+/// A cost as it comes about: time, and the blocks that it gave room for.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct Cost {
+    ns: f64,
+    blocks: f64,
+}
+
+/// What `auto` remembers of a class, data or nodes, between decisions. Nothing of it has to survive a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Memory {
+    /// The regime at work, and what it was seen to cost.
+    regime: Option<(Action, Cost)>,
+    /// Blocks written since it began.
+    blocks: u64,
+    /// Blocks that die together.
+    unit_blocks: Option<f64>,
+}
+
+/// What to do, and the costs per new block that led to it: infinite where impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Verdict {
     /// What to do.
     pub action: Action,
     /// Appending to a clean segment that is there.
     pub append_ns: f64,
-    /// Filling holes.
+    /// Filling holes: as seen lately, or as predicted if that is not what is done.
     pub recycle_ns: f64,
-    /// Cleaning for a clean segment, and appending to it.
+    /// Cleaning for a clean segment and appending to it: in the same way.
     pub clean_ns: f64,
 }
 
@@ -96,45 +149,150 @@ impl Reuse {
         }
     }
 
-    /// What a write burst does about room.
-    pub fn decide(self, state: &State) -> Verdict {
-        let (append_ns, recycle_ns, clean_ns) = (append_ns(state), recycle_ns(state), clean_ns(state));
+    /// What a log does about room when its segment is full. `memory`: that of its class.
+    pub fn decide(self, memory: &mut Memory, state: &State) -> Verdict {
+        let append_ns = append_ns(state);
+        if state.space.spare_sections() > 0 {
+            memory.took(SEGMENT_BLOCKS as u32);
+            let (recycle_ns, clean_ns) = (recycling(state).per_block_ns(), cleaning(state).per_block_ns());
+            return Verdict { action: Action::Append, append_ns, recycle_ns, clean_ns };
+        }
+        let (recycle_ns, clean_ns) = memory.costs(state);
         let action = match self {
-            _ if state.space.spare_sections() > 0 => Action::Append,
             Reuse::Never => Action::Clean,
-            Reuse::Always if state.targets.holes > 0 => Action::Recycle,
-            Reuse::Auto if recycle_ns <= clean_ns && state.targets.holes > 0 => Action::Recycle,
-            Reuse::Always | Reuse::Auto => Action::Clean,
+            _ if state.targets.holes == 0 => Action::Clean,
+            Reuse::Always => Action::Recycle,
+            _ if state.victims.sections == 0 => Action::Recycle,
+            Reuse::Auto => memory.regime(state, recycle_ns, clean_ns),
         };
+        memory.took(if action == Action::Recycle { state.targets.holes } else { SEGMENT_BLOCKS as u32 });
         Verdict { action, append_ns, recycle_ns, clean_ns }
     }
 }
 
+impl Memory {
+    /// Recycling and cleaning, per block: what is done as seen, what is not as predicted.
+    fn costs(&mut self, state: &State) -> (f64, f64) {
+        if let Some(unit_blocks) = unit_blocks(state) {
+            let old = self.unit_blocks.unwrap_or(unit_blocks);
+            self.unit_blocks = Some(old + (unit_blocks - old) * WEIGHT);
+        }
+        let u = lasting_utilization(&state.space);
+        let (recycle_ns, clean_ns) = (self.predicted_recycling_ns(state, u), predicted_cleaning_ns(state, u));
+        match &mut self.regime {
+            Some((Action::Recycle, seen)) => (seen.add(recycling(state)).per_block_ns(), clean_ns),
+            Some((_, seen)) => (recycle_ns, seen.add(cleaning(state)).per_block_ns()),
+            None => (recycle_ns, clean_ns),
+        }
+    }
+
+    /// The regime for costs as above.
+    fn regime(&mut self, state: &State, recycle_ns: f64, clean_ns: f64) -> Action {
+        let dwells = (self.blocks as f64) < state.space.main_blocks as f64 * DWELL;
+        let next = match self.regime {
+            None if recycle_ns * (1.0 + MARGIN) < clean_ns => Action::Recycle,
+            None => Action::Clean,
+            Some((Action::Recycle, _)) if !dwells && clean_ns * (1.0 + MARGIN) < recycle_ns => Action::Clean,
+            Some((Action::Clean, _)) if !dwells && recycle_ns * (1.0 + MARGIN_SEEN) < clean_ns => Action::Recycle,
+            Some((regime, _)) => return regime,
+        };
+        let per_block_ns = if next == Action::Recycle { recycle_ns } else { clean_ns };
+        let blocks = (1.0 - lasting_utilization(&state.space)) * SEGMENT_BLOCKS as f64;
+        self.regime = Some((next, Cost { ns: per_block_ns * blocks, blocks }));
+        self.blocks = 0;
+        next
+    }
+
+    fn took(&mut self, blocks: u32) {
+        self.blocks = self.blocks.saturating_add(u64::from(blocks));
+    }
+
+    fn predicted_recycling_ns(&self, state: &State, u: f64) -> f64 {
+        let Some(unit_blocks) = self.unit_blocks else { return f64::INFINITY };
+        let holes = (1.0 - u) * SEGMENT_BLOCKS as f64;
+        let run_blocks = (unit_blocks / u).clamp(1.0, holes.max(1.0));
+        sweep(state, holes, holes / run_blocks).per_block_ns()
+    }
+}
+
+impl Cost {
+    /// Of what cannot be done.
+    const NEVER: Cost = Cost { ns: f64::INFINITY, blocks: 0.0 };
+
+    fn per_block_ns(self) -> f64 {
+        if self.blocks > 0.0 { self.ns / self.blocks } else { f64::INFINITY }
+    }
+
+    /// Lets a new observation in and forgets a little of the old ones; what could not be done was not observed.
+    fn add(&mut self, new: Cost) -> Cost {
+        if new != Cost::NEVER {
+            self.ns += (new.ns - self.ns) * WEIGHT;
+            self.blocks += (new.blocks - self.blocks) * WEIGHT;
+        }
+        *self
+    }
+}
+
+/// What dies together, by the targets: their runs of holes are longer the more of the neighbours are dead too.
+fn unit_blocks(state: &State) -> Option<f64> {
+    let Targets { segments, holes, runs } = state.targets;
+    let blocks = f64::from(segments) * SEGMENT_BLOCKS as f64;
+    (runs > 0).then(|| (f64::from(holes) / f64::from(runs) * (1.0 - f64::from(holes) / blocks)).max(1.0))
+}
+
+/// The utilization u of victims and targets in the long run if all data are equally hot: `U = (1 - u) / -ln u`, where U is the
+/// share of valid blocks in what is not free.
+fn lasting_utilization(space: &Space) -> f64 {
+    let free_blocks = u64::from(space.free_sections) * u64::from(space.section_blocks);
+    let used_blocks = space.main_blocks.saturating_sub(free_blocks).max(1);
+    let volume = (space.valid_blocks as f64 / used_blocks as f64).clamp(0.0, 0.999);
+    let (mut low, mut high) = (1e-6f64, 1.0 - 1e-6);
+    for _ in 0..40 {
+        let u = (low + high) / 2.0;
+        if (1.0 - u) / -u.ln() < volume { low = u } else { high = u }
+    }
+    low
+}
+
 fn append_ns(state: &State) -> f64 {
-    let blocks = f64::from(state.burst_blocks.max(1));
+    let blocks = f64::from(state.space.section_blocks.max(1));
     state.device.write.at_once_ns(blocks) / blocks
 }
 
-fn recycle_ns(state: &State) -> f64 {
+/// Recycling one of the targets that there are.
+fn recycling(state: &State) -> Cost {
     let Targets { segments, holes, runs } = state.targets;
     if holes == 0 || runs == 0 {
-        return f64::INFINITY;
+        return Cost::NEVER;
     }
     let segments = f64::from(segments.max(1));
-    let (holes, runs) = (f64::from(holes) / segments, f64::from(runs) / segments);
-    let gaps = (crate::format::SEGMENT_BLOCKS as f64 - holes).max(0.0);
-    state.device.write.sweep_ns(holes, runs, gaps) / holes
+    sweep(state, f64::from(holes) / segments, f64::from(runs) / segments)
 }
 
-fn clean_ns(state: &State) -> f64 {
+fn sweep(state: &State, holes: f64, runs: f64) -> Cost {
+    let gaps = (SEGMENT_BLOCKS as f64 - holes).max(0.0);
+    Cost { ns: state.device.write.sweep_ns(holes, runs.max(1.0), gaps), blocks: holes }
+}
+
+/// Cleaning one of the victims that there are.
+fn cleaning(state: &State) -> Cost {
     let Victims { sections, blocks, valid } = state.victims;
-    if blocks <= valid {
-        return f64::INFINITY;
-    }
     let sections = f64::from(sections.max(1));
-    let (blocks, valid) = (f64::from(blocks) / sections, f64::from(valid) / sections);
+    moving(state, f64::from(blocks) / sections, f64::from(valid) / sections)
+}
+
+fn predicted_cleaning_ns(state: &State, u: f64) -> f64 {
+    let blocks = f64::from(state.space.section_blocks);
+    moving(state, blocks, u * blocks).per_block_ns()
+}
+
+/// Cleaning a section and appending to what it gives; what is valid is read in one sweep, gaps and all.
+fn moving(state: &State, blocks: f64, valid: f64) -> Cost {
+    if blocks <= valid {
+        return Cost::NEVER;
+    }
     let moving_ns = state.device.read.at_once_ns(valid) + state.device.write.at_once_ns(valid);
-    append_ns(state) + moving_ns / (blocks - valid)
+    Cost { ns: moving_ns + append_ns(state) * (blocks - valid), blocks: blocks - valid }
 }
 
 impl fmt::Display for Reuse {
@@ -149,5 +307,94 @@ impl FromStr for Reuse {
     fn from_str(name: &str) -> Result<Reuse, String> {
         let found = Reuse::ALL.into_iter().find(|reuse| reuse.name() == name);
         found.ok_or_else(|| format!("there is no reuse \"{name}\"; there are never, always, auto"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A volume of 1000 sections without a clean one: `valid` blocks in the best victim, 64 runs of 8 holes, less these.
+    fn full(device: DeviceCost, utilization: f64, valid: u32) -> State {
+        let main_blocks = 512_000;
+        let space = Space {
+            free_sections: 5,
+            prefree_sections: 0,
+            reserved_sections: 5,
+            needed_sections: 0,
+            section_blocks: 512,
+            valid_blocks: (main_blocks as f64 * utilization) as u64,
+            main_blocks,
+        };
+        let holes = 512 - valid;
+        State {
+            space,
+            targets: Targets { segments: 1, holes, runs: (holes * valid / 512 / 8).max(1) },
+            victims: Victims { sections: 1, blocks: 512, valid },
+            device,
+        }
+    }
+
+    #[test]
+    fn clean_segments_are_filled_first() {
+        let mut state = full(DeviceCost::HDD, 0.9, 450);
+        state.space.free_sections += 1;
+        for reuse in Reuse::ALL {
+            assert_eq!(reuse.decide(&mut Memory::default(), &state).action, Action::Append, "{reuse}");
+        }
+    }
+
+    #[test]
+    fn each_does_what_it_can_when_the_other_way_is_closed() {
+        let mut state = full(DeviceCost::SSD, 0.9, 450);
+        assert_eq!(Reuse::Never.decide(&mut Memory::default(), &state).action, Action::Clean);
+        assert_eq!(Reuse::Always.decide(&mut Memory::default(), &state).action, Action::Recycle);
+        state.victims = Victims::default();
+        assert_eq!(Reuse::Auto.decide(&mut Memory::default(), &state).action, Action::Recycle);
+        let verdict = Reuse::Always
+            .decide(&mut Memory::default(), &State { targets: Targets::default(), ..full(DeviceCost::SSD, 0.9, 450) });
+        assert_eq!((verdict.action, verdict.recycle_ns), (Action::Clean, f64::INFINITY));
+    }
+
+    #[test]
+    fn auto_recycles_where_scattered_writes_are_cheap_and_cleans_where_they_are_dear() {
+        let action = |device, utilization, valid| {
+            Reuse::Auto.decide(&mut Memory::default(), &full(device, utilization, valid)).action
+        };
+        assert_eq!(action(DeviceCost::SSD, 0.9, 420), Action::Recycle);
+        assert_eq!(action(DeviceCost::HDD, 0.7, 250), Action::Recycle);
+        assert_eq!(action(DeviceCost::SSD_BLOCK_MAPPED, 0.5, 100), Action::Clean);
+    }
+
+    #[test]
+    fn a_regime_ends_when_it_was_seen_to_be_dear_but_not_before_its_time() {
+        let mut memory = Memory::default();
+        let state = full(DeviceCost::SSD_BLOCK_MAPPED, 0.7, 250);
+        assert_eq!(Reuse::Auto.decide(&mut memory, &state).action, Action::Clean);
+        let dear = State { victims: Victims { valid: 505, ..state.victims }, ..state };
+        let decisions =
+            (0..1000).take_while(|_| Reuse::Auto.decide(&mut memory, &dear).action == Action::Clean).count();
+        assert!((100..200).contains(&decisions), "{decisions} decisions of 512 blocks; an eighth of the volume is 125");
+    }
+
+    #[test]
+    fn the_lasting_utilization_solves_its_equation() {
+        for volume in [0.1, 0.3, 0.5, 0.7, 0.9, 0.99] {
+            let mut space = full(DeviceCost::HDD, volume, 1).space;
+            space.free_sections = 0;
+            let u = lasting_utilization(&space);
+            assert!(((1.0 - u) / -u.ln() - volume).abs() < 1e-4, "{volume}: {u}");
+        }
+        let mut space = full(DeviceCost::HDD, 1.0, 1).space;
+        space.main_blocks = 0;
+        assert!((0.0..1.0).contains(&lasting_utilization(&space)));
+    }
+
+    #[test]
+    fn names_and_values_are_one_to_one() {
+        for reuse in Reuse::ALL {
+            assert_eq!(reuse.to_string().parse(), Ok(reuse));
+        }
+        assert!("sometimes".parse::<Reuse>().is_err());
     }
 }
