@@ -68,6 +68,7 @@ use crate::format::inode::Inline;
 use crate::format::superblock::{Features, Geometry};
 use crate::format::{Damage, Nid};
 use crate::place::kind::Extensions;
+use crate::place::reuse::Memory;
 use crate::place::{DeviceCost, Reuse, Temperature};
 
 pub use incore::Incore;
@@ -187,6 +188,8 @@ pub struct F2fs {
     /// What has changed since the last picture and a file's nodes alone do not tell.
     untold: Mutex<harden::Untold>,
     heat: heat::Judge,
+    /// What deciding between cleaning and recycling data remembers.
+    reuse: Mutex<Memory>,
     writer: WaitMutex<checkpoint::Writer>,
     gate: RwLock<()>,
     /// One cleaning at a time.

@@ -109,6 +109,7 @@ impl F2fs {
             live: Mutex::new(BTreeMap::new()),
             orphans: Mutex::new(pack.orphans.into_iter().collect()),
             untold: Mutex::default(),
+            reuse: Default::default(),
             heat: Judge::new(options.temperature, options.seed),
             gate: RwLock::new(Arc::clone(&rt), ()),
             cleaning: WaitMutex::new(Arc::clone(&rt), ()),

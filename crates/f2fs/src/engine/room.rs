@@ -50,6 +50,7 @@ impl F2fs {
             prefree_sections: self.space.freeing_segments() / per_section,
             reserved_sections: self.reserved_sections(),
             needed_sections: self.needed_segments().div_ceil(per_section),
+            section_blocks: per_section * SEGMENT_BLOCKS as u32,
             valid_blocks: usage.blocks,
             main_blocks: u64::from(self.geo.segments) * SEGMENT_BLOCKS as u64,
         }
@@ -75,7 +76,7 @@ impl F2fs {
                 self.append_only();
                 return Ok(());
             }
-            match self.decide(&room, blocks) {
+            match self.decide(&room) {
                 Action::Append => {
                     self.append_only();
                     return Ok(());
@@ -111,21 +112,23 @@ impl F2fs {
         if writable { Ok(()) } else { self.checkpoint(false) }
     }
 
-    fn decide(&self, room: &RoomView, blocks: u64) -> Action {
+    fn decide(&self, room: &RoomView) -> Action {
         if room.spare_sections() > 0 {
             return Action::Append;
         }
         if self.options.reuse == Reuse::Never {
             return Action::Clean;
         }
+        let logs = self.space.counters();
+        let moved = self.tally.moved_blocks.load(Ordering::Relaxed);
         let state = State {
-            burst_blocks: u32::try_from(blocks).unwrap_or(u32::MAX).max(1),
+            written_blocks: (logs.blocks_appended + logs.blocks_recycled).saturating_sub(moved),
             space: *room,
             targets: self.targets(),
             victims: self.victims(),
             device: self.options.device,
         };
-        self.options.reuse.decide(&state).action
+        self.options.reuse.decide(&mut self.reuse.lock(), &state).action
     }
 
     /// The segments with the most holes.

@@ -24,8 +24,7 @@
 //!    cheaper by [`MARGIN`]. Neither before the regime has taken in a share of [`DWELL`] of the volume, for its first
 //!    segments tell what the regime before it has left behind.
 //!
-//! Reference for `U = (1 - u) / -ln u`: Menon, Stockmeyer: An Age-Threshold Algorithm for Garbage Collection in
-//! Log-Structured Arrays and File Systems (1998).
+//! Reference for `U = (1 - u) / -ln u`: Menon: A Performance Comparison of RAID-5 and Log-Structured Arrays (1995).
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,8 +41,9 @@ pub const MARGIN: f64 = 0.1;
 pub const MARGIN_SEEN: f64 = 0.03;
 /// Share of the main area's blocks that a regime has to take in before it can change again.
 pub const DWELL: f64 = 0.125;
-/// Weight of the newest observation: about the last 32 decisions count.
-const WEIGHT: f64 = 1.0 / 32.0;
+/// Share of the main area's blocks over which costs are averaged: long enough that the ups and downs of a cleaner that
+/// takes hot and cold sections by turns cancel, short enough to forget the regime before.
+const WINDOW: f64 = 1.5 * DWELL;
 
 /// The values of `-o reuse=`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
@@ -92,9 +92,11 @@ pub struct Victims {
     pub valid: u32,
 }
 
-/// What is known when a log asks for room: the segment it has filled is full.
+/// What is known when a write burst asks for room, or a log whose segment is full.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct State {
+    /// Blocks that writers have had written so far, those moved by cleaning not among them: a count that only grows.
+    pub written_blocks: u64,
     /// Room on the volume.
     pub space: Space,
     /// What recycling would find.
@@ -117,8 +119,9 @@ struct Cost {
 pub struct Memory {
     /// The regime at work, and what it was seen to cost.
     regime: Option<(Action, Cost)>,
-    /// Blocks written since it began.
-    blocks: u64,
+    /// [`State::written_blocks`] when it began, and at the last decision.
+    began_at: u64,
+    decided_at: u64,
     /// Blocks that die together.
     unit_blocks: Option<f64>,
 }
@@ -149,11 +152,10 @@ impl Reuse {
         }
     }
 
-    /// What a log does about room when its segment is full. `memory`: that of its class.
+    /// What to do about room: for a write burst, or when a log's segment is full. `memory`: that of the class.
     pub fn decide(self, memory: &mut Memory, state: &State) -> Verdict {
         let append_ns = append_ns(state);
         if state.space.spare_sections() > 0 {
-            memory.took(SEGMENT_BLOCKS as u32);
             let (recycle_ns, clean_ns) = (recycling(state).per_block_ns(), cleaning(state).per_block_ns());
             return Verdict { action: Action::Append, append_ns, recycle_ns, clean_ns };
         }
@@ -165,7 +167,6 @@ impl Reuse {
             _ if state.victims.sections == 0 => Action::Recycle,
             Reuse::Auto => memory.regime(state, recycle_ns, clean_ns),
         };
-        memory.took(if action == Action::Recycle { state.targets.holes } else { SEGMENT_BLOCKS as u32 });
         Verdict { action, append_ns, recycle_ns, clean_ns }
     }
 }
@@ -173,22 +174,31 @@ impl Reuse {
 impl Memory {
     /// Recycling and cleaning, per block: what is done as seen, what is not as predicted.
     fn costs(&mut self, state: &State) -> (f64, f64) {
+        let weight = self.weight(state);
         if let Some(unit_blocks) = unit_blocks(state) {
             let old = self.unit_blocks.unwrap_or(unit_blocks);
-            self.unit_blocks = Some(old + (unit_blocks - old) * WEIGHT);
+            self.unit_blocks = Some(old + (unit_blocks - old) * weight);
         }
         let u = lasting_utilization(&state.space);
         let (recycle_ns, clean_ns) = (self.predicted_recycling_ns(state, u), predicted_cleaning_ns(state, u));
         match &mut self.regime {
-            Some((Action::Recycle, seen)) => (seen.add(recycling(state)).per_block_ns(), clean_ns),
-            Some((_, seen)) => (recycle_ns, seen.add(cleaning(state)).per_block_ns()),
+            Some((Action::Recycle, seen)) => (seen.add(recycling(state), weight).per_block_ns(), clean_ns),
+            Some((_, seen)) => (recycle_ns, seen.add(cleaning(state), weight).per_block_ns()),
             None => (recycle_ns, clean_ns),
         }
     }
 
+    /// What the present decision counts for: the more, the more was written since the last one.
+    fn weight(&mut self, state: &State) -> f64 {
+        let blocks = state.written_blocks.saturating_sub(self.decided_at);
+        self.decided_at = state.written_blocks;
+        (blocks as f64 / (state.space.main_blocks as f64 * WINDOW).max(1.0)).min(1.0)
+    }
+
     /// The regime for costs as above.
     fn regime(&mut self, state: &State, recycle_ns: f64, clean_ns: f64) -> Action {
-        let dwells = (self.blocks as f64) < state.space.main_blocks as f64 * DWELL;
+        let dwells =
+            (state.written_blocks.saturating_sub(self.began_at) as f64) < state.space.main_blocks as f64 * DWELL;
         let next = match self.regime {
             None if recycle_ns * (1.0 + MARGIN) < clean_ns => Action::Recycle,
             None => Action::Clean,
@@ -199,12 +209,8 @@ impl Memory {
         let per_block_ns = if next == Action::Recycle { recycle_ns } else { clean_ns };
         let blocks = (1.0 - lasting_utilization(&state.space)) * SEGMENT_BLOCKS as f64;
         self.regime = Some((next, Cost { ns: per_block_ns * blocks, blocks }));
-        self.blocks = 0;
+        self.began_at = state.written_blocks;
         next
-    }
-
-    fn took(&mut self, blocks: u32) {
-        self.blocks = self.blocks.saturating_add(u64::from(blocks));
     }
 
     fn predicted_recycling_ns(&self, state: &State, u: f64) -> f64 {
@@ -224,10 +230,10 @@ impl Cost {
     }
 
     /// Lets a new observation in and forgets a little of the old ones; what could not be done was not observed.
-    fn add(&mut self, new: Cost) -> Cost {
+    fn add(&mut self, new: Cost, weight: f64) -> Cost {
         if new != Cost::NEVER {
-            self.ns += (new.ns - self.ns) * WEIGHT;
-            self.blocks += (new.blocks - self.blocks) * WEIGHT;
+            self.ns += (new.ns - self.ns) * weight;
+            self.blocks += (new.blocks - self.blocks) * weight;
         }
         *self
     }
@@ -328,6 +334,7 @@ mod tests {
         };
         let holes = 512 - valid;
         State {
+            written_blocks: 0,
             space,
             targets: Targets { segments: 1, holes, runs: (holes * valid / 512 / 8).max(1) },
             victims: Victims { sections: 1, blocks: 512, valid },
@@ -371,10 +378,13 @@ mod tests {
         let mut memory = Memory::default();
         let state = full(DeviceCost::SSD_BLOCK_MAPPED, 0.7, 250);
         assert_eq!(Reuse::Auto.decide(&mut memory, &state).action, Action::Clean);
-        let dear = State { victims: Victims { valid: 505, ..state.victims }, ..state };
-        let decisions =
-            (0..1000).take_while(|_| Reuse::Auto.decide(&mut memory, &dear).action == Action::Clean).count();
-        assert!((100..200).contains(&decisions), "{decisions} decisions of 512 blocks; an eighth of the volume is 125");
+        let dear = Victims { valid: 505, ..state.victims };
+        let lasts = |segments: &u64| {
+            let state = State { written_blocks: segments * 512, victims: dear, ..state };
+            Reuse::Auto.decide(&mut memory, &state).action == Action::Clean
+        };
+        let segments = (1..1000).take_while(lasts).count();
+        assert!((124..300).contains(&segments), "{segments} segments; an eighth of the volume is 125");
     }
 
     #[test]
