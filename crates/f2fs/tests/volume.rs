@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use moafs_disk::probe::trace::Trace;
 use moafs_disk::{MemDisk, SharedDisk};
+use moafs_f2fs::check::{self, CheckOptions};
 use moafs_f2fs::clean::{Cleaner, Order};
 use moafs_f2fs::place::{Reuse, Temperature};
 use moafs_f2fs::mkfs::{MkfsOptions, mkfs};
@@ -49,17 +50,20 @@ fn small() -> Options {
     Options { cache_bytes: 4 << 20, ..Options::default() }
 }
 
-/// What the reference checker finds wrong.
+/// What our own checker and the reference one find wrong.
 fn fsck(disk: &MemDisk) {
+    let ours = check::check(disk, &CheckOptions::default(), &mut |_| ()).unwrap();
+    let found: Vec<String> = ours.findings.iter().map(|finding| finding.issue.to_string()).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
     let file = tempfile::NamedTempFile::new().unwrap();
     disk.write_to(file.path()).unwrap();
-    let said = check(file.path());
+    let said = fsck_f2fs(file.path());
     let bad = |line: &&str| line.contains("[Fail]") || line.contains("[ASSERT]") || line.contains("[FIX]");
     let wrong: Vec<&str> = said.1.lines().filter(bad).collect();
     assert!(said.0 == Some(0) && wrong.is_empty(), "{:?}: {}", said.0, said.1);
 }
 
-fn check(image: &Path) -> (Option<i32>, String) {
+fn fsck_f2fs(image: &Path) -> (Option<i32>, String) {
     let mut command = Command::new("fsck.f2fs");
     command.arg("--dry-run").arg(image).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

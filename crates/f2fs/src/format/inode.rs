@@ -470,6 +470,24 @@ pub fn strip(block: &mut [u8], flexible: bool) {
     drop_extent(block);
 }
 
+/// The cached extent of an inode's block: a run of file blocks that lies in a run of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachedExtent {
+    /// Its first file block.
+    pub lbn: u32,
+    /// Where that lies.
+    pub addr: BlkAddr,
+    /// How many there are.
+    pub blocks: u32,
+}
+
+/// The cached extent, if there is one.
+pub fn cached_extent(block: &[u8]) -> Option<CachedExtent> {
+    let word = |index: usize| u32_at(block, EXT.start + 4 * index);
+    let extent = CachedExtent { lbn: word(0), addr: BlkAddr(word(1)), blocks: word(2) };
+    (extent.blocks > 0).then_some(extent)
+}
+
 /// Forgets the cached extent: addresses have changed since it was right.
 pub fn drop_extent(block: &mut [u8]) {
     block[EXT].fill(0);

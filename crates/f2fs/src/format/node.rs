@@ -170,26 +170,30 @@ const LEVELS: [u32; 5] = [1, 1, 2, 2, 3];
 const LEVELS_MAX: u32 = 3;
 
 /// File blocks below a node of this level.
-const fn blocks_below(level: u32) -> u64 {
+pub(crate) const fn blocks_below(level: u32) -> u64 {
     (ADDRS_PER_NODE as u64).pow(level)
 }
 
 /// Offsets that a node of this level and all its descendants take.
-const fn nodes_in(level: u32) -> u32 {
+pub(crate) const fn nodes_in(level: u32) -> u32 {
     if level == 1 { 1 } else { 1 + NIDS_PER_NODE as u32 * nodes_in(level - 1) }
 }
 
 /// One of the five trees below an inode.
-struct Tree {
-    slot: u16,
-    level: u32,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tree {
+    /// Which of the inode's node ids leads to it.
+    pub(crate) slot: u16,
+    /// Levels of nodes; 1 is a direct node.
+    pub(crate) level: u32,
     /// Offset of its first node.
-    offset: u32,
+    pub(crate) offset: u32,
     /// Its first file block.
-    first: u64,
+    pub(crate) first: u64,
 }
 
-fn trees(addresses: u32) -> impl Iterator<Item = Tree> {
+/// The trees below an inode with this many usable addresses of its own.
+pub(crate) fn trees(addresses: u32) -> impl Iterator<Item = Tree> {
     let (mut offset, mut first) = (1, u64::from(addresses));
     LEVELS.into_iter().zip(0..).map(move |(level, slot)| {
         let tree = Tree { slot, level, offset, first };

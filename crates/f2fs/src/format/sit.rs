@@ -149,6 +149,11 @@ pub fn entry(block: &[u8], index: usize, segno: Segno) -> Result<SitEntry, Damag
     SitEntry::decode(&block[span(index)], segno)
 }
 
+/// The map of entry `index` (below [`SIT_PER_BLOCK`]) of a block of the table, whatever else is wrong with the entry.
+pub fn entry_map(block: &[u8], index: usize) -> ValidMap {
+    ValidMap::decode(&block[span(index)][2..])
+}
+
 /// Stores entry `index` (below [`SIT_PER_BLOCK`]) of a block of the table.
 pub fn set_entry(block: &mut [u8], index: usize, entry: &SitEntry) {
     entry.encode(&mut block[span(index)]);

@@ -1,0 +1,134 @@
+//! Pass 4: is everything connected, and does everything that counts count right?
+
+use std::collections::BTreeSet;
+
+use moafs_vfs::types::FileKind;
+
+use super::issue::Count;
+use super::{Checker, InodeState, Issue, Tell};
+use crate::format::{Nid, Segno};
+
+/// Links of a directory without subdirectories: its name, and its `.`.
+const DIRECTORY_LINKS: u32 = 2;
+
+impl Checker<'_> {
+    pub(super) fn check_counts(&mut self, tell: Tell<'_>) {
+        let total = self.inodes.len() as u64;
+        tell(4, 0, total);
+        self.check_root();
+        self.check_parents();
+        let orphans: BTreeSet<Nid> = self.pack.orphans.iter().copied().collect();
+        for orphan in &orphans {
+            if self.inode_index(*orphan).is_none() {
+                self.found(Issue::OrphanUnused { inode: *orphan });
+            }
+        }
+        for index in 0..self.inodes.len() {
+            let state = self.inodes[index];
+            self.check_links(&state, orphans.contains(&state.ino));
+        }
+        self.check_segments();
+        self.check_totals();
+        tell(4, total, total);
+    }
+
+    fn check_root(&mut self) {
+        let root = self.inode_index(Nid::ROOT).and_then(|index| self.inodes[index].kind);
+        if root != Some(FileKind::Directory) {
+            self.found(Issue::RootNotDirectory);
+        }
+    }
+
+    /// `..` is the parent, and the parents lead to the root (or to a directory without a name).
+    fn check_parents(&mut self) {
+        let dirs: Vec<Nid> = self.dirs.keys().copied().collect();
+        let mut connected = BTreeSet::from([Nid::ROOT]);
+        for ino in dirs {
+            let info = self.dirs[&ino];
+            let parent = if ino == Nid::ROOT { Some(ino) } else { info.parent };
+            if let (Some(parent), Some(stored)) = (parent, info.dot_dot)
+                && stored != parent
+            {
+                self.found(Issue::DotDotWrong { directory: ino, stored, parent });
+            }
+            if self.ends_in_a_circle(ino, &mut connected) {
+                self.found(Issue::DirectoryLoop { inode: ino });
+            }
+        }
+    }
+
+    /// Follows a directory's parents until one that is known; all on the way are known afterwards.
+    fn ends_in_a_circle(&self, from: Nid, connected: &mut BTreeSet<Nid>) -> bool {
+        let mut way = BTreeSet::new();
+        let mut at = from;
+        let circle = loop {
+            if connected.contains(&at) {
+                break false;
+            }
+            if !way.insert(at) {
+                break true;
+            }
+            match self.dirs.get(&at).and_then(|info| info.parent) {
+                Some(parent) => at = parent,
+                None => break false,
+            }
+        };
+        connected.extend(way);
+        circle
+    }
+
+    fn check_links(&mut self, state: &InodeState, orphan: bool) {
+        let InodeState { ino, links: stored, names, kind, .. } = *state;
+        if orphan && names > 0 {
+            self.found(Issue::OrphanNamed { inode: ino, names });
+        }
+        let Some(kind) = kind else { return };
+        if ino != Nid::ROOT && self.superblock.is_reserved(ino) {
+            return;
+        }
+        if names == 0 && !orphan && ino != Nid::ROOT {
+            self.found(Issue::Unattached { inode: ino });
+            return;
+        }
+        let subdirs = self.dirs.get(&ino).map_or(0, |info| info.subdirs);
+        let counted = match kind {
+            _ if orphan => names,
+            FileKind::Directory => DIRECTORY_LINKS + subdirs,
+            _ => names,
+        };
+        if stored != counted {
+            self.found(Issue::LinkCount { inode: ino, stored, counted });
+        }
+    }
+
+    fn check_segments(&mut self) {
+        let segments = std::mem::take(&mut self.segments);
+        for (segno, segment) in &segments {
+            let unused = || segment.valid.iter_set().filter(|offset| !segment.reached.get(*offset));
+            if let Some(first) = unused().next() {
+                let (blocks, first) = (unused().count() as u32, self.geo.block_of(*segno, first));
+                self.found(Issue::Leaked { segment: *segno, blocks, first });
+            }
+            if let (Some(stored), 1..) = (segment.log, segment.misfits) {
+                self.found(Issue::Temperature { segment: *segno, stored, blocks: segment.misfits });
+            }
+        }
+        self.segments = segments;
+    }
+
+    fn check_totals(&mut self) {
+        let checkpoint = &self.pack.checkpoint;
+        let current: BTreeSet<Segno> = checkpoint.current.iter().map(|current| current.segno).collect();
+        let used = self.segments.iter().filter(|(_, segment)| !segment.valid.is_empty());
+        let not_free = used.map(|(segno, _)| *segno).chain(current).collect::<BTreeSet<_>>().len() as u64;
+        let counts = [
+            (Count::ValidBlocks, checkpoint.valid_blocks, self.reached_blocks + self.promised_blocks),
+            (Count::ValidNodes, checkpoint.valid_nodes.into(), self.nodes_used),
+            (Count::ValidInodes, checkpoint.valid_inodes.into(), self.inodes.len() as u64),
+            (Count::FreeSegments, checkpoint.free_segments.into(), u64::from(self.geo.segments) - not_free),
+        ];
+        for (count, stored, counted) in counts.into_iter().filter(|(_, stored, counted)| stored != counted) {
+            self.found(Issue::Count { count, stored, counted });
+        }
+    }
+}

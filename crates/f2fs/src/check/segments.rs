@@ -1,0 +1,104 @@
+//! Segments: what the SIT says of them, and what their blocks are used for.
+
+use super::issue::Owner;
+use super::{CheckError, Checker, Issue};
+use crate::format::sit::{SitEntry, ValidMap};
+use crate::format::summary::{ENTRY_BYTES, FOOTER_AT, SummaryEntry};
+use crate::format::{BlkAddr, Log, Nid, Segno};
+
+/// A segment under check.
+pub(super) struct Segment {
+    /// Its type; none if that cannot be believed, or nobody says.
+    pub(super) log: Option<Log>,
+    /// The blocks that the SIT says are in use.
+    pub(super) valid: ValidMap,
+    /// The blocks that somebody uses.
+    pub(super) reached: ValidMap,
+    /// Blocks that belong to another log.
+    pub(super) misfits: u32,
+    /// It was said that nodes and data are mixed up in it.
+    told_class: bool,
+    /// Its summary's kind was looked at.
+    kind_checked: bool,
+}
+
+impl Segment {
+    pub(super) fn of(entry: &SitEntry) -> Segment {
+        Segment { log: Some(entry.log), ..Segment::damaged(entry.map) }
+    }
+
+    /// A segment of which only the map is known.
+    pub(super) fn damaged(valid: ValidMap) -> Segment {
+        let reached = ValidMap::EMPTY;
+        Segment { log: None, valid, reached, misfits: 0, told_class: false, kind_checked: false }
+    }
+}
+
+/// Somebody who uses a block.
+pub(super) struct Claim {
+    pub(super) inode: Nid,
+    pub(super) owner: Owner,
+    pub(super) is_node: bool,
+    /// The log it belongs to, where that can be told.
+    pub(super) log: Option<Log>,
+}
+
+impl Checker<'_> {
+    /// Notes that a block of the main area is used. False if it has an owner already, or lies elsewhere.
+    pub(super) fn claim(&mut self, block: BlkAddr, claim: &Claim) -> Result<bool, CheckError> {
+        let Some((segno, offset)) = self.geo.segment_of(block) else { return Ok(false) };
+        let segment = self.segments.entry(segno).or_insert_with(|| Segment::damaged(ValidMap::EMPTY));
+        let Claim { inode, owner, is_node, log } = *claim;
+        if segment.reached.get(offset) {
+            self.found(Issue::MultiplyClaimed { inode, nid: owner.nid, block });
+            return Ok(false);
+        }
+        segment.reached.set(offset);
+        self.reached_blocks += 1;
+        if !segment.valid.get(offset) {
+            self.found(Issue::UsedButFree { inode, block });
+        } else if let Some(stored) = segment.log {
+            if stored.is_node() != is_node {
+                if !std::mem::replace(&mut segment.told_class, true) {
+                    self.found(Issue::SegmentClass { segment: segno, stored, block });
+                }
+            } else if log.is_some_and(|log| log != stored) {
+                segment.misfits += 1;
+            }
+        }
+        self.check_summary(segno, offset, block, claim)?;
+        Ok(true)
+    }
+
+    /// A block's summary names its owner. That of a node need only name the node.
+    fn check_summary(&mut self, segno: Segno, offset: usize, block: BlkAddr, claim: &Claim) -> Result<(), CheckError> {
+        let Some(entry) = self.summary_entry(segno, offset, claim.is_node)? else { return Ok(()) };
+        let stored = Owner { nid: entry.nid, version: entry.version, offset: entry.offset };
+        let same = if claim.is_node { stored.nid == claim.owner.nid } else { stored == claim.owner };
+        if !same {
+            self.found(Issue::Summary { segment: segno, block, stored, should: claim.owner });
+        }
+        Ok(())
+    }
+
+    /// What the newest summary says of a block; none where there is no summary but the nodes' own footers.
+    fn summary_entry(
+        &mut self,
+        segno: Segno,
+        offset: usize,
+        is_node: bool,
+    ) -> Result<Option<SummaryEntry>, CheckError> {
+        let current = &self.pack.checkpoint.current;
+        if let Some(log) = Log::ALL.into_iter().find(|log| current[*log as usize].segno == segno) {
+            let summary = self.pack.summaries[log as usize].as_ref();
+            return Ok(summary.map(|summary| summary.entries[offset]));
+        }
+        let page = self.summaries.read(self.geo.summary_at(segno))?;
+        let nodes = page[FOOTER_AT] == 1;
+        let checked = self.segments.get_mut(&segno).map(|segment| std::mem::replace(&mut segment.kind_checked, true));
+        if checked == Some(false) && nodes != is_node {
+            self.found(Issue::SummaryKind { segment: segno, nodes });
+        }
+        Ok(Some(SummaryEntry::decode(&page[offset * ENTRY_BYTES..])))
+    }
+}

@@ -1,0 +1,346 @@
+//! Pass 1: superblock, checkpoint, the tables, and where the logs stand.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::segments::Segment;
+use super::volume::{REQUEST_BLOCKS, Volume};
+use super::{CheckError, Checker, Issue, Outcome, Tell};
+use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, VersionBitmap, is_newer};
+use crate::format::nat::{self, NAT_PER_BLOCK, NatEntry};
+use crate::format::node::Footer;
+use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
+use crate::format::superblock::{Features, Geometry, SUPERBLOCK_START, Superblock};
+use crate::format::{BLOCK, BlkAddr, Damage, Log, Nid, SEGMENT_BLOCKS, Segno, Structure};
+
+/// Features whose volumes cannot be checked: they change what the structures mean.
+const UNKNOWN: [(Features, &str); 6] = [
+    (Features::BLKZONED, "blkzoned"),
+    (Features::CASEFOLD, "casefold"),
+    (Features::COMPRESSION, "compression"),
+    (Features::RO, "ro"),
+    (Features::DEVICE_ALIAS, "device_alias"),
+    (Features::PACKED_SSA, "packed_ssa"),
+];
+
+/// Finds a superblock that makes sense: the first copy, or else the second.
+pub(super) fn read_superblock(volume: &Volume<'_>, outcome: &mut Outcome) -> Result<Superblock, CheckError> {
+    let blocks = [
+        volume.read_run(BlkAddr(0), 1, "read the superblock")?,
+        volume.read_run(BlkAddr(1), 1, "read the superblock")?,
+    ];
+    let decode = |copy: u8| {
+        let superblock = Superblock::decode(&blocks[usize::from(copy)], copy)?;
+        check_size(&superblock.geometry(), volume.blocks(), copy)?;
+        Ok(superblock)
+    };
+    let damaged = |damage: Damage, copy| Issue::SuperblockDamaged { copy, problem: damage.problem };
+    let superblock = match (decode(0), decode(1)) {
+        (Ok(first), Ok(_)) => {
+            let [first_copy, second_copy] = [&blocks[0], &blocks[1]].map(|block| &block[SUPERBLOCK_START..]);
+            if let Some(byte) = first_copy.iter().zip(second_copy).position(|(a, b)| a != b) {
+                outcome.found(Issue::SuperblocksDiffer { byte });
+            }
+            first
+        }
+        (Ok(first), Err(damage)) => {
+            outcome.found(damaged(damage, 1));
+            first
+        }
+        (Err(damage), Ok(second)) => {
+            outcome.found(damaged(damage, 0));
+            second
+        }
+        (Err(damage), Err(_)) => return Err(damage.into()),
+    };
+    match unsupported(&superblock) {
+        Some(reason) => Err(CheckError::Unsupported(reason)),
+        None => Ok(superblock),
+    }
+}
+
+/// A volume must fit its device.
+fn check_size(geo: &Geometry, blocks: u64, copy: u8) -> Result<(), Damage> {
+    let end = u64::from(geo.main) + u64::from(geo.segments) * SEGMENT_BLOCKS as u64;
+    if end <= blocks {
+        return Ok(());
+    }
+    let problem = format!("the volume ends at block {end}, but the device has only {blocks}");
+    Err(Structure::Superblock(copy).damage(Some(BlkAddr(copy.into())), problem))
+}
+
+fn unsupported(superblock: &Superblock) -> Option<String> {
+    if superblock.multi_device() {
+        return Some("it spans several devices".to_owned());
+    }
+    let named = Features::all().iter_names().fold(Features::empty(), |all, (_, feature)| all | feature);
+    let unknown = superblock.features.difference(named).names();
+    let known = UNKNOWN.iter().filter(|(feature, _)| superblock.features.contains(*feature));
+    let names: Vec<String> = known.map(|(_, name)| (*name).to_owned()).chain(unknown).collect();
+    (!names.is_empty()).then(|| format!("feature {} is not supported", names.join(", ")))
+}
+
+/// The newer one of the packs that are whole; `None`: the check ends here.
+pub(super) fn read_pack(
+    volume: &Volume<'_>,
+    geo: &Geometry,
+    outcome: &mut Outcome,
+) -> Result<Option<Pack>, CheckError> {
+    let (first, second) = (read_one_pack(volume, geo, 0)?, read_one_pack(volume, geo, 1)?);
+    let pack = match (first, second) {
+        (Ok(first), Ok(second)) if is_newer(second.checkpoint.version, first.checkpoint.version) => second,
+        (Ok(first), Ok(_)) => first,
+        (Ok(pack), Err(bad)) | (Err(bad), Ok(pack)) => {
+            outcome.found(bad.issue(pack.checkpoint.version));
+            pack
+        }
+        (Err(first), Err(second)) => {
+            outcome.found(first.unusable());
+            outcome.found(second.unusable());
+            outcome.found(Issue::NoCheckpoint);
+            return Ok(None);
+        }
+    };
+    Ok(Some(pack))
+}
+
+/// A pack that cannot be used.
+struct BadPack {
+    pack: u8,
+    /// The version in its first block, if that one is whole.
+    version: Option<u64>,
+    problem: String,
+}
+
+impl BadPack {
+    fn unusable(self) -> Issue {
+        Issue::PackUnusable { pack: self.pack, problem: self.problem }
+    }
+
+    /// `used`: the version of the other pack.
+    fn issue(self, used: u64) -> Issue {
+        match self.version {
+            Some(version) if is_newer(version, used) => Issue::PackTorn { pack: self.pack, version, used },
+            _ => self.unusable(),
+        }
+    }
+}
+
+fn read_one_pack(volume: &Volume<'_>, geo: &Geometry, index: u8) -> Result<Result<Pack, BadPack>, CheckError> {
+    let blocks = volume.read_run(geo.pack_at(index.into()), SEGMENT_BLOCKS, "read a checkpoint")?;
+    let version = Checkpoint::peek(&blocks[..BLOCK], geo, index).map(|(version, _)| version).ok();
+    let pack = index + 1;
+    Ok(Pack::decode(&blocks, geo, index).map_err(|damage| BadPack { pack, version, problem: damage.problem }))
+}
+
+/// A block of the NAT that has an entry in use.
+struct NatBlock {
+    bytes: Box<[u8]>,
+    /// Its entries that something led to.
+    seen: [u64; NAT_PER_BLOCK.div_ceil(64)],
+}
+
+/// The node address table.
+pub(super) struct Nat {
+    blocks: BTreeMap<u32, NatBlock>,
+    nid_max: u32,
+}
+
+impl Nat {
+    pub(super) fn new(geo: &Geometry) -> Nat {
+        Nat { blocks: BTreeMap::new(), nid_max: geo.nid_max() }
+    }
+
+    /// An id's entry; a free one if there is no such id.
+    pub(super) fn get(&self, nid: Nid) -> NatEntry {
+        let block = self.blocks.get(&(nid.0 / NAT_PER_BLOCK as u32));
+        block.map_or_else(NatEntry::default, |block| nat::entry(&block.bytes, nid.0 as usize % NAT_PER_BLOCK))
+    }
+
+    /// True if there can be a node with this id, other than the two that have none.
+    pub(super) fn is_nid(&self, nid: Nid) -> bool {
+        (Nid::ROOT.0..self.nid_max).contains(&nid.0)
+    }
+
+    /// Notes that something leads to a node. False if something did already.
+    pub(super) fn see(&mut self, nid: Nid) -> bool {
+        let Some(block) = self.blocks.get_mut(&(nid.0 / NAT_PER_BLOCK as u32)) else { return false };
+        let index = nid.0 as usize % NAT_PER_BLOCK;
+        let bit = 1 << (index % 64);
+        let first = block.seen[index / 64] & bit == 0;
+        block.seen[index / 64] |= bit;
+        first
+    }
+
+    /// Numbers of the blocks that have entries in use.
+    pub(super) fn blocks_used(&self) -> Vec<u32> {
+        self.blocks.keys().copied().collect()
+    }
+
+    /// The nodes that are in use in a block, with their entries.
+    pub(super) fn used_in(&self, block: u32) -> Vec<(Nid, NatEntry)> {
+        let first = block * NAT_PER_BLOCK as u32;
+        let nids = (first..first + NAT_PER_BLOCK as u32).map(Nid).filter(|nid| self.is_nid(*nid));
+        nids.map(|nid| (nid, self.get(nid))).filter(|(_, entry)| entry.addr != BlkAddr::NULL).collect()
+    }
+
+    fn insert(&mut self, block: u32, bytes: &[u8]) {
+        let used = |index| nat::entry(bytes, index).addr != BlkAddr::NULL;
+        if bytes.iter().any(|byte| *byte != 0) && (0..NAT_PER_BLOCK).any(used) {
+            self.blocks.insert(block, NatBlock { bytes: bytes.into(), seen: Default::default() });
+        }
+    }
+
+    fn set(&mut self, nid: Nid, entry: NatEntry) {
+        let blank = || NatBlock { bytes: vec![0; BLOCK].into(), seen: Default::default() };
+        let block = self.blocks.entry(nid.0 / NAT_PER_BLOCK as u32).or_insert_with(blank);
+        nat::set_entry(&mut block.bytes, nid.0 as usize % NAT_PER_BLOCK, entry);
+    }
+}
+
+/// Calls `each` with every block of a table and its number; the current copies, neighbours read together.
+fn read_table(
+    volume: &Volume<'_>,
+    blocks: u32,
+    place: impl Fn(u32) -> BlkAddr,
+    doing: &'static str,
+    mut each: impl FnMut(u32, &[u8]),
+) -> Result<(), CheckError> {
+    let mut next = 0;
+    while next < blocks {
+        let first = next;
+        let start = place(first).0;
+        let together = |block: &u32| *block < blocks && place(*block).0 == start + (block - first);
+        next = (first..first + REQUEST_BLOCKS as u32).take_while(together).count() as u32 + first;
+        let bytes = volume.read_run(BlkAddr(start), (next - first) as usize, doing)?;
+        (first..next).zip(bytes.chunks_exact(BLOCK)).for_each(|(block, bytes)| each(block, bytes));
+    }
+    Ok(())
+}
+
+impl Checker<'_> {
+    pub(super) fn read_tables(&mut self, tell: Tell<'_>) -> Result<(), CheckError> {
+        let segments = u64::from(self.geo.segments);
+        let total = segments + u64::from(self.geo.nat_blocks());
+        self.read_sit(&mut |done| tell(1, done, total))?;
+        self.read_nat(&mut |done| tell(1, segments + done, total))?;
+        self.check_marks();
+        Log::ALL.into_iter().for_each(|log| self.check_log(log));
+        self.check_chain()?;
+        tell(1, total, total);
+        Ok(())
+    }
+
+    fn read_sit(&mut self, tell: &mut dyn FnMut(u64)) -> Result<(), CheckError> {
+        let Checker { volume, geo, pack, segments, outcome, .. } = self;
+        let versions = &pack.checkpoint.sit_bitmap;
+        let place = |block: u32| geo.sit_at(block, versions.get(block as usize));
+        read_table(volume, geo.sit_blocks(), place, "read the segment information table", |block, bytes| {
+            let first = block * SIT_PER_BLOCK as u32;
+            tell(first.into());
+            if bytes.iter().all(|byte| *byte == 0) {
+                return;
+            }
+            for segno in (first..geo.segments.min(first + SIT_PER_BLOCK as u32)).map(Segno) {
+                let index = (segno.0 - first) as usize;
+                let entry = sit::entry(bytes, index, segno);
+                match entry {
+                    Ok(entry) if entry == EMPTY => {}
+                    Ok(entry) => drop(segments.insert(segno, Segment::of(&entry))),
+                    Err(damage) if pack.sit_journal.iter().all(|(newer, _)| *newer != segno) => {
+                        outcome.found(Issue::SitEntry { segment: segno, problem: damage.problem });
+                        // Its map may still be right.
+                        segments.insert(segno, Segment::damaged(sit::entry_map(bytes, index)));
+                    }
+                    Err(_) => {}
+                }
+            }
+        })?;
+        for (segno, entry) in &pack.sit_journal {
+            segments.insert(*segno, Segment::of(entry));
+        }
+        Ok(())
+    }
+
+    fn read_nat(&mut self, tell: &mut dyn FnMut(u64)) -> Result<(), CheckError> {
+        let Checker { volume, geo, pack, nat, .. } = self;
+        let versions: &VersionBitmap = &pack.checkpoint.nat_bitmap;
+        let place = |block: u32| geo.nat_at(block, versions.get(block as usize));
+        read_table(volume, geo.nat_blocks(), place, "read the node address table", |block, bytes| {
+            tell(block.into());
+            nat.insert(block, bytes);
+        })?;
+        for (nid, entry) in &pack.nat_journal {
+            nat.set(*nid, *entry);
+        }
+        Ok(())
+    }
+
+    fn check_marks(&mut self) {
+        let checkpoint = &self.pack.checkpoint;
+        let marks = CpFlags::ERROR | CpFlags::FSCK | CpFlags::DISABLED | CpFlags::DISABLED_QUICK | CpFlags::RESIZEFS;
+        let set = checkpoint.flags & (marks | CpFlags::QUOTA_NEED_FSCK);
+        let (next_free, limit) = (checkpoint.next_free_nid, self.geo.nid_max());
+        if !set.is_empty() {
+            let names: Vec<String> = set.iter_names().map(|(name, _)| name.to_lowercase()).collect();
+            self.found(Issue::Marked { marks: names.join(", ") });
+        }
+        if next_free > limit {
+            self.found(Issue::NextFreeNid { stored: next_free, limit });
+        }
+        for nid in [Nid(1), Nid(2)] {
+            if self.nat.get(nid) != (NatEntry { version: 0, ino: nid, addr: BlkAddr(1) }) {
+                self.found(Issue::NatReserved { nid });
+            }
+        }
+    }
+
+    /// A log stands at a free block of a segment of its own type; when it appends, everything behind is free, too.
+    fn check_log(&mut self, log: Log) {
+        let current = self.pack.checkpoint.current[log as usize];
+        let segment = current.segno;
+        let (stored, valid) = match self.segments.get(&segment) {
+            Some(segment) => (segment.log, segment.valid),
+            None => (Some(EMPTY.log), EMPTY.map),
+        };
+        if let Some(stored) = stored.filter(|stored| *stored != log) {
+            self.found(Issue::CurrentType { log, segment, stored });
+        }
+        let next = usize::from(current.offset);
+        let limit = if current.recycling { next + 1 } else { SEGMENT_BLOCKS };
+        if let Some(used) = valid.next_set(next).filter(|used| *used < limit) {
+            self.found(Issue::CurrentUsed { log, segment, next: current.offset, used: used as u16 });
+        }
+    }
+
+    /// Follows the nodes that were written since the checkpoint (section 13).
+    fn check_chain(&mut self) -> Result<(), CheckError> {
+        let current = self.pack.checkpoint.current[Log::WarmNode as usize];
+        let expected = self.pack.checkpoint.node_version();
+        let only_low = self.pack.checkpoint.flags.contains(CpFlags::NOCRC_RECOVERY);
+        let matches = |version: u64| version == expected || only_low && version as u32 == expected as u32;
+        let mut visited = BTreeSet::new();
+        let mut block = self.geo.block_of(current.segno, current.offset.into());
+        while self.geo.is_main(block) {
+            let footer = Footer::decode(&self.volume.read(block)?);
+            if !matches(footer.cp_version) {
+                break;
+            }
+            let (segno, offset) = self.geo.segment_of(block).unwrap_or_default();
+            let in_use = self.segments.get(&segno).is_some_and(|segment| segment.valid.get(offset));
+            let problem = match () {
+                () if !visited.insert(block) => "it runs in a circle",
+                () if in_use => "the checkpoint has that block in use",
+                () => {
+                    block = footer.next;
+                    continue;
+                }
+            };
+            self.found(Issue::Chain { block, problem: problem.to_owned() });
+            break;
+        }
+        Ok(())
+    }
+}
+
+/// The entry of a segment that was never used.
+const EMPTY: SitEntry = SitEntry { log: Log::HotData, map: sit::ValidMap::EMPTY, mtime: 0 };

@@ -1,0 +1,1 @@
+//! Golden volumes are clean, and each damage is found by its name.
