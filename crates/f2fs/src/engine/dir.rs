@@ -312,7 +312,7 @@ impl F2fs {
     /// Names move out of the inode. If that fails it is as it was.
     fn leave_inode(&self, dir: &Incore, admission: &mut Admission) -> Result<()> {
         let before = dir.node.view(<[u8]>::to_vec);
-        let left = self.move_out(dir, &before, admission);
+        let left = self.health.watch(self.move_out(dir, &before, admission));
         if left.is_err() {
             self.unmap_range(dir, 0, None, u32::MAX)?;
             self.change(&dir.node, |bytes| bytes.copy_from_slice(&before));
@@ -602,6 +602,24 @@ mod tests {
         assert!(m.vfs.failed().is_some());
     }
 
+    #[test]
+    fn names_that_cannot_leave_the_inode_stay_there() {
+        let m = Mounted::new(features()[0]);
+        let (node, fs) = m.node();
+        fs.change_inode(&node, |inode| inode.dir_level = 2).unwrap();
+        (0..150).for_each(|i| assert!(m.create(&number(i), FileKind::Regular).is_ok()));
+        let before = m.names(99);
+        let shelf = fs.inside(&node).unwrap();
+        let blocks = m.inode().blocks;
+        // The last entry's type is none.
+        fs.change_shelf(&shelf, |bytes, region| bytes[region.dentries + 11 * 151 + 10] = 0);
+        let refused = m.create(&[b'x'; 255], FileKind::Regular).unwrap_err();
+        assert!(refused.to_string().contains("the entry in slot 151 is of no known type"), "{refused}");
+        assert!(m.is_inline());
+        assert_eq!(m.inode().blocks, blocks);
+        assert_eq!(m.names(99), before);
+    }
+
     #[derive(Debug, Clone)]
     enum Op {
         Create(Vec<u8>, FileKind),
@@ -688,6 +706,39 @@ mod tests {
                 prop_assert_eq!(m.find(name), Some(*ino));
             }
             prop_assert_eq!(m.find(b"absent"), None);
+        }
+
+        #[test]
+        fn hostile_directories_never_panic(
+            pokes in prop::collection::vec((any::<prop::sample::Index>(), prop_oneof![Just(0u8), Just(0xFF), any::<u8>()]), 1..60),
+            inside: bool, head: bool, count in 0usize..250,
+        ) {
+            let m = Mounted::new(features()[0]);
+            for i in 0..count {
+                m.create(&number(i), FileKind::Regular).unwrap();
+            }
+            let (node, fs) = m.node();
+            let poke = |bytes: &mut [u8]| {
+                // Not the footer, which names the node. The head of the inode is what decides most.
+                let end = if head { 400 } else { 4072 };
+                pokes.iter().for_each(|(at, byte)| bytes[at.index(end)] = *byte);
+            };
+            match fs.owned_block(&node, 0) {
+                Ok(Some(block)) if !inside => fs.change_owned(&block, poke),
+                _ => fs.change(&node.node, poke),
+            }
+            let mut admission = Admission::none();
+            let text = name(b"0000007");
+            let _ = fs.find_name(&node, text).is_ok();
+            let _ = fs.list_names(&node, Cookie::START, &mut |_, _, _| true);
+            let _ = fs.has_no_names(&node);
+            let _ = fs.remove_name(&node, text);
+            let _ = fs.point_name(&node, name(b".."), Nid(3), FileKind::Directory);
+            for i in 0..20 {
+                let long = [b'a' + i; 200];
+                let _ = fs.insert_name(&node, name(&long), Nid(3), FileKind::Regular, &mut admission);
+            }
+            let _ = fs.list_names(&node, Cookie(1 << 40), &mut |_, _, _| true);
         }
     }
 }

@@ -261,6 +261,11 @@ impl<'a> Iterator for Entries<'a, '_> {
 /// # Errors
 /// If an entry that is none comes before it: the name might be behind it.
 pub fn find<'a>(block: &'a [u8], region: &Region, hash: u32, name: &[u8]) -> Result<Option<Entry<'a>>, String> {
+    // Most blocks that are searched do not have the name: those are passed over fast.
+    let mut dentries = block[region.dentries..region.names].chunks_exact(DENTRY_BYTES);
+    if !dentries.any(|dentry| u32_at(dentry, 0) == hash) {
+        return Ok(None);
+    }
     let is_it = |entry: &Entry<'_>| entry.hash == hash && entry.name == name;
     entries(block, region).find(|entry| entry.as_ref().map_or(true, is_it)).transpose()
 }
