@@ -128,16 +128,22 @@ mod tests {
 
     const ROOT: Ino = Ino(3);
 
+    struct File {
+        kind: FileKind,
+        parent: Option<Ino>,
+        runs: Vec<(Lbn, BlockRun)>,
+    }
+
     #[derive(Default)]
     struct Layout {
-        files: BTreeMap<Ino, (FileKind, Option<Ino>, Vec<(Lbn, BlockRun)>)>,
+        files: BTreeMap<Ino, File>,
         free: Vec<BlockRun>,
         metadata: Vec<(&'static str, BlockRun)>,
     }
 
     impl Survey for Layout {
         fn file(&mut self, ino: Ino, kind: FileKind, parent: Option<Ino>, runs: &[(Lbn, BlockRun)]) {
-            assert!(self.files.insert(ino, (kind, parent, runs.to_vec())).is_none());
+            assert!(self.files.insert(ino, File { kind, parent, runs: runs.to_vec() }).is_none());
         }
         fn free(&mut self, run: BlockRun) {
             self.free.push(run);
@@ -166,16 +172,19 @@ mod tests {
         let mut seen = Layout::default();
         let fs = vfs.format();
         fs.survey(&mut seen).unwrap();
-        assert_eq!(seen.files[&ROOT].0, FileKind::Directory);
-        assert_eq!((seen.files[&ROOT].1, seen.files[&dir].1, seen.files[&large].1), (None, Some(ROOT), Some(dir)));
+        assert_eq!(seen.files[&ROOT].kind, FileKind::Directory);
+        assert_eq!(
+            (seen.files[&ROOT].parent, seen.files[&dir].parent, seen.files[&large].parent),
+            (None, Some(ROOT), Some(dir))
+        );
         assert!(!seen.files.contains_key(&fifo));
-        let (_, _, runs) = &seen.files[&large];
+        let runs = &seen.files[&large].runs;
         assert_eq!(runs.iter().map(|(_, run)| u64::from(run.len)).sum::<u64>(), 1203);
         assert!(runs.windows(2).all(|w| w[0].0.0 + u64::from(w[0].1.len) < w[1].0.0 || w[0].1.end() != w[1].1.start));
         assert_eq!(runs.last().map(|(lbn, run)| lbn.0 + u64::from(run.len)), Some(3003));
 
         // Every block of the main area is free, a node's, or of one file.
-        let data = seen.files.values().flat_map(|(_, _, runs)| runs.iter().map(|(_, run)| *run));
+        let data = seen.files.values().flat_map(|file| file.runs.iter().map(|(_, run)| *run));
         let mut all: Vec<BlockRun> = data.chain(seen.free.iter().copied()).collect();
         let counted: u64 = all.iter().map(|run| u64::from(run.len)).sum();
         let main = u64::from(fs.geo.segments) * SEGMENT_BLOCKS as u64;
