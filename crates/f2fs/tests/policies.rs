@@ -1,11 +1,11 @@
 //! The policies against each other, on a volume that exists only as a segment table: IO-TEST of the segment recycling
 //! paper (files of 8 blocks; uniform, or 10 % of the files get 90 % of the writes), costs by the model of the device.
 //!
-//! Asserted are orderings that do not hang on single constants. The table behind them, by which choices are tuned, is printed
-//! by `cargo test -p moafs-f2fs --test policies -- --ignored --nocapture`.
+//! Asserted are orderings that do not hang on single constants. The table behind them, by which choices are tuned, is
+//! printed by `cargo test -p moafs-f2fs --test policies -- --ignored --nocapture`.
 //!
-//! Simplified: no nodes, no checkpoints (a hole may be filled by the next request), sections of one segment, requests one
-//! after the other, and the time that passes is that of the device.
+//! Simplified: no nodes, no checkpoints (a hole may be filled by the next request), sections of one segment, requests
+//! one after the other, and the time that passes is that of the device.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -548,7 +548,8 @@ fn age_tells_hot_from_cold_where_there_is_hot_and_cold() {
     }
 }
 
-/// It looks at the present only, so it can be worse than the better of the two: up to 30 % where plugging mixes hot and cold.
+/// It looks at the present only, so it can be worse than the better of the two: up to 30 % where plugging mixes hot and
+/// cold.
 #[test]
 fn adaptive_is_no_slower_than_both_of_what_it_chooses_from() {
     for (name, device) in DEVICES {

@@ -1,16 +1,16 @@
 //! Adaptive: cost-benefit cleaning or hole-plugging, whichever is cheaper at present by a model of the device.
 //!
-//! Cost of a clean block, in nanoseconds (the idea is the paper's; the formulas, in the terms of [`DeviceCost`], are ours).
-//! Victims of `B` blocks together, `v` of them valid:
+//! Cost of a clean block, in nanoseconds (the idea is the paper's; the formulas, in the terms of [`DeviceCost`], are
+//! ours). Victims of `B` blocks together, `v` of them valid:
 //! - copying: `(read(v) + write(v)) / (B - v)`: the copies take room away again;
-//! - plugging: `(read(v) + v / r * hop + v * transfer) / B`: the copies take no clean room, but every run of holes, `r` blocks on
-//!   average, is a request of its own.
+//! - plugging: `(read(v) + v / r * hop + v * transfer) / B`: the copies take no clean room, but every run of holes, `r`
+//!   blocks on average, is a request of its own.
 //!
-//! Equal costs: copying, which leaves the data in one piece. At low utilization copying wins (`B - v` is nearly `B`), at high
-//! utilization plugging.
+//! Equal costs: copying, which leaves the data in one piece. At low utilization copying wins (`B - v` is nearly `B`),
+//! at high utilization plugging.
 //!
-//! Reference: Matthews, Roselli, Costello, Wang, Anderson: Improving the Performance of Log-Structured File Systems with
-//! Adaptive Methods (1997).
+//! Reference: Matthews, Roselli, Costello, Wang, Anderson: Improving the Performance of Log-Structured File Systems
+//! with Adaptive Methods (1997).
 //!
 //! [`DeviceCost`]: crate::place::device::DeviceCost
 

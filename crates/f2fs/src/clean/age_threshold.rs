@@ -1,11 +1,12 @@
-//! Age-threshold: the cheapest of the old sections, merged into segments of like age. The idea of today's F2FS ("ATGC").
+//! Age-threshold: the cheapest of the old sections, merged into segments of like age. The idea of today's F2FS
+//! ("ATGC").
 //!
-//! 1. Old is what was last written longer ago than the candidates' mean age (ours: a fixed threshold in days suits a phone,
-//!    not a run of an hour).
+//! 1. Old is what was last written longer ago than the candidates' mean age (ours: a fixed threshold in days suits a
+//!    phone, not a run of an hour).
 //! 2. Of the old, the emptiest first. So what is still being overwritten is left alone until it has died.
 //! 3. If nothing is old (all candidates of one age), the emptiest of all.
-//! 4. Valid blocks go to a segment whose youngest block is about as old, into its holes: data that have lived equally long
-//!    will live on about equally long.
+//! 4. Valid blocks go to a segment whose youngest block is about as old, into its holes: data that have lived equally
+//!    long will live on about equally long.
 
 use crate::clean::table::{Class, Secno, SectionView, SegmentView, Table};
 use crate::clean::{Decision, Destination, Want, gather};
@@ -27,8 +28,8 @@ fn mean_ns(moments: impl Iterator<Item = u64>) -> Option<u64> {
     sum.checked_div(count).and_then(|mean| u64::try_from(mean).ok())
 }
 
-/// The segment whose holes take blocks of this age: outside the victims, the one whose youngest block is nearest in time,
-/// or `None` if there is none with holes.
+/// The segment whose holes take blocks of this age: outside the victims, the one whose youngest block is nearest in
+/// time, or `None` if there is none with holes.
 ///
 /// `section_segments`: segments per section, at least 1.
 pub fn target(

@@ -1,8 +1,8 @@
 //! Cost-benefit: the sections with the most free space for the longest time, per cost.
 //!
-//! `benefit / cost = (1 - u) * age / (1 + u)`: cleaning reads the section (1) and writes what is valid (u); it gains 1 - u, and
-//! the older the youngest block, the longer the gain is likely to last. So cold sections are cleaned at a higher
-//! utilization than hot ones, whose blocks will soon die by themselves.
+//! `benefit / cost = (1 - u) * age / (1 + u)`: cleaning reads the section (1) and writes what is valid (`u`); it gains
+//! the rest, and the older the youngest block, the longer the gain is likely to last. So cold sections are cleaned at a
+//! higher utilization than hot ones, whose blocks will soon die by themselves.
 //!
 //! Reference: Rosenblum, Ousterhout: The Design and Implementation of a Log-Structured File System (1992), section 3.6.
 

@@ -3,13 +3,13 @@
 //! 1. The best candidate that fits the room is the first victim. Its class is that of all: node sections are cleaned as
 //!    before, only data profit from being sorted together.
 //! 2. Without `files`, the next best follow, each if it fits the room that is left.
-//! 3. With `files`, those among the next best [`SHARING_CANDIDATES`] per wanted victim come first that have the most files in
-//!    common with the first victim; equal ones in order of their score. So a file's pieces meet in one queue.
+//! 3. With `files`, those among the next best [`SHARING_CANDIDATES`] per wanted victim come first that have the most
+//!    files in common with the first victim; equal ones in order of their score. So a file's pieces meet in one queue.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use crate::clean::table::{Secno, SectionView, Table};
+use crate::clean::table::{Class, SectionView, Table};
 use crate::clean::{FilesOf, Want};
 use crate::format::Nid;
 
@@ -18,64 +18,70 @@ pub const SHARING_CANDIDATES: usize = 4;
 /// Victims cleaned together at most: bounds the memory of the queue of valid blocks.
 pub const GATHER_MAX: u32 = 64;
 
-/// A candidate in order of preference: higher score first, then lower number.
+/// A candidate. Candidates order by preference: higher score first, then lower number.
 #[derive(Debug, Clone, Copy)]
 struct Ranked {
     score: f64,
     view: SectionView,
 }
 
-impl Ranked {
-    fn key(&self) -> (Reverse<u64>, Secno) {
-        (Reverse(ordered(self.score)), self.view.section)
-    }
-}
-
 impl PartialEq for Ranked {
     fn eq(&self, other: &Ranked) -> bool {
-        self.key() == other.key()
+        self.cmp(other).is_eq()
     }
 }
 
 impl Eq for Ranked {}
 
 impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Ranked) -> Option<std::cmp::Ordering> {
+    fn partial_cmp(&self, other: &Ranked) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 impl Ord for Ranked {
-    fn cmp(&self, other: &Ranked) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
+    fn cmp(&self, other: &Ranked) -> Ordering {
+        other.score.total_cmp(&self.score).then(self.view.section.cmp(&other.view.section))
     }
 }
 
-/// Scores are not negative, so their bits order as they do.
-fn ordered(score: f64) -> u64 {
-    debug_assert!(score >= 0.0, "score {score}");
-    score.to_bits()
+/// The most preferred candidates of one class, so many at most; the least preferred of them on top of the heap.
+struct Best {
+    keep: usize,
+    heap: BinaryHeap<Ranked>,
 }
 
-/// The victims with the highest scores (`score`: not negative, not NaN), at most `want.gather`, best first. Empty if there is no candidate.
-pub fn best(table: &impl Table, want: &Want<'_>, score: impl Fn(&SectionView) -> f64) -> Vec<SectionView> {
-    let count = want.gather.clamp(1, GATHER_MAX) as usize;
-    let keep = if count > 1 { 1 + (count - 1) * SHARING_CANDIDATES } else { 1 };
-    let fits = |view: &SectionView| view.is_candidate() && u64::from(view.valid) <= want.room_blocks;
-    let Some(first) = table.sections().filter(fits).map(|view| Ranked { score: score(&view), view }).min() else {
-        return Vec::new();
-    };
-    if count == 1 {
-        return vec![first.view];
+impl Best {
+    fn new(keep: usize) -> Best {
+        Best { keep, heap: BinaryHeap::with_capacity(keep) }
     }
-    let mut heap = BinaryHeap::with_capacity(keep + 1);
-    for view in table.sections().filter(fits).filter(|view| view.class == first.view.class) {
-        heap.push(Ranked { score: score(&view), view });
-        if heap.len() > keep {
-            heap.pop();
+
+    fn offer(&mut self, new: Ranked) {
+        if self.heap.len() < self.keep {
+            self.heap.push(new);
+        } else if let Some(mut last) = self.heap.peek_mut()
+            && new < *last
+        {
+            *last = new;
         }
     }
-    let mut ranked: Vec<SectionView> = heap.into_sorted_vec().into_iter().map(|ranked| ranked.view).collect();
+}
+
+/// The victims with the highest scores, at most `want.gather`, best first. Empty if there is no candidate. One pass.
+pub fn best(table: &impl Table, want: &Want<'_>, score: impl Fn(&SectionView) -> f64) -> Vec<SectionView> {
+    let count = want.gather.clamp(1, GATHER_MAX) as usize;
+    let keep = 1 + (count - 1) * SHARING_CANDIDATES;
+    let (mut data, mut nodes) = (Best::new(keep), Best::new(keep));
+    for view in table.sections() {
+        if view.is_candidate() && u64::from(view.valid) <= want.room_blocks {
+            let best = if view.class == Class::Data { &mut data } else { &mut nodes };
+            best.offer(Ranked { score: score(&view), view });
+        }
+    }
+    let [data, nodes] = [data, nodes].map(|best| best.heap.into_sorted_vec());
+    let nodes_first = nodes.first().is_some_and(|node| data.first().is_none_or(|data| node < data));
+    let ranked = if nodes_first { nodes } else { data };
+    let mut ranked: Vec<SectionView> = ranked.into_iter().map(|ranked| ranked.view).collect();
     if let Some(files) = want.files {
         sharing_first(&mut ranked, files);
     }
@@ -114,6 +120,8 @@ fn within(ranked: Vec<SectionView>, count: usize, room_blocks: u64) -> Vec<Secti
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use crate::clean::Secno;
+    use crate::format::Log;
     use crate::place::device::DeviceCost;
 
     pub(crate) fn want(gather: u32) -> Want<'static> {
@@ -137,6 +145,16 @@ pub(crate) mod testing {
         assert_eq!(numbers(best(&table, &Want { room_blocks: 260, ..want(3) }, emptiest)), [4, 1, 3]);
         assert_eq!(numbers(best(&table, &Want { room_blocks: 200, ..want(3) }, emptiest)), [4, 1]);
         assert!(best(&table, &Want { room_blocks: 49, ..want(3) }, emptiest).is_empty());
+    }
+
+    #[test]
+    fn victims_are_of_one_class() {
+        let mut table = VecTable::of(&[(300, 1), (100, 1), (200, 1), (150, 1)]);
+        table.segments[1].log = Log::WarmNode;
+        table.segments[3].log = Log::ColdNode;
+        assert_eq!(numbers(best(&table, &want(4), emptiest)), [1, 3]);
+        table.segments[0].valid = 99;
+        assert_eq!(numbers(best(&table, &want(4), emptiest)), [0, 2]);
     }
 
     #[test]

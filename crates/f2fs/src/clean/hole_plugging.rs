@@ -1,11 +1,12 @@
-//! Hole-plugging: the emptiest sections' valid blocks fill holes of other segments, so that cleaning needs no clean segment.
+//! Hole-plugging: the emptiest sections' valid blocks fill holes of other segments, so that cleaning needs no clean
+//! segment.
 //!
-//! Good when the volume is full: a copy into clean segments gains `1 - u` of a section, this gains a whole one; but the holes
-//! are scattered, so it writes one request per run of holes. It ignores the target's locality. The holes filled are those of
-//! the *fullest* segments (ours): the emptier ones are the next victims.
+//! Good when the volume is full: a copy into clean segments gains `1 - u` of a section, this gains a whole one; but the
+//! holes are scattered, so it writes one request per run of holes. It ignores the target's locality. The holes filled
+//! are those of the *fullest* segments (ours): the emptier ones are the next victims.
 //!
-//! Reference: Matthews, Roselli, Costello, Wang, Anderson: Improving the Performance of Log-Structured File Systems with
-//! Adaptive Methods (1997).
+//! Reference: Matthews, Roselli, Costello, Wang, Anderson: Improving the Performance of Log-Structured File Systems
+//! with Adaptive Methods (1997).
 
 use crate::clean::table::{Class, Secno, SectionView, SegmentView, Table};
 use crate::clean::{Decision, Destination, Want, greedy};
@@ -24,7 +25,8 @@ pub(super) fn plug(table: &impl Table, want: &Want<'_>) -> Option<(Decision, Vec
     let inside: u64 = victims.iter().map(|view| u64::from(view.blocks - view.valid)).sum();
     let holes: u64 =
         table.segments(first.class).filter(has_holes).map(|segment| u64::from(segment.reusable_holes)).sum();
-    // Holes inside the victims are counted in full: some may be held by the checkpoint, then this errs to the safe side.
+    // Holes inside the victims are counted in full: some may be held by the checkpoint, then this errs to the safe
+    // side.
     (holes.saturating_sub(inside) >= valid).then(|| {
         let sections = victims.iter().map(|view| view.section).collect();
         (Decision { victims: sections, to: Destination::Holes }, victims)

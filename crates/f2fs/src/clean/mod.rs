@@ -64,7 +64,8 @@ pub type FilesOf<'a> = dyn Fn(Secno) -> Vec<Nid> + 'a;
 pub struct Want<'a> {
     /// Sections to clean together, at least 1 (`-o gather=`).
     pub gather: u32,
-    /// Blocks that may be moved at most: what fits into the clean segments that cleaning may take. Victims with more valid blocks are passed over.
+    /// Blocks that may be moved at most: what fits into the clean segments that cleaning may take. Victims with more
+    /// valid blocks are passed over.
     pub room_blocks: u64,
     /// Mean length of a run of holes, for estimates.
     pub hole_run_blocks: f64,
@@ -92,8 +93,8 @@ pub enum Destination {
     CleanSegment,
     /// Into holes of other segments: those that [`hole_plugging::target`] names.
     Holes,
-    /// Into segments whose blocks were last written at about this time: those that [`age_threshold::target`] names, else
-    /// clean ones.
+    /// Into segments whose blocks were last written at about this time: those that [`age_threshold::target`] names,
+    /// else clean ones.
     LikeAge {
         /// The moment, on the volume's clock.
         youngest_ns: u64,
@@ -116,7 +117,8 @@ impl Cleaner {
         }
     }
 
-    /// What to clean next. `None` if no section can be cleaned within the room: a checkpoint, or recycling, has to help.
+    /// What to clean next. `None` if no section can be cleaned within the room: a checkpoint, or recycling, has to
+    /// help.
     pub fn choose(self, table: &impl Table, want: &Want<'_>) -> Option<Decision> {
         match self {
             Cleaner::Greedy => greedy::choose(table, want),

@@ -1,13 +1,13 @@
 //! Oracle: cleaning with the future known. A yardstick for experiments; no volume can be mounted with it.
 //!
-//! What cleaning wastes is the copy of a block that dies soon after: the section would have lost it by itself. The oracle
-//! knows which of a section's valid blocks are doomed, that is, die before the dead space of the volume is used up once
-//! ([`Deaths::horizon_ns`]), and takes the section with the most free space per cost, where a block that survives costs one
-//! copy and a doomed one [`WASTE`]: `(B - v) / (survivors + WASTE * doomed)`.
+//! What cleaning wastes is the copy of a block that dies soon after: the section would have lost it by itself. The
+//! oracle knows which of a section's valid blocks are doomed, that is, die before the dead space of the volume is used
+//! up once ([`Deaths::horizon_ns`]), and takes the section with the most free space per cost, where a block that
+//! survives costs one copy and a doomed one [`WASTE`]: `(B - v) / (survivors + WASTE * doomed)`.
 //!
 //! What it is not: the minimum. It optimises each choice for itself, and it does not choose *where* copies go. In the
-//! simulation of `tests/policies.rs` it copies less than cost-benefit at every utilization and in both patterns, and less than
-//! greedy (where data are equally hot and half the volume is free, as much).
+//! simulation of `tests/policies.rs` it copies less than cost-benefit at every utilization and in both patterns, and
+//! less than greedy (where data are equally hot and half the volume is free, as much).
 
 use crate::clean::table::{Secno, SectionView, Table};
 use crate::clean::{Decision, Destination, Want, gather};

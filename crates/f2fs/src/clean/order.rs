@@ -1,10 +1,12 @@
 //! File-aware cleaning: the order in which the valid blocks of the victims leave.
 //!
-//! Writers that sync by turns, and partial overwrites, scatter a file's blocks over the log. Copied as found, they stay so.
-//! Copied in order of file and offset, they meet: the cleaner defragments without one more write. Indices are sorted, not
-//! the data; the sort is stable, so blocks that compare equal keep the victims' order. Blocks of nodes leave as found.
+//! Writers that sync by turns, and partial overwrites, scatter a file's blocks over the log. Copied as found, they stay
+//! so. Copied in order of file and offset, they meet: the cleaner defragments without one more write. Indices are
+//! sorted, not the data; the sort is stable, so blocks that compare equal keep the victims' order. Blocks of nodes
+//! leave as found.
 //!
-//! Reference: "file-aware cleaning" of the project's specification; the paper sorts by inode number only, offsets are ours.
+//! Reference: "file-aware cleaning" of the project's specification; the paper sorts by inode number only, offsets are
+//! ours.
 
 use std::fmt;
 use std::str::FromStr;
@@ -105,7 +107,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_block_leaves_once_and_sorting_never_adds_groups(owners in prop::collection::vec((0u32..5, 0u64..30), 0..200)) {
+        fn every_block_leaves_once_and_equal_ones_as_found(
+            owners in prop::collection::vec((0u32..5, 0u64..30), 0..200),
+        ) {
             let queue: Vec<Owner> = owners.into_iter().map(|(ino, lbn)| Owner { ino: Nid(ino), lbn }).collect();
             let found = Order::Found.of(&queue);
             let mut sorted = Order::File.of(&queue);

@@ -1,7 +1,7 @@
 //! The segment table as policies see it: counts and times, nothing else.
 //!
-//! The engine shows its table through [`Table`]; tests use a vector. Times are nanoseconds on the volume's clock (the one
-//! that SIT's modification times count, in seconds, while the volume is mounted: sheet section 4).
+//! The engine shows its table through [`Table`]; tests use a vector. Times are nanoseconds on the volume's clock (the
+//! one that SIT's modification times count, in seconds, while the volume is mounted: sheet section 4).
 
 use serde::Serialize;
 
@@ -47,8 +47,8 @@ pub struct SegmentView {
     pub reusable_holes: u16,
     /// When a block of it was last written or became invalid.
     pub mtime_ns: u64,
-    /// The latest moment at which a block of it was written; a block that the cleaner moved counts with the `youngest_ns` of
-    /// where it came from, so that moving makes nothing young.
+    /// The latest moment at which a block of it was written; a block that the cleaner moved counts with the
+    /// `youngest_ns` of where it came from, so that moving makes nothing young.
     pub youngest_ns: u64,
     /// True for the head of a log.
     pub current: bool,
@@ -118,7 +118,8 @@ pub trait Table {
     /// The present moment.
     fn now_ns(&self) -> u64;
 
-    /// The sections that hold valid and invalid blocks. Others may be among them: policies skip what cleaning cannot gain from.
+    /// The sections that hold valid and invalid blocks. Others may be among them: policies skip what cleaning cannot
+    /// gain from.
     fn sections(&self) -> impl Iterator<Item = SectionView>;
 
     /// The segments of a class that hold valid and invalid blocks. Others may be among them, as above.

@@ -1,9 +1,9 @@
 //! What the device charges: the numbers behind every cost model here.
 //!
 //! Four per direction, measured at mount or taken from the model of the device. A request costs `request_ns` plus
-//! `block_ns` per block. If it does not begin where the last one ended, the way there comes on top: `seek_ns`, or, if that
-//! is less, `gap_ns` per block between: a drive's head that sweeps over a segment waits until the gap has passed by; flash
-//! knows no way, but what a write out of sequence costs it, it costs behind any gap.
+//! `block_ns` per block. If it does not begin where the last one ended, the way there comes on top: `seek_ns`, or, if
+//! that is less, `gap_ns` per block between: a drive's head that sweeps over a segment waits until the gap has passed
+//! by; flash knows no way, but what a write out of sequence costs it, it costs behind any gap.
 
 use serde::Serialize;
 

@@ -1,9 +1,9 @@
 //! Temperature by kind: which log a block joins, as the format's users expect it (sheet section 9).
 //!
 //! Data: directories and files marked hot are hot; files marked cold and what the cleaner moved are cold; the rest is
-//! warm. Files are marked when they are created, by the extensions that the superblock lists. Nodes: direct nodes of directories
-//! are hot, those of files warm (the only log that roll-forward recovery reads, so this is no matter of taste), indirect nodes
-//! cold.
+//! warm. Files are marked when they are created, by the extensions that the superblock lists. Nodes: direct nodes of
+//! directories are hot, those of files warm (the only log that roll-forward recovery reads, so this is no matter of
+//! taste), indirect nodes cold.
 
 use crate::format::Log;
 use crate::place::temperature::Heat;

@@ -1,7 +1,7 @@
 //! Placement decided: how warm data are, and whether a log appends, recycles, or has room cleaned first.
 //!
-//! Pure functions, as in [`crate::clean`]. Two remember something, which the caller keeps: [`wolf`] counts references, in
-//! bounded memory and with a seed; [`reuse`] keeps a few means.
+//! Pure functions, as in [`crate::clean`]. Two remember something, which the caller keeps: [`wolf`] counts references,
+//! in bounded memory and with a seed; [`reuse`] keeps a few means.
 //!
 //! | module | what it decides |
 //! |---|---|

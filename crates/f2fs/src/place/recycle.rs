@@ -4,21 +4,21 @@
 //!    - hot data: the *hottest* segment, the least `U * Age`: touched lately, and holes enough;
 //!    - cold data: the *coldest*, the least `U / Age`: long untouched, and yet not full;
 //!    - data of which nothing is known (warm; ours): the least `U`.
-//! 2. *Ours*: full segments, empty ones (clean, they would always win) and heads of logs are no targets; so hot and cold
-//!    never share one. Age is at least one tick. Equal segments: the lower number.
+//! 2. *Ours*: full segments, empty ones (clean, they would always win) and heads of logs are no targets; so hot and
+//!    cold never share one. Age is at least one tick. Equal segments: the lower number.
 //! 3. An unfinished target is continued by the next buffer of its temperature: it is the head of its log, and
 //!    [`next_hole`] says where the log goes on.
 //! 4. Holes are filled in ascending order, adjacent ones in one request.
-//! 5. A block that the last checkpoint names is no hole, though it is invalid now: until the next checkpoint is durable, the
-//!    volume may return to it after a power cut.
+//! 5. A block that the last checkpoint names is no hole, though it is invalid now: until the next checkpoint is
+//!    durable, the volume may return to it after a power cut.
 //!
 //! Reference: the segment recycling paper, section 4; the points marked *ours* are the project's specification's.
 
 use crate::clean::table::{Class, SegmentView, Table};
 use crate::format::{Log, SEGMENT_BLOCKS, Segno};
 
-/// The resolution of an age: that of the modification times in segment usage tables (SIT's, 4.4BSD LFS's). What was touched
-/// within one tick is told apart by utilization alone.
+/// The resolution of an age: that of the modification times in segment usage tables (SIT's, 4.4BSD LFS's). What was
+/// touched within one tick is told apart by utilization alone.
 pub const TICK_NS: u64 = 1_000_000_000;
 /// One bit per block of a segment, the first block in the highest bit of the first byte (sheet section 4).
 pub type BlockMap = [u8; SEGMENT_BLOCKS / 8];
@@ -84,7 +84,8 @@ pub struct Hole {
     pub len: u16,
 }
 
-/// The holes at or behind block `from`, ascending, as runs: blocks that are neither valid now nor held by the last checkpoint.
+/// The holes at or behind block `from`, ascending, as runs: blocks that are neither valid now nor held by the last
+/// checkpoint.
 pub fn holes(valid: &BlockMap, held: &BlockMap, from: u16) -> impl Iterator<Item = Hole> {
     let free: [u64; SEGMENT_BLOCKS / 64] = std::array::from_fn(|word| {
         let taken = (0..8).map(|byte| word * 8 + byte).fold(0, |bits, at| bits << 8 | u64::from(valid[at] | held[at]));

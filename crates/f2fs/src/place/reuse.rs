@@ -1,28 +1,30 @@
 //! Whether a log recycles: never, always, or what is cheapest.
 //!
 //! Clean segments are filled first, whatever the policy; it decides when none is left (or, at low utilization, segments
-//! die by themselves, and it never has to). Costs are nanoseconds per new block, in the terms of [`DeviceCost`]; `B`: blocks of
-//! a section, `u`: utilization of what is cleaned or recycled.
+//! die by themselves, and it never has to). Costs are nanoseconds per new block, in the terms of [`DeviceCost`]; `B`:
+//! blocks of a section, `u`: utilization of what is cleaned or recycled.
 //!
 //! - appending: one request per section, as if it were written in one sweep;
-//! - cleaning: appending, and `(read(u B) + write(u B)) / ((1 - u) B)`: what is valid in a victim, for the room it gives;
+//! - cleaning: appending, and `(read(u B) + write(u B)) / ((1 - u) B)`: what is valid in a victim, for the room it
+//!   gives;
 //! - recycling: one sweep over a segment, `hop` per run of holes and `block` per hole, over its holes.
 //!
-//! `auto` compares the two, but not those of the best victim and the best target of the moment: what is cheap now may be dear in the
-//! long run. Recycling takes the emptiest segments, so the best victims look worse than they would be; and mixing both
-//! loses the advantage of either (cleaning keeps cold data apart; recycling mixes them in again). So it stays in one *regime*,
-//! cleaning or recycling, and compares what each costs when it lasts:
+//! `auto` compares the two, but not those of the best victim and the best target of the moment: what is cheap now may
+//! be dear in the long run. Recycling takes the emptiest segments, so the best victims look worse than they would be;
+//! and mixing both loses the advantage of either (cleaning keeps cold data apart; recycling mixes them in again). So it
+//! stays in one *regime*, cleaning or recycling, and compares what each costs when it lasts:
 //!
-//! 1. The regime at work is judged by what it was seen to cost, as the time of the last decisions over the blocks that they
-//!    gave room for ([`Memory`]; one for all logs of a class, since what one log does changes what the others find).
-//! 2. The other is predicted from the utilization that victims and targets have in the long run when all data are equally hot,
-//!    `U = (1 - u) / -ln u`, U being the share of valid blocks in the used segments; holes then come in runs of `unit / u`, where
-//!    `unit` is what dies together, as seen in the targets (`unit = run * u`).
-//! 3. At first both are predicted. Cleaning begins unless recycling is cheaper by [`MARGIN`]: where data are not equally
-//!    hot, cleaning a full volume is cheaper than predicted, and recycling is not.
-//! 4. Cleaning is left for recycling that is predicted to be cheaper by [`MARGIN_SEEN`]; recycling for cleaning that is predicted to be
-//!    cheaper by [`MARGIN`]. Neither before the regime has taken in a share of [`DWELL`] of the volume, for its first
-//!    segments tell what the regime before it has left behind.
+//! 1. The regime at work is judged by what it was seen to cost, as the time of the last decisions over the blocks that
+//!    they gave room for ([`Memory`]; one for all logs of a class, since what one log does changes what the others
+//!    find).
+//! 2. The other is predicted from the utilization that victims and targets have in the long run when all data are
+//!    equally hot, `U = (1 - u) / -ln u`, U being the share of valid blocks in the used segments; holes then come in
+//!    runs of `unit / u`, where `unit` is what dies together, as seen in the targets (`unit = run * u`).
+//! 3. At first both are predicted. Cleaning begins unless recycling is cheaper by [`MARGIN`]: where data are not
+//!    equally hot, cleaning a full volume is cheaper than predicted, and recycling is not.
+//! 4. Cleaning is left for recycling that is predicted to be cheaper by [`MARGIN_SEEN`]; recycling for cleaning that is
+//!    predicted to be cheaper by [`MARGIN`]. Neither before the regime has taken in a share of [`DWELL`] of the volume,
+//!    for its first segments tell what the regime before it has left behind.
 //!
 //! Reference for `U = (1 - u) / -ln u`: Menon: A Performance Comparison of RAID-5 and Log-Structured Arrays (1995).
 
@@ -246,8 +248,8 @@ fn unit_blocks(state: &State) -> Option<f64> {
     (runs > 0).then(|| (f64::from(holes) / f64::from(runs) * (1.0 - f64::from(holes) / blocks)).max(1.0))
 }
 
-/// The utilization u of victims and targets in the long run if all data are equally hot: `U = (1 - u) / -ln u`, where U is the
-/// share of valid blocks in what is not free.
+/// The utilization u of victims and targets in the long run if all data are equally hot: `U = (1 - u) / -ln u`, where U
+/// is the share of valid blocks in what is not free.
 fn lasting_utilization(space: &Space) -> f64 {
     let free_blocks = u64::from(space.free_sections) * u64::from(space.section_blocks);
     let used_blocks = space.main_blocks.saturating_sub(free_blocks).max(1);
@@ -320,7 +322,8 @@ impl FromStr for Reuse {
 mod tests {
     use super::*;
 
-    /// A volume of 1000 sections without a clean one: `valid` blocks in the best victim, 64 runs of 8 holes, less these.
+    /// A volume of 1000 sections without a clean one; `valid` blocks in the best victim, which is the best target too,
+    /// and files of 8 blocks.
     fn full(device: DeviceCost, utilization: f64, valid: u32) -> State {
         let main_blocks = 512_000;
         let space = Space {

@@ -1,18 +1,20 @@
 //! WOLF: hot and cold by reference counts, told apart when data leave memory.
 //!
-//! 1. Every block has a reference count: one more per access, zero again when the file system has been idle, or when the block
-//!    was not accessed for longer than the *time-bar*.
-//! 2. The time-bar is ten minutes at first; it doubles when 90 % of a buffer's counts are equal and halves when only 10 % are.
-//! 3. The most referenced blocks of a buffer go to the hot log, the others to the cold one. *Ours*: "most" is more than the mean
-//!    of all tracked blocks, so that a buffer that holds little but hot data is not cut in the middle.
+//! 1. Every block has a reference count: one more per access, zero again when the file system has been idle, or when
+//!    the block was not accessed for longer than the *time-bar*.
+//! 2. The time-bar is ten minutes at first; it doubles when 90 % of a buffer's counts are equal and halves when only
+//!    10 % are.
+//! 3. The most referenced blocks of a buffer go to the hot log, the others to the cold one. *Ours*: "most" is more than
+//!    the mean of all tracked blocks, so that a buffer that holds little but hot data is not cut in the middle.
 //! 4. Counts equal to the mean say nothing: blocks related in space (adjacent in one file) stay together, the rest
 //!    at random, by the seed.
 //! 5. Buffers older than 30 s are flushed: [`BUFFER_AGE_MAX_NS`].
 //!
-//! Memory is bounded (ours): a table of fixed size in sets of [`WAYS`]; a block that finds its set full takes the place of the
-//! least referenced one there, of equal ones the longest untouched.
+//! Memory is bounded (ours): a table of fixed size in sets of [`WAYS`]; a block that finds its set full takes the place
+//! of the least referenced one there, of equal ones the longest untouched.
 //!
-//! Reference: Wang, Hu: WOLF, a Novel Reordering Write Buffer to Boost the Performance of Log-Structured File Systems (2002).
+//! Reference: Wang, Hu: WOLF, a Novel Reordering Write Buffer to Boost the Performance of Log-Structured File Systems
+//! (2002).
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
