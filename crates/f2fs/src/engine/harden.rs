@@ -1,12 +1,18 @@
 //! fsync without a checkpoint: a file's nodes in a chain that recovery follows (sheet section 13).
 //!
-//! The data are durable first, then the file's dirty direct nodes go to the warm node log, the last one (the inode, if it is among
-//! them) with a mark, then the device is flushed. Recovery walks that log from where the last checkpoint left it. Nodes
-//! of nodes are not written: recovery makes them from the others' offsets.
+//! The file's dirty direct nodes go to the warm node log, the last one (the inode, if it is among them) with a mark. Recovery
+//! walks that log from where the last checkpoint left it. Nodes of nodes are not written: recovery makes them from the others'
+//! offsets.
+//!
+//! A device may tear a block between its sectors, and nodes carry no checksum. So they are written twice: first, with the data,
+//! such that their footers belong to no chain; and when all that is durable once more as they are. The two differ in the last
+//! sector only, so a tear leaves one or the other.
 //!
 //! Only what such a chain can say may leave this way ([`F2fs::chain_suffices`]); for everything else a checkpoint is written.
 
-use moafs_disk::Epoch;
+use std::collections::BTreeSet;
+
+use moafs_disk::{Buf, Epoch};
 use moafs_vfs::Result;
 use moafs_vfs::format::Seal;
 use moafs_vfs::types::FileKind;
@@ -16,15 +22,19 @@ use super::checkpoint::{Leaving, Writer};
 use super::incore::Incore;
 use crate::format::checkpoint::CpFlags;
 use crate::format::inode::Advise;
-use crate::format::{Log, Nid};
+use crate::format::node::Footer;
+use crate::format::{BLOCK, Log, Nid};
 
 /// Which changes since the last picture a chain cannot tell.
 #[derive(Debug, Default)]
 pub(super) struct Untold {
     /// Inodes that the last checkpoint does not have.
-    pub(super) fresh: std::collections::BTreeSet<Nid>,
+    pub(super) fresh: BTreeSet<Nid>,
     /// Inodes of which a name, an attribute or a whole node has gone or changed.
-    pub(super) tangled: std::collections::BTreeSet<Nid>,
+    pub(super) tangled: BTreeSet<Nid>,
+    /// Directories in which a name does not lead any more to what still exists, or was a directory's. A new file under such a name
+    /// would take it, on recovery, from what the last checkpoint has there.
+    pub(super) vacated: BTreeSet<Nid>,
 }
 
 impl F2fs {
@@ -40,8 +50,7 @@ impl F2fs {
         if !self.chain_suffices(file, &writer)? {
             return self.checkpoint_as(&mut writer, false);
         }
-        self.make_durable(data)?;
-        let written = self.write_chain(file, &mut writer);
+        let written = self.write_chain(file, &mut writer, data);
         if let Err(error) = &written {
             // What follows in the log could not be reached.
             self.health.fail(format!("a file's nodes could not be written: {error}"));
@@ -57,19 +66,24 @@ impl F2fs {
         let inode = self.inode(file)?;
         let untold = self.untold.lock();
         let name_is_known = !untold.tangled.contains(&file.ino);
-        let found = untold.fresh.contains(&inode.pino) || untold.tangled.contains(&inode.pino);
-        Ok(inode.links == 1 && !inode.advise.contains(Advise::LOST_PINO) && name_is_known && !found)
+        let parent_is_known = !untold.fresh.contains(&inode.pino) && !untold.tangled.contains(&inode.pino);
+        let name_is_free = !untold.fresh.contains(&file.ino) || !untold.vacated.contains(&inode.pino);
+        let one_name = inode.links == 1 && !inode.advise.contains(Advise::LOST_PINO);
+        Ok(one_name && name_is_known && parent_is_known && name_is_free)
     }
 
-    fn write_chain(&self, file: &Incore, writer: &mut Writer) -> Result<()> {
+    fn write_chain(&self, file: &Incore, writer: &mut Writer, data: Epoch) -> Result<()> {
         let blocks = {
             let _gate = self.gate.write();
             self.tick();
             self.chain_of(file, writer)?
         };
-        if !blocks.is_empty() {
-            self.write_blocks(blocks)?;
+        if blocks.is_empty() {
+            return self.make_durable(data);
         }
+        self.write_blocks(blocks.iter().map(unchained).collect())?;
+        self.flush()?;
+        self.write_blocks(blocks)?;
         self.flush()
     }
 
@@ -87,4 +101,12 @@ impl F2fs {
         writer.chain_broken |= self.space.head(Log::WarmNode).is_none();
         Ok(blocks)
     }
+}
+
+/// The same node with a footer that belongs to no chain.
+fn unchained(block: &Leaving) -> Leaving {
+    let mut image = Buf::scratch(BLOCK);
+    image.copy_from_slice(&block.page);
+    Footer { cp_version: 0, ..Footer::decode(&image) }.encode_into(&mut image);
+    Leaving { at: block.at, page: image.freeze(), tag: block.tag }
 }

@@ -175,6 +175,7 @@ impl FormatOp for F2fsOp<'_> {
             return fs.change_inode(dir, |inode| inode.pino = to.node.ino);
         }
         fs.tangle(to.node);
+        fs.untold.lock().vacated.insert(dir.ino);
         self.moves_directory |= to.kind == FileKind::Directory;
         fs.change_inode(to.node, |inode| {
             inode.pino = dir.ino;
@@ -184,6 +185,9 @@ impl FormatOp for F2fsOp<'_> {
 
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
         self.fs.tangle(was);
+        if matches!(self.kind, OpKind::Rename | OpKind::Exchange) || was.is_dir() {
+            self.fs.untold.lock().vacated.insert(dir.ino);
+        }
         self.fs.remove_name(dir, name)
     }
 
