@@ -1,5 +1,6 @@
 //! Tests only: volumes in memory, mounted, and the reference tool as the judge of what is left.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -49,11 +50,34 @@ pub(crate) fn root() -> Who {
     Who::root()
 }
 
+fn have(tool: &str) -> bool {
+    let found = Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed (package f2fs-tools)");
+    }
+    found
+}
+
+/// A volume that the reference tool has filled with what is in a host's directory; `None` without the tool.
+pub(crate) fn loaded(mebibytes: u64, features: Features, source: &Path) -> Option<Arc<MemDisk>> {
+    let tool = "sload.f2fs";
+    if !have(tool) {
+        return None;
+    }
+    let image = tempfile::NamedTempFile::new().expect("a temporary file");
+    volume(mebibytes, features).write_to(image.path()).expect("the image is saved");
+    let output = Command::new(tool).arg("-f").arg(source).arg(image.path()).stdin(Stdio::null()).output();
+    let output = output.expect("the tool starts");
+    // 1: it corrected checksums that it had left behind.
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{tool}: {}: {text}", output.status);
+    Some(Arc::new(MemDisk::read_from(image.path()).expect("the image is read")))
+}
+
 /// Fails unless `fsck.f2fs` has nothing to say, not even a repair that it makes without a word.
 pub(crate) fn assert_clean(mem: &MemDisk, what: &str) {
     let tool = "fsck.f2fs";
-    if Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-        eprintln!("SKIPPED: {tool} is not installed (package f2fs-tools)");
+    if !have(tool) {
         return;
     }
     let image = tempfile::NamedTempFile::new().expect("a temporary file");

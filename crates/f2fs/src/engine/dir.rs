@@ -384,7 +384,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::judge::{assert_clean, features, mount, name, new, root, volume};
+    use crate::judge::{assert_clean, features, loaded, mount, name, new, root, volume};
 
     const ROOT: Ino = Ino(3);
     const MEBIBYTES: u64 = 128;
@@ -558,6 +558,35 @@ mod tests {
         m.vfs.forget(m.dir, 1);
         m.vfs.rmdir(&root(), ROOT, name(b"directory")).unwrap();
         m.remount("nothing");
+    }
+
+    #[test]
+    fn directories_of_the_reference_tool_are_read_and_changed() {
+        let source = tempfile::TempDir::new().unwrap();
+        let host = source.path().join("directory");
+        std::fs::create_dir(&host).unwrap();
+        let long = |i: usize| format!("{i:0width$}", width = 4 + i * 31 % 252).into_bytes();
+        for i in 0..1500 {
+            std::fs::write(host.join(String::from_utf8(long(i)).unwrap()), b"").unwrap();
+        }
+        for features in features() {
+            let Some(mem) = loaded(MEBIBYTES, features, source.path()) else { return };
+            let vfs = mount(&mem);
+            let dir = vfs.lookup(&root(), ROOT, name(b"directory")).unwrap().ino;
+            let mut m = Mounted { mem, vfs, dir };
+            assert!(m.inode().current_depth > 4);
+            let mut all = m.names(100);
+            assert!(
+                (0..1500).map(long).all(|name| m.find(&name).is_some() && m.find(&name) == all.get(&name).copied())
+            );
+            for i in (0..1500).step_by(2) {
+                m.remove(&long(i)).unwrap();
+                all.remove(&long(i));
+                all.insert(number(i), m.create(&number(i), FileKind::Regular).unwrap());
+            }
+            m.remount("what the reference tool made, changed");
+            assert_eq!(m.names(100), all);
+        }
     }
 
     #[test]
