@@ -11,6 +11,7 @@
 //! Only what such a chain can say may leave this way ([`F2fs::chain_suffices`]); for everything else a checkpoint is written.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use moafs_disk::{Buf, Epoch};
 use moafs_vfs::Result;
@@ -20,6 +21,7 @@ use moafs_vfs::types::FileKind;
 use super::F2fs;
 use super::checkpoint::{Leaving, Writer};
 use super::incore::Incore;
+use super::nodes::Node;
 use crate::format::checkpoint::CpFlags;
 use crate::format::inode::Advise;
 use crate::format::node::Footer;
@@ -73,7 +75,8 @@ impl F2fs {
     }
 
     fn write_chain(&self, file: &Incore, writer: &mut Writer, data: Epoch) -> Result<()> {
-        let blocks = {
+        // The nodes are held until they are on the device, where they will be read if they are given up.
+        let (_nodes, blocks) = {
             let _gate = self.gate.write();
             self.tick();
             self.chain_of(file, writer)?
@@ -87,8 +90,8 @@ impl F2fs {
         self.flush()
     }
 
-    /// The file's dirty direct nodes, sealed, the last one marked.
-    fn chain_of(&self, file: &Incore, writer: &mut Writer) -> Result<Vec<Leaving>> {
+    /// The file's dirty direct nodes, and their sealed images, the last one marked.
+    fn chain_of(&self, file: &Incore, writer: &mut Writer) -> Result<(Vec<Arc<Node>>, Vec<Leaving>)> {
         let nodes = self.nodes.take_dirty_of(file.ino, Log::WarmNode);
         let version = writer.last.node_version();
         let fresh = self.untold.lock().fresh.contains(&file.ino);
@@ -99,7 +102,7 @@ impl F2fs {
             blocks.push(self.seal(node, version, last, dentry)?);
         }
         writer.chain_broken |= self.space.head(Log::WarmNode).is_none();
-        Ok(blocks)
+        Ok((nodes, blocks))
     }
 }
 
