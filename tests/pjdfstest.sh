@@ -1,12 +1,14 @@
 #!/bin/sh
 # The POSIX rules as pjdfstest (https://github.com/saidsay-so/pjdfstest) sees them. Every case passes
 # but those in pjdfstest.expected, each with its reason; a case listed there that passes is reported.
-# usage: pjdfstest.sh [ours|theirs] [BLOCK_SIZE]
+# usage: pjdfstest.sh [ext2|f2fs|mke2fs|mkfs.f2fs [MKFS-OPTION...]]
 . "$(dirname "$0")/common"
 PJDFSTEST=${PJDFSTEST:-$(command -v pjdfstest || true)}
 [ -n "$PJDFSTEST" ] || skip "pjdfstest is not installed (cargo install pjdfstest)"
 
-make "${1:-ours}" "${2:-4096}" 256M
+choose "$@"
+[ $# = 0 ] || shift
+make 256M "$@"
 mount_it
 chmod 755 "$work"
 mkdir -m 777 "$mnt/t"
@@ -23,4 +25,4 @@ if [ -n "$unexpected" ]; then
     for case in $unexpected; do grep -A3 "^$case " "$work/log" | head -6; done
     fail "cases that are not in pjdfstest.expected: $(echo "$unexpected" | wc -l)"
 fi
-say "$(wc -l <"$work/failed") failures, all expected"
+say "$maker: $(wc -l <"$work/failed") failures, all expected"

@@ -1,10 +1,10 @@
 #!/bin/sh
 # Real programs on a real mount: git, tar, rsync, sqlite3, cargo, and filling the volume twice.
-# usage: programs.sh [ours|theirs] [BLOCK_SIZE]
+# usage: programs.sh [ext2|f2fs|mke2fs|mkfs.f2fs [MKFS-OPTION...]]
 . "$(dirname "$0")/common"
-maker=${1:-ours}
-block_size=${2:-4096}
-make "$maker" "$block_size" 512M
+choose "$@"
+[ $# = 0 ] || shift
+make 512M "$@"
 mount_it
 
 checksums() {
@@ -114,4 +114,4 @@ mount_it ro
 checksums "$mnt" >"$work/after"
 cmp -s "$work/before" "$work/after" || { diff "$work/before" "$work/after" | head; fail "files changed across a remount"; }
 umount_it
-say "$maker, block size $block_size: all well"
+say "$maker${*:+ $*}: all well"

@@ -73,3 +73,9 @@ have_e2fsck() {
     PATH=$PATH:/sbin:/usr/sbin
     need e2fsck e2fsprogs || { say "SKIPPED: e2fsck (install e2fsprogs)"; return 1; }
 }
+
+# The same for F2FS.
+have_fsck_f2fs() {
+    PATH=$PATH:/sbin:/usr/sbin
+    need fsck.f2fs f2fs-tools || { say "SKIPPED: fsck.f2fs, mkfs.f2fs, dump.f2fs (install f2fs-tools)"; return 1; }
+}

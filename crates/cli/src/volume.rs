@@ -15,6 +15,7 @@ use moafs_disk::queue::{Elevator, QueueOptions};
 use moafs_disk::{DiskError, DiskExt, FileDisk, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_ext::Ext;
 use moafs_f2fs::F2fs;
+use moafs_f2fs::engine::report::SegmentFacts;
 use moafs_mount::MoreCounters;
 use moafs_mount::options::{FormatOption, HostCache, OptionError};
 use moafs_runtime::{Live, Rt};
@@ -231,6 +232,14 @@ pub(crate) fn open_for(image: &Path, access: Access) -> Result<AnyVolume> {
     open_volume(image, open_disk(image, file_options(&options, HostCache::Auto))?, options, &[])
 }
 
+/// All segments of an F2FS volume.
+pub(crate) fn f2fs_segments(image: &Path) -> Result<Vec<SegmentFacts>> {
+    let options = moafs_f2fs::OpenOptions { read_only: true, ..Default::default() };
+    let Opened { disk, rt, .. } = open_disk(image, FileOptions::reader())?;
+    let f2fs = F2fs::open(disk, rt, options).map_err(|error| CliError::Open { image: image.to_owned(), error })?;
+    Ok(f2fs.segments())
+}
+
 impl AnyVolume {
     /// Counters of the format's engine, where it has some.
     pub(crate) fn engine_counters(&self) -> Option<MoreCounters> {
@@ -238,7 +247,7 @@ impl AnyVolume {
             AnyVolume::Ext2(_) => None,
             AnyVolume::F2fs(volume) => {
                 let vfs = volume.vfs.clone();
-                Some(Box::new(move || serde_json::to_value(vfs.format().counters()).unwrap_or_default()))
+                Some(Box::new(move || serde_json::to_value(vfs.format().report()).unwrap_or_default()))
             }
         }
     }

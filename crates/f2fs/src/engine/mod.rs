@@ -23,6 +23,7 @@
 //! | [`room`] | who gives way when free segments are short |
 //! | [`mover`] | cleaning, carried out |
 //! | [`survey`] | reporting the layout of the whole volume |
+//! | [`report`] | telling facts about a volume and its segments |
 
 mod checkpoint;
 mod dir;
@@ -36,6 +37,7 @@ mod nat;
 mod nodes;
 mod op;
 mod owned;
+pub mod report;
 mod recover;
 mod room;
 mod space;

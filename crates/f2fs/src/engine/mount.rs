@@ -173,7 +173,7 @@ fn read_blocks(disk: &SharedDisk, first: u32, blocks: u32, what: &str) -> Result
 }
 
 /// The first sound superblock.
-fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
+pub(super) fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
     let mut first = None;
     for copy in 0..2 {
         let bytes = disk.read(at(copy.into()), BLOCK, Tag::volume(Kind::Superblock));
@@ -190,7 +190,7 @@ fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
 }
 
 /// The newer one of the checkpoint packs that are whole, and which of the two it is.
-fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<(Pack, u32)> {
+pub(super) fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<(Pack, u32)> {
     let mut best: Option<(Pack, u32)> = None;
     let mut first = None;
     for which in 0..2 {

@@ -315,6 +315,12 @@ impl Space {
             .sum()
     }
 
+    /// Every segment, and whether blocks of it are held.
+    pub(super) fn all_segments(&self) -> Vec<(SegmentView, bool)> {
+        let state = self.state();
+        (0..state.segments.len()).map(|segno| (state.view(segno), state.segments[segno].maps.is_some())).collect()
+    }
+
     /// Lets a policy look at the segment table.
     pub(super) fn table(&self) -> impl std::ops::Deref<Target = impl Table> + '_ {
         self.state()

@@ -1,62 +1,27 @@
-//! `moafs info`: superblock, groups, free space, layout.
+//! What `moafs info` tells of ext2 volumes.
 
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
 
-use clap::Args;
-use moafs_disk::file::FileOptions;
 use moafs_disk::{DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_ext::format::superblock::State;
 use moafs_ext::format::{Descriptor, Geometry, GroupNo, Superblock};
 use moafs_runtime::Timestamp;
-use moafs_vfs::layout::{Collector, KindLayout, Layout};
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::{Facts, InfoArgs};
 use crate::error::{CliError, Result};
 use crate::output;
-use crate::volume::{Access, open_disk, with_volume};
 
 /// Where the superblock lies, in bytes, and how long it is.
 const SUPERBLOCK_AT: u64 = 1024;
 const SUPERBLOCK_BYTES: usize = 1024;
 
-/// Show a volume: superblock, groups, free space, layout score, most scattered files
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  moafs info disk.img
-  moafs info --groups disk.img
-  moafs info --json disk.img | jq .layout.layout_score
-
-The layout score is the share of the files' blocks, from the second of each file on, that lie right behind their
-predecessor: 1 is a volume without fragmentation.")]
-pub(crate) struct InfoArgs {
-    /// Image file or block device
-    image: PathBuf,
-    /// The table of groups, too
-    #[arg(short, long)]
-    groups: bool,
-    /// The superblock only: does not read the rest of the volume
-    #[arg(short = 'H', long, conflicts_with = "groups")]
-    header: bool,
-    /// How many of the most scattered files to show
-    #[arg(long, value_name = "COUNT", default_value_t = 10)]
-    scattered: usize,
-    /// As JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Everything, as JSON shows it.
 #[derive(Debug, Serialize)]
-struct Info {
-    image: PathBuf,
+pub(super) struct Ext2Facts {
     superblock: Header,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Group>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    layout: Option<Layout>,
 }
 
 #[derive(Debug, Serialize)]
@@ -97,36 +62,20 @@ struct Group {
 }
 
 /// Superblock and geometry of a volume.
-pub(crate) fn read_shape(image: &Path) -> Result<(SharedDisk, Superblock, Geometry)> {
-    let disk = open_disk(image, FileOptions::reader())?.disk;
+pub(crate) fn read_shape(image: &Path, disk: &SharedDisk) -> Result<(Superblock, Geometry)> {
     let damaged = |error: String| CliError::Usage(format!("{}: {error}", image.display()));
     let bytes = disk.read(Lba::from_byte(SUPERBLOCK_AT), SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock))?;
     let superblock = Superblock::parse(&bytes).map_err(|error| damaged(error.to_string()))?;
     let geometry = Geometry::of(&superblock, disk.limits().sectors * SECTOR as u64);
     let geometry = geometry.map_err(|error| damaged(error.to_string()))?;
-    Ok((disk, superblock, geometry))
+    Ok((superblock, geometry))
 }
 
-impl InfoArgs {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let (disk, superblock, geometry) = read_shape(&self.image)?;
-        let groups = if self.groups || self.json && !self.header { groups(&disk, &geometry)? } else { Vec::new() };
-        drop(disk);
-        let layout = if self.header { None } else { Some(survey(&self.image, self.scattered)?) };
-        let info = Info { image: self.image, superblock: header(&superblock, &geometry), groups, layout };
-        if self.json {
-            output::json(&info)?
-        } else {
-            output::print(info.text().as_bytes())?
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
-fn survey(image: &Path, scattered: usize) -> Result<Layout> {
-    let mut collector = Collector::new(scattered);
-    with_volume!(image, Access::Read, |volume| volume.survey(&mut collector))?;
-    Ok(collector.finish())
+pub(super) fn facts(args: &InfoArgs, disk: &SharedDisk) -> Result<Ext2Facts> {
+    let (superblock, geometry) = read_shape(&args.image, disk)?;
+    let with_groups = args.groups || args.json && !args.header;
+    let groups = if with_groups { groups(disk, &geometry)? } else { Vec::new() };
+    Ok(Ext2Facts { superblock: header(&superblock, &geometry), groups })
 }
 
 fn groups(disk: &SharedDisk, geometry: &Geometry) -> Result<Vec<Group>> {
@@ -194,9 +143,9 @@ fn header(superblock: &Superblock, geometry: &Geometry) -> Header {
     }
 }
 
-impl Info {
-    fn text(&self) -> String {
-        let mut text = self.header_text();
+impl Facts for Ext2Facts {
+    fn text(&self, image: &Path) -> String {
+        let mut text = self.superblock.text(image);
         if !self.groups.is_empty() {
             text += "\n group  first block   blocks     free  free inodes  dirs  bitmaps and table\n";
         }
@@ -214,16 +163,14 @@ impl Info {
                 group.inode_table,
             );
         }
-        if let Some(layout) = &self.layout {
-            text += &layout_text(layout);
-        }
         text
     }
+}
 
-    fn header_text(&self) -> String {
-        let sb = &self.superblock;
-        let bytes = |blocks: u64| output::size(blocks.saturating_mul(sb.block_size.into()));
-        let label = if sb.label.is_empty() { "no label" } else { &sb.label };
+impl Header {
+    fn text(&self, image: &Path) -> String {
+        let bytes = |blocks: u64| output::size(blocks.saturating_mul(self.block_size.into()));
+        let label = if self.label.is_empty() { "no label" } else { &self.label };
         format!(
             "{}: {} volume, {}, {label}, {}, {}\n\
              features      {}\n\
@@ -231,59 +178,31 @@ impl Info {
              inodes        {} of {} bytes; {} free ({})\n\
              groups        {} of {} blocks and {} inodes\n\
              made {}, mounted {}, written {}, checked {} ({} mounts since)\n",
-            self.image.display(),
-            sb.format,
-            bytes(sb.blocks),
-            sb.uuid,
-            sb.state,
-            if sb.features.is_empty() { "none".to_owned() } else { sb.features.join(" ") },
-            sb.blocks,
-            sb.block_size,
-            sb.free_blocks,
-            bytes(sb.free_blocks),
-            output::percent(sb.free_blocks, sb.blocks),
-            sb.reserved_blocks,
-            sb.inodes,
-            sb.inode_size,
-            sb.free_inodes,
-            output::percent(sb.free_inodes.into(), sb.inodes.into()),
-            sb.groups,
-            sb.blocks_per_group,
-            sb.inodes_per_group,
-            sb.made,
-            sb.last_mount,
-            sb.last_write,
-            sb.last_check,
-            sb.mounts_since_check,
+            image.display(),
+            self.format,
+            bytes(self.blocks),
+            self.uuid,
+            self.state,
+            if self.features.is_empty() { "none".to_owned() } else { self.features.join(" ") },
+            self.blocks,
+            self.block_size,
+            self.free_blocks,
+            bytes(self.free_blocks),
+            output::percent(self.free_blocks, self.blocks),
+            self.reserved_blocks,
+            self.inodes,
+            self.inode_size,
+            self.free_inodes,
+            output::percent(self.free_inodes.into(), self.inodes.into()),
+            self.groups,
+            self.blocks_per_group,
+            self.inodes_per_group,
+            self.made,
+            self.last_mount,
+            self.last_write,
+            self.last_check,
+            self.mounts_since_check,
         )
     }
 }
 
-fn layout_text(layout: &Layout) -> String {
-    let score = layout.layout_score.map_or("-".to_owned(), |score| format!("{score:.4}"));
-    let mut text = format!("\nlayout score  {score}\n");
-    for (what, kind) in [("files", &layout.files), ("directories", &layout.directories), ("others", &layout.others)] {
-        let KindLayout { files, blocks, pieces, .. } = kind;
-        text += &format!("{what:<13} {files} with {blocks} blocks in {pieces} pieces\n");
-    }
-    for (what, blocks) in &layout.metadata {
-        text += &format!("{what}: {blocks} blocks\n");
-    }
-    let free = &layout.free;
-    text += &format!("\nfree runs     {} with {} blocks, the longest of {}\n", free.runs, free.blocks, free.longest);
-    let most = free.classes.iter().map(|class| class.blocks).max().unwrap_or(1).max(1);
-    for class in &free.classes {
-        let bar = "#".repeat((class.blocks * 40 / most) as usize);
-        let range = format!("{}..{}", class.from, class.from * 2 - 1);
-        text += &format!("{range:>23} {:>9} runs {:>11} blocks {bar}\n", class.runs, class.blocks);
-    }
-    if !layout.scattered.is_empty() {
-        text += "\nmost scattered files\n       inode  directory     blocks   pieces   score\n";
-    }
-    for file in &layout.scattered {
-        let parent = file.parent.map_or("-".to_owned(), |dir| dir.to_string());
-        let score = file.score.value().unwrap_or(1.0);
-        text += &format!("{:>12} {parent:>10} {:>10} {:>8}  {score:.4}\n", file.ino, file.blocks, file.pieces);
-    }
-    text
-}

@@ -1,47 +1,22 @@
-//! `moafs map`: a picture of a volume's layout.
+//! The picture of an ext2 volume: its blocks, group by group.
 //!
 //! Groups are rows, read like a page. A cell stands for some blocks of a group and has the colour of the kind that
 //! most of them are. Large volumes are drawn with several groups in a row and several blocks in a cell.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::process::ExitCode;
 
-use clap::Args;
 use moafs_ext::format::Geometry;
 use moafs_vfs::format::Survey;
 use moafs_vfs::plan::SMALL_BLOCKS_MAX;
 use moafs_vfs::types::{BlockRun, FileKind, Ino, Lbn};
 
-use crate::error::{CliError, Result};
-use crate::info;
-use crate::output;
-use crate::volume::{Access, with_volume};
+use super::{LEFT, TOP, header};
 
 /// Cells in a row, and rows, at most.
 const COLUMNS: u64 = 1024;
 const ROWS_MAX: u64 = 1024;
 /// Size of a cell in the picture's units.
 const CELL_HEIGHT: u64 = 6;
-/// Left and upper margin in the picture's units.
-const LEFT: u64 = 80;
-const TOP: u64 = 56;
-
-/// Draw a picture of a volume's layout
-///
-/// An SVG file: each row is a block group (or several, on large volumes), its colours say what lies there.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  moafs map disk.img -o layout.svg
-  moafs map disk.img -o - | display")]
-pub(crate) struct MapArgs {
-    /// Image file or block device
-    image: PathBuf,
-    /// Where to: a file name ending in .svg, or - for standard output
-    #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
-}
 
 /// What a block holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,31 +41,9 @@ const CLASSES: [(Class, &str, &str); 7] = [
     (Class::Unknown, "#d55e00", "maps, journal, other"),
 ];
 
-impl MapArgs {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let extension = self.output.extension().and_then(|extension| extension.to_str());
-        let to_stdout = self.output.as_os_str() == "-";
-        if !to_stdout && extension != Some("svg") {
-            let shown = self.output.display();
-            return Err(CliError::Usage(format!("{shown}: the picture is an SVG; give a name ending in .svg, or -")));
-        }
-        let (_, _, geometry) = info::read_shape(&self.image)?;
-        let at = self.image.display().to_string();
-        let mut grid = Grid::new(&geometry);
-        with_volume!(&self.image, Access::Read, |volume| volume.survey(&mut grid))?;
-        let picture = grid.svg(&at);
-        if to_stdout {
-            output::print(picture.as_bytes())?;
-        } else {
-            std::fs::write(&self.output, picture).map_err(CliError::host("writing", &self.output))?;
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
 /// The picture, as counts of blocks by class.
 #[derive(Debug)]
-struct Grid {
+pub(super) struct Grid {
     first_block: u64,
     blocks: u64,
     groups: u32,
@@ -102,7 +55,7 @@ struct Grid {
 }
 
 impl Grid {
-    fn new(geometry: &Geometry) -> Grid {
+    pub(super) fn new(geometry: &Geometry) -> Grid {
         let groups_per_row = u64::from(geometry.groups).div_ceil(ROWS_MAX);
         let row_blocks = groups_per_row * u64::from(geometry.blocks_per_group);
         let cell_blocks = row_blocks.div_ceil(COLUMNS);
@@ -144,21 +97,14 @@ impl Grid {
         Some(if is_unknown { Class::Unknown as usize } else { best })
     }
 
-    fn svg(&self, title: &str) -> String {
+    pub(super) fn svg(&self, title: &str) -> String {
         let rows = self.cells.len() as u64 / self.columns.max(1);
         let (width, height) = (LEFT + self.columns + 20, TOP + rows * CELL_HEIGHT + 20);
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-             viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-             <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n\
-             <text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{}</text>\n\
-             <text x=\"{LEFT}\" y=\"32\">{} blocks in {} groups; a row is {} blocks, a cell {}</text>\n",
-            escaped(title),
-            self.blocks,
-            self.groups,
-            self.row_blocks,
-            self.cell_blocks,
+        let text = format!(
+            "{} blocks in {} groups; a row is {} blocks, a cell {}",
+            self.blocks, self.groups, self.row_blocks, self.cell_blocks
         );
+        let mut svg = header(width, height, title, &text);
         self.legend(&mut svg);
         for row in 0..rows {
             self.row(row, &mut svg);
@@ -200,10 +146,6 @@ impl Grid {
             column += same;
         }
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 impl Survey for Grid {

@@ -1,0 +1,122 @@
+//! `moafs info`: superblock, tables, free space, layout. What differs between formats stands in a module for each.
+
+mod ext2;
+mod f2fs;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use moafs_disk::file::FileOptions;
+use moafs_vfs::layout::{Collector, KindLayout, Layout};
+use serde::Serialize;
+
+pub(crate) use ext2::read_shape as read_ext2;
+pub(crate) use f2fs::read_head as read_f2fs;
+
+use crate::error::Result;
+use crate::output;
+use crate::volume::{Access, FormatName, open_disk, with_volume};
+
+/// Show a volume: superblock, groups or segments, free space, layout score, most scattered files
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  moafs info disk.img
+  moafs info --groups disk.img
+  moafs info --json disk.img | jq .layout.layout_score
+  moafs info --json f2fs.img | jq .segments.counts
+
+The layout score is the share of the files' blocks, from the second of each file on, that lie right behind their
+predecessor: 1 is a volume without fragmentation. A piece is a run of blocks that are adjacent in a file and on the
+volume; of F2FS volumes it is called a data block group, too.")]
+pub(crate) struct InfoArgs {
+    /// Image file or block device
+    image: PathBuf,
+    /// The table of groups, too; of F2FS volumes, of segments in use
+    #[arg(short, long)]
+    groups: bool,
+    /// The superblock only (of F2FS volumes, with the checkpoint): does not read the rest of the volume
+    #[arg(short = 'H', long, conflicts_with = "groups")]
+    header: bool,
+    /// How many of the most scattered files to show
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    scattered: usize,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything, as JSON shows it.
+#[derive(Debug, Serialize)]
+struct Info<'a, F: Serialize> {
+    image: &'a Path,
+    /// What is particular to the format.
+    #[serde(flatten)]
+    facts: F,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layout: Option<Layout>,
+}
+
+/// What is particular to a format.
+trait Facts: Serialize {
+    /// For people.
+    fn text(&self, image: &Path) -> String;
+}
+
+impl InfoArgs {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let disk = open_disk(&self.image, FileOptions::reader())?.disk;
+        match FormatName::on_disk(&self.image, &disk)? {
+            FormatName::Ext2 => self.tell(ext2::facts(&self, &disk)?),
+            FormatName::F2fs => self.tell(f2fs::facts(&self, &disk)?),
+        }
+    }
+
+    fn tell(&self, facts: impl Facts) -> Result<ExitCode> {
+        let layout = if self.header { None } else { Some(self.survey()?) };
+        if self.json {
+            output::json(&Info { image: &self.image, facts, layout })?;
+        } else {
+            let text = facts.text(&self.image) + &layout.as_ref().map(layout_text).unwrap_or_default();
+            output::print(text.as_bytes())?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn survey(&self) -> Result<Layout> {
+        let mut collector = Collector::new(self.scattered);
+        with_volume!(&self.image, Access::Read, |volume| volume.survey(&mut collector))?;
+        Ok(collector.finish())
+    }
+}
+
+fn layout_text(layout: &Layout) -> String {
+    let score = layout.layout_score.map_or("-".to_owned(), |score| format!("{score:.4}"));
+    let mut text = format!("\nlayout score  {score}\n");
+    for (what, kind) in [("files", &layout.files), ("directories", &layout.directories), ("others", &layout.others)] {
+        let KindLayout { files, blocks, pieces, .. } = kind;
+        let mean = *blocks as f64 / (*pieces).max(1) as f64;
+        text += &format!("{what:<13} {files} with {blocks} blocks in {pieces} pieces ({mean:.1} blocks each)\n");
+    }
+    for (what, blocks) in &layout.metadata {
+        text += &format!("{what}: {blocks} blocks\n");
+    }
+    let free = &layout.free;
+    text += &format!("\nfree runs     {} with {} blocks, the longest of {}\n", free.runs, free.blocks, free.longest);
+    let most = free.classes.iter().map(|class| class.blocks).max().unwrap_or(1).max(1);
+    for class in &free.classes {
+        let bar = "#".repeat((class.blocks * 40 / most) as usize);
+        let range = format!("{}..{}", class.from, class.from * 2 - 1);
+        text += &format!("{range:>23} {:>9} runs {:>11} blocks {bar}\n", class.runs, class.blocks);
+    }
+    if !layout.scattered.is_empty() {
+        text += "\nmost scattered files\n       inode  directory     blocks   pieces   score\n";
+    }
+    for file in &layout.scattered {
+        let parent = file.parent.map_or("-".to_owned(), |dir| dir.to_string());
+        let score = file.score.value().unwrap_or(1.0);
+        text += &format!("{:>12} {parent:>10} {:>10} {:>8}  {score:.4}\n", file.ino, file.blocks, file.pieces);
+    }
+    text
+}

@@ -1,0 +1,84 @@
+//! `moafs map`: a picture of a volume's layout. What is drawn differs between formats and stands in a module for each.
+
+mod ext2;
+mod f2fs;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use moafs_disk::file::FileOptions;
+
+use crate::error::{CliError, Result};
+use crate::volume::{self, Access, FormatName, open_disk, with_volume};
+use crate::{info, output};
+
+/// Left and upper margin in the picture's units.
+const LEFT: u64 = 80;
+const TOP: u64 = 56;
+
+/// Draw a picture of a volume's layout
+///
+/// An SVG file. Of an ext2 volume each row is a block group (or several, on large volumes), its colours say what lies
+/// there. Of an F2FS volume each tile is a segment (or several), filled as far as its blocks are valid, in the colour of
+/// the log that wrote it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  moafs map disk.img -o layout.svg
+  moafs map disk.img -o - | display")]
+pub(crate) struct MapArgs {
+    /// Image file or block device
+    image: PathBuf,
+    /// Where to: a file name ending in .svg, or - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+impl MapArgs {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let extension = self.output.extension().and_then(|extension| extension.to_str());
+        let to_stdout = self.output.as_os_str() == "-";
+        if !to_stdout && extension != Some("svg") {
+            let shown = self.output.display();
+            return Err(CliError::Usage(format!("{shown}: the picture is an SVG; give a name ending in .svg, or -")));
+        }
+        let picture = self.draw()?;
+        if to_stdout {
+            output::print(picture.as_bytes())?;
+        } else {
+            std::fs::write(&self.output, picture).map_err(CliError::host("writing", &self.output))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn draw(&self) -> Result<String> {
+        let title = self.image.display().to_string();
+        let disk = open_disk(&self.image, FileOptions::reader())?.disk;
+        match FormatName::on_disk(&self.image, &disk)? {
+            FormatName::Ext2 => {
+                let (_, geometry) = info::read_ext2(&self.image, &disk)?;
+                let mut grid = ext2::Grid::new(&geometry);
+                with_volume!(&self.image, Access::Read, |volume| volume.survey(&mut grid))?;
+                Ok(grid.svg(&title))
+            }
+            FormatName::F2fs => Ok(f2fs::svg(&title, &volume::f2fs_segments(&self.image)?)),
+        }
+    }
+}
+
+/// The beginning of a picture of this size: background, title, a line of text.
+fn header(width: u64, height: u64, title: &str, text: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n\
+         <text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{}</text>\n\
+         <text x=\"{LEFT}\" y=\"32\">{text}</text>\n",
+        escaped(title)
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

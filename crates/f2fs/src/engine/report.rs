@@ -1,0 +1,141 @@
+//! What can be told about a volume: its superblock and checkpoint without opening it, and the segments of an open one.
+
+use moafs_disk::SharedDisk;
+use moafs_vfs::Result;
+use serde::Serialize;
+
+use super::mount::{read_pack, read_superblock};
+use super::{Counters, F2fs};
+use crate::format::checkpoint::Checkpoint;
+use crate::format::superblock::Superblock;
+use crate::format::{Log, SEGMENT_BLOCKS, Segno};
+
+/// What the first blocks of a volume say.
+#[derive(Debug)]
+pub struct Head {
+    /// The first sound superblock.
+    pub superblock: Superblock,
+    /// The newer checkpoint.
+    pub checkpoint: Checkpoint,
+    /// Which of the two packs has it.
+    pub pack: u32,
+    /// Inodes without a name that the next writing mount frees.
+    pub orphans: usize,
+    /// KiB written in the volume's life, as far as they were counted.
+    pub kib_written: u64,
+}
+
+impl Head {
+    /// Reads superblock and checkpoint, also of volumes that cannot be opened because of their features.
+    ///
+    /// # Errors
+    /// If none of the copies is sound, or the device fails.
+    pub fn read(disk: &SharedDisk) -> Result<Head> {
+        let superblock = read_superblock(disk)?;
+        let (found, pack) = read_pack(disk, &superblock.geometry())?;
+        let (orphans, kib_written) = (found.orphans.len(), found.kib_written);
+        Ok(Head { superblock, checkpoint: found.checkpoint, pack, orphans, kib_written })
+    }
+}
+
+/// What can be done with a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SegmentState {
+    /// A log may take it: no block of it is in use.
+    Free,
+    /// Free once the next checkpoint is durable: the last one still has blocks of it in use.
+    Prefree,
+    /// A log writes into it.
+    Open,
+    /// Some of its blocks are valid: cleaning or recycling can gain from it.
+    Partial,
+    /// All of its blocks are valid.
+    Full,
+}
+
+impl SegmentState {
+    /// All of them.
+    pub const ALL: [SegmentState; 5] =
+        [SegmentState::Free, SegmentState::Prefree, SegmentState::Open, SegmentState::Partial, SegmentState::Full];
+}
+
+/// One segment of the main area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SegmentFacts {
+    /// Which.
+    #[serde(skip)]
+    pub segno: Segno,
+    /// The log that wrote it last; of a free segment it means nothing.
+    #[serde(skip)]
+    pub log: Log,
+    /// What can be done with it.
+    pub state: SegmentState,
+    /// Valid blocks.
+    pub valid: u16,
+}
+
+/// How many segments there are in each state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct SegmentCounts {
+    /// In state [`SegmentState::Free`].
+    pub free: u32,
+    /// In state [`SegmentState::Prefree`].
+    pub prefree: u32,
+    /// In state [`SegmentState::Open`].
+    pub open: u32,
+    /// In state [`SegmentState::Partial`].
+    pub partial: u32,
+    /// In state [`SegmentState::Full`].
+    pub full: u32,
+}
+
+impl SegmentCounts {
+    /// Counts one more.
+    pub fn add(&mut self, state: SegmentState) {
+        let count = match state {
+            SegmentState::Free => &mut self.free,
+            SegmentState::Prefree => &mut self.prefree,
+            SegmentState::Open => &mut self.open,
+            SegmentState::Partial => &mut self.partial,
+            SegmentState::Full => &mut self.full,
+        };
+        *count += 1;
+    }
+}
+
+/// What a mounted volume tells about itself.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Report {
+    /// What has happened since it was opened.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// Its segments now.
+    pub segments: SegmentCounts,
+}
+
+impl F2fs {
+    /// What has happened since the volume was opened, and how it stands.
+    pub fn report(&self) -> Report {
+        let mut segments = SegmentCounts::default();
+        self.segments().into_iter().for_each(|segment| segments.add(segment.state));
+        Report { counters: self.counters(), segments }
+    }
+
+    /// All segments of the main area, as they are now.
+    pub fn segments(&self) -> Vec<SegmentFacts> {
+        let facts = |(view, held): (crate::clean::SegmentView, bool)| SegmentFacts {
+            segno: view.segno,
+            log: view.log,
+            valid: view.valid,
+            state: match usize::from(view.valid) {
+                _ if view.current => SegmentState::Open,
+                0 if held => SegmentState::Prefree,
+                0 => SegmentState::Free,
+                SEGMENT_BLOCKS => SegmentState::Full,
+                _ => SegmentState::Partial,
+            },
+        };
+        self.space.all_segments().into_iter().map(facts).collect()
+    }
+}
