@@ -64,12 +64,15 @@ impl TopArgs {
     }
 }
 
-/// All counters of `vfs` and the disk's totals, with their growth in `secs` seconds.
+/// All counters of `vfs` and of the engine, and the disk's totals, with their growth in `secs` seconds.
 fn rates(before: &Value, now: &Value, secs: f64) -> Vec<Rate> {
     let mut rates = Vec::new();
-    for (name, value) in now["vfs"].as_object().into_iter().flatten() {
-        let (Some(total), Some(was)) = (value.as_u64(), before["vfs"][name].as_u64()) else { continue };
-        rates.push(Rate { name: name.clone(), total, per_s: total.saturating_sub(was) as f64 / secs });
+    for (part, prefix) in [("vfs", ""), ("engine", "engine.")] {
+        for (name, value) in now[part].as_object().into_iter().flatten() {
+            let (Some(total), Some(was)) = (value.as_u64(), before[part][name].as_u64()) else { continue };
+            let per_s = total.saturating_sub(was) as f64 / secs;
+            rates.push(Rate { name: format!("{prefix}{name}"), total, per_s });
+        }
     }
     for verb in ["read", "write", "discard"] {
         for field in ["requests", "bytes"] {

@@ -49,7 +49,7 @@ fn requests(report: &Value) -> (u64, u64) {
 
 #[test]
 fn an_image_is_healed_without_mounting_it_and_then_left_alone() {
-    let scratch = Scratch::with_volume("16M");
+    let scratch = Scratch::with_ext2("16M");
     for dir in ["/top", "/top/kept", "/top/gone"] {
         ok(&["mkdir", &scratch.inside(dir)]);
     }
@@ -84,7 +84,7 @@ fn a_mount_is_healed_while_it_is_written_to() {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("64M");
+    let scratch = Scratch::with_ext2("64M");
     let mounted = Mounted::new(&scratch, "");
     let top = mounted.path("top");
     age(&top);
@@ -130,7 +130,7 @@ fn commands_that_are_not_understood_or_come_from_others_are_refused() {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("16M");
+    let scratch = Scratch::with_ext2("16M");
     let mounted = Mounted::new(&scratch, "allow_other");
     let control = mounted.path(".moafs/defrag");
     let meta = fs::metadata(&control).unwrap();
@@ -162,7 +162,7 @@ fn an_interrupt_stops_it_and_what_it_moved_is_there() {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("64M");
+    let scratch = Scratch::with_ext2("64M");
     let mounted = Mounted::new(&scratch, "");
     age(&mounted.path("top"));
     // Enough directories that it is still at work when the signal comes; if not, it has ended well.

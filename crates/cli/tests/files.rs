@@ -7,7 +7,15 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use support::{Scratch, e2fsck, fails, ok};
+use support::{Format, Scratch, e2fsck, fails, ok};
+
+support::tests_of_both! {
+    a_tree_goes_in_and_comes_out_as_it_was,
+    names_are_made_listed_printed_and_removed,
+    copies_within_and_between_volumes_work,
+    errors_name_the_place_and_the_way_out,
+    info_and_map_show_the_layout,
+}
 
 /// A small tree with what copies like to lose.
 fn make_tree(at: &Path) {
@@ -31,13 +39,12 @@ fn assert_same_tree(one: &Path, other: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-#[test]
-fn a_tree_goes_in_and_comes_out_as_it_was() {
-    let scratch = Scratch::with_volume("64M");
+fn a_tree_goes_in_and_comes_out_as_it_was(format: Format) {
+    let scratch = Scratch::with_volume(format);
     let (tree, back) = (scratch.path("tree"), scratch.path("back"));
     make_tree(&tree);
     ok(&["cp".into(), "-a".into(), tree.display().to_string(), scratch.inside("/")]);
-    e2fsck(&scratch.image());
+    scratch.judge();
     ok(&["cp".into(), "-a".into(), scratch.inside("/tree"), back.display().to_string()]);
     assert_same_tree(&tree, &back);
     let (before, after) = (tree.join("small").metadata().unwrap(), back.join("small").metadata().unwrap());
@@ -49,9 +56,8 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     assert!(sparse.blocks() < 2048, "the hole was filled: {} sectors", sparse.blocks());
 }
 
-#[test]
-fn names_are_made_listed_printed_and_removed() {
-    let scratch = Scratch::with_volume("16M");
+fn names_are_made_listed_printed_and_removed(format: Format) {
+    let scratch = Scratch::with_volume(format);
     let file = scratch.path("file");
     fs::write(&file, b"contents").unwrap();
     ok(&["mkdir", "-p", &scratch.inside("/a/b/c")]);
@@ -66,12 +72,11 @@ fn names_are_made_listed_printed_and_removed() {
     assert_eq!(stat["runs"][0][2], 1);
     ok(&["rm", "-r", &scratch.inside("/a")]);
     assert_eq!(ok(&["ls", &scratch.inside("/")]), "lost+found\n");
-    e2fsck(&scratch.image());
+    scratch.judge();
 }
 
-#[test]
-fn copies_within_and_between_volumes_work() {
-    let (one, two) = (Scratch::with_volume("16M"), Scratch::with_volume("16M"));
+fn copies_within_and_between_volumes_work(format: Format) {
+    let (one, two) = (Scratch::with_volume(format), Scratch::with_volume(format));
     let file = one.path("file");
     fs::write(&file, vec![3; 100_000]).unwrap();
     ok(&["cp".into(), file.display().to_string(), one.inside("/first")]);
@@ -81,12 +86,11 @@ fn copies_within_and_between_volumes_work() {
     ok(&["mkdir", &one.inside("/dir")]);
     let (_, message) = fails(&["cp", "-r", &one.inside("/"), &one.inside("/dir")]);
     assert!(message.contains("the copy itself"), "{message}");
-    e2fsck(&one.image());
+    one.judge();
 }
 
-#[test]
-fn errors_name_the_place_and_the_way_out() {
-    let scratch = Scratch::with_volume("16M");
+fn errors_name_the_place_and_the_way_out(format: Format) {
+    let scratch = Scratch::with_volume(format);
     let (code, message) = fails(&["cat", &scratch.inside("/nothing")]);
     assert!(code == 1 && message.contains(":/nothing"), "{message}");
     let (_, message) = fails(&["mkdir", &scratch.inside("/a/b")]);
@@ -97,13 +101,15 @@ fn errors_name_the_place_and_the_way_out() {
     assert!(message.contains("/no/such.img"), "{message}");
     let text = scratch.path("text");
     fs::write(&text, b"no volume").unwrap();
-    let (code, message) = fails(&["info".as_ref(), text.as_os_str()]);
-    assert!(code == 1 && !message.is_empty());
+    for command in ["info", "ls", "fsck"] {
+        let (_, message) = fails(&[command.as_ref(), text.as_os_str()]);
+        assert!(message.contains("neither an ext2 nor an F2FS volume"), "{command}: {message}");
+    }
 }
 
 #[test]
 fn mkfs_asks_before_it_destroys_and_tries_without_doing() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new(Format::Ext2);
     let image = scratch.image().display().to_string();
     assert!(ok(&["mkfs", "-n", &image, "1T"]).contains("would be"));
     assert!(!scratch.image().exists());
@@ -124,7 +130,7 @@ fn mkfs_asks_before_it_destroys_and_tries_without_doing() {
 
 #[test]
 fn fsck_is_silent_about_a_sound_volume_and_sees_a_damaged_one() {
-    let scratch = Scratch::with_volume("16M");
+    let scratch = Scratch::with_volume(Format::Ext2);
     let image = scratch.image().display().to_string();
     ok(&["fsck", "-n", &image]);
     ok(&["fsck", "-y", "-f", &image]);
@@ -142,15 +148,17 @@ fn fsck_is_silent_about_a_sound_volume_and_sees_a_damaged_one() {
     assert_eq!(code, 8);
 }
 
-#[test]
-fn info_and_map_show_the_layout() {
-    let scratch = Scratch::with_volume("32M");
+fn info_and_map_show_the_layout(format: Format) {
+    let scratch = Scratch::with_volume(format);
     make_tree(&scratch.path("tree"));
     ok(&["cp".into(), "-r".into(), scratch.path("tree").display().to_string(), scratch.inside("/")]);
     let image = scratch.image().display().to_string();
     let text = ok(&["info", "--groups", &image]);
     assert!(text.contains("layout score") && text.contains("free runs"), "{text}");
+    let table = if format == Format::Ext2 { " group  first block" } else { "segment  log" };
+    assert!(text.contains(table), "{text}");
     let info: serde_json::Value = serde_json::from_str(&ok(&["info", "--json", &image])).unwrap();
+    assert_eq!(info["superblock"]["format"], format.name());
     let score = info["layout"]["layout_score"].as_f64().unwrap();
     assert!((0.0..=1.0).contains(&score));
     let picture = scratch.path("layout.svg");
@@ -158,4 +166,63 @@ fn info_and_map_show_the_layout() {
     assert!(fs::read_to_string(&picture).unwrap().contains("<svg"));
     let (_, message) = fails(&["map", &image, "-o", "layout.gif"]);
     assert!(message.contains(".svg"), "{message}");
+}
+
+#[test]
+fn mkfs_makes_f2fs_volumes_as_they_are_asked_for() {
+    let scratch = Scratch::new(Format::F2fs);
+    let image = scratch.image().display().to_string();
+    let uuid = "01234567-89ab-cdef-0123-456789abcdef";
+    let options = ["-L", "f\u{fc}nf", "-U", uuid, "-O", "extra_attr,inode_crtime", "-s", "2", "-o", "20"];
+    let made = ok(&[&["mkfs", "--json", "-t", "f2fs"], &options[..], &[&image, "512M"]].concat());
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    assert_eq!((&made["format"], &made["segs_per_sec"]), (&"f2fs".into(), &2.into()));
+    scratch.judge();
+    let info: serde_json::Value = serde_json::from_str(&ok(&["info", "--json", "-H", &image])).unwrap();
+    let superblock = &info["superblock"];
+    assert_eq!((&superblock["label"], &superblock["uuid"]), (&"f\u{fc}nf".into(), &uuid.into()));
+    assert_eq!(superblock["features"], serde_json::json!(["extra_attr", "inode_crtime"]));
+    assert_eq!(info["checkpoint"]["state"], "clean");
+    let (_, message) = fails(&["mkfs", "-t", "f2fs", &image]);
+    assert!(message.contains("F2FS") && message.contains("-F"), "{message}");
+    for (arguments, word) in [
+        (&["-t", "f2fs", "-N", "500"][..], "-N is an option of ext2"),
+        (&["-s", "2"], "-s is an option of f2fs"),
+        (&["-t", "f2fs", "-O", "encrypt"], "inode_crtime"),
+        (&["-t", "f2fs", "-o", "100"], "overprovision"),
+    ] {
+        let (_, message) = fails(&[&["mkfs", "-F"], arguments, &[&image]].concat());
+        assert!(message.contains(word), "{arguments:?}: {message}");
+    }
+    let (_, message) = fails(&["mkfs", "-F", "-t", "f2fs", &image, "100M"]);
+    assert!(message.contains("512 MiB") && message.contains("100 MiB"), "{message}");
+    // Nothing of it touched the volume.
+    scratch.judge();
+    ok(&["mkfs", "-q", "-F", &image]);
+    e2fsck(&scratch.image());
+}
+
+#[test]
+fn fsck_looks_at_f2fs_volumes_and_leaves_repairs_to_others() {
+    let scratch = Scratch::with_volume(Format::F2fs);
+    let image = scratch.image().display().to_string();
+    for option in ["-n", "-p", "-fy"] {
+        assert!(ok(&["fsck", option, &image]).contains("no errors"));
+    }
+    let info: serde_json::Value = serde_json::from_str(&ok(&["info", "--json", &image])).unwrap();
+    let areas = info["superblock"]["areas"].as_array().unwrap();
+    let main = areas.iter().find(|area| area["what"] == "main area").unwrap()["first"].as_u64().unwrap();
+    let log = info["checkpoint"]["logs"].as_array().unwrap().iter().find(|log| log["log"] == "hot_node").unwrap();
+    let root = main + log["segment"].as_u64().unwrap() * 512;
+    let file = fs::File::options().write(true).open(scratch.image()).unwrap();
+    file.write_all_at(&[0xa5; 4096], root * 4096).unwrap();
+    for option in ["-n", "-y"] {
+        let output = support::moafs(&["fsck", option, &image]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert!(said.contains("repair it with `fsck.f2fs"), "{said}");
+    }
+    let output = support::moafs(&["fsck", "--json", &image]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(!report["texts"].as_array().unwrap().is_empty() && report["exit_code"] == 4, "{report}");
 }

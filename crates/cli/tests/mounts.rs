@@ -7,7 +7,21 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Stdio};
 
-use support::{Mounted, Running, Scratch, can_mount, e2fsck, fails, is_detached, is_mounted, moafs, ok, wait_until};
+use support::{Format, Mounted, Running, Scratch, can_mount, fails, is_detached, is_mounted, moafs, ok, wait_until};
+
+support::tests_of_both! {
+    what_is_written_is_there_after_umount,
+    the_image_can_be_used_right_after_umount8,
+    the_control_directory_is_there_and_hidden,
+    names_and_attributes_stay_true_under_change,
+    a_second_user_of_the_image_is_refused,
+    a_busy_mount_stays_unless_it_may_go_lazily,
+    sigterm_unmounts_cleanly,
+    a_killed_daemon_leaves_a_mount_that_can_be_cleared_and_a_volume_that_mounts,
+    options_are_followed_or_refused_with_the_list,
+    mount_helpers_take_the_arguments_of_mount8,
+    attributes_of_all_kinds_survive,
+}
 
 /// Starts a mount in the foreground and waits until it stands.
 fn in_foreground(scratch: &Scratch, options: &str) -> (Running, Mounted) {
@@ -20,13 +34,12 @@ fn in_foreground(scratch: &Scratch, options: &str) -> (Running, Mounted) {
     (Running(child), Mounted { target })
 }
 
-#[test]
-fn what_is_written_is_there_after_umount() {
+fn what_is_written_is_there_after_umount(format: Format) {
     for options in ["", "plain", "transport=dev", "buffered,noatime"] {
         if !can_mount() {
             return;
         }
-        let scratch = Scratch::with_volume("32M");
+        let scratch = Scratch::with_volume(format);
         let mounted = Mounted::new(&scratch, options);
         fs::create_dir(mounted.path("dir")).unwrap();
         fs::write(mounted.path("dir/file"), vec![9; 100_000]).unwrap();
@@ -34,16 +47,15 @@ fn what_is_written_is_there_after_umount() {
         mounted.unmount();
         assert!(is_detached(&scratch.image()));
         assert_eq!(ok(&["cat", &scratch.inside("/file")]).len(), 100_000, "{options}");
-        e2fsck(&scratch.image());
+        scratch.judge();
     }
 }
 
-#[test]
-fn the_image_can_be_used_right_after_umount8() {
+fn the_image_can_be_used_right_after_umount8(format: Format) {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("32M");
+    let scratch = Scratch::with_volume(format);
     let mounted = Mounted::new(&scratch, "");
     fs::write(mounted.path("file"), b"x").unwrap();
     let umount = || Command::new("umount").arg(&mounted.target).status().unwrap().success();
@@ -55,17 +67,16 @@ fn the_image_can_be_used_right_after_umount8() {
     drop(again);
 }
 
-#[test]
-fn the_control_directory_is_there_and_hidden() {
+fn the_control_directory_is_there_and_hidden(format: Format) {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("32M");
+    let scratch = Scratch::with_volume(format);
     let mounted = Mounted::new(&scratch, "");
     let names: Vec<_> = fs::read_dir(&mounted.target).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["lost+found"]);
     let before = mounted.stats();
-    assert_eq!((&before["format"], &before["failed"]), (&"ext2".into(), &serde_json::Value::Null));
+    assert_eq!((&before["format"], &before["failed"]), (&format.name().into(), &serde_json::Value::Null));
     fs::write(mounted.path("file"), b"x").unwrap();
     let after = mounted.stats();
     assert!(after["vfs"]["creates"].as_u64() > before["vfs"]["creates"].as_u64());
@@ -78,16 +89,16 @@ fn the_control_directory_is_there_and_hidden() {
     assert_eq!(errno(fs::write(mounted.path(".moafs/new"), b"")), Some(libc::EPERM));
     let text = ok(&["stat".as_ref(), mounted.target.as_os_str()]);
     assert!(text.contains("vfs.creates"), "{text}");
+    assert_eq!(text.contains("engine.checkpoints"), format == Format::F2fs, "{text}");
     ok(&["top".as_ref(), "-n1".as_ref(), "-i0.05".as_ref(), mounted.target.as_os_str()]);
     mounted.unmount();
 }
 
-#[test]
-fn names_and_attributes_stay_true_under_change() {
+fn names_and_attributes_stay_true_under_change(format: Format) {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("32M");
+    let scratch = Scratch::with_volume(format);
     let mounted = Mounted::new(&scratch, "");
     let (one, two) = (mounted.path("one"), mounted.path("two"));
     assert!(!one.exists());
@@ -115,15 +126,14 @@ fn names_and_attributes_stay_true_under_change() {
     assert_eq!(listed.len(), 3000);
     fs::remove_dir_all(&many).unwrap();
     mounted.unmount();
-    e2fsck(&scratch.image());
+    scratch.judge();
 }
 
-#[test]
-fn a_second_user_of_the_image_is_refused() {
+fn a_second_user_of_the_image_is_refused(format: Format) {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("32M");
+    let scratch = Scratch::with_volume(format);
     let mounted = Mounted::new(&scratch, "");
     let other = scratch.path("other");
     fs::create_dir(&other).unwrap();
@@ -138,12 +148,11 @@ fn a_second_user_of_the_image_is_refused() {
     ok(&["ls", &image]);
 }
 
-#[test]
-fn a_busy_mount_stays_unless_it_may_go_lazily() {
+fn a_busy_mount_stays_unless_it_may_go_lazily(format: Format) {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("32M");
+    let scratch = Scratch::with_volume(format);
     let mounted = Mounted::new(&scratch, "");
     let open = fs::File::create(mounted.path("open")).unwrap();
     let (code, message) = fails(&["umount".as_ref(), mounted.target.as_os_str()]);
@@ -156,29 +165,27 @@ fn a_busy_mount_stays_unless_it_may_go_lazily() {
     assert_eq!(ok(&["cat", &scratch.inside("/open")]), "late");
 }
 
-#[test]
-fn sigterm_unmounts_cleanly() {
+fn sigterm_unmounts_cleanly(format: Format) {
     if !can_mount() {
         return;
     }
     for (options, signal) in [("", libc::SIGTERM), ("plain", libc::SIGINT)] {
-        let scratch = Scratch::with_volume("32M");
+        let scratch = Scratch::with_volume(format);
         let (mut daemon, mounted) = in_foreground(&scratch, options);
         fs::write(mounted.path("file"), b"written").unwrap();
         daemon.signal(signal);
         assert_eq!(daemon.exit_code(), Some(0));
         assert!(!is_mounted(&mounted.target));
         assert_eq!(ok(&["cat", &scratch.inside("/file")]), "written");
-        e2fsck(&scratch.image());
+        scratch.judge();
     }
 }
 
-#[test]
-fn a_killed_daemon_leaves_a_mount_that_can_be_cleared_and_a_volume_that_mounts() {
+fn a_killed_daemon_leaves_a_mount_that_can_be_cleared_and_a_volume_that_mounts(format: Format) {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("32M");
+    let scratch = Scratch::with_volume(format);
     let (mut daemon, mounted) = in_foreground(&scratch, "");
     let file = fs::File::create(mounted.path("file")).unwrap();
     file.write_all_at(b"durable", 0).unwrap();
@@ -196,12 +203,11 @@ fn a_killed_daemon_leaves_a_mount_that_can_be_cleared_and_a_volume_that_mounts()
     again.unmount();
 }
 
-#[test]
-fn options_are_followed_or_refused_with_the_list() {
+fn options_are_followed_or_refused_with_the_list(format: Format) {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("32M");
+    let scratch = Scratch::with_volume(format);
     let image = scratch.image().display().to_string();
     let target = scratch.path("mnt");
     fs::create_dir(&target).unwrap();
@@ -214,15 +220,14 @@ fn options_are_followed_or_refused_with_the_list() {
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert_eq!(mounted.stats()["options"][0], "ro");
     mounted.unmount();
-    e2fsck(&scratch.image());
+    scratch.judge();
 }
 
-#[test]
-fn mount_helpers_take_the_arguments_of_mount8() {
+fn mount_helpers_take_the_arguments_of_mount8(format: Format) {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("32M");
+    let scratch = Scratch::with_volume(format);
     let helpers = scratch.path("sbin");
     fs::create_dir(&helpers).unwrap();
     ok(&["helpers".as_ref(), "--install".as_ref(), "--dir".as_ref(), helpers.as_os_str()]);
@@ -244,12 +249,11 @@ fn mount_helpers_take_the_arguments_of_mount8() {
     assert!(fs::read_dir(&helpers).unwrap().next().is_none());
 }
 
-#[test]
-fn attributes_of_all_kinds_survive() {
+fn attributes_of_all_kinds_survive(format: Format) {
     if !can_mount() {
         return;
     }
-    let scratch = Scratch::with_volume("32M");
+    let scratch = Scratch::with_volume(format);
     let mounted = Mounted::new(&scratch, "");
     let file = mounted.path("file");
     fs::write(&file, vec![1; 10_000]).unwrap();
@@ -276,5 +280,66 @@ fn attributes_of_all_kinds_survive() {
     assert!(file.metadata().unwrap().created().is_ok(), "no birth time");
     drop(open);
     mounted.unmount();
-    e2fsck(&scratch.image());
+    scratch.judge();
+}
+
+#[test]
+fn options_of_one_format_are_refused_on_the_other() {
+    if !can_mount() {
+        return;
+    }
+    for (format, option, words) in [
+        (Format::Ext2, "cleaner=greedy", "for f2fs volumes"),
+        (Format::F2fs, "place=cowrite", "for ext2 volumes"),
+        (Format::F2fs, "cleaner=lru", "cost-benefit"),
+        (Format::F2fs, "gather=0", "from 1 to 64"),
+        (Format::F2fs, "background_gc=sync", "on or off"),
+    ] {
+        let scratch = Scratch::with_volume(format);
+        let target = scratch.path("mnt");
+        fs::create_dir(&target).unwrap();
+        let (image, target) = (scratch.image().display().to_string(), target.display().to_string());
+        let (code, message) = fails(&["mount", "-o", option, &image, &target]);
+        assert!(code == 1 && message.contains(words), "{option}: {code}: {message}");
+        scratch.judge();
+    }
+}
+
+#[test]
+fn every_policy_of_f2fs_serves_a_volume_that_fills_up() {
+    if !can_mount() {
+        return;
+    }
+    for options in [
+        "cleaner=greedy,reuse=never,clean-order=found",
+        "cleaner=hole-plugging,temperature=wolf,discard",
+        "cleaner=adaptive,gather=4,nodiscard",
+        "cleaner=age-threshold,reuse=always,background_gc=off",
+    ] {
+        let scratch = Scratch::with_volume(Format::F2fs);
+        let mounted = Mounted::new(&scratch, &format!("cache=16M,commit=0.2,{options}"));
+        let contents = |number: usize, round: usize| vec![(number * 31 + round * 7) as u8; 40_000 + number * 100];
+        // About three quarters of the volume, then parts of it again and again.
+        for number in 0..650 {
+            fs::write(mounted.path(&format!("file{number}")), contents(number, 0)).unwrap();
+        }
+        for round in 1..4 {
+            for number in (round..650).step_by(2) {
+                fs::write(mounted.path(&format!("file{number}")), contents(number, round)).unwrap();
+            }
+        }
+        let engine = &mounted.stats()["engine"];
+        let written = |counter: &str| engine[counter].as_u64().unwrap();
+        assert!(written("blocks_appended") + written("blocks_recycled") > 20_000, "{options}: {engine}");
+        assert!(engine["segments"]["free"].is_u64(), "{engine}");
+        mounted.unmount();
+        scratch.judge();
+        let again = Mounted::new(&scratch, "ro");
+        for number in 0..650 {
+            let round = (0..4).rev().find(|&round| round == 0 || number >= round && (number - round) % 2 == 0).unwrap();
+            let found = fs::read(again.path(&format!("file{number}"))).unwrap();
+            assert!(found == contents(number, round), "{options}: file{number}");
+        }
+        again.unmount();
+    }
 }

@@ -71,7 +71,6 @@ struct Checkpoint {
     reserved_segments: u32,
     overprovision_segments: u32,
     mounted_s: u64,
-    kib_written: u64,
     logs: Vec<Position>,
 }
 
@@ -123,13 +122,14 @@ struct Row {
 }
 
 /// Superblock and checkpoint of a volume.
-pub(crate) fn read_head(image: &Path, disk: &SharedDisk) -> Result<Head> {
+fn read_head(image: &Path, disk: &SharedDisk) -> Result<Head> {
     Head::read(disk).map_err(|error| CliError::Open { image: image.to_owned(), error })
 }
 
 pub(super) fn facts(args: &InfoArgs, disk: &SharedDisk) -> Result<F2fsFacts> {
     let head = read_head(&args.image, disk)?;
-    let segments = if args.header { None } else { Some(Segments::of(&volume::f2fs_segments(&args.image)?, args.groups)) };
+    let segments =
+        if args.header { None } else { Some(Segments::of(&volume::f2fs_segments(&args.image)?, args.groups)) };
     Ok(F2fsFacts { superblock: Superblock::of(&head), checkpoint: Checkpoint::of(&head), segments })
 }
 
@@ -196,7 +196,6 @@ impl Checkpoint {
             reserved_segments: checkpoint.reserved_segments,
             overprovision_segments: checkpoint.overprovision_segments,
             mounted_s: checkpoint.elapsed,
-            kib_written: head.kib_written,
             logs: Log::ALL.map(position).into(),
         }
     }
@@ -336,7 +335,7 @@ impl Checkpoint {
         format!(
             "for files     {} blocks; {} in use by {} inodes and {} nodes, {free} free ({}, {})\n\
              kept back     {} segments, {} of them so that cleaning can always go on\n\
-             checkpoint    version {:#x} in pack {}: {}; {} orphans; mounted {} s in all, {} written\n\
+             checkpoint    version {:#x} in pack {}: {}; {} orphans; mounted {} s in all\n\
              logs          {}\n",
             self.user_blocks,
             self.valid_blocks,
@@ -351,7 +350,6 @@ impl Checkpoint {
             self.flags.join(" "),
             self.orphans,
             self.mounted_s,
-            output::size(self.kib_written.saturating_mul(1024)),
             positions.join(", "),
         )
     }

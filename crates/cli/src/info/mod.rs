@@ -12,7 +12,6 @@ use moafs_vfs::layout::{Collector, KindLayout, Layout};
 use serde::Serialize;
 
 pub(crate) use ext2::read_shape as read_ext2;
-pub(crate) use f2fs::read_head as read_f2fs;
 
 use crate::error::Result;
 use crate::output;
@@ -96,8 +95,8 @@ fn layout_text(layout: &Layout) -> String {
     let mut text = format!("\nlayout score  {score}\n");
     for (what, kind) in [("files", &layout.files), ("directories", &layout.directories), ("others", &layout.others)] {
         let KindLayout { files, blocks, pieces, .. } = kind;
-        let mean = *blocks as f64 / (*pieces).max(1) as f64;
-        text += &format!("{what:<13} {files} with {blocks} blocks in {pieces} pieces ({mean:.1} blocks each)\n");
+        let mean = if *pieces > 0 { format!(" ({:.1} each)", *blocks as f64 / *pieces as f64) } else { String::new() };
+        text += &format!("{what:<13} {files} with {blocks} blocks in {pieces} pieces{mean}\n");
     }
     for (what, blocks) in &layout.metadata {
         text += &format!("{what}: {blocks} blocks\n");

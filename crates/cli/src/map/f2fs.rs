@@ -37,8 +37,8 @@ const LOGS: [(Log, &str); 6] = [
 struct Tile {
     /// Valid blocks by log.
     valid: [u32; LOGS.len()],
-    /// Blocks of segments that are not free.
-    used: u32,
+    /// Blocks that have been written, valid or not.
+    written: u32,
     blocks: u32,
     open: bool,
 }
@@ -49,10 +49,8 @@ impl Tile {
         for segment in segments {
             tile.blocks += SEGMENT_BLOCKS as u32;
             tile.open |= segment.state == SegmentState::Open;
-            if !matches!(segment.state, SegmentState::Free | SegmentState::Prefree) {
-                tile.used += SEGMENT_BLOCKS as u32;
-                tile.valid[segment.log as usize] += u32::from(segment.valid);
-            }
+            tile.written += u32::from(segment.written);
+            tile.valid[segment.log as usize] += u32::from(segment.valid);
         }
         tile
     }
@@ -60,7 +58,7 @@ impl Tile {
     /// Heights and colours from below; what is left of the tile is free.
     fn bars(&self) -> Vec<(f64, &'static str)> {
         let height = |blocks: u32| f64::from(blocks) * (HEIGHT - GAP) as f64 / f64::from(self.blocks.max(1));
-        let invalid = self.used.saturating_sub(self.valid.iter().sum());
+        let invalid = self.written.saturating_sub(self.valid.iter().sum());
         let valid = LOGS.iter().map(|(log, colour)| (self.valid[*log as usize], *colour));
         let bars = valid.chain([(invalid, INVALID)]);
         bars.filter(|(blocks, _)| *blocks > 0).map(|(blocks, colour)| (height(blocks), colour)).collect()
@@ -138,7 +136,8 @@ mod tests {
     use moafs_f2fs::format::Segno;
 
     fn segment(segno: u32, log: Log, state: SegmentState, valid: u16) -> SegmentFacts {
-        SegmentFacts { segno: Segno(segno), log, state, valid }
+        let written = if state == SegmentState::Free { 0 } else { 512 };
+        SegmentFacts { segno: Segno(segno), log, state, valid, written }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::mount::{read_pack, read_superblock};
 use super::{Counters, F2fs};
+use crate::clean::SegmentView;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::superblock::Superblock;
 use crate::format::{Log, SEGMENT_BLOCKS, Segno};
@@ -21,8 +22,6 @@ pub struct Head {
     pub pack: u32,
     /// Inodes without a name that the next writing mount frees.
     pub orphans: usize,
-    /// KiB written in the volume's life, as far as they were counted.
-    pub kib_written: u64,
 }
 
 impl Head {
@@ -33,8 +32,7 @@ impl Head {
     pub fn read(disk: &SharedDisk) -> Result<Head> {
         let superblock = read_superblock(disk)?;
         let (found, pack) = read_pack(disk, &superblock.geometry())?;
-        let (orphans, kib_written) = (found.orphans.len(), found.kib_written);
-        Ok(Head { superblock, checkpoint: found.checkpoint, pack, orphans, kib_written })
+        Ok(Head { superblock, orphans: found.orphans.len(), checkpoint: found.checkpoint, pack })
     }
 }
 
@@ -73,6 +71,9 @@ pub struct SegmentFacts {
     pub state: SegmentState,
     /// Valid blocks.
     pub valid: u16,
+    /// Blocks that have been written since it was last free, valid or not: all of them, but for what lies ahead of a log
+    /// that appends.
+    pub written: u16,
 }
 
 /// How many segments there are in each state.
@@ -124,18 +125,20 @@ impl F2fs {
 
     /// All segments of the main area, as they are now.
     pub fn segments(&self) -> Vec<SegmentFacts> {
-        let facts = |(view, held): (crate::clean::SegmentView, bool)| SegmentFacts {
-            segno: view.segno,
-            log: view.log,
-            valid: view.valid,
-            state: match usize::from(view.valid) {
+        let facts = |view: SegmentView, is_held: bool, append_at: Option<u16>| {
+            let state = match usize::from(view.valid) {
                 _ if view.current => SegmentState::Open,
-                0 if held => SegmentState::Prefree,
+                0 if is_held => SegmentState::Prefree,
                 0 => SegmentState::Free,
                 SEGMENT_BLOCKS => SegmentState::Full,
                 _ => SegmentState::Partial,
-            },
+            };
+            let written = match state {
+                SegmentState::Free => 0,
+                _ => append_at.unwrap_or(SEGMENT_BLOCKS as u16),
+            };
+            SegmentFacts { segno: view.segno, log: view.log, state, valid: view.valid, written }
         };
-        self.space.all_segments().into_iter().map(facts).collect()
+        self.space.map_segments(facts)
     }
 }

@@ -315,10 +315,15 @@ impl Space {
             .sum()
     }
 
-    /// Every segment, and whether blocks of it are held.
-    pub(super) fn all_segments(&self) -> Vec<(SegmentView, bool)> {
+    /// What `of` makes of every segment, of whether blocks of it are held, and of where a log appends in it.
+    pub(super) fn map_segments<T>(&self, of: impl Fn(SegmentView, bool, Option<u16>) -> T) -> Vec<T> {
         let state = self.state();
-        (0..state.segments.len()).map(|segno| (state.view(segno), state.segments[segno].maps.is_some())).collect()
+        let append_at = |segno: u32| {
+            let head = state.heads.iter().find(|head| head.segno.0 == segno && !head.recycling);
+            head.map(|head| head.offset)
+        };
+        let one = |segno: usize| of(state.view(segno), state.segments[segno].maps.is_some(), append_at(segno as u32));
+        (0..state.segments.len()).map(one).collect()
     }
 
     /// Lets a policy look at the segment table.

@@ -1,4 +1,7 @@
-//! `moafs fsck`.
+//! `moafs fsck`: what is the same for all formats. The checkers stand in a module for each.
+
+mod ext2;
+mod f2fs;
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -7,24 +10,21 @@ use std::process::ExitCode;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use moafs_disk::file::FileOptions;
-use moafs_ext::check::{CheckOptions, Finding, Mode, Outcome, Progress, check};
 use moafs_mount::source::Source;
-use moafs_runtime::Live;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::Result;
-use crate::{output, volume};
+use crate::output;
+use crate::volume::{self, FormatName};
 
 /// Exit code of fsck(8): the check could not be done.
 const OPERATIONAL_ERROR: u8 = 8;
 
-/// The passes, for people.
-const PASSES: [&str; 5] = ["inodes and blocks", "directories", "connection to the root", "link counts", "free space"];
-
 /// Check a volume, and repair it
 ///
 /// Without -n, -p or -y it only looks (as -n): nothing is changed that was not asked for. The volume must not be
-/// mounted.
+/// mounted. F2FS volumes are checked and not repaired: with -p or -y, too, errors are told and left to fsck.f2fs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -59,14 +59,31 @@ pub(crate) struct FsckArgs {
     image: PathBuf,
 }
 
+/// What a check of a volume of whichever format came to.
+struct Checked {
+    /// Each finding in words, and what became of it.
+    findings: Vec<(String, &'static str)>,
+    /// Findings that were only counted.
+    more: u64,
+    /// The volume said that it was clean, and was not looked at.
+    skipped: bool,
+    modified: bool,
+    errors_left: bool,
+    inodes_used: u64,
+    blocks_used: u64,
+    exit_code: i32,
+    /// All of it as the format's checker tells it.
+    outcome: Value,
+}
+
 /// The outcome, as JSON shows it.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     image: &'a Path,
     exit_code: u8,
     /// Each finding in words, in the order of `outcome.findings`.
-    texts: Vec<String>,
-    outcome: &'a Outcome,
+    texts: Vec<&'a str>,
+    outcome: &'a Value,
 }
 
 impl FsckArgs {
@@ -80,30 +97,31 @@ impl FsckArgs {
         }
     }
 
-    fn mode(&self) -> Mode {
-        match (self.preen, self.yes) {
-            (true, _) => Mode::Preen,
-            (_, true) => Mode::Yes,
-            _ => Mode::No,
-        }
+    /// True if nothing may be changed.
+    fn only_looks(&self) -> bool {
+        !self.preen && !self.yes
     }
 
     fn check(&self) -> std::result::Result<u8, Box<dyn std::error::Error>> {
         let source = Source::of(&self.image)?;
-        let options = if self.mode() == Mode::No {
+        let options = if self.only_looks() {
             FileOptions::reader()
         } else {
             drop(source.claim()?);
             FileOptions::default()
         };
-        let opened = volume::open_disk(source.path(), options)?;
+        let disk = volume::open_disk(source.path(), options)?.disk;
         let bar = self.progress_bar();
-        let options = CheckOptions { mode: self.mode(), force: self.force, now: Live::new().timestamp() };
-        let outcome = check(&*opened.disk, &options, &mut |progress| show(&bar, progress));
+        let failed = |error: &dyn std::error::Error| format!("{}: {error}", self.image.display());
+        let format = FormatName::on_disk(&self.image, &disk)?;
+        let checked = match format {
+            FormatName::Ext2 => ext2::run(self, &*disk, &bar).map_err(|error| failed(&error)),
+            FormatName::F2fs => f2fs::run(&*disk, &bar).map_err(|error| failed(&error)),
+        };
         bar.finish_and_clear();
-        let outcome = outcome.map_err(|error| format!("{}: {error}", self.image.display()))?;
-        let code = u8::try_from(outcome.exit_code()).unwrap_or(OPERATIONAL_ERROR);
-        self.tell(&outcome, code)?;
+        let checked = checked?;
+        let code = u8::try_from(checked.exit_code).unwrap_or(OPERATIONAL_ERROR);
+        self.tell(format, &checked, code)?;
         Ok(code)
     }
 
@@ -118,41 +136,39 @@ impl FsckArgs {
         bar
     }
 
-    fn tell(&self, outcome: &Outcome, exit_code: u8) -> Result<()> {
+    fn tell(&self, format: FormatName, checked: &Checked, exit_code: u8) -> Result<()> {
         if self.json {
-            let texts = outcome.findings.iter().map(|finding| finding.issue.to_string()).collect();
-            return output::json(&Report { image: &self.image, exit_code, texts, outcome });
+            let texts = checked.findings.iter().map(|(text, _)| text.as_str()).collect();
+            return output::json(&Report { image: &self.image, exit_code, texts, outcome: &checked.outcome });
         }
-        let mut text: String = outcome.findings.iter().map(line).collect();
-        if outcome.more > 0 {
-            text += &format!("… and {} more\n", outcome.more);
+        let mut text: String = checked.findings.iter().map(|(text, note)| format!("{text}{note}\n")).collect();
+        if checked.more > 0 {
+            text += &format!("… and {} more\n", checked.more);
         }
-        text += &format!("{}: {}\n", self.image.display(), self.verdict(outcome));
+        text += &format!("{}: {}\n", self.image.display(), self.verdict(format, checked));
         output::print(text.as_bytes())
     }
 
-    fn verdict(&self, outcome: &Outcome) -> String {
-        let used = format!("{} inodes and {} blocks in use", outcome.inodes_used, outcome.blocks_used);
-        match (outcome.skipped, outcome.errors_left, outcome.modified) {
+    fn verdict(&self, format: FormatName, checked: &Checked) -> String {
+        let used = format!("{} inodes and {} blocks in use", checked.inodes_used, checked.blocks_used);
+        match (checked.skipped, checked.errors_left, checked.modified) {
             (true, ..) => "clean; not looked at (-f checks all the same)".to_owned(),
-            (_, true, _) if self.mode() == Mode::No => {
-                format!("ERRORS ({used}); `moafs fsck -y {}` repairs them", self.image.display())
+            (_, true, _) => {
+                let advice = match format {
+                    FormatName::Ext2 => ext2::advice(self),
+                    FormatName::F2fs => f2fs::advice(self),
+                };
+                let left = if self.only_looks() { "" } else { " LEFT" };
+                format!("ERRORS{left} ({used}); {advice}")
             }
-            (_, true, _) => format!("ERRORS LEFT ({used}); `moafs fsck -y` or e2fsck may get further"),
             (_, false, true) => format!("repaired ({used})"),
             (_, false, false) => format!("no errors ({used})"),
         }
     }
 }
 
-fn line(finding: &Finding) -> String {
-    let done = if finding.repaired { " (repaired)" } else { "" };
-    format!("{}{done}\n", finding.issue)
-}
-
-fn show(bar: &ProgressBar, progress: Progress) {
-    let name = PASSES.get(usize::from(progress.pass).wrapping_sub(1)).unwrap_or(&"volume");
-    bar.set_message(format!("sweep {}, pass {}: {name}", progress.sweep, progress.pass));
-    bar.set_length(progress.total);
-    bar.set_position(progress.done);
+fn show(bar: &ProgressBar, what: String, done: u64, total: u64) {
+    bar.set_message(what);
+    bar.set_length(total);
+    bar.set_position(done);
 }
