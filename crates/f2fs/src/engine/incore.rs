@@ -1,6 +1,7 @@
 //! In-core inodes: the format's part of what vfs calls an inode.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use moafs_runtime::Rt;
 use moafs_runtime::lock::Mutex;
@@ -55,7 +56,8 @@ impl F2fs {
         self.check_usable(ino, &inode)?;
         let incore = Arc::new(Incore::new(&self.rt, ino, inode.kind, node));
         let mut live = self.live.lock();
-        match live.get(&ino).and_then(std::sync::Weak::upgrade) {
+        prune(&mut live);
+        match live.get(&ino).and_then(Weak::upgrade) {
             Some(other) => Ok(other),
             None => {
                 live.insert(ino, Arc::downgrade(&incore));
@@ -76,14 +78,12 @@ impl F2fs {
     }
 
     pub(super) fn live(&self, ino: Nid) -> Option<Arc<Incore>> {
-        self.live.lock().get(&ino).and_then(std::sync::Weak::upgrade)
+        self.live.lock().get(&ino).and_then(Weak::upgrade)
     }
 
     pub(super) fn remember(&self, node: &Arc<Incore>) {
         let mut live = self.live.lock();
-        if live.len() > 64 && live.len().is_power_of_two() {
-            live.retain(|_, node| node.strong_count() > 0);
-        }
+        prune(&mut live);
         live.insert(node.ino, Arc::downgrade(node));
     }
 
@@ -147,6 +147,13 @@ impl F2fs {
 
     pub(super) fn is_inline(&self, file: &Incore, what: Inline) -> bool {
         file.node.view(inline_flags).intersects(what)
+    }
+}
+
+/// Drops entries of inodes that nobody holds any more, now and then.
+fn prune(live: &mut BTreeMap<Nid, Weak<Incore>>) {
+    if live.len() > 64 && live.len().is_power_of_two() {
+        live.retain(|_, node| node.strong_count() > 0);
     }
 }
 

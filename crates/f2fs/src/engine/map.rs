@@ -152,9 +152,9 @@ impl F2fs {
         let _map = file.map.lock();
         self.leave_inline(file, at, admission)?;
         self.space.land(to);
+        self.owned.forget(file.ino, at.start.0..at.end().0);
         for i in 0..u64::from(at.len) {
             let lbn = at.start.0 + i;
-            self.owned.forget(file.ino, lbn);
             let leaf = self.leaf(file, lbn, admission)?;
             self.point_at(file, &leaf, lbn, BlkAddr((to.start.0 + i) as u32), admission)?;
         }
@@ -256,7 +256,7 @@ impl F2fs {
 
     /// Frees the blocks of a leaf's range, and the leaf if it is empty then. Returns the work done, in blocks.
     pub(super) fn clear(&self, file: &Incore, leaf: Leaf, range: Range<u64>) -> Result<u32> {
-        range.clone().for_each(|lbn| self.owned.forget(file.ino, lbn));
+        self.owned.forget(file.ino, range.clone());
         let found: Vec<(u64, BlkAddr)> = leaf.node.view(|bytes| {
             let all = range.map(|lbn| (lbn, leaf.addr(bytes, lbn)));
             all.filter(|(_, addr)| *addr != BlkAddr::NULL).collect()

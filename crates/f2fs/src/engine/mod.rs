@@ -13,6 +13,7 @@
 //! | [`space`] | valid, held and free blocks; the six logs |
 //! | [`nat`] | where nodes lie; free node ids |
 //! | [`nodes`], [`owned`] | nodes, and blocks of directories, in memory |
+//! | [`evict`] | which cached blocks go under pressure |
 //! | [`incore`] | in-core inodes |
 //! | [`map`] | from file blocks to blocks of the volume |
 //! | [`dir`], [`xattr`] | directories, extended attributes |
@@ -27,6 +28,7 @@
 
 mod checkpoint;
 mod dir;
+mod evict;
 mod harden;
 mod heat;
 mod incore;

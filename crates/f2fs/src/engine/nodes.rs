@@ -12,6 +12,7 @@ use moafs_vfs::format::Admission;
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
+use super::evict::{CACHED_BYTES, sweep};
 use super::{F2fs, damaged};
 use crate::format::nat::NatEntry;
 use crate::format::node::{self, Footer};
@@ -56,11 +57,13 @@ impl Node {
 pub(super) struct Nodes {
     all: Mutex<BTreeMap<Nid, Arc<Node>>>,
     dirty: Mutex<BTreeMap<Nid, Arc<Node>>>,
+    /// Where giving up ended last.
+    hand: Mutex<Option<Nid>>,
 }
 
 impl Nodes {
     pub(super) fn memory(&self) -> usize {
-        self.all.lock().len() * (BLOCK + 128)
+        self.all.lock().len() * CACHED_BYTES
     }
 
     pub(super) fn dirty_count(&self) -> usize {
@@ -84,15 +87,7 @@ impl Nodes {
 
     /// Gives up clean nodes that nobody holds until at most `bytes` are used.
     pub(super) fn shrink(&self, bytes: usize) {
-        let mut all = self.all.lock();
-        let mut over = (all.len() * (BLOCK + 128)).saturating_sub(bytes);
-        all.retain(|_, node| {
-            let goes = over > 0 && Arc::strong_count(node) == 1 && !node.is_dirty();
-            if goes {
-                over = over.saturating_sub(BLOCK + 128);
-            }
-            !goes
-        });
+        sweep(&mut self.all.lock(), &mut self.hand.lock(), bytes, |node| !node.is_dirty());
     }
 
     /// A node that is not on the device as it is here.

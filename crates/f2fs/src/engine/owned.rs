@@ -4,6 +4,7 @@
 //! its file: counted, without an address.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,6 +15,7 @@ use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
 use super::F2fs;
+use super::evict::{CACHED_BYTES, sweep};
 use super::incore::Incore;
 use crate::format::{BLOCK, BlkAddr, Nid};
 
@@ -49,11 +51,13 @@ impl Owned {
 pub(super) struct OwnedBlocks {
     all: Mutex<BTreeMap<(Nid, u64), Arc<Owned>>>,
     dirty: Mutex<BTreeMap<(Nid, u64), Arc<Owned>>>,
+    /// Where giving up ended last.
+    hand: Mutex<Option<(Nid, u64)>>,
 }
 
 impl OwnedBlocks {
     pub(super) fn memory(&self) -> usize {
-        self.all.lock().len() * (BLOCK + 128)
+        self.all.lock().len() * CACHED_BYTES
     }
 
     pub(super) fn dirty_count(&self) -> usize {
@@ -65,11 +69,18 @@ impl OwnedBlocks {
         std::mem::take(&mut *self.dirty.lock()).into_values().collect()
     }
 
-    /// A block that is not the format's any more.
-    pub(super) fn forget(&self, ino: Nid, lbn: u64) {
-        self.all.lock().remove(&(ino, lbn));
-        if let Some(block) = self.dirty.lock().remove(&(ino, lbn)) {
-            block.dirty.store(true, Ordering::Relaxed);
+    /// Blocks that are not the format's any more.
+    pub(super) fn forget(&self, ino: Nid, lbns: Range<u64>) {
+        let range = (ino, lbns.start)..(ino, lbns.end);
+        let mut all = self.all.lock();
+        let gone: Vec<(Nid, u64)> = all.range(range).map(|(at, _)| *at).collect();
+        let mut dirty = self.dirty.lock();
+        for at in gone {
+            all.remove(&at);
+            if let Some(block) = dirty.remove(&at) {
+                // Whoever still has it must not list it again.
+                block.dirty.store(true, Ordering::Relaxed);
+            }
         }
     }
 
@@ -80,15 +91,7 @@ impl OwnedBlocks {
 
     /// Gives up clean blocks that nobody holds until at most `bytes` are used.
     pub(super) fn shrink(&self, bytes: usize) {
-        let mut all = self.all.lock();
-        let mut over = (all.len() * (BLOCK + 128)).saturating_sub(bytes);
-        all.retain(|_, block| {
-            let goes = over > 0 && Arc::strong_count(block) == 1 && !block.dirty.load(Ordering::Relaxed);
-            if goes {
-                over = over.saturating_sub(BLOCK + 128);
-            }
-            !goes
-        });
+        sweep(&mut self.all.lock(), &mut self.hand.lock(), bytes, |block| !block.dirty.load(Ordering::Relaxed));
     }
 
     fn insert(&self, ino: Nid, lbn: u64, bytes: Buf) -> Arc<Owned> {
@@ -142,7 +145,7 @@ impl F2fs {
     pub(super) fn adopt(&self, file: &Incore, lbn: u64, bytes: Buf, admission: &mut Admission) -> Result<Arc<Owned>> {
         let leaf = self.leaf(file, lbn, admission)?;
         self.point_at(file, &leaf, lbn, BlkAddr::NEW, admission)?;
-        self.owned.forget(file.ino, lbn);
+        self.owned.forget(file.ino, lbn..lbn + 1);
         let block = self.owned.insert(file.ino, lbn, bytes);
         self.change_owned(&block, |_| ());
         Ok(block)

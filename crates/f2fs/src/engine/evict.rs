@@ -1,0 +1,63 @@
+//! Giving up cached blocks under pressure: round and round, so that none goes twice before the others have gone once.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::format::BLOCK;
+
+/// Bytes that a cached block is counted with.
+pub(super) const CACHED_BYTES: usize = BLOCK + 128;
+/// A call that gives up something gives up this share of the cache more, so that calls are rare.
+const MORE: usize = 16;
+/// Blocks that are looked at for each one wanted: most may be dirty or held.
+const LOOKS: usize = 4;
+
+/// Gives up blocks that nobody holds and that `clean` lets go, until about `bytes` are used. `hand` is where the last call ended.
+pub(super) fn sweep<K: Ord + Copy, V>(
+    all: &mut BTreeMap<K, Arc<V>>,
+    hand: &mut Option<K>,
+    bytes: usize,
+    clean: impl Fn(&V) -> bool,
+) {
+    let over = (all.len() * CACHED_BYTES).saturating_sub(bytes).div_ceil(CACHED_BYTES);
+    if over == 0 {
+        return;
+    }
+    let wanted = over + all.len() / MORE;
+    let behind = hand.map_or(Bound::Unbounded, Bound::Excluded);
+    let last = *hand;
+    let before = all.iter().take_while(|(key, _)| last.is_some_and(|last| **key <= last));
+    let looked: Vec<(K, bool)> = all
+        .range((behind, Bound::Unbounded))
+        .chain(before)
+        .take(wanted * LOOKS)
+        .map(|(key, block)| (*key, Arc::strong_count(block) == 1 && clean(block)))
+        .collect();
+    *hand = looked.last().map(|(key, _)| *key);
+    looked.iter().filter(|(_, goes)| *goes).take(wanted).for_each(|(key, _)| drop(all.remove(key)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_or_dirty_stays_and_the_others_take_turns() {
+        let mut all: BTreeMap<u32, Arc<u32>> = (0..100).map(|key| (key, Arc::new(key))).collect();
+        let held = Arc::clone(&all[&3]);
+        let mut hand = None;
+        sweep(&mut all, &mut hand, 90 * CACHED_BYTES, |key| *key != 5);
+        assert!(all.contains_key(&3) && all.contains_key(&5) && all.len() <= 90 && all.len() >= 80, "{}", all.len());
+        assert!(!all.contains_key(&0));
+        (0..3).for_each(|key| drop(all.insert(key, Arc::new(key))));
+        let before = all.len();
+        sweep(&mut all, &mut hand, (before - 1) * CACHED_BYTES, |_| true);
+        assert!(all.contains_key(&0), "those behind the hand go first");
+        drop(held);
+        for _ in 0..200 {
+            sweep(&mut all, &mut hand, 0, |_| true);
+        }
+        assert!(all.is_empty());
+    }
+}
