@@ -156,27 +156,9 @@ pub fn check(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, CheckError> {
     let Mode::No = options.mode;
-    let mut outcome = Outcome::default();
-    let volume = Volume::new(disk);
-    let superblock = tables::read_superblock(&volume, &mut outcome)?;
-    let geo = superblock.geometry();
-    let Some(pack) = tables::read_pack(&volume, &geo, &mut outcome)? else {
-        return Ok(outcome);
-    };
-    let mut checker = Checker {
-        nat: Nat::new(&geo),
-        segments: BTreeMap::new(),
-        inodes: Vec::new(),
-        dirs: BTreeMap::new(),
-        reached_blocks: 0,
-        promised_blocks: 0,
-        nodes_used: 0,
-        volume,
-        summaries: Volume::new(disk),
-        superblock,
-        pack,
-        geo,
-        outcome,
+    let mut checker = match Checker::open(disk)? {
+        Ok(checker) => checker,
+        Err(outcome) => return Ok(outcome),
     };
     let mut tell = |pass, done, total| progress(Progress { pass, done, total });
     checker.read_tables(&mut tell)?;
@@ -239,6 +221,34 @@ struct Checker<'a> {
     promised_blocks: u64,
     /// Nodes that the NAT lists.
     nodes_used: u64,
+}
+
+impl<'a> Checker<'a> {
+    /// Reads superblock and checkpoint. Without a checkpoint there is only an outcome.
+    fn open(disk: &'a dyn Disk) -> Result<Result<Checker<'a>, Outcome>, CheckError> {
+        let mut outcome = Outcome::default();
+        let volume = Volume::new(disk);
+        let superblock = tables::read_superblock(&volume, &mut outcome)?;
+        let geo = superblock.geometry();
+        let Some(pack) = tables::read_pack(&volume, &geo, &mut outcome)? else {
+            return Ok(Err(outcome));
+        };
+        Ok(Ok(Checker {
+            nat: Nat::new(&geo),
+            segments: BTreeMap::new(),
+            inodes: Vec::new(),
+            dirs: BTreeMap::new(),
+            reached_blocks: 0,
+            promised_blocks: 0,
+            nodes_used: 0,
+            volume,
+            summaries: Volume::new(disk),
+            superblock,
+            pack,
+            geo,
+            outcome,
+        }))
+    }
 }
 
 impl Checker<'_> {

@@ -155,16 +155,15 @@ impl Checker<'_> {
             let (lbn, block, blocks) = (extent.lbn, extent.addr, extent.blocks);
             self.found(Issue::Extent { inode: ino, lbn, block, blocks });
         }
+        let may_not_exceed = !inode.advise.intersects(Advise::KEEP_SIZE | Advise::VERITY);
         let end = walk.last.map_or(0, |last| (last + 1) * BLOCK as u64);
         match inode.kind {
             FileKind::Directory if inode.size < end => {
                 self.found(Issue::SizeTooSmall { inode: ino, stored: inode.size, least: end });
             }
-            FileKind::Regular if inode.size.next_multiple_of(BLOCK as u64) < end => {
-                if !inode.advise.intersects(Advise::KEEP_SIZE | Advise::VERITY) {
-                    let lbn = end / BLOCK as u64 - 1;
-                    self.found(Issue::BlocksBeyondEnd { inode: ino, stored: inode.size, lbn });
-                }
+            FileKind::Regular if may_not_exceed && inode.size.next_multiple_of(BLOCK as u64) < end => {
+                let lbn = end / BLOCK as u64 - 1;
+                self.found(Issue::BlocksBeyondEnd { inode: ino, stored: inode.size, lbn });
             }
             FileKind::Symlink => self.check_symlink(walk, page, inode),
             _ => {}
@@ -198,6 +197,11 @@ impl Checker<'_> {
         if inode.xattr_nid != Nid::NONE {
             let Some(node) = self.child(walk, inode.xattr_nid, XATTR_OFFSET)? else { return Ok(()) };
             stream.extend_from_slice(&node[..NODE_BYTES]);
+        }
+        let magic = stream.get(..4).map_or(0, |bytes| u32_at(bytes, 0));
+        if ![0, xattr::MAGIC].contains(&magic) {
+            self.found(Issue::XattrMagic { inode: walk.ino, stored: magic });
+            return Ok(());
         }
         if let Err(problem) = xattr::decode(&stream).and_then(|attributes| judge_attributes(&attributes)) {
             self.found(Issue::Xattrs { inode: walk.ino, problem });

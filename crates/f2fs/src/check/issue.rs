@@ -8,6 +8,8 @@ use crate::format::{BlkAddr, Log, Nid, Segno};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
+    /// Legal, but not how the format means it: programs that had to recycle segments leave it.
+    Note,
     /// Odd, or what a power cut leaves: nothing is lost and nothing can get lost.
     Warning,
     /// Leak only: space is kept or counted for nobody, and no file is touched by it.
@@ -110,6 +112,9 @@ pub enum Issue {
     BlocksBeyondEnd { inode: Nid, stored: u64, lbn: u64 },
     /// A symbolic link has no usable target.
     SymlinkInvalid { inode: Nid, problem: String },
+    /// Where an inode's attributes are to be is something else: `sload.f2fs` leaves addresses there, and readers take it
+    /// for no attributes.
+    XattrMagic { inode: Nid, stored: u32 },
     /// An inode's attributes are damaged.
     Xattrs { inode: Nid, problem: String },
     /// An address lies outside of the main area.
@@ -176,11 +181,12 @@ impl Issue {
         use Issue::*;
         match self {
             NoCheckpoint => Severity::Fatal,
+            Temperature { .. } => Severity::Note,
             PackTorn { .. } | PackUnusable { .. } | Marked { .. } | NextFreeNid { .. } | Chain { .. } => {
                 Severity::Warning
             }
-            NodeCold { .. } | NodeVersion { .. } | NodeNext { .. } | Temperature { .. } => Severity::Warning,
-            NameStale { .. } | BlocksBeyondEnd { .. } => Severity::Warning,
+            NodeCold { .. } | NodeVersion { .. } | NodeNext { .. } => Severity::Warning,
+            NameStale { .. } | BlocksBeyondEnd { .. } | XattrMagic { .. } => Severity::Warning,
             Leaked { .. } | Count { .. } | NodeUnreachable { .. } | Unattached { .. } => Severity::Leak,
             _ => Severity::Error,
         }
@@ -274,6 +280,9 @@ impl std::fmt::Display for Issue {
                 write!(f, "inode {inode} has {stored} bytes, but also file block {lbn}")
             }
             SymlinkInvalid { inode, problem } => write!(f, "symbolic link {inode} has no usable target: {problem}"),
+            XattrMagic { inode, stored } => {
+                write!(f, "the attributes of inode {inode} are none: their magic is {stored:#x}")
+            }
             Xattrs { inode, problem } => write!(f, "the attributes of inode {inode} are damaged: {problem}"),
             IllegalBlock { inode, lbn, block } => {
                 write!(f, "inode {inode} has file block {lbn} at block {block}, outside the main area")

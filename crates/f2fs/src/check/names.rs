@@ -1,5 +1,7 @@
 //! Pass 3: the entries of every directory.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use moafs_disk::Page;
 use moafs_vfs::types::FileKind;
 
@@ -11,8 +13,6 @@ use crate::format::node::{self, ADDRS_PER_NODE, Footer, NIDS_PER_NODE};
 use crate::format::sit::ValidMap;
 use crate::format::superblock::Features;
 use crate::format::{BlkAddr, Nid, Segno};
-
-use std::collections::{BTreeMap, BTreeSet};
 
 const DOTS: [&str; 2] = [".", ".."];
 

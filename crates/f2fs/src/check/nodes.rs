@@ -119,8 +119,10 @@ impl Checker<'_> {
         }
     }
 
+    /// Nodes are cold but those of directories. mkfs.f2fs makes quota files that are not.
     pub(super) fn check_cold(&mut self, footer: &Footer, directory: bool) {
-        if footer.cold == directory {
+        let is_quota = footer.ino != Nid::ROOT && self.superblock.is_reserved(footer.ino);
+        if footer.cold == directory && !is_quota {
             self.found(Issue::NodeCold { nid: footer.nid, stored: footer.cold });
         }
     }
