@@ -41,7 +41,7 @@ use clap::{Parser, Subcommand};
 
 use crate::error::Result;
 
-/// Real ext2 volumes in user space: make, mount, check, look at, and work on them with or without mounting.
+/// Real ext2 and F2FS volumes in user space: make, mount, check, look at, and work on them with or without mounting.
 #[derive(Debug, Parser)]
 #[command(name = "moafs", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -51,7 +51,8 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  moafs mkfs disk.img 1G            make a volume in a (sparse) file of 1 GiB
+  moafs mkfs disk.img 1G            make an ext2 volume in a (sparse) file of 1 GiB
+  moafs mkfs -t f2fs flash.img 4G   make an F2FS volume; all commands work on both formats
   sudo moafs mount disk.img /mnt    mount it
   sudo moafs umount /mnt            unmount it, and wait until everything is written
   moafs fsck -n disk.img            check it, changing nothing

@@ -44,9 +44,9 @@ const GATHER_MAX: u64 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum FormatName {
-    /// ext2, with what ext3 and ext4 add and can be read
+    /// Block groups, inodes near their data
     Ext2,
-    /// F2FS, log-structured, for flash
+    /// Log-structured, for flash
     F2fs,
 }
 

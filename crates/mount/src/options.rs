@@ -166,11 +166,7 @@ const OWN: &[Own] = &[
     Own { name: "threads", value: "N", help: "serving threads: of /dev/fuse in all, of io_uring per CPU" },
     Own { name: "direct", value: "", help: "bypass the host's page cache, or fail" },
     Own { name: "buffered", value: "", help: "use the host's page cache" },
-    Own {
-        name: "plain",
-        value: "",
-        help: "mount as type fuse even where fuseblk (waiting sync and umount) is possible",
-    },
+    Own { name: "plain", value: "", help: "type fuse even where fuseblk (waiting sync and umount) can be had" },
     Own { name: "noallow_other", value: "", help: "only the mounting user may use the mount (default without root)" },
 ];
 
@@ -190,29 +186,25 @@ const OF_FORMATS: &[(&str, &[Own])] = &[
             Own {
                 name: "cleaner",
                 value: "POLICY",
-                help: "what is cleaned: greedy, cost-benefit, hole-plugging, adaptive, age-threshold (default cost-benefit)",
+                help: "greedy, cost-benefit (default), hole-plugging, adaptive, age-threshold",
             },
             Own {
                 name: "reuse",
                 value: "never|always|auto",
-                help: "new data into holes of used segments: never, once no clean one is left, or if cheaper then (default auto)",
+                help: "without clean segments, new data go into holes: if cheaper (auto)",
             },
             Own {
                 name: "temperature",
                 value: "kind|wolf",
-                help: "hot and cold data apart: by kind of file, or by how often they change (default kind)",
+                help: "hot from cold: by kind of file, or by what is rewritten (default kind)",
             },
             Own {
                 name: "clean-order",
                 value: "found|file",
-                help: "the order in which cleaning moves blocks: as they lie, or by file (default file)",
+                help: "cleaning moves blocks as they lie, or by file (default file)",
             },
             Own { name: "gather", value: "N", help: "sections that are cleaned together, 1 to 64 (default 1)" },
-            Own {
-                name: "background_gc",
-                value: "on|off",
-                help: "cleaning goes on when nobody asks for anything (default on)",
-            },
+            Own { name: "background_gc", value: "on|off", help: "clean when nobody asks for anything (default on)" },
             Own { name: "discard", value: "", help: "tell the device which segments hold nothing (default)" },
             Own { name: "nodiscard", value: "", help: "do not" },
         ],

@@ -83,7 +83,7 @@ pub(super) fn svg(title: &str, segments: &[SegmentFacts]) -> String {
         if row % 4 == 0 {
             let first = row * COLUMNS * per_tile;
             // Writing to a String cannot fail.
-            let _ = writeln!(svg, "<text x=\"4\" y=\"{}\">{first}</text>", y + HEIGHT - 2 * GAP);
+            let _ = writeln!(svg, "<text x=\"4\" y=\"{}\">segment {first}</text>", y + HEIGHT - 2 * GAP);
         }
         for (column, tile) in tiles.iter().enumerate() {
             draw(tile, LEFT + column as u64 * WIDTH, y, &mut svg);

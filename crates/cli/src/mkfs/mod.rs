@@ -40,6 +40,11 @@ Examples:
 
 Exit code: 0 made, 1 not made.")]
 pub(crate) struct MkfsArgs {
+    /// Image file or block device
+    image: PathBuf,
+    /// Size of the volume, such as 512M or 20G (default: all there is)
+    #[arg(value_parser = bytes)]
+    size: Option<u64>,
     /// Format
     #[arg(short = 't', long, value_enum, default_value_t = FormatName::Ext2)]
     r#type: FormatName,
@@ -68,11 +73,6 @@ pub(crate) struct MkfsArgs {
     ext2: ext2::Ext2Args,
     #[command(flatten)]
     f2fs: f2fs::F2fsArgs,
-    /// Image file or block device
-    image: PathBuf,
-    /// Size of the volume, such as 512M or 20G (default: all there is)
-    #[arg(value_parser = bytes)]
-    size: Option<u64>,
 }
 
 fn bytes(text: &str) -> Result<u64, String> {

@@ -142,3 +142,30 @@ impl F2fs {
         self.space.map_segments(facts)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use moafs_disk::mem::MemDisk;
+    use moafs_runtime::{Live, Timestamp};
+
+    use super::*;
+    use crate::mkfs::{MkfsOptions, mkfs};
+    use crate::{F2fs, OpenOptions};
+
+    #[test]
+    fn a_fresh_volume_has_six_open_segments_and_free_ones() {
+        let disk: SharedDisk = Arc::new(MemDisk::new(128 << 11));
+        let made = mkfs(&*disk, &MkfsOptions::new([7; 16], Timestamp::new(1_700_000_000, 0))).unwrap();
+        let head = Head::read(&disk).unwrap();
+        assert_eq!((head.superblock.uuid, head.pack, head.orphans), ([7; 16], 0, 0));
+        let volume = F2fs::open(disk, Live::new(), OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+        let counts = volume.report().segments;
+        assert_eq!(counts, SegmentCounts { free: made.geometry.segments - 6, open: 6, ..SegmentCounts::default() });
+        for segment in volume.segments() {
+            let used = head.checkpoint.current.iter().find(|at| at.segno == segment.segno).map_or(0, |at| at.offset);
+            assert_eq!((segment.valid, segment.written), (used, used), "segment {}", segment.segno);
+        }
+    }
+}
