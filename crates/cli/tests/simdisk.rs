@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Scratch, can_mount, e2fsck, fails, is_mounted, moafs, ok, wait_until};
+use support::{Format, Scratch, can_mount, e2fsck, fails, is_mounted, moafs, ok, wait_until};
 
 const MODEL: &str = "st3160812as";
 
@@ -33,7 +33,7 @@ struct Disk {
 
 impl Disk {
     fn new(more: &[&str]) -> Disk {
-        let scratch = Scratch::new();
+        let scratch = Scratch::new(Format::Ext2);
         let dir = scratch.path("disk");
         fs::create_dir(&dir).unwrap();
         let dir_text = dir.display().to_string();
@@ -106,7 +106,7 @@ fn a_kernel_file_system_keeps_its_files_on_a_modelled_disk() {
         return;
     }
     let disk = Disk::new(&["--size", "512M"]);
-    let scratch = Scratch::new();
+    let scratch = Scratch::new(Format::Ext2);
     let contents: Vec<u8> = (0..6_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     {
         let device = Loop::attach(&disk);
@@ -153,7 +153,7 @@ fn an_image_and_a_trace_stay_when_the_disk_goes() {
     if !can_attach() {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = Scratch::new(Format::Ext2);
     let (image, trace) = (scratch.path("image").display().to_string(), scratch.path("trace.csv").display().to_string());
     let disk = Disk::new(&["--size", "64M", "--image", &image, "--trace", &trace, "--set", "cache.write=false"]);
     let names: Vec<_> = fs::read_dir(&disk.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -175,7 +175,7 @@ fn what_cannot_be_a_disk_is_refused_with_the_way_out() {
     if !can_attach() {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = Scratch::new(Format::Ext2);
     let dir = scratch.dir.path().display().to_string();
     let (_, message) = fails(&["simdisk", "--model", "no-such-drive", &dir]);
     assert!(message.contains(MODEL), "{message}");

@@ -1,6 +1,6 @@
 //! What the command's tests share: scratch directories, running the command, mounts that never stay behind.
 
-#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(dead_code, unused_macros, unused_imports, reason = "every test file uses its own part")]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -52,12 +52,6 @@ pub enum SegmentState {
     Full,
 }
 
-impl SegmentState {
-    /// All of them.
-    pub const ALL: [SegmentState; 5] =
-        [SegmentState::Free, SegmentState::Prefree, SegmentState::Open, SegmentState::Partial, SegmentState::Full];
-}
-
 /// One segment of the main area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SegmentFacts {
