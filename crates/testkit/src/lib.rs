@@ -18,6 +18,7 @@
 //! | [`crash`] | power failures at every place and in every way |
 //! | [`mutate`], [`exercise`] | damaged images, and using them all the same |
 //! | [`family`] | the formats under test: what differs between them, in one place |
+//! | [`f2fs_disk`] | what judges and mutators must know of an F2FS disk |
 //! | [`image`] | fresh volumes of every geometry |
 //! | [`judges`] | the reference checkers, debugfs, the kernel |
 
@@ -25,6 +26,7 @@ pub mod content;
 pub mod crash;
 pub mod drive;
 pub mod exercise;
+pub mod f2fs_disk;
 pub mod family;
 pub mod history;
 pub mod image;

@@ -14,7 +14,7 @@ use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
 use moafs_runtime::Live;
 use moafs_testkit::crash::{Recording, Scene, Summary};
 use moafs_testkit::drive::{Driver, Tolerance};
-use moafs_testkit::family::{self, Ext, Family};
+use moafs_testkit::family::{self, Ext, F2fs, Family};
 use moafs_testkit::image::Geometry;
 use moafs_testkit::model::{Model, NodeId};
 use moafs_testkit::ops::{Generator, Limits, Op};
@@ -25,6 +25,17 @@ use moafs_vfs::types::Ino;
 
 tests_of!(
     ext: Ext,
+    a_failing_write_loses_nothing_that_was_fsynced,
+    a_dying_device_loses_nothing_that_was_fsynced,
+    a_failing_read_loses_nothing_that_was_fsynced,
+    a_failing_flush_loses_nothing_that_was_fsynced,
+    each_file_reports_its_failed_write_and_reads_go_on,
+    a_failed_flush_never_turns_into_success,
+    a_full_host_makes_writers_wait_and_loses_nothing,
+    no_space_at_any_step_leaves_a_sound_volume,
+);
+tests_of!(
+    f2fs: F2fs,
     a_failing_write_loses_nothing_that_was_fsynced,
     a_dying_device_loses_nothing_that_was_fsynced,
     a_failing_read_loses_nothing_that_was_fsynced,

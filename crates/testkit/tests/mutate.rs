@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use moafs_disk::mem::MemDisk;
 use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::exercise::{Bounds, exercise};
-use moafs_testkit::family::{self, Ext, Family};
+use moafs_testkit::family::{self, Ext, F2fs, Family};
 use moafs_testkit::image::Geometry;
 use moafs_testkit::mutate::{Layout, damaged, mutations};
 use moafs_testkit::ops::{Generator, Limits};
@@ -21,6 +21,13 @@ use moafs_testkit::volume::{CACHE_BYTES, Mounter, OnDisk};
 
 tests_of!(
     ext: Ext,
+    a_sample_of_damaged_images_does_no_harm,
+    #[ignore = "the full run: minutes"]
+    ten_thousand_damaged_images_do_no_harm,
+    replay,
+);
+tests_of!(
+    f2fs: F2fs,
     a_sample_of_damaged_images_does_no_harm,
     #[ignore = "the full run: minutes"]
     ten_thousand_damaged_images_do_no_harm,

@@ -2,16 +2,16 @@
 //! nothing to say, and another implementation (the kernel, if it can) sees the same tree.
 //!
 //! `MOAFS_SEEDS=N` sets how many seeds each geometry gets; `MOAFS_REPLAY=GEOMETRY:SEED` runs one and
-//! prints its operations.
+//! prints its operations; with `MOAFS_EACH` the volume is synced and judged after each of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
 use moafs_testkit::drive::{Driver, Tolerance};
-use moafs_testkit::family::{self, Ext, Family, scratch_image};
+use moafs_testkit::family::{self, Ext, F2fs, Family, scratch_image};
 use moafs_testkit::image::Geometry;
-use moafs_testkit::judges::missing;
+use moafs_testkit::judges::{Class, missing};
 use moafs_testkit::model::{Model, NodeId};
 use moafs_testkit::ops::{Generator, Limits};
 use moafs_testkit::tests_of;
@@ -20,6 +20,7 @@ use moafs_vfs::types::Ino;
 use moafs_vfs::{Format, Vfs};
 
 tests_of!(ext: Ext, random_operations_on_every_geometry, replay);
+tests_of!(f2fs: F2fs, random_operations_on_every_geometry, replay);
 
 /// Operations per seed.
 const OPERATIONS: usize = 400;
@@ -60,10 +61,22 @@ fn run<F: Family>(geometry: &Geometry, seed: u64, loud: bool) -> Result<Option<L
             println!("{number:4} {op:?}");
         }
         driver.step(&op).map_err(|said| format!("operation {number}: {said}"))?;
+        if loud && std::env::var_os("MOAFS_EACH").is_some() {
+            sound_after_sync::<F>(&driver, &disk).map_err(|said| format!("after operation {number}: {said}"))?;
+        }
     }
     driver.verify()?;
     driver.unmount()?;
     Ok(Some(Left { disk, model: driver.model, inos: driver.inos }))
+}
+
+/// The checker has nothing fatal to say of the volume while it is mounted.
+fn sound_after_sync<F: Family>(driver: &Driver<OnDisk<'_, F::Mounter>>, disk: &MemDisk) -> Result<(), String> {
+    driver.vfs().sync().map_err(|error| format!("sync: {error}"))?;
+    match family::look::<F>(disk)? {
+        Some(verdict) if verdict.class == Class::Fatal => Err(format!("{}: {}", F::CHECKER, verdict.text)),
+        _ => Ok(()),
+    }
 }
 
 fn judge<F: Family>(geometry: &Geometry, left: &Left) -> Result<(), String> {
@@ -73,6 +86,7 @@ fn judge<F: Family>(geometry: &Geometry, left: &Left) -> Result<(), String> {
         Some(_) => {}
         None => missing(F::CHECKER, "it is not installed"),
     }
+    family::no_complaints::<F>(&left.disk)?;
     F::witness(geometry, file.path(), &left.model, &left.inos)
 }
 

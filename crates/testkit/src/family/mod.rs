@@ -3,6 +3,7 @@
 //! Everything that runs a volume is generic over a [`Family`]; beside the modules here nothing names a format.
 
 pub mod ext;
+pub mod f2fs;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,6 +13,7 @@ use moafs_vfs::format::Shape;
 use moafs_vfs::types::Ino;
 
 pub use self::ext::Ext;
+pub use self::f2fs::F2fs;
 use crate::image::Geometry;
 use crate::judges::{Verdict, tools};
 use crate::model::{Model, NodeId};
@@ -77,6 +79,11 @@ pub trait Family: Send + Sync + 'static {
     /// Where the structures of an undamaged image are.
     fn layout(image: &MemDisk, geometry: &Geometry) -> Layout;
 
+    /// What our own checker says beyond the reference tool of a volume that must be whole.
+    fn complaints(_disk: &MemDisk) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Runs our own checker, whatever it says.
     fn check(disk: &MemDisk, repair: bool);
 }
@@ -91,7 +98,7 @@ pub fn geometry<F: Family>(name: &str) -> Option<Geometry> {
 /// # Panics
 /// If it is for none.
 pub fn is_for<F: Family>(name: &str) -> bool {
-    let known = geometry::<Ext>(name).is_some();
+    let known = geometry::<Ext>(name).is_some() || geometry::<F2fs>(name).is_some();
     assert!(known, "no geometry {name}");
     geometry::<F>(name).is_some()
 }
@@ -119,6 +126,15 @@ pub fn look<F: Family>(disk: &MemDisk) -> Result<Option<Verdict>, String> {
 pub fn look_with<V>(disk: &MemDisk, judge: impl Fn(&Path) -> V) -> Result<V, String> {
     let file = scratch_image(disk)?;
     Ok(judge(file.path()))
+}
+
+/// Fails if our own checker has anything to say.
+///
+/// # Errors
+/// What it says.
+pub fn no_complaints<F: Family>(disk: &MemDisk) -> Result<(), String> {
+    let said = F::complaints(disk);
+    if said.is_empty() { Ok(()) } else { Err(format!("our checker: {}", said.join("; "))) }
 }
 
 /// Saves a disk as an image that goes away by itself.
@@ -168,5 +184,10 @@ mod tests {
     #[test]
     fn every_ext_geometry_is_sound_when_fresh() {
         fresh_volumes_are_sound::<Ext>();
+    }
+
+    #[test]
+    fn every_f2fs_geometry_is_sound_when_fresh() {
+        fresh_volumes_are_sound::<F2fs>();
     }
 }

@@ -7,15 +7,10 @@ use std::collections::BTreeMap;
 
 use moafs_disk::mem::MemDisk;
 
-use super::{Layout, Reader};
-
-const BLOCK: u64 = 4096;
-const BLOCKS_PER_SEGMENT: u64 = 512;
-
-/// Where the superblock's two copies are.
-const SUPERBLOCKS: [u64; 2] = [1024, BLOCK + 1024];
-const SUPERBLOCK_BYTES: usize = 3072;
-const SUPERBLOCK_CRC: u64 = 3068;
+use super::Layout;
+use crate::f2fs_disk::{
+    Areas, BLOCK, BLOCKS_PER_SEGMENT, MAGIC, Reader, SUPERBLOCK_BYTES, SUPERBLOCK_CRC, SUPERBLOCKS, crc32, image_bytes,
+};
 
 const FEATURE_INODE_CHECKSUM: u64 = 0x20;
 const FEATURE_SUPERBLOCK_CHECKSUM: u64 = 0x800;
@@ -193,44 +188,6 @@ const NIDS: u64 = 120;
 /// Segments whose tables are damaged.
 const SEGMENTS: u64 = 24;
 
-/// What of the superblock is needed to find the rest.
-struct Areas {
-    checkpoint: u64,
-    sit: u64,
-    sit_segments: u64,
-    nat: u64,
-    summary: u64,
-    main: u64,
-    main_blocks: u64,
-    features: u64,
-}
-
-impl Areas {
-    fn of(read: &Reader<'_>) -> Areas {
-        let number = |at: u64| read.number(SUPERBLOCKS[0] + at, 4);
-        Areas {
-            checkpoint: number(76),
-            sit: number(80),
-            sit_segments: number(56),
-            nat: number(84),
-            summary: number(88),
-            main: number(92),
-            main_blocks: number(68) * BLOCKS_PER_SEGMENT,
-            features: number(2180),
-        }
-    }
-
-    /// Byte offsets of the two packs.
-    fn packs(&self) -> [u64; 2] {
-        [self.checkpoint * BLOCK, (self.checkpoint + BLOCKS_PER_SEGMENT) * BLOCK]
-    }
-
-    fn newest_pack(&self, read: &Reader<'_>) -> u64 {
-        let [first, second] = self.packs();
-        if read.number(second, 8) > read.number(first, 8) { second } else { first }
-    }
-}
-
 /// Reads the layout of an undamaged image.
 pub fn layout(image: &MemDisk, bytes: u64) -> Layout {
     let read = Reader(image);
@@ -333,11 +290,6 @@ fn seal(image: &MemDisk) {
     }
 }
 
-fn image_bytes(image: &MemDisk) -> u64 {
-    use moafs_disk::Disk;
-    image.limits().sectors * moafs_disk::SECTOR as u64
-}
-
 fn seal_checkpoint(image: &MemDisk, at: u64) {
     let mut block = [0; BLOCK as usize];
     image.peek(at, &mut block);
@@ -362,28 +314,12 @@ fn seal_inode(image: &MemDisk, at: u64, uuid: &[u8; 16]) {
     image.poke(at + 368, &crc.to_le_bytes());
 }
 
-const MAGIC: u32 = 0xF2F5_2010;
-
-/// The reflected CRC-32 without a last inversion, bit by bit.
-fn crc32(seed: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(seed, |crc, byte| {
-        let step = |crc: u32, _| if crc & 1 == 0 { crc >> 1 } else { (crc >> 1) ^ 0xEDB8_8320 };
-        (0..8).fold(crc ^ u32::from(*byte), step)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::family::look_with;
     use crate::image::f2fs;
     use crate::judges::fsck_f2fs;
-
-    #[test]
-    fn known_checksums_come_out() {
-        assert_eq!(crc32(MAGIC, b"123456789"), 0x1657_A0C3);
-        assert_eq!(crc32(u32::MAX, b"123456789"), 0x340B_C6D9);
-    }
 
     #[test]
     fn sealing_a_sound_image_changes_nothing_and_sealed_damage_is_seen() {

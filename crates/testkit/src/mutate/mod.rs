@@ -35,13 +35,22 @@ pub struct Layout {
     seal: Option<fn(&MemDisk)>,
 }
 
-struct Reader<'a>(&'a MemDisk);
+/// Reads a disk in memory at any byte. Beyond the end there are zeros.
+pub struct Reader<'a>(pub &'a MemDisk);
 
 impl Reader<'_> {
-    fn number(&self, at: u64, width: usize) -> u64 {
+    /// A little-endian number of up to eight bytes.
+    pub fn number(&self, at: u64, width: usize) -> u64 {
         let mut bytes = [0; 8];
         self.0.peek(at, &mut bytes[..width]);
         u64::from_le_bytes(bytes)
+    }
+
+    /// 4096 bytes.
+    pub fn block(&self, at: u64) -> [u8; 4096] {
+        let mut bytes = [0; 4096];
+        self.0.peek(at, &mut bytes);
+        bytes
     }
 }
 
