@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use moafs_disk::model::{DriveKind, DriveSpec, Policy, spec};
+use moafs_disk::model::{DriveKind, DriveSpec, FlashCounters, Policy, spec};
 use moafs_lab::replay::{Summary, replay};
 use moafs_lab::trace::{Event, Format, Reader};
 
@@ -183,41 +183,50 @@ fn table(drive: &DriveSpec, summary: &Summary) -> String {
     row("flushes", flushes.to_string());
     row("idle", format!("{:.3} ms", summary.idle_ms));
     row("per request", "mean".to_owned());
-    for (name, ms) in [
-        ("response", summary.mean_response_ms),
-        ("  queue", summary.mean_queue_ms),
-        ("  service", summary.mean_service_ms),
-        ("    overhead", summary.mean_overhead_ms),
-        ("    waiting for buffer", summary.mean_wait_ms),
-        ("    garbage collection", summary.mean_gc_ms),
-        ("    seek", summary.mean_seek_ms),
-        ("    rotation", summary.mean_rotation_ms),
-        ("    transfer", summary.mean_transfer_ms),
-        ("    bus", summary.mean_bus_ms),
+    let (on_disk, on_flash) = (summary.flash.is_none(), summary.flash.is_some());
+    for (name, ms, has) in [
+        ("response", summary.mean_response_ms, true),
+        ("  queue", summary.mean_queue_ms, true),
+        ("  service", summary.mean_service_ms, true),
+        ("    overhead", summary.mean_overhead_ms, true),
+        ("    waiting for buffer", summary.mean_wait_ms, true),
+        ("    garbage collection", summary.mean_gc_ms, on_flash),
+        ("    seek", summary.mean_seek_ms, on_disk),
+        ("    rotation", summary.mean_rotation_ms, on_disk),
+        ("    transfer", summary.mean_transfer_ms, true),
+        ("    bus", summary.mean_bus_ms, true),
     ] {
-        row(name, format!("{ms:.4} ms"));
+        if has {
+            row(name, format!("{ms:.4} ms"));
+        }
     }
     row("stddev of service", format!("{:.4} ms", summary.stddev_service_ms));
     row("longest response", format!("{:.3} ms", summary.max_response_ms));
     row("from the buffer", summary.cached.to_string());
-    row("seeks", summary.seeks.to_string());
-    row("sectors per seek", format!("{:.0}", summary.mean_seek_sectors));
-    if let Some(flash) = &summary.flash {
-        row("write amplification", format!("{:.3}", summary.write_amplification.unwrap_or(1.0)));
-        for (name, count) in [
-            ("pages programmed", flash.host_pages),
-            ("pages copied", flash.gc_pages),
-            ("blocks erased", flash.erases),
-            ("blocks cleaned", flash.cleaned_blocks),
-            ("switch merges", flash.switch_merges),
-            ("partial merges", flash.partial_merges),
-            ("full merges", flash.full_merges),
-            ("unit switches", flash.unit_switches),
-        ] {
-            row(name, count.to_string());
+    match &summary.flash {
+        None => {
+            row("seeks", summary.seeks.to_string());
+            row("sectors per seek", format!("{:.0}", summary.mean_seek_sectors));
         }
+        Some(flash) => flash_rows(flash, row),
     }
     text
+}
+
+fn flash_rows(flash: &FlashCounters, mut row: impl FnMut(&str, String)) {
+    row("write amplification", format!("{:.3}", flash.write_amplification()));
+    for (name, count) in [
+        ("pages programmed", flash.host_pages),
+        ("pages copied", flash.gc_pages),
+        ("blocks erased", flash.erases),
+        ("blocks cleaned", flash.cleaned_blocks),
+        ("switch merges", flash.switch_merges),
+        ("partial merges", flash.partial_merges),
+        ("full merges", flash.full_merges),
+        ("unit switches", flash.unit_switches),
+    ] {
+        row(name, count.to_string());
+    }
 }
 
 #[cfg(test)]

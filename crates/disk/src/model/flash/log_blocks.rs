@@ -7,8 +7,10 @@
 //! * A *sequential log* is opened by a write of the first page of a data unit and extended in order. Full, it becomes the data
 //!   unit (switch merge). To make way for another, the one extended longest ago is completed with copies (partial merge).
 //! * Everything else, also parts of pages, goes to the *random logs*, in order of time. When they are full, the oldest
-//!   is emptied: every data unit that has a live page in it is copied together from wherever its pages are (full
-//!   merge), whereupon all its log pages are dead.
+//!   is emptied at the pace at which one more fills: when a page is written to a place there, the page that has this place
+//!   in the oldest log must go. If it is live, its data unit is copied together from wherever its pages are (full merge),
+//!   whereupon all log pages of that unit are dead. (The paper empties the log in one go, before the next write: as much
+//!   work, but a single write would wait for hundreds of merges, which no drive was seen to do.)
 //!
 //! Copies stay on their die, since a page has the same place in every data unit. Pages that hold nothing (never written, or
 //! trimmed) are not copied.
@@ -59,7 +61,7 @@ enum LogName {
 }
 
 impl LogBlocks {
-    /// No page holds anything; `random_max` logs are full before one is emptied.
+    /// No page holds anything; `random_max` logs are filled before the oldest is emptied.
     pub(in crate::model) fn new(
         spec: &FlashSpec,
         pages: u32,
@@ -140,10 +142,10 @@ impl LogBlocks {
     /// A page that goes to the random logs.
     fn append(&mut self, page: u32, ready_ns: u64, chips: &mut Chips) -> Op {
         if self.random.back().is_none_or(|log| log.len() == self.unit_pages as usize) {
-            if self.random.len() == self.random_max {
-                self.empty_oldest(ready_ns, chips);
-            }
-            self.random.push_back(Vec::with_capacity(self.unit_pages as usize));
+            self.open_random(ready_ns, chips);
+        }
+        if self.random.len() > self.random_max {
+            self.empty_one(ready_ns, chips);
         }
         let number = self.first_random + self.random.len() as u64 - 1;
         self.goes_to(LogName::Random(number), chips);
@@ -177,17 +179,24 @@ impl LogBlocks {
         chips.counters.partial_merges += 1;
     }
 
-    /// Makes the pages of the oldest random log dead and erases it.
-    fn empty_oldest(&mut self, ready_ns: u64, chips: &mut Chips) {
-        let Some(pages) = self.random.pop_front() else { return };
-        let first_place = self.first_random * u64::from(self.unit_pages);
-        self.first_random += 1;
-        for (place, page) in (first_place..).zip(pages) {
-            if self.live.get(&page) == Some(&place) {
-                self.merge(page / self.unit_pages, ready_ns, chips);
-            }
+    /// Begins a new random log. The oldest is empty by then, if there are enough.
+    fn open_random(&mut self, ready_ns: u64, chips: &mut Chips) {
+        if self.random.len() > self.random_max {
+            self.random.pop_front();
+            self.first_random += 1;
+            self.erase(1, ready_ns, chips);
         }
-        self.erase(1, ready_ns, chips);
+        self.random.push_back(Vec::with_capacity(self.unit_pages as usize));
+    }
+
+    /// Makes the page of the oldest random log dead whose place is filled next in the newest.
+    fn empty_one(&mut self, ready_ns: u64, chips: &mut Chips) {
+        let index = self.random.back().map_or(0, Vec::len);
+        let place = self.first_random * u64::from(self.unit_pages) + index as u64;
+        let page = self.random.front().and_then(|oldest| oldest.get(index)).copied();
+        if let Some(page) = page.filter(|page| self.live.get(page) == Some(&place)) {
+            self.merge(page / self.unit_pages, ready_ns, chips);
+        }
     }
 
     /// Copies a data unit together from wherever its pages are: a full merge.

@@ -117,6 +117,19 @@ fn the_buffer_takes_writes_until_it_is_full_and_a_flush_empties_it() {
 }
 
 #[test]
+fn a_random_write_of_32_kib_takes_about_a_merge() {
+    // About 18 ms were measured on the sister drive of 32 GB.
+    let mut drive = Drive::new(&spec("samsung-slc-64", &[])).unwrap();
+    let mut random = SplitMix64(4);
+    let mut writes = |count| std::iter::repeat_with(|| random.next() % 1_900_000 * 64).take(count).collect::<Vec<_>>();
+    let (first, counted) = (writes(2_000), writes(4_000));
+    run(&mut drive, first.into_iter().map(|at| Command::write(at, 64)));
+    let is = run(&mut drive, counted.into_iter().map(|at| Command::write(at, 64)));
+    println!("random 32 KiB writes over the whole drive: {is:.2} ms");
+    assert_near("random 32 KiB write", is, 16.5, 1.0);
+}
+
+#[test]
 fn merges_are_told_apart_from_programs() {
     let mut drive = Drive::new(&spec("samsung-slc-64", &[("cache", "off")])).unwrap();
     let mut longest = Service::default();
@@ -127,8 +140,7 @@ fn merges_are_told_apart_from_programs() {
     }
     // A superblock of 64 pages on each of eight dies: 64 copies and an erase, all dies at the same time.
     let merge_ns = 64 * 225_000 + 1_500_000;
-    let merges = (longest.gc_ns as f64 / f64::from(merge_ns)).round();
-    assert!(merges >= 1.0 && (longest.gc_ns as f64 - merges * f64::from(merge_ns)).abs() < 2e6, "{longest:?}");
+    assert!((merge_ns..=2 * merge_ns + 1_500_000).contains(&longest.gc_ns), "{longest:?}");
     let flash = drive.flash().unwrap();
     assert_eq!(flash.host_pages, 6_000);
     assert!(flash.full_merges > 0 && flash.write_amplification() > 50.0);
