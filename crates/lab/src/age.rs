@@ -15,19 +15,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use moafs_disk::{Disk, MemDisk, SharedDisk};
-use moafs_ext::{Ext, OpenOptions};
-use moafs_runtime::{Rt, Virtual};
+use moafs_disk::MemDisk;
+use moafs_ext::Ext;
 use moafs_vfs::layout::Score;
 use moafs_vfs::types::Ino;
-use moafs_vfs::{Options, Vfs};
+use moafs_vfs::Options;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use crate::contentless::Contentless;
-use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
 use crate::layout::VolumeLayout;
+use crate::machine::without_time;
+use crate::system::System;
 use crate::volume::VolumeShape;
 use crate::workload::{Client, Sizes};
 
@@ -172,29 +172,18 @@ impl Worn {
 }
 
 /// Runs `work` on a volume that is mounted for it, without time, and closes it cleanly.
-fn on_volume<T>(disk: &Arc<Contentless>, work: impl FnOnce(&Client) -> Result<T>) -> Result<T> {
-    let runtime = Virtual::new(None);
-    runtime.run(|| {
-        let rt: Rt = runtime.rt();
-        let disk: SharedDisk = Arc::clone(disk) as Arc<dyn Disk>;
-        let open = OpenOptions { transfer_bytes_max: TRANSFER_BYTES, ..OpenOptions::default() };
-        let format = Ext::open(Arc::clone(&disk), Arc::clone(&rt), open).map_err(LabError::volume("mounting"))?;
-        let options = Options {
-            cache_bytes: CACHE_BYTES,
-            dirty_percent: DIRTY_PERCENT,
-            transfer_bytes_max: TRANSFER_BYTES,
-            syncer: false,
-            ..Options::default()
-        };
-        let vfs = Vfs::new(format, disk, Arc::clone(&rt), options);
-        let outcome = work(&Client::new(vfs.clone(), rt, Cpu::PENTIUM_III.scaled(0)));
-        let closed = vfs.close().map_err(LabError::volume("unmounting"));
-        outcome.and_then(|outcome| closed.map(|()| outcome))
-    })
+fn on_volume<T>(disk: &Arc<Contentless>, work: impl FnOnce(&Client<Ext>) -> Result<T>) -> Result<T> {
+    let options = Options {
+        cache_bytes: CACHE_BYTES,
+        dirty_percent: DIRTY_PERCENT,
+        transfer_bytes_max: TRANSFER_BYTES,
+        ..Options::default()
+    };
+    without_time(disk, &System::Ffs, options, work)
 }
 
 struct Ager<'a> {
-    client: &'a Client,
+    client: &'a Client<Ext>,
     rng: Pcg64Mcg,
     dirs: Vec<Ino>,
     files: Vec<File>,
@@ -202,7 +191,7 @@ struct Ager<'a> {
 }
 
 impl<'a> Ager<'a> {
-    fn new(client: &'a Client, seed: u64, files: Vec<File>) -> Ager<'a> {
+    fn new(client: &'a Client<Ext>, seed: u64, files: Vec<File>) -> Ager<'a> {
         Ager { client, rng: Pcg64Mcg::seed_from_u64(seed), dirs: Vec::new(), files, next_number: 0 }
     }
 

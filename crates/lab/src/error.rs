@@ -54,6 +54,9 @@ pub enum LabError {
     /// A volume of this shape cannot be made.
     #[error("making the volume: {0}")]
     Mkfs(#[from] MkfsError),
+    /// An F2FS volume of this shape cannot be made.
+    #[error("making the volume: {0}")]
+    LogMkfs(#[from] moafs_f2fs::mkfs::MkfsError),
     /// A modelled drive cannot be had.
     #[error("{0}")]
     Drive(String),

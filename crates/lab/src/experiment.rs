@@ -10,12 +10,19 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use moafs_f2fs::place::DeviceCost;
+
 use crate::age::{Aged, Aging, Worn};
+use crate::calibrate;
 use crate::error::{LabError, Result};
 use crate::experiments;
+use crate::experiments::file_aware::{Fac, FacCase};
+use crate::experiments::recycling::{IoCase, IoTest};
+use crate::log_volume::{self, LogAged, LogShape};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
 use crate::volume::VolumeShape;
+use crate::workload::overwrite::Pattern;
 
 /// The smallest scale: some files in some directories.
 pub const SCALE_MIN: f64 = 0.005;
@@ -38,7 +45,7 @@ pub struct Experiment {
 
 /// All experiments, in the order of the papers.
 pub fn all() -> Vec<&'static Experiment> {
-    experiments::ALL.iter().collect()
+    experiments::all().collect()
 }
 
 /// The experiments with these names, each once, in the order of [`all`]. No names: all of them.
@@ -46,7 +53,7 @@ pub fn all() -> Vec<&'static Experiment> {
 /// # Errors
 /// [`LabError::Unknown`] lists what exists.
 pub fn select(ids: &[String]) -> Result<Vec<&'static Experiment>> {
-    let known = || experiments::ALL.iter().map(|experiment| experiment.id);
+    let known = || experiments::all().map(|experiment| experiment.id);
     for id in ids {
         if !known().any(|known| known == id) {
             return Err(LabError::unknown("experiment", id, known()));
@@ -110,6 +117,13 @@ pub struct Lab<'a> {
     worn: Mutex<BTreeMap<u64, Slot<Worn>>>,
     /// By score and utilization.
     aged: Mutex<BTreeMap<(u64, u8), Slot<Aged>>>,
+    /// F2FS volumes, by what they are full and worn with.
+    log_aged: Mutex<BTreeMap<(u8, Pattern), Slot<LogAged>>>,
+    /// What drives charge.
+    costs: Mutex<BTreeMap<String, Slot<DeviceCost>>>,
+    /// Runs that several experiments look at.
+    io_tests: Mutex<BTreeMap<IoCase, Slot<IoTest>>>,
+    facs: Mutex<BTreeMap<FacCase, Slot<Fac>>>,
 }
 
 /// Made once, by whoever needs it first; the others wait.
@@ -123,7 +137,9 @@ impl<'a> Lab<'a> {
     pub fn new(options: RunOptions, progress: &'a dyn Progress) -> Result<Lab<'a>> {
         options.check()?;
         options.parameters.drives.iter().try_for_each(|name| crate::machine::drive(name).map(drop))?;
-        Ok(Lab { options, progress, worn: Mutex::default(), aged: Mutex::default() })
+        Ok(Lab { options, progress, worn: Mutex::default(), aged: Mutex::default(), log_aged: Mutex::default(), costs: Mutex::default(), io_tests: Mutex::default(),
+            facs: Mutex::default(),
+        })
     }
 
     /// Runs one experiment.
@@ -187,6 +203,46 @@ impl<'a> Lab<'a> {
             worn.cut(&aging).map(Arc::new)
         })
         .clone()
+    }
+
+    /// The F2FS volume with this utilization, worn by this pattern. Made once in a run.
+    ///
+    /// # Errors
+    /// If it cannot be so full.
+    pub(crate) fn log_aged(&self, utilization: u8, pattern: Pattern) -> Result<Arc<LogAged>> {
+        let slot = Arc::clone(self.log_aged.lock().entry((utilization, pattern)).or_default());
+        let shape = LogShape::paper(self.options.scale);
+        let aged = || log_volume::aged(&shape, utilization, pattern, self.options.seed).map(Arc::new);
+        slot.get_or_init(aged).clone()
+    }
+
+    /// What a drive charges on a volume of the F2FS experiments. Found once in a run.
+    ///
+    /// # Errors
+    /// If the drive cannot be had.
+    pub(crate) fn device_cost(&self, drive: &str) -> Result<DeviceCost> {
+        let slot = Arc::clone(self.costs.lock().entry(drive.to_owned()).or_default());
+        let bytes = LogShape::paper(self.options.scale).bytes;
+        let cost = || calibrate::device_cost(&crate::machine::drive(drive)?, bytes).map(Arc::new);
+        slot.get_or_init(cost).clone().map(|cost| *cost)
+    }
+
+    /// What came of a run of IO-TEST. Each is run once, however many experiments ask.
+    ///
+    /// # Errors
+    /// As `run` fails.
+    pub(crate) fn io_test(&self, case: &IoCase, run: impl FnOnce() -> Result<IoTest>) -> Result<Arc<IoTest>> {
+        let slot = Arc::clone(self.io_tests.lock().entry(case.clone()).or_default());
+        slot.get_or_init(|| run().map(Arc::new)).clone()
+    }
+
+    /// What came of a run of the writers and of cleaning. As [`Lab::io_test`].
+    ///
+    /// # Errors
+    /// As `run` fails.
+    pub(crate) fn fac(&self, case: &FacCase, run: impl FnOnce() -> Result<Fac>) -> Result<Arc<Fac>> {
+        let slot = Arc::clone(self.facs.lock().entry(case.clone()).or_default());
+        slot.get_or_init(|| run().map(Arc::new)).clone()
     }
 
     /// Runs all cases, `jobs` at a time, and gives their results in the order of the cases.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use moafs_ext::Ext;
 use moafs_vfs::format::Survey;
 use moafs_vfs::layout::Score;
 use moafs_vfs::plan::SMALL_BLOCKS_MAX;
@@ -55,7 +54,7 @@ impl VolumeLayout {
     ///
     /// # Errors
     /// If the volume fails.
-    pub fn of(vfs: &Vfs<Ext>) -> Result<VolumeLayout> {
+    pub fn of(vfs: &Vfs<impl Format>) -> Result<VolumeLayout> {
         let mut layout = VolumeLayout::default();
         vfs.format().survey(&mut layout).map_err(LabError::volume("looking at the layout"))?;
         Ok(layout)

@@ -8,8 +8,9 @@
 //! |---|---|
 //! | [`experiment`] | what there is, and running it: cases on all cores |
 //! | [`experiments`] | the papers' experiments: cases, tables, comparisons, reasons |
-//! | [`system`], [`parameters`], [`cpu`] | what is compared, and what can be set |
+//! | [`system`], [`log_system`], [`parameters`], [`cpu`] | what is compared, and what can be set |
 //! | [`volume`], [`age`], [`contentless`] | the shape of volumes; making them old; memory without file data |
+//! | [`log_volume`], [`calibrate`] | the same for F2FS; what a drive charges |
 //! | [`machine`] | one case's machine, from the program down to the drive |
 //! | [`workload`] | programs that use a volume |
 //! | [`layout`] | layout score, pieces of files and directories, pictures |
@@ -18,12 +19,15 @@
 //! | [`trace`], [`replay`] | block traces, and serving them on a modelled drive |
 
 pub mod age;
+pub mod calibrate;
 pub mod contentless;
 pub mod cpu;
 pub mod error;
 pub mod experiment;
 pub mod experiments;
 pub mod layout;
+pub mod log_system;
+pub mod log_volume;
 pub mod machine;
 pub mod outcome;
 pub mod parameters;

@@ -1,11 +1,10 @@
 //! The machine of one case: everything from the program down to the drive, in virtual time.
 //!
-//! Program ([`Client`]) → vfs with its cache and syncer → ext engine with the system's placement → elevator with one
-//! command out (merging or not, as the system says) → drive model, which keeps metadata only. The volume is the drive's
+//! Program ([`Client`]) → vfs with its cache and syncer → the engine of a format, opened as the system says ([`Mount`]) →
+//! elevator with one command out (merging or not) → drive model, which keeps metadata only. The volume is the drive's
 //! first part. Everything measured is a difference of two [`Totals`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use moafs_disk::epoch::Epochs;
 use moafs_disk::model::hdd::Background;
@@ -14,44 +13,56 @@ use moafs_disk::probe::trace::{Counters as RequestCounters, Trace};
 use moafs_disk::{
     Disk, DiskError, Done, Elevator, Epoch, Limits, MemDisk, QueueOptions, ReadPart, Request, SharedDisk, Tag, Ticket,
 };
-use moafs_ext::place::Policy;
-use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::{Rt, Virtual};
 use moafs_vfs::counters::Counters;
-use moafs_vfs::{Options, Vfs};
+use moafs_vfs::{Format, Options, Vfs};
 
+use crate::contentless::Contentless;
+use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
-use crate::parameters::{Parameters, WriteCache};
-use crate::system::System;
+use crate::parameters::WriteCache;
 use crate::workload::Client;
 
-/// The smallest cache that a scaled machine has, in bytes: a few requests of the largest size.
-const CACHE_BYTES_MIN: u64 = 2 << 20;
+/// What is under test: a format, and how it is opened.
+pub trait Mount: Clone {
+    /// The format.
+    type Format: Format;
+
+    /// Opens the volume on `disk`, with requests of at most `transfer_bytes_max`.
+    ///
+    /// # Errors
+    /// If there is no sound volume.
+    fn open(&self, disk: SharedDisk, rt: Rt, transfer_bytes_max: usize) -> moafs_vfs::Result<Self::Format>;
+}
 
 /// How a machine is built.
 #[derive(Debug, Clone)]
-pub struct Setup<'a> {
+pub struct Setup<'a, M> {
     /// The system under test.
-    pub system: System,
+    pub mount: M,
     /// Name or file of the drive.
     pub drive: &'a str,
-    /// What was set.
-    pub parameters: &'a Parameters,
-    /// The cache shrinks with it.
-    pub scale: f64,
+    /// What the drive's write cache does.
+    pub write_cache: WriteCache,
+    /// Whether the queue merges adjacent requests, of different files too.
+    pub merge: bool,
+    /// Cache, syncer, sizes of requests.
+    pub options: Options,
+    /// What calls cost.
+    pub cpu: Cpu,
 }
 
 /// A machine that runs.
-pub struct Machine {
-    client: Client,
+pub struct Machine<M: Mount> {
+    client: Client<M::Format>,
     rt: Rt,
     device: Arc<ModelDisk>,
     /// Counts what comes out of the queue, by kind.
     trace: Arc<Trace>,
     queue: SharedDisk,
-    policy: Policy,
+    mount: M,
     options: Options,
-    cpu: crate::cpu::Cpu,
+    cpu: Cpu,
     /// Sums of what mounts before this one counted.
     earlier: Totals,
 }
@@ -115,12 +126,16 @@ fn background_since(now: &Background, earlier: &Background) -> Background {
     }
 }
 
-impl Machine {
+impl<M: Mount> Machine<M> {
     /// Builds a machine over a copy of `image`, runs `work` on it, and unmounts.
     ///
     /// # Errors
     /// As `work` fails; if the drive or the volume cannot be had.
-    pub fn run<T>(setup: &Setup<'_>, image: &MemDisk, work: impl FnOnce(&mut Machine) -> Result<T>) -> Result<T> {
+    pub fn run<T>(
+        setup: &Setup<'_, M>,
+        image: &MemDisk,
+        work: impl FnOnce(&mut Machine<M>) -> Result<T>,
+    ) -> Result<T> {
         let runtime = Virtual::new(None);
         runtime.run(|| {
             let mut machine = Machine::new(setup, runtime.rt(), image)?;
@@ -130,34 +145,31 @@ impl Machine {
         })
     }
 
-    fn new(setup: &Setup<'_>, rt: Rt, image: &MemDisk) -> Result<Machine> {
-        let parameters = setup.parameters;
+    fn new(setup: &Setup<'_, M>, rt: Rt, image: &MemDisk) -> Result<Machine<M>> {
         let mut spec = drive(setup.drive)?;
-        if parameters.write_cache == WriteCache::Off {
+        if setup.write_cache == WriteCache::Off {
             spec.write_through();
         }
         let device = ModelDisk::new(Arc::clone(&rt), &spec, image.snapshot(), Contents::Metadata);
         let device = Arc::new(device.map_err(|error| LabError::Drive(error.to_string()))?);
-        let below: SharedDisk = match parameters.write_cache {
+        let below: SharedDisk = match setup.write_cache {
             WriteCache::On => Arc::new(Unflushed { inner: Arc::clone(&device), epochs: Epochs::default() }),
             WriteCache::Flushed | WriteCache::Off => Arc::clone(&device) as SharedDisk,
         };
         let trace = Arc::new(Trace::new(below, Arc::clone(&rt)));
         let queue = QueueOptions {
-            merge: setup.system.merges(),
-            transfer_bytes_max: parameters.transfer_bytes as usize,
+            merge: setup.merge,
+            transfer_bytes_max: setup.options.transfer_bytes_max,
             ..QueueOptions::one_command()
         };
         let queue: SharedDisk = Arc::new(Elevator::new(Arc::clone(&trace) as SharedDisk, Arc::clone(&rt), queue));
-        let options = options_of(setup);
-        let policy = policy_of(setup.system);
-        let cpu = parameters.cpu();
-        let client = mount(&queue, &rt, policy, &options, cpu)?;
-        Ok(Machine { client, rt, device, trace, queue, policy, options, cpu, earlier: Totals::default() })
+        let (mount, options, cpu) = (setup.mount.clone(), setup.options.clone(), setup.cpu);
+        let client = client(&queue, &rt, &mount, &options, cpu)?;
+        Ok(Machine { client, rt, device, trace, queue, mount, options, cpu, earlier: Totals::default() })
     }
 
     /// The program.
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &Client<M::Format> {
         &self.client
     }
 
@@ -168,8 +180,17 @@ impl Machine {
     pub fn remount(&mut self) -> Result<()> {
         self.client.vfs().clone().close().map_err(LabError::volume("unmounting"))?;
         self.earlier = self.totals();
-        self.client = mount(&self.queue, &self.rt, self.policy, &self.options, self.cpu)?;
+        self.client = client(&self.queue, &self.rt, &self.mount, &self.options, self.cpu)?;
         Ok(())
+    }
+
+    /// As [`Machine::remount`], with another read-ahead from now on.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub fn remount_reading_ahead(&mut self, read_ahead_bytes: usize) -> Result<()> {
+        self.options.read_ahead_bytes = read_ahead_bytes;
+        self.remount()
     }
 
     /// Everything counted so far.
@@ -195,7 +216,7 @@ impl Machine {
     ///
     /// # Errors
     /// As `work` fails.
-    pub fn measure<T>(&mut self, work: impl FnOnce(&mut Machine) -> Result<T>) -> Result<(T, Totals)> {
+    pub fn measure<T>(&mut self, work: impl FnOnce(&mut Machine<M>) -> Result<T>) -> Result<(T, Totals)> {
         let before = self.totals();
         let outcome = work(self)?;
         Ok((outcome, self.totals().since(&before)))
@@ -220,35 +241,32 @@ pub fn drive(name: &str) -> Result<DriveSpec> {
     DriveSpec::load(name).map_err(|error| LabError::Drive(error.to_string()))
 }
 
-fn policy_of(system: System) -> Policy {
-    match system {
-        System::FfsPaper => Policy::FfsPaper,
-        System::Ffs => Policy::Ffs,
-        System::Cowrite | System::CowriteDisksort => Policy::Cowrite,
-    }
-}
-
-fn options_of(setup: &Setup<'_>) -> Options {
-    let parameters = setup.parameters;
-    let cache_bytes = (parameters.cache_bytes as f64 * setup.scale.min(1.0)) as u64;
-    Options {
-        cache_bytes: cache_bytes.max(CACHE_BYTES_MIN) as usize,
-        dirty_percent: parameters.dirty_percent,
-        dirty_age: Duration::from_secs(parameters.age_s),
-        commit_interval: Duration::from_secs(parameters.commit_s),
-        read_ahead_bytes: parameters.read_ahead_bytes as usize,
-        co_read_bytes: if setup.system.co_writes() { parameters.co_read_bytes as usize } else { 0 },
-        transfer_bytes_max: parameters.transfer_bytes as usize,
-        syncer: true,
-        ..Options::default()
-    }
-}
-
-fn mount(disk: &SharedDisk, rt: &Rt, place: Policy, options: &Options, cpu: crate::cpu::Cpu) -> Result<Client> {
-    let open = OpenOptions { transfer_bytes_max: options.transfer_bytes_max, place, ..OpenOptions::default() };
-    let format = Ext::open(Arc::clone(disk), Arc::clone(rt), open).map_err(LabError::volume("mounting"))?;
+fn client<M: Mount>(disk: &SharedDisk, rt: &Rt, mount: &M, options: &Options, cpu: Cpu) -> Result<Client<M::Format>> {
+    let format = mount.open(Arc::clone(disk), Arc::clone(rt), options.transfer_bytes_max);
+    let format = format.map_err(LabError::volume("mounting"))?;
     let vfs = Vfs::new(format, Arc::clone(disk), Arc::clone(rt), options.clone());
     Ok(Client::new(vfs, Arc::clone(rt), cpu))
+}
+
+/// Runs `work` on a volume in memory that is mounted for it, where nothing takes time, and closes it cleanly.
+///
+/// # Errors
+/// As `work` fails; if there is no sound volume.
+pub fn without_time<M: Mount, T>(
+    disk: &Arc<Contentless>,
+    mount: &M,
+    options: Options,
+    work: impl FnOnce(&Client<M::Format>) -> Result<T>,
+) -> Result<T> {
+    let runtime = Virtual::new(None);
+    runtime.run(|| {
+        let disk: SharedDisk = Arc::clone(disk) as Arc<dyn Disk>;
+        let options = Options { syncer: false, ..options };
+        let client = client(&disk, &runtime.rt(), mount, &options, Cpu::PENTIUM_III.scaled(0))?;
+        let outcome = work(&client);
+        let closed = client.vfs().clone().close().map_err(LabError::volume("unmounting"));
+        outcome.and_then(|outcome| closed.map(|()| outcome))
+    })
 }
 
 /// A drive with a write cache under a system that never flushes it: a flush is done at once, and the drive hears nothing

@@ -8,10 +8,12 @@
 //! Ours begins to write in the background at three quarters of `dirty`, so a third of the cache stands for that quarter.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
+use crate::log_system::LogSystem;
 use crate::system::System;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -43,9 +45,9 @@ impl WriteCache {
 /// Everything that can be set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameters {
-    /// Systems to compare.
-    pub systems: Vec<System>,
-    /// Drives, by preset's name or file.
+    /// Systems to compare, by name; empty: those of the experiment.
+    pub systems: Vec<String>,
+    /// Drives, by preset's name or file; empty: those of the experiment.
     pub drives: Vec<String>,
     /// Utilizations in percent; `None`: those of the experiment.
     pub utilizations: Option<Vec<u8>>,
@@ -53,12 +55,17 @@ pub struct Parameters {
     pub score: f64,
     /// Memory for file data and metadata at full size, in bytes. It shrinks with the scale.
     pub cache_bytes: u64,
+    /// A segment buffer at full size, in bytes. It shrinks with the scale.
+    pub buffer_bytes: u64,
+    /// Writes of IO-TEST at full size.
+    pub writes: u64,
     /// Share of it that may be dirty, in percent; at three quarters of it writing begins.
     pub dirty_percent: u8,
     /// A dirty block older than this is written back, in seconds.
     pub age_s: u64,
     /// Metadata are written this often, in seconds.
-    pub commit_s: u64,
+    /// `None`: as often as the experiment's system did.
+    pub commit_s: Option<u64>,
     /// Largest request in bytes.
     pub transfer_bytes: u64,
     /// Read-ahead of a sequential reader at most, in bytes.
@@ -66,7 +73,8 @@ pub struct Parameters {
     /// What a miss of a small file brings at most where co-writing is in use, in bytes.
     pub co_read_bytes: u64,
     /// The drive's write cache.
-    pub write_cache: WriteCache,
+    /// `None`: as the experiment's system had it.
+    pub write_cache: Option<WriteCache>,
     /// Processor time in percent of [`Cpu::PENTIUM_III`].
     pub cpu_percent: u64,
     /// Processor time to compile one source, in milliseconds.
@@ -76,18 +84,20 @@ pub struct Parameters {
 impl Default for Parameters {
     fn default() -> Parameters {
         Parameters {
-            systems: System::DEFAULT.to_vec(),
-            drives: vec!["mpg3307at".to_owned(), "mpg3307at-as-published".to_owned()],
+            systems: Vec::new(),
+            drives: Vec::new(),
             utilizations: None,
             score: 0.8,
             cache_bytes: (12.8 * MIB) as u64,
+            buffer_bytes: 4 << 20,
+            writes: 131_072,
             dirty_percent: 33,
             age_s: 30,
-            commit_s: 30,
+            commit_s: None,
             transfer_bytes: 128 << 10,
             read_ahead_bytes: 128 << 10,
             co_read_bytes: 128 << 10,
-            write_cache: WriteCache::On,
+            write_cache: None,
             cpu_percent: 100,
             compile_ms: 150,
         }
@@ -102,18 +112,20 @@ struct Known {
     show: fn(&Parameters) -> String,
 }
 
-const KNOWN: [Known; 14] = [
+const KNOWN: [Known; 16] = [
     Known {
         name: "systems",
-        meaning: "systems to compare, separated by commas: ffs-paper, ffs, cowrite, cowrite-disksort",
-        set: |p, text| list(text, |name| System::parse(name).map_err(|e| e.to_string())).map(|all| p.systems = all),
-        show: |p| p.systems.iter().map(|s| s.name()).collect::<Vec<_>>().join(", "),
+        meaning: "systems to compare, separated by commas: ffs-paper, ffs, cowrite, cowrite-disksort (cw-…); greedy, \
+                  cost-benefit, hole-plugging, adaptive, age-threshold, wolf, recycling, auto (lfs-…); an experiment runs \
+                  those of its own, or its usual ones",
+        set: |p, text| list(text, known_system).map(|all| p.systems = all),
+        show: |p| or_usual(&p.systems),
     },
     Known {
         name: "drives",
         meaning: "drives, separated by commas: names (`moafs lab list` shows them) or files",
         set: |p, text| list(text, |name| Ok(name.to_owned())).map(|all| p.drives = all),
-        show: |p| p.drives.join(", "),
+        show: |p| or_usual(&p.drives),
     },
     Known {
         name: "utilization",
@@ -137,6 +149,19 @@ const KNOWN: [Known; 14] = [
         show: |p| show_size(p.cache_bytes),
     },
     Known {
+        name: "buffer",
+        meaning: "a segment buffer of lfs-… at full size: 256K to 1G; hot and cold data have one each; it shrinks with the \
+                  scale",
+        set: |p, text| size(text, 256 << 10, 1 << 30).map(|bytes| p.buffer_bytes = bytes),
+        show: |p| show_size(p.buffer_bytes),
+    },
+    Known {
+        name: "writes",
+        meaning: "writes of lfs-… at full size: 1000 to 10000000; they shrink with the scale",
+        set: |p, text| number(text, 1000, 10_000_000).map(|count| p.writes = count),
+        show: |p| p.writes.to_string(),
+    },
+    Known {
         name: "dirty",
         meaning: "share of the cache that may be dirty, in percent: 1 to 90; at three quarters of it writing begins",
         set: |p, text| number(text, 1, 90).map(|percent| p.dirty_percent = percent),
@@ -150,9 +175,10 @@ const KNOWN: [Known; 14] = [
     },
     Known {
         name: "commit",
-        meaning: "metadata are written this often, in seconds: 1 to 86400",
-        set: |p, text| number(text, 1, 86_400).map(|s| p.commit_s = s),
-        show: |p| format!("{} s", p.commit_s),
+        meaning: "metadata are written (checkpoints, in lfs-… and fac-…) this often at least, in seconds: 1 to 86400; 30 for \
+                  cw-…, else 60",
+        set: |p, text| number(text, 1, 86_400).map(|s| p.commit_s = Some(s)),
+        show: |p| p.commit_s.map_or_else(|| "that of the experiment".to_owned(), |s| format!("{s} s")),
     },
     Known {
         name: "transfer",
@@ -175,12 +201,12 @@ const KNOWN: [Known; 14] = [
     },
     Known {
         name: "write_cache",
-        meaning: "the drive's write cache: on (and never flushed, as the paper's system did), flushed, off",
+        meaning: "the drive's write cache: on (and never flushed, as the system of cw-… did), flushed (lfs-…, fac-…), off",
         set: |p, text| {
             let found = WriteCache::ALL.into_iter().find(|mode| mode.name() == text);
-            found.map(|mode| p.write_cache = mode).ok_or_else(|| "on, flushed or off".to_owned())
+            found.map(|mode| p.write_cache = Some(mode)).ok_or_else(|| "on, flushed or off".to_owned())
         },
-        show: |p| p.write_cache.name().to_owned(),
+        show: |p| p.write_cache.map_or("that of the experiment", WriteCache::name).to_owned(),
     },
     Known {
         name: "cpu_percent",
@@ -222,10 +248,34 @@ impl Parameters {
         KNOWN.iter().map(|known| (known.name.to_owned(), (known.show)(self))).collect()
     }
 
+    /// The systems among `all` that were asked for; `usual` if none was.
+    pub fn systems<S: Copy + fmt::Display>(&self, all: &[S], usual: &[S]) -> Vec<S> {
+        let asked = self.systems.iter().filter_map(|name| all.iter().find(|system| system.to_string() == *name));
+        let asked: Vec<S> = asked.copied().collect();
+        if asked.is_empty() { usual.to_vec() } else { asked }
+    }
+
+    /// The drives that were asked for; `usual` if none was.
+    pub fn drives(&self, usual: &[&str]) -> Vec<String> {
+        if self.drives.is_empty() { usual.iter().map(|name| (*name).to_owned()).collect() } else { self.drives.clone() }
+    }
+
     /// Processor times.
     pub fn cpu(&self) -> Cpu {
         Cpu::PENTIUM_III.scaled(self.cpu_percent)
     }
+}
+
+fn known_system(name: &str) -> Result<String, String> {
+    let known = || System::ALL.map(System::name).into_iter().chain(LogSystem::ALL.map(LogSystem::name));
+    match known().any(|known| known == name) {
+        true => Ok(name.to_owned()),
+        false => Err(LabError::unknown("system", name, known()).to_string()),
+    }
+}
+
+fn or_usual(names: &[String]) -> String {
+    if names.is_empty() { "those of the experiment".to_owned() } else { names.join(", ") }
 }
 
 fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {

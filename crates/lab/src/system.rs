@@ -2,7 +2,12 @@
 
 use std::fmt;
 
-use crate::error::{LabError, Result};
+use moafs_disk::SharedDisk;
+use moafs_ext::place::Policy;
+use moafs_ext::{Ext, OpenOptions};
+use moafs_runtime::Rt;
+
+use crate::machine::Mount;
 
 /// A file system with its way of placing data, and the queue below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,23 +39,30 @@ impl System {
         }
     }
 
-    /// The system with this name.
-    ///
-    /// # Errors
-    /// [`LabError::Unknown`].
-    pub fn parse(name: &str) -> Result<System> {
-        let found = System::ALL.into_iter().find(|system| system.name() == name);
-        found.ok_or_else(|| LabError::unknown("system", name, System::ALL.map(System::name)))
-    }
-
     /// Whether its queue merges adjacent requests, of different files too.
     pub fn merges(self) -> bool {
         matches!(self, System::Ffs | System::Cowrite)
     }
 
+    fn policy(self) -> Policy {
+        match self {
+            System::FfsPaper => Policy::FfsPaper,
+            System::Ffs => Policy::Ffs,
+            System::Cowrite | System::CowriteDisksort => Policy::Cowrite,
+        }
+    }
+
     /// True for co-writing.
     pub fn co_writes(self) -> bool {
         matches!(self, System::Cowrite | System::CowriteDisksort)
+    }
+}
+
+impl Mount for System {
+    type Format = Ext;
+
+    fn open(&self, disk: SharedDisk, rt: Rt, transfer_bytes_max: usize) -> moafs_vfs::Result<Ext> {
+        Ext::open(disk, rt, OpenOptions { transfer_bytes_max, place: self.policy(), ..OpenOptions::default() })
     }
 }
 

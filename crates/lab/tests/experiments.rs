@@ -9,12 +9,19 @@ use moafs_lab::Outcome;
 use moafs_lab::experiment::{Lab, RunOptions, Silent, all, select};
 use moafs_lab::parameters::Parameters;
 
-fn run(ids: &[String], jobs: usize, set: &[&str]) -> Vec<Outcome> {
+/// The co-writing paper's, on one of its drives.
+const CO_WRITING: &[&str] = &["drives=mpg3307at", "utilization=0,30"];
+
+fn ids(prefix: &str) -> Vec<String> {
+    all().iter().map(|experiment| experiment.id.to_owned()).filter(|id| id.starts_with(prefix)).collect()
+}
+
+fn run(ids: &[String], scale: f64, jobs: usize, set: &[&str]) -> Vec<Outcome> {
     let mut parameters = Parameters::default();
-    for assignment in ["drives=mpg3307at", "utilization=0,30"].iter().chain(set) {
+    for assignment in set {
         parameters.set(assignment).unwrap();
     }
-    let lab = Lab::new(RunOptions { scale: 0.02, seed: 7, jobs, parameters }, &Silent).unwrap();
+    let lab = Lab::new(RunOptions { scale, seed: 7, jobs, parameters }, &Silent).unwrap();
     select(ids).unwrap().into_iter().map(|experiment| lab.run(experiment).unwrap()).collect()
 }
 
@@ -36,8 +43,23 @@ fn snapshot(id: &str) -> PathBuf {
 }
 
 #[test]
-fn tables_are_as_reviewed_and_do_not_depend_on_cores() {
-    let (one, two) = (run(&[], 1, &[]), run(&[], 2, &[]));
+fn tables_of_co_writing_are_as_reviewed_and_do_not_depend_on_cores() {
+    reviewed("cw-", 0.02, CO_WRITING);
+}
+
+#[test]
+fn tables_of_recycling_are_as_reviewed_and_do_not_depend_on_cores() {
+    reviewed("lfs-", 0.05, &["utilization=50"]);
+}
+
+#[test]
+fn tables_of_file_aware_cleaning_are_as_reviewed_and_do_not_depend_on_cores() {
+    reviewed("fac-", 0.01, &[]);
+}
+
+fn reviewed(prefix: &str, scale: f64, set: &[&str]) {
+    let ids = ids(prefix);
+    let (one, two) = (run(&ids, scale, 1, set), run(&ids, scale, 2, set));
     for (one, two) in one.iter().zip(&two) {
         assert!(one == two, "{} differs between one core and two", one.experiment);
         let path = snapshot(&one.experiment);
@@ -58,7 +80,7 @@ fn tables_are_as_reviewed_and_do_not_depend_on_cores() {
 
 #[test]
 fn every_experiment_names_all_systems_and_both_baselines() {
-    for outcome in run(&["cw-random-write".to_owned(), "cw-postmark".to_owned()], 2, &[]) {
+    for outcome in run(&["cw-random-write".to_owned(), "cw-postmark".to_owned()], 0.02, 2, CO_WRITING) {
         for system in ["ffs-paper", "ffs", "cowrite"] {
             assert!(outcome.rows.iter().any(|row| row.system == system), "{} lacks {system}", outcome.experiment);
         }
@@ -73,7 +95,7 @@ fn every_experiment_names_all_systems_and_both_baselines() {
 
 #[test]
 fn one_case_is_shown_in_pictures() {
-    let outcome = run(&["cw-random-write".to_owned()], 2, &[]).remove(0);
+    let outcome = run(&["cw-random-write".to_owned()], 0.02, 2, CO_WRITING).remove(0);
     assert_eq!(outcome.maps.len(), 4, "before, and after for each system");
     assert_eq!(outcome.scatters[0].points.len(), 3);
 }
@@ -81,7 +103,7 @@ fn one_case_is_shown_in_pictures() {
 #[test]
 fn a_full_volume_stops_the_workload_and_says_so() {
     // 0.02 of 25,000 files and their appends do not fit into the tenth of a volume of two groups that is left.
-    let outcome = run(&["cw-postmark".to_owned()], 2, &["utilization=90"]).remove(0);
+    let outcome = run(&["cw-postmark".to_owned()], 0.02, 2, &["drives=mpg3307at", "utilization=90"]).remove(0);
     let told = outcome.notes.iter().any(|note| note.contains("postmark stops: the volume is full after"));
     let measured = outcome.rows.iter().any(|row| row.metric == "elapsed");
     assert!(told != measured, "either it fits, or it says that it does not: {:?}", outcome.notes);

@@ -19,6 +19,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Dirty file data may take up this share of the cache (percent); writers wait above it.
     pub dirty_percent: u8,
+    /// And never more than so many bytes, if given: a buffer of a fixed size.
+    pub dirty_bytes_max: Option<usize>,
     /// A dirty block older than this is written back.
     pub dirty_age: Duration,
     /// The syncer commits metadata this often.
@@ -45,6 +47,7 @@ impl Default for Options {
         Options {
             cache_bytes: 256 << 20,
             dirty_percent: 40,
+            dirty_bytes_max: None,
             // As kernels do: most short-lived files die before.
             dirty_age: Duration::from_secs(30),
             commit_interval: Duration::from_secs(5),

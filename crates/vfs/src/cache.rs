@@ -15,6 +15,7 @@ use moafs_runtime::Event;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::api::Options;
 use crate::format::Format;
 use crate::inner::{Inner, Shared};
 use crate::inode::INODE_BYTES;
@@ -57,6 +58,7 @@ pub(crate) struct Cache {
     block_bytes: usize,
     budget_bytes: AtomicUsize,
     dirty_percent: usize,
+    dirty_bytes_limit: Option<usize>,
     cached: AtomicI64,
     dirty: AtomicI64,
     queue: Mutex<VecDeque<Entry>>,
@@ -66,11 +68,12 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    pub(crate) fn new(budget_bytes: usize, dirty_percent: u8, block_bytes: usize) -> Cache {
+    pub(crate) fn new(options: &Options, block_bytes: usize) -> Cache {
         Cache {
             block_bytes,
-            budget_bytes: AtomicUsize::new(budget_bytes.max(BUDGET_BYTES_MIN)),
-            dirty_percent: usize::from(dirty_percent.clamp(1, 90)),
+            budget_bytes: AtomicUsize::new(options.cache_bytes.max(BUDGET_BYTES_MIN)),
+            dirty_percent: usize::from(options.dirty_percent.clamp(1, 90)),
+            dirty_bytes_limit: options.dirty_bytes_max,
             cached: AtomicI64::new(0),
             dirty: AtomicI64::new(0),
             queue: Mutex::new(VecDeque::new()),
@@ -107,7 +110,8 @@ impl Cache {
 
     /// Writers wait above this.
     pub(crate) fn dirty_bytes_max(&self) -> usize {
-        (self.budget_bytes() / 100 * self.dirty_percent).max(DIRTY_BLOCKS_MIN * self.block_bytes)
+        let share = self.budget_bytes() / 100 * self.dirty_percent;
+        share.min(self.dirty_bytes_limit.unwrap_or(usize::MAX)).max(DIRTY_BLOCKS_MIN * self.block_bytes)
     }
 
     /// Above this, dirty data begin to leave in the background.

@@ -72,7 +72,7 @@ impl<F: Format> Inner<F> {
             gate: RwLock::new(Arc::clone(&rt), true),
             rename: RwLock::new(Arc::clone(&rt), ()),
             table: Table::new(),
-            cache: Cache::new(options.cache_bytes, options.dirty_percent, block_bytes),
+            cache: Cache::new(&options, block_bytes),
             dirty: Mutex::new(Lists::new()),
             loose_fills: LooseFills::default(),
             walks: Walks::default(),

@@ -72,6 +72,7 @@ use crate::format::inode::Inline;
 use crate::format::superblock::{Features, Geometry};
 use crate::format::{Damage, Nid};
 use crate::place::kind::Extensions;
+use crate::place::reuse::Action;
 use crate::place::reuse::Memory;
 use crate::place::{DeviceCost, Reuse, Temperature};
 
@@ -157,6 +158,31 @@ pub struct Counters {
     pub clean_verdicts: u64,
 }
 
+impl Counters {
+    /// What was added since `earlier`.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        let (logs, before) = (&self.logs, &earlier.logs);
+        Counters {
+            logs: LogCounters {
+                segments_opened: logs.segments_opened - before.segments_opened,
+                segments_recycled: logs.segments_recycled - before.segments_recycled,
+                blocks_appended: logs.blocks_appended - before.blocks_appended,
+                blocks_recycled: logs.blocks_recycled - before.blocks_recycled,
+                runs_recycled: logs.runs_recycled - before.runs_recycled,
+            },
+            checkpoints: self.checkpoints - earlier.checkpoints,
+            node_blocks: self.node_blocks - earlier.node_blocks,
+            meta_data_blocks: self.meta_data_blocks - earlier.meta_data_blocks,
+            foreground_cleanings: self.foreground_cleanings - earlier.foreground_cleanings,
+            background_cleanings: self.background_cleanings - earlier.background_cleanings,
+            moved_blocks: self.moved_blocks - earlier.moved_blocks,
+            moved_nodes: self.moved_nodes - earlier.moved_nodes,
+            recycle_verdicts: self.recycle_verdicts - earlier.recycle_verdicts,
+            clean_verdicts: self.clean_verdicts - earlier.clean_verdicts,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Tally {
     checkpoints: AtomicU64,
@@ -198,6 +224,8 @@ pub struct F2fs {
     gate: RwLock<()>,
     /// One cleaning at a time.
     cleaning: WaitMutex<()>,
+    /// What the present burst of writes does about room, and after how many blocks that is decided anew.
+    burst: Mutex<Option<(u64, Action)>>,
     /// The version of the checkpoint that will contain what changes now, and of the last durable one.
     version: AtomicU64,
     committed: AtomicU64,

@@ -113,6 +113,7 @@ impl F2fs {
             heat: Judge::new(options.temperature, options.seed),
             gate: RwLock::new(Arc::clone(&rt), ()),
             cleaning: WaitMutex::new(Arc::clone(&rt), ()),
+            burst: Mutex::new(None),
             version: AtomicU64::new(version + 1),
             committed: AtomicU64::new(version),
             moved: AtomicU64::new(0),

@@ -15,7 +15,7 @@ use moafs_vfs::{Error, Result};
 
 use super::F2fs;
 use super::incore::Incore;
-use super::space::Recorded;
+use super::space::{Next, Recorded};
 use crate::clean::order::Owner;
 use crate::clean::table::{Class, Table};
 use crate::clean::{Destination, Secno, Want};
@@ -30,6 +30,25 @@ struct Valid {
 }
 
 impl F2fs {
+    /// Cleans once as the policy decides, whether or not room is short, and makes what it freed usable. Returns the number
+    /// of sections cleaned: 0 if there is nothing to clean, or no room to move it to.
+    ///
+    /// # Errors
+    /// Device errors and damage.
+    pub fn clean(&self) -> Result<u32> {
+        let _one = self.cleaning.lock();
+        self.tick();
+        let cleaned = self.clean_once()?;
+        self.checkpoint(false)?;
+        Ok(cleaned)
+    }
+
+    /// Sections that hold valid and invalid blocks of data, and no log.
+    pub fn dirty_sections(&self) -> u64 {
+        let table = self.space.table();
+        table.sections().filter(|view| view.is_candidate() && view.class == Class::Data).count() as u64
+    }
+
     /// Cleans as the policy decides. Returns the number of sections cleaned. The caller holds the cleaning lock, and writes a
     /// checkpoint afterwards: that frees them.
     pub(super) fn clean_once(&self) -> Result<u32> {
@@ -37,7 +56,7 @@ impl F2fs {
         let free = self.space.free_segments();
         let want = Want {
             gather: self.options.gather.max(1),
-            room_blocks: u64::from(free.saturating_sub(2)) * SEGMENT_BLOCKS as u64,
+            room_blocks: u64::from(free.saturating_sub(1 + self.needed_segments())) * SEGMENT_BLOCKS as u64,
             hole_run_blocks: self.hole_run_blocks(),
             device: self.options.device,
             files: (self.options.gather > 1).then_some(&files as _),
@@ -64,11 +83,10 @@ impl F2fs {
                 false => queue.extend(self.read_valid(*segno, &blocks, &summary)?),
             }
         }
-        if to == Destination::Holes {
-            self.space.set_next(Log::ColdData, super::space::Next::Holes);
-        }
+        let next = if to == Destination::Holes { Next::Holes } else { Next::Reserved };
+        self.space.set_next(Log::ColdData, next);
         let moved = self.move_queue(queue);
-        self.space.set_next(Log::ColdData, super::space::Next::Free);
+        self.space.set_next(Log::ColdData, Next::Free);
         moved
     }
 

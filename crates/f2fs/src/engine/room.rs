@@ -25,12 +25,16 @@ const ROUNDS_MAX: u32 = 64;
 const BACKGROUND_NS: u64 = 500_000_000;
 /// So few dirty blocks of metadata are never worth a checkpoint.
 const DIRTY_BLOCKS_MIN: usize = 256;
+/// A decision holds for so many blocks: the segment buffer of the recycling paper, 4 MiB.
+const BURST_BLOCKS: u64 = 1024;
+/// Sections that one foreground cleaning makes free beyond what was asked for: they share its checkpoint.
+const SPARE_SECTIONS: u32 = 4;
 /// Candidates whose holes are added up for a decision.
 const CANDIDATES: usize = 8;
 
 impl F2fs {
     /// Segments that dirty nodes and directory blocks can come to need, those of each log's last, partly used one included.
-    fn needed_segments(&self) -> u32 {
+    pub(super) fn needed_segments(&self) -> u32 {
         let blocks = self.nodes.dirty_count() + self.owned.dirty_count();
         blocks.div_ceil(SEGMENT_BLOCKS) as u32 + 1
     }
@@ -42,7 +46,8 @@ impl F2fs {
         dirty > DIRTY_BLOCKS_MIN && dirty > (free / 4).min(DIRTY_BLOCKS_MAX)
     }
 
-    fn room(&self) -> RoomView {
+    /// How much room there is: free sections, what is held back of them, valid blocks.
+    pub fn room(&self) -> RoomView {
         let per_section = self.geo.segs_per_sec;
         let usage = self.space.usage();
         RoomView {
@@ -76,7 +81,7 @@ impl F2fs {
                 self.append_only();
                 return Ok(());
             }
-            match self.decide(&room) {
+            match self.decide_for_burst(&room)? {
                 Action::Append => {
                     self.append_only();
                     return Ok(());
@@ -112,10 +117,31 @@ impl F2fs {
         if writable { Ok(()) } else { self.checkpoint(false) }
     }
 
-    fn decide(&self, room: &RoomView) -> Action {
+    /// What a burst does: decided when it begins. Before holes are filled, a checkpoint, if it makes more of them than there
+    /// are: the emptiest segments then have the longest runs of holes.
+    fn decide_for_burst(&self, room: &RoomView) -> Result<Action> {
         if room.spare_sections() > 0 {
-            return Action::Append;
+            return Ok(Action::Append);
         }
+        let logs = self.space.counters();
+        let handed_out = logs.blocks_appended + logs.blocks_recycled;
+        if let Some((until, action)) = *self.burst.lock()
+            && handed_out < until
+        {
+            return Ok(action);
+        }
+        let action = self.decide(room);
+        if action == Action::Recycle {
+            let (now, later) = self.space.holes_now_and_later();
+            if later > now {
+                self.checkpoint(false)?;
+            }
+        }
+        *self.burst.lock() = Some((handed_out + BURST_BLOCKS, action));
+        Ok(action)
+    }
+
+    fn decide(&self, room: &RoomView) -> Action {
         if self.options.reuse == Reuse::Never {
             return Action::Clean;
         }
@@ -175,15 +201,26 @@ impl F2fs {
             return Ok(true);
         }
         self.tally.clean_verdicts.fetch_add(1, Ordering::Relaxed);
-        if before.prefree_sections == 0 {
+        let mut gained = before.prefree_sections > 0;
+        while self.spare_after_checkpoint() < SPARE_SECTIONS {
             let cleaned = self.clean_once()?;
             if cleaned == 0 {
-                return Ok(false);
+                break;
             }
             self.tally.foreground_cleanings.fetch_add(cleaned.into(), Ordering::Relaxed);
+            gained = true;
+        }
+        if !gained {
+            return Ok(false);
         }
         self.checkpoint(false)?;
         Ok(self.room().free_sections > before.free_sections)
+    }
+
+    /// Spare sections once what is free of valid blocks has become usable.
+    fn spare_after_checkpoint(&self) -> u32 {
+        let room = self.room();
+        RoomView { free_sections: room.free_sections + room.prefree_sections, ..room }.spare_sections()
     }
 
     /// Cleans a little if nobody wants anything; says when to look again.

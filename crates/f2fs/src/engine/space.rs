@@ -37,6 +37,8 @@ pub(super) enum Next {
     Free,
     /// Holes of a used segment; a free one only if there are no holes.
     Holes,
+    /// A free segment, even one that is left for this: where cleaning moves blocks to.
+    Reserved,
 }
 
 /// What is known of a segment's blocks. Absent for a segment of which nothing is valid or held.
@@ -108,7 +110,7 @@ pub(super) struct Usage {
     pub(super) inodes: u32,
 }
 
-/// How the logs and their blocks have been used since the volume was opened.
+/// How the logs of data and their blocks have been used since the volume was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LogCounters {
     /// Free segments that logs began to fill.
@@ -303,6 +305,16 @@ impl Space {
             segment.valid == 0 && segment.in_flight == 0 && segment.maps.is_some() && !state.is_current(**segno)
         };
         state.touched.iter().filter(empties).count() as u32
+    }
+
+    /// Blocks of data that could be written now without a free segment, and those that another checkpoint would add.
+    pub(super) fn holes_now_and_later(&self) -> (u64, u64) {
+        let state = self.state();
+        let used = state.segments(Class::Data).filter(|view| !view.current && view.valid > 0);
+        used.fold((0, 0), |(now, later), view| {
+            let held = SEGMENT_BLOCKS as u64 - u64::from(view.valid) - u64::from(view.reusable_holes);
+            (now + u64::from(view.reusable_holes), later + held)
+        })
     }
 
     /// Blocks of a class that could be written now without a free segment.
@@ -632,7 +644,9 @@ impl State {
             maps.held.set(at);
             maps.next.set(at);
         }
-        self.count(recycling, len as u64);
+        if !log.is_node() {
+            self.count(recycling, len as u64);
+        }
         let next = if recycling { self.writable(segno, offset + len) } else { offset + len };
         self.heads[log as usize].offset = next as u16;
         if next == SEGMENT_BLOCKS {
@@ -660,7 +674,7 @@ impl State {
     fn advance(&mut self, geo: &Geometry, log: Log) {
         let before = self.heads[log as usize].segno;
         let found = match self.next[log as usize] {
-            Next::Free => self.open_free(geo, log, before).or_else(|| self.open_holes(log)),
+            Next::Free | Next::Reserved => self.open_free(geo, log, before).or_else(|| self.open_holes(log)),
             Next::Holes => self.open_holes(log).or_else(|| self.open_free(geo, log, before)),
         };
         // In need, what was left for nodes.
@@ -674,7 +688,7 @@ impl State {
     }
 
     fn open_free(&mut self, geo: &Geometry, log: Log, near: Segno) -> Option<Head> {
-        let left = if log.is_node() { 0 } else { self.reserve };
+        let left = if log.is_node() || self.next[log as usize] == Next::Reserved { 0 } else { self.reserve };
         let segno = self.pick_free(geo, near, left)?;
         Some(self.open(log, segno))
     }

@@ -10,7 +10,8 @@
 //!    [`next_hole`] says where the log goes on.
 //! 4. Holes are filled in ascending order, adjacent ones in one request.
 //! 5. A block that the last checkpoint names is no hole, though it is invalid now: until the next checkpoint is
-//!    durable, the volume may return to it after a power cut.
+//!    durable, the volume may return to it after a power cut. It counts as used, in U too (*ours*): what cannot be
+//!    filled yet makes no target.
 //!
 //! Reference: the segment recycling paper, section 4; the points marked *ours* are the project's specification's.
 
@@ -46,10 +47,11 @@ impl Rule {
 
     fn score(self, segment: &SegmentView, now_ns: u64) -> f64 {
         let age = now_ns.saturating_sub(segment.mtime_ns).max(TICK_NS) as f64 / TICK_NS as f64;
+        let used = 1.0 - f64::from(segment.reusable_holes) / SEGMENT_BLOCKS as f64;
         match self {
-            Rule::Hottest => segment.utilization() * age,
-            Rule::Coldest => segment.utilization() / age,
-            Rule::Emptiest => segment.utilization(),
+            Rule::Hottest => used * age,
+            Rule::Coldest => used / age,
+            Rule::Emptiest => used,
         }
     }
 }

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
+use moafs_vfs::Options;
 use moafs_vfs::types::Ino;
 
 use super::notes;
@@ -15,6 +17,7 @@ use crate::experiment::{Experiment, Lab};
 use crate::layout::{Pieces, VolumeLayout};
 use crate::machine::{Machine, Setup, Totals};
 use crate::outcome::{Chart, ChartForm, LayoutMap, Outcome, Row, Scatter};
+use crate::parameters::{Parameters, WriteCache};
 use crate::system::System;
 use crate::workload::Sizes;
 use crate::workload::build::Build;
@@ -22,6 +25,10 @@ use crate::workload::create::{Create, Order};
 use crate::workload::postmark::{Append, Postmark, Tally};
 use crate::workload::read_all::ReadAll;
 
+/// The smallest cache that a scaled machine has, in bytes: a few requests of the largest size.
+const CACHE_BYTES_MIN: u64 = 2 << 20;
+/// Metadata were written this often, in seconds: OpenBSD's soft updates.
+const COMMIT_S: u64 = 30;
 /// The paper's block.
 const BLOCK_BYTES: u64 = 16 << 10;
 /// Directories of Fig. 11 to 14.
@@ -122,7 +129,7 @@ struct Plan {
     /// By utilization, what the paper gives for co-writing against FFS, in percent.
     paper: &'static [(u8, f64)],
     /// Does the work on a machine.
-    work: fn(&mut Machine, &Lab<'_>) -> Result<Work>,
+    work: fn(&mut Machine<System>, &Lab<'_>) -> Result<Work>,
     /// True if layout maps and head positions of one case are worth a picture.
     shown: bool,
     /// What we settled where the paper leaves something open.
@@ -277,18 +284,18 @@ fn create_spec(lab: &Lab<'_>, order: Order) -> Create {
     Create { directories, files: directories * FILES_EACH, file_bytes: BLOCK_BYTES, order }
 }
 
-fn create(machine: &mut Machine, lab: &Lab<'_>, order: Order) -> Result<Work> {
+fn create(machine: &mut Machine<System>, lab: &Lab<'_>, order: Order) -> Result<Work> {
     let spec = create_spec(lab, order);
     measure_create(machine, &spec)
 }
 
-fn measure_create(machine: &mut Machine, spec: &Create) -> Result<Work> {
+fn measure_create(machine: &mut Machine<System>, spec: &Create) -> Result<Work> {
     let dirs = spec.prepare(machine.client())?;
     let ((), totals) = machine.measure(|machine| spec.run(machine.client(), &dirs))?;
     Ok(Work { bytes: spec.files * spec.file_bytes, totals, rates: Vec::new() })
 }
 
-fn read_after_random_write(machine: &mut Machine, lab: &Lab<'_>) -> Result<Work> {
+fn read_after_random_write(machine: &mut Machine<System>, lab: &Lab<'_>) -> Result<Work> {
     let spec = create_spec(lab, random_order(lab));
     measure_create(machine, &spec)?;
     machine.remount()?;
@@ -297,7 +304,7 @@ fn read_after_random_write(machine: &mut Machine, lab: &Lab<'_>) -> Result<Work>
     Ok(Work { bytes: read.bytes, totals, rates: Vec::new() })
 }
 
-fn large(machine: &mut Machine, lab: &Lab<'_>) -> Result<Work> {
+fn large(machine: &mut Machine<System>, lab: &Lab<'_>) -> Result<Work> {
     let space = machine.client().vfs().stat_fs();
     let free_bytes = space.free * u64::from(space.block_size);
     let file_bytes = lab.scaled(LARGE_BYTES, 64 * BLOCK_BYTES);
@@ -306,7 +313,7 @@ fn large(machine: &mut Machine, lab: &Lab<'_>) -> Result<Work> {
     measure_create(machine, &Create { directories: files, files, file_bytes, order: Order::Sequential })
 }
 
-fn build(machine: &mut Machine, lab: &Lab<'_>) -> Result<Work> {
+fn build(machine: &mut Machine<System>, lab: &Lab<'_>) -> Result<Work> {
     let spec = Build {
         sources: lab.scaled(1064, 40),
         directories: lab.scaled(40, 4),
@@ -321,7 +328,7 @@ fn build(machine: &mut Machine, lab: &Lab<'_>) -> Result<Work> {
     Ok(Work { bytes, totals, rates: Vec::new() })
 }
 
-fn postmark(machine: &mut Machine, spec: &Postmark) -> Result<Work> {
+fn postmark(machine: &mut Machine<System>, spec: &Postmark) -> Result<Work> {
     let (tally, totals) = machine.measure(|machine| spec.run(machine.client()))?;
     Ok(Work { bytes: tally.written_bytes + tally.read_bytes, totals, rates: rates(&tally) })
 }
@@ -367,6 +374,23 @@ struct Done {
     maps: Vec<LayoutMap>,
 }
 
+/// The paper's machine with this system.
+fn setup<'a>(system: System, drive: &'a str, parameters: &Parameters, scale: f64) -> Setup<'a, System> {
+    let cache_bytes = (parameters.cache_bytes as f64 * scale.min(1.0)) as u64;
+    let options = Options {
+        cache_bytes: cache_bytes.max(CACHE_BYTES_MIN) as usize,
+        dirty_percent: parameters.dirty_percent,
+        dirty_age: Duration::from_secs(parameters.age_s),
+        commit_interval: Duration::from_secs(parameters.commit_s.unwrap_or(COMMIT_S)),
+        read_ahead_bytes: parameters.read_ahead_bytes as usize,
+        co_read_bytes: if system.co_writes() { parameters.co_read_bytes as usize } else { 0 },
+        transfer_bytes_max: parameters.transfer_bytes as usize,
+        ..Options::default()
+    };
+    let (write_cache, merge) = (parameters.write_cache.unwrap_or(WriteCache::On), system.merges());
+    Setup { mount: system, drive, write_cache, merge, options, cpu: parameters.cpu() }
+}
+
 fn run(plan: &Plan, experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
     let cases = cases(plan, lab);
     let measured = lab.run_cases(experiment.id, &cases, |case| measure(plan, lab, case))?;
@@ -397,15 +421,21 @@ fn run(plan: &Plan, experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// Both readings of the paper's drive, unless others are asked for.
+fn drives(parameters: &Parameters) -> Vec<String> {
+    parameters.drives(&["mpg3307at", "mpg3307at-as-published"])
+}
+
 fn cases(plan: &Plan, lab: &Lab<'_>) -> Vec<Case> {
     let parameters = &lab.options.parameters;
     let utilizations = parameters.utilizations.as_deref().unwrap_or(plan.utilizations);
+    let systems = parameters.systems(&System::ALL, &System::DEFAULT);
     let mut cases = Vec::new();
-    for (at, drive) in parameters.drives.iter().enumerate() {
+    for (at, drive) in drives(parameters).iter().enumerate() {
         for &utilization in utilizations {
             let shown = plan.shown && at == 0 && utilization == SHOWN_UTILIZATION;
             let case = |system: &System| Case { drive: drive.clone(), utilization, system: *system, shown };
-            cases.extend(parameters.systems.iter().map(case));
+            cases.extend(systems.iter().map(case));
         }
     }
     cases
@@ -414,7 +444,7 @@ fn cases(plan: &Plan, lab: &Lab<'_>) -> Vec<Case> {
 fn measure(plan: &Plan, lab: &Lab<'_>, case: &Case) -> Result<Measured> {
     let aged = lab.aged(case.utilization)?;
     let parameters = &lab.options.parameters;
-    let setup = Setup { system: case.system, drive: &case.drive, parameters, scale: lab.options.scale };
+    let setup = setup(case.system, &case.drive, parameters, lab.options.scale);
     let done = Machine::run(&setup, &aged.image, |machine| {
         let before = VolumeLayout::of(machine.client().vfs())?;
         if case.shown {
@@ -441,7 +471,7 @@ fn pictures(lab: &Lab<'_>, case: &Case, before: &VolumeLayout, after: &VolumeLay
         layout.map(title, shape.blocks(), shape.blocks_per_group.into(), MAP_COLUMNS)
     };
     let mut maps = Vec::new();
-    if lab.options.parameters.systems.first() == Some(&case.system) {
+    if lab.options.parameters.systems(&System::ALL, &System::DEFAULT).first() == Some(&case.system) {
         maps.push(picture(before, format!("{} % full, before", case.utilization)));
     }
     maps.push(picture(after, format!("{}, {} % full, after", case.system, case.utilization)));
@@ -455,7 +485,7 @@ fn subject(case: &Case) -> Subject {
         ("drive".to_owned(), case.drive.clone()),
         ("utilization".to_owned(), case.utilization.to_string()),
     ]);
-    Subject { system: case.system, dimensions }
+    Subject { system: case.system.name(), dimensions }
 }
 
 fn rows_of(plan: &Plan, case: &Case, done: &Done) -> Vec<Row> {
@@ -505,7 +535,7 @@ fn compare(plan: &Plan, rows: &[Row]) -> Vec<Row> {
             let percent = (row.value / other.value - 1.0) * 100.0;
             let utilization = &row.dimensions["utilization"];
             let paper = plan.paper.iter().find(|(at, _)| at.to_string() == *utilization).map(|(_, percent)| *percent);
-            let subject = Subject { system, dimensions: row.dimensions.clone() }.with("against", baseline);
+            let subject = Subject { system: system.name(), dimensions: row.dimensions.clone() }.with("against", baseline);
             let paper = paper.filter(|_| baseline == System::FfsPaper);
             compared.push(subject.row_beside(name, percent, "%", paper));
         }
@@ -531,21 +561,20 @@ fn charts(plan: &Plan, lab: &Lab<'_>) -> Vec<Chart> {
         }
         charts
     };
-    lab.options.parameters.drives.iter().flat_map(of_drive).collect()
+    drives(&lab.options.parameters).iter().flat_map(of_drive).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::experiment::{RunOptions, Silent};
-    use crate::parameters::Parameters;
 
     #[test]
     fn a_machine_measures_what_it_did() {
         let parameters = Parameters { utilizations: Some(vec![0]), ..Parameters::default() };
         let lab = Lab::new(RunOptions { scale: 0.02, seed: 1, jobs: 1, parameters }, &Silent).unwrap();
         let aged = lab.aged(0).unwrap();
-        let setup = Setup { system: System::Ffs, drive: "mpg3307at", parameters: &lab.options.parameters, scale: 0.02 };
+        let setup = setup(System::Ffs, "mpg3307at", &lab.options.parameters, 0.02);
         let work = Machine::run(&setup, &aged.image, |machine| create(machine, &lab, Order::Sequential)).unwrap();
         assert_eq!(work.bytes, 4 * 100 * BLOCK_BYTES);
         assert!(work.totals.drive.written_bytes >= work.bytes);

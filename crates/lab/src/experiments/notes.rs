@@ -11,7 +11,7 @@ const TOLD_UTILIZATION: &str = "30";
 
 /// What holds for all experiments of the paper.
 pub(super) fn common(parameters: &Parameters) -> Vec<String> {
-    let cache = match parameters.write_cache {
+    let cache = match parameters.write_cache.unwrap_or(WriteCache::On) {
         WriteCache::On => {
             "The drive's write cache is on and is never told to flush: so did the paper's system (OpenBSD 4.0, wd(4))."
         }

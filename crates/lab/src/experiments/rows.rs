@@ -8,7 +8,6 @@ use moafs_disk::probe::trace::Verb;
 use crate::layout::Pieces;
 use crate::machine::Totals;
 use crate::outcome::Row;
-use crate::system::System;
 
 const MB: f64 = 1e6;
 const NS: f64 = 1e9;
@@ -17,7 +16,7 @@ const SECTOR_BYTES: f64 = 512.0;
 /// Which numbers a table is about: a system under certain conditions.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
-    pub(super) system: System,
+    pub(super) system: &'static str,
     pub(super) dimensions: BTreeMap<String, String>,
 }
 
@@ -32,7 +31,7 @@ impl Subject {
     /// A row about it.
     pub(super) fn row(&self, metric: &str, value: f64, unit: &str) -> Row {
         Row {
-            system: self.system.name().to_owned(),
+            system: self.system.to_owned(),
             dimensions: self.dimensions.clone(),
             metric: metric.to_owned(),
             // One number, one text: no trailing digits that say nothing.

@@ -1,5 +1,6 @@
 //! Compiling a source tree: read a source, compute, write its object file; directory by directory.
 
+use moafs_vfs::Format;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
@@ -47,11 +48,11 @@ impl Build {
     ///
     /// # Errors
     /// A full volume.
-    pub fn prepare(&self, client: &Client) -> Result<Tree> {
+    pub fn prepare(&self, client: &Client<impl Format>) -> Result<Tree> {
         client.finish(Self::NAME, self.write_sources(client))
     }
 
-    fn write_sources(&self, client: &Client) -> Result<Tree> {
+    fn write_sources(&self, client: &Client<impl Format>) -> Result<Tree> {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed);
         let dirs = make_dirs(client, self.directories)?;
         let mut tree = Tree::default();
@@ -69,11 +70,11 @@ impl Build {
     ///
     /// # Errors
     /// A full volume.
-    pub fn run(&self, client: &Client, tree: &Tree) -> Result<u64> {
+    pub fn run(&self, client: &Client<impl Format>, tree: &Tree) -> Result<u64> {
         client.finish(Self::NAME, self.compile_all(client, tree))
     }
 
-    fn compile_all(&self, client: &Client, tree: &Tree) -> Result<u64> {
+    fn compile_all(&self, client: &Client<impl Format>, tree: &Tree) -> Result<u64> {
         let all: u64 = tree.source_bytes.iter().sum();
         let mut written = 0;
         for dir in 0..self.directories {
@@ -93,7 +94,7 @@ impl Build {
 
     fn compile(
         &self,
-        client: &Client,
+        client: &Client<impl Format>,
         from: moafs_vfs::types::Ino,
         to: moafs_vfs::types::Ino,
         source: u64,

@@ -2,11 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 
-use moafs_ext::Ext;
-use moafs_runtime::{Rt, Time};
+use moafs_runtime::{Rt, Task, Time};
 use moafs_vfs::api::NewFile;
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Format, Vfs, Who};
 
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
@@ -15,8 +14,8 @@ use crate::error::{LabError, Result};
 pub const BUFFER_BYTES: usize = 64 << 10;
 
 /// A program. Not shared between tasks.
-pub struct Client {
-    vfs: Vfs<Ext>,
+pub struct Client<F: Format> {
+    vfs: Vfs<F>,
     rt: Rt,
     cpu: Cpu,
     who: Who,
@@ -26,16 +25,16 @@ pub struct Client {
     cpu_ns: Cell<u64>,
 }
 
-impl Client {
+impl<F: Format> Client<F> {
     /// A program that runs as root.
-    pub fn new(vfs: Vfs<Ext>, rt: Rt, cpu: Cpu) -> Client {
+    pub fn new(vfs: Vfs<F>, rt: Rt, cpu: Cpu) -> Client<F> {
         let root = vfs.shape().root;
         let buffer = RefCell::new(vec![0x5a; BUFFER_BYTES]);
         Client { vfs, rt, cpu, who: Who::root(), root, buffer, files: Cell::new(0), cpu_ns: Cell::new(0) }
     }
 
     /// The volume.
-    pub fn vfs(&self) -> &Vfs<Ext> {
+    pub fn vfs(&self) -> &Vfs<F> {
         &self.vfs
     }
 
@@ -94,6 +93,12 @@ impl Client {
         Ok(stat.ino)
     }
 
+    /// Opens files by number: what a program has open that opened them long ago.
+    pub fn open_numbers(&self, files: &[Ino]) -> Result<()> {
+        let stat = |ino: &Ino| self.vfs.stat(*ino).map(drop).map_err(LabError::volume("opening a file"));
+        files.iter().try_for_each(stat)
+    }
+
     /// Closes a file (or lets a directory go).
     pub fn close(&self, ino: Ino) {
         self.vfs.forget(ino, 1);
@@ -138,6 +143,35 @@ impl Client {
                 return Ok(offset);
             }
         }
+    }
+
+    /// Reads once, at most `len` bytes (and [`BUFFER_BYTES`]) from `offset` on. Returns how many there were.
+    pub fn read_at(&self, ino: Ino, offset: u64, len: usize) -> Result<usize> {
+        let mut buffer = self.buffer.borrow_mut();
+        let len = len.min(BUFFER_BYTES);
+        let got = self.vfs.read(ino, offset, &mut buffer[..len]).map_err(LabError::volume("reading a file"))?;
+        self.compute(self.cpu.copy_ns(got));
+        Ok(got)
+    }
+
+    /// Waits until a file is on the device.
+    pub fn fsync(&self, ino: Ino) -> Result<()> {
+        self.vfs.fsync(ino, false).map_err(LabError::volume("fsync"))
+    }
+
+    /// Another program on the same volume.
+    pub fn another(&self) -> Client<F> {
+        Client::new(self.vfs.clone(), Rt::clone(&self.rt), self.cpu)
+    }
+
+    /// Starts a program's task.
+    pub fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> Task {
+        self.rt.spawn(name, work)
+    }
+
+    /// Waits for a task.
+    pub fn join(&self, task: &Task) {
+        task.join(&*self.rt);
     }
 
     /// Removes a file's name.

@@ -1,5 +1,6 @@
 //! Making many files of one size: directory by directory, or each in a random directory.
 
+use moafs_vfs::Format;
 use moafs_vfs::types::Ino;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -40,7 +41,7 @@ impl Create {
     ///
     /// # Errors
     /// A full volume.
-    pub fn prepare(&self, client: &Client) -> Result<Vec<Ino>> {
+    pub fn prepare(&self, client: &Client<impl Format>) -> Result<Vec<Ino>> {
         let made = make_dirs(client, self.directories).and_then(|dirs| client.sync().map(|()| dirs));
         client.finish(Self::NAME, made)
     }
@@ -49,11 +50,11 @@ impl Create {
     ///
     /// # Errors
     /// A full volume.
-    pub fn run(&self, client: &Client, dirs: &[Ino]) -> Result<()> {
+    pub fn run(&self, client: &Client<impl Format>, dirs: &[Ino]) -> Result<()> {
         client.finish(Self::NAME, self.make(client, dirs).and_then(|()| client.sync()))
     }
 
-    fn make(&self, client: &Client, dirs: &[Ino]) -> Result<()> {
+    fn make(&self, client: &Client<impl Format>, dirs: &[Ino]) -> Result<()> {
         let mut rng = match self.order {
             Order::Sequential => None,
             Order::Random { seed } => Some(Pcg64Mcg::seed_from_u64(seed)),
@@ -70,6 +71,6 @@ impl Create {
 }
 
 /// Makes `count` directories below the root, where the policy spreads them.
-pub(crate) fn make_dirs(client: &Client, count: u64) -> Result<Vec<Ino>> {
+pub(crate) fn make_dirs(client: &Client<impl Format>, count: u64) -> Result<Vec<Ino>> {
     (0..count).map(|number| client.make_dir(client.root(), &format!("d{number:04}"))).collect()
 }

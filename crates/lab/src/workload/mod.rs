@@ -8,15 +8,19 @@
 //! | [`client`] | a program: vfs calls, and the processor time they cost |
 //! | [`sizes`] | distributions of file sizes |
 //! | [`create`] | many files of one size, directory by directory or in random directories; large files |
+//! | [`overwrite`] | IO-TEST: overwriting files of 32 KiB, uniformly or mostly hot ones |
 //! | [`read_all`] | reads every file of every directory in order |
+//! | [`records`] | several writers at once, each by synchronous records |
 //! | [`postmark`] | Postmark, with the paper's parameters |
 //! | [`build`] | compiles a source tree |
 
 pub mod build;
 pub mod client;
 pub mod create;
+pub mod overwrite;
 pub mod postmark;
 pub mod read_all;
+pub mod records;
 pub mod sizes;
 
 pub use client::Client;

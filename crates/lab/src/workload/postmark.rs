@@ -14,6 +14,7 @@
 //! left, the transactions end, as the original's do.
 
 use moafs_runtime::Time;
+use moafs_vfs::Format;
 use moafs_vfs::types::Ino;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -92,9 +93,9 @@ impl File {
     }
 }
 
-struct Run<'a> {
+struct Run<'a, F: Format> {
     spec: &'a Postmark,
-    client: &'a Client,
+    client: &'a Client<F>,
     dirs: Vec<Ino>,
     files: Vec<File>,
     next_number: u64,
@@ -110,11 +111,11 @@ impl Postmark {
     ///
     /// # Errors
     /// A full volume: Postmark stops there.
-    pub fn run(&self, client: &Client) -> Result<Tally> {
+    pub fn run(&self, client: &Client<impl Format>) -> Result<Tally> {
         client.finish(Self::NAME, self.both_phases(client))
     }
 
-    fn both_phases(&self, client: &Client) -> Result<Tally> {
+    fn both_phases(&self, client: &Client<impl Format>) -> Result<Tally> {
         let start = client.now();
         let mut run = Run {
             spec: self,
@@ -135,7 +136,7 @@ impl Postmark {
     }
 }
 
-impl Run<'_> {
+impl<F: Format> Run<'_, F> {
     fn create_all(&mut self) -> Result<()> {
         for number in 0..self.spec.files {
             self.create((number * self.spec.directories / self.spec.files) as usize)?;

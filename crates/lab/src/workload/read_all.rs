@@ -1,5 +1,7 @@
 //! Reading every file of every directory, in the order in which the directories list them.
 
+use moafs_vfs::Format;
+
 use super::Client;
 use crate::error::Result;
 
@@ -17,7 +19,7 @@ impl ReadAll {
     ///
     /// # Errors
     /// If the volume fails.
-    pub fn run(client: &Client, names: &[String]) -> Result<ReadAll> {
+    pub fn run(client: &Client<impl Format>, names: &[String]) -> Result<ReadAll> {
         let mut read = ReadAll::default();
         for name in names {
             let dir = client.open(client.root(), name)?;

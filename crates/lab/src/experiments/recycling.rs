@@ -1,0 +1,455 @@
+//! U-LFS: recycling against cleaning, on F2FS volumes without a clean segment.
+//!
+//! IO-TEST: a volume is filled to a share of all blocks of its main area and worn until no clean segment is left (the
+//! same image for every system), mounted on a machine of its own, all its files are opened, and then 131,072 files of
+//! 32 KiB are overwritten. The clock runs from the first write to the end of a final sync. Experiments that look at the
+//! same case share one run.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use moafs_disk::Kind;
+use moafs_disk::probe::trace::Verb;
+use moafs_f2fs::engine::Counters;
+use moafs_vfs::Options;
+
+use super::rows::{self, Subject};
+use crate::error::{LabError, Result};
+use crate::experiment::{Experiment, Lab};
+use crate::log_system::LogSystem;
+use crate::log_volume::LogShape;
+use crate::machine::{Machine, Setup, Totals};
+use crate::outcome::{Chart, ChartForm, Outcome, Row, Scatter};
+use crate::parameters::WriteCache;
+use crate::workload::overwrite::{FILE_BYTES, Pattern, overwrite};
+
+const GB: f64 = 1e9;
+const HDD: &str = "hds721616pla380";
+const UTILIZATIONS: &[u8] = &[10, 20, 30, 40, 50, 60, 70, 80, 90];
+/// Of Fig. 2 and Table 3.
+const FULLEST: &[u8] = &[90];
+const SYSTEMS: [LogSystem; 7] = [
+    LogSystem::Greedy,
+    LogSystem::CostBenefit,
+    LogSystem::HolePlugging,
+    LogSystem::Adaptive,
+    LogSystem::Wolf,
+    LogSystem::Recycling,
+    LogSystem::Auto,
+];
+/// The paper's machine has 4 GB of memory: all nodes stay in it.
+const CACHE_BYTES: usize = 2 << 30;
+/// The smallest buffer of a scaled machine, in bytes.
+const BUFFER_BYTES_MIN: u64 = 256 << 10;
+/// F2FS writes a checkpoint this often, in seconds.
+const CHECKPOINT_S: u64 = 60;
+/// An Opteron of 2.1 GHz beside the 1 GHz machine of the processor times, in percent.
+const CPU_PERCENT: u64 = 40;
+/// What the paper calls one recycling: a buffer of so many bytes placed.
+const RECYCLING_BYTES: f64 = (4_u64 << 20) as f64;
+/// Points of a latency picture at most, by system: the slowest writes are always among them.
+const SCATTER_POINTS: usize = 2000;
+
+/// The experiments, in the paper's order.
+pub(crate) const ALL: [Experiment; 6] = [
+    Experiment {
+        id: "lfs-uniform-hdd",
+        title: "Overwriting 32 KB files, all equally often, on a hard disk",
+        figure: "Fig. 1b",
+        paper: "131,072 writes of 32 KB files on a volume without clean segments, elapsed time by utilization. At 90 % \
+                recycling is about 3 times faster than WOLF; the cleaners rise steeply from 70 %, recycling little.",
+        run: |experiment, lab| elapsed(&[(Pattern::Uniform, HDD)], 3.0, experiment, lab),
+    },
+    Experiment {
+        id: "lfs-hotcold-hdd",
+        title: "Overwriting 32 KB files, a tenth of them nine times in ten, on a hard disk",
+        figure: "Fig. 1d",
+        paper: "As lfs-uniform-hdd, but 10 % of the files get 90 % of the writes. At 90 % recycling is 1.9 times faster than \
+                WOLF; both cleaners do better than under uniform writes.",
+        run: |experiment, lab| elapsed(&[(Pattern::HotCold, HDD)], 1.9, experiment, lab),
+    },
+    Experiment {
+        id: "lfs-uniform-ssd",
+        title: "Overwriting 32 KB files, all equally often, on a solid state disk",
+        figure: "Fig. 1a",
+        paper: "131,072 writes of 32 KB files on a volume without clean segments, elapsed time by utilization. At 90 % \
+                recycling is 2 times faster than WOLF.",
+        run: |experiment, lab| elapsed(&[(Pattern::Uniform, SSD)], 2.0, experiment, lab),
+    },
+    Experiment {
+        id: "lfs-hotcold-ssd",
+        title: "Overwriting 32 KB files, a tenth of them nine times in ten, on a solid state disk",
+        figure: "Fig. 1c",
+        paper: "As lfs-uniform-ssd, but 10 % of the files get 90 % of the writes. At 90 % recycling is 1.6 times faster than \
+                WOLF.",
+        run: |experiment, lab| elapsed(&[(Pattern::HotCold, SSD)], 1.6, experiment, lab),
+    },
+    Experiment {
+        id: "lfs-latency",
+        title: "Response time of each 32 KB write, 90 % full",
+        figure: "Fig. 2",
+        paper: "Worst case: cost-benefit about 12 s, WOLF 6 s, recycling 0.6 s. Mean: 4,441, 2,446 and 1,010 microseconds. \
+                Device and pattern are not given.",
+        run: latency,
+    },
+    Experiment {
+        id: "lfs-traffic",
+        title: "What is read and written, 90 % full",
+        figure: "Table 3",
+        paper: "Cleanings / recyclings, GB read, GB written: cost-benefit 1458 / 0, 20.30, 27.00; WOLF 1380 / 0, 17.13, \
+                23.17; recycling 0 / 1112, 1.22, 5.27. Device and pattern are not given.",
+        run: traffic,
+    },
+];
+const SSD: &str = "samsung-slc-64";
+
+/// One system on one drive at one utilization under one pattern.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct IoCase {
+    drive: String,
+    pattern: Pattern,
+    utilization: u8,
+    system: LogSystem,
+}
+
+impl fmt::Display for IoCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} on {} at {} %", self.system, self.pattern.name(), self.drive, self.utilization)
+    }
+}
+
+/// What came of a case.
+pub(crate) enum IoTest {
+    Done(Box<Done>),
+    /// The volume cannot be so full.
+    Stopped(String),
+}
+
+/// What was measured.
+pub(crate) struct Done {
+    totals: Totals,
+    counters: Counters,
+    /// What each write call took, in nanoseconds, in the order of the calls.
+    latencies_ns: Vec<u64>,
+    /// Share of all blocks of the main area that were valid, in percent.
+    utilization: f64,
+}
+
+fn run_case(lab: &Lab<'_>, case: &IoCase) -> Result<IoTest> {
+    let aged = match lab.log_aged(case.utilization, case.pattern) {
+        Err(LabError::Aging(text)) => return Ok(IoTest::Stopped(text)),
+        aged => aged?,
+    };
+    let parameters = &lab.options.parameters;
+    let setup = setup(lab, case)?;
+    let writes = lab.scaled(parameters.writes, 100);
+    let seed = lab.options.seed;
+    Machine::run(&setup, &aged.image, |machine| {
+        machine.client().open_numbers(&aged.files)?;
+        let before = machine.client().vfs().format().counters();
+        let overwrite = |machine: &mut Machine<_>| {
+            overwrite(machine.client(), &aged.files, case.pattern, seed, writes)
+        };
+        let (latencies_ns, totals) = machine.measure(overwrite)?;
+        let counters = machine.client().vfs().format().counters().since(&before);
+        Ok(IoTest::Done(Box::new(Done { totals, counters, latencies_ns, utilization: aged.utilization })))
+    })
+}
+
+/// The paper's machine with this system.
+fn setup<'a>(lab: &Lab<'_>, case: &'a IoCase) -> Result<Setup<'a, crate::log_system::LogMount>> {
+    let parameters = &lab.options.parameters;
+    let buffers = if case.system.splits() { 2.0 } else { 1.0 };
+    let buffer = (parameters.buffer_bytes as f64 * lab.options.scale.min(1.0)) as u64;
+    let options = Options {
+        cache_bytes: CACHE_BYTES,
+        dirty_percent: 90,
+        dirty_bytes_max: Some((buffer.max(BUFFER_BYTES_MIN) as f64 * buffers) as usize),
+        dirty_age: Duration::from_secs(parameters.age_s),
+        commit_interval: Duration::from_secs(parameters.commit_s.unwrap_or(CHECKPOINT_S)),
+        read_ahead_bytes: parameters.read_ahead_bytes as usize,
+        transfer_bytes_max: parameters.transfer_bytes as usize,
+        ..Options::default()
+    };
+    Ok(Setup {
+        mount: case.system.mount(lab.device_cost(&case.drive)?, lab.options.seed),
+        drive: &case.drive,
+        write_cache: parameters.write_cache.unwrap_or(WriteCache::Flushed),
+        merge: true,
+        options,
+        cpu: crate::cpu::Cpu::PENTIUM_III.scaled(CPU_PERCENT * parameters.cpu_percent / 100),
+    })
+}
+
+// -- experiments
+
+/// What an experiment looks at.
+struct Plan<'a> {
+    on: &'a [(Pattern, &'a str)],
+    utilizations: &'a [u8],
+}
+
+/// Runs the cases and gives what was measured, in their order; cases that stopped leave a note.
+fn measured(
+    plan: &Plan<'_>,
+    experiment: &Experiment,
+    lab: &Lab<'_>,
+) -> Result<(Outcome, Vec<(IoCase, std::sync::Arc<IoTest>)>)> {
+    let parameters = &lab.options.parameters;
+    let systems = parameters.systems(&LogSystem::ALL, &SYSTEMS);
+    let utilizations = parameters.utilizations.as_deref().unwrap_or(plan.utilizations);
+    let mut cases = Vec::new();
+    for &(pattern, usual) in plan.on {
+        for drive in parameters.drives(&[usual]) {
+            for &utilization in utilizations {
+                let case = |system: &LogSystem| IoCase { drive: drive.clone(), pattern, utilization, system: *system };
+                cases.extend(systems.iter().map(case));
+            }
+        }
+    }
+    cases.dedup();
+    let done = lab.run_cases(experiment.id, &cases, |case| lab.io_test(case, || run_case(lab, case)))?;
+    let mut outcome = lab.outcome_of(experiment);
+    let shape = LogShape::paper(lab.options.scale);
+    outcome.parameters.insert("volume".to_owned(), show_shape(&shape)?);
+    outcome.notes = settled();
+    let mut drives: Vec<&str> = cases.iter().map(|case| case.drive.as_str()).collect();
+    drives.dedup();
+    for drive in drives {
+        outcome.parameters.insert(format!("device cost of {drive}"), show_cost(&lab.device_cost(drive)?));
+    }
+    for (case, test) in cases.iter().zip(&done) {
+        if let IoTest::Stopped(text) = &**test {
+            outcome.notes.push(format!("{case}: {text}. Its numbers are left out."));
+        }
+    }
+    Ok((outcome, cases.into_iter().zip(done).collect()))
+}
+
+fn elapsed(on: &[(Pattern, &str)], bar: f64, experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
+    let (mut outcome, cases) = measured(&Plan { on, utilizations: UTILIZATIONS }, experiment, lab)?;
+    for (case, done) in finished(&cases) {
+        let subject = subject(case);
+        outcome.rows.extend(rows::of_totals(&subject, &done.totals));
+        outcome.rows.extend(traffic_rows(&subject, done, false));
+        outcome.rows.push(subject.row("utilization_reached", done.utilization, "%"));
+    }
+    let compared = speedups(&outcome.rows, Some(bar));
+    outcome.rows.extend(compared);
+    for (metric, title) in [("elapsed", "elapsed time by utilization"), ("written", "GB written by utilization")] {
+        outcome.charts.push(Chart {
+            title: title.to_owned(),
+            form: ChartForm::Lines,
+            metric: metric.to_owned(),
+            only: BTreeMap::new(),
+            along: "utilization".to_owned(),
+        });
+    }
+    Ok(outcome)
+}
+
+/// Fig. 2 and Table 3 do not say which pattern and device: both of both.
+fn everywhere() -> [(Pattern, &'static str); 4] {
+    [(Pattern::Uniform, HDD), (Pattern::HotCold, HDD), (Pattern::Uniform, SSD), (Pattern::HotCold, SSD)]
+}
+
+fn latency(experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
+    let (mut outcome, cases) = measured(&Plan { on: &everywhere(), utilizations: FULLEST }, experiment, lab)?;
+    let mut pictures: BTreeMap<String, BTreeMap<String, Vec<(f64, f64)>>> = BTreeMap::new();
+    for (case, done) in finished(&cases) {
+        outcome.rows.extend(latency_rows(&subject(case), done));
+        let title = format!("response time of each write, {}, {}", case.pattern.name(), case.drive);
+        let points = slowest_and_some(&done.latencies_ns);
+        pictures.entry(title).or_default().insert(case.system.name().to_owned(), points);
+    }
+    let axes = || ("write".to_owned(), "response time, ms".to_owned());
+    outcome.scatters = pictures.into_iter().map(|(title, points)| Scatter { title, axes: axes(), points }).collect();
+    outcome.notes.push(
+        "The means of Fig. 2 sum to 582, 321 and 132 s, WOLF to recycling 2.4 times, which is none of Fig. 1's ratios."
+            .to_owned(),
+    );
+    Ok(outcome)
+}
+
+fn traffic(experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
+    let (mut outcome, cases) = measured(&Plan { on: &everywhere(), utilizations: FULLEST }, experiment, lab)?;
+    for (case, done) in finished(&cases) {
+        outcome.rows.extend(traffic_rows(&subject(case), done, true));
+    }
+    outcome.notes.push(
+        "One recycling of the paper is a buffer of 4 MB placed (4.0 GB / 4 MB = 1,024), not a target: `recyclings` counts \
+         those, `targets` the segments that were filled. One cleaning of the paper reads 14 MB; ours is a section of 4 MB."
+            .to_owned(),
+    );
+    Ok(outcome)
+}
+
+fn finished(
+    cases: &[(IoCase, std::sync::Arc<IoTest>)],
+) -> impl Iterator<Item = (&IoCase, &Done)> {
+    cases.iter().filter_map(|(case, test)| match &**test {
+        IoTest::Done(done) => Some((case, &**done)),
+        IoTest::Stopped(_) => None,
+    })
+}
+
+// -- rows
+
+fn subject(case: &IoCase) -> Subject {
+    let dimensions = BTreeMap::from([
+        ("drive".to_owned(), case.drive.clone()),
+        ("pattern".to_owned(), case.pattern.name().to_owned()),
+        ("utilization".to_owned(), case.utilization.to_string()),
+    ]);
+    Subject { system: case.system.name(), dimensions }
+}
+
+/// What went over the device's interface, and what cleaning and recycling did.
+fn traffic_rows(subject: &Subject, done: &Done, beside_paper: bool) -> Vec<Row> {
+    let Done { totals, counters, .. } = done;
+    let gb = |verb: Verb, data: bool| {
+        let is = |count: &moafs_disk::probe::trace::Count| count.verb == verb && (count.kind == Kind::Data) == data;
+        totals.requests.bytes(is) as f64 / GB
+    };
+    let paper = |column: usize| {
+        let row = TABLE_3.iter().find(|(system, _)| beside_paper && *system == subject.system);
+        row.map(|(_, numbers)| numbers[column])
+    };
+    let recycled_bytes = counters.logs.blocks_recycled as f64 * 4096.0;
+    let cleanings = (counters.foreground_cleanings + counters.background_cleanings) as f64;
+    let written = gb(Verb::Write, true) + gb(Verb::Write, false);
+    vec![
+        subject.row_beside("cleanings", cleanings, "", paper(0)),
+        subject.row_beside("recyclings", (recycled_bytes / RECYCLING_BYTES).floor(), "", paper(1)),
+        subject.row("targets", counters.logs.segments_recycled as f64, ""),
+        subject.row("runs_recycled", counters.logs.runs_recycled as f64, ""),
+        subject.row("segments_opened", counters.logs.segments_opened as f64, ""),
+        subject.row_beside("read", gb(Verb::Read, true) + gb(Verb::Read, false), "GB", paper(2)),
+        subject.row_beside("written", written, "GB", paper(3)),
+        subject.row("data_read", gb(Verb::Read, true), "GB"),
+        subject.row("data_written", gb(Verb::Write, true), "GB"),
+        subject.row("metadata_read", gb(Verb::Read, false), "GB"),
+        subject.row("metadata_written", gb(Verb::Write, false), "GB"),
+        subject.row("checkpoints", counters.checkpoints as f64, ""),
+        subject.row("nodes_written", counters.node_blocks as f64, ""),
+        subject.row("blocks_moved", counters.moved_blocks as f64, ""),
+        subject.row("write_amplification", written * GB / totals.written_bytes.max(1) as f64, ""),
+    ]
+}
+
+/// Table 3: cleanings, recyclings, GB read, GB written.
+const TABLE_3: [(&str, [f64; 4]); 3] = [
+    ("cost-benefit", [1458.0, 0.0, 20.30, 27.00]),
+    ("wolf", [1380.0, 0.0, 17.13, 23.17]),
+    ("recycling", [0.0, 1112.0, 1.22, 5.27]),
+];
+
+/// Fig. 2: mean in microseconds, worst in milliseconds.
+const FIG_2: [(&str, f64, f64); 3] =
+    [("cost-benefit", 4441.0, 12_000.0), ("wolf", 2446.0, 6000.0), ("recycling", 1010.0, 600.0)];
+
+fn latency_rows(subject: &Subject, done: &Done) -> Vec<Row> {
+    let mut sorted = done.latencies_ns.clone();
+    sorted.sort_unstable();
+    let paper = FIG_2.iter().find(|(system, ..)| *system == subject.system);
+    let mean = sorted.iter().sum::<u64>() as f64 / sorted.len().max(1) as f64;
+    let at = |share: f64| sorted.get((sorted.len() as f64 * share) as usize).copied().unwrap_or(0) as f64 / 1e6;
+    let worst = sorted.last().copied().unwrap_or(0) as f64 / 1e6;
+    vec![
+        subject.row_beside("latency_mean", mean / 1e3, "us", paper.map(|(_, mean, _)| *mean)),
+        subject.row_beside("latency_worst", worst, "ms", paper.map(|(_, _, worst)| *worst)),
+        subject.row("latency_median", at(0.5), "ms"),
+        subject.row("latency_p99", at(0.99), "ms"),
+        subject.row("latency_p999", at(0.999), "ms"),
+    ]
+}
+
+/// The slowest writes and every so-manieth, in their order: what a picture shows.
+fn slowest_and_some(latencies_ns: &[u64]) -> Vec<(f64, f64)> {
+    let mut by_time: Vec<usize> = (0..latencies_ns.len()).collect();
+    by_time.sort_by_key(|at| std::cmp::Reverse(latencies_ns[*at]));
+    by_time.truncate(SCATTER_POINTS / 2);
+    by_time.extend((0..latencies_ns.len()).step_by((2 * latencies_ns.len() / SCATTER_POINTS).max(1)));
+    by_time.sort_unstable();
+    by_time.dedup();
+    by_time.into_iter().map(|at| (at as f64, latencies_ns[at] as f64 / 1e6)).collect()
+}
+
+/// How many times faster recycling is than each cleaner, and `auto` than the best of the others.
+fn speedups(rows: &[Row], bar: Option<f64>) -> Vec<Row> {
+    let elapsed = |row: &&Row| row.metric == "elapsed";
+    let mut compared = Vec::new();
+    for row in rows.iter().filter(elapsed) {
+        let others = rows.iter().filter(elapsed).filter(|other| other.dimensions == row.dimensions);
+        let others = others.filter(|other| other.system != row.system);
+        let name = LogSystem::ALL.into_iter().map(LogSystem::name).find(|name| *name == row.system);
+        let Some(system) = name.filter(|_| row.value > 0.0) else { continue };
+        let subject = Subject { system, dimensions: row.dimensions.clone() };
+        if system == LogSystem::Recycling.name() {
+            let fullest = row.dimensions["utilization"] == "90";
+            for other in others.clone().filter(|other| other.system != "auto") {
+                let paper = bar.filter(|_| fullest && other.system == "wolf");
+                let against = subject.with("against", &other.system);
+                compared.push(against.row_beside("speedup", other.value / row.value, "", paper));
+            }
+        }
+        if system == LogSystem::Auto.name()
+            && let Some(best) = others.min_by(|a, b| a.value.total_cmp(&b.value))
+        {
+            let against = subject.with("against", "the best of the others");
+            compared.push(against.row("speedup", best.value / row.value, ""));
+        }
+    }
+    compared
+}
+
+// -- words
+
+fn settled() -> Vec<String> {
+    [
+        "Utilization is valid blocks (data and nodes) over all blocks of the main area: what F2FS hides as overprovision counts \
+         as free.",
+        "The paper's segment of 4 MB is a section of two F2FS segments: cleaning frees sections, recycling fills segments. Its \
+         log has one inode among many in a block; in F2FS every file has a node block of its own, so that each overwritten \
+         file of 32 KB costs a ninth block with the next checkpoint.",
+        "The segment buffers are the limit of dirty data: 4 MB, 8 MB where hot and cold are apart (`buffer`). Checkpoints: \
+         every 60 s (`commit`), when cleaning has freed sections, and when nothing else can be written. The drive's cache is \
+         flushed by checkpoints.",
+        "Not given: which files are hot. Ours: every tenth in the order of their making.",
+        "`wolf` cleans by cost-benefit; `recycling` is WOLF's hot and cold with holes instead of cleaning; `auto` chooses \
+         between holes and cleaning by what the model of the device charges, measured on the model before the run.",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+fn show_shape(shape: &LogShape) -> Result<String> {
+    let (_, report) = shape.make()?;
+    let geometry = &report.geometry;
+    Ok(format!(
+        "{:.2} GiB of F2FS, {} segments of 2 MiB in sections of {}; {} segments overprovision, {} of them reserved by mkfs",
+        shape.bytes as f64 / f64::from(1 << 30),
+        geometry.segments,
+        geometry.segs_per_sec,
+        report.overprovision_segments,
+        report.reserved_segments,
+    ))
+}
+
+fn show_cost(cost: &moafs_f2fs::place::DeviceCost) -> String {
+    let way = |charge: &moafs_f2fs::place::Charge| {
+        let us = |ns: u64| ns as f64 / 1e3;
+        format!(
+            "{:.1} us a block, {:.1} us a request, {:.1} us a block passed over, {:.1} us elsewhere",
+            us(charge.block_ns),
+            us(charge.request_ns),
+            us(charge.gap_ns),
+            us(charge.seek_ns)
+        )
+    };
+    format!("reading {}; writing {}", way(&cost.read), way(&cost.write))
+}
+
+/// So many bytes are one write.
+const _: () = assert!(FILE_BYTES == 32 << 10);

@@ -1,0 +1,127 @@
+//! The ways of a log-structured file system that are compared, by name.
+
+use std::fmt;
+
+use moafs_disk::SharedDisk;
+use moafs_f2fs::clean::{Cleaner, Order};
+use moafs_f2fs::place::{DeviceCost, Reuse, Temperature};
+use moafs_f2fs::{F2fs, OpenOptions};
+use moafs_runtime::Rt;
+
+use crate::machine::Mount;
+
+/// What F2FS does when clean segments run out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LogSystem {
+    /// Cleaning: the section with the least valid data.
+    Greedy,
+    /// Cleaning: the most free space for the longest time per cost.
+    CostBenefit,
+    /// Cleaning: the emptiest sections, into the holes of others.
+    HolePlugging,
+    /// Cleaning: whichever of cost-benefit and hole-plugging is cheaper.
+    Adaptive,
+    /// Cleaning: the cheapest of the old, merged with data of like age.
+    AgeThreshold,
+    /// Hot and cold data apart, by reference counts; cleaning: cost-benefit.
+    Wolf,
+    /// No cleaning: new data into holes of used segments, hot and cold apart as in [`LogSystem::Wolf`].
+    Recycling,
+    /// Recycling or cleaning, whichever is cheaper on the device; hot and cold apart.
+    Auto,
+}
+
+impl LogSystem {
+    /// All of them.
+    pub const ALL: [LogSystem; 8] = [
+        LogSystem::Greedy,
+        LogSystem::CostBenefit,
+        LogSystem::HolePlugging,
+        LogSystem::Adaptive,
+        LogSystem::AgeThreshold,
+        LogSystem::Wolf,
+        LogSystem::Recycling,
+        LogSystem::Auto,
+    ];
+
+    /// Its name in tables and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            LogSystem::Greedy => "greedy",
+            LogSystem::CostBenefit => "cost-benefit",
+            LogSystem::HolePlugging => "hole-plugging",
+            LogSystem::Adaptive => "adaptive",
+            LogSystem::AgeThreshold => "age-threshold",
+            LogSystem::Wolf => "wolf",
+            LogSystem::Recycling => "recycling",
+            LogSystem::Auto => "auto",
+        }
+    }
+
+    /// Whether hot and cold data are told apart, which takes a buffer for each.
+    pub fn splits(self) -> bool {
+        matches!(self, LogSystem::Wolf | LogSystem::Recycling | LogSystem::Auto)
+    }
+
+    fn cleaner(self) -> Cleaner {
+        match self {
+            LogSystem::Greedy => Cleaner::Greedy,
+            LogSystem::HolePlugging => Cleaner::HolePlugging,
+            LogSystem::Adaptive => Cleaner::Adaptive,
+            LogSystem::AgeThreshold => Cleaner::AgeThreshold,
+            LogSystem::CostBenefit | LogSystem::Wolf | LogSystem::Recycling | LogSystem::Auto => Cleaner::CostBenefit,
+        }
+    }
+
+    fn reuse(self) -> Reuse {
+        match self {
+            LogSystem::Recycling => Reuse::Always,
+            LogSystem::Auto => Reuse::Auto,
+            _ => Reuse::Never,
+        }
+    }
+
+    /// How a volume is mounted for it, on a device that charges `device`.
+    pub fn mount(self, device: DeviceCost, seed: u64) -> LogMount {
+        LogMount(OpenOptions {
+            cleaner: self.cleaner(),
+            clean_order: Order::Found,
+            reuse: self.reuse(),
+            temperature: if self.splits() { Temperature::Wolf } else { Temperature::Kind },
+            device,
+            seed,
+            ..OpenOptions::default()
+        })
+    }
+}
+
+impl fmt::Display for LogSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An F2FS volume and the options it is opened with.
+#[derive(Debug, Clone)]
+pub struct LogMount(pub OpenOptions);
+
+impl Mount for LogMount {
+    type Format = F2fs;
+
+    fn open(&self, disk: SharedDisk, rt: Rt, transfer_bytes_max: usize) -> moafs_vfs::Result<F2fs> {
+        F2fs::open(disk, rt, OpenOptions { transfer_bytes_max, ..self.0.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_system_has_a_name_of_its_own() {
+        let mut names = LogSystem::ALL.map(LogSystem::name).to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), LogSystem::ALL.len());
+    }
+}

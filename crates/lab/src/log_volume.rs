@@ -1,0 +1,156 @@
+//! F2FS volumes under test: their shape, filling them, and aging them until no clean segment is left.
+//!
+//! 1. Fill with files of 32 KiB, 512 in a directory, until the wanted share of *all* blocks of the main area is valid.
+//! 2. Overwrite whole files, drawn as the test that follows will draw them, by appending only, until the next write would
+//!    have to clean. What is held back for cleaning is free at that moment, nothing else.
+//!
+//! All systems start from this image. No time passes: the disk is memory without file data ([`Contentless`]).
+
+use std::sync::Arc;
+
+use moafs_disk::{MemDisk, SECTOR};
+use moafs_f2fs::mkfs::{MkfsOptions, Report, mkfs};
+use moafs_f2fs::place::{DeviceCost, Reuse};
+use moafs_f2fs::{F2fs, OpenOptions};
+use moafs_runtime::Timestamp;
+use moafs_vfs::Options;
+use moafs_vfs::types::Ino;
+
+use crate::contentless::Contentless;
+use crate::error::{LabError, Result};
+use crate::log_system::LogMount;
+use crate::machine::without_time;
+use crate::workload::Client;
+use crate::workload::overwrite::{FILE_BYTES, Pattern};
+
+/// The paper's partition.
+const PARTITION_BYTES: f64 = (4_u64 << 30) as f64;
+/// The paper's segment is 4 MB: a section of two.
+const SEGMENTS_PER_SECTION: u32 = 2;
+/// Below this scale sections have one segment, or there would be too few of them.
+const SCALE_OF_FULL_SECTIONS: f64 = 0.5;
+/// Segments have this size.
+const SEGMENT_BYTES: u64 = 2 << 20;
+/// The smallest volume: what the engine holds back for itself must be a small part of it.
+const SEGMENTS_MIN: u64 = 64;
+/// Files in a directory.
+pub(crate) const FILES_PER_DIRECTORY: u64 = 512;
+/// Memory while aging, in bytes.
+const CACHE_BYTES: usize = 2 << 30;
+/// Writes between two looks at how many segments are clean.
+const STEP: u64 = 64;
+/// The time of making: volumes with equal parameters are equal.
+const MADE_AT: Timestamp = Timestamp { secs: 1_000_000_000, nanos: 0 };
+
+/// The shape of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogShape {
+    /// Bytes of the partition.
+    pub bytes: u64,
+    /// Segments in a section: what cleaning frees at once.
+    pub segments_per_section: u32,
+}
+
+impl LogShape {
+    /// The paper's: 4 GiB with sections of 4 MiB; at another scale, so much less.
+    pub fn paper(scale: f64) -> LogShape {
+        let segments = ((PARTITION_BYTES * scale) as u64 / SEGMENT_BYTES).max(SEGMENTS_MIN);
+        let segments_per_section = if scale >= SCALE_OF_FULL_SECTIONS { SEGMENTS_PER_SECTION } else { 1 };
+        LogShape { bytes: segments * SEGMENT_BYTES, segments_per_section }
+    }
+
+    /// A volume of about `bytes` bytes with sections of one segment.
+    pub fn of_size(bytes: u64) -> LogShape {
+        LogShape { bytes: (bytes / SEGMENT_BYTES).max(SEGMENTS_MIN) * SEGMENT_BYTES, segments_per_section: 1 }
+    }
+
+    /// An empty volume of this shape, with the overprovision that leaves most to users.
+    ///
+    /// # Errors
+    /// If the shape cannot be.
+    pub fn make(&self) -> Result<(MemDisk, Report)> {
+        let disk = MemDisk::new(self.bytes / SECTOR as u64);
+        let options = MkfsOptions {
+            segs_per_sec: self.segments_per_section,
+            ..MkfsOptions::new(*b"moafs lab volume", MADE_AT)
+        };
+        let report = mkfs(&disk, &options)?;
+        Ok((disk, report))
+    }
+}
+
+/// A volume that is full to a wanted share, without a clean segment.
+pub struct LogAged {
+    /// Its metadata. File data read as a pattern.
+    pub image: MemDisk,
+    /// Its files, in the order in which they were made.
+    pub files: Vec<Ino>,
+    /// Share of all blocks of the main area that are valid, in percent.
+    pub utilization: f64,
+    /// What mkfs made.
+    pub report: Report,
+}
+
+/// Fills and ages a volume.
+///
+/// # Errors
+/// [`LabError::Aging`] if the volume cannot be so full.
+pub fn aged(shape: &LogShape, utilization: u8, pattern: Pattern, seed: u64) -> Result<LogAged> {
+    let (disk, report) = shape.make()?;
+    let disk = Arc::new(Contentless::new(disk));
+    let options = Options { cache_bytes: CACHE_BYTES, dirty_percent: 1, ..Options::default() };
+    let mount = LogMount(OpenOptions {
+        reuse: Reuse::Always,
+        background: false,
+        discard: false,
+        device: DeviceCost::HDD,
+        ..OpenOptions::default()
+    });
+    let (files, utilization) = without_time(&disk, &mount, options, |client| {
+        let files = fill(client, f64::from(utilization) / 100.0)?;
+        let share = share(client.vfs().format());
+        wear(client, &files, pattern, seed)?;
+        Ok((files, share * 100.0))
+    })?;
+    Ok(LogAged { image: disk.snapshot(), files, utilization, report })
+}
+
+/// Share of all blocks of the main area that are valid.
+fn share(format: &F2fs) -> f64 {
+    let room = format.room();
+    room.valid_blocks as f64 / room.main_blocks as f64
+}
+
+fn fill(client: &Client<F2fs>, wanted: f64) -> Result<Vec<Ino>> {
+    let mut files = Vec::new();
+    let mut dir = client.root();
+    while share(client.vfs().format()) < wanted {
+        let number = files.len() as u64;
+        if number.is_multiple_of(FILES_PER_DIRECTORY) {
+            dir = client.make_dir(client.root(), &format!("d{:04}", number / FILES_PER_DIRECTORY))?;
+        }
+        let made = client.make_file(dir, &format!("f{number:06}"), FILE_BYTES);
+        files.push(made.map_err(|error| match error.is_full() {
+            true => LabError::Aging(format!("{:.0} % of the main area cannot be filled", wanted * 100.0)),
+            false => error,
+        })?);
+        // What is not written back yet is not counted.
+        if number.is_multiple_of(STEP) {
+            client.sync()?;
+        }
+    }
+    client.sync()?;
+    Ok(files)
+}
+
+/// Overwrites until only what is held back is clean.
+fn wear(client: &Client<F2fs>, files: &[Ino], pattern: Pattern, seed: u64) -> Result<()> {
+    let mut draw = pattern.drawing(files.len(), seed.wrapping_add(1));
+    while client.vfs().format().room().spare_sections() > 0 {
+        for _ in 0..STEP {
+            client.write(files[draw.next()], 0, FILE_BYTES)?;
+        }
+        client.sync()?;
+    }
+    Ok(())
+}
