@@ -43,7 +43,12 @@ impl F2fs {
     pub(super) fn is_long(&self) -> bool {
         let dirty = self.nodes.dirty_count() + self.owned.dirty_count();
         let free = self.space.free_segments() as usize * SEGMENT_BLOCKS;
-        dirty > DIRTY_BLOCKS_MIN && dirty > (free / 4).min(DIRTY_BLOCKS_MAX)
+        if dirty <= DIRTY_BLOCKS_MIN || dirty <= (free / 4).min(DIRTY_BLOCKS_MAX) {
+            return false;
+        }
+        // Nodes recycle in their own logs.
+        let writable = free + self.space.holes(Class::Node) as usize;
+        dirty > (writable / 4).min(DIRTY_BLOCKS_MAX)
     }
 
     /// How much room there is: free sections, what is held back of them, valid blocks.
@@ -201,16 +206,19 @@ impl F2fs {
             return Ok(true);
         }
         self.tally.clean_verdicts.fetch_add(1, Ordering::Relaxed);
-        let mut gained = before.prefree_sections > 0;
+        let mut emptied = before.prefree_sections;
         while self.spare_after_checkpoint() < SPARE_SECTIONS {
             let cleaned = self.clean_once()?;
-            if cleaned == 0 {
+            self.tally.foreground_cleanings.fetch_add(cleaned.into(), Ordering::Relaxed);
+            let now = self.room().prefree_sections;
+            if now <= emptied {
+                // Nothing was cleaned, or nodes: these leave with the checkpoint.
+                emptied = if cleaned > 0 { now.max(1) } else { emptied };
                 break;
             }
-            self.tally.foreground_cleanings.fetch_add(cleaned.into(), Ordering::Relaxed);
-            gained = true;
+            emptied = now;
         }
-        if !gained {
+        if emptied == 0 {
             return Ok(false);
         }
         self.checkpoint(false)?;

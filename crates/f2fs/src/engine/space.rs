@@ -784,8 +784,9 @@ impl Table for State {
     }
 
     fn segments(&self, class: Class) -> impl Iterator<Item = SegmentView> {
-        let used = self.segments.iter().enumerate().filter(|(_, segment)| segment.maps.is_some());
-        used.map(|(segno, _)| self.view(segno)).filter(move |view| Class::of(view.log) == class)
+        let used = move |segment: &Segment| segment.maps.is_some() && Class::of(segment.log) == class;
+        let used = self.segments.iter().enumerate().filter(move |(_, segment)| used(segment));
+        used.map(|(segno, _)| self.view(segno))
     }
 }
 

@@ -33,8 +33,9 @@ use crate::workload::records::{Records, read_by_records};
 const WRITERS: u64 = 8;
 const FILE_BYTES: f64 = (1600_u64 << 20) as f64;
 const CARD: &str = "sd16-mid";
-/// The card's partition, in bytes.
-const PARTITION_BYTES: f64 = (15_u64 << 30) as f64 - (256_u64 << 20) as f64;
+/// The partition of the card of 15.9 GB, in bytes, for files of 12.5 GiB; a small one has more room beside them.
+const PARTITION_BYTES: f64 = (14_u64 << 30) as f64;
+const PARTITION_MORE_BYTES: u64 = 192 << 20;
 const READ_AHEAD_BYTES: usize = 128 << 10;
 /// Memory: the file read is never all in it.
 const CACHE_BYTES: usize = 512 << 20;
@@ -212,7 +213,7 @@ fn run(experiment: &Experiment, lab: &Lab<'_>, rows: fn(&Subject, FacSystem, &Fa
 
 /// Full size, or so much less.
 fn shape(lab: &Lab<'_>) -> LogShape {
-    LogShape::of_size((PARTITION_BYTES * lab.options.scale) as u64)
+    LogShape::of_size((PARTITION_BYTES * lab.options.scale) as u64 + PARTITION_MORE_BYTES)
 }
 
 fn run_case(lab: &Lab<'_>, case: &FacCase) -> Result<Fac> {
