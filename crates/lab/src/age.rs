@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use moafs_disk::MemDisk;
 use moafs_ext::Ext;
+use moafs_vfs::Options;
 use moafs_vfs::layout::Score;
 use moafs_vfs::types::Ino;
-use moafs_vfs::Options;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

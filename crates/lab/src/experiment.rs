@@ -137,7 +137,14 @@ impl<'a> Lab<'a> {
     pub fn new(options: RunOptions, progress: &'a dyn Progress) -> Result<Lab<'a>> {
         options.check()?;
         options.parameters.drives.iter().try_for_each(|name| crate::machine::drive(name).map(drop))?;
-        Ok(Lab { options, progress, worn: Mutex::default(), aged: Mutex::default(), log_aged: Mutex::default(), costs: Mutex::default(), io_tests: Mutex::default(),
+        Ok(Lab {
+            options,
+            progress,
+            worn: Mutex::default(),
+            aged: Mutex::default(),
+            log_aged: Mutex::default(),
+            costs: Mutex::default(),
+            io_tests: Mutex::default(),
             facs: Mutex::default(),
         })
     }

@@ -70,10 +70,8 @@ impl LogShape {
     /// If the shape cannot be.
     pub fn make(&self) -> Result<(MemDisk, Report)> {
         let disk = MemDisk::new(self.bytes / SECTOR as u64);
-        let options = MkfsOptions {
-            segs_per_sec: self.segments_per_section,
-            ..MkfsOptions::new(*b"moafs lab volume", MADE_AT)
-        };
+        let options =
+            MkfsOptions { segs_per_sec: self.segments_per_section, ..MkfsOptions::new(*b"moafs lab volume", MADE_AT) };
         let report = mkfs(&disk, &options)?;
         Ok((disk, report))
     }

@@ -131,11 +131,7 @@ impl<M: Mount> Machine<M> {
     ///
     /// # Errors
     /// As `work` fails; if the drive or the volume cannot be had.
-    pub fn run<T>(
-        setup: &Setup<'_, M>,
-        image: &MemDisk,
-        work: impl FnOnce(&mut Machine<M>) -> Result<T>,
-    ) -> Result<T> {
+    pub fn run<T>(setup: &Setup<'_, M>, image: &MemDisk, work: impl FnOnce(&mut Machine<M>) -> Result<T>) -> Result<T> {
         let runtime = Virtual::new(None);
         runtime.run(|| {
             let mut machine = Machine::new(setup, runtime.rt(), image)?;

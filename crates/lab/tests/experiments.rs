@@ -44,22 +44,8 @@ fn snapshot(id: &str) -> PathBuf {
 
 #[test]
 fn tables_of_co_writing_are_as_reviewed_and_do_not_depend_on_cores() {
-    reviewed("cw-", 0.02, CO_WRITING);
-}
-
-#[test]
-fn tables_of_recycling_are_as_reviewed_and_do_not_depend_on_cores() {
-    reviewed("lfs-", 0.05, &["utilization=50"]);
-}
-
-#[test]
-fn tables_of_file_aware_cleaning_are_as_reviewed_and_do_not_depend_on_cores() {
-    reviewed("fac-", 0.01, &[]);
-}
-
-fn reviewed(prefix: &str, scale: f64, set: &[&str]) {
-    let ids = ids(prefix);
-    let (one, two) = (run(&ids, scale, 1, set), run(&ids, scale, 2, set));
+    let ids = ids("cw-");
+    let (one, two) = (run(&ids, 0.02, 1, CO_WRITING), run(&ids, 0.02, 2, CO_WRITING));
     for (one, two) in one.iter().zip(&two) {
         assert!(one == two, "{} differs between one core and two", one.experiment);
         let path = snapshot(&one.experiment);
@@ -76,6 +62,39 @@ fn reviewed(prefix: &str, scale: f64, set: &[&str]) {
             one.experiment
         );
     }
+}
+
+fn value(outcome: &Outcome, system: &str, metric: &str, dimensions: &[(&str, &str)]) -> f64 {
+    let fits = |row: &&moafs_lab::outcome::Row| {
+        let same = |(name, value): &(&str, &str)| row.dimensions.get(*name).is_some_and(|at| at == value);
+        row.system == system && row.metric == metric && dimensions.iter().all(same)
+    };
+    outcome.rows.iter().find(fits).unwrap_or_else(|| panic!("no {metric} of {system}")).value
+}
+
+#[test]
+fn recycling_copies_nothing_and_writes_less_than_cleaning_on_any_number_of_cores() {
+    let set = ["utilization=70", "drives=hds721616pla380", "systems=wolf,recycling"];
+    let of = |jobs| run(&["lfs-traffic".to_owned()], 0.1, jobs, &set).remove(0);
+    let outcome = of(1);
+    assert_eq!(outcome, of(2));
+    for pattern in ["uniform", "hot-cold"] {
+        let value = |system, metric| value(&outcome, system, metric, &[("pattern", pattern)]);
+        assert!(value("recycling", "written") < value("wolf", "written"), "{pattern}");
+        assert!(value("recycling", "recyclings") > 0.0 && value("wolf", "cleanings") > 0.0, "{pattern}");
+    }
+}
+
+#[test]
+fn cleaning_by_file_joins_what_writers_scattered_and_writes_no_more_on_any_number_of_cores() {
+    let ids = ids("fac-");
+    let (one, two) = (run(&ids, 0.02, 1, &[]), run(&ids, 0.02, 2, &[]));
+    assert_eq!(one, two);
+    let of = |id: &str| one.iter().find(|outcome| outcome.experiment == id).unwrap();
+    let groups = |system| value(of("fac-dbg"), system, "groups", &[("when", "after cleaning")]);
+    assert!(groups("file") < 0.4 * groups("found") && groups("file-gather-16") < 0.1 * groups("found"));
+    let written = |system| value(of("fac-overhead"), system, "data_written", &[]);
+    assert!(written("file") <= written("found"));
 }
 
 #[test]

@@ -535,7 +535,8 @@ fn compare(plan: &Plan, rows: &[Row]) -> Vec<Row> {
             let percent = (row.value / other.value - 1.0) * 100.0;
             let utilization = &row.dimensions["utilization"];
             let paper = plan.paper.iter().find(|(at, _)| at.to_string() == *utilization).map(|(_, percent)| *percent);
-            let subject = Subject { system: system.name(), dimensions: row.dimensions.clone() }.with("against", baseline);
+            let subject =
+                Subject { system: system.name(), dimensions: row.dimensions.clone() }.with("against", baseline);
             let paper = paper.filter(|_| baseline == System::FfsPaper);
             compared.push(subject.row_beside(name, percent, "%", paper));
         }

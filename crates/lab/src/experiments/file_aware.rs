@@ -330,7 +330,9 @@ fn requests(reading: &Reading) -> f64 {
 fn fragmentation(subject: &Subject, system: FacSystem, fac: &Fac) -> Vec<Row> {
     let paper = if system == FacSystem::Ext { 208.0 } else { 51_200.0 };
     match system {
-        FacSystem::Ext | FacSystem::Found => vec![subject.with("when", "written").row_beside("groups", fac.groups as f64, "", Some(paper))],
+        FacSystem::Ext | FacSystem::Found => {
+            vec![subject.with("when", "written").row_beside("groups", fac.groups as f64, "", Some(paper))]
+        }
         FacSystem::File | FacSystem::FileGather => Vec::new(),
     }
 }
@@ -343,10 +345,7 @@ fn read_ahead(subject: &Subject, system: FacSystem, fac: &Fac) -> Vec<Row> {
         .into_iter()
         .flat_map(|(when, reading)| {
             let subject = subject.with("when", when);
-            [
-                subject.row("bandwidth", bandwidth(reading), "MB/s"),
-                subject.row("requests", requests(reading), ""),
-            ]
+            [subject.row("bandwidth", bandwidth(reading), "MB/s"), subject.row("requests", requests(reading), "")]
         })
         .collect()
 }
@@ -402,12 +401,18 @@ fn overhead(subject: &Subject, _system: FacSystem, fac: &Fac) -> Vec<Row> {
 
 /// File-aware against ordinary cleaning.
 fn compare(rows: &[Row]) -> Vec<Row> {
-    let after = |row: &&Row| row.metric == "bandwidth" && row.dimensions.get("when").is_some_and(|when| when == "after cleaning");
+    let after = |row: &&Row| {
+        row.metric == "bandwidth" && row.dimensions.get("when").is_some_and(|when| when == "after cleaning")
+    };
     let mut compared = Vec::new();
     for row in rows.iter().filter(after) {
         let Some(system) = FacSystem::CLEANING.into_iter().find(|system| system.name() == row.system) else { continue };
-        let ordinary = |other: &&Row| other.system == FacSystem::Found.name() && other.dimensions["drive"] == row.dimensions["drive"];
-        let Some(other) = rows.iter().filter(after).find(ordinary).filter(|_| system != FacSystem::Found) else { continue };
+        let ordinary = |other: &&Row| {
+            other.system == FacSystem::Found.name() && other.dimensions["drive"] == row.dimensions["drive"]
+        };
+        let Some(other) = rows.iter().filter(after).find(ordinary).filter(|_| system != FacSystem::Found) else {
+            continue;
+        };
         let dimensions = BTreeMap::from([("drive".to_owned(), row.dimensions["drive"].clone())]);
         let subject = Subject { system: system.name(), dimensions }.with("against", "ordinary cleaning");
         let paper = (system == FacSystem::File).then_some(21.0);

@@ -148,9 +148,7 @@ fn run_case(lab: &Lab<'_>, case: &IoCase) -> Result<IoTest> {
     Machine::run(&setup, &aged.image, |machine| {
         machine.client().open_numbers(&aged.files)?;
         let before = machine.client().vfs().format().counters();
-        let overwrite = |machine: &mut Machine<_>| {
-            overwrite(machine.client(), &aged.files, case.pattern, seed, writes)
-        };
+        let overwrite = |machine: &mut Machine<_>| overwrite(machine.client(), &aged.files, case.pattern, seed, writes);
         let (latencies_ns, totals) = machine.measure(overwrite)?;
         let counters = machine.client().vfs().format().counters().since(&before);
         Ok(IoTest::Done(Box::new(Done { totals, counters, latencies_ns, utilization: aged.utilization })))
@@ -199,16 +197,16 @@ fn measured(
     let parameters = &lab.options.parameters;
     let systems = parameters.systems(&LogSystem::ALL, &SYSTEMS);
     let utilizations = parameters.utilizations.as_deref().unwrap_or(plan.utilizations);
-    let mut cases = Vec::new();
+    let mut cases: Vec<IoCase> = Vec::new();
     for &(pattern, usual) in plan.on {
         for drive in parameters.drives(&[usual]) {
             for &utilization in utilizations {
                 let case = |system: &LogSystem| IoCase { drive: drive.clone(), pattern, utilization, system: *system };
-                cases.extend(systems.iter().map(case));
+                // A drive that was asked for stands for all.
+                cases.extend(systems.iter().map(case).filter(|case| !cases.contains(case)).collect::<Vec<_>>());
             }
         }
     }
-    cases.dedup();
     let done = lab.run_cases(experiment.id, &cases, |case| lab.io_test(case, || run_case(lab, case)))?;
     let mut outcome = lab.outcome_of(experiment);
     let shape = LogShape::paper(lab.options.scale);
@@ -285,9 +283,7 @@ fn traffic(experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn finished(
-    cases: &[(IoCase, std::sync::Arc<IoTest>)],
-) -> impl Iterator<Item = (&IoCase, &Done)> {
+fn finished(cases: &[(IoCase, std::sync::Arc<IoTest>)]) -> impl Iterator<Item = (&IoCase, &Done)> {
     cases.iter().filter_map(|(case, test)| match &**test {
         IoTest::Done(done) => Some((case, &**done)),
         IoTest::Stopped(_) => None,

@@ -32,9 +32,8 @@ impl Records {
     /// # Errors
     /// A full volume; the first error of a writer.
     pub fn run<F: Format>(&self, client: &Client<F>) -> Result<Vec<Ino>> {
-        let files: Vec<Ino> = (0..self.writers)
-            .map(|writer| client.create(client.root(), &Self::name(writer)))
-            .collect::<Result<_>>()?;
+        let files: Vec<Ino> =
+            (0..self.writers).map(|writer| client.create(client.root(), &Self::name(writer))).collect::<Result<_>>()?;
         let failed: Arc<Mutex<Option<LabError>>> = Arc::default();
         let spec = *self;
         let tasks: Vec<_> = files
