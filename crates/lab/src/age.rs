@@ -9,7 +9,7 @@
 //! 3. delete files drawn at random down to the wanted utilization; while the score is off, of several drawn the one whose
 //!    going brings it nearest to what is wanted. At 0 % everything goes, directories too: such a disk has no layout score, but its tables were used.
 //!
-//! Everything is placed by the `ffs` policy, so that all systems start from one image. No time passes: the disk is
+//! Everything is placed by the default policy, `cowrite`, so that all systems start from one image. No time passes: the disk is
 //! memory without file data ([`Contentless`]).
 
 use std::collections::BTreeMap;
@@ -179,7 +179,7 @@ fn on_volume<T>(disk: &Arc<Contentless>, work: impl FnOnce(&Client<Ext>) -> Resu
         transfer_bytes_max: TRANSFER_BYTES,
         ..Options::default()
     };
-    without_time(disk, &System::Ffs, options, work)
+    without_time(disk, &System::Cowrite, options, work)
 }
 
 struct Ager<'a> {
