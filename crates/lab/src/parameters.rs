@@ -349,7 +349,7 @@ mod tests {
     fn what_does_not_exist_lists_what_does() {
         let mut parameters = Parameters::default();
         let unknown = parameters.set("cash=1").unwrap_err().to_string();
-        assert!(unknown.contains("`cash`") && unknown.contains("cache, dirty"), "{unknown}");
+        assert!(unknown.contains("`cash`") && unknown.contains("cache, buffer"), "{unknown}");
         let system = parameters.set("systems=zfs").unwrap_err().to_string();
         assert!(system.contains("ffs-paper, ffs, cowrite"), "{system}");
         for bad in
