@@ -188,12 +188,11 @@ struct Plan<'a> {
     utilizations: &'a [u8],
 }
 
+/// A case with what was measured in it.
+type Finished = (IoCase, std::sync::Arc<IoTest>);
+
 /// Runs the cases and gives what was measured, in their order; cases that stopped leave a note.
-fn measured(
-    plan: &Plan<'_>,
-    experiment: &Experiment,
-    lab: &Lab<'_>,
-) -> Result<(Outcome, Vec<(IoCase, std::sync::Arc<IoTest>)>)> {
+fn measured(plan: &Plan<'_>, experiment: &Experiment, lab: &Lab<'_>) -> Result<(Outcome, Vec<Finished>)> {
     let parameters = &lab.options.parameters;
     let systems = parameters.systems(&LogSystem::ALL, &SYSTEMS);
     let utilizations = parameters.utilizations.as_deref().unwrap_or(plan.utilizations);
