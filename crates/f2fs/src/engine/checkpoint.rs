@@ -12,9 +12,9 @@ use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Page, Request, SECTO
 use moafs_vfs::format::Admission;
 use moafs_vfs::{Error, Result};
 
-use super::F2fs;
 use super::nodes::Node;
 use super::space::{Picture, Recorded};
+use super::{F2fs, copy_of};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, SIT_JOURNAL_MAX, VersionBitmap};
 use crate::format::node::Footer;
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
@@ -302,8 +302,7 @@ impl F2fs {
 
 /// A copy of bytes on its way to a block.
 fn leaving(at: BlkAddr, bytes: &[u8], tag: Tag) -> Leaving {
-    let mut block = Buf::scratch(BLOCK);
-    block.copy_from_slice(bytes);
+    let block = copy_of(bytes);
     Leaving { at, page: block.freeze(), tag }
 }
 

@@ -13,19 +13,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use moafs_disk::{Buf, Epoch};
+use moafs_disk::Epoch;
 use moafs_vfs::Result;
 use moafs_vfs::format::Seal;
 use moafs_vfs::types::FileKind;
 
-use super::F2fs;
 use super::checkpoint::{Leaving, Writer};
 use super::incore::Incore;
 use super::nodes::Node;
+use super::{F2fs, copy_of};
 use crate::format::checkpoint::CpFlags;
 use crate::format::inode::Advise;
 use crate::format::node::Footer;
-use crate::format::{BLOCK, Log, Nid};
+use crate::format::{Log, Nid};
 
 /// Which changes since the last picture a chain cannot tell.
 #[derive(Debug, Default)]
@@ -108,8 +108,7 @@ impl F2fs {
 
 /// The same node with a footer that belongs to no chain.
 fn unchained(block: &Leaving) -> Leaving {
-    let mut image = Buf::scratch(BLOCK);
-    image.copy_from_slice(&block.page);
+    let mut image = copy_of(&block.page);
     Footer { cp_version: 0, ..Footer::decode(&image) }.encode_into(&mut image);
     Leaving { at: block.at, page: image.freeze(), tag: block.tag }
 }

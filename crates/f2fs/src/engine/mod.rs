@@ -51,7 +51,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use moafs_disk::{Cause, Epoch, Kind, SharedDisk, Tag};
+use moafs_disk::{Buf, Cause, Epoch, Kind, SharedDisk, Tag};
 use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
@@ -239,6 +239,13 @@ pub struct F2fs {
     elapsed_before: u64,
     opened: Time,
     tally: Tally,
+}
+
+/// A block's worth of bytes in memory of their own.
+fn copy_of(bytes: &[u8]) -> Buf {
+    let mut block = Buf::scratch(crate::format::BLOCK);
+    block.copy_from_slice(bytes);
+    block
 }
 
 /// Damage as vfs reports it.

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
+use moafs_disk::{Cause, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_vfs::format::Admission;
 use moafs_vfs::types::{BlockRun, FileKind};
 use moafs_vfs::{Error, Result};
 
-use super::F2fs;
 use super::incore::Incore;
 use super::space::{Next, Recorded};
+use super::{F2fs, copy_of};
 use crate::clean::order::Owner;
 use crate::clean::table::{Class, Table};
 use crate::clean::{Destination, Secno, Want};
@@ -132,8 +132,7 @@ impl F2fs {
             for (offset, chunk) in run.iter().zip(bytes.chunks_exact(BLOCK)) {
                 let at = self.geo.block_of(segno, *offset);
                 let Some(owner) = self.owner_of(at, summary.summary.entries[*offset])? else { continue };
-                let mut page = Buf::scratch(BLOCK);
-                page.copy_from_slice(chunk);
+                let page = copy_of(chunk);
                 found.push(Valid { at, owner, page: page.freeze() });
             }
         }

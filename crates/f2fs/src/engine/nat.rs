@@ -12,6 +12,7 @@ use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, SharedDisk, Tag};
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
+use super::copy_of;
 use crate::format::checkpoint::{NAT_JOURNAL_MAX, VersionBitmap};
 use crate::format::nat::{self, NAT_PER_BLOCK, NatEntry};
 use crate::format::superblock::Geometry;
@@ -199,8 +200,7 @@ impl Nat {
             let bytes = read.map_err(|source| Error::disk(what(), source))?;
             let mut state = self.state.lock();
             for (no, chunk) in (first..).zip(bytes.chunks_exact(BLOCK)) {
-                let mut block = Buf::scratch(BLOCK);
-                block.copy_from_slice(chunk);
+                let block = copy_of(chunk);
                 // A checkpoint may have changed it meanwhile.
                 if self.geo.nat_at(no, state.versions.get(no as usize)).0 == at.0 + (no - first) {
                     state.blocks.entry(no).or_insert(block);
@@ -245,8 +245,7 @@ impl Nat {
                 for block in touched {
                     state.versions.flip(block as usize);
                     let at = self.geo.nat_at(block, state.versions.get(block as usize));
-                    let mut copy = Buf::scratch(BLOCK);
-                    copy.copy_from_slice(&state.blocks[&block]);
+                    let copy = copy_of(&state.blocks[&block]);
                     blocks.push((at, copy));
                 }
                 all.clear();

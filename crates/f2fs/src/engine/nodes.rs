@@ -13,7 +13,7 @@ use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
 use super::evict::{CACHED_BYTES, sweep};
-use super::{F2fs, damaged};
+use super::{F2fs, copy_of, damaged};
 use crate::format::nat::NatEntry;
 use crate::format::node::{self, Footer};
 use crate::format::superblock::Features;
@@ -46,9 +46,7 @@ impl Node {
     pub(super) fn leave(&self) -> Buf {
         let bytes = self.bytes.lock();
         self.dirty.store(false, Ordering::Relaxed);
-        let mut copy = Buf::scratch(BLOCK);
-        copy.copy_from_slice(&bytes);
-        copy
+        copy_of(&bytes)
     }
 }
 
@@ -92,8 +90,7 @@ impl Nodes {
 
     /// A node that is not on the device as it is here.
     pub(super) fn insert(&self, nid: Nid, ino: Nid, offset: u32, log: Log, image: &[u8]) -> Arc<Node> {
-        let mut bytes = Buf::scratch(BLOCK);
-        bytes.copy_from_slice(image);
+        let bytes = copy_of(image);
         let node = Arc::new(Node { nid, ino, offset, log, bytes: Mutex::new(bytes), dirty: AtomicBool::new(false) });
         self.all.lock().insert(nid, Arc::clone(&node));
         node

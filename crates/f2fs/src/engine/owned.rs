@@ -14,9 +14,9 @@ use moafs_vfs::types::{FileKind, Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
-use super::F2fs;
 use super::evict::{CACHED_BYTES, sweep};
 use super::incore::Incore;
+use super::{F2fs, copy_of};
 use crate::format::{BLOCK, BlkAddr, Nid};
 
 /// Blocks that one read brings at most.
@@ -40,9 +40,7 @@ impl Owned {
     pub(super) fn leave(&self) -> Buf {
         let bytes = self.bytes.lock();
         self.dirty.store(false, Ordering::Relaxed);
-        let mut copy = Buf::scratch(BLOCK);
-        copy.copy_from_slice(&bytes);
-        copy
+        copy_of(&bytes)
     }
 }
 
@@ -124,8 +122,7 @@ impl F2fs {
                 continue;
             }
             for (lbn, chunk) in (lbn..).zip(bytes.chunks_exact(BLOCK)) {
-                let mut block = Buf::scratch(BLOCK);
-                block.copy_from_slice(chunk);
+                let block = copy_of(chunk);
                 self.owned.insert(file.ino, lbn, block);
             }
         }
