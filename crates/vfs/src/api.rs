@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::format::{Format, Shape};
 use crate::gather::{DefragOptions, Healed};
 use crate::types::{Attr, Cookie, FileKind, Ino, Mapping, Name, SetMode, XattrKey};
+use crate::volatile::LastAccess;
 
 /// How a volume is used. Everything has a default.
 #[derive(Debug, Clone)]
@@ -273,6 +274,11 @@ impl<F: Format> Vfs<F> {
     pub fn format(&self) -> &F {
         &self.inner.format
     }
+    /// Where the device's head is, as far as file contents tell.
+    pub fn last_access(&self) -> Arc<LastAccess> {
+        Arc::clone(&self.inner.last_access)
+    }
+
     /// Looks a name up (`.` and `..` too) and holds the inode.
     pub fn lookup(&self, who: &Who, dir: Ino, name: &Name) -> Result<Stat> {
         self.inner.lookup(who, dir, name)

@@ -219,8 +219,9 @@ impl<F: Format> Inner<F> {
         u32::try_from(bytes / self.block_bytes()).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Where a block lies on the disk.
+    /// Where a run of file contents lies on the disk, for a request that is about to be made: the head will be there.
     pub(crate) fn lba(&self, run: BlockRun) -> Lba {
+        self.last_access.note(run.end());
         Lba(run.start.0.saturating_mul(self.block_bytes() / SECTOR as u64))
     }
 

@@ -15,6 +15,7 @@ use moafs_runtime::Time;
 use crate::error::Result;
 use crate::plan::{DirtyView, Due, Plan};
 use crate::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey};
+use crate::volatile::Volatile;
 
 /// What does not change while a volume is mounted.
 #[derive(Debug, Clone)]
@@ -340,6 +341,10 @@ pub trait Format: Send + Sync + 'static {
     /// THE decision: who travels with `due`, and where to. Runs it allocates are taken in memory only. Called
     /// with no inode lock held.
     fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan>;
+    /// Blocks for swap areas, taken in memory only; `None` if the format has none to give.
+    fn volatile(&self) -> Option<Arc<dyn Volatile>> {
+        None
+    }
     /// Part of a fresh travel's run was not written after all: give it back.
     fn abandon(&self, run: BlockRun);
 

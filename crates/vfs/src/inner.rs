@@ -19,6 +19,7 @@ use crate::format::{Admission, Format, Need, Seal, Shape, SpaceClass, Why};
 use crate::inode::{Found, Inode, Table, Unput};
 use crate::reap::ReapQueue;
 use crate::types::{Attr, Ino};
+use crate::volatile::LastAccess;
 
 /// An inode of the format `F`, shared.
 pub(crate) type Shared<F> = Arc<Inode<<F as Format>::Node>>;
@@ -42,6 +43,8 @@ pub(crate) struct Inner<F: Format> {
     pub(crate) walks: Walks,
     pub(crate) reap_queue: ReapQueue<F::Node>,
     pub(crate) tally: Tally,
+    /// The file block the device was last asked for.
+    pub(crate) last_access: Arc<LastAccess>,
     /// Somebody changed metadata since the last commit.
     pub(crate) uncommitted: AtomicBool,
     /// When somebody last called, in nanoseconds of the runtime's clock.
@@ -78,6 +81,7 @@ impl<F: Format> Inner<F> {
             walks: Walks::default(),
             reap_queue: ReapQueue::default(),
             tally: Tally::default(),
+            last_access: Arc::default(),
             uncommitted: AtomicBool::new(false),
             last_call: AtomicU64::new(0),
             last_commit: AtomicU64::new(0),

@@ -20,6 +20,7 @@
 //! | `attr`, `perm`, `acl`, `xattr` | attributes, and who may do what |
 //! | `pages`, `cache`, `fill`, `co_read` | cached blocks of one file; the memory budget; reading, read-ahead; neighbours of small files |
 //! | `io`, `space` | reading and writing; truncate, allocate, seek, copy |
+//! | [`volatile`] | the seam of swap areas: blocks taken in memory only, and where the head is |
 //! | [`gather`] | moving scattered files together again |
 //! | `dirty`, `write_back`, `sync`, `syncer` | the dirty lists; carrying out plans; durability; background work |
 //!
@@ -78,6 +79,7 @@ mod space;
 mod sync;
 mod syncer;
 pub mod types;
+pub mod volatile;
 mod write_back;
 mod xattr;
 

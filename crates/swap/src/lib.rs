@@ -1,0 +1,10 @@
+//! Paged-out memory in a volume's own free space, next to the disk head (`swap.md` of the design notes; the paper's SAF).
+//!
+//! The one idea: a page that leaves memory goes to where the head is, into a *swap area* in the group of the most recently accessed
+//! file block; a map in memory remembers where. Areas are volatile ([`moafs_vfs::volatile`]): the disk never tells of them.
+
+pub mod error;
+pub mod page;
+
+pub use error::SwapError;
+pub use page::{PAGE_BYTES, PageNo};
