@@ -945,7 +945,7 @@ fn churn(s: &mut Script, seed: u64) {
         files.push((s.full(dir, &name, FULL / 26), name));
     }
     s.sync();
-    for i in 0..260 {
+    for i in 0..520 {
         let at = rng.random_range(0..files.len());
         match rng.random_range(0..20) {
             0 => {
@@ -957,8 +957,8 @@ fn churn(s: &mut Script, seed: u64) {
             2..5 => s.fsync(files[at].0),
             5 => s.tend(),
             _ => {
-                let block = rng.random_range(0..FULL / 26 - 8);
-                s.write(files[at].0, block * s.block, rng.random_range(1..8) * s.block);
+                let block = rng.random_range(0..FULL / 26 - 32);
+                s.write(files[at].0, block * s.block, rng.random_range(1..32) * s.block);
             }
         }
     }

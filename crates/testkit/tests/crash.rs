@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use moafs_disk::probe::crash::Mode;
+use moafs_f2fs::place::Reuse;
 use moafs_testkit::crash::{self, Case, Recording, Scene, Summary};
 use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::family::{self, Ext, F2fs, Family};
@@ -49,7 +50,7 @@ tests_of!(
 /// What becomes of the uncertain writes where every cut is judged.
 const FATES: [(Mode, u64); 4] = [(Mode::All, 0), (Mode::None, 0), (Mode::Subset, 0), (Mode::Subset, 1)];
 
-/// Seeds of the random workload, per geometry.
+/// Seeds of the workloads that choose by chance, per geometry; policies change with them.
 const RANDOM_SEEDS: u64 = 12;
 
 /// Every workload on every geometry, with so many of the engine's policies; another workload, another first one.
@@ -58,7 +59,7 @@ fn scenes<F: Family>(policies: u64) -> Vec<Scene> {
     for geometry in family::geometries::<F>(F::CRASH) {
         for (number, workload) in (0..).zip(F::WORKLOADS.concat()) {
             let seeds: Vec<u64> = match workload.name {
-                "random" => (0..RANDOM_SEEDS).collect(),
+                "random" | "churn" => (0..RANDOM_SEEDS).collect(),
                 _ => (number..number + policies).map(|seed| seed % F::POLICIES).collect(),
             };
             scenes.extend(seeds.into_iter().map(|seed| Scene { workload, geometry, seed }));
@@ -127,6 +128,31 @@ fn the_workloads_that_defragment_move_something<F: Family>() {
             }
         }
         assert!(moved[0] > 10, "{name}: {moved:?}");
+    }
+}
+
+/// What the crash states of the log are taken from: sections are cleaned and segments recycled while it runs.
+#[test]
+fn churn_makes_the_log_clean_and_recycle() {
+    let workload = workloads::by_name("churn").expect("a known workload");
+    for geometry in family::geometries::<F2fs>(F2fs::CRASH) {
+        let Some(disk) = F2fs::make(&geometry) else {
+            missing("mkfs.f2fs", "whether churn cleans is not known");
+            continue;
+        };
+        for seed in [1, 2] {
+            let mounter = F2fs::mounter(seed);
+            let disk = Arc::new(disk.snapshot());
+            let mut driver = Driver::new(OnDisk { mounter: &mounter, disk }, Tolerance::default()).expect("it mounts");
+            for op in workload.ops(geometry.block_size, seed) {
+                driver.step(&op).expect("the workload runs");
+            }
+            let counters = driver.vfs().format().counters();
+            match mounter.reuse {
+                Reuse::Always => assert!(counters.logs.runs_recycled > 50, "{}: {counters:?}", geometry.name),
+                _ => assert!(counters.foreground_cleanings > 2, "{}: {counters:?}", geometry.name),
+            }
+        }
     }
 }
 
