@@ -7,7 +7,10 @@
 //! Bitmaps are read when a group is first used, never all at mount. After an unclean shutdown the counts in the descriptors
 //! are not believed until the group's bitmap was counted.
 //!
-//! *Where* to look is the policies' business ([`crate::place`]); this module answers within one group.
+//! *Where* to look is the policies' business ([`crate::place`]); this module answers within one group. Swap areas lie over the
+//! bitmap, in memory only ([`swaparea`]).
+
+pub mod swaparea;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,6 +25,7 @@ use parking_lot::Mutex;
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Structure, bitmap};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Meta};
+use swaparea::{Ledger, Taken};
 
 /// How blocks are looked for inside a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +41,18 @@ pub enum Fit {
     AtLeast(u32),
     /// Metadata: the first free blocks from this block on. Where new files go on stays.
     Meta(u64),
+}
+
+impl Fit {
+    /// True if a writer who wants so many blocks would rather have found more in this group.
+    fn is_short(self, found: Option<&Range<u32>>, want: u32) -> bool {
+        let found = found.map_or(0, |run| run.end - run.start);
+        match self {
+            Fit::At(_) => false,
+            Fit::Whole(_) | Fit::Longest | Fit::Meta(_) => found < want,
+            Fit::AtLeast(least) => found < least.min(want),
+        }
+    }
 }
 
 /// This share of a group, right behind its inode table, is left to directories and first indirect blocks while files find
@@ -81,6 +97,8 @@ struct GroupState {
     changed: bool,
     /// Where the search for new files' blocks goes on: neighbours in time become neighbours on the disk.
     rotor: u32,
+    /// Blocks of swap areas: free on the disk, but not handed out.
+    taken: Taken,
 }
 
 /// Blocks promised by admissions.
@@ -109,6 +127,7 @@ pub struct Alloc {
     freeing_blocks: AtomicU64,
     freeing_inodes: AtomicU64,
     promised: Arc<Promised>,
+    swap: Ledger,
     /// Blocks handed out or freed since the mount, a bitmap per group; kept only while leaks are looked for.
     changed: Mutex<Option<BTreeMap<GroupNo, Vec<u8>>>>,
 }
@@ -133,6 +152,7 @@ impl Alloc {
                     inodes_counted: trusted,
                     changed: false,
                     rotor: zone.end,
+                    taken: Taken::default(),
                 };
                 Group { descriptor, zone, state: Mutex::new(state) }
             })
@@ -151,6 +171,7 @@ impl Alloc {
             freeing_blocks: AtomicU64::new(0),
             freeing_inodes: AtomicU64::new(0),
             promised: Arc::default(),
+            swap: Ledger::default(),
             changed: Mutex::new((!trusted).then(BTreeMap::new)),
         }
     }
@@ -188,7 +209,9 @@ impl Alloc {
 
     /// What a group has left.
     pub fn counts(&self, group: GroupNo) -> Counts {
-        self.groups[group.0 as usize].state.lock().counts
+        let state = self.groups[group.0 as usize].state.lock();
+        let free_blocks = state.counts.free_blocks.saturating_sub(state.taken.count());
+        Counts { free_blocks, ..state.counts }
     }
 
     /// Blocks that a directory takes with all its files, on average; `None` while there is no directory.
@@ -269,23 +292,37 @@ impl Alloc {
     /// Hands out at most `want` contiguous blocks of one group, or none. The level at which their bits are on disk:
     /// what points to them needs it.
     pub fn blocks(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<(BlockRun, Level)>> {
-        if self.counts(group).free_blocks == 0 && self.groups[group.0 as usize].state.lock().blocks_counted {
-            return Ok(None);
+        self.search(group, fit, want, true)
+    }
+
+    /// The same for data that have a place and could have a better one: for that no swap area moves away.
+    pub fn better_blocks(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<(BlockRun, Level)>> {
+        self.search(group, fit, want, false)
+    }
+
+    fn search(&self, group: GroupNo, fit: Fit, want: u32, needed: bool) -> Result<Option<(BlockRun, Level)>> {
+        let here = &self.groups[group.0 as usize];
+        {
+            let state = here.state.lock();
+            if state.counts.free_blocks == 0 && state.blocks_counted {
+                return Ok(None);
+            }
         }
         let block = self.block_bitmap(group)?;
         let range = self.geo.group_range(group);
         let bits = self.geo.group_blocks(group);
-        let mut state = self.groups[group.0 as usize].state.lock();
-        let zone = &self.groups[group.0 as usize].zone;
-        let found = block.view(|map| find(map, bits, fit_in(fit, &range), want, zone.end, state.rotor));
+        let mut state = here.state.lock();
+        let look = |map: &[u8], rotor| find(map, bits, fit_in(fit, &range), want, here.zone.end, rotor);
+        let found = state.taken.over(&block, |map| look(map, state.rotor));
+        if needed && state.taken.count() > 0 && fit.is_short(found.as_ref(), want) {
+            let at_best = block.view(|map| look(map, state.rotor));
+            if at_best.map_or(0, |run| run.len()) > found.as_ref().map_or(0, Range::len) {
+                self.press(group, &mut state);
+            }
+        }
         let Some(found) = found else { return Ok(None) };
         let run = BlockRun { start: BlockAddr(range.start + u64::from(found.start)), len: found.end - found.start };
-        if self.is_fixed(run.start.0, run.len.into()) {
-            let place = Place::new(Structure::BlockBitmap(group), BlockNo(block.no));
-            return Err(damaged(
-                place.damage(format!("it shows block {} of the volume's own metadata as free", run.start.0)),
-            ));
-        }
+        self.check_free(group, &block, run)?;
         self.note_change(group, found.clone());
         let level = self.meta.change_loose(&block, |map| bitmap::set_range(map, found.clone()));
         state.counts.free_blocks = state.counts.free_blocks.saturating_sub(run.len);
@@ -295,6 +332,16 @@ impl Alloc {
         }
         self.free_blocks.fetch_sub(run.len.into(), Ordering::Relaxed);
         Ok(Some((run, level)))
+    }
+
+    /// Damage, if a run that a group's bitmap shows as free is the volume's own metadata.
+    fn check_free(&self, group: GroupNo, bitmap: &Block, run: BlockRun) -> Result<()> {
+        if !self.is_fixed(run.start.0, run.len.into()) {
+            return Ok(());
+        }
+        let place = Place::new(Structure::BlockBitmap(group), BlockNo(bitmap.no));
+        let problem = format!("it shows block {} of the volume's own metadata as free", run.start.0);
+        Err(damaged(place.damage(problem)))
     }
 
     /// Takes back the end of a run that was handed out and not used. New files go on there, unless somebody `keeps` it.
@@ -330,7 +377,8 @@ impl Alloc {
         let start = self.geo.group_start(group).0;
         let bits = self.geo.group_blocks(group);
         let run = |r: Range<u32>| BlockRun { start: BlockAddr(start + u64::from(r.start)), len: r.end - r.start };
-        Ok(block.view(|map| bitmap::zero_runs(map, 0, bits).map(run).collect()))
+        let state = self.groups[group.0 as usize].state.lock();
+        Ok(state.taken.over(&block, |map| bitmap::zero_runs(map, 0, bits).map(run).collect()))
     }
 
     // -- inodes

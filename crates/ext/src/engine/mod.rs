@@ -36,6 +36,7 @@ use moafs_vfs::format::{
 };
 use moafs_vfs::plan::{DirtyView, Due, Plan};
 use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
+use moafs_vfs::volatile::Volatile;
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
@@ -43,6 +44,7 @@ pub use incore::Incore;
 use incore::Life;
 use op::ExtOp;
 
+use crate::alloc::swaparea::SwapRoom;
 use crate::alloc::{Alloc, no_space};
 use crate::format::superblock::{RoCompat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
 use crate::format::{
@@ -90,7 +92,7 @@ pub struct Ext {
     shape: Shape,
     superblock: Mutex<Superblock>,
     meta: Arc<Meta>,
-    alloc: Alloc,
+    alloc: Arc<Alloc>,
     nodes: Mutex<BTreeMap<u32, Weak<Incore>>>,
     /// In-core inodes that must not be forgotten before a level is on disk: later changes of their names wait for it.
     held: Mutex<BTreeMap<(Level, u32), Arc<Incore>>>,
@@ -171,7 +173,7 @@ impl Ext {
             _ => inode::EXTRA_BYTES,
         };
         Ext {
-            alloc: Alloc::new(geo.clone(), Arc::clone(&meta), descriptors, clean),
+            alloc: Arc::new(Alloc::new(geo.clone(), Arc::clone(&meta), descriptors, clean)),
             meta,
             form: codec::Form::of(&geo),
             shape,
@@ -588,6 +590,12 @@ impl Format for Ext {
 
     fn early(&self, file: &Self::Node, range: LbnRange, admission: &mut Admission) -> Result<()> {
         self.choose_early(file, range, admission)
+    }
+
+    fn volatile(&self) -> Option<Arc<dyn Volatile>> {
+        let keep = self.superblock.lock().reserved_blocks();
+        let room = || -> Arc<dyn Volatile> { Arc::new(SwapRoom::new(Arc::clone(&self.alloc), keep)) };
+        self.shape.read_only.is_none().then(room)
     }
 
     fn abandon(&self, run: BlockRun) {

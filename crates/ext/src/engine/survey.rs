@@ -33,6 +33,7 @@ impl Ext {
             })?;
         }
         for group in self.geo.all_groups() {
+            self.alloc.taken_runs(group).into_iter().for_each(|run| to.metadata("swap area", group.0.into(), run));
             self.alloc.free_runs(group)?.into_iter().for_each(|run| to.free(run));
         }
         Ok(())

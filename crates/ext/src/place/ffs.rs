@@ -260,7 +260,7 @@ impl Ffs<'_> {
         if matches!(due, Due::Move(_)) {
             return self.unpromised(group, fit, window);
         }
-        Ok(self.alloc.blocks(group, fit, window)?.map(|(run, _)| run))
+        Ok(self.alloc.better_blocks(group, fit, window)?.map(|(run, _)| run))
     }
 
     /// A run for data that need not move. Nobody was promised it, and enough stays free.
@@ -269,7 +269,7 @@ impl Ffs<'_> {
         let Some(promised) = self.alloc.promise(want.into(), 0, keep) else { return Ok(None) };
         // Held until the run is taken: what others are promised meanwhile is counted without it.
         let _held = Admission::new(want.into(), promised);
-        Ok(self.alloc.blocks(group, fit, want)?.map(|(run, _)| run))
+        Ok(self.alloc.better_blocks(group, fit, want)?.map(|(run, _)| run))
     }
 
     /// A place for up to `want` blocks of a file at `lbn`.

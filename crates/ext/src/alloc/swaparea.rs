@@ -1,0 +1,264 @@
+//! Blocks for swap areas: taken in memory, never on the disk.
+//!
+//! A taken bit lies in a second bitmap of its group, over the one that the disk shows. Searches see both, counts for policies leave
+//! it out; the disk's bitmap, descriptors and superblock know nothing of it. So taking and giving writes nothing, and after a
+//! crash or an unmount there was never a swap area: no leak, no message of a checker.
+//!
+//! Capacity: what is reserved counts as promised from [`Volatile::reserve`] to [`Volatile::release`], whether it is taken or not. Free
+//! blocks include the taken ones, so what others may be promised does not change when runs come and go.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use moafs_vfs::Result;
+use moafs_vfs::types::{BlockAddr, BlockRun};
+use moafs_vfs::volatile::{Group, Volatile, Where};
+use parking_lot::Mutex;
+
+use super::{Alloc, Freed, GroupState, no_space};
+use crate::format::{BlockNo, GroupNo, bitmap};
+use crate::meta::Block;
+
+/// The bits of a group that swap areas have taken.
+#[derive(Default)]
+pub(super) struct Taken {
+    /// Empty before the first.
+    map: Vec<u8>,
+    count: u32,
+    /// Waits in [`Ledger::pressed`].
+    in_the_way: bool,
+}
+
+impl Taken {
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Looks at the group's bitmap with the taken bits set.
+    pub(super) fn over<R>(&self, block: &Block, look: impl FnOnce(&[u8]) -> R) -> R {
+        if self.count == 0 {
+            return block.view(look);
+        }
+        let mut map = block.view(<[u8]>::to_vec);
+        map.iter_mut().zip(&self.map).for_each(|(used, taken)| *used |= taken);
+        look(&map)
+    }
+
+    /// The taken runs, ascending.
+    fn runs(&self) -> Vec<Range<u32>> {
+        let bits = self.map.len() as u32 * 8;
+        let mut runs = Vec::new();
+        let mut from = 0;
+        while let Some(start) = bitmap::first_set(&self.map, from, bits) {
+            let end = bitmap::first_zero(&self.map, start, bits).unwrap_or(bits);
+            runs.push(start..end);
+            from = end;
+        }
+        runs
+    }
+
+    fn take(&mut self, bits: Range<u32>, block_bytes: usize) {
+        if self.map.is_empty() {
+            self.map = vec![0; block_bytes];
+        }
+        self.count += bits.end - bits.start;
+        bitmap::set_range(&mut self.map, bits);
+    }
+
+    /// Returns how many of `bits` were taken.
+    fn give(&mut self, bits: Range<u32>) -> u32 {
+        if self.map.is_empty() {
+            return 0;
+        }
+        let given = bits.filter(|bit| bitmap::clear(&mut self.map, *bit)).count() as u32;
+        self.count -= given;
+        given
+    }
+}
+
+/// What swap areas have of a volume.
+#[derive(Default)]
+pub(super) struct Ledger {
+    blocks: Mutex<Blocks>,
+    /// Groups where a taken run was in a writer's way, each once.
+    pressed: Mutex<VecDeque<GroupNo>>,
+}
+
+#[derive(Default)]
+struct Blocks {
+    reserved: u64,
+    taken: u64,
+}
+
+impl Ledger {
+    /// Up to `blocks` of what is reserved and not taken become taken; returns how many.
+    fn claim(&self, blocks: u32) -> u32 {
+        let mut own = self.blocks.lock();
+        let claimed = own.reserved.saturating_sub(own.taken).min(blocks.into());
+        own.taken += claimed;
+        claimed as u32
+    }
+
+    fn unclaim(&self, blocks: u32) {
+        self.blocks.lock().taken -= u64::from(blocks);
+    }
+}
+
+impl Alloc {
+    /// A search in a group, whose state is locked, fell short: if it would not have without the taken runs, they should go.
+    pub(super) fn press(&self, group: GroupNo, state: &mut GroupState) {
+        if !std::mem::replace(&mut state.taken.in_the_way, true) {
+            self.swap.pressed.lock().push_back(group);
+        }
+    }
+
+    /// The runs that swap areas have taken in a group, for surveys.
+    pub fn taken_runs(&self, group: GroupNo) -> Vec<BlockRun> {
+        let runs = self.groups[group.0 as usize].state.lock().taken.runs();
+        runs.into_iter().map(|run| self.run_of(group, run)).collect()
+    }
+
+    fn run_of(&self, group: GroupNo, bits: Range<u32>) -> BlockRun {
+        let start = self.geo.group_start(group).0 + u64::from(bits.start);
+        BlockRun { start: BlockAddr(start), len: bits.end - bits.start }
+    }
+
+    /// Takes the run that `choose` finds among the free bits of a group.
+    fn take_in(
+        &self,
+        group: GroupNo,
+        choose: impl FnOnce(&[u8], u32) -> Option<Range<u32>>,
+    ) -> Result<Option<BlockRun>> {
+        let block = self.block_bitmap(group)?;
+        let bits = self.geo.group_blocks(group);
+        let mut state = self.groups[group.0 as usize].state.lock();
+        let Some(found) = state.taken.over(&block, |map| choose(map, bits)) else { return Ok(None) };
+        let run = self.run_of(group, found.clone());
+        self.check_free(group, &block, run)?;
+        state.taken.take(found, self.geo.block_bytes());
+        Ok(Some(run))
+    }
+
+    fn take_lowest(&self, len: u32, granule: u32) -> Result<Option<BlockRun>> {
+        let fits = |run: Range<u32>| run.start..run.start + (run.end - run.start).min(len) / granule * granule;
+        for group in self.geo.all_groups() {
+            if self.is_known_to_lack(group, granule) {
+                continue;
+            }
+            let lowest = |map: &[u8], bits| bitmap::first_zero_run(map, 0, bits, granule).map(fits);
+            if let Some(run) = self.take_in(group, lowest)? {
+                return Ok(Some(run));
+            }
+        }
+        Ok(None)
+    }
+
+    /// True if a group has fewer than `blocks` to hand out, which its bitmap need not be read for.
+    fn is_known_to_lack(&self, group: GroupNo, blocks: u32) -> bool {
+        let state = self.groups[group.0 as usize].state.lock();
+        state.blocks_counted && state.counts.free_blocks.saturating_sub(state.taken.count()) < blocks
+    }
+}
+
+/// The last `len` free bits of a group that lie together.
+fn last_run(map: &[u8], bits: u32, len: u32) -> Option<Range<u32>> {
+    let last = bitmap::zero_runs(map, 0, bits).filter(|run| run.end - run.start >= len).last();
+    last.map(|run| run.end - len..run.end)
+}
+
+/// What an ext volume gives for swap areas.
+pub struct SwapRoom {
+    alloc: Arc<Alloc>,
+    /// The blocks that the volume keeps for root: swap gets none of them.
+    keep: u64,
+}
+
+impl SwapRoom {
+    /// Room from `alloc`, of which `keep` blocks must stay free.
+    pub fn new(alloc: Arc<Alloc>, keep: u64) -> SwapRoom {
+        SwapRoom { alloc, keep }
+    }
+
+    fn group(&self, group: Group) -> Option<GroupNo> {
+        (group.0 < self.alloc.geo.groups).then_some(GroupNo(group.0))
+    }
+}
+
+impl Volatile for SwapRoom {
+    fn groups(&self) -> u32 {
+        self.alloc.geo.groups
+    }
+
+    fn group_of(&self, block: BlockAddr) -> Option<Group> {
+        self.alloc.geo.group_of_block(BlockNo(block.0)).map(|group| Group(group.0))
+    }
+
+    fn group_blocks(&self, group: Group) -> u32 {
+        let Some(group) = self.group(group) else { return 0 };
+        let here = self.alloc.geo.group_range(group);
+        let within = |range: &Range<u64>| range.end.min(here.end).saturating_sub(range.start.max(here.start));
+        let fixed: u64 = self.alloc.fixed.iter().map(within).sum();
+        (here.end - here.start).saturating_sub(fixed) as u32
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        let meta = &self.alloc.meta;
+        while self.alloc.promise(blocks, 0, self.keep).is_none() {
+            if !self.alloc.is_freeing() {
+                return Err(no_space());
+            }
+            // Freed space becomes usable once the pointers to it are gone from the disk.
+            let mut free = |freed: Vec<Freed>| freed.into_iter().try_for_each(|freed| self.alloc.freed(freed));
+            meta.sweep(meta.highest(), &mut free)?;
+        }
+        self.alloc.swap.blocks.lock().reserved += blocks;
+        Ok(())
+    }
+
+    fn release(&self, blocks: u64) {
+        let mut own = self.alloc.swap.blocks.lock();
+        debug_assert!(own.taken + blocks <= own.reserved, "{blocks} released, {} taken of {}", own.taken, own.reserved);
+        let released = blocks.min(own.reserved.saturating_sub(own.taken));
+        own.reserved -= released;
+        self.alloc.promised.0.fetch_sub(released, Ordering::Relaxed);
+    }
+
+    fn take(&self, at: Where, len: u32, granule: u32) -> Result<Option<BlockRun>> {
+        let granule = granule.max(1);
+        let claimed = self.alloc.swap.claim(len);
+        let taken = match at {
+            Where::EndOf(group) => match self.group(group) {
+                Some(group) if claimed == len && len > 0 => {
+                    self.alloc.take_in(group, |map, bits| last_run(map, bits, len))
+                }
+                _ => Ok(None),
+            },
+            Where::Lowest if claimed >= granule => self.alloc.take_lowest(claimed, granule),
+            Where::Lowest => Ok(None),
+        };
+        let used = taken.as_ref().ok().and_then(Option::as_ref).map_or(0, |run| run.len);
+        self.alloc.swap.unclaim(claimed - used);
+        taken
+    }
+
+    fn give(&self, run: BlockRun) {
+        let Some((group, bit)) = self.alloc.geo.bit_of_block(BlockNo(run.start.0)) else { return };
+        let end = bit.saturating_add(run.len).min(self.alloc.geo.group_blocks(group));
+        let given = self.alloc.groups[group.0 as usize].state.lock().taken.give(bit..end);
+        debug_assert_eq!(given, run.len, "of {run:?} only {given} blocks were taken");
+        self.alloc.swap.unclaim(given);
+    }
+
+    fn pressed(&self) -> Option<Group> {
+        loop {
+            let group = self.alloc.swap.pressed.lock().pop_front()?;
+            let taken = &mut self.alloc.groups[group.0 as usize].state.lock().taken;
+            taken.in_the_way = false;
+            if taken.count > 0 {
+                return Some(Group(group.0));
+            }
+        }
+    }
+}
