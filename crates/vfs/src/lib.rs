@@ -12,6 +12,7 @@
 //! | [`plan`] | the seam of write-back: [`plan::Plan`], [`plan::DirtyView`] |
 //! | [`api`] | what fronts see: [`Vfs`] |
 //! | [`layout`] | layout score, free runs, scattered files: one measure for all |
+//! | [`stored`] | forms that several formats store alike |
 //! | [`error`] | [`Error`] and its POSIX numbers |
 //! | [`health`] | why a volume takes no more changes |
 //! | [`counters`] | what is counted |
@@ -76,6 +77,7 @@ pub mod plan;
 mod reap;
 mod rename;
 mod space;
+pub mod stored;
 mod sync;
 mod syncer;
 pub mod types;

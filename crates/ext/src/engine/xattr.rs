@@ -6,7 +6,7 @@
 use moafs_disk::{Buf, Kind, SECTOR};
 use moafs_vfs::format::Admission;
 use moafs_vfs::types::{SetMode, XattrKey, XattrSpace};
-use moafs_vfs::{Error, Result};
+use moafs_vfs::{Error, Result, stored};
 
 use super::Ext;
 use super::incore::Incore;
@@ -141,7 +141,7 @@ impl Ext {
 /// Access control lists have a form of their own on the disk.
 fn disk_value(key: &XattrKey, value: &[u8]) -> Result<Vec<u8>> {
     match key.space {
-        XattrSpace::AclAccess | XattrSpace::AclDefault => codec::acl_to_disk(value).ok_or(Error::Posix(libc::EINVAL)),
+        XattrSpace::AclAccess | XattrSpace::AclDefault => stored::acl_to_disk(value).ok_or(Error::Posix(libc::EINVAL)),
         _ => Ok(value.to_vec()),
     }
 }
@@ -149,7 +149,7 @@ fn disk_value(key: &XattrKey, value: &[u8]) -> Result<Vec<u8>> {
 /// And the system call's form.
 pub(super) fn call_value(key: &XattrKey, value: &[u8]) -> Option<Vec<u8>> {
     match key.space {
-        XattrSpace::AclAccess | XattrSpace::AclDefault => codec::acl_from_disk(value),
+        XattrSpace::AclAccess | XattrSpace::AclDefault => stored::acl_from_disk(value),
         _ => Some(value.to_vec()),
     }
 }

@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use moafs_vfs::types::{XattrKey, XattrSpace};
+use moafs_vfs::stored::{index_of_space, space_of_index};
+use moafs_vfs::types::XattrKey;
 
 use super::{Damage, Place, put_u16, put_u32, u16_at, u32_at};
 
@@ -47,27 +48,12 @@ impl Attribute {
 
 /// The prefix index and the suffix of a key.
 pub fn index_of(key: &XattrKey) -> (u8, &[u8]) {
-    let index = match key.space {
-        XattrSpace::User => 1,
-        XattrSpace::AclAccess => 2,
-        XattrSpace::AclDefault => 3,
-        XattrSpace::Trusted => 4,
-        XattrSpace::Security => 6,
-    };
-    (index, &key.suffix)
+    (index_of_space(key.space), &key.suffix)
 }
 
 /// The key of a prefix index and a suffix; `None` for prefixes nobody asks for.
 pub fn key_of(index: u8, suffix: &[u8]) -> Option<XattrKey> {
-    let space = match index {
-        1 => XattrSpace::User,
-        2 => XattrSpace::AclAccess,
-        3 => XattrSpace::AclDefault,
-        4 => XattrSpace::Trusted,
-        6 => XattrSpace::Security,
-        _ => return None,
-    };
-    Some(XattrKey { space, suffix: suffix.into() })
+    Some(XattrKey { space: space_of_index(index)?, suffix: suffix.into() })
 }
 
 /// Where attributes lie.
@@ -367,52 +353,6 @@ pub fn distribute(attributes: &[Attribute], area_bytes: usize, block_bytes: usiz
     Some(Layout { inode_area: build_inode_area(&inside, area_bytes)?, block })
 }
 
-/// Version of access control lists on the disk.
-const ACL_DISK: u32 = 1;
-/// Version of access control lists in system calls.
-const ACL_SYSCALL: u32 = 2;
-/// What system calls have where an entry names nobody.
-const ACL_NOBODY: u32 = u32::MAX;
-
-/// True if entries with this tag name a user or a group.
-fn acl_names_somebody(tag: u16) -> bool {
-    matches!(tag, 0x02 | 0x08)
-}
-
-/// An access control list from the disk, in the system call's form; `None` if it is none.
-pub fn acl_from_disk(disk: &[u8]) -> Option<Vec<u8>> {
-    if disk.len() < 4 || u32_at(disk, 0) != ACL_DISK {
-        return None;
-    }
-    let mut out = ACL_SYSCALL.to_le_bytes().to_vec();
-    let mut rest = &disk[4..];
-    while !rest.is_empty() {
-        let entry = rest.get(..4)?;
-        out.extend_from_slice(entry);
-        rest = &rest[4..];
-        if acl_names_somebody(u16_at(entry, 0)) {
-            out.extend_from_slice(rest.get(..4)?);
-            rest = &rest[4..];
-        } else {
-            out.extend_from_slice(&ACL_NOBODY.to_le_bytes());
-        }
-    }
-    Some(out)
-}
-
-/// An access control list from a system call, in the disk's form; `None` if it is none.
-pub fn acl_to_disk(syscall: &[u8]) -> Option<Vec<u8>> {
-    if syscall.len() < 4 || u32_at(syscall, 0) != ACL_SYSCALL || syscall.len() % 8 != 4 {
-        return None;
-    }
-    let mut out = ACL_DISK.to_le_bytes().to_vec();
-    for entry in syscall[4..].chunks_exact(8) {
-        let names = acl_names_somebody(u16_at(entry, 0));
-        out.extend_from_slice(&entry[..if names { 8 } else { 4 }]);
-    }
-    Some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{InodeNo, Structure};
@@ -427,21 +367,6 @@ mod tests {
         assert_eq!(entry_hash(b"t", b"T"), 0x0074_0054);
         assert_eq!(entry_hash(b"selinux", b"ctx\0"), 0x36BC_7896);
         assert_eq!(entry_hash(b"k", b"v"), 0x006B_0076);
-    }
-
-    #[test]
-    fn access_control_lists_convert_both_ways() {
-        let disk = [
-            0x01, 0, 0, 0, 0x01, 0, 6, 0, 0x02, 0, 4, 0, 0xe8, 3, 0, 0, 0x04, 0, 4, 0, 0x08, 0, 5, 0, 0x4d, 0, 0, 0,
-            0x10, 0, 6, 0, 0x20, 0, 4, 0,
-        ];
-        let syscall = acl_from_disk(&disk).unwrap();
-        assert_eq!(syscall.len(), 4 + 6 * 8);
-        assert_eq!(u32_at(&syscall, 8), ACL_NOBODY);
-        assert_eq!(u32_at(&syscall, 16), 1000);
-        assert_eq!(acl_to_disk(&syscall).unwrap(), disk);
-        assert_eq!(acl_from_disk(&disk[..10]), None);
-        assert_eq!(acl_to_disk(&syscall[..10]), None);
     }
 
     fn attribute(index: u8, name: &str, value: &[u8]) -> Attribute {
@@ -508,7 +433,7 @@ mod tests {
 
         #[test]
         fn hostile_areas_never_panic(
-            mut bytes in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..300), acl in any::<bool>(),
+            mut bytes in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..300),
         ) {
             let _ = list(Area::Inode(&bytes), PLACE);
             if bytes.len() >= 32 {
@@ -516,9 +441,7 @@ mod tests {
                 let _ = list(Area::Inode(&bytes), PLACE);
                 put_u32(&mut bytes, 8, 1);
                 let _ = get(Area::Block(&bytes), 1, b"x", PLACE);
-                put_u32(&mut bytes, 0, if acl { 1 } else { 2 });
             }
-            let _ = (acl_from_disk(&bytes), acl_to_disk(&bytes));
         }
     }
 }
