@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moafs_disk::SharedDisk;
-use moafs_runtime::{Rt, Timestamp};
+use moafs_runtime::{Rt, Time, Timestamp};
 use smallvec::SmallVec;
 
 use crate::error::Result;
@@ -416,6 +416,19 @@ impl<F: Format> Vfs<F> {
     pub fn shrink(&self, bytes: usize) {
         self.inner.reclaim_to(bytes);
         moafs_disk::buf::trim();
+    }
+    /// Memory in use now, in bytes: cached data, metadata, inodes. What [`Options::cache_bytes`] bounds.
+    pub fn memory_bytes(&self) -> usize {
+        self.inner.used_bytes()
+    }
+    /// Since when the clean page that would leave the cache next has waited for it (it may still get a second chance); `None`
+    /// without clean pages. For whoever shares memory between this cache and others: the older page should go.
+    pub fn coldest(&self) -> Option<Time> {
+        self.inner.coldest()
+    }
+    /// Drops `bytes` of what is cached and clean, the coldest first.
+    pub fn evict(&self, bytes: usize) {
+        self.inner.reclaim_to(self.inner.used_bytes().saturating_sub(bytes));
     }
     /// Writes everything, waits for running calls, stops the syncer, closes the format cleanly.
     pub fn close(self) -> Result<()> {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-use moafs_runtime::Event;
+use moafs_runtime::{Event, Time};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
@@ -42,6 +42,8 @@ struct Entry {
     ino: Ino,
     at: Lbn,
     stamp: u64,
+    /// When it entered; zero at the cold end.
+    since: Time,
 }
 
 /// Which end of the replacement queue a page enters at.
@@ -124,28 +126,52 @@ impl Cache {
         self.stamp.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Lets stamped pages of one file enter the queue.
-    pub(crate) fn enqueue(&self, ino: Ino, stamped: &[(Lbn, u64)], end: End) {
-        let mut queue = self.queue.lock();
-        for &(at, stamp) in stamped {
-            let entry = Entry { ino, at, stamp };
-            match end {
-                End::Cold => queue.push_front(entry),
-                End::Warm => queue.push_back(entry),
-            }
-        }
+    fn front(&self) -> Option<Entry> {
+        self.queue.lock().front().copied()
+    }
+
+    fn drop_front(&self, stamp: u64) {
+        self.queue.lock().pop_front_if(|entry| entry.stamp == stamp);
     }
 }
 
 impl<F: Format> Inner<F> {
+    /// Lets stamped pages of one file enter the replacement queue.
+    pub(crate) fn enqueue(&self, ino: Ino, stamped: &[(Lbn, u64)], end: End) {
+        let now = self.rt.now();
+        let mut queue = self.cache.queue.lock();
+        for &(at, stamp) in stamped {
+            match end {
+                End::Cold => queue.push_front(Entry { ino, at, stamp, since: Time(0) }),
+                End::Warm => queue.push_back(Entry { ino, at, stamp, since: now }),
+            }
+        }
+    }
+
+    /// Since when the clean page that leaves next has been waiting; `None` if there is none.
+    pub(crate) fn coldest(&self) -> Option<Time> {
+        loop {
+            let entry = self.cache.front()?;
+            if self.is_current(&entry) {
+                return Some(entry.since);
+            }
+            self.cache.drop_front(entry.stamp);
+        }
+    }
+
+    fn is_current(&self, entry: &Entry) -> bool {
+        let inode: Option<Arc<_>> = self.table.peek(entry.ino);
+        inode.is_some_and(|i| i.pages.lock().get(entry.at).is_some_and(|slot| slot.stamp == entry.stamp))
+    }
+
     /// The clean pages of `range` are the next to go.
     pub(crate) fn chill(&self, inode: &Shared<F>, range: LbnRange) {
         let stamped = inode.pages.lock().chill(range, || self.cache.next_stamp());
-        self.cache.enqueue(inode.ino, &stamped, End::Cold);
+        self.enqueue(inode.ino, &stamped, End::Cold);
     }
 
     /// Memory in use: pages, metadata, inodes.
-    fn used_bytes(&self) -> usize {
+    pub(crate) fn used_bytes(&self) -> usize {
         self.cache.charged_bytes() + self.format.memory() + self.table.decoded() * INODE_BYTES
     }
 
@@ -214,7 +240,7 @@ impl<F: Format> Inner<F> {
         self.cache.account(Delta { cached: -dropped, dirty: 0 });
         self.tally.evictions.fetch_add(dropped as u64, Ordering::Relaxed);
         self.co_read_wasted(unasked);
-        self.cache.enqueue(inode.ino, &again, End::Warm);
+        self.enqueue(inode.ino, &again, End::Warm);
     }
 
     /// Drops stale entries when they outnumber the pages.
@@ -224,11 +250,7 @@ impl<F: Format> Inner<F> {
             return;
         }
         let entries = std::mem::take(&mut *self.cache.queue.lock());
-        let valid = |entry: &Entry| {
-            let inode: Option<Arc<_>> = self.table.peek(entry.ino);
-            inode.is_some_and(|i| i.pages.lock().get(entry.at).is_some_and(|slot| slot.stamp == entry.stamp))
-        };
-        let kept: VecDeque<Entry> = entries.into_iter().filter(valid).collect();
+        let kept: VecDeque<Entry> = entries.into_iter().filter(|entry| self.is_current(entry)).collect();
         let mut queue = self.cache.queue.lock();
         let newer = std::mem::replace(&mut *queue, kept);
         queue.extend(newer);

@@ -263,7 +263,7 @@ impl<F: Format> Inner<F> {
             let filled = data.into_iter().enumerate().map(filled).collect();
             pages.end_fill(part.start, fill, filled, || self.cache.next_stamp())
         };
-        self.cache.enqueue(inode.ino, &stamped, End::Warm);
+        self.enqueue(inode.ino, &stamped, End::Warm);
     }
 
     pub(crate) fn drop_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) {

@@ -428,7 +428,7 @@ impl<F: Format> Inner<F> {
             clean
         };
         self.cache.account(Delta { cached: 0, dirty: -(clean.len() as i64) });
-        self.cache.enqueue(inode.ino, &clean, End::Warm);
+        self.enqueue(inode.ino, &clean, End::Warm);
         self.rt.signal(&inode.moved);
     }
 }
