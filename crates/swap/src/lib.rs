@@ -7,10 +7,12 @@ pub mod device;
 pub mod error;
 pub mod options;
 pub mod page;
+pub mod region;
 pub mod status;
 
 pub use device::Swap;
 pub use error::SwapError;
 pub use options::{Home, Placement, SwapOptions};
 pub use page::{PAGE_BYTES, PageNo};
+pub use region::{Region, RegionError, RegionOptions, RegionStats};
 pub use status::{AreaStatus, Counters, Status};

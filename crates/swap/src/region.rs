@@ -1,0 +1,249 @@
+//! One process's large memory, kept in a volume's swap areas, without root.
+//!
+//! A [`Region`] is plain memory to the program. At most a budget of it is in the host's memory; the rest is in a [`Swap`]. The kernel hands
+//! every touch of an absent page to a thread of ours (`userfaultfd(2)`), which brings the page in and lets the program go on.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `uffd` | the kernel's interface: faults in, answers out |
+//! | `memory` | a memory file, mapped once for the program; the pager reads the file |
+//! | `clock` | which page leaves |
+//! | `ahead` | how many come along |
+//! | `pager` | the states of a page, and what a fault does |
+//! | `handler` | the thread |
+//!
+//! What the program must know:
+//! * **Errors.** A page that cannot be read back gives SIGBUS to who touches it, as the kernel's own swap does, and stays lost until
+//!   [`Region::discard`]. A page that cannot be written stays in memory, beyond the budget, and is tried again; see
+//!   [`Region::stats`] and [`Region::flush`].
+//! * **System calls** that are given absent memory fail with EFAULT where the process may watch its own faults only
+//!   ([`Region::serves_system_calls`]). Memory that the kernel keeps hold of (direct I/O, registered buffers) must not be in a region.
+//! * **fork.** A child does not have the region. **mlockall** with MCL_FUTURE must not be in force when a region is made.
+//! * The memory of a region must not be the program's heap: the pager allocates.
+//! * All faults are answered by one thread, one after the other.
+
+mod ahead;
+mod clock;
+mod error;
+mod handler;
+mod memory;
+mod pager;
+mod uffd;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytemuck::{AnyBitPattern, Pod};
+use parking_lot::Mutex;
+
+pub use self::error::RegionError;
+use self::handler::Handler;
+use self::memory::{Memory, PageRun};
+use self::pager::{Pager, Sizes};
+use self::uffd::Scope;
+use crate::device::Swap;
+use crate::page::{PAGE_BYTES, PageNo};
+
+/// The smallest budget in pages: an instruction and a half. One instruction may touch four pages (two operands, each across a
+/// boundary), and two threads must not take theirs from each other for ever.
+const BUDGET_PAGES_MIN: u32 = 8;
+/// A cluster is at most this part of the budget: what makes room must not be everything that was used last.
+const CLUSTER_SHARE: u32 = 8;
+/// The part of the budget that is unmapped to see whether it is used. Measured (`what_the_front_hand_is_worth`, 80 % of the touches in
+/// a tenth of the pages): a third fewer page-ins than in the order of arrival, nearly what the whole budget would give.
+const SPREAD_SHARE: u32 = 2;
+
+/// How a region is to work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionOptions {
+    /// The most memory it takes, in bytes; what the pager itself needs (16 bytes a page or less) comes on top.
+    pub budget_bytes: u64,
+    /// The most pages that leave, or come in, with one request. At most an eighth of the budget is used.
+    pub cluster_pages: u32,
+}
+
+impl Default for RegionOptions {
+    fn default() -> Self {
+        RegionOptions { budget_bytes: 64 << 20, cluster_pages: 16 }
+    }
+}
+
+impl RegionOptions {
+    fn sizes(&self) -> Result<Sizes, RegionError> {
+        let budget = u32::try_from(self.budget_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
+        if budget < BUDGET_PAGES_MIN {
+            let least = u64::from(BUDGET_PAGES_MIN) * PAGE_BYTES as u64;
+            return Err(RegionError::Budget { bytes: self.budget_bytes, least });
+        }
+        let cluster = self.cluster_pages.clamp(1, budget / CLUSTER_SHARE);
+        Ok(Sizes { budget, spread: budget / SPREAD_SHARE, cluster })
+    }
+}
+
+/// What a region has done, in pages unless it says otherwise; since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RegionStats {
+    /// In memory now.
+    pub resident: u64,
+    /// In memory now, and not the same in the swap.
+    pub dirty: u64,
+    /// Touched for the first time.
+    pub zero_fills: u64,
+    /// Faults that were answered from the swap.
+    pub pages_in: u64,
+    /// Pages that came along with those.
+    pub ahead: u64,
+    /// Of which were touched.
+    pub ahead_used: u64,
+    /// Faults on pages that were in memory, but unmapped to see whether they are used.
+    pub idle_faults: u64,
+    /// Faults that only made a clean page writable.
+    pub write_faults: u64,
+    /// Written to the swap.
+    pub pages_out: u64,
+    /// Given back to the host.
+    pub left: u64,
+    /// Faults that were answered with SIGBUS.
+    pub page_in_errors: u64,
+    /// Requests to the swap that failed; their pages stayed in memory.
+    pub page_out_errors: u64,
+    /// Background steps of the swap that failed.
+    pub tend_errors: u64,
+    /// Calls by which the host should have taken memory back, and did not.
+    pub host_errors: u64,
+}
+
+/// Memory of which only a part is in memory. See the module's text for what is different.
+pub struct Region {
+    /// Ends before the memory goes.
+    handler: Option<Handler>,
+    pager: Arc<Mutex<Pager>>,
+    memory: Arc<Memory>,
+    swap: Arc<Swap>,
+}
+
+impl Region {
+    /// All pages of `swap`, which must be nobody else's. They are zeros.
+    ///
+    /// # Errors
+    /// [`RegionError`] says what is missing.
+    pub fn new(swap: Arc<Swap>, options: RegionOptions) -> Result<Region, RegionError> {
+        Region::with(swap, options.sizes()?, Scope::All)
+    }
+
+    fn with(swap: Arc<Swap>, sizes: Sizes, scope: Scope) -> Result<Region, RegionError> {
+        let bytes = rustix::param::page_size();
+        if bytes != PAGE_BYTES {
+            return Err(RegionError::PageSize { bytes });
+        }
+        if swap.pages() == 0 {
+            return Err(RegionError::Empty);
+        }
+        let memory = Arc::new(Memory::new(swap.pages(), scope)?);
+        let pager = Arc::new(Mutex::new(Pager::new(Arc::clone(&swap), Arc::clone(&memory), sizes)));
+        let handler = Handler::start(Arc::clone(&swap), Arc::clone(&memory), Arc::clone(&pager))?;
+        Ok(Region { handler: Some(handler), pager, memory, swap })
+    }
+
+    /// Bytes: all pages of the swap.
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Never: a swap without pages makes no region.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it begins, page-aligned. For who shares parts of it among threads by rules of his own; valid until the region is dropped.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.memory.start()
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: mapped and readable for as long as `self` is; what the pager does below does not change what is read, and
+        // only `&mut self` gives out ways to write.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().as_ptr(), self.len()) }
+    }
+
+    /// The bytes, to be changed.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr(), self.len()) }
+    }
+
+    /// As many values as there is room for.
+    pub fn as_slice_of<T: AnyBitPattern>(&self) -> &[T] {
+        bytemuck::cast_slice(&self.as_slice()[..whole::<T>(self.len())])
+    }
+
+    /// As many values as there is room for, to be changed.
+    pub fn as_mut_slice_of<T: Pod>(&mut self) -> &mut [T] {
+        let bytes = whole::<T>(self.len());
+        bytemuck::cast_slice_mut(&mut self.as_mut_slice()[..bytes])
+    }
+
+    /// What has happened so far.
+    pub fn stats(&self) -> RegionStats {
+        self.pager.lock().stats()
+    }
+
+    /// True if system calls may be given any memory of the region; otherwise they fail with EFAULT where it is not mapped.
+    pub fn serves_system_calls(&self) -> bool {
+        self.memory.uffd.scope == Scope::All
+    }
+
+    /// Writes every page to the swap that is not the same there; they stay in memory. What others write meanwhile may be left out.
+    ///
+    /// # Errors
+    /// The first; pages that could be written have been.
+    pub fn flush(&self) -> Result<(), RegionError> {
+        let mut first_error = Ok(());
+        let mut from = PageNo(0);
+        loop {
+            // Faults are answered between any two clusters.
+            let Some((next, written)) = self.pager.lock().flush_from(from) else { return first_error };
+            first_error = first_error.and(written);
+            from = next;
+        }
+    }
+
+    /// Forgets the pages that lie within `bytes` as a whole: they are zeros and take no memory, here or in the swap. Lost pages are found.
+    pub fn discard(&mut self, bytes: Range<usize>) {
+        let first = bytes.start.min(self.len()).div_ceil(PAGE_BYTES);
+        let end = bytes.end.min(self.len()) / PAGE_BYTES;
+        if first < end {
+            let run = PageRun { first: PageNo(first as u32), count: (end - first) as u32 };
+            self.pager.lock().discard(run);
+        }
+    }
+}
+
+/// The most bytes of `bytes` that are whole `T`s.
+fn whole<T>(bytes: usize) -> usize {
+    const {
+        assert!(size_of::<T>() > 0, "values without a size have no place in memory");
+        assert!(align_of::<T>() <= PAGE_BYTES, "a region is aligned to a page only");
+    }
+    bytes - bytes % size_of::<T>()
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // Nobody can touch the memory any more: the borrows are over.
+        self.handler = None;
+        self.swap.free(PageNo(0), self.swap.pages());
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").field("bytes", &self.len()).field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,294 @@
+//! What is done about a page fault.
+//!
+//! A page is *out* (absent; its contents, if it has any, are in the swap), *idle* (present but unmapped: the program's next touch
+//! faults) or *mapped*; in memory it is *clean* (the swap, or never having been out, says the same) or *dirty*. Invariants:
+//! 1. A clean page is mapped against writing, so the first write faults and makes it dirty.
+//! 2. Only idle pages leave, so nobody writes to a page between its being read for the swap and its becoming absent. A thread that
+//!    touches one meanwhile waits, and its fault is answered from the page's state at that time, not from what the fault says.
+//! 3. A dirty page leaves only after the swap has taken it. If the swap does not, it stays, beyond the budget if need be.
+//! 4. Nothing here touches the mapping: the pager would wait for itself.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::ahead::ReadAhead;
+use super::clock::{Clock, Frame};
+use super::error::host;
+use super::memory::{Memory, PageRun};
+use super::uffd::Fault;
+use super::{RegionError, RegionStats};
+use crate::device::Swap;
+use crate::page::{PAGE_BYTES, PageNo};
+
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// A page in memory.
+#[derive(Debug, Clone, Copy)]
+struct Resident {
+    frame: Frame,
+    mapped: bool,
+    dirty: bool,
+    /// Came along with another, and nobody has touched it since.
+    ahead: bool,
+}
+
+/// Sizes in pages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    /// Pages in memory.
+    pub(super) budget: u32,
+    /// Pages that are unmapped to see whether they are used.
+    pub(super) spread: u32,
+    /// Pages that leave, or come in, with one request.
+    pub(super) cluster: u32,
+}
+
+/// The state of a region. One thread at a time.
+pub(super) struct Pager {
+    swap: Arc<Swap>,
+    memory: Arc<Memory>,
+    /// `None`: out.
+    pages: Vec<Option<Resident>>,
+    clock: Clock,
+    ahead: ReadAhead,
+    sizes: Sizes,
+    stats: RegionStats,
+}
+
+impl Pager {
+    pub(super) fn new(swap: Arc<Swap>, memory: Arc<Memory>, sizes: Sizes) -> Pager {
+        Pager {
+            pages: vec![None; swap.pages() as usize],
+            clock: Clock::new(sizes.budget, sizes.spread),
+            ahead: ReadAhead::new(sizes.cluster - 1),
+            sizes,
+            stats: RegionStats::default(),
+            swap,
+            memory,
+        }
+    }
+
+    pub(super) fn stats(&self) -> RegionStats {
+        let dirty = self.pages.iter().flatten().filter(|page| page.dirty).count();
+        RegionStats { resident: self.clock.len() as u64, dirty: dirty as u64, ..self.stats }
+    }
+
+    /// Lets the thread go on that waits at `fault`: with its page, or with SIGBUS where the page cannot be had.
+    pub(super) fn answer(&mut self, fault: Fault) {
+        let page = self.memory.page_of(fault);
+        if self.serve(page, fault.write).is_err() {
+            self.stats.page_in_errors += 1;
+            // A thread that waits for ever is worse than one that is told.
+            self.memory.poison(page).expect("an absent page can be poisoned");
+        }
+    }
+
+    fn serve(&mut self, page: PageNo, write: bool) -> Result<(), RegionError> {
+        match self.pages[page.0 as usize] {
+            Some(Resident { mapped: true, .. }) => {
+                return self.serve_mapped(page, write).map_err(host("answering a fault"));
+            }
+            Some(Resident { ahead, .. }) => self.note_touch(ahead),
+            None => self.bring(page)?,
+        }
+        self.map(page, write).map_err(host("mapping a page"))
+    }
+
+    /// The page is there, but perhaps not for writing; or it came while the fault was waiting.
+    fn serve_mapped(&mut self, page: PageNo, write: bool) -> Result<(), Errno> {
+        if !write {
+            return self.memory.wake(page);
+        }
+        self.stats.write_faults += 1;
+        self.resident(page).dirty = true;
+        self.memory.allow_writes(page)
+    }
+
+    fn note_touch(&mut self, ahead: bool) {
+        self.stats.idle_faults += 1;
+        if ahead {
+            self.stats.ahead_used += 1;
+            self.ahead.was_used();
+        }
+    }
+
+    fn map(&mut self, page: PageNo, write: bool) -> Result<(), Errno> {
+        let resident = self.resident(page);
+        resident.dirty |= write;
+        resident.ahead = false;
+        let writable = resident.dirty;
+        self.memory.map(page, writable)?;
+        self.resident(page).mapped = true;
+        Ok(())
+    }
+
+    /// A page that is known to be in memory.
+    fn resident(&mut self, page: PageNo) -> &mut Resident {
+        self.pages[page.0 as usize].as_mut().expect("a page in memory")
+    }
+
+    /// An absent page comes in.
+    fn bring(&mut self, page: PageNo) -> Result<(), RegionError> {
+        self.make_room();
+        if !self.swap.is_out(page) {
+            self.stats.zero_fills += 1;
+            return self.arrive(page, &ZEROS, false);
+        }
+        // Read-ahead takes what is free, and nobody's page.
+        let free = self.clock.room().saturating_sub(1) as u32;
+        let neighbours = self.ahead.window().min(free);
+        match self.page_in(page, neighbours) {
+            // Perhaps only a neighbour cannot be read.
+            Err(_) if neighbours > 0 => self.page_in(page, 0),
+            other => other,
+        }
+    }
+
+    fn page_in(&mut self, page: PageNo, neighbours: u32) -> Result<(), RegionError> {
+        let swap = Arc::clone(&self.swap);
+        let mut arrived = Ok(());
+        swap.page_in_with(page, neighbours, &mut |came, contents| {
+            let wanted = came == page;
+            let absent = matches!(self.pages.get(came.0 as usize), Some(None));
+            if arrived.is_ok() && absent && (wanted || self.clock.room() > 0) {
+                arrived = self.arrive(came, contents, !wanted);
+            }
+        })?;
+        arrived?;
+        self.stats.pages_in += 1;
+        Ok(())
+    }
+
+    /// What an absent page holds is here. It is idle until somebody touches it.
+    fn arrive(&mut self, page: PageNo, contents: &[u8], ahead: bool) -> Result<(), RegionError> {
+        self.memory.write(page, contents).map_err(host("filling a page"))?;
+        self.stats.ahead += u64::from(ahead);
+        let frame = self.clock.place(page);
+        self.pages[page.0 as usize] = Some(Resident { frame, mapped: false, dirty: false, ahead });
+        Ok(())
+    }
+
+    /// When nothing is free: makes room for a cluster, so that page-outs are few and read-ahead has somewhere to go.
+    fn make_room(&mut self) {
+        if self.clock.room() > 0 {
+            return;
+        }
+        let mut leaving = Vec::new();
+        while self.clock.room() < self.sizes.cluster as usize {
+            let Some(victim) = self.next_victim() else { break };
+            let run = self.cluster_of(victim);
+            if self.clean(run).is_err() {
+                break;
+            }
+            leaving.extend(run.pages());
+            run.pages().for_each(|page| self.leave(page));
+        }
+        for run in PageRun::of(leaving) {
+            self.count_host_error(self.memory.drop_contents(run));
+        }
+    }
+
+    /// The next page that nobody touched since the front hand passed it.
+    fn next_victim(&mut self) -> Option<PageNo> {
+        for _ in 0..self.clock.two_rounds() {
+            let passed = self.clock.move_front(self.sizes.cluster as usize);
+            self.make_idle(passed);
+            if let Some(page) = self.clock.move_back().filter(|page| !self.resident(*page).mapped) {
+                return Some(page);
+            }
+        }
+        None
+    }
+
+    fn make_idle(&mut self, mut pages: Vec<PageNo>) {
+        pages.retain(|page| self.resident(*page).mapped);
+        for run in PageRun::of(pages) {
+            let unmapped = self.unmap(run);
+            self.count_host_error(unmapped);
+        }
+    }
+
+    fn unmap(&mut self, run: PageRun) -> Result<(), Errno> {
+        self.memory.unmap(run)?;
+        run.pages().for_each(|page| self.resident(page).mapped = false);
+        Ok(())
+    }
+
+    /// Who leaves together with `victim`: if it must be written, the idle pages beside it that must be, too, up to a cluster.
+    fn cluster_of(&self, victim: PageNo) -> PageRun {
+        let goes_along = |at: &u32| {
+            let beside = self.pages.get(*at as usize).copied().flatten();
+            beside.is_some_and(|page| page.dirty && !page.mapped)
+        };
+        if !goes_along(&victim.0) {
+            return PageRun::one(victim);
+        }
+        let others = self.sizes.cluster - 1;
+        let after = (victim.0 + 1..).take_while(goes_along).take(others as usize).count() as u32;
+        let before = (0..victim.0).rev().take_while(goes_along).take((others - after) as usize).count() as u32;
+        PageRun { first: PageNo(victim.0 - before), count: before + 1 + after }
+    }
+
+    /// The swap gets what these pages hold, which are idle and all clean or all dirty.
+    fn clean(&mut self, run: PageRun) -> Result<(), RegionError> {
+        if !self.resident(run.first).dirty {
+            return Ok(());
+        }
+        let written = self.page_out(run);
+        match &written {
+            Ok(()) => {
+                self.stats.pages_out += u64::from(run.count);
+                run.pages().for_each(|page| self.resident(page).dirty = false);
+            }
+            Err(_) => self.stats.page_out_errors += 1,
+        }
+        written
+    }
+
+    fn page_out(&self, run: PageRun) -> Result<(), RegionError> {
+        let pages = self.memory.read(run).map_err(host("reading pages on their way out"))?;
+        Ok(self.swap.page_out(&pages)?)
+    }
+
+    /// A page is out from now on. The caller drops its contents.
+    fn leave(&mut self, page: PageNo) {
+        let Some(resident) = self.pages[page.0 as usize].take() else { return };
+        self.clock.remove(resident.frame);
+        self.stats.left += 1;
+        if resident.ahead {
+            self.ahead.was_useless();
+        }
+    }
+
+    pub(super) fn note_tend_error(&mut self) {
+        self.stats.tend_errors += 1;
+    }
+
+    fn count_host_error(&mut self, result: Result<(), Errno>) {
+        self.stats.host_errors += u64::from(result.is_err());
+    }
+
+    /// Pages out the next dirty pages at or after `from`, at most a cluster; they stay in memory. Returns where to go on.
+    pub(super) fn flush_from(&mut self, from: PageNo) -> Option<(PageNo, Result<(), RegionError>)> {
+        let dirty = |at: &u32| self.pages[*at as usize].is_some_and(|page| page.dirty);
+        let end = self.pages.len() as u32;
+        let first = (from.0..end).find(dirty)?;
+        let count = (first..end).take_while(dirty).take(self.sizes.cluster as usize).count() as u32;
+        let run = PageRun { first: PageNo(first), count };
+        let written = self.unmap(run).map_err(host("unmapping pages")).and_then(|()| self.clean(run));
+        Some((PageNo(first + count), written))
+    }
+
+    /// Forgets what these pages hold: they are zeros.
+    pub(super) fn discard(&mut self, run: PageRun) {
+        self.count_host_error(self.memory.unmap(run));
+        for page in run.pages() {
+            if let Some(resident) = self.pages[page.0 as usize].take() {
+                self.clock.remove(resident.frame);
+            }
+        }
+        self.count_host_error(self.memory.drop_contents(run));
+        self.swap.free(run.first, run.count);
+    }
+}
