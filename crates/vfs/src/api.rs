@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::format::{Format, Shape};
 use crate::gather::{DefragOptions, Healed};
 use crate::types::{Attr, Cookie, FileKind, Ino, Mapping, Name, SetMode, XattrKey};
-use crate::volatile::LastAccess;
+use crate::volatile::{LastAccess, Volatile};
 
 /// How a volume is used. Everything has a default.
 #[derive(Debug, Clone)]
@@ -277,6 +277,15 @@ impl<F: Format> Vfs<F> {
     /// Where the device's head is, as far as file contents tell.
     pub fn last_access(&self) -> Arc<LastAccess> {
         Arc::clone(&self.inner.last_access)
+    }
+
+    /// Room for swap areas, of which `blocks` are about to be reserved: what has to be cleaned for them is, now. `None` if the
+    /// format has none to give, or the volume cannot be written.
+    pub fn volatile(&self, blocks: u64) -> Result<Option<Arc<dyn Volatile>>> {
+        let _gate = self.inner.enter()?;
+        let Some(room) = self.inner.format.volatile() else { return Ok(None) };
+        self.inner.format.make_way(blocks)?;
+        Ok(Some(room))
     }
 
     /// Looks a name up (`.` and `..` too) and holds the inode.

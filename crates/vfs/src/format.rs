@@ -345,6 +345,10 @@ pub trait Format: Send + Sync + 'static {
     fn volatile(&self) -> Option<Arc<dyn Volatile>> {
         None
     }
+    /// So many blocks are about to be reserved for swap areas: commits, or cleans, if that makes them free. May wait.
+    fn make_way(&self, _blocks: u64) -> Result<()> {
+        Ok(())
+    }
     /// Part of a fresh travel's run was not written after all: give it back.
     fn abandon(&self, run: BlockRun);
 

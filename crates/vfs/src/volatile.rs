@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::Result;
 use crate::types::{BlockAddr, BlockRun};
 
-/// A stretch of the volume within which the head hardly moves: a block group (ext), a section (F2FS).
+/// A stretch of the volume within which the head hardly moves: a block group (ext), some sections in a row (F2FS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group(pub u32);
 

@@ -62,6 +62,7 @@ use moafs_vfs::plan::{DirtyView, Due, Plan, Travel};
 use moafs_vfs::types::{
     Attr, BlockAddr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey,
 };
+use moafs_vfs::volatile::Volatile;
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -156,6 +157,8 @@ pub struct Counters {
     pub recycle_verdicts: u64,
     /// Times that cleaning was chosen over recycling.
     pub clean_verdicts: u64,
+    /// Segments that swap areas took: each is written, and erased, once more.
+    pub swap_segments: u64,
 }
 
 impl Counters {
@@ -179,6 +182,7 @@ impl Counters {
             moved_nodes: self.moved_nodes - earlier.moved_nodes,
             recycle_verdicts: self.recycle_verdicts - earlier.recycle_verdicts,
             clean_verdicts: self.clean_verdicts - earlier.clean_verdicts,
+            swap_segments: self.swap_segments - earlier.swap_segments,
         }
     }
 }
@@ -277,6 +281,7 @@ impl F2fs {
             moved_nodes: of(&self.tally.moved_nodes),
             recycle_verdicts: of(&self.tally.recycle_verdicts),
             clean_verdicts: of(&self.tally.clean_verdicts),
+            swap_segments: self.space.swap_segments_taken(),
         }
     }
 
@@ -440,6 +445,18 @@ impl Format for F2fs {
             }
         }
         Ok(plan)
+    }
+
+    fn volatile(&self) -> Option<Arc<dyn Volatile>> {
+        let room = || -> Arc<dyn Volatile> { Arc::new(space::swaparea::SwapRoom::new(Arc::clone(&self.space))) };
+        self.shape.read_only.is_none().then(|| {
+            self.set_reserve();
+            room()
+        })
+    }
+
+    fn make_way(&self, blocks: u64) -> Result<()> {
+        self.clear_sections(blocks)
     }
 
     fn abandon(&self, run: BlockRun) {

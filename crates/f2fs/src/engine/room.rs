@@ -29,6 +29,8 @@ const DIRTY_BLOCKS_MIN: usize = 256;
 const BURST_BLOCKS: u64 = 1024;
 /// Sections that one foreground cleaning makes free beyond what was asked for: they share its checkpoint.
 const SPARE_SECTIONS: u32 = 4;
+/// Cleanings in a row that made no section free, after which more will not either: what they moved filled as many.
+const FRUITLESS_MAX: u32 = 16;
 /// Candidates whose holes are added up for a decision.
 const CANDIDATES: usize = 8;
 
@@ -62,7 +64,8 @@ impl F2fs {
             needed_sections: self.needed_segments().div_ceil(per_section),
             section_blocks: per_section * SEGMENT_BLOCKS as u32,
             valid_blocks: usage.blocks,
-            main_blocks: u64::from(self.geo.segments) * SEGMENT_BLOCKS as u64,
+            main_blocks: u64::from(self.geo.segments - self.space.swap_sections() * per_section)
+                * SEGMENT_BLOCKS as u64,
         }
     }
 
@@ -73,13 +76,34 @@ impl F2fs {
         wanted.min(self.geo.sections / 4).max(1)
     }
 
+    /// Says what data logs leave to nodes and to cleaning.
+    pub(super) fn set_reserve(&self) {
+        self.space.set_reserve(self.reserved_sections() * self.geo.segs_per_sec + self.needed_segments());
+    }
+
+    /// Makes as many sections free as `blocks` blocks fill, beyond those that ordinary writes leave; as far as cleaning can.
+    pub(super) fn clear_sections(&self, blocks: u64) -> Result<()> {
+        let wanted = blocks.div_ceil(u64::from(self.geo.segs_per_sec) * SEGMENT_BLOCKS as u64);
+        let mut fruitless = 0;
+        self.checkpoint(false)?;
+        while u64::from(self.room().spare_sections()) < wanted && fruitless < FRUITLESS_MAX {
+            let before = self.room().free_sections;
+            if self.clean()? == 0 {
+                break;
+            }
+            fruitless = if self.room().free_sections > before { 0 } else { fruitless + 1 };
+        }
+        self.set_reserve();
+        Ok(())
+    }
+
     /// Makes room for `blocks` blocks of data.
     pub(super) fn make_room(&self, blocks: u64) -> Result<()> {
         if self.shape.read_only.is_some() {
             return Ok(());
         }
         let segments = u32::try_from(blocks.div_ceil(SEGMENT_BLOCKS as u64)).unwrap_or(u32::MAX);
-        self.space.set_reserve(self.reserved_sections() * self.geo.segs_per_sec + self.needed_segments());
+        self.set_reserve();
         for _ in 0..ROUNDS_MAX {
             let room = self.room();
             if room.spare_sections() > segments.div_ceil(self.geo.segs_per_sec) {

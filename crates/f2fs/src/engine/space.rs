@@ -10,6 +10,10 @@
 //! or held and no log stands in it. What a checkpoint releases becomes usable when that checkpoint is durable
 //! ([`Space::committed`]), not before.
 //! Nothing here waits or does I/O: the mutex is a leaf.
+//!
+//! Free sections can also be taken by swap areas ([`swaparea`]).
+
+pub(super) mod swaparea;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -144,6 +148,7 @@ struct State {
     next: [Next; 6],
     /// Segments that data logs leave for nodes and for cleaning.
     reserve: u32,
+    areas: swaparea::Areas,
 }
 
 /// The main area of a volume.
@@ -213,6 +218,7 @@ impl Space {
             now: 0,
             next: [Next::Free; 6],
             reserve: 0,
+            areas: Default::default(),
         };
         Space { geo: geo.clone(), user_blocks: checkpoint.user_blocks, state: Mutex::new(state) }
     }
@@ -273,28 +279,14 @@ impl Space {
         self.state().reserve = segments;
     }
 
+    /// Free segments that logs may take.
     pub(super) fn free_segments(&self) -> u32 {
-        self.state().free.len() as u32
+        self.state().free_for_logs()
     }
 
-    /// Sections of which every segment is free.
+    /// Sections of which every segment is free, and that logs may take.
     pub(super) fn free_sections(&self) -> u32 {
-        let state = self.state();
-        if self.geo.segs_per_sec == 1 {
-            return state.free.len() as u32;
-        }
-        let mut sections = 0;
-        let mut run: Option<(u32, u32)> = None;
-        for segno in &state.free {
-            let section = self.geo.section_of(Segno(*segno));
-            let count = match run {
-                Some((of, count)) if of == section => count + 1,
-                _ => 1,
-            };
-            sections += u32::from(count == self.geo.segs_per_sec);
-            run = Some((section, count));
-        }
-        sections
+        self.state().free_sections_for_logs(&self.geo)
     }
 
     /// Segments that will be free once what has changed is in a durable checkpoint.
@@ -547,6 +539,7 @@ impl Space {
         let mut freed = Vec::new();
         for segno in std::mem::take(&mut state.leaving) {
             let current = state.is_current(segno);
+            let swaps = state.areas.has(self.geo.section_of(Segno(segno)));
             let segment = &mut state.segments[segno as usize];
             if let Some(maps) = &mut segment.maps {
                 maps.held = maps.next;
@@ -554,7 +547,7 @@ impl Space {
                     segment.maps = None;
                 }
             }
-            if segment.maps.is_none() && !current && !state.free.contains(&segno) {
+            if segment.maps.is_none() && !current && !swaps && !state.free.contains(&segno) {
                 freed.push(Segno(segno));
             }
         }
@@ -703,11 +696,14 @@ impl State {
 
     /// A free segment: the next one of the same section, else the first of the next free section, else any. Leaves `left` free.
     fn pick_free(&self, geo: &Geometry, near: Segno, left: u32) -> Option<Segno> {
-        if self.free.len() as u32 <= left {
+        if self.free_for_logs() <= left {
             return None;
         }
         let section = geo.section(geo.section_of(near));
-        if let Some(segno) = self.free.range(near.0 + 1..section.end.max(near.0 + 1)).next() {
+        let may_open = self.may_open_sections(geo);
+        let may_take = |segno: &&u32| may_open || !self.is_whole(geo, geo.section_of(Segno(**segno)));
+        let here = self.free.range(near.0 + 1..section.end.max(near.0 + 1)).next();
+        if let Some(segno) = here.filter(may_take) {
             return Some(Segno(*segno));
         }
         let whole = |segno: &&u32| {
@@ -715,6 +711,7 @@ impl State {
             **segno == section.start && self.free.range(section.clone()).count() == section.len()
         };
         let to_the_right = self.free.range(near.0 + 1..).chain(self.free.range(..=near.0));
+        let to_the_right = to_the_right.filter(may_take);
         let found = to_the_right.clone().find(whole).or_else(|| to_the_right.clone().next());
         found.map(|segno| Segno(*segno))
     }

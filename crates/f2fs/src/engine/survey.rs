@@ -26,6 +26,9 @@ impl F2fs {
                 self.nat.shrink();
             }
         }
+        for (section, run) in self.space.swap_runs() {
+            to.metadata("swap area", section.into(), run);
+        }
         self.survey_free(to);
         Ok(())
     }
@@ -84,9 +87,9 @@ impl F2fs {
     fn survey_free(&self, to: &mut dyn Survey) {
         let mut last: Option<BlockRun> = None;
         for segno in (0..self.geo.segments).map(Segno) {
-            let (_, valid) = self.space.valid_blocks(segno);
+            let used = self.space.used_blocks(segno);
             let mut start = 0;
-            for end in valid.into_iter().chain([SEGMENT_BLOCKS]) {
+            for end in used.into_iter().chain([SEGMENT_BLOCKS]) {
                 if start < end {
                     let run = run_of(self.geo.block_of(segno, start).0, (end - start) as u32);
                     last = match last {

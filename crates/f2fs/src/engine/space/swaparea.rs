@@ -1,0 +1,550 @@
+//! Sections for swap areas: taken in memory, never told to the disk.
+//!
+//! A section that swap areas take is one that logs could have taken: nothing in it is valid, the last checkpoint does not hold it, and
+//! the device was told so. It leaves the list of free segments, and nothing else changes: its entry in the segment information table
+//! goes on saying that it is empty, checkpoints count it as free, cleaning and recycling, which look at used segments, never see it.
+//! So a power cut finds no trace of it.
+//!
+//! Capacity is reserved in whole sections, twice over: as promised blocks, which users then do not get, and as free sections, which
+//! logs leave alone until they are taken. Users' data and swap together never exceed what users may have, so the volume's
+//! overprovision stays as it was, and cleaning with it.
+//!
+//! A group is some sections in a row, [`GROUP_BLOCKS`] or one section if that is larger: within one section, where the head of a log
+//! is, there would never be room.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use moafs_vfs::types::{BlockAddr, BlockRun};
+use moafs_vfs::volatile::{Group, Volatile, Where};
+use moafs_vfs::{Error, Result};
+
+use super::{Space, State};
+use crate::format::superblock::Geometry;
+use crate::format::{BlkAddr, SEGMENT_BLOCKS, Segno};
+
+/// Blocks of a group: 128 MiB, as a block group of ext2 has.
+const GROUP_BLOCKS: u32 = 1 << 15;
+
+/// What swap areas have. Blocks are counted from the start of the main area.
+#[derive(Default)]
+pub(super) struct Areas {
+    reserved_blocks: u64,
+    taken_blocks: u64,
+    /// Sections kept for them: enough for what is reserved, and all that are taken.
+    kept: u32,
+    /// Sections with taken blocks.
+    sections: BTreeSet<u32>,
+    /// Taken runs: first block to length.
+    runs: BTreeMap<u32, u32>,
+    /// Segments of the sections that were ever taken: each will be erased once more.
+    pub(super) segments_taken: u64,
+}
+
+impl Areas {
+    /// Sections that are kept and not taken.
+    fn aside(&self) -> u32 {
+        self.kept - self.sections.len() as u32
+    }
+
+    pub(super) fn has(&self, section: u32) -> bool {
+        self.sections.contains(&section)
+    }
+
+    fn unclaimed(&self) -> u64 {
+        self.reserved_blocks - self.taken_blocks
+    }
+
+    /// The taken parts of a range, ascending.
+    fn taken_in(&self, range: &Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
+        let (first, end) = (range.start, range.end);
+        let across = self.runs.range(..first).next_back();
+        let all = across.into_iter().chain(self.runs.range(first..end.max(first)));
+        all.map(move |(start, len)| (*start).max(first)..(start + len).min(end)).filter(|part| !part.is_empty())
+    }
+
+    /// Forgets what of a range is taken; returns how many blocks that were.
+    fn forget(&mut self, range: &Range<u32>) -> u32 {
+        let parts: Vec<Range<u32>> = self.taken_in(range).collect();
+        for part in &parts {
+            let (&start, &len) = self.runs.range(..=part.start).next_back().expect("a part of a run");
+            self.runs.remove(&start);
+            if start < part.start {
+                self.runs.insert(start, part.start - start);
+            }
+            if part.end < start + len {
+                self.runs.insert(part.end, start + len - part.end);
+            }
+        }
+        parts.iter().map(|part| part.end - part.start).sum()
+    }
+}
+
+fn section_blocks(geo: &Geometry) -> u32 {
+    geo.segs_per_sec.saturating_mul(SEGMENT_BLOCKS as u32).max(1)
+}
+
+impl State {
+    /// Free segments that logs may take: those kept for swap areas are not among them.
+    pub(super) fn free_for_logs(&self) -> u32 {
+        let aside = self.areas.aside() as usize * self.segments_per_section;
+        self.free.len().saturating_sub(aside) as u32
+    }
+
+    /// The same in whole sections.
+    pub(super) fn free_sections_for_logs(&self, geo: &Geometry) -> u32 {
+        self.whole_sections(geo).saturating_sub(self.areas.aside())
+    }
+
+    /// True if logs may begin a section of which every segment is free: more of them are left than are kept for swap areas.
+    pub(super) fn may_open_sections(&self, geo: &Geometry) -> bool {
+        self.areas.aside() == 0 || self.whole_sections(geo) > self.areas.aside()
+    }
+
+    /// True if every segment of a section is free.
+    pub(super) fn is_whole(&self, geo: &Geometry, section: u32) -> bool {
+        let segments = geo.section(section);
+        self.free.range(segments.clone()).count() == segments.len()
+    }
+
+    /// Sections of which every segment is free.
+    fn whole_sections(&self, geo: &Geometry) -> u32 {
+        if geo.segs_per_sec == 1 {
+            return self.free.len() as u32;
+        }
+        let mut sections = 0;
+        let mut run: Option<(u32, u32)> = None;
+        for segno in &self.free {
+            let section = geo.section_of(Segno(*segno));
+            let count = match run {
+                Some((of, count)) if of == section => count + 1,
+                _ => 1,
+            };
+            sections += u32::from(count == geo.segs_per_sec);
+            run = Some((section, count));
+        }
+        sections
+    }
+
+    /// Keeps `kept` sections from now on.
+    fn keep(&mut self, geo: &Geometry, kept: u32) {
+        let blocks = |sections: u32| u64::from(sections) * u64::from(section_blocks(geo));
+        self.promised = (self.promised + blocks(kept)).saturating_sub(blocks(self.areas.kept));
+        self.areas.kept = kept;
+    }
+
+    /// What need not be kept any more goes back.
+    fn settle_kept(&mut self, geo: &Geometry) {
+        let needed = self.areas.reserved_blocks.div_ceil(section_blocks(geo).into()) as u32;
+        let kept = needed.max(self.areas.sections.len() as u32).min(self.areas.kept);
+        self.keep(geo, kept);
+    }
+
+    /// Runs of sections that swap areas may use, ascending.
+    fn rooms(&self, geo: &Geometry, sections: Range<u32>) -> Vec<Range<u32>> {
+        let size = section_blocks(geo);
+        let mut rooms: Vec<Range<u32>> = Vec::new();
+        let mut add = |room: Range<u32>| match rooms.last_mut() {
+            _ if room.is_empty() => {}
+            Some(last) if last.end == room.start => last.end = room.end,
+            _ => rooms.push(room),
+        };
+        for section in sections {
+            let all = section * size..(section + 1) * size;
+            let may_open = self.areas.aside() > 0 && self.is_whole(geo, section);
+            if !may_open && !self.areas.has(section) {
+                continue;
+            }
+            let mut at = all.start;
+            for taken in self.areas.taken_in(&all) {
+                add(at..taken.start);
+                at = taken.end;
+            }
+            add(at..all.end);
+        }
+        rooms
+    }
+
+    /// As much of a room, from its start, as needs no more sections than are kept.
+    fn affordable(&self, geo: &Geometry, room: Range<u32>) -> Range<u32> {
+        let size = section_blocks(geo);
+        let mut aside = self.areas.aside();
+        for section in room.start / size..room.end.div_ceil(size) {
+            if self.areas.has(section) {
+                continue;
+            }
+            if aside == 0 {
+                return room.start..(section * size).max(room.start);
+            }
+            aside -= 1;
+        }
+        room
+    }
+
+    fn take_at_end(&mut self, geo: &Geometry, sections: Range<u32>, len: u32) -> Option<Range<u32>> {
+        let ends = self.rooms(geo, sections).into_iter().rev().filter(|room| room.end - room.start >= len);
+        let mut tails = ends.map(|room| room.end - len..room.end);
+        let found = tails.find(|tail| self.affordable(geo, tail.clone()) == *tail)?;
+        self.take_blocks(geo, found.clone());
+        Some(found)
+    }
+
+    fn take_lowest(&mut self, geo: &Geometry, len: u32, granule: u32) -> Option<Range<u32>> {
+        let rooms = self.rooms(geo, 0..geo.sections).into_iter();
+        let cut = |room: Range<u32>| {
+            let room = self.affordable(geo, room);
+            room.start..room.start + (room.end - room.start).min(len) / granule * granule
+        };
+        let found = rooms.map(cut).find(|run| !run.is_empty())?;
+        self.take_blocks(geo, found.clone());
+        Some(found)
+    }
+
+    fn take_blocks(&mut self, geo: &Geometry, run: Range<u32>) {
+        let size = section_blocks(geo);
+        for section in run.start / size..run.end.div_ceil(size) {
+            if self.areas.sections.insert(section) {
+                for segno in geo.section(section) {
+                    self.free.remove(&segno);
+                }
+                self.areas.segments_taken += u64::from(geo.segs_per_sec);
+            }
+        }
+        self.areas.taken_blocks += u64::from(run.end - run.start);
+        self.areas.runs.insert(run.start, run.end - run.start);
+    }
+
+    fn give_blocks(&mut self, geo: &Geometry, run: &Range<u32>) -> u32 {
+        let given = self.areas.forget(run);
+        self.areas.taken_blocks -= u64::from(given);
+        let size = section_blocks(geo);
+        for section in run.start / size..run.end.div_ceil(size) {
+            let all = section * size..(section + 1) * size;
+            if self.areas.taken_in(&all).next().is_none() && self.areas.sections.remove(&section) {
+                self.free.extend(geo.section(section));
+            }
+        }
+        self.settle_kept(geo);
+        given
+    }
+}
+
+/// What an F2FS volume gives for swap areas.
+pub(in crate::engine) struct SwapRoom {
+    space: Arc<Space>,
+}
+
+impl SwapRoom {
+    pub(in crate::engine) fn new(space: Arc<Space>) -> SwapRoom {
+        SwapRoom { space }
+    }
+
+    fn geo(&self) -> &Geometry {
+        &self.space.geo
+    }
+
+    fn sections_per_group(&self) -> u32 {
+        (GROUP_BLOCKS / section_blocks(self.geo())).max(1)
+    }
+
+    fn sections(&self, group: Group) -> Range<u32> {
+        let per_group = self.sections_per_group();
+        let first = group.0.saturating_mul(per_group).min(self.geo().sections);
+        first..first.saturating_add(per_group).min(self.geo().sections)
+    }
+
+    fn run(&self, blocks: Range<u32>) -> BlockRun {
+        BlockRun {
+            start: BlockAddr(u64::from(self.geo().main) + u64::from(blocks.start)),
+            len: blocks.end - blocks.start,
+        }
+    }
+
+    /// A block of the main area, counted from its start.
+    fn index(&self, block: BlockAddr) -> Option<u32> {
+        let addr = u32::try_from(block.0).ok().map(BlkAddr)?;
+        self.geo().segment_of(addr).map(|(segno, offset)| segno.0 * SEGMENT_BLOCKS as u32 + offset as u32)
+    }
+}
+
+impl Volatile for SwapRoom {
+    fn groups(&self) -> u32 {
+        self.geo().sections.div_ceil(self.sections_per_group())
+    }
+
+    fn group_of(&self, block: BlockAddr) -> Option<Group> {
+        let section = self.index(block)? / section_blocks(self.geo());
+        Some(Group(section / self.sections_per_group()))
+    }
+
+    fn group_blocks(&self, group: Group) -> u32 {
+        self.sections(group).len() as u32 * section_blocks(self.geo())
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        let geo = self.geo();
+        let mut guard = self.space.state();
+        let state = &mut *guard;
+        let size = u64::from(section_blocks(geo));
+        let no_space = || Error::Posix(libc::ENOSPC);
+        let reserved = state.areas.reserved_blocks.checked_add(blocks).ok_or_else(no_space)?;
+        let kept = u32::try_from(reserved.div_ceil(size)).map_err(|_| no_space())?.max(state.areas.kept);
+        let more = kept - state.areas.kept;
+        let users = state.usage.blocks.saturating_add(state.promised).saturating_add(u64::from(more) * size);
+        let left_to_logs = state.reserve.div_ceil(geo.segs_per_sec.max(1));
+        if users > self.space.user_blocks || more.saturating_add(left_to_logs) > state.free_sections_for_logs(geo) {
+            return Err(no_space());
+        }
+        state.areas.reserved_blocks = reserved;
+        state.keep(geo, kept);
+        Ok(())
+    }
+
+    fn release(&self, blocks: u64) {
+        let mut state = self.space.state();
+        debug_assert!(blocks <= state.areas.unclaimed(), "{blocks} released, {} left", state.areas.unclaimed());
+        state.areas.reserved_blocks -= blocks.min(state.areas.unclaimed());
+        state.settle_kept(self.geo());
+    }
+
+    fn take(&self, at: Where, len: u32, granule: u32) -> Result<Option<BlockRun>> {
+        let geo = self.geo();
+        let mut state = self.space.state();
+        let claimed = state.areas.unclaimed().min(len.into()) as u32;
+        let taken = match at {
+            Where::EndOf(group) if claimed == len && len > 0 => state.take_at_end(geo, self.sections(group), len),
+            Where::EndOf(_) => None,
+            Where::Lowest => state.take_lowest(geo, claimed, granule.max(1)),
+        };
+        Ok(taken.map(|blocks| self.run(blocks)))
+    }
+
+    fn give(&self, run: BlockRun) {
+        let Some(start) = self.index(run.start) else { return };
+        let blocks = start..start.saturating_add(run.len);
+        let given = self.space.state().give_blocks(self.geo(), &blocks);
+        debug_assert_eq!(given, run.len, "of {run:?} only {given} blocks were taken");
+    }
+
+    /// Never: a log that needs a section takes any, wherever swap areas are.
+    fn pressed(&self) -> Option<Group> {
+        None
+    }
+}
+
+impl Space {
+    /// Runs taken by swap areas, with the section each begins in.
+    pub(in crate::engine) fn swap_runs(&self) -> Vec<(u32, BlockRun)> {
+        let state = self.state();
+        let run = |(start, len): (&u32, &u32)| {
+            let at = BlockAddr(u64::from(self.geo.main) + u64::from(*start));
+            (start / section_blocks(&self.geo), BlockRun { start: at, len: *len })
+        };
+        state.areas.runs.iter().map(run).collect()
+    }
+
+    /// The offsets of a segment's blocks that are not free, ascending: valid, or a swap area's.
+    pub(in crate::engine) fn used_blocks(&self, segno: Segno) -> Vec<usize> {
+        let first = segno.0 * SEGMENT_BLOCKS as u32;
+        let (_, mut used) = self.valid_blocks(segno);
+        let state = self.state();
+        let taken = state.areas.taken_in(&(first..first + SEGMENT_BLOCKS as u32));
+        used.extend(taken.flat_map(|part| part.map(|block| (block - first) as usize)));
+        used
+    }
+
+    /// Sections kept for swap areas, taken ones included.
+    pub(in crate::engine) fn swap_sections(&self) -> u32 {
+        self.state().areas.kept
+    }
+
+    /// Segments that swap areas have taken since the volume was opened, each time counted.
+    pub(in crate::engine) fn swap_segments_taken(&self) -> u64 {
+        self.state().areas.segments_taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moafs_disk::mem::MemDisk;
+    use moafs_runtime::Timestamp;
+    use moafs_vfs::types::{FileKind, Ino, Lbn, Mapping};
+    use moafs_vfs::{Format, Vfs};
+
+    use super::*;
+    use crate::F2fs;
+    use crate::format::BLOCK;
+    use crate::judge::{assert_clean, features, mount, name, new, root, volume};
+    use crate::mkfs::{MkfsOptions, mkfs};
+
+    const ROOT: Ino = Ino(3);
+
+    fn room(vfs: &Vfs<F2fs>, blocks: u64) -> Arc<dyn Volatile> {
+        vfs.volatile(blocks).expect("way is made").expect("a volume that can be written")
+    }
+
+    fn write(vfs: &Vfs<F2fs>, text: &str, blocks: usize) -> Ino {
+        let made = vfs.create(&root(), ROOT, name(text.as_bytes()), &new(FileKind::Regular));
+        let ino = made.expect("a new file").ino;
+        vfs.write(&root(), ino, 0, &vec![7; blocks * BLOCK], false).expect("there is room");
+        ino
+    }
+
+    fn unlink(vfs: &Vfs<F2fs>, text: &str, ino: Ino) {
+        vfs.unlink(&root(), ROOT, name(text.as_bytes())).expect("it has a name");
+        vfs.forget(ino, 1);
+        while vfs.stat(ino).is_ok() {
+            vfs.tend();
+        }
+    }
+
+    fn runs(vfs: &Vfs<F2fs>, ino: Ino) -> Vec<BlockRun> {
+        let fs = vfs.format();
+        let (attr, file) = fs.load(ino).expect("the file");
+        let (mut at, mut runs) = (0, Vec::new());
+        while at < attr.size / BLOCK as u64 {
+            let mapping = fs.map(&file, Lbn(at), u32::MAX).expect("its map");
+            if let Mapping::Run(run) = mapping {
+                runs.push(run);
+            }
+            at += u64::from(mapping.len());
+        }
+        runs
+    }
+
+    fn apart(a: &BlockRun, b: &BlockRun) -> bool {
+        a.end() <= b.start || b.end() <= a.start
+    }
+
+    /// A volume of sections of so many segments.
+    fn sectioned(mebibytes: u64, segs_per_sec: u32) -> Arc<MemDisk> {
+        let mem = Arc::new(MemDisk::new(mebibytes << 11));
+        let options = MkfsOptions { segs_per_sec, ..MkfsOptions::new([7; 16], Timestamp::new(1_700_000_000, 0)) };
+        mkfs(&*mem, &options).expect("mkfs");
+        mem
+    }
+
+    #[test]
+    fn areas_lie_at_the_end_of_their_group_or_lowest() {
+        let vfs = mount(&volume(512, features()[0]));
+        let room = room(&vfs, 3000);
+        assert_eq!((room.group_blocks(Group(0)), room.group_blocks(Group(1))), (1 << 15, 1 << 15));
+        room.reserve(3000).expect("there is space");
+        let main = u64::from(vfs.format().geometry().main);
+        let end = main + (2 << 15);
+        let take = |len| room.take(Where::EndOf(Group(1)), len, 1).expect("no I/O");
+        assert_eq!(take(700).map(|run| (run.start.0, run.len)), Some((end - 700, 700)));
+        assert_eq!(take(700).map(|run| (run.start.0, run.len)), Some((end - 1400, 700)), "right before it");
+        let lowest = [1536, 64].map(|_| room.take(Where::Lowest, 10_000, 8).unwrap().expect("what is left"));
+        assert_eq!(lowest.map(|run| run.len), [1536, 64], "three sections, and the rest of a taken one");
+        assert_eq!(lowest.map(|run| room.group_of(run.start)), [Some(Group(0)), Some(Group(1))]);
+        assert_eq!(take(1), None, "all is taken");
+        assert_eq!(room.group_of(BlockAddr(main - 1)), None);
+    }
+
+    #[test]
+    fn a_group_without_sections_of_its_own_gives_what_is_left_in_taken_ones() {
+        let vfs = mount(&volume(512, features()[0]));
+        let room = room(&vfs, 512);
+        room.reserve(512).expect("there is space");
+        let first = room.take(Where::EndOf(Group(0)), 100, 1).unwrap().expect("a run");
+        assert_eq!(room.take(Where::EndOf(Group(1)), 100, 1).unwrap(), None, "one section was reserved");
+        let second = room.take(Where::EndOf(Group(0)), 100, 1).unwrap().expect("a run");
+        assert_eq!(second.end(), first.start);
+        assert_eq!(room.take(Where::Lowest, 1000, 1).unwrap().map(|run| run.len), Some(312));
+    }
+
+    #[test]
+    fn no_checkpoint_tells_of_an_area_and_all_comes_back() {
+        for mem in [volume(256, features()[0]), sectioned(512, 4)] {
+            let vfs = mount(&mem);
+            vfs.sync().expect("sync");
+            let free = (vfs.format().space().free_blocks, vfs.format().room().free_sections);
+            let room = room(&vfs, 6000);
+            room.reserve(6000).expect("there is space");
+            let reserved = vfs.format().space().free_blocks;
+            assert!(reserved <= free.0 - 6000);
+            let taken = [2000, 500, 3000].map(|len| room.take(Where::Lowest, len, 1).unwrap().expect("a run"));
+            assert_eq!(vfs.format().space().free_blocks, reserved, "promised or taken is the same");
+            let file = write(&vfs, "file", 5000);
+            vfs.sync().expect("sync");
+            assert!(runs(&vfs, file).iter().all(|run| taken.iter().all(|area| apart(run, area))));
+            // A crash now.
+            let crashed = Arc::new(mem.snapshot());
+            assert_clean(&crashed, "with areas");
+            let after = mount(&crashed);
+            assert_eq!(runs(&after, file), runs(&vfs, file));
+            after.close().expect("it closes");
+            assert_clean(&crashed, "after a crash with areas");
+
+            taken.into_iter().for_each(|run| room.give(run));
+            room.release(6000);
+            unlink(&vfs, "file", file);
+            vfs.sync().expect("sync");
+            assert_eq!((vfs.format().space().free_blocks, vfs.format().room().free_sections), free);
+            vfs.close().expect("it closes");
+            assert_clean(&mem, "without areas");
+        }
+    }
+
+    #[test]
+    fn files_overwritten_on_a_full_volume_keep_out_of_areas() {
+        for mem in [volume(128, features()[0]), sectioned(256, 4)] {
+            let vfs = mount(&mem);
+            let room = room(&vfs, 4096);
+            room.reserve(4096).expect("there is space");
+            let first = room.take(Where::Lowest, 1000, 1).unwrap().expect("a run");
+            let mut files = Vec::new();
+            while vfs.format().space().free_blocks > 600 {
+                files.push(write(&vfs, &format!("{}", files.len()), 256));
+            }
+            for round in 0..6 {
+                for (number, ino) in files.iter().enumerate().filter(|(number, _)| number % 3 == round % 3) {
+                    let data = vec![number as u8; 100 * BLOCK];
+                    vfs.write(&root(), *ino, (round * 10 * BLOCK) as u64, &data, false).expect("an overwrite");
+                }
+                vfs.sync().expect("sync");
+            }
+            // What is promised is there, whatever the logs did.
+            let mut areas = vec![first];
+            while let Some(run) = room.take(Where::Lowest, 4096, 1).unwrap() {
+                areas.push(run);
+            }
+            assert_eq!(areas.iter().map(|run| run.len).sum::<u32>(), 4096);
+            assert!(room.reserve(4096).is_err(), "the volume is full");
+            for ino in &files {
+                assert!(runs(&vfs, *ino).iter().all(|run| areas.iter().all(|area| apart(run, area))));
+            }
+            vfs.close().expect("it closes");
+            assert_clean(&mem, "a full volume with areas");
+        }
+    }
+
+    #[test]
+    fn way_is_made_by_cleaning_and_by_a_checkpoint() {
+        let mem = volume(512, features()[0]);
+        let vfs = mount(&mem);
+        let mut files = Vec::new();
+        while vfs.format().space().free_blocks > 600 {
+            files.push(write(&vfs, &format!("{}", files.len()), 128));
+        }
+        vfs.sync().expect("sync");
+        // Every second one goes: all segments stay half full.
+        for (number, ino) in files.iter().enumerate().filter(|(number, _)| number % 2 == 0) {
+            unlink(&vfs, &format!("{number}"), *ino);
+        }
+        vfs.sync().expect("sync");
+        let wanted = u64::from(vfs.format().room().spare_sections() + 8) * 512;
+        let free = vfs.format().space().free_blocks;
+        assert!(wanted < free, "{wanted} of {free} blocks");
+        assert!(vfs.format().volatile().expect("a volume that can be written").reserve(wanted).is_err());
+        let room = room(&vfs, wanted);
+        room.reserve(wanted).expect("cleaning has made way");
+        for _ in 0..wanted / 512 {
+            room.take(Where::Lowest, 512, 512).unwrap().expect("a section");
+        }
+        vfs.close().expect("it closes");
+        assert_clean(&mem, "after way was made");
+    }
+}
