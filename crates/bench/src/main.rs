@@ -44,7 +44,7 @@ use crate::interrupt::Interrupt;
 use crate::process::Programs;
 use crate::record::Record;
 use crate::run::{Plan, Scale, Suite};
-use crate::system::{LoopMode, Setup};
+use crate::system::{Format, LoopMode, Setup};
 
 /// Compare moafs with other file systems, in the same run.
 #[derive(Debug, Parser)]
@@ -65,10 +65,11 @@ enum Command {
 #[command(after_help = "\
 Examples:
   cargo run --release -p moafs-bench -- compare --rounds 5 --out bench-runs/2026-01-31-laptop
+  cargo run --release -p moafs-bench -- compare --format f2fs --backing tmpfs
   cargo run --release -p moafs-bench -- compare --scale 0.02 --rounds 1      to see whether it works
   cargo run --release -p moafs-bench -- compare --suite operations --backing tmpfs --rounds 15
 
-Needs e2fsprogs, util-linux, postmark and, for its comparison, fuse2fs.")]
+Needs e2fsprogs, util-linux, postmark, f2fs-tools for --format f2fs and, for its comparison, fuse2fs.")]
 struct CompareArgs {
     /// Rounds; ratios are taken within each
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -94,6 +95,9 @@ struct CompareArgs {
     /// Transport of moafs and of the null file system: auto, uring or dev
     #[arg(long, default_value = "auto")]
     transport: String,
+    /// What moafs's volumes are
+    #[arg(long, value_enum, default_value_t = Format::Ext2)]
+    format: Format,
     /// Mount options of moafs besides the transport
     #[arg(long, value_name = "OPTIONS", default_value = "")]
     moafs_options: String,
@@ -156,6 +160,7 @@ impl CompareArgs {
         let setup = Rc::new(Setup {
             programs,
             transport: self.transport.clone(),
+            format: self.format,
             moafs_options: self.moafs_options.clone(),
             ext4_loop: self.ext4_loop,
             interrupt,
@@ -183,11 +188,16 @@ impl CompareArgs {
         }
         let needed = ["mke2fs", "losetup"].into_iter();
         let postmark = or_all(&self.suite).contains(&Suite::Postmark).then_some("postmark");
-        let missing: Vec<&str> = needed.chain(postmark).filter(|program| !process::is_installed(program)).collect();
+        let mkfs = (self.format == Format::F2fs).then_some("mkfs.f2fs");
+        let missing: Vec<&str> =
+            needed.chain(mkfs).chain(postmark).filter(|program| !process::is_installed(program)).collect();
         if missing.is_empty() {
             return Ok(());
         }
-        Err(BenchError::Usage(format!("not in PATH: {} (Debian: e2fsprogs, mount, postmark)", missing.join(", "))))
+        Err(BenchError::Usage(format!(
+            "not in PATH: {} (Debian: e2fsprogs, mount, f2fs-tools, postmark)",
+            missing.join(", ")
+        )))
     }
 
     /// Writes README.md and raw.csv; of an interrupted run what there is, and says so.
@@ -231,6 +241,7 @@ impl CompareArgs {
         ));
         let negotiated: Vec<String> = setup.negotiated.borrow().iter().cloned().collect();
         facts.push(("transport", format!("{}; negotiated: {}", self.transport, negotiated.join(", "))));
+        facts.push(("volumes of moafs", name_of(self.format)));
         if !self.moafs_options.is_empty() {
             facts.push(("mount options of moafs", self.moafs_options.clone()));
         }

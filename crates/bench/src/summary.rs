@@ -104,7 +104,12 @@ pub(crate) const ROWS: &[RowKind] = &[
          cache written and read, half of the files removed",
     ),
     limit("memory-256M", "peak memory, cache=256M", Ask::Most(1.0), "the same with the default cache"),
-    limit("mount-1T", "mounting 1 TiB", Ask::Most(1.0), "a new sparse ext2 volume of 8192 groups made by mke2fs"),
+    limit(
+        "mount-1T",
+        "mounting 1 TiB",
+        Ask::Most(1.0),
+        "a new sparse volume made by the format's own tool: of ext2, 8192 groups",
+    ),
     limit("mount-1T-reads", "reads for that", Ask::Most(64.0), "requests until then, all descriptors included"),
     limit(
         "directory-create",

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A file system of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum System {
-    /// Ours, on an ext2 volume in an image file.
+    /// Ours, on a volume in an image file ([`Setup::format`]).
     Moafs,
     /// The kernel's ext4 on a loop device over an image file.
     Ext4,
@@ -46,6 +46,37 @@ impl System {
     }
 }
 
+/// What moafs is measured on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Blocks in groups, written in place.
+    Ext2,
+    /// A log.
+    F2fs,
+}
+
+impl Format {
+    /// What `moafs mkfs` is told.
+    fn mkfs_arguments(self) -> &'static [&'static str] {
+        match self {
+            Format::Ext2 => &["-t", "ext2", "-b", "4096"],
+            Format::F2fs => &["-t", "f2fs"],
+        }
+    }
+
+    /// The format's own tool.
+    fn foreign_mkfs(self) -> Command {
+        match self {
+            Format::Ext2 => mke2fs("ext2"),
+            Format::F2fs => {
+                let mut command = Command::new("mkfs.f2fs");
+                command.args(["-q", "-f"]);
+                command
+            }
+        }
+    }
+}
+
 /// How the kernel's ext4 reaches its image file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LoopMode {
@@ -62,6 +93,8 @@ pub(crate) struct Setup {
     pub(crate) programs: Programs,
     /// Transport of moafs and of the null file system alike.
     pub(crate) transport: String,
+    /// The format of moafs's volumes.
+    pub(crate) format: Format,
     /// Mount options of moafs besides.
     pub(crate) moafs_options: String,
     /// How ext4 reaches its image.
@@ -129,7 +162,7 @@ impl Volume {
             System::Fuse2fs => mke2fs("ext2"),
             System::Moafs => {
                 let mut command = Command::new(&self.setup.programs.moafs);
-                command.args(["mkfs", "-q", "-F", "-t", "ext2", "-b", "4096"]);
+                command.args(["mkfs", "-q", "-F"]).args(self.setup.format.mkfs_arguments());
                 command
             }
         };
@@ -137,10 +170,10 @@ impl Volume {
         process::run(command.arg(&self.image)).map(drop)
     }
 
-    /// Makes it as an ext2 volume with mke2fs, which leaves inode tables as holes of the image.
+    /// Makes it with the format's own tool: of ext2, mke2fs leaves inode tables as holes of the image.
     pub(crate) fn format_sparse(&self, bytes: u64) -> Result<()> {
         self.make_image(bytes)?;
-        process::run(mke2fs("ext2").arg(&self.image)).map(drop)
+        process::run(self.setup.format.foreign_mkfs().arg(&self.image)).map(drop)
     }
 
     fn make_image(&self, bytes: u64) -> Result<()> {
