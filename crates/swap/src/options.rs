@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use moafs_disk::SharedDisk;
 use moafs_vfs::volatile::{LastAccess, Volatile};
+use moafs_vfs::{Format, Vfs};
 
 /// Where a volume's swap areas come from.
 #[derive(Clone)]
@@ -16,6 +17,14 @@ pub struct Home {
     pub room: Arc<dyn Volatile>,
     /// Knows where the head is.
     pub head: Arc<LastAccess>,
+}
+
+impl Home {
+    /// An open volume on `disk`; `None` if its format has no room to give.
+    pub fn of<F: Format>(vfs: &Vfs<F>, disk: SharedDisk) -> Option<Home> {
+        let room = vfs.format().volatile()?;
+        Some(Home { disk, block_bytes: vfs.shape().block_size, room, head: vfs.last_access() })
+    }
 }
 
 /// Where pages go: the systems that experiments compare.

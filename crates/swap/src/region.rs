@@ -18,7 +18,8 @@
 //!   [`Region::stats`] and [`Region::flush`].
 //! * **System calls** that are given absent memory fail with EFAULT where the process may watch its own faults only
 //!   ([`Region::serves_system_calls`]). Memory that the kernel keeps hold of (direct I/O, registered buffers) must not be in a region.
-//! * **fork.** A child does not have the region. **mlockall** with MCL_FUTURE must not be in force when a region is made.
+//! * **fork.** A child does not have the region. **mlockall** while there is one locks it, too: nothing leaves any more (an earlier
+//!   one with MCL_FUTURE does no harm).
 //! * The memory of a region must not be the program's heap: the pager allocates.
 //! * All faults are answered by one thread, one after the other.
 
@@ -61,7 +62,8 @@ const SPREAD_SHARE: u32 = 2;
 /// How a region is to work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionOptions {
-    /// The most memory it takes, in bytes; what the pager itself needs (16 bytes a page or less) comes on top.
+    /// The most memory it takes, in bytes. On top of it comes what the pager needs: 8 bytes for each page of the region, and 12 for
+    /// each of the budget.
     pub budget_bytes: u64,
     /// The most pages that leave, or come in, with one request. At most an eighth of the budget is used.
     pub cluster_pages: u32,
@@ -74,12 +76,14 @@ impl Default for RegionOptions {
 }
 
 impl RegionOptions {
-    fn sizes(&self) -> Result<Sizes, RegionError> {
-        let budget = u32::try_from(self.budget_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
-        if budget < BUDGET_PAGES_MIN {
+    /// For a region of `pages`.
+    fn sizes(&self, pages: u32) -> Result<Sizes, RegionError> {
+        let budget = self.budget_bytes / PAGE_BYTES as u64;
+        if budget < u64::from(BUDGET_PAGES_MIN) {
             let least = u64::from(BUDGET_PAGES_MIN) * PAGE_BYTES as u64;
             return Err(RegionError::Budget { bytes: self.budget_bytes, least });
         }
+        let budget = budget.min(pages.max(BUDGET_PAGES_MIN).into()) as u32;
         let cluster = self.cluster_pages.clamp(1, budget / CLUSTER_SHARE);
         Ok(Sizes { budget, spread: budget / SPREAD_SHARE, cluster })
     }
@@ -133,7 +137,8 @@ impl Region {
     /// # Errors
     /// [`RegionError`] says what is missing.
     pub fn new(swap: Arc<Swap>, options: RegionOptions) -> Result<Region, RegionError> {
-        Region::with(swap, options.sizes()?, Scope::All)
+        let sizes = options.sizes(swap.pages())?;
+        Region::with(swap, sizes, Scope::All)
     }
 
     fn with(swap: Arc<Swap>, sizes: Sizes, scope: Scope) -> Result<Region, RegionError> {

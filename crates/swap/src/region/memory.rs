@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use moafs_disk::{Buf, Page};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use super::RegionError;
 use super::error::host;
@@ -62,11 +62,15 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(file: &OwnedFd, len: usize) -> Result<Mapping, Errno> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // Under mlockall(MCL_FUTURE) the kernel brings every page in at once that may be touched: none may until it is unlocked.
         // SAFETY: at an address of the kernel's choice, over nothing that exists.
-        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
-        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(at.cast()).ok_or(Errno::NOMEM)?;
         let mapping = Mapping { start, len };
+        // SAFETY: the range just mapped.
+        unsafe { rustix::mm::munlock(at, len) }?;
+        // SAFETY: as above; nobody knows of it yet.
+        unsafe { rustix::mm::mprotect(at, len, MprotectFlags::READ | MprotectFlags::WRITE) }?;
         // A child's faults would have nobody to answer them; a core file would be all that is out, too.
         mapping.advise(mapping.span(), Advice::LinuxDontFork)?;
         mapping.advise(mapping.span(), Advice::LinuxDontDump)?;

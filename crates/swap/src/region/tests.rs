@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
 use moafs_disk::{MemDisk, SECTOR, SharedDisk};
 use moafs_runtime::Live;
 use proptest::prelude::*;
+use rustix::mm::MlockAllFlags;
 
 use super::*;
 use crate::options::{Placement, SwapOptions};
@@ -27,7 +28,9 @@ fn memory_disk(pages: u32) -> SharedDisk {
 }
 
 fn sizes(budget: u32, cluster: u32) -> Sizes {
-    RegionOptions { budget_bytes: u64::from(budget) * PAGE_BYTES as u64, cluster_pages: cluster }.sizes().unwrap()
+    RegionOptions { budget_bytes: u64::from(budget) * PAGE_BYTES as u64, cluster_pages: cluster }
+        .sizes(u32::MAX)
+        .unwrap()
 }
 
 /// `None`, and a word about it, where regions cannot be had.
@@ -317,21 +320,55 @@ fn a_system_call_on_a_lost_page_fails_and_a_discard_finds_it_again() {
     assert_eq!((region.as_slice()[0], region.as_slice()[PAGE_BYTES]), (0, 1));
 }
 
+/// Runs `child` in a process of its own, which ends with what it returns; `None`, and its words, if it found no userfaultfd. `name` is
+/// the calling test's.
+fn in_a_process(name: &str, child: impl FnOnce() -> Option<u8>) -> Option<ExitStatus> {
+    const CHILD: &str = "MOAFS_TEST_CHILD";
+    const SKIPPED: i32 = 77;
+    if std::env::var_os(CHILD).is_some() {
+        std::process::exit(child().map_or(SKIPPED, i32::from));
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("region::tests::{name}"), "--nocapture"]).env(CHILD, "1");
+    let ended = command.output().unwrap();
+    eprintln!("{}", String::from_utf8_lossy(&ended.stderr));
+    (ended.status.code() != Some(SKIPPED)).then_some(ended.status)
+}
+
 #[test]
 fn touching_a_lost_page_is_sigbus() {
-    const CHILD: &str = "MOAFS_TEST_TOUCHES_A_LOST_PAGE";
-    if std::env::var_os(CHILD).is_some() {
-        // Nothing to touch: the parent must not take the child's silence for survival.
-        let Some((region, _)) = lost_page() else { std::process::exit(77) };
-        std::process::exit(region.as_slice()[0].into());
-    }
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "region::tests::touching_a_lost_page_is_sigbus", "--nocapture"]).env(CHILD, "1");
-    let ended = child.output().unwrap();
-    match ended.status.code() {
-        Some(77) => eprintln!("{}", String::from_utf8_lossy(&ended.stderr)),
-        _ => assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{ended:?}"),
-    }
+    let ended = in_a_process("touching_a_lost_page_is_sigbus", || {
+        let (region, _) = lost_page()?;
+        Some(region.as_slice()[0])
+    });
+    let Some(ended) = ended else { return };
+    assert_eq!(ended.signal(), Some(libc::SIGBUS), "{ended:?}");
+}
+
+#[test]
+fn a_process_that_locks_its_memory_has_a_budget_all_the_same() {
+    let ended = in_a_process("a_process_that_locks_its_memory_has_a_budget_all_the_same", || {
+        if let Err(error) = rustix::mm::mlockall(MlockAllFlags::FUTURE) {
+            eprintln!("SKIPPED: mlockall: {error}");
+            return None;
+        }
+        let mut region = region(256, 16, 2)?;
+        region.as_mut_slice().fill(1);
+        let stats = region.stats();
+        Some(u8::from(stats.zero_fills != 256 || stats.resident > 16 || stats.host_errors > 0))
+    });
+    let Some(ended) = ended else { return };
+    assert_eq!(ended.code(), Some(0), "{ended:?}");
+}
+
+#[test]
+fn a_child_does_not_have_the_region() {
+    let Some(region) = region(16, 8, 1) else { return };
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let from = maps.find(&format!("{:x}-", region.as_ptr().addr())).expect("the mapping is listed");
+    let flags = maps[from..].lines().find(|line| line.starts_with("VmFlags:")).unwrap();
+    // Not copied at a fork, not dumped.
+    assert!(flags.contains(" dc ") && flags.contains(" dd "), "{flags}");
 }
 
 #[test]
