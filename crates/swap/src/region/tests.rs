@@ -393,7 +393,7 @@ fn a_million_faults() {
     let pages = 4096;
     let Some(mut region) = region(pages, pages / 4, 16) else { return };
     let began = Instant::now();
-    check_halves(&mut region, 42, 1_100_000, 50);
+    check_halves(&mut region, 42, 1_300_000, 50);
     let (stats, seconds) = (region.stats(), began.elapsed().as_secs_f64());
     let faults = stats.zero_fills + stats.pages_in + stats.idle_faults + stats.write_faults;
     println!("{faults} faults in {seconds:.1} s, {:.0} a second\n{stats:#?}", faults as f64 / seconds);
