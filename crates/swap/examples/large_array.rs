@@ -7,6 +7,7 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -35,11 +36,20 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const MIB: u64 = 1 << 20;
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("large_array: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
     let rt = Live::new();
     let (vfs, disk) = open(&arguments.image, &rt)?;
-    let worked = with_volume(&vfs, disk, rt, &arguments);
+    let worked = with_volume(&vfs, disk, rt, arguments);
     // Swap and region are gone; the volume is as it was.
     vfs.close()?;
     worked
