@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `mkfs`, `fsck`, `mount`, `umount`, `helpers` | commands in the manner of util-linux and e2fsprogs |
 //! | `defrag` | moving scattered files together, on a mount or without one |
+//! | `swap` | the kernel swaps to a mounted volume |
 //! | `info`, `map`, `stat`, `top` | looking at volumes and mounts |
 //! | `files` | `ls`, `cat`, `cp`, `mkdir`, `rm`: files of a volume without mounting it |
 //! | `simdisk`, `lab` | a modelled disk for any file system, and experiments on such disks |
@@ -29,6 +30,7 @@ mod output;
 mod place;
 mod simdisk;
 mod stat;
+mod swap;
 mod top;
 mod umount;
 mod volume;
@@ -67,6 +69,7 @@ enum Command {
     Umount(umount::UmountArgs),
     Fsck(fsck::FsckArgs),
     Defrag(defrag::DefragArgs),
+    Swap(swap::SwapArgs),
     Info(info::InfoArgs),
     Map(map::MapArgs),
     Stat(stat::StatArgs),
@@ -91,6 +94,7 @@ impl Command {
             Command::Umount(args) => args.run(),
             Command::Fsck(args) => args.run(),
             Command::Defrag(args) => args.run(),
+            Command::Swap(args) => args.run(),
             Command::Info(args) => args.run(),
             Command::Map(args) => args.run(),
             Command::Stat(args) => args.run(),

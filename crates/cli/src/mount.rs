@@ -13,6 +13,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use clap::{Args, Parser};
 use moafs_disk::file::FileOptions;
 use moafs_mount::source::Source;
+use moafs_mount::swap::memory::become_io_flusher;
 use moafs_mount::{Mounting, Settings, serve};
 
 use crate::error::{CliError, Result};
@@ -114,6 +115,9 @@ pub(crate) fn wait_until_ready(daemon: &mut Child) -> Result<ExitCode> {
 /// Opens, mounts, serves to the end.
 fn run_here(source: Source, target: PathBuf, settings: Settings, ready: impl FnOnce()) -> Result<ExitCode> {
     let image = source.path().to_owned();
+    // Before any thread is started: all of them may one day stand between the kernel and memory it frees. Without the right
+    // to be one, everything works but `moafs swap`, which says so.
+    become_io_flusher();
     let claim = source.claim()?;
     // The mount claims a device by itself.
     let options = FileOptions { claim_device: false, ..volume::file_options(&settings.volume, settings.host_cache) };
@@ -121,9 +125,9 @@ fn run_here(source: Source, target: PathBuf, settings: Settings, ready: impl FnO
     let any = volume::open_volume(&image, opened, settings.volume.clone(), &settings.format)?;
     let engine = any.engine_counters();
     on_volume!(any, |volume| {
-        let Volume { vfs, trace, .. } = volume;
+        let Volume { vfs, disk: volume_disk, trace, .. } = volume;
         let disk = Box::new(move || serde_json::to_value(trace.counters()).unwrap_or_default());
-        serve::serve(Mounting { vfs, source, claim, target, settings, disk, engine }, ready)
+        serve::serve(Mounting { vfs, volume_disk, source, claim, target, settings, disk, engine }, ready)
     })
     .map_err(CliError::serve(&image))?;
     Ok(ExitCode::SUCCESS)

@@ -89,6 +89,8 @@ impl fmt::Display for FormatName {
 /// An open volume.
 pub(crate) struct Volume<F: Format> {
     pub(crate) vfs: Vfs<F>,
+    /// The disk it lies on.
+    pub(crate) disk: SharedDisk,
     /// What its device was asked.
     pub(crate) trace: Arc<Trace>,
     pub(crate) image: PathBuf,
@@ -186,11 +188,11 @@ pub(crate) fn open_volume(
     Ok(match name {
         FormatName::Ext2 => {
             let format = Ext::open(disk.clone(), rt.clone(), ext_options(&options, of_format)?).map_err(fail)?;
-            AnyVolume::Ext2(Volume { vfs: Vfs::new(format, disk, rt, options), trace, image })
+            AnyVolume::Ext2(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, image })
         }
         FormatName::F2fs => {
             let format = F2fs::open(disk.clone(), rt.clone(), f2fs_options(&options, of_format)?).map_err(fail)?;
-            AnyVolume::F2fs(Volume { vfs: Vfs::new(format, disk, rt, options), trace, image })
+            AnyVolume::F2fs(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, image })
         }
     })
 }

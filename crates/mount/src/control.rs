@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use moafs_fuse::{Entry, Errno, FOREVER, FileAttr, NodeId, Timestamp};
 use parking_lot::Mutex;
@@ -46,9 +46,17 @@ struct Snapshot {
     index: usize,
 }
 
+/// An empty file that another mount lies on: a name to mount on, whose node stays the same.
+pub(crate) struct Cover {
+    pub(crate) name: &'static str,
+    /// The name exists while this says so.
+    pub(crate) there: Arc<AtomicBool>,
+}
+
 /// The control directory.
 pub(crate) struct Control {
     files: Vec<ControlFile>,
+    cover: Option<Cover>,
     snapshots: Mutex<BTreeMap<u64, Snapshot>>,
     next_node: AtomicU64,
     mounted: Timestamp,
@@ -59,9 +67,22 @@ pub(crate) struct Control {
 impl Control {
     /// A directory of `files` that belongs to the user `owner`, whose times are `mounted`.
     pub(crate) fn new(files: Vec<ControlFile>, mounted: Timestamp, owner: u32) -> Control {
-        // Nodes right after the directory's stand for the names in listings only.
-        let first = CONTROL_FIRST + 1 + files.len() as u64;
-        Control { files, snapshots: Mutex::default(), next_node: AtomicU64::new(first), mounted, owner }
+        // Nodes right after the directory's stand for the names in listings, and for the cover.
+        let first = CONTROL_FIRST + 2 + files.len() as u64;
+        Control { files, cover: None, snapshots: Mutex::default(), next_node: AtomicU64::new(first), mounted, owner }
+    }
+
+    /// The same with a name for another mount.
+    pub(crate) fn with_cover(self, cover: Cover) -> Control {
+        Control { cover: Some(cover), ..self }
+    }
+
+    fn cover_node(&self) -> NodeId {
+        NodeId(CONTROL_FIRST + 1 + self.files.len() as u64)
+    }
+
+    fn covered(&self) -> Option<&Cover> {
+        self.cover.as_ref().filter(|cover| cover.there.load(Ordering::Acquire))
     }
 
     /// True for nodes of the control directory.
@@ -76,6 +97,10 @@ impl Control {
 
     /// Looks a control file up: a fresh node with a snapshot of its text.
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Entry, Errno> {
+        if self.covered().is_some_and(|cover| cover.name.as_bytes() == name) {
+            let (node, ttl) = (self.cover_node(), std::time::Duration::ZERO);
+            return Ok(Entry { node, generation: 0, attr: self.cover_attr(), entry_ttl: ttl, attr_ttl: FOREVER });
+        }
         let found = self.files.iter().enumerate().find(|(_, file)| file.name.as_bytes() == name);
         let (index, file) = found.ok_or(Errno::ENOENT)?;
         let snapshot = Snapshot { text: Arc::new((file.text)()), index };
@@ -94,6 +119,9 @@ impl Control {
     pub(crate) fn attr(&self, node: NodeId) -> Result<FileAttr, Errno> {
         if node == CONTROL_NODE {
             return Ok(self.directory());
+        }
+        if node == self.cover_node() {
+            return Ok(self.cover_attr());
         }
         Ok(self.attr_of(node.0, &self.snapshot(node)?))
     }
@@ -140,7 +168,9 @@ impl Control {
     pub(crate) fn names(&self) -> impl Iterator<Item = (u64, u32, &[u8])> {
         let dots = [&b"."[..], b".."].into_iter().map(|dot| (CONTROL_FIRST, libc::S_IFDIR, dot));
         let files = self.files.iter().enumerate();
-        dots.chain(files.map(|(index, file)| (CONTROL_FIRST + 1 + index as u64, libc::S_IFREG, file.name.as_bytes())))
+        let files = files.map(|(index, file)| (CONTROL_FIRST + 1 + index as u64, libc::S_IFREG, file.name.as_bytes()));
+        let cover = self.covered().map(|cover| (self.cover_node().0, libc::S_IFREG, cover.name.as_bytes()));
+        dots.chain(files).chain(cover)
     }
 
     /// The kernel does not need a node any more. (Every look-up made its own.)
@@ -161,6 +191,10 @@ impl Control {
         let write = if takes_commands { 0o200 } else { 0 };
         let attr = self.file(node, snapshot.text.len());
         FileAttr { uid: self.owner, mode: attr.mode | write, ..attr }
+    }
+
+    fn cover_attr(&self) -> FileAttr {
+        FileAttr { mode: libc::S_IFREG | 0o400, ..self.file(self.cover_node().0, 0) }
     }
 
     fn file(&self, node: u64, len: usize) -> FileAttr {
@@ -228,6 +262,23 @@ mod tests {
         assert_eq!(control.write(stats.node, 0, 0, b"go"), Err(Errno::EPERM));
         assert_eq!(control.write(CONTROL_NODE, 0, 0, b"go"), Err(Errno::EPERM));
         assert!(control.truncate(orders.node).is_ok() && control.truncate(stats.node).is_err());
+    }
+
+    #[test]
+    fn a_cover_is_a_name_with_one_node_while_it_is_wanted() {
+        let there = Arc::new(AtomicBool::new(false));
+        let control = counting().with_cover(Cover { name: "swapfile", there: Arc::clone(&there) });
+        assert_eq!(control.lookup(b"swapfile"), Err(Errno::ENOENT));
+        let names = |control: &Control| control.names().map(|(.., name)| name.to_vec()).collect::<Vec<_>>();
+        assert!(!names(&control).contains(&b"swapfile".to_vec()));
+        there.store(true, Ordering::Release);
+        let found = control.lookup(b"swapfile").unwrap();
+        assert!(names(&control).contains(&b"swapfile".to_vec()));
+        control.forget(found.node);
+        assert_eq!(control.lookup(b"swapfile"), Ok(found));
+        assert_eq!(control.attr(found.node), Ok(found.attr));
+        assert!(control.write(found.node, 0, 0, b"x").is_err() && control.truncate(found.node).is_err());
+        assert_ne!(control.lookup(b"stats").unwrap().node, found.node);
     }
 
     #[test]

@@ -19,12 +19,13 @@ use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Error, Format, Vfs, Who};
 use smallvec::SmallVec;
 
-use crate::control::{CONTROL_NAME, Control, ControlFile, Text};
+use crate::control::{CONTROL_NAME, Control, ControlFile, Cover, Text};
 use crate::convert;
 use crate::defrag::{DEFRAG_NAME, Defrag};
 use crate::ioctl::{self, Command};
 use crate::log::Log;
 use crate::nodes::Nodes;
+use crate::swap::{KernelSwap, SWAP_NAME, SWAPFILE_NAME};
 
 /// What changes of the control directory are answered, also those of its name in the root.
 const CONTROL_IS_FIXED: Errno = Errno::EPERM;
@@ -40,6 +41,7 @@ pub struct Front<F: Format> {
     block_size: u32,
     control: Control,
     defrag: Arc<Defrag<F>>,
+    swap: Arc<KernelSwap<F>>,
     log: Arc<Log>,
     closed: OnceLock<std::result::Result<(), Error>>,
 }
@@ -54,7 +56,7 @@ struct Listed {
 
 impl<F: Format> Front<F> {
     /// A front for `vfs` whose control directory holds `files`, and those that take commands.
-    pub fn new(vfs: Vfs<F>, files: Vec<(&'static str, Text)>, log: Arc<Log>) -> Front<F> {
+    pub fn new(vfs: Vfs<F>, files: Vec<(&'static str, Text)>, swap: Arc<KernelSwap<F>>, log: Arc<Log>) -> Front<F> {
         let (root, block_size) = (vfs.shape().root, vfs.shape().block_size);
         // The root's times serve for the control directory; unreadable ones are no reason to fail.
         let mounted = vfs.stat(root).map(|stat| convert::timestamp(stat.attr.mtime)).unwrap_or_default();
@@ -62,12 +64,16 @@ impl<F: Format> Front<F> {
         let mut files: Vec<ControlFile> =
             files.into_iter().map(|(name, text)| ControlFile { name, text, obey: None }).collect();
         files.push(defrag_file(&defrag));
+        files.push(swap_file(&swap));
+        let cover = Cover { name: SWAPFILE_NAME, there: swap.named() };
+        let control = Control::new(files, mounted, rustix::process::geteuid().as_raw());
         Front {
             vfs,
             nodes: Nodes::new(root),
             block_size,
-            control: Control::new(files, mounted, rustix::process::geteuid().as_raw()),
+            control: control.with_cover(cover),
             defrag,
+            swap,
             log,
             closed: OnceLock::new(),
         }
@@ -203,6 +209,16 @@ fn defrag_file<F: Format>(defrag: &Arc<Defrag<F>>) -> ControlFile {
     }
 }
 
+/// `.moafs/swap`.
+fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
+    let (shown, obeying) = (Arc::clone(swap), Arc::clone(swap));
+    ControlFile {
+        name: SWAP_NAME,
+        text: Box::new(move || shown.text()),
+        obey: Some(Box::new(move |command| obeying.command(command))),
+    }
+}
+
 /// Who asks. The kernel has checked permissions (`default_permissions` is always on).
 fn who(ctx: &ReqCtx) -> Who {
     Who { uid: ctx.uid, gid: ctx.gid, groups: SmallVec::new(), checks: Checks::Done }
@@ -231,6 +247,7 @@ fn fill(value: &[u8], out: &mut [u8]) -> usize {
 
 impl<F: Format> FileSystem for Front<F> {
     fn destroy(&self) {
+        self.swap.close();
         self.defrag.close();
         let outcome = self.vfs.clone().close();
         if let Err(error) = &outcome {

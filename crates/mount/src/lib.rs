@@ -11,6 +11,7 @@
 //! | `convert`, `ioctl` | between the words of FUSE and of vfs |
 //! | [`control`], `stats` | the control directory `.moafs/` and what it shows |
 //! | [`defrag`](mod@defrag) | the control file that moves scattered files together |
+//! | [`swap`] | the control file, and the file beside it, through which the kernel swaps to the volume |
 //! | [`options`] | mount options: [`Settings`] |
 //! | [`source`], [`loop_device`] | image or device, and how the kernel sees it |
 //! | [`serve`](mod@serve), `pressure` | a live mount: signals, memory pressure, closing |
@@ -30,6 +31,7 @@ mod pressure;
 pub mod serve;
 pub mod source;
 mod stats;
+pub mod swap;
 pub mod unmount;
 
 pub use front::Front;

@@ -10,6 +10,7 @@ const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 /// Others may take the free device we were told of before we do: so often we ask again.
 const ATTEMPTS_MAX: usize = 16;
@@ -44,6 +45,17 @@ struct LoopConfig {
 
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 
+/// How a loop device treats its file.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LoopOptions {
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Requests bypass the page cache of the file's file system, where that can do so.
+    pub direct_io: bool,
+    /// The device's sector in bytes; 0 is the usual 512.
+    pub block_bytes: u32,
+}
+
 /// An attached loop device. It detaches itself when nobody has it open any more: neither this value nor a mount.
 #[derive(Debug)]
 pub struct LoopDevice {
@@ -57,13 +69,22 @@ impl LoopDevice {
     /// # Errors
     /// Without root, without loop devices, or when the image cannot be opened.
     pub fn attach(image: &Path, read_only: bool) -> io::Result<LoopDevice> {
+        LoopDevice::attach_with(image, &LoopOptions { read_only, ..LoopOptions::default() })
+    }
+
+    /// Attaches a free loop device to `image`.
+    ///
+    /// # Errors
+    /// As [`LoopDevice::attach`].
+    pub fn attach_with(image: &Path, options: &LoopOptions) -> io::Result<LoopDevice> {
+        let read_only = options.read_only;
         let backing = OpenOptions::new().read(true).write(!read_only).open(image)?;
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..ATTEMPTS_MAX {
             let number = ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE, 0)?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(!read_only).open(&path)?;
-            match configure(&device, &backing, image, read_only) {
+            match configure(&device, &backing, image, options) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 configured => return configured.map(|()| LoopDevice { path, _open: device }),
             }
@@ -77,12 +98,13 @@ impl LoopDevice {
     }
 }
 
-fn configure(device: &File, backing: &File, image: &Path, read_only: bool) -> io::Result<()> {
+fn configure(device: &File, backing: &File, image: &Path, options: &LoopOptions) -> io::Result<()> {
     let mut file_name = [0; 64];
     let name = image.as_os_str().as_encoded_bytes();
     // The last byte stays zero. The kernel keeps the whole path elsewhere; this one is for show.
     let shown = name.len().min(file_name.len() - 1);
     file_name[..shown].copy_from_slice(&name[..shown]);
+    let flag = |wanted: bool, flag: u32| if wanted { flag } else { 0 };
     let info = LoopInfo {
         device: 0,
         inode: 0,
@@ -92,14 +114,16 @@ fn configure(device: &File, backing: &File, image: &Path, read_only: bool) -> io
         number: 0,
         encrypt_type: 0,
         encrypt_key_size: 0,
-        flags: LO_FLAGS_AUTOCLEAR | if read_only { LO_FLAGS_READ_ONLY } else { 0 },
+        flags: LO_FLAGS_AUTOCLEAR
+            | flag(options.read_only, LO_FLAGS_READ_ONLY)
+            | flag(options.direct_io, LO_FLAGS_DIRECT_IO),
         file_name,
         crypt_name: [0; 64],
         encrypt_key: [0; 32],
         init: [0; 2],
     };
     let fd = u32::try_from(backing.as_raw_fd()).expect("an open file's descriptor is not negative");
-    let config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
+    let config = LoopConfig { fd, block_size: options.block_bytes, info, reserved: [0; 8] };
     ioctl(device.as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config) as usize).map(drop)
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
+use moafs_disk::SharedDisk;
 use moafs_fuse::{MountError, MountKind, Session, Transport, Unmounter};
 use moafs_vfs::{Error, Format, Vfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -17,11 +18,14 @@ use crate::options::Settings;
 use crate::pressure::PressureWatch;
 use crate::source::{Face, Source};
 use crate::stats::{self, About, MoreCounters};
+use crate::swap::KernelSwap;
 
 /// What is mounted where, and how.
 pub struct Mounting<F: Format> {
     /// The open volume.
     pub vfs: Vfs<F>,
+    /// The disk it lies on, for pages that leave memory.
+    pub volume_disk: SharedDisk,
     /// Its image or device.
     pub source: Source,
     /// What [`Source::claim`] gave.
@@ -84,9 +88,13 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
 /// end us with a mount that nobody serves.
 fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Front<F>>, SignalWatch), ServeError> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
-    let vfs = mounting.vfs.clone();
-    let session = mount(mounting, log)?;
-    let watch = SignalWatch::start(signals, session.unmounter(), vfs, Arc::clone(log))?;
+    let leaving = (mounting.vfs.clone(), mounting.target.clone());
+    let disk = Arc::clone(&mounting.volume_disk);
+    let swap = Arc::new(KernelSwap::new(mounting.vfs.clone(), disk, mounting.target.clone(), Arc::clone(log)));
+    let session = mount(mounting, Arc::clone(&swap), log)?;
+    let (vfs, target) = leaving;
+    let leaver = Leaver { unmounter: session.unmounter(), vfs, swap, target, log: Arc::clone(log) };
+    let watch = SignalWatch::start(signals, leaver)?;
     Ok((session, watch))
 }
 
@@ -94,8 +102,12 @@ fn close<F: Format>(vfs: Vfs<F>) -> Result<(), ServeError> {
     vfs.close().map_err(ServeError::Close)
 }
 
-fn mount<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<Session<Front<F>>, ServeError> {
-    let Mounting { vfs, source, claim, target, mut settings, disk, engine } = mounting;
+fn mount<F: Format>(
+    mounting: Mounting<F>,
+    swap: Arc<KernelSwap<F>>,
+    log: &Arc<Log>,
+) -> Result<Session<Front<F>>, ServeError> {
+    let Mounting { vfs, volume_disk: _, source, claim, target, mut settings, disk, engine } = mounting;
     let face = Face::choose(&source, settings.plain, settings.volume.read_only);
     name_source(&mut settings, &source, &face, vfs.shape().block_size);
     let transport = Arc::new(OnceLock::new());
@@ -109,8 +121,8 @@ fn mount<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<Session<Fro
         engine,
         log: Arc::clone(log),
     };
-    let files = vec![("stats", stats::text(vfs.clone(), about))];
-    let front = Front::new(vfs, files, Arc::clone(log));
+    let files = vec![("stats", stats::text(vfs.clone(), Arc::clone(&swap), about))];
+    let front = Front::new(vfs, files, swap, Arc::clone(log));
     // The kernel claims the device itself now.
     drop(claim);
     let session = Session::mount(front, &target, &settings.session)?;
@@ -149,16 +161,11 @@ struct SignalWatch {
 }
 
 impl SignalWatch {
-    fn start<F: Format>(
-        mut signals: Signals,
-        unmounter: Unmounter,
-        vfs: Vfs<F>,
-        log: Arc<Log>,
-    ) -> Result<SignalWatch, ServeError> {
+    fn start<F: Format>(mut signals: Signals, leaver: Leaver<F>) -> Result<SignalWatch, ServeError> {
         let handle = signals.handle();
         let wait = move || {
             for _ in signals.forever() {
-                leave(&unmounter, &vfs, &log);
+                leaver.leave();
             }
         };
         let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(ServeError::Signals)?;
@@ -176,20 +183,36 @@ impl Drop for SignalWatch {
     }
 }
 
-/// Unmounts. While files are open the mount leaves the tree at once and ends with the last of them; what was
-/// written so far is made durable now, should that never come.
-fn leave<F: Format>(unmounter: &Unmounter, vfs: &Vfs<F>, log: &Log) {
-    let Err(error) = unmounter.unmount() else { return };
-    if error.raw_os_error() == Some(libc::EBUSY) {
-        log.say("files are still open: unmounted lazily, serving until the last one is closed");
-    } else {
-        log.say(&format!("unmounting: {error}; trying lazily"));
-    }
-    if let Err(error) = unmounter.detach() {
-        log.say(&format!("unmounting lazily: {error}"));
-    }
-    if let Err(error) = vfs.sync() {
-        log.failure(&format!("writing everything: {error}"));
+/// What it takes to unmount from within.
+struct Leaver<F: Format> {
+    unmounter: Unmounter,
+    vfs: Vfs<F>,
+    swap: Arc<KernelSwap<F>>,
+    target: PathBuf,
+    log: Arc<Log>,
+}
+
+impl<F: Format> Leaver<F> {
+    /// Unmounts. While files are open the mount leaves the tree at once and ends with the last of them; what was
+    /// written so far is made durable now, should that never come. Not while the kernel swaps to the volume: memory of
+    /// others is there.
+    fn leave(&self) {
+        if self.swap.is_on() {
+            let target = self.target.display();
+            return self.log.say(&format!("not unmounted: its swap is on; `moafs swap off {target}` first"));
+        }
+        let Err(error) = self.unmounter.unmount() else { return };
+        if error.raw_os_error() == Some(libc::EBUSY) {
+            self.log.say("files are still open: unmounted lazily, serving until the last one is closed");
+        } else {
+            self.log.say(&format!("unmounting: {error}; trying lazily"));
+        }
+        if let Err(error) = self.unmounter.detach() {
+            self.log.say(&format!("unmounting lazily: {error}"));
+        }
+        if let Err(error) = self.vfs.sync() {
+            self.log.failure(&format!("writing everything: {error}"));
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::control::Text;
 use crate::log::{Failures, Log};
+use crate::swap::{KernelSwap, SwapState, SwapStatus};
 
 /// Counters of what lies below vfs, as whoever opened it can tell them.
 pub type MoreCounters = Box<dyn Fn() -> Value + Send + Sync>;
@@ -36,6 +37,9 @@ struct Stats {
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<Value>,
     disk: Value,
+    /// The swap, while it is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    swap: Option<SwapStatus>,
     /// Why the volume is read-only, if it has turned so.
     failed: Option<String>,
     failures: Failures,
@@ -64,7 +68,7 @@ pub(crate) struct About {
 }
 
 /// Makes the text of `.moafs/stats` when it is looked up.
-pub(crate) fn text<F: Format>(vfs: Vfs<F>, about: About) -> Text {
+pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: About) -> Text {
     let since = Instant::now();
     Box::new(move || {
         let (shape, space) = (vfs.shape(), vfs.stat_fs());
@@ -90,6 +94,7 @@ pub(crate) fn text<F: Format>(vfs: Vfs<F>, about: About) -> Text {
             vfs: vfs.counters(),
             engine: about.engine.as_ref().map(|counters| counters()),
             disk: (about.disk)(),
+            swap: Some(swap.status()).filter(|status| status.state != SwapState::Off),
             failed: vfs.failed(),
             failures: about.log.failures(),
         };

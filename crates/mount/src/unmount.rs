@@ -14,6 +14,7 @@ use moafs_runtime::Rt;
 use rustix::mount::UnmountFlags;
 
 use crate::loop_device;
+use crate::swap;
 
 /// How often the lock is tried while we wait.
 const POLL: Duration = Duration::from_millis(20);
@@ -47,6 +48,9 @@ pub enum UnmountError {
          --lazy takes the mount out of the tree now and finishes when the last one leaves"
     )]
     Busy(String),
+    /// The kernel swaps to it.
+    #[error("{0} is not unmounted: its swap is on, and memory may be paged out to it; `moafs swap off {0}` first")]
+    SwapOn(String),
     /// The kernel refused.
     #[error("unmounting {target}: {error}")]
     Refused {
@@ -152,6 +156,9 @@ fn image_of(entry: &MountEntry) -> PathBuf {
 pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<(), UnmountError> {
     let entry = find(target)?;
     let image = image_of(&entry);
+    if swap_is_on(&entry.target)? && !is_dead(&entry.target) {
+        return Err(UnmountError::SwapOn(entry.target.display().to_string()));
+    }
     match detach(&entry.target, lazy) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) && is_dead(&entry.target) => {
@@ -163,6 +170,12 @@ pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<
         return Ok(());
     }
     Err(UnmountError::StillWriting { target: entry.target, image, waited: timeout })
+}
+
+/// True if the file that the kernel swaps to is mounted in there.
+fn swap_is_on(target: &Path) -> Result<bool, UnmountError> {
+    let file = swap::file_of(target);
+    Ok(table(|fstype| fstype == swap::FSTYPE)?.iter().any(|entry| entry.target == file))
 }
 
 fn refused(entry: &MountEntry, error: io::Error) -> UnmountError {

@@ -9,6 +9,7 @@ use moafs_fuse::{
     CopyRange, CreateArgs, DeviceNumber, Errno, FallocateMode, FileHandle, FileSystem, NodeId, RenameFlags, ReqCtx,
     SeekTarget, SetAttr, WriteFlags, XattrFlags,
 };
+use moafs_mount::swap::KernelSwap;
 use moafs_mount::{Front, Log};
 use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::{Options, Vfs};
@@ -21,9 +22,11 @@ fn front() -> Front<Ext> {
     mkfs(&disk, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_000_000_000, 0))).unwrap();
     let (disk, rt): (SharedDisk, _) = (Arc::new(disk), Live::new());
     let ext = Ext::open(disk.clone(), rt.clone(), OpenOptions::default()).unwrap();
-    let vfs = Vfs::new(ext, disk, rt, Options { syncer: false, ..Options::default() });
+    let vfs = Vfs::new(ext, disk.clone(), rt, Options { syncer: false, ..Options::default() });
     let stats = Box::new(|| b"{}\n".to_vec());
-    Front::new(vfs, vec![("stats", stats)], Arc::new(Log::new("test")))
+    let log = Arc::new(Log::new("test"));
+    let swap = Arc::new(KernelSwap::new(vfs.clone(), disk, "/nowhere".into(), Arc::clone(&log)));
+    Front::new(vfs, vec![("stats", stats)], swap, log)
 }
 
 fn at(node: NodeId) -> ReqCtx {

@@ -417,6 +417,13 @@ impl<F: Format> Vfs<F> {
     pub fn failed(&self) -> Option<String> {
         self.inner.format.failed()
     }
+    /// `Ok` if the volume takes changes.
+    ///
+    /// # Errors
+    /// EROFS with the reason: mounted so, by its own word, or turned so after a failure.
+    pub fn check_writable(&self) -> Result<()> {
+        self.inner.check_writable()
+    }
     /// One round of background work (what the syncer task does): age-out, reaping, the format's own.
     pub fn tend(&self) {
         self.inner.round();

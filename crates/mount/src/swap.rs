@@ -1,0 +1,386 @@
+//! `.moafs/swap` and `.moafs/swapfile`: the kernel swaps to the volume.
+//!
+//! Who may do so writes one JSON object to `.moafs/swap` and reads there how it is. While the swap is on, `.moafs/swapfile` is a file of
+//! its size, for a loop device to sit on; a page of it is a page of [`moafs_swap::Swap`].
+//!
+//! **The file is a mount of its own**, with a connection to the kernel and threads of its own, on top of a name of the volume's mount.
+//! Nothing else comes through that connection, so a page-out never waits behind a request for a file that itself waits: for memory, for
+//! room in the cache, for a lock. And the kernel refuses to unmount the volume as long as it is swapped to, whoever asks.
+//!
+//! A swap lives in one thread ([`KernelSwap::run`]), which makes it, serves it, and undoes everything when the mount of the file is gone. In its
+//! order: rights, room, memory (`memory`), the mount, the watchdog and the tender (`watch`).
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `file` | the file: bytes to pages |
+//! | `beside` | pages that came in beside others |
+//! | [`memory`] | a daemon that needs no memory to free memory |
+//! | `watch` | requests counted; those that are stuck are told |
+//! | [`device`] | loop device, swap header, swapon and swapoff |
+
+mod beside;
+pub mod device;
+mod file;
+pub mod memory;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use moafs_disk::SharedDisk;
+use moafs_fuse::{Errno, InitConfig, MountOptions, Session, SessionOptions, Transport, Unmounter};
+use moafs_runtime::Live;
+use moafs_swap::{Home, PAGE_BYTES, Placement, Swap, SwapError, SwapOptions};
+use moafs_vfs::{Error, Format, Vfs};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::log::Log;
+use crate::swap::file::{REQUEST_PAGES_MAX, SwapFile};
+use crate::swap::memory::Locked;
+use crate::swap::watch::{Ticking, Watch};
+
+/// The control file's name.
+pub const SWAP_NAME: &str = "swap";
+/// The name that the swap's file is mounted on.
+pub const SWAPFILE_NAME: &str = "swapfile";
+/// Type of the file's mount, behind `fuse.`: not one of a volume.
+const SUBTYPE: &str = "moafs-swap";
+/// The same as the mount table shows it.
+pub(crate) const FSTYPE: &str = "fuse.moafs-swap";
+
+/// Longest command in bytes.
+const COMMAND_BYTES_MAX: usize = 4096;
+/// Threads that serve the swap: page-ins of several processes at once, and page-outs beside them.
+const THREADS: usize = 4;
+/// The pause between two steps of background work, and after one that had nothing to do.
+const TEND_PAUSE: Duration = Duration::from_millis(1);
+const TEND_IDLE: Duration = Duration::from_millis(200);
+
+/// What is written to `.moafs/swap`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum SwapCommand {
+    /// Make a swap, unless there is one (EBUSY). How it went, the control file tells.
+    On(SwapWish),
+    /// End it. EBUSY as long as somebody has its file open, as the loop device of an active swap does.
+    Off,
+}
+
+/// The swap that is wanted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwapWish {
+    /// Its size, whole pages of 4096 bytes.
+    pub bytes: u64,
+    /// Where pages go.
+    #[serde(default)]
+    pub place: SwapPlace,
+}
+
+/// Where pages go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SwapPlace {
+    /// Into swap areas next to the disk head.
+    #[default]
+    Areas,
+    /// To the lowest free addresses of the volume, as to a swap partition at the disk's start.
+    Start,
+}
+
+impl From<SwapPlace> for Placement {
+    fn from(place: SwapPlace) -> Placement {
+        match place {
+            SwapPlace::Areas => Placement::Areas,
+            SwapPlace::Start => Placement::Traditional,
+        }
+    }
+}
+
+/// How a swap is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SwapState {
+    /// There is none.
+    #[default]
+    Off,
+    /// It is being made.
+    Starting,
+    /// Its file can be used.
+    On,
+    /// It is being ended.
+    Stopping,
+}
+
+/// What `.moafs/swap` shows.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct SwapStatus {
+    /// How it is.
+    pub state: SwapState,
+    /// Why the last command failed.
+    pub error: Option<String>,
+    /// The size in bytes; 0 if there is none.
+    pub bytes: u64,
+    /// The file that a loop device can sit on, while it is on.
+    pub file: Option<PathBuf>,
+    /// What the daemon lacks to be safe whatever happens, while it is on.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// Pages and areas, as [`moafs_swap::Status`] has them, while it is on.
+    pub swap: Option<Value>,
+    /// Requests of the kernel, while it is on.
+    pub requests: Option<Value>,
+}
+
+/// The swap of a mount.
+pub struct KernelSwap<F: Format> {
+    vfs: Vfs<F>,
+    disk: SharedDisk,
+    /// The mount point of the volume.
+    target: PathBuf,
+    log: Arc<Log>,
+    state: Mutex<State>,
+    /// True while `.moafs/swapfile` is a name.
+    named: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct State {
+    state: SwapState,
+    error: Option<String>,
+    live: Option<Running>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What there is while a swap is on.
+#[derive(Clone)]
+struct Running {
+    swap: Arc<Swap>,
+    watch: Arc<Watch>,
+    unmounter: Unmounter,
+    warnings: Arc<[String]>,
+}
+
+impl<F: Format> KernelSwap<F> {
+    /// No swap yet, of the volume mounted at `target`, which lies on `disk`.
+    pub fn new(vfs: Vfs<F>, disk: SharedDisk, target: PathBuf, log: Arc<Log>) -> KernelSwap<F> {
+        KernelSwap { vfs, disk, target, log, state: Mutex::default(), named: Arc::default() }
+    }
+
+    /// Whether `.moafs/swapfile` is a name.
+    pub(crate) fn named(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.named)
+    }
+
+    /// True unless there is no swap and none is being made.
+    pub(crate) fn is_on(&self) -> bool {
+        self.state.lock().state != SwapState::Off
+    }
+
+    /// Where its file is mounted.
+    fn file(&self) -> PathBuf {
+        file_of(&self.target)
+    }
+
+    /// How it is.
+    pub(crate) fn status(&self) -> SwapStatus {
+        let (state, error, live) = {
+            let state = self.state.lock();
+            (state.state, state.error.clone(), state.live.clone())
+        };
+        let Some(live) = live else { return SwapStatus { state, error, ..SwapStatus::default() } };
+        SwapStatus {
+            state,
+            error,
+            bytes: u64::from(live.swap.pages()) * PAGE_BYTES as u64,
+            file: Some(self.file()),
+            warnings: live.warnings.to_vec(),
+            swap: serde_json::from_str(&live.swap.status().json()).ok(),
+            requests: serde_json::to_value(live.watch.seen()).ok(),
+        }
+    }
+
+    /// The text of the control file.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(&self.status()).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+
+    /// Obeys a command. What it asks for is done by another thread: it calls upon this very mount.
+    pub(crate) fn command(self: &Arc<Self>, text: &[u8]) -> Result<(), Errno> {
+        if text.len() > COMMAND_BYTES_MAX {
+            return Err(Errno::EFBIG);
+        }
+        match serde_json::from_slice(text).map_err(|_| Errno::EINVAL)? {
+            SwapCommand::On(wish) => self.begin(wish),
+            SwapCommand::Off => self.end(),
+        }
+    }
+
+    fn begin(self: &Arc<Self>, wish: SwapWish) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if state.state != SwapState::Off {
+            return Err(Errno::EBUSY);
+        }
+        let kernel = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("swap".to_owned()).spawn(move || kernel.run(&wish));
+        // The thread before this one, if any, has ended.
+        state.thread = Some(thread.map_err(errno)?);
+        (state.state, state.error) = (SwapState::Starting, None);
+        Ok(())
+    }
+
+    fn end(self: &Arc<Self>) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let (SwapState::On, Some(live)) = (state.state, &state.live) else { return Err(Errno::ENOENT) };
+        let (kernel, unmounter) = (Arc::clone(self), live.unmounter.clone());
+        let unmount = move || {
+            let Err(error) = unmounter.unmount() else { return };
+            let mut state = kernel.state.lock();
+            if state.state == SwapState::Stopping {
+                (state.state, state.error) = (SwapState::On, Some(format!("the swap's file is in use: {error}")));
+            }
+        };
+        std::thread::Builder::new().name("swap-end".to_owned()).spawn(unmount).map_err(errno)?;
+        (state.state, state.error) = (SwapState::Stopping, None);
+        Ok(())
+    }
+
+    /// The volume is about to close: ends the swap. Where it is in use although the volume is unmounted (lazily), waits for
+    /// whoever uses it.
+    pub(crate) fn close(&self) {
+        let (thread, live) = {
+            let mut state = self.state.lock();
+            (state.thread.take(), state.live.clone())
+        };
+        if let Some(live) = live {
+            self.log.say("unmounted while the swap is on: the volume stays open until swapoff(8) of its loop device");
+            // Busy or gone already: both end below.
+            let _ = live.unmounter.detach();
+        }
+        if let Some(thread) = thread {
+            // A panic there has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+
+    /// The life of a swap.
+    fn run(&self, wish: &SwapWish) {
+        let error = self.live(wish).err();
+        if let Some(error) = &error {
+            self.log.say(&format!("swap: {error}"));
+        }
+        self.named.store(false, Ordering::Release);
+        let mut state = self.state.lock();
+        (state.state, state.error, state.live) = (SwapState::Off, error, None);
+    }
+
+    /// Makes a swap and serves it until its file is unmounted. Errors are in words.
+    fn live(&self, wish: &SwapWish) -> Result<(), String> {
+        check_rights()?;
+        let swap = Arc::new(self.open(wish)?);
+        let locked = Locked::lock().map_err(|error| {
+            format!(
+                "locking the daemon in memory: {error} (CAP_IPC_LOCK, or a higher limit on locked memory, is needed)"
+            )
+        })?;
+        let watch = Arc::new(Watch::new());
+        let _watchdog = Ticking::watchdog(Arc::clone(&watch), Arc::clone(&self.log)).map_err(thread_error)?;
+        let _tender = tender(Arc::clone(&swap), Arc::clone(&self.log)).map_err(thread_error)?;
+        self.named.store(true, Ordering::Release);
+        let file = SwapFile::new(Arc::clone(&swap), swap.pages(), THREADS, Arc::clone(&watch), Arc::clone(&self.log));
+        let session = Session::mount(file, &self.file(), &session_options())
+            .map_err(|error| format!("mounting the swap's file: {error}"))?;
+        {
+            let mut state = self.state.lock();
+            let warnings = locked.warnings().into();
+            state.live = Some(Running { swap, watch, unmounter: session.unmounter(), warnings });
+            state.state = SwapState::On;
+        }
+        let served = session.serve().map_err(|error| format!("serving the swap's file: {error}"));
+        // The areas go with the last user of the swap: nobody is to find it any more.
+        self.state.lock().live = None;
+        served
+    }
+
+    fn open(&self, wish: &SwapWish) -> Result<Swap, String> {
+        let shape = self.vfs.shape();
+        self.vfs.check_writable().map_err(|error| format!("pages cannot go to this volume: {error}"))?;
+        if shape.block_size as usize > PAGE_BYTES {
+            return Err(format!("the volume's blocks of {} bytes are larger than pages", shape.block_size));
+        }
+        let Some(room) = self.vfs.format().volatile() else {
+            return Err(format!("{} volumes have no swap areas", shape.format));
+        };
+        let pages = u32::try_from(wish.bytes / PAGE_BYTES as u64).ok().filter(|pages| *pages > 0);
+        let pages = pages.ok_or_else(|| format!("a swap cannot have {} bytes", wish.bytes))?;
+        let home =
+            Home { disk: Arc::clone(&self.disk), block_bytes: shape.block_size, room, head: self.vfs.last_access() };
+        let options = SwapOptions { placement: wish.place.into(), ..SwapOptions::default() };
+        Swap::open(Some(home), None, pages, Live::new(), options).map_err(|error| self.no_room(wish.bytes, &error))
+    }
+
+    /// Why there is no room, and how much there is.
+    fn no_room(&self, wanted: u64, error: &SwapError) -> String {
+        let SwapError::Volume { source: Error::Posix(libc::ENOSPC), .. } = error else { return error.to_string() };
+        let space = self.vfs.stat_fs();
+        let free = space.available * u64::from(space.block_size);
+        format!(
+            "the volume has no room for a swap of {} MiB: {} MiB are free; make it smaller (--size) or remove files",
+            wanted >> 20,
+            free >> 20
+        )
+    }
+}
+
+/// The swap's file of the volume mounted at `target`.
+pub fn file_of(target: &Path) -> PathBuf {
+    target.join(".moafs").join(SWAPFILE_NAME)
+}
+
+/// What a daemon must be to be swapped to.
+fn check_rights() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("the mount's daemon does not run as root: mount the volume as root to swap to it".to_owned());
+    }
+    Ok(())
+}
+
+/// Does the swap's background work.
+fn tender(swap: Arc<Swap>, log: Arc<Log>) -> std::io::Result<Ticking> {
+    Ticking::start("swap-tender", move || match swap.tend() {
+        Ok(true) => TEND_PAUSE,
+        Ok(false) => TEND_IDLE,
+        Err(error) => {
+            log.failure(&format!("swap: {error}"));
+            TEND_IDLE
+        }
+    })
+}
+
+/// A connection that is as simple as can be: /dev/fuse, a few threads, nothing cached.
+fn session_options() -> SessionOptions {
+    let mount = MountOptions {
+        fsname: "swapfile".to_owned(),
+        subtype: Some(SUBTYPE.to_owned()),
+        read_ahead_kb: 0,
+        ..MountOptions::default()
+    };
+    let init =
+        InitConfig { max_write: (REQUEST_PAGES_MAX * PAGE_BYTES) as u32, posix_acl: false, ..InitConfig::default() };
+    SessionOptions { mount, init, transport: Transport::Dev, dev_threads: THREADS, ..SessionOptions::default() }
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    Errno::new(error.raw_os_error().unwrap_or(libc::EAGAIN))
+}
+
+fn thread_error(error: std::io::Error) -> String {
+    format!("starting a thread: {error}")
+}
