@@ -1,47 +1,89 @@
-//! [`Swap`]: pages out and in.
+//! [`Swap`]: pages out and in, by any number of threads at once.
+//!
+//! * A page is where the map says only after its write has ended. A write that fails leaves the page where it was.
+//! * A slot that is read or written is pinned ([`crate::map`]): nobody else's bytes come there before that has ended. So a page-in beside a
+//!   page-out of the same page gives the bytes from before or after, never another page's.
+//! * Two page-outs of one page at the same time leave one of both; whoever cares does them one after the other.
+//! * A slot that could not be written is set aside until its area is given back or no other slot is free: the device may remap it,
+//!   but the next page should not be the one to try. A request that fails is repeated page by page, so that one bad sector costs
+//!   one page.
+//! * If no slot is free at all, a page that has one is written over it; an error then leaves it undefined, as on any disk.
+//!
+//! Waiting: nobody waits for another but where a slot is being written over, or where every slot is on its way.
+//! The lock of the state is a leaf. `making` (creating areas, enlarging the fallback) may be held while the volume reads a bitmap.
+//!
+//! Memory: all tables are allocated by [`Swap::open`]. A page-out allocates what [`Disk::submit`] takes, per disk one vector of requests
+//! and for each request one vector of pages, and what the disk itself does; nothing else.
+//!
+//! [`Disk::submit`]: moafs_disk::Disk::submit
 
-use std::collections::BTreeMap;
-
-use moafs_disk::{Cause, DiskError, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, SharedDisk, Tag};
-use moafs_runtime::Rt;
+use moafs_disk::{Cause, DiskError, DiskExt, Done, Kind, Op, Page, ReadPart, Request, SharedDisk, Tag, Ticket};
+use moafs_runtime::{Event, Rt, lock};
 use moafs_vfs::types::BlockRun;
-use moafs_vfs::volatile::Where;
+use moafs_vfs::volatile::{Group, Where};
 use parking_lot::Mutex;
 
+use crate::avoid::NO_ROOM;
 use crate::error::SwapError;
 use crate::options::{Home, SwapOptions};
 use crate::page::{PAGE_BYTES, PageNo};
-use crate::status::{Counters, Status};
+use crate::places::Head;
+use crate::state::{Assigned, BATCH_PAGES, Batch, PageSet, Piece, Purpose, Reading, Side, Spare, State};
+use crate::status::Status;
+
+/// Slots by which a fallback without a partition grows: a transfer of 1 MiB.
+const GROWTH_SLOTS: u64 = 256;
+
+/// Pages that are freed before others get the lock.
+const FREE_PAGES: u32 = 1024;
 
 /// Paged-out memory.
 pub struct Swap {
-    home: Option<Home>,
+    pub(crate) home: Option<Home>,
     partition: Option<SharedDisk>,
     pages: u32,
     options: SwapOptions,
     reserved_blocks: u64,
-    state: Mutex<State>,
+    pub(crate) rt: Rt,
+    pub(crate) state: Mutex<State>,
+    /// Held by whoever takes blocks.
+    making: lock::Mutex<()>,
+    /// Held by whoever tends.
+    pub(crate) tending: lock::Mutex<()>,
+    /// A request has ended, and somebody waits.
+    moved: Event,
 }
 
+/// How the writes of a batch ended.
 #[derive(Default)]
-struct State {
-    slots: BTreeMap<u32, Slot>,
-    counters: Counters,
+pub(crate) struct Outcome {
+    failed: PageSet,
+    spoiled: PageSet,
+    errors: u64,
+    first: Option<SwapError>,
 }
 
-#[derive(Clone, Copy)]
-enum Slot {
-    Partition,
-    Home(BlockRun),
+impl Outcome {
+    fn fail(&mut self, index: usize, page: PageNo, source: DiskError) {
+        self.failed.insert(index);
+        // A full host has done nothing to the slot.
+        if matches!(source, DiskError::Io { .. }) {
+            self.spoiled.insert(index);
+        }
+        self.errors += 1;
+        self.first.get_or_insert(SwapError::Device { page, source });
+    }
 }
 
 impl Swap {
-    /// A swap of `pages` pages. `home`: a volume. `partition`: the traditional swap space as a disk of its own. At least one of them.
-    /// With a home and no partition, traditional pages take reserved blocks at the volume's lowest addresses. `pages` times 4 KiB are
-    /// reserved at once.
+    /// A swap of `pages` pages. At least one of `home`, a volume, and `partition`, the traditional swap space as a disk of its own.
+    ///
+    /// Without a partition, `pages` times 4 KiB of the volume are reserved at once, and traditional pages take the lowest of its free
+    /// addresses. A partition holds all pages; then areas get what the volume can promise, up to as much.
     ///
     /// # Errors
-    /// [`SwapError::Volume`] if the volume cannot promise as much.
+    /// [`SwapError::Volume`] if the volume cannot promise as much; [`SwapError::Refused`] if the partition is too small, or the
+    /// volume's blocks are larger than a page.
     pub fn open(
         home: Option<Home>,
         partition: Option<SharedDisk>,
@@ -49,14 +91,19 @@ impl Swap {
         rt: Rt,
         options: SwapOptions,
     ) -> Result<Swap, SwapError> {
-        let _ = rt;
-        let mut reserved_blocks = 0;
-        if let Some(home) = &home {
-            reserved_blocks = u64::from(pages) * u64::from(granule(home));
-            let what = "reserving room for the swap";
-            home.room.reserve(reserved_blocks).map_err(|source| SwapError::Volume { what, source })?;
-        }
-        Ok(Swap { home, partition, pages, options, reserved_blocks, state: Mutex::default() })
+        let opened = crate::open::open(home, partition, pages, &options)?;
+        Ok(Swap {
+            home: opened.home,
+            partition: opened.partition,
+            pages,
+            options,
+            reserved_blocks: opened.reserved_blocks,
+            state: Mutex::new(opened.state),
+            making: lock::Mutex::new(rt.clone(), ()),
+            tending: lock::Mutex::new(rt.clone(), ()),
+            rt,
+            moved: Event::new(),
+        })
     }
 
     /// Pages it can hold.
@@ -64,106 +111,124 @@ impl Swap {
         self.pages
     }
 
-    /// Writes pages that leave together.
+    /// Writes pages that leave together: in adjacent slots, in as few requests as possible. A page that was out moves.
     ///
     /// # Errors
-    /// [`SwapError::Beyond`] before anything is written; [`SwapError::Device`] for the first page that could not be written.
+    /// [`SwapError::Beyond`] before anything is written. [`SwapError::Device`] for the first page that could not be written, which stays
+    /// what it was; the others are out. [`SwapError::NoRoom`] if the volume's free space is in too small pieces.
+    ///
+    /// # Panics
+    /// If a page has not [`PAGE_BYTES`] bytes.
     pub fn page_out(&self, pages: &[(PageNo, Page)]) -> Result<(), SwapError> {
-        for (page, _) in pages {
+        for (page, bytes) in pages {
             self.check(*page)?;
+            assert_eq!(bytes.len(), PAGE_BYTES, "page {}", page.0);
         }
-        for (page, data) in pages {
-            let known = self.state.lock().slots.get(&page.0).copied();
-            let slot = match known {
-                Some(slot) => slot,
-                None => self.find()?,
-            };
-            let (disk, at) = self.place(*page, slot);
-            let request =
-                Request { op: Op::Write { data: vec![data.clone()], fua: false }, at, tag: tag(Cause::Evict) };
-            let done = disk.run(vec![request]).remove(0);
-            done.result.map_err(|source| SwapError::Device { page: *page, source })?;
-            let mut state = self.state.lock();
-            state.slots.insert(page.0, slot);
-            state.counters.pages_out += 1;
-            state.counters.out_requests += 1;
+        let mut first_error = None;
+        let mut rest = pages;
+        while !rest.is_empty() {
+            let mut batch = Batch::new();
+            let next = &rest[..rest.len().min(BATCH_PAGES)];
+            self.find_slots(next, Purpose::Out, &mut batch)?;
+            let (now, later) = rest.split_at(batch.pages());
+            let outcome = self.write(now, &batch, Purpose::Out);
+            first_error = first_error.or(outcome.first);
+            rest = later;
         }
-        Ok(())
+        first_error.map_or(Ok(()), Err)
     }
 
     /// Reads a page; zeros if it was never out. It stays out until [`Swap::free`].
     ///
     /// # Errors
     /// [`SwapError::Beyond`], [`SwapError::Device`].
+    ///
+    /// # Panics
+    /// If `into` has not [`PAGE_BYTES`] bytes.
     pub fn page_in(&self, page: PageNo, into: &mut [u8]) -> Result<(), SwapError> {
+        assert_eq!(into.len(), PAGE_BYTES, "page {}", page.0);
         self.check(page)?;
-        let known = self.state.lock().slots.get(&page.0).copied();
-        let Some(slot) = known else {
+        let Some((piece, _)) = self.begin_read(page, 0) else {
             into.fill(0);
             return Ok(());
         };
-        let (disk, at) = self.place(page, slot);
-        let device = |source: DiskError| SwapError::Device { page, source };
-        let bytes = disk.read(at, PAGE_BYTES, tag(Cause::Demand)).map_err(device)?;
-        into.copy_from_slice(&bytes);
-        self.state.lock().counters.pages_in += 1;
-        Ok(())
+        let part = ReadPart { at: piece.at, into };
+        let read = self.disk(piece.side).read_into(&mut [part], tag(Cause::Demand));
+        self.end_read(page, &piece, read.is_ok());
+        read.map_err(|source| SwapError::Device { page, source })
     }
 
-    /// As [`Swap::page_in`], and in the same request up to `neighbours` pages that lie beside it and left together with it.
+    /// As [`Swap::page_in`], and in the same request up to `neighbours` pages (at most [`SwapOptions::neighbours`]) that lie beside it and
+    /// left together with it. The page itself is given first.
+    ///
+    /// A neighbour is as it was during the read. Whoever keeps it must see to it that no page-out or free of it came in between.
     ///
     /// # Errors
-    /// As [`Swap::page_in`].
+    /// As [`Swap::page_in`]; never because of a neighbour.
     pub fn page_in_with(
         &self,
         page: PageNo,
-        _neighbours: u32,
+        neighbours: u32,
         each: &mut dyn FnMut(PageNo, &[u8]),
     ) -> Result<(), SwapError> {
-        let mut bytes = vec![0; PAGE_BYTES];
-        self.page_in(page, &mut bytes)?;
-        each(page, &bytes);
+        self.check(page)?;
+        let neighbours = neighbours.min(self.options.neighbours).min(self.state.lock().request_pages - 1);
+        let Some((piece, index)) = self.begin_read(page, neighbours) else {
+            each(page, &[0; PAGE_BYTES]);
+            return Ok(());
+        };
+        let bytes = self.disk(piece.side).read(piece.at, piece.pages as usize * PAGE_BYTES, tag(Cause::Demand));
+        let owners = self.owners(&piece);
+        self.end_read(page, &piece, bytes.is_ok());
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(source) if piece.pages == 1 => return Err(SwapError::Device { page, source }),
+            Err(_) => return self.page_in_with(page, 0, each),
+        };
+        let of = |index: usize| &bytes[index * PAGE_BYTES..(index + 1) * PAGE_BYTES];
+        each(page, of(index));
+        for (other, owner) in owners.iter().take(piece.pages as usize).enumerate() {
+            if let Some(owner) = owner.filter(|_| other != index) {
+                each(owner, of(other));
+            }
+        }
         Ok(())
     }
 
-    /// Forgets pages: they read as zeros, and their slots are free.
+    /// Forgets pages: they read as zeros, and their slots are free. Pages that do not exist are nothing to forget.
     pub fn free(&self, first: PageNo, count: u32) {
-        let end = first.0.saturating_add(count);
-        let freed: Vec<Slot> = {
+        let end = first.0.saturating_add(count).min(self.pages);
+        for start in (first.0..end).step_by(FREE_PAGES as usize) {
             let mut state = self.state.lock();
-            let pages: Vec<u32> = state.slots.range(first.0..end).map(|(page, _)| *page).collect();
-            pages.iter().filter_map(|page| state.slots.remove(page)).collect()
-        };
-        freed.into_iter().for_each(|slot| self.give(slot));
+            let before = state.map.pages_out();
+            for page in start..end.min(start.saturating_add(FREE_PAGES)) {
+                state.clear(PageNo(page));
+            }
+            state.counters.pages_freed += u64::from(before - state.map.pages_out());
+            let waiters = state.waiters;
+            drop(state);
+            self.wake(waiters);
+        }
     }
 
     /// True if a page is out.
     pub fn is_out(&self, page: PageNo) -> bool {
-        self.state.lock().slots.contains_key(&page.0)
-    }
-
-    /// A step of background work. True: call again.
-    ///
-    /// # Errors
-    /// [`SwapError::Device`].
-    pub fn tend(&self) -> Result<bool, SwapError> {
-        Ok(false)
+        self.state.lock().map.slot_of(page).is_some()
     }
 
     /// How it is.
     pub fn status(&self) -> Status {
         let state = self.state.lock();
-        let used = u32::try_from(state.slots.len()).unwrap_or(u32::MAX);
         Status {
             placement: self.options.placement,
             pages: self.pages,
-            used,
+            used: state.map.pages_out(),
             reserved_blocks: self.reserved_blocks,
-            taken_blocks: 0,
-            area_slots: 0,
-            areas: Vec::new(),
-            traditional_slots: self.pages,
-            traditional_used: used,
+            taken_blocks: self.reserved_blocks - state.promised_blocks,
+            area_slots: state.areas.slots(),
+            areas: state.area_statuses(),
+            traditional_slots: state.traditional.held(),
+            traditional_used: state.traditional.used(),
             counters: state.counters,
         }
     }
@@ -172,44 +237,316 @@ impl Swap {
         if page.0 < self.pages { Ok(()) } else { Err(SwapError::Beyond { page, pages: self.pages }) }
     }
 
-    fn find(&self) -> Result<Slot, SwapError> {
-        let (None, Some(home)) = (&self.partition, &self.home) else { return Ok(Slot::Partition) };
-        let granule = granule(home);
-        let what = "finding room for a page";
-        let full = || SwapError::Volume { what, source: moafs_vfs::Error::Posix(28) };
-        let run =
-            home.room.take(Where::Lowest, granule, granule).map_err(|source| SwapError::Volume { what, source })?;
-        run.map(Slot::Home).ok_or_else(full)
+    pub(crate) fn disk(&self, side: Side) -> &SharedDisk {
+        let disk = match side {
+            Side::Home => self.home.as_ref().map(|home| &home.disk),
+            Side::Partition => self.partition.as_ref(),
+        };
+        disk.expect("slots lie on a disk that there is")
     }
 
-    fn place(&self, page: PageNo, slot: Slot) -> (&SharedDisk, Lba) {
-        match (slot, &self.partition, &self.home) {
-            (Slot::Partition, Some(disk), _) => (disk, Lba(u64::from(page.0) * (PAGE_BYTES / SECTOR) as u64)),
-            (Slot::Home(run), _, Some(home)) => (&home.disk, Lba::from_byte(run.start.0 * u64::from(home.block_bytes))),
-            _ => unreachable!("slots are where there is a place for them"),
+    fn head(&self) -> Option<Head> {
+        let home = self.home.as_ref()?;
+        let block = home.head.get()?;
+        Some(Head { block, group: home.room.group_of(block) })
+    }
+
+    fn wake(&self, waiters: u32) {
+        if waiters > 0 {
+            self.rt.signal(&self.moved);
         }
     }
 
-    fn give(&self, slot: Slot) {
-        if let (Slot::Home(run), Some(home)) = (slot, &self.home) {
+    /// Slots for the first ones of `pages`, at least one. False: there are none, for pages that need not leave.
+    pub(crate) fn find_slots(
+        &self,
+        pages: &[(PageNo, Page)],
+        purpose: Purpose,
+        batch: &mut Batch,
+    ) -> Result<bool, SwapError> {
+        let (first, count) = (pages[0].0, pages.len() as u32);
+        let mut may_grow = true;
+        let mut trouble = None;
+        loop {
+            let (head, now, ticket) = (self.head(), self.rt.now(), self.moved.ticket());
+            let assigned = {
+                let mut state = self.state.lock();
+                let assigned = state.assign((first, count), purpose, head, now, may_grow, batch);
+                let waits = u32::from(assigned == Assigned::Wait && purpose == Purpose::Out);
+                state.waiters += waits;
+                state.counters.waits += u64::from(waits);
+                assigned
+            };
+            match assigned {
+                Assigned::Found => return Ok(true),
+                Assigned::Create(group) => self.create(group, head),
+                Assigned::Grow => match self.grow() {
+                    Ok(grown) => may_grow = grown,
+                    Err(error) => (may_grow, trouble) = (false, Some(error)),
+                },
+                Assigned::Wait | Assigned::Nothing if purpose != Purpose::Out => return Ok(false),
+                Assigned::Wait => {
+                    self.rt.wait(&self.moved, ticket, None);
+                    self.state.lock().waiters -= 1;
+                    may_grow = true;
+                }
+                Assigned::Nothing => return Err(trouble.unwrap_or(SwapError::NoRoom { page: first })),
+            }
+        }
+    }
+
+    /// Creates an area in a group, or finds out that it cannot be.
+    fn create(&self, group: Group, head: Option<Head>) {
+        let Some(home) = &self.home else { return };
+        let _making = self.making.lock();
+        let blocks = {
+            let state = self.state.lock();
+            let mut there = state.areas.in_group(group);
+            // Another may have created it.
+            if there.any(|area| state.areas.get(area).has_room()) {
+                return;
+            }
+            state.areas.blocks()
+        };
+        let taken = match self.collect(u64::from(blocks)) {
+            true => home.room.take(Where::EndOf(group), blocks, blocks).ok().flatten(),
+            false => None,
+        };
+        let unused = {
+            let mut state = self.state.lock();
+            let near = head.and_then(|head| head.group) == Some(group);
+            let area = taken.filter(|run| run.len == blocks).and_then(|run| state.areas.create(group, run));
+            match area {
+                Some(area) => {
+                    state.promised_blocks -= u64::from(blocks);
+                    state.counters.areas_made += 1;
+                    state.counters.areas_made_elsewhere += u64::from(!near);
+                    let State { search, areas, .. } = &mut *state;
+                    search.created(areas, area, head);
+                }
+                None => {
+                    state.counters.areas_refused += 1;
+                    state.avoid.add(group, self.rt.now(), NO_ROOM);
+                }
+            }
+            taken.filter(|_| area.is_none())
+        };
+        if let Some(run) = unused {
             home.room.give(run);
         }
+    }
+
+    /// Takes blocks at the volume's lowest addresses for the fallback. False: there are none.
+    fn grow(&self) -> Result<bool, SwapError> {
+        let Some(home) = &self.home else { return Ok(false) };
+        let _making = self.making.lock();
+        let granule = u64::from(self.state.lock().granule);
+        if !self.collect(granule) {
+            return Ok(false);
+        }
+        let want = {
+            let state = self.state.lock();
+            if state.traditional.free_count() > 0 {
+                return Ok(true);
+            }
+            (state.promised_blocks / granule).min(GROWTH_SLOTS).min(u64::from(state.traditional.vacant())) * granule
+        };
+        let what = "finding room for pages at the volume's lowest addresses";
+        let taken = home.room.take(Where::Lowest, want as u32, granule as u32);
+        let Some(run) = taken.map_err(|source| SwapError::Volume { what, source })? else { return Ok(false) };
+        let mut state = self.state.lock();
+        state.promised_blocks -= u64::from(run.len);
+        if let Some(rest) = state.traditional.grow(run) {
+            drop(state);
+            self.give(rest);
+        }
+        Ok(true)
+    }
+
+    /// Has blocks that nobody uses given back until `blocks` are promised. False: there are not as many.
+    fn collect(&self, blocks: u64) -> bool {
+        loop {
+            let spare = {
+                let mut state = self.state.lock();
+                if state.promised_blocks >= blocks {
+                    return true;
+                }
+                state.next_spare(Spare::All)
+            };
+            match spare {
+                Some(run) => self.give(run),
+                None => return false,
+            }
+        }
+    }
+
+    /// Gives blocks back to what is promised.
+    pub(crate) fn give(&self, run: BlockRun) {
+        let Some(home) = &self.home else { return };
+        home.room.give(run);
+        self.state.lock().given(run);
+    }
+
+    /// Writes the pages of a batch and switches those that succeeded.
+    pub(crate) fn write(&self, pages: &[(PageNo, Page)], batch: &Batch, purpose: Purpose) -> Outcome {
+        let cause = if purpose == Purpose::Out { Cause::Evict } else { Cause::Move };
+        let sides = [Side::Home, Side::Partition];
+        // Both disks work at the same time.
+        let tickets = sides.map(|side| self.submit(pages, batch, side, cause));
+        let [home, partition] = tickets;
+        let mut home = self.await_side(Side::Home, home);
+        let mut partition = self.await_side(Side::Partition, partition);
+        let mut outcome = Outcome::default();
+        let mut index = 0;
+        for piece in batch.pieces() {
+            let done = match piece.side {
+                Side::Home => home.next(),
+                Side::Partition => partition.next(),
+            };
+            let error = done.and_then(|done| done.result.err());
+            if let Some(error) = error {
+                self.repeat(pages, piece, index, cause, error, &mut outcome);
+            }
+            index += piece.pages as usize;
+        }
+        let mut state = self.state.lock();
+        state.counters.write_errors += outcome.errors;
+        state.complete(|index| pages[index].0, batch, purpose, &outcome.failed, &outcome.spoiled);
+        let waiters = state.waiters;
+        drop(state);
+        self.wake(waiters);
+        outcome
+    }
+
+    /// One request for each piece on one disk.
+    fn submit(&self, pages: &[(PageNo, Page)], batch: &Batch, side: Side, cause: Cause) -> Option<Ticket> {
+        let count = batch.pieces().iter().filter(|piece| piece.side == side).count();
+        if count == 0 {
+            return None;
+        }
+        let mut requests = Vec::with_capacity(count);
+        let mut rest = pages;
+        for piece in batch.pieces() {
+            let (here, after) = rest.split_at(piece.pages as usize);
+            rest = after;
+            if piece.side == side {
+                requests.push(write_request(here, piece, cause));
+            }
+        }
+        Some(self.disk(side).submit(requests))
+    }
+
+    fn await_side(&self, side: Side, ticket: Option<Ticket>) -> std::vec::IntoIter<Done> {
+        ticket.map_or_else(Vec::new, |ticket| self.disk(side).wait(ticket)).into_iter()
+    }
+
+    /// A request failed: its pages are written one by one, so that those that can be are.
+    fn repeat(
+        &self,
+        pages: &[(PageNo, Page)],
+        piece: &Piece,
+        first: usize,
+        cause: Cause,
+        error: DiskError,
+        outcome: &mut Outcome,
+    ) {
+        if piece.pages == 1 {
+            return outcome.fail(first, pages[first].0, error);
+        }
+        for (i, index) in (first..first + piece.pages as usize).enumerate() {
+            let single = Piece { at: page_at(piece, i), pages: 1, ..*piece };
+            let request = write_request(&pages[index..=index], &single, cause);
+            let done = self.disk(piece.side).run(vec![request]);
+            if let Some(source) = done.into_iter().next().and_then(|done| done.result.err()) {
+                outcome.fail(index, pages[index].0, source);
+            }
+        }
+    }
+
+    /// The slots to read, pinned, and which of them is the page's; `None` if it is not out.
+    fn begin_read(&self, page: PageNo, neighbours: u32) -> Option<(Piece, usize)> {
+        loop {
+            let ticket = self.moved.ticket();
+            let mut state = self.state.lock();
+            match state.begin_read(page, neighbours) {
+                Reading::Absent => return None,
+                Reading::Here { piece, index } => return Some((piece, index as usize)),
+                Reading::Wait => {
+                    state.waiters += 1;
+                    state.counters.waits += 1;
+                }
+            }
+            drop(state);
+            self.rt.wait(&self.moved, ticket, None);
+            self.state.lock().waiters -= 1;
+        }
+    }
+
+    fn end_read(&self, _page: PageNo, piece: &Piece, ok: bool) {
+        let mut state = self.state.lock();
+        state.counters.in_requests += 1;
+        if ok {
+            state.counters.pages_in += 1;
+            state.counters.neighbours_in += u64::from(piece.pages) - 1;
+        } else {
+            state.counters.read_errors += u64::from(piece.pages == 1);
+        }
+        self.unpin(state, piece);
+    }
+
+    /// Takes the pins of a read away.
+    pub(crate) fn unpin(&self, mut state: parking_lot::MutexGuard<'_, State>, piece: &Piece) {
+        state.end_read(piece);
+        let waiters = state.waiters;
+        drop(state);
+        self.wake(waiters);
+    }
+
+    /// Whose the slots are that were read.
+    pub(crate) fn owners(&self, piece: &Piece) -> [Option<PageNo>; BATCH_PAGES] {
+        let state = self.state.lock();
+        let mut owners = [None; BATCH_PAGES];
+        owners.iter_mut().zip(piece.slots()).for_each(|(owner, slot)| *owner = state.map.page_of(slot));
+        owners
+    }
+}
+
+impl Outcome {
+    /// The first error.
+    pub(crate) fn into_result(self) -> Result<(), SwapError> {
+        self.first.map_or(Ok(()), Err)
     }
 }
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        self.free(PageNo(0), u32::MAX);
+        self.free(PageNo(0), self.pages);
+        while let Some(run) = { self.state.lock().next_spare(Spare::All) } {
+            self.give(run);
+        }
         if let Some(home) = &self.home {
             home.room.release(self.reserved_blocks);
         }
     }
 }
 
-fn granule(home: &Home) -> u32 {
-    PAGE_BYTES as u32 / home.block_bytes
+impl std::fmt::Debug for Swap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Swap({} pages, {})", self.pages, self.options.placement.name())
+    }
 }
 
-fn tag(cause: Cause) -> Tag {
+fn write_request(pages: &[(PageNo, Page)], piece: &Piece, cause: Cause) -> Request {
+    let mut data = Vec::with_capacity(pages.len());
+    data.extend(pages.iter().map(|(_, page)| page.clone()));
+    Request { op: Op::Write { data, fua: false }, at: piece.at, tag: tag(cause) }
+}
+
+/// Where a page of a piece lies.
+pub(crate) fn page_at(piece: &Piece, index: usize) -> moafs_disk::Lba {
+    moafs_disk::Lba(piece.at.0 + (index * PAGE_BYTES / moafs_disk::SECTOR) as u64)
+}
+
+pub(crate) fn tag(cause: Cause) -> Tag {
     Tag::new(Kind::Swap, 0, cause)
 }

@@ -13,6 +13,19 @@ pub enum SwapError {
         /// What the device said.
         source: moafs_disk::DiskError,
     },
+    /// No slot was found though blocks are reserved.
+    #[error(
+        "no room for page {page} of the swap: what is free of the volume lies in pieces smaller than a page; delete files, or use \
+         a volume with larger blocks",
+        page = .page.0
+    )]
+    NoRoom {
+        /// Which page.
+        page: PageNo,
+    },
+    /// There cannot be such a swap.
+    #[error("{0}")]
+    Refused(String),
     /// Not a page of this swap.
     #[error("page {page} of a swap of {pages} pages", page = .page.0)]
     Beyond {

@@ -1,0 +1,240 @@
+//! Where a page goes: the paper's search order (its sections 4.1 to 4.3), and nothing else.
+//!
+//! Attempts, after each file access from the first one on:
+//! 1. No file block was accessed so far: the traditional swap space.
+//! 2. A free slot in an area of the group `g` of the most recently accessed file block: the head is there.
+//! 3. A new area in `g`.
+//! 4. A free slot in an existing area, the one created last first. That area is stayed with while it has free slots, even if some become
+//!    free in `g` or in a newer one: many pages leave after one file access, and hopping back and forth costs what areas save. When
+//!    it is full, the next older one.
+//! 5. A new area in `g + 1`, `g + 2`… to the volume's end. It is the newest then, and is stayed with.
+//! 6. The traditional swap space, until the next file access.
+//!
+//! The paper tells of 4 in its section 4.2 and of 5 in its section 4.3, and not which comes first where both could be. We take a free slot that
+//! is there before blocks that are not ours: it costs the files nothing.
+//!
+//! Whether an area can be created somewhere is asked of the caller, who creates it and asks again.
+
+use moafs_vfs::types::BlockAddr;
+use moafs_vfs::volatile::Group;
+
+use crate::areas::{AreaNo, Areas};
+
+/// The most recently accessed file block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The block.
+    pub block: BlockAddr,
+    /// Its group; none for a block outside of all.
+    pub group: Option<Group>,
+}
+
+/// What to do with the next page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// Store it in this area: it has room.
+    Area(AreaNo),
+    /// Create an area in this group, or find out that one cannot, and ask again.
+    Create(Group),
+    /// Store it in the traditional swap space.
+    Traditional,
+}
+
+/// The search since the last file access.
+#[derive(Debug, Default)]
+pub struct Search {
+    access: Option<BlockAddr>,
+    attempt: Attempt,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum Attempt {
+    /// 2 and 3.
+    #[default]
+    Near,
+    /// 4 and 5: in areas of this age or older.
+    Stay { age: u64 },
+    /// 6.
+    Last,
+}
+
+impl Search {
+    /// The next page's place. `can_create` tells whether it is worth while to try.
+    pub fn next(&mut self, head: Option<Head>, areas: &Areas, can_create: impl Fn(Group) -> bool) -> Choice {
+        let Some(head) = head else { return Choice::Traditional };
+        if self.access != Some(head.block) {
+            *self = Search { access: Some(head.block), attempt: Attempt::Near };
+        }
+        if let Attempt::Near = self.attempt {
+            if let Some(choice) = near(head, areas, &can_create) {
+                return choice;
+            }
+            self.attempt = Attempt::Stay { age: u64::MAX };
+        }
+        if let Attempt::Stay { age } = self.attempt {
+            if let Some(choice) = self.stay(age, head, areas, &can_create) {
+                return choice;
+            }
+            self.attempt = Attempt::Last;
+        }
+        Choice::Traditional
+    }
+
+    fn stay(&mut self, age: u64, head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bool) -> Option<Choice> {
+        let mut candidates = areas.newest_first().filter(|area| areas.get(*area).age <= age);
+        if let Some(area) = candidates.find(|area| areas.get(*area).has_room()) {
+            self.attempt = Attempt::Stay { age: areas.get(area).age };
+            return Some(Choice::Area(area));
+        }
+        let Group(g) = head.group?;
+        let elsewhere = (g.saturating_add(1)..areas.groups()).map(Group).find(|group| can_create(*group))?;
+        Some(Choice::Create(elsewhere))
+    }
+
+    /// An area was created because this search asked for it.
+    pub fn created(&mut self, areas: &Areas, area: AreaNo, head: Option<Head>) {
+        let area = areas.get(area);
+        let near = head.and_then(|head| head.group) == Some(area.group);
+        if !near {
+            self.attempt = Attempt::Stay { age: area.age };
+        }
+    }
+}
+
+/// Attempts 2 and 3.
+fn near(head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bool) -> Option<Choice> {
+    let group = head.group?;
+    let with_room = areas.in_group(group).find(|area| areas.get(*area).has_room());
+    let create = || can_create(group).then_some(Choice::Create(group));
+    with_room.map(Choice::Area).or_else(create)
+}
+
+#[cfg(test)]
+mod tests {
+    use moafs_vfs::types::BlockRun;
+
+    use super::*;
+
+    /// Blocks in a group of these tests; an area is two blocks at its end, a slot is one block.
+    const GROUP: u64 = 100;
+
+    fn areas() -> Areas {
+        Areas::new(2, 1, 64, 20)
+    }
+
+    fn head(group: u32, block: u64) -> Option<Head> {
+        Some(Head { block: BlockAddr(u64::from(group) * GROUP + block), group: Some(Group(group)) })
+    }
+
+    fn create(areas: &mut Areas, group: u32) -> AreaNo {
+        let before = areas.in_group(Group(group)).count() as u64;
+        let start = BlockAddr((u64::from(group) + 1) * GROUP - 2 * (before + 1));
+        areas.create(Group(group), BlockRun { start, len: 2 }).unwrap()
+    }
+
+    /// Stores a page: the area and slot, or `None` for the traditional swap space. Groups up to `room_below` have room for areas.
+    fn store(search: &mut Search, areas: &mut Areas, head: Option<Head>, room: &[u32]) -> Option<(u32, u32)> {
+        loop {
+            match search.next(head, areas, |group| room.contains(&group.0)) {
+                Choice::Traditional => return None,
+                Choice::Create(group) => {
+                    let area = create(areas, group.0);
+                    search.created(areas, area, head);
+                }
+                Choice::Area(area) => {
+                    let (slot, _) = areas.take(area, 1).expect("it has room");
+                    return Some((areas.get(area).group.0, slot));
+                }
+            }
+        }
+    }
+
+    /// Which area: its number in the order of creation, from 1, as the figure counts.
+    fn store_numbered(search: &mut Search, areas: &mut Areas, head: Option<Head>) -> u32 {
+        match search.next(head, areas, |_| false) {
+            Choice::Area(area) => {
+                areas.take(area, 1).expect("it has room");
+                area.0 + 1
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn figure_2_pages_follow_the_files() {
+        let (mut search, mut areas) = (Search::default(), areas());
+        let room: Vec<u32> = (0..20).collect();
+        let mut store = |head| store(&mut search, &mut areas, head, &room);
+        assert_eq!([store(None), store(None)], [None, None], "P1 and P2: no file was accessed yet");
+        assert_eq!(store(head(10, 0)), Some((10, 0)), "P3 after F1");
+        assert_eq!(store(head(11, 1)), Some((11, 0)), "P4 after F4");
+        assert_eq!(store(head(11, 0)), Some((11, 1)), "P5 after F3");
+    }
+
+    #[test]
+    fn figure_3_existing_areas_from_the_newest_to_the_oldest() {
+        let (mut search, mut areas) = (Search::default(), areas());
+        let six = [10, 10, 11, 12, 12, 12].map(|group| create(&mut areas, group));
+        // Areas 1 and 2, those of group 10, are full, and so is 3 for now; 4 to 6 have two slots each.
+        six[..3].iter().for_each(|area| assert_eq!(areas.take(*area, 2), Some((0, 2))));
+        let here = head(10, 0);
+        assert_eq!(store_numbered(&mut search, &mut areas, here), 6);
+        // Slots that become free in 1, 2 and 3 meanwhile are left alone.
+        six[..3].iter().for_each(|area| areas.give(*area, 0));
+        let order: Vec<u32> = (0..8).map(|_| store_numbered(&mut search, &mut areas, here)).collect();
+        assert_eq!(order, [6, 5, 5, 4, 4, 3, 2, 1]);
+    }
+
+    #[test]
+    fn the_next_file_access_starts_again_near_the_head() {
+        let (mut search, mut areas) = (Search::default(), areas());
+        let [first, _second] = [10, 12].map(|group| create(&mut areas, group));
+        areas.take(first, 2);
+        assert_eq!(store_numbered(&mut search, &mut areas, head(10, 0)), 2);
+        areas.give(first, 0);
+        assert_eq!(store_numbered(&mut search, &mut areas, head(10, 1)), 1);
+    }
+
+    #[test]
+    fn a_group_may_hold_several_areas() {
+        let (mut search, mut areas) = (Search::default(), areas());
+        for _ in 0..5 {
+            assert_eq!(store(&mut search, &mut areas, head(7, 0), &[7]).map(|(group, _)| group), Some(7));
+        }
+        assert_eq!(areas.in_group(Group(7)).count(), 3);
+    }
+
+    #[test]
+    fn an_existing_area_comes_before_a_new_one_elsewhere() {
+        let (mut search, mut areas) = (Search::default(), areas());
+        create(&mut areas, 3);
+        let groups: Vec<u32> =
+            (0..5).filter_map(|_| store(&mut search, &mut areas, head(7, 0), &[9])).map(|(group, _)| group).collect();
+        assert_eq!(groups, [3, 3, 9, 9, 9]);
+    }
+
+    #[test]
+    fn new_areas_are_looked_for_upwards_only_and_then_there_is_the_fallback() {
+        let (mut search, mut areas) = (Search::default(), areas());
+        assert_eq!(store(&mut search, &mut areas, head(7, 0), &[6]), None);
+        let first = create(&mut areas, 7);
+        assert_eq!(
+            store(&mut search, &mut areas, head(7, 0), &[6]),
+            None,
+            "the fallback is kept until the next access"
+        );
+        assert_eq!(store(&mut search, &mut areas, head(7, 1), &[6]), Some((7, 0)));
+        areas.get_mut(first).leaving = true;
+        assert_eq!(store(&mut search, &mut areas, head(7, 2), &[6]), None, "what gives way takes no pages");
+    }
+
+    #[test]
+    fn a_block_outside_of_all_groups_is_near_nothing() {
+        let (mut search, mut areas) = (Search::default(), areas());
+        let outside = Some(Head { block: BlockAddr(1 << 40), group: None });
+        assert_eq!(store(&mut search, &mut areas, outside, &[1, 2]), None);
+        create(&mut areas, 3);
+        let outside = Some(Head { block: BlockAddr(1 << 41), group: None });
+        assert_eq!(store(&mut search, &mut areas, outside, &[1, 2]), Some((3, 0)));
+    }
+}

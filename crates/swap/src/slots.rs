@@ -1,0 +1,277 @@
+//! The free slots of one area: a radix tree of 32-bit bitmap nodes.
+//!
+//! One bit per slot in the leaves, set while the slot is free; a bit of a node above is set while the node below it has a set bit. So
+//! the next free slot is found by going up past what is full and down again, whatever the size. (FreeBSD's swap keeps such a tree, of
+//! which the paper makes one per area; M. Dillon, "Design elements of the FreeBSD VM system". Written from the description.)
+//!
+//! All memory is allocated with the tree.
+
+use std::ops::Range;
+
+/// Bits in a node.
+const NODE_BITS: u32 = 32;
+
+/// Free runs that a search looks at before it takes the longest of them: bounds its time in large, fragmented spaces.
+const RUNS_LOOKED_AT_MAX: u32 = 512;
+
+/// Which slots of an area are free.
+#[derive(Debug, Clone)]
+pub struct Slots {
+    /// Nodes, leaves first, then level by level.
+    nodes: Vec<u32>,
+    /// Where each level lies in `nodes`; the last one is a single node.
+    levels: Vec<Range<usize>>,
+    len: u32,
+    free: u32,
+}
+
+impl Slots {
+    /// `len` slots, all in use.
+    pub fn used(len: u32) -> Slots {
+        let mut levels = Vec::new();
+        let (mut start, mut bits) = (0, len.max(1) as usize);
+        loop {
+            let nodes = bits.div_ceil(NODE_BITS as usize);
+            levels.push(start..start + nodes);
+            start += nodes;
+            bits = nodes;
+            if nodes == 1 {
+                break;
+            }
+        }
+        Slots { nodes: vec![0; start], levels, len, free: 0 }
+    }
+
+    /// `len` slots, all free.
+    pub fn free(len: u32) -> Slots {
+        let mut slots = Slots::used(len);
+        slots.give(0..len);
+        slots
+    }
+
+    /// How many slots there are.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// True if there are none, neither free nor in use.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many of them are free.
+    pub fn free_count(&self) -> u32 {
+        self.free
+    }
+
+    /// True if a slot is free.
+    pub fn is_free(&self, slot: u32) -> bool {
+        slot < self.len && self.nodes[(slot / NODE_BITS) as usize] >> (slot % NODE_BITS) & 1 == 1
+    }
+
+    /// The first run of free slots of length `want`, cut out of a longer one if need be; if there is none, the longest (of the first
+    /// ones: see the constant above). It is in use now. `None` if nothing is free.
+    pub fn take(&mut self, want: u32) -> Option<Range<u32>> {
+        let mut best = 0..0;
+        let mut from = 0;
+        for _ in 0..RUNS_LOOKED_AT_MAX {
+            let Some(start) = self.next_free(from) else { break };
+            let run = start..self.run_end(start, want);
+            from = run.end;
+            if run.len() > best.len() {
+                best = run;
+            }
+            if best.len() >= want as usize {
+                break;
+            }
+        }
+        if best.is_empty() {
+            return None;
+        }
+        self.set_used(best.clone());
+        Some(best)
+    }
+
+    /// Makes slots in use free.
+    ///
+    /// # Panics
+    /// If one of them is free already or does not exist: two owners would be next.
+    pub fn give(&mut self, slots: Range<u32>) {
+        assert!(slots.end <= self.len, "slots {slots:?} of {}", self.len);
+        self.free += slots.end - slots.start;
+        for (node, mask) in leaves(slots) {
+            let before = self.nodes[node];
+            assert_eq!(before & mask, 0, "slots {mask:#x} of leaf {node} are free already");
+            self.nodes[node] |= mask;
+            if before == 0 {
+                self.raise(node);
+            }
+        }
+    }
+
+    fn set_used(&mut self, slots: Range<u32>) {
+        self.free -= slots.end - slots.start;
+        for (node, mask) in leaves(slots) {
+            self.nodes[node] &= !mask;
+            if self.nodes[node] == 0 {
+                self.lower(node);
+            }
+        }
+    }
+
+    /// A leaf has a free slot again: says so above, as far as that is news.
+    fn raise(&mut self, leaf: usize) {
+        let mut child = leaf;
+        for level in self.levels.iter().skip(1) {
+            let (node, bit) = (level.start + child / NODE_BITS as usize, child as u32 % NODE_BITS);
+            let before = self.nodes[node];
+            self.nodes[node] |= 1 << bit;
+            if before != 0 {
+                return;
+            }
+            child /= NODE_BITS as usize;
+        }
+    }
+
+    /// A leaf has no free slot any more.
+    fn lower(&mut self, leaf: usize) {
+        let mut child = leaf;
+        for level in self.levels.iter().skip(1) {
+            let (node, bit) = (level.start + child / NODE_BITS as usize, child as u32 % NODE_BITS);
+            self.nodes[node] &= !(1 << bit);
+            if self.nodes[node] != 0 {
+                return;
+            }
+            child /= NODE_BITS as usize;
+        }
+    }
+
+    /// The first free slot at or after `from`.
+    fn next_free(&self, from: u32) -> Option<u32> {
+        let mut bit = from as usize;
+        for (height, level) in self.levels.iter().enumerate() {
+            let node = self.nodes[level.clone()].get(bit / NODE_BITS as usize)?;
+            let rest = node & (u32::MAX << (bit as u32 % NODE_BITS));
+            if rest != 0 {
+                let found = bit / NODE_BITS as usize * NODE_BITS as usize + rest.trailing_zeros() as usize;
+                return Some(self.descend(height, found));
+            }
+            bit = bit / NODE_BITS as usize + 1;
+        }
+        None
+    }
+
+    /// The first free slot below a set bit.
+    fn descend(&self, height: usize, bit: usize) -> u32 {
+        let below = self.levels[..height].iter().rev();
+        below.fold(bit, |bit, level| bit * NODE_BITS as usize + self.nodes[level.start + bit].trailing_zeros() as usize)
+            as u32
+    }
+
+    /// Where the free run that begins at `start` ends, or `start + want`.
+    fn run_end(&self, start: u32, want: u32) -> u32 {
+        let limit = start.saturating_add(want).min(self.len);
+        let mut at = start;
+        while at < limit {
+            let used = !self.nodes[(at / NODE_BITS) as usize] >> (at % NODE_BITS);
+            let left = NODE_BITS - at % NODE_BITS;
+            let run = used.trailing_zeros().min(left);
+            at += run;
+            if run < left {
+                break;
+            }
+        }
+        at.min(limit)
+    }
+}
+
+/// The leaves that slots lie in, with their bits.
+fn leaves(slots: Range<u32>) -> impl Iterator<Item = (usize, u32)> {
+    let mut at = slots.start;
+    std::iter::from_fn(move || {
+        if at >= slots.end {
+            return None;
+        }
+        let (node, bit) = (at / NODE_BITS, at % NODE_BITS);
+        let count = (NODE_BITS - bit).min(slots.end - at);
+        at += count;
+        Some((node as usize, (u32::MAX >> (NODE_BITS - count)) << bit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn fills_from_the_front_and_says_when_it_is_full() {
+        for len in [1, 31, 32, 33, 1024, 1025, 40_000] {
+            let mut slots = Slots::free(len);
+            assert_eq!(slots.take(u32::MAX), Some(0..len));
+            assert_eq!((slots.free_count(), slots.take(1)), (0, None));
+            slots.give(len - 1..len);
+            assert_eq!(slots.take(7), Some(len - 1..len));
+        }
+        assert_eq!(Slots::free(0).take(1), None);
+    }
+
+    #[test]
+    fn prefers_the_first_run_that_is_long_enough_and_else_the_longest() {
+        let mut slots = Slots::used(200);
+        [3..5, 30..36, 60..70, 90..130].into_iter().for_each(|run| slots.give(run));
+        assert_eq!(slots.take(8), Some(60..68));
+        assert_eq!(slots.take(100), Some(90..130));
+        assert_eq!(slots.take(100), Some(30..36));
+        assert_eq!(slots.take(1), Some(3..4));
+    }
+
+    #[test]
+    #[should_panic(expected = "free already")]
+    fn a_slot_cannot_be_freed_twice() {
+        let mut slots = Slots::free(10);
+        slots.give(3..4);
+    }
+
+    /// What [`Slots::take`] says, by looking at every slot.
+    fn plain_take(model: &mut [bool], want: usize) -> Option<Range<u32>> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while at < model.len() {
+            let run = model[at..].iter().take(want).take_while(|free| **free).count();
+            if run > 0 {
+                runs.push(at..at + run);
+            }
+            at += run.max(1);
+        }
+        let long_enough = runs.iter().find(|run| run.len() >= want);
+        let longest = runs.iter().rev().max_by_key(|run| run.len());
+        let run = long_enough.or(longest)?.clone();
+        model[run.clone()].fill(false);
+        Some(run.start as u32..run.end as u32)
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_list_of_bools(len in 1u32..3000, steps in prop::collection::vec((0u32..80, any::<u32>()), 0..200)) {
+            let mut slots = Slots::free(len);
+            let mut model = vec![true; len as usize];
+            for (want, choice) in steps {
+                if choice % 3 != 0 {
+                    prop_assert_eq!(slots.take(want + 1), plain_take(&mut model, want as usize + 1));
+                } else {
+                    let start = choice % len;
+                    let end = (start + want).min(len);
+                    let run = model[start as usize..end as usize].iter().take_while(|free| !**free).count();
+                    model[start as usize..start as usize + run].fill(true);
+                    slots.give(start..start + run as u32);
+                }
+                prop_assert_eq!(slots.free_count() as usize, model.iter().filter(|free| **free).count());
+            }
+            for (slot, free) in model.iter().enumerate() {
+                prop_assert_eq!(slots.is_free(slot as u32), *free);
+            }
+        }
+    }
+}

@@ -1,0 +1,554 @@
+//! What a swap knows, under one lock that is never held across a request: who has which slot, and where the next pages go.
+//!
+//! A page-out has three steps: [`State::assign`] pins free slots, the requests are made without the lock, [`State::complete`] gives the slots to
+//! their pages. A page-in pins slots ([`State::begin_read`]), reads, and takes the pins away ([`State::end_read`]). What [`SwapMap`] says
+//! of pins makes all of this safe beside each other.
+//!
+//! Nothing here allocates memory.
+
+use moafs_disk::{Lba, SECTOR};
+use moafs_runtime::Time;
+use moafs_vfs::types::{BlockAddr, BlockRun};
+use moafs_vfs::volatile::Group;
+
+use crate::areas::{AreaNo, Areas};
+use crate::avoid::{Avoid, PRESSED};
+pub(crate) use crate::map::SlotNo;
+use crate::map::SwapMap;
+use crate::options::Placement;
+use crate::page::PageNo;
+use crate::places::{Choice, Head, Search};
+use crate::status::{AreaStatus, Counters};
+use crate::traditional::Traditional;
+
+/// Pages whose slots are found, written and switched together at most: a transfer of 1 MiB.
+pub(crate) const BATCH_PAGES: usize = 256;
+
+/// Which disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Home,
+    Partition,
+}
+
+/// Slots that lie together: one request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) first: SlotNo,
+    pub(crate) pages: u32,
+    pub(crate) side: Side,
+    pub(crate) at: Lba,
+    /// The slot of a page that has it already.
+    pub(crate) in_place: bool,
+}
+
+impl Piece {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotNo> + use<> {
+        (self.first.0..self.first.0 + self.pages).map(SlotNo)
+    }
+}
+
+/// Pieces for the first pages of those that leave.
+pub(crate) struct Batch {
+    pieces: [Piece; BATCH_PAGES],
+    count: usize,
+    pages: u32,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Batch {
+        let nowhere = Piece { first: SlotNo(0), pages: 0, side: Side::Home, at: Lba(0), in_place: false };
+        Batch { pieces: [nowhere; BATCH_PAGES], count: 0, pages: 0 }
+    }
+
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.pieces[..self.count]
+    }
+
+    pub(crate) fn pages(&self) -> usize {
+        self.pages as usize
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.pieces[self.count] = piece;
+        self.count += 1;
+        self.pages += piece.pages;
+    }
+}
+
+/// A set of pages of a batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PageSet([u64; BATCH_PAGES / 64]);
+
+impl PageSet {
+    pub(crate) fn insert(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+
+    pub(crate) fn contains(&self, page: usize) -> bool {
+        self.0[page / 64] >> (page % 64) & 1 == 1
+    }
+}
+
+/// Why pages are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// They leave memory. There must be a slot for them.
+    Out,
+    /// They leave the slots from this one on, if there are better ones.
+    Move { from: SlotNo },
+}
+
+/// What [`State::assign`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Assigned {
+    /// Slots for at least one page.
+    Found,
+    /// None before somebody has tried to create an area here.
+    Create(Group),
+    /// None before somebody has tried to enlarge the traditional swap space.
+    Grow,
+    /// None before another's request has ended.
+    Wait,
+    /// None.
+    Nothing,
+}
+
+/// What [`State::begin_read`] found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reading {
+    /// The page is not out.
+    Absent,
+    /// It is being written just now.
+    Wait,
+    /// Read these; the page is the one with this index.
+    Here { piece: Piece, index: u32 },
+}
+
+/// Which free blocks are to be given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spare {
+    /// Those of areas that give way.
+    Leaving,
+    /// Those, and those of areas that nobody used since the last time.
+    Idle,
+    /// Those of all areas without pages, and of the traditional swap space: somebody needs them.
+    All,
+}
+
+/// What a swap knows.
+pub(crate) struct State {
+    pub(crate) map: SwapMap,
+    pub(crate) areas: Areas,
+    pub(crate) traditional: Traditional,
+    pub(crate) search: Search,
+    pub(crate) avoid: Avoid,
+    /// Reserved blocks that are not taken.
+    pub(crate) promised_blocks: u64,
+    pub(crate) counters: Counters,
+    /// Tasks that wait for a slot.
+    pub(crate) waiters: u32,
+    pub(crate) placement: Placement,
+    pub(crate) block_sectors: u64,
+    pub(crate) granule: u32,
+    /// Pages in a request at most.
+    pub(crate) request_pages: u32,
+    /// The traditional swap space was without pages when somebody last looked.
+    pub(crate) traditional_idle: bool,
+    /// Where in an area that gives way the next look begins.
+    pub(crate) migration_next: u32,
+}
+
+impl State {
+    fn slot_in(&self, area: AreaNo, slot: u32) -> SlotNo {
+        SlotNo(self.traditional.numbers() + area.0 * self.areas.slots() + slot)
+    }
+
+    /// The area a slot lies in and its index there; `None` for the traditional swap space.
+    fn area_of(&self, slot: SlotNo) -> Option<(AreaNo, u32)> {
+        let number = slot.0.checked_sub(self.traditional.numbers())?;
+        Some((AreaNo(number / self.areas.slots()), number % self.areas.slots()))
+    }
+
+    fn sector(&self, block: BlockAddr) -> Lba {
+        Lba(block.0 * self.block_sectors)
+    }
+
+    fn piece(&self, first: SlotNo, pages: u32) -> Piece {
+        let block = match self.area_of(first) {
+            Some((area, slot)) => Some(self.areas.block_of(area, slot)),
+            None => self.traditional.block_of(first.0),
+        };
+        let (side, at) = match block {
+            Some(block) => (Side::Home, self.sector(block)),
+            None => (Side::Partition, Lba(Traditional::sector_of(first.0))),
+        };
+        Piece { first, pages, side, at, in_place: false }
+    }
+
+    /// A slot that nobody has any more.
+    fn release(&mut self, slot: SlotNo) {
+        match self.area_of(slot) {
+            Some((area, index)) => self.areas.give(area, index),
+            None => self.traditional.give(slot.0),
+        }
+    }
+
+    fn unpin(&mut self, slot: SlotNo) {
+        if self.map.unpin(slot) {
+            self.release(slot);
+        }
+    }
+
+    /// Takes a page's slot away.
+    pub(crate) fn clear(&mut self, page: PageNo) {
+        if let Some(slot) = self.map.clear(page) {
+            self.release(slot);
+        }
+    }
+
+    /// Finds slots for pages that leave together, of which `first` is the first one: for all, or for as many as can be had without doing
+    /// something first.
+    pub(crate) fn assign(
+        &mut self,
+        (first, count): (PageNo, u32),
+        purpose: Purpose,
+        head: Option<Head>,
+        now: Time,
+        may_grow: bool,
+        batch: &mut Batch,
+    ) -> Assigned {
+        while batch.pages < count {
+            let want = (count - batch.pages).min(self.request_pages);
+            match self.step(want, head, now, may_grow) {
+                Ok(piece) => {
+                    piece.slots().for_each(|slot| self.map.pin(slot));
+                    batch.push(piece);
+                }
+                Err(_) if !batch.is_empty() => return Assigned::Found,
+                Err(Assigned::Nothing) if purpose == Purpose::Out => {
+                    if !self.restore_spoiled() {
+                        return self.overwrite(first, batch);
+                    }
+                }
+                Err(what) => return what,
+            }
+        }
+        Assigned::Found
+    }
+
+    /// One run of free slots, or what to do first.
+    fn step(&mut self, want: u32, head: Option<Head>, now: Time, may_grow: bool) -> Result<Piece, Assigned> {
+        match self.choose(head, now) {
+            Choice::Area(area) => self.take_in(area, want).ok_or(Assigned::Nothing),
+            Choice::Create(group) => Err(Assigned::Create(group)),
+            Choice::Traditional => self.fall_back(want, may_grow),
+        }
+    }
+
+    fn choose(&mut self, head: Option<Head>, now: Time) -> Choice {
+        if self.placement == Placement::Traditional {
+            return Choice::Traditional;
+        }
+        let possible = self.areas.has_vacancy() && self.can_have(self.areas.blocks());
+        let State { search, areas, avoid, .. } = self;
+        search.next(head, areas, |group| possible && !avoid.contains(group, now))
+    }
+
+    fn take_in(&mut self, area: AreaNo, want: u32) -> Option<Piece> {
+        let (slot, pages) = self.areas.take(area, want)?;
+        Some(self.piece(self.slot_in(area, slot), pages))
+    }
+
+    /// The traditional swap space; where it ends, any area after all.
+    fn fall_back(&mut self, want: u32, may_grow: bool) -> Result<Piece, Assigned> {
+        if let Some((slot, pages)) = self.traditional.take(want) {
+            self.traditional_idle = false;
+            return Ok(self.piece(SlotNo(slot), pages));
+        }
+        if may_grow && self.traditional.vacant() > 0 && self.can_have(self.granule) {
+            return Err(Assigned::Grow);
+        }
+        let any = self.areas.newest_first().find(|area| self.areas.get(*area).has_room());
+        any.and_then(|area| self.take_in(area, want)).ok_or(Assigned::Nothing)
+    }
+
+    /// True if so many blocks are promised and not taken, or can be after giving others back.
+    fn can_have(&self, blocks: u32) -> bool {
+        if self.promised_blocks >= u64::from(blocks) {
+            return true;
+        }
+        let spare_in = |area: AreaNo| {
+            let area = self.areas.get(area);
+            if area.leaving || area.used() == 0 { area.held - area.used() } else { 0 }
+        };
+        let in_areas: u64 = self.areas.newest_first().map(|area| u64::from(spare_in(area))).sum();
+        let traditional = if self.traditional.is_partition() { 0 } else { self.traditional.free_count() };
+        let slots = in_areas + u64::from(traditional);
+        self.promised_blocks + slots * u64::from(self.granule) >= u64::from(blocks)
+    }
+
+    /// No slot is free. Those that could not be written may be tried again.
+    fn restore_spoiled(&mut self) -> bool {
+        let in_areas: u32 = self.areas.newest_first().map(|area| self.areas.get(area).spoiled).sum();
+        if in_areas + self.traditional.spoiled == 0 {
+            return false;
+        }
+        for slot in (0..self.map.slots()).map(SlotNo) {
+            if !self.map.is_spoiled(slot) {
+                continue;
+            }
+            self.map.set_spoiled(slot, false);
+            *self.spoiled_count(slot) -= 1;
+            self.release(slot);
+        }
+        true
+    }
+
+    fn spoiled_count(&mut self, slot: SlotNo) -> &mut u32 {
+        match self.area_of(slot) {
+            Some((area, _)) => &mut self.areas.get_mut(area).spoiled,
+            None => &mut self.traditional.spoiled,
+        }
+    }
+
+    /// No slot is free at all: a page that has one is written over it. Otherwise somebody's request will end and free one.
+    fn overwrite(&mut self, page: PageNo, batch: &mut Batch) -> Assigned {
+        let Some(slot) = self.map.slot_of(page) else {
+            return if self.map.passing() > 0 { Assigned::Wait } else { Assigned::Nothing };
+        };
+        if self.map.is_pinned(slot) {
+            return Assigned::Wait;
+        }
+        self.map.pin(slot);
+        self.map.set_overwritten(slot, true);
+        batch.push(Piece { in_place: true, ..self.piece(slot, 1) });
+        Assigned::Found
+    }
+
+    /// The requests of a batch have ended: pages whose write succeeded are where they were written to, the others where they were.
+    /// A slot that could not be written is `spoiled`: set aside until nothing else is free.
+    pub(crate) fn complete(
+        &mut self,
+        pages: impl Fn(usize) -> PageNo,
+        batch: &Batch,
+        purpose: Purpose,
+        failed: &PageSet,
+        spoiled: &PageSet,
+    ) {
+        let mut index = 0;
+        for piece in batch.pieces() {
+            let mut together = false;
+            for slot in piece.slots() {
+                if failed.contains(index) {
+                    self.withdraw(slot, piece.in_place, spoiled.contains(index));
+                    together = false;
+                } else if piece.in_place {
+                    self.end_overwrite(slot);
+                } else if self.is_expected(pages(index), purpose, index) {
+                    self.switch(pages(index), slot, purpose, together);
+                    together = true;
+                } else {
+                    self.counters.migrations_lost += 1;
+                    self.unpin(slot);
+                    together = false;
+                }
+                index += 1;
+            }
+            self.counters.out_requests += u64::from(purpose == Purpose::Out);
+        }
+    }
+
+    /// A page that is moved may have changed, left or come in meanwhile: then what was written is of no use.
+    fn is_expected(&self, page: PageNo, purpose: Purpose, index: usize) -> bool {
+        match purpose {
+            Purpose::Out => true,
+            Purpose::Move { from } => self.map.slot_of(page) == Some(SlotNo(from.0 + index as u32)),
+        }
+    }
+
+    fn switch(&mut self, page: PageNo, slot: SlotNo, purpose: Purpose, together: bool) {
+        if purpose == Purpose::Out {
+            self.counters.pages_out += 1;
+            self.counters.pages_out_traditional += u64::from(self.area_of(slot).is_none());
+        } else {
+            self.counters.pages_migrated += 1;
+        }
+        // Before the page leaves its old slot: that may be the one before.
+        if together {
+            self.map.join(slot);
+        }
+        if let Some(left) = self.map.put(page, slot) {
+            self.release(left);
+        }
+        self.unpin(slot);
+    }
+
+    fn end_overwrite(&mut self, slot: SlotNo) {
+        self.counters.pages_out += 1;
+        self.counters.pages_out_traditional += u64::from(self.area_of(slot).is_none());
+        self.counters.pages_out_in_place += 1;
+        self.map.set_overwritten(slot, false);
+        self.unpin(slot);
+    }
+
+    /// A slot that was not written.
+    fn withdraw(&mut self, slot: SlotNo, in_place: bool, spoiled: bool) {
+        if in_place {
+            self.map.set_overwritten(slot, false);
+            return self.unpin(slot);
+        }
+        if !self.map.unpin(slot) {
+            return;
+        }
+        if spoiled {
+            self.map.set_spoiled(slot, true);
+            *self.spoiled_count(slot) += 1;
+        } else {
+            self.release(slot);
+        }
+    }
+
+    /// Pins a page's slot, and up to `neighbours` beside it whose pages left together with it.
+    pub(crate) fn begin_read(&mut self, page: PageNo, neighbours: u32) -> Reading {
+        let Some(slot) = self.map.slot_of(page) else { return Reading::Absent };
+        if self.map.is_being_overwritten(slot) {
+            return Reading::Wait;
+        }
+        let (mut first, mut end) = (slot.0, slot.0 + 1);
+        let is_wanted =
+            |slot: u32| self.map.page_of(SlotNo(slot)).is_some() && !self.map.is_being_overwritten(SlotNo(slot));
+        // What comes after is likelier to be wanted next.
+        while end - first <= neighbours && self.map.is_joined(SlotNo(end)) && is_wanted(end) {
+            end += 1;
+        }
+        while end - first <= neighbours && self.map.is_joined(SlotNo(first)) && is_wanted(first - 1) {
+            first -= 1;
+        }
+        let piece = self.piece(SlotNo(first), end - first);
+        piece.slots().for_each(|slot| self.map.pin(slot));
+        Reading::Here { piece, index: slot.0 - first }
+    }
+
+    /// The request for these slots has ended.
+    pub(crate) fn end_read(&mut self, piece: &Piece) {
+        piece.slots().for_each(|slot| self.unpin(slot));
+    }
+
+    /// A writer found no room in a group: its areas give way.
+    pub(crate) fn leave(&mut self, group: Group, now: Time) {
+        self.avoid.add(group, now, PRESSED);
+        self.counters.groups_left += 1;
+        let mut next = self.areas.in_group(group).next();
+        while let Some(area) = next {
+            self.areas.get_mut(area).leaving = true;
+            next = self.areas.next_in_group(area);
+        }
+    }
+
+    /// True if an area gives way.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.areas.oldest_first().any(|area| self.areas.get(area).leaving)
+    }
+
+    /// Up to `max` pages of an area that gives way, in slots that lie together; their slots are pinned now.
+    pub(crate) fn next_migration(&mut self, max: u32) -> Option<Piece> {
+        let leaving = |area: &AreaNo| self.areas.get(*area).leaving && self.areas.get(*area).used() > 0;
+        let area = self.areas.oldest_first().find(leaving)?;
+        let slots = self.areas.slots();
+        let is_wanted = |slot: &u32| {
+            let slot = self.slot_in(area, *slot);
+            self.map.page_of(slot).is_some() && !self.map.is_being_overwritten(slot)
+        };
+        let next = self.migration_next % slots;
+        let first = (next..slots).chain(0..next).find(is_wanted)?;
+        let end = (first..slots.min(first + max)).find(|slot| !is_wanted(slot)).unwrap_or(slots.min(first + max));
+        self.migration_next = end;
+        let piece = self.piece(self.slot_in(area, first), end - first);
+        piece.slots().for_each(|slot| self.map.pin(slot));
+        Some(piece)
+    }
+
+    /// Parts with free blocks, one run at a time: the caller gives them back and says so ([`State::given`]).
+    pub(crate) fn next_spare(&mut self, spare: Spare) -> Option<BlockRun> {
+        let found = self.areas.oldest_first().find(|area| {
+            let area = self.areas.get(*area);
+            let empty = area.used() == 0 && (spare == Spare::All || spare == Spare::Idle && area.idle);
+            empty || area.leaving && area.held > area.used()
+        });
+        if let Some(area) = found {
+            return self.detach_from(area);
+        }
+        let idle = spare == Spare::Idle && self.traditional.used() == 0 && self.traditional_idle;
+        if spare == Spare::All || idle { self.detach_traditional() } else { None }
+    }
+
+    fn detach_from(&mut self, area: AreaNo) -> Option<BlockRun> {
+        if self.areas.get(area).used() == 0 {
+            self.areas.get_mut(area).leaving = true;
+        }
+        let run = match self.areas.detach_free(area) {
+            Some(run) => Some(run),
+            None => self.detach_spoiled(area),
+        };
+        if self.areas.get(area).held == 0 {
+            self.areas.remove(area);
+            self.counters.areas_given_back += 1;
+        }
+        run
+    }
+
+    fn detach_spoiled(&mut self, area: AreaNo) -> Option<BlockRun> {
+        let index = (0..self.areas.slots()).find(|slot| self.map.is_spoiled(self.slot_in(area, *slot)))?;
+        self.map.set_spoiled(self.slot_in(area, index), false);
+        self.areas.get_mut(area).spoiled -= 1;
+        Some(self.areas.detach(area, index, 1))
+    }
+
+    fn detach_traditional(&mut self) -> Option<BlockRun> {
+        if let Some(run) = self.traditional.detach_free() {
+            return Some(run);
+        }
+        if self.traditional.spoiled == 0 || self.traditional.is_partition() || self.traditional.used() > 0 {
+            return None;
+        }
+        let slot = (0..self.traditional.numbers()).find(|slot| self.map.is_spoiled(SlotNo(*slot)))?;
+        self.map.set_spoiled(SlotNo(slot), false);
+        self.traditional.spoiled -= 1;
+        self.traditional.detach(slot, 1)
+    }
+
+    /// Blocks are back where they were promised from.
+    pub(crate) fn given(&mut self, run: BlockRun) {
+        self.promised_blocks += u64::from(run.len);
+    }
+
+    /// What has no pages now may go at the next look, unless somebody uses it.
+    pub(crate) fn mark_idle(&mut self) {
+        let mut next = self.areas.oldest_first().next();
+        while let Some(area) = next {
+            let idle = self.areas.get(area).used() == 0;
+            self.areas.get_mut(area).idle = idle;
+            next = self.areas.newer_than(area);
+        }
+        self.traditional_idle = self.traditional.used() == 0;
+    }
+
+    /// The areas in the order of their creation.
+    pub(crate) fn area_statuses(&self) -> Vec<AreaStatus> {
+        let status = |area: AreaNo| {
+            let area = self.areas.get(area);
+            AreaStatus { group: area.group, run: area.run, slots: area.held, used: area.used(), leaving: area.leaving }
+        };
+        self.areas.oldest_first().map(status).collect()
+    }
+
+    /// Sectors in a block of the volume.
+    pub(crate) fn block_sectors(block_bytes: u32) -> u64 {
+        u64::from(block_bytes) / SECTOR as u64
+    }
+}

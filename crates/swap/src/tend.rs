@@ -1,0 +1,107 @@
+//! Giving way: areas leave groups where the volume's writers find no room, and what nobody uses is given back.
+//!
+//! An area that gives way takes no more pages. Its free slots are given back at once; its pages are read, written where the search
+//! order sends them now, and switched only if they did not change meanwhile; then their slots are given back, too. Capacity stays: what is
+//! given back is still promised, and every page has its slot all the time.
+//!
+//! Pages in the fallback are not moved: there is no better place for them. Its free blocks are given back.
+
+use moafs_disk::{Buf, Cause, DiskExt, Op, Page, Request};
+
+use crate::device::{Swap, page_at, tag};
+use crate::error::SwapError;
+use crate::page::{PAGE_BYTES, PageNo};
+use crate::state::{Batch, Piece, Purpose, SlotNo, Spare};
+
+/// Pages that one step moves at most: 256 KiB read and written.
+const MIGRATION_PAGES: u32 = 64;
+
+impl Swap {
+    /// A step of background work, bounded: hears of groups that writers need, gives back what is free, moves some pages. True: there is
+    /// more to move, and it gets on.
+    ///
+    /// # Errors
+    /// [`SwapError::Device`] for a page that could not be moved and stays where it is. The next call goes on behind it.
+    pub fn tend(&self) -> Result<bool, SwapError> {
+        if self.home.is_none() {
+            return Ok(false);
+        }
+        let Some(_tending) = self.tending.try_lock() else { return Ok(false) };
+        let pressed = self.hear();
+        self.give_spare(if pressed { Spare::All } else { Spare::Idle });
+        self.state.lock().mark_idle();
+        let moved = self.migrate()?;
+        self.give_spare(Spare::Leaving);
+        Ok(moved && self.state.lock().is_leaving())
+    }
+
+    /// Marks the areas of groups where a writer found no room.
+    fn hear(&self) -> bool {
+        let Some(home) = &self.home else { return false };
+        let mut pressed = false;
+        for _ in 0..home.room.groups() {
+            let Some(group) = home.room.pressed() else { break };
+            self.state.lock().leave(group, self.rt.now());
+            pressed = true;
+        }
+        pressed
+    }
+
+    fn give_spare(&self, spare: Spare) {
+        while let Some(run) = { self.state.lock().next_spare(spare) } {
+            self.give(run);
+        }
+    }
+
+    /// Moves pages out of an area that gives way. True: some have moved.
+    fn migrate(&self) -> Result<bool, SwapError> {
+        let Some(piece) = self.state.lock().next_migration(MIGRATION_PAGES) else { return Ok(false) };
+        let read = self.read_all(&piece);
+        let moved = self.move_read(&piece, &read);
+        self.unpin(self.state.lock(), &piece);
+        let moved = moved?;
+        read.into_iter().find_map(Result::err).map_or(Ok(moved), Err)
+    }
+
+    /// The pages of a piece that still have their slots, or why they could not be read. In one request; one by one if that fails.
+    fn read_all(&self, piece: &Piece) -> Vec<Result<Option<(PageNo, Page)>, SwapError>> {
+        let owners = self.owners(piece);
+        let into = (0..piece.pages).map(|_| Buf::scratch(PAGE_BYTES)).collect();
+        let request = Request { op: Op::Read { into }, at: piece.at, tag: tag(Cause::Move) };
+        let done = self.disk(piece.side).run(vec![request]).into_iter().next();
+        if let Some(Ok(bufs)) = done.map(|done| done.result) {
+            let page = |(owner, buf): (&Option<PageNo>, Buf)| Ok(owner.map(|owner| (owner, buf.freeze())));
+            return owners.iter().zip(bufs).map(page).collect();
+        }
+        let single = |index: usize| {
+            let Some(page) = owners[index] else { return Ok(None) };
+            let read = self.disk(piece.side).read(page_at(piece, index), PAGE_BYTES, tag(Cause::Move));
+            let read = read.map_err(|source| SwapError::Device { page, source });
+            self.state.lock().counters.read_errors += u64::from(read.is_err());
+            read.map(|buf| Some((page, buf.freeze())))
+        };
+        (0..piece.pages as usize).map(single).collect()
+    }
+
+    /// Writes what was read elsewhere, run by run.
+    fn move_read(&self, piece: &Piece, read: &[Result<Option<(PageNo, Page)>, SwapError>]) -> Result<bool, SwapError> {
+        let mut moved = false;
+        let mut index = 0;
+        while index < read.len() {
+            let run: Vec<(PageNo, Page)> = read[index..].iter().map_while(|page| page.as_ref().ok()?.clone()).collect();
+            if run.is_empty() {
+                index += 1;
+                continue;
+            }
+            let mut batch = Batch::new();
+            let purpose = Purpose::Move { from: SlotNo(piece.first.0 + index as u32) };
+            if !self.find_slots(&run, purpose, &mut batch)? {
+                break;
+            }
+            self.write(&run[..batch.pages()], &batch, purpose).into_result()?;
+            index += batch.pages();
+            moved = true;
+        }
+        Ok(moved)
+    }
+}

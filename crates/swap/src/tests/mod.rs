@@ -1,0 +1,11 @@
+//! The whole swap over a volume that is a list of blocks.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`fake`] | the volume, a disk that is late and watches what comes, contents that tell whose they are |
+//! | `behaviour` | one thing at a time |
+//! | `faults` | requests that fail |
+
+mod behaviour;
+mod fake;
+mod faults;
