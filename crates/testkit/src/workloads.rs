@@ -126,7 +126,7 @@ impl Workload {
 const DIRECT: u64 = 12;
 
 /// All workloads.
-pub const ALL: [Workload; 38] = [
+pub const ALL: [Workload; 39] = [
     Workload { name: "create", build: create },
     Workload { name: "create-fsync", build: create_fsync },
     Workload { name: "append", build: append },
@@ -140,6 +140,7 @@ pub const ALL: [Workload; 38] = [
     Workload { name: "move-late", build: move_late },
     Workload { name: "move-twice", build: move_twice },
     Workload { name: "move-over", build: move_over },
+    Workload { name: "move-beside", build: move_beside },
     Workload { name: "move-rmdir", build: move_rmdir },
     Workload { name: "link-unlink", build: link_unlink },
     Workload { name: "exchange", build: exchange },
@@ -466,6 +467,28 @@ fn move_over(s: &mut Script, _: u64) {
     s.rename((a, "new"), (b, "v2"));
     s.rename((a, "s"), (b, "v1"));
     s.rename((a, "t"), (b, "v1"));
+    s.sync();
+}
+
+/// Directories move over empty ones in the same directory: `..` does not tell the new name from the old one.
+fn move_beside(s: &mut Script, _: u64) {
+    let d = s.dir(ROOT, "d");
+    for name in ["a", "v0", "v1", "b"] {
+        s.dir(d, name);
+    }
+    s.sync();
+    s.rename((d, "a"), (d, "v0"));
+    s.sync();
+    let new = s.dir(d, "new");
+    s.file(new, "f");
+    s.rename((d, "new"), (d, "v0"));
+    s.rename((d, "b"), (d, "v1"));
+    s.sync();
+    s.dir(ROOT, "e");
+    s.rename((ROOT, "e"), (d, "v1"));
+    s.dir(d, "c");
+    s.rename((d, "c"), (d, "v1"));
+    s.rename((d, "v1"), (ROOT, "last"));
     s.sync();
 }
 

@@ -188,6 +188,7 @@ fn a_second_name_comes_before_the_first_one_goes<F: Family>() {
 
 fn a_directory_moves_over_an_empty_one<F: Family>() {
     judge_every_cut::<F>("move-over");
+    judge_every_cut::<F>("move-beside");
 }
 
 fn a_directory_goes_after_what_moved_out_of_it_has_its_new_name<F: Family>() {

@@ -65,6 +65,8 @@ struct Temporary {
     home: Arc<Incore>,
     name: Box<[u8]>,
     node: Arc<Incore>,
+    /// The directory in which it lost its own.
+    of: InodeNo,
 }
 
 impl<'a> ExtOp<'a> {
@@ -299,12 +301,12 @@ impl<'a> ExtOp<'a> {
         let old_name = node.state.lock().named;
         let level = self.insert(&home, bytes, was, node.kind, linked.max(old_name))?;
         self.named(&home, &node, bytes, level);
-        self.temporary = Some(Temporary { home, name: name.into(), node });
+        self.temporary = Some(Temporary { home, name: name.into(), node, of: dir.ino });
         Ok(())
     }
 
     fn drop_temporary(&mut self) -> Result<()> {
-        let Some(Temporary { home, name, node }) = self.temporary.take() else { return Ok(()) };
+        let Some(Temporary { home, name, node, .. }) = self.temporary.take() else { return Ok(()) };
         let name = Name::new(&name).expect("it was one when it was added");
         let level = self.ext.remove_name(&home, name, self.ordered, true)?;
         self.unnamed(&node, level);
@@ -492,8 +494,11 @@ impl FormatOp for ExtOp<'_> {
 
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
         self.touch(was);
-        // From here on `..` tells which of the two names is the new one.
-        self.drop_temporary()?;
+        // From here on `..` tells which of the two names is the new one; of two in one directory it cannot.
+        let beside = self.temporary.as_ref().is_some_and(|temporary| temporary.of == dir.ino);
+        if !beside {
+            self.drop_temporary()?;
+        }
         let end = self.end_of_name(was, self.is_rename());
         let level = self.ext.remove_name(dir, name, self.ordered.max(end.needs), end.awaited)?;
         // A directory with two names is not sound: who relies on the new one waits for the old one to go.
@@ -505,7 +510,7 @@ impl FormatOp for ExtOp<'_> {
         if self.is_rename() {
             self.ordered = self.ordered.max(level);
         }
-        Ok(())
+        self.drop_temporary()
     }
 
     fn xattr_set(&mut self, node: &Self::Node, key: &XattrKey, value: Option<&[u8]>, mode: SetMode) -> Result<()> {

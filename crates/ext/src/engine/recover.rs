@@ -247,7 +247,7 @@ impl Ext {
         let mut ended = false;
         for (name, ino) in &names {
             let only_name = scan.inodes.get(ino).is_some_and(|seen| seen.names == 1);
-            if only_name && !self.put_back(InodeNo(*ino), name)? {
+            if only_name && !self.put_back(InodeNo(*ino), name, scan)? {
                 continue;
             }
             if let Some(name) = Name::new(name) {
@@ -259,21 +259,26 @@ impl Ext {
         Ok(ended)
     }
 
-    /// The name that an inode lost to an exchange leads to it again. False if it cannot be found.
-    fn put_back(&self, ino: InodeNo, temporary: &[u8]) -> Result<bool> {
+    /// The name that an inode lost to an exchange leads to it again, unless that is all that who took it has: then nothing was left to
+    /// be done but to remove the temporary name. False if it cannot be found.
+    fn put_back(&self, ino: InodeNo, temporary: &[u8], scan: &Scan) -> Result<bool> {
         let Some((dir, hash)) = parse_exchange_name(temporary) else { return Ok(false) };
         let (Ok(dir), Ok(node)) = (self.incore(dir), self.incore(ino)) else { return Ok(false) };
         if dir.kind != FileKind::Directory {
             return Ok(false);
         }
-        let mut lost: Option<Vec<u8>> = None;
-        self.list_names(&dir, Cookie::START, &mut |name, _, _| {
+        let mut lost: Option<(Vec<u8>, u32)> = None;
+        self.list_names(&dir, Cookie::START, &mut |name, dentry, _| {
             if hash_of(name.as_bytes()) == hash && !matches!(name.as_bytes(), b"." | b"..") {
-                lost = Some(name.as_bytes().to_vec());
+                lost = Some((name.as_bytes().to_vec(), dentry.ino.0 as u32));
             }
             true
         })?;
-        let Some(name) = lost.as_deref().and_then(Name::new) else { return Ok(false) };
+        let Some((name, taker)) = lost else { return Ok(false) };
+        if scan.inodes.get(&taker).is_some_and(|seen| seen.names == 1) {
+            return Ok(true);
+        }
+        let Some(name) = Name::new(&name) else { return Ok(false) };
         let Some(level) = self.point_name(&dir, name, ino, node.kind, Level::NONE)? else { return Ok(false) };
         self.names_level.fetch_max(level.0, Ordering::Relaxed);
         self.entries_level.fetch_max(level.0, Ordering::Relaxed);

@@ -11,6 +11,7 @@
 //! | mkdir: unconnected directory with its `..` and counts | benign: likewise |
 //! | mkdir in a new directory: `..` of the unconnected one names an unused inode | benign: no name leads to either yet |
 //! | directory moved: `is a link to directory` (two names) | benign: the new name is written before the old one goes |
+//! | directory moved over one beside it: `..` of the replaced one in lost+found | benign: its temporary name goes last, since it tells which of the other's names stays |
 //!
 //! Everything else fails.
 
@@ -45,6 +46,8 @@ pub enum Finding {
     UnconnectedDirectory,
     /// The `..` line of an unconnected or moved directory.
     DotDot,
+    /// The `..` line of a directory that was replaced and has only its temporary name left.
+    ReplacedDotDot,
     /// A directory with two names.
     SecondDirectoryName,
     /// Anything else.
@@ -61,6 +64,7 @@ impl Finding {
             | Finding::Unattached
             | Finding::UnconnectedDirectory
             | Finding::DotDot
+            | Finding::ReplacedDotDot
             | Finding::SecondDirectoryName => Class::Benign,
             Finding::BitsMissing(_) | Finding::LinksTooLow(_) | Finding::SizeTooLarge(_) | Finding::Other(_) => {
                 Class::Fatal
@@ -237,6 +241,9 @@ fn classify(line: &str) -> Finding {
     // yet. Nobody can reach either, and neither number is reused before both are gone.
     if line.starts_with("Entry '..' in /") && line.contains("has deleted/unused inode") {
         return Finding::DotDot;
+    }
+    if line.starts_with("'..' in /lost+found/.moafs-exchange-") {
+        return Finding::ReplacedDotDot;
     }
     if line.starts_with("'..' in ") {
         return Finding::DotDot;
