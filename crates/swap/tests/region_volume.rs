@@ -1,18 +1,20 @@
 //! A region in the swap areas of a volume that is not mounted, and one of a process without rights.
 
 use std::os::unix::process::CommandExt;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use moafs_disk::{MemDisk, SECTOR, SharedDisk};
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::{Ext, OpenOptions};
-use moafs_runtime::{Live, Timestamp};
+use moafs_runtime::{Live, Rt, Timestamp};
 use moafs_swap::{Home, PAGE_BYTES, Region, RegionError, RegionOptions, Swap, SwapOptions};
 use moafs_vfs::api::NewFile;
 use moafs_vfs::api::Options;
-use moafs_vfs::types::{FileKind, Name};
+use moafs_vfs::types::{FileKind, Ino, Name};
 use moafs_vfs::{Vfs, Who};
 
 const PAGES: u32 = 2048;
@@ -48,44 +50,122 @@ fn complaints_of_e2fsck(image: &Path) -> Option<String> {
     (!checked.status.success()).then(|| String::from_utf8_lossy(&checked.stdout).into_owned())
 }
 
+struct Volume {
+    mem: Arc<MemDisk>,
+    vfs: Vfs<Ext>,
+    rt: Rt,
+}
+
+impl Volume {
+    fn new(bytes: u64) -> Volume {
+        let rt = Live::new();
+        let mem = Arc::new(MemDisk::new(bytes / SECTOR as u64));
+        mkfs(&*mem, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))).unwrap();
+        let format = Ext::open(mem.clone(), rt.clone(), OpenOptions::default()).unwrap();
+        let vfs = Vfs::new(format, mem.clone(), rt.clone(), Options::default());
+        Volume { mem, vfs, rt }
+    }
+
+    fn swap(&self) -> Arc<Swap> {
+        let home = Home::of(&self.vfs, self.mem.clone());
+        Arc::new(Swap::open(home, None, PAGES, self.rt.clone(), SwapOptions::default()).unwrap())
+    }
+
+    fn create(&self, name: &str) -> Ino {
+        let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+        self.vfs.create(&Who::root(), self.vfs.shape().root, Name::new(name.as_bytes()).unwrap(), &new).unwrap().ino
+    }
+
+    fn write(&self, file: Ino, contents: &[u8]) -> moafs_vfs::error::Result<u64> {
+        self.vfs.write(&Who::root(), file, 0, contents, false)
+    }
+
+    fn unlink(&self, name: &str, file: Ino) {
+        self.vfs.unlink(&Who::root(), self.vfs.shape().root, Name::new(name.as_bytes()).unwrap()).unwrap();
+        self.vfs.forget(file, 1);
+    }
+
+    fn assert_holds(&self, file: Ino, contents: &[u8]) {
+        let mut back = vec![0; contents.len()];
+        assert_eq!(self.vfs.read(file, 0, &mut back).unwrap(), contents.len());
+        assert!(back == contents, "file {file:?} holds something else");
+    }
+
+    /// Closes it; e2fsck must have nothing to say.
+    fn close(self) {
+        self.vfs.close().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        self.mem.write_to(&image).unwrap();
+        assert_eq!(complaints_of_e2fsck(&image), None);
+    }
+}
+
 #[test]
 fn a_region_lives_in_the_areas_of_a_volume_and_leaves_no_trace() {
-    let rt = Live::new();
-    let mem = Arc::new(MemDisk::new((64 << 20) / SECTOR as u64));
-    mkfs(&*mem, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))).unwrap();
-    let disk: SharedDisk = mem.clone();
-    let format = Ext::open(disk.clone(), rt.clone(), OpenOptions::default()).unwrap();
-    let vfs = Vfs::new(format, disk.clone(), rt.clone(), Options::default());
-    let name = Name::new(b"beside").unwrap();
-    let file = vfs
-        .create(
-            &Who::root(),
-            vfs.shape().root,
-            name,
-            &NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None },
-        )
-        .unwrap();
-    let contents = vec![0x5A; 1 << 20];
-    vfs.write(&Who::root(), file.ino, 0, &contents, false).unwrap();
-    vfs.sync().unwrap();
-    let free = vfs.stat_fs().free;
+    let volume = Volume::new(64 << 20);
+    let (file, contents) = (volume.create("beside"), vec![0x5A; 1 << 20]);
+    volume.write(file, &contents).unwrap();
+    volume.vfs.sync().unwrap();
+    let free = volume.vfs.stat_fs().free;
 
-    let swap = Arc::new(Swap::open(Home::of(&vfs, disk), None, PAGES, rt, SwapOptions::default()).unwrap());
+    let swap = volume.swap();
     let Some(mut region) = region(&swap) else { return };
     use_all(&mut region);
     let status = swap.status();
-    assert!(status.used > 0, "{}", status.json());
+    // Next to the file: the head's last access was there.
+    assert!(status.used > 0 && status.traditional_used == 0, "{}", status.json());
     drop(region);
     drop(swap);
 
-    assert_eq!(vfs.stat_fs().free, free);
-    let mut back = vec![0; contents.len()];
-    assert_eq!(vfs.read(file.ino, 0, &mut back).unwrap(), contents.len());
-    assert_eq!(back, contents);
-    vfs.close().unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    mem.write_to(&dir.path().join("image")).unwrap();
-    assert_eq!(complaints_of_e2fsck(&dir.path().join("image")), None);
+    assert_eq!(volume.vfs.stat_fs().free, free);
+    volume.assert_holds(file, &contents);
+    volume.close();
+}
+
+/// Files of 1 MiB until there is no room, then none, again and again; what they hold is checked.
+fn fill_and_empty(volume: &Volume, busy: &AtomicBool) -> u32 {
+    let mut fills = 0;
+    while busy.load(Ordering::Relaxed) || fills == 0 {
+        let mut files = Vec::new();
+        loop {
+            let (name, contents) = (format!("{}", files.len()), vec![files.len() as u8; 1 << 20]);
+            let file = volume.create(&name);
+            files.push((name, file));
+            if let Err(error) = volume.write(file, &contents) {
+                assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+                break;
+            }
+            volume.vfs.sync().unwrap();
+        }
+        assert!(files.len() > 1, "no room for a single file");
+        let (last, full) = files.split_last().unwrap();
+        full.iter().enumerate().for_each(|(i, (_, file))| volume.assert_holds(*file, &vec![i as u8; 1 << 20]));
+        full.iter().chain([last]).for_each(|(name, file)| volume.unlink(name, *file));
+        volume.vfs.sync().unwrap();
+        fills += 1;
+    }
+    fills
+}
+
+#[test]
+fn a_region_and_a_writer_who_needs_all_room_get_along() {
+    let volume = Volume::new(24 << 20);
+    let swap = volume.swap();
+    let Some(mut region) = region(&swap) else { return };
+    let busy = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| fill_and_empty(&volume, &busy));
+        let used = std::panic::catch_unwind(AssertUnwindSafe(|| (0..8).for_each(|_| use_all(&mut region))));
+        // Before anything else, or the scope would wait for ever.
+        busy.store(false, Ordering::Relaxed);
+        used.unwrap();
+        assert!(writer.join().unwrap() > 0);
+    });
+    let stats = region.stats();
+    assert_eq!(stats.page_in_errors + stats.page_out_errors + stats.tend_errors, 0, "{stats:?}");
+    drop((region, swap));
+    volume.close();
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //! 2. Only idle pages leave, so nobody writes to a page between its being read for the swap and its becoming absent. A thread that
 //!    touches one meanwhile waits, and its fault is answered from the page's state at that time, not from what the fault says.
 //! 3. A dirty page leaves only after the swap has taken it. If the swap does not, it stays, beyond the budget if need be.
-//! 4. Nothing here touches the mapping: the pager would wait for itself.
+//! 4. The swap has nothing of a dirty page.
+//! 5. Nothing here touches the mapping: the pager would wait for itself.
 
 use std::sync::Arc;
 
@@ -101,7 +102,7 @@ impl Pager {
             return self.memory.wake(page);
         }
         self.stats.write_faults += 1;
-        self.resident(page).dirty = true;
+        self.make_dirty(page);
         self.memory.allow_writes(page)
     }
 
@@ -114,13 +115,22 @@ impl Pager {
     }
 
     fn map(&mut self, page: PageNo, write: bool) -> Result<(), Errno> {
-        let resident = self.resident(page);
-        resident.dirty |= write;
-        resident.ahead = false;
-        let writable = resident.dirty;
-        self.memory.map(page, writable)?;
-        self.resident(page).mapped = true;
+        if write {
+            self.make_dirty(page);
+        }
+        let resident = *self.resident(page);
+        self.memory.map(page, resident.dirty)?;
+        *self.resident(page) = Resident { mapped: true, ahead: false, ..resident };
         Ok(())
+    }
+
+    /// What the swap has of it is of no use any more; its slot is, to a cluster that looks for slots side by side.
+    fn make_dirty(&mut self, page: PageNo) {
+        let resident = self.resident(page);
+        if !resident.dirty {
+            resident.dirty = true;
+            self.swap.free(page, 1);
+        }
     }
 
     /// A page that is known to be in memory.
@@ -138,13 +148,10 @@ impl Pager {
         // Read-ahead takes what is free, and nobody's page.
         let free = self.clock.room().saturating_sub(1) as u32;
         let neighbours = self.ahead.window().min(free);
-        match self.page_in(page, neighbours) {
-            // Perhaps only a neighbour cannot be read.
-            Err(_) if neighbours > 0 => self.page_in(page, 0),
-            other => other,
-        }
+        self.page_in(page, neighbours)
     }
 
+    /// Nothing leaves or is freed meanwhile: that is done here, too. So what comes along is what the page holds.
     fn page_in(&mut self, page: PageNo, neighbours: u32) -> Result<(), RegionError> {
         let swap = Arc::clone(&self.swap);
         let mut arrived = Ok(());

@@ -119,6 +119,34 @@ fn a_flush_leaves_pages_in_memory_and_a_write_after_it_counts() {
 }
 
 #[test]
+fn neighbours_come_along_as_long_as_they_are_wanted() {
+    let pages = 1024;
+    let swap = swap_on(memory_disk(pages), pages);
+    let Some(mut region) = region_of(&swap, sizes(256, 16), Scope::All) else { return };
+    region.as_mut_slice().fill(1);
+    region.flush().unwrap();
+    let written = swap.status().counters;
+    assert!(written.out_requests <= written.pages_out / 8, "{written:?}");
+
+    let before = region.stats();
+    for _ in 0..2 {
+        assert!(region.as_slice().iter().all(|byte| *byte == 1));
+    }
+    let one_by_one = region.stats();
+    let (asked, along) = (one_by_one.pages_in - before.pages_in, one_by_one.ahead - before.ahead);
+    assert!(along >= 8 * asked, "{asked} asked for, {along} came along");
+    assert!(one_by_one.ahead_used * 10 >= one_by_one.ahead * 9, "{one_by_one:?}");
+
+    let mut random = Random(5);
+    for _ in 0..3000 {
+        assert_eq!(region.as_slice()[random.below(pages as usize) * PAGE_BYTES], 1);
+    }
+    let anywhere = region.stats();
+    let (asked, along) = (anywhere.pages_in - one_by_one.pages_in, anywhere.ahead - one_by_one.ahead);
+    assert!(along <= 4 * asked, "{asked} asked for, {along} came along");
+}
+
+#[test]
 fn discarded_pages_are_zeros_and_nowhere() {
     let pages = 32;
     let swap = swap_on(memory_disk(pages), pages);
