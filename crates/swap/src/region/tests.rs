@@ -271,7 +271,10 @@ fn no_write_is_lost_when_pages_leave_under_it() {
             scope.spawn(move || {
                 let mut random = Random(thread);
                 for _ in 0..ADDITIONS {
-                    words[random.below(24) * WORDS + random.below(4)].fetch_add(1, Ordering::Relaxed);
+                    let word = &words[random.below(24) * WORDS + random.below(4)];
+                    // Read first: the page comes in clean, and the addition has to make it dirty.
+                    std::hint::black_box(word.load(Ordering::Relaxed));
+                    word.fetch_add(1, Ordering::Relaxed);
                 }
             })
         });
