@@ -131,7 +131,10 @@ impl Cache {
     }
 
     fn drop_front(&self, stamp: u64) {
-        self.queue.lock().pop_front_if(|entry| entry.stamp == stamp);
+        let mut queue = self.queue.lock();
+        if queue.front().is_some_and(|entry| entry.stamp == stamp) {
+            queue.pop_front();
+        }
     }
 }
 
