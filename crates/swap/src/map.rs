@@ -138,7 +138,7 @@ impl SwapMap {
     }
 
     /// What lay in a slot is gone: neither neighbour left together with what comes.
-    fn part(&mut self, slot: SlotNo) {
+    pub fn part(&mut self, slot: SlotNo) {
         self.marks[slot.0 as usize] &= !JOINED;
         if let Some(next) = self.marks.get_mut(slot.0 as usize + 1) {
             *next &= !JOINED;

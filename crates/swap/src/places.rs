@@ -6,8 +6,8 @@
 //! 3. A new area in `g`.
 //! 4. A free slot in an existing area, the one created last first. That area is stayed with while it has free slots, even if some become
 //!    free in `g` or in a newer one: many pages leave after one file access, and hopping back and forth costs what areas save. When
-//!    it is full, the next older one.
-//! 5. A new area in `g + 1`, `g + 2`… to the volume's end. It is the newest then, and is stayed with.
+//!    it is full, the next older one; after the oldest, what became free meanwhile.
+//! 5. No slot in any area: a new area in `g + 1`, `g + 2`… to the volume's end. It is the newest then, and is stayed with.
 //! 6. The traditional swap space, until the next file access.
 //!
 //! The paper tells of 4 in its section 4.2 and of 5 in its section 4.3, and not which comes first where both could be. We take a free slot that
@@ -81,8 +81,9 @@ impl Search {
     }
 
     fn stay(&mut self, age: u64, head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bool) -> Option<Choice> {
-        let mut candidates = areas.newest_first().filter(|area| areas.get(*area).age <= age);
-        if let Some(area) = candidates.find(|area| areas.get(*area).has_room()) {
+        let older = areas.newest_first().filter(|area| areas.get(*area).age <= age);
+        // After the oldest come those that were passed over.
+        if let Some(area) = older.chain(areas.newest_first()).find(|area| areas.get(*area).has_room()) {
             self.attempt = Attempt::Stay { age: areas.get(area).age };
             return Some(Choice::Area(area));
         }

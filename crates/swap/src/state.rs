@@ -325,6 +325,7 @@ impl State {
             return Assigned::Wait;
         }
         self.map.pin(slot);
+        self.map.part(slot);
         self.map.set_overwritten(slot, true);
         batch.push(Piece { in_place: true, ..self.piece(slot, 1) });
         Assigned::Found
@@ -342,21 +343,23 @@ impl State {
     ) {
         let mut index = 0;
         for piece in batch.pieces() {
+            // Whether the slot before was switched, and its page left memory together with this one.
             let mut together = false;
             for slot in piece.slots() {
+                let mut joins_next = false;
                 if failed.contains(index) {
                     self.withdraw(slot, piece.in_place, spoiled.contains(index));
-                    together = false;
                 } else if piece.in_place {
                     self.end_overwrite(slot);
                 } else if self.is_expected(pages(index), purpose, index) {
+                    // Asked before the page leaves its old slot.
+                    joins_next = self.leaves_with_next(purpose, index);
                     self.switch(pages(index), slot, purpose, together);
-                    together = true;
                 } else {
                     self.counters.migrations_lost += 1;
                     self.unpin(slot);
-                    together = false;
                 }
+                together = joins_next;
                 index += 1;
             }
             self.counters.out_requests += u64::from(purpose == Purpose::Out);
@@ -368,6 +371,14 @@ impl State {
         match purpose {
             Purpose::Out => true,
             Purpose::Move { from } => self.map.slot_of(page) == Some(SlotNo(from.0 + index as u32)),
+        }
+    }
+
+    /// True if a page left memory together with the next one: what moves with it need not have.
+    fn leaves_with_next(&self, purpose: Purpose, index: usize) -> bool {
+        match purpose {
+            Purpose::Out => true,
+            Purpose::Move { from } => self.map.is_joined(SlotNo(from.0 + index as u32 + 1)),
         }
     }
 
