@@ -11,6 +11,7 @@
 //!
 //! All memory is allocated at once, for as many areas as the reserved blocks can make and some that are about to go.
 
+use moafs_runtime::Time;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::volatile::Group;
 
@@ -53,8 +54,8 @@ pub struct Area {
     pub spoiled: u32,
     /// It gives way.
     pub leaving: bool,
-    /// It was without pages when somebody last looked.
-    pub idle: bool,
+    /// Since when it is known to have no pages.
+    pub idle_since: Option<Time>,
     free: Slots,
     older: u32,
     newer: u32,
@@ -105,7 +106,7 @@ impl Areas {
             held: 0,
             spoiled: 0,
             leaving: false,
-            idle: false,
+            idle_since: None,
             free: Slots::used(slots),
             older: NONE,
             newer: NONE,
@@ -171,7 +172,7 @@ impl Areas {
         let no = self.vacant.pop()?;
         let area = &mut self.table[no as usize];
         (area.group, area.run, area.age, area.held, area.spoiled) = (group, run, self.created, self.slots, 0);
-        (area.leaving, area.idle) = (false, false);
+        (area.leaving, area.idle_since) = (false, None);
         debug_assert!(!area.has_free());
         area.free.give(0..self.slots);
         area.next_in_group = std::mem::replace(head, no);
@@ -250,7 +251,7 @@ impl Areas {
     pub fn take(&mut self, area: AreaNo, want: u32) -> Option<(u32, u32)> {
         let area = self.get_mut(area);
         let run = area.free.take(want)?;
-        area.idle = false;
+        area.idle_since = None;
         Some((run.start, run.end - run.start))
     }
 

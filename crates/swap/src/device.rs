@@ -371,7 +371,7 @@ impl Swap {
                 if state.promised_blocks >= blocks {
                     return true;
                 }
-                state.next_spare(Spare::All)
+                state.next_spare(Spare::All, self.rt.now())
             };
             match spare {
                 Some(run) => self.give(run),
@@ -521,7 +521,8 @@ impl Outcome {
 impl Drop for Swap {
     fn drop(&mut self) {
         self.free(PageNo(0), self.pages);
-        while let Some(run) = { self.state.lock().next_spare(Spare::All) } {
+        let now = self.rt.now();
+        while let Some(run) = { self.state.lock().next_spare(Spare::All, now) } {
             self.give(run);
         }
         if let Some(home) = &self.home {

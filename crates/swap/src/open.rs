@@ -117,7 +117,7 @@ fn state(
         block_sectors: State::block_sectors(home.map_or(PAGE_BYTES as u32, |home| home.block_bytes)),
         granule,
         request_pages: request_pages(home.map(|home| &home.disk), partition),
-        traditional_idle: false,
+        traditional_idle_since: None,
         migration_next: 0,
     })
 }

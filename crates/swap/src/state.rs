@@ -6,6 +6,8 @@
 //!
 //! Nothing here allocates memory.
 
+use std::time::Duration;
+
 use moafs_disk::{Lba, SECTOR};
 use moafs_runtime::Time;
 use moafs_vfs::types::{BlockAddr, BlockRun};
@@ -23,6 +25,9 @@ use crate::traditional::Traditional;
 
 /// Pages whose slots are found, written and switched together at most: a transfer of 1 MiB.
 pub(crate) const BATCH_PAGES: usize = 256;
+
+/// An area without pages is given back after this: the next page would have to find it anew, if files left it.
+const IDLE: Duration = Duration::from_secs(30);
 
 /// Which disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +139,7 @@ pub(crate) enum Reading {
 pub(crate) enum Spare {
     /// Those of areas that give way.
     Leaving,
-    /// Those, and those of areas that nobody used since the last time.
+    /// Those, and those of areas without pages that nobody used for [`IDLE`].
     Idle,
     /// Those of all areas without pages, and of the traditional swap space: somebody needs them.
     All,
@@ -157,8 +162,8 @@ pub(crate) struct State {
     pub(crate) granule: u32,
     /// Pages in a request at most.
     pub(crate) request_pages: u32,
-    /// The traditional swap space was without pages when somebody last looked.
-    pub(crate) traditional_idle: bool,
+    /// Since when the traditional swap space is known to have no pages.
+    pub(crate) traditional_idle_since: Option<Time>,
     /// Where in an area that gives way the next look begins.
     pub(crate) migration_next: u32,
 }
@@ -267,7 +272,7 @@ impl State {
     /// The traditional swap space; where it ends, any area after all.
     fn fall_back(&mut self, want: u32, may_grow: bool) -> Result<Piece, Assigned> {
         if let Some((slot, pages)) = self.traditional.take(want) {
-            self.traditional_idle = false;
+            self.traditional_idle_since = None;
             return Ok(self.piece(SlotNo(slot), pages));
         }
         if may_grow && self.traditional.vacant() > 0 && self.can_have(self.granule) {
@@ -485,16 +490,17 @@ impl State {
     }
 
     /// Parts with free blocks, one run at a time: the caller gives them back and says so ([`State::given`]).
-    pub(crate) fn next_spare(&mut self, spare: Spare) -> Option<BlockRun> {
+    pub(crate) fn next_spare(&mut self, spare: Spare, now: Time) -> Option<BlockRun> {
+        let is_long = |since: Option<Time>| since.is_some_and(|since| now >= since + IDLE);
         let found = self.areas.oldest_first().find(|area| {
             let area = self.areas.get(*area);
-            let empty = area.used() == 0 && (spare == Spare::All || spare == Spare::Idle && area.idle);
+            let empty = area.used() == 0 && (spare == Spare::All || spare == Spare::Idle && is_long(area.idle_since));
             empty || area.leaving && area.held > area.used()
         });
         if let Some(area) = found {
             return self.detach_from(area);
         }
-        let idle = spare == Spare::Idle && self.traditional.used() == 0 && self.traditional_idle;
+        let idle = spare == Spare::Idle && self.traditional.used() == 0 && is_long(self.traditional_idle_since);
         if spare == Spare::All || idle { self.detach_traditional() } else { None }
     }
 
@@ -538,15 +544,16 @@ impl State {
         self.promised_blocks += u64::from(run.len);
     }
 
-    /// What has no pages now may go at the next look, unless somebody uses it.
-    pub(crate) fn mark_idle(&mut self) {
+    /// Notes what has no pages now.
+    pub(crate) fn mark_idle(&mut self, now: Time) {
+        let since = |used: u32, before: Option<Time>| if used == 0 { before.or(Some(now)) } else { None };
         let mut next = self.areas.oldest_first().next();
-        while let Some(area) = next {
-            let idle = self.areas.get(area).used() == 0;
-            self.areas.get_mut(area).idle = idle;
-            next = self.areas.newer_than(area);
+        while let Some(no) = next {
+            let area = self.areas.get_mut(no);
+            area.idle_since = since(area.used(), area.idle_since);
+            next = self.areas.newer_than(no);
         }
-        self.traditional_idle = self.traditional.used() == 0;
+        self.traditional_idle_since = since(self.traditional.used(), self.traditional_idle_since);
     }
 
     /// The areas in the order of their creation.

@@ -29,7 +29,7 @@ impl Swap {
         let Some(_tending) = self.tending.try_lock() else { return Ok(false) };
         let pressed = self.hear();
         self.give_spare(if pressed { Spare::All } else { Spare::Idle });
-        self.state.lock().mark_idle();
+        self.state.lock().mark_idle(self.rt.now());
         let moved = self.migrate()?;
         self.give_spare(Spare::Leaving);
         Ok(moved && self.state.lock().is_leaving())
@@ -48,7 +48,8 @@ impl Swap {
     }
 
     fn give_spare(&self, spare: Spare) {
-        while let Some(run) = { self.state.lock().next_spare(spare) } {
+        let now = self.rt.now();
+        while let Some(run) = { self.state.lock().next_spare(spare, now) } {
             self.give(run);
         }
     }

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use moafs_disk::{Buf, Disk, DiskError, Done, Epoch, Limits, MemDisk, Page, Request, SECTOR, SharedDisk, Ticket};
-use moafs_runtime::{Live, Rt};
+use moafs_runtime::{Rt, Virtual};
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::volatile::{Group, LastAccess, Volatile, Where};
 use moafs_vfs::{Error, Result};
@@ -277,6 +277,7 @@ pub(super) struct Bench {
     pub(super) head: Arc<LastAccess>,
     pub(super) swap: Swap,
     disk: Option<Arc<Late>>,
+    rt: Rt,
 }
 
 /// What a bench is made of.
@@ -328,7 +329,7 @@ impl Shape {
     }
 
     pub(super) fn bench(&self) -> Bench {
-        self.bench_in(Live::new())
+        self.bench_in(Virtual::new(None).rt())
     }
 
     pub(super) fn bench_in(&self, rt: Rt) -> Bench {
@@ -336,8 +337,8 @@ impl Shape {
         let disk = Arc::new(Late::new(self.sectors(), rt.clone(), Some((room.clone(), self.block_sectors()))));
         let partition = Late::new(u64::from(self.pages) * 8, rt.clone(), None);
         let home = self.home(&room, disk.clone());
-        let swap = self.open(home.clone(), self.partition.then(|| Arc::new(partition) as SharedDisk), rt);
-        Bench { room, head: home.head, swap: swap.expect("there is room"), disk: Some(disk) }
+        let swap = self.open(home.clone(), self.partition.then(|| Arc::new(partition) as SharedDisk), rt.clone());
+        Bench { room, head: home.head, swap: swap.expect("there is room"), disk: Some(disk), rt }
     }
 
     /// A bench over disks that `wrap` makes of memory.
@@ -345,8 +346,9 @@ impl Shape {
         let room = self.room();
         let home = self.home(&room, wrap(Arc::new(MemDisk::new(self.sectors()))));
         let partition = self.partition.then(|| wrap(Arc::new(MemDisk::new(u64::from(self.pages) * 8))));
-        let swap = self.open(home.clone(), partition, Live::new()).expect("there is room");
-        Bench { room, head: home.head, swap, disk: None }
+        let rt = Virtual::new(None).rt();
+        let swap = self.open(home.clone(), partition, rt.clone()).expect("there is room");
+        Bench { room, head: home.head, swap, disk: None, rt }
     }
 
     pub(super) fn open(
@@ -363,6 +365,11 @@ impl Bench {
     /// A file block in a group is accessed.
     pub(super) fn access(&self, group: u32, index: u32) {
         self.head.note(BlockAddr(self.room.block(group, index).0 + 1));
+    }
+
+    /// Time goes by. For benches that no task uses.
+    pub(super) fn pass(&self, seconds: u64) {
+        self.rt.compute(seconds * 1_000_000_000);
     }
 
     pub(super) fn out(&self, pages: Range<u32>, generation: u32) {

@@ -16,6 +16,7 @@ enum Step {
     WriteFiles { group: u32, count: u32 },
     DeleteFiles { group: u32 },
     Press { group: u32 },
+    Pass { seconds: u64 },
 }
 
 const GROUPS: u32 = 6;
@@ -39,6 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..GROUPS, 1..100u32).prop_map(|(group, count)| Step::WriteFiles { group, count }),
         1 => (0..GROUPS).prop_map(|group| Step::DeleteFiles { group }),
         1 => (0..GROUPS).prop_map(|group| Step::Press { group }),
+        1 => (1..50u64).prop_map(|seconds| Step::Pass { seconds }),
     ]
 }
 
@@ -90,6 +92,7 @@ impl Pair {
             }
             Step::DeleteFiles { group } => self.bench.room.delete_files(group),
             Step::Press { group } => self.bench.room.press(group),
+            Step::Pass { seconds } => self.bench.pass(seconds),
         }
     }
 
