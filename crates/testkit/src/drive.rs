@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use moafs_disk::SharedDisk;
 use moafs_vfs::api::{NewFile, SetAttr, SetTime};
 use moafs_vfs::gather::DefragOptions;
 use moafs_vfs::types::{FileKind, Ino, Name};
 use moafs_vfs::{Error, Format, Result, Vfs, Who};
 
 use crate::model::{Model, NodeId, Outcome};
-use crate::ops::{Bytes, Op};
+use crate::ops::{Bytes, Op, Paging};
+use crate::paging::Pager;
 use crate::tree;
 
 /// A volume that can be unmounted and mounted again.
@@ -20,6 +22,8 @@ pub trait Mount {
     /// # Errors
     /// As the format refuses it.
     fn mount(&self) -> Result<Vfs<Self::Format>>;
+    /// What it lies on: pages that leave memory go there.
+    fn disk(&self) -> SharedDisk;
 }
 
 /// What may happen beside what the model says.
@@ -35,6 +39,7 @@ pub struct Tolerance {
 pub struct Driver<M: Mount> {
     mount: M,
     vfs: Option<Vfs<M::Format>>,
+    pager: Option<Pager>,
     /// What should be.
     pub model: Model,
     /// Inode numbers of nodes, as they were when made.
@@ -59,7 +64,7 @@ impl<M: Mount> Driver<M> {
         let root_perm = vfs.stat(root).map_err(|error| format!("stat of the root: {error}"))?.attr.perm;
         let model = Model::new(root_perm, shape.beyond_eof);
         let inos = BTreeMap::from([(NodeId::ROOT, root)]);
-        Ok(Driver { mount, vfs: Some(vfs), model, inos, tolerance, who: Who::root(), refused: 0 })
+        Ok(Driver { mount, vfs: Some(vfs), pager: None, model, inos, tolerance, who: Who::root(), refused: 0 })
     }
 
     /// The mounted volume.
@@ -72,8 +77,10 @@ impl<M: Mount> Driver<M> {
     /// # Errors
     /// If the answers differ, in words.
     pub fn step(&mut self, op: &Op) -> Said<()> {
-        if matches!(op, Op::Remount) {
-            return self.remount();
+        match op {
+            Op::Remount => return self.remount(),
+            Op::Page(paging) => return self.page(*paging).map_err(|said| format!("{op:?}: {said}")),
+            _ => {}
         }
         let before = self.model.clone();
         let should = self.model.apply(op);
@@ -115,6 +122,7 @@ impl<M: Mount> Driver<M> {
     /// # Errors
     /// If unmounting fails.
     pub fn unmount(&mut self) -> Said<()> {
+        self.page(Paging::Off)?;
         self.release_all();
         match self.vfs.take() {
             Some(vfs) => vfs.close().map_err(|error| format!("unmount: {error}")),
@@ -124,8 +132,29 @@ impl<M: Mount> Driver<M> {
 
     /// Drops the volume without unmounting it, as a killed process does.
     pub fn abandon(mut self) -> Model {
+        self.pager.take();
         self.vfs.take();
         self.model
+    }
+
+    /// The swap, while there is one.
+    pub fn pager(&self) -> Option<&Pager> {
+        self.pager.as_ref()
+    }
+
+    fn page(&mut self, paging: Paging) -> Said<()> {
+        match (paging, &mut self.pager) {
+            (Paging::On { pages, area_bytes }, None) => {
+                self.pager = Pager::on(self.vfs(), self.mount.disk(), pages, area_bytes)?;
+                Ok(())
+            }
+            (Paging::Off, _) => match self.pager.take() {
+                Some(pager) => pager.off(self.vfs()),
+                None => Ok(()),
+            },
+            (Paging::On { .. }, Some(_)) | (_, None) => Ok(()),
+            (paging, Some(pager)) => pager.step(paging),
+        }
     }
 
     fn remount(&mut self) -> Said<()> {
@@ -323,7 +352,7 @@ impl<M: Mount> Driver<M> {
                 vfs.defragment(vfs.shape().root, &DefragOptions::default(), &mut |_| true)?;
             }
             Op::Shrink => vfs.shrink(0),
-            Op::Remount => unreachable!("remounting is the driver's own affair"),
+            Op::Remount | Op::Page(_) => unreachable!("remounting and paging are the driver's own affair"),
         }
         Ok(Got::Done)
     }
@@ -392,7 +421,7 @@ pub(crate) fn nodes_of(op: &Op) -> Vec<NodeId> {
         | Op::Release { node }
         | Op::Read { node, .. }
         | Op::Fsync { node, .. } => vec![*node],
-        Op::Sync | Op::Tend | Op::Defragment | Op::Shrink | Op::Remount => Vec::new(),
+        Op::Sync | Op::Tend | Op::Defragment | Op::Shrink | Op::Page(_) | Op::Remount => Vec::new(),
     }
 }
 

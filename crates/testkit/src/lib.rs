@@ -12,6 +12,7 @@
 //! | [`ops`] | operations, and a seeded generator with swarm weights |
 //! | [`drive`] | applies operations to volume and model, compares answers |
 //! | [`tree`] | what a volume shows, through vfs or through the kernel; comparison with the model |
+//! | [`paging`] | swap areas beside the files: pages, and what nobody may overlap |
 //! | [`volume`] | mounting a disk, without naming the format |
 //! | [`history`] | what a volume must show after a power cut |
 //! | [`workloads`] | what is going on when the power fails |
@@ -34,6 +35,7 @@ pub mod judges;
 pub mod model;
 pub mod mutate;
 pub mod ops;
+pub mod paging;
 pub mod stamp;
 pub mod tree;
 pub mod volume;

@@ -91,8 +91,28 @@ pub enum Op {
     Defragment,
     /// Memory pressure: the cache forgets what is clean.
     Shrink,
+    /// Pages of memory leave and return.
+    Page(Paging),
     /// Unmount and mount.
     Remount,
+}
+
+/// What happens to a swap beside the files. Pages are numbered from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Paging {
+    /// A swap of so many pages, with areas of so many bytes. Nothing, if there is one.
+    On { pages: u32, area_bytes: u64 },
+    /// Changed pages leave memory together.
+    Out { first: u32, count: u32 },
+    /// Pages are read, and compared.
+    In { first: u32, count: u32 },
+    /// Their owner is gone.
+    Free { first: u32, count: u32 },
+    /// Background work, until there is none.
+    Tend,
+    /// No more swap; so does an unmount.
+    Off,
 }
 
 impl Op {

@@ -39,4 +39,8 @@ impl<T: Mounter> Mount for OnDisk<'_, T> {
     fn mount(&self) -> Result<Vfs<T::Format>> {
         self.mounter.mount(self.disk.clone(), false)
     }
+
+    fn disk(&self) -> SharedDisk {
+        self.disk.clone()
+    }
 }

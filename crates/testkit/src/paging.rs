@@ -1,0 +1,208 @@
+//! Swap areas beside the files: a pager that knows what its pages hold, and what nobody may overlap.
+
+use std::collections::BTreeMap;
+
+use moafs_disk::{Buf, Page, SharedDisk};
+use moafs_runtime::Live;
+use moafs_swap::{Home, PAGE_BYTES, PageNo, Swap, SwapError, SwapOptions};
+use moafs_vfs::format::Survey;
+use moafs_vfs::types::{BlockRun, FileKind, Ino, Lbn};
+use moafs_vfs::{Format, Vfs};
+
+use crate::ops::Paging;
+use crate::stamp;
+
+/// Whose bytes pages hold: no file has this label.
+pub const LABEL: u64 = u64::MAX / 2;
+
+/// Rounds of background work after which it should be done.
+const TEND_ROUNDS: usize = 10_000;
+
+type Said<T> = Result<T, String>;
+
+/// A swap, and what its pages hold.
+pub struct Pager {
+    swap: Swap,
+    /// The pages that are out, with the number of the last write.
+    out: BTreeMap<u32, u64>,
+    writes: u64,
+    /// Blocks that the volume gave for it.
+    cost: u64,
+}
+
+fn in_words(error: SwapError) -> String {
+    error.to_string()
+}
+
+fn contents(page: u32, write: u64) -> Vec<u8> {
+    stamp::bytes(LABEL, u64::from(page) * PAGE_BYTES as u64, PAGE_BYTES, write)
+}
+
+impl Pager {
+    /// A swap on a volume; `None` if the volume has no room for one.
+    ///
+    /// # Errors
+    /// Anything but want of space.
+    pub fn on<F: Format>(vfs: &Vfs<F>, disk: SharedDisk, pages: u32, area_bytes: u64) -> Said<Option<Pager>> {
+        let block_bytes = vfs.shape().block_size;
+        let blocks = u64::from(pages) * (PAGE_BYTES as u64).div_ceil(block_bytes.into());
+        let room = vfs.volatile(blocks).map_err(|error| format!("making way: {error}"))?;
+        let room = room.ok_or("the volume has no room for swap areas")?;
+        let before = vfs.format().space().free_blocks;
+        let home = Home { disk, block_bytes, room, head: vfs.last_access() };
+        let options = SwapOptions { area_bytes, ..SwapOptions::default() };
+        let swap = match Swap::open(Some(home), None, pages, Live::new(), options) {
+            Err(SwapError::Volume { source, .. }) if source.errno() == libc::ENOSPC => return Ok(None),
+            opened => opened.map_err(in_words)?,
+        };
+        let cost = before - vfs.format().space().free_blocks;
+        if cost < blocks {
+            return Err(format!("{pages} pages cost {cost} blocks only"));
+        }
+        Ok(Some(Pager { swap, out: BTreeMap::new(), writes: 0, cost }))
+    }
+
+    /// The swap is over: what it cost comes back.
+    ///
+    /// # Errors
+    /// If it does not, or if a page has changed.
+    pub fn off<F: Format>(self, vfs: &Vfs<F>) -> Said<()> {
+        self.check()?;
+        let before = vfs.format().space().free_blocks;
+        let cost = self.cost;
+        drop(self);
+        let back = vfs.format().space().free_blocks - before;
+        if back == cost { Ok(()) } else { Err(format!("the swap cost {cost} blocks, {back} came back")) }
+    }
+
+    /// One step, but for the first and the last.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    pub fn step(&mut self, paging: Paging) -> Said<()> {
+        let pages = self.swap.pages();
+        let range = |first: u32, count: u32| first.min(pages)..first.saturating_add(count).min(pages);
+        match paging {
+            Paging::Out { first, count } => {
+                self.writes += 1;
+                let leaving = |page: u32| (PageNo(page), Buf::copy_of(&contents(page, self.writes)).freeze());
+                let leaving: Vec<(PageNo, Page)> = range(first, count).map(leaving).collect();
+                self.swap.page_out(&leaving).map_err(in_words)?;
+                self.out.extend(range(first, count).map(|page| (page, self.writes)));
+                Ok(())
+            }
+            Paging::In { first, count } => range(first, count).try_for_each(|page| self.check_page(page)),
+            Paging::Free { first, count } => {
+                self.swap.free(PageNo(first), count);
+                self.out.retain(|page, _| !range(first, count).contains(page));
+                Ok(())
+            }
+            Paging::Tend => {
+                for _ in 0..TEND_ROUNDS {
+                    if !self.swap.tend().map_err(in_words)? {
+                        return Ok(());
+                    }
+                }
+                Err("background work does not end".to_owned())
+            }
+            Paging::On { .. } | Paging::Off => Ok(()),
+        }
+    }
+
+    /// Every page holds what was last written to it, and no two lie at the same place.
+    ///
+    /// # Errors
+    /// Which does not.
+    pub fn check(&self) -> Said<()> {
+        (0..self.swap.pages()).try_for_each(|page| self.check_page(page))?;
+        let status = self.swap.status();
+        if status.used as usize != self.out.len() {
+            return Err(format!("{} pages in use, should be {}", status.used, self.out.len()));
+        }
+        if let Some(area) = status.areas.iter().find(|area| area.used > area.slots) {
+            return Err(format!("more pages than slots: {area:?}"));
+        }
+        disjoint(status.areas.iter().map(|area| area.run).collect())
+    }
+
+    /// The areas that it has now.
+    pub fn areas(&self) -> Vec<BlockRun> {
+        self.swap.status().areas.iter().map(|area| area.run).collect()
+    }
+
+    fn check_page(&self, page: u32) -> Said<()> {
+        let mut is = vec![1; PAGE_BYTES];
+        self.swap.page_in(PageNo(page), &mut is).map_err(in_words)?;
+        let should = self.out.get(&page).map_or_else(|| vec![0; PAGE_BYTES], |write| contents(page, *write));
+        if is == should {
+            return Ok(());
+        }
+        let (is, should) = (stamp::describe(&is[..stamp::SECTOR]), stamp::describe(&should[..stamp::SECTOR]));
+        Err(format!("page {page} holds {is}, should hold {should}"))
+    }
+}
+
+/// Who has which blocks of a volume, as its own survey says.
+#[derive(Debug, Default)]
+pub struct Layout {
+    /// Runs of files and directories.
+    pub files: Vec<BlockRun>,
+    /// Runs of swap areas.
+    pub areas: Vec<BlockRun>,
+    /// Free runs.
+    pub free: Vec<BlockRun>,
+}
+
+impl Survey for Layout {
+    fn file(&mut self, _: Ino, _: FileKind, _: Option<Ino>, runs: &[(Lbn, BlockRun)]) {
+        self.files.extend(runs.iter().map(|(_, run)| *run));
+    }
+
+    fn free(&mut self, run: BlockRun) {
+        self.free.push(run);
+    }
+
+    fn metadata(&mut self, what: &'static str, _: u64, run: BlockRun) {
+        if what == "swap area" {
+            self.areas.push(run);
+        }
+    }
+}
+
+impl Layout {
+    /// The layout of a volume.
+    ///
+    /// # Errors
+    /// What cannot be read, or who shares blocks.
+    pub fn of<F: Format>(vfs: &Vfs<F>) -> Said<Layout> {
+        let mut layout = Layout::default();
+        vfs.format().survey(&mut layout).map_err(|error| format!("survey: {error}"))?;
+        let all = [&layout.files[..], &layout.areas, &layout.free].concat();
+        disjoint(all).map_err(|said| format!("{said}; the areas are {:?}", layout.areas))?;
+        Ok(layout)
+    }
+
+    /// All of these runs are free here.
+    ///
+    /// # Errors
+    /// Which is not.
+    pub fn has_free(&self, runs: &[BlockRun]) -> Said<()> {
+        let within = |run: &BlockRun, free: &BlockRun| free.start <= run.start && run.end() <= free.end();
+        match runs.iter().find(|run| !self.free.iter().any(|free| within(run, free))) {
+            Some(run) => Err(format!("{run:?} is not free")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// No two runs share a block.
+///
+/// # Errors
+/// Which do.
+pub fn disjoint(mut runs: Vec<BlockRun>) -> Said<()> {
+    runs.sort_unstable();
+    match runs.windows(2).find(|pair| pair[1].start < pair[0].end()) {
+        Some(pair) => Err(format!("{:?} and {:?} share blocks", pair[0], pair[1])),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,314 @@
+//! Swap areas beside random file operations: no file gets a block of one, no two overlap, what is in them stays, the disk never
+//! tells of them, and what they cost comes back.
+//!
+//! `MOAFS_SEEDS=N` sets how many seeds each geometry gets, `MOAFS_ONLY=TEXT` which geometries; a failure names both.
+
+use std::sync::Arc;
+
+use moafs_disk::mem::MemDisk;
+use moafs_disk::probe::crash::{CrashRecorder, Mode};
+use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_runtime::Live;
+use moafs_swap::PAGE_BYTES;
+use moafs_testkit::drive::{Driver, Tolerance};
+use moafs_testkit::family::{self, Ext, F2fs, Family};
+use moafs_testkit::image::Geometry;
+use moafs_testkit::judges::{Class, missing};
+use moafs_testkit::ops::{Generator, Limits, Op, Paging};
+use moafs_testkit::paging::{self, Layout};
+use moafs_testkit::volume::{Mounter, OnDisk};
+use moafs_testkit::{stamp, tests_of};
+use moafs_vfs::types::BlockRun;
+use moafs_vfs::volatile::{Group, Volatile, Where};
+use moafs_vfs::{Format, Vfs};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+tests_of!(ext: Ext, runs_come_and_go_between_operations, pages_come_and_go_between_operations);
+tests_of!(f2fs: F2fs, runs_come_and_go_between_operations, pages_come_and_go_between_operations);
+
+/// Operations per seed.
+const OPERATIONS: usize = 300;
+/// Crash states looked at per seed.
+const CUTS: usize = 4;
+
+type Said<T> = Result<T, String>;
+
+fn limits<F: Family>(vfs: &Vfs<impl Format>, geometry: &Geometry) -> Limits {
+    let (block, shape) = (u64::from(geometry.block_size), vfs.shape());
+    Limits {
+        block_size: block,
+        file_bytes_max: (300 * block).min(1 << 20),
+        total_bytes_max: (geometry.bytes() / 4).min(shape.blocks * block / 3),
+        sparse_bytes_max: (20 << 20).min(shape.file_bytes_max / 2),
+        nodes_max: 80,
+        remounts: false,
+        xattrs: F::keeps_xattrs(geometry),
+        symlink_bytes_max: shape.symlink_bytes_max,
+        nanos: geometry.inode_size > 128,
+    }
+}
+
+/// Every geometry with some seeds.
+fn each_seed<F: Family>(run: impl Fn(&Geometry, u64) -> Said<()> + std::panic::RefUnwindSafe) {
+    let only = std::env::var("MOAFS_ONLY").unwrap_or_default();
+    let seeds = std::env::var("MOAFS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let mut failures = 0;
+    for geometry in F::GEOMETRIES.iter().filter(|geometry| geometry.name.contains(&only)) {
+        for seed in 0..seeds {
+            let outcome = std::panic::catch_unwind(|| run(geometry, seed));
+            if let Err(said) = outcome.unwrap_or_else(|_| Err("panic".to_owned())) {
+                failures += 1;
+                println!("MOAFS_ONLY={} seed {seed}\n  {said}", geometry.name);
+            }
+        }
+    }
+    assert_eq!(failures, 0, "printed above");
+}
+
+/// Runs taken from a volume, each full of bytes of its own.
+struct Runs {
+    room: Arc<dyn Volatile>,
+    disk: SharedDisk,
+    block_bytes: usize,
+    reserved: u64,
+    held: Vec<(BlockRun, u64)>,
+    generation: u64,
+}
+
+impl Runs {
+    fn taken(&self) -> u64 {
+        self.held.iter().map(|(run, _)| u64::from(run.len)).sum()
+    }
+
+    fn at(&self, run: BlockRun) -> Lba {
+        Lba(run.start.0 * (self.block_bytes / SECTOR) as u64)
+    }
+
+    fn bytes(&self, run: BlockRun, generation: u64) -> Vec<u8> {
+        stamp::bytes(paging::LABEL, 0, run.len as usize * self.block_bytes, generation)
+    }
+
+    fn step(&mut self, vfs: &Vfs<impl Format>, rng: &mut Pcg64Mcg) -> Said<()> {
+        match rng.random_range(0..10) {
+            0 | 1 => self.reserve(vfs, rng.random_range(1..400)),
+            2 => self.release(rng.random_range(1..300)),
+            3..6 => self.take(rng),
+            6 => match self.room.pressed() {
+                Some(group) if group.0 >= self.room.groups() => Err(format!("{group:?} is pressed")),
+                _ => Ok(()),
+            },
+            _ => self.give(rng),
+        }
+    }
+
+    fn reserve(&mut self, vfs: &Vfs<impl Format>, blocks: u64) -> Said<()> {
+        vfs.volatile(blocks).map_err(|error| format!("making way: {error}"))?;
+        match self.room.reserve(blocks) {
+            Ok(()) => self.reserved += blocks,
+            Err(error) if error.errno() == libc::ENOSPC => {}
+            Err(error) => return Err(format!("reserve {blocks}: {error}")),
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, blocks: u64) -> Said<()> {
+        let blocks = blocks.min(self.reserved - self.taken());
+        self.room.release(blocks);
+        self.reserved -= blocks;
+        Ok(())
+    }
+
+    fn take(&mut self, rng: &mut Pcg64Mcg) -> Said<()> {
+        let (len, granule) = (rng.random_range(1..120), rng.random_range(1..5));
+        let group = Group(rng.random_range(0..self.room.groups()));
+        let at = if rng.random_bool(0.5) { Where::EndOf(group) } else { Where::Lowest };
+        let left = self.reserved - self.taken();
+        let taken = self.room.take(at, len, granule).map_err(|error| format!("take {at:?}: {error}"))?;
+        let Some(run) = taken else {
+            let must = at == Where::Lowest && granule == 1 && left > 0;
+            return if must { Err(format!("nothing to take, though {left} blocks are promised")) } else { Ok(()) };
+        };
+        let fits = match at {
+            Where::EndOf(group) => run.len == len && self.room.group_of(run.start) == Some(group),
+            Where::Lowest => run.len <= len && run.len.is_multiple_of(granule) && run.len > 0,
+        };
+        if !fits || u64::from(run.len) > left {
+            return Err(format!("take({at:?}, {len}, {granule}) gives {run:?}, {left} blocks are promised"));
+        }
+        paging::disjoint(self.held.iter().map(|(run, _)| *run).chain([run]).collect())?;
+        self.generation += 1;
+        let data = Buf::copy_of(&self.bytes(run, self.generation)).freeze();
+        let tag = Tag::new(Kind::Swap, 0, Cause::Evict);
+        self.disk.write(self.at(run), data, tag).map_err(|error| error.to_string())?;
+        self.held.push((run, self.generation));
+        Ok(())
+    }
+
+    fn give(&mut self, rng: &mut Pcg64Mcg) -> Said<()> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let (run, generation) = self.held.swap_remove(rng.random_range(0..self.held.len()));
+        self.check(run, generation)?;
+        // Now and then in two parts.
+        let cut = rng.random_range(0..run.len);
+        let parts = [(run.start.0, cut), (run.start.0 + u64::from(cut), run.len - cut)];
+        for (start, len) in parts.into_iter().filter(|(_, len)| *len > 0) {
+            self.room.give(BlockRun { start: moafs_vfs::types::BlockAddr(start), len });
+        }
+        Ok(())
+    }
+
+    fn check(&self, run: BlockRun, generation: u64) -> Said<()> {
+        let tag = Tag::new(Kind::Swap, 0, Cause::Demand);
+        let bytes = run.len as usize * self.block_bytes;
+        let is = self.disk.read(self.at(run), bytes, tag).map_err(|error| error.to_string())?;
+        let should = self.bytes(run, generation);
+        match (0..bytes).step_by(SECTOR).find(|at| is[*at..at + SECTOR] != should[*at..at + SECTOR]) {
+            Some(at) => Err(format!("{run:?} shows {} at byte {at}", stamp::describe(&is[at..at + SECTOR]))),
+            None => Ok(()),
+        }
+    }
+
+    fn give_all(&mut self) -> Said<()> {
+        for (run, generation) in std::mem::take(&mut self.held) {
+            self.check(run, generation)?;
+            self.room.give(run);
+        }
+        self.room.release(std::mem::take(&mut self.reserved));
+        Ok(())
+    }
+}
+
+/// No file lies in one of these runs, and an image of the disk knows nothing of them.
+fn nobody_knows<F: Family>(vfs: &Vfs<impl Format>, disk: &MemDisk, runs: &[BlockRun]) -> Said<()> {
+    let layout = Layout::of(vfs)?;
+    let shown: u64 = layout.areas.iter().map(|run| u64::from(run.len)).sum();
+    let taken: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
+    if shown < taken {
+        return Err(format!("{taken} blocks are taken, the survey shows {shown}"));
+    }
+    vfs.sync().map_err(|error| format!("sync: {error}"))?;
+    let image = disk.snapshot();
+    let verdict = family::look::<F>(&image)?;
+    if let Some(verdict) = verdict.filter(|verdict| verdict.class == Class::Fatal) {
+        return Err(format!("{}: {}", F::CHECKER, verdict.text));
+    }
+    let mounted = F::mounter(0).mount(Arc::new(image), true).map_err(|error| format!("mount of an image: {error}"))?;
+    Layout::of(&mounted)?.has_free(runs).map_err(|said| format!("on the disk {said}"))
+}
+
+fn spotless<F: Family>(disk: &MemDisk) -> Said<()> {
+    family::no_complaints::<F>(disk)?;
+    match family::look::<F>(disk)? {
+        Some(verdict) if !verdict.spotless => Err(format!("{}: {}", F::CHECKER, verdict.text)),
+        _ => Ok(()),
+    }
+}
+
+fn runs_come_and_go_between_operations<F: Family>() {
+    each_seed::<F>(|geometry, seed| {
+        let Some(disk) = F::make(geometry) else {
+            missing(geometry.name, "the tool that makes it is not installed");
+            return Ok(());
+        };
+        let (disk, mounter) = (Arc::new(disk), F::mounter(seed));
+        let mount = OnDisk { mounter: &mounter, disk: disk.clone() };
+        let mut driver = Driver::new(mount, Tolerance { full: true, broken: false })?;
+        let mut generator = Generator::new(seed, limits::<F>(driver.vfs(), geometry));
+        let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x5A_F0);
+        for _ in 0..3 {
+            let room = driver.vfs().format().volatile().ok_or("no room")?;
+            let block_bytes = geometry.block_size as usize;
+            let disk_of = disk.clone();
+            let mut runs = Runs { room, disk: disk_of, block_bytes, reserved: 0, held: Vec::new(), generation: 0 };
+            for number in 0..OPERATIONS / 3 {
+                let op = generator.next(&driver.model);
+                driver.step(&op).map_err(|said| format!("operation {number}: {said}"))?;
+                runs.step(driver.vfs(), &mut rng).map_err(|said| format!("after operation {number}: {said}"))?;
+                if number % 33 == 32 {
+                    let held: Vec<BlockRun> = runs.held.iter().map(|(run, _)| *run).collect();
+                    nobody_knows::<F>(driver.vfs(), &disk, &held).map_err(|said| format!("after {number}: {said}"))?;
+                }
+            }
+            runs.give_all()?;
+            drop(runs);
+            driver.verify()?;
+            let (given, held) = (settled_space(&driver)?, driver.model.living().any(|(_, node)| node.held));
+            driver.step(&Op::Remount)?;
+            let again = settled_space(&driver)?;
+            // What is held without a name goes with the unmount.
+            if given > again || (given < again && !held) {
+                return Err(format!("{given} blocks free when all was given back, {again} after a remount"));
+            }
+        }
+        driver.unmount()?;
+        spotless::<F>(&disk)
+    });
+}
+
+/// Free blocks when nothing is dirty and nothing waits.
+fn settled_space<T: Mounter>(driver: &Driver<OnDisk<'_, T>>) -> Said<u64> {
+    (0..10).for_each(|_| driver.vfs().tend());
+    driver.vfs().sync().map_err(|error| format!("sync: {error}"))?;
+    Ok(driver.vfs().format().space().free_blocks)
+}
+
+/// A step of paging, out of the blue.
+fn paging_step(rng: &mut Pcg64Mcg, pages: u32) -> Paging {
+    let (first, count) = (rng.random_range(0..pages), rng.random_range(1..40));
+    match rng.random_range(0..20) {
+        0 => Paging::Off,
+        1..4 => Paging::On { pages, area_bytes: PAGE_BYTES as u64 * rng.random_range(2..40) },
+        4..11 => Paging::Out { first, count },
+        11..14 => Paging::In { first, count },
+        14..17 => Paging::Free { first, count },
+        _ => Paging::Tend,
+    }
+}
+
+fn pages_come_and_go_between_operations<F: Family>() {
+    each_seed::<F>(|geometry, seed| {
+        if geometry.block_size as usize > PAGE_BYTES {
+            return Ok(());
+        }
+        let Some(disk) = F::make(geometry) else {
+            missing(geometry.name, "the tool that makes it is not installed");
+            return Ok(());
+        };
+        let (disk, mounter) = (Arc::new(disk), F::mounter(seed));
+        let recorder = Arc::new(CrashRecorder::over(disk.clone(), Live::new()));
+        let mount = OnDisk { mounter: &mounter, disk: recorder.clone() };
+        let mut driver = Driver::new(mount, Tolerance { full: true, broken: false })?;
+        let limits = Limits { remounts: true, ..limits::<F>(driver.vfs(), geometry) };
+        let mut generator = Generator::new(seed, limits);
+        let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x5A_F1);
+        let free_bytes = driver.vfs().format().space().free_blocks * u64::from(geometry.block_size);
+        let pages = (free_bytes / PAGE_BYTES as u64 / 6).clamp(1, 256) as u32;
+        for number in 0..OPERATIONS {
+            let op = generator.next(&driver.model);
+            driver.step(&op).map_err(|said| format!("operation {number}: {said}"))?;
+            let op = Op::Page(paging_step(&mut rng, pages));
+            driver.step(&op).map_err(|said| format!("after operation {number}: {said}"))?;
+            if number % 50 == 49
+                && let Some(pager) = driver.pager()
+            {
+                pager.check().map_err(|said| format!("after operation {number}: {said}"))?;
+                nobody_knows::<F>(driver.vfs(), &disk, &pager.areas())
+                    .map_err(|said| format!("after operation {number}: {said}"))?;
+            }
+        }
+        driver.verify()?;
+        driver.unmount()?;
+        spotless::<F>(&disk)?;
+        for _ in 0..CUTS {
+            let cut = rng.random_range(0..recorder.cut_points());
+            let state = recorder.state(cut, seed, Mode::Torn);
+            if let Some(verdict) = family::look::<F>(&state)?.filter(|verdict| verdict.class == Class::Fatal) {
+                return Err(format!("cut at {cut}: {}: {}", F::CHECKER, verdict.text));
+            }
+        }
+        Ok(())
+    });
+}
