@@ -315,11 +315,12 @@ impl<F: Format> KernelSwap<F> {
         if shape.block_size as usize > PAGE_BYTES {
             return Err(format!("the volume's blocks of {} bytes are larger than pages", shape.block_size));
         }
-        let Some(room) = self.vfs.format().volatile() else {
-            return Err(format!("{} volumes have no swap areas", shape.format));
-        };
         let pages = u32::try_from(wish.bytes / PAGE_BYTES as u64).ok().filter(|pages| *pages > 0);
         let pages = pages.ok_or_else(|| format!("a swap cannot have {} bytes", wish.bytes))?;
+        let room = self.vfs.volatile(wish.bytes / u64::from(shape.block_size));
+        let Some(room) = room.map_err(|error| format!("making way for the swap: {error}"))? else {
+            return Err(format!("{} volumes have no swap areas", shape.format));
+        };
         let home =
             Home { disk: Arc::clone(&self.disk), block_bytes: shape.block_size, room, head: self.vfs.last_access() };
         let options = SwapOptions { placement: wish.place.into(), ..SwapOptions::default() };

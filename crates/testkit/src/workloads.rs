@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use crate::model::{Model, NodeId, Outcome};
-use crate::ops::{Generator, Limits, Op};
+use crate::ops::{Generator, Limits, Op, Paging};
 
 /// The root directory.
 const ROOT: NodeId = NodeId::ROOT;
@@ -100,6 +100,27 @@ impl Script {
         self.op(Op::Rename { from: (from.0, from.1.into()), to: (to.0, to.1.into()), mode: RenameMode::Exchange });
     }
 
+    fn swap_on(&mut self, pages: u32) {
+        self.op(Op::Page(Paging::On { pages, area_bytes: 64 << 10 }));
+    }
+
+    fn swap_off(&mut self) {
+        self.op(Op::Page(Paging::Off));
+    }
+
+    fn page_out(&mut self, first: u32, count: u32) {
+        self.op(Op::Page(Paging::Out { first, count }));
+    }
+
+    fn page_in(&mut self, first: u32, count: u32) {
+        self.op(Op::Page(Paging::In { first, count }));
+    }
+
+    fn free_pages(&mut self, first: u32, count: u32) {
+        self.op(Op::Page(Paging::Free { first, count }));
+        self.op(Op::Page(Paging::Tend));
+    }
+
     fn xattr(&mut self, node: NodeId, name: &str, len: usize) {
         self.op(Op::SetXattr { node, name: name.as_bytes().to_vec(), len, mode: SetMode::Any });
     }
@@ -180,9 +201,73 @@ pub const LOG: [Workload; 8] = [
     Workload { name: "many-orphans", build: many_orphans },
 ];
 
+/// Pages in swap areas beside the files.
+pub const SWAP: [Workload; 2] =
+    [Workload { name: "swap-areas", build: swap_areas }, Workload { name: "swap-reuse", build: swap_reuse }];
+
 /// The workload with this name.
 pub fn by_name(name: &str) -> Option<Workload> {
-    ALL.into_iter().chain(LOG).find(|workload| workload.name == name)
+    ALL.into_iter().chain(LOG).chain(SWAP).find(|workload| workload.name == name)
+}
+
+/// Areas are made, filled and emptied while small files come, change and go around them.
+fn swap_areas(s: &mut Script, _: u64) {
+    let a = s.dir(ROOT, "a");
+    let kept = s.full(a, "kept", 5);
+    s.swap_on(96);
+    s.fsync(kept);
+    s.page_out(0, 20);
+    for i in 0..5u64 {
+        let file = s.full(a, &format!("f{i}"), 3 + i);
+        s.write(kept, i * s.block, s.block);
+        s.page_out(10 * i as u32, 20);
+        s.fsync(if i % 2 == 0 { file } else { kept });
+        s.page_in(5 * i as u32, 10);
+        if i >= 2 {
+            s.unlink(a, &format!("f{}", i - 2));
+        }
+    }
+    s.sync();
+    s.free_pages(0, 40);
+    s.append(kept, 3 * s.block);
+    s.page_out(30, 50);
+    s.fsync(kept);
+    s.free_pages(60, 36);
+    s.tend();
+    s.swap_off();
+    let last = s.full(a, "last", 30);
+    s.fsync(last);
+    s.swap_on(64);
+    s.page_out(0, 64);
+    s.sync();
+}
+
+/// Pages go where deleted files were, and files go where pages were: neither ever shows the other's bytes.
+fn swap_reuse(s: &mut Script, _: u64) {
+    let keep = s.full(ROOT, "keep", 40);
+    s.full(ROOT, "old", 400);
+    // Nothing is read or written after this: pages go to the lowest free blocks.
+    s.op(Op::Remount);
+    s.swap_on(128);
+    s.unlink(ROOT, "old");
+    s.tend();
+    s.page_out(0, 64);
+    s.sync();
+    s.page_out(64, 64);
+    let new = s.full(ROOT, "new", 100);
+    s.fsync(new);
+    s.free_pages(0, 128);
+    let next = s.full(ROOT, "next", 200);
+    s.page_out(0, 30);
+    s.fsync(next);
+    s.truncate(keep, 0);
+    s.sync();
+    s.page_out(40, 60);
+    s.page_in(0, 128);
+    s.swap_off();
+    s.full(ROOT, "after", 300);
+    s.unlink(ROOT, "new");
+    s.sync();
 }
 
 fn create(s: &mut Script, _: u64) {

@@ -51,7 +51,7 @@ impl Family for Ext {
     const ONE_MOMENT: bool = false;
     const CRASH_STATES: [usize; 2] = [12, 190];
     const POLICIES: u64 = 1;
-    const WORKLOADS: &'static [&'static [Workload]] = &[&workloads::ALL];
+    const WORKLOADS: &'static [&'static [Workload]] = &[&workloads::ALL, &workloads::SWAP];
 
     fn make(geometry: &Geometry) -> Option<MemDisk> {
         image::ext::make(geometry)

@@ -80,7 +80,7 @@ impl Family for F2fs {
     const ONE_MOMENT: bool = true;
     const CRASH_STATES: [usize; 2] = [3, 95];
     const POLICIES: u64 = 30;
-    const WORKLOADS: &'static [&'static [Workload]] = &[&workloads::ALL, &workloads::LOG];
+    const WORKLOADS: &'static [&'static [Workload]] = &[&workloads::ALL, &workloads::LOG, &workloads::SWAP];
 
     fn make(geometry: &Geometry) -> Option<MemDisk> {
         image::f2fs::make(geometry)

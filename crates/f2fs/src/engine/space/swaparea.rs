@@ -27,6 +27,9 @@ use crate::format::{BlkAddr, SEGMENT_BLOCKS, Segno};
 /// Blocks of a group: 128 MiB, as a block group of ext2 has.
 const GROUP_BLOCKS: u32 = 1 << 15;
 
+/// Sections looked at together for the lowest run: it does not reach beyond.
+const WINDOW_SECTIONS: u32 = 64;
+
 /// What swap areas have. Blocks are counted from the start of the main area.
 #[derive(Default)]
 pub(super) struct Areas {
@@ -191,14 +194,21 @@ impl State {
     }
 
     fn take_lowest(&mut self, geo: &Geometry, len: u32, granule: u32) -> Option<Range<u32>> {
-        let rooms = self.rooms(geo, 0..geo.sections).into_iter();
+        let found = self.lowest(geo, len, granule)?;
+        self.take_blocks(geo, found.clone());
+        Some(found)
+    }
+
+    fn lowest(&self, geo: &Geometry, len: u32, granule: u32) -> Option<Range<u32>> {
         let cut = |room: Range<u32>| {
             let room = self.affordable(geo, room);
             room.start..room.start + (room.end - room.start).min(len) / granule * granule
         };
-        let found = rooms.map(cut).find(|run| !run.is_empty())?;
-        self.take_blocks(geo, found.clone());
-        Some(found)
+        let free = self.free.first().map(|segno| geo.section_of(Segno(*segno)));
+        let first = self.areas.sections.first().copied().into_iter().chain(free).min()?;
+        let windows = (first..geo.sections).step_by(WINDOW_SECTIONS as usize);
+        let mut rooms = windows.flat_map(|at| self.rooms(geo, at..(at + WINDOW_SECTIONS).min(geo.sections)));
+        rooms.find_map(|room| Some(cut(room)).filter(|run| !run.is_empty()))
     }
 
     fn take_blocks(&mut self, geo: &Geometry, run: Range<u32>) {
