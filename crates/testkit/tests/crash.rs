@@ -25,6 +25,7 @@ tests_of!(
     #[ignore = "the full run: tens of minutes"]
     all_crash_states_keep_every_promise,
     the_workloads_that_defragment_move_something,
+    the_workloads_that_page_make_areas,
     a_new_directory_that_moves_never_shows_its_old_parent,
     what_moves_twice_always_has_a_name,
     a_second_name_comes_before_the_first_one_goes,
@@ -38,6 +39,7 @@ tests_of!(
     a_sample_of_crash_states_keeps_every_promise,
     #[ignore = "the full run: tens of minutes"]
     all_crash_states_keep_every_promise,
+    the_workloads_that_page_make_areas,
     a_new_directory_that_moves_never_shows_its_old_parent,
     what_moves_twice_always_has_a_name,
     a_second_name_comes_before_the_first_one_goes,
@@ -153,6 +155,24 @@ fn churn_makes_the_log_clean_and_recycle() {
                 _ => assert!(counters.foreground_cleanings > 2, "{}: {counters:?}", geometry.name),
             }
         }
+    }
+}
+
+fn the_workloads_that_page_make_areas<F: Family>() {
+    for workload in workloads::SWAP {
+        let geometry = family::geometry::<F>(F::CRASH[0]).expect("a known geometry");
+        let Some(disk) = F::make(&geometry) else { return missing(geometry.name, "it cannot be made here") };
+        let mounter = F::mounter(0);
+        let mount = OnDisk { mounter: &mounter, disk: Arc::new(disk) };
+        let mut driver = Driver::new(mount, Tolerance::default()).expect("it mounts");
+        let (mut made, mut given) = (false, false);
+        for op in workload.ops(geometry.block_size, 0) {
+            driver.step(&op).expect("the workload runs");
+            let areas = driver.pager().map_or(0, |pager| pager.areas().len());
+            given |= made && areas == 0;
+            made |= areas > 0;
+        }
+        assert!(made && given, "{}: made {made}, given back {given}", workload.name);
     }
 }
 
