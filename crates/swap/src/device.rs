@@ -154,7 +154,7 @@ impl Swap {
         };
         let part = ReadPart { at: piece.at, into };
         let read = self.disk(piece.side).read_into(&mut [part], tag(Cause::Demand));
-        self.end_read(page, &piece, read.is_ok());
+        self.end_read(&piece, read.is_ok());
         read.map_err(|source| SwapError::Device { page, source })
     }
 
@@ -179,7 +179,7 @@ impl Swap {
         };
         let bytes = self.disk(piece.side).read(piece.at, piece.pages as usize * PAGE_BYTES, tag(Cause::Demand));
         let owners = self.owners(&piece);
-        self.end_read(page, &piece, bytes.is_ok());
+        self.end_read(&piece, bytes.is_ok());
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(source) if piece.pages == 1 => return Err(SwapError::Device { page, source }),
@@ -351,8 +351,8 @@ impl Swap {
             }
             (state.promised_blocks / granule).min(GROWTH_SLOTS).min(u64::from(state.traditional.vacant())) * granule
         };
-        let what = "finding room for pages at the volume's lowest addresses";
         let taken = home.room.take(Where::Lowest, want as u32, granule as u32);
+        let what = "finding room for pages at the volume's lowest addresses";
         let Some(run) = taken.map_err(|source| SwapError::Volume { what, source })? else { return Ok(false) };
         let mut state = self.state.lock();
         state.promised_blocks -= u64::from(run.len);
@@ -390,10 +390,8 @@ impl Swap {
     /// Writes the pages of a batch and switches those that succeeded.
     pub(crate) fn write(&self, pages: &[(PageNo, Page)], batch: &Batch, purpose: Purpose) -> Outcome {
         let cause = if purpose == Purpose::Out { Cause::Evict } else { Cause::Move };
-        let sides = [Side::Home, Side::Partition];
         // Both disks work at the same time.
-        let tickets = sides.map(|side| self.submit(pages, batch, side, cause));
-        let [home, partition] = tickets;
+        let [home, partition] = [Side::Home, Side::Partition].map(|side| self.submit(pages, batch, side, cause));
         let mut home = self.await_side(Side::Home, home);
         let mut partition = self.await_side(Side::Partition, partition);
         let mut outcome = Outcome::default();
@@ -482,7 +480,7 @@ impl Swap {
         }
     }
 
-    fn end_read(&self, _page: PageNo, piece: &Piece, ok: bool) {
+    fn end_read(&self, piece: &Piece, ok: bool) {
         let mut state = self.state.lock();
         state.counters.in_requests += 1;
         if ok {
@@ -494,7 +492,7 @@ impl Swap {
         self.unpin(state, piece);
     }
 
-    /// Takes the pins of a read away.
+    /// Takes the pins of a read away and lets go of the lock.
     pub(crate) fn unpin(&self, mut state: parking_lot::MutexGuard<'_, State>, piece: &Piece) {
         state.end_read(piece);
         let waiters = state.waiters;

@@ -103,6 +103,17 @@ impl Shared {
     }
 }
 
+/// Says which case it was if a test fails.
+struct Case(String);
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("case: {}", self.0);
+        }
+    }
+}
+
 /// Swaps with room to spare, and such in which every reserved block is wanted.
 fn shapes() -> [Shape; 5] {
     let roomy = Shape { pages: 120, area_pages: 6, ..Shape::default() };
@@ -135,6 +146,7 @@ fn tasks_in_virtual_time_do_not_get_each_others_bytes() {
     let mut waits = 0;
     for seed in 0..60 {
         for shape in shapes() {
+            let _case = Case(format!("seed {seed}, {shape:?}"));
             let rt = Virtual::new(Some(seed));
             let shared = Shared::new(&shape, rt.rt(), 4);
             rt.run(|| {
@@ -174,6 +186,7 @@ fn page_outs_of_several_tasks_are_at_the_device_together() {
 #[test]
 fn a_page_that_comes_in_while_it_moves_has_its_own_bytes() {
     for seed in 0..200 {
+        let _case = Case(format!("seed {seed}"));
         let rt = Virtual::new(Some(seed));
         let bench = Arc::new(Shape::default().bench_in(rt.rt()));
         rt.run(|| {
