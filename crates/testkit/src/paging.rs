@@ -87,8 +87,12 @@ impl Pager {
                 self.writes += 1;
                 let leaving = |page: u32| (PageNo(page), Buf::copy_of(&contents(page, self.writes)).freeze());
                 let leaving: Vec<(PageNo, Page)> = range(first, count).map(leaving).collect();
-                self.swap.page_out(&leaving).map_err(in_words)?;
-                self.out.extend(range(first, count).map(|page| (page, self.writes)));
+                match self.swap.page_out(&leaving) {
+                    Ok(()) => self.out.extend(range(first, count).map(|page| (page, self.writes))),
+                    // Blocks smaller than pages may be free one by one only.
+                    Err(SwapError::NoRoom { .. }) => range(first, count).try_for_each(|page| self.learn(page))?,
+                    Err(error) => return Err(in_words(error)),
+                }
                 Ok(())
             }
             Paging::In { first, count } => range(first, count).try_for_each(|page| self.check_page(page)),
@@ -128,6 +132,19 @@ impl Pager {
     /// The areas that it has now.
     pub fn areas(&self) -> Vec<BlockRun> {
         self.swap.status().areas.iter().map(|area| area.run).collect()
+    }
+
+    /// A page may have left, or not: from now on it holds what it shows, if that is one of the two.
+    fn learn(&mut self, page: u32) -> Said<()> {
+        let before = self.out.get(&page).copied();
+        if self.swap.is_out(PageNo(page)) {
+            self.out.insert(page, self.writes);
+        }
+        if self.check_page(page).is_ok() {
+            return Ok(());
+        }
+        self.out.extend(before.map(|write| (page, write)));
+        self.check_page(page)
     }
 
     fn check_page(&self, page: u32) -> Said<()> {

@@ -57,7 +57,7 @@ fn each_seed<F: Family>(run: impl Fn(&Geometry, u64) -> Said<()> + std::panic::R
     let seeds = std::env::var("MOAFS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let mut failures = 0;
     let chosen = |geometry: &&Geometry| geometry.name.contains(&only) && geometry.bytes() <= BYTES_MAX;
-    for geometry in F::GEOMETRIES.iter().filter(chosen) {
+    for geometry in F::GEOMETRIES.iter().chain(F::FULL).filter(chosen) {
         for seed in 0..seeds {
             let outcome = std::panic::catch_unwind(|| run(geometry, seed));
             if let Err(said) = outcome.unwrap_or_else(|_| Err("panic".to_owned())) {
