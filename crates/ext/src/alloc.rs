@@ -264,7 +264,8 @@ impl Alloc {
             return None;
         }
         let free = self.free_blocks.load(Ordering::Relaxed);
-        let claim = |promised: u64| (promised + blocks + keep <= free).then_some(promised + blocks);
+        let fits = |all: u64| all.saturating_add(keep) <= free;
+        let claim = |promised: u64| Some(promised.saturating_add(blocks)).filter(|all| fits(*all));
         let promised = self.promised.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
         (blocks == 0 || promised.is_ok()).then(|| Arc::clone(&self.promised))
     }
