@@ -60,6 +60,9 @@ pub enum LabError {
     /// A modelled drive cannot be had.
     #[error("{0}")]
     Drive(String),
+    /// Paging failed: a bug, or a swap that is too small.
+    #[error("paging: {0}")]
+    Swap(String),
     /// Something on the host.
     #[error("{what} {}: {error}", path.display())]
     Host {

@@ -12,7 +12,9 @@
 //! | [`volume`], [`age`], [`contentless`] | the shape of volumes; making them old; memory without file data |
 //! | [`log_volume`], [`calibrate`] | the same for F2FS; what a drive charges |
 //! | [`machine`] | one case's machine, from the program down to the drive |
+//! | [`paging`], [`memory`], [`processor`] | a machine for several programs: memory that pages, one processor, a drive with partitions |
 //! | [`workload`] | programs that use a volume |
+//! | [`program`] | programs that use memory |
 //! | [`layout`] | layout score, pieces of files and directories, pictures |
 //! | [`outcome`] | what an experiment gives |
 //! | [`report`] | outcomes as a page, CSV, JSON and pictures |
@@ -29,13 +31,18 @@ pub mod layout;
 pub mod log_system;
 pub mod log_volume;
 pub mod machine;
+pub mod memory;
 pub mod outcome;
+pub mod paging;
 pub mod parameters;
+pub mod processor;
+pub mod program;
 pub mod replay;
 pub mod report;
 pub mod system;
 pub mod trace;
 pub mod volume;
+pub mod window;
 pub mod workload;
 
 pub use error::{LabError, Result};

@@ -149,7 +149,7 @@ impl<M: Mount> Machine<M> {
         let device = ModelDisk::new(Arc::clone(&rt), &spec, image.snapshot(), Contents::Metadata);
         let device = Arc::new(device.map_err(|error| LabError::Drive(error.to_string()))?);
         let below: SharedDisk = match setup.write_cache {
-            WriteCache::On => Arc::new(Unflushed { inner: Arc::clone(&device), epochs: Epochs::default() }),
+            WriteCache::On => Arc::new(Unflushed::new(Arc::clone(&device))),
             WriteCache::Flushed | WriteCache::Off => Arc::clone(&device) as SharedDisk,
         };
         let trace = Arc::new(Trace::new(below, Arc::clone(&rt)));
@@ -237,7 +237,7 @@ pub fn drive(name: &str) -> Result<DriveSpec> {
     DriveSpec::load(name).map_err(|error| LabError::Drive(error.to_string()))
 }
 
-fn client<M: Mount>(disk: &SharedDisk, rt: &Rt, mount: &M, options: &Options, cpu: Cpu) -> Result<Client<M::Format>> {
+pub(crate) fn client<M: Mount>(disk: &SharedDisk, rt: &Rt, mount: &M, options: &Options, cpu: Cpu) -> Result<Client<M::Format>> {
     let format = mount.open(Arc::clone(disk), Arc::clone(rt), options.transfer_bytes_max);
     let format = format.map_err(LabError::volume("mounting"))?;
     let vfs = Vfs::new(format, Arc::clone(disk), Arc::clone(rt), options.clone());
@@ -267,9 +267,15 @@ pub fn without_time<M: Mount, T>(
 
 /// A drive with a write cache under a system that never flushes it: a flush is done at once, and the drive hears nothing
 /// of it. What that system risked in a power cut is not the matter here.
-struct Unflushed {
+pub(crate) struct Unflushed {
     inner: Arc<ModelDisk>,
     epochs: Epochs,
+}
+
+impl Unflushed {
+    pub(crate) fn new(inner: Arc<ModelDisk>) -> Unflushed {
+        Unflushed { inner, epochs: Epochs::default() }
+    }
 }
 
 impl Disk for Unflushed {

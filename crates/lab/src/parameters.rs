@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use moafs_swap::Placement;
+
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
 use crate::log_system::LogSystem;
@@ -79,6 +81,14 @@ pub struct Parameters {
     pub cpu_percent: u64,
     /// Processor time to compile one source, in milliseconds.
     pub compile_ms: u64,
+    /// Memory for processes and files of saf-… at full size, in bytes.
+    pub memory_bytes: u64,
+    /// A swap area at full size, in bytes.
+    pub area_bytes: u64,
+    /// Where the programs' directory lies on the volume, in percent of its groups.
+    pub position: u64,
+    /// Sweeps of SOR. `None`: as many as make it run about as long as the experiment's file program.
+    pub sweeps: Option<u64>,
 }
 
 impl Default for Parameters {
@@ -100,6 +110,10 @@ impl Default for Parameters {
             write_cache: None,
             cpu_percent: 100,
             compile_ms: 150,
+            memory_bytes: 464 << 20,
+            area_bytes: 32 << 20,
+            position: 50,
+            sweeps: None,
         }
     }
 }
@@ -112,12 +126,12 @@ struct Known {
     show: fn(&Parameters) -> String,
 }
 
-const KNOWN: [Known; 16] = [
+const KNOWN: [Known; 20] = [
     Known {
         name: "systems",
         meaning: "systems to compare, separated by commas: ffs-paper, ffs, cowrite, cowrite-disksort (cw-…); greedy, \
-                  cost-benefit, hole-plugging, adaptive, age-threshold, wolf, recycling, auto (lfs-…); an experiment runs \
-                  those of its own, or its usual ones",
+                  cost-benefit, hole-plugging, adaptive, age-threshold, wolf, recycling, auto (lfs-…); partition, saf \
+                  (saf-…); an experiment runs those of its own, or its usual ones",
         set: |p, text| list(text, known_system).map(|all| p.systems = all),
         show: |p| or_usual(&p.systems),
     },
@@ -220,6 +234,30 @@ const KNOWN: [Known; 16] = [
         set: |p, text| number(text, 0, 60_000).map(|ms| p.compile_ms = ms),
         show: |p| format!("{} ms", p.compile_ms),
     },
+    Known {
+        name: "memory",
+        meaning: "memory for processes and files of saf-… at full size: 32M to 64G; it shrinks with the scale",
+        set: |p, text| size(text, 32 << 20, 64 << 30).map(|bytes| p.memory_bytes = bytes),
+        show: |p| show_size(p.memory_bytes),
+    },
+    Known {
+        name: "area",
+        meaning: "a swap area of saf at full size: 256K to 1G; it shrinks with the scale",
+        set: |p, text| size(text, 256 << 10, 1 << 30).map(|bytes| p.area_bytes = bytes),
+        show: |p| show_size(p.area_bytes),
+    },
+    Known {
+        name: "position",
+        meaning: "where the programs' directory of saf-… lies on the volume, in percent: 0 to 90",
+        set: |p, text| number(text, 0, 90).map(|percent| p.position = percent),
+        show: |p| format!("{} %", p.position),
+    },
+    Known {
+        name: "sweeps",
+        meaning: "sweeps of SOR in saf-…: 1 to 10000",
+        set: |p, text| number(text, 1, 10_000).map(|count| p.sweeps = Some(count)),
+        show: |p| p.sweeps.map_or_else(|| "those of the experiment".to_owned(), |count| count.to_string()),
+    },
 ];
 
 impl Parameters {
@@ -267,7 +305,9 @@ impl Parameters {
 }
 
 fn known_system(name: &str) -> Result<String, String> {
-    let known = || System::ALL.map(System::name).into_iter().chain(LogSystem::ALL.map(LogSystem::name));
+    let swapping = || [Placement::Traditional, Placement::Areas].map(Placement::name);
+    let files = || System::ALL.map(System::name).into_iter().chain(LogSystem::ALL.map(LogSystem::name));
+    let known = || files().chain(swapping());
     match known().any(|known| known == name) {
         true => Ok(name.to_owned()),
         false => Err(LabError::unknown("system", name, known()).to_string()),

@@ -28,8 +28,8 @@ const SEGMENTS_MAX: usize = 256;
 pub enum Contents {
     /// Everything.
     All,
-    /// Everything but file data (requests whose tag says [`Kind::Data`]), which reads as zeros: for experiments with more
-    /// data than memory.
+    /// Everything but file data and paged-out memory (requests whose tag says [`Kind::Data`] or [`Kind::Swap`]), which read as
+    /// zeros: for experiments with more data than memory.
     Metadata,
 }
 
@@ -196,7 +196,8 @@ impl ModelDisk {
     }
 
     fn apply(&self, request: Request) -> Result<Vec<crate::Buf>, DiskError> {
-        if self.contents == Contents::Metadata && request.tag.kind == Kind::Data && request.is_write() {
+        let is_left_out = matches!(request.tag.kind, Kind::Data | Kind::Swap);
+        if self.contents == Contents::Metadata && is_left_out && request.is_write() {
             self.store.clear(request.at, request.bytes() / SECTOR as u64);
             return Ok(Vec::new());
         }

@@ -1,6 +1,7 @@
 //! A program that uses a volume: vfs calls, and the processor time they cost.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use moafs_runtime::{Rt, Task, Time};
 use moafs_vfs::api::NewFile;
@@ -9,6 +10,7 @@ use moafs_vfs::{Format, Vfs, Who};
 
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
+use crate::memory::Memory;
 
 /// What a read or write call moves at most: a program's buffer. Buffered files of the time used the block size.
 pub const BUFFER_BYTES: usize = 64 << 10;
@@ -23,6 +25,7 @@ pub struct Client<F: Format> {
     buffer: RefCell<Vec<u8>>,
     files: Cell<u64>,
     cpu_ns: Cell<u64>,
+    memory: Option<Arc<Memory>>,
 }
 
 impl<F: Format> Client<F> {
@@ -30,7 +33,22 @@ impl<F: Format> Client<F> {
     pub fn new(vfs: Vfs<F>, rt: Rt, cpu: Cpu) -> Client<F> {
         let root = vfs.shape().root;
         let buffer = RefCell::new(vec![0x5a; BUFFER_BYTES]);
-        Client { vfs, rt, cpu, who: Who::root(), root, buffer, files: Cell::new(0), cpu_ns: Cell::new(0) }
+        let (files, cpu_ns) = (Cell::new(0), Cell::new(0));
+        Client { vfs, rt, cpu, who: Who::root(), root, buffer, files, cpu_ns, memory: None }
+    }
+
+    /// The same program where the file cache shares memory with processes.
+    pub fn sharing(self, memory: &Arc<Memory>) -> Client<F> {
+        Client { memory: Some(Arc::clone(memory)), ..self }
+    }
+
+    /// The same program with everything below this directory of the root.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn within(mut self, name: &str) -> Result<Client<F>> {
+        self.root = self.open(self.root, name)?;
+        Ok(self)
     }
 
     /// The volume.
@@ -58,8 +76,11 @@ impl<F: Format> Client<F> {
         self.cpu_ns.get()
     }
 
-    /// Uses the processor for `ns`.
+    /// Uses the processor for `ns`. What the last call took of memory is settled before.
     pub fn compute(&self, ns: u64) {
+        if let Some(memory) = &self.memory {
+            memory.admit();
+        }
         self.cpu_ns.set(self.cpu_ns.get() + ns);
         if ns > 0 {
             self.rt.compute(ns);
@@ -161,7 +182,8 @@ impl<F: Format> Client<F> {
 
     /// Another program on the same volume.
     pub fn another(&self) -> Client<F> {
-        Client::new(self.vfs.clone(), Rt::clone(&self.rt), self.cpu)
+        let another = Client::new(self.vfs.clone(), Rt::clone(&self.rt), self.cpu);
+        Client { root: self.root, memory: self.memory.clone(), ..another }
     }
 
     /// Starts a program's task.

@@ -1,0 +1,456 @@
+//! One memory for processes and the file cache: what a machine that runs out of it does.
+//!
+//! The one idea: programs tell which pages they touch, page by page in the order of their real loops, and everything else
+//! follows from a clock over all memory: faults, page-outs, page-ins, and how much the file cache may hold. Contents are not
+//! kept.
+//!
+//! * Frames are shared by the pages of processes and the file cache (FreeBSD's unified memory). The *page daemon* wakes when few
+//!   are free and frees up to a target: what entered either queue first is looked at first, with a second chance for what
+//!   was used ([`table`], `moafs_vfs`'s replacement queue).
+//! * A dirty page leaves with its dirty, unused neighbours (page clustering), through [`Swap`]. The write is awaited by the
+//!   daemon; whoever needs a frame waits for the daemon only when none is free.
+//! * A page-in brings what lies beside the page in the same slots (bounded), as long as frames are free.
+//! * A page's slot is free again as soon as the page is written to.
+//!
+//! Programs that use files get the memory for them here, too: [`Memory::admit`] after each call.
+
+pub mod table;
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use moafs_disk::{Buf, Page};
+use moafs_runtime::{Event, Rt, Task, Time};
+use moafs_swap::{PAGE_BYTES, PageNo, Swap, SwapError};
+use moafs_vfs::{Format, Vfs};
+use parking_lot::Mutex;
+
+pub use table::Access;
+use table::{Found, PageTable, Place, Victim};
+
+/// What the daemon waits for when everything in memory is on its way or dirty in the file cache.
+const NOTHING_TO_FREE: Duration = Duration::from_millis(5);
+/// What the file cache gives back at a time: pages of one look at its queue.
+const FILES_STEP_BYTES: usize = 64 << 10;
+/// Processor time that a program may owe before it takes the processor.
+const OWED_NS_MAX: u64 = 1_000_000;
+
+/// The file cache, as memory sees it.
+pub trait FileCache: Send + Sync {
+    /// Memory it occupies.
+    fn bytes(&self) -> usize;
+    /// Since when its next page has waited to leave.
+    fn coldest(&self) -> Option<Time>;
+    /// Gives memory back, the coldest first.
+    fn evict(&self, bytes: usize);
+}
+
+impl<F: Format> FileCache for Vfs<F> {
+    fn bytes(&self) -> usize {
+        self.memory_bytes()
+    }
+
+    fn coldest(&self) -> Option<Time> {
+        Vfs::coldest(self)
+    }
+
+    fn evict(&self, bytes: usize) {
+        Vfs::evict(self, bytes);
+    }
+}
+
+/// How much memory there is, and how paging is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Frames for processes and files.
+    pub frames: u64,
+    /// Below so many free frames the daemon wakes.
+    pub free_low: u64,
+    /// It frees up to so many.
+    pub free_target: u64,
+    /// Pages that leave together at most.
+    pub cluster: u32,
+    /// Pages that a page-in brings along at most.
+    pub neighbours: u32,
+    /// Processor time of a fault, in nanoseconds.
+    pub fault_ns: u64,
+}
+
+impl Limits {
+    /// FreeBSD 6's choices for so many frames: the daemon wakes when half a percent is free and frees up to two; 16 pages
+    /// leave together (`VM_PAGEOUT_PAGE_COUNT`), 15 come along (`VM_FAULT_READ`).
+    pub fn freebsd(frames: u64) -> Limits {
+        let share = |permille: u64, min: u64| (frames * permille / 1000).max(min);
+        let (free_low, free_target) = (share(5, 32), share(20, 128));
+        Limits { frames, free_low, free_target, cluster: 16, neighbours: 15, fault_ns: 5_000 }
+    }
+}
+
+/// What paging did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Paging {
+    /// Accesses that had to wait for a page from outside.
+    pub faults: u64,
+    /// Pages that came along and were not in memory.
+    pub brought: u64,
+    /// Pages without contents that got a frame.
+    pub zero_fills: u64,
+    /// Pages paged out.
+    pub outs: u64,
+    /// Calls that paged out: clusters.
+    pub out_calls: u64,
+    /// Clean pages dropped.
+    pub drops: u64,
+    /// Times that a program waited for a frame, and for how long in all.
+    pub frame_waits: u64,
+    /// Nanoseconds of these waits.
+    pub frame_wait_ns: u64,
+    /// Nanoseconds that programs waited for pages from outside.
+    pub in_wait_ns: u64,
+    /// The file cache at its largest and its mean (over faults), in bytes.
+    pub files_bytes_max: u64,
+    /// Sum of the file cache's bytes over all looks of the daemon; divide by `files_looks`.
+    pub files_bytes_sum: u64,
+    /// Looks in that sum.
+    pub files_looks: u64,
+}
+
+struct State {
+    table: PageTable,
+    /// Where the next process begins.
+    next_page: u32,
+    paging: Paging,
+}
+
+/// The memory of a machine.
+pub struct Memory {
+    rt: Rt,
+    limits: Limits,
+    swap: Swap,
+    files: Arc<dyn FileCache>,
+    state: Mutex<State>,
+    /// Somebody needs frames.
+    pressure: Event,
+    /// Frames became free, or pages arrived.
+    moved: Event,
+    stop: AtomicBool,
+    /// The first failure of a page-out.
+    failed: Mutex<Option<SwapError>>,
+    looks: AtomicU64,
+    zero: Page,
+}
+
+impl Memory {
+    /// Memory that `files` shares, with its page daemon. Its `pages` pages of processes can all be paged out to `swap`.
+    pub fn new(rt: Rt, limits: Limits, pages: u32, swap: Swap, files: Arc<dyn FileCache>) -> (Arc<Memory>, Task) {
+        let state = State { table: PageTable::new(pages), next_page: 0, paging: Paging::default() };
+        let memory = Arc::new(Memory {
+            rt: Rt::clone(&rt),
+            limits,
+            swap,
+            files,
+            state: Mutex::new(state),
+            pressure: Event::new(),
+            moved: Event::new(),
+            stop: AtomicBool::new(false),
+            failed: Mutex::new(None),
+            looks: AtomicU64::new(0),
+            zero: Buf::zeroed(PAGE_BYTES).freeze(),
+        });
+        let daemon = Arc::clone(&memory);
+        let task = rt.spawn("page daemon", Box::new(move || daemon.run_daemon()));
+        (memory, task)
+    }
+
+    /// Where pages go.
+    pub fn swap(&self) -> &Swap {
+        &self.swap
+    }
+
+    /// What paging did so far.
+    pub fn paging(&self) -> Paging {
+        self.state.lock().paging
+    }
+
+    /// Ends the daemon.
+    ///
+    /// # Errors
+    /// If a page could not be paged out at any time.
+    pub fn stop(&self, daemon: &Task) -> Result<(), SwapError> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.rt.signal(&self.pressure);
+        daemon.join(&*self.rt);
+        self.failed.lock().take().map_or(Ok(()), Err)
+    }
+
+    /// Free frames; negative while the file cache has taken more than there is.
+    fn free(&self, table: &PageTable) -> i64 {
+        let files = self.files.bytes().div_ceil(PAGE_BYTES) as u64;
+        self.limits.frames as i64 - (table.frames() + files) as i64
+    }
+
+    /// After a call that may have made the file cache grow: wakes the daemon, and waits while memory is overdrawn.
+    pub fn admit(&self) {
+        let began = self.rt.now();
+        let mut waited = false;
+        loop {
+            let ticket = self.moved.ticket();
+            let free = self.free(&self.state.lock().table);
+            if free < self.limits.free_low as i64 {
+                self.rt.signal(&self.pressure);
+            }
+            if free >= 0 || self.stop.load(Ordering::SeqCst) {
+                break;
+            }
+            waited = true;
+            self.rt.wait(&self.moved, ticket, None);
+        }
+        if waited {
+            self.count_frame_wait(began);
+        }
+    }
+
+    fn count_frame_wait(&self, began: Time) {
+        let waited_ns = (self.rt.now() - began).as_nanos() as u64;
+        let paging = &mut self.state.lock().paging;
+        paging.frame_waits += 1;
+        paging.frame_wait_ns += waited_ns;
+    }
+
+    // -- the page daemon
+
+    fn run_daemon(&self) {
+        loop {
+            let ticket = self.pressure.ticket();
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            self.note_files();
+            while self.free(&self.state.lock().table) < self.limits.free_target as i64 {
+                if !self.free_some() {
+                    self.rt.wait(&self.pressure, self.pressure.ticket(), Some(self.rt.now() + NOTHING_TO_FREE));
+                }
+                self.rt.signal(&self.moved);
+                if self.stop.load(Ordering::SeqCst) {
+                    return;
+                }
+            }
+            self.rt.wait(&self.pressure, ticket, None);
+        }
+    }
+
+    fn note_files(&self) {
+        let bytes = self.files.bytes() as u64;
+        let paging = &mut self.state.lock().paging;
+        paging.files_bytes_max = paging.files_bytes_max.max(bytes);
+        paging.files_bytes_sum += bytes;
+        paging.files_looks += 1;
+    }
+
+    /// Looks at what has waited longest, be it a process's or a file's. False if nothing can leave.
+    fn free_some(&self) -> bool {
+        let files = self.files.coldest();
+        let mut state = self.state.lock();
+        match (state.table.coldest(), files) {
+            (None, None) => return false,
+            (Some(page), Some(file)) if page <= file => {}
+            (Some(_), None) => {}
+            (_, Some(_)) => {
+                drop(state);
+                self.files.evict(FILES_STEP_BYTES);
+                return true;
+            }
+        }
+        let victim = state.table.look(self.rt.now());
+        self.looks.store(state.table.looks(), Ordering::Relaxed);
+        match victim {
+            Victim::Dirty(page) => {
+                let leaving = state.table.begin_out(page, self.limits.cluster);
+                drop(state);
+                self.page_out(leaving);
+            }
+            Victim::Dropped => state.paging.drops += 1,
+            Victim::Again | Victim::None => {}
+        }
+        true
+    }
+
+    fn page_out(&self, leaving: Range<u32>) {
+        let pages: Vec<(PageNo, Page)> = leaving.clone().map(|page| (PageNo(page), self.zero.clone())).collect();
+        if let Err(error) = self.swap.page_out(&pages) {
+            self.failed.lock().get_or_insert(error);
+        }
+        let mut state = self.state.lock();
+        state.paging.outs += pages.len() as u64;
+        state.paging.out_calls += 1;
+        let stale = state.table.end_out(leaving, self.rt.now());
+        drop(state);
+        stale.into_iter().for_each(|page| self.swap.free(PageNo(page), 1));
+    }
+
+    // -- faults
+
+    fn touch(&self, page: u32, access: Access) -> Found {
+        let found = self.state.lock().table.touch(page, access);
+        if found == Found::Stale {
+            self.swap.free(PageNo(page), 1);
+        }
+        found
+    }
+
+    /// Brings a page in, or waits for somebody who does.
+    fn fault(&self, page: u32) -> Result<(), SwapError> {
+        let began = self.rt.now();
+        let mut waited = false;
+        loop {
+            let ticket = self.moved.ticket();
+            let mut state = self.state.lock();
+            match state.table.place(page) {
+                Place::Resident | Place::Leaving => return Ok(()),
+                Place::Coming => {
+                    drop(state);
+                    self.rt.wait(&self.moved, ticket, None);
+                    continue;
+                }
+                Place::Nowhere | Place::Out => {}
+            }
+            let free = self.free(&state.table);
+            if free > 0 {
+                let is_out = state.table.place(page) == Place::Out;
+                state.table.begin_in(page);
+                drop(state);
+                if free <= self.limits.free_low as i64 {
+                    self.rt.signal(&self.pressure);
+                }
+                if waited {
+                    self.count_frame_wait(began);
+                }
+                return self.bring_in(page, is_out);
+            }
+            waited = true;
+            drop(state);
+            self.rt.signal(&self.pressure);
+            self.rt.wait(&self.moved, ticket, None);
+        }
+    }
+
+    fn bring_in(&self, page: u32, is_out: bool) -> Result<(), SwapError> {
+        let began = self.rt.now();
+        let mut came = Vec::new();
+        if is_out {
+            let mut note = |page: PageNo, _: &[u8]| came.push(page.0);
+            self.swap.page_in_with(PageNo(page), self.limits.neighbours, &mut note)?;
+        }
+        let now = self.rt.now();
+        let mut state = self.state.lock();
+        state.table.end_in(page, is_out, now);
+        if is_out {
+            let mut room = self.free(&state.table);
+            for neighbour in came {
+                if room > 0 && state.table.bring(neighbour, now) {
+                    room -= 1;
+                    state.paging.brought += 1;
+                }
+            }
+            state.paging.faults += 1;
+            state.paging.in_wait_ns += (now - began).as_nanos() as u64;
+        } else {
+            state.paging.zero_fills += 1;
+        }
+        drop(state);
+        self.rt.signal(&self.moved);
+        Ok(())
+    }
+
+    fn release(&self, pages: Range<u32>) {
+        self.state.lock().table.release(pages.clone());
+        self.swap.free(PageNo(pages.start), pages.end - pages.start);
+        self.rt.signal(&self.moved);
+    }
+}
+
+/// A process: its pages, and the processor time it owes.
+pub struct Process {
+    memory: Arc<Memory>,
+    first: u32,
+    pages: u32,
+    owed_ns: Cell<u64>,
+    cpu_ns: Cell<u64>,
+}
+
+impl Process {
+    /// A process of `pages` pages without contents.
+    ///
+    /// # Panics
+    /// When memory was made for fewer pages.
+    pub fn new(memory: &Arc<Memory>, pages: u32) -> Process {
+        let mut state = memory.state.lock();
+        // Processes do not share clusters.
+        let first = state.next_page.next_multiple_of(memory.limits.cluster);
+        assert!(first + pages <= memory.swap.pages(), "{pages} pages at {first} of {}", memory.swap.pages());
+        state.next_page = first + pages;
+        drop(state);
+        Process { memory: Arc::clone(memory), first, pages, owed_ns: Cell::new(0), cpu_ns: Cell::new(0) }
+    }
+
+    /// Pages it was made with.
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// Processor time used so far.
+    pub fn cpu_ns(&self) -> u64 {
+        self.cpu_ns.get()
+    }
+
+    /// Uses a page.
+    ///
+    /// # Errors
+    /// If it cannot be brought in.
+    pub fn touch(&self, page: u32, access: Access) -> Result<(), SwapError> {
+        debug_assert!(page < self.pages);
+        let page = self.first + page;
+        while !matches!(self.memory.touch(page, access), Found::Hit | Found::Stale) {
+            self.compute(self.memory.limits.fault_ns);
+            self.settle();
+            self.memory.fault(page)?;
+        }
+        Ok(())
+    }
+
+    /// Uses the processor. Little is saved up until the next fault.
+    pub fn compute(&self, ns: u64) {
+        self.owed_ns.set(self.owed_ns.get() + ns);
+        if self.owed_ns.get() >= OWED_NS_MAX {
+            self.settle();
+        }
+    }
+
+    /// Takes the processor for what is owed.
+    pub fn settle(&self) {
+        let ns = self.owed_ns.take();
+        self.cpu_ns.set(self.cpu_ns.get() + ns);
+        if ns > 0 {
+            self.memory.rt.compute(ns);
+        }
+    }
+
+    /// As long as this stays the same, nobody's pages were looked at for replacement.
+    pub fn looks(&self) -> u64 {
+        self.memory.looks.load(Ordering::Relaxed)
+    }
+
+    /// Gives all pages back.
+    pub fn release(&self) {
+        self.memory.release(self.first..self.first + self.pages);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

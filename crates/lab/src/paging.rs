@@ -1,0 +1,255 @@
+//! The machine of saf-…: several programs at once on one processor, one memory that pages, and one drive.
+//!
+//! Programs → vfs with its cache, and [`Memory`] → the ext2 engine and [`Swap`] → windows of the drive (swap partition, volume)
+//! → one elevator with one command out → [`HeadLog`] → drive model. The two systems differ in where the swap places pages, and in
+//! nothing else.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`drive`] | partitions, and the file system that programs find |
+//! | [`head`] | every access, and the strokes between them |
+
+pub mod drive;
+pub mod head;
+
+use std::sync::Arc;
+
+use moafs_disk::model::{Contents, ModelDisk};
+use moafs_disk::probe::trace::Trace;
+use moafs_disk::{Elevator, MemDisk, QueueOptions, SharedDisk};
+use moafs_ext::Ext;
+use moafs_runtime::{Rt, Task, Virtual};
+use moafs_swap::{Home, PAGE_BYTES, Placement, Status, Swap, SwapOptions};
+use moafs_vfs::counters::Counters;
+use moafs_vfs::{Format, Options, Vfs};
+use parking_lot::Mutex;
+
+use crate::cpu::Cpu;
+use crate::error::{LabError, Result};
+use crate::machine::{Mount, Totals, Unflushed, drive as load};
+use crate::memory::{Limits, Memory, Paging, Process};
+use crate::parameters::WriteCache;
+use crate::processor::OneProcessor;
+use crate::program::compile::Compile;
+use crate::program::lu::Lu;
+use crate::program::ns2::Ns2;
+use crate::program::sor::Sor;
+use crate::system::System;
+use crate::workload::Client;
+use crate::workload::postmark::Postmark;
+use head::{Access, HeadLog};
+
+/// A program that runs beside others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// Files.
+    Postmark(Postmark),
+    /// Files, and some memory.
+    Compile(Compile),
+    /// Memory.
+    Sor(Sor),
+    /// Memory.
+    Lu(Lu),
+    /// Memory.
+    Ns2(Ns2),
+}
+
+impl Program {
+    /// Its name in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Program::Postmark(_) => "postmark",
+            Program::Compile(_) => "compile",
+            Program::Sor(_) => "sor",
+            Program::Lu(_) => "lu",
+            Program::Ns2(_) => "ns2",
+        }
+    }
+
+    /// Memory that it needs, in pages.
+    pub fn pages(&self) -> u32 {
+        match self {
+            Program::Postmark(_) => 0,
+            Program::Compile(compile) => compile.pages,
+            Program::Sor(sor) => sor.pages(),
+            Program::Lu(lu) => lu.pages(),
+            Program::Ns2(ns2) => ns2.pages(),
+        }
+    }
+
+    fn run(&self, client: &Client<Ext>, process: &Process) -> Result<()> {
+        match self {
+            Program::Postmark(postmark) => postmark.run(client).map(drop),
+            Program::Compile(compile) => compile.run(client, process),
+            Program::Sor(sor) => sor.run(process),
+            Program::Lu(lu) => lu.run(process),
+            Program::Ns2(ns2) => ns2.run(process),
+        }
+    }
+}
+
+/// How a machine is built.
+#[derive(Debug, Clone)]
+pub struct Setup<'a> {
+    /// Where pages go.
+    pub placement: Placement,
+    /// How files are placed.
+    pub files: System,
+    /// Name or file of the drive.
+    pub drive: &'a str,
+    /// What the drive's write cache does.
+    pub write_cache: WriteCache,
+    /// Bytes of a swap area.
+    pub area_bytes: u64,
+    /// Memory.
+    pub memory: Limits,
+    /// Syncer, sizes of requests, dirty data.
+    pub options: Options,
+    /// What calls cost.
+    pub cpu: Cpu,
+}
+
+/// What was measured of a run.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// From the common start until all had ended, and what was counted meanwhile.
+    pub totals: Totals,
+    /// When each program had ended, in nanoseconds.
+    pub ended_ns: Vec<u64>,
+    /// Every access to the drive.
+    pub accesses: Vec<Access>,
+    /// What paging did.
+    pub paging: Paging,
+    /// The swap when the programs had ended, and had given their memory back.
+    pub swap: Status,
+    /// The file system's counters.
+    pub files: Counters,
+}
+
+/// Everything below the programs.
+struct Machine {
+    rt: Rt,
+    processor: Arc<OneProcessor>,
+    device: Arc<ModelDisk>,
+    trace: Arc<Trace>,
+    head: Arc<HeadLog>,
+    vfs: Vfs<Ext>,
+    memory: Arc<Memory>,
+    daemon: Task,
+}
+
+/// Runs `programs` from a common start over a copy of `image` until all have ended.
+///
+/// # Errors
+/// The first error of a program in the order given; if the drive or the volume cannot be had.
+pub fn run(setup: &Setup<'_>, image: &MemDisk, programs: &[Program]) -> Result<Measured> {
+    let runtime = Virtual::new(None);
+    runtime.run(|| {
+        let machine = Machine::new(setup, runtime.rt(), image)?;
+        let measured = machine.measure(setup, programs);
+        let stopped = machine.memory.stop(&machine.daemon).map_err(|error| LabError::Swap(error.to_string()));
+        drop(machine.memory);
+        let closed = machine.vfs.close().map_err(LabError::volume("unmounting"));
+        measured.and_then(|measured| stopped.and(closed).map(|()| measured))
+    })
+}
+
+impl Machine {
+    fn new(setup: &Setup<'_>, time: Rt, image: &MemDisk) -> Result<Machine> {
+        let mut spec = load(setup.drive)?;
+        if setup.write_cache == WriteCache::Off {
+            spec.write_through();
+        }
+        let device = ModelDisk::new(Rt::clone(&time), &spec, image.snapshot(), Contents::Metadata);
+        let device = Arc::new(device.map_err(|error| LabError::Drive(error.to_string()))?);
+        let below: SharedDisk = match setup.write_cache {
+            WriteCache::On => Arc::new(Unflushed::new(Arc::clone(&device))),
+            WriteCache::Flushed | WriteCache::Off => Arc::clone(&device) as SharedDisk,
+        };
+        let processor = OneProcessor::new(time);
+        let rt = Arc::clone(&processor) as Rt;
+        let head = Arc::new(HeadLog::new(below));
+        let trace = Arc::new(Trace::new(Arc::clone(&head) as SharedDisk, Rt::clone(&rt)));
+        let transfer_bytes_max = setup.options.transfer_bytes_max;
+        let queue = QueueOptions { merge: setup.files.merges(), transfer_bytes_max, ..QueueOptions::one_command() };
+        let queue: SharedDisk = Arc::new(Elevator::new(Arc::clone(&trace) as SharedDisk, Rt::clone(&rt), queue));
+        let (partition, volume) = drive::partitions(&queue);
+        let format = setup.files.open(Arc::clone(&volume), Rt::clone(&rt), transfer_bytes_max);
+        let format = format.map_err(LabError::volume("mounting"))?;
+        let vfs = Vfs::new(format, Arc::clone(&volume), Rt::clone(&rt), setup.options.clone());
+        let swap = swap(setup, &vfs, volume, partition, &rt)?;
+        let pages = swap.pages();
+        let (memory, daemon) = Memory::new(Rt::clone(&rt), setup.memory, pages, swap, Arc::new(vfs.clone()));
+        Ok(Machine { rt, processor, device, trace, head, vfs, memory, daemon })
+    }
+
+    fn measure(&self, setup: &Setup<'_>, programs: &[Program]) -> Result<Measured> {
+        let before = self.totals();
+        self.head.take();
+        type Ended = Option<(u64, Result<()>)>;
+        let ended: Arc<Mutex<Vec<Ended>>> = Arc::new(Mutex::new(programs.iter().map(|_| None).collect()));
+        let spawn = |(at, program): (usize, &Program)| {
+            let (program, ended, rt) = (*program, Arc::clone(&ended), Rt::clone(&self.rt));
+            let (vfs, memory, cpu) = (self.vfs.clone(), Arc::clone(&self.memory), setup.cpu);
+            let work = move || {
+                let client = Client::new(vfs, Rt::clone(&rt), cpu).sharing(&memory).within(drive::HOME);
+                let process = Process::new(&memory, program.pages());
+                let result = client.and_then(|client| program.run(&client, &process));
+                drop(process);
+                ended.lock()[at] = Some((rt.now().0, result));
+            };
+            self.rt.spawn(program.name(), Box::new(work))
+        };
+        let tasks: Vec<Task> = programs.iter().enumerate().map(spawn).collect();
+        tasks.iter().for_each(|task| task.join(&*self.rt));
+        let totals = self.totals().since(&before);
+        let mut ended_ns = Vec::new();
+        for ended in ended.lock().iter_mut() {
+            let (at, result) = ended.take().expect("a task that was joined has ended");
+            result?;
+            ended_ns.push(at - before.now_ns);
+        }
+        Ok(Measured {
+            totals,
+            ended_ns,
+            accesses: self.head.take(),
+            paging: self.memory.paging(),
+            swap: self.memory.swap().status(),
+            files: self.vfs.counters(),
+        })
+    }
+
+    fn totals(&self) -> Totals {
+        let vfs = self.vfs.counters();
+        Totals {
+            now_ns: self.rt.now().0,
+            drive: self.device.totals(),
+            background: self.device.background(),
+            flash: self.device.flash(),
+            requests: self.trace.counters(),
+            cpu_ns: self.processor.used_ns(),
+            co_writes: vfs.co_writes,
+            co_written_files: vfs.co_written_files,
+            written_bytes: vfs.write_bytes,
+            read_bytes: vfs.read_bytes,
+            write_backs: vfs.write_back_requests,
+            co_reads: vfs.co_reads,
+        }
+    }
+}
+
+/// The swap of a system: as large as the partition, which the file system's areas have beside it.
+fn swap(setup: &Setup<'_>, vfs: &Vfs<Ext>, volume: SharedDisk, partition: SharedDisk, rt: &Rt) -> Result<Swap> {
+    let failed = |error: moafs_swap::SwapError| LabError::Swap(error.to_string());
+    let pages = (partition.limits().sectors * moafs_disk::SECTOR as u64 / PAGE_BYTES as u64) as u32;
+    let home = match setup.placement {
+        Placement::Traditional => None,
+        Placement::Areas => {
+            let room = vfs.format().volatile();
+            let room = room.ok_or_else(|| LabError::Swap("this file system has no room for swap areas".to_owned()))?;
+            Some(Home { disk: volume, block_bytes: vfs.shape().block_size, room, head: vfs.last_access() })
+        }
+    };
+    let options = SwapOptions { placement: setup.placement, area_bytes: setup.area_bytes, ..SwapOptions::default() };
+    Swap::open(home, Some(partition), pages, Rt::clone(rt), options).map_err(failed)
+}
