@@ -27,8 +27,8 @@ pub const HOME: &str = "home";
 
 /// Blocks of the volume: those of ext2 in common use.
 const BLOCK_BYTES: u32 = 4096;
-/// An inode for so many bytes: the volume is large and holds few files.
-const BYTES_PER_INODE: u64 = 64 << 10;
+/// An inode for so many bytes, as FreeBSD's newfs: four fragments of 2 KiB.
+const BYTES_PER_INODE: u64 = 8 << 10;
 const INODE_BYTES: u32 = 128;
 const MADE_AT: Timestamp = Timestamp { secs: 1_000_000_000, nanos: 0 };
 /// Memory for the cache while files are prepared.
