@@ -10,6 +10,7 @@ use std::time::Duration;
 use moafs_disk::MemDisk;
 use moafs_swap::{PAGE_BYTES, Placement};
 use moafs_vfs::Options;
+use moafs_vfs::api::AtimePolicy;
 
 use super::rows::{self, Subject};
 use crate::cpu::Cpu;
@@ -198,9 +199,10 @@ fn compile_of(lab: &Lab<'_>) -> Compile {
         sources: lab.scaled(1_900, 40),
         directories: lab.scaled(150, 6),
         headers: lab.scaled(400, 20),
+        tools_bytes: lab.scaled(6 << 20, 1 << 20),
         object_bytes: lab.scaled(40 << 20, 1 << 20),
         compile_ns: lab.options.parameters.compile_ms * 1_000_000,
-        pages: lab.scaled(2_048, 64) as u32,
+        pages: lab.scaled(3_072, 64) as u32,
         seed: lab.options.seed,
     }
 }
@@ -263,6 +265,8 @@ fn measure(lab: &Lab<'_>, case: &Case, image: &MemDisk, programs: &[Program]) ->
         commit_interval: Duration::from_secs(parameters.commit_s.unwrap_or(COMMIT_S)),
         read_ahead_bytes: parameters.read_ahead_bytes as usize,
         co_read_bytes: 0,
+        // FreeBSD mounts so.
+        atime: AtimePolicy::Strict,
         transfer_bytes_max: parameters.transfer_bytes as usize,
         ..Options::default()
     };
@@ -301,7 +305,7 @@ fn run(experiment: &Experiment, lab: &Lab<'_>, plan: &Plan) -> Result<Outcome> {
     let compared = compare(plan, &outcome.rows);
     outcome.rows.extend(compared);
     outcome.notes = settled(lab);
-    outcome.notes.extend(cases.iter().zip(&measured).map(|(case, measured)| why(case, measured, lab)));
+    outcome.notes.extend(cases.iter().zip(&measured).map(|(case, measured)| why(case, measured)));
     outcome.charts = charts(plan);
     outcome.scatters = plan.heads.iter().map(|count| picture(&cases, &measured, *count)).collect();
     Ok(outcome)
@@ -450,12 +454,11 @@ fn settled(lab: &Lab<'_>) -> Vec<String> {
 }
 
 /// One sentence from the counters.
-fn why(case: &Case, measured: &Measured, lab: &Lab<'_>) -> String {
+fn why(case: &Case, measured: &Measured) -> String {
     let long = long_sectors(case).unwrap_or(u64::MAX);
     let strokes = Strokes::of(&measured.accesses, long);
     let seconds = |ns: u64| ns as f64 / 1e9;
     let totals = &measured.totals;
-    let _ = lab;
     format!(
         "{case}: {:.0} s for {} accesses ({} of pages), {} strokes over more than {LONG_PERCENT} % of the drive; seek {:.0} s, rotation \
          {:.0} s, transfer {:.0} s, processor {:.0} s, idle {:.0} s; programs waited {:.0} s for pages and {:.0} s for frames.",

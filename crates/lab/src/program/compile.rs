@@ -1,8 +1,9 @@
 //! A stand-in for a kernel compile: the objects of the last one are deleted, then every source is compiled again.
 //!
-//! Sources and objects lie in many directories; sources have R-FSL's sizes up to 64 KB. For each source: it and some headers are
-//! read (a few that all include, others drawn at random), the compiler takes memory of its own page by page while it computes,
-//! writes the object, and gives the memory back.
+//! Sources and objects lie in many directories; sources have R-FSL's sizes up to 64 KB. For each source: the compiler's programs are
+//! run, whose text are files like others (what of them has left the cache is read again); the source and some headers are read (a
+//! few that all include, others drawn at random); the compiler takes memory of its own page by page while it computes, writes
+//! the object, and gives the memory back. At the end all objects are read and linked.
 
 use moafs_vfs::Format;
 use moafs_vfs::types::Ino;
@@ -15,9 +16,11 @@ use crate::memory::{Access, Process};
 use crate::workload::{Client, Sizes};
 
 /// Headers that everything includes.
-const COMMON_HEADERS: u64 = 12;
+const COMMON_HEADERS: u64 = 20;
 /// Headers beside those.
-const DRAWN_HEADERS: u64 = 18;
+const DRAWN_HEADERS: u64 = 40;
+/// Programs that each compile runs.
+const TOOLS: u64 = 5;
 /// Times a page of the compiler's memory is used while it computes.
 const PASSES: u64 = 4;
 
@@ -30,6 +33,8 @@ pub struct Compile {
     pub directories: u64,
     /// Header files, in one directory.
     pub headers: u64,
+    /// Bytes of the text of the programs that each compile runs: make, shell, preprocessor, compiler, assembler.
+    pub tools_bytes: u64,
     /// Bytes of all objects together, each in proportion to its source.
     pub object_bytes: u64,
     /// Processor time for a source, in nanoseconds.
@@ -74,6 +79,10 @@ impl Compile {
             let bytes = Sizes::Real { bytes_max: 32 << 10 }.draw(&mut rng);
             client.make_file(headers, &format!("h{header:04}.h"), bytes)?;
         }
+        let tools = client.make_dir(client.root(), "tools")?;
+        for tool in 0..TOOLS {
+            client.make_file(tools, &format!("t{tool}"), self.tools_bytes / TOOLS)?;
+        }
         for (kind, end) in [("src", "c"), ("obj", "o")] {
             let top = client.make_dir(client.root(), kind)?;
             for dir in 0..self.directories {
@@ -101,11 +110,15 @@ impl Compile {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed.wrapping_add(2));
         let (from, to) = (self.open_dirs(client, "src")?, self.open_dirs(client, "obj")?);
         let headers = client.open(client.root(), "include")?;
+        let tools = client.open(client.root(), "tools")?;
         for source in 0..self.sources {
             client.unlink(to[self.dir_of(source) as usize], &format!("f{source:05}.o"))?;
         }
         for source in 0..self.sources {
             let dir = self.dir_of(source) as usize;
+            for tool in 0..TOOLS {
+                read(client, tools, &format!("t{tool}"))?;
+            }
             read(client, from[dir], &format!("f{source:05}.c"))?;
             for header in 0..(COMMON_HEADERS + DRAWN_HEADERS).min(self.headers) {
                 let header = if header < COMMON_HEADERS { header } else { rng.random_range(0..self.headers) };
@@ -115,7 +128,15 @@ impl Compile {
             let bytes = self.object_bytes(&sizes, source);
             client.make_file(to[dir], &format!("f{source:05}.o"), bytes)?;
         }
+        self.link(client, &to)?;
         client.sync()
+    }
+
+    fn link(&self, client: &Client<impl Format>, objects: &[Ino]) -> Result<()> {
+        for source in 0..self.sources {
+            read(client, objects[self.dir_of(source) as usize], &format!("f{source:05}.o"))?;
+        }
+        client.make_file(client.root(), "kernel", self.object_bytes).map(drop)
     }
 
     fn open_dirs(&self, client: &Client<impl Format>, kind: &str) -> Result<Vec<Ino>> {
