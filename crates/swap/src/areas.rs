@@ -73,6 +73,11 @@ impl Area {
         !self.leaving && self.free.free_count() > 0
     }
 
+    /// True if `pages` pages may come and lie together.
+    pub fn has_run(&self, pages: u32) -> bool {
+        !self.leaving && self.free.has_run(pages)
+    }
+
     /// True if something of it is free.
     pub fn has_free(&self) -> bool {
         self.free.free_count() > 0

@@ -279,7 +279,7 @@ impl Swap {
             };
             match assigned {
                 Assigned::Found => return Ok(true),
-                Assigned::Create(group) => self.create(group, head),
+                Assigned::Create(group, pages) => self.create(group, pages, head),
                 Assigned::Grow => match self.grow() {
                     Ok(grown) => may_grow = grown,
                     Err(error) => (may_grow, trouble) = (false, Some(error)),
@@ -295,15 +295,15 @@ impl Swap {
         }
     }
 
-    /// Creates an area in a group, or finds out that it cannot be.
-    fn create(&self, group: Group, head: Option<Head>) {
+    /// Creates an area in a group for `pages` pages together, or finds out that it cannot be.
+    fn create(&self, group: Group, pages: u32, head: Option<Head>) {
         let Some(home) = &self.home else { return };
         let _making = self.making.lock();
         let blocks = {
             let state = self.state.lock();
             let mut there = state.areas.in_group(group);
             // Another may have created it.
-            if there.any(|area| state.areas.get(area).has_room()) {
+            if there.any(|area| state.areas.get(area).has_run(pages.min(state.areas.slots()))) {
                 return;
             }
             state.areas.blocks()

@@ -10,6 +10,11 @@
 //! 5. No slot in any area: a new area in `g + 1`, `g + 2`… to the volume's end. It is the newest then, and is stayed with.
 //! 6. The traditional swap space, until the next file access.
 //!
+//! Pages leave in clusters, and a cluster that is torn apart costs a request, and later a rotation, for each piece: more than a short
+//! stroke of the head. So 2, 4 and the staying ask for free slots that lie together, as many as leave together. Only if 5 finds no place
+//! either, pieces are taken: in `g`, then in the areas from the newest to the oldest. (The paper speaks of room that is enough for the
+//! pages, and does not say what it does with less. Pages alone are a cluster of one: then this is its order to the letter.)
+//!
 //! The paper tells of 4 in its section 4.2 and of 5 in its section 4.3, and not which comes first where both could be. We take a free slot that
 //! is there before blocks that are not ours: it costs the files nothing.
 //!
@@ -54,36 +59,58 @@ enum Attempt {
     Near,
     /// 4 and 5: in areas of this age or older.
     Stay { age: u64 },
+    /// Pieces, wherever they are.
+    Pieces,
     /// 6.
     Last,
 }
 
 impl Search {
-    /// The next page's place. `can_create` tells whether it is worth while to try.
-    pub fn next(&mut self, head: Option<Head>, areas: &Areas, can_create: impl Fn(Group) -> bool) -> Choice {
+    /// The place of the next `pages` pages, which leave together. `can_create` tells whether it is worth while to try.
+    pub fn next(
+        &mut self,
+        pages: u32,
+        head: Option<Head>,
+        areas: &Areas,
+        can_create: impl Fn(Group) -> bool,
+    ) -> Choice {
         let Some(head) = head else { return Choice::Traditional };
         if self.access != Some(head.block) {
             *self = Search { access: Some(head.block), attempt: Attempt::Near };
         }
+        let pages = pages.min(areas.slots());
         if let Attempt::Near = self.attempt {
-            if let Some(choice) = near(head, areas, &can_create) {
+            if let Some(choice) = near(pages, head, areas, &can_create) {
                 return choice;
             }
             self.attempt = Attempt::Stay { age: u64::MAX };
         }
         if let Attempt::Stay { age } = self.attempt {
-            if let Some(choice) = self.stay(age, head, areas, &can_create) {
+            if let Some(choice) = self.stay(pages, age, head, areas, &can_create) {
                 return choice;
+            }
+            self.attempt = Attempt::Pieces;
+        }
+        if let Attempt::Pieces = self.attempt {
+            if let Some(area) = piece(head, areas) {
+                return Choice::Area(area);
             }
             self.attempt = Attempt::Last;
         }
         Choice::Traditional
     }
 
-    fn stay(&mut self, age: u64, head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bool) -> Option<Choice> {
+    fn stay(
+        &mut self,
+        pages: u32,
+        age: u64,
+        head: Head,
+        areas: &Areas,
+        can_create: &impl Fn(Group) -> bool,
+    ) -> Option<Choice> {
         let older = areas.newest_first().filter(|area| areas.get(*area).age <= age);
         // After the oldest come those that were passed over.
-        if let Some(area) = older.chain(areas.newest_first()).find(|area| areas.get(*area).has_room()) {
+        if let Some(area) = older.chain(areas.newest_first()).find(|area| areas.get(*area).has_run(pages)) {
             self.attempt = Attempt::Stay { age: areas.get(area).age };
             return Some(Choice::Area(area));
         }
@@ -103,11 +130,17 @@ impl Search {
 }
 
 /// Attempts 2 and 3.
-fn near(head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bool) -> Option<Choice> {
+fn near(pages: u32, head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bool) -> Option<Choice> {
     let group = head.group?;
-    let with_room = areas.in_group(group).find(|area| areas.get(*area).has_room());
+    let with_room = areas.in_group(group).find(|area| areas.get(*area).has_run(pages));
     let create = || can_create(group).then_some(Choice::Create(group));
     with_room.map(Choice::Area).or_else(create)
+}
+
+/// A free slot in the group of the last file access, else in the newest area that has one.
+fn piece(head: Head, areas: &Areas) -> Option<AreaNo> {
+    let near = head.group.into_iter().flat_map(|group| areas.in_group(group));
+    near.chain(areas.newest_first()).find(|area| areas.get(*area).has_room())
 }
 
 #[cfg(test)]
@@ -136,7 +169,7 @@ mod tests {
     /// Stores a page: the area and slot, or `None` for the traditional swap space. Groups up to `room_below` have room for areas.
     fn store(search: &mut Search, areas: &mut Areas, head: Option<Head>, room: &[u32]) -> Option<(u32, u32)> {
         loop {
-            match search.next(head, areas, |group| room.contains(&group.0)) {
+            match search.next(1, head, areas, |group| room.contains(&group.0)) {
                 Choice::Traditional => return None,
                 Choice::Create(group) => {
                     let area = create(areas, group.0);
@@ -152,7 +185,7 @@ mod tests {
 
     /// Which area: its number in the order of creation, from 1, as the figure counts.
     fn store_numbered(search: &mut Search, areas: &mut Areas, head: Option<Head>) -> u32 {
-        match search.next(head, areas, |_| false) {
+        match search.next(1, head, areas, |_| false) {
             Choice::Area(area) => {
                 areas.take(area, 1).expect("it has room");
                 area.0 + 1
@@ -227,6 +260,30 @@ mod tests {
         assert_eq!(store(&mut search, &mut areas, head(7, 1), &[6]), Some((7, 0)));
         areas.get_mut(first).leaving = true;
         assert_eq!(store(&mut search, &mut areas, head(7, 2), &[6]), None, "what gives way takes no pages");
+    }
+
+    #[test]
+    fn pages_that_leave_together_lie_together_as_long_as_there_is_a_place_for_them() {
+        let (mut search, mut areas) = (Search::default(), areas());
+        let [old, near] = [5, 7].map(|group| create(&mut areas, group));
+        areas.take(near, 1);
+        let mut next = |areas: &Areas, room: &[u32]| search.next(2, head(7, 0), areas, |group| room.contains(&group.0));
+        assert_eq!(next(&areas, &[7, 9]), Choice::Create(Group(7)), "a new area near the head before a piece of one");
+        assert_eq!(next(&areas, &[9]), Choice::Area(old), "an older area before a new one elsewhere");
+        areas.take(old, 1);
+        assert_eq!(next(&areas, &[9]), Choice::Create(Group(9)));
+        assert_eq!(next(&areas, &[]), Choice::Area(near), "pieces near the head first");
+        areas.take(near, 1);
+        assert_eq!(next(&areas, &[]), Choice::Area(old));
+        areas.take(old, 1);
+        assert_eq!(next(&areas, &[]), Choice::Traditional);
+    }
+
+    #[test]
+    fn a_cluster_larger_than_an_area_is_cut_to_it() {
+        let (mut search, mut areas) = (Search::default(), areas());
+        let area = create(&mut areas, 7);
+        assert_eq!(search.next(16, head(7, 0), &areas, |_| true), Choice::Area(area));
     }
 
     #[test]

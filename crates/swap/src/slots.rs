@@ -11,7 +11,10 @@ use std::ops::Range;
 /// Bits in a node.
 const NODE_BITS: u32 = 32;
 
-/// Free runs that a search looks at before it takes the longest of them: bounds its time in large, fragmented spaces.
+/// Leaves that a search for a run looks at: 8 GiB of slots, a fraction of a millisecond.
+const LEAVES_LOOKED_AT_MAX: usize = 1 << 16;
+
+/// Free runs that it looks at to take the longest of them, if none is long enough.
 const RUNS_LOOKED_AT_MAX: u32 = 512;
 
 /// Which slots of an area are free.
@@ -70,8 +73,43 @@ impl Slots {
     }
 
     /// The first run of free slots of length `want`, cut out of a longer one if need be; if there is none, the longest (of the first
-    /// ones: see the constant above). It is in use now. `None` if nothing is free.
+    /// ones: see the constants above). It is in use now. `None` if nothing is free.
     pub fn take(&mut self, want: u32) -> Option<Range<u32>> {
+        let run = match self.first_run(want) {
+            Some(start) => start..start + want,
+            None => self.longest_run(want)?,
+        };
+        self.set_used(run.clone());
+        Some(run)
+    }
+
+    /// True if [`Slots::take`] would find a run of `want` slots.
+    pub fn has_run(&self, want: u32) -> bool {
+        self.first_run(want).is_some()
+    }
+
+    /// Where the first run of `want` free slots begins. Leaf by leaf: a run in fragments of every length is found in one pass.
+    fn first_run(&self, want: u32) -> Option<u32> {
+        if want == 0 || want > self.free {
+            return None;
+        }
+        let leaves = &self.nodes[self.levels[0].clone()];
+        // Free slots right before the leaf.
+        let mut before = 0;
+        for (number, leaf) in (0u32..).zip(leaves).take(LEAVES_LOOKED_AT_MAX) {
+            let first = number * NODE_BITS;
+            if before + leaf.trailing_ones() >= want {
+                return Some(first - before);
+            }
+            if let Some(start) = run_within(*leaf, want) {
+                return Some(first + start);
+            }
+            before = if *leaf == u32::MAX { before + NODE_BITS } else { leaf.leading_ones() };
+        }
+        None
+    }
+
+    fn longest_run(&self, want: u32) -> Option<Range<u32>> {
         let mut best = 0..0;
         let mut from = 0;
         for _ in 0..RUNS_LOOKED_AT_MAX {
@@ -81,15 +119,8 @@ impl Slots {
             if run.len() > best.len() {
                 best = run;
             }
-            if best.len() >= want as usize {
-                break;
-            }
         }
-        if best.is_empty() {
-            return None;
-        }
-        self.set_used(best.clone());
-        Some(best)
+        (!best.is_empty()).then_some(best)
     }
 
     /// Makes slots in use free.
@@ -185,6 +216,21 @@ impl Slots {
     }
 }
 
+/// Where the first run of `want` set bits begins in a leaf.
+fn run_within(leaf: u32, want: u32) -> Option<u32> {
+    if want > NODE_BITS {
+        return None;
+    }
+    // A bit stays set while it and the bits above it make a run of `run`.
+    let (mut starts, mut run) = (leaf, 1);
+    while run < want && starts != 0 {
+        let more = run.min(want - run);
+        starts &= starts >> more;
+        run += more;
+    }
+    (starts != 0).then(|| starts.trailing_zeros())
+}
+
 /// The leaves that slots lie in, with their bits.
 fn leaves(slots: Range<u32>) -> impl Iterator<Item = (usize, u32)> {
     let mut at = slots.start;
@@ -259,6 +305,8 @@ mod tests {
             let mut model = vec![true; len as usize];
             for (want, choice) in steps {
                 if choice % 3 != 0 {
+                    let longest = plain_take(&mut model.clone(), want as usize + 1).map_or(0, |run| run.len());
+                    prop_assert_eq!(slots.has_run(want + 1), longest > want as usize);
                     prop_assert_eq!(slots.take(want + 1), plain_take(&mut model, want as usize + 1));
                 } else {
                     let start = choice % len;

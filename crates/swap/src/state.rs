@@ -113,8 +113,8 @@ pub(crate) enum Purpose {
 pub(crate) enum Assigned {
     /// Slots for at least one page.
     Found,
-    /// None before somebody has tried to create an area here.
-    Create(Group),
+    /// None before somebody has tried to create an area here, for so many pages together.
+    Create(Group, u32),
     /// None before somebody has tried to enlarge the traditional swap space.
     Grow,
     /// None before another's request has ended.
@@ -248,20 +248,20 @@ impl State {
 
     /// One run of free slots, or what to do first.
     fn step(&mut self, want: u32, head: Option<Head>, now: Time, may_grow: bool) -> Result<Piece, Assigned> {
-        match self.choose(head, now) {
+        match self.choose(want, head, now) {
             Choice::Area(area) => self.take_in(area, want).ok_or(Assigned::Nothing),
-            Choice::Create(group) => Err(Assigned::Create(group)),
+            Choice::Create(group) => Err(Assigned::Create(group, want)),
             Choice::Traditional => self.fall_back(want, may_grow),
         }
     }
 
-    fn choose(&mut self, head: Option<Head>, now: Time) -> Choice {
+    fn choose(&mut self, want: u32, head: Option<Head>, now: Time) -> Choice {
         if self.placement == Placement::Traditional {
             return Choice::Traditional;
         }
         let possible = self.areas.has_vacancy() && self.can_have(self.areas.blocks());
         let State { search, areas, avoid, .. } = self;
-        search.next(head, areas, |group| possible && !avoid.contains(group, now))
+        search.next(want, head, areas, |group| possible && !avoid.contains(group, now))
     }
 
     fn take_in(&mut self, area: AreaNo, want: u32) -> Option<Piece> {
