@@ -195,6 +195,7 @@ impl Machine {
                 let client = Client::new(vfs, Rt::clone(&rt), cpu).sharing(&memory).within(drive::HOME);
                 let process = Process::new(&memory, program.pages());
                 let result = client.and_then(|client| program.run(&client, &process));
+                process.settle();
                 drop(process);
                 ended.lock()[at] = Some((rt.now().0, result));
             };

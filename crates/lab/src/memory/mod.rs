@@ -454,3 +454,117 @@ impl Drop for Process {
         self.release();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use moafs_disk::{MemDisk, SharedDisk};
+    use moafs_runtime::Virtual;
+    use moafs_swap::{Placement, SwapOptions};
+
+    use super::*;
+
+    /// A file cache of so many pages, the first of which came at time 0.
+    #[derive(Default)]
+    struct Files(AtomicU64);
+
+    impl FileCache for Files {
+        fn bytes(&self) -> usize {
+            self.0.load(Ordering::Relaxed) as usize * PAGE_BYTES
+        }
+        fn coldest(&self) -> Option<Time> {
+            (self.0.load(Ordering::Relaxed) > 0).then_some(Time(0))
+        }
+        fn evict(&self, bytes: usize) {
+            let pages = (bytes / PAGE_BYTES) as u64;
+            self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(pages), Ordering::Relaxed);
+        }
+    }
+
+    const LIMITS: Limits = Limits { frames: 256, free_low: 8, free_target: 16, cluster: 16, neighbours: 15, fault_ns: 1000 };
+
+    fn swap(rt: Rt, pages: u32) -> Swap {
+        let disk: SharedDisk = Arc::new(MemDisk::new(u64::from(pages) * 8));
+        let options = SwapOptions { placement: Placement::Traditional, ..SwapOptions::default() };
+        Swap::open(None, Some(disk), pages, rt, options).unwrap()
+    }
+
+    fn with_memory<T>(files: &Arc<Files>, work: impl FnOnce(&Arc<Memory>) -> T) -> T {
+        let runtime = Virtual::new(None);
+        runtime.run(|| {
+            let files = Arc::clone(files) as Arc<dyn FileCache>;
+            let (memory, daemon) = Memory::new(runtime.rt(), LIMITS, 1024, swap(runtime.rt(), 1024), files);
+            let outcome = work(&memory);
+            memory.stop(&daemon).unwrap();
+            outcome
+        })
+    }
+
+    #[test]
+    fn what_fits_never_leaves() {
+        let paging = with_memory(&Arc::default(), |memory| {
+            let process = Process::new(memory, 200);
+            for page in (0..5).flat_map(|_| 0..200) {
+                process.touch(page, Access::Write).unwrap();
+            }
+            memory.paging()
+        });
+        assert_eq!((paging.zero_fills, paging.faults, paging.outs), (200, 0, 0));
+    }
+
+    #[test]
+    fn sweeps_over_more_than_memory_page_in_clusters() {
+        let (paging, swapped) = with_memory(&Arc::default(), |memory| {
+            let process = Process::new(memory, 400);
+            for page in (0..4).flat_map(|_| 0..400) {
+                process.touch(page, Access::Write).unwrap();
+                process.compute(10_000);
+            }
+            process.settle();
+            (memory.paging(), memory.swap().status().counters)
+        });
+        assert_eq!(paging.zero_fills, 400);
+        assert!(paging.faults + paging.brought >= 3 * 300, "{paging:?}");
+        assert!(paging.outs >= 3 * 300 && swapped.out_requests * 12 < swapped.pages_out, "{paging:?}");
+        assert!(swapped.in_requests * 4 < swapped.pages_in + swapped.neighbours_in, "{swapped:?}");
+    }
+
+    #[test]
+    fn the_file_cache_gives_way_where_its_pages_are_older() {
+        let files = Arc::new(Files(AtomicU64::new(200)));
+        let paging = with_memory(&files, |memory| {
+            let process = Process::new(memory, 220);
+            for page in 0..220 {
+                process.touch(page, Access::Write).unwrap();
+                process.compute(1_000_000);
+            }
+            memory.paging()
+        });
+        assert_eq!(paging.outs, 0);
+        assert!(files.0.load(Ordering::Relaxed) < 36);
+    }
+
+    #[test]
+    fn who_takes_too_much_for_files_waits_for_the_daemon() {
+        let files = Arc::new(Files::default());
+        with_memory(&files, |memory| {
+            files.0.store(300, Ordering::Relaxed);
+            memory.admit();
+            assert!(files.0.load(Ordering::Relaxed) <= 256);
+            assert_eq!(memory.paging().frame_waits, 1);
+        });
+    }
+
+    #[test]
+    fn pages_that_are_given_back_read_as_nothing() {
+        with_memory(&Arc::default(), |memory| {
+            let process = Process::new(memory, 400);
+            (0..400).for_each(|page| process.touch(page, Access::Write).unwrap());
+            process.settle();
+            process.release();
+            assert_eq!(memory.swap().status().used, 0);
+            let before = memory.paging().faults;
+            process.touch(0, Access::Read).unwrap();
+            assert_eq!((memory.paging().faults, memory.paging().zero_fills), (before, 401));
+        });
+    }
+}

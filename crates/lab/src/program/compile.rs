@@ -10,7 +10,7 @@ use moafs_vfs::types::Ino;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::touch;
+use super::Touch;
 use crate::error::Result;
 use crate::memory::{Access, Process};
 use crate::workload::{Client, Sizes};
@@ -148,7 +148,7 @@ impl Compile {
         let share_ns = self.compile_ns / (PASSES * u64::from(self.pages)).max(1);
         for _ in 0..PASSES {
             for page in 0..self.pages {
-                touch(process, page.into(), Access::Write)?;
+                Touch::touch(process, page.into(), Access::Write)?;
                 process.compute(share_ns);
             }
         }

@@ -11,9 +11,9 @@
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::{DOUBLE, PAGE, touch};
+use super::{DOUBLE, PAGE, Touch};
 use crate::error::Result;
-use crate::memory::{Access, Process};
+use crate::memory::Access;
 
 /// An element of the diagonal matrix, or of a row that is added or searched, in nanoseconds.
 const ELEMENT_NS: u64 = 4;
@@ -55,7 +55,7 @@ impl Lu {
     ///
     /// # Errors
     /// If the swap fails.
-    pub fn run(&self, process: &Process) -> Result<()> {
+    pub fn run(&self, process: &impl Touch) -> Result<()> {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed);
         self.make(process, &mut rng)?;
         for row in 0..self.n {
@@ -64,11 +64,10 @@ impl Lu {
         for column in 0..self.columns.min(self.n) {
             self.decompose(process, column, &mut rng)?;
         }
-        process.settle();
         Ok(())
     }
 
-    fn make(&self, process: &Process, rng: &mut Pcg64Mcg) -> Result<()> {
+    fn make(&self, process: &impl Touch, rng: &mut Pcg64Mcg) -> Result<()> {
         for row in 0..self.n {
             self.touch_row(process, row, self.n, Access::Write)?;
         }
@@ -78,46 +77,46 @@ impl Lu {
                 continue;
             }
             for (to, from) in self.row(to, self.n).zip(self.row(from, self.n)) {
-                touch(process, to, Access::Read)?;
-                touch(process, from, Access::Read)?;
-                touch(process, to, Access::Write)?;
+                process.touch(to, Access::Read)?;
+                process.touch(from, Access::Read)?;
+                process.touch(to, Access::Write)?;
                 process.compute(ELEMENT_NS * PAGE / DOUBLE);
             }
         }
         Ok(())
     }
 
-    fn touch_row(&self, process: &Process, row: u64, columns: u64, access: Access) -> Result<()> {
+    fn touch_row(&self, process: &impl Touch, row: u64, columns: u64, access: Access) -> Result<()> {
         for page in self.row(row, columns) {
-            touch(process, page, access)?;
+            process.touch(page, access)?;
             process.compute(ELEMENT_NS * PAGE / DOUBLE);
         }
         Ok(())
     }
 
-    fn decompose(&self, process: &Process, column: u64, rng: &mut Pcg64Mcg) -> Result<()> {
+    fn decompose(&self, process: &impl Touch, column: u64, rng: &mut Pcg64Mcg) -> Result<()> {
         // Until somebody looks at pages, those of the column above are as they were touched for the row before.
         let mut touched = (0, None);
         for row in 0..self.n {
-            touch(process, self.page(row, column), Access::Read)?;
+            process.touch(self.page(row, column), Access::Read)?;
             let factors = row.min(column);
             self.touch_column(process, column, factors, &mut touched)?;
             for page in self.row(row, factors) {
-                touch(process, page, Access::Read)?;
+                process.touch(page, Access::Read)?;
             }
             process.compute(factors * MULTIPLY_NS);
-            touch(process, self.page(row, column), Access::Write)?;
+            process.touch(self.page(row, column), Access::Write)?;
         }
         let pivot = rng.random_range(column..self.n);
         if pivot != column {
             for (one, other) in self.row(pivot, self.n).zip(self.row(column, self.n)) {
-                touch(process, one, Access::Write)?;
-                touch(process, other, Access::Write)?;
+                process.touch(one, Access::Write)?;
+                process.touch(other, Access::Write)?;
                 process.compute(ELEMENT_NS * PAGE / DOUBLE);
             }
         }
         for row in column + 1..self.n {
-            touch(process, self.page(row, column), Access::Write)?;
+            process.touch(self.page(row, column), Access::Write)?;
             process.compute(ELEMENT_NS);
         }
         Ok(())
@@ -126,7 +125,7 @@ impl Lu {
     /// The elements of the column above: all, if pages were looked at since; those that are new for this row, if not.
     fn touch_column(
         &self,
-        process: &Process,
+        process: &impl Touch,
         column: u64,
         rows: u64,
         touched: &mut (u64, Option<u64>),
@@ -134,7 +133,7 @@ impl Lu {
         let from = if touched.1 == Some(process.looks()) { touched.0 } else { 0 };
         let looks = process.looks();
         for row in from..rows {
-            touch(process, self.page(row, column), Access::Read)?;
+            process.touch(self.page(row, column), Access::Read)?;
         }
         *touched = (rows, Some(looks));
         Ok(())
@@ -143,13 +142,73 @@ impl Lu {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::super::tests::Recorder;
     use super::*;
+
+    /// Pages with whether they were written to.
+    fn pages(touched: impl IntoIterator<Item = (u64, Access)>) -> BTreeMap<u64, bool> {
+        let mut pages = BTreeMap::new();
+        for (page, access) in touched {
+            *pages.entry(page).or_default() |= access == Access::Write;
+        }
+        pages
+    }
+
+    #[test]
+    fn columns_touch_what_crouts_loops_touch() {
+        let lu = Lu { n: 130, columns: 130, seed: 3 };
+        let page = |row: u64, column: u64| (row * 130 + column) * 8 / 4096;
+        for j in [0, 1, 40, 77, 128, 129] {
+            let recorder = Recorder::default();
+            lu.decompose(&recorder, j, &mut Pcg64Mcg::seed_from_u64(j)).unwrap();
+            let pivot = Pcg64Mcg::seed_from_u64(j).random_range(j..130);
+            let mut naive = Vec::new();
+            for i in 0..130 {
+                for k in 0..i.min(j) {
+                    naive.extend([(page(i, k), Access::Read), (page(k, j), Access::Read)]);
+                }
+                naive.extend([(page(i, j), Access::Read), (page(i, j), Access::Write)]);
+            }
+            if pivot != j {
+                naive.extend((0..130).flat_map(|k| [(page(pivot, k), Access::Write), (page(j, k), Access::Write)]));
+            }
+            naive.extend((j + 1..130).map(|i| (page(i, j), Access::Write)));
+            assert_eq!(pages(recorder.touched.take()), pages(naive), "column {j}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_touched_again_was_touched_since_the_last_look() {
+        /// Looks at pages now and then.
+        struct Looking(Recorder, std::cell::Cell<u64>);
+        impl Touch for Looking {
+            fn touch(&self, page: u64, access: Access) -> Result<()> {
+                self.0.touch(page, access)
+            }
+            fn compute(&self, _ns: u64) {
+                self.1.set(self.1.get() + 1);
+            }
+            fn looks(&self) -> u64 {
+                self.1.get() / 7
+            }
+        }
+        let lu = Lu { n: 130, columns: 130, seed: 3 };
+        let (all, some) = (Recorder::default(), Looking(Recorder::default(), std::cell::Cell::new(0)));
+        lu.decompose(&all, 77, &mut Pcg64Mcg::seed_from_u64(1)).unwrap();
+        lu.decompose(&some, 77, &mut Pcg64Mcg::seed_from_u64(1)).unwrap();
+        let (all, some) = (all.touched.take(), some.0.touched.take());
+        assert!(some.len() < all.len());
+        let set = |touched: &[(u64, Access)]| touched.iter().map(|(page, _)| *page).collect::<BTreeSet<_>>();
+        assert_eq!(set(&some), set(&all));
+    }
 
     #[test]
     fn rows_are_the_pages_of_their_elements() {
         let lu = Lu { n: 700, columns: 700, seed: 1 };
         for (row, columns) in [(0, 1), (0, 512), (0, 513), (1, 700), (699, 700), (3, 0)] {
-            let naive: std::collections::BTreeSet<u64> =
+            let naive: BTreeSet<u64> =
                 (0..columns).map(|column| (row * 700 + column) * 8 / 4096).collect();
             assert!(lu.row(row, columns).eq(naive), "{row}, {columns}");
         }

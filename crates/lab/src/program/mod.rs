@@ -19,11 +19,60 @@ pub mod sor;
 use crate::error::{LabError, Result};
 use crate::memory::{Access, Process};
 
+/// Who runs a loop: a process, or a test that writes down what it touches.
+pub trait Touch {
+    /// Uses a page.
+    ///
+    /// # Errors
+    /// If it cannot be brought in.
+    fn touch(&self, page: u64, access: Access) -> Result<()>;
+    /// Uses the processor.
+    fn compute(&self, ns: u64);
+    /// As long as this stays the same, touching again what was touched changes nothing.
+    fn looks(&self) -> u64;
+}
+
+impl Touch for Process {
+    fn touch(&self, page: u64, access: Access) -> Result<()> {
+        Process::touch(self, page as u32, access).map_err(|error| LabError::Swap(error.to_string()))
+    }
+
+    fn compute(&self, ns: u64) {
+        Process::compute(self, ns);
+    }
+
+    fn looks(&self) -> u64 {
+        Process::looks(self)
+    }
+}
+
 /// Bytes of a number.
 const DOUBLE: u64 = 8;
 /// Bytes of a page.
 const PAGE: u64 = moafs_swap::PAGE_BYTES as u64;
 
-fn touch(process: &Process, page: u64, access: Access) -> Result<()> {
-    process.touch(page as u32, access).map_err(|error| LabError::Swap(error.to_string()))
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Writes down what a loop touches. It says that pages are looked at all the time, so that nothing is left out.
+    #[derive(Default)]
+    pub(super) struct Recorder {
+        pub(super) touched: RefCell<Vec<(u64, Access)>>,
+    }
+
+    impl Touch for Recorder {
+        fn touch(&self, page: u64, access: Access) -> Result<()> {
+            self.touched.borrow_mut().push((page, access));
+            Ok(())
+        }
+
+        fn compute(&self, _ns: u64) {}
+
+        fn looks(&self) -> u64 {
+            self.touched.borrow().len() as u64
+        }
+    }
 }

@@ -8,9 +8,9 @@
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::touch;
+use super::Touch;
 use crate::error::Result;
-use crate::memory::{Access, Process};
+use crate::memory::Access;
 
 /// Pages of a node's state: queues, routing table, trace buffers.
 const NODE_PAGES: u64 = 72;
@@ -52,25 +52,24 @@ impl Ns2 {
     ///
     /// # Errors
     /// If the swap fails.
-    pub fn run(&self, process: &Process) -> Result<()> {
+    pub fn run(&self, process: &impl Touch) -> Result<()> {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed);
         for page in 0..self.node_pages() {
-            touch(process, page, Access::Write)?;
+            process.touch(page, Access::Write)?;
         }
         for event in 0..self.events {
             let sender = rng.random_range(0..self.nodes);
             let at = rng.random_range(0..NODE_PAGES);
             for page in 0..SENDER_PAGES {
-                touch(process, sender * NODE_PAGES + (at + page) % NODE_PAGES, Access::Write)?;
+                process.touch(sender * NODE_PAGES + (at + page) % NODE_PAGES, Access::Write)?;
             }
-            touch(process, self.node_pages() + event / 8 % self.packet_pages(), Access::Write)?;
+            process.touch(self.node_pages() + event / 8 % self.packet_pages(), Access::Write)?;
             for neighbour in 1..=NEIGHBOURS {
                 let node = (sender + neighbour) % self.nodes;
-                touch(process, node * NODE_PAGES, Access::Write)?;
+                process.touch(node * NODE_PAGES, Access::Write)?;
             }
             process.compute(EVENT_NS);
         }
-        process.settle();
         Ok(())
     }
 }

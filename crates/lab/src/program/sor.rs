@@ -4,9 +4,9 @@
 //! its own. It is filled row by row. Then each iteration goes over the inner rows; element (i, j) is made from (i-1, j), (i+1, j),
 //! (i, j-1), (i, j+1) and itself.
 
-use super::{DOUBLE, PAGE, touch};
+use super::{DOUBLE, PAGE, Touch};
 use crate::error::Result;
-use crate::memory::{Access, Process};
+use crate::memory::Access;
 
 /// A random number, in nanoseconds.
 const FILL_NS: u64 = 12;
@@ -66,10 +66,10 @@ impl Sor {
     ///
     /// # Errors
     /// If the swap fails.
-    pub fn run(&self, process: &Process) -> Result<()> {
+    pub fn run(&self, process: &impl Touch) -> Result<()> {
         let row_pages = self.row_pages();
         for page in 0..self.n * row_pages {
-            touch(process, page, Access::Write)?;
+            process.touch(page, Access::Write)?;
             process.compute(FILL_NS * PAGE / DOUBLE);
         }
         let steps = self.steps();
@@ -77,22 +77,22 @@ impl Sor {
             for row in 1..self.n.saturating_sub(1) {
                 let (above, own, below) = ((row - 1) * row_pages, row * row_pages, (row + 1) * row_pages);
                 for step in &steps {
-                    touch(process, above + step.at, Access::Read)?;
-                    touch(process, below + step.at, Access::Read)?;
-                    touch(process, own + step.left, Access::Read)?;
-                    touch(process, own + step.right, Access::Read)?;
-                    touch(process, own + step.at, Access::Write)?;
+                    process.touch(above + step.at, Access::Read)?;
+                    process.touch(below + step.at, Access::Read)?;
+                    process.touch(own + step.left, Access::Read)?;
+                    process.touch(own + step.right, Access::Read)?;
+                    process.touch(own + step.at, Access::Write)?;
                     process.compute(step.elements * ELEMENT_NS);
                 }
             }
         }
-        process.settle();
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::Recorder;
     use super::*;
 
     #[test]
@@ -109,6 +109,28 @@ mod tests {
             }
             assert_eq!(Sor { n, iterations: 1 }.steps(), naive, "{n}");
         }
+    }
+
+    #[test]
+    fn touches_are_those_of_the_loop_in_its_order() {
+        let sor = Sor { n: 1030, iterations: 1 };
+        let recorder = Recorder::default();
+        sor.run(&recorder).unwrap();
+        let fills = 1030 * 3;
+        let touched = recorder.touched.borrow();
+        assert!(touched[..fills].iter().enumerate().all(|(at, touch)| *touch == (at as u64, Access::Write)));
+        // The first rows of the loop itself; what an element touches is written down if its neighbour touched something else.
+        let page = |i: u64, j: u64| i * 3 + j * 8 / 4096;
+        let (mut naive, mut last) = (Vec::new(), Vec::new());
+        for (i, j) in (1..4).flat_map(|i| (1..1029).map(move |j| (i, j))) {
+            let read = [page(i - 1, j), page(i + 1, j), page(i, j - 1), page(i, j + 1)].map(|page| (page, Access::Read));
+            let element: Vec<_> = read.into_iter().chain([(page(i, j), Access::Write)]).collect();
+            if element != last {
+                naive.extend(element.clone());
+                last = element;
+            }
+        }
+        assert_eq!(touched[fills..fills + naive.len()], naive);
     }
 
     #[test]
