@@ -45,8 +45,18 @@ fn snapshot(id: &str) -> PathBuf {
 #[test]
 fn tables_of_co_writing_are_as_reviewed_and_do_not_depend_on_cores() {
     let ids = ids("cw-");
-    let (one, two) = (run(&ids, 0.02, 1, CO_WRITING), run(&ids, 0.02, 2, CO_WRITING));
-    for (one, two) in one.iter().zip(&two) {
+    are_as_reviewed(&run(&ids, 0.02, 1, CO_WRITING), &run(&ids, 0.02, 2, CO_WRITING));
+}
+
+#[test]
+fn tables_of_swap_areas_are_as_reviewed_and_do_not_depend_on_cores() {
+    let ids = ids("saf-");
+    are_as_reviewed(&run(&ids, 0.02, 1, &[]), &run(&ids, 0.02, 2, &[]));
+}
+
+/// What one core and what two cores gave.
+fn are_as_reviewed(one: &[Outcome], two: &[Outcome]) {
+    for (one, two) in one.iter().zip(two) {
         assert!(one == two, "{} differs between one core and two", one.experiment);
         let path = snapshot(&one.experiment);
         let text = table(one);
@@ -82,6 +92,29 @@ fn recycling_copies_nothing_and_writes_less_than_cleaning_on_any_number_of_cores
         let value = |system, metric| value(&outcome, system, metric, &[("pattern", pattern)]);
         assert!(value("recycling", "written") < value("wolf", "written"), "{pattern}");
         assert!(value("recycling", "recyclings") > 0.0 && value("wolf", "cleanings") > 0.0, "{pattern}");
+    }
+}
+
+#[test]
+fn swap_areas_take_the_long_strokes_away_and_cost_nothing_where_they_are_of_no_use() {
+    let of = |id: &str| run(&[id.to_owned()], 0.04, 2, &[]).remove(0);
+    let both = of("saf-postmark-sor");
+    let [long, saf_long] = ["partition", "saf"].map(|system| value(&both, system, "long_strokes", &[]));
+    assert!(saf_long * 20.0 < long, "{saf_long} of {long} are left");
+    assert!(value(&both, "saf", "change", &[("against", "partition")]) < -20.0);
+    for id in ["saf-only-files", "saf-only-memory"] {
+        let change = value(&of(id), "saf", "change", &[("against", "partition")]);
+        assert!(change.abs() <= 1.0, "{id}: {change} %");
+    }
+}
+
+#[test]
+fn the_heads_way_is_shown_for_both_systems() {
+    let outcome = run(&["saf-head".to_owned()], 0.02, 2, &[]).remove(0);
+    assert_eq!(outcome.scatters.len(), 2);
+    for scatter in &outcome.scatters {
+        assert_eq!(scatter.points.keys().collect::<Vec<_>>(), ["partition", "saf"]);
+        assert!(scatter.points.values().all(|points| points.len() >= 1000), "{}", scatter.title);
     }
 }
 
