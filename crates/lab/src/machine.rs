@@ -237,7 +237,13 @@ pub fn drive(name: &str) -> Result<DriveSpec> {
     DriveSpec::load(name).map_err(|error| LabError::Drive(error.to_string()))
 }
 
-pub(crate) fn client<M: Mount>(disk: &SharedDisk, rt: &Rt, mount: &M, options: &Options, cpu: Cpu) -> Result<Client<M::Format>> {
+pub(crate) fn client<M: Mount>(
+    disk: &SharedDisk,
+    rt: &Rt,
+    mount: &M,
+    options: &Options,
+    cpu: Cpu,
+) -> Result<Client<M::Format>> {
     let format = mount.open(Arc::clone(disk), Arc::clone(rt), options.transfer_bytes_max);
     let format = format.map_err(LabError::volume("mounting"))?;
     let vfs = Vfs::new(format, Arc::clone(disk), Arc::clone(rt), options.clone());

@@ -8,12 +8,13 @@
 //!    free in `g` or in a newer one: many pages leave after one file access, and hopping back and forth costs what areas save. When
 //!    it is full, the next older one; after the oldest, what became free meanwhile.
 //! 5. No slot in any area: a new area in `g + 1`, `g + 2`… to the volume's end. It is the newest then, and is stayed with.
-//! 6. The traditional swap space, until the next file access.
+//! 6. Pieces of what leaves together: free slots in `g`, then in the areas from the newest to the oldest.
+//! 7. The traditional swap space, until the next file access.
 //!
-//! Pages leave in clusters, and a cluster that is torn apart costs a request, and later a rotation, for each piece: more than a short
-//! stroke of the head. So 2, 4 and the staying ask for free slots that lie together, as many as leave together. Only if 5 finds no place
-//! either, pieces are taken: in `g`, then in the areas from the newest to the oldest. (The paper speaks of room that is enough for the
-//! pages, and does not say what it does with less. Pages alone are a cluster of one: then this is its order to the letter.)
+//! Pages leave in clusters, and a cluster that is torn apart costs a request for each piece, and another when the pages come back: more
+//! than a short stroke of the head. So "a free slot" in 2 and 4 means free slots that lie together for all pages that leave together.
+//! (The paper speaks of room that is enough for the pages, and has no word on less.) For a single page 6 finds nothing, and the rest
+//! is the paper's order.
 //!
 //! The paper tells of 4 in its section 4.2 and of 5 in its section 4.3, and not which comes first where both could be. We take a free slot that
 //! is there before blocks that are not ours: it costs the files nothing.
@@ -59,9 +60,9 @@ enum Attempt {
     Near,
     /// 4 and 5: in areas of this age or older.
     Stay { age: u64 },
-    /// Pieces, wherever they are.
-    Pieces,
     /// 6.
+    Pieces,
+    /// 7.
     Last,
 }
 
@@ -137,7 +138,7 @@ fn near(pages: u32, head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bo
     with_room.map(Choice::Area).or_else(create)
 }
 
-/// A free slot in the group of the last file access, else in the newest area that has one.
+/// Attempt 6.
 fn piece(head: Head, areas: &Areas) -> Option<AreaNo> {
     let near = head.group.into_iter().flat_map(|group| areas.in_group(group));
     near.chain(areas.newest_first()).find(|area| areas.get(*area).has_room())

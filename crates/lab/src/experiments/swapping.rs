@@ -116,12 +116,8 @@ struct Plan {
 
 const HEAD: Plan = Plan { programs: postmark_and_sor, paper: None, areas: &[], heads: &[10_000, 1_000] };
 const POSTMARK_SOR: Plan = Plan { programs: postmark_and_sor, paper: Some(-31.0), areas: &[], heads: &[] };
-const POSTMARK_LU: Plan = Plan {
-    programs: |lab| vec![postmark(lab), lu(lab, 1), lu(lab, 2)],
-    paper: Some(-25.0),
-    areas: &[],
-    heads: &[],
-};
+const POSTMARK_LU: Plan =
+    Plan { programs: |lab| vec![postmark(lab), lu(lab, 1), lu(lab, 2)], paper: Some(-25.0), areas: &[], heads: &[] };
 const COMPILE_SOR: Plan = Plan {
     programs: |lab| vec![compile(lab), sor(lab, 5600, COMPILE_SWEEPS), sor(lab, 5600, COMPILE_SWEEPS)],
     paper: Some(-42.0),
@@ -409,7 +405,8 @@ fn picture(cases: &[Case], measured: &[Measured], count: usize) -> Scatter {
         let accesses = measured.accesses.iter().enumerate().skip(from).take(count);
         accesses.map(|(at, access)| (at as f64, access.at as f64)).collect()
     };
-    let panels = cases.iter().zip(measured).map(|(case, measured)| (case.placement.name().to_owned(), points(measured)));
+    let panels =
+        cases.iter().zip(measured).map(|(case, measured)| (case.placement.name().to_owned(), points(measured)));
     Scatter {
         title: format!("where the head was, {count} accesses from number {from} on"),
         axes: ("access".to_owned(), "sector".to_owned()),

@@ -35,6 +35,8 @@ use table::{Found, PageTable, Place, Victim};
 const NOTHING_TO_FREE: Duration = Duration::from_millis(5);
 /// What the file cache gives back at a time: pages of one look at its queue.
 const FILES_STEP_BYTES: usize = 64 << 10;
+/// How often the swap gets its background step.
+const TEND_EVERY: Duration = Duration::from_secs(1);
 /// Processor time that a program may owe before it takes the processor.
 const OWED_NS_MAX: u64 = 1_000_000;
 
@@ -110,8 +112,6 @@ pub struct Paging {
     pub frame_wait_ns: u64,
     /// Nanoseconds that programs waited for pages from outside.
     pub in_wait_ns: u64,
-    /// The file cache at its largest and its mean (over faults), in bytes.
-    pub files_bytes_max: u64,
     /// Sum of the file cache's bytes over all looks of the daemon; divide by `files_looks`.
     pub files_bytes_sum: u64,
     /// Looks in that sum.
@@ -223,6 +223,7 @@ impl Memory {
     // -- the page daemon
 
     fn run_daemon(&self) {
+        let mut tend_at = self.rt.now() + TEND_EVERY;
         loop {
             let ticket = self.pressure.ticket();
             if self.stop.load(Ordering::SeqCst) {
@@ -238,14 +239,31 @@ impl Memory {
                     return;
                 }
             }
-            self.rt.wait(&self.pressure, ticket, None);
+            if self.rt.now() >= tend_at {
+                self.tend();
+                tend_at = self.rt.now() + TEND_EVERY;
+            }
+            self.rt.wait(&self.pressure, ticket, Some(tend_at));
+        }
+    }
+
+    /// Areas give way where files need the room, and are given back when they are empty.
+    fn tend(&self) {
+        loop {
+            match self.swap.tend() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    self.failed.lock().get_or_insert(error);
+                    return;
+                }
+            }
         }
     }
 
     fn note_files(&self) {
         let bytes = self.files.bytes() as u64;
         let paging = &mut self.state.lock().paging;
-        paging.files_bytes_max = paging.files_bytes_max.max(bytes);
         paging.files_bytes_sum += bytes;
         paging.files_looks += 1;
     }
@@ -480,7 +498,8 @@ mod tests {
         }
     }
 
-    const LIMITS: Limits = Limits { frames: 256, free_low: 8, free_target: 16, cluster: 16, neighbours: 15, fault_ns: 1000 };
+    const LIMITS: Limits =
+        Limits { frames: 256, free_low: 8, free_target: 16, cluster: 16, neighbours: 15, fault_ns: 1000 };
 
     fn swap(rt: Rt, pages: u32) -> Swap {
         let disk: SharedDisk = Arc::new(MemDisk::new(u64::from(pages) * 8));

@@ -322,7 +322,8 @@ mod tests {
             fault(&mut table, 32, page, false, 8);
             table.touch(page, if page == 5 { Access::Read } else { Access::Write });
         }
-        let looked = std::iter::repeat_with(|| table.look(Time(1))).take_while(|victim| *victim == Victim::Again).count();
+        let looked =
+            std::iter::repeat_with(|| table.look(Time(1))).take_while(|victim| *victim == Victim::Again).count();
         assert_eq!(looked, 12, "all were used");
         assert_eq!(table.begin_out(3, 8), 2..5, "5 is clean");
         table.touch(9, Access::Write);

@@ -88,8 +88,7 @@ impl Compile {
             for dir in 0..self.directories {
                 let ino = client.make_dir(top, &format!("d{dir:04}"))?;
                 for source in (0..self.sources).filter(|source| self.dir_of(*source) == dir) {
-                    let bytes =
-                        if kind == "src" { sizes[source as usize] } else { self.object_bytes(&sizes, source) };
+                    let bytes = if kind == "src" { sizes[source as usize] } else { self.object_bytes(&sizes, source) };
                     client.make_file(ino, &format!("f{source:05}.{end}"), bytes)?;
                 }
             }

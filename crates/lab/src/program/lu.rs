@@ -208,8 +208,7 @@ mod tests {
     fn rows_are_the_pages_of_their_elements() {
         let lu = Lu { n: 700, columns: 700, seed: 1 };
         for (row, columns) in [(0, 1), (0, 512), (0, 513), (1, 700), (699, 700), (3, 0)] {
-            let naive: BTreeSet<u64> =
-                (0..columns).map(|column| (row * 700 + column) * 8 / 4096).collect();
+            let naive: BTreeSet<u64> = (0..columns).map(|column| (row * 700 + column) * 8 / 4096).collect();
             assert!(lu.row(row, columns).eq(naive), "{row}, {columns}");
         }
         assert_eq!(Lu { n: 6300, columns: 0, seed: 1 }.pages(), 77_520);

@@ -123,7 +123,8 @@ mod tests {
         let page = |i: u64, j: u64| i * 3 + j * 8 / 4096;
         let (mut naive, mut last) = (Vec::new(), Vec::new());
         for (i, j) in (1..4).flat_map(|i| (1..1029).map(move |j| (i, j))) {
-            let read = [page(i - 1, j), page(i + 1, j), page(i, j - 1), page(i, j + 1)].map(|page| (page, Access::Read));
+            let read =
+                [page(i - 1, j), page(i + 1, j), page(i, j - 1), page(i, j + 1)].map(|page| (page, Access::Read));
             let element: Vec<_> = read.into_iter().chain([(page(i, j), Access::Write)]).collect();
             if element != last {
                 naive.extend(element.clone());
