@@ -12,6 +12,7 @@
 //! | `info`, `map`, `stat`, `top` | looking at volumes and mounts |
 //! | `files` | `ls`, `cat`, `cp`, `mkdir`, `rm`: files of a volume without mounting it |
 //! | `simdisk`, `lab` | a modelled disk for any file system, and experiments on such disks |
+//! | `trace_file` | the device's requests of a mount, in a file |
 //! | `volume`, `place`, `output`, `error` | what they share |
 
 #![allow(clippy::result_large_err, reason = "an error ends the command: its size does not matter")]
@@ -32,6 +33,7 @@ mod simdisk;
 mod stat;
 mod swap;
 mod top;
+mod trace_file;
 mod umount;
 mod volume;
 

@@ -17,6 +17,7 @@ use moafs_mount::swap::memory::become_io_flusher;
 use moafs_mount::{Mounting, Settings, serve};
 
 use crate::error::{CliError, Result};
+use crate::trace_file::TraceFile;
 use crate::volume::{self, Volume, on_volume};
 
 /// What the daemon says when the mount can be used.
@@ -46,6 +47,9 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground until it is unmounted (or SIGINT, SIGTERM arrives)
     #[arg(short, long)]
     foreground: bool,
+    /// List every request to the device in this file, for `moafs lab replay`
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Be the daemon behind a mount: tell on standard output when it can be used
     #[arg(long, hide = true)]
     daemon: bool,
@@ -72,10 +76,10 @@ impl MountArgs {
         let source = Source::of(&self.image)?;
         if self.daemon {
             detach_from_terminal();
-            return run_here(source, target, settings, || become_silent(true));
+            return run_here(source, target, settings, self.trace.as_deref(), || become_silent(true));
         }
         if self.foreground {
-            return run_here(source, target, settings, || {});
+            return run_here(source, target, settings, self.trace.as_deref(), || {});
         }
         self.run_in_background(&source, &target)
     }
@@ -92,6 +96,10 @@ impl MountArgs {
         command.args(["mount", "--daemon"]).stdin(Stdio::null()).stdout(Stdio::piped()).current_dir("/");
         for list in self.options.iter().map(String::as_str).chain(self.read_only.then_some("ro")) {
             command.args(["-o", list]);
+        }
+        if let Some(trace) = &self.trace {
+            // The daemon is at home elsewhere.
+            command.arg("--trace").arg(std::path::absolute(trace).map_err(CliError::host("finding", trace))?);
         }
         wait_until_ready(&mut command.arg("--").arg(source.path()).arg(target).spawn().map_err(fail)?)
     }
@@ -113,7 +121,13 @@ pub(crate) fn wait_until_ready(daemon: &mut Child) -> Result<ExitCode> {
 }
 
 /// Opens, mounts, serves to the end.
-fn run_here(source: Source, target: PathBuf, settings: Settings, ready: impl FnOnce()) -> Result<ExitCode> {
+fn run_here(
+    source: Source,
+    target: PathBuf,
+    settings: Settings,
+    trace_to: Option<&Path>,
+    ready: impl FnOnce(),
+) -> Result<ExitCode> {
     let image = source.path().to_owned();
     // Before any thread is started: all of them may one day stand between the kernel and memory it frees. Without the right
     // to be one, everything works but `moafs swap`, which says so.
@@ -122,6 +136,7 @@ fn run_here(source: Source, target: PathBuf, settings: Settings, ready: impl FnO
     // The mount claims a device by itself.
     let options = FileOptions { claim_device: false, ..volume::file_options(&settings.volume, settings.host_cache) };
     let opened = volume::open_disk(&image, options)?;
+    let traced = trace_to.map(|path| TraceFile::start(&opened.trace, path)).transpose()?;
     let any = volume::open_volume(&image, opened, settings.volume.clone(), &settings.format)?;
     let engine = any.engine_counters();
     on_volume!(any, |volume| {
@@ -130,6 +145,7 @@ fn run_here(source: Source, target: PathBuf, settings: Settings, ready: impl FnO
         serve::serve(Mounting { vfs, volume_disk, source, claim, target, settings, disk, engine }, ready)
     })
     .map_err(CliError::serve(&image))?;
+    traced.map_or(Ok(()), TraceFile::end)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -195,6 +211,7 @@ pub(crate) fn run_for_mount8(arguments: &[OsString]) -> Result<ExitCode> {
         options: helper.options,
         read_only: false,
         foreground: false,
+        trace: None,
         daemon: false,
     };
     if helper.verbose {
