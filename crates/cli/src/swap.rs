@@ -245,7 +245,10 @@ impl Mount {
     fn command(&self, command: &SwapCommand) -> Result<()> {
         let control = self.control();
         let text = serde_json::to_vec(command).map_err(|error| CliError::Output(error.into()))?;
-        let file = File::options().write(true).open(&control).map_err(CliError::host("opening", &control))?;
+        let file = File::options().write(true).open(&control).map_err(|error| match error.raw_os_error() {
+            Some(libc::EROFS) => self.problem("it is mounted read-only: pages cannot go there"),
+            _ => CliError::host("opening", &control)(error),
+        })?;
         file.write_all_at(&text, 0).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => self.problem("another `moafs swap` is at work there"),
             _ => CliError::host("commanding", &control)(error),

@@ -64,12 +64,16 @@ impl TopArgs {
     }
 }
 
-/// All counters of `vfs` and of the engine, and the disk's totals, with their growth in `secs` seconds.
+/// What is counted, by its place in the statistics, and what stands before its names.
+const COUNTERS: [(&str, &str); 3] = [("/vfs", ""), ("/engine", "engine."), ("/swap/swap/counters", "swap.")];
+
+/// All counters of `vfs`, of the engine and of the swap, and the disk's totals, with their growth in `secs` seconds.
 fn rates(before: &Value, now: &Value, secs: f64) -> Vec<Rate> {
     let mut rates = Vec::new();
-    for (part, prefix) in [("vfs", ""), ("engine", "engine.")] {
-        for (name, value) in now[part].as_object().into_iter().flatten() {
-            let (Some(total), Some(was)) = (value.as_u64(), before[part][name].as_u64()) else { continue };
+    for (part, prefix) in COUNTERS {
+        for (name, value) in now.pointer(part).and_then(Value::as_object).into_iter().flatten() {
+            let was = before.pointer(part).map_or(&Value::Null, |before| &before[name]);
+            let (Some(total), Some(was)) = (value.as_u64(), was.as_u64()) else { continue };
             let per_s = total.saturating_sub(was) as f64 / secs;
             rates.push(Rate { name: format!("{prefix}{name}"), total, per_s });
         }
@@ -108,11 +112,13 @@ mod tests {
     fn rates_are_growth_per_second() {
         let look = |reads: u64, requests: u64| {
             let counts = [json!({"verb": "write", "requests": requests, "bytes": requests * 4096})];
-            json!({"vfs": {"reads": reads}, "disk": {"counts": counts}})
+            let swap = json!({"swap": {"counters": {"pages_out": reads * 2}}});
+            json!({"vfs": {"reads": reads}, "disk": {"counts": counts}, "swap": swap})
         };
         let rates = rates(&look(10, 5), &look(30, 6), 2.0);
         let of = |name: &str| rates.iter().find(|rate| rate.name == name).map(|rate| (rate.total, rate.per_s));
         assert_eq!(of("reads"), Some((30, 10.0)));
+        assert_eq!(of("swap.pages_out"), Some((60, 20.0)));
         assert_eq!(of("disk.write_requests"), Some((6, 0.5)));
         assert_eq!(of("disk.write_bytes"), Some((6 * 4096, 2048.0)));
     }

@@ -1,0 +1,245 @@
+#!/bin/sh
+# The kernel swaps to a mounted volume: a program inside a small memory cgroup, files written beside it, everything checked.
+# usage: swap.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [short|pages N|minutes N|sor]
+#   short        180 MiB of patterns within 64 MiB (default)
+#   pages N      until N pages were swapped out and in, contents checked
+#   minutes N    pressure and files for so long
+#   sor          Scimark2's SOR beside postmark, the device's requests recorded: swap areas against the start of the disk
+# MEMORY_LOAD is the program (default: examples/memory_load beside the binary). Nothing but that program gets near the limit: no
+# other process of the machine is pushed out by this test.
+. "$(dirname "$0")/common"
+choose "$@"
+what=${2:-short}
+count=${3:-}
+load=${MEMORY_LOAD:-$(dirname "$MOAFS")/examples/memory_load}
+[ -x "$load" ] || skip "no program at $load (cargo build --release -p moafs-swap --example memory_load)"
+have losetup || skip "losetup is not installed"
+[ -e /dev/loop-control ] || skip "there are no loop devices"
+[ -e /proc/swaps ] || skip "this kernel cannot swap"
+
+# -- the memory cgroup, of either version
+
+group=
+v1=/sys/fs/cgroup/memory
+v2=/sys/fs/cgroup
+group_name=moafs-swap-test.$$
+
+limit_group() {
+    if [ -e "$v1/memory.limit_in_bytes" ]; then
+        group=$v1/$group_name
+        mkdir "$group" || skip "no memory cgroup can be made"
+        echo "$1" >"$group/memory.limit_in_bytes"
+        # The system's may be 0.
+        echo 60 >"$group/memory.swappiness"
+    elif grep -qw memory "$v2/cgroup.controllers" 2>/dev/null; then
+        echo +memory >"$v2/cgroup.subtree_control" 2>/dev/null || true
+        group=$v2/$group_name
+        mkdir "$group" || skip "no memory cgroup can be made"
+        [ -e "$group/memory.max" ] || skip "the memory controller is not ours to use"
+        echo "$1" >"$group/memory.max"
+    else
+        skip "there is no memory cgroup"
+    fi
+}
+
+# Runs a command inside it.
+limited() {
+    timeout "$patience" sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" "$@"
+}
+
+# -- undoing: programs first (they free what is out), then the swap, then the mount
+
+pids=
+daemon=
+undo() {
+    for pid in $pids $(cat "$group/cgroup.procs" 2>/dev/null); do kill -KILL "$pid" 2>/dev/null; done
+    if mountpoint -q "$mnt" && ! timeout 120 "$MOAFS" swap off "$mnt" >/dev/null 2>&1; then
+        # Either it was off, or something is stuck: requests of a dead daemon fail, and then swapoff goes on.
+        for device in $(grep -ls "^$mnt/.moafs/swapfile" /sys/block/loop*/loop/backing_file | cut -d/ -f4); do
+            kill -KILL "$daemon" 2>/dev/null
+            timeout 120 swapoff "/dev/$device"
+        done
+    fi
+    [ -z "$group" ] || rmdir "$group" 2>/dev/null || { sleep 1; rmdir "$group" 2>/dev/null; }
+}
+trap 'status=$?; set +e; undo; (exit $status); cleanup' EXIT
+
+# -- the pieces
+
+# swap_on [OPTION...]
+swap_on() {
+    daemon=$(daemon_pid)
+    timeout 60 "$MOAFS" swap on "$@" "$mnt" >"$work/on.log" 2>"$work/on.err" || { cat "$work/on.err"; fail "swap on"; }
+    grep -q "$mnt/.moafs/swapfile" /sys/block/loop*/loop/backing_file || fail "no loop device has the swap file"
+}
+
+swap_off() {
+    timeout 300 "$MOAFS" swap off "$mnt" || fail "swap off"
+    ! grep -qs "$mnt/.moafs/swapfile" /sys/block/loop*/loop/backing_file || fail "a loop device still has the swap file"
+    "$MOAFS" swap status "$mnt" | grep -q '^state *off' || fail "the swap is still on"
+}
+
+counter() {
+    "$MOAFS" swap status --json "$mnt" | sed -n "s/^ *\"$1\": *\([0-9]*\).*/\1/p" | head -1
+}
+
+# refused WORDS COMMAND...: it fails, and says so.
+refused() {
+    words=$1
+    shift
+    ! timeout 60 "$@" >"$work/refused.log" 2>&1 || fail "not refused: $*"
+    grep -q "$words" "$work/refused.log" || { cat "$work/refused.log"; fail "refused in other words than '$words': $*"; }
+}
+
+# Files that are written, checked and removed until the file $work/stop is there.
+files() {
+    i=0
+    while [ ! -e "$work/stop" ]; do
+        i=$((i + 1))
+        dir=$mnt/d$((i % 7))
+        mkdir -p "$dir"
+        seq "$i" $((i + 2000 + i % 9000)) >"$dir/f$i" || return 1
+        [ $((i % 5)) = 0 ] && sync "$dir/f$i"
+        old=$((i - 40))
+        if [ "$old" -gt 0 ]; then
+            [ "$(seq "$old" $((old + 2000 + old % 9000)) | cksum)" = "$(cksum <"$mnt/d$((old % 7))/f$old")" ] || return 1
+            rm "$mnt/d$((old % 7))/f$old"
+        fi
+    done
+}
+
+# pressure OPTION...: the program and the files beside it.
+pressure() {
+    rm -f "$work/stop"
+    files &
+    files_pid=$!
+    pids="$pids $files_pid"
+    limited "$load" patterns "$@" || { "$MOAFS" swap status "$mnt"; fail "the program"; }
+    : >"$work/stop"
+    wait "$files_pid" || fail "files that were written meanwhile"
+}
+
+# -- what is refused, in words
+
+refusals() {
+    refused "lies in no mount of moafs" "$MOAFS" swap on "$work"
+    refused "its swap is not on" "$MOAFS" swap off "$mnt"
+    refused "too small" "$MOAFS" swap on --size 4K "$mnt"
+    refused "has no room for a swap of" "$MOAFS" swap on --size 900G "$mnt"
+    [ "$("$MOAFS" swap status "$mnt" | head -1)" = "state                    off" ] || fail "something is left of a refused swap"
+}
+
+while_on() {
+    refused "on already" "$MOAFS" swap on --size 64M "$mnt"
+    refused "moafs swap off $mnt" "$MOAFS" umount "$mnt"
+    refused "moafs swap off $mnt" "$MOAFS" umount --lazy "$mnt"
+    refused "busy" umount "$mnt"
+    kill -TERM "$(daemon_pid)"
+    sleep 0.5
+    mountpoint -q "$mnt" || fail "SIGTERM unmounted a volume that is swapped to"
+}
+
+short() {
+    patience=300
+    make 2G
+    mount_it ro
+    refused "read-only" "$MOAFS" swap on --size 64M "$mnt"
+    umount_it
+    mount_it cache=32M
+    refusals
+    swap_on --size 256M
+    while_on
+    limit_group 64M
+    pressure --mib 180 --rounds 2
+    out=$(counter pages_out) in=$(counter pages_in) slow=$(counter slow)
+    [ "${out:-0}" -gt 10000 ] && [ "${in:-0}" -gt 0 ] || fail "only $out pages went out and $in came in"
+    say "$out pages out, $in in, $slow requests of more than 5 s"
+    swap_off
+    swap_on --size 64M --place start --priority 0
+    swap_off
+    umount_it
+    judge
+}
+
+long() {
+    patience=36000
+    make 8G
+    mount_it cache=32M
+    swap_on --size 1G
+    limit_group 64M
+    pressure --mib 512 "$@"
+    "$MOAFS" swap status "$mnt"
+    swap_off
+    umount_it
+    judge
+}
+
+# -- SOR beside postmark: the same work with pages in areas and at the start; the requests of each run on one modelled disk
+
+model=${MODEL:-st3160812as}
+sor_mib=${SOR_MIB:-96}
+sor_sweeps=${SOR_SWEEPS:-6}
+limit=${LIMIT:-128M}
+volume=${VOLUME:-120G}
+cat_script() {
+    printf 'set location %s\nset number %s\nset subdirectories 100\nset size 512 10240\nset transactions %s\nset seed 42\n' \
+        "$mnt/mail" "${FILES:-20000}" "${TRANSACTIONS:-20000}"
+    printf 'set report terse\nrun\nquit\n'
+}
+
+run_sor() {
+    place=$1
+    make "$volume" -b 4096
+    "$MOAFS" mount --trace "$work/$place.trace" -o "${OPTIONS:-cache=24M}" "$img" "$mnt"
+    mkdir "$mnt/mail"
+    swap_on --size 512M --place "$place"
+    cat_script >"$work/script"
+    limited postmark "$work/script" >"$work/$place.postmark" 2>&1 &
+    postmark=$!
+    pids="$pids $postmark"
+    limited "$load" sor --mib "$sor_mib" --sweeps "$sor_sweeps" >"$work/$place.sor.1" &
+    sor=$!
+    pids="$pids $sor"
+    limited "$load" sor --mib "$sor_mib" --sweeps "$sor_sweeps" >"$work/$place.sor.2" || fail "sor"
+    wait "$sor" || fail "sor"
+    wait "$postmark" || { cat "$work/$place.postmark"; fail "postmark"; }
+    for n in 1 2; do
+        [ "$(sed 's/,[^,]*$//' "$work/$place.sor.$n")" = "$(sed 's/,[^,]*$//' "$work/sor.alone")" ] ||
+            { cat "$work/$place.sor.$n" "$work/sor.alone"; fail "sor came to another result"; }
+    done
+    "$MOAFS" swap status "$mnt" >"$work/$place.status"
+    swap_off
+    umount_it
+    judge
+    rm -f "$img"
+    "$MOAFS" lab replay --model "$model" --json "$work/$place.trace" >"$work/$place.json"
+}
+
+busy_s() {
+    awk -F'[:,]' '/"requests"/ {n=$2} /"mean_service_ms"/ {s=$2} END {printf "%.1f", n*s/1000}' "$work/$1.json"
+}
+
+sor() {
+    patience=7200
+    have postmark || skip "postmark is not installed"
+    "$load" sor --mib "$sor_mib" --sweeps "$sor_sweeps" >"$work/sor.alone"
+    limit_group "$limit"
+    run_sor start
+    run_sor areas
+    say "$(cat "$work/sor.alone") alone"
+    for place in start areas; do
+        say "$place: the disk is busy for $(busy_s $place) s"
+        cat "$work/$place.sor.1" "$work/$place.status"
+        grep -E '"(requests|reads|writes|seeks|mean_(service|seek|rotation|transfer)_ms|mean_seek_sectors)"' "$work/$place.json"
+    done
+    if [ -n "${KEEP:-}" ]; then cp "$work"/*.trace "$work"/*.json "$work"/*.status "$work"/*.postmark "$KEEP"; fi
+}
+
+case $what in
+short) short ;;
+pages) long --swapped-pages "${count:-1000000}" ;;
+minutes) long --seconds $((${count:-30} * 60)) ;;
+sor) sor ;;
+*) fail "short, pages N, minutes N or sor" ;;
+esac
+say "$maker: $what, all well"
