@@ -1,7 +1,7 @@
 #!/bin/sh
 # The kernel swaps to a mounted volume: a program inside a small memory cgroup, files written beside it, everything checked.
 # usage: swap.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [short|pages N|minutes N|sor]
-#   short        180 MiB of patterns within 64 MiB (default)
+#   short        112 MiB of patterns within 64 MiB (default)
 #   pages N      until N pages were swapped out and in, contents checked
 #   minutes N    pressure and files for so long
 #   sor          Scimark2's SOR beside postmark, the device's requests recorded: swap areas against the start of the disk
@@ -150,9 +150,9 @@ short() {
     swap_on --size 256M
     while_on
     limit_group 64M
-    pressure --mib 180 --rounds 2
+    pressure --mib 112 --rounds 2
     out=$(counter pages_out) in=$(counter pages_in) slow=$(counter slow)
-    [ "${out:-0}" -gt 10000 ] && [ "${in:-0}" -gt 0 ] || fail "only $out pages went out and $in came in"
+    [ "${out:-0}" -gt 5000 ] && [ "${in:-0}" -gt 0 ] || fail "only $out pages went out and $in came in"
     say "$out pages out, $in in, $slow requests of more than 5 s"
     swap_off
     swap_on --size 64M --place start --priority 0
