@@ -53,6 +53,10 @@ const SUBTYPE: &str = "moafs-swap";
 /// The same as the mount table shows it.
 pub(crate) const FSTYPE: &str = "fuse.moafs-swap";
 
+/// Pages that a request may bring along: those of one request of the kernel, and those that the window adds to a short one.
+const NEIGHBOURS_MAX: u32 = REQUEST_PAGES_MAX as u32 - 1;
+const _: () = assert!(beside::WINDOW_MAX <= NEIGHBOURS_MAX);
+
 /// Longest command in bytes.
 const COMMAND_BYTES_MAX: usize = 4096;
 /// Threads that serve the swap: page-ins of several processes at once, and page-outs beside them.
@@ -319,11 +323,12 @@ impl<F: Format> KernelSwap<F> {
         let pages = pages.ok_or_else(|| format!("a swap cannot have {} bytes", wish.bytes))?;
         let room = self.vfs.volatile(wish.bytes / u64::from(shape.block_size));
         let Some(room) = room.map_err(|error| format!("making way for the swap: {error}"))? else {
-            return Err(format!("{} volumes have no swap areas", shape.format));
+            return Err(format!("{} volumes have no room for swap areas", shape.format));
         };
-        let home =
-            Home { disk: Arc::clone(&self.disk), block_bytes: shape.block_size, room, head: self.vfs.last_access() };
-        let options = SwapOptions { placement: wish.place.into(), ..SwapOptions::default() };
+        let disk = Arc::clone(&self.disk);
+        let home = Home { disk, block_bytes: shape.block_size, room, head: self.vfs.last_access() };
+        let options =
+            SwapOptions { placement: wish.place.into(), neighbours: NEIGHBOURS_MAX, ..SwapOptions::default() };
         Swap::open(Some(home), None, pages, Live::new(), options).map_err(|error| self.no_room(wish.bytes, &error))
     }
 

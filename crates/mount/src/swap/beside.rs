@@ -3,6 +3,8 @@
 //! A small cache, each page with one possible place in it. A page that is written or freed meanwhile must not be found here with its
 //! old bytes, also if they were on their way from the device at that moment: every place counts such changes, and what was read
 //! before one is not put in after it.
+//!
+//! How many are to come in beside the next one, the [`Window`] says: more as long as they are asked for, fewer when they are not.
 
 use moafs_swap::{PAGE_BYTES, PageNo};
 use parking_lot::Mutex;
@@ -11,7 +13,46 @@ use parking_lot::Mutex;
 const PAGES: usize = 256;
 
 /// The cache.
-pub(crate) struct Beside(Mutex<Box<[Place; PAGES]>>);
+pub(crate) struct Beside(Mutex<Cache>);
+
+struct Cache {
+    places: Box<[Place; PAGES]>,
+    window: Window,
+}
+
+/// How many pages come in beside one that is asked for, as with a region of one process: doubled while most of them are asked
+/// for, halved when few are.
+struct Window {
+    pages: u32,
+    /// Pages that were asked for since the last change, and pages that were not and are gone.
+    used: u32,
+    wasted: u32,
+}
+
+/// The most: with the page itself 128 KiB, which a hard disk reads in a fraction of a seek, and with which eight readers have
+/// room here.
+pub(crate) const WINDOW_MAX: u32 = 31;
+/// At first: what the kernel reads around a page.
+const WINDOW_START: u32 = 7;
+/// So many outcomes are looked at together.
+const OUTCOMES: u32 = 32;
+
+impl Window {
+    fn note(&mut self, used: u32, wasted: u32) {
+        self.used += used;
+        self.wasted += wasted;
+        if self.used + self.wasted < OUTCOMES {
+            return;
+        }
+        let all = self.used + self.wasted;
+        if self.used >= all / 4 * 3 {
+            self.pages = (self.pages * 2 + 1).min(WINDOW_MAX);
+        } else if self.used < all / 4 {
+            self.pages = (self.pages / 2).max(1);
+        }
+        (self.used, self.wasted) = (0, 0);
+    }
+}
 
 /// Where pages of one residue go.
 struct Place {
@@ -20,27 +61,32 @@ struct Place {
     changes: u32,
 }
 
-/// The changes of all places at some moment.
-pub(crate) struct Moment([u32; PAGES]);
+/// The changes of all places at some moment, and how many pages to bring along.
+pub(crate) struct Moment {
+    changes: [u32; PAGES],
+    pub(crate) window: u32,
+}
 
 impl Beside {
     pub(crate) fn new() -> Beside {
         let places: Vec<Place> = (0..PAGES).map(|_| Place { page: None, bytes: [0; PAGE_BYTES], changes: 0 }).collect();
         let Ok(places) = places.into_boxed_slice().try_into() else { unreachable!("so many were made") };
-        Beside(Mutex::new(places))
+        Beside(Mutex::new(Cache { places, window: Window { pages: WINDOW_START, used: 0, wasted: 0 } }))
     }
 
     /// Before a read whose pages may be put in.
     pub(crate) fn now(&self) -> Moment {
-        let places = self.0.lock();
-        Moment(std::array::from_fn(|place| places[place].changes))
+        let cache = self.0.lock();
+        Moment { changes: std::array::from_fn(|place| cache.places[place].changes), window: cache.window.pages }
     }
 
     /// Keeps a page that came in since then, if it has not changed since then.
     pub(crate) fn put(&self, page: PageNo, bytes: &[u8], since: &Moment) {
         let at = place_of(page);
-        let place = &mut self.0.lock()[at];
-        if place.changes == since.0[at] && bytes.len() == PAGE_BYTES {
+        let Cache { places, window } = &mut *self.0.lock();
+        let place = &mut places[at];
+        if place.changes == since.changes[at] && bytes.len() == PAGE_BYTES {
+            window.note(0, u32::from(place.page.is_some_and(|before| before != page)));
             place.page = Some(page);
             place.bytes.copy_from_slice(bytes);
         }
@@ -48,31 +94,39 @@ impl Beside {
 
     /// Copies a page if it is here, and lets go of it: the kernel keeps what it has read. False: it is not.
     pub(crate) fn take(&self, page: PageNo, into: &mut [u8]) -> bool {
-        let place = &mut self.0.lock()[place_of(page)];
+        let Cache { places, window } = &mut *self.0.lock();
+        let place = &mut places[place_of(page)];
         if place.page != Some(page) {
             return false;
         }
         place.page = None;
+        window.note(1, 0);
         into.copy_from_slice(&place.bytes);
         true
     }
 
     /// Pages have changed: to be called when their new bytes, or none, are what a read finds.
     pub(crate) fn changed(&self, first: PageNo, count: u32) {
-        let mut places = self.0.lock();
+        let Cache { places, window } = &mut *self.0.lock();
         let end = first.0.saturating_add(count);
-        if count as usize >= PAGES {
-            places.iter_mut().for_each(|place| place.change(|page| (first.0..end).contains(&page.0)));
+        let gone: u32 = if count as usize >= PAGES {
+            places.iter_mut().map(|place| place.change(|page| (first.0..end).contains(&page.0))).sum()
         } else {
-            (first.0..end).for_each(|page| places[place_of(PageNo(page))].change(|here| here.0 == page));
-        }
+            (first.0..end).map(|page| places[place_of(PageNo(page))].change(|here| here.0 == page)).sum()
+        };
+        window.note(0, gone);
     }
 }
 
 impl Place {
-    fn change(&mut self, which: impl Fn(PageNo) -> bool) {
+    /// Counts a change; 1 if the page that was here is gone by it.
+    fn change(&mut self, which: impl Fn(PageNo) -> bool) -> u32 {
         self.changes = self.changes.wrapping_add(1);
-        self.page = self.page.filter(|page| !which(*page));
+        let gone = self.page.is_some_and(which);
+        if gone {
+            self.page = None;
+        }
+        u32::from(gone)
     }
 }
 
@@ -100,6 +154,20 @@ mod tests {
         beside.put(PageNo(7), &[8; PAGE_BYTES], &beside.now());
         beside.changed(PageNo(8), 200);
         assert!(beside.take(PageNo(7), &mut into));
+    }
+
+    #[test]
+    fn the_window_grows_while_pages_are_asked_for_and_shrinks_when_they_are_not() {
+        let beside = Beside::new();
+        for page in (0..200).map(PageNo) {
+            beside.put(page, &[1; PAGE_BYTES], &beside.now());
+            assert!(beside.take(page, &mut [0; PAGE_BYTES]));
+        }
+        assert_eq!(beside.now().window, WINDOW_MAX);
+        for page in (0..PAGES as u32 * 4).map(PageNo) {
+            beside.put(page, &[1; PAGE_BYTES], &beside.now());
+        }
+        assert_eq!(beside.now().window, 1);
     }
 
     #[test]

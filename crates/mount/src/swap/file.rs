@@ -23,10 +23,6 @@ use crate::swap::watch::Watch;
 /// The largest request, in pages: 1 MiB.
 pub(crate) const REQUEST_PAGES_MAX: usize = 256;
 
-/// Pages that may come in with the one that is asked for, where the request itself is shorter: what a disk reads while its head would
-/// have to seek, and no more than the kernel itself asks for around a page.
-const NEIGHBOURS: u32 = 15;
-
 /// Where pages go to and come from.
 pub(crate) trait Pages: Send + Sync + 'static {
     /// As [`Swap::page_out`].
@@ -110,7 +106,7 @@ impl<P: Pages> SwapFile<P> {
                 continue;
             }
             let before = self.beside.now();
-            let beside = ((count - index - 1) as u32).max(NEIGHBOURS);
+            let beside = ((count - index - 1) as u32).max(before.window);
             let read = self.pages.page_in_with(page, beside, &mut |came, bytes| {
                 let wanted = came.0.checked_sub(first.0).map(|index| index as usize).filter(|index| *index < count);
                 match wanted {
