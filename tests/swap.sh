@@ -174,7 +174,8 @@ long() {
     judge
 }
 
-# -- SOR beside postmark: the same work with pages in areas and at the start; the requests of each run on one modelled disk
+# -- SOR beside postmark: the same work with pages in areas and at the start; the requests of each run on one modelled disk.
+# By environment: ROUNDS, SOR_MIB, SOR_SWEEPS, FILES, TRANSACTIONS, LIMIT, VOLUME, OPTIONS (of the mount), MODEL, KEEP (a directory for traces).
 
 model=${MODEL:-st3160812as}
 sor_mib=${SOR_MIB:-96}
@@ -187,11 +188,26 @@ cat_script() {
     printf 'set report terse\nrun\nquit\n'
 }
 
+# A directory for the files in the middle of the volume, where those of a volume in use are; a new one has all at its start.
+# (FFS gives each directory of the root a group of its own.)
+middle() {
+    mount_it place=ffs
+    inodes=$(stat -f -c %c "$mnt")
+    n=0
+    until mkdir "$mnt/$n" && [ $(($(stat -c %i "$mnt/$n") * 100 / inodes)) -ge 45 ]; do
+        n=$((n + 1))
+        [ $n -lt 5000 ] || fail "no directory came to lie in the middle"
+    done
+    mv "$mnt/$n" "$mnt/mail"
+    rmdir "$mnt"/[0-9]*
+    umount_it
+}
+
 run_sor() {
     place=$1
     make "$volume" -b 4096
+    middle
     "$MOAFS" mount --trace "$work/$place.trace" -o "${OPTIONS:-cache=24M}" "$img" "$mnt"
-    mkdir "$mnt/mail"
     swap_on --size 512M --place "$place"
     cat_script >"$work/script"
     limited postmark "$work/script" >"$work/$place.postmark" 2>&1 &
@@ -207,7 +223,7 @@ run_sor() {
         [ "$(sed 's/,[^,]*$//' "$work/$place.sor.$n")" = "$(sed 's/,[^,]*$//' "$work/sor.alone")" ] ||
             { cat "$work/$place.sor.$n" "$work/sor.alone"; fail "sor came to another result"; }
     done
-    "$MOAFS" swap status "$mnt" >"$work/$place.status"
+    "$MOAFS" swap status --json "$mnt" >"$work/$place.status"
     swap_off
     umount_it
     judge
@@ -215,8 +231,18 @@ run_sor() {
     "$MOAFS" lab replay --model "$model" --json "$work/$place.trace" >"$work/$place.json"
 }
 
-busy_s() {
-    awk -F'[:,]' '/"requests"/ {n=$2} /"mean_service_ms"/ {s=$2} END {printf "%.1f", n*s/1000}' "$work/$1.json"
+# of FIELD FILE: a number of a JSON file.
+of() {
+    sed -n "s/^ *\"$1\": *\([0-9.]*\).*/\1/p" "$2" | head -1
+}
+
+# One line for a run: what the kernel happened to page out and in differs from run to run, so times are told per request, too.
+line() {
+    json=$work/$1.json
+    awk -v place="$1" -v n="$(of requests "$json")" -v ms="$(of mean_service_ms "$json")" -v seek="$(of mean_seek_ms "$json")" \
+        -v rotation="$(of mean_rotation_ms "$json")" -v out="$(of pages_out "$work/$1.status")" \
+        -v came="$(of pages_in "$work/$1.status")" -v beside="$(of neighbours_in "$work/$1.status")" \
+        'BEGIN { printf "%-6s %8.1f %9d %10.3f %10.3f %10.3f %10d %10d\n", place, n*ms/1000, n, ms, seek, rotation, out, came+beside }'
 }
 
 sor() {
@@ -224,15 +250,15 @@ sor() {
     have postmark || skip "postmark is not installed"
     "$load" sor --mib "$sor_mib" --sweeps "$sor_sweeps" >"$work/sor.alone"
     limit_group "$limit"
-    run_sor start
-    run_sor areas
-    say "$(cat "$work/sor.alone") alone"
-    for place in start areas; do
-        say "$place: the disk is busy for $(busy_s $place) s"
-        cat "$work/$place.sor.1" "$work/$place.status"
-        grep -E '"(requests|reads|writes|seeks|mean_(service|seek|rotation|transfer)_ms|mean_seek_sectors)"' "$work/$place.json"
+    say "$(cat "$work/sor.alone") alone; two of them and postmark within $limit, the requests on one $model:"
+    printf '%-6s %8s %9s %10s %10s %10s %10s %10s\n' place busy_s requests service_ms seek_ms rotation_ms pages_out pages_in
+    for round in $(seq "${ROUNDS:-3}"); do
+        for place in start areas; do
+            run_sor $place
+            line $place
+            [ -z "${KEEP:-}" ] || for kind in trace json status postmark; do cp "$work/$place.$kind" "$KEEP/$round.$place.$kind"; done
+        done
     done
-    if [ -n "${KEEP:-}" ]; then cp "$work"/*.trace "$work"/*.json "$work"/*.status "$work"/*.postmark "$KEEP"; fi
 }
 
 case $what in
