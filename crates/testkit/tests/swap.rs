@@ -3,6 +3,7 @@
 //!
 //! `MOAFS_SEEDS=N` sets how many seeds each geometry gets, `MOAFS_ONLY=TEXT` which geometries; a failure names both.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
@@ -14,6 +15,7 @@ use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::family::{self, Ext, F2fs, Family};
 use moafs_testkit::image::Geometry;
 use moafs_testkit::judges::{Class, missing};
+use moafs_testkit::model::{Node, NodeId};
 use moafs_testkit::ops::{Generator, Limits, Op, Paging};
 use moafs_testkit::paging::{self, Layout};
 use moafs_testkit::volume::{Mounter, OnDisk};
@@ -51,22 +53,29 @@ fn limits<F: Family>(vfs: &Vfs<impl Format>, geometry: &Geometry) -> Limits {
     }
 }
 
-/// Every geometry with some seeds.
-fn each_seed<F: Family>(run: impl Fn(&Geometry, u64) -> Said<()> + std::panic::RefUnwindSafe) {
+/// Every geometry with some seeds. `run` returns how often areas were taken; that must happen.
+fn each_seed<F: Family>(run: impl Fn(&Geometry, u64) -> Said<u64> + std::panic::RefUnwindSafe) {
     let only = std::env::var("MOAFS_ONLY").unwrap_or_default();
     let seeds = std::env::var("MOAFS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let mut failures = 0;
+    let (mut failures, mut taken) = (0, 0);
     let chosen = |geometry: &&Geometry| geometry.name.contains(&only) && geometry.bytes() <= BYTES_MAX;
     for geometry in F::GEOMETRIES.iter().chain(F::FULL).filter(chosen) {
         for seed in 0..seeds {
             let outcome = std::panic::catch_unwind(|| run(geometry, seed));
-            if let Err(said) = outcome.unwrap_or_else(|_| Err("panic".to_owned())) {
-                failures += 1;
-                println!("MOAFS_ONLY={} seed {seed}\n  {said}", geometry.name);
+            match outcome.unwrap_or_else(|_| Err("panic".to_owned())) {
+                Ok(times) => {
+                    println!("{} seed {seed}: areas were taken {times} times", geometry.name);
+                    taken += times;
+                }
+                Err(said) => {
+                    failures += 1;
+                    println!("MOAFS_ONLY={} seed {seed}\n  {said}", geometry.name);
+                }
             }
         }
     }
     assert_eq!(failures, 0, "printed above");
+    assert!(taken > 0 || !only.is_empty(), "no area was ever taken");
 }
 
 /// Runs taken from a volume, each full of bytes of its own.
@@ -214,13 +223,16 @@ fn runs_come_and_go_between_operations<F: Family>() {
     each_seed::<F>(|geometry, seed| {
         let Some(disk) = F::make(geometry) else {
             missing(geometry.name, "the tool that makes it is not installed");
-            return Ok(());
+            return Ok(0);
         };
         let (disk, mounter) = (Arc::new(disk), F::mounter(seed));
         let mount = OnDisk { mounter: &mounter, disk: disk.clone() };
         let mut driver = Driver::new(mount, Tolerance { full: true, broken: false })?;
-        let mut generator = Generator::new(seed, limits::<F>(driver.vfs(), geometry));
+        let limits = limits::<F>(driver.vfs(), geometry);
+        let churn = Churn::new(&mut driver, &limits)?;
+        let mut generator = Generator::new(seed, limits);
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x5A_F0);
+        let mut taken = 0;
         for _ in 0..3 {
             let room = driver.vfs().format().volatile().ok_or("no room")?;
             let block_bytes = geometry.block_size as usize;
@@ -229,6 +241,7 @@ fn runs_come_and_go_between_operations<F: Family>() {
             for number in 0..OPERATIONS / 3 {
                 let op = generator.next(&driver.model);
                 driver.step(&op).map_err(|said| format!("operation {number}: {said}"))?;
+                churn.step(&mut driver).map_err(|said| format!("churn after {number}: {said}"))?;
                 runs.step(driver.vfs(), &mut rng).map_err(|said| format!("after operation {number}: {said}"))?;
                 if number % 33 == 32 {
                     let held: Vec<BlockRun> = runs.held.iter().map(|(run, _)| *run).collect();
@@ -236,6 +249,7 @@ fn runs_come_and_go_between_operations<F: Family>() {
                 }
             }
             runs.give_all()?;
+            taken += runs.generation;
             drop(runs);
             driver.verify()?;
             let (given, held) = (settled_space(&driver)?, driver.model.living().any(|(_, node)| node.held));
@@ -247,7 +261,7 @@ fn runs_come_and_go_between_operations<F: Family>() {
             }
         }
         driver.unmount()?;
-        spotless::<F>(&disk)
+        spotless::<F>(&disk).map(|()| taken)
     });
 }
 
@@ -256,6 +270,32 @@ fn settled_space<T: Mounter>(driver: &Driver<OnDisk<'_, T>>) -> Said<u64> {
     (0..10).for_each(|_| driver.vfs().tend());
     driver.vfs().sync().map_err(|error| format!("sync: {error}"))?;
     Ok(driver.vfs().format().space().free_blocks)
+}
+
+/// A large file that is written again and again: the allocator keeps looking for room, a log for segments.
+struct Churn {
+    node: NodeId,
+    bytes: usize,
+}
+
+impl Churn {
+    fn new<T: Mounter>(driver: &mut Driver<OnDisk<'_, T>>, limits: &Limits) -> Said<Churn> {
+        let before: BTreeSet<NodeId> = driver.model.living().map(|(id, _)| id).collect();
+        driver.step(&Op::create(NodeId::ROOT, "churn"))?;
+        let node = driver.model.living().map(|(id, _)| id).find(|id| !before.contains(id)).ok_or("no new file")?;
+        Ok(Churn { node, bytes: (limits.total_bytes_max / 4).min(512 << 10) as usize })
+    }
+
+    fn step<T: Mounter>(&self, driver: &mut Driver<OnDisk<'_, T>>) -> Said<()> {
+        let (node, len) = (self.node, self.bytes);
+        // Somebody may have removed it.
+        if !driver.model.get(node).is_some_and(Node::alive) {
+            return Ok(());
+        }
+        driver.step(&Op::Truncate { node, size: 0 })?;
+        driver.step(&Op::Write { node, offset: 0, len, append: false })?;
+        driver.step(&Op::Fsync { node, data_only: false })
+    }
 }
 
 /// A step of paging, out of the blue.
@@ -274,26 +314,30 @@ fn paging_step(rng: &mut Pcg64Mcg, pages: u32) -> Paging {
 fn pages_come_and_go_between_operations<F: Family>() {
     each_seed::<F>(|geometry, seed| {
         if geometry.block_size as usize > PAGE_BYTES {
-            return Ok(());
+            return Ok(0);
         }
         let Some(disk) = F::make(geometry) else {
             missing(geometry.name, "the tool that makes it is not installed");
-            return Ok(());
+            return Ok(0);
         };
         let (disk, mounter) = (Arc::new(disk), F::mounter(seed));
         let recorder = Arc::new(CrashRecorder::over(disk.clone(), Live::new()));
         let mount = OnDisk { mounter: &mounter, disk: recorder.clone() };
         let mut driver = Driver::new(mount, Tolerance { full: true, broken: false })?;
         let limits = Limits { remounts: true, ..limits::<F>(driver.vfs(), geometry) };
+        let churn = Churn::new(&mut driver, &limits)?;
         let mut generator = Generator::new(seed, limits);
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x5A_F1);
         let free_bytes = driver.vfs().format().space().free_blocks * u64::from(geometry.block_size);
         let pages = (free_bytes / PAGE_BYTES as u64 / 6).clamp(1, 256) as u32;
+        let mut taken = 0;
         for number in 0..OPERATIONS {
             let op = generator.next(&driver.model);
             driver.step(&op).map_err(|said| format!("operation {number}: {said}"))?;
+            churn.step(&mut driver).map_err(|said| format!("churn after {number}: {said}"))?;
             let op = Op::Page(paging_step(&mut rng, pages));
             driver.step(&op).map_err(|said| format!("after operation {number}: {said}"))?;
+            taken += driver.pager().map_or(0, |pager| pager.areas().len() as u64);
             if number % 50 == 49
                 && let Some(pager) = driver.pager()
             {
@@ -312,6 +356,6 @@ fn pages_come_and_go_between_operations<F: Family>() {
                 return Err(format!("cut at {cut}: {}: {}", F::CHECKER, verdict.text));
             }
         }
-        Ok(())
+        Ok(taken)
     });
 }
