@@ -175,12 +175,12 @@ long() {
 }
 
 # -- SOR beside postmark: the same work with pages in areas and at the start; the requests of each run on one modelled disk.
-# By environment: ROUNDS, SOR_MIB, SOR_SWEEPS, FILES, TRANSACTIONS, LIMIT, VOLUME, OPTIONS (of the mount), MODEL, KEEP (a directory for traces).
+# Each SOR is larger than the limit: with two that nearly fit, chance decides how much is paged at all. By environment: ROUNDS, SOR_MIB, SOR_SWEEPS, FILES, TRANSACTIONS, LIMIT, VOLUME, OPTIONS (of the mount), MODEL, KEEP (a directory for traces).
 
 model=${MODEL:-st3160812as}
-sor_mib=${SOR_MIB:-96}
+sor_mib=${SOR_MIB:-72}
 sor_sweeps=${SOR_SWEEPS:-6}
-limit=${LIMIT:-128M}
+limit=${LIMIT:-64M}
 volume=${VOLUME:-120G}
 cat_script() {
     printf 'set location %s\nset number %s\nset subdirectories 100\nset size 512 10240\nset transactions %s\nset seed 42\n' \
