@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
 use crate::machine::{Mount, Totals, Unflushed, drive as load};
-use crate::memory::{Limits, Memory, Paging, Process};
+use crate::memory::{Background, Limits, Memory, Paging, Process};
 use crate::parameters::WriteCache;
 use crate::processor::OneProcessor;
 use crate::program::compile::Compile;
@@ -135,7 +135,7 @@ struct Machine {
     head: Arc<HeadLog>,
     vfs: Vfs<Ext>,
     memory: Arc<Memory>,
-    daemon: Task,
+    background: Background,
 }
 
 /// Runs `programs` from a common start over a copy of `image` until all have ended.
@@ -147,7 +147,7 @@ pub fn run(setup: &Setup<'_>, image: &MemDisk, programs: &[Program]) -> Result<M
     runtime.run(|| {
         let machine = Machine::new(setup, runtime.rt(), image)?;
         let measured = machine.measure(setup, programs);
-        let stopped = machine.memory.stop(&machine.daemon).map_err(|error| LabError::Swap(error.to_string()));
+        let stopped = machine.memory.stop(&machine.background).map_err(|error| LabError::Swap(error.to_string()));
         drop(machine.memory);
         let closed = machine.vfs.close().map_err(LabError::volume("unmounting"));
         measured.and_then(|measured| stopped.and(closed).map(|()| measured))
@@ -179,8 +179,8 @@ impl Machine {
         let vfs = Vfs::new(format, Arc::clone(&volume), Rt::clone(&rt), setup.options.clone());
         let swap = swap(setup, &vfs, volume, partition, &rt)?;
         let pages = swap.pages();
-        let (memory, daemon) = Memory::new(Rt::clone(&rt), setup.memory, pages, swap, Arc::new(vfs.clone()));
-        Ok(Machine { rt, processor, device, trace, head, vfs, memory, daemon })
+        let (memory, background) = Memory::new(Rt::clone(&rt), setup.memory, pages, swap, Arc::new(vfs.clone()));
+        Ok(Machine { rt, processor, device, trace, head, vfs, memory, background })
     }
 
     fn measure(&self, setup: &Setup<'_>, programs: &[Program]) -> Result<Measured> {

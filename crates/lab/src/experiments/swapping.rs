@@ -408,7 +408,7 @@ fn picture(cases: &[Case], measured: &[Measured], count: usize) -> Scatter {
     let panels =
         cases.iter().zip(measured).map(|(case, measured)| (case.placement.name().to_owned(), points(measured)));
     Scatter {
-        title: format!("where the head was, {count} accesses from number {from} on"),
+        title: format!("{count} accesses from number {from}"),
         axes: ("access".to_owned(), "sector".to_owned()),
         points: panels.collect(),
     }

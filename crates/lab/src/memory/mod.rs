@@ -125,6 +125,9 @@ struct State {
     paging: Paging,
 }
 
+/// Tasks of a memory: the page daemon and the swap's tender.
+pub struct Background([Task; 2]);
+
 /// The memory of a machine.
 pub struct Memory {
     rt: Rt,
@@ -137,6 +140,7 @@ pub struct Memory {
     /// Frames became free, or pages arrived.
     moved: Event,
     stop: AtomicBool,
+    stopped: Event,
     /// The first failure of a page-out.
     failed: Mutex<Option<SwapError>>,
     looks: AtomicU64,
@@ -144,8 +148,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Memory that `files` shares, with its page daemon. Its `pages` pages of processes can all be paged out to `swap`.
-    pub fn new(rt: Rt, limits: Limits, pages: u32, swap: Swap, files: Arc<dyn FileCache>) -> (Arc<Memory>, Task) {
+    /// Memory that `files` shares, with its page daemon and what tends the swap. Its `pages` pages of processes can all be paged out to `swap`.
+    pub fn new(rt: Rt, limits: Limits, pages: u32, swap: Swap, files: Arc<dyn FileCache>) -> (Arc<Memory>, Background) {
         let state = State { table: PageTable::new(pages), next_page: 0, paging: Paging::default() };
         let memory = Arc::new(Memory {
             rt: Rt::clone(&rt),
@@ -156,13 +160,15 @@ impl Memory {
             pressure: Event::new(),
             moved: Event::new(),
             stop: AtomicBool::new(false),
+            stopped: Event::new(),
             failed: Mutex::new(None),
             looks: AtomicU64::new(0),
             zero: Buf::zeroed(PAGE_BYTES).freeze(),
         });
-        let daemon = Arc::clone(&memory);
-        let task = rt.spawn("page daemon", Box::new(move || daemon.run_daemon()));
-        (memory, task)
+        let (daemon, tender) = (Arc::clone(&memory), Arc::clone(&memory));
+        let daemon = rt.spawn("page daemon", Box::new(move || daemon.run_daemon()));
+        let tender = rt.spawn("swap tender", Box::new(move || tender.run_tender()));
+        (memory, Background([daemon, tender]))
     }
 
     /// Where pages go.
@@ -175,14 +181,15 @@ impl Memory {
         self.state.lock().paging
     }
 
-    /// Ends the daemon.
+    /// Ends the page daemon and the swap's tender.
     ///
     /// # Errors
     /// If a page could not be paged out at any time.
-    pub fn stop(&self, daemon: &Task) -> Result<(), SwapError> {
+    pub fn stop(&self, background: &Background) -> Result<(), SwapError> {
         self.stop.store(true, Ordering::SeqCst);
         self.rt.signal(&self.pressure);
-        daemon.join(&*self.rt);
+        self.rt.signal(&self.stopped);
+        background.0.iter().for_each(|task| task.join(&*self.rt));
         self.failed.lock().take().map_or(Ok(()), Err)
     }
 
@@ -223,7 +230,6 @@ impl Memory {
     // -- the page daemon
 
     fn run_daemon(&self) {
-        let mut tend_at = self.rt.now() + TEND_EVERY;
         loop {
             let ticket = self.pressure.ticket();
             if self.stop.load(Ordering::SeqCst) {
@@ -239,24 +245,23 @@ impl Memory {
                     return;
                 }
             }
-            if self.rt.now() >= tend_at {
-                self.tend();
-                tend_at = self.rt.now() + TEND_EVERY;
-            }
-            self.rt.wait(&self.pressure, ticket, Some(tend_at));
+            self.rt.wait(&self.pressure, ticket, None);
         }
     }
 
-    /// Areas give way where files need the room, and are given back when they are empty.
-    fn tend(&self) {
-        loop {
+    /// Areas give way where files need the room, and are given back when they are empty: beside the daemon, which must not wait.
+    fn run_tender(&self) {
+        while !self.stop.load(Ordering::SeqCst) {
             match self.swap.tend() {
-                Ok(true) => {}
-                Ok(false) => return,
+                Ok(true) => continue,
+                Ok(false) => {}
                 Err(error) => {
                     self.failed.lock().get_or_insert(error);
-                    return;
                 }
+            }
+            let ticket = self.stopped.ticket();
+            if !self.stop.load(Ordering::SeqCst) {
+                self.rt.wait(&self.stopped, ticket, Some(self.rt.now() + TEND_EVERY));
             }
         }
     }
@@ -511,9 +516,9 @@ mod tests {
         let runtime = Virtual::new(None);
         runtime.run(|| {
             let files = Arc::clone(files) as Arc<dyn FileCache>;
-            let (memory, daemon) = Memory::new(runtime.rt(), LIMITS, 1024, swap(runtime.rt(), 1024), files);
+            let (memory, background) = Memory::new(runtime.rt(), LIMITS, 1024, swap(runtime.rt(), 1024), files);
             let outcome = work(&memory);
-            memory.stop(&daemon).unwrap();
+            memory.stop(&background).unwrap();
             outcome
         })
     }
