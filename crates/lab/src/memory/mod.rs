@@ -83,11 +83,11 @@ pub struct Limits {
 
 impl Limits {
     /// FreeBSD 6's choices for so many frames: the daemon wakes when half a percent is free and frees up to two; 16 pages
-    /// leave together (`VM_PAGEOUT_PAGE_COUNT`), 15 come along (`VM_FAULT_READ`).
+    /// leave together (`VM_PAGEOUT_PAGE_COUNT`), 7 come along (`VM_FAULT_READ_AHEAD`).
     pub fn freebsd(frames: u64) -> Limits {
         let share = |permille: u64, min: u64| (frames * permille / 1000).max(min);
         let (free_low, free_target) = (share(5, 32), share(20, 128));
-        Limits { frames, free_low, free_target, cluster: 16, neighbours: 15, fault_ns: 5_000 }
+        Limits { frames, free_low, free_target, cluster: 16, neighbours: 7, fault_ns: 5_000 }
     }
 }
 
@@ -504,7 +504,7 @@ mod tests {
     }
 
     const LIMITS: Limits =
-        Limits { frames: 256, free_low: 8, free_target: 16, cluster: 16, neighbours: 15, fault_ns: 1000 };
+        Limits { frames: 256, free_low: 8, free_target: 16, cluster: 16, neighbours: 7, fault_ns: 1000 };
 
     fn swap(rt: Rt, pages: u32) -> Swap {
         let disk: SharedDisk = Arc::new(MemDisk::new(u64::from(pages) * 8));
