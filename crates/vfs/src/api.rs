@@ -22,6 +22,9 @@ pub struct Options {
     pub dirty_percent: u8,
     /// And never more than so many bytes, if given: a buffer of a fixed size.
     pub dirty_bytes_max: Option<usize>,
+    /// Writers are slowed down to the pace of write-back long before that limit, so that none waits long at it; write-back
+    /// begins at a quarter of the limit instead of three quarters.
+    pub paced: bool,
     /// A dirty block older than this is written back.
     pub dirty_age: Duration,
     /// The syncer commits metadata this often.
@@ -49,6 +52,7 @@ impl Default for Options {
             cache_bytes: 256 << 20,
             dirty_percent: 40,
             dirty_bytes_max: None,
+            paced: false,
             // As kernels do: most short-lived files die before.
             dirty_age: Duration::from_secs(30),
             commit_interval: Duration::from_secs(5),

@@ -61,6 +61,7 @@ pub(crate) struct Cache {
     budget_bytes: AtomicUsize,
     dirty_percent: usize,
     dirty_bytes_limit: Option<usize>,
+    paced: bool,
     cached: AtomicI64,
     dirty: AtomicI64,
     queue: Mutex<VecDeque<Entry>>,
@@ -76,6 +77,7 @@ impl Cache {
             budget_bytes: AtomicUsize::new(options.cache_bytes.max(BUDGET_BYTES_MIN)),
             dirty_percent: usize::from(options.dirty_percent.clamp(1, 90)),
             dirty_bytes_limit: options.dirty_bytes_max,
+            paced: options.paced,
             cached: AtomicI64::new(0),
             dirty: AtomicI64::new(0),
             queue: Mutex::new(VecDeque::new()),
@@ -118,7 +120,7 @@ impl Cache {
 
     /// Above this, dirty data begin to leave in the background.
     pub(crate) fn dirty_bytes_background(&self) -> usize {
-        self.dirty_bytes_max() / 4 * 3
+        self.dirty_bytes_max() / 4 * if self.paced { 1 } else { 3 }
     }
 
     /// A stamp for a page that is about to enter the queue.

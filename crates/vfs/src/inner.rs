@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::fill::LooseFills;
 use crate::format::{Admission, Format, Need, Seal, Shape, SpaceClass, Why};
 use crate::inode::{Found, Inode, Table, Unput};
+use crate::pace::Pace;
 use crate::reap::ReapQueue;
 use crate::types::{Attr, Ino};
 use crate::volatile::LastAccess;
@@ -38,6 +39,7 @@ pub(crate) struct Inner<F: Format> {
     pub(crate) rename: RwLock<()>,
     pub(crate) table: Table<F::Node>,
     pub(crate) cache: Cache,
+    pub(crate) pace: Pace,
     pub(crate) dirty: Mutex<Lists<F::Node>>,
     pub(crate) loose_fills: LooseFills<F::Node>,
     pub(crate) walks: Walks,
@@ -76,6 +78,7 @@ impl<F: Format> Inner<F> {
             rename: RwLock::new(Arc::clone(&rt), ()),
             table: Table::new(),
             cache: Cache::new(&options, block_bytes),
+            pace: Pace::default(),
             dirty: Mutex::new(Lists::new()),
             loose_fills: LooseFills::default(),
             walks: Walks::default(),

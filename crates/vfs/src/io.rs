@@ -264,8 +264,15 @@ impl<F: Format> Inner<F> {
     /// the longest time. Level 0 only.
     pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
         let max = self.cache.dirty_bytes_max();
-        if self.cache.dirty_bytes() + bytes > self.cache.dirty_bytes_background() {
+        let background = self.cache.dirty_bytes_background();
+        if self.cache.dirty_bytes() + bytes > background {
             self.rt.signal(&self.syncer_wake.event);
+            if self.options.paced {
+                let pause = self.pace.pause(bytes, self.cache.dirty_bytes(), background, max);
+                if !pause.is_zero() {
+                    moafs_runtime::sleep_until(&*self.rt, self.rt.now() + pause);
+                }
+            }
         }
         let mut fruitless = 0;
         while self.cache.dirty_bytes() > 0 && self.cache.dirty_bytes() + bytes > max {

@@ -20,6 +20,7 @@
 //! | `names`, `rename` | names and every change of them |
 //! | `attr`, `perm`, `acl`, `xattr` | attributes, and who may do what |
 //! | `pages`, `cache`, `fill`, `co_read` | cached blocks of one file; the memory budget; reading, read-ahead; neighbours of small files |
+//! | `pace` | slowing writers down before the limit of dirty data stops them |
 //! | `io`, `space` | reading and writing; truncate, allocate, seek, copy |
 //! | [`volatile`] | the seam of swap areas: blocks taken in memory only, and where the head is |
 //! | [`gather`] | moving scattered files together again |
@@ -71,6 +72,7 @@ mod inode;
 mod io;
 pub mod layout;
 mod names;
+mod pace;
 mod pages;
 mod perm;
 pub mod plan;

@@ -246,6 +246,7 @@ impl<F: Format> Inner<F> {
             }
         }
         outcome.join(self.place_all(written));
+        self.pace.landed(outcome.blocks * self.block_bytes(), self.rt.now());
         self.rt.signal(&self.cache.room);
         self.reclaim();
         outcome
