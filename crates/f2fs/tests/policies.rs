@@ -166,13 +166,13 @@ impl Table for Volume {
 }
 
 impl Deaths for Volume {
-    /// In numbers of writes instead of nanoseconds: as good an order.
-    fn deaths_ns(&self, section: Secno) -> impl Iterator<Item = u64> {
+    /// In numbers of writes.
+    fn deaths(&self, section: Secno) -> impl Iterator<Item = u64> {
         let owners = self.segments[section.0 as usize].owner.iter().filter(|&&owner| owner != NOBODY);
         owners.map(|&owner| self.ns + self.killer[(owner / FILE) as usize] - self.write)
     }
 
-    fn horizon_ns(&self) -> u64 {
+    fn horizon(&self) -> u64 {
         let invalid = u64::from(self.case.segments * BLOCKS) - self.places.len() as u64;
         self.ns + invalid / u64::from(FILE)
     }

@@ -2,34 +2,47 @@
 //!
 //! What cleaning wastes is the copy of a block that dies soon after: the section would have lost it by itself. The
 //! oracle knows which of a section's valid blocks are doomed, that is, die before the dead space of the volume is used
-//! up once ([`Deaths::horizon_ns`]), and takes the section with the most free space per cost, where a block that
+//! up once ([`Deaths::horizon`]), and takes the section with the most free space per cost, where a block that
 //! survives costs one copy and a doomed one [`WASTE`]: `(B - v) / (survivors + WASTE * doomed)`.
+//!
+//! A volume that is opened with a [`Foresight`] has the oracle for its cleaner; what a table knows of owners, it keeps in
+//! memory then, so that asking costs no I/O.
 //!
 //! What it is not: the minimum. It optimises each choice for itself, and it does not choose *where* copies go. In the
 //! simulation of `tests/policies.rs` it copies less than cost-benefit at every utilization and in both patterns, and
 //! less than greedy (where data are equally hot and half the volume is free, as much).
 
+use std::fmt;
+
 use crate::clean::table::{Secno, SectionView, Table};
 use crate::clean::{Decision, Destination, Want, gather};
+use crate::format::summary::SummaryEntry;
 
 /// Copies that the copy of a doomed block counts for: found by trial, and not sensitive (3 to 30 give nearly the same).
 pub const WASTE: f64 = 10.0;
 
-/// What the future brings.
+/// Who knows when blocks will die: whoever draws the writes of an experiment.
+pub trait Foresight: Send + Sync + fmt::Debug {
+    /// Blocks that will be written before one that this node points to, or the node itself, becomes invalid; for those
+    /// that never do, more than a volume has.
+    fn blocks_before_death(&self, owner: SummaryEntry) -> u64;
+}
+
+/// What the future brings to sections. Moments are on any clock that only goes forward.
 pub trait Deaths {
     /// The moments at which the valid blocks of a section become invalid; for those that never do, any moment
     /// behind the horizon.
-    fn deaths_ns(&self, section: Secno) -> impl Iterator<Item = u64>;
+    fn deaths(&self, section: Secno) -> impl Iterator<Item = u64>;
 
     /// The moment at which as much will have been written as is invalid now.
-    fn horizon_ns(&self) -> u64;
+    fn horizon(&self) -> u64;
 }
 
 /// What to clean, or `None`.
 pub fn choose(table: &impl Table, deaths: &impl Deaths, want: &Want<'_>) -> Option<Decision> {
-    let horizon_ns = deaths.horizon_ns();
+    let horizon = deaths.horizon();
     let score = |view: &SectionView| {
-        let doomed = deaths.deaths_ns(view.section).filter(|&death_ns| death_ns < horizon_ns).count() as f64;
+        let doomed = deaths.deaths(view.section).filter(|&death| death < horizon).count() as f64;
         let cost = f64::from(view.valid) + (WASTE - 1.0) * doomed;
         f64::from(view.blocks - view.valid) / cost.max(1.0)
     };
@@ -47,11 +60,11 @@ mod tests {
     struct Lives(Vec<u64>);
 
     impl Deaths for Lives {
-        fn deaths_ns(&self, section: Secno) -> impl Iterator<Item = u64> {
+        fn deaths(&self, section: Secno) -> impl Iterator<Item = u64> {
             std::iter::repeat_n(self.0[section.0 as usize], 100)
         }
 
-        fn horizon_ns(&self) -> u64 {
+        fn horizon(&self) -> u64 {
             1000
         }
     }

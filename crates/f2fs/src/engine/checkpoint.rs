@@ -1,9 +1,10 @@
 //! Checkpoints: everything that was changed becomes durable at once (sheet section 12).
 //!
-//! With the op gate closed a picture of the volume is taken in memory: dirty blocks of directories and dirty nodes get
-//! their new places, the tables their next versions. Then the gate opens, and the picture is written: first all of it but
-//! the pack's last block, a flush, and that last block, which makes the pack whole. Whoever works meanwhile works on what
-//! the checkpoint after this one will say. A power cut at any point leaves the old pack or the new one.
+//! What has to be read for it is read first. With the op gate closed a picture of the volume is taken in memory: dirty
+//! blocks of directories and dirty nodes get their new places, the tables their next versions. Then the gate opens, and the
+//! picture is written: first all of it but the pack's last block, a flush, and that last block, which makes the pack whole.
+//! Whoever works meanwhile works on what the checkpoint after this one will say. A power cut at any point leaves the old
+//! pack or the new one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -24,6 +25,10 @@ use crate::format::{BLOCK, BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno, inode};
 
 /// Blocks in one request at most.
 const REQUEST_BLOCKS_MAX: usize = 256;
+
+/// Requests submitted together, and blocks in them: what a writer who needs the device meanwhile waits for.
+const BATCH_REQUESTS_MAX: usize = 32;
+const BATCH_BLOCKS_MAX: usize = 256;
 
 /// What only the one who writes checkpoints and chains needs.
 pub(super) struct Writer {
@@ -79,6 +84,8 @@ impl F2fs {
     }
 
     fn write_checkpoint(&self, writer: &mut Writer, umount: bool) -> Result<()> {
+        // Most of what the picture has to read is read while others may go on.
+        self.complete_summaries()?;
         let snapshot = {
             let _gate = self.gate.write();
             let snapshot = self.snapshot(writer, umount)?;
@@ -164,10 +171,7 @@ impl F2fs {
         for node in &nodes {
             blocks.push(self.seal(node, version, false, false)?);
         }
-        for segno in self.space.incomplete() {
-            let disk = self.read_summary(segno)?;
-            self.space.complete(segno, &disk);
-        }
+        self.complete_summaries()?;
         let nat = self.nat.snapshot()?;
         let picture = self.space.snapshot();
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
@@ -272,6 +276,25 @@ impl F2fs {
         (BTreeMap::new(), versions)
     }
 
+    /// Reads what recycled segments' summaries have on disk and is not known. Nobody else writes summaries meanwhile.
+    fn complete_summaries(&self) -> Result<()> {
+        let tag = Tag::new(Kind::Segments, 0, Cause::Order);
+        let read = |segno: &Segno| Request {
+            op: Op::Read { into: vec![Buf::scratch(BLOCK)] },
+            at: Lba(u64::from(self.geo.summary_at(*segno).0) * (BLOCK / SECTOR) as u64),
+            tag,
+        };
+        for batch in self.space.incomplete().chunks(BATCH_REQUESTS_MAX) {
+            let dones = self.disk.run(batch.iter().map(read).collect());
+            for (segno, done) in batch.iter().zip(dones) {
+                let what = || format!("reading the summary of segment {segno}");
+                let bufs = done.result.map_err(|source| Error::disk(what(), source))?;
+                self.space.complete(*segno, &Summary::decode(&bufs[0]).0);
+            }
+        }
+        Ok(())
+    }
+
     /// A segment's summary as it is on disk.
     pub(super) fn read_summary(&self, segno: Segno) -> Result<Box<Summary>> {
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
@@ -284,13 +307,21 @@ impl F2fs {
         blocks.sort_by_key(|block| block.at);
         let together = |a: &Leaving, b: &Leaving| a.at.0 + 1 == b.at.0;
         let mut batch = Vec::new();
-        for run in blocks.chunk_by(together) {
-            for part in run.chunks(REQUEST_BLOCKS_MAX) {
-                let data = part.iter().map(|block| block.page.clone()).collect();
-                let at = Lba(u64::from(part[0].at.0) * (BLOCK / SECTOR) as u64);
-                batch.push(Request { op: Op::Write { data, fua: false }, at, tag: part[0].tag });
+        let mut batch_blocks = 0;
+        for part in blocks.chunk_by(together).flat_map(|run| run.chunks(REQUEST_BLOCKS_MAX)) {
+            if batch.len() == BATCH_REQUESTS_MAX || batch_blocks + part.len() > BATCH_BLOCKS_MAX {
+                self.write_batch(std::mem::take(&mut batch))?;
+                batch_blocks = 0;
             }
+            let data = part.iter().map(|block| block.page.clone()).collect();
+            let at = Lba(u64::from(part[0].at.0) * (BLOCK / SECTOR) as u64);
+            batch.push(Request { op: Op::Write { data, fua: false }, at, tag: part[0].tag });
+            batch_blocks += part.len();
         }
+        self.write_batch(batch)
+    }
+
+    fn write_batch(&self, batch: Vec<Request>) -> Result<()> {
         let tags: Vec<(Lba, Tag)> = batch.iter().map(|request| (request.at, request.tag)).collect();
         for (done, (at, tag)) in self.disk.run(batch).into_iter().zip(tags) {
             let what = || format!("writing {:?} at block {}", tag.kind, at.0 / (BLOCK / SECTOR) as u64);

@@ -68,6 +68,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use smallvec::smallvec;
 
+use crate::clean::oracle::Foresight;
 use crate::clean::{Cleaner, Order};
 use crate::format::inode::Inline;
 use crate::format::superblock::{Features, Geometry};
@@ -113,6 +114,8 @@ pub struct OpenOptions {
     pub device: DeviceCost,
     /// For choices among equals.
     pub seed: u64,
+    /// Who knows the future: in experiments, the oracle cleans by it instead of `cleaner`.
+    pub foresight: Option<Arc<dyn Foresight>>,
 }
 
 impl Default for OpenOptions {
@@ -129,6 +132,7 @@ impl Default for OpenOptions {
             discard: true,
             device: DeviceCost::SSD,
             seed: 0,
+            foresight: None,
         }
     }
 }
@@ -230,6 +234,8 @@ pub struct F2fs {
     cleaning: WaitMutex<()>,
     /// What the present burst of writes does about room, and after how many blocks that is decided anew.
     burst: Mutex<Option<(u64, Action)>>,
+    /// A checkpoint would help, but nobody waits for it.
+    wants_checkpoint: AtomicBool,
     /// The version of the checkpoint that will contain what changes now, and of the last durable one.
     version: AtomicU64,
     committed: AtomicU64,
@@ -422,9 +428,7 @@ impl Format for F2fs {
         if let Some(reason) = &self.shape.read_only {
             return Err(Error::ReadOnly { reason: reason.clone() });
         }
-        if self.is_long() {
-            self.checkpoint(false)?;
-        }
+        self.shorten()?;
         Ok(F2fsOp::new(self, kind, admission))
     }
 
@@ -483,6 +487,7 @@ impl Format for F2fs {
     }
 
     fn tend(&self, idle: Idle) -> Option<Time> {
+        self.checkpoint_in_background();
         self.clean_in_background(idle)
     }
 

@@ -69,6 +69,9 @@ impl F2fs {
             fs.reap_orphans()?;
             fs.roll_forward()?;
         }
+        if fs.options.foresight.is_some() {
+            fs.learn_owners()?;
+        }
         Ok(fs)
     }
 
@@ -114,6 +117,7 @@ impl F2fs {
             gate: RwLock::new(Arc::clone(&rt), ()),
             cleaning: WaitMutex::new(Arc::clone(&rt), ()),
             burst: Mutex::new(None),
+            wants_checkpoint: AtomicBool::new(false),
             version: AtomicU64::new(version + 1),
             committed: AtomicU64::new(version),
             moved: AtomicU64::new(0),

@@ -16,6 +16,7 @@ use moafs_vfs::{Error, Result};
 use super::incore::Incore;
 use super::space::{Next, Recorded};
 use super::{F2fs, copy_of};
+use crate::clean::oracle::{self, Deaths, Foresight};
 use crate::clean::order::Owner;
 use crate::clean::table::{Class, Table};
 use crate::clean::{Destination, Secno, Want};
@@ -62,7 +63,11 @@ impl F2fs {
             files: (self.options.gather > 1).then_some(&files as _),
         };
         let table = self.table_copy();
-        let Some(decision) = self.options.cleaner.choose(&table, &want) else { return Ok(0) };
+        let decision = match &self.options.foresight {
+            Some(foresight) => oracle::choose(&table, &Future { fs: self, foresight: &**foresight }, &want),
+            None => self.options.cleaner.choose(&table, &want),
+        };
+        let Some(decision) = decision else { return Ok(0) };
         let victims: Vec<Segno> =
             decision.victims.iter().flat_map(|section| self.geo.section(section.0)).map(Segno).collect();
         self.clean_segments(&victims, decision.to)?;
@@ -101,6 +106,16 @@ impl F2fs {
                 Ok(all)
             }
         }
+    }
+
+    /// Looks up who owns every block in use: what an oracle has to know.
+    pub(super) fn learn_owners(&self) -> Result<()> {
+        for segno in (0..self.geo.segments).map(Segno) {
+            if !self.space.valid_blocks(segno).1.is_empty() {
+                self.space.keep_owners(segno, &self.summary(segno)?.summary);
+            }
+        }
+        Ok(())
     }
 
     fn renew_nodes(&self, segno: Segno, blocks: &[usize], summary: &Recorded) -> Result<()> {
@@ -276,6 +291,23 @@ impl F2fs {
             sections: table.sections().collect(),
             segments: [Class::Data, Class::Node].map(|class| table.segments(class).collect()),
         }
+    }
+}
+
+/// Deaths as foreseen, counted in blocks written from now on.
+struct Future<'a> {
+    fs: &'a F2fs,
+    foresight: &'a dyn Foresight,
+}
+
+impl Deaths for Future<'_> {
+    fn deaths(&self, section: Secno) -> impl Iterator<Item = u64> {
+        self.fs.space.owners_in(section).into_iter().map(|owner| self.foresight.blocks_before_death(owner))
+    }
+
+    fn horizon(&self) -> u64 {
+        let blocks = u64::from(self.fs.geo.segments) * SEGMENT_BLOCKS as u64;
+        blocks.saturating_sub(self.fs.space.usage().blocks)
     }
 }
 

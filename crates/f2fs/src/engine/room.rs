@@ -27,6 +27,8 @@ const BACKGROUND_NS: u64 = 500_000_000;
 const DIRTY_BLOCKS_MIN: usize = 256;
 /// A decision holds for so many blocks: the segment buffer of the recycling paper, 4 MiB.
 const BURST_BLOCKS: u64 = 1024;
+/// Bursts that fit into the holes there are while a checkpoint in the background is under way.
+const SCARCE_BURSTS: u64 = 4;
 /// Sections that one foreground cleaning makes free beyond what was asked for: they share its checkpoint.
 const SPARE_SECTIONS: u32 = 4;
 /// Cleanings in a row that made no section free, after which more will not either: what they moved filled as many.
@@ -41,9 +43,21 @@ impl F2fs {
         blocks.div_ceil(SEGMENT_BLOCKS) as u32 + 1
     }
 
-    /// True if what waits for a checkpoint should not grow: there may be no blocks for more.
-    pub(super) fn is_long(&self) -> bool {
+    /// A checkpoint if what waits for one should not grow: there may be no blocks for more. Half way there, one in the
+    /// background.
+    pub(super) fn shorten(&self) -> Result<()> {
         let dirty = self.nodes.dirty_count() + self.owned.dirty_count();
+        if self.is_long(dirty) {
+            return self.checkpoint(false);
+        }
+        if !self.wants_checkpoint.load(Ordering::Relaxed) && self.is_long(2 * dirty) {
+            self.wants_checkpoint.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// True if so many blocks of metadata may be too many to find a place.
+    fn is_long(&self, dirty: usize) -> bool {
         let free = self.space.free_segments() as usize * SEGMENT_BLOCKS;
         if dirty <= DIRTY_BLOCKS_MIN || dirty <= (free / 4).min(DIRTY_BLOCKS_MAX) {
             return false;
@@ -146,8 +160,8 @@ impl F2fs {
         if writable { Ok(()) } else { self.checkpoint(false) }
     }
 
-    /// What a burst does: decided when it begins. Before holes are filled, a checkpoint, if it makes more of them than there
-    /// are: the emptiest segments then have the longest runs of holes.
+    /// What a burst does: decided when it begins. While holes are filled, a checkpoint as soon as a third of them waits for
+    /// one: the emptiest segments then have the longest runs of holes. The writer waits for it only if holes are scarce.
     fn decide_for_burst(&self, room: &RoomView) -> Result<Action> {
         if room.spare_sections() > 0 {
             return Ok(Action::Append);
@@ -162,8 +176,10 @@ impl F2fs {
         let action = self.decide(room);
         if action == Action::Recycle {
             let (now, later) = self.space.holes_now_and_later();
-            if later > now {
+            if later > now && now < SCARCE_BURSTS * BURST_BLOCKS {
                 self.checkpoint(false)?;
+            } else if 2 * later > now {
+                self.wants_checkpoint.store(true, Ordering::Relaxed);
             }
         }
         *self.burst.lock() = Some((handed_out + BURST_BLOCKS, action));
@@ -253,6 +269,14 @@ impl F2fs {
     fn spare_after_checkpoint(&self) -> u32 {
         let room = self.room();
         RoomView { free_sections: room.free_sections + room.prefree_sections, ..room }.spare_sections()
+    }
+
+    /// Writes a checkpoint if one is wanted for which nobody waits.
+    pub(super) fn checkpoint_in_background(&self) {
+        if self.wants_checkpoint.swap(false, Ordering::Relaxed) && self.health.failed().is_none() {
+            // A failure turns the volume read-only, and is kept there.
+            let _ = self.checkpoint(false);
+        }
     }
 
     /// Cleans a little if nobody wants anything; says when to look again.

@@ -149,6 +149,8 @@ struct State {
     /// Segments that data logs leave for nodes and for cleaning.
     reserve: u32,
     areas: swaparea::Areas,
+    /// Owners of all blocks, by block of the main area: only kept for an oracle.
+    owners: Option<Vec<SummaryEntry>>,
 }
 
 /// The main area of a volume.
@@ -219,6 +221,7 @@ impl Space {
             next: [Next::Free; 6],
             reserve: 0,
             areas: Default::default(),
+            owners: None,
         };
         Space { geo: geo.clone(), user_blocks: checkpoint.user_blocks, state: Mutex::new(state) }
     }
@@ -459,7 +462,7 @@ impl Space {
 
     /// Says what the summary on disk has for entries that were not known here.
     pub(super) fn complete(&self, segno: Segno, disk: &Summary) {
-        if let Some(recorded) = self.state().summaries.get_mut(&segno) {
+        if let Some(recorded) = self.state().summaries.get_mut(&segno).filter(|recorded| !recorded.complete) {
             recorded.complete_from(disk);
         }
     }
@@ -475,6 +478,27 @@ impl Space {
         for log in Log::ALL {
             state.advance(&self.geo, log);
         }
+    }
+
+    /// Keeps the owners of all blocks from now on; `summary` says what they are in a segment.
+    pub(super) fn keep_owners(&self, segno: Segno, summary: &Summary) {
+        let mut state = self.state();
+        let blocks = state.segments.len() * SEGMENT_BLOCKS;
+        let owners = state.owners.get_or_insert_with(|| vec![SummaryEntry::default(); blocks]);
+        owners[segno.0 as usize * SEGMENT_BLOCKS..][..SEGMENT_BLOCKS].copy_from_slice(&summary.entries);
+    }
+
+    /// The owners of a section's valid blocks, if they are kept.
+    pub(super) fn owners_in(&self, section: Secno) -> Vec<SummaryEntry> {
+        let state = self.state();
+        let Some(owners) = &state.owners else { return Vec::new() };
+        let mut found = Vec::new();
+        for segno in self.geo.section(section.0) {
+            let Some(maps) = &state.segments[segno as usize].maps else { continue };
+            let first = segno as usize * SEGMENT_BLOCKS;
+            found.extend(maps.valid.iter_set().map(|offset| owners[first + offset]));
+        }
+        found
     }
 
     // -- checkpoints
@@ -604,6 +628,9 @@ impl State {
         let recorded = self.summaries.entry(segno).or_insert_with(Recorded::partial);
         recorded.summary.entries[offset] = owner;
         recorded.known.set(offset);
+        if let Some(owners) = &mut self.owners {
+            owners[segno.0 as usize * SEGMENT_BLOCKS + offset] = owner;
+        }
     }
 
     /// The first block at or behind `from` that may be written.
