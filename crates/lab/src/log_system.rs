@@ -1,8 +1,10 @@
 //! The ways of a log-structured file system that are compared, by name.
 
 use std::fmt;
+use std::sync::Arc;
 
 use moafs_disk::SharedDisk;
+use moafs_f2fs::clean::oracle::Foresight;
 use moafs_f2fs::clean::{Cleaner, Order};
 use moafs_f2fs::place::{DeviceCost, Reuse, Temperature};
 use moafs_f2fs::{F2fs, OpenOptions};
@@ -29,11 +31,13 @@ pub enum LogSystem {
     Recycling,
     /// Recycling or cleaning, whichever is cheaper on the device; hot and cold apart.
     Auto,
+    /// Cleaning with the future known: the yardstick.
+    Oracle,
 }
 
 impl LogSystem {
     /// All of them.
-    pub const ALL: [LogSystem; 8] = [
+    pub const ALL: [LogSystem; 9] = [
         LogSystem::Greedy,
         LogSystem::CostBenefit,
         LogSystem::HolePlugging,
@@ -42,6 +46,7 @@ impl LogSystem {
         LogSystem::Wolf,
         LogSystem::Recycling,
         LogSystem::Auto,
+        LogSystem::Oracle,
     ];
 
     /// Its name in tables and in JSON.
@@ -55,6 +60,7 @@ impl LogSystem {
             LogSystem::Wolf => "wolf",
             LogSystem::Recycling => "recycling",
             LogSystem::Auto => "auto",
+            LogSystem::Oracle => "oracle",
         }
     }
 
@@ -69,7 +75,9 @@ impl LogSystem {
             LogSystem::HolePlugging => Cleaner::HolePlugging,
             LogSystem::Adaptive => Cleaner::Adaptive,
             LogSystem::AgeThreshold => Cleaner::AgeThreshold,
-            LogSystem::CostBenefit | LogSystem::Wolf | LogSystem::Recycling | LogSystem::Auto => Cleaner::CostBenefit,
+            LogSystem::CostBenefit | LogSystem::Wolf | LogSystem::Recycling | LogSystem::Auto | LogSystem::Oracle => {
+                Cleaner::CostBenefit
+            }
         }
     }
 
@@ -104,6 +112,13 @@ impl fmt::Display for LogSystem {
 /// An F2FS volume and the options it is opened with.
 #[derive(Debug, Clone)]
 pub struct LogMount(pub OpenOptions);
+
+impl LogMount {
+    /// The same, cleaned by one who knows the future.
+    pub fn foreseeing(self, foresight: Arc<dyn Foresight>) -> LogMount {
+        LogMount(OpenOptions { foresight: Some(foresight), ..self.0 })
+    }
+}
 
 impl Mount for LogMount {
     type Format = F2fs;

@@ -42,8 +42,6 @@ const CACHE_BYTES: usize = 512 << 20;
 const CHECKPOINT_S: u64 = 60;
 /// Sections cleaned together by the system that gathers.
 const GATHER: u32 = 16;
-/// Cleanings in a row that move no data: only nodes are left, which cleaning of data makes ever again.
-const FRUITLESS_MAX: u32 = 8;
 const GB: f64 = 1e9;
 
 /// The experiments, in the paper's order.
@@ -280,10 +278,12 @@ fn clean(machine: &mut Machine<LogMount>, file: Ino) -> Result<Option<Cleaned>> 
     machine.client().sync()?;
     let format = |machine: &Machine<LogMount>| machine.client().vfs().clone();
     let dirty = format(machine).format().dirty_sections();
+    // Synchronous writers leave many sections of nodes nearly empty, and those are cleaned first.
+    let fruitless_max = u64::from(format(machine).format().geometry().sections);
     let ((sections, cleanings), totals) = machine.measure(|machine| {
         let vfs = format(machine);
         let (mut sections, mut cleanings, mut fruitless) = (0, 0, 0);
-        while sections < 2 * dirty && fruitless < FRUITLESS_MAX {
+        while sections < 2 * dirty && fruitless < fruitless_max && vfs.format().dirty_sections() > 0 {
             let before = vfs.format().counters().moved_blocks;
             let cleaned = u64::from(vfs.format().clean().map_err(crate::LabError::volume("cleaning"))?);
             if cleaned == 0 {

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use moafs_disk::Kind;
@@ -17,19 +18,19 @@ use moafs_vfs::Options;
 use super::rows::{self, Subject};
 use crate::error::{LabError, Result};
 use crate::experiment::{Experiment, Lab};
-use crate::log_system::LogSystem;
+use crate::log_system::{LogMount, LogSystem};
 use crate::log_volume::LogShape;
 use crate::machine::{Machine, Setup, Totals};
 use crate::outcome::{Chart, ChartForm, Outcome, Row, Scatter};
 use crate::parameters::WriteCache;
-use crate::workload::overwrite::{FILE_BYTES, Pattern, overwrite};
+use crate::workload::overwrite::{FILE_BYTES, Pattern, Schedule};
 
 const GB: f64 = 1e9;
 const HDD: &str = "hds721616pla380";
 const UTILIZATIONS: &[u8] = &[10, 20, 30, 40, 50, 60, 70, 80, 90];
 /// Of Fig. 2 and Table 3.
 const FULLEST: &[u8] = &[90];
-const SYSTEMS: [LogSystem; 7] = [
+const SYSTEMS: [LogSystem; 8] = [
     LogSystem::Greedy,
     LogSystem::CostBenefit,
     LogSystem::HolePlugging,
@@ -37,6 +38,7 @@ const SYSTEMS: [LogSystem; 7] = [
     LogSystem::Wolf,
     LogSystem::Recycling,
     LogSystem::Auto,
+    LogSystem::Oracle,
 ];
 /// The paper's machine has 4 GB of memory: all nodes stay in it.
 const CACHE_BYTES: usize = 2 << 30;
@@ -48,6 +50,9 @@ const CHECKPOINT_S: u64 = 60;
 const CPU_PERCENT: u64 = 40;
 /// What the paper calls one recycling: a buffer of so many bytes placed.
 const RECYCLING_BYTES: f64 = (4_u64 << 20) as f64;
+/// The first bound of the histogram of latencies, in nanoseconds, and how many there are: each is twice the one before.
+const HISTOGRAM_FIRST_NS: u64 = 500_000;
+const HISTOGRAM_BINS: u32 = 15;
 /// Points of a latency picture at most, by system: the slowest writes are always among them.
 const SCATTER_POINTS: usize = 2000;
 
@@ -130,8 +135,7 @@ pub(crate) enum IoTest {
 pub(crate) struct Done {
     totals: Totals,
     counters: Counters,
-    /// What each write call took, in nanoseconds, in the order of the calls.
-    latencies_ns: Vec<u64>,
+    latencies: Latencies,
     /// Share of all blocks of the main area that were valid, in percent.
     utilization: f64,
 }
@@ -142,21 +146,66 @@ fn run_case(lab: &Lab<'_>, case: &IoCase) -> Result<IoTest> {
         aged => aged?,
     };
     let parameters = &lab.options.parameters;
-    let setup = setup(lab, case)?;
+    let mut setup = setup(lab, case)?;
     let writes = lab.scaled(parameters.writes, 100);
-    let seed = lab.options.seed;
+    let schedule = Schedule::new(&aged.files, case.pattern, lab.options.seed, writes);
+    let foreseen = Arc::new(schedule.foreseen());
+    if case.system == LogSystem::Oracle {
+        setup.mount = setup.mount.foreseeing(Arc::clone(&foreseen) as _);
+    }
     Machine::run(&setup, &aged.image, |machine| {
         machine.client().open_numbers(&aged.files)?;
         let before = machine.client().vfs().format().counters();
-        let overwrite = |machine: &mut Machine<_>| overwrite(machine.client(), &aged.files, case.pattern, seed, writes);
-        let (latencies_ns, totals) = machine.measure(overwrite)?;
+        let mut latencies = Latencies::new(machine);
+        let overwrite = |machine: &mut Machine<_>| {
+            schedule.run(machine.client(), |number, took_ns| {
+                foreseen.written(number);
+                latencies.add(machine, took_ns);
+            })
+        };
+        let ((), totals) = machine.measure(overwrite)?;
         let counters = machine.client().vfs().format().counters().since(&before);
-        Ok(IoTest::Done(Box::new(Done { totals, counters, latencies_ns, utilization: aged.utilization })))
+        Ok(IoTest::Done(Box::new(Done { totals, counters, latencies, utilization: aged.utilization })))
     })
 }
 
+/// What each write call took, and what went on while the slowest one lasted.
+struct Latencies {
+    /// In nanoseconds, in the order of the calls.
+    ns: Vec<u64>,
+    slowest_ns: u64,
+    slowest: (Totals, Counters),
+    before: (Totals, Counters),
+}
+
+impl Latencies {
+    fn new(machine: &Machine<LogMount>) -> Latencies {
+        let before = counted(machine);
+        Latencies {
+            ns: Vec::new(),
+            slowest_ns: 0,
+            slowest: (before.0.since(&before.0), before.1.since(&before.1)),
+            before,
+        }
+    }
+
+    fn add(&mut self, machine: &Machine<LogMount>, took_ns: u64) {
+        let now = counted(machine);
+        if took_ns > self.slowest_ns {
+            self.slowest_ns = took_ns;
+            self.slowest = (now.0.since(&self.before.0), now.1.since(&self.before.1));
+        }
+        self.before = now;
+        self.ns.push(took_ns);
+    }
+}
+
+fn counted(machine: &Machine<LogMount>) -> (Totals, Counters) {
+    (machine.totals(), machine.client().vfs().format().counters())
+}
+
 /// The paper's machine with this system.
-fn setup<'a>(lab: &Lab<'_>, case: &'a IoCase) -> Result<Setup<'a, crate::log_system::LogMount>> {
+fn setup<'a>(lab: &Lab<'_>, case: &'a IoCase) -> Result<Setup<'a, LogMount>> {
     let parameters = &lab.options.parameters;
     let buffers = if case.system.splits() { 2.0 } else { 1.0 };
     let buffer = (parameters.buffer_bytes as f64 * lab.options.scale.min(1.0)) as u64;
@@ -164,6 +213,7 @@ fn setup<'a>(lab: &Lab<'_>, case: &'a IoCase) -> Result<Setup<'a, crate::log_sys
         cache_bytes: CACHE_BYTES,
         dirty_percent: 90,
         dirty_bytes_max: Some((buffer.max(BUFFER_BYTES_MIN) as f64 * buffers) as usize),
+        paced: true,
         dirty_age: Duration::from_secs(parameters.age_s),
         commit_interval: Duration::from_secs(parameters.commit_s.unwrap_or(CHECKPOINT_S)),
         read_ahead_bytes: parameters.read_ahead_bytes as usize,
@@ -189,7 +239,7 @@ struct Plan<'a> {
 }
 
 /// A case with what was measured in it.
-type Finished = (IoCase, std::sync::Arc<IoTest>);
+type Finished = (IoCase, Arc<IoTest>);
 
 /// Runs the cases and gives what was measured, in their order; cases that stopped leave a note.
 fn measured(plan: &Plan<'_>, experiment: &Experiment, lab: &Lab<'_>) -> Result<(Outcome, Vec<Finished>)> {
@@ -233,7 +283,9 @@ fn elapsed(on: &[(Pattern, &str)], bar: f64, experiment: &Experiment, lab: &Lab<
         outcome.rows.push(subject.row("utilization_reached", done.utilization, "%"));
     }
     let compared = speedups(&outcome.rows, Some(bar));
+    let shares = ["elapsed", "written"].map(|metric| shares_of_oracle(&outcome.rows, metric));
     outcome.rows.extend(compared);
+    outcome.rows.extend(shares.into_iter().flatten());
     for (metric, title) in [("elapsed", "elapsed time by utilization"), ("written", "GB written by utilization")] {
         outcome.charts.push(Chart {
             title: title.to_owned(),
@@ -257,10 +309,19 @@ fn latency(experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
     for (case, done) in finished(&cases) {
         outcome.rows.extend(latency_rows(&subject(case), done));
         let title = format!("response time of each write, {}, {}", case.pattern.name(), case.drive);
-        let points = slowest_and_some(&done.latencies_ns);
+        let points = slowest_and_some(&done.latencies.ns);
         pictures.entry(title).or_default().insert(case.system.name().to_owned(), points);
     }
     let axes = || ("write".to_owned(), "response time, ms".to_owned());
+    outcome.charts.push(Chart {
+        title: "writes by response time: below so many milliseconds".to_owned(),
+        form: ChartForm::Bars,
+        metric: "writes".to_owned(),
+        only: BTreeMap::from([("pattern".to_owned(), Pattern::Uniform.name().to_owned())]),
+        along: "below_ms".to_owned(),
+    });
+    let worst = worst_ratios(&outcome.rows);
+    outcome.rows.extend(worst);
     outcome.scatters = pictures.into_iter().map(|(title, points)| Scatter { title, axes: axes(), points }).collect();
     outcome.notes.push(
         "The means of Fig. 2 sum to 582, 321 and 132 s, WOLF to recycling 2.4 times, which is none of Fig. 1's ratios."
@@ -274,6 +335,8 @@ fn traffic(experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
     for (case, done) in finished(&cases) {
         outcome.rows.extend(traffic_rows(&subject(case), done, true));
     }
+    let shares = shares_of_oracle(&outcome.rows, "written");
+    outcome.rows.extend(shares);
     outcome.notes.push(
         "One recycling of the paper is a buffer of 4 MB placed (4.0 GB / 4 MB = 1,024), not a target: `recyclings` counts \
          those, `targets` the segments that were filled. One cleaning of the paper reads 14 MB; ours is a section of 4 MB."
@@ -282,7 +345,7 @@ fn traffic(experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn finished(cases: &[(IoCase, std::sync::Arc<IoTest>)]) -> impl Iterator<Item = (&IoCase, &Done)> {
+fn finished(cases: &[(IoCase, Arc<IoTest>)]) -> impl Iterator<Item = (&IoCase, &Done)> {
     cases.iter().filter_map(|(case, test)| match &**test {
         IoTest::Done(done) => Some((case, &**done)),
         IoTest::Stopped(_) => None,
@@ -345,19 +408,75 @@ const FIG_2: [(&str, f64, f64); 3] =
     [("cost-benefit", 4441.0, 12_000.0), ("wolf", 2446.0, 6000.0), ("recycling", 1010.0, 600.0)];
 
 fn latency_rows(subject: &Subject, done: &Done) -> Vec<Row> {
-    let mut sorted = done.latencies_ns.clone();
+    let mut sorted = done.latencies.ns.clone();
     sorted.sort_unstable();
     let paper = FIG_2.iter().find(|(system, ..)| *system == subject.system);
     let mean = sorted.iter().sum::<u64>() as f64 / sorted.len().max(1) as f64;
     let at = |share: f64| sorted.get((sorted.len() as f64 * share) as usize).copied().unwrap_or(0) as f64 / 1e6;
     let worst = sorted.last().copied().unwrap_or(0) as f64 / 1e6;
-    vec![
+    let mut rows = vec![
         subject.row_beside("latency_mean", mean / 1e3, "us", paper.map(|(_, mean, _)| *mean)),
         subject.row_beside("latency_worst", worst, "ms", paper.map(|(_, _, worst)| *worst)),
         subject.row("latency_median", at(0.5), "ms"),
+        subject.row("latency_p90", at(0.9), "ms"),
         subject.row("latency_p99", at(0.99), "ms"),
         subject.row("latency_p999", at(0.999), "ms"),
-    ]
+    ];
+    rows.extend(histogram(subject, &sorted));
+    rows.extend(slowest_rows(subject, done));
+    rows
+}
+
+/// How much of each cleaner's worst response time recycling's is.
+fn worst_ratios(rows: &[Row]) -> Vec<Row> {
+    let worst = |row: &&Row| row.metric == "latency_worst";
+    let mut ratios = Vec::new();
+    for row in rows.iter().filter(worst).filter(|row| row.system == LogSystem::Recycling.name()) {
+        let subject = Subject { system: LogSystem::Recycling.name(), dimensions: row.dimensions.clone() };
+        let others = rows.iter().filter(worst).filter(|other| other.dimensions == row.dimensions);
+        for other in others.filter(|other| other.system != row.system) {
+            // The paper: 0.6 s of 6 s.
+            let paper = (other.system == LogSystem::Wolf.name()).then_some(10.0);
+            let against = subject.with("against", &other.system);
+            ratios.push(against.row_beside("worst_share", 100.0 * row.value / other.value, "%", paper));
+        }
+    }
+    ratios
+}
+
+/// How many writes took how long: the bounds double.
+fn histogram(subject: &Subject, sorted_ns: &[u64]) -> Vec<Row> {
+    let bounds = (0..HISTOGRAM_BINS).map(|bin| HISTOGRAM_FIRST_NS << bin).chain([u64::MAX]);
+    let mut below = 0;
+    let bin = |bound_ns: u64| {
+        let upto = sorted_ns.partition_point(|ns| *ns < bound_ns);
+        let count = upto - std::mem::replace(&mut below, upto);
+        let ms = if bound_ns == u64::MAX { "more".to_owned() } else { format!("{:06.1}", bound_ns as f64 / 1e6) };
+        subject.with("below_ms", ms).row("writes", count as f64, "")
+    };
+    bounds.map(bin).collect()
+}
+
+/// What the machine did while the slowest write waited.
+fn slowest_rows(subject: &Subject, done: &Done) -> Vec<Row> {
+    let (totals, counters) = &done.latencies.slowest;
+    let mut rows = vec![
+        subject.row("slowest_flushes", totals.drive.flushes as f64, ""),
+        subject.row("slowest_checkpoints", counters.checkpoints as f64, ""),
+        subject.row("slowest_cleanings", counters.foreground_cleanings as f64, ""),
+    ];
+    for verb in [Verb::Read, Verb::Write] {
+        for kind in Kind::ALL {
+            let is = |count: &moafs_disk::probe::trace::Count| count.verb == verb && count.kind == kind;
+            let requests = totals.requests.requests(is);
+            if requests > 0 {
+                let subject = subject.with("what", format!("{verb:?} {kind:?}").to_lowercase());
+                rows.push(subject.row("slowest_requests", requests as f64, ""));
+                rows.push(subject.row("slowest_bytes", totals.requests.bytes(is) as f64 / 1e6, "MB"));
+            }
+        }
+    }
+    rows
 }
 
 /// The slowest writes and every so-manieth, in their order: what a picture shows.
@@ -369,6 +488,21 @@ fn slowest_and_some(latencies_ns: &[u64]) -> Vec<(f64, f64)> {
     by_time.sort_unstable();
     by_time.dedup();
     by_time.into_iter().map(|at| (at as f64, latencies_ns[at] as f64 / 1e6)).collect()
+}
+
+/// The oracle's number as a share of each system's: 100 % is as good as knowing the future, more is better than any cleaner.
+fn shares_of_oracle(rows: &[Row], metric: &'static str) -> Vec<Row> {
+    let of_metric = |row: &&Row| row.metric == metric;
+    let oracle_of = |row: &Row| {
+        let same = |other: &&Row| other.system == LogSystem::Oracle.name() && other.dimensions == row.dimensions;
+        rows.iter().filter(of_metric).find(same).map(|oracle| oracle.value)
+    };
+    let share = |row: &Row| {
+        let system = LogSystem::ALL.into_iter().find(|system| system.name() == row.system)?;
+        let subject = Subject { system: system.name(), dimensions: row.dimensions.clone() }.with("of", metric);
+        Some(subject.row("share_of_oracle", 100.0 * oracle_of(row)? / row.value, "%"))
+    };
+    rows.iter().filter(of_metric).filter(|row| row.system != LogSystem::Oracle.name()).filter_map(share).collect()
 }
 
 /// How many times faster recycling is than each cleaner, and `auto` than the best of the others.
@@ -383,14 +517,16 @@ fn speedups(rows: &[Row], bar: Option<f64>) -> Vec<Row> {
         let subject = Subject { system, dimensions: row.dimensions.clone() };
         if system == LogSystem::Recycling.name() {
             let fullest = row.dimensions["utilization"] == "90";
-            for other in others.clone().filter(|other| other.system != "auto") {
+            for other in others.clone().filter(|other| !["auto", "oracle"].contains(&other.system.as_str())) {
                 let paper = bar.filter(|_| fullest && other.system == "wolf");
                 let against = subject.with("against", &other.system);
                 compared.push(against.row_beside("speedup", other.value / row.value, "", paper));
             }
         }
         if system == LogSystem::Auto.name()
-            && let Some(best) = others.min_by(|a, b| a.value.total_cmp(&b.value))
+            && let Some(best) = others
+                .filter(|other| other.system != LogSystem::Oracle.name())
+                .min_by(|a, b| a.value.total_cmp(&b.value))
         {
             let against = subject.with("against", "the best of the others");
             compared.push(against.row("speedup", best.value / row.value, ""));
@@ -408,9 +544,12 @@ fn settled() -> Vec<String> {
         "The paper's segment of 4 MB is a section of two F2FS segments: cleaning frees sections, recycling fills segments. Its \
          log has one inode among many in a block; in F2FS every file has a node block of its own, so that each overwritten \
          file of 32 KB costs a ninth block with the next checkpoint.",
-        "The segment buffers are the limit of dirty data: 4 MB, 8 MB where hot and cold are apart (`buffer`). Checkpoints: \
-         every 60 s (`commit`), when cleaning has freed sections, and when nothing else can be written. The drive's cache is \
-         flushed by checkpoints.",
+        "The segment buffers are the limit of dirty data: 4 MB, 8 MB where hot and cold are apart (`buffer`). Writers are \
+         slowed to the pace of write-back from a quarter of it on, under every system. Checkpoints: every 60 s (`commit`), \
+         when cleaning has freed sections, and in the background when they make more holes than there are. The drive's cache \
+         is flushed by checkpoints.",
+        "`oracle` is a cleaner that knows when each block will be overwritten: what dies soon is left to die. It copies as \
+         the others do, so a system that does not clean can be better than it.",
         "Not given: which files are hot. Ours: every tenth in the order of their making.",
         "`wolf` cleans by cost-benefit; `recycling` is WOLF's hot and cold with holes instead of cleaning; `auto` chooses \
          between holes and cleaning by what the model of the device charges, measured on the model before the run.",
