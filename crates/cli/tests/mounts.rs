@@ -81,7 +81,7 @@ fn the_control_directory_is_there_and_hidden(format: Format) {
     let after = mounted.stats();
     assert!(after["vfs"]["creates"].as_u64() > before["vfs"]["creates"].as_u64());
     let inside: Vec<_> = fs::read_dir(mounted.path(".moafs")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(inside, ["stats", "defrag"]);
+    assert_eq!(inside, ["stats", "defrag", "swap"]);
     let errno = |result: io::Result<()>| result.unwrap_err().raw_os_error();
     assert_eq!(errno(fs::create_dir(mounted.path(".moafs"))), Some(libc::EEXIST));
     assert_eq!(errno(fs::remove_dir(mounted.path(".moafs"))), Some(libc::EPERM));
