@@ -21,7 +21,7 @@ use moafs_ext::Ext;
 use moafs_runtime::{Rt, Task, Virtual};
 use moafs_swap::{Home, PAGE_BYTES, Placement, Status, Swap, SwapOptions};
 use moafs_vfs::counters::Counters;
-use moafs_vfs::{Format, Options, Vfs};
+use moafs_vfs::{Options, Vfs};
 use parking_lot::Mutex;
 
 use crate::cpu::Cpu;
@@ -246,9 +246,8 @@ fn swap(setup: &Setup<'_>, vfs: &Vfs<Ext>, volume: SharedDisk, partition: Shared
     let home = match setup.placement {
         Placement::Traditional => None,
         Placement::Areas => {
-            let room = vfs.format().volatile();
-            let room = room.ok_or_else(|| LabError::Swap("this file system has no room for swap areas".to_owned()))?;
-            Some(Home { disk: volume, block_bytes: vfs.shape().block_size, room, head: vfs.last_access() })
+            let no_room = || LabError::Swap("this file system has no room for swap areas".to_owned());
+            Some(Home::of(vfs, volume).ok_or_else(no_room)?)
         }
     };
     let options = SwapOptions { placement: setup.placement, area_bytes: setup.area_bytes, ..SwapOptions::default() };
