@@ -64,6 +64,8 @@ pub(crate) struct Cache {
     paced: bool,
     cached: AtomicI64,
     dirty: AtomicI64,
+    /// Bytes that are being written.
+    underway: AtomicUsize,
     queue: Mutex<VecDeque<Entry>>,
     stamp: AtomicU64,
     /// Dirty pages have become clean.
@@ -80,6 +82,7 @@ impl Cache {
             paced: options.paced,
             cached: AtomicI64::new(0),
             dirty: AtomicI64::new(0),
+            underway: AtomicUsize::new(0),
             queue: Mutex::new(VecDeque::new()),
             stamp: AtomicU64::new(1),
             room: Event::new(),
@@ -93,6 +96,21 @@ impl Cache {
         if delta.dirty != 0 {
             self.dirty.fetch_add(delta.dirty, Ordering::Relaxed);
         }
+    }
+
+    /// So many bytes are about to be written.
+    pub(crate) fn departed(&self, bytes: usize) {
+        self.underway.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// They are written, or could not be.
+    pub(crate) fn arrived(&self, bytes: usize) {
+        self.underway.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that are being written: not dirty any more soon, unless they were written to again.
+    pub(crate) fn underway_bytes(&self) -> usize {
+        self.underway.load(Ordering::Relaxed)
     }
 
     pub(crate) fn cached_bytes(&self) -> usize {

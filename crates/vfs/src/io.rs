@@ -1,6 +1,7 @@
 //! Reading and writing file contents through the cache.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use moafs_disk::Page;
 use smallvec::SmallVec;
@@ -24,6 +25,9 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// A relatime access time older than this is renewed.
 const ATIME_SECS_MAX: i64 = 24 * 60 * 60;
+
+/// A writer looks again for room at least this often.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// Attempts to write back for room before a writer is told that nothing leaves.
 const ROOM_ATTEMPTS: u32 = 30;
@@ -283,9 +287,17 @@ impl<F: Format> Inner<F> {
                 self.reap_all();
                 continue;
             }
-            // Some room for the next writes, too: what leaves together travels together.
             let over = (self.cache.dirty_bytes() + bytes).saturating_sub(max);
-            let outcome = self.evict_dirty(over + max / 8);
+            let until = self.rt.now() + ROOM_WAIT;
+            if self.cache.underway_bytes() >= over {
+                // Enough is on its way already; more would only come before it.
+                self.rt.wait(&self.cache.room, ticket, Some(until));
+                continue;
+            }
+            // Some room for the next writes, too: what leaves together travels together. Paced writers are few here, and
+            // should be off again soon.
+            let spare = if self.options.paced { max / 32 } else { max / 8 };
+            let outcome = self.evict_dirty(over + spare);
             if outcome.blocks > 0 {
                 fruitless = 0;
                 continue;
@@ -297,7 +309,6 @@ impl<F: Format> Inner<F> {
             if outcome.error.as_ref().is_some_and(|e| !crate::write_back::is_host_full(e)) && fruitless > 2 {
                 return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
             }
-            let until = self.rt.now() + std::time::Duration::from_secs(1);
             self.rt.wait(&self.cache.room, ticket, Some(until));
         }
         Ok(())

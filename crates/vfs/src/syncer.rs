@@ -63,23 +63,31 @@ impl<F: Format> Inner<F> {
 
     /// One round of background work.
     pub(crate) fn tend(&self) -> Time {
-        let now = self.rt.now();
         self.finish_loose_fills();
         if self.check_writable().is_err() {
-            return now + ROUND;
+            return self.rt.now() + ROUND;
         }
-        self.reap_all();
-        self.write_behind();
-        self.write_back_old(now);
-        self.write_back_surplus();
-        self.commit_if_due(now);
-        let next = self.format.tend(self.idle(now)).unwrap_or(Time::MAX);
+        let mut next = self.tend_once();
+        // Writers may keep it up for as long as they like: everything else has its turn all the same.
+        while self.write_back_surplus() && !self.syncer_wake.stop.load(Ordering::SeqCst) {
+            next = self.tend_once();
+        }
         self.trim_queue();
         let own = if self.has_ripe() { REAP_ROUND } else { ROUND };
         let oldest = self.dirty.lock().oldest().map_or(Time::MAX, |since| since + self.options.dirty_age);
         let now = self.rt.now();
         // A moment at least: a format or a file that is due at once must not make this spin.
         (now + own).min(next).min(oldest).max(now + Duration::from_millis(10))
+    }
+
+    /// What is due by the clock or by the format's own account; returns when the format wants its next turn.
+    fn tend_once(&self) -> Time {
+        let now = self.rt.now();
+        self.reap_all();
+        self.write_behind();
+        self.write_back_old(now);
+        self.commit_if_due(now);
+        self.format.tend(self.idle(now)).unwrap_or(Time::MAX)
     }
 
     fn idle(&self, now: Time) -> Idle {
@@ -96,18 +104,11 @@ impl<F: Format> Inner<F> {
     }
 
     /// Above the background limit, some leaves before writers have to wait; more than is over, since what leaves
-    /// together travels together.
-    fn write_back_surplus(&self) {
+    /// together travels together. True if there may be more.
+    fn write_back_surplus(&self) -> bool {
         let limit = self.cache.dirty_bytes_background();
-        if self.cache.dirty_bytes() <= limit {
-            return;
-        }
-        let target = limit - limit / 8;
-        while let over @ 1.. = self.cache.dirty_bytes().saturating_sub(target) {
-            if self.evict_dirty(over).blocks == 0 {
-                return;
-            }
-        }
+        let over = self.cache.dirty_bytes().saturating_sub(limit);
+        over > 0 && self.evict_dirty(over + limit / 8).blocks > 0
     }
 
     /// Large files leave while they are still being written: the device works meanwhile, and an fsync finds less to do.

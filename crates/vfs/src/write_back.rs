@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use moafs_disk::{DiskError, Epoch, Op, Page, Request, Tag};
+use moafs_disk::{DiskError, Epoch, Op, Page, Request, Tag, Ticket};
 use smallvec::SmallVec;
 
 use crate::cache::End;
@@ -29,6 +29,9 @@ const ROUND_BYTES_MAX: u64 = 4 << 20;
 
 /// Requests in one batch at most (one plan may exceed it).
 const ROUND_REQUESTS_MAX: usize = 256;
+
+/// A batch is waited for and placed in parts of so many bytes: whoever waits for room goes on after the first of them.
+const PART_BYTES: u64 = 256 << 10;
 
 /// File ranges that one op places at most: keeps a journal's credits and a checkpoint's wait bounded.
 const OP_PIECES_MAX: usize = 64;
@@ -221,22 +224,60 @@ impl<F: Format> Inner<F> {
         self.rt.signal(&inode.moved);
     }
 
-    /// Submits one batch, waits for it, and places what was written.
+    /// Submits one batch, waits for its parts, lowest address first, and places each as soon as it is written.
     fn run(&self, mut shipments: Vec<Shipment<F>>) -> Outcome {
         let mut outcome = Outcome::default();
         if shipments.is_empty() {
             return outcome;
         }
         self.count_round(&shipments);
+        // As the queue sorts them: a part would otherwise be as late as the whole.
+        shipments.sort_by_key(|shipment| shipment.to.start);
+        let bytes = self.bytes_of(&shipments);
+        self.cache.departed(bytes);
+        for (part, ticket) in self.submit_parts(shipments) {
+            outcome.join(self.arrive(part, ticket));
+        }
+        self.reclaim();
+        outcome
+    }
+
+    fn bytes_of(&self, shipments: &[Shipment<F>]) -> usize {
+        shipments.iter().map(|shipment| (u64::from(shipment.to.len) * self.block_bytes()) as usize).sum()
+    }
+
+    /// All of the batch is on its way before any of it is waited for.
+    fn submit_parts(&self, shipments: Vec<Shipment<F>>) -> Vec<(Vec<Shipment<F>>, Ticket)> {
+        let mut parts: Vec<Vec<Shipment<F>>> = Vec::new();
+        let mut bytes = PART_BYTES;
+        for shipment in shipments {
+            if bytes >= PART_BYTES {
+                parts.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += u64::from(shipment.to.len) * self.block_bytes();
+            parts.last_mut().expect("pushed just now").push(shipment);
+        }
+        parts.into_iter().map(|part| self.submit_part(part)).collect()
+    }
+
+    fn submit_part(&self, mut part: Vec<Shipment<F>>) -> (Vec<Shipment<F>>, Ticket) {
         let request = |shipment: &mut Shipment<F>| Request {
             op: Op::Write { data: std::mem::take(&mut shipment.data), fua: false },
             at: self.lba(shipment.to),
             tag: shipment.tag,
         };
-        let batch = shipments.iter_mut().map(request).collect();
-        let dones = self.disk.wait(self.disk.submit(batch));
-        let mut written = Vec::with_capacity(shipments.len());
-        for (shipment, done) in shipments.into_iter().zip(dones) {
+        let batch = part.iter_mut().map(request).collect();
+        (part, self.disk.submit(batch))
+    }
+
+    /// Waits for one part, and places what was written.
+    fn arrive(&self, part: Vec<Shipment<F>>, ticket: Ticket) -> Outcome {
+        let mut outcome = Outcome::default();
+        let bytes = self.bytes_of(&part);
+        let dones = self.disk.wait(ticket);
+        let mut written = Vec::with_capacity(part.len());
+        for (shipment, done) in part.into_iter().zip(dones) {
             match done.result {
                 Ok(_) => written.push((shipment, done.epoch)),
                 Err(error) => {
@@ -247,8 +288,8 @@ impl<F: Format> Inner<F> {
         }
         outcome.join(self.place_all(written));
         self.pace.landed(outcome.blocks * self.block_bytes(), self.rt.now());
+        self.cache.arrived(bytes);
         self.rt.signal(&self.cache.room);
-        self.reclaim();
         outcome
     }
 
