@@ -147,7 +147,7 @@ short() {
     umount_it
     mount_it cache=32M
     refusals
-    swap_on --size 256M
+    swap_on --size 256M --place areas
     while_on
     limit_group 64M
     pressure --mib 112 --rounds 2
@@ -165,7 +165,7 @@ long() {
     patience=36000
     make 8G
     mount_it cache=32M
-    swap_on --size 1G
+    swap_on --size 1G --place areas
     limit_group 64M
     pressure --mib 512 "$@"
     "$MOAFS" swap status "$mnt"

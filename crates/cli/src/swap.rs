@@ -10,6 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use moafs_mount::swap::device::{self, Active, DeviceError, PAGES_MIN, PRIORITY_MAX, page_bytes};
 use moafs_mount::swap::{SwapCommand, SwapPlace, SwapState, SwapStatus, SwapWish, file_of};
 use moafs_mount::unmount::{self, MountEntry};
+use moafs_swap::Placement;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -54,6 +55,7 @@ enum What {
 Examples:
   sudo moafs swap on /mnt                   as large as memory, at most half of the volume's free space
   sudo moafs swap on --size 512M --priority 5 /mnt
+  sudo moafs swap on --place areas /mnt     next to the files, even where no head moves
   sudo moafs swap on --place start /mnt     at the start of the volume, as a swap partition would be")]
 struct OnArgs {
     /// A directory of the mount
@@ -65,12 +67,14 @@ struct OnArgs {
     #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=i64::from(PRIORITY_MAX)))]
     priority: Option<u16>,
     /// Where pages go
-    #[arg(long, value_enum, default_value_t = Place::Areas)]
+    #[arg(long, value_enum, default_value_t = Place::Auto)]
     place: Place,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Place {
+    /// Into swap areas where a head has to move (or the host does not tell), else to the start
+    Auto,
     /// Into swap areas next to the disk head
     Areas,
     /// To the lowest free addresses, as to a partition at the disk's start
@@ -80,6 +84,7 @@ enum Place {
 impl From<Place> for SwapPlace {
     fn from(place: Place) -> SwapPlace {
         match place {
+            Place::Auto => SwapPlace::Auto,
             Place::Areas => SwapPlace::Areas,
             Place::Start => SwapPlace::Start,
         }
@@ -361,6 +366,7 @@ fn text(status: &SwapStatus, kernel: Option<&Active>) -> String {
         ),
         None => line("kernel swaps to", "nothing of it (`moafs swap off` tidies up)"),
     };
+    text += &line("pages go", pages_go(status.place, &swap["placement"]));
     text += &line("on the volume", &pages(&swap["used"]));
     text += &line("traditional swap space", &format!("{} of it", pages(&swap["traditional_used"])));
     let (out, requests) = (counter("pages_out"), counter("out_requests"));
@@ -401,6 +407,17 @@ fn text(status: &SwapStatus, kernel: Option<&Active>) -> String {
     text
 }
 
+/// Where pages go, and why.
+fn pages_go(place: Option<SwapPlace>, placement: &Value) -> &'static str {
+    match (place, placement.as_str() == Some(Placement::Areas.name())) {
+        (_, true) => "to swap areas next to the disk head",
+        (Some(SwapPlace::Auto), false) => {
+            "to the volume's start: its device has no head, and areas would wear it (--place areas has them)"
+        }
+        (_, false) => "to the volume's start",
+    }
+}
+
 fn line(name: &str, value: &str) -> String {
     format!("{name:<24} {value}\n")
 }
@@ -426,16 +443,20 @@ mod tests {
         let area = json!({"group": 3, "start": 900, "blocks": 8192, "slots": 8192, "used": 256, "leaving": true});
         let counters =
             json!({"pages_out": 300, "out_requests": 100, "pages_in": 8, "neighbours_in": 8, "in_requests": 2});
-        let swap = json!({"used": 256, "traditional_used": 0, "areas": [area], "counters": counters});
+        let swap =
+            json!({"placement": "saf", "used": 256, "traditional_used": 0, "areas": [area], "counters": counters});
         let status = SwapStatus { state: SwapState::On, bytes: 256 << 20, swap: Some(swap), ..SwapStatus::default() };
         let shown = text(&status, None);
         for part in [
             "size                     256 MiB",
             "300 in 100 requests, 3.0 each",
             "in 2 requests, 8.0 each",
+            "pages go                 to swap areas",
             "gives way",
         ] {
             assert!(shown.contains(part), "{part}:\n{shown}");
         }
+        assert!(pages_go(Some(SwapPlace::Auto), &json!("partition")).contains("has no head"));
+        assert_eq!(pages_go(Some(SwapPlace::Start), &json!("partition")), "to the volume's start");
     }
 }

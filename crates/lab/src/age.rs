@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use moafs_disk::MemDisk;
+use moafs_disk::{MemDisk, SharedDisk};
 use moafs_ext::Ext;
 use moafs_vfs::Options;
 use moafs_vfs::layout::Score;
@@ -179,7 +179,7 @@ fn on_volume<T>(disk: &Arc<Contentless>, work: impl FnOnce(&Client<Ext>) -> Resu
         transfer_bytes_max: TRANSFER_BYTES,
         ..Options::default()
     };
-    without_time(disk, &System::Cowrite, options, work)
+    without_time(Arc::clone(disk) as SharedDisk, &System::Cowrite, options, work)
 }
 
 struct Ager<'a> {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`experiment`] | what there is, and running it: cases on all cores |
 //! | [`experiments`] | the papers' experiments: cases, tables, comparisons, reasons |
-//! | [`system`], [`log_system`], [`parameters`], [`cpu`] | what is compared, and what can be set |
+//! | [`system`], [`log_system`], [`swap_system`], [`parameters`], [`cpu`] | what is compared, and what can be set |
 //! | [`volume`], [`age`], [`contentless`] | the shape of volumes; making them old; memory without file data |
 //! | [`log_volume`], [`calibrate`] | the same for F2FS; what a drive charges |
 //! | [`machine`] | one case's machine, from the program down to the drive |
@@ -39,6 +39,7 @@ pub mod processor;
 pub mod program;
 pub mod replay;
 pub mod report;
+pub mod swap_system;
 pub mod system;
 pub mod trace;
 pub mod volume;

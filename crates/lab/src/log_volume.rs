@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use moafs_disk::{MemDisk, SECTOR};
+use moafs_disk::{MemDisk, SECTOR, SharedDisk};
 use moafs_f2fs::mkfs::{MkfsOptions, Report, mkfs};
 use moafs_f2fs::place::{DeviceCost, Reuse};
 use moafs_f2fs::{F2fs, OpenOptions};
@@ -104,7 +104,7 @@ pub fn aged(shape: &LogShape, utilization: u8, pattern: Pattern, seed: u64) -> R
         device: DeviceCost::HDD,
         ..OpenOptions::default()
     });
-    let (files, utilization) = without_time(&disk, &mount, options, |client| {
+    let (files, utilization) = without_time(Arc::clone(&disk) as SharedDisk, &mount, options, |client| {
         let files = fill(client, f64::from(utilization) / 100.0)?;
         let share = share(client.vfs().format());
         wear(client, &files, pattern, seed)?;

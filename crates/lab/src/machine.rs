@@ -17,7 +17,6 @@ use moafs_runtime::{Rt, Virtual};
 use moafs_vfs::counters::Counters;
 use moafs_vfs::{Format, Options, Vfs};
 
-use crate::contentless::Contentless;
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
 use crate::parameters::WriteCache;
@@ -126,6 +125,53 @@ fn background_since(now: &Background, earlier: &Background) -> Background {
     }
 }
 
+impl<M: Mount> Setup<'_, M> {
+    /// The drive over a copy of `image`, and the disk that stands for it.
+    pub(crate) fn device(&self, rt: &Rt, image: &MemDisk) -> Result<(Arc<ModelDisk>, SharedDisk)> {
+        let mut spec = drive(self.drive)?;
+        if self.write_cache == WriteCache::Off {
+            spec.write_through();
+        }
+        let device = ModelDisk::new(Arc::clone(rt), &spec, image.snapshot(), Contents::Metadata);
+        let device = Arc::new(device.map_err(|error| LabError::Drive(error.to_string()))?);
+        let disk: SharedDisk = match self.write_cache {
+            WriteCache::On => Arc::new(Unflushed::new(Arc::clone(&device))),
+            WriteCache::Flushed | WriteCache::Off => Arc::clone(&device) as SharedDisk,
+        };
+        Ok((device, disk))
+    }
+
+    /// The queue above `below`: one command out.
+    pub(crate) fn queue(&self, below: SharedDisk, rt: &Rt) -> SharedDisk {
+        let queue = QueueOptions {
+            merge: self.merge,
+            transfer_bytes_max: self.options.transfer_bytes_max,
+            ..QueueOptions::one_command()
+        };
+        Arc::new(Elevator::new(below, Arc::clone(rt), queue))
+    }
+}
+
+impl Totals {
+    /// What was counted so far: by the clock, the drive, what watches it, the processor, and the file system.
+    pub(crate) fn of(now_ns: u64, device: &ModelDisk, trace: &Trace, cpu_ns: u64, vfs: &Counters) -> Totals {
+        Totals {
+            now_ns,
+            drive: device.totals(),
+            background: device.background(),
+            flash: device.flash(),
+            requests: trace.counters(),
+            cpu_ns,
+            co_writes: vfs.co_writes,
+            co_written_files: vfs.co_written_files,
+            written_bytes: vfs.write_bytes,
+            read_bytes: vfs.read_bytes,
+            write_backs: vfs.write_back_requests,
+            co_reads: vfs.co_reads,
+        }
+    }
+}
+
 impl<M: Mount> Machine<M> {
     /// Builds a machine over a copy of `image`, runs `work` on it, and unmounts.
     ///
@@ -142,23 +188,9 @@ impl<M: Mount> Machine<M> {
     }
 
     fn new(setup: &Setup<'_, M>, rt: Rt, image: &MemDisk) -> Result<Machine<M>> {
-        let mut spec = drive(setup.drive)?;
-        if setup.write_cache == WriteCache::Off {
-            spec.write_through();
-        }
-        let device = ModelDisk::new(Arc::clone(&rt), &spec, image.snapshot(), Contents::Metadata);
-        let device = Arc::new(device.map_err(|error| LabError::Drive(error.to_string()))?);
-        let below: SharedDisk = match setup.write_cache {
-            WriteCache::On => Arc::new(Unflushed::new(Arc::clone(&device))),
-            WriteCache::Flushed | WriteCache::Off => Arc::clone(&device) as SharedDisk,
-        };
+        let (device, below) = setup.device(&rt, image)?;
         let trace = Arc::new(Trace::new(below, Arc::clone(&rt)));
-        let queue = QueueOptions {
-            merge: setup.merge,
-            transfer_bytes_max: setup.options.transfer_bytes_max,
-            ..QueueOptions::one_command()
-        };
-        let queue: SharedDisk = Arc::new(Elevator::new(Arc::clone(&trace) as SharedDisk, Arc::clone(&rt), queue));
+        let queue = setup.queue(Arc::clone(&trace) as SharedDisk, &rt);
         let (mount, options, cpu) = (setup.mount.clone(), setup.options.clone(), setup.cpu);
         let client = client(&queue, &rt, &mount, &options, cpu)?;
         Ok(Machine { client, rt, device, trace, queue, mount, options, cpu, earlier: Totals::default() })
@@ -191,20 +223,18 @@ impl<M: Mount> Machine<M> {
 
     /// Everything counted so far.
     pub fn totals(&self) -> Totals {
-        let vfs: Counters = self.client.vfs().counters();
+        let vfs = self.client.vfs().counters();
+        let now = Totals::of(self.rt.now().0, &self.device, &self.trace, self.client.cpu_ns(), &vfs);
+        let earlier = &self.earlier;
         Totals {
-            now_ns: self.rt.now().0,
-            drive: self.device.totals(),
-            background: self.device.background(),
-            flash: self.device.flash(),
-            requests: self.trace.counters(),
-            cpu_ns: self.earlier.cpu_ns + self.client.cpu_ns(),
-            co_writes: self.earlier.co_writes + vfs.co_writes,
-            co_written_files: self.earlier.co_written_files + vfs.co_written_files,
-            written_bytes: self.earlier.written_bytes + vfs.write_bytes,
-            read_bytes: self.earlier.read_bytes + vfs.read_bytes,
-            write_backs: self.earlier.write_backs + vfs.write_back_requests,
-            co_reads: self.earlier.co_reads + vfs.co_reads,
+            cpu_ns: earlier.cpu_ns + now.cpu_ns,
+            co_writes: earlier.co_writes + now.co_writes,
+            co_written_files: earlier.co_written_files + now.co_written_files,
+            written_bytes: earlier.written_bytes + now.written_bytes,
+            read_bytes: earlier.read_bytes + now.read_bytes,
+            write_backs: earlier.write_backs + now.write_backs,
+            co_reads: earlier.co_reads + now.co_reads,
+            ..now
         }
     }
 
@@ -237,17 +267,15 @@ pub fn drive(name: &str) -> Result<DriveSpec> {
     DriveSpec::load(name).map_err(|error| LabError::Drive(error.to_string()))
 }
 
-pub(crate) fn client<M: Mount>(
-    disk: &SharedDisk,
-    rt: &Rt,
-    mount: &M,
-    options: &Options,
-    cpu: Cpu,
-) -> Result<Client<M::Format>> {
+/// The volume on `disk`, mounted.
+pub(crate) fn mounted<M: Mount>(disk: &SharedDisk, rt: &Rt, mount: &M, options: &Options) -> Result<Vfs<M::Format>> {
     let format = mount.open(Arc::clone(disk), Arc::clone(rt), options.transfer_bytes_max);
     let format = format.map_err(LabError::volume("mounting"))?;
-    let vfs = Vfs::new(format, Arc::clone(disk), Arc::clone(rt), options.clone());
-    Ok(Client::new(vfs, Arc::clone(rt), cpu))
+    Ok(Vfs::new(format, Arc::clone(disk), Arc::clone(rt), options.clone()))
+}
+
+fn client<M: Mount>(disk: &SharedDisk, rt: &Rt, mount: &M, options: &Options, cpu: Cpu) -> Result<Client<M::Format>> {
+    Ok(Client::new(mounted(disk, rt, mount, options)?, Arc::clone(rt), cpu))
 }
 
 /// Runs `work` on a volume in memory that is mounted for it, where nothing takes time, and closes it cleanly.
@@ -255,14 +283,13 @@ pub(crate) fn client<M: Mount>(
 /// # Errors
 /// As `work` fails; if there is no sound volume.
 pub fn without_time<M: Mount, T>(
-    disk: &Arc<Contentless>,
+    disk: SharedDisk,
     mount: &M,
     options: Options,
     work: impl FnOnce(&Client<M::Format>) -> Result<T>,
 ) -> Result<T> {
     let runtime = Virtual::new(None);
     runtime.run(|| {
-        let disk: SharedDisk = Arc::clone(disk) as Arc<dyn Disk>;
         let options = Options { syncer: false, ..options };
         let client = client(&disk, &runtime.rt(), mount, &options, Cpu::PENTIUM_III.scaled(0))?;
         let outcome = work(&client);
@@ -273,13 +300,13 @@ pub fn without_time<M: Mount, T>(
 
 /// A drive with a write cache under a system that never flushes it: a flush is done at once, and the drive hears nothing
 /// of it. What that system risked in a power cut is not the matter here.
-pub(crate) struct Unflushed {
+struct Unflushed {
     inner: Arc<ModelDisk>,
     epochs: Epochs,
 }
 
 impl Unflushed {
-    pub(crate) fn new(inner: Arc<ModelDisk>) -> Unflushed {
+    fn new(inner: Arc<ModelDisk>) -> Unflushed {
         Unflushed { inner, epochs: Epochs::default() }
     }
 }

@@ -1,42 +1,42 @@
 //! The machine of saf-…: several programs at once on one processor, one memory that pages, and one drive.
 //!
-//! Programs → vfs with its cache, and [`Memory`] → the ext2 engine and [`Swap`] → windows of the drive (swap partition, volume)
-//! → one elevator with one command out → [`HeadLog`] → drive model. The two systems differ in where the swap places pages, and in
-//! nothing else.
+//! Programs → vfs with its cache, and [`Memory`] → the engine of a format and [`Swap`] → windows of the drive (swap partition,
+//! volume) → one elevator with one command out → [`HeadLog`] → drive model. The systems differ in where the swap places pages, and
+//! in nothing else.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`drive`] | partitions, and the file system that programs find |
+//! | [`ground`] | what that file system may be |
 //! | [`head`] | every access, and the strokes between them |
 
 pub mod drive;
+pub mod ground;
 pub mod head;
 
 use std::sync::Arc;
 
-use moafs_disk::model::{Contents, ModelDisk};
+use moafs_disk::model::ModelDisk;
 use moafs_disk::probe::trace::Trace;
-use moafs_disk::{Elevator, MemDisk, QueueOptions, SharedDisk};
-use moafs_ext::Ext;
+use moafs_disk::{MemDisk, SharedDisk};
 use moafs_runtime::{Rt, Task, Virtual};
-use moafs_swap::{Home, PAGE_BYTES, Placement, Status, Swap, SwapOptions};
+use moafs_swap::{Home, PAGE_BYTES, Status, Swap, SwapOptions};
 use moafs_vfs::counters::Counters;
-use moafs_vfs::{Options, Vfs};
+use moafs_vfs::{Format, Vfs};
 use parking_lot::Mutex;
 
-use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
-use crate::machine::{Mount, Totals, Unflushed, drive as load};
+use crate::machine::{self, Totals};
 use crate::memory::{Background, Limits, Memory, Paging, Process};
-use crate::parameters::WriteCache;
 use crate::processor::OneProcessor;
 use crate::program::compile::Compile;
 use crate::program::lu::Lu;
 use crate::program::ns2::Ns2;
 use crate::program::sor::Sor;
-use crate::system::System;
+use crate::swap_system::SwapSystem;
 use crate::workload::Client;
 use crate::workload::postmark::Postmark;
+use ground::Ground;
 use head::{Access, HeadLog};
 
 /// A program that runs beside others.
@@ -77,7 +77,7 @@ impl Program {
         }
     }
 
-    fn run(&self, client: &Client<Ext>, process: &Process) -> Result<()> {
+    fn run(&self, client: &Client<impl Format>, process: &Process) -> Result<()> {
         match self {
             Program::Postmark(postmark) => postmark.run(client).map(drop),
             Program::Compile(compile) => compile.run(client, process),
@@ -90,23 +90,15 @@ impl Program {
 
 /// How a machine is built.
 #[derive(Debug, Clone)]
-pub struct Setup<'a> {
+pub struct Setup<'a, G> {
+    /// The machine but for its memory.
+    pub machine: machine::Setup<'a, G>,
     /// Where pages go.
-    pub placement: Placement,
-    /// How files are placed.
-    pub files: System,
-    /// Name or file of the drive.
-    pub drive: &'a str,
-    /// What the drive's write cache does.
-    pub write_cache: WriteCache,
+    pub system: SwapSystem,
     /// Bytes of a swap area.
     pub area_bytes: u64,
     /// Memory.
     pub memory: Limits,
-    /// Syncer, sizes of requests, dirty data.
-    pub options: Options,
-    /// What calls cost.
-    pub cpu: Cpu,
 }
 
 /// What was measured of a run.
@@ -124,16 +116,18 @@ pub struct Measured {
     pub swap: Status,
     /// The file system's counters.
     pub files: Counters,
+    /// Segments that swap areas took, on a volume that has segments.
+    pub segments_taken: Option<u64>,
 }
 
 /// Everything below the programs.
-struct Machine {
+struct Machine<F: Format> {
     rt: Rt,
     processor: Arc<OneProcessor>,
     device: Arc<ModelDisk>,
     trace: Arc<Trace>,
     head: Arc<HeadLog>,
-    vfs: Vfs<Ext>,
+    vfs: Vfs<F>,
     memory: Arc<Memory>,
     background: Background,
 }
@@ -142,7 +136,7 @@ struct Machine {
 ///
 /// # Errors
 /// The first error of a program in the order given; if the drive or the volume cannot be had.
-pub fn run(setup: &Setup<'_>, image: &MemDisk, programs: &[Program]) -> Result<Measured> {
+pub fn run<G: Ground>(setup: &Setup<'_, G>, image: &MemDisk, programs: &[Program]) -> Result<Measured> {
     let runtime = Virtual::new(None);
     runtime.run(|| {
         let machine = Machine::new(setup, runtime.rt(), image)?;
@@ -154,43 +148,30 @@ pub fn run(setup: &Setup<'_>, image: &MemDisk, programs: &[Program]) -> Result<M
     })
 }
 
-impl Machine {
-    fn new(setup: &Setup<'_>, time: Rt, image: &MemDisk) -> Result<Machine> {
-        let mut spec = load(setup.drive)?;
-        if setup.write_cache == WriteCache::Off {
-            spec.write_through();
-        }
-        let device = ModelDisk::new(Rt::clone(&time), &spec, image.snapshot(), Contents::Metadata);
-        let device = Arc::new(device.map_err(|error| LabError::Drive(error.to_string()))?);
-        let below: SharedDisk = match setup.write_cache {
-            WriteCache::On => Arc::new(Unflushed::new(Arc::clone(&device))),
-            WriteCache::Flushed | WriteCache::Off => Arc::clone(&device) as SharedDisk,
-        };
+impl<F: Format> Machine<F> {
+    fn new<G: Ground<Format = F>>(setup: &Setup<'_, G>, time: Rt, image: &MemDisk) -> Result<Machine<F>> {
+        let of = &setup.machine;
+        let (device, below) = of.device(&time, image)?;
         let processor = OneProcessor::new(time);
         let rt = Arc::clone(&processor) as Rt;
         let head = Arc::new(HeadLog::new(below));
         let trace = Arc::new(Trace::new(Arc::clone(&head) as SharedDisk, Rt::clone(&rt)));
-        let transfer_bytes_max = setup.options.transfer_bytes_max;
-        let queue = QueueOptions { merge: setup.files.merges(), transfer_bytes_max, ..QueueOptions::one_command() };
-        let queue: SharedDisk = Arc::new(Elevator::new(Arc::clone(&trace) as SharedDisk, Rt::clone(&rt), queue));
-        let (partition, volume) = drive::partitions(&queue);
-        let format = setup.files.open(Arc::clone(&volume), Rt::clone(&rt), transfer_bytes_max);
-        let format = format.map_err(LabError::volume("mounting"))?;
-        let vfs = Vfs::new(format, Arc::clone(&volume), Rt::clone(&rt), setup.options.clone());
+        let (partition, volume) = drive::partitions(&of.queue(Arc::clone(&trace) as SharedDisk, &rt));
+        let vfs = machine::mounted(&volume, &rt, &of.mount, &of.options)?;
         let swap = swap(setup, &vfs, volume, partition, &rt)?;
         let pages = swap.pages();
         let (memory, background) = Memory::new(Rt::clone(&rt), setup.memory, pages, swap, Arc::new(vfs.clone()));
         Ok(Machine { rt, processor, device, trace, head, vfs, memory, background })
     }
 
-    fn measure(&self, setup: &Setup<'_>, programs: &[Program]) -> Result<Measured> {
+    fn measure<G: Ground<Format = F>>(&self, setup: &Setup<'_, G>, programs: &[Program]) -> Result<Measured> {
         let before = self.totals();
         self.head.take();
         type Ended = Option<(u64, Result<()>)>;
         let ended: Arc<Mutex<Vec<Ended>>> = Arc::new(Mutex::new(programs.iter().map(|_| None).collect()));
         let spawn = |(at, program): (usize, &Program)| {
             let (program, ended, rt) = (*program, Arc::clone(&ended), Rt::clone(&self.rt));
-            let (vfs, memory, cpu) = (self.vfs.clone(), Arc::clone(&self.memory), setup.cpu);
+            let (vfs, memory, cpu) = (self.vfs.clone(), Arc::clone(&self.memory), setup.machine.cpu);
             let work = move || {
                 let client = Client::new(vfs, Rt::clone(&rt), cpu).sharing(&memory).within(drive::HOME);
                 let process = Process::new(&memory, program.pages());
@@ -217,39 +198,31 @@ impl Machine {
             paging: self.memory.paging(),
             swap: self.memory.swap().status(),
             files: self.vfs.counters(),
+            segments_taken: G::segments_taken(self.vfs.format()),
         })
     }
 
     fn totals(&self) -> Totals {
-        let vfs = self.vfs.counters();
-        Totals {
-            now_ns: self.rt.now().0,
-            drive: self.device.totals(),
-            background: self.device.background(),
-            flash: self.device.flash(),
-            requests: self.trace.counters(),
-            cpu_ns: self.processor.used_ns(),
-            co_writes: vfs.co_writes,
-            co_written_files: vfs.co_written_files,
-            written_bytes: vfs.write_bytes,
-            read_bytes: vfs.read_bytes,
-            write_backs: vfs.write_back_requests,
-            co_reads: vfs.co_reads,
-        }
+        let (now_ns, cpu_ns) = (self.rt.now().0, self.processor.used_ns());
+        Totals::of(now_ns, &self.device, &self.trace, cpu_ns, &self.vfs.counters())
     }
 }
 
 /// The swap of a system: as large as the partition, which the file system's areas have beside it.
-fn swap(setup: &Setup<'_>, vfs: &Vfs<Ext>, volume: SharedDisk, partition: SharedDisk, rt: &Rt) -> Result<Swap> {
+fn swap<F: Format, G>(
+    setup: &Setup<'_, G>,
+    vfs: &Vfs<F>,
+    volume: SharedDisk,
+    partition: SharedDisk,
+    rt: &Rt,
+) -> Result<Swap> {
     let failed = |error: moafs_swap::SwapError| LabError::Swap(error.to_string());
     let pages = (partition.limits().sectors * moafs_disk::SECTOR as u64 / PAGE_BYTES as u64) as u32;
-    let home = match setup.placement {
-        Placement::Traditional => None,
-        Placement::Areas => {
-            let no_room = || LabError::Swap("this file system has no room for swap areas".to_owned());
-            Some(Home::of(vfs, volume).ok_or_else(no_room)?)
-        }
-    };
-    let options = SwapOptions { placement: setup.placement, area_bytes: setup.area_bytes, ..SwapOptions::default() };
-    Swap::open(home, Some(partition), pages, Rt::clone(rt), options).map_err(failed)
+    let no_room = || LabError::Swap("this file system has no room for pages".to_owned());
+    let home = || Home::of(vfs, volume).ok_or_else(no_room);
+    let home = setup.system.has_volume().then(home).transpose()?;
+    let partition = setup.system.has_partition().then_some(partition);
+    let (placement, area_bytes) = (setup.system.placement(), setup.area_bytes);
+    let options = SwapOptions { placement, area_bytes, ..SwapOptions::default() };
+    Swap::open(home, partition, pages, Rt::clone(rt), options).map_err(failed)
 }

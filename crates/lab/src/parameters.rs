@@ -11,11 +11,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use moafs_swap::Placement;
-
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
 use crate::log_system::LogSystem;
+use crate::swap_system::SwapSystem;
 use crate::system::System;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -130,7 +129,7 @@ const KNOWN: [Known; 20] = [
     Known {
         name: "systems",
         meaning: "systems to compare, separated by commas: ffs-paper, ffs, cowrite, cowrite-disksort (cw-…); greedy, \
-                  cost-benefit, hole-plugging, adaptive, age-threshold, wolf, recycling, auto (lfs-…); partition, saf \
+                  cost-benefit, hole-plugging, adaptive, age-threshold, wolf, recycling, auto (lfs-…); partition, start, saf \
                   (saf-…); an experiment runs those of its own, or its usual ones",
         set: |p, text| list(text, known_system).map(|all| p.systems = all),
         show: |p| or_usual(&p.systems),
@@ -248,7 +247,7 @@ const KNOWN: [Known; 20] = [
     },
     Known {
         name: "position",
-        meaning: "where the programs' directory of saf-… lies on the volume, in percent: 0 to 90",
+        meaning: "where the programs' directory of saf-… lies on the volume, or the heads of its logs, in percent: 0 to 90",
         set: |p, text| number(text, 0, 90).map(|percent| p.position = percent),
         show: |p| format!("{} %", p.position),
     },
@@ -305,7 +304,7 @@ impl Parameters {
 }
 
 fn known_system(name: &str) -> Result<String, String> {
-    let swapping = || [Placement::Traditional, Placement::Areas].map(Placement::name);
+    let swapping = || SwapSystem::ALL.map(SwapSystem::name);
     let files = || System::ALL.map(System::name).into_iter().chain(LogSystem::ALL.map(LogSystem::name));
     let known = || files().chain(swapping());
     match known().any(|known| known == name) {

@@ -109,6 +109,21 @@ fn swap_areas_take_the_long_strokes_away_and_cost_nothing_where_they_are_of_no_u
 }
 
 #[test]
+fn swap_areas_beside_a_log_pay_where_a_head_moves_and_wear_a_card() {
+    let of = |id: &str| run(&[id.to_owned()], 0.1, 2, &[]).remove(0);
+    let [disk, card] = ["saf-log-hdd", "saf-log-sd"].map(of);
+    for against in ["partition", "start"] {
+        let [disk, card] = [&disk, &card].map(|outcome| value(outcome, "saf", "change", &[("against", against)]));
+        assert!(disk < -20.0, "disk, against {against}: {disk} %");
+        assert!(card > 0.0, "card, against {against}: {card} %");
+    }
+    let wear = |system| value(&card, system, "flash_write_amplification", &[]);
+    assert!(wear("saf") > wear("partition"));
+    assert_eq!(value(&card, "partition", "segments_taken", &[]), 0.0);
+    assert!(value(&card, "saf", "segments_taken", &[]) > 0.0);
+}
+
+#[test]
 fn the_heads_way_is_shown_for_both_systems() {
     let outcome = run(&["saf-head".to_owned()], 0.02, 2, &[]).remove(0);
     assert_eq!(outcome.scatters.len(), 2);

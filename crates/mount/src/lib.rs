@@ -13,7 +13,7 @@
 //! | [`defrag`](mod@defrag) | the control file that moves scattered files together |
 //! | [`swap`] | the control file, and the file beside it, through which the kernel swaps to the volume |
 //! | [`options`] | mount options: [`Settings`] |
-//! | [`source`], [`loop_device`] | image or device, and how the kernel sees it |
+//! | [`source`], [`loop_device`], [`medium`] | image or device, how the kernel sees it, what it lies on |
 //! | [`serve`](mod@serve), `pressure` | a live mount: signals, memory pressure, closing |
 //! | [`unmount`](mod@unmount) | unmounting from outside, and waiting for the image |
 //! | [`log`] | messages of a live mount |
@@ -25,6 +25,7 @@ pub mod front;
 mod ioctl;
 pub mod log;
 pub mod loop_device;
+pub mod medium;
 mod nodes;
 pub mod options;
 mod pressure;

@@ -14,6 +14,7 @@ use signal_hook::iterator::{Handle, Signals};
 
 use crate::front::Front;
 use crate::log::Log;
+use crate::medium::Medium;
 use crate::options::Settings;
 use crate::pressure::PressureWatch;
 use crate::source::{Face, Source};
@@ -90,7 +91,9 @@ fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Fr
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
     let leaving = (mounting.vfs.clone(), mounting.target.clone());
     let disk = Arc::clone(&mounting.volume_disk);
-    let swap = Arc::new(KernelSwap::new(mounting.vfs.clone(), disk, mounting.target.clone(), Arc::clone(log)));
+    let medium = Medium::of(mounting.source.path());
+    let (vfs, target) = leaving.clone();
+    let swap = Arc::new(KernelSwap::new(vfs, disk, medium, target, Arc::clone(log)));
     let session = mount(mounting, Arc::clone(&swap), log)?;
     let (vfs, target) = leaving;
     let leaver = Leaver { unmounter: session.unmounter(), vfs, swap, target, log: Arc::clone(log) };

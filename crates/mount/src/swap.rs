@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::log::Log;
+use crate::medium::Medium;
 use crate::swap::file::{REQUEST_PAGES_MAX, SwapFile};
 use crate::swap::memory::Locked;
 use crate::swap::watch::{Ticking, Watch};
@@ -90,18 +91,22 @@ pub struct SwapWish {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwapPlace {
-    /// Into swap areas next to the disk head.
+    /// Into areas, unless the device is known to have no head.
     #[default]
+    Auto,
+    /// Into swap areas next to the disk head.
     Areas,
     /// To the lowest free addresses of the volume, as to a swap partition at the disk's start.
     Start,
 }
 
-impl From<SwapPlace> for Placement {
-    fn from(place: SwapPlace) -> Placement {
-        match place {
-            SwapPlace::Areas => Placement::Areas,
-            SwapPlace::Start => Placement::Traditional,
+impl SwapPlace {
+    /// What it comes to on this medium. Where no head moves areas spare nothing, and more places that are written by turns make
+    /// flash copy and erase more: slower, on F2FS and on ext2 (`saf-log-sd`, docs/lab.md).
+    pub fn on(self, medium: Medium) -> Placement {
+        match (self, medium) {
+            (SwapPlace::Areas, _) | (SwapPlace::Auto, Medium::Head | Medium::Unknown) => Placement::Areas,
+            (SwapPlace::Start, _) | (SwapPlace::Auto, Medium::NoHead) => Placement::Traditional,
         }
     }
 }
@@ -132,6 +137,9 @@ pub struct SwapStatus {
     pub bytes: u64,
     /// The file that a loop device can sit on, while it is on.
     pub file: Option<PathBuf>,
+    /// Where pages were told to go, while it is on; what came of it, `swap` says.
+    #[serde(default)]
+    pub place: Option<SwapPlace>,
     /// What the daemon lacks to be safe whatever happens, while it is on.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -145,6 +153,7 @@ pub struct SwapStatus {
 pub struct KernelSwap<F: Format> {
     vfs: Vfs<F>,
     disk: SharedDisk,
+    medium: Medium,
     /// The mount point of the volume.
     target: PathBuf,
     log: Arc<Log>,
@@ -165,15 +174,16 @@ struct State {
 #[derive(Clone)]
 struct Running {
     swap: Arc<Swap>,
+    place: SwapPlace,
     watch: Arc<Watch>,
     unmounter: Unmounter,
     warnings: Arc<[String]>,
 }
 
 impl<F: Format> KernelSwap<F> {
-    /// No swap yet, of the volume mounted at `target`, which lies on `disk`.
-    pub fn new(vfs: Vfs<F>, disk: SharedDisk, target: PathBuf, log: Arc<Log>) -> KernelSwap<F> {
-        KernelSwap { vfs, disk, target, log, state: Mutex::default(), named: Arc::default() }
+    /// No swap yet, of the volume mounted at `target`, which lies on `disk`, and that on `medium`.
+    pub fn new(vfs: Vfs<F>, disk: SharedDisk, medium: Medium, target: PathBuf, log: Arc<Log>) -> KernelSwap<F> {
+        KernelSwap { vfs, disk, medium, target, log, state: Mutex::default(), named: Arc::default() }
     }
 
     /// Whether `.moafs/swapfile` is a name.
@@ -203,6 +213,7 @@ impl<F: Format> KernelSwap<F> {
             error,
             bytes: u64::from(live.swap.pages()) * PAGE_BYTES as u64,
             file: Some(self.file()),
+            place: Some(live.place),
             warnings: live.warnings.to_vec(),
             swap: serde_json::from_str(&live.swap.status().json()).ok(),
             requests: serde_json::to_value(live.watch.seen()).ok(),
@@ -304,7 +315,7 @@ impl<F: Format> KernelSwap<F> {
         {
             let mut state = self.state.lock();
             let warnings = locked.warnings().into();
-            state.live = Some(Running { swap, watch, unmounter: session.unmounter(), warnings });
+            state.live = Some(Running { swap, place: wish.place, watch, unmounter: session.unmounter(), warnings });
             state.state = SwapState::On;
         }
         let served = session.serve().map_err(|error| format!("serving the swap's file: {error}"));
@@ -327,8 +338,8 @@ impl<F: Format> KernelSwap<F> {
         };
         let disk = Arc::clone(&self.disk);
         let home = Home { disk, block_bytes: shape.block_size, room, head: self.vfs.last_access() };
-        let options =
-            SwapOptions { placement: wish.place.into(), neighbours: NEIGHBOURS_MAX, ..SwapOptions::default() };
+        let placement = wish.place.on(self.medium);
+        let options = SwapOptions { placement, neighbours: NEIGHBOURS_MAX, ..SwapOptions::default() };
         Swap::open(Some(home), None, pages, Live::new(), options).map_err(|error| self.no_room(wish.bytes, &error))
     }
 
@@ -389,4 +400,19 @@ fn errno(error: std::io::Error) -> Errno {
 
 fn thread_error(error: std::io::Error) -> String {
     format!("starting a thread: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_are_left_off_where_no_head_moves_unless_asked_for() {
+        let on = |place: SwapPlace| [Medium::Head, Medium::Unknown, Medium::NoHead].map(|medium| place.on(medium));
+        assert_eq!(on(SwapPlace::Auto), [Placement::Areas, Placement::Areas, Placement::Traditional]);
+        assert_eq!(on(SwapPlace::Areas), [Placement::Areas; 3]);
+        assert_eq!(on(SwapPlace::Start), [Placement::Traditional; 3]);
+        let SwapCommand::On(wish) = serde_json::from_str(r#"{"on": {"bytes": 4096}}"#).unwrap() else { panic!() };
+        assert_eq!(wish.place, SwapPlace::Auto);
+    }
 }

@@ -9,6 +9,7 @@ use moafs_fuse::{
     CopyRange, CreateArgs, DeviceNumber, Errno, FallocateMode, FileHandle, FileSystem, NodeId, RenameFlags, ReqCtx,
     SeekTarget, SetAttr, WriteFlags, XattrFlags,
 };
+use moafs_mount::medium::Medium;
 use moafs_mount::swap::KernelSwap;
 use moafs_mount::{Front, Log};
 use moafs_runtime::{Live, Timestamp};
@@ -25,7 +26,7 @@ fn front() -> Front<Ext> {
     let vfs = Vfs::new(ext, disk.clone(), rt, Options { syncer: false, ..Options::default() });
     let stats = Box::new(|| b"{}\n".to_vec());
     let log = Arc::new(Log::new("test"));
-    let swap = Arc::new(KernelSwap::new(vfs.clone(), disk, "/nowhere".into(), Arc::clone(&log)));
+    let swap = Arc::new(KernelSwap::new(vfs.clone(), disk, Medium::Unknown, "/nowhere".into(), Arc::clone(&log)));
     Front::new(vfs, vec![("stats", stats)], swap, log)
 }
 

@@ -1,14 +1,16 @@
 //! SAF: swap areas next to the disk head against a swap partition.
 //!
-//! A case is one system under one mix of programs that start together. Both systems have the same machine, the same volume, and the
-//! same programs; they differ in where pages go.
+//! A case is one system under one mix of programs that start together. All systems have the same machine, the same volume, and the
+//! same programs; they differ in where pages go. The paper's volume writes in place; ours beside it is a log.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use moafs_disk::MemDisk;
-use moafs_swap::{PAGE_BYTES, Placement};
+use moafs_disk::Kind;
+use moafs_disk::probe::trace::Verb;
+use moafs_f2fs::OpenOptions;
+use moafs_swap::PAGE_BYTES;
 use moafs_vfs::Options;
 use moafs_vfs::api::AtimePolicy;
 
@@ -16,9 +18,11 @@ use super::rows::{self, Subject};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::experiment::{Experiment, Lab};
-use crate::machine::drive;
+use crate::log_system::LogMount;
+use crate::machine::{self, drive};
 use crate::memory::Limits;
 use crate::outcome::{Chart, ChartForm, Outcome, Row, Scatter};
+use crate::paging::ground::Ground;
 use crate::paging::head::Strokes;
 use crate::paging::{self, Measured, Program, Setup, drive as volume};
 use crate::parameters::WriteCache;
@@ -26,23 +30,25 @@ use crate::program::compile::Compile;
 use crate::program::lu::Lu;
 use crate::program::ns2::Ns2;
 use crate::program::sor::Sor;
+use crate::swap_system::SwapSystem;
 use crate::system::System;
 use crate::workload::Sizes;
 use crate::workload::postmark::{Append, Postmark};
 
-const DRIVE: &str = "st3160812as";
+/// The paper's.
+const DISK: &str = "st3160812as";
+const CARD: &str = "sd16-mid";
 /// Of the 1 GHz machine's times, in percent: one of 3 GHz.
 const CPU_PERCENT: u64 = 33;
 /// FreeBSD's buffer cache of such a machine has 3,900 buffers; writers wait when a quarter of them is dirty, of 16 KiB each.
 const DIRTY_BYTES: f64 = (16_u64 << 20) as f64;
 const DIRTY_BYTES_MIN: f64 = (1_u64 << 20) as f64;
-const COMMIT_S: u64 = 30;
 /// Strokes over more than this share of the drive are long, in percent.
 const LONG_PERCENT: u64 = 10;
 const MIB: f64 = (1 << 20) as f64;
 
 /// The experiments, in the paper's order, then ours.
-pub(crate) const ALL: [Experiment; 8] = [
+pub(crate) const ALL: [Experiment; 10] = [
     Experiment {
         id: "saf-head",
         title: "Where the head goes when a file program and two that page run together",
@@ -101,10 +107,27 @@ pub(crate) const ALL: [Experiment; 8] = [
         paper: "Not measured. Without file accesses, pages go to the partition under both systems.",
         run: |experiment, lab| run(experiment, lab, &ONLY_MEMORY),
     },
+    Experiment {
+        id: "saf-log-hdd",
+        title: "Postmark beside two SOR where files go to a log, on a hard disk",
+        figure: "ours",
+        paper: "Not measured. The paper's file system writes in place; a log is where its files are written, so pages go there.",
+        run: |experiment, lab| run(experiment, lab, &LOG_DISK),
+    },
+    Experiment {
+        id: "saf-log-sd",
+        title: "Postmark beside two SOR where files go to a log, on an SD card",
+        figure: "ours",
+        paper: "Not measured. A card has no head, but writes in few of its units at a time.",
+        run: |experiment, lab| run(experiment, lab, &LOG_CARD),
+    },
 ];
 
 /// What an experiment runs, and what the paper says of it.
 struct Plan {
+    files: Files,
+    drive: &'static str,
+    systems: &'static [SwapSystem],
     programs: fn(&Lab<'_>) -> Vec<Program>,
     /// The paper's change of elapsed time, in percent.
     paper: Option<f64>,
@@ -114,35 +137,79 @@ struct Plan {
     heads: &'static [usize],
 }
 
-const HEAD: Plan = Plan { programs: postmark_and_sor, paper: None, areas: &[], heads: &[10_000, 1_000] };
-const POSTMARK_SOR: Plan = Plan { programs: postmark_and_sor, paper: Some(-31.0), areas: &[], heads: &[] };
+/// The paper's drive and systems.
+const PAPER: Plan = Plan {
+    files: Files::InPlace,
+    drive: DISK,
+    systems: &SwapSystem::DEFAULT,
+    programs: postmark_and_sor,
+    paper: None,
+    areas: &[],
+    heads: &[],
+};
+const HEAD: Plan = Plan { heads: &[10_000, 1_000], ..PAPER };
+const POSTMARK_SOR: Plan = Plan { paper: Some(-31.0), ..PAPER };
 const POSTMARK_LU: Plan =
-    Plan { programs: |lab| vec![postmark(lab), lu(lab, 1), lu(lab, 2)], paper: Some(-25.0), areas: &[], heads: &[] };
+    Plan { programs: |lab| vec![postmark(lab), lu(lab, 1), lu(lab, 2)], paper: Some(-25.0), ..PAPER };
 const COMPILE_SOR: Plan = Plan {
     programs: |lab| vec![compile(lab), sor(lab, 5600, COMPILE_SWEEPS), sor(lab, 5600, COMPILE_SWEEPS)],
     paper: Some(-42.0),
-    areas: &[],
     heads: &[1_000],
+    ..PAPER
 };
 const FIVE: Plan = Plan {
     programs: |lab| vec![postmark(lab), compile(lab), lu(lab, 1), sor(lab, 7000, FIVE_SWEEPS), ns2(lab)],
     paper: Some(-14.0),
-    areas: &[],
     heads: &[1_000],
+    ..PAPER
 };
-const AREA: Plan = Plan {
-    programs: postmark_and_sor,
-    paper: None,
-    areas: &[1 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20],
-    heads: &[],
-};
-const ONLY_FILES: Plan = Plan { programs: |lab| vec![postmark(lab)], paper: None, areas: &[], heads: &[] };
-const ONLY_MEMORY: Plan = Plan {
-    programs: |lab| vec![sor(lab, 5600, POSTMARK_SWEEPS), sor(lab, 5600, POSTMARK_SWEEPS)],
-    paper: None,
-    areas: &[],
-    heads: &[],
-};
+const AREA: Plan = Plan { areas: &[1 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20], ..PAPER };
+const ONLY_FILES: Plan = Plan { programs: |lab| vec![postmark(lab)], ..PAPER };
+const ONLY_MEMORY: Plan =
+    Plan { programs: |lab| vec![sor(lab, 5600, POSTMARK_SWEEPS), sor(lab, 5600, POSTMARK_SWEEPS)], ..PAPER };
+const LOG_DISK: Plan = Plan { files: Files::Log, systems: &SwapSystem::ALL, ..PAPER };
+const LOG_CARD: Plan = Plan { drive: CARD, ..LOG_DISK };
+
+/// The file system that the programs use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    /// ext2, as FreeBSD mounts FFS.
+    InPlace,
+    /// F2FS, as Linux mounts it.
+    Log,
+}
+
+impl Files {
+    fn name(self) -> &'static str {
+        match self {
+            Files::InPlace => "ext2 with blocks of 4 KiB",
+            Files::Log => "F2FS",
+        }
+    }
+
+    /// FreeBSD never flushes the drive's cache; a checkpoint is worth nothing without.
+    fn write_cache(self) -> WriteCache {
+        match self {
+            Files::InPlace => WriteCache::On,
+            Files::Log => WriteCache::Flushed,
+        }
+    }
+
+    /// How often metadata are written, in seconds.
+    fn commit_s(self) -> u64 {
+        match self {
+            Files::InPlace => 30,
+            Files::Log => 60,
+        }
+    }
+
+    fn atime(self) -> AtimePolicy {
+        match self {
+            Files::InPlace => AtimePolicy::Strict,
+            Files::Log => AtimePolicy::Relative,
+        }
+    }
+}
 
 // -- programs
 
@@ -211,44 +278,37 @@ fn compile(lab: &Lab<'_>) -> Program {
 
 struct Case {
     drive: String,
-    placement: Placement,
+    system: SwapSystem,
     /// Bytes of a swap area at full size.
     area_bytes: u64,
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {}", self.placement.name(), self.drive)?;
-        match self.placement {
-            Placement::Areas => write!(f, ", areas of {} MiB", self.area_bytes >> 20),
-            Placement::Traditional => Ok(()),
+        write!(f, "{} on {}", self.system, self.drive)?;
+        match self.system {
+            SwapSystem::Areas => write!(f, ", areas of {} MiB", self.area_bytes >> 20),
+            SwapSystem::Partition | SwapSystem::Start => Ok(()),
         }
     }
 }
 
 fn cases(plan: &Plan, lab: &Lab<'_>) -> Vec<Case> {
     let parameters = &lab.options.parameters;
-    let is_asked = |placement: Placement| {
-        let names: Vec<&String> =
-            parameters.systems.iter().filter(|name| ["partition", "saf"].contains(&name.as_str())).collect();
-        names.is_empty() || names.iter().any(|name| *name == placement.name())
+    let asked = parameters.systems(&SwapSystem::ALL, plan.systems);
+    let systems = || SwapSystem::ALL.into_iter().filter(|system| asked.contains(system));
+    let usual = [parameters.area_bytes];
+    let areas = |system| if system == SwapSystem::Areas && !plan.areas.is_empty() { plan.areas } else { &usual };
+    let of_drive = |drive: String| {
+        let case =
+            move |(system, area_bytes): (_, &u64)| Case { drive: drive.clone(), system, area_bytes: *area_bytes };
+        systems().flat_map(move |system| areas(system).iter().map(move |bytes| (system, bytes))).map(case)
     };
-    let mut cases = Vec::new();
-    for drive in parameters.drives(&[DRIVE]) {
-        let case = |placement, area_bytes| Case { drive: drive.clone(), placement, area_bytes };
-        if is_asked(Placement::Traditional) {
-            cases.push(case(Placement::Traditional, parameters.area_bytes));
-        }
-        if is_asked(Placement::Areas) {
-            let usual = [parameters.area_bytes];
-            let areas = if plan.areas.is_empty() { &usual[..] } else { plan.areas };
-            cases.extend(areas.iter().map(|bytes| case(Placement::Areas, *bytes)));
-        }
-    }
-    cases
+    parameters.drives(&[plan.drive]).into_iter().flat_map(of_drive).collect()
 }
 
-fn measure(lab: &Lab<'_>, case: &Case, image: &MemDisk, programs: &[Program]) -> Result<Measured> {
+/// The machine of a case.
+fn setup<'a, G>(lab: &Lab<'_>, files: Files, case: &'a Case, mount: G) -> Setup<'a, G> {
     let parameters = &lab.options.parameters;
     let scaled = |bytes: u64, min: u64| lab.scaled(bytes, min) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     let memory_bytes = scaled(parameters.memory_bytes, 4 << 20);
@@ -258,28 +318,46 @@ fn measure(lab: &Lab<'_>, case: &Case, image: &MemDisk, programs: &[Program]) ->
         dirty_percent: 90,
         dirty_bytes_max: Some((DIRTY_BYTES * lab.options.scale).max(DIRTY_BYTES_MIN) as usize),
         dirty_age: Duration::from_secs(parameters.age_s),
-        commit_interval: Duration::from_secs(parameters.commit_s.unwrap_or(COMMIT_S)),
+        commit_interval: Duration::from_secs(parameters.commit_s.unwrap_or(files.commit_s())),
         read_ahead_bytes: parameters.read_ahead_bytes as usize,
         co_read_bytes: 0,
-        // FreeBSD mounts so.
-        atime: AtimePolicy::Strict,
+        atime: files.atime(),
         transfer_bytes_max: parameters.transfer_bytes as usize,
         ..Options::default()
     };
-    let setup = Setup {
-        placement: case.placement,
-        files: System::Ffs,
+    let machine = machine::Setup {
+        mount,
         drive: &case.drive,
-        write_cache: parameters.write_cache.unwrap_or(WriteCache::On),
-        area_bytes: scaled(case.area_bytes, 256 << 10),
-        memory: Limits::freebsd(memory_bytes / PAGE_BYTES as u64),
+        write_cache: parameters.write_cache.unwrap_or(files.write_cache()),
+        merge: true,
         options,
         cpu: Cpu::PENTIUM_III.scaled(CPU_PERCENT * parameters.cpu_percent / 100),
     };
-    paging::run(&setup, image, programs)
+    Setup {
+        machine,
+        system: case.system,
+        area_bytes: scaled(case.area_bytes, 256 << 10),
+        memory: Limits::freebsd(memory_bytes / PAGE_BYTES as u64),
+    }
 }
 
 fn run(experiment: &Experiment, lab: &Lab<'_>, plan: &Plan) -> Result<Outcome> {
+    match plan.files {
+        Files::InPlace => run_on(experiment, lab, plan, |_| Ok(System::Ffs)),
+        Files::Log => run_on(experiment, lab, plan, |drive| {
+            let (device, seed) = (lab.device_cost(drive)?, lab.options.seed);
+            Ok(LogMount(OpenOptions { device, seed, ..OpenOptions::default() }))
+        }),
+    }
+}
+
+/// Runs the cases on volumes that are mounted so.
+fn run_on<G: Ground>(
+    experiment: &Experiment,
+    lab: &Lab<'_>,
+    plan: &Plan,
+    mount: impl Fn(&str) -> Result<G> + Sync,
+) -> Result<Outcome> {
     let cases = cases(plan, lab);
     let programs = (plan.programs)(lab);
     let compiles = programs.iter().any(|program| matches!(program, Program::Compile(_)));
@@ -287,20 +365,25 @@ fn run(experiment: &Experiment, lab: &Lab<'_>, plan: &Plan) -> Result<Outcome> {
     for case in &cases {
         if !images.contains_key(&case.drive) {
             let prepare = |client: &_| if compiles { compile_of(lab).prepare(client) } else { Ok(()) };
-            let image = volume::prepared(&drive(&case.drive)?, lab.options.parameters.position, prepare)?;
+            let (spec, mount) = (drive(&case.drive)?, mount(&case.drive)?);
+            let image = volume::prepared(&spec, &mount, lab.options.parameters.position, prepare)?;
             images.insert(case.drive.clone(), image);
         }
     }
-    let measured = lab.run_cases(experiment.id, &cases, |case| measure(lab, case, &images[&case.drive], &programs))?;
+    let measure = |case: &Case| {
+        let setup = setup(lab, plan.files, case, mount(&case.drive)?);
+        paging::run(&setup, &images[&case.drive], &programs)
+    };
+    let measured = lab.run_cases(experiment.id, &cases, measure)?;
     let mut outcome = lab.outcome_of(experiment);
-    outcome.parameters.insert("volume".to_owned(), volume_text());
+    outcome.parameters.insert("volume".to_owned(), volume_text(plan.files));
     outcome.parameters.insert("programs".to_owned(), programs_text(&programs));
     for (case, measured) in cases.iter().zip(&measured) {
         outcome.rows.extend(rows_of(case, plan, &programs, measured, long_sectors(case)?));
     }
     let compared = compare(plan, &outcome.rows);
     outcome.rows.extend(compared);
-    outcome.notes = settled(lab);
+    outcome.notes = settled(lab, plan.files);
     outcome.notes.extend(cases.iter().zip(&measured).map(|(case, measured)| why(case, measured)));
     outcome.charts = charts(plan);
     outcome.scatters = plan.heads.iter().map(|count| picture(&cases, &measured, *count)).collect();
@@ -316,13 +399,13 @@ fn long_sectors(case: &Case) -> Result<u64> {
 fn subject(case: &Case, plan: &Plan) -> Subject {
     let mut dimensions = BTreeMap::from([("drive".to_owned(), case.drive.clone())]);
     if !plan.areas.is_empty() {
-        let area = match case.placement {
-            Placement::Traditional => "none".to_owned(),
-            Placement::Areas => format!("{} MiB", case.area_bytes >> 20),
+        let area = match case.system {
+            SwapSystem::Partition | SwapSystem::Start => "none".to_owned(),
+            SwapSystem::Areas => format!("{} MiB", case.area_bytes >> 20),
         };
         dimensions.insert("area".to_owned(), area);
     }
-    Subject { system: case.placement.name(), dimensions }
+    Subject { system: case.system.name(), dimensions }
 }
 
 fn rows_of(case: &Case, plan: &Plan, programs: &[Program], measured: &Measured, long_sectors: u64) -> Vec<Row> {
@@ -358,24 +441,43 @@ fn rows_of(case: &Case, plan: &Plan, programs: &[Program], measured: &Measured, 
     row("file_cache", ratio(paging.files_bytes_sum, paging.files_looks) / MIB, "MiB");
     let read = measured.files.read_hits + measured.files.read_misses;
     row("file_cache_hits", percent(measured.files.read_hits, read), "%");
+    if let Some(segments) = measured.segments_taken {
+        all.extend(wear(&subject, measured));
+        all.push(subject.row("segments_taken", segments as f64, ""));
+    }
     all
 }
 
-/// Against the partition, in percent of its elapsed time.
+/// What went to the device, by what it was. What a flash made of it is among the totals.
+fn wear(subject: &Subject, measured: &Measured) -> Vec<Row> {
+    let written = |is: &dyn Fn(Kind) -> bool| {
+        measured.totals.requests.bytes(|count| count.verb == Verb::Write && is(count.kind)) as f64 / 1e6
+    };
+    let pages = written(&|kind| kind == Kind::Swap);
+    let data = written(&|kind| kind == Kind::Data);
+    let all = written(&|_| true);
+    let row = |(what, megabytes)| subject.with("what", what).row("written", megabytes, "MB");
+    [("pages", pages), ("file data", data), ("metadata", all - pages - data), ("all", all)].map(row).into()
+}
+
+/// What is held against what.
+const COMPARED: [(SwapSystem, SwapSystem); 3] = [
+    (SwapSystem::Areas, SwapSystem::Partition),
+    (SwapSystem::Start, SwapSystem::Partition),
+    (SwapSystem::Areas, SwapSystem::Start),
+];
+
+/// Against another system, in percent of its elapsed time.
 fn compare(plan: &Plan, rows: &[Row]) -> Vec<Row> {
-    let elapsed = |row: &&Row| row.metric == "elapsed";
-    let partition = |drive: Option<&String>| {
-        let fits = |row: &&Row| row.system == Placement::Traditional.name() && row.dimensions.get("drive") == drive;
-        rows.iter().filter(elapsed).find(fits).filter(|row| row.value > 0.0)
+    let of = |system: SwapSystem| rows.iter().filter(move |row| row.metric == "elapsed" && row.system == system.name());
+    let change = |row: &Row, (system, against): (SwapSystem, SwapSystem)| {
+        let same = |other: &&Row| other.dimensions.get("drive") == row.dimensions.get("drive") && other.value > 0.0;
+        let percent = (row.value / of(against).find(same)?.value - 1.0) * 100.0;
+        let subject = Subject { system: system.name(), dimensions: row.dimensions.clone() };
+        let paper = plan.paper.filter(|_| against == SwapSystem::Partition);
+        Some(subject.with("against", against).row_beside("change", percent, "%", paper))
     };
-    let of_saf = rows.iter().filter(elapsed).filter(|row| row.system == Placement::Areas.name());
-    let change = |row: &Row| {
-        let baseline = partition(row.dimensions.get("drive"))?;
-        let percent = (row.value / baseline.value - 1.0) * 100.0;
-        let subject = Subject { system: Placement::Areas.name(), dimensions: row.dimensions.clone() };
-        Some(subject.with("against", Placement::Traditional.name()).row_beside("change", percent, "%", plan.paper))
-    };
-    of_saf.filter_map(change).collect()
+    COMPARED.iter().flat_map(|pair| of(pair.0).filter_map(|row| change(row, *pair))).collect()
 }
 
 fn charts(plan: &Plan) -> Vec<Chart> {
@@ -387,11 +489,15 @@ fn charts(plan: &Plan) -> Vec<Chart> {
         only,
         along: along.to_owned(),
     };
-    vec![
+    let mut charts = vec![
         chart("from the common start until all have ended", "elapsed", BTreeMap::new(), along),
         chart("when each program had ended", "ended", BTreeMap::new(), "program"),
         chart("long strokes", "long_strokes", BTreeMap::new(), along),
-    ]
+    ];
+    if plan.files == Files::Log {
+        charts.push(chart("MB written to the device", "written", BTreeMap::new(), "what"));
+    }
+    charts
 }
 
 /// The paper's first access of a picture.
@@ -405,8 +511,7 @@ fn picture(cases: &[Case], measured: &[Measured], count: usize) -> Scatter {
         let accesses = measured.accesses.iter().enumerate().skip(from).take(count);
         accesses.map(|(at, access)| (at as f64, access.at as f64)).collect()
     };
-    let panels =
-        cases.iter().zip(measured).map(|(case, measured)| (case.placement.name().to_owned(), points(measured)));
+    let panels = cases.iter().zip(measured).map(|(case, measured)| (case.system.name().to_owned(), points(measured)));
     Scatter {
         title: format!("{count} accesses from number {from}"),
         axes: ("access".to_owned(), "sector".to_owned()),
@@ -416,11 +521,9 @@ fn picture(cases: &[Case], measured: &[Measured], count: usize) -> Scatter {
 
 // -- words
 
-fn volume_text() -> String {
-    format!(
-        "root partition to sector {}, swap partition of 931 MiB, then ext2 with blocks of 4 KiB to the drive's end, new",
-        volume::SWAP_START
-    )
+fn volume_text(files: Files) -> String {
+    let (start, files) = (volume::SWAP_START, files.name());
+    format!("root partition to sector {start}, swap partition of 931 MiB, then {files} to the drive's end, new")
 }
 
 fn programs_text(programs: &[Program]) -> String {
@@ -434,20 +537,34 @@ fn programs_text(programs: &[Program]) -> String {
     programs.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-fn settled(lab: &Lab<'_>) -> Vec<String> {
-    let parameters = &lab.options.parameters;
-    vec![
-        format!(
-            "Memory: of 512 MB the kernel keeps 48; the rest is shared by processes and the file cache under one clock. Pages leave \
-             16 at a time and come with their neighbours under both systems. One processor, turns of 1 ms. The volume is new; the \
-             programs' directory lies at {} % of it (FFS draws the group of such a directory; the middle is the mean).",
-            parameters.position
-        ),
-        "File blocks are 4 KiB (the paper: 16 KB with fragments of 2 KB, which ext2 does not have). Postmark has R-FSL's sizes. \
-         NS2 and the kernel compile are stand-ins; LU makes its matrix and decomposes the first columns of it; the number of sweeps \
-         of SOR makes it run about as long as the file program under `partition`, and is the same under `saf`."
-            .to_owned(),
-    ]
+fn settled(lab: &Lab<'_>, files: Files) -> Vec<String> {
+    let position = lab.options.parameters.position;
+    let machine = "Memory: of 512 MB the kernel keeps 48; the rest is shared by processes and the file cache under one clock. Pages \
+                   leave 16 at a time and come with their neighbours under all systems. One processor, turns of 1 ms. The volume \
+                   is new";
+    let programs = "NS2 and the kernel compile are stand-ins; LU makes its matrix and decomposes the first columns of it; the number \
+                    of sweeps of SOR makes it run about as long as the file program under `partition`, and is the same under `saf`.";
+    match files {
+        Files::InPlace => vec![
+            format!(
+                "{machine}; the programs' directory lies at {position} % of it (FFS draws the group of such a directory; the middle \
+                 is the mean)."
+            ),
+            format!(
+                "File blocks are 4 KiB (the paper: 16 KB with fragments of 2 KB, which ext2 does not have). Postmark has R-FSL's \
+                 sizes. {programs}"
+            ),
+        ],
+        Files::Log => vec![
+            format!(
+                "{machine}; the heads of its logs stand at {position} % of it (logs go through a volume from its start to its end; the \
+                 middle is the mean). Checkpoints flush the drive's buffer."
+            ),
+            "`start` pages into the volume's lowest free blocks, as a mount without a partition and without areas. SOR makes the sweeps \
+             that it makes on ext2, on both devices."
+                .to_owned(),
+        ],
+    }
 }
 
 /// One sentence from the counters.
