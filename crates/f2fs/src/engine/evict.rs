@@ -6,24 +6,29 @@ use std::sync::Arc;
 
 use crate::format::BLOCK;
 
-/// Bytes that a cached block is counted with.
-pub(super) const CACHED_BYTES: usize = BLOCK + 128;
+/// What a cached block takes besides its bytes.
+pub(super) const OVERHEAD_BYTES: usize = 128;
+/// Bytes that a whole cached block is counted with.
+pub(super) const CACHED_BYTES: usize = BLOCK + OVERHEAD_BYTES;
 /// A call that gives up something gives up this share of the cache more, so that calls are rare.
 const MORE: usize = 16;
 /// Blocks that are looked at for each one wanted: most may be dirty or held.
 const LOOKS: usize = 4;
 
-/// Gives up blocks that nobody holds and that `clean` lets go, until about `bytes` are used. `hand` is where the last call ended.
+/// Gives up blocks that nobody holds and that `clean` lets go, until about `bytes` of the `used` ones are left. `hand` is where
+/// the last call ended.
 pub(super) fn sweep<K: Ord + Copy, V>(
     all: &mut BTreeMap<K, Arc<V>>,
     hand: &mut Option<K>,
+    used: usize,
     bytes: usize,
     clean: impl Fn(&V) -> bool,
 ) {
-    let over = (all.len() * CACHED_BYTES).saturating_sub(bytes).div_ceil(CACHED_BYTES);
-    if over == 0 {
+    if used <= bytes || all.is_empty() {
         return;
     }
+    let mean = used.div_ceil(all.len());
+    let over = (used - bytes).div_ceil(mean);
     let wanted = over + all.len() / MORE;
     let behind = hand.map_or(Bound::Unbounded, Bound::Excluded);
     let last = *hand;
@@ -47,16 +52,18 @@ mod tests {
         let mut all: BTreeMap<u32, Arc<u32>> = (0..100).map(|key| (key, Arc::new(key))).collect();
         let held = Arc::clone(&all[&3]);
         let mut hand = None;
-        sweep(&mut all, &mut hand, 90 * CACHED_BYTES, |key| *key != 5);
+        let used = all.len() * CACHED_BYTES;
+        sweep(&mut all, &mut hand, used, 90 * CACHED_BYTES, |key| *key != 5);
         assert!(all.contains_key(&3) && all.contains_key(&5) && all.len() <= 90 && all.len() >= 80, "{}", all.len());
         assert!(!all.contains_key(&0));
         (0..3).for_each(|key| drop(all.insert(key, Arc::new(key))));
         let before = all.len();
-        sweep(&mut all, &mut hand, (before - 1) * CACHED_BYTES, |_| true);
+        sweep(&mut all, &mut hand, before * CACHED_BYTES, (before - 1) * CACHED_BYTES, |_| true);
         assert!(all.contains_key(&0), "those behind the hand go first");
         drop(held);
         for _ in 0..200 {
-            sweep(&mut all, &mut hand, 0, |_| true);
+            let used = all.len() * CACHED_BYTES;
+            sweep(&mut all, &mut hand, used, 0, |_| true);
         }
         assert!(all.is_empty());
     }

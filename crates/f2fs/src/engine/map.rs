@@ -17,7 +17,7 @@ use super::{F2fs, damaged};
 use crate::format::inode::{self, Inline, Layout};
 use crate::format::node;
 use crate::format::summary::SummaryEntry;
-use crate::format::{BlkAddr, Nid, Structure};
+use crate::format::{BlkAddr, Nid, Structure, u32_at};
 
 /// A node that holds addresses of file blocks.
 pub(super) struct Leaf {
@@ -37,6 +37,13 @@ impl Leaf {
             Some(layout) => layout.addr(bytes, slot),
             None => node::addr(bytes, slot),
         }
+    }
+
+    /// The words that hold the addresses of `range`, which lies in the span.
+    fn words<'a>(&self, bytes: &'a [u8], range: &Range<u64>) -> &'a [u8] {
+        let all = self.layout.map_or(0..4 * node::ADDRS_PER_NODE, |layout| layout.addr_range());
+        let byte = |lbn: u64| 4 * (lbn - self.span.start) as usize;
+        &bytes[all][byte(range.start)..byte(range.end)]
     }
 
     fn set(&self, bytes: &mut [u8], lbn: u64, addr: BlkAddr) {
@@ -68,11 +75,10 @@ impl F2fs {
         let end = leaf.span.end.min(at.0 + u64::from(max));
         let (first, len) = leaf.node.view(|bytes| {
             let first = leaf.addr(bytes, at.0);
-            let follows = |lbn: &u64| {
-                let addr = leaf.addr(bytes, *lbn);
-                if first.is_real() { u64::from(addr.0) == u64::from(first.0) + (lbn - at.0) } else { addr == first }
-            };
-            (first, (at.0 + 1..end).take_while(follows).count() as u32 + 1)
+            let step = u32::from(first.is_real());
+            let words = leaf.words(bytes, &(at.0..end)).chunks_exact(4).map(|word| u32_at(word, 0));
+            let follows = words.zip(0u32..).take_while(|(addr, i)| first.0.checked_add(i * step) == Some(*addr));
+            (first, follows.count() as u32)
         });
         Ok(match first {
             BlkAddr::NULL => Mapping::Hole { len },
@@ -258,8 +264,8 @@ impl F2fs {
     pub(super) fn clear(&self, file: &Incore, leaf: Leaf, range: Range<u64>) -> Result<u32> {
         self.owned.forget(file.ino, range.clone());
         let found: Vec<(u64, BlkAddr)> = leaf.node.view(|bytes| {
-            let all = range.map(|lbn| (lbn, leaf.addr(bytes, lbn)));
-            all.filter(|(_, addr)| *addr != BlkAddr::NULL).collect()
+            let filled = node::filled(leaf.words(bytes, &range));
+            filled.map(|(at, addr)| (range.start + at as u64, addr)).collect()
         });
         if !found.is_empty() {
             self.change(&leaf.node, |bytes| found.iter().for_each(|(lbn, _)| leaf.set(bytes, *lbn, BlkAddr::NULL)));

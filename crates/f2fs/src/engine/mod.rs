@@ -13,6 +13,7 @@
 //! | [`space`] | valid, held and free blocks; the six logs |
 //! | [`nat`] | where nodes lie; free node ids |
 //! | [`nodes`], [`owned`] | nodes, and blocks of directories, in memory |
+//! | [`packed`] | nodes at rest |
 //! | [`evict`] | which cached blocks go under pressure |
 //! | [`incore`] | in-core inodes |
 //! | [`map`] | from file blocks to blocks of the volume |
@@ -39,6 +40,7 @@ mod nat;
 mod nodes;
 mod op;
 mod owned;
+mod packed;
 mod recover;
 pub mod report;
 mod room;

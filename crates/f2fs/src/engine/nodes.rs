@@ -1,18 +1,20 @@
 //! Nodes in memory: inodes, direct, indirect and attribute nodes.
 //!
 //! A node is changed in place in memory and leaves whole, to a new block, at the next checkpoint (or in a file's chain):
-//! only then it gets its footer, its checksum and its address. Clean ones that nobody holds are given up under pressure.
+//! only then it gets its footer, its checksum and its address. Clean ones are at rest ([`packed`](super::packed)), and those
+//! that nobody holds are given up under pressure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, Tag};
 use moafs_vfs::format::Admission;
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
-use super::evict::{CACHED_BYTES, sweep};
+use super::evict::{OVERHEAD_BYTES, sweep};
+use super::packed::Contents;
 use super::{F2fs, copy_of, damaged};
 use crate::format::nat::NatEntry;
 use crate::format::node::{self, Footer};
@@ -28,14 +30,42 @@ pub(super) struct Node {
     pub(super) offset: u32,
     /// The log it is written to.
     pub(super) log: Log,
-    bytes: Mutex<Buf>,
+    contents: Mutex<Contents>,
     dirty: AtomicBool,
+    /// Memory that nodes take, this one included.
+    memory: Arc<AtomicUsize>,
 }
 
 impl Node {
+    fn new(footer: &Footer, log: Log, contents: Contents, memory: &Arc<AtomicUsize>) -> Node {
+        memory.fetch_add(contents.memory() + OVERHEAD_BYTES, Ordering::Relaxed);
+        Node {
+            nid: footer.nid,
+            ino: footer.ino,
+            offset: footer.offset,
+            log,
+            contents: Mutex::new(contents),
+            dirty: AtomicBool::new(false),
+            memory: Arc::clone(memory),
+        }
+    }
+
     /// Looks at its bytes. `look` must not look at the same node again.
     pub(super) fn view<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
-        look(&self.bytes.lock())
+        self.contents.lock().view(look)
+    }
+
+    /// Lets `edit` at its contents, and counts what they take then.
+    fn edit<T>(&self, contents: &mut Contents, edit: impl FnOnce(&mut Contents) -> T) -> T {
+        let before = contents.memory();
+        let result = edit(contents);
+        let after = contents.memory();
+        if after > before {
+            self.memory.fetch_add(after - before, Ordering::Relaxed);
+        } else if after < before {
+            self.memory.fetch_sub(before - after, Ordering::Relaxed);
+        }
+        result
     }
 
     pub(super) fn is_dirty(&self) -> bool {
@@ -44,9 +74,15 @@ impl Node {
 
     /// A copy of its bytes to be written; it is clean from now on.
     pub(super) fn leave(&self) -> Buf {
-        let bytes = self.bytes.lock();
+        let mut contents = self.contents.lock();
         self.dirty.store(false, Ordering::Relaxed);
-        copy_of(&bytes)
+        self.edit(&mut contents, Contents::leave)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.memory.fetch_sub(self.contents.get_mut().memory() + OVERHEAD_BYTES, Ordering::Relaxed);
     }
 }
 
@@ -57,11 +93,13 @@ pub(super) struct Nodes {
     dirty: Mutex<BTreeMap<Nid, Arc<Node>>>,
     /// Where giving up ended last.
     hand: Mutex<Option<Nid>>,
+    /// Memory that nodes take.
+    memory: Arc<AtomicUsize>,
 }
 
 impl Nodes {
     pub(super) fn memory(&self) -> usize {
-        self.all.lock().len() * CACHED_BYTES
+        self.memory.load(Ordering::Relaxed)
     }
 
     pub(super) fn dirty_count(&self) -> usize {
@@ -85,14 +123,13 @@ impl Nodes {
 
     /// Gives up clean nodes that nobody holds until at most `bytes` are used.
     pub(super) fn shrink(&self, bytes: usize) {
-        sweep(&mut self.all.lock(), &mut self.hand.lock(), bytes, |node| !node.is_dirty());
+        sweep(&mut self.all.lock(), &mut self.hand.lock(), self.memory(), bytes, |node| !node.is_dirty());
     }
 
     /// A node that is not on the device as it is here.
-    pub(super) fn insert(&self, nid: Nid, ino: Nid, offset: u32, log: Log, image: &[u8]) -> Arc<Node> {
-        let bytes = copy_of(image);
-        let node = Arc::new(Node { nid, ino, offset, log, bytes: Mutex::new(bytes), dirty: AtomicBool::new(false) });
-        self.all.lock().insert(nid, Arc::clone(&node));
+    pub(super) fn insert(&self, footer: &Footer, log: Log, image: &[u8]) -> Arc<Node> {
+        let node = Arc::new(Node::new(footer, log, Contents::Whole(copy_of(image)), &self.memory));
+        self.all.lock().insert(footer.nid, Arc::clone(&node));
         node
     }
 
@@ -157,14 +194,7 @@ impl F2fs {
             checked.map_err(|problem| damaged(structure.damage(Some(entry.addr), problem)))?;
         }
         let log = node::log_of(footer.offset, !footer.cold);
-        Ok(Node {
-            nid,
-            ino: footer.ino,
-            offset: footer.offset,
-            log,
-            bytes: Mutex::new(bytes),
-            dirty: AtomicBool::new(false),
-        })
+        Ok(Node::new(&footer, log, Contents::at_rest(bytes), &self.nodes.memory))
     }
 
     /// Reads one block.
@@ -175,8 +205,8 @@ impl F2fs {
 
     /// Changes a node's bytes.
     pub(super) fn change<T>(&self, node: &Arc<Node>, edit: impl FnOnce(&mut [u8]) -> T) -> T {
-        let mut bytes = node.bytes.lock();
-        let result = edit(&mut bytes);
+        let mut contents = node.contents.lock();
+        let result = node.edit(&mut contents, |contents| edit(contents.whole()));
         if !node.dirty.swap(true, Ordering::Relaxed) {
             self.nodes.dirty.lock().insert(node.nid, Arc::clone(node));
         }
@@ -217,7 +247,7 @@ impl F2fs {
             cp_version: 0,
             next: BlkAddr::NULL,
         };
-        let node = self.nodes.insert(nid, ino, offset, log, &node::blank(&footer));
+        let node = self.nodes.insert(&footer, log, &node::blank(&footer));
         self.touch_node(&node);
         Ok(node)
     }

@@ -89,7 +89,8 @@ impl OwnedBlocks {
 
     /// Gives up clean blocks that nobody holds until at most `bytes` are used.
     pub(super) fn shrink(&self, bytes: usize) {
-        sweep(&mut self.all.lock(), &mut self.hand.lock(), bytes, |block| !block.dirty.load(Ordering::Relaxed));
+        let used = self.memory();
+        sweep(&mut self.all.lock(), &mut self.hand.lock(), used, bytes, |block| !block.dirty.load(Ordering::Relaxed));
     }
 
     fn insert(&self, ino: Nid, lbn: u64, bytes: Buf) -> Arc<Owned> {

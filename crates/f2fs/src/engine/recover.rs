@@ -146,7 +146,8 @@ impl F2fs {
             usage.nodes += 1;
             usage.inodes += 1;
         });
-        let node = self.nodes.insert(ino, ino, 0, Log::WarmNode, image);
+        let footer = Footer { nid: ino, ino, offset: 0, ..Footer::decode(image) };
+        let node = self.nodes.insert(&footer, Log::WarmNode, image);
         let flexible = self.features.contains(Features::FLEXIBLE_INLINE_XATTR);
         self.change(&node, |bytes| inode::strip(bytes, flexible));
         Ok(())

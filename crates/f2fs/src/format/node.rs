@@ -134,7 +134,17 @@ pub fn set_nid(block: &mut [u8], slot: usize, nid: Nid) {
 
 /// True if a direct or indirect node holds no address and no node id: truncation frees it.
 pub fn is_blank(block: &[u8]) -> bool {
-    block[..FOOTER_OFFSET].iter().all(|&byte| byte == 0)
+    filled(&block[..FOOTER_OFFSET]).next().is_none()
+}
+
+/// The addresses among words of a node that are not zero, with their places. Runs of zeros cost little: most nodes have one.
+pub fn filled(words: &[u8]) -> impl Iterator<Item = (usize, BlkAddr)> {
+    const LINE_WORDS: usize = 16;
+    let lines = words.chunks(4 * LINE_WORDS).enumerate();
+    let lines = lines.filter(|(_, line)| line.iter().fold(0, |all, byte| all | byte) != 0);
+    let all =
+        lines.flat_map(|(at, line)| (at * LINE_WORDS..).zip(line.chunks_exact(4).map(|word| BlkAddr(u32_at(word, 0)))));
+    all.filter(|(_, addr)| *addr != BlkAddr::NULL)
 }
 
 /// A new direct or indirect node: all zeros but its footer.
