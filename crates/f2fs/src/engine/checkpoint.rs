@@ -1,7 +1,8 @@
 //! Checkpoints: everything that was changed becomes durable at once (sheet section 12).
 //!
 //! What has to be read for it is read first. With the op gate closed a picture of the volume is taken in memory: dirty
-//! blocks of directories and dirty nodes get their new places, the tables their next versions. Then the gate opens, and the
+//! blocks of directories and dirty nodes get their new places, the tables their next versions. Everybody waits meanwhile, so
+//! what can be done before or after is: nodes are packed before, and become blocks after. Then the gate opens, and the
 //! picture is written: first all of it but the pack's last block, a flush, and that last block, which makes the pack whole.
 //! Whoever works meanwhile works on what the checkpoint after this one will say. A power cut at any point leaves the old
 //! pack or the new one.
@@ -14,6 +15,7 @@ use moafs_vfs::format::Admission;
 use moafs_vfs::{Error, Result};
 
 use super::nodes::Node;
+use super::packed::Contents;
 use super::space::{Picture, Recorded};
 use super::{F2fs, copy_of};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, SIT_JOURNAL_MAX, VersionBitmap};
@@ -51,15 +53,26 @@ pub(super) struct Leaving {
     pub(super) tag: Tag,
 }
 
+/// A node that has got a place, as it was at that moment.
+struct Placed {
+    nid: Nid,
+    ino: Nid,
+    contents: Contents,
+    at: BlkAddr,
+    /// The block that the same log continues with.
+    next: BlkAddr,
+}
+
 /// What a checkpoint writes.
 struct Snapshot {
     blocks: Vec<Leaving>,
+    nodes: Vec<Placed>,
     pack: Pack,
     sit_journal: BTreeMap<Segno, SitEntry>,
     sit_versions: VersionBitmap,
     /// Held until they are on the device, where they will be read if they are given up.
-    _nodes: Vec<std::sync::Arc<Node>>,
-    _owned: Vec<std::sync::Arc<super::owned::Owned>>,
+    _held_nodes: Vec<std::sync::Arc<Node>>,
+    _held_owned: Vec<std::sync::Arc<super::owned::Owned>>,
 }
 
 impl F2fs {
@@ -86,6 +99,7 @@ impl F2fs {
     fn write_checkpoint(&self, writer: &mut Writer, umount: bool) -> Result<()> {
         // Most of what the picture has to read is read while others may go on.
         self.complete_summaries()?;
+        self.nodes.rest();
         let snapshot = {
             let _gate = self.gate.write();
             let snapshot = self.snapshot(writer, umount)?;
@@ -94,7 +108,9 @@ impl F2fs {
             self.version.fetch_add(1, Ordering::AcqRel);
             snapshot
         };
-        let Snapshot { mut blocks, mut pack, sit_journal, sit_versions, .. } = snapshot;
+        let Snapshot { mut blocks, nodes, mut pack, sit_journal, sit_versions, .. } = snapshot;
+        let version = writer.last.node_version();
+        blocks.extend(nodes.into_iter().map(|node| self.image_of(node, version, false, false)));
         let to = 1 - writer.pack;
         let image = pack.encode(&self.geo);
         let first = self.geo.pack_at(to).0;
@@ -167,10 +183,7 @@ impl F2fs {
         }
         let mut nodes = self.nodes.take_dirty();
         nodes.sort_by_key(|node| (node.log, node.ino, node.offset));
-        let version = writer.last.node_version();
-        for node in &nodes {
-            blocks.push(self.seal(node, version, false, false)?);
-        }
+        let placed = nodes.iter().map(|node| self.place_node(node)).collect::<Result<Vec<_>>>()?;
         self.complete_summaries()?;
         let nat = self.nat.snapshot()?;
         let picture = self.space.snapshot();
@@ -211,7 +224,7 @@ impl F2fs {
             summaries: pack_summaries(picture.current_summaries, umount),
             kib_written: writer.kib_written,
         };
-        Ok(Snapshot { blocks, pack, sit_journal, sit_versions, _nodes: nodes, _owned: owned })
+        Ok(Snapshot { blocks, nodes: placed, pack, sit_journal, sit_versions, _held_nodes: nodes, _held_owned: owned })
     }
 
     /// Gives a dirty block of a directory or symbolic link a place.
@@ -229,23 +242,34 @@ impl F2fs {
         Ok(Leaving { at, page: block.leave().freeze(), tag: Tag::new(kind, block.ino.0.into(), Cause::Order) })
     }
 
-    /// Gives a dirty node a place, and its image what depends on it.
-    pub(super) fn seal(&self, node: &Node, version: u64, fsync: bool, dentry: bool) -> Result<Leaving> {
+    /// Gives a dirty node a place.
+    fn place_node(&self, node: &Node) -> Result<Placed> {
         let before = self.nat.get(node.nid)?;
         let (at, next) = self.space.take_node(node.log, node.nid).ok_or_else(no_block)?;
         self.space.free(before.addr);
         self.nat.set(node.nid, crate::format::nat::NatEntry { addr: at, ..before });
-        let mut image = node.leave();
+        self.tally.node_blocks.fetch_add(1, Ordering::Relaxed);
+        Ok(Placed { nid: node.nid, ino: node.ino, contents: node.leave(), at, next })
+    }
+
+    /// A node's block with all that depends on where it lies.
+    fn image_of(&self, node: Placed, version: u64, fsync: bool, dentry: bool) -> Leaving {
+        let Placed { nid, ino, contents, at, next } = node;
+        let mut image = contents.into_block();
         let footer = Footer { fsync, dentry, cp_version: version, next, ..Footer::decode(&image) };
         footer.encode_into(&mut image);
-        if node.nid == node.ino {
+        if nid == ino {
             inode::drop_extent(&mut image);
             if self.features.contains(Features::INODE_CHECKSUM) {
                 inode::seal_checksum(&mut image, &self.uuid);
             }
         }
-        self.tally.node_blocks.fetch_add(1, Ordering::Relaxed);
-        Ok(Leaving { at, page: image.freeze(), tag: Tag::new(Kind::Node, node.ino.0.into(), Cause::Order) })
+        Leaving { at, page: image.freeze(), tag: Tag::new(Kind::Node, ino.0.into(), Cause::Order) }
+    }
+
+    /// Gives a dirty node a place, and makes it a block.
+    pub(super) fn seal(&self, node: &Node, version: u64, fsync: bool, dentry: bool) -> Result<Leaving> {
+        Ok(self.image_of(self.place_node(node)?, version, fsync, dentry))
     }
 
     /// What changes in the segment information table: few entries stay in the journal, many go to the blocks' other copies.

@@ -47,7 +47,7 @@ impl Judge {
     pub(super) fn log_of(&self, file: &Incore, range: LbnRange, now_ns: u64) -> Log {
         match self {
             Judge::Kind => {
-                let advise = Advise::from_bits_retain(file.node.view(|bytes| bytes[2]));
+                let advise = Advise::from_bits_retain(file.node.view_head(|bytes| bytes[2]));
                 let mark = match () {
                     () if advise.contains(Advise::COLD) => Some(Heat::Cold),
                     () if advise.contains(Advise::HOT) => Some(Heat::Hot),

@@ -146,7 +146,7 @@ impl F2fs {
     }
 
     pub(super) fn is_inline(&self, file: &Incore, what: Inline) -> bool {
-        file.node.view(inline_flags).intersects(what)
+        file.node.view_head(inline_flags).intersects(what)
     }
 }
 
@@ -157,7 +157,7 @@ fn prune(live: &mut BTreeMap<Nid, Weak<Incore>>) {
     }
 }
 
-/// The inline flags of an inode's block.
+/// The inline flags of an inode, from its first bytes.
 fn inline_flags(bytes: &[u8]) -> Inline {
     Inline::from_bits_retain(bytes[3])
 }

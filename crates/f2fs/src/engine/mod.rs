@@ -393,11 +393,11 @@ impl Format for F2fs {
     }
 
     fn used_sectors(&self, node: &Self::Node) -> u64 {
-        node.node.view(crate::format::inode::blocks).saturating_mul(8)
+        node.node.view_head(crate::format::inode::blocks).saturating_mul(8)
     }
 
     fn size(&self, node: &Self::Node) -> u64 {
-        node.node.view(crate::format::inode::size)
+        node.node.view_head(crate::format::inode::size)
     }
 
     fn xattr(&self, node: &Self::Node, key: &XattrKey) -> Result<Option<Vec<u8>>> {

@@ -89,9 +89,9 @@ impl F2fs {
             }
         }
         let next = if to == Destination::Holes { Next::Holes } else { Next::Reserved };
-        self.space.set_next(Log::ColdData, next);
+        self.space.set_next([Log::ColdData], next);
         let moved = self.move_queue(queue);
-        self.space.set_next(Log::ColdData, Next::Free);
+        self.space.set_next([Log::ColdData], Next::Free);
         moved
     }
 

@@ -212,15 +212,8 @@ impl Nat {
 
     /// Reads what [`Nat::snapshot`] will need, so that it need not.
     pub(super) fn prepare(&self) -> Result<()> {
-        let blocks: BTreeSet<u32> = {
-            let state = self.state.lock();
-            let all: BTreeSet<Nid> = state.journal.keys().chain(state.changed.keys()).copied().collect();
-            if all.len() <= NAT_JOURNAL_MAX {
-                return Ok(());
-            }
-            all.into_iter().map(block_of).collect()
-        };
-        blocks.into_iter().try_for_each(|block| self.read(block..block + 1))
+        let blocks = self.state.lock().blocks_to_change();
+        blocks.into_iter().flatten().try_for_each(|block| self.read(block..block + 1))
     }
 
     /// What the next checkpoint writes: few changes stay in its journal, many go to the blocks' other copies.
@@ -229,30 +222,27 @@ impl Nat {
             self.prepare()?;
             let mut guard = self.state.lock();
             let state = &mut *guard;
-            let mut all = state.journal.clone();
-            all.extend(state.changed.iter().map(|(nid, entry)| (*nid, *entry)));
             let mut blocks = Vec::new();
-            if all.len() > NAT_JOURNAL_MAX {
-                let touched: BTreeSet<u32> = all.keys().copied().map(block_of).collect();
+            if let Some(touched) = state.blocks_to_change() {
                 if !touched.iter().all(|block| state.blocks.contains_key(block)) {
                     continue;
                 }
-                for (nid, entry) in &all {
+                for (nid, entry) in state.journal.iter().chain(&state.changed) {
                     let block = state.blocks.get_mut(&block_of(*nid)).expect("all are there");
                     nat::set_entry(block, index_of(*nid), *entry);
                 }
-                state.unwritten = touched.clone();
-                for block in touched {
-                    state.versions.flip(block as usize);
-                    let at = self.geo.nat_at(block, state.versions.get(block as usize));
-                    let copy = copy_of(&state.blocks[&block]);
-                    blocks.push((at, copy));
+                for block in &touched {
+                    state.versions.flip(*block as usize);
+                    let at = self.geo.nat_at(*block, state.versions.get(*block as usize));
+                    blocks.push((at, copy_of(&state.blocks[block])));
                 }
-                all.clear();
+                state.unwritten = touched.into_iter().collect();
+                state.journal.clear();
+                state.changed.clear();
+            } else {
+                state.journal.append(&mut state.changed);
             }
-            state.changed.clear();
             state.leaving = std::mem::take(&mut state.freed);
-            state.journal = all;
             let journal = state.journal.iter().map(|(nid, entry)| (*nid, *entry)).collect();
             let next_free = state.free.first().copied().unwrap_or(Nid(state.cursor * NAT_PER_BLOCK as u32));
             return Ok(Leaving { journal, blocks, versions: state.versions.clone(), next_free });
@@ -281,6 +271,18 @@ impl Nat {
 }
 
 impl State {
+    /// The blocks that all changes go to, ascending; none if the journal holds them.
+    fn blocks_to_change(&self) -> Option<Vec<u32>> {
+        let older = self.journal.keys().filter(|nid| !self.changed.contains_key(nid)).count();
+        if older + self.changed.len() <= NAT_JOURNAL_MAX {
+            return None;
+        }
+        let mut blocks: Vec<u32> = self.journal.keys().chain(self.changed.keys()).copied().map(block_of).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        Some(blocks)
+    }
+
     /// The newest entry, if it is in memory.
     fn newest(&self, nid: Nid) -> Option<NatEntry> {
         let recent = self.changed.get(&nid).or_else(|| self.journal.get(&nid));

@@ -1,12 +1,12 @@
 //! Nodes in memory: inodes, direct, indirect and attribute nodes.
 //!
 //! A node is changed in place in memory and leaves whole, to a new block, at the next checkpoint (or in a file's chain):
-//! only then it gets its footer, its checksum and its address. Clean ones are at rest ([`packed`](super::packed)), and those
-//! that nobody holds are given up under pressure.
+//! only then it gets its footer, its checksum and its address. Those that were not changed for a while are at rest
+//! ([`packed`](super::packed)), and clean ones that nobody holds are given up under pressure.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, Tag};
 use moafs_vfs::format::Admission;
@@ -15,11 +15,14 @@ use parking_lot::Mutex;
 
 use super::evict::{OVERHEAD_BYTES, sweep};
 use super::packed::Contents;
-use super::{F2fs, copy_of, damaged};
+use super::{F2fs, damaged};
 use crate::format::nat::NatEntry;
 use crate::format::node::{self, Footer};
 use crate::format::superblock::Features;
 use crate::format::{BLOCK, BlkAddr, Log, Nid, Structure, inode};
+
+/// Nodes that are whole because they were changed: 4 MiB of them. An op changes a node several times.
+const WHOLE_MAX: usize = 1024;
 
 /// A node in memory. There is one per id, however many hold it.
 pub(super) struct Node {
@@ -55,6 +58,11 @@ impl Node {
         self.contents.lock().view(look)
     }
 
+    /// Looks at its first 64 bytes, as [`Node::view`] does at all.
+    pub(super) fn view_head<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+        look(self.contents.lock().head())
+    }
+
     /// Lets `edit` at its contents, and counts what they take then.
     fn edit<T>(&self, contents: &mut Contents, edit: impl FnOnce(&mut Contents) -> T) -> T {
         let before = contents.memory();
@@ -72,8 +80,13 @@ impl Node {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// A copy of its bytes to be written; it is clean from now on.
-    pub(super) fn leave(&self) -> Buf {
+    /// It will not change soon.
+    fn rest(&self) {
+        self.edit(&mut self.contents.lock(), Contents::rest);
+    }
+
+    /// Its contents, to be written; it is clean from now on.
+    pub(super) fn leave(&self) -> Contents {
         let mut contents = self.contents.lock();
         self.dirty.store(false, Ordering::Relaxed);
         self.edit(&mut contents, Contents::leave)
@@ -93,11 +106,31 @@ pub(super) struct Nodes {
     dirty: Mutex<BTreeMap<Nid, Arc<Node>>>,
     /// Where giving up ended last.
     hand: Mutex<Option<Nid>>,
+    /// Nodes that became whole, the first one first; some of them are at rest by now, or gone.
+    whole: Mutex<VecDeque<Weak<Node>>>,
     /// Memory that nodes take.
     memory: Arc<AtomicUsize>,
 }
 
 impl Nodes {
+    /// A node has become whole; another one rests for it. No node's bytes are locked.
+    fn became_whole(&self, node: &Arc<Node>) {
+        let rests = {
+            let mut whole = self.whole.lock();
+            whole.push_back(Arc::downgrade(node));
+            if whole.len() > WHOLE_MAX { whole.pop_front() } else { None }
+        };
+        if let Some(node) = rests.and_then(|node| node.upgrade()) {
+            node.rest();
+        }
+    }
+
+    /// All that is whole rests.
+    pub(super) fn rest(&self) {
+        let whole = std::mem::take(&mut *self.whole.lock());
+        whole.iter().filter_map(Weak::upgrade).for_each(|node| node.rest());
+    }
+
     pub(super) fn memory(&self) -> usize {
         self.memory.load(Ordering::Relaxed)
     }
@@ -127,8 +160,8 @@ impl Nodes {
     }
 
     /// A node that is not on the device as it is here.
-    pub(super) fn insert(&self, footer: &Footer, log: Log, image: &[u8]) -> Arc<Node> {
-        let node = Arc::new(Node::new(footer, log, Contents::Whole(copy_of(image)), &self.memory));
+    pub(super) fn insert(&self, footer: &Footer, log: Log, image: Buf) -> Arc<Node> {
+        let node = Arc::new(Node::new(footer, log, Contents::Whole(image), &self.memory));
         self.all.lock().insert(footer.nid, Arc::clone(&node));
         node
     }
@@ -206,9 +239,15 @@ impl F2fs {
     /// Changes a node's bytes.
     pub(super) fn change<T>(&self, node: &Arc<Node>, edit: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut contents = node.contents.lock();
+        let rested = contents.is_packed();
         let result = node.edit(&mut contents, |contents| edit(contents.whole()));
-        if !node.dirty.swap(true, Ordering::Relaxed) {
+        let was_clean = !node.dirty.swap(true, Ordering::Relaxed);
+        if was_clean {
             self.nodes.dirty.lock().insert(node.nid, Arc::clone(node));
+        }
+        drop(contents);
+        if rested || was_clean {
+            self.nodes.became_whole(node);
         }
         result
     }
@@ -247,7 +286,9 @@ impl F2fs {
             cp_version: 0,
             next: BlkAddr::NULL,
         };
-        let node = self.nodes.insert(&footer, log, &node::blank(&footer));
+        let mut image = Buf::zeroed(BLOCK);
+        footer.encode_into(&mut image);
+        let node = self.nodes.insert(&footer, log, image);
         self.touch_node(&node);
         Ok(node)
     }

@@ -3,6 +3,8 @@
 //! Most of a small file's inode is zeros, 10 % or less of the block say something. Kept whole, the inodes of small files
 //! would take half of the memory that there is for the files themselves.
 
+use std::sync::Arc;
+
 use moafs_disk::Buf;
 
 use super::copy_of;
@@ -14,11 +16,12 @@ const _: () = assert!(BLOCK == LINE * u64::BITS as usize);
 /// A block with more lines that are not zero stays whole: little would be saved, and looking would cost a copy.
 const LINES_MAX: u32 = 32;
 
-/// A block's lines that are not zero.
+/// A block's lines that are not zero. A copy shares them.
+#[derive(Clone)]
 pub(super) struct Packed {
     /// A bit for each line: whether it is here.
     marks: u64,
-    lines: Box<[u8]>,
+    lines: Arc<[u8]>,
 }
 
 impl Packed {
@@ -30,7 +33,13 @@ impl Packed {
         }
         let mut kept = Vec::with_capacity(marks.count_ones() as usize * LINE);
         marked(marks).for_each(|at| kept.extend_from_slice(&lines[at]));
-        Some(Packed { marks, lines: kept.into_boxed_slice() })
+        Some(Packed { marks, lines: kept.into() })
+    }
+
+    fn unpack(&self) -> Buf {
+        let mut block = Buf::zeroed(BLOCK);
+        self.write_into(&mut block);
+        block
     }
 
     /// Writes the lines into a block of zeros.
@@ -85,12 +94,23 @@ impl Contents {
         }
     }
 
+    /// Its first line: for a look at the fields of an inode that are asked for most, without a copy.
+    pub(super) fn head(&self) -> &[u8] {
+        match self {
+            Contents::Whole(block) => &block[..LINE],
+            Contents::Packed(packed) if packed.marks & 1 == 1 => &packed.lines[..LINE],
+            Contents::Packed(_) => &[0; LINE],
+        }
+    }
+
+    pub(super) fn is_packed(&self) -> bool {
+        matches!(self, Contents::Packed(_))
+    }
+
     /// The whole block, to be changed.
     pub(super) fn whole(&mut self) -> &mut Buf {
         if let Contents::Packed(packed) = self {
-            let mut block = Buf::zeroed(BLOCK);
-            packed.write_into(&mut block);
-            *self = Contents::Whole(block);
+            *self = Contents::Whole(packed.unpack());
         }
         match self {
             Contents::Whole(block) => block,
@@ -98,14 +118,28 @@ impl Contents {
         }
     }
 
-    /// A copy of the block; what stays is at rest.
-    pub(super) fn leave(&mut self) -> Buf {
-        match Packed::of(self.whole()) {
-            None => copy_of(self.whole()),
-            Some(packed) => match std::mem::replace(self, Contents::Packed(packed)) {
-                Contents::Whole(block) => block,
-                Contents::Packed(_) => unreachable!("it was made whole"),
-            },
+    /// The block will not change soon.
+    pub(super) fn rest(&mut self) {
+        if let Contents::Whole(block) = self
+            && let Some(packed) = Packed::of(block)
+        {
+            *self = Contents::Packed(packed);
+        }
+    }
+
+    /// What they are now; what stays is at rest.
+    pub(super) fn leave(&mut self) -> Contents {
+        self.rest();
+        match self {
+            Contents::Whole(block) => Contents::Whole(copy_of(block)),
+            Contents::Packed(packed) => Contents::Packed(packed.clone()),
+        }
+    }
+
+    pub(super) fn into_block(self) -> Buf {
+        match self {
+            Contents::Whole(block) => block,
+            Contents::Packed(packed) => packed.unpack(),
         }
     }
 }
@@ -135,9 +169,10 @@ mod tests {
             let mut expected = block.to_vec();
             let mut contents = Contents::at_rest(block);
             prop_assert!(contents.view(|bytes| bytes == &expected[..]));
+            prop_assert_eq!(contents.head(), &expected[..LINE]);
             contents.whole()[change.0] = change.1;
             expected[change.0] = change.1;
-            prop_assert!(contents.leave()[..] == expected[..]);
+            prop_assert!(contents.leave().into_block()[..] == expected[..]);
             prop_assert!(contents.view(|bytes| bytes == &expected[..]));
         }
     }

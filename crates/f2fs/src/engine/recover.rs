@@ -12,7 +12,7 @@ use moafs_vfs::types::{FileKind, Name};
 use moafs_vfs::{Error, Result};
 
 use super::incore::Incore;
-use super::{F2fs, damaged};
+use super::{F2fs, copy_of, damaged};
 use crate::format::checkpoint::{Checkpoint, CpFlags};
 use crate::format::inode::{self, Inline, Inode};
 use crate::format::nat::NatEntry;
@@ -147,7 +147,7 @@ impl F2fs {
             usage.inodes += 1;
         });
         let footer = Footer { nid: ino, ino, offset: 0, ..Footer::decode(image) };
-        let node = self.nodes.insert(&footer, Log::WarmNode, image);
+        let node = self.nodes.insert(&footer, Log::WarmNode, copy_of(image));
         let flexible = self.features.contains(Features::FLEXIBLE_INLINE_XATTR);
         self.change(&node, |bytes| inode::strip(bytes, flexible));
         Ok(())

@@ -69,11 +69,17 @@ impl F2fs {
 
     /// How much room there is: free sections, what is held back of them, valid blocks.
     pub fn room(&self) -> RoomView {
+        let prefree_sections = self.space.freeing_segments() / self.geo.segs_per_sec;
+        RoomView { prefree_sections, ..self.room_now() }
+    }
+
+    /// The same without what a checkpoint would free: that takes a look at every segment that has changed since the last one.
+    fn room_now(&self) -> RoomView {
         let per_section = self.geo.segs_per_sec;
         let usage = self.space.usage();
         RoomView {
             free_sections: self.space.free_sections(),
-            prefree_sections: self.space.freeing_segments() / per_section,
+            prefree_sections: 0,
             reserved_sections: self.reserved_sections(),
             needed_sections: self.needed_segments().div_ceil(per_section),
             section_blocks: per_section * SEGMENT_BLOCKS as u32,
@@ -119,11 +125,11 @@ impl F2fs {
         let segments = u32::try_from(blocks.div_ceil(SEGMENT_BLOCKS as u64)).unwrap_or(u32::MAX);
         self.set_reserve();
         for _ in 0..ROUNDS_MAX {
-            let room = self.room();
-            if room.spare_sections() > segments.div_ceil(self.geo.segs_per_sec) {
+            if self.room_now().spare_sections() > segments.div_ceil(self.geo.segs_per_sec) {
                 self.append_only();
                 return Ok(());
             }
+            let room = self.room();
             match self.decide_for_burst(&room)? {
                 Action::Append => {
                     self.append_only();
@@ -146,12 +152,12 @@ impl F2fs {
     }
 
     fn append_only(&self) {
-        Log::ALL.into_iter().for_each(|log| self.space.set_next(log, Next::Free));
+        self.space.set_next(Log::ALL, Next::Free);
     }
 
     fn recycle(&self) {
         self.tally.recycle_verdicts.fetch_add(1, Ordering::Relaxed);
-        Log::ALL.into_iter().filter(|log| !log.is_node()).for_each(|log| self.space.set_next(log, Next::Holes));
+        self.space.set_next(Log::ALL.into_iter().filter(|log| !log.is_node()), Next::Holes);
     }
 
     /// A checkpoint if all that could be written is held by the last one.

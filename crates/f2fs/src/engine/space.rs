@@ -272,9 +272,10 @@ impl Space {
         self.state().now = now;
     }
 
-    /// Says how a log finds its next segment.
-    pub(super) fn set_next(&self, log: Log, next: Next) {
-        self.state().next[log as usize] = next;
+    /// Says how logs find their next segments.
+    pub(super) fn set_next(&self, logs: impl IntoIterator<Item = Log>, next: Next) {
+        let mut state = self.state();
+        logs.into_iter().for_each(|log| state.next[log as usize] = next);
     }
 
     /// Segments that data logs leave to nodes and cleaning.

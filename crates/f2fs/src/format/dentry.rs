@@ -261,9 +261,9 @@ impl<'a> Iterator for Entries<'a, '_> {
 /// # Errors
 /// If an entry that is none comes before it: the name might be behind it.
 pub fn find<'a>(block: &'a [u8], region: &Region, hash: u32, name: &[u8]) -> Result<Option<Entry<'a>>, String> {
-    // Most blocks that are searched do not have the name: those are passed over fast.
-    let mut dentries = block[region.dentries..region.names].chunks_exact(DENTRY_BYTES);
-    if !dentries.any(|dentry| u32_at(dentry, 0) == hash) {
+    // Most blocks that are searched do not have the name: those are passed over fast, without a branch for each slot.
+    let dentries = block[region.dentries..region.names].chunks_exact(DENTRY_BYTES);
+    if !dentries.fold(false, |found, dentry| found | (u32_at(dentry, 0) == hash)) {
         return Ok(None);
     }
     let is_it = |entry: &Entry<'_>| entry.hash == hash && entry.name == name;
@@ -272,11 +272,19 @@ pub fn find<'a>(block: &'a [u8], region: &Region, hash: u32, name: &[u8]) -> Res
 
 /// The first of so many unused slots in a row.
 pub fn room(block: &[u8], region: &Region, slots: usize) -> Option<usize> {
-    let mut free = 0;
-    (0..region.slots).find_map(|slot| {
+    let (mut free, mut slot) = (0, 0);
+    while slot < region.slots {
+        if slot % 8 == 0 && block[region.bitmap.start + slot / 8] == 0xFF {
+            (free, slot) = (0, slot + 8);
+            continue;
+        }
         free = if region.is_used(block, slot) { 0 } else { free + 1 };
-        (free == slots).then(|| slot + 1 - slots)
-    })
+        slot += 1;
+        if free == slots {
+            return Some(slot - slots);
+        }
+    }
+    None
 }
 
 /// Writes an entry into slots that [`room`] found.

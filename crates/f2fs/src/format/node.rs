@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{BLOCK, BlkAddr, Damage, Log, Nid, Structure, put_u32, put_u64, u32_at, u64_at};
+use super::{BlkAddr, Damage, Log, Nid, Structure, put_u32, put_u64, u32_at, u64_at};
 
 /// Data addresses in a direct node.
 pub const ADDRS_PER_NODE: usize = 1018;
@@ -148,8 +148,9 @@ pub fn filled(words: &[u8]) -> impl Iterator<Item = (usize, BlkAddr)> {
 }
 
 /// A new direct or indirect node: all zeros but its footer.
-pub fn blank(footer: &Footer) -> Vec<u8> {
-    let mut block = vec![0; BLOCK];
+#[cfg(test)]
+pub(crate) fn blank(footer: &Footer) -> Vec<u8> {
+    let mut block = vec![0; super::BLOCK];
     footer.encode_into(&mut block);
     block
 }
@@ -296,6 +297,7 @@ pub fn missing_until(lbn: u64, addresses: u32, step: usize) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::BLOCK;
     use super::*;
 
     /// Usable addresses: plain, with inline attributes, with all that there is, none.
