@@ -23,7 +23,7 @@ pub struct Options {
     /// And never more than so many bytes, if given: a buffer of a fixed size.
     pub dirty_bytes_max: Option<usize>,
     /// Writers are slowed down to the pace of write-back long before that limit, so that none waits long at it; write-back
-    /// begins at a quarter of the limit instead of three quarters.
+    /// begins at an eighth of the limit instead of three quarters.
     pub paced: bool,
     /// A dirty block older than this is written back.
     pub dirty_age: Duration,

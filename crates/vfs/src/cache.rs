@@ -138,7 +138,7 @@ impl Cache {
 
     /// Above this, dirty data begin to leave in the background.
     pub(crate) fn dirty_bytes_background(&self) -> usize {
-        self.dirty_bytes_max() / 4 * if self.paced { 1 } else { 3 }
+        if self.paced { self.dirty_bytes_max() / 8 } else { self.dirty_bytes_max() / 4 * 3 }
     }
 
     /// A stamp for a page that is about to enter the queue.

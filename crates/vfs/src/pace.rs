@@ -6,7 +6,8 @@
 //! device is busy with something else.
 //!
 //! A pause is the time that as many bytes took to leave lately, times a share that grows with the dirty data: none where
-//! write-back begins, so that the device never idles for a pause; once that time a third of the way on; more beyond.
+//! write-back begins, so that the device never idles for a pause; once that time an eighth of the way on; more beyond.
+//! So most of the way to the limit is left for the longest wait there is, a flush of the drive's cache.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const FIRST_GUESS: f64 = 1e-7;
 /// A sample's weight is one in so many.
 const SAMPLES: f64 = 4.0;
 /// How often the time of its bytes a writer pauses at the limit.
-const AT_LIMIT: f64 = 3.0;
+const AT_LIMIT: f64 = 8.0;
 /// Pauses are saved up until they are worth a timer.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// No pause is longer: the limit itself stops a writer who is too fast for this.
@@ -99,23 +100,23 @@ mod tests {
 
     /// The mean pause of a write of 100,000 bytes, in seconds.
     fn mean_s(pace: &Pace, dirty: usize) -> f64 {
-        let all: Duration = (0..1000).map(|_| pace.pause(100_000, dirty, 1 << 20, 4 << 20)).sum();
+        let all: Duration = (0..1000).map(|_| pace.pause(100_000, dirty, 1 << 20, 9 << 20)).sum();
         all.as_secs_f64() / 1000.0
     }
 
     #[test]
-    fn writers_keep_the_devices_pace_a_third_of_the_way_to_the_limit() {
+    fn writers_keep_the_devices_pace_an_eighth_of_the_way_to_the_limit() {
         let pace = seen();
         assert_eq!(mean_s(&pace, 1 << 20), 0.0);
         assert!((mean_s(&pace, 2 << 20) - 0.01).abs() < 0.0005);
-        assert!((mean_s(&pace, 4 << 20) - 0.03).abs() < 0.0015);
+        assert!((mean_s(&pace, 9 << 20) - 0.08).abs() < 0.004);
         assert_eq!(mean_s(&pace, 400 << 20), PAUSE_MAX.as_secs_f64());
     }
 
     #[test]
     fn small_pauses_are_saved_up() {
         let pace = seen();
-        let pauses: Vec<Duration> = (0..10).map(|_| pace.pause(25_000, 2 << 20, 1 << 20, 4 << 20)).collect();
+        let pauses: Vec<Duration> = (0..10).map(|_| pace.pause(25_000, 2 << 20, 1 << 20, 9 << 20)).collect();
         assert!(pauses.iter().any(Duration::is_zero) && pauses.iter().all(|p| p.is_zero() || *p >= PAUSE_MIN));
     }
 
