@@ -170,10 +170,15 @@ impl Volume {
         process::run(command.arg(&self.image)).map(drop)
     }
 
-    /// Makes it with the format's own tool: of ext2, mke2fs leaves inode tables as holes of the image.
+    /// Makes it with the format's own tool: of ext2, mke2fs leaves inode tables as holes of the image. The kernel's ext4
+    /// mounts the same ext2 volume; of F2FS it knows nothing and gets one of its own.
     pub(crate) fn format_sparse(&self, bytes: u64) -> Result<()> {
         self.make_image(bytes)?;
-        process::run(self.setup.format.foreign_mkfs().arg(&self.image)).map(drop)
+        let mut command = match (self.system, self.setup.format) {
+            (System::Ext4, Format::F2fs) => mke2fs("ext4"),
+            (_, format) => format.foreign_mkfs(),
+        };
+        process::run(command.arg(&self.image)).map(drop)
     }
 
     fn make_image(&self, bytes: u64) -> Result<()> {
