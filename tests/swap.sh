@@ -1,7 +1,8 @@
 #!/bin/sh
 # The kernel swaps to a mounted volume: a program inside a small memory cgroup, files written beside it, everything checked.
-# usage: swap.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [short|pages N|minutes N|sor]
-#   short        112 MiB of patterns within 64 MiB (default)
+# usage: swap.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [short|broken|pages N|minutes N|sor]
+#   short        112 MiB of patterns within 64 MiB, then what `broken` does (default)
+#   broken       the device fails while pages are out: the program gets SIGBUS, the mount answers, the volume is whole
 #   pages N      until N pages were swapped out and in, contents checked
 #   minutes N    pressure and files for so long
 #   sor          Scimark2's SOR beside postmark, the device's requests recorded: swap areas against the start of the disk
@@ -60,6 +61,7 @@ undo() {
             timeout 120 swapoff "/dev/$device"
         done
     fi
+    ! mountpoint -q "$work/sim" 2>/dev/null || umount -l "$work/sim"
     [ -z "$group" ] || rmdir "$group" 2>/dev/null || { sleep 1; rmdir "$group" 2>/dev/null; }
 }
 trap 'status=$?; set +e; undo; (exit $status); cleanup' EXIT
@@ -159,6 +161,44 @@ short() {
     swap_off
     umount_it
     judge
+}
+
+# The volume lies on a modelled disk that is a process; killed, every request of the device fails.
+broken() {
+    patience=120
+    make 2G
+    rm -f "$work/stop"
+    mkdir "$work/sim"
+    "$MOAFS" simdisk --foreground --model st3160812as --size 2G --image "$img" "$work/sim" >"$work/sim.log" 2>&1 &
+    disk=$!
+    pids="$pids $disk"
+    for _ in $(seq 100); do [ ! -e "$work/sim/disk" ] || break; sleep 0.1; done
+    "$MOAFS" mount -o cache=32M "$work/sim/disk" "$mnt"
+    seq 100000 >"$mnt/kept"
+    sync "$mnt/kept"
+    swap_on --size 256M --place areas
+    limited "$load" patterns --mib 112 --seconds 100 >"$work/load.log" 2>&1 &
+    program=$!
+    pids="$pids $program"
+    for _ in $(seq 300); do in=$(counter pages_in); [ "${in:-0}" -le 2000 ] || break; sleep 0.1; done
+    [ "${in:-0}" -gt 0 ] || fail "nothing came in before the device was to fail"
+    kill -KILL "$disk"
+    died=0
+    wait "$program" || died=$?
+    [ "$died" = 135 ] || { cat "$work/load.log"; fail "the program ended with $died, not with SIGBUS"; }
+    timeout 20 "$MOAFS" swap status "$mnt" >"$work/status" || fail "the mount of a broken device does not answer"
+    timeout 20 ls "$mnt" >/dev/null 2>&1 || [ $? != 124 ] || fail "ls hangs on a broken device"
+    ! timeout 20 sh -c 'echo lost >"$1/late" && sync "$1/late"' sh "$mnt" 2>/dev/null || fail "a broken device kept what was written"
+    swap_off
+    umount "$mnt" || fail "a mount of a broken device does not go"
+    for _ in $(seq 200); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.1; done
+    umount "$work/sim" || fail "the daemon of a broken device holds on to it"
+    # The first mount after a crash takes back what was on its way.
+    mount_it
+    [ "$(seq 100000 | cksum)" = "$(cksum <"$mnt/kept")" ] || fail "a file that was synced before"
+    umount_it
+    judge
+    say "the device failed: SIGBUS, the mount answered, the volume is whole"
 }
 
 long() {
@@ -262,10 +302,17 @@ sor() {
 }
 
 case $what in
-short) short ;;
+short)
+    short
+    broken
+    ;;
+broken)
+    limit_group 64M
+    broken
+    ;;
 pages) long --swapped-pages "${count:-1000000}" ;;
 minutes) long --seconds $((${count:-30} * 60)) ;;
 sor) sor ;;
-*) fail "short, pages N, minutes N or sor" ;;
+*) fail "short, broken, pages N, minutes N or sor" ;;
 esac
 say "$maker: $what, all well"
