@@ -4,11 +4,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::tools;
 
 /// The largest block the kernel's drivers mount everywhere: a page.
 pub const BLOCK_BYTES_MAX: u32 = 4096;
+
+/// How long a mount may be busy.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A mounted image.
 #[derive(Debug)]
@@ -49,15 +53,25 @@ impl KernelMount {
         self.dir.path().join(below)
     }
 
-    /// Unmounts.
+    /// Unmounts. A process that another test is just starting holds copies of this one's open files for a moment, so a
+    /// busy mount gets a second chance.
     ///
     /// # Errors
-    /// What `umount` said.
+    /// What `umount` said at last.
     pub fn unmount(mut self) -> io::Result<()> {
-        self.mounted = false;
-        let output = tools::run("umount", &[self.dir.path().to_str().expect("temporary paths are text")])
-            .ok_or_else(|| io::Error::other("umount is not installed"))?;
-        if output.status.success() { Ok(()) } else { Err(io::Error::other(tools::text(&output))) }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let output = tools::run("umount", &[self.dir.path().to_str().expect("temporary paths are text")])
+                .ok_or_else(|| io::Error::other("umount is not installed"))?;
+            if output.status.success() {
+                self.mounted = false;
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::other(tools::text(&output)));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
