@@ -270,11 +270,7 @@ impl F2fs {
         let version = self.nat.get(nid)?.version;
         self.nat.set(nid, NatEntry { version, ino, addr: BlkAddr::NEW });
         admission.spend(1);
-        self.space.change_usage(|usage| {
-            usage.blocks += 1;
-            usage.nodes += 1;
-            usage.inodes += u32::from(ino == nid);
-        });
+        self.space.change_usage(|usage| usage.add_node(ino == nid));
         let log = node::log_of(offset, directory);
         let footer = Footer {
             nid,
@@ -302,11 +298,7 @@ impl F2fs {
         // Whoever still has it must not list it again.
         node.dirty.store(true, Ordering::Relaxed);
         self.space.free(entry.addr);
-        self.space.change_usage(|usage| {
-            usage.blocks = usage.blocks.saturating_sub(1);
-            usage.nodes = usage.nodes.saturating_sub(1);
-            usage.inodes = usage.inodes.saturating_sub(u32::from(node.nid == node.ino));
-        });
+        self.space.change_usage(|usage| usage.remove_node(node.nid == node.ino));
         Ok(())
     }
 }

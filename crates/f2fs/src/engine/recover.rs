@@ -141,11 +141,7 @@ impl F2fs {
         Inode::decode(image, ino, self.features).map_err(damaged)?;
         self.nat.claim(ino);
         self.nat.set(ino, NatEntry { version, ino, addr: BlkAddr::NEW });
-        self.space.change_usage(|usage| {
-            usage.blocks += 1;
-            usage.nodes += 1;
-            usage.inodes += 1;
-        });
+        self.space.change_usage(|usage| usage.add_node(true));
         let footer = Footer { nid: ino, ino, offset: 0, ..Footer::decode(image) };
         let node = self.nodes.insert(&footer, Log::WarmNode, copy_of(image));
         let flexible = self.features.contains(Features::FLEXIBLE_INLINE_XATTR);

@@ -114,6 +114,21 @@ pub(super) struct Usage {
     pub(super) inodes: u32,
 }
 
+/// Counts that a checkpoint gave may be anything: they stop at their ends.
+impl Usage {
+    pub(super) fn add_node(&mut self, inode: bool) {
+        self.blocks = self.blocks.saturating_add(1);
+        self.nodes = self.nodes.saturating_add(1);
+        self.inodes = self.inodes.saturating_add(u32::from(inode));
+    }
+
+    pub(super) fn remove_node(&mut self, inode: bool) {
+        self.blocks = self.blocks.saturating_sub(1);
+        self.nodes = self.nodes.saturating_sub(1);
+        self.inodes = self.inodes.saturating_sub(u32::from(inode));
+    }
+}
+
 /// How the logs of data and their blocks have been used since the volume was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LogCounters {
