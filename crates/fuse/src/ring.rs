@@ -99,16 +99,15 @@ impl RingSlot {
     ) -> io::Result<()> {
         pin_to_cpu(self.queue);
         let mut server = RingServer { slot: self, dev };
-        let result = server.register();
-        let failed = result.is_err();
+        let (result, mut first) = match server.register() {
+            Ok(first) => (Ok(()), first),
+            Err(error) => (Err(error), Some(Arrived::Unmounted)),
+        };
         // Nobody listening means that the session is being given up; the mount goes with it.
         let _ = registered.send(result);
         drop(registered);
-        if failed {
-            return Ok(());
-        }
         loop {
-            match server.wait()? {
+            match first.take().map_or_else(|| server.wait(), Ok)? {
                 Arrived::Request => server.answer(dispatcher)?,
                 Arrived::Again(command) => server.push(command)?,
                 Arrived::Unmounted => return Ok(()),
@@ -124,7 +123,9 @@ struct RingServer<'a> {
 }
 
 impl RingServer<'_> {
-    fn register(&mut self) -> io::Result<()> {
+    /// Hands the entry to the kernel. It may come back with a request at once: clients wait for no more than one entry
+    /// for each queue.
+    fn register(&mut self) -> io::Result<Option<Arrived>> {
         let iovecs = [
             libc::iovec { iov_base: self.slot.entry.head.as_ptr().cast(), iov_len: RING_HEADER_LEN },
             libc::iovec { iov_base: self.slot.entry.payload.as_ptr().cast(), iov_len: self.slot.entry.payload.len() },
@@ -136,8 +137,7 @@ impl RingServer<'_> {
         self.slot.ring.submit()?;
         match self.slot.ring.completion().next().map(|completion| completion.result()) {
             Some(code) if code < 0 => Err(io::Error::from_raw_os_error(-code)),
-            Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a request before the queues are complete")),
-            None => Ok(()),
+            first => Ok(first.map(|_| Arrived::Request)),
         }
     }
 

@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 
 use crate::abi;
-use crate::dev::{self, DevBuffers};
+use crate::dev::{self, DevBuffers, Reader};
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
 use crate::exchange::out_header;
@@ -104,10 +104,10 @@ impl<F: FileSystem> Session<F> {
         if !uring && options.transport == Transport::Uring {
             return Err(MountError::Uring(NOT_OFFERED.to_owned()));
         }
-        self.start_dev_threads(0, if uring { 1 } else { all })?;
         if !uring {
-            return Ok(());
+            return self.start_readers(Reader::Alone, all);
         }
+        self.start_readers(Reader::BesideRings, 1)?;
         match (self.start_ring_threads(slots), options.transport) {
             (Ok(()), _) => Ok(()),
             (Err(RingStartError::Thread(error)), _) => Err(MountError::Thread(error)),
@@ -117,18 +117,17 @@ impl<F: FileSystem> Session<F> {
             // The kernel has turned back to /dev/fuse at the failed registration.
             (Err(RingStartError::Register(_)), _) => {
                 self.negotiated.transport = Transport::Dev;
-                self.start_dev_threads(1, all)
+                self.start_readers(Reader::Alone, all)
             }
         }
     }
 
-    /// Starts the reading threads with numbers `first..end`.
-    fn start_dev_threads(&mut self, first: usize, end: usize) -> Result<(), MountError> {
-        for number in first..end {
+    fn start_readers(&mut self, reader: Reader, count: usize) -> Result<(), MountError> {
+        for number in 0..count {
             let buffers = DevBuffers::new(self.negotiated.max_write as usize).map_err(MountError::Thread)?;
             let dispatcher = Arc::clone(&self.dispatcher);
             let dev = Arc::clone(&self.dev);
-            let serve = move || dev::serve(&dispatcher, dev.as_fd(), buffers);
+            let serve = move || dev::serve(&dispatcher, dev.as_fd(), reader, buffers);
             self.spawn(format!("fuse-dev-{number}"), serve).map_err(MountError::Thread)?;
         }
         Ok(())

@@ -40,6 +40,7 @@ over_both_transports! {
     files_are_created_written_read_and_renamed,
     an_unlinked_open_file_lives_on,
     a_directory_of_5000_entries_is_listed_whole,
+    removed_files_are_forgotten,
     links_and_special_files_are_made,
     rename_flags_arrive,
     attributes_are_set,
@@ -61,6 +62,7 @@ over_both_transports! {
     a_panicking_handler_fails_one_request,
     notifications_drop_what_is_cached,
     a_busy_mount_stays_and_an_idle_one_goes,
+    clients_may_be_there_before_the_mount_is_ready,
     destroy_is_called_once_at_the_end,
     dropping_a_session_detaches_its_mount,
     a_killed_daemon_leaves_a_mount_that_can_be_unmounted,
@@ -150,6 +152,20 @@ fn a_directory_of_5000_entries_is_listed_whole(transport: Transport) {
         fs::remove_file(mount.path().join(name)).expect("unlink");
     }
     assert_eq!(fs::read_dir(mount.path()).expect("opendir").count(), 2500);
+    mount.unmount();
+}
+
+fn removed_files_are_forgotten(transport: Transport) {
+    let Some(mount) = mounted(transport) else { return };
+    let path = |number: usize| mount.path().join(format!("file-{number}"));
+    for number in 0..1000 {
+        File::create(path(number)).expect("create");
+    }
+    assert_eq!(mount.fs().nodes(), 1001);
+    for number in 0..1000 {
+        fs::remove_file(path(number)).expect("unlink");
+    }
+    mounted::wait_until("only the root is known", || mount.fs().nodes() == 1);
     mount.unmount();
 }
 
@@ -614,6 +630,26 @@ impl FileSystem for Ending {
             std::thread::sleep(Duration::from_millis(300));
         }
         self.destroys.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn clients_may_be_there_before_the_mount_is_ready(transport: Transport) {
+    for _ in 0..20 {
+        let Some(dir) = mounted::scratch() else { return };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let client = || {
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(raw_os_error(fs::metadata(dir.path().join("missing"))), Some(libc::ENOENT));
+                }
+            };
+            let clients = [scope.spawn(client), scope.spawn(client)];
+            let session = mounted::mount(MemFs::default(), dir.path(), &options(transport));
+            std::thread::sleep(Duration::from_millis(2));
+            stop.store(true, Ordering::Relaxed);
+            clients.into_iter().for_each(|client| client.join().expect("every request is answered"));
+            drop(session);
+        });
     }
 }
 

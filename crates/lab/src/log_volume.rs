@@ -2,13 +2,16 @@
 //!
 //! 1. Fill with files of 32 KiB, 512 in a directory, until the wanted share of *all* blocks of the main area is valid.
 //! 2. Overwrite whole files, drawn as the test that follows will draw them, by appending only, until the next write would
-//!    have to clean. What is held back for cleaning is free at that moment, nothing else.
+//!    have to clean. What is held back for cleaning is free at that moment, nothing else. A volume that is nearly empty
+//!    and overwritten evenly never gets there: by the time the log comes round, its oldest segments hold nothing valid any
+//!    more. After [`PASSES_MAX`] times round it is as worn as it will ever be.
 //!
 //! All systems start from this image. No time passes: the disk is memory without file data ([`Contentless`]).
 
 use std::sync::Arc;
 
 use moafs_disk::{MemDisk, SECTOR, SharedDisk};
+use moafs_f2fs::format::BLOCK;
 use moafs_f2fs::mkfs::{MkfsOptions, Report, mkfs};
 use moafs_f2fs::place::{DeviceCost, Reuse};
 use moafs_f2fs::{F2fs, OpenOptions};
@@ -37,6 +40,8 @@ const SEGMENTS_MIN: u64 = 64;
 pub(crate) const FILES_PER_DIRECTORY: u64 = 512;
 /// Memory while aging, in bytes.
 const CACHE_BYTES: usize = 2 << 30;
+/// Times that the log goes round at most while aging.
+const PASSES_MAX: u64 = 4;
 /// Writes between two looks at how many segments are clean.
 const STEP: u64 = 64;
 /// The time of making: volumes with equal parameters are equal.
@@ -141,14 +146,30 @@ fn fill(client: &Client<F2fs>, wanted: f64) -> Result<Vec<Ino>> {
     Ok(files)
 }
 
-/// Overwrites until only what is held back is clean.
+/// Overwrites until only what is held back is clean, or no overwriting will bring that about.
 fn wear(client: &Client<F2fs>, files: &[Ino], pattern: Pattern, seed: u64) -> Result<()> {
     let mut draw = pattern.drawing(files.len(), seed.wrapping_add(1));
-    while client.vfs().format().room().spare_sections() > 0 {
+    let writes_max = PASSES_MAX * client.vfs().format().room().main_blocks * BLOCK as u64 / FILE_BYTES;
+    for _ in 0..writes_max / STEP {
+        if client.vfs().format().room().spare_sections() == 0 {
+            break;
+        }
         for _ in 0..STEP {
             client.write(files[draw.next()], 0, FILE_BYTES)?;
         }
         client.sync()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nearly_empty_volume_is_aged_though_its_segments_free_themselves() {
+        let shape = LogShape::of_size(128 << 20);
+        let aged = aged(&shape, 10, Pattern::Uniform, 1).expect("aged");
+        assert!((10.0..12.0).contains(&aged.utilization), "{}", aged.utilization);
+    }
 }
