@@ -64,6 +64,7 @@ pub enum ServeError {
 /// # Errors
 /// When there was no mount, or the volume could not be closed cleanly.
 pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(), ServeError> {
+    share_arenas();
     let log = Arc::new(Log::new(mounting.source.path().display().to_string()));
     let vfs = mounting.vfs.clone();
     let (session, signals) = match start(mounting, &log) {
@@ -84,6 +85,18 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
     }
     served.map_err(ServeError::Serve)
 }
+
+/// Has the allocator make no more arenas than there are processors. What one thread frees goes back to the arena it came from;
+/// with eight for each processor, its default, small things that come and go by the ten thousand leave holes in all of them.
+#[cfg(target_env = "gnu")]
+fn share_arenas() {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    // SAFETY: takes numbers only.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, libc::c_int::try_from(processors).unwrap_or(libc::c_int::MAX)) };
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn share_arenas() {}
 
 /// Mounts and begins to wait for signals, which are caught from before the mount on: one that comes early must not
 /// end us with a mount that nobody serves.

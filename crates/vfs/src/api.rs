@@ -434,7 +434,7 @@ impl<F: Format> Vfs<F> {
     }
     /// Gives cached memory back until at most `bytes` are used (memory pressure).
     pub fn shrink(&self, bytes: usize) {
-        self.inner.reclaim_to(bytes);
+        self.inner.shrink_to(bytes);
         moafs_disk::buf::trim();
     }
     /// Memory in use now, in bytes: cached data, metadata, inodes. What [`Options::cache_bytes`] bounds.

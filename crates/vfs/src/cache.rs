@@ -31,6 +31,9 @@ const PAGE_OVERHEAD_BYTES: usize = 192;
 /// Entries of the replacement queue that are looked at together.
 const EVICT_BATCH: usize = 64;
 
+/// Inodes that an eviction is for at least.
+const INODES_AT_LEAST: usize = 16;
+
 /// Blocks that may be dirty however small the budget is.
 const DIRTY_BLOCKS_MIN: usize = 16;
 
@@ -212,7 +215,7 @@ impl<F: Format> Inner<F> {
         }
         let inode_bytes = self.table.decoded() * INODE_BYTES;
         if inode_bytes > target / 4 {
-            self.table.evict((inode_bytes - target / 4) / INODE_BYTES + 16);
+            self.table.evict((inode_bytes - target / 4) / INODE_BYTES + INODES_AT_LEAST);
         }
         // Metadata may have half; pages then give way first.
         if self.format.memory() > target / 2 {
@@ -228,6 +231,15 @@ impl<F: Format> Inner<F> {
         if over > 0 {
             let keep = self.format.memory().saturating_sub(over).max(target / 8);
             self.format.shrink(keep);
+        }
+    }
+
+    /// As [`Self::reclaim_to`], and inodes that nobody uses go, too.
+    pub(crate) fn shrink_to(&self, target: usize) {
+        self.reclaim_to(target);
+        let over = self.used_bytes().saturating_sub(target);
+        if over > 0 {
+            self.table.evict_thoroughly(over.div_ceil(INODE_BYTES));
         }
     }
 

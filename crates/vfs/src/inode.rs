@@ -8,11 +8,12 @@
 //! 3. An inode leaves the table only when nobody else has it, it has no dirty page, and the format
 //!    has been told its attributes. What its durability still depends on is remembered.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap};
+use indexmap::IndexMap;
 use moafs_disk::Epoch;
 use moafs_runtime::{Event, Rt};
 use parking_lot::Mutex;
@@ -26,6 +27,9 @@ use crate::types::{Attr, FileKind, Ino};
 
 /// Parts of the table, each with its own mutex.
 const SHARDS: usize = 16;
+
+/// Looks at candidates for eviction that each decoded inode stands for. Two are enough where none is in use.
+const LOOKS_PER_INODE: usize = 16;
 
 /// Memory a decoded inode is charged with, in bytes, measured with 30,000 small files: the struct, its node, its place
 /// in the table, and the root of its page map.
@@ -156,10 +160,11 @@ enum Slot<N> {
 }
 
 struct Shard<N> {
-    slots: HashMap<Ino, Slot<N>>,
+    /// In no particular order: where one was taken out, the last one is now.
+    slots: IndexMap<Ino, Slot<N>, DefaultHashBuilder>,
+    /// Where among them the next look for inodes to evict begins (second chance).
+    hand: usize,
     holds: HashMap<Ino, u64>,
-    /// Candidates for eviction, second chance. Each decoded inode is in it once.
-    clock: VecDeque<Ino>,
     /// Durability that evicted inodes still wait for.
     remembered: BTreeMap<Ino, (Seal, Epoch)>,
 }
@@ -180,20 +185,19 @@ pub(crate) struct Table<N> {
     /// A load has ended.
     pub(crate) load_ended: Event,
     decoded: AtomicUsize,
+    /// Looks at candidates for eviction that were earned and not used yet.
+    looks: AtomicUsize,
 }
 
 impl<N> Table<N> {
     pub(crate) fn new() -> Table<N> {
-        let shard = || Shard {
-            slots: HashMap::new(),
-            holds: HashMap::new(),
-            clock: VecDeque::new(),
-            remembered: BTreeMap::new(),
-        };
+        let shard =
+            || Shard { slots: IndexMap::default(), hand: 0, holds: HashMap::new(), remembered: BTreeMap::new() };
         Table {
             shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
             load_ended: Event::new(),
             decoded: AtomicUsize::new(0),
+            looks: AtomicUsize::new(0),
         }
     }
 
@@ -254,8 +258,8 @@ impl<N> Table<N> {
         }
         let before = shard.slots.insert(inode.ino, Slot::Ready(Arc::clone(&inode)));
         if !matches!(before, Some(Slot::Ready(_))) {
-            shard.clock.push_back(inode.ino);
             self.decoded.fetch_add(1, Ordering::Relaxed);
+            self.looks.fetch_add(LOOKS_PER_INODE, Ordering::Relaxed);
         }
         inode
     }
@@ -264,7 +268,7 @@ impl<N> Table<N> {
     pub(crate) fn load_failed(&self, ino: Ino) {
         let mut shard = self.shard(ino).lock();
         if matches!(shard.slots.get(&ino), Some(Slot::Loading)) {
-            shard.slots.remove(&ino);
+            shard.slots.swap_remove(&ino);
         }
     }
 
@@ -305,41 +309,57 @@ impl<N> Table<N> {
         let mut shard = self.shard(inode.ino).lock();
         let same = matches!(shard.slots.get(&inode.ino), Some(Slot::Ready(there)) if Arc::ptr_eq(there, inode));
         if same {
-            shard.slots.remove(&inode.ino);
+            shard.slots.swap_remove(&inode.ino);
             self.decoded.fetch_sub(1, Ordering::Relaxed);
         }
-        if same || !shard.slots.contains_key(&inode.ino) {
-            shard.clock.retain(|ino| *ino != inode.ino);
-        }
     }
 
-    /// Evicts up to `count` inodes that nobody uses, one look at each candidate.
+    /// Evicts up to `count` inodes that nobody uses, as far as the looks reach that were earned by decoding others:
+    /// where most must stay, a search of all would be made in vain by every call.
     pub(crate) fn evict(&self, count: usize) {
-        let per_shard = count.div_ceil(SHARDS);
-        for shard in &self.shards {
-            self.evict_from(&mut shard.lock(), per_shard);
-        }
+        let earned = self.looks.swap(0, Ordering::Relaxed).min(2 * self.decoded());
+        let used = self.evict_looking(count, earned / SHARDS);
+        self.looks.fetch_add(earned.saturating_sub(used), Ordering::Relaxed);
     }
 
-    fn evict_from(&self, shard: &mut Shard<N>, mut count: usize) {
-        for _ in 0..shard.clock.len() {
-            if count == 0 {
-                return;
+    /// Evicts up to `count` inodes that nobody uses, however long they have to be looked for.
+    pub(crate) fn evict_thoroughly(&self, count: usize) {
+        self.evict_looking(count, usize::MAX);
+    }
+
+    /// Evicts up to `count` inodes, with so many looks at candidates of each shard at most; returns the looks it took.
+    fn evict_looking(&self, count: usize, looks: usize) -> usize {
+        let count = count.div_ceil(SHARDS);
+        self.shards.iter().map(|shard| self.evict_from(&mut shard.lock(), count, looks)).sum()
+    }
+
+    fn evict_from(&self, shard: &mut Shard<N>, mut count: usize, looks: usize) -> usize {
+        // Those that were used lately get their second chance by the first look.
+        let looks = looks.min(2 * shard.slots.len());
+        for look in 0..looks {
+            if count == 0 || shard.slots.is_empty() {
+                return look;
             }
-            let Some(ino) = shard.clock.pop_front() else { return };
-            let Some(Slot::Ready(inode)) = shard.slots.get(&ino) else { continue };
-            match leftover(inode) {
-                None => shard.clock.push_back(ino),
-                Some(durability) => {
-                    if durability.0 > Seal::NONE {
-                        shard.remembered.insert(ino, durability);
-                    }
-                    shard.slots.remove(&ino);
-                    self.decoded.fetch_sub(1, Ordering::Relaxed);
-                    count -= 1;
+            if shard.hand >= shard.slots.len() {
+                shard.hand = 0;
+            }
+            let leftover = match shard.slots.get_index(shard.hand) {
+                Some((_, Slot::Ready(inode))) => leftover(inode),
+                _ => None,
+            };
+            let Some(durability) = leftover else {
+                shard.hand += 1;
+                continue;
+            };
+            if let Some((ino, _)) = shard.slots.swap_remove_index(shard.hand) {
+                self.decoded.fetch_sub(1, Ordering::Relaxed);
+                if durability.0 > Seal::NONE {
+                    shard.remembered.insert(ino, durability);
                 }
+                count -= 1;
             }
         }
+        looks
     }
 
     /// What evicted inodes wait for now, to be passed to [`Self::committed`] after a commit.
@@ -407,5 +427,24 @@ mod tests {
         table.load_failed(Ino(9));
         assert!(table.peek(Ino(9)).is_some_and(|there| Arc::ptr_eq(&there, &made)));
         assert_eq!(table.decoded(), 1);
+    }
+
+    #[test]
+    fn an_eviction_finds_what_is_unused_and_looks_no_further_than_was_earned() {
+        let table: Table<()> = Table::new();
+        let all: Vec<_> = (0..640).map(|i| table.insert(inode(Ino(i)))).collect();
+        let used: Vec<_> = all.iter().filter(|i| i.ino.0 / SHARDS as u64 % 2 == 1).map(Arc::clone).collect();
+        drop(all);
+        table.evict(usize::MAX);
+        assert_eq!(table.decoded(), 320);
+        assert!(used.iter().all(|inode| table.peek(inode.ino).is_some()));
+        for _ in 0..100 {
+            table.evict(usize::MAX);
+        }
+        drop(used);
+        table.evict(usize::MAX);
+        assert_eq!(table.decoded(), 320, "the looks are used up");
+        table.evict_thoroughly(100);
+        assert_eq!(table.decoded(), 208, "seven from each shard");
     }
 }
