@@ -17,7 +17,7 @@ use crate::clean::table::{Class, Space as RoomView, Table};
 use crate::clean::{Trigger, Urgency};
 use crate::format::{Log, SEGMENT_BLOCKS};
 use crate::place::Reuse;
-use crate::place::reuse::{Action, State, Targets, Victims};
+use crate::place::reuse::{Action, SECTIONS_PER_CHECKPOINT, State, Targets, Victims};
 
 /// Cleanings that one caller waits for at most: more would mean that they gain nothing.
 const ROUNDS_MAX: u32 = 64;
@@ -29,8 +29,6 @@ const DIRTY_BLOCKS_MIN: usize = 256;
 const BURST_BLOCKS: u64 = 1024;
 /// Bursts that fit into the holes there are while a checkpoint in the background is under way.
 const SCARCE_BURSTS: u64 = 4;
-/// Sections that one foreground cleaning makes free beyond what was asked for: they share its checkpoint.
-const SPARE_SECTIONS: u32 = 4;
 /// Cleanings in a row that made no section free, after which more will not either: what they moved filled as many.
 const FRUITLESS_MAX: u32 = 16;
 /// Candidates whose holes are added up for a decision.
@@ -243,7 +241,7 @@ impl F2fs {
         if counters.runs_recycled == 0 { 8.0 } else { counters.blocks_recycled as f64 / counters.runs_recycled as f64 }
     }
 
-    /// One step of making segments free; false if it came to nothing.
+    /// One step of making segments free, as many beyond what was asked for as share a checkpoint; false if it came to nothing.
     fn clean_in_foreground(&self, room: &RoomView) -> Result<bool> {
         let _one = self.cleaning.lock();
         let before = self.room();
@@ -253,7 +251,7 @@ impl F2fs {
         }
         self.tally.clean_verdicts.fetch_add(1, Ordering::Relaxed);
         let mut emptied = before.prefree_sections;
-        while self.spare_after_checkpoint() < SPARE_SECTIONS {
+        while self.spare_after_checkpoint() < SECTIONS_PER_CHECKPOINT {
             let cleaned = self.clean_once()?;
             self.tally.foreground_cleanings.fetch_add(cleaned.into(), Ordering::Relaxed);
             let now = self.room().prefree_sections;
