@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
@@ -441,6 +443,33 @@ fn old_data_leave_by_themselves() {
         assert_eq!(v.vfs.counters().dirty_bytes, 0);
         assert!(v.vfs.format().committed.load(Ordering::Relaxed) >= 1);
         v.vfs.close().unwrap();
+    });
+}
+
+#[test]
+fn writers_that_keep_write_back_busy_leave_the_format_its_turns() {
+    let virt = moafs_runtime::virt::Virtual::new(None);
+    virt.run(|| {
+        let options = Options { syncer: true, cache_bytes: 1 << 20, ..options() };
+        let v = Arc::new(Volume::new(4096, options, virt.rt()));
+        let slow = Harm::Slow(Duration::from_millis(5));
+        v.fault.set(vec![Rule::new(Victims::Requests(EVERYWHERE), When::Always, slow)]);
+        let end = v.rt.now() + Duration::from_secs(4);
+        let writer = |number: usize| {
+            let v = Arc::clone(&v);
+            let f = v.create(ROOT, &format!("f{number}"));
+            let body = move || {
+                let blocks = (0..256u64).cycle().take_while(|_| v.rt.now() < end);
+                blocks.for_each(|at| v.write(f, at * BLOCK as u64, &[1; BLOCK]));
+            };
+            virt.rt().spawn("writer", Box::new(body))
+        };
+        let writers: Vec<_> = (0..2).map(writer).collect();
+        writers.into_iter().for_each(|writer| writer.join(&*v.rt));
+        assert!(v.vfs.counters().writer_waits > 10, "they are kept waiting: {:?}", v.vfs.counters());
+        let tended = v.vfs.format().tended.load(Ordering::Relaxed);
+        assert!(tended > 10, "{tended} turns in 4 s");
+        v.vfs.clone().close().unwrap();
     });
 }
 

@@ -13,6 +13,7 @@
 //!
 //! Free sections can also be taken by swap areas ([`swaparea`]).
 
+mod free;
 pub(super) mod swaparea;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use moafs_vfs::format::Reservations;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use parking_lot::{Mutex, MutexGuard};
 
+use self::free::FreeSegments;
 use crate::clean::Secno;
 use crate::clean::table::{Class, SectionView, SegmentView, Table};
 use crate::format::checkpoint::{Checkpoint, CurrentSegment};
@@ -147,7 +149,7 @@ pub struct LogCounters {
 struct State {
     segments: Vec<Segment>,
     heads: [Head; 6],
-    free: BTreeSet<u32>,
+    free: FreeSegments,
     /// Segments whose maps or kind have changed since the last snapshot.
     touched: BTreeSet<u32>,
     /// The same for the checkpoint being written.
@@ -216,8 +218,8 @@ impl Space {
             segments[head.segno.0 as usize].log = log;
         }
         let is_current = |segno: u32| heads.iter().any(|head| head.segno.0 == segno);
-        let free =
-            (0..geo.segments).filter(|segno| segments[*segno as usize].maps.is_none() && !is_current(*segno)).collect();
+        let free = (0..geo.segments).filter(|segno| segments[*segno as usize].maps.is_none() && !is_current(*segno));
+        let free = FreeSegments::new(geo.segs_per_sec, free);
         let usage =
             Usage { blocks: checkpoint.valid_blocks, nodes: checkpoint.valid_nodes, inodes: checkpoint.valid_inodes };
         let state = State {
@@ -305,7 +307,7 @@ impl Space {
 
     /// Sections of which every segment is free, and that logs may take.
     pub(super) fn free_sections(&self) -> u32 {
-        self.state().free_sections_for_logs(&self.geo)
+        self.state().free_sections_for_logs()
     }
 
     /// Segments that will be free once what has changed is in a durable checkpoint.
@@ -442,7 +444,7 @@ impl Space {
     pub(super) fn hold(&self, addr: BlkAddr) {
         let Some((segno, offset)) = self.locate(addr) else { return };
         let mut state = self.state();
-        state.free.remove(&(segno as u32));
+        state.free.remove(segno as u32);
         let maps = state.maps(Segno(segno as u32));
         maps.held.set(offset);
         maps.next.set(offset);
@@ -587,7 +589,7 @@ impl Space {
                     segment.maps = None;
                 }
             }
-            if segment.maps.is_none() && !current && !swaps && !state.free.contains(&segno) {
+            if segment.maps.is_none() && !current && !swaps && !state.free.contains(segno) {
                 freed.push(Segno(segno));
             }
         }
@@ -632,7 +634,7 @@ impl State {
 
     fn set_valid(&mut self, segno: Segno, offset: usize, owner: SummaryEntry) {
         let now = self.now;
-        self.free.remove(&segno.0);
+        self.free.remove(segno.0);
         let maps = self.maps(segno);
         let was = maps.valid.get(offset);
         maps.valid.set(offset);
@@ -730,7 +732,7 @@ impl State {
     }
 
     fn open(&mut self, log: Log, segno: Segno) -> Head {
-        self.free.remove(&segno.0);
+        self.free.remove(segno.0);
         self.segments[segno.0 as usize].log = log;
         self.summaries.insert(segno, Recorded::fresh());
         self.counters.segments_opened += 1;
@@ -743,20 +745,19 @@ impl State {
             return None;
         }
         let section = geo.section(geo.section_of(near));
-        let may_open = self.may_open_sections(geo);
-        let may_take = |segno: &&u32| may_open || !self.is_whole(geo, geo.section_of(Segno(**segno)));
+        let may_open = self.may_open_sections();
+        let may_take = |segno: &u32| may_open || !self.free.is_whole(geo.section_of(Segno(*segno)));
         let here = self.free.range(near.0 + 1..section.end.max(near.0 + 1)).next();
         if let Some(segno) = here.filter(may_take) {
-            return Some(Segno(*segno));
+            return Some(Segno(segno));
         }
-        let whole = |segno: &&u32| {
-            let section = geo.section(geo.section_of(Segno(**segno)));
-            **segno == section.start && self.free.range(section.clone()).count() == section.len()
+        let whole = |segno: &u32| {
+            let section = geo.section_of(Segno(*segno));
+            *segno == geo.section(section).start && self.free.is_whole(section)
         };
         let to_the_right = self.free.range(near.0 + 1..).chain(self.free.range(..=near.0));
         let to_the_right = to_the_right.filter(may_take);
-        let found = to_the_right.clone().find(whole).or_else(|| to_the_right.clone().next());
-        found.map(|segno| Segno(*segno))
+        to_the_right.clone().find(whole).or_else(|| to_the_right.clone().next()).map(Segno)
     }
 
     fn open_holes(&mut self, log: Log) -> Option<Head> {

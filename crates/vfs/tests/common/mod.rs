@@ -69,6 +69,8 @@ pub struct Toy {
     pub ops: AtomicU64,
     pub hardened: AtomicU64,
     pub committed: AtomicU64,
+    /// Turns the format was given.
+    pub tended: AtomicU64,
     pub abandoned: AtomicU64,
 }
 
@@ -133,6 +135,7 @@ impl Toy {
             ops: AtomicU64::new(0),
             hardened: AtomicU64::new(0),
             committed: AtomicU64::new(0),
+            tended: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
         }
     }
@@ -409,6 +412,7 @@ impl Format for Toy {
         Ok(())
     }
     fn tend(&self, _idle: Idle) -> Option<Time> {
+        self.tended.fetch_add(1, Ordering::Relaxed);
         None
     }
     fn shrink(&self, _bytes: usize) {}

@@ -96,38 +96,13 @@ impl State {
     }
 
     /// The same in whole sections.
-    pub(super) fn free_sections_for_logs(&self, geo: &Geometry) -> u32 {
-        self.whole_sections(geo).saturating_sub(self.areas.aside())
+    pub(super) fn free_sections_for_logs(&self) -> u32 {
+        self.free.whole_sections().saturating_sub(self.areas.aside())
     }
 
     /// True if logs may begin a section of which every segment is free: more of them are left than are kept for swap areas.
-    pub(super) fn may_open_sections(&self, geo: &Geometry) -> bool {
-        self.areas.aside() == 0 || self.whole_sections(geo) > self.areas.aside()
-    }
-
-    /// True if every segment of a section is free.
-    pub(super) fn is_whole(&self, geo: &Geometry, section: u32) -> bool {
-        let segments = geo.section(section);
-        self.free.range(segments.clone()).count() == segments.len()
-    }
-
-    /// Sections of which every segment is free.
-    fn whole_sections(&self, geo: &Geometry) -> u32 {
-        if geo.segs_per_sec == 1 {
-            return self.free.len() as u32;
-        }
-        let mut sections = 0;
-        let mut run: Option<(u32, u32)> = None;
-        for segno in &self.free {
-            let section = geo.section_of(Segno(*segno));
-            let count = match run {
-                Some((of, count)) if of == section => count + 1,
-                _ => 1,
-            };
-            sections += u32::from(count == geo.segs_per_sec);
-            run = Some((section, count));
-        }
-        sections
+    pub(super) fn may_open_sections(&self) -> bool {
+        self.areas.aside() == 0 || self.free.whole_sections() > self.areas.aside()
     }
 
     /// Keeps `kept` sections from now on.
@@ -155,7 +130,7 @@ impl State {
         };
         for section in sections {
             let all = section * size..(section + 1) * size;
-            let may_open = self.areas.aside() > 0 && self.is_whole(geo, section);
+            let may_open = self.areas.aside() > 0 && self.free.is_whole(section);
             if !may_open && !self.areas.has(section) {
                 continue;
             }
@@ -204,7 +179,7 @@ impl State {
             let room = self.affordable(geo, room);
             room.start..room.start + (room.end - room.start).min(len) / granule * granule
         };
-        let free = self.free.first().map(|segno| geo.section_of(Segno(*segno)));
+        let free = self.free.first().map(|segno| geo.section_of(Segno(segno)));
         let first = self.areas.sections.first().copied().into_iter().chain(free).min()?;
         let windows = (first..geo.sections).step_by(WINDOW_SECTIONS as usize);
         let mut rooms = windows.flat_map(|at| self.rooms(geo, at..(at + WINDOW_SECTIONS).min(geo.sections)));
@@ -216,7 +191,7 @@ impl State {
         for section in run.start / size..run.end.div_ceil(size) {
             if self.areas.sections.insert(section) {
                 for segno in geo.section(section) {
-                    self.free.remove(&segno);
+                    self.free.remove(segno);
                 }
                 self.areas.segments_taken += u64::from(geo.segs_per_sec);
             }
@@ -303,7 +278,7 @@ impl Volatile for SwapRoom {
         let more = kept - state.areas.kept;
         let users = state.usage.blocks.saturating_add(state.promised).saturating_add(u64::from(more) * size);
         let left_to_logs = state.reserve.div_ceil(geo.segs_per_sec.max(1));
-        if users > self.space.user_blocks || more.saturating_add(left_to_logs) > state.free_sections_for_logs(geo) {
+        if users > self.space.user_blocks || more.saturating_add(left_to_logs) > state.free_sections_for_logs() {
             return Err(no_space());
         }
         state.areas.reserved_blocks = reserved;

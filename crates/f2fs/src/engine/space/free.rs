@@ -1,0 +1,120 @@
+//! Free segments, and how many sections have no others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeBounds;
+
+/// Numbers of free segments. Counting whole sections costs nothing, whatever the size of the volume.
+#[derive(Debug)]
+pub(super) struct FreeSegments {
+    all: BTreeSet<u32>,
+    segments_per_section: u32,
+    /// Free segments of sections that have some free and some not.
+    partial: BTreeMap<u32, u32>,
+    /// Sections of which every segment is free.
+    whole: u32,
+}
+
+impl FreeSegments {
+    /// These, in sections of so many (at least one).
+    pub(super) fn new(segments_per_section: u32, segments: impl IntoIterator<Item = u32>) -> FreeSegments {
+        let segments_per_section = segments_per_section.max(1);
+        let mut free = FreeSegments { all: BTreeSet::new(), segments_per_section, partial: BTreeMap::new(), whole: 0 };
+        free.extend(segments);
+        free
+    }
+
+    pub(super) fn extend(&mut self, segments: impl IntoIterator<Item = u32>) {
+        segments.into_iter().for_each(|segno| self.insert(segno));
+    }
+
+    fn insert(&mut self, segno: u32) {
+        if self.all.insert(segno) {
+            let section = segno / self.segments_per_section;
+            let count = self.partial.get(&section).copied().unwrap_or(0);
+            self.set(section, count + 1);
+        }
+    }
+
+    pub(super) fn remove(&mut self, segno: u32) {
+        if self.all.remove(&segno) {
+            let section = segno / self.segments_per_section;
+            let count = match self.partial.get(&section) {
+                Some(count) => *count,
+                None => {
+                    self.whole -= 1;
+                    self.segments_per_section
+                }
+            };
+            self.set(section, count - 1);
+        }
+    }
+
+    /// Notes how many segments of a section are free that is not counted as whole.
+    fn set(&mut self, section: u32, count: u32) {
+        if count == 0 || count == self.segments_per_section {
+            self.partial.remove(&section);
+            self.whole += u32::from(count > 0);
+        } else {
+            self.partial.insert(section, count);
+        }
+    }
+
+    pub(super) fn contains(&self, segno: u32) -> bool {
+        self.all.contains(&segno)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn first(&self) -> Option<u32> {
+        self.all.first().copied()
+    }
+
+    /// Those of a range, ascending.
+    pub(super) fn range(&self, range: impl RangeBounds<u32>) -> impl Iterator<Item = u32> + Clone {
+        self.all.range(range).copied()
+    }
+
+    /// Sections of which every segment is free.
+    pub(super) fn whole_sections(&self) -> u32 {
+        self.whole
+    }
+
+    /// True of such a section.
+    pub(super) fn is_whole(&self, section: u32) -> bool {
+        let first = section * self.segments_per_section;
+        !self.partial.contains_key(&section) && self.all.contains(&first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn whole_sections_are_those_that_counting_finds(
+            per_section in 1..5u32,
+            changes in prop::collection::vec((any::<bool>(), 0..40u32), 0..200),
+        ) {
+            let mut free = FreeSegments::new(per_section, 0..20);
+            let mut plain: BTreeSet<u32> = (0..20).collect();
+            for (add, segno) in changes {
+                if add {
+                    free.extend([segno]);
+                    plain.insert(segno);
+                } else {
+                    free.remove(segno);
+                    plain.remove(&segno);
+                }
+                let is_whole = |section: &u32| (0..per_section).all(|at| plain.contains(&(section * per_section + at)));
+                prop_assert_eq!(free.whole_sections() as usize, (0..40).filter(is_whole).count());
+                prop_assert!((0..40).all(|section| free.is_whole(section) == is_whole(&section)));
+                prop_assert!(free.range(..).eq(plain.iter().copied()));
+                prop_assert_eq!((free.len(), free.first()), (plain.len(), plain.first().copied()));
+            }
+        }
+    }
+}
