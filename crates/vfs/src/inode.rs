@@ -8,12 +8,11 @@
 //! 3. An inode leaves the table only when nobody else has it, it has no dirty page, and the format
 //!    has been told its attributes. What its durability still depends on is remembered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use hashbrown::{DefaultHashBuilder, HashMap};
-use indexmap::IndexMap;
+use hashbrown::HashMap;
 use moafs_disk::Epoch;
 use moafs_runtime::{Event, Rt};
 use parking_lot::Mutex;
@@ -160,11 +159,10 @@ enum Slot<N> {
 }
 
 struct Shard<N> {
-    /// In no particular order: where one was taken out, the last one is now.
-    slots: IndexMap<Ino, Slot<N>, DefaultHashBuilder>,
-    /// Where among them the next look for inodes to evict begins (second chance).
-    hand: usize,
+    slots: HashMap<Ino, Slot<N>>,
     holds: HashMap<Ino, u64>,
+    /// Candidates for eviction, second chance. Each decoded inode is in it once.
+    clock: VecDeque<Ino>,
     /// Durability that evicted inodes still wait for.
     remembered: BTreeMap<Ino, (Seal, Epoch)>,
 }
@@ -191,8 +189,12 @@ pub(crate) struct Table<N> {
 
 impl<N> Table<N> {
     pub(crate) fn new() -> Table<N> {
-        let shard =
-            || Shard { slots: IndexMap::default(), hand: 0, holds: HashMap::new(), remembered: BTreeMap::new() };
+        let shard = || Shard {
+            slots: HashMap::new(),
+            holds: HashMap::new(),
+            clock: VecDeque::new(),
+            remembered: BTreeMap::new(),
+        };
         Table {
             shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
             load_ended: Event::new(),
@@ -258,6 +260,7 @@ impl<N> Table<N> {
         }
         let before = shard.slots.insert(inode.ino, Slot::Ready(Arc::clone(&inode)));
         if !matches!(before, Some(Slot::Ready(_))) {
+            shard.clock.push_back(inode.ino);
             self.decoded.fetch_add(1, Ordering::Relaxed);
             self.looks.fetch_add(LOOKS_PER_INODE, Ordering::Relaxed);
         }
@@ -268,7 +271,7 @@ impl<N> Table<N> {
     pub(crate) fn load_failed(&self, ino: Ino) {
         let mut shard = self.shard(ino).lock();
         if matches!(shard.slots.get(&ino), Some(Slot::Loading)) {
-            shard.slots.swap_remove(&ino);
+            shard.slots.remove(&ino);
         }
     }
 
@@ -309,8 +312,11 @@ impl<N> Table<N> {
         let mut shard = self.shard(inode.ino).lock();
         let same = matches!(shard.slots.get(&inode.ino), Some(Slot::Ready(there)) if Arc::ptr_eq(there, inode));
         if same {
-            shard.slots.swap_remove(&inode.ino);
+            shard.slots.remove(&inode.ino);
             self.decoded.fetch_sub(1, Ordering::Relaxed);
+        }
+        if same || !shard.slots.contains_key(&inode.ino) {
+            shard.clock.retain(|ino| *ino != inode.ino);
         }
     }
 
@@ -335,28 +341,23 @@ impl<N> Table<N> {
 
     fn evict_from(&self, shard: &mut Shard<N>, mut count: usize, looks: usize) -> usize {
         // Those that were used lately get their second chance by the first look.
-        let looks = looks.min(2 * shard.slots.len());
+        let looks = looks.min(2 * shard.clock.len());
         for look in 0..looks {
-            if count == 0 || shard.slots.is_empty() {
+            if count == 0 {
                 return look;
             }
-            if shard.hand >= shard.slots.len() {
-                shard.hand = 0;
-            }
-            let leftover = match shard.slots.get_index(shard.hand) {
-                Some((_, Slot::Ready(inode))) => leftover(inode),
-                _ => None,
-            };
-            let Some(durability) = leftover else {
-                shard.hand += 1;
-                continue;
-            };
-            if let Some((ino, _)) = shard.slots.swap_remove_index(shard.hand) {
-                self.decoded.fetch_sub(1, Ordering::Relaxed);
-                if durability.0 > Seal::NONE {
-                    shard.remembered.insert(ino, durability);
+            let Some(ino) = shard.clock.pop_front() else { return look };
+            let Some(Slot::Ready(inode)) = shard.slots.get(&ino) else { continue };
+            match leftover(inode) {
+                None => shard.clock.push_back(ino),
+                Some(durability) => {
+                    if durability.0 > Seal::NONE {
+                        shard.remembered.insert(ino, durability);
+                    }
+                    shard.slots.remove(&ino);
+                    self.decoded.fetch_sub(1, Ordering::Relaxed);
+                    count -= 1;
                 }
-                count -= 1;
             }
         }
         looks
