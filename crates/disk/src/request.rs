@@ -145,6 +145,12 @@ impl Kind {
         Kind::Segments,
         Kind::Swap,
     ];
+
+    /// True if no format finds its way by what it says: a disk of an experiment may forget it.
+    #[must_use]
+    pub fn is_contents(self) -> bool {
+        matches!(self, Kind::Data | Kind::Swap)
+    }
 }
 
 /// Why a request is made.

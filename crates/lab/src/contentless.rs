@@ -4,7 +4,7 @@
 //! saving aged images, where no time passes; modelled drives forget by themselves.
 
 use moafs_disk::completions::Completions;
-use moafs_disk::{Disk, DiskError, Done, Epoch, Kind, Limits, MemDisk, Request, Ticket};
+use moafs_disk::{Disk, DiskError, Done, Epoch, Limits, MemDisk, Request, Ticket};
 
 /// What file data read as.
 const PATTERN: u8 = 0x5a;
@@ -28,7 +28,7 @@ impl Contentless {
 
     /// Answers a request about file data; anything else goes to what is kept.
     fn forget(&self, request: Request) -> Result<Done, Request> {
-        if request.tag.kind != Kind::Data {
+        if !request.tag.kind.is_contents() {
             return Err(request);
         }
         if let Err(error) = self.limits().check(&request) {
@@ -77,7 +77,7 @@ impl Disk for Contentless {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use moafs_disk::{Buf, DiskExt, Lba, Op, Tag};
+    use moafs_disk::{Buf, DiskExt, Kind, Lba, Op, Tag};
 
     #[test]
     fn metadata_stay_and_data_are_forgotten() {

@@ -30,6 +30,9 @@ const SHARDS: usize = 16;
 /// Looks at candidates for eviction that each decoded inode stands for. Two are enough where none is in use.
 const LOOKS_PER_INODE: usize = 16;
 
+/// So many entries of a clock may be of inodes that were taken out, whatever is left.
+const EMPTY_SEATS_MIN: usize = 64;
+
 /// Memory a decoded inode is charged with, in bytes, measured with 30,000 small files: the struct, its node, its place
 /// in the table, and the root of its page map.
 pub(crate) const INODE_BYTES: usize = 2560;
@@ -155,16 +158,46 @@ impl<N> Inode<N> {
 enum Slot<N> {
     /// Somebody reads it; wait for [`Table::loaded`].
     Loading,
-    Ready(Arc<Inode<N>>),
+    /// It is here; where in the clock.
+    Ready(Arc<Inode<N>>, Seat),
 }
+
+/// A place in a shard's clock, never given twice.
+type Seat = u64;
 
 struct Shard<N> {
     slots: HashMap<Ino, Slot<N>>,
     holds: HashMap<Ino, u64>,
-    /// Candidates for eviction, second chance. Each decoded inode is in it once.
-    clock: VecDeque<Ino>,
+    /// Candidates for eviction, second chance. Each decoded inode is in it once, with its seat; other entries are of those that
+    /// were taken out since.
+    clock: VecDeque<(Ino, Seat)>,
+    seat_next: Seat,
     /// Durability that evicted inodes still wait for.
     remembered: BTreeMap<Ino, (Seal, Epoch)>,
+}
+
+impl<N> Shard<N> {
+    /// Makes an inode a candidate for eviction. What was taken out leaves the clock when it is half of it: amortized, neither
+    /// coming nor going costs more with many inodes than with few.
+    fn seat(&mut self, ino: Ino) -> Seat {
+        if self.clock.len() > 2 * self.slots.len() + EMPTY_SEATS_MIN {
+            let mut clock = std::mem::take(&mut self.clock);
+            clock.retain(|(ino, seat)| self.seated(*ino, *seat).is_some());
+            self.clock = clock;
+        }
+        let seat = self.seat_next;
+        self.seat_next += 1;
+        self.clock.push_back((ino, seat));
+        seat
+    }
+
+    /// The inode that has a seat, unless it was taken out.
+    fn seated(&self, ino: Ino, seat: Seat) -> Option<&Arc<Inode<N>>> {
+        match self.slots.get(&ino) {
+            Some(Slot::Ready(inode, its)) if *its == seat => Some(inode),
+            _ => None,
+        }
+    }
 }
 
 /// What a look into the table gives.
@@ -193,6 +226,7 @@ impl<N> Table<N> {
             slots: HashMap::new(),
             holds: HashMap::new(),
             clock: VecDeque::new(),
+            seat_next: 0,
             remembered: BTreeMap::new(),
         };
         Table {
@@ -215,7 +249,7 @@ impl<N> Table<N> {
     /// An inode if it is in memory.
     pub(crate) fn peek(&self, ino: Ino) -> Option<Arc<Inode<N>>> {
         match self.shard(ino).lock().slots.get(&ino) {
-            Some(Slot::Ready(inode)) => Some(Arc::clone(inode)),
+            Some(Slot::Ready(inode, _)) => Some(Arc::clone(inode)),
             _ => None,
         }
     }
@@ -224,7 +258,7 @@ impl<N> Table<N> {
     pub(crate) fn find(&self, ino: Ino) -> Found<N> {
         let mut shard = self.shard(ino).lock();
         match shard.slots.get(&ino) {
-            Some(Slot::Ready(inode)) => {
+            Some(Slot::Ready(inode, _)) => {
                 if !inode.recently_used.load(Ordering::Relaxed) {
                     inode.recently_used.store(true, Ordering::Relaxed);
                 }
@@ -242,7 +276,7 @@ impl<N> Table<N> {
     pub(crate) fn insert_loaded(&self, inode: Arc<Inode<N>>) -> Arc<Inode<N>> {
         let mut shard = self.shard(inode.ino).lock();
         match shard.slots.get(&inode.ino) {
-            Some(Slot::Ready(newer)) => Arc::clone(newer),
+            Some(Slot::Ready(newer, _)) => Arc::clone(newer),
             _ => self.insert_into(&mut shard, inode),
         }
     }
@@ -258,9 +292,13 @@ impl<N> Table<N> {
             state.seal = state.seal.max(seal);
             state.epoch = state.epoch.max(epoch);
         }
-        let before = shard.slots.insert(inode.ino, Slot::Ready(Arc::clone(&inode)));
-        if !matches!(before, Some(Slot::Ready(_))) {
-            shard.clock.push_back(inode.ino);
+        let before = match shard.slots.get(&inode.ino) {
+            Some(Slot::Ready(_, seat)) => Some(*seat),
+            _ => None,
+        };
+        let seat = before.unwrap_or_else(|| shard.seat(inode.ino));
+        shard.slots.insert(inode.ino, Slot::Ready(Arc::clone(&inode), seat));
+        if before.is_none() {
             self.decoded.fetch_add(1, Ordering::Relaxed);
             self.looks.fetch_add(LOOKS_PER_INODE, Ordering::Relaxed);
         }
@@ -310,13 +348,10 @@ impl<N> Table<N> {
     /// Takes an inode out, unless its number already belongs to another.
     pub(crate) fn remove(&self, inode: &Arc<Inode<N>>) {
         let mut shard = self.shard(inode.ino).lock();
-        let same = matches!(shard.slots.get(&inode.ino), Some(Slot::Ready(there)) if Arc::ptr_eq(there, inode));
+        let same = matches!(shard.slots.get(&inode.ino), Some(Slot::Ready(there, _)) if Arc::ptr_eq(there, inode));
         if same {
             shard.slots.remove(&inode.ino);
             self.decoded.fetch_sub(1, Ordering::Relaxed);
-        }
-        if same || !shard.slots.contains_key(&inode.ino) {
-            shard.clock.retain(|ino| *ino != inode.ino);
         }
     }
 
@@ -346,10 +381,10 @@ impl<N> Table<N> {
             if count == 0 {
                 return look;
             }
-            let Some(ino) = shard.clock.pop_front() else { return look };
-            let Some(Slot::Ready(inode)) = shard.slots.get(&ino) else { continue };
+            let Some((ino, seat)) = shard.clock.pop_front() else { return look };
+            let Some(inode) = shard.seated(ino, seat) else { continue };
             match leftover(inode) {
-                None => shard.clock.push_back(ino),
+                None => shard.clock.push_back((ino, seat)),
                 Some(durability) => {
                     if durability.0 > Seal::NONE {
                         shard.remembered.insert(ino, durability);
@@ -428,6 +463,23 @@ mod tests {
         table.load_failed(Ino(9));
         assert!(table.peek(Ino(9)).is_some_and(|there| Arc::ptr_eq(&there, &made)));
         assert_eq!(table.decoded(), 1);
+    }
+
+    #[test]
+    fn what_comes_and_goes_leaves_no_trace_and_a_number_used_again_is_one_candidate() {
+        let table: Table<()> = Table::new();
+        for _ in 0..1000 {
+            let inode = table.insert(inode(Ino(16)));
+            table.remove(&inode);
+        }
+        let last = table.insert(inode(Ino(16)));
+        let shard = table.shard(Ino(16)).lock();
+        assert!(shard.clock.len() <= EMPTY_SEATS_MIN + 2, "{}", shard.clock.len());
+        assert_eq!(shard.clock.iter().filter(|(ino, seat)| shard.seated(*ino, *seat).is_some()).count(), 1);
+        drop((shard, last));
+        table.evict_thoroughly(SHARDS);
+        table.evict_thoroughly(SHARDS);
+        assert_eq!(table.decoded(), 0);
     }
 
     #[test]

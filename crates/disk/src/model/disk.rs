@@ -18,7 +18,7 @@ use super::queue::{DriveQueue, Finished};
 use super::service::{Command, Service, Totals, Verb};
 use super::spec::{DriveSpec, SpecError};
 use crate::epoch::Flusher;
-use crate::{Disk, DiskError, Done, Epoch, Kind, Limits, MemDisk, Op, Request, SECTOR, Tag, Ticket};
+use crate::{Disk, DiskError, Done, Epoch, Limits, MemDisk, Op, Request, SECTOR, Tag, Ticket};
 
 /// Memory pieces in one request: as scatter lists of the time allowed.
 const SEGMENTS_MAX: usize = 256;
@@ -28,8 +28,8 @@ const SEGMENTS_MAX: usize = 256;
 pub enum Contents {
     /// Everything.
     All,
-    /// Everything but file data and paged-out memory (requests whose tag says [`Kind::Data`] or [`Kind::Swap`]), which read as
-    /// zeros: for experiments with more data than memory.
+    /// Everything but file data and paged-out memory (requests of a kind that [`is_contents`](crate::Kind::is_contents)), which
+    /// read as zeros: for experiments with more data than memory.
     Metadata,
 }
 
@@ -196,8 +196,8 @@ impl ModelDisk {
     }
 
     fn apply(&self, request: Request) -> Result<Vec<crate::Buf>, DiskError> {
-        let is_left_out = matches!(request.tag.kind, Kind::Data | Kind::Swap);
-        if self.contents == Contents::Metadata && is_left_out && request.is_write() {
+        let is_left_out = self.contents == Contents::Metadata && request.tag.kind.is_contents();
+        if is_left_out && request.is_write() {
             self.store.clear(request.at, request.bytes() / SECTOR as u64);
             return Ok(Vec::new());
         }
@@ -346,7 +346,7 @@ mod tests {
 
     use super::super::drive::Drive;
     use super::*;
-    use crate::{Buf, Cause, DiskExt, Elevator, Lba, QueueOptions, SharedDisk};
+    use crate::{Buf, Cause, DiskExt, Elevator, Kind, Lba, QueueOptions, SharedDisk};
 
     const DATA: Tag = Tag::new(Kind::Data, 7, Cause::Demand);
     const MAP: Tag = Tag::new(Kind::Map, 7, Cause::Demand);
@@ -417,6 +417,20 @@ mod tests {
                 assert_eq!(disk.read(Lba(128), 4096, MAP).unwrap()[4095], 2);
                 assert_eq!(disk.snapshot().read(Lba(128), 512, MAP).unwrap()[0], 2);
             }
+        });
+    }
+
+    #[test]
+    fn what_is_merged_with_file_data_is_not_left_out_with_them() {
+        let rt = Virtual::new(None);
+        rt.run(|| {
+            let disk = Arc::new(model(&rt, "mpg3307at", "off", Contents::Metadata));
+            let elevator = Elevator::new(Arc::clone(&disk) as SharedDisk, rt.rt(), QueueOptions::one_command());
+            let write = |at, tag| Request { op: Op::Write { data: vec![page(7)], fua: false }, at: Lba(at), tag };
+            let done = elevator.run(vec![write(64, DATA), write(72, MAP), write(80, DATA)]);
+            assert!(done.iter().all(|done| done.result.is_ok()));
+            assert_eq!(disk.totals().requests, 1);
+            assert_eq!(elevator.read(Lba(72), 4096, MAP).unwrap()[0], 7);
         });
     }
 

@@ -115,7 +115,8 @@ impl Building {
         self.parts.push(part);
     }
 
-    /// The device's request, and what is needed to give its result to the parts.
+    /// The device's request, and what is needed to give its result to the parts. It says that it carries contents only if all
+    /// parts do: a disk that forgets them must keep the rest.
     fn finish(mut self) -> (Request, Group) {
         if self.parts.len() == 1 {
             let Part { origin, request } = self.parts.remove(0);
@@ -125,6 +126,9 @@ impl Building {
         let mut parts = self.parts.into_iter().map(|p| p.request);
         let mut whole = parts.next().expect("a group has parts");
         for part in parts {
+            if whole.tag.kind.is_contents() {
+                whole.tag = part.tag;
+            }
             match (&mut whole.op, part.op) {
                 (Op::Read { into }, Op::Read { into: more }) => into.extend(more),
                 (Op::Write { data, .. }, Op::Write { data: more, .. }) => data.extend(more),
