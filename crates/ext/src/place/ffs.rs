@@ -92,7 +92,10 @@ impl Ffs<'_> {
             return roomy.min_by_key(|group| self.alloc.counts(*group).directories).unwrap_or(parent);
         }
         let least_inodes = average_inodes.saturating_sub(self.geo.inodes_per_group / 4).max(1);
-        let least_blocks = average_blocks.saturating_sub(self.geo.blocks_per_group / 4).max(1);
+        // Near groups may have a little less than others. Where the average is no more than that little, they would be full
+        // before the directory has its files, which then go anywhere: then only those will do that have room.
+        let little = self.geo.blocks_per_group / 4;
+        let least_blocks = if average_blocks > little { average_blocks - little } else { average_blocks.max(1) };
         let expected = (DIRECTORY_BYTES_MIN / self.geo.block_size).max(1);
         let expected = self.alloc.blocks_per_directory().unwrap_or_default().max(expected.into());
         let directories_max = (u64::from(self.geo.blocks_per_group) / 4 * 3 / expected) as u32;
