@@ -359,6 +359,17 @@ impl Alloc {
         Ok(())
     }
 
+    /// True if blocks, all of one group, may be handed out now.
+    pub fn is_free(&self, run: BlockRun) -> Result<bool> {
+        let Some((group, bit)) = self.geo.bit_of_block(BlockNo(run.start.0)) else { return Ok(false) };
+        if bit.saturating_add(run.len) > self.geo.group_blocks(group) {
+            return Ok(false);
+        }
+        let block = self.block_bitmap(group)?;
+        let state = self.groups[group.0 as usize].state.lock();
+        Ok(state.taken.over(&block, |map| bitmap::is_clear(map, bit..bit + run.len)))
+    }
+
     /// Where new files of a group go on.
     pub fn rotor(&self, group: GroupNo) -> u64 {
         let rotor = self.groups[group.0 as usize].state.lock().rotor;

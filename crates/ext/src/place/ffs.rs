@@ -8,7 +8,8 @@
 //!    one ended (a rotor), so files made together lie together.
 //! 3. *Clustering*: a file goes on right behind its last block; dirty neighbours of one file leave in one request, up
 //!    to the maximum transfer. Addresses are chosen when data leave the cache, so the length is known.
-//! 4. *Reallocation*: dirty neighbours that lie scattered move to one free run, if there is one.
+//! 4. *Reallocation*: dirty neighbours that lie scattered move to one free run, if there is one; so does the dirty end of a
+//!    file that has grown and cannot go on where it ended.
 //! 5. *Big files move on*: after a quarter of a group a file continues in the next group with at least
 //!    average free space, so that one file does not take a directory's room.
 //!
@@ -229,7 +230,8 @@ impl Ffs<'_> {
         lbn
     }
 
-    /// A free run for a window of dirty blocks that lie scattered, if the move pays.
+    /// A free run for a window of dirty blocks that lie scattered, or would once those without an address have one, if the
+    /// move pays.
     fn reallocate<N>(
         &self,
         due: Due,
@@ -239,31 +241,44 @@ impl Ffs<'_> {
         first: &Mapping,
     ) -> Result<Option<BlockRun>> {
         let (Mapping::Run(run) | Mapping::Unwritten(run)) = first else { return Ok(None) };
-        let next = Lbn(lbn + u64::from(run.len));
-        let scattered = run.len < window && !matches!(file.map(next, 1)?, Mapping::Hole { .. });
-        if !scattered || self.alloc.available_blocks() < self.geo.blocks / MOVE_FLOOR + u64::from(window) {
+        if run.len >= window || self.alloc.available_blocks() < self.geo.blocks / MOVE_FLOOR + u64::from(window) {
+            return Ok(None);
+        }
+        let Some(pieces) = self.pieces(due, file, lbn, window)? else { return Ok(None) };
+        // A window that only crosses a border between two long runs gains nothing.
+        if pieces == 1 || (pieces == 2 && u64::from(window) > SMALL_BLOCKS_MAX) {
             return Ok(None);
         }
         let group = self.geo.group_of_block(BlockNo(run.start.0)).unwrap_or(file.group());
-        // A window that only crosses a border between two long runs gains nothing.
-        let mut runs = 0;
-        let mut at = lbn;
-        while at < lbn + u64::from(window) {
-            let mapping = file.map(Lbn(at), (lbn + u64::from(window) - at) as u32)?;
-            if matches!(mapping, Mapping::Hole { .. }) {
-                return Ok(None);
-            }
-            runs += 1;
-            at += u64::from(mapping.len());
-        }
-        if runs == 2 && u64::from(window) > SMALL_BLOCKS_MAX {
-            return Ok(None);
-        }
         let fit = Fit::Whole(self.alloc.rotor(group));
         if matches!(due, Due::Move(_)) {
             return self.unpromised(group, fit, window);
         }
         Ok(self.alloc.better_blocks(group, fit, window)?.map(|(run, _)| run))
+    }
+
+    /// In how many pieces a window lies, or will: what has no address goes on behind what is before it if that is free. `None`
+    /// if it has holes that are to stay.
+    fn pieces<N>(&self, due: Due, file: &File<'_, N>, lbn: u64, window: u32) -> Result<Option<usize>> {
+        let mut pieces = 0;
+        let mut next = None;
+        let mut at = 0;
+        while at < window {
+            let mapping = file.map(Lbn(lbn + u64::from(at)), window - at)?;
+            let len = mapping.len().clamp(1, window - at);
+            let start = match mapping {
+                Mapping::Run(run) | Mapping::Unwritten(run) => Some(run.start),
+                Mapping::Hole { .. } if matches!(due, Due::Move(_)) => return Ok(None),
+                Mapping::Hole { .. } => match next {
+                    Some(start) if self.alloc.is_free(BlockRun { start, len })? => next,
+                    _ => None,
+                },
+            };
+            pieces += usize::from(start.is_none() || start != next);
+            next = start.map(|start| BlockAddr(start.0 + u64::from(len)));
+            at += len;
+        }
+        Ok(Some(pieces))
     }
 
     /// A run for data that need not move. Nobody was promised it, and enough stays free.

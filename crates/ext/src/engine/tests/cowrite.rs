@@ -245,6 +245,24 @@ fn overwritten_files_that_lie_scattered_move_together() {
 }
 
 #[test]
+fn a_file_that_grew_goes_on_behind_its_end_or_moves_as_one_piece() {
+    let volume = Volume::with_policy(Policy::Ffs);
+    let home = volume.create(&volume.root, "directory", FileKind::Directory, None);
+    let [hemmed_in, last] = ["1", "2"].map(|text| volume.create(&home, text, FileKind::Regular, None));
+    volume.write(&hemmed_in, 0, 1, 1);
+    volume.write(&last, 0, 1, 2);
+    let grown = |node: &Node| {
+        let dirty = Dirty::default();
+        let ino = dirty.add(&home, node, LbnRange { start: Lbn(0), len: 2 }, 2);
+        let requests = volume.replace(&dirty, &[ino]);
+        let joined = requests.windows(2).all(|pair| pair[0].to.end() == pair[1].to.start);
+        (joined, requests.iter().map(|request| (request.fresh, request.to.len)).collect::<Vec<_>>())
+    };
+    assert_eq!(grown(&last), (true, vec![(false, 1), (true, 1)]));
+    assert_eq!(grown(&hemmed_in), (true, vec![(true, 2)]));
+}
+
+#[test]
 fn large_files_are_placed_as_ffs_places_them() {
     let layout = |place: Policy| {
         let volume = Volume::with_policy(place);
