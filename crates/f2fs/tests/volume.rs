@@ -5,10 +5,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use moafs_disk::probe::fault::{Fault, Harm, Rule, Victims, When};
 use moafs_disk::probe::trace::Trace;
-use moafs_disk::{MemDisk, SharedDisk};
+use moafs_disk::{Buf, DiskExt, Kind, Lba, MemDisk, SharedDisk, Tag};
 use moafs_f2fs::check::{self, CheckOptions};
 use moafs_f2fs::clean::{Cleaner, Order};
+use moafs_f2fs::engine::report::Head;
 use moafs_f2fs::mkfs::{MkfsOptions, mkfs};
 use moafs_f2fs::place::{Reuse, Temperature};
 use moafs_f2fs::{F2fs, OpenOptions};
@@ -100,6 +102,38 @@ fn read(vfs: &Vfs<F2fs>, ino: Ino, len: usize) -> Vec<u8> {
 fn an_empty_volume_is_opened_and_closed_and_stays_sound() {
     let Some(disk) = volume(64, &[]) else { return };
     open(&disk, OpenOptions::default(), small()).close().unwrap();
+    fsck(&disk);
+}
+
+/// One that is there and not whole was torn; one that the device does not give may be the newer one.
+#[test]
+fn a_checkpoint_that_cannot_be_read_is_not_taken_for_a_torn_one() {
+    let Some(disk) = volume(64, &[]) else { return };
+    let geo = Head::read(&(disk.clone() as SharedDisk)).unwrap().superblock.geometry();
+    let lba = |pack| u64::from(geo.pack_at(pack).0) * 8;
+    let opened = |victims, read_only| {
+        let rules = vec![Rule::new(victims, When::Always, Harm::Error)];
+        let fault = Arc::new(Fault::new(disk.clone(), Live::new(), rules));
+        F2fs::open(fault, Live::new(), OpenOptions { read_only, ..OpenOptions::default() })
+    };
+    let reads = |pack| Victims::Reads(lba(pack)..lba(pack) + 8);
+    // The second pack of a new volume is none to go on from.
+    assert!(opened(reads(0), true).is_err());
+    let vfs = open(&disk, OpenOptions::default(), small());
+    for text in ["one", "two"] {
+        create(&vfs, ROOT, text, FileKind::Regular);
+        vfs.sync().unwrap();
+    }
+    vfs.close().unwrap();
+    for pack in 0..2 {
+        let Err(error) = opened(reads(pack), false) else { panic!("pack {pack} may be the newer one") };
+        assert!(error.to_string().contains("-o ro"), "{error}");
+        assert!(opened(reads(pack), true).is_ok());
+        let torn = Arc::new(disk.snapshot());
+        let zeroes = Buf::zeroed(512).freeze();
+        torn.write(Lba(lba(pack)), zeroes, Tag::volume(Kind::Segments)).unwrap();
+        assert!(F2fs::open(torn, Live::new(), OpenOptions::default()).is_ok());
+    }
     fsck(&disk);
 }
 

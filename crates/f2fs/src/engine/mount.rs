@@ -58,7 +58,12 @@ impl F2fs {
             let text = format!("the volume has {end} sectors, the device only {}", disk.limits().sectors);
             return Err(Error::Refused(text));
         }
-        let (pack, which) = read_pack(&disk, &geo)?;
+        let Found { pack, which, unread } = read_pack(&disk, &geo)?;
+        if let (None, Some(error)) = (&read_only, unread) {
+            let text = "it may be the newer one, and changes from here on would destroy what it holds";
+            let way_out = "copy the device to a sound one, or mount with -o ro to save what the other checkpoint shows";
+            return Err(Error::Refused(format!("{error}: {text}; {way_out}")));
+        }
         if let (None, Some(reason)) = (&read_only, unwritable(pack.checkpoint.flags)) {
             read_only = Some(reason.to_owned());
         }
@@ -194,22 +199,31 @@ pub(super) fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
     Err(first.expect("two copies were tried"))
 }
 
-/// The newer one of the checkpoint packs that are whole, and which of the two it is.
-pub(super) fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<(Pack, u32)> {
-    let mut best: Option<(Pack, u32)> = None;
-    let mut first = None;
-    for which in 0..2 {
-        match read_one_pack(disk, geo, which) {
-            Ok(pack) => {
-                let newer = |(best, _): &(Pack, u32)| is_newer(pack.checkpoint.version, best.checkpoint.version);
-                if best.as_ref().is_none_or(newer) {
-                    best = Some((pack, which));
-                }
-            }
-            Err(error) => first = first.or(Some(error)),
-        }
+/// The checkpoint to go on from.
+pub(super) struct Found {
+    pub(super) pack: Pack,
+    /// Which of the two it is.
+    pub(super) which: u32,
+    /// Why the device did not give the other one. One that is there and not whole was torn by a power cut, and counts for
+    /// nothing; this one may be whole, and newer.
+    pub(super) unread: Option<Error>,
+}
+
+/// The newer one of the checkpoint packs that are whole.
+pub(super) fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<Found> {
+    let [first, second] = [0, 1].map(|which| read_one_pack(disk, geo, which));
+    let (pack, which, other) = match (first, second) {
+        (Ok(first), Ok(second)) if is_newer(second.checkpoint.version, first.checkpoint.version) => (second, 1, None),
+        (Ok(first), Ok(_)) => (first, 0, None),
+        (Ok(first), Err(error)) => (first, 0, Some(error)),
+        (Err(error), Ok(second)) => (second, 1, Some(error)),
+        (Err(error), Err(_)) => return Err(error),
+    };
+    // The second pack of a volume that was never used is none, and lacks what makes one.
+    match other {
+        Some(error) if pack.checkpoint.version == 0 => Err(error),
+        other => Ok(Found { pack, which, unread: other.filter(|error| matches!(error, Error::Disk { .. })) }),
     }
-    best.ok_or_else(|| first.expect("both packs were tried"))
 }
 
 fn read_one_pack(disk: &SharedDisk, geo: &Geometry, which: u32) -> Result<Pack> {

@@ -4,7 +4,7 @@ use moafs_disk::SharedDisk;
 use moafs_vfs::Result;
 use serde::Serialize;
 
-use super::mount::{read_pack, read_superblock};
+use super::mount::{Found, read_pack, read_superblock};
 use super::{Counters, F2fs};
 use crate::clean::SegmentView;
 use crate::format::checkpoint::Checkpoint;
@@ -31,8 +31,8 @@ impl Head {
     /// If none of the copies is sound, or the device fails.
     pub fn read(disk: &SharedDisk) -> Result<Head> {
         let superblock = read_superblock(disk)?;
-        let (found, pack) = read_pack(disk, &superblock.geometry())?;
-        Ok(Head { superblock, orphans: found.orphans.len(), checkpoint: found.checkpoint, pack })
+        let Found { pack, which, .. } = read_pack(disk, &superblock.geometry())?;
+        Ok(Head { superblock, orphans: pack.orphans.len(), checkpoint: pack.checkpoint, pack: which })
     }
 }
 
