@@ -306,6 +306,38 @@ fn options_of_one_format_are_refused_on_the_other() {
 }
 
 #[test]
+fn a_mount_that_cannot_be_written_says_why_unless_it_was_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::with_volume(Format::Ext2);
+    let image = fs::File::options().read(true).write(true).open(scratch.image()).unwrap();
+    // s_feature_ro_compat: quota.
+    const FEATURES: u64 = 1024 + 0x64;
+    let mut features = [0; 4];
+    image.read_exact_at(&mut features, FEATURES).unwrap();
+    image.write_all_at(&(u32::from_le_bytes(features) | 0x100).to_le_bytes(), FEATURES).unwrap();
+    drop(image);
+    let target = scratch.path("mnt");
+    fs::create_dir(&target).unwrap();
+    for (options, told) in [("rw", true), ("ro", false)] {
+        let outcome = moafs(&[
+            "mount".as_ref(),
+            "-o".as_ref(),
+            options.as_ref(),
+            scratch.image().as_os_str(),
+            target.as_os_str(),
+        ]);
+        let mounted = Mounted { target: target.clone() };
+        let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+        assert!(outcome.status.success(), "{said}");
+        assert_eq!(said.contains("read-only") && said.contains("quota"), told, "{options}: {said}");
+        assert_eq!(fs::write(mounted.path("file"), b"x").unwrap_err().raw_os_error(), Some(libc::EROFS));
+        mounted.unmount();
+    }
+}
+
+#[test]
 fn every_policy_of_f2fs_serves_a_volume_that_fills_up() {
     if !can_mount() {
         return;

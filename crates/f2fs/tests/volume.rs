@@ -132,7 +132,9 @@ fn a_checkpoint_that_cannot_be_read_is_not_taken_for_a_torn_one() {
         let torn = Arc::new(disk.snapshot());
         let zeroes = Buf::zeroed(512).freeze();
         torn.write(Lba(lba(pack)), zeroes, Tag::volume(Kind::Segments)).unwrap();
-        assert!(F2fs::open(torn, Live::new(), OpenOptions::default()).is_ok());
+        let opened = F2fs::open(torn, Live::new(), OpenOptions::default()).unwrap();
+        let told = format!("it goes on from checkpoint {}, because checkpoint pack {}", 2 - pack, pack + 1);
+        assert!(opened.shape().notes[0].starts_with(&told), "{:?}", opened.shape().notes);
     }
     fsck(&disk);
 }

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use moafs_disk::SharedDisk;
 use moafs_fuse::{MountError, MountKind, Session, Transport, Unmounter};
+use moafs_vfs::format::Shape;
 use moafs_vfs::{Error, Format, Vfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
@@ -67,6 +68,7 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
     share_arenas();
     let log = Arc::new(Log::new(mounting.source.path().display().to_string()));
     let vfs = mounting.vfs.clone();
+    tell_state(vfs.shape(), mounting.settings.volume.read_only, &log);
     let (session, signals) = match start(mounting, &log) {
         Ok(started) => started,
         Err(error) => {
@@ -84,6 +86,12 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
         None => close(vfs)?,
     }
     served.map_err(ServeError::Serve)
+}
+
+/// Tells what nobody asked for: why the volume cannot be changed, and what else is to be known of it.
+fn tell_state(shape: &Shape, read_only: bool, log: &Log) {
+    let reason = shape.read_only.iter().filter(|_| !read_only).map(|reason| format!("mounted read-only: {reason}"));
+    reason.chain(shape.notes.iter().cloned()).for_each(|text| log.say(&text));
 }
 
 /// Has the allocator make no more arenas than there are processors. What one thread frees goes back to the arena it came from;

@@ -52,6 +52,8 @@ pub struct Shape {
     pub label: String,
     /// `Some(reason)` if the volume cannot be changed at all.
     pub read_only: Option<String>,
+    /// What whoever mounts the volume should know of its state.
+    pub notes: Vec<String>,
 }
 
 /// Space, in blocks and inodes.

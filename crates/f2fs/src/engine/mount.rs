@@ -28,6 +28,10 @@ use crate::place::kind::Extensions;
 /// Blocks of the tables that one read brings.
 const READ_BLOCKS: u32 = 256;
 
+/// What to do when a checkpoint cannot be read.
+const UNREAD_CHECKPOINT: &str = "it may be the newer one, and changes from here on would destroy what it holds: copy the volume to \
+     a sound device, or mount it with -o ro to save what the other checkpoint shows";
+
 /// What a volume's tables say when it is opened.
 struct Tables {
     pack: Pack,
@@ -58,18 +62,22 @@ impl F2fs {
             let text = format!("the volume has {end} sectors, the device only {}", disk.limits().sectors);
             return Err(Error::Refused(text));
         }
-        let Found { pack, which, unread } = read_pack(&disk, &geo)?;
-        if let (None, Some(error)) = (&read_only, unread) {
-            let text = "it may be the newer one, and changes from here on would destroy what it holds";
-            let way_out = "copy the device to a sound one, or mount with -o ro to save what the other checkpoint shows";
-            return Err(Error::Refused(format!("{error}: {text}; {way_out}")));
+        let Found { pack, which, other } = read_pack(&disk, &geo)?;
+        let mut notes = Vec::new();
+        match (&read_only, other) {
+            // It may be whole, and newer.
+            (None, Some(error @ Error::Disk { .. })) => {
+                return Err(Error::Refused(format!("{error}; {UNREAD_CHECKPOINT}")));
+            }
+            (_, Some(error)) => notes.push(format!("it goes on from checkpoint {}, because {error}", which + 1)),
+            (_, None) => {}
         }
         if let (None, Some(reason)) = (&read_only, unwritable(pack.checkpoint.flags)) {
             read_only = Some(reason.to_owned());
         }
         let sit = read_sit(&disk, &geo, &pack)?;
         let current = current_summaries(&disk, &geo, &pack, &sit)?;
-        let fs = F2fs::assemble(disk, rt, options, &superblock, Tables { pack, which, sit, current }, read_only);
+        let fs = F2fs::assemble(disk, rt, options, &superblock, Tables { pack, which, sit, current }, read_only, notes);
         if fs.shape.read_only.is_none() {
             fs.reap_orphans()?;
             fs.roll_forward()?;
@@ -87,6 +95,7 @@ impl F2fs {
         superblock: &Superblock,
         tables: Tables,
         read_only: Option<String>,
+        notes: Vec<String>,
     ) -> F2fs {
         let Tables { pack, which, sit, current } = tables;
         let geo = superblock.geometry();
@@ -105,7 +114,7 @@ impl F2fs {
         let bytes = |list: &[String]| list.iter().map(|extension| extension.clone().into_bytes()).collect();
         let fs = F2fs {
             health: Health::default(),
-            shape: shape_of(superblock, &geo, &checkpoint, read_only),
+            shape: Shape { notes, ..shape_of(superblock, &geo, &checkpoint, read_only) },
             uuid: superblock.uuid,
             features,
             extensions: Extensions { cold: bytes(&superblock.cold_extensions), hot: bytes(&superblock.hot_extensions) },
@@ -204,9 +213,8 @@ pub(super) struct Found {
     pub(super) pack: Pack,
     /// Which of the two it is.
     pub(super) which: u32,
-    /// Why the device did not give the other one. One that is there and not whole was torn by a power cut, and counts for
-    /// nothing; this one may be whole, and newer.
-    pub(super) unread: Option<Error>,
+    /// Why it cannot be the other one: that is not whole, as a power cut leaves it, or the device did not give it.
+    pub(super) other: Option<Error>,
 }
 
 /// The newer one of the checkpoint packs that are whole.
@@ -222,7 +230,7 @@ pub(super) fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<Found> {
     // The second pack of a volume that was never used is none, and lacks what makes one.
     match other {
         Some(error) if pack.checkpoint.version == 0 => Err(error),
-        other => Ok(Found { pack, which, unread: other.filter(|error| matches!(error, Error::Disk { .. })) }),
+        other => Ok(Found { pack, which, other }),
     }
 }
 
@@ -338,5 +346,6 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         id: word(0) ^ word(8),
         label: superblock.label.clone(),
         read_only,
+        notes: Vec::new(),
     }
 }

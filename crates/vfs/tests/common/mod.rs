@@ -120,6 +120,7 @@ impl Toy {
             id: 1,
             label: String::new(),
             read_only: None,
+            notes: Vec::new(),
         };
         Toy {
             shape,
