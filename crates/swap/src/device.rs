@@ -357,25 +357,36 @@ impl Swap {
         let mut state = self.state.lock();
         state.promised_blocks -= u64::from(run.len);
         if let Some(rest) = state.traditional.grow(run) {
+            state.giving_blocks += u64::from(rest.len);
             drop(state);
             self.give(rest);
         }
         Ok(true)
     }
 
-    /// Has blocks that nobody uses given back until `blocks` are promised. False: there are not as many.
+    /// Has blocks that nobody uses given back until `blocks` are promised, and waits for those that another gives back. False: there are
+    /// not as many.
     fn collect(&self, blocks: u64) -> bool {
         loop {
+            let ticket = self.moved.ticket();
             let spare = {
                 let mut state = self.state.lock();
                 if state.promised_blocks >= blocks {
                     return true;
                 }
-                state.next_spare(Spare::All, self.rt.now())
+                let spare = state.next_spare(Spare::All, self.rt.now());
+                if spare.is_none() && state.giving_blocks == 0 {
+                    return false;
+                }
+                state.waiters += u32::from(spare.is_none());
+                spare
             };
             match spare {
                 Some(run) => self.give(run),
-                None => return false,
+                None => {
+                    self.rt.wait(&self.moved, ticket, None);
+                    self.state.lock().waiters -= 1;
+                }
             }
         }
     }
@@ -384,7 +395,11 @@ impl Swap {
     pub(crate) fn give(&self, run: BlockRun) {
         let Some(home) = &self.home else { return };
         home.room.give(run);
-        self.state.lock().given(run);
+        let mut state = self.state.lock();
+        state.given(run);
+        let waiters = state.waiters;
+        drop(state);
+        self.wake(waiters);
     }
 
     /// Writes the pages of a batch and switches those that succeeded.

@@ -111,6 +111,7 @@ fn state(
         search: Search::default(),
         avoid: Avoid::new(groups),
         promised_blocks: u64::from(reserved) * u64::from(granule),
+        giving_blocks: 0,
         counters: Counters::default(),
         waiters: 0,
         placement: options.placement,

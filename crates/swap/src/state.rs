@@ -154,6 +154,8 @@ pub(crate) struct State {
     pub(crate) avoid: Avoid,
     /// Reserved blocks that are not taken.
     pub(crate) promised_blocks: u64,
+    /// Blocks on their way back to those: no part has them any more, and they are not promised yet.
+    pub(crate) giving_blocks: u64,
     pub(crate) counters: Counters,
     /// Tasks that wait for a slot.
     pub(crate) waiters: u32,
@@ -284,7 +286,8 @@ impl State {
 
     /// True if so many blocks are promised and not taken, or can be after giving others back.
     fn can_have(&self, blocks: u32) -> bool {
-        if self.promised_blocks >= u64::from(blocks) {
+        let coming = self.promised_blocks + self.giving_blocks;
+        if coming >= u64::from(blocks) {
             return true;
         }
         let spare_in = |area: AreaNo| {
@@ -294,7 +297,7 @@ impl State {
         let in_areas: u64 = self.areas.newest_first().map(|area| u64::from(spare_in(area))).sum();
         let traditional = if self.traditional.is_partition() { 0 } else { self.traditional.free_count() };
         let slots = in_areas + u64::from(traditional);
-        self.promised_blocks + slots * u64::from(self.granule) >= u64::from(blocks)
+        coming + slots * u64::from(self.granule) >= u64::from(blocks)
     }
 
     /// No slot is free. Those that could not be written may be tried again.
@@ -491,6 +494,12 @@ impl State {
 
     /// Parts with free blocks, one run at a time: the caller gives them back and says so ([`State::given`]).
     pub(crate) fn next_spare(&mut self, spare: Spare, now: Time) -> Option<BlockRun> {
+        let run = self.find_spare(spare, now)?;
+        self.giving_blocks += u64::from(run.len);
+        Some(run)
+    }
+
+    fn find_spare(&mut self, spare: Spare, now: Time) -> Option<BlockRun> {
         let is_long = |since: Option<Time>| since.is_some_and(|since| now >= since + IDLE);
         let found = self.areas.oldest_first().find(|area| {
             let area = self.areas.get(*area);
@@ -541,6 +550,7 @@ impl State {
 
     /// Blocks are back where they were promised from.
     pub(crate) fn given(&mut self, run: BlockRun) {
+        self.giving_blocks -= u64::from(run.len);
         self.promised_blocks += u64::from(run.len);
     }
 
