@@ -72,7 +72,9 @@ impl Areas {
     /// Blocks of the warm node log behind the newest checkpoint, as far as they are linked.
     pub fn chain(&self, read: &Reader<'_>) -> Vec<u64> {
         let pack = self.newest_pack(read);
-        let crc = if read.number(pack + 132, 4) & CRC_RECOVERY == 0 { 0 } else { read.number(pack + 4092, 4) };
+        // Where large bitmaps follow, the checksum does not lie at the block's end.
+        let checksum = pack + read.number(pack + 164, 4);
+        let crc = if read.number(pack + 132, 4) & CRC_RECOVERY == 0 { 0 } else { read.number(checksum, 4) };
         let expected = read.number(pack, 8) | crc << 32;
         let (segment, offset) = (read.number(pack + 40, 4), read.number(pack + 70, 2));
         let mut at = self.main + segment * BLOCKS_PER_SEGMENT + offset;
