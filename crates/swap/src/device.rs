@@ -205,9 +205,7 @@ impl Swap {
                 state.clear(PageNo(page));
             }
             state.counters.pages_freed += u64::from(before - state.map.pages_out());
-            let waiters = state.waiters;
-            drop(state);
-            self.wake(waiters);
+            self.unlock_and_wake(state);
         }
     }
 
@@ -251,8 +249,11 @@ impl Swap {
         Some(Head { block, group: home.room.group_of(block) })
     }
 
-    fn wake(&self, waiters: u32) {
-        if waiters > 0 {
+    /// Ends a change that somebody may wait for.
+    fn unlock_and_wake(&self, state: parking_lot::MutexGuard<'_, State>) {
+        let waited_for = state.waiters > 0;
+        drop(state);
+        if waited_for {
             self.rt.signal(&self.moved);
         }
     }
@@ -397,9 +398,7 @@ impl Swap {
         home.room.give(run);
         let mut state = self.state.lock();
         state.given(run);
-        let waiters = state.waiters;
-        drop(state);
-        self.wake(waiters);
+        self.unlock_and_wake(state);
     }
 
     /// Writes the pages of a batch and switches those that succeeded.
@@ -425,9 +424,7 @@ impl Swap {
         let mut state = self.state.lock();
         state.counters.write_errors += outcome.errors;
         state.complete(|index| pages[index].0, batch, purpose, &outcome.failed, &outcome.spoiled);
-        let waiters = state.waiters;
-        drop(state);
-        self.wake(waiters);
+        self.unlock_and_wake(state);
         outcome
     }
 
@@ -510,9 +507,7 @@ impl Swap {
     /// Takes the pins of a read away and lets go of the lock.
     pub(crate) fn unpin(&self, mut state: parking_lot::MutexGuard<'_, State>, piece: &Piece) {
         state.end_read(piece);
-        let waiters = state.waiters;
-        drop(state);
-        self.wake(waiters);
+        self.unlock_and_wake(state);
     }
 
     /// Whose the slots are that were read.
