@@ -51,6 +51,16 @@ const HOST_FULL_PAUSE: Duration = Duration::from_millis(100);
 /// The most blocks read by one request when a neighbourhood is fetched.
 const READ_RUN_MAX: u64 = 32;
 
+/// Blocks are kept in so many maps, by their number: threads seldom wait for one another.
+const SHARDS: usize = 16;
+
+/// Where the search for blocks that may leave memory goes on: a clock over the shards, by block number within each.
+#[derive(Default)]
+struct Hand {
+    shard: usize,
+    next: u64,
+}
+
 /// A metadata block in memory.
 pub struct Block {
     /// Its number on the volume.
@@ -122,7 +132,8 @@ pub struct Meta {
     rt: Rt,
     health: Arc<Health>,
     block_size: usize,
-    shards: [Mutex<BTreeMap<u64, Arc<Block>>>; 16],
+    shards: [Mutex<BTreeMap<u64, Arc<Block>>>; SHARDS],
+    hand: Mutex<Hand>,
     filled: Event,
     order: Mutex<Order>,
     sweeping: moafs_runtime::lock::Mutex<()>,
@@ -215,6 +226,7 @@ impl Meta {
             health,
             block_size,
             shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),
+            hand: Mutex::new(Hand::default()),
             filled: Event::new(),
             order: Mutex::new(order),
             memory: AtomicU64::new(0),
@@ -222,7 +234,7 @@ impl Meta {
     }
 
     fn shard(&self, no: u64) -> &Mutex<BTreeMap<u64, Arc<Block>>> {
-        &self.shards[(no % 16) as usize]
+        &self.shards[(no % SHARDS as u64) as usize]
     }
 
     fn lba(&self, no: u64) -> Lba {
@@ -598,27 +610,33 @@ impl Meta {
         self.memory.load(Ordering::Relaxed) as usize
     }
 
-    /// Forgets clean blocks that were not used since the last call, then others, until at most `bytes` are held.
+    /// Forgets clean blocks that were not used for a turn of the hand, until at most `bytes` are held, or only such are left as are in use.
     pub fn shrink(&self, bytes: usize) {
-        for sparing in [true, false] {
-            for shard in &self.shards {
-                if self.memory() <= bytes {
-                    return;
+        let mut hand = self.hand.lock();
+        // The first turn takes the marks of use away, the second finds what has none; the hand may begin within a shard.
+        for _ in 0..=2 * SHARDS {
+            let mut shard = self.shards[hand.shard].lock();
+            while self.memory() > bytes
+                && let Some((no, block)) = shard.range(hand.next..).next()
+            {
+                let (no, goes) = (*no, self.may_go(block));
+                hand.next = no + 1;
+                if goes {
+                    shard.remove(&no);
+                    self.memory.fetch_sub(self.block_size as u64, Ordering::Relaxed);
                 }
-                shard.lock().retain(|_, block| {
-                    let recent = block.touched.swap(false, Ordering::Relaxed) && sparing;
-                    let keep = recent
-                        || self.memory() <= bytes
-                        || Arc::strong_count(block) > 1
-                        || !block.ready.load(Ordering::Acquire)
-                        || !block.is_clean();
-                    if !keep {
-                        self.memory.fetch_sub(self.block_size as u64, Ordering::Relaxed);
-                    }
-                    keep
-                });
             }
+            if self.memory() <= bytes {
+                return;
+            }
+            *hand = Hand { shard: (hand.shard + 1) % SHARDS, next: 0 };
         }
+    }
+
+    /// True for a clean block that nobody holds, and that was not used since the hand passed it last.
+    fn may_go(&self, block: &Arc<Block>) -> bool {
+        let used = block.touched.swap(false, Ordering::Relaxed);
+        !used && Arc::strong_count(block) == 1 && block.ready.load(Ordering::Acquire) && block.is_clean()
     }
 }
 
