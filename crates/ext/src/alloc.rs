@@ -68,6 +68,9 @@ pub struct Counts {
     pub free_inodes: u32,
     /// Directories.
     pub directories: u32,
+    /// As many directories were made here as have no file yet: each file made in the group takes one away. Since the volume
+    /// was mounted.
+    pub expectant: u32,
 }
 
 /// An inode number that was handed out.
@@ -123,6 +126,7 @@ pub struct Alloc {
     free_blocks: AtomicU64,
     free_inodes: AtomicU64,
     directories: AtomicU64,
+    expectant: AtomicU64,
     /// Freed, but not yet reusable.
     freeing_blocks: AtomicU64,
     freeing_inodes: AtomicU64,
@@ -144,6 +148,7 @@ impl Alloc {
                     free_blocks: descriptor.free_blocks,
                     free_inodes: descriptor.free_inodes,
                     directories: descriptor.used_dirs,
+                    expectant: 0,
                 };
                 let zone = zone_of(&geo, group, &descriptor);
                 let state = GroupState {
@@ -164,6 +169,7 @@ impl Alloc {
             free_blocks: AtomicU64::new(sum(|c| c.free_blocks)),
             free_inodes: AtomicU64::new(sum(|c| c.free_inodes)),
             directories: AtomicU64::new(sum(|c| c.directories)),
+            expectant: AtomicU64::new(0),
             geo,
             meta,
             groups,
@@ -214,10 +220,22 @@ impl Alloc {
         Counts { free_blocks, ..state.counts }
     }
 
-    /// Blocks that a directory takes with all its files, on average; `None` while there is no directory.
+    /// Blocks that a directory takes with all its files, on average; `None` while there is none that has files.
     pub fn blocks_per_directory(&self) -> Option<u64> {
         let used = self.data_blocks.saturating_sub(self.free_blocks.load(Ordering::Relaxed));
-        used.checked_div(self.directories.load(Ordering::Relaxed))
+        let directories = self.directories.load(Ordering::Relaxed);
+        used.checked_div(directories.saturating_sub(self.expectant.load(Ordering::Relaxed)))
+    }
+
+    /// The group has a directory more that has no file yet, or one fewer.
+    fn note_expectant(&self, counts: &mut Counts, more: bool) {
+        if more {
+            counts.expectant += 1;
+            self.expectant.fetch_add(1, Ordering::Relaxed);
+        } else if counts.expectant > 0 {
+            counts.expectant -= 1;
+            self.expectant.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// A group's descriptor as it was read.
@@ -429,6 +447,7 @@ impl Alloc {
         });
         state.counts.free_inodes = state.counts.free_inodes.saturating_sub(1);
         state.counts.directories += u32::from(directory);
+        self.note_expectant(&mut state.counts, directory);
         state.changed = true;
         self.directories.fetch_add(directory.into(), Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
@@ -530,7 +549,10 @@ impl Alloc {
             bitmap::clear(map, at.index);
         });
         state.counts.free_inodes += 1;
-        state.counts.directories = state.counts.directories.saturating_sub(u32::from(directory));
+        if directory {
+            state.counts.directories = state.counts.directories.saturating_sub(1);
+            self.note_expectant(&mut state.counts, false);
+        }
         let fewer = |count: u64| Some(count.saturating_sub(directory.into()));
         let _ = self.directories.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         state.changed = true;

@@ -9,8 +9,8 @@
 //! 3. delete files drawn at random down to the wanted utilization; while the score is off, of several drawn the one whose
 //!    going brings it nearest to what is wanted. At 0 % everything goes, directories too: such a disk has no layout score, but its tables were used.
 //!
-//! Everything is placed by the default policy, `cowrite`, so that all systems start from one image. No time passes: the disk is
-//! memory without file data ([`Contentless`]).
+//! Everything is placed by `ffs`, which spreads the directories over the groups as that aging wants it, and all systems start
+//! from one image. No time passes: the disk is memory without file data ([`Contentless`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ fn on_volume<T>(disk: &Arc<Contentless>, work: impl FnOnce(&Client<Ext>) -> Resu
         transfer_bytes_max: TRANSFER_BYTES,
         ..Options::default()
     };
-    without_time(Arc::clone(disk) as SharedDisk, &System::Cowrite, options, work)
+    without_time(Arc::clone(disk) as SharedDisk, &System::Ffs, options, work)
 }
 
 struct Ager<'a> {

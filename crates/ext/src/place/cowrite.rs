@@ -36,6 +36,8 @@ use crate::format::{BlockNo, GroupNo, InodeNo};
 const GATHER_BYTES_MAX: u32 = 16 << 20;
 /// Runs shorter than this are no help: the file goes where [`Ffs`] puts it.
 const RUN_BLOCKS_MIN: u32 = 2;
+/// A group is full if less than one in so many of its blocks is free: then a short run is not worth the way to it.
+const FULL_SHARE: u32 = 4;
 /// Moving overwritten files must save more requests than this: bitmaps have to be written, too.
 const MOVE_REQUESTS: usize = 1;
 
@@ -61,6 +63,8 @@ enum Source {
     Window,
     /// In its group: what is not filled becomes its window.
     Group,
+    /// In its group, among what other directories write: nothing is kept.
+    Shared,
     /// In its group, to move files there: what is not filled goes back.
     Move,
 }
@@ -281,16 +285,18 @@ impl Cowrite<'_> {
     ) -> Result<()> {
         while !waiting.is_empty() {
             let wanted = waiting.iter().map(Member::blocks).sum::<u32>();
-            let Some(Room { run, from }) = self.room(due, home, wanted)? else { break };
+            let smallest = waiting.iter().map(Member::blocks).min().unwrap_or(1);
+            let Some(Room { run, from }) = self.room(due, home, wanted, smallest)? else { break };
             let mut taken = if run.len < RUN_BLOCKS_MIN.min(wanted) { Vec::new() } else { fill(&mut waiting, run.len) };
             if matches!(due, Due::Move(_)) && !self.saves_requests(&waiting, &taken) {
                 waiting.append(&mut taken);
             }
             let filled: u32 = taken.iter().map(Member::blocks).sum();
             let rest = BlockRun { start: BlockAddr(run.start.0 + u64::from(filled)), len: run.len - filled };
-            let keeps = from != Source::Move && filled > 0;
+            let has_window = matches!(from, Source::Window | Source::Group);
+            let keeps = has_window && filled > 0;
             self.ffs.alloc.give_back(rest, keeps)?;
-            if from != Source::Move {
+            if has_window {
                 self.windows.note(home, filled, keeps.then_some(rest));
             }
             // A window in which nothing fits is given up; the group has no better run than the one it gave.
@@ -302,21 +308,27 @@ impl Cowrite<'_> {
         waiting.iter().try_for_each(|member| self.ffs.plan_file(due, &member.file, files, plan))
     }
 
-    /// A run for up to `wanted` blocks of a directory's files:
-    /// 1. what is left of the directory's window, if it holds them or they are more than a transfer;
-    /// 2. the next run of its group that holds it all, with a new window behind it, or the longest, if it is less than a
-    ///    transfer;
-    /// 3. the next free blocks, however few, if it is more: the runs of one directory, and of those written after it, lie
-    ///    in ascending order and close together.
+    /// A run for up to `wanted` blocks of a directory's files, the smallest of which has `smallest`:
+    /// 1. less than half a transfer: the next run of the group that holds it all, or the longest, among what other directories
+    ///    write: neighbours on the disk that leave together are one request there, too (an fsync leaves alone);
+    /// 2. what is left of the directory's window, if it holds them or they are more than a transfer;
+    /// 3. less than a transfer: the next run that holds it all, with a new window behind it, or the longest;
+    /// 4. more: the next free blocks, however few, if a file fits: the runs of one directory, and of those written after it,
+    ///    lie in ascending order and close together. In a full group, where little lies on the way, half a transfer at least.
     ///
     /// What moves for the layout's sake gets the longest.
-    fn room(&self, due: Due, home: Ino, wanted: u32) -> Result<Option<Room>> {
+    fn room(&self, due: Due, home: Ino, wanted: u32, smallest: u32) -> Result<Option<Room>> {
         let group = self.group_of(home);
         if matches!(due, Due::Move(_)) {
             let longest = self.ffs.unpromised(group, Fit::Longest, wanted)?;
             return Ok(longest.map(|run| Room { run, from: Source::Move }));
         }
-        let little = wanted < self.ffs.transfer_blocks;
+        let transfer = self.ffs.transfer_blocks;
+        if wanted < transfer.div_ceil(2) && !matches!(due, Due::Sync(_)) {
+            let found = self.ffs.alloc.blocks(group, Fit::AtLeast(wanted), wanted)?;
+            return Ok(found.map(|(run, _)| Room { run, from: Source::Shared }));
+        }
+        let little = wanted < transfer;
         if let Some(window) = self.windows.rest(home).filter(|window| !little || wanted <= window.len) {
             let group = self.ffs.geo.group_of_block(BlockNo(window.start.0)).unwrap_or(group);
             match self.ffs.alloc.blocks(group, Fit::At(window.start.0), window.len)? {
@@ -324,8 +336,8 @@ impl Cowrite<'_> {
                 None => self.windows.note(home, 0, None),
             }
         }
-        // Little goes into one piece; much fills what lies on its way, so that the head passes over nothing.
-        let least = if little { wanted } else { 1 };
+        let is_full = self.ffs.alloc.counts(group).free_blocks < self.ffs.geo.blocks_per_group / FULL_SHARE;
+        let least = if little { wanted } else { smallest.max(if is_full { transfer.div_ceil(2) } else { 1 }) };
         let ahead = self.windows.ahead(home, self.ffs.geo.block_size);
         let found = self.ffs.alloc.blocks(group, Fit::AtLeast(least), wanted.saturating_add(ahead))?;
         Ok(found.map(|(run, _)| Room { run, from: Source::Group }))

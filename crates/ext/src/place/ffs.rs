@@ -31,9 +31,8 @@ use crate::format::{BlockNo, Geometry, GroupNo, InodeNo};
 use crate::meta::Level;
 use crate::place::Files;
 
-/// A directory is expected to take at least so many bytes with all its files: a group takes no more of them than fill three
-/// quarters of it.
-const DIRECTORY_BYTES_MIN: u32 = 1 << 20;
+/// A directory is expected to take at least so many bytes with all its files.
+const DIRECTORY_BYTES_MIN: u32 = 4 << 20;
 /// Of a group's blocks, one file takes at most this share before it moves on.
 const SECTIONS_PER_GROUP: u64 = 4;
 /// Moving data for the layout's sake stops when fewer than this share of the blocks is free.
@@ -79,36 +78,41 @@ impl Ffs<'_> {
         std::iter::once(parent.0).chain(doubling).chain(all).map(GroupNo)
     }
 
-    /// The group for a new directory.
+    /// The group for a new directory, where its files are to find room. Spread: the one with the fewest directories. Near: the
+    /// first, from the parent's on, that will still have a third of what groups have free on average once all its new
+    /// directories have their files: in an overfull group files lie in pieces.
     pub fn directory_group(&self, parent: GroupNo, spread: bool) -> GroupNo {
-        let groups = self.geo.all_groups();
-        let count = u64::from(self.geo.groups);
-        let average_inodes = (self.alloc.available_inodes() / count) as u32;
-        let average_blocks = (self.alloc.available_blocks() / count) as u32;
+        let count = self.geo.groups;
+        let average_inodes = (self.alloc.available_inodes() / u64::from(count)) as u32;
+        let average_blocks = (self.alloc.available_blocks() / u64::from(count)) as u32;
         if spread {
-            let roomy = groups.filter(|group| {
+            // A little less than the average will do: else the few groups with a little more would take all.
+            let (least_inodes, least_blocks) = (average_inodes / 8 * 7, average_blocks / 8 * 7);
+            let roomy = self.geo.all_groups().filter(|group| {
                 let counts = self.alloc.counts(*group);
-                counts.free_inodes > 0 && counts.free_inodes >= average_inodes && counts.free_blocks >= average_blocks
+                counts.free_inodes >= least_inodes.max(1) && counts.free_blocks >= least_blocks
             });
             return roomy.min_by_key(|group| self.alloc.counts(*group).directories).unwrap_or(parent);
         }
-        let least_inodes = average_inodes.saturating_sub(self.geo.inodes_per_group / 4).max(1);
-        // Near groups may have a little less than others. Where the average is no more than that little, they would be full
-        // before the directory has its files, which then go anywhere: then only those will do that have room.
-        let little = self.geo.blocks_per_group / 4;
-        let least_blocks = if average_blocks > little { average_blocks - little } else { average_blocks.max(1) };
-        let expected = (DIRECTORY_BYTES_MIN / self.geo.block_size).max(1);
-        let expected = self.alloc.blocks_per_directory().unwrap_or_default().max(expected.into());
-        let directories_max = (u64::from(self.geo.blocks_per_group) / 4 * 3 / expected) as u32;
-        let near =
-            (0..self.geo.groups).map(|at| GroupNo((u64::from(parent.0) + u64::from(at)) as u32 % self.geo.groups));
-        let uncrowded = |group: &GroupNo| {
+        let expected = self.directory_blocks();
+        let room = |group: &GroupNo| {
             let counts = self.alloc.counts(*group);
-            counts.free_inodes >= least_inodes
-                && counts.free_blocks >= least_blocks
-                && counts.directories < directories_max.max(1)
+            i64::from(counts.free_blocks) - (i64::from(counts.expectant) + 1) * i64::from(expected)
         };
-        near.into_iter().find(uncrowded).unwrap_or(parent)
+        let least_inodes = average_inodes.saturating_sub(self.geo.inodes_per_group / 4).max(1);
+        let near = || {
+            let groups = (0..count).map(|at| GroupNo((u64::from(parent.0) + u64::from(at)) as u32 % count));
+            groups.filter(|group| self.alloc.counts(*group).free_inodes >= least_inodes)
+        };
+        let roomiest = || near().min_by_key(|group| std::cmp::Reverse(room(group)));
+        near().find(|group| room(group) >= i64::from(average_blocks / 3)).or_else(roomiest).unwrap_or(parent)
+    }
+
+    /// Blocks that a new directory is expected to take with all its files.
+    fn directory_blocks(&self) -> u32 {
+        let least = (DIRECTORY_BYTES_MIN / self.geo.block_size).max(1);
+        let average = self.alloc.blocks_per_directory().unwrap_or_default();
+        average.min(self.geo.blocks_per_group.into()).max(least.into()) as u32
     }
 
     // -- metadata blocks

@@ -343,31 +343,68 @@ proptest! {
     }
 }
 
-#[test]
-fn directories_written_by_turns_lie_in_few_pieces() {
-    const TURNS: u64 = 32;
+/// Four directories are written by turns, `files` files of one block in each turn: the pieces that each lies in.
+fn pieces_after_turns(turns: u64, files: u64, due: fn(Ino) -> Due) -> Vec<usize> {
     let volume = Volume::with_policy(Policy::Cowrite);
     let homes: Vec<Node> =
         (0..4).map(|n| volume.create(&volume.root, &format!("{n}"), FileKind::Directory, None)).collect();
     let mut blocks = vec![std::collections::BTreeSet::new(); homes.len()];
-    for turn in 0..TURNS {
+    for turn in 0..turns {
         for (home, blocks) in homes.iter().zip(&mut blocks) {
             let dirty = Dirty::default();
-            let order: Vec<Ino> = (0..2)
-                .map(|n| {
-                    let node = volume.create(home, &format!("{turn}-{n}"), FileKind::Regular, None);
-                    dirty.add(home, &node, LbnRange { start: Lbn(0), len: 1 }, 1)
-                })
-                .collect();
-            for request in volume.replace(&dirty, &order) {
-                blocks.extend(request.to.start.0..request.to.end().0);
-            }
+            let add = |n| {
+                let node = volume.create(home, &format!("{turn}-{n}"), FileKind::Regular, None);
+                dirty.add(home, &node, LbnRange { start: Lbn(0), len: 1 }, 1)
+            };
+            let order: Vec<Ino> = (0..files).map(add).collect();
+            let plan = volume.ext.plan(due(order[0]), &dirty).expect("a plan");
+            blocks.extend(plan.travels.iter().flat_map(|request| request.to.start.0..request.to.end().0));
         }
     }
-    for blocks in blocks {
+    let pieces = |blocks: std::collections::BTreeSet<u64>| {
         let blocks: Vec<u64> = blocks.into_iter().collect();
-        let pieces = blocks.chunk_by(|one, next| one + 1 == *next).count();
-        assert_eq!(blocks.len() as u64, 2 * TURNS);
-        assert!(pieces <= 7, "{pieces} pieces of {TURNS} turns");
+        assert_eq!(blocks.len() as u64, turns * files);
+        blocks.chunk_by(|one, next| one + 1 == *next).count()
+    };
+    blocks.into_iter().map(pieces).collect()
+}
+
+#[test]
+fn directories_written_by_turns_lie_in_few_pieces() {
+    let half_a_transfer = pieces_after_turns(16, 4, |ino| Due::Evict(ino, Lbn(0)));
+    assert!(half_a_transfer.iter().all(|pieces| *pieces <= 7), "{half_a_transfer:?} pieces of 16 turns");
+    let fsynced = pieces_after_turns(32, 2, Due::Sync);
+    assert!(fsynced.iter().all(|pieces| *pieces <= 7), "{fsynced:?} pieces of 32 turns");
+}
+
+#[test]
+fn little_of_several_directories_of_a_group_lies_side_by_side() {
+    let volume = Volume::with_policy(Policy::Cowrite);
+    let dirty = Dirty::default();
+    let file_of_its_own = |n: u64| {
+        let home = volume.create(&volume.root, &format!("{n}"), FileKind::Directory, None);
+        assert_eq!(home.at.group, volume.root.at.group, "the directories are near each other");
+        let node = volume.create(&home, "file", FileKind::Regular, None);
+        dirty.add(&home, &node, LbnRange { start: Lbn(0), len: 1 }, 1)
+    };
+    let order: Vec<Ino> = (0..3).map(file_of_its_own).collect();
+    let requests = volume.replace(&dirty, &order);
+    assert_eq!(requests.len(), 3);
+    assert!(requests.windows(2).all(|pair| pair[0].to.end() == pair[1].to.start), "the queue merges them");
+}
+
+#[test]
+fn directories_without_files_keep_later_ones_out_of_their_group() {
+    let volume = Volume::with_policy(Policy::Cowrite);
+    let make = |name: String| volume.create(&volume.root, &name, FileKind::Directory, None);
+    // 4 MiB each in groups of 16 MiB, of which a third stays free.
+    let empty: Vec<Node> = (0..4).map(|n| make(format!("empty{n}"))).collect();
+    assert_eq!(empty[0].at.group, empty[1].at.group);
+    assert_ne!(empty[0].at.group, empty[3].at.group, "where four would be too many, the fourth goes on");
+    let volume = Volume::with_policy(Policy::Cowrite);
+    for n in 0..4 {
+        let dir = volume.create(&volume.root, &format!("dir{n}"), FileKind::Directory, None);
+        assert_eq!(dir.at.group, volume.root.at.group, "each of them got its file before the next was made");
+        volume.create(&dir, "file", FileKind::Regular, None);
     }
 }
