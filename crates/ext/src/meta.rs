@@ -685,3 +685,28 @@ impl Order {
         std::mem::replace(&mut self.frees, later).into_values().flatten().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use moafs_disk::MemDisk;
+    use moafs_runtime::Live;
+
+    use super::*;
+
+    const BLOCK: usize = 4096;
+
+    #[test]
+    fn blocks_in_use_stay_in_memory_and_the_others_leave_in_turn() {
+        let disk: SharedDisk = Arc::new(MemDisk::new((400 * BLOCK / SECTOR) as u64));
+        let meta = Meta::new(disk, Live::new(), Arc::new(Health::default()), BLOCK);
+        for other in 100..400 {
+            for used in (0..8).chain([other]) {
+                meta.get(used, Kind::Inodes).expect("memory can be read");
+            }
+            meta.shrink(32 * BLOCK);
+            assert!(meta.memory() <= 32 * BLOCK);
+        }
+        assert!((0..8).all(|no| meta.cached(no).is_some()));
+        assert!((100..300).all(|no| meta.cached(no).is_none()), "none is overlooked");
+    }
+}
