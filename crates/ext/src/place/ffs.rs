@@ -31,8 +31,9 @@ use crate::format::{BlockNo, Geometry, GroupNo, InodeNo};
 use crate::meta::Level;
 use crate::place::Files;
 
-/// A directory is expected to take at least so many bytes with all its files.
+/// A directory is expected to take at least so many bytes with all its files, or this share of a group, if that is less.
 const DIRECTORY_BYTES_MIN: u32 = 4 << 20;
+const DIRECTORIES_PER_GROUP: u32 = 16;
 /// Of a group's blocks, one file takes at most this share before it moves on.
 const SECTIONS_PER_GROUP: u64 = 4;
 /// Moving data for the layout's sake stops when fewer than this share of the blocks is free.
@@ -110,7 +111,8 @@ impl Ffs<'_> {
 
     /// Blocks that a new directory is expected to take with all its files.
     fn directory_blocks(&self) -> u32 {
-        let least = (DIRECTORY_BYTES_MIN / self.geo.block_size).max(1);
+        let share = self.geo.blocks_per_group / DIRECTORIES_PER_GROUP;
+        let least = (DIRECTORY_BYTES_MIN / self.geo.block_size).min(share).max(1);
         let average = self.alloc.blocks_per_directory().unwrap_or_default();
         average.min(self.geo.blocks_per_group.into()).max(least.into()) as u32
     }

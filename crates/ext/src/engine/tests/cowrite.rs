@@ -397,12 +397,12 @@ fn little_of_several_directories_of_a_group_lies_side_by_side() {
 fn directories_without_files_keep_later_ones_out_of_their_group() {
     let volume = Volume::with_policy(Policy::Cowrite);
     let make = |name: String| volume.create(&volume.root, &name, FileKind::Directory, None);
-    // 4 MiB each in groups of 16 MiB, of which a third stays free.
-    let empty: Vec<Node> = (0..4).map(|n| make(format!("empty{n}"))).collect();
-    assert_eq!(empty[0].at.group, empty[1].at.group);
-    assert_ne!(empty[0].at.group, empty[3].at.group, "where four would be too many, the fourth goes on");
+    // A sixteenth of a group each, a third of which stays free.
+    let empty: Vec<Node> = (0..12).map(|n| make(format!("empty{n}"))).collect();
+    assert!(empty[..8].iter().all(|dir| dir.at.group == volume.root.at.group));
+    assert_ne!(empty[11].at.group, volume.root.at.group, "twelve would be too many");
     let volume = Volume::with_policy(Policy::Cowrite);
-    for n in 0..4 {
+    for n in 0..12 {
         let dir = volume.create(&volume.root, &format!("dir{n}"), FileKind::Directory, None);
         assert_eq!(dir.at.group, volume.root.at.group, "each of them got its file before the next was made");
         volume.create(&dir, "file", FileKind::Regular, None);
