@@ -119,18 +119,17 @@ impl<F: Format> Inner<F> {
         let _exclusive = inode.lock.write();
         inode.check_alive()?;
         let now = self.timestamp();
-        let mut op = self.format.begin(OpKind::Attr, &mut admission)?;
+        let mut op = self.begin(OpKind::Attr, &mut admission)?;
         if let Some(acl) = &acl {
             let key = XattrKey { space: XattrSpace::AclAccess, suffix: Box::default() };
             op.xattr_set(&inode.node, &key, Some(&acl.emit()), SetMode::Any)?;
         }
-        self.put(&mut op, inode, |attr| {
+        op.put(inode, |attr| {
             self.set_owner_and_mode(who, attr, set);
             attr.ctime = now;
             self.set_times(attr, set, now);
         })?;
-        let seal = op.end();
-        self.ended(seal, &[inode]);
+        op.end(&[inode]);
         if let Some(acl) = acl {
             self.remember_acl(inode, XattrSpace::AclAccess, Some(Arc::new(acl)));
         }

@@ -14,6 +14,7 @@ use moafs_runtime::Time;
 use crate::format::Format;
 use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
+use crate::pages::Pages;
 use crate::plan::{DirtyFile, DirtyView, SMALL_BLOCKS_MAX};
 use crate::types::{FileKind, Ino, Lbn, LbnRange};
 
@@ -169,10 +170,9 @@ impl<N> Lists<N> {
 }
 
 impl<F: Format> Inner<F> {
-    /// Updates the dirty lists after a write to `inode`. Called with its pages unlocked; that a
-    /// write-back may have cleaned it meanwhile is looked at again here.
-    pub(crate) fn list_dirty(&self, inode: &Shared<F>) {
-        let pages = inode.pages.lock();
+    /// Updates the dirty lists after a write to `inode`, whose `pages` are still locked: a dirty page that no plan finds
+    /// would look like a policy that plans nothing.
+    pub(crate) fn list_dirty(&self, inode: &Shared<F>, pages: &Pages) {
         if pages.is_settled() {
             return;
         }

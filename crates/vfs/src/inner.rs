@@ -15,7 +15,7 @@ use crate::counters::{Counters, Tally};
 use crate::dirty::Lists;
 use crate::error::{Error, Result};
 use crate::fill::LooseFills;
-use crate::format::{Admission, Format, Need, Seal, Shape, SpaceClass, Why};
+use crate::format::{Admission, Format, Need, Shape, SpaceClass, Why};
 use crate::inode::{Found, Inode, Table, Unput};
 use crate::pace::Pace;
 use crate::reap::ReapQueue;
@@ -219,80 +219,12 @@ impl<F: Format> Inner<F> {
         done
     }
 
-    /// Notes the seal of an ended op in every inode it concerned.
-    pub(crate) fn ended(&self, seal: Seal, inodes: &[&Inode<F::Node>]) {
-        self.uncommitted.store(true, Ordering::Relaxed);
-        for inode in inodes {
-            inode.sealed(seal);
-        }
-    }
-
-    /// Changes attributes and tells the format, inside an op. The change is undone if the format
-    /// cannot take it.
-    pub(crate) fn put(&self, op: &mut F::Op<'_>, inode: &Shared<F>, change: impl FnOnce(&mut Attr)) -> Result<()> {
-        self.tell(inode, change, |node, attr, disk_size| crate::format::FormatOp::inode_put(op, node, attr, disk_size))
-    }
-
-    /// As [`Self::put`] for an inode whose last name has just gone.
-    pub(crate) fn put_orphan(
-        &self,
-        op: &mut F::Op<'_>,
-        inode: &Shared<F>,
-        change: impl FnOnce(&mut Attr),
-    ) -> Result<()> {
-        self.tell(inode, change, |node, attr, _| crate::format::FormatOp::inode_orphan(op, node, attr))
-    }
-
-    fn tell(
-        &self,
-        inode: &Shared<F>,
-        change: impl FnOnce(&mut Attr),
-        tell: impl FnOnce(&F::Node, &Attr, u64) -> Result<()>,
-    ) -> Result<()> {
-        let _put = inode.put.lock();
-        let (before, unput, attr, disk_size) = {
-            let pages = inode.pages.lock();
-            let mut state = inode.state.lock();
-            if state.freed {
-                // Reaped since the caller looked: its number may be another's soon.
-                return Ok(());
-            }
-            let before = state.attr.clone();
-            change(&mut state.attr);
-            let disk_size = pages.disk_size(state.attr.size, state.disk_size, self.block_bytes());
-            let unput = std::mem::replace(&mut state.unput, Unput::Nothing);
-            (before, unput, state.attr.clone(), disk_size)
-        };
-        let told = tell(&inode.node, &attr, disk_size);
-        let mut state = inode.state.lock();
-        match &told {
-            Ok(()) => {
-                state.disk_size = disk_size;
-                // The rest of the size follows when its data have been written.
-                if disk_size < state.attr.size && inode.kind == crate::types::FileKind::Regular {
-                    state.unput = state.unput.max(Unput::Attributes);
-                }
-                if state.unput == Unput::Nothing && unput != Unput::Nothing {
-                    self.dirty.lock().forget_unput(inode.ino);
-                }
-            }
-            Err(_) => {
-                state.attr = before;
-                state.unput = state.unput.max(unput);
-            }
-        }
-        told
-    }
-
     /// Notes that attributes changed without telling the format yet.
     pub(crate) fn unput(&self, inode: &Shared<F>, what: Unput, change: impl FnOnce(&mut Attr)) {
         let mut state = inode.state.lock();
         change(&mut state.attr);
-        let first = state.unput == Unput::Nothing;
-        state.unput = state.unput.max(what);
-        if first {
-            self.dirty.lock().note_unput(inode);
-        }
+        state.note_change(what);
+        self.list_unput(&mut state, inode);
     }
 
     /// Takes one more hold on an inode that exists.

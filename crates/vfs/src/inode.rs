@@ -63,6 +63,10 @@ pub(crate) struct State {
     /// The size that the format was last told.
     pub(crate) disk_size: u64,
     pub(crate) unput: Unput,
+    /// Counts changes of `attr`.
+    pub(crate) changes: u64,
+    /// On the list of inodes whose attributes the format does not know.
+    pub(crate) unput_listed: bool,
     /// The newest op that changed this inode or its names.
     pub(crate) seal: Seal,
     /// When its last data write completed.
@@ -78,6 +82,14 @@ pub(crate) struct State {
     pub(crate) nameless: bool,
     /// Given back to the format: whoever still has it sees a stale handle.
     pub(crate) freed: bool,
+}
+
+impl State {
+    /// Notes a change of the attributes that the format does not know, or of which no ended op's seal tells yet.
+    pub(crate) fn note_change(&mut self, what: Unput) {
+        self.changes += 1;
+        self.unput = self.unput.max(what);
+    }
 }
 
 /// An inode in memory.
@@ -103,6 +115,8 @@ impl<N> Inode<N> {
         let state = State {
             disk_size: attr.size,
             unput: Unput::Nothing,
+            changes: 0,
+            unput_listed: false,
             seal: Seal::NONE,
             epoch: Epoch(0),
             error: None,

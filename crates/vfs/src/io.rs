@@ -502,13 +502,10 @@ impl<F: Format> Inner<F> {
         if write.who.uid != 0 {
             attr.perm = perm::without_suid_sgid(attr.perm);
         }
-        let first = state.unput == Unput::Nothing;
-        state.unput = Unput::Attributes;
+        state.note_change(Unput::Attributes);
+        self.list_unput(&mut state, inode);
         let blocks = state.attr.size.div_ceil(self.block_bytes());
         let mut lists = self.dirty.lock();
-        if first {
-            lists.note_unput(inode);
-        }
         if pages.is_settled() {
             return;
         }
@@ -549,9 +546,9 @@ impl<F: Format> Inner<F> {
         }
         let zeros = Piece { block_bytes, start: from, bytes: &self.zero_page[from..to] };
         let d = pages.write(at, zeros, addressed, seen);
+        self.list_dirty(inode, &pages);
         drop(pages);
         self.cache.account(Delta { cached: delta.cached + d.cached, dirty: delta.dirty + d.dirty });
-        self.list_dirty(inode);
         Ok(())
     }
 

@@ -17,6 +17,7 @@
 //! | [`health`] | why a volume takes no more changes |
 //! | [`counters`] | what is counted |
 //! | `inner`, `inode` | the state of a volume; inodes, who holds them, orphans (`reap`) |
+//! | `op` | a running op of the format; when attributes count as told |
 //! | `names`, `rename` | names and every change of them |
 //! | `attr`, `perm`, `acl`, `xattr` | attributes, and who may do what |
 //! | `pages`, `cache`, `fill`, `co_read` | cached blocks of one file; the memory budget; reading, read-ahead; neighbours of small files |
@@ -72,6 +73,7 @@ mod inode;
 mod io;
 pub mod layout;
 mod names;
+mod op;
 mod pace;
 mod pages;
 mod perm;

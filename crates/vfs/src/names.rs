@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::format::{Admission, Format, FormatOp, Need, OpKind, Target};
 use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
+use crate::op::Op;
 use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, W, X};
 use crate::types::{Attr, Cookie, Dentry, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
@@ -178,7 +179,7 @@ impl<F: Format> Inner<F> {
         admission: &mut Admission,
     ) -> Result<Shared<F>> {
         let birth = self.birth(who, dir, name.is_some(), new)?;
-        let mut op = self.format.begin(OpKind::Create, admission)?;
+        let mut op = self.begin(OpKind::Create, admission)?;
         let (ino, node) = op.inode_new(&dir.node, &birth.attr, new.target)?;
         let inode = Arc::new(Inode::new(&self.rt, ino, dir.ino, birth.attr.clone(), node));
         for (space, acl) in
@@ -194,7 +195,7 @@ impl<F: Format> Inner<F> {
                 op.name_add(&dir.node, name, Target { ino, kind: new.kind, node: &inode.node })?;
                 let now = birth.attr.ctime;
                 let subdirs = u32::from(new.kind == FileKind::Directory);
-                self.put(&mut op, dir, |attr| {
+                op.put(dir, |attr| {
                     attr.nlink += subdirs;
                     (attr.mtime, attr.ctime) = (now, now);
                 })?;
@@ -204,8 +205,7 @@ impl<F: Format> Inner<F> {
                 inode.state.lock().nameless = true;
             }
         }
-        let seal = op.end();
-        self.ended(seal, &[&inode, dir]);
+        op.end(&[&inode, dir]);
         self.refresh_size(dir);
         self.refresh_size(&inode);
         self.table.hold(ino);
@@ -298,16 +298,15 @@ impl<F: Format> Inner<F> {
             _ => {}
         }
         let now = self.timestamp();
-        let mut op = self.format.begin(OpKind::Link, &mut admission)?;
-        self.put(&mut op, &inode, |attr| {
+        let mut op = self.begin(OpKind::Link, &mut admission)?;
+        op.put(&inode, |attr| {
             attr.nlink += 1;
             attr.ctime = now;
         })?;
         op.name_add(&dir.node, name, Target { ino, kind: inode.kind, node: &inode.node })?;
-        self.put(&mut op, &dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
-        let seal = op.end();
+        op.put(&dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
+        op.end(&[]);
         inode.state.lock().nameless = false;
-        self.ended(seal, &[&inode, &dir]);
         self.refresh_size(&dir);
         self.table.hold(ino);
         self.set_home(&inode, dir.ino);
@@ -329,12 +328,11 @@ impl<F: Format> Inner<F> {
             return Err(Error::Posix(libc::EISDIR));
         }
         let now = self.timestamp();
-        let mut op = self.format.begin(OpKind::Unlink, &mut admission)?;
+        let mut op = self.begin(OpKind::Unlink, &mut admission)?;
         op.name_remove(&dir.node, name, &child.node)?;
         self.drop_link(&mut op, &child, now)?;
-        self.put(&mut op, &dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
-        let seal = op.end();
-        self.ended(seal, &[&child, &dir]);
+        op.put(&dir, |attr| (attr.mtime, attr.ctime) = (now, now))?;
+        op.end(&[&child, &dir]);
         drop(child_guard);
         self.refresh_size(&dir);
         self.tally.unlinks.fetch_add(1, Ordering::Relaxed);
@@ -343,12 +341,12 @@ impl<F: Format> Inner<F> {
     }
 
     /// One name fewer of something that is not a directory.
-    pub(crate) fn drop_link(&self, op: &mut F::Op<'_>, child: &Shared<F>, now: moafs_runtime::Timestamp) -> Result<()> {
+    pub(crate) fn drop_link(&self, op: &mut Op<'_, F>, child: &Shared<F>, now: moafs_runtime::Timestamp) -> Result<()> {
         let change = |attr: &mut Attr| {
             attr.nlink = attr.nlink.saturating_sub(1);
             attr.ctime = now;
         };
-        if child.nlink() > 1 { self.put(op, child, change) } else { self.put_orphan(op, child, change) }
+        if child.nlink() > 1 { op.put(child, change) } else { op.put_orphan(child, change) }
     }
 
     pub(crate) fn rmdir(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
@@ -367,18 +365,17 @@ impl<F: Format> Inner<F> {
         self.check_may_remove(who, &dir, &child)?;
         self.check_removable_dir(&child)?;
         let now = self.timestamp();
-        let mut op = self.format.begin(OpKind::Unlink, &mut admission)?;
+        let mut op = self.begin(OpKind::Unlink, &mut admission)?;
         op.name_remove(&dir.node, name, &child.node)?;
-        self.put_orphan(&mut op, &child, |attr| {
+        op.put_orphan(&child, |attr| {
             attr.nlink = 0;
             attr.ctime = now;
         })?;
-        self.put(&mut op, &dir, |attr| {
+        op.put(&dir, |attr| {
             attr.nlink = attr.nlink.saturating_sub(1).max(2);
             (attr.mtime, attr.ctime) = (now, now);
         })?;
-        let seal = op.end();
-        self.ended(seal, &[&child, &dir]);
+        op.end(&[&child, &dir]);
         drop(child_guard);
         self.refresh_size(&dir);
         self.tally.unlinks.fetch_add(1, Ordering::Relaxed);

@@ -114,15 +114,14 @@ impl<F: Format> Inner<F> {
         let mut progress = Progress::More;
         while progress == Progress::More {
             let mut admission = Admission::none();
-            let mut op = self.format.begin(OpKind::Unmap, &mut admission)?;
+            let mut op = self.begin(OpKind::Unmap, &mut admission)?;
             progress = op.unmap(&inode.node, Lbn(0), None, UNMAP_BLOCKS_MAX, true)?;
             if progress == Progress::Done {
                 // Whoever is just telling the format its attributes finishes first; later ones see the mark.
                 let _put = inode.put.lock();
                 op.inode_free(&inode.node)?;
             }
-            let seal = op.end();
-            self.ended(seal, &[inode]);
+            op.end(&[inode]);
         }
         Ok(true)
     }

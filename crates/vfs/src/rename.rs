@@ -17,6 +17,7 @@ use crate::format::{Format, FormatOp, Need, OpKind, Target};
 use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
 use crate::names::{NAME_META_BLOCKS, dot_dot, is_dot};
+use crate::op::Op;
 use crate::perm::W;
 use crate::types::{Ino, Name};
 
@@ -242,7 +243,7 @@ impl<F: Format> Inner<F> {
     fn replace(&self, movement: &Move<'_, F::Node>, admission: &mut crate::format::Admission) -> Result<()> {
         let Move { from, to, source, victim, now } = movement;
         let now = *now;
-        let mut op = self.format.begin(OpKind::Rename, admission)?;
+        let mut op = self.begin(OpKind::Rename, admission)?;
         let target = Target { ino: source.ino, kind: source.kind, node: &*source.node };
         match victim {
             Some(_) => op.name_point(&to.dir.node, to.name, target)?,
@@ -252,11 +253,11 @@ impl<F: Format> Inner<F> {
             self.repoint_parent(&mut op, source, to.dir)?;
         }
         op.name_remove(&from.dir.node, from.name, &source.node)?;
-        self.put(&mut op, source, |attr| attr.ctime = now)?;
+        op.put(source, |attr| attr.ctime = now)?;
         let victim_is_dir = victim.is_some_and(|v| v.is_dir());
         if let Some(victim) = victim {
             if victim_is_dir {
-                self.put_orphan(&mut op, victim, |attr| {
+                op.put_orphan(victim, |attr| {
                     attr.nlink = 0;
                     attr.ctime = now;
                 })?;
@@ -267,8 +268,7 @@ impl<F: Format> Inner<F> {
         let gone = i64::from(source.is_dir());
         let come = gone - i64::from(victim_is_dir);
         self.settle_parents(&mut op, movement, -gone, come)?;
-        let seal = op.end();
-        self.moved(seal, movement);
+        op.end(&[]);
         self.set_home(source, to.dir.ino);
         if let Some(victim) = victim {
             self.note_unlinked(victim);
@@ -280,7 +280,7 @@ impl<F: Format> Inner<F> {
         let Move { from, to, source, victim, now } = movement;
         let Some(other) = victim else { return Err(Error::Posix(libc::ENOENT)) };
         let now = *now;
-        let mut op = self.format.begin(OpKind::Exchange, admission)?;
+        let mut op = self.begin(OpKind::Exchange, admission)?;
         // A directory's `..` changes while it has two names: then it always tells of one of them.
         let mut places = [(*source, to), (*other, from)];
         // Which name changes first leaves the other inode without its own for a while: not a directory, if only one is.
@@ -298,32 +298,31 @@ impl<F: Format> Inner<F> {
             }
         }
         for inode in [*source, *other] {
-            self.put(&mut op, inode, |attr| attr.ctime = now)?;
+            op.put(inode, |attr| attr.ctime = now)?;
         }
         let come = i64::from(source.is_dir()) - i64::from(other.is_dir());
         self.settle_parents(&mut op, movement, -come, come)?;
-        let seal = op.end();
-        self.moved(seal, movement);
+        op.end(&[]);
         self.set_home(source, to.dir.ino);
         self.set_home(other, from.dir.ino);
         Ok(())
     }
 
-    fn repoint_parent(&self, op: &mut F::Op<'_>, dir: &Shared<F>, parent: &Shared<F>) -> Result<()> {
+    fn repoint_parent(&self, op: &mut Op<'_, F>, dir: &Shared<F>, parent: &Shared<F>) -> Result<()> {
         op.name_point(&dir.node, dot_dot(), Target { ino: parent.ino, kind: parent.kind, node: &*parent.node })
     }
 
     /// Times of both parents, and their links: what each gains in subdirectories.
     fn settle_parents(
         &self,
-        op: &mut F::Op<'_>,
+        op: &mut Op<'_, F>,
         movement: &Move<'_, F::Node>,
         from_gains: i64,
         to_gains: i64,
     ) -> Result<()> {
         let now = movement.now;
         let mut settle = |dir: &Shared<F>, gains: i64| {
-            self.put(op, dir, |attr| {
+            op.put(dir, |attr| {
                 attr.nlink = (i64::from(attr.nlink) + gains).clamp(0, i64::from(u32::MAX)) as u32;
                 (attr.mtime, attr.ctime) = (now, now);
             })
@@ -333,12 +332,6 @@ impl<F: Format> Inner<F> {
         }
         settle(movement.from.dir, from_gains)?;
         settle(movement.to.dir, to_gains)
-    }
-
-    fn moved(&self, seal: crate::format::Seal, movement: &Move<'_, F::Node>) {
-        let mut inodes: Vec<&Inode<F::Node>> = vec![movement.from.dir, movement.to.dir, movement.source];
-        inodes.extend(movement.victim.map(|v| &**v));
-        self.ended(seal, &inodes);
     }
 }
 

@@ -56,12 +56,11 @@ impl<F: Format> Inner<F> {
             return Ok(());
         }
         let mut admission = Admission::none();
-        let mut op = self.format.begin(OpKind::Unmap, &mut admission)?;
-        self.put(&mut op, inode, change)?;
+        let mut op = self.begin(OpKind::Unmap, &mut admission)?;
+        op.put(inode, change)?;
         let from = Lbn(size.div_ceil(self.block_bytes()));
         let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
-        let seal = op.end();
-        self.ended(seal, &[inode]);
+        op.end(&[inode]);
         self.unmap_rest(inode, from, None, false, progress)
     }
 
@@ -114,10 +113,9 @@ impl<F: Format> Inner<F> {
         let mut progress = first;
         while progress == Progress::More {
             let mut admission = Admission::none();
-            let mut op = self.format.begin(OpKind::Unmap, &mut admission)?;
+            let mut op = self.begin(OpKind::Unmap, &mut admission)?;
             progress = op.unmap(&inode.node, from, to, UNMAP_BLOCKS_MAX, orphan)?;
-            let seal = op.end();
-            self.ended(seal, &[inode]);
+            op.end(&[inode]);
         }
         Ok(())
     }
@@ -207,8 +205,8 @@ impl<F: Format> Inner<F> {
         }
         let now = self.timestamp();
         let mut admission = Admission::none();
-        let mut op = self.format.begin(OpKind::Unmap, &mut admission)?;
-        self.put(&mut op, inode, |attr| {
+        let mut op = self.begin(OpKind::Unmap, &mut admission)?;
+        op.put(inode, |attr| {
             (attr.mtime, attr.ctime) = (now, now);
             if !who.is_root() {
                 attr.perm = without_suid_sgid(attr.perm);
@@ -218,8 +216,7 @@ impl<F: Format> Inner<F> {
             true => op.unmap(&inode.node, Lbn(first), Some(Lbn(last)), UNMAP_BLOCKS_MAX, false)?,
             false => Progress::Done,
         };
-        let seal = op.end();
-        self.ended(seal, &[inode]);
+        op.end(&[inode]);
         self.unmap_rest(inode, Lbn(first), Some(Lbn(last)), false, progress)
     }
 

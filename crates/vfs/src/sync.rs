@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, FormatOp, Harden, OpKind, Why};
+use crate::format::{Admission, Format, Harden, OpKind, Why};
 use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
 use crate::plan::Due;
@@ -90,19 +90,17 @@ impl<F: Format> Inner<F> {
     pub(crate) fn put_inodes(&self, inodes: &[Shared<F>]) -> Result<()> {
         for chunk in inodes.chunks(PUT_INODES_MAX) {
             let mut admission = Admission::none();
-            let mut op = self.format.begin(OpKind::Attr, &mut admission)?;
+            let mut op = self.begin(OpKind::Attr, &mut admission)?;
             for inode in chunk {
                 let wanted = {
                     let state = inode.state.lock();
                     !state.freed && state.unput > Unput::Nothing
                 };
                 if wanted {
-                    self.put(&mut op, inode, |_| {})?;
+                    op.put_known(inode)?;
                 }
             }
-            let seal = op.end();
-            let inodes: Vec<_> = chunk.iter().map(|inode| &**inode).collect();
-            self.ended(seal, &inodes);
+            op.end(&[]);
         }
         Ok(())
     }

@@ -329,10 +329,10 @@ impl<F: Format> Inner<F> {
             {
                 let mut pages = piece.inode.pages.lock();
                 (piece.range.start.0..piece.range.end().0).for_each(|at| pages.bounce(Lbn(at)));
+                // It may have been clean, and only moved.
+                self.list_dirty(&piece.inode, &pages);
             }
             self.latch_in(&piece.inode, error);
-            // It may have been clean, and only moved.
-            self.list_dirty(&piece.inode);
             self.dirty.lock().postpone(piece.inode.ino, again);
             self.rt.signal(&piece.inode.moved);
         }
@@ -427,16 +427,14 @@ impl<F: Format> Inner<F> {
         files: &[Shared<F>],
         admission: &mut Admission,
     ) -> Result<()> {
-        let mut op = self.format.begin(OpKind::Place, admission)?;
+        let mut op = self.begin(OpKind::Place, admission)?;
         for (piece, epoch, _) in batch {
             op.place(&piece.inode.node, piece.range, piece.to, *epoch)?;
         }
         for inode in files {
-            self.put(&mut op, inode, |_| {})?;
+            op.put_known(inode)?;
         }
-        let seal = op.end();
-        let inodes: Vec<_> = files.iter().map(|inode| &**inode).collect();
-        self.ended(seal, &inodes);
+        op.end(&[]);
         Ok(())
     }
 

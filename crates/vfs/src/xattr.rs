@@ -138,13 +138,13 @@ impl<F: Format> Inner<F> {
         let now = self.timestamp();
         let is_access = key.space == XattrSpace::AclAccess;
         let kept = (!is_access || !acl.is_minimal()).then(|| acl.clone());
-        let mut op = self.format.begin(OpKind::Xattr, admission)?;
+        let mut op = self.begin(OpKind::Xattr, admission)?;
         match &kept {
             Some(acl) => op.xattr_set(&inode.node, key, Some(&acl.emit()), SetMode::Any)?,
             None if present => op.xattr_set(&inode.node, key, None, SetMode::Any)?,
             None => {}
         }
-        self.put(&mut op, inode, |attr| {
+        op.put(inode, |attr| {
             attr.ctime = now;
             if is_access {
                 attr.perm = (attr.perm & !0o777) | acl.mode_bits();
@@ -153,8 +153,7 @@ impl<F: Format> Inner<F> {
                 }
             }
         })?;
-        let seal = op.end();
-        self.ended(seal, &[inode]);
+        op.end(&[inode]);
         self.remember_acl_of(inode, key, kept);
         Ok(())
     }
@@ -180,11 +179,10 @@ impl<F: Format> Inner<F> {
             _ => {}
         }
         let now = self.timestamp();
-        let mut op = self.format.begin(OpKind::Xattr, admission)?;
+        let mut op = self.begin(OpKind::Xattr, admission)?;
         op.xattr_set(&inode.node, key, value, mode)?;
-        self.put(&mut op, inode, |attr| attr.ctime = now)?;
-        let seal = op.end();
-        self.ended(seal, &[inode]);
+        op.put(inode, |attr| attr.ctime = now)?;
+        op.end(&[inode]);
         Ok(())
     }
 }

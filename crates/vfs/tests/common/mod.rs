@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use moafs_disk::mem::MemDisk;
 use moafs_disk::probe::fault::Fault;
@@ -37,7 +38,7 @@ struct File {
 }
 
 #[derive(Clone)]
-struct Meta {
+pub struct Meta {
     files: BTreeMap<u64, File>,
     used: BTreeSet<u64>,
     next_entry: u64,
@@ -72,6 +73,26 @@ pub struct Toy {
     /// Turns the format was given.
     pub tended: AtomicU64,
     pub abandoned: AtomicU64,
+    /// Set: `harden` makes durable what has a seal up to the one asked for, and nothing else.
+    pub history: Mutex<Option<Vec<(Seal, Meta)>>>,
+    /// Set: where calls take their time.
+    pub stall: Mutex<Option<Stall>>,
+}
+
+/// A point inside an op.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Point {
+    /// Before the format records an inode's attributes.
+    Put,
+    /// After the op has its seal, before the caller knows it.
+    End,
+}
+
+/// The next op that passes `point` waits there for `pause`.
+pub struct Stall {
+    pub rt: Rt,
+    pub point: Point,
+    pub pause: Duration,
 }
 
 pub struct ToyNode(pub Ino);
@@ -138,6 +159,8 @@ impl Toy {
             committed: AtomicU64::new(0),
             tended: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
+            history: Mutex::new(None),
+            stall: Mutex::new(None),
         }
     }
 
@@ -205,6 +228,27 @@ impl Toy {
         let turn = self.ops.fetch_add(1, Ordering::Relaxed);
         let pause = std::time::Duration::from_micros(turn.wrapping_mul(0x9E37_79B9) >> 7 & 0x7FF);
         moafs_runtime::sleep_until(&*rt, rt.now() + pause);
+    }
+
+    fn stall_at(&self, point: Point) {
+        let stall = {
+            let mut stall = self.stall.lock();
+            if stall.as_ref().is_some_and(|stall| stall.point == point) { stall.take() } else { None }
+        };
+        if let Some(stall) = stall {
+            moafs_runtime::sleep_until(&*stall.rt, stall.rt.now() + stall.pause);
+        }
+    }
+
+    /// Makes durable what has a seal up to `upto`; all of it, unless a history is kept.
+    fn remember(&self, upto: Seal) {
+        let copy = match &*self.history.lock() {
+            Some(history) => history.iter().rfind(|(seal, _)| *seal <= upto).map(|(_, meta)| meta.clone()),
+            None => Some(self.meta.lock().clone()),
+        };
+        if let Some(copy) = copy {
+            *self.durable.lock() = Some(copy);
+        }
     }
 
     fn free_blocks(&self) -> u64 {
@@ -404,7 +448,7 @@ impl Format for Toy {
     fn harden(&self, _node: &ToyNode, upto: Seal, _data: Epoch, _how: Harden) -> Result<()> {
         assert!(upto.0 <= self.seal.load(Ordering::SeqCst));
         self.hardened.fetch_add(1, Ordering::Relaxed);
-        *self.durable.lock() = Some(self.meta.lock().clone());
+        self.remember(upto);
         Ok(())
     }
     fn commit(&self, _why: Why) -> Result<()> {
@@ -488,6 +532,7 @@ impl FormatOp for ToyOp<'_> {
     }
     fn inode_put(&mut self, node: &ToyNode, attr: &Attr, disk_size: u64) -> Result<()> {
         assert!(disk_size <= attr.size || attr.kind != FileKind::Regular);
+        self.toy.stall_at(Point::Put);
         self.change(node, |f| {
             f.attr = attr.clone();
             f.disk_size = disk_size;
@@ -571,7 +616,12 @@ impl FormatOp for ToyOp<'_> {
         Ok(if more { Progress::More } else { Progress::Done })
     }
     fn end(self) -> Seal {
-        Seal(self.toy.seal.fetch_add(1, Ordering::SeqCst) + 1)
+        let seal = Seal(self.toy.seal.fetch_add(1, Ordering::SeqCst) + 1);
+        if let Some(history) = &mut *self.toy.history.lock() {
+            history.push((seal, self.toy.meta.lock().clone()));
+        }
+        self.toy.stall_at(Point::End);
+        seal
     }
 }
 

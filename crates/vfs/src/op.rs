@@ -1,0 +1,153 @@
+//! A running op of the format, together with the inodes whose attributes it has told the format.
+//!
+//! Attributes count as told only when the op has ended and its seal is noted in the inode; both happen in one step here. Until
+//! then [`State::unput`] stays set, so an fsync that comes in between tells the format once more instead of returning early.
+//! An attribute that a call sets directly becomes visible only after the format has recorded it, so a commit that begins after
+//! a client has seen it includes it.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use crate::error::Result;
+use crate::format::{Admission, Format, FormatOp, OpKind};
+use crate::inner::{Inner, Shared};
+use crate::inode::{Inode, State, Unput};
+use crate::types::{Attr, FileKind};
+
+/// A running op. Dropping it without [`Op::end`] means that a method of the format failed.
+pub(crate) struct Op<'a, F: Format> {
+    inner: &'a Inner<F>,
+    op: Option<F::Op<'a>>,
+    told: SmallVec<[Told<F>; 4]>,
+}
+
+/// An inode whose attributes an op has told the format.
+struct Told<F: Format> {
+    inode: Shared<F>,
+    /// [`State::changes`] as they were told; `None` if the format was not told everything.
+    changes: Option<u64>,
+}
+
+impl<'a, F: Format> Deref for Op<'a, F> {
+    type Target = F::Op<'a>;
+
+    fn deref(&self) -> &F::Op<'a> {
+        self.op.as_ref().expect("the op has not ended")
+    }
+}
+
+impl<'a, F: Format> DerefMut for Op<'a, F> {
+    fn deref_mut(&mut self) -> &mut F::Op<'a> {
+        self.op.as_mut().expect("the op has not ended")
+    }
+}
+
+impl<F: Format> Inner<F> {
+    /// Begins an op.
+    pub(crate) fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<Op<'a, F>> {
+        let op = self.format.begin(kind, admission)?;
+        Ok(Op { inner: self, op: Some(op), told: SmallVec::new() })
+    }
+
+    /// Puts an inode on the list of those whose attributes the format does not know.
+    pub(crate) fn list_unput(&self, state: &mut State, inode: &Shared<F>) {
+        if !state.unput_listed && !state.freed {
+            state.unput_listed = true;
+            self.dirty.lock().note_unput(inode);
+        }
+    }
+}
+
+impl<F: Format> Op<'_, F> {
+    /// Tells the format the attributes of an inode as they are.
+    pub(crate) fn put_known(&mut self, inode: &Shared<F>) -> Result<()> {
+        self.tell(inode, None::<fn(&mut Attr)>, |op, attr, disk_size| op.inode_put(&inode.node, attr, disk_size))
+    }
+
+    /// Changes attributes and tells the format. Nothing changes if the format cannot take it. `change` runs twice, and
+    /// the inode's lock is held exclusively.
+    pub(crate) fn put(&mut self, inode: &Shared<F>, change: impl Fn(&mut Attr)) -> Result<()> {
+        self.tell(inode, Some(change), |op, attr, disk_size| op.inode_put(&inode.node, attr, disk_size))
+    }
+
+    /// As [`Self::put`] for an inode whose last name has just gone.
+    pub(crate) fn put_orphan(&mut self, inode: &Shared<F>, change: impl Fn(&mut Attr)) -> Result<()> {
+        self.tell(inode, Some(change), |op, attr, _| op.inode_orphan(&inode.node, attr))
+    }
+
+    fn tell<C: Fn(&mut Attr)>(
+        &mut self,
+        inode: &Shared<F>,
+        change: Option<C>,
+        tell: impl FnOnce(&mut F::Op<'_>, &Attr, u64) -> Result<()>,
+    ) -> Result<()> {
+        let _put = inode.put.lock();
+        let (attr, disk_size, changes) = {
+            let pages = inode.pages.lock();
+            let state = inode.state.lock();
+            if state.freed {
+                // Reaped since the caller looked: its number may be another's soon.
+                return Ok(());
+            }
+            let mut attr = state.attr.clone();
+            if let Some(change) = &change {
+                change(&mut attr);
+            }
+            let disk_size = pages.disk_size(attr.size, state.disk_size, self.inner.block_bytes());
+            (attr, disk_size, state.changes)
+        };
+        tell(&mut **self, &attr, disk_size)?;
+        // The rest of the size follows when its data have been written.
+        let whole = disk_size >= attr.size || inode.kind != FileKind::Regular;
+        let mut state = inode.state.lock();
+        let unchanged = state.changes == changes;
+        state.disk_size = disk_size;
+        if let Some(change) = change {
+            change(&mut state.attr);
+            // Visible, but not durable before this op's seal: whoever syncs the inode now must tell the format again.
+            state.note_change(Unput::Attributes);
+        }
+        if !whole {
+            state.unput = Unput::Attributes;
+            self.inner.list_unput(&mut state, inode);
+        }
+        let changes = (whole && unchanged).then_some(state.changes);
+        drop(state);
+        self.told.push(Told { inode: Arc::clone(inode), changes });
+        Ok(())
+    }
+
+    /// Ends the op and notes its seal in every inode it concerned: those whose attributes it told, and `others`.
+    pub(crate) fn end(mut self, others: &[&Inode<F::Node>]) {
+        let op = self.op.take().expect("an op ends once");
+        let seal = op.end();
+        self.inner.uncommitted.store(true, Ordering::Relaxed);
+        for inode in others {
+            inode.sealed(seal);
+        }
+        for told in std::mem::take(&mut self.told) {
+            let mut state = told.inode.state.lock();
+            state.seal = state.seal.max(seal);
+            if told.changes == Some(state.changes) {
+                state.unput = Unput::Nothing;
+                if std::mem::take(&mut state.unput_listed) && !state.freed {
+                    self.inner.dirty.lock().forget_unput(told.inode.ino);
+                }
+            }
+        }
+    }
+}
+
+impl<F: Format> Drop for Op<'_, F> {
+    /// What a failed op has told has no seal: it must be told again.
+    fn drop(&mut self) {
+        for told in std::mem::take(&mut self.told) {
+            let mut state = told.inode.state.lock();
+            state.note_change(Unput::Attributes);
+            self.inner.list_unput(&mut state, &told.inode);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What is durable when fsync and sync return, while another task is in the middle of telling the format.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use moafs_runtime::virt::Virtual;
+use moafs_runtime::{Rt, sleep_until};
+use moafs_vfs::Who;
+use moafs_vfs::api::SetAttr;
+use moafs_vfs::types::Ino;
+
+const PAUSE: Duration = Duration::from_millis(10);
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// Runs `first`, which gets stuck at `point` inside the format; then, beside it, `second`.
+fn beside(
+    seed: Option<u64>,
+    prepare: impl Fn(&Volume) -> Ino + Send + Sync + 'static,
+    point: Point,
+    first: impl Fn(&Volume, Ino) + Send + Sync + 'static,
+    second: impl Fn(&Volume, Ino) + Send + Sync + 'static,
+) {
+    let virt = Virtual::new(seed);
+    let rt: Rt = Arc::clone(&virt) as Rt;
+    virt.run(move || {
+        let v = Arc::new(Volume::new(4096, options(), Arc::clone(&rt)));
+        let f = prepare(&v);
+        v.vfs.sync().unwrap();
+        *v.vfs.format().history.lock() = Some(Vec::new());
+        *v.vfs.format().stall.lock() = Some(Stall { rt: Arc::clone(&rt), point, pause: PAUSE });
+        let here = Arc::clone(&v);
+        let task = rt.spawn("first", Box::new(move || first(&here, f)));
+        sleep_until(&*rt, rt.now() + MOMENT);
+        assert!(v.vfs.format().stall.lock().is_none(), "the first task is inside the format");
+        second(&v, f);
+        task.join(&*rt);
+        v.vfs.clone().close().unwrap();
+    });
+}
+
+fn set(v: &Volume, ino: Ino, set: SetAttr) {
+    v.vfs.set_attr(&Who::root(), ino, &set).unwrap();
+}
+
+fn size(size: u64) -> SetAttr {
+    SetAttr { size: Some(size), ..SetAttr::default() }
+}
+
+fn durable_size(v: &Volume, ino: Ino) -> u64 {
+    v.vfs.format().after_power_cut().disk_size(ino)
+}
+
+fn durable_perm(v: &Volume, ino: Ino) -> u32 {
+    v.vfs.format().after_power_cut().put_attr(ino).perm
+}
+
+fn file(v: &Volume) -> Ino {
+    v.create(ROOT, "f")
+}
+
+fn fsync(v: &Volume, ino: Ino) {
+    v.vfs.fsync(ino, false).unwrap();
+}
+
+#[test]
+fn fsync_waits_for_a_size_that_another_fsync_is_telling_the_format() {
+    for point in [Point::Put, Point::End] {
+        for seed in [None, Some(1), Some(2), Some(3)] {
+            let grow = |v: &Volume| {
+                let f = file(v);
+                v.vfs.sync().unwrap();
+                f
+            };
+            beside(
+                seed,
+                grow,
+                point,
+                |v, f| {
+                    set(v, f, size(5000));
+                    fsync(v, f);
+                },
+                |v, f| {
+                    fsync(v, f);
+                    assert_eq!(durable_size(v, f), 5000, "{:?}", v.vfs.stat(f).unwrap().attr.size);
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn sync_waits_for_a_size_that_background_work_is_telling_the_format() {
+    for point in [Point::Put, Point::End] {
+        for seed in [None, Some(1), Some(2), Some(3)] {
+            beside(
+                seed,
+                file,
+                point,
+                |v, f| {
+                    set(v, f, size(5000));
+                    fsync(v, f);
+                },
+                |v, f| {
+                    v.vfs.sync().unwrap();
+                    assert_eq!(durable_size(v, f), 5000);
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn a_mode_that_was_seen_before_an_fsync_or_a_sync_is_durable_after_it() {
+    for point in [Point::Put, Point::End] {
+        for whole in [false, true] {
+            beside(
+                None,
+                file,
+                point,
+                |v, f| set(v, f, SetAttr { perm: Some(0o600), ..SetAttr::default() }),
+                move |v, f| {
+                    let seen = v.vfs.stat(f).unwrap().attr.perm;
+                    if whole {
+                        v.vfs.sync().unwrap()
+                    } else {
+                        fsync(v, f)
+                    };
+                    if seen == 0o600 {
+                        assert_eq!(durable_perm(v, f), 0o600, "{point:?}, sync: {whole}");
+                    }
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn a_time_that_changes_while_the_format_is_told_is_told_again() {
+    for point in [Point::Put, Point::End] {
+        beside(
+            None,
+            file,
+            point,
+            |v, f| {
+                set(v, f, size(5000));
+                fsync(v, f);
+            },
+            |v, f| {
+                v.write(f, 0, &[1; 100]);
+                v.write(f, 6000, &[1; 100]);
+                fsync(v, f);
+                assert_eq!(durable_size(v, f), 6100);
+            },
+        );
+    }
+}
+
+#[test]
+fn a_file_appended_to_by_another_task_is_as_long_as_it_was_at_the_fsync() {
+    for seed in 0..20 {
+        let virt = Virtual::new(Some(seed));
+        let rt: Rt = Arc::clone(&virt) as Rt;
+        virt.run(move || {
+            let v = Arc::new(Volume::new(4096, options(), Arc::clone(&rt)));
+            let f = file(&v);
+            *v.vfs.format().dawdles.lock() = Some(Arc::clone(&rt));
+            *v.vfs.format().history.lock() = Some(Vec::new());
+            let tasks: Vec<_> = (0..3)
+                .map(|who| {
+                    let (v, at) = (Arc::clone(&v), Arc::clone(&rt));
+                    let body = move || {
+                        for i in 0..12 {
+                            v.vfs.write(&Who::root(), f, 0, &pattern(who, 300 + 97 * i), true).unwrap();
+                            sleep_until(&*at, at.now() + Duration::from_micros(100 * (who + 1)));
+                            let size = v.vfs.stat(f).unwrap().attr.size;
+                            v.vfs.fsync(f, i % 2 == 0).unwrap();
+                            let durable = durable_size(&v, f);
+                            assert!(durable >= size, "seed {seed}: {durable} of {size} bytes are durable");
+                        }
+                    };
+                    rt.spawn("writer", Box::new(body))
+                })
+                .collect();
+            tasks.into_iter().for_each(|task| task.join(&*rt));
+            v.vfs.clone().close().unwrap();
+        });
+    }
+}
