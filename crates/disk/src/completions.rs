@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
+use moafs_runtime::leaf::Mutex;
 
 use crate::{Done, Ticket};
 

@@ -8,10 +8,10 @@
 //!    everybody who waits.
 //! 3. After a failed flush nothing becomes durable any more.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Rt};
-use parking_lot::Mutex;
 
 use crate::{DiskError, Epoch};
 

@@ -23,8 +23,8 @@ mod split;
 
 use std::collections::BTreeMap;
 
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Rt};
-use parking_lot::Mutex;
 
 use crate::{Disk, DiskError, Done, Epoch, Limits, Op, ReadPart, Request, SharedDisk, Tag, Ticket, read_by_copy};
 use plan::{Caps, Group, Origin, Part, Pending};

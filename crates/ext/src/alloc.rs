@@ -12,15 +12,15 @@
 
 pub mod swaparea;
 
+use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use moafs_disk::Kind;
+use moafs_runtime::leaf::Mutex;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::{Error, Result};
-use parking_lot::Mutex;
 
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Structure, bitmap};
 use crate::health::damaged;

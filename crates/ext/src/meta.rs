@@ -16,17 +16,17 @@
 //! After a power cut the disk shows, per record, one of its versions, and everything that version
 //! needs. Reference: McKusick, Ganger: Soft Updates (1999); `docs/consistency.md`.
 
+use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use moafs_disk::{Buf, Cause, DiskError, Epoch, Kind, Lba, Op, Page, Request, SECTOR, SharedDisk, Tag};
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Rt};
 use moafs_vfs::{Error, Result};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::health::Health;

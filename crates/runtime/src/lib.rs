@@ -13,10 +13,15 @@
 //! | [`live`] | threads, parking, the machine's clocks |
 //! | [`virt`] | the baton, the virtual clock, seeded choice, deadlock reports |
 //! | [`lock`] | mutex and reader-writer lock that may be held across a wait |
+//! | [`leaf`] | mutex and atomics for what never waits: scheduling points in simulations, free of cost elsewhere |
+//! | `preempt` | coroutines that may be switched at every lock and atomic, by a seed (feature `preempt`) |
 
 pub mod event;
+pub mod leaf;
 pub mod live;
 pub mod lock;
+#[cfg(feature = "preempt")]
+pub mod preempt;
 mod task;
 pub mod time;
 pub mod virt;
@@ -25,6 +30,8 @@ use std::sync::Arc;
 
 pub use event::{Event, Ticket};
 pub use live::Live;
+#[cfg(feature = "preempt")]
+pub use preempt::Preemptive;
 pub use task::Task;
 pub use time::{Time, Timestamp};
 pub use virt::Virtual;

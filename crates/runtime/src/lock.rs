@@ -122,6 +122,7 @@ impl Raw {
         if word != WRITER {
             self.rt.signal(&self.released);
         }
+        crate::leaf::point();
     }
 
     fn try_read(&self) -> bool {
@@ -172,6 +173,7 @@ impl Raw {
         if count(before, READER) == 1 && before != READER {
             self.rt.signal(&self.released);
         }
+        crate::leaf::point();
     }
 }
 

@@ -30,7 +30,7 @@ use crate::task::Progress;
 use crate::{Event, Rt, Runtime, Task, Ticket, Time, Timestamp, Woken};
 
 /// The time of day at virtual time zero: 2001-09-09 01:46:40 UTC.
-const EPOCH_SECS: i64 = 1_000_000_000;
+pub(crate) const EPOCH_SECS: i64 = 1_000_000_000;
 
 /// Patience with destructors that wait while everything is being unwound, in milliseconds.
 const UNWIND_MS_MAX: u32 = 10_000;
@@ -273,7 +273,7 @@ fn abandon(task: u64, reason: &str) {
 }
 
 /// What a panic said.
-fn message(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
 }

@@ -18,10 +18,10 @@
 //! [`Disk::submit`]: moafs_disk::Disk::submit
 
 use moafs_disk::{Cause, DiskError, DiskExt, Done, Kind, Op, Page, ReadPart, Request, SharedDisk, Tag, Ticket};
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Rt, lock};
 use moafs_vfs::types::BlockRun;
 use moafs_vfs::volatile::{Group, Where};
-use parking_lot::Mutex;
 
 use crate::avoid::NO_ROOM;
 use crate::error::SwapError;
@@ -250,7 +250,7 @@ impl Swap {
     }
 
     /// Ends a change that somebody may wait for.
-    fn unlock_and_wake(&self, state: parking_lot::MutexGuard<'_, State>) {
+    fn unlock_and_wake(&self, state: moafs_runtime::leaf::MutexGuard<'_, State>) {
         let waited_for = state.waiters > 0;
         drop(state);
         if waited_for {
@@ -505,7 +505,7 @@ impl Swap {
     }
 
     /// Takes the pins of a read away and lets go of the lock.
-    pub(crate) fn unpin(&self, mut state: parking_lot::MutexGuard<'_, State>, piece: &Piece) {
+    pub(crate) fn unpin(&self, mut state: moafs_runtime::leaf::MutexGuard<'_, State>, piece: &Piece) {
         state.end_read(piece);
         self.unlock_and_wake(state);
     }

@@ -7,12 +7,12 @@
 //!
 //! Charged to the budget: file pages, the format's metadata, decoded inodes.
 
+use moafs_runtime::leaf::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Time};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::api::Options;

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use moafs_disk::{Buf, Cause, Kind, Op, Request, Tag};
-use parking_lot::Mutex;
+use moafs_runtime::leaf::Mutex;
 
 use crate::fill::{Fill, Place};
 use crate::format::{Format, Neighbour};

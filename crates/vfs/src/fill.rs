@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use moafs_disk::{Buf, Cause, Kind, Lba, Op, Page, Request, SECTOR, Tag, Ticket};
-use parking_lot::Mutex;
+use moafs_runtime::leaf::Mutex;
 
 use crate::api::CacheRole;
 use crate::cache::End;

@@ -1,12 +1,12 @@
 //! The state behind [`crate::Vfs`], and what every call needs of it.
 
+use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use moafs_disk::{Buf, Page, SharedDisk};
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::lock::{ReadGuard, RwLock};
 use moafs_runtime::{Event, Rt, Task, Timestamp};
-use parking_lot::Mutex;
 
 use crate::api::{Options, Who};
 use crate::cache::Cache;

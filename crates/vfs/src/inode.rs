@@ -8,14 +8,14 @@
 //! 3. An inode leaves the table only when nobody else has it, it has no dirty page, and the format
 //!    has been told its attributes. What its durability still depends on is remembered.
 
+use moafs_runtime::leaf::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use moafs_disk::Epoch;
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Rt};
-use parking_lot::Mutex;
 
 use crate::acl::Acl;
 use crate::error::{Error, Result};

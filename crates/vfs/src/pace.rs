@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use moafs_runtime::Time;
-use parking_lot::Mutex;
+use moafs_runtime::leaf::Mutex;
 
 /// What left is averaged over at least this long.
 const SAMPLE: Duration = Duration::from_millis(250);

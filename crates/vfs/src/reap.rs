@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
+use moafs_runtime::leaf::Mutex;
 
 use crate::error::Result;
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress};

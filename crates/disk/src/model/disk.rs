@@ -9,8 +9,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Rt, Time, sleep_until};
-use parking_lot::Mutex;
 
 use super::flash::FlashCounters;
 use super::hdd::Background;

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use moafs_runtime::Rt;
-use parking_lot::Mutex;
+use moafs_runtime::leaf::Mutex;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Rt, Time, sleep_until};
-use parking_lot::Mutex;
 
 use crate::{Buf, Disk, DiskError, Done, Epoch, Limits, Op, Page, Request, SECTOR, SharedDisk, Ticket};
 

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Rt, Time};
-use parking_lot::Mutex;
 
 use crate::{
     Cause, Disk, DiskError, Done, Epoch, Kind, Lba, Limits, Op, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket,

@@ -7,15 +7,15 @@
 //! Capacity: what is reserved counts as promised from [`Volatile::reserve`] to [`Volatile::release`], whether it is taken or not. Free
 //! blocks include the taken ones, so what others may be promised does not change when runs come and go.
 
+use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use moafs_runtime::leaf::Mutex;
 use moafs_vfs::Result;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::volatile::{Group, Volatile, Where};
-use parking_lot::Mutex;
 
 use super::{Alloc, Freed, GroupState, no_space};
 use crate::format::{BlockNo, GroupNo, bitmap};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use moafs_disk::{Buf, Disk, DiskError, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
-use parking_lot::Mutex;
+use moafs_runtime::leaf::Mutex;
 
 use super::CheckError;
 use super::scan::Blocks;

@@ -5,9 +5,9 @@
 //! insertion goes into the leaf that its hash names; when that leaf is full the index flag goes (durably first) and the
 //! directory is linear from then on, since a split cannot be ordered.
 
+use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use hashbrown::HashTable;
 use moafs_disk::{Buf, Kind, SECTOR};

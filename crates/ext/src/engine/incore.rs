@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use moafs_disk::{Epoch, Kind};
 use moafs_runtime::Rt;
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::lock::RwLock;
 use moafs_vfs::Result;
 use moafs_vfs::types::{Attr, FileKind};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{Ext, dir::Index};

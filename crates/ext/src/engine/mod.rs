@@ -25,11 +25,12 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
+use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use moafs_disk::{Buf, DiskExt, Epoch, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
     Admission, DirSink, Format, Harden, Idle, Need, Neighbour, OpKind, Seal, Shape, Space, SpaceClass, Survey, Why,
@@ -38,7 +39,6 @@ use moafs_vfs::plan::{DirtyView, Due, Plan};
 use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
 use moafs_vfs::volatile::Volatile;
 use moafs_vfs::{Error, Result};
-use parking_lot::Mutex;
 
 pub use incore::Incore;
 use incore::Life;

@@ -13,8 +13,8 @@
 //! In a rename the inode's count is one too high on disk while it may have two names. An exchange gives one of the two a
 //! temporary name first, so that neither is ever without one.
 
+use moafs_runtime::leaf::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use moafs_disk::{Buf, Epoch, Kind};
 use moafs_vfs::format::{Admission, FormatOp, OpKind, Progress, Seal, Target};

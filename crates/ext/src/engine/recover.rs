@@ -17,16 +17,16 @@
 //!
 //! A crash during recovery leaves what the crash before it left, or less.
 
+use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use moafs_runtime::Time;
+use moafs_runtime::leaf::Mutex;
 use moafs_vfs::Result;
 use moafs_vfs::format::{Idle, Progress};
 use moafs_vfs::types::{Cookie, FileKind, Name};
-use parking_lot::Mutex;
 
 use super::dir::hash_of;
 use super::incore::Life;

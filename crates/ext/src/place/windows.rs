@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use moafs_runtime::leaf::Mutex;
 use moafs_vfs::types::{BlockRun, Ino};
-use parking_lot::Mutex;
 
 /// What a directory keeps at most, in bytes.
 const AHEAD_BYTES_MAX: u64 = 4 << 20;

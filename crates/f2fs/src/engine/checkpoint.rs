@@ -7,8 +7,8 @@
 //! Whoever works meanwhile works on what the checkpoint after this one will say. A power cut at any point leaves the old
 //! pack or the new one.
 
+use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 
 use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_vfs::format::Admission;

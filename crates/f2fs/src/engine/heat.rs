@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use moafs_runtime::leaf::Mutex;
 use moafs_vfs::types::LbnRange;
-use parking_lot::Mutex;
 
 use super::incore::Incore;
 use crate::clean::order::Owner;

@@ -48,12 +48,13 @@ mod space;
 mod survey;
 mod xattr;
 
+use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use moafs_disk::{Buf, Cause, Epoch, Kind, SharedDisk, Tag};
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
@@ -66,7 +67,6 @@ use moafs_vfs::types::{
 };
 use moafs_vfs::volatile::Volatile;
 use moafs_vfs::{Error, Result};
-use parking_lot::Mutex;
 use serde::Serialize;
 use smallvec::smallvec;
 

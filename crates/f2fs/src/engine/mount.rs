@@ -1,18 +1,18 @@
 //! Opening a volume (sheet section 14).
 
+use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use moafs_disk::{Buf, DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_runtime::Rt;
+use moafs_runtime::leaf::Mutex;
 use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
 use moafs_vfs::format::{Progress, Shape};
 use moafs_vfs::health::Health;
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Error, Result};
-use parking_lot::Mutex;
 
 use super::checkpoint::Writer;
 use super::heat::Judge;

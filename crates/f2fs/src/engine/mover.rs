@@ -4,9 +4,9 @@
 //! they belong to or as they were found (`clean-order`), and written to the cold log in large requests. Each gets
 //! its new address in an op, if its file still has it where it was read: whatever was written meanwhile is newer.
 
+use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use moafs_disk::{Cause, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_vfs::format::Admission;

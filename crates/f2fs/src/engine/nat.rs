@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, SharedDisk, Tag};
+use moafs_runtime::leaf::Mutex;
 use moafs_vfs::{Error, Result};
-use parking_lot::Mutex;
 
 use super::copy_of;
 use crate::format::checkpoint::{NAT_JOURNAL_MAX, VersionBitmap};

@@ -4,14 +4,14 @@
 //! only then it gets its footer, its checksum and its address. Those that were not changed for a while are at rest
 //! ([`packed`](super::packed)), and clean ones that nobody holds are given up under pressure.
 
+use moafs_runtime::leaf::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, Tag};
+use moafs_runtime::leaf::Mutex;
 use moafs_vfs::format::Admission;
 use moafs_vfs::{Error, Result};
-use parking_lot::Mutex;
 
 use super::evict::{OVERHEAD_BYTES, sweep};
 use super::packed::Contents;

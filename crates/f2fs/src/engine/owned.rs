@@ -3,16 +3,16 @@
 //! They change in memory and leave, each to a new block, with the next checkpoint. Until then a new one is *reserved* in
 //! its file: counted, without an address.
 
+use moafs_runtime::leaf::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, Tag};
+use moafs_runtime::leaf::Mutex;
 use moafs_vfs::format::Admission;
 use moafs_vfs::types::{FileKind, Lbn, Mapping};
 use moafs_vfs::{Error, Result};
-use parking_lot::Mutex;
 
 use super::evict::{CACHED_BYTES, sweep};
 use super::incore::Incore;

@@ -19,9 +19,9 @@ pub(super) mod swaparea;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use moafs_runtime::leaf::{Mutex, MutexGuard};
 use moafs_vfs::format::Reservations;
 use moafs_vfs::types::{BlockAddr, BlockRun};
-use parking_lot::{Mutex, MutexGuard};
 
 use self::free::FreeSegments;
 use crate::clean::Secno;
