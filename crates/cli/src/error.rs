@@ -34,8 +34,11 @@ pub(crate) enum CliError {
     #[error("{}: {error}", image.display())]
     Open { image: PathBuf, error: moafs_vfs::Error },
     /// Neither magic number is where it should be.
-    #[error("{} holds neither an ext2 nor an F2FS volume (`moafs mkfs` makes one)", image.display())]
+    #[error("{0} holds neither an ext2 nor an F2FS volume; if it held one, `moafs fsck -n {0}` looks for a copy of its superblock", image.display())]
     NoVolume { image: PathBuf },
+    /// An ext2 volume whose first blocks were overwritten.
+    #[error("{0}: the superblock is lost, and block {copy} holds a copy: `moafs fsck -y {0}` restores it", image.display())]
+    SuperblockLost { image: PathBuf, copy: u64 },
     /// The image or device.
     #[error("{0}")]
     Disk(#[from] DiskError),

@@ -76,7 +76,10 @@ impl FormatName {
     pub(crate) fn on_disk(image: &Path, disk: &SharedDisk) -> Result<FormatName> {
         let bytes = (disk.limits().sectors * SECTOR as u64).min(HEAD_BYTES as u64) as usize;
         let head = disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?;
-        FormatName::of_head(&head).ok_or_else(|| CliError::NoVolume { image: image.to_owned() })
+        FormatName::of_head(&head).ok_or_else(|| match moafs_ext::check::find_copy(&**disk) {
+            Some(copy) => CliError::SuperblockLost { image: image.to_owned(), copy: copy.0 },
+            None => CliError::NoVolume { image: image.to_owned() },
+        })
     }
 }
 

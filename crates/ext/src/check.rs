@@ -23,11 +23,14 @@ mod dirs;
 mod inodes;
 pub mod issue;
 pub mod scan;
+mod shared;
+mod superblock;
 #[cfg(test)]
 mod tests;
 mod volume;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use moafs_disk::{Disk, DiskError};
 use moafs_runtime::Timestamp;
@@ -35,32 +38,21 @@ use moafs_vfs::types::FileKind;
 use serde::Serialize;
 
 pub use issue::{Issue, Severity};
+pub use superblock::find_copy;
 
-use crate::format::error::Reason;
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT};
-use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, SUPERBLOCK_OFFSET, State};
+use crate::format::superblock::State;
 use crate::format::{
-    BlockNo, Damage, Descriptor, Geometry, GroupNo, Inode, InodeNo, Superblock, Support, Unsupported, bitmap, inode,
-    u32_at,
+    BlockNo, Damage, Descriptor, Geometry, GroupNo, Inode, InodeNo, Superblock, Unsupported, bitmap, inode,
 };
 use scan::Blocks;
+use shared::{Sharing, Tangle};
 use volume::Volume;
 
 /// Sweeps after which a repair gives up.
 const SWEEPS_MAX: u32 = 6;
 /// Findings that are kept one by one; more are only counted.
 const FINDINGS_MAX: usize = 10_000;
-
-/// Compatible features that leave nothing to check, or that are checked.
-const COMPAT_KNOWN: Compat = Compat::DIR_PREALLOC
-    .union(Compat::IMAGIC_INODES)
-    .union(Compat::HAS_JOURNAL)
-    .union(Compat::EXT_ATTR)
-    .union(Compat::RESIZE_INODE)
-    .union(Compat::DIR_INDEX)
-    .union(Compat::SPARSE_SUPER2)
-    .union(Compat::FAST_COMMIT)
-    .union(Compat::STABLE_INODES);
 
 /// What may be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +72,8 @@ pub struct CheckOptions {
     pub mode: Mode,
     /// Check even if the volume says that it is clean.
     pub force: bool,
+    /// The block that holds the copy of the superblock to use instead of the primary one.
+    pub superblock: Option<u64>,
     /// The time of day, for deletion times and the superblock.
     pub now: Timestamp,
 }
@@ -164,6 +158,24 @@ pub enum CheckError {
     /// The volume has features that this checker does not know.
     #[error("{0}")]
     Unsupported(#[from] Unsupported),
+    /// A superblock was asked for where there is none.
+    #[error("block {block} holds no copy of a superblock")]
+    NoCopy {
+        /// The block that was asked for.
+        block: u64,
+    },
+    /// The journal holds changes that are not on the volume yet: a repair without them would destroy what they belong to.
+    #[error(
+        "the journal holds changes that were not replayed (s_start is {start}, should be 0): run `e2fsck -fp` on the volume, \
+         or mount it with the kernel once"
+    )]
+    Journal {
+        /// `s_start` of the journal's superblock.
+        start: u32,
+    },
+    /// A repair needed more blocks than were counted as free.
+    #[error("there is no free block left for the repair")]
+    Full,
 }
 
 /// Checks the volume on `disk`, and repairs it as far as the options allow.
@@ -176,50 +188,62 @@ pub fn check(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, CheckError> {
     let mut outcome = Outcome::default();
-    if !options.force && options.mode != Mode::No && says_clean(disk) {
+    let lazy = !options.force && options.superblock.is_none();
+    if lazy && options.mode != Mode::No && superblock::says_clean(disk) {
         outcome.skipped = true;
         return Ok(outcome);
     }
-    let may = |fix| Sweep { fix, options, number: 1 };
-    let look = sweep(disk, may(Fix::Nothing), progress)?;
+    let first = Sweep { fix: Fix::Nothing, options, number: 1, was_clean: true };
+    let mut swept = sweep(disk, first, progress)?;
     let fix = match options.mode {
         Mode::No => Fix::Nothing,
-        Mode::Preen if look.log.findings.iter().all(|f| f.issue.is_safe_to_repair()) && look.log.more == 0 => Fix::Safe,
+        Mode::Preen if swept.is_safe_to_repair() => Fix::Safe,
         Mode::Preen => Fix::Nothing,
         Mode::Yes => Fix::All,
     };
-    let clean = look.log.findings.is_empty();
-    if fix == Fix::Nothing || (clean && options.mode == Mode::No) {
-        outcome.take(look);
+    if fix == Fix::Nothing {
+        outcome.take(swept);
         return Ok(outcome);
     }
+    let was_clean = swept.was_clean;
     for number in 2..=SWEEPS_MAX {
-        let repaired = sweep(disk, Sweep { number, ..may(fix) }, progress)?;
-        let clean = repaired.log.findings.is_empty();
-        outcome.take(repaired);
-        if clean {
-            break;
+        if !swept.is_clean() {
+            volume::mark_in_repair(disk)?;
+        }
+        if let Some(tangle) = swept.tangle.take() {
+            let mut log = Log::default();
+            let is_resolved = tangle.resolve(disk, &mut log)?;
+            outcome.add(log);
+            if !is_resolved {
+                outcome.take(swept);
+                return Ok(outcome);
+            }
+        }
+        swept = sweep(disk, Sweep { fix, options, number, was_clean }, progress)?;
+        let is_clean = swept.is_clean();
+        outcome.take_ref(&mut swept);
+        if is_clean {
+            return Ok(outcome);
         }
     }
+    // What the last sweep repaired was not looked at again: whether more is wrong is not known.
+    outcome.errors_left |= swept.found_errors;
     Ok(outcome)
 }
 
 impl Outcome {
-    fn take(&mut self, swept: Swept) {
-        self.errors_left = swept.log.findings.iter().any(|f| !f.repaired && f.severity > Severity::Warning);
-        self.errors_left |= swept.log.more > 0;
+    fn take(&mut self, mut swept: Swept) {
+        self.take_ref(&mut swept);
+    }
+
+    fn take_ref(&mut self, swept: &mut Swept) {
+        let log = std::mem::take(&mut swept.log);
+        swept.found_errors = log.more > 0 || log.findings.iter().any(|f| f.severity > Severity::Warning);
+        self.errors_left = log.more > 0 || log.findings.iter().any(|f| !f.repaired && f.severity > Severity::Warning);
         self.inodes_used = swept.inodes_used;
         self.blocks_used = swept.blocks_used;
-        self.add(swept.log);
+        self.add(log);
     }
-}
-
-/// True if the last user left the volume clean and saw no error.
-fn says_clean(disk: &dyn Disk) -> bool {
-    let Ok(bytes) = volume::read_superblock(disk, SUPERBLOCK_OFFSET) else { return false };
-    let Ok(sb) = Superblock::parse(&bytes) else { return false };
-    let sound = Geometry::of(&sb, volume::device_bytes(disk)).is_ok();
-    sound && sb.state() == State::VALID && sb.last_orphan() == 0
 }
 
 /// What a sweep may repair.
@@ -235,6 +259,8 @@ struct Sweep<'a> {
     fix: Fix,
     options: &'a CheckOptions,
     number: u32,
+    /// The volume said that it was clean before the first repair.
+    was_clean: bool,
 }
 
 /// What a sweep found.
@@ -242,6 +268,22 @@ struct Swept {
     log: Log,
     inodes_used: u64,
     blocks_used: u64,
+    /// The superblock says that the volume is clean.
+    was_clean: bool,
+    /// It found worse than warnings.
+    found_errors: bool,
+    /// Blocks with more than one claim.
+    tangle: Option<Box<Tangle>>,
+}
+
+impl Swept {
+    fn is_clean(&self) -> bool {
+        self.log.findings.is_empty() && self.log.more == 0
+    }
+
+    fn is_safe_to_repair(&self) -> bool {
+        self.log.more == 0 && self.log.findings.iter().all(|found| found.issue.is_safe_to_repair())
+    }
 }
 
 /// Collects issues, and says which are to be repaired.
@@ -263,6 +305,11 @@ impl Log {
         fix
     }
 
+    /// True if a repair of this issue may be tried; what came of it is then to be [noted](Self::note).
+    fn may_fix(&self, issue: &Issue) -> bool {
+        self.may_fix_all || (self.may_fix_safe && issue.is_safe_to_repair())
+    }
+
     /// Notes an issue that is beyond repair in this sweep.
     fn note(&mut self, issue: Issue, repaired: bool) {
         self.modified |= repaired;
@@ -279,6 +326,8 @@ impl Log {
 struct InodeState {
     /// Type byte of its entries; 0: not in use.
     type_byte: u8,
+    /// Its map was walked.
+    has_map: bool,
     /// `i_links_count`.
     links: u16,
     /// Names found by pass 2.
@@ -311,24 +360,35 @@ struct Checker<'a> {
     descriptors: Vec<Descriptor>,
     log: Log,
     options: &'a CheckOptions,
-    /// One bit per block of the volume: somebody uses it.
+    /// One bit per block of the volume: it is in use.
     used: Vec<u8>,
+    /// Blocks of the groups' metadata, sorted.
+    fixed: Vec<Range<u64>>,
+    /// Blocks with more than one claim.
+    sharing: Sharing,
     /// By group; absent where no inode is in use.
     inodes: Vec<Option<Box<[InodeState]>>>,
     dirs: BTreeMap<u32, DirInfo>,
     xattrs: BTreeMap<u32, Shared>,
     lost_found: Option<InodeNo>,
+    /// There is none, and it could not be made.
+    lost_found_failed: bool,
 }
 
 fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Swept, CheckError> {
     let mut log = Log { may_fix_safe: sweep.fix != Fix::Nothing, may_fix_all: sweep.fix == Fix::All, ..Log::default() };
-    let (superblock, geo) = open(disk, &mut log)?;
+    // The first repair makes the copy that was asked for the primary one.
+    let wanted = sweep.options.superblock.filter(|_| sweep.number <= 2);
+    let (superblock, geo) = superblock::open(disk, wanted, &mut log)?;
+    superblock::check_journal_is_empty(disk, &superblock, &geo)?;
     let volume = Volume::new(disk, geo.clone());
     let Some(descriptors) = read_descriptors(&volume, &geo, &mut log)? else {
-        return Ok(Swept { log, inodes_used: 0, blocks_used: 0 });
+        return Ok(Swept { log, inodes_used: 0, blocks_used: 0, was_clean: false, found_errors: true, tangle: None });
     };
     let mut checker = Checker {
         used: vec![0; geo.blocks.div_ceil(8) as usize],
+        fixed: Vec::new(),
+        sharing: Sharing::new(&geo),
         inodes: vec![None; geo.groups as usize],
         volume,
         superblock,
@@ -339,6 +399,7 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
         dirs: BTreeMap::new(),
         xattrs: BTreeMap::new(),
         lost_found: None,
+        lost_found_failed: false,
     };
     let mut tell = |pass, done, total| progress(Progress { sweep: sweep.number, pass, done, total });
     checker.pass1(&mut tell)?;
@@ -346,78 +407,7 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
     checker.pass3(&mut tell)?;
     checker.pass4(&mut tell)?;
     checker.pass5(&mut tell)?;
-    checker.finish()
-}
-
-/// Finds a superblock that makes sense: the primary one, or else a copy.
-fn open(disk: &dyn Disk, log: &mut Log) -> Result<(Superblock, Geometry), CheckError> {
-    let damage = match superblock_at(disk, SUPERBLOCK_OFFSET) {
-        Ok(found) => return supported(found),
-        Err(CheckError::Damaged(damage)) => damage,
-        Err(other) => return Err(other),
-    };
-    let found = copy_candidates(disk).find_map(|block_and_size| {
-        let (block, block_size) = block_and_size;
-        let (sb, geo) = superblock_at(disk, block * block_size).ok()?;
-        // A copy must lie where its own geometry has one, or it is a file's content.
-        let group = geo.group_of_block(BlockNo(block))?;
-        let is_copy = u64::from(geo.block_size) == block_size
-            && geo.group_start(group).0 == block
-            && geo.has_superblock(group)
-            && u32::from(sb.block_group_nr()) == group.0;
-        is_copy.then_some((sb, geo, BlockNo(block)))
-    });
-    let Some((mut sb, geo, copy)) = found else { return Err(damage.into()) };
-    if log.found(Issue::SuperblockDamaged { problem: damage.problem, copy }) {
-        sb.set_block_group_nr(0);
-    }
-    supported((sb, geo))
-}
-
-/// Where the first copy may lie: at the start of group 1 or 3, for every block size and common
-/// sizes of groups; as (block, block size).
-fn copy_candidates(disk: &dyn Disk) -> impl Iterator<Item = (u64, u64)> {
-    let raw = volume::read_superblock(disk, SUPERBLOCK_OFFSET);
-    let claimed = raw.map_or(0, |raw| u64::from(u32_at(&raw, 0x20)));
-    (0..=6).map(|log| 1024u64 << log).flat_map(move |block_size| {
-        let default = (8 * block_size).min(BLOCKS_PER_GROUP_MAX.into());
-        let common = (8..16).map(|log| 1u64 << log);
-        let sizes = [default, claimed].into_iter().chain(common);
-        let first = u64::from(block_size == 1024);
-        sizes.flat_map(move |size| [1, 3].map(|group| (first + group * size, block_size)))
-    })
-}
-
-fn superblock_at(disk: &dyn Disk, byte: u64) -> Result<(Superblock, Geometry), CheckError> {
-    let bytes = volume::device_bytes(disk);
-    if byte.checked_add(SUPERBLOCK_OFFSET).is_none_or(|end| end > bytes) {
-        Superblock::parse(&[])?;
-    }
-    let raw = volume::read_superblock(disk, byte)
-        .map_err(|source| CheckError::Disk { doing: "read the superblock", source })?;
-    let sb = Superblock::parse(&raw)?;
-    // An unknown feature explains a shape that makes no sense: it is named first.
-    if let Support::Refuse(unsupported) = sb.support(true) {
-        return Err(unsupported.into());
-    }
-    let geo = Geometry::of(&sb, bytes)?;
-    Ok((sb, geo))
-}
-
-/// Refuses volumes that could not be repaired: half a check would say too little.
-fn supported((sb, geo): (Superblock, Geometry)) -> Result<(Superblock, Geometry), CheckError> {
-    let unknown = sb.compat().difference(COMPAT_KNOWN);
-    if !unknown.is_empty() {
-        // A driver may ignore them, but nobody knows what they would want repaired.
-        let feature = format!("compatible features {:#x}", unknown.bits());
-        let advice = "a newer checker is needed".to_owned();
-        return Err(Unsupported { reasons: vec![Reason { feature, advice }] }.into());
-    }
-    match sb.support(true) {
-        Support::ReadWrite => Ok((sb, geo)),
-        Support::ReadOnly(reasons) => Err(Unsupported { reasons }.into()),
-        Support::Refuse(unsupported) => Err(unsupported.into()),
-    }
+    checker.finish(sweep.was_clean)
 }
 
 /// Reads the descriptor table; a damaged one is replaced by its copy. `None`: the check ends here.
@@ -524,8 +514,24 @@ impl Checker<'_> {
         })
     }
 
+    /// Inodes whose maps pass 1 has walked, ascending.
+    fn inodes_with_maps(&self) -> Vec<InodeNo> {
+        let groups = self.inodes.iter().enumerate();
+        let states = groups.flat_map(|(group, states)| {
+            states
+                .iter()
+                .flat_map(move |states| (0..).zip(states.iter()).map(move |(index, state)| (group, index, state)))
+        });
+        let mapped = states.filter(|(_, _, state)| state.has_map);
+        mapped.map(|(group, index, _)| self.geo.inode_at(GroupNo(group as u32), index)).collect()
+    }
+
     fn is_used(&self, block: BlockNo) -> bool {
-        self.used[(block.0 / 8) as usize] & 1 << (block.0 % 8) != 0
+        bitmap::test(&self.used, block.0 as u32)
+    }
+
+    fn is_fixed(&self, block: BlockNo) -> bool {
+        inodes::is_in(&self.fixed, block)
     }
 
     /// Marks a block as used; false if it was already.
@@ -555,31 +561,39 @@ impl Checker<'_> {
         (self.geo.first_ino..=self.geo.inodes).map(InodeNo).find(|ino| self.state(*ino).type_byte == 0)
     }
 
-    /// Writes what was repaired, and the superblock last.
-    fn finish(mut self) -> Result<Swept, CheckError> {
+    /// Writes what was repaired, and the superblock last. It says that the volume is clean when a sweep found nothing.
+    fn finish(mut self, was_clean: bool) -> Result<Swept, CheckError> {
         let inodes_used = self.inodes_in_use().count() as u64;
         let free: u64 = bitmap::count_zeros(&self.used, self.geo.blocks as u32).into();
-        let swept = |log| Swept { log, inodes_used, blocks_used: self.geo.blocks - free };
+        let mut swept = Swept {
+            log: Log::default(),
+            inodes_used,
+            blocks_used: self.geo.blocks - free,
+            was_clean: self.superblock.state() == State::VALID,
+            found_errors: false,
+            tangle: self.take_tangle(),
+        };
         if !self.log.may_fix_safe {
-            return Ok(swept(self.log));
+            swept.log = self.log;
+            return Ok(swept);
         }
-        let all_repaired = self.log.more == 0 && self.log.findings.iter().all(|finding| finding.repaired);
+        let is_clean = self.log.findings.is_empty() && self.log.more == 0;
         let sb = &mut self.superblock;
-        let was_clean = sb.state() == State::VALID;
-        if all_repaired {
+        if is_clean && !swept.was_clean {
             sb.set_state(State::VALID);
             sb.set_error_count(0);
             sb.set_mnt_count(0);
         }
-        if !was_clean || self.log.modified {
+        if self.log.modified || (is_clean && !swept.was_clean) {
             let now = self.options.now.secs.clamp(0, u32::MAX.into()) as u32;
             sb.set_lastcheck(now);
             sb.set_wtime(now);
-            self.log.modified = true;
             self.volume.finish(Some(sb))?;
         } else {
             self.volume.finish(None)?;
         }
-        Ok(swept(self.log))
+        self.log.modified |= is_clean && !was_clean;
+        swept.log = self.log;
+        Ok(swept)
     }
 }

@@ -12,7 +12,8 @@ fn findings_are_json_objects_with_named_fields() {
     mkfs(&disk, &MkfsOptions::new([1; 16], [2; 16], now)).unwrap();
     // s_free_blocks_count.
     disk.poke(1024 + 0x0C, &[5, 0, 0, 0]);
-    let outcome = check(&disk, &CheckOptions { mode: Mode::No, force: true, now }, &mut |_| ()).unwrap();
+    let outcome =
+        check(&disk, &CheckOptions { mode: Mode::No, force: true, superblock: None, now }, &mut |_| ()).unwrap();
     assert_eq!(outcome.exit_code(), 0, "a wrong total alone is a warning");
     let json = serde_json::to_value(&outcome).unwrap();
     let finding = &json["findings"][0];

@@ -16,7 +16,7 @@ pub(super) fn run(args: &FsckArgs, disk: &dyn Disk, bar: &ProgressBar) -> Result
         (_, true) => Mode::Yes,
         _ => Mode::No,
     };
-    let options = CheckOptions { mode, force: args.force, now: Live::new().timestamp() };
+    let options = CheckOptions { mode, force: args.force, superblock: args.superblock, now: Live::new().timestamp() };
     let outcome = check(disk, &options, &mut |progress| {
         let pass = PASSES.get(usize::from(progress.pass).wrapping_sub(1)).unwrap_or(&"volume");
         let what = format!("sweep {}, pass {}: {pass}", progress.sweep, progress.pass);

@@ -9,12 +9,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use moafs_disk::SharedDisk;
 use moafs_disk::file::FileOptions;
 use moafs_mount::source::Source;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::error::Result;
+use crate::error::{CliError, Result};
 use crate::output;
 use crate::volume::{self, FormatName};
 
@@ -43,6 +44,11 @@ pub(crate) struct FsckArgs {
     /// Repair everything
     #[arg(short = 'y')]
     yes: bool,
+    /// Use the copy of the superblock in this block, and repair the first one from it (also -b; ext2)
+    ///
+    /// mkfs tells where the copies are. Without this option the first copy is used if the superblock itself cannot be.
+    #[arg(short = 'b', long, value_name = "BLOCK", conflicts_with = "preen")]
+    superblock: Option<u64>,
     /// Check even if the volume says that it is clean
     #[arg(short, long)]
     force: bool,
@@ -113,7 +119,7 @@ impl FsckArgs {
         let disk = volume::open_disk(source.path(), options)?.disk;
         let bar = self.progress_bar();
         let failed = |error: &dyn std::error::Error| format!("{}: {error}", self.image.display());
-        let format = FormatName::on_disk(&self.image, &disk)?;
+        let format = self.format(&disk)?;
         let checked = match format {
             FormatName::Ext2 => ext2::run(self, &*disk, &bar).map_err(|error| failed(&error)),
             FormatName::F2fs => f2fs::run(&*disk, &bar).map_err(|error| failed(&error)),
@@ -123,6 +129,15 @@ impl FsckArgs {
         let code = u8::try_from(checked.exit_code).unwrap_or(OPERATIONAL_ERROR);
         self.tell(format, &checked, code)?;
         Ok(code)
+    }
+
+    /// The volume's format. An ext2 volume without a superblock is one where there is a copy.
+    fn format(&self, disk: &SharedDisk) -> Result<FormatName> {
+        match FormatName::on_disk(&self.image, disk) {
+            _ if self.superblock.is_some() => Ok(FormatName::Ext2),
+            Err(CliError::SuperblockLost { .. } | CliError::NoVolume { .. }) => Ok(FormatName::Ext2),
+            found => found,
+        }
     }
 
     fn progress_bar(&self) -> ProgressBar {

@@ -50,16 +50,17 @@ impl Checker<'_> {
     }
 
     fn reconnect(&mut self, directory: InodeNo, old_parent: Option<InodeNo>) -> Result<(), CheckError> {
-        if !self.log.found(Issue::UnconnectedDirectory { inode: directory }) {
-            return Ok(());
-        }
+        let issue = Issue::UnconnectedDirectory { inode: directory };
+        let may_fix = self.log.may_fix(&issue);
+        let home = if may_fix { self.name_in_lost_found(directory, FileKind::Directory)? } else { None };
+        self.log.note(issue, home.is_some());
+        let Some(home) = home else { return Ok(()) };
+        // The old name is part of a circle. The new one counts already.
         if let Some(parent) = old_parent {
             self.remove_names(parent, directory)?;
         }
-        if let Some(home) = self.name_in_lost_found(directory, FileKind::Directory)? {
-            let info = self.dirs.get_mut(&directory.0).expect("it is a directory");
-            info.parent = Some(home);
-        }
+        let info = self.dirs.get_mut(&directory.0).expect("it is a directory");
+        info.parent = Some(home);
         Ok(())
     }
 
@@ -112,28 +113,43 @@ impl Checker<'_> {
 
     /// /lost+found, made if it is missing.
     fn lost_found(&mut self) -> Result<Option<InodeNo>, CheckError> {
-        if self.lost_found.is_some() {
+        if self.lost_found.is_some() || self.lost_found_failed {
             return Ok(self.lost_found);
         }
         let form = Form::of(&self.geo);
         let blocks = self.dirs.get(&InodeNo::ROOT.0).map(|info| info.blocks.clone()).unwrap_or_default();
         for (_, block) in blocks {
             let page = self.volume.read(block)?;
-            if let Some(entry) = dir::find(&page, form, b"lost+found") {
-                // A file of that name stays; then nothing can be reconnected.
-                self.lost_found = Some(entry.inode).filter(|ino| self.is_dir(*ino));
+            let Some(entry) = dir::find(&page, form, b"lost+found") else { continue };
+            let (inode, offset) = (entry.inode, entry.offset);
+            if self.is_dir(inode) {
+                self.lost_found = Some(inode);
                 return Ok(self.lost_found);
             }
+            // Pass 4 finds the file again, and gives it a name in the new directory.
+            if !self.log.found(Issue::LostFoundNotDirectory { inode }) {
+                self.lost_found_failed = true;
+                return Ok(None);
+            }
+            self.volume.change(block, |bytes| put_u32(bytes, offset, 0))?;
+            let state = self.state_mut(inode);
+            state.found = state.found.saturating_sub(1);
         }
-        if !self.log.found(Issue::LostFoundMissing) {
-            return Ok(None);
-        }
-        let Some(ino) = self.find_inode() else { return Ok(None) };
+        let made = match self.find_inode() {
+            Some(ino) if self.log.may_fix(&Issue::LostFoundMissing) => self.make_lost_found(ino)?,
+            _ => false,
+        };
+        self.log.note(Issue::LostFoundMissing, made);
+        self.lost_found_failed = !made;
+        Ok(self.lost_found)
+    }
+
+    fn make_lost_found(&mut self, ino: InodeNo) -> Result<bool, CheckError> {
         if !self.make_directory(ino, InodeNo::ROOT, 0o700)? {
-            return Ok(None);
+            return Ok(false);
         }
         if !self.add_entry(InodeNo::ROOT, b"lost+found", ino, FileKind::Directory)? {
-            return Ok(None);
+            return Ok(false);
         }
         let info = self.dirs.get_mut(&ino.0).expect("it was just made");
         info.parent = Some(InodeNo::ROOT);
@@ -141,7 +157,7 @@ impl Checker<'_> {
         self.state_mut(ino).found = 2;
         self.state_mut(InodeNo::ROOT).found += 1;
         self.lost_found = Some(ino);
-        Ok(self.lost_found)
+        Ok(true)
     }
 
     /// Makes an empty directory of one block in place of whatever `ino` was; false if the volume is full.
@@ -265,8 +281,10 @@ impl Checker<'_> {
                 })?;
                 self.state_mut(ino).type_byte = 0;
             }
-        } else if self.log.found(Issue::UnattachedInode { inode: ino, size: inode.size }) {
-            self.name_in_lost_found(ino, kind)?;
+        } else {
+            let issue = Issue::UnattachedInode { inode: ino, size: inode.size };
+            let named = self.log.may_fix(&issue) && self.name_in_lost_found(ino, kind)?.is_some();
+            self.log.note(issue, named);
         }
         Ok(())
     }

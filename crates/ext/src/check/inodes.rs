@@ -1,9 +1,14 @@
 //! Pass 1: every inode by itself, its map and its attributes; who uses which block.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use moafs_disk::Buf;
 use moafs_vfs::types::FileKind;
 
 use super::scan::{Blocks, Judge, Pointer, Step, slots, walk_map};
+use super::shared::{Sharing, is_indirect_block};
+use super::superblock::{FIRST_INO, JOURNAL_MAGIC};
 use super::volume::Volume;
 use super::{CheckError, Checker, DirInfo, Issue, Log, Shared};
 use crate::format::dir::Form;
@@ -16,10 +21,6 @@ use crate::format::{
 
 /// Flags of inodes that ext2 without any of the later features cannot have.
 const FLAGS_IMPOSSIBLE: InodeFlags = InodeFlags::FOREIGN.union(InodeFlags::from_bits_retain(0x2000));
-/// The first inode that is not reserved.
-const FIRST_INO: u32 = 11;
-/// What a journal starts with.
-const JOURNAL_MAGIC: [u8; 4] = [0xC0, 0x3B, 0x39, 0x98];
 /// Files from this size on need the feature large_file.
 const LARGE_FILE: u64 = 1 << 31;
 
@@ -36,6 +37,7 @@ impl Checker<'_> {
             self.check_group(group, &orphans)?;
         }
         tell(1, total, total);
+        self.find_claims()?;
         self.check_refcounts()?;
         if !self.is_dir(InodeNo::ROOT) && self.log.found(Issue::RootNotDirectory) {
             self.make_directory(InodeNo::ROOT, InodeNo::ROOT, 0o755)?;
@@ -45,23 +47,24 @@ impl Checker<'_> {
 
     /// Blocks before the first group, group heads, bitmaps and inode tables.
     fn claim_metadata(&mut self) {
-        for block in 0..=self.geo.first_data_block {
-            self.claim(BlockNo(block));
-        }
+        let mut fixed = Vec::new();
+        fixed.push(0..self.geo.first_data_block + 1);
         for group in self.geo.all_groups() {
             let start = self.geo.group_start(group).0;
             let descriptor = self.descriptors[group.0 as usize];
             let table = descriptor.inode_table.0;
             let head = start..start + u64::from(self.geo.head_blocks(group));
-            for block in head.chain(table..table + u64::from(self.geo.inode_table_blocks)) {
-                // The last group may be shorter than its head.
-                if block < self.geo.blocks {
-                    self.claim(BlockNo(block));
-                }
-            }
-            self.claim(descriptor.block_bitmap);
-            self.claim(descriptor.inode_bitmap);
+            let bitmaps = [descriptor.block_bitmap.0, descriptor.inode_bitmap.0];
+            fixed.extend([head, table..table + u64::from(self.geo.inode_table_blocks)]);
+            fixed.extend(bitmaps.map(|block| block..block + 1));
         }
+        // The last group may be shorter than its head.
+        fixed.iter_mut().for_each(|range| range.end = range.end.min(self.geo.blocks));
+        fixed.sort_by_key(|range| range.start);
+        for block in fixed.iter().flat_map(Clone::clone) {
+            self.claim(BlockNo(block));
+        }
+        self.fixed = fixed;
     }
 
     /// No volume reserves more than the first ten inodes: a larger number would take files away.
@@ -265,7 +268,9 @@ impl Checker<'_> {
             _ => true,
         };
         if !keep {
-            for block in mapped.data.iter().map(|(_, block)| *block).chain(mapped.indirect) {
+            let blocks = mapped.data.iter().map(|(_, block)| *block).chain(mapped.indirect);
+            // What another inode claims as well stays in use.
+            for block in blocks.filter(|block| !self.sharing.has(*block)).collect::<Vec<_>>() {
                 self.release(block);
             }
             return self.clear_inode(ino);
@@ -355,8 +360,8 @@ impl Checker<'_> {
         }
         let problem = if !self.geo.may_point_to(block) {
             Some("it is not on the volume".to_owned())
-        } else if self.is_used(block) {
-            Some("it belongs to somebody else already".to_owned())
+        } else if self.is_fixed(block) {
+            Some("it is metadata of its group".to_owned())
         } else {
             self.xattr_block_problem(ino, block)?
         };
@@ -371,7 +376,9 @@ impl Checker<'_> {
             let with = self.superblock.compat() | Compat::EXT_ATTR;
             self.superblock.set_compat(with);
         }
-        self.claim(block);
+        if !self.claim(block) {
+            self.sharing.note(block, &self.geo);
+        }
         let stored = xattr::refcount(&self.volume.read(block)?);
         self.xattrs.insert(inode.file_acl, Shared { stored, counted: 1 });
         Ok(1)
@@ -408,16 +415,21 @@ impl Checker<'_> {
     }
 
     fn check_map(&mut self, ino: InodeNo, inode: &mut Inode) -> Result<Mapped, CheckError> {
+        self.state_mut(ino).has_map = true;
         let mut judge = MapJudge {
             ino,
             geo: &self.geo,
             volume: &self.volume,
+            fixed: &self.fixed,
             log: &mut self.log,
             used: &mut self.used,
+            sharing: &mut self.sharing,
+            own: BTreeSet::new(),
+            failed: None,
             mapped: Mapped::default(),
         };
         walk_map(&self.volume, &self.geo, &mut inode.block, &mut judge)?;
-        Ok(judge.mapped)
+        judge.failed.map_or(Ok(judge.mapped), Err)
     }
 
     fn check_size(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &Mapped) {
@@ -576,7 +588,7 @@ impl Checker<'_> {
 
     fn check_resize_inode(&mut self, mut slot: Vec<u8>, mut inode: Inode) -> Result<(), CheckError> {
         let double = BlockNo(inode.block[13].into());
-        let usable = self.geo.may_point_to(double) && !self.is_used(double);
+        let usable = self.geo.may_point_to(double) && !self.is_fixed(double);
         let expected = self.reserved_pointers();
         let sectors = u64::from(self.geo.sectors_per_block());
         let owned = expected.iter().map(|(_, copies)| 1 + copies.len() as u64).sum::<u64>() + 1;
@@ -601,7 +613,10 @@ impl Checker<'_> {
             self.resize_map_problem(double, &expected)?
         };
         if usable {
-            self.claim(double);
+            self.state_mut(InodeNo::RESIZE).has_map = true;
+            if !self.claim(double) {
+                self.sharing.note(double, &self.geo);
+            }
         }
         let Some(problem) = problem else { return Ok(()) };
         if !usable {
@@ -707,29 +722,70 @@ struct Mapped {
     indirect: Vec<BlockNo>,
 }
 
-/// Judges pointers against what everybody before has claimed.
+/// Judges pointers against what other inodes have claimed.
 struct MapJudge<'a, 'v> {
     ino: InodeNo,
     geo: &'a Geometry,
     volume: &'a Volume<'v>,
+    fixed: &'a [Range<u64>],
     log: &'a mut Log,
     used: &'a mut [u8],
+    sharing: &'a mut Sharing,
+    /// Indirect blocks of this map.
+    own: BTreeSet<u64>,
+    failed: Option<CheckError>,
     mapped: Mapped,
 }
 
+impl MapJudge<'_, '_> {
+    /// True if a block that has an owner already is no indirect block at all.
+    fn is_stray(&mut self, block: BlockNo) -> bool {
+        match self.volume.read(block) {
+            Ok(page) => !is_indirect_block(&page, self.geo),
+            Err(error) => {
+                self.failed = Some(error);
+                false
+            }
+        }
+    }
+
+    /// What becomes of a pointer to a block that has an owner. File data stay: the repair copies them.
+    fn judge_shared(&mut self, pointer: Pointer) -> Step {
+        let Pointer { block, level, .. } = pointer;
+        self.sharing.note(block, self.geo);
+        if level == 0 {
+            return Step::Keep;
+        }
+        if self.sharing.visits_left == 0 {
+            return Step::Skip;
+        }
+        self.sharing.visits_left -= 1;
+        Step::Keep
+    }
+}
+
 impl Judge for MapJudge<'_, '_> {
-    fn pointer(&mut self, Pointer { block, level, lbn }: Pointer) -> Step {
+    fn pointer(&mut self, pointer: Pointer) -> Step {
+        let Pointer { block, level, lbn } = pointer;
         let inode = self.ino;
+        let in_use = self.geo.may_point_to(block) && bitmap::test(self.used, block.0 as u32);
         let issue = if !self.geo.may_point_to(block) {
             Issue::IllegalBlock { inode, lbn, level, block }
-        } else if bitmap::set(self.used, block.0 as u32) {
+        } else if level > 0 && !self.own.insert(block.0) {
+            Issue::MapLoop { inode, lbn, level, block }
+        } else if level > 0 && in_use && self.is_stray(block) {
+            if !is_in(self.fixed, block) {
+                self.sharing.note(block, self.geo);
+                return Step::Skip;
+            }
+            Issue::IllegalBlock { inode, lbn, level, block }
+        } else {
             match level {
                 0 => self.mapped.data.push((lbn, block)),
                 _ => self.mapped.indirect.push(block),
             }
-            return Step::Keep;
-        } else {
-            Issue::MultiplyClaimed { inode, lbn, level, block }
+            let first = bitmap::set(self.used, block.0 as u32);
+            return if first { Step::Keep } else { self.judge_shared(pointer) };
         };
         if self.log.found(issue) { Step::Clear } else { Step::Skip }
     }
@@ -766,6 +822,12 @@ impl Builder<'_, '_> {
         self.volume.write(block, contents);
         block.0 as u32
     }
+}
+
+/// True if one of these ranges, which are sorted, has the block. Damaged descriptors make them overlap.
+pub(super) fn is_in(ranges: &[Range<u64>], block: BlockNo) -> bool {
+    let behind = ranges.partition_point(|range| range.start <= block.0);
+    ranges[..behind].iter().rev().any(|range| range.contains(&block.0))
 }
 
 /// Links that a count can hold; more subdirectories than that are not counted.

@@ -47,6 +47,18 @@ pub enum Count {
     Directories,
 }
 
+/// What a block belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    /// Superblocks, descriptors, bitmaps, inode tables, and their reserve.
+    Metadata,
+    /// It is an attribute block.
+    Attributes,
+    /// The map of an inode.
+    Inode(InodeNo),
+}
+
 /// Something that is wrong with a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "issue", rename_all = "snake_case")]
@@ -54,6 +66,8 @@ pub enum Count {
 pub enum Issue {
     /// The superblock cannot be used, but a copy can.
     SuperblockDamaged { problem: String, copy: BlockNo },
+    /// A volume of revision 0, which has no features, has some.
+    RevisionFeatures { compat: u32, incompat: u32, ro_compat: u32 },
     /// A descriptor cannot be used.
     DescriptorDamaged { group: GroupNo, problem: String, copy: Option<BlockNo> },
     /// A descriptor has flags that this volume cannot have.
@@ -100,8 +114,14 @@ pub enum Issue {
     SymlinkInvalid { inode: InodeNo },
     /// A pointer leaves the volume or names metadata.
     IllegalBlock { inode: InodeNo, lbn: u64, level: u8, block: BlockNo },
-    /// A block belongs to somebody already.
-    MultiplyClaimed { inode: InodeNo, lbn: u64, level: u8, block: BlockNo },
+    /// An inode claims a block that belongs to something else; the repair gives it a copy.
+    MultiplyClaimed { inode: InodeNo, lbn: u64, level: u8, block: BlockNo, holder: Holder },
+    /// A map names one of its indirect blocks a second time.
+    MapLoop { inode: InodeNo, lbn: u64, level: u8, block: BlockNo },
+    /// More blocks have several claims than the repair can keep in memory.
+    TooManyClaims,
+    /// There is no room for copies of the blocks that have several claims.
+    NoRoomToCopy { needed: u64, free: u64 },
     /// `i_blocks` is wrong.
     BlocksCount { inode: InodeNo, stored: u64, counted: u64 },
     /// `i_size` is wrong.
@@ -144,6 +164,8 @@ pub enum Issue {
     EntryDuplicate { directory: InodeNo, name: String },
     /// A directory that the root does not lead to.
     UnconnectedDirectory { inode: InodeNo },
+    /// The name `lost+found` leads to something that is no directory.
+    LostFoundNotDirectory { inode: InodeNo },
     /// There is no directory for what has lost its name.
     LostFoundMissing,
     /// An inode in use has no name.
@@ -226,6 +248,16 @@ impl std::fmt::Display for Count {
     }
 }
 
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Holder::Metadata => f.write_str("the metadata of its group"),
+            Holder::Attributes => f.write_str("extended attributes"),
+            Holder::Inode(inode) => write!(f, "inode {inode}"),
+        }
+    }
+}
+
 impl std::fmt::Display for Span {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.start == self.end { write!(f, "{}", self.start) } else { write!(f, "{} to {}", self.start, self.end) }
@@ -239,6 +271,10 @@ impl std::fmt::Display for Issue {
             SuperblockDamaged { problem, copy } => {
                 write!(f, "the superblock is damaged ({problem}); block {copy} has a copy")
             }
+            RevisionFeatures { compat, incompat, ro_compat } => write!(
+                f,
+                "superblock: revision 0 with features {compat:#x}, {incompat:#x}, {ro_compat:#x}, should be revision 1 or none"
+            ),
             DescriptorDamaged { group, problem, copy: Some(copy) } => {
                 write!(f, "the descriptor of group {group} is damaged ({problem}); block {copy} has a copy")
             }
@@ -284,11 +320,18 @@ impl std::fmt::Display for Issue {
             IllegalBlock { inode, lbn, level, block } => {
                 write!(f, "inode {inode} has the illegal pointer {block} at file block {lbn} (level {level})")
             }
-            MultiplyClaimed { inode, lbn, level, block } => {
+            MultiplyClaimed { inode, lbn, level, block, holder } => {
+                write!(f, "inode {inode}: file block {lbn} (level {level}) is block {block}, which belongs to {holder}")
+            }
+            MapLoop { inode, lbn, level, block } => {
                 write!(
                     f,
-                    "block {block} belongs to somebody else already, but inode {inode} has it at file block {lbn} (level {level})"
+                    "inode {inode}: file block {lbn} (level {level}) is block {block}, an indirect block of this inode already"
                 )
+            }
+            TooManyClaims => write!(f, "too many blocks have more than one owner: they cannot be told apart"),
+            NoRoomToCopy { needed, free } => {
+                write!(f, "{needed} free blocks are needed to copy blocks with more than one owner, found {free}")
             }
             BlocksCount { inode, stored, counted } => {
                 write!(f, "inode {inode} has i_blocks {stored}, should be {counted}")
@@ -327,6 +370,9 @@ impl std::fmt::Display for Issue {
             }
             EntryDuplicate { directory, name } => write!(f, "directory {directory} has '{name}' twice"),
             UnconnectedDirectory { inode } => write!(f, "directory {inode} is not connected to the root"),
+            LostFoundNotDirectory { inode } => {
+                write!(f, "entry 'lost+found' in directory 2 names inode {inode}, should be a directory")
+            }
             LostFoundMissing => write!(f, "there is no /lost+found, and it is needed"),
             UnattachedInode { inode, size } => write!(f, "inode {inode} ({size} bytes) has no name"),
             UnattachedEmpty { inode } => write!(f, "inode {inode}, an empty file, has no name"),

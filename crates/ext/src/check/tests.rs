@@ -64,7 +64,7 @@ fn golden() -> Option<MemDisk> {
 }
 
 fn run(disk: &MemDisk, mode: Mode) -> Outcome {
-    check(disk, &CheckOptions { mode, force: true, now: NOW }, &mut |_| ()).unwrap()
+    check(disk, &CheckOptions { mode, force: true, superblock: None, now: NOW }, &mut |_| ()).unwrap()
 }
 
 /// The issue's name as its serialized form has it.
@@ -182,7 +182,7 @@ fn our_own_volumes_are_clean() {
 fn a_clean_volume_is_skipped_unless_forced() {
     let disk = MemDisk::new((8 << 20) / 512);
     mkfs(&disk, &MkfsOptions::new([7; 16], [9; 16], NOW)).unwrap();
-    let lazy = CheckOptions { mode: Mode::Preen, force: false, now: NOW };
+    let lazy = CheckOptions { mode: Mode::Preen, force: false, superblock: None, now: NOW };
     assert!(check(&disk, &lazy, &mut |_| ()).unwrap().skipped);
     let mut passes = BTreeSet::new();
     check(&disk, &CheckOptions { force: true, ..lazy }, &mut |p| {
@@ -254,6 +254,28 @@ impl Lab<'_> {
         self.slot(ino, |slot| inode.encode_into(slot, &self.geo));
     }
 
+    /// The bytes of the blocks of a file, in their order; holes are left out.
+    fn contents(&self, ino: InodeNo) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut append = |pointer: u32| self.block(pointer.into(), |block| bytes.extend_from_slice(block));
+        let pointers = self.inode(ino).block;
+        pointers[..12].iter().filter(|pointer| **pointer != 0).for_each(|pointer| append(*pointer));
+        if pointers[12] != 0 {
+            let mut indirect = Vec::new();
+            self.block(pointers[12].into(), |block| indirect = block.to_vec());
+            let pointers = (0..256).map(|i| u32_at(&indirect, 4 * i)).filter(|pointer| *pointer != 0);
+            pointers.for_each(append);
+        }
+        bytes
+    }
+
+    /// Fills the direct blocks of a file with a byte.
+    fn fill(&self, ino: InodeNo, byte: u8) {
+        for pointer in self.inode(ino).block[..12].iter().filter(|pointer| **pointer != 0) {
+            self.block((*pointer).into(), |block| block.fill(byte));
+        }
+    }
+
     /// Where block `lbn` of a directory lies: direct, or single indirect.
     fn dir_block_at(&self, ino: InodeNo, lbn: u32) -> u64 {
         let pointers = self.inode(ino).block;
@@ -298,7 +320,7 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
     (
         "pointer to metadata",
         |lab| lab.set_inode(FILE, |i| i.block[3] = 2),
-        &["multiply_claimed", "blocks_count", "leaked", "group_count", "total_count"],
+        &["multiply_claimed", "leaked", "group_count", "total_count"],
     ),
     (
         "block of two files",
@@ -306,7 +328,7 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
             let block = lab.inode(FILE).block[0];
             lab.set_inode(OTHER, |i| i.block[0] = block);
         },
-        &["multiply_claimed", "blocks_count", "leaked", "group_count", "total_count"],
+        &["multiply_claimed", "leaked", "group_count", "total_count"],
     ),
     (
         "no file type",
@@ -529,7 +551,7 @@ fn a_huge_volume_on_a_small_device_is_refused() {
     // The copy in group 1 is used instead: the primary's geometry is never believed.
     assert_eq!(names(&run(&disk, Mode::No))[0], "superblock_damaged");
     [1025, 3073].into_iter().for_each(|copy| disk.poke(copy * 1024, &[0; 1024]));
-    let options = CheckOptions { mode: Mode::No, force: true, now: NOW };
+    let options = CheckOptions { mode: Mode::No, force: true, superblock: None, now: NOW };
     let error = check(&disk, &options, &mut |_| ()).unwrap_err();
     assert!(matches!(error, CheckError::Damaged(_)), "{error}");
 }
@@ -588,7 +610,7 @@ fn mutated_volumes_are_clean_after_a_repair() {
     for seed in 0..seeds {
         let disk = original.snapshot();
         mutate(&disk, &Lab::new(&original), &mut Pcg64::seed_from_u64(seed));
-        let options = CheckOptions { mode: Mode::Yes, force: true, now: NOW };
+        let options = CheckOptions { mode: Mode::Yes, force: true, superblock: None, now: NOW };
         let repaired = check(&disk, &options, &mut |_| ());
         let fatal = |outcome: &Outcome| outcome.findings.iter().any(|f| f.severity == Severity::Fatal);
         if repaired.as_ref().is_ok_and(fatal) {
@@ -623,4 +645,362 @@ fn the_golden_volume_is_what_the_damages_assume() {
     assert_eq!(lab.inode(FILE).links, 2);
     assert_eq!(lab.inode(PIPE).kind(), Some(FileKind::Fifo));
     assert!(lab.inode(FILE).file_acl != 0);
+}
+
+/// A stray pointer, and the inodes whose contents must stay as they are.
+type Stray = (&'static str, Damage, &'static [InodeNo]);
+
+const STRAYS: &[Stray] = &[
+    (
+        "a data pointer names the indirect block of a later file",
+        |lab| {
+            let indirect = lab.inode(OTHER).block[12];
+            lab.set_inode(FILE, |inode| inode.block[3] = indirect);
+        },
+        &[OTHER],
+    ),
+    (
+        "a data pointer names the indirect block of an earlier file",
+        |lab| {
+            let indirect = lab.inode(FILE).block[12];
+            lab.set_inode(OTHER, |inode| inode.block[3] = indirect);
+        },
+        &[FILE],
+    ),
+    (
+        "two files have one data block",
+        |lab| {
+            let block = lab.inode(OTHER).block[5];
+            lab.set_inode(FILE, |inode| inode.block[3] = block);
+        },
+        &[OTHER],
+    ),
+    (
+        "two files have one indirect block",
+        |lab| {
+            let block = lab.inode(OTHER).block[12];
+            lab.set_inode(FILE, |inode| inode.block[12] = block);
+        },
+        &[OTHER],
+    ),
+    (
+        "an indirect pointer names a data block of a later file",
+        |lab| {
+            let block = lab.inode(OTHER).block[5];
+            lab.set_inode(FILE, |inode| inode.block[12] = block);
+        },
+        &[OTHER],
+    ),
+    (
+        "an indirect pointer names a block of text of an earlier file",
+        |lab| {
+            let block = lab.inode(FILE).block[5];
+            lab.set_inode(OTHER, |inode| inode.block[13] = block);
+        },
+        &[FILE, OTHER],
+    ),
+    (
+        "a data pointer names an attribute block",
+        |lab| {
+            let block = lab.inode(FILE).file_acl;
+            lab.set_inode(OTHER, |inode| inode.block[3] = block);
+        },
+        &[FILE],
+    ),
+    (
+        "an attribute pointer names file data",
+        |lab| {
+            let block = lab.inode(FILE).block[2];
+            lab.set_inode(OTHER, |inode| inode.file_acl = block);
+        },
+        &[FILE, OTHER],
+    ),
+    (
+        "a data pointer names a directory block",
+        |lab| {
+            let block = lab.inode(SUB).block[0];
+            lab.set_inode(FILE, |inode| inode.block[3] = block);
+        },
+        &[SUB, OTHER],
+    ),
+    (
+        "a directory names file data",
+        |lab| {
+            let block = lab.inode(OTHER).block[4];
+            lab.set_inode(SUB, |inode| {
+                inode.block[1] = block;
+                (inode.size, inode.blocks) = (2048, 4);
+            });
+        },
+        &[OTHER, FILE],
+    ),
+    (
+        "a data pointer names a bitmap",
+        |lab| {
+            let block = lab.descriptor(1).block_bitmap.0 as u32;
+            lab.set_inode(FILE, |inode| inode.block[3] = block);
+        },
+        &[OTHER],
+    ),
+    (
+        "an indirect pointer names an inode table",
+        |lab| {
+            let block = lab.descriptor(0).inode_table.0 as u32;
+            lab.set_inode(FILE, |inode| inode.block[13] = block);
+        },
+        &[OTHER, FILE],
+    ),
+    (
+        "a bitmap is said to lie in a file",
+        |lab| {
+            let block = lab.inode(OTHER).block[4];
+            let (group, _) = lab.geo.bit_of_block(BlockNo(block.into())).unwrap();
+            lab.set_descriptor(group.0, |descriptor| descriptor.inode_bitmap = BlockNo(block.into()));
+        },
+        &[OTHER, FILE],
+    ),
+    (
+        "four claims on one block, two of them of one file",
+        |lab| {
+            let block = lab.inode(OTHER).block[12];
+            lab.set_inode(FILE, |inode| (inode.block[3], inode.block[7]) = (block, block));
+            lab.set_inode(DIR, |inode| {
+                inode.block[1] = block;
+                (inode.size, inode.blocks) = (2048, 4);
+            });
+        },
+        &[OTHER],
+    ),
+    (
+        "the resize inode's block is a file's",
+        |lab| {
+            let block = lab.inode(InodeNo::RESIZE).block[13];
+            lab.set_inode(FILE, |inode| inode.block[3] = block);
+        },
+        &[OTHER],
+    ),
+];
+
+#[test]
+fn a_block_claimed_twice_is_copied_and_no_intact_file_changes() {
+    for (what, damage, intact) in STRAYS {
+        let Some(disk) = golden() else { return };
+        let lab = Lab::new(&disk);
+        lab.fill(OTHER, b'o');
+        let before: Vec<Vec<u8>> = intact.iter().map(|ino| lab.contents(*ino)).collect();
+        damage(&lab);
+        let outcome = run(&disk, Mode::Yes);
+        assert!(!outcome.errors_left && outcome.modified, "{what}: {:#?}", outcome.findings);
+        assert_clean(&disk, what);
+        for (ino, before) in intact.iter().zip(before) {
+            assert!(lab.contents(*ino) == before, "{what}: inode {ino} changed\n{:#?}", outcome.findings);
+        }
+    }
+}
+
+#[test]
+fn the_copy_of_a_stray_pointer_holds_what_it_named() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    lab.fill(OTHER, b'o');
+    let block = lab.inode(OTHER).block[5];
+    lab.set_inode(FILE, |inode| inode.block[3] = block);
+    let (file, other) = (lab.contents(FILE), lab.contents(OTHER));
+    run(&disk, Mode::Yes);
+    assert!(lab.contents(FILE) == file && lab.contents(OTHER) == other);
+    let shared: Vec<u32> = lab.inode(FILE).block.into_iter().filter(|b| lab.inode(OTHER).block.contains(b)).collect();
+    assert!(shared.iter().all(|block| *block == 0), "{shared:?}");
+}
+
+/// Gives a file all free blocks of the volume, through a double indirect block.
+fn use_up(lab: &Lab<'_>, ino: InodeNo) {
+    let mut free = Vec::new();
+    for group in lab.geo.all_groups() {
+        let start = lab.geo.group_start(group).0 as u32;
+        let blocks = lab.geo.group_blocks(group);
+        lab.block(lab.descriptor(group.0).block_bitmap.0, |map| {
+            free.extend((0..blocks).filter(|bit| bitmap::set(map, *bit)).map(|bit| start + bit));
+        });
+        lab.set_descriptor(group.0, |descriptor| descriptor.free_blocks = 0);
+    }
+    let total = free.len();
+    lab.superblock(|raw| put_u32(raw, 0x0C, 0));
+    let double = free.pop().unwrap();
+    let mut singles = Vec::new();
+    let mut data = 0;
+    while let Some(single) = free.pop() {
+        let below: Vec<u32> = free.split_off(free.len().saturating_sub(256));
+        data += below.len() as u64;
+        lab.block(single.into(), |block| {
+            block.fill(0);
+            (0..).zip(&below).for_each(|(i, pointer)| put_u32(block, 4 * i, *pointer));
+        });
+        singles.push(single);
+    }
+    lab.block(double.into(), |block| {
+        block.fill(0);
+        (0..).zip(&singles).for_each(|(i, pointer)| put_u32(block, 4 * i, *pointer));
+    });
+    lab.set_inode(ino, |inode| {
+        inode.block[13] = double;
+        inode.blocks += 2 * total as u64;
+        inode.size = (12 + 256 + data) * 1024;
+    });
+}
+
+#[test]
+fn without_room_for_copies_nothing_is_changed() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    use_up(&lab, FILE);
+    let whole = run(&disk, Mode::No);
+    assert!(whole.findings.is_empty(), "{:?}", whole.findings);
+    let block = lab.inode(OTHER).block[12];
+    lab.set_inode(FILE, |inode| inode.block[3] = block);
+    let leaked = run(&disk, Mode::No).findings.iter().filter(|f| matches!(f.issue, Issue::Leaked { .. })).count();
+    assert_eq!(leaked, 1, "the block that the stray pointer does not name any more");
+    // That block, too, is somewhere in use.
+    let lost = bitmap_hole(&lab);
+    lab.set_inode(SUB, |inode| {
+        inode.file_acl = 0;
+        inode.block[1] = lost;
+        (inode.size, inode.blocks) = (2048, 4);
+    });
+    lab.block(lost.into(), crate::format::dir::format_empty);
+    let before = disk.to_bytes();
+    let outcome = run(&disk, Mode::Yes);
+    assert_eq!((outcome.exit_code(), outcome.modified), (4, false), "{:?}", outcome.findings);
+    assert!(names(&outcome).contains(&"no_room_to_copy".to_owned()), "{:?}", outcome.findings);
+    let mut after = disk.to_bytes();
+    // Only the mark that the volume is clean is gone.
+    after[1024 + 0x3A] = before[1024 + 0x3A];
+    assert!(after == before, "nothing else was changed");
+}
+
+/// The block that a check finds marked for nothing.
+fn bitmap_hole(lab: &Lab<'_>) -> u32 {
+    let leaked = run(lab.disk, Mode::No).findings.into_iter().find_map(|found| match found.issue {
+        Issue::Leaked { first, .. } => Some(first.start as u32),
+        _ => None,
+    });
+    leaked.expect("a block is marked for nothing")
+}
+
+#[test]
+fn a_name_lost_and_found_that_is_no_directory_gives_way() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    lab.entry(InodeNo::ROOT, "lost+found", |entry| put_u32(entry, 0, PIPE.0));
+    let outcome = run(&disk, Mode::Yes);
+    assert!(!outcome.errors_left, "{:#?}", outcome.findings);
+    assert!(names(&outcome).contains(&"lost_found_not_directory".to_owned()));
+    assert_clean(&disk, "lost+found");
+}
+
+#[test]
+fn what_finds_no_room_for_a_name_is_said_to_be_left() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    lab.entry(InodeNo::ROOT, "lost+found", |entry| put_u32(entry, 0, 0));
+    lab.entry(DIR, "pipe", |entry| put_u32(entry, 0, 0));
+    // The old lost+found and the pipe need a name, and there is no block for a directory.
+    use_up(&lab, FILE);
+    let outcome = run(&disk, Mode::Yes);
+    assert!(outcome.errors_left, "{:#?}", outcome.findings);
+    let left = outcome.findings.iter().filter(|found| !found.repaired);
+    assert!(left.clone().any(|found| matches!(found.issue, Issue::LostFoundMissing)));
+    assert!(left.clone().any(|found| matches!(found.issue, Issue::UnattachedInode { inode: PIPE, .. })));
+}
+
+#[test]
+fn a_revision_that_forbids_the_features_is_raised_and_no_file_is_lost() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    let before = lab.contents(FILE);
+    lab.superblock(|raw| put_u32(raw, 0x4C, 0));
+    let outcome = run(&disk, Mode::Yes);
+    assert_eq!(names(&outcome), ["revision_features"]);
+    assert_clean(&disk, "revision 0 with features");
+    assert!(Lab::new(&disk).contents(FILE) == before);
+    // Features without the other fields of revision 1 are stray.
+    let Some(disk) = make(&["-b", "1024", "-r", "0"], "8M") else { return };
+    Lab::new(&disk).superblock(|raw| (put_u32(raw, 0x54, 0), put_u32(raw, 0x60, 0x8000)).0);
+    assert_eq!(names(&run(&disk, Mode::Yes)), ["revision_features"]);
+    assert_clean(&disk, "revision 0 with a stray feature");
+}
+
+#[test]
+fn a_wiped_superblock_is_restored_from_any_copy() {
+    let shapes: [(&[&str], &str); 4] = [
+        (&["-b", "1024", "-g", "1024"], "5M"),
+        (&["-b", "1024", "-g", "2040"], "5M"),
+        (&["-b", "4096", "-g", "4096"], "40M"),
+        (&["-b", "2048", "-g", "3000", "-O", "^sparse_super,^resize_inode"], "40M"),
+    ];
+    for (options, size) in shapes {
+        let Some(disk) = make(options, size) else { return };
+        let lab = Lab::new(&disk);
+        let before = lab.contents(FILE);
+        disk.poke(0, &[0; 2048]);
+        assert_eq!(run(&disk, Mode::Preen).exit_code(), 4, "{options:?}");
+        let outcome = run(&disk, Mode::Yes);
+        assert_eq!(names(&outcome)[0], "superblock_damaged", "{options:?}");
+        assert_clean(&disk, "superblock");
+        assert!(lab.contents(FILE) == before, "{options:?}");
+    }
+}
+
+#[test]
+fn the_copy_that_is_asked_for_replaces_the_superblock() {
+    let Some(disk) = golden() else { return };
+    // Plausible, and wrong.
+    Lab::new(&disk).superblock(|raw| put_u32(raw, 0x20, 512));
+    let with = |superblock| CheckOptions { mode: Mode::Yes, force: true, superblock, now: NOW };
+    let error = check(&disk, &with(Some(77)), &mut |_| ()).unwrap_err();
+    assert!(matches!(error, CheckError::NoCopy { block: 77 }), "{error}");
+    let outcome = check(&disk, &with(Some(3073)), &mut |_| ()).unwrap();
+    assert!(!outcome.errors_left, "{:#?}", outcome.findings);
+    assert_eq!(
+        outcome.findings[0].issue,
+        Issue::SuperblockDamaged { problem: "another one was asked for".to_owned(), copy: BlockNo(3073) }
+    );
+    assert_clean(&disk, "superblock");
+}
+
+#[test]
+fn a_volume_marked_with_errors_is_checked_and_the_mark_goes() {
+    let Some(disk) = golden() else { return };
+    let lab = Lab::new(&disk);
+    lab.superblock(|raw| put_u16(raw, 0x3A, 3));
+    let lazy = CheckOptions { mode: Mode::Preen, force: false, superblock: None, now: NOW };
+    let outcome = check(&disk, &lazy, &mut |_| ()).unwrap();
+    assert!(!outcome.skipped && outcome.findings.is_empty());
+    assert_eq!(outcome.exit_code(), 1);
+    lab.superblock(|raw| assert_eq!(u16_at(raw, 0x3A), 1));
+    assert!(check(&disk, &lazy, &mut |_| ()).unwrap().skipped);
+    // What is left wrong keeps the volume from being called clean.
+    lab.superblock(|raw| put_u16(raw, 0x3A, 3));
+    lab.set_inode(FILE, |inode| inode.block[3] = 0xFFFF_FFF0);
+    assert_eq!(check(&disk, &lazy, &mut |_| ()).unwrap().exit_code(), 4);
+    lab.superblock(|raw| assert_eq!(u16_at(raw, 0x3A), 3));
+}
+
+#[test]
+fn a_journal_with_changes_is_never_called_clean() {
+    let Some(disk) = make(&["-b", "1024", "-j"], "8M") else { return };
+    let lab = Lab::new(&disk);
+    let lazy = CheckOptions { mode: Mode::Preen, force: false, superblock: None, now: NOW };
+    assert!(check(&disk, &lazy, &mut |_| ()).unwrap().skipped);
+    let unreplayed = |disk: &MemDisk| {
+        for mode in [Mode::No, Mode::Preen, Mode::Yes] {
+            let before = disk.to_bytes();
+            check(disk, &CheckOptions { mode, ..lazy }, &mut |_| ()).unwrap_err();
+            assert!(disk.to_bytes() == before, "{mode:?}");
+        }
+    };
+    let flagged = disk.snapshot();
+    Lab::new(&flagged).superblock(|raw| raw[0x60] |= 4);
+    unreplayed(&flagged);
+    lab.block(lab.inode(InodeNo::JOURNAL).block[0].into(), |block| block[0x1C..0x20].copy_from_slice(&[0, 0, 0, 9]));
+    unreplayed(&disk);
 }

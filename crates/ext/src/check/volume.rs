@@ -7,7 +7,7 @@ use moafs_runtime::leaf::Mutex;
 
 use super::CheckError;
 use super::scan::Blocks;
-use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
+use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
 use crate::format::{BlockNo, Geometry, InodeNo, Superblock};
 
 /// Memory for clean blocks, in bytes.
@@ -37,6 +37,23 @@ fn request(op: Op, byte: u64) -> Request {
 /// Reads a superblock's bytes at `byte`, which need not be aligned to blocks.
 pub(super) fn read_superblock(disk: &dyn Disk, byte: u64) -> Result<Buf, DiskError> {
     disk.read(Lba::from_byte(byte), SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock))
+}
+
+/// Takes the mark of a clean volume away before the first repair: a power cut in between leaves a volume that is checked
+/// again.
+pub(super) fn mark_in_repair(disk: &dyn Disk) -> Result<(), CheckError> {
+    let doing = "mark the volume as in repair";
+    let failed = |source| CheckError::Disk { doing, source };
+    let raw = read_superblock(disk, SUPERBLOCK_OFFSET).map_err(failed)?;
+    // One that is damaged says nothing.
+    let Ok(mut superblock) = Superblock::parse(&raw) else { return Ok(()) };
+    if !superblock.state().contains(State::VALID) {
+        return Ok(());
+    }
+    superblock.set_state(superblock.state() - State::VALID);
+    let page = Buf::copy_of(superblock.as_bytes()).freeze();
+    let done = disk.write(Lba::from_byte(SUPERBLOCK_OFFSET), page, Tag::volume(Kind::Superblock));
+    done.and_then(|_| disk.flush()).map_err(failed)
 }
 
 impl<'a> Volume<'a> {

@@ -137,6 +137,12 @@ impl Ext {
         let geo = Geometry::of(&superblock, disk.limits().sectors * SECTOR as u64).map_err(damaged)?;
         let clean = superblock.state().contains(State::VALID) && !superblock.state().contains(State::ERROR);
         let ours = superblock.writer_mark_matches(MARK_VERSION);
+        if superblock.state().contains(State::ERROR) && read_only.is_none() {
+            return Err(Error::Refused(
+                "the volume is marked as damaged: run `moafs fsck -p` or `e2fsck -p` on it, or mount it with `-o ro`"
+                    .to_owned(),
+            ));
+        }
         if !clean && !ours && read_only.is_none() {
             return Err(Error::Refused(
                 "the volume was not unmounted cleanly, and the last driver to write it was not moafs: its bitmaps cannot be \
@@ -146,8 +152,32 @@ impl Ext {
         }
         let descriptors = read_descriptors(&disk, &geo)?;
         let ext = Ext::assemble(disk, rt, options, superblock, geo, descriptors, clean, read_only);
+        ext.check_root()?;
         ext.mark_in_use()?;
         Ok(ext)
+    }
+
+    /// Refuses a volume without a root directory: nothing on it could be reached.
+    fn check_root(&self) -> Result<()> {
+        let refused = |problem: String| {
+            Error::Refused(format!(
+                "the root directory (inode 2) is damaged: {problem}; run `moafs fsck -y` or `e2fsck -fy`"
+            ))
+        };
+        let root = match self.read_inode(InodeNo::ROOT) {
+            Ok(root) => root,
+            Err(error @ Error::Disk { .. }) => return Err(error),
+            Err(Error::Stale(_)) => return Err(refused("the inode is not in use".to_owned())),
+            Err(error) => return Err(refused(error.to_string())),
+        };
+        if root.kind != FileKind::Directory {
+            return Err(refused(format!("the inode is a {:?}", root.kind).to_lowercase()));
+        }
+        let first = root.state.lock().inode.block[0];
+        if !self.geo.may_point_to(BlockNo(first.into())) {
+            return Err(refused(format!("its first block is {first}")));
+        }
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -349,8 +349,8 @@ impl Superblock {
         let magic = u16_at(bytes, 0x38);
         if magic != MAGIC {
             return Err(PLACE.damage(format!(
-                "the magic is {magic:#06x}, not {MAGIC:#06x}: this is not an ext2 volume, \
-                 or its first blocks were overwritten (e2fsck -b 32768 tries a copy)"
+                "the magic is {magic:#06x}, should be {MAGIC:#06x}: this is not an ext2 volume, \
+                 or its first blocks were overwritten"
             )));
         }
         Ok(Superblock { raw: Box::new(*bytes) })

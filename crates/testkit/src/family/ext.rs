@@ -101,7 +101,8 @@ impl Family for Ext {
 
     fn check(disk: &MemDisk, repair: bool) {
         let mode = if repair { Mode::Yes } else { Mode::No };
-        let options = CheckOptions { mode, force: true, now: Timestamp { secs: 1_700_000_000, nanos: 0 } };
+        let options =
+            CheckOptions { mode, force: true, superblock: None, now: Timestamp { secs: 1_700_000_000, nanos: 0 } };
         // A refusal is as good as a verdict.
         let _ = check::check(disk, &options, &mut |_| {});
     }

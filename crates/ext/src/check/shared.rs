@@ -1,0 +1,404 @@
+//! Blocks that are claimed more than once: which claim keeps the block, and copies for all others.
+//!
+//! One claim is right, the others are stray pointers, or the metadata lies where a descriptor wrongly says. Which one it is
+//! cannot always be told, and need not be: each claimant but one gets a copy of the block as it was, so no file loses a byte.
+//! The block itself stays with the claim that its contents confirm: fixed metadata, then what looks like the indirect
+//! block, directory block or attribute block that it is said to be, then file data. A claim that the contents refute (an
+//! indirect block full of illegal pointers) gets nothing.
+//!
+//! All copies are on the disk before a pointer names them. Nothing at all is changed where there is no room for all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use moafs_disk::{Buf, Disk, Page};
+
+use super::issue::Holder;
+use super::scan::{Blocks, Judge, Pointer, Step, walk_map};
+use super::volume::Volume;
+use super::{CheckError, Checker, Issue, Log};
+use crate::format::dir::{self, Form};
+use crate::format::{BlockNo, Descriptor, Geometry, Inode, InodeNo, bitmap, map, put_u32, u32_at};
+
+/// Claims that are kept in memory; a volume with more is not repaired.
+const CLAIMS_MAX: usize = 1 << 20;
+
+/// Indirect blocks that are walked again for another claimant.
+const VISITS_MAX: u64 = 1 << 20;
+
+/// What pass 1 learns about blocks with more than one claim.
+#[derive(Default)]
+pub(super) struct Sharing {
+    /// A bit for each such block; absent until there is one.
+    pub(super) map: Option<Vec<u8>>,
+    /// How many indirect blocks may still be walked for a second claimant: the walk must end on any volume.
+    pub(super) visits_left: u64,
+    claims: Option<Claims>,
+}
+
+impl Sharing {
+    pub(super) fn new(geo: &Geometry) -> Sharing {
+        Sharing { visits_left: visits_max(geo), ..Sharing::default() }
+    }
+
+    pub(super) fn note(&mut self, block: BlockNo, geo: &Geometry) {
+        let bytes = geo.blocks.div_ceil(8) as usize;
+        bitmap::set(self.map.get_or_insert_with(|| vec![0; bytes]), block.0 as u32);
+    }
+
+    pub(super) fn has(&self, block: BlockNo) -> bool {
+        self.map.as_ref().is_some_and(|map| bitmap::test(map, block.0 as u32))
+    }
+}
+
+fn visits_max(geo: &Geometry) -> u64 {
+    geo.blocks.min(VISITS_MAX)
+}
+
+/// How well a block's contents fit a claim; the smallest rank keeps the block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Bitmaps, inode tables, superblocks, descriptors; blocks of the resize inode.
+    Metadata,
+    /// It looks like what it is said to be.
+    Confirmed,
+    /// File data: any contents will do.
+    Data,
+    /// It does not look like an indirect block.
+    Refuted,
+}
+
+/// A claim on a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    rank: Rank,
+    /// 0 for metadata.
+    inode: u32,
+    level: u8,
+    lbn: u64,
+}
+
+/// The claims on all blocks that have more than one.
+pub(super) struct Claims {
+    /// Blocks with more than one claim, a bit each.
+    shared: Vec<u8>,
+    /// Who keeps each of them.
+    keepers: BTreeMap<u32, Claim>,
+    /// All others, in the order of inodes.
+    others: Vec<(BlockNo, Claim)>,
+    /// There are more than can be kept in memory, or looked at.
+    too_many: bool,
+}
+
+/// A copy of what the repair needs of a check that changed nothing.
+pub(super) struct Tangle {
+    claims: Claims,
+    geo: Geometry,
+    descriptors: Vec<Descriptor>,
+    used: Vec<u8>,
+}
+
+impl Checker<'_> {
+    /// Looks for the claimants of blocks with more than one, and reports all that do not keep their block.
+    pub(super) fn find_claims(&mut self) -> Result<(), CheckError> {
+        let Some(shared) = self.sharing.map.take() else { return Ok(()) };
+        let too_many = self.sharing.visits_left == 0;
+        let mut claims = Claims { shared, keepers: BTreeMap::new(), others: Vec::new(), too_many };
+        // Pass 1 counted each visit but the first one.
+        let mut visits_left = 2 * visits_max(&self.geo);
+        let metadata = self.fixed.iter().flat_map(Clone::clone).map(|block| (block as u32, Rank::Metadata));
+        let attributes = self.xattrs.keys().map(|block| (*block, Rank::Confirmed));
+        for (block, rank) in metadata.chain(attributes) {
+            if claims.is_shared(BlockNo(block.into())) {
+                claims.keepers.insert(block, Claim { rank, inode: 0, level: 0, lbn: 0 });
+            }
+        }
+        for ino in self.inodes_with_maps() {
+            let (_, mut inode) = self.read_inode(ino)?;
+            if ino == InodeNo::RESIZE {
+                claims
+                    .note(BlockNo(inode.block[13].into()), Claim { rank: Rank::Metadata, inode: 7, level: 2, lbn: 0 });
+                continue;
+            }
+            let pages = PageJudge { geo: &self.geo, volume: &self.volume, ino, is_dir: self.is_dir(ino) };
+            let mut finder = Finder {
+                pages,
+                claims: &mut claims,
+                own: BTreeSet::new(),
+                visits_left: &mut visits_left,
+                failed: None,
+            };
+            walk_map(&self.volume, &self.geo, &mut inode.block, &mut finder)?;
+            finder.failed.map_or(Ok(()), Err)?;
+        }
+        for (block, claim) in &claims.others {
+            let holder = claims.holder(*block);
+            let (inode, lbn, level) = (InodeNo(claim.inode), claim.lbn, claim.level);
+            self.log.note(Issue::MultiplyClaimed { inode, lbn, level, block: *block, holder }, false);
+        }
+        self.sharing.claims = Some(claims);
+        Ok(())
+    }
+
+    /// What [`Tangle::resolve`] needs.
+    pub(super) fn take_tangle(&mut self) -> Option<Box<Tangle>> {
+        let claims = self.sharing.claims.take()?;
+        let (geo, descriptors) = (self.geo.clone(), std::mem::take(&mut self.descriptors));
+        Some(Box::new(Tangle { claims, geo, descriptors, used: std::mem::take(&mut self.used) }))
+    }
+}
+
+impl Claims {
+    fn is_shared(&self, block: BlockNo) -> bool {
+        bitmap::test(&self.shared, block.0 as u32)
+    }
+
+    /// Notes a claim: the best one so far keeps the block.
+    fn note(&mut self, block: BlockNo, claim: Claim) {
+        if !self.is_shared(block) {
+            return;
+        }
+        if self.others.len() >= CLAIMS_MAX {
+            self.too_many = true;
+            return;
+        }
+        match self.keepers.get_mut(&(block.0 as u32)) {
+            None => drop(self.keepers.insert(block.0 as u32, claim)),
+            Some(keeper) if claim < *keeper => self.others.push((block, std::mem::replace(keeper, claim))),
+            Some(_) => self.others.push((block, claim)),
+        }
+    }
+
+    fn holder(&self, block: BlockNo) -> Holder {
+        match self.keepers.get(&(block.0 as u32)) {
+            Some(keeper) if keeper.rank != Rank::Metadata && keeper.inode != 0 => Holder::Inode(InodeNo(keeper.inode)),
+            Some(keeper) if keeper.rank != Rank::Metadata => Holder::Attributes,
+            _ => Holder::Metadata,
+        }
+    }
+
+    fn keeps(&self, block: BlockNo, claim: &Claim) -> bool {
+        self.keepers.get(&(block.0 as u32)) == Some(claim)
+    }
+}
+
+/// Compares blocks with what they are said to be.
+#[derive(Clone, Copy)]
+struct PageJudge<'a, 'v> {
+    geo: &'a Geometry,
+    volume: &'a Volume<'v>,
+    ino: InodeNo,
+    is_dir: bool,
+}
+
+impl PageJudge<'_, '_> {
+    fn rank(&self, pointer: Pointer, page: &[u8]) -> Rank {
+        match pointer.level {
+            0 if self.is_dir && is_directory_block(page, self.geo, self.ino, pointer.lbn) => Rank::Confirmed,
+            0 => Rank::Data,
+            _ if is_indirect_block(page, self.geo) => Rank::Confirmed,
+            _ => Rank::Refuted,
+        }
+    }
+
+    /// The claim that a pointer is, on a block with these contents.
+    fn claim(&self, pointer: Pointer, page: &[u8]) -> Claim {
+        let Pointer { level, lbn, .. } = pointer;
+        Claim { rank: self.rank(pointer, page), inode: self.ino.0, level, lbn }
+    }
+}
+
+/// True if most pointers in a block could be pointers.
+pub(super) fn is_indirect_block(page: &[u8], geo: &Geometry) -> bool {
+    let pointers = (0..geo.apb as usize).map(|index| u32_at(page, 4 * index)).filter(|pointer| *pointer != 0);
+    let (legal, illegal): (Vec<u32>, Vec<u32>) = pointers.partition(|block| geo.may_point_to(BlockNo((*block).into())));
+    legal.len() >= illegal.len()
+}
+
+/// True if a block could be this one of a directory.
+fn is_directory_block(page: &[u8], geo: &Geometry, ino: InodeNo, lbn: u64) -> bool {
+    let form = Form::of(geo);
+    let whole = dir::records(page, form).all(|record| record.is_ok());
+    let dot = dir::records(page, form).map_while(Result::ok).next().filter(|entry| entry.name == b".");
+    whole && dot.map(|entry| entry.inode) == (lbn == 0).then_some(ino)
+}
+
+/// Notes the claims of an inode's map.
+struct Finder<'a, 'v> {
+    pages: PageJudge<'a, 'v>,
+    claims: &'a mut Claims,
+    /// Indirect blocks of this map.
+    own: BTreeSet<u64>,
+    visits_left: &'a mut u64,
+    failed: Option<CheckError>,
+}
+
+impl Judge for Finder<'_, '_> {
+    fn pointer(&mut self, pointer: Pointer) -> Step {
+        let Pointer { block, level, .. } = pointer;
+        let legal = self.pages.geo.may_point_to(block) && (level == 0 || self.own.insert(block.0));
+        if !legal || self.failed.is_some() {
+            return Step::Skip;
+        }
+        if !self.claims.is_shared(block) {
+            return Step::Keep;
+        }
+        // File data need not be read.
+        let page = if level == 0 && !self.pages.is_dir { Ok(None) } else { self.pages.volume.read(block).map(Some) };
+        let claim = match page {
+            Ok(page) => self.pages.claim(pointer, page.as_deref().unwrap_or_default()),
+            Err(error) => {
+                self.failed = Some(error);
+                return Step::Skip;
+            }
+        };
+        self.claims.note(block, claim);
+        if level > 0 && *self.visits_left == 0 {
+            self.claims.too_many = true;
+            return Step::Skip;
+        }
+        *self.visits_left -= u64::from(level > 0);
+        if claim.rank == Rank::Refuted { Step::Skip } else { Step::Keep }
+    }
+
+    fn rewritten(&mut self, block: BlockNo, _: Buf) {
+        unreachable!("no pointer of block {block} was cleared");
+    }
+}
+
+impl Tangle {
+    /// Gives a copy of its block to every claimant that does not keep it. False if that cannot be done: then nothing was
+    /// changed.
+    pub(super) fn resolve(self, disk: &dyn Disk, log: &mut Log) -> Result<bool, CheckError> {
+        let Tangle { claims, geo, descriptors, used } = self;
+        let volume = Volume::new(disk, geo.clone());
+        let free: u64 = bitmap::count_zeros(&used, geo.blocks as u32).into();
+        let needed = claims.others.iter().filter(|(_, claim)| claim.rank != Rank::Refuted).count() as u64;
+        if claims.too_many {
+            log.note(Issue::TooManyClaims, false);
+            return Ok(false);
+        }
+        if needed > free {
+            log.note(Issue::NoRoomToCopy { needed, free }, false);
+            return Ok(false);
+        }
+        let inodes: BTreeSet<u32> =
+            claims.others.iter().map(|(_, claim)| claim.inode).filter(|ino| *ino != InodeNo::RESIZE.0).collect();
+        let mut copier = Copier {
+            pages: PageJudge { geo: &geo, volume: &volume, ino: InodeNo::ROOT, is_dir: false },
+            claims: &claims,
+            used,
+            next_free: geo.first_data_block as u32 + 1,
+            originals: BTreeMap::new(),
+            own: BTreeSet::new(),
+            changed: Vec::new(),
+            log,
+        };
+        for ino in inodes.into_iter().map(InodeNo) {
+            let at = geo.locate_inode(ino).expect("it claims a block");
+            let table = descriptors[at.group.0 as usize].inode_table;
+            let mut slot = volume.slot(table, ino)?;
+            let mut inode = Inode::parse(&slot, &geo);
+            copier.untangle(ino, &mut inode)?;
+            // The copies first: until a pointer names them they are only free blocks.
+            volume.finish(None)?;
+            copier.changed.drain(..).for_each(|(block, contents)| volume.write(block, contents));
+            inode.encode_into(&mut slot, &geo);
+            volume.set_slot(table, ino, &slot)?;
+        }
+        volume.finish(None)?;
+        Ok(true)
+    }
+}
+
+/// Copies the shared blocks of one inode after the other.
+struct Copier<'a, 'v> {
+    pages: PageJudge<'a, 'v>,
+    claims: &'a Claims,
+    used: Vec<u8>,
+    next_free: u32,
+    /// Shared indirect blocks that were changed by the claimant that keeps them, as they were.
+    originals: BTreeMap<u64, Page>,
+    /// Indirect blocks of this map.
+    own: BTreeSet<u64>,
+    /// Indirect blocks that the inode keeps, with new pointers.
+    changed: Vec<(BlockNo, Buf)>,
+    log: &'a mut Log,
+}
+
+impl Copier<'_, '_> {
+    fn untangle(&mut self, ino: InodeNo, inode: &mut Inode) -> Result<(), CheckError> {
+        self.pages.ino = ino;
+        self.pages.is_dir = inode.kind() == Some(moafs_vfs::types::FileKind::Directory);
+        self.own.clear();
+        let apb = self.pages.geo.apb;
+        for (slot, pointer) in inode.block.iter_mut().enumerate() {
+            let (level, lbn) = (map::level_of_slot(slot), map::first_lbn_of_slot(slot, apb));
+            *pointer = self.copied(Pointer { block: BlockNo((*pointer).into()), level, lbn })?;
+        }
+        Ok(())
+    }
+
+    /// What the pointer is to name: the block itself, a copy, or nothing.
+    fn copied(&mut self, pointer: Pointer) -> Result<u32, CheckError> {
+        let Pointer { block, level, lbn } = pointer;
+        let (same, geo) = (block.0 as u32, self.pages.geo);
+        // Illegal pointers are left to pass 1.
+        if !geo.may_point_to(block) {
+            return Ok(same);
+        }
+        if level > 0 && !self.own.insert(block.0) {
+            self.log.note(Issue::MapLoop { inode: self.pages.ino, lbn, level, block }, true);
+            return Ok(0);
+        }
+        let shared = self.claims.is_shared(block);
+        if !shared && level == 0 {
+            return Ok(same);
+        }
+        let before = self.original(block)?;
+        let claim = if shared { Some(self.pages.claim(pointer, &before)) } else { None };
+        let keeps = claim.is_none_or(|claim| self.claims.keeps(block, &claim));
+        if let Some(claim) = claim.filter(|_| !keeps) {
+            let holder = self.claims.holder(block);
+            self.log.note(Issue::MultiplyClaimed { inode: self.pages.ino, lbn, level, block, holder }, true);
+            if claim.rank == Rank::Refuted {
+                return Ok(0);
+            }
+        }
+        let refuted = claim.is_some_and(|claim| claim.rank == Rank::Refuted);
+        let mut after = Buf::copy_of(&before);
+        if level > 0 && !refuted {
+            for index in 0..geo.apb as usize {
+                let child = BlockNo(u32_at(&before, 4 * index).into());
+                let lbn = lbn + index as u64 * map::span(level - 1, geo.apb);
+                put_u32(&mut after, 4 * index, self.copied(Pointer { block: child, level: level - 1, lbn })?);
+            }
+        }
+        if !keeps {
+            let copy = self.take_block()?;
+            self.pages.volume.write(copy, after);
+            return Ok(copy.0 as u32);
+        }
+        if *after != *before {
+            if shared {
+                self.originals.insert(block.0, before);
+            }
+            self.changed.push((block, after));
+        }
+        Ok(same)
+    }
+
+    fn original(&self, block: BlockNo) -> Result<Page, CheckError> {
+        match self.originals.get(&block.0) {
+            Some(page) => Ok(page.clone()),
+            None => self.pages.volume.read(block),
+        }
+    }
+
+    fn take_block(&mut self) -> Result<BlockNo, CheckError> {
+        let blocks = self.pages.geo.blocks as u32;
+        let free = bitmap::first_zero(&self.used, self.next_free, blocks).ok_or(CheckError::Full)?;
+        bitmap::set(&mut self.used, free);
+        self.next_free = free + 1;
+        Ok(BlockNo(free.into()))
+    }
+}

@@ -1,0 +1,225 @@
+//! Pass 0: the superblock, or a copy of it; whether the volume says that it is clean.
+
+use moafs_disk::{Disk, DiskExt, Kind, Lba, Tag};
+
+use super::volume::{device_bytes, read_superblock};
+use super::{CheckError, Issue, Log};
+use crate::format::error::Reason;
+use crate::format::inode::Inode;
+use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, MAGIC, SUPERBLOCK_OFFSET, State};
+use crate::format::{
+    BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Superblock, Support, Unsupported, u16_at, u32_at,
+};
+
+/// Compatible features that leave nothing to check, or that are checked.
+const COMPAT_KNOWN: Compat = Compat::DIR_PREALLOC
+    .union(Compat::IMAGIC_INODES)
+    .union(Compat::HAS_JOURNAL)
+    .union(Compat::EXT_ATTR)
+    .union(Compat::RESIZE_INODE)
+    .union(Compat::DIR_INDEX)
+    .union(Compat::SPARSE_SUPER2)
+    .union(Compat::FAST_COMMIT)
+    .union(Compat::STABLE_INODES);
+/// What a journal starts with.
+pub(super) const JOURNAL_MAGIC: [u8; 4] = [0xC0, 0x3B, 0x39, 0x98];
+/// The first inode that is not reserved.
+pub(super) const FIRST_INO: u32 = 11;
+/// How far a copy is searched for where none is at the usual places, in bytes.
+const SEARCH_BYTES: u64 = 512 << 20;
+/// Bytes of one read of that search.
+const SEARCH_READ_BYTES: u64 = 1 << 20;
+/// Copies lie at multiples of this.
+const SEARCH_STEP: u64 = 1024;
+
+/// A superblock whose fields make sense.
+struct Sound {
+    sb: Superblock,
+    geo: Geometry,
+    /// What had to be changed to make sense of it.
+    issue: Option<Issue>,
+}
+
+/// Finds a superblock that makes sense: the one asked for, the primary one, or else a copy.
+pub(super) fn open(disk: &dyn Disk, wanted: Option<u64>, log: &mut Log) -> Result<(Superblock, Geometry), CheckError> {
+    let ((Sound { mut sb, geo, issue }, copy), replaced) = match (superblock_at(disk, SUPERBLOCK_OFFSET), wanted) {
+        (_, Some(block)) => {
+            let copy = copy_in_block(disk, block).ok_or(CheckError::NoCopy { block })?;
+            (copy, Some("another one was asked for".to_owned()))
+        }
+        (Ok(found), None) => ((found, BlockNo(0)), None),
+        (Err(CheckError::Damaged(mut damage)), None) => match search_copy(disk) {
+            Some(copy) => (copy, Some(damage.problem)),
+            None => {
+                damage.problem += "; no copy of it was found (`moafs fsck --superblock BLOCK` uses one)";
+                return Err(damage.into());
+            }
+        },
+        (Err(other), None) => return Err(other),
+    };
+    if let Some(problem) = replaced
+        && log.found(Issue::SuperblockDamaged { problem, copy })
+    {
+        sb.set_block_group_nr(0);
+    }
+    if let Some(issue) = issue {
+        log.found(issue);
+    }
+    supported(sb, geo)
+}
+
+/// Returns the block of a copy of the superblock, for a volume whose primary one is lost.
+///
+/// Looks at the usual places only.
+pub fn find_copy(disk: &dyn Disk) -> Option<BlockNo> {
+    usual_copy(disk).map(|(_, block)| block)
+}
+
+/// True if the last user left the volume clean and saw no error.
+pub(super) fn says_clean(disk: &dyn Disk) -> bool {
+    let Ok(Sound { sb, geo, issue: None }) = superblock_at(disk, SUPERBLOCK_OFFSET) else { return false };
+    let unmounted = sb.state() == State::VALID && sb.last_orphan() == 0;
+    unmounted && matches!(journal_start(disk, &sb, &geo), Ok(None | Some(0))) && supported(sb, geo).is_ok()
+}
+
+/// Fails if the journal holds changes that are not on the volume yet.
+pub(super) fn check_journal_is_empty(disk: &dyn Disk, sb: &Superblock, geo: &Geometry) -> Result<(), CheckError> {
+    match journal_start(disk, sb, geo)? {
+        None | Some(0) => Ok(()),
+        Some(start) => Err(CheckError::Journal { start }),
+    }
+}
+
+/// `s_start` of the journal; `None` if there is no journal that could be read.
+fn journal_start(disk: &dyn Disk, sb: &Superblock, geo: &Geometry) -> Result<Option<u32>, CheckError> {
+    if !sb.compat().contains(Compat::HAS_JOURNAL) || sb.journal_inum() != InodeNo::JOURNAL.0 {
+        return Ok(None);
+    }
+    let read = |byte: u64| {
+        let page = disk.read(Lba::from_byte(byte), geo.block_bytes(), Tag::volume(Kind::Inodes));
+        page.map_err(|source| CheckError::Disk { doing: "read the journal", source })
+    };
+    let Some(at) = geo.locate_inode(InodeNo::JOURNAL) else { return Ok(None) };
+    let (block, offset) = geo.locate_descriptor(GroupNo(0));
+    let descriptor = Descriptor::parse(&read(geo.byte_of(block))?[offset..], geo);
+    if at.group != GroupNo(0) || descriptor.check(GroupNo(0), geo).is_err() {
+        return Ok(None);
+    }
+    let table = BlockNo(descriptor.inode_table.0 + u64::from(at.table_block));
+    let slot = read(geo.byte_of(table))?;
+    let inode = Inode::parse(&slot[at.offset..at.offset + geo.inode_size as usize], geo);
+    let first = BlockNo(inode.block[0].into());
+    if inode.links == 0 || !geo.may_point_to(first) {
+        return Ok(None);
+    }
+    let page = read(geo.byte_of(first))?;
+    Ok((page[..4] == JOURNAL_MAGIC).then(|| u32_at(&page, 0x1C).swap_bytes()))
+}
+
+/// A copy must lie where its own geometry has one, or it is a file's content.
+fn copy_at(disk: &dyn Disk, block: u64, block_size: u64) -> Option<(Sound, BlockNo)> {
+    let sound = superblock_at(disk, block.checked_mul(block_size)?).ok()?;
+    let (sb, geo) = (&sound.sb, &sound.geo);
+    let group = geo.group_of_block(BlockNo(block))?;
+    let is_copy = u64::from(geo.block_size) == block_size
+        && geo.group_start(group).0 == block
+        && geo.has_superblock(group)
+        && u32::from(sb.block_group_nr()) == group.0;
+    is_copy.then_some((sound, BlockNo(block)))
+}
+
+fn block_sizes() -> impl Iterator<Item = u64> {
+    (0..=6).map(|log| 1024u64 << log)
+}
+
+fn copy_in_block(disk: &dyn Disk, block: u64) -> Option<(Sound, BlockNo)> {
+    block_sizes().find_map(|block_size| copy_at(disk, block, block_size))
+}
+
+fn search_copy(disk: &dyn Disk) -> Option<(Sound, BlockNo)> {
+    usual_copy(disk).or_else(|| scan_for_copy(disk))
+}
+
+/// The first copy lies at the start of group 1 or 3, for every block size and common sizes of groups.
+fn usual_copy(disk: &dyn Disk) -> Option<(Sound, BlockNo)> {
+    let raw = read_superblock(disk, SUPERBLOCK_OFFSET);
+    let claimed = raw.map_or(0, |raw| u64::from(u32_at(&raw, 0x20)));
+    let candidates = block_sizes().flat_map(|block_size| {
+        let default = (8 * block_size).min(BLOCKS_PER_GROUP_MAX.into());
+        let common = (8..16).map(|log| 1u64 << log);
+        let sizes = [default, claimed].into_iter().chain(common);
+        let first = u64::from(block_size == 1024);
+        sizes.flat_map(move |size| [1, 3].map(|group| (first + group * size, block_size)))
+    });
+    candidates.into_iter().find_map(|(block, block_size)| copy_at(disk, block, block_size))
+}
+
+/// Looks at every place of the volume's start.
+fn scan_for_copy(disk: &dyn Disk) -> Option<(Sound, BlockNo)> {
+    let end = device_bytes(disk).min(SEARCH_BYTES);
+    (SEARCH_READ_BYTES..end).step_by(SEARCH_READ_BYTES as usize).chain([0]).find_map(|start| {
+        let bytes = SEARCH_READ_BYTES.min(end - start) as usize;
+        let page = disk.read(Lba::from_byte(start), bytes, Tag::volume(Kind::Superblock)).ok()?;
+        let magics = (0..bytes).step_by(SEARCH_STEP as usize).filter(|at| at + 1024 <= bytes);
+        let magics = magics.filter(|at| u16_at(&page, at + 0x38) == MAGIC && u16_at(&page, at + 0x5A) != 0);
+        let places: Vec<u64> = magics.map(|at| start + at as u64).collect();
+        places.into_iter().find_map(|byte| {
+            let mut sizes = block_sizes().filter(|block_size| byte % block_size == 0);
+            sizes.find_map(|block_size| copy_at(disk, byte / block_size, block_size))
+        })
+    })
+}
+
+fn superblock_at(disk: &dyn Disk, byte: u64) -> Result<Sound, CheckError> {
+    let bytes = device_bytes(disk);
+    if byte.checked_add(SUPERBLOCK_OFFSET).is_none_or(|end| end > bytes) {
+        Superblock::parse(&[])?;
+    }
+    let raw =
+        read_superblock(disk, byte).map_err(|source| CheckError::Disk { doing: "read the superblock", source })?;
+    let (sb, issue) = with_its_revision(Superblock::parse(&raw)?, bytes);
+    // An unknown feature explains a shape that makes no sense: it is named first.
+    if let Support::Refuse(unsupported) = sb.support(true) {
+        return Err(unsupported.into());
+    }
+    let geo = Geometry::of(&sb, bytes)?;
+    Ok(Sound { sb, geo, issue })
+}
+
+/// Revision 0 has no features. If the fields of revision 1 make a volume, it is one, and its revision is wrong; else the
+/// features are.
+fn with_its_revision(sb: Superblock, device_bytes: u64) -> (Superblock, Option<Issue>) {
+    let (compat, incompat, ro_compat) = (sb.compat_raw(), sb.incompat_raw(), sb.ro_compat_raw());
+    if sb.rev_level() != 0 || (compat, incompat, ro_compat) == (0, 0, 0) {
+        return (sb, None);
+    }
+    let issue = Some(Issue::RevisionFeatures { compat, incompat, ro_compat });
+    let mut raised = sb.clone();
+    raised.set_rev_level(1);
+    let makes_sense = raised.first_ino() == FIRST_INO && Geometry::of(&raised, device_bytes).is_ok();
+    let known = Compat::from_bits_retain(compat).difference(COMPAT_KNOWN).is_empty();
+    if makes_sense && known && raised.support(true) == Support::ReadWrite {
+        return (raised, issue);
+    }
+    let mut bare = sb;
+    bare.set_compat_raw(0);
+    bare.set_incompat_raw(0);
+    bare.set_ro_compat_raw(0);
+    (bare, issue)
+}
+
+/// Refuses volumes that could not be repaired: half a check would say too little.
+fn supported(sb: Superblock, geo: Geometry) -> Result<(Superblock, Geometry), CheckError> {
+    let unknown = sb.compat().difference(COMPAT_KNOWN);
+    if !unknown.is_empty() {
+        // A driver may ignore them, but what they would want repaired is not known.
+        let feature = format!("compatible features {:#x}", unknown.bits());
+        let advice = "a newer checker is needed".to_owned();
+        return Err(Unsupported { reasons: vec![Reason { feature, advice }] }.into());
+    }
+    match sb.support(true) {
+        Support::ReadWrite => Ok((sb, geo)),
+        Support::ReadOnly(reasons) => Err(Unsupported { reasons }.into()),
+        Support::Refuse(unsupported) => Err(unsupported.into()),
+    }
+}
