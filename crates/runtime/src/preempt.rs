@@ -62,6 +62,8 @@ pub struct Config {
     pub strategy: Strategy,
     /// Nanoseconds that pass at each scheduling point.
     pub point_ns: u64,
+    /// A run that passes more points than this does not end by itself: it fails.
+    pub points_max: u64,
 }
 
 type Suspender = Yielder<(), ()>;
@@ -354,6 +356,10 @@ impl State {
     fn pass_point(&mut self, task: u64) -> bool {
         self.now += self.config.point_ns;
         self.counts.points += 1;
+        if self.counts.points > self.config.points_max {
+            self.over.get_or_insert_with(|| format!("no end after {} scheduling points", self.config.points_max));
+            return true;
+        }
         while let Some(&(until, _, sleeper)) = self.deadlines.first() {
             if until > self.now {
                 break;

@@ -275,7 +275,7 @@ fn possible(model: &Model, op: &Op) -> bool {
     crate::drive::nodes_of(op).into_iter().all(|id| model.get(id).is_some_and(Node::alive))
 }
 
-fn promise_of(op: &Op) -> Option<Promise> {
+pub(crate) fn promise_of(op: &Op) -> Option<Promise> {
     match op {
         Op::Fsync { node, data_only: false } => Some(Promise::Node(*node)),
         Op::Fsync { node, data_only: true } => Some(Promise::Data(*node)),

@@ -72,6 +72,17 @@ impl<M: Mount> Driver<M> {
         self.vfs.as_ref().expect("the volume is mounted")
     }
 
+    /// Works on a directory of a mounted volume, which holds what the model says.
+    pub fn below(
+        mount: M,
+        vfs: Vfs<M::Format>,
+        model: Model,
+        inos: BTreeMap<NodeId, Ino>,
+        tolerance: Tolerance,
+    ) -> Self {
+        Driver { mount, vfs: Some(vfs), pager: None, model, inos, tolerance, who: Who::root(), refused: 0 }
+    }
+
     /// Applies one operation to both.
     ///
     /// # Errors
@@ -164,7 +175,8 @@ impl<M: Mount> Driver<M> {
         self.verify().map_err(|said| format!("after a clean unmount: {said}"))
     }
 
-    fn release_all(&mut self) {
+    /// Gives every handle back.
+    pub fn release_all(&mut self) {
         let held: Vec<NodeId> = self.model.living().filter(|(_, n)| n.held).map(|(id, _)| id).collect();
         for id in held {
             let before = self.model.clone();
@@ -359,7 +371,7 @@ impl<M: Mount> Driver<M> {
 
     fn write(&self, model: &Model, node: NodeId, ino: Ino, (offset, len, append): (u64, usize, bool)) -> Result<Got> {
         let at = if append { model.node(node).content.size() } else { offset };
-        let data = crate::stamp::bytes(node.0 as u64, at, len, model.generation());
+        let data = crate::stamp::bytes(model.label(node), at, len, model.generation());
         self.vfs().write(&self.who, ino, offset, &data, append).map(Got::Count)
     }
 

@@ -17,6 +17,7 @@
 //! | [`history`] | what a volume must show after a power cut |
 //! | [`workloads`] | what is going on when the power fails |
 //! | [`crash`] | power failures at every place and in every way |
+//! | [`simulate`] | several clients at once, preempted everywhere, over power cuts and device errors |
 //! | [`mutate`], [`exercise`] | damaged images, and using them all the same |
 //! | [`family`] | the formats under test: what differs between them, in one place |
 //! | [`f2fs_disk`] | what judges and mutators must know of an F2FS disk |
@@ -36,6 +37,7 @@ pub mod model;
 pub mod mutate;
 pub mod ops;
 pub mod paging;
+pub mod simulate;
 pub mod stamp;
 pub mod tree;
 pub mod volume;

@@ -17,6 +17,7 @@ use moafs_vfs::types::{FileKind, SetMode};
 use crate::content::Content;
 use crate::ops::Op;
 use crate::stamp;
+use crate::tree::Tree;
 
 /// Names a node of the model. Never reused, unlike an inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,6 +122,8 @@ pub struct Model {
     /// True if blocks may lie beyond the end of a file.
     pub beyond_eof: bool,
     generation: u64,
+    /// The label of the root; see [`Model::label`].
+    labels_from: u64,
 }
 
 type Answer = Result<Outcome, Errno>;
@@ -133,12 +136,55 @@ impl Model {
     /// An empty volume whose root has these attributes.
     pub fn new(root_perm: u32, beyond_eof: bool) -> Model {
         let root = Node::new(FileKind::Directory, root_perm);
-        Model { nodes: vec![Arc::new(root)], beyond_eof, generation: 0 }
+        Model { nodes: vec![Arc::new(root)], beyond_eof, generation: 0, labels_from: 0 }
     }
 
     /// A node.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0]
+    }
+
+    /// The same, with labels from `labels_from` on.
+    pub fn with_labels(self, labels_from: u64) -> Model {
+        Model { labels_from, ..self }
+    }
+
+    /// The model of what a tree shows below one directory. Its bytes get labels from `labels_from` on.
+    pub fn of_tree(tree: &Tree, root: u64, beyond_eof: bool, labels_from: u64) -> (Model, BTreeMap<NodeId, u64>) {
+        let mut model = Model { nodes: Vec::new(), beyond_eof, generation: 0, labels_from };
+        let mut ids: BTreeMap<u64, NodeId> = BTreeMap::new();
+        let mut todo = vec![(root, NodeId::ROOT)];
+        while let Some((ino, parent)) = todo.pop() {
+            let Some(seen) = tree.nodes.get(&ino) else { continue };
+            if let Some(id) = ids.get(&ino) {
+                model.node_mut(*id).nlink += 1;
+                continue;
+            }
+            let id = NodeId(model.nodes.len());
+            ids.insert(ino, id);
+            let mut node = Node::new(seen.kind, seen.perm);
+            (node.uid, node.gid, node.rdev, node.parent) = (seen.uid, seen.gid, seen.rdev, parent);
+            (node.content, node.target, node.xattrs) = (seen.content.clone(), seen.target.clone(), seen.xattrs.clone());
+            model.nodes.push(Arc::new(node));
+            todo.extend(seen.entries.values().map(|child| (*child, id)));
+        }
+        for (ino, id) in &ids {
+            let seen = &tree.nodes[ino];
+            let entries: BTreeMap<Vec<u8>, NodeId> =
+                seen.entries.iter().filter_map(|(name, ino)| Some((name.clone(), *ids.get(ino)?))).collect();
+            let subdirectories = entries.values().filter(|child| model.node(**child).is_dir()).count();
+            let node = model.node_mut(*id);
+            if node.is_dir() {
+                node.nlink = 2 + subdirectories as u32;
+            }
+            node.entries = entries;
+        }
+        (model, ids.into_iter().map(|(ino, id)| (id, ino)).collect())
+    }
+
+    /// Whose bytes a node's are, as stamps say.
+    pub fn label(&self, id: NodeId) -> u64 {
+        self.labels_from + id.0 as u64
     }
 
     /// A node, if the model has got that far.
@@ -462,7 +508,7 @@ impl Model {
 
     fn write(&mut self, id: NodeId, offset: u64, len: usize, append: bool) -> Answer {
         let offset = if append { self.node(id).content.size() } else { offset };
-        let data = stamp::bytes(id.0 as u64, offset, len, self.generation);
+        let data = stamp::bytes(self.label(id), offset, len, self.generation);
         self.generation += 1;
         self.touch(id).content.write(offset, &data);
         Ok(Outcome::Count(offset))

@@ -62,6 +62,14 @@ pub struct Tree {
 /// # Errors
 /// What could not be read, with its inode number.
 pub fn of_vfs<F: Format>(vfs: &Vfs<F>) -> Result<Tree, String> {
+    of_parts(vfs, |_| true)
+}
+
+/// Reads a volume through vfs, but for names in the root that are not wanted.
+///
+/// # Errors
+/// What could not be read, with its inode number.
+pub fn of_parts<F: Format>(vfs: &Vfs<F>, wanted: impl Fn(&[u8]) -> bool) -> Result<Tree, String> {
     let root = vfs.shape().root;
     let mut tree = Tree { root: root.0, nodes: BTreeMap::new() };
     let mut todo = vec![root];
@@ -69,7 +77,10 @@ pub fn of_vfs<F: Format>(vfs: &Vfs<F>) -> Result<Tree, String> {
         if tree.nodes.contains_key(&ino.0) {
             continue;
         }
-        let seen = see_vfs(vfs, ino).map_err(|(what, error)| format!("inode {}: {what}: {error}", ino.0))?;
+        let mut seen = see_vfs(vfs, ino).map_err(|(what, error)| format!("inode {}: {what}: {error}", ino.0))?;
+        if ino == root {
+            seen.entries.retain(|name, _| wanted(name));
+        }
         todo.extend(seen.entries.values().map(|ino| Ino(*ino)));
         tree.nodes.insert(ino.0, seen);
     }

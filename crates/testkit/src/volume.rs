@@ -1,6 +1,7 @@
 //! Mounting a disk without naming the format.
 
 use moafs_disk::SharedDisk;
+use moafs_runtime::{Live, Rt};
 use moafs_vfs::{Format, Options, Result, Vfs};
 
 use crate::drive::Mount;
@@ -13,7 +14,15 @@ pub trait Mounter: Sync {
     ///
     /// # Errors
     /// As the format refuses it.
-    fn mount(&self, disk: SharedDisk, read_only: bool) -> Result<Vfs<Self::Format>>;
+    fn mount(&self, disk: SharedDisk, read_only: bool) -> Result<Vfs<Self::Format>> {
+        self.mount_on(disk, Live::new(), options(read_only))
+    }
+
+    /// Mounts `disk` on a runtime.
+    ///
+    /// # Errors
+    /// As the format refuses it.
+    fn mount_on(&self, disk: SharedDisk, rt: Rt, options: Options) -> Result<Vfs<Self::Format>>;
 }
 
 /// How volumes are used in tests: a cache small enough to evict, so that write-back happens in the middle of things;

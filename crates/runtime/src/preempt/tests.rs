@@ -10,7 +10,7 @@ const STRATEGIES: [Strategy; 3] =
     [Strategy::RandomWalk { one_in: 1 }, Strategy::RandomWalk { one_in: 8 }, Strategy::Priorities { one_in: 20 }];
 
 fn runtime(seed: u64, strategy: Strategy) -> Arc<Preemptive> {
-    Preemptive::new(Config { seed, strategy, point_ns: 10 })
+    Preemptive::new(Config { seed, strategy, point_ns: 10, points_max: 1_000_000 })
 }
 
 fn panic_text(f: impl FnOnce()) -> String {

@@ -7,9 +7,9 @@ use moafs_disk::SharedDisk;
 use moafs_disk::mem::MemDisk;
 use moafs_ext::OpenOptions;
 use moafs_ext::check::{self, CheckOptions, Mode};
-use moafs_runtime::{Live, Rt, Timestamp};
+use moafs_runtime::{Rt, Timestamp};
 use moafs_vfs::types::Ino;
-use moafs_vfs::{Result, Vfs};
+use moafs_vfs::{Options, Result, Vfs};
 
 use super::Family;
 use crate::image::{self, Geometry};
@@ -18,7 +18,7 @@ use crate::judges::{Verdict, e2fsck, missing};
 use crate::model::{Model, NodeId};
 use crate::mutate::{self, Layout};
 use crate::tree;
-use crate::volume::{self, Mounter};
+use crate::volume::Mounter;
 use crate::workloads::{self, Workload};
 
 /// The ext family.
@@ -32,11 +32,10 @@ pub struct ExtMounter;
 impl Mounter for ExtMounter {
     type Format = moafs_ext::Ext;
 
-    fn mount(&self, disk: SharedDisk, read_only: bool) -> Result<Vfs<moafs_ext::Ext>> {
-        let rt: Rt = Live::new();
-        let open = OpenOptions { read_only, ..OpenOptions::default() };
+    fn mount_on(&self, disk: SharedDisk, rt: Rt, options: Options) -> Result<Vfs<moafs_ext::Ext>> {
+        let open = OpenOptions { read_only: options.read_only, ..OpenOptions::default() };
         let format = moafs_ext::Ext::open(disk.clone(), rt.clone(), open)?;
-        Ok(Vfs::new(format, disk, rt, volume::options(read_only)))
+        Ok(Vfs::new(format, disk, rt, options))
     }
 }
 
@@ -46,6 +45,8 @@ impl Family for Ext {
     const CHECKER: &'static str = "e2fsck";
     const GEOMETRIES: &'static [Geometry] = &image::ext::ALL;
     const CRASH: &'static [&'static str] = &["crash-1k", "crash-4k", "crash-1k-128"];
+    const SIMULATED: &'static [&'static str] =
+        &["crash-1k", "crash-1k-128", "crash-4k", "ours-1k", "ours-2k", "1k-groups"];
     const DAMAGED: &'static [&'static str] = &["ours-1k", "1k-128", "1k-groups", "4k", "4k-ext3"];
     const FULL: &'static [Geometry] = &image::ext::FULL;
     const ONE_MOMENT: bool = false;
@@ -97,6 +98,15 @@ impl Family for Ext {
 
     fn layout(image: &MemDisk, geometry: &Geometry) -> Layout {
         mutate::ext::layout(image, geometry.bytes())
+    }
+
+    fn findings(disk: &MemDisk) -> Vec<String> {
+        let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
+        let options = CheckOptions { mode: Mode::No, force: true, now, superblock: None };
+        match check::check(disk, &options, &mut |_| {}) {
+            Ok(outcome) => outcome.findings.iter().map(|finding| finding.issue.to_string()).collect(),
+            Err(error) => vec![error.to_string()],
+        }
     }
 
     fn check(disk: &MemDisk, repair: bool) {

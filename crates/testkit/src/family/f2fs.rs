@@ -9,10 +9,10 @@ use moafs_f2fs::OpenOptions;
 use moafs_f2fs::check::{self, CheckOptions, Severity};
 use moafs_f2fs::clean::Cleaner;
 use moafs_f2fs::place::{Reuse, Temperature};
-use moafs_runtime::{Live, Rt};
+use moafs_runtime::Rt;
 use moafs_vfs::format::Shape;
 use moafs_vfs::types::{FileKind, Ino};
-use moafs_vfs::{Result, Vfs};
+use moafs_vfs::{Options, Result, Vfs};
 
 use super::Family;
 use crate::image::{self, Geometry};
@@ -20,7 +20,7 @@ use crate::judges::{Verdict, dump_f2fs, fsck_f2fs, missing};
 use crate::model::{Model, NodeId};
 use crate::mutate::{self, Layout};
 use crate::tree;
-use crate::volume::{self, Mounter};
+use crate::volume::Mounter;
 use crate::workloads::{self, Workload};
 
 /// F2FS.
@@ -58,12 +58,11 @@ impl F2fsMounter {
 impl Mounter for F2fsMounter {
     type Format = moafs_f2fs::F2fs;
 
-    fn mount(&self, disk: SharedDisk, read_only: bool) -> Result<Vfs<moafs_f2fs::F2fs>> {
-        let rt: Rt = Live::new();
+    fn mount_on(&self, disk: SharedDisk, rt: Rt, options: Options) -> Result<Vfs<moafs_f2fs::F2fs>> {
         let F2fsMounter { cleaner, reuse, temperature } = *self;
-        let open = OpenOptions { read_only, cleaner, reuse, temperature, ..OpenOptions::default() };
+        let open = OpenOptions { read_only: options.read_only, cleaner, reuse, temperature, ..OpenOptions::default() };
         let format = moafs_f2fs::F2fs::open(disk.clone(), rt.clone(), open)?;
-        Ok(Vfs::new(format, disk, rt, volume::options(read_only)))
+        Ok(Vfs::new(format, disk, rt, options))
     }
 }
 
@@ -74,6 +73,8 @@ impl Family for F2fs {
     const GEOMETRIES: &'static [Geometry] = &image::f2fs::ALL;
     const CRASH: &'static [&'static str] =
         &["f2fs-crash", "f2fs-crash-features", "f2fs-crash-sections", "f2fs-crash-ours"];
+    const SIMULATED: &'static [&'static str] =
+        &["f2fs-crash", "f2fs-crash-features", "f2fs-crash-sections", "f2fs-crash-ours", "f2fs-64m"];
     const DAMAGED: &'static [&'static str] =
         &["f2fs-64m", "f2fs-ours-features", "f2fs-sections", "f2fs-ours-large-nat"];
     const FULL: &'static [Geometry] = &image::f2fs::FULL;
@@ -141,6 +142,13 @@ impl Family for F2fs {
                 let bad = outcome.findings.iter().filter(|finding| finding.severity > Severity::Warning);
                 bad.map(|finding| finding.issue.to_string()).collect()
             }
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    fn findings(disk: &MemDisk) -> Vec<String> {
+        match check::check(disk, &CheckOptions::default(), &mut |_| {}) {
+            Ok(outcome) => outcome.findings.iter().map(|finding| finding.issue.to_string()).collect(),
             Err(error) => vec![error.to_string()],
         }
     }

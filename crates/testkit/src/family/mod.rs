@@ -24,7 +24,7 @@ use crate::workloads::Workload;
 /// Formats that share one engine and one set of judges.
 pub trait Family: Send + Sync + 'static {
     /// How its volumes are mounted.
-    type Mounter: Mounter;
+    type Mounter: Mounter + Send + Sync + 'static;
 
     /// The reference checker, for reports.
     const CHECKER: &'static str;
@@ -32,6 +32,8 @@ pub trait Family: Send + Sync + 'static {
     const GEOMETRIES: &'static [Geometry];
     /// Names of geometries small enough that their images can be written thousands of times.
     const CRASH: &'static [&'static str];
+    /// Names of geometries that simulations use.
+    const SIMULATED: &'static [&'static str];
     /// Names of geometries whose images are damaged.
     const DAMAGED: &'static [&'static str];
     /// Volumes that are full all the time.
@@ -83,6 +85,9 @@ pub trait Family: Send + Sync + 'static {
     fn complaints(_disk: &MemDisk) -> Vec<String> {
         Vec::new()
     }
+
+    /// Everything our own checker says of a volume that was unmounted cleanly.
+    fn findings(disk: &MemDisk) -> Vec<String>;
 
     /// Runs our own checker, whatever it says.
     fn check(disk: &MemDisk, repair: bool);

@@ -1,0 +1,790 @@
+//! Several clients at once on one volume, preempted at every lock, over power cuts, device errors and many mounts; all of it
+//! follows from one seed.
+//!
+//! Each seed draws a [`Plan`]: geometry, scheduler, latencies, cache, fill level, clients, faults. A seed runs a few *cycles*:
+//! mount, clients at work beside the syncer and recovery, then a clean unmount or a power cut. Each client has a directory
+//! of its own, where the plain model says what every answer must be and what a cut may leave ([`crate::history`]), and works in
+//! directories that all clients share ([`shared`]). In the end all clients remove everything.
+//!
+//! Judged after a cut: the reference checker (for a share of the seeds) and our own, that the volume mounts for writing, promises,
+//! contents, foreign bytes; after a clean unmount: no finding at all, the exact tree, link counts; in the end: all space is free
+//! again. While clients work: every answer, and that the volume does not turn read-only.
+
+pub mod device;
+pub mod shared;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moafs_disk::SharedDisk;
+use moafs_disk::mem::MemDisk;
+use moafs_disk::probe::crash::{CrashRecorder, Mode};
+use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
+use moafs_runtime::preempt::{Config, Counts, Strategy};
+use moafs_runtime::{Preemptive, Rt, Task};
+use moafs_vfs::api::NewFile;
+use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::{Format, Options, Vfs, Who};
+use parking_lot::Mutex;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use self::device::Device;
+use self::shared::{Excuses, Shared};
+use crate::crash::promise_of;
+use crate::drive::{Driver, Mount, Tolerance};
+use crate::family::{self, Family};
+use crate::history::{History, Step};
+use crate::image::Geometry;
+use crate::judges::Class;
+use crate::model::{Model, NodeId};
+use crate::ops::{Generator, Limits, Op};
+use crate::tree::{self, LOST_AND_FOUND, Tree};
+use crate::volume::{self, Mounter};
+
+type Said<T> = Result<T, String>;
+
+/// One run; its text form replays it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case {
+    /// What everything is drawn from.
+    pub seed: u64,
+    /// Fewer clients than drawn.
+    pub clients: Option<usize>,
+    /// Fewer operations per client and cycle than drawn.
+    pub ops: Option<usize>,
+    /// Fewer cycles than drawn.
+    pub cycles: Option<usize>,
+}
+
+impl Case {
+    /// A seed as it is drawn.
+    pub fn of(seed: u64) -> Case {
+        Case { seed, clients: None, ops: None, cycles: None }
+    }
+
+    /// Reads the text form: `SEED[:clients=N][:ops=N][:cycles=N]`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Said<Case> {
+        let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
+        let mut parts = text.split(':');
+        let mut case = Case::of(number(parts.next().unwrap_or_default())?);
+        for part in parts {
+            let (key, value) = part.split_once('=').ok_or_else(|| format!("{part}: want KEY=NUMBER"))?;
+            let value = Some(number(value)? as usize);
+            match key {
+                "clients" => case.clients = value,
+                "ops" => case.ops = value,
+                "cycles" => case.cycles = value,
+                _ => return Err(format!("no key {key}")),
+            }
+        }
+        Ok(case)
+    }
+
+    /// Smaller cases to try when this one fails, the smallest first.
+    pub fn smaller(&self, plan: &Plan) -> Vec<Case> {
+        let mut smaller = Vec::new();
+        for cycles in 1..plan.cycles {
+            smaller.push(Case { cycles: Some(cycles), ..*self });
+        }
+        for clients in 1..plan.clients {
+            smaller.push(Case { clients: Some(clients), ..*self });
+        }
+        for ops in [plan.ops / 4, plan.ops / 2, plan.ops * 3 / 4] {
+            if ops > 0 && ops < plan.ops {
+                smaller.push(Case { ops: Some(ops), ..*self });
+            }
+        }
+        smaller
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.seed)?;
+        for (key, value) in [("clients", self.clients), ("ops", self.ops), ("cycles", self.cycles)] {
+            if let Some(value) = value {
+                write!(f, ":{key}={value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a seed draws.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The volume.
+    pub geometry: Geometry,
+    /// The scheduler.
+    pub config: Config,
+    /// Clients at work at the same time.
+    pub clients: usize,
+    /// Operations of each client in each cycle.
+    pub ops: usize,
+    /// Mounts.
+    pub cycles: usize,
+    /// A request takes up to this long.
+    pub latency_ns: u64,
+    /// Part of the room that is taken before the clients start, in percent.
+    pub fill: u64,
+    /// Percent of the operations that are done in the shared directories.
+    pub shared: u32,
+    /// The device fails once, in a cycle before the last.
+    pub faults: bool,
+    /// The reference checker judges, too.
+    pub checker: bool,
+    /// Bytes of cached data.
+    pub cache_bytes: usize,
+    /// See [`Options::dirty_age`].
+    pub dirty_age: Duration,
+    /// See [`Options::commit_interval`].
+    pub commit_interval: Duration,
+    /// Which of the engine's policies.
+    pub policy: u64,
+}
+
+/// The reference checker judges one seed of so many.
+const CHECKER_ONE_IN: u32 = 8;
+
+impl Plan {
+    /// Draws a plan.
+    pub fn draw<F: Family>(case: &Case) -> Plan {
+        let mut rng = Pcg64Mcg::seed_from_u64(case.seed ^ 0x51D0_51D0);
+        let pick = |rng: &mut Pcg64Mcg, of: &[u64]| of[rng.random_range(0..of.len())];
+        let names = F::SIMULATED;
+        let geometry = family::geometry::<F>(names[rng.random_range(0..names.len())]).expect("a known geometry");
+        let one_in = pick(&mut rng, &[1, 3, 10, 30, 100]) as u32;
+        let strategy = if rng.random_bool(0.6) {
+            Strategy::RandomWalk { one_in }
+        } else {
+            Strategy::Priorities { one_in: 50 * one_in }
+        };
+        let point_ns = pick(&mut rng, &[100, 2_000, 50_000, 1_000_000]);
+        let config = Config { seed: case.seed, strategy, point_ns, points_max: POINTS_MAX };
+        let clients = rng.random_range(1..=4) as usize;
+        let ops = rng.random_range(5..=60) as usize;
+        let cycles = rng.random_range(1..=4) as usize;
+        let latency_ns = pick(&mut rng, &[0, 10_000, 1_000_000, 20_000_000]);
+        let fill = pick(&mut rng, &[0, 0, 0, 40, 70, 95]);
+        let shared = pick(&mut rng, &[0, 30, 60, 100]) as u32;
+        let faults = rng.random_ratio(1, 8);
+        let checker = rng.random_ratio(1, CHECKER_ONE_IN);
+        let cache_bytes = pick(&mut rng, &[1 << 20, 2 << 20, 8 << 20]) as usize;
+        let dirty_age = Duration::from_millis(pick(&mut rng, &[2, 50, 1_000, 30_000]));
+        let commit_interval = Duration::from_millis(pick(&mut rng, &[5, 100, 5_000]));
+        let policy = rng.random_range(0..F::POLICIES);
+        Plan {
+            geometry,
+            config,
+            clients: case.clients.unwrap_or(clients).min(clients),
+            ops: case.ops.unwrap_or(ops).min(ops),
+            cycles: case.cycles.unwrap_or(cycles).min(cycles),
+            latency_ns,
+            fill,
+            shared,
+            faults,
+            checker,
+            cache_bytes,
+            dirty_age,
+            commit_interval,
+            policy,
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            cache_bytes: self.cache_bytes,
+            dirty_age: self.dirty_age,
+            commit_interval: self.commit_interval,
+            syncer: true,
+            ..volume::options(false)
+        }
+    }
+}
+
+/// Points after which a run counts as endless.
+const POINTS_MAX: u64 = 60_000_000;
+
+/// What a run did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Operations of clients.
+    pub ops: u64,
+    /// Mounts.
+    pub mounts: u64,
+    /// Power cuts whose state was judged.
+    pub cuts: u64,
+    /// Requests and flushes, submissions and completions, at the device.
+    pub entries: u64,
+    /// Points and switches of the scheduler.
+    pub scheduler: Counts,
+}
+
+impl Work {
+    /// Adds another's numbers.
+    pub fn add(&mut self, other: Work) {
+        self.ops += other.ops;
+        self.mounts += other.mounts;
+        self.cuts += other.cuts;
+        self.entries += other.entries;
+        self.scheduler.points += other.scheduler.points;
+        self.scheduler.switches += other.scheduler.switches;
+    }
+}
+
+/// How a cycle ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// A clean unmount.
+    Clean,
+    /// The power fails at this entry of the device's log, or when all clients are done.
+    Cut { entries: usize },
+}
+
+/// A client between two cycles.
+struct Client {
+    root: Ino,
+    model: Model,
+    inos: BTreeMap<NodeId, Ino>,
+}
+
+/// A client after a cycle.
+struct Left {
+    number: usize,
+    client: Client,
+    history: History,
+    ops: u64,
+}
+
+/// The volume as the clients share it.
+struct Volume<F: Format> {
+    vfs: Vfs<F>,
+    disk: SharedDisk,
+}
+
+impl<F: Format> Mount for Volume<F> {
+    type Format = F;
+
+    fn mount(&self) -> moafs_vfs::Result<Vfs<F>> {
+        Ok(self.vfs.clone())
+    }
+
+    fn disk(&self) -> SharedDisk {
+        self.disk.clone()
+    }
+}
+
+/// Directories that all clients share.
+const SHARED_DIRS: usize = 3;
+/// The name of the directory above them.
+const SHARED: &[u8] = b"shared";
+
+/// Runs a case. `Ok(None)` if the volume cannot be made here.
+///
+/// # Errors
+/// What went wrong, in words.
+pub fn run<F: Family>(case: &Case) -> Said<Option<Work>> {
+    let plan = Plan::draw::<F>(case);
+    let Some(disk) = fresh::<F>(&plan.geometry) else { return Ok(None) };
+    let mut run = Run::<F>::prepare(case, plan, disk)?;
+    for cycle in 0..run.plan.cycles {
+        run.cycle(cycle).map_err(|said| format!("cycle {cycle}: {said}"))?;
+    }
+    run.remove_everything().map_err(|said| format!("removing everything: {said}"))?;
+    run.work.scheduler = run.runtime.counts();
+    Ok(Some(run.work))
+}
+
+struct Run<F: Family> {
+    plan: Plan,
+    seed: u64,
+    rng: Pcg64Mcg,
+    mounter: Arc<F::Mounter>,
+    runtime: Arc<Preemptive>,
+    disk: Arc<MemDisk>,
+    clients: Vec<Client>,
+    shared_root: Ino,
+    shared_dirs: Vec<Ino>,
+    limits: Limits,
+    /// Blocks that were free before anything was made.
+    free_blocks: u64,
+    work: Work,
+}
+
+impl<F: Family> Run<F> {
+    /// Makes the clients' directories, and fills the volume.
+    fn prepare(case: &Case, plan: Plan, disk: MemDisk) -> Said<Run<F>> {
+        let disk = Arc::new(disk);
+        let mounter = Arc::new(F::mounter(plan.policy));
+        let vfs = mounter.mount(disk.clone(), false).map_err(|error| format!("first mount: {error}"))?;
+        let free_blocks = vfs.stat_fs().free;
+        let shape = vfs.shape().clone();
+        let limits = limits::<F>(&plan, &vfs);
+        let mut clients = Vec::new();
+        for number in 0..plan.clients {
+            let root = make_dir(&vfs, shape.root, format!("client{number}").as_bytes())?;
+            let model = Model::new(PERM, shape.beyond_eof).with_labels(labels_of(number, 0));
+            clients.push(Client { root, model, inos: BTreeMap::from([(NodeId::ROOT, root)]) });
+        }
+        let shared_root = make_dir(&vfs, shape.root, SHARED)?;
+        let mut shared_dirs = Vec::new();
+        for number in 0..SHARED_DIRS {
+            shared_dirs.push(make_dir(&vfs, shared_root, format!("d{number}").as_bytes())?);
+        }
+        fill(&vfs, plan.fill, free_blocks)?;
+        vfs.close().map_err(|error| format!("first unmount: {error}"))?;
+        Ok(Run {
+            runtime: Preemptive::new(plan.config),
+            rng: Pcg64Mcg::seed_from_u64(case.seed ^ 0xC1C1E),
+            seed: case.seed,
+            plan,
+            mounter,
+            disk,
+            clients,
+            shared_root,
+            shared_dirs,
+            limits,
+            free_blocks,
+            work: Work::default(),
+        })
+    }
+
+    /// Mounts, lets the clients work, and judges what is left.
+    fn cycle(&mut self, number: usize) -> Said<()> {
+        let cut_now = self.rng.random_bool(0.65);
+        let entries = 1 << self.rng.random_range(2..13_u32);
+        let entries = self.rng.random_range(entries / 2..=entries) as usize;
+        let hurt = self.plan.faults && number == 0;
+        let ending = if cut_now || hurt { Ending::Cut { entries } } else { Ending::Clean };
+        let rules = if hurt { self.rules() } else { Vec::new() };
+        let rt = self.runtime.rt();
+        let recorder = Arc::new(CrashRecorder::over(self.disk.clone(), Arc::clone(&rt)));
+        let fault = Arc::new(Fault::new(recorder.clone(), Arc::clone(&rt), rules));
+        let device = Device::new(fault, recorder.clone(), Arc::clone(&rt), self.rng.random(), self.plan.latency_ns);
+        let device = Arc::new(device);
+        if let Ending::Cut { entries } = ending {
+            device.cut_at(entries);
+        }
+        let shift = Shift::<F> {
+            rt,
+            mounter: Arc::clone(&self.mounter),
+            device,
+            recorder: recorder.clone(),
+            plan: self.plan.clone(),
+            limits: self.limits.clone(),
+            shared_dirs: self.shared_dirs.clone(),
+            seed: self.seed.wrapping_mul(1_000).wrapping_add(number as u64),
+            cycle: number as u32,
+            ending,
+            hurt,
+        };
+        let clients = std::mem::take(&mut self.clients);
+        let done = self.runtime.run(move || shift.work(clients))?;
+        self.work.mounts += 1;
+        self.work.ops += done.left.iter().map(|left| left.ops).sum::<u64>();
+        self.work.entries += recorder.cut_points() as u64;
+        if done.closed {
+            self.judge_clean(&done.left)?;
+            self.clients = done.left.into_iter().map(|left| left.client).collect();
+            return Ok(());
+        }
+        self.judge_cuts(&recorder, &done.left, ending, hurt, number)
+    }
+
+    /// What goes wrong with the device.
+    fn rules(&mut self) -> Vec<Rule> {
+        let nth = self.rng.random_range(1..60_u64);
+        let (victims, harm) = match self.rng.random_range(0..5) {
+            0 => (Victims::Reads(EVERYWHERE), Harm::Error),
+            1 => (Victims::Flushes, Harm::Error),
+            2 => (Victims::Writes(EVERYWHERE), Harm::HostFull),
+            3 => (Victims::Writes(EVERYWHERE), Harm::Short { sectors: 1 }),
+            _ => (Victims::Writes(EVERYWHERE), Harm::Error),
+        };
+        let when = if self.rng.random_bool(0.5) { When::Nth(nth) } else { When::From(nth) };
+        vec![Rule::new(victims, when, harm)]
+    }
+
+    /// Judges the state that the power cut left, and sometimes an earlier one; the run goes on with the first.
+    fn judge_cuts(
+        &mut self,
+        recorder: &CrashRecorder,
+        left: &[Left],
+        ending: Ending,
+        hurt: bool,
+        number: usize,
+    ) -> Said<()> {
+        let last = recorder.cut_points() - 1;
+        let last = match ending {
+            Ending::Cut { entries } => last.min(entries),
+            Ending::Clean => last,
+        };
+        if self.rng.random_bool(0.5) {
+            let cut = self.rng.random_range(0..=last);
+            let (mode, seed) = (self.mode(), self.rng.random());
+            let state = recorder.state(cut, seed, mode);
+            let judged = self.judge_cut(&state, left, cut, hurt);
+            judged.map_err(|said| format!("cut at {cut} of {last} ({mode:?}): {said}"))?;
+        }
+        let (mode, seed) = (self.mode(), self.rng.random());
+        let state = recorder.state(last, seed, mode);
+        let seen = self.judge_cut(&state, left, last, hurt);
+        let seen = seen.map_err(|said| format!("cut at {last} ({mode:?}): {said}"))?;
+        self.disk = Arc::new(state);
+        for left in left {
+            let root = left.client.root;
+            let labels = labels_of(left.number, number + 1);
+            let (model, inos) = Model::of_tree(&seen, root.0, left.client.model.beyond_eof, labels);
+            let inos = inos.into_iter().map(|(id, ino)| (id, Ino(ino))).collect();
+            self.clients.push(Client { root, model, inos });
+        }
+        Ok(())
+    }
+
+    fn mode(&mut self) -> Mode {
+        [Mode::All, Mode::None, Mode::Subset, Mode::Subset, Mode::Torn, Mode::Torn][self.rng.random_range(0..6)]
+    }
+
+    fn judge_cut(&mut self, state: &MemDisk, left: &[Left], cut: usize, hurt: bool) -> Said<Tree> {
+        self.work.cuts += 1;
+        if self.plan.checker {
+            match family::look::<F>(state)? {
+                Some(verdict) if verdict.class == Class::Fatal => {
+                    return Err(format!("{}: {}", F::CHECKER, verdict.text));
+                }
+                _ => {}
+            }
+        }
+        family::no_complaints::<F>(state)?;
+        let mut tree = self.see(&Arc::new(state.snapshot()))?;
+        let lost = tree.nodes[&tree.root].entries.get(LOST_AND_FOUND).copied();
+        for left in left {
+            let expectation = left.history.at(cut);
+            let expectation = if F::ONE_MOMENT && !hurt { expectation.of_one_moment() } else { expectation };
+            let volume = std::mem::replace(&mut tree.root, left.client.root.0);
+            let Some(root) = tree.nodes.get_mut(&left.client.root.0) else {
+                return Err(format!("the directory of client {} is gone", left.number));
+            };
+            // What an interrupted exchange put there counts as found.
+            if let Some(lost) = lost {
+                root.entries.insert(LOST_AND_FOUND.to_vec(), lost);
+            }
+            let violations = expectation.violations(&tree);
+            tree.nodes.get_mut(&left.client.root.0).expect("just seen").entries.remove(LOST_AND_FOUND);
+            tree.root = volume;
+            if !violations.is_empty() {
+                return Err(format!("client {}: {}", left.number, violations.join("\n  ")));
+            }
+        }
+        shared::judge(&tree, self.shared_root, false)?;
+        Ok(tree)
+    }
+
+    /// Mounts a disk for writing and reads what belongs to clients.
+    fn see(&self, disk: &Arc<MemDisk>) -> Said<Tree> {
+        let vfs = self.mounter.mount(disk.clone(), false).map_err(|error| format!("mount: {error}"))?;
+        vfs.check_writable().map_err(|error| format!("mounted read-only: {error}"))?;
+        let tree = tree::of_parts(&vfs, |name| name != BASE)?;
+        match vfs.failed() {
+            Some(reason) => Err(format!("turned read-only: {reason}")),
+            None => Ok(tree),
+        }
+    }
+
+    /// Judges a volume after a clean unmount.
+    fn judge_clean(&mut self, left: &[Left]) -> Said<()> {
+        self.judge_unmounted()?;
+        let mut tree = self.see(&Arc::new(self.disk.snapshot()))?;
+        for left in left {
+            tree.root = left.client.root.0;
+            let differences = tree::differences(&left.client.model, &tree);
+            if !differences.is_empty() {
+                return Err(format!("after a clean unmount: client {}: {}", left.number, differences.join("\n  ")));
+            }
+        }
+        shared::judge(&tree, self.shared_root, true).map_err(|said| format!("after a clean unmount: {said}"))
+    }
+
+    /// No checker finds anything.
+    fn judge_unmounted(&self) -> Said<()> {
+        if self.plan.checker {
+            match family::look::<F>(&self.disk)? {
+                Some(verdict) if !verdict.spotless => {
+                    return Err(format!("after a clean unmount: {}: {}", F::CHECKER, verdict.text));
+                }
+                _ => {}
+            }
+        }
+        let found = F::findings(&self.disk);
+        if found.is_empty() { Ok(()) } else { Err(format!("after a clean unmount: our checker: {}", found.join("; "))) }
+    }
+
+    /// All clients remove everything at the same time; then all space is free.
+    fn remove_everything(&mut self) -> Said<()> {
+        let rt = self.runtime.rt();
+        let (mounter, plan, disk) = (Arc::clone(&self.mounter), self.plan.clone(), self.disk.clone());
+        self.runtime.run(move || {
+            let mounted = mounter.mount_on(disk, Arc::clone(&rt), plan.options());
+            let vfs = mounted.map_err(|error| format!("mount: {error}"))?;
+            let failure = Arc::new(Mutex::new(None));
+            let shared = Arc::new(vfs.clone());
+            let remover = |number: usize| {
+                let (vfs, failure) = (Arc::clone(&shared), Arc::clone(&failure));
+                let body = move || {
+                    if let Err(said) = shared::remove_all(&vfs, vfs.shape().root, &[LOST_AND_FOUND]) {
+                        failure.lock().get_or_insert(said);
+                    }
+                };
+                rt.spawn(&format!("remover {number}"), Box::new(body))
+            };
+            let tasks: Vec<Task> = (0..plan.clients).map(remover).collect();
+            tasks.iter().for_each(|task| task.join(&*rt));
+            drop(shared);
+            if let Some(said) = failure.lock().take() {
+                return Err(said);
+            }
+            vfs.close().map_err(|error| format!("unmount: {error}"))
+        })?;
+        self.work.mounts += 1;
+        self.judge_unmounted()?;
+        let vfs = self.mounter.mount(self.disk.clone(), false).map_err(|error| format!("mount: {error}"))?;
+        let free = vfs.stat_fs().free;
+        if free + SLACK_BLOCKS < self.free_blocks {
+            return Err(format!("{free} of {} blocks are free in the end", self.free_blocks));
+        }
+        Ok(())
+    }
+}
+
+/// Blocks that directories which stay may keep.
+const SLACK_BLOCKS: u64 = 8;
+
+/// Permissions of the directories that are made first.
+const PERM: u32 = 0o755;
+
+/// The name of the file that takes room.
+const BASE: &[u8] = b"base";
+
+/// Labels of a client's files in a cycle: far from all others'.
+fn labels_of(client: usize, cycle: usize) -> u64 {
+    (client as u64 + 1) << 40 | (cycle as u64) << 32
+}
+
+fn limits<F: Family>(plan: &Plan, vfs: &Vfs<impl Format>) -> Limits {
+    let (shape, space) = (vfs.shape(), vfs.stat_fs());
+    let block = u64::from(shape.block_size);
+    let room = space.free * block * (100 - plan.fill) / 100;
+    let parts = plan.clients as u64;
+    Limits {
+        block_size: block,
+        file_bytes_max: (60 * block).min(400 << 10),
+        total_bytes_max: room * 30 / 100 / parts,
+        sparse_bytes_max: (20 << 20).min(shape.file_bytes_max / 2),
+        nodes_max: (space.free_inodes / (2 * parts)).min(40) as usize,
+        remounts: false,
+        xattrs: F::keeps_xattrs(&plan.geometry),
+        symlink_bytes_max: shape.symlink_bytes_max,
+        nanos: plan.geometry.inode_size > 128,
+    }
+}
+
+fn make_dir<F: Format>(vfs: &Vfs<F>, dir: Ino, name: &[u8]) -> Said<Ino> {
+    let new = NewFile { kind: FileKind::Directory, perm: PERM, umask: 0, rdev: 0, target: None };
+    let made = vfs.create(&Who::root(), dir, Name::new(name).expect("a legal name"), &new);
+    let stat = made.map_err(|error| format!("mkdir: {error}"))?;
+    vfs.forget(stat.ino, 1);
+    Ok(stat.ino)
+}
+
+/// Takes part of the room with one file.
+fn fill<F: Format>(vfs: &Vfs<F>, percent: u64, free_blocks: u64) -> Said<()> {
+    if percent == 0 {
+        return Ok(());
+    }
+    let who = Who::root();
+    let new = NewFile { kind: FileKind::Regular, perm: PERM, umask: 0, rdev: 0, target: None };
+    let made = vfs.create(&who, vfs.shape().root, Name::new(BASE).expect("a legal name"), &new);
+    let ino = made.map_err(|error| format!("create: {error}"))?.ino;
+    let piece = vec![b'b'; 64 << 10];
+    let bytes = free_blocks * percent / 100 * u64::from(vfs.shape().block_size);
+    for at in (0..bytes).step_by(piece.len()) {
+        match vfs.write(&who, ino, at, &piece, false) {
+            Err(error) if error.errno() == libc::ENOSPC => break,
+            written => written.map_err(|error| format!("filling: {error}"))?,
+        };
+    }
+    vfs.forget(ino, 1);
+    Ok(())
+}
+
+/// A cycle's work, as the first task of the runtime does it.
+struct Shift<F: Family> {
+    rt: Rt,
+    mounter: Arc<F::Mounter>,
+    device: Arc<Device>,
+    recorder: Arc<CrashRecorder>,
+    plan: Plan,
+    limits: Limits,
+    shared_dirs: Vec<Ino>,
+    seed: u64,
+    cycle: u32,
+    ending: Ending,
+    hurt: bool,
+}
+
+/// What a cycle leaves.
+struct Done {
+    left: Vec<Left>,
+    /// Unmounted cleanly.
+    closed: bool,
+}
+
+type FormatOf<F> = <<F as Family>::Mounter as Mounter>::Format;
+
+impl<F: Family> Shift<F> {
+    fn work(self, clients: Vec<Client>) -> Said<Done> {
+        let mounted = self.mounter.mount_on(self.device.clone(), Arc::clone(&self.rt), self.plan.options());
+        let vfs = match mounted {
+            Ok(vfs) => vfs,
+            Err(_) if self.device.is_off() || self.hurt => return Ok(Done { left: idle(clients), closed: false }),
+            Err(error) => return Err(format!("mount: {error}")),
+        };
+        let (rt, results) = (Arc::clone(&self.rt), Arc::new(Mutex::new(Vec::new())));
+        let shift = Arc::new(self);
+        let start = |(number, client): (usize, Client)| {
+            let (shift, vfs, results) = (Arc::clone(&shift), vfs.clone(), Arc::clone(&results));
+            let body = move || {
+                let result = shift.client(&vfs, number, client);
+                if result.is_err() {
+                    // The others need not go on.
+                    shift.device.cut();
+                }
+                results.lock().push(result.map_err(|said| format!("client {number}: {said}")));
+            };
+            rt.spawn(&format!("client {number}"), Box::new(body))
+        };
+        let tasks: Vec<Task> = clients.into_iter().enumerate().map(start).collect();
+        tasks.iter().for_each(|task| task.join(&*rt));
+        let results = std::mem::take(&mut *results.lock());
+        let mut left = results.into_iter().collect::<Said<Vec<Left>>>()?;
+        left.sort_by_key(|left| left.number);
+        shift.end(vfs, left)
+    }
+
+    /// Unmounts, or lets the power fail.
+    fn end(&self, vfs: Vfs<FormatOf<F>>, left: Vec<Left>) -> Said<Done> {
+        let off = self.device.is_off();
+        if let Some(reason) = vfs.failed().filter(|_| !off && !self.hurt) {
+            return Err(format!("the volume turned read-only: {reason}"));
+        }
+        if self.ending == Ending::Clean && !off && !self.hurt {
+            vfs.close().map_err(|error| format!("unmount: {error}"))?;
+            return Ok(Done { left, closed: true });
+        }
+        self.device.cut();
+        drop(vfs);
+        Ok(Done { left, closed: false })
+    }
+
+    /// One client's work.
+    fn client(&self, vfs: &Vfs<FormatOf<F>>, number: usize, client: Client) -> Said<Left> {
+        let seed = self.seed.wrapping_mul(100).wrapping_add(number as u64);
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let mut generator = Generator::new(seed, self.limits.clone());
+        let broken = self.hurt;
+        // A full host looks like a full volume.
+        let full = self.plan.fill >= 40 || broken;
+        let labels = self.cycle << 20 | (number as u32) << 14;
+        let (dirs, xattrs) = (self.shared_dirs.clone(), self.limits.xattrs);
+        let mut shared = Shared::new(dirs, labels, Pcg64Mcg::seed_from_u64(seed ^ 0x5A), SHARED_SECTORS, xattrs);
+        let Client { root, model, inos } = client;
+        let mut history = History::new(model.clone());
+        let volume = Volume { vfs: vfs.clone(), disk: self.device.clone() };
+        let mut driver = Driver::below(volume, vfs.clone(), model, inos, Tolerance { full, broken });
+        let mut ops = 0;
+        for _ in 0..self.plan.ops {
+            if self.device.is_off() || vfs.failed().is_some() {
+                break;
+            }
+            ops += 1;
+            if rng.random_range(0..100) < self.plan.shared {
+                let stepped = shared.step(vfs, Excuses { full, broken });
+                if !self.device.is_off() {
+                    stepped?;
+                }
+                continue;
+            }
+            match generator.next(&driver.model) {
+                // The syncer does.
+                Op::Tend => {}
+                op => {
+                    if !self.step(&mut driver, &mut history, op)? {
+                        break;
+                    }
+                }
+            }
+        }
+        shared.release_all(vfs);
+        driver.release_all();
+        history.inos = driver.inos.iter().map(|(id, ino)| (*id, ino.0)).collect();
+        let inos = driver.inos.clone();
+        let model = driver.abandon();
+        Ok(Left { number, client: Client { root, model, inos }, history, ops })
+    }
+
+    /// One operation, and what may be seen of it. False if the client cannot go on.
+    fn step(&self, driver: &mut Driver<Volume<FormatOf<F>>>, history: &mut History, op: Op) -> Said<bool> {
+        let start = self.recorder.cut_points() - 1;
+        let mut applied = driver.model.clone();
+        let possible = applied.apply(&op).is_ok();
+        let refused = driver.refused;
+        let result = driver.step(&op);
+        let end = self.recorder.cut_points() - 1;
+        let off = self.device.is_off();
+        if off || (self.hurt && result.is_err()) {
+            // It may have happened.
+            if possible {
+                let end = if off { usize::MAX } else { end };
+                history.steps.push(Step { op, start, end, after: applied, promise: None });
+            }
+            return Ok(false);
+        }
+        result?;
+        let failed = driver.refused != refused;
+        if failed && possible {
+            history.steps.push(Step { op: op.clone(), start, end, after: applied, promise: None });
+        }
+        let promise = promise_of(&op).filter(|_| !failed);
+        history.steps.push(Step { op, start, end, after: driver.model.clone(), promise });
+        Ok(true)
+    }
+}
+
+/// Sectors of a shared file at most.
+const SHARED_SECTORS: u64 = 64;
+
+/// Clients that had nothing to do.
+fn idle(clients: Vec<Client>) -> Vec<Left> {
+    let idle = |(number, client): (usize, Client)| {
+        let mut history = History::new(client.model.clone());
+        history.inos = client.inos.iter().map(|(id, ino)| (*id, ino.0)).collect();
+        Left { number, client, history, ops: 0 }
+    };
+    clients.into_iter().enumerate().map(idle).collect()
+}
+
+/// A fresh volume; made once, since the tools that make it are slow.
+fn fresh<F: Family>(geometry: &Geometry) -> Option<MemDisk> {
+    static MADE: Mutex<BTreeMap<&'static str, MemDisk>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock();
+    if !made.contains_key(geometry.name) {
+        made.insert(geometry.name, F::make(geometry)?);
+    }
+    made.get(geometry.name).map(MemDisk::snapshot)
+}
