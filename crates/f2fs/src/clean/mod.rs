@@ -14,6 +14,7 @@
 //! | [`oracle`] | cost-benefit with the future known: a yardstick, no mount option |
 //! | [`gather`] | how the best few are found, and which of them share files |
 //! | [`order`] | in which order valid blocks leave: as found, or by file |
+//! | [`make_room`] | what is emptied when room is short |
 //! | [`trigger`] | when to clean, and how much |
 
 pub mod adaptive;
@@ -22,6 +23,7 @@ pub mod cost_benefit;
 pub mod gather;
 pub mod greedy;
 pub mod hole_plugging;
+pub mod make_room;
 pub mod oracle;
 pub mod order;
 pub mod table;

@@ -17,7 +17,7 @@ use moafs_vfs::{Error, Result};
 use super::nodes::Node;
 use super::packed::Contents;
 use super::space::{Picture, Recorded};
-use super::{F2fs, copy_of};
+use super::{F2fs, copy_of, damaged};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, SIT_JOURNAL_MAX, VersionBitmap};
 use crate::format::node::Footer;
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
@@ -42,8 +42,6 @@ pub(super) struct Writer {
     pub(super) sit_journal: BTreeMap<Segno, SitEntry>,
     pub(super) sit_versions: VersionBitmap,
     pub(super) kib_written: u64,
-    /// The warm node log has no next place: nothing written to it would be found before the next checkpoint.
-    pub(super) chain_broken: bool,
 }
 
 /// A block on its way to the device.
@@ -54,7 +52,7 @@ pub(super) struct Leaving {
 }
 
 /// A node that has got a place, as it was at that moment.
-struct Placed {
+pub(super) struct Placed {
     nid: Nid,
     ino: Nid,
     contents: Contents,
@@ -113,6 +111,9 @@ impl F2fs {
         blocks.extend(nodes.into_iter().map(|node| self.image_of(node, version, false, false)));
         let to = 1 - writer.pack;
         let image = pack.encode(&self.geo);
+        // What no mount would accept must not take the place of what it accepts.
+        let read = Pack::decode(&image, &self.geo, to as u8);
+        read.map_err(|damage| Error::Refused(format!("it would not be read again: {}", damaged(damage))))?;
         let first = self.geo.pack_at(to).0;
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
         blocks.extend(image.chunks_exact(BLOCK).zip(first..).map(|(bytes, at)| leaving(BlkAddr(at), bytes, tag)));
@@ -122,13 +123,11 @@ impl F2fs {
         self.write_last(last)?;
         writer.last = pack.checkpoint;
         writer.pack = to;
-        writer.chain_broken = false;
         writer.sit_journal = sit_journal;
         writer.sit_versions = sit_versions;
         self.committed.store(writer.last.version, Ordering::Release);
         self.nat.committed();
         let freed = self.space.committed();
-        self.reuses.fetch_add(1, Ordering::AcqRel);
         self.tally.checkpoints.fetch_add(1, Ordering::Relaxed);
         // A discard that came late would wipe what a log has written there by then.
         self.discard(&freed);
@@ -183,7 +182,11 @@ impl F2fs {
         }
         let mut nodes = self.nodes.take_dirty();
         nodes.sort_by_key(|node| (node.log, node.ino, node.offset));
-        let placed = nodes.iter().map(|node| self.place_node(node)).collect::<Result<Vec<_>>>()?;
+        let place = |node: &std::sync::Arc<Node>| {
+            let place = self.space.take_node(node.log, node.nid).ok_or_else(no_block)?;
+            self.place_node(node, place)
+        };
+        let placed = nodes.iter().map(place).collect::<Result<Vec<_>>>()?;
         self.complete_summaries()?;
         let nat = self.nat.snapshot()?;
         let picture = self.space.snapshot();
@@ -234,18 +237,17 @@ impl F2fs {
         let leaf =
             leaf.ok_or_else(|| Error::Refused(format!("block {} of inode {} has no place", block.lbn, block.ino)))?;
         let (log, kind) = if file.is_dir() { (Log::HotData, Kind::Directory) } else { (Log::WarmData, Kind::Symlink) };
-        let run = self.space.take_data(log, 1).ok_or_else(no_block)?;
-        self.space.land(run);
-        let at = BlkAddr(run.start.0 as u32);
+        let at = self.space.take_block(log).ok_or_else(no_block)?;
         self.point_at(&file, &leaf, block.lbn, at, &mut Admission::none())?;
+        self.space.block_settled();
         self.tally.meta_data_blocks.fetch_add(1, Ordering::Relaxed);
         Ok(Leaving { at, page: block.leave().freeze(), tag: Tag::new(kind, block.ino.0.into(), Cause::Order) })
     }
 
-    /// Gives a dirty node a place.
-    fn place_node(&self, node: &Node) -> Result<Placed> {
+    /// A dirty node lies at `at` from now on, where its log continues with `next`.
+    pub(super) fn place_node(&self, node: &Node, (at, next): (BlkAddr, BlkAddr)) -> Result<Placed> {
         let before = self.nat.get(node.nid)?;
-        let (at, next) = self.space.take_node(node.log, node.nid).ok_or_else(no_block)?;
+        self.space.node_settled();
         self.space.free(before.addr);
         self.nat.set(node.nid, crate::format::nat::NatEntry { addr: at, ..before });
         self.tally.node_blocks.fetch_add(1, Ordering::Relaxed);
@@ -253,7 +255,7 @@ impl F2fs {
     }
 
     /// A node's block with all that depends on where it lies.
-    fn image_of(&self, node: Placed, version: u64, fsync: bool, dentry: bool) -> Leaving {
+    pub(super) fn image_of(&self, node: Placed, version: u64, fsync: bool, dentry: bool) -> Leaving {
         let Placed { nid, ino, contents, at, next } = node;
         let mut image = contents.into_block();
         let footer = Footer { fsync, dentry, cp_version: version, next, ..Footer::decode(&image) };
@@ -265,11 +267,6 @@ impl F2fs {
             }
         }
         Leaving { at, page: image.freeze(), tag: Tag::new(Kind::Node, ino.0.into(), Cause::Order) }
-    }
-
-    /// Gives a dirty node a place, and makes it a block.
-    pub(super) fn seal(&self, node: &Node, version: u64, fsync: bool, dentry: bool) -> Result<Leaving> {
-        Ok(self.image_of(self.place_node(node)?, version, fsync, dentry))
     }
 
     /// What changes in the segment information table: few entries stay in the journal, many go to the blocks' other copies.

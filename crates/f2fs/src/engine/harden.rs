@@ -52,7 +52,11 @@ impl F2fs {
         if !self.chain_suffices(file, &writer)? {
             return self.checkpoint_as(&mut writer, false);
         }
-        let written = self.write_chain(file, &mut writer, data);
+        let written = match self.write_chain(file, &mut writer, data) {
+            Ok(true) => Ok(()),
+            Ok(false) => return self.checkpoint_as(&mut writer, false),
+            Err(error) => Err(error),
+        };
         if let Err(error) = &written {
             // What follows in the log could not be reached.
             self.health.fail(format!("a file's nodes could not be written: {error}"));
@@ -62,7 +66,7 @@ impl F2fs {
 
     /// True if recovery can tell from the file's own nodes what has happened to it since the last checkpoint.
     fn chain_suffices(&self, file: &Incore, writer: &Writer) -> Result<bool> {
-        if file.kind != FileKind::Regular || writer.chain_broken || writer.last.flags.contains(CpFlags::UMOUNT) {
+        if file.kind != FileKind::Regular || writer.last.flags.contains(CpFlags::UMOUNT) {
             return Ok(false);
         }
         let inode = self.inode(file)?;
@@ -74,35 +78,41 @@ impl F2fs {
         Ok(one_name && name_is_known && parent_is_known && name_is_free)
     }
 
-    fn write_chain(&self, file: &Incore, writer: &mut Writer, data: Epoch) -> Result<()> {
+    /// Writes a file's chain; false if there is no room for it beside what the next checkpoint needs.
+    fn write_chain(&self, file: &Incore, writer: &mut Writer, data: Epoch) -> Result<bool> {
         // The nodes are held until they are on the device, where they will be read if they are given up.
-        let (_nodes, blocks) = {
+        let chain = {
             let _gate = self.gate.write();
             self.tick();
             self.chain_of(file, writer)?
         };
+        let Some((_nodes, blocks)) = chain else { return Ok(false) };
         if blocks.is_empty() {
-            return self.make_durable(data);
+            return self.make_durable(data).map(|()| true);
         }
         self.write_blocks(blocks.iter().map(unchained).collect())?;
         self.flush()?;
         self.write_blocks(blocks)?;
-        self.flush()
+        self.flush().map(|()| true)
     }
 
-    /// The file's dirty direct nodes, and their sealed images, the last one marked.
-    fn chain_of(&self, file: &Incore, writer: &mut Writer) -> Result<(Vec<Arc<Node>>, Vec<Leaving>)> {
-        let nodes = self.nodes.take_dirty_of(file.ino, Log::WarmNode);
+    /// The file's dirty direct nodes, and their sealed images, the last one marked; `None` without room for them.
+    #[allow(clippy::type_complexity, reason = "it is taken apart at once")]
+    fn chain_of(&self, file: &Incore, writer: &Writer) -> Result<Option<(Vec<Arc<Node>>, Vec<Leaving>)>> {
+        let nodes = self.nodes.dirty_of(file.ino, Log::WarmNode);
+        let nids: Vec<Nid> = nodes.iter().map(|node| node.nid).collect();
+        let Some(places) = self.space.take_chain(&nids) else { return Ok(None) };
+        self.nodes.take(&nodes);
         let version = writer.last.node_version();
         let fresh = self.untold.lock().fresh.contains(&file.ino);
         let mut blocks = Vec::with_capacity(nodes.len());
-        for (at, node) in nodes.iter().enumerate() {
+        for (at, (node, place)) in nodes.iter().zip(places).enumerate() {
             let last = at + 1 == nodes.len();
             let dentry = fresh && node.nid == file.ino;
-            blocks.push(self.seal(node, version, last, dentry)?);
+            let placed = self.place_node(node, place)?;
+            blocks.push(self.image_of(placed, version, last, dentry));
         }
-        writer.chain_broken |= self.space.head(Log::WarmNode).is_none();
-        Ok((nodes, blocks))
+        Ok(Some((nodes, blocks)))
     }
 }
 

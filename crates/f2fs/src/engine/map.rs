@@ -158,7 +158,7 @@ impl F2fs {
         let _map = file.map.lock();
         self.leave_inline(file, at, admission)?;
         self.space.land(to);
-        self.owned.forget(file.ino, at.start.0..at.end().0);
+        self.forget_owned(file, at.start.0..at.end().0);
         for i in 0..u64::from(at.len) {
             let lbn = at.start.0 + i;
             let leaf = self.leaf(file, lbn, admission)?;
@@ -262,7 +262,7 @@ impl F2fs {
 
     /// Frees the blocks of a leaf's range, and the leaf if it is empty then. Returns the work done, in blocks.
     pub(super) fn clear(&self, file: &Incore, leaf: Leaf, range: Range<u64>) -> Result<u32> {
-        self.owned.forget(file.ino, range.clone());
+        self.forget_owned(file, range.clone());
         let found: Vec<(u64, BlkAddr)> = leaf.node.view(|bytes| {
             let filled = node::filled(leaf.words(bytes, &range));
             filled.map(|(at, addr)| (range.start + at as u64, addr)).collect()

@@ -245,8 +245,6 @@ pub struct F2fs {
     moved: AtomicU64,
     /// Something has changed since the last picture was taken.
     unsaved: AtomicBool,
-    /// How often freed blocks have become usable.
-    reuses: AtomicU64,
     /// The volume's clock when it was opened, in seconds, and the runtime's.
     elapsed_before: u64,
     opened: Time,
@@ -352,7 +350,7 @@ impl Format for F2fs {
     }
 
     fn reuses(&self) -> u64 {
-        self.reuses.load(Ordering::Acquire)
+        self.space.reuses()
     }
 
     fn load(&self, ino: Ino) -> Result<(Attr, Self::Node)> {
@@ -431,7 +429,8 @@ impl Format for F2fs {
             return Err(Error::ReadOnly { reason: reason.clone() });
         }
         self.shorten()?;
-        Ok(F2fsOp::new(self, kind, admission))
+        let ticket = self.admit_op(kind)?;
+        Ok(F2fsOp::new(self, kind, admission, ticket))
     }
 
     fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {

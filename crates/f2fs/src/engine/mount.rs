@@ -32,6 +32,10 @@ const READ_BLOCKS: u32 = 256;
 const UNREAD_CHECKPOINT: &str = "it may be the newer one, and changes from here on would destroy what it holds: copy the volume to \
      a sound device, or mount it with -o ro to save what the other checkpoint shows";
 
+/// What to do when a log has nowhere to go on.
+pub(super) const NO_PLACE: &str =
+    "no block is left that may be written; mount it with -o ro to save what is on it, or check it with `fsck.f2fs`";
+
 /// What a volume's tables say when it is opened.
 struct Tables {
     pack: Pack,
@@ -79,6 +83,9 @@ impl F2fs {
         let current = current_summaries(&disk, &geo, &pack, &sit)?;
         let fs = F2fs::assemble(disk, rt, options, &superblock, Tables { pack, which, sit, current }, read_only, notes);
         if fs.shape.read_only.is_none() {
+            if !fs.space.settle_heads() {
+                return Err(Error::Refused(NO_PLACE.to_owned()));
+            }
             fs.reap_orphans()?;
             fs.roll_forward()?;
         }
@@ -136,7 +143,6 @@ impl F2fs {
             committed: AtomicU64::new(version),
             moved: AtomicU64::new(0),
             unsaved: AtomicBool::new(false),
-            reuses: AtomicU64::new(0),
             elapsed_before: checkpoint.elapsed,
             opened: rt.now(),
             tally: Tally::default(),
@@ -146,7 +152,6 @@ impl F2fs {
                     sit_journal: pack.sit_journal.into_iter().collect(),
                     sit_versions: checkpoint.sit_bitmap.clone(),
                     kib_written: pack.kib_written,
-                    chain_broken: false,
                     pack: which,
                     last: checkpoint,
                 },

@@ -14,7 +14,7 @@ use moafs_vfs::types::{BlockRun, FileKind};
 use moafs_vfs::{Error, Result};
 
 use super::incore::Incore;
-use super::space::{Next, Recorded};
+use super::space::{Next, Recorded, Ticket};
 use super::{F2fs, copy_of};
 use crate::clean::oracle::{self, Deaths, Foresight};
 use crate::clean::order::Owner;
@@ -22,6 +22,7 @@ use crate::clean::table::{Class, Table};
 use crate::clean::{Destination, Secno, Want};
 use crate::format::summary::SummaryEntry;
 use crate::format::{BLOCK, BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno, inode, node};
+use crate::place::budget::Blocks;
 
 /// A valid block of a victim.
 struct Valid {
@@ -70,11 +71,13 @@ impl F2fs {
         let Some(decision) = decision else { return Ok(0) };
         let victims: Vec<Segno> =
             decision.victims.iter().flat_map(|section| self.geo.section(section.0)).map(Segno).collect();
+        let _emptying = self.space.emptying(&victims);
         self.clean_segments(&victims, decision.to)?;
         Ok(decision.victims.len() as u32)
     }
 
-    /// Moves everything valid out of these segments.
+    /// Moves everything valid out of these segments, as far as there is room for it and for the nodes that it changes. No block
+    /// of them is handed out meanwhile ([`super::space::Emptying`]).
     pub(super) fn clean_segments(&self, victims: &[Segno], to: Destination) -> Result<()> {
         let mut queue = Vec::new();
         for segno in victims {
@@ -127,6 +130,7 @@ impl F2fs {
                 continue;
             }
             if let Some(node) = self.find_node(nid)? {
+                let Some(_room) = self.space.ticket(Blocks::new(1, 0), Blocks::default()) else { break };
                 self.touch_node(&node);
                 self.tally.moved_nodes.fetch_add(1, Ordering::Relaxed);
             }
@@ -193,14 +197,24 @@ impl F2fs {
         let mut ordered: Vec<Valid> = order.iter().filter_map(|at| slots[*at as usize].take()).collect();
         while !ordered.is_empty() {
             let transfer = (self.options.transfer_bytes_max / BLOCK).max(1);
-            let want = ordered.len().min(transfer) as u32;
-            // Never a checkpoint from here: the caller writes one.
-            let run = self.space.take_data(Log::ColdData, want).ok_or_else(super::checkpoint::no_block)?;
+            // Each block may have a node of its own, which changes.
+            let Some(room) = self.ticket_for_nodes(ordered.len().min(transfer) as u64) else { break };
+            // Never a checkpoint from here: the caller writes one, and what is left stays where it is.
+            let Some(run) = self.space.take_data(Log::ColdData, room.nodes() as u32) else { break };
             let rest = ordered.split_off(run.len as usize);
             self.move_run(&ordered, run)?;
             ordered = rest;
         }
         Ok(())
+    }
+
+    /// Room for so many nodes, or for as many as there is room for.
+    fn ticket_for_nodes(&self, wanted: u64) -> Option<Ticket> {
+        let nodes = wanted.min(self.space.budget().spare(Class::Node));
+        [nodes, nodes / 2, 1]
+            .into_iter()
+            .filter(|nodes| *nodes > 0)
+            .find_map(|nodes| self.space.ticket(Blocks::new(nodes, 0), Blocks::default()))
     }
 
     /// Blocks of directories and symbolic links leave with the checkpoint like changed ones.
@@ -217,6 +231,7 @@ impl F2fs {
             }
             let _gate = self.gate.read();
             if let Some(block) = self.owned_block(&file, valid.owner.lbn)? {
+                let Some(_room) = self.space.ticket(Blocks::new(1, 1), Blocks::default()) else { continue };
                 self.change_owned(&block, |_| ());
                 self.changed();
             }

@@ -144,14 +144,20 @@ impl Nodes {
         std::mem::take(&mut *self.dirty.lock()).into_values().collect()
     }
 
-    /// Takes the dirty nodes of one inode that belong to a log, the inode last.
-    pub(super) fn take_dirty_of(&self, ino: Nid, log: Log) -> Vec<Arc<Node>> {
-        let mut dirty = self.dirty.lock();
+    /// The dirty nodes of one inode that belong to a log, the inode last.
+    pub(super) fn dirty_of(&self, ino: Nid, log: Log) -> Vec<Arc<Node>> {
+        let dirty = self.dirty.lock();
         let all = dirty.values().filter(|node| node.ino == ino && node.log == log);
         let mut found: Vec<Arc<Node>> = all.cloned().collect();
-        found.iter().for_each(|node| drop(dirty.remove(&node.nid)));
+        drop(dirty);
         found.sort_by_key(|node| (node.nid == ino, node.offset));
         found
+    }
+
+    /// Nodes that are about to be written are not dirty any more.
+    pub(super) fn take(&self, nodes: &[Arc<Node>]) {
+        let mut dirty = self.dirty.lock();
+        nodes.iter().for_each(|node| drop(dirty.remove(&node.nid)));
     }
 
     /// Gives up clean nodes that nobody holds until at most `bytes` are used.
@@ -244,6 +250,7 @@ impl F2fs {
         let was_clean = !node.dirty.swap(true, Ordering::Relaxed);
         if was_clean {
             self.nodes.dirty.lock().insert(node.nid, Arc::clone(node));
+            self.space.node_dirtied();
         }
         drop(contents);
         if rested || was_clean {
@@ -294,7 +301,9 @@ impl F2fs {
         let entry = self.nat.get(node.nid)?;
         self.nat.free(node.nid)?;
         self.nodes.all.lock().remove(&node.nid);
-        self.nodes.dirty.lock().remove(&node.nid);
+        if self.nodes.dirty.lock().remove(&node.nid).is_some() {
+            self.space.node_settled();
+        }
         // Whoever still has it must not list it again.
         node.dirty.store(true, Ordering::Relaxed);
         self.space.free(entry.addr);

@@ -11,6 +11,7 @@ use moafs_vfs::{Error, Result};
 
 use super::F2fs;
 use super::incore::{Incore, put_attr};
+use super::space::Ticket;
 use crate::format::inode::{Advise, Extra, Inline, Inode, InodeFlags};
 use crate::format::superblock::Features;
 use crate::format::{BLOCK, Nid, inode};
@@ -23,11 +24,13 @@ pub struct F2fsOp<'a> {
     admission: &'a mut Admission,
     moves_directory: bool,
     _gate: ReadGuard<'a, ()>,
+    /// Given back after everything that the op has changed is counted as dirty.
+    _ticket: Ticket,
 }
 
 impl<'a> F2fsOp<'a> {
-    pub(super) fn new(fs: &'a F2fs, kind: OpKind, admission: &'a mut Admission) -> F2fsOp<'a> {
-        F2fsOp { _gate: fs.gate.read(), fs, kind, admission, moves_directory: false }
+    pub(super) fn new(fs: &'a F2fs, kind: OpKind, admission: &'a mut Admission, ticket: Ticket) -> F2fsOp<'a> {
+        F2fsOp { _gate: fs.gate.read(), fs, kind, admission, moves_directory: false, _ticket: ticket }
     }
 
     /// A fresh inode's fields.

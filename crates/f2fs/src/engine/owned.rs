@@ -67,19 +67,22 @@ impl OwnedBlocks {
         std::mem::take(&mut *self.dirty.lock()).into_values().collect()
     }
 
-    /// Blocks that are not the format's any more.
-    pub(super) fn forget(&self, ino: Nid, lbns: Range<u64>) {
+    /// Blocks that are not the format's any more. Returns how many of them were dirty.
+    fn forget(&self, ino: Nid, lbns: Range<u64>) -> usize {
         let range = (ino, lbns.start)..(ino, lbns.end);
         let mut all = self.all.lock();
         let gone: Vec<(Nid, u64)> = all.range(range).map(|(at, _)| *at).collect();
         let mut dirty = self.dirty.lock();
+        let mut settled = 0;
         for at in gone {
             all.remove(&at);
             if let Some(block) = dirty.remove(&at) {
                 // Whoever still has it must not list it again.
                 block.dirty.store(true, Ordering::Relaxed);
+                settled += 1;
             }
         }
+        settled
     }
 
     /// A block that is in memory.
@@ -135,15 +138,21 @@ impl F2fs {
         let result = edit(&mut bytes);
         if !block.dirty.swap(true, Ordering::Relaxed) {
             self.owned.dirty.lock().insert((block.ino, block.lbn), Arc::clone(block));
+            self.space.block_dirtied();
         }
         result
+    }
+
+    /// Blocks of a file are not the format's any more.
+    pub(super) fn forget_owned(&self, file: &Incore, lbns: Range<u64>) {
+        (0..self.owned.forget(file.ino, lbns)).for_each(|_| self.space.block_settled());
     }
 
     /// Gives a file a new block with these bytes. The caller holds the file's `map` lock or is alone with it.
     pub(super) fn adopt(&self, file: &Incore, lbn: u64, bytes: Buf, admission: &mut Admission) -> Result<Arc<Owned>> {
         let leaf = self.leaf(file, lbn, admission)?;
         self.point_at(file, &leaf, lbn, BlkAddr::NEW, admission)?;
-        self.owned.forget(file.ino, lbn..lbn + 1);
+        self.forget_owned(file, lbn..lbn + 1);
         let block = self.owned.insert(file.ino, lbn, bytes);
         self.change_owned(&block, |_| ());
         Ok(block)

@@ -12,6 +12,7 @@ use moafs_vfs::types::{FileKind, Name};
 use moafs_vfs::{Error, Result};
 
 use super::incore::Incore;
+use super::mount::NO_PLACE;
 use super::{F2fs, copy_of, damaged};
 use crate::format::checkpoint::{Checkpoint, CpFlags};
 use crate::format::inode::{self, Inline, Inode};
@@ -56,8 +57,10 @@ impl F2fs {
                 self.replay(link, &self.chain_block(link.at)?)?;
             }
         }
-        // Only now it is known which segments the chain's data lie in, behind the heads and beyond.
-        self.space.leave_heads();
+        // Only now it is known which blocks the chain's data lie in, behind the heads and beyond.
+        if !self.space.settle_heads() {
+            return Err(Error::Refused(NO_PLACE.to_owned()));
+        }
         for (ino, _) in named {
             self.rename_recovered(ino)?;
         }

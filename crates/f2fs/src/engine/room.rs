@@ -1,22 +1,28 @@
 //! Room: who gives way when free segments are short.
 //!
-//! Called before any lock is taken, by whoever is about to write. In this order: what the last checkpoint still holds is
-//! released by another one; then, as `reuse` decides, logs take the holes of used segments, or sections are cleaned. Segments that
+//! Called before any lock of this crate is taken, by whoever is about to write. In this order: what the last checkpoint still holds
+//! is released by another one; then, as `reuse` decides, logs take the holes of used segments, or sections are cleaned. Segments that
 //! are reserved are left to checkpoints and to cleaning itself, so that both can always go on.
+//!
+//! That is policy, and may be wrong about what is needed. The guarantee is below it: an op begins only if the next checkpoint
+//! has room for whatever the op may change ([`F2fs::admit_op`]), and contents of files leave that room alone. Who finds none writes a
+//! checkpoint, or empties segments one by one ([`make_room`]), until there is some. Ops that make a volume fuller leave some
+//! for those that do not: deleting always works.
 
 use std::sync::atomic::Ordering;
 
 use moafs_runtime::Time;
-use moafs_vfs::format::Idle;
+use moafs_vfs::format::{Idle, OpKind};
 use moafs_vfs::types::BlockRun;
 use moafs_vfs::{Error, Result};
 
-use super::space::Next;
+use super::space::{Next, Ticket};
 use super::{DIRTY_BLOCKS_MAX, F2fs, IDLE_BEFORE_CLEANING};
 use crate::clean::table::{Class, Space as RoomView, Table};
-use crate::clean::{Trigger, Urgency};
+use crate::clean::{Destination, Trigger, Urgency, make_room};
 use crate::format::{Log, SEGMENT_BLOCKS};
 use crate::place::Reuse;
+use crate::place::budget::Blocks;
 use crate::place::reuse::{Action, SECTIONS_PER_CHECKPOINT, State, Targets, Victims};
 
 /// Cleanings that one caller waits for at most: more would mean that they gain nothing.
@@ -34,7 +40,102 @@ const FRUITLESS_MAX: u32 = 16;
 /// Candidates whose holes are added up for a decision.
 const CANDIDATES: usize = 8;
 
+/// Metadata that ops leave which make a volume fuller: room to delete.
+const FOR_DELETING: Blocks = Blocks::new(64, 16);
+/// Attempts to empty a segment in vain, after which there is no room to be had: others may have taken what was gained.
+const VAIN_MAX: u32 = 4;
+
+/// What an op of this kind may make dirty at most. A changed block of a directory moves, so the node that points to it changes.
+fn worst_case(kind: OpKind) -> Blocks {
+    match kind {
+        // The inode, its parent, an attribute node; the way to a new directory block, and to the first one if the names leave the
+        // parent's inode; the text of a symbolic link.
+        OpKind::Create => Blocks::new(16, 4),
+        OpKind::Link => Blocks::new(12, 3),
+        OpKind::Unlink => Blocks::new(12, 2),
+        // Two directories, both inodes, and `..` of either.
+        OpKind::Rename | OpKind::Exchange => Blocks::new(32, 8),
+        OpKind::Attr | OpKind::Xattr => Blocks::new(4, 0),
+        // 128 ranges of up to 65 files: for each two leaves and two nodes above them, for each file its inode, and a block if its
+        // contents leave the inode.
+        OpKind::Place => Blocks::new(128 * 4 + 65 * 3, 65),
+        // Nodes are freed between the ends of the range; there, two ways to a leaf remain.
+        OpKind::Unmap => Blocks::new(16, 1),
+    }
+}
+
 impl F2fs {
+    /// Waits until the next checkpoint has room for what an op of this kind may change.
+    ///
+    /// # Errors
+    /// `ENOSPC` if no room can be made; for ops that do not make the volume fuller this means damage.
+    pub(super) fn admit_op(&self, kind: OpKind) -> Result<Ticket> {
+        let beyond = match kind {
+            OpKind::Unlink | OpKind::Unmap | OpKind::Place | OpKind::Attr => Blocks::default(),
+            OpKind::Create | OpKind::Link | OpKind::Rename | OpKind::Exchange | OpKind::Xattr => FOR_DELETING,
+        };
+        self.until_there_is_room(|| self.space.ticket(worst_case(kind), beyond))
+    }
+
+    /// Makes room until `take` finds it.
+    fn until_there_is_room<T>(&self, take: impl Fn() -> Option<T>) -> Result<T> {
+        let mut vain = 0;
+        loop {
+            if let Some(taken) = take() {
+                return Ok(taken);
+            }
+            self.checkpoint(false)?;
+            if let Some(taken) = take() {
+                return Ok(taken);
+            }
+            vain = if self.empty_a_segment()? { 0 } else { vain + 1 };
+            if vain == VAIN_MAX {
+                return Err(Error::Posix(libc::ENOSPC));
+            }
+        }
+    }
+
+    /// Empties the segment that costs the least, and makes it usable. False if there is none.
+    fn empty_a_segment(&self) -> Result<bool> {
+        let _one = self.cleaning.lock();
+        self.tick();
+        self.checkpoint(false)?;
+        let budget = self.space.budget();
+        let Some(victim) = make_room::segment(&*self.space.table(), &budget) else { return Ok(false) };
+        let _emptying = self.space.emptying(&[victim.segno]);
+        let mut left = usize::from(victim.valid);
+        while left > 0 {
+            self.clean_segments(&[victim.segno], Destination::Holes)?;
+            self.checkpoint(false)?;
+            let valid = self.space.valid_blocks(victim.segno).1.len();
+            if valid >= left {
+                return Ok(false);
+            }
+            left = valid;
+        }
+        self.tally.foreground_cleanings.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Gathers nodes that lie scattered over segments that data could use. False if that would gain nothing.
+    fn gather_nodes(&self) -> Result<bool> {
+        let Some(_one) = self.cleaning.try_lock() else { return Ok(false) };
+        let budget = self.space.budget();
+        let victims = make_room::hoarded(&*self.space.table(), &budget);
+        if victims.is_empty() {
+            return Ok(false);
+        }
+        {
+            let _emptying = self.space.emptying(&victims);
+            self.clean_segments(&victims, Destination::CleanSegment)?;
+        }
+        self.checkpoint(false)?;
+        let is_empty = |segno: &&crate::format::Segno| self.space.valid_blocks(**segno).1.is_empty();
+        let emptied = victims.iter().filter(is_empty).count();
+        self.tally.foreground_cleanings.fetch_add(emptied as u64, Ordering::Relaxed);
+        Ok(emptied > 0)
+    }
+
     /// Segments that dirty nodes and directory blocks can come to need, those of each log's last, partly used one included.
     pub(super) fn needed_segments(&self) -> u32 {
         let blocks = self.nodes.dirty_count() + self.owned.dirty_count();
@@ -127,6 +228,9 @@ impl F2fs {
                 self.append_only();
                 return Ok(());
             }
+            if self.gather_nodes()? {
+                continue;
+            }
             let room = self.room();
             match self.decide_for_burst(&room)? {
                 Action::Append => {
@@ -155,7 +259,9 @@ impl F2fs {
 
     fn recycle(&self) {
         self.tally.recycle_verdicts.fetch_add(1, Ordering::Relaxed);
-        self.space.set_next(Log::ALL.into_iter().filter(|log| !log.is_node()), Next::Holes);
+        let budget = self.space.budget();
+        let nodes = budget.holes.nodes >= budget.owed.nodes + SEGMENT_BLOCKS as u64;
+        self.space.set_next(Log::ALL.into_iter().filter(|log| nodes || !log.is_node()), Next::Holes);
     }
 
     /// A checkpoint if all that could be written is held by the last one.
@@ -306,12 +412,8 @@ impl F2fs {
         again
     }
 
-    /// A run of a data log; if there is none, after a checkpoint that may release some.
+    /// A run of a data log, as soon as there is room for one.
     pub(super) fn take_data(&self, log: Log, want: u32) -> Result<BlockRun> {
-        if let Some(run) = self.space.take_data(log, want) {
-            return Ok(run);
-        }
-        self.checkpoint(false)?;
-        self.space.take_data(log, want).ok_or(Error::Posix(libc::ENOSPC))
+        self.until_there_is_room(|| self.space.take_data(log, want))
     }
 }

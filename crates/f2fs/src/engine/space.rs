@@ -11,6 +11,11 @@
 //! ([`Space::committed`]), not before.
 //! Nothing here waits or does I/O: the mutex is a leaf.
 //!
+//! Every log stands on a block that may be written, in a segment of its own: a log hands out its last block only when it has
+//! found another place ([`State::take`]). And what waits for the next checkpoint has a place at every moment
+//! ([`crate::place::budget`]): dirty metadata are counted here, ops reserve what they may add ([`Ticket`]), and contents of
+//! files leave as much as that needs.
+//!
 //! Free sections can also be taken by swap areas ([`swaparea`]).
 
 mod free;
@@ -19,6 +24,7 @@ pub(super) mod swaparea;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use moafs_runtime::leaf::{Mutex, MutexGuard};
 use moafs_vfs::format::Reservations;
 use moafs_vfs::types::{BlockAddr, BlockRun};
@@ -31,6 +37,7 @@ use crate::format::sit::{SitEntry, ValidMap};
 use crate::format::summary::{Summary, SummaryEntry};
 use crate::format::superblock::Geometry;
 use crate::format::{BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno};
+use crate::place::budget::{Blocks, Budget};
 use crate::place::recycle;
 
 /// The offset of a log that stands in no writable place.
@@ -66,13 +73,15 @@ struct Segment {
     /// When a block of it was last written.
     youngest: u64,
     maps: Option<Box<Maps>>,
+    /// Blocks of it among [`State::holes`], and under which class.
+    counted: (Class, u16),
 }
 
 /// Where a log writes next.
 #[derive(Debug, Clone, Copy)]
 struct Head {
     segno: Segno,
-    /// The block to be handed out next; [`EXHAUSTED`] if no segment was to be had.
+    /// The block to be handed out next. [`EXHAUSTED`] only while a volume is opened.
     offset: u16,
     recycling: bool,
 }
@@ -165,6 +174,14 @@ struct State {
     next: [Next; 6],
     /// Segments that data logs leave for nodes and for cleaning.
     reserve: u32,
+    /// Blocks of used segments that may be written now, by class.
+    holes: Blocks,
+    /// What running ops and cleanings may still make dirty.
+    tickets: Blocks,
+    /// Nodes written to chains since the last checkpoint's picture: recovery would write each of them once more.
+    chained: u64,
+    /// Segments being emptied: no log fills their holes.
+    victims: BTreeSet<u32>,
     areas: swaparea::Areas,
     /// Owners of all blocks, by block of the main area: only kept for an oracle.
     owners: Option<Vec<SummaryEntry>>,
@@ -175,6 +192,50 @@ pub(super) struct Space {
     geo: Geometry,
     user_blocks: u64,
     state: Mutex<State>,
+    dirty_nodes: AtomicU64,
+    dirty_blocks: AtomicU64,
+    /// How often freed blocks have become usable.
+    reuses: AtomicU64,
+}
+
+/// Room for metadata that a running op may make dirty. What it has made dirty is counted for itself: a ticket is given back when
+/// the op has ended.
+pub(super) struct Ticket {
+    space: Arc<Space>,
+    blocks: Blocks,
+}
+
+impl Ticket {
+    /// Nodes that it has room for.
+    pub(super) fn nodes(&self) -> u64 {
+        self.blocks.nodes
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let tickets = &mut self.space.state().tickets;
+        tickets.nodes -= self.blocks.nodes;
+        tickets.data -= self.blocks.data;
+    }
+}
+
+/// Segments that are being emptied, until this is dropped. No block of them is handed out meanwhile: what has been read from one
+/// of them is what lies there as long as its file points there.
+pub(super) struct Emptying {
+    space: Arc<Space>,
+    segments: Vec<Segno>,
+}
+
+impl Drop for Emptying {
+    fn drop(&mut self) {
+        let mut state = self.space.state();
+        for segno in &self.segments {
+            state.victims.remove(&segno.0);
+            state.recount(segno.0);
+            state.free_if_empty(&self.space.geo, segno.0);
+        }
+    }
 }
 
 /// What the next checkpoint says of the main area.
@@ -197,7 +258,15 @@ impl Space {
         entries: Vec<(Segno, SitEntry)>,
         current: [Recorded; 6],
     ) -> Space {
-        let empty = Segment { log: Log::WarmData, valid: 0, in_flight: 0, mtime: 0, youngest: 0, maps: None };
+        let empty = Segment {
+            log: Log::WarmData,
+            valid: 0,
+            in_flight: 0,
+            mtime: 0,
+            youngest: 0,
+            maps: None,
+            counted: (Class::Data, 0),
+        };
         let mut segments = vec![empty; geo.segments as usize];
         for (segno, entry) in entries {
             let Some(segment) = segments.get_mut(segno.0 as usize) else { continue };
@@ -210,6 +279,7 @@ impl Space {
                 mtime: entry.mtime.saturating_mul(1_000_000_000),
                 youngest: entry.mtime.saturating_mul(1_000_000_000),
                 maps: (!maps.valid.is_empty()).then(|| Box::new(maps)),
+                counted: (Class::Data, 0),
             };
         }
         let heads = checkpoint.current.map(|c| Head { segno: c.segno, offset: c.offset, recycling: c.recycling });
@@ -222,7 +292,7 @@ impl Space {
         let free = FreeSegments::new(geo.segs_per_sec, free);
         let usage =
             Usage { blocks: checkpoint.valid_blocks, nodes: checkpoint.valid_nodes, inodes: checkpoint.valid_inodes };
-        let state = State {
+        let mut state = State {
             segments,
             heads,
             free,
@@ -237,10 +307,22 @@ impl Space {
             now: 0,
             next: [Next::Free; 6],
             reserve: 0,
+            holes: Blocks::default(),
+            tickets: Blocks::default(),
+            chained: 0,
+            victims: BTreeSet::new(),
             areas: Default::default(),
             owners: None,
         };
-        Space { geo: geo.clone(), user_blocks: checkpoint.user_blocks, state: Mutex::new(state) }
+        (0..geo.segments).for_each(|segno| state.recount(segno));
+        Space {
+            geo: geo.clone(),
+            user_blocks: checkpoint.user_blocks,
+            state: Mutex::new(state),
+            dirty_nodes: AtomicU64::new(0),
+            dirty_blocks: AtomicU64::new(0),
+            reuses: AtomicU64::new(0),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -280,6 +362,66 @@ impl Space {
             state.promised += blocks;
         }
         fits
+    }
+
+    // -- what waits for the next checkpoint
+
+    /// A node has become dirty.
+    pub(super) fn node_dirtied(&self) {
+        self.dirty_nodes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A dirty node has found a place, or is gone.
+    pub(super) fn node_settled(&self) {
+        let before = self.dirty_nodes.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "more nodes are settled than were dirty");
+    }
+
+    /// A block of a directory has become dirty.
+    pub(super) fn block_dirtied(&self) {
+        self.dirty_blocks.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Such a block has found a place, or is gone.
+    pub(super) fn block_settled(&self) {
+        let before = self.dirty_blocks.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "more blocks are settled than were dirty");
+    }
+
+    /// What is owed to the next checkpoint, and the places for it.
+    pub(super) fn budget(&self) -> Budget {
+        self.budget_of(&self.state())
+    }
+
+    fn budget_of(&self, state: &State) -> Budget {
+        let data = self.dirty_blocks.load(Ordering::Acquire);
+        // The node that points to a dirty block changes when that one moves.
+        let nodes = self.dirty_nodes.load(Ordering::Acquire) + data + state.chained;
+        Budget {
+            free_segments: state.free_for_logs().into(),
+            holes: state.holes,
+            owed: Blocks::new(nodes, data) + state.tickets,
+        }
+    }
+
+    /// Reserves room for metadata that an op may make dirty, if there is as much and `beyond`.
+    pub(super) fn ticket(self: &Arc<Self>, blocks: Blocks, beyond: Blocks) -> Option<Ticket> {
+        let mut state = self.state();
+        if !self.budget_of(&state).fits_with(blocks + beyond) {
+            return None;
+        }
+        state.tickets = state.tickets + blocks;
+        Some(Ticket { space: Arc::clone(self), blocks })
+    }
+
+    /// Keeps logs out of the holes of segments that are being emptied.
+    pub(super) fn emptying(self: &Arc<Self>, segments: &[Segno]) -> Emptying {
+        let mut state = self.state();
+        for segno in segments {
+            state.victims.insert(segno.0);
+            state.recount(segno.0);
+        }
+        Emptying { space: Arc::clone(self), segments: segments.to_vec() }
     }
 
     // -- the clock and the choice of segments
@@ -332,12 +474,8 @@ impl Space {
 
     /// Blocks of a class that could be written now without a free segment.
     pub(super) fn holes(&self, class: Class) -> u64 {
-        let state = self.state();
-        state
-            .segments(class)
-            .filter(|view| !view.current && view.valid > 0)
-            .map(|view| u64::from(view.reusable_holes))
-            .sum()
+        let holes = self.state().holes;
+        if class == Class::Node { holes.nodes } else { holes.data }
     }
 
     /// What `of` makes of every segment, of whether blocks of it are held, and of where a log appends in it.
@@ -358,33 +496,71 @@ impl Space {
 
     // -- handing out
 
-    /// Up to `want` contiguous blocks of a data log, in flight from now on. `None`: there is no block to be had.
+    /// Up to `want` contiguous blocks of a data log, in flight from now on. `None`: what is left is needed for metadata, or
+    /// there is nothing.
     pub(super) fn take_data(&self, log: Log, want: u32) -> Option<BlockRun> {
         let mut state = self.state();
-        let (segno, offset, len) = state.take(&self.geo, log, want)?;
+        let budget = self.budget_of(&state);
+        let spare = u32::try_from(budget.spare(Class::Data)).unwrap_or(u32::MAX);
+        let (segno, offset, len) = state.take(&self.geo, log, want.min(spare), &budget)?;
+        debug_assert!(
+            !budget.fits() || self.budget_of(&state).fits(),
+            "{budget:?} became {:?}",
+            self.budget_of(&state)
+        );
         let start = self.geo.block_of(segno, offset).0;
         state.flights.insert(start, len);
         state.segments[segno.0 as usize].in_flight += len as u16;
         Some(BlockRun { start: BlockAddr(start.into()), len })
     }
 
-    /// One block of a node log, valid from now on, and the one that will follow it.
-    pub(super) fn take_node(&self, log: Log, nid: Nid) -> Option<(BlkAddr, BlkAddr)> {
+    /// A block for one of a directory that a checkpoint writes: of its log, or of another one of its class.
+    pub(super) fn take_block(&self, log: Log) -> Option<BlkAddr> {
         let mut state = self.state();
-        let (segno, offset, _) = state.take(&self.geo, log, 1)?;
-        state.set_valid(segno, offset, SummaryEntry { nid, version: 0, offset: 0 });
-        let head = state.heads[log as usize];
-        let next = match head.offset {
-            EXHAUSTED => BlkAddr::NULL,
-            offset => self.geo.block_of(head.segno, offset.into()),
-        };
-        Some((self.geo.block_of(segno, offset), next))
+        let (segno, offset) = self.take_owed(&mut state, log)?;
+        Some(self.geo.block_of(segno, offset))
     }
 
-    /// The block a log will hand out next.
-    pub(super) fn head(&self, log: Log) -> Option<BlkAddr> {
-        let head = self.state().heads[log as usize];
-        (head.offset < EXHAUSTED).then(|| self.geo.block_of(head.segno, head.offset.into()))
+    /// One block of a node log, or of another one, valid from now on, and the one that will follow it.
+    pub(super) fn take_node(&self, log: Log, nid: Nid) -> Option<(BlkAddr, BlkAddr)> {
+        let mut state = self.state();
+        let (segno, offset) = self.take_owed(&mut state, log)?;
+        state.set_valid(segno, offset, SummaryEntry { nid, version: 0, offset: 0 });
+        let head = state.heads[log as usize];
+        Some((self.geo.block_of(segno, offset), self.geo.block_of(head.segno, head.offset.into())))
+    }
+
+    /// A block for something that was owed one.
+    fn take_owed(&self, state: &mut State, log: Log) -> Option<(Segno, usize)> {
+        let class = Class::of(log);
+        let others = Log::ALL.into_iter().filter(|other| *other != log && Class::of(*other) == class);
+        let mut budget = self.budget_of(state);
+        let owed = if class == Class::Node { &mut budget.owed.nodes } else { &mut budget.owed.data };
+        *owed = owed.saturating_sub(1);
+        let found = std::iter::once(log).chain(others).find_map(|log| state.take(&self.geo, log, 1, &budget));
+        found.map(|(segno, offset, _)| (segno, offset))
+    }
+
+    /// Places for a chain, in order, each with the block that follows it: all in the warm node log, which recovery reads.
+    /// `None` if there are not enough beyond what everything else needs; then nothing has changed but that some blocks are held.
+    pub(super) fn take_chain(&self, nids: &[Nid]) -> Option<Vec<(BlkAddr, BlkAddr)>> {
+        let mut state = self.state();
+        if self.budget_of(&state).spare(Class::Node) < nids.len() as u64 {
+            return None;
+        }
+        let mut places = Vec::with_capacity(nids.len());
+        for nid in nids {
+            let budget = self.budget_of(&state);
+            let Some((segno, offset, _)) = state.take(&self.geo, Log::WarmNode, 1, &budget) else {
+                places.iter().for_each(|(at, _)| state.free(&self.geo, *at));
+                return None;
+            };
+            state.set_valid(segno, offset, SummaryEntry { nid: *nid, version: 0, offset: 0 });
+            let head = state.heads[Log::WarmNode as usize];
+            places.push((self.geo.block_of(segno, offset), self.geo.block_of(head.segno, head.offset.into())));
+        }
+        state.chained += nids.len() as u64;
+        Some(places)
     }
 
     /// What was in flight is not written, or is placed block by block with [`Space::place`] from now on.
@@ -422,17 +598,7 @@ impl Space {
 
     /// Nothing points to a block any more.
     pub(super) fn free(&self, addr: BlkAddr) {
-        let Some((segno, offset)) = self.locate(addr) else { return };
-        let mut state = self.state();
-        let now = state.now;
-        let segment = &mut state.segments[segno];
-        let Some(maps) = &mut segment.maps else { return };
-        if maps.valid.get(offset) {
-            maps.valid.clear(offset);
-            segment.valid -= 1;
-            segment.mtime = now;
-            state.touched.insert(segno as u32);
-        }
+        self.state().free(&self.geo, addr);
     }
 
     /// A segment's entry in the segment information table.
@@ -448,6 +614,7 @@ impl Space {
         let maps = state.maps(Segno(segno as u32));
         maps.held.set(offset);
         maps.next.set(offset);
+        state.recount(segno as u32);
     }
 
     /// A block of data that no log of this mount handed out is about to be placed: its segment is one of data.
@@ -457,6 +624,7 @@ impl Space {
         let fresh = state.segments[segno].valid == 0 && !state.is_current(segno as u32);
         if fresh && state.segments[segno].log.is_node() {
             state.segments[segno].log = Log::WarmData;
+            state.recount(segno as u32);
         }
     }
 
@@ -490,12 +658,11 @@ impl Space {
         self.state().summaries.iter().filter(|(_, recorded)| !recorded.complete).map(|(segno, _)| *segno).collect()
     }
 
-    /// All logs go on in other segments: what lies behind their heads may be part of a chain.
-    pub(super) fn leave_heads(&self) {
+    /// Recovery is over: logs whose next blocks turned out to be part of a chain go on elsewhere. False if one of them finds no
+    /// place.
+    pub(super) fn settle_heads(&self) -> bool {
         let mut state = self.state();
-        for log in Log::ALL {
-            state.advance(&self.geo, log);
-        }
+        Log::ALL.into_iter().all(|log| state.settle_head(&self.geo, log))
     }
 
     /// Keeps the owners of all blocks from now on; `summary` says what they are in a segment.
@@ -526,8 +693,8 @@ impl Space {
     pub(super) fn snapshot(&self) -> Picture {
         let mut guard = self.state();
         let state = &mut *guard;
-        state.find_heads(&self.geo);
         let leaving = std::mem::take(&mut state.touched);
+        state.chained = 0;
         for segno in &leaving {
             if let Some(maps) = &mut state.segments[*segno as usize].maps {
                 maps.next = maps.valid;
@@ -560,6 +727,7 @@ impl Space {
             })
             .collect();
         let empty = state.segments.iter().enumerate().filter(|(_, segment)| segment.valid == 0).count() as u32;
+        debug_assert!(state.heads_stand(), "a log stands nowhere: {:?}", state.heads);
         let empty_heads = current.iter().filter(|c| state.segments[c.segno.0 as usize].valid == 0).count() as u32;
         let picture = Picture {
             sit,
@@ -579,9 +747,12 @@ impl Space {
         let mut guard = self.state();
         let state = &mut *guard;
         let mut freed = Vec::new();
+        // Before anything can be written to what is released: a reader that asked for a block before, and finds this changed
+        // after it has read it, does not accept what it has read.
+        self.reuses.fetch_add(1, Ordering::AcqRel);
         for segno in std::mem::take(&mut state.leaving) {
             let current = state.is_current(segno);
-            let swaps = state.areas.has(self.geo.section_of(Segno(segno)));
+            let is_kept = state.areas.has(self.geo.section_of(Segno(segno))) || state.victims.contains(&segno);
             let segment = &mut state.segments[segno as usize];
             if let Some(maps) = &mut segment.maps {
                 maps.held = maps.next;
@@ -589,11 +760,17 @@ impl Space {
                     segment.maps = None;
                 }
             }
-            if segment.maps.is_none() && !current && !swaps && !state.free.contains(segno) {
+            if segment.maps.is_none() && !current && !is_kept && !state.free.contains(segno) {
                 freed.push(Segno(segno));
             }
+            state.recount(segno);
         }
         freed
+    }
+
+    /// How often freed blocks have become usable.
+    pub(super) fn reuses(&self) -> u64 {
+        self.reuses.load(Ordering::Acquire)
     }
 
     /// Logs may take these segments from now on.
@@ -649,6 +826,7 @@ impl State {
         if let Some(owners) = &mut self.owners {
             owners[segno.0 as usize * SEGMENT_BLOCKS + offset] = owner;
         }
+        self.recount(segno.0);
     }
 
     /// The first block at or behind `from` that may be written.
@@ -659,46 +837,93 @@ impl State {
         }
     }
 
-    fn take(&mut self, geo: &Geometry, log: Log, want: u32) -> Option<(Segno, usize, u32)> {
-        self.settle_head(log);
-        if self.heads[log as usize].offset == EXHAUSTED {
-            self.advance(geo, log);
+    /// Counts anew how many blocks of a used segment may be written.
+    fn recount(&mut self, segno: u32) {
+        let current = self.is_current(segno);
+        let segment = &self.segments[segno as usize];
+        let open = current || segment.valid > 0 && !self.victims.contains(&segno);
+        let writable = match &segment.maps {
+            Some(maps) if open => SEGMENT_BLOCKS as u16 - maps.valid.union(&maps.held).count(),
+            None if current => SEGMENT_BLOCKS as u16,
+            _ => 0,
+        };
+        let counted = (Class::of(segment.log), writable);
+        let (class, before) = std::mem::replace(&mut self.segments[segno as usize].counted, counted);
+        *self.holes_of(class) -= u64::from(before);
+        *self.holes_of(counted.0) += u64::from(writable);
+    }
+
+    /// A segment that was emptied is free if nothing is left in it.
+    fn free_if_empty(&mut self, geo: &Geometry, segno: u32) {
+        let is_used = self.segments[segno as usize].maps.is_some() || self.is_current(segno);
+        if !is_used && !self.areas.has(geo.section_of(Segno(segno))) {
+            self.free.extend([segno]);
         }
+    }
+
+    fn holes_of(&mut self, class: Class) -> &mut u64 {
+        if class == Class::Node { &mut self.holes.nodes } else { &mut self.holes.data }
+    }
+
+    fn free(&mut self, geo: &Geometry, addr: BlkAddr) {
+        let Some((segno, offset)) = geo.segment_of(addr) else { return };
+        let now = self.now;
+        let segment = &mut self.segments[segno.0 as usize];
+        let Some(maps) = &mut segment.maps else { return };
+        if maps.valid.get(offset) {
+            maps.valid.clear(offset);
+            segment.valid -= 1;
+            segment.mtime = now;
+            self.touched.insert(segno.0);
+            self.recount(segno.0);
+        }
+    }
+
+    /// Up to `want` contiguous blocks from where a log stands, held from now on. The log then stands on its next place; if there
+    /// is no other, it keeps its last block: a checkpoint must name one for each log.
+    fn take(&mut self, geo: &Geometry, log: Log, want: u32, budget: &Budget) -> Option<(Segno, usize, u32)> {
         let Head { segno, offset, recycling } = self.heads[log as usize];
-        if offset == EXHAUSTED {
+        let start = usize::from(offset);
+        debug_assert!(start < SEGMENT_BLOCKS && self.writable(segno, start) == start, "the {log} log stands nowhere");
+        let end = match &self.segments[segno.0 as usize].maps {
+            Some(maps) => maps.valid.union(&maps.held).next_set(start).unwrap_or(SEGMENT_BLOCKS),
+            None => SEGMENT_BLOCKS,
+        };
+        let mut len = (end - start).min(want as usize);
+        if len == 0 {
             return None;
         }
-        let offset = usize::from(offset);
-        let room = match (&self.segments[segno.0 as usize].maps, recycling) {
-            (Some(maps), true) => {
-                let unusable = maps.valid.union(&maps.held);
-                unusable.next_set(offset).unwrap_or(SEGMENT_BLOCKS) - offset
-            }
-            _ => SEGMENT_BLOCKS - offset,
-        };
-        let len = room.min(want as usize);
         let maps = self.maps(segno);
-        for at in offset..offset + len {
+        for at in start..start + len {
             maps.held.set(at);
             maps.next.set(at);
+        }
+        self.recount(segno.0);
+        if !self.step_on(geo, log, start + len, budget) {
+            len -= 1;
+            let maps = self.maps(segno);
+            maps.held.clear(start + len);
+            maps.next.clear(start + len);
+            self.recount(segno.0);
+            self.heads[log as usize].offset = (start + len) as u16;
         }
         if !log.is_node() {
             self.count(recycling, len as u64);
         }
-        let next = if recycling { self.writable(segno, offset + len) } else { offset + len };
-        self.heads[log as usize].offset = next as u16;
-        if next == SEGMENT_BLOCKS {
-            self.advance(geo, log);
-        }
-        Some((segno, offset, len as u32))
+        (len > 0).then_some((segno, start, len as u32))
     }
 
-    /// A head among holes stands on one that may be written. (It may have been put on a held one, to have a place at all.)
-    fn settle_head(&mut self, log: Log) {
+    /// Moves a log to its next place, from block `from` of its segment on. False if there is none.
+    fn step_on(&mut self, geo: &Geometry, log: Log, from: usize, budget: &Budget) -> bool {
         let head = self.heads[log as usize];
-        if head.recycling && head.offset < EXHAUSTED {
-            self.heads[log as usize].offset = self.writable(head.segno, head.offset.into()) as u16;
+        let next = self.writable(head.segno, from);
+        if next < SEGMENT_BLOCKS {
+            let recycling = head.recycling || next != from;
+            self.heads[log as usize] = Head { offset: next as u16, recycling, ..head };
+            return true;
         }
+        let budget = Budget { holes: self.holes, ..*budget };
+        self.advance(geo, log, &budget)
     }
 
     fn count(&mut self, recycling: bool, blocks: u64) {
@@ -708,35 +933,60 @@ impl State {
         counters.runs_recycled += u64::from(recycling);
     }
 
-    /// Gives a log another segment, if there is one.
-    fn advance(&mut self, geo: &Geometry, log: Log) {
+    /// Gives a log another segment, or the holes that its own has by now. False if there is nothing.
+    fn advance(&mut self, geo: &Geometry, log: Log, budget: &Budget) -> bool {
         let before = self.heads[log as usize].segno;
         let found = match self.next[log as usize] {
-            Next::Free | Next::Reserved => self.open_free(geo, log, before).or_else(|| self.open_holes(log)),
-            Next::Holes => self.open_holes(log).or_else(|| self.open_free(geo, log, before)),
+            Next::Free | Next::Reserved => self.open_free(geo, log, budget).or_else(|| self.open_holes(log)),
+            Next::Holes => self.open_holes(log).or_else(|| self.open_free(geo, log, budget)),
         };
-        // In need, what was left for nodes.
-        let found = found.or_else(|| self.pick_free(geo, before, 0).map(|segno| self.open(log, segno)));
-        match found {
-            Some(head) => self.heads[log as usize] = head,
-            None => self.heads[log as usize].offset = EXHAUSTED,
+        let Some(head) = found.or_else(|| self.own_holes(log)) else { return false };
+        self.heads[log as usize] = head;
+        for segno in [before.0, head.segno.0] {
+            self.touched.insert(segno);
+            self.recount(segno);
         }
-        self.touched.insert(before.0);
-        self.touched.insert(self.heads[log as usize].segno.0);
+        true
     }
 
-    fn open_free(&mut self, geo: &Geometry, log: Log, near: Segno) -> Option<Head> {
+    fn open_free(&mut self, geo: &Geometry, log: Log, budget: &Budget) -> Option<Head> {
+        if !budget.may_open(Class::of(log)) {
+            return None;
+        }
+        let near = self.heads[log as usize].segno;
         let left = if log.is_node() || self.next[log as usize] == Next::Reserved { 0 } else { self.reserve };
         let segno = self.pick_free(geo, near, left)?;
         Some(self.open(log, segno))
     }
 
     fn open(&mut self, log: Log, segno: Segno) -> Head {
+        debug_assert!(self.segments[segno.0 as usize].maps.is_none(), "segment {segno} is not free");
         self.free.remove(segno.0);
         self.segments[segno.0 as usize].log = log;
         self.summaries.insert(segno, Recorded::fresh());
         self.counters.segments_opened += 1;
         Head { segno, offset: 0, recycling: false }
+    }
+
+    /// Holes in the segment that a log is about to leave.
+    fn own_holes(&self, log: Log) -> Option<Head> {
+        let segno = self.heads[log as usize].segno;
+        let offset = self.writable(segno, 0);
+        (offset < SEGMENT_BLOCKS).then_some(Head { segno, offset: offset as u16, recycling: true })
+    }
+
+    /// Lets a log stand on a block that may be written, in its segment if it can. False if there is none.
+    fn settle_head(&mut self, geo: &Geometry, log: Log) -> bool {
+        let budget = Budget { free_segments: self.free_for_logs().into(), holes: self.holes, owed: Blocks::default() };
+        let offset = self.heads[log as usize].offset;
+        self.step_on(geo, log, offset.into(), &budget)
+    }
+
+    /// True if every log stands on a block that may be written, in a segment of its own.
+    fn heads_stand(&self) -> bool {
+        let stands = |head: &Head| self.writable(head.segno, head.offset.into()) == usize::from(head.offset);
+        let own = |head: &Head| self.heads.iter().filter(|other| other.segno == head.segno).count() == 1;
+        self.heads.iter().all(|head| head.offset < EXHAUSTED && stands(head) && own(head))
     }
 
     /// A free segment: the next one of the same section, else the first of the next free section, else any. Leaves `left` free.
@@ -771,38 +1021,7 @@ impl State {
     }
 
     fn recycle_target(&self, log: Log) -> Option<Segno> {
-        recycle::target_of(self, log)
-    }
-
-    /// Logs without a place get one: a checkpoint names a block for each.
-    fn find_heads(&mut self, geo: &Geometry) {
-        for log in Log::ALL {
-            if self.heads[log as usize].offset == EXHAUSTED {
-                self.advance(geo, log);
-            }
-            if self.heads[log as usize].offset == EXHAUSTED {
-                self.point_at_any_hole(log);
-            }
-        }
-    }
-
-    /// Nothing may be written: a block that is not valid, though held, can at least be named. It is not handed out, since
-    /// [`State::take`] looks at what is held.
-    fn point_at_any_hole(&mut self, log: Log) {
-        let fits = |segno: &usize| {
-            let segment = &self.segments[*segno];
-            segment.log.is_node() == log.is_node()
-                && usize::from(segment.valid) < SEGMENT_BLOCKS
-                && segment.maps.is_some()
-                && !self.heads.iter().enumerate().any(|(at, head)| at != log as usize && head.segno.0 == *segno as u32)
-        };
-        let found = (0..self.segments.len()).find(fits);
-        let Some(segno) = found else { return };
-        let maps = self.segments[segno].maps.as_ref().expect("filtered");
-        let offset = maps.valid.next_clear(0).unwrap_or(0) as u16;
-        self.summaries.entry(Segno(segno as u32)).or_insert_with(Recorded::partial);
-        self.segments[segno].log = log;
-        self.heads[log as usize] = Head { segno: Segno(segno as u32), offset, recycling: true };
+        recycle::target_of(&Fillable(self), log)
     }
 }
 
@@ -828,6 +1047,23 @@ impl Table for State {
         let used = move |segment: &Segment| segment.maps.is_some() && Class::of(segment.log) == class;
         let used = self.segments.iter().enumerate().filter(move |(_, segment)| used(segment));
         used.map(|(segno, _)| self.view(segno))
+    }
+}
+
+/// The same without segments that are being emptied.
+struct Fillable<'a>(&'a State);
+
+impl Table for Fillable<'_> {
+    fn now_ns(&self) -> u64 {
+        self.0.now
+    }
+
+    fn sections(&self) -> impl Iterator<Item = SectionView> {
+        self.0.sections()
+    }
+
+    fn segments(&self, class: Class) -> impl Iterator<Item = SegmentView> {
+        self.0.segments(class).filter(|view| !self.0.victims.contains(&view.segno.0))
     }
 }
 

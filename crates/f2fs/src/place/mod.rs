@@ -10,8 +10,10 @@
 //! | [`wolf`] | by reference counts |
 //! | [`recycle`] | which used segment takes new data, and into which of its holes |
 //! | [`reuse`] | whether a log recycles at all: never, always, or what is cheapest |
+//! | [`budget`] | whether what waits for a checkpoint has a place |
 //! | [`device`] | what the device charges, for all cost models |
 
+pub mod budget;
 pub mod device;
 pub mod kind;
 pub mod recycle;

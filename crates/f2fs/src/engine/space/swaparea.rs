@@ -23,6 +23,7 @@ use moafs_vfs::{Error, Result};
 use super::{Space, State};
 use crate::format::superblock::Geometry;
 use crate::format::{BlkAddr, SEGMENT_BLOCKS, Segno};
+use crate::place::budget::Budget;
 
 /// Blocks of a group: 128 MiB, as a block group of ext2 has.
 const GROUP_BLOCKS: u32 = 1 << 15;
@@ -278,7 +279,12 @@ impl Volatile for SwapRoom {
         let more = kept - state.areas.kept;
         let users = state.usage.blocks.saturating_add(state.promised).saturating_add(u64::from(more) * size);
         let left_to_logs = state.reserve.div_ceil(geo.segs_per_sec.max(1));
-        if users > self.space.user_blocks || more.saturating_add(left_to_logs) > state.free_sections_for_logs() {
+        let budget = self.space.budget_of(state);
+        let segments = u64::from(more) * u64::from(geo.segs_per_sec);
+        let free_segments = budget.free_segments.saturating_sub(segments);
+        let fits = more.saturating_add(left_to_logs) <= state.free_sections_for_logs()
+            && Budget { free_segments, ..budget }.fits();
+        if users > self.space.user_blocks || !fits {
             return Err(no_space());
         }
         state.areas.reserved_blocks = reserved;
