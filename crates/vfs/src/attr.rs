@@ -21,7 +21,7 @@ impl<F: Format> Inner<F> {
 
     /// Attributes of an inode; never waits for its lock.
     pub(crate) fn stat_of(&self, inode: &Shared<F>) -> Result<Stat> {
-        let unplaced = if inode.kind == FileKind::Regular { inode.pages.lock().unplaced } else { 0 };
+        let unplaced = if inode.kind == FileKind::Regular { inode.pages.lock().unplaced.blocks() } else { 0 };
         let sectors = self.format.used_sectors(&inode.node) + unplaced * (self.block_bytes() / 512);
         Ok(Stat { ino: inode.ino, attr: inode.attr(), sectors })
     }

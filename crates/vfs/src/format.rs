@@ -17,6 +17,8 @@ use crate::plan::{DirtyView, Due, Plan};
 use crate::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey};
 use crate::volatile::Volatile;
 
+pub use crate::unplaced::MapShape;
+
 /// What does not change while a volume is mounted.
 #[derive(Debug, Clone)]
 pub struct Shape {
@@ -70,10 +72,10 @@ pub struct Space {
 /// What an op, or the write-back of what was just written, will need at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Need {
-    /// File blocks without an address yet. The format adds its maps' worst case.
+    /// File blocks without an address yet.
     pub data_blocks: u64,
-    /// True if the data blocks are one contiguous range (fewer map blocks).
-    pub contiguous: bool,
+    /// Map blocks that placing them may take, by [`Format::map_shape`].
+    pub map_blocks: u64,
     /// Directory blocks and other metadata blocks.
     pub meta_blocks: u64,
     /// Inodes.
@@ -315,6 +317,14 @@ pub trait Format: Send + Sync + 'static {
     /// finding damage that nobody asked for.
     fn neighbours(&self, _file: &Self::Node, _around: BlockRun, _reach: u32) -> Vec<Neighbour> {
         Vec::new()
+    }
+    /// How the blocks of a regular file are mapped. It does not change while some of them are dirty.
+    fn map_shape(&self, _file: &Self::Node) -> MapShape {
+        MapShape::FLAT
+    }
+    /// How many of the map blocks that lead to `at` do not exist, counted from the lowest; `u8::MAX` if that is not known.
+    fn missing_maps(&self, _file: &Self::Node, _at: Lbn) -> Result<u8> {
+        Ok(u8::MAX)
     }
     /// `st_blocks`: 512-byte units the file occupies on the volume, maps included.
     fn used_sectors(&self, node: &Self::Node) -> u64;

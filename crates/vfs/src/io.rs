@@ -16,6 +16,7 @@ use crate::pages::{Delta, Pages, Piece, Slot};
 use crate::perm::{self, APPEND_ONLY, IMMUTABLE, NO_ATIME};
 use crate::plan::Due;
 use crate::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping};
+use crate::unplaced::{Missing, Unplaced};
 
 /// Bytes of one write that are admitted, locked and copied in one go. Larger writes are cut.
 const WRITE_BYTES_MAX: usize = 4 << 20;
@@ -187,46 +188,76 @@ impl<F: Format> Inner<F> {
         if end.is_none_or(|end| end > self.shape.file_bytes_max) {
             return Err(Error::Posix(libc::EFBIG));
         }
-        let mut more = 0;
+        let mut more = Need::default();
         loop {
             self.make_room(len as usize)?;
-            let need = if len == 0 { 0 } else { self.estimate(inode, write).max(more) };
-            let admission = self.admit_blocks(inode, write, need)?;
+            let admission = if len == 0 { Admission::none() } else { self.admit_write(inode, write, more)? };
             let locked = inode.lock.write();
-            match self.write_locked(inode, write, need, admission)? {
+            match self.write_locked(inode, write, admission)? {
                 Written::At(offset) => {
                     drop(locked);
                     self.reclaim();
                     return Ok(offset);
                 }
-                Written::NeedsBlocks(blocks) => more = blocks,
+                Written::Needs(need) => more = need,
             }
         }
     }
 
-    /// Blocks that may need an address, from the cache alone: an upper bound, unless others change
-    /// the file meanwhile.
-    fn estimate(&self, inode: &Shared<F>, write: &Write<'_>) -> u64 {
+    /// Reserves what a write may need, from what the cache knows: an upper bound, unless others change the file meanwhile. Close to full
+    /// it is counted exactly.
+    fn admit_write(&self, inode: &Shared<F>, write: &Write<'_>, least: Need) -> Result<Admission> {
+        let class = Self::space_class(write.who);
         let offset = if write.append { inode.size() } else { write.offset };
-        inode.pages.lock().maybe_new(self.blocks_of(offset, write.source.len()))
-    }
-
-    fn admit_blocks(&self, inode: &Shared<F>, write: &Write<'_>, blocks: u64) -> Result<Admission> {
-        if blocks == 0 {
+        let range = self.blocks_of(offset, write.source.len());
+        self.note_shape(inode);
+        let mut need = {
+            let pages = inode.pages.lock();
+            need_of(&pages.unplaced, range, pages.maybe_new(range))
+        };
+        if blocks_in(need) < blocks_in(least) {
+            need = least;
+        }
+        if blocks_in(need) == 0 {
             return Ok(Admission::none());
         }
-        let class = Self::space_class(write.who);
-        let need = |data_blocks| Need { data_blocks, contiguous: true, ..Need::default() };
-        match self.format.admit(need(blocks), class) {
+        match self.format.admit(need, class) {
             Err(error) if error.errno() == libc::ENOSPC => {}
             answer => return answer,
         }
-        // Close to full: count exactly.
-        let offset = if write.append { inode.size() } else { write.offset };
-        let range = self.blocks_of(offset, write.source.len());
         let addressed = self.addressed(inode, range, inode.size())?;
-        let exact = self.count_fresh(&inode.pages.lock(), range, &addressed);
-        if exact == 0 { Ok(Admission::none()) } else { self.admit(need(exact), class) }
+        let missing = self.missing_maps(inode, range, &addressed)?;
+        let exact = self.exact_need(&inode.pages.lock(), range, &addressed, &missing);
+        if blocks_in(exact) == 0 { Ok(Admission::none()) } else { self.admit(exact, class) }
+    }
+
+    /// Asks the format how the file is mapped, before the first of its blocks waits for a place.
+    fn note_shape(&self, inode: &Shared<F>) {
+        if inode.pages.lock().unplaced.blocks() == 0 {
+            let shape = self.format.map_shape(&inode.node);
+            inode.pages.lock().unplaced.set_shape(shape);
+        }
+    }
+
+    /// Which map blocks above the blocks of `range` that have no address are missing.
+    fn missing_maps(&self, inode: &Shared<F>, range: LbnRange, addressed: &[bool]) -> Result<SmallVec<[Missing; 4]>> {
+        let parts = inode.pages.lock().unplaced.parts(range);
+        let mut missing = SmallVec::new();
+        for part in parts {
+            let first = (part.start.0 - range.start.0) as usize;
+            if addressed[first..first + part.len as usize].contains(&false) {
+                let levels = self.format.missing_maps(&inode.node, part.start)?;
+                missing.push(Missing { at: part.start, levels });
+            }
+        }
+        Ok(missing)
+    }
+
+    /// What the blocks of `range` without an address need beyond what was admitted for the file's dirty pages.
+    fn exact_need(&self, pages: &Pages, range: LbnRange, addressed: &[bool], missing: &[Missing]) -> Need {
+        let data_blocks = self.count_fresh(pages, range, addressed);
+        let map_blocks = pages.unplaced.more_maps(missing.iter().map(|known| known.at), missing);
+        Need { data_blocks, map_blocks: if data_blocks == 0 { 0 } else { map_blocks }, ..Need::default() }
     }
 
     /// Which blocks of `range` have an address, of a file of `size` bytes.
@@ -357,14 +388,8 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// Writes with the inode lock held exclusively and room for `admitted` new blocks.
-    fn write_locked(
-        &self,
-        inode: &Shared<F>,
-        write: &Write<'_>,
-        admitted: u64,
-        admission: Admission,
-    ) -> Result<Written> {
+    /// Writes with the inode lock held exclusively, as far as `admission` suffices.
+    fn write_locked(&self, inode: &Shared<F>, write: &Write<'_>, mut admission: Admission) -> Result<Written> {
         inode.check_alive()?;
         let attr = inode.attr();
         let offset = if write.append { attr.size } else { write.offset };
@@ -383,11 +408,27 @@ impl<F: Format> Inner<F> {
         let addressed = self.addressed(inode, range, attr.size)?;
         let bases = self.read_edges(inode, write, offset, attr.size, range)?;
 
+        self.note_shape(inode);
+        let mut missing: Option<SmallVec<[Missing; 4]>> = None;
         let mut pages = inode.pages.lock();
-        let fresh = self.count_fresh(&pages, range, &addressed);
-        if fresh > admitted {
-            return Ok(Written::NeedsBlocks(fresh));
-        }
+        let fresh = loop {
+            let fresh = self.count_fresh(&pages, range, &addressed);
+            let need = match &missing {
+                None => need_of(&pages.unplaced, range, fresh),
+                Some(missing) => self.exact_need(&pages, range, &addressed, missing),
+            };
+            if blocks_in(need) <= admission.blocks() {
+                break fresh;
+            }
+            if missing.is_some() {
+                return Ok(Written::Needs(need));
+            }
+            // With the lock held map blocks may come, but none goes.
+            drop(pages);
+            missing = Some(self.missing_maps(inode, range, &addressed)?);
+            pages = inode.pages.lock();
+        };
+        let promised = pages.unplaced.promise();
         let mut delta = Delta::default();
         for (i, &is_addressed) in addressed.iter().enumerate() {
             let at = Lbn(range.start.0 + i as u64);
@@ -400,7 +441,14 @@ impl<F: Format> Inner<F> {
             delta.cached += d.cached;
             delta.dirty += d.dirty;
         }
-        keep_admission(&mut pages, admission, admitted, fresh);
+        if let Some(missing) = &missing {
+            pages.unplaced.note_existing(missing);
+        }
+        // What this file needs more stays with it, and the rest goes back.
+        let more = pages.unplaced.promise().saturating_sub(promised);
+        debug_assert!(more <= admission.blocks(), "{more} blocks were not admitted");
+        pages.admission.absorb(admission.split(more));
+        pages.give_back_surplus();
         self.note_written(inode, &pages, write, end);
         drop(pages);
         self.cache.account(delta);
@@ -569,18 +617,21 @@ impl<F: Format> Inner<F> {
 /// What came of an attempt to write.
 enum Written {
     At(u64),
-    /// More blocks are new than were admitted: this many.
-    NeedsBlocks(u64),
+    /// More blocks are new than were admitted: these.
+    Needs(Need),
 }
 
-/// Keeps of an admission what the new blocks need, and gives the rest back.
-fn keep_admission(pages: &mut Pages, mut admission: Admission, admitted: u64, fresh: u64) {
+fn blocks_in(need: Need) -> u64 {
+    need.data_blocks + need.map_blocks
+}
+
+/// What `fresh` blocks of `range` need at most.
+fn need_of(unplaced: &Unplaced, range: LbnRange, fresh: u64) -> Need {
     if fresh == 0 {
-        return;
+        return Need::default();
     }
-    let unused = admitted - fresh;
-    let keep = admission.blocks().saturating_sub(unused);
-    pages.admission.absorb(admission.split(keep));
+    let map_blocks = unplaced.more_maps(unplaced.parts(range).iter().map(|part| part.start), &[]);
+    Need { data_blocks: fresh, map_blocks, ..Need::default() }
 }
 
 /// Copies bytes out of consecutive pages, the first from `start` on.

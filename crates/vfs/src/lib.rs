@@ -21,6 +21,7 @@
 //! | `names`, `rename` | names and every change of them |
 //! | `attr`, `perm`, `acl`, `xattr` | attributes, and who may do what |
 //! | `pages`, `cache`, `fill`, `co_read` | cached blocks of one file; the memory budget; reading, read-ahead; neighbours of small files |
+//! | `unplaced` | what the dirty pages of a file may still take on the volume |
 //! | `pace` | slowing writers down before the limit of dirty data stops them |
 //! | `io`, `space` | reading and writing; truncate, allocate, seek, copy |
 //! | [`volatile`] | the seam of swap areas: blocks taken in memory only, and where the head is |
@@ -85,6 +86,7 @@ pub mod stored;
 mod sync;
 mod syncer;
 pub mod types;
+mod unplaced;
 pub mod volatile;
 mod write_back;
 mod xattr;

@@ -12,8 +12,8 @@
 //! 1. A block is in `ready` exactly if its page is dirty and not in flight.
 //! 2. `unsettled` counts dirty pages and pages in flight by the *generation* in which they became
 //!    dirty; an fsync waits for the generations up to its own and is never held up by later writes.
-//! 3. `unplaced` counts pages, dirty or in flight, whose block has no address on the volume; the
-//!    file's `admission` covers them.
+//! 3. `unplaced` counts pages, dirty or in flight, whose block has no address on the volume, and the map blocks
+//!    that these may take; the file's `admission` covers exactly that.
 //! 4. A frozen page is shared with the device and never changes: writing again makes a new one.
 
 use std::collections::BTreeMap;
@@ -27,6 +27,7 @@ use crate::fill::Fill;
 use crate::format::Admission;
 use crate::plan::SMALL_BLOCKS_MAX;
 use crate::types::{Lbn, LbnRange};
+use crate::unplaced::Unplaced;
 
 /// What a page holds.
 pub(crate) enum Content {
@@ -129,7 +130,7 @@ pub(crate) struct Pages {
     /// Blocks being read.
     filling: usize,
     generation: u64,
-    pub(crate) unplaced: u64,
+    pub(crate) unplaced: Unplaced,
     pub(crate) admission: Admission,
     /// Counts how often blocks were given a place.
     placements: u64,
@@ -143,7 +144,7 @@ impl Default for Pages {
             unsettled: BTreeMap::new(),
             filling: 0,
             generation: 1,
-            unplaced: 0,
+            unplaced: Unplaced::default(),
             admission: Admission::none(),
             placements: 0,
         }
@@ -305,7 +306,7 @@ impl Pages {
         // Pages on the replacement queue are clean; the stale entry is skipped there.
         slot.stamp = 0;
         if !slot.addressed {
-            self.unplaced += 1;
+            self.unplaced.add(at);
         }
         self.ready.insert(at.0, at.0 + 1);
         delta.dirty = 1;
@@ -347,16 +348,17 @@ impl Pages {
     }
 
     /// The write of the frozen pages of `range` has completed, up to `size` bytes of the file: from now on the
-    /// blocks count as placed.
-    pub(crate) fn placed(&mut self, range: LbnRange, size: u64, block_bytes: u64) {
-        let mut placed = 0;
-        for (at, slot) in self.slots_mut(range) {
-            placed += u64::from(!slot.addressed);
-            slot.addressed = true;
-            slot.disk_end = size.saturating_sub(at.0 * block_bytes).min(block_bytes) as u32;
+    /// blocks count as placed. Returns what was admitted for them and for the map blocks that this may take.
+    pub(crate) fn placed(&mut self, range: LbnRange, size: u64, block_bytes: u64) -> Admission {
+        let mut takes = 0;
+        for (at, slot) in self.map.range_mut(range.start.0..range.end().0) {
+            if !std::mem::replace(&mut slot.addressed, true) {
+                takes += self.unplaced.place(Lbn(*at));
+            }
+            slot.disk_end = size.saturating_sub(at * block_bytes).min(block_bytes) as u32;
         }
-        self.unplaced -= placed;
         self.placements += 1;
+        self.admission.split(takes)
     }
 
     /// A count that changes whenever blocks are given a place, before the place they had is free.
@@ -428,14 +430,19 @@ impl Pages {
             if slot.is_dirty() {
                 delta.dirty -= 1;
                 self.settle(slot.dirty, 1);
-                self.unplaced -= u64::from(!slot.addressed);
+                if !slot.addressed {
+                    self.unplaced.remove(Lbn(at));
+                }
             }
         }
         self.ready.remove(from.0, to.0);
-        if self.unplaced == 0 {
-            self.admission = Admission::none();
-        }
+        self.give_back_surplus();
         delta
+    }
+
+    /// Gives back what was admitted for more than the pages need now.
+    pub(crate) fn give_back_surplus(&mut self) {
+        self.admission.spend(self.admission.blocks().saturating_sub(self.unplaced.promise()));
     }
 
     /// Drops one page if it is clean, still the one that `stamp` names, and was not used meanwhile. One that was
@@ -631,7 +638,7 @@ mod tests {
     }
 
     fn place(pages: &mut Pages, at: u64, size: u64) {
-        pages.placed(LbnRange { start: Lbn(at), len: 1 }, size, 512);
+        drop(pages.placed(LbnRange { start: Lbn(at), len: 1 }, size, 512));
     }
 
     fn land(pages: &mut Pages, at: u64) -> bool {
@@ -694,7 +701,7 @@ mod tests {
         assert!(!land(&mut pages, 3));
         assert!(pages.is_settled_upto(goal) && !pages.is_settled());
         assert_eq!(list(pages.ready()), [(3, 4)]);
-        assert_eq!(pages.unplaced, 0);
+        assert_eq!(pages.unplaced.blocks(), 0);
     }
 
     #[test]
@@ -706,10 +713,10 @@ mod tests {
         pages.write(Lbn(0), piece(0, &[2; 512]), false, 0);
         pages.bounce(Lbn(0));
         assert!(!pages.is_settled_upto(goal));
-        assert_eq!(pages.unplaced, 1);
+        assert_eq!(pages.unplaced.blocks(), 1);
         let delta = pages.discard(Lbn(0), Lbn(1));
         assert_eq!(delta, Delta { cached: -1, dirty: -1 });
-        assert!(pages.is_settled() && pages.unplaced == 0);
+        assert!(pages.is_settled() && pages.unplaced.blocks() == 0);
     }
 
     #[test]
@@ -723,7 +730,7 @@ mod tests {
         assert!(pages.freeze(range, false).0.iter().all(Option::is_none), "what stays and is clean is not written");
         let (frozen, settled) = pages.freeze(range, true);
         assert_eq!((frozen[0].is_some(), frozen[1].is_some(), settled), (true, false, 1));
-        assert!(!pages.is_settled() && pages.unplaced == 0);
+        assert!(!pages.is_settled() && pages.unplaced.blocks() == 0);
         place(&mut pages, 0, 1024);
         assert!(land(&mut pages, 0) && pages.is_settled());
     }

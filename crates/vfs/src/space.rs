@@ -3,9 +3,11 @@
 //! Blocks leave a file in bounded ops; the size is put first, so what a crash interrupts is a file
 //! that is short already and has blocks too many.
 
+use moafs_runtime::lock::WriteGuard;
+
 use crate::api::{Allocate, Seek, SetAttr, Who};
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, FormatOp, OpKind, Progress};
+use crate::format::{Admission, Format, FormatOp, Need, OpKind, Progress, SpaceClass};
 use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
 use crate::io::{Source, Write};
@@ -19,6 +21,9 @@ pub(crate) const UNMAP_BLOCKS_MAX: u32 = 2048;
 /// Bytes that copy_range moves at a time.
 const COPY_BYTES: u64 = 1 << 20;
 
+/// Attempts to reserve map blocks at the ends of a range that is to be unmapped.
+const EDGE_ATTEMPTS: u32 = 8;
+
 /// The block behind every file.
 pub(crate) const LBN_END: Lbn = Lbn(u64::MAX);
 
@@ -29,7 +34,8 @@ impl<F: Format> Inner<F> {
             return Err(Error::Posix(libc::EFBIG));
         }
         self.make_room(self.shape.block_size as usize)?;
-        let _exclusive = inode.lock.write();
+        let from = Lbn(size.div_ceil(self.block_bytes()));
+        let (_exclusive, edges) = self.lock_to_unmap(inode, from, LBN_END)?;
         inode.check_alive()?;
         let old = inode.size();
         if size > old {
@@ -55,13 +61,46 @@ impl<F: Format> Inner<F> {
             self.unput(inode, Unput::Attributes, change);
             return Ok(());
         }
+        self.forget_edges(inode, from, LBN_END, edges);
         let mut admission = Admission::none();
         let mut op = self.begin(OpKind::Unmap, &mut admission)?;
         op.put(inode, change)?;
-        let from = Lbn(size.div_ceil(self.block_bytes()));
         let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
         op.end(&[inode]);
         self.unmap_rest(inode, from, None, false, progress)
+    }
+
+    /// Locks a file to unmap `from..to`, with room for the map blocks that this may free though dirty pages on the other side of the
+    /// range's ends still need them. If there is no room the pages get their places first.
+    fn lock_to_unmap<'a>(&self, inode: &'a Shared<F>, from: Lbn, to: Lbn) -> Result<(WriteGuard<'a, ()>, Admission)> {
+        let edges = || inode.pages.lock().unplaced.edges(from, to);
+        for _ in 0..EDGE_ATTEMPTS {
+            let map_blocks = edges();
+            let admission = match map_blocks {
+                0 => Admission::none(),
+                _ => match self.format.admit(Need { map_blocks, ..Need::default() }, SpaceClass::Root) {
+                    Err(error) if error.errno() == libc::ENOSPC => {
+                        // An error is the file's, and an fsync's to report.
+                        let _ = self.write_back_file(inode, Due::Sync(inode.ino));
+                        continue;
+                    }
+                    admission => admission?,
+                },
+            };
+            let exclusive = inode.lock.write();
+            if edges() <= map_blocks {
+                return Ok((exclusive, admission));
+            }
+        }
+        // Other clients write there all the time. Freeing blocks is more likely to help than to refuse it.
+        Ok((inode.lock.write(), Admission::none()))
+    }
+
+    /// Before `from..to` is unmapped: what its dirty neighbours may need anew is theirs.
+    fn forget_edges(&self, inode: &Shared<F>, from: Lbn, to: Lbn, mut edges: Admission) {
+        let mut pages = inode.pages.lock();
+        let more = pages.unplaced.forget_edges(from, to);
+        pages.admission.absorb(edges.split(more));
     }
 
     /// Before a file shrinks to `size`: its last block is zeroed behind the end, the pages behind
@@ -146,7 +185,6 @@ impl<F: Format> Inner<F> {
             }
             Allocate::Punch => {
                 self.make_room(2 * self.shape.block_size as usize)?;
-                let _exclusive = inode.lock.write();
                 self.punch(who, &inode, offset, end)
             }
         }
@@ -179,16 +217,19 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// Makes a hole of `offset..end`. The inode lock is held exclusively.
+    /// Makes a hole of `offset..end`.
     fn punch(&self, who: &Who, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
-        inode.check_alive()?;
         let block_bytes = self.block_bytes();
+        let first = offset.div_ceil(block_bytes);
+        // Behind the end of the file there is nothing to unmap, wherever that is.
+        let (_exclusive, edges) = self.lock_to_unmap(inode, Lbn(first), Lbn(end / block_bytes))?;
+        inode.check_alive()?;
         let size = inode.size();
         let end = if end >= size { size.next_multiple_of(block_bytes) } else { end };
         if offset >= end {
             return Ok(());
         }
-        let (first, last) = (offset.div_ceil(block_bytes), end / block_bytes);
+        let last = end / block_bytes;
         if first > last {
             let (from, to) = (offset % block_bytes, end % block_bytes);
             self.zero_part(inode, Lbn(last), from as usize, to as usize)?;
@@ -204,6 +245,7 @@ impl<F: Format> Inner<F> {
             self.discard(inode, Lbn(first), Lbn(last));
         }
         let now = self.timestamp();
+        self.forget_edges(inode, Lbn(first), Lbn(last.max(first)), edges);
         let mut admission = Admission::none();
         let mut op = self.begin(OpKind::Unmap, &mut admission)?;
         op.put(inode, |attr| {
@@ -339,7 +381,6 @@ impl<F: Format> Inner<F> {
         if to.size() < end {
             self.truncate(who, to, end, &SetAttr::default())?;
         }
-        let _exclusive = to.lock.write();
         self.punch(who, to, offset, end)
     }
 

@@ -376,12 +376,13 @@ impl<F: Format> Inner<F> {
     fn place(&self, batch: Vec<(Piece<F>, Epoch, bool)>) -> Outcome {
         let mut outcome = Outcome::default();
         let files = self.files_of(&batch);
+        // Every block that is still to be placed, perhaps by another op at the same time, keeps what was admitted for it.
         let mut admission = Admission::none();
         for (piece, ..) in &batch {
-            admission.absorb(self.mark_placed(piece));
+            admission.absorb(piece.inode.pages.lock().placed(piece.range, piece.size, self.block_bytes()));
         }
         let done = self.place_op(&batch, &files, &mut admission);
-        self.share_out(&files, admission);
+        drop(admission);
         match done {
             Ok(()) => {
                 for (piece, epoch, _) in &batch {
@@ -409,18 +410,6 @@ impl<F: Format> Inner<F> {
         files
     }
 
-    /// From now on these blocks count as placed; returns what was admitted for them and for the
-    /// maps. Every block that is still to be placed, perhaps by another op at the same time, keeps
-    /// its own.
-    fn mark_placed(&self, piece: &Piece<F>) -> Admission {
-        let block_bytes = self.block_bytes();
-        let mut pages = piece.inode.pages.lock();
-        pages.placed(piece.range, piece.size, block_bytes);
-        let kept = pages.unplaced;
-        let taken = pages.admission.blocks().saturating_sub(kept);
-        pages.admission.split(taken)
-    }
-
     fn place_op(
         &self,
         batch: &[(Piece<F>, Epoch, bool)],
@@ -436,22 +425,6 @@ impl<F: Format> Inner<F> {
         }
         op.end(&[]);
         Ok(())
-    }
-
-    /// What is left of an op's admission goes back to the files that still have blocks to place, by how
-    /// many they have: their maps may need it.
-    fn share_out(&self, files: &[Shared<F>], mut admission: Admission) {
-        let needy: Vec<(&Shared<F>, u64)> = files
-            .iter()
-            .map(|inode| (inode, inode.pages.lock().unplaced))
-            .filter(|(_, unplaced)| *unplaced > 0)
-            .collect();
-        let mut waiting: u64 = needy.iter().map(|(_, unplaced)| unplaced).sum();
-        for (inode, unplaced) in needy {
-            let share = (u128::from(admission.blocks()) * u128::from(unplaced)).div_ceil(u128::from(waiting)) as u64;
-            waiting -= unplaced;
-            inode.pages.lock().admission.absorb(admission.split(share));
-        }
     }
 
     /// Pages come to rest after their write.

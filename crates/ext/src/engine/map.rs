@@ -161,6 +161,24 @@ impl Ext {
         unreachable!("a path ends at level 1")
     }
 
+    /// How many of the indirect blocks above a logical block are missing, counted from the lowest.
+    pub(super) fn missing_levels(&self, node: &Incore, lbn: u64) -> Result<u8> {
+        let path = Path::of(lbn, self.geo.apb).ok_or_else(Self::too_big)?;
+        let indices = path.indices();
+        let mut next = node.state.lock().inode.block[indices[0] as usize];
+        let mut from = None;
+        for level in (1..=path.depth()).rev() {
+            if next == 0 || level == 1 {
+                return Ok(if next == 0 { level } else { 0 });
+            }
+            let no = self.checked(node, level + 1, from, next, 1)?;
+            let index = indices[usize::from(path.depth() - level) + 1] as usize;
+            next = self.zone_block(no, Kind::Map)?.view(|bytes| pointer(bytes, index));
+            from = Some(no);
+        }
+        Ok(0)
+    }
+
     // -- setting
 
     /// Maps `at` to `to`, whose data completed in `written`. What was mapped there becomes free once the disk shows the new pointers.

@@ -33,7 +33,8 @@ use moafs_disk::{Buf, DiskExt, Epoch, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
-    Admission, DirSink, Format, Harden, Idle, Need, Neighbour, OpKind, Seal, Shape, Space, SpaceClass, Survey, Why,
+    Admission, DirSink, Format, Harden, Idle, MapShape, Need, Neighbour, OpKind, Seal, Shape, Space, SpaceClass,
+    Survey, Why,
 };
 use moafs_vfs::plan::{DirtyView, Due, Plan};
 use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
@@ -543,6 +544,14 @@ impl Format for Ext {
         self.files_beside(file, around, reach)
     }
 
+    fn map_shape(&self, _file: &Self::Node) -> MapShape {
+        MapShape { direct: crate::format::map::DIRECT, fan: self.geo.apb.into(), trees: &[1, 2, 3] }
+    }
+
+    fn missing_maps(&self, file: &Self::Node, at: Lbn) -> Result<u8> {
+        self.missing_levels(file, at.0)
+    }
+
     fn used_sectors(&self, node: &Self::Node) -> u64 {
         let inode = node.inode();
         let huge = self.geo.huge_file && inode.flags.contains(inode::InodeFlags::HUGE_FILE);
@@ -564,13 +573,7 @@ impl Format for Ext {
     }
 
     fn admit(&self, need: Need, who: SpaceClass) -> Result<Admission> {
-        let maps = if need.contiguous {
-            need.data_blocks.div_ceil(self.geo.apb.into()) + 3
-        } else {
-            need.data_blocks.saturating_mul(3)
-        };
-        let maps = if need.data_blocks == 0 { 0 } else { maps };
-        let blocks = need.data_blocks.saturating_add(maps).saturating_add(need.meta_blocks);
+        let blocks = need.data_blocks.saturating_add(need.map_blocks).saturating_add(need.meta_blocks);
         let keep = {
             let superblock = self.superblock.lock();
             let privileged = match who {

@@ -526,16 +526,18 @@ impl FormatOp for ExtOp<'_> {
         ext.data_epoch.fetch_max(written.0, Ordering::Relaxed);
         let before = file.state.lock().inode.blocks;
         let admission = &mut *self.admission;
+        let mut maps = 0;
         let level = ext.set_pointers(file, at, to, Some(written), |place| {
             let goal = if ext.geo.group_of_block(BlockNo(goal)) == Some(group) { goal } else { to.start.0 };
             admission.spend(1);
+            maps += 1;
             match place {
                 MapPlace::Zone => ext.ffs().meta_block(file.at.group),
                 MapPlace::Data => ext.ffs().map_block(goal),
             }
         })?;
         let added = file.state.lock().inode.blocks.saturating_sub(before) / u64::from(ext.geo.sectors_per_block());
-        self.admission.spend(added.min(to.len.into()));
+        self.admission.spend(added.saturating_sub(maps));
         ext.maps_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
         ext.settle_early(file, at, to)

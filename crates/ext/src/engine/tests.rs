@@ -83,7 +83,7 @@ impl Volume {
     }
 
     fn admit(&self, data: u64) -> Admission {
-        let need = Need { data_blocks: data, contiguous: true, meta_blocks: 8, inodes: 1 };
+        let need = Need { data_blocks: data, map_blocks: data.div_ceil(256) + 3, meta_blocks: 8, inodes: 1 };
         self.ext.admit(need, SpaceClass::Root).expect("there is space")
     }
 

@@ -151,6 +151,21 @@ impl F2fs {
         Ok(Found::Leaf(Leaf { node, layout, span, trail }))
     }
 
+    /// How many of the nodes above a file block are missing, counted from the lowest.
+    pub(super) fn missing_nodes(&self, file: &Incore, lbn: u64) -> Result<u8> {
+        let path = node::path(lbn, self.layout(file).addresses()).ok_or(Error::Posix(libc::EFBIG))?;
+        let mut node = Arc::clone(&file.node);
+        for (depth, step) in path.steps.iter().enumerate() {
+            let slot = usize::from(step.slot);
+            let points = |bytes: &[u8]| if depth == 0 { inode::nid_slot(bytes, slot) } else { node::nid(bytes, slot) };
+            match node.view(points) {
+                Nid::NONE => return Ok((path.steps.len() - depth) as u8),
+                nid => node = self.node(nid, file.ino)?,
+            }
+        }
+        Ok(0)
+    }
+
     // -- changing
 
     /// The data of `at` lie at `to`.

@@ -58,7 +58,8 @@ use moafs_runtime::leaf::Mutex;
 use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
-    Admission, DirSink, Format, Harden, Idle, Need, OpKind, Seal, Shape, Space as Room, SpaceClass, Survey, Why,
+    Admission, DirSink, Format, Harden, Idle, MapShape, Need, OpKind, Seal, Shape, Space as Room, SpaceClass, Survey,
+    Why,
 };
 use moafs_vfs::health::Health;
 use moafs_vfs::plan::{DirtyView, Due, Plan, Travel};
@@ -390,6 +391,15 @@ impl Format for F2fs {
         Ok(self.owned.get(file.ino, at.0).map(|block| block.view(<[u8]>::to_vec)))
     }
 
+    fn map_shape(&self, file: &Self::Node) -> MapShape {
+        let direct = self.layout(file).addresses().into();
+        MapShape { direct, fan: crate::format::node::ADDRS_PER_NODE as u64, trees: &[1, 1, 2, 2, 3] }
+    }
+
+    fn missing_maps(&self, file: &Self::Node, at: Lbn) -> Result<u8> {
+        self.missing_nodes(file, at.0)
+    }
+
     fn used_sectors(&self, node: &Self::Node) -> u64 {
         node.node.view_head(crate::format::inode::blocks).saturating_mul(8)
     }
@@ -407,14 +417,8 @@ impl Format for F2fs {
     }
 
     fn admit(&self, need: Need, _who: SpaceClass) -> Result<Admission> {
-        let nodes = if need.contiguous {
-            need.data_blocks.div_ceil(crate::format::node::ADDRS_PER_NODE as u64) + 3
-        } else {
-            need.data_blocks.saturating_mul(3)
-        };
-        let nodes = if need.data_blocks == 0 { 0 } else { nodes };
-        let blocks =
-            need.data_blocks.saturating_add(nodes).saturating_add(need.meta_blocks).saturating_add(need.inodes);
+        let Need { data_blocks, map_blocks, meta_blocks, inodes } = need;
+        let blocks = data_blocks.saturating_add(map_blocks).saturating_add(meta_blocks).saturating_add(inodes);
         if !self.space.promise(blocks) {
             return Err(Error::Posix(libc::ENOSPC));
         }

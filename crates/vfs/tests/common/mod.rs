@@ -29,6 +29,8 @@ struct File {
     attr: Attr,
     disk_size: u64,
     blocks: BTreeMap<u64, u64>,
+    /// Map blocks, by tree, level and index.
+    maps: BTreeSet<(usize, u8, u64)>,
     names: BTreeMap<u64, (Vec<u8>, Dentry)>,
     index: BTreeMap<Vec<u8>, u64>,
     xattrs: BTreeMap<XattrKey, Vec<u8>>,
@@ -64,6 +66,8 @@ pub struct Toy {
     pub co_write: AtomicBool,
     /// Set: answers take time, and others come between.
     pub dawdles: Mutex<Option<Rt>>,
+    /// Files have map blocks: these take space, though none of the disk.
+    pub mapped: AtomicBool,
     /// Neighbours are told under each other's numbers.
     pub lies: AtomicBool,
     pub fails: Mutex<Option<String>>,
@@ -152,6 +156,7 @@ impl Toy {
             seal: AtomicU64::new(0),
             co_write: AtomicBool::new(false),
             dawdles: Mutex::new(None),
+            mapped: AtomicBool::new(false),
             lies: AtomicBool::new(false),
             fails: Mutex::new(None),
             ops: AtomicU64::new(0),
@@ -252,17 +257,45 @@ impl Toy {
     }
 
     fn free_blocks(&self) -> u64 {
-        (self.shape.blocks - self.meta.lock().used.len() as u64).saturating_sub(self.promised())
+        let meta = self.meta.lock();
+        (self.shape.blocks - meta.used.len() as u64).saturating_sub(meta.maps() + self.promised())
     }
 
     fn allocate(&self, want: u32, goal: u64) -> Result<BlockRun> {
         let mut meta = self.meta.lock();
         let all = self.shape.blocks;
+        let left = all - meta.used.len() as u64 - meta.maps();
+        let want = want.min(u32::try_from(left).unwrap_or(u32::MAX));
+        if want == 0 {
+            return Err(Error::Posix(libc::ENOSPC));
+        }
         let start =
             (0..all).map(|i| (goal + i) % all).find(|b| !meta.used.contains(b)).ok_or(Error::Posix(libc::ENOSPC))?;
         let len = (start..(start + u64::from(want)).min(all)).take_while(|b| !meta.used.contains(b)).count() as u32;
         meta.used.extend(start..start + u64::from(len));
         Ok(BlockRun { start: BlockAddr(start), len })
+    }
+}
+
+/// How files are mapped.
+const MAP: MapShape = MapShape { direct: 2, fan: 4, trees: &[1, 2, 3, 5, 5, 5, 5] };
+
+/// The map blocks above a file block, the lowest first.
+fn map_path(at: u64) -> Vec<(usize, u8, u64)> {
+    let mut first = MAP.direct;
+    for (tree, &height) in MAP.trees.iter().enumerate() {
+        let span = MAP.fan.pow(height.into());
+        if at >= first && at < first + span {
+            return (1..=height).map(|level| (tree, level, (at - first) / MAP.fan.pow(level.into()))).collect();
+        }
+        first += span;
+    }
+    Vec::new()
+}
+
+impl Meta {
+    fn maps(&self) -> u64 {
+        self.files.values().map(|file| file.maps.len() as u64).sum()
     }
 }
 
@@ -272,6 +305,7 @@ impl File {
             disk_size: attr.size,
             attr,
             blocks: BTreeMap::new(),
+            maps: BTreeSet::new(),
             names: BTreeMap::new(),
             index: BTreeMap::new(),
             xattrs: BTreeMap::new(),
@@ -366,8 +400,14 @@ impl Format for Toy {
         }
         near
     }
+    fn map_shape(&self, _file: &ToyNode) -> MapShape {
+        if self.mapped.load(Ordering::Relaxed) { MAP } else { MapShape::FLAT }
+    }
+    fn missing_maps(&self, file: &ToyNode, at: Lbn) -> Result<u8> {
+        self.with(file, |f| map_path(at.0).iter().filter(|key| !f.maps.contains(key)).count() as u8)
+    }
     fn used_sectors(&self, node: &ToyNode) -> u64 {
-        self.with(node, |f| f.blocks.len() as u64 * (BLOCK as u64 / 512)).unwrap_or(0)
+        self.with(node, |f| (f.blocks.len() + f.maps.len()) as u64 * (BLOCK as u64 / 512)).unwrap_or(0)
     }
     fn size(&self, node: &ToyNode) -> u64 {
         self.with(node, |f| (f.names.len() as u64 / 16 + 1) * BLOCK as u64).unwrap_or(0)
@@ -380,11 +420,12 @@ impl Format for Toy {
     }
 
     fn admit(&self, need: Need, _who: SpaceClass) -> Result<Admission> {
-        if need.data_blocks > self.free_blocks() {
+        let blocks = need.data_blocks + need.map_blocks;
+        if blocks > self.free_blocks() {
             return Err(Error::Posix(libc::ENOSPC));
         }
-        self.promised.0.fetch_add(need.data_blocks, Ordering::SeqCst);
-        Ok(Admission::new(need.data_blocks, Arc::clone(&self.promised) as _))
+        self.promised.0.fetch_add(blocks, Ordering::SeqCst);
+        Ok(Admission::new(blocks, Arc::clone(&self.promised) as _))
     }
     fn begin<'a>(&'a self, _kind: OpKind, admission: &'a mut Admission) -> Result<ToyOp<'a>> {
         if let Some(reason) = self.failed() {
@@ -595,10 +636,16 @@ impl FormatOp for ToyOp<'_> {
                 Some(_) => {}
                 None => fresh += 1,
             }
+            if self.toy.mapped.load(Ordering::Relaxed) {
+                fresh += map_path(at.start.0 + i).into_iter().filter(|key| f.maps.insert(*key)).count() as u64;
+            }
         }
         meta.used.retain(|block| !freed.contains(block));
+        assert!(meta.used.len() as u64 + meta.maps() <= self.toy.shape.blocks, "no block is left for a map");
         drop(meta);
-        assert!(self.admission.blocks() >= fresh, "placing without admission");
+        // Of two ops that place blocks below one map block, either may make it.
+        let mapped = self.toy.mapped.load(Ordering::Relaxed);
+        assert!(mapped || self.admission.blocks() >= fresh, "placing without admission");
         self.admission.spend(fresh);
         Ok(())
     }
@@ -612,6 +659,8 @@ impl FormatOp for ToyOp<'_> {
             f.blocks.range(from.0..end).rev().take(at_most.min(8) as usize).map(|(b, _)| *b).collect();
         let freed: Vec<u64> = doomed.iter().map(|b| f.blocks.remove(b).unwrap()).collect();
         let more = f.blocks.range(from.0..end).next().is_some();
+        let kept: BTreeSet<_> = f.blocks.keys().flat_map(|at| map_path(*at)).collect();
+        f.maps.retain(|key| kept.contains(key));
         freed.iter().for_each(|block| assert!(meta.used.remove(block)));
         Ok(if more { Progress::More } else { Progress::Done })
     }

@@ -111,7 +111,7 @@ fn files_fill_everything_but_what_is_reserved_and_lie_outside_of_areas() {
     let area = room.take(Where::EndOf(Group(0)), 1000, 1).unwrap().expect("a run");
     let lowest = room.take(Where::Lowest, 1000, 1).unwrap().expect("a run");
     let mut nodes = Vec::new();
-    let need = Need { data_blocks: 100, contiguous: true, meta_blocks: 8, inodes: 1 };
+    let need = Need { data_blocks: 100, map_blocks: 4, meta_blocks: 8, inodes: 1 };
     while volume.ext.admit(need, SpaceClass::Root).is_ok() {
         let file = volume.create(&volume.root, &format!("file{}", nodes.len()), FileKind::Regular, None);
         volume.write(&file, 0, 100, 1);

@@ -1,0 +1,319 @@
+//! What the dirty pages of one file may still take on the volume: their own blocks, and the map blocks that lead to them.
+//!
+//! Neighbours share map blocks, so the worst case of a file's dirty set is counted, not that of each write: a map block counts
+//! once, as long as a page below it has no place, and not any more once a page below it was placed, since it exists then.
+//! The promise that covers this grows and shrinks with the set, block by block.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use smallvec::SmallVec;
+
+use crate::types::{Lbn, LbnRange};
+
+/// How a format maps the blocks of a file: some addresses lie in the inode, the others in trees of map blocks, one tree after
+/// the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapShape {
+    /// File blocks whose address lies in the inode.
+    pub direct: u64,
+    /// Addresses, or pointers to map blocks, in a map block.
+    pub fan: u64,
+    /// The height of each tree, in levels of map blocks.
+    pub trees: &'static [u8],
+}
+
+impl MapShape {
+    /// No map blocks at all.
+    pub const FLAT: MapShape = MapShape { direct: u64::MAX, fan: 1, trees: &[] };
+
+    /// The map blocks that lead to a file block, the lowest first, and the first file block behind those of the lowest one.
+    fn path(&self, at: Lbn) -> (SmallVec<[MapKey; 3]>, u64) {
+        if at.0 < self.direct {
+            return (SmallVec::new(), self.direct);
+        }
+        let mut first = self.direct;
+        for (tree, &height) in self.trees.iter().enumerate() {
+            let span = self.fan.saturating_pow(height.into());
+            let within = at.0 - first;
+            if within < span {
+                let key = |level: u8| MapKey { tree: tree as u8, level, index: within / self.fan.pow(level.into()) };
+                return ((1..=height).map(key).collect(), first + (within / self.fan + 1) * self.fan);
+            }
+            first = first.saturating_add(span);
+        }
+        (SmallVec::new(), u64::MAX)
+    }
+}
+
+/// Names a map block of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct MapKey {
+    tree: u8,
+    /// 1 for those that hold addresses of file blocks.
+    level: u8,
+    index: u64,
+}
+
+/// A map block above file blocks without a place.
+#[derive(Debug, Clone, Copy)]
+struct MapEntry {
+    /// File blocks without a place, or map blocks with entries of their own, directly below.
+    children: u64,
+    /// It is known to exist, or an op that will make it has the promise for it.
+    exists: bool,
+}
+
+/// How many of the map blocks above a part of a file are missing, counted from the lowest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Missing {
+    /// Any block of the part, all of which has the same lowest map block.
+    pub(crate) at: Lbn,
+    pub(crate) levels: u8,
+}
+
+/// The file blocks without a place, counted.
+#[derive(Debug)]
+pub(crate) struct Unplaced {
+    shape: MapShape,
+    blocks: u64,
+    /// Map blocks in `maps` that are not known to exist.
+    missing: u64,
+    maps: BTreeMap<MapKey, MapEntry>,
+}
+
+impl Default for Unplaced {
+    fn default() -> Self {
+        Unplaced { shape: MapShape::FLAT, blocks: 0, missing: 0, maps: BTreeMap::new() }
+    }
+}
+
+impl Unplaced {
+    /// File blocks without a place.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Blocks that placing all of them can take at most.
+    pub(crate) fn promise(&self) -> u64 {
+        self.blocks + self.missing
+    }
+
+    /// Says how the file is mapped, if nothing depends on it.
+    pub(crate) fn set_shape(&mut self, shape: MapShape) {
+        debug_assert!(self.blocks == 0 || self.shape == shape, "the shape of a map does not change");
+        if self.blocks == 0 {
+            self.shape = shape;
+        }
+    }
+
+    /// Splits a range where the lowest map block changes; without the part that needs none.
+    pub(crate) fn parts(&self, range: LbnRange) -> SmallVec<[LbnRange; 4]> {
+        let mut parts = SmallVec::new();
+        let mut at = range.start;
+        while at < range.end() {
+            let (path, end) = self.shape.path(at);
+            let end = Lbn(end.min(range.end().0));
+            if !path.is_empty() {
+                parts.push(LbnRange { start: at, len: (end.0 - at.0) as u32 });
+            }
+            at = end;
+        }
+        parts
+    }
+
+    /// Map blocks that a set of file blocks, one of each of these parts in ascending order, would add. `missing` tells which of
+    /// them are missing as far as it is known, in the same order.
+    pub(crate) fn more_maps(&self, parts: impl IntoIterator<Item = Lbn>, missing: &[Missing]) -> u64 {
+        let mut before: SmallVec<[MapKey; 3]> = SmallVec::new();
+        let mut more = 0;
+        for at in parts {
+            let (path, _) = self.shape.path(at);
+            let levels = missing.iter().find(|known| self.shape.path(known.at).0.first() == path.first());
+            let levels = levels.map_or(u8::MAX, |known| known.levels);
+            let new = path.iter().take_while(|key| !self.maps.contains_key(key) && !before.contains(key));
+            more += new.filter(|key| key.level <= levels).count() as u64;
+            before = path;
+        }
+        more
+    }
+
+    /// A file block that has no place became dirty.
+    pub(crate) fn add(&mut self, at: Lbn) {
+        self.blocks += 1;
+        for key in self.shape.path(at).0 {
+            match self.maps.entry(key) {
+                Entry::Occupied(mut there) => {
+                    there.get_mut().children += 1;
+                    return;
+                }
+                Entry::Vacant(absent) => {
+                    absent.insert(MapEntry { children: 1, exists: false });
+                    self.missing += 1;
+                }
+            }
+        }
+    }
+
+    /// Notes which map blocks exist.
+    pub(crate) fn note_existing(&mut self, known: &[Missing]) {
+        for known in known {
+            for key in self.shape.path(known.at).0.iter().filter(|key| key.level > known.levels) {
+                self.missing -= u64::from(note_exists(self.maps.get_mut(key)));
+            }
+        }
+    }
+
+    /// A file block is about to get a place. Returns how many blocks that takes at most, itself included.
+    pub(crate) fn place(&mut self, at: Lbn) -> u64 {
+        let mut takes = 1;
+        for key in &self.shape.path(at).0 {
+            takes += u64::from(note_exists(self.maps.get_mut(key)));
+        }
+        self.missing -= takes - 1;
+        self.remove(at);
+        takes
+    }
+
+    /// A file block is dropped, or has got its place.
+    pub(crate) fn remove(&mut self, at: Lbn) {
+        self.blocks -= 1;
+        for key in self.shape.path(at).0 {
+            let Entry::Occupied(mut there) = self.maps.entry(key) else {
+                debug_assert!(false, "{key:?} leads to a block without a place");
+                return;
+            };
+            there.get_mut().children -= 1;
+            if there.get().children > 0 {
+                return;
+            }
+            self.missing -= u64::from(!there.remove().exists);
+        }
+    }
+
+    /// Map blocks that lead both to what lies before and to what lies behind one of the ends of `from..to`: unmapping that range may
+    /// free them, though a block below them still has no place.
+    fn at_edges(&self, from: Lbn, to: Lbn) -> SmallVec<[MapKey; 6]> {
+        let mut keys: SmallVec<[MapKey; 6]> = SmallVec::new();
+        for edge in [from, to].into_iter().filter(|edge| edge.0 > 0 && edge.0 < u64::MAX) {
+            let (before, behind) = (self.shape.path(Lbn(edge.0 - 1)).0, self.shape.path(edge).0);
+            let both = before.iter().filter(|key| behind.contains(key) && self.maps.contains_key(key));
+            for key in both {
+                if !keys.contains(key) {
+                    keys.push(*key);
+                }
+            }
+        }
+        keys
+    }
+
+    /// How many blocks [`Self::forget_edges`] adds to the promise at most.
+    pub(crate) fn edges(&self, from: Lbn, to: Lbn) -> u64 {
+        self.at_edges(from, to).len() as u64
+    }
+
+    /// The blocks of `from..to` are about to be unmapped: map blocks at its ends may be missing afterwards. Returns by how many blocks the
+    /// promise has grown.
+    pub(crate) fn forget_edges(&mut self, from: Lbn, to: Lbn) -> u64 {
+        let mut forgotten = 0;
+        for key in self.at_edges(from, to) {
+            if let Some(entry) = self.maps.get_mut(&key) {
+                forgotten += u64::from(std::mem::replace(&mut entry.exists, false));
+            }
+        }
+        self.missing += forgotten;
+        forgotten
+    }
+}
+
+/// Notes that a map block exists; true if that is news.
+fn note_exists(entry: Option<&mut MapEntry>) -> bool {
+    entry.is_some_and(|entry| !std::mem::replace(&mut entry.exists, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: MapShape = MapShape { direct: 2, fan: 4, trees: &[1, 2, 3] };
+
+    fn unplaced(blocks: impl IntoIterator<Item = u64>) -> Unplaced {
+        let mut unplaced = Unplaced::default();
+        unplaced.set_shape(SHAPE);
+        blocks.into_iter().for_each(|at| unplaced.add(Lbn(at)));
+        unplaced
+    }
+
+    #[test]
+    fn neighbours_share_map_blocks() {
+        assert_eq!(unplaced([0, 1]).promise(), 2, "addresses in the inode");
+        assert_eq!(unplaced([2, 5]).promise(), 3, "the first tree has one map block");
+        assert_eq!(unplaced([6]).promise(), 3, "the second has two levels");
+        assert_eq!(unplaced([6, 9, 10, 21]).promise(), 4 + 3 + 1);
+        assert_eq!(unplaced([22, 85]).promise(), 2 + 3 + 2, "the top of the third is shared");
+    }
+
+    #[test]
+    fn what_a_write_adds_is_told_before() {
+        let all = unplaced([6, 22]);
+        let range = LbnRange { start: Lbn(0), len: 40 };
+        let parts = all.parts(range);
+        assert_eq!(parts.iter().map(|part| part.start.0).collect::<Vec<_>>(), [2, 6, 10, 14, 18, 22, 26, 30, 34, 38]);
+        let starts = || parts.iter().map(|part| part.start);
+        let mut after = unplaced([6, 22]);
+        (0..40).filter(|at| ![6, 22].contains(at)).for_each(|at| after.add(Lbn(at)));
+        assert_eq!(all.more_maps(starts(), &[]), after.missing - all.missing);
+        let known = [Missing { at: Lbn(10), levels: 0 }, Missing { at: Lbn(26), levels: 1 }];
+        assert_eq!(all.more_maps(starts(), &known), after.missing - all.missing - 1);
+        after.note_existing(&known);
+        assert_eq!(after.missing, unplaced(0..40).missing - 4, "10's two, and two above 26's");
+    }
+
+    #[test]
+    fn what_was_placed_needs_its_maps_no_more() {
+        let mut all = unplaced([6, 7, 10]);
+        assert_eq!(all.promise(), 3 + 3);
+        assert_eq!(all.place(Lbn(6)), 3, "itself and two levels");
+        assert_eq!(all.promise(), 2 + 1);
+        assert_eq!(all.place(Lbn(10)), 2, "itself and the lowest level");
+        assert_eq!(all.promise(), 1);
+        assert_eq!(all.place(Lbn(7)), 1);
+        assert_eq!((all.promise(), all.maps.len()), (0, 0));
+    }
+
+    #[test]
+    fn unmapping_beside_a_dirty_block_may_cost_its_map_again() {
+        let mut all = unplaced([6, 7]);
+        all.place(Lbn(6));
+        assert_eq!(all.promise(), 1);
+        assert_eq!(all.edges(Lbn(6), Lbn(7)), 2, "the lowest and the top both go on at block 7");
+        assert_eq!(all.forget_edges(Lbn(0), Lbn(6)), 0, "a boundary of maps");
+        assert_eq!(all.forget_edges(Lbn(6), Lbn(7)), 2);
+        assert_eq!(all.promise(), 3);
+        all.remove(Lbn(7));
+        assert_eq!((all.promise(), all.maps.len()), (0, 0));
+    }
+
+    #[test]
+    fn any_order_of_changes_counts_what_a_fresh_count_would() {
+        let mut all = unplaced([]);
+        let mut there = std::collections::BTreeSet::new();
+        for i in 0..5000_u64 {
+            let at = i.wrapping_mul(0x9E37_79B9) >> 5 & 127;
+            if there.remove(&at) {
+                match i % 3 {
+                    0 => assert!(all.place(Lbn(at)) >= 1),
+                    _ => all.remove(Lbn(at)),
+                }
+            } else {
+                there.insert(at);
+                all.add(Lbn(at));
+            }
+            let fresh = unplaced(there.iter().copied().filter(|at| *at < 86));
+            let beyond = there.iter().filter(|at| **at >= 86).count() as u64;
+            assert_eq!(all.blocks(), fresh.blocks() + beyond);
+            assert!(all.missing <= fresh.missing);
+            assert!(all.maps.keys().eq(fresh.maps.keys()));
+        }
+    }
+}
