@@ -25,6 +25,7 @@ use crate::defrag::{DEFRAG_NAME, Defrag};
 use crate::ioctl::{self, Command};
 use crate::log::Log;
 use crate::nodes::Nodes;
+use crate::process;
 use crate::swap::{KernelSwap, SWAP_NAME, SWAPFILE_NAME};
 
 /// What changes of the control directory are answered, also those of its name in the root.
@@ -131,7 +132,7 @@ impl<F: Format> Front<F> {
 
     fn make(&self, ctx: &ReqCtx, name: &[u8], new: &NewFile<'_>) -> Result<Entry> {
         let (dir, name) = self.place(ctx.node, name, Errno::EEXIST)?;
-        let stat = self.told(self.vfs.create(&who(ctx), dir, name, new))?;
+        let stat = self.told(self.vfs.create(&creator(ctx, new.perm), dir, name, new))?;
         Ok(self.entry(&stat))
     }
 
@@ -222,6 +223,14 @@ fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
 /// Who asks. The kernel has checked permissions (`default_permissions` is always on).
 fn who(ctx: &ReqCtx) -> Who {
     Who { uid: ctx.uid, gid: ctx.gid, groups: SmallVec::new(), checks: Checks::Done }
+}
+
+/// Who makes a file with this mode. Supplementary groups decide only whether it may have set-group-id in a directory of another
+/// group; requests do not tell them.
+fn creator(ctx: &ReqCtx, mode: u32) -> Who {
+    let asks = ctx.uid != 0 && mode & libc::S_ISGID != 0;
+    let groups = if asks { process::groups(ctx.pid) } else { SmallVec::new() };
+    Who { groups, ..who(ctx) }
 }
 
 fn checked(name: &[u8]) -> Result<&Name> {
@@ -394,7 +403,8 @@ impl<F: Format> FileSystem for Front<F> {
         if Control::owns(ctx.node) {
             return Ok(());
         }
-        self.told(self.vfs.fsync(self.ino(ctx.node)?, datasync))
+        let caller = || process::of_thread(ctx.pid);
+        self.told(self.vfs.fsync_for(self.ino(ctx.node)?, datasync, &caller))
     }
 
     fn readdir(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, out: &mut DirBuf<'_>) -> Result<()> {
@@ -475,7 +485,11 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn tmpfile(&self, ctx: &ReqCtx, args: &CreateArgs) -> Result<(Entry, OpenReply)> {
-        let stat = self.told(self.vfs.tmpfile(&who(ctx), self.ino(ctx.node)?, &regular(args.mode, args.umask)))?;
+        let stat = self.told(self.vfs.tmpfile(
+            &creator(ctx, args.mode),
+            self.ino(ctx.node)?,
+            &regular(args.mode, args.umask),
+        ))?;
         Ok((self.entry(&stat), opened()))
     }
 

@@ -29,6 +29,7 @@ pub mod medium;
 mod nodes;
 pub mod options;
 mod pressure;
+mod process;
 pub mod serve;
 pub mod source;
 mod stats;

@@ -12,6 +12,7 @@ use crate::format::{Format, Shape};
 use crate::gather::{DefragOptions, Healed};
 use crate::types::{Attr, Cookie, FileKind, Ino, Mapping, Name, SetMode, XattrKey};
 use crate::volatile::{LastAccess, Volatile};
+use crate::write_error::Process;
 
 /// How a volume is used. Everything has a default.
 #[derive(Debug, Clone)]
@@ -377,7 +378,12 @@ impl<F: Format> Vfs<F> {
     }
     /// fsync, or with `data_only` fdatasync. A write error of this file is reported by one call.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        self.inner.fsync(ino, data_only)
+        self.inner.fsync(ino, data_only, &|| Process::SELF)
+    }
+    /// The same for one of several processes: a write error is reported once to each that was there when it happened. `caller` is
+    /// asked who it is only if there is an error.
+    pub fn fsync_for(&self, ino: Ino, data_only: bool, caller: &dyn Fn() -> Process) -> Result<()> {
+        self.inner.fsync(ino, data_only, caller)
     }
     /// sync: everything that was changed before the call is durable.
     pub fn sync(&self) -> Result<()> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::acl::Acl;
 use crate::api::{SetAttr, SetTime, Stat, StatFs, Who};
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, FormatOp, Need, OpKind};
+use crate::format::{Format, FormatOp, Need, OpKind};
 use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
 use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, without_suid_sgid};
@@ -27,14 +27,17 @@ impl<F: Format> Inner<F> {
     }
 
     pub(crate) fn stat_fs(&self) -> StatFs {
+        // In this order: what is reaped in between is missing from both, never in both.
         let space = self.format.space();
+        let reapable = self.reapable();
+        let free = space.free_blocks.saturating_add(reapable.blocks).min(self.shape.blocks);
         StatFs {
             block_size: self.shape.block_size,
             blocks: self.shape.blocks,
-            free: space.free_blocks,
-            available: space.free_blocks.saturating_sub(space.root_blocks),
+            free,
+            available: free.saturating_sub(space.root_blocks),
             inodes: self.shape.inodes,
-            free_inodes: space.free_inodes,
+            free_inodes: space.free_inodes.saturating_add(reapable.inodes).min(self.shape.inodes),
             id: self.shape.id,
             name_max: Name::BYTES_MAX as u32,
         }
@@ -115,7 +118,8 @@ impl<F: Format> Inner<F> {
     fn set_inode(&self, who: &Who, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
         let acl = if set.perm.is_some() { self.chmod_acl(inode, set)? } else { None };
         let need = Need { meta_blocks: u64::from(acl.is_some()), ..Need::default() };
-        let mut admission = if acl.is_some() { self.admit(need, Self::space_class(who))? } else { Admission::none() };
+        let mut admission =
+            if acl.is_some() { self.admit(need, Self::space_class(who))? } else { self.admit_nothing() };
         let _exclusive = inode.lock.write();
         inode.check_alive()?;
         let now = self.timestamp();

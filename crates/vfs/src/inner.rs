@@ -15,9 +15,10 @@ use crate::counters::{Counters, Tally};
 use crate::dirty::Lists;
 use crate::error::{Error, Result};
 use crate::fill::LooseFills;
-use crate::format::{Admission, Format, Need, Shape, SpaceClass, Why};
+use crate::format::{Format, Shape, SpaceClass, Why};
 use crate::inode::{Found, Inode, Table, Unput};
 use crate::pace::Pace;
+use crate::pressure::Pressure;
 use crate::reap::ReapQueue;
 use crate::types::{Attr, Ino};
 use crate::volatile::LastAccess;
@@ -44,6 +45,7 @@ pub(crate) struct Inner<F: Format> {
     pub(crate) loose_fills: LooseFills<F::Node>,
     pub(crate) walks: Walks,
     pub(crate) reap_queue: ReapQueue<F::Node>,
+    pub(crate) pressure: Pressure,
     pub(crate) tally: Tally,
     /// The file block the device was last asked for.
     pub(crate) last_access: Arc<LastAccess>,
@@ -83,6 +85,7 @@ impl<F: Format> Inner<F> {
             loose_fills: LooseFills::default(),
             walks: Walks::default(),
             reap_queue: ReapQueue::default(),
+            pressure: Pressure::new(&rt),
             tally: Tally::default(),
             last_access: Arc::default(),
             uncommitted: AtomicBool::new(false),
@@ -191,20 +194,6 @@ impl<F: Format> Inner<F> {
     /// Whose space `who` may use.
     pub(crate) fn space_class(who: &Who) -> SpaceClass {
         if who.uid == 0 { SpaceClass::Root } else { SpaceClass::User { uid: who.uid, gid: who.gid } }
-    }
-
-    /// Reserves space; called with level 0 only. When there is none: writes back (estimates become
-    /// facts), reaps, commits (freed becomes free), and asks again.
-    pub(crate) fn admit(&self, need: Need, class: SpaceClass) -> Result<Admission> {
-        match self.format.admit(need, class) {
-            Err(error) if error.errno() == libc::ENOSPC => {}
-            answer => return answer,
-        }
-        self.tally.pressure_commits.fetch_add(1, Ordering::Relaxed);
-        self.reap_all();
-        self.write_back_everything();
-        self.commit(Why::Pressure)?;
-        self.format.admit(need, class)
     }
 
     /// Commits, and lets go of what evicted inodes were waiting for.

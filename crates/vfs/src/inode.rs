@@ -23,6 +23,7 @@ use crate::fill::ReadAhead;
 use crate::format::Seal;
 use crate::pages::Pages;
 use crate::types::{Attr, FileKind, Ino};
+use crate::write_error::WriteError;
 
 /// Parts of the table, each with its own mutex.
 const SHARDS: usize = 16;
@@ -71,8 +72,8 @@ pub(crate) struct State {
     pub(crate) seal: Seal,
     /// When its last data write completed.
     pub(crate) epoch: Epoch,
-    /// A failed write of its data that no fsync has reported yet.
-    pub(crate) error: Option<Error>,
+    /// A failed write of its data.
+    pub(crate) error: Option<WriteError>,
     /// The directory it was last looked up, created or renamed in; of directories the parent.
     pub(crate) home: Ino,
     pub(crate) access_acl: AclCache,
@@ -439,7 +440,8 @@ fn leftover<N>(inode: &Arc<Inode<N>>) -> Option<(Seal, Epoch)> {
         return None;
     }
     let state = inode.state.lock();
-    let settled = state.unput == Unput::Nothing && state.error.is_none() && state.attr.nlink > 0;
+    let settled =
+        state.unput == Unput::Nothing && state.error.as_ref().is_none_or(WriteError::was_told) && state.attr.nlink > 0;
     settled.then_some((state.seal, state.epoch))
 }
 

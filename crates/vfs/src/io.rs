@@ -9,12 +9,13 @@ use smallvec::SmallVec;
 use crate::api::{AtimePolicy, Who};
 use crate::dirty::STREAM_BYTES;
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, Need};
+use crate::format::{Format, Need};
 use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
 use crate::pages::{Delta, Pages, Piece, Slot};
 use crate::perm::{self, APPEND_ONLY, IMMUTABLE, NO_ATIME};
 use crate::plan::Due;
+use crate::pressure::Admitted;
 use crate::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping};
 use crate::unplaced::{Missing, Unplaced};
 
@@ -191,7 +192,7 @@ impl<F: Format> Inner<F> {
         let mut more = Need::default();
         loop {
             self.make_room(len as usize)?;
-            let admission = if len == 0 { Admission::none() } else { self.admit_write(inode, write, more)? };
+            let admission = if len == 0 { self.admit_nothing() } else { self.admit_write(inode, write, more)? };
             let locked = inode.lock.write();
             match self.write_locked(inode, write, admission)? {
                 Written::At(offset) => {
@@ -206,7 +207,7 @@ impl<F: Format> Inner<F> {
 
     /// Reserves what a write may need, from what the cache knows: an upper bound, unless others change the file meanwhile. Close to full
     /// it is counted exactly.
-    fn admit_write(&self, inode: &Shared<F>, write: &Write<'_>, least: Need) -> Result<Admission> {
+    fn admit_write(&self, inode: &Shared<F>, write: &Write<'_>, least: Need) -> Result<Admitted<'_, F>> {
         let class = Self::space_class(write.who);
         let offset = if write.append { inode.size() } else { write.offset };
         let range = self.blocks_of(offset, write.source.len());
@@ -219,16 +220,15 @@ impl<F: Format> Inner<F> {
             need = least;
         }
         if blocks_in(need) == 0 {
-            return Ok(Admission::none());
+            return Ok(self.admit_nothing());
         }
-        match self.format.admit(need, class) {
-            Err(error) if error.errno() == libc::ENOSPC => {}
-            answer => return answer,
+        if let Some(admitted) = self.admit_at_once(need, class)? {
+            return Ok(admitted);
         }
         let addressed = self.addressed(inode, range, inode.size())?;
         let missing = self.missing_maps(inode, range, &addressed)?;
         let exact = self.exact_need(&inode.pages.lock(), range, &addressed, &missing);
-        if blocks_in(exact) == 0 { Ok(Admission::none()) } else { self.admit(exact, class) }
+        if blocks_in(exact) == 0 { Ok(self.admit_nothing()) } else { self.admit(exact, class) }
     }
 
     /// Asks the format how the file is mapped, before the first of its blocks waits for a place.
@@ -389,7 +389,7 @@ impl<F: Format> Inner<F> {
     }
 
     /// Writes with the inode lock held exclusively, as far as `admission` suffices.
-    fn write_locked(&self, inode: &Shared<F>, write: &Write<'_>, mut admission: Admission) -> Result<Written> {
+    fn write_locked(&self, inode: &Shared<F>, write: &Write<'_>, mut admission: Admitted<'_, F>) -> Result<Written> {
         inode.check_alive()?;
         let attr = inode.attr();
         let offset = if write.append { attr.size } else { write.offset };

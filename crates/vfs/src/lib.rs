@@ -22,6 +22,8 @@
 //! | `attr`, `perm`, `acl`, `xattr` | attributes, and who may do what |
 //! | `pages`, `cache`, `fill`, `co_read` | cached blocks of one file; the memory budget; reading, read-ahead; neighbours of small files |
 //! | `unplaced` | what the dirty pages of a file may still take on the volume |
+//! | `write_error` | failed writes of data, and which processes have been told |
+//! | `pressure` | space is short: what is done before ENOSPC |
 //! | `pace` | slowing writers down before the limit of dirty data stops them |
 //! | `io`, `space` | reading and writing; truncate, allocate, seek, copy |
 //! | [`volatile`] | the seam of swap areas: blocks taken in memory only, and where the head is |
@@ -33,7 +35,7 @@
 //! | level | lock | held across a device wait? |
 //! |---|---|---|
 //! | 0 | `Inner::gate`: shared by every call; exclusive to close | yes |
-//! | – | waits for space (`Inner::admit`) and dirty memory (`Inner::make_room`): here, holding level 0 only | |
+//! | – | waits for space (`Inner::admit`, with its own lock) and dirty memory (`Inner::make_room`): here, holding level 0 only | |
 //! | 1 | `Inner::rename`: exclusive when a directory changes its parent; shared while two directories are locked by ancestry | yes |
 //! | 2 | `Inode::lock`: directories ancestor first, unrelated ones by number; then non-directories by number. Co-reading only tries them | yes |
 //! | 3 | pages in flight or filling, by (inode, block): waited for *before* an op begins | yes |
@@ -79,6 +81,7 @@ mod pace;
 mod pages;
 mod perm;
 pub mod plan;
+mod pressure;
 mod reap;
 mod rename;
 mod space;
@@ -89,8 +92,10 @@ pub mod types;
 mod unplaced;
 pub mod volatile;
 mod write_back;
+mod write_error;
 mod xattr;
 
 pub use api::{Options, Stat, Vfs, Who};
 pub use error::{Error, Result};
 pub use format::{Format, FormatOp};
+pub use write_error::Process;

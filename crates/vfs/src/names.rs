@@ -14,6 +14,7 @@ use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
 use crate::op::Op;
 use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, W, X};
+use crate::pressure::Admitted;
 use crate::types::{Attr, Cookie, Dentry, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
 /// Metadata blocks that adding a name may take: a directory block and three levels of its map.
@@ -164,7 +165,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    fn admit_inode(&self, who: &Who, name_blocks: u64) -> Result<Admission> {
+    fn admit_inode(&self, who: &Who, name_blocks: u64) -> Result<Admitted<'_, F>> {
         let need = Need { inodes: 1, meta_blocks: INODE_META_BLOCKS + name_blocks, ..Need::default() };
         self.admit(need, Self::space_class(who))
     }

@@ -21,6 +21,7 @@ use crate::types::{Attr, FileKind};
 pub(crate) struct Op<'a, F: Format> {
     inner: &'a Inner<F>,
     op: Option<F::Op<'a>>,
+    kind: OpKind,
     told: SmallVec<[Told<F>; 4]>,
 }
 
@@ -49,7 +50,7 @@ impl<F: Format> Inner<F> {
     /// Begins an op.
     pub(crate) fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<Op<'a, F>> {
         let op = self.format.begin(kind, admission)?;
-        Ok(Op { inner: self, op: Some(op), told: SmallVec::new() })
+        Ok(Op { inner: self, op: Some(op), kind, told: SmallVec::new() })
     }
 
     /// Puts an inode on the list of those whose attributes the format does not know.
@@ -125,6 +126,9 @@ impl<F: Format> Op<'_, F> {
         let op = self.op.take().expect("an op ends once");
         let seal = op.end();
         self.inner.uncommitted.store(true, Ordering::Relaxed);
+        if self.kind == OpKind::Unmap {
+            self.inner.note_freed();
+        }
         for inode in others {
             inode.sealed(seal);
         }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use moafs_runtime::Event;
 use moafs_runtime::leaf::Mutex;
 
 use crate::error::Result;
@@ -24,14 +25,33 @@ const WAITING_MAX: usize = 128;
 /// Inodes without a name, by number. Those still held wait for their last `forget`.
 pub(crate) struct ReapQueue<N> {
     orphans: Mutex<BTreeMap<Ino, Arc<Inode<N>>>>,
-    /// Those of them that nobody held when last looked at.
-    ripe: Mutex<BTreeMap<Ino, ()>>,
+    ripe: Mutex<Ripe<N>>,
+    /// An inode has been reaped, or turned out to be in use.
+    ended: Event,
+}
+
+/// Orphans that were not held when last looked at. A leaf.
+struct Ripe<N> {
+    /// With the blocks that each of them gives back.
+    waiting: BTreeMap<Ino, u64>,
+    /// The blocks of all that wait.
+    blocks: u64,
+    /// Being reaped now.
+    reaping: BTreeMap<Ino, Arc<Inode<N>>>,
 }
 
 impl<N> Default for ReapQueue<N> {
     fn default() -> Self {
-        ReapQueue { orphans: Mutex::new(BTreeMap::new()), ripe: Mutex::new(BTreeMap::new()) }
+        let ripe = Ripe { waiting: BTreeMap::new(), blocks: 0, reaping: BTreeMap::new() };
+        ReapQueue { orphans: Mutex::new(BTreeMap::new()), ripe: Mutex::new(ripe), ended: Event::new() }
     }
+}
+
+/// What reaping is going to give back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Reapable {
+    pub(crate) blocks: u64,
+    pub(crate) inodes: u64,
 }
 
 impl<F: Format> Inner<F> {
@@ -58,14 +78,39 @@ impl<F: Format> Inner<F> {
         if self.table.is_held(ino) {
             return;
         }
+        let inode = self.reap_queue.orphans.lock().get(&ino).cloned();
+        let blocks = inode.map_or(0, |inode| self.blocks_of_orphan(&inode));
         let waiting = {
             let mut ripe = self.reap_queue.ripe.lock();
-            ripe.insert(ino, ());
-            ripe.len()
+            ripe.blocks += blocks;
+            ripe.blocks -= ripe.waiting.insert(ino, blocks).unwrap_or(0);
+            ripe.waiting.len()
         };
+        self.relieve();
         if waiting == WAITING_MAX {
             self.rt.signal(&self.syncer_wake.event);
         }
+    }
+
+    /// Blocks that an orphan has, or that were promised to it.
+    fn blocks_of_orphan(&self, inode: &Shared<F>) -> u64 {
+        let promised = inode.pages.lock().admission.blocks();
+        promised + self.format.used_sectors(&inode.node) * 512 / self.block_bytes()
+    }
+
+    /// What reaping is going to give back, of all that nobody uses any more.
+    pub(crate) fn reapable(&self) -> Reapable {
+        let (waiting, count, reaping) = {
+            let ripe = self.reap_queue.ripe.lock();
+            (ripe.blocks, ripe.waiting.len(), ripe.reaping.values().cloned().collect::<Vec<_>>())
+        };
+        let blocks = waiting + reaping.iter().map(|inode| self.blocks_of_orphan(inode)).sum::<u64>();
+        Reapable { blocks, inodes: (count + reaping.len()) as u64 }
+    }
+
+    /// True if there are inodes without a name that may still be in use.
+    pub(crate) fn has_orphans(&self) -> bool {
+        !self.reap_queue.orphans.lock().is_empty()
     }
 
     /// Nobody holds anything any more: all orphans go.
@@ -80,19 +125,46 @@ impl<F: Format> Inner<F> {
 
     /// True if something waits to be reaped.
     pub(crate) fn has_ripe(&self) -> bool {
-        !self.reap_queue.ripe.lock().is_empty()
+        !self.reap_queue.ripe.lock().waiting.is_empty()
     }
 
     /// Reaps everything that is unlinked and unused. Level 0 only.
     pub(crate) fn reap_all(&self) {
         while self.format.failed().is_none() {
-            let Some((ino, ())) = self.reap_queue.ripe.lock().pop_first() else { return };
-            let inode = self.reap_queue.orphans.lock().get(&ino).cloned();
-            let Some(inode) = inode else { continue };
+            let Some(inode) = self.next_ripe() else { return };
             // An error has turned the volume read-only, and is kept there.
             if matches!(self.reap(&inode), Ok(true)) {
                 self.tally.reaped.fetch_add(1, Ordering::Relaxed);
             }
+            self.reap_queue.ripe.lock().reaping.remove(&inode.ino);
+            self.rt.signal(&self.reap_queue.ended);
+        }
+    }
+
+    /// Takes the next inode to be reaped. One that another task is just finding in use is left to that task.
+    fn next_ripe(&self) -> Option<Shared<F>> {
+        let orphans = self.reap_queue.orphans.lock();
+        let mut ripe = self.reap_queue.ripe.lock();
+        loop {
+            let ino = ripe.waiting.keys().find(|ino| !ripe.reaping.contains_key(ino)).copied()?;
+            let blocks = ripe.waiting.remove(&ino).unwrap_or(0);
+            ripe.blocks -= blocks;
+            if let Some(inode) = orphans.get(&ino) {
+                ripe.reaping.insert(ino, Arc::clone(inode));
+                return Some(Arc::clone(inode));
+            }
+        }
+    }
+
+    /// Waits until what other tasks are reaping now has been reaped. Level 0 only.
+    pub(crate) fn wait_for_reapers(&self) {
+        let inos: Vec<Ino> = self.reap_queue.ripe.lock().reaping.keys().copied().collect();
+        loop {
+            let ticket = self.reap_queue.ended.ticket();
+            if !inos.iter().any(|ino| self.reap_queue.ripe.lock().reaping.contains_key(ino)) {
+                return;
+            }
+            self.rt.wait(&self.reap_queue.ended, ticket, None);
         }
     }
 

@@ -9,6 +9,7 @@ use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
 use crate::plan::Due;
 use crate::types::{FileKind, Ino};
+use crate::write_error::Process;
 
 /// Inodes whose attributes one op puts at most.
 const PUT_INODES_MAX: usize = 64;
@@ -18,15 +19,17 @@ const PUT_INODES_MAX: usize = 64;
 const FRUITLESS_MAX: u32 = 8;
 
 impl<F: Format> Inner<F> {
-    pub(crate) fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+    pub(crate) fn fsync(&self, ino: Ino, data_only: bool, caller: &dyn Fn() -> Process) -> Result<()> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
         self.tally.fsyncs.fetch_add(1, Ordering::Relaxed);
         let written =
             if inode.kind == FileKind::Regular { self.write_back_file(&inode, Due::Sync(ino)) } else { Ok(()) };
-        let latched = inode.state.lock().error.take();
-        if let Some(error) = latched {
-            return Err(error);
+        let failed = inode.state.lock().error.is_some();
+        if failed {
+            let process = caller();
+            let error = inode.state.lock().error.as_mut().and_then(|error| error.tell(process, self.rt.now()));
+            error.map_or(Ok(()), Err)?;
         }
         written?;
         let threshold = if data_only { Unput::Attributes } else { Unput::Times };

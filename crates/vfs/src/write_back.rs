@@ -6,8 +6,8 @@
 //! then few, bounded ops place what was written; the pages come to rest. No inode lock is taken:
 //! a page in flight is never dropped, and truncation waits for it.
 //!
-//! A failed write leaves its pages dirty and readable; the error is latched in the inode, and one
-//! fsync reports it. A full host file system is no such error: the pages stay dirty, and a later
+//! A failed write leaves its pages dirty and readable; the error is latched in the inode, and fsync
+//! reports it (`write_error`). A full host file system is no such error: the pages stay dirty, and a later
 //! try succeeds when there is room.
 
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::inner::{Inner, Shared};
 use crate::pages::Delta;
 use crate::plan::{Due, Travel};
 use crate::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
+use crate::write_error::WriteError;
 
 /// Bytes that one batch carries at most (one plan may exceed it).
 const ROUND_BYTES_MAX: u64 = 4 << 20;
@@ -120,12 +121,6 @@ impl<F: Format> Inner<F> {
         }
         outcome.join(self.run(round.shipments));
         outcome
-    }
-
-    /// Writes back all that is dirty now, each file once; errors are latched in the inodes.
-    pub(crate) fn write_back_everything(&self) -> Outcome {
-        let files = self.dirty.lock().least_recent(usize::MAX);
-        self.write_back(files.iter().map(|inode| Due::Drain(inode.ino)))
     }
 
     /// Carries out travels that were planned already.
@@ -348,7 +343,7 @@ impl<F: Format> Inner<F> {
     fn latch_in(&self, inode: &Shared<F>, error: &Error) {
         // A full host is not a failed device: nothing is lost, and the next try may succeed.
         if !is_host_full(error) {
-            inode.state.lock().error.get_or_insert_with(|| error.clone());
+            WriteError::latch(&mut inode.state.lock().error, error, self.rt.now());
         }
     }
 
@@ -381,8 +376,12 @@ impl<F: Format> Inner<F> {
         for (piece, ..) in &batch {
             admission.absorb(piece.inode.pages.lock().placed(piece.range, piece.size, self.block_bytes()));
         }
+        let promised = admission.blocks() > 0;
         let done = self.place_op(&batch, &files, &mut admission);
-        drop(admission);
+        if promised {
+            drop(admission);
+            self.note_freed();
+        }
         match done {
             Ok(()) => {
                 for (piece, epoch, _) in &batch {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
+use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};
-use moafs_vfs::Who;
 use moafs_vfs::api::SetAttr;
 use moafs_vfs::types::Ino;
+use moafs_vfs::{Process, Who};
 
 const PAUSE: Duration = Duration::from_millis(10);
 const MOMENT: Duration = Duration::from_millis(1);
@@ -188,4 +189,24 @@ fn a_file_appended_to_by_another_task_is_as_long_as_it_was_at_the_fsync() {
             v.vfs.clone().close().unwrap();
         });
     }
+}
+
+#[test]
+fn a_failed_write_is_reported_to_each_process_that_was_there() {
+    let v = Volume::live(4096);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &pattern(9, 3000));
+    v.fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Always, Harm::Error)]);
+    assert_eq!(errno(v.vfs.sync()), libc::EIO);
+    v.fault.set(Vec::new());
+    v.vfs.sync().unwrap();
+    let fsync = |id, secs: Option<u64>| {
+        let age = secs.map(Duration::from_secs);
+        errno(v.vfs.fsync_for(f, false, &|| Process { id, age }))
+    };
+    assert_eq!(fsync(1, Some(100)), libc::EIO);
+    assert_eq!(fsync(1, Some(100)), 0, "once");
+    assert_eq!(fsync(2, Some(100)), libc::EIO, "what another process was told is no answer to this one");
+    assert_eq!(fsync(3, None), libc::EIO, "its age is not known");
+    v.vfs.close().unwrap();
 }

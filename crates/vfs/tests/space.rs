@@ -147,3 +147,137 @@ fn what_was_accepted_finds_its_place_whatever_else_is_written_and_punched() {
         });
     }
 }
+
+fn write_all(v: &Volume, ino: Ino, blocks: u64) -> Result<u64, i32> {
+    v.vfs.write(&Who::root(), ino, 0, &vec![5; blocks as usize * BLOCK], false).map_err(|error| error.errno())
+}
+
+fn remove(v: &Volume, n: &str, ino: Ino) {
+    v.vfs.unlink(&Who::root(), ROOT, name(n)).unwrap();
+    v.vfs.forget(ino, 1);
+}
+
+#[test]
+fn a_writer_waits_for_what_another_task_is_reaping() {
+    for seed in [None, Some(1), Some(2), Some(3)] {
+        let virt = Virtual::new(seed);
+        let rt: Rt = Arc::clone(&virt) as Rt;
+        virt.run(move || {
+            let v = Arc::new(Volume::new(600, options(), Arc::clone(&rt)));
+            let (a, b) = (v.create(ROOT, "a"), v.create(ROOT, "b"));
+            write_all(&v, a, 500).unwrap();
+            v.vfs.sync().unwrap();
+            remove(&v, "a", a);
+            *v.vfs.format().dawdles.lock() = Some(Arc::clone(&rt));
+            let here = Arc::clone(&v);
+            let reaper = rt.spawn("syncer", Box::new(move || here.vfs.tend()));
+            sleep_until(&*rt, rt.now() + Duration::from_millis(5));
+            assert!(v.vfs.format().used() > 0, "it is not done yet");
+            write_all(&v, b, 550).unwrap();
+            reaper.join(&*rt);
+            v.vfs.clone().close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_writer_waits_for_reservations_that_other_calls_will_not_use() {
+    for seed in [None, Some(1), Some(2), Some(3)] {
+        let virt = Virtual::new(seed);
+        let rt: Rt = Arc::clone(&virt) as Rt;
+        virt.run(move || {
+            let v = Arc::new(Volume::new(600, options(), Arc::clone(&rt)));
+            let (a, b) = (v.create(ROOT, "a"), v.create(ROOT, "b"));
+            write_all(&v, a, 300).unwrap();
+            v.vfs.sync().unwrap();
+            v.vfs.shrink(0);
+            // Overwrites what it does not know to have addresses, and is held up before it finds out.
+            *v.vfs.format().stall.lock() =
+                Some(Stall { rt: Arc::clone(&rt), point: Point::Map, pause: Duration::from_millis(15) });
+            let here = Arc::clone(&v);
+            let other = rt.spawn("other", Box::new(move || assert!(write_all(&here, a, 290).is_ok())));
+            sleep_until(&*rt, rt.now() + Duration::from_millis(1));
+            assert!(v.vfs.format().promised() >= 290, "the other holds its reservation");
+            write_all(&v, b, 200).unwrap();
+            other.join(&*rt);
+            v.vfs.clone().close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn files_that_are_removed_make_room_for_the_next_ones_at_once() {
+    for seed in 0..30 {
+        let virt = Virtual::new(Some(seed));
+        let rt: Rt = Arc::clone(&virt) as Rt;
+        virt.run(move || {
+            // Room for three files of four, while each of three clients has at most one.
+            let v = Arc::new(Volume::new(400, options(), Arc::clone(&rt)));
+            *v.vfs.format().dawdles.lock() = Some(Arc::clone(&rt));
+            let clients = (0..3).map(|who| {
+                let v = Arc::clone(&v);
+                let body = move || {
+                    for i in 0..12 {
+                        let n = format!("f{who}");
+                        let f = v.create(ROOT, &n);
+                        let done = write_all(&v, f, 120);
+                        assert!(done.is_ok(), "seed {seed}, client {who}, file {i}: {done:?}");
+                        if i % 3 == 0 {
+                            v.vfs.fsync(f, false).unwrap();
+                        }
+                        remove(&v, &n, f);
+                    }
+                };
+                rt.spawn("client", Box::new(body))
+            });
+            let clients: Vec<_> = clients.collect();
+            let (here, at) = (Arc::clone(&v), Arc::clone(&rt));
+            let syncer = rt.spawn(
+                "syncer",
+                Box::new(move || {
+                    for _ in 0..20 {
+                        here.vfs.tend();
+                        sleep_until(&*at, at.now() + Duration::from_millis(3));
+                    }
+                }),
+            );
+            clients.into_iter().for_each(|task| task.join(&*rt));
+            syncer.join(&*rt);
+            v.vfs.clone().close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn removed_files_are_free_space_at_once_and_never_more_than_there_is() {
+    for seed in [None, Some(1), Some(2)] {
+        let virt = Virtual::new(seed);
+        let rt: Rt = Arc::clone(&virt) as Rt;
+        virt.run(move || {
+            let v = Arc::new(Volume::new(600, options(), Arc::clone(&rt)));
+            let before = v.vfs.stat_fs();
+            let files: Vec<Ino> = (0..5).map(|n| v.create(ROOT, &format!("{n}"))).collect();
+            files.iter().for_each(|f| assert!(write_all(&v, *f, 60).is_ok()));
+            v.vfs.fsync(files[0], false).unwrap();
+            v.vfs.fsync(files[1], false).unwrap();
+            v.vfs.unlink(&Who::root(), ROOT, name("0")).unwrap();
+            assert_eq!(v.vfs.stat_fs().free, before.free - 300, "a file that is in use keeps its blocks");
+            v.vfs.forget(files[0], 1);
+            assert_eq!(v.vfs.stat_fs().free, before.free - 240);
+            (1..5).for_each(|n| remove(&v, &format!("{n}"), files[n]));
+            assert_eq!(v.vfs.stat_fs().free, before.free);
+            *v.vfs.format().dawdles.lock() = Some(Arc::clone(&rt));
+            let here = Arc::clone(&v);
+            let reaper = rt.spawn("syncer", Box::new(move || here.vfs.tend()));
+            for _ in 0..50 {
+                let now = v.vfs.stat_fs();
+                assert!(now.free <= before.free && now.free + 8 >= before.free, "{} of {}", now.free, before.free);
+                assert!(now.free_inodes <= now.inodes);
+                sleep_until(&*rt, rt.now() + Duration::from_micros(300));
+            }
+            reaper.join(&*rt);
+            assert_eq!(v.vfs.stat_fs().free, before.free);
+            v.vfs.clone().close().unwrap();
+        });
+    }
+}

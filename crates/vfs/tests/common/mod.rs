@@ -90,6 +90,8 @@ pub enum Point {
     Put,
     /// After the op has its seal, before the caller knows it.
     End,
+    /// When a file's map is asked.
+    Map,
 }
 
 /// The next op that passes `point` waits there for `pause`.
@@ -367,6 +369,7 @@ impl Format for Toy {
     }
     fn map(&self, file: &ToyNode, at: Lbn, max: u32) -> Result<Mapping> {
         assert!(max > 0);
+        self.stall_at(Point::Map);
         self.with(file, |f| {
             let Some(&start) = f.blocks.get(&at.0) else {
                 let next = f.blocks.range(at.0..).next().map_or(u64::MAX, |(b, _)| *b);

@@ -1,0 +1,60 @@
+//! What /proc tells of the thread that made a request. It is read only when it matters: requests do not carry it.
+
+use std::time::Duration;
+
+use moafs_vfs::Process;
+use smallvec::SmallVec;
+
+/// The supplementary groups of a thread; none if it cannot be found.
+pub(crate) fn groups(tid: u32) -> SmallVec<[u32; 8]> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let groups = field(&status, "Groups:").unwrap_or_default();
+    groups.split_ascii_whitespace().filter_map(|gid| gid.parse().ok()).collect()
+}
+
+/// The process that a thread belongs to.
+pub(crate) fn of_thread(tid: u32) -> Process {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let id = field(&status, "Tgid:").and_then(|tgid| tgid.trim().parse().ok()).unwrap_or(tid);
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    Process { id, age: age(&stat, &uptime, rustix::param::clock_ticks_per_second()) }
+}
+
+/// The rest of the line that begins with `name`.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name))
+}
+
+/// How long a process has been running, by its `stat` and the machine's `uptime`.
+fn age(stat: &str, uptime: &str, ticks_per_second: u64) -> Option<Duration> {
+    // The name in parentheses may hold anything; the start is the 20th field behind it (the 22nd of all).
+    let (_, fields) = stat.rsplit_once(')')?;
+    let start: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let up: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;
+    let age = up - start as f64 / ticks_per_second.max(1) as f64;
+    Duration::try_from_secs_f64(age.max(0.0)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_finds_itself() {
+        let process = of_thread(std::process::id());
+        assert_eq!(process.id, std::process::id());
+        assert!(process.age.is_some_and(|age| age < Duration::from_secs(3600)));
+        assert_eq!(of_thread(u32::MAX), Process { id: u32::MAX, age: None });
+    }
+
+    #[test]
+    fn groups_and_ages_are_parsed() {
+        let status = "Name:\tx\nTgid:\t77\nGroups:\t4 24 1000 \nNStgid:\t77\n";
+        assert_eq!(field(status, "Groups:").map(str::trim), Some("4 24 1000"));
+        let stat = "77 (a) b) S 1 77 77 0 -1 4194560 1 0 0 0 2 3 0 0 20 0 1 0 1500 9 8 7";
+        assert_eq!(age(stat, "25.50 40.00\n", 100), Some(Duration::from_millis(10_500)));
+        assert_eq!(age("77 (x", "25.50", 100), None);
+        assert_eq!(age(stat, "", 100), None);
+    }
+}
