@@ -259,6 +259,9 @@ struct Walk<'a, F: Format> {
     uncommitted: u64,
     /// Files of several names, which belong to the directory that came upon them first.
     linked: BTreeSet<Ino>,
+    /// Directories that were found. On a damaged volume one may have several names, or contain itself: it is looked at
+    /// once.
+    found: BTreeSet<Ino>,
 }
 
 impl<F: Format> Inner<F> {
@@ -270,8 +273,8 @@ impl<F: Format> Inner<F> {
         progress: &mut dyn FnMut(&Healed) -> bool,
     ) -> Result<Healed> {
         let healed = Healed::default();
-        let mut walk =
-            Walk { inner: self, options: *options, progress, healed, uncommitted: 0, linked: BTreeSet::new() };
+        let (linked, found) = (BTreeSet::new(), BTreeSet::from([ino]));
+        let mut walk = Walk { inner: self, options: *options, progress, healed, uncommitted: 0, linked, found };
         let walked = walk.run(ino);
         let committed = self.enter().and_then(|_gate| walk.commit());
         walked.and(committed)?;
@@ -361,11 +364,11 @@ impl<F: Format> Walk<'_, F> {
         let mut files = Vec::with_capacity(batch.len());
         for (ino, kind, _) in batch {
             match kind {
-                Some(FileKind::Directory) => pending.push(*ino),
+                Some(FileKind::Directory) => self.make_pending(*ino, pending),
                 Some(FileKind::Regular) => files.extend(self.settled(*ino)?),
                 // The directory does not say.
                 None => match self.inner.inode(*ino) {
-                    Ok(inode) if inode.is_dir() => pending.push(*ino),
+                    Ok(inode) if inode.is_dir() => self.make_pending(*ino, pending),
                     Ok(_) => files.extend(self.settled(*ino)?),
                     Err(error) => gone(error)?,
                 },
@@ -373,6 +376,13 @@ impl<F: Format> Walk<'_, F> {
             }
         }
         Ok(files)
+    }
+
+    /// A directory becomes pending, unless it was found before.
+    fn make_pending(&mut self, dir: Ino, pending: &mut Vec<Ino>) {
+        if self.found.insert(dir) {
+            pending.push(dir);
+        }
     }
 
     /// Asks whether to go on.

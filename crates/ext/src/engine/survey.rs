@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use moafs_vfs::Result;
 use moafs_vfs::format::Survey;
 use moafs_vfs::types::{BlockAddr, BlockRun, Cookie, FileKind, Ino, Lbn, Mapping};
+use moafs_vfs::{Error, Result};
 
 use super::{Ext, Incore};
 use crate::format::{GroupNo, Inode, InodeNo, bitmap};
@@ -98,10 +98,16 @@ impl Ext {
             return Ok(runs);
         }
         let end = node.inode().size.div_ceil(self.geo.block_size.into());
-        let mut lbn = 0;
+        let (mut lbn, mut blocks) = (0, 0);
         while lbn < end {
             let mapping = self.map_run(node, Lbn(lbn), (end - lbn).min(RUN_MAX.into()) as u32)?;
             if let Mapping::Run(run) = mapping {
+                blocks += u64::from(run.len);
+                // A map whose blocks name themselves has no end that memory could hold.
+                if blocks > self.geo.blocks {
+                    let problem = "more blocks are mapped than the volume has: some several times".to_owned();
+                    return Err(Error::Damaged { structure: format!("inode {}", node.ino.0), block: None, problem });
+                }
                 match runs.last_mut() {
                     Some((at, last)) if last.end() == run.start && at.0 + u64::from(last.len) == lbn => {
                         last.len += run.len

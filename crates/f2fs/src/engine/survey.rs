@@ -68,10 +68,16 @@ impl F2fs {
     fn runs(&self, file: &Arc<Incore>) -> Result<Vec<(Lbn, BlockRun)>> {
         let mut runs: Vec<(Lbn, BlockRun)> = Vec::new();
         let end = node::lbn_limit(self.layout(file).addresses());
-        let mut lbn = 0;
+        let (mut lbn, mut blocks) = (0, 0);
         while lbn < end {
             let mapping = self.map_run(file, Lbn(lbn), u32::MAX)?;
             if let Mapping::Run(run) = mapping {
+                blocks += u64::from(run.len);
+                // Node blocks that are used several times make a file without an end that memory could hold.
+                if blocks > u64::from(self.geo.segments) * SEGMENT_BLOCKS as u64 {
+                    let problem = "more blocks are mapped than the volume has: some several times".to_owned();
+                    return Err(Error::Damaged { structure: format!("inode {}", file.ino.0), block: None, problem });
+                }
                 match runs.last_mut() {
                     Some((at, last)) if last.end() == run.start && at.0 + u64::from(last.len) == lbn => {
                         last.len += run.len;
