@@ -4,10 +4,8 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
@@ -19,16 +17,15 @@ use moafs_vfs::Format;
 use moafs_vfs::gather::{DefragOptions, Ending, Healed, Reading};
 use serde::Serialize;
 
-use crate::error::{CliError, Result};
+use crate::error::{CliError, INTERRUPTED, Result};
 use crate::files::volume_tree::VolumeTree;
 use crate::output;
 use crate::place::{Inside, Place};
+use crate::stop::Stop;
 use crate::volume::{Access, Volume, with_volume};
 
 /// How often a mount is asked how far it is.
 const POLL: Duration = Duration::from_millis(100);
-/// Exit code when it was interrupted.
-const INTERRUPTED: u8 = 130;
 
 /// Move scattered files together again
 ///
@@ -81,7 +78,7 @@ struct Report {
 
 impl DefragArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let stop = stop_on_signals()?;
+        let stop = Stop::on_signals()?;
         let healed = match Place::parse(&self.what) {
             Place::Host(path) if unmount::mount_of(&path).is_some() => self.on_mount(&path, &stop)?,
             _ => self.on_image(&Inside::parse(&self.what, None)?, &stop)?,
@@ -90,29 +87,29 @@ impl DefragArgs {
         Ok(if healed.ending == Ending::Stopped { INTERRUPTED.into() } else { ExitCode::SUCCESS })
     }
 
-    fn on_image(&self, place: &Inside, stop: &AtomicBool) -> Result<Healed> {
+    fn on_image(&self, place: &Inside, stop: &Stop) -> Result<Healed> {
         let access = if self.dry_run { Access::Read } else { Access::Write };
         with_volume!(&place.image, access, |volume| self.heal(volume, place, stop))
     }
 
-    fn heal<F: Format>(&self, volume: &Volume<F>, place: &Inside, stop: &AtomicBool) -> Result<Healed> {
+    fn heal<F: Format>(&self, volume: &Volume<F>, place: &Inside, stop: &Stop) -> Result<Healed> {
         let options = DefragOptions { max_bytes: self.max_bytes.unwrap_or(u64::MAX), dry_run: self.dry_run };
-        let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
+        let tree = VolumeTree::new(&volume.vfs, &place.image);
         let missing = || CliError::Usage(format!("{} does not exist", place.describe()));
         let node = tree.walk(&place.path)?.ok_or_else(missing)?;
         let bar = self.progress_bar();
         let done = volume.vfs.defragment(node.ino, &options, &mut |healed| {
             show(&bar, healed);
-            !stop.load(Ordering::Relaxed)
+            !stop.is_set()
         });
         bar.finish_and_clear();
         done.map_err(|error| CliError::Volume { what: "defragmenting", at: place.describe(), error })
     }
 
     /// Has the daemon do it, and watches.
-    fn on_mount(&self, path: &Path, stop: &AtomicBool) -> Result<Healed> {
+    fn on_mount(&self, path: &Path, stop: &Stop) -> Result<Healed> {
         let mount = unmount::mount_of(path)
-            .ok_or_else(|| CliError::Usage(format!("{} lies in no mount of moafs", path.display())))?;
+            .ok_or_else(|| CliError::Usage(format!("{} lies in no mount of moafs", output::path(path))))?;
         let control = mount.target.join(".moafs/defrag");
         let inode = path.metadata().map_err(CliError::host("looking at", path))?.ino();
         let token = token();
@@ -123,21 +120,22 @@ impl DefragArgs {
         let status = loop {
             let status = status(&control)?;
             if status.token != Some(token) {
-                let lost = format!("{}: another defrag has begun since; this one's outcome is gone", control.display());
+                let lost =
+                    format!("{}: another defrag has begun since; this one's outcome is gone", output::path(&control));
                 return Err(CliError::Usage(lost));
             }
             if !status.running {
                 break status;
             }
             show(&bar, &status.healed);
-            if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut told, true) {
+            if stop.is_set() && !std::mem::replace(&mut told, true) {
                 command(&control, &DefragCommand::Stop { token })?;
             }
             std::thread::sleep(POLL);
         };
         bar.finish_and_clear();
         match status.error {
-            Some(error) => Err(CliError::Usage(format!("defragmenting {}: {error}", path.display()))),
+            Some(error) => Err(CliError::Usage(format!("defragmenting {}: {error}", output::path(path)))),
             None => Ok(status.healed),
         }
     }
@@ -208,18 +206,6 @@ fn show(bar: &ProgressBar, healed: &Healed) {
     ));
 }
 
-/// Set once SIGINT or SIGTERM has come. A second one ends the command at once.
-fn stop_on_signals() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let here = PathBuf::from("defrag");
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(CliError::host("waiting for signals in", &here))?;
-    }
-    Ok(stop)
-}
-
 /// A number that no other command uses at the same time.
 fn token() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -232,7 +218,7 @@ fn command(control: &Path, command: &DefragCommand) -> Result<()> {
     match file.write_all_at(&text, 0) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             let mount = control.parent().and_then(Path::parent).unwrap_or(control);
-            Err(CliError::Usage(format!("{}: another defrag is running; wait for it", mount.display())))
+            Err(CliError::Usage(format!("{}: another defrag is running; wait for it", output::path(mount))))
         }
         written => written.map_err(CliError::host("writing", control)),
     }

@@ -10,9 +10,13 @@ use moafs_mount::source::SourceError;
 use moafs_mount::unmount::UnmountError;
 use moafs_mount::{ServeError, serve};
 
+use crate::output;
+
 /// Result of commands.
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
+/// Exit code of a command that was interrupted.
+pub(crate) const INTERRUPTED: u8 = 130;
 /// Exit code of mount(8) for "mount failure".
 const MOUNT_FAILURE: u8 = 32;
 /// Exit code of most commands for any failure; of mount(8) for wrong arguments.
@@ -25,26 +29,38 @@ pub(crate) enum CliError {
     #[error("{0}")]
     Usage(String),
     /// Something on the host.
-    #[error("{what} {}: {error}", path.display())]
+    #[error("{what} {}: {error}", output::path(path))]
     Host { what: &'static str, path: PathBuf, error: io::Error },
+    /// A file of the host that was reached by a path and names; `at` is fit to be shown.
+    #[error("{what} {at}: {error}")]
+    HostFile { what: &'static str, at: String, error: io::Error },
     /// Something on a volume.
     #[error("{what} {at}: {error}")]
     Volume { what: &'static str, at: String, error: moafs_vfs::Error },
     /// A volume that cannot be opened.
-    #[error("{}: {error}", image.display())]
+    #[error("{}: {error}", output::path(image))]
     Open { image: PathBuf, error: moafs_vfs::Error },
     /// Neither magic number is where it should be.
-    #[error("{0} holds neither an ext2 nor an F2FS volume; if it held one, `moafs fsck -n {0}` looks for a copy of its superblock", image.display())]
+    #[error(
+        "{0} holds neither an ext2 nor an F2FS volume; if it held one, `moafs fsck -n {0}` looks for a copy of its superblock",
+        output::path(image)
+    )]
     NoVolume { image: PathBuf },
     /// An ext2 volume whose first blocks were overwritten.
-    #[error("{0}: the superblock is lost, and block {copy} holds a copy: `moafs fsck -y {0}` restores it", image.display())]
+    #[error(
+        "{0}: the superblock is lost, and block {copy} holds a copy: `moafs fsck -y {0}` restores it",
+        output::path(image)
+    )]
     SuperblockLost { image: PathBuf, copy: u64 },
     /// The image or device.
     #[error("{0}")]
     Disk(#[from] DiskError),
     /// An image that somebody uses.
-    #[error("{} is in use: if it is mounted, work on the mount (`moafs umount` releases it), else wait for the other \
-             command", image.display())]
+    #[error(
+        "{} is in use: if it is mounted, work on the mount (`moafs umount` releases it), else wait for the other \
+             command",
+        output::path(image)
+    )]
     Busy { image: PathBuf },
     /// The lab.
     #[error("{0}")]
@@ -56,13 +72,13 @@ pub(crate) enum CliError {
     #[error("{0}")]
     Source(#[from] SourceError),
     /// A mount.
-    #[error("{}: {error}", image.display())]
+    #[error("{}: {error}", output::path(image))]
     Serve { image: PathBuf, error: serve::ServeError },
     /// A modelled disk.
-    #[error("{}: {error}", dir.display())]
+    #[error("{}: {error}", output::path(dir))]
     SimDisk { dir: PathBuf, error: moafs_simdisk::ServeError },
     /// A mount point.
-    #[error("mount point {}: {error}", path.display())]
+    #[error("mount point {}: {error}", output::path(path))]
     Target { path: PathBuf, error: io::Error },
     /// The daemon ended before the mount could be used. It has said why.
     #[error("")]
@@ -76,6 +92,28 @@ pub(crate) enum CliError {
     /// A copy went on after failures, which were told.
     #[error("{failed} of {all} files could not be copied")]
     Incomplete { failed: u64, all: u64 },
+    /// A copy whose source and target are one file.
+    #[error("{from} and {to} are the same file: nothing is copied")]
+    SameFile { from: String, to: String },
+    /// A directory that a walk met a second time.
+    #[error(
+        "{at}: this directory was met before: it has several parents or contains itself; check the volume \
+             (moafs fsck)"
+    )]
+    MetBefore { at: String },
+    /// A directory whose `..` leads elsewhere than to the directory it was found in.
+    #[error("{at}: this directory's parent is another one: it is left alone; check the volume (moafs fsck)")]
+    OtherParent { at: String },
+    /// A file, or all of them, with more data than its volume can hold: blocks belong to several files, or several
+    /// times to one.
+    #[error("{at} has more blocks than the whole volume: blocks are used several times; check it (moafs fsck)")]
+    TooManyBlocks { at: String },
+    /// SIGINT or SIGTERM.
+    #[error("interrupted")]
+    Interrupted,
+    /// A walk went on after failures, which were told.
+    #[error("{failed} entries could not be {done}")]
+    Partial { failed: u64, done: &'static str },
     /// Output that nobody reads any more, or a full disk below it.
     #[error("writing the output: {0}")]
     Output(#[source] io::Error),
@@ -96,6 +134,7 @@ impl CliError {
     pub(crate) fn code(&self) -> ExitCode {
         match self {
             CliError::Daemon { code } => (*code).into(),
+            CliError::Interrupted => INTERRUPTED.into(),
             CliError::Serve { .. }
             | CliError::SimDisk { .. }
             | CliError::Source(_)

@@ -47,11 +47,11 @@ impl HelpersArgs {
                 _ => {}
             }
             let state = match fs::read_link(&link) {
-                Ok(target) => format!("-> {}", target.display()),
+                Ok(target) => format!("-> {}", output::path(&target)),
                 Err(_) if link.exists() => "is a file of its own".to_owned(),
                 Err(_) => "not installed".to_owned(),
             };
-            output::print(format!("{} {state}\n", link.display()).as_bytes())?;
+            output::print(format!("{} {state}\n", output::path(&link)).as_bytes())?;
         }
         Ok(ExitCode::SUCCESS)
     }

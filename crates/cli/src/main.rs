@@ -13,7 +13,7 @@
 //! | `files` | `ls`, `cat`, `cp`, `mkdir`, `rm`: files of a volume without mounting it |
 //! | `simdisk`, `lab` | a modelled disk for any file system, and experiments on such disks |
 //! | `trace_file` | the device's requests of a mount, in a file |
-//! | `volume`, `place`, `output`, `error` | what they share |
+//! | `volume`, `place`, `output`, `stop`, `error` | what they share |
 
 #![allow(clippy::result_large_err, reason = "an error ends the command: its size does not matter")]
 
@@ -31,6 +31,7 @@ mod output;
 mod place;
 mod simdisk;
 mod stat;
+mod stop;
 mod swap;
 mod top;
 mod trace_file;
@@ -136,9 +137,8 @@ fn main() -> ExitCode {
         None => Cli::parse_from(arguments).command.run(),
     };
     outcome.unwrap_or_else(|error| {
-        let message = error.to_string();
-        if !message.is_empty() && !error.is_broken_pipe() {
-            eprintln!("moafs: {message}");
+        if !error.to_string().is_empty() && !error.is_broken_pipe() {
+            output::complain(&error);
         }
         error.code()
     })

@@ -215,7 +215,7 @@ pub(crate) fn run_for_mount8(arguments: &[OsString]) -> Result<ExitCode> {
         daemon: false,
     };
     if helper.verbose {
-        eprintln!("moafs: mounting {} on {}", args.image.display(), args.dir.display());
+        eprintln!("moafs: mounting {} on {}", crate::output::path(&args.image), crate::output::path(&args.dir));
     }
     if !helper.fake {
         return args.run();

@@ -56,7 +56,7 @@ impl Inside {
             Place::Host(image) if is_volume(&image) => Ok(Inside { image, path: b"/".to_vec() }),
             Place::Host(path) => Err(CliError::Usage(format!(
                 "{} is no image file or device; write IMAGE:PATH or IMAGE PATH",
-                path.display()
+                crate::output::path(&path)
             ))),
         }
     }
@@ -73,7 +73,7 @@ impl Inside {
 
     /// For messages.
     pub(crate) fn describe(&self) -> String {
-        format!("{}:{}", self.image.display(), crate::output::name(&self.path))
+        format!("{}:{}", crate::output::path(&self.image), crate::output::name(&self.path))
     }
 }
 

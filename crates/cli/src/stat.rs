@@ -40,6 +40,8 @@ pub(crate) struct StatArgs {
 #[derive(Debug, Serialize)]
 struct File {
     path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
     ino: u64,
     kind: &'static str,
     mode: String,
@@ -63,7 +65,7 @@ struct File {
 /// Reads `.moafs/stats` of the mount that `path` lies in.
 pub(crate) fn of_mount(path: &Path) -> Result<Value> {
     let Some(entry) = unmount::mount_of(path) else {
-        let shown = path.display();
+        let shown = output::path(path);
         return Err(CliError::Usage(format!("{shown} lies in no mount of moafs (of an image: moafs stat {shown}:/)")));
     };
     let stats: PathBuf = entry.target.join(".moafs/stats");
@@ -95,10 +97,10 @@ impl StatArgs {
     }
 
     fn show_file<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
-        let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
+        let tree = VolumeTree::new(&volume.vfs, &place.image);
         let missing = || CliError::Usage(format!("{} does not exist", place.describe()));
         let node = tree.walk(&place.path)?.ok_or_else(missing)?;
-        let stat = tree.stat(node.ino)?;
+        let stat = tree.stat(&node)?;
         let xattrs = tree.xattrs(&node)?.iter().map(|(name, _)| output::name(name)).collect();
         let file = file(&stat, place, xattrs, tree.runs(&node, stat.attr.size)?);
         if self.json { output::json(&file) } else { output::print(file.text(&stat).as_bytes()) }
@@ -108,7 +110,8 @@ impl StatArgs {
 fn file(stat: &Stat, place: &Inside, xattrs: Vec<String>, runs: Vec<[u64; 3]>) -> File {
     let attr = &stat.attr;
     File {
-        path: output::name(&place.path),
+        path: String::from_utf8_lossy(&place.path).into_owned(),
+        path_hex: output::hex_unless_text(&place.path),
         ino: stat.ino.0,
         kind: kind_name(attr.kind),
         mode: format!("{:04o}", attr.perm),
@@ -134,7 +137,7 @@ impl File {
         let mut text = format!(
             "{}: {}, inode {}\n  {mode} ({}) links {} uid {} gid {} size {} sectors {} generation {} flags {:#x}\n  \
              access {}  change of contents {}  of inode {}  birth {}\n",
-            self.path,
+            output::name(self.path.as_bytes()),
             self.kind,
             self.ino,
             self.mode,
@@ -179,7 +182,7 @@ fn flatten(prefix: &str, value: &Value, text: &mut String) {
 }
 
 fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value.as_str().map_or_else(|| value.to_string(), |text| output::name(text.as_bytes()))
 }
 
 /// The disk's requests by operation, kind and cause.

@@ -159,7 +159,7 @@ impl OnArgs {
             Ok(device) => {
                 status.warnings.iter().for_each(|warning| eprintln!("moafs: warning: {warning}"));
                 let size = output::size(bytes);
-                output::print(format!("{size} of swap on {} ({})\n", mount.dir(), device.display()).as_bytes())
+                output::print(format!("{size} of swap on {} ({})\n", mount.dir(), output::path(&device)).as_bytes())
             }
             Err(error) => {
                 let undone = mount.end();
@@ -219,13 +219,13 @@ struct Mount(MountEntry);
 
 impl Mount {
     fn of(dir: &Path) -> Result<Mount> {
-        let shown = dir.display();
+        let shown = output::path(dir);
         let none = || CliError::Usage(format!("{shown} lies in no mount of moafs: `moafs mount` the volume first"));
         unmount::mount_of(dir).map(Mount).ok_or_else(none)
     }
 
-    fn dir(&self) -> std::path::Display<'_> {
-        self.0.target.display()
+    fn dir(&self) -> String {
+        output::path(&self.0.target)
     }
 
     /// The file that the loop device sits on.
@@ -362,7 +362,12 @@ fn text(status: &SwapStatus, kernel: Option<&Active>) -> String {
     text += &match kernel {
         Some(kernel) => line(
             "kernel swaps to",
-            &format!("{}, priority {}, {} used", kernel.device.display(), kernel.priority, output::size(kernel.used)),
+            &format!(
+                "{}, priority {}, {} used",
+                output::path(&kernel.device),
+                kernel.priority,
+                output::size(kernel.used)
+            ),
         ),
         None => line("kernel swaps to", "nothing of it (`moafs swap off` tidies up)"),
     };

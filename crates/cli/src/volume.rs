@@ -261,14 +261,14 @@ impl AnyVolume {
 impl<F: Format> Volume<F> {
     /// Reports the layout of everything on it.
     pub(crate) fn survey(&self, to: &mut dyn Survey) -> Result<()> {
-        let fail = |error| CliError::Volume { what: "surveying", at: self.image.display().to_string(), error };
+        let fail = |error| CliError::Volume { what: "surveying", at: crate::output::path(&self.image), error };
         self.vfs.format().survey(to).map_err(fail)
     }
 
     /// Writes everything and closes. To be called on every way out of a command that changes something.
     fn close(self) -> Result<()> {
         let Volume { vfs, image, .. } = self;
-        let at = image.display().to_string();
+        let at = crate::output::path(&image);
         vfs.close().map_err(|error| CliError::Volume { what: "closing", at, error })
     }
 

@@ -41,7 +41,7 @@ impl CatArgs {
 }
 
 fn print<F: Format>(volume: &Volume<F>, place: &Inside) -> Result<()> {
-    let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
+    let tree = VolumeTree::new(&volume.vfs, &place.image);
     let file = existing(&tree, place)?;
     match tree.meta(&file)?.kind {
         FileKind::Regular => {}

@@ -1,29 +1,42 @@
 //! Copying trees between any two [`Tree`]s: holes stay holes, names of one file stay names of one file.
 
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use indicatif::ProgressBar;
 use moafs_vfs::types::FileKind;
 
-use super::tree::{Meta, New, Tree, Xattr};
+use super::stage::{Attributes, Stage, Waiting, temporary_name};
+use super::trail::Trail;
+use super::tree::{FileId, Meta, New, Tree, Xattr};
+use super::walk::{Descent, Step, Walk, is_within};
 use crate::error::{CliError, Result};
+use crate::output;
+use crate::stop::Stop;
 
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
-/// The deepest tree that is copied: the host's stack and descriptors are finite, a damaged volume's cycles are not.
-const DEPTH_MAX: usize = 1000;
 
 /// What is kept of a file besides its contents.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Keep {
     /// `-r`: directories are copied with what is in them.
     pub(crate) recursive: bool,
     /// `-a`: modes, owners, times, hard links, extended attributes, special files.
     pub(crate) all: bool,
-    /// Owner of new files when owners are not kept.
-    pub(crate) owner: (u32, u32),
+    /// Owner of new files when owners are not kept; `None` where new files are the caller's anyway.
+    pub(crate) owner: Option<(u32, u32)>,
     /// Bits of the mode that are not set when modes are not kept.
     pub(crate) umask: u32,
+}
+
+/// What a copy must know of the command around it.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) keep: Keep,
+    /// Host files that hold the volumes of this command: neither copied nor replaced.
+    pub(crate) images: &'a [FileId],
+    pub(crate) stop: &'a Stop,
+    pub(crate) progress: ProgressBar,
 }
 
 /// What was copied.
@@ -34,139 +47,277 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
 }
 
+impl Tally {
+    pub(crate) fn add(&mut self, other: Tally) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.failed += other.failed;
+    }
+}
+
+/// Why something was not copied.
+enum Trouble {
+    /// This file cannot be; others may.
+    File(CliError),
+    /// No other file can be, either.
+    Fatal(CliError),
+}
+
+impl From<CliError> for Trouble {
+    fn from(error: CliError) -> Trouble {
+        match error {
+            CliError::Interrupted => Trouble::Fatal(error),
+            _ => Trouble::File(error),
+        }
+    }
+}
+
+/// An outcome of writing: a target that is full or has failed takes no other file.
+fn written<T>(result: Result<T>) -> Result<T, Trouble> {
+    result.map_err(|error| if is_fatal(&error) { Trouble::Fatal(error) } else { Trouble::from(error) })
+}
+
+/// A file with several names that was copied.
+struct Linked {
+    trail: Trail,
+    id: FileId,
+}
+
 /// A copy under way.
 pub(crate) struct Copy<'t, S: Tree, D: Tree> {
     from: &'t S,
     to: &'t D,
-    keep: Keep,
-    /// Files with several names that were copied: source id to the copy.
-    linked: HashMap<(u64, u64), D::Node>,
-    /// Directories this copy has filled: copying one of them again would never end.
-    filled: HashSet<(u64, u64)>,
+    around: &'t Surroundings<'t>,
+    walk: Walk<'t, S>,
+    /// The directories that are being filled, as deep as `walk`.
+    into: Descent<'t, D>,
+    /// Of each directory that is being filled: its attributes when it is done.
+    finishing: Vec<Finishing>,
+    stage: Stage<'t, D>,
+    /// Files with several names that were copied, by the source's id.
+    linked: HashMap<FileId, Linked>,
+    /// Directories that this copy made: they are no part of what is copied.
+    made: HashSet<FileId>,
     chunk: Vec<u8>,
-    progress: ProgressBar,
+    /// Bytes copied from files of one name: no more than the source can hold.
+    single_bytes: u64,
     tally: Tally,
 }
 
+/// What remains to be done for a directory that is being filled.
+struct Finishing {
+    meta: Option<Meta>,
+    is_new: bool,
+}
+
 impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
-    pub(crate) fn new(from: &'t S, to: &'t D, keep: Keep, progress: ProgressBar) -> Self {
-        Copy {
+    /// A copy into the directory `into`.
+    pub(crate) fn new(from: &'t S, to: &'t D, into: D::Node, around: &'t Surroundings<'t>) -> Result<Self> {
+        let (id, into) = (to.meta(&into)?.id, Rc::new(into));
+        Ok(Copy {
             from,
             to,
-            keep,
+            around,
+            walk: Walk::new(from),
+            stage: Stage::new(to, Rc::clone(&into)),
+            into: Descent::new(to, into, id),
+            finishing: Vec::new(),
             linked: HashMap::new(),
-            filled: HashSet::new(),
+            made: HashSet::new(),
             chunk: vec![0; CHUNK_BYTES],
-            progress,
+            single_bytes: 0,
             tally: Tally::default(),
-        }
+        })
     }
 
-    /// What was copied so far.
-    pub(crate) fn tally(&self) -> Tally {
-        self.tally
-    }
-
-    /// Copies `node` to the name `name` in `dir`. What cannot be copied inside a tree is told and counted.
+    /// Copies `node` to `name`, or what is in it if there is no name. What cannot be copied is told and counted.
     ///
     /// # Errors
-    /// Only what makes going on pointless: a volume that has failed.
-    pub(crate) fn copy(&mut self, node: &S::Node, dir: &D::Node, name: &[u8], depth: usize) -> Result<()> {
-        match self.copy_one(node, dir, name, depth) {
-            Err(error) if is_fatal(&error) => Err(error),
-            Err(error) => {
-                self.tally.failed += 1;
-                self.progress.suspend(|| eprintln!("moafs: {error}"));
+    /// Only what makes going on pointless: a target that is full or has failed, or an interruption. What was complete by
+    /// then has its name.
+    pub(crate) fn run(mut self, node: S::Node, name: Option<&[u8]>) -> (Tally, Result<()>) {
+        let copied = self.tree(node, name);
+        let published = self.publish();
+        let result = match copied {
+            Err(Trouble::Fatal(error)) => {
+                if let Err(Trouble::Fatal(error) | Trouble::File(error)) = published {
+                    self.tell(&error);
+                }
+                Err(error)
+            }
+            copied => match copied.and(published) {
+                Err(Trouble::Fatal(error)) => Err(error),
+                Err(Trouble::File(error)) => {
+                    self.tell(&error);
+                    Ok(())
+                }
+                Ok(()) => Ok(()),
+            },
+        };
+        (self.tally, result)
+    }
+
+    fn tree(&mut self, node: S::Node, name: Option<&[u8]>) -> Result<(), Trouble> {
+        match name {
+            Some(name) => self.entry(node, name)?,
+            None => self.contents(node)?,
+        }
+        loop {
+            self.around.stop.check()?;
+            match self.walk.step()? {
+                Step::Entry { name, node } => {
+                    let copied = self.entry(node, &name);
+                    self.pass_by(copied)?;
+                }
+                Step::Failed(error) => self.tell(&error),
+                Step::Leave { dir, .. } => {
+                    let left = self.leave(&dir);
+                    self.pass_by(left)?;
+                }
+                Step::End => return Ok(()),
+            }
+            if self.stage.is_full() {
+                self.publish()?;
+            }
+        }
+    }
+
+    /// Tells of a file that could not be copied, and goes on.
+    fn pass_by(&mut self, result: Result<(), Trouble>) -> Result<(), Trouble> {
+        match result {
+            Err(Trouble::File(error)) => {
+                self.tell(&error);
                 Ok(())
             }
-            Ok(()) => Ok(()),
+            other => other,
         }
     }
 
-    fn copy_one(&mut self, node: &S::Node, dir: &D::Node, name: &[u8], depth: usize) -> Result<()> {
-        let meta = self.from.meta(node)?;
-        self.progress.inc(1);
+    fn tell(&mut self, error: &CliError) {
+        self.tally.failed += 1;
+        self.around.progress.suspend(|| output::complain(error));
+    }
+
+    /// Copies a file, or begins to copy a directory.
+    fn entry(&mut self, node: S::Node, name: &[u8]) -> Result<(), Trouble> {
+        let meta = self.from.meta(&node)?;
+        self.around.progress.inc(1);
+        if self.around.images.contains(&meta.id) {
+            let what = self.from.describe(&node);
+            return Err(
+                CliError::Usage(format!("{what} is the image of a volume that is in use here: left out")).into()
+            );
+        }
         match meta.kind {
-            FileKind::Directory => return self.copy_directory(node, &meta, dir, name, depth),
+            FileKind::Directory => return self.directory(node, meta, name),
             FileKind::Regular | FileKind::Symlink => {}
-            _ if self.keep.all => {}
+            _ if self.around.keep.all => {}
             _ => {
-                let what = self.from.describe(node);
-                return Err(CliError::Usage(format!("{what} is a special file; -a copies those, too")));
+                let what = self.from.describe(&node);
+                return Err(CliError::Usage(format!("{what} is a special file; -a copies those, too")).into());
             }
         }
-        if self.link_to_copy(&meta, dir, name)? {
+        let old = self.replaced(&node, &meta, name)?;
+        if let Some(Linked { trail, id }) = self.linked.get(&meta.id) {
+            let (dir, trail, id) = (Rc::clone(self.into.here()), trail.clone(), *id);
+            self.stage.add(Waiting::Link { dir, name: name.to_vec(), trail, id }, 0);
             return Ok(());
         }
-        let copy = self.copy_file(node, &meta, dir, name)?;
-        self.keep_meta(node, &meta, &copy)?;
-        self.tally.files += 1;
-        if self.keep.all && meta.nlink > 1 {
-            // A fresh node: the one that was written through may hold an open file.
-            self.linked.extend(self.to.child(dir, name)?.map(|copy| (meta.id, copy)));
-        }
-        Ok(())
+        self.file(&node, &meta, old.as_ref(), name)
     }
 
-    /// True if another name of this file was copied before: then this one is linked to the copy.
-    fn link_to_copy(&mut self, meta: &Meta, dir: &D::Node, name: &[u8]) -> Result<bool> {
-        let Some(copy) = self.linked.get(&meta.id) else { return Ok(false) };
-        if self.to.child(dir, name)?.is_some() {
-            self.to.unlink(dir, name)?;
+    /// Checks that a file can take the place of what is called `name`, if there is something; returns what that is.
+    fn replaced(&self, node: &S::Node, meta: &Meta, name: &[u8]) -> Result<Option<Meta>, Trouble> {
+        let Some(old) = written(self.to.child(self.into.here(), name))? else { return Ok(None) };
+        let old_meta = self.to.meta(&old)?;
+        let reached = self.to.leads_to(&old)?;
+        let is = |id: FileId| old_meta.id == id || reached.is_some_and(|(reached, _)| reached == id);
+        let source = self.from.leads_to(node)?;
+        if is(meta.id) || source.is_some_and(|(source, _)| source == old_meta.id) {
+            return Err(self.same_file(node, &old).into());
         }
-        self.to.link(copy, dir, name)?;
-        self.tally.files += 1;
-        Ok(true)
+        let what = || self.to.describe(&old);
+        if self.around.images.iter().any(|image| is(*image)) {
+            return Err(CliError::Usage(format!(
+                "{} is the image of a volume that is in use here: it is not replaced",
+                what()
+            ))
+            .into());
+        }
+        match (old_meta.kind, reached) {
+            (FileKind::Directory, _) => {
+                Err(CliError::Usage(format!("{} is a directory; a file cannot take its place", what())).into())
+            }
+            (_, Some((_, FileKind::Directory))) => Err(CliError::Usage(format!(
+                "{} is a symbolic link to a directory; a file cannot take its place",
+                what()
+            ))
+            .into()),
+            (FileKind::Regular | FileKind::Symlink, _) => Ok(Some(old_meta)),
+            (kind, _) if kind == meta.kind => Ok(Some(old_meta)),
+            _ => Err(CliError::Usage(format!("{} is a special file; no other takes its place", what())).into()),
+        }
     }
 
-    fn copy_file(&mut self, node: &S::Node, meta: &Meta, dir: &D::Node, name: &[u8]) -> Result<D::Node> {
+    fn same_file(&self, node: &S::Node, old: &D::Node) -> CliError {
+        CliError::SameFile { from: self.from.describe(node), to: self.to.describe(old) }
+    }
+
+    fn file(&mut self, node: &S::Node, meta: &Meta, old: Option<&Meta>, name: &[u8]) -> Result<(), Trouble> {
         let target = if meta.kind == FileKind::Symlink { Some(self.from.target(node)?) } else { None };
-        let existing = self.to.child(dir, name)?;
-        let overwrite = match &existing {
-            Some(old) => self.replaceable(old, meta)?,
-            None => false,
-        };
-        if existing.is_some() && !overwrite {
-            self.to.unlink(dir, name)?;
+        let attributes = self.attributes(node, meta, old)?;
+        let temporary = temporary_name();
+        // Others do not read it before it has its owner.
+        let perm = if target.is_some() { 0o777 } else { 0o600 };
+        let new = New { kind: meta.kind, perm, rdev: meta.rdev, target: target.as_deref(), shown_as: Some(name) };
+        let dir = Rc::clone(self.into.here());
+        let copy = written(self.to.make(&dir, &temporary, new))?;
+        let before = self.tally.bytes;
+        let filled = self.fill(node, meta, &copy, &attributes);
+        let bytes = self.tally.bytes - before;
+        let id = filled.and_then(|()| Ok(self.to.meta(&copy)?.id));
+        match id {
+            Ok(id) => {
+                if self.around.keep.all && meta.nlink > 1 {
+                    self.linked.insert(meta.id, Linked { trail: self.to.trail(&copy).clone(), id });
+                }
+                self.stage.add(Waiting::File { dir, temporary, name: name.to_vec(), node: copy }, bytes);
+                Ok(())
+            }
+            Err(trouble) => {
+                // The trouble that made it useless matters more than one of removing it.
+                let _ = self.to.unlink(&dir, &temporary);
+                Err(trouble)
+            }
         }
-        let copy = match existing {
-            Some(old) if overwrite => {
-                self.to.resize(&old, 0)?;
-                old
-            }
-            _ => {
-                // Nobody else reads it before it has its contents.
-                let perm = if target.is_some() { 0o777 } else { 0o600 };
-                self.to.make(dir, name, New { kind: meta.kind, perm, rdev: meta.rdev, target: target.as_deref() })?
-            }
-        };
+    }
+
+    fn fill(&mut self, node: &S::Node, meta: &Meta, copy: &D::Node, attributes: &Attributes) -> Result<(), Trouble> {
         if meta.kind == FileKind::Regular {
-            self.copy_data(node, meta.size, &copy)?;
+            self.data(node, meta, copy)?;
         }
-        Ok(copy)
+        written(attributes.set(self.to, copy))
     }
 
-    /// True if `old` is a file whose contents can be replaced; false if it must go first.
-    fn replaceable(&self, old: &D::Node, meta: &Meta) -> Result<bool> {
-        let old_meta = self.to.meta(old)?;
-        if old_meta.kind == FileKind::Directory {
-            let what = self.to.describe(old);
-            return Err(CliError::Usage(format!("{what} is a directory; a file cannot take its place")));
-        }
-        Ok(old_meta.kind == FileKind::Regular && meta.kind == FileKind::Regular && old_meta.nlink == 1)
-    }
-
-    fn copy_data(&mut self, node: &S::Node, size: u64, copy: &D::Node) -> Result<()> {
-        let mut at = 0;
+    fn data(&mut self, node: &S::Node, meta: &Meta, copy: &D::Node) -> Result<(), Trouble> {
+        let capacity = self.from.capacity().unwrap_or(u64::MAX);
+        let too_many = || CliError::TooManyBlocks { at: self.from.describe(node) };
+        let (mut at, mut copied) = (0, 0);
         while let Some(extent) = self.from.data(node, at)? {
             at = extent.from;
             while at < extent.to {
+                self.around.stop.check()?;
                 let want = usize::try_from(extent.to - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
                 let len = self.from.read(node, at, &mut self.chunk[..want])?;
                 if len == 0 {
                     break;
                 }
-                self.to.write(copy, at, &self.chunk[..len])?;
+                copied += len as u64;
+                let single = self.single_bytes + if meta.nlink == 1 { copied } else { 0 };
+                if copied.max(single) > capacity {
+                    return Err(too_many().into());
+                }
+                written(self.to.write(copy, at, &self.chunk[..len]))?;
                 at += len as u64;
                 self.tally.bytes += len as u64;
             }
@@ -175,85 +326,137 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
                 break;
             }
         }
+        if meta.nlink == 1 {
+            self.single_bytes += copied;
+        }
         // A hole at the end, or an empty file.
-        if at < size { self.to.resize(copy, size) } else { Ok(()) }
+        if at < meta.size { written(self.to.resize(copy, meta.size)) } else { Ok(()) }
     }
 
-    fn copy_directory(&mut self, node: &S::Node, meta: &Meta, dir: &D::Node, name: &[u8], depth: usize) -> Result<()> {
-        let what = || self.from.describe(node);
-        if !self.keep.recursive {
-            return Err(CliError::Usage(format!("{} is a directory; -r copies it with what is in it", what())));
+    /// Begins to copy a directory, new or into one that exists.
+    fn directory(&mut self, node: S::Node, meta: Meta, name: &[u8]) -> Result<(), Trouble> {
+        let what = || self.from.describe(&node);
+        if !self.around.keep.recursive {
+            return Err(CliError::Usage(format!("{} is a directory; -r copies it with what is in it", what())).into());
         }
-        if self.filled.contains(&meta.id) {
-            return Err(CliError::Usage(format!("{} is the copy itself and is left out", what())));
+        if self.made.contains(&meta.id) {
+            return Err(CliError::Usage(format!("{} is the copy itself and is left out", what())).into());
         }
-        if depth >= DEPTH_MAX {
-            return Err(CliError::Usage(format!("{} lies deeper than {DEPTH_MAX} directories", what())));
+        let is_first = self.walk.depth() == 0;
+        if is_first && is_within(self.to, self.into.here(), meta.id)? {
+            let into = self.to.describe(self.into.here());
+            return Err(CliError::Usage(format!("{} cannot be copied into itself, to {into}", what())).into());
         }
-        let copy = match self.to.child(dir, name)? {
-            Some(old) if self.to.meta(&old)?.kind == FileKind::Directory => old,
-            Some(old) => {
-                let what = self.to.describe(&old);
-                return Err(CliError::Usage(format!("{what} is no directory; a directory cannot take its place")));
+        let old = written(self.to.child(self.into.here(), name))?;
+        if let Some(old) = &old {
+            let old_meta = self.to.meta(old)?;
+            if old_meta.id == meta.id {
+                return Err(self.same_file(&node, old).into());
             }
-            None => self.to.make(dir, name, New { kind: FileKind::Directory, perm: 0o700, rdev: 0, target: None })?,
+            if old_meta.kind != FileKind::Directory {
+                let what = self.to.describe(old);
+                let refused = format!("{what} is no directory; a directory cannot take its place");
+                return Err(CliError::Usage(refused).into());
+            }
+        }
+        // All that can fail about the source comes before the target is changed.
+        self.walk.meet(&node, meta.id)?;
+        let names = self.from.names(&node)?;
+        let is_new = old.is_none();
+        let copy = match old {
+            Some(old) => old,
+            None => written(self.to.make(self.into.here(), name, New::directory(0o700)))?,
         };
-        self.filled.insert(self.to.meta(&copy)?.id);
-        self.copy_contents(node, &copy, depth)?;
-        self.keep_meta(node, meta, &copy)?;
-        self.tally.files += 1;
+        let id = self.to.meta(&copy)?.id;
+        if is_new {
+            self.made.insert(id);
+        }
+        self.into.down(Rc::new(copy), id);
+        self.finishing.push(Finishing { meta: Some(meta.clone()), is_new });
+        self.walk.enter(name, node, meta.id, names);
         Ok(())
     }
 
-    /// Copies everything in the directory `node` into the directory `into`.
-    pub(crate) fn copy_contents(&mut self, node: &S::Node, into: &D::Node, depth: usize) -> Result<()> {
-        for name in self.from.names(node)? {
-            match self.from.child(node, &name) {
-                Ok(Some(child)) => self.copy(&child, into, &name, depth + 1)?,
-                // Removed meanwhile.
-                Ok(None) => {}
-                Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => {
-                    self.tally.failed += 1;
-                    self.progress.suspend(|| eprintln!("moafs: {error}"));
-                }
+    /// Begins to copy what is in a directory into the one where the copy began.
+    fn contents(&mut self, node: S::Node) -> Result<(), Trouble> {
+        let meta = self.from.meta(&node)?;
+        let what = || self.from.describe(&node);
+        if meta.kind != FileKind::Directory || !self.around.keep.recursive {
+            return Err(CliError::Usage(format!("{} is a directory; -r copies it with what is in it", what())).into());
+        }
+        if is_within(self.to, self.into.here(), meta.id)? {
+            let into = self.to.describe(self.into.here());
+            return Err(CliError::Usage(format!("{} cannot be copied into itself, to {into}", what())).into());
+        }
+        self.walk.meet(&node, meta.id)?;
+        let names = self.from.names(&node)?;
+        self.finishing.push(Finishing { meta: None, is_new: false });
+        self.walk.enter(b"", node, meta.id, names);
+        Ok(())
+    }
+
+    /// Everything in a directory was copied.
+    fn leave(&mut self, dir: &S::Node) -> Result<(), Trouble> {
+        let Some(Finishing { meta, is_new }) = self.finishing.pop() else { return Ok(()) };
+        // The contents of a source without a name went into the directory where the copy began, which stays.
+        let Some(meta) = meta else { return Ok(()) };
+        let left = self.into.up().map_err(Trouble::Fatal)?;
+        self.tally.files += 1;
+        let Some(node) = left.filter(|_| is_new || self.around.keep.all) else { return Ok(()) };
+        let attributes = self.attributes(dir, &meta, None)?;
+        self.stage.add(Waiting::Directory { node, attributes }, 0);
+        Ok(())
+    }
+
+    /// What a copy gets besides its contents. One that takes the place of another file has that file's owner and
+    /// permissions, unless the source's are kept.
+    fn attributes(&self, node: &S::Node, meta: &Meta, old: Option<&Meta>) -> Result<Attributes> {
+        let keep = &self.around.keep;
+        // Symbolic links have no mode of their own.
+        let has_perm = meta.kind != FileKind::Symlink;
+        let perm = |perm: u32| has_perm.then_some(perm);
+        if keep.all {
+            return Ok(Attributes {
+                owner: Some((meta.uid, meta.gid)),
+                perm: perm(meta.perm),
+                xattrs: self.from.xattrs(node)?.into_iter().filter(is_portable).collect(),
+                times: Some([meta.atime, meta.mtime]),
+            });
+        }
+        let old = old.filter(|old| old.kind == FileKind::Regular && meta.kind == FileKind::Regular);
+        Ok(match old {
+            Some(old) => {
+                Attributes { owner: Some((old.uid, old.gid)), perm: perm(old.perm & 0o777), ..Attributes::default() }
+            }
+            None => {
+                Attributes { owner: keep.owner, perm: perm(meta.perm & 0o777 & !keep.umask), ..Attributes::default() }
+            }
+        })
+    }
+
+    /// Gives the complete copies their names.
+    fn publish(&mut self) -> Result<(), Trouble> {
+        for outcome in written(self.stage.publish())? {
+            match written(outcome.result) {
+                Ok(()) => self.tally.files += u64::from(outcome.is_file),
+                failed => self.pass_by(failed)?,
             }
         }
         Ok(())
-    }
-
-    /// Owner first (it clears set-id bits), times last (everything else changes them).
-    fn keep_meta(&self, node: &S::Node, meta: &Meta, copy: &D::Node) -> Result<()> {
-        if !self.keep.all {
-            let (uid, gid) = self.keep.owner;
-            self.to.set_owner(copy, uid, gid)?;
-            return self.set_perm(meta, copy, meta.perm & 0o777 & !self.keep.umask);
-        }
-        self.to.set_owner(copy, meta.uid, meta.gid)?;
-        for xattr in self.from.xattrs(node)?.iter().filter(is_portable) {
-            self.to.set_xattr(copy, xattr)?;
-        }
-        self.set_perm(meta, copy, meta.perm)?;
-        self.to.set_times(copy, meta.atime, meta.mtime)
-    }
-
-    fn set_perm(&self, meta: &Meta, copy: &D::Node, perm: u32) -> Result<()> {
-        // Symbolic links have no mode of their own.
-        if meta.kind == FileKind::Symlink { Ok(()) } else { self.to.set_perm(copy, perm) }
     }
 }
 
 /// Labels of the host's security modules belong to the host.
-fn is_portable((name, _): &&Xattr) -> bool {
+fn is_portable((name, _): &Xattr) -> bool {
     name.as_slice() != b"security.selinux" && !name.starts_with(b"system.nfs4")
 }
 
-/// Errors after which no other file can be copied either.
+/// Errors of a target after which no other file can be copied there, either.
 fn is_fatal(error: &CliError) -> bool {
     let fatal = |errno| matches!(errno, libc::ENOSPC | libc::EROFS | libc::EIO | libc::EDQUOT);
     match error {
         CliError::Volume { error, .. } => fatal(error.errno()),
-        CliError::Host { error, .. } => error.raw_os_error().is_some_and(fatal),
+        CliError::HostFile { error, .. } => error.raw_os_error().is_some_and(fatal),
         _ => false,
     }
 }

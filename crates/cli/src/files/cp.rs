@@ -1,8 +1,9 @@
 //! `moafs cp`, `get` and `put`.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -10,12 +11,13 @@ use clap::Args;
 use moafs_vfs::Format;
 use moafs_vfs::types::FileKind;
 
-use super::copy::{Copy, Keep, Tally};
-use super::host::Host;
-use super::tree::Tree;
+use super::copy::{Copy, Keep, Surroundings, Tally};
+use super::host::{self, Host};
+use super::tree::{FileId, LastLink, Tree};
 use super::volume_tree::VolumeTree;
 use crate::error::{CliError, Result};
 use crate::place::{Inside, Place};
+use crate::stop::Stop;
 use crate::volume::{Access, Volume, with_volume};
 use crate::{output, stat};
 
@@ -30,7 +32,7 @@ Examples:
   moafs cp -a disk.img:/etc ./etc-of-image      out of it, with owners, times, links, attributes
   moafs cp a.img:/kernel b.img:/boot/kernel     from volume to volume
 
-Exit code: 0 everything copied, 1 something was not (and said so).")]
+Exit code: 0 everything copied, 1 something was not (and said so), 130 interrupted.")]
 pub(crate) struct CpArgs {
     /// What to copy, and last: where to
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
@@ -110,13 +112,14 @@ fn destination(places: &mut Vec<OsString>) -> Result<OsString> {
 }
 
 impl How {
-    fn keep(&self) -> Keep {
+    fn keep(&self, to: &Place) -> Keep {
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(umask);
+        let caller = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Keep {
             recursive: self.recursive || self.archive,
             all: self.archive,
-            owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+            owner: matches!(to, Place::Volume(_)).then_some(caller),
             umask: umask.as_raw_mode(),
         }
     }
@@ -124,12 +127,18 @@ impl How {
 
 fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
     let since = Instant::now();
-    let tally = match to {
-        Place::Host(path) => copy_to(sources, None, &Host, path.as_os_str().as_bytes(), how)?,
+    let stop = Stop::on_signals()?;
+    let sources: Vec<Place> = sources.iter().map(|source| Place::parse(source)).collect();
+    let images: Vec<FileId> = sources.iter().chain([to]).filter_map(image_of).collect();
+    let around = Surroundings { keep: how.keep(to), images: &images, stop: &stop, progress: output::spinner("copied") };
+    let copied = match to {
+        Place::Host(path) => copy_to(&sources, None, &Host, path.as_os_str().as_bytes(), &around),
         Place::Volume(inside) => {
-            with_volume!(&inside.image, Access::Write, |volume| copy_into(sources, volume, inside, how))?
+            with_volume!(&inside.image, Access::Write, |volume| copy_into(&sources, volume, inside, how, &around))
         }
     };
+    around.progress.finish_and_clear();
+    let tally = copied?;
     if how.verbose {
         let (secs, bytes) = (since.elapsed().as_secs_f64(), output::size(tally.bytes));
         eprintln!("{} files, {bytes} in {secs:.2} s", tally.files);
@@ -140,10 +149,24 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
     }
 }
 
+/// The host's file that holds the volume of a place.
+fn image_of(place: &Place) -> Option<FileId> {
+    match place {
+        Place::Host(_) => None,
+        Place::Volume(inside) => host::id_of_path(&inside.image),
+    }
+}
+
 /// Copies all sources into an open volume.
-fn copy_into<F: Format>(sources: &[OsString], volume: &Volume<F>, inside: &Inside, how: &How) -> Result<Tally> {
-    let tree = VolumeTree::new(&volume.vfs, inside.image.display().to_string());
-    let tally = copy_to(sources, Some(&volume.image), &tree, &inside.path, how)?;
+fn copy_into<F: Format>(
+    sources: &[Place],
+    volume: &Volume<F>,
+    inside: &Inside,
+    how: &How,
+    around: &Surroundings<'_>,
+) -> Result<Tally> {
+    let tree = VolumeTree::new(&volume.vfs, &inside.image);
+    let tally = copy_to(sources, host::id_of_path(&volume.image), &tree, &inside.path, around)?;
     if how.verbose {
         let fail = |error| CliError::Volume { what: "syncing", at: inside.describe(), error };
         volume.vfs.sync().map_err(fail)?;
@@ -154,68 +177,102 @@ fn copy_into<F: Format>(sources: &[OsString], volume: &Volume<F>, inside: &Insid
 }
 
 /// Copies all sources to `path` in `to`, which is the volume on the image `open` if it is one.
-fn copy_to<D: Tree>(sources: &[OsString], open: Option<&Path>, to: &D, path: &[u8], how: &How) -> Result<Tally> {
+fn copy_to<D: Tree>(
+    sources: &[Place],
+    open: Option<FileId>,
+    to: &D,
+    path: &[u8],
+    around: &Surroundings<'_>,
+) -> Result<Tally> {
+    let mut target = Target { to, path, is_directory: sources.len() > 1, around, copied: HashSet::new() };
     let mut total = Tally::default();
     for source in sources {
-        let tally = match Place::parse(source) {
-            Place::Host(from) => copy_from(&Host, from.as_os_str().as_bytes(), to, path, how, sources.len())?,
+        let tally = match source {
+            Place::Host(from) => target.copy_from(&Host, from.as_os_str().as_bytes())?,
             // Within one volume: it is open already.
-            Place::Volume(from) if open.is_some_and(|image| is_same(image, &from.image)) => {
-                copy_from(to, &from.path, to, path, how, sources.len())?
+            Place::Volume(from) if open.is_some() && host::id_of_path(&from.image) == open => {
+                target.copy_from(to, &from.path)?
             }
             Place::Volume(from) => with_volume!(&from.image, Access::Read, |volume| {
-                let tree = VolumeTree::new(&volume.vfs, from.image.display().to_string());
-                copy_from(&tree, &from.path, to, path, how, sources.len())
+                target.copy_from(&VolumeTree::new(&volume.vfs, &from.image), &from.path)
             })?,
         };
-        total.files += tally.files;
-        total.bytes += tally.bytes;
-        total.failed += tally.failed;
+        total.add(tally);
     }
     Ok(total)
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
-    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    canonical(one) == canonical(other)
+/// Where a copy goes.
+struct Target<'a, D: Tree> {
+    to: &'a D,
+    path: &'a [u8],
+    /// True if it must be a directory that exists: there are several sources.
+    is_directory: bool,
+    around: &'a Surroundings<'a>,
+    /// Names in that directory that were copied: a second source of the same name does not replace the first.
+    copied: HashSet<Vec<u8>>,
 }
 
-fn copy_from<S: Tree, D: Tree>(
-    from: &S,
-    source: &[u8],
-    to: &D,
-    path: &[u8],
-    how: &How,
-    sources: usize,
-) -> Result<Tally> {
-    let shown = || output::name(source);
-    let node = from.resolve(source)?.ok_or_else(|| CliError::Usage(format!("{} does not exist", shown())))?;
-    let progress = output::spinner("copied");
-    let mut copy = Copy::new(from, to, how.keep(), progress.clone());
-    let into = match to.resolve(path)? {
-        Some(existing) if to.meta(&existing)?.kind == FileKind::Directory => Some(existing),
-        _ => None,
-    };
-    match (into, last_name(source)) {
-        (Some(dir), Some(name)) => copy.copy(&node, &dir, name, 0)?,
-        // The whole tree, without a name of its own.
-        (Some(dir), None) => copy.copy_contents(&node, &dir, 0)?,
-        (None, _) if sources > 1 => {
+impl<D: Tree> Target<'_, D> {
+    /// Copies one source. If it cannot be copied that is told and counted, and others may follow.
+    fn copy_from<S: Tree>(&mut self, from: &S, source: &[u8]) -> Result<Tally> {
+        let begun = self.begin(from, source);
+        let (copy, node, name) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                output::complain(&error);
+                return Ok(Tally { failed: 1, ..Tally::default() });
+            }
+        };
+        let (tally, result) = copy.run(node, name.as_deref());
+        result.map(|()| tally)
+    }
+
+    #[allow(clippy::type_complexity, reason = "taken apart at once")]
+    fn begin<'c, S: Tree>(
+        &'c mut self,
+        from: &'c S,
+        source: &[u8],
+    ) -> Result<(Copy<'c, S, D>, S::Node, Option<Vec<u8>>)> {
+        let shown = || output::name(source);
+        let missing = || CliError::Usage(format!("{} does not exist", shown()));
+        let node = from.resolve(source, LastLink::Kept)?.ok_or_else(missing)?;
+        let existing = self.to.resolve(self.path, LastLink::Followed)?;
+        let directory = match existing {
+            Some(existing) if self.to.meta(&existing)?.kind == FileKind::Directory => Some(existing),
+            _ => None,
+        };
+        let (dir, name) = match directory {
+            Some(dir) => (dir, last_name(source).map(<[u8]>::to_vec)),
+            None => {
+                let (dir, name) = self.new_file()?;
+                (dir, Some(name))
+            }
+        };
+        if let Some(name) = &name
+            && self.is_directory
+            && !self.copied.insert(name.clone())
+        {
             return Err(CliError::Usage(format!(
-                "{} is no directory: several files cannot go there",
-                output::name(path)
+                "{}: another source of this name was just copied and is not replaced",
+                shown()
             )));
         }
-        (None, _) => {
-            let (parent, name) = parent_and_name(path);
-            let missing = || CliError::Usage(format!("the directory of {} does not exist", output::name(path)));
-            let name = name.ok_or_else(missing)?;
-            let dir = to.resolve(parent)?.ok_or_else(missing)?;
-            copy.copy(&node, &dir, name, 0)?;
-        }
+        Ok((Copy::new(from, self.to, dir, self.around)?, node, name))
     }
-    progress.finish_and_clear();
-    Ok(copy.tally())
+
+    /// Directory and name of a file that is no directory, or does not exist.
+    fn new_file(&self) -> Result<(D::Node, Vec<u8>)> {
+        let shown = output::name(self.path);
+        if self.is_directory {
+            return Err(CliError::Usage(format!("{shown} is no directory: several files cannot go there")));
+        }
+        let (parent, name) = parent_and_name(self.path);
+        let missing = || CliError::Usage(format!("the directory of {shown} does not exist"));
+        let name = name.ok_or_else(missing)?;
+        let dir = self.to.resolve(parent, LastLink::Followed)?.ok_or_else(missing)?;
+        Ok((dir, name.to_vec()))
+    }
 }
 
 /// The last component of a path; `None` for `/`, `.`, `..` and the like.

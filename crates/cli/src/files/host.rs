@@ -1,19 +1,25 @@
 //! The host's files as a [`Tree`].
+//!
+//! Others may change the host's directories while they are copied, and a copy by root must not become their tool. So a
+//! path is resolved once, where the caller gave it. From then on every file is held by a descriptor and every name is
+//! looked up in a directory that is held, symbolic links never followed (`O_NOFOLLOW`); new files are made with `O_EXCL`,
+//! and mode, owner, times and attributes are set through the descriptor. What a name leads to by then does not matter.
 
 use std::cell::OnceCell;
 use std::ffi::{CString, OsStr};
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use moafs_runtime::Timestamp;
 use moafs_vfs::types::FileKind;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
+};
 use rustix::io::Errno;
 
-use super::tree::{Extent, Meta, New, Tree, Xattr};
+use super::trail::Trail;
+use super::tree::{Extent, FileId, LastLink, Meta, New, OwnerSet, Tree, Xattr};
 use crate::error::{CliError, Result};
 
 /// The longest value of an extended attribute, and the longest list of names (`XATTR_SIZE_MAX`).
@@ -23,123 +29,195 @@ const XATTR_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Host;
 
-/// A file of the host, opened when its contents are needed.
+/// A file of the host, held by a descriptor.
 #[derive(Debug)]
 pub(crate) struct HostNode {
-    path: PathBuf,
-    reading: OnceCell<File>,
-    writing: OnceCell<File>,
+    fd: OwnedFd,
+    /// True if the descriptor is open for more than its place in the tree (`O_PATH`).
+    is_open: bool,
+    /// The contents, opened when they are needed.
+    contents: OnceCell<OwnedFd>,
+    /// Of symbolic links: what they led to when they were found.
+    leads_to: Option<(FileId, FileKind)>,
+    trail: Trail,
 }
 
 impl HostNode {
-    fn new(path: PathBuf) -> HostNode {
-        HostNode { path, reading: OnceCell::new(), writing: OnceCell::new() }
+    fn new(fd: OwnedFd, is_open: bool, trail: Trail) -> HostNode {
+        HostNode { fd, is_open, contents: OnceCell::new(), leads_to: None, trail }
     }
 
-    fn join(&self, name: &[u8]) -> PathBuf {
-        self.path.join(OsStr::from_bytes(name))
+    /// A descriptor through which contents can be read (of new files: written).
+    fn contents(&self, what: &'static str) -> Result<BorrowedFd<'_>> {
+        if self.is_open {
+            return Ok(self.fd.as_fd());
+        }
+        if self.contents.get().is_none() {
+            // The file that is held, not one that has its name by now. Should it block, it is no regular file.
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let fd = rustix::fs::open(self.by_descriptor(), flags, Mode::empty()).map_err(self.failed(what))?;
+            // Single-threaded: it is still empty.
+            let _ = self.contents.set(fd);
+        }
+        self.contents.get().map(AsFd::as_fd).ok_or_else(|| self.failed(what)(Errno::BADF))
     }
 
-    fn for_reading(&self) -> Result<&File> {
-        opened(&self.reading, || {
-            let mut options = OpenOptions::new();
-            options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&self.path)
-        })
-        .map_err(CliError::host("reading", &self.path))
+    /// A path that leads to the file that is held, and is not followed any further.
+    fn by_descriptor(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
 
-    fn for_writing(&self) -> Result<&File> {
-        opened(&self.writing, || {
-            let mut options = OpenOptions::new();
-            options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&self.path)
-        })
-        .map_err(CliError::host("writing", &self.path))
+    fn stat(&self) -> Result<Stat> {
+        rustix::fs::fstat(&self.fd).map_err(self.failed("looking at"))
+    }
+
+    fn failed(&self, what: &'static str) -> impl FnOnce(Errno) -> CliError + use<> {
+        failed(what, &self.trail)
+    }
+
+    /// [`HostNode::failed`] about a name in this directory.
+    fn failed_at(&self, what: &'static str, name: &[u8]) -> impl FnOnce(Errno) -> CliError + use<> {
+        failed(what, &self.trail.join(name))
     }
 }
 
-/// The file in `cell`, opened at first use.
-fn opened(cell: &OnceCell<File>, open: impl FnOnce() -> io::Result<File>) -> io::Result<&File> {
-    if cell.get().is_none() {
-        let file = open()?;
-        // Single-threaded: nobody has filled it meanwhile.
-        let _ = cell.set(file);
+fn failed(what: &'static str, trail: &Trail) -> impl FnOnce(Errno) -> CliError + use<> {
+    let at = trail.clone();
+    move |errno| CliError::HostFile { what, at: at.to_string(), error: errno.into() }
+}
+
+fn id_of(stat: &Stat) -> FileId {
+    FileId::Host { dev: stat.st_dev, ino: stat.st_ino }
+}
+
+/// Identity of the file that a path leads to; `None` if there is none.
+pub(crate) fn id_of_path(path: &Path) -> Option<FileId> {
+    rustix::fs::stat(path).ok().map(|stat| id_of(&stat))
+}
+
+/// The name of a file in a directory.
+///
+/// # Errors
+/// For anything that would lead elsewhere: an image may hold any bytes.
+fn component<'n>(dir: &HostNode, name: &'n [u8]) -> Result<&'n OsStr> {
+    let leads_elsewhere = matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, b'/' | 0));
+    if leads_elsewhere { Err(dir.failed_at("using the name", name)(Errno::INVAL)) } else { Ok(OsStr::from_bytes(name)) }
+}
+
+/// Holds what `name` is in `dir`, without following it.
+fn hold(dir: BorrowedFd<'_>, name: &OsStr, trail: Trail) -> Result<Option<HostNode>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(failed("looking up", &trail)(errno)),
+    };
+    let mut node = HostNode::new(fd, false, trail);
+    if FileType::from_raw_mode(node.stat()?.st_mode) == FileType::Symlink {
+        let target = rustix::fs::statat(dir, name, AtFlags::empty()).ok();
+        node.leads_to = target.and_then(|stat| Some((id_of(&stat), FileKind::from_mode(stat.st_mode)?)));
     }
-    cell.get().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    Ok(Some(node))
 }
 
-fn failed<'p>(what: &'static str, path: &'p Path) -> impl FnOnce(Errno) -> CliError + 'p {
-    move |errno| CliError::host(what, path)(errno.into())
-}
-
-fn timespec(time: Timestamp) -> Timespec {
-    Timespec { tv_sec: time.secs, tv_nsec: i64::from(time.nanos) }
-}
-
-fn found(path: PathBuf) -> Result<Option<HostNode>> {
-    match fs::symlink_metadata(&path) {
-        Ok(_) => Ok(Some(HostNode::new(path))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(CliError::host("looking up", &path)(error)),
-    }
+/// Holds a file that was just made under a name. It must be that file: others may have changed the name meanwhile.
+fn hold_new(dir: &HostNode, name: &OsStr, new: &New<'_>, trail: Trail) -> Result<HostNode> {
+    let replaced = failed("making (it was replaced meanwhile)", &trail);
+    let Some(node) = hold(dir.fd.as_fd(), name, trail)? else { return Err(replaced(Errno::NOENT)) };
+    let stat = node.stat()?;
+    let is_it = FileKind::from_mode(stat.st_mode) == Some(new.kind) && stat.st_nlink == 1;
+    if is_it { Ok(node) } else { Err(replaced(Errno::STALE)) }
 }
 
 impl Tree for Host {
     type Node = HostNode;
+    /// Each is an open descriptor.
+    const BATCH_FILES: usize = 128;
 
-    fn resolve(&self, path: &[u8]) -> Result<Option<HostNode>> {
-        found(PathBuf::from(OsStr::from_bytes(path)))
+    fn resolve(&self, path: &[u8], last: LastLink) -> Result<Option<HostNode>> {
+        let trail = Trail::new(path);
+        if last == LastLink::Kept {
+            return hold(CWD, OsStr::from_bytes(path), trail);
+        }
+        match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => Ok(Some(HostNode::new(fd, false, trail))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(failed("looking up", &trail)(errno)),
+        }
     }
 
     fn child(&self, dir: &HostNode, name: &[u8]) -> Result<Option<HostNode>> {
-        found(dir.join(name))
+        hold(dir.fd.as_fd(), component(dir, name)?, dir.trail.join(name))
+    }
+
+    fn entered_from(&self, dir: &HostNode, id: FileId) -> Result<HostNode> {
+        let node = self.above(dir)?;
+        let moved = dir.failed("going back from (it was moved meanwhile)");
+        if id_of(&node.stat()?) == id { Ok(node) } else { Err(moved(Errno::STALE)) }
+    }
+
+    fn above(&self, dir: &HostNode) -> Result<HostNode> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&dir.fd, c"..", flags, Mode::empty()).map_err(dir.failed("going back from"))?;
+        Ok(HostNode::new(fd, false, dir.trail.before().unwrap_or_else(|| dir.trail.join(b".."))))
     }
 
     fn meta(&self, node: &HostNode) -> Result<Meta> {
-        let meta = fs::symlink_metadata(&node.path).map_err(CliError::host("looking at", &node.path))?;
-        let kind = FileKind::from_mode(meta.mode());
-        let unknown = || CliError::Usage(format!("{} is no kind of file that can be copied", node.path.display()));
-        let time = |secs, nanos: i64| Timestamp::new(secs, u32::try_from(nanos).unwrap_or(0));
+        let stat = node.stat()?;
+        let unknown = || CliError::Usage(format!("{} is no kind of file that can be copied", node.trail));
+        let time = |secs: i64, nanos| Timestamp::new(secs, u32::try_from(nanos).unwrap_or(0));
         Ok(Meta {
-            kind: kind.ok_or_else(unknown)?,
-            perm: meta.mode() & 0o7777,
-            uid: meta.uid(),
-            gid: meta.gid(),
-            size: meta.size(),
-            rdev: meta.rdev(),
-            nlink: meta.nlink(),
-            atime: time(meta.atime(), meta.atime_nsec()),
-            mtime: time(meta.mtime(), meta.mtime_nsec()),
-            id: (meta.dev(), meta.ino()),
+            kind: FileKind::from_mode(stat.st_mode).ok_or_else(unknown)?,
+            perm: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            rdev: stat.st_rdev,
+            nlink: stat.st_nlink,
+            atime: time(stat.st_atime, stat.st_atime_nsec),
+            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+            id: id_of(&stat),
         })
     }
 
+    fn leads_to(&self, node: &HostNode) -> Result<Option<(FileId, FileKind)>> {
+        let meta = self.meta(node)?;
+        Ok(if meta.kind == FileKind::Symlink { node.leads_to } else { Some((meta.id, meta.kind)) })
+    }
+
     fn names(&self, dir: &HostNode) -> Result<Vec<Vec<u8>>> {
-        let fail = || CliError::host("listing", &dir.path);
-        let entries = fs::read_dir(&dir.path).map_err(fail())?;
-        let names = entries.map(|entry| entry.map(|entry| entry.file_name().as_bytes().to_vec()));
-        let mut names = names.collect::<io::Result<Vec<_>>>().map_err(fail())?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = rustix::fs::openat(&dir.fd, c".", flags, Mode::empty()).map_err(dir.failed("listing"))?;
+        let mut names = Vec::new();
+        for entry in Dir::new(open).map_err(dir.failed("listing"))? {
+            let entry = entry.map_err(dir.failed("listing"))?;
+            match entry.file_name().to_bytes() {
+                b"." | b".." => {}
+                name => names.push(name.to_vec()),
+            }
+        }
         names.sort_unstable();
         Ok(names)
     }
 
     fn target(&self, link: &HostNode) -> Result<Vec<u8>> {
-        let target = fs::read_link(&link.path).map_err(CliError::host("reading the link", &link.path))?;
-        Ok(target.into_os_string().as_bytes().to_vec())
+        let target = rustix::fs::readlinkat(&link.fd, c"", Vec::new()).map_err(link.failed("reading the link"))?;
+        Ok(target.into_bytes())
     }
 
     fn xattrs(&self, node: &HostNode) -> Result<Vec<Xattr>> {
         let mut list = vec![0; XATTR_BYTES_MAX];
-        let len = match rustix::fs::llistxattr(&node.path, &mut list[..]) {
+        let len = match rustix::fs::listxattr(node.by_descriptor(), &mut list[..]) {
             Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            other => other.map_err(failed("listing attributes of", &node.path))?,
+            other => other.map_err(node.failed("listing attributes of"))?,
         };
         let names = list[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty());
-        names.map(|name| xattr(&node.path, name)).collect()
+        names.map(|name| xattr(node, name)).collect()
     }
 
     fn data(&self, file: &HostNode, offset: u64) -> Result<Option<Extent>> {
-        let open = file.for_reading()?;
-        let size = open.metadata().map_err(CliError::host("looking at", &file.path))?.len();
+        let open = file.contents("reading")?;
+        let size = u64::try_from(file.stat()?.st_size).unwrap_or(0);
         let from = match rustix::fs::seek(open, SeekFrom::Data(offset)) {
             Ok(from) => from,
             Err(Errno::NXIO) => return Ok(None),
@@ -147,93 +225,184 @@ impl Tree for Host {
             Err(_) if offset < size => return Ok(Some(Extent { from: offset, to: size })),
             Err(_) => return Ok(None),
         };
-        let to = rustix::fs::seek(open, SeekFrom::Hole(from)).map_err(failed("seeking in", &file.path))?;
-        Ok(Some(Extent { from, to }))
+        match rustix::fs::seek(open, SeekFrom::Hole(from)) {
+            Ok(to) => Ok(Some(Extent { from, to })),
+            // Cut between the two questions.
+            Err(Errno::NXIO) => Ok(None),
+            Err(errno) => Err(file.failed("seeking in")(errno)),
+        }
     }
 
     fn read(&self, file: &HostNode, offset: u64, into: &mut [u8]) -> Result<usize> {
-        let open = file.for_reading()?;
+        let open = file.contents("reading")?;
         let mut done = 0;
         while done < into.len() {
-            match open.read_at(&mut into[done..], offset + done as u64) {
+            match rustix::io::pread(open, &mut into[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(len) => done += len,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(CliError::host("reading", &file.path)(error)),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(file.failed("reading")(errno)),
             }
         }
         Ok(done)
     }
 
+    fn capacity(&self) -> Option<u64> {
+        None
+    }
+
     fn make(&self, dir: &HostNode, name: &[u8], new: New<'_>) -> Result<HostNode> {
-        let path = dir.join(name);
+        let name = component(dir, name)?;
+        let trail = dir.trail.join(new.shown_as.unwrap_or(name.as_bytes()));
+        let fail = || failed("making", &trail);
         let mode = Mode::from_raw_mode(new.perm);
-        match (new.kind, new.target) {
-            (FileKind::Directory, _) => rustix::fs::mkdir(&path, mode).map_err(io::Error::from),
-            (FileKind::Symlink, target) => symlink(OsStr::from_bytes(target.unwrap_or_default()), &path),
-            (kind, _) => {
+        let exclusive = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match new.kind {
+            FileKind::Regular => {
+                let fd = rustix::fs::openat(&dir.fd, name, OFlags::WRONLY | exclusive, mode).map_err(fail())?;
+                Ok(HostNode::new(fd, true, trail))
+            }
+            FileKind::Directory => {
+                rustix::fs::mkdirat(&dir.fd, name, mode).map_err(fail())?;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let fd = rustix::fs::openat(&dir.fd, name, flags, Mode::empty()).map_err(fail())?;
+                Ok(HostNode::new(fd, true, trail))
+            }
+            FileKind::Symlink => {
+                let target = OsStr::from_bytes(new.target.unwrap_or_default());
+                rustix::fs::symlinkat(target, &dir.fd, name).map_err(fail())?;
+                hold_new(dir, name, &new, trail)
+            }
+            kind => {
                 let kind = FileType::from_raw_mode(kind.mode_bits());
-                rustix::fs::mknodat(CWD, &path, kind, mode, new.rdev).map_err(io::Error::from)
+                rustix::fs::mknodat(&dir.fd, name, kind, mode, new.rdev).map_err(fail())?;
+                hold_new(dir, name, &new, trail)
             }
         }
-        .map_err(CliError::host("making", &path))?;
-        Ok(HostNode::new(path))
     }
 
     fn link(&self, node: &HostNode, dir: &HostNode, name: &[u8]) -> Result<()> {
-        let path = dir.join(name);
-        fs::hard_link(&node.path, &path).map_err(CliError::host("linking", &path))
+        let linked =
+            rustix::fs::linkat(CWD, node.by_descriptor(), &dir.fd, component(dir, name)?, AtFlags::SYMLINK_FOLLOW);
+        linked.map_err(dir.failed_at("linking", name))
+    }
+
+    fn rename(&self, dir: &HostNode, from: &[u8], to: &[u8]) -> Result<()> {
+        let renamed = rustix::fs::renameat(&dir.fd, component(dir, from)?, &dir.fd, component(dir, to)?);
+        renamed.map_err(dir.failed_at("making", to))
     }
 
     fn unlink(&self, dir: &HostNode, name: &[u8]) -> Result<()> {
-        let path = dir.join(name);
-        fs::remove_file(&path).map_err(CliError::host("removing", &path))
+        let removed = rustix::fs::unlinkat(&dir.fd, component(dir, name)?, AtFlags::empty());
+        removed.map_err(dir.failed_at("removing", name))
     }
 
     fn rmdir(&self, dir: &HostNode, name: &[u8]) -> Result<()> {
-        let path = dir.join(name);
-        fs::remove_dir(&path).map_err(CliError::host("removing", &path))
+        let removed = rustix::fs::unlinkat(&dir.fd, component(dir, name)?, AtFlags::REMOVEDIR);
+        removed.map_err(dir.failed_at("removing", name))
     }
 
-    fn write(&self, file: &HostNode, offset: u64, data: &[u8]) -> Result<()> {
-        file.for_writing()?.write_all_at(data, offset).map_err(CliError::host("writing", &file.path))
+    fn write(&self, file: &HostNode, offset: u64, mut data: &[u8]) -> Result<()> {
+        let mut at = offset;
+        while !data.is_empty() {
+            match rustix::io::pwrite(&file.fd, data, at) {
+                Ok(0) => return Err(file.failed("writing")(Errno::IO)),
+                Ok(len) => {
+                    at += len as u64;
+                    data = &data[len..];
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(file.failed("writing")(errno)),
+            }
+        }
+        Ok(())
     }
 
     fn resize(&self, file: &HostNode, size: u64) -> Result<()> {
-        file.for_writing()?.set_len(size).map_err(CliError::host("resizing", &file.path))
+        rustix::fs::ftruncate(&file.fd, size).map_err(file.failed("resizing"))
     }
 
     fn set_perm(&self, node: &HostNode, perm: u32) -> Result<()> {
-        let permissions = fs::Permissions::from_mode(perm);
-        fs::set_permissions(&node.path, permissions).map_err(CliError::host("setting the mode of", &node.path))
+        let mode = Mode::from_raw_mode(perm);
+        let set = if node.is_open {
+            rustix::fs::fchmod(&node.fd, mode)
+        } else {
+            rustix::fs::chmod(node.by_descriptor(), mode)
+        };
+        set.map_err(node.failed("setting the mode of"))
     }
 
-    fn set_owner(&self, node: &HostNode, uid: u32, gid: u32) -> Result<()> {
-        std::os::unix::fs::lchown(&node.path, Some(uid), Some(gid))
-            .map_err(CliError::host("setting the owner of", &node.path))
+    fn set_owner(&self, node: &HostNode, uid: u32, gid: u32) -> Result<OwnerSet> {
+        let chown = |uid: Option<Uid>, gid| rustix::fs::chownat(&node.fd, c"", uid, gid, AtFlags::EMPTY_PATH);
+        let gid = Gid::from_raw(gid);
+        match chown(Some(Uid::from_raw(uid)), Some(gid)) {
+            Ok(()) => Ok(OwnerSet { uid: true, gid: true }),
+            // Only root gives files away; others may choose among their groups.
+            Err(Errno::PERM | Errno::INVAL) if !rustix::process::geteuid().is_root() => {
+                let is_ours = node.stat()?.st_uid == uid;
+                Ok(OwnerSet { uid: is_ours, gid: chown(None, Some(gid)).is_ok() })
+            }
+            Err(errno) => Err(node.failed("setting the owner of")(errno)),
+        }
     }
 
     fn set_times(&self, node: &HostNode, atime: Timestamp, mtime: Timestamp) -> Result<()> {
         let times = Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
-        rustix::fs::utimensat(CWD, &node.path, &times, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(failed("setting the times of", &node.path))
+        let set = if node.is_open {
+            rustix::fs::futimens(&node.fd, &times)
+        } else {
+            rustix::fs::utimensat(CWD, node.by_descriptor(), &times, AtFlags::empty())
+        };
+        set.map_err(node.failed("setting the times of"))
     }
 
     fn set_xattr(&self, node: &HostNode, (name, value): &Xattr) -> Result<()> {
         let name =
             CString::new(name.as_slice()).map_err(|_| CliError::Usage("an attribute's name has a NUL".into()))?;
-        rustix::fs::lsetxattr(&node.path, name.as_c_str(), value, XattrFlags::empty())
-            .map_err(failed("setting an attribute of", &node.path))
+        match rustix::fs::setxattr(node.by_descriptor(), name.as_c_str(), value, XattrFlags::empty()) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(()),
+            Err(errno) => Err(node.failed("setting an attribute of")(errno)),
+        }
+    }
+
+    fn settle(&self, files: &[&HostNode]) -> Result<()> {
+        // All are under way before the first is waited for, so that one commit of the host's file system serves most.
+        let open = || files.iter().filter(|file| file.is_open);
+        for file in open() {
+            start_writing(file.fd.as_fd());
+        }
+        for file in open() {
+            match rustix::fs::fsync(&file.fd) {
+                Ok(()) | Err(Errno::INVAL | Errno::ROFS) => {}
+                Err(errno) => return Err(file.failed("writing")(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn trail<'n>(&self, node: &'n HostNode) -> &'n Trail {
+        &node.trail
     }
 
     fn describe(&self, node: &HostNode) -> String {
-        node.path.display().to_string()
+        node.trail.to_string()
     }
 }
 
-fn xattr(path: &Path, name: &[u8]) -> Result<Xattr> {
+fn timespec(time: Timestamp) -> Timespec {
+    Timespec { tv_sec: time.secs, tv_nsec: i64::from(time.nanos) }
+}
+
+/// Has the host begin to write a file, without waiting for it.
+fn start_writing(file: BorrowedFd<'_>) {
+    // SAFETY: a system call about an open descriptor, without memory of ours. If it is not possible, fsync does it all.
+    let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+fn xattr(node: &HostNode, name: &[u8]) -> Result<Xattr> {
     let mut value = vec![0; XATTR_BYTES_MAX];
-    let len = rustix::fs::lgetxattr(path, name, &mut value[..]).map_err(failed("reading an attribute of", path))?;
-    value.truncate(len);
+    let read = rustix::fs::getxattr(node.by_descriptor(), OsStr::from_bytes(name), &mut value[..]);
+    value.truncate(read.map_err(node.failed("reading an attribute of"))?);
     Ok((name.to_vec(), value))
 }

@@ -1,6 +1,7 @@
 //! `moafs ls`.
 
 use std::ffi::OsString;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -12,13 +13,11 @@ use serde::Serialize;
 use super::existing;
 use super::tree::Tree;
 use super::volume_tree::{Held, VolumeTree};
+use super::walk::{Step, Walk};
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::place::Inside;
 use crate::volume::{Access, Volume, with_volume};
-
-/// The deepest directory that is listed: a damaged volume may have cycles.
-const DEPTH_MAX: usize = 1000;
 
 /// List files of a volume
 #[derive(Debug, Args)]
@@ -26,7 +25,9 @@ const DEPTH_MAX: usize = 1000;
 Examples:
   moafs ls disk.img:/
   moafs ls -lR disk.img /home
-  moafs ls -R --json disk.img:/etc")]
+  moafs ls -R --json disk.img:/etc
+
+Exit code: 0 everything listed, 1 something was not (and said so).")]
 pub(crate) struct LsArgs {
     /// IMAGE:PATH, or IMAGE
     #[arg(value_name = "IMAGE[:PATH]")]
@@ -45,6 +46,9 @@ pub(crate) struct LsArgs {
     /// Inode numbers
     #[arg(short, long)]
     inode: bool,
+    /// Show ? for control characters in names, as on terminals; elsewhere names are shown as they are
+    #[arg(short = 'q', long)]
+    hide_control_chars: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -53,7 +57,11 @@ pub(crate) struct LsArgs {
 /// One file, as JSON shows it.
 #[derive(Debug, Serialize)]
 struct Entry {
+    /// With U+FFFD for what is not UTF-8.
     path: String,
+    /// The bytes of a path that is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
     ino: u64,
     kind: &'static str,
     /// Permission bits in octal.
@@ -66,6 +74,8 @@ struct Entry {
     mtime: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_hex: Option<String>,
 }
 
 impl LsArgs {
@@ -76,79 +86,167 @@ impl LsArgs {
     }
 
     fn list<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
-        let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
+        let tree = VolumeTree::new(&volume.vfs, &place.image);
         let node = existing(&tree, place)?;
-        let mut listing = Listing { args: self, tree: &tree, entries: Vec::new() };
-        if tree.meta(&node)?.kind == FileKind::Directory {
-            listing.directory(&node, &path_of(place), 0)?;
-        } else {
-            listing.show(&node, &output::name(&place.path), &output::name(&place.path))?;
-        }
-        if self.json { output::json(&listing.entries) } else { Ok(()) }
+        let hides = self.hide_control_chars || io::stdout().is_terminal();
+        let out = BufWriter::new(io::stdout().lock());
+        let mut listing = Listing { args: self, tree: &tree, hides, out, entries: 0, failed: 0 };
+        let listed = listing.all(node, place);
+        // What was listed before a failure is shown, and JSON is complete.
+        let ended = listing.end();
+        listed.and(ended)
     }
-}
-
-/// The path of a directory, without a slash at its end.
-fn path_of(place: &Inside) -> String {
-    output::name(&place.path).trim_end_matches('/').to_owned()
 }
 
 struct Listing<'a, 'v, F: Format> {
     args: &'a LsArgs,
     tree: &'a VolumeTree<'v, F>,
-    entries: Vec<Entry>,
+    /// Names are shown as plain text.
+    hides: bool,
+    out: BufWriter<StdoutLock<'a>>,
+    /// Entries written as JSON.
+    entries: u64,
+    /// What could not be listed, and was told.
+    failed: u64,
 }
 
 impl<'v, F: Format> Listing<'_, 'v, F> {
-    fn directory(&mut self, dir: &Held<'v, F>, path: &str, depth: usize) -> Result<()> {
-        if depth >= DEPTH_MAX {
-            return Err(CliError::Usage(format!("{path} lies deeper than {DEPTH_MAX} directories: check the volume")));
+    fn all(&mut self, node: Held<'v, F>, place: &Inside) -> Result<()> {
+        if self.args.json {
+            self.write(b"[")?;
         }
-        if self.args.recursive && !self.args.json {
-            output::print(format!("{}{}:\n", if depth > 0 { "\n" } else { "" }, or_root(path)).as_bytes())?;
+        if self.tree.meta(&node)?.kind != FileKind::Directory {
+            return self.show(&node, &place.path, &place.path);
         }
-        let mut below = Vec::new();
-        for name in self.tree.names(dir)? {
-            if name.starts_with(b".") && !self.args.all {
-                continue;
+        let end = place.path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        self.tree_below(node, place.path[..end].to_vec())
+    }
+
+    /// Lists a directory, and with `-R` all below it.
+    fn tree_below(&mut self, top: Held<'v, F>, mut path: Vec<u8>) -> Result<()> {
+        let mut walk = Walk::new(self.tree);
+        let id = self.tree.meta(&top)?.id;
+        walk.meet(&top, id)?;
+        let below = self.directory(&top, &path, false)?;
+        walk.enter(b"", top, id, below);
+        loop {
+            match walk.step()? {
+                Step::Entry { name, node } => {
+                    let len = path.len();
+                    path.push(b'/');
+                    path.extend_from_slice(&name);
+                    match self.enter(&mut walk, name, node, &path) {
+                        Ok(()) => {}
+                        Err(error @ CliError::Output(_)) => return Err(error),
+                        Err(error) => {
+                            self.tell(&error);
+                            path.truncate(len);
+                        }
+                    }
+                }
+                Step::Failed(error) => self.tell(&error),
+                Step::Leave { name, .. } => path.truncate(path.len().saturating_sub(name.len() + 1)),
+                Step::End => return Ok(()),
             }
-            let Some(node) = self.tree.child(dir, &name)? else { continue };
-            let shown = output::name(&name);
-            self.show(&node, &shown, &format!("{path}/{shown}"))?;
-            if self.args.recursive && self.tree.meta(&node)?.kind == FileKind::Directory {
-                below.push((name, shown));
-            }
         }
-        for (name, shown) in below {
-            if let Some(node) = self.tree.child(dir, &name)? {
-                self.directory(&node, &format!("{path}/{shown}"), depth + 1)?;
-            }
-        }
+    }
+
+    fn enter<'t>(
+        &mut self,
+        walk: &mut Walk<'t, VolumeTree<'v, F>>,
+        name: Vec<u8>,
+        dir: Held<'v, F>,
+        path: &[u8],
+    ) -> Result<()> {
+        let id = self.tree.meta(&dir)?.id;
+        walk.meet(&dir, id)?;
+        let below = self.directory(&dir, path, true)?;
+        walk.enter(&name, dir, id, below);
         Ok(())
     }
 
-    fn show(&mut self, node: &Held<'v, F>, name: &str, path: &str) -> Result<()> {
-        let stat = self.tree.stat(node.ino)?;
-        let is_link = stat.attr.kind == FileKind::Symlink;
-        let target = if is_link { Some(output::name(&self.tree.target(node)?)) } else { None };
-        if self.args.json {
-            self.entries.push(entry(&stat, path, target));
-            return Ok(());
+    fn tell(&mut self, error: &CliError) {
+        self.failed += 1;
+        output::complain(error);
+    }
+
+    /// Lists the entries of one directory; returns the names of the directories in it that are to be listed, too.
+    fn directory(&mut self, dir: &Held<'v, F>, path: &[u8], is_below: bool) -> Result<Vec<Vec<u8>>> {
+        let names = self.tree.names(dir)?;
+        if self.args.recursive && !self.args.json {
+            let head = self.shown(if path.is_empty() { b"/" } else { path });
+            self.write(&[if is_below { b"\n" } else { &b""[..] }, &head, b":\n"].concat())?;
         }
-        let inode = if self.args.inode { format!("{:>10} ", stat.ino.0) } else { String::new() };
-        let line = if self.args.long { long_line(&stat, name, target) } else { name.to_owned() };
-        output::print(format!("{inode}{line}\n").as_bytes())
+        let mut below = Vec::new();
+        for name in names.into_iter().filter(|name| self.args.all || !name.starts_with(b".")) {
+            match self.listed(dir, &name, path) {
+                Ok(true) => below.push(name),
+                Ok(false) => {}
+                Err(error @ CliError::Output(_)) => return Err(error),
+                Err(error) => self.tell(&error),
+            }
+        }
+        Ok(below)
+    }
+
+    /// Lists an entry; true if it is a directory to be listed, too.
+    fn listed(&mut self, dir: &Held<'v, F>, name: &[u8], path: &[u8]) -> Result<bool> {
+        let Some(node) = self.tree.child(dir, name)? else { return Ok(false) };
+        self.show(&node, name, &[path, b"/", name].concat())?;
+        Ok(self.args.recursive && self.tree.meta(&node)?.kind == FileKind::Directory)
+    }
+
+    fn show(&mut self, node: &Held<'v, F>, name: &[u8], path: &[u8]) -> Result<()> {
+        let stat = self.tree.stat(node)?;
+        let is_link = stat.attr.kind == FileKind::Symlink;
+        let target = if is_link { Some(self.tree.target(node)?) } else { None };
+        if self.args.json {
+            let text = output::json_text(&entry(&stat, path, target.as_deref()))?.replace('\n', "\n  ");
+            let before = if self.entries == 0 { "\n  " } else { ",\n  " };
+            self.entries += 1;
+            return self.write(format!("{before}{text}").as_bytes());
+        }
+        let mut line = Vec::new();
+        if self.args.inode {
+            line.extend(format!("{:>10} ", stat.ino.0).into_bytes());
+        }
+        if self.args.long {
+            line.extend(long_line(&stat).into_bytes());
+        }
+        line.extend(self.shown(name));
+        if let Some(target) = target.filter(|_| self.args.long) {
+            line.extend(b" -> ");
+            line.extend(self.shown(&target));
+        }
+        line.push(b'\n');
+        self.write(&line)
+    }
+
+    fn shown(&self, name: &[u8]) -> Vec<u8> {
+        if self.hides { output::hidden(name) } else { name.to_vec() }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(CliError::Output)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.args.json {
+            self.write(if self.entries == 0 { b"]\n" } else { b"\n]\n" })?;
+        }
+        self.out.flush().map_err(CliError::Output)?;
+        match self.failed {
+            0 => Ok(()),
+            failed => Err(CliError::Partial { failed, done: "listed" }),
+        }
     }
 }
 
-fn or_root(path: &str) -> &str {
-    if path.is_empty() { "/" } else { path }
-}
-
-fn entry(stat: &Stat, path: &str, target: Option<String>) -> Entry {
+fn entry(stat: &Stat, path: &[u8], target: Option<&[u8]>) -> Entry {
     let attr = &stat.attr;
     Entry {
-        path: path.to_owned(),
+        path: String::from_utf8_lossy(path).into_owned(),
+        path_hex: output::hex_unless_text(path),
         ino: stat.ino.0,
         kind: kind_name(attr.kind),
         mode: format!("{:04o}", attr.perm),
@@ -158,11 +256,13 @@ fn entry(stat: &Stat, path: &str, target: Option<String>) -> Entry {
         size: attr.size,
         sectors: stat.sectors,
         mtime: output::time(attr.mtime),
-        target,
+        target: target.map(|target| String::from_utf8_lossy(target).into_owned()),
+        target_hex: target.and_then(output::hex_unless_text),
     }
 }
 
-fn long_line(stat: &Stat, name: &str, target: Option<String>) -> String {
+/// What `-l` shows before the name.
+fn long_line(stat: &Stat) -> String {
     let attr = &stat.attr;
     let size = match attr.kind {
         FileKind::CharDevice | FileKind::BlockDevice => {
@@ -170,9 +270,8 @@ fn long_line(stat: &Stat, name: &str, target: Option<String>) -> String {
         }
         _ => attr.size.to_string(),
     };
-    let arrow = target.map(|target| format!(" -> {target}")).unwrap_or_default();
     let (mode, time) = (mode_text(attr.kind, attr.perm), output::time(attr.mtime));
-    format!("{mode} {:>3} {:>5} {:>5} {size:>12} {time} {name}{arrow}", attr.nlink, attr.uid, attr.gid)
+    format!("{mode} {:>3} {:>5} {:>5} {size:>12} {time} ", attr.nlink, attr.uid, attr.gid)
 }
 
 /// A kind in one word.

@@ -39,7 +39,7 @@ impl MkdirArgs {
     }
 
     fn make<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
-        let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
+        let tree = VolumeTree::new(&volume.vfs, &place.image);
         let mut at = tree.root()?;
         let mut names = place.path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).peekable();
         if names.peek().is_none() && !self.parents {
@@ -51,9 +51,7 @@ impl MkdirArgs {
                 Some(_) if last && !self.parents => return Err(failure("making", place, libc::EEXIST)),
                 Some(next) if tree.meta(&next)?.kind == FileKind::Directory => next,
                 Some(_) => return Err(failure("making", place, libc::ENOTDIR)),
-                None if last || self.parents => {
-                    tree.make(&at, name, New { kind: FileKind::Directory, perm: 0o755, rdev: 0, target: None })?
-                }
+                None if last || self.parents => tree.make(&at, name, New::directory(0o755))?,
                 None => return Err(failure("making (-p makes what is missing on the way)", place, libc::ENOENT)),
             };
         }

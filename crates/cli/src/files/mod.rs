@@ -10,8 +10,11 @@ pub(crate) mod host;
 pub(crate) mod ls;
 pub(crate) mod mkdir;
 pub(crate) mod rm;
+mod stage;
+mod trail;
 pub(crate) mod tree;
 pub(crate) mod volume_tree;
+mod walk;
 
 use moafs_vfs::{Error, Format};
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use clap::Args;
 use indicatif::ProgressBar;
@@ -11,20 +12,21 @@ use moafs_vfs::types::FileKind;
 use super::failure;
 use super::tree::Tree;
 use super::volume_tree::{Held, VolumeTree};
+use super::walk::{Step, Walk};
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::place::Inside;
+use crate::stop::Stop;
 use crate::volume::{Access, Volume, with_volume};
-
-/// The deepest tree that is removed: a damaged volume may have cycles.
-const DEPTH_MAX: usize = 1000;
 
 /// Remove files of a volume
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   moafs rm disk.img:/core
-  moafs rm -r disk.img:/tmp/build")]
+  moafs rm -r disk.img:/tmp/build
+
+Exit code: 0 removed, 1 something was not (and said so), 130 interrupted.")]
 pub(crate) struct RmArgs {
     /// IMAGE:PATH, or IMAGE
     #[arg(value_name = "IMAGE[:PATH]")]
@@ -47,7 +49,7 @@ impl RmArgs {
     }
 
     fn remove<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
-        let tree = VolumeTree::new(&volume.vfs, place.image.display().to_string());
+        let tree = VolumeTree::new(&volume.vfs, &place.image);
         let Some((dir, name)) = place.split() else {
             return Err(failure("removing", place, libc::EBUSY));
         };
@@ -65,35 +67,75 @@ impl RmArgs {
         if !self.recursive {
             return Err(failure("removing (-r removes directories)", place, libc::EISDIR));
         }
-        let progress = output::spinner("removed");
-        empty(&tree, &node, &progress, 0)?;
-        drop(node);
-        progress.finish_and_clear();
-        tree.rmdir(&parent, name)
+        let removal =
+            Removal { tree: &tree, stop: Stop::on_signals()?, progress: output::spinner("removed"), failed: 0 };
+        removal.run(&parent, node, name)
     }
 }
 
-/// Removes everything in a directory.
-fn empty<'v, F: Format>(
-    tree: &VolumeTree<'v, F>,
-    dir: &Held<'v, F>,
-    progress: &ProgressBar,
-    depth: usize,
-) -> Result<()> {
-    if depth >= DEPTH_MAX {
-        let what = tree.describe(dir);
-        return Err(CliError::Usage(format!("{what} lies deeper than {DEPTH_MAX} directories: check the volume")));
-    }
-    for name in tree.names(dir)? {
-        let Some(node) = tree.child(dir, &name)? else { continue };
-        progress.inc(1);
-        if tree.meta(&node)?.kind != FileKind::Directory {
-            tree.unlink(dir, &name)?;
-            continue;
+/// A removal of a directory with everything in it.
+struct Removal<'t, 'v, F: Format> {
+    tree: &'t VolumeTree<'v, F>,
+    stop: Stop,
+    progress: ProgressBar,
+    /// What could not be removed, and was told.
+    failed: u64,
+}
+
+impl<'v, F: Format> Removal<'_, 'v, F> {
+    fn run(mut self, parent: &Held<'v, F>, top: Held<'v, F>, name: &[u8]) -> Result<()> {
+        let mut walk = Walk::new(self.tree);
+        self.enter(&mut walk, parent, top, name)?;
+        loop {
+            self.stop.check()?;
+            let done = match walk.step()? {
+                Step::Entry { name, node } => self.entry(&mut walk, node, &name),
+                Step::Failed(error) => Err(error),
+                Step::Leave { name, dir } => {
+                    drop(dir);
+                    self.tree.rmdir(walk.here().map_or(parent, |here| here), &name)
+                }
+                Step::End => break,
+            };
+            if let Err(error) = done {
+                self.failed += 1;
+                self.progress.suspend(|| output::complain(&error));
+            }
         }
-        empty(tree, &node, progress, depth + 1)?;
-        drop(node);
-        tree.rmdir(dir, &name)?;
+        self.progress.finish_and_clear();
+        match self.failed {
+            0 => Ok(()),
+            failed => Err(CliError::Partial { failed, done: "removed" }),
+        }
     }
-    Ok(())
+
+    fn entry<'t>(&self, walk: &mut Walk<'t, VolumeTree<'v, F>>, node: Held<'v, F>, name: &[u8]) -> Result<()> {
+        self.progress.inc(1);
+        let Some(dir) = walk.here().map(Rc::clone) else { return Ok(()) };
+        if self.tree.meta(&node)?.kind == FileKind::Directory {
+            self.enter(walk, &dir, node, name)
+        } else {
+            self.tree.unlink(&dir, name)
+        }
+    }
+
+    /// Enters a directory to empty it. It must know the directory it is in as its parent: a damaged entry may name one that
+    /// belongs elsewhere, the root even.
+    fn enter<'t>(
+        &self,
+        walk: &mut Walk<'t, VolumeTree<'v, F>>,
+        parent: &Held<'v, F>,
+        dir: Held<'v, F>,
+        name: &[u8],
+    ) -> Result<()> {
+        let id = self.tree.meta(&dir)?.id;
+        let above = self.tree.above(&dir)?;
+        if above.ino != parent.ino || above.ino == dir.ino {
+            return Err(CliError::OtherParent { at: self.tree.describe(&dir) });
+        }
+        walk.meet(&dir, id)?;
+        let names = self.tree.names(&dir)?;
+        walk.enter(name, dir, id, names);
+        Ok(())
+    }
 }

@@ -1,28 +1,37 @@
 //! A volume's files as a [`Tree`].
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use moafs_runtime::Timestamp;
-use moafs_vfs::api::{NewFile, Seek, SetAttr, SetTime, Stat};
+use moafs_vfs::api::{NewFile, RenameMode, Seek, SetAttr, SetTime, Stat};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Mapping, Name, SetMode};
 use moafs_vfs::{Error, Format, Vfs, Who};
 
-use super::tree::{Extent, Meta, New, Tree, Xattr};
+use super::trail::Trail;
+use super::tree::{Extent, FileId, LastLink, Meta, New, OwnerSet, Tree, Xattr};
 use crate::error::{CliError, Result};
 
 /// Symbolic links followed on the way to a file, as Linux limits them.
 const LINKS_MAX: usize = 40;
+/// Bytes of a file that are mapped at once.
+const MAP_BYTES: u64 = 1 << 30;
 
 /// The files of an open volume.
 pub(crate) struct VolumeTree<'v, F: Format> {
     vfs: &'v Vfs<F>,
     who: Who,
-    /// What messages call the volume.
-    image: String,
+    /// Where every trail begins: `IMAGE:/`.
+    top: Trail,
 }
 
 /// A file of a volume, held until it is dropped.
 pub(crate) struct Held<'v, F: Format> {
     vfs: &'v Vfs<F>,
     pub(crate) ino: Ino,
+    /// The directory it was found in; its own number, of the root.
+    dir: Ino,
+    trail: Trail,
 }
 
 impl<F: Format> Drop for Held<'_, F> {
@@ -33,47 +42,53 @@ impl<F: Format> Drop for Held<'_, F> {
 
 impl<'v, F: Format> VolumeTree<'v, F> {
     /// The files of `vfs`, which messages call `image`.
-    pub(crate) fn new(vfs: &'v Vfs<F>, image: impl Into<String>) -> VolumeTree<'v, F> {
-        VolumeTree { vfs, who: Who::root(), image: image.into() }
+    pub(crate) fn new(vfs: &'v Vfs<F>, image: &Path) -> VolumeTree<'v, F> {
+        VolumeTree { vfs, who: Who::root(), top: Trail::new(&[image.as_os_str().as_bytes(), b":/"].concat()) }
     }
 
-    fn held(&self, stat: &Stat) -> Held<'v, F> {
-        Held { vfs: self.vfs, ino: stat.ino }
+    fn id(&self, ino: Ino) -> FileId {
+        FileId::Volume { volume: std::ptr::from_ref(self.vfs).addr(), ino: ino.0 }
     }
 
-    fn failed<T: Into<String>>(&self, what: &'static str, at: T) -> impl FnOnce(Error) -> CliError + use<F, T> {
-        let at = format!("{}:{}", self.image, at.into());
-        move |error| CliError::Volume { what, at, error }
+    fn failed(&self, what: &'static str, at: &Trail) -> impl FnOnce(Error) -> CliError + use<F> {
+        let at = at.clone();
+        move |error| CliError::Volume { what, at: at.to_string(), error }
     }
 
     /// The root directory.
     pub(crate) fn root(&self) -> Result<Held<'v, F>> {
-        let root = self.vfs.shape().root;
-        self.vfs.hold(root).map_err(self.failed("opening", "/"))?;
-        Ok(Held { vfs: self.vfs, ino: root })
+        self.hold(self.vfs.shape().root, self.top.clone())
+    }
+
+    /// Holds a directory by its number.
+    fn hold(&self, ino: Ino, trail: Trail) -> Result<Held<'v, F>> {
+        self.vfs.hold(ino).map_err(self.failed("opening", &trail))?;
+        Ok(Held { vfs: self.vfs, ino, dir: ino, trail })
     }
 
     /// All attributes.
-    pub(crate) fn stat(&self, ino: Ino) -> Result<Stat> {
-        self.vfs.stat(ino).map_err(self.failed("looking at", format!("inode {}", ino.0)))
+    pub(crate) fn stat(&self, node: &Held<'v, F>) -> Result<Stat> {
+        self.vfs.stat(node.ino).map_err(self.failed("looking at", &node.trail))
     }
 
     /// The file at `path`; symbolic links on the way are followed within the volume, the last component's is not.
     pub(crate) fn walk(&self, path: &[u8]) -> Result<Option<Held<'v, F>>> {
+        self.walk_from(self.root()?, path, LastLink::Kept)
+    }
+
+    fn walk_from(&self, mut at: Held<'v, F>, path: &[u8], last: LastLink) -> Result<Option<Held<'v, F>>> {
         let mut todo: Vec<Vec<u8>> = components(path);
-        let mut at = self.root()?;
         let mut links = 0;
         while let Some(name) = todo.pop() {
             let Some(next) = self.child(&at, &name)? else { return Ok(None) };
-            let is_link = !todo.is_empty() && self.stat(next.ino)?.attr.kind == FileKind::Symlink;
-            if !is_link {
+            let is_followed = last == LastLink::Followed || !todo.is_empty();
+            if !is_followed || self.stat(&next)?.attr.kind != FileKind::Symlink {
                 at = next;
                 continue;
             }
             links += 1;
             if links > LINKS_MAX {
-                let error = Error::Posix(libc::ELOOP);
-                return Err(self.failed("looking up", String::from_utf8_lossy(path))(error));
+                return Err(self.failed("looking up", &next.trail)(Error::Posix(libc::ELOOP)));
             }
             let target = self.target(&next)?;
             if target.first() == Some(&b'/') {
@@ -86,34 +101,52 @@ impl<'v, F: Format> VolumeTree<'v, F> {
 
     /// Runs of a file's blocks: first block in the file, first block on the volume, length.
     pub(crate) fn runs(&self, file: &Held<'v, F>, size: u64) -> Result<Vec<[u64; 3]>> {
-        if self.stat(file.ino)?.attr.kind != FileKind::Regular || size == 0 {
+        if self.stat(file)?.attr.kind != FileKind::Regular || size == 0 {
             return Ok(Vec::new());
         }
-        let block_size = u64::from(self.vfs.shape().block_size);
-        let mapped = self.vfs.map(file.ino, 0, size).map_err(self.failed("mapping", self.describe(file)))?;
-        let runs = mapped.into_iter().filter_map(|(offset, mapping)| match mapping {
-            Mapping::Run(run) | Mapping::Unwritten(run) => Some([offset / block_size, run.start.0, u64::from(run.len)]),
-            Mapping::Hole { .. } => None,
-        });
-        Ok(runs.collect())
+        let shape = self.vfs.shape();
+        let block_size = u64::from(shape.block_size);
+        let mut runs: Vec<[u64; 3]> = Vec::new();
+        let mut blocks = 0;
+        for at in (0..size).step_by(MAP_BYTES as usize) {
+            let len = MAP_BYTES.min(size - at);
+            let mapped = self.vfs.map(file.ino, at, len).map_err(self.failed("mapping", &file.trail))?;
+            for (offset, mapping) in mapped {
+                let (Mapping::Run(run) | Mapping::Unwritten(run)) = mapping else { continue };
+                blocks += u64::from(run.len);
+                if blocks > shape.blocks {
+                    return Err(CliError::TooManyBlocks { at: self.describe(file) });
+                }
+                push_run(&mut runs, [offset / block_size, run.start.0, run.len.into()]);
+            }
+        }
+        Ok(runs)
     }
 
-    fn name<'n>(&self, name: &'n [u8]) -> Result<&'n Name> {
+    fn name<'n>(&self, dir: &Held<'v, F>, name: &'n [u8]) -> Result<&'n Name> {
         let wrong = if name.len() > Name::BYTES_MAX { libc::ENAMETOOLONG } else { libc::EINVAL };
-        Name::new(name).ok_or_else(|| self.failed("the name", shown(name))(Error::Posix(wrong)))
+        Name::new(name).ok_or_else(|| self.failed("using the name", &dir.trail.join(name))(Error::Posix(wrong)))
     }
 
     fn set(&self, node: &Held<'v, F>, what: &'static str, set: &SetAttr) -> Result<()> {
         let set = self.vfs.set_attr(&self.who, node.ino, set);
-        set.map(drop).map_err(self.failed(what, format!("inode {}", node.ino.0)))
+        set.map(drop).map_err(self.failed(what, &node.trail))
     }
 
     fn seek(&self, file: &Held<'v, F>, offset: u64, what: Seek) -> Result<Option<u64>> {
         match self.vfs.seek(file.ino, offset, what) {
             Ok(offset) => Ok(Some(offset)),
             Err(Error::Posix(libc::ENXIO)) => Ok(None),
-            Err(error) => Err(self.failed("seeking in", self.describe(file))(error)),
+            Err(error) => Err(self.failed("seeking in", &file.trail)(error)),
         }
+    }
+}
+
+/// Adds a run, to the last one if it goes on where that ends.
+fn push_run(runs: &mut Vec<[u64; 3]>, run: [u64; 3]) {
+    match runs.last_mut() {
+        Some([lbn, start, len]) if *lbn + *len == run[0] && *start + *len == run[1] => *len += run[2],
+        _ => runs.push(run),
     }
 }
 
@@ -123,27 +156,45 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
     parts.rev().map(<[u8]>::to_vec).collect()
 }
 
-fn shown(name: &[u8]) -> String {
-    name.escape_ascii().to_string()
-}
-
 impl<'v, F: Format> Tree for VolumeTree<'v, F> {
     type Node = Held<'v, F>;
+    const BATCH_FILES: usize = 1024;
 
-    fn resolve(&self, path: &[u8]) -> Result<Option<Held<'v, F>>> {
-        self.walk(path)
+    fn resolve(&self, path: &[u8], last: LastLink) -> Result<Option<Held<'v, F>>> {
+        self.walk_from(self.root()?, path, last)
     }
 
     fn child(&self, dir: &Held<'v, F>, name: &[u8]) -> Result<Option<Held<'v, F>>> {
-        match self.vfs.lookup(&self.who, dir.ino, self.name(name)?) {
-            Ok(stat) => Ok(Some(self.held(&stat))),
+        let trail = dir.trail.join(name);
+        match self.vfs.lookup(&self.who, dir.ino, self.name(dir, name)?) {
+            Ok(stat) => Ok(Some(Held { vfs: self.vfs, ino: stat.ino, dir: dir.ino, trail })),
             Err(Error::Posix(libc::ENOENT)) => Ok(None),
-            Err(error) => Err(self.failed("looking up", shown(name))(error)),
+            Err(error) => Err(self.failed("looking up", &trail)(error)),
         }
     }
 
+    fn entered_from(&self, dir: &Held<'v, F>, id: FileId) -> Result<Held<'v, F>> {
+        // The volume is open for this command only, so the directory is where it was.
+        match id {
+            FileId::Volume { ino, .. } => self.hold(Ino(ino), dir.trail.before().unwrap_or_else(|| self.top.clone())),
+            FileId::Host { .. } => Err(self.failed("going back from", &dir.trail)(Error::Posix(libc::EXDEV))),
+        }
+    }
+
+    fn above(&self, dir: &Held<'v, F>) -> Result<Held<'v, F>> {
+        if dir.ino == self.vfs.shape().root {
+            return self.root();
+        }
+        let missing = || self.failed("going back from", &dir.trail)(Error::Posix(libc::ENOENT));
+        let mut above = self.child(dir, b"..")?.ok_or_else(missing)?;
+        if let Some(before) = dir.trail.before() {
+            above.trail = before;
+        }
+        Ok(above)
+    }
+
     fn meta(&self, node: &Held<'v, F>) -> Result<Meta> {
-        let attr = self.stat(node.ino)?.attr;
+        let attr = self.stat(node)?.attr;
         Ok(Meta {
             kind: attr.kind,
             perm: attr.perm,
@@ -154,8 +205,22 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
             nlink: u64::from(attr.nlink),
             atime: attr.atime,
             mtime: attr.mtime,
-            id: (self.vfs.shape().id, node.ino.0),
+            id: self.id(node.ino),
         })
+    }
+
+    fn leads_to(&self, node: &Held<'v, F>) -> Result<Option<(FileId, FileKind)>> {
+        let found = |node: &Held<'v, F>| Ok(Some((self.id(node.ino), self.stat(node)?.attr.kind)));
+        if self.stat(node)?.attr.kind != FileKind::Symlink {
+            return found(node);
+        }
+        let target = self.target(node)?;
+        let from = if target.starts_with(b"/") { self.root()? } else { self.hold(node.dir, node.trail.clone())? };
+        match self.walk_from(from, &target, LastLink::Followed) {
+            Ok(Some(reached)) => found(&reached),
+            // A loop, a file where a directory should be, damage: it leads nowhere.
+            Ok(None) | Err(_) => Ok(None),
+        }
     }
 
     fn names(&self, dir: &Held<'v, F>) -> Result<Vec<Vec<u8>>> {
@@ -164,18 +229,18 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
             names.push(entry.name.as_bytes().to_vec());
             true
         });
-        listed.map_err(self.failed("listing", self.describe(dir)))?;
+        listed.map_err(self.failed("listing", &dir.trail))?;
         names.retain(|name| !matches!(name.as_slice(), b"." | b".."));
         names.sort_unstable();
         Ok(names)
     }
 
     fn target(&self, link: &Held<'v, F>) -> Result<Vec<u8>> {
-        self.vfs.readlink(link.ino).map_err(self.failed("reading the link", self.describe(link)))
+        self.vfs.readlink(link.ino).map_err(self.failed("reading the link", &link.trail))
     }
 
     fn xattrs(&self, node: &Held<'v, F>) -> Result<Vec<Xattr>> {
-        let fail = || self.failed("reading attributes of", self.describe(node));
+        let fail = || self.failed("reading attributes of", &node.trail);
         let keys = self.vfs.list_xattr(&self.who, node.ino).map_err(fail())?;
         let names = keys.iter().map(|key| key.full());
         names
@@ -190,35 +255,49 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
     }
 
     fn read(&self, file: &Held<'v, F>, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.vfs.read(file.ino, offset, into).map_err(self.failed("reading", self.describe(file)))
+        self.vfs.read(file.ino, offset, into).map_err(self.failed("reading", &file.trail))
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        let shape = self.vfs.shape();
+        Some(shape.blocks.saturating_mul(shape.block_size.into()))
     }
 
     fn make(&self, dir: &Held<'v, F>, name: &[u8], new: New<'_>) -> Result<Held<'v, F>> {
         let file = NewFile { kind: new.kind, perm: new.perm, umask: 0, rdev: new.rdev, target: new.target };
-        let made = self.vfs.create(&self.who, dir.ino, self.name(name)?, &file);
-        Ok(self.held(&made.map_err(self.failed("making", shown(name)))?))
+        let trail = dir.trail.join(new.shown_as.unwrap_or(name));
+        let made = self.vfs.create(&self.who, dir.ino, self.name(dir, name)?, &file);
+        let ino = made.map_err(self.failed("making", &trail))?.ino;
+        Ok(Held { vfs: self.vfs, ino, dir: dir.ino, trail })
     }
 
     fn link(&self, node: &Held<'v, F>, dir: &Held<'v, F>, name: &[u8]) -> Result<()> {
-        let linked = self.vfs.link(&self.who, node.ino, dir.ino, self.name(name)?);
-        // The new hold goes with the temporary.
-        drop(self.held(&linked.map_err(self.failed("linking", shown(name)))?));
+        let linked = self.vfs.link(&self.who, node.ino, dir.ino, self.name(dir, name)?);
+        let stat = linked.map_err(self.failed("linking", &dir.trail.join(name)))?;
+        // The new hold is not needed.
+        self.vfs.forget(stat.ino, 1);
         Ok(())
     }
 
+    fn rename(&self, dir: &Held<'v, F>, from: &[u8], to: &[u8]) -> Result<()> {
+        let (old, new) = ((dir.ino, self.name(dir, from)?), (dir.ino, self.name(dir, to)?));
+        let renamed = self.vfs.rename(&self.who, old, new, RenameMode::Replace);
+        renamed.map_err(self.failed("making", &dir.trail.join(to)))
+    }
+
     fn unlink(&self, dir: &Held<'v, F>, name: &[u8]) -> Result<()> {
-        let removed = self.vfs.unlink(&self.who, dir.ino, self.name(name)?);
-        removed.map_err(self.failed("removing", shown(name)))
+        let removed = self.vfs.unlink(&self.who, dir.ino, self.name(dir, name)?);
+        removed.map_err(self.failed("removing", &dir.trail.join(name)))
     }
 
     fn rmdir(&self, dir: &Held<'v, F>, name: &[u8]) -> Result<()> {
-        let removed = self.vfs.rmdir(&self.who, dir.ino, self.name(name)?);
-        removed.map_err(self.failed("removing", shown(name)))
+        let removed = self.vfs.rmdir(&self.who, dir.ino, self.name(dir, name)?);
+        removed.map_err(self.failed("removing", &dir.trail.join(name)))
     }
 
     fn write(&self, file: &Held<'v, F>, offset: u64, data: &[u8]) -> Result<()> {
         let written = self.vfs.write(&self.who, file.ino, offset, data, false);
-        written.map(drop).map_err(self.failed("writing", self.describe(file)))
+        written.map(drop).map_err(self.failed("writing", &file.trail))
     }
 
     fn resize(&self, file: &Held<'v, F>, size: u64) -> Result<()> {
@@ -229,8 +308,9 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
         self.set(node, "setting the mode of", &SetAttr { perm: Some(perm), ..SetAttr::default() })
     }
 
-    fn set_owner(&self, node: &Held<'v, F>, uid: u32, gid: u32) -> Result<()> {
-        self.set(node, "setting the owner of", &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() })
+    fn set_owner(&self, node: &Held<'v, F>, uid: u32, gid: u32) -> Result<OwnerSet> {
+        self.set(node, "setting the owner of", &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() })?;
+        Ok(OwnerSet { uid: true, gid: true })
     }
 
     fn set_times(&self, node: &Held<'v, F>, atime: Timestamp, mtime: Timestamp) -> Result<()> {
@@ -239,11 +319,24 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
     }
 
     fn set_xattr(&self, node: &Held<'v, F>, (name, value): &Xattr) -> Result<()> {
-        let set = self.vfs.set_xattr(&self.who, node.ino, name, value, SetMode::Any);
-        set.map_err(self.failed("setting an attribute of", self.describe(node)))
+        match self.vfs.set_xattr(&self.who, node.ino, name, value, SetMode::Any) {
+            Ok(()) | Err(Error::Posix(libc::EOPNOTSUPP)) => Ok(()),
+            Err(error) => Err(self.failed("setting an attribute of", &node.trail)(error)),
+        }
+    }
+
+    fn settle(&self, files: &[&Held<'v, F>]) -> Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        self.vfs.sync().map_err(self.failed("writing", &self.top))
+    }
+
+    fn trail<'n>(&self, node: &'n Held<'v, F>) -> &'n Trail {
+        &node.trail
     }
 
     fn describe(&self, node: &Held<'v, F>) -> String {
-        format!("inode {}", node.ino.0)
+        node.trail.to_string()
     }
 }

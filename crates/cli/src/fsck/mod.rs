@@ -33,7 +33,8 @@ Examples:
   moafs fsck -p disk.img        repair what cannot lose anything; stop if that is not enough
   moafs fsck -y disk.img        repair everything
 
-Exit code, as fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 8 the check could not be done.")]
+Exit code, as fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 5 some repaired and others left, 8 the check
+could not be done.")]
 pub(crate) struct FsckArgs {
     /// Change nothing
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
@@ -97,7 +98,7 @@ impl FsckArgs {
         match self.check() {
             Ok(code) => Ok(code.into()),
             Err(error) => {
-                eprintln!("moafs: {error}");
+                output::complain(&error);
                 Ok(OPERATIONAL_ERROR.into())
             }
         }
@@ -161,7 +162,7 @@ impl FsckArgs {
             text += &format!("… and {} more\n", checked.more);
         }
         text += &format!("{}: {}\n", self.image.display(), self.verdict(format, checked));
-        output::print(text.as_bytes())
+        output::print(output::message(&text).as_bytes())
     }
 
     fn verdict(&self, format: FormatName, checked: &Checked) -> String {

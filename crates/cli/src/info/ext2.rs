@@ -63,7 +63,7 @@ struct Group {
 
 /// Superblock and geometry of a volume.
 pub(crate) fn read_shape(image: &Path, disk: &SharedDisk) -> Result<(Superblock, Geometry)> {
-    let damaged = |error: String| CliError::Usage(format!("{}: {error}", image.display()));
+    let damaged = |error: String| CliError::Usage(format!("{}: {error}", output::path(image)));
     let bytes = disk.read(Lba::from_byte(SUPERBLOCK_AT), SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock))?;
     let superblock = Superblock::parse(&bytes).map_err(|error| damaged(error.to_string()))?;
     let geometry = Geometry::of(&superblock, disk.limits().sectors * SECTOR as u64);
@@ -178,7 +178,7 @@ impl Header {
              inodes        {} of {} bytes; {} free ({})\n\
              groups        {} of {} blocks and {} inodes\n\
              made {}, mounted {}, written {}, checked {} ({} mounts since)\n",
-            image.display(),
+            output::path(image),
             self.format,
             bytes(self.blocks),
             self.uuid,

@@ -292,7 +292,9 @@ impl Facts for F2fsFacts {
 
 impl Superblock {
     fn text(&self, image: &Path, state: &str) -> String {
-        let list = |words: &[String]| if words.is_empty() { "none".to_owned() } else { words.join(" ") };
+        let list = |words: &[String]| {
+            if words.is_empty() { "none".to_owned() } else { output::name(words.join(" ").as_bytes()) }
+        };
         let label = if self.label.is_empty() { "no label" } else { &self.label };
         let area = |area: &Area| format!("{} {}..{}", area.what, area.first, area.first + area.blocks);
         let areas: Vec<String> = self.areas.iter().map(area).collect();
@@ -305,7 +307,7 @@ impl Superblock {
              main area     {} segments of {} blocks; {} in a section, {} sections in a zone\n\
              hot files     {}\n\
              cold files    {}\n",
-            image.display(),
+            output::path(image),
             output::size(self.blocks.saturating_mul(BLOCK as u64)),
             self.uuid,
             list(&self.features),

@@ -10,6 +10,7 @@ use clap::Args;
 use moafs_disk::file::FileOptions;
 
 use crate::error::{CliError, Result};
+use crate::files::host;
 use crate::volume::{self, Access, FormatName, open_disk, with_volume};
 use crate::{info, output};
 
@@ -40,8 +41,12 @@ impl MapArgs {
         let extension = self.output.extension().and_then(|extension| extension.to_str());
         let to_stdout = self.output.as_os_str() == "-";
         if !to_stdout && extension != Some("svg") {
-            let shown = self.output.display();
+            let shown = output::path(&self.output);
             return Err(CliError::Usage(format!("{shown}: the picture is an SVG; give a name ending in .svg, or -")));
+        }
+        if host::id_of_path(&self.output).is_some_and(|output| host::id_of_path(&self.image) == Some(output)) {
+            let (from, to) = (output::path(&self.image), output::path(&self.output));
+            return Err(CliError::SameFile { from, to });
         }
         let picture = self.draw()?;
         if to_stdout {
@@ -53,7 +58,7 @@ impl MapArgs {
     }
 
     fn draw(&self) -> Result<String> {
-        let title = self.image.display().to_string();
+        let title = output::path(&self.image);
         let disk = open_disk(&self.image, FileOptions::reader())?.disk;
         match FormatName::on_disk(&self.image, &disk)? {
             FormatName::Ext2 => {

@@ -73,7 +73,7 @@ impl F2fsArgs {
             let (wanted, there) = (output::size(bytes), output::size(sectors * SECTOR as u64));
             return Err(CliError::Usage(format!(
                 "{}: an F2FS volume takes all there is, which is {there}, not {wanted}: leave out SIZE, or truncate first",
-                new.image.display()
+                crate::output::path(new.image)
             )));
         }
         let features = self.features.iter().copied().collect();

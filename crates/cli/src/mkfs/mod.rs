@@ -97,7 +97,7 @@ struct New<'a> {
 
 impl New<'_> {
     fn failed(&self, error: &dyn std::error::Error) -> CliError {
-        CliError::Usage(format!("{}: {error}", self.image.display()))
+        CliError::Usage(format!("{}: {error}", output::path(self.image)))
     }
 }
 
@@ -175,7 +175,7 @@ impl MkfsArgs {
         let size = self.size.ok_or_else(|| {
             CliError::Usage(format!(
                 "{} does not exist: give a SIZE to make it (moafs mkfs {0} 1G)",
-                self.image.display()
+                output::path(&self.image)
             ))
         })?;
         Ok(Arc::new(FileDisk::create(&self.image, size, rt, FileOptions::default())?))
@@ -208,7 +208,7 @@ impl MkfsArgs {
         let bytes = (disk.limits().sectors * SECTOR as u64).min(LOOK_BYTES as u64) as usize;
         let head = disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?;
         let Some(found) = contents(&head) else { return Ok(()) };
-        let image = self.image.display();
+        let image = output::path(&self.image);
         if !io::stdin().is_terminal() {
             return Err(CliError::Usage(format!("{image} holds {found}; -F overwrites it")));
         }
@@ -242,7 +242,7 @@ impl Report<'_> {
             Made::Ext2(made) => (made.bytes(), made.text()),
             Made::F2fs(made) => (made.bytes(), made.text()),
         };
-        let (image, size) = (self.image.display(), output::size(bytes));
+        let (image, size) = (output::path(self.image), output::size(bytes));
         format!("{image} {verb} an {} volume of {size} ({})\n{text}", self.format, self.uuid)
     }
 }

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Number of a user without any rights.
+pub(crate) const ORDINARY_USER: u32 = 65534;
+
 /// The formats there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -74,6 +77,14 @@ impl Scratch {
         scratch
     }
 
+    /// With a volume in it whose metadata have no checksums, so that tests can damage it.
+    pub(crate) fn with_plain_volume(format: Format) -> Scratch {
+        let scratch = Scratch::new(format);
+        let size = if format == Format::Ext2 { "16M" } else { "96M" };
+        ok(&["mkfs", "-q", "-t", format.name(), &scratch.image().display().to_string(), size]);
+        scratch
+    }
+
     /// With an ext2 volume of `size` in it.
     pub(crate) fn with_ext2(size: &str) -> Scratch {
         let scratch = Scratch::new(Format::Ext2);
@@ -106,6 +117,31 @@ impl Scratch {
 /// The command.
 pub(crate) fn moafs<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_moafs")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The command as an ordinary user.
+pub(crate) fn moafs_as_user<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_moafs"));
+    command.args(arguments).stdin(Stdio::null()).uid(ORDINARY_USER).gid(ORDINARY_USER).output().unwrap()
+}
+
+/// The command, which must end within [`PATIENCE`].
+pub(crate) fn moafs_in_time<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
+    let mut command = Command::new("timeout");
+    command.arg(PATIENCE.as_secs().to_string()).arg(env!("CARGO_BIN_EXE_moafs"));
+    let output = command.args(arguments).stdin(Stdio::null()).output().unwrap();
+    assert_ne!(output.status.code(), Some(124), "{} does not end", shown(arguments));
+    output
+}
+
+/// True if the tests run as root.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: this needs root");
+    }
+    root
 }
 
 /// The command, which must succeed; its output.

@@ -11,6 +11,9 @@ use super::transfer::{Handle, ioctl};
 use crate::error::reason;
 use crate::{DiskError, Limits, SECTOR, buf};
 
+/// Mode of new image files: who can read one can read every file in it, and can hold its lock.
+const IMAGE_MODE: Mode = Mode::from_raw_mode(0o600);
+
 /// Pieces of memory in one system call (`IOV_MAX`).
 pub(super) const SEGMENTS_MAX: usize = 1024;
 
@@ -93,7 +96,7 @@ pub(super) fn open(path: &Path, rt: &Rt, options: &FileOptions) -> Result<(Handl
 pub(super) fn create(path: &Path, bytes: u64, rt: &Rt, options: &FileOptions) -> Result<(Handle, Limits), DiskError> {
     let fail = |e| open_error(path, e);
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-    let made = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)).map_err(fail)?;
+    let made = rustix::fs::open(path, flags, IMAGE_MODE).map_err(fail)?;
     let sized = rustix::fs::ftruncate(&made, bytes).map_err(fail);
     drop(made);
     let opened = sized.and_then(|()| open(path, rt, options));

@@ -1,0 +1,34 @@
+//! [`Stop`]: Ctrl-C and SIGTERM, for commands that have something to bring to an end.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{CliError, INTERRUPTED, Result};
+
+/// Set once SIGINT or SIGTERM has come. A second one ends the command at once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// From now on signals are noted here.
+    pub(crate) fn on_signals() -> Result<Stop> {
+        let stop = Stop::default();
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop.0))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop.0)))
+                .map_err(CliError::host("waiting for signals in", Path::new("moafs")))?;
+        }
+        Ok(stop)
+    }
+
+    /// True once a signal has come.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// [`CliError::Interrupted`] once a signal has come.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_set() { Err(CliError::Interrupted) } else { Ok(()) }
+    }
+}
