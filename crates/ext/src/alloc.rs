@@ -66,7 +66,7 @@ pub struct Counts {
     pub free_blocks: u32,
     /// Inodes that may be handed out.
     pub free_inodes: u32,
-    /// Directories.
+    /// Directories. May wrap below zero while what a crash left is corrected.
     pub directories: u32,
     /// As many directories were made here as have no file yet: each file made in the group takes one away. Since the volume
     /// was mounted.
@@ -114,6 +114,13 @@ impl moafs_vfs::format::Reservations for Promised {
     }
 }
 
+/// Blocks and inodes that were handed out or freed: a bitmap of each per group.
+#[derive(Debug, Default)]
+struct Changed {
+    blocks: BTreeMap<GroupNo, Vec<u8>>,
+    inodes: BTreeMap<GroupNo, Vec<u8>>,
+}
+
 /// The allocator of one volume.
 pub struct Alloc {
     geo: Geometry,
@@ -132,8 +139,8 @@ pub struct Alloc {
     freeing_inodes: AtomicU64,
     promised: Arc<Promised>,
     swap: Ledger,
-    /// Blocks handed out or freed since the mount, a bitmap per group; kept only while leaks are looked for.
-    changed: Mutex<Option<BTreeMap<GroupNo, Vec<u8>>>>,
+    /// What was handed out or freed since the mount; kept only while leaks are looked for.
+    changed: Mutex<Option<Changed>>,
 }
 
 impl Alloc {
@@ -178,37 +185,57 @@ impl Alloc {
             freeing_inodes: AtomicU64::new(0),
             promised: Arc::default(),
             swap: Ledger::default(),
-            changed: Mutex::new((!trusted).then(BTreeMap::new)),
+            changed: Mutex::new((!trusted).then(Changed::default)),
         }
     }
 
-    /// Notes that blocks of a group changed hands, if somebody wants to know.
+    /// Notes that blocks of a group changed hands, while leaks are looked for.
     fn note_change(&self, group: GroupNo, bits: Range<u32>) {
         if let Some(changed) = &mut *self.changed.lock() {
-            let map = changed.entry(group).or_insert_with(|| vec![0; self.geo.block_bytes()]);
+            let map = changed.blocks.entry(group).or_insert_with(|| vec![0; self.geo.block_bytes()]);
             bitmap::set_range(map, bits);
+        }
+    }
+
+    /// The same for an inode.
+    fn note_inode_change(&self, group: GroupNo, index: u32) {
+        if let Some(changed) = &mut *self.changed.lock() {
+            let map = changed.inodes.entry(group).or_insert_with(|| vec![0; self.geo.block_bytes()]);
+            bitmap::set(map, index);
         }
     }
 
     /// Blocks of a group that are in use and were when the volume was mounted: a bitmap.
     pub fn unchanged_in_use(&self, group: GroupNo) -> Result<Vec<u8>> {
-        let mut map = self.block_bitmap(group)?.view(<[u8]>::to_vec);
-        if let Some(changed) = self.changed.lock().as_ref().and_then(|changed| changed.get(&group)) {
-            map.iter_mut().zip(changed).for_each(|(in_use, changed)| *in_use &= !changed);
-        }
-        Ok(map)
+        // The bitmap first: whatever is handed out is noted before its bit is set.
+        let map = self.block_bitmap(group)?.view(<[u8]>::to_vec);
+        let changed = self.changed.lock();
+        Ok(without(map, changed.as_ref().and_then(|changed| changed.blocks.get(&group))))
     }
 
-    /// Nobody looks for leaks any more.
+    /// Inodes of a group that are in use, were when the volume was mounted, and are not being freed: a bitmap.
+    pub fn unchanged_inodes(&self, group: GroupNo) -> Result<Vec<u8>> {
+        let map = self.inode_bitmap(group)?.view(<[u8]>::to_vec);
+        let changed = self.changed.lock();
+        Ok(without(map, changed.as_ref().and_then(|changed| changed.inodes.get(&group))))
+    }
+
+    /// Starts anew with noting what changes hands. Nothing may be waiting to be freed.
+    pub fn watch_again(&self) {
+        debug_assert!(!self.is_freeing(), "what is being freed would be taken for a leak");
+        *self.changed.lock() = Some(Changed::default());
+    }
+
+    /// Ends noting: all leaks have been found.
     pub fn stop_watching(&self) {
         *self.changed.lock() = None;
     }
 
-    /// Corrects a group's number of directories, unless it changed since it was `before`.
-    pub fn count_directories(&self, group: GroupNo, before: u32, counted: u32) {
-        let mut state = self.groups[group.0 as usize].state.lock();
-        if state.counts.directories == before && before != counted {
-            state.counts.directories = counted;
+    /// Corrects a group's number of directories, which was not `stored` but `counted` when the volume was mounted.
+    pub fn correct_directories(&self, group: GroupNo, stored: u32, counted: u32) {
+        if stored != counted {
+            let mut state = self.groups[group.0 as usize].state.lock();
+            state.counts.directories = state.counts.directories.wrapping_add(counted).wrapping_sub(stored);
             state.changed = true;
         }
     }
@@ -442,16 +469,24 @@ impl Alloc {
         let per_block = self.geo.inodes_per_block();
         let mates = index / per_block * per_block..((index / per_block + 1) * per_block).min(self.geo.inodes_per_group);
         let alone = block.view(|map| bitmap::is_clear(map, mates));
+        self.note_inode_change(group, index);
         let level = self.meta.change_loose(&block, |map| {
             bitmap::set(map, index);
         });
         state.counts.free_inodes = state.counts.free_inodes.saturating_sub(1);
-        state.counts.directories += u32::from(directory);
+        state.counts.directories = state.counts.directories.wrapping_add(directory.into());
         self.note_expectant(&mut state.counts, directory);
         state.changed = true;
         self.directories.fetch_add(directory.into(), Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
         Ok(Some(NewInode { ino: self.geo.inode_at(group, index), level, alone }))
+    }
+
+    /// Bytes of memory that the watch for leaks takes.
+    pub fn watch_memory(&self) -> usize {
+        let changed = self.changed.lock();
+        let maps = changed.as_ref().map_or(0, |changed| changed.blocks.len() + changed.inodes.len());
+        maps * self.geo.block_bytes()
     }
 
     /// A group's inode bitmap as it is now.
@@ -472,7 +507,12 @@ impl Alloc {
                 self.note_freeing(block, 1);
                 self.freeing_blocks.fetch_add(1, Ordering::Relaxed);
             }
-            Freed::Inode { .. } => drop(self.freeing_inodes.fetch_add(1, Ordering::Relaxed)),
+            Freed::Inode { ino, .. } => {
+                if let Some(at) = self.geo.locate_inode(InodeNo(ino)) {
+                    self.note_inode_change(at.group, at.index);
+                }
+                self.freeing_inodes.fetch_add(1, Ordering::Relaxed);
+            }
         }
         let needs = match freed {
             Freed::Meta { .. } => needs.max(self.meta.in_flight()),
@@ -550,7 +590,7 @@ impl Alloc {
         });
         state.counts.free_inodes += 1;
         if directory {
-            state.counts.directories = state.counts.directories.saturating_sub(1);
+            state.counts.directories = state.counts.directories.wrapping_sub(1);
             self.note_expectant(&mut state.counts, false);
         }
         let fewer = |count: u64| Some(count.saturating_sub(directory.into()));
@@ -578,13 +618,22 @@ impl Alloc {
             let mut descriptor = group.descriptor;
             descriptor.free_blocks = counts.free_blocks;
             descriptor.free_inodes = counts.free_inodes;
-            descriptor.used_dirs = counts.directories;
+            // Below zero only until a crash's wrong number has been corrected.
+            descriptor.used_dirs = (counts.directories as i32).max(0) as u32;
             let size = self.geo.desc_size as usize;
             self.meta
                 .change_loose(&block, |bytes| descriptor.encode_into(&mut bytes[offset..offset + size], &self.geo));
         }
         Ok((self.free_blocks.load(Ordering::Relaxed), self.free_inodes.load(Ordering::Relaxed)))
     }
+}
+
+/// A bitmap without the bits of another.
+fn without(mut map: Vec<u8>, other: Option<&Vec<u8>>) -> Vec<u8> {
+    if let Some(other) = other {
+        map.iter_mut().zip(other).for_each(|(map, other)| *map &= !other);
+    }
+    map
 }
 
 fn adjust(total: &AtomicU64, was: u32, is: u32) {

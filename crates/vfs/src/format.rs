@@ -371,6 +371,20 @@ pub trait Format: Send + Sync + 'static {
     fn harden(&self, node: &Self::Node, upto: Seal, data: Epoch, how: Harden) -> Result<()>;
     /// Makes everything durable that was changed before the call.
     fn commit(&self, why: Why) -> Result<()>;
+    /// Called before every call that changes something, with level 0 only, before any name is looked up: what a crash interrupted halfway
+    /// is ended or undone now. Nothing but a look at a flag once that is done.
+    fn settle_names(&self) -> Result<()> {
+        Ok(())
+    }
+    /// True if directories must not be moved or removed before [`Self::settle_directories`].
+    fn is_unsettled(&self) -> bool {
+        false
+    }
+    /// Finds out which directories a crash left with two names, and mends them. Level 0 only, before the names of directories that are to
+    /// be moved or removed are looked up. May take long, once after a crash.
+    fn settle_directories(&self) -> Result<()> {
+        Ok(())
+    }
     /// One bounded background step: age-out, return leaks, clean. Returns when it wants to be called again.
     fn tend(&self, idle: Idle) -> Option<Time>;
     /// Forgets what it caches of clean metadata until at most `bytes` are held; called under memory pressure.

@@ -118,6 +118,7 @@ impl<F: Format> Inner<F> {
     pub(crate) fn enter_changing(&self) -> Result<Entered<'_>> {
         let gate = self.enter()?;
         self.check_writable()?;
+        self.format.settle_names()?;
         Ok(gate)
     }
 

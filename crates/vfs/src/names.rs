@@ -34,6 +34,11 @@ pub(crate) fn dot_dot() -> &'static Name {
     Name::new(b"..").expect("it is a legal name")
 }
 
+/// The links of a directory that gains (or loses) subdirectories. A single link says that there are too many to count.
+pub(crate) fn links_after(links: u32, gains: i64) -> u32 {
+    if links == 1 { 1 } else { (i64::from(links) + gains).clamp(2, u32::MAX.into()) as u32 }
+}
+
 /// What a new inode starts with.
 struct Birth {
     attr: Attr,
@@ -358,6 +363,7 @@ impl<F: Format> Inner<F> {
             b".." => return Err(Error::Posix(libc::ENOTEMPTY)),
             _ => {}
         }
+        self.format.settle_directories()?;
         let mut admission = Admission::none();
         let _dir = dir.lock.write();
         let (_, child) = self.child(&dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
@@ -365,6 +371,7 @@ impl<F: Format> Inner<F> {
         let child_guard = child.lock.write();
         self.check_may_remove(who, &dir, &child)?;
         self.check_removable_dir(&child)?;
+        self.check_subdirectories(&dir, -1)?;
         let now = self.timestamp();
         let mut op = self.begin(OpKind::Unlink, &mut admission)?;
         op.name_remove(&dir.node, name, &child.node)?;
@@ -373,7 +380,7 @@ impl<F: Format> Inner<F> {
             attr.ctime = now;
         })?;
         op.put(&dir, |attr| {
-            attr.nlink = attr.nlink.saturating_sub(1).max(2);
+            attr.nlink = links_after(attr.nlink, -1);
             (attr.mtime, attr.ctime) = (now, now);
         })?;
         op.end(&[&child, &dir]);
@@ -393,6 +400,21 @@ impl<F: Format> Inner<F> {
             return Err(Error::Posix(libc::EBUSY));
         }
         if self.format.is_empty(&child.node)? { Ok(()) } else { Err(Error::Posix(libc::ENOTEMPTY)) }
+    }
+
+    /// A directory that is about to lose a subdirectory has a link for it; everything else is damage, and nothing is changed on top
+    /// of it.
+    pub(crate) fn check_subdirectories(&self, dir: &Shared<F>, gains: i64) -> Result<()> {
+        if gains >= 0 || dir.nlink() != 2 {
+            return Ok(());
+        }
+        let error = Error::Damaged {
+            structure: format!("directory {}", dir.ino.0),
+            block: None,
+            problem: "it has a subdirectory, but no link is counted for it".into(),
+        };
+        self.format.fail(&error.to_string());
+        Err(error)
     }
 
     /// A name that leads to its own directory can only be damage; locking it would hang.

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::format::{Format, FormatOp, Need, OpKind, Target};
 use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
-use crate::names::{NAME_META_BLOCKS, dot_dot, is_dot};
+use crate::names::{NAME_META_BLOCKS, dot_dot, is_dot, links_after};
 use crate::op::Op;
 use crate::perm::W;
 use crate::types::{Ino, Name};
@@ -85,8 +85,10 @@ impl<F: Format> Inner<F> {
             if done {
                 break;
             }
-            // The name has come to mean a directory since we looked.
+            // The name has come to mean a directory since we looked, or directories may not move yet.
             moving = true;
+            drop(topology);
+            self.format.settle_directories()?;
         }
         self.tally.renames.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -122,6 +124,9 @@ impl<F: Format> Inner<F> {
         let victim = self.child(to.dir, to.name)?.map(|(_, inode)| inode);
         let victim_moves = mode == RenameMode::Exchange && victim.as_ref().is_some_and(|v| v.is_dir());
         if crosses && (source.is_dir() || victim_moves) && !matches!(topology, Topology::Moving(_)) {
+            return Ok(false);
+        }
+        if (source.is_dir() || victim_moves) && self.format.is_unsettled() {
             return Ok(false);
         }
         match (&victim, mode) {
@@ -224,12 +229,16 @@ impl<F: Format> Inner<F> {
         self.check_parent_links(movement, exchange)
     }
 
-    /// A directory that comes to another parent brings it a link.
+    /// A directory that comes to another parent brings it a link; the one that it leaves has one to lose.
     fn check_parent_links(&self, movement: &Move<'_, F::Node>, exchange: bool) -> Result<()> {
-        if !movement.crosses() {
-            return Ok(());
-        }
         let victim_is_dir = movement.victim.is_some_and(|v| v.is_dir());
+        let come = i64::from(movement.source.is_dir()) - i64::from(victim_is_dir);
+        let gone = if exchange { come } else { i64::from(movement.source.is_dir()) };
+        if !movement.crosses() {
+            return self.check_subdirectories(movement.to.dir, come - gone);
+        }
+        self.check_subdirectories(movement.from.dir, -gone)?;
+        self.check_subdirectories(movement.to.dir, come)?;
         let full = |dir: &Shared<F>| dir.nlink() >= self.shape.links_max;
         let to_gains = movement.source.is_dir() && !victim_is_dir;
         let from_gains = exchange && victim_is_dir && !movement.source.is_dir();
@@ -323,7 +332,7 @@ impl<F: Format> Inner<F> {
         let now = movement.now;
         let mut settle = |dir: &Shared<F>, gains: i64| {
             op.put(dir, |attr| {
-                attr.nlink = (i64::from(attr.nlink) + gains).clamp(0, i64::from(u32::MAX)) as u32;
+                attr.nlink = links_after(attr.nlink, gains);
                 (attr.mtime, attr.ctime) = (now, now);
             })
         };

@@ -5,7 +5,6 @@
 //! insertion goes into the leaf that its hash names; when that leaf is full the index flag goes (durably first) and the
 //! directory is linear from then on, since a split cannot be ordered.
 
-use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -68,6 +67,11 @@ impl Index {
     /// Bytes it occupies, about.
     pub(super) fn memory(&self) -> usize {
         self.slots.capacity() * (size_of::<Slot>() + 1) + self.blocks.len() * 9
+    }
+
+    /// Bytes charged to the memory budget.
+    pub(super) fn charged(&self) -> u64 {
+        self.charged
     }
 
     fn add(&mut self, name: &[u8], lbn: u32, offset: u32) {
@@ -231,12 +235,32 @@ impl Ext {
         Ok(())
     }
 
+    /// Calls `each` with the names in each block of a directory and what they lead to. Builds no index.
+    pub(super) fn each_block_of_names(
+        &self,
+        dir: &Incore,
+        each: &mut dyn FnMut(&[(Vec<u8>, u32)]) -> Result<()>,
+    ) -> Result<()> {
+        self.not_a_directory(dir)?;
+        let blocks = self.dir_blocks(dir)?;
+        for (lbn, &no) in blocks.iter().enumerate() {
+            let together = blocks[lbn..].iter().zip(no..).take_while(|(at, want)| **at == *want).count() as u64;
+            let block = self.zone_run(no, Kind::Directory, together)?;
+            let names = block.view(|bytes| {
+                let entries = Entries::check(bytes, self.form, self.dir_place(dir, lbn, no))?;
+                Ok::<Vec<(Vec<u8>, u32)>, Damage>(entries.used().map(|e| (e.name.to_vec(), e.inode.0)).collect())
+            });
+            each(&names.map_err(damaged)?)?;
+        }
+        Ok(())
+    }
+
     // -- changing
 
     /// Charges what an index has grown by to the memory budget.
     fn charge(&self, index: &mut Index) {
         let now = index.memory() as u64;
-        self.index_bytes.fetch_add(now.saturating_sub(index.charged), Ordering::Relaxed);
+        self.registry.charge_index(now.saturating_sub(index.charged));
         index.charged = index.charged.max(now);
     }
 
@@ -250,6 +274,7 @@ impl Ext {
         needs: Level,
         meta_block: &mut dyn FnMut() -> Result<(u64, Level)>,
     ) -> Result<Level> {
+        debug_assert!(self.recovery.names_may_change(dir.ino), "directory {} changes unseen", dir.ino.0);
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
         let bytes = name.as_bytes();
@@ -364,6 +389,7 @@ impl Ext {
         kind: FileKind,
         needs: Level,
     ) -> Result<Option<Level>> {
+        debug_assert!(self.recovery.names_may_change(dir.ino), "directory {} changes unseen", dir.ino.0);
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
         let Some(found) = self.find_slot(index, name.as_bytes())? else { return Ok(None) };
@@ -379,6 +405,7 @@ impl Ext {
     /// Removes a name, after `needs`. If nothing waits to see it (`awaited`) and no image that the disk may show ever had
     /// it, there is nothing to wait for: [`Level::NONE`].
     pub(super) fn remove_name(&self, dir: &Incore, name: &Name, needs: Level, awaited: bool) -> Result<Level> {
+        debug_assert!(self.recovery.names_may_change(dir.ino), "directory {} changes unseen", dir.ino.0);
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
         let bytes = name.as_bytes();
@@ -416,7 +443,7 @@ impl Ext {
         if let Some(mut guard) = dir.index.try_write()
             && let Some(index) = guard.take()
         {
-            self.index_bytes.fetch_sub(index.charged, Ordering::Relaxed);
+            self.registry.discharge_index(index.charged);
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use moafs_disk::{Epoch, Kind};
-use moafs_runtime::Rt;
 use moafs_runtime::leaf::Mutex;
+use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use moafs_runtime::lock::RwLock;
 use moafs_vfs::Result;
 use moafs_vfs::types::{Attr, FileKind};
@@ -39,6 +39,114 @@ pub struct Incore {
     pub(super) state: Mutex<InodeState>,
     /// Names of a directory, once somebody asked for one.
     pub(super) index: RwLock<Option<Index>>,
+    registry: Arc<Registry>,
+}
+
+/// The in-core inodes in use, by number, and the memory that their indexes take. An entry goes with the last reference to
+/// its inode, so the registry never holds more than is in use.
+#[derive(Default)]
+pub(super) struct Registry {
+    nodes: Mutex<Nodes>,
+    index_bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Nodes {
+    by_ino: BTreeMap<u32, Weak<Incore>>,
+    /// Counts entries that went: what was read from an inode's slot before may be stale after.
+    departures: u64,
+}
+
+/// Taken before an inode's slot is read, so that what was read can be told from what has changed since.
+#[derive(Clone, Copy)]
+pub(super) struct Departures(u64);
+
+impl Registry {
+    /// The in-core inode if it is in use.
+    pub(super) fn live(&self, ino: InodeNo) -> Option<Arc<Incore>> {
+        self.nodes.lock().by_ino.get(&ino.0).and_then(Weak::upgrade)
+    }
+
+    /// All that are in use.
+    pub(super) fn all(&self) -> Vec<Arc<Incore>> {
+        self.nodes.lock().by_ino.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Entries now.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.nodes.lock().by_ino.len()
+    }
+
+    pub(super) fn departures(&self) -> Departures {
+        Departures(self.nodes.lock().departures)
+    }
+
+    /// Registers a new inode, in place of what bore its number before.
+    pub(super) fn insert(&self, node: &Arc<Incore>) {
+        self.nodes.lock().by_ino.insert(node.ino.0, Arc::downgrade(node));
+    }
+
+    /// Registers an inode that was read after `before`, unless another reader was faster: the one that is registered. `None` if it must be read
+    /// again: one that was in use meanwhile may have changed.
+    pub(super) fn adopt(&self, node: &Arc<Incore>, before: Departures) -> Option<Arc<Incore>> {
+        let mut nodes = self.nodes.lock();
+        if let Some(other) = nodes.by_ino.get(&node.ino.0) {
+            // One that is being dropped at this moment has not left yet.
+            return other.upgrade();
+        }
+        if nodes.departures != before.0 {
+            return None;
+        }
+        nodes.by_ino.insert(node.ino.0, Arc::downgrade(node));
+        Some(Arc::clone(node))
+    }
+
+    /// Takes an inode out: its number may be given to another.
+    pub(super) fn remove(&self, node: &Incore) {
+        self.nodes.lock().remove(node);
+    }
+
+    /// Marks an inode as deleted if the caller has the only reference to it: from then on it cannot be loaded.
+    pub(super) fn condemn(&self, node: &Arc<Incore>) -> bool {
+        let _nodes = self.nodes.lock();
+        if Arc::strong_count(node) > 1 {
+            return false;
+        }
+        node.state.lock().inode.links = 0;
+        true
+    }
+
+    pub(super) fn charge_index(&self, bytes: u64) {
+        self.index_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn discharge_index(&self, bytes: u64) {
+        self.index_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that indexes of directories take.
+    pub(super) fn index_bytes(&self) -> usize {
+        self.index_bytes.load(Ordering::Relaxed) as usize
+    }
+}
+
+impl Nodes {
+    fn remove(&mut self, node: &Incore) {
+        if self.by_ino.get(&node.ino.0).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), node)) {
+            self.by_ino.remove(&node.ino.0);
+            self.departures += 1;
+        }
+    }
+}
+
+impl Drop for Incore {
+    fn drop(&mut self) {
+        if let Some(index) = self.index.get_mut() {
+            self.registry.discharge_index(index.charged());
+        }
+        self.registry.remove(self);
+    }
 }
 
 /// Where an inode stands between making and freeing.
@@ -56,6 +164,8 @@ pub(super) struct InodeState {
     /// The inode as ops see it.
     pub(super) inode: Inode,
     pub(super) life: Life,
+    /// Running ops that give the inode a second name for a while: its slot counts as many links more, whoever stores it meanwhile.
+    pub(super) names_coming: u16,
     /// What must be on disk before the slot's next version.
     pub(super) needs: Level,
     /// The level at which its newest name is on disk, and leads to it from the root. Of files only once they were linked or
@@ -78,10 +188,11 @@ pub(super) struct InodeState {
 }
 
 impl Incore {
-    pub(super) fn new(rt: &Rt, ino: InodeNo, kind: FileKind, at: SlotAt, inode: Inode, life: Life) -> Incore {
+    pub(super) fn new(ext: &Ext, ino: InodeNo, kind: FileKind, at: SlotAt, inode: Inode, life: Life) -> Incore {
         let state = InodeState {
             inode,
             life,
+            names_coming: 0,
             needs: Level::NONE,
             named: Level::NONE,
             unlinked: Level::NONE,
@@ -92,7 +203,8 @@ impl Incore {
             reaped_from: u64::MAX,
             early: BTreeMap::new(),
         };
-        Incore { ino, kind, at, state: Mutex::new(state), index: RwLock::new(Arc::clone(rt), None) }
+        let index = RwLock::new(Arc::clone(&ext.rt), None);
+        Incore { ino, kind, at, state: Mutex::new(state), index, registry: Arc::clone(&ext.registry) }
     }
 
     /// A copy of the inode as ops see it.
@@ -179,7 +291,11 @@ impl Ext {
         needs: Level,
         edit: impl FnOnce(&mut Inode, &mut [u8]),
     ) -> Level {
+        debug_assert!(self.recovery.may_change(node.ino), "inode {} changes unseen", node.ino.0);
         let mut inode = state.inode.clone();
+        if inode.links > 0 {
+            inode.links = inode.links.saturating_add(state.names_coming);
+        }
         let needs = needs.max(std::mem::take(&mut state.needs));
         let start = node.at.offset;
         let mut slot = self.slot_bytes(block, &node.at);

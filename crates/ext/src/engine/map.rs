@@ -94,7 +94,14 @@ impl Ext {
 
     /// What lies at `at`: one run of at most `max` blocks. Addresses without a pointer are unwritten.
     pub(super) fn map_run(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
-        let max = max.max(1);
+        let mut max = max.max(1);
+        if self.recovery.may_overhang(node.ino) {
+            let end = node.state.lock().inode.size.div_ceil(self.geo.block_size.into());
+            match end.saturating_sub(at.0) {
+                0 => return Ok(Mapping::Hole { len: max }),
+                left => max = max.min(u32::try_from(left).unwrap_or(u32::MAX)),
+            }
+        }
         let mapping = self.map_pointers(node, at, max)?;
         let Mapping::Hole { len } = mapping else { return Ok(mapping) };
         if self.policy != Policy::FfsPaper {

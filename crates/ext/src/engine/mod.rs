@@ -27,7 +27,7 @@ mod tests;
 
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use moafs_disk::{Buf, DiskExt, Epoch, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_runtime::leaf::Mutex;
@@ -42,7 +42,7 @@ use moafs_vfs::volatile::Volatile;
 use moafs_vfs::{Error, Result};
 
 pub use incore::Incore;
-use incore::Life;
+use incore::{Life, Registry};
 use op::ExtOp;
 
 use crate::alloc::swaparea::SwapRoom;
@@ -94,7 +94,7 @@ pub struct Ext {
     superblock: Mutex<Superblock>,
     meta: Arc<Meta>,
     alloc: Arc<Alloc>,
-    nodes: Mutex<BTreeMap<u32, Weak<Incore>>>,
+    registry: Arc<Registry>,
     /// In-core inodes that must not be forgotten before a level is on disk: later changes of their names wait for it.
     held: Mutex<BTreeMap<(Level, u32), Arc<Incore>>>,
     /// `i_extra_isize` of new inodes.
@@ -108,7 +108,6 @@ pub struct Ext {
     entries_level: AtomicU64,
     /// Pointers in indirect blocks set so far are on disk at this level.
     maps_level: AtomicU64,
-    index_bytes: AtomicU64,
     /// The newest epoch in which file data completed.
     data_epoch: AtomicU64,
     /// The volume was left by a crash of our own, and its leaks are not returned yet.
@@ -203,13 +202,14 @@ impl Ext {
             wanted if wanted != 0 && inode::extra_isize_is_legal(wanted, geo.inode_size) => wanted,
             _ => inode::EXTRA_BYTES,
         };
+        let directories = descriptors.iter().map(|descriptor| descriptor.used_dirs).collect();
         Ext {
             alloc: Arc::new(Alloc::new(geo.clone(), Arc::clone(&meta), descriptors, clean)),
             meta,
             form: codec::Form::of(&geo),
             shape,
             superblock: Mutex::new(superblock),
-            nodes: Mutex::new(BTreeMap::new()),
+            registry: Arc::default(),
             held: Mutex::new(BTreeMap::new()),
             extra_isize,
             table_read_blocks: u64::from((TABLE_READ_BYTES / geo.block_size).max(1)),
@@ -219,9 +219,8 @@ impl Ext {
             names_level: AtomicU64::new(0),
             entries_level: AtomicU64::new(0),
             maps_level: AtomicU64::new(0),
-            index_bytes: AtomicU64::new(0),
             data_epoch: AtomicU64::new(0),
-            recovery: recover::Recovery::new(writable && !clean),
+            recovery: recover::Recovery::new(&rt, &geo, directories, writable && !clean),
             disk,
             rt,
             health,
@@ -312,14 +311,6 @@ impl Ext {
 
     // -- in-core inodes
 
-    fn remember(&self, node: &Arc<Incore>) {
-        let mut nodes = self.nodes.lock();
-        if nodes.len() > 64 && nodes.len().is_power_of_two() {
-            nodes.retain(|_, node| node.strong_count() > 0);
-        }
-        nodes.insert(node.ino.0, Arc::downgrade(node));
-    }
-
     /// Keeps an inode in memory until a level is on disk.
     fn hold(&self, node: &Arc<Incore>, until: Level) {
         if self.meta.is_pending(until) {
@@ -327,28 +318,22 @@ impl Ext {
         }
     }
 
-    fn forget_node(&self, node: &Incore) {
-        self.nodes.lock().remove(&node.ino.0);
-    }
-
-    /// The in-core inode, if somebody holds it.
+    /// The in-core inode, if it is in use.
     fn live(&self, ino: InodeNo) -> Option<Arc<Incore>> {
-        self.nodes.lock().get(&ino.0).and_then(Weak::upgrade)
+        self.registry.live(ino)
     }
 
-    /// The in-core inode, read if nobody holds it.
+    /// The in-core inode, read if it is not in use.
     fn incore(&self, ino: InodeNo) -> Result<Arc<Incore>> {
-        if let Some(node) = self.live(ino) {
-            return Ok(node);
-        }
-        let loaded = self.read_inode(ino);
-        let node = Arc::new(self.health.watch(loaded)?);
-        let mut nodes = self.nodes.lock();
-        match nodes.get(&ino.0).and_then(Weak::upgrade) {
-            Some(other) => Ok(other),
-            None => {
-                nodes.insert(ino.0, Arc::downgrade(&node));
-                Ok(node)
+        loop {
+            let before = self.registry.departures();
+            if let Some(node) = self.registry.live(ino) {
+                return Ok(node);
+            }
+            let loaded = self.read_inode(ino);
+            let node = Arc::new(self.health.watch(loaded)?);
+            if let Some(node) = self.registry.adopt(&node, before) {
+                return Ok(node);
             }
         }
     }
@@ -371,7 +356,7 @@ impl Ext {
         });
         let inode = inode.ok_or_else(stale)?.map_err(damaged)?;
         let kind = inode.kind().ok_or_else(stale)?;
-        Ok(Incore::new(&self.rt, ino, kind, at, inode, Life::Named { born: Level::NONE }))
+        Ok(Incore::new(self, ino, kind, at, inode, Life::Named { born: Level::NONE }))
     }
 
     /// A plan that will not be carried out.
@@ -505,7 +490,9 @@ impl Format for Ext {
     fn load(&self, ino: Ino) -> Result<(Attr, Self::Node)> {
         let number = u32::try_from(ino.0).map_err(|_| Error::Stale(ino))?;
         let node = self.incore(InodeNo(number))?;
-        Ok((self.attr(&node), node))
+        let attr = self.attr(&node);
+        // Recovery has just deleted it.
+        if attr.nlink == 0 { Err(Error::Stale(ino)) } else { Ok((attr, node)) }
     }
 
     fn lookup(&self, dir: &Self::Node, name: &Name) -> Result<Option<Dentry>> {
@@ -662,22 +649,32 @@ impl Format for Ext {
         self.flush()
     }
 
+    fn settle_names(&self) -> Result<()> {
+        self.end_exchanges_first()
+    }
+
+    fn settle_directories(&self) -> Result<()> {
+        self.finish_names()
+    }
+
+    fn is_unsettled(&self) -> bool {
+        self.recovery.is_unsettled()
+    }
+
     fn tend(&self, idle: Idle) -> Option<Time> {
         self.recover_step(idle)
     }
 
     fn shrink(&self, bytes: usize) {
-        let indexes = self.index_bytes.load(Ordering::Relaxed) as usize;
-        if indexes > bytes / 2 {
-            let nodes: Vec<Arc<Incore>> = self.nodes.lock().values().filter_map(Weak::upgrade).collect();
-            nodes.iter().for_each(|node| self.drop_index(node));
+        if self.registry.index_bytes() > bytes / 2 {
+            self.registry.all().iter().for_each(|node| self.drop_index(node));
         }
-        let indexes = self.index_bytes.load(Ordering::Relaxed) as usize;
+        let indexes = self.registry.index_bytes();
         self.meta.shrink(bytes.saturating_sub(indexes));
     }
 
     fn memory(&self) -> usize {
-        self.meta.memory() + self.index_bytes.load(Ordering::Relaxed) as usize
+        self.meta.memory() + self.registry.index_bytes() + self.recovery.memory() + self.alloc.watch_memory()
     }
 
     fn survey(&self, to: &mut dyn Survey) -> Result<()> {

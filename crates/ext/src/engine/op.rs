@@ -46,6 +46,8 @@ pub struct ExtOp<'a> {
     ordered: Level,
     /// What a name added by the op waits for, beyond its inode.
     before_names: Level,
+    /// Inodes that are counted one link more until the op ends.
+    linked_twice: Vec<Arc<Incore>>,
     /// The temporary name of what lost its own to an exchange, or to a directory moved over it.
     temporary: Option<Temporary>,
 }
@@ -78,6 +80,7 @@ impl<'a> ExtOp<'a> {
             seal: Level::NONE,
             ordered: Level::NONE,
             before_names: Level::NONE,
+            linked_twice: Vec::new(),
             temporary: None,
         }
     }
@@ -87,29 +90,45 @@ impl<'a> ExtOp<'a> {
         level
     }
 
-    /// Tells recovery to leave an inode alone.
-    fn touch(&self, node: &Incore) {
-        self.ext.recovery.touch(node.ino);
-        if self.is_rename() && node.kind == FileKind::Directory {
-            self.ext.recovery.directory_moves();
-        }
+    /// Recovery looks at an inode that is about to change before it does.
+    fn touch(&self, node: &Incore) -> Result<()> {
+        self.ext.touch(node)
+    }
+
+    /// The same for an inode that is about to get or lose a name. The caller has looked names up after recovery has ended what the crash
+    /// interrupted, since that changes them.
+    fn touch_named(&self, node: &Incore) -> Result<()> {
+        let moves = node.kind == FileKind::Directory && self.kind != OpKind::Create;
+        let settled = self.ext.recovery.is_settled(moves);
+        debug_assert!(settled, "inode {} is named anew too early", node.ino.0);
+        if settled { self.touch(node) } else { Err(Error::Posix(libc::EBUSY)) }
     }
 
     fn is_rename(&self) -> bool {
         matches!(self.kind, OpKind::Rename | OpKind::Exchange)
     }
 
-    /// Stores an inode with one link more than it has: it may be seen with two names.
-    fn store_linked_twice(&mut self, node: &Incore) -> Result<Level> {
-        node.state.lock().inode.links += 1;
-        let stored = self.ext.store(node);
-        node.state.lock().inode.links -= 1;
-        let level = stored?;
+    /// Stores an inode with one link more than it has, and until the op ends it has one more whoever stores it: it may be seen with two
+    /// names, and write-back stores inodes at any time.
+    fn store_linked_twice(&mut self, node: &Arc<Incore>) -> Result<Level> {
+        node.state.lock().names_coming += 1;
+        self.linked_twice.push(Arc::clone(node));
+        let level = self.ext.store(node)?;
         Ok(self.reached(level))
     }
 
+    /// Stores the links that are left when all names have changed.
+    fn store_links(&mut self) -> Result<()> {
+        for node in std::mem::take(&mut self.linked_twice) {
+            node.state.lock().names_coming -= 1;
+            let level = self.ext.store_with(&node, self.ordered, |_, _| {})?;
+            self.reached(level);
+        }
+        Ok(())
+    }
+
     /// What an entry naming `node` waits for.
-    fn entry_needs(&mut self, dir: &Incore, node: &Arc<Incore>, name: &Name) -> Result<Level> {
+    fn entry_needs(&mut self, dir: &Arc<Incore>, node: &Arc<Incore>, name: &Name) -> Result<Level> {
         let dots = name.as_bytes() == b"..";
         if self.is_rename() && !dots {
             let linked = self.store_linked_twice(node)?;
@@ -268,7 +287,7 @@ impl<'a> ExtOp<'a> {
             }
             _ => Level::NONE,
         };
-        let node = Incore::new(&ext.rt, ino, attr.kind, at, inode, Life::Unborn);
+        let node = Incore::new(ext, ino, attr.kind, at, inode, Life::Unborn);
         // The slot may hold what its last owner left.
         node.state.lock().attributes = Some(Vec::new());
         Ok((Arc::new(node), needs))
@@ -294,8 +313,9 @@ impl<'a> ExtOp<'a> {
     /// Gives the inode that `name` is about to lose a temporary name, and a link for it.
     fn keep_reachable(&mut self, was: InodeNo, dir: &Incore, name: &Name) -> Result<()> {
         let node = self.ext.incore(was)?;
-        let linked = self.store_linked_twice(&node)?;
         let home = self.ext.exchange_home()?;
+        self.touch(&home)?;
+        let linked = self.store_linked_twice(&node)?;
         let name = exchange_name(was, dir.ino, name);
         let bytes = Name::new(&name).expect("a short name without slashes");
         let old_name = node.state.lock().named;
@@ -345,9 +365,10 @@ impl FormatOp for ExtOp<'_> {
 
     fn inode_new(&mut self, parent: &Self::Node, attr: &Attr, target: Option<&[u8]>) -> Result<(Ino, Self::Node)> {
         let directory = attr.kind == FileKind::Directory;
+        self.touch(parent)?;
         let new = self.pick_inode(parent, directory)?;
         let NewInode { ino, level: bits, .. } = new;
-        self.ext.recovery.touch(ino);
+        self.ext.recovery.note_new(ino);
         let made = self.new_inode(new, parent, attr, target);
         let (node, needs) = match made {
             Ok(made) => made,
@@ -367,11 +388,12 @@ impl FormatOp for ExtOp<'_> {
             self.before_names = self.before_names.max(level);
             self.reached(level);
         }
-        self.ext.remember(&node);
+        self.ext.registry.insert(&node);
         Ok((Ino(ino.0.into()), node))
     }
 
     fn inode_put(&mut self, node: &Self::Node, attr: &Attr, disk_size: u64) -> Result<()> {
+        self.touch(node)?;
         if attr.kind == FileKind::Regular && disk_size >= 1 << 31 {
             let level = self.ext.note_large_file()?;
             let mut state = node.state.lock();
@@ -397,7 +419,8 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn inode_orphan(&mut self, node: &Self::Node, attr: &Attr) -> Result<()> {
-        self.ext.recovery.touch(node.ino);
+        self.touch(node)?;
+        self.ext.check_deletable(node)?;
         let table = self.ext.table_block(&node.at)?;
         let mut state = node.state.lock();
         put_attr(&mut state.inode, attr, attr.size);
@@ -434,6 +457,8 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn inode_free(&mut self, node: &Self::Node) -> Result<()> {
+        self.touch(node)?;
+        self.ext.check_deletable(node)?;
         while self.ext.clear_pointers_of(node)? == Progress::More {}
         let (needs, file_acl, freed) = {
             let mut state = node.state.lock();
@@ -450,13 +475,14 @@ impl FormatOp for ExtOp<'_> {
             self.ext.release_xattr_block(node, file_acl, needs)?;
         }
         self.ext.drop_index(node);
-        self.ext.forget_node(node);
+        self.ext.registry.remove(node);
         let directory = node.kind == FileKind::Directory;
         self.ext.alloc.free(needs, Freed::Inode { ino: node.ino.0, directory })
     }
 
     fn name_add(&mut self, dir: &Self::Node, name: &Name, to: Target<'_, Self::Node>) -> Result<()> {
-        self.touch(to.node);
+        self.touch(dir)?;
+        self.touch_named(to.node)?;
         let needs = self.entry_needs(dir, to.node, name)?;
         let level = self.insert(dir, name, to.node.ino, to.kind, needs)?;
         self.named(dir, to.node, name, level);
@@ -464,10 +490,14 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn name_point(&mut self, dir: &Self::Node, name: &Name, to: Target<'_, Self::Node>) -> Result<()> {
-        self.touch(to.node);
+        self.touch(dir)?;
+        self.touch_named(to.node)?;
         let dots = name.as_bytes() == b"..";
         let exchanging = self.kind == OpKind::Exchange && !dots;
         let was = self.ext.find_name(dir, name)?.ok_or(Error::Posix(libc::ENOENT))?.ino;
+        if !dots {
+            self.touch_named(&*self.ext.incore(was)?)?;
+        }
         // A directory moved over another has two names for a while: recovery that takes the new one needs to know whose it was.
         let over_directory = to.kind == FileKind::Directory && !dots;
         if (exchanging || over_directory) && self.temporary.is_none() {
@@ -493,7 +523,8 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
-        self.touch(was);
+        self.touch(dir)?;
+        self.touch_named(was)?;
         // From here on `..` tells which of the two names is the new one; of two in one directory it cannot.
         let beside = self.temporary.as_ref().is_some_and(|temporary| temporary.of == dir.ino);
         if !beside {
@@ -514,12 +545,14 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn xattr_set(&mut self, node: &Self::Node, key: &XattrKey, value: Option<&[u8]>, mode: SetMode) -> Result<()> {
+        self.touch(node)?;
         let level = self.ext.change_attribute(node, key, value, mode, self.admission)?;
         self.reached(level);
         Ok(())
     }
 
     fn place(&mut self, file: &Self::Node, at: LbnRange, to: BlockRun, written: Epoch) -> Result<()> {
+        self.touch(file)?;
         let ext = self.ext;
         let group = ext.geo.group_of_block(BlockNo(to.start.0)).unwrap_or(file.at.group);
         let goal = to.end().0;
@@ -544,6 +577,7 @@ impl FormatOp for ExtOp<'_> {
     }
 
     fn unmap(&mut self, file: &Self::Node, from: Lbn, to: Option<Lbn>, at_most: u32, orphan: bool) -> Result<Progress> {
+        self.touch(file)?;
         self.ext.drop_early(file, from, to)?;
         let end = to.map_or(u64::MAX, |to| to.0);
         let progress = self.ext.clear_pointers(file, from.0, end, at_most, orphan)?;
@@ -556,7 +590,17 @@ impl FormatOp for ExtOp<'_> {
         if let Err(error) = self.drop_temporary() {
             self.ext.health.fail(format!("removing an exchange's temporary name: {error}"));
         }
+        if let Err(error) = self.store_links() {
+            self.ext.health.fail(format!("storing link counts after a rename: {error}"));
+        }
         Seal(self.seal.0)
+    }
+}
+
+impl Drop for ExtOp<'_> {
+    /// Of an op that failed: its inodes' slots may count a link too many, which is a leak at most.
+    fn drop(&mut self) {
+        self.linked_twice.drain(..).for_each(|node| node.state.lock().names_coming -= 1);
     }
 }
 

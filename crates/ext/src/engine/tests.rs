@@ -11,6 +11,7 @@ use moafs_vfs::plan::{DirtyFile, DirtyView, Due};
 use moafs_vfs::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey, XattrSpace};
 
 mod cowrite;
+mod recovery;
 mod swaparea;
 
 use super::{Ext, Incore, OpenOptions};
