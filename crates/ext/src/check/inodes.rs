@@ -21,6 +21,8 @@ use crate::format::{
 
 /// Flags of inodes that ext2 without any of the later features cannot have.
 const FLAGS_IMPOSSIBLE: InodeFlags = InodeFlags::FOREIGN.union(InodeFlags::from_bits_retain(0x2000));
+/// Incompatible features of a journal that are known: revoke, 64bit, asynchronous commit, checksums, fast commits.
+const JOURNAL_INCOMPAT: u32 = 0x3F;
 /// Files from this size on need the feature large_file.
 const LARGE_FILE: u64 = 1 << 31;
 
@@ -76,29 +78,52 @@ impl Checker<'_> {
         self.geo.first_ino = FIRST_INO;
     }
 
-    /// A journal that has nothing to replay is only looked at from outside.
+    /// A journal that cannot be used has nothing to replay, or the check would have been refused: it is given up.
     fn check_journal(&mut self) -> Result<(), CheckError> {
         if !self.superblock.compat().contains(Compat::HAS_JOURNAL) {
             return Ok(());
         }
-        let (_, inode) = self.read_inode(InodeNo::JOURNAL)?;
-        let first = BlockNo(inode.block[0].into());
-        let in_use = inode.kind() == Some(FileKind::Regular) && inode.links > 0 && self.geo.may_point_to(first);
-        let problem = if self.superblock.journal_inum() != InodeNo::JOURNAL.0 {
-            Some(format!("it is said to be inode {}", self.superblock.journal_inum()))
-        } else if !in_use {
-            Some("its inode is no file".to_owned())
-        } else if self.volume.read(first)?[..4] != JOURNAL_MAGIC {
-            Some("its first block is no journal's".to_owned())
-        } else {
-            None
-        };
-        if problem.is_some_and(|problem| self.log.found(Issue::Journal { problem })) {
+        let Some(problem) = self.journal_problem()? else { return Ok(()) };
+        if self.log.found(Issue::Journal { problem }) {
             let without = self.superblock.compat().difference(Compat::HAS_JOURNAL);
             self.superblock.set_compat(without);
             self.superblock.set_journal_inum(0);
+            self.superblock.clear_external_journal();
+            self.clear_inode(InodeNo::JOURNAL)?;
         }
         Ok(())
+    }
+
+    fn journal_problem(&self) -> Result<Option<String>, CheckError> {
+        let inum = self.superblock.journal_inum();
+        if inum != InodeNo::JOURNAL.0 {
+            return Ok(Some(format!("s_journal_inum is {inum}, should be {}", InodeNo::JOURNAL)));
+        }
+        let (_, mut inode) = self.read_inode(InodeNo::JOURNAL)?;
+        if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
+            return Ok(Some(format!("inode 8: i_mode is {:#o}, should be that of a file in use", inode.mode)));
+        }
+        let blocks = inode.size.div_ceil(self.geo.block_size.into());
+        let mut dense = DenseJudge { geo: &self.geo, fixed: &self.fixed, next: 0, is_dense: true };
+        walk_map(&self.volume, &self.geo, &mut inode.block, &mut dense)?;
+        if !dense.is_dense || dense.next != blocks || blocks == 0 {
+            return Ok(Some(format!("inode 8: the map has {} blocks in a row, should be {blocks}", dense.next)));
+        }
+        let page = self.volume.read(BlockNo(inode.block[0].into()))?;
+        if page[..4] != JOURNAL_MAGIC {
+            return Ok(Some("its first block has another magic".to_owned()));
+        }
+        let be = |at: usize| u32_at(&page, at).swap_bytes();
+        let fields = [
+            ("h_blocktype", be(4), [3, 4].contains(&be(4))),
+            ("s_blocksize", be(12), be(12) == self.geo.block_size),
+            ("s_maxlen", be(16), u64::from(be(16)) <= blocks),
+            ("s_feature_incompat", be(40), be(4) == 3 || be(40) & !JOURNAL_INCOMPAT == 0),
+            ("s_feature_ro_compat", be(44), be(4) == 3 || be(44) == 0),
+            ("s_nr_users", be(64), be(4) == 3 || be(64) <= 1),
+        ];
+        let wrong = fields.into_iter().find(|(_, _, is_right)| !is_right);
+        Ok(wrong.map(|(field, stored, _)| format!("{field} is {stored}")))
     }
 
     /// Only the feature resize_inode keeps blocks behind the descriptor table.
@@ -392,9 +417,12 @@ impl Checker<'_> {
             Ok(entries) => entries,
             Err(damage) => return Ok(Some(damage.problem)),
         };
+        if let Some(entry) = entries.iter().find(|entry| entry.index == 0) {
+            return Ok(Some(format!("the entry at byte {}: e_name_index is 0", entry.offset)));
+        }
         let wrong = entries.iter().any(|entry| !entry.hash_is_right(area));
         if wrong && self.log.found(Issue::XattrHash { inode: ino, block: Some(block) }) {
-            let right: Vec<_> = entries.iter().map(|e| (e.offset, xattr::entry_hash(e.name, e.value))).collect();
+            let right: Vec<_> = entries.iter().map(|e| (e.offset, e.right_hash(area))).collect();
             self.volume.change(block, |bytes| {
                 for (offset, hash) in right {
                     put_u32(bytes, offset + 12, hash);
@@ -534,9 +562,14 @@ impl Checker<'_> {
             Ok(found) => found,
             Err(damage) => return Ok(Err(damage.problem)),
         };
-        let Some(hasher) = htree::Hasher::of(info.hash_version, &self.superblock) else {
-            return Ok(Err(format!("unknown hash version {}", info.hash_version)));
+        // Above are names for what `s_flags` says of characters; they are never on a volume.
+        let hasher = htree::Hasher::of(info.hash_version, &self.superblock).filter(|_| info.hash_version <= 2);
+        let Some(hasher) = hasher else {
+            return Ok(Err(format!("block 0: hash version {}, should be 0 to 2", info.hash_version)));
         };
+        if let Err(problem) = htree::check_limit(&self.volume.read(first)?, true) {
+            return Ok(Err(problem));
+        }
         let mut seen = vec![0u8; mapped.data.len().div_ceil(8)];
         bitmap::set(&mut seen, 0);
         let mut leaves: Vec<htree::IndexEntry> = Vec::new();
@@ -551,7 +584,11 @@ impl Checker<'_> {
                 leaves.push(*entry);
                 continue;
             }
-            match htree::node(&self.volume.read(block)?, place(entry.block.into())) {
+            let page = self.volume.read(block)?;
+            if let Err(problem) = htree::check_limit(&page, false) {
+                return Ok(Err(format!("block {}: {problem}", entry.block)));
+            }
+            match htree::node(&page, place(entry.block.into())) {
                 Ok(below) => leaves.extend(below.iter().enumerate().map(|(i, leaf)| htree::IndexEntry {
                     hash: if i == 0 { entry.hash } else { leaf.hash },
                     block: leaf.block,
@@ -720,6 +757,30 @@ fn text_length(bytes: &[u8]) -> Option<u64> {
 struct Mapped {
     data: Vec<(u64, BlockNo)>,
     indirect: Vec<BlockNo>,
+}
+
+/// Finds out whether a map has no holes and names only blocks that it may name.
+struct DenseJudge<'a> {
+    geo: &'a Geometry,
+    fixed: &'a [Range<u64>],
+    next: u64,
+    is_dense: bool,
+}
+
+impl Judge for DenseJudge<'_> {
+    fn pointer(&mut self, Pointer { block, level, lbn }: Pointer) -> Step {
+        let legal = self.geo.may_point_to(block) && !is_in(self.fixed, block);
+        self.is_dense &= legal && lbn == self.next;
+        if !self.is_dense {
+            return Step::Skip;
+        }
+        self.next += u64::from(level == 0);
+        Step::Keep
+    }
+
+    fn rewritten(&mut self, block: BlockNo, _: Buf) {
+        unreachable!("no pointer of block {block} was cleared");
+    }
 }
 
 /// Judges pointers against what other inodes have claimed.

@@ -68,6 +68,8 @@ pub enum Issue {
     SuperblockDamaged { problem: String, copy: BlockNo },
     /// A volume of revision 0, which has no features, has some.
     RevisionFeatures { compat: u32, incompat: u32, ro_compat: u32 },
+    /// A field of the superblock is impossible; the volume can be read all the same.
+    SuperblockField { field: &'static str, stored: u64, should: u64 },
     /// A descriptor cannot be used.
     DescriptorDamaged { group: GroupNo, problem: String, copy: Option<BlockNo> },
     /// A descriptor has flags that this volume cannot have.
@@ -275,6 +277,9 @@ impl std::fmt::Display for Issue {
                 f,
                 "superblock: revision 0 with features {compat:#x}, {incompat:#x}, {ro_compat:#x}, should be revision 1 or none"
             ),
+            SuperblockField { field, stored, should } => {
+                write!(f, "superblock: {field} is {stored}, should be {should}")
+            }
             DescriptorDamaged { group, problem, copy: Some(copy) } => {
                 write!(f, "the descriptor of group {group} is damaged ({problem}); block {copy} has a copy")
             }
@@ -290,7 +295,12 @@ impl std::fmt::Display for Issue {
             OrphanList { head } => write!(f, "deleted inodes wait to be released, from inode {head} on"),
             RootNotDirectory => write!(f, "the root inode is not a directory"),
             FirstInode { stored } => write!(f, "the first ordinary inode is said to be {stored}, not 11"),
-            Journal { problem } => write!(f, "the journal is unusable: {problem}"),
+            Journal { problem } => {
+                write!(
+                    f,
+                    "the journal is unusable: {problem}; without it the volume is ext2 (`tune2fs -j` makes a new one)"
+                )
+            }
             ReservedInode { inode, mode } => write!(f, "reserved inode {inode} has mode {mode:#o}"),
             ResizeInode { problem } => write!(f, "the resize inode is wrong: {problem}"),
             InodeZeroDtime { inode } => write!(f, "deleted inode {inode} has no deletion time"),

@@ -25,6 +25,8 @@ const COMPAT_KNOWN: Compat = Compat::DIR_PREALLOC
 pub(super) const JOURNAL_MAGIC: [u8; 4] = [0xC0, 0x3B, 0x39, 0x98];
 /// The first inode that is not reserved.
 pub(super) const FIRST_INO: u32 = 11;
+/// The largest legal `s_desc_size`.
+const DESC_SIZE_MAX: u16 = 1024;
 /// How far a copy is searched for where none is at the usual places, in bytes.
 const SEARCH_BYTES: u64 = 512 << 20;
 /// Bytes of one read of that search.
@@ -65,7 +67,41 @@ pub(super) fn open(disk: &dyn Disk, wanted: Option<u64>, log: &mut Log) -> Resul
     if let Some(issue) = issue {
         log.found(issue);
     }
+    check_fields(&mut sb, &geo, log);
     supported(sb, geo)
+}
+
+/// Compares fields that nothing is calculated with, but that reference tools refuse.
+fn check_fields(sb: &mut Superblock, geo: &Geometry, log: &mut Log) {
+    let mut check = |field, stored: u64, should: u64| {
+        stored != should && log.found(Issue::SuperblockField { field, stored, should })
+    };
+    if check("s_clusters_per_group", sb.clusters_per_group().into(), geo.blocks_per_group.into()) {
+        sb.set_clusters_per_group(geo.blocks_per_group);
+    }
+    let stored = sb.reserved_blocks();
+    let should = if stored > geo.blocks / 2 { geo.blocks / 20 } else { stored };
+    if check("s_r_blocks_count", stored, should) {
+        sb.set_reserved_blocks_lo(should as u32);
+    }
+    if sb.rev_level() == 0 {
+        return;
+    }
+    // Without 64-bit block numbers the size of descriptors says nothing, and must be one all the same.
+    let stored = sb.desc_size_raw();
+    let is_size = stored == 0 || (stored.is_power_of_two() && stored <= DESC_SIZE_MAX);
+    if check("s_desc_size", stored.into(), if is_size { stored.into() } else { 0 }) {
+        sb.set_desc_size(0);
+    }
+    let has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
+    let inum = if has_journal { sb.journal_inum() } else { 0 };
+    if check("s_journal_inum", sb.journal_inum().into(), inum.into()) {
+        sb.set_journal_inum(0);
+    }
+    let external = sb.journal_uuid().iter().filter(|byte| **byte != 0).count() as u64;
+    if (!has_journal || inum == InodeNo::JOURNAL.0) && check("s_journal_uuid (bytes that are not 0)", external, 0) {
+        sb.clear_external_journal();
+    }
 }
 
 /// Returns the block of a copy of the superblock, for a volume whose primary one is lost.

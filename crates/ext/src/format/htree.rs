@@ -226,6 +226,25 @@ pub fn node(block: &[u8], place: Place) -> Result<Vec<IndexEntry>, Damage> {
     node_entries(block, NODE_ENTRIES, place)
 }
 
+/// Checks what readers need not care about, on a volume without checksums of metadata: a node has room to the block's end,
+/// and an interior one hides in an entry without a name that takes the whole block.
+///
+/// # Errors
+/// What differs, in words.
+pub fn check_limit(block: &[u8], is_root: bool) -> Result<(), String> {
+    let at = if is_root { ROOT_ENTRIES } else { NODE_ENTRIES };
+    let (limit, room) = (usize::from(u16_at(block, at)), (block.len() - at) / ENTRY_BYTES);
+    if limit != room {
+        return Err(format!("the limit of entries is {limit}, should be {room}"));
+    }
+    match block[6] {
+        name_len if !is_root && name_len != 0 => {
+            Err(format!("name_len of the hiding entry is {name_len}, should be 0"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn node_entries(block: &[u8], at: usize, place: Place) -> Result<Vec<IndexEntry>, Damage> {
     let room = (block.len() - at) / ENTRY_BYTES;
     let (limit, count) = (usize::from(u16_at(block, at)), usize::from(u16_at(block, at + 2)));

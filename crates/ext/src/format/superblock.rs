@@ -508,6 +508,17 @@ impl Superblock {
         self.flags() & 2 != 0
     }
 
+    /// `s_journal_uuid`: that of the device that holds the journal; zeros if there is none.
+    pub fn journal_uuid(&self) -> [u8; 16] {
+        self.array_at(0xD0)
+    }
+
+    /// Sets what tells of a journal on another device to zero.
+    pub fn clear_external_journal(&mut self) {
+        self.raw[0xD0..0xE0].fill(0);
+        self.raw[0xE4..0xE8].fill(0);
+    }
+
     /// The two groups with copies (sparse_super2); 0 means none.
     pub fn backup_groups(&self) -> [u32; 2] {
         std::array::from_fn(|i| u32_at(&self.raw[..], 0x24C + 4 * i))

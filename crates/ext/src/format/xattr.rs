@@ -127,9 +127,19 @@ impl Entry<'_> {
     /// True if the stored hash is what the format wants in this place.
     pub fn hash_is_right(&self, area: Area<'_>) -> bool {
         let may_be_absent = matches!(area, Area::Inode(_)) && self.hash == 0;
-        may_be_absent
-            || self.hash == entry_hash(self.name, self.value)
-            || self.hash == entry_hash_signed(self.name, self.value)
+        let value = self.whole_words(area);
+        may_be_absent || self.hash == entry_hash(self.name, value) || self.hash == entry_hash_signed(self.name, value)
+    }
+
+    /// The hash that the format wants. The last word of the value counts as it lies in the area, padding included.
+    pub fn right_hash(&self, area: Area<'_>) -> u32 {
+        entry_hash(self.name, self.whole_words(area))
+    }
+
+    fn whole_words<'a>(&self, area: Area<'a>) -> &'a [u8] {
+        let bytes = area.bytes();
+        let end = self.value_at.start + self.value_at.len().next_multiple_of(4);
+        &bytes[self.value_at.start..end.min(bytes.len())]
     }
 
     /// The attribute, as memory of its own.

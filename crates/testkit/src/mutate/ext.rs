@@ -5,7 +5,7 @@ use moafs_disk::mem::MemDisk;
 use super::{Layout, Reader};
 
 /// Superblock fields that a mount reads: `(name, offset, width)`.
-const SUPERBLOCK: [(&str, u64, usize); 30] = [
+const SUPERBLOCK: [(&str, u64, usize); 36] = [
     ("s_inodes_count", 0x00, 4),
     ("s_blocks_count", 0x04, 4),
     ("s_r_blocks_count", 0x08, 4),
@@ -36,18 +36,27 @@ const SUPERBLOCK: [(&str, u64, usize); 30] = [
     ("s_def_hash_version", 0xFC, 1),
     ("s_want_extra_isize", 0x15E, 2),
     ("s_backup_bgs", 0x24C, 4),
+    ("s_free_blocks_count", 0x0C, 2),
+    ("s_r_blocks_count", 0x08, 2),
+    ("s_journal_dev", 0xE4, 4),
+    ("s_journal_uuid", 0xD0, 4),
+    ("s_jnl_backup_type", 0xFD, 1),
+    ("s_jnl_blocks", 0x10C, 4),
 ];
 
-const DESCRIPTOR: [(&str, u64, usize); 6] = [
+const DESCRIPTOR: [(&str, u64, usize); 9] = [
     ("bg_block_bitmap", 0, 4),
     ("bg_inode_bitmap", 4, 4),
     ("bg_inode_table", 8, 4),
     ("bg_free_blocks_count", 12, 2),
     ("bg_free_inodes_count", 14, 2),
     ("bg_used_dirs_count", 16, 2),
+    ("bg_flags", 18, 2),
+    ("bg_itable_unused", 28, 2),
+    ("bg_checksum", 30, 2),
 ];
 
-const INODE: [(&str, u64, usize); 16] = [
+const INODE: [(&str, u64, usize); 20] = [
     ("i_mode", 0, 2),
     ("i_size", 4, 4),
     ("i_dtime", 20, 4),
@@ -64,10 +73,14 @@ const INODE: [(&str, u64, usize); 16] = [
     ("i_file_acl", 104, 4),
     ("i_size_high", 108, 4),
     ("i_extra_isize", 128, 2),
+    ("i_faddr", 112, 4),
+    ("i_blocks_high", 116, 2),
+    ("i_file_acl_high", 118, 2),
+    ("inode xattr magic", 160, 4),
 ];
 
 /// Fields of an indirect or directory block's first records.
-const RECORDS: [(&str, u64, usize); 10] = [
+const RECORDS: [(&str, u64, usize); 20] = [
     ("entry inode", 0, 4),
     ("entry rec_len", 4, 2),
     ("entry name_len", 6, 1),
@@ -78,6 +91,16 @@ const RECORDS: [(&str, u64, usize); 10] = [
     ("third entry inode", 24, 4),
     ("third entry rec_len", 28, 2),
     ("third entry name_len", 30, 1),
+    ("htree hash version", 28, 1),
+    ("htree info_length", 29, 1),
+    ("htree levels", 30, 1),
+    ("htree flags", 31, 1),
+    ("htree limit", 32, 2),
+    ("htree count, or xattr e_name_len and index", 34, 2),
+    ("htree block, or xattr name index", 33, 1),
+    ("xattr e_value_size", 40, 4),
+    ("xattr e_hash", 44, 4),
+    ("xattr h_refcount", 4, 4),
 ];
 
 /// Inodes per group whose fields are mutated.
