@@ -102,8 +102,8 @@ wire_structs! {
         padding: u32, spare: [u32; 6],
     }
     FsyncIn[16] { fh: u64, fsync_flags: u32, padding: u32 }
-    /// Without `SETXATTR_EXT`.
-    SetxattrIn[8] { size: u32, flags: u32 }
+    /// Without [`SETXATTR_EXT`](crate::InitFlags::SETXATTR_EXT), only the first 8 bytes.
+    SetxattrIn[16] { size: u32, flags: u32, setxattr_flags: u32, padding: u32 }
     /// GETXATTR and LISTXATTR.
     GetxattrIn[8] { size: u32, padding: u32 }
     GetxattrOut[8] { size: u32, padding: u32 }
@@ -171,6 +171,10 @@ pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 
 /// `getattr_flags`: the handle is valid.
 pub(crate) const GETATTR_FH: u32 = 1 << 0;
+/// Bytes of SETXATTR's argument without `SETXATTR_EXT`.
+pub(crate) const SETXATTR_IN_LEN_SHORT: usize = 8;
+/// `setxattr_flags`: clear set-group-id, an ACL is set by a caller who is not in the file's group.
+pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// `fsync_flags`: data only.
 pub(crate) const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// `open_flags` of OPEN and CREATE: clear set-user-id and set-group-id.

@@ -11,7 +11,7 @@ use crate::abi::{self, InHeader, Opcode, OutHeader, WriteIn};
 use crate::buffer::{PageBuffer, page_size};
 use crate::dispatch::Dispatcher;
 use crate::errno::Errno;
-use crate::exchange::{Exchange, concat, out_header, split_request};
+use crate::exchange::{Exchange, concat, out_header, split_body, split_request};
 use crate::fs::FileSystem;
 
 /// Where the kernel offers FUSE.
@@ -72,9 +72,9 @@ pub(crate) fn serve<F: FileSystem>(
             Received::Unmounted => return Ok(()),
         };
         // The kernel sends no malformed request; one whose head cannot be trusted cannot be answered either.
-        if let Some((header, arg, payload)) = split_request(&buffers.request[start..start + len]) {
+        if let Some((header, body)) = split_request(&buffers.request[start..start + len]) {
             let forgets = matches!(Opcode::from_number(header.opcode), Some(Opcode::Forget | Opcode::BatchForget));
-            dispatcher.dispatch(DevExchange { dev, header, arg, payload, reply: &mut buffers.reply });
+            dispatcher.dispatch(DevExchange { dev, header, body, reply: &mut buffers.reply });
             if forgets && reader == Reader::BesideRings {
                 thread::sleep(FORGETS_GATHER);
             }
@@ -107,8 +107,7 @@ fn send(dev: BorrowedFd<'_>, message: &[u8]) {
 struct DevExchange<'a> {
     dev: BorrowedFd<'a>,
     header: InHeader,
-    arg: &'a [u8],
-    payload: &'a [u8],
+    body: &'a [u8],
     reply: &'a mut [u8],
 }
 
@@ -117,8 +116,8 @@ impl Exchange for DevExchange<'_> {
         &self.header
     }
 
-    fn parts(&self) -> (&[u8], &[u8]) {
-        (self.arg, self.payload)
+    fn parts(&self, arg_len: usize) -> (&[u8], &[u8]) {
+        split_body(self.body, arg_len)
     }
 
     fn out(&mut self, max: usize) -> &mut [u8] {

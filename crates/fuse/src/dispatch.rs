@@ -14,6 +14,7 @@ use crate::dirbuf::{DirBuf, DirPlusBuf};
 use crate::errno::Errno;
 use crate::exchange::{Exchange, MemoryExchange};
 use crate::fs::{FileSystem, Result};
+use crate::init::InitFlags;
 use crate::types::{
     AttrReply, CopyRange, CreateArgs, DeviceNumber, Entry, FallocateMode, FileHandle, IoctlArgs, NodeId, OpenArgs,
     OpenReply, RenameFlags, ReqCtx, SeekTarget, SetAttr, WriteFlags, XattrFlags,
@@ -34,13 +35,14 @@ const COPY_LEN_MAX_32: u64 = !0xfff_u32 as u64;
 /// would send it.
 pub struct Dispatcher<F> {
     fs: Arc<F>,
+    agreed: InitFlags,
     destroyed: AtomicBool,
 }
 
 impl<F: FileSystem> Dispatcher<F> {
-    /// A dispatcher for `fs`.
-    pub fn new(fs: Arc<F>) -> Self {
-        Self { fs, destroyed: AtomicBool::new(false) }
+    /// A dispatcher for `fs` and a kernel with which `agreed` was agreed.
+    pub fn new(fs: Arc<F>, agreed: InitFlags) -> Self {
+        Self { fs, agreed, destroyed: AtomicBool::new(false) }
     }
 
     /// Answers one request in memory, as read from /dev/fuse. `reply` takes the reply with at most `capacity` bytes
@@ -65,6 +67,14 @@ impl<F: FileSystem> Dispatcher<F> {
         }
     }
 
+    /// Bytes of an operation's fixed argument, as agreed with the kernel.
+    fn arg_len(&self, opcode: Opcode) -> usize {
+        match opcode {
+            Opcode::Setxattr if !self.agreed.contains(InitFlags::SETXATTR_EXT) => abi::SETXATTR_IN_LEN_SHORT,
+            _ => opcode.arg_len(),
+        }
+    }
+
     /// Answers one request.
     pub(crate) fn dispatch<E: Exchange>(&self, exchange: E) {
         let pending = Pending(Some(exchange));
@@ -83,7 +93,8 @@ impl<F: FileSystem> Dispatcher<F> {
             pid: header.pid,
         };
         let opcode = Opcode::from_number(header.opcode);
-        let call = Call { fs: &*self.fs, ctx, exchange };
+        let arg_len = opcode.map_or(0, |opcode| self.arg_len(opcode));
+        let call = Call { fs: &*self.fs, ctx, exchange, arg_len };
         let Some(opcode) = opcode else {
             return call.reply_error(Errno::ENOSYS);
         };
@@ -170,21 +181,38 @@ struct Call<'a, F, E: Exchange> {
     fs: &'a F,
     ctx: ReqCtx,
     exchange: Pending<E>,
+    /// Bytes of the operation's fixed argument.
+    arg_len: usize,
 }
 
 /// Decoding.
 impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
     fn arg<T: Wire>(&self) -> Result<T> {
-        abi::parse(self.exchange.get().parts().0).ok_or(Errno::EINVAL)
+        abi::parse(self.parts().0).ok_or(Errno::EINVAL)
     }
 
     fn payload(&self) -> &[u8] {
-        self.exchange.get().parts().1
+        self.parts().1
+    }
+
+    fn parts(&self) -> (&[u8], &[u8]) {
+        self.exchange.get().parts(self.arg_len)
     }
 
     fn name(&self) -> Result<&[u8]> {
         let (name, _) = split_nul(self.payload())?;
         checked_name(name)
+    }
+
+    /// As [`Self::name`]; `.` and `..` are names, too: of a file handle's node, and of its parent. A node that the kernel knows from
+    /// a handle has no name there, and is looked up again as `/` in itself: overlayfs does so.
+    fn lookup_name(&self) -> Result<&[u8]> {
+        let (name, _) = split_nul(self.payload())?;
+        match name {
+            b"." | b"/" => Ok(b"."),
+            b".." => Ok(name),
+            _ => checked_name(name),
+        }
     }
 
     fn two_names(&self) -> Result<(&[u8], &[u8])> {
@@ -259,7 +287,7 @@ impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
 /// Names.
 impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
     fn lookup(self) {
-        let result = self.name().and_then(|name| self.fs.lookup(&self.ctx, name));
+        let result = self.lookup_name().and_then(|name| self.fs.lookup(&self.ctx, name));
         self.reply_wire(result.map(|entry| abi::EntryOut::from(&entry)));
     }
 
@@ -401,14 +429,21 @@ impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
 
     fn setxattr(self) {
         let set = || {
-            let arg: abi::SetxattrIn = self.arg()?;
-            let flags = XattrFlags::from_bits(arg.flags).ok_or(Errno::EINVAL)?;
+            let arg = self.setxattr_arg()?;
+            let flags = setxattr_flags(&arg)?;
             let (name, rest) = split_nul(self.payload())?;
             let value = rest.get(..arg.size as usize).ok_or(Errno::EINVAL)?;
             self.fs.setxattr(&self.ctx, checked_xattr_name(name)?, value, flags)
         };
         let result = set();
         self.reply_unit(result);
+    }
+
+    fn setxattr_arg(&self) -> Result<abi::SetxattrIn> {
+        let mut whole = [0; size_of::<abi::SetxattrIn>()];
+        let arg = self.parts().0;
+        whole.get_mut(..arg.len()).ok_or(Errno::EINVAL)?.copy_from_slice(arg);
+        if arg.len() < self.arg_len { Err(Errno::EINVAL) } else { abi::parse(&whole).ok_or(Errno::EINVAL) }
     }
 
     fn getxattr(mut self) {
@@ -590,7 +625,8 @@ impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
                 libc::SEEK_HOLE => SeekTarget::Hole,
                 _ => return Err(Errno::EINVAL),
             };
-            checked_range(arg.offset, 0)?;
+            // Also a negative offset, which comes as it is: it is beyond every end.
+            checked_range(arg.offset, 0).map_err(|_| Errno::ENXIO)?;
             self.fs.lseek(&self.ctx, FileHandle(arg.fh), arg.offset, target)
         });
         self.reply_wire(result.map(|offset| abi::LseekOut { offset }));
@@ -637,6 +673,13 @@ fn checked_name(name: &[u8]) -> Result<&[u8]> {
         _ if name.contains(&b'/') => Err(Errno::EINVAL),
         _ => Ok(name),
     }
+}
+
+fn setxattr_flags(arg: &abi::SetxattrIn) -> Result<XattrFlags> {
+    let caller_s = XattrFlags::CREATE | XattrFlags::REPLACE;
+    let flags = XattrFlags::from_bits(arg.flags).filter(|flags| caller_s.contains(*flags)).ok_or(Errno::EINVAL)?;
+    let kill_sgid = arg.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0;
+    Ok(if kill_sgid { flags | XattrFlags::ACL_KILL_SGID } else { flags })
 }
 
 fn checked_xattr_name(name: &[u8]) -> Result<&[u8]> {

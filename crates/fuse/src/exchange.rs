@@ -11,8 +11,9 @@ pub(crate) trait Exchange {
     /// Head of the request.
     fn header(&self) -> &InHeader;
 
-    /// The operation's fixed argument, and what follows it: names, data.
-    fn parts(&self) -> (&[u8], &[u8]);
+    /// The operation's fixed argument of `arg_len` bytes, and what follows it: names, data. An argument that is too short is
+    /// returned as it is, for the dispatcher to refuse.
+    fn parts(&self, arg_len: usize) -> (&[u8], &[u8]);
 
     /// Room for the reply's data: `max` bytes, or fewer if the transport has no more. Contents are unspecified.
     fn out(&mut self, max: usize) -> &mut [u8];
@@ -47,34 +48,35 @@ pub(crate) fn concat(parts: &[&[u8]], out: &mut [u8]) -> Result<usize, Errno> {
     Ok(used)
 }
 
-/// Splits a request as /dev/fuse delivers it: head, argument, payload. `None` if it is too short for a head or not as
-/// long as its head says. An argument that is too short is passed on as it is, for the dispatcher to refuse.
-pub(crate) fn split_request(bytes: &[u8]) -> Option<(InHeader, &[u8], &[u8])> {
+/// Splits a request as /dev/fuse delivers it: head and body. `None` if it is too short for a head or not as long as its head
+/// says.
+pub(crate) fn split_request(bytes: &[u8]) -> Option<(InHeader, &[u8])> {
     let header: InHeader = abi::parse(bytes)?;
     if header.len as usize != bytes.len() {
         return None;
     }
-    let body = &bytes[size_of::<InHeader>()..];
-    let arg_len = abi::Opcode::from_number(header.opcode).map_or(0, abi::Opcode::arg_len);
-    let (arg, payload) = body.split_at(arg_len.min(body.len()));
-    Some((header, arg, payload))
+    Some((header, &bytes[size_of::<InHeader>()..]))
+}
+
+/// Splits the body of a request into its argument of `arg_len` bytes and its payload.
+pub(crate) fn split_body(body: &[u8], arg_len: usize) -> (&[u8], &[u8]) {
+    body.split_at(arg_len.min(body.len()))
 }
 
 /// An exchange in memory: for tests of dispatcher and file systems without a kernel.
 pub(crate) struct MemoryExchange<'a> {
     header: InHeader,
-    arg: &'a [u8],
-    payload: &'a [u8],
+    body: &'a [u8],
     reply: &'a mut Vec<u8>,
 }
 
 impl<'a> MemoryExchange<'a> {
     /// `reply` takes the reply, head included; it may not grow beyond `capacity` bytes of data.
     pub(crate) fn new(request: &'a [u8], reply: &'a mut Vec<u8>, capacity: usize) -> Option<Self> {
-        let (header, arg, payload) = split_request(request)?;
+        let (header, body) = split_request(request)?;
         reply.clear();
         reply.resize(size_of::<OutHeader>() + capacity, 0);
-        Some(Self { header, arg, payload, reply })
+        Some(Self { header, body, reply })
     }
 
     fn finish(self, result: Result<usize, Errno>) {
@@ -89,8 +91,8 @@ impl Exchange for MemoryExchange<'_> {
         &self.header
     }
 
-    fn parts(&self) -> (&[u8], &[u8]) {
-        (self.arg, self.payload)
+    fn parts(&self, arg_len: usize) -> (&[u8], &[u8]) {
+        split_body(self.body, arg_len)
     }
 
     fn out(&mut self, max: usize) -> &mut [u8] {

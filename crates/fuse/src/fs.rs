@@ -3,6 +3,7 @@
 use crate::dirbuf::{DirBuf, DirPlusBuf};
 use crate::errno::Errno;
 use crate::init::Negotiated;
+use crate::notify::Notifier;
 use crate::types::{
     AttrReply, CopyRange, CreateArgs, DeviceNumber, Entry, FallocateMode, FileHandle, IoctlArgs, IoctlReply, NodeId,
     OpenArgs, OpenReply, RenameFlags, ReqCtx, SeekTarget, SetAttr, StatFs, StatxReply, WriteFlags, XattrFlags,
@@ -18,7 +19,7 @@ pub type Result<T, E = Errno> = std::result::Result<T, E>;
 /// its CPU. A panic answers `EIO` and the session goes on.
 ///
 /// What holds for every request, because it was checked before:
-/// - names are 1..=255 bytes, contain neither NUL nor `/`, and are not `.` or `..`;
+/// - names are 1..=255 bytes, contain neither NUL nor `/`, and are not `.` or `..` (but in `lookup`);
 /// - names of extended attributes are 1..=255 bytes without NUL;
 /// - targets of symbolic links are 1..=4095 bytes without NUL;
 /// - an offset plus its length does not exceed `i64::MAX`.
@@ -34,13 +35,17 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
-    /// Called once, before the first request, with what was agreed with the kernel.
-    fn init(&self, negotiated: &Negotiated) {}
+    /// Called once, before the first request, with what was agreed with the kernel, and with the means to tell the kernel that what
+    /// it caches is out of date.
+    fn init(&self, negotiated: &Negotiated, notifier: Notifier) {}
 
     /// Called once, after the last request. On a block-device mount `umount` waits for it.
     fn destroy(&self) {}
 
     /// Finds a name. "Not there" is `ENOENT` or, to let the kernel remember it, [`Entry::negative`].
+    ///
+    /// `.` is the node itself, which the kernel may know only from a file handle: whether it is the file of that handle it sees by
+    /// the entry's generation, and no such file is `ESTALE`. `..` is a directory's parent.
     fn lookup(&self, ctx: &ReqCtx, name: &[u8]) -> Result<Entry> {
         Err(Errno::ENOSYS)
     }

@@ -1,7 +1,7 @@
 //! The handshake: what the kernel offers, what we want, what both will do.
 //!
 //! Deliberately never agreed to: `ATOMIC_O_TRUNC` (together with a no-op open it loses truncations),
-//! `AUTO_INVAL_DATA` (the kernel is the only writer; changes behind its back are notified), `EXPORT_SUPPORT`.
+//! `AUTO_INVAL_DATA` (the kernel is the only writer; changes behind its back are notified).
 
 use bitflags::bitflags;
 use thiserror::Error;
@@ -15,6 +15,8 @@ bitflags! {
     pub struct InitFlags: u64 {
         /// Several reads of one file at once.
         const ASYNC_READ = 1 << 0;
+        /// Nodes that the kernel has forgotten are found again by number and generation: LOOKUP of `.` and `..`.
+        const EXPORT_SUPPORT = 1 << 4;
         /// Writes larger than a page.
         const BIG_WRITES = 1 << 5;
         /// The file system applies the umask.
@@ -43,6 +45,8 @@ bitflags! {
         const EXPLICIT_INVAL_DATA = 1 << 25;
         /// The file system clears set-user-id and set-group-id.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
+        /// SETXATTR says when an ACL costs the file its set-group-id.
+        const SETXATTR_EXT = 1 << 29;
         /// The upper half of these flags is valid.
         const INIT_EXT = 1 << 30;
         /// Shared mappings of files opened for direct I/O.
@@ -158,6 +162,8 @@ impl InitConfig {
             | InitFlags::CACHE_SYMLINKS
             | InitFlags::EXPLICIT_INVAL_DATA
             | InitFlags::HANDLE_KILLPRIV_V2
+            | InitFlags::EXPORT_SUPPORT
+            | InitFlags::SETXATTR_EXT
             | InitFlags::INIT_EXT
             | InitFlags::DIRECT_IO_ALLOW_MMAP;
         flags.set(InitFlags::NO_OPEN_SUPPORT | InitFlags::NO_OPENDIR_SUPPORT, !keeps_open_state);

@@ -10,7 +10,7 @@ use crate::types::NodeId;
 /// Invalidates kernel caches after changes that did not come through the kernel.
 ///
 /// Never call it from a handler that works on the same inode or directory: the kernel may hold its lock, and both
-/// would wait for each other. Use a thread of its own.
+/// would wait for each other. Use a thread of its own. The exception is [`Notifier::inval_attr`], which takes no such lock.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     /// Weak, so that a notifier kept somewhere does not keep a mount alive that nobody serves.
@@ -27,6 +27,12 @@ impl Notifier {
     pub fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> io::Result<()> {
         let out = NotifyInvalInodeOut { ino: node.0, off: offset, len };
         self.notify(NOTIFY_INVAL_INODE, &[abi::bytes_of(&out)])
+    }
+
+    /// Drops cached attributes of `node`, not its data. A handler may call it for the node it works on: the kernel asks anew
+    /// before it uses an attribute again.
+    pub fn inval_attr(&self, node: NodeId) -> io::Result<()> {
+        self.inval_inode(node, -1, 0)
     }
 
     /// Drops the cached name, positive or negative, in the directory `parent`. It is no error if it was not cached.

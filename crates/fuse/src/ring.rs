@@ -233,16 +233,14 @@ impl RingEntry {
 struct RingExchange<'a> {
     header: InHeader,
     entry: &'a mut RingEntry,
-    arg_len: usize,
     payload_len: usize,
 }
 
 impl<'a> RingExchange<'a> {
     fn new(entry: &'a mut RingEntry) -> Self {
         let header: InHeader = abi::parse(&entry.head).unwrap_or_default();
-        let arg_len = abi::Opcode::from_number(header.opcode).map_or(0, abi::Opcode::arg_len);
         let payload_len = (entry.state().payload_sz as usize).min(entry.payload.len());
-        Self { header, entry, arg_len, payload_len }
+        Self { header, entry, payload_len }
     }
 
     fn finish(self, result: Result<usize, Errno>) {
@@ -258,9 +256,9 @@ impl Exchange for RingExchange<'_> {
         &self.header
     }
 
-    fn parts(&self) -> (&[u8], &[u8]) {
+    fn parts(&self, arg_len: usize) -> (&[u8], &[u8]) {
         let op_area = &self.entry.head[RING_OP_OFFSET..RING_ENT_OFFSET];
-        (&op_area[..self.arg_len.min(op_area.len())], &self.entry.payload[..self.payload_len])
+        (&op_area[..arg_len.min(op_area.len())], &self.entry.payload[..self.payload_len])
     }
 
     fn out(&mut self, max: usize) -> &mut [u8] {

@@ -58,9 +58,10 @@ impl<F: FileSystem> Session<F> {
         let negotiated = handshake(&dev, &options.init, fs.keeps_open_state(), !slots.is_empty())?;
         let writeback = negotiated.flags.contains(InitFlags::WRITEBACK_CACHE);
         mount.0.mount.tune(options.mount.read_ahead_kb, writeback);
-        fs.init(&negotiated);
-        let dispatcher = Arc::new(Dispatcher::new(Arc::new(fs)));
-        let mut session = Self { dispatcher, dev: Arc::new(dev), negotiated, threads: Vec::new(), mount };
+        let dev = Arc::new(dev);
+        fs.init(&negotiated, Notifier::new(Arc::downgrade(&dev)));
+        let dispatcher = Arc::new(Dispatcher::new(Arc::new(fs), negotiated.flags));
+        let mut session = Self { dispatcher, dev, negotiated, threads: Vec::new(), mount };
         session.start(slots, options)?;
         Ok(session)
     }

@@ -156,7 +156,9 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// What [`setattr`](crate::FileSystem::setattr) shall change. All `None` is legal and does arrive.
+/// What [`setattr`](crate::FileSystem::setattr) shall change. All `None` is legal and does arrive: where the file system clears
+/// set-user-id ([`crate::InitFlags::HANDLE_KILLPRIV_V2`]), it is the kernel's order to do so before a write, and the mode in the
+/// reply is the one that the kernel goes by from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// New permission bits (and the unchanged file type).
@@ -261,6 +263,8 @@ bitflags! {
         const CREATE = 1 << 0;
         /// Fail if the attribute does not exist.
         const REPLACE = 1 << 1;
+        /// Not the caller's, the kernel's: an ACL is set by a caller who is not in the file's group, and set-group-id goes.
+        const ACL_KILL_SGID = 1 << 16;
     }
 
     /// `fallocate` mode bits; none is a plain preallocation.

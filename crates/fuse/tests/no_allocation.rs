@@ -91,7 +91,7 @@ fn serving_a_request_allocates_nothing() {
         request(9999, &[], b""),
         request(2, &[1], b""),
     ];
-    let dispatcher = Dispatcher::new(Arc::new(Still));
+    let dispatcher = Dispatcher::new(Arc::new(Still), moafs_fuse::InitFlags::empty());
     let mut reply = Vec::with_capacity(1 << 20);
     let before = ALLOCATIONS.get();
     for _ in 0..10 {

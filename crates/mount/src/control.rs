@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use moafs_fuse::{Entry, Errno, FOREVER, FileAttr, NodeId, Timestamp};
+use moafs_fuse::{Entry, Errno, FOREVER, FileAttr, NodeId, SeekTarget, Timestamp};
 use parking_lot::Mutex;
 
 use crate::nodes::CONTROL_FIRST;
@@ -97,6 +97,10 @@ impl Control {
 
     /// Looks a control file up: a fresh node with a snapshot of its text.
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Entry, Errno> {
+        // By a file handle: snapshots end with the kernel's memory of them.
+        if name == b"." {
+            return Err(Errno::ESTALE);
+        }
         if self.covered().is_some_and(|cover| cover.name.as_bytes() == name) {
             let (node, ttl) = (self.cover_node(), std::time::Duration::ZERO);
             return Ok(Entry { node, generation: 0, attr: self.cover_attr(), entry_ttl: ttl, attr_ttl: FOREVER });
@@ -105,7 +109,7 @@ impl Control {
         let (index, file) = found.ok_or(Errno::ENOENT)?;
         let snapshot = Snapshot { text: Arc::new((file.text)()), index };
         let node = self.next_node.fetch_add(1, Ordering::Relaxed);
-        let attr = self.attr_of(node, &snapshot);
+        let attr = self.attr_of(&snapshot);
         let mut snapshots = self.snapshots.lock();
         if snapshots.len() >= SNAPSHOTS_MAX {
             return Err(Errno::ENFILE);
@@ -123,7 +127,7 @@ impl Control {
         if node == self.cover_node() {
             return Ok(self.cover_attr());
         }
-        Ok(self.attr_of(node.0, &self.snapshot(node)?))
+        Ok(self.attr_of(&self.snapshot(node)?))
     }
 
     /// Reads from a snapshot.
@@ -136,6 +140,16 @@ impl Control {
         let len = out.len().min(text.len() - from);
         out[..len].copy_from_slice(&text[from..from + len]);
         Ok(len)
+    }
+
+    /// The next data or hole: a text has no holes but its end.
+    pub(crate) fn seek(&self, node: NodeId, offset: u64, target: SeekTarget) -> Result<u64, Errno> {
+        let size = self.attr(node)?.size;
+        match target {
+            _ if offset >= size => Err(Errno::ENXIO),
+            SeekTarget::Data => Ok(offset),
+            SeekTarget::Hole => Ok(size),
+        }
     }
 
     /// Hands a command to a file that takes some.
@@ -186,10 +200,12 @@ impl Control {
         FileAttr { nlink: 2, mode: libc::S_IFDIR | 0o555, ..self.file(CONTROL_FIRST, 0) }
     }
 
-    fn attr_of(&self, node: u64, snapshot: &Snapshot) -> FileAttr {
+    /// The file's inode number is the listing's, whichever snapshot it is of: programs tell by it whether what they opened is what
+    /// they looked at.
+    fn attr_of(&self, snapshot: &Snapshot) -> FileAttr {
         let takes_commands = self.files.get(snapshot.index).is_some_and(|file| file.obey.is_some());
         let write = if takes_commands { 0o200 } else { 0 };
-        let attr = self.file(node, snapshot.text.len());
+        let attr = self.file(CONTROL_FIRST + 1 + snapshot.index as u64, snapshot.text.len());
         FileAttr { uid: self.owner, mode: attr.mode | write, ..attr }
     }
 
@@ -231,12 +247,22 @@ mod tests {
         let control = counting();
         let (first, second) = (control.lookup(b"stats").unwrap(), control.lookup(b"stats").unwrap());
         assert_ne!(first.node, second.node);
+        assert_eq!(first.attr.ino, second.attr.ino, "it is one file");
         let mut out = [0; 16];
         assert_eq!(control.read(first.node, 0, &mut out), Ok(6));
         assert_eq!(&out[..6], b"call 0");
         assert_eq!(control.read(second.node, 5, &mut out), Ok(1));
         assert_eq!(out[0], b'1');
         assert_eq!(control.read(first.node, u64::MAX, &mut out), Ok(0));
+    }
+
+    #[test]
+    fn a_text_is_data_up_to_its_end() {
+        let control = counting();
+        let node = control.lookup(b"stats").unwrap().node;
+        assert_eq!(control.seek(node, 2, SeekTarget::Data), Ok(2));
+        assert_eq!(control.seek(node, 2, SeekTarget::Hole), Ok(6));
+        assert_eq!(control.seek(node, 6, SeekTarget::Data), Err(Errno::ENXIO));
     }
 
     #[test]

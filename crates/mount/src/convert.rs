@@ -108,12 +108,12 @@ pub(crate) fn stat_fs(space: &api::StatFs) -> StatFs {
     }
 }
 
-/// Whiteouts are overlayfs's private matter and no format here has them.
 pub(crate) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
     match flags {
         f if f.is_empty() => Ok(RenameMode::Replace),
         RenameFlags::NOREPLACE => Ok(RenameMode::NoReplace),
         RenameFlags::EXCHANGE => Ok(RenameMode::Exchange),
+        RenameFlags::WHITEOUT => Ok(RenameMode::Whiteout),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn rename_flags_do_not_combine() {
         assert_eq!(rename_mode(RenameFlags::EXCHANGE), Ok(RenameMode::Exchange));
-        assert_eq!(rename_mode(RenameFlags::WHITEOUT), Err(Errno::EINVAL));
+        assert_eq!(rename_mode(RenameFlags::WHITEOUT), Ok(RenameMode::Whiteout));
         assert_eq!(rename_mode(RenameFlags::EXCHANGE | RenameFlags::NOREPLACE), Err(Errno::EINVAL));
     }
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use moafs_fuse::{
     AttrReply, CopyRange, CreateArgs, DeviceNumber, DirBuf, DirPlusBuf, Entry, Errno, FOREVER, FallocateMode,
-    FileHandle, FileSystem, IoctlArgs, IoctlReply, NodeId, OpenReply, OpenReplyFlags, RenameFlags, ReqCtx, Result,
-    SeekTarget, SetAttr, StatFs, StatxReply, WriteFlags, XattrFlags,
+    FileHandle, FileSystem, IoctlArgs, IoctlReply, Negotiated, NodeId, Notifier, OpenArgs, OpenReply, OpenReplyFlags,
+    RenameFlags, ReqCtx, Result, SeekTarget, SetAttr, StatFs, StatxReply, WriteFlags, XattrFlags,
 };
 use moafs_vfs::api::{self, Checks, NewFile, Seek, Stat};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
@@ -27,6 +27,12 @@ use crate::log::Log;
 use crate::nodes::Nodes;
 use crate::process;
 use crate::swap::{KernelSwap, SWAP_NAME, SWAPFILE_NAME};
+
+/// Set-user-id and set-group-id.
+const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// The attribute that holds a file's capabilities.
+const CAPABILITIES: &[u8] = b"security.capability";
 
 /// What changes of the control directory are answered, also those of its name in the root.
 const CONTROL_IS_FIXED: Errno = Errno::EPERM;
@@ -45,6 +51,10 @@ pub struct Front<F: Format> {
     swap: Arc<KernelSwap<F>>,
     log: Arc<Log>,
     closed: OnceLock<std::result::Result<(), Error>>,
+    /// There from the handshake on.
+    notifier: OnceLock<Notifier>,
+    /// Opens are asked for, and refused where a file's flags do not allow them.
+    checks_opens: bool,
 }
 
 /// An entry remembered between listing and look-up.
@@ -77,7 +87,15 @@ impl<F: Format> Front<F> {
             swap,
             log,
             closed: OnceLock::new(),
+            notifier: OnceLock::new(),
+            checks_opens: false,
         }
+    }
+
+    /// The same, asked about every open if `checks_opens`: immutable and append-only files are refused then and not at the first
+    /// write. Each open and each close costs a request.
+    pub fn with_checked_opens(self, checks_opens: bool) -> Front<F> {
+        Front { checks_opens, ..self }
     }
 
     /// How closing the volume ended; `None` before `destroy`.
@@ -188,15 +206,49 @@ impl<F: Format> Front<F> {
         }
     }
 
-    /// Clears set-id bits where the kernel demands it and `who` is root to vfs, who would keep them.
-    fn kill_set_ids(&self, ctx: &ReqCtx, ino: Ino) -> Result<()> {
+    /// Clears set-id bits before contents change, and has the kernel forget the mode it knows: it would go on running the file
+    /// with its owner's rights.
+    fn kill_set_ids(&self, ctx: &ReqCtx, node: NodeId) -> Result<()> {
+        let ino = self.ino(node)?;
+        if self.told(self.vfs.stat(ino))?.attr.perm & SET_IDS == 0 {
+            return Ok(());
+        }
         let set = api::SetAttr { kill_suidgid: true, ..api::SetAttr::default() };
+        self.told(self.vfs.set_attr(&who(ctx), ino, &set))?;
+        self.attr_changed(node);
+        Ok(())
+    }
+
+    /// Clears set-group-id, whoever may execute the file.
+    fn kill_sgid(&self, ctx: &ReqCtx, ino: Ino) -> Result<()> {
+        let perm = self.told(self.vfs.stat(ino))?.attr.perm;
+        let set = api::SetAttr { perm: Some(perm & !libc::S_ISGID), ..api::SetAttr::default() };
         self.told(self.vfs.set_attr(&who(ctx), ino, &set)).map(drop)
+    }
+
+    /// Takes a file's capabilities away. Before other changes of contents the kernel asks for it.
+    fn kill_capabilities(&self, ctx: &ReqCtx, ino: Ino) -> Result<()> {
+        match self.vfs.get_xattr(&who(ctx), ino, CAPABILITIES) {
+            Err(Error::Posix(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(()),
+            found => self.told(found.and_then(|_| self.vfs.remove_xattr(&who(ctx), ino, CAPABILITIES))),
+        }
+    }
+
+    /// Has the kernel ask for a node's attributes anew: they changed by more than the reply to its request tells.
+    fn attr_changed(&self, node: NodeId) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inval_attr(node)
+        {
+            self.log.failure(&format!("telling the kernel that attributes of node {} changed: {error}", node.0));
+        }
     }
 
     fn set_flags(&self, ctx: &ReqCtx, ino: Ino, flags: u32) -> Result<()> {
         let set = api::SetAttr { flags: Some(flags), ..api::SetAttr::default() };
-        self.told(self.vfs.set_attr(&who(ctx), ino, &set)).map(drop)
+        self.told(self.vfs.set_attr(&who(ctx), ino, &set))?;
+        // The time of the change; the reply has no room for it.
+        self.attr_changed(ctx.node);
+        Ok(())
     }
 }
 
@@ -255,6 +307,31 @@ fn fill(value: &[u8], out: &mut [u8]) -> usize {
 }
 
 impl<F: Format> FileSystem for Front<F> {
+    fn init(&self, _negotiated: &Negotiated, notifier: Notifier) {
+        // Called once.
+        let _ = self.notifier.set(notifier);
+    }
+
+    fn keeps_open_state(&self) -> bool {
+        self.checks_opens
+    }
+
+    fn open(&self, ctx: &ReqCtx, args: &OpenArgs) -> Result<OpenReply> {
+        if !self.checks_opens {
+            return Err(Errno::ENOSYS);
+        }
+        let writes = args.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        if !writes || Control::owns(ctx.node) {
+            return Ok(opened());
+        }
+        let flags = self.told(self.vfs.stat(self.ino(ctx.node)?))?.attr.flags;
+        let rewrites = args.flags & libc::O_APPEND == 0 || args.flags & libc::O_TRUNC != 0;
+        if flags & convert::FS_IMMUTABLE_FL != 0 || flags & convert::FS_APPEND_FL != 0 && rewrites {
+            return Err(Errno::EPERM);
+        }
+        Ok(opened())
+    }
+
     fn destroy(&self) {
         self.swap.close();
         self.defrag.close();
@@ -271,6 +348,9 @@ impl<F: Format> FileSystem for Front<F> {
         }
         if ctx.node == NodeId::ROOT && name == CONTROL_NAME {
             return Ok(self.control.entry());
+        }
+        if name == b"." {
+            return Ok(self.entry(&self.told(self.vfs.find(self.ino(ctx.node)?))?));
         }
         let found = self.find(ctx, self.ino(ctx.node)?, checked(name)?)?;
         Ok(found.map_or_else(|| Entry::negative(FOREVER), |stat| self.entry(&stat)))
@@ -325,7 +405,7 @@ impl<F: Format> FileSystem for Front<F> {
             mtime: set.mtime.map(convert::set_time),
             ctime: set.ctime.map(convert::from_timestamp),
             flags: None,
-            kill_suidgid: set.kill_suidgid,
+            kill_suidgid: set.kill_suidgid || *set == SetAttr { fh: set.fh, ..SetAttr::default() },
         };
         let stat = self.told(self.vfs.set_attr(&who(ctx), self.ino(ctx.node)?, &set))?;
         Ok(self.attr_reply(&stat))
@@ -390,10 +470,14 @@ impl<F: Format> FileSystem for Front<F> {
             return self.control.write(ctx.node, ctx.uid, offset, data);
         }
         let ino = self.ino(ctx.node)?;
-        // Write-back of a shared mapping: nobody in particular writes.
-        let who = if flags.contains(WriteFlags::CACHE) { Who::root() } else { who(ctx) };
-        if flags.contains(WriteFlags::KILL_SUIDGID) && who.uid == 0 {
-            self.kill_set_ids(ctx, ino)?;
+        // Write-back of a shared mapping: the writer is unknown, and may have been one who cannot keep them.
+        let mapped = flags.contains(WriteFlags::CACHE);
+        let who = if mapped { Who::root() } else { who(ctx) };
+        if mapped {
+            self.kill_capabilities(ctx, ino)?;
+        }
+        if mapped || flags.contains(WriteFlags::KILL_SUIDGID) {
+            self.kill_set_ids(ctx, ctx.node)?;
         }
         self.told(self.vfs.write(&who, ino, offset, data, false))?;
         Ok(data.len())
@@ -455,13 +539,16 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn setxattr(&self, ctx: &ReqCtx, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        let mode = match flags {
+        let mode = match flags - XattrFlags::ACL_KILL_SGID {
             f if f.is_empty() => SetMode::Any,
             XattrFlags::CREATE => SetMode::Create,
             XattrFlags::REPLACE => SetMode::Replace,
             _ => return Err(Errno::EINVAL),
         };
-        self.told(self.vfs.set_xattr(&who(ctx), self.ino(ctx.node)?, name, value, mode))
+        let ino = self.ino(ctx.node)?;
+        self.told(self.vfs.set_xattr(&who(ctx), ino, name, value, mode))?;
+        // The kernel asks for the mode after an ACL was set.
+        if flags.contains(XattrFlags::ACL_KILL_SGID) { self.kill_sgid(ctx, ino) } else { Ok(()) }
     }
 
     fn getxattr(&self, ctx: &ReqCtx, name: &[u8], out: &mut [u8]) -> Result<usize> {
@@ -494,11 +581,18 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn fallocate(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, len: u64, mode: FallocateMode) -> Result<()> {
-        let how = convert::allocate(mode)?;
-        self.told(self.vfs.allocate(&who(ctx), self.ino(ctx.node)?, offset, len, how))
+        let (how, ino) = (convert::allocate(mode)?, self.ino(ctx.node)?);
+        // Kernels before 6.1 do not ask for it.
+        if ctx.uid != 0 {
+            self.kill_set_ids(ctx, ctx.node)?;
+        }
+        self.told(self.vfs.allocate(&who(ctx), ino, offset, len, how))
     }
 
     fn lseek(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, target: SeekTarget) -> Result<u64> {
+        if Control::owns(ctx.node) {
+            return self.control.seek(ctx.node, offset, target);
+        }
         let what = match target {
             SeekTarget::Data => Seek::Data,
             SeekTarget::Hole => Seek::Hole,
@@ -512,6 +606,9 @@ impl<F: Format> FileSystem for Front<F> {
         }
         let from = (self.ino(ctx.node)?, range.offset_in);
         let to = (self.ino(range.node_out)?, range.offset_out);
+        if ctx.uid != 0 {
+            self.kill_set_ids(ctx, range.node_out)?;
+        }
         self.told(self.vfs.copy_range(&who(ctx), from, to, range.len))
     }
 

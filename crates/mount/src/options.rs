@@ -43,6 +43,8 @@ pub struct Settings {
     pub host_cache: HostCache,
     /// `plain`: type `fuse` even where `fuseblk` is possible.
     pub plain: bool,
+    /// `check_opens`: the kernel asks about every open.
+    pub check_opens: bool,
     /// Options that mean something to volumes of one format only, in the order given: for whoever opens the volume.
     pub format: Vec<FormatOption>,
     /// The options as they were given, for `.moafs/stats`.
@@ -166,6 +168,7 @@ const OWN: &[Own] = &[
     Own { name: "threads", value: "N", help: "serving threads: of /dev/fuse in all, of io_uring per CPU" },
     Own { name: "direct", value: "", help: "bypass the host's page cache, or fail" },
     Own { name: "buffered", value: "", help: "use the host's page cache" },
+    Own { name: "check_opens", value: "", help: "refuse immutable and append-only files at open (slower opens)" },
     Own { name: "plain", value: "", help: "type fuse even where fuseblk (waiting sync and umount) can be had" },
     Own { name: "noallow_other", value: "", help: "only the mounting user may use the mount (default without root)" },
 ];
@@ -262,7 +265,8 @@ impl Settings {
         }
         // The kernel caches what is read: ours is for what waits, above all.
         let volume = Options { role: CacheRole::Behind, dirty_percent: 60, ..Options::default() };
-        Settings { volume, session, host_cache: HostCache::Auto, plain: false, format: Vec::new(), given: Vec::new() }
+        let (format, given) = (Vec::new(), Vec::new());
+        Settings { volume, session, host_cache: HostCache::Auto, plain: false, check_opens: false, format, given }
     }
 
     /// The settings of some `-o` lists, each comma-separated; later options win.
@@ -313,6 +317,7 @@ impl Settings {
             "direct" => self.host_cache = HostCache::Bypass,
             "buffered" => self.host_cache = HostCache::Use,
             "plain" => self.plain = true,
+            "check_opens" => self.check_opens = true,
             "noallow_other" => self.session.mount.allow_other = false,
             _ => return self.apply_common(option),
         }

@@ -146,7 +146,7 @@ fn mount<F: Format>(
         log: Arc::clone(log),
     };
     let files = vec![("stats", stats::text(vfs.clone(), Arc::clone(&swap), about))];
-    let front = Front::new(vfs, files, swap, Arc::clone(log));
+    let front = Front::new(vfs, files, swap, Arc::clone(log)).with_checked_opens(settings.check_opens);
     // The kernel claims the device itself now.
     drop(claim);
     let session = Session::mount(front, &target, &settings.session)?;

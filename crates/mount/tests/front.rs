@@ -117,10 +117,13 @@ fn rename_flags_do_what_they_say() {
         front.rename(&at(NodeId::ROOT), from.as_bytes(), NodeId::ROOT, to.as_bytes(), flags)
     };
     assert_eq!(rename("one", "two", RenameFlags::NOREPLACE), Err(Errno::EEXIST));
-    assert_eq!(rename("one", "two", RenameFlags::WHITEOUT), Err(Errno::EINVAL));
     rename("one", "two", RenameFlags::EXCHANGE).unwrap();
     assert_eq!(front.lookup(&at(NodeId::ROOT), b"one").unwrap().node, two);
     assert_eq!(front.lookup(&at(NodeId::ROOT), b"two").unwrap().node, one);
+    rename("two", "three", RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(front.lookup(&at(NodeId::ROOT), b"three").unwrap().node, one);
+    let whiteout = front.lookup(&at(NodeId::ROOT), b"two").unwrap().attr;
+    assert_eq!((whiteout.mode, whiteout.rdev, whiteout.nlink), (libc::S_IFCHR, DeviceNumber(0), 1));
 }
 
 #[test]

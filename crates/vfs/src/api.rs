@@ -185,6 +185,9 @@ pub enum RenameMode {
     NoReplace,
     /// The two change places.
     Exchange,
+    /// Replace it, and leave a whiteout (a character device 0:0) under the old name: how overlay file systems hide a name of a
+    /// layer below.
+    Whiteout,
 }
 
 /// What fallocate does.
@@ -297,6 +300,11 @@ impl<F: Format> Vfs<F> {
     pub fn lookup(&self, who: &Who, dir: Ino, name: &Name) -> Result<Stat> {
         self.inner.lookup(who, dir, name)
     }
+    /// Finds an inode by its number alone, as a file handle names it, and holds it: ESTALE if there is no such file any more. Whether
+    /// it is the file that had the number when the handle was made, its generation tells.
+    pub fn find(&self, ino: Ino) -> Result<Stat> {
+        self.inner.find(ino)
+    }
     /// Takes one more hold on an inode (a second handle).
     pub fn hold(&self, ino: Ino) -> Result<()> {
         let _gate = self.inner.enter()?;
@@ -355,7 +363,7 @@ impl<F: Format> Vfs<F> {
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.inner.read(ino, offset, into)
     }
-    /// Writes all of `data` (or fails); clears suid and sgid if `who` may not keep them.
+    /// Writes all of `data` (or fails); clears suid and sgid if permissions are checked here and `who` may not keep them.
     /// `append` ignores `offset`. Returns the offset written at.
     pub fn write(&self, who: &Who, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
         self.inner.write(who, ino, offset, data, append)

@@ -63,8 +63,7 @@ impl<F: Format> Inner<F> {
 
     fn check_set_attr(&self, who: &Who, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
         let attr = inode.attr();
-        let fixed = attr.flags & IMMUTABLE != 0
-            || (attr.flags & APPEND_ONLY != 0 && (set.size.is_some() || set.sets_old_times()));
+        let fixed = attr.flags & IMMUTABLE != 0 || (attr.flags & APPEND_ONLY != 0 && set.changes_the_past());
         if fixed && set.flags.is_none() {
             return Err(Error::Posix(libc::EPERM));
         }
@@ -183,6 +182,12 @@ impl SetAttr {
             || self.gid.is_some()
             || self.flags.is_some()
             || (self.kill_suidgid && self.size.is_none())
+    }
+
+    /// True if more changes than appending may.
+    fn changes_the_past(&self) -> bool {
+        let owner_or_mode = self.perm.is_some() || self.uid.is_some() || self.gid.is_some();
+        owner_or_mode || self.size.is_some() || self.sets_old_times()
     }
 
     /// True if a time is set to anything but now.

@@ -328,6 +328,9 @@ pub trait Format: Send + Sync + 'static {
     }
     /// `st_blocks`: 512-byte units the file occupies on the volume, maps included.
     fn used_sectors(&self, node: &Self::Node) -> u64;
+    /// An inode's generation, which the format chose when the inode was made: with the number it tells the file from those that had
+    /// the number before.
+    fn generation(&self, node: &Self::Node) -> u32;
     /// The size in bytes of a directory or symbolic link now (vfs keeps that of regular files itself).
     fn size(&self, node: &Self::Node) -> u64;
     /// An extended attribute's value.

@@ -547,7 +547,7 @@ impl<F: Format> Inner<F> {
             attr.size = attr.size.max(end);
         }
         (attr.mtime, attr.ctime) = (now, now);
-        if write.who.uid != 0 {
+        if write.who.loses_set_ids() {
             attr.perm = perm::without_suid_sgid(attr.perm);
         }
         state.note_change(Unput::Attributes);

@@ -40,9 +40,9 @@ pub(crate) fn links_after(links: u32, gains: i64) -> u32 {
 }
 
 /// What a new inode starts with.
-struct Birth {
+pub(crate) struct Birth {
     attr: Attr,
-    access_acl: Option<Acl>,
+    access_acl: Option<Arc<Acl>>,
     default_acl: Option<Arc<Acl>>,
 }
 
@@ -63,6 +63,18 @@ impl<F: Format> Inner<F> {
             self.set_home(&child, dir.ino);
         }
         self.stat_of(&child)
+    }
+
+    /// Finds an inode by its number, and holds it.
+    pub(crate) fn find(&self, ino: Ino) -> Result<Stat> {
+        let _gate = self.enter()?;
+        let inode = self.inode(ino)?;
+        // Nothing leads to it any more but descriptors, whose inode the kernel knows.
+        if inode.nlink() == 0 {
+            return Err(Error::Stale(ino));
+        }
+        self.hold(ino)?;
+        self.stat_of(&inode)
     }
 
     /// What a name leads to. The directory's lock is held.
@@ -170,7 +182,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    fn admit_inode(&self, who: &Who, name_blocks: u64) -> Result<Admitted<'_, F>> {
+    pub(crate) fn admit_inode(&self, who: &Who, name_blocks: u64) -> Result<Admitted<'_, F>> {
         let need = Need { inodes: 1, meta_blocks: INODE_META_BLOCKS + name_blocks, ..Need::default() };
         self.admit(need, Self::space_class(who))
     }
@@ -186,19 +198,11 @@ impl<F: Format> Inner<F> {
     ) -> Result<Shared<F>> {
         let birth = self.birth(who, dir, name.is_some(), new)?;
         let mut op = self.begin(OpKind::Create, admission)?;
-        let (ino, node) = op.inode_new(&dir.node, &birth.attr, new.target)?;
-        let inode = Arc::new(Inode::new(&self.rt, ino, dir.ino, birth.attr.clone(), node));
-        for (space, acl) in
-            [(XattrSpace::AclAccess, birth.access_acl.as_ref()), (XattrSpace::AclDefault, birth.default_acl.as_deref())]
-        {
-            if let Some(acl) = acl {
-                let key = XattrKey { space, suffix: Box::default() };
-                op.xattr_set(&inode.node, &key, Some(&acl.emit()), SetMode::Any)?;
-            }
-        }
+        let inode = self.new_inode(&mut op, dir, &birth, new.target)?;
+        let ino = inode.ino;
         match name {
             Some(name) => {
-                op.name_add(&dir.node, name, Target { ino, kind: new.kind, node: &inode.node })?;
+                op.name_add(&dir.node, name, Target { ino, kind: new.kind, node: &*inode.node })?;
                 let now = birth.attr.ctime;
                 let subdirs = u32::from(new.kind == FileKind::Directory);
                 op.put(dir, |attr| {
@@ -215,13 +219,32 @@ impl<F: Format> Inner<F> {
         self.refresh_size(dir);
         self.refresh_size(&inode);
         self.table.hold(ino);
-        self.remember_acl(&inode, XattrSpace::AclAccess, birth.access_acl.map(Arc::new));
-        self.remember_acl(&inode, XattrSpace::AclDefault, birth.default_acl);
         Ok(self.table.insert(inode))
     }
 
+    /// An inode with its ACLs, not in the table yet.
+    pub(crate) fn new_inode(
+        &self,
+        op: &mut F::Op<'_>,
+        dir: &Shared<F>,
+        birth: &Birth,
+        target: Option<&[u8]>,
+    ) -> Result<Shared<F>> {
+        let (ino, node) = op.inode_new(&dir.node, &birth.attr, target)?;
+        let attr = Attr { generation: self.format.generation(&node), ..birth.attr.clone() };
+        let inode = Arc::new(Inode::new(&self.rt, ino, dir.ino, attr, node));
+        for (space, acl) in [(XattrSpace::AclAccess, &birth.access_acl), (XattrSpace::AclDefault, &birth.default_acl)] {
+            if let Some(acl) = acl {
+                let key = XattrKey { space, suffix: Box::default() };
+                op.xattr_set(&inode.node, &key, Some(&acl.emit()), SetMode::Any)?;
+            }
+            self.remember_acl(&inode, space, acl.clone());
+        }
+        Ok(inode)
+    }
+
     /// Owner, group, mode, ACLs and times of a new inode.
-    fn birth(&self, who: &Who, dir: &Shared<F>, named: bool, new: &NewFile<'_>) -> Result<Birth> {
+    pub(crate) fn birth(&self, who: &Who, dir: &Shared<F>, named: bool, new: &NewFile<'_>) -> Result<Birth> {
         let parent = dir.attr();
         let is_dir = new.kind == FileKind::Directory;
         let mut perm = new.perm & 0o7777;
@@ -242,7 +265,7 @@ impl<F: Format> Inner<F> {
             Some(default) => {
                 let (access, bits) = default.inherit(perm);
                 perm = bits;
-                access_acl = (!access.is_minimal()).then_some(access);
+                access_acl = (!access.is_minimal()).then(|| Arc::new(access));
                 default_acl = is_dir.then_some(default);
             }
         }
@@ -270,6 +293,7 @@ impl<F: Format> Inner<F> {
             ctime: now,
             crtime: Some(now),
             rdev: if is_device { new.rdev } else { 0 },
+            // The format's choice.
             generation: 0,
             flags: 0,
         };

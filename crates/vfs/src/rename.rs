@@ -11,15 +11,15 @@ use std::sync::atomic::Ordering;
 use moafs_runtime::Timestamp;
 use moafs_runtime::lock::{ReadGuard, WriteGuard};
 
-use crate::api::{RenameMode, Who};
+use crate::api::{NewFile, RenameMode, Who};
 use crate::error::{Error, Result};
 use crate::format::{Format, FormatOp, Need, OpKind, Target};
 use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
-use crate::names::{NAME_META_BLOCKS, dot_dot, is_dot, links_after};
+use crate::names::{Birth, NAME_META_BLOCKS, dot_dot, is_dot, links_after};
 use crate::op::Op;
 use crate::perm::W;
-use crate::types::{Ino, Name};
+use crate::types::{FileKind, Ino, Name};
 
 /// Steps from a directory to the root at most; more is a cycle.
 const DEPTH_MAX: usize = 1 << 16;
@@ -72,8 +72,13 @@ impl<F: Format> Inner<F> {
         let (from_dir, to_dir) = (self.directory(from.0)?, self.directory(to.0)?);
         let from = Side { dir: &from_dir, name: from.1 };
         let to = Side { dir: &to_dir, name: to.1 };
-        let need = Need { meta_blocks: 2 * NAME_META_BLOCKS, ..Need::default() };
-        let mut admission = self.admit(need, Self::space_class(who))?;
+        let mut admission = match mode {
+            RenameMode::Whiteout => self.admit_inode(who, 3 * NAME_META_BLOCKS)?,
+            _ => {
+                let need = Need { meta_blocks: 2 * NAME_META_BLOCKS, ..Need::default() };
+                self.admit(need, Self::space_class(who))?
+            }
+        };
         let mut moving = from.dir.ino != to.dir.ino && self.moves_directory(from, to, mode)?;
         loop {
             let topology = match () {
@@ -142,7 +147,11 @@ impl<F: Format> Inner<F> {
         self.check_rename(who, &movement, mode)?;
         match mode {
             RenameMode::Exchange => self.exchange(&movement, admission)?,
-            _ => self.replace(&movement, admission)?,
+            RenameMode::Whiteout => {
+                let new = NewFile { kind: FileKind::CharDevice, perm: 0, umask: 0, rdev: 0, target: None };
+                self.replace(&movement, Some(self.birth(who, from.dir, true, &new)?), admission)?;
+            }
+            _ => self.replace(&movement, None, admission)?,
         }
         self.refresh_size(from.dir);
         self.refresh_size(to.dir);
@@ -248,11 +257,18 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// The new name first, then the old one goes: a crash never loses both.
-    fn replace(&self, movement: &Move<'_, F::Node>, admission: &mut crate::format::Admission) -> Result<()> {
+    /// The new name first, then the old one goes: a crash never loses both. Then, if asked for, a new inode comes in the old one's
+    /// place.
+    fn replace(
+        &self,
+        movement: &Move<'_, F::Node>,
+        whiteout: Option<Birth>,
+        admission: &mut crate::format::Admission,
+    ) -> Result<()> {
         let Move { from, to, source, victim, now } = movement;
         let now = *now;
         let mut op = self.begin(OpKind::Rename, admission)?;
+        let whiteout = whiteout.map(|birth| self.new_inode(&mut op, from.dir, &birth, None)).transpose()?;
         let target = Target { ino: source.ino, kind: source.kind, node: &*source.node };
         match victim {
             Some(_) => op.name_point(&to.dir.node, to.name, target)?,
@@ -262,6 +278,11 @@ impl<F: Format> Inner<F> {
             self.repoint_parent(&mut op, source, to.dir)?;
         }
         op.name_remove(&from.dir.node, from.name, &source.node)?;
+        if let Some(whiteout) = &whiteout {
+            let target = Target { ino: whiteout.ino, kind: whiteout.kind, node: &*whiteout.node };
+            op.name_add(&from.dir.node, from.name, target)?;
+            op.put_known(whiteout)?;
+        }
         op.put(source, |attr| attr.ctime = now)?;
         let victim_is_dir = victim.is_some_and(|v| v.is_dir());
         if let Some(victim) = victim {
@@ -278,6 +299,9 @@ impl<F: Format> Inner<F> {
         let come = gone - i64::from(victim_is_dir);
         self.settle_parents(&mut op, movement, -gone, come)?;
         op.end(&[]);
+        if let Some(whiteout) = whiteout {
+            self.table.insert(whiteout);
+        }
         self.set_home(source, to.dir.ino);
         if let Some(victim) = victim {
             self.note_unlinked(victim);

@@ -45,7 +45,7 @@ impl<F: Format> Inner<F> {
             self.cut_tail(inode, size)?;
         }
         let now = self.timestamp();
-        let kill = set.kill_suidgid || !who.is_root();
+        let kill = set.kill_suidgid || who.loses_set_ids();
         let change = |attr: &mut crate::types::Attr| {
             attr.size = size;
             if size != old || set.mtime.is_none() {
@@ -250,7 +250,7 @@ impl<F: Format> Inner<F> {
         let mut op = self.begin(OpKind::Unmap, &mut admission)?;
         op.put(inode, |attr| {
             (attr.mtime, attr.ctime) = (now, now);
-            if !who.is_root() {
+            if who.loses_set_ids() {
                 attr.perm = without_suid_sgid(attr.perm);
             }
         })?;

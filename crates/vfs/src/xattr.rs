@@ -36,7 +36,7 @@ impl<F: Format> Inner<F> {
         match key.space {
             XattrSpace::User if !holds_user_attributes(inode.kind) => return Err(Error::Posix(libc::ENODATA)),
             XattrSpace::User => self.check(who, &inode, R)?,
-            XattrSpace::Trusted if !who.is_root() => return Err(Error::Posix(libc::ENODATA)),
+            XattrSpace::Trusted if who.checked_here() && !who.is_root() => return Err(Error::Posix(libc::ENODATA)),
             _ => {}
         }
         self.format.xattr(&inode.node, &key)?.ok_or(Error::Posix(libc::ENODATA))
@@ -109,7 +109,8 @@ impl<F: Format> Inner<F> {
                 }
                 self.check(who, inode, W)
             }
-            XattrSpace::Trusted | XattrSpace::Security if !who.is_root() => no(libc::EPERM),
+            // A kernel that checks permissions takes `security.capability` away in the name of a user who writes to the file.
+            XattrSpace::Trusted | XattrSpace::Security if who.checked_here() && !who.is_root() => no(libc::EPERM),
             XattrSpace::AclAccess | XattrSpace::AclDefault if inode.kind == FileKind::Symlink => no(libc::EOPNOTSUPP),
             XattrSpace::AclAccess | XattrSpace::AclDefault if !owner => no(libc::EPERM),
             XattrSpace::AclDefault if !inode.is_dir() => no(libc::EACCES),

@@ -539,6 +539,10 @@ impl Format for Ext {
         self.missing_levels(file, at.0)
     }
 
+    fn generation(&self, node: &Self::Node) -> u32 {
+        node.inode().generation
+    }
+
     fn used_sectors(&self, node: &Self::Node) -> u64 {
         let inode = node.inode();
         let huge = self.geo.huge_file && inode.flags.contains(inode::InodeFlags::HUGE_FILE);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use moafs_disk::{Buf, Epoch};
+use moafs_runtime::Timestamp;
 use moafs_runtime::lock::ReadGuard;
 use moafs_vfs::format::{Admission, FormatOp, OpKind, Progress, Seal, Target};
 use moafs_vfs::types::{Attr, BlockRun, FileKind, Ino, Lbn, LbnRange, Name, SetMode, XattrKey};
@@ -87,6 +88,14 @@ impl<'a> F2fsOp<'a> {
     }
 }
 
+/// The generation of a new inode: differs from those of the files that had its number before, also within a second.
+fn generation_of(nid: Nid, now: Timestamp) -> u32 {
+    let nanos = (now.secs as u64).wrapping_mul(1_000_000_000).wrapping_add(now.nanos.into());
+    // An odd multiplier makes the upper half depend on all bits of the time.
+    let mixed = nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as u32 ^ nid.0
+}
+
 impl FormatOp for F2fsOp<'_> {
     type Node = Arc<Incore>;
 
@@ -94,7 +103,7 @@ impl FormatOp for F2fsOp<'_> {
         let fs = self.fs;
         let directory = attr.kind == FileKind::Directory;
         let node = fs.new_node(None, 0, directory, self.admission)?;
-        let generation = fs.rt.timestamp().secs as u32 ^ node.nid.0;
+        let generation = generation_of(node.nid, fs.rt.timestamp());
         let fresh = self.fresh_inode(parent, attr, generation);
         fs.change(&node, |bytes| fresh.encode_into(bytes));
         let file = Arc::new(Incore::new(&fs.rt, node.nid, attr.kind, node));

@@ -438,6 +438,11 @@ pub fn blocks(block: &[u8]) -> u64 {
     u64_at(block, 24)
 }
 
+/// `i_generation` of the inode in a block.
+pub fn generation(block: &[u8]) -> u32 {
+    u32_at(block, 68)
+}
+
 /// Sets `i_blocks`.
 pub fn set_blocks(block: &mut [u8], blocks: u64) {
     put_u64(block, 24, blocks);

@@ -412,6 +412,9 @@ impl Format for Toy {
     fn used_sectors(&self, node: &ToyNode) -> u64 {
         self.with(node, |f| (f.blocks.len() + f.maps.len()) as u64 * (BLOCK as u64 / 512)).unwrap_or(0)
     }
+    fn generation(&self, _: &ToyNode) -> u32 {
+        7
+    }
     fn size(&self, node: &ToyNode) -> u64 {
         self.with(node, |f| (f.names.len() as u64 / 16 + 1) * BLOCK as u64).unwrap_or(0)
     }
