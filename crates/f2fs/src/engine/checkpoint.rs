@@ -198,7 +198,7 @@ impl F2fs {
         }
         let (sit_journal, sit_versions) = self.table(writer, &picture, &mut blocks);
         let orphans: Vec<Nid> = self.orphans.lock().iter().copied().collect();
-        if orphans.len() > Pack::orphans_max(&self.geo) {
+        if orphans.len() > self.orphans_max {
             return Err(Error::Refused(format!(
                 "{} unlinked files are in use; a checkpoint cannot name them",
                 orphans.len()

@@ -226,6 +226,8 @@ pub struct F2fs {
     live: Mutex<BTreeMap<Nid, Weak<Incore>>>,
     /// Inodes without a name: the next checkpoint lists them.
     orphans: Mutex<BTreeSet<Nid>>,
+    /// So many of them a checkpoint can list.
+    orphans_max: usize,
     /// What has changed since the last picture and a file's nodes alone do not tell.
     untold: Mutex<harden::Untold>,
     heat: heat::Judge,
@@ -454,6 +456,7 @@ impl Format for F2fs {
         for range in &file.dirty {
             if let Err(error) = self.plan_range(&file.node, *range, due, &mut plan) {
                 plan.travels.drain(..).for_each(|travel| self.space.land(travel.to));
+                self.changed();
                 return Err(error);
             }
         }

@@ -132,6 +132,7 @@ impl F2fs {
             owned: Default::default(),
             live: Mutex::new(BTreeMap::new()),
             orphans: Mutex::new(pack.orphans.into_iter().collect()),
+            orphans_max: Pack::orphans_max(&geo),
             untold: Mutex::default(),
             reuse: Default::default(),
             heat: Judge::new(options.temperature, options.seed),

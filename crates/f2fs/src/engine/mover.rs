@@ -71,7 +71,7 @@ impl F2fs {
         let Some(decision) = decision else { return Ok(0) };
         let victims: Vec<Segno> =
             decision.victims.iter().flat_map(|section| self.geo.section(section.0)).map(Segno).collect();
-        let _emptying = self.space.emptying(&victims);
+        let Some(_emptying) = self.space.emptying(&victims) else { return Ok(0) };
         self.clean_segments(&victims, decision.to)?;
         Ok(decision.victims.len() as u32)
     }

@@ -45,6 +45,9 @@ const FOR_DELETING: Blocks = Blocks::new(64, 16);
 /// Attempts to empty a segment in vain, after which there is no room to be had: others may have taken what was gained.
 const VAIN_MAX: u32 = 4;
 
+/// Ops that may each leave an inode without a name at the same time.
+const ORPHANS_SPARE: usize = 64;
+
 /// What an op of this kind may make dirty at most. A changed block of a directory moves, so the node that points to it changes.
 fn worst_case(kind: OpKind) -> Blocks {
     match kind {
@@ -68,8 +71,13 @@ impl F2fs {
     /// Waits until the next checkpoint has room for what an op of this kind may change.
     ///
     /// # Errors
-    /// `ENOSPC` if no room can be made; for ops that do not make the volume fuller this means damage.
+    /// `ENOSPC` if no room can be made (for ops that do not make the volume fuller this means damage), or if the op may leave one
+    /// more inode without a name than a checkpoint can list.
     pub(super) fn admit_op(&self, kind: OpKind) -> Result<Ticket> {
+        let may_unlink = matches!(kind, OpKind::Create | OpKind::Unlink | OpKind::Rename);
+        if may_unlink && self.orphans.lock().len() + ORPHANS_SPARE > self.orphans_max {
+            return Err(Error::Posix(libc::ENOSPC));
+        }
         let beyond = match kind {
             OpKind::Unlink | OpKind::Unmap | OpKind::Place | OpKind::Attr => Blocks::default(),
             OpKind::Create | OpKind::Link | OpKind::Rename | OpKind::Exchange | OpKind::Xattr => FOR_DELETING,
@@ -102,7 +110,7 @@ impl F2fs {
         self.checkpoint(false)?;
         let budget = self.space.budget();
         let Some(victim) = make_room::segment(&*self.space.table(), &budget) else { return Ok(false) };
-        let _emptying = self.space.emptying(&[victim.segno]);
+        let Some(_emptying) = self.space.emptying(&[victim.segno]) else { return Ok(false) };
         let mut left = usize::from(victim.valid);
         while left > 0 {
             self.clean_segments(&[victim.segno], Destination::Holes)?;
@@ -126,7 +134,7 @@ impl F2fs {
             return Ok(false);
         }
         {
-            let _emptying = self.space.emptying(&victims);
+            let Some(_emptying) = self.space.emptying(&victims) else { return Ok(false) };
             self.clean_segments(&victims, Destination::CleanSegment)?;
         }
         self.checkpoint(false)?;
@@ -415,5 +423,157 @@ impl F2fs {
     /// A run of a data log, as soon as there is room for one.
     pub(super) fn take_data(&self, log: Log, want: u32) -> Result<BlockRun> {
         self.until_there_is_room(|| self.space.take_data(log, want))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use moafs_disk::SharedDisk;
+    use moafs_disk::mem::MemDisk;
+    use moafs_runtime::{Live, Rt};
+    use moafs_vfs::api::{Options, StatFs};
+    use moafs_vfs::format::Why;
+    use moafs_vfs::types::{FileKind, Ino};
+    use moafs_vfs::{Format, Vfs};
+
+    use super::*;
+    use crate::OpenOptions;
+    use crate::format::BLOCK;
+    use crate::judge::{assert_clean, features, mount, name, new, root, volume};
+
+    const ROOT: Ino = Ino(3);
+
+    fn create(vfs: &Vfs<F2fs>, text: &str) -> Result<Ino> {
+        Ok(vfs.create(&root(), ROOT, name(text.as_bytes()), &new(FileKind::Regular))?.ino)
+    }
+
+    fn write(vfs: &Vfs<F2fs>, text: &str, blocks: usize) -> Result<()> {
+        let ino = create(vfs, text)?;
+        let written = vfs.write(&root(), ino, 0, &vec![7; blocks * BLOCK], false);
+        vfs.forget(ino, 1);
+        written.map(drop)
+    }
+
+    fn unlink(vfs: &Vfs<F2fs>, text: &str) -> Result<()> {
+        vfs.unlink(&root(), ROOT, name(text.as_bytes()))
+    }
+
+    fn opened(mem: &Arc<MemDisk>) -> F2fs {
+        let (disk, rt): (SharedDisk, Rt) = (mem.clone(), Live::new());
+        F2fs::open(disk, rt, OpenOptions::default()).expect("the volume opens")
+    }
+
+    #[test]
+    fn every_log_has_a_place_in_a_checkpoint_though_data_have_taken_all_they_can() {
+        let mem = volume(64, features()[0]);
+        let vfs = mount(&mem);
+        (0..200).for_each(|i| write(&vfs, &format!("{i}"), 1).expect("there is room"));
+        let space = &vfs.format().space;
+        let mut runs = Vec::new();
+        for log in Log::ALL.into_iter().filter(|log| !log.is_node()) {
+            runs.extend(std::iter::from_fn(|| space.take_data(log, 512)));
+        }
+        assert!(runs.iter().map(|run| run.len).sum::<u32>() > 512, "{runs:?}");
+        vfs.format().commit(Why::Age).expect("everything that waits has a place");
+        assert_clean(&mem.snapshot(), "while all that is free is in flight");
+        runs.into_iter().for_each(|run| space.land(run));
+        vfs.close().expect("it closes");
+        assert_clean(&mem, "afterwards");
+        mount(&mem).close().expect("it closes again");
+    }
+
+    #[test]
+    fn a_checkpoint_that_no_mount_would_accept_is_not_written() {
+        let mem = volume(64, features()[0]);
+        let vfs = mount(&mem);
+        write(&vfs, "kept", 3).expect("there is room");
+        vfs.sync().expect("sync");
+        write(&vfs, "lost", 3).expect("there is room");
+        vfs.format().space.change_usage(|usage| usage.blocks = u64::MAX / 2);
+        assert!(vfs.sync().is_err());
+        let reason = vfs.failed().expect("it has turned read-only");
+        assert!(reason.contains("blocks are in use of"), "{reason}");
+        let after = mount(&Arc::new(mem.snapshot()));
+        let found = |text: &str| after.lookup(&root(), ROOT, name(text.as_bytes())).is_ok();
+        assert_eq!((found("kept"), found("lost")), (true, false));
+    }
+
+    #[test]
+    fn no_log_fills_a_segment_that_is_being_emptied() {
+        let vfs = mount(&volume(64, features()[0]));
+        (0..300).for_each(|i| write(&vfs, &format!("{i}"), 8).expect("there is room"));
+        vfs.sync().expect("sync");
+        (0..300).step_by(2).for_each(|i| unlink(&vfs, &format!("{i}")).expect("it is there"));
+        vfs.tend();
+        vfs.sync().expect("sync");
+        let space = &vfs.format().space;
+        let is_used = |view: &crate::clean::SegmentView| !view.current && view.valid > 0;
+        let victims: Vec<_> = space.table().segments(Class::Data).filter(is_used).map(|view| view.segno).collect();
+        assert!(!victims.is_empty());
+        space.set_next(Log::ALL, Next::Holes);
+        let segment = |run: &BlockRun| {
+            let addr = crate::format::BlkAddr(run.start.0 as u32);
+            vfs.format().geometry().segment_of(addr).expect("a block of the main area").0
+        };
+        let holes = space.holes(Class::Data);
+        let emptying = space.emptying(&victims).expect("there is room beside them");
+        assert!(space.holes(Class::Data) < holes);
+        let taken: Vec<_> = std::iter::from_fn(|| space.take_data(Log::WarmData, 64)).collect();
+        assert!(taken.iter().all(|run| !victims.contains(&segment(run))));
+        drop(emptying);
+        let mut again = std::iter::from_fn(|| space.take_data(Log::WarmData, 64));
+        assert!(again.any(|run| victims.contains(&segment(&run))), "there are holes again");
+    }
+
+    #[test]
+    fn more_unlinked_files_in_use_than_a_checkpoint_can_name_push_back() {
+        let mem = volume(64, features()[0]);
+        let mut fs = opened(&mem);
+        fs.orphans_max = ORPHANS_SPARE + 5;
+        let options = Options { syncer: false, ..Options::default() };
+        let vfs = Vfs::new(fs, mem.clone(), Live::new(), options);
+        let inos: Vec<Ino> = (0..10).map(|i| create(&vfs, &format!("{i}")).expect("there is room")).collect();
+        let gone: Vec<bool> = (0..10).map(|i| unlink(&vfs, &format!("{i}")).is_ok()).collect();
+        assert_eq!(gone.iter().filter(|gone| **gone).count(), 6, "{gone:?}");
+        vfs.sync().expect("it can name them");
+        assert_eq!(vfs.failed(), None);
+        inos.iter().for_each(|ino| vfs.forget(*ino, 1));
+        vfs.tend();
+        (6..10).for_each(|i| unlink(&vfs, &format!("{i}")).expect("the others are reaped"));
+        vfs.close().expect("it closes");
+        assert_clean(&mem, "afterwards");
+    }
+
+    #[test]
+    fn what_is_shown_as_free_can_be_written_and_room_that_a_deletion_gives_is_there_at_once() {
+        for mebibytes in [64, 96] {
+            let mem = volume(mebibytes, features()[0]);
+            let vfs = mount(&mem);
+            let shown = |vfs: &Vfs<F2fs>| -> StatFs { vfs.stat_fs() };
+            let mut files = 0;
+            while shown(&vfs).free > 200 {
+                write(&vfs, &format!("{files}"), 100).expect("what is shown is there");
+                files += 1;
+                if files % 16 == 0 {
+                    vfs.sync().expect("it can be written");
+                }
+            }
+            while write(&vfs, &format!("s{files}"), 1).is_ok() {
+                files += 1;
+            }
+            assert!(shown(&vfs).free < 64, "{} blocks are shown as free", shown(&vfs).free);
+            for round in 0..20 {
+                unlink(&vfs, &format!("{round}")).expect("deleting always works");
+                write(&vfs, &format!("new{round}"), 50).expect("the room is there at once");
+                let (from, to) = (format!("new{round}"), format!("renamed{round}"));
+                let (from, to) = (name(from.as_bytes()), name(to.as_bytes()));
+                let mode = moafs_vfs::api::RenameMode::Replace;
+                vfs.rename(&root(), (ROOT, from), (ROOT, to), mode).expect("a new name has room");
+            }
+            vfs.close().expect("it closes");
+            assert_clean(&mem, "a full volume");
+        }
     }
 }

@@ -414,14 +414,16 @@ impl Space {
         Some(Ticket { space: Arc::clone(self), blocks })
     }
 
-    /// Keeps logs out of the holes of segments that are being emptied.
-    pub(super) fn emptying(self: &Arc<Self>, segments: &[Segno]) -> Emptying {
+    /// Keeps logs out of the holes of segments that are being emptied. `None` if what is owed needs these holes.
+    pub(super) fn emptying(self: &Arc<Self>, segments: &[Segno]) -> Option<Emptying> {
         let mut state = self.state();
         for segno in segments {
             state.victims.insert(segno.0);
             state.recount(segno.0);
         }
-        Emptying { space: Arc::clone(self), segments: segments.to_vec() }
+        let fits = self.budget_of(&state).fits();
+        drop(state);
+        Some(Emptying { space: Arc::clone(self), segments: segments.to_vec() }).filter(|_| fits)
     }
 
     // -- the clock and the choice of segments
@@ -502,7 +504,8 @@ impl Space {
         let mut state = self.state();
         let budget = self.budget_of(&state);
         let spare = u32::try_from(budget.spare(Class::Data)).unwrap_or(u32::MAX);
-        let (segno, offset, len) = state.take(&self.geo, log, want.min(spare), &budget)?;
+        let left = if state.next[log as usize] == Next::Reserved { 0 } else { state.reserve };
+        let (segno, offset, len) = state.take(&self.geo, log, want.min(spare), &budget, left)?;
         debug_assert!(
             !budget.fits() || self.budget_of(&state).fits(),
             "{budget:?} became {:?}",
@@ -537,7 +540,7 @@ impl Space {
         let mut budget = self.budget_of(state);
         let owed = if class == Class::Node { &mut budget.owed.nodes } else { &mut budget.owed.data };
         *owed = owed.saturating_sub(1);
-        let found = std::iter::once(log).chain(others).find_map(|log| state.take(&self.geo, log, 1, &budget));
+        let found = std::iter::once(log).chain(others).find_map(|log| state.take(&self.geo, log, 1, &budget, 0));
         found.map(|(segno, offset, _)| (segno, offset))
     }
 
@@ -551,7 +554,7 @@ impl Space {
         let mut places = Vec::with_capacity(nids.len());
         for nid in nids {
             let budget = self.budget_of(&state);
-            let Some((segno, offset, _)) = state.take(&self.geo, Log::WarmNode, 1, &budget) else {
+            let Some((segno, offset, _)) = state.take(&self.geo, Log::WarmNode, 1, &budget, 0) else {
                 places.iter().for_each(|(at, _)| state.free(&self.geo, *at));
                 return None;
             };
@@ -880,8 +883,8 @@ impl State {
     }
 
     /// Up to `want` contiguous blocks from where a log stands, held from now on. The log then stands on its next place; if there
-    /// is no other, it keeps its last block: a checkpoint must name one for each log.
-    fn take(&mut self, geo: &Geometry, log: Log, want: u32, budget: &Budget) -> Option<(Segno, usize, u32)> {
+    /// is no other, it keeps its last block: a checkpoint must name one for each log. Leaves `left` segments free.
+    fn take(&mut self, geo: &Geometry, log: Log, want: u32, budget: &Budget, left: u32) -> Option<(Segno, usize, u32)> {
         let Head { segno, offset, recycling } = self.heads[log as usize];
         let start = usize::from(offset);
         debug_assert!(start < SEGMENT_BLOCKS && self.writable(segno, start) == start, "the {log} log stands nowhere");
@@ -899,7 +902,7 @@ impl State {
             maps.next.set(at);
         }
         self.recount(segno.0);
-        if !self.step_on(geo, log, start + len, budget) {
+        if !self.step_on(geo, log, start + len, budget, left) {
             len -= 1;
             let maps = self.maps(segno);
             maps.held.clear(start + len);
@@ -914,7 +917,7 @@ impl State {
     }
 
     /// Moves a log to its next place, from block `from` of its segment on. False if there is none.
-    fn step_on(&mut self, geo: &Geometry, log: Log, from: usize, budget: &Budget) -> bool {
+    fn step_on(&mut self, geo: &Geometry, log: Log, from: usize, budget: &Budget, left: u32) -> bool {
         let head = self.heads[log as usize];
         let next = self.writable(head.segno, from);
         if next < SEGMENT_BLOCKS {
@@ -923,7 +926,7 @@ impl State {
             return true;
         }
         let budget = Budget { holes: self.holes, ..*budget };
-        self.advance(geo, log, &budget)
+        self.advance(geo, log, &budget, left)
     }
 
     fn count(&mut self, recycling: bool, blocks: u64) {
@@ -934,11 +937,11 @@ impl State {
     }
 
     /// Gives a log another segment, or the holes that its own has by now. False if there is nothing.
-    fn advance(&mut self, geo: &Geometry, log: Log, budget: &Budget) -> bool {
+    fn advance(&mut self, geo: &Geometry, log: Log, budget: &Budget, left: u32) -> bool {
         let before = self.heads[log as usize].segno;
         let found = match self.next[log as usize] {
-            Next::Free | Next::Reserved => self.open_free(geo, log, budget).or_else(|| self.open_holes(log)),
-            Next::Holes => self.open_holes(log).or_else(|| self.open_free(geo, log, budget)),
+            Next::Free | Next::Reserved => self.open_free(geo, log, budget, left).or_else(|| self.open_holes(log)),
+            Next::Holes => self.open_holes(log).or_else(|| self.open_free(geo, log, budget, left)),
         };
         let Some(head) = found.or_else(|| self.own_holes(log)) else { return false };
         self.heads[log as usize] = head;
@@ -949,12 +952,11 @@ impl State {
         true
     }
 
-    fn open_free(&mut self, geo: &Geometry, log: Log, budget: &Budget) -> Option<Head> {
+    fn open_free(&mut self, geo: &Geometry, log: Log, budget: &Budget, left: u32) -> Option<Head> {
         if !budget.may_open(Class::of(log)) {
             return None;
         }
         let near = self.heads[log as usize].segno;
-        let left = if log.is_node() || self.next[log as usize] == Next::Reserved { 0 } else { self.reserve };
         let segno = self.pick_free(geo, near, left)?;
         Some(self.open(log, segno))
     }
@@ -979,7 +981,7 @@ impl State {
     fn settle_head(&mut self, geo: &Geometry, log: Log) -> bool {
         let budget = Budget { free_segments: self.free_for_logs().into(), holes: self.holes, owed: Blocks::default() };
         let offset = self.heads[log as usize].offset;
-        self.step_on(geo, log, offset.into(), &budget)
+        self.step_on(geo, log, offset.into(), &budget, 0)
     }
 
     /// True if every log stands on a block that may be written, in a segment of its own.
