@@ -337,8 +337,11 @@ impl<F: Family> Court<'_, F> {
         family::no_complaints::<F>(&disk).map_err(|said| format!("after use: {said}"))?;
         match family::look::<F>(&disk)? {
             Some(Verdict { class: Class::Fatal, text, .. }) => Err(format!("{} after use: {text}", F::CHECKER)),
+            Some(Verdict { spotless: false, text, .. }) => {
+                Err(format!("{} is not silent after use and a clean unmount: {text}", F::CHECKER))
+            }
             verdict => {
-                summary.spotless_after_use += u64::from(verdict.is_some_and(|verdict| verdict.spotless));
+                summary.spotless_after_use += u64::from(verdict.is_some());
                 Ok(())
             }
         }

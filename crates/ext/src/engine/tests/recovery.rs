@@ -387,6 +387,32 @@ fn done_with(vfs: &Vfs<Ext>, inos: &[Ino]) {
     inos.iter().for_each(|ino| vfs.forget(*ino, 1));
 }
 
+#[test]
+fn a_file_that_write_back_stores_while_it_is_renamed_never_has_fewer_links_than_names() {
+    let volume = Volume::make(1024, 16);
+    let file = volume.create(&volume.root, "old", FileKind::Regular, None);
+    volume.ext.settle().unwrap();
+    let at = volume.ext.geo.byte_of(file.at.block) + file.at.offset as u64 + LINKS;
+    let links = || {
+        let mut bytes = [0; 2];
+        volume.mem.peek(at, &mut bytes);
+        u16::from_le_bytes(bytes)
+    };
+    let mut admission = volume.admit(0);
+    let mut op = volume.ext.begin(OpKind::Rename, &mut admission).unwrap();
+    let ino = Ino(file.ino.0.into());
+    op.name_add(&volume.root, name("new"), Target { ino, kind: file.kind, node: &file }).unwrap();
+    volume.ext.store(&file).unwrap();
+    volume.ext.settle().unwrap();
+    assert_eq!(links(), 2, "both names are on the device");
+    op.name_remove(&volume.root, name("old"), &file).unwrap();
+    op.end();
+    volume.ext.settle().unwrap();
+    assert_eq!(links(), 1);
+    drop((file, admission));
+    volume.close();
+}
+
 // -- damage
 
 #[test]
