@@ -21,12 +21,14 @@ impl<F: Format> Inner<F> {
 
     /// Attributes of an inode; never waits for its lock.
     pub(crate) fn stat_of(&self, inode: &Shared<F>) -> Result<Stat> {
-        let unplaced = if inode.kind == FileKind::Regular { inode.pages.lock().unplaced.blocks() } else { 0 };
+        // With the map blocks: in a new file it is what the blocks will take, and a kernel may ask only once.
+        let unplaced = if inode.kind == FileKind::Regular { inode.pages.lock().unplaced.promise() } else { 0 };
         let sectors = self.format.used_sectors(&inode.node) + unplaced * (self.block_bytes() / 512);
         Ok(Stat { ino: inode.ino, attr: inode.attr(), sectors })
     }
 
     pub(crate) fn stat_fs(&self) -> StatFs {
+        self.wait_for_forgets();
         // In this order: what is reaped in between is missing from both, never in both.
         let space = self.format.space();
         let reapable = self.reapable();
@@ -124,6 +126,7 @@ impl<F: Format> Inner<F> {
         let now = self.timestamp();
         let mut op = self.begin(OpKind::Attr, &mut admission)?;
         if let Some(acl) = &acl {
+            op.announce(inode);
             let key = XattrKey { space: XattrSpace::AclAccess, suffix: Box::default() };
             op.xattr_set(&inode.node, &key, Some(&acl.emit()), SetMode::Any)?;
         }

@@ -408,7 +408,6 @@ impl<F: Format> Inner<F> {
         let addressed = self.addressed(inode, range, attr.size)?;
         let bases = self.read_edges(inode, write, offset, attr.size, range)?;
 
-        self.note_shape(inode);
         let mut missing: Option<SmallVec<[Missing; 4]>> = None;
         let mut pages = inode.pages.lock();
         let fresh = loop {

@@ -63,6 +63,14 @@ impl<F: Format> Inner<F> {
 }
 
 impl<F: Format> Op<'_, F> {
+    /// Announces a change that others see before [`Self::put`] tells of it, such as that of an extended attribute: who syncs the inode
+    /// from now on tells the format again, and reaches a seal after the change.
+    pub(crate) fn announce(&self, inode: &Shared<F>) {
+        let mut state = inode.state.lock();
+        state.note_change(Unput::Attributes);
+        self.inner.list_unput(&mut state, inode);
+    }
+
     /// Tells the format the attributes of an inode as they are.
     pub(crate) fn put_known(&mut self, inode: &Shared<F>) -> Result<()> {
         self.tell(inode, None::<fn(&mut Attr)>, |op, attr, disk_size| op.inode_put(&inode.node, attr, disk_size))

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use moafs_runtime::leaf::atomic::{AtomicU64, AtomicUsize, Ordering};
 use moafs_runtime::lock::Mutex;
-use moafs_runtime::{Event, Rt};
+use moafs_runtime::{Event, Rt, Time};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Admission, Format, Need, SpaceClass, Why};
 use crate::inner::Inner;
 use crate::plan::Due;
@@ -27,24 +27,36 @@ const WAIT: Duration = Duration::from_millis(20);
 /// The state of [`Inner::admit`].
 pub(crate) struct Pressure {
     /// Held by the caller that frees space.
-    one: Mutex<()>,
+    last: Mutex<Round>,
     /// Calls that hold a reservation.
     calls: AtomicUsize,
     /// Callers that wait for `relief`.
     waiting: AtomicUsize,
     /// Counts what made space free, or may have.
     freed: AtomicU64,
+    /// Rounds begun.
+    rounds: AtomicU64,
     /// A reservation ended, or an inode can be reaped.
     relief: Event,
+}
+
+/// One turn of writing, reaping and committing everything.
+#[derive(Debug, Clone, Copy, Default)]
+struct Round {
+    /// Counts from 1.
+    number: u64,
+    /// [`Pressure::freed`] when it began.
+    freed: u64,
 }
 
 impl Pressure {
     pub(crate) fn new(rt: &Rt) -> Pressure {
         Pressure {
-            one: Mutex::new(Rt::clone(rt), ()),
+            last: Mutex::new(Rt::clone(rt), Round::default()),
             calls: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             freed: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
             relief: Event::new(),
         }
     }
@@ -107,29 +119,38 @@ impl<F: Format> Inner<F> {
             return Ok(admitted);
         }
         self.tally.pressure_commits.fetch_add(1, Ordering::Relaxed);
-        let _one = self.pressure.one.lock();
+        let seen = self.pressure.rounds.load(Ordering::SeqCst);
+        let mut last = self.pressure.last.lock();
         let mut waits = 0;
         for _ in 0..ROUNDS_MAX {
-            let freed = self.pressure.freed.load(Ordering::SeqCst);
             if let Some(admitted) = self.admit_at_once(need, class)? {
                 return Ok(admitted);
             }
-            self.reap_all();
-            self.wait_for_reapers();
-            self.write_back_unplaced();
-            self.commit(Why::Pressure)?;
-            if let Some(admitted) = self.admit_at_once(need, class)? {
-                return Ok(admitted);
-            }
-            if self.pressure.freed.load(Ordering::SeqCst) != freed || self.has_ripe() {
+            // A round that began after this call first failed is as good as one of its own.
+            let in_vain = last.number > seen && last.freed == self.pressure.freed.load(Ordering::SeqCst);
+            if !in_vain || self.has_ripe() {
+                *last = self.free_everything()?;
                 continue;
             }
-            if waits == WAITS_MAX || !self.wait_for_relief() {
+            // Other calls may give back what they will not use, and the kernel may be about to forget what was removed.
+            let others = || self.pressure.calls.load(Ordering::SeqCst) > 0 || self.has_held_orphans();
+            if waits == WAITS_MAX || !self.wait_for_relief(self.rt.now() + WAIT, others) {
                 break;
             }
             waits += 1;
         }
-        Err(crate::error::Error::Posix(libc::ENOSPC))
+        Err(Error::Posix(libc::ENOSPC))
+    }
+
+    /// Reaps, writes back and commits all that can be.
+    fn free_everything(&self) -> Result<Round> {
+        let number = self.pressure.rounds.fetch_add(1, Ordering::SeqCst) + 1;
+        let freed = self.pressure.freed.load(Ordering::SeqCst);
+        self.reap_all();
+        self.wait_for_reapers();
+        self.write_back_unplaced();
+        self.commit(Why::Pressure)?;
+        Ok(Round { number, freed })
     }
 
     /// Writes back every file that was promised more than it may need: promises become facts. Errors are latched in the inodes.
@@ -143,17 +164,16 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Waits a moment for other calls to give back what they will not use, and for removed files to be forgotten; false if there is
-    /// nothing to wait for.
-    fn wait_for_relief(&self) -> bool {
+    /// Waits until a reservation has ended or an inode can be reaped, `until` that time at most; false if it is not sensible to wait.
+    pub(crate) fn wait_for_relief(&self, until: Time, is_sensible: impl FnOnce() -> bool) -> bool {
         let ticket = self.pressure.relief.ticket();
         self.pressure.waiting.fetch_add(1, Ordering::SeqCst);
-        let sensible = self.pressure.calls.load(Ordering::SeqCst) > 0 || self.has_orphans();
-        if sensible {
-            self.rt.wait(&self.pressure.relief, ticket, Some(self.rt.now() + WAIT));
+        let waits = is_sensible();
+        if waits {
+            self.rt.wait(&self.pressure.relief, ticket, Some(until));
         }
         self.pressure.waiting.fetch_sub(1, Ordering::SeqCst);
-        sensible
+        waits
     }
 
     /// Notes that space was made free.

@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use moafs_runtime::Event;
 use moafs_runtime::leaf::Mutex;
+use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
+use moafs_runtime::{Event, Time};
 
 use crate::error::Result;
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress};
@@ -22,12 +23,18 @@ use crate::types::{Ino, Lbn};
 /// Unused unlinked inodes that may wait before the syncer is woken early.
 const WAITING_MAX: usize = 128;
 
+/// The kernel forgets a removed file that is not open within this time: whoever asks for free space right after a removal waits so
+/// long for it.
+const FORGET_WITHIN: Duration = Duration::from_millis(50);
+
 /// Inodes without a name, by number. Those still held wait for their last `forget`.
 pub(crate) struct ReapQueue<N> {
     orphans: Mutex<BTreeMap<Ino, Arc<Inode<N>>>>,
     ripe: Mutex<Ripe<N>>,
     /// An inode has been reaped, or turned out to be in use.
     ended: Event,
+    /// When a name was last removed from an inode that is still held, in nanoseconds of the runtime's clock.
+    last_held: AtomicU64,
 }
 
 /// Orphans that were not held when last looked at. A leaf.
@@ -43,7 +50,12 @@ struct Ripe<N> {
 impl<N> Default for ReapQueue<N> {
     fn default() -> Self {
         let ripe = Ripe { waiting: BTreeMap::new(), blocks: 0, reaping: BTreeMap::new() };
-        ReapQueue { orphans: Mutex::new(BTreeMap::new()), ripe: Mutex::new(ripe), ended: Event::new() }
+        ReapQueue {
+            orphans: Mutex::new(BTreeMap::new()),
+            ripe: Mutex::new(ripe),
+            ended: Event::new(),
+            last_held: AtomicU64::new(0),
+        }
     }
 }
 
@@ -76,6 +88,7 @@ impl<F: Format> Inner<F> {
 
     fn ripen(&self, ino: Ino) {
         if self.table.is_held(ino) {
+            self.reap_queue.last_held.store(self.rt.now().0, Ordering::Relaxed);
             return;
         }
         let inode = self.reap_queue.orphans.lock().get(&ino).cloned();
@@ -108,9 +121,21 @@ impl<F: Format> Inner<F> {
         Reapable { blocks, inodes: (count + reaping.len()) as u64 }
     }
 
-    /// True if there are inodes without a name that may still be in use.
-    pub(crate) fn has_orphans(&self) -> bool {
-        !self.reap_queue.orphans.lock().is_empty()
+    /// True if there are inodes without a name that are in use, as far as is known: their `forget` may be on its way.
+    pub(crate) fn has_held_orphans(&self) -> bool {
+        let orphans = self.reap_queue.orphans.lock();
+        let ripe = self.reap_queue.ripe.lock();
+        orphans.keys().any(|ino| !ripe.waiting.contains_key(ino) && !ripe.reaping.contains_key(ino))
+    }
+
+    /// Waits until the kernel has forgotten what was removed a moment ago, unless that is open.
+    pub(crate) fn wait_for_forgets(&self) {
+        loop {
+            let until = Time(self.reap_queue.last_held.load(Ordering::Relaxed)) + FORGET_WITHIN;
+            if self.rt.now() >= until || !self.wait_for_relief(until, || self.has_held_orphans()) {
+                return;
+            }
+        }
     }
 
     /// Nobody holds anything any more: all orphans go.
@@ -123,9 +148,10 @@ impl<F: Format> Inner<F> {
         self.reap_all();
     }
 
-    /// True if something waits to be reaped.
+    /// True if something waits to be reaped that no task is looking at.
     pub(crate) fn has_ripe(&self) -> bool {
-        !self.reap_queue.ripe.lock().waiting.is_empty()
+        let ripe = self.reap_queue.ripe.lock();
+        ripe.waiting.keys().any(|ino| !ripe.reaping.contains_key(ino))
     }
 
     /// Reaps everything that is unlinked and unused. Level 0 only.

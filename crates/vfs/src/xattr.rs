@@ -140,6 +140,7 @@ impl<F: Format> Inner<F> {
         let is_access = key.space == XattrSpace::AclAccess;
         let kept = (!is_access || !acl.is_minimal()).then(|| acl.clone());
         let mut op = self.begin(OpKind::Xattr, admission)?;
+        op.announce(inode);
         match &kept {
             Some(acl) => op.xattr_set(&inode.node, key, Some(&acl.emit()), SetMode::Any)?,
             None if present => op.xattr_set(&inode.node, key, None, SetMode::Any)?,
@@ -181,6 +182,7 @@ impl<F: Format> Inner<F> {
         }
         let now = self.timestamp();
         let mut op = self.begin(OpKind::Xattr, admission)?;
+        op.announce(inode);
         op.xattr_set(&inode.node, key, value, mode)?;
         op.put(inode, |attr| attr.ctime = now)?;
         op.end(&[inode]);

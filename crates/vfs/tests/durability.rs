@@ -10,7 +10,7 @@ use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};
 use moafs_vfs::api::SetAttr;
-use moafs_vfs::types::Ino;
+use moafs_vfs::types::{Ino, SetMode};
 use moafs_vfs::{Process, Who};
 
 const PAUSE: Duration = Duration::from_millis(10);
@@ -209,4 +209,24 @@ fn a_failed_write_is_reported_to_each_process_that_was_there() {
     assert_eq!(fsync(2, Some(100)), libc::EIO, "what another process was told is no answer to this one");
     assert_eq!(fsync(3, None), libc::EIO, "its age is not known");
     v.vfs.close().unwrap();
+}
+
+#[test]
+fn an_extended_attribute_that_was_seen_before_an_fsync_is_durable_after_it() {
+    for point in [Point::Put, Point::End] {
+        beside(
+            None,
+            file,
+            point,
+            |v, f| v.vfs.set_xattr(&Who::root(), f, b"user.a", b"value", SetMode::Any).unwrap(),
+            move |v, f| {
+                let seen = v.vfs.get_xattr(&Who::root(), f, b"user.a").is_ok();
+                fsync(v, f);
+                if seen {
+                    let after = v.after_power_cut();
+                    assert_eq!(after.get_xattr(&Who::root(), f, b"user.a").unwrap(), b"value", "{point:?}");
+                }
+            },
+        );
+    }
 }

@@ -256,7 +256,7 @@ fn removed_files_are_free_space_at_once_and_never_more_than_there_is() {
         virt.run(move || {
             let v = Arc::new(Volume::new(600, options(), Arc::clone(&rt)));
             let before = v.vfs.stat_fs();
-            let files: Vec<Ino> = (0..5).map(|n| v.create(ROOT, &format!("{n}"))).collect();
+            let files: [Ino; 5] = std::array::from_fn(|n| v.create(ROOT, &format!("{n}")));
             files.iter().for_each(|f| assert!(write_all(&v, *f, 60).is_ok()));
             v.vfs.fsync(files[0], false).unwrap();
             v.vfs.fsync(files[1], false).unwrap();
@@ -264,7 +264,22 @@ fn removed_files_are_free_space_at_once_and_never_more_than_there_is() {
             assert_eq!(v.vfs.stat_fs().free, before.free - 300, "a file that is in use keeps its blocks");
             v.vfs.forget(files[0], 1);
             assert_eq!(v.vfs.stat_fs().free, before.free - 240);
-            (1..5).for_each(|n| remove(&v, &format!("{n}"), files[n]));
+            let (here, at) = (Arc::clone(&v), Arc::clone(&rt));
+            v.vfs.unlink(&Who::root(), ROOT, name("1")).unwrap();
+            let kernel = rt.spawn(
+                "kernel",
+                Box::new(move || {
+                    sleep_until(&*at, at.now() + Duration::from_millis(3));
+                    here.vfs.forget(files[1], 1);
+                }),
+            );
+            assert_eq!(
+                v.vfs.stat_fs().free,
+                before.free - 180,
+                "a moment is waited for what the kernel is about to forget"
+            );
+            kernel.join(&*rt);
+            (2..5).for_each(|n| remove(&v, &format!("{n}"), files[n]));
             assert_eq!(v.vfs.stat_fs().free, before.free);
             *v.vfs.format().dawdles.lock() = Some(Arc::clone(&rt));
             let here = Arc::clone(&v);
