@@ -23,7 +23,7 @@ use rand_pcg::Pcg64Mcg;
 use crate::drive::{Driver, Tolerance};
 use crate::family::{self, Family, scratch_image};
 use crate::history::{Expectation, History, Promise, Step};
-use crate::image::Geometry;
+use crate::image::{self, Geometry};
 use crate::judges::{Class, Verdict};
 use crate::model::{Model, Node};
 use crate::ops::Op;
@@ -154,18 +154,27 @@ impl<F: Family> Recording<F> {
     /// # Errors
     /// If the volume misbehaves even without a crash.
     pub fn new(scene: &Scene) -> Result<Option<Recording<F>>, String> {
-        let Some(disk) = F::make(&scene.geometry) else { return Ok(None) };
-        let mounter = F::mounter(scene.seed);
+        let ops = scene.workload.ops(scene.geometry.block_size, scene.seed);
+        Recording::of_ops(&scene.geometry, scene.seed, &ops)
+    }
+
+    /// Runs operations and unmounts. `Ok(None)` if the volume cannot be made here.
+    ///
+    /// # Errors
+    /// If the volume misbehaves even without a crash.
+    pub fn of_ops(geometry: &Geometry, seed: u64, ops: &[Op]) -> Result<Option<Recording<F>>, String> {
+        let Some(disk) = image::fresh::<F>(geometry) else { return Ok(None) };
+        let mounter = F::mounter(seed);
         let recorder = Arc::new(CrashRecorder::over(Arc::new(disk), Live::new()));
         let mount = OnDisk { mounter: &mounter, disk: recorder.clone() };
         let mut driver = Driver::new(mount, Tolerance::default())?;
         let mut history = History::new(driver.model.clone());
-        for op in scene.workload.ops(scene.geometry.block_size, scene.seed) {
+        for op in ops {
             let start = recorder.cut_points() - 1;
-            driver.step(&op)?;
+            driver.step(op)?;
             let end = recorder.cut_points() - 1;
-            let (after, promise) = (driver.model.clone(), promise_of(&op));
-            history.steps.push(Step { op, start, end, after, promise });
+            let (after, promise) = (driver.model.clone(), promise_of(op));
+            history.steps.push(Step { op: op.clone(), start, end, after, promise });
         }
         driver.verify()?;
         let start = recorder.cut_points() - 1;
@@ -180,7 +189,33 @@ impl<F: Family> Recording<F> {
             promise: Some(Promise::All),
         });
         drop(driver);
-        Ok(Some(Recording { mounter, recorder, history, geometry: scene.geometry, hurt: false }))
+        Ok(Some(Recording { mounter, recorder, history, geometry: *geometry, hurt: false }))
+    }
+
+    /// The cuts just before each flush completes, from the end of the `after`-th operation on, and the last one.
+    pub fn flush_cuts(&self, after: usize) -> Vec<usize> {
+        let first = self.history.steps[after - 1].end;
+        let last = self.cuts() - 1;
+        let completes = |cut: &usize| self.recorder.uncertain(cut + 1) < self.recorder.uncertain(*cut);
+        let mut cuts: Vec<usize> = (first..last).filter(completes).collect();
+        cuts.push(last);
+        cuts
+    }
+
+    /// Judges one state by ourselves alone: it mounts and shows what it must, and after an unmount our checker is silent.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn judge_quickly(&self, cut: usize, mode: Mode, seed: u64) -> Result<(), String> {
+        let state = self.recorder.state(cut, seed, mode);
+        let court = Court { recording: self, cut };
+        family::no_complaints::<F>(&state)?;
+        let disk = Arc::new(state);
+        let vfs = self.mounter.mount(disk.clone(), false).map_err(|error| format!("mount: {error}"))?;
+        check(&vfs, &court.expectation())?;
+        vfs.close().map_err(|error| format!("unmount: {error}"))?;
+        let found = F::findings(&disk);
+        if found.is_empty() { Ok(()) } else { Err(format!("our checker after an unmount: {}", found.join("; "))) }
     }
 
     /// Runs a workload over a device that fails. An operation that answered with an error may have

@@ -153,11 +153,11 @@ impl<'a> Expectation<'a> {
             }
             Promise::Node(id) => {
                 self.promise_node(id, state);
-                self.promise_names(model, id, state);
+                self.promise_names(model, id, state, true);
             }
             Promise::Data(id) => {
                 self.content_since.insert(id, state);
-                self.promise_names(model, id, state);
+                self.promise_names(model, id, state, false);
             }
         }
     }
@@ -175,8 +175,10 @@ impl<'a> Expectation<'a> {
         }
     }
 
-    /// The names of a node and of everything above it.
-    fn promise_names(&mut self, model: &Model, id: NodeId, state: usize) {
+    /// The names of a node, and with `above` those of everything above it. (fdatasync promises that the bytes can be reached: a
+    /// directory above may still be found where it was before it moved.)
+    fn promise_names(&mut self, model: &Model, id: NodeId, state: usize, above: bool) {
+        let file = id;
         let mut todo = vec![id];
         let mut seen = BTreeSet::new();
         while let Some(id) = todo.pop() {
@@ -186,7 +188,9 @@ impl<'a> Expectation<'a> {
             }
             self.exists_since.insert(id, state);
             for (dir, name) in names {
-                self.name_since.insert((dir, name), state);
+                if above || id == file {
+                    self.name_since.insert((dir, name), state);
+                }
                 todo.push(dir);
             }
         }

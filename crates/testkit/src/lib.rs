@@ -17,6 +17,7 @@
 //! | [`history`] | what a volume must show after a power cut |
 //! | [`workloads`] | what is going on when the power fails |
 //! | [`crash`] | power failures at every place and in every way |
+//! | [`ace`] | all short sequences of operations, with a power cut at every flush |
 //! | [`simulate`] | several clients at once, preempted everywhere, over power cuts and device errors |
 //! | [`mutate`], [`exercise`] | damaged images, and using them all the same |
 //! | [`family`] | the formats under test: what differs between them, in one place |
@@ -24,6 +25,7 @@
 //! | [`image`] | fresh volumes of every geometry |
 //! | [`judges`] | the reference checkers, debugfs, the kernel |
 
+pub mod ace;
 pub mod content;
 pub mod crash;
 pub mod drive;

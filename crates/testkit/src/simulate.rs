@@ -13,7 +13,7 @@
 pub mod device;
 pub mod shared;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use moafs_disk::mem::MemDisk;
 use moafs_disk::probe::crash::{CrashRecorder, Mode};
 use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
 use moafs_runtime::preempt::{Config, Counts, Strategy};
-use moafs_runtime::{Preemptive, Rt, Task};
+use moafs_runtime::{Preemptive, Rt, Task, sleep_until};
 use moafs_vfs::api::NewFile;
 use moafs_vfs::types::{FileKind, Ino, Name};
 use moafs_vfs::{Format, Options, Vfs, Who};
@@ -37,7 +37,7 @@ use crate::crash::promise_of;
 use crate::drive::{Driver, Mount, Tolerance};
 use crate::family::{self, Family};
 use crate::history::{History, Step};
-use crate::image::Geometry;
+use crate::image::{self, Geometry};
 use crate::judges::Class;
 use crate::model::{Model, NodeId};
 use crate::ops::{Generator, Limits, Op};
@@ -135,6 +135,10 @@ pub struct Plan {
     pub fill: u64,
     /// Percent of the operations that are done in the shared directories.
     pub shared: u32,
+    /// Clients do nothing for up to this long now and then.
+    pub think_ns: u64,
+    /// Clients begin with files that they open and unlink.
+    pub unlinked_open: bool,
     /// The device fails once, in a cycle before the last.
     pub faults: bool,
     /// The reference checker judges, too.
@@ -173,6 +177,8 @@ impl Plan {
         let latency_ns = pick(&mut rng, &[0, 10_000, 1_000_000, 20_000_000]);
         let fill = pick(&mut rng, &[0, 0, 0, 40, 70, 95]);
         let shared = pick(&mut rng, &[0, 30, 60, 100]) as u32;
+        let think_ns = pick(&mut rng, &[0, 0, 20_000_000, 1_000_000_000, 4_000_000_000]);
+        let unlinked_open = shared > 0 && rng.random_bool(0.5);
         let faults = rng.random_ratio(1, 8);
         let checker = rng.random_ratio(1, CHECKER_ONE_IN);
         let cache_bytes = pick(&mut rng, &[1 << 20, 2 << 20, 8 << 20]) as usize;
@@ -188,6 +194,8 @@ impl Plan {
             latency_ns,
             fill,
             shared,
+            think_ns,
+            unlinked_open,
             faults,
             checker,
             cache_bytes,
@@ -291,7 +299,7 @@ const SHARED: &[u8] = b"shared";
 /// What went wrong, in words.
 pub fn run<F: Family>(case: &Case) -> Said<Option<Work>> {
     let plan = Plan::draw::<F>(case);
-    let Some(disk) = fresh::<F>(&plan.geometry) else { return Ok(None) };
+    let Some(disk) = image::fresh::<F>(&plan.geometry) else { return Ok(None) };
     let mut run = Run::<F>::prepare(case, plan, disk)?;
     for cycle in 0..run.plan.cycles {
         run.cycle(cycle).map_err(|said| format!("cycle {cycle}: {said}"))?;
@@ -383,6 +391,7 @@ impl<F: Family> Run<F> {
             cycle: number as u32,
             ending,
             hurt,
+            loud: std::env::var_os("MOAFS_LOUD").is_some(),
         };
         let clients = std::mem::take(&mut self.clients);
         let done = self.runtime.run(move || shift.work(clients))?;
@@ -437,6 +446,7 @@ impl<F: Family> Run<F> {
         let seen = self.judge_cut(&state, left, last, hurt);
         let seen = seen.map_err(|said| format!("cut at {last} ({mode:?}): {said}"))?;
         self.disk = Arc::new(state);
+        let seen = if two_names(&seen) { self.settle()? } else { seen };
         for left in left {
             let root = left.client.root;
             let labels = labels_of(left.number, number + 1);
@@ -445,6 +455,14 @@ impl<F: Family> Run<F> {
             self.clients.push(Client { root, model, inos });
         }
         Ok(())
+    }
+
+    /// Lets recovery end: the interrupted move of a directory left two names, and which one stays only recovery knows.
+    fn settle(&self) -> Said<Tree> {
+        let vfs = self.mounter.mount(self.disk.clone(), false).map_err(|error| format!("mount: {error}"))?;
+        vfs.close().map_err(|error| format!("unmount after recovery: {error}"))?;
+        self.judge_unmounted()?;
+        self.see(&self.disk)
     }
 
     fn mode(&mut self) -> Mode {
@@ -562,6 +580,14 @@ impl<F: Family> Run<F> {
     }
 }
 
+/// True if a directory has two names.
+fn two_names(tree: &Tree) -> bool {
+    let mut named = BTreeSet::new();
+    let children = tree.nodes.values().flat_map(|seen| seen.entries.values());
+    let is_dir = |ino: &&u64| tree.nodes.get(*ino).is_some_and(|seen| seen.kind == FileKind::Directory);
+    children.filter(is_dir).any(|ino| !named.insert(*ino))
+}
+
 /// Blocks that directories which stay may keep.
 const SLACK_BLOCKS: u64 = 8;
 
@@ -636,6 +662,8 @@ struct Shift<F: Family> {
     cycle: u32,
     ending: Ending,
     hurt: bool,
+    /// Operations are printed.
+    loud: bool,
 }
 
 /// What a cycle leaves.
@@ -708,13 +736,23 @@ impl<F: Family> Shift<F> {
         let volume = Volume { vfs: vfs.clone(), disk: self.device.clone() };
         let mut driver = Driver::below(volume, vfs.clone(), model, inos, Tolerance { full, broken });
         let mut ops = 0;
+        let excuses = Excuses { full, broken };
+        if self.plan.unlinked_open {
+            let opened = shared.open_and_unlink(vfs, excuses);
+            if !self.device.is_off() {
+                opened?;
+            }
+        }
         for _ in 0..self.plan.ops {
             if self.device.is_off() || vfs.failed().is_some() {
                 break;
             }
             ops += 1;
+            if self.plan.think_ns > 0 && rng.random_ratio(1, 4) {
+                self.think(&mut rng);
+            }
             if rng.random_range(0..100) < self.plan.shared {
-                let stepped = shared.step(vfs, Excuses { full, broken });
+                let stepped = shared.step(vfs, excuses);
                 if !self.device.is_off() {
                     stepped?;
                 }
@@ -724,11 +762,16 @@ impl<F: Family> Shift<F> {
                 // The syncer does.
                 Op::Tend => {}
                 op => {
-                    if !self.step(&mut driver, &mut history, op)? {
+                    if !self.step(number, &mut driver, &mut history, op)? {
                         break;
                     }
                 }
             }
+        }
+        self.think(&mut rng);
+        let read = shared.read_all(vfs, excuses);
+        if !self.device.is_off() {
+            read?;
         }
         shared.release_all(vfs);
         driver.release_all();
@@ -738,9 +781,24 @@ impl<F: Family> Shift<F> {
         Ok(Left { number, client: Client { root, model, inos }, history, ops })
     }
 
+    /// Does nothing for a while: background work goes on.
+    fn think(&self, rng: &mut Pcg64Mcg) {
+        let ns = rng.random_range(0..=self.plan.think_ns);
+        sleep_until(&*self.rt, self.rt.now() + Duration::from_nanos(ns));
+    }
+
     /// One operation, and what may be seen of it. False if the client cannot go on.
-    fn step(&self, driver: &mut Driver<Volume<FormatOf<F>>>, history: &mut History, op: Op) -> Said<bool> {
+    fn step(
+        &self,
+        number: usize,
+        driver: &mut Driver<Volume<FormatOf<F>>>,
+        history: &mut History,
+        op: Op,
+    ) -> Said<bool> {
         let start = self.recorder.cut_points() - 1;
+        if self.loud {
+            println!("{number}: {op:?} at {start}");
+        }
         let mut applied = driver.model.clone();
         let possible = applied.apply(&op).is_ok();
         let refused = driver.refused;
@@ -777,14 +835,4 @@ fn idle(clients: Vec<Client>) -> Vec<Left> {
         Left { number, client, history, ops: 0 }
     };
     clients.into_iter().enumerate().map(idle).collect()
-}
-
-/// A fresh volume; made once, since the tools that make it are slow.
-fn fresh<F: Family>(geometry: &Geometry) -> Option<MemDisk> {
-    static MADE: Mutex<BTreeMap<&'static str, MemDisk>> = Mutex::new(BTreeMap::new());
-    let mut made = MADE.lock();
-    if !made.contains_key(geometry.name) {
-        made.insert(geometry.name, F::make(geometry)?);
-    }
-    made.get(geometry.name).map(MemDisk::snapshot)
 }

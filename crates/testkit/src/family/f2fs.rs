@@ -148,7 +148,10 @@ impl Family for F2fs {
 
     fn findings(disk: &MemDisk) -> Vec<String> {
         match check::check(disk, &CheckOptions::default(), &mut |_| {}) {
-            Ok(outcome) => outcome.findings.iter().map(|finding| finding.issue.to_string()).collect(),
+            Ok(outcome) => {
+                let bad = outcome.findings.iter().filter(|finding| finding.severity > Severity::Warning);
+                bad.map(|finding| finding.issue.to_string()).collect()
+            }
             Err(error) => vec![error.to_string()],
         }
     }

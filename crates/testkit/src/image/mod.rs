@@ -3,6 +3,23 @@
 pub mod ext;
 pub mod f2fs;
 
+use std::collections::BTreeMap;
+
+use moafs_disk::mem::MemDisk;
+use parking_lot::Mutex;
+
+use crate::family::Family;
+
+/// A fresh volume of a geometry; made once, since the tools that make it are slow.
+pub fn fresh<F: Family>(geometry: &Geometry) -> Option<MemDisk> {
+    static MADE: Mutex<BTreeMap<&'static str, MemDisk>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock();
+    if !made.contains_key(geometry.name) {
+        made.insert(geometry.name, F::make(geometry)?);
+    }
+    made.get(geometry.name).map(MemDisk::snapshot)
+}
+
 /// Who makes the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {

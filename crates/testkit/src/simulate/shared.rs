@@ -19,6 +19,8 @@ use crate::tree::{Seen, Tree};
 const LABELS_FROM: u32 = 1 << 30;
 /// Handles that a client keeps at most.
 const HANDLES: usize = 6;
+/// All of a shared file.
+const READ_BYTES: u64 = 64 << 10;
 const FILE_NAMES: u32 = 10;
 const DIR_NAMES: u32 = 5;
 
@@ -89,6 +91,38 @@ impl Shared {
             Ok(_) => Ok(()),
             Err(error) => excuse(what, &error, excuses),
         }
+    }
+
+    /// Opens files that are there already, and takes most of their names away.
+    ///
+    /// # Errors
+    /// As [`Shared::step`].
+    pub fn open_and_unlink<F: Format>(&mut self, vfs: &Vfs<F>, excuses: Excuses) -> Said<()> {
+        for _ in 0..HANDLES {
+            let (dir, name) = (self.dirs[self.rng.random_range(0..self.dirs.len())], self.any_name());
+            let Ok(stat) = vfs.lookup(&self.who, dir, name_of(&name)) else { continue };
+            self.keep(vfs, Handle { ino: stat.ino, kind: stat.attr.kind, label: stat.attr.uid });
+            if stat.attr.kind != FileKind::Directory && self.rng.random_bool(0.7) {
+                match vfs.unlink(&self.who, dir, name_of(&name)) {
+                    Ok(()) => {}
+                    Err(error) => excuse(33, &error, excuses)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every open file.
+    ///
+    /// # Errors
+    /// As [`Shared::step`].
+    pub fn read_all<F: Format>(&mut self, vfs: &Vfs<F>, excuses: Excuses) -> Said<()> {
+        for handle in self.handles.clone() {
+            if handle.kind == FileKind::Regular {
+                self.read_of(vfs, handle, (0, READ_BYTES), excuses)?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives every handle back.
@@ -237,7 +271,11 @@ impl Shared {
 
     fn read<F: Format>(&mut self, vfs: &Vfs<F>, excuses: Excuses) -> Said<()> {
         let Some(file) = self.file() else { return Ok(()) };
-        let (offset, len) = self.range();
+        let range = self.range();
+        self.read_of(vfs, file, range, excuses)
+    }
+
+    fn read_of<F: Format>(&self, vfs: &Vfs<F>, file: Handle, (offset, len): (u64, u64), excuses: Excuses) -> Said<()> {
         let mut into = vec![0; len as usize];
         let n = match vfs.read(file.ino, offset, &mut into) {
             Ok(n) => n,
