@@ -100,6 +100,9 @@ fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
+/// Takes the names in one block of a directory, and the inodes that they lead to.
+pub(super) type EachBlock<'a> = dyn FnMut(&[(Vec<u8>, u32)]) -> Result<()> + 'a;
+
 impl Ext {
     fn dir_place(&self, dir: &Incore, lbn: usize, block: u64) -> Place {
         Place::new(Structure::Directory { inode: dir.ino, lbn: lbn as u64 }, BlockNo(block))
@@ -236,11 +239,7 @@ impl Ext {
     }
 
     /// Calls `each` with the names in each block of a directory and what they lead to. Builds no index.
-    pub(super) fn each_block_of_names(
-        &self,
-        dir: &Incore,
-        each: &mut dyn FnMut(&[(Vec<u8>, u32)]) -> Result<()>,
-    ) -> Result<()> {
+    pub(super) fn each_block_of_names(&self, dir: &Incore, each: &mut EachBlock<'_>) -> Result<()> {
         self.not_a_directory(dir)?;
         let blocks = self.dir_blocks(dir)?;
         for (lbn, &no) in blocks.iter().enumerate() {
