@@ -296,3 +296,36 @@ fn removed_files_are_free_space_at_once_and_never_more_than_there_is() {
         });
     }
 }
+
+#[test]
+fn a_map_block_that_punching_frees_is_kept_for_the_dirty_block_beside_the_hole() {
+    let v = mapped(64, moafs_runtime::Live::new());
+    let f = v.create(ROOT, "f");
+    write_block(&v, f, 6).unwrap();
+    v.vfs.fsync(f, false).unwrap();
+    // Files of one block have no maps.
+    let mut small = 0..;
+    let mut fill = |until: u64| {
+        while v.vfs.stat_fs().free > until {
+            let n = format!("{}", small.next().unwrap());
+            let ino = v.create(ROOT, &n);
+            write_block(&v, ino, 0).unwrap();
+            v.vfs.fsync(ino, false).unwrap();
+            v.vfs.forget(ino, 1);
+        }
+    };
+    fill(1);
+    write_block(&v, f, 7).unwrap();
+    assert_eq!(v.vfs.format().promised(), 1, "close to full it is known that the maps exist");
+    for n in ["0", "1", "2"] {
+        v.vfs.unlink(&Who::root(), ROOT, name(n)).unwrap();
+    }
+    v.vfs.tend();
+    v.vfs.allocate(&Who::root(), f, 6 * BLOCK as u64, BLOCK as u64, Allocate::Punch).unwrap();
+    assert_eq!(v.vfs.format().promised(), 3, "the block and both of its maps");
+    fill(0);
+    v.vfs.fsync(f, false).unwrap();
+    v.vfs.shrink(0);
+    assert_eq!(v.read(f, 7 * BLOCK as u64, BLOCK), vec![7; BLOCK]);
+    v.vfs.close().unwrap();
+}
