@@ -196,8 +196,11 @@ pub struct WriterMark {
     pub mtime: u32,
 }
 
-/// Where the mark lies: the first bytes of the reserved area.
-const MARK_OFFSET: usize = 0x284;
+/// Where the mark lies: in the last of the reserved bytes, the sector of which has nothing that changes while a volume is in use.
+const MARK_OFFSET: usize = 0x3EC;
+/// Where it was until Linux 6.18 gave these bytes a meaning: the high halves of the user and group that may use reserved blocks.
+const OLD_MARK_OFFSET: usize = 0x284;
+const MARK_BYTES: usize = 16;
 const MARK_MAGIC: u32 = 0x6D6F_6131;
 
 /// The 1024 bytes of a superblock with a valid magic. Fields nobody asks about are kept.
@@ -402,6 +405,19 @@ impl Superblock {
         }
     }
 
+    /// Makes revision 0 revision 1, without any feature yet; what revision 0 fixes stays as it is.
+    pub fn raise_revision(&mut self) {
+        if !self.is_revision_0() {
+            return;
+        }
+        self.set_first_ino(self.first_ino());
+        self.set_inode_size(self.inode_size());
+        self.set_rev_level(1);
+        self.set_compat_raw(0);
+        self.set_incompat_raw(0);
+        self.set_ro_compat_raw(0);
+    }
+
     /// Names of all features, as `dumpe2fs` prints them.
     pub fn feature_names(&self) -> Vec<String> {
         let mut names = feature_names(&self.compat());
@@ -532,12 +548,18 @@ impl Superblock {
 
     /// The mark of the last writer, if this crate left one.
     pub fn writer_mark(&self) -> Option<WriterMark> {
-        let raw = &self.raw[..];
-        (u32_at(raw, MARK_OFFSET) == MARK_MAGIC).then(|| WriterMark {
-            version: u32_at(raw, MARK_OFFSET + 4),
-            mnt_count: u16_at(raw, MARK_OFFSET + 8),
-            mtime: u32_at(raw, MARK_OFFSET + 12),
-        })
+        self.mark_at(MARK_OFFSET).or_else(|| self.mark_at(OLD_MARK_OFFSET))
+    }
+
+    fn mark_at(&self, at: usize) -> Option<WriterMark> {
+        let raw = &self.raw[at..at + MARK_BYTES];
+        let is_mark = u32_at(raw, 0) == MARK_MAGIC && u16_at(raw, 10) == 0;
+        is_mark.then(|| WriterMark { version: u32_at(raw, 4), mnt_count: u16_at(raw, 8), mtime: u32_at(raw, 12) })
+    }
+
+    /// True if a mark lies where newer drivers read the owner of the reserved blocks.
+    pub fn has_old_writer_mark(&self) -> bool {
+        self.mark_at(OLD_MARK_OFFSET).is_some()
     }
 
     /// Leaves the mark: the mount that `s_mnt_count` and `s_mtime` now tell of is ours.
@@ -548,6 +570,7 @@ impl Superblock {
     /// Leaves the mark of a mount that is still to be written down: the mark lies in another sector than the count and the
     /// time, and must be on the disk before them.
     pub fn promise_writer_mark(&mut self, version: u32, mnt_count: u16, mtime: u32) {
+        self.clear_writer_mark();
         let raw = &mut self.raw[..];
         put_u32(raw, MARK_OFFSET, MARK_MAGIC);
         put_u32(raw, MARK_OFFSET + 4, version);
@@ -558,7 +581,11 @@ impl Superblock {
 
     /// Removes the mark.
     pub fn clear_writer_mark(&mut self) {
-        self.raw[MARK_OFFSET..MARK_OFFSET + 16].fill(0);
+        for at in [MARK_OFFSET, OLD_MARK_OFFSET] {
+            if self.mark_at(at).is_some() {
+                self.raw[at..at + MARK_BYTES].fill(0);
+            }
+        }
     }
 
     /// True if the last mount for writing was ours, made under promise `version`.
