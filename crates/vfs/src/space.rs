@@ -206,6 +206,8 @@ impl<F: Format> Inner<F> {
         keep_size: bool,
     ) -> Result<()> {
         let chunk = self.chunk_bytes() as u64;
+        // All of it or nothing: what a failure in the middle left would lie behind the end that the kernel knows of.
+        self.check_room(who, inode, offset, end)?;
         let mut at = offset;
         while at < end {
             // Chunks end on block boundaries.
@@ -215,6 +217,47 @@ impl<F: Format> Inner<F> {
             at = stop;
         }
         Ok(())
+    }
+
+    /// ENOSPC unless there is space for all blocks of `offset..end` that have no address. Nothing stays reserved: each chunk is
+    /// admitted by itself.
+    fn check_room(&self, who: &Who, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
+        let class = Self::space_class(who);
+        if self.admit_at_once(self.need_of_holes(inode, offset, end)?, class)?.is_some() {
+            return Ok(());
+        }
+        // Blocks that wait to be written have no address yet, but their space is reserved: count them exactly.
+        self.write_back_file(inode, Due::Sync(inode.ino))?;
+        self.admit(self.need_of_holes(inode, offset, end)?, class).map(drop)
+    }
+
+    /// What the blocks of `offset..end` without an address need at most.
+    fn need_of_holes(&self, inode: &Shared<F>, offset: u64, end: u64) -> Result<Need> {
+        let data_blocks = self.count_holes(inode, offset, end)?;
+        let shape = self.format.map_shape(&inode.node);
+        let is_mapped = data_blocks > 0 && end.div_ceil(self.block_bytes()) > shape.direct;
+        let map_blocks = match is_mapped {
+            true => data_blocks.div_ceil(shape.fan) + data_blocks.div_ceil(shape.fan.saturating_mul(shape.fan)) + 2,
+            false => 0,
+        };
+        Ok(Need { data_blocks, map_blocks, ..Need::default() })
+    }
+
+    /// Blocks of `offset..end` without an address.
+    fn count_holes(&self, inode: &Shared<F>, offset: u64, end: u64) -> Result<u64> {
+        let _shared = inode.lock.read();
+        let block_bytes = self.block_bytes();
+        let (mut at, end) = (offset / block_bytes, end.div_ceil(block_bytes));
+        let known = end.min(inode.size().div_ceil(block_bytes));
+        let mut holes = end - known.clamp(at, end);
+        while at < known {
+            let max = u32::try_from(known - at).unwrap_or(u32::MAX);
+            let mapping = self.format.map(&inode.node, Lbn(at), max)?;
+            let len = u64::from(mapping.len().clamp(1, max));
+            holes += if matches!(mapping, Mapping::Hole { .. }) { len } else { 0 };
+            at += len;
+        }
+        Ok(holes)
     }
 
     /// Makes a hole of `offset..end`.
