@@ -298,17 +298,28 @@ impl Alloc {
         self.free_inodes.load(Ordering::Relaxed) + self.freeing_inodes.load(Ordering::Relaxed)
     }
 
+    /// Blocks that are free and not promised.
+    pub fn spare_blocks(&self) -> u64 {
+        self.free_blocks.load(Ordering::SeqCst).saturating_sub(self.promised.0.load(Ordering::Relaxed))
+    }
+
+    /// Blocks and inodes that a commit would make reusable. They count as free before they stop to count here: a caller that
+    /// sees none and is refused afterwards has seen all there is.
+    pub fn freeing(&self) -> u64 {
+        self.freeing_blocks.load(Ordering::SeqCst) + self.freeing_inodes.load(Ordering::SeqCst)
+    }
+
     /// True if a commit would make blocks or inodes reusable.
     pub fn is_freeing(&self) -> bool {
-        self.freeing_blocks.load(Ordering::Relaxed) + self.freeing_inodes.load(Ordering::Relaxed) > 0
+        self.freeing() > 0
     }
 
     /// Promises `blocks` if so many can be handed out now and `keep` stay free.
     pub fn promise(&self, blocks: u64, inodes: u64, keep: u64) -> Option<Arc<Promised>> {
-        if self.free_inodes.load(Ordering::Relaxed) < inodes {
+        if self.free_inodes.load(Ordering::SeqCst) < inodes {
             return None;
         }
-        let free = self.free_blocks.load(Ordering::Relaxed);
+        let free = self.free_blocks.load(Ordering::SeqCst);
         let fits = |all: u64| all.saturating_add(keep) <= free;
         let claim = |promised: u64| Some(promised.saturating_add(blocks)).filter(|all| fits(*all));
         let promised = self.promised.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
@@ -501,23 +512,19 @@ impl Alloc {
         match freed {
             Freed::Data { start, len } => {
                 self.note_freeing(start, len);
-                self.freeing_blocks.fetch_add(len.into(), Ordering::Relaxed);
+                self.freeing_blocks.fetch_add(len.into(), Ordering::SeqCst);
             }
             Freed::Meta { block } => {
                 self.note_freeing(block, 1);
-                self.freeing_blocks.fetch_add(1, Ordering::Relaxed);
+                self.freeing_blocks.fetch_add(1, Ordering::SeqCst);
             }
             Freed::Inode { ino, .. } => {
                 if let Some(at) = self.geo.locate_inode(InodeNo(ino)) {
                     self.note_inode_change(at.group, at.index);
                 }
-                self.freeing_inodes.fetch_add(1, Ordering::Relaxed);
+                self.freeing_inodes.fetch_add(1, Ordering::SeqCst);
             }
         }
-        let needs = match freed {
-            Freed::Meta { .. } => needs.max(self.meta.in_flight()),
-            _ => needs,
-        };
         if self.meta.free_after(needs, freed) { Ok(()) } else { self.freed(freed) }
     }
 
@@ -542,7 +549,12 @@ impl Alloc {
     }
 
     fn clear_blocks(&self, start: u64, len: u32) -> Result<()> {
-        self.freeing_blocks.fetch_sub(len.into(), Ordering::Relaxed);
+        let cleared = self.clear_run(start, len);
+        self.freeing_blocks.fetch_sub(len.into(), Ordering::SeqCst);
+        cleared
+    }
+
+    fn clear_run(&self, start: u64, len: u32) -> Result<()> {
         let end = start + u64::from(len);
         let mut at = start;
         while at < end {
@@ -576,12 +588,17 @@ impl Alloc {
         self.meta.change_loose(&block, |map| bitmap::clear_range(map, bits.clone()));
         state.counts.free_blocks += len;
         state.changed = true;
-        self.free_blocks.fetch_add(len.into(), Ordering::Relaxed);
+        self.free_blocks.fetch_add(len.into(), Ordering::SeqCst);
         Ok(())
     }
 
     fn clear_inode(&self, ino: InodeNo, directory: bool) -> Result<()> {
-        self.freeing_inodes.fetch_sub(1, Ordering::Relaxed);
+        let cleared = self.clear_inode_bit(ino, directory);
+        self.freeing_inodes.fetch_sub(1, Ordering::SeqCst);
+        cleared
+    }
+
+    fn clear_inode_bit(&self, ino: InodeNo, directory: bool) -> Result<()> {
         let Some(at) = self.geo.locate_inode(ino) else { return Ok(()) };
         let block = self.inode_bitmap(at.group)?;
         let mut state = self.groups[at.group.0 as usize].state.lock();
@@ -596,7 +613,7 @@ impl Alloc {
         let fewer = |count: u64| Some(count.saturating_sub(directory.into()));
         let _ = self.directories.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         state.changed = true;
-        self.free_inodes.fetch_add(1, Ordering::Relaxed);
+        self.free_inodes.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 

@@ -40,6 +40,27 @@ impl Level {
     pub const NONE: Level = Level(0);
 }
 
+/// What must be on disk before a change: earlier changes, and file data that the change makes reachable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    level: Level,
+    data: Option<Epoch>,
+}
+
+impl Needs {
+    /// Adds file data that completed in `written`.
+    #[must_use]
+    pub fn and_data(self, written: Option<Epoch>) -> Needs {
+        Needs { data: self.data.max(written), ..self }
+    }
+}
+
+impl From<Level> for Needs {
+    fn from(level: Level) -> Needs {
+        Needs { level, data: None }
+    }
+}
+
 /// Chains of needs longer than this are written before the next op starts: bounds the versions of a record and the rounds of a
 /// sweep. A create, rename and remove of one name makes a chain of about six.
 const CHAIN_MAX: u64 = 48;
@@ -79,6 +100,8 @@ struct State {
     records: BTreeMap<u32, Record>,
     /// Changes without versions are to be written at this level.
     loose: Option<Level>,
+    /// The round in which an image was last handed to the disk: on disk, or in flight.
+    sent: Level,
     /// Freed: nothing of it may reach the disk any more.
     dead: bool,
 }
@@ -157,11 +180,12 @@ impl Block {
         look(&self.state.lock().bytes)
     }
 
-    /// The level at which the newest version of a record will be on disk.
+    /// A level at which the newest version of a record is on disk. A version that left with the round in flight counts: it may
+    /// still be lost.
     pub fn pending(&self, record: usize) -> Level {
         let state = self.state.lock();
         let newest = |r: &Record| r.versions.last().map_or(Level::NONE, |v| v.0);
-        state.records.get(&(record as u32)).map_or(Level::NONE, newest)
+        state.records.get(&(record as u32)).map_or(Level::NONE, newest).max(state.sent)
     }
 
     fn is_clean(&self) -> bool {
@@ -198,13 +222,23 @@ impl Block {
             );
             state.base = None;
         }
+        if due {
+            state.sent = level;
+        }
         due.then(|| state.base.as_ref().unwrap_or(&state.bytes).clone())
     }
 }
 
 impl State {
     fn empty() -> State {
-        State { bytes: Buf::zeroed(0), base: None, records: BTreeMap::new(), loose: None, dead: false }
+        State {
+            bytes: Buf::zeroed(0),
+            base: None,
+            records: BTreeMap::new(),
+            loose: None,
+            sent: Level::NONE,
+            dead: false,
+        }
     }
 }
 
@@ -304,13 +338,10 @@ impl Meta {
                     block.state.lock().bytes = bytes;
                     block.ready.store(true, Ordering::Release);
                 }
-                self.memory.fetch_add((claimed.len() * self.block_size) as u64, Ordering::Relaxed);
                 Ok(())
             }
             Err(source) => {
-                for block in &claimed {
-                    self.shard(block.no).lock().remove(&block.no);
-                }
+                claimed.iter().for_each(|block| self.unclaim(block));
                 Err(Error::disk(format!("reading {kind:?} block {no}"), source))
             }
         };
@@ -332,21 +363,33 @@ impl Meta {
             state: Mutex::new(State::empty()),
         });
         shard.insert(no, Arc::clone(&block));
+        self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
         Some(block)
+    }
+
+    /// Takes back the claim of a block that could not be read, unless a fresh block has taken its place meanwhile.
+    fn unclaim(&self, claimed: &Arc<Block>) {
+        if let Entry::Occupied(here) = self.shard(claimed.no).lock().entry(claimed.no)
+            && Arc::ptr_eq(here.get(), claimed)
+        {
+            here.remove();
+            self.memory.fetch_sub(self.block_size as u64, Ordering::Relaxed);
+        }
     }
 
     // -- changing
 
-    /// Makes a new version of a record. It reaches the disk only after `needs`. Returns the level at
-    /// which it will be there; [`Level::NONE`] if the record has returned to its bytes on disk.
+    /// Makes a new version of a record. It reaches the disk only after `needs`: the level and the data that it waits for are
+    /// recorded in one step, so no sweep comes in between. Returns the level at which it will be there; [`Level::NONE`] if the
+    /// record has returned to its bytes on disk.
     pub fn change(
         &self,
         block: &Arc<Block>,
         record: Range<usize>,
-        needs: Level,
+        needs: impl Into<Needs>,
         edit: impl FnOnce(&mut [u8]),
     ) -> Level {
-        self.version(block, record, needs, edit, None)
+        self.version(block, record, needs.into(), edit, None)
     }
 
     /// Like [`Meta::change`], for the removal of something that nothing else waits to see: returns [`Level::NONE`] if
@@ -360,14 +403,14 @@ impl Meta {
         edit: impl FnOnce(&mut [u8]),
         visible: impl Fn(&[u8]) -> bool,
     ) -> Level {
-        self.version(block, record, needs, edit, Some(&visible))
+        self.version(block, record, needs.into(), edit, Some(&visible))
     }
 
     fn version(
         &self,
         block: &Arc<Block>,
         record: Range<usize>,
-        needs: Level,
+        Needs { level: needs, data }: Needs,
         edit: impl FnOnce(&mut [u8]),
         visible: Option<Visible<'_>>,
     ) -> Level {
@@ -375,6 +418,7 @@ impl Meta {
         let key = record.start as u32;
         let mut guard = block.state.lock();
         let state = &mut *guard;
+        debug_assert!(!state.dead, "block {} is changed after it was freed", block.no);
         if state.base.is_none() {
             state.base = Some(state.bytes.clone());
         }
@@ -388,7 +432,7 @@ impl Meta {
             if state.records.is_empty() {
                 state.base = None;
             }
-            return if visible.is_some() { Level::NONE } else { self.unless_durable(needs) };
+            return if visible.is_some() { Level::NONE } else { self.unless_durable(needs.max(state.sent)) };
         }
         let visible = |bytes: &[u8]| visible.is_none_or(|visible| visible(bytes));
         let bytes: Box<[u8]> = state.bytes[record.clone()].into();
@@ -401,6 +445,10 @@ impl Meta {
             let after = if needs > order.durable { Level(needs.0 + 1) } else { Level::NONE };
             let level = order.open.max(last).max(after);
             order.due(level, block);
+            if let Some(written) = data {
+                let needed = order.data.entry(level).or_insert(written);
+                *needed = (*needed).max(written);
+            }
             level
         };
         match entry.versions.last_mut() {
@@ -452,6 +500,7 @@ impl Meta {
     pub fn change_loose(&self, block: &Arc<Block>, edit: impl Fn(&mut [u8])) -> Level {
         let mut guard = block.state.lock();
         let state = &mut *guard;
+        debug_assert!(!state.dead, "block {} is changed after it was freed", block.no);
         edit(&mut state.bytes);
         if let Some(base) = &mut state.base {
             edit(base);
@@ -467,54 +516,50 @@ impl Meta {
     /// A new block that nothing on disk points to: `image` goes out whole, before anything may point to it.
     pub fn fresh(&self, no: u64, kind: Kind, image: Buf) -> (Arc<Block>, Level) {
         let block = Block::ready(no, kind, image);
-        if self.shard(no).lock().insert(no, Arc::clone(&block)).is_none() {
-            self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
+        let before = self.shard(no).lock().insert(no, Arc::clone(&block));
+        match before {
+            // What is cached of the block's last use never reaches the disk after this.
+            Some(before) => self.kill(&before),
+            None => drop(self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed)),
         }
         let level = self.change_loose(&block, |_| {});
         (block, level)
     }
 
-    /// Drops a block: nothing of it reaches the disk any more. Only for blocks that no pointer on disk leads to.
+    /// Drops a block: nothing more of it is handed to the disk; an image may be in flight. Only for blocks that no pointer on
+    /// disk leads to.
     pub fn forget(&self, no: u64) {
-        if let Some(block) = self.shard(no).lock().remove(&no) {
+        let forgotten = self.shard(no).lock().remove(&no);
+        if let Some(block) = forgotten {
             self.memory.fetch_sub(self.block_size as u64, Ordering::Relaxed);
-            let mut state = block.state.lock();
-            state.dead = true;
-            state.records.clear();
-            state.base = None;
-            state.loose = None;
+            self.kill(&block);
         }
     }
 
-    /// What the pointers of `level` lead to was written in `epoch`: it must be durable before them.
-    pub fn needs_data(&self, level: Level, epoch: Epoch) {
-        if level == Level::NONE {
-            return;
-        }
-        let mut order = self.order.lock();
-        let needed = order.data.entry(level).or_insert(epoch);
-        *needed = (*needed).max(epoch);
+    fn kill(&self, block: &Arc<Block>) {
+        let mut state = block.state.lock();
+        state.dead = true;
+        state.records.clear();
+        state.base = None;
+        state.loose = None;
+        self.order.lock().not_due(block);
     }
 
-    /// Registers something that becomes free once `needs` is on disk. `false` if it is already:
-    /// the caller frees it now.
+    /// Registers something that becomes free once `needs` is on disk. `false` if it is already: the caller frees it now.
+    ///
+    /// The image of a block of metadata may be in flight though nothing on the disk leads to it (any more): such a block is
+    /// dropped from the cache here, and freed after the round in flight.
     #[must_use]
     pub fn free_after(&self, needs: Level, freed: Freed) -> bool {
-        let mut order = self.order.lock();
-        if needs <= order.durable {
-            return false;
+        if self.order.lock().free_if_pending(needs, freed) {
+            return true;
         }
-        order.highest = order.highest.max(needs);
-        order.frees.entry(needs).or_default().push(freed);
-        true
-    }
-
-    /// The round that is being written now, if there is one: a block of metadata that is freed may be part of it, and must
-    /// not be reused before.
-    pub fn in_flight(&self) -> Level {
-        let order = self.order.lock();
+        let Freed::Meta { block } = freed else { return false };
+        // First no later round can take it, then: does the one in flight have it?
+        self.forget(block);
+        let mut order = self.order.lock();
         let closed = Level(order.open.0 - 1);
-        if closed > order.durable { closed } else { Level::NONE }
+        order.free_if_pending(closed, freed)
     }
 
     // -- writing
@@ -537,11 +582,9 @@ impl Meta {
     }
 
     /// Writes level after level until `target` is on disk. `free` receives what became free after each
-    /// level. Concurrent callers share the work: one sweeps, the others find it done.
+    /// level. Concurrent callers share the work: one sweeps, the others find it done. On return, all that waited for
+    /// `target` has been freed, too.
     pub fn sweep(&self, target: Level, free: &mut dyn FnMut(Vec<Freed>) -> Result<()>) -> Result<()> {
-        if self.order.lock().durable >= target {
-            return Ok(());
-        }
         let _sweeper = self.sweeping.lock();
         loop {
             self.health.check()?;
@@ -549,7 +592,7 @@ impl Meta {
             let swept = self.write_round(&round);
             self.health.watch(swept)?;
             let freed = self.order.lock().round_is_durable(round.level);
-            free(freed)?;
+            self.health.watch(free(freed))?;
         }
     }
 
@@ -653,7 +696,28 @@ struct Round {
 impl Order {
     fn due(&mut self, level: Level, block: &Arc<Block>) {
         self.highest = self.highest.max(level);
-        self.due.entry(level).or_default().insert(block.no, Arc::clone(block));
+        let before = self.due.entry(level).or_default().insert(block.no, Arc::clone(block));
+        debug_assert!(before.is_none_or(|before| Arc::ptr_eq(&before, block)), "two blocks {} are due", block.no);
+    }
+
+    /// Nothing of a block is to be written any more.
+    fn not_due(&mut self, block: &Arc<Block>) {
+        self.due.retain(|_, blocks| {
+            if blocks.get(&block.no).is_some_and(|here| Arc::ptr_eq(here, block)) {
+                blocks.remove(&block.no);
+            }
+            !blocks.is_empty()
+        });
+    }
+
+    /// Frees something after a level that is not on disk yet; `false` if it is.
+    fn free_if_pending(&mut self, needs: Level, freed: Freed) -> bool {
+        if needs <= self.durable {
+            return false;
+        }
+        self.highest = self.highest.max(needs);
+        self.frees.entry(needs).or_default().push(freed);
+        true
     }
 
     /// Closes the lowest level that has work, if there is one up to `target`.
@@ -687,26 +751,4 @@ impl Order {
 }
 
 #[cfg(test)]
-mod tests {
-    use moafs_disk::MemDisk;
-    use moafs_runtime::Live;
-
-    use super::*;
-
-    const BLOCK: usize = 4096;
-
-    #[test]
-    fn blocks_in_use_stay_in_memory_and_the_others_leave_in_turn() {
-        let disk: SharedDisk = Arc::new(MemDisk::new((400 * BLOCK / SECTOR) as u64));
-        let meta = Meta::new(disk, Live::new(), Arc::new(Health::default()), BLOCK);
-        for other in 100..400 {
-            for used in (0..8).chain([other]) {
-                meta.get(used, Kind::Inodes).expect("memory can be read");
-            }
-            meta.shrink(32 * BLOCK);
-            assert!(meta.memory() <= 32 * BLOCK);
-        }
-        assert!((0..8).all(|no| meta.cached(no).is_some()));
-        assert!((100..300).all(|no| meta.cached(no).is_none()), "none is overlooked");
-    }
-}
+pub(crate) mod tests;

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::{Ext, dir::Index};
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo, xattr as codec};
-use crate::meta::{Block, Freed, Level};
+use crate::meta::{Block, Freed, Level, Needs};
 
 /// Bytes of an inode's slot that are written as one record: never more than a sector.
 const RECORD_MAX: usize = 512;
@@ -37,6 +37,10 @@ pub struct Incore {
     pub kind: FileKind,
     pub(super) at: SlotAt,
     pub(super) state: Mutex<InodeState>,
+    /// Held while pointers are looked up (shared) or changed. Write-back places data without the inode's lock in vfs, so
+    /// several ops may map blocks of one file at a time, and others look them up. May be held across reads of metadata; taken
+    /// after `index`, before all leaves.
+    pub(super) map: RwLock<()>,
     /// Names of a directory, once somebody asked for one.
     pub(super) index: RwLock<Option<Index>>,
     registry: Arc<Registry>,
@@ -204,7 +208,8 @@ impl Incore {
             early: BTreeMap::new(),
         };
         let index = RwLock::new(Arc::clone(&ext.rt), None);
-        Incore { ino, kind, at, state: Mutex::new(state), index, registry: Arc::clone(&ext.registry) }
+        let map = RwLock::new(Arc::clone(&ext.rt), ());
+        Incore { ino, kind, at, state: Mutex::new(state), map, index, registry: Arc::clone(&ext.registry) }
     }
 
     /// A copy of the inode as ops see it.
@@ -296,7 +301,7 @@ impl Ext {
         if inode.links > 0 {
             inode.links = inode.links.saturating_add(state.names_coming);
         }
-        let needs = needs.max(std::mem::take(&mut state.needs));
+        let needs = Needs::from(needs.max(std::mem::take(&mut state.needs))).and_data(state.data.take());
         let start = node.at.offset;
         let mut slot = self.slot_bytes(block, &node.at);
         edit(&mut inode, &mut slot);
@@ -314,9 +319,6 @@ impl Ext {
                 level =
                     level.max(self.meta.change(block, at..at + part.len(), needs, |bytes| bytes.copy_from_slice(part)));
             }
-        }
-        if let Some(epoch) = state.data.take() {
-            self.meta.needs_data(level, epoch);
         }
         level
     }

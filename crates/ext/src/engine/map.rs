@@ -17,7 +17,7 @@ use crate::format::inode::InodeFlags;
 use crate::format::map::{self, Path};
 use crate::format::{BlockNo, Inode, Place, Structure};
 use crate::health::damaged;
-use crate::meta::{Block, Freed, Level};
+use crate::meta::{Block, Freed, Level, Needs};
 use crate::place::Policy;
 
 /// Pointers in a sector: those of one record.
@@ -40,6 +40,15 @@ enum Leaf {
     Indirect(Arc<Block>, usize),
     /// The indirect block that would hold it is missing: a hole up to this logical block.
     Missing(u64),
+}
+
+/// Pointers that were set together.
+struct Set {
+    count: u64,
+    /// Those of them that were holes.
+    filled: u64,
+    /// The level at which they are on disk, unless they are in the inode.
+    level: Level,
 }
 
 fn pointer(bytes: &[u8], index: usize) -> u32 {
@@ -118,6 +127,7 @@ impl Ext {
 
     /// What the pointers say of `at`.
     fn map_pointers(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
+        let _looking = node.map.read();
         let (first, len, from) = match self.leaf(node, at.0)? {
             Leaf::Missing(end) => return Ok(Mapping::Hole { len: (end - at.0).min(max.into()) as u32 }),
             Leaf::Direct(index) => {
@@ -170,6 +180,7 @@ impl Ext {
 
     /// How many of the indirect blocks above a logical block are missing, counted from the lowest.
     pub(super) fn missing_levels(&self, node: &Incore, lbn: u64) -> Result<u8> {
+        let _looking = node.map.read();
         let path = Path::of(lbn, self.geo.apb).ok_or_else(Self::too_big)?;
         let indices = path.indices();
         let mut next = node.state.lock().inode.block[indices[0] as usize];
@@ -188,7 +199,8 @@ impl Ext {
 
     // -- setting
 
-    /// Maps `at` to `to`, whose data completed in `written`. What was mapped there becomes free once the disk shows the new pointers.
+    /// Maps `at` to `to`, whose data completed in `written`. What was mapped there becomes free once the disk shows the new
+    /// pointers. Returns the level at which those in indirect blocks are on disk, and how many blocks were mapped that had been holes.
     pub(super) fn set_pointers(
         &self,
         node: &Incore,
@@ -196,28 +208,27 @@ impl Ext {
         to: BlockRun,
         written: Option<Epoch>,
         mut map_block: impl FnMut(MapPlace) -> Result<(u64, Level)>,
-    ) -> Result<Level> {
+    ) -> Result<(Level, u64)> {
+        let _changing = node.map.write();
         let bits = self.bits_level(to)?;
-        let mut highest = Level::NONE;
+        let (mut highest, mut filled) = (Level::NONE, 0);
         let (mut lbn, mut target) = (at.start.0, to.start.0);
         let end = at.start.0 + u64::from(to.len.min(at.len));
         while lbn < end {
             let left = end - lbn;
-            let done = match self.leaf_or_new(node, lbn, &mut map_block)? {
+            let set = match self.leaf_or_new(node, lbn, &mut map_block)? {
                 Leaf::Direct(index) => self.set_direct(node, index, target, left, bits, written),
-                Leaf::Indirect(block, index) => {
-                    let (done, level) = self.set_indirect(node, &block, index, target, left, bits, written)?;
-                    highest = highest.max(level);
-                    done
-                }
+                Leaf::Indirect(block, index) => self.set_indirect(node, &block, index, target, left, bits, written)?,
                 Leaf::Missing(_) => return Err(Self::too_big()),
             };
-            lbn += done;
-            target += done;
+            highest = highest.max(set.level);
+            filled += set.filled;
+            lbn += set.count;
+            target += set.count;
         }
         let mut state = node.state.lock();
         state.needs = state.needs.max(highest);
-        Ok(highest)
+        Ok((highest, filled))
     }
 
     /// The level at which the bitmap bits of a run are on disk.
@@ -235,14 +246,14 @@ impl Ext {
         left: u64,
         bits: Level,
         written: Option<Epoch>,
-    ) -> u64 {
+    ) -> Set {
         let mut state = node.state.lock();
         let count = left.min(map::DIRECT - index as u64);
-        let (mut added, mut changed) = (0, false);
+        let (mut filled, mut changed) = (0, false);
         for i in 0..count {
             let new = (target + i) as u32;
             let old = std::mem::replace(&mut state.inode.block[index + i as usize], new);
-            added += i64::from(old == 0);
+            filled += u64::from(old == 0);
             changed |= old != new;
             if old != 0 && old != new {
                 state.freed.push(Freed::Data { start: old.into(), len: 1 });
@@ -253,8 +264,8 @@ impl Ext {
             state.needs = state.needs.max(bits);
             state.data = state.data.max(written);
         }
-        self.count_blocks(&mut state, added);
-        count
+        self.count_blocks(&mut state, filled as i64);
+        Set { count, filled, level: Level::NONE }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -267,33 +278,31 @@ impl Ext {
         left: u64,
         bits: Level,
         written: Option<Epoch>,
-    ) -> Result<(u64, Level)> {
+    ) -> Result<Set> {
         let sector = index / RECORD_POINTERS;
         let end = ((sector + 1) * RECORD_POINTERS).min(self.geo.apb as usize);
         let count = left.min((end - index) as u64);
         let old: Vec<u32> = block.view(|bytes| (0..count as usize).map(|i| pointer(bytes, index + i)).collect());
         let same = old.iter().zip(target..).all(|(old, new)| u64::from(*old) == new);
         if same {
-            return Ok((count, Level::NONE));
+            return Ok(Set { count, filled: 0, level: Level::NONE });
         }
         let first = index - sector * RECORD_POINTERS;
-        let level = self.meta.change(block, sector * SECTOR..(sector + 1) * SECTOR, bits, |bytes| {
+        let needs = Needs::from(bits).and_data(written);
+        let level = self.meta.change(block, sector * SECTOR..(sector + 1) * SECTOR, needs, |bytes| {
             for i in 0..count as usize {
                 let at = (first + i) * 4;
                 bytes[at..at + 4].copy_from_slice(&((target + i as u64) as u32).to_le_bytes());
             }
         });
-        if let Some(epoch) = written {
-            self.meta.needs_data(level, epoch);
-        }
-        let added = old.iter().filter(|old| **old == 0).count() as i64;
+        let filled = old.iter().filter(|old| **old == 0).count() as u64;
         for (old, new) in old.into_iter().zip(target..) {
             if old != 0 && u64::from(old) != new {
                 self.alloc.free(level, Freed::Data { start: old.into(), len: 1 })?;
             }
         }
-        self.count_blocks(&mut node.state.lock(), added);
-        Ok((count, level))
+        self.count_blocks(&mut node.state.lock(), filled as i64);
+        Ok(Set { count, filled, level })
     }
 
     /// `blocks` more (or fewer) of the file on the volume.
@@ -373,6 +382,7 @@ impl Ext {
         if !self.has_pointers(node.kind, &node.inode()) {
             return Ok(Progress::Done);
         }
+        let _changing = node.map.write();
         let life = node.state.lock().life;
         let data = node.kind == FileKind::Regular;
         let mut cut = Cut { from, budget: at_most.max(1), orphan: None, data, blocks: 0, reaped: to };

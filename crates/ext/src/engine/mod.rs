@@ -28,6 +28,7 @@ mod tests;
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use moafs_disk::{Buf, DiskExt, Epoch, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_runtime::leaf::Mutex;
@@ -66,6 +67,9 @@ const TABLE_READ_BYTES: u32 = 64 << 10;
 /// A read from a group's zone for directories and first indirect blocks brings this many bytes.
 const ZONE_READ_BYTES: u32 = 64 << 10;
 
+/// Pause before looking again at what other ops are freeing.
+const FREEING_PAUSE: Duration = Duration::from_millis(1);
+
 /// How a volume is opened.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
@@ -103,6 +107,8 @@ pub struct Ext {
     transfer_blocks: u32,
     policy: Policy,
     windows: Windows,
+    /// Held while a share in an attribute block is given up: the last one frees the block.
+    shared_xattrs: Mutex<()>,
     /// Names added so far are on disk at this level; with those removed at the next one.
     names_level: AtomicU64,
     entries_level: AtomicU64,
@@ -216,6 +222,7 @@ impl Ext {
             transfer_blocks: (options.transfer_bytes_max as u32 / geo.block_size).max(1),
             policy: options.place,
             windows: Windows::default(),
+            shared_xattrs: Mutex::new(()),
             names_level: AtomicU64::new(0),
             entries_level: AtomicU64::new(0),
             maps_level: AtomicU64::new(0),
@@ -229,10 +236,16 @@ impl Ext {
     }
 
     /// Says on the disk that the volume is in use, and by whom. The mark goes first: it lies in another sector than what it
-    /// vouches for, and a volume in use without it is taken for another driver's. After a crash of our own both are there already.
+    /// vouches for, and a volume in use without it is taken for another driver's. After a crash of our own both are there already;
+    /// a mark at its old place moves, with the one write of its sector.
     fn mark_in_use(&self) -> Result<()> {
-        if self.shape.read_only.is_some() || self.recovery.is_active() {
+        if self.shape.read_only.is_some() {
             return Ok(());
+        }
+        if self.recovery.is_active() {
+            let moved = self.superblock.lock().has_old_writer_mark();
+            let mark = |superblock: &mut Superblock| superblock.set_writer_mark(MARK_VERSION);
+            return if moved { self.change_superblock(mark).and_then(|level| self.sweep(level)) } else { Ok(()) };
         }
         let now = self.rt.timestamp().secs.clamp(0, u32::MAX.into()) as u32;
         let mounts = self.superblock.lock().mnt_count().wrapping_add(1);
@@ -266,8 +279,7 @@ impl Ext {
 
     /// Changes the superblock. Returns the level at which the change is on disk.
     fn change_superblock(&self, edit: impl FnOnce(&mut Superblock)) -> Result<Level> {
-        let no = SUPERBLOCK_OFFSET / u64::from(self.geo.block_size);
-        let offset = (SUPERBLOCK_OFFSET % u64::from(self.geo.block_size)) as usize;
+        let (no, offset) = self.superblock_at();
         let block = self.meta.get(no, Kind::Superblock)?;
         let mut superblock = self.superblock.lock();
         edit(&mut superblock);
@@ -283,10 +295,32 @@ impl Ext {
 
     /// Files of 2 GiB and more: the volume must say so before one is that long.
     fn note_large_file(&self) -> Result<Level> {
-        if self.superblock.lock().ro_compat().contains(RoCompat::LARGE_FILE) {
-            return Ok(Level::NONE);
+        self.note_feature(
+            |superblock| superblock.ro_compat().contains(RoCompat::LARGE_FILE),
+            |superblock| superblock.set_ro_compat(superblock.ro_compat() | RoCompat::LARGE_FILE),
+        )
+    }
+
+    /// Adds a feature to the superblock, which becomes revision 1 for that, unless it is there. Returns the level at which it is on
+    /// disk: an inode that uses the feature waits for it, also if another op added it.
+    fn note_feature(&self, has: impl Fn(&Superblock) -> bool, add: impl FnOnce(&mut Superblock)) -> Result<Level> {
+        let (no, offset) = self.superblock_at();
+        let block = self.meta.get(no, Kind::Superblock)?;
+        let has = has(&self.superblock.lock());
+        if !has {
+            self.change_superblock(|superblock| {
+                superblock.raise_revision();
+                add(superblock);
+            })?;
         }
-        self.change_superblock(|superblock| superblock.set_ro_compat(superblock.ro_compat() | RoCompat::LARGE_FILE))
+        // Revision and features lie in the first sector.
+        Ok(block.pending(offset))
+    }
+
+    /// The block of the superblock, and where in it that begins.
+    fn superblock_at(&self) -> (u64, usize) {
+        let size = u64::from(self.geo.block_size);
+        (SUPERBLOCK_OFFSET / size, (SUPERBLOCK_OFFSET % size) as usize)
     }
 
     /// One block of metadata in or near a group, paid for by `admission`.
@@ -367,6 +401,11 @@ impl Ext {
     // -- durability
 
     fn sweep(&self, target: Level) -> Result<()> {
+        if self.meta.is_pending(target) { self.sweep_and_free(target) } else { Ok(()) }
+    }
+
+    /// Like [`Ext::sweep`]; on return, what waited for `target` is free, whichever task has written it.
+    fn sweep_and_free(&self, target: Level) -> Result<()> {
         let mut free = |freed: Vec<Freed>| freed.into_iter().try_for_each(|freed| self.alloc.freed(freed));
         self.meta.sweep(target, &mut free)?;
         self.held.lock().retain(|(until, _), _| self.meta.is_pending(*until));
@@ -391,6 +430,16 @@ impl Ext {
             }
         })
         .map(drop)
+    }
+
+    /// Makes what is being freed usable: the pointers to it must be gone from the disk. `before` is what was being freed when the
+    /// caller looked; what another op is freeing at this moment is waited for.
+    fn finish_freeing(&self, before: u64) -> Result<()> {
+        self.commit(Why::Pressure)?;
+        if self.alloc.freeing() >= before {
+            moafs_runtime::sleep_until(&*self.rt, self.rt.now() + FREEING_PAUSE);
+        }
+        Ok(())
     }
 
     /// Writes everything there is, what becomes free on the way included.
@@ -570,21 +619,21 @@ impl Format for Ext {
             let privileged = match who {
                 SpaceClass::Root => true,
                 SpaceClass::User { uid, gid } => {
-                    uid == superblock.def_resuid().into()
-                        || (superblock.def_resgid() != 0 && gid == superblock.def_resgid().into())
+                    uid == u32::from(superblock.def_resuid())
+                        || (superblock.def_resgid() != 0 && gid == u32::from(superblock.def_resgid()))
                 }
             };
             if privileged { 0 } else { superblock.reserved_blocks() }
         };
         loop {
+            let freeing = self.alloc.freeing();
             if let Some(promised) = self.alloc.promise(blocks, need.inodes, keep) {
                 return Ok(Admission::new(blocks, promised));
             }
-            if !self.alloc.is_freeing() || self.health.failed().is_some() {
+            if freeing == 0 {
                 return Err(no_space());
             }
-            // Freed space becomes usable once the pointers to it are gone from the disk.
-            self.commit(Why::Pressure)?;
+            self.finish_freeing(freeing)?;
         }
     }
 
@@ -600,17 +649,18 @@ impl Format for Ext {
     }
 
     fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
-        let mut plan = Plan::default();
-        let mut planned = self.decide(due, dirty, &mut plan);
-        if matches!(planned, Err(Error::Posix(libc::ENOSPC))) && self.alloc.is_freeing() {
-            self.give_back(&mut plan);
-            self.commit(Why::Pressure)?;
-            planned = self.decide(due, dirty, &mut plan);
+        loop {
+            let freeing = self.alloc.freeing();
+            let mut plan = Plan::default();
+            let planned = self.decide(due, dirty, &mut plan);
+            if planned.is_err() {
+                self.give_back(&mut plan);
+            }
+            match planned {
+                Err(Error::Posix(libc::ENOSPC)) if freeing > 0 => self.finish_freeing(freeing)?,
+                planned => return planned.map(|()| plan),
+            }
         }
-        if planned.is_err() {
-            self.give_back(&mut plan);
-        }
-        planned.map(|()| plan)
     }
 
     fn early(&self, file: &Self::Node, range: LbnRange, admission: &mut Admission) -> Result<()> {
@@ -649,7 +699,7 @@ impl Format for Ext {
             return Ok(());
         }
         self.store_totals()?;
-        self.sweep(self.meta.highest())?;
+        self.sweep_and_free(self.meta.highest())?;
         self.flush()
     }
 

@@ -215,17 +215,24 @@ impl<'a> ExtOp<'a> {
         } else {
             parent.at.group
         };
-        if let Some(found) = ext.alloc.inode(first, directory)? {
-            return Ok(found);
-        }
-        for group in ffs.file_groups(first, parent.ino) {
-            if ext.alloc.counts(group).free_inodes > 0
-                && let Some(found) = ext.alloc.inode(group, directory)?
-            {
+        loop {
+            let freeing = ext.alloc.freeing();
+            if let Some(found) = ext.alloc.inode(first, directory)? {
                 return Ok(found);
             }
+            for group in ffs.file_groups(first, parent.ino) {
+                if ext.alloc.counts(group).free_inodes > 0
+                    && let Some(found) = ext.alloc.inode(group, directory)?
+                {
+                    return Ok(found);
+                }
+            }
+            // Inodes are not promised: another op may have been faster since the admission.
+            if freeing == 0 {
+                return Err(no_space());
+            }
+            ext.finish_freeing(freeing)?;
         }
-        Err(no_space())
     }
 
     fn fill_directory(&mut self, ino: InodeNo, parent: InodeNo, group: GroupNo, inode: &mut Inode) -> Result<Level> {
@@ -377,6 +384,8 @@ impl FormatOp for ExtOp<'_> {
                 return Err(error);
             }
         };
+        // A load of its number, which the slot allows from here on, must find this node.
+        self.ext.registry.insert(&node);
         if attr.nlink > 0 {
             self.bear(&node, bits.max(needs))?;
         } else {
@@ -388,7 +397,6 @@ impl FormatOp for ExtOp<'_> {
             self.before_names = self.before_names.max(level);
             self.reached(level);
         }
-        self.ext.registry.insert(&node);
         Ok((Ino(ino.0.into()), node))
     }
 
@@ -557,20 +565,16 @@ impl FormatOp for ExtOp<'_> {
         let group = ext.geo.group_of_block(BlockNo(to.start.0)).unwrap_or(file.at.group);
         let goal = to.end().0;
         ext.data_epoch.fetch_max(written.0, Ordering::Relaxed);
-        let before = file.state.lock().inode.blocks;
         let admission = &mut *self.admission;
-        let mut maps = 0;
-        let level = ext.set_pointers(file, at, to, Some(written), |place| {
+        let (level, filled) = ext.set_pointers(file, at, to, Some(written), |place| {
             let goal = if ext.geo.group_of_block(BlockNo(goal)) == Some(group) { goal } else { to.start.0 };
             admission.spend(1);
-            maps += 1;
             match place {
                 MapPlace::Zone => ext.ffs().meta_block(file.at.group),
                 MapPlace::Data => ext.ffs().map_block(goal),
             }
         })?;
-        let added = file.state.lock().inode.blocks.saturating_sub(before) / u64::from(ext.geo.sectors_per_block());
-        self.admission.spend(added.saturating_sub(maps));
+        self.admission.spend(filled);
         ext.maps_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
         ext.settle_early(file, at, to)
@@ -598,9 +602,13 @@ impl FormatOp for ExtOp<'_> {
 }
 
 impl Drop for ExtOp<'_> {
-    /// Of an op that failed: its inodes' slots may count a link too many, which is a leak at most.
+    /// After a failure in the middle: links that were counted for names that have not come.
     fn drop(&mut self) {
-        self.linked_twice.drain(..).for_each(|node| node.state.lock().names_coming -= 1);
+        for node in std::mem::take(&mut self.linked_twice) {
+            node.state.lock().names_coming -= 1;
+            // Without that the disk shows a link too many, which is a leak at most.
+            let _ = self.ext.store(&node);
+        }
     }
 }
 

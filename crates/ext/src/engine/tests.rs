@@ -1,7 +1,9 @@
 //! The engine driven directly, as vfs drives it; e2fsck judges what is left.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
 
 use moafs_disk::mem::MemDisk;
 use moafs_disk::{Buf, Cause, Disk, DiskExt, Epoch, Kind, Lba, SharedDisk, Tag};
@@ -15,7 +17,11 @@ mod recovery;
 mod swaparea;
 
 use super::{Ext, Incore, OpenOptions};
+use crate::alloc::Fit;
+use crate::format::{GroupNo, Inode};
 use crate::judge;
+use crate::meta::tests::Held;
+use crate::meta::{Freed, Level};
 use crate::mkfs::{MkfsOptions, mkfs};
 
 type Node = Arc<Incore>;
@@ -103,9 +109,26 @@ impl Volume {
 
     /// Writes `blocks` blocks of `fill` from block `at` on, the way vfs writes back.
     fn write(&self, node: &Node, at: u64, blocks: u32, fill: u8) -> Seal {
+        let mut admission = self.admit(blocks.into());
+        let mut op = self.place(node, at, blocks, fill, &mut admission);
+        let ino = Ino(node.ino.0.into());
+        let mut put = self.ext.load(ino).map_or_else(|_| attr(FileKind::Regular), |(attr, _)| attr);
+        put.size = put.size.max((at + u64::from(blocks)) * self.ext.geo.block_bytes() as u64);
+        op.inode_put(node, &put, put.size).unwrap();
+        op.end()
+    }
+
+    /// Writes blocks and maps them; the op goes on.
+    fn place<'a>(
+        &'a self,
+        node: &Node,
+        at: u64,
+        blocks: u32,
+        fill: u8,
+        admission: &'a mut Admission,
+    ) -> super::op::ExtOp<'a> {
         let size = self.ext.geo.block_bytes();
         let ino = Ino(node.ino.0.into());
-        let mut admission = self.admit(blocks.into());
         let range = LbnRange { start: Lbn(at), len: blocks };
         let home = Ino(2);
         let file = DirtyFile {
@@ -124,14 +147,20 @@ impl Volume {
             let epoch = self.mem.write(lba, data, Tag::new(Kind::Data, ino.0, Cause::Demand)).unwrap();
             written.push((travel, epoch));
         }
-        let mut op = self.ext.begin(OpKind::Place, &mut admission).unwrap();
+        let mut op = self.ext.begin(OpKind::Place, admission).unwrap();
         for (travel, epoch) in written {
             op.place(node, travel.from[0].range, travel.to, epoch).unwrap();
         }
-        let mut put = self.ext.load(ino).map_or_else(|_| attr(FileKind::Regular), |(attr, _)| attr);
-        put.size = put.size.max((at + u64::from(blocks)) * size as u64);
+        op
+    }
+
+    fn put_size(&self, node: &Node, blocks: u64) {
+        let mut admission = Admission::none();
+        let mut op = self.ext.begin(OpKind::Attr, &mut admission).unwrap();
+        let mut put = self.ext.attr(node);
+        put.size = blocks * self.ext.geo.block_bytes() as u64;
         op.inode_put(node, &put, put.size).unwrap();
-        op.end()
+        op.end();
     }
 
     fn unlink(&self, dir: &Node, text: &str, node: &Node) {
@@ -240,6 +269,40 @@ fn sparse_files_map_through_triple_indirect_blocks() {
     volume.unlink(&volume.root, "sparse", &file);
     assert!(volume.ext.space().free_blocks > free + 10);
     drop(file);
+    volume.close();
+}
+
+#[test]
+fn ops_that_place_blocks_of_one_file_at_once_lose_none() {
+    const WRITERS: u64 = 4;
+    const PIECE: u64 = 32;
+    const BLOCKS: u64 = 1536;
+    let volume = Volume::make(1024, 64);
+    for round in 0..12 {
+        let file = volume.create(&volume.root, &format!("file{round}"), FileKind::Regular, None);
+        let (left, together) = (AtomicU64::new(WRITERS), Barrier::new(WRITERS as usize));
+        thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let (volume, file, left, together) = (&volume, &file, &left, &together);
+                scope.spawn(move || {
+                    for at in (writer * PIECE..BLOCKS).step_by((WRITERS * PIECE) as usize) {
+                        let mut admission = volume.admit(PIECE);
+                        together.wait();
+                        volume.place(file, at, PIECE as u32, writer as u8, &mut admission).end();
+                    }
+                    left.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+            // Hardly any metadata stay in memory.
+            while left.load(Ordering::SeqCst) > 0 {
+                volume.ext.sweep(volume.ext.meta.highest()).unwrap();
+                volume.ext.shrink(0);
+            }
+        });
+        volume.put_size(&file, BLOCKS);
+        let mapped = (0..BLOCKS).filter(|at| matches!(volume.ext.map(&file, Lbn(*at), 1).unwrap(), Mapping::Run(_)));
+        assert_eq!(mapped.count() as u64, BLOCKS, "round {round}");
+    }
     volume.close();
 }
 
@@ -382,6 +445,221 @@ fn renames_and_exchanges_leave_exact_link_counts() {
     op.end();
     assert_eq!(volume.ext.lookup(&to, name("b")).unwrap().unwrap().ino, target(&a));
     drop((from, to, a, b, admission));
+    volume.close();
+}
+
+/// The inode as a power cut would leave it now.
+fn on_disk(volume: &Volume, node: &Node) -> Inode {
+    let mut slot = vec![0; volume.ext.geo.inode_size as usize];
+    volume.mem.peek(volume.ext.geo.byte_of(node.at.block) + node.at.offset as u64, &mut slot);
+    Inode::parse(&slot, &volume.ext.geo)
+}
+
+#[test]
+fn write_back_beside_a_rename_keeps_the_link_of_the_second_name() {
+    let volume = Volume::make(1024, 64);
+    let dir = volume.create(&volume.root, "dir", FileKind::Directory, None);
+    let file = volume.create(&volume.root, "file", FileKind::Regular, None);
+    volume.ext.commit(Why::Sync).unwrap();
+    let mut admission = volume.admit(0);
+    let mut op = volume.ext.begin(OpKind::Rename, &mut admission).unwrap();
+    let target = Target { ino: Ino(file.ino.0.into()), kind: file.kind, node: &file };
+    op.name_add(&dir, name("moved"), target).unwrap();
+    // The kernel's write-back takes no inode lock, and a sweep may come at any time.
+    volume.write(&file, 0, 3, 1);
+    volume.ext.commit(Why::Age).unwrap();
+    assert_eq!(on_disk(&volume, &file).links, 2, "both names are on the disk");
+    op.name_remove(&volume.root, name("file"), &file).unwrap();
+    for node in [&file, &volume.root, &dir] {
+        let put = volume.ext.attr(node);
+        op.inode_put(node, &put, put.size).unwrap();
+    }
+    op.end();
+    volume.ext.commit(Why::Sync).unwrap();
+    assert_eq!(on_disk(&volume, &file).links, 1);
+    drop((dir, file, admission));
+    volume.close();
+}
+
+#[test]
+fn a_rename_that_fails_leaves_the_link_count_as_it_was() {
+    let volume = Volume::make(1024, 64);
+    let file = volume.create(&volume.root, "file", FileKind::Regular, None);
+    let dir = volume.create(&volume.root, "dir", FileKind::Directory, None);
+    volume.ext.commit(Why::Sync).unwrap();
+    let mut admission = volume.admit(0);
+    let mut op = volume.ext.begin(OpKind::Rename, &mut admission).unwrap();
+    let target = || Target { ino: Ino(file.ino.0.into()), kind: file.kind, node: &file };
+    assert!(op.name_point(&dir, name("absent"), target()).is_err());
+    assert!(op.name_add(&file, name("moved"), target()).is_err(), "it is no directory");
+    drop(op);
+    drop((dir, file, admission));
+    volume.close();
+}
+
+/// A volume of revision 0, as `mke2fs -r 0` makes them: no features, so every group has a copy of the superblock.
+fn revision_0() -> Option<Volume> {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(64 << 20).unwrap();
+    let made = judge::have("mke2fs").then(|| judge::run("mke2fs", &["-qF", "-r", "0", "-b", "1024"], image.path()))?;
+    assert_eq!(made.code, Some(0), "{}", made.text);
+    Some(Volume::open(Arc::new(MemDisk::read_from(image.path()).unwrap())))
+}
+
+#[test]
+fn a_large_file_raises_revision_0() {
+    let Some(volume) = revision_0() else { return };
+    let file = volume.create(&volume.root, "large", FileKind::Regular, None);
+    volume.write(&file, (2 << 30) / 1024, 1, 1);
+    drop(file);
+    let volume = Volume::open(volume.close());
+    let found = volume.ext.lookup(&volume.root, name("large")).unwrap().unwrap();
+    assert_eq!(volume.ext.load(found.ino).unwrap().0.size, (2 << 30) + 1024);
+    volume.close();
+}
+
+#[test]
+fn an_attribute_block_raises_revision_0() {
+    let Some(volume) = revision_0() else { return };
+    let file = volume.create(&volume.root, "file", FileKind::Regular, None);
+    let key = XattrKey { space: XattrSpace::User, suffix: b"key".as_slice().into() };
+    let mut admission = volume.admit(0);
+    let mut op = volume.ext.begin(OpKind::Xattr, &mut admission).unwrap();
+    op.xattr_set(&file, &key, Some(b"value"), SetMode::Create).unwrap();
+    op.end();
+    drop((file, admission));
+    let volume = Volume::open(volume.close());
+    let found = volume.ext.lookup(&volume.root, name("file")).unwrap().unwrap();
+    let file = volume.ext.load(found.ino).unwrap().1;
+    assert_eq!(volume.ext.xattr(&file, &key).unwrap(), Some(b"value".to_vec()));
+    drop(file);
+    volume.close();
+}
+
+#[test]
+fn an_inode_that_uses_a_feature_waits_for_it_also_if_another_op_added_it() {
+    let Some(volume) = revision_0() else { return };
+    let first = volume.ext.note_large_file().unwrap();
+    assert!(volume.ext.meta.is_pending(first));
+    assert_eq!(volume.ext.note_large_file().unwrap(), first);
+    volume.ext.commit(Why::Sync).unwrap();
+    assert!(!volume.ext.meta.is_pending(volume.ext.note_large_file().unwrap()));
+    volume.close();
+}
+
+/// Marks a volume the way it was done until Linux gave the bytes at 0x284 a meaning.
+fn mark_the_old_way(mem: &MemDisk) {
+    let mut mark = [0; 16];
+    mem.peek(1024 + 0x3EC, &mut mark);
+    assert_eq!(&mark[..4], b"1aom", "it is marked the new way");
+    mem.poke(1024 + 0x284, &mark);
+    mem.poke(1024 + 0x3EC, &[0; 16]);
+}
+
+fn reserved_bytes(mem: &MemDisk) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    mem.peek(1024 + 0x284, &mut bytes);
+    bytes
+}
+
+#[test]
+fn the_mark_lies_in_bytes_without_a_meaning_and_old_ones_go() {
+    let mem = Volume::make(1024, 64).close();
+    assert_eq!(reserved_bytes(&mem), [0; 16]);
+    mark_the_old_way(&mem);
+    let volume = Volume::open(mem);
+    assert_eq!(reserved_bytes(&volume.mem), [0; 16]);
+    // A crash under the old version is one of our own.
+    let crashed = Arc::new(volume.mem.snapshot());
+    mark_the_old_way(&crashed);
+    let volume = Volume::open(crashed);
+    assert_eq!(reserved_bytes(&volume.mem), [0; 16]);
+    assert!(Ext::open(Arc::new(volume.mem.snapshot()), Live::new(), OpenOptions::default()).is_ok());
+    volume.close();
+}
+
+#[test]
+fn bytes_of_others_at_the_old_place_of_the_mark_stay() {
+    let mem = Volume::make(1024, 64).close();
+    let halves = [0x31, 0x61, 0x6F, 0x6D];
+    mem.poke(1024 + 0x284, &halves);
+    mem.poke(1024 + 0x284 + 10, &[1]);
+    let volume = Volume::open(mem);
+    assert_eq!(reserved_bytes(&volume.mem)[..4], halves);
+    volume.close();
+}
+
+#[test]
+fn shares_in_an_attribute_block_are_given_up_one_by_one() {
+    let volume = Volume::make(1024, 64);
+    let key = XattrKey { space: XattrSpace::User, suffix: b"key".as_slice().into() };
+    let files: Vec<Node> = ["a", "b"].map(|text| volume.create(&volume.root, text, FileKind::Regular, None)).into();
+    let mut admission = volume.admit(0);
+    let mut op = volume.ext.begin(OpKind::Xattr, &mut admission).unwrap();
+    op.xattr_set(&files[0], &key, Some(&[7; 600]), SetMode::Create).unwrap();
+    op.end();
+    // Another driver has let the second file share the block.
+    let no = files[0].inode().file_acl;
+    let block = volume.ext.meta.get(no.into(), Kind::Xattr).unwrap();
+    volume.ext.meta.change_loose(&block, |bytes| crate::format::xattr::set_refcount(bytes, 2));
+    {
+        let mut state = files[1].state.lock();
+        state.inode.file_acl = no;
+        volume.ext.count_blocks(&mut state, 1);
+    }
+    volume.ext.store(&files[1]).unwrap();
+    volume.ext.commit(Why::Sync).unwrap();
+    let removal = volume.ext.store_with(&files[0], Level(volume.ext.meta.highest().0 + 9), |_, _| {}).unwrap();
+    volume.ext.release_xattr_block(&files[0], no, removal).unwrap();
+    volume.ext.release_xattr_block(&files[1], no, Level::NONE).unwrap();
+    assert!(volume.ext.meta.is_pending(removal));
+    assert!(volume.ext.alloc.is_freeing(), "the first file may still point to it");
+}
+
+#[test]
+fn what_is_being_freed_counts_until_it_is_free() {
+    let disk = Held::new(2048);
+    disk.state().holding = false;
+    mkfs(&disk.disk, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))).unwrap();
+    let ext = Ext::open(disk.clone(), Live::new(), OpenOptions::default()).unwrap();
+    let all = ext.alloc.spare_blocks();
+    let (run, _) = ext.alloc.blocks(GroupNo(0), Fit::Longest, 100).unwrap().expect("there is space");
+    ext.commit(Why::Sync).unwrap();
+    ext.shrink(0);
+    disk.state().holding = true;
+    let while_freeing = thread::scope(|scope| {
+        scope.spawn(|| ext.alloc.free(Level::NONE, Freed::Data { start: run.start.0, len: run.len }).unwrap());
+        disk.await_request();
+        let seen = (ext.alloc.freeing(), ext.alloc.spare_blocks());
+        disk.go_on();
+        seen
+    });
+    let len = u64::from(run.len);
+    assert_eq!(while_freeing, (len, all - len), "or else an admission would be refused for good");
+    assert_eq!((ext.alloc.freeing(), ext.alloc.spare_blocks()), (0, all));
+}
+
+#[test]
+fn no_admission_is_refused_while_space_is_being_freed() {
+    const CLIENTS: usize = 3;
+    let volume = Volume::make(1024, 8);
+    let share = volume.ext.space().free_blocks as u32 / (CLIENTS as u32 + 1) * 2 / 3;
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let volume = &volume;
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let text = format!("{client}-{round}");
+                    let file = volume.create(&volume.root, &text, FileKind::Regular, None);
+                    volume.write(&file, 0, share, 1);
+                    volume.unlink(&volume.root, &text, &file);
+                    if client == 0 {
+                        volume.ext.commit(Why::Age).unwrap();
+                    }
+                }
+            });
+        }
+    });
     volume.close();
 }
 

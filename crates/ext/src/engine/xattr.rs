@@ -85,7 +85,7 @@ impl Ext {
         let area_bytes = codec::inode_area(&vec![0; self.geo.inode_size as usize], extra_isize).len();
         let layout = codec::distribute(all, area_bytes, self.geo.block_bytes());
         let layout = layout.ok_or(Error::Posix(libc::ENOSPC))?;
-        self.note_xattrs()?;
+        let noted = self.note_xattrs()?;
         let unchanged = match &layout.block {
             Some(new) if old_block != 0 => self.same_attributes(node, old_block, new)?,
             _ => false,
@@ -96,7 +96,7 @@ impl Ext {
             let (_, fresh) = self.meta.fresh(no, Kind::Xattr, Buf::copy_of(image));
             let mut state = node.state.lock();
             state.inode.file_acl = no as u32;
-            state.needs = state.needs.max(bits).max(fresh);
+            state.needs = state.needs.max(bits).max(fresh).max(noted);
             self.count_blocks(&mut state, 1);
         } else if !keep {
             node.state.lock().inode.file_acl = 0;
@@ -120,21 +120,27 @@ impl Ext {
 
     /// An inode does not use an attribute block any more, once `needs` is on disk.
     pub(super) fn release_xattr_block(&self, node: &Incore, no: u32, needs: Level) -> Result<()> {
-        let shared = self.with_xattr_block(node, no, |bytes, _| Ok(codec::refcount(bytes)))?;
-        if shared <= 1 {
-            return self.alloc.free(needs, Freed::Meta { block: no.into() });
-        }
+        self.with_xattr_block(node, no, |_, _| Ok(()))?;
         let block = self.meta.get(no.into(), Kind::Xattr)?;
-        self.meta.change(&block, 0..SECTOR, needs, |bytes| {
-            let count = codec::refcount(bytes);
-            codec::set_refcount(bytes, count.saturating_sub(1));
-        });
-        Ok(())
+        let is_last = {
+            let _one_at_a_time = self.shared_xattrs.lock();
+            let shares = block.view(codec::refcount);
+            if shares > 1 {
+                self.meta.change(&block, 0..SECTOR, needs, |bytes| codec::set_refcount(bytes, shares - 1));
+            }
+            shares <= 1
+        };
+        // Inodes that gave up their share before may still point to it on the disk.
+        let needs = needs.max(block.pending(0));
+        if is_last { self.alloc.free(needs, Freed::Meta { block: no.into() }) } else { Ok(()) }
     }
 
     /// Volumes with attributes say so.
-    fn note_xattrs(&self) -> Result<()> {
-        self.change_superblock(|superblock| superblock.set_compat(superblock.compat() | Compat::EXT_ATTR)).map(drop)
+    fn note_xattrs(&self) -> Result<Level> {
+        self.note_feature(
+            |superblock| superblock.compat().contains(Compat::EXT_ATTR),
+            |superblock| superblock.set_compat(superblock.compat() | Compat::EXT_ATTR),
+        )
     }
 }
 

@@ -239,7 +239,7 @@ impl Cowrite<'_> {
 
     /// True if there is room enough to move `blocks` blocks for the layout's sake.
     fn may_move(&self, blocks: u32) -> bool {
-        self.ffs.alloc.available_blocks() >= self.ffs.geo.blocks / MOVE_FLOOR + u64::from(blocks)
+        self.ffs.alloc.spare_blocks() >= self.ffs.geo.blocks / MOVE_FLOOR + u64::from(blocks)
     }
 
     /// Requests for the blocks of a cluster whose files stay.

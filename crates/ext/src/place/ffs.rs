@@ -247,7 +247,7 @@ impl Ffs<'_> {
         first: &Mapping,
     ) -> Result<Option<BlockRun>> {
         let (Mapping::Run(run) | Mapping::Unwritten(run)) = first else { return Ok(None) };
-        if run.len >= window || self.alloc.available_blocks() < self.geo.blocks / MOVE_FLOOR + u64::from(window) {
+        if run.len >= window || self.alloc.spare_blocks() < self.geo.blocks / MOVE_FLOOR + u64::from(window) {
             return Ok(None);
         }
         let Some(pieces) = self.pieces(due, file, lbn, window)? else { return Ok(None) };
@@ -257,10 +257,7 @@ impl Ffs<'_> {
         }
         let group = self.geo.group_of_block(BlockNo(run.start.0)).unwrap_or(file.group());
         let fit = Fit::Whole(self.alloc.rotor(group));
-        if matches!(due, Due::Move(_)) {
-            return self.unpromised(group, fit, window);
-        }
-        Ok(self.alloc.better_blocks(group, fit, window)?.map(|(run, _)| run))
+        self.unpromised(group, fit, window)
     }
 
     /// In how many pieces a window lies, or will: what has no address goes on behind what is before it if that is free. `None`

@@ -1,0 +1,290 @@
+//! The order of writes under concurrent changes, sweeps, reads and frees; the disk is the judge.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+
+use moafs_disk::{
+    Buf, Cause, Disk, DiskError, DiskExt, Done, Epoch, Kind, Lba, Limits, MemDisk, Op, Request, SECTOR, SharedDisk,
+    Tag, Ticket,
+};
+use moafs_runtime::Live;
+
+use super::{Freed, Level, Meta, Needs};
+use crate::health::Health;
+
+const BLOCK: usize = 4096;
+
+/// A disk in memory that looks at each write of a metadata block before it executes it.
+struct Judged<F> {
+    disk: MemDisk,
+    judge: F,
+}
+
+impl<F: Fn(&MemDisk, u64, &[u8]) + Send + Sync> Disk for Judged<F> {
+    fn limits(&self) -> &Limits {
+        self.disk.limits()
+    }
+    fn submit(&self, batch: Vec<Request>) -> Ticket {
+        for request in &batch {
+            if let Op::Write { data, .. } = &request.op {
+                (self.judge)(&self.disk, request.at.0 / (BLOCK / SECTOR) as u64, &data[0]);
+            }
+        }
+        self.disk.submit(batch)
+    }
+    fn wait(&self, ticket: Ticket) -> Vec<Done> {
+        self.disk.wait(ticket)
+    }
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
+        self.disk.make_durable(upto)
+    }
+    fn epoch(&self) -> Epoch {
+        self.disk.epoch()
+    }
+    fn durable(&self) -> Option<Epoch> {
+        self.disk.durable()
+    }
+}
+
+/// A disk that holds requests back until it is told to go on.
+pub(crate) struct Held {
+    pub(crate) disk: MemDisk,
+    state: Mutex<HeldState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+pub(crate) struct HeldState {
+    pub(crate) holding: bool,
+    reads_fail: bool,
+    waiting: usize,
+}
+
+impl Held {
+    pub(crate) fn new(blocks: u64) -> Arc<Held> {
+        let disk = MemDisk::new(blocks * (BLOCK / SECTOR) as u64);
+        let state = HeldState { holding: true, ..HeldState::default() };
+        Arc::new(Held { disk, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, HeldState> {
+        self.state.lock().expect("no panic")
+    }
+
+    /// Waits until a request is held back.
+    pub(crate) fn await_request(&self) {
+        drop(self.changed.wait_while(self.state(), |state| state.waiting == 0));
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.state().holding = false;
+        self.changed.notify_all();
+    }
+}
+
+impl Disk for Held {
+    fn limits(&self) -> &Limits {
+        self.disk.limits()
+    }
+    fn submit(&self, batch: Vec<Request>) -> Ticket {
+        let mut state = self.state();
+        state.waiting += 1;
+        self.changed.notify_all();
+        let mut state = self.changed.wait_while(state, |state| state.holding).expect("no panic");
+        state.waiting -= 1;
+        let fails = state.reads_fail && matches!(batch[0].op, Op::Read { .. });
+        drop(state);
+        let at = if fails { Lba(u64::MAX) } else { batch[0].at };
+        self.disk.submit(batch.into_iter().map(|request| Request { at: at.max(request.at), ..request }).collect())
+    }
+    fn wait(&self, ticket: Ticket) -> Vec<Done> {
+        self.disk.wait(ticket)
+    }
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
+        self.disk.make_durable(upto)
+    }
+    fn epoch(&self) -> Epoch {
+        self.disk.epoch()
+    }
+    fn durable(&self) -> Option<Epoch> {
+        self.disk.durable()
+    }
+}
+
+fn meta_over(disk: SharedDisk) -> Meta {
+    Meta::new(disk, Live::new(), Arc::new(Health::default()), BLOCK)
+}
+
+fn sweep(meta: &Meta) {
+    meta.sweep(meta.highest(), &mut |_| Ok(())).expect("the disk works");
+}
+
+/// Runs `work` in `threads` threads while others fight for the lock that orders writes: who gives it up has to wait for it.
+fn contended(meta: &Meta, threads: u64, work: impl Fn(u64) + Sync) {
+    let (work, left) = (&work, &AtomicU64::new(threads));
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                work(thread);
+                left.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        for _ in 0..3 {
+            scope.spawn(move || {
+                while left.load(Ordering::SeqCst) > 0 {
+                    meta.is_long();
+                }
+            });
+        }
+    });
+}
+
+fn pointer(bytes: &[u8], index: usize) -> u32 {
+    u32::from_le_bytes([bytes[index * 4], bytes[index * 4 + 1], bytes[index * 4 + 2], bytes[index * 4 + 3]])
+}
+
+#[test]
+fn blocks_in_use_stay_in_memory_and_the_others_leave_in_turn() {
+    let meta = meta_over(Arc::new(MemDisk::new((400 * BLOCK / SECTOR) as u64)));
+    for other in 100..400 {
+        for used in (0..8).chain([other]) {
+            meta.get(used, Kind::Inodes).expect("memory can be read");
+        }
+        meta.shrink(32 * BLOCK);
+        assert!(meta.memory() <= 32 * BLOCK);
+    }
+    assert!((0..8).all(|no| meta.cached(no).is_some()));
+    assert!((100..300).all(|no| meta.cached(no).is_none()), "none is overlooked");
+}
+
+#[test]
+fn no_pointer_reaches_the_disk_before_its_data() {
+    const WRITERS: u64 = 4;
+    const POINTERS: u64 = 5_000;
+    // By pointer: one more than the epoch in which its data completed.
+    let written: Arc<Vec<AtomicU64>> = Arc::new((0..=WRITERS * POINTERS).map(|_| AtomicU64::new(0)).collect());
+    let early = Arc::new(AtomicU64::new(0));
+    let judge = {
+        let (written, early) = (Arc::clone(&written), Arc::clone(&early));
+        move |disk: &MemDisk, _: u64, bytes: &[u8]| {
+            let durable = disk.durable().map_or(0, |epoch| epoch.0 + 1);
+            let pointers = (0..BLOCK / 4).map(|index| pointer(bytes, index) as usize).filter(|pointer| *pointer != 0);
+            let too_early = pointers.filter(|pointer| written[*pointer].load(Ordering::SeqCst) > durable).count();
+            early.fetch_add(too_early as u64, Ordering::SeqCst);
+        }
+    };
+    let disk = Arc::new(Judged { disk: MemDisk::new((64 * BLOCK / SECTOR) as u64), judge });
+    let meta = meta_over(disk.clone());
+    contended(&meta, WRITERS, |writer| {
+        let block = meta.get(1 + writer, Kind::Map).expect("memory can be read");
+        for number in 0..POINTERS {
+            let pointer = 1 + writer * POINTERS + number;
+            let data = Buf::zeroed(SECTOR).freeze();
+            let tag = Tag::new(Kind::Data, 12, Cause::Evict);
+            let epoch = disk.disk.write(Lba((32 + writer) * 8), data, tag).expect("memory can be written");
+            written[pointer as usize].store(epoch.0 + 1, Ordering::SeqCst);
+            let at = (number as usize % (BLOCK / SECTOR)) * SECTOR;
+            let needs = Needs::from(Level::NONE).and_data(Some(epoch));
+            meta.change(&block, at..at + SECTOR, needs, |bytes| {
+                bytes[..4].copy_from_slice(&(pointer as u32).to_le_bytes());
+            });
+            if number % WRITERS == writer {
+                sweep(&meta);
+            }
+        }
+    });
+    sweep(&meta);
+    assert_eq!(early.load(Ordering::SeqCst), 0, "pointers on the disk before their data");
+}
+
+#[test]
+fn a_freed_block_is_not_free_while_an_image_of_it_is_in_flight() {
+    const WRITERS: u64 = 3;
+    const ROUNDS: u64 = 10_000;
+    let free: Arc<Vec<AtomicBool>> = Arc::new((0..8).map(|_| AtomicBool::new(true)).collect());
+    let overwritten = Arc::new(AtomicU64::new(0));
+    let judge = {
+        let (free, overwritten) = (Arc::clone(&free), Arc::clone(&overwritten));
+        move |_: &MemDisk, no: u64, _: &[u8]| {
+            thread::yield_now();
+            overwritten.fetch_add(free[no as usize].load(Ordering::SeqCst).into(), Ordering::SeqCst);
+        }
+    };
+    let disk = Arc::new(Judged { disk: MemDisk::new((8 * BLOCK / SECTOR) as u64), judge });
+    let meta = meta_over(disk);
+    let free_all = |freed: Vec<Freed>| {
+        for freed in freed {
+            let Freed::Meta { block } = freed else { unreachable!("only such are freed here") };
+            meta.forget(block);
+            free[block as usize].store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    };
+    contended(&meta, WRITERS, |writer| {
+        let no = 1 + writer;
+        for round in 0..ROUNDS {
+            free[no as usize].store(false, Ordering::SeqCst);
+            meta.fresh(no, Kind::Directory, Buf::zeroed(BLOCK));
+            if (round + no).is_multiple_of(3) {
+                meta.sweep(meta.highest(), &mut |freed| free_all(freed)).expect("the disk works");
+            }
+            if !meta.free_after(Level::NONE, Freed::Meta { block: no }) {
+                free_all(vec![Freed::Meta { block: no }]).expect("it cannot fail");
+            }
+            while !free[no as usize].load(Ordering::SeqCst) {
+                meta.sweep(meta.highest(), &mut |freed| free_all(freed)).expect("the disk works");
+            }
+        }
+    });
+    assert_eq!(overwritten.load(Ordering::SeqCst), 0, "writes to blocks that may have been reused");
+}
+
+#[test]
+fn a_failed_read_leaves_a_fresh_block_alone() {
+    let disk = Held::new(16);
+    disk.state().reads_fail = true;
+    let meta = meta_over(disk.clone());
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| meta.get(5, Kind::Map).is_err());
+        disk.await_request();
+        meta.fresh(5, Kind::Directory, Buf::copy_of(&[7; BLOCK]));
+        disk.go_on();
+        assert!(reader.join().expect("no panic"), "the read failed");
+    });
+    let kept = meta.cached(5).expect("the fresh block is still there");
+    assert_eq!(kept.view(|bytes| bytes[0]), 7);
+    assert_eq!(meta.memory(), BLOCK);
+}
+
+#[test]
+fn a_version_in_flight_is_pending() {
+    let disk = Held::new(16);
+    let meta = meta_over(disk.clone());
+    let (block, _) = meta.fresh(5, Kind::Inodes, Buf::zeroed(BLOCK));
+    let level = meta.change(&block, 0..128, Level::NONE, |bytes| bytes[0] = 1);
+    let in_flight = thread::scope(|scope| {
+        scope.spawn(|| sweep(&meta));
+        disk.await_request();
+        let pending = block.pending(0);
+        // The same bytes again: on disk no sooner than those in flight.
+        let again = meta.change(&block, 0..128, Level::NONE, |bytes| bytes[0] = 1);
+        let in_flight = [level, pending, again].map(|level| meta.is_pending(level));
+        disk.go_on();
+        in_flight
+    });
+    assert_eq!(in_flight, [true; 3], "a power cut may still lose it");
+    assert!(!meta.is_pending(block.pending(0)));
+}
+
+#[test]
+fn a_fresh_block_replaces_what_is_cached_of_its_last_use() {
+    let disk = Arc::new(MemDisk::new((16 * BLOCK / SECTOR) as u64));
+    let meta = meta_over(disk.clone());
+    let before = meta.get(5, Kind::Map).expect("memory can be read");
+    meta.change(&before, 0..SECTOR, Level(7), |bytes| bytes.fill(1));
+    meta.fresh(5, Kind::Directory, Buf::copy_of(&[2; BLOCK]));
+    sweep(&meta);
+    let on_disk = disk.read(Lba((5 * BLOCK / SECTOR) as u64), BLOCK, Tag::volume(Kind::Directory)).expect("readable");
+    assert_eq!(*on_disk, [2; BLOCK]);
+}
