@@ -101,6 +101,7 @@ wire_structs! {
         blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
         padding: u32, spare: [u32; 6],
     }
+    InterruptIn[8] { unique: u64 }
     FsyncIn[16] { fh: u64, fsync_flags: u32, padding: u32 }
     /// Without [`SETXATTR_EXT`](crate::InitFlags::SETXATTR_EXT), only the first 8 bytes.
     SetxattrIn[16] { size: u32, flags: u32, setxattr_flags: u32, padding: u32 }
@@ -263,7 +264,7 @@ opcodes! {
     Fsyncdir = 30, FsyncIn;
     Access = 34, AccessIn;
     Create = 35, CreateIn;
-    Interrupt = 36, u64;
+    Interrupt = 36, InterruptIn;
     Destroy = 38, ();
     Ioctl = 39, IoctlIn;
     BatchForget = 42, BatchForgetIn;

@@ -15,6 +15,7 @@ use crate::errno::Errno;
 use crate::exchange::{Exchange, MemoryExchange};
 use crate::fs::{FileSystem, Result};
 use crate::init::InitFlags;
+use crate::interrupt::Interrupts;
 use crate::types::{
     AttrReply, CopyRange, CreateArgs, DeviceNumber, Entry, FallocateMode, FileHandle, IoctlArgs, NodeId, OpenArgs,
     OpenReply, RenameFlags, ReqCtx, SeekTarget, SetAttr, WriteFlags, XattrFlags,
@@ -36,13 +37,14 @@ const COPY_LEN_MAX_32: u64 = !0xfff_u32 as u64;
 pub struct Dispatcher<F> {
     fs: Arc<F>,
     agreed: InitFlags,
+    interrupts: Interrupts,
     destroyed: AtomicBool,
 }
 
 impl<F: FileSystem> Dispatcher<F> {
     /// A dispatcher for `fs` and a kernel with which `agreed` was agreed.
     pub fn new(fs: Arc<F>, agreed: InitFlags) -> Self {
-        Self { fs, agreed, destroyed: AtomicBool::new(false) }
+        Self { fs, agreed, interrupts: Interrupts::default(), destroyed: AtomicBool::new(false) }
     }
 
     /// Answers one request in memory, as read from /dev/fuse. `reply` takes the reply with at most `capacity` bytes
@@ -93,11 +95,13 @@ impl<F: FileSystem> Dispatcher<F> {
             pid: header.pid,
         };
         let opcode = Opcode::from_number(header.opcode);
+        let header_unique = header.unique;
         let arg_len = opcode.map_or(0, |opcode| self.arg_len(opcode));
         let call = Call { fs: &*self.fs, ctx, exchange, arg_len };
         let Some(opcode) = opcode else {
             return call.reply_error(Errno::ENOSYS);
         };
+        let _watched = takes_long(opcode).then(|| self.interrupts.watch(header_unique));
         match opcode {
             Opcode::Lookup => call.lookup(),
             Opcode::Forget => call.forget(),
@@ -139,7 +143,12 @@ impl<F: FileSystem> Dispatcher<F> {
             Opcode::CopyFileRange64 => call.copy_file_range_64(),
             Opcode::Ioctl => call.ioctl(),
             Opcode::Syncfs => call.syncfs(),
-            Opcode::Interrupt => call.exchange.take().no_reply(),
+            Opcode::Interrupt => {
+                if let Ok(interrupt) = call.arg::<abi::InterruptIn>() {
+                    self.interrupts.interrupt(interrupt.unique);
+                }
+                call.exchange.take().no_reply();
+            }
             Opcode::Init => call.reply_error(Errno::EIO),
             Opcode::Destroy => {
                 self.destroy_once();
@@ -147,6 +156,11 @@ impl<F: FileSystem> Dispatcher<F> {
             }
         }
     }
+}
+
+/// True for operations that are worth giving up when their caller is killed.
+fn takes_long(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Fallocate | Opcode::CopyFileRange | Opcode::CopyFileRange64)
 }
 
 /// An exchange that is still owed its end. Dropped in a panic, it replies `EIO`: a client never hangs.

@@ -106,13 +106,12 @@ impl RingSlot {
         // Nobody listening means that the session is being given up; the mount goes with it.
         let _ = registered.send(result);
         drop(registered);
-        loop {
-            match first.take().map_or_else(|| server.wait(), Ok)? {
-                Arrived::Request => server.answer(dispatcher)?,
-                Arrived::Again(command) => server.push(command)?,
-                Arrived::Unmounted => return Ok(()),
-            }
+        let served = server.serve(dispatcher, &mut first);
+        if served.is_err() {
+            // The entry may still be the kernel's to write to.
+            std::mem::forget(server);
         }
+        served
     }
 }
 
@@ -123,6 +122,16 @@ struct RingServer<'a> {
 }
 
 impl RingServer<'_> {
+    fn serve<F: FileSystem>(&mut self, dispatcher: &Dispatcher<F>, first: &mut Option<Arrived>) -> io::Result<()> {
+        loop {
+            match first.take().map_or_else(|| self.wait(), Ok)? {
+                Arrived::Request => self.answer(dispatcher)?,
+                Arrived::Again(command) => self.push(command)?,
+                Arrived::Unmounted => return Ok(()),
+            }
+        }
+    }
+
     /// Hands the entry to the kernel. It may come back with a request at once: clients wait for no more than one entry
     /// for each queue.
     fn register(&mut self) -> io::Result<Option<Arrived>> {

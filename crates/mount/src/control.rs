@@ -20,12 +20,24 @@ pub const CONTROL_NAME: &[u8] = b".moafs";
 /// The control directory's node.
 pub(crate) const CONTROL_NODE: NodeId = NodeId(CONTROL_FIRST);
 
-/// Snapshots the kernel may hold at once. It forgets a node when nobody has it open any more; a
-/// program that opens without end gets ENFILE instead of our memory.
+/// Snapshots the kernel may hold at once for other users than root and the mount's owner. It forgets a node when no program has it open
+/// any more; one that opens without end gets ENFILE instead of our memory.
 const SNAPSHOTS_MAX: usize = 1024;
 
+/// And for one of these users.
+const SNAPSHOTS_PER_USER_MAX: usize = 64;
+
+/// Whom a text is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Root, or the user who mounted.
+    Owner,
+    /// Any other user: paths and options of the host are not for them.
+    Others,
+}
+
 /// Makes the text of a control file.
-pub type Text = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
+pub type Text = Box<dyn Fn(Audience) -> Vec<u8> + Send + Sync>;
 
 /// Obeys what is written to a control file.
 pub(crate) type Obey = Box<dyn Fn(&[u8]) -> Result<(), Errno> + Send + Sync>;
@@ -44,6 +56,8 @@ struct Snapshot {
     text: Arc<Vec<u8>>,
     /// Which file.
     index: usize,
+    /// Who looked it up.
+    uid: u32,
 }
 
 /// An empty file that another mount lies on: a name to mount on, whose node stays the same.
@@ -96,7 +110,7 @@ impl Control {
     }
 
     /// Looks a control file up: a fresh node with a snapshot of its text.
-    pub(crate) fn lookup(&self, name: &[u8]) -> Result<Entry, Errno> {
+    pub(crate) fn lookup(&self, name: &[u8], uid: u32) -> Result<Entry, Errno> {
         // By a file handle: snapshots end with the kernel's memory of them.
         if name == b"." {
             return Err(Errno::ESTALE);
@@ -107,16 +121,29 @@ impl Control {
         }
         let found = self.files.iter().enumerate().find(|(_, file)| file.name.as_bytes() == name);
         let (index, file) = found.ok_or(Errno::ENOENT)?;
-        let snapshot = Snapshot { text: Arc::new((file.text)()), index };
+        let audience = self.audience(uid);
+        self.check_quota(uid, audience)?;
+        let snapshot = Snapshot { text: Arc::new((file.text)(audience)), index, uid };
         let node = self.next_node.fetch_add(1, Ordering::Relaxed);
         let attr = self.attr_of(&snapshot);
-        let mut snapshots = self.snapshots.lock();
-        if snapshots.len() >= SNAPSHOTS_MAX {
-            return Err(Errno::ENFILE);
-        }
-        snapshots.insert(node, snapshot);
+        self.snapshots.lock().insert(node, snapshot);
         let ttl = std::time::Duration::ZERO;
         Ok(Entry { node: NodeId(node), generation: 0, attr, entry_ttl: ttl, attr_ttl: FOREVER })
+    }
+
+    fn audience(&self, uid: u32) -> Audience {
+        if uid == 0 || uid == self.owner { Audience::Owner } else { Audience::Others }
+    }
+
+    /// ENFILE for a user who has too many snapshots, or whose kind has. Root and the owner are not held up by them.
+    fn check_quota(&self, uid: u32, audience: Audience) -> Result<(), Errno> {
+        if audience == Audience::Owner {
+            return Ok(());
+        }
+        let snapshots = self.snapshots.lock();
+        let others = || snapshots.values().filter(|snapshot| self.audience(snapshot.uid) == Audience::Others);
+        let own = others().filter(|snapshot| snapshot.uid == uid).count();
+        if own >= SNAPSHOTS_PER_USER_MAX || others().count() >= SNAPSHOTS_MAX { Err(Errno::ENFILE) } else { Ok(()) }
     }
 
     /// Attributes of the directory or of a snapshot.
@@ -155,7 +182,7 @@ impl Control {
     /// Hands a command to a file that takes some.
     pub(crate) fn write(&self, node: NodeId, uid: u32, offset: u64, command: &[u8]) -> Result<usize, Errno> {
         let obey = self.commanded(node)?;
-        if uid != 0 && uid != self.owner {
+        if self.audience(uid) == Audience::Others {
             return Err(Errno::EPERM);
         }
         if offset != 0 {
@@ -235,17 +262,17 @@ mod tests {
 
     fn counting() -> Control {
         let calls = AtomicU64::new(0);
-        let text = move || format!("call {}", calls.fetch_add(1, Ordering::Relaxed)).into_bytes();
+        let text = move |_| format!("call {}", calls.fetch_add(1, Ordering::Relaxed)).into_bytes();
         let stats = ControlFile { name: "stats", text: Box::new(text), obey: None };
         let obey: Obey = Box::new(|command| if command == b"go" { Ok(()) } else { Err(Errno::EINVAL) });
-        let orders = ControlFile { name: "orders", text: Box::new(Vec::new), obey: Some(obey) };
+        let orders = ControlFile { name: "orders", text: Box::new(|_| Vec::new()), obey: Some(obey) };
         Control::new(vec![stats, orders], Timestamp::default(), 1000)
     }
 
     #[test]
     fn every_look_up_is_a_snapshot_of_its_own() {
         let control = counting();
-        let (first, second) = (control.lookup(b"stats").unwrap(), control.lookup(b"stats").unwrap());
+        let (first, second) = (control.lookup(b"stats", 0).unwrap(), control.lookup(b"stats", 0).unwrap());
         assert_ne!(first.node, second.node);
         assert_eq!(first.attr.ino, second.attr.ino, "it is one file");
         let mut out = [0; 16];
@@ -259,7 +286,7 @@ mod tests {
     #[test]
     fn a_text_is_data_up_to_its_end() {
         let control = counting();
-        let node = control.lookup(b"stats").unwrap().node;
+        let node = control.lookup(b"stats", 0).unwrap().node;
         assert_eq!(control.seek(node, 2, SeekTarget::Data), Ok(2));
         assert_eq!(control.seek(node, 2, SeekTarget::Hole), Ok(6));
         assert_eq!(control.seek(node, 6, SeekTarget::Data), Err(Errno::ENXIO));
@@ -268,17 +295,26 @@ mod tests {
     #[test]
     fn forgotten_snapshots_are_gone_and_their_number_is_bounded() {
         let control = counting();
-        let entries: Vec<_> = (0..SNAPSHOTS_MAX).map(|_| control.lookup(b"stats").unwrap()).collect();
-        assert_eq!(control.lookup(b"stats"), Err(Errno::ENFILE));
-        control.forget(entries[0].node);
-        assert_eq!(control.read(entries[0].node, 0, &mut [0; 4]), Err(Errno::ESTALE));
-        assert!(control.lookup(b"stats").is_ok());
+        let full =
+            |uid: u32| (0..SNAPSHOTS_PER_USER_MAX).map(|_| control.lookup(b"stats", uid)).last().unwrap().unwrap();
+        let last = full(2000);
+        assert_eq!(control.lookup(b"stats", 2000), Err(Errno::ENFILE));
+        control.forget(last.node);
+        assert_eq!(control.read(last.node, 0, &mut [0; 4]), Err(Errno::ESTALE));
+        assert!(control.lookup(b"stats", 2000).is_ok());
+        (2001..2000 + (SNAPSHOTS_MAX / SNAPSHOTS_PER_USER_MAX) as u32)
+            .for_each(|uid| assert_eq!(full(uid).generation, 0));
+        assert_eq!(control.lookup(b"stats", 3000), Err(Errno::ENFILE), "of all other users together");
+        assert!(
+            control.lookup(b"stats", 0).is_ok() && control.lookup(b"stats", 1000).is_ok(),
+            "root and the owner go on"
+        );
     }
 
     #[test]
     fn commands_come_from_the_owner_or_root_and_go_where_they_are_understood() {
         let control = counting();
-        let (stats, orders) = (control.lookup(b"stats").unwrap(), control.lookup(b"orders").unwrap());
+        let (stats, orders) = (control.lookup(b"stats", 0).unwrap(), control.lookup(b"orders", 0).unwrap());
         assert_eq!((stats.attr.mode & 0o777, orders.attr.mode & 0o777, orders.attr.uid), (0o444, 0o644, 1000));
         assert_eq!(control.write(orders.node, 1000, 0, b"go"), Ok(2));
         assert_eq!(control.write(orders.node, 0, 0, b"go"), Ok(2));
@@ -294,21 +330,21 @@ mod tests {
     fn a_cover_is_a_name_with_one_node_while_it_is_wanted() {
         let there = Arc::new(AtomicBool::new(false));
         let control = counting().with_cover(Cover { name: "swapfile", there: Arc::clone(&there) });
-        assert_eq!(control.lookup(b"swapfile"), Err(Errno::ENOENT));
+        assert_eq!(control.lookup(b"swapfile", 0), Err(Errno::ENOENT));
         let names = |control: &Control| control.names().map(|(.., name)| name.to_vec()).collect::<Vec<_>>();
         assert!(!names(&control).contains(&b"swapfile".to_vec()));
         there.store(true, Ordering::Release);
-        let found = control.lookup(b"swapfile").unwrap();
+        let found = control.lookup(b"swapfile", 0).unwrap();
         assert!(names(&control).contains(&b"swapfile".to_vec()));
         control.forget(found.node);
-        assert_eq!(control.lookup(b"swapfile"), Ok(found));
+        assert_eq!(control.lookup(b"swapfile", 0), Ok(found));
         assert_eq!(control.attr(found.node), Ok(found.attr));
         assert!(control.write(found.node, 0, 0, b"x").is_err() && control.truncate(found.node).is_err());
-        assert_ne!(control.lookup(b"stats").unwrap().node, found.node);
+        assert_ne!(control.lookup(b"stats", 0).unwrap().node, found.node);
     }
 
     #[test]
     fn unknown_names_are_not_there() {
-        assert_eq!(counting().lookup(b"nothing"), Err(Errno::ENOENT));
+        assert_eq!(counting().lookup(b"nothing", 0), Err(Errno::ENOENT));
     }
 }

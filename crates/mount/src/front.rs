@@ -7,6 +7,7 @@
 //! The kernel is the only writer, therefore names (also missing ones) and attributes are valid
 //! forever: it drops by itself what its own requests change.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use moafs_fuse::{
@@ -14,7 +15,7 @@ use moafs_fuse::{
     FileHandle, FileSystem, IoctlArgs, IoctlReply, Negotiated, NodeId, Notifier, OpenArgs, OpenReply, OpenReplyFlags,
     RenameFlags, ReqCtx, Result, SeekTarget, SetAttr, StatFs, StatxReply, WriteFlags, XattrFlags,
 };
-use moafs_vfs::api::{self, Checks, NewFile, Seek, Stat};
+use moafs_vfs::api::{self, Allocate, Checks, NewFile, Seek, Stat};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Error, Format, Vfs, Who};
 use smallvec::SmallVec;
@@ -27,6 +28,9 @@ use crate::log::Log;
 use crate::nodes::Nodes;
 use crate::process;
 use crate::swap::{KernelSwap, SWAP_NAME, SWAPFILE_NAME};
+
+/// Bytes that one step of a long operation allocates or copies.
+const STEP_BYTES: u64 = 16 << 20;
 
 /// Set-user-id and set-group-id.
 const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
@@ -243,6 +247,28 @@ impl<F: Format> Front<F> {
         }
     }
 
+    /// Allocates step by step, where that takes long: a caller that is killed does not wait for the rest, which stays undone.
+    fn allocate_in_steps(&self, ctx: &ReqCtx, ino: Ino, range: Range<u64>, how: Allocate) -> Result<()> {
+        let Range { start, end } = range;
+        let beyond = || Ok::<bool, Errno>(end > self.told(self.vfs.stat(ino))?.attr.size);
+        // What is refused is refused at once; a hole is one step whatever its length.
+        let whole =
+            end > self.vfs.shape().file_bytes_max || how == Allocate::Punch || how == Allocate::KeepSize && beyond()?;
+        if whole {
+            return self.told(self.vfs.allocate(&who(ctx), ino, start, end - start, how));
+        }
+        let mut at = start;
+        while at < end {
+            if moafs_fuse::interrupted() {
+                return Err(Errno::EINTR);
+            }
+            let stop = end.min((at / STEP_BYTES + 1) * STEP_BYTES);
+            self.told(self.vfs.allocate(&who(ctx), ino, at, stop - at, how))?;
+            at = stop;
+        }
+        Ok(())
+    }
+
     fn set_flags(&self, ctx: &ReqCtx, ino: Ino, flags: u32) -> Result<()> {
         let set = api::SetAttr { flags: Some(flags), ..api::SetAttr::default() };
         self.told(self.vfs.set_attr(&who(ctx), ino, &set))?;
@@ -257,7 +283,7 @@ fn defrag_file<F: Format>(defrag: &Arc<Defrag<F>>) -> ControlFile {
     let (shown, obeying) = (Arc::clone(defrag), Arc::clone(defrag));
     ControlFile {
         name: DEFRAG_NAME,
-        text: Box::new(move || shown.text()),
+        text: Box::new(move |_| shown.text()),
         obey: Some(Box::new(move |command| obeying.command(command))),
     }
 }
@@ -267,7 +293,7 @@ fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
     let (shown, obeying) = (Arc::clone(swap), Arc::clone(swap));
     ControlFile {
         name: SWAP_NAME,
-        text: Box::new(move || shown.text()),
+        text: Box::new(move |_| shown.text()),
         obey: Some(Box::new(move |command| obeying.command(command))),
     }
 }
@@ -344,7 +370,7 @@ impl<F: Format> FileSystem for Front<F> {
 
     fn lookup(&self, ctx: &ReqCtx, name: &[u8]) -> Result<Entry> {
         if Control::owns(ctx.node) {
-            return self.control.lookup(name);
+            return self.control.lookup(name, ctx.uid);
         }
         if ctx.node == NodeId::ROOT && name == CONTROL_NAME {
             return Ok(self.control.entry());
@@ -586,7 +612,7 @@ impl<F: Format> FileSystem for Front<F> {
         if ctx.uid != 0 {
             self.kill_set_ids(ctx, ctx.node)?;
         }
-        self.told(self.vfs.allocate(&who(ctx), ino, offset, len, how))
+        self.allocate_in_steps(ctx, ino, offset..offset + len, how)
     }
 
     fn lseek(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, target: SeekTarget) -> Result<u64> {
@@ -609,7 +635,7 @@ impl<F: Format> FileSystem for Front<F> {
         if ctx.uid != 0 {
             self.kill_set_ids(ctx, range.node_out)?;
         }
-        self.told(self.vfs.copy_range(&who(ctx), from, to, range.len))
+        self.told(self.vfs.copy_range(&who(ctx), from, to, range.len.min(STEP_BYTES)))
     }
 
     fn ioctl(&self, ctx: &ReqCtx, args: &IoctlArgs<'_>, out: &mut [u8]) -> Result<IoctlReply> {

@@ -38,7 +38,7 @@ impl Log {
 
     /// Tells something that is no failure of the volume.
     pub fn say(&self, message: &str) {
-        let line = format!("moafs: {}: {message}", self.about);
+        let line = printable(&format!("moafs: {}: {message}", self.about));
         // Nobody is left to tell if telling fails.
         let _ = writeln!(std::io::stderr(), "{line}");
         let _ = to_syslog(&line);
@@ -67,6 +67,12 @@ impl Log {
     }
 }
 
+/// The text with control characters escaped: names come from volumes and users, and must not control a terminal or fake a line of the log.
+pub fn printable(text: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
+    text.chars().map(escaped).collect()
+}
+
 fn to_syslog(line: &str) -> std::io::Result<usize> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
@@ -76,6 +82,11 @@ fn to_syslog(line: &str) -> std::io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(printable("a\u{1b}[2J\nb é"), "a\\u{1b}[2J\\nb é");
+    }
 
     #[test]
     fn the_first_reason_is_kept_and_all_are_counted() {

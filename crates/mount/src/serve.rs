@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use moafs_disk::SharedDisk;
-use moafs_fuse::{MountError, MountKind, Session, Transport, Unmounter};
+use moafs_fuse::{MountError, MountFlags, MountKind, Session, Transport, Unmounter};
 use moafs_vfs::format::Shape;
 use moafs_vfs::{Error, Format, Vfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -132,7 +132,10 @@ fn mount<F: Format>(
     log: &Arc<Log>,
 ) -> Result<Session<Front<F>>, ServeError> {
     let Mounting { vfs, volume_disk: _, source, claim, target, mut settings, disk, engine } = mounting;
-    let face = Face::choose(&source, settings.plain, settings.volume.read_only);
+    // The kernel shows it, and refuses changes by itself.
+    let read_only = settings.volume.read_only || vfs.shape().read_only.is_some();
+    settings.session.mount.flags.set(MountFlags::RDONLY, read_only);
+    let face = Face::choose(&source, settings.plain, read_only);
     name_source(&mut settings, &source, &face, vfs.shape().block_size);
     let transport = Arc::new(OnceLock::new());
     let about = About {

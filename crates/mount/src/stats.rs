@@ -9,7 +9,7 @@ use moafs_vfs::{Format, Vfs};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::control::Text;
+use crate::control::{Audience, Text};
 use crate::log::{Failures, Log};
 use crate::swap::{KernelSwap, SwapState, SwapStatus};
 
@@ -21,13 +21,14 @@ pub type MoreCounters = Box<dyn Fn() -> Value + Send + Sync>;
 struct Stats {
     version: &'static str,
     pid: u32,
-    source: PathBuf,
-    target: PathBuf,
+    /// Null for other users than root and the owner of the mount, as `target`, `face` and `options` are.
+    source: Option<PathBuf>,
+    target: Option<PathBuf>,
     /// How the kernel sees the source.
-    face: String,
+    face: Option<String>,
     /// The path of requests: `uring` or `dev`.
     transport: Option<&'static str>,
-    options: Vec<String>,
+    options: Option<Vec<String>>,
     uptime_s: f64,
     format: &'static str,
     label: String,
@@ -70,16 +71,17 @@ pub(crate) struct About {
 /// Makes the text of `.moafs/stats` when it is looked up.
 pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: About) -> Text {
     let since = Instant::now();
-    Box::new(move || {
+    Box::new(move |audience| {
+        let trusted = audience == Audience::Owner;
         let (shape, space) = (vfs.shape(), vfs.stat_fs());
         let stats = Stats {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
-            source: about.source.clone(),
-            target: about.target.clone(),
-            face: about.face.clone(),
+            source: trusted.then(|| about.source.clone()),
+            target: trusted.then(|| about.target.clone()),
+            face: trusted.then(|| about.face.clone()),
             transport: about.transport.get().copied(),
-            options: about.options.clone(),
+            options: trusted.then(|| about.options.clone()),
             uptime_s: since.elapsed().as_secs_f64(),
             format: shape.format,
             label: shape.label.clone(),

@@ -24,7 +24,7 @@ fn front() -> Front<Ext> {
     let (disk, rt): (SharedDisk, _) = (Arc::new(disk), Live::new());
     let ext = Ext::open(disk.clone(), rt.clone(), OpenOptions::default()).unwrap();
     let vfs = Vfs::new(ext, disk.clone(), rt, Options { syncer: false, ..Options::default() });
-    let stats = Box::new(|| b"{}\n".to_vec());
+    let stats = Box::new(|_| b"{}\n".to_vec());
     let log = Arc::new(Log::new("test"));
     let swap = Arc::new(KernelSwap::new(vfs.clone(), disk, Medium::Unknown, "/nowhere".into(), Arc::clone(&log)));
     Front::new(vfs, vec![("stats", stats)], swap, log)

@@ -1,0 +1,60 @@
+#!/bin/sh
+# What one user may take from the others: texts of the control directory, long operations of killed programs; and what the mount
+# table and messages show.
+# usage: limits.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+. "$(dirname "$0")/common"
+choose "$@"
+have setpriv || skip "setpriv is not installed"
+have python3 || skip "python3 is not installed"
+make 2G
+mount_it
+chmod 755 "$work"
+chmod 777 "$mnt"
+
+# A user who opens texts without end is stopped; root is not.
+cat >"$work/opens.py" <<'PYTHON'
+import errno, json, os, sys, time
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+stats = sys.argv[1] + '/.moafs/stats'
+shown = json.load(open(stats))
+assert all(shown[name] is None for name in ('source', 'target', 'face', 'options')), shown
+held = []
+try:
+    while len(held) < 2000:
+        held.append(os.open(stats, os.O_RDONLY))
+except OSError as error:
+    assert error.errno == errno.ENFILE, error
+assert len(held) < 100, len(held)
+print('full', flush=True)
+time.sleep(60)
+PYTHON
+python3 "$work/opens.py" "$mnt" >"$work/opens.out" &
+opener=$!
+for _ in $(seq 100); do
+    grep -q full "$work/opens.out" && break
+    sleep 0.1
+done
+grep -q full "$work/opens.out" || fail "the user was not stopped"
+grep -q "$img" "$mnt/.moafs/stats" || fail "root cannot read stats, or its source is hidden"
+"$MOAFS" swap status "$mnt" >"$work/swap" 2>&1 || { cat "$work/swap"; fail "moafs swap status"; }
+kill -KILL "$opener"
+wait "$opener" 2>/dev/null || true
+
+# A killed program does not wait for its fallocate.
+setpriv --reuid 65534 --regid 65534 --clear-groups fallocate -l 1800M "$mnt/large" &
+caller=$!
+sleep 0.3
+before=$(date +%s%N)
+kill -KILL "$caller" 2>/dev/null || true
+wait "$caller" 2>/dev/null || true
+took=$((($(date +%s%N) - before) / 1000000))
+[ "$took" -lt 1500 ] || fail "a killed fallocate went on for $took ms"
+rm -f "$mnt/large"
+umount_it
+judge
+
+# A volume that is mounted read-only is shown so.
+mount_it ro
+awk -v at="$mnt" '$2 == at { print $4 }' /proc/mounts | grep -qw ro || fail "-o ro is not shown in /proc/mounts"
+umount_it
+say "$maker: passed, a killed fallocate took $took ms"
