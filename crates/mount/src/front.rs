@@ -252,8 +252,12 @@ impl<F: Format> Front<F> {
         let Range { start, end } = range;
         let beyond = || Ok::<bool, Errno>(end > self.told(self.vfs.stat(ino))?.attr.size);
         // What is refused is refused at once; a hole is one step whatever its length.
-        let whole =
-            end > self.vfs.shape().file_bytes_max || how == Allocate::Punch || how == Allocate::KeepSize && beyond()?;
+        let space = self.vfs.stat_fs();
+        let may_not_fit = end - start > space.free.saturating_mul(u64::from(space.block_size));
+        let whole = may_not_fit
+            || end > self.vfs.shape().file_bytes_max
+            || how == Allocate::Punch
+            || how == Allocate::KeepSize && beyond()?;
         if whole {
             return self.told(self.vfs.allocate(&who(ctx), ino, start, end - start, how));
         }
