@@ -42,7 +42,8 @@ pub(crate) enum CliError {
     Open { image: PathBuf, error: moafs_vfs::Error },
     /// Neither magic number is where it should be.
     #[error(
-        "{0} holds neither an ext2 nor an F2FS volume; if it held one, `moafs fsck -n {0}` looks for a copy of its superblock",
+        "{0} holds neither an ext2 nor an F2FS volume, nor a copy of an ext2 superblock where copies usually are; \
+if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
         output::path(image)
     )]
     NoVolume { image: PathBuf },

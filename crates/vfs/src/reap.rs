@@ -108,7 +108,9 @@ impl<F: Format> Inner<F> {
     /// Blocks that an orphan has, or that were promised to it.
     fn blocks_of_orphan(&self, inode: &Shared<F>) -> u64 {
         let promised = inode.pages.lock().admission.blocks();
-        promised + self.format.used_sectors(&inode.node) * 512 / self.block_bytes()
+        // A damaged inode may claim more sectors than there are.
+        let used = (self.format.used_sectors(&inode.node) / (self.block_bytes() / 512)).min(self.shape.blocks);
+        promised + used
     }
 
     /// What reaping is going to give back, of all that nobody uses any more.

@@ -136,7 +136,7 @@ impl FsckArgs {
     fn format(&self, disk: &SharedDisk) -> Result<FormatName> {
         match FormatName::on_disk(&self.image, disk) {
             _ if self.superblock.is_some() => Ok(FormatName::Ext2),
-            Err(CliError::SuperblockLost { .. } | CliError::NoVolume { .. }) => Ok(FormatName::Ext2),
+            Err(CliError::SuperblockLost { .. }) => Ok(FormatName::Ext2),
             found => found,
         }
     }

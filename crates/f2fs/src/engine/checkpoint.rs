@@ -187,9 +187,13 @@ impl F2fs {
             self.place_node(node, place)
         };
         let placed = nodes.iter().map(place).collect::<Result<Vec<_>>>()?;
-        self.complete_summaries()?;
         let nat = self.nat.snapshot()?;
-        let picture = self.space.snapshot();
+        let picture = loop {
+            self.complete_summaries()?;
+            if let Some(picture) = self.space.snapshot() {
+                break picture;
+            }
+        };
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
         blocks.extend(nat.blocks.into_iter().map(|(at, block)| Leaving { at, page: block.freeze(), tag }));
         for (segno, log, recorded) in &picture.summaries {

@@ -692,10 +692,17 @@ impl Space {
     // -- checkpoints
 
     /// The state that the next checkpoint describes. What is freed from now on stays held until that one is durable and
-    /// the one after it, too.
-    pub(super) fn snapshot(&self) -> Picture {
+    /// the one after it, too. `None`, and nothing has changed, if a log has begun to fill the holes of a segment whose
+    /// summary is not complete: data logs move while a checkpoint is being prepared.
+    pub(super) fn snapshot(&self) -> Option<Picture> {
         let mut guard = self.state();
         let state = &mut *guard;
+        for head in &state.heads {
+            state.summaries.entry(head.segno).or_insert_with(Recorded::partial);
+        }
+        if state.summaries.values().any(|recorded| !recorded.complete) {
+            return None;
+        }
         let leaving = std::mem::take(&mut state.touched);
         state.chained = 0;
         for segno in &leaving {
@@ -719,8 +726,7 @@ impl Space {
             recycling: head.recycling,
         });
         let is_current = |segno: Segno| current.iter().any(|c| c.segno == segno);
-        let current_summaries =
-            current.iter().map(|c| state.summaries.entry(c.segno).or_insert_with(Recorded::partial).clone()).collect();
+        let current_summaries = current.iter().map(|c| state.summaries[&c.segno].clone()).collect();
         let gone: Vec<Segno> = state.summaries.keys().copied().filter(|segno| !is_current(*segno)).collect();
         let summaries = gone
             .into_iter()
@@ -741,7 +747,7 @@ impl Space {
             usage: state.usage,
         };
         state.leaving = leaving;
-        picture
+        Some(picture)
     }
 
     /// The checkpoint whose snapshot was taken last is durable: what only the one before it held is released. Returns the
@@ -981,7 +987,17 @@ impl State {
     fn settle_head(&mut self, geo: &Geometry, log: Log) -> bool {
         let budget = Budget { free_segments: self.free_for_logs().into(), holes: self.holes, owed: Blocks::default() };
         let offset = self.heads[log as usize].offset;
-        self.step_on(geo, log, offset.into(), &budget, 0)
+        if !self.step_on(geo, log, offset.into(), &budget, 0) {
+            return false;
+        }
+        // Roll-forward recovery uses blocks behind the place where the checkpoint left the log: a checkpoint would record
+        // a log that only appends up to its head, and not the owners of these blocks.
+        let head = &self.heads[log as usize];
+        let used_behind = self.segments[head.segno.0 as usize].maps.as_ref().is_some_and(|maps| {
+            maps.valid.union(&maps.held).next_set(usize::from(head.offset)).is_some_and(|at| at < SEGMENT_BLOCKS)
+        });
+        self.heads[log as usize].recycling |= used_behind;
+        true
     }
 
     /// True if every log stands on a block that may be written, in a segment of its own.
