@@ -18,6 +18,7 @@ be back. Ends with 1, and says why, if any of this does not hold.
 """
 
 import argparse
+import ctypes
 import errno
 import fcntl
 import json
@@ -30,6 +31,8 @@ import sys
 import time
 
 BLOCK = 4096
+LIBC = ctypes.CDLL(None)
+KEEP_SIZE_AND_PUNCH = 3
 # Errors that end a client without being wrong: the daemon was killed, or the mount has gone.
 DISCONNECTED = {errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.ENODEV}
 # Errors that the random changes may meet: names that are there or not, full volumes, directories that are not empty.
@@ -162,9 +165,12 @@ class Client:
             os.close(descriptor)
 
     def reserve_and_punch(self):
-        path = self.file()
-        subprocess.run(["fallocate", "-l", str(self.random.randrange(1, 1 << 20)), path], stderr=subprocess.DEVNULL)
-        subprocess.run(["fallocate", "-p", "-o", "4096", "-l", "65536", path], stderr=subprocess.DEVNULL)
+        descriptor = os.open(self.file(), os.O_RDWR)
+        try:
+            os.posix_fallocate(descriptor, 0, self.random.randrange(1, 1 << 20))
+            LIBC.fallocate(descriptor, KEEP_SIZE_AND_PUNCH, ctypes.c_long(4096), ctypes.c_long(65536))
+        finally:
+            os.close(descriptor)
 
     def hold_nameless(self):
         """Keeps a file open after its name is gone; its bytes must stay its own."""

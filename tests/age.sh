@@ -9,7 +9,6 @@ choose "${1:-ext2}"
 seconds=${2:-60}
 seed=${3:-1}
 have python3 || skip "python3 is not installed"
-have fallocate || skip "fallocate is not installed"
 [ "$format" = ext2 ] && { have e2fsck || skip "e2fsck is not installed"; }
 [ "$format" = f2fs ] && { have fsck.f2fs || skip "fsck.f2fs is not installed"; }
 

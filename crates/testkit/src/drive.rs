@@ -177,7 +177,9 @@ impl<M: Mount> Driver<M> {
 
     /// Gives every handle back.
     pub fn release_all(&mut self) {
-        let held: Vec<NodeId> = self.model.living().filter(|(_, n)| n.held).map(|(id, _)| id).collect();
+        // Of a file that a device error kept from being made the model alone knows.
+        let held = self.model.living().filter(|(id, n)| n.held && self.inos.contains_key(id));
+        let held: Vec<NodeId> = held.map(|(id, _)| id).collect();
         for id in held {
             let before = self.model.clone();
             let op = Op::Release { node: id };

@@ -265,8 +265,7 @@ impl<F: Format> Inner<F> {
         whiteout: Option<Birth>,
         admission: &mut crate::format::Admission,
     ) -> Result<()> {
-        let Move { from, to, source, victim, now } = movement;
-        let now = *now;
+        let Move { from, to, source, victim, .. } = movement;
         let mut op = self.begin(OpKind::Rename, admission)?;
         let whiteout = whiteout.map(|birth| self.new_inode(&mut op, from.dir, &birth, None)).transpose()?;
         let target = Target { ino: source.ino, kind: source.kind, node: &*source.node };
@@ -274,11 +273,33 @@ impl<F: Format> Inner<F> {
             Some(_) => op.name_point(&to.dir.node, to.name, target)?,
             None => op.name_add(&to.dir.node, to.name, target)?,
         }
+        let completed = self.complete_replacement(&mut op, movement, whiteout.as_ref());
+        self.fail_if_half_done("a rename", completed)?;
+        op.end(&[]);
+        if let Some(whiteout) = whiteout {
+            self.table.insert(whiteout);
+        }
+        self.set_home(source, to.dir.ino);
+        if let Some(victim) = victim {
+            self.note_unlinked(victim);
+        }
+        Ok(())
+    }
+
+    /// What follows the new name: `..`, the removal of the old one, the whiteout, attributes.
+    fn complete_replacement(
+        &self,
+        op: &mut Op<'_, F>,
+        movement: &Move<'_, F::Node>,
+        whiteout: Option<&Shared<F>>,
+    ) -> Result<()> {
+        let Move { from, to, source, victim, now } = movement;
+        let now = *now;
         if source.is_dir() && movement.crosses() {
-            self.repoint_parent(&mut op, source, to.dir)?;
+            self.repoint_parent(op, source, to.dir)?;
         }
         op.name_remove(&from.dir.node, from.name, &source.node)?;
-        if let Some(whiteout) = &whiteout {
+        if let Some(whiteout) = whiteout {
             let target = Target { ino: whiteout.ino, kind: whiteout.kind, node: &*whiteout.node };
             op.name_add(&from.dir.node, from.name, target)?;
             op.put_known(whiteout)?;
@@ -292,27 +313,26 @@ impl<F: Format> Inner<F> {
                     attr.ctime = now;
                 })?;
             } else {
-                self.drop_link(&mut op, victim, now)?;
+                self.drop_link(op, victim, now)?;
             }
         }
         let gone = i64::from(source.is_dir());
         let come = gone - i64::from(victim_is_dir);
-        self.settle_parents(&mut op, movement, -gone, come)?;
-        op.end(&[]);
-        if let Some(whiteout) = whiteout {
-            self.table.insert(whiteout);
+        self.settle_parents(op, movement, -gone, come)
+    }
+
+    /// Turns the volume read-only if an op failed (a read that the device refused) after its first change: what it has changed in
+    /// memory must not reach the disk without the rest.
+    fn fail_if_half_done(&self, what: &str, completed: Result<()>) -> Result<()> {
+        if let Err(error) = &completed {
+            self.format.fail(&format!("{what} could not be completed: {error}"));
         }
-        self.set_home(source, to.dir.ino);
-        if let Some(victim) = victim {
-            self.note_unlinked(victim);
-        }
-        Ok(())
+        completed
     }
 
     fn exchange(&self, movement: &Move<'_, F::Node>, admission: &mut crate::format::Admission) -> Result<()> {
-        let Move { from, to, source, victim, now } = movement;
+        let Move { from, to, source, victim, .. } = movement;
         let Some(other) = victim else { return Err(Error::Posix(libc::ENOENT)) };
-        let now = *now;
         let mut op = self.begin(OpKind::Exchange, admission)?;
         // A directory's `..` changes while it has two names: then it always tells of one of them.
         let mut places = [(*source, to), (*other, from)];
@@ -320,25 +340,42 @@ impl<F: Format> Inner<F> {
         if other.is_dir() && !source.is_dir() {
             places.reverse();
         }
-        for (inode, place) in places {
-            op.name_point(
-                &place.dir.node,
-                place.name,
-                Target { ino: inode.ino, kind: inode.kind, node: &*inode.node },
-            )?;
-            if inode.is_dir() && movement.crosses() {
-                self.repoint_parent(&mut op, inode, place.dir)?;
-            }
-        }
-        for inode in [*source, *other] {
-            op.put(inode, |attr| attr.ctime = now)?;
-        }
-        let come = i64::from(source.is_dir()) - i64::from(other.is_dir());
-        self.settle_parents(&mut op, movement, -come, come)?;
+        let [(first, at), (second, beside)] = places;
+        self.point(&mut op, first, at)?;
+        let completed = self.complete_exchange(&mut op, movement, (first, at), (second, beside));
+        self.fail_if_half_done("an exchange", completed)?;
         op.end(&[]);
         self.set_home(source, to.dir.ino);
         self.set_home(other, from.dir.ino);
         Ok(())
+    }
+
+    /// What follows the change of the first name.
+    fn complete_exchange(
+        &self,
+        op: &mut Op<'_, F>,
+        movement: &Move<'_, F::Node>,
+        first: (&Shared<F>, &Side<'_, F::Node>),
+        second: (&Shared<F>, &Side<'_, F::Node>),
+    ) -> Result<()> {
+        if first.0.is_dir() && movement.crosses() {
+            self.repoint_parent(op, first.0, first.1.dir)?;
+        }
+        self.point(op, second.0, second.1)?;
+        if second.0.is_dir() && movement.crosses() {
+            self.repoint_parent(op, second.0, second.1.dir)?;
+        }
+        for inode in [first.0, second.0] {
+            op.put(inode, |attr| attr.ctime = movement.now)?;
+        }
+        let moved = i64::from(movement.source.is_dir());
+        let come = moved - i64::from(movement.victim.is_some_and(|other| other.is_dir()));
+        self.settle_parents(op, movement, -come, come)
+    }
+
+    fn point(&self, op: &mut Op<'_, F>, inode: &Shared<F>, at: &Side<'_, F::Node>) -> Result<()> {
+        let target = Target { ino: inode.ino, kind: inode.kind, node: &*inode.node };
+        op.name_point(&at.dir.node, at.name, target)
     }
 
     fn repoint_parent(&self, op: &mut Op<'_, F>, dir: &Shared<F>, parent: &Shared<F>) -> Result<()> {
