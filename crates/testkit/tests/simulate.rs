@@ -14,12 +14,7 @@ use moafs_testkit::judges::missing;
 use moafs_testkit::simulate::{self, Case, Plan, Work};
 use moafs_testkit::tests_of;
 
-tests_of!(
-    ext: Ext,
-    #[ignore = "until recovery beside clients is mended"]
-    a_sample_of_seeds_keeps_every_promise,
-    a_seed_repeats,
-    #[ignore = "the long run"] all_seeds_keep_every_promise, replay);
+tests_of!(ext: Ext, a_seed_repeats, a_sample_of_seeds_keeps_every_promise, #[ignore = "the long run"] all_seeds_keep_every_promise, replay);
 tests_of!(f2fs: F2fs, a_seed_repeats, a_sample_of_seeds_keeps_every_promise, #[ignore = "the long run"] all_seeds_keep_every_promise, replay);
 
 /// Seeds that fail for a defect that is known and not mended: checker and seed. They are named in every run.
