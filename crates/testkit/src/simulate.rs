@@ -446,7 +446,7 @@ impl<F: Family> Run<F> {
         let seen = self.judge_cut(&state, left, last, hurt);
         let seen = seen.map_err(|said| format!("cut at {last} ({mode:?}): {said}"))?;
         self.disk = Arc::new(state);
-        let seen = if two_names(&seen) { self.settle()? } else { seen };
+        let seen = if interrupted(&seen) { self.settle()? } else { seen };
         for left in left {
             let root = left.client.root;
             let labels = labels_of(left.number, number + 1);
@@ -457,7 +457,7 @@ impl<F: Family> Run<F> {
         Ok(())
     }
 
-    /// Lets recovery end: the interrupted move of a directory left two names, and which one stays only recovery knows.
+    /// Lets recovery end: it finishes interrupted moves and exchanges, and which names stay only it knows.
     fn settle(&self) -> Said<Tree> {
         let vfs = self.mounter.mount(self.disk.clone(), false).map_err(|error| format!("mount: {error}"))?;
         vfs.close().map_err(|error| format!("unmount after recovery: {error}"))?;
@@ -580,8 +580,12 @@ impl<F: Family> Run<F> {
     }
 }
 
-/// True if a directory has two names.
-fn two_names(tree: &Tree) -> bool {
+/// True if a move or an exchange was interrupted: a directory has two names, or a temporary name is left in `lost+found`.
+fn interrupted(tree: &Tree) -> bool {
+    let lost = tree.nodes[&tree.root].entries.get(LOST_AND_FOUND).and_then(|ino| tree.nodes.get(ino));
+    if lost.is_some_and(|dir| !dir.entries.is_empty()) {
+        return true;
+    }
     let mut named = BTreeSet::new();
     let children = tree.nodes.values().flat_map(|seen| seen.entries.values());
     let is_dir = |ino: &&u64| tree.nodes.get(*ino).is_some_and(|seen| seen.kind == FileKind::Directory);
