@@ -87,6 +87,18 @@ pub fn describe(sector: &[u8]) -> String {
     words.join(" and ")
 }
 
+/// How what a sector shows differs from what it should show, in words.
+pub fn describe_difference(is: &[u8], should: &[u8]) -> String {
+    let first = is.iter().zip(should).position(|(is, should)| is != should).unwrap_or(0);
+    format!(
+        "shows {}, should show {} (from byte {first} of the sector on: {:02x?}, should be {:02x?})",
+        describe(is),
+        describe(should),
+        &is[first..is.len().min(first + 8)],
+        &should[first..should.len().min(first + 8)]
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -384,11 +384,7 @@ pub fn first_difference(should: &Content, is: &Content) -> Option<String> {
             should.read(at, &mut want);
             is.read(at, &mut have);
             if want != have {
-                return Some(format!(
-                    "byte {at}: shows {}, should show {}",
-                    stamp::describe(&have),
-                    stamp::describe(&want)
-                ));
+                return Some(format!("byte {at}: {}", stamp::describe_difference(&have, &want)));
             }
         }
     }
