@@ -15,8 +15,10 @@ use moafs_f2fs::mkfs::{MkfsOptions, mkfs};
 use moafs_f2fs::place::{Reuse, Temperature};
 use moafs_f2fs::{F2fs, OpenOptions};
 use moafs_runtime::{Live, Timestamp};
-use moafs_vfs::api::NewFile;
+use moafs_vfs::api::{Allocate, NewFile, SetAttr};
+use moafs_vfs::format::Why;
 use moafs_vfs::types::{FileKind, Ino, Name};
+
 use moafs_vfs::{Format, Options, Vfs, Who};
 
 const ROOT: Ino = Ino(3);
@@ -266,6 +268,27 @@ fn what_was_fsynced_is_found_again_without_a_checkpoint() {
         assert!(checkpoints < 10, "{checkpoints} checkpoints for {} fsyncs", files.len());
         vfs.close().unwrap();
         fsck(&disk);
+    }
+}
+
+/// A power cut may leave the new size and, behind it in the last block, the old bytes.
+#[test]
+fn space_allocated_behind_the_end_of_a_file_that_was_cut_reads_as_zeros() {
+    let Some(disk) = volume(64, &[]) else { return };
+    let vfs = open(&disk, OpenOptions::default(), small());
+    let file = create(&vfs, ROOT, "file", FileKind::Regular);
+    vfs.write(&Who::root(), file, 0, &[7; 4096], false).unwrap();
+    vfs.sync().unwrap();
+    let cut = SetAttr { size: Some(1921), ..SetAttr::default() };
+    vfs.set_attr(&Who::root(), file, &cut).unwrap();
+    vfs.format().commit(Why::Age).unwrap();
+    for (offset, end) in [(0, 3000), (1000, 9000), (2500, 3000), (1921, 4096)] {
+        let vfs = open(&Arc::new(disk.snapshot()), OpenOptions::default(), small());
+        let file = vfs.lookup(&Who::root(), ROOT, name("file")).unwrap().ino;
+        vfs.allocate(&Who::root(), file, offset, end - offset, Allocate::Extend).unwrap();
+        let bytes = read(&vfs, file, 10_000);
+        let ends = (bytes.len() as u64, bytes.iter().rposition(|byte| *byte != 0));
+        assert_eq!(ends, (end, Some(1920)), "allocated {offset}..{end}");
     }
 }
 

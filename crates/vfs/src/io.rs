@@ -400,8 +400,13 @@ impl<F: Format> Inner<F> {
         if len == 0 {
             return Ok(Written::At(offset));
         }
-        if offset > attr.size && !write.keep_size {
-            self.zero_tail(inode, attr.size, offset)?;
+        if end > attr.size && !write.keep_size {
+            match write.source {
+                // A block that is there already is not written to: after a power cut the device may have old bytes in the last one.
+                Source::Holes(_) => self.zero_tail(inode, attr.size, u64::MAX)?,
+                _ if offset > attr.size => self.zero_tail(inode, attr.size, offset)?,
+                _ => {}
+            }
         }
         let range = self.blocks_of(offset, len);
         self.finish_fills_of(inode, range);
