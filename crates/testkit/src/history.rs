@@ -263,7 +263,8 @@ impl Judge<'_> {
     }
 
     /// The newest node with this inode number that the name was bound to since its promise. The number of a
-    /// node whose creation answered with an error is not known: it may be any.
+    /// node whose creation answered with an error is not known: it may be any. A number that was freed may have been given to
+    /// another node of the same name: then it is the newest one of which an acceptable version is seen.
     fn bound_to(&self, dir: NodeId, name: &[u8], ino: u64) -> Option<NodeId> {
         let since = self.expect.binding_since(dir, name);
         let bindings = || {
@@ -271,7 +272,21 @@ impl Judge<'_> {
             states.filter_map(|model| model.get(dir)?.entries.get(name).copied())
         };
         let number = |id: &NodeId| self.expect.inos.get(id).copied();
-        bindings().find(|id| number(id) == Some(ino)).or_else(|| bindings().find(|id| number(id).is_none()))
+        let mut known: Vec<NodeId> = bindings().filter(|id| number(id) == Some(ino)).collect();
+        known.dedup();
+        match known[..] {
+            [] => bindings().find(|id| number(id).is_none()),
+            [only] => Some(only),
+            [newest, ..] => Some(known.into_iter().find(|id| self.is_shown_by(*id, ino)).unwrap_or(newest)),
+        }
+    }
+
+    /// True if what is seen of an inode is an acceptable version of a node.
+    fn is_shown_by(&self, id: NodeId, ino: u64) -> bool {
+        let Some(seen) = self.tree.nodes.get(&ino) else { return false };
+        let mut trial = Judge { expect: self.expect, tree: self.tree, said: Vec::new(), found: BTreeMap::new() };
+        trial.node(id, seen, "");
+        trial.said.is_empty()
     }
 
     /// What a repair (or an interrupted exchange) put there counts as found, and directories with all below them. Whose
@@ -418,7 +433,8 @@ impl Judge<'_> {
         // Attributes change in one inode write: one version has them all.
         if !versions.iter().any(fits) {
             said.push(format!(
-                "{path} has mode {:o}, owner {}:{}: no acceptable version (promised: {})",
+                "{path} (file #{}) has mode {:o}, owner {}:{}: no acceptable version (promised: {})",
+                id.0,
                 seen.perm,
                 seen.uid,
                 seen.gid,
@@ -565,6 +581,22 @@ mod tests {
         mixture.apply(&ops[4]).unwrap();
         assert!(history.at(48).violations(&shown(&mixture, &history)).is_empty(), "each name by itself is right");
         assert!(!violations(&mixture).is_empty(), "b moved before a did");
+    }
+
+    #[test]
+    fn a_number_that_was_freed_may_be_another_file_of_the_same_name() {
+        let chmod = |node| Op::SetPerm { node: NodeId(node), perm: 0o600 + node as u32 };
+        let remove = Op::Unlink { dir: NodeId::ROOT, name: "a".into() };
+        let create = || Op::create(NodeId::ROOT, "a");
+        let mut history = history(&[create(), chmod(1), remove, create(), chmod(2)]);
+        history.inos.insert(NodeId(2), history.inos[&NodeId(1)]);
+        let violations = |model: &Model| history.at(45).of_one_moment().violations(&shown(model, &history));
+        for step in &history.steps {
+            assert_eq!(violations(&step.after), Vec::<String>::new(), "{:?}", step.op);
+        }
+        let mut neither = history.steps[1].after.clone();
+        neither.apply(&Op::SetPerm { node: NodeId(1), perm: 0o611 }).unwrap();
+        assert!(!violations(&neither).is_empty());
     }
 
     #[test]

@@ -819,6 +819,9 @@ impl<F: Family> Shift<F> {
         }
         result?;
         let failed = driver.refused != refused;
+        if self.loud && failed {
+            println!("{number}: refused");
+        }
         if failed && possible {
             history.steps.push(Step { op: op.clone(), start, end, after: applied, promise: None });
         }
