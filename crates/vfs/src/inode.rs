@@ -350,14 +350,14 @@ impl<N> Table<N> {
         self.shard(ino).lock().holds.contains_key(&ino)
     }
 
-    /// Marks an inode as freed unless somebody holds it; true if marked.
+    /// Marks an inode as freed unless its number is held; true if this call has marked it. An inode is freed once: its number may be
+    /// another's afterwards.
     pub(crate) fn condemn(&self, inode: &Inode<N>) -> bool {
         let shard = self.shard(inode.ino).lock();
         if shard.holds.contains_key(&inode.ino) {
             return false;
         }
-        inode.state.lock().freed = true;
-        true
+        !std::mem::replace(&mut inode.state.lock().freed, true)
     }
 
     /// Takes an inode out, unless its number already belongs to another.
@@ -479,6 +479,17 @@ mod tests {
         table.load_failed(Ino(9));
         assert!(table.peek(Ino(9)).is_some_and(|there| Arc::ptr_eq(&there, &made)));
         assert_eq!(table.decoded(), 1);
+    }
+
+    #[test]
+    fn an_inode_is_freed_once_and_not_while_its_number_is_held() {
+        let table: Table<()> = Table::new();
+        let inode = table.insert(inode(Ino(16)));
+        table.hold(Ino(16));
+        assert!(!table.condemn(&inode));
+        assert!(table.release(Ino(16), 1));
+        assert!(table.condemn(&inode));
+        assert!(!table.condemn(&inode), "its number may be another's by now");
     }
 
     #[test]

@@ -41,7 +41,7 @@
 //! | 3 | pages in flight or filling, by (inode, block): waited for *before* an op begins | yes |
 //! | 4 | the format's op gate; inside an op `Inode::put`: "look at the attributes, tell the format" is one step | reads of metadata only |
 //! | 5, 6 | the format's own | |
-//! | 7 | leaves, nested only in this order: `Inode::pages`, `Inode::state`, `Inner::dirty`; the inode table, the replacement queue, the reap queue | no |
+//! | 7 | leaves, nested only in this order: `Inode::pages`, the reap queue, `Inode::state`, `Inner::dirty`; the inode table (may take `Inode::state`), the replacement queue | no |
 //!
 //! `Format::plan`, `harden`, `commit` and `tend` are called with level 0 only. Write-back takes no
 //! inode lock: pages in flight are never dropped, and whoever wants them gone waits for them.

@@ -72,7 +72,14 @@ impl<F: Format> Inner<F> {
         if inode.nlink() > 0 {
             return;
         }
-        self.reap_queue.orphans.lock().insert(inode.ino, Arc::clone(inode));
+        {
+            let mut orphans = self.reap_queue.orphans.lock();
+            if inode.check_alive().is_err() {
+                // Reaped since the caller looked: its number may be another's by now.
+                return;
+            }
+            orphans.insert(inode.ino, Arc::clone(inode));
+        }
         self.ripen(inode.ino);
     }
 
