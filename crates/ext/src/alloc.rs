@@ -13,6 +13,7 @@
 pub mod swaparea;
 
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -602,9 +603,15 @@ impl Alloc {
         let Some(at) = self.geo.locate_inode(ino) else { return Ok(()) };
         let block = self.inode_bitmap(at.group)?;
         let mut state = self.groups[at.group.0 as usize].state.lock();
+        let was_set = Cell::new(false);
         self.meta.change_loose(&block, |map| {
+            was_set.set(was_set.get() || bitmap::test(map, at.index));
             bitmap::clear(map, at.index);
         });
+        if !was_set.get() {
+            let place = Place::new(Structure::InodeBitmap(at.group), BlockNo(block.no));
+            return Err(damaged(place.damage(format!("inode {} was freed twice", ino.0))));
+        }
         state.counts.free_inodes += 1;
         if directory {
             state.counts.directories = state.counts.directories.wrapping_sub(1);
