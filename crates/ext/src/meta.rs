@@ -147,6 +147,8 @@ struct Order {
     /// Data that pointers of a level need on disk first.
     data: BTreeMap<Level, Epoch>,
     frees: BTreeMap<Level, Vec<Freed>>,
+    /// Blocks of a round that failed, the last one: what the disk has instead of them is not known, so they stay in memory.
+    unwritten: Vec<Arc<Block>>,
 }
 
 /// The metadata blocks of one volume and their order.
@@ -252,6 +254,7 @@ impl Meta {
             due: BTreeMap::new(),
             data: BTreeMap::new(),
             frees: BTreeMap::new(),
+            unwritten: Vec::new(),
         };
         Meta {
             disk,
@@ -590,6 +593,9 @@ impl Meta {
             self.health.check()?;
             let Some(round) = self.order.lock().next_round(target) else { return Ok(()) };
             let swept = self.write_round(&round);
+            if swept.is_err() {
+                self.order.lock().unwritten.extend(round.blocks.into_values());
+            }
             self.health.watch(swept)?;
             let freed = self.order.lock().round_is_durable(round.level);
             self.health.watch(free(freed))?;

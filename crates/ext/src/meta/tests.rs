@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
+use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
 use moafs_disk::{
     Buf, Cause, Disk, DiskError, DiskExt, Done, Epoch, Kind, Lba, Limits, MemDisk, Op, Request, SECTOR, SharedDisk,
     Tag, Ticket,
 };
-use moafs_runtime::Live;
+use moafs_runtime::{Live, Rt};
 
 use super::{Freed, Level, Meta, Needs};
 use crate::health::Health;
@@ -156,6 +157,24 @@ fn blocks_in_use_stay_in_memory_and_the_others_leave_in_turn() {
     }
     assert!((0..8).all(|no| meta.cached(no).is_some()));
     assert!((100..300).all(|no| meta.cached(no).is_none()), "none is overlooked");
+}
+
+#[test]
+fn what_a_failed_round_was_to_write_stays_in_memory() {
+    let rt: Rt = Live::new();
+    let rule = Rule::new(Victims::Writes(EVERYWHERE), When::From(1), Harm::Error);
+    let disk = Fault::new(Arc::new(MemDisk::new((64 * BLOCK / SECTOR) as u64)), Arc::clone(&rt), vec![rule]);
+    let meta = meta_over(Arc::new(disk));
+    for no in 0..8 {
+        let block = meta.get(no, Kind::Inodes).expect("memory can be read");
+        meta.change(&block, 0..128, Level::NONE, |bytes| bytes.fill(7));
+    }
+    meta.sweep(meta.highest(), &mut |_| Ok(())).expect_err("no write succeeds");
+    meta.shrink(0);
+    for no in 0..8 {
+        let block = meta.get(no, Kind::Inodes).expect("memory can be read");
+        assert_eq!(block.view(|bytes| bytes[0]), 7, "block {no} is read from the disk, which does not have it");
+    }
 }
 
 #[test]
