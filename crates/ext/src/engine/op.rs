@@ -151,6 +151,8 @@ impl<'a> ExtOp<'a> {
             return;
         }
         let reachable = level.max(dir.state.lock().named);
+        // Whoever syncs the file, even its data only, wants to find it.
+        self.reached(reachable);
         if self.is_rename() {
             self.ordered = self.ordered.max(reachable);
         }
