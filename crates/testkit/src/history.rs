@@ -297,9 +297,14 @@ impl Judge<'_> {
         for (name, ino) in &dir.entries {
             let path = format!("/lost+found/{}/", name.escape_ascii());
             let owners: Vec<NodeId> = self.expect.inos.iter().filter(|(_, n)| *n == ino).map(|(id, _)| *id).collect();
+            let is_dir = |id: NodeId| self.newest(id).is_some_and(Node::is_dir);
             match owners[..] {
                 [] => {}
-                [only] if self.tree.nodes.get(ino).is_some_and(|seen| seen.kind == FileKind::Directory) => {
+                // Of a directory whose creation the cut interrupted the number is not known: it may have been a file's before.
+                [only]
+                    if is_dir(only)
+                        && self.tree.nodes.get(ino).is_some_and(|seen| seen.kind == FileKind::Directory) =>
+                {
                     certain.push((only, *ino, path));
                 }
                 [.., newest] => {
