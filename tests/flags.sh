@@ -13,7 +13,6 @@ mkdir "$judge_dir"
 truncate -s 32M "$work/judge.img"
 mkfs.ext4 -q -F "$work/judge.img" >"$work/mkfs.log" 2>&1 || skip "mkfs.ext4 failed"
 mount -o loop "$work/judge.img" "$judge_dir" 2>"$work/judge.log" || skip "no ext4 to compare with: $(cat "$work/judge.log")"
-trap 'umount "$judge_dir" 2>/dev/null || true; cleanup' EXIT
 chmod 755 "$work"
 
 # Prints one line for each thing that is tried: its error number.

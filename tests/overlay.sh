@@ -8,7 +8,6 @@ make 128M
 mount_it
 over=$work/over
 mkdir "$over" "$mnt/lower" "$mnt/upper" "$mnt/work"
-trap 'umount "$over" 2>/dev/null || true; cleanup' EXIT
 
 overlay() {
     mount -t overlay overlay -o "lowerdir=$mnt/lower,upperdir=$mnt/upper,workdir=$mnt/work${1:-}" "$over" 2>"$work/overlay.log" ||

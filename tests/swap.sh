@@ -13,7 +13,7 @@ choose "$@"
 what=${2:-short}
 count=${3:-}
 load=${MEMORY_LOAD:-$(dirname "$MOAFS")/examples/memory_load}
-[ -x "$load" ] || skip "no program at $load (cargo build --release -p moafs-swap --example memory_load)"
+[ -x "$load" ] || skip "no program at $load (cargo build -p moafs-swap --example memory_load)"
 have losetup || skip "losetup is not installed"
 [ -e /dev/loop-control ] || skip "there are no loop devices"
 [ -e /proc/swaps ] || skip "this kernel cannot swap"
@@ -61,10 +61,8 @@ undo() {
             timeout 120 swapoff "/dev/$device"
         done
     fi
-    ! mountpoint -q "$work/sim" 2>/dev/null || umount -l "$work/sim"
     [ -z "$group" ] || rmdir "$group" 2>/dev/null || { sleep 1; rmdir "$group" 2>/dev/null; }
 }
-trap 'status=$?; set +e; undo; (exit $status); cleanup' EXIT
 
 # -- the pieces
 

@@ -19,8 +19,8 @@ is_root() { [ "$(id -u)" = 0 ]; }
 install_packages() {
     is_root && have apt-get || return 1
     say "installing: $*"
-    [ -n "$apt_updated" ] || { apt-get update -qq >&2 || true; apt_updated=1; }
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+    [ -n "$apt_updated" ] || { timeout -k 30 300 apt-get update -qq >&2 || true; apt_updated=1; }
+    DEBIAN_FRONTEND=noninteractive timeout -k 30 600 apt-get install -y -qq --no-install-recommends "$@" >&2
 }
 apt_updated=
 
