@@ -38,6 +38,8 @@ struct State {
     cursor: u32,
     /// Blocks of the table that were searched since the last id was found there.
     fruitless: u32,
+    /// Counts snapshots that changed blocks: what was being read meanwhile may be older than what such a block says now.
+    rewrites: u64,
     /// Ids freed since the last snapshot, and those of the checkpoint being written.
     freed: Vec<Nid>,
     leaving: Vec<Nid>,
@@ -79,6 +81,7 @@ impl Nat {
             free: BTreeSet::new(),
             cursor: block_of(next_free).min(geo.nat_blocks().saturating_sub(1)),
             fruitless: 0,
+            rewrites: 0,
             freed: Vec::new(),
             leaving: Vec::new(),
         };
@@ -91,19 +94,13 @@ impl Nat {
         if nid.0 >= self.geo.nid_max() {
             return Ok(NatEntry::default());
         }
-        if let Some(entry) = self.state.lock().newest(nid) {
-            return Ok(entry);
+        loop {
+            if let Some(entry) = self.state.lock().newest(nid) {
+                return Ok(entry);
+            }
+            // What was read may be given up, or outdated, before it is looked at.
+            self.read(block_of(nid)..block_of(nid) + 1)?;
         }
-        self.read(block_of(nid)..block_of(nid) + 1)?;
-        let mut state = self.state.lock();
-        if let Some(entry) = state.newest(nid) {
-            return Ok(entry);
-        }
-        drop(state);
-        // Given up between the two: rare, so once more is enough to hold it.
-        self.read(block_of(nid)..block_of(nid) + 1)?;
-        state = self.state.lock();
-        Ok(state.newest(nid).unwrap_or_default())
     }
 
     /// Changes an entry.
@@ -111,24 +108,26 @@ impl Nat {
         self.state.lock().changed.insert(nid, entry);
     }
 
-    /// An id nobody uses. Its entry must be set before the next snapshot.
-    pub(super) fn take(&self) -> Result<Option<Nid>> {
+    /// An id that is not in use, for a node of `ino`, or for an inode of its own. Its entry says so from now on: another search
+    /// for free ids must not find it again.
+    pub(super) fn take(&self, ino: Option<Nid>) -> Result<Option<Nid>> {
         loop {
             let wanted = {
                 let mut state = self.state.lock();
-                if let Some(nid) = state.free.pop_first() {
+                let first = state.free.first().copied();
+                if let Some((nid, entry)) = first.and_then(|nid| Some((nid, state.newest(nid)?))) {
+                    debug_assert!(entry.addr == BlkAddr::NULL, "node id {nid} is in use and was handed out");
+                    state.free.remove(&nid);
+                    state.changed.insert(nid, NatEntry { ino: ino.unwrap_or(nid), addr: BlkAddr::NEW, ..entry });
                     return Ok(Some(nid));
                 }
-                let blocks = self.geo.nat_blocks();
-                if state.fruitless >= blocks {
-                    state.fruitless = 0;
-                    return Ok(None);
+                match first {
+                    Some(nid) => block_of(nid)..block_of(nid) + 1,
+                    None => match state.next_to_search(self.geo.nat_blocks()) {
+                        Some(blocks) => blocks,
+                        None => return Ok(None),
+                    },
                 }
-                let start = state.cursor;
-                let end = blocks.min((start - start % SCAN_BLOCKS) + SCAN_BLOCKS);
-                state.cursor = if end == blocks { 0 } else { end };
-                state.fruitless += end - start;
-                start..end
             };
             self.read(wanted.clone())?;
             self.collect_free(wanted);
@@ -137,7 +136,9 @@ impl Nat {
 
     /// An id is used by what recovery found.
     pub(super) fn claim(&self, nid: Nid) {
-        self.state.lock().free.remove(&nid);
+        let mut state = self.state.lock();
+        state.free.remove(&nid);
+        state.freed.retain(|freed| *freed != nid);
     }
 
     /// Frees an id: its entry says so from now on; it is given out again after the next checkpoint.
@@ -186,10 +187,11 @@ impl Nat {
 
     /// Brings the blocks that are not there, contiguous ones in one request.
     fn read(&self, blocks: Range<u32>) -> Result<()> {
-        let missing: Vec<(u32, BlkAddr)> = {
+        let (missing, rewrites): (Vec<(u32, BlkAddr)>, u64) = {
             let state = self.state.lock();
             let absent = blocks.filter(|block| !state.blocks.contains_key(block));
-            absent.map(|block| (block, self.geo.nat_at(block, state.versions.get(block as usize)))).collect()
+            let places = absent.map(|block| (block, self.geo.nat_at(block, state.versions.get(block as usize))));
+            (places.collect(), state.rewrites)
         };
         let contiguous = |a: &(u32, BlkAddr), b: &(u32, BlkAddr)| a.0 + 1 == b.0 && a.1.0 + 1 == b.1.0;
         for run in missing.chunk_by(contiguous) {
@@ -199,12 +201,12 @@ impl Nat {
             let what = || format!("reading block {first} of the node address table (block {at})");
             let bytes = read.map_err(|source| Error::disk(what(), source))?;
             let mut state = self.state.lock();
+            // A checkpoint may have changed it meanwhile; two of them have it at the same place again.
+            if state.rewrites != rewrites {
+                continue;
+            }
             for (no, chunk) in (first..).zip(bytes.chunks_exact(BLOCK)) {
-                let block = copy_of(chunk);
-                // A checkpoint may have changed it meanwhile.
-                if self.geo.nat_at(no, state.versions.get(no as usize)).0 == at.0 + (no - first) {
-                    state.blocks.entry(no).or_insert(block);
-                }
+                state.blocks.entry(no).or_insert_with(|| copy_of(chunk));
             }
         }
         Ok(())
@@ -236,6 +238,7 @@ impl Nat {
                     let at = self.geo.nat_at(*block, state.versions.get(*block as usize));
                     blocks.push((at, copy_of(&state.blocks[block])));
                 }
+                state.rewrites += 1;
                 state.unwritten = touched.into_iter().collect();
                 state.journal.clear();
                 state.changed.clear();
@@ -271,6 +274,19 @@ impl Nat {
 }
 
 impl State {
+    /// The blocks of the table, of so many, in which free ids are looked for next. `None` if there is none in the whole table.
+    fn next_to_search(&mut self, blocks: u32) -> Option<Range<u32>> {
+        if self.fruitless >= blocks {
+            self.fruitless = 0;
+            return None;
+        }
+        let start = self.cursor;
+        let end = blocks.min((start - start % SCAN_BLOCKS) + SCAN_BLOCKS);
+        self.cursor = if end == blocks { 0 } else { end };
+        self.fruitless += end - start;
+        Some(start..end)
+    }
+
     /// The blocks that all changes go to, ascending; none if the journal holds them.
     fn blocks_to_change(&self) -> Option<Vec<u32>> {
         let older = self.journal.keys().filter(|nid| !self.changed.contains_key(nid)).count();
@@ -296,4 +312,51 @@ fn block_of(nid: Nid) -> u32 {
 
 fn index_of(nid: Nid) -> usize {
     nid.0 as usize % NAT_PER_BLOCK
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use moafs_disk::MemDisk;
+    use moafs_runtime::Timestamp;
+
+    use super::*;
+    use crate::engine::mount::{read_pack, read_superblock};
+    use crate::mkfs::{MkfsOptions, mkfs};
+
+    fn table() -> Nat {
+        let disk: SharedDisk = Arc::new(MemDisk::new(128 << 11));
+        mkfs(&*disk, &MkfsOptions::new([1; 16], Timestamp::new(1_700_000_000, 0))).unwrap();
+        let geo = read_superblock(&disk).unwrap().geometry();
+        let pack = read_pack(&disk, &geo).unwrap().pack;
+        let next_free = Nid(pack.checkpoint.next_free_nid);
+        Nat::new(disk, &geo, pack.checkpoint.nat_bitmap, pack.nat_journal, next_free, [])
+    }
+
+    #[test]
+    fn an_id_that_was_handed_out_is_not_found_again_by_a_search() {
+        let nat = table();
+        let first = nat.take(None).unwrap().unwrap();
+        let entry = nat.get(first).unwrap();
+        assert_eq!((entry.ino, entry.addr), (first, BlkAddr::NEW));
+        nat.collect_free(0..nat.geo.nat_blocks());
+        let second = nat.take(Some(first)).unwrap().unwrap();
+        assert_ne!(second, first);
+        assert_eq!(nat.get(second).unwrap().ino, first);
+    }
+
+    #[test]
+    fn an_id_that_recovery_claims_is_not_handed_out_when_its_removal_is_durable() {
+        let nat = table();
+        let nid = nat.take(None).unwrap().unwrap();
+        nat.free(nid).unwrap();
+        nat.claim(nid);
+        nat.set(nid, NatEntry { ino: nid, addr: BlkAddr::NEW, ..nat.get(nid).unwrap() });
+        nat.snapshot().unwrap();
+        nat.committed();
+        for _ in 0..1000 {
+            assert_ne!(nat.take(None).unwrap().unwrap(), nid);
+        }
+    }
 }

@@ -272,10 +272,8 @@ impl F2fs {
         directory: bool,
         admission: &mut Admission,
     ) -> Result<Arc<Node>> {
-        let Some(nid) = self.nat.take()? else { return Err(Error::Posix(libc::ENOSPC)) };
+        let Some(nid) = self.nat.take(ino)? else { return Err(Error::Posix(libc::ENOSPC)) };
         let ino = ino.unwrap_or(nid);
-        let version = self.nat.get(nid)?.version;
-        self.nat.set(nid, NatEntry { version, ino, addr: BlkAddr::NEW });
         admission.spend(1);
         self.space.change_usage(|usage| usage.add_node(ino == nid));
         let log = node::log_of(offset, directory);
