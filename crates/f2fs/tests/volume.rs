@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use moafs_disk::probe::fault::{Fault, Harm, Rule, Victims, When};
+use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
 use moafs_disk::probe::trace::Trace;
 use moafs_disk::{Buf, DiskExt, Kind, Lba, MemDisk, SharedDisk, Tag};
 use moafs_f2fs::check::{self, CheckOptions};
@@ -15,9 +15,9 @@ use moafs_f2fs::mkfs::{MkfsOptions, mkfs};
 use moafs_f2fs::place::{Reuse, Temperature};
 use moafs_f2fs::{F2fs, OpenOptions};
 use moafs_runtime::{Live, Timestamp};
-use moafs_vfs::api::{Allocate, NewFile, SetAttr};
+use moafs_vfs::api::{Allocate, NewFile, RenameMode, SetAttr};
 use moafs_vfs::format::Why;
-use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::types::{FileKind, Ino, Lbn, Name};
 
 use moafs_vfs::{Format, Options, Vfs, Who};
 
@@ -290,6 +290,56 @@ fn space_allocated_behind_the_end_of_a_file_that_was_cut_reads_as_zeros() {
         let ends = (bytes.len() as u64, bytes.iter().rposition(|byte| *byte != 0));
         assert_eq!(ends, (end, Some(1920)), "allocated {offset}..{end}");
     }
+}
+
+/// What a checkpoint could not write is in memory only, however little memory there is.
+#[test]
+fn a_volume_that_turned_read_only_shows_what_it_could_not_write() {
+    const FILES: usize = 400;
+    const BLOCKS: u64 = 2500;
+    let Some(disk) = volume(64, &[]) else { return };
+    let vfs = open(&disk, OpenOptions::default(), small());
+    let dir = create(&vfs, ROOT, "dir", FileKind::Directory);
+    let files: Vec<Ino> = (0..FILES).map(|n| create(&vfs, dir, &format!("old{n}"), FileKind::Regular)).collect();
+    let big = create(&vfs, dir, "big", FileKind::Regular);
+    vfs.write(&Who::root(), big, 0, &contents(1, BLOCKS as usize * 4096), false).unwrap();
+    vfs.close().unwrap();
+    let mut failed = 0;
+    for nth in 1.. {
+        let rules = vec![Rule::new(Victims::Writes(EVERYWHERE), When::From(nth), Harm::Error)];
+        let fault = Arc::new(Fault::new(Arc::new(disk.snapshot()), Live::new(), rules));
+        let format = F2fs::open(fault.clone(), Live::new(), OpenOptions::default()).unwrap();
+        let vfs = Vfs::new(format, fault, Live::new(), Options { syncer: false, ..small() });
+        for n in 0..FILES {
+            vfs.rename(
+                &Who::root(),
+                (dir, name(&format!("old{n}"))),
+                (dir, name(&format!("new{n}"))),
+                RenameMode::Replace,
+            )
+            .unwrap();
+        }
+        for at in [0, 1000, 2000] {
+            vfs.write(&Who::root(), big, at * 4096, &contents(2, 4096), false).unwrap();
+        }
+        if vfs.sync().is_ok() {
+            break;
+        }
+        failed += 1;
+        let format = vfs.format();
+        (0..20).for_each(|_| format.shrink(0));
+        let (_, dir) = format.load(dir).unwrap();
+        for (n, file) in files.iter().enumerate() {
+            let found = format.lookup(&dir, name(&format!("new{n}"))).unwrap_or_else(|e| panic!("write {nth}: {e}"));
+            assert_eq!(found.map(|dentry| dentry.ino), Some(*file), "write {nth}: new{n}");
+            format.load(*file).unwrap_or_else(|e| panic!("write {nth}: {e}"));
+        }
+        let (_, big) = format.load(big).unwrap();
+        for lbn in [0, 1000, 2000] {
+            format.map(&big, Lbn(lbn), 1).unwrap_or_else(|e| panic!("write {nth}: {e}"));
+        }
+    }
+    assert!(failed > 5, "{failed} writes");
 }
 
 #[test]

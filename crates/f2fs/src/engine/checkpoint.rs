@@ -9,6 +9,7 @@
 
 use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_vfs::format::Admission;
@@ -17,6 +18,7 @@ use moafs_vfs::{Error, Result};
 use super::nodes::Node;
 use super::packed::Contents;
 use super::space::{Picture, Recorded};
+use super::underway::Underway;
 use super::{F2fs, copy_of, damaged};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, SIT_JOURNAL_MAX, VersionBitmap};
 use crate::format::node::Footer;
@@ -62,15 +64,13 @@ pub(super) struct Placed {
 }
 
 /// What a checkpoint writes.
-struct Snapshot {
+struct Snapshot<'a> {
     blocks: Vec<Leaving>,
     nodes: Vec<Placed>,
     pack: Pack,
     sit_journal: BTreeMap<Segno, SitEntry>,
     sit_versions: VersionBitmap,
-    /// Held until they are on the device, where they will be read if they are given up.
-    _held_nodes: Vec<std::sync::Arc<Node>>,
-    _held_owned: Vec<std::sync::Arc<super::owned::Owned>>,
+    underway: Underway<'a>,
 }
 
 impl F2fs {
@@ -106,7 +106,7 @@ impl F2fs {
             self.version.fetch_add(1, Ordering::AcqRel);
             snapshot
         };
-        let Snapshot { mut blocks, nodes, mut pack, sit_journal, sit_versions, .. } = snapshot;
+        let Snapshot { mut blocks, nodes, mut pack, sit_journal, sit_versions, underway } = snapshot;
         let version = writer.last.node_version();
         blocks.extend(nodes.into_iter().map(|node| self.image_of(node, version, false, false)));
         let to = 1 - writer.pack;
@@ -120,6 +120,7 @@ impl F2fs {
         let last = blocks.pop().expect("a pack has blocks");
         self.write_blocks(blocks)?;
         self.flush()?;
+        underway.written();
         self.write_last(last)?;
         writer.last = pack.checkpoint;
         writer.pack = to;
@@ -173,16 +174,18 @@ impl F2fs {
 
     // -- the picture
 
-    fn snapshot(&self, writer: &Writer, umount: bool) -> Result<Snapshot> {
+    fn snapshot(&self, writer: &Writer, umount: bool) -> Result<Snapshot<'_>> {
         self.tick();
         let mut blocks = Vec::new();
-        let owned = self.owned.take_dirty();
-        for block in &owned {
+        let mut underway = Underway::owned_blocks(self);
+        for block in underway.owned() {
             blocks.push(self.house(block)?);
         }
-        let mut nodes = self.nodes.take_dirty();
+        // Among them are those that point to the blocks of directories.
+        underway.take_nodes();
+        let mut nodes: Vec<&Arc<Node>> = underway.nodes().iter().collect();
         nodes.sort_by_key(|node| (node.log, node.ino, node.offset));
-        let place = |node: &std::sync::Arc<Node>| {
+        let place = |node: &&Arc<Node>| {
             let place = self.space.take_node(node.log, node.nid).ok_or_else(no_block)?;
             self.place_node(node, place)
         };
@@ -231,7 +234,7 @@ impl F2fs {
             summaries: pack_summaries(picture.current_summaries, umount),
             kib_written: writer.kib_written,
         };
-        Ok(Snapshot { blocks, nodes: placed, pack, sit_journal, sit_versions, _held_nodes: nodes, _held_owned: owned })
+        Ok(Snapshot { blocks, nodes: placed, pack, sit_journal, sit_versions, underway })
     }
 
     /// Gives a dirty block of a directory or symbolic link a place.

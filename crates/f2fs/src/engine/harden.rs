@@ -11,7 +11,6 @@
 //! Only what such a chain can say may leave this way ([`F2fs::chain_suffices`]); for everything else a checkpoint is written.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use moafs_disk::Epoch;
 use moafs_vfs::Result;
@@ -20,7 +19,7 @@ use moafs_vfs::types::FileKind;
 
 use super::checkpoint::{Leaving, Writer};
 use super::incore::Incore;
-use super::nodes::Node;
+use super::underway::Underway;
 use super::{F2fs, copy_of};
 use crate::format::checkpoint::CpFlags;
 use crate::format::inode::Advise;
@@ -80,29 +79,30 @@ impl F2fs {
 
     /// Writes a file's chain; false if there is no room for it beside what the next checkpoint needs.
     fn write_chain(&self, file: &Incore, writer: &mut Writer, data: Epoch) -> Result<bool> {
-        // The nodes are held until they are on the device, where they will be read if they are given up.
         let chain = {
             let _gate = self.gate.write();
             self.tick();
             self.chain_of(file, writer)?
         };
-        let Some((_nodes, blocks)) = chain else { return Ok(false) };
+        let Some((underway, blocks)) = chain else { return Ok(false) };
         if blocks.is_empty() {
             return self.make_durable(data).map(|()| true);
         }
         self.write_blocks(blocks.iter().map(unchained).collect())?;
         self.flush()?;
         self.write_blocks(blocks)?;
-        self.flush().map(|()| true)
+        self.flush()?;
+        underway.written();
+        Ok(true)
     }
 
     /// The file's dirty direct nodes, and their sealed images, the last one marked; `None` without room for them.
-    #[allow(clippy::type_complexity, reason = "it is taken apart at once")]
-    fn chain_of(&self, file: &Incore, writer: &Writer) -> Result<Option<(Vec<Arc<Node>>, Vec<Leaving>)>> {
+    fn chain_of(&self, file: &Incore, writer: &Writer) -> Result<Option<(Underway<'_>, Vec<Leaving>)>> {
         let nodes = self.nodes.dirty_of(file.ino, Log::WarmNode);
         let nids: Vec<Nid> = nodes.iter().map(|node| node.nid).collect();
         let Some(places) = self.space.take_chain(&nids) else { return Ok(None) };
-        self.nodes.take(&nodes);
+        let underway = Underway::of(self, nodes);
+        let nodes = underway.nodes();
         let version = writer.last.node_version();
         let fresh = self.untold.lock().fresh.contains(&file.ino);
         let mut blocks = Vec::with_capacity(nodes.len());
@@ -112,7 +112,7 @@ impl F2fs {
             let placed = self.place_node(node, place)?;
             blocks.push(self.image_of(placed, version, last, dentry));
         }
-        Ok(Some((nodes, blocks)))
+        Ok(Some((underway, blocks)))
     }
 }
 

@@ -20,6 +20,7 @@
 //! | [`dir`], [`xattr`] | directories, extended attributes |
 //! | [`op`] | ops |
 //! | [`checkpoint`] | making everything durable |
+//! | [`underway`] | what is being written stays in memory |
 //! | [`heat`] | which log data join |
 //! | [`harden`], [`recover`] | fsync by chains of nodes; finding them after a power cut |
 //! | [`room`] | who gives way when free segments are short |
@@ -46,6 +47,7 @@ pub mod report;
 mod room;
 mod space;
 mod survey;
+mod underway;
 mod xattr;
 
 use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -104,6 +104,8 @@ impl Drop for Node {
 pub(super) struct Nodes {
     all: Mutex<BTreeMap<Nid, Arc<Node>>>,
     dirty: Mutex<BTreeMap<Nid, Arc<Node>>>,
+    /// Nodes that could not be written where their entries say that they lie.
+    kept: Mutex<Vec<Arc<Node>>>,
     /// Where giving up ended last.
     hand: Mutex<Option<Nid>>,
     /// Nodes that became whole, the first one first; some of them are at rest by now, or gone.
@@ -158,6 +160,11 @@ impl Nodes {
     pub(super) fn take(&self, nodes: &[Arc<Node>]) {
         let mut dirty = self.dirty.lock();
         nodes.iter().for_each(|node| drop(dirty.remove(&node.nid)));
+    }
+
+    /// Nodes that could not be written: they stay.
+    pub(super) fn keep(&self, nodes: &mut Vec<Arc<Node>>) {
+        self.kept.lock().append(nodes);
     }
 
     /// Gives up clean nodes that nobody holds until at most `bytes` are used.

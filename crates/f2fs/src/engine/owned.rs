@@ -49,6 +49,8 @@ impl Owned {
 pub(super) struct OwnedBlocks {
     all: Mutex<BTreeMap<(Nid, u64), Arc<Owned>>>,
     dirty: Mutex<BTreeMap<(Nid, u64), Arc<Owned>>>,
+    /// Blocks that could not be written where their files point to.
+    kept: Mutex<Vec<Arc<Owned>>>,
     /// Where giving up ended last.
     hand: Mutex<Option<(Nid, u64)>>,
 }
@@ -65,6 +67,11 @@ impl OwnedBlocks {
     /// Takes the dirty ones, by file and place.
     pub(super) fn take_dirty(&self) -> Vec<Arc<Owned>> {
         std::mem::take(&mut *self.dirty.lock()).into_values().collect()
+    }
+
+    /// Blocks that could not be written: they stay.
+    pub(super) fn keep(&self, blocks: &mut Vec<Arc<Owned>>) {
+        self.kept.lock().append(blocks);
     }
 
     /// Blocks that are not the format's any more. Returns how many of them were dirty.
