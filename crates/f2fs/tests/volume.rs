@@ -11,6 +11,7 @@ use moafs_disk::{Buf, DiskExt, Kind, Lba, MemDisk, SharedDisk, Tag};
 use moafs_f2fs::check::{self, CheckOptions};
 use moafs_f2fs::clean::{Cleaner, Order};
 use moafs_f2fs::engine::report::Head;
+use moafs_f2fs::format::Log;
 use moafs_f2fs::mkfs::{MkfsOptions, mkfs};
 use moafs_f2fs::place::{Reuse, Temperature};
 use moafs_f2fs::{F2fs, OpenOptions};
@@ -290,6 +291,39 @@ fn space_allocated_behind_the_end_of_a_file_that_was_cut_reads_as_zeros() {
         let ends = (bytes.len() as u64, bytes.iter().rposition(|byte| *byte != 0));
         assert_eq!(ends, (end, Some(1920)), "allocated {offset}..{end}");
     }
+}
+
+/// A mount finds no chain behind the checkpoint, for its first block was lost. The block behind that one was not.
+#[test]
+fn a_chain_is_not_continued_by_what_an_earlier_mount_left_behind_the_same_checkpoint() {
+    let Some(disk) = volume(64, &[]) else { return };
+    let fsynced = |vfs: &Vfs<F2fs>, text: &str| {
+        let file = create(vfs, ROOT, text, FileKind::Regular);
+        vfs.write(&Who::root(), file, 0, &contents(1, 5000), false).unwrap();
+        vfs.fsync(file, false).unwrap();
+    };
+    let vfs = open(&disk, OpenOptions::default(), small());
+    create(&vfs, ROOT, "old", FileKind::Regular);
+    vfs.sync().unwrap();
+    let head = Head::read(&(disk.clone() as SharedDisk)).unwrap();
+    let log = head.checkpoint.current[Log::WarmNode as usize];
+    let first = head.superblock.geometry().block_of(log.segno, log.offset.into());
+    ["lost", "not reached"].iter().for_each(|text| fsynced(&vfs, text));
+    assert_eq!(vfs.format().counters().checkpoints, 1, "both are in chains");
+    let cut = Arc::new(disk.snapshot());
+    cut.write(Lba(u64::from(first.0) * 8), Buf::zeroed(4096).freeze(), Tag::volume(Kind::Node)).unwrap();
+    let names = |vfs: &Vfs<F2fs>| {
+        ["old", "lost", "not reached", "new"].map(|text| vfs.lookup(&Who::root(), ROOT, name(text)).is_ok())
+    };
+    let vfs = open(&cut, OpenOptions::default(), small());
+    assert_eq!(names(&vfs), [true, false, false, false]);
+    fsynced(&vfs, "new");
+    let cut = Arc::new(cut.snapshot());
+    fsck(&cut);
+    let vfs = open(&cut, OpenOptions::default(), small());
+    assert_eq!(names(&vfs), [true, false, false, true]);
+    vfs.close().unwrap();
+    fsck(&cut);
 }
 
 /// What a checkpoint could not write is in memory only, however little memory there is.

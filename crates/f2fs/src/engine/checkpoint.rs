@@ -44,6 +44,8 @@ pub(super) struct Writer {
     pub(super) sit_journal: BTreeMap<Segno, SitEntry>,
     pub(super) sit_versions: VersionBitmap,
     pub(super) kib_written: u64,
+    /// Whether the last durable checkpoint was written since the volume was opened.
+    pub(super) own: bool,
 }
 
 /// A block on its way to the device.
@@ -122,6 +124,7 @@ impl F2fs {
         self.flush()?;
         underway.written();
         self.write_last(last)?;
+        writer.own = true;
         writer.last = pack.checkpoint;
         writer.pack = to;
         writer.sit_journal = sit_journal;

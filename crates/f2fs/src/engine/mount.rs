@@ -155,6 +155,7 @@ impl F2fs {
                     kib_written: pack.kib_written,
                     pack: which,
                     last: checkpoint,
+                    own: false,
                 },
             ),
             disk,
