@@ -377,6 +377,28 @@ fn a_volume_that_turned_read_only_shows_what_it_could_not_write() {
 }
 
 #[test]
+fn a_volume_whose_root_cannot_be_read_is_refused_with_what_to_do() {
+    let Some(disk) = volume(64, &[]) else { return };
+    // Node and inode number in the footers of all blocks of the root's inode.
+    let footer = [3u32.to_le_bytes(), 3u32.to_le_bytes()].concat();
+    let mut wiped = 0;
+    for block in 0..(64 << 20) / 4096 {
+        let at = Lba(block * 8);
+        if disk.read(at, 4096, Tag::volume(Kind::Node)).unwrap()[4072..4080] == footer[..] {
+            disk.write(at, Buf::zeroed(4096).freeze(), Tag::volume(Kind::Node)).unwrap();
+            wiped += 1;
+        }
+    }
+    assert_eq!(wiped, 1);
+    for read_only in [false, true] {
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
+        let Err(error) = F2fs::open(disk.clone(), Live::new(), options) else { panic!("it has no root") };
+        let told = error.to_string();
+        assert!(told.contains("the root directory (inode 3)") && told.contains("fsck.f2fs"), "{told}");
+    }
+}
+
+#[test]
 fn a_volume_of_a_terabyte_is_opened_by_reading_its_tables_only() {
     let disk = Arc::new(MemDisk::new(1 << 31));
     mkfs(&*disk, &MkfsOptions::new([1; 16], Timestamp::new(1_700_000_000, 0))).unwrap();

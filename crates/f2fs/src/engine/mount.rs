@@ -82,6 +82,7 @@ impl F2fs {
         let sit = read_sit(&disk, &geo, &pack)?;
         let current = current_summaries(&disk, &geo, &pack, &sit)?;
         let fs = F2fs::assemble(disk, rt, options, &superblock, Tables { pack, which, sit, current }, read_only, notes);
+        fs.check_root()?;
         if fs.shape.read_only.is_none() {
             if !fs.space.settle_heads() {
                 return Err(Error::Refused(NO_PLACE.to_owned()));
@@ -165,6 +166,21 @@ impl F2fs {
         };
         fs.tick();
         fs
+    }
+
+    /// Refuses a volume that shows nothing because its root directory cannot be read.
+    fn check_root(&self) -> Result<()> {
+        let problem = match self.incore(Nid::ROOT) {
+            Ok(root) if root.is_dir() => return Ok(()),
+            Ok(root) => format!("it is a {:?}", root.kind),
+            Err(Error::Stale(_)) => "it is not in use".to_owned(),
+            Err(Error::Damaged { problem, .. }) => problem,
+            Err(error) => return Err(error),
+        };
+        let root = Nid::ROOT;
+        Err(Error::Refused(format!(
+            "the root directory (inode {root}) cannot be read: {problem}; check the volume with `fsck.f2fs`"
+        )))
     }
 
     /// Frees what had no name and was in use when the last checkpoint was written.
