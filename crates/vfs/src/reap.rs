@@ -157,8 +157,11 @@ impl<F: Format> Inner<F> {
         self.reap_all();
     }
 
-    /// True if something waits to be reaped that no task is looking at.
+    /// True if something waits to be reaped that no task is looking at. On a volume that turned read-only nothing is reaped any more.
     pub(crate) fn has_ripe(&self) -> bool {
+        if self.format.failed().is_some() {
+            return false;
+        }
         let ripe = self.reap_queue.ripe.lock();
         ripe.waiting.keys().any(|ino| !ripe.reaping.contains_key(ino))
     }
