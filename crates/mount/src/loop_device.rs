@@ -142,6 +142,13 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(path.trim_end_matches('\n')))
 }
 
+/// True if a loop device goes with its last user.
+pub fn detaches_itself(device: &Path) -> bool {
+    let Some(name) = device.file_name() else { return false };
+    let path = Path::new("/sys/block").join(name).join("loop/autoclear");
+    std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1")
+}
+
 /// The loop device that `image` (an absolute path) is attached to.
 pub fn attached_to(image: &Path) -> Option<PathBuf> {
     let devices = std::fs::read_dir("/sys/block").ok()?.flatten();

@@ -15,6 +15,8 @@ use crate::loop_device::{self, LoopDevice};
 
 /// How long, and how often, we look for a loop device that is about to be detached.
 const DETACH_GRACE: Duration = Duration::from_millis(500);
+/// The same for one that detaches by itself and is mounted nowhere any more: an unmount is just ending.
+const ENDING_GRACE: Duration = Duration::from_secs(10);
 const DETACH_POLL: Duration = Duration::from_millis(10);
 
 /// What is mounted.
@@ -103,13 +105,18 @@ impl Source {
 /// The loop device an image is attached to, also after a moment's patience: that of a mount that has just ended
 /// detaches behind umount's back.
 fn still_attached(image: &Path) -> Option<PathBuf> {
-    let until = Instant::now() + DETACH_GRACE;
+    let begin = Instant::now();
     loop {
         match loop_device::attached_to(image) {
-            Some(_) if Instant::now() < until => std::thread::sleep(DETACH_POLL),
+            Some(device) if begin.elapsed() < grace(image, &device) => std::thread::sleep(DETACH_POLL),
             answer => return answer,
         }
     }
+}
+
+fn grace(image: &Path, device: &Path) -> Duration {
+    let is_ending = loop_device::detaches_itself(device) && !crate::unmount::is_mounted(image);
+    if is_ending { ENDING_GRACE } else { DETACH_GRACE }
 }
 
 /// What the kernel's mount table shows, and how the mount is made.

@@ -148,6 +148,12 @@ fn image_of(entry: &MountEntry) -> PathBuf {
     loop_device::backing_file(&entry.source).unwrap_or_else(|| entry.source.clone())
 }
 
+/// True if the mount table shows the image or device, itself or through a loop device.
+pub fn is_mounted(image: &Path) -> bool {
+    // A table that cannot be read shows nothing.
+    table(|_| true).unwrap_or_default().iter().any(|entry| image_of(entry) == image || entry.source == image)
+}
+
 /// Unmounts `target` and waits at most `timeout` until its image is released. `lazy` takes a busy mount out of the
 /// tree without waiting. A mount without a daemon is cleared.
 ///
