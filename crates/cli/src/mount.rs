@@ -9,19 +9,27 @@ use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser};
+use moafs_disk::DiskError;
 use moafs_disk::file::FileOptions;
+use moafs_mount::confine::confine;
 use moafs_mount::source::Source;
 use moafs_mount::swap::memory::become_io_flusher;
+use moafs_mount::unmount::is_mounted;
 use moafs_mount::{Mounting, Settings, serve};
 
 use crate::error::{CliError, Result};
+use crate::output;
 use crate::trace_file::TraceFile;
-use crate::volume::{self, Volume, on_volume};
+use crate::volume::{self, Opened, Volume, on_volume};
 
 /// What the daemon says when the mount can be used.
 const READY: &str = "ready";
+
+/// How long a mount waits for an unmount that is just ending. The lock is asked for again as often as opening takes.
+const ENDING_GRACE: Duration = Duration::from_secs(10);
 
 /// Exit code of mount(8) for internal errors.
 const INTERNAL_FAILURE: u8 = 32;
@@ -124,7 +132,7 @@ pub(crate) fn wait_until_ready(daemon: &mut Child) -> Result<ExitCode> {
 fn run_here(
     source: Source,
     target: PathBuf,
-    settings: Settings,
+    mut settings: Settings,
     trace_to: Option<&Path>,
     ready: impl FnOnce(),
 ) -> Result<ExitCode> {
@@ -132,10 +140,9 @@ fn run_here(
     // Before any thread is started: all of them may one day stand between the kernel and memory it frees. Without the right
     // to be one, everything works but `moafs swap`, which says so.
     become_io_flusher();
+    confine_unless_told(&settings);
     let claim = source.claim()?;
-    // The mount claims a device by itself.
-    let options = FileOptions { claim_device: false, ..volume::file_options(&settings.volume, settings.host_cache) };
-    let opened = volume::open_disk(&image, options)?;
+    let opened = open_source(&image, &mut settings)?;
     let traced = trace_to.map(|path| TraceFile::start(&opened.trace, path)).transpose()?;
     let any = volume::open_volume(&image, opened, settings.volume.clone(), &settings.format)?;
     let engine = any.engine_counters();
@@ -147,6 +154,48 @@ fn run_here(
     .map_err(CliError::serve(&image))?;
     traced.map_or(Ok(()), TraceFile::end)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives up what serving does not need. `fusermount3`, which unmounts for ordinary users and for `auto_unmount`, needs privileges of its
+/// own: those mounts stay as they are.
+fn confine_unless_told(settings: &Settings) {
+    if settings.no_sandbox || settings.session.mount.auto_unmount || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    if let Err(error) = confine() {
+        output::complain(&format!("giving up privileges: {error}"));
+    }
+}
+
+/// Opens the image or device: read-only if it is write-protected, and after a moment if an unmount is just ending.
+fn open_source(image: &Path, settings: &mut Settings) -> Result<Opened> {
+    let until = Instant::now() + ENDING_GRACE;
+    let mut told = false;
+    loop {
+        // The mount claims a device by itself.
+        let options =
+            FileOptions { claim_device: false, ..volume::file_options(&settings.volume, settings.host_cache) };
+        match volume::open_disk(image, options) {
+            Err(CliError::Busy { .. }) if Instant::now() < until && !is_mounted(image) => {
+                if !told {
+                    output::complain(&format!("{} is still in use; waiting up to 10 s", output::path(image)));
+                    told = true;
+                }
+            }
+            Err(error) if may_fall_back(&error, settings) => {
+                settings.volume.read_only = true;
+                eprintln!("moafs: WARNING: source write-protected, mounted read-only.");
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// As mount(8) has it: write-protected sources are mounted read-only, unless `rw` was asked for in words.
+fn may_fall_back(error: &CliError, settings: &Settings) -> bool {
+    let is_protected =
+        matches!(error, CliError::Disk(DiskError::Open { errno: libc::EROFS | libc::EACCES | libc::EPERM, .. }));
+    is_protected && !settings.volume.read_only && !settings.given.iter().any(|option| option == "rw")
 }
 
 /// A process group of its own: the terminal's signals are not for us any more. Not a session of its own: where the

@@ -16,8 +16,10 @@
 //! | [`source`], [`loop_device`], [`medium`] | image or device, how the kernel sees it, what it lies on |
 //! | [`serve`](mod@serve), `pressure` | a live mount: signals, memory pressure, closing |
 //! | [`unmount`](mod@unmount) | unmounting from outside, and waiting for the image |
+//! | [`confine`](mod@confine) | what a daemon of root gives up |
 //! | [`log`] | messages of a live mount |
 
+pub mod confine;
 pub mod control;
 mod convert;
 pub mod defrag;

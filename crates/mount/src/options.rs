@@ -45,6 +45,8 @@ pub struct Settings {
     pub plain: bool,
     /// `check_opens`: the kernel asks about every open.
     pub check_opens: bool,
+    /// `no_sandbox`: the daemon keeps all privileges.
+    pub no_sandbox: bool,
     /// Options that mean something to volumes of one format only, in the order given: for whoever opens the volume.
     pub format: Vec<FormatOption>,
     /// The options as they were given, for `.moafs/stats`.
@@ -170,6 +172,7 @@ const OWN: &[Own] = &[
     Own { name: "buffered", value: "", help: "use the host's page cache" },
     Own { name: "check_opens", value: "", help: "refuse immutable and append-only files at open (slower opens)" },
     Own { name: "plain", value: "", help: "type fuse even where fuseblk (waiting sync and umount) can be had" },
+    Own { name: "no_sandbox", value: "", help: "the daemon keeps all of root's privileges" },
     Own { name: "noallow_other", value: "", help: "only the mounting user may use the mount (default without root)" },
 ];
 
@@ -266,7 +269,16 @@ impl Settings {
         // The kernel caches what is read: ours is for what waits, above all.
         let volume = Options { role: CacheRole::Behind, dirty_percent: 60, ..Options::default() };
         let (format, given) = (Vec::new(), Vec::new());
-        Settings { volume, session, host_cache: HostCache::Auto, plain: false, check_opens: false, format, given }
+        Settings {
+            volume,
+            session,
+            host_cache: HostCache::Auto,
+            plain: false,
+            check_opens: false,
+            no_sandbox: false,
+            format,
+            given,
+        }
     }
 
     /// The settings of some `-o` lists, each comma-separated; later options win.
@@ -304,7 +316,7 @@ impl Settings {
             "transport" => self.session.transport = value_of.transport()?,
             "threads" => self.set_threads(value_of.number(1..=THREADS_MAX)? as usize),
             "remount" => {
-                let reason = "unmount and mount again; nothing of the mount can be changed while it lives";
+                let reason = "`mount -o remount,ro DIR` and `mount -o remount,rw DIR` do it";
                 return Err(OptionError::Impossible { option: option.to_owned(), reason });
             }
             _ => return self.apply_switch(option),
@@ -318,6 +330,7 @@ impl Settings {
             "buffered" => self.host_cache = HostCache::Use,
             "plain" => self.plain = true,
             "check_opens" => self.check_opens = true,
+            "no_sandbox" => self.no_sandbox = true,
             "noallow_other" => self.session.mount.allow_other = false,
             _ => return self.apply_common(option),
         }

@@ -1,0 +1,79 @@
+//! A daemon of root that gives up what serving does not need.
+//!
+//! Capabilities belong to threads, and those to come inherit them: to be called before any thread is started. Kept is what a mount
+//! needs while it lives: to open its image, to mount and unmount itself and its swap file, to lock memory. The rest goes, also from
+//! what programs it would start could gain.
+
+use std::io;
+
+/// `<linux/capability.h>`.
+const DAC_OVERRIDE: u32 = 1;
+const DAC_READ_SEARCH: u32 = 2;
+const SETPCAP: u32 = 8;
+const IPC_LOCK: u32 = 14;
+const SYS_ADMIN: u32 = 21;
+const SYS_RESOURCE: u32 = 24;
+const KEPT: [u32; 5] = [DAC_OVERRIDE, DAC_READ_SEARCH, IPC_LOCK, SYS_ADMIN, SYS_RESOURCE];
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+
+/// Arguments of prctl(2) in their full width.
+const YES: libc::c_ulong = 1;
+const NONE: libc::c_ulong = 0;
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Sets {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Gives up, in this thread and those it will start, all capabilities but those that are kept, and that programs may bring privileges.
+///
+/// # Errors
+/// What the kernel says; what was given up before stays so.
+pub fn confine() -> io::Result<()> {
+    let mut held = get()?;
+    // Programs that are started get what the bounding set lets them have.
+    if held[0].effective & (1 << SETPCAP) != 0 {
+        drop_from_bounding_set();
+    }
+    let kept = KEPT.iter().fold(0_u32, |mask, capability| mask | 1 << capability);
+    for (sets, mask) in held.iter_mut().zip([kept, 0]) {
+        *sets = Sets { effective: sets.permitted & mask, permitted: sets.permitted & mask, inheritable: 0 };
+    }
+    set(&held)?;
+    // SAFETY: takes numbers only.
+    match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, YES, NONE, NONE, NONE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn drop_from_bounding_set() {
+    for capability in (0..64).filter(|capability| !KEPT.contains(capability)) {
+        // SAFETY: takes numbers only. A capability that the kernel does not know is refused.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), NONE, NONE, NONE) };
+    }
+}
+
+fn get() -> io::Result<[Sets; 2]> {
+    let mut header = Header { version: CAPABILITY_VERSION_3, pid: 0 };
+    let mut sets = [Sets::default(); 2];
+    // SAFETY: version 3 has two elements, which live in this frame.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &mut header, sets.as_mut_ptr()) };
+    if result == 0 { Ok(sets) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set(sets: &[Sets; 2]) -> io::Result<()> {
+    let mut header = Header { version: CAPABILITY_VERSION_3, pid: 0 };
+    // SAFETY: as above; the kernel only reads the sets.
+    let result = unsafe { libc::syscall(libc::SYS_capset, &mut header, sets.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
