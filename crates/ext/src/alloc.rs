@@ -630,25 +630,29 @@ impl Alloc {
     /// `(blocks, inodes)` for the superblock.
     pub fn store_counts(&self) -> Result<(u64, u64)> {
         for (at, group) in self.groups.iter().enumerate() {
-            let counts = {
-                let mut state = group.state.lock();
-                if !std::mem::take(&mut state.changed) {
-                    continue;
-                }
-                state.counts
-            };
-            let (block, offset) = self.geo.locate_descriptor(GroupNo(at as u32));
-            let block = self.meta.get(block.0, Kind::Descriptors)?;
-            let mut descriptor = group.descriptor;
-            descriptor.free_blocks = counts.free_blocks;
-            descriptor.free_inodes = counts.free_inodes;
-            // Below zero only until a crash's wrong number has been corrected.
-            descriptor.used_dirs = (counts.directories as i32).max(0) as u32;
-            let size = self.geo.desc_size as usize;
-            self.meta
-                .change_loose(&block, |bytes| descriptor.encode_into(&mut bytes[offset..offset + size], &self.geo));
+            if group.state.lock().changed {
+                self.store_counts_of(GroupNo(at as u32), group)?;
+            }
         }
         Ok((self.free_blocks.load(Ordering::Relaxed), self.free_inodes.load(Ordering::Relaxed)))
+    }
+
+    fn store_counts_of(&self, no: GroupNo, group: &Group) -> Result<()> {
+        let (block, offset) = self.geo.locate_descriptor(no);
+        let block = self.meta.get(block.0, Kind::Descriptors)?;
+        // One step: another task that stores newer counts must not come before.
+        let mut state = group.state.lock();
+        if !std::mem::take(&mut state.changed) {
+            return Ok(());
+        }
+        let mut descriptor = group.descriptor;
+        descriptor.free_blocks = state.counts.free_blocks;
+        descriptor.free_inodes = state.counts.free_inodes;
+        // Below zero only until a crash's wrong number has been corrected.
+        descriptor.used_dirs = (state.counts.directories as i32).max(0) as u32;
+        let size = self.geo.desc_size as usize;
+        self.meta.change_loose(&block, |bytes| descriptor.encode_into(&mut bytes[offset..offset + size], &self.geo));
+        Ok(())
     }
 }
 
