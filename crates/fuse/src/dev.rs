@@ -9,12 +9,10 @@ use std::time::Duration;
 
 use crate::abi::{self, InHeader, Opcode, OutHeader, WriteIn};
 use crate::buffer::{PageBuffer, page_size};
-use crate::crew::Sitting;
 use crate::dispatch::Dispatcher;
 use crate::errno::Errno;
 use crate::exchange::{Exchange, concat, out_header, split_body, split_request};
 use crate::fs::FileSystem;
-use crate::interrupt::Held;
 
 /// Where the kernel offers FUSE.
 pub(crate) const DEVICE: &str = "/dev/fuse";
@@ -59,13 +57,12 @@ enum Received {
     Unmounted,
 }
 
-/// Serves requests until the mount is gone, or a stand-in is not needed any more.
+/// Serves requests until the mount is gone.
 pub(crate) fn serve<F: FileSystem>(
     dispatcher: &Dispatcher<F>,
     dev: BorrowedFd<'_>,
     reader: Reader,
     mut buffers: DevBuffers,
-    sitting: &Sitting,
 ) -> io::Result<()> {
     let start = page_size() - WRITE_HEAD_LEN;
     loop {
@@ -77,11 +74,7 @@ pub(crate) fn serve<F: FileSystem>(
         // The kernel sends no malformed request; one whose head cannot be trusted cannot be answered either.
         if let Some((header, body)) = split_request(&buffers.request[start..start + len]) {
             let forgets = matches!(Opcode::from_number(header.opcode), Some(Opcode::Forget | Opcode::BatchForget));
-            sitting.begin();
             dispatcher.dispatch(DevExchange { dev, header, body, reply: &mut buffers.reply });
-            if sitting.end() {
-                return Ok(());
-            }
             if forgets && reader == Reader::BesideRings {
                 thread::sleep(FORGETS_GATHER);
             }
@@ -108,11 +101,6 @@ fn receive(dev: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Received> {
 fn send(dev: BorrowedFd<'_>, message: &[u8]) {
     // SAFETY: the message is valid for reads of its length.
     unsafe { libc::write(dev.as_raw_fd(), message.as_ptr().cast(), message.len()) };
-}
-
-/// Answers a request in the place of the thread that serves it, whose own answer is then ignored.
-pub(crate) fn answer_error(dev: BorrowedFd<'_>, unique: u64, errno: Errno) {
-    send(dev, abi::bytes_of(&out_header(unique, Err(errno))));
 }
 
 /// A request read from the device. The reply's data start on the second page of `reply`, its head right before.
@@ -152,10 +140,6 @@ impl Exchange for DevExchange<'_> {
     }
 
     fn no_reply(self) {}
-
-    fn held(&self) -> Held {
-        Held::Device
-    }
 }
 
 /// Reads the first request of a mount and answers it with what `answer` makes of it, until it returns `Some`.

@@ -15,7 +15,7 @@ use crate::errno::Errno;
 use crate::exchange::{Exchange, MemoryExchange};
 use crate::fs::{FileSystem, Result};
 use crate::init::InitFlags;
-use crate::interrupt::{Interrupts, Watched};
+use crate::interrupt::Interrupts;
 use crate::types::{
     AttrReply, CopyRange, CreateArgs, DeviceNumber, Entry, FallocateMode, FileHandle, IoctlArgs, NodeId, OpenArgs,
     OpenReply, RenameFlags, ReqCtx, SeekTarget, SetAttr, WriteFlags, XattrFlags,
@@ -65,13 +65,8 @@ impl<F: FileSystem> Dispatcher<F> {
     /// Calls the file system's `destroy`, the first time.
     pub(crate) fn destroy_once(&self) {
         if !self.destroyed.swap(true, Ordering::AcqRel) {
-            self.interrupts.wait_for_given_up();
             self.fs.destroy();
         }
-    }
-
-    pub(crate) fn interrupts(&self) -> &Interrupts {
-        &self.interrupts
     }
 
     /// Bytes of an operation's fixed argument, as agreed with the kernel.
@@ -87,40 +82,10 @@ impl<F: FileSystem> Dispatcher<F> {
         let pending = Pending(Some(exchange));
         // A panic unwinds through `Pending`, which replies; the panic hook has told the story. The file system is
         // shared between threads anyway, so it must hold its own invariants across a panic.
-        let header = *pending.get().header();
-        let opcode = Opcode::from_number(header.opcode);
-        if !opcode.is_some_and(takes_long) {
-            let _ = catch_unwind(AssertUnwindSafe(|| self.run(pending, opcode)));
-            return;
-        }
-        let changes = self.changed_node(pending.get(), opcode);
-        let watched = self.interrupts.watch(header.unique, header.pid, pending.get().held());
-        let _ = catch_unwind(AssertUnwindSafe(|| self.run(pending, opcode)));
-        self.end_watched(&watched, changes);
+        let _ = catch_unwind(AssertUnwindSafe(|| self.run(pending)));
     }
 
-    /// The file that a long operation changes.
-    fn changed_node<E: Exchange>(&self, exchange: &E, opcode: Option<Opcode>) -> Option<NodeId> {
-        match opcode? {
-            Opcode::Fallocate => Some(NodeId(exchange.header().nodeid)),
-            opcode @ (Opcode::CopyFileRange | Opcode::CopyFileRange64) => {
-                let arg: abi::CopyFileRangeIn = abi::parse(exchange.parts(self.arg_len(opcode)).0)?;
-                Some(NodeId(arg.nodeid_out))
-            }
-            _ => None,
-        }
-    }
-
-    /// The kernel was told that nothing came of an operation that was given up: what it caches may be wrong now.
-    fn end_watched(&self, watched: &Watched<'_>, changes: Option<NodeId>) {
-        if watched.end()
-            && let Some(node) = changes
-        {
-            let _ = catch_unwind(AssertUnwindSafe(|| self.fs.given_up(node)));
-        }
-    }
-
-    fn run<E: Exchange>(&self, exchange: Pending<E>, opcode: Option<Opcode>) {
+    fn run<E: Exchange>(&self, exchange: Pending<E>) {
         let header = exchange.get().header();
         let ctx = ReqCtx {
             unique: header.unique,
@@ -129,11 +94,14 @@ impl<F: FileSystem> Dispatcher<F> {
             gid: header.gid,
             pid: header.pid,
         };
+        let opcode = Opcode::from_number(header.opcode);
+        let header_unique = header.unique;
         let arg_len = opcode.map_or(0, |opcode| self.arg_len(opcode));
         let call = Call { fs: &*self.fs, ctx, exchange, arg_len };
         let Some(opcode) = opcode else {
             return call.reply_error(Errno::ENOSYS);
         };
+        let _watched = takes_long(opcode).then(|| self.interrupts.watch(header_unique));
         match opcode {
             Opcode::Lookup => call.lookup(),
             Opcode::Forget => call.forget(),
@@ -190,17 +158,9 @@ impl<F: FileSystem> Dispatcher<F> {
     }
 }
 
-/// True for operations that are given up when their caller is killed. All that they are told is in their fixed argument.
-pub(crate) fn takes_long(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::Fallocate
-            | Opcode::CopyFileRange
-            | Opcode::CopyFileRange64
-            | Opcode::Fsync
-            | Opcode::Fsyncdir
-            | Opcode::Syncfs
-    )
+/// True for operations that are worth giving up when their caller is killed.
+fn takes_long(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Fallocate | Opcode::CopyFileRange | Opcode::CopyFileRange64)
 }
 
 /// An exchange that is still owed its end. Dropped in a panic, it replies `EIO`: a client never hangs.

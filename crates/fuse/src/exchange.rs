@@ -5,7 +5,6 @@
 
 use crate::abi::{self, InHeader, OutHeader};
 use crate::errno::Errno;
-use crate::interrupt::Held;
 
 /// One request and the place for its reply.
 pub(crate) trait Exchange {
@@ -27,11 +26,6 @@ pub(crate) trait Exchange {
 
     /// Ends a request that takes no reply.
     fn no_reply(self);
-
-    /// How another thread can answer in this one's place.
-    fn held(&self) -> Held {
-        Held::Nothing
-    }
 }
 
 /// The head of a reply with `len` bytes of data, or of an error.

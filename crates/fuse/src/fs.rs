@@ -42,10 +42,6 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Called once, after the last request. On a block-device mount `umount` waits for it.
     fn destroy(&self) {}
 
-    /// An operation that changes `node` (FALLOCATE, or COPY_FILE_RANGE into it) has ended after its caller was killed and told `EINTR`:
-    /// what the kernel caches of the file may be out of date. Comes from a thread at no request, before `destroy`.
-    fn given_up(&self, node: NodeId) {}
-
     /// Finds a name. "Not there" is `ENOENT` or, to let the kernel remember it, [`Entry::negative`].
     ///
     /// `.` is the node itself, which the kernel may know only from a file handle: whether it is the file of that handle it sees by

@@ -11,8 +11,7 @@
 //! - `mount`: into the tree and out of it; `init`: the handshake, [`Negotiated`];
 //! - `dev` and `ring`: the two transports. Each makes an `exchange` of what it receives: a request, and the place for
 //!   its reply, in a page-aligned `buffer`;
-//! - `crew`: the threads, and those that stand in for them while requests take long;
-//! - `interrupt`: callers that are interrupted or killed while a long operation runs;
+//! - `interrupt`: callers that are killed while a long operation runs;
 //! - `dispatch`: from an exchange to a call of the file system and back, with `wire` to convert types;
 //! - `abi`: the wire's structures and numbers.
 //!
@@ -22,7 +21,6 @@
 
 mod abi;
 mod buffer;
-mod crew;
 mod dev;
 mod dirbuf;
 mod dispatch;
@@ -46,7 +44,7 @@ pub use errno::Errno;
 pub use error::MountError;
 pub use fs::{FileSystem, Result};
 pub use init::{InitConfig, InitError, InitFlags, Negotiated, Transport};
-pub use interrupt::{given_up, interrupted};
+pub use interrupt::interrupted;
 pub use mount::unmount;
 pub use notify::Notifier;
 pub use options::{MountFlags, MountKind, MountOptions, SessionOptions};

@@ -266,11 +266,6 @@ unsafe fn first_fd(message: &libc::msghdr) -> Option<OwnedFd> {
 }
 
 impl Mount {
-    /// The mount point.
-    pub(crate) fn target(&self) -> CString {
-        path_c_string(&self.target)
-    }
-
     /// Whether what is mounted at the target is still this mount.
     fn is_there(&self) -> bool {
         match (self.device, device_mounted_at(&self.target)) {

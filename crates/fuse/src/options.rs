@@ -176,9 +176,6 @@ pub struct SessionOptions {
     /// With io_uring: bound on the memory of all entries, bytes. On a host with many CPUs it lowers the threads per
     /// CPU; where not even one fits, /dev/fuse is used.
     pub ring_memory_max: usize,
-    /// Threads that may be added while requests take long, so that others are served meanwhile. 0: none, and killed callers wait for
-    /// their operations.
-    pub stand_ins_max: usize,
 }
 
 impl Default for SessionOptions {
@@ -190,7 +187,6 @@ impl Default for SessionOptions {
             dev_threads: 0,
             ring_threads_per_cpu: 4,
             ring_memory_max: 256 << 20,
-            stand_ins_max: 256,
         }
     }
 }

@@ -14,22 +14,19 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use io_uring::{IoUring, cqueue, opcode, squeue::Entry128, types::Fd};
 
 use crate::abi::{
-    self, InHeader, Opcode, OutHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_ENT_OFFSET, RING_HEADER_LEN,
+    self, InHeader, OutHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_ENT_OFFSET, RING_HEADER_LEN,
     RING_OP_OFFSET, RingCmdReq, RingEntInOut,
 };
 use crate::buffer::PageBuffer;
-use crate::crew::Sitting;
 use crate::dev::DEVICE;
-use crate::dispatch::{Dispatcher, takes_long};
+use crate::dispatch::Dispatcher;
 use crate::errno::Errno;
 use crate::exchange::{Exchange, concat, out_header};
 use crate::fs::FileSystem;
-use crate::interrupt::Held;
 
 /// The module parameter that lets mounts use io_uring; off by default. Read when the kernel prepares the handshake,
 /// which is at the mount.
@@ -62,24 +59,13 @@ fn count_cpus(list: &str) -> Option<u16> {
 }
 
 /// One ring with its one entry, and the queue it serves.
-#[derive(Debug)]
 pub(crate) struct RingSlot {
-    ring: Ring,
+    ring: IoUring<Entry128, cqueue::Entry>,
     entry: RingEntry,
     queue: u16,
 }
 
-/// An io_uring, for `Debug`.
-struct Ring(IoUring<Entry128, cqueue::Entry>);
-
-impl std::fmt::Debug for Ring {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Ring").field(&self.0.as_raw_fd()).finish()
-    }
-}
-
 /// Memory of an entry.
-#[derive(Debug)]
 struct RingEntry {
     /// Head of the request or reply, argument, state.
     head: PageBuffer,
@@ -91,7 +77,7 @@ impl RingSlot {
     pub(crate) fn new(queue: u16, payload_len: usize) -> io::Result<Self> {
         let mut builder = IoUring::<Entry128, cqueue::Entry>::builder();
         builder.setup_submit_all();
-        let ring = Ring(builder.build(1)?);
+        let ring = builder.build(1)?;
         let entry = RingEntry { head: PageBuffer::new(RING_HEADER_LEN)?, payload: PageBuffer::new(payload_len)? };
         Ok(Self { ring, entry, queue })
     }
@@ -101,108 +87,46 @@ impl RingSlot {
         payload_len + 16 * 1024
     }
 
-    /// The queue it serves.
-    pub(crate) fn queue(&self) -> u16 {
-        self.queue
-    }
-}
-
-/// Where a slot lies while its request takes long: its thread comes back for it, unless another has answered in its place.
-#[derive(Debug, Default)]
-pub(crate) struct Berth(Mutex<Option<Box<RingSlot>>>);
-
-impl Berth {
-    /// The slot, if it is still there.
-    pub(crate) fn take(&self) -> Option<Box<RingSlot>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// Leaves the slot.
-    pub(crate) fn put(&self, slot: Box<RingSlot>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(slot);
+    /// Registers with the mount behind `dev`, tells `registered` how that went, and serves until the mount is gone.
+    ///
+    /// The device is named by its descriptor and not registered with the ring: the ring of a killed process lives on
+    /// for a moment, and would keep the mount from failing at once.
+    pub(crate) fn serve<F: FileSystem>(
+        self,
+        dispatcher: &Dispatcher<F>,
+        dev: BorrowedFd<'_>,
+        registered: Sender<io::Result<()>>,
+    ) -> io::Result<()> {
+        pin_to_cpu(self.queue);
+        let mut server = RingServer { slot: self, dev };
+        let (result, mut first) = match server.register() {
+            Ok(first) => (Ok(()), first),
+            Err(error) => (Err(error), Some(Arrived::Unmounted)),
+        };
+        // Nobody listening means that the session is being given up; the mount goes with it.
+        let _ = registered.send(result);
+        drop(registered);
+        let served = server.serve(dispatcher, &mut first);
+        if served.is_err() {
+            // The entry may still be the kernel's to write to.
+            std::mem::forget(server);
+        }
+        served
     }
 }
 
 /// A slot at work for a mount.
-pub(crate) struct RingServer<'a> {
-    slot: Option<Box<RingSlot>>,
+struct RingServer<'a> {
+    slot: RingSlot,
     dev: BorrowedFd<'a>,
-    sitting: Sitting,
-    berth: Arc<Berth>,
 }
 
-impl<'a> RingServer<'a> {
-    /// Takes the calling thread to the slot's CPU.
-    ///
-    /// The device is named by its descriptor and not registered with the ring: the ring of a killed process lives on
-    /// for a moment, and would keep the mount from failing at once.
-    pub(crate) fn new(slot: Box<RingSlot>, dev: BorrowedFd<'a>, sitting: Sitting) -> Self {
-        pin_to_cpu(slot.queue);
-        Self { slot: Some(slot), dev, sitting, berth: Arc::default() }
-    }
-
-    /// Goes on with a slot whose thread is still at its request, `unique`: that is answered with `EINTR`.
-    pub(crate) fn adopting(
-        slot: Box<RingSlot>,
-        dev: BorrowedFd<'a>,
-        sitting: Sitting,
-        unique: u64,
-    ) -> io::Result<Self> {
-        let mut server = Self::new(slot, dev, sitting);
-        server.slot().entry.finish(unique, Err(Errno::EINTR));
-        let command = server.commit_command();
-        server.push(command)?;
-        Ok(server)
-    }
-
-    /// The slot: it is away only while its request takes long.
-    fn slot(&mut self) -> &mut RingSlot {
-        self.slot.as_mut().expect("the slot is here but while a long request is served")
-    }
-
-    /// Registers with the mount, and tells `registered` how that went.
-    pub(crate) fn register(&mut self, registered: Sender<io::Result<()>>) -> io::Result<Option<Arrived>> {
-        // Without a listener the session is being given up; the mount goes with it.
-        match self.hand_over() {
-            Ok(first) => {
-                let _ = registered.send(Ok(()));
-                Ok(first)
-            }
-            Err(error) => {
-                let _ = registered.send(Err(error));
-                Ok(Some(Arrived::Unmounted))
-            }
-        }
-    }
-
-    /// Serves until the mount is gone, or another thread has taken the slot.
-    pub(crate) fn serve<F: FileSystem>(
-        &mut self,
-        dispatcher: &Dispatcher<F>,
-        mut first: Option<Arrived>,
-    ) -> io::Result<()> {
-        let served = self.serve_on(dispatcher, &mut first);
-        if served.is_err() {
-            // The entry may still be the kernel's to write to.
-            std::mem::forget(self.slot.take());
-        }
-        served
-    }
-
-    fn serve_on<F: FileSystem>(&mut self, dispatcher: &Dispatcher<F>, first: &mut Option<Arrived>) -> io::Result<()> {
+impl RingServer<'_> {
+    fn serve<F: FileSystem>(&mut self, dispatcher: &Dispatcher<F>, first: &mut Option<Arrived>) -> io::Result<()> {
         loop {
             match first.take().map_or_else(|| self.wait(), Ok)? {
-                Arrived::Request => {
-                    self.sitting.begin();
-                    self.answer(dispatcher);
-                    self.sitting.end();
-                    if self.slot.is_none() {
-                        return Ok(());
-                    }
-                    let command = self.commit_command();
-                    self.push(command)?;
-                }
-                Arrived::Again(command) => self.push(*command)?,
+                Arrived::Request => self.answer(dispatcher)?,
+                Arrived::Again(command) => self.push(command)?,
                 Arrived::Unmounted => return Ok(()),
             }
         }
@@ -210,86 +134,68 @@ impl<'a> RingServer<'a> {
 
     /// Hands the entry to the kernel. It may come back with a request at once: clients wait for no more than one entry
     /// for each queue.
-    fn hand_over(&mut self) -> io::Result<Option<Arrived>> {
-        let slot = self.slot();
+    fn register(&mut self) -> io::Result<Option<Arrived>> {
         let iovecs = [
-            libc::iovec { iov_base: slot.entry.head.as_ptr().cast(), iov_len: RING_HEADER_LEN },
-            libc::iovec { iov_base: slot.entry.payload.as_ptr().cast(), iov_len: slot.entry.payload.len() },
+            libc::iovec { iov_base: self.slot.entry.head.as_ptr().cast(), iov_len: RING_HEADER_LEN },
+            libc::iovec { iov_base: self.slot.entry.payload.as_ptr().cast(), iov_len: self.slot.entry.payload.len() },
         ];
-        let request = RingCmdReq { qid: slot.queue, ..RingCmdReq::default() };
+        let request = RingCmdReq { qid: self.slot.queue, ..RingCmdReq::default() };
         let command = register_command(self.dev, &request, &iovecs);
         self.push(command)?;
         // The kernel reads the vectors during this call. It answers at once if it refuses, else with a request.
-        let ring = &mut self.slot().ring.0;
-        ring.submit()?;
-        match ring.completion().next().map(|completion| completion.result()) {
+        self.slot.ring.submit()?;
+        match self.slot.ring.completion().next().map(|completion| completion.result()) {
             Some(code) if code < 0 => Err(io::Error::from_raw_os_error(-code)),
             first => Ok(first.map(|_| Arrived::Request)),
         }
     }
 
     fn push(&mut self, command: Entry128) -> io::Result<()> {
-        // SAFETY: the command refers to memory of the slot's entry only, which lives as long as the ring; the vectors of
+        // SAFETY: the command refers to memory of `self.slot.entry` only, which lives as long as the ring; the vectors of
         // REGISTER live until it was submitted.
-        let pushed = unsafe { self.slot().ring.0.submission().push(&command) };
+        let pushed = unsafe { self.slot.ring.submission().push(&command) };
         pushed.map_err(|_| io::Error::other("the submission queue is full"))
     }
 
     fn wait(&mut self) -> io::Result<Arrived> {
         loop {
-            let ring = &mut self.slot().ring.0;
-            match ring.submit_and_wait(1) {
+            match self.slot.ring.submit_and_wait(1) {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
                 Err(error) => return Err(error),
                 Ok(_) => {}
             }
-            let Some(completion) = ring.completion().next() else { continue };
+            let Some(completion) = self.slot.ring.completion().next() else { continue };
             return match -completion.result() {
                 libc::ENOTCONN | libc::ECONNABORTED => Ok(Arrived::Unmounted),
-                libc::EAGAIN | libc::EINTR => Ok(Arrived::Again(Box::new(self.commit_command()))),
+                libc::EAGAIN | libc::EINTR => Ok(Arrived::Again(self.commit_command())),
                 errno if errno > 0 => Err(io::Error::from_raw_os_error(errno)),
                 _ => Ok(Arrived::Request),
             };
         }
     }
 
-    /// Puts the answer to the request into the entry. The slot is away afterwards if it was answered by another thread.
-    fn answer<F: FileSystem>(&mut self, dispatcher: &Dispatcher<F>) {
-        let entry = &mut self.slot().entry;
-        let header: InHeader = abi::parse(&entry.head).unwrap_or_default();
-        if !Opcode::from_number(header.opcode).is_some_and(takes_long) {
-            return dispatcher.dispatch(RingExchange::new(header, entry));
-        }
-        let mut args = [0; RING_ENT_OFFSET - RING_OP_OFFSET];
-        args.copy_from_slice(&entry.head[RING_OP_OFFSET..RING_ENT_OFFSET]);
-        let mut answer = LongAnswer { result: Err(Errno::EIO), data: [0; LONG_DATA_MAX] };
-        if let Some(slot) = self.slot.take() {
-            self.berth.put(slot);
-        }
-        dispatcher.dispatch(LongExchange { header, args: &args, answer: &mut answer, berth: &self.berth });
-        self.slot = self.berth.take();
-        if let Some(slot) = &mut self.slot {
-            if let Ok(len) = answer.result {
-                slot.entry.payload[..len].copy_from_slice(&answer.data[..len]);
-            }
-            slot.entry.finish(header.unique, answer.result);
-        }
+    fn answer<F: FileSystem>(&mut self, dispatcher: &Dispatcher<F>) -> io::Result<()> {
+        dispatcher.dispatch(RingExchange::new(&mut self.slot.entry));
+        let command = self.commit_command();
+        self.push(command)
     }
 
-    fn commit_command(&mut self) -> Entry128 {
-        let dev = self.dev;
-        let slot = self.slot();
-        let commit_id = slot.entry.state().commit_id;
-        let request = RingCmdReq { commit_id, qid: slot.queue, ..RingCmdReq::default() };
-        command(dev, RING_CMD_COMMIT_AND_FETCH, &request, 0)
+    fn commit_command(&self) -> Entry128 {
+        let state = self.slot.entry.state();
+        command(
+            self.dev,
+            RING_CMD_COMMIT_AND_FETCH,
+            &RingCmdReq { commit_id: state.commit_id, qid: self.slot.queue, ..RingCmdReq::default() },
+            0,
+        )
     }
 }
 
 /// What a completion meant.
-pub(crate) enum Arrived {
+enum Arrived {
     Request,
     /// The kernel wants the command once more.
-    Again(Box<Entry128>),
+    Again(Entry128),
     Unmounted,
 }
 
@@ -310,7 +216,7 @@ fn register_command(dev: BorrowedFd<'_>, request: &RingCmdReq, iovecs: &[libc::i
 }
 
 /// A CPU that is offline cannot be pinned to; its queue is then served from anywhere.
-pub(crate) fn pin_to_cpu(cpu: u16) {
+fn pin_to_cpu(cpu: u16) {
     if usize::from(cpu) >= libc::CPU_SETSIZE as usize {
         return;
     }
@@ -330,14 +236,6 @@ impl RingEntry {
     fn set_state(&mut self, state: &RingEntInOut) {
         self.head[RING_ENT_OFFSET..RING_HEADER_LEN].copy_from_slice(abi::bytes_of(state));
     }
-
-    /// Puts the head of a reply into place.
-    fn finish(&mut self, unique: u64, result: Result<usize, Errno>) {
-        let head = out_header(unique, result);
-        self.head[..size_of::<OutHeader>()].copy_from_slice(abi::bytes_of(&head));
-        let state = RingEntInOut { payload_sz: head.len - size_of::<OutHeader>() as u32, ..self.state() };
-        self.set_state(&state);
-    }
 }
 
 /// The request in an entry. The reply takes the place of its payload.
@@ -348,9 +246,17 @@ struct RingExchange<'a> {
 }
 
 impl<'a> RingExchange<'a> {
-    fn new(header: InHeader, entry: &'a mut RingEntry) -> Self {
+    fn new(entry: &'a mut RingEntry) -> Self {
+        let header: InHeader = abi::parse(&entry.head).unwrap_or_default();
         let payload_len = (entry.state().payload_sz as usize).min(entry.payload.len());
         Self { header, entry, payload_len }
+    }
+
+    fn finish(self, result: Result<usize, Errno>) {
+        let head = out_header(self.header.unique, result);
+        self.entry.head[..size_of::<OutHeader>()].copy_from_slice(abi::bytes_of(&head));
+        let state = RingEntInOut { payload_sz: head.len - size_of::<OutHeader>() as u32, ..self.entry.state() };
+        self.entry.set_state(&state);
     }
 }
 
@@ -370,65 +276,17 @@ impl Exchange for RingExchange<'_> {
     }
 
     fn reply(self, result: Result<usize, Errno>) {
-        self.entry.finish(self.header.unique, result);
+        self.finish(result);
     }
 
     fn reply_parts(mut self, parts: &[&[u8]]) {
         let len = concat(parts, self.out(usize::MAX));
-        self.reply(len);
+        self.finish(len);
     }
 
     /// Such requests do not come through a ring; the entry must go on in any case.
     fn no_reply(self) {
-        self.reply(Ok(0));
-    }
-}
-
-/// Most that the answer to a long request carries, bytes: how much was copied.
-const LONG_DATA_MAX: usize = 16;
-
-/// The answer to a long request, until the slot is back.
-struct LongAnswer {
-    result: Result<usize, Errno>,
-    data: [u8; LONG_DATA_MAX],
-}
-
-/// A request that may be answered by another thread: nothing of the entry is borrowed.
-struct LongExchange<'a> {
-    header: InHeader,
-    args: &'a [u8],
-    answer: &'a mut LongAnswer,
-    berth: &'a Arc<Berth>,
-}
-
-impl Exchange for LongExchange<'_> {
-    fn header(&self) -> &InHeader {
-        &self.header
-    }
-
-    fn parts(&self, arg_len: usize) -> (&[u8], &[u8]) {
-        (&self.args[..arg_len.min(self.args.len())], &[])
-    }
-
-    fn out(&mut self, max: usize) -> &mut [u8] {
-        &mut self.answer.data[..max.min(LONG_DATA_MAX)]
-    }
-
-    fn reply(self, result: Result<usize, Errno>) {
-        self.answer.result = result;
-    }
-
-    fn reply_parts(mut self, parts: &[&[u8]]) {
-        let len = concat(parts, self.out(usize::MAX));
-        self.reply(len);
-    }
-
-    fn no_reply(self) {
-        self.reply(Ok(0));
-    }
-
-    fn held(&self) -> Held {
-        Held::Entry(Arc::clone(self.berth))
+        self.finish(Ok(0));
     }
 }
 

@@ -10,11 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use crate::abi;
-use crate::crew::Crew;
-use crate::dev::{self, Reader};
+use crate::dev::{self, DevBuffers, Reader};
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
 use crate::exchange::out_header;
@@ -36,7 +35,7 @@ pub struct Session<F: FileSystem> {
     dispatcher: Arc<Dispatcher<F>>,
     dev: Arc<OwnedFd>,
     negotiated: Negotiated,
-    crew: CrewGuard<F>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
     mount: MountGuard,
 }
 
@@ -62,15 +61,7 @@ impl<F: FileSystem> Session<F> {
         let dev = Arc::new(dev);
         fs.init(&negotiated, Notifier::new(Arc::downgrade(&dev)));
         let dispatcher = Arc::new(Dispatcher::new(Arc::new(fs), negotiated.flags));
-        let (max_write, stand_ins) = (negotiated.max_write, options.stand_ins_max);
-        let crew = CrewGuard(Crew::new(
-            Arc::clone(&dispatcher),
-            Arc::clone(&dev),
-            mount.0.mount.target(),
-            max_write,
-            stand_ins,
-        ));
-        let mut session = Self { dispatcher, dev, negotiated, crew, mount };
+        let mut session = Self { dispatcher, dev, negotiated, threads: Vec::new(), mount };
         session.start(slots, options)?;
         Ok(session)
     }
@@ -97,29 +88,27 @@ impl<F: FileSystem> Session<F> {
 
     /// Serves until the mount is gone, calls the file system's `destroy` if the kernel did not, and returns. The error
     /// is the first that ended a serving thread.
-    pub fn serve(self) -> io::Result<()> {
-        let result = self.crew.0.join();
+    pub fn serve(mut self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads.drain(..) {
+            let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
+            result = result.and(ended);
+        }
         self.mount.0.gone.store(true, Ordering::Release);
         self.dispatcher.destroy_once();
         result
     }
 
     fn start(&mut self, slots: Vec<RingSlot>, options: &SessionOptions) -> Result<(), MountError> {
-        self.start_threads(slots, options)?;
-        self.crew.0.watch().map_err(MountError::Thread)
-    }
-
-    fn start_threads(&mut self, slots: Vec<RingSlot>, options: &SessionOptions) -> Result<(), MountError> {
         let all = dev_threads(options.dev_threads);
         let uring = self.negotiated.transport == Transport::Uring;
         if !uring && options.transport == Transport::Uring {
             return Err(MountError::Uring(NOT_OFFERED.to_owned()));
         }
-        let start_readers = |reader, count| self.crew.0.start_readers(reader, count).map_err(MountError::Thread);
         if !uring {
-            return start_readers(Reader::Alone, all);
+            return self.start_readers(Reader::Alone, all);
         }
-        start_readers(Reader::BesideRings, 1)?;
+        self.start_readers(Reader::BesideRings, 1)?;
         match (self.start_ring_threads(slots), options.transport) {
             (Ok(()), _) => Ok(()),
             (Err(RingStartError::Thread(error)), _) => Err(MountError::Thread(error)),
@@ -129,26 +118,39 @@ impl<F: FileSystem> Session<F> {
             // The kernel has turned back to /dev/fuse at the failed registration.
             (Err(RingStartError::Register(_)), _) => {
                 self.negotiated.transport = Transport::Dev;
-                self.crew.0.start_readers(Reader::Alone, all).map_err(MountError::Thread)
+                self.start_readers(Reader::Alone, all)
             }
         }
     }
 
+    fn start_readers(&mut self, reader: Reader, count: usize) -> Result<(), MountError> {
+        for number in 0..count {
+            let buffers = DevBuffers::new(self.negotiated.max_write as usize).map_err(MountError::Thread)?;
+            let dispatcher = Arc::clone(&self.dispatcher);
+            let dev = Arc::clone(&self.dev);
+            let serve = move || dev::serve(&dispatcher, dev.as_fd(), reader, buffers);
+            self.spawn(format!("fuse-dev-{number}"), serve).map_err(MountError::Thread)?;
+        }
+        Ok(())
+    }
+
     /// Starts a thread per slot, and returns when every one is registered.
-    fn start_ring_threads(&self, slots: Vec<RingSlot>) -> Result<(), RingStartError> {
+    fn start_ring_threads(&mut self, slots: Vec<RingSlot>) -> Result<(), RingStartError> {
         let (sender, registered) = mpsc::channel();
-        self.crew.0.start_ring(slots, &sender).map_err(RingStartError::Thread)?;
+        for (number, slot) in slots.into_iter().enumerate() {
+            let dispatcher = Arc::clone(&self.dispatcher);
+            let sender = sender.clone();
+            let dev = Arc::clone(&self.dev);
+            let serve = move || slot.serve(&dispatcher, dev.as_fd(), sender);
+            self.spawn(format!("fuse-ring-{number}"), serve).map_err(RingStartError::Thread)?;
+        }
         drop(sender);
         first_error(&registered).map_or(Ok(()), |error| Err(RingStartError::Register(error)))
     }
-}
 
-/// Ends the watcher when a session ends early; the other threads end with the mount.
-struct CrewGuard<F: FileSystem>(Arc<Crew<F>>);
-
-impl<F: FileSystem> Drop for CrewGuard<F> {
-    fn drop(&mut self) {
-        self.0.end_watch();
+    fn spawn(&mut self, name: String, serve: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+        self.threads.push(thread::Builder::new().name(name).spawn(serve)?);
+        Ok(())
     }
 }
 

@@ -12,8 +12,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use memfs::MemFs;
@@ -21,7 +21,7 @@ use moafs_fuse::{
     AttrReply, Entry, Errno, FOREVER, FileAttr, FileHandle, FileSystem, MountKind, NodeId, ReqCtx, SessionOptions,
     Transport, WriteFlags,
 };
-use mounted::{CHILD_MOUNT, ChildServer, LoopDevice, Mounted, skip, wait_until};
+use mounted::{CHILD_MOUNT, ChildServer, LoopDevice, Mounted, skip};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
 
 /// Runs each test over each transport.
@@ -58,8 +58,6 @@ over_both_transports! {
     shared_mappings_are_written_back,
     writeback_cache_keeps_what_was_written,
     a_slow_request_does_not_hold_up_others,
-    requests_are_answered_beside_more_blocked_ones_than_threads,
-    a_killed_client_returns_while_its_operation_is_blocked,
     many_threads_work_at_once,
     a_panicking_handler_fails_one_request,
     notifications_drop_what_is_cached,
@@ -508,150 +506,6 @@ fn pin_to_first_cpu() {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(0);
     rustix::thread::sched_setaffinity(None, &cpus).expect("the first CPU");
-}
-
-/// Files whose fsync and fallocate wait until a gate is opened.
-#[derive(Default)]
-struct Gated {
-    open: Mutex<bool>,
-    opened: Condvar,
-    waiting: AtomicU64,
-    interrupted: AtomicU64,
-    given_up: AtomicU64,
-    destroyed_with: AtomicU64,
-}
-
-impl Gated {
-    fn pass(&self) -> moafs_fuse::Result<()> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        drop(self.opened.wait_while(self.open.lock().expect("no panic"), |open| !*open));
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        if moafs_fuse::interrupted() {
-            self.interrupted.fetch_add(1, Ordering::SeqCst);
-            return Err(Errno::EINTR);
-        }
-        Ok(())
-    }
-
-    fn open(&self) {
-        *self.open.lock().expect("no panic") = true;
-        self.opened.notify_all();
-    }
-
-    fn waiting(&self) -> u64 {
-        self.waiting.load(Ordering::SeqCst)
-    }
-}
-
-/// Opens the gate when a test ends, however: what is blocked would keep this process from ending.
-struct Opens(Arc<Gated>);
-
-impl Drop for Opens {
-    fn drop(&mut self) {
-        self.0.open();
-    }
-}
-
-impl FileSystem for Gated {
-    fn getattr(&self, ctx: &ReqCtx, _: Option<FileHandle>) -> moafs_fuse::Result<AttrReply> {
-        let mode = if ctx.node == NodeId::ROOT { libc::S_IFDIR | 0o755 } else { libc::S_IFREG | 0o666 };
-        Ok(attr_of(ctx.node.0, mode, 0))
-    }
-    fn lookup(&self, _: &ReqCtx, name: &[u8]) -> moafs_fuse::Result<Entry> {
-        let node = 2 + name.iter().fold(0, |sum, &byte| sum * 256 + u64::from(byte));
-        let AttrReply { attr, attr_ttl } = attr_of(node, libc::S_IFREG | 0o666, 0);
-        Ok(Entry { node: NodeId(node), generation: 0, attr, entry_ttl: FOREVER, attr_ttl })
-    }
-    fn statfs(&self, _: &ReqCtx) -> moafs_fuse::Result<moafs_fuse::StatFs> {
-        Ok(moafs_fuse::StatFs { blocks: 77, ..Default::default() })
-    }
-    fn fsync(&self, _: &ReqCtx, _: FileHandle, _: bool) -> moafs_fuse::Result<()> {
-        self.pass()
-    }
-    fn fallocate(
-        &self,
-        _: &ReqCtx,
-        _: FileHandle,
-        _: u64,
-        _: u64,
-        _: moafs_fuse::FallocateMode,
-    ) -> moafs_fuse::Result<()> {
-        self.pass()
-    }
-    fn given_up(&self, _: NodeId) {
-        self.given_up.fetch_add(1, Ordering::SeqCst);
-    }
-    fn destroy(&self) {
-        self.destroyed_with.store(self.waiting(), Ordering::SeqCst);
-    }
-}
-
-fn requests_are_answered_beside_more_blocked_ones_than_threads(transport: Transport) {
-    const BLOCKED: u64 = 60;
-    let Some(mount) = Mounted::new(Gated::default(), &options(transport)) else { return };
-    let _opens = Opens(Arc::clone(mount.fs()));
-    let clients: Vec<_> = (0..BLOCKED)
-        .map(|number| {
-            let file = OpenOptions::new().write(true).open(mount.path().join(number.to_string())).expect("open");
-            std::thread::spawn(move || file.sync_all())
-        })
-        .collect();
-    // All of them are served, so none holds up another, and this one is not held up either.
-    wait_until("all block", || mount.fs().waiting() == BLOCKED);
-    let path = mount.path().to_owned();
-    for cpu in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-        let path = path.clone();
-        let asked = std::thread::spawn(move || {
-            let mut cpus = rustix::thread::CpuSet::new();
-            cpus.set(cpu);
-            // A CPU that is not ours to use is no loss.
-            let _ = rustix::thread::sched_setaffinity(None, &cpus);
-            rustix::fs::statfs(&path).expect("statfs").f_blocks
-        });
-        wait_until("statfs is answered", || asked.is_finished());
-        assert_eq!(asked.join().expect("no panic"), 77);
-    }
-    assert_eq!(mount.fs().waiting(), BLOCKED);
-    mount.fs().open();
-    for client in clients {
-        client.join().expect("no panic").expect("fsync");
-    }
-    mount.unmount();
-}
-
-fn a_killed_client_returns_while_its_operation_is_blocked(transport: Transport) {
-    let Some(mount) = Mounted::new(Gated::default(), &options(transport)) else { return };
-    let _opens = Opens(Arc::clone(mount.fs()));
-    let scripts = [
-        "import os,sys\nos.fsync(os.open(sys.argv[1], os.O_RDWR))",
-        "import os,sys\nos.posix_fallocate(os.open(sys.argv[1], os.O_RDWR), 0, 4096)",
-        // A signal first, which the operation does not heed; the kernel does not tell of the kill that follows.
-        "import os,signal,sys\nsignal.signal(signal.SIGALRM, lambda *_: None)\nsignal.setitimer(signal.ITIMER_REAL, 0.05)\n\
-         os.posix_fallocate(os.open(sys.argv[1], os.O_RDWR), 0, 4096)",
-    ];
-    for (number, script) in (1..).zip(scripts) {
-        let file = mount.path().join(number.to_string());
-        let Ok(mut client) = Command::new("python3").args(["-c", script]).arg(file).spawn() else {
-            return skip("python3 is not installed");
-        };
-        wait_until("it blocks", || mount.fs().waiting() == number);
-        std::thread::sleep(Duration::from_millis(200));
-        client.kill().expect("kill");
-        wait_until("the client has ended", || client.try_wait().expect("wait").is_some());
-        assert_eq!(mount.fs().waiting(), number, "its operation goes on");
-    }
-    // Unmounting waits for what the kernel does not know of any more.
-    let fs = Arc::clone(mount.fs());
-    let opener = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
-        fs.open();
-    });
-    let fs = Arc::clone(mount.fs());
-    mount.unmount();
-    opener.join().expect("no panic");
-    assert_eq!(fs.interrupted.load(Ordering::SeqCst), 3);
-    assert_eq!(fs.given_up.load(Ordering::SeqCst), 2, "the two that change a file");
-    assert_eq!(fs.destroyed_with.load(Ordering::SeqCst), 0);
 }
 
 fn many_threads_work_at_once(transport: Transport) {

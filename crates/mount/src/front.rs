@@ -247,14 +247,6 @@ impl<F: Format> Front<F> {
         }
     }
 
-    /// Keeps an inode for as long as an operation may go on that the kernel does not know of any more.
-    fn hold(&self, ino: Ino) -> Result<InodeHold<'_, F>> {
-        self.told(self.vfs.find(ino))?;
-        let held = InodeHold { vfs: &self.vfs, ino };
-        // The number may have been another file's from before.
-        if moafs_fuse::given_up() { Err(Errno::EINTR) } else { Ok(held) }
-    }
-
     /// Allocates step by step, where that takes long: a caller that is killed does not wait for the rest, which stays undone.
     fn allocate_in_steps(&self, ctx: &ReqCtx, ino: Ino, range: Range<u64>, how: Allocate) -> Result<()> {
         let Range { start, end } = range;
@@ -287,18 +279,6 @@ impl<F: Format> Front<F> {
         // The time of the change; the reply has no room for it.
         self.attr_changed(ctx.node);
         Ok(())
-    }
-}
-
-/// A look-up of ours.
-struct InodeHold<'a, F: Format> {
-    vfs: &'a Vfs<F>,
-    ino: Ino,
-}
-
-impl<F: Format> Drop for InodeHold<'_, F> {
-    fn drop(&mut self) {
-        self.vfs.forget(self.ino, 1);
     }
 }
 
@@ -360,14 +340,6 @@ impl<F: Format> FileSystem for Front<F> {
     fn init(&self, _negotiated: &Negotiated, notifier: Notifier) {
         // Called once.
         let _ = self.notifier.set(notifier);
-    }
-
-    fn given_up(&self, node: NodeId) {
-        if let Some(notifier) = self.notifier.get()
-            && let Err(error) = notifier.inval_inode(node, 0, 0)
-        {
-            self.log.failure(&format!("telling the kernel that node {} changed: {error}", node.0));
-        }
     }
 
     fn keeps_open_state(&self) -> bool {
@@ -644,13 +616,7 @@ impl<F: Format> FileSystem for Front<F> {
         if ctx.uid != 0 {
             self.kill_set_ids(ctx, ctx.node)?;
         }
-        let _held = self.hold(ino)?;
-        let allocated = self.allocate_in_steps(ctx, ino, offset..offset + len, how);
-        if allocated.is_err() {
-            // The kernel believes that nothing has changed.
-            self.attr_changed(ctx.node);
-        }
-        allocated
+        self.allocate_in_steps(ctx, ino, offset..offset + len, how)
     }
 
     fn lseek(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, target: SeekTarget) -> Result<u64> {
@@ -673,7 +639,6 @@ impl<F: Format> FileSystem for Front<F> {
         if ctx.uid != 0 {
             self.kill_set_ids(ctx, range.node_out)?;
         }
-        let _held = (self.hold(from.0)?, self.hold(to.0)?);
         self.told(self.vfs.copy_range(&who(ctx), from, to, range.len.min(STEP_BYTES)))
     }
 

@@ -391,14 +391,7 @@ fn session_options() -> SessionOptions {
     };
     let init =
         InitConfig { max_write: (REQUEST_PAGES_MAX * PAGE_BYTES) as u32, posix_acl: false, ..InitConfig::default() };
-    SessionOptions {
-        mount,
-        init,
-        transport: Transport::Dev,
-        dev_threads: THREADS,
-        stand_ins_max: 0,
-        ..SessionOptions::default()
-    }
+    SessionOptions { mount, init, transport: Transport::Dev, dev_threads: THREADS, ..SessionOptions::default() }
 }
 
 fn errno(error: std::io::Error) -> Errno {

@@ -140,14 +140,7 @@ fn session_options(model: &str) -> SessionOptions {
         ..InitConfig::default()
     };
     // Threads block for as long as the drive takes, and the kernel's order matters: one queue for all of them.
-    SessionOptions {
-        mount,
-        init,
-        transport: Transport::Dev,
-        dev_threads: THREADS,
-        stand_ins_max: 0,
-        ..SessionOptions::default()
-    }
+    SessionOptions { mount, init, transport: Transport::Dev, dev_threads: THREADS, ..SessionOptions::default() }
 }
 
 /// Unmounts when a signal asks for it.
