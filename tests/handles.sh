@@ -5,7 +5,7 @@
 . "$(dirname "$0")/common"
 choose "$@"
 have python3 || skip "python3 is not installed"
-make 64M
+make 128M
 
 cat >"$work/handles.py" <<'PYTHON'
 import ctypes, errno, os, pickle, sys

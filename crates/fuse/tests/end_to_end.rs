@@ -423,7 +423,8 @@ impl FileSystem for Sizes {
 fn requests_are_as_large_as_agreed(transport: Transport) {
     let Some(mount) = Mounted::new(Sizes::default(), &options(transport)) else { return };
     let mut file = OpenOptions::new().read(true).write(true).open(mount.path().join("endless")).expect("open");
-    file.write_all(&vec![0; 1 << 20]).expect("write");
+    // Memory that was written to: what was never touched the kernel may fetch, and send, page by page.
+    file.write_all(&pattern(1 << 20)).expect("write");
     file.seek(SeekFrom::Start(16 << 20)).expect("seek");
     file.read_exact(&mut vec![0; 16 << 20]).expect("read");
     drop(file);
