@@ -30,7 +30,7 @@ bitflags! {
         const SECRM = 0x1;
         /// Keep for undelete.
         const UNRM = 0x2;
-        /// Compressed.
+        /// To be compressed, by drivers that can.
         const COMPR = 0x4;
         /// Write synchronously.
         const SYNC = 0x8;
@@ -74,9 +74,9 @@ bitflags! {
 
 impl InodeFlags {
     /// Flags that change how the file's bytes are stored in ways this crate does not know: such
-    /// files are neither read nor written.
-    pub const FOREIGN: InodeFlags = InodeFlags::COMPR
-        .union(InodeFlags::ENCRYPT)
+    /// files are neither read nor written. `COMPR` is not one of them: `chattr +c` sets it as a wish, and
+    /// compressed contents need a feature of the volume that is refused.
+    pub const FOREIGN: InodeFlags = InodeFlags::ENCRYPT
         .union(InodeFlags::EXTENTS)
         .union(InodeFlags::VERITY)
         .union(InodeFlags::EA_INODE)
