@@ -263,7 +263,8 @@ impl<F: Format> Front<F> {
         }
         let mut at = start;
         while at < end {
-            if moafs_fuse::interrupted() {
+            // As on the kernel's file systems only a caller that ends goes without the rest: programs do not expect EINTR here.
+            if moafs_fuse::interrupted() && process::is_ending(ctx.pid) {
                 return Err(Errno::EINTR);
             }
             let stop = end.min((at / STEP_BYTES + 1) * STEP_BYTES);

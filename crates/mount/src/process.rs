@@ -21,6 +21,17 @@ pub(crate) fn of_thread(tid: u32) -> Process {
     Process { id, age: age(&stat, &uptime, rustix::param::clock_ticks_per_second()) }
 }
 
+/// True if a thread is about to end: it has been killed, or is gone. Signals that its program handles do not count.
+pub(crate) fn is_ending(tid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{tid}/status")).map_or(true, |status| is_killed(&status))
+}
+
+/// True if SIGKILL is pending, which every thread gets when its process is to end.
+fn is_killed(status: &str) -> bool {
+    let pending = |name| field(status, name).and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    (pending("SigPnd:") | pending("ShdPnd:")) & 1 << (libc::SIGKILL - 1) != 0
+}
+
 /// The rest of the line that begins with `name`.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name))
@@ -46,6 +57,14 @@ mod tests {
         assert_eq!(process.id, std::process::id());
         assert!(process.age.is_some_and(|age| age < Duration::from_secs(3600)));
         assert_eq!(of_thread(u32::MAX), Process { id: u32::MAX, age: None });
+    }
+
+    #[test]
+    fn a_thread_is_ending_when_it_is_gone_or_has_a_kill_pending_and_not_for_other_signals() {
+        assert!(!is_ending(std::process::id()));
+        assert!(is_ending(u32::MAX));
+        assert!(is_killed("Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n"));
+        assert!(!is_killed("Name:\tx\nSigPnd:\t0000000000002000\nShdPnd:\t0000000000002000\n"), "SIGALRM");
     }
 
     #[test]
