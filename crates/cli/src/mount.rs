@@ -28,7 +28,7 @@ use crate::volume::{self, Opened, Volume, on_volume};
 /// What the daemon says when the mount can be used.
 const READY: &str = "ready";
 
-/// How long a mount waits for an unmount that is just ending. The lock is asked for again as often as opening takes.
+/// The longest that a mount waits for an unmount that is just ending. The lock is asked for again as often as opening takes.
 const ENDING_GRACE: Duration = Duration::from_secs(10);
 
 /// Exit code of mount(8) for internal errors.

@@ -151,7 +151,7 @@ impl<'a> ExtOp<'a> {
             return;
         }
         let reachable = level.max(dir.state.lock().named);
-        // Whoever syncs the file, even its data only, wants to find it.
+        // A file that was synced, even its data only, must be found.
         self.reached(reachable);
         if self.is_rename() {
             self.ordered = self.ordered.max(reachable);
