@@ -326,7 +326,7 @@ fn a_chain_is_not_continued_by_what_an_earlier_mount_left_behind_the_same_checkp
     fsck(&cut);
 }
 
-/// What a checkpoint could not write is in memory only, however little memory there is.
+/// Metadata that a checkpoint could not write are in memory only, however little memory there is.
 #[test]
 fn a_volume_that_turned_read_only_shows_what_it_could_not_write() {
     const FILES: usize = 400;

@@ -37,7 +37,7 @@ struct Sets {
 /// Gives up, in this thread and those it will start, all capabilities but those that are kept, and that programs may bring privileges.
 ///
 /// # Errors
-/// What the kernel says; what was given up before stays so.
+/// The kernel's error; capabilities that were given up before it stay given up.
 pub fn confine() -> io::Result<()> {
     let mut held = get()?;
     // Programs that are started get what the bounding set lets them have.

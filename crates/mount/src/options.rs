@@ -316,7 +316,7 @@ impl Settings {
             "transport" => self.session.transport = value_of.transport()?,
             "threads" => self.set_threads(value_of.number(1..=THREADS_MAX)? as usize),
             "remount" => {
-                let reason = "`mount -o remount,ro DIR` and `mount -o remount,rw DIR` do it";
+                let reason = "only the kernel can: `mount -i -o remount,ro DIR`, or rw";
                 return Err(OptionError::Impossible { option: option.to_owned(), reason });
             }
             _ => return self.apply_switch(option),

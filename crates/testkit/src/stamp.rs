@@ -87,7 +87,7 @@ pub fn describe(sector: &[u8]) -> String {
     words.join(" and ")
 }
 
-/// How what a sector shows differs from what it should show, in words.
+/// Describes in words where a sector differs from the one that is expected.
 pub fn describe_difference(is: &[u8], should: &[u8]) -> String {
     let first = is.iter().zip(should).position(|(is, should)| is != should).unwrap_or(0);
     format!(

@@ -68,7 +68,7 @@ impl F2fs {
         if file.kind != FileKind::Regular || writer.last.flags.contains(CpFlags::UMOUNT) {
             return Ok(false);
         }
-        // Where the log goes on may lie blocks of a chain that an earlier mount wrote behind the same checkpoint, and that
+        // The log may go on into blocks of a chain that an earlier mount wrote behind the same checkpoint, and that
         // recovery did not reach: it would take them for the rest of this one.
         if !writer.own {
             return Ok(false);

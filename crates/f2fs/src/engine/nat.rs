@@ -98,7 +98,7 @@ impl Nat {
             if let Some(entry) = self.state.lock().newest(nid) {
                 return Ok(entry);
             }
-            // What was read may be given up, or outdated, before it is looked at.
+            // The block may be given up, or be outdated, before it is looked at.
             self.read(block_of(nid)..block_of(nid) + 1)?;
         }
     }
