@@ -9,19 +9,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moafs_disk::mem::MemDisk;
-use moafs_disk::probe::crash::CrashRecorder;
+use moafs_disk::probe::crash::{CrashRecorder, Mode};
 use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
-use moafs_runtime::Live;
+use moafs_runtime::virt::Virtual;
+use moafs_runtime::{Live, sleep_until};
 use moafs_testkit::crash::{Recording, Scene, Summary};
 use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::family::{self, Ext, F2fs, Family};
 use moafs_testkit::image::Geometry;
 use moafs_testkit::model::{Model, NodeId};
 use moafs_testkit::ops::{Generator, Limits, Op};
+use moafs_testkit::simulate::device::Device;
 use moafs_testkit::tests_of;
-use moafs_testkit::volume::{Mounter, OnDisk};
+use moafs_testkit::volume::{Mounter, OnDisk, options};
 use moafs_testkit::workloads;
-use moafs_vfs::types::Ino;
+use moafs_vfs::Who;
+use moafs_vfs::api::{NewFile, RenameMode};
+use moafs_vfs::types::{FileKind, Ino, Name};
 
 tests_of!(
     ext: Ext,
@@ -31,6 +35,7 @@ tests_of!(
     a_failing_flush_loses_nothing_that_was_fsynced,
     each_file_reports_its_failed_write_and_reads_go_on,
     a_failed_flush_never_turns_into_success,
+    an_fsync_beside_a_failing_sync_loses_nothing,
     a_full_host_makes_writers_wait_and_loses_nothing,
     no_space_at_any_step_leaves_a_sound_volume,
 );
@@ -42,6 +47,7 @@ tests_of!(
     a_failing_flush_loses_nothing_that_was_fsynced,
     each_file_reports_its_failed_write_and_reads_go_on,
     a_failed_flush_never_turns_into_success,
+    an_fsync_beside_a_failing_sync_loses_nothing,
     a_full_host_makes_writers_wait_and_loses_nothing,
     no_space_at_any_step_leaves_a_sound_volume,
 );
@@ -179,6 +185,61 @@ fn a_failed_flush_never_turns_into_success<F: Family>() {
         assert!(driver.vfs().fsync(a, true).is_err(), "a retry lies");
         assert!(driver.vfs().sync().is_err(), "a retry lies");
     }
+}
+
+/// An fsync that comes while another client's sync fails keeps what it promises: here the new name of a file.
+fn an_fsync_beside_a_failing_sync_loses_nothing<F: Family>() {
+    let mut refused = 0;
+    for nth in 1..12 {
+        for after_us in [0, 300, 1_000, 3_000] {
+            let at = format!("write {nth} fails, fsync after {after_us} us");
+            let (outcome, left) = fsync_beside_sync::<F>(nth, Duration::from_micros(after_us));
+            if outcome.is_err() {
+                refused += 1;
+                continue;
+            }
+            let vfs = F::mounter(0).mount(left, false).unwrap_or_else(|error| panic!("{at}: {error}"));
+            let found = vfs.lookup(&Who::root(), vfs.shape().root, name("new"));
+            let file = found.unwrap_or_else(|error| panic!("{at}: {error}"));
+            let mut back = vec![0; BYTES.len() + 1];
+            let n = vfs.read(file.ino, 0, &mut back).unwrap_or_else(|error| panic!("{at}: {error}"));
+            assert!(back[..n] == *BYTES, "{at}: {n} bytes");
+        }
+    }
+    assert!(refused > 5, "{refused} were refused");
+}
+
+const BYTES: &[u8] = &[7; 9_000];
+
+/// What the fsync answered, and what a power cut then leaves.
+fn fsync_beside_sync<F: Family>(nth: u64, after: Duration) -> (moafs_vfs::Result<()>, Arc<MemDisk>) {
+    let runtime = Virtual::new(None);
+    let rt = runtime.rt();
+    let disk = F::make(&family::geometries::<F>(F::CRASH)[0]).expect("our own mkfs is always there");
+    let recorder = Arc::new(CrashRecorder::over(Arc::new(disk), rt.clone()));
+    let fault = Arc::new(Fault::new(recorder.clone(), rt.clone(), Vec::new()));
+    let device = Arc::new(Device::new(fault.clone(), recorder.clone(), rt.clone(), nth, 1_000_000));
+    let outcome = runtime.run(|| {
+        let vfs = F::mounter(0).mount_on(device, rt.clone(), options(false)).unwrap();
+        let (who, root) = (Who::root(), vfs.shape().root);
+        let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+        let file = vfs.create(&who, root, name("old"), &new).unwrap().ino;
+        vfs.sync().unwrap();
+        fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Nth(nth), Harm::Error)]);
+        vfs.rename(&who, (root, name("old")), (root, name("new")), RenameMode::Replace).unwrap();
+        let beside = vfs.clone();
+        let sync = rt.spawn("sync", Box::new(move || drop(beside.sync())));
+        sleep_until(&*rt, rt.now() + after);
+        let outcome = vfs.write(&who, file, 0, BYTES, false).and_then(|_| vfs.fsync(file, true));
+        sync.join(&*rt);
+        outcome
+    });
+    let left = recorder.state(recorder.cut_points() - 1, 1, Mode::None);
+    (outcome, Arc::new(left))
+}
+
+fn name(text: &str) -> &Name {
+    Name::new(text.as_bytes()).expect("a legal name")
 }
 
 fn a_full_host_makes_writers_wait_and_loses_nothing<F: Family>() {

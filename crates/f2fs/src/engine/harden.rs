@@ -48,6 +48,8 @@ impl F2fs {
         if self.reaches(upto) {
             return self.make_durable(data);
         }
+        // The checkpoint that held the lock may have failed. What a chain cannot tell was to be in it: it is noted nowhere else.
+        self.health.check()?;
         if !self.chain_suffices(file, &writer)? {
             return self.checkpoint_as(&mut writer, false);
         }
