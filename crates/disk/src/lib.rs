@@ -125,7 +125,8 @@ impl Limits {
     }
 }
 
-/// An array of sectors (`seams.md` section 3 of the design notes).
+/// An array of sectors. Requests in flight may complete in any order; what has completed is durable after
+/// [`Disk::make_durable`].
 pub trait Disk: Send + Sync {
     /// What this disk can do. Constant while it is open.
     fn limits(&self) -> &Limits;

@@ -179,7 +179,7 @@ impl Cause {
         [Cause::Demand, Cause::ReadAhead, Cause::Evict, Cause::Age, Cause::Order, Cause::Move, Cause::Volume];
 }
 
-/// What, whose, why (`seams.md` section 1 of the design notes).
+/// What a request carries, whose it is, and why it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag {
     /// What the request carries.

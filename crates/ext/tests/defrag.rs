@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 const BLOCK: usize = 4096;
-/// The paper's maximum transfer.
+/// The maximum transfer of Lee, Ahn, Oh (2008): 128 KiB.
 const TRANSFER_BLOCKS: u64 = 32;
 const ROOT: Ino = Ino(2);
 

@@ -1,7 +1,7 @@
 //! Making an empty F2FS volume.
 //!
-//! The areas and the reserves are those that mkfs.f2fs chooses (section 2.2), but for volumes that are not a whole
-//! number of zones, which it miscounts (section 2.3). The old superblock goes first and the new one comes last, so
+//! The areas and the reserves are those that mkfs.f2fs chooses (`docs/formats/f2fs.md`, section 2.2), but for volumes that are
+//! not a whole number of zones, which it miscounts (section 2.3). The old superblock goes first and the new one comes last, so
 //! that a power cut leaves either no volume or a whole one, even if it tears the superblock.
 
 use moafs_disk::{Buf, Disk, DiskError, DiskExt, Kind, Lba, Op, Request, SECTOR, Tag};

@@ -1,5 +1,6 @@
-//! The policies against each other, on a volume that exists only as a segment table: IO-TEST of the segment recycling
-//! paper (files of 8 blocks; uniform, or 10 % of the files get 90 % of the writes), costs by the model of the device.
+//! The policies against each other, on a volume that exists only as a segment table: IO-TEST of Oh, Kim,
+//! Choi, Lee, Noh (2009; files of 8 blocks; uniform, or 10 % of the files get 90 % of the writes), costs by the model
+//! of the device.
 //!
 //! Asserted are orderings that do not hang on single constants. The table behind them, by which choices are tuned, is
 //! printed by `cargo test -p moafs-f2fs --test policies -- --ignored --nocapture`.

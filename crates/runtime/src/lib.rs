@@ -48,7 +48,7 @@ pub enum Woken {
     TimedOut,
 }
 
-/// Time and waiting (`seams.md` section 2 of the design notes).
+/// Time and waiting, those of the machine or those of a simulation.
 ///
 /// Waiting never loses a signal: take a [`Ticket`] first, look at the condition, then wait with
 /// that ticket; a signal between the two makes `wait` return at once.

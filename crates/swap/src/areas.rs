@@ -1,4 +1,4 @@
-//! Swap areas (the paper's cgSwap areas): who they are, where they lie, and in which order they were created.
+//! Swap areas (the cgSwap areas of Ahn, Kim, Kim, Oh 2011): what they are, where they lie, and in which order they were created.
 //!
 //! An area is a run of blocks within one group with a tree of its own free slots ([`Slots`]). Each group has the list of its areas, and all
 //! areas are in one list in the order of their creation (the paper's Fig. 4). Which one a page goes to is [`crate::places`]'s business.

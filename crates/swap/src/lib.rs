@@ -1,4 +1,5 @@
-//! Paged-out memory in a volume's own free space, next to the disk head (`swap.md` of the design notes; the paper's SAF).
+//! Paged-out memory in a volume's own free space, next to the disk head: SAF. *The paper* is Ahn, Kim, Kim, Oh (2011),
+//! whose title `README.md` has; `docs/swap.md` says what was settled where it leaves something open.
 //!
 //! The one idea: a page that leaves memory goes to where the head is, into a *swap area* in the group of the most recently accessed
 //! file block; a map in memory remembers where. Areas are volatile ([`moafs_vfs::volatile`]): the disk never tells of them.

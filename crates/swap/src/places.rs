@@ -1,4 +1,4 @@
-//! Where a page goes: the paper's search order (its sections 4.1 to 4.3), and nothing else.
+//! Where a page goes: the search order of SAF (Ahn, Kim, Kim, Oh 2011, sections 4.1 to 4.3), and nothing else.
 //!
 //! Attempts, after each file access from the first one on:
 //! 1. No file block was accessed so far: the traditional swap space.

@@ -1,4 +1,4 @@
-//! The seam between POSIX and an on-disk format (`seams.md` section 4 of the design notes).
+//! The seam between POSIX and an on-disk format. `ARCHITECTURE.md` says method by method what each engine does.
 //!
 //! It was settled for in-place metadata (ext2), a journal (ext3, ext4) and a log (F2FS) before any
 //! of them was written: metadata changes only inside an *op* that declares its kind; all waiting for

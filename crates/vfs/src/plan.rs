@@ -1,7 +1,7 @@
 //! THE decision: which dirty blocks leave the cache together, and to where.
 //!
 //! A plan speaks of file ranges and runs, never of bytes, so in-place writing, clustering,
-//! co-writing, log append, recycling and cleaning are the same seam (`seams.md` section 5).
+//! co-writing, log append, recycling and cleaning differ in their plans only (`ARCHITECTURE.md`).
 
 use std::sync::Arc;
 
@@ -88,6 +88,6 @@ pub trait DirtyView<N> {
     fn small_counts(&self, home: Ino) -> Vec<u32>;
 }
 
-/// Largest file, in blocks, that counts as small: the direct pointers of the ext family
-/// (`spec/cowriting.md`). Formats may use another limit for their own decisions.
+/// Largest file, in blocks, that counts as small: the direct pointers of the ext family, as in Lee, Ahn, Oh (2008;
+/// `README.md` has the title). Formats may use another limit for their own decisions.
 pub const SMALL_BLOCKS_MAX: u64 = 12;

@@ -1,7 +1,7 @@
 //! The seam between swap areas and the formats: blocks that are taken in memory only.
 //!
-//! A volatile run belongs to nobody on the disk. No bitmap, segment table or inode ever tells of it, so it costs no metadata
-//! write, and after a crash or a restart it never existed (`seams.md` section 10 of the design notes). While it is taken no file gets its
+//! A volatile run belongs to no file on the disk. No bitmap, segment table or inode ever tells of it, so it costs no metadata
+//! write, and after a crash or a restart it never existed (`docs/swap.md`, "Areas"). While it is taken no file gets its
 //! blocks.
 //!
 //! Capacity and place are two things. [`Volatile::reserve`] promises capacity once, as an admission does for files; then

@@ -1,6 +1,6 @@
 //! Carrying out plans: dirty pages leave the cache.
 //!
-//! The same for every format and every policy (`seams.md` section 5): the format plans; the pages
+//! The same for every format and every policy: the format plans; the pages
 //! named are marked and frozen (one that vanished shortens the travel, the rest of a fresh run
 //! goes back); requests of many plans are gathered into one batch, submitted, and waited for;
 //! then few, bounded ops place what was written; the pages come to rest. No inode lock is taken:

@@ -1,4 +1,4 @@
-//! Addresses chosen at `write()`: what the file systems did that the co-writing paper compares with
+//! Addresses chosen at `write()`: what the file systems did that Lee, Ahn, Oh (2008) compare with
 //! ([`Policy::FfsPaper`](crate::place::Policy::FfsPaper)).
 //!
 //! An early address is a block that was handed out in memory and belongs to a file's block that is still dirty. The map shows

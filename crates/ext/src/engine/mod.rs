@@ -6,7 +6,7 @@
 //! | [`map`] | block maps: finding, setting, clearing pointers |
 //! | [`dir`] | directories: an index in memory over linear blocks |
 //! | [`neighbours`] | which small files lie beside another |
-//! | [`early`] | addresses chosen at `write()`, for the paper's baseline |
+//! | [`early`] | addresses chosen at `write()`, for `ffs-paper` |
 //! | [`xattr`] | extended attributes |
 //! | [`op`] | ops: changes and what each waits for |
 //! | [`survey`] | reporting the layout of the whole volume |

@@ -1,7 +1,8 @@
 //! Co-writing: when one small file's data must leave the cache, the dirty small files of its directory leave with it, in
 //! one device request.
 //!
-//! At a delayed write of file f of directory d, whose inode lies in group g (co-writing paper, Figs. 6 and 7):
+//! At a delayed write of file f of directory d, whose inode lies in group g (Figs. 6 and 7 of Lee, Ahn, Oh: Co-Writing
+//! Multiple Files Based on Directory Locality for High Performance of Small File Writes, 2008):
 //!
 //! 1. f is large (more than [`SMALL_BLOCKS_MAX`] blocks), or not all of it is in the cache: [`Ffs`] decides.
 //! 2. *Gather*: f first, then the smallest dirty small files of d, as far as they are whole in the cache.

@@ -165,8 +165,8 @@ impl Ffs<'_> {
         Ok(())
     }
 
-    /// Addresses for `range`, none of which has one, at the time of the write: what the paper's baseline does. They may
-    /// be fewer than asked for.
+    /// Addresses for `range`, none of which has one, at the time of the write, for
+    /// [`Policy::FfsPaper`](super::Policy::FfsPaper). They may be fewer than asked for.
     pub fn place_early<N>(&self, node: &N, files: &dyn Files<N>, range: LbnRange) -> Result<BlockRun> {
         self.place(&File { node, files }, range.start.0, range.len, None)
     }

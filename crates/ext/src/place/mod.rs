@@ -23,7 +23,7 @@ use crate::format::GroupNo;
 pub enum Policy {
     /// The Fast File System's rules, addresses chosen when data leave the cache.
     Ffs,
-    /// The same, but addresses are chosen at `write()`, as the file systems did that the co-writing paper compares
+    /// The same, but addresses are chosen at `write()`, as the file systems did that Lee, Ahn, Oh (2008) compare
     /// with. For experiments.
     FfsPaper,
     /// Small files of a directory leave together; large ones as with [`Policy::Ffs`].

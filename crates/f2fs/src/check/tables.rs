@@ -312,7 +312,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Follows the nodes that were written since the checkpoint (section 13).
+    /// Follows the nodes that were written since the checkpoint (`docs/formats/f2fs.md`, section 13).
     fn check_chain(&mut self) -> Result<(), CheckError> {
         let current = self.pack.checkpoint.current[Log::WarmNode as usize];
         let expected = self.pack.checkpoint.node_version();

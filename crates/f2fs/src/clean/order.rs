@@ -5,8 +5,8 @@
 //! sorted, not the data; the sort is stable, so blocks that compare equal keep the victims' order. Blocks of nodes
 //! leave as found.
 //!
-//! Reference: "file-aware cleaning" of the project's specification; the paper sorts by inode number only, offsets are
-//! ours.
+//! Reference: Park, Kang, Seo, Eom: An Efficient Cleaning Scheme for File Defragmentation on Log-Structured File System (2016).
+//! It sorts by inode number only; offsets are ours.
 
 use std::fmt;
 use std::str::FromStr;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The paper's Fig. 2: four writers, blocks by turns.
+    /// Fig. 2 of Park et al. (2016): four writers, blocks by turns.
     fn by_turns(files: u32, blocks: u64) -> Vec<Owner> {
         (0..blocks).flat_map(|lbn| (0..files).map(move |file| Owner { ino: Nid(10 + file), lbn })).collect()
     }

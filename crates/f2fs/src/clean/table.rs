@@ -1,7 +1,7 @@
 //! The segment table as policies see it: counts and times, nothing else.
 //!
 //! The engine shows its table through [`Table`]; tests use a vector. Times are nanoseconds on the volume's clock (the
-//! one that SIT's modification times count, in seconds, while the volume is mounted: sheet section 4).
+//! one that SIT's modification times count, in seconds, while the volume is mounted: `docs/formats/f2fs.md`, section 4).
 
 use serde::Serialize;
 
@@ -151,7 +151,8 @@ impl Space {
         self.valid_blocks as f64 / self.main_blocks.max(1) as f64
     }
 
-    /// Free sections that an ordinary write may take: none if cleaning has to come first (sheet section 11).
+    /// Free sections that an ordinary write may take: none if cleaning has to come first
+    /// (`docs/formats/f2fs.md`, section 11).
     pub fn spare_sections(&self) -> u32 {
         self.free_sections.saturating_sub(self.reserved_sections.saturating_add(self.needed_sections))
     }

@@ -1,7 +1,8 @@
 //! When to clean, and how much.
 //!
-//! 1. *Foreground*, a writer waits: free sections are no more than what is needed and reserved (sheet section 11).
-//!    Clean until one section more is free, or, if `prefree` ones will do, checkpoint first: they cost no copying.
+//! 1. *Foreground*, a writer waits: free sections are no more than what is needed and reserved
+//!    (`docs/formats/f2fs.md`, section 11). Clean until one section more is free, or, if `prefree` ones will do,
+//!    checkpoint first: they cost no copying.
 //! 2. *Background*, idle time: begins when spare sections fall below [`Trigger::begin_below`] and goes on, over
 //!    interruptions, until they reach [`Trigger::stop_at`]: the distance between the two is the hysteresis. At most
 //!    [`Trigger::step_sections`] per idle step, so that a writer who comes back waits for one step only.

@@ -1,4 +1,4 @@
-//! Checkpoints: everything that was changed becomes durable at once (sheet section 12).
+//! Checkpoints: everything that was changed becomes durable at once (`docs/formats/f2fs.md`, section 12).
 //!
 //! What has to be read for it is read first. With the op gate closed a picture of the volume is taken in memory: dirty
 //! blocks of directories and dirty nodes get their new places, the tables their next versions. Everybody waits meanwhile, so

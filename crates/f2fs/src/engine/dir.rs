@@ -320,7 +320,7 @@ impl F2fs {
         left
     }
 
-    /// The entries of the inode `before` go to blocks (section 6.3).
+    /// The entries of the inode `before` go to blocks (`docs/formats/f2fs.md`, section 6.3).
     fn move_out(&self, dir: &Incore, before: &[u8], admission: &mut Admission) -> Result<()> {
         let layout = self.layout(dir);
         let region = Region::inline(layout.inline_range());

@@ -1,4 +1,4 @@
-//! fsync without a checkpoint: a file's nodes in a chain that recovery follows (sheet section 13).
+//! fsync without a checkpoint: a file's nodes in a chain that recovery follows (`docs/formats/f2fs.md`, section 13).
 //!
 //! The file's dirty direct nodes go to the warm node log, the last one (the inode, if it is among them) with a mark. Recovery
 //! walks that log from where the last checkpoint left it. Nodes of nodes are not written: recovery makes them from the others'

@@ -1,4 +1,4 @@
-//! Opening a volume (sheet section 14).
+//! Opening a volume (`docs/formats/f2fs.md`, section 14).
 
 use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64};
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Rolling forward: what was fsynced after the last checkpoint is found in a chain of nodes and done again (sheet section 13).
+//! Rolling forward: what was fsynced after the last checkpoint is found in a chain of nodes and done again
+//! (`docs/formats/f2fs.md`, section 13).
 //!
 //! Everything happens in memory, and one checkpoint at the end makes it durable; a power cut before that finds the same chain
 //! again. So blocks of the chain, and those behind the heads of the logs, are not written to meanwhile.

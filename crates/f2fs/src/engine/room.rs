@@ -31,7 +31,7 @@ const ROUNDS_MAX: u32 = 64;
 const BACKGROUND_NS: u64 = 500_000_000;
 /// So few dirty blocks of metadata are never worth a checkpoint.
 const DIRTY_BLOCKS_MIN: usize = 256;
-/// A decision holds for so many blocks: the segment buffer of the recycling paper, 4 MiB.
+/// A decision holds for so many blocks: the segment buffer of Oh et al. (2009, see [`crate::place::recycle`]), 4 MiB.
 const BURST_BLOCKS: u64 = 1024;
 /// Bursts that fit into the holes there are while a checkpoint in the background is under way.
 const SCARCE_BURSTS: u64 = 4;

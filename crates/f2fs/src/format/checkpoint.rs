@@ -247,7 +247,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The rules of section 14.
+    /// The rules of section 3.1.
     fn check(&self, geo: &Geometry) -> Result<(), String> {
         // Volumes that are never written reserve nothing, and have two logs instead of six.
         let is_writable = geo.ssa_segments != 0;

@@ -1,7 +1,7 @@
 //! The bytes of an F2FS volume and their meaning. Nothing here does I/O or keeps state.
 //!
 //! Every decoder checks what it reads and names what is wrong ([`Damage`]); nothing panics on any bytes. Section
-//! numbers in the documentation are those of the project's format sheet.
+//! numbers in these modules are those of `docs/formats/f2fs.md`.
 //!
 //! | module | structure |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Temperature by kind: which log a block joins, as the format's users expect it (sheet section 9).
+//! Temperature by kind: which log a block joins, as the format's users expect it (`docs/formats/f2fs.md`, section 9).
 //!
 //! Data: directories and files marked hot are hot; files marked cold and what the cleaner moved are cold; the rest is
 //! warm. Files are marked when they are created, by the extensions that the superblock lists. Nodes: direct nodes of

@@ -13,7 +13,8 @@
 //!    durable, the volume may return to it after a power cut. It counts as used, in U too (*ours*): what cannot be
 //!    filled yet makes no target.
 //!
-//! Reference: the segment recycling paper, section 4; the points marked *ours* are the project's specification's.
+//! Reference: Oh, Kim, Choi, Lee, Noh: A Segment Space Recycling Scheme for Optimizing Write Performance of LFS (2009),
+//! section 4; the points marked *ours* are not in it.
 
 use crate::clean::table::{Class, SegmentView, Table};
 use crate::format::{Log, SEGMENT_BLOCKS, Segno};
@@ -21,7 +22,7 @@ use crate::format::{Log, SEGMENT_BLOCKS, Segno};
 /// The resolution of an age: that of the modification times in segment usage tables (SIT's, 4.4BSD LFS's). What was
 /// touched within one tick is told apart by utilization alone.
 pub const TICK_NS: u64 = 1_000_000_000;
-/// One bit per block of a segment, the first block in the highest bit of the first byte (sheet section 4).
+/// One bit per block of a segment, the first block in the highest bit of the first byte (`docs/formats/f2fs.md`, section 4).
 pub type BlockMap = [u8; SEGMENT_BLOCKS / 8];
 
 /// How a target is chosen.

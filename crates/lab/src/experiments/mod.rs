@@ -1,11 +1,11 @@
-//! The experiments of the papers.
+//! The experiments of the papers, whose titles `README.md` has. In a module *the paper* is the one of its row.
 //!
 //! | module | which |
 //! |---|---|
-//! | [`cowriting`] | CW-FFS: `cw-…` |
-//! | [`recycling`] | U-LFS: `lfs-…` |
-//! | [`file_aware`] | file-aware cleaning: `fac-…` |
-//! | [`swapping`] | SAF: `saf-…` |
+//! | [`cowriting`] | CW-FFS (Lee, Ahn, Oh 2008): `cw-…` |
+//! | [`recycling`] | U-LFS (Oh, Kim, Choi, Lee, Noh 2009): `lfs-…` |
+//! | [`file_aware`] | file-aware cleaning (Park, Kang, Seo, Eom 2016): `fac-…` |
+//! | [`swapping`] | SAF (Ahn, Kim, Kim, Oh 2011): `saf-…` |
 //! | `rows`, `notes` | measured totals as rows of a table; why ours differs, in words, from the counters |
 
 pub(crate) mod cowriting;

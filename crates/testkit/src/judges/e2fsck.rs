@@ -1,7 +1,7 @@
 //! `e2fsck` as a judge: its output as typed findings, and the table of what it may say about a
 //! volume of ours after a power cut.
 //!
-//! The table (design notes, section "Durability per format"; a row is added only with its reason):
+//! The table, which `docs/consistency.md` shows with exit codes; a row is added only with its reason:
 //!
 //! | state after a cut | class |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The co-writing paper's examples request for request, and what co-writing promises of any directory.
+//! The examples of Lee, Ahn, Oh (2008) request for request, and what co-writing promises of any directory.
 
 use std::cell::RefCell;
 
