@@ -305,10 +305,8 @@ impl Judge<'_> {
             let owns = |(id, number): &(&NodeId, &u64)| *number == ino && self.newest(**id).is_some();
             let owners: Vec<NodeId> = self.expect.inos.iter().rev().filter(owns).map(|(id, _)| *id).collect();
             let Some(owner) = self.newest_shown_by(&owners, *ino) else { continue };
-            // Of a directory whose creation the cut interrupted the number is not known: it may have been a file's before.
-            let shows_a_directory = self.tree.nodes.get(ino).is_some_and(|seen| seen.kind == FileKind::Directory);
-            let is_dir = self.newest(owner).is_some_and(Node::is_dir);
-            if owners.len() == 1 && is_dir && shows_a_directory {
+            // The number may have been another client's, or that of a directory whose creation the cut interrupted.
+            if self.newest(owner).is_some_and(Node::is_dir) && self.is_shown_by(owner, *ino) {
                 certain.push((owner, *ino, path));
             } else {
                 self.found.entry(owner).or_insert(path);

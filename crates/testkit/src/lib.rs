@@ -13,6 +13,7 @@
 //! | [`drive`] | applies operations to volume and model, compares answers |
 //! | [`tree`] | what a volume shows, through vfs or through the kernel; comparison with the model |
 //! | [`paging`] | swap areas beside the files: pages, and what nobody may overlap |
+//! | [`runs`] | blocks taken as swap areas take them |
 //! | [`volume`] | mounting a disk, without naming the format |
 //! | [`history`] | what a volume must show after a power cut |
 //! | [`workloads`] | what is going on when the power fails |
@@ -39,6 +40,7 @@ pub mod model;
 pub mod mutate;
 pub mod ops;
 pub mod paging;
+pub mod runs;
 pub mod simulate;
 pub mod stamp;
 pub mod tree;

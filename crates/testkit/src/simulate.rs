@@ -41,6 +41,7 @@ use crate::image::{self, Geometry};
 use crate::judges::Class;
 use crate::model::{Model, NodeId};
 use crate::ops::{Generator, Limits, Op};
+use crate::runs::Runs;
 use crate::tree::{self, LOST_AND_FOUND, Tree};
 use crate::volume::{self, Mounter};
 
@@ -151,6 +152,8 @@ pub struct Plan {
     pub commit_interval: Duration,
     /// Which of the engine's policies.
     pub policy: u64,
+    /// Blocks are taken and given back as swap areas do it.
+    pub areas: bool,
 }
 
 /// The reference checker judges one seed of so many.
@@ -185,6 +188,7 @@ impl Plan {
         let dirty_age = Duration::from_millis(pick(&mut rng, &[2, 50, 1_000, 30_000]));
         let commit_interval = Duration::from_millis(pick(&mut rng, &[5, 100, 5_000]));
         let policy = rng.random_range(0..F::POLICIES);
+        let areas = rng.random_ratio(1, 4);
         Plan {
             geometry,
             config,
@@ -202,6 +206,7 @@ impl Plan {
             dirty_age,
             commit_interval,
             policy,
+            areas,
         }
     }
 
@@ -701,8 +706,14 @@ impl<F: Family> Shift<F> {
             };
             rt.spawn(&format!("client {number}"), Box::new(body))
         };
-        let tasks: Vec<Task> = clients.into_iter().enumerate().map(start).collect();
+        let mut tasks: Vec<Task> = clients.into_iter().enumerate().map(start).collect();
+        let swapped = Arc::new(Mutex::new(Ok(())));
+        if shift.plan.areas {
+            let (shift, vfs, swapped) = (Arc::clone(&shift), vfs.clone(), Arc::clone(&swapped));
+            tasks.push(rt.spawn("swap areas", Box::new(move || *swapped.lock() = shift.swap_areas(&vfs))));
+        }
         tasks.iter().for_each(|task| task.join(&*rt));
+        std::mem::replace(&mut *swapped.lock(), Ok(())).map_err(|said| format!("swap areas: {said}"))?;
         let results = std::mem::take(&mut *results.lock());
         let mut left = results.into_iter().collect::<Said<Vec<Left>>>()?;
         left.sort_by_key(|left| left.number);
@@ -730,8 +741,8 @@ impl<F: Family> Shift<F> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let mut generator = Generator::new(seed, self.limits.clone());
         let broken = self.hurt;
-        // A full host looks like a full volume.
-        let full = self.plan.fill >= 40 || broken;
+        // A full host looks like a full volume, and swap areas fill it.
+        let full = self.plan.fill >= 40 || self.plan.areas || broken;
         let labels = self.cycle << 20 | (number as u32) << 14;
         let (dirs, xattrs) = (self.shared_dirs.clone(), self.limits.xattrs);
         let mut shared = Shared::new(dirs, labels, Pcg64Mcg::seed_from_u64(seed ^ 0x5A), SHARED_SECTORS, xattrs);
@@ -785,6 +796,26 @@ impl<F: Family> Shift<F> {
         Ok(Left { number, client: Client { root, model, inos }, history, ops })
     }
 
+    /// Takes blocks as swap areas do, writes and reads them, and gives them back.
+    fn swap_areas(&self, vfs: &Vfs<FormatOf<F>>) -> Said<()> {
+        let Some(room) = vfs.format().volatile() else { return Ok(()) };
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ 0x5A_F2);
+        let mut runs = Runs::new(room, self.device.clone(), vfs.shape().block_size as usize);
+        let excused = || self.device.is_off() || self.hurt;
+        for _ in 0..self.plan.ops {
+            if self.device.is_off() || vfs.failed().is_some() {
+                break;
+            }
+            let ns = rng.random_range(0..=self.plan.latency_ns + SWAP_PAUSE_NS);
+            sleep_until(&*self.rt, self.rt.now() + Duration::from_nanos(ns));
+            match runs.step(vfs, &mut rng) {
+                Err(_) if excused() => return Ok(()),
+                stepped => stepped?,
+            }
+        }
+        runs.give_all().or_else(|said| if excused() { Ok(()) } else { Err(said) })
+    }
+
     /// Does nothing for a while: background work goes on.
     fn think(&self, rng: &mut Pcg64Mcg) {
         let ns = rng.random_range(0..=self.plan.think_ns);
@@ -830,6 +861,9 @@ impl<F: Family> Shift<F> {
         Ok(true)
     }
 }
+
+/// Swap areas do nothing for up to this long, beside the device's latency.
+const SWAP_PAUSE_NS: u64 = 100_000;
 
 /// Sectors of a shared file at most.
 const SHARED_SECTORS: u64 = 64;

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
 use moafs_disk::probe::crash::{CrashRecorder, Mode};
-use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_runtime::Live;
 use moafs_swap::PAGE_BYTES;
 use moafs_testkit::drive::{Driver, Tolerance};
@@ -17,11 +16,11 @@ use moafs_testkit::image::Geometry;
 use moafs_testkit::judges::{Class, missing};
 use moafs_testkit::model::{Node, NodeId};
 use moafs_testkit::ops::{Generator, Limits, Op, Paging};
-use moafs_testkit::paging::{self, Layout};
+use moafs_testkit::paging::Layout;
+use moafs_testkit::runs::Runs;
+use moafs_testkit::tests_of;
 use moafs_testkit::volume::{Mounter, OnDisk};
-use moafs_testkit::{stamp, tests_of};
 use moafs_vfs::types::BlockRun;
-use moafs_vfs::volatile::{Group, Volatile, Where};
 use moafs_vfs::{Format, Vfs};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -78,121 +77,6 @@ fn each_seed<F: Family>(run: impl Fn(&Geometry, u64) -> Said<u64> + std::panic::
     assert!(taken > 0 || !only.is_empty(), "no area was ever taken");
 }
 
-/// Runs taken from a volume, each full of bytes of its own.
-struct Runs {
-    room: Arc<dyn Volatile>,
-    disk: SharedDisk,
-    block_bytes: usize,
-    reserved: u64,
-    held: Vec<(BlockRun, u64)>,
-    generation: u64,
-}
-
-impl Runs {
-    fn taken(&self) -> u64 {
-        self.held.iter().map(|(run, _)| u64::from(run.len)).sum()
-    }
-
-    fn at(&self, run: BlockRun) -> Lba {
-        Lba(run.start.0 * (self.block_bytes / SECTOR) as u64)
-    }
-
-    fn bytes(&self, run: BlockRun, generation: u64) -> Vec<u8> {
-        stamp::bytes(paging::LABEL, 0, run.len as usize * self.block_bytes, generation)
-    }
-
-    fn step(&mut self, vfs: &Vfs<impl Format>, rng: &mut Pcg64Mcg) -> Said<()> {
-        match rng.random_range(0..10) {
-            0 | 1 => self.reserve(vfs, rng.random_range(1..400)),
-            2 => self.release(rng.random_range(1..300)),
-            3..6 => self.take(rng),
-            6 => match self.room.pressed() {
-                Some(group) if group.0 >= self.room.groups() => Err(format!("{group:?} is pressed")),
-                _ => Ok(()),
-            },
-            _ => self.give(rng),
-        }
-    }
-
-    fn reserve(&mut self, vfs: &Vfs<impl Format>, blocks: u64) -> Said<()> {
-        vfs.volatile(blocks).map_err(|error| format!("making way: {error}"))?;
-        match self.room.reserve(blocks) {
-            Ok(()) => self.reserved += blocks,
-            Err(error) if error.errno() == libc::ENOSPC => {}
-            Err(error) => return Err(format!("reserve {blocks}: {error}")),
-        }
-        Ok(())
-    }
-
-    fn release(&mut self, blocks: u64) -> Said<()> {
-        let blocks = blocks.min(self.reserved - self.taken());
-        self.room.release(blocks);
-        self.reserved -= blocks;
-        Ok(())
-    }
-
-    fn take(&mut self, rng: &mut Pcg64Mcg) -> Said<()> {
-        let (len, granule) = (rng.random_range(1..120), rng.random_range(1..5));
-        let group = Group(rng.random_range(0..self.room.groups()));
-        let at = if rng.random_bool(0.5) { Where::EndOf(group) } else { Where::Lowest };
-        let left = self.reserved - self.taken();
-        let taken = self.room.take(at, len, granule).map_err(|error| format!("take {at:?}: {error}"))?;
-        let Some(run) = taken else {
-            let must = at == Where::Lowest && granule == 1 && left > 0;
-            return if must { Err(format!("nothing to take, though {left} blocks are promised")) } else { Ok(()) };
-        };
-        let fits = match at {
-            Where::EndOf(group) => run.len == len && self.room.group_of(run.start) == Some(group),
-            Where::Lowest => run.len <= len && run.len.is_multiple_of(granule) && run.len > 0,
-        };
-        if !fits || u64::from(run.len) > left {
-            return Err(format!("take({at:?}, {len}, {granule}) gives {run:?}, {left} blocks are promised"));
-        }
-        paging::disjoint(self.held.iter().map(|(run, _)| *run).chain([run]).collect())?;
-        self.generation += 1;
-        let data = Buf::copy_of(&self.bytes(run, self.generation)).freeze();
-        let tag = Tag::new(Kind::Swap, 0, Cause::Evict);
-        self.disk.write(self.at(run), data, tag).map_err(|error| error.to_string())?;
-        self.held.push((run, self.generation));
-        Ok(())
-    }
-
-    fn give(&mut self, rng: &mut Pcg64Mcg) -> Said<()> {
-        if self.held.is_empty() {
-            return Ok(());
-        }
-        let (run, generation) = self.held.swap_remove(rng.random_range(0..self.held.len()));
-        self.check(run, generation)?;
-        // Now and then in two parts.
-        let cut = rng.random_range(0..run.len);
-        let parts = [(run.start.0, cut), (run.start.0 + u64::from(cut), run.len - cut)];
-        for (start, len) in parts.into_iter().filter(|(_, len)| *len > 0) {
-            self.room.give(BlockRun { start: moafs_vfs::types::BlockAddr(start), len });
-        }
-        Ok(())
-    }
-
-    fn check(&self, run: BlockRun, generation: u64) -> Said<()> {
-        let tag = Tag::new(Kind::Swap, 0, Cause::Demand);
-        let bytes = run.len as usize * self.block_bytes;
-        let is = self.disk.read(self.at(run), bytes, tag).map_err(|error| error.to_string())?;
-        let should = self.bytes(run, generation);
-        match (0..bytes).step_by(SECTOR).find(|at| is[*at..at + SECTOR] != should[*at..at + SECTOR]) {
-            Some(at) => Err(format!("{run:?} shows {} at byte {at}", stamp::describe(&is[at..at + SECTOR]))),
-            None => Ok(()),
-        }
-    }
-
-    fn give_all(&mut self) -> Said<()> {
-        for (run, generation) in std::mem::take(&mut self.held) {
-            self.check(run, generation)?;
-            self.room.give(run);
-        }
-        self.room.release(std::mem::take(&mut self.reserved));
-        Ok(())
-    }
-}
-
 /// No file lies in one of these runs, and an image of the disk knows nothing of them.
 fn nobody_knows<F: Family>(vfs: &Vfs<impl Format>, disk: &MemDisk, runs: &[BlockRun]) -> Said<()> {
     let layout = Layout::of(vfs)?;
@@ -236,20 +120,19 @@ fn runs_come_and_go_between_operations<F: Family>() {
         for _ in 0..3 {
             let room = driver.vfs().format().volatile().ok_or("no room")?;
             let block_bytes = geometry.block_size as usize;
-            let disk_of = disk.clone();
-            let mut runs = Runs { room, disk: disk_of, block_bytes, reserved: 0, held: Vec::new(), generation: 0 };
+            let mut runs = Runs::new(room, disk.clone(), block_bytes);
             for number in 0..OPERATIONS / 3 {
                 let op = generator.next(&driver.model);
                 driver.step(&op).map_err(|said| format!("operation {number}: {said}"))?;
                 churn.step(&mut driver).map_err(|said| format!("churn after {number}: {said}"))?;
                 runs.step(driver.vfs(), &mut rng).map_err(|said| format!("after operation {number}: {said}"))?;
                 if number % 33 == 32 {
-                    let held: Vec<BlockRun> = runs.held.iter().map(|(run, _)| *run).collect();
+                    let held: Vec<BlockRun> = runs.held();
                     nobody_knows::<F>(driver.vfs(), &disk, &held).map_err(|said| format!("after {number}: {said}"))?;
                 }
             }
             runs.give_all()?;
-            taken += runs.generation;
+            taken += runs.taken_so_far();
             drop(runs);
             driver.verify()?;
             let (given, held) = (settled_space(&driver)?, driver.model.living().any(|(_, node)| node.held));

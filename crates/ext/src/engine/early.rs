@@ -34,11 +34,27 @@ impl Ext {
                     admission.spend(run.len.into());
                     let pairs = (at.0..).zip(run.start.0..run.end().0);
                     node.state.lock().early.extend(pairs);
+                    self.drop_overtaken(node, LbnRange { start: at, len: run.len })?;
                     run.len
                 }
                 mapped => mapped.len().clamp(1, left),
             };
             at = Lbn(at.0 + u64::from(len));
+        }
+        Ok(())
+    }
+
+    /// Write-back holds no lock of the file: it may have placed blocks of `range` elsewhere since they were seen to have no address.
+    fn drop_overtaken(&self, node: &Incore, range: LbnRange) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end() {
+            let left = (range.end().0 - at.0) as u32;
+            let mapping = self.map_pointers(node, at, left)?;
+            let next = Lbn(at.0 + u64::from(mapping.len().clamp(1, left)));
+            if matches!(mapping, Mapping::Run(_)) {
+                self.drop_early(node, at, Some(next))?;
+            }
+            at = next;
         }
         Ok(())
     }

@@ -103,15 +103,7 @@ impl Ext {
 
     /// What lies at `at`: one run of at most `max` blocks. Addresses without a pointer are unwritten.
     pub(super) fn map_run(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
-        let mut max = max.max(1);
-        if self.recovery.may_overhang(node.ino) {
-            let end = node.state.lock().inode.size.div_ceil(self.geo.block_size.into());
-            match end.saturating_sub(at.0) {
-                0 => return Ok(Mapping::Hole { len: max }),
-                left => max = max.min(u32::try_from(left).unwrap_or(u32::MAX)),
-            }
-        }
-        let mapping = self.map_pointers(node, at, max)?;
+        let mapping = self.map_counted(node, at, max.max(1))?;
         let Mapping::Hole { len } = mapping else { return Ok(mapping) };
         if self.policy != Policy::FfsPaper {
             return Ok(mapping);
@@ -125,8 +117,20 @@ impl Ext {
         })
     }
 
+    /// What the pointers say of `at`. Those beyond the end, which a crash has left, do not exist.
+    fn map_counted(&self, node: &Incore, at: Lbn, mut max: u32) -> Result<Mapping> {
+        if self.recovery.may_overhang(node.ino) {
+            let end = node.state.lock().inode.size.div_ceil(self.geo.block_size.into());
+            match end.saturating_sub(at.0) {
+                0 => return Ok(Mapping::Hole { len: max }),
+                left => max = max.min(u32::try_from(left).unwrap_or(u32::MAX)),
+            }
+        }
+        self.map_pointers(node, at, max)
+    }
+
     /// What the pointers say of `at`.
-    fn map_pointers(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
+    pub(super) fn map_pointers(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
         let _looking = node.map.read();
         let (first, len, from) = match self.leaf(node, at.0)? {
             Leaf::Missing(end) => return Ok(Mapping::Hole { len: (end - at.0).min(max.into()) as u32 }),

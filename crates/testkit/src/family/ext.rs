@@ -7,6 +7,7 @@ use moafs_disk::SharedDisk;
 use moafs_disk::mem::MemDisk;
 use moafs_ext::OpenOptions;
 use moafs_ext::check::{self, CheckOptions, Mode};
+use moafs_ext::place::Policy;
 use moafs_runtime::{Rt, Timestamp};
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Options, Result, Vfs};
@@ -27,13 +28,15 @@ pub struct Ext;
 
 /// Mounts ext volumes.
 #[derive(Debug, Clone, Copy)]
-pub struct ExtMounter;
+pub struct ExtMounter {
+    place: Policy,
+}
 
 impl Mounter for ExtMounter {
     type Format = moafs_ext::Ext;
 
     fn mount_on(&self, disk: SharedDisk, rt: Rt, options: Options) -> Result<Vfs<moafs_ext::Ext>> {
-        let open = OpenOptions { read_only: options.read_only, ..OpenOptions::default() };
+        let open = OpenOptions { read_only: options.read_only, place: self.place, ..OpenOptions::default() };
         let format = moafs_ext::Ext::open(disk.clone(), rt.clone(), open)?;
         Ok(Vfs::new(format, disk, rt, options))
     }
@@ -51,15 +54,16 @@ impl Family for Ext {
     const FULL: &'static [Geometry] = &image::ext::FULL;
     const ONE_MOMENT: bool = false;
     const CRASH_STATES: [usize; 2] = [12, 190];
-    const POLICIES: u64 = 1;
+    const POLICIES: u64 = 4;
     const WORKLOADS: &'static [&'static [Workload]] = &[&workloads::ALL, &workloads::SWAP];
 
     fn make(geometry: &Geometry) -> Option<MemDisk> {
         image::ext::make(geometry)
     }
 
-    fn mounter(_seed: u64) -> ExtMounter {
-        ExtMounter
+    fn mounter(seed: u64) -> ExtMounter {
+        let place = [Policy::Cowrite, Policy::Ffs, Policy::Cowrite, Policy::FfsPaper][(seed % Self::POLICIES) as usize];
+        ExtMounter { place }
     }
 
     /// Revision 0 and volumes made without the attribute feature keep none.
