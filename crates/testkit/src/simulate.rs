@@ -154,6 +154,10 @@ pub struct Plan {
     pub policy: u64,
     /// Blocks are taken and given back as swap areas do it.
     pub areas: bool,
+    /// Free blocks hold bytes of a file that is gone.
+    pub stale: bool,
+    /// Percent of the changes of a file that its client fsyncs at once.
+    pub fsyncs: u32,
 }
 
 /// The reference checker judges one seed of so many.
@@ -189,6 +193,8 @@ impl Plan {
         let commit_interval = Duration::from_millis(pick(&mut rng, &[5, 100, 5_000]));
         let policy = rng.random_range(0..F::POLICIES);
         let areas = rng.random_ratio(1, 4);
+        let stale = rng.random_ratio(1, 4);
+        let fsyncs = pick(&mut rng, &[0, 0, 20, 70]) as u32;
         Plan {
             geometry,
             config,
@@ -207,6 +213,8 @@ impl Plan {
             commit_interval,
             policy,
             areas,
+            stale,
+            fsyncs,
         }
     }
 
@@ -335,6 +343,11 @@ impl<F: Family> Run<F> {
     fn prepare(case: &Case, plan: Plan, disk: MemDisk) -> Said<Run<F>> {
         let disk = Arc::new(disk);
         let mounter = Arc::new(F::mounter(plan.policy));
+        if plan.stale {
+            let vfs = mounter.mount(disk.clone(), false).map_err(|error| format!("mount before all: {error}"))?;
+            leave_stale_bytes(&vfs)?;
+            vfs.close().map_err(|error| format!("unmount before all: {error}"))?;
+        }
         let vfs = mounter.mount(disk.clone(), false).map_err(|error| format!("first mount: {error}"))?;
         let free_blocks = vfs.stat_fs().free;
         let shape = vfs.shape().clone();
@@ -658,6 +671,13 @@ fn fill<F: Format>(vfs: &Vfs<F>, percent: u64, free_blocks: u64) -> Said<()> {
     Ok(())
 }
 
+/// Fills all free blocks with the bytes of a file, and removes it.
+fn leave_stale_bytes<F: Format>(vfs: &Vfs<F>) -> Said<()> {
+    fill(vfs, 100, vfs.stat_fs().free)?;
+    let removed = vfs.unlink(&Who::root(), vfs.shape().root, Name::new(BASE).expect("a legal name"));
+    removed.map_err(|error| format!("unlink: {error}"))
+}
+
 /// A cycle's work, as the first task of the runtime does it.
 struct Shift<F: Family> {
     rt: Rt,
@@ -758,6 +778,7 @@ impl<F: Family> Shift<F> {
                 opened?;
             }
         }
+        let mut fsync = None;
         for _ in 0..self.plan.ops {
             if self.device.is_off() || vfs.failed().is_some() {
                 break;
@@ -773,14 +794,16 @@ impl<F: Family> Shift<F> {
                 }
                 continue;
             }
-            match generator.next(&driver.model) {
+            let op = fsync.take().unwrap_or_else(|| generator.next(&driver.model));
+            if matches!(op, Op::Tend) {
                 // The syncer does.
-                Op::Tend => {}
-                op => {
-                    if !self.step(number, &mut driver, &mut history, op)? {
-                        break;
-                    }
-                }
+                continue;
+            }
+            if let (Some(node), true) = (changed_file(&op), rng.random_range(0..100) < self.plan.fsyncs) {
+                fsync = Some(Op::Fsync { node, data_only: rng.random_bool(0.3) });
+            }
+            if !self.step(number, &mut driver, &mut history, op)? {
+                break;
             }
         }
         self.think(&mut rng);
@@ -867,6 +890,16 @@ const SWAP_PAUSE_NS: u64 = 100_000;
 
 /// Sectors of a shared file at most.
 const SHARED_SECTORS: u64 = 64;
+
+/// The file whose bytes or attributes an operation changes.
+fn changed_file(op: &Op) -> Option<NodeId> {
+    match op {
+        Op::Write { node, .. } | Op::Truncate { node, .. } | Op::SetPerm { node, .. } | Op::SetOwner { node, .. } => {
+            Some(*node)
+        }
+        _ => None,
+    }
+}
 
 /// Clients that had nothing to do.
 fn idle(clients: Vec<Client>) -> Vec<Left> {
