@@ -3,7 +3,8 @@
 //! What was fsynced stays, an fsync reports a failed write, a flush that failed never turns into
 //! success, the volume takes no changes after that and says why, and goes on reading.
 //!
-//! A failure prints `MOAFS_FAULT=…`, which replays it.
+//! A failure prints `MOAFS_FAULT=…`; `MOAFS_FAULT=… cargo test -p moafs-testkit --test faults replay -- --nocapture` runs that case
+//! alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,7 @@ tests_of!(
     an_fsync_beside_a_failing_sync_loses_nothing,
     a_full_host_makes_writers_wait_and_loses_nothing,
     no_space_at_any_step_leaves_a_sound_volume,
+    replay,
 );
 tests_of!(
     f2fs: F2fs,
@@ -50,6 +52,7 @@ tests_of!(
     an_fsync_beside_a_failing_sync_loses_nothing,
     a_full_host_makes_writers_wait_and_loses_nothing,
     no_space_at_any_step_leaves_a_sound_volume,
+    replay,
 );
 
 /// Workloads whose every request is worth hurting.
@@ -91,19 +94,31 @@ fn scene<F: Family>(workload: &str) -> Scene {
     Scene { workload, geometry: family::geometries::<F>(F::CRASH)[0], seed: 0 }
 }
 
+/// What goes wrong with the `n`-th request, by the label that a failure prints.
+fn rule(label: &str, n: u64) -> Rule {
+    let (victims, when, harm) = match label {
+        "write" => (Victims::Writes(EVERYWHERE), When::Nth(n), Harm::Error),
+        "dying" => (Victims::Writes(EVERYWHERE), When::From(n), Harm::Short { sectors: 1 }),
+        "read" => (Victims::Reads(EVERYWHERE), When::Nth(n), Harm::Error),
+        "flush" => (Victims::Flushes, When::Nth(n), Harm::Error),
+        _ => panic!("no label {label}"),
+    };
+    Rule::new(victims, when, harm)
+}
+
 /// Hurts request 1, 2, 3… until the workload ends unhurt.
-fn hurt_each<F: Family>(victims: &Victims, when: fn(u64) -> When, harm: Harm, label: &str) {
+fn hurt_each<F: Family>(label: &str) {
     let mut failures = 0;
     for workload in WORKLOADS {
         for n in (1..400).step_by(step()) {
-            let rule = Rule::new(victims.clone(), when(n), harm);
+            let rule = rule(label, n);
             let outcome = std::panic::catch_unwind(|| hurt::<F>(scene::<F>(workload), vec![rule]));
             match outcome.unwrap_or_else(|_| Err("panic".to_owned())) {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(said) => {
                     failures += 1;
-                    println!("MOAFS_FAULT={label}:{workload}:{n}\n  {said}");
+                    println!("MOAFS_FAULT={}:{label}:{workload}:{n}\n  {said}", F::CHECKER);
                 }
             }
         }
@@ -117,19 +132,19 @@ fn step() -> usize {
 }
 
 fn a_failing_write_loses_nothing_that_was_fsynced<F: Family>() {
-    hurt_each::<F>(&Victims::Writes(EVERYWHERE), When::Nth, Harm::Error, "write");
+    hurt_each::<F>("write");
 }
 
 fn a_dying_device_loses_nothing_that_was_fsynced<F: Family>() {
-    hurt_each::<F>(&Victims::Writes(EVERYWHERE), When::From, Harm::Short { sectors: 1 }, "dying");
+    hurt_each::<F>("dying");
 }
 
 fn a_failing_read_loses_nothing_that_was_fsynced<F: Family>() {
-    hurt_each::<F>(&Victims::Reads(EVERYWHERE), When::Nth, Harm::Error, "read");
+    hurt_each::<F>("read");
 }
 
 fn a_failing_flush_loses_nothing_that_was_fsynced<F: Family>() {
-    hurt_each::<F>(&Victims::Flushes, When::Nth, Harm::Error, "flush");
+    hurt_each::<F>("flush");
 }
 
 type Hurtable<'a, F> = Driver<OnDisk<'a, <F as Family>::Mounter>>;
@@ -330,11 +345,30 @@ fn no_space_at_any_step_leaves_a_sound_volume<F: Family>() {
                 Ok(n) => refused += n,
                 Err(said) => {
                     failures += 1;
-                    println!("MOAFS_FAULT=full:{}:{seed}\n  {said}", geometry.name);
+                    println!("MOAFS_FAULT={}:full:{}:{seed}\n  {said}", F::CHECKER, geometry.name);
                 }
             }
         }
         assert!(refused > 0 || failures > 0, "{} was never full", geometry.name);
     }
     assert_eq!(failures, 0, "failing seeds are printed above");
+}
+
+/// Runs the case that `MOAFS_FAULT` names: checker, label, workload (or a full volume's geometry), request (or seed).
+fn replay<F: Family>() {
+    let Ok(text) = std::env::var("MOAFS_FAULT") else { return };
+    let [checker, label, name, number] = text.split(':').collect::<Vec<_>>()[..] else {
+        panic!("MOAFS_FAULT={text}: want CHECKER:LABEL:NAME:NUMBER")
+    };
+    if checker != F::CHECKER {
+        return;
+    }
+    let number: u64 = number.parse().expect("a number");
+    let outcome = if label == "full" {
+        let geometry = F::FULL.iter().find(|geometry| geometry.name == name);
+        fill::<F>(geometry.unwrap_or_else(|| panic!("no geometry {name} that is full")), number)
+    } else {
+        hurt::<F>(scene::<F>(name), vec![rule(label, number)])
+    };
+    outcome.unwrap_or_else(|said| panic!("{said}"));
 }
