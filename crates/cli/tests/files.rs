@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use support::{Format, Scratch, e2fsck, fails, ok};
+use support::{Format, Scratch, e2fsck, fails, moafs, ok};
 
 support::tests_of_both! {
     a_tree_goes_in_and_comes_out_as_it_was,
@@ -105,6 +105,49 @@ fn errors_name_the_place_and_the_way_out(format: Format) {
     for command in ["info", "ls", "fsck"] {
         let (_, message) = fails(&[command.as_ref(), text.as_os_str()]);
         assert!(message.contains("neither an ext2 nor an F2FS volume"), "{command}: {message}");
+    }
+}
+
+/// A volume that its messages would have replaced by an empty one is lost twice.
+fn says_no_mkfs(message: &str) {
+    assert!(!message.contains("mkfs"), "{message}");
+}
+
+fn zero(image: &Path, bytes: usize) {
+    fs::File::options().write(true).open(image).unwrap().write_all_at(&vec![0; bytes], 0).unwrap();
+}
+
+#[test]
+fn a_wiped_superblock_is_named_with_the_command_that_restores_it() {
+    let scratch = Scratch::with_volume(Format::Ext2);
+    let file = scratch.path("file");
+    fs::write(&file, b"contents").unwrap();
+    ok(&["put".into(), file.display().to_string(), scratch.inside("/")]);
+    zero(&scratch.image(), 2048);
+    let (image, target) = (scratch.image().display().to_string(), scratch.path("mnt"));
+    fs::create_dir(&target).unwrap();
+    for command in [vec!["ls", &image], vec!["info", &image], vec!["mount", &image, target.to_str().unwrap()]] {
+        let (_, message) = fails(&command);
+        assert!(message.contains("holds a copy: `moafs fsck -y "), "{command:?}: {message}");
+        says_no_mkfs(&message);
+    }
+    let repaired = moafs(&["fsck", "-y", &image]);
+    assert_eq!(repaired.status.code(), Some(1), "{}", String::from_utf8_lossy(&repaired.stderr));
+    scratch.judge();
+    assert_eq!(ok(&["cat", &scratch.inside("/file")]), "contents");
+}
+
+#[test]
+fn a_wiped_superblock_without_a_copy_is_named_with_the_option_for_its_place() {
+    // One group: there is no copy.
+    let scratch = Scratch::new(Format::Ext2);
+    let image = scratch.image().display().to_string();
+    ok(&["mkfs", "-q", "-b", "4096", &image, "64M"]);
+    zero(&scratch.image(), 1 << 20);
+    for command in ["ls", "info", "fsck"] {
+        let (_, message) = fails(&[command, &image]);
+        assert!(message.contains("moafs fsck --superblock BLOCK"), "{command}: {message}");
+        says_no_mkfs(&message);
     }
 }
 
