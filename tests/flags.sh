@@ -171,6 +171,17 @@ for member, gid, groups in (('none', 77, []), ('primary', 50, []), ('supplementa
         print(f'acl by member {member} of {mode:o}: {status} {os.stat("acl").st_mode & 0o7777:o}')
         os.unlink('acl')
 
+# Set-group-id of what a member of a set-group-id directory's group makes there, and of what others make.
+os.mkdir('group')
+os.chown('group', 0, 50)
+os.chmod('group', 0o2777)
+for member, gid, groups in (('none', 77, []), ('primary', 50, []), ('supplementary', 77, [50])):
+    os.umask(0)
+    status = as_user(gid, groups, lambda: os.close(os.open('group/new', os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o2775)))
+    made = os.stat('group/new')
+    print(f'create by member {member}: {status} {made.st_mode & 0o7777:o} {made.st_gid}')
+    os.unlink('group/new')
+
 # The new change time after chattr shows at once.
 a_file('times')
 first = os.stat('times').st_ctime_ns
