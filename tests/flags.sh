@@ -218,6 +218,18 @@ PYTHON
 umount_it
 mount_it
 [ "$(cat "$mnt/kept")" = "as it was" ] || fail "a mapping changed an immutable file"
+# Blocks are counted right after fsync, with their map blocks.
+python3 - "$mnt/blocks" >"$work/blocks" <<'PYTHON' || fail "st_blocks"
+import os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+os.write(fd, b'x' * 307200)
+os.fstat(fd)
+os.fsync(fd)
+print(os.fstat(fd).st_blocks)
+PYTHON
+umount_it
+mount_it
+[ "$(stat -c %b "$mnt/blocks")" = "$(cat "$work/blocks")" ] || fail "st_blocks was $(cat "$work/blocks") after fsync, is $(stat -c %b "$mnt/blocks") now"
 # The kernel keeps one file for one name in the control directory.
 cp "$mnt/.moafs/stats" "$work/stats" || fail "cp of a control file"
 [ -s "$work/stats" ] || fail "the copy of a control file is empty"
