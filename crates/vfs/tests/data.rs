@@ -35,6 +35,20 @@ fn what_was_written_is_read_before_and_after_write_back() {
 }
 
 #[test]
+fn blocks_count_the_same_before_and_after_an_fsync() {
+    let v = Volume::live(4096);
+    v.vfs.format().mapped.store(true, Ordering::Relaxed);
+    let f = v.create(ROOT, "f");
+    v.write(f, 0, &pattern(5, 40 * BLOCK));
+    let before = v.vfs.stat(f).unwrap().sectors;
+    v.vfs.fsync(f, false).unwrap();
+    let after = v.vfs.stat(f).unwrap().sectors;
+    assert!(after > 40 * BLOCK as u64 / 512, "the file has map blocks: {after} sectors");
+    assert_eq!(before, after, "a kernel may ask only once");
+    v.vfs.close().unwrap();
+}
+
+#[test]
 fn partial_overwrites_keep_what_they_do_not_touch() {
     let v = Volume::live(4096);
     let f = v.create(ROOT, "f");

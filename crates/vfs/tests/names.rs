@@ -264,6 +264,9 @@ fn sgid_directories_pass_their_group_on() {
     let s = v.vfs.create(&who, d, name("s"), &directory(0o755)).unwrap();
     assert_eq!((f.attr.gid, f.attr.perm), (40, 0o775), "not a member: no sgid");
     assert_eq!((s.attr.gid, s.attr.perm), (40, 0o2755));
+    let member = Who { groups: [40].into_iter().collect(), ..user(9) };
+    let m = v.vfs.create(&member, d, name("m"), &regular(0o2775)).unwrap();
+    assert_eq!((m.attr.gid, m.attr.perm), (40, 0o2775), "a member by a supplementary group");
     v.vfs.close().unwrap();
 }
 
