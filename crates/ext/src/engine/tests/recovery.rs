@@ -36,10 +36,14 @@ fn options() -> Options {
 }
 
 fn mount(mem: &Arc<MemDisk>) -> Vfs<Ext> {
+    try_mount(mem).expect("the volume opens")
+}
+
+fn try_mount(mem: &Arc<MemDisk>) -> moafs_vfs::Result<Vfs<Ext>> {
     let disk: SharedDisk = Arc::<MemDisk>::clone(mem);
     let rt = Live::new();
-    let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions::default()).expect("the volume opens");
-    Vfs::new(ext, disk, rt, options())
+    let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions::default())?;
+    Ok(Vfs::new(ext, disk, rt, options()))
 }
 
 /// What is on the device now, as if the power went.
@@ -255,6 +259,61 @@ fn a_directory_without_a_link_for_what_it_holds_is_damage_and_not_lowered() {
     assert!(vfs.failed().is_some_and(|reason| reason.contains("no link is counted")));
 }
 
+#[test]
+fn a_file_with_fewer_links_than_names_is_damage() {
+    let mem = new_volume(1024, 16);
+    let vfs = mount(&mem);
+    let file = file_of(&vfs, ROOT, "file", 1, 4000);
+    vfs.link(&who(), file, ROOT, name("other")).unwrap();
+    vfs.sync().unwrap();
+    let mem = crash(vfs, &mem);
+    poke16(&mem, slot_at(&mem, file) + LINKS, 1);
+    let vfs = mount(&mem);
+    tend(&vfs);
+    let reason = vfs.failed().expect("it was found");
+    assert!(reason.contains("is one name more than inode"), "{reason}");
+    assert_eq!(content(&vfs, file), [1; 4000], "it can still be read");
+    assert!(vfs.close().is_err());
+}
+
+#[test]
+fn a_root_with_links_too_few_is_neither_deleted_nor_lowered() {
+    let links_of_root = |image: &Arc<MemDisk>| {
+        let mut links = [0; 2];
+        image.peek(slot_at(image, ROOT) + LINKS, &mut links);
+        u16::from_le_bytes(links)
+    };
+    let image = volume_with_trees();
+    poke16(&image, slot_at(&image, ROOT) + LINKS, 0);
+    assert!(try_mount(&image).is_err(), "a root that is deleted is refused");
+
+    let image = volume_with_trees();
+    poke16(&image, slot_at(&image, ROOT) + LINKS, 2);
+    let vfs = mount(&image);
+    let dir = vfs.lookup(&who(), ROOT, name("d0")).unwrap().ino;
+    for n in 0..4 {
+        vfs.rmdir(&who(), dir, name(&format!("s{n}"))).unwrap();
+        vfs.unlink(&who(), dir, name(&format!("f{n}"))).unwrap();
+    }
+    let refused = vfs.rmdir(&who(), ROOT, name("d0")).expect_err("no link is counted for it");
+    assert_eq!(refused.errno(), libc::EUCLEAN, "{refused}");
+    tend(&vfs);
+    assert!(vfs.failed().is_some_and(|reason| reason.contains("no link is counted")));
+    assert!(vfs.stat(ROOT).is_ok() && vfs.close().is_err());
+    assert_eq!(links_of_root(&image), 2);
+
+    // One link stands for any number of subdirectories.
+    let image = volume_with_trees();
+    poke16(&image, slot_at(&image, ROOT) + LINKS, 1);
+    let vfs = mount(&image);
+    remove_all(&vfs, |_| {});
+    tend(&vfs);
+    assert_eq!(vfs.failed(), None);
+    assert!(vfs.stat(ROOT).is_ok());
+    vfs.close().unwrap();
+    assert_eq!(links_of_root(&image), 1);
+}
+
 // -- A10: what is left to return
 
 #[test]
@@ -430,6 +489,40 @@ fn recovery_that_meets_a_block_claimed_twice_turns_the_volume_read_only_and_says
     tend(&vfs);
     let reason = vfs.failed().expect("it was found");
     assert!(reason.contains("belongs to it and to something else"), "{reason}");
+    assert!(vfs.close().is_err());
+}
+
+#[test]
+fn pointers_outside_of_the_volume_end_recovery_with_a_reason() {
+    let mem = new_volume(1024, 16);
+    let vfs = mount(&mem);
+    let file = file_of(&vfs, ROOT, "file", 1, 4000);
+    vfs.sync().unwrap();
+    let mem = crash(vfs, &mem);
+    poke32(&mem, slot_at(&mem, file) + 0x28, 16 << 10);
+    let vfs = mount(&mem);
+    tend(&vfs);
+    let reason = vfs.failed().expect("it was found");
+    assert!(reason.contains("16384"), "{reason}");
+    assert!(vfs.close().is_err());
+}
+
+#[test]
+fn a_name_that_leads_to_its_own_directory_ends_recovery_with_a_reason() {
+    let mem = new_volume(1024, 16);
+    let vfs = mount(&mem);
+    let dir = make(&vfs, ROOT, "dir", FileKind::Directory);
+    make(&vfs, dir, "below", FileKind::Directory);
+    vfs.sync().unwrap();
+    let mem = crash(vfs, &mem);
+    let mut block = [0; 4];
+    mem.peek(slot_at(&mem, dir) + 0x28, &mut block);
+    // Behind "." and "..", which take 12 bytes each.
+    poke32(&mem, u64::from(u32::from_le_bytes(block)) * 1024 + 24, dir.0 as u32);
+    let vfs = mount(&mem);
+    tend(&vfs);
+    let reason = vfs.failed().expect("it was found");
+    assert!(reason.contains("\"below\" names inode"), "{reason}");
     assert!(vfs.close().is_err());
 }
 
