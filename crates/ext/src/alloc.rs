@@ -1,14 +1,16 @@
-//! Blocks and inodes: which are free, and handing them out.
+//! The allocator: which blocks and inodes are free, and handing them out.
 //!
-//! The bitmap in memory is both what may be handed out and what the disk may show: a bit is set when something is
-//! handed out and cleared only once no pointer on the disk leads to it any more ([`Meta::free_after`]). So nothing is reused too early, and
-//! a bit that the disk shows too much is a leak at worst.
+//! The bitmap in memory says both which blocks and inodes may be handed out and what the disk may
+//! show: a bit is set when a block or an inode is handed out, and cleared only once no pointer on
+//! the disk leads to it any more ([`Meta::free_after`]). So nothing is reused too early, and a bit
+//! that is set on the disk without need is a leak at worst.
 //!
 //! Bitmaps are read when a group is first used, never all at mount. After an unclean shutdown the counts in the descriptors
 //! are not believed until the group's bitmap was counted.
 //!
-//! *Where* to look is the policies' business ([`crate::place`]); this module answers within one group. Swap areas lie over the
-//! bitmap, in memory only ([`swaparea`]).
+//! The policies ([`crate::place`]) choose the group; this module answers within one group. The
+//! blocks of swap areas are marked in a second bitmap over the first, in memory only
+//! ([`swaparea`]).
 
 pub mod swaparea;
 
@@ -28,24 +30,26 @@ use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Meta};
 use swaparea::{Ledger, Taken};
 
-/// How blocks are looked for inside a group.
+/// The way to look for blocks inside a group. Numbers are block numbers of the volume, unless said
+/// otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// Exactly here, as many as follow: the continuation of a file.
+    /// Exactly at this block, and as many as are free behind it: the continuation of a file.
     At(u64),
-    /// The first run that holds all, from this block on and then from the group's start.
+    /// The first run that holds all blocks, from this block on and then from the group's start.
     Whole(u64),
-    /// The first run that holds all, from where new files go on and then from the group's start; else the longest run.
+    /// The first run that holds all blocks, from the group's rotor on and then from its start; else
+    /// the longest run.
     Longest,
-    /// The first run of at least so many blocks, from where new files go on and then from the group's start; else the
-    /// longest run.
+    /// The first run of at least this number of blocks, from the group's rotor on and then from its
+    /// start; else the longest run.
     AtLeast(u32),
-    /// Metadata: the first free blocks from this block on. Where new files go on stays.
+    /// Metadata: the first free blocks from this block on. The group's rotor stays.
     Meta(u64),
 }
 
 impl Fit {
-    /// True if a writer who wants so many blocks would rather have found more in this group.
+    /// Returns true if a writer that wants `want` blocks would rather have found more in this group.
     fn is_short(self, found: Option<&Range<u32>>, want: u32) -> bool {
         let found = found.map_or(0, |run| run.end - run.start);
         match self {
@@ -56,32 +60,34 @@ impl Fit {
     }
 }
 
-/// This share of a group, right behind its inode table, is left to directories and first indirect blocks while files find
-/// room elsewhere: they are written and read together.
+/// The share of a group (one part in so many), right behind its inode table, that is left to
+/// directories and first indirect blocks while files find room elsewhere: these are written and
+/// read together.
 const ZONE_SHARE: u32 = 32;
 
-/// What a group has left.
+/// The free blocks and inodes of a group, and its directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Blocks that may be handed out.
+    /// Free blocks that may be handed out.
     pub free_blocks: u32,
-    /// Inodes that may be handed out.
+    /// Free inodes that may be handed out.
     pub free_inodes: u32,
-    /// Directories. May wrap below zero while what a crash left is corrected.
+    /// Directories. May wrap below zero while wrong counts that a crash left are corrected.
     pub directories: u32,
-    /// As many directories were made here as have no file yet: each file made in the group takes one away. Since the volume
-    /// was mounted.
+    /// Empty new directories: those made here since the volume was mounted, less one for each file
+    /// made in the group.
     pub expectant: u32,
 }
 
 /// An inode number that was handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewInode {
-    /// The number.
+    /// The inode number.
     pub ino: InodeNo,
-    /// The level at which its bit is on disk.
+    /// The level at which its bit in the bitmap is on disk.
     pub level: Level,
-    /// All other inodes of its table block are free: nothing in that block matters.
+    /// True if all other inodes of its table block are free: the old contents of that block do not
+    /// matter.
     pub alone: bool,
 }
 
@@ -94,12 +100,13 @@ struct Group {
 
 struct GroupState {
     counts: Counts,
-    /// The bitmap was counted (or the volume was cleanly unmounted).
+    /// True once the bitmap was counted (or if the volume was cleanly unmounted).
     blocks_counted: bool,
     inodes_counted: bool,
-    /// The counts differ from the descriptor's.
+    /// True if the counts differ from the descriptor's.
     changed: bool,
-    /// Where the search for new files' blocks goes on: neighbours in time become neighbours on the disk.
+    /// The bit at which the search for new files' blocks goes on: neighbours in time become
+    /// neighbours on the disk.
     rotor: u32,
     /// Blocks of swap areas: free on the disk, but not handed out.
     taken: Taken,
@@ -129,23 +136,25 @@ pub struct Alloc {
     groups: Vec<Group>,
     /// Fixed metadata (copies of the superblock, bitmaps, inode tables), ascending, merged.
     fixed: Vec<Range<u64>>,
-    /// Blocks outside of them.
+    /// Number of blocks outside of `fixed`.
     data_blocks: u64,
     free_blocks: AtomicU64,
     free_inodes: AtomicU64,
     directories: AtomicU64,
     expectant: AtomicU64,
-    /// Freed, but not yet reusable.
+    /// Blocks that were freed, but may not be reused yet.
     freeing_blocks: AtomicU64,
     freeing_inodes: AtomicU64,
     promised: Arc<Promised>,
     swap: Ledger,
-    /// What was handed out or freed since the mount; kept only while leaks are looked for.
+    /// The blocks and inodes that were handed out or freed since the mount; kept only while
+    /// recovery looks for leaks.
     changed: Mutex<Option<Changed>>,
 }
 
 impl Alloc {
-    /// An allocator over checked descriptors. `trusted`: the counts in them were written by a clean unmount.
+    /// Makes an allocator over checked descriptors. `trusted`: the counts in them were written by a
+    /// clean unmount.
     pub fn new(geo: Geometry, meta: Arc<Meta>, descriptors: Vec<Descriptor>, trusted: bool) -> Alloc {
         let fixed = fixed_ranges(&geo, &descriptors);
         let groups: Vec<Group> = descriptors
@@ -190,7 +199,7 @@ impl Alloc {
         }
     }
 
-    /// Notes that blocks of a group changed hands, while leaks are looked for.
+    /// Notes that blocks of a group were handed out or freed, while recovery looks for leaks.
     fn note_change(&self, group: GroupNo, bits: Range<u32>) {
         if let Some(changed) = &mut *self.changed.lock() {
             let map = changed.blocks.entry(group).or_insert_with(|| vec![0; self.geo.block_bytes()]);
@@ -198,7 +207,7 @@ impl Alloc {
         }
     }
 
-    /// The same for an inode.
+    /// Notes that an inode of a group was handed out or freed, while recovery looks for leaks.
     fn note_inode_change(&self, group: GroupNo, index: u32) {
         if let Some(changed) = &mut *self.changed.lock() {
             let map = changed.inodes.entry(group).or_insert_with(|| vec![0; self.geo.block_bytes()]);
@@ -206,22 +215,24 @@ impl Alloc {
         }
     }
 
-    /// Blocks of a group that are in use and were when the volume was mounted: a bitmap.
+    /// Returns a bitmap of the blocks of a group that are in use and were when the volume was mounted.
     pub fn unchanged_in_use(&self, group: GroupNo) -> Result<Vec<u8>> {
-        // The bitmap first: whatever is handed out is noted before its bit is set.
+        // The bitmap first: each block is noted before its bit is set.
         let map = self.block_bitmap(group)?.view(<[u8]>::to_vec);
         let changed = self.changed.lock();
         Ok(without(map, changed.as_ref().and_then(|changed| changed.blocks.get(&group))))
     }
 
-    /// Inodes of a group that are in use, were when the volume was mounted, and are not being freed: a bitmap.
+    /// Returns a bitmap of the inodes of a group that are in use, were when the volume was mounted,
+    /// and are not being freed.
     pub fn unchanged_inodes(&self, group: GroupNo) -> Result<Vec<u8>> {
         let map = self.inode_bitmap(group)?.view(<[u8]>::to_vec);
         let changed = self.changed.lock();
         Ok(without(map, changed.as_ref().and_then(|changed| changed.inodes.get(&group))))
     }
 
-    /// Starts anew with noting what changes hands. Nothing may be waiting to be freed.
+    /// Starts anew with noting blocks and inodes that are handed out or freed. None may be waiting
+    /// to be freed.
     pub fn watch_again(&self) {
         debug_assert!(!self.is_freeing(), "what is being freed would be taken for a leak");
         *self.changed.lock() = Some(Changed::default());
@@ -241,21 +252,22 @@ impl Alloc {
         }
     }
 
-    /// What a group has left.
+    /// Returns a group's counts; the blocks of swap areas do not count as free.
     pub fn counts(&self, group: GroupNo) -> Counts {
         let state = self.groups[group.0 as usize].state.lock();
         let free_blocks = state.counts.free_blocks.saturating_sub(state.taken.count());
         Counts { free_blocks, ..state.counts }
     }
 
-    /// Blocks that a directory takes with all its files, on average; `None` while there is none that has files.
+    /// Returns how many blocks a directory takes with all its files, on average; `None` while no
+    /// directory has files.
     pub fn blocks_per_directory(&self) -> Option<u64> {
         let used = self.data_blocks.saturating_sub(self.free_blocks.load(Ordering::Relaxed));
         let directories = self.directories.load(Ordering::Relaxed);
         used.checked_div(directories.saturating_sub(self.expectant.load(Ordering::Relaxed)))
     }
 
-    /// The group has a directory more that has no file yet, or one fewer.
+    /// Counts one empty new directory more, or one fewer, in the group.
     fn note_expectant(&self, counts: &mut Counts, more: bool) {
         if more {
             counts.expectant += 1;
@@ -266,12 +278,13 @@ impl Alloc {
         }
     }
 
-    /// A group's descriptor as it was read.
+    /// Returns a group's descriptor as it was read.
     pub fn descriptor(&self, group: GroupNo) -> &Descriptor {
         &self.groups[group.0 as usize].descriptor
     }
 
-    /// True if any of the blocks is metadata at a fixed place, or outside the volume: no file may own them.
+    /// Returns true if any of the blocks is metadata at a fixed place, or outside the volume: no
+    /// file may own them.
     pub fn is_fixed(&self, start: u64, len: u64) -> bool {
         let end = start.saturating_add(len);
         if start <= self.geo.first_data_block || end > self.geo.blocks {
@@ -281,41 +294,43 @@ impl Alloc {
         self.fixed.get(after).is_some_and(|range| range.start < end)
     }
 
-    /// Fixed metadata, ascending.
+    /// Returns the fixed metadata, ascending.
     pub fn fixed(&self) -> &[Range<u64>] {
         &self.fixed
     }
 
     // -- space
 
-    /// Free blocks, those that are being freed included, those promised not.
+    /// Returns the number of free blocks, with those that are being freed and without those that
+    /// are promised.
     pub fn available_blocks(&self) -> u64 {
         let free = self.free_blocks.load(Ordering::Relaxed) + self.freeing_blocks.load(Ordering::Relaxed);
         free.saturating_sub(self.promised.0.load(Ordering::Relaxed))
     }
 
-    /// Free inodes, those that are being freed included.
+    /// Returns the number of free inodes, with those that are being freed.
     pub fn available_inodes(&self) -> u64 {
         self.free_inodes.load(Ordering::Relaxed) + self.freeing_inodes.load(Ordering::Relaxed)
     }
 
-    /// Blocks that are free and not promised.
+    /// Returns the number of blocks that are free and not promised.
     pub fn spare_blocks(&self) -> u64 {
         self.free_blocks.load(Ordering::SeqCst).saturating_sub(self.promised.0.load(Ordering::Relaxed))
     }
 
-    /// Blocks and inodes that a commit would make reusable. They count as free before they stop to count here: a caller that
-    /// sees none and is refused afterwards has seen all there is.
+    /// Returns the number of blocks and inodes that a commit would make reusable. They are counted
+    /// as free before they are taken off here: a caller that sees none here and is refused
+    /// afterwards has seen all there are.
     pub fn freeing(&self) -> u64 {
         self.freeing_blocks.load(Ordering::SeqCst) + self.freeing_inodes.load(Ordering::SeqCst)
     }
 
-    /// True if a commit would make blocks or inodes reusable.
+    /// Returns true if a commit would make blocks or inodes reusable.
     pub fn is_freeing(&self) -> bool {
         self.freeing() > 0
     }
 
-    /// Promises `blocks` if so many can be handed out now and `keep` stay free.
+    /// Promises `blocks` if this many can be handed out now and `keep` stay free.
     pub fn promise(&self, blocks: u64, inodes: u64, keep: u64) -> Option<Arc<Promised>> {
         if self.free_inodes.load(Ordering::SeqCst) < inodes {
             return None;
@@ -332,7 +347,8 @@ impl Alloc {
     fn block_bitmap(&self, group: GroupNo) -> Result<Arc<Block>> {
         let here = &self.groups[group.0 as usize];
         let no = here.descriptor.block_bitmap.0;
-        // Who allocates blocks in a group mostly makes inodes there: the other bitmap comes along if it is next.
+        // A caller that allocates blocks in a group mostly makes inodes there: the inode bitmap is
+        // read with the block bitmap if it is the next block.
         let end = if here.descriptor.inode_bitmap.0 == no + 1 { no + 2 } else { no + 1 };
         let block = self.meta.get_near(no, Kind::Bitmap, no..end)?;
         let mut state = here.state.lock();
@@ -347,13 +363,14 @@ impl Alloc {
         Ok(block)
     }
 
-    /// Hands out at most `want` contiguous blocks of one group, or none. The level at which their bits are on disk:
-    /// what points to them needs it.
+    /// Hands out at most `want` contiguous blocks of one group, or none. Also returns the level at
+    /// which their bits are on disk: a pointer to them must not reach the disk before.
     pub fn blocks(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<(BlockRun, Level)>> {
         self.search(group, fit, want, true)
     }
 
-    /// The same for data that have a place and could have a better one: for that no swap area moves away.
+    /// Does the same as [`Self::blocks`] for data that have a place and could have a better one:
+    /// for them no swap area moves away.
     pub fn better_blocks(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<(BlockRun, Level)>> {
         self.search(group, fit, want, false)
     }
@@ -392,7 +409,7 @@ impl Alloc {
         Ok(Some((run, level)))
     }
 
-    /// Damage, if a run that a group's bitmap shows as free is the volume's own metadata.
+    /// Returns damage if a run that a group's bitmap shows as free is the volume's own metadata.
     fn check_free(&self, group: GroupNo, bitmap: &Block, run: BlockRun) -> Result<()> {
         if !self.is_fixed(run.start.0, run.len.into()) {
             return Ok(());
@@ -402,7 +419,8 @@ impl Alloc {
         Err(damaged(place.damage(problem)))
     }
 
-    /// Takes back the end of a run that was handed out and not used. New files go on there, unless somebody `keeps` it.
+    /// Takes back the end of a run that was handed out and not used. New files go on there, unless
+    /// a caller `keeps` it.
     pub fn give_back(&self, rest: BlockRun, keeps: bool) -> Result<()> {
         if rest.len == 0 {
             return Ok(());
@@ -416,7 +434,7 @@ impl Alloc {
         Ok(())
     }
 
-    /// True if blocks, all of one group, may be handed out now.
+    /// Returns true if blocks, all of one group, may be handed out now.
     pub fn is_free(&self, run: BlockRun) -> Result<bool> {
         let Some((group, bit)) = self.geo.bit_of_block(BlockNo(run.start.0)) else { return Ok(false) };
         if bit.saturating_add(run.len) > self.geo.group_blocks(group) {
@@ -427,20 +445,20 @@ impl Alloc {
         Ok(state.taken.over(&block, |map| bitmap::is_clear(map, bit..bit + run.len)))
     }
 
-    /// Where new files of a group go on.
+    /// Returns the block at which the search for new files' blocks of a group goes on.
     pub fn rotor(&self, group: GroupNo) -> u64 {
         let rotor = self.groups[group.0 as usize].state.lock().rotor;
         self.geo.group_start(group).0 + u64::from(rotor)
     }
 
-    /// Where a group's directories and first indirect blocks are looked for first.
+    /// Returns the blocks in which a group's directories and first indirect blocks are looked for first.
     pub fn zone(&self, group: GroupNo) -> Range<u64> {
         let start = self.geo.group_start(group).0;
         let zone = &self.groups[group.0 as usize].zone;
         start + u64::from(zone.start)..start + u64::from(zone.end)
     }
 
-    /// The free runs of a group, for surveys.
+    /// Returns the free runs of a group, for surveys.
     pub fn free_runs(&self, group: GroupNo) -> Result<Vec<BlockRun>> {
         let block = self.block_bitmap(group)?;
         let start = self.geo.group_start(group).0;
@@ -454,7 +472,7 @@ impl Alloc {
 
     fn inode_bitmap(&self, group: GroupNo) -> Result<Arc<Block>> {
         let here = &self.groups[group.0 as usize];
-        // The other bitmap lies right before it, mostly, and will be wanted: both come with one request.
+        // The block bitmap lies right before it, mostly, and will be wanted: both come with one request.
         if here.descriptor.inode_bitmap.0 == here.descriptor.block_bitmap.0 + 1 {
             self.block_bitmap(group)?;
         }
@@ -494,21 +512,21 @@ impl Alloc {
         Ok(Some(NewInode { ino: self.geo.inode_at(group, index), level, alone }))
     }
 
-    /// Bytes of memory that the watch for leaks takes.
+    /// Returns the bytes of memory that the watch for leaks takes.
     pub fn watch_memory(&self) -> usize {
         let changed = self.changed.lock();
         let maps = changed.as_ref().map_or(0, |changed| changed.blocks.len() + changed.inodes.len());
         maps * self.geo.block_bytes()
     }
 
-    /// A group's inode bitmap as it is now.
+    /// Returns a copy of a group's inode bitmap as it is now.
     pub fn inodes_in_use(&self, group: GroupNo) -> Result<Vec<u8>> {
         Ok(self.inode_bitmap(group)?.view(<[u8]>::to_vec))
     }
 
     // -- freeing
 
-    /// Frees something once `needs` is on disk (at once, if it is).
+    /// Frees blocks or an inode once `needs` is on disk (at once, if it is).
     pub fn free(&self, needs: Level, freed: Freed) -> Result<()> {
         match freed {
             Freed::Data { start, len } => {
@@ -537,7 +555,7 @@ impl Alloc {
         }
     }
 
-    /// Something that was waiting may be reused from now on.
+    /// Makes blocks or an inode reusable that were waiting for a commit.
     pub fn freed(&self, freed: Freed) -> Result<()> {
         match freed {
             Freed::Data { start, len } => self.clear_blocks(start, len),
@@ -626,8 +644,8 @@ impl Alloc {
 
     // -- counts
 
-    /// Puts changed counts into the descriptor blocks (they leave with the next sweep) and returns the totals
-    /// `(blocks, inodes)` for the superblock.
+    /// Stores changed counts into the descriptor blocks (they leave with the next sweep) and
+    /// returns the totals `(blocks, inodes)` for the superblock.
     pub fn store_counts(&self) -> Result<(u64, u64)> {
         for (at, group) in self.groups.iter().enumerate() {
             if group.state.lock().changed {
@@ -640,7 +658,7 @@ impl Alloc {
     fn store_counts_of(&self, no: GroupNo, group: &Group) -> Result<()> {
         let (block, offset) = self.geo.locate_descriptor(no);
         let block = self.meta.get(block.0, Kind::Descriptors)?;
-        // One step: another task that stores newer counts must not come before.
+        // One step: another task that stores newer counts must not come in between.
         let mut state = group.state.lock();
         if !std::mem::take(&mut state.changed) {
             return Ok(());
@@ -656,7 +674,7 @@ impl Alloc {
     }
 }
 
-/// A bitmap without the bits of another.
+/// Returns a bitmap without the bits of another.
 fn without(mut map: Vec<u8>, other: Option<&Vec<u8>>) -> Vec<u8> {
     if let Some(other) = other {
         map.iter_mut().zip(other).for_each(|(map, other)| *map &= !other);
@@ -673,7 +691,7 @@ fn adjust(total: &AtomicU64, was: u32, is: u32) {
     }
 }
 
-/// A fit in bits of one group.
+/// Translates a fit from block numbers of the volume to bits of one group.
 fn fit_in(fit: Fit, range: &Range<u64>) -> Fit {
     match fit {
         Fit::At(block) => Fit::At(block - range.start),
@@ -683,7 +701,8 @@ fn fit_in(fit: Fit, range: &Range<u64>) -> Fit {
     }
 }
 
-/// The blocks behind a group's inode table (behind its head, if the table is elsewhere) that metadata goes to.
+/// Returns the bits of the blocks behind a group's inode table (behind its head, if the table is
+/// elsewhere) that metadata goes to.
 fn zone_of(geo: &Geometry, group: GroupNo, descriptor: &Descriptor) -> Range<u32> {
     let range = geo.group_range(group);
     let table_end = descriptor.inode_table.0 + u64::from(geo.inode_table_blocks);
@@ -693,7 +712,8 @@ fn zone_of(geo: &Geometry, group: GroupNo, descriptor: &Descriptor) -> Range<u32
     start..(start + bits / ZONE_SHARE).min(bits)
 }
 
-/// The run in a group's bitmap that a fit asks for. Files look behind `zone_end` before they look at all of it.
+/// Finds the run in a group's bitmap that a fit asks for. Files look behind `zone_end` before they
+/// look at all of it.
 fn find(map: &[u8], bits: u32, fit: Fit, want: u32, zone_end: u32, rotor: u32) -> Option<Range<u32>> {
     let cut = |run: Range<u32>| run.start..run.end.min(run.start + want);
     let first = |from: u32, least: u32| {
@@ -743,7 +763,7 @@ fn fixed_ranges(geo: &Geometry, descriptors: &[Descriptor]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// ENOSPC.
+/// Returns the error for a volume without enough space (ENOSPC).
 pub fn no_space() -> Error {
     Error::Posix(libc::ENOSPC)
 }

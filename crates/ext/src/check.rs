@@ -1,10 +1,10 @@
 //! Checking and repairing a volume, in the scope of `e2fsck` for ext2.
 //!
-//! The one idea: every pass looks at one kind of thing, reports an [`Issue`] for whatever is wrong,
-//! and repairs it at once if it may; later passes then see the repaired volume, or go on as if what
-//! is wrong were not there. Repairs are sweeps of all passes, repeated until a sweep finds nothing.
+//! Every pass checks one kind of structure, reports an [`Issue`] for each error, and repairs it at
+//! once if it may; later passes then see the repaired volume, or go on without the damaged part. A
+//! repair repeats sweeps of all passes until a sweep finds no error.
 //!
-//! | pass | looks at | module |
+//! | pass | checks | module |
 //! |---|---|---|
 //! | 0 | superblock, descriptors | [`self`] |
 //! | 1 | inodes, their maps and attributes | `inodes` |
@@ -13,9 +13,10 @@
 //! | 4 | link counts | `connect` |
 //! | 5 | bitmaps and counts | `counts` |
 //!
-//! Memory: a bit per block, eight bytes per inode of groups that have some, four bytes per directory
-//! block; the geometry these come from is checked against the device first. Every indirect block is
-//! walked once. A power cut during a repair leaves a volume that needs another one.
+//! Memory: a bit per block, eight bytes per inode of groups that have inodes in use, four bytes per
+//! directory block; the geometry these come from is checked against the device first. Every
+//! indirect block is walked once. A power cut during a repair leaves a volume that needs another
+//! one.
 
 mod connect;
 mod counts;
@@ -54,31 +55,31 @@ const SWEEPS_MAX: u32 = 6;
 /// Findings that are kept one by one; more are only counted.
 const FINDINGS_MAX: usize = 10_000;
 
-/// What may be changed.
+/// The changes that a check may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing (`fsck -n`).
+    /// No changes (`fsck -n`).
     No,
-    /// What cannot lose anything; nothing at all if that is not enough (`fsck -p`).
+    /// Repairs that cannot lose anything; none at all if they are not enough (`fsck -p`).
     Preen,
-    /// Everything (`fsck -y`).
+    /// Every repair (`fsck -y`).
     Yes,
 }
 
-/// How to check.
+/// Options of a check.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckOptions {
-    /// What may be changed.
+    /// The changes that the check may make.
     pub mode: Mode,
     /// Check even if the volume says that it is clean.
     pub force: bool,
     /// The block that holds the copy of the superblock to use instead of the primary one.
     pub superblock: Option<u64>,
-    /// The time of day, for deletion times and the superblock.
+    /// The current time, for deletion times and the superblock.
     pub now: Timestamp,
 }
 
-/// How far a check is.
+/// The progress of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The sweep over the volume, from 1.
@@ -87,43 +88,43 @@ pub struct Progress {
     pub pass: u8,
     /// Steps of the pass that are done.
     pub done: u64,
-    /// Steps of the pass.
+    /// All steps of the pass.
     pub total: u64,
 }
 
-/// An issue, and what became of it.
+/// An issue, and whether it was repaired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What is wrong.
+    /// The error that was found.
     #[serde(flatten)]
     pub issue: Issue,
-    /// How bad it is.
+    /// The severity of the issue.
     pub severity: Severity,
-    /// It was repaired.
+    /// True if it was repaired.
     pub repaired: bool,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Outcome {
-    /// Everything found, in the order of the passes; the first ten thousand.
+    /// The issues found, in the order of the passes; the first ten thousand.
     pub findings: Vec<Finding>,
     /// Findings that were only counted.
     pub more: u64,
-    /// The volume said that it was clean, and was not looked at.
+    /// True if the volume said that it was clean, and was not checked.
     pub skipped: bool,
-    /// Something was repaired.
+    /// True if a repair changed the volume.
     pub modified: bool,
-    /// Errors are left.
+    /// True if errors are left.
     pub errors_left: bool,
-    /// Inodes in use.
+    /// Number of inodes in use.
     pub inodes_used: u64,
-    /// Blocks in use.
+    /// Number of blocks in use.
     pub blocks_used: u64,
 }
 
 impl Outcome {
-    /// The exit code of fsck(8): 1 if something was repaired, 4 if errors are left.
+    /// Returns the exit code of fsck(8): 1 if the volume was repaired, 4 if errors are left.
     pub fn exit_code(&self) -> i32 {
         i32::from(self.modified) | i32::from(self.errors_left) << 2
     }
@@ -141,15 +142,15 @@ impl Outcome {
     }
 }
 
-/// Why a volume cannot be checked: fsck(8)'s exit code 8.
+/// The reason for which a volume cannot be checked: fsck(8)'s exit code 8.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// A request failed.
+    /// A request to the device failed.
     #[error("cannot {doing}: {source}")]
     Disk {
-        /// What was being done.
+        /// The work that the request was part of.
         doing: &'static str,
-        /// How it failed.
+        /// The device's error.
         source: DiskError,
     },
     /// There is no usable superblock.
@@ -161,10 +162,11 @@ pub enum CheckError {
     /// A superblock was asked for where there is none.
     #[error("block {block} holds no copy of a superblock")]
     NoCopy {
-        /// The block that was asked for.
+        /// The number of the block that was asked for.
         block: u64,
     },
-    /// The journal holds changes that are not on the volume yet: a repair without them would destroy what they belong to.
+    /// The journal holds changes that are not on the volume yet: a repair without them would
+    /// destroy the files they belong to.
     #[error(
         "the journal holds changes that were not replayed (s_start is {start}, should be 0): run `e2fsck -fp` on the volume, \
          or mount it with the kernel once"
@@ -226,7 +228,7 @@ pub fn check(
             return Ok(outcome);
         }
     }
-    // What the last sweep repaired was not looked at again: whether more is wrong is not known.
+    // The repairs of the last sweep were not checked again: more errors may be left.
     outcome.errors_left |= swept.found_errors;
     Ok(outcome)
 }
@@ -246,7 +248,7 @@ impl Outcome {
     }
 }
 
-/// What a sweep may repair.
+/// The repairs that a sweep may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fix {
     Nothing,
@@ -259,18 +261,18 @@ struct Sweep<'a> {
     fix: Fix,
     options: &'a CheckOptions,
     number: u32,
-    /// The volume said that it was clean before the first repair.
+    /// True if the volume said that it was clean before the first repair.
     was_clean: bool,
 }
 
-/// What a sweep found.
+/// The result of one sweep.
 struct Swept {
     log: Log,
     inodes_used: u64,
     blocks_used: u64,
-    /// The superblock says that the volume is clean.
+    /// True if the superblock says that the volume is clean.
     was_clean: bool,
-    /// It found worse than warnings.
+    /// True if it found worse than warnings.
     found_errors: bool,
     /// Blocks with more than one claim.
     tangle: Option<Box<Tangle>>,
@@ -286,7 +288,7 @@ impl Swept {
     }
 }
 
-/// Collects issues, and says which are to be repaired.
+/// Collects issues, and decides which of them are to be repaired.
 #[derive(Default)]
 struct Log {
     findings: Vec<Finding>,
@@ -297,7 +299,7 @@ struct Log {
 }
 
 impl Log {
-    /// Notes an issue. True: the caller repairs it now.
+    /// Notes an issue. Returns true if the caller is to repair it now.
     fn found(&mut self, issue: Issue) -> bool {
         let fatal = issue.severity() == Severity::Fatal;
         let fix = !fatal && (self.may_fix_all || (self.may_fix_safe && issue.is_safe_to_repair()));
@@ -305,7 +307,8 @@ impl Log {
         fix
     }
 
-    /// True if a repair of this issue may be tried; what came of it is then to be [noted](Self::note).
+    /// Returns true if a repair of this issue may be tried; the caller then [notes](Self::note) the
+    /// result.
     fn may_fix(&self, issue: &Issue) -> bool {
         self.may_fix_all || (self.may_fix_safe && issue.is_safe_to_repair())
     }
@@ -321,31 +324,31 @@ impl Log {
     }
 }
 
-/// What pass 1 learned about an inode.
+/// Results of pass 1 about an inode.
 #[derive(Debug, Clone, Copy, Default)]
 struct InodeState {
-    /// Type byte of its entries; 0: not in use.
+    /// Type byte of its directory entries; 0: the inode is not in use.
     type_byte: u8,
-    /// Its map was walked.
+    /// True if its map was walked.
     has_map: bool,
-    /// `i_links_count`.
+    /// The link count from `i_links_count`.
     links: u16,
     /// Names found by pass 2.
     found: u32,
 }
 
-/// What the passes learn about a directory.
+/// Results of the passes about a directory.
 #[derive(Debug, Clone, Default)]
 struct DirInfo {
-    /// Its blocks, by file block.
+    /// Its blocks: number in the file, number on the volume.
     blocks: Vec<(u64, BlockNo)>,
     /// The directory with its name.
     parent: Option<InodeNo>,
-    /// What `..` names, and where that entry lies.
+    /// The inode that `..` names, and the block and offset of that entry.
     dot_dot: Option<(InodeNo, BlockNo, usize)>,
 }
 
-/// An attribute block's sharing.
+/// The sharing of an attribute block.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shared {
     stored: u32,
@@ -360,7 +363,7 @@ struct Checker<'a> {
     descriptors: Vec<Descriptor>,
     log: Log,
     options: &'a CheckOptions,
-    /// One bit per block of the volume: it is in use.
+    /// The blocks in use, one bit per block of the volume.
     used: Vec<u8>,
     /// Blocks of the groups' metadata, sorted.
     fixed: Vec<Range<u64>>,
@@ -371,7 +374,7 @@ struct Checker<'a> {
     dirs: BTreeMap<u32, DirInfo>,
     xattrs: BTreeMap<u32, Shared>,
     lost_found: Option<InodeNo>,
-    /// There is none, and it could not be made.
+    /// True if lost+found is missing and could not be made.
     lost_found_failed: bool,
 }
 
@@ -410,7 +413,8 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
     checker.finish(sweep.was_clean)
 }
 
-/// Reads the descriptor table; a damaged one is replaced by its copy. `None`: the check ends here.
+/// Reads the descriptor table; replaces a damaged one by its copy. Returns `None` if the check ends
+/// here.
 fn read_descriptors(volume: &Volume<'_>, geo: &Geometry, log: &mut Log) -> Result<Option<Vec<Descriptor>>, CheckError> {
     let mut descriptors = Vec::with_capacity(geo.groups as usize);
     let copies = geo.all_groups().skip(1).find(|group| geo.has_superblock(*group));
@@ -480,7 +484,7 @@ impl Checker<'_> {
         self.write_inode(ino, &mut slot, &inode)
     }
 
-    /// The time of day in 32 bits, never 0: that would mean "not deleted".
+    /// Returns the current time in 32 bits, never 0: that would mean "not deleted".
     fn now_secs(&self) -> u32 {
         self.options.now.secs.clamp(1, u32::MAX.into()) as u32
     }
@@ -505,7 +509,7 @@ impl Checker<'_> {
         self.state(ino).type_byte == inode::entry_type(FileKind::Directory)
     }
 
-    /// Inodes in use, ascending, with what is known about them.
+    /// Returns the inodes in use, ascending, with their states.
     fn inodes_in_use(&self) -> impl Iterator<Item = (InodeNo, InodeState)> + '_ {
         self.inodes.iter().enumerate().flat_map(move |(group, states)| {
             let states = states.iter().flat_map(|states| states.iter().enumerate());
@@ -514,7 +518,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Inodes whose maps pass 1 has walked, ascending.
+    /// Returns the inodes whose maps pass 1 has walked, ascending.
     fn inodes_with_maps(&self) -> Vec<InodeNo> {
         let groups = self.inodes.iter().enumerate();
         let states = groups.flat_map(|(group, states)| {
@@ -534,7 +538,7 @@ impl Checker<'_> {
         inodes::is_in(&self.fixed, block)
     }
 
-    /// Marks a block as used; false if it was already.
+    /// Marks a block as used; returns false if it was already.
     fn claim(&mut self, block: BlockNo) -> bool {
         let byte = &mut self.used[(block.0 / 8) as usize];
         let bit = 1 << (block.0 % 8);
@@ -547,7 +551,7 @@ impl Checker<'_> {
         self.used[(block.0 / 8) as usize] &= !(1 << (block.0 % 8));
     }
 
-    /// Takes a free block. Right only after pass 1, when all used ones are known.
+    /// Takes a free block. Only correct after pass 1, when all used blocks are known.
     fn take_block(&mut self) -> Option<BlockNo> {
         let first = self.geo.first_data_block as u32 + 1;
         let free = bitmap::first_zero(&self.used, first, self.geo.blocks as u32)?;
@@ -556,12 +560,13 @@ impl Checker<'_> {
         Some(block)
     }
 
-    /// A free inode that is not reserved. Right only after pass 1.
+    /// Returns a free inode that is not reserved. Only correct after pass 1.
     fn find_inode(&self) -> Option<InodeNo> {
         (self.geo.first_ino..=self.geo.inodes).map(InodeNo).find(|ino| self.state(*ino).type_byte == 0)
     }
 
-    /// Writes what was repaired, and the superblock last. It says that the volume is clean when a sweep found nothing.
+    /// Writes the repaired blocks, and the superblock last. It says that the volume is clean if the
+    /// sweep found no error.
     fn finish(mut self, was_clean: bool) -> Result<Swept, CheckError> {
         let inodes_used = self.inodes_in_use().count() as u64;
         let free: u64 = bitmap::count_zeros(&self.used, self.geo.blocks as u32).into();

@@ -1,11 +1,13 @@
 //! Blocks for swap areas: taken in memory, never on the disk.
 //!
-//! A taken bit lies in a second bitmap of its group, over the one that the disk shows. Searches see both, counts for policies leave
-//! it out; the disk's bitmap, descriptors and superblock know nothing of it. So taking and giving writes nothing, and after a
-//! crash or an unmount there was never a swap area: no leak, no message of a checker.
+//! A taken bit lies in a second bitmap of its group, over the one that the disk shows. Searches see
+//! both, counts for policies leave the taken blocks out; the disk's bitmap, descriptors and
+//! superblock do not show them. So taking blocks and giving them back writes nothing, and after a
+//! crash or an unmount no trace of a swap area is left: no leak, no message of a checker.
 //!
-//! Capacity: what is reserved counts as promised from [`Volatile::reserve`] to [`Volatile::release`], whether it is taken or not. Free
-//! blocks include the taken ones, so what others may be promised does not change when runs come and go.
+//! Capacity: reserved blocks count as promised from [`Volatile::reserve`] to [`Volatile::release`],
+//! whether they are taken or not. Free blocks include the taken ones, so the number of blocks that
+//! other callers may be promised does not change when runs are taken and given back.
 
 use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::VecDeque;
@@ -24,10 +26,10 @@ use crate::meta::Block;
 /// The bits of a group that swap areas have taken.
 #[derive(Default)]
 pub(super) struct Taken {
-    /// Empty before the first.
+    /// Has no bytes before the first block is taken.
     map: Vec<u8>,
     count: u32,
-    /// Waits in [`Ledger::pressed`].
+    /// True if the group waits in [`Ledger::pressed`].
     in_the_way: bool,
 }
 
@@ -36,7 +38,7 @@ impl Taken {
         self.count
     }
 
-    /// Looks at the group's bitmap with the taken bits set.
+    /// Calls `look` with the group's bitmap in which the taken bits are set.
     pub(super) fn over<R>(&self, block: &Block, look: impl FnOnce(&[u8]) -> R) -> R {
         if self.count == 0 {
             return block.view(look);
@@ -46,7 +48,7 @@ impl Taken {
         look(&map)
     }
 
-    /// The taken runs, ascending.
+    /// Returns the taken runs, ascending.
     fn runs(&self) -> Vec<Range<u32>> {
         let bits = self.map.len() as u32 * 8;
         let mut runs = Vec::new();
@@ -67,7 +69,7 @@ impl Taken {
         bitmap::set_range(&mut self.map, bits);
     }
 
-    /// Returns how many of `bits` were taken.
+    /// Clears the taken ones among `bits`; returns how many were taken.
     fn give(&mut self, bits: Range<u32>) -> u32 {
         if self.map.is_empty() {
             return 0;
@@ -78,11 +80,11 @@ impl Taken {
     }
 }
 
-/// What swap areas have of a volume.
+/// The blocks that swap areas have reserved and taken on a volume.
 #[derive(Default)]
 pub(super) struct Ledger {
     blocks: Mutex<Blocks>,
-    /// Groups where a taken run was in a writer's way, each once.
+    /// Contended groups: those in which a taken run was in a writer's way, each once.
     pressed: Mutex<VecDeque<GroupNo>>,
 }
 
@@ -93,7 +95,7 @@ struct Blocks {
 }
 
 impl Ledger {
-    /// Up to `blocks` of what is reserved and not taken become taken; returns how many.
+    /// Takes up to `blocks` of the reserved blocks that are not taken yet; returns how many.
     fn claim(&self, blocks: u32) -> u32 {
         let mut own = self.blocks.lock();
         let claimed = own.reserved.saturating_sub(own.taken).min(blocks.into());
@@ -107,14 +109,15 @@ impl Ledger {
 }
 
 impl Alloc {
-    /// A search in a group, whose state is locked, fell short: if it would not have without the taken runs, they should go.
+    /// Makes a group, whose state is locked, a contended group: a search fell short there that
+    /// would not have without the taken runs, so they should move away.
     pub(super) fn press(&self, group: GroupNo, state: &mut GroupState) {
         if !std::mem::replace(&mut state.taken.in_the_way, true) {
             self.swap.pressed.lock().push_back(group);
         }
     }
 
-    /// The runs that swap areas have taken in a group, for surveys.
+    /// Returns the runs that swap areas have taken in a group, for surveys.
     pub fn taken_runs(&self, group: GroupNo) -> Vec<BlockRun> {
         let runs = self.groups[group.0 as usize].state.lock().taken.runs();
         runs.into_iter().map(|run| self.run_of(group, run)).collect()
@@ -155,28 +158,29 @@ impl Alloc {
         Ok(None)
     }
 
-    /// True if a group has fewer than `blocks` to hand out, which its bitmap need not be read for.
+    /// Returns true if a group is known, without a look at its bitmap, to have fewer than `blocks`
+    /// to hand out.
     fn is_known_to_lack(&self, group: GroupNo, blocks: u32) -> bool {
         let state = self.groups[group.0 as usize].state.lock();
         state.blocks_counted && state.counts.free_blocks.saturating_sub(state.taken.count()) < blocks
     }
 }
 
-/// The last `len` free bits of a group that lie together.
+/// Finds the last `len` free bits of a group that lie together.
 fn last_run(map: &[u8], bits: u32, len: u32) -> Option<Range<u32>> {
     let last = bitmap::zero_runs(map, 0, bits).filter(|run| run.end - run.start >= len).last();
     last.map(|run| run.end - len..run.end)
 }
 
-/// What an ext volume gives for swap areas.
+/// The swap space of an ext volume.
 pub struct SwapRoom {
     alloc: Arc<Alloc>,
-    /// The blocks that the volume keeps for root: swap gets none of them.
+    /// Number of blocks that the volume keeps for root: swap gets none of them.
     keep: u64,
 }
 
 impl SwapRoom {
-    /// Room from `alloc`, of which `keep` blocks must stay free.
+    /// Makes swap space from `alloc`, of which `keep` blocks must stay free.
     pub fn new(alloc: Arc<Alloc>, keep: u64) -> SwapRoom {
         SwapRoom { alloc, keep }
     }

@@ -1,4 +1,5 @@
-//! Passes 3 and 4: everything in use has a name that the root leads to, and as many as it says.
+//! Passes 3 and 4: everything in use has a name in a directory that the root leads to, and the
+//! number of names is the link count.
 
 use std::collections::BTreeSet;
 
@@ -99,7 +100,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Gives an inode the name `#number` in lost+found; `None` if there is no room.
+    /// Gives an inode the name `#number` in lost+found; returns `None` if there is no room.
     fn name_in_lost_found(&mut self, ino: InodeNo, kind: FileKind) -> Result<Option<InodeNo>, CheckError> {
         let Some(home) = self.lost_found()? else { return Ok(None) };
         let name = format!("#{ino}");
@@ -111,7 +112,7 @@ impl Checker<'_> {
         Ok(Some(home))
     }
 
-    /// /lost+found, made if it is missing.
+    /// Returns /lost+found, and makes it if it is missing.
     fn lost_found(&mut self) -> Result<Option<InodeNo>, CheckError> {
         if self.lost_found.is_some() || self.lost_found_failed {
             return Ok(self.lost_found);
@@ -153,14 +154,15 @@ impl Checker<'_> {
         }
         let info = self.dirs.get_mut(&ino.0).expect("it was just made");
         info.parent = Some(InodeNo::ROOT);
-        // "." counts already; the name and ".." come with it.
+        // "." is counted already; the name and ".." are counted with it.
         self.state_mut(ino).found = 2;
         self.state_mut(InodeNo::ROOT).found += 1;
         self.lost_found = Some(ino);
         Ok(true)
     }
 
-    /// Makes an empty directory of one block in place of whatever `ino` was; false if the volume is full.
+    /// Makes an empty directory of one block in place of the old contents of `ino`; returns false
+    /// if the volume is full.
     pub(super) fn make_directory(&mut self, ino: InodeNo, parent: InodeNo, mode: u16) -> Result<bool, CheckError> {
         let Some(block) = self.take_block() else { return Ok(false) };
         let mut contents = Buf::zeroed(self.geo.block_bytes());
@@ -191,7 +193,8 @@ impl Checker<'_> {
         Ok(true)
     }
 
-    /// Adds an entry, and a block if there is no place; false if that is impossible.
+    /// Adds an entry, and a block if the directory has no place for it; returns false if that is
+    /// impossible.
     fn add_entry(&mut self, home: InodeNo, name: &[u8], ino: InodeNo, kind: FileKind) -> Result<bool, CheckError> {
         let form = Form::of(&self.geo);
         let blocks = self.dirs[&home.0].blocks.clone();
@@ -248,7 +251,7 @@ impl Checker<'_> {
     pub(super) fn pass4(&mut self, tell: &mut dyn FnMut(u8, u64, u64)) -> Result<(), CheckError> {
         let total = u64::from(self.geo.groups);
         tell(4, 0, total);
-        // Naming one inode changes the count of another: names first, counts afterwards.
+        // A new name for one inode changes the count of another: names first, counts afterwards.
         let nameless: Vec<InodeNo> =
             self.inodes_in_use().filter(|(_, state)| state.found == 0).map(|(ino, _)| ino).collect();
         for ino in nameless {

@@ -1,4 +1,4 @@
-//! Pass 5: bitmaps, group counts and totals against what the passes before found.
+//! Pass 5: bitmaps, group counts and totals against the results of the passes before.
 
 use moafs_disk::Buf;
 
@@ -39,7 +39,7 @@ impl Checker<'_> {
         stored != counted && self.log.found(Issue::TotalCount { count, stored, counted })
     }
 
-    /// Returns free blocks and inodes of the group.
+    /// Returns the numbers of free blocks and free inodes of the group.
     fn check_group_counts(&mut self, group: GroupNo) -> Result<(u32, u32), CheckError> {
         let descriptor = self.descriptors[group.0 as usize];
         let blocks = self.geo.group_blocks(group);
@@ -71,7 +71,7 @@ impl Checker<'_> {
         Ok((free_blocks, free_inodes))
     }
 
-    /// The block bitmap as it should be.
+    /// Returns the block bitmap as it should be.
     fn block_map(&self, group: GroupNo) -> Vec<u8> {
         let mut map = vec![0; self.geo.block_bytes()];
         let range = self.geo.group_range(group);
@@ -82,7 +82,7 @@ impl Checker<'_> {
         map
     }
 
-    /// The inode bitmap as it should be.
+    /// Returns the inode bitmap as it should be.
     fn inode_map(&self, group: GroupNo) -> Vec<u8> {
         let mut map = vec![0; self.geo.block_bytes()];
         if let Some(states) = &self.inodes[group.0 as usize] {
@@ -131,7 +131,8 @@ impl Checker<'_> {
     }
 }
 
-/// How many bits are set in `a` but not in `b`, and the first run of them, counted from `first`.
+/// Returns the number of bits that are set in `a` but not in `b`, and the first run of them,
+/// counted from `first`.
 fn difference(a: &[u8], b: &[u8], bits: u32, first: u64) -> Option<(u32, Span)> {
     let only_a: Vec<u8> = a.iter().zip(b).map(|(a, b)| a & !b).collect();
     let start = bitmap::first_set(&only_a, 0, bits)?;

@@ -1,4 +1,4 @@
-//! Pass 2: directory blocks, their records and entries; who names whom.
+//! Pass 2: directory blocks, their records and entries; the number of names of each inode.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -15,13 +15,14 @@ use crate::format::{BlockNo, InodeNo, put_u16, put_u32};
 /// Directories between two reports of progress.
 const TELL_EVERY: usize = 256;
 
-/// Where names of a directory were seen, by their hash: the place tells two names of one hash apart.
+/// The block and offset of each name of a directory, by its hash: names of one hash are compared at
+/// their places.
 type Names = HashMap<u64, (BlockNo, usize)>;
 
-/// What becomes of an entry.
+/// The result of the check of an entry.
 enum Fate {
     Keep,
-    /// The name goes; its record stays unused.
+    /// The name is removed; its record stays unused.
     Clear,
 }
 
@@ -57,7 +58,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Makes the records tile the block: what comes after a damaged one is given up.
+    /// Makes the records fill the block without gaps: everything behind a damaged record is given up.
     fn check_records(&mut self, directory: InodeNo, lbn: u64, contents: &mut [u8]) -> Result<(), CheckError> {
         let form = Form::of(&self.geo);
         let mut last = None;
@@ -90,7 +91,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// `.` and `..` at the start of the first block.
+    /// Checks `.` and `..` at the start of the first block.
     fn check_dots(&mut self, directory: InodeNo, block: BlockNo, contents: &mut [u8]) -> Result<(), CheckError> {
         let form = Form::of(&self.geo);
         let (dot, dot_dot) = first_two(contents, form);
@@ -121,8 +122,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Writes the first block anew, with as many of its entries as find a place. Whatever does not
-    /// is found again by pass 4 and gets a name in lost+found.
+    /// Writes the first block anew, with as many of its entries as find a place. Pass 4 finds the
+    /// inodes of the others again and gives them a name in lost+found.
     fn rebuild_first(
         &mut self,
         directory: InodeNo,
@@ -154,7 +155,7 @@ impl Checker<'_> {
     ) -> Result<(), CheckError> {
         let form = Form::of(&self.geo);
         let mut next = 0;
-        // The block may change under the way through it, but its records stay where they are.
+        // The loop may change the block, but its records stay at their offsets.
         while next < contents.len() {
             let Some(Ok(entry)) = dir::record_at(contents, form, next) else { break };
             let (offset, rec_len, inode) = (entry.offset, entry.rec_len, entry.inode);
@@ -196,7 +197,7 @@ impl Checker<'_> {
         if self.log.found(issue) { Fate::Clear } else { Fate::Keep }
     }
 
-    /// True if the directory has had this name before.
+    /// Returns true if the directory has had this name before.
     fn is_duplicate(
         &self,
         entry: &Entry<'_>,
@@ -219,7 +220,7 @@ impl Checker<'_> {
         let form = Form::of(&self.geo);
         let Some(Ok(entry)) = dir::record_at(contents, form, offset) else { return };
         let should = match entry.name {
-            // Whatever these name, it is a directory.
+            // Both names always lead to a directory.
             b"." | b".." => entry_type(FileKind::Directory),
             _ => self.state(entry.inode).type_byte,
         };
@@ -248,12 +249,13 @@ impl Checker<'_> {
     }
 }
 
-/// True for `.` and `..` where they belong.
+/// Returns true for `.` and `..` where they belong.
 fn is_dot_at(entry: &Entry<'_>) -> bool {
     (entry.offset == 0 && entry.name == b".") || (entry.offset == 12 && entry.name == b"..")
 }
 
-/// What `.` names, and what `..` names and where it is, if they are where they belong.
+/// Returns the inode that `.` names, and the inode and the offset of `..`, if they are where they
+/// belong.
 fn first_two(contents: &[u8], form: Form) -> (Option<InodeNo>, Option<(InodeNo, usize)>) {
     let mut records = dir::records(contents, form).map_while(Result::ok);
     let dot = records.next().filter(|e| e.is_used() && e.name == b"." && e.rec_len == 12);
@@ -262,7 +264,7 @@ fn first_two(contents: &[u8], form: Form) -> (Option<InodeNo>, Option<(InodeNo, 
     (dot.map(|e| e.inode), dot_dot.map(|e| (e.inode, e.offset)))
 }
 
-/// A name for people.
+/// Returns a name as text for messages.
 fn text(name: &[u8]) -> String {
     name.escape_ascii().to_string()
 }

@@ -1,4 +1,4 @@
-//! Pass 1: every inode by itself, its map and its attributes; who uses which block.
+//! Pass 1: every inode by itself, its map and its attributes; the blocks that each inode uses.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -47,7 +47,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Blocks before the first group, group heads, bitmaps and inode tables.
+    /// Claims the blocks before the first group, group heads, bitmaps and inode tables.
     fn claim_metadata(&mut self) {
         let mut fixed = Vec::new();
         fixed.push(0..self.geo.first_data_block + 1);
@@ -69,7 +69,8 @@ impl Checker<'_> {
         self.fixed = fixed;
     }
 
-    /// No volume reserves more than the first ten inodes: a larger number would take files away.
+    /// Checks the number of the first inode that is not reserved: no volume reserves more than the
+    /// first ten inodes, and a larger number would take files away.
     fn check_first_inode(&mut self) {
         let stored = self.geo.first_ino;
         if stored != FIRST_INO && self.log.found(Issue::FirstInode { stored }) {
@@ -78,7 +79,8 @@ impl Checker<'_> {
         self.geo.first_ino = FIRST_INO;
     }
 
-    /// A journal that cannot be used has nothing to replay, or the check would have been refused: it is given up.
+    /// Checks the journal. If it cannot be used, there is nothing to replay, or the check would
+    /// have been refused: it is given up.
     fn check_journal(&mut self) -> Result<(), CheckError> {
         if !self.superblock.compat().contains(Compat::HAS_JOURNAL) {
             return Ok(());
@@ -126,7 +128,7 @@ impl Checker<'_> {
         Ok(wrong.map(|(field, stored, _)| format!("{field} is {stored}")))
     }
 
-    /// Only the feature resize_inode keeps blocks behind the descriptor table.
+    /// Checks the reserve behind the descriptor table: only the feature resize_inode keeps blocks there.
     fn check_reserve(&mut self) {
         let stored = self.superblock.reserved_gdt_blocks_raw();
         if stored != 0 && !self.superblock.compat().contains(Compat::RESIZE_INODE) {
@@ -137,7 +139,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The inodes on the orphan list. A list that makes no sense ends where it stops to.
+    /// Returns the inodes on the orphan list. A list that makes no sense ends at its first
+    /// impossible number.
     fn orphans(&mut self) -> Result<Vec<InodeNo>, CheckError> {
         let head = self.superblock.last_orphan();
         let mut orphans = Vec::new();
@@ -183,7 +186,7 @@ impl Checker<'_> {
         if inode.links == 0 {
             let listed = orphans.contains(&ino);
             let undated = inode.dtime == 0 && inode.mode != 0 && !listed;
-            // A deletion time that is an inode's number: left over from a list of orphans.
+            // A deletion time that could be an inode's number is left over from a list of orphans.
             let numbers_are_no_times = self.geo.inodes < self.superblock.mkfs_time();
             let left_over = inode.dtime != 0 && inode.dtime <= self.geo.inodes && numbers_are_no_times && !listed;
             let fix = (undated && self.log.found(Issue::InodeZeroDtime { inode: ino }))
@@ -197,7 +200,7 @@ impl Checker<'_> {
         self.check_used(ino, slot, inode)
     }
 
-    /// Reserved inodes: the resize inode, the journal, and those that nobody uses.
+    /// Checks a reserved inode: the resize inode, the journal, or one that is not used for anything.
     fn check_reserved(&mut self, ino: InodeNo, slot: Vec<u8>, inode: Inode) -> Result<(), CheckError> {
         let has_resize = self.superblock.compat().contains(Compat::RESIZE_INODE);
         if ino == InodeNo::RESIZE && has_resize {
@@ -229,8 +232,8 @@ impl Checker<'_> {
         if regular { self.check_contents(ino, slot, inode, FileKind::Regular) } else { Ok(()) }
     }
 
-    /// The blocks of this inode are the device's bad ones: they are used, whatever lies there. It
-    /// has nothing else.
+    /// Checks the inode whose blocks are the device's bad ones: they are used, whatever they
+    /// contain. It has no other fields.
     fn check_bad_blocks(&mut self, slot: Vec<u8>, inode: Inode) -> Result<(), CheckError> {
         let ino = InodeNo::BAD_BLOCKS;
         let Inode { block, blocks, atime, mtime, ctime, crtime, extra_isize, generation, .. } = inode;
@@ -266,7 +269,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Fields, attributes and map; writes the inode back if something was repaired.
+    /// Checks fields, attributes and map; writes the inode back if it was repaired.
     fn check_contents(
         &mut self,
         ino: InodeNo,
@@ -294,7 +297,7 @@ impl Checker<'_> {
         };
         if !keep {
             let blocks = mapped.data.iter().map(|(_, block)| *block).chain(mapped.indirect);
-            // What another inode claims as well stays in use.
+            // Blocks that another inode also claims stay in use.
             for block in blocks.filter(|block| !self.sharing.has(*block)).collect::<Vec<_>>() {
                 self.release(block);
             }
@@ -338,7 +341,7 @@ impl Checker<'_> {
         let extra_legal = extra_isize_is_legal(extra_isize, self.geo.inode_size);
         if !extra_legal && self.log.found(Issue::InodeExtraSize { inode: ino, extra_isize }) {
             inode.extra_isize = crate::format::inode::EXTRA_BYTES;
-            // Whatever lies there was not written as what it would now mean.
+            // The bytes there were not written with the meaning they would now get.
             slot[0x84..].fill(0);
             put_u16(slot, 0x80, inode.extra_isize);
         }
@@ -409,7 +412,7 @@ impl Checker<'_> {
         Ok(1)
     }
 
-    /// Judges a block's contents; wrong hashes are repaired here.
+    /// Checks a block's contents; repairs wrong hashes here.
     fn xattr_block_problem(&mut self, ino: InodeNo, block: BlockNo) -> Result<Option<String>, CheckError> {
         let page = self.volume.read(block)?;
         let area = xattr::Area::Block(&page);
@@ -484,8 +487,8 @@ impl Checker<'_> {
         }
     }
 
-    /// True if the link has a target; otherwise it is to be cleared, if it may be. The target ends
-    /// at its first NUL, and its length says so.
+    /// Returns true if the link has a target; otherwise the caller clears it. The target ends at
+    /// its first NUL, and the link's size is its length.
     fn check_symlink(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &Mapped) -> Result<bool, CheckError> {
         let fast = inode.size <= FAST_SYMLINK_MAX as u64;
         let one_block = mapped.data.len() == 1 && mapped.data[0].0 == 0 && mapped.indirect.is_empty();
@@ -502,7 +505,7 @@ impl Checker<'_> {
         Ok(true)
     }
 
-    /// False: the directory is to be cleared.
+    /// Checks a directory's blocks, size and index. Returns false if the directory is to be cleared.
     fn check_directory(&mut self, ino: InodeNo, inode: &mut Inode, mut mapped: Mapped) -> Result<bool, CheckError> {
         if mapped.data.is_empty() {
             return Ok(!self.log.found(Issue::DirectoryEmpty { inode: ino }));
@@ -562,7 +565,8 @@ impl Checker<'_> {
             Ok(found) => found,
             Err(damage) => return Ok(Err(damage.problem)),
         };
-        // Above are names for what `s_flags` says of characters; they are never on a volume.
+        // Higher numbers are names for the signedness of characters in `s_flags`; they are never on
+        // a volume.
         let hasher = htree::Hasher::of(info.hash_version, &self.superblock).filter(|_| info.hash_version <= 2);
         let Some(hasher) = hasher else {
             return Ok(Err(format!("block 0: hash version {}, should be 0 to 2", info.hash_version)));
@@ -658,7 +662,7 @@ impl Checker<'_> {
         let Some(problem) = problem else { return Ok(()) };
         if !usable {
             // A new double indirect block can be taken only when all used blocks are known: the
-            // inode is emptied, and the feature with it.
+            // inode is cleared, and the feature with it.
             if self.log.found(Issue::ResizeInode { problem }) {
                 self.clear_inode(InodeNo::RESIZE)?;
                 self.drop_resize_feature();
@@ -680,8 +684,8 @@ impl Checker<'_> {
         self.superblock.set_reserved_gdt_blocks(0);
     }
 
-    /// For each reserved block of group 0: its index in the double indirect block, and the same
-    /// block of the groups with copies.
+    /// Returns for each reserved block of group 0 its index in the double indirect block and its
+    /// number, and the same blocks of the groups with copies.
     fn reserved_pointers(&self) -> Vec<((usize, u32), Vec<u32>)> {
         let geo = &self.geo;
         let copies: Vec<u64> = geo
@@ -726,7 +730,7 @@ impl Checker<'_> {
     }
 }
 
-/// A block of pointers with these at their places, and holes elsewhere.
+/// Returns a block of pointers with these at their indexes, and holes elsewhere.
 fn array_of(geo: &Geometry, pointers: impl Iterator<Item = (usize, u32)>) -> Buf {
     let mut block = Buf::zeroed(geo.block_bytes());
     for (index, pointer) in pointers.filter(|(index, _)| *index < geo.apb as usize) {
@@ -735,7 +739,8 @@ fn array_of(geo: &Geometry, pointers: impl Iterator<Item = (usize, u32)>) -> Buf
     block
 }
 
-/// `i_faddr`, the high halves of what is not wide, and the size's where sizes are not wide.
+/// Clears `i_faddr`, the high halves of narrow fields, and the high half of the size where sizes
+/// have 32 bits.
 fn clear_obsolete_fields(slot: &mut [u8], kind: FileKind, huge_file: bool) {
     put_u32(slot, 0x70, 0);
     put_u16(slot, 0x76, 0);
@@ -747,19 +752,19 @@ fn clear_obsolete_fields(slot: &mut [u8], kind: FileKind, huge_file: bool) {
     }
 }
 
-/// Bytes before the first NUL; `None` if there is none.
+/// Returns the number of bytes before the first NUL; `None` if there is none.
 fn text_length(bytes: &[u8]) -> Option<u64> {
     bytes.iter().position(|&byte| byte == 0).map(|at| at as u64)
 }
 
-/// What a map holds, as far as it is legal.
+/// The legal blocks of a map.
 #[derive(Debug, Clone, Default)]
 struct Mapped {
     data: Vec<(u64, BlockNo)>,
     indirect: Vec<BlockNo>,
 }
 
-/// Finds out whether a map has no holes and names only blocks that it may name.
+/// Checks whether a map has no holes and points only to blocks that it may point to.
 struct DenseJudge<'a> {
     geo: &'a Geometry,
     fixed: &'a [Range<u64>],
@@ -783,7 +788,7 @@ impl Judge for DenseJudge<'_> {
     }
 }
 
-/// Judges pointers against what other inodes have claimed.
+/// Judges pointers against the claims of other inodes.
 struct MapJudge<'a, 'v> {
     ino: InodeNo,
     geo: &'a Geometry,
@@ -799,7 +804,7 @@ struct MapJudge<'a, 'v> {
 }
 
 impl MapJudge<'_, '_> {
-    /// True if a block that has an owner already is no indirect block at all.
+    /// Returns true if a block that has an owner already is no indirect block at all.
     fn is_stray(&mut self, block: BlockNo) -> bool {
         match self.volume.read(block) {
             Ok(page) => !is_indirect_block(&page, self.geo),
@@ -810,7 +815,7 @@ impl MapJudge<'_, '_> {
         }
     }
 
-    /// What becomes of a pointer to a block that has an owner. File data stay: the repair copies them.
+    /// Judges a pointer to a block that has an owner. File data stay: the repair copies them.
     fn judge_shared(&mut self, pointer: Pointer) -> Step {
         let Pointer { block, level, .. } = pointer;
         self.sharing.note(block, self.geo);
@@ -865,8 +870,8 @@ struct Builder<'a, 'v> {
 }
 
 impl Builder<'_, '_> {
-    /// The pointer to a subtree of `level` over the next data blocks; 0 if none are left. A dense
-    /// map never needs more indirect blocks than the sparse one that gave the pool.
+    /// Returns the pointer to a subtree of `level` over the next data blocks; 0 if none are left. A
+    /// dense map never needs more indirect blocks than the sparse one that gave the pool.
     fn build(&mut self, level: u8) -> u32 {
         if self.data.as_slice().is_empty() {
             return 0;
@@ -885,13 +890,14 @@ impl Builder<'_, '_> {
     }
 }
 
-/// True if one of these ranges, which are sorted, has the block. Damaged descriptors make them overlap.
+/// Returns true if one of these ranges, which are sorted, has the block. Damaged descriptors make
+/// them overlap.
 pub(super) fn is_in(ranges: &[Range<u64>], block: BlockNo) -> bool {
     let behind = ranges.partition_point(|range| range.start <= block.0);
     ranges[..behind].iter().rev().any(|range| range.contains(&block.0))
 }
 
-/// Links that a count can hold; more subdirectories than that are not counted.
+/// Returns the number of links as a count can hold it; more subdirectories than that are not counted.
 pub(super) fn storable_links(counted: u32) -> u16 {
     if counted > u32::from(LINKS_MAX) { 1 } else { counted as u16 }
 }

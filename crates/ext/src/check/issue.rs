@@ -1,10 +1,10 @@
-//! Everything the checker can find, in words and as data.
+//! Every issue that the checker can find, as text and as data.
 
 use serde::Serialize;
 
 use crate::format::{BlockNo, GroupNo, InodeNo};
 
-/// How bad an issue is.
+/// The severity of an issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -19,47 +19,47 @@ pub enum Severity {
 /// Numbers from `start` to `end`, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Span {
-    /// The first.
+    /// The first number.
     pub start: u64,
-    /// The last.
+    /// The last number.
     pub end: u64,
 }
 
-/// Which bitmap.
+/// The bitmap that an issue is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bitmap {
-    /// The blocks'.
+    /// The block bitmap.
     Block,
-    /// The inodes'.
+    /// The inode bitmap.
     Inode,
 }
 
-/// Which count.
+/// The count that an issue is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Count {
-    /// Free blocks.
+    /// The number of free blocks.
     FreeBlocks,
-    /// Free inodes.
+    /// The number of free inodes.
     FreeInodes,
-    /// Directories.
+    /// The number of directories.
     Directories,
 }
 
-/// What a block belongs to.
+/// The owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
     /// Superblocks, descriptors, bitmaps, inode tables, and their reserve.
     Metadata,
-    /// It is an attribute block.
+    /// An attribute block.
     Attributes,
     /// The map of an inode.
     Inode(InodeNo),
 }
 
-/// Something that is wrong with a volume.
+/// An error of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "issue", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields are named as the text prints them")]
@@ -76,13 +76,13 @@ pub enum Issue {
     DescriptorFlags { group: GroupNo, flags: u16 },
     /// There are unlinked inodes to be released.
     OrphanList { head: u32 },
-    /// The root directory is none.
+    /// The root's inode is no directory.
     RootNotDirectory,
-    /// The first inode that is not reserved is not inode 11.
+    /// The superblock's first inode that is not reserved is not inode 11.
     FirstInode { stored: u32 },
-    /// There should be a journal, but there is none.
+    /// The superblock names a journal, but there is none that can be used.
     Journal { problem: String },
-    /// A reserved inode is something it cannot be.
+    /// A reserved inode has a type that it cannot have.
     ReservedInode { inode: InodeNo, mode: u16 },
     /// The inode that owns the descriptor table's reserve does not own it.
     ResizeInode { problem: String },
@@ -116,7 +116,7 @@ pub enum Issue {
     SymlinkInvalid { inode: InodeNo },
     /// A pointer leaves the volume or names metadata.
     IllegalBlock { inode: InodeNo, lbn: u64, level: u8, block: BlockNo },
-    /// An inode claims a block that belongs to something else; the repair gives it a copy.
+    /// An inode claims a block that has another owner; the repair gives it a copy.
     MultiplyClaimed { inode: InodeNo, lbn: u64, level: u8, block: BlockNo, holder: Holder },
     /// A map names one of its indirect blocks a second time.
     MapLoop { inode: InodeNo, lbn: u64, level: u8, block: BlockNo },
@@ -134,7 +134,7 @@ pub enum Issue {
     DirectoryEmpty { inode: InodeNo },
     /// A file is longer than the features allow.
     LargeFileFeature { inode: InodeNo },
-    /// An index where there can be none.
+    /// A directory has an index, but the volume or the inode can have none.
     IndexUnsupported { inode: InodeNo },
     /// A directory's index is damaged.
     IndexDamaged { inode: InodeNo, problem: String },
@@ -144,15 +144,15 @@ pub enum Issue {
     DotMissing { directory: InodeNo },
     /// `.` names another inode.
     DotWrong { directory: InodeNo, stored: InodeNo },
-    /// What follows `.` or `..` in its record must be zero.
+    /// The bytes behind `.` or `..` in its record are not zero.
     DotPadding { directory: InodeNo },
     /// A directory's second entry is not `..`.
     DotDotMissing { directory: InodeNo },
     /// `..` is not the parent.
     DotDotWrong { directory: InodeNo, stored: InodeNo, parent: InodeNo },
-    /// An entry is impossible.
+    /// An entry has an impossible inode number or name.
     EntryIllegal { directory: InodeNo, lbn: u64, problem: String },
-    /// `.` or `..` a second time.
+    /// An entry is a second `.` or `..`.
     EntryDotAgain { directory: InodeNo, name: String },
     /// An entry names an inode that is not in use.
     EntryUnused { directory: InodeNo, name: String, inode: InodeNo },
@@ -168,7 +168,7 @@ pub enum Issue {
     UnconnectedDirectory { inode: InodeNo },
     /// The name `lost+found` leads to something that is no directory.
     LostFoundNotDirectory { inode: InodeNo },
-    /// There is no directory for what has lost its name.
+    /// There is no lost+found directory for inodes without a name.
     LostFoundMissing,
     /// An inode in use has no name.
     UnattachedInode { inode: InodeNo, size: u64 },
@@ -176,9 +176,9 @@ pub enum Issue {
     UnattachedEmpty { inode: InodeNo },
     /// The link count is not the number of names.
     LinkCount { inode: InodeNo, stored: u16, counted: u32 },
-    /// A bitmap says "used" for what nobody uses.
+    /// A bitmap says "used" for blocks or inodes that are not in use.
     Leaked { bitmap: Bitmap, group: GroupNo, count: u32, first: Span },
-    /// A bitmap says "free" for what somebody uses.
+    /// A bitmap says "free" for blocks or inodes that are in use.
     UsedButFree { bitmap: Bitmap, group: GroupNo, count: u32, first: Span },
     /// Bits behind a bitmap's end are not set.
     Padding { bitmap: Bitmap, group: GroupNo },
@@ -189,7 +189,7 @@ pub enum Issue {
 }
 
 impl Issue {
-    /// How bad it is.
+    /// Returns the severity of the issue.
     pub fn severity(&self) -> Severity {
         match self {
             Issue::TotalCount { .. } => Severity::Warning,
@@ -198,7 +198,7 @@ impl Issue {
         }
     }
 
-    /// True if a repair cannot lose anything: `fsck -p` does it without asking.
+    /// Returns true if a repair cannot lose anything: `fsck -p` does it without asking.
     pub fn is_safe_to_repair(&self) -> bool {
         matches!(
             self,

@@ -1,9 +1,9 @@
 //! The scanning pass: from a group's inode table to the blocks its inodes own.
 //!
 //! The checker uses the two halves ([`slots`], [`walk_map`]); recovery after a power cut uses the
-//! whole ([`used_blocks`]). A hostile map may name one indirect block thousands of times: whoever
-//! walks must answer [`Step::Skip`] for a block seen before, and the walk stays bounded by
-//! the number of blocks on the volume.
+//! whole ([`used_blocks`]). A hostile map may name one indirect block thousands of times: a judge
+//! must answer [`Step::Skip`] for a block seen before, and the walk stays bounded by the number of
+//! blocks on the volume.
 
 use moafs_disk::{Buf, Page};
 use moafs_vfs::types::FileKind;
@@ -11,12 +11,12 @@ use moafs_vfs::types::FileKind;
 use crate::format::inode::POINTERS;
 use crate::format::{BlockNo, Damage, Descriptor, Geometry, GroupNo, Inode, InodeNo, map, put_u32, u32_at};
 
-/// Blocks of inode table that are read at once.
+/// Bytes of inode table that are read at once.
 const PREFETCH_BYTES: u32 = 1 << 20;
 
 /// Reads blocks of the volume.
 pub trait Blocks {
-    /// How reading fails.
+    /// The error of a failed read.
     type Error: From<Damage>;
 
     /// Reads one block, which lies on the volume.
@@ -67,20 +67,20 @@ pub fn slots<B: Blocks>(
 /// A pointer of a map that is not a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pointer {
-    /// The block it names; nobody has checked it.
+    /// The block it points to; not checked yet.
     pub block: BlockNo,
-    /// 0: data; otherwise how many levels the block stands above the data.
+    /// Levels that the block stands above the data; 0: data.
     pub level: u8,
     /// The first file block it maps.
     pub lbn: u64,
 }
 
-/// What becomes of a pointer.
+/// A judge's decision about a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It stays; if it names an indirect block, that is walked too.
+    /// It stays; if it points to an indirect block, the walk goes on there.
     Keep,
-    /// It stays, but what it names is not looked at.
+    /// It stays, but the block it points to is not read.
     Skip,
     /// It becomes a hole.
     Clear,
@@ -88,14 +88,14 @@ pub enum Step {
 
 /// Judges the pointers of a map, in the order of the file's blocks.
 pub trait Judge {
-    /// What becomes of `pointer`. Only blocks on the volume may be kept.
+    /// Decides about `pointer`. Only blocks on the volume may be kept.
     fn pointer(&mut self, pointer: Pointer) -> Step;
 
     /// Takes the new contents of an indirect block some of whose pointers were cleared.
     fn rewritten(&mut self, block: BlockNo, contents: Buf);
 }
 
-/// Walks a map from an inode's pointers down; says whether pointers in the inode were cleared.
+/// Walks a map from an inode's pointers down; returns whether pointers in the inode were cleared.
 ///
 /// # Errors
 /// If an indirect block cannot be read.
@@ -147,7 +147,7 @@ fn walk_pointer<B: Blocks, J: Judge>(
     Ok(Step::Keep)
 }
 
-/// True if the inode's pointers are pointers.
+/// Returns true if the inode's `i_block` holds pointers (not the target of a short symbolic link).
 pub fn has_map(inode: &Inode, geo: &Geometry) -> bool {
     match inode.kind() {
         Some(FileKind::Regular | FileKind::Directory) => true,
@@ -157,7 +157,7 @@ pub fn has_map(inode: &Inode, geo: &Geometry) -> bool {
 }
 
 /// Reports every legal block that an inode in use owns, of one group's inodes: data, indirect and
-/// attribute blocks. `claim` says whether it hears of the block for the first time.
+/// attribute blocks. `claim` returns true if the block was not claimed before.
 ///
 /// The inode that owns the descriptor table's reserve is left out: its blocks are the groups' own.
 ///
@@ -194,7 +194,7 @@ pub fn used_blocks<B: Blocks>(
     })
 }
 
-/// Passes legal blocks on, and keeps out of those already seen.
+/// Passes legal blocks on, and does not walk those already claimed.
 struct Claims<'a, F> {
     geo: &'a Geometry,
     claim: F,

@@ -25,12 +25,13 @@ const CLAIMS_MAX: usize = 1 << 20;
 /// Indirect blocks that are walked again for another claimant.
 const VISITS_MAX: u64 = 1 << 20;
 
-/// What pass 1 learns about blocks with more than one claim.
+/// Results of pass 1 about blocks with more than one claim.
 #[derive(Default)]
 pub(super) struct Sharing {
     /// A bit for each such block; absent until there is one.
     pub(super) map: Option<Vec<u8>>,
-    /// How many indirect blocks may still be walked for a second claimant: the walk must end on any volume.
+    /// Number of indirect blocks that may still be walked for a second claimant: the walk must end
+    /// on any volume.
     pub(super) visits_left: u64,
     claims: Option<Claims>,
 }
@@ -54,16 +55,16 @@ fn visits_max(geo: &Geometry) -> u64 {
     geo.blocks.min(VISITS_MAX)
 }
 
-/// How well a block's contents fit a claim; the smallest rank keeps the block.
+/// The degree to which a block's contents fit a claim; the smallest rank keeps the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// Bitmaps, inode tables, superblocks, descriptors; blocks of the resize inode.
     Metadata,
-    /// It looks like what it is said to be.
+    /// The contents look like a block of the claimed type.
     Confirmed,
     /// File data: any contents will do.
     Data,
-    /// It does not look like an indirect block.
+    /// The contents do not look like an indirect block.
     Refuted,
 }
 
@@ -71,7 +72,7 @@ enum Rank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     rank: Rank,
-    /// 0 for metadata.
+    /// The claimant's inode number; 0 for metadata.
     inode: u32,
     level: u8,
     lbn: u64,
@@ -81,15 +82,16 @@ struct Claim {
 pub(super) struct Claims {
     /// Blocks with more than one claim, a bit each.
     shared: Vec<u8>,
-    /// Who keeps each of them.
+    /// The claim that keeps the block, by block.
     keepers: BTreeMap<u32, Claim>,
-    /// All others, in the order of inodes.
+    /// The other claims, in the order of inodes.
     others: Vec<(BlockNo, Claim)>,
-    /// There are more than can be kept in memory, or looked at.
+    /// True if there are more claims than can be kept in memory, or more indirect blocks than can
+    /// be walked.
     too_many: bool,
 }
 
-/// A copy of what the repair needs of a check that changed nothing.
+/// A copy of the data that the repair needs from a check that changed nothing.
 pub(super) struct Tangle {
     claims: Claims,
     geo: Geometry,
@@ -139,7 +141,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// What [`Tangle::resolve`] needs.
+    /// Takes the claims and the rest that [`Tangle::resolve`] needs.
     pub(super) fn take_tangle(&mut self) -> Option<Box<Tangle>> {
         let claims = self.sharing.claims.take()?;
         let (geo, descriptors) = (self.geo.clone(), std::mem::take(&mut self.descriptors));
@@ -181,7 +183,7 @@ impl Claims {
     }
 }
 
-/// Compares blocks with what they are said to be.
+/// Judges whether blocks look like the type that a claim gives them.
 #[derive(Clone, Copy)]
 struct PageJudge<'a, 'v> {
     geo: &'a Geometry,
@@ -200,21 +202,21 @@ impl PageJudge<'_, '_> {
         }
     }
 
-    /// The claim that a pointer is, on a block with these contents.
+    /// Returns the claim of a pointer to a block with these contents.
     fn claim(&self, pointer: Pointer, page: &[u8]) -> Claim {
         let Pointer { level, lbn, .. } = pointer;
         Claim { rank: self.rank(pointer, page), inode: self.ino.0, level, lbn }
     }
 }
 
-/// True if most pointers in a block could be pointers.
+/// Returns true if most pointers in a block could be pointers.
 pub(super) fn is_indirect_block(page: &[u8], geo: &Geometry) -> bool {
     let pointers = (0..geo.apb as usize).map(|index| u32_at(page, 4 * index)).filter(|pointer| *pointer != 0);
     let (legal, illegal): (Vec<u32>, Vec<u32>) = pointers.partition(|block| geo.may_point_to(BlockNo((*block).into())));
     legal.len() >= illegal.len()
 }
 
-/// True if a block could be this one of a directory.
+/// Returns true if the contents could be file block `lbn` of directory `ino`.
 fn is_directory_block(page: &[u8], geo: &Geometry, ino: InodeNo, lbn: u64) -> bool {
     let form = Form::of(geo);
     let whole = dir::records(page, form).all(|record| record.is_ok());
@@ -266,8 +268,8 @@ impl Judge for Finder<'_, '_> {
 }
 
 impl Tangle {
-    /// Gives a copy of its block to every claimant that does not keep it. False if that cannot be done: then nothing was
-    /// changed.
+    /// Gives a copy of its block to every claimant that does not keep it. Returns false if that
+    /// cannot be done: then nothing was changed.
     pub(super) fn resolve(self, disk: &dyn Disk, log: &mut Log) -> Result<bool, CheckError> {
         let Tangle { claims, geo, descriptors, used } = self;
         let volume = Volume::new(disk, geo.clone());
@@ -316,7 +318,7 @@ struct Copier<'a, 'v> {
     claims: &'a Claims,
     used: Vec<u8>,
     next_free: u32,
-    /// Shared indirect blocks that were changed by the claimant that keeps them, as they were.
+    /// Shared indirect blocks that the claimant that keeps them has changed, as they were before.
     originals: BTreeMap<u64, Page>,
     /// Indirect blocks of this map.
     own: BTreeSet<u64>,
@@ -338,7 +340,7 @@ impl Copier<'_, '_> {
         Ok(())
     }
 
-    /// What the pointer is to name: the block itself, a copy, or nothing.
+    /// Returns the new value of a pointer: the block itself, a copy, or 0.
     fn copied(&mut self, pointer: Pointer) -> Result<u32, CheckError> {
         let Pointer { block, level, lbn } = pointer;
         let (same, geo) = (block.0 as u32, self.pages.geo);

@@ -1,4 +1,4 @@
-//! Pass 0: the superblock, or a copy of it; whether the volume says that it is clean.
+//! Pass 0: the superblock, or a copy of it; the mark of a clean volume.
 
 use moafs_disk::{Disk, DiskExt, Kind, Lba, Tag};
 
@@ -21,24 +21,24 @@ const COMPAT_KNOWN: Compat = Compat::DIR_PREALLOC
     .union(Compat::SPARSE_SUPER2)
     .union(Compat::FAST_COMMIT)
     .union(Compat::STABLE_INODES);
-/// What a journal starts with.
+/// The first bytes of a journal.
 pub(super) const JOURNAL_MAGIC: [u8; 4] = [0xC0, 0x3B, 0x39, 0x98];
-/// The first inode that is not reserved.
+/// The number of the first inode that is not reserved.
 pub(super) const FIRST_INO: u32 = 11;
-/// The largest legal `s_desc_size`.
+/// The largest legal `s_desc_size`, in bytes.
 const DESC_SIZE_MAX: u16 = 1024;
-/// How far a copy is searched for where none is at the usual places, in bytes.
+/// Bytes of the volume's start in which a copy is searched for if none is at the usual places.
 const SEARCH_BYTES: u64 = 512 << 20;
 /// Bytes of one read of that search.
 const SEARCH_READ_BYTES: u64 = 1 << 20;
-/// Copies lie at multiples of this.
+/// The distance of the searched places, in bytes.
 const SEARCH_STEP: u64 = 1024;
 
 /// A superblock whose fields make sense.
 struct Sound {
     sb: Superblock,
     geo: Geometry,
-    /// What had to be changed to make sense of it.
+    /// The change that was needed to make sense of it.
     issue: Option<Issue>,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn open(disk: &dyn Disk, wanted: Option<u64>, log: &mut Log) -> Resul
     supported(sb, geo)
 }
 
-/// Compares fields that nothing is calculated with, but that reference tools refuse.
+/// Checks fields that no calculation uses, but that reference tools refuse.
 fn check_fields(sb: &mut Superblock, geo: &Geometry, log: &mut Log) {
     let mut check = |field, stored: u64, should: u64| {
         stored != should && log.found(Issue::SuperblockField { field, stored, should })
@@ -87,7 +87,7 @@ fn check_fields(sb: &mut Superblock, geo: &Geometry, log: &mut Log) {
     if sb.rev_level() == 0 {
         return;
     }
-    // Without 64-bit block numbers the size of descriptors says nothing, and must be one all the same.
+    // Without 64-bit block numbers the size of descriptors has no effect, but must still be valid.
     let stored = sb.desc_size_raw();
     let is_size = stored == 0 || (stored.is_power_of_two() && stored <= DESC_SIZE_MAX);
     if check("s_desc_size", stored.into(), if is_size { stored.into() } else { 0 }) {
@@ -106,12 +106,12 @@ fn check_fields(sb: &mut Superblock, geo: &Geometry, log: &mut Log) {
 
 /// Returns the block of a copy of the superblock, for a volume whose primary one is lost.
 ///
-/// Looks at the usual places only.
+/// Reads the usual places only.
 pub fn find_copy(disk: &dyn Disk) -> Option<BlockNo> {
     usual_copy(disk).map(|(_, block)| block)
 }
 
-/// True if the last user left the volume clean and saw no error.
+/// Returns true if the last user left the volume clean and saw no error.
 pub(super) fn says_clean(disk: &dyn Disk) -> bool {
     let Ok(Sound { sb, geo, issue: None }) = superblock_at(disk, SUPERBLOCK_OFFSET) else { return false };
     let unmounted = sb.state() == State::VALID && sb.last_orphan() == 0;
@@ -126,7 +126,7 @@ pub(super) fn check_journal_is_empty(disk: &dyn Disk, sb: &Superblock, geo: &Geo
     }
 }
 
-/// `s_start` of the journal; `None` if there is no journal that could be read.
+/// Returns `s_start` of the journal; `None` if there is no journal that could be read.
 fn journal_start(disk: &dyn Disk, sb: &Superblock, geo: &Geometry) -> Result<Option<u32>, CheckError> {
     if !sb.compat().contains(Compat::HAS_JOURNAL) || sb.journal_inum() != InodeNo::JOURNAL.0 {
         return Ok(None);
@@ -152,7 +152,8 @@ fn journal_start(disk: &dyn Disk, sb: &Superblock, geo: &Geometry) -> Result<Opt
     Ok((page[..4] == JOURNAL_MAGIC).then(|| u32_at(&page, 0x1C).swap_bytes()))
 }
 
-/// A copy must lie where its own geometry has one, or it is a file's content.
+/// Reads a copy of the superblock at `block`. It must lie where its own geometry has one, or it is
+/// a file's content.
 fn copy_at(disk: &dyn Disk, block: u64, block_size: u64) -> Option<(Sound, BlockNo)> {
     let sound = superblock_at(disk, block.checked_mul(block_size)?).ok()?;
     let (sb, geo) = (&sound.sb, &sound.geo);
@@ -176,7 +177,8 @@ fn search_copy(disk: &dyn Disk) -> Option<(Sound, BlockNo)> {
     usual_copy(disk).or_else(|| scan_for_copy(disk))
 }
 
-/// The first copy lies at the start of group 1 or 3, for every block size and common sizes of groups.
+/// Finds a copy at the usual places: the first copy lies at the start of group 1 or 3, for every
+/// block size and common sizes of groups.
 fn usual_copy(disk: &dyn Disk) -> Option<(Sound, BlockNo)> {
     let raw = read_superblock(disk, SUPERBLOCK_OFFSET);
     let claimed = raw.map_or(0, |raw| u64::from(u32_at(&raw, 0x20)));
@@ -190,7 +192,7 @@ fn usual_copy(disk: &dyn Disk) -> Option<(Sound, BlockNo)> {
     candidates.into_iter().find_map(|(block, block_size)| copy_at(disk, block, block_size))
 }
 
-/// Looks at every place of the volume's start.
+/// Looks for a copy at every possible place of the volume's start.
 fn scan_for_copy(disk: &dyn Disk) -> Option<(Sound, BlockNo)> {
     let end = device_bytes(disk).min(SEARCH_BYTES);
     (SEARCH_READ_BYTES..end).step_by(SEARCH_READ_BYTES as usize).chain([0]).find_map(|start| {
@@ -222,8 +224,8 @@ fn superblock_at(disk: &dyn Disk, byte: u64) -> Result<Sound, CheckError> {
     Ok(Sound { sb, geo, issue })
 }
 
-/// Revision 0 has no features. If the fields of revision 1 make a volume, it is one, and its revision is wrong; else the
-/// features are.
+/// Corrects the revision or the features: revision 0 has no features. If the fields of revision 1
+/// make a volume, the revision is wrong; else the features are.
 fn with_its_revision(sb: Superblock, device_bytes: u64) -> (Superblock, Option<Issue>) {
     let (compat, incompat, ro_compat) = (sb.compat_raw(), sb.incompat_raw(), sb.ro_compat_raw());
     if sb.rev_level() != 0 || (compat, incompat, ro_compat) == (0, 0, 0) {
@@ -248,7 +250,7 @@ fn with_its_revision(sb: Superblock, device_bytes: u64) -> (Superblock, Option<I
 fn supported(sb: Superblock, geo: Geometry) -> Result<(Superblock, Geometry), CheckError> {
     let unknown = sb.compat().difference(COMPAT_KNOWN);
     if !unknown.is_empty() {
-        // A driver may ignore them, but what they would want repaired is not known.
+        // A driver may ignore them, but the repairs they would need are not known.
         let feature = format!("compatible features {:#x}", unknown.bits());
         let advice = "a newer checker is needed".to_owned();
         return Err(Unsupported { reasons: vec![Reason { feature, advice }] }.into());

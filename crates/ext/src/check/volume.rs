@@ -30,7 +30,7 @@ struct Held {
 }
 
 fn request(op: Op, byte: u64) -> Request {
-    // What a checked block holds is not known where it is read: all count as volume work.
+    // The content of a checked block is not known where it is read: all count as volume work.
     Request { op, at: Lba::from_byte(byte), tag: Tag::volume(Kind::Inodes) }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn mark_in_repair(disk: &dyn Disk) -> Result<(), CheckError> {
     let doing = "mark the volume as in repair";
     let failed = |source| CheckError::Disk { doing, source };
     let raw = read_superblock(disk, SUPERBLOCK_OFFSET).map_err(failed)?;
-    // One that is damaged says nothing.
+    // A damaged superblock has no mark to take away.
     let Ok(mut superblock) = Superblock::parse(&raw) else { return Ok(()) };
     if !superblock.state().contains(State::VALID) {
         return Ok(());
@@ -79,7 +79,7 @@ impl<'a> Volume<'a> {
         Ok(())
     }
 
-    /// The bytes of an inode's slot.
+    /// Returns the bytes of an inode's slot.
     pub(super) fn slot(&self, table: BlockNo, ino: InodeNo) -> Result<Vec<u8>, CheckError> {
         let at = self.geo.locate_inode(ino).expect("the caller has an inode of the volume");
         let page = self.read(BlockNo(table.0 + u64::from(at.table_block)))?;
@@ -107,7 +107,7 @@ impl<'a> Volume<'a> {
         }
     }
 
-    /// Writes everything that changed, then the superblock, each made durable.
+    /// Writes everything that changed, then the superblock, and makes each durable.
     pub(super) fn finish(&self, superblock: Option<&Superblock>) -> Result<(), CheckError> {
         let doing = "write the repairs";
         let mut held = self.blocks.lock();
@@ -154,7 +154,7 @@ impl Blocks for Volume<'_> {
     }
 }
 
-/// Bytes of the device.
+/// Returns the size of the device in bytes.
 pub(super) fn device_bytes(disk: &dyn Disk) -> u64 {
     disk.limits().sectors.saturating_mul(SECTOR as u64)
 }
