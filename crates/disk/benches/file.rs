@@ -18,7 +18,7 @@ fn pages(bytes: usize) -> Vec<Page> {
     (0..bytes / SMALL).map(|i| Buf::copy_of(&[i as u8; SMALL]).freeze()).collect()
 }
 
-/// Writes at every other 128 KiB.
+/// Makes writes at every other 128 KiB.
 fn batch(data: &[Page], round: u64) -> Vec<Request> {
     let stride = 2 * (LARGE / SECTOR) as u64;
     let at = |i: u64| Lba((round % 8) * BATCH * stride + i * stride);
@@ -29,7 +29,7 @@ fn batch(data: &[Page], round: u64) -> Vec<Request> {
 fn bench_disk(c: &mut Criterion, name: &str, disk: &FileDisk) {
     let mut group = c.benchmark_group(name);
     group.sample_size(20);
-    // Allocate the whole image first: host allocation is not what is measured.
+    // Allocate the whole image first: host allocation is not measured.
     for mib in 0..IMAGE_BYTES >> 20 {
         disk.write(Lba(mib << 11), Buf::copy_of(&[1; 1 << 20]).freeze(), TAG).expect("the image is writable");
     }

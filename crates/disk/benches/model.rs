@@ -1,4 +1,4 @@
-//! How fast the model answers: random and sequential commands, bare mechanics, with the buffer, and on flash.
+//! The speed of the drive models: random and sequential commands, bare mechanics, with the buffer, and on flash.
 
 use std::hint::black_box;
 
@@ -22,7 +22,7 @@ fn drive(name: &str, settings: &[(&str, &str)]) -> Drive {
     Drive::new(&spec).expect("a sound drive")
 }
 
-/// Random and sequential commands of 4 KiB; `name` says "random".
+/// Measures random commands of 4 KiB as benchmark `name`, then sequential ones.
 fn measure(c: &mut Criterion, mut drive: Drive, verb: Verb, name: &str) {
     let sectors = drive.sectors();
     let mut state = 1_u64;

@@ -1,4 +1,4 @@
-//! What the elevator and the trace cost over a disk that takes no time.
+//! The cost of the elevator and the trace over a disk that takes no time.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use moafs_runtime::Live;
 
 const TAG: Tag = Tag::volume(Kind::Data);
 
-/// Neighbours in a shuffled order: 64 requests of 4 KiB that become two of 128 KiB.
+/// Makes 64 requests of 4 KiB in shuffled order, neighbours that become two requests of 128 KiB.
 fn batch(page: &Page) -> Vec<Request> {
     let write = |i: u64| {
         let op = Op::Write { data: vec![Page::clone(page)], fua: false };

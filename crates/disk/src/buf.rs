@@ -1,4 +1,4 @@
-//! Aligned memory for direct I/O, block-sized pieces of it from slabs of their own.
+//! Aligned memory for direct I/O; block-sized buffers come from their own slabs.
 
 mod slab;
 
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 /// Alignment of every buffer in bytes: enough for direct I/O on any device with sectors up to it.
 pub const ALIGN: usize = 4096;
 
-/// Owned, aligned memory.
+/// Owned, aligned memory. Its alignment is its length rounded up to a power of two, from 512 to
+/// [`ALIGN`] bytes.
 pub struct Buf {
     start: NonNull<u8>,
     len: usize,
@@ -22,7 +23,8 @@ unsafe impl Send for Buf {}
 unsafe impl Sync for Buf {}
 
 impl Buf {
-    /// `len` zero bytes. Aborts when memory is exhausted, as all Rust allocation does.
+    /// Makes a buffer of `len` zero bytes. Aborts when memory is exhausted, as all Rust allocation
+    /// does.
     pub fn zeroed(len: usize) -> Buf {
         let mut buf = Buf::scratch(len);
         if slab::holds(len) {
@@ -31,8 +33,8 @@ impl Buf {
         buf
     }
 
-    /// `len` bytes of any value: for whoever writes all of them before anybody looks, such as the device that a
-    /// read asks. Costs less than zeroes.
+    /// Makes a buffer of `len` bytes of arbitrary value: for callers that write every byte before any is read, such as
+    /// a read request, whose device fills the buffer. Cheaper than zeroing.
     pub fn scratch(len: usize) -> Buf {
         if slab::holds(len) {
             return Buf { start: slab::take(len), len };
@@ -40,19 +42,19 @@ impl Buf {
         Buf::allocated(len)
     }
 
-    /// A copy of `bytes`.
+    /// Makes a buffer with a copy of `bytes`.
     pub fn copy_of(bytes: &[u8]) -> Buf {
         let mut buf = Buf::scratch(bytes.len());
         buf.copy_from_slice(bytes);
         buf
     }
 
-    /// Freezes the buffer for sharing.
+    /// Makes the buffer immutable, so that it can be shared.
     pub fn freeze(self) -> Page {
         Page::from(self)
     }
 
-    /// Zero bytes from the general allocator: sizes that blocks do not have.
+    /// Makes a zeroed buffer from the general allocator: for lengths that no slab holds.
     fn allocated(len: usize) -> Buf {
         if len == 0 {
             return Buf { start: NonNull::dangling(), len };
@@ -83,23 +85,22 @@ impl Drop for Buf {
     }
 }
 
-/// A frozen piece of memory: shared between the cache, the queue and the device while a write is
-/// under way. Changing the cached block meanwhile makes a new one.
-///
-/// What an `Arc<Buf>` would be, without an allocation of its own: a block's users are counted beside its slot. Blocks
-/// come and go in different threads by the hundred thousand, and the general allocator would have them meet at a lock.
+/// A frozen piece of memory: shared between the cache, the queue and the device while a write is under way. Changing
+/// the cached block meanwhile makes a new one. An `Arc<Buf>` in effect, without an allocation of its own: a block's
+/// users are counted beside its slot. Blocks come and go in different threads by the hundred thousand, and in the
+/// general allocator they would contend for a lock.
 pub struct Page {
     start: NonNull<u8>,
     len: usize,
     users: NonNull<AtomicU32>,
 }
 
-// SAFETY: the bytes are only read, but by the last user; users are counted atomically.
+// SAFETY: only the last user changes the bytes, all others read them; users are counted atomically.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
-/// Users of a page beyond which the count might overflow: a leak of pages, which must not become a use after free.
+/// The number of users beyond which the count might overflow: a leak of pages, which must not become a use after free.
 const USERS_MAX: u32 = u32::MAX / 2;
 
 impl Page {
@@ -108,9 +109,9 @@ impl Page {
         unsafe { self.users.as_ref() }
     }
 
-    /// The bytes, to be changed; `None` if somebody else has the page, too.
+    /// Returns the bytes for writing; `None` if the page has other users.
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
-        // Acquire: what others did before they let go has happened.
+        // Acquire: everything that former users did before they dropped the page has happened.
         if self.users().load(Ordering::Acquire) != 1 {
             return None;
         }
@@ -118,7 +119,7 @@ impl Page {
         Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
     }
 
-    /// The bytes, to be changed, of a copy if somebody else has the page, too.
+    /// Returns the bytes for writing; a page with other users is replaced by a copy first.
     pub fn make_mut(&mut self) -> &mut [u8] {
         if self.get_mut().is_none() {
             *self = Buf::copy_of(self).freeze();
@@ -146,7 +147,7 @@ impl From<Buf> for Page {
 
 impl Clone for Page {
     fn clone(&self) -> Page {
-        // Relaxed: who clones a page has it already.
+        // Relaxed: the caller already holds a reference to the page.
         let before = self.users().fetch_add(1, Ordering::Relaxed);
         assert!(before < USERS_MAX, "a page has {before} users");
         Page { ..*self }
@@ -158,7 +159,7 @@ impl Drop for Page {
         if self.users().fetch_sub(1, Ordering::Release) != 1 {
             return;
         }
-        // What the others did with it has happened before it is used anew.
+        // Everything that other users did with the page happens before its memory is used again.
         fence(Ordering::Acquire);
         if !slab::holds(self.len) {
             // SAFETY: made by `From<Buf>` for this page, whose last user we are.
@@ -171,8 +172,8 @@ impl Drop for Page {
 impl Deref for Page {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` points to `len` initialised bytes that nobody changes while there is more than one user, and
-        // that the only one changes through `&mut self`.
+        // SAFETY: `start` points to `len` initialised bytes that do not change while there is more than one user, and
+        // that a sole user changes through `&mut self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -183,7 +184,7 @@ impl std::fmt::Debug for Page {
     }
 }
 
-/// Gives memory that no buffer uses any more back to the kernel, as far as it is known here.
+/// Returns memory that no buffer uses to the kernel: the free slots of the slabs.
 pub fn trim() {
     slab::trim();
 }

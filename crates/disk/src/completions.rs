@@ -1,5 +1,5 @@
-//! Batches between `submit` and `wait`: their results, for disks that execute in the caller's thread, or whatever
-//! leads to them.
+//! Batches between `submit` and `wait`: their results, or the state that leads to them, for disks that execute requests
+//! in the caller's thread.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use moafs_runtime::leaf::Mutex;
 
 use crate::{Done, Ticket};
 
-/// Batches that nobody has asked for yet.
+/// Batches that were submitted and not yet waited for.
 #[derive(Debug)]
 pub struct Completions<T = Vec<Done>> {
     state: Mutex<State<T>>,
@@ -26,7 +26,7 @@ impl<T> Default for Completions<T> {
 }
 
 impl<T> Completions<T> {
-    /// Keeps a batch.
+    /// Keeps a batch until [`Completions::take`] and returns its ticket.
     pub fn put(&self, batch: T) -> Ticket {
         let mut state = self.state.lock();
         let number = state.next;
@@ -35,7 +35,7 @@ impl<T> Completions<T> {
         Ticket(number)
     }
 
-    /// Gives it out.
+    /// Removes and returns the batch of a ticket.
     ///
     /// # Panics
     /// When the ticket is another disk's, or was redeemed before.

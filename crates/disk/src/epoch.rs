@@ -1,11 +1,11 @@
-//! Counting flushes: the part of [`Disk`](crate::Disk) that every device and every wrapper that
-//! watches flushes needs.
+//! Numbering flushes: the part of [`Disk`](crate::Disk) shared by every device and every wrapper
+//! that observes flushes.
 //!
 //! Invariants:
 //! 1. A flush ends the epoch that was current when it was *issued*; completions from then on carry
 //!    the next one. So a flush covers exactly the completions of the epochs up to the one it ended.
-//! 2. At most one flush is in flight. Who needs another one waits for it and then issues one for
-//!    everybody who waits.
+//! 2. At most one flush is in flight. A caller that needs another one waits for it; then one of the
+//!    waiting callers issues the next flush on behalf of all of them.
 //! 3. After a failed flush nothing becomes durable any more.
 
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
@@ -20,22 +20,22 @@ use crate::{DiskError, Epoch};
 #[derive(Debug, Default)]
 pub struct Epochs {
     current: AtomicU64,
-    /// How many epochs are durable: the newest durable one plus one, 0 before the first flush.
+    /// The number of durable epochs: the newest durable one plus one, 0 before the first flush.
     durable_count: AtomicU64,
 }
 
 impl Epochs {
-    /// The epoch of a request that completes now. Look *after* the completion.
+    /// Returns the epoch of a request that completes now. Call it *after* the completion.
     pub fn current(&self) -> Epoch {
         Epoch(self.current.load(Ordering::SeqCst))
     }
 
-    /// The newest durable epoch.
+    /// Returns the newest durable epoch.
     pub fn durable(&self) -> Option<Epoch> {
         self.durable_count.load(Ordering::SeqCst).checked_sub(1).map(Epoch)
     }
 
-    /// True if nothing that completed in `epoch` needs a flush.
+    /// Returns true if nothing that completed in `epoch` needs a flush.
     pub fn covers(&self, epoch: Epoch) -> bool {
         self.durable() >= Some(epoch)
     }
@@ -45,7 +45,7 @@ impl Epochs {
         Epoch(self.current.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// A flush that takes no time, if `upto` needs one: for disks whose writes are safe when they complete.
+    /// Counts a flush that takes no time, if `upto` needs one: for disks whose writes are durable on completion.
     pub fn flush_at_once(&self, upto: Epoch) {
         if !self.covers(upto.min(self.current())) {
             let epoch = self.begin_flush();
@@ -53,13 +53,14 @@ impl Epochs {
         }
     }
 
-    /// Notes that the flush that ended `epoch` has completed.
+    /// Records that the flush that ended `epoch` has completed.
     pub fn end_flush(&self, epoch: Epoch) {
         self.durable_count.fetch_max(epoch.0 + 1, Ordering::SeqCst);
     }
 }
 
-/// [`Epochs`] with shared flushes and the latch for a failed one.
+/// [`Epochs`] with flushes shared between callers, and the first flush error, which is kept for
+/// good.
 pub struct Flusher {
     rt: Rt,
     epochs: Epochs,
@@ -74,12 +75,12 @@ struct State {
 }
 
 impl Flusher {
-    /// A flusher whose callers wait in `rt`.
+    /// Makes a flusher whose callers wait in `rt`.
     pub fn new(rt: Rt) -> Flusher {
         Flusher { rt, epochs: Epochs::default(), state: Mutex::default(), ended: Event::new() }
     }
 
-    /// The counters.
+    /// Returns the epoch counters.
     pub fn epochs(&self) -> &Epochs {
         &self.epochs
     }
@@ -87,7 +88,7 @@ impl Flusher {
     /// Implements [`Disk::make_durable`](crate::Disk::make_durable); `flush` is the device command.
     ///
     /// # Errors
-    /// The first failure of any `flush`, ever.
+    /// The first error that any `flush` returned.
     pub fn make_durable(&self, upto: Epoch, flush: impl Fn() -> Result<(), DiskError>) -> Result<(), DiskError> {
         // Nothing has completed in a later epoch than the current one.
         let upto = upto.min(self.epochs.current());
@@ -110,7 +111,7 @@ impl Flusher {
         }
     }
 
-    /// Issues a flush for everybody who waits.
+    /// Issues one flush on behalf of every waiting caller.
     fn lead(&self, flush: impl Fn() -> Result<(), DiskError>) -> Result<(), DiskError> {
         let epoch = self.epochs.begin_flush();
         let result = flush();
@@ -190,7 +191,7 @@ mod tests {
                     };
                     flusher.make_durable(epoch, slow_flush).unwrap();
                     assert!(flusher.epochs().covers(epoch));
-                    // A second round: everybody's new epoch needs at most one more after it.
+                    // A second round: every task's new epoch needs at most one more flush after it.
                     let epoch = flusher.epochs().current();
                     flusher.make_durable(epoch, slow_flush).unwrap();
                     assert!(flusher.epochs().covers(epoch));

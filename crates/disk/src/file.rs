@@ -8,19 +8,19 @@
 //! An open image or device is locked against a second user (`flock`; block devices also `O_EXCL`).
 //! The lock is advisory: programs that do not ask are not kept out.
 //!
-//! The aligned transfers of a batch go to the device together in `submit`, which returns at once; `wait` reaps them.
-//! What is alone in its batch, not aligned, or no transfer is executed by the caller's thread: a system call is cheaper
-//! than two. A request completes when `wait` has seen it, and that is when its epoch is looked at: a flush that was issued
-//! before cannot be taken to cover it. Dropping the disk waits for what is under way.
+//! The aligned transfers of a batch go to the device together in `submit`, which returns at once; `wait` reaps them. A
+//! single request, an unaligned one, or one that is no transfer is executed by the caller's thread: one system call is
+//! cheaper than two. A request completes when `wait` has seen it, and only then reads its epoch: a flush that was
+//! issued before cannot be taken to cover it. Dropping the disk waits for requests under way.
 //!
 //! A full host file system below an image is [`DiskError::HostFull`], not an I/O error. A failed
 //! flush is latched ([`Disk::make_durable`]).
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`open`] | options, the lock, what the host says about alignment and size |
+//! | [`open`] | options, the lock, the host's alignment and size |
 //! | `ring` | the transfers of one batch at the device at once, while the caller goes on |
-//! | `transfer` | gather reads and writes, bouncing, discard, zeroes, flush |
+//! | `transfer` | gather reads and writes, copies for alignment, discard, zeroes, flush |
 
 pub mod open;
 mod ring;
@@ -46,7 +46,7 @@ pub struct FileDisk {
     flusher: Flusher,
 }
 
-/// What nobody has waited for yet.
+/// A batch that was submitted and not yet waited for.
 enum Batch {
     Started(Box<Started>),
     Ended(Vec<Done>),
@@ -56,13 +56,14 @@ impl FileDisk {
     /// Opens and locks an existing image or device.
     ///
     /// # Errors
-    /// [`DiskError::Busy`] when somebody else uses it, [`DiskError::Open`] otherwise.
+    /// [`DiskError::Busy`] when another program has it open, [`DiskError::Open`]
+    /// otherwise.
     pub fn open(path: impl AsRef<Path>, rt: Rt, options: FileOptions) -> Result<FileDisk, DiskError> {
         let (handle, limits) = open::open(path.as_ref(), &rt, &options)?;
         Ok(FileDisk::assemble(handle, limits, rt))
     }
 
-    /// Creates a sparse image of `bytes` bytes and opens it. There must be no file of that name.
+    /// Creates a sparse image of `bytes` bytes and opens it. No file of that name may exist.
     ///
     /// # Errors
     /// [`DiskError::Open`] when it exists or cannot be made.
@@ -75,12 +76,12 @@ impl FileDisk {
         FileDisk { batches: Completions::default(), limits, handle, flusher: Flusher::new(rt) }
     }
 
-    /// True if requests bypass the host's page cache.
+    /// Returns true if requests bypass the host's page cache.
     pub fn is_direct(&self) -> bool {
         self.handle.is_direct()
     }
 
-    /// Ends a request: executes it unless it is `done`.
+    /// Completes a request: executes it unless it is `done`.
     fn end(&self, request: Request, done: bool) -> Done {
         let result = if done { Ok(request.op.into_buffers()) } else { self.execute(request) };
         Done { result, epoch: self.epoch() }

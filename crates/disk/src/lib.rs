@@ -1,4 +1,5 @@
-//! The ground: a [`Disk`] is an array of 512-byte sectors with reads, writes, flushes and discards.
+//! The block layer: a [`Disk`] is an array of 512-byte sectors with reads, writes, flushes and
+//! discards.
 //!
 //! The one idea: requests in flight have **no order** among themselves. Order is made by waiting
 //! for completions, then [`Disk::make_durable`], then submitting what depends on it. The disk
@@ -9,17 +10,17 @@
 //! Layers, from the file system down: file system → [`queue`] (elevator: sort, merge) →
 //! [`probe`] (trace, faults, crash recorder) → device ([`mod@file`], [`mem`], [`model`]).
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`buf`] | aligned memory: [`Buf`] (owned), [`Page`] (frozen, shared) |
 //! | [`request`] | [`Request`], [`Op`], [`Tag`], completions |
 //! | [`error`] | [`DiskError`] |
-//! | [`epoch`], [`completions`] | what devices and wrappers share: counting flushes, keeping results |
+//! | [`epoch`], [`completions`] | shared by devices and wrappers: numbering flushes, keeping results until `wait` |
 //! | [`mod@file`] | image files and block devices, locked against a second user |
 //! | [`mem`] | a disk in memory |
 //! | [`model`] | modelled drives: hard disks in virtual time |
 //! | [`queue`] | the elevator: C-LOOK, merging to the maximum transfer |
-//! | [`probe`] | wrappers that watch or hurt: trace, fault injection, crash recorder |
+//! | [`probe`] | wrappers that observe or inject failures: trace, fault injection, crash recorder |
 
 pub mod buf;
 pub mod completions;
@@ -44,7 +45,7 @@ pub use request::{Cause, Done, Kind, Op, ReadPart, Request, Tag};
 /// Bytes in a sector: the unit of addresses, of tearing at a power cut, and of device models.
 pub const SECTOR: usize = 512;
 
-/// A shared disk.
+/// A disk shared between layers and threads.
 pub type SharedDisk = Arc<dyn Disk>;
 
 /// A sector address on the disk.
@@ -52,13 +53,13 @@ pub type SharedDisk = Arc<dyn Disk>;
 pub struct Lba(pub u64);
 
 impl Lba {
-    /// The sector that holds byte `offset`, which must be a multiple of [`SECTOR`].
+    /// Returns the sector that holds byte `offset`, which must be a multiple of [`SECTOR`].
     pub fn from_byte(offset: u64) -> Lba {
         debug_assert!(offset.is_multiple_of(SECTOR as u64), "byte {offset} is not on a sector");
         Lba(offset / SECTOR as u64)
     }
 
-    /// The byte this sector starts at.
+    /// Returns the byte this sector starts at.
     pub fn byte(self) -> u64 {
         self.0 * SECTOR as u64
     }
@@ -69,28 +70,28 @@ impl Lba {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u64);
 
-/// Names a batch handed to [`Disk::submit`]; redeemed once with [`Disk::wait`].
+/// The number of a batch handed to [`Disk::submit`]; redeemed once with [`Disk::wait`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
-/// What a disk can do.
+/// The capabilities and size limits of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Capacity in sectors.
+    /// Capacity of the disk in sectors of 512 bytes.
     pub sectors: u64,
     /// The smallest unit of direct I/O in bytes: a power of two, at least [`SECTOR`]. Addresses,
-    /// lengths and memory of requests are multiples of it; requests that are not are still
-    /// accepted (bounced, slower).
+    /// lengths and memory of requests should be multiples of it; requests that are not are still
+    /// accepted, but go through an aligned copy, which is slower.
     pub io_align: usize,
     /// The largest request in bytes; larger ones are split.
     pub transfer_bytes_max: usize,
     /// The largest number of memory pieces in one request.
     pub segments_max: usize,
-    /// True if a completed write can be lost by a power cut until a flush.
+    /// True if a completed write can be lost in a power cut until it was flushed.
     pub volatile_cache: bool,
-    /// True if single writes can be made durable by themselves.
+    /// True if a single write can be made durable without a flush (force unit access).
     pub fua: bool,
-    /// True if [`Op::Discard`] does something.
+    /// True if [`Op::Discard`] has an effect.
     pub discard: bool,
     /// True if writes are refused.
     pub read_only: bool,
@@ -109,7 +110,8 @@ impl Limits {
         self.check_range(request.op.name(), request.at, request.bytes())
     }
 
-    /// Refuses what are not whole sectors of this disk; `what` names the request.
+    /// Refuses a range that is not whole sectors or lies beyond the end; `what` names the request
+    /// in errors.
     ///
     /// # Errors
     /// [`DiskError::BeyondEnd`], and `EINVAL` for lengths that are not whole sectors.
@@ -125,25 +127,24 @@ impl Limits {
     }
 }
 
-/// An array of sectors. Requests in flight may complete in any order; what has completed is durable after
+/// An array of sectors. Requests in flight may complete in any order; a completed request is durable after
 /// [`Disk::make_durable`].
 pub trait Disk: Send + Sync {
-    /// What this disk can do. Constant while it is open.
+    /// Returns the capabilities and limits of this disk. They are constant while it is open.
     fn limits(&self) -> &Limits;
 
-    /// Hands requests to the device and returns at once (it waits only for room in the queue).
-    /// The requests may complete in any order; overlapping writes in flight are a caller's bug.
+    /// Hands requests to the device and returns at once (it waits only for room in the queue). The
+    /// requests may complete in any order; overlapping writes in flight are a bug in the caller.
     fn submit(&self, batch: Vec<Request>) -> Ticket;
 
-    /// Waits for every request of a batch. One [`Done`] per request, in the batch's order.
+    /// Waits for every request of a batch. Returns one [`Done`] per request, in the batch's order.
     fn wait(&self, ticket: Ticket) -> Vec<Done>;
 
-    /// Reads into memory that stays the caller's: each part is one request, at most a whole transfer. Returns when
-    /// all have ended. For large reads that no cache keeps: devices that can put the bytes where they are wanted
-    /// save a copy; this way asks with [`Self::submit`] and copies.
+    /// Reads into memory that stays the caller's: each part is one request, of at most one maximum transfer. Returns
+    /// when all have ended. Meant for large reads that no cache keeps: a device that can read straight into the
+    /// caller's memory saves a copy; this default submits ordinary reads ([`Self::submit`]) and copies.
     ///
-    /// # Errors
-    /// The first error; the memory then holds anything.
+    /// The first error; the contents of the memory are then undefined.
     fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
         read_by_copy(self, parts, tag)
     }
@@ -152,18 +153,19 @@ pub trait Disk: Send + Sync {
     /// it already is. Concurrent callers share a flush: one in flight, one queued.
     ///
     /// # Errors
-    /// Once a flush has failed, every later call fails with the first reason: what the device
-    /// holds since the last good flush is unknown, and a retry that succeeds would lie.
+    /// Once a flush has failed, every later call fails with the first error: it is unknown which
+    /// writes since the last successful flush the device holds, and a retry that succeeds would
+    /// report them as durable.
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError>;
 
-    /// The epoch that a write completing now would carry.
+    /// Returns the epoch that a write completing now would carry.
     fn epoch(&self) -> Epoch;
 
-    /// The newest epoch known to be durable; `None` before the first flush.
+    /// Returns the newest epoch known to be durable; `None` before the first flush.
     fn durable(&self) -> Option<Epoch>;
 }
 
-/// [`Disk::read_into`] by way of [`Disk::submit`].
+/// Implements [`Disk::read_into`] with [`Disk::submit`] and a copy.
 pub(crate) fn read_by_copy<D: Disk + ?Sized>(disk: &D, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
     let request = |part: &ReadPart<'_>| {
         let into = vec![Buf::scratch(part.into.len())];
@@ -181,7 +183,7 @@ pub(crate) fn read_by_copy<D: Disk + ?Sized>(disk: &D, parts: &mut [ReadPart<'_>
     Ok(())
 }
 
-/// Conveniences over any [`Disk`].
+/// Convenience methods for any [`Disk`].
 pub trait DiskExt: Disk {
     /// Submits one batch and waits for it.
     fn run(&self, batch: Vec<Request>) -> Vec<Done> {

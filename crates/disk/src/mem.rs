@@ -1,5 +1,5 @@
 //! A disk in memory: sparse, so that a terabyte volume costs what is written to it, and cheap to
-//! copy, so that thousands of crash states of one volume can be looked at.
+//! copy, so that thousands of crash states of one volume can be examined.
 //!
 //! Requests complete inside `submit`. A flush takes no time, but is counted like a device's.
 
@@ -21,7 +21,7 @@ const CHUNK: usize = 16 << 10;
 
 type Chunk = [u8; CHUNK];
 
-/// A disk in memory.
+/// A sparse disk in memory.
 pub struct MemDisk {
     limits: Limits,
     /// Chunks by number; an absent one reads as zeros. Shared with snapshots until written.
@@ -31,7 +31,7 @@ pub struct MemDisk {
 }
 
 impl MemDisk {
-    /// A disk of `sectors` sectors of zeros.
+    /// Makes a disk of `sectors` sectors of zeros.
     pub fn new(sectors: u64) -> MemDisk {
         MemDisk::with_limits(Limits {
             sectors,
@@ -45,19 +45,19 @@ impl MemDisk {
         })
     }
 
-    /// A disk of zeros that says it can do what `limits` say.
+    /// Makes a disk of zeros that reports `limits` as its own.
     pub fn with_limits(limits: Limits) -> MemDisk {
         MemDisk { limits, chunks: RwLock::default(), epochs: Epochs::default(), completions: Completions::default() }
     }
 
-    /// A disk that holds `bytes`, rounded up to whole sectors.
+    /// Makes a disk that holds `bytes`, rounded up to whole sectors.
     pub fn from_bytes(bytes: &[u8]) -> MemDisk {
         let disk = MemDisk::new(bytes.len().div_ceil(SECTOR) as u64);
         disk.poke(0, bytes);
         disk
     }
 
-    /// An independent copy as of now. Costs a pointer per chunk.
+    /// Returns an independent copy of the current contents. Costs one pointer per chunk.
     pub fn snapshot(&self) -> MemDisk {
         MemDisk {
             limits: self.limits.clone(),
@@ -67,7 +67,7 @@ impl MemDisk {
         }
     }
 
-    /// The whole contents. For small disks.
+    /// Returns the whole contents. Meant for small disks.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(self.bytes()).expect("the disk fits in memory")];
         self.peek(0, &mut bytes);
@@ -90,7 +90,7 @@ impl MemDisk {
         Ok(())
     }
 
-    /// Loads an image file; pieces of zeros stay sparse.
+    /// Loads an image file; chunks of zeros stay sparse.
     ///
     /// # Errors
     /// As the host file system reports them.
@@ -115,7 +115,8 @@ impl MemDisk {
         Ok(disk)
     }
 
-    /// Reads bytes at any byte offset, beside all accounting. Beyond the end there are zeros.
+    /// Reads bytes at any byte offset, without a request or an epoch. Bytes beyond the end are
+    /// zeros.
     pub fn peek(&self, offset: u64, into: &mut [u8]) {
         let chunks = self.chunks.read();
         for (number, within, piece) in pieces(offset, into.len()) {
@@ -127,7 +128,8 @@ impl MemDisk {
         }
     }
 
-    /// Writes bytes at any byte offset, beside all accounting and [`Limits::read_only`].
+    /// Writes bytes at any byte offset, without a request or an epoch and regardless of
+    /// [`Limits::read_only`].
     ///
     /// # Panics
     /// When the bytes go beyond the end.
@@ -145,7 +147,7 @@ impl MemDisk {
         }
     }
 
-    /// Bytes of memory that hold contents (shared ones included).
+    /// Returns the bytes of memory that hold contents (shared ones included).
     pub fn resident_bytes(&self) -> u64 {
         self.chunks.read().len() as u64 * CHUNK as u64
     }
@@ -154,7 +156,7 @@ impl MemDisk {
         self.limits.sectors * SECTOR as u64
     }
 
-    /// Does what a request asks, at once and beside the epochs.
+    /// Executes a request at once, without touching the epochs.
     pub(crate) fn execute(&self, request: Request) -> Result<Vec<Buf>, DiskError> {
         self.limits.check(&request)?;
         let mut offset = request.at.byte();
@@ -181,8 +183,8 @@ impl MemDisk {
         }
     }
 
-    /// Makes a range read as zeros and gives its memory back. Touches only what is there, so that
-    /// clearing a terabyte costs what had been written to it.
+    /// Makes a range read as zeros and frees its memory. Visits only chunks that exist, so that
+    /// clearing a terabyte costs no more than what had been written to it.
     pub(crate) fn clear(&self, at: Lba, sectors: u64) {
         let (start, end) = (at.byte(), at.byte() + sectors * SECTOR as u64);
         if start == end {

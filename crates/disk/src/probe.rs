@@ -1,5 +1,5 @@
-//! Wrappers that watch or hurt a disk. They stand next to the device, below queue and split, so
-//! that they see what the device sees.
+//! Wrappers that observe a disk or inject failures. They stand directly above the device, below
+//! queue and split, so that they see the requests that the device sees.
 //!
 //! | module | what it holds |
 //! |---|---|

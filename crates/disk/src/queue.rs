@@ -1,9 +1,9 @@
-//! The elevator: what waits while the device is busy leaves sorted and merged.
-//!
-//! Order is C-LOOK: ascending addresses from where the last dispatch ended, then back to the
-//! lowest. Neighbours of the same kind merge up to the maximum transfer; larger requests are
-//! split. There is no thread: who submits fills the device, who waits keeps it full and leaves it
-//! full, whoever's requests they are. One batch over an idle device is sorted and merged by itself.
+//! The elevator: requests that wait while the device is busy are dispatched sorted and merged.
+//!  Order is C-LOOK: ascending addresses from where the last dispatch ended, then back to the
+//! lowest. Neighbours of the same kind merge up to the maximum transfer; larger requests are split.
+//! There is no thread: a caller of `submit` fills the device, and a caller of `wait` keeps it full,
+//! with the requests of any caller, and leaves it full. One batch over an idle device is sorted and
+//! merged on its own.
 //!
 //! Invariants:
 //! 1. Every original request gets its own [`Done`], with the epoch of its last part.
@@ -15,7 +15,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `plan` | C-LOOK and merging, as a pure function of what is pending |
+//! | `plan` | C-LOOK and merging, as a pure function of the pending requests |
 //! | `split` | cutting large requests, putting their results together |
 
 mod plan;
@@ -30,7 +30,7 @@ use crate::{Disk, DiskError, Done, Epoch, Limits, Op, ReadPart, Request, SharedD
 use plan::{Caps, Group, Origin, Part, Pending};
 use split::Assembly;
 
-/// How the elevator works.
+/// Settings of the elevator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueOptions {
     /// The largest request in bytes; the device's limit applies too.
@@ -42,8 +42,8 @@ pub struct QueueOptions {
     pub dispatch_requests_max: usize,
     /// Parts waiting for the device at which `submit` begins to wait for room.
     pub pending_max: usize,
-    /// Neighbours become one request to the device. Without, what waits is only sorted, as BSD's disksort did; requests
-    /// are split all the same.
+    /// True to merge neighbours into one request to the device. If false, pending requests are only sorted, as BSD's
+    /// disksort did; requests are split all the same.
     pub merge: bool,
 }
 
@@ -60,20 +60,21 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// One command at the device at a time, everything else waiting here: the host of a disk without a queue of its own.
+    /// Makes options for a host that drives a disk without a queue of its own: one command at the device at a time, all
+    /// others waiting here.
     pub fn one_command() -> QueueOptions {
         QueueOptions { depth: 1, dispatch_requests_max: 1, ..QueueOptions::default() }
     }
 }
 
-/// The elevator over a disk.
+/// An elevator (request scheduler) over a disk.
 pub struct Elevator {
     inner: SharedDisk,
     rt: Rt,
     options: QueueOptions,
     limits: Limits,
     state: Mutex<State>,
-    /// Something completed, or can be reaped.
+    /// Signalled when a request has completed or a batch can be reaped.
     moved: Event,
 }
 
@@ -84,11 +85,12 @@ struct State {
     batch_next: u64,
     flights: BTreeMap<u64, Flight>,
     flight_next: u64,
-    /// Reads into callers' memory at the device: they do not wait here, but count as dispatches.
+    /// Direct reads into callers' memory that are at the device: they do not wait here, but count
+    /// as dispatches.
     passing: usize,
 }
 
-/// What one `submit` asked for.
+/// The requests of one `submit`, with the number of their parts that are still open.
 struct Batch {
     requests: Vec<Assembly>,
     parts_open: usize,
@@ -97,11 +99,11 @@ struct Batch {
 /// One batch at the device.
 struct Flight {
     groups: Vec<Group>,
-    /// Absent while it is being submitted, and once somebody reaps it.
+    /// `None` while the batch is being submitted, and once a waiter reaps it.
     ticket: Option<Ticket>,
 }
 
-/// What a driver of the queue does next.
+/// The next step of a task that drives the queue.
 enum Step {
     Dispatch(u64, Vec<Request>),
     Reap(Ticket, Vec<Group>, u64),
@@ -109,7 +111,7 @@ enum Step {
 }
 
 impl Elevator {
-    /// An elevator over `inner` whose callers wait in `rt`.
+    /// Makes an elevator over `inner` whose callers wait in `rt`.
     pub fn new(inner: SharedDisk, rt: Rt, options: QueueOptions) -> Elevator {
         let mut limits = inner.limits().clone();
         let unit = limits.io_align;
@@ -119,7 +121,7 @@ impl Elevator {
         Elevator { inner, rt, options, limits, state: Mutex::default(), moved: Event::new() }
     }
 
-    /// Takes requests apart and queues the parts.
+    /// Splits requests into parts and queues the parts.
     fn enqueue(&self, state: &mut State, requests: Vec<Request>) -> Ticket {
         let batch_no = state.batch_next;
         state.batch_next += 1;
@@ -145,7 +147,7 @@ impl Elevator {
         state.flights.len() + state.passing >= self.options.depth.max(1)
     }
 
-    /// Takes what goes to the device next out of the queue, if there is room at the device.
+    /// Removes the next requests for the device from the queue, if there is room at the device.
     fn next_dispatch(&self, state: &mut State) -> Option<(u64, Vec<Request>)> {
         if self.is_full(state) {
             return None;
@@ -180,8 +182,9 @@ impl Elevator {
         self.rt.signal(&self.moved);
     }
 
-    /// Decides for somebody who waits for `batch`: keep the device full, then reap what holds own
-    /// requests, then (own ones still wait for a place) the oldest.
+    /// Chooses the next step for a task that waits for `batch`: keep the device full; then reap a
+    /// dispatch that holds own requests; then, while own ones still wait in the queue, reap the
+    /// oldest.
     fn next_step(&self, state: &mut State, batch: u64) -> Step {
         if let Some((flight, requests)) = self.next_dispatch(state) {
             return Step::Dispatch(flight, requests);
@@ -197,7 +200,7 @@ impl Elevator {
         Step::Reap(ticket, std::mem::take(&mut flight.groups), number)
     }
 
-    /// One step of work on the queue, or a wait for somebody else's.
+    /// Executes one step of work on the queue, or waits until another task has made progress.
     fn drive(&self, seen: moafs_runtime::Ticket, step: Step) {
         match step {
             Step::Dispatch(flight, requests) => self.dispatch(flight, requests),
@@ -222,7 +225,7 @@ impl Elevator {
         self.rt.signal(&self.moved);
     }
 
-    /// The results of the parts of one request to the device.
+    /// Distributes the result of one request to the device to its parts.
     fn settle(&self, group: Group, done: Done) -> Vec<(Origin, Done)> {
         match done.result {
             Err(_) if group.is_merged() => {
@@ -276,7 +279,7 @@ impl Disk for Elevator {
                 let more = state.pending.len() > 0;
                 drop(state);
                 if more {
-                    // Nobody may look again for a while: the device works meanwhile.
+                    // This task may not return here for a while: keep the device working meanwhile.
                     self.fill();
                 }
                 return batch.requests.into_iter().map(Assembly::into_done).collect();
@@ -287,7 +290,7 @@ impl Disk for Elevator {
         }
     }
 
-    /// Goes straight to the device if nothing waits for it; otherwise the parts take their place in the queue.
+    /// Goes straight to the device if no request waits for it; otherwise the parts are queued.
     fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
         let whole = parts.iter().all(|part| part.into.len() <= self.limits.transfer_bytes_max);
         {
@@ -317,7 +320,7 @@ impl Disk for Elevator {
     }
 }
 
-/// Memory pieces of a request; commands without data have none.
+/// Returns the number of memory pieces of a request; commands without data have none.
 fn segments(op: &Op) -> usize {
     match op {
         Op::Read { into } => into.len(),

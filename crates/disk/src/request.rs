@@ -1,47 +1,48 @@
-//! What is asked of a disk, and what it answers.
+//! Disk requests, the tags they carry, and their results.
 
 use crate::{Buf, DiskError, Epoch, Lba, Page};
 
-/// One device command.
+/// One device command with its memory and its tag.
 #[derive(Debug)]
 pub struct Request {
-    /// What to do.
+    /// The operation, with its memory or length.
     pub op: Op,
-    /// The first sector.
+    /// The first sector of the request.
     pub at: Lba,
-    /// Whose request this is and why it is made.
+    /// The owner of the request and the reason for it.
     pub tag: Tag,
 }
 
-/// What a request does. Memory pieces follow one another on the device without gaps.
+/// The operation of a request. Memory pieces follow one another on the device without gaps.
 #[derive(Debug)]
 pub enum Op {
-    /// Fills the buffers in order (scatter). They come back in [`Done::result`].
+    /// Fills the buffers in order (scatter). They are returned in [`Done::result`].
     Read {
-        /// Where the bytes go.
+        /// The buffers to fill.
         into: Vec<Buf>,
     },
-    /// Writes the pages in order (gather). Pages are frozen: nobody changes them meanwhile.
+    /// Writes the pages in order (gather). Pages are frozen: they do not change while the write is
+    /// under way.
     Write {
-        /// Where the bytes come from.
+        /// The pages to write.
         data: Vec<Page>,
         /// Force unit access: durable by itself when it completes (see `Limits::fua`).
         fua: bool,
     },
-    /// The contents are no longer needed; reading them later gives anything.
+    /// The contents are no longer needed; later reads may return anything.
     Discard {
-        /// Length in sectors.
+        /// The request's length in sectors.
         sectors: u64,
     },
-    /// Reading gives zeros from now on.
+    /// The sectors read as zeros from now on.
     WriteZeroes {
-        /// Length in sectors.
+        /// The request's length in sectors.
         sectors: u64,
     },
 }
 
 impl Op {
-    /// The word for it in messages.
+    /// Returns the operation's name in messages.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Read { .. } => "read",
@@ -53,7 +54,8 @@ impl Op {
 }
 
 impl Op {
-    /// The buffers of a read; nothing for everything else: what [`Done::result`] holds.
+    /// Returns the buffers of a read, as [`Done::result`] holds them; an empty list for every other
+    /// operation.
     pub fn into_buffers(self) -> Vec<Buf> {
         match self {
             Op::Read { into } => into,
@@ -63,7 +65,7 @@ impl Op {
 }
 
 impl Request {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.op {
             Op::Read { into } => into.iter().map(|b| b.len() as u64).sum(),
@@ -72,7 +74,7 @@ impl Request {
         }
     }
 
-    /// True for everything that changes the device.
+    /// Returns true if the operation changes the device.
     pub fn is_write(&self) -> bool {
         !matches!(self.op, Op::Read { .. })
     }
@@ -81,13 +83,13 @@ impl Request {
 /// Part of a read into memory that the caller keeps ([`Disk::read_into`](crate::Disk::read_into)).
 #[derive(Debug)]
 pub struct ReadPart<'a> {
-    /// The first sector.
+    /// The first sector of the request.
     pub at: Lba,
-    /// Where the bytes go: whole sectors.
+    /// The memory to fill: whole sectors.
     pub into: &'a mut [u8],
 }
 
-/// How one request ended.
+/// The result of one request.
 #[derive(Debug)]
 pub struct Done {
     /// For reads the filled buffers, for everything else an empty list.
@@ -96,40 +98,41 @@ pub struct Done {
     pub epoch: Epoch,
 }
 
-/// What a request carries: counters, plots and exact request assertions hang on it.
+/// The contents of a request's sectors. Counters, plots and tests of exact requests are keyed by
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Kind {
-    /// File contents.
+    /// Contents of regular files.
     Data,
-    /// Superblock.
+    /// The superblock and its copies.
     Superblock,
     /// Group descriptors, or another format's volume tables.
     Descriptors,
-    /// Allocation bitmaps.
+    /// Block or inode bitmaps.
     Bitmap,
-    /// Inode table.
+    /// Blocks of the inode table.
     Inodes,
-    /// Directory contents.
+    /// Blocks of directory entries.
     Directory,
     /// Indirect blocks and other maps from file to device.
     Map,
-    /// Extended attributes.
+    /// Blocks of extended attributes.
     Xattr,
-    /// Slow symbolic links.
+    /// Targets of symbolic links that do not fit the inode.
     Symlink,
-    /// Journal.
+    /// Blocks of a journal.
     Journal,
     /// Nodes of a log-structured format.
     Node,
     /// Segment tables and summaries of a log-structured format.
     Segments,
-    /// Paged-out memory.
+    /// Memory that was paged out.
     Swap,
 }
 
 impl Kind {
-    /// All of them, in order: `ALL[k as usize] == k`.
+    /// Every kind, in order: `ALL[k as usize] == k`.
     pub const ALL: [Kind; 13] = [
         Kind::Data,
         Kind::Superblock,
@@ -146,57 +149,58 @@ impl Kind {
         Kind::Swap,
     ];
 
-    /// True if no format finds its way by what it says: a disk of an experiment may forget it.
+    /// Returns true if the sectors hold no file system metadata: an experiment's disk need not keep
+    /// them.
     #[must_use]
     pub fn is_contents(self) -> bool {
         matches!(self, Kind::Data | Kind::Swap)
     }
 }
 
-/// Why a request is made.
+/// The reason for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Cause {
-    /// Somebody waits for it: a read miss, fsync, sync.
+    /// A caller waits for it: a read miss, fsync, sync.
     Demand,
-    /// Read-ahead.
+    /// Reading ahead of a sequential reader.
     ReadAhead,
     /// A dirty block gives way to others.
     Evict,
-    /// The syncer found it old.
+    /// The syncer writes a block that has been dirty for long enough.
     Age,
-    /// Ordered metadata write-out.
+    /// Metadata written because of the order that metadata updates must keep.
     Order,
-    /// Moved for the layout's sake: cleaning, defragmentation.
+    /// Data moved to improve the layout: cleaning, defragmentation.
     Move,
     /// Mount, unmount, recovery, check, mkfs.
     Volume,
 }
 
 impl Cause {
-    /// All of them, in order: `ALL[k as usize] == k`.
+    /// Every cause, in order: `ALL[k as usize] == k`.
     pub const ALL: [Cause; 7] =
         [Cause::Demand, Cause::ReadAhead, Cause::Evict, Cause::Age, Cause::Order, Cause::Move, Cause::Volume];
 }
 
-/// What a request carries, whose it is, and why it is made.
+/// A request's contents, owner and reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag {
-    /// What the request carries.
+    /// The contents of the request's sectors.
     pub kind: Kind,
-    /// The inode number it belongs to; 0 where that makes no sense.
+    /// The inode number the request belongs to; 0 if it belongs to no inode.
     pub owner: u64,
-    /// Why it is made.
+    /// The reason for the request.
     pub cause: Cause,
 }
 
 impl Tag {
-    /// A tag for `owner`'s request.
+    /// Makes a tag for a request that belongs to inode `owner`.
     pub const fn new(kind: Kind, owner: u64, cause: Cause) -> Tag {
         Tag { kind, owner, cause }
     }
 
-    /// A tag for requests of the volume as a whole.
+    /// Makes a tag for requests of the volume as a whole.
     pub const fn volume(kind: Kind) -> Tag {
         Tag { kind, owner: 0, cause: Cause::Volume }
     }

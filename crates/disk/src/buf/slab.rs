@@ -1,14 +1,11 @@
-//! Memory of blocks: chunks of 2 MiB cut into slots of equal size.
-//!
-//! A cache of blocks lives from memory of one size, aligned to that size. General allocators add a
-//! header, break the alignment, and then need twice the room. Here a slot costs its own size, the
-//! lowest free slot of the lowest chunk that has one is used first (what is taken one after the other tends to be
-//! adjacent), and chunks that become empty go back to the kernel. Slots are never handed to the compiler as
-//! uninitialised: the kernel zeroes a chunk, and whoever had a slot before has written to it, so every byte has a
-//! value at any time.
-//!
-//! The first slot of a chunk holds its [`Header`]: which slots are free, and for each how many users it has
-//! ([`Page`](super::Page)). A chunk is aligned to its size, so a slot leads to its header without a search.
+//! Memory of blocks: chunks of 2 MiB cut into slots of equal size. A block cache needs memory of one size, aligned to
+//! that size. A general allocator adds a header, which breaks the alignment and can double the memory needed. Here a
+//! slot costs its own size, the lowest free slot of the lowest chunk that has one is used first (slots taken one after
+//! the other are often adjacent), and chunks that become empty are returned to the kernel. Slots are never handed to
+//! the compiler as uninitialised: the kernel zeroes a chunk, and earlier users of a slot only write initialised bytes
+//! to it, so every byte has a value at any time. The first slot of a chunk holds its [`Header`]: the free slots, and
+//! for each slot the number of its users ([`Page`](super::Page)). A chunk is aligned to its size, so a slot leads to
+//! its header without a search.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::cell::UnsafeCell;
@@ -19,32 +16,33 @@ use std::sync::atomic::AtomicU32;
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Bytes of a chunk, and its alignment: a huge page of most machines.
+/// Bytes of a chunk, and its alignment: the size of a huge page on most machines.
 const CHUNK: usize = 2 << 20;
 
 /// Sizes of slots: powers of two from 2^10 (the smallest block) to 2^16 (the largest).
 const SHIFT_MIN: u32 = 10;
 const CLASSES: usize = 7;
 
-/// Words of a bit for each slot, of the smallest size.
+/// Words of a bitmap with one bit for each slot, for the smallest slot size.
 const FREE_WORDS: usize = (CHUNK >> SHIFT_MIN) / 64;
 
-/// Empty chunks that a class keeps: a large file that is removed and written anew finds memory that the kernel need
-/// not zero again.
+/// Empty chunks that a size class keeps: a large file that is removed and written again finds memory that the kernel
+/// need not zero again.
 const EMPTY_KEPT: usize = 8;
 
-/// Slots below the smallest page of a machine keep their memory.
+/// The smallest page size of a machine in bytes. Slots below it cannot be returned to the kernel
+/// one by one.
 const PAGE_MIN: usize = 4096;
 
 static SLABS: [Mutex<Slab>; CLASSES] = [const { Mutex::new(Slab::new()) }; CLASSES];
 
-/// True if memory of this length comes from here.
+/// Returns true if buffers of this length come from the slabs.
 pub(super) fn holds(len: usize) -> bool {
     class(len).is_some()
 }
 
-/// A slot of exactly `len` bytes, a length that is held here, aligned to its size up to a page, with arbitrary bytes
-/// in it. Aborts when the kernel has no memory, as all Rust allocation does.
+/// Returns a slot of exactly `len` bytes, a length that the slabs hold, aligned to its size up to a page, with
+/// arbitrary bytes in it. Aborts when the kernel has no memory, as all Rust allocation does.
 pub(super) fn take(len: usize) -> NonNull<u8> {
     let class = class(len).expect("a length that has slots");
     let slot = SLABS[class].lock().take(len);
@@ -54,14 +52,14 @@ pub(super) fn take(len: usize) -> NonNull<u8> {
 /// Gives a slot back.
 ///
 /// # Safety
-/// `slot` came from [`take`] with the same `len`, and nobody uses it any more.
+/// `slot` came from [`take`] with the same `len`, and the caller was its last user.
 pub(super) unsafe fn give(slot: NonNull<u8>, len: usize) {
     let class = class(len).expect("a length that has slots");
-    // SAFETY: as ours.
+    // SAFETY: as this function requires.
     unsafe { SLABS[class].lock().give(slot, len) };
 }
 
-/// The count of users that belongs to a slot; it lives as long as the slot is not given back.
+/// Returns the count of users of a slot; it lives as long as the slot is not given back.
 ///
 /// # Safety
 /// `slot` came from [`take`] with the same `len` and was not given back.
@@ -71,7 +69,7 @@ pub(super) unsafe fn users(slot: NonNull<u8>, len: usize) -> NonNull<AtomicU32> 
     NonNull::from(unsafe { &chunk.header().users[number] })
 }
 
-/// Gives the memory of free slots back to the kernel.
+/// Returns the memory of free slots to the kernel.
 pub(super) fn trim() {
     for (class, slab) in SLABS.iter().enumerate() {
         slab.lock().trim(1 << (SHIFT_MIN as usize + class));
@@ -83,21 +81,21 @@ fn class(len: usize) -> Option<usize> {
     (len.is_power_of_two() && class < CLASSES).then_some(class)
 }
 
-/// Slots of a chunk that are handed out: all but the header's.
+/// Returns the number of slots in a chunk that can be handed out: all but the header's.
 fn slots(len: usize) -> usize {
     CHUNK / len - 1
 }
 
 /// All chunks of one size of slots.
 struct Slab {
-    /// Those with a free slot.
+    /// Chunks with a free slot.
     roomy: BTreeSet<Chunk>,
-    /// Of those, the ones without a used slot.
+    /// The number of chunks in `roomy` without a used slot.
     empty: usize,
     chunks: usize,
 }
 
-/// What the first slot of a chunk holds.
+/// The contents of a chunk's first slot.
 struct Header {
     users: Box<[AtomicU32]>,
     /// Guarded by the slab's lock.
@@ -106,10 +104,10 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() <= 1 << SHIFT_MIN, "a header fits the smallest slot");
 
-/// Which slots are free.
+/// A bitmap of the free slots.
 struct Free {
     count: usize,
-    /// No word before this one has a bit set.
+    /// Every word before this index is zero.
     first_word: usize,
     words: [u64; FREE_WORDS],
 }
@@ -143,7 +141,7 @@ impl Free {
     }
 }
 
-/// The start of a chunk.
+/// The start address of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Chunk(NonNull<u8>);
 
@@ -151,7 +149,7 @@ struct Chunk(NonNull<u8>);
 unsafe impl Send for Chunk {}
 
 impl Chunk {
-    /// A new one, aligned to its size, all of whose slots are free.
+    /// Maps a new chunk, aligned to its size, with all slots free.
     fn map(len: usize) -> Option<Chunk> {
         let start = map_chunk()?;
         let users = (0..CHUNK / len).map(|_| AtomicU32::new(0)).collect();
@@ -161,7 +159,7 @@ impl Chunk {
         Some(Chunk(start))
     }
 
-    /// The chunk of a slot, and the slot's number in it.
+    /// Returns the chunk of a slot, and the slot's number in it.
     fn of(slot: NonNull<u8>, len: usize) -> (Chunk, usize) {
         let within = slot.addr().get() & (CHUNK - 1);
         // SAFETY: a slot lies within its chunk, `within` bytes behind its start.
@@ -178,12 +176,13 @@ impl Chunk {
     /// # Safety
     /// The chunk is mapped, and its slab is locked as long as the reference lives; there is no second one.
     unsafe fn free<'a>(self) -> &'a mut Free {
-        // SAFETY: the lock keeps everybody else out.
+        // SAFETY: the slab's lock gives the caller exclusive access.
         unsafe { &mut *self.header().free.get() }
     }
 
     /// # Safety
-    /// No slot of it is in use.
+
+    /// No slot of the chunk is in use.
     unsafe fn unmap(self) {
         // SAFETY: written by `map`, not read again.
         unsafe { self.0.cast::<Header>().drop_in_place() };
@@ -239,12 +238,12 @@ impl Slab {
         }
     }
 
-    /// Gives an empty chunk back to the kernel.
+    /// Returns an empty chunk to the kernel.
     fn drop_chunk(&mut self, chunk: Chunk) {
         self.roomy.remove(&chunk);
         self.empty -= 1;
         self.chunks -= 1;
-        // SAFETY: nobody uses a slot of an empty chunk, and it is not listed any more.
+        // SAFETY: no slot of an empty chunk is in use, and the chunk is not listed any more.
         unsafe { chunk.unmap() };
     }
 
@@ -267,7 +266,7 @@ impl Slab {
     }
 }
 
-/// A fresh chunk, aligned to its size.
+/// Maps a fresh chunk, aligned to its size.
 fn map_chunk() -> Option<NonNull<u8>> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new anonymous mapping touches no existing memory.
@@ -283,7 +282,7 @@ fn map_chunk() -> Option<NonNull<u8>> {
         if head < CHUNK {
             let _ = munmap(start.add(CHUNK).cast(), CHUNK - head);
         }
-        // A wish: kernels without huge pages give small ones.
+        // Best effort: kernels without huge pages give small ones.
         let _ = madvise(start.cast(), CHUNK, Advice::LinuxHugepage);
     }
     NonNull::new(start)
@@ -314,7 +313,8 @@ mod tests {
             assert!(addresses.iter().all(|address| address % len == 0));
             assert!(addresses.windows(2).all(|pair| pair[0] + len <= pair[1]));
             for (i, slot) in taken.into_iter().enumerate() {
-                // SAFETY: the slot is ours until given back; whole slots are written.
+                // SAFETY: the slot belongs to this test until it is given back; whole slots are
+                // written.
                 unsafe {
                     slot.write_bytes(7, len);
                     slab.give(slot, len);

@@ -11,44 +11,45 @@ use super::transfer::{Handle, ioctl};
 use crate::error::reason;
 use crate::{DiskError, Limits, SECTOR, buf};
 
-/// Mode of new image files: who can read one can read every file in it, and can hold its lock.
+/// Mode of new image files: read access to an image gives access to every file in it, and to its
+/// lock.
 const IMAGE_MODE: Mode = Mode::from_raw_mode(0o600);
 
 /// Pieces of memory in one system call (`IOV_MAX`).
 pub(super) const SEGMENTS_MAX: usize = 1024;
 
-/// Whether to bypass the host's page cache.
+/// The choice between direct I/O and the host's page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direct {
-    /// Bypass it where the host can.
+    /// Direct I/O where the host can.
     #[default]
     Auto,
-    /// Fail to open where it cannot be bypassed.
+    /// Direct I/O; opening fails where the host cannot.
     Always,
-    /// Use it: for images on hosts where direct I/O is slow.
+    /// Through the page cache: for images on hosts where direct I/O is slow.
     Never,
 }
 
-/// Who else may have the image or device open (among programs that ask).
+/// The other programs that may have the image or device open (among those that take the lock).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sharing {
-    /// Nobody: for everything that writes, and for mounts.
+    /// No other program: for everything that writes, and for mounts.
     #[default]
     Exclusive,
-    /// Other readers: for tools that only look.
+    /// Other readers: for tools that do not write.
     Readers,
-    /// Anybody: the caller keeps others out in another way.
+    /// Any program: the caller excludes others in another way.
     Anybody,
 }
 
-/// How to open an image or device.
+/// Options for opening an image or device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileOptions {
-    /// Refuse writes.
+    /// True to refuse writes.
     pub read_only: bool,
-    /// Whether to bypass the host's page cache.
+    /// The choice between direct I/O and the host's page cache.
     pub direct: Direct,
-    /// The advisory lock.
+    /// The advisory lock to take.
     pub lock: Sharing,
     /// Open block devices with `O_EXCL`: fails while the kernel has them mounted, and keeps the
     /// kernel from mounting them. Off where the kernel will claim the device for this very mount
@@ -71,7 +72,7 @@ impl Default for FileOptions {
 }
 
 impl FileOptions {
-    /// For tools that only look: no writes, other readers welcome.
+    /// Makes options for tools that do not write: read-only, the lock shared with other readers.
     pub fn reader() -> FileOptions {
         FileOptions { read_only: true, lock: Sharing::Readers, claim_device: false, ..FileOptions::default() }
     }
@@ -101,7 +102,8 @@ pub(super) fn create(path: &Path, bytes: u64, rt: &Rt, options: &FileOptions) ->
     drop(made);
     let opened = sized.and_then(|()| open(path, rt, options));
     if opened.is_err() {
-        // The half-made image is of no use; its own error matters more than one from here.
+        // The incomplete image is of no use; the error that made it incomplete matters more than
+        // one from here.
         let _ = std::fs::remove_file(path);
     }
     opened
@@ -137,7 +139,7 @@ fn stat(path: &Path) -> Result<Statx, DiskError> {
     rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), wanted).map_err(|e| open_error(path, e))
 }
 
-/// Opens with `O_DIRECT` if wanted and possible; says whether it did.
+/// Opens with `O_DIRECT` if wanted and possible; returns whether it did.
 fn open_direct(path: &Path, flags: OFlags, direct: Direct, stat: &Statx) -> Result<(OwnedFd, bool), DiskError> {
     let open = |flags| rustix::fs::open(path, flags, Mode::empty());
     let says_no = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align == 0;
@@ -153,14 +155,14 @@ fn open_direct(path: &Path, flags: OFlags, direct: Direct, stat: &Statx) -> Resu
     }
 }
 
-/// The unit of direct I/O in bytes.
+/// Returns the unit of direct I/O in bytes.
 fn direct_align(fd: &OwnedFd, is_device: bool, stat: &Statx) -> Result<usize, Errno> {
     let align = if is_device {
         ioctl::logical_block_bytes(fd.as_fd())?
     } else if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 {
         stat.stx_dio_offset_align.max(stat.stx_dio_mem_align)
     } else {
-        // Hosts before Linux 6.1 do not say: what suits every device.
+        // Hosts before Linux 6.1 do not report it: use an alignment that suits every device.
         buf::ALIGN as u32
     };
     Ok((align as usize).next_power_of_two().max(SECTOR))
@@ -175,7 +177,8 @@ fn lock(path: &Path, fd: &OwnedFd, sharing: Sharing) -> Result<(), DiskError> {
     rustix::fs::flock(fd, operation).map_err(|e| open_error(path, e))
 }
 
-/// True if the block device says it can discard. Partitions keep the answer in their disk's folder.
+/// Returns true if the block device reports that it can discard. Partitions find this in their
+/// disk's sysfs folder.
 fn device_discards(stat: &Statx) -> bool {
     let base = format!("/sys/dev/block/{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor);
     ["queue", "../queue"].iter().any(|queue| {
@@ -187,7 +190,7 @@ fn device_discards(stat: &Statx) -> bool {
 fn open_error(path: &Path, errno: Errno) -> DiskError {
     let path = path.display().to_string();
     match errno {
-        // BUSY: O_EXCL on a device that is mounted. WOULDBLOCK: somebody holds the lock.
+        // BUSY: O_EXCL on a device that is mounted. WOULDBLOCK: another program holds the lock.
         Errno::BUSY | Errno::WOULDBLOCK => DiskError::Busy { path },
         other => DiskError::Open { path, errno: other.raw_os_error(), reason: reason(other.raw_os_error()) },
     }

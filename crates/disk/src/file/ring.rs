@@ -1,11 +1,11 @@
 //! Many transfers of one batch at the device at once, through io_uring, while the caller goes on.
 //!
-//! A shortcut, nothing more: a transfer that does not complete whole (an error, a short count, a
-//! host without io_uring) is reported as not done, and the ordinary path does it again and says
-//! what is wrong. So there is one place that knows about errors.
+//! A fast path only: a transfer that does not complete whole (an error, a short count, a host
+//! without io_uring) is reported as not done; the ordinary path then repeats it and reports the
+//! error. So errors are handled in one place.
 //!
-//! Every batch has a ring of its own as long as it is under way: nobody else's completions come out of it, and whoever
-//! waits for the batch waits in the kernel, without a lock. Rings are used again.
+//! Every batch has a ring of its own while it is under way: no other batch's completions come out of it, and the task
+//! that waits for the batch waits in the kernel, without a lock. Rings are reused.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::{Op, ReadPart, Request};
 /// Transfers of a batch at the device at once.
 const DEPTH: usize = 64;
 
-/// Rings that nobody uses at the moment: as many as batches were under way together.
+/// Rings not in use: at most as many as batches were under way together.
 #[derive(Default)]
 pub(super) struct Rings {
     idle: Mutex<Vec<IoUring>>,
@@ -29,7 +29,7 @@ pub(super) struct Rings {
     unavailable: AtomicBool,
 }
 
-/// One transfer.
+/// One read or write to be submitted to the kernel.
 pub(super) struct Transfer {
     /// Index in the batch.
     index: usize,
@@ -40,18 +40,19 @@ pub(super) struct Transfer {
     pieces: SmallVec<[libc::iovec; 4]>,
 }
 
-// SAFETY: the pieces are addresses for the kernel; nobody follows them here.
+// SAFETY: the pieces are addresses for the kernel; this process does not dereference them here.
 unsafe impl Send for Transfer {}
 
 impl Transfer {
-    /// `None` for what is no transfer, or too large for one.
+    /// Makes the transfer of a request; `None` for a request that is no transfer, or too large for
+    /// one.
     pub(super) fn of_request(index: usize, request: &mut Request) -> Option<Transfer> {
         let offset = request.at.byte();
         match &mut request.op {
             Op::Read { into } => Transfer::new(index, offset, None, into.iter_mut().map(|b| (b.as_mut_ptr(), b.len()))),
             Op::Write { data, fua } => {
                 let flags = if *fua { libc::RWF_DSYNC } else { 0 };
-                // The kernel only reads from there.
+                // The kernel only reads from these addresses.
                 let pieces = data.iter().map(|p| (p.as_ptr().cast_mut(), p.len()));
                 Transfer::new(index, offset, Some(flags), pieces)
             }
@@ -59,7 +60,7 @@ impl Transfer {
         }
     }
 
-    /// As [`Transfer::of_request`], of a read into somebody's memory.
+    /// Makes the transfer of a read into the caller's memory, as [`Transfer::of_request`] does.
     pub(super) fn of_part(index: usize, part: &mut ReadPart<'_>) -> Option<Transfer> {
         let piece = (part.into.as_mut_ptr(), part.into.len());
         Transfer::new(index, part.at.byte(), None, std::iter::once(piece))
@@ -76,12 +77,12 @@ impl Transfer {
         for (start, len) in memory {
             bytes += len as u64;
             match pieces.last_mut() {
-                // Blocks that lie side by side, as those of a large file do, are one piece to the host.
+                // Adjacent blocks, as those of a large file usually are, become one piece.
                 Some(last) if last.iov_base.addr() + last.iov_len == start.addr() => last.iov_len += len,
                 _ => pieces.push(libc::iovec { iov_base: start.cast(), iov_len: len }),
             }
         }
-        // The result of a transfer is an i32.
+        // The result of a transfer is an i32, so its length must fit one.
         let whole = !pieces.is_empty() && pieces.len() <= SEGMENTS_MAX && bytes < 1 << 30;
         whole.then_some(Transfer { index, offset, bytes, write_flags, pieces })
     }
@@ -96,27 +97,28 @@ impl Transfer {
     }
 }
 
-/// Transfers under way. Dropping it waits until the kernel is done with them.
+/// Transfers of one batch under way. Dropping it waits until the kernel has ended them all.
 pub(super) struct Flight {
     rings: Arc<Rings>,
-    /// There until the flight is dropped.
+    /// `Some` until the flight is dropped.
     ring: Option<IoUring>,
     fd: RawFd,
     transfers: Vec<Transfer>,
-    /// The next transfer to be handed to the kernel.
+    /// The index of the next transfer to submit to the kernel.
     next: usize,
-    /// Transfers that the kernel has.
+    /// The number of transfers submitted and not completed.
     open: usize,
-    /// By index in the batch.
+    /// True for completed requests, by index in the batch.
     done: Vec<bool>,
 }
 
 impl Flight {
-    /// Hands the transfers of a batch of `len` requests to the kernel, as many as it takes, and returns. `None`: they
-    /// are too few for it to be worth while, or the host cannot.
+    /// Submits the transfers of a batch of `len` requests to the kernel, as many as it takes, and returns. `None`:
+    /// there are too few of them for a ring to pay, or the host cannot.
     ///
     /// # Safety
-    /// The memory of the transfers lives, and is not touched, until the flight has landed or was dropped; so does `fd`.
+    /// The memory of the transfers lives, and is not touched, until [`Flight::land`] has returned or the
+    /// flight was dropped; so does `fd`.
     pub(super) unsafe fn start(
         rings: &Arc<Rings>,
         fd: BorrowedFd<'_>,
@@ -130,12 +132,13 @@ impl Flight {
         let fd = fd.as_raw_fd();
         let mut flight = Flight { rings, ring, fd, transfers, next: 0, open: 0, done: vec![false; len] };
         flight.fill();
-        // What the kernel does not take now it takes when somebody waits.
+        // Transfers that the kernel does not take now are submitted when the batch is waited for.
         let _ = flight.ring().submit();
         Some(flight)
     }
 
-    /// Waits until all transfers have ended; says for each request of the batch whether it is done.
+    /// Waits until all transfers have ended; returns for each request of the batch whether it is
+    /// done.
     pub(super) fn land(mut self) -> Vec<bool> {
         while self.open > 0 {
             self.reap();
@@ -162,12 +165,12 @@ impl Flight {
 
     /// Waits for completions, at least for one.
     fn reap(&mut self) {
-        // All that are left need one wait only.
+        // If all that are left are submitted, one wait is enough.
         let wanted = if self.next < self.transfers.len() { 1 } else { self.open };
         if let Err(error) = self.ring().submit_and_wait(wanted) {
             let passing = [Some(libc::EINTR), Some(libc::EAGAIN), Some(libc::EBUSY)];
             if !passing.contains(&error.raw_os_error()) {
-                // The kernel may still use the memory: there is no way back.
+                // The kernel may still use the memory, so the error cannot be returned.
                 eprintln!("waiting for io_uring failed: {error}");
                 std::process::abort();
             }
@@ -200,7 +203,7 @@ impl Rings {
             return None;
         }
         let ring = IoUring::new(DEPTH as u32).ok();
-        // A host that gave one before is only short of something.
+        // A host that gave a ring before is only short of a resource now.
         self.unavailable.store(ring.is_none(), Ordering::Relaxed);
         ring
     }

@@ -257,7 +257,8 @@ fn a_truncated_image_is_an_error_not_zeros() {
     }
 }
 
-/// A file system in memory of one megabyte; unmounted when dropped. `None` where the user may not.
+/// A file system in memory of one megabyte; unmounted when dropped. `None` where the user may not
+/// mount.
 struct SmallHost(tempfile::TempDir);
 
 impl SmallHost {

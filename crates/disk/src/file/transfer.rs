@@ -1,4 +1,4 @@
-//! Moving bytes between memory and the host, whatever their alignment.
+//! Transfers between memory and the host, aligned or not.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -15,33 +15,33 @@ use super::open::SEGMENTS_MAX;
 use super::ring::{Flight, Rings, Transfer};
 use crate::{Buf, Limits, Op, Page, ReadPart, Request};
 
-/// Bytes written at a time where zeroes have to be written out.
+/// Bytes in one write where zeroes have to be written out.
 const ZEROES_BYTES: usize = 256 << 10;
 
-/// An open file or device.
+/// An open file or device with its alignment and size.
 pub(super) struct Handle {
     fd: OwnedFd,
     is_device: bool,
     direct: bool,
     io_align: usize,
-    /// Length when opened. It stays that: images do not grow under us.
+    /// Length in bytes when opened. It stays constant: images are not expected to grow while open.
     bytes: u64,
     /// Held by read-modify-write of parts of alignment units: two of them may write different sectors of one unit.
-    /// Writes of whole units need it not: they overlap whatever else writes to the unit, which is a caller's bug.
-    /// Absent where every sector is aligned.
+    /// Writes of whole units do not need it: another write to the same unit would overlap them, which is a bug in the
+    /// caller. `None` where every sector is aligned.
     unit: Option<Mutex<()>>,
     rings: Arc<Rings>,
 }
 
-/// A batch at the device.
+/// A batch whose transfers are at the device.
 pub(super) struct Started {
-    /// Dropped first: then the kernel is done with the memory of the batch.
+    /// Dropped first: then the kernel no longer uses the memory of the batch.
     flight: Flight,
     batch: Vec<Request>,
 }
 
 impl Started {
-    /// Waits for its end; each request and whether it is done.
+    /// Waits until the batch has ended; returns each request and whether it is done.
     pub(super) fn finish(self) -> impl Iterator<Item = (Request, bool)> {
         let done = self.flight.land();
         self.batch.into_iter().zip(done)
@@ -58,8 +58,8 @@ impl Handle {
         self.direct
     }
 
-    /// Starts what it can of a batch, all of it at the device at once. Buffered transfers gain nothing from it, single
-    /// ones neither: `Err` gives such a batch back.
+    /// Starts the transfers of a batch, all of them at the device at once. Buffered transfers and single ones gain
+    /// nothing from it: `Err` returns such a batch.
     pub(super) fn start(&self, mut batch: Vec<Request>, limits: &Limits) -> Result<Started, Vec<Request>> {
         if !self.direct || batch.len() < 2 {
             return Err(batch);
@@ -75,12 +75,12 @@ impl Handle {
         }
     }
 
-    /// Fills memory that is not a buffer of ours; says which parts are done.
+    /// Reads into the caller's memory; returns which parts are done.
     pub(super) fn overlap_parts(&self, parts: &mut [ReadPart<'_>]) -> Vec<bool> {
         let fits = |part: &ReadPart<'_>| self.fits(part.at.byte(), std::iter::once(&*part.into));
         let chosen = parts.iter_mut().enumerate().filter(|(_, part)| self.direct && fits(part));
         let transfers = chosen.filter_map(|(i, part)| Transfer::of_part(i, part)).collect();
-        // SAFETY: the flight ends here, and until then we have the parts for ourselves.
+        // SAFETY: the flight ends in this function, which borrows the parts exclusively until then.
         let flight = unsafe { Flight::start(&self.rings, self.fd.as_fd(), transfers, parts.len()) };
         flight.map_or_else(|| vec![false; parts.len()], Flight::land)
     }
@@ -110,7 +110,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Fills memory that is not a buffer of ours.
+    /// Fills memory that is not a [`Buf`].
     pub(super) fn read_slice(&self, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
         if self.fits(offset, std::iter::once(&*into)) {
             return self.read_whole(offset, into);
@@ -146,7 +146,7 @@ impl Handle {
         self.write_vectored(offset, &[&gathered(data)], fua)
     }
 
-    /// Read-modify-write of the units that are covered in part.
+    /// Writes units that are covered in part by read-modify-write.
     fn write_parts_of_units(&self, offset: u64, data: &[Page], fua: bool) -> Result<(), Errno> {
         let _exclusive = self.unit.as_ref().map(Mutex::lock);
         let len = data.iter().map(|p| p.len()).sum();
@@ -157,7 +157,7 @@ impl Handle {
         self.trim_overhang(start + bounce.len() as u64)
     }
 
-    /// Cuts off what an aligned write added behind the end of an image of odd length.
+    /// Cuts off the bytes that an aligned write added behind the end of an image of odd length.
     fn trim_overhang(&self, written_to: u64) -> Result<(), Errno> {
         if self.is_device || written_to <= self.bytes {
             return Ok(());
@@ -165,7 +165,7 @@ impl Handle {
         rustix::fs::ftruncate(&self.fd, self.bytes)
     }
 
-    /// Reads the whole units around a range; says where in them the range lies.
+    /// Reads the whole units around a range; returns the range's position in them.
     fn read_around(&self, offset: u64, len: usize) -> Result<(Buf, Range<usize>), Errno> {
         let align = self.io_align as u64;
         let start = offset - offset % align;
@@ -218,7 +218,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Tells the host that the contents are no longer needed. A hint: hosts that cannot are fine.
+    /// Tells the host that the contents are no longer needed. A hint: a host that cannot discard is
+    /// no error.
     pub(super) fn discard(&self, offset: u64, bytes: u64) -> Result<(), Errno> {
         if bytes == 0 {
             return Ok(());
@@ -246,7 +247,8 @@ impl Handle {
     }
 
     fn command_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Errno> {
-        // Units covered in part are the host's to read and modify: keep ours away from them.
+        // The host reads and modifies units that are covered in part: keep this process's
+        // read-modify-write away from them.
         let _exclusive = self.unit.as_ref().map(Mutex::lock);
         if self.is_device {
             ioctl::write_zeroes(self.fd.as_fd(), offset, bytes)
@@ -286,7 +288,7 @@ impl Handle {
         !self.direct || (offset.is_multiple_of(self.io_align as u64) && len.is_multiple_of(self.io_align))
     }
 
-    /// True if the host takes these pieces as they are.
+    /// Returns true if the host takes these pieces as they are.
     fn fits<'a>(&self, offset: u64, mut pieces: impl Iterator<Item = &'a [u8]>) -> bool {
         if !self.direct {
             return true;
@@ -296,7 +298,7 @@ impl Handle {
     }
 }
 
-/// One aligned piece of memory with the bytes of all.
+/// Copies all pages into one aligned buffer.
 fn gathered(data: &[Page]) -> Buf {
     let mut whole = Buf::scratch(data.iter().map(|p| p.len()).sum());
     let mut at = 0;
@@ -328,7 +330,7 @@ pub(super) mod ioctl {
     const BLKDISCARD: libc::Ioctl = 0x1277;
     const BLKZEROOUT: libc::Ioctl = 0x127f;
 
-    /// The device's logical block size in bytes.
+    /// Returns the device's logical block size in bytes.
     pub(in super::super) fn logical_block_bytes(fd: BorrowedFd<'_>) -> Result<u32, Errno> {
         let mut bytes: libc::c_int = 0;
         // SAFETY: BLKSSZGET stores one int at the pointer.

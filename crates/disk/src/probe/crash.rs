@@ -1,17 +1,15 @@
-//! Every state that a power cut could leave.
-//!
-//! The recorder notes, in one log, when each write was submitted and completed, when each flush
+//! Every state that a power cut could leave on a disk.
+//!  The recorder notes, in one log, when each write was submitted and completed, when each flush
 //! was issued and completed, and marks of the test ("this fsync has returned"). A cut lies between
-//! two entries. What the device then holds:
+//! two entries. The device then holds:
 //!
 //! 1. Writes that completed before a flush was issued that completed before the cut: all there.
 //!    The same for writes with force unit access that completed before the cut.
 //! 2. Other writes submitted before the cut: any of them, each torn at sectors in any way. A later
 //!    write to the same sector hides an earlier one.
 //! 3. Nothing submitted after the cut.
-//!
-//! A write counts as completed when its caller has waited for it: nobody can rely on it earlier.
-//! Failed writes, and everything that only a failed flush covers, stay uncertain for ever.
+//!  A write counts as completed when its caller has waited for it: no caller can rely on it
+//! earlier. Failed writes, and all writes that only a failed flush covers, stay uncertain for good.
 //! Overlapping writes in flight break the contract of [`Disk`] and panic here.
 
 use std::collections::BTreeMap;
@@ -26,15 +24,16 @@ use rand_pcg::Pcg64Mcg;
 use crate::epoch::Flusher;
 use crate::{Disk, DiskError, Done, Epoch, Limits, MemDisk, Op, Page, Request, SECTOR, SharedDisk, Tag, Ticket};
 
-/// Writes between two kept images: bounds the work for one state, costs a pointer per chunk each.
+/// Writes between two kept images: bounds the work of making one state; each image costs one
+/// pointer per chunk.
 const WRITES_PER_BASE: usize = 64;
 
-/// Which of the uncertain writes a state holds.
+/// The choice of uncertain writes that a state holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// All of them: the power failed just after the cache was written.
+    /// Every uncertain write: the power failed just after the cache was written.
     All,
-    /// None of them.
+    /// No uncertain write: the whole cache was lost.
     None,
     /// Some of them, each whole.
     Subset,
@@ -42,7 +41,7 @@ pub enum Mode {
     Torn,
 }
 
-/// A disk whose history is kept.
+/// A disk that records its history.
 pub struct CrashRecorder {
     inner: SharedDisk,
     flusher: Flusher,
@@ -52,9 +51,10 @@ pub struct CrashRecorder {
 struct State {
     /// Entries of the log so far; a cut is a number up to this.
     entries: usize,
-    /// In the order of submission.
+    /// All writes, in the order of submission.
     writes: Vec<Write>,
-    /// Completed and in no flush yet: numbers of writes, and the epochs they completed in.
+    /// Numbers of writes that have completed and are not yet flushed, with the epochs they
+    /// completed in.
     unflushed: Vec<(usize, Epoch)>,
     marks: Vec<(usize, u64)>,
     batches: BTreeMap<u64, Batch>,
@@ -66,9 +66,9 @@ struct State {
 }
 
 struct Write {
-    /// The log entry of its submission.
+    /// The index of the log entry of its submission.
     submitted: usize,
-    /// Cuts from here on hold it for certain; `usize::MAX` as long as there are none.
+    /// The first cut from which on the write is durable for certain; `usize::MAX` if it is not.
     durable_from: usize,
     at: u64,
     sectors: u64,
@@ -90,7 +90,7 @@ struct Batch {
 }
 
 impl CrashRecorder {
-    /// Records what happens to `inner`, which holds what `base` holds.
+    /// Makes a recorder over `inner`, whose current contents are `base`.
     pub fn new(inner: SharedDisk, base: MemDisk, rt: Rt) -> CrashRecorder {
         let state = State {
             entries: 0,
@@ -105,36 +105,36 @@ impl CrashRecorder {
         CrashRecorder { inner, flusher: Flusher::new(rt), state: Mutex::new(state) }
     }
 
-    /// Records what happens to a memory disk from now on.
+    /// Makes a recorder over a memory disk, from its current contents on.
     pub fn over(disk: Arc<MemDisk>, rt: Rt) -> CrashRecorder {
         let base = disk.snapshot();
         CrashRecorder::new(disk, base, rt)
     }
 
-    /// Notes that something happened here, such as the return of an fsync.
+    /// Adds a mark to the log, such as the return of an fsync.
     pub fn mark(&self, label: u64) {
         let mut state = self.state.lock();
         let position = state.entry();
         state.marks.push((position, label));
     }
 
-    /// The number of cuts so far: cuts are `0..cut_points()`.
+    /// Returns the number of cuts so far: cuts are `0..cut_points()`.
     pub fn cut_points(&self) -> usize {
         self.state.lock().entries + 1
     }
 
-    /// The labels of the marks that lie before a cut, oldest first.
+    /// Returns the labels of the marks that lie before a cut, oldest first.
     pub fn marks_before(&self, cut: usize) -> Vec<u64> {
         let state = self.state.lock();
         state.marks.iter().take_while(|(position, _)| *position < cut).map(|(_, label)| *label).collect()
     }
 
-    /// How many writes are uncertain at a cut.
+    /// Returns the number of writes that are uncertain at a cut.
     pub fn uncertain(&self, cut: usize) -> usize {
         self.state.lock().uncertain(cut).count()
     }
 
-    /// A disk as a power cut could leave it. The same arguments give the same bytes.
+    /// Returns a disk as a power cut could leave it. The same arguments give the same bytes.
     pub fn state(&self, cut: usize, seed: u64, mode: Mode) -> MemDisk {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ (cut as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         // One chance for the whole state: nearly all, nearly none and half of the writes all occur.
@@ -150,9 +150,9 @@ impl CrashRecorder {
         })
     }
 
-    /// A disk as a power cut could leave it: `keeps(write, sector)` says whether sector number
-    /// `sector` of the `write`-th uncertain write (both from 0) has reached the medium. It is
-    /// asked in ascending order.
+    /// Returns a disk as a power cut could leave it: `keeps(write, sector)` decides whether sector
+    /// number `sector` of the `write`-th uncertain write (both from 0) has reached the medium. It
+    /// is called in ascending order.
     pub fn state_with(&self, cut: usize, mut keeps: impl FnMut(usize, u64) -> bool) -> MemDisk {
         let mut state = self.state.lock();
         let certain = state.certain_prefix(cut);
@@ -172,11 +172,11 @@ impl CrashRecorder {
     }
 }
 
-/// What happens to one uncertain write.
+/// The fate of one uncertain write at a cut.
 #[derive(Clone, Copy)]
 enum Fate {
     Whole(bool),
-    /// Each sector by itself.
+    /// Each sector is kept or lost independently.
     Torn,
 }
 
@@ -198,7 +198,7 @@ impl Fate {
     }
 }
 
-/// The runs of sectors that are kept.
+/// Returns the runs of sectors that are kept.
 fn runs(sectors: u64, mut keeps: impl FnMut(u64) -> bool) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for sector in (0..sectors).filter(|&sector| keeps(sector)) {
@@ -211,7 +211,7 @@ fn runs(sectors: u64, mut keeps: impl FnMut(u64) -> bool) -> Vec<Range<u64>> {
 }
 
 impl Write {
-    /// Puts some of its sectors onto a disk.
+    /// Applies some of the write's sectors to a disk.
     fn apply(&self, disk: &MemDisk, sectors: Range<u64>) {
         let start = self.at * SECTOR as u64;
         let bytes = (sectors.start * SECTOR as u64)..(sectors.end * SECTOR as u64);
@@ -290,7 +290,7 @@ impl State {
         }
     }
 
-    /// What a flush covers that has made `current` the current epoch.
+    /// Removes and returns the writes covered by a flush that has made `current` the current epoch.
     fn take_covered(&mut self, current: Epoch) -> Vec<(usize, Epoch)> {
         let (covered, later) = self.unflushed.drain(..).partition(|&(_, epoch)| epoch < current);
         self.unflushed = later;
@@ -301,13 +301,13 @@ impl State {
         self.writes.iter().take_while(move |w| w.submitted < cut).filter(move |w| w.durable_from > cut)
     }
 
-    /// How many writes, from the first on without a gap, are certain at a cut.
+    /// Returns how many writes, from the first on without a gap, are certain at a cut.
     fn certain_prefix(&self, cut: usize) -> usize {
         let certain = |w: &&Write| w.submitted < cut && w.durable_from <= cut;
         self.writes.iter().take_while(certain).count()
     }
 
-    /// An image that holds exactly the first `writes` writes.
+    /// Returns an image that holds exactly the first `writes` writes.
     fn base(&mut self, writes: usize) -> MemDisk {
         while self.bases.len() * WRITES_PER_BASE <= writes {
             let next = self.bases.len() * WRITES_PER_BASE;
@@ -401,7 +401,7 @@ mod tests {
         disk.write(Lba(at), Buf::copy_of(&vec![byte; sectors * SECTOR]).freeze(), TAG).unwrap();
     }
 
-    /// The first byte of each of the first sectors.
+    /// Returns the first byte of each of the first sectors.
     fn firsts(disk: &MemDisk, sectors: usize) -> Vec<u8> {
         disk.to_bytes().chunks(SECTOR).take(sectors).map(|s| s[0]).collect()
     }

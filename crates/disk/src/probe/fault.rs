@@ -1,8 +1,8 @@
-//! Hurting requests on purpose.
+//! Fault injection: requests that fail, are cut short or are delayed on purpose.
 //!
-//! The fault model is [`Harm`] (what happens), [`Victims`] (to whom) and [`When`] (how often). The
-//! first rule that hits decides. Harm is done above the device: what is hurt does not reach it,
-//! but for the prefix of a [`Harm::Short`] write.
+//! The fault model is [`Harm`] (the failure), [`Victims`] (the requests concerned) and [`When`]
+//! (the occurrences). The first rule that hits decides. Faults are injected above the device: a
+//! faulty request does not reach it, except for the prefix of a [`Harm::Short`] write.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,23 +13,23 @@ use moafs_runtime::{Rt, Time, sleep_until};
 
 use crate::{Buf, Disk, DiskError, Done, Epoch, Limits, Op, Page, Request, SECTOR, SharedDisk, Ticket};
 
-/// What happens.
+/// The failure that a rule injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Harm {
     /// The device reports an I/O error and has done nothing. A flush that fails stays failed.
     Error,
     /// A write stores its first sectors and then reports an I/O error; other requests just fail.
     Short {
-        /// How many sectors still reach the device.
+        /// The number of sectors that still reach the device.
         sectors: u64,
     },
-    /// The request takes this much longer and succeeds.
+    /// The request takes this much longer and then succeeds.
     Slow(Duration),
     /// The host file system below the image is full; a retry may succeed.
     HostFull,
 }
 
-/// To whom.
+/// The requests that a rule concerns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Victims {
     /// Reads that touch these sectors.
@@ -45,32 +45,32 @@ pub enum Victims {
 /// Every sector of any disk.
 pub const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
-/// How often; counted among the rule's own victims, from 1.
+/// The occurrences on which a rule hits, counted among the rule's own victims from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Every time.
+    /// On each occurrence, from the first on.
     Always,
-    /// Only the n-th time: a passing error.
+    /// On the n-th occurrence only: a transient error.
     Nth(u64),
-    /// The n-th time and ever after: the device dies.
+    /// On the n-th and every later occurrence: the device fails for good.
     From(u64),
-    /// Every n-th time.
+    /// On every n-th occurrence.
     EveryNth(u64),
 }
 
-/// One rule of a plan.
+/// One rule of a fault plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// To whom.
+    /// The requests the rule concerns.
     pub victims: Victims,
-    /// How often.
+    /// The occurrences on which it hits.
     pub when: When,
-    /// What happens.
+    /// The failure it injects.
     pub harm: Harm,
 }
 
 impl Rule {
-    /// A rule.
+    /// Makes a rule that injects `harm` into `victims`.
     pub fn new(victims: Victims, when: When, harm: Harm) -> Rule {
         Rule { victims, when, harm }
     }
@@ -107,7 +107,7 @@ pub struct Fault {
 
 #[derive(Default)]
 struct State {
-    /// Each rule with how many victims it has met.
+    /// Each rule with the number of victims it has met.
     rules: Vec<(Rule, u64)>,
     hits: u64,
     batches: BTreeMap<u64, Batch>,
@@ -115,37 +115,38 @@ struct State {
     flush_failed: Option<DiskError>,
 }
 
-/// A batch on its way.
+/// A submitted batch with the results of its faulty requests.
 struct Batch {
     below: Ticket,
-    /// Results of the hurt ones; `None` where the device's counts.
+    /// Errors of the faulty requests; `None` where the device's result counts.
     own: Vec<Option<DiskError>>,
-    /// Which requests have a counterpart below.
+    /// True for requests that were passed to the device.
     passed: Vec<bool>,
     not_before: Time,
 }
 
 impl Fault {
-    /// A disk that is hurt by `rules`.
+    /// Makes a disk on which `rules` inject faults.
     pub fn new(inner: SharedDisk, rt: Rt, rules: Vec<Rule>) -> Fault {
         let fault = Fault { inner, rt, state: Mutex::default() };
         fault.set(rules);
         fault
     }
 
-    /// Another plan from now on; counting starts again. A flush that has failed stays failed.
+    /// Replaces the plan; counting starts again. A flush that has failed stays failed.
     pub fn set(&self, rules: Vec<Rule>) {
         self.state.lock().rules = rules.into_iter().map(|rule| (rule, 0)).collect();
     }
 
-    /// How many requests and flushes were hurt so far.
+    /// Returns how many requests and flushes were faulty so far.
     pub fn hits(&self) -> u64 {
         self.state.lock().hits
     }
 }
 
 impl State {
-    /// Counts a victim with every rule that concerns it; the first that hits decides.
+    /// Counts a victim with every rule that concerns it; returns the failure of the first rule that
+    /// hits.
     fn judge(&mut self, concerns: impl Fn(&Rule) -> bool) -> Option<Harm> {
         let mut harm = None;
         for (rule, count) in self.rules.iter_mut().filter(|(rule, _)| concerns(rule)) {
@@ -159,7 +160,7 @@ impl State {
     }
 }
 
-/// What goes down instead of a hurt request, and what its caller is told.
+/// Returns the request to pass to the device instead of a faulty one, and the error for its caller.
 fn hurt(request: Request, harm: Harm) -> (Option<Request>, Option<DiskError>) {
     let (name, at, bytes) = (request.op.name(), request.at, request.bytes());
     let error = DiskError::io(name, at, bytes, libc::EIO);
@@ -174,7 +175,7 @@ fn hurt(request: Request, harm: Harm) -> (Option<Request>, Option<DiskError>) {
     }
 }
 
-/// The first sectors of a gather list.
+/// Returns the first sectors of a gather list.
 fn prefix(data: &[Page], sectors: u64) -> Vec<Page> {
     let mut bytes_left = usize::try_from(sectors).unwrap_or(usize::MAX).saturating_mul(SECTOR);
     let mut pieces = Vec::new();

@@ -1,8 +1,7 @@
-//! Counting what the device is asked, and listing it on demand.
-//!
-//! The counters are always on: one atomic addition each. The list is off until [`Trace::record`].
-//! Flushes are counted by the device's own numbering ([`Disk::epoch`]), so shared ones count once
-//! and watching changes nothing.
+//! Counts the requests to a device, and lists them on demand.
+//!  The counters are always on: one atomic addition each. The list is off until [`Trace::record`].
+//! Flushes are counted by the device's own numbering ([`Disk::epoch`]), so a flush shared by
+//! several callers counts once, and tracing changes nothing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,24 +13,24 @@ use crate::{
     Cause, Disk, DiskError, Done, Epoch, Kind, Lba, Limits, Op, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket,
 };
 
-/// What was asked.
+/// The operation of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Verb {
-    /// [`Op::Read`].
+    /// A request that reads ([`Op::Read`]).
     Read,
-    /// [`Op::Write`].
+    /// A request that writes ([`Op::Write`]).
     Write,
-    /// [`Op::Discard`].
+    /// A request that discards ([`Op::Discard`]).
     Discard,
-    /// [`Op::WriteZeroes`].
+    /// A write of zeroes ([`Op::WriteZeroes`]).
     WriteZeroes,
     /// A flush of the device.
     Flush,
 }
 
 impl Verb {
-    /// All that carry a tag.
+    /// Every operation that carries a tag.
     const REQUESTS: [Verb; 4] = [Verb::Read, Verb::Write, Verb::Discard, Verb::WriteZeroes];
 
     fn of(op: &Op) -> Verb {
@@ -44,77 +43,77 @@ impl Verb {
     }
 }
 
-/// One device command.
+/// One command to the device, as listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// Position among all commands since the trace was made.
+    /// The command's position among all commands since the trace was made, from 0.
     pub sequence: u64,
-    /// When it was submitted.
+    /// The time of its submission.
     pub time: Time,
-    /// What was asked.
+    /// The operation of the command.
     pub verb: Verb,
     /// The first sector; 0 for flushes.
     pub at: Lba,
-    /// Length in sectors.
+    /// The length in sectors; 0 for flushes.
     pub sectors: u64,
-    /// Pieces of memory.
+    /// The number of memory pieces.
     pub segments: usize,
-    /// Durable by itself.
+    /// True for a write with force unit access.
     pub fua: bool,
-    /// Whose and why; `None` for flushes.
+    /// The owner and reason; `None` for flushes.
     pub tag: Option<Tag>,
-    /// The epoch it was submitted in; for a flush the one it ended.
+    /// The epoch it was submitted in; for a flush the epoch it ended.
     pub epoch: Epoch,
 }
 
-/// Requests and bytes of one operation, kind and cause.
+/// The number and bytes of the requests of one operation, kind and cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Count {
-    /// What was asked.
+    /// The operation of the command.
     pub verb: Verb,
-    /// What the requests carried.
+    /// The contents of the requests' sectors.
     pub kind: Kind,
-    /// Why they were made.
+    /// The reason for the requests.
     pub cause: Cause,
-    /// How many.
+    /// The number of requests.
     pub requests: u64,
-    /// Their total length.
+    /// The total length of the requests in bytes.
     pub bytes: u64,
 }
 
-/// What the device was asked, in numbers.
+/// Counts of the requests to a device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counters {
     /// Nonzero rows, ordered by operation, kind and cause.
     pub counts: Vec<Count>,
-    /// Flushes.
+    /// The number of flushes.
     pub flushes: u64,
 }
 
 impl Counters {
-    /// Requests for which `which` holds.
+    /// Returns the number of requests for which `which` holds.
     pub fn requests(&self, which: impl Fn(&Count) -> bool) -> u64 {
         self.counts.iter().filter(|c| which(c)).map(|c| c.requests).sum()
     }
 
-    /// Bytes for which `which` holds.
+    /// Returns the bytes of the requests for which `which` holds.
     pub fn bytes(&self, which: impl Fn(&Count) -> bool) -> u64 {
         self.counts.iter().filter(|c| which(c)).map(|c| c.bytes).sum()
     }
 
-    /// Write requests of one kind.
+    /// Returns the number of write requests of one kind.
     pub fn writes_of(&self, kind: Kind) -> u64 {
         self.requests(|c| c.verb == Verb::Write && c.kind == kind)
     }
 
-    /// Read requests of one kind.
+    /// Returns the number of read requests of one kind.
     pub fn reads_of(&self, kind: Kind) -> u64 {
         self.requests(|c| c.verb == Verb::Read && c.kind == kind)
     }
 
-    /// What was added since `earlier`, which was taken from the same trace.
+    /// Returns the difference to `earlier`, which was taken from the same trace.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let before = |c: &Count| {
             let same = |e: &&Count| (e.verb, e.kind, e.cause) == (c.verb, c.kind, c.cause);
@@ -129,30 +128,30 @@ impl Counters {
     }
 }
 
-/// Requests and bytes.
+/// The number of requests, and their bytes.
 type Cell = (AtomicU64, AtomicU64);
 
-/// A disk that is watched.
+/// A disk whose requests are traced.
 pub struct Trace {
     inner: SharedDisk,
     rt: Rt,
     cells: Vec<Cell>,
-    /// Flushes before the trace was made.
+    /// The epoch in which the trace was made: earlier flushes are not counted.
     epoch_start: Epoch,
     log: Mutex<Log>,
 }
 
 struct Log {
     records: VecDeque<Record>,
-    /// 0 while off.
+    /// The largest number of listed commands; 0 while listing is off.
     records_max: usize,
     sequence: u64,
-    /// Flushes up to here are in the list.
+    /// Flushes that ended an epoch before this one are in the list.
     epoch_seen: Epoch,
 }
 
 impl Trace {
-    /// Watches `inner`; times are `rt`'s.
+    /// Makes a trace over `inner`; times are those of `rt`.
     pub fn new(inner: SharedDisk, rt: Rt) -> Trace {
         let cells = Verb::REQUESTS.len() * Kind::ALL.len() * Cause::ALL.len();
         let epoch = inner.epoch();
@@ -165,19 +164,19 @@ impl Trace {
         }
     }
 
-    /// Begins to list commands; when there are more than `records_max`, the oldest go.
+    /// Starts listing commands; when there are more than `records_max`, the oldest are dropped.
     pub fn record(&self, records_max: usize) {
         let mut log = self.log.lock();
         log.records_max = records_max;
         log.epoch_seen = self.inner.epoch();
     }
 
-    /// Gives out what was listed so far, oldest first, and goes on with an empty list.
+    /// Removes and returns the commands listed so far, oldest first; listing continues.
     pub fn take(&self) -> Vec<Record> {
         std::mem::take(&mut self.log.lock().records).into()
     }
 
-    /// The counters as of now.
+    /// Returns the current counters.
     pub fn counters(&self) -> Counters {
         let mut counts = Vec::new();
         for verb in Verb::REQUESTS {
@@ -206,7 +205,7 @@ impl Trace {
         cell.1.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Lists what is about to be submitted together.
+    /// Lists commands that are about to be submitted together.
     fn list(&self, commands: impl Iterator<Item = Command>) {
         let mut log = self.log.lock();
         if log.records_max == 0 {
@@ -219,7 +218,7 @@ impl Trace {
         }
     }
 
-    /// Lists the flushes that the device issued since the last look.
+    /// Lists the flushes that the device issued since the last call.
     fn list_flushes(&self, time: Time) {
         let mut log = self.log.lock();
         if log.records_max == 0 {
@@ -243,7 +242,7 @@ impl Trace {
     }
 }
 
-/// What is noted of a request.
+/// The traced properties of a request.
 struct Command {
     verb: Verb,
     at: Lba,

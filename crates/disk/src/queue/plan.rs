@@ -1,11 +1,11 @@
-//! C-LOOK and merging.
+//! C-LOOK order and merging of pending requests.
 
 use std::collections::BTreeMap;
 
 use super::segments;
 use crate::{Buf, Done, Epoch, Lba, Op, Page, Request, SECTOR, Tag};
 
-/// What one request to the device may hold, and how many may leave together.
+/// Limits of one request to the device, and of the number of requests in one dispatch.
 pub(super) struct Caps {
     pub(super) transfer_bytes_max: usize,
     pub(super) segments_max: usize,
@@ -13,7 +13,7 @@ pub(super) struct Caps {
     pub(super) merge: bool,
 }
 
-/// Where a part belongs.
+/// The request and batch that a part belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) batch: u64,
@@ -23,18 +23,18 @@ pub(super) struct Origin {
     pub(super) part: usize,
 }
 
-/// A request that fits the device, on its way there.
+/// A request that fits the device's limits.
 pub(super) struct Part {
     pub(super) origin: Origin,
     pub(super) request: Request,
 }
 
-/// Parts that wait for the device, by address and then by arrival.
+/// Parts that wait for the device, by address and then in order of submission.
 #[derive(Default)]
 pub(super) struct Pending {
     parts: BTreeMap<(Lba, u64), Part>,
     arrivals: u64,
-    /// Where the last dispatch ended: the head of a disk is near.
+    /// The end of the last dispatch, near which a disk's head is.
     head: Lba,
 }
 
@@ -75,12 +75,12 @@ impl Pending {
     }
 }
 
-/// The sector behind a request.
+/// Returns the sector behind a request.
 fn end(request: &Request) -> Lba {
     Lba(request.at.0 + request.bytes() / SECTOR as u64)
 }
 
-/// A request to the device while parts join it.
+/// A request to the device while parts are being merged into it.
 struct Building {
     parts: Vec<Part>,
     end: Lba,
@@ -94,7 +94,7 @@ impl Building {
         Building { end: end(request), bytes: request.bytes(), segments: segments(&request.op), parts: vec![part] }
     }
 
-    /// True if `next` follows without a gap, is of the same kind, and there is room for it.
+    /// Returns true if `next` follows without a gap, is of the same kind, and there is room for it.
     fn takes(&self, next: &Request, caps: &Caps) -> bool {
         let same_kind = match (&self.parts[0].request.op, &next.op) {
             (Op::Read { .. }, Op::Read { .. }) => true,
@@ -115,8 +115,8 @@ impl Building {
         self.parts.push(part);
     }
 
-    /// The device's request, and what is needed to give its result to the parts. It says that it carries contents only if all
-    /// parts do: a disk that forgets them must keep the rest.
+    /// Returns the request to the device, and the data needed to distribute its result to the parts. The request is
+    /// tagged as contents only if all parts are: a disk that forgets contents must keep the rest.
     fn finish(mut self) -> (Request, Group) {
         if self.parts.len() == 1 {
             let Part { origin, request } = self.parts.remove(0);
@@ -139,14 +139,14 @@ impl Building {
     }
 }
 
-/// Who waits for one request at the device.
+/// The parts that one request to the device serves.
 pub(super) enum Group {
     Single(Origin),
     Merged(Vec<Member>),
 }
 
-/// One of several: what it takes to cut its share out of the result, or to ask again without the
-/// others.
+/// One part of a merged request: the data needed to cut its share out of the result, or to repeat
+/// it without the others.
 pub(super) struct Member {
     origin: Origin,
     at: Lba,
@@ -155,7 +155,7 @@ pub(super) struct Member {
 }
 
 enum Share {
-    /// Lengths of the buffers.
+    /// The lengths of the part's buffers in bytes.
     Read(Vec<usize>),
     Write(Vec<Page>, bool),
 }
@@ -191,7 +191,7 @@ impl Group {
         matches!(self, Group::Merged(_))
     }
 
-    /// True if a part of `batch` is in it.
+    /// Returns true if a part of `batch` is in the group.
     pub(super) fn serves(&self, batch: u64) -> bool {
         match self {
             Group::Single(origin) => origin.batch == batch,
@@ -199,7 +199,7 @@ impl Group {
         }
     }
 
-    /// The parts again, each by itself.
+    /// Returns the parts again, each as a request of its own.
     pub(super) fn unmerged(self) -> (Vec<Origin>, Vec<Request>) {
         match self {
             Group::Single(_) => (Vec::new(), Vec::new()),

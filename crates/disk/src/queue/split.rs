@@ -1,4 +1,4 @@
-//! Cutting requests that exceed the device's limits, and putting the results together.
+//! Splits requests that exceed the device's limits, and assembles their results.
 
 use crate::{Buf, DiskError, Done, Epoch, Lba, Limits, Op, Page, Request, SECTOR};
 
@@ -10,7 +10,7 @@ pub(super) struct Assembly {
 }
 
 impl Assembly {
-    /// A request that does not reach the device.
+    /// Makes the result of a request that does not reach the device.
     pub(super) fn refused(error: DiskError, epoch: Epoch) -> Assembly {
         Assembly { parts: vec![Some(Done { result: Err(error), epoch })], cut_buffers: None }
     }
@@ -20,7 +20,7 @@ impl Assembly {
         self.parts[part] = Some(done);
     }
 
-    /// The first error, or all buffers; and the epoch in which the last part completed.
+    /// Returns the first error, or all buffers, and the epoch in which the last part completed.
     pub(super) fn into_done(self) -> Done {
         let mut parts = self.parts.into_iter().flatten();
         let mut whole = parts.next().expect("a request has at least one part");
@@ -39,7 +39,7 @@ impl Assembly {
     }
 }
 
-/// Buffers of the given lengths with the bytes of `pieces`.
+/// Makes buffers of the given lengths with the bytes of `pieces`.
 fn joined(pieces: &[Buf], lengths: &[usize]) -> Vec<Buf> {
     let mut from = pieces.iter();
     let fill = |&length: &usize| {
@@ -55,7 +55,8 @@ fn joined(pieces: &[Buf], lengths: &[usize]) -> Vec<Buf> {
     lengths.iter().map(fill).collect()
 }
 
-/// Cuts a request into parts that the device takes, in ascending order. Never empty.
+/// Splits a request into parts within the device's limits, in ascending order. The list is never
+/// empty.
 pub(super) fn split(request: Request, limits: &Limits) -> (Vec<Request>, Assembly) {
     let Request { op, at, tag } = request;
     let mut cut_buffers = None;
@@ -103,7 +104,7 @@ impl Piece for Page {
     }
 }
 
-/// Cuts the pieces that are larger than a whole transfer.
+/// Cuts the pieces that are larger than one maximum transfer.
 fn cut<P: Piece>(pieces: Vec<P>, bytes_max: usize, part: impl Fn(&P, std::ops::Range<usize>) -> P) -> Vec<P> {
     if pieces.iter().all(|p| p.bytes() <= bytes_max) {
         return pieces;

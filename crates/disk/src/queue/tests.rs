@@ -1,4 +1,4 @@
-//! The elevator over a memory disk that notes what reaches it.
+//! The elevator over a memory disk that records the requests it receives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{Buf, DiskExt, Kind, Lba, MemDisk, Page, SECTOR, Tag};
 const TAG: Tag = Tag::volume(Kind::Data);
 const SECTORS: u64 = 512;
 
-/// A memory disk that notes address and length of every request, fails those that touch a bad
+/// A memory disk that records address and length of every request, fails those that touch a bad
 /// sector, and can be held busy: it then completes nothing until released.
 struct Watched {
     disk: MemDisk,
@@ -32,7 +32,7 @@ impl Disk for Watched {
             let (at, sectors) = (request.at.0, request.bytes() / SECTOR as u64);
             seen.push((at, sectors));
             let broken = self.bad.is_some_and(|bad| (at..at + sectors).contains(&bad));
-            // Beyond the end fails like a broken sector, with the buffers gone.
+            // A request beyond the end fails like one on a broken sector, and loses its buffers.
             if broken { Request { at: Lba(u64::MAX), ..request } } else { request }
         };
         self.disk.submit(batch.into_iter().map(&mut hurt).collect())
@@ -157,8 +157,8 @@ fn threads_share_one_place_at_the_device() {
     });
 }
 
-/// Tasks that write, flush and read back through an elevator over a slow disk, in virtual time;
-/// returns how long it took. The recorder below panics when writes in flight overlap.
+/// Runs tasks that write, flush and read back through an elevator over a slow disk, in virtual
+/// time; returns the time it took. The recorder below panics when writes in flight overlap.
 fn slow_device(seed: u64, depth: usize) -> moafs_runtime::Time {
     let runtime = Virtual::new(Some(seed));
     let base = Arc::new(MemDisk::new(SECTORS));
@@ -206,7 +206,8 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
     prop::collection::vec(shape, 1..24)
 }
 
-/// Requests that do not overlap with a write of the same batch, as the contract of [`Disk`] wants.
+/// Returns the requests that do not overlap with a write of the same batch, as the contract of
+/// [`Disk`] demands.
 fn disjoint(shapes: &[Shape]) -> Vec<&Shape> {
     let mut taken = vec![(false, false); SECTORS as usize];
     let fits = |(op, at, lengths): &&Shape| {
@@ -238,7 +239,7 @@ fn request((op, at, lengths): &Shape, fill: u8) -> Request {
     Request { op, at: Lba(*at), tag: TAG }
 }
 
-/// What the request does to a plain array of bytes; for reads also what they must return.
+/// Applies a request to a plain array of bytes; returns the buffers that a read must return.
 fn apply(model: &mut [u8], (op, at, lengths): &Shape, fill: u8) -> Vec<Vec<u8>> {
     let mut offset = *at as usize * SECTOR;
     let mut bufs = Vec::new();
@@ -254,7 +255,7 @@ fn apply(model: &mut [u8], (op, at, lengths): &Shape, fill: u8) -> Vec<Vec<u8>> 
     bufs
 }
 
-/// How many requests must reach an idle device: sorted from the head on, neighbours merged.
+/// Returns how many requests must reach an idle device: sorted from the head on, neighbours merged.
 fn merged_count(batch: &[&Shape], head: &mut u64, transfer: u64, segments: usize) -> usize {
     let mut parts: Vec<(u64, u64, usize, u8)> = Vec::new();
     for (op, at, lengths) in batch {
