@@ -1,4 +1,5 @@
-//! Which drive: a model of `moafs_disk`, with the parameters that were set, and how our queue speaks to it.
+//! The modelled drive: a model of `moafs_disk`, the parameters set on it, and the translation of
+//! requests in the queue into device commands.
 
 use moafs_disk::SECTOR;
 use moafs_disk::model::{Command, Drive, DriveSpec, SpecError};
@@ -7,7 +8,8 @@ use moafs_runtime::Time;
 use crate::TRANSFER_BYTES_MAX;
 use crate::queue::{Ask, Verb};
 
-/// What is read at once to learn the rate of the media: many cylinders, and still in the outermost zone.
+/// Sectors read in one command to measure the media rate: many cylinders, and still in the
+/// outermost zone.
 const RATE_SECTORS: u64 = (64 << 20) / SECTOR as u64;
 
 /// A drive to be modelled.
@@ -18,22 +20,23 @@ pub struct Model {
     set: Vec<String>,
 }
 
-/// Why there is no such drive.
+/// A drive that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// Name, file or value.
+    /// The name, the description file or a value is wrong.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A parameter without a value.
+    /// A parameter was given without a value.
     #[error("`{0}` sets nothing: give PARAMETER=VALUE, such as cache.write=false")]
     NotAnAssignment(String),
 }
 
 impl Model {
-    /// A drive by its name or by the path of its description, with parameters set as `name=value`.
+    /// Loads a drive by its name or by the path of its description, with parameters set as
+    /// `name=value`.
     ///
     /// # Errors
-    /// When there is no such drive or parameter (the message lists what there is), or a value makes no sense.
+    /// Fails if there is no such drive or parameter (the message lists what there is), or a value makes no sense.
     pub fn load(name: &str, set: &[String]) -> Result<Model, ModelError> {
         let mut spec = DriveSpec::load(name)?;
         for assignment in set {
@@ -42,38 +45,40 @@ impl Model {
             spec.set(parameter.trim(), value.trim())?;
         }
         let model = Model { name: name.to_owned(), spec, set: set.to_vec() };
-        // Whatever can be wrong with it is said here.
+        // Building the drive once reports every error in the description and the parameters.
         model.drive()?;
         Ok(model)
     }
 
-    /// As it was asked for.
+    /// Returns the name or path that the drive was loaded by.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Parameters that were set, `name=value`.
+    /// Returns the parameters that were set, as `name=value`.
     pub fn set_parameters(&self) -> &[String] {
         &self.set
     }
 
-    /// What it is, in one line.
+    /// Returns the drive's description, one line of text.
     pub fn description(&self) -> &str {
         self.spec.description()
     }
 
-    /// Capacity.
+    /// Returns the capacity in bytes.
     pub fn bytes(&self) -> u64 {
         self.spec.sectors() * SECTOR as u64
     }
 
-    /// Its largest command, as far as FUSE can pass that on.
+    /// Returns the size of the drive's largest command in bytes, limited to the largest request
+    /// that FUSE passes on.
     pub fn transfer_bytes_max(&self) -> u64 {
         (u64::from(self.spec.transfer_sectors_max()) * SECTOR as u64).min(TRANSFER_BYTES_MAX)
     }
 
-    /// Bytes per second that pass under the head at the start of the disk, crossings of tracks and cylinders included, or
-    /// that come from the chips over the link: nothing can be faster.
+    /// Returns the media rate in bytes per second: bytes that pass under the head at the start of
+    /// the disk (crossings of tracks and cylinders included), or that come from the chips over the
+    /// link. Nothing can be faster.
     ///
     /// # Errors
     /// As [`Model::load`].
@@ -83,7 +88,7 @@ impl Model {
         Ok((sectors * SECTOR as u64) as f64 * 1e9 / (service.transfer_ns + service.bus_ns).max(1) as f64)
     }
 
-    /// One of it, at time 0.
+    /// Builds the drive in its initial state, at modelled time 0.
     pub(crate) fn drive(&self) -> Result<Drive, ModelError> {
         Ok(Drive::new(&self.spec)?)
     }

@@ -22,21 +22,21 @@ use crate::{About, DISK, STATS};
 const DISK_NODE: NodeId = NodeId(2);
 const STATS_NODE: NodeId = NodeId(3);
 
-/// What lies in the directory, in the order it is listed.
+/// The files of the directory, in the order in which it lists them.
 const FILES: [(&str, NodeId); 2] = [(DISK, DISK_NODE), (STATS, STATS_NODE)];
 
-/// What FUSE is asked, answered by a drive and a store.
+/// The FUSE file system of the directory: requests are answered by a drive and a store.
 pub(crate) struct Front {
     host: Host,
     store: Store,
     about: About,
-    /// The text that each open `stats` file shows.
+    /// The text that each open `stats` file shows, by file handle.
     texts: Mutex<BTreeMap<u64, Vec<u8>>>,
     next_handle: AtomicU64,
 }
 
 impl Front {
-    /// A disk with these bytes behind this queue.
+    /// Makes the directory for a disk whose requests wait in `host` and whose bytes lie in `store`.
     pub(crate) fn new(host: Host, store: Store, about: About) -> Front {
         Front { host, store, about, texts: Mutex::default(), next_handle: AtomicU64::new(1) }
     }
@@ -74,7 +74,7 @@ impl Front {
     }
 }
 
-/// An error of the host below the store: a full one must not look like a broken disk.
+/// Passes on the error of the store: a full host file system must not look like a broken disk.
 fn errno(error: io::Error) -> Errno {
     Errno::new(error.raw_os_error().unwrap_or(libc::EIO))
 }
@@ -83,7 +83,7 @@ fn only_disk(ctx: &ReqCtx) -> Result<()> {
     if ctx.node == DISK_NODE { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// What the directory lists after `offset`, each with the offset behind it.
+/// Lists the directory from `offset` on, each entry with the offset behind it.
 fn listing(ctx: &ReqCtx, offset: u64) -> Result<impl Iterator<Item = ((&'static str, NodeId), u64)>> {
     if ctx.node != NodeId::ROOT {
         return Err(Errno::EPERM);
@@ -122,7 +122,8 @@ impl FileSystem for Front {
             STATS_NODE => {
                 let fh = self.next_handle.fetch_add(1, Ordering::Relaxed);
                 self.texts.lock().insert(fh, self.stats_text());
-                // The text's length is known only now: the kernel must not go by the size.
+                // The text's length is known only here: the kernel must not go by the size in the
+                // attributes.
                 Ok(OpenReply { fh: FileHandle(fh), flags: OpenReplyFlags::DIRECT_IO })
             }
             _ => Err(Errno::ENOENT),

@@ -1,13 +1,16 @@
 //! Between the kernel and the drive: requests wait here, one thread serves them one by one and keeps the modelled time.
 //!
-//! The one idea: a reply is what lets the host go on, so holding it back is all that is needed to make the host see a
-//! slow disk. *Unpaced*, the host is infinitely fast: after each command it gets a moment to send whatever it can send
-//! without further answers ([`HOST_SETTLES`]); that moment takes no modelled time, and the clock runs only while a command
-//! is served. *Paced*, a request arrives at wall time x factor and its reply is held until the wall has reached the
-//! command's end: the host's timers and queues see the drive as it would be, `factor` times as fast.
+//! The one idea: a reply is what lets the host go on, so holding it back is all that is needed to
+//! make the host see a slow disk. *Unpaced*, the host is infinitely fast: after each command it
+//! gets a moment to send whatever it can send without further answers ([`HOST_SETTLES`]); that
+//! moment takes no modelled time, and the clock runs only while a command is served. *Paced*, a
+//! request arrives at wall time x factor and its reply is held until the wall has reached the
+//! command's end: the host's timers and queues see the drive as it would be, `factor` times as
+//! fast.
 //!
-//! Invariants: one command at a time (the drive's own queue is off); a command starts no earlier than the end of the one
-//! before and than the arrival of what it serves; bytes are stored when a request arrives, in modelled time zero.
+//! Invariants: one command at a time (the drive's own queue is off); a command starts no earlier
+//! than the end of the one before and than the arrival of what it serves; bytes are stored when a
+//! request arrives, in modelled time zero.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,22 +25,22 @@ use crate::queue::{Ask, Batch, Queue, RequestId};
 use crate::stats::Stats;
 use crate::trace::TraceFile;
 
-/// Without an arrival for so long, the host is taken to have sent all it can.
+/// Time without an arrival after which the host is taken to have sent all it can.
 const HOST_SETTLES: Duration = Duration::from_micros(150);
-/// And it gets no more than this, should it never stop.
+/// Longest time that an unpaced host is given to send requests, even if it never pauses.
 const HOST_SETTLES_MAX: Duration = Duration::from_millis(5);
 
-/// How modelled time and wall time belong together.
+/// The relation between modelled time and wall time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// Not at all: as fast as the machine can.
+    /// No relation: the disk is as fast as the machine can serve it.
     Unpaced,
     /// Modelled time = wall time x factor.
     Paced(f64),
 }
 
 impl Pace {
-    /// The modelled time when the wall's clock shows `wall`; 0 if they are unrelated.
+    /// Returns the modelled time, in nanoseconds, at wall time `wall`; 0 if they are unrelated.
     fn modelled_ns(self, wall: Duration) -> u64 {
         match self {
             Pace::Unpaced => 0,
@@ -45,7 +48,7 @@ impl Pace {
         }
     }
 
-    /// When the wall's clock shows `modelled_ns`.
+    /// Returns the wall time at modelled time `modelled_ns`.
     fn wall(self, modelled_ns: u64) -> Duration {
         match self {
             Pace::Unpaced => Duration::ZERO,
@@ -56,7 +59,7 @@ impl Pace {
 
 struct State {
     queue: Queue,
-    /// Served, and not yet noticed by whoever waits.
+    /// Requests that are served, but whose callers have not woken up yet.
     served: BTreeSet<RequestId>,
     stats: Stats,
     closed: bool,
@@ -77,7 +80,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Starts to serve.
+    /// Starts the thread that serves the queue.
     pub(crate) fn start(
         drive: Drive,
         transfer_bytes_max: u64,
@@ -99,7 +102,7 @@ impl Host {
         Ok(Host { shared, server: Some(server) })
     }
 
-    /// Returns when the drive has done it.
+    /// Queues a request and returns when the drive has completed it.
     pub(crate) fn ask(&self, ask: Ask) {
         let shared = &self.shared;
         let arrived_ns = shared.now_ns();
@@ -112,7 +115,7 @@ impl Host {
         }
     }
 
-    /// Counters as of now.
+    /// Returns the counters up to this moment.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = self.shared.state.lock().stats.clone();
         stats.elapsed_ns = stats.elapsed_ns.max(self.shared.now_ns());
@@ -162,7 +165,7 @@ impl Shared {
         }
     }
 
-    /// Waits for requests and takes what is served next. `None`: the host is gone.
+    /// Waits for requests and takes the batch to serve next. `None`: the host has been dropped.
     fn next(&self) -> Option<Batch> {
         let mut state = self.state.lock();
         loop {

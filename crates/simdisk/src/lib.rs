@@ -1,8 +1,9 @@
 //! A modelled disk that any file system can be put on.
 //!
-//! The one idea: a directory with one file, `disk`, that a loop device can sit on. Bytes are stored for real; every request
-//! that the kernel sends there (offset, length, flush) is timed by the model of a drive and counted. So ext4, xfs, btrfs and
-//! databases meet the same disk as we do. What modelled time means is defined in `docs/simdisk.md`.
+//! The one idea: a directory with one file, `disk`, that a loop device can sit on. Bytes are stored
+//! for real; every request that the kernel sends there (offset, length, flush) is timed by the
+//! model of a drive and counted. So ext4, xfs, btrfs and databases meet the same disk as we do.
+//! What modelled time means is defined in `docs/simdisk.md`.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -32,36 +33,36 @@ pub use host::Pace;
 pub use serve::{ServeError, SimDisk, serve};
 pub use stats::Stats;
 
-/// The name of the disk in its directory.
+/// The disk's file name in its directory.
 pub const DISK: &str = "disk";
-/// The name of its counters, as JSON.
+/// The file name of the disk's counters, which are JSON.
 pub const STATS: &str = "stats";
-/// The type of the mount behind `fuse.`.
+/// The mount's subtype: the part of its type after `fuse.`.
 pub const SUBTYPE: &str = "simdisk";
 
 /// The largest request that FUSE passes on whole, bytes: its default limit of 256 pages.
 pub const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 
-/// What is constant about a disk.
+/// The constant properties of a disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct About {
-    /// The drive's model.
+    /// Name or path of the drive's model.
     pub model: String,
     /// Parameters that were set, `name=value`.
     pub set: Vec<String>,
-    /// Capacity.
+    /// Capacity in bytes.
     pub bytes: u64,
-    /// Modelled time per wall time; none if unpaced.
+    /// Modelled time per wall time; `None` if unpaced.
     pub pace: Option<f64>,
 }
 
-/// What the file `stats` says.
+/// The contents of the file `stats`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The disk.
+    /// The disk's constant properties.
     #[serde(flatten)]
     pub about: About,
-    /// Since it was made.
+    /// The disk's counters since it was made.
     #[serde(flatten)]
     pub stats: Stats,
 }

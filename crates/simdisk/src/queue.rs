@@ -1,4 +1,5 @@
-//! What waits in front of the drive: the host's elevator, as far as the kernel has not been it already.
+//! Requests that wait in front of the drive: the host's elevator, for the part that the kernel has
+//! not sorted and merged already.
 //!
 //! A pure data structure. Invariants:
 //! - nothing passes a flush: what arrived before it is served before it, what arrived later is served later;
@@ -10,7 +11,7 @@ use std::ops::Range;
 
 use moafs_disk::SECTOR;
 
-/// What is asked of the drive.
+/// The operation of a device command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// Bytes come from the drive.
@@ -22,7 +23,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// As the trace names it.
+    /// Returns the name that the trace uses.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Verb::Read => "read",
@@ -32,28 +33,28 @@ impl Verb {
     }
 }
 
-/// One device command.
+/// A command to the drive: its operation and its sectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ask {
-    /// What.
+    /// Operation of the command.
     pub(crate) verb: Verb,
-    /// Which sectors; empty for a flush.
+    /// Sectors of the command; empty for a flush.
     pub(crate) sectors: Range<u64>,
 }
 
 impl Ask {
-    /// All sectors that `len` bytes from byte `offset` touch.
+    /// Makes a command of all sectors that the `len` bytes from byte `offset` on touch.
     pub(crate) fn bytes(verb: Verb, offset: u64, len: u64) -> Ask {
         let sector = SECTOR as u64;
         Ask { verb, sectors: offset / sector..(offset + len).div_ceil(sector) }
     }
 
-    /// A flush.
+    /// Makes a flush command.
     pub(crate) fn flush() -> Ask {
         Ask { verb: Verb::Flush, sectors: 0..0 }
     }
 
-    /// The commands it takes if none may be larger than `transfer_bytes_max`.
+    /// Splits the command into commands of at most `transfer_bytes_max` bytes each.
     pub(crate) fn pieces(&self, transfer_bytes_max: u64) -> impl Iterator<Item = Ask> + use<> {
         let sectors_max = (transfer_bytes_max / SECTOR as u64).max(1);
         let (verb, Range { start, end }) = (self.verb, self.sectors.clone());
@@ -65,31 +66,31 @@ impl Ask {
         })
     }
 
-    /// Its length.
+    /// Returns the command's length in bytes.
     pub(crate) fn bytes_len(&self) -> u64 {
         (self.sectors.end - self.sectors.start) * SECTOR as u64
     }
 }
 
-/// Names a request among those that wait.
+/// Identifier of a waiting request.
 pub(crate) type RequestId = u64;
 
 #[derive(Debug)]
 struct Waiting {
     id: RequestId,
     ask: Ask,
-    /// Modelled time.
+    /// Modelled time of the request's arrival.
     arrived_ns: u64,
 }
 
-/// What is served next: one command for one or several requests.
+/// The batch to serve next: one command for one or several requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
-    /// The command.
+    /// The command for the drive.
     pub(crate) ask: Ask,
-    /// Whom it answers.
+    /// Requests that the command answers.
     pub(crate) ids: Vec<RequestId>,
-    /// When the last of them arrived, in modelled time.
+    /// Modelled time at which the last of these requests arrived.
     pub(crate) arrived_ns: u64,
 }
 
@@ -98,18 +99,18 @@ pub(crate) struct Batch {
 pub(crate) struct Queue {
     waiting: Vec<Waiting>,
     next_id: RequestId,
-    /// Where the last command ended.
+    /// Sector at which the last command ended.
     position: u64,
     transfer_bytes_max: u64,
 }
 
 impl Queue {
-    /// An empty queue that merges up to `transfer_bytes_max`.
+    /// Makes an empty queue that merges requests into commands of up to `transfer_bytes_max` bytes.
     pub(crate) fn new(transfer_bytes_max: u64) -> Queue {
         Queue { waiting: Vec::new(), next_id: 0, position: 0, transfer_bytes_max }
     }
 
-    /// Adds a request that arrived now.
+    /// Adds a request that arrives at modelled time `arrived_ns`.
     pub(crate) fn push(&mut self, ask: Ask, arrived_ns: u64) -> RequestId {
         let id = self.next_id;
         self.next_id += 1;
@@ -117,17 +118,17 @@ impl Queue {
         id
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// How many ever came.
+    /// Returns the number of requests that were ever added.
     pub(crate) fn arrivals(&self) -> u64 {
         self.next_id
     }
 
-    /// Takes what is served next.
+    /// Takes the batch to serve next.
     pub(crate) fn pick(&mut self) -> Option<Batch> {
         let free = self.waiting.iter().position(|waiting| waiting.ask.verb == Verb::Flush);
         let candidates = &self.waiting[..free.unwrap_or(self.waiting.len())];
@@ -146,7 +147,8 @@ impl Queue {
         Some(batch)
     }
 
-    /// Adds what continues the batch, among the first `free` that wait (all, if there is no flush among them).
+    /// Adds requests that continue the batch, among the first `free` that wait (all, if there is no
+    /// flush among them).
     fn merge_into(&mut self, batch: &mut Batch, free: Option<usize>) {
         let mut free = free.unwrap_or(self.waiting.len());
         loop {

@@ -20,37 +20,37 @@ const THREADS: usize = 16;
 /// Asynchronous requests that the kernel lets out before it holds others back.
 const BACKGROUND_MAX: u16 = 128;
 
-/// What is served where, and how.
+/// A disk to serve, and the conditions of serving it.
 #[derive(Debug, Clone)]
 pub struct SimDisk {
-    /// The drive.
+    /// Model of the drive.
     pub model: Model,
-    /// Capacity; none: that of the model.
+    /// Capacity in bytes; `None`: that of the model.
     pub bytes: Option<u64>,
-    /// Modelled time and wall time.
+    /// Relation between modelled time and wall time.
     pub pace: Pace,
-    /// An image that keeps the bytes; none: they are in memory and go with the disk.
+    /// Image file that keeps the bytes; `None`: they are in memory and go with the disk.
     pub image: Option<PathBuf>,
-    /// A file for the list of commands.
+    /// File for the list of commands; `None`: no list.
     pub trace: Option<PathBuf>,
 }
 
-/// Why there is no disk, or why it ended badly.
+/// An error that prevented the disk from being served, or that ended it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The drive cannot be modelled.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// More than the model has, or nothing.
+    /// The size is larger than the model's capacity, zero, or not a multiple of 4096 bytes.
     #[error(
         "the size of the disk must be a multiple of 4096 bytes, and at most the {max} bytes that {model} has; it is {bytes}"
     )]
     Size {
-        /// The drive.
+        /// Name of the drive's model.
         model: String,
-        /// Its capacity.
+        /// Capacity of the model in bytes.
         max: u64,
-        /// What was asked for.
+        /// Size that was asked for, in bytes.
         bytes: u64,
     },
     /// The bytes cannot be kept.
@@ -59,24 +59,24 @@ pub enum ServeError {
     /// The trace cannot be written.
     #[error("making the trace {}: {error}", path.display())]
     Trace {
-        /// The file.
+        /// Path of the trace file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// A thread or signals.
+    /// A thread or the signal handlers could not be started.
     #[error("starting to serve: {0}")]
     Start(#[source] io::Error),
-    /// The kernel or the handshake refused.
+    /// The kernel refused the mount, or the handshake failed.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// It could not be served to its end.
+    /// Serving the mount ended with an error.
     #[error("serving the disk: {0}")]
     Serve(#[source] io::Error),
 }
 
 impl SimDisk {
-    /// The capacity, checked.
+    /// Returns the capacity in bytes, after checking it.
     fn capacity(&self) -> Result<u64, ServeError> {
         let max = self.model.bytes();
         let bytes = self.bytes.unwrap_or(max / 4096 * 4096);
@@ -110,11 +110,11 @@ fn open_trace(path: &Path) -> Result<TraceFile, ServeError> {
     TraceFile::create(path).map_err(|error| ServeError::Trace { path: path.to_owned(), error })
 }
 
-/// Mounts the directory of a disk on `target`, calls `ready` once it can be used, and serves it until it is unmounted, by
-/// `moafs umount` or because SIGTERM, SIGINT or SIGHUP arrived.
+/// Mounts the directory of a disk on `target`, calls `ready` once it can be used, and serves it
+/// until it is unmounted, by `moafs umount` or because SIGTERM, SIGINT or SIGHUP arrived.
 ///
 /// # Errors
-/// When there was no mount, or it could not be served to its end.
+/// Fails if there was no mount, or it could not be served to its end.
 pub fn serve(disk: &SimDisk, target: &Path, ready: impl FnOnce()) -> Result<(), ServeError> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Start)?;
     let options = session_options(disk.model.name());
@@ -143,7 +143,7 @@ fn session_options(model: &str) -> SessionOptions {
     SessionOptions { mount, init, transport: Transport::Dev, dev_threads: THREADS, ..SessionOptions::default() }
 }
 
-/// Unmounts when a signal asks for it.
+/// A thread that unmounts when a signal asks for it.
 struct SignalWatch {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -172,7 +172,8 @@ impl Drop for SignalWatch {
     }
 }
 
-/// Unmounts. While a loop device has the disk, the directory leaves the tree at once, and the disk ends with that device.
+/// Unmounts. While a loop device has the disk open, the directory leaves the tree at once, and the
+/// disk ends with that device.
 fn leave(unmounter: &Unmounter) {
     let Err(error) = unmounter.unmount() else { return };
     eprintln!("moafs simdisk: unmounting: {error}; serving until the last user of the disk is gone");

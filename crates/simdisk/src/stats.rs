@@ -1,10 +1,10 @@
-//! What the disk was asked and how long it took, in modelled time.
+//! Counters of the disk's requests and of the time they took, in modelled time.
 
 use moafs_disk::model::hdd::Background;
 use moafs_disk::model::{FlashCounters, Totals};
 use serde::{Deserialize, Serialize};
 
-/// Everything since the disk was made; the file `stats` shows it as JSON.
+/// Counters since the disk was made; the file `stats` shows them as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// Modelled time: unpaced the drive's clock, which runs only while a command is served; paced the wall's, times the
@@ -12,21 +12,22 @@ pub struct Stats {
     pub elapsed_ns: u64,
     /// Modelled time during which a command was being served.
     pub busy_ns: u64,
-    /// Commands, bytes, and where the time went.
+    /// Commands, bytes, and the parts of the time they took.
     pub drive: Totals,
-    /// What the drive did beside: writing its buffer out, reading ahead.
+    /// Background work of the drive: writing its buffer to the media, reading ahead.
     pub background: Background,
-    /// What the flash had to do; `None` for a hard disk.
+    /// Work of the flash; `None` for a hard disk.
     #[serde(default)]
     pub flash: Option<FlashCounters>,
     /// Requests of the kernel that were merged into another one's command.
     pub merged: u64,
-    /// The most requests that ever waited at once.
+    /// Largest number of requests that ever waited at once.
     pub waiting_max: u64,
 }
 
 impl Stats {
-    /// What was added since `earlier`, of the same disk. `waiting_max` stays that of the whole life.
+    /// Returns the difference to `earlier`, counters of the same disk. `waiting_max` stays that of
+    /// the disk's whole life.
     pub fn since(&self, earlier: &Stats) -> Stats {
         let (now, then) = (&self.background, &earlier.background);
         Stats {
@@ -46,7 +47,7 @@ impl Stats {
         }
     }
 
-    /// Moves of the arm, for commands and for what the buffer wrote later.
+    /// Returns the moves of the arm, for commands and for the buffer's later writes.
     pub fn seeks(&self) -> u64 {
         self.drive.seeks + self.background.destage_seeks
     }

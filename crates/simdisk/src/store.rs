@@ -1,4 +1,5 @@
-//! Where the bytes are: a sparse file in memory, or one the user names. It costs no modelled time.
+//! The disk's bytes: a sparse file in memory, or one the user names. Access to them costs no
+//! modelled time.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,8 +16,9 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// `bytes` of zeros in memory (not in the page cache of some host disk, whose dirty pages would count against the
-    /// limit of the file systems under test), or an image file: extended to `bytes` if it is shorter, and kept.
+    /// Opens the store: `bytes` of zeros in memory (not in the page cache of some host disk, whose
+    /// dirty pages would count against the limit of the file systems under test), or an image file:
+    /// extended to `bytes` if it is shorter, and kept.
     pub(crate) fn open(image: Option<&Path>, bytes: u64) -> io::Result<Store> {
         let file = match image {
             Some(path) => OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?,
@@ -28,19 +30,21 @@ impl Store {
         Ok(Store { file, bytes })
     }
 
-    /// The size of the disk.
+    /// Returns the size of the disk in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Fills `out` from byte `offset` on; less only at the end of the disk.
+    /// Fills `out` from byte `offset` on and returns the bytes read: fewer than asked for only at
+    /// the end of the disk.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let len = self.within(offset, out.len());
         self.file.read_exact_at(&mut out[..len], offset)?;
         Ok(len)
     }
 
-    /// Writes what lies within the disk. Zeros take no room.
+    /// Writes the part of `data` that lies within the disk and returns its length in bytes. Zeros
+    /// take no space.
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         let len = self.within(offset, data.len());
         let data = &data[..len];

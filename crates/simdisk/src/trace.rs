@@ -11,7 +11,7 @@ use crate::queue::Ask;
 const HEAD: &str =
     "start_ns,operation,sector,sectors,service_ns,overhead_ns,wait_ns,gc_ns,seek_ns,rotation_ns,transfer_ns,bus_ns";
 
-/// A CSV file.
+/// The trace of commands, a CSV file.
 #[derive(Debug)]
 pub(crate) struct TraceFile {
     out: BufWriter<File>,
@@ -19,14 +19,15 @@ pub(crate) struct TraceFile {
 }
 
 impl TraceFile {
-    /// Begins a new file.
+    /// Creates the file and writes its header line.
     pub(crate) fn create(path: &Path) -> io::Result<TraceFile> {
         let mut out = BufWriter::new(File::create(path)?);
         writeln!(out, "{HEAD}")?;
         Ok(TraceFile { out, failed: false })
     }
 
-    /// Adds a line. The disk goes on if the file cannot be written (it may lie on a full host); that is said once.
+    /// Adds a line. The disk goes on if the file cannot be written (it may lie on a full host); the
+    /// first failure is reported on standard error.
     pub(crate) fn write(&mut self, ask: &Ask, service: &Service) {
         if self.failed {
             return;

@@ -1,4 +1,5 @@
-//! What is taken from the machine for a while, and given back: the limit of dirty memory, loop devices, processes.
+//! Machine state that is changed during a run and restored afterwards: the limit of dirty memory,
+//! loop devices, processes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,13 +14,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::peers::error::{PeersError, Result};
 
-/// How often something is looked at while we wait for it.
+/// Time between two looks at something that the run waits for.
 const POLL: Duration = Duration::from_millis(10);
-/// The longest that something which is about to end may take.
+/// Longest wait for something that is about to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The wish to stop: signals only set a flag, which every long loop looks at. The error that follows unwinds through the
-/// guards that unmount, detach and restore.
+/// The request to stop: signals only set a flag, which every long loop looks at. The error that
+/// follows unwinds through the guards that unmount, detach and restore.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -27,7 +28,7 @@ impl Interrupt {
     /// Catches SIGINT, SIGTERM and SIGHUP from now on.
     ///
     /// # Errors
-    /// When handlers cannot be set.
+    /// Fails if handlers cannot be set.
     pub fn catch() -> Result<Interrupt, PeersError> {
         let interrupt = Interrupt::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -37,19 +38,19 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// As if a signal had come.
+    /// Returns an interrupt that is set, as if a signal had come.
     #[cfg(test)]
     pub(crate) fn raised() -> Interrupt {
         Interrupt(Arc::new(AtomicBool::new(true)))
     }
 
-    /// An error once a signal came.
+    /// Returns an error once a signal came.
     pub(crate) fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) { Err(PeersError::Interrupted) } else { Ok(()) }
     }
 }
 
-/// What must be there, in words if it is not.
+/// Returns an error that names what is missing: a program, or the right to mount.
 pub(crate) fn check_needs(programs: &[&str]) -> Result<()> {
     let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_installed(program)).collect();
     let needs = |what: &str| Err(PeersError::Needs(what.to_owned()));
@@ -71,8 +72,8 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Runs a tool to its end; what it said on standard output. It has a process group of its own: the terminal's ^C reaches
-/// only us.
+/// Runs a tool to its end and returns its standard output. The tool has a process group of its own:
+/// the terminal's ^C reaches only us.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
@@ -113,7 +114,7 @@ impl Drop for Server {
         let until = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > until {
-                // Nobody is left who could wait for it any better.
+                // No other process waits for the server, so it is killed here.
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 return;
@@ -123,10 +124,10 @@ impl Drop for Server {
     }
 }
 
-/// An attached loop device; detached when it goes.
+/// An attached loop device; detached when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Loop {
-    /// `/dev/loopN`.
+    /// Path of the device, `/dev/loopN`.
     pub(crate) device: PathBuf,
 }
 
@@ -164,12 +165,12 @@ pub const SCHEDULER: &str = "mq-deadline";
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // While somebody has it open, the kernel detaches it when the last one leaves.
+        // While another process has the device open, the kernel detaches it at the last close.
         let _ = run(Command::new("losetup").arg("--detach").arg(&self.device));
     }
 }
 
-/// How much dirty memory the kernel allows; as it was before when this goes.
+/// The kernel's limit of dirty memory; the value before is restored when this is dropped.
 #[derive(Debug)]
 pub(crate) struct DirtyLimit {
     before: Vec<(PathBuf, String)>,
@@ -179,7 +180,7 @@ pub(crate) struct DirtyLimit {
 const DIRTY: [&str; 4] = ["dirty_bytes", "dirty_ratio", "dirty_background_bytes", "dirty_background_ratio"];
 
 impl DirtyLimit {
-    /// Writers wait from `bytes` on, and the kernel begins to write at half of it.
+    /// Sets the limit: writers wait from `bytes` on, and the kernel begins to write at half of it.
     pub(crate) fn set(bytes: u64) -> Result<DirtyLimit> {
         let path = |name: &str| Path::new("/proc/sys/vm").join(name);
         let read = |name: &str| {

@@ -1,8 +1,9 @@
-//! A machine with less memory: a memory control group that holds the workload and whatever it mounts. The page cache of a
-//! kernel file system is charged to who touches a page first: the workload. Our daemon is in the group itself.
+//! A machine with less memory: a memory control group that holds the workload and the daemon it
+//! mounts. The page cache of a kernel file system is charged to the process that touches a page
+//! first: the workload. Our daemon is in the group itself.
 //!
-//! Version 1 of the memory controller only. Under version 2 the kernel also scales `vm.dirty_bytes` by the group's share of
-//! all memory: the limit of dirty memory would no longer be what is stated.
+//! Version 1 of the memory controller only. Under version 2 the kernel also scales `vm.dirty_bytes`
+//! by the group's share of all memory: the limit of dirty memory would no longer be what is stated.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,14 @@ use crate::peers::error::{PeersError, Result};
 const CONTROLLER: &str = "/sys/fs/cgroup/memory";
 const PROCESSES: &str = "cgroup.procs";
 
-/// A group with a limit; removed when this goes, after everybody has left it.
+/// A group with a memory limit; removed when the value is dropped, after every process has left it.
 #[derive(Debug)]
 pub(crate) struct MemoryGroup {
     dir: PathBuf,
 }
 
 impl MemoryGroup {
-    /// A group of at most `bytes`.
+    /// Makes a group of at most `bytes` bytes.
     pub(crate) fn new(bytes: u64) -> Result<MemoryGroup> {
         let limit = "memory.limit_in_bytes";
         if !Path::new(CONTROLLER).join(limit).exists() {
@@ -36,7 +37,8 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// Puts this process, and what it starts from now on, into the group until the returned value goes.
+    /// Moves this process, and the processes it starts from now on, into the group until the
+    /// returned value is dropped.
     pub(crate) fn enter(&self) -> Result<Inside> {
         let inside = Inside { home: home()? };
         move_to(&self.dir)?;
@@ -52,7 +54,8 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// This process is in the group, and goes back where it was when this goes.
+/// Membership of this process in the group; when it is dropped, the process returns to the group it
+/// was in before.
 #[derive(Debug)]
 pub(crate) struct Inside {
     home: PathBuf,
@@ -71,7 +74,7 @@ fn move_to(group: &Path) -> Result<()> {
     fs::write(&path, std::process::id().to_string()).map_err(PeersError::host("moving this process to", &path))
 }
 
-/// The group this process is in.
+/// Returns the directory of the group that this process is in.
 fn home() -> Result<PathBuf> {
     let table = Path::new("/proc/self/cgroup");
     let text = fs::read_to_string(table).map_err(PeersError::host("reading", table))?;
@@ -79,7 +82,8 @@ fn home() -> Result<PathBuf> {
     Ok(Path::new(CONTROLLER).join(path))
 }
 
-/// The memory controller's line, `number:controllers:/path`; the path without its leading slash.
+/// Returns the path in the memory controller's line, `number:controllers:/path`, without its
+/// leading slash.
 fn group_of(table: &str) -> Option<&str> {
     let mut lines = table.lines().map(|line| line.splitn(3, ':'));
     let path = lines.find_map(|mut parts| {

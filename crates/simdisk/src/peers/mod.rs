@@ -1,9 +1,10 @@
 //! The same workloads on several file systems, each on a modelled disk of its own: what `moafs lab peers` runs.
 //!
-//! The one idea: everybody gets the same disk, the same queue in front of it and the same limit of dirty memory, and is used
-//! as it comes: the tool's defaults, the kernel's mount options. A workload is prepared, the volume is mounted anew (its
-//! caches go with the mount), and the disk's counters are taken before and after: up to the end of one sync, and up to the
-//! end of unmounting, which shows what a file system has put off.
+//! The one idea: every file system gets the same disk, the same queue in front of it and the same
+//! limit of dirty memory, and is used as it comes: the tool's defaults, the kernel's mount options.
+//! A workload is prepared, the volume is mounted anew (its caches go with the mount), and the
+//! disk's counters are taken before and after: up to the end of one sync, and up to the end of
+//! unmounting, which shows the work that a file system has put off.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -41,58 +42,60 @@ use crate::peers::system::Volume;
 use crate::peers::workload::Place;
 use crate::stats::Stats;
 
-/// The cache of our daemon where memory is not limited.
+/// Cache of our daemon in bytes while memory is not limited.
 const CACHE_BYTES: u64 = 256 << 20;
-/// Its share of limited memory, percent: the rest is for the kernel's own cache, and the daemon's buffers.
+/// Share of limited memory that our daemon's cache gets, in percent: the rest is for the kernel's
+/// own cache, and the daemon's buffers.
 const CACHE_PERCENT: u64 = 60;
-/// The most of its cache that our daemon lets be dirty, percent.
+/// Largest share of its cache that our daemon lets be dirty, in percent.
 const DIRTY_PERCENT_MAX: u64 = 90;
 
-/// What is compared, and how.
+/// The file systems and workloads to compare, and their conditions.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The command `moafs`: serves disks and mounts.
+    /// The `moafs` program, which serves disks and mounts.
     pub program: PathBuf,
     /// The drive under each of them.
     pub model: Model,
-    /// How much of it is used.
+    /// Bytes of the drive that are used.
     pub bytes: u64,
-    /// Who.
+    /// File systems to compare.
     pub systems: Vec<System>,
-    /// What.
+    /// Workloads to run on each of them.
     pub workloads: Vec<Workload>,
-    /// 1 is full size.
+    /// Scale of the workloads; 1 is full size.
     pub scale: f64,
-    /// What all choices are drawn from.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Modelled time per wall time; unpaced if none.
+    /// Modelled time per wall time; unpaced if `None`.
     pub pace: Option<f64>,
-    /// Dirty memory, the same for all.
+    /// Limit of dirty memory in bytes, the same for all file systems.
     pub dirty_bytes: u64,
-    /// Memory for everything that a workload and its file system keep, caches included; all there is, if none.
+    /// Memory in bytes for everything that a workload and its file system keep, caches included;
+    /// `None`: unlimited.
     pub memory_bytes: Option<u64>,
 }
 
 /// One workload on one file system.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Whose.
+    /// The file system under test.
     pub system: System,
-    /// What.
+    /// The workload that ran on it.
     pub workload: Workload,
-    /// The disk, from the first call to the end of the sync.
+    /// The disk's counters from the first call to the end of the sync.
     pub synced: Stats,
-    /// The disk, from the first call to the end of unmounting.
+    /// The disk's counters from the first call to the end of unmounting.
     pub unmounted: Stats,
-    /// Bytes of file data that had to move.
+    /// Bytes of file data that the disk had to move.
     pub bytes: u64,
-    /// What our daemon asked for until the sync, by kind of data.
+    /// Requests of our daemon until the sync, by kind of data; `None` for other file systems.
     pub kinds: Option<Counters>,
 }
 
 impl Plan {
-    /// The mount options that give our daemon as much dirty memory as the kernel has, of a cache that is its share of the
-    /// memory, or as large as that needs.
+    /// Returns the mount options that give our daemon as much dirty memory as the kernel has. Its
+    /// cache is its share of limited memory, or as large as the dirty memory needs.
     pub fn moafs_options(&self) -> String {
         let share = self.memory_bytes.map_or(CACHE_BYTES, |bytes| bytes / 100 * CACHE_PERCENT);
         let cache = share.max(self.dirty_bytes * 100 / DIRTY_PERCENT_MAX + 1);
@@ -113,11 +116,11 @@ impl Plan {
         command
     }
 
-    /// Runs everything. `progress` is told what begins.
+    /// Runs every workload on every file system. `progress` is told what begins.
     ///
     /// # Errors
-    /// When something is missing here, a tool fails, the disk is full, or a signal came. Everything is unmounted, detached
-    /// and restored then, too.
+    /// Fails if something is missing here, a tool fails, the disk is full, or a signal came. In these
+    /// cases everything is also unmounted, detached and restored.
     pub fn run(
         &self,
         interrupt: &Interrupt,
@@ -146,7 +149,8 @@ impl Plan {
         interrupt: &Interrupt,
     ) -> Result<Measured> {
         interrupt.check()?;
-        // Before the volume: it goes when nobody of the volume is in it any more.
+        // Made before the volume, so that it is dropped after every process of the volume has left
+        // it.
         let group = self.memory_bytes.map(MemoryGroup::new).transpose()?;
         let mut volume = Volume::new(self, system)?;
         let root = volume.dir.clone();

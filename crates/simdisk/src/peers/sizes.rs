@@ -3,8 +3,9 @@
 use rand::{Rng, RngExt};
 use rand_pcg::Pcg64Mcg;
 
-/// Cumulative share of files, in parts of 10,000, up to a size in bytes: R-FSL (Tanenbaum, Herder, Bos 2006, web server).
-/// Between the points the logarithm of the size is uniform; the largest is the last point.
+/// Cumulative share of files, in parts of 10,000, up to a size in bytes: R-FSL (Tanenbaum, Herder,
+/// Bos 2006, web server). Between the points the logarithm of the size is uniform; the largest is
+/// the last point.
 const R_FSL: [(u64, u32); 13] = [
     (1, 0),
     (512, 3994),
@@ -21,12 +22,12 @@ const R_FSL: [(u64, u32); 13] = [
     (1 << 20, 9962),
 ];
 
-/// Sizes of small files stop here: 87 % of all.
+/// Largest size of small files in bytes: 87 % of all files are at most this large.
 pub(crate) const SMALL_BYTES_MAX: u64 = 16 << 10;
-/// The largest size of all.
+/// Largest size of a file in bytes.
 pub(crate) const BYTES_MAX: u64 = 1 << 20;
 
-/// A size of at most `max` bytes.
+/// Draws a size of at most `max` bytes.
 pub(crate) fn size(rng: &mut Pcg64Mcg, max: u64) -> u64 {
     loop {
         let size = any_size(rng);
@@ -51,14 +52,14 @@ fn any_size(rng: &mut Pcg64Mcg) -> u64 {
 pub(crate) struct Contents(Vec<u8>);
 
 impl Contents {
-    /// Drawn from `rng`.
+    /// Draws the bytes from `rng`.
     pub(crate) fn new(rng: &mut Pcg64Mcg) -> Contents {
         let mut bytes = vec![0; 2 * BYTES_MAX as usize];
         rng.fill_bytes(&mut bytes);
         Contents(bytes)
     }
 
-    /// `len` bytes (at most [`BYTES_MAX`]) for the file or version with this number.
+    /// Returns `len` bytes (at most [`BYTES_MAX`]) for the file or version with this number.
     pub(crate) fn of(&self, number: u64, len: u64) -> &[u8] {
         let start = (number.wrapping_mul(4099) % BYTES_MAX) as usize;
         &self.0[start..start + len.min(BYTES_MAX) as usize]

@@ -18,21 +18,21 @@ use crate::{DISK, Report, STATS, Stats};
 /// A file system of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum System {
-    /// The kernel's ext4.
+    /// The kernel's ext4, made by mke2fs.
     Ext4,
-    /// The kernel's XFS.
+    /// The kernel's XFS, made by mkfs.xfs.
     Xfs,
-    /// The kernel's Btrfs.
+    /// The kernel's Btrfs, made by mkfs.btrfs.
     Btrfs,
-    /// Ours, on an ext2 volume.
+    /// moafs on an ext2 volume.
     Moafs,
 }
 
 impl System {
-    /// All of them.
+    /// All file systems of the comparison.
     pub const ALL: [System; 4] = [System::Ext4, System::Xfs, System::Btrfs, System::Moafs];
 
-    /// As results name it.
+    /// Returns the name used in results.
     pub fn name(self) -> &'static str {
         match self {
             System::Ext4 => "ext4",
@@ -42,7 +42,7 @@ impl System {
         }
     }
 
-    /// The program that makes its volumes, unless that is ours.
+    /// Returns the program that makes the file system's volumes; `None` if it is `moafs` itself.
     pub(crate) fn maker(self) -> Option<&'static str> {
         match self {
             System::Ext4 => Some("mkfs.ext4"),
@@ -52,8 +52,9 @@ impl System {
         }
     }
 
-    /// Makes a volume with the tool's defaults. ext4 does at once what it would otherwise do in the background during its
-    /// first minutes: the measurement is of a volume at work, not of one being finished.
+    /// Makes a volume with the tool's defaults. ext4 does at once what it would otherwise do in the
+    /// background during its first minutes: the measurement is of a volume at work, not of one
+    /// being finished.
     fn make(self, program: &Path, device: &Path) -> Result<()> {
         let mut command = self.maker().map_or_else(|| Command::new(program), Command::new);
         let arguments: &[&str] = match self {
@@ -65,14 +66,15 @@ impl System {
     }
 }
 
-/// A volume on a modelled disk of its own. Everything goes with it, the inner things first.
+/// A volume on a modelled disk of its own. Dropping it takes everything down, the inner things
+/// first.
 #[derive(Debug)]
 pub(crate) struct Volume {
-    /// Whose.
+    /// The file system of the volume.
     pub(crate) system: System,
-    /// Where it is mounted.
+    /// Directory that the volume is mounted on.
     pub(crate) dir: PathBuf,
-    /// Where the disk is served.
+    /// Directory in which the disk is served.
     disk_dir: PathBuf,
     program: PathBuf,
     moafs_options: String,
@@ -83,7 +85,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// A new disk and an empty volume on it, mounted.
+    /// Serves a new disk, makes an empty volume on it, and mounts it.
     pub(crate) fn new(plan: &Plan, system: System) -> Result<Volume> {
         let scratch = tempfile::Builder::new().prefix("moafs-peers-").tempdir();
         let scratch = scratch.map_err(PeersError::host("making a directory in", &std::env::temp_dir()))?;
@@ -109,8 +111,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Mounts it, with nothing of it in any cache: those of file systems, of the device and of our daemon went with the
-    /// mount before.
+    /// Mounts the volume, with nothing of it in any cache: those of file systems, of the device and
+    /// of our daemon went with the mount before.
     pub(crate) fn mount(&mut self) -> Result<()> {
         let device = &self.device.device;
         if self.system == System::Moafs {
@@ -124,7 +126,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Unmounts it and waits until everything is on the disk.
+    /// Unmounts the volume and waits until everything is on the disk.
     pub(crate) fn unmount(&mut self) -> Result<()> {
         if self.system == System::Moafs {
             machine::run(Command::new(&self.program).arg("umount").arg(&self.dir))?;
@@ -142,13 +144,14 @@ impl Volume {
         rustix::fs::syncfs(&dir).map_err(PeersError::host("syncing", &self.dir))
     }
 
-    /// The disk's counters.
+    /// Reads the disk's counters.
     pub(crate) fn disk_stats(&self) -> Result<Stats> {
         let report: Report = read_json(&self.disk_dir.join(STATS))?;
         Ok(report.stats)
     }
 
-    /// What our own daemon sent to the device, by kind of data; nothing for others.
+    /// Returns the counters of requests that our daemon sent to the device, by kind of data; `None`
+    /// for other file systems.
     pub(crate) fn kinds(&self) -> Result<Option<Counters>> {
         if self.system != System::Moafs {
             return Ok(None);
@@ -168,7 +171,8 @@ fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
 impl Drop for Volume {
     fn drop(&mut self) {
         if self.mounted && self.unmount().is_err() {
-            // Out of the tree at least; it ends when its last user leaves.
+            // A lazy unmount takes it out of the tree at least; the mount ends when its last user
+            // leaves.
             let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
         }
     }

@@ -1,8 +1,9 @@
-//! What the file systems are put through. Each workload prepares a volume, and is measured from a cold cache to the end of
-//! its sync.
+//! The workloads that the file systems run. Each workload prepares a volume, and is measured from a
+//! cold cache to the end of its sync.
 //!
-//! All of them are one thread of plain system calls, drawn from a seed: the same for every file system. Names are visited
-//! in the order the workload made them, or in the order the directory lists them where the tool it stands for does so.
+//! All of them are one thread of plain system calls, drawn from a seed: the same for every file
+//! system. Names are visited in the order the workload made them, or in the order the directory
+//! lists them where the tool it stands for does so.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -18,7 +19,7 @@ use crate::peers::error::{PeersError, Result};
 use crate::peers::machine::Interrupt;
 use crate::peers::sizes::{self, BYTES_MAX, Contents, SMALL_BYTES_MAX};
 
-/// A workload.
+/// A workload of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Workload {
     /// Small files created directory by directory, then one sync.
@@ -42,7 +43,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// All of them.
+    /// All workloads of the comparison.
     pub const ALL: [Workload; 9] = [
         Workload::Create,
         Workload::Postmark,
@@ -55,7 +56,7 @@ impl Workload {
         Workload::Fsync,
     ];
 
-    /// As results name it.
+    /// Returns the name used in results.
     pub fn name(self) -> &'static str {
         match self {
             Workload::Create => "create",
@@ -70,7 +71,7 @@ impl Workload {
         }
     }
 
-    /// What it does at full scale, in one line.
+    /// Describes in one line the work at full scale.
     pub fn describe(self) -> &'static str {
         match self {
             Workload::Create => "20 directories x 500 files of R-FSL's sizes up to 16 KiB, created in order; one sync",
@@ -97,7 +98,7 @@ impl Workload {
         }
     }
 
-    /// What is there before the measurement begins.
+    /// Makes what the volume holds before the measurement begins.
     pub(crate) fn prepare(self, place: &Place<'_>) -> Result<()> {
         match self {
             Workload::Create | Workload::Postmark | Workload::Untar | Workload::Fsync => Ok(()),
@@ -107,7 +108,8 @@ impl Workload {
         }
     }
 
-    /// The measured part but for the last sync; the bytes of file data that the disk must move for it.
+    /// Runs the measured part but for the last sync. Returns the bytes of file data that the disk
+    /// must move for it.
     pub(crate) fn run(self, place: &Place<'_>) -> Result<u64> {
         match self {
             Workload::Create => create(place),
@@ -123,17 +125,17 @@ impl Workload {
     }
 }
 
-/// Where a workload runs, and what it is made of.
+/// The environment of a workload: its volume, its scale, its seed and its data.
 pub(crate) struct Place<'a> {
     /// The root of the volume.
     pub(crate) root: &'a Path,
-    /// 1 is full size.
+    /// Scale of the workload; 1 is full size.
     pub(crate) scale: f64,
-    /// What everything is drawn from.
+    /// Seed of all random choices.
     pub(crate) seed: u64,
-    /// Bytes to write.
+    /// Bytes that files are filled with.
     pub(crate) contents: &'a Contents,
-    /// The wish to stop.
+    /// The request to stop.
     pub(crate) interrupt: &'a Interrupt,
 }
 
@@ -145,20 +147,20 @@ const DIRECTORY_FILES: u64 = 500;
 /// Directories and files of the tree.
 const TREE_DIRECTORIES: u64 = 60;
 const TREE_FILES: u64 = 3_000;
-/// Of Postmark (`spec`: the paper's configuration).
+/// Directories, files and transactions of Postmark (`spec`: the paper's configuration).
 const POSTMARK_DIRECTORIES: u64 = 200;
 const POSTMARK_FILES: u64 = 25_000;
 const POSTMARK_TRANSACTIONS: u64 = 50_000;
 const APPEND_BYTES: u64 = 4096;
-/// Of aging.
+/// Directories and files of aging.
 const AGED_DIRECTORIES: u64 = 50;
 const AGED_FILES: u64 = 3_000;
 const AGED_BYTES_MAX: u64 = 256 << 10;
 const AGED_TURNOVER: u64 = 4;
 const AGED_SYNCS: u64 = 100;
-/// Of one-by-one fsync.
+/// Files of the workload that syncs each of them.
 const FSYNC_FILES: u64 = 500;
-/// What copying programs read at once.
+/// Bytes that copying programs read at once.
 const COPY_BYTES: usize = 128 << 10;
 /// The modification time of what tar unpacks.
 const TAR_TIME: Duration = Duration::from_secs(1_500_000_000);
@@ -168,12 +170,13 @@ impl Place<'_> {
         self.root.join(name)
     }
 
-    /// A count at this scale; never none.
+    /// Returns a count at this scale, at least 1.
     fn count(&self, full: u64) -> u64 {
         ((full as f64 * self.scale).round() as u64).max(1)
     }
 
-    /// Few directories stay few: what is scaled is what lies in them, until that is little.
+    /// Returns a count of directories, at least 1. It goes with the square root of the scale, and
+    /// so do the files in each.
     fn directories(&self, full: u64) -> u64 {
         ((full as f64 * self.scale.sqrt()).round() as u64).max(1)
     }
@@ -196,7 +199,7 @@ impl Place<'_> {
         Ok(file)
     }
 
-    /// Reads a file to its end; its length.
+    /// Reads a file to its end and returns its length.
     fn read(&self, path: &Path, buffer: &mut [u8]) -> Result<u64> {
         self.interrupt.check()?;
         let mut file = File::open(path).map_err(PeersError::host("opening", path))?;
@@ -210,7 +213,7 @@ impl Place<'_> {
     }
 }
 
-/// `create`: the files' numbers, directories and sizes are the same whenever they are drawn.
+/// Draws the files of `create`. Their numbers, directories and sizes are the same at each call.
 fn small_files(place: &Place<'_>) -> Vec<(PathBuf, u64)> {
     let mut rng = place.rng(1);
     let directories = place.directories(DIRECTORIES);
@@ -220,7 +223,8 @@ fn small_files(place: &Place<'_>) -> Vec<(PathBuf, u64)> {
     names.map(|name| (place.path(&name), sizes::size(&mut rng, SMALL_BYTES_MAX))).collect()
 }
 
-/// What a file of `len` bytes makes the disk move: all these file systems store whole blocks by default.
+/// Returns the bytes that a file of `len` bytes makes the disk move: all these file systems store
+/// whole blocks by default.
 fn whole_blocks(len: u64) -> u64 {
     len.next_multiple_of(BLOCK_BYTES)
 }
@@ -268,7 +272,8 @@ fn fsync_each(place: &Place<'_>) -> Result<u64> {
     Ok(bytes)
 }
 
-/// A tree as sources have them: directories below directories, files in all of them, in the order an archive lists them.
+/// Unpacks a tree as sources have it: directories below directories, files in all of them, in the
+/// order an archive lists them.
 fn untar(place: &Place<'_>) -> Result<u64> {
     let mut rng = place.rng(4);
     let directories = place.directories(TREE_DIRECTORIES);
@@ -296,7 +301,7 @@ fn untar(place: &Place<'_>) -> Result<u64> {
     Ok(bytes)
 }
 
-/// What a directory lists, in that order: paths, and whether they are directories.
+/// Lists a directory in its own order: paths, and true for each that is a directory.
 fn list(directory: &Path) -> Result<Vec<(PathBuf, bool)>> {
     let entry = |entry: std::io::Result<fs::DirEntry>| {
         let entry = entry?;
@@ -316,7 +321,7 @@ fn copy(place: &Place<'_>, from: &Path, to: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// With read and write: a clone would move no data.
+/// Copies a file with read and write: a clone would move no data.
 fn copy_file(place: &Place<'_>, from: &Path, to: &Path) -> Result<u64> {
     place.interrupt.check()?;
     let mut source = File::open(from).map_err(PeersError::host("opening", from))?;
@@ -327,7 +332,7 @@ fn copy_file(place: &Place<'_>, from: &Path, to: &Path) -> Result<u64> {
     loop {
         let len = source.read(&mut buffer).map_err(PeersError::host("reading", from))?;
         if len == 0 {
-            // Read once, written once.
+            // Each block is read once and written once.
             return Ok(2 * whole_blocks(bytes));
         }
         target.write_all(&buffer[..len]).map_err(PeersError::host("writing", to))?;
@@ -404,7 +409,7 @@ impl<'a> Pool<'a> {
         let at = self.any();
         let path = self.files.swap_remove(at);
         fs::remove_file(&path).map_err(PeersError::host("removing", &path))?;
-        // A file to choose is always there.
+        // The pool always keeps a file to choose.
         if self.files.is_empty() { self.create() } else { Ok(()) }
     }
 
@@ -434,14 +439,16 @@ fn postmark(place: &Place<'_>) -> Result<u64> {
         }
         if pool.rng.random_bool(0.5) { pool.create() } else { pool.delete() }?;
     }
-    // What is read may have been cached, and what is deleted may never have been written: what must move is what is left.
+    // The bytes read may have been cached, and the files deleted may never have been written: only
+    // the files that are left must move.
     let size = |path: &PathBuf| {
         fs::metadata(path).map(|meta| whole_blocks(meta.len())).map_err(PeersError::host("looking at", path))
     };
     pool.files.iter().map(size).sum()
 }
 
-/// Deletes, creates and appends until the volume's bytes were turned over, with syncs on the way: what months do.
+/// Deletes, creates and appends until the volume's bytes were turned over, with syncs on the way,
+/// as months of use would do.
 fn age(place: &Place<'_>) -> Result<()> {
     let files = place.count(AGED_FILES);
     let mut pool = Pool::new(place, 6, "aged", place.directories(AGED_DIRECTORIES), AGED_BYTES_MAX)?;
@@ -456,7 +463,7 @@ fn age(place: &Place<'_>) -> Result<()> {
         }
         match pool.rng.random_range(0..4) {
             0 => pool.append()?,
-            // As many come as go, so that the volume stays as full.
+            // As many files are deleted as are created, so that the volume stays as full.
             _ if pool.files.len() as u64 > files => pool.delete()?,
             _ => pool.create()?,
         }
