@@ -1,7 +1,8 @@
-//! Where image files lie: in memory, or on the disk below a directory.
+//! The place of image files: in memory, or on the disk below a directory.
 //!
-//! All systems of a comparison have sparse image files on the same backing. What the backing costs is then the same
-//! for all; what a system makes of it (how many requests, how large, how often it waits) is what is compared.
+//! All systems of a comparison have sparse image files on the same backing. The cost of the backing
+//! is then the same for all; the comparison shows how a system uses it (how many requests, how
+//! large, how often it waits).
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::error::{BenchError, Result};
 
-/// What image files are made of.
+/// The kind of storage under image files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackingKind {
     /// Files of a tmpfs: no device, so that the file systems' own costs show.
@@ -23,7 +24,7 @@ pub(crate) enum BackingKind {
 }
 
 impl BackingKind {
-    /// As results name it.
+    /// Returns the name used in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             BackingKind::Tmpfs => "tmpfs",
@@ -35,14 +36,14 @@ impl BackingKind {
 /// A place for image files and mount points, removed with everything in it.
 #[derive(Debug)]
 pub(crate) struct Backing {
-    /// What it is made of.
+    /// Kind of storage that the place is made of.
     pub(crate) kind: BackingKind,
     tmpfs: Option<PathBuf>,
     scratch: TempDir,
 }
 
 impl Backing {
-    /// A new place below `dir`.
+    /// Makes a new place below `dir`.
     pub(crate) fn new(kind: BackingKind, dir: &Path) -> Result<Backing> {
         let scratch = tempfile::Builder::new().prefix("moafs-bench-").tempdir_in(dir);
         let scratch = scratch.map_err(BenchError::host("making a scratch directory in", dir))?;
@@ -60,19 +61,20 @@ impl Backing {
         self.scratch.path().join("images")
     }
 
-    /// The path of an image file.
+    /// Returns the path of an image file.
     pub(crate) fn image(&self, name: &str) -> PathBuf {
         self.images().join(name)
     }
 
-    /// A new, empty mount point.
+    /// Makes a new, empty mount point.
     pub(crate) fn mount_point(&self, name: &str) -> Result<PathBuf> {
         let dir = self.scratch.path().join(name);
         std::fs::create_dir(&dir).map_err(BenchError::host("making", &dir))?;
         Ok(dir)
     }
 
-    /// The type of the file system that image files lie on, as /proc/self/mountinfo names it.
+    /// Returns the type of the file system that image files lie on, as /proc/self/mountinfo names
+    /// it.
     pub(crate) fn file_system(&self) -> String {
         let images = self.images();
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -83,7 +85,7 @@ impl Backing {
     }
 }
 
-/// Mount point and type of a line of mountinfo.
+/// Returns the mount point and the type in a line of mountinfo.
 fn mount_of_line(line: &str) -> Option<(&str, &str)> {
     let (mount, source) = line.split_once(" - ")?;
     Some((mount.split(' ').nth(4)?, source.split(' ').next()?))

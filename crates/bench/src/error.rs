@@ -1,9 +1,9 @@
-//! What can end a run.
+//! Errors that end a run.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a run ended early.
+/// The error that ended a run early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     /// The host refused something.
@@ -18,22 +18,22 @@ pub(crate) enum BenchError {
     /// A kept result cannot be understood.
     #[error("{} line {line}: {problem}", path.display())]
     Result { path: PathBuf, line: usize, problem: String },
-    /// SIGINT, SIGTERM or SIGHUP.
+    /// A signal (SIGINT, SIGTERM or SIGHUP) came.
     #[error("interrupted: what was mounted is unmounted, what was made is removed")]
     Interrupted,
 }
 
-/// The result of everything here.
+/// The result type of the functions of this program.
 pub(crate) type Result<T, E = BenchError> = std::result::Result<T, E>;
 
 impl BenchError {
-    /// For `map_err`: the host refused `what` of `path`.
+    /// Makes an error for `map_err`: the host refused `what` of `path`.
     pub(crate) fn host<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> BenchError {
         let path = path.to_owned();
         move |error| BenchError::Host { what, path, error: error.into() }
     }
 
-    /// `program` failed.
+    /// Makes an error that says that `program` failed.
     pub(crate) fn program(program: impl Into<String>, problem: impl Into<String>) -> BenchError {
         BenchError::Program { program: program.into(), problem: problem.into() }
     }

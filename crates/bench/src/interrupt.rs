@@ -1,5 +1,5 @@
-//! The wish to stop: signals only set a flag, which every long loop looks at. The error that follows unwinds through
-//! the guards that unmount and remove.
+//! The request to stop: signals only set a flag, which every long loop looks at. The error that
+//! follows unwinds through the guards that unmount and remove.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::error::{BenchError, Result};
 
-/// Whether a signal asked us to stop.
+/// The flag that a signal sets to ask for the end of the run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
@@ -24,7 +24,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// An error once a signal came.
+    /// Returns an error once a signal came.
     pub(crate) fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
     }

@@ -1,4 +1,5 @@
-//! What has a limit of its own: memory of the daemon, mounting a huge volume, large directories.
+//! Measurements with a limit of their own: memory of the daemon, mounting a huge volume, large
+//! directories.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -12,9 +13,9 @@ use crate::run::{Measured, Round};
 use crate::sequential;
 use crate::system::{System, Volume};
 
-/// Cache budgets of the memory workload, in bytes, with the name of what is measured.
+/// Cache budgets of the memory workload, in bytes, with the name of the metric.
 const BUDGETS: [(&str, u64); 2] = [("memory-64M", 64 << 20), ("memory-256M", 256 << 20)];
-/// What the daemon may use beyond its budget.
+/// Bytes that the daemon may use beyond its budget.
 const BEYOND_BUDGET_BYTES: u64 = 64 << 20;
 /// Small files of the memory workload.
 const MEMORY_FILES: u64 = 30_000;
@@ -28,7 +29,7 @@ const SMALL_DIRECTORY: u64 = 1_000;
 /// Small directories: several, for a time that can be trusted.
 const SMALL_DIRECTORIES: u64 = 10;
 
-/// Measures moafs, and ext4 where that has a meaning.
+/// Measures moafs, and ext4 for the metrics that have a meaning there.
 pub(crate) fn measure(round: &mut Round<'_>) -> Result<()> {
     for (metric, budget) in BUDGETS {
         memory(round, metric, budget)?;
@@ -42,7 +43,8 @@ pub(crate) fn measure(round: &mut Round<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The most memory that the daemon had resident while it worked, as a share of budget + 64 MiB.
+/// Measures the largest resident memory of the daemon during the workload, as a share of budget +
+/// 64 MiB.
 fn memory(round: &mut Round<'_>, metric: &'static str, budget: u64) -> Result<()> {
     let mut volume = Volume::prepare(round.setup, round.backing, System::Moafs)?;
     volume.format(VOLUME_BYTES)?;
@@ -57,7 +59,8 @@ fn memory(round: &mut Round<'_>, metric: &'static str, budget: u64) -> Result<()
     Ok(())
 }
 
-/// Many small files, a file of twice the budget written and read, half of the small files removed.
+/// Creates many small files, writes and reads a file of `large_bytes` bytes, and removes half of
+/// the small files.
 fn strain(volume: &Volume, files: u64, large_bytes: u64) -> Result<()> {
     let small = Directory::make(&volume.dir, "small", files)?;
     let large = volume.dir.join("large");
@@ -75,7 +78,7 @@ fn strain(volume: &Volume, files: u64, large_bytes: u64) -> Result<()> {
     volume.settle()
 }
 
-/// `VmHWM` of a process.
+/// Reads `VmHWM` of a process, in bytes.
 fn peak_resident_bytes(pid: u64) -> Result<u64> {
     let path = PathBuf::from(format!("/proc/{pid}/status"));
     let status = std::fs::read_to_string(&path).map_err(BenchError::host("reading", &path))?;
@@ -88,7 +91,7 @@ fn kib_of(status: &str, field: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// Mounting a sparse volume of 1 TiB: the time, and what moafs read for it.
+/// Mounts a sparse volume of 1 TiB and measures the time, and the bytes that moafs read for it.
 fn huge_volume(round: &mut Round<'_>, system: System) -> Result<()> {
     let mut volume = Volume::prepare(round.setup, round.backing, system)?;
     volume.format_sparse(HUGE_BYTES)?;
@@ -102,7 +105,7 @@ fn huge_volume(round: &mut Round<'_>, system: System) -> Result<()> {
     Ok(())
 }
 
-/// Read requests and their bytes, of the disk's counters.
+/// Returns the read requests and the bytes read, from the disk's counters.
 fn reads(disk: &Value) -> (u64, u64) {
     let counts = disk["counts"].as_array().map(Vec::as_slice).unwrap_or_default();
     let sum =
@@ -110,7 +113,7 @@ fn reads(disk: &Value) -> (u64, u64) {
     (sum("requests"), sum("bytes"))
 }
 
-/// Rates in one large directory as a share of those in small ones.
+/// Measures the rates in one large directory as a share of those in small ones.
 fn large_directory(round: &mut Round<'_>, system: System) -> Result<()> {
     let mut volume = Volume::new(round.setup, round.backing, system, VOLUME_BYTES)?;
     let (small, large) = (round.scale.of(SMALL_DIRECTORY), round.scale.of(LARGE_DIRECTORY));
@@ -137,7 +140,7 @@ fn large_directory(round: &mut Round<'_>, system: System) -> Result<()> {
     Ok(())
 }
 
-/// Files per second, over all directories together.
+/// Returns files per second, over all directories together.
 fn rate(directories: &[Directory], mut work: impl FnMut(&Directory) -> Result<Duration>) -> Result<f64> {
     let files: usize = directories.iter().map(|directory| directory.files.len()).sum();
     let times = directories.iter().map(&mut work).collect::<Result<Vec<_>>>()?;
@@ -169,7 +172,7 @@ impl Directory {
         Ok(start.elapsed())
     }
 
-    /// Looks for names that are not there.
+    /// Looks up names that do not exist.
     fn miss(&self, interrupt: &Interrupt) -> Result<Duration> {
         let start = Instant::now();
         for path in &self.missing {

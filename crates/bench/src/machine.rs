@@ -1,10 +1,11 @@
-//! What a result depends on besides the code: machine, kernel, tools, commit, load.
+//! The conditions that a result depends on besides the code: machine, kernel, tools, commit, load.
 
 use std::process::Command;
 
 use crate::process;
 
-/// Lines of `name: value` about this machine and checkout. What cannot be found out is left out.
+/// Returns lines of `name: value` about this machine and checkout. Values that cannot be found out
+/// are left out.
 pub(crate) fn describe() -> Vec<(&'static str, String)> {
     let mut facts = vec![("processors", processors())];
     facts.extend(field("/proc/meminfo", "MemTotal").map(|memory| ("memory", memory)));
@@ -15,7 +16,7 @@ pub(crate) fn describe() -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Date and load now: what else the machine did is visible in the latter.
+/// Returns the current date and load; the load shows whether the machine had other work.
 pub(crate) fn now() -> String {
     let date = said(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"])).unwrap_or_default();
     let load = read("/proc/loadavg").unwrap_or_default();
@@ -29,7 +30,7 @@ fn processors() -> String {
     format!("{count} x {model}")
 }
 
-/// The value of the first line `name : value` of a file.
+/// Returns the value of the first line `name : value` of a file.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
@@ -44,13 +45,13 @@ fn said(command: &mut Command) -> Option<String> {
     Some(process::run(command).ok()?.trim().to_owned())
 }
 
-/// e2fsprogs tell their version on standard error.
+/// Runs a program for its version, on standard error: e2fsprogs print it there.
 fn version_of(program: &str) -> Option<String> {
     let output = Command::new(program).arg("-V").output().ok()?;
     Some(String::from_utf8_lossy(&output.stderr).lines().next()?.to_owned())
 }
 
-/// The commit that is checked out, and whether files differ from it.
+/// Returns the commit that is checked out, and says whether files differ from it.
 fn commit() -> Option<String> {
     let commit = said(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]))?;
     let changed = said(Command::new("git").args(["status", "--porcelain", "--untracked-files=no"]))?;

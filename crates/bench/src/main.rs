@@ -1,9 +1,10 @@
 //! `moafs-bench`: compares moafs with other file systems, in the same run.
 //!
-//! The one idea: a time by itself says little on a machine that does other things, too. So each round measures all
-//! systems shortly after one another, in random (seeded) order, on the same kind of backing; ratios are taken within
-//! a round; what is reported is the median of these ratios over rounds, with the least and the greatest. moafs and
-//! the null file system are run as the programs that they are, from outside.
+//! The one idea: a time by itself says little on a machine that also does other work. So each round
+//! measures all systems shortly after one another, in random (seeded) order, on the same kind of
+//! backing; ratios are taken within a round; the report shows the median of these ratios over
+//! rounds, with the least and the greatest. moafs and the null file system are run as the programs
+//! that they are, from outside.
 //!
 //! Mounts, loop devices, daemons and files belong to guards that unmount and remove them, also after an error or ^C.
 //!
@@ -77,16 +78,16 @@ struct CompareArgs {
     /// Decides the order of systems in every round, and postmark's choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What image files are made of (default: both)
+    /// Kind of storage under the image files (default: both)
     #[arg(long, value_enum, value_delimiter = ',')]
     backing: Vec<BackingKind>,
-    /// What to measure (default: everything)
+    /// Suites to measure (default: everything)
     #[arg(long, value_enum, value_delimiter = ',')]
     suite: Vec<Suite>,
     /// Share of the full number of files, transactions and bytes, at most 1
     #[arg(long, default_value = "1", value_parser = scale)]
     scale: Scale,
-    /// Where image files of the disk backing and mount points are made
+    /// Directory in which image files of the disk backing and mount points are made
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     dir: PathBuf,
     /// Keep the result in this new directory: README.md and raw.csv
@@ -95,13 +96,13 @@ struct CompareArgs {
     /// Transport of moafs and of the null file system: auto, uring or dev
     #[arg(long, default_value = "auto")]
     transport: String,
-    /// What moafs's volumes are
+    /// Format of moafs's volumes
     #[arg(long, value_enum, default_value_t = Format::Ext2)]
     format: Format,
     /// Mount options of moafs besides the transport
     #[arg(long, value_name = "OPTIONS", default_value = "")]
     moafs_options: String,
-    /// How ext4's loop device uses its image: as `mount -o loop` does, or past the host's cache
+    /// Use of its image by ext4's loop device: as `mount -o loop` does, or past the host's cache
     #[arg(long, value_enum, default_value_t = LoopMode::Buffered)]
     ext4_loop: LoopMode,
     /// The moafs to measure (default: built from this checkout)
@@ -178,7 +179,7 @@ impl CompareArgs {
         done
     }
 
-    /// Refuses early what could only fail late.
+    /// Refuses early the options that could only fail late.
     fn check(&self) -> Result<()> {
         if !rustix::process::geteuid().is_root() {
             return Err(BenchError::Usage("this mounts file systems: run it as root".to_owned()));
@@ -200,7 +201,7 @@ impl CompareArgs {
         )))
     }
 
-    /// Writes README.md and raw.csv; of an interrupted run what there is, and says so.
+    /// Writes README.md and raw.csv; for an interrupted run, writes the records so far and says so.
     fn keep(
         &self,
         records: &[Record],
@@ -272,7 +273,8 @@ impl TableArgs {
     }
 }
 
-/// The last two parts of the run's path: where it was when it was kept says nothing to others.
+/// Returns the last two parts of the run's path: the full path on the machine that kept it means
+/// nothing elsewhere.
 fn name_of_run(run: &Path) -> String {
     let parts: Vec<_> = run.iter().collect();
     let last: PathBuf = parts[parts.len().saturating_sub(2)..].iter().collect();
@@ -288,12 +290,12 @@ fn show(records: &[Record], json: bool) {
     }
 }
 
-/// What was chosen; everything where nothing was.
+/// Returns the values that were chosen; all values if none was.
 fn or_all<T: ValueEnum + Clone>(chosen: &[T]) -> Vec<T> {
     if chosen.is_empty() { T::value_variants().to_vec() } else { chosen.to_vec() }
 }
 
-/// A choice as the command line names it.
+/// Returns the name that the command line has for a value.
 fn name_of<T: ValueEnum>(choice: T) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

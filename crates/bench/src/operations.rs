@@ -1,7 +1,8 @@
 //! Single operations on small files, with 1 and 2 client threads, each in a directory of its own.
 //!
-//! All systems are mounted at once, and each operation is measured on one after the other, in random order: what the
-//! machine does besides hits neighbours in time alike. Put-off writes are settled between measurements, untimed.
+//! All systems are mounted at once, and each operation is measured on one after the other, in
+//! random order: other load of the machine hits neighbours in time alike. Put-off writes are
+//! settled between measurements, untimed.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -36,7 +37,7 @@ enum Operation {
     Unlink,
 }
 
-/// In this order: each finds what the one before left.
+/// The operations in the order of measuring: each uses the files that the one before left.
 const OPERATIONS: [Operation; 6] = [
     Operation::Create,
     Operation::OpenRead,
@@ -58,7 +59,8 @@ impl Operation {
         }
     }
 
-    /// Passes over the files: the quick ones need more for a time that can be trusted.
+    /// Returns the number of passes over the files: quick operations need more for a time that can
+    /// be trusted.
     fn passes(self) -> u64 {
         match self {
             Operation::Create | Operation::Unlink | Operation::Overwrite => 1,
@@ -113,7 +115,8 @@ impl Client {
         Ok(Client { path, dir, names: (0..files).map(file_name).collect() })
     }
 
-    /// Applies the operation to every file, `passes` times; when it began and ended.
+    /// Applies the operation to every file, `passes` times, and returns the times of its begin and
+    /// end.
     fn apply(&self, operation: Operation, passes: u64, interrupt: &Interrupt) -> Result<(Instant, Instant)> {
         let mut buffer = [0x5a; FILE_BYTES];
         let start = Instant::now();
@@ -134,7 +137,8 @@ fn file_name(number: u64) -> CString {
     CString::new(digits).unwrap_or_default()
 }
 
-/// All clients at the same time: from the first one's start to the last one's end.
+/// Runs all clients at the same time and returns the time from the first one's start to the last
+/// one's end.
 fn apply_together(clients: &[Client], operation: Operation, passes: u64, interrupt: &Interrupt) -> Result<Duration> {
     let barrier = Barrier::new(clients.len());
     let spans: Vec<Result<(Instant, Instant)>> = std::thread::scope(|scope| {
@@ -177,7 +181,7 @@ fn measure_clients(round: &mut Round<'_>, volumes: &[Volume], count: u32) -> Res
         for (volume, clients) in round.shuffled(volumes.iter().zip(&clients).collect()) {
             let interrupt = volume.interrupt();
             if operation == Operation::OpenRead {
-                // So that every page is cached.
+                // An untimed pass first, so that every page is cached.
                 apply_together(clients, operation, 1, interrupt)?;
             }
             let elapsed = apply_together(clients, operation, operation.passes(), interrupt)?;

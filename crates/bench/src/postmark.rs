@@ -1,8 +1,8 @@
 //! Debian's postmark: a pool of small files as a mail or news server has it, with random transactions on it (create
 //! or delete a file, and read one or append to one).
 //!
-//! Its own clock counts whole seconds. So we watch what it says, and take the time of the transactions between two of
-//! its lines.
+//! Its own clock counts whole seconds. So we read its output, and take the time of the transactions
+//! between two of its lines.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -20,20 +20,20 @@ use crate::system::{System, Volume};
 
 /// Files of the pool.
 const FILES: u64 = 20_000;
-/// Directories they lie in.
+/// Directories that the files lie in.
 const SUBDIRECTORIES: u64 = 200;
 /// Smallest and largest file, in bytes.
 const FILE_BYTES: [u64; 2] = [512, 10_240];
-/// Transactions.
+/// Transactions of a run.
 const TRANSACTIONS: u64 = 100_000;
 /// fuse2fs is slow, and does this share of the transactions on the same pool. Rates are compared.
 const FUSE2FS_SHARE: f64 = 0.1;
 /// Bytes of a volume.
 const VOLUME_BYTES: u64 = 4 << 30;
-/// How often we look whether postmark has ended or should.
+/// Time between two checks whether postmark has ended or should end.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What postmark has to do.
+/// The parameters of a postmark run.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     files: u64,
@@ -54,11 +54,11 @@ impl Job {
     }
 }
 
-/// How long the parts of a run took.
+/// The durations of the parts of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Times {
     transactions: Duration,
-    /// Making the pool, transactions, removing the pool.
+    /// Time to make the pool, do the transactions, and remove the pool.
     whole: Duration,
 }
 
@@ -116,7 +116,7 @@ fn run(job: &Job, dir: &Path, interrupt: &Interrupt) -> Result<Times> {
 fn wait(child: &mut Child, interrupt: &Interrupt) -> Result<()> {
     loop {
         if let Err(stop) = interrupt.check() {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = child.kill();
             let _ = child.wait();
             return Err(stop);
@@ -129,13 +129,14 @@ fn wait(child: &mut Child, interrupt: &Interrupt) -> Result<()> {
     }
 }
 
-/// Each line, and when it was complete.
+/// Reads lines, each with the time at which it was complete.
 fn timed_lines(stdout: ChildStdout) -> Vec<(Instant, String)> {
     let lines = BufReader::new(stdout).lines().map_while(|line| line.ok());
     lines.map(|line| (Instant::now(), line)).collect()
 }
 
-/// postmark flushes its output when a part begins: the line of the part before is then complete.
+/// Returns the durations of the parts. postmark flushes its output when a part begins: the line of
+/// the part before is then complete.
 fn times(lines: &[(Instant, String)]) -> Option<Times> {
     let end_of = |part: &str| {
         let line = lines.iter().find(|(_, line)| line.starts_with(part) && line.ends_with("Done"));

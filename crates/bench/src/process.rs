@@ -1,6 +1,7 @@
-//! Running tools to their end, and keeping daemons that end with us.
+//! Running tools to their end, and keeping daemons that end with this program.
 //!
-//! Every child has a process group of its own: the terminal's ^C reaches only us, and we unmount in order.
+//! Every child has a process group of its own: the terminal's ^C reaches only this program, which
+//! unmounts in order.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -12,10 +13,10 @@ use serde_json::Value;
 
 use crate::error::{BenchError, Result};
 
-/// How often a child is asked whether it has ended.
+/// Time between two checks whether a child has ended.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Runs a tool to its end; what it said on standard output.
+/// Runs a tool to its end and returns its standard output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let name = name_of(command);
     let failed = |problem: String| BenchError::program(&name, problem);
@@ -26,25 +27,26 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
 }
 
-/// The program's name, without its directory.
+/// Returns the program's name, without its directory.
 pub(crate) fn name_of(command: &Command) -> String {
     let program = Path::new(command.get_program());
     program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// True if a program can be found in `PATH`.
+/// Returns true if a program can be found in `PATH`.
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// CPU time that the threads of a process have used; that of threads that have ended is not in it.
+/// Returns the CPU time that the running threads of a process have used; threads that have ended
+/// are not counted.
 pub(crate) fn cpu_time(pid: u64) -> Result<Duration> {
     let tasks = PathBuf::from(format!("/proc/{pid}/task"));
     let mut used_ns = 0;
     for task in tasks.read_dir().map_err(BenchError::host("listing", &tasks))? {
         let path = task.map_err(BenchError::host("listing", &tasks))?.path().join("schedstat");
-        // A thread may end between the listing and the look.
+        // A thread may end after its directory was listed.
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         let on_cpu = text.split(' ').next().and_then(|field| field.parse::<u64>().ok());
         used_ns += on_cpu.ok_or_else(|| BenchError::program("the kernel", format!("wrote {text:?} to {path:?}")))?;
@@ -60,7 +62,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it.
+    /// Starts the server in a process group of its own.
     pub(crate) fn spawn(command: &mut Command) -> Result<Server> {
         let name = name_of(command);
         let child = command.stdin(Stdio::null()).process_group(0).spawn();
@@ -68,12 +70,13 @@ impl Server {
         Ok(Server { child, name })
     }
 
-    /// Its process.
+    /// Returns the server's process id.
     pub(crate) fn pid(&self) -> u64 {
         u64::from(self.child.id())
     }
 
-    /// Waits for a line that starts with `word` on its standard output, which must be piped; the rest of the line.
+    /// Waits for a line that starts with `word` on the server's standard output, which must be
+    /// piped, and returns the rest of the line.
     pub(crate) fn wait_for_line(&mut self, word: &str) -> Result<String> {
         let mut line = String::new();
         if let Some(stdout) = self.child.stdout.take() {
@@ -96,7 +99,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for its end, at most `timeout`.
+    /// Waits for the server's end, at most `timeout`.
     pub(crate) fn wait_for_end(&mut self, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
         while !self.has_ended() {
@@ -116,7 +119,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.has_ended() {
-            // It may have ended meanwhile; there is nobody to tell.
+            // The process may have ended meanwhile, and an error here cannot be reported to the
+            // caller.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -126,14 +130,14 @@ impl Drop for Server {
 /// The programs of this workspace that are measured.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {
-    /// The command.
+    /// Path of the `moafs` command.
     pub(crate) moafs: PathBuf,
-    /// The null file system.
+    /// Path of the null file system's program.
     pub(crate) nullfs: PathBuf,
 }
 
 impl Programs {
-    /// Those given; the others are built in the release profile.
+    /// Returns the given paths; a program without one is built in the release profile.
     pub(crate) fn find(moafs: Option<PathBuf>, nullfs: Option<PathBuf>) -> Result<Programs> {
         let moafs = moafs.map_or_else(|| build("moafs", &["-p", "moafs"]), Ok)?;
         let nullfs = nullfs.map_or_else(|| build("nullfs", &["-p", "moafs-fuse", "--example", "nullfs"]), Ok)?;
@@ -144,7 +148,7 @@ impl Programs {
     }
 }
 
-/// Builds a target; cargo tells where its executable is.
+/// Builds a target and returns the path of its executable, as cargo reports it.
 fn build(target: &str, selection: &[&str]) -> Result<PathBuf> {
     eprintln!("building {target}");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

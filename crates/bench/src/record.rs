@@ -1,4 +1,4 @@
-//! What was measured: one record per measurement, kept as CSV.
+//! Records of measurements: one record per measurement, kept as CSV.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,28 +8,28 @@ use crate::error::{BenchError, Result};
 /// The columns of `raw.csv`.
 const HEADER: &str = "round,backing,suite,metric,clients,system,value,unit,count,elapsed_s";
 
-/// One measurement.
+/// One measurement of one system.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Record {
     /// Round, from 1. Ratios are taken within a round only.
     pub(crate) round: u32,
-    /// What image files were made of.
+    /// Kind of storage under the image files.
     pub(crate) backing: String,
-    /// Which suite measured it.
+    /// Suite that made the measurement.
     pub(crate) suite: String,
-    /// What was measured.
+    /// Name of the metric.
     pub(crate) metric: String,
-    /// Client threads.
+    /// Number of client threads.
     pub(crate) clients: u32,
-    /// Whose.
+    /// Name of the system that was measured.
     pub(crate) system: String,
-    /// The measurement.
+    /// The measured value, in `unit`.
     pub(crate) value: f64,
-    /// Its unit: `1/s`, `B/s`, `s`, `B`, `1`.
+    /// Unit of the value: `1/s`, `B/s`, `s`, `B`, `1`.
     pub(crate) unit: String,
-    /// How many (operations, bytes) it is about.
+    /// Number of operations or bytes that the value is about.
     pub(crate) count: u64,
-    /// How long they took; 0 where nothing was timed.
+    /// Time in seconds that these took; 0 where nothing was timed.
     pub(crate) elapsed_s: f64,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn write_csv(mut out: impl Write, records: &[Record]) -> io::Result<(
     records.iter().try_for_each(|record| writeln!(out, "{}", record.line()))
 }
 
-/// Reads what [`write_csv`] wrote.
+/// Reads records that [`write_csv`] wrote.
 pub(crate) fn read_csv(path: &Path) -> Result<Vec<Record>> {
     let text = std::fs::read_to_string(path).map_err(BenchError::host("reading", path))?;
     let wrong = |line, problem: &str| BenchError::Result { path: path.to_owned(), line, problem: problem.to_owned() };

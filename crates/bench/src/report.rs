@@ -6,11 +6,11 @@ use std::path::Path;
 use crate::error::{BenchError, Result};
 use crate::summary::{ROWS, Row, Spread};
 
-/// The tables of a document lie between these lines.
+/// The marks around the tables of a document.
 const BEGIN: &str = "<!-- moafs-bench tables: begin -->";
 const END: &str = "<!-- moafs-bench tables: end -->";
 
-/// The tables of every backing.
+/// Writes the tables of every backing.
 pub(crate) fn tables(rows: &[Row]) -> String {
     let mut text = String::new();
     let mut backings: Vec<&str> = rows.iter().map(|row| row.backing.as_str()).collect();
@@ -91,14 +91,14 @@ fn met(row: &Row) -> &'static str {
     }
 }
 
-/// Median, and least to greatest where they differ.
+/// Formats the median, with the least and the greatest value where they differ.
 fn spread(spread: &Spread, unit: &str) -> String {
     let median = quantity(spread.median, unit);
     let (min, max) = (quantity(spread.min, unit), quantity(spread.max, unit));
     if min == max { median } else { format!("{median} ({min} – {max})") }
 }
 
-/// A number with its unit, in three digits or so.
+/// Formats a number with its unit, in about three digits.
 fn quantity(value: f64, unit: &str) -> String {
     match unit {
         "1/s" => format!("{}/s", scaled(value, &[(1e6, "M"), (1e3, "k")])),
@@ -126,7 +126,7 @@ fn plain(value: f64) -> String {
     }
 }
 
-/// What each row means.
+/// Lists the meaning of each row.
 pub(crate) fn meanings(rows: &[Row]) -> String {
     let measured = |metric| rows.iter().any(|row| row.metric == metric);
     let mut text = String::new();

@@ -30,7 +30,7 @@ pub(crate) enum Suite {
 }
 
 impl Suite {
-    /// As results name it.
+    /// Returns the name used in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Suite::Postmark => "postmark",
@@ -50,34 +50,34 @@ impl Suite {
     }
 }
 
-/// How large everything is: 1 for results, less for trying out.
+/// The size of everything: 1 for results, less for trying out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale(pub(crate) f64);
 
 impl Scale {
-    /// `full` at this scale, at least 1.
+    /// Returns `full` at this scale, at least 1.
     pub(crate) fn of(self, full: u64) -> u64 {
         ((full as f64 * self.0).round() as u64).max(1)
     }
 }
 
-/// A suite in a round: what it needs, and where its records go.
+/// A suite in a round: its volumes' setup, and the list for its records.
 pub(crate) struct Round<'a> {
-    /// What all volumes have in common.
+    /// Settings that all volumes share.
     pub(crate) setup: &'a Rc<Setup>,
-    /// Where image files lie.
+    /// Place of image files.
     pub(crate) backing: &'a Backing,
-    /// How large everything is.
+    /// Scale of counts and sizes.
     pub(crate) scale: Scale,
-    /// From 1.
+    /// Number of the round, from 1.
     pub(crate) number: u32,
-    /// Of this round and suite.
+    /// Random numbers of this round and suite.
     pub(crate) rng: Pcg64Mcg,
     suite: Suite,
     records: &'a mut Vec<Record>,
 }
 
-/// A measurement, before it is known where it belongs.
+/// The names of a measurement, without the round, the backing and the suite.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     pub(crate) metric: &'static str,
@@ -86,20 +86,20 @@ pub(crate) struct Measured {
 }
 
 impl Round<'_> {
-    /// Systems in a random order.
+    /// Returns the systems in a random order.
     pub(crate) fn shuffled<T>(&mut self, mut items: Vec<T>) -> Vec<T> {
         items.shuffle(&mut self.rng);
         items
     }
 
-    /// Keeps a rate: `count` (operations, or bytes) in `elapsed`.
+    /// Records a rate: `count` (operations, or bytes) in `elapsed`.
     pub(crate) fn keep_rate(&mut self, what: Measured, count: u64, unit: &str, elapsed: Duration) {
         // A clock that did not move would make the rate infinite.
         let elapsed_s = elapsed.as_secs_f64().max(1e-9);
         self.keep(what, count as f64 / elapsed_s, unit, count, elapsed_s);
     }
 
-    /// Keeps a value.
+    /// Records a value that is not a rate.
     pub(crate) fn keep_value(&mut self, what: Measured, value: f64, unit: &str, count: u64) {
         self.keep(what, value, unit, count, 0.0);
     }
@@ -122,24 +122,24 @@ impl Round<'_> {
     }
 }
 
-/// What to run.
+/// The backings, suites and rounds of a run.
 pub(crate) struct Plan<'a> {
-    /// What all volumes have in common.
+    /// Settings that all volumes share.
     pub(crate) setup: &'a Rc<Setup>,
-    /// On each of these.
+    /// Backings to run on.
     pub(crate) backings: &'a [Backing],
-    /// Each of these.
+    /// Suites to run on each backing.
     pub(crate) suites: &'a [Suite],
-    /// That often.
+    /// Number of rounds.
     pub(crate) rounds: u32,
-    /// Decides all orders.
+    /// Seed of all orders.
     pub(crate) seed: u64,
-    /// How large everything is.
+    /// Scale of counts and sizes.
     pub(crate) scale: Scale,
 }
 
 impl Plan<'_> {
-    /// Runs it; records go to `records`, also those before an error.
+    /// Runs the plan. Records go to `records`, also those before an error.
     pub(crate) fn run(&self, records: &mut Vec<Record>) -> Result<()> {
         for number in 1..=self.rounds {
             let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ (u64::from(number) << 32));

@@ -15,27 +15,27 @@ use crate::system::{System, Volume};
 
 /// Bytes of one call.
 const CALL_BYTES: usize = 1 << 20;
-/// Bytes of the large file: less than the default cache, more than it lets wait to be written.
+/// Bytes of the large file: less than the default cache, more than its limit of dirty data.
 const FILE_BYTES: u64 = 128 << 20;
-/// Bytes of a burst: what every system can put off.
+/// Bytes of a burst: small enough that every system can put off writing it.
 const BURST_BYTES: u64 = 32 << 20;
 /// Bursts of a measurement, each to a new file.
 const BURSTS: u64 = 4;
 /// Bytes of a volume.
 const VOLUME_BYTES: u64 = 2 << 30;
 
-/// A measurement; each uses what the one before left.
+/// A measurement; each uses the file that the one before left.
 #[derive(Debug, Clone, Copy)]
 enum Pass {
     /// Several new files, each short enough to be put off.
     WriteBurst,
     /// A new file, longer than moafs puts off.
     Write,
-    /// The same, and fsync.
+    /// A new file, written and then synced with fsync.
     WriteSync,
     /// Pages dropped from the kernel's cache, not from the file system's own.
     ReadWarm,
-    /// Just mounted, nothing in any cache.
+    /// The volume is freshly mounted, with nothing in any cache.
     ReadCold,
 }
 
@@ -52,7 +52,8 @@ impl Pass {
         }
     }
 
-    /// The row of what a second of the daemon's CPU does; none for a pass that is not one piece.
+    /// Returns the metric of bytes per second of the daemon's CPU time; `None` for a pass of
+    /// several files.
     fn cpu_metric(self) -> Option<&'static str> {
         match self {
             Pass::WriteBurst => None,
@@ -84,20 +85,20 @@ pub(crate) fn measure(round: &mut Round<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A size at the round's scale, in whole calls.
+/// Returns a size at the round's scale, in whole calls.
 fn whole_calls(round: &Round<'_>, bytes: u64) -> u64 {
     round.scale.of(bytes / CALL_BYTES as u64) * CALL_BYTES as u64
 }
 
-/// What a measurement took.
+/// The cost of a measurement: its time and its CPU time.
 struct Cost {
     elapsed: Duration,
-    /// Of the daemon, until it had nothing left to write.
+    /// CPU time of the daemon, until it had nothing left to write.
     cpu: Option<Duration>,
 }
 
 impl Cost {
-    /// Of `work`, which says how long it took itself.
+    /// Measures the cost of `work`, which returns its own duration.
     fn of(volume: &Volume, work: impl FnOnce() -> Result<Duration>) -> Result<Cost> {
         let daemon = volume.daemon()?;
         let used = || daemon.map(process::cpu_time).transpose();
@@ -109,14 +110,14 @@ impl Cost {
     }
 }
 
-/// Bytes of the files.
+/// The sizes of the files in bytes.
 struct Sizes {
     file: u64,
     burst: u64,
 }
 
 impl Sizes {
-    /// One measurement: how many bytes, at what cost.
+    /// Runs one measurement and returns the bytes moved and their cost.
     fn run(&self, volume: &mut Volume, pass: Pass) -> Result<(u64, Cost)> {
         let large = volume.dir.join("large");
         let cost = match pass {
@@ -162,7 +163,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes a file and fills it; how long that took, close included.
+/// Makes a file and fills it. Returns the time that took, close included.
 pub(crate) fn write(path: &Path, bytes: u64, sync: bool, interrupt: &Interrupt) -> Result<Duration> {
     let failed = |what| BenchError::host(what, path);
     // No two 4 KiB blocks of a call are alike, and none is zero.
@@ -180,7 +181,7 @@ pub(crate) fn write(path: &Path, bytes: u64, sync: bool, interrupt: &Interrupt) 
     Ok(start.elapsed())
 }
 
-/// Reads a file from its start; how long that took.
+/// Reads a file from its start and returns the time that took.
 pub(crate) fn read(path: &Path, bytes: u64, interrupt: &Interrupt) -> Result<Duration> {
     let failed = |what| BenchError::host(what, path);
     let mut call = vec![0; CALL_BYTES];

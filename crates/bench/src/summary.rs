@@ -1,7 +1,7 @@
 //! From records to rows: medians of ratios per round, with their spread, against the targets.
 //!
-//! A ratio is taken between two systems of the same round only; the median over rounds is compared with the target.
-//! [`ROWS`] is the one list of what is measured, what it means and what is asked of it.
+//! A ratio is taken between two systems of the same round only; the median over rounds is compared
+//! with the target. [`ROWS`] is the one list of the metrics, their meanings and their targets.
 
 use serde::Serialize;
 
@@ -9,19 +9,19 @@ use crate::record::Record;
 
 /// A row of the tables, before any measurement.
 pub(crate) struct RowKind {
-    /// The suite that measures it.
+    /// Suite that measures the metric.
     pub(crate) suite: &'static str,
-    /// As records name it.
+    /// The metric's name in records.
     pub(crate) metric: &'static str,
-    /// As tables name it.
+    /// The row's title in tables.
     pub(crate) title: &'static str,
-    /// What exactly is done and timed.
+    /// Description of the work that is timed.
     pub(crate) meaning: &'static str,
-    /// What is asked of it.
+    /// Comparison and target of the row.
     ask: Ask,
 }
 
-/// What a row compares.
+/// The comparison that a row makes.
 enum Ask {
     /// moafs as a share of each of these, in the same round, with the least that is asked.
     Shares(&'static [(&'static str, Option<f64>)]),
@@ -40,7 +40,8 @@ const fn sequential(metric: &'static str, title: &'static str, meaning: &'static
     RowKind { suite: "sequential", metric, title, meaning, ask: Ask::Shares(NULL) }
 }
 
-/// What a second of the daemon's CPU does: hardly changed by what else the machine does.
+/// Makes a row for the work per second of the daemon's CPU time, which other load of the machine
+/// hardly changes.
 const fn per_cpu(metric: &'static str, title: &'static str, meaning: &'static str) -> RowKind {
     RowKind { suite: "sequential", metric, title, meaning, ask: Ask::Shares(&[("null", None)]) }
 }
@@ -49,7 +50,7 @@ const fn limit(metric: &'static str, title: &'static str, ask: Ask, meaning: &'s
     RowKind { suite: "limits", metric, title, meaning, ask }
 }
 
-/// Every row, in the order of the tables.
+/// All rows, in the order of the tables.
 pub(crate) const ROWS: &[RowKind] = &[
     RowKind {
         suite: "postmark",
@@ -131,7 +132,7 @@ pub(crate) const ROWS: &[RowKind] = &[
     ),
 ];
 
-/// Median, least and greatest of some values.
+/// The median, the least and the greatest of some values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -154,7 +155,7 @@ impl Spread {
 pub(crate) struct Share {
     pub(crate) of: &'static str,
     pub(crate) share: Spread,
-    /// The least that is asked of the median.
+    /// Least median that is asked for.
     pub(crate) target: Option<f64>,
 }
 
@@ -168,21 +169,21 @@ pub(crate) struct Row {
     pub(crate) clients: u32,
     pub(crate) rounds: usize,
     pub(crate) unit: String,
-    /// Of moafs.
+    /// Values of moafs over the rounds.
     pub(crate) value: Spread,
-    /// Of ext4, where the row has a limit of its own.
+    /// Values of ext4, where the row has a limit of its own.
     pub(crate) ext4_value: Option<Spread>,
     /// The null file system as a share of ext4: what the transport leaves to reach.
     pub(crate) ceiling: Option<Spread>,
-    /// In the same rounds.
+    /// Values of moafs as shares of other systems' in the same rounds.
     pub(crate) shares: Vec<Share>,
     pub(crate) at_least: Option<f64>,
     pub(crate) at_most: Option<f64>,
-    /// Whether the medians are what is asked; absent where nothing is.
+    /// True if the medians meet the targets; `None` if the row has no target.
     pub(crate) met: Option<bool>,
 }
 
-/// All rows that there are records for.
+/// Returns all rows that there are records for.
 pub(crate) fn rows(records: &[Record]) -> Vec<Row> {
     let mut rows = Vec::new();
     for backing in distinct(records.iter().map(|record| record.backing.clone())) {
@@ -207,7 +208,7 @@ fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
     items
 }
 
-/// A row from the records of its kind, backing and clients; none without moafs.
+/// Makes a row from the records of its kind, backing and clients; `None` without moafs.
 fn row(kind: &'static RowKind, backing: &str, clients: u32, records: &[&Record]) -> Option<Row> {
     let own: Vec<&Record> = records.iter().filter(|record| record.system == "moafs").copied().collect();
     let value = Spread::of(own.iter().map(|record| record.value).collect())?;
@@ -247,7 +248,7 @@ fn shares(against: &[(&'static str, Option<f64>)], records: &[&Record]) -> Vec<S
     against.iter().filter_map(share).collect()
 }
 
-/// One system's values as shares of another's, each pair of the same round.
+/// Returns one system's values as shares of another's, each pair of the same round.
 fn ratio(records: &[&Record], system: &str, of: &str) -> Option<Spread> {
     let in_round = |record: &&Record| {
         let other = records.iter().find(|other| other.system == of && other.round == record.round)?;

@@ -1,4 +1,5 @@
-//! The file systems that are compared, and how each is made, mounted, mounted cold and unmounted.
+//! The file systems that are compared: making, mounting, cold mounting and unmounting their
+//! volumes.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A file system of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum System {
-    /// Ours, on a volume in an image file ([`Setup::format`]).
+    /// moafs on a volume in an image file ([`Setup::format`]).
     Moafs,
     /// The kernel's ext4 on a loop device over an image file.
     Ext4,
@@ -35,7 +36,7 @@ pub(crate) enum System {
 }
 
 impl System {
-    /// As results name it.
+    /// Returns the name used in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             System::Moafs => "moafs",
@@ -46,17 +47,17 @@ impl System {
     }
 }
 
-/// What moafs is measured on.
+/// The format of the volumes on which moafs is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Blocks in groups, written in place.
     Ext2,
-    /// A log.
+    /// The log-structured format F2FS.
     F2fs,
 }
 
 impl Format {
-    /// What `moafs mkfs` is told.
+    /// Returns the arguments for `moafs mkfs`.
     fn mkfs_arguments(self) -> &'static [&'static str] {
         match self {
             Format::Ext2 => &["-t", "ext2", "-b", "4096"],
@@ -64,7 +65,7 @@ impl Format {
         }
     }
 
-    /// The format's own tool.
+    /// Returns the command of the format's own tool.
     fn foreign_mkfs(self) -> Command {
         match self {
             Format::Ext2 => mke2fs("ext2"),
@@ -77,31 +78,32 @@ impl Format {
     }
 }
 
-/// How the kernel's ext4 reaches its image file.
+/// The path from the kernel's ext4 to its image file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LoopMode {
     /// Through the host's page cache, as `mount -o loop` does.
     Buffered,
-    /// Past it (`losetup --direct-io=on`), where the backing can.
+    /// Around the host's page cache (`losetup --direct-io=on`), where the backing can.
     Direct,
 }
 
-/// What all volumes of a run have in common.
+/// The settings that all volumes of a run share.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// What is measured.
+    /// Programs that are measured: `moafs` and the null file system.
     pub(crate) programs: Programs,
-    /// Transport of moafs and of the null file system alike.
+    /// Transport of both moafs and the null file system.
     pub(crate) transport: String,
     /// The format of moafs's volumes.
     pub(crate) format: Format,
-    /// Mount options of moafs besides.
+    /// Further mount options of moafs.
     pub(crate) moafs_options: String,
-    /// How ext4 reaches its image.
+    /// Path from ext4 to its image.
     pub(crate) ext4_loop: LoopMode,
-    /// The wish to stop.
+    /// The request to stop.
     pub(crate) interrupt: Interrupt,
-    /// Transports that were negotiated, and by whom: what `auto` came to.
+    /// Transports that were negotiated, with the program's name: they show the choice that `auto`
+    /// made.
     pub(crate) negotiated: RefCell<BTreeSet<String>>,
 }
 
@@ -111,12 +113,12 @@ impl Setup {
     }
 }
 
-/// A mounted volume; unmounted and removed when it goes.
+/// A mounted volume; unmounted and removed when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Volume {
-    /// Whose.
+    /// File system of the volume.
     pub(crate) system: System,
-    /// Where it is mounted.
+    /// Directory that the volume is mounted on.
     pub(crate) dir: PathBuf,
     setup: Rc<Setup>,
     image: PathBuf,
@@ -127,7 +129,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    /// A new, empty volume of `bytes`, mounted.
+    /// Makes a new, empty volume of `bytes` and mounts it.
     pub(crate) fn new(setup: &Rc<Setup>, backing: &Backing, system: System, bytes: u64) -> Result<Volume> {
         let mut volume = Volume::prepare(setup, backing, system)?;
         volume.format(bytes)?;
@@ -135,7 +137,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// A place for a volume: to be formatted and mounted.
+    /// Makes a mount point and chooses an image path for a volume that is yet to be formatted and
+    /// mounted.
     pub(crate) fn prepare(setup: &Rc<Setup>, backing: &Backing, system: System) -> Result<Volume> {
         setup.interrupt.check()?;
         Ok(Volume {
@@ -149,12 +152,12 @@ impl Volume {
         })
     }
 
-    /// Mount options of moafs for this volume, from its next mount on.
+    /// Sets the mount options of moafs for this volume, from its next mount on.
     pub(crate) fn set_options(&mut self, options: String) {
         self.options = options;
     }
 
-    /// Makes it, with its own tool.
+    /// Makes the volume, with its own tool.
     pub(crate) fn format(&self, bytes: u64) -> Result<()> {
         let mut command = match self.system {
             System::Null => return Ok(()),
@@ -170,8 +173,9 @@ impl Volume {
         process::run(command.arg(&self.image)).map(drop)
     }
 
-    /// Makes it with the format's own tool: of ext2, mke2fs leaves inode tables as holes of the image. The kernel's ext4
-    /// mounts the same ext2 volume; of F2FS it knows nothing and gets one of its own.
+    /// Makes the volume with the format's own tool: for ext2, mke2fs leaves inode tables as holes
+    /// of the image. The kernel's ext4 mounts the same ext2 volume; it cannot mount F2FS and gets a
+    /// volume of its own.
     pub(crate) fn format_sparse(&self, bytes: u64) -> Result<()> {
         self.make_image(bytes)?;
         let mut command = match (self.system, self.setup.format) {
@@ -186,9 +190,9 @@ impl Volume {
         file.set_len(bytes).map_err(BenchError::host("sizing", &self.image))
     }
 
-    /// Mounts it; how long that took until the mount could be used.
+    /// Mounts the volume and returns the time until the mount could be used.
     pub(crate) fn mount(&mut self) -> Result<Duration> {
-        // From here on there may be something to unmount, whatever happens.
+        // From here on there may be something to unmount, even if mounting fails.
         self.mounted = true;
         let start = Instant::now();
         match self.system {
@@ -202,7 +206,7 @@ impl Volume {
         Ok(elapsed)
     }
 
-    /// A mount that is not there would have us measure the file system below it.
+    /// Checks the mount: without it the file system below the mount point would be measured.
     fn check_mounted(&self) -> Result<()> {
         if !is_mount_point(&self.dir)? {
             return Err(BenchError::program(self.system.name(), "said that it is mounted, and is not"));
@@ -252,7 +256,7 @@ impl Volume {
         server.wait_until(PATIENCE, move || is_mount_point(&dir))
     }
 
-    /// Unmounts it and waits until everything is in the image.
+    /// Unmounts the volume and waits until everything is in the image.
     pub(crate) fn unmount(&mut self) -> Result<()> {
         if !self.mounted {
             return Ok(());
@@ -267,7 +271,8 @@ impl Volume {
         self.server.take().map_or(Ok(()), |mut server| server.wait_for_end(PATIENCE))
     }
 
-    /// Mounts it anew, with nothing of it in any cache. The null file system has nowhere to forget to: it stays.
+    /// Mounts the volume anew, with nothing of it in any cache. The null file system keeps
+    /// everything in memory, so it stays mounted.
     pub(crate) fn remount_cold(&mut self) -> Result<()> {
         if self.system == System::Null {
             return Ok(());
@@ -281,21 +286,22 @@ impl Volume {
         self.mount().map(drop)
     }
 
-    /// Lets the file system write what it put off, so that it does not do so while another one is measured.
+    /// Lets the file system write the data that it put off, so that it does not do so while another
+    /// one is measured.
     pub(crate) fn settle(&self) -> Result<()> {
         self.setup.interrupt.check()?;
         let dir = File::open(&self.dir).map_err(BenchError::host("opening", &self.dir))?;
         rustix::fs::syncfs(&dir).map_err(BenchError::host("syncing", &self.dir))
     }
 
-    /// The counters of moafs.
+    /// Reads the counters of moafs.
     pub(crate) fn stats(&self) -> Result<Value> {
         let path = self.dir.join(".moafs/stats");
         let text = std::fs::read(&path).map_err(BenchError::host("reading", &path))?;
         serde_json::from_slice(&text).map_err(BenchError::host("understanding", &path))
     }
 
-    /// The process that serves it; the kernel's file systems have none.
+    /// Returns the id of the process that serves the volume; the kernel's file systems have none.
     pub(crate) fn daemon(&self) -> Result<Option<u64>> {
         match (&self.server, self.system) {
             (Some(server), _) => Ok(Some(server.pid())),
@@ -304,7 +310,7 @@ impl Volume {
         }
     }
 
-    /// The wish to stop.
+    /// Returns the request to stop.
     pub(crate) fn interrupt(&self) -> &Interrupt {
         &self.setup.interrupt
     }
@@ -313,7 +319,8 @@ impl Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         if self.unmount().is_err() {
-            // Out of the tree at least; what serves it ends when the last user leaves, or with `server`.
+            // A lazy unmount takes it out of the tree at least; its server ends when the last user
+            // leaves, or with `server`.
             let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
         }
         // The image is missing with the null file system, and after a failure to make it.
@@ -328,7 +335,7 @@ fn mke2fs(kind: &str) -> Command {
     command
 }
 
-/// True if something is mounted on `dir`. Waits for a FUSE mount's daemon.
+/// Returns true if a file system is mounted on `dir`. Waits for a FUSE mount's daemon.
 fn is_mount_point(dir: &Path) -> Result<bool> {
     let device = |path: &Path| {
         let stat = rustix::fs::stat(path).map_err(BenchError::host("looking at", path));
