@@ -1,9 +1,10 @@
 //! Directories at work: an index in memory over linear blocks.
 //!
-//! The index is built when somebody first asks for a name, and charged to the memory budget. On the disk a directory stays what it
-//! is: changes obey the 512-byte rule ([`crate::format::dir`]), one record per sector. Where another driver left an htree, an
-//! insertion goes into the leaf that its hash names; when that leaf is full the index flag goes (durably first) and the
-//! directory is linear from then on, since a split cannot be ordered.
+//! The index is built when a caller first looks up a name, and charged to the memory budget. The
+//! format on the disk stays the same: changes obey the 512-byte rule ([`crate::format::dir`]), one
+//! record per sector. Where another driver left an htree, an insertion goes into the leaf that its
+//! hash names; when that leaf is full the index flag is cleared (durably first) and the directory
+//! is linear from then on, since a split cannot be ordered.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,13 +27,13 @@ use crate::meta::{Block, Level};
 /// The names of one directory, by hash.
 pub(super) struct Index {
     slots: HashTable<Slot>,
-    /// Where each of the directory's blocks lies.
+    /// The address of each of the directory's blocks.
     blocks: Vec<u64>,
-    /// No name longer than this fits into the block (an upper bound).
+    /// For each block an upper bound of the longest name that fits into it.
     room: Vec<u8>,
-    /// Insertions look here first.
+    /// The number of the block where insertions look first.
     cursor: usize,
-    /// Names without `.` and `..`.
+    /// Number of names without `.` and `..`.
     names: usize,
     /// Bytes charged to the memory budget.
     charged: u64,
@@ -54,7 +55,7 @@ pub(super) struct Found {
     offset: u32,
 }
 
-/// FNV-1a: deterministic, and good enough for names of one directory.
+/// Returns the FNV-1a hash of a name: deterministic, and good enough for names of one directory.
 pub(super) fn hash_of(name: &[u8]) -> u32 {
     name.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
@@ -64,12 +65,12 @@ fn is_dot(name: &[u8]) -> bool {
 }
 
 impl Index {
-    /// Bytes it occupies, about.
+    /// Returns about how many bytes the index takes.
     pub(super) fn memory(&self) -> usize {
         self.slots.capacity() * (size_of::<Slot>() + 1) + self.blocks.len() * 9
     }
 
-    /// Bytes charged to the memory budget.
+    /// Returns the bytes charged to the memory budget.
     pub(super) fn charged(&self) -> u64 {
         self.charged
     }
@@ -95,12 +96,12 @@ impl Index {
     }
 }
 
-/// Hash tables want the high bits to differ, too.
+/// Spreads a hash over 64 bits: hash tables want the high bits to differ as well.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Takes the names in one block of a directory, and the inodes that they lead to.
+/// Takes the names in one block of a directory, and the numbers of their inodes.
 pub(super) type EachBlock<'a> = dyn FnMut(&[(Vec<u8>, u32)]) -> Result<()> + 'a;
 
 impl Ext {
@@ -112,7 +113,7 @@ impl Ext {
         if dir.kind == FileKind::Directory { Ok(()) } else { Err(Error::Posix(libc::ENOTDIR)) }
     }
 
-    /// The directory's index for reading; built if needed.
+    /// Returns the directory's index for reading; builds it if needed.
     pub(super) fn index<'a>(&self, dir: &'a Incore) -> Result<ReadGuard<'a, Option<Index>>> {
         self.not_a_directory(dir)?;
         loop {
@@ -125,7 +126,7 @@ impl Ext {
         }
     }
 
-    /// The directory's index for changing; built if needed.
+    /// Returns the directory's index for changing; builds it if needed.
     fn index_mut<'a>(&self, dir: &'a Incore) -> Result<WriteGuard<'a, Option<Index>>> {
         self.not_a_directory(dir)?;
         let mut guard = dir.index.write();
@@ -164,7 +165,7 @@ impl Ext {
         Ok(index)
     }
 
-    /// Where each block of a directory lies. A directory has no holes, and no block twice.
+    /// Returns the address of each block of a directory. A directory has no holes, and no block twice.
     fn dir_blocks(&self, dir: &Incore) -> Result<Vec<u64>> {
         let count = dir.inode().size / u64::from(self.geo.block_size);
         let mut blocks = Vec::new();
@@ -203,7 +204,7 @@ impl Ext {
         Ok(None)
     }
 
-    /// Looks a name up.
+    /// Looks up a name.
     pub(super) fn find_name(&self, dir: &Incore, name: &Name) -> Result<Option<Found>> {
         let guard = self.index(dir)?;
         let index = guard.as_ref().expect("index() builds it");
@@ -238,7 +239,8 @@ impl Ext {
         Ok(())
     }
 
-    /// Calls `each` with the names in each block of a directory and what they lead to. Builds no index.
+    /// Calls `each` with the names in each block of a directory and the numbers of their inodes.
+    /// Builds no index.
     pub(super) fn each_block_of_names(&self, dir: &Incore, each: &mut EachBlock<'_>) -> Result<()> {
         self.not_a_directory(dir)?;
         let blocks = self.dir_blocks(dir)?;
@@ -256,14 +258,14 @@ impl Ext {
 
     // -- changing
 
-    /// Charges what an index has grown by to the memory budget.
+    /// Charges the growth of an index to the memory budget.
     fn charge(&self, index: &mut Index) {
         let now = index.memory() as u64;
         self.registry.charge_index(now.saturating_sub(index.charged));
         index.charged = index.charged.max(now);
     }
 
-    /// Adds a name; it reaches the disk after `needs`. Returns the level of that.
+    /// Adds a name; it reaches the disk after `needs`. Returns the level at which it is there.
     pub(super) fn insert_name(
         &self,
         dir: &Incore,
@@ -347,7 +349,8 @@ impl Ext {
         Ok(Some(level))
     }
 
-    /// Puts the sector around `at` of `after` into the block as a new version.
+    /// Puts the sector around `at` of `after` into the block as a new version; it reaches the disk
+    /// after `needs`. Returns its level.
     fn change_sector(&self, block: &Arc<Block>, after: &[u8], at: usize, needs: Level) -> Level {
         let sector = sector_of(at);
         let new = &after[sector.clone()];
@@ -379,7 +382,8 @@ impl Ext {
         Ok(lbn)
     }
 
-    /// Makes an existing name lead to another inode. Returns the level; `None` if that takes two sectors.
+    /// Makes an existing name lead to another inode. Returns the level; `None` if that would change
+    /// two sectors.
     pub(super) fn point_name(
         &self,
         dir: &Incore,
@@ -401,8 +405,8 @@ impl Ext {
         Ok(Some(level))
     }
 
-    /// Removes a name, after `needs`. If nothing waits to see it (`awaited`) and no image that the disk may show ever had
-    /// it, there is nothing to wait for: [`Level::NONE`].
+    /// Removes a name, after `needs`. If no change waits for the name to be on disk (`awaited`) and
+    /// no image that the disk may show ever had it, there is nothing to wait for: [`Level::NONE`].
     pub(super) fn remove_name(&self, dir: &Incore, name: &Name, needs: Level, awaited: bool) -> Result<Level> {
         debug_assert!(self.recovery.names_may_change(dir.ino), "directory {} changes unseen", dir.ino.0);
         let mut guard = self.index_mut(dir)?;
@@ -432,7 +436,7 @@ impl Ext {
         Ok(level)
     }
 
-    /// True if a directory has only `.` and `..`.
+    /// Returns true if a directory has only `.` and `..`.
     pub(super) fn has_no_names(&self, dir: &Incore) -> Result<bool> {
         Ok(self.index(dir)?.as_ref().expect("index() builds it").is_empty())
     }
@@ -447,13 +451,13 @@ impl Ext {
     }
 }
 
-/// The bytes of the sector that holds byte `at` of a block.
+/// Returns the range of the sector that holds byte `at` of a block.
 fn sector_of(at: usize) -> std::ops::Range<usize> {
     let start = at / SECTOR * SECTOR;
     start..start + SECTOR
 }
 
-/// The entry at `offset` if it has this name: its inode and type byte.
+/// Returns the inode and type byte of the entry at `offset` if it has this name.
 fn entry_at(bytes: &[u8], offset: usize, name: &[u8]) -> Option<(InodeNo, u8)> {
     let header = bytes.get(offset..offset + codec::HEADER_BYTES)?;
     let ino = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
@@ -462,8 +466,8 @@ fn entry_at(bytes: &[u8], offset: usize, name: &[u8]) -> Option<(InodeNo, u8)> {
     (ino != 0 && same).then_some((InodeNo(ino), header[7]))
 }
 
-/// Wipes what a removed entry leaves behind inside its sector, so that a block returns to the bytes it had
-/// before the name was added. `kept` says that the record stays as an unused one.
+/// Wipes the bytes that a removed entry leaves inside its sector, so that a block returns to the
+/// bytes it had before the name was added. `kept` is true if the record stays as an unused one.
 fn erase(block: &mut [u8], offset: usize, name_len: usize, sector: usize, kept: bool) {
     let end = (offset + codec::record_bytes(name_len)).min(sector + SECTOR).min(block.len());
     if kept {
@@ -475,7 +479,7 @@ fn erase(block: &mut [u8], offset: usize, name_len: usize, sector: usize, kept: 
     }
 }
 
-/// True if a version of a sector may show this entry at `at`.
+/// Returns true if a version of a sector may show this entry at `at`.
 fn may_show(chunk: &[u8], at: usize, ino: InodeNo, name: &[u8]) -> bool {
     let number = chunk.get(at..at + 4).is_some_and(|bytes| bytes == ino.0.to_le_bytes());
     let shown = chunk.get(at + codec::HEADER_BYTES..).unwrap_or_default();

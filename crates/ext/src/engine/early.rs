@@ -1,8 +1,9 @@
-//! Addresses chosen at `write()`: what the file systems did that Lee, Ahn, Oh (2008) compare with
+//! Addresses allocated at `write()`, as in the file systems that Lee, Ahn, Oh (2008) compare with
 //! ([`Policy::FfsPaper`](crate::place::Policy::FfsPaper)).
 //!
-//! An early address is a block that was handed out in memory and belongs to a file's block that is still dirty. The map shows
-//! it as unwritten; `place` turns it into a pointer; truncation gives it back. After a crash it is a leak at worst.
+//! An address allocated at `write()` is a block that was handed out in memory and belongs to a
+//! file's block that is still dirty. The map shows it as unwritten; `place` turns it into a
+//! pointer; truncation gives it back. After a crash it is a leak at worst.
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ use crate::meta::Freed;
 use crate::meta::Level;
 
 impl Ext {
-    /// Chooses addresses for what has none in `range`, paid for by `admission`. When there is no space, write-back will
-    /// look again.
+    /// Allocates addresses at `write()` for the blocks in `range` that have none, paid for by
+    /// `admission`. Without space they stay without an address, and write-back will look again.
     pub(super) fn choose_early(&self, node: &Arc<Incore>, range: LbnRange, admission: &mut Admission) -> Result<()> {
         let mut at = range.start;
         while at < range.end() {
@@ -44,7 +45,9 @@ impl Ext {
         Ok(())
     }
 
-    /// Write-back holds no lock of the file: it may have placed blocks of `range` elsewhere since they were seen to have no address.
+    /// Gives back addresses allocated at `write()` whose blocks have pointers by now. Write-back
+    /// holds no lock of the file: it may have placed blocks of `range` elsewhere since they were
+    /// seen to have no address.
     fn drop_overtaken(&self, node: &Incore, range: LbnRange) -> Result<()> {
         let mut at = range.start;
         while at < range.end() {
@@ -59,7 +62,7 @@ impl Ext {
         Ok(())
     }
 
-    /// The early addresses from `at` on: one run of at most `max` blocks.
+    /// Returns the addresses allocated at `write()` from `at` on: one run of at most `max` blocks.
     pub(super) fn early_run(&self, node: &Incore, at: Lbn, max: u32) -> Option<BlockRun> {
         let state = node.state.lock();
         let start = *state.early.get(&at.0)?;
@@ -68,13 +71,15 @@ impl Ext {
         Some(BlockRun { start: BlockAddr(start), len: 1 + more as u32 })
     }
 
-    /// The first block from `at` on, within `len` blocks, that has an early address.
+    /// Returns the first block from `at` on, within `len` blocks, that has an address allocated at
+    /// `write()`.
     pub(super) fn next_early(&self, node: &Incore, at: Lbn, len: u32) -> Option<Lbn> {
         let state = node.state.lock();
         state.early.range(at.0..at.0 + u64::from(len)).next().map(|(lbn, _)| Lbn(*lbn))
     }
 
-    /// `at` has got its pointers, to `to`: early addresses elsewhere are given back.
+    /// Drops the addresses allocated at `write()` for `at`, whose pointers now lead to `to`: those
+    /// outside of `to` are given back.
     pub(super) fn settle_early(&self, node: &Incore, at: LbnRange, to: BlockRun) -> Result<()> {
         let address = |lbn: u64| to.start.0 + (lbn - at.start.0);
         let moved = self.take_early(node, at.start, Some(at.end()));
@@ -84,7 +89,7 @@ impl Ext {
             .try_for_each(|(_, block)| self.give_early(block))
     }
 
-    /// Blocks of `from..to` leave the file: their early addresses are given back.
+    /// Gives back the addresses allocated at `write()` of blocks `from..to`, which leave the file.
     pub(super) fn drop_early(&self, node: &Incore, from: Lbn, to: Option<Lbn>) -> Result<()> {
         self.take_early(node, from, to).into_iter().try_for_each(|(_, block)| self.give_early(block))
     }
@@ -95,7 +100,7 @@ impl Ext {
             return Vec::new();
         }
         let end = to.map_or(u64::MAX, |to| to.0);
-        // From `end` on they stay.
+        // Entries from `end` on stay.
         let mut taken = state.early.split_off(&from.0);
         let mut rest = taken.split_off(&end);
         state.early.append(&mut rest);

@@ -19,21 +19,21 @@ use crate::meta::{Block, Freed, Level, Needs};
 /// Bytes of an inode's slot that are written as one record: never more than a sector.
 const RECORD_MAX: usize = 512;
 
-/// Where an inode's slot lies.
+/// The place of an inode's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlotAt {
     pub(super) group: GroupNo,
-    /// The block of the inode table.
+    /// The block of the inode table that holds the slot.
     pub(super) block: BlockNo,
-    /// The slot's first byte in it.
+    /// The slot's first byte in that block.
     pub(super) offset: usize,
 }
 
-/// An inode in memory. There is one per number, however many hold it.
+/// An inode in memory. There is one per inode number, shared by all that hold it.
 pub struct Incore {
-    /// Its number.
+    /// The inode's number.
     pub ino: InodeNo,
-    /// Its kind; never changes.
+    /// The file's kind; never changes.
     pub kind: FileKind,
     pub(super) at: SlotAt,
     pub(super) state: Mutex<InodeState>,
@@ -41,7 +41,7 @@ pub struct Incore {
     /// several ops may map blocks of one file at a time, and others look them up. May be held across reads of metadata; taken
     /// after `index`, before all leaves.
     pub(super) map: RwLock<()>,
-    /// Names of a directory, once somebody asked for one.
+    /// Names of a directory, once a caller has looked one up.
     pub(super) index: RwLock<Option<Index>>,
     registry: Arc<Registry>,
 }
@@ -57,26 +57,28 @@ pub(super) struct Registry {
 #[derive(Default)]
 struct Nodes {
     by_ino: BTreeMap<u32, Weak<Incore>>,
-    /// Counts entries that went: what was read from an inode's slot before may be stale after.
+    /// Number of entries that were removed: the bytes that were read from an inode's slot before
+    /// may be stale after.
     departures: u64,
 }
 
-/// Taken before an inode's slot is read, so that what was read can be told from what has changed since.
+/// The count of removed entries, taken before an inode's slot is read, so that a stale read can be
+/// recognised.
 #[derive(Clone, Copy)]
 pub(super) struct Departures(u64);
 
 impl Registry {
-    /// The in-core inode if it is in use.
+    /// Returns the in-core inode if it is in use.
     pub(super) fn live(&self, ino: InodeNo) -> Option<Arc<Incore>> {
         self.nodes.lock().by_ino.get(&ino.0).and_then(Weak::upgrade)
     }
 
-    /// All that are in use.
+    /// Returns all in-core inodes in use.
     pub(super) fn all(&self) -> Vec<Arc<Incore>> {
         self.nodes.lock().by_ino.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Entries now.
+    /// Returns the number of entries.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.nodes.lock().by_ino.len()
@@ -86,17 +88,18 @@ impl Registry {
         Departures(self.nodes.lock().departures)
     }
 
-    /// Registers a new inode, in place of what bore its number before.
+    /// Registers a new inode, in place of the last owner of its number.
     pub(super) fn insert(&self, node: &Arc<Incore>) {
         self.nodes.lock().by_ino.insert(node.ino.0, Arc::downgrade(node));
     }
 
-    /// Registers an inode that was read after `before`, unless another reader was faster: the one that is registered. `None` if it must be read
-    /// again: one that was in use meanwhile may have changed.
+    /// Registers an inode that was read after `before`, unless another reader was faster. Returns
+    /// the registered one; `None` if the inode must be read again, because an in-core inode that
+    /// was in use meanwhile may have changed it.
     pub(super) fn adopt(&self, node: &Arc<Incore>, before: Departures) -> Option<Arc<Incore>> {
         let mut nodes = self.nodes.lock();
         if let Some(other) = nodes.by_ino.get(&node.ino.0) {
-            // One that is being dropped at this moment has not left yet.
+            // An in-core inode that is being dropped at this moment is still registered.
             return other.upgrade();
         }
         if nodes.departures != before.0 {
@@ -106,7 +109,7 @@ impl Registry {
         Some(Arc::clone(node))
     }
 
-    /// Takes an inode out: its number may be given to another.
+    /// Removes an inode: its number may be given to another.
     pub(super) fn remove(&self, node: &Incore) {
         self.nodes.lock().remove(node);
     }
@@ -129,7 +132,7 @@ impl Registry {
         self.index_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that indexes of directories take.
+    /// Returns the bytes that indexes of directories take.
     pub(super) fn index_bytes(&self) -> usize {
         self.index_bytes.load(Ordering::Relaxed) as usize
     }
@@ -153,41 +156,44 @@ impl Drop for Incore {
     }
 }
 
-/// Where an inode stands between making and freeing.
+/// The state of an inode between making and freeing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Life {
-    /// On disk, or on its way there; its first version since it was made got this level.
+    /// On disk, or on its way there; the first version of its slot since it was made has this level.
     Named { born: Level },
     /// Marked as deleted on disk at this level.
     Orphan(Level),
-    /// Nothing of it has reached the disk, and nothing shall.
+    /// None of its versions has reached the disk, and none may.
     Unborn,
 }
 
 pub(super) struct InodeState {
-    /// The inode as ops see it.
+    /// The current state of the inode, which ops see.
     pub(super) inode: Inode,
     pub(super) life: Life,
-    /// Running ops that give the inode a second name for a while: its slot counts as many links more, whoever stores it meanwhile.
+    /// Number of running ops that give the inode a second name for a while: every store of its slot
+    /// meanwhile counts as many links more.
     pub(super) names_coming: u16,
-    /// What must be on disk before the slot's next version.
+    /// The level that must be on disk before the slot's next version.
     pub(super) needs: Level,
-    /// The level at which its newest name is on disk, and leads to it from the root. Of files only once they were linked or
-    /// renamed.
+    /// The level at which its newest name is on disk, and leads to it from the root. For files it
+    /// is set only once they were linked or renamed.
     pub(super) named: Level,
-    /// The level at which the name it lost last is gone from disk. Until then others rely on the newer ones.
+    /// The level at which the name it lost last is gone from disk. Until then other changes rely on
+    /// the newer ones.
     pub(super) unlinked: Level,
-    /// A directory: the level at which whatever has moved out of it is on disk elsewhere.
+    /// For a directory: the level at which every inode that has moved out of it has a name
+    /// elsewhere on disk.
     pub(super) left: Level,
-    /// The data that direct pointers changed since the last version lead to.
+    /// The epoch of the data that direct pointers changed since the last version lead to.
     pub(super) data: Option<Epoch>,
-    /// What becomes free with the slot's next version.
+    /// Blocks that become free with the slot's next version.
     pub(super) freed: SmallVec<[Freed; 4]>,
     /// The attributes inside the inode, while they are not in its slot: orphans' slots are not written.
     pub(super) attributes: Option<Vec<u8>>,
-    /// Orphans: everything from this logical block on has been freed.
+    /// For orphans: everything from this logical block on has been freed.
     pub(super) reaped_from: u64,
-    /// Addresses chosen at `write()`, by logical block: handed out, no pointer yet.
+    /// Addresses allocated at `write()`, by logical block: handed out, no pointer yet.
     pub(super) early: BTreeMap<u64, u64>,
 }
 
@@ -212,60 +218,63 @@ impl Incore {
         Incore { ino, kind, at, state: Mutex::new(state), map, index, registry: Arc::clone(&ext.registry) }
     }
 
-    /// A copy of the inode as ops see it.
+    /// Returns a copy of the inode as ops see it.
     pub(super) fn inode(&self) -> Inode {
         self.state.lock().inode.clone()
     }
 }
 
-/// The piece of `area` around `block` that one read brings: pieces of `len` blocks, counted from its start.
+/// Returns the piece of `area` around `block` that one read brings: pieces of `len` blocks, counted
+/// from its start.
 pub(super) fn window(area: &Range<u64>, block: u64, len: u64) -> Range<u64> {
     let start = block - (block - area.start) % len;
     start..area.end.min(start + len)
 }
 
 impl Ext {
-    /// The block of the inode table that holds an inode; its neighbours come with the same request.
+    /// Returns the block of the inode table that holds an inode; its neighbours are read with the
+    /// same request.
     pub(super) fn table_block(&self, at: &SlotAt) -> Result<Arc<Block>> {
         let table = self.alloc.descriptor(at.group).inode_table.0;
         let table = table..table + u64::from(self.geo.inode_table_blocks);
         self.meta.get_near(at.block.0, Kind::Inodes, window(&table, at.block.0, self.table_read_blocks))
     }
 
-    /// The block of the inode table that holds an inode which is alone in it: what the disk has there does not matter, so it
-    /// is not read.
+    /// Returns the block of the inode table that holds an inode which is alone in it: the old
+    /// contents on the disk do not matter, so they are not read.
     pub(super) fn unused_table_block(&self, at: &SlotAt) -> Result<Arc<Block>> {
         self.meta.unread(at.block.0, Kind::Inodes)
     }
 
-    /// Where an inode's slot lies, if there is such an inode.
+    /// Returns the place of an inode's slot; `None` if the volume has no such inode.
     pub(super) fn slot_at(&self, ino: InodeNo) -> Option<SlotAt> {
         let at = self.geo.locate_inode(ino)?;
         let block = BlockNo(self.alloc.descriptor(at.group).inode_table.0 + u64::from(at.table_block));
         Some(SlotAt { group: at.group, block, offset: at.offset })
     }
 
-    /// The bytes of a slot that make up its record.
+    /// Returns the bytes of a slot that make up its record.
     pub(super) fn record(&self, at: &SlotAt) -> std::ops::Range<usize> {
         at.offset..at.offset + (self.geo.inode_size as usize).min(RECORD_MAX)
     }
 
-    /// The level at which the slot's newest version is on disk.
+    /// Returns the level at which the slot's newest version is on disk.
     pub(super) fn slot_pending(&self, node: &Incore) -> Result<Level> {
         Ok(self.table_block(&node.at)?.pending(node.at.offset))
     }
 
-    /// The bytes of an inode's slot as they are now.
+    /// Returns the bytes of an inode's slot as they are now.
     pub(super) fn slot_bytes(&self, block: &Block, at: &SlotAt) -> Vec<u8> {
         block.view(|bytes| bytes[at.offset..at.offset + self.geo.inode_size as usize].to_vec())
     }
 
-    /// Makes a new version of the slot from the in-core inode, and frees what was waiting for it.
+    /// Makes a new version of the slot from the in-core inode, and frees the blocks that were
+    /// waiting for it.
     pub(super) fn store(&self, node: &Incore) -> Result<Level> {
         self.store_with(node, Level::NONE, |_, _| {})
     }
 
-    /// Like [`Ext::store`], after `needs`, with a last change to the slot's bytes.
+    /// Does the same as [`Ext::store`], after `needs`, with a last change to the slot's bytes.
     pub(super) fn store_with(
         &self,
         node: &Incore,
@@ -276,7 +285,7 @@ impl Ext {
         let mut state = node.state.lock();
         let level = match state.life {
             Life::Named { .. } => self.write_slot(&block, node, &mut state, needs, edit),
-            // The slot says "deleted" already, or never said anything: it is not written again.
+            // The slot says "deleted" already, or was never written: it is not written again.
             Life::Orphan(level) => level,
             Life::Unborn => Level::NONE,
         };
@@ -324,7 +333,7 @@ impl Ext {
     }
 }
 
-/// What vfs keeps of an inode.
+/// Returns the attributes that vfs keeps of an inode.
 pub(super) fn attr_of(inode: &Inode, kind: FileKind) -> Attr {
     let (major, minor) = inode.device();
     let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
@@ -348,7 +357,7 @@ pub(super) fn attr_of(inode: &Inode, kind: FileKind) -> Attr {
 /// Flags that programs may set and clear; the others describe the layout.
 const USER_FLAGS: u32 = 0x0000_00FF | 0x0001_0000 | 0x0002_0000 | 0x0000_8000;
 
-/// Stores what vfs keeps into an inode; sizes only of regular files.
+/// Stores the attributes that vfs keeps into an inode; sizes only of regular files.
 pub(super) fn put_attr(inode: &mut Inode, attr: &Attr, disk_size: u64) {
     inode.mode = (attr.kind.mode_bits() | attr.perm & 0o7777) as u16;
     inode.uid = attr.uid;

@@ -23,16 +23,17 @@ use crate::place::Policy;
 /// Pointers in a sector: those of one record.
 const RECORD_POINTERS: usize = SECTOR / 4;
 
-/// Where a new indirect block goes.
+/// The place of a new indirect block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MapPlace {
-    /// With the directories of the group: the first one, which every file has that is not small.
+    /// Beside the directories of the group: the first indirect block, which every file has that is
+    /// not small.
     Zone,
-    /// Among the file's data.
+    /// Between the file's data.
     Data,
 }
 
-/// Where the pointer of a logical block stands.
+/// The place of the pointer of a logical block.
 enum Leaf {
     /// In the inode, at this index.
     Direct(usize),
@@ -42,10 +43,10 @@ enum Leaf {
     Missing(u64),
 }
 
-/// Pointers that were set together.
+/// Pointers that were set by one call.
 struct Set {
     count: u64,
-    /// Those of them that were holes.
+    /// The number of them that were holes.
     filled: u64,
     /// The level at which they are on disk, unless they are in the inode.
     level: Level,
@@ -56,7 +57,8 @@ fn pointer(bytes: &[u8], index: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The run that begins a list of pointers: equal kind (hole or not), contiguous.
+/// Returns the run that begins a list of pointers, as its first pointer and its length: equal kind
+/// (hole or not), contiguous.
 fn first_run(pointers: impl Iterator<Item = u32>, max: u32) -> (u32, u32) {
     let mut pointers = pointers.take(max as usize);
     let Some(first) = pointers.next() else { return (0, 0) };
@@ -71,7 +73,7 @@ impl Ext {
         Error::Posix(libc::EFBIG)
     }
 
-    /// True if `i_block` holds pointers, not a device number or a symbolic link's text.
+    /// Returns true if `i_block` holds pointers, not a device number or a symbolic link's text.
     pub(super) fn has_pointers(&self, kind: FileKind, inode: &Inode) -> bool {
         match kind {
             FileKind::Regular | FileKind::Directory => true,
@@ -80,7 +82,7 @@ impl Ext {
         }
     }
 
-    /// The pointers in an indirect block.
+    /// Returns the pointers in an indirect block.
     pub(super) fn pointers_in(&self, no: u64) -> Result<Vec<u32>> {
         let block = self.zone_block(no, Kind::Map)?;
         Ok(block.view(|bytes| (0..self.geo.apb as usize).map(|i| pointer(bytes, i)).collect()))
@@ -101,7 +103,8 @@ impl Ext {
         self.health.watch(Err(damaged(place.damage(what))))
     }
 
-    /// What lies at `at`: one run of at most `max` blocks. Addresses without a pointer are unwritten.
+    /// Returns the mapping of `at`: one run of at most `max` blocks. Blocks without a pointer are
+    /// unwritten if they have an address allocated at `write()`.
     pub(super) fn map_run(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
         let mapping = self.map_counted(node, at, max.max(1))?;
         let Mapping::Hole { len } = mapping else { return Ok(mapping) };
@@ -117,7 +120,8 @@ impl Ext {
         })
     }
 
-    /// What the pointers say of `at`. Those beyond the end, which a crash has left, do not exist.
+    /// Returns the mapping of `at` by the pointers alone. Pointers beyond the end, which a crash
+    /// has left, are ignored.
     fn map_counted(&self, node: &Incore, at: Lbn, mut max: u32) -> Result<Mapping> {
         if self.recovery.may_overhang(node.ino) {
             let end = node.state.lock().inode.size.div_ceil(self.geo.block_size.into());
@@ -129,7 +133,7 @@ impl Ext {
         self.map_pointers(node, at, max)
     }
 
-    /// What the pointers say of `at`.
+    /// Returns the mapping of `at` by the pointers alone.
     pub(super) fn map_pointers(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
         let _looking = node.map.read();
         let (first, len, from) = match self.leaf(node, at.0)? {
@@ -182,7 +186,8 @@ impl Ext {
         unreachable!("a path ends at level 1")
     }
 
-    /// How many of the indirect blocks above a logical block are missing, counted from the lowest.
+    /// Returns how many of the indirect blocks above a logical block are missing, counted from the
+    /// lowest.
     pub(super) fn missing_levels(&self, node: &Incore, lbn: u64) -> Result<u8> {
         let _looking = node.map.read();
         let path = Path::of(lbn, self.geo.apb).ok_or_else(Self::too_big)?;
@@ -203,8 +208,9 @@ impl Ext {
 
     // -- setting
 
-    /// Maps `at` to `to`, whose data completed in `written`. What was mapped there becomes free once the disk shows the new
-    /// pointers. Returns the level at which those in indirect blocks are on disk, and how many blocks were mapped that had been holes.
+    /// Maps `at` to `to`, whose data completed in `written`. The blocks mapped there before become
+    /// free once the disk shows the new pointers. Returns the level at which the pointers in
+    /// indirect blocks are on disk, and how many blocks were mapped that had been holes.
     pub(super) fn set_pointers(
         &self,
         node: &Incore,
@@ -235,7 +241,7 @@ impl Ext {
         Ok((highest, filled))
     }
 
-    /// The level at which the bitmap bits of a run are on disk.
+    /// Returns the level at which the bitmap bits of a run are on disk.
     fn bits_level(&self, run: BlockRun) -> Result<Level> {
         let Some(group) = self.geo.group_of_block(BlockNo(run.start.0)) else { return Ok(Level::NONE) };
         let block = self.meta.get(self.alloc.descriptor(group).block_bitmap.0, Kind::Bitmap)?;
@@ -309,14 +315,14 @@ impl Ext {
         Ok(Set { count, filled, level })
     }
 
-    /// `blocks` more (or fewer) of the file on the volume.
+    /// Counts `blocks` more (or fewer) for the file on the volume.
     pub(super) fn count_blocks(&self, state: &mut InodeState, blocks: i64) {
         let huge = self.geo.huge_file && state.inode.flags.contains(InodeFlags::HUGE_FILE);
         let unit = if huge { 1 } else { i64::from(self.geo.sectors_per_block()) };
         state.inode.blocks = state.inode.blocks.saturating_add_signed(blocks * unit);
     }
 
-    /// The pointer's place; indirect blocks on the way are made.
+    /// Returns the place of the pointer; makes the indirect blocks on the way to it.
     fn leaf_or_new(
         &self,
         node: &Incore,
@@ -373,8 +379,9 @@ impl Ext {
 
     // -- clearing
 
-    /// Unmaps up to about `at_most` blocks of `from..to`, from the end towards the start. `Done` when nothing is
-    /// mapped there any more. An orphan's maps are read, not rewritten: no pointer on disk leads to it.
+    /// Unmaps up to about `at_most` blocks of `from..to`, from the end towards the start. Returns
+    /// `Done` when nothing is mapped there any more. An orphan's maps are read, not rewritten: no
+    /// pointer on disk leads to it.
     pub(super) fn clear_pointers(
         &self,
         node: &Incore,
@@ -449,8 +456,9 @@ impl Ext {
         freed.into_iter().try_for_each(|freed| self.alloc.free(needs, freed))
     }
 
-    /// Cuts what a block of pointers maps. True if nothing is left in it: its owner then clears the pointer to it and frees
-    /// `below` with that; otherwise `below` is left empty (or, for orphans, may be freed at once).
+    /// Cuts the subtree that a block of pointers maps. Returns true if it is empty afterwards: its
+    /// owner then clears the pointer to it and frees `below` with that; otherwise `below` is left
+    /// empty (or, for orphans, may be freed at once).
     fn cut_tree(
         &self,
         node: &Incore,
@@ -498,7 +506,8 @@ impl Ext {
         }
         let left = pointers.iter().enumerate().any(|(i, p)| *p != 0 && !cleared.contains_sorted(i));
         if cut.orphan.is_some() {
-            // Below the lowest index nothing was looked at: only an orphan that is cut from its start is ever asked for.
+            // Pointers below the lowest index were not looked at: only an orphan that is cut from
+            // its start needs their blocks.
             below.append(&mut freed);
             return Ok(!stopped && lowest == 0);
         }
@@ -524,7 +533,7 @@ impl Ext {
     }
 }
 
-/// Membership in a list that descends strictly.
+/// A list that descends strictly.
 trait Descending {
     fn contains_sorted(&self, index: usize) -> bool;
 }
@@ -538,15 +547,15 @@ impl Descending for Vec<usize> {
 /// The state of one cut through a file's maps.
 struct Cut {
     from: u64,
-    /// Blocks that may still be freed in this op.
+    /// Number of blocks that may still be freed in this op.
     budget: u32,
-    /// For orphans: what must be on disk before anything of it is reused.
+    /// For orphans: the level that must be on disk before any block of it is reused.
     orphan: Option<Level>,
     /// The file's blocks are data; those of directories and symbolic links are metadata, cached as such.
     data: bool,
-    /// Blocks freed.
+    /// Number of blocks freed.
     blocks: i64,
-    /// Nothing at or after this logical block is mapped any more.
+    /// No block is mapped any more at or after this logical block.
     reaped: u64,
 }
 

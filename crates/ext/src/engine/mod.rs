@@ -1,16 +1,16 @@
-//! The engine: a mounted ext volume, and how it does what [`Format`] asks.
+//! The engine: a mounted ext volume, and how it implements [`Format`].
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
 //! | [`incore`] | in-core inodes and their slots |
 //! | [`map`] | block maps: finding, setting, clearing pointers |
 //! | [`dir`] | directories: an index in memory over linear blocks |
-//! | [`neighbours`] | which small files lie beside another |
-//! | [`early`] | addresses chosen at `write()`, for `ffs-paper` |
+//! | [`neighbours`] | the small files that lie beside another |
+//! | [`early`] | addresses allocated at `write()`, for `ffs-paper` |
 //! | [`xattr`] | extended attributes |
-//! | [`op`] | ops: changes and what each waits for |
+//! | [`op`] | ops: changes and the order in which they reach the disk |
 //! | [`survey`] | reporting the layout of the whole volume |
-//! | [`recover`] | after a crash of our own: returning what leaked |
+//! | [`recover`] | after a crash of our own: returning leaked blocks and inodes |
 
 mod dir;
 mod early;
@@ -60,24 +60,24 @@ use crate::place::ffs::Ffs;
 use crate::place::windows::Windows;
 use crate::place::{Files, Policy};
 
-/// Version of the promise that a volume left by a crash of ours has leaks at most.
+/// Version of the promise that a volume left by a crash of moafs has leaks at most.
 const MARK_VERSION: u32 = 1;
-/// An inode-table read brings this many bytes.
+/// Bytes that one read of the inode table brings.
 const TABLE_READ_BYTES: u32 = 64 << 10;
-/// A read from a group's zone for directories and first indirect blocks brings this many bytes.
+/// Bytes that one read from a group's zone for directories and first indirect blocks brings.
 const ZONE_READ_BYTES: u32 = 64 << 10;
 
-/// Pause before looking again at what other ops are freeing.
+/// Pause before looking again at the blocks that other ops are freeing.
 const FREEING_PAUSE: Duration = Duration::from_millis(1);
 
-/// How a volume is opened.
+/// Options for opening a volume.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
-    /// Write nothing at all.
+    /// True if nothing at all may be written.
     pub read_only: bool,
     /// The largest data request in bytes.
     pub transfer_bytes_max: usize,
-    /// Who decides where data go.
+    /// The policy that decides where data go.
     pub place: Policy,
 }
 
@@ -107,21 +107,24 @@ pub struct Ext {
     transfer_blocks: u32,
     policy: Policy,
     windows: Windows,
-    /// Held while a share in an attribute block is given up: the last one frees the block.
+    /// Held while a reference to a shared attribute block is given up: the last one frees the block.
     shared_xattrs: Mutex<()>,
-    /// Names added so far are on disk at this level; with those removed at the next one.
+    /// The level at which the names added so far are on disk; the names removed so far are gone at
+    /// the next level.
     names_level: AtomicU64,
     entries_level: AtomicU64,
-    /// Pointers in indirect blocks set so far are on disk at this level.
+    /// The level at which the pointers set so far in indirect blocks are on disk.
     maps_level: AtomicU64,
     /// The newest epoch in which file data completed.
     data_epoch: AtomicU64,
-    /// The volume was left by a crash of our own, and its leaks are not returned yet.
+    /// The recovery of a volume that was left by a crash of moafs; active while leaks are not
+    /// returned yet.
     recovery: recover::Recovery,
 }
 
 impl Ext {
-    /// Opens a volume: reads the superblock and the descriptors, nothing else. For writing it is marked as in use.
+    /// Opens a volume: reads only the superblock and the descriptors. A volume opened for writing
+    /// is marked as in use.
     ///
     /// # Errors
     /// [`Error::Refused`] for features that are not supported and for volumes that another driver left
@@ -235,9 +238,10 @@ impl Ext {
         }
     }
 
-    /// Says on the disk that the volume is in use, and by whom. The mark goes first: it lies in another sector than what it
-    /// vouches for, and a volume in use without it is taken for another driver's. After a crash of our own both are there already;
-    /// a mark at its old place moves, with the one write of its sector.
+    /// Marks the volume on the disk as in use by moafs. The writer's mark goes first: it lies in
+    /// another sector than the state it vouches for, and a volume in use without it is taken for
+    /// another driver's. After a crash of our own both are there already; a mark at its old place
+    /// moves, with the one write of its sector.
     fn mark_in_use(&self) -> Result<()> {
         if self.shape.read_only.is_some() {
             return Ok(());
@@ -260,7 +264,7 @@ impl Ext {
         self.sweep(level)
     }
 
-    /// The volume's shape.
+    /// Returns the volume's geometry.
     pub fn geometry(&self) -> &Geometry {
         &self.geo
     }
@@ -269,7 +273,7 @@ impl Ext {
         Ffs { geo: &self.geo, alloc: &self.alloc, transfer_blocks: self.transfer_blocks }
     }
 
-    /// Has the policy decide who travels with `due`.
+    /// Has the policy decide which files are written together with `due`.
     fn decide(&self, due: Due, dirty: &dyn DirtyView<Arc<Incore>>, plan: &mut Plan) -> Result<()> {
         match self.policy {
             Policy::Ffs | Policy::FfsPaper => self.ffs().plan(due, dirty, self, plan),
@@ -293,7 +297,7 @@ impl Ext {
         Ok(level)
     }
 
-    /// Files of 2 GiB and more: the volume must say so before one is that long.
+    /// Sets the feature for files of 2 GiB and more: the volume must have it before a file is that long.
     fn note_large_file(&self) -> Result<Level> {
         self.note_feature(
             |superblock| superblock.ro_compat().contains(RoCompat::LARGE_FILE),
@@ -301,8 +305,9 @@ impl Ext {
         )
     }
 
-    /// Adds a feature to the superblock, which becomes revision 1 for that, unless it is there. Returns the level at which it is on
-    /// disk: an inode that uses the feature waits for it, also if another op added it.
+    /// Adds a feature to the superblock, which becomes revision 1 for that, unless the feature is
+    /// set already. Returns the level at which it is on disk: an inode that uses the feature waits
+    /// for it, also if another op added it.
     fn note_feature(&self, has: impl Fn(&Superblock) -> bool, add: impl FnOnce(&mut Superblock)) -> Result<Level> {
         let (no, offset) = self.superblock_at();
         let block = self.meta.get(no, Kind::Superblock)?;
@@ -317,24 +322,25 @@ impl Ext {
         Ok(block.pending(offset))
     }
 
-    /// The block of the superblock, and where in it that begins.
+    /// Returns the block that holds the superblock, and the superblock's first byte in it.
     fn superblock_at(&self) -> (u64, usize) {
         let size = u64::from(self.geo.block_size);
         (SUPERBLOCK_OFFSET / size, (SUPERBLOCK_OFFSET % size) as usize)
     }
 
-    /// One block of metadata in or near a group, paid for by `admission`.
+    /// Allocates one block for metadata in or near a group, paid for by `admission`.
     fn meta_block(&self, group: GroupNo, admission: &mut Admission) -> Result<(u64, Level)> {
         admission.spend(1);
         self.ffs().meta_block(group)
     }
 
-    /// A block of metadata that may lie in its group's zone: then what lies around it there is read along.
+    /// Returns a block of metadata. If it lies in its group's zone, the blocks around it there are
+    /// read with it.
     fn zone_block(&self, no: u64, kind: Kind) -> Result<Arc<Block>> {
         self.zone_run(no, kind, 1)
     }
 
-    /// The same for the first of `blocks` contiguous ones.
+    /// Returns the first of `blocks` contiguous blocks of metadata, read in the same way.
     fn zone_run(&self, no: u64, kind: Kind, blocks: u64) -> Result<Arc<Block>> {
         let group = self.geo.group_of_block(BlockNo(no)).unwrap_or_default();
         let zone = self.alloc.zone(group);
@@ -352,12 +358,12 @@ impl Ext {
         }
     }
 
-    /// The in-core inode, if it is in use.
+    /// Returns the in-core inode if it is in use.
     fn live(&self, ino: InodeNo) -> Option<Arc<Incore>> {
         self.registry.live(ino)
     }
 
-    /// The in-core inode, read if it is not in use.
+    /// Returns the in-core inode; reads it if it is not in use.
     fn incore(&self, ino: InodeNo) -> Result<Arc<Incore>> {
         loop {
             let before = self.registry.departures();
@@ -393,7 +399,7 @@ impl Ext {
         Ok(Incore::new(self, ino, kind, at, inode, Life::Named { born: Level::NONE }))
     }
 
-    /// A plan that will not be carried out.
+    /// Gives back the blocks of a plan that will not be carried out.
     fn give_back(&self, plan: &mut Plan) {
         plan.travels.drain(..).filter(|travel| travel.fresh).for_each(|travel| self.abandon(travel.to));
     }
@@ -404,7 +410,8 @@ impl Ext {
         if self.meta.is_pending(target) { self.sweep_and_free(target) } else { Ok(()) }
     }
 
-    /// Like [`Ext::sweep`]; on return, what waited for `target` is free, whichever task has written it.
+    /// Does the same as [`Ext::sweep`]; on return, the blocks that waited for `target` are free,
+    /// even if another task has written it.
     fn sweep_and_free(&self, target: Level) -> Result<()> {
         let mut free = |freed: Vec<Freed>| freed.into_iter().try_for_each(|freed| self.alloc.freed(freed));
         self.meta.sweep(target, &mut free)?;
@@ -412,7 +419,7 @@ impl Ext {
         Ok(())
     }
 
-    /// Makes all file data that were placed durable. Metadata are, once swept.
+    /// Makes all file data that were placed durable. Metadata are durable once swept.
     fn flush(&self) -> Result<()> {
         let data = Epoch(self.data_epoch.load(Ordering::Relaxed));
         let flushed = self.disk.make_durable(data).map_err(|source| Error::disk("flushing the volume", source));
@@ -432,8 +439,9 @@ impl Ext {
         .map(drop)
     }
 
-    /// Makes what is being freed usable: the pointers to it must be gone from the disk. `before` is what was being freed when the
-    /// caller looked; what another op is freeing at this moment is waited for.
+    /// Makes the blocks and inodes that are being freed usable: the pointers to them must be gone
+    /// from the disk. `before` is their number when the caller looked; the call waits for those
+    /// that another op is freeing at this moment.
     fn finish_freeing(&self, before: u64) -> Result<()> {
         self.commit(Why::Pressure)?;
         if self.alloc.freeing() >= before {
@@ -442,7 +450,7 @@ impl Ext {
         Ok(())
     }
 
-    /// Writes everything there is, what becomes free on the way included.
+    /// Writes every change, and also those that follow when blocks become free.
     fn settle(&self) -> Result<()> {
         while !self.meta.is_clean() {
             self.sweep(self.meta.highest())?;

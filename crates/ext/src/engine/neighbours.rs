@@ -1,11 +1,12 @@
-//! Which small files lie beside another: what the inode-table blocks in memory tell.
+//! The small files that lie beside another, found in the inode-table blocks in memory.
 //!
-//! Loading an inode has brought its block of the table and those behind it. Inodes of one directory lie in one group, those made
-//! together side by side, so the slots around a file's own are those of its co-written neighbours, and looking at them costs no
-//! request.
+//! Loading an inode has read its block of the table and those behind it. Inodes of one directory
+//! lie in one group, those made together side by side, so the slots around a file's own are those
+//! of its co-written neighbours, and looking at them costs no request.
 //!
-//! A slot may be behind what ops are doing to its inode; the caller looks again. Slots that would not load are left out, so that the look
-//! finds no damage. While leaks of a crash are returned nobody is a neighbour: an inode may have no name.
+//! A slot may be older than the in-core inode; the caller looks again. Slots that would not load
+//! are left out, so that the search finds no damage. While leaks of a crash are returned no file is
+//! a neighbour: an inode may have no name.
 
 use std::ops::Range;
 
@@ -18,7 +19,8 @@ use crate::format::map::DIRECT;
 use crate::format::{BlockNo, Inode};
 
 impl Ext {
-    /// The small files within `reach` blocks of `around`, ascending by address, as far as the table around the file's inode is in memory.
+    /// Returns the small files within `reach` blocks of `around`, ascending by address, as far as
+    /// the table around the file's inode is in memory.
     pub(super) fn files_beside(&self, file: &Incore, around: BlockRun, reach: u32) -> Vec<Neighbour> {
         if self.recovery.is_active() {
             return Vec::new();
@@ -41,13 +43,14 @@ impl Ext {
         found
     }
 
-    /// The small files within `within` whose inodes are in a block of the table that begins with the group's `index`th inode.
+    /// Adds the small files within `within` whose inodes are in a block of the table that begins
+    /// with the group's `index`th inode.
     fn files_in(&self, bytes: &[u8], at: SlotAt, index: u32, within: &Range<u64>, found: &mut Vec<Neighbour>) {
         let slots = bytes.chunks_exact(self.geo.inode_size as usize);
         for (index, slot) in (index..self.geo.inodes_per_group).zip(slots) {
             let ino = self.geo.inode_at(at.group, index);
             let near = |run: &BlockRun| within.contains(&run.start.0) && run.end().0 <= within.end;
-            // Nobody has asked for this inode: it is judged before it is loaded.
+            // This inode was not asked for: it is judged before it is loaded.
             let is_sound = || Inode::decode(slot, ino, &self.geo, at.block).is_ok();
             let run = self.small_run(&Inode::parse(slot, &self.geo)).filter(near);
             if let Some(run) = run.filter(|_| ino.0 >= self.geo.first_ino && is_sound()) {
@@ -56,7 +59,7 @@ impl Ext {
         }
     }
 
-    /// Where a small file that has a name lies, if it lies in one piece.
+    /// Returns the blocks of a small file that has a name, if they are contiguous.
     fn small_run(&self, inode: &Inode) -> Option<BlockRun> {
         let blocks = inode.size.div_ceil(self.geo.block_size.into());
         if inode.links == 0 || inode.kind() != Some(FileKind::Regular) || blocks == 0 || blocks > DIRECT {

@@ -1,12 +1,12 @@
-//! Ops: changes and what each of them waits for.
+//! Ops: changes and the order in which they reach the disk.
 //!
 //! | change | reaches the disk after |
 //! |---|---|
 //! | new inode | its bitmap bit; its first directory block, its symlink's block |
 //! | new name | the inode (with its link count raised); for a directory also the parent's raised count |
 //! | removed name | the inode's newest name, if it keeps one |
-//! | directory's new name | its old name, be it new itself; `..` follows, then the old name goes |
-//! | removed directory | the new names of what moved out of it |
+//! | directory's new name | its old name, even if that is new itself; `..` follows, then the old name is removed |
+//! | removed directory | the new names of the inodes that moved out of it |
 //! | link count lowered, inode deleted | the removal of the name |
 //! | bits cleared | the pointers, or the deletion |
 //!
@@ -32,7 +32,8 @@ use crate::format::{BlockNo, GroupNo, Inode, InodeNo};
 use crate::meta::{Freed, Level};
 use crate::place::Policy;
 
-/// Temporary names of exchanges begin with this; what is left of them after a crash is removed.
+/// The first bytes of temporary names of exchanges; names with this prefix that a crash left are
+/// removed.
 pub(super) const EXCHANGE_PREFIX: &[u8] = b".moafs-exchange-";
 
 /// A running op.
@@ -40,25 +41,26 @@ pub struct ExtOp<'a> {
     pub(super) ext: &'a Ext,
     pub(super) kind: OpKind,
     pub(super) admission: &'a mut Admission,
-    /// The highest level of any change of the op.
+    /// The commit point: the highest level of any change of the op.
     seal: Level,
-    /// What later changes of the op wait for: names it added or removed.
+    /// The level of the names that the op added or removed; its later changes wait for it.
     ordered: Level,
-    /// What a name added by the op waits for, beyond its inode.
+    /// The level that a name added by the op waits for, beyond its inode.
     before_names: Level,
     /// Inodes that are counted one link more until the op ends.
     linked_twice: Vec<Arc<Incore>>,
-    /// The temporary name of what lost its own to an exchange, or to a directory moved over it.
+    /// The temporary name of the inode that lost its own to an exchange, or to a directory moved
+    /// over it.
     temporary: Option<Temporary>,
 }
 
-/// What the end of a name waits for.
+/// The conditions for the end of a name.
 #[derive(Debug, Clone, Copy)]
 struct NameEnd {
     needs: Level,
-    /// The inode has other names.
+    /// True if the inode has other names.
     lives_on: bool,
-    /// Others wait to see the name: it reaches the disk even if it goes at once.
+    /// True if other changes wait for the name: it reaches the disk even if it is removed at once.
     awaited: bool,
 }
 
@@ -67,7 +69,7 @@ struct Temporary {
     home: Arc<Incore>,
     name: Box<[u8]>,
     node: Arc<Incore>,
-    /// The directory in which it lost its own.
+    /// The directory in which the inode lost its own name.
     of: InodeNo,
 }
 
@@ -90,13 +92,14 @@ impl<'a> ExtOp<'a> {
         level
     }
 
-    /// Recovery looks at an inode that is about to change before it does.
+    /// Has recovery look at an inode before the op changes it.
     fn touch(&self, node: &Incore) -> Result<()> {
         self.ext.touch(node)
     }
 
-    /// The same for an inode that is about to get or lose a name. The caller has looked names up after recovery has ended what the crash
-    /// interrupted, since that changes them.
+    /// Does the same for an inode that is about to get or lose a name. The caller has looked names
+    /// up after recovery has ended the exchanges that the crash interrupted, since that changes
+    /// them.
     fn touch_named(&self, node: &Incore) -> Result<()> {
         let moves = node.kind == FileKind::Directory && self.kind != OpKind::Create;
         let settled = self.ext.recovery.is_settled(moves);
@@ -108,8 +111,9 @@ impl<'a> ExtOp<'a> {
         matches!(self.kind, OpKind::Rename | OpKind::Exchange)
     }
 
-    /// Stores an inode with one link more than it has, and until the op ends it has one more whoever stores it: it may be seen with two
-    /// names, and write-back stores inodes at any time.
+    /// Stores an inode with one link more than it has; until the op ends every other store counts
+    /// the extra link as well: the inode may be seen with two names, and write-back stores inodes
+    /// at any time.
     fn store_linked_twice(&mut self, node: &Arc<Incore>) -> Result<Level> {
         node.state.lock().names_coming += 1;
         self.linked_twice.push(Arc::clone(node));
@@ -127,7 +131,7 @@ impl<'a> ExtOp<'a> {
         Ok(())
     }
 
-    /// What an entry naming `node` waits for.
+    /// Returns the level that an entry naming `node` waits for.
     fn entry_needs(&mut self, dir: &Arc<Incore>, node: &Arc<Incore>, name: &Name) -> Result<Level> {
         let dots = name.as_bytes() == b"..";
         if self.is_rename() && !dots {
@@ -144,7 +148,7 @@ impl<'a> ExtOp<'a> {
         Ok(slot.max(self.before_names).max(after))
     }
 
-    /// An entry of `dir` leads to `node` at a level.
+    /// Notes that an entry of `dir` leads to `node` at a level.
     fn named(&mut self, dir: &Incore, node: &Arc<Incore>, name: &Name, level: Level) {
         self.entered(level);
         if name.as_bytes() == b".." {
@@ -156,7 +160,7 @@ impl<'a> ExtOp<'a> {
         if self.is_rename() {
             self.ordered = self.ordered.max(reachable);
         }
-        // A file's first name is all it has: nothing can go before it.
+        // A file's first name is its only one: no name can go before it.
         if node.kind == FileKind::Directory || self.kind != OpKind::Create {
             let mut state = node.state.lock();
             state.named = state.named.max(reachable);
@@ -174,7 +178,8 @@ impl<'a> ExtOp<'a> {
         }
     }
 
-    /// What the end of a name of `was` waits for, beyond the op's own order. `moves` says that the op has named it anew.
+    /// Returns the conditions for the end of a name of `was`, beyond the op's own order. `moves`:
+    /// the op has given it a new name.
     fn end_of_name(&self, was: &Incore, moves: bool) -> NameEnd {
         let state = was.state.lock();
         let directory = was.kind == FileKind::Directory;
@@ -189,7 +194,8 @@ impl<'a> ExtOp<'a> {
         NameEnd { needs, lives_on, awaited: relied_on || (directory && moves) }
     }
 
-    /// A name of `was` in `dir` ends at a level: `dir` itself may go only after what has left it can be found elsewhere.
+    /// Notes that a name of `was` in `dir` ends at a level: `dir` itself may go only after the
+    /// inodes that have left it can be found elsewhere.
     fn left(&self, dir: &Arc<Incore>, was: NameEnd, level: Level) {
         let until = if was.lives_on { was.needs.max(self.ordered).max(level) } else { was.needs };
         let mut state = dir.state.lock();
@@ -281,7 +287,7 @@ impl<'a> ExtOp<'a> {
         let mut inode = Inode::parse(&vec![0; ext.geo.inode_size as usize], &ext.geo);
         inode.extra_isize = ext.extra_isize;
         inode.generation = match before.generation {
-            // Never used, or not read: counting from the time keeps it apart from what it may have been.
+            // Never used, or not read: counting from the time makes it differ from earlier generations.
             0 => ext.rt.timestamp().secs as u32,
             last => last.wrapping_add(1),
         };
@@ -297,12 +303,12 @@ impl<'a> ExtOp<'a> {
             _ => Level::NONE,
         };
         let node = Incore::new(ext, ino, attr.kind, at, inode, Life::Unborn);
-        // The slot may hold what its last owner left.
+        // The slot may hold bytes of its last owner.
         node.state.lock().attributes = Some(Vec::new());
         Ok((Arc::new(node), needs))
     }
 
-    /// The first version of an inode's slot.
+    /// Stores the first version of an inode's slot.
     fn bear(&mut self, node: &Incore, needs: Level) -> Result<Level> {
         let block = self.ext.table_block(&node.at)?;
         let mut state = node.state.lock();
@@ -343,7 +349,8 @@ impl<'a> ExtOp<'a> {
         Ok(())
     }
 
-    /// A name of an inode is gone at a level: its link count falls, or it is deleted, after that.
+    /// Notes that a name of an inode is gone at a level: its link count falls, or it is deleted,
+    /// after that.
     fn unnamed(&mut self, node: &Arc<Incore>, level: Level) {
         self.ext.entries_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
@@ -355,13 +362,14 @@ impl<'a> ExtOp<'a> {
     }
 }
 
-/// The temporary name of an inode whose `name` in `dir` is about to lead elsewhere: says what to put back after a crash.
+/// Returns the temporary name of an inode whose `name` in `dir` is about to lead elsewhere: it says
+/// which name to restore after a crash.
 fn exchange_name(ino: InodeNo, dir: InodeNo, name: &Name) -> Vec<u8> {
     let text = format!("{}-{}-{}", ino.0, dir.0, hash_of(name.as_bytes()));
     [EXCHANGE_PREFIX, text.as_bytes()].concat()
 }
 
-/// What a temporary name says: the directory, and the hash of the name in it that led to the inode.
+/// Parses a temporary name: the directory, and the hash of the name in it that led to the inode.
 pub(super) fn parse_exchange_name(name: &[u8]) -> Option<(InodeNo, u32)> {
     let text = std::str::from_utf8(name.strip_prefix(EXCHANGE_PREFIX)?).ok()?;
     let mut numbers = text.split('-').skip(1).map(str::parse::<u32>);
@@ -386,7 +394,7 @@ impl FormatOp for ExtOp<'_> {
                 return Err(error);
             }
         };
-        // A load of its number, which the slot allows from here on, must find this node.
+        // A load of its number, which the slot allows from here on, must find this in-core inode.
         self.ext.registry.insert(&node);
         if attr.nlink > 0 {
             self.bear(&node, bits.max(needs))?;
@@ -477,7 +485,7 @@ impl FormatOp for ExtOp<'_> {
                 Life::Unborn => Level::NONE,
                 Life::Named { .. } => return Err(Error::Posix(libc::EBUSY)),
             };
-            // Places that data left while the inode was being reaped.
+            // Blocks that data left while the inode was being reaped.
             (needs, state.inode.file_acl, std::mem::take(&mut state.freed))
         };
         freed.into_iter().try_for_each(|freed| self.ext.alloc.free(needs, freed))?;
@@ -508,7 +516,8 @@ impl FormatOp for ExtOp<'_> {
         if !dots {
             self.touch_named(&*self.ext.incore(was)?)?;
         }
-        // A directory moved over another has two names for a while: recovery that takes the new one needs to know whose it was.
+        // A directory moved over another has two names for a while: recovery that takes the new one
+        // needs to know which directory had it before.
         let over_directory = to.kind == FileKind::Directory && !dots;
         if (exchanging || over_directory) && self.temporary.is_none() {
             self.keep_reachable(was, dir, name)?;
@@ -535,14 +544,16 @@ impl FormatOp for ExtOp<'_> {
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
         self.touch(dir)?;
         self.touch_named(was)?;
-        // From here on `..` tells which of the two names is the new one; of two in one directory it cannot.
+        // From here on `..` shows which of the two names is the new one; of two in one directory it
+        // cannot.
         let beside = self.temporary.as_ref().is_some_and(|temporary| temporary.of == dir.ino);
         if !beside {
             self.drop_temporary()?;
         }
         let end = self.end_of_name(was, self.is_rename());
         let level = self.ext.remove_name(dir, name, self.ordered.max(end.needs), end.awaited)?;
-        // A directory with two names is not sound: who relies on the new one waits for the old one to go.
+        // A directory with two names is not sound: changes that rely on the new one wait for the
+        // old one to be removed.
         if self.is_rename() && was.kind == FileKind::Directory {
             self.ext.names_level.fetch_max(level.0, Ordering::Relaxed);
         }
@@ -604,7 +615,7 @@ impl FormatOp for ExtOp<'_> {
 }
 
 impl Drop for ExtOp<'_> {
-    /// After a failure in the middle: links that were counted for names that have not come.
+    /// Takes back, after a failure in the middle, links that were counted for names that were not added.
     fn drop(&mut self) {
         for node in std::mem::take(&mut self.linked_twice) {
             node.state.lock().names_coming -= 1;
@@ -633,12 +644,12 @@ impl ExtOp<'_> {
 }
 
 impl Ext {
-    /// Attributes as vfs wants them.
+    /// Returns the attributes that vfs keeps.
     pub(super) fn attr(&self, node: &Incore) -> Attr {
         attr_of(&node.inode(), node.kind)
     }
 
-    /// Where temporary names of exchanges go: lost+found has room without growing.
+    /// Returns the directory for temporary names of exchanges: lost+found has room without growing.
     pub(super) fn exchange_home(&self) -> Result<Arc<Incore>> {
         let root = self.incore(InodeNo::ROOT)?;
         let name = Name::new(b"lost+found").expect("a legal name");

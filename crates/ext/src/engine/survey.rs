@@ -72,7 +72,7 @@ impl Ext {
         Ok(())
     }
 
-    /// An inode's slot as it is now, whatever it says.
+    /// Returns an inode's slot as it is now, without checks.
     pub(super) fn slot(&self, ino: InodeNo) -> Result<Option<Inode>> {
         let Some(at) = self.slot_at(ino) else { return Ok(None) };
         let block = self.table_block(&at)?;
@@ -91,7 +91,7 @@ impl Ext {
         Ok(())
     }
 
-    /// A file's runs in file order.
+    /// Returns a file's runs in file order.
     pub(super) fn runs(&self, node: &Incore) -> Result<Vec<(Lbn, BlockRun)>> {
         let mut runs: Vec<(Lbn, BlockRun)> = Vec::new();
         if !self.has_pointers(node.kind, &node.inode()) {
@@ -103,7 +103,7 @@ impl Ext {
             let mapping = self.map_run(node, Lbn(lbn), (end - lbn).min(RUN_MAX.into()) as u32)?;
             if let Mapping::Run(run) = mapping {
                 blocks += u64::from(run.len);
-                // A map whose blocks name themselves has no end that memory could hold.
+                // A map whose blocks point to themselves has no end that memory could hold.
                 if blocks > self.geo.blocks {
                     let problem = "more blocks are mapped than the volume has: some several times".to_owned();
                     return Err(Error::Damaged { structure: format!("inode {}", node.ino.0), block: None, problem });

@@ -1,7 +1,7 @@
 //! Extended attributes at work: inside the inode where they fit, else in a block of their own.
 //!
-//! Attribute blocks are never changed in place: a new block is written, the inode's pointer flips, the old one becomes
-//! free (or, where inodes share it, loses a reference) after that.
+//! Attribute blocks are never changed in place: a new block is written, the inode's pointer changes
+//! to it, the old one becomes free (or, where inodes share it, loses a reference) after that.
 
 use moafs_disk::{Buf, Kind, SECTOR};
 use moafs_vfs::format::Admission;
@@ -17,7 +17,7 @@ use crate::health::damaged;
 use crate::meta::{Freed, Level};
 
 impl Ext {
-    /// Every attribute of an inode: those inside it first.
+    /// Returns every attribute of an inode: those inside it first.
     pub(super) fn attributes(&self, node: &Incore) -> Result<Vec<Attribute>> {
         let found = self.read_attributes(node);
         self.health.watch(found)
@@ -118,7 +118,7 @@ impl Ext {
         Ok(old == new)
     }
 
-    /// An inode does not use an attribute block any more, once `needs` is on disk.
+    /// Takes an attribute block from an inode, once `needs` is on disk.
     pub(super) fn release_xattr_block(&self, node: &Incore, no: u32, needs: Level) -> Result<()> {
         self.with_xattr_block(node, no, |_, _| Ok(()))?;
         let block = self.meta.get(no.into(), Kind::Xattr)?;
@@ -130,12 +130,12 @@ impl Ext {
             }
             shares <= 1
         };
-        // Inodes that gave up their share before may still point to it on the disk.
+        // Inodes that gave up their reference before may still point to it on the disk.
         let needs = needs.max(block.pending(0));
         if is_last { self.alloc.free(needs, Freed::Meta { block: no.into() }) } else { Ok(()) }
     }
 
-    /// Volumes with attributes say so.
+    /// Sets the feature of volumes with attributes.
     fn note_xattrs(&self) -> Result<Level> {
         self.note_feature(
             |superblock| superblock.compat().contains(Compat::EXT_ATTR),
@@ -144,7 +144,7 @@ impl Ext {
     }
 }
 
-/// Access control lists have a form of their own on the disk.
+/// Returns a value in its form on the disk: access control lists have one of their own.
 fn disk_value(key: &XattrKey, value: &[u8]) -> Result<Vec<u8>> {
     match key.space {
         XattrSpace::AclAccess | XattrSpace::AclDefault => stored::acl_to_disk(value).ok_or(Error::Posix(libc::EINVAL)),
@@ -152,7 +152,7 @@ fn disk_value(key: &XattrKey, value: &[u8]) -> Result<Vec<u8>> {
     }
 }
 
-/// And the system call's form.
+/// Returns a value in the form of the system call.
 pub(super) fn call_value(key: &XattrKey, value: &[u8]) -> Option<Vec<u8>> {
     match key.space {
         XattrSpace::AclAccess | XattrSpace::AclDefault => stored::acl_from_disk(value),

@@ -1,4 +1,4 @@
-//! Returning what leaked: inodes without names, links too many, blocks that no inode owns.
+//! Returning leaks: inodes without names, links too many, blocks that no inode owns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::meta::{Freed, Level};
 impl Ext {
     // -- inodes without names
 
-    /// Inodes of a group that no name led to at mount, directories or others.
+    /// Returns the inodes of a group that no name led to at mount: directories, or all others.
     fn nameless(&self, group: GroupNo, directories: bool) -> Result<Vec<u32>> {
         let in_use = self.alloc.unchanged_inodes(group)?;
         let known = self.recovery.known.lock();
@@ -30,7 +30,8 @@ impl Ext {
         Ok(indices.map(|index| self.geo.inode_at(group, index)).filter(nameless).map(|ino| ino.0).collect())
     }
 
-    /// Frees directories that nothing leads to, parents before children: a name never leads to an inode that is gone.
+    /// Frees directories without a name, parents before children: a name never leads to an inode
+    /// that is gone.
     pub(super) fn free_nameless_directories(&self, pass: &mut Pass) -> Result<()> {
         let mut left: BTreeSet<u32> = BTreeSet::new();
         for group in self.geo.all_groups() {
@@ -40,7 +41,7 @@ impl Ext {
         let mut gone: BTreeMap<u32, Level> = BTreeMap::new();
         let mut kept: BTreeSet<u32> = BTreeSet::new();
         while let Some(&start) = left.first() {
-            // Up to the topmost of them; each is looked at once, so circles end.
+            // Climb to the topmost of them; each is looked at once, so circles end.
             let mut way = Vec::new();
             let mut at = start;
             while left.remove(&at) {
@@ -67,7 +68,7 @@ impl Ext {
         Ok(())
     }
 
-    /// Frees a group's other inodes that nothing leads to.
+    /// Frees a group's other inodes without a name.
     pub(super) fn free_nameless_files(&self, group: GroupNo, pass: &mut Pass) -> Result<()> {
         for ino in self.nameless(group, false)? {
             // A directory that had to stay may name it.
@@ -86,8 +87,9 @@ impl Ext {
         }
     }
 
-    /// Frees an inode that is sound but has no name: made, but not named before the power went. `None` if it must stay: it was reached by
-    /// its number, and is held or was changed.
+    /// Frees an inode that is sound but has no name: made, but not named before the power went.
+    /// Returns the level of the deletion; `None` if it must stay, because a caller reached it by
+    /// its number and holds it or has changed it.
     fn free_nameless(&self, ino: InodeNo, needs: Level) -> Result<Option<Level>> {
         let _turn = self.recovery.turn(ino);
         let Some(node) = self.in_use(ino)? else { return Ok(Some(needs)) };
@@ -101,7 +103,8 @@ impl Ext {
         self.delete(&node, needs).map(Some)
     }
 
-    /// Marks an inode as deleted, after `needs`, and frees what it owns. The level of the deletion.
+    /// Marks an inode as deleted, after `needs`, and frees its blocks. Returns the level of the
+    /// deletion.
     fn delete(&self, node: &Arc<Incore>, needs: Level) -> Result<Level> {
         self.check_deletable(node)?;
         let table = self.table_block(&node.at)?;
@@ -124,7 +127,8 @@ impl Ext {
         Ok(level)
     }
 
-    /// Damage if an inode must not be deleted, whatever its link count says: every deletion asks here.
+    /// Returns damage if an inode must not be deleted, whatever its link count is: every deletion
+    /// calls this.
     pub(in crate::engine) fn check_deletable(&self, node: &Incore) -> Result<()> {
         if node.ino != InodeNo::ROOT && !self.is_reserved(node.ino) {
             return Ok(());
@@ -158,7 +162,8 @@ impl Ext {
 
     // -- blocks without an owner
 
-    /// Frees the blocks of a group that were in use at mount, that no inode owned then, and that have not changed hands.
+    /// Frees the blocks of a group that were in use at mount, that no inode owned then, and that
+    /// were neither handed out nor freed since.
     pub(super) fn free_unowned(&self, group: GroupNo) -> Result<()> {
         let owned = self.recovery.known.lock().take_owned(group);
         let start = self.geo.group_start(group).0;

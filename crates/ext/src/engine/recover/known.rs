@@ -1,4 +1,5 @@
-//! What recovery knows of the volume as it was at mount: a few bits per inode, a bit per block, and counts where they are wrong.
+//! The facts that recovery has noted about the volume as it was at mount: a few bits per inode, a
+//! bit per block, and counts where they are wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +26,7 @@ impl Bits {
         self.groups.get(&group).is_some_and(|map| bitmap::test(map, index))
     }
 
-    /// Sets a bit; true if it was clear.
+    /// Sets a bit; returns true if it was clear.
     fn set(&mut self, ino: u32) -> bool {
         let (group, index) = self.at(ino);
         let bytes = self.per_group.div_ceil(8) as usize;
@@ -44,46 +45,48 @@ impl Bits {
     }
 }
 
-/// Why a name cannot be what a crash of ours left.
+/// The reason for which a crash of moafs cannot have left a name.
 pub(super) enum Wrong {
-    /// It names an inode that has no names: the root, a reserved one, the directory itself, or none at all.
+    /// It leads to an inode that has no names (the root, a reserved one, the directory itself), or
+    /// to no inode.
     Target,
     /// Its inode has fewer links than names.
     Links,
 }
 
-/// What recovery has found out. Everything is as it was at mount, since every inode and directory is looked at before its first
-/// change.
+/// The notes of recovery. Everything is as it was at mount, since every inode and directory is
+/// looked at before its first change.
 pub(super) struct Known {
     geo: Geometry,
-    /// Link count and kind were noted.
+    /// Inodes whose link count and kind were noted.
     facts: Bits,
     directories: Bits,
-    /// A directory that was read names it.
+    /// Inodes that a directory which was read names.
     named: Bits,
-    /// The names in this directory were noted.
+    /// Directories whose names were noted.
     read: Bits,
-    /// Its blocks were noted, and it was mended: it may change.
+    /// Inodes whose blocks were noted, and which were repaired: they may change.
     mapped: Bits,
-    /// It was changed through the mount.
+    /// Inodes that were changed through the mount.
     touched: Bits,
     /// Links at mount minus names found so far, where files have several links and where directories have too many.
     excess: BTreeMap<u32, Vec<u16>>,
     /// Blocks that belong to inodes, a bitmap per group.
     owned: Vec<Vec<u8>>,
-    /// Directories still to be read, and which directory names them.
+    /// Directories still to be read, each with the directory that names it.
     pub(super) pending: Vec<(u32, u32)>,
-    /// What `..` says in directories that were read before their turn.
+    /// The inode that `..` names in directories that were read before their turn.
     pub(super) dot_dots: BTreeMap<u32, u32>,
     /// Directories with more than one name.
     pub(super) doubles: BTreeSet<u32>,
-    /// Directories whose `..` does not tell of the directory that names them, which is given.
+    /// Directories whose `..` does not name the directory that names them, by number, with that
+    /// directory.
     pub(super) misplaced: BTreeMap<u32, u32>,
     /// Inodes that are being looked at.
     pub(super) visiting: BTreeSet<u32>,
     /// Directories per group, as the descriptors said at mount.
     pub(super) directories_stored: Vec<u32>,
-    /// Something is left that can be returned only when the volume is not in use.
+    /// True if there are leaks that can be returned only when the volume is not in use.
     pub(super) incomplete: bool,
 }
 
@@ -109,7 +112,7 @@ impl Known {
         }
     }
 
-    /// Forgets all about names, which recovery itself has changed; they are read again.
+    /// Forgets all names, which recovery itself has changed; they are read again.
     pub(super) fn forget_names(&mut self) {
         let fresh = Known::new(&self.geo, std::mem::take(&mut self.directories_stored));
         let before = std::mem::replace(self, fresh);
@@ -174,13 +177,14 @@ impl Known {
         self.touched.test(ino)
     }
 
-    /// An inode is about to be changed through the mount. True if all has been noted of it.
+    /// Notes that an inode is about to be changed through the mount. Returns true if all facts of
+    /// it have been noted.
     pub(super) fn touch(&mut self, ino: u32) -> bool {
         self.touched.set(ino);
         self.facts.test(ino) && self.mapped.test(ino) && (!self.directories.test(ino) || self.read.test(ino))
     }
 
-    /// An inode was made, or is about to be deleted: nothing of it is to be noted.
+    /// Notes that an inode was made, or is about to be deleted: no facts of it are to be noted.
     pub(super) fn set_new(&mut self, ino: u32) {
         for bits in [&mut self.facts, &mut self.read, &mut self.mapped] {
             bits.set(ino);
@@ -203,7 +207,7 @@ impl Known {
         &mut self.excess.entry(group).or_insert_with(|| vec![0; inodes])[index as usize]
     }
 
-    /// All inodes with names that have links too many, and how many.
+    /// Takes all inodes with names that have links too many, each with the number of these.
     pub(super) fn take_excess(&mut self) -> Vec<(u32, u16)> {
         let per_group = self.geo.inodes_per_group;
         let mut found = Vec::new();
@@ -216,7 +220,8 @@ impl Known {
 
     // -- names
 
-    /// Notes that `directory` names `child`, whose facts are known. True if it names a directory.
+    /// Notes that `directory` names `child`, whose facts are known. Returns true if `child` is a
+    /// directory.
     pub(super) fn note_name(&mut self, directory: u32, child: u32) -> Result<bool, Wrong> {
         if child < self.geo.first_ino || child > self.geo.inodes || child == directory {
             return Err(Wrong::Target);
@@ -238,7 +243,8 @@ impl Known {
         Ok(false)
     }
 
-    /// All names in a directory with so many links have been noted, those of `subdirectories` among them.
+    /// Notes that all names in a directory with `links` links have been noted, those of
+    /// `subdirectories` among them.
     pub(super) fn note_read(&mut self, directory: u32, links: u16, subdirectories: u32) {
         self.read.set(directory);
         // A single link says that there are too many subdirectories to count.
@@ -250,7 +256,7 @@ impl Known {
 
     // -- blocks
 
-    /// Notes that a block belongs to an inode. False if one was noted to own it already.
+    /// Notes that a block belongs to an inode. Returns false if one was noted to own it already.
     pub(super) fn own(&mut self, block: u64) -> bool {
         let Some((group, bit)) = self.geo.bit_of_block(BlockNo(block)) else { return true };
         let owned = &mut self.owned[group.0 as usize];

@@ -1,31 +1,38 @@
-//! After a crash of our own: returning what leaked, while the volume is in use.
+//! Recovery after a crash of our own: returning leaks while the volume is in use.
 //!
-//! Soft updates leave leaks at most: bits set for nothing, inodes that no name leads to, link counts that are too high, blocks
-//! beyond the end of a file. Recovery finds them by looking at everything once. Its one rule makes that safe beside clients:
+//! Soft updates leave leaks at most: bits set for blocks and inodes that are not in use, inodes
+//! that no name leads to, link counts that are too high, blocks beyond the end of a file. Recovery
+//! finds them by reading all inodes, directories and maps once. Its one rule makes that safe beside
+//! clients:
 //!
 //! > **An inode is looked at before its first change, the names of a directory before theirs.**
 //!
-//! Whoever comes first does it, the background pass or the op that is about to change it ([`Ext::touch`]); a lock per inode makes the
-//! other wait. So what recovery knows is the volume *as it was at mount*, one moment, however long the pass takes:
+//! The background pass and an op that is about to change the inode ([`Ext::touch`]) both do this;
+//! the first does the work, and a lock per inode makes the other wait. So the notes of recovery
+//! describe the volume *as it was at mount*, one moment, however long the pass takes:
 //!
-//! * A block whose bit was set at mount and that no inode owned then is a leak: no pointer leads to it, and since its bit is set
-//!   nothing can have been given it. Blocks handed out or freed since are told apart by the allocator's notes.
+//! * A block whose bit was set at mount and that no inode owned then is a leak: no pointer leads to
+//!   it, and since its bit is set it cannot have been handed out. Blocks handed out or freed since
+//!   are told apart by the allocator's notes.
 //! * An inode without a name then is a leak, unless it is held (by number) or was changed since: it is left, and returned at unmount.
-//! * Links minus names of an inode never changes by an op: what was too many at mount is subtracted when the volume is closed.
+//! * No op changes the difference between an inode's links and its names: the excess at mount is
+//!   subtracted when the volume is closed.
 //!
-//! | phase | what it does |
+//! | phase | work |
 //! |---|---|
 //! | `Slots` | link counts and kinds of all inodes; deleted ones whose bit is still set |
 //! | `Names` | every directory that the root leads to is read |
 //! | `Mend` | interrupted exchanges; directories with two names; `..` that is wrong |
-//! | `Nameless` | inodes without names are deleted, directories before what is in them |
-//! | `Maps` | which blocks do inodes own? Blocks beyond the end and wrong block counts are mended |
+//! | `Nameless` | inodes without names are deleted, directories before the inodes in them |
+//! | `Maps` | the blocks that inodes own are noted; blocks beyond the end and wrong block counts are repaired |
 //! | `Blocks` | blocks that are not owned become free |
 //!
-//! Directories are neither moved nor removed before `Mend` is through, so what is reachable from the root does not change under the
-//! pass over names. If the crash interrupted an exchange, nothing is changed before that.
+//! Directories are neither moved nor removed before `Mend` is through, so the set of inodes
+//! reachable from the root does not change under the pass over names. If the crash interrupted an
+//! exchange, nothing is changed before that.
 //!
-//! What recovery does is ordered like any other change: a crash meanwhile leaves what the crash before it left, or less.
+//! The changes of recovery are ordered like any others: a crash meanwhile leaves the same leaks as
+//! the crash before, or fewer.
 
 mod free;
 mod known;
@@ -46,21 +53,23 @@ use super::{Ext, Incore};
 use crate::format::{Geometry, GroupNo, InodeNo};
 use crate::meta::Level;
 
-/// About how many inodes are looked at in one step.
+/// About the number of inodes that are looked at in one step.
 const STEP_COST: u32 = 2048;
-/// What reading a directory, or searching a group's bitmap, costs in comparison.
+/// The cost of reading a directory, or searching a group's bitmap, in inodes.
 const DIRECTORY_COST: u32 = 32;
 const GROUP_COST: u32 = 128;
 /// Pause between steps while the volume is busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
-/// Recovery drops metadata that it has read beyond what was cached before, but not below this.
+/// Bytes of cached metadata that recovery always leaves: it drops the metadata that it has read
+/// beyond those cached before, but not below this.
 const CACHED_BYTES_MIN: usize = 4 << 20;
-/// Passes over the volume at unmount: a second one returns what had to be left beside clients, and then nothing has to be left.
+/// Passes over the volume at unmount: a second one returns the leaks that had to be left while the
+/// volume was in use, and then none has to be left.
 const PASSES_MAX: u32 = 3;
-/// Inodes are looked at one at a time for each of so many remainders of their numbers.
+/// Number of locks for looking at inodes: one for each remainder of an inode number divided by this.
 const TURNS: usize = 64;
 
-/// What the pass does next.
+/// The next work of the pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Slots(GroupNo),
@@ -73,14 +82,14 @@ enum Phase {
     Done,
 }
 
-/// How far the pass over the volume is.
+/// The progress of the pass over the volume.
 struct Pass {
     phase: Phase,
-    /// The crash interrupted exchanges: nothing may change before they are ended.
+    /// True if the crash interrupted exchanges: no change may be made before they are ended.
     exchanges: bool,
-    /// The level at which the nameless directories are gone: what is named in them goes after that.
+    /// The level at which the nameless directories are gone: the inodes named in them go after that.
     unnamed: Level,
-    /// A nameless directory has to stay, so what it names must, too.
+    /// True if a nameless directory has to stay, so that the inodes it names must stay as well.
     kept: bool,
 }
 
@@ -90,17 +99,17 @@ impl Pass {
     }
 }
 
-/// Whether leaks are still to be returned, and what is known. Locks, to be taken in this order: `pass`, a turn, `facts`, the index of a
-/// directory, `known`.
+/// The state of recovery, and its notes. Locks, to be taken in this order: `pass`, a turn, `facts`,
+/// the index of a directory, `known`.
 pub(super) struct Recovery {
-    /// The volume was left by a crash.
+    /// True if the volume was left by a crash.
     needed: bool,
     active: AtomicBool,
-    /// Interrupted exchanges were looked for, and ended: names may change.
+    /// True once interrupted exchanges were looked for, and ended: names may change.
     may_change: AtomicBool,
-    /// Each directory has one name and the right `..`: directories may be moved and removed.
+    /// True once each directory has one name and the right `..`: directories may be moved and removed.
     settled: AtomicBool,
-    /// The volume is being closed: nobody holds an inode that matters.
+    /// True while the volume is being closed: no caller holds an inode any more.
     closing: AtomicBool,
     pass: lock::Mutex<Pass>,
     turns: [lock::Mutex<()>; TURNS],
@@ -123,25 +132,25 @@ impl Recovery {
         }
     }
 
-    /// True while leaks may be left.
+    /// Returns true while leaks may be left.
     pub(super) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
     }
 
-    /// True if directories must not be moved or removed yet.
+    /// Returns true if directories must not be moved or removed yet.
     pub(super) fn is_unsettled(&self) -> bool {
         self.is_active() && !self.settled.load(Ordering::Acquire)
     }
 
-    /// An inode has just been made. That its number's last owner had links too many is of no interest any more, even after the pass has
-    /// ended.
+    /// Notes that an inode has just been made. Links that its number's last owner had too many do
+    /// not count any more, even after the pass has ended.
     pub(super) fn note_new(&self, ino: InodeNo) {
         if self.needed {
             self.known.lock().set_new(ino.0);
         }
     }
 
-    /// True if all has been noted of an inode that a change needs.
+    /// Returns true if all facts of an inode have been noted that a change needs.
     pub(super) fn may_change(&self, ino: InodeNo) -> bool {
         let known = || {
             let known = self.known.lock();
@@ -150,23 +159,25 @@ impl Recovery {
         !self.is_active() || known()
     }
 
-    /// The same of a directory's names.
+    /// Returns true if all names in a directory have been noted that a change needs.
     pub(super) fn names_may_change(&self, ino: InodeNo) -> bool {
         !self.is_active() || self.known.lock().is_read(ino.0)
     }
 
-    /// True if an inode may still have blocks beyond its end that the crash left: they are no part of it.
+    /// Returns true if an inode may still have blocks beyond its end that the crash left: they are
+    /// no part of it.
     pub(super) fn may_overhang(&self, ino: InodeNo) -> bool {
         self.is_active() && !self.known.lock().is_mapped(ino.0)
     }
 
-    /// True if interrupted exchanges have been ended, and directories have one name each if `directories` are concerned.
+    /// Returns true if interrupted exchanges have been ended, and, for `directories`, each
+    /// directory has one name.
     pub(super) fn is_settled(&self, directories: bool) -> bool {
         let settled = if directories { &self.settled } else { &self.may_change };
         !self.is_active() || settled.load(Ordering::Acquire)
     }
 
-    /// Bytes of memory that recovery takes.
+    /// Returns the bytes of memory that recovery takes.
     pub(super) fn memory(&self) -> usize {
         if self.is_active() { self.known.lock().memory() } else { 0 }
     }
@@ -177,8 +188,7 @@ impl Recovery {
 }
 
 impl Ext {
-    /// An inode that an op has in its hands is about to change, be it its slot, its map, its names, or a name of it: recovery looks at
-    /// it first.
+    /// Has recovery look at an inode before an op changes its slot, its map, its names, or a name of it.
     pub(super) fn touch(&self, node: &Incore) -> Result<()> {
         if !self.recovery.is_active() || self.recovery.known.lock().touch(node.ino.0) {
             return Ok(());
@@ -200,7 +210,8 @@ impl Ext {
         if self.recovery.may_change.load(Ordering::Acquire) { Ok(()) } else { self.finish_names() }
     }
 
-    /// Waits until directories may be moved and removed; helps the pass on. Names may go meanwhile: the caller looks them up afterwards.
+    /// Waits until directories may be moved and removed; runs steps of the pass meanwhile. They may
+    /// remove names: the caller looks its names up afterwards.
     pub(super) fn finish_names(&self) -> Result<()> {
         while self.recovery.is_unsettled() {
             self.health.check()?;
@@ -212,7 +223,8 @@ impl Ext {
         Ok(())
     }
 
-    /// One bounded step. When it wants to be called again; never, once all leaks are returned.
+    /// Runs one bounded step. Returns the time for the next call; `None` once all leaks are
+    /// returned, or if the volume has failed.
     pub(super) fn recover_step(&self, idle: Idle) -> Option<Time> {
         if !self.recovery.is_active() || self.health.failed().is_some() {
             return None;
@@ -225,8 +237,8 @@ impl Ext {
         Some(self.rt.now() + pause)
     }
 
-    /// Takes recovery to its end; the volume is not in use any more. What had to be left beside clients is found by looking at
-    /// everything once more.
+    /// Runs recovery to its end; the volume is not in use any more. Another pass over the whole
+    /// volume finds the leaks that had to be left while it was in use.
     pub(super) fn finish_recovery(&self) -> Result<()> {
         self.recovery.closing.store(true, Ordering::Release);
         for _ in 0..PASSES_MAX {
@@ -265,7 +277,7 @@ impl Ext {
         self.geo.all_groups().map(|group| self.alloc.counts(group).directories).collect()
     }
 
-    /// One step of the pass. What it reads does not stay in memory.
+    /// Runs one step of the pass. The metadata that it reads do not stay in memory.
     fn recover_some(&self, pass: &mut Pass) -> Result<()> {
         let cached = self.meta.memory().max(CACHED_BYTES_MIN);
         let mut left = STEP_COST;
@@ -282,7 +294,7 @@ impl Ext {
         Ok(())
     }
 
-    /// Does the next piece of work and returns what it cost.
+    /// Does the next piece of work and returns its cost, in inodes.
     fn advance(&self, pass: &mut Pass) -> Result<u32> {
         let next = |group: GroupNo| Some(GroupNo(group.0 + 1)).filter(|g| g.0 < self.geo.groups);
         match pass.phase {

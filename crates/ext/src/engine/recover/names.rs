@@ -1,4 +1,4 @@
-//! Reading directories, and mending what interrupted renames and exchanges left.
+//! Reading directories, and repairing names that interrupted renames and exchanges left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ fn dot_dot() -> &'static Name {
 impl Ext {
     // -- phase Names
 
-    /// Reads one directory. False if there is none left.
+    /// Reads one directory. Returns false if there is none left.
     pub(super) fn read_next_directory(&self) -> Result<bool> {
         let Some((directory, parent)) = self.recovery.known.lock().pending.pop() else { return Ok(false) };
         let ino = InodeNo(directory);
@@ -44,7 +44,8 @@ impl Ext {
         Ok(true)
     }
 
-    /// Notes all names in a directory; its turn is taken. Returns the directory that `..` tells of.
+    /// Notes all names in a directory, whose turn the caller has taken. Returns the directory that
+    /// `..` names.
     pub(super) fn note_names(&self, ino: InodeNo) -> Result<u32> {
         self.note_facts(ino)?;
         let node = self.incore(ino)?;
@@ -64,7 +65,7 @@ impl Ext {
         Ok(dot_dot)
     }
 
-    /// Notes one name. True if it is a directory's.
+    /// Notes one name. Returns true if it leads to a directory.
     fn note_name(&self, directory: &Incore, name: &[u8], child: InodeNo) -> Result<bool> {
         if self.geo.locate_inode(child).is_some() {
             self.note_facts(child)?;
@@ -81,7 +82,7 @@ impl Ext {
 
     // -- phase Mend: interrupted exchanges
 
-    /// Looks once, before anything is changed, whether the crash interrupted an exchange.
+    /// Checks once, before any change, whether the crash interrupted an exchange.
     pub(super) fn look_for_exchanges(&self, pass: &mut Pass) -> Result<()> {
         if pass.exchanges || self.recovery.may_change.load(Ordering::Acquire) {
             return Ok(());
@@ -105,7 +106,7 @@ impl Ext {
         Ok(names)
     }
 
-    /// Ends every interrupted exchange. True if there was one: names have to be read again then.
+    /// Ends every interrupted exchange. Returns true if there was one: names have to be read again then.
     pub(super) fn end_exchanges(&self) -> Result<bool> {
         let home = self.exchange_home()?;
         let mut ended = false;
@@ -123,7 +124,8 @@ impl Ext {
         Ok(ended)
     }
 
-    /// Names that were found of an inode while nothing is changed: two stands for any more.
+    /// Returns the number of names that were found of an inode while no name changes: two stands
+    /// for two or more.
     fn names_found(&self, ino: InodeNo) -> Result<u16> {
         let links = self.slot(ino)?.map_or(0, |inode| inode.links);
         let known = self.recovery.known.lock();
@@ -134,8 +136,9 @@ impl Ext {
         })
     }
 
-    /// The name that an inode lost to an exchange leads to it again, unless it is the only one of the inode that took it: then nothing was left
-    /// to be done but to remove the temporary name. False if it cannot be found.
+    /// Makes the name that an inode lost to an exchange lead to it again, unless it is the only one
+    /// of the inode that took it: then only the temporary name was left to be removed. Returns
+    /// false if the name cannot be found.
     fn put_back(&self, ino: InodeNo, temporary: &[u8]) -> Result<bool> {
         let Some((dir, hash)) = parse_exchange_name(temporary) else { return Ok(false) };
         let (Ok(dir), Ok(node)) = (self.incore(dir), self.incore(ino)) else { return Ok(false) };
@@ -175,8 +178,9 @@ impl Ext {
 
     // -- phase Mend: directories
 
-    /// Directories with several names keep the one in the directory that `..` tells of, or the first; then `..` is made to tell of
-    /// the directory that names them. Directories do not move meanwhile.
+    /// Leaves directories with several names the one in the directory that `..` names, or the
+    /// first; then makes `..` name the directory that names them. Directories do not move
+    /// meanwhile.
     pub(super) fn mend_directories(&self) -> Result<()> {
         let (doubles, mut misplaced) = {
             let mut known = self.recovery.known.lock();
@@ -198,7 +202,7 @@ impl Ext {
         Ok(())
     }
 
-    /// All names of some directories, in the directories that the root leads to.
+    /// Returns all names of some directories, in the directories that the root leads to.
     fn names_of(&self, wanted: &BTreeSet<u32>) -> Result<NamesOf> {
         let mut found = NamesOf::new();
         let mut seen = BTreeSet::from([InodeNo::ROOT.0]);
@@ -224,7 +228,8 @@ impl Ext {
         Ok(found)
     }
 
-    /// Removes all names of a directory but one. The directory that holds it, unless `..` tells of it already.
+    /// Removes all names of a directory but one. Returns the directory that holds it, or `None` if
+    /// `..` names it already.
     fn keep_one_name(&self, ino: u32, names: Vec<(u32, Vec<u8>)>) -> Result<Option<u32>> {
         let node = self.incore(InodeNo(ino))?;
         let told = self.find_name(&node, dot_dot())?.map_or(0, |found| found.ino.0);

@@ -1,4 +1,5 @@
-//! Looking at inodes: their link counts, the blocks they own, and mending what an interrupted append or truncation left.
+//! Looking at inodes: their link counts, the blocks they own, and repairs of inodes that an
+//! interrupted append or truncation left.
 
 use moafs_vfs::Result;
 use moafs_vfs::format::Progress;
@@ -21,19 +22,20 @@ struct Walk {
     table: BlockNo,
     /// Logical blocks from here on lie beyond the end.
     end: u64,
-    /// Blocks found, of data and of pointers.
+    /// Number of blocks found, of data and of pointers.
     counted: u64,
-    /// Blocks of pointers read.
+    /// Number of blocks of pointers read.
     read: u32,
-    /// Something lies beyond the end.
+    /// True if a block lies beyond the end.
     overhangs: bool,
-    /// A reserved inode: its blocks are the volume's own, and not judged.
+    /// True for a reserved inode: its blocks are the volume's own, and not judged.
     reserved: bool,
 }
 
 impl Ext {
-    /// Looks at an inode whose turn is taken: notes what it is and which blocks it owns, mends its map, and, if it is a directory and
-    /// `names` are wanted, notes the names in it. Nothing, if that was done.
+    /// Looks at an inode whose turn is taken: notes its facts and the blocks it owns, repairs its
+    /// map, and, if it is a directory and `names` are wanted, notes the names in it. Does nothing
+    /// if that was done before.
     pub(super) fn visit(&self, ino: InodeNo, names: bool) -> Result<()> {
         self.visit_counting(ino, names).map(drop)
     }
@@ -68,7 +70,8 @@ impl Ext {
         if self.recovery.known.lock().has_facts(ino.0) {
             return Ok(());
         }
-        // What changes an inode comes here before: as long as this is held nothing does.
+        // Every change of an inode passes through here first: while this lock is held the inode
+        // does not change.
         let _one = self.recovery.facts.lock();
         if self.recovery.known.lock().has_facts(ino.0) {
             return Ok(());
@@ -81,7 +84,8 @@ impl Ext {
 
     // -- phase Slots
 
-    /// Notes the facts of all inodes of a group. Those that are deleted on disk, with their bit still set, become free.
+    /// Notes the facts of all inodes of a group. Frees those that are deleted on disk with their
+    /// bit still set. Returns the cost.
     pub(super) fn note_slots(&self, group: GroupNo) -> Result<u32> {
         let in_use = self.alloc.unchanged_inodes(group)?;
         let mut looked = 0;
@@ -93,7 +97,7 @@ impl Ext {
             looked += 1;
             self.note_facts(ino)?;
             let deleted = self.slot(ino)?.is_some_and(|inode| inode.links == 0);
-            // If it was deleted through the mount, that was noted before.
+            // If it was deleted through the mount, it was noted as touched before.
             if deleted && !self.recovery.known.lock().is_touched(ino.0) {
                 self.alloc.free(Level::NONE, Freed::Inode { ino: ino.0, directory: false })?;
             }
@@ -113,7 +117,8 @@ impl Ext {
 
     // -- phase Maps
 
-    /// Looks at some inodes of a group that were not looked at yet, from the one at `from` on. What it cost, and where to go on.
+    /// Looks at some inodes of a group that were not looked at yet, from the one at `from` on.
+    /// Returns the cost, and the index to go on at.
     pub(super) fn note_maps(&self, group: GroupNo, from: u32) -> Result<(u32, Option<u32>)> {
         let in_use = self.alloc.unchanged_inodes(group)?;
         let mut cost = 1;
@@ -128,12 +133,14 @@ impl Ext {
         Ok((cost + GROUP_COST, None))
     }
 
-    /// Notes the blocks that an inode owns, and mends its map. Returns how many blocks of pointers were read.
+    /// Notes the blocks that an inode owns, and repairs its map. Returns how many blocks of
+    /// pointers were read.
     fn visit_map(&self, ino: InodeNo) -> Result<u32> {
         let Some(at) = self.slot_at(ino) else { return Ok(0) };
         let reserved = self.is_reserved(ino);
         let Some(inode) = self.slot(ino)? else { return Ok(0) };
-        // The pointers of a deleted inode may lead to blocks that have been others' for long: they are not believed.
+        // The pointers of a deleted inode may lead to blocks that other inodes have owned for long:
+        // they are not believed.
         if inode.links == 0 && !reserved {
             return Ok(0);
         }
@@ -142,7 +149,7 @@ impl Ext {
         let mut walk = Walk { ino, table: at.block, end, counted: 0, read: 0, overhangs: false, reserved };
         if inode.file_acl != 0 {
             walk.counted += 1;
-            // Inodes may share it.
+            // Several inodes may share an attribute block.
             self.recovery.known.lock().own(inode.file_acl.into());
         }
         if self.has_pointers(kind, &inode) {
@@ -158,7 +165,7 @@ impl Ext {
         Ok(walk.read)
     }
 
-    /// The kind of an inode in use, if it is sound.
+    /// Returns the kind of an inode in use, if it is sound.
     fn sound_kind(&self, ino: InodeNo, table: BlockNo) -> Result<FileKind> {
         let at = self.slot_at(ino).expect("the caller has found it");
         let block = self.table_block(&at)?;
@@ -167,13 +174,13 @@ impl Ext {
         Ok(inode.kind().expect("it was decoded"))
     }
 
-    /// What one block counts in `i_blocks`.
+    /// Returns the number that one block counts in `i_blocks`.
     fn blocks_unit(&self, inode: &Inode) -> u64 {
         let huge = self.geo.huge_file && inode.flags.contains(InodeFlags::HUGE_FILE);
         if huge { 1 } else { self.geo.sectors_per_block().into() }
     }
 
-    /// Notes a block and all below it; the first logical block that it maps is given.
+    /// Notes a block and all below it; `first` is the first logical block that it maps.
     fn walk_tree(&self, walk: &mut Walk, pointer: u32, level: u8, first: u64) -> Result<()> {
         if pointer == 0 {
             return Ok(());
@@ -187,7 +194,7 @@ impl Ext {
             return Err(walk.damage(what));
         }
         if !self.recovery.known.lock().own(block) {
-            // Nor can its blocks of pointers lead in a circle.
+            // The same check keeps blocks of pointers from leading in a circle.
             let what = format!("block {block} belongs to it and to something else, too");
             return if walk.reserved { Ok(()) } else { Err(walk.damage(what)) };
         }
@@ -204,8 +211,8 @@ impl Ext {
         Ok(())
     }
 
-    /// Frees what lies beyond the end of a file, and corrects the number of its blocks. The size stays: what lies beyond it was never
-    /// promised to be there.
+    /// Frees the blocks beyond the end of a file, and corrects its block count. The size stays:
+    /// bytes beyond it were never promised to be there.
     fn mend_map(&self, walk: &Walk) -> Result<()> {
         let node = self.incore(walk.ino)?;
         {
