@@ -1,4 +1,4 @@
-//! [`Event`]: the only thing one can wait for.
+//! [`Event`]: the only thing a task can wait for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::Woken;
 
-/// Something that happens, again and again. Costs nothing while nobody waits.
+/// Something that happens, again and again. A signal costs one atomic addition and one load while no task waits.
 ///
 /// The sequence number counts the signals; a [`Ticket`] remembers one, so that a signal between
 /// looking at a condition and waiting is never lost.

@@ -14,7 +14,7 @@ pub use std::sync::atomic;
 #[cfg(feature = "preempt")]
 pub use points::{Mutex, MutexGuard, atomic};
 
-/// A point at which a [`Preemptive`](crate::preempt::Preemptive) runtime may run another task.
+/// Marks a point at which a [`Preemptive`](crate::preempt::Preemptive) runtime may run another task.
 #[inline(always)]
 pub fn point() {
     #[cfg(feature = "preempt")]
@@ -33,7 +33,7 @@ mod points {
         inner: parking_lot::Mutex<T>,
     }
 
-    /// Access to what a [`Mutex`] protects; dropping it unlocks.
+    /// Access to the value that a [`Mutex`] protects; dropping it unlocks.
     pub struct MutexGuard<'a, T: ?Sized> {
         lock: &'a Mutex<T>,
         /// `None` only while it is dropped.
@@ -41,12 +41,12 @@ mod points {
     }
 
     impl<T> Mutex<T> {
-        /// An unlocked mutex.
+        /// Returns an unlocked mutex.
         pub const fn new(value: T) -> Self {
             Mutex { inner: parking_lot::Mutex::new(value) }
         }
 
-        /// The value, as nothing can hold the lock any more.
+        /// Returns the value; consuming the lock shows that no task holds it.
         pub fn into_inner(self) -> T {
             self.inner.into_inner()
         }
@@ -57,7 +57,7 @@ mod points {
             std::ptr::from_ref(self).cast::<()>().addr()
         }
 
-        /// Waits for the lock.
+        /// Waits until the lock is free and takes it.
         pub fn lock(&self) -> MutexGuard<'_, T> {
             if !preempt::is_task() {
                 return MutexGuard { lock: self, guard: Some(self.inner.lock()) };
@@ -77,7 +77,7 @@ mod points {
             self.inner.try_lock().map(|guard| MutexGuard { lock: self, guard: Some(guard) })
         }
 
-        /// The value, without locking: the borrow checker knows that nothing else looks.
+        /// Returns the value without locking: the exclusive borrow rules out other users.
         pub fn get_mut(&mut self) -> &mut T {
             self.inner.get_mut()
         }
@@ -140,17 +140,17 @@ mod points {
                 pub struct $name(atomic::$name);
 
                 impl $name {
-                    /// An atomic that holds `value`.
+                    /// Returns an atomic that holds `value`.
                     pub const fn new(value: $value) -> Self {
                         $name(atomic::$name::new(value))
                     }
 
-                    /// What it holds in the end.
+                    /// Returns the value and consumes the atomic.
                     pub fn into_inner(self) -> $value {
                         self.0.into_inner()
                     }
 
-                    /// What it holds, while nothing else can look.
+                    /// Returns the value without a scheduling point: the exclusive borrow rules out other users.
                     pub fn get_mut(&mut self) -> &mut $value {
                         self.0.get_mut()
                     }
@@ -158,7 +158,7 @@ mod points {
                     /// [`std::sync::atomic`]'s `fetch_update`, after a scheduling point.
                     ///
                     /// # Errors
-                    /// What it holds, if `change` wants no change.
+                    /// The value it holds, if `change` returns `None`.
                     pub fn fetch_update(
                         &self,
                         set: Ordering,

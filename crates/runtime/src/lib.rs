@@ -3,13 +3,13 @@
 //! The one idea: a file system may look at the clock, wait, and start tasks only through a
 //! [`Runtime`]. On a live mount that is [`Live`] (threads and parking); in the lab and in
 //! concurrency tests it is [`Virtual`]: also threads, but exactly one holds the baton, the clock
-//! jumps when everybody waits, and the choice among ready tasks is a seed. Everything that can be
+//! jumps when all tasks wait, and a seed decides among ready tasks. Everything that can be
 //! held across a wait (the locks in [`lock`]) is built on [`Event`]; plain mutexes are for leaves
 //! that never wait.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`event`] | [`Event`], the only thing one can wait for |
+//! | [`event`] | [`Event`], the only thing a task can wait for |
 //! | [`live`] | threads, parking, the machine's clocks |
 //! | [`virt`] | the baton, the virtual clock, seeded choice, deadlock reports |
 //! | [`lock`] | mutex and reader-writer lock that may be held across a wait |
@@ -39,7 +39,7 @@ pub use virt::Virtual;
 /// A shared runtime. One per volume (or per experiment); there are no globals.
 pub type Rt = Arc<dyn Runtime>;
 
-/// Why [`Runtime::wait`] returned.
+/// The reason for which [`Runtime::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
     /// The event was signalled since the ticket was taken.
@@ -63,7 +63,7 @@ pub trait Runtime: Send + Sync {
     /// The only way to block.
     fn wait(&self, event: &Event, ticket: Ticket, until: Option<Time>) -> Woken;
 
-    /// Wakes everybody who waits for `event` and invalidates all tickets taken so far.
+    /// Wakes all tasks that wait for `event` and invalidates all tickets taken so far.
     fn signal(&self, event: &Event);
 
     /// Starts a task (syncer, cleaner, lab process). A panic in it is reported, not swallowed.
@@ -77,7 +77,7 @@ pub trait Runtime: Send + Sync {
     fn is_virtual(&self) -> bool;
 }
 
-/// Sleeps until `until` by waiting for an event that nobody signals.
+/// Sleeps until `until` by waiting for an event that is never signalled.
 pub fn sleep_until(rt: &dyn Runtime, until: Time) {
     let event = Event::new();
     while rt.now() < until {

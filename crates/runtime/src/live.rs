@@ -14,7 +14,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// A runtime whose monotonic clock starts now.
+    /// Returns a runtime whose monotonic clock starts now.
     #[expect(clippy::new_ret_no_self, reason = "runtimes are used shared and type-erased")]
     pub fn new() -> Rt {
         Arc::new(Live { start: Instant::now() })
@@ -45,7 +45,7 @@ impl Runtime for Live {
     }
 
     /// # Panics
-    /// When the machine cannot start another thread.
+    /// If the machine cannot start another thread.
     fn spawn(&self, name: &str, task: Box<dyn FnOnce() + Send>) -> Task {
         let progress = Arc::new(Progress::default());
         let shared = Arc::clone(&progress);
@@ -69,7 +69,7 @@ impl Runtime for Live {
     }
 }
 
-/// The time of day `ago` before 1970, with the seconds rounded down.
+/// Returns the time of day `ago` before 1970, with the seconds rounded down.
 fn before_1970(ago: Duration) -> Timestamp {
     let secs = -i64::try_from(ago.as_secs()).unwrap_or(i64::MAX);
     match ago.subsec_nanos() {

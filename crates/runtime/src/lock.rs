@@ -3,8 +3,8 @@
 //! Both are one lock word and an [`Event`]. Invariants:
 //!
 //! 1. Uncontended locking and unlocking is one compare-and-swap each and never enters the runtime.
-//! 2. Who cannot enter registers in the lock word *after* taking a ticket; who leaves and sees
-//!    somebody registered signals. So no wake-up is lost.
+//! 2. A task that cannot enter registers in the lock word *after* it has taken a ticket; a holder
+//!    that leaves and sees a registered task signals. So no wake-up is lost.
 //! 3. Newcomers do not overtake: a writer that finds other writers registered waits for one
 //!    release before it tries; readers do not enter while a writer is registered. So writers do
 //!    not starve.
@@ -27,19 +27,19 @@ const SPINS: u32 = 64;
 /// Bits of one counter in the lock word: more tasks than a machine has threads.
 const FIELD_BITS: u32 = 15;
 const FIELD_MAX: u64 = (1 << FIELD_BITS) - 1;
-/// A writer is inside.
+/// The bit that says that a writer is inside.
 const WRITER: u64 = 1;
-/// One reader inside.
+/// The unit of the count of readers inside.
 const READER: u64 = 1 << 1;
-/// One reader registered as waiting.
+/// The unit of the count of readers registered as waiting.
 const READER_WAITS: u64 = READER << FIELD_BITS;
-/// One writer registered as waiting.
+/// The unit of the count of writers registered as waiting.
 const WRITER_WAITS: u64 = READER_WAITS << FIELD_BITS;
-/// One registered reader that may enter before the next writer.
+/// The unit of the count of registered readers that may enter before the next writer.
 const ADMITTED: u64 = WRITER_WAITS << FIELD_BITS;
 const _: () = assert!(4 * FIELD_BITS < u64::BITS);
 
-/// The counter of the lock word whose unit is given.
+/// Returns the counter of the lock word whose unit is given.
 fn count(word: u64, unit: u64) -> u64 {
     (word / unit) & FIELD_MAX
 }
@@ -97,7 +97,8 @@ impl Raw {
         }
     }
 
-    /// The last step of a registered writer: in, and no longer registered, if nobody is in its way.
+    /// Lets a registered writer in and removes its registration; false if a holder or an admitted reader is in its
+    /// way.
     fn enter_registered_writer(&self) -> bool {
         let mut word = self.word.load(Ordering::SeqCst);
         while word & WRITER == 0 && count(word, READER) == 0 && count(word, ADMITTED) == 0 {
@@ -186,39 +187,39 @@ pub struct Mutex<T: ?Sized> {
 // SAFETY: the lock hands the value to one thread at a time.
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
-/// Access to what a [`Mutex`] protects; dropping it unlocks.
+/// Access to the value that a [`Mutex`] protects; dropping it unlocks.
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: &'a Mutex<T>,
 }
 
-// SAFETY: a guard gives `&T` to whoever shares it; unlocking from any thread is allowed.
+// SAFETY: a guard gives `&T` to every thread that shares it; unlocking from any thread is allowed.
 unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex whose waiters wait in `rt`.
+    /// Returns an unlocked mutex whose waiters wait in `rt`.
     pub fn new(rt: Rt, value: T) -> Self {
         Mutex { raw: Raw::new(rt), value: UnsafeCell::new(value) }
     }
 
-    /// The value, as nobody can hold the lock any more.
+    /// Returns the value; consuming the lock shows that no task holds it.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits for the lock.
+    /// Waits until the lock is free and takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.raw.write();
         MutexGuard { lock: self }
     }
 
-    /// Takes the lock if it is free and nobody waits for it.
+    /// Takes the lock if it is free and no task waits for it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.raw.try_write().then(|| MutexGuard { lock: self })
     }
 
-    /// The value, without locking: the borrow checker knows nobody else looks.
+    /// Returns the value without locking: the exclusive borrow rules out other users.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -254,12 +255,12 @@ pub struct RwLock<T: ?Sized> {
 // SAFETY: the lock hands `&T` to many threads or `&mut T` to one.
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLock<T> {}
 
-/// Shared access to what a [`RwLock`] protects.
+/// Shared access to the value that a [`RwLock`] protects.
 pub struct ReadGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
 }
 
-/// Exclusive access to what a [`RwLock`] protects.
+/// Exclusive access to the value that a [`RwLock`] protects.
 pub struct WriteGuard<'a, T: ?Sized> {
     lock: &'a RwLock<T>,
 }
@@ -268,12 +269,12 @@ pub struct WriteGuard<'a, T: ?Sized> {
 unsafe impl<T: ?Sized + Sync> Sync for WriteGuard<'_, T> {}
 
 impl<T> RwLock<T> {
-    /// An unlocked lock whose waiters wait in `rt`.
+    /// Returns an unlocked lock whose waiters wait in `rt`.
     pub fn new(rt: Rt, value: T) -> Self {
         RwLock { raw: Raw::new(rt), value: UnsafeCell::new(value) }
     }
 
-    /// The value, as nobody can hold the lock any more.
+    /// Returns the value; consuming the lock shows that no task holds it.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -287,7 +288,7 @@ impl<T: ?Sized> RwLock<T> {
         ReadGuard { lock: self }
     }
 
-    /// Shared access, if no writer is inside or waits.
+    /// Takes shared access if no writer is inside or waits.
     pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
         self.raw.try_read().then(|| ReadGuard { lock: self })
     }
@@ -298,12 +299,12 @@ impl<T: ?Sized> RwLock<T> {
         WriteGuard { lock: self }
     }
 
-    /// Exclusive access, if nobody is inside or waits.
+    /// Takes exclusive access if no task is inside or waits.
     pub fn try_write(&self) -> Option<WriteGuard<'_, T>> {
         self.raw.try_write().then(|| WriteGuard { lock: self })
     }
 
-    /// The value, without locking: the borrow checker knows nobody else looks.
+    /// Returns the value without locking: the exclusive borrow rules out other users.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

@@ -37,28 +37,28 @@ const STACK_BYTES: usize = 1 << 20;
 /// Stacks kept for the next tasks of the same thread.
 const STACKS_KEPT: usize = 16;
 
-/// How the next task is chosen.
+/// The rule by which the next task is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
     /// At each point the task is left with a chance of one in `one_in`; the next is drawn evenly.
     RandomWalk {
-        /// At least 1.
+        /// The mean distance of switches or change points, in scheduling points; at least 1.
         one_in: u32,
     },
     /// The ready task with the highest priority runs; at change points, `one_in` points apart on average, the running task's
     /// priority becomes the lowest.
     Priorities {
-        /// At least 1.
+        /// The mean distance of switches or change points, in scheduling points; at least 1.
         one_in: u32,
     },
 }
 
-/// What a run is made of.
+/// The parameters of a run; the same values give the same run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Decides everything that is drawn.
+    /// The seed of the generator behind every random decision.
     pub seed: u64,
-    /// How the next task is chosen.
+    /// The rule by which the next task is chosen.
     pub strategy: Strategy,
     /// Nanoseconds that pass at each scheduling point.
     pub point_ns: u64,
@@ -96,12 +96,12 @@ struct State {
     next_task: u64,
     current: u64,
     ready: VecDeque<u64>,
-    /// (deadline, order of waiting, task).
+    /// Ready times of the waits with a deadline: (deadline in ns, order of waiting, task).
     deadlines: BTreeSet<(u64, u64, u64)>,
     waits: u64,
     /// Priorities of tasks whose priority has been lowered count down from here.
     lowest: i64,
-    /// Started, and not yet a coroutine.
+    /// Tasks that were spawned and have no coroutine yet.
     newborn: Vec<(u64, Body)>,
     /// Tasks that wait for a leaf mutex.
     leaf_waiters: usize,
@@ -109,7 +109,7 @@ struct State {
     counts: Counts,
 }
 
-/// What happened so far.
+/// The number of scheduling points and switches so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Scheduling points passed.
@@ -142,7 +142,7 @@ pub(crate) fn is_task() -> bool {
     HERE.get().is_some()
 }
 
-/// A scheduling point. Nothing on other threads, and while a panic unwinds.
+/// Marks a scheduling point. Does nothing on threads that run no task, and while a panic unwinds.
 #[inline]
 pub fn point() {
     if let Some(here) = HERE.get() {
@@ -167,7 +167,7 @@ pub(crate) fn leaf_released(address: usize) {
 }
 
 impl Preemptive {
-    /// A runtime at time zero.
+    /// Returns a runtime at time zero.
     pub fn new(config: Config) -> Arc<Preemptive> {
         let mut state = State {
             now: 0,
@@ -190,17 +190,17 @@ impl Preemptive {
         Arc::new(Preemptive { state: Mutex::new(state) })
     }
 
-    /// The same, as the code under test takes it.
+    /// Returns this runtime as the shared trait object that the code under test takes.
     pub fn rt(self: &Arc<Self>) -> Rt {
         Arc::clone(self) as Rt
     }
 
-    /// What happened so far.
+    /// Returns the number of scheduling points and switches so far.
     pub fn counts(&self) -> Counts {
         self.state.lock().counts
     }
 
-    /// Lets time pass while no task runs.
+    /// Moves the clock `ns` nanoseconds forward; to be called while no task runs.
     pub fn advance(&self, ns: u64) {
         self.state.lock().now += ns;
     }
@@ -208,7 +208,7 @@ impl Preemptive {
     /// Runs `f` as the first task, and then all spawned tasks to their end. Can be called again; the clock goes on.
     ///
     /// # Panics
-    /// With the report of a deadlock or of a task's panic.
+    /// If a task panics or all tasks wait without a deadline; the message is the report.
     pub fn run<R: Send + 'static>(&self, f: impl FnOnce() -> R + Send + 'static) -> R {
         assert!(HERE.get().is_none(), "a task cannot run a preemptive runtime");
         let result = Arc::new(Mutex::new(None));
@@ -228,7 +228,7 @@ impl Preemptive {
         result.expect("the first task has ended without a panic")
     }
 
-    /// Runs until no task is left, or returns why that cannot be.
+    /// Runs until no task is left, or returns the report of a deadlock or a panic.
     fn run_tasks(&self, coroutines: &mut BTreeMap<u64, Coroutine<(), (), ()>>) -> Option<String> {
         loop {
             let (next, newborn) = {
@@ -275,7 +275,7 @@ impl Preemptive {
         })
     }
 
-    /// The life of one task.
+    /// Runs one task to its end and records the outcome; the body of its coroutine.
     fn live(&self, id: u64, body: Body) {
         let Body { task, progress } = body;
         let outcome = catch_unwind(AssertUnwindSafe(task));
@@ -293,7 +293,7 @@ impl Preemptive {
         HERE.get().filter(|here| std::ptr::eq(here.runtime.as_ptr(), self))
     }
 
-    /// Leaves the running task, which the scheduler knows where to find again.
+    /// Leaves the running task; returns when the scheduler resumes it, with the reason.
     fn switch(&self, here: Here) -> Woken {
         // SAFETY: the suspender lives on the stack of the coroutine that calls.
         unsafe { here.suspender.as_ref() }.suspend(());
@@ -308,7 +308,7 @@ impl Preemptive {
         self.point_with(here, |_| {});
     }
 
-    /// A point before which something is made ready.
+    /// Makes tasks ready with `before`, then passes a scheduling point.
     fn point_with(&self, here: Here, before: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
         before(&mut state);
@@ -335,7 +335,7 @@ impl Preemptive {
         });
     }
 
-    /// A wait of no task: fine while there are none, for setting up.
+    /// Serves a wait outside of a run, which set-up code may do: the clock jumps to the deadline.
     fn wait_outside(state: &mut State, until: Option<Time>) -> Woken {
         let until = until.expect("deadlock: waiting outside of Preemptive::run for something that nothing does");
         state.now = state.now.max(until.0);

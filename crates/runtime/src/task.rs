@@ -10,7 +10,7 @@ pub struct Task {
     progress: Arc<Progress>,
 }
 
-/// What a task and its handle share.
+/// The state that a task and its handle share.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     ended: Event,

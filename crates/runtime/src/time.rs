@@ -21,7 +21,7 @@ impl Add<Duration> for Time {
 
 impl Sub for Time {
     type Output = Duration;
-    /// How long `earlier` lies before `self`; zero when it does not.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is not before `self`.
     fn sub(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -4,13 +4,13 @@
 //! that holds the baton runs. Invariants:
 //!
 //! 1. The baton changes hands only inside [`Runtime::wait`] and [`Runtime::compute`] (which the
-//!    locks of [`crate::lock`] call too) and when a task ends. So none of them may be called while
+//!    locks of [`crate::lock`] also call) and when a task ends. So none of them may be called while
 //!    a plain mutex is held.
 //! 2. The clock moves only when no task is ready, to the earliest deadline; a task that is alone
 //!    never leaves its thread.
 //! 3. Without a seed ready tasks run in the order in which they became ready. With a seed the next
 //!    one is drawn, and a `wait` that need not block is a point of choice as well.
-//! 4. No ready task and no deadline is a deadlock: [`Virtual::run`] panics and says who waits. So
+//! 4. No ready task and no deadline is a deadlock: [`Virtual::run`] panics and lists the waiting tasks. So
 //!    does a panic in any task. The other tasks are unwound.
 
 use std::any::Any;
@@ -32,10 +32,10 @@ use crate::{Event, Rt, Runtime, Task, Ticket, Time, Timestamp, Woken};
 /// The time of day at virtual time zero: 2001-09-09 01:46:40 UTC.
 pub(crate) const EPOCH_SECS: i64 = 1_000_000_000;
 
-/// Patience with destructors that wait while everything is being unwound, in milliseconds.
+/// The longest wait of a destructor while all tasks are unwound, in milliseconds.
 const UNWIND_MS_MAX: u32 = 10_000;
 
-/// The task that [`Virtual::run`] runs itself. Spawned ones count from 1.
+/// The number of the task that [`Virtual::run`] runs itself. Spawned ones count from 1.
 const MAIN: u64 = 0;
 
 thread_local! {
@@ -47,7 +47,7 @@ thread_local! {
 pub struct Virtual {
     me: Weak<Virtual>,
     state: Mutex<State>,
-    /// The last task has ended, or everything is over.
+    /// Signalled when the last task has ended, or the run was ended by a failure.
     idle: Condvar,
 }
 
@@ -56,15 +56,15 @@ struct State {
     rng: Option<Pcg64Mcg>,
     tasks: BTreeMap<u64, Entry>,
     next_task: u64,
-    /// Who holds the baton.
+    /// The task that holds the baton.
     current: Option<u64>,
-    /// In the order in which they became ready.
+    /// Ready tasks in the order in which they became ready.
     ready: VecDeque<u64>,
-    /// (deadline, order of waiting, task).
+    /// Ready times of the waits with a deadline: (deadline in ns, order of waiting, task).
     deadlines: BTreeSet<(u64, u64, u64)>,
     waits: u64,
     threads: Vec<JoinHandle<()>>,
-    /// Why everything is over.
+    /// The report of the failure that ended the run.
     over: Option<String>,
 }
 
@@ -76,7 +76,7 @@ struct Entry {
 
 #[derive(Clone, Copy)]
 enum Status {
-    /// Holds the baton, or is next in line with this answer.
+    /// The task holds the baton, or is ready and its wait will return this.
     Awake(Woken),
     Waiting(Waiting),
 }
@@ -85,17 +85,17 @@ enum Status {
 struct Waiting {
     /// Address of the event: only compared, so it does not make runs differ. 0 for computing.
     event: usize,
-    /// Position among all waits.
+    /// The number of this wait among all waits of the run.
     order: u64,
     until: Option<u64>,
     since: u64,
 }
 
-/// What unwinds tasks when everything is over; their own message would only repeat the reason.
+/// The panic payload that unwinds tasks after a failure; a message of their own would only repeat the reason.
 struct Abandoned;
 
 impl Virtual {
-    /// A runtime at time zero. With a seed, the choice among ready tasks is drawn from it.
+    /// Returns a runtime at time zero. With a seed, the choice among ready tasks is drawn from it.
     pub fn new(seed: Option<u64>) -> Arc<Virtual> {
         let state = State {
             now: 0,
@@ -112,7 +112,7 @@ impl Virtual {
         Arc::new_cyclic(|me| Virtual { me: Weak::clone(me), state: Mutex::new(state), idle: Condvar::new() })
     }
 
-    /// The same, as the code under test takes it.
+    /// Returns this runtime as the shared trait object that the code under test takes.
     pub fn rt(self: &Arc<Self>) -> Rt {
         Arc::clone(self) as Rt
     }
@@ -121,7 +121,7 @@ impl Virtual {
     /// ended. Can be called again afterwards; the clock goes on.
     ///
     /// # Panics
-    /// With the report of a deadlock or of a task's panic, and when `f` panics.
+    /// If all tasks wait without a deadline or a task panics (the message is the report), and when `f` panics.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
         self.enter();
         let outcome = catch_unwind(AssertUnwindSafe(f));
@@ -144,7 +144,7 @@ impl Virtual {
         HERE.set(Some((self.address(), MAIN)));
     }
 
-    /// Ends the first task, waits for the others, and says what went wrong.
+    /// Ends the first task, waits for the others, and returns the report of a failure with the threads to join.
     fn leave(&self, panicked: bool) -> (Option<String>, Vec<JoinHandle<()>>) {
         HERE.set(None);
         let mut state = self.state.lock();
@@ -165,12 +165,12 @@ impl Virtual {
         std::ptr::from_ref(self).addr()
     }
 
-    /// The task that calls; `None` for threads outside.
+    /// Returns the calling task; `None` on a thread that is no task of this runtime.
     fn here(&self) -> Option<u64> {
         HERE.get().filter(|(runtime, _)| *runtime == self.address()).map(|(_, task)| task)
     }
 
-    /// Gives the baton to whoever is next, if anybody is left.
+    /// Gives the baton to the next task, if any is left.
     fn hand_on(&self, state: &mut State) {
         state.current = None;
         if state.tasks.is_empty() {
@@ -211,8 +211,8 @@ impl Virtual {
         }
     }
 
-    /// A wait when everything is over. Destructors may still wait for locks that others release
-    /// while they unwind; for anything else there is no sense in it.
+    /// Waits after a failure has ended the run. Destructors may still wait for locks that others release
+    /// while they unwind; any other wait would never end.
     fn wait_while_unwinding(&self, me: u64, reason: &str) -> Woken {
         thread_local! {
             static WAITED_MS: Cell<u32> = const { Cell::new(0) };
@@ -229,7 +229,7 @@ impl Virtual {
         Woken::TimedOut
     }
 
-    /// A wait of a thread that is no task: fine while there are none, for setting up.
+    /// Serves the wait of a thread that is no task, which set-up code may do while there are no tasks.
     fn wait_outside(&self, state: &mut State, event: &Event, ticket: Ticket, until: Option<Time>) -> Woken {
         if event.is_past(ticket) {
             return Woken::Signalled;
@@ -240,7 +240,7 @@ impl Virtual {
         Woken::TimedOut
     }
 
-    /// The life of a spawned task's thread.
+    /// Runs a spawned task to its end and records the outcome; the body of its thread.
     fn live(&self, id: u64, task: Box<dyn FnOnce() + Send>, progress: &Progress) {
         HERE.set(Some((self.address(), id)));
         let body = || {
@@ -272,7 +272,7 @@ fn abandon(task: u64, reason: &str) {
     resume_unwind(Box::new(Abandoned));
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
@@ -298,7 +298,7 @@ impl State {
         self.tasks.get_mut(&task).expect("the caller is a task").status = Status::Waiting(waiting);
     }
 
-    /// Takes the next task to run; moves the clock if nobody is ready now.
+    /// Takes the next task to run; moves the clock if no task is ready now.
     fn choose(&mut self) -> Option<u64> {
         if self.ready.is_empty() {
             let &(earliest, ..) = self.deadlines.first()?;
@@ -317,7 +317,7 @@ impl State {
         self.ready.remove(index)
     }
 
-    /// Everybody who waits for an event, in the order of waiting.
+    /// Returns the tasks that wait for an event, in the order of waiting.
     fn waiters(&self, event: usize) -> Vec<u64> {
         let order = |(&task, entry): (&u64, &Entry)| match entry.status {
             Status::Waiting(waiting) if waiting.event == event => Some((waiting.order, task)),
@@ -333,7 +333,8 @@ impl State {
         self.tasks.values().for_each(|entry| _ = entry.baton.notify_one());
     }
 
-    /// Who waits for what. Events have no names: they are numbered in the order of their mention.
+    /// Returns the report of a deadlock: each waiting task and its event. Events have no names: they are numbered in
+    /// the order of their mention.
     fn deadlock(&self) -> String {
         let mut report = format!("deadlock at {} ns: every task waits", self.now);
         let mut events: Vec<usize> = Vec::new();

@@ -18,7 +18,7 @@ fn panic_text(f: impl FnOnce()) -> String {
     message(&*panic).to_owned()
 }
 
-/// Three tasks that note their names under a leaf mutex.
+/// Runs three tasks that note their names under a leaf mutex; returns the names in that order.
 fn order_of(seed: u64, strategy: Strategy) -> (Vec<&'static str>, Counts, Time) {
     let runtime = runtime(seed, strategy);
     let log = Arc::new(leaf::Mutex::new(Vec::new()));
@@ -42,7 +42,7 @@ fn a_seed_repeats_and_seeds_differ() {
     }
 }
 
-/// Two tasks add to a number that they read and write under two acquisitions of its lock. Returns the sum.
+/// Runs two tasks that add to a number, which they read and write under two acquisitions of its lock. Returns the sum.
 fn two_steps(seed: u64, strategy: Strategy) -> u64 {
     let runtime = runtime(seed, strategy);
     let number = Arc::new(leaf::Mutex::new(0_u64));
@@ -101,7 +101,7 @@ fn time_passes_at_points_and_jumps_when_every_task_sleeps() {
     runtime.run(move || {
         let task_rt = Arc::clone(&rt);
         let task = rt.spawn("sleeper", Box::new(move || sleep_until(&*task_rt, Time(1_000))));
-        // Does not wait, and yet the sleeper wakes: points take time.
+        // This loop does not wait, and yet the sleeper wakes: points take time.
         while !task.is_finished() {
             leaf::point();
         }

@@ -9,7 +9,7 @@ use crate::sleep_until;
 
 type Log = Arc<Mutex<Vec<(u64, &'static str)>>>;
 
-/// Three tasks that sleep and compute, and what happened when.
+/// Runs three tasks that sleep and compute; returns their steps with the times.
 fn timeline(seed: Option<u64>) -> Vec<(u64, &'static str)> {
     let runtime = Virtual::new(seed);
     let log: Log = Arc::default();
@@ -174,7 +174,7 @@ fn setting_up_outside_of_run_needs_no_task() {
     assert_eq!((runtime.now(), lock.into_inner()), (Time(70), 2));
 }
 
-/// Readers and writers that hold a lock across waits; returns who got in, in order.
+/// Runs readers and writers that hold a lock across waits; returns the order in which they entered.
 fn readers_and_writers(seed: Option<u64>) -> Vec<(u64, &'static str)> {
     let runtime = Virtual::new(seed);
     let log: Log = Arc::default();
