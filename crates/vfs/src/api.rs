@@ -1,4 +1,4 @@
-//! What fronts see: [`Vfs`], its options, and the arguments of its calls.
+//! The interface for the fronts: [`Vfs`], its options, and the arguments of its calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,34 +14,34 @@ use crate::types::{Attr, Cookie, FileKind, Ino, Mapping, Name, SetMode, XattrKey
 use crate::volatile::{LastAccess, Volatile};
 use crate::write_error::Process;
 
-/// How a volume is used. Everything has a default.
+/// The options of a mounted volume. Each has a default.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Memory for cached blocks, metadata and indexes, in bytes.
     pub cache_bytes: usize,
     /// Dirty file data may take up this share of the cache (percent); writers wait above it.
     pub dirty_percent: u8,
-    /// And never more than so many bytes, if given: a buffer of a fixed size.
+    /// The most bytes of dirty file data, if given: a buffer of a fixed size. The smaller of both limits holds.
     pub dirty_bytes_max: Option<usize>,
-    /// Writers are slowed down to the pace of write-back long before that limit, so that none waits long at it; write-back
-    /// begins at an eighth of the limit instead of three quarters.
+    /// Writers are slowed down to the pace of write-back long before that limit, so that none waits long at it;
+    /// write-back begins at an eighth of the limit instead of three quarters.
     pub paced: bool,
     /// A dirty block older than this is written back.
     pub dirty_age: Duration,
     /// The syncer commits metadata this often.
     pub commit_interval: Duration,
-    /// When reading updates the access time.
+    /// The rule by which reading updates the access time.
     pub atime: AtimePolicy,
-    /// Refuse every change.
+    /// Refuse every change with EROFS.
     pub read_only: bool,
     /// Read-ahead of a sequential reader at most, in bytes.
     pub read_ahead_bytes: usize,
-    /// A miss of a small file brings this much with one request at most, its neighbours included, for somebody who reads
-    /// file after file. 0: it brings the file alone.
+    /// The most bytes that a miss of a small file reads with one request, its neighbours included, for a caller that
+    /// reads file after file. 0: a miss reads the file alone.
     pub co_read_bytes: usize,
     /// The largest data request in bytes; the policies' maximum transfer.
     pub transfer_bytes_max: usize,
-    /// Who caches above us.
+    /// The cache above this one, if any.
     pub role: CacheRole,
     /// Run the syncer as a task of the runtime. Off: the caller calls [`Vfs::tend`] (tests, lab).
     pub syncer: bool,
@@ -69,50 +69,50 @@ impl Default for Options {
     }
 }
 
-/// When reading updates the access time.
+/// The rule by which reading updates the access time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtimePolicy {
-    /// Always.
+    /// Every read updates it.
     Strict,
-    /// If it is older than the last change or than a day (relatime).
+    /// A read updates it if it is older than the last change or than a day (relatime).
     Relative,
-    /// Never.
+    /// Reads never update it.
     Never,
 }
 
-/// Who caches above us.
+/// The cache above this one, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheRole {
-    /// Ours is the only cache (library, lab).
+    /// There is none: this is the only cache (library, lab).
     Only,
     /// The kernel caches what it read: clean data go to the cold end once served.
     Behind,
 }
 
-/// Who asks.
+/// The credentials of the caller.
 #[derive(Debug, Clone)]
 pub struct Who {
-    /// Effective user.
+    /// Effective user id.
     pub uid: u32,
-    /// Effective group.
+    /// Effective group id.
     pub gid: u32,
     /// Supplementary groups (needed only with [`Checks::Needed`], and for sgid clearing).
     pub groups: SmallVec<[u32; 8]>,
-    /// Whether permissions were checked above us.
+    /// The layer that checks permissions.
     pub checks: Checks,
 }
 
-/// Whether permissions were checked above us.
+/// The layer that checks permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {
-    /// The kernel did (`default_permissions`).
+    /// The kernel has checked them (`default_permissions`).
     Done,
-    /// vfs must.
+    /// vfs must check them.
     Needed,
 }
 
 impl Who {
-    /// Root, unchecked: tools and tests.
+    /// Returns the credentials of root, unchecked: for tools and tests.
     pub fn root() -> Who {
         Who { uid: 0, gid: 0, groups: SmallVec::new(), checks: Checks::Done }
     }
@@ -121,9 +121,9 @@ impl Who {
 /// An inode's attributes as fronts see them.
 #[derive(Debug, Clone)]
 pub struct Stat {
-    /// Its number.
+    /// The inode's number.
     pub ino: Ino,
-    /// Attributes; the size includes what is not on the volume yet.
+    /// The attributes; the size includes data that are not on the volume yet.
     pub attr: Attr,
     /// `st_blocks`: 512-byte units, blocks reserved for dirty data included.
     pub sectors: u64,
@@ -134,20 +134,20 @@ pub struct Stat {
 pub enum SetTime {
     /// The time of the call.
     Now,
-    /// This time.
+    /// The given time.
     To(Timestamp),
 }
 
-/// What setattr changes; `None` leaves a field alone.
+/// The attributes that setattr changes; `None` leaves a field alone.
 #[derive(Debug, Clone, Default)]
 pub struct SetAttr {
     /// Permission bits (12).
     pub perm: Option<u32>,
-    /// Owner.
+    /// Owner's user id.
     pub uid: Option<u32>,
-    /// Group.
+    /// Group id.
     pub gid: Option<u32>,
-    /// Size (truncate).
+    /// Size in bytes: truncates or extends the file.
     pub size: Option<u64>,
     /// Access time.
     pub atime: Option<SetTime>,
@@ -161,10 +161,10 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
-/// What a new file is.
+/// The properties of a new file.
 #[derive(Debug, Clone)]
 pub struct NewFile<'a> {
-    /// Its kind.
+    /// The kind of the new file.
     pub kind: FileKind,
     /// Permission bits asked for.
     pub perm: u32,
@@ -176,28 +176,28 @@ pub struct NewFile<'a> {
     pub target: Option<&'a [u8]>,
 }
 
-/// What a rename does when the new name exists.
+/// The action of a rename when the new name exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenameMode {
-    /// Replace it.
+    /// Replace the inode that has the new name.
     Replace,
     /// Fail with EEXIST.
     NoReplace,
     /// The two change places.
     Exchange,
-    /// Replace it, and leave a whiteout (a character device 0:0) under the old name: how overlay file systems hide a name of a
-    /// layer below.
+    /// Replace it, and leave a whiteout (a character device 0:0) under the old name: how overlay file systems hide a
+    /// name of a layer below.
     Whiteout,
 }
 
-/// What fallocate does.
+/// The action of fallocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
-    /// Allocate (write zeros where nothing is), extend the size.
+    /// Allocate (write zeros where no blocks are), extend the size.
     Extend,
     /// Allocate, keep the size (EOPNOTSUPP beyond the end where the format cannot).
     KeepSize,
-    /// Punch a hole.
+    /// Punch a hole: the range reads as zeros, its whole blocks are freed.
     Punch,
     /// Zero the range, extend the size unless `keep_size`.
     Zero {
@@ -206,7 +206,7 @@ pub enum Allocate {
     },
 }
 
-/// SEEK_DATA or SEEK_HOLE.
+/// The target of a seek: SEEK_DATA or SEEK_HOLE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
     /// The next byte that is (or may be) data.
@@ -218,34 +218,34 @@ pub enum Seek {
 /// An entry of a listing.
 #[derive(Debug)]
 pub struct ListEntry<'a> {
-    /// The name.
+    /// The name of the entry.
     pub name: &'a Name,
     /// The inode it names.
     pub ino: Ino,
-    /// Its kind, where the directory records it.
+    /// The kind of that inode, if the directory records it.
     pub kind: Option<FileKind>,
-    /// Where the listing goes on after this entry.
+    /// The cookie from which the listing goes on after this entry.
     pub next: Cookie,
 }
 
 /// Numbers of `statfs(2)`.
 #[derive(Debug, Clone, Copy)]
 pub struct StatFs {
-    /// Block size.
+    /// Bytes in a block.
     pub block_size: u32,
-    /// Total blocks.
+    /// Total blocks, without the format's overhead.
     pub blocks: u64,
-    /// Free blocks.
+    /// Free blocks, those reserved for root included.
     pub free: u64,
     /// Free blocks for ordinary users.
     pub available: u64,
-    /// Total inodes.
+    /// Total inodes of the volume.
     pub inodes: u64,
-    /// Free inodes.
+    /// Inodes not in use.
     pub free_inodes: u64,
-    /// File-system id.
+    /// File-system id (`f_fsid`).
     pub id: u64,
-    /// Longest name.
+    /// Longest name in bytes.
     pub name_max: u32,
 }
 
@@ -263,9 +263,9 @@ impl<F: Format> Clone for Vfs<F> {
     }
 }
 
-/// The calls. Errors are POSIX's unless said otherwise; see [`crate::Error`].
+/// The calls of a volume. Errors are POSIX's unless said otherwise; see [`crate::Error`].
 impl<F: Format> Vfs<F> {
-    /// Brings a format to life: starts the syncer (if asked for) on the runtime.
+    /// Mounts a format: starts the syncer (if asked for) on the runtime.
     pub fn new(format: F, disk: SharedDisk, rt: Rt, options: Options) -> Vfs<F> {
         let syncer = options.syncer && !options.read_only;
         let inner = Arc::new(crate::inner::Inner::new(format, disk, rt, options));
@@ -274,21 +274,21 @@ impl<F: Format> Vfs<F> {
         }
         Vfs { inner }
     }
-    /// The format's constants.
+    /// Returns the properties of the volume that do not change.
     pub fn shape(&self) -> &Shape {
         &self.inner.shape
     }
-    /// The format itself, for tools (survey, counters).
+    /// Returns the format itself, for tools (survey, counters).
     pub fn format(&self) -> &F {
         &self.inner.format
     }
-    /// Where the device's head is, as far as file contents tell.
+    /// Returns the likely position of the device's head: the last request for file contents.
     pub fn last_access(&self) -> Arc<LastAccess> {
         Arc::clone(&self.inner.last_access)
     }
 
-    /// Room for swap areas, of which `blocks` are about to be reserved: what has to be cleaned for them is, now. `None` if the
-    /// format has none to give, or the volume cannot be written.
+    /// Returns swap space, after making room for `blocks` blocks that are about to be reserved. `None` if the format
+    /// has none to give.
     pub fn volatile(&self, blocks: u64) -> Result<Option<Arc<dyn Volatile>>> {
         let _gate = self.inner.enter()?;
         let Some(room) = self.inner.format.volatile() else { return Ok(None) };
@@ -296,12 +296,12 @@ impl<F: Format> Vfs<F> {
         Ok(Some(room))
     }
 
-    /// Looks a name up (`.` and `..` too) and holds the inode.
+    /// Looks a name up (also `.` and `..`) and holds the inode.
     pub fn lookup(&self, who: &Who, dir: Ino, name: &Name) -> Result<Stat> {
         self.inner.lookup(who, dir, name)
     }
-    /// Finds an inode by its number alone, as a file handle names it, and holds it: ESTALE if there is no such file any more. Whether
-    /// it is the file that had the number when the handle was made, its generation tells.
+    /// Finds an inode by its number alone, as a file handle names it, and holds it: ESTALE if there is no such file
+    /// any more. Whether it is the file that had the number when the handle was made, its generation tells.
     pub fn find(&self, ino: Ino) -> Result<Stat> {
         self.inner.find(ino)
     }
@@ -314,7 +314,7 @@ impl<F: Format> Vfs<F> {
     pub fn forget(&self, ino: Ino, holds: u64) {
         self.inner.forget(ino, holds)
     }
-    /// Attributes.
+    /// Returns an inode's attributes.
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
         self.inner.stat(ino)
     }
@@ -350,7 +350,7 @@ impl<F: Format> Vfs<F> {
     pub fn rename(&self, who: &Who, from: (Ino, &Name), to: (Ino, &Name), mode: RenameMode) -> Result<()> {
         self.inner.rename(who, from, to, mode)
     }
-    /// A symbolic link's text.
+    /// Returns a symbolic link's text.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.inner.readlink(ino)
     }
@@ -363,16 +363,16 @@ impl<F: Format> Vfs<F> {
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.inner.read(ino, offset, into)
     }
-    /// Writes all of `data` (or fails); clears suid and sgid if permissions are checked here and `who` may not keep them.
-    /// `append` ignores `offset`. Returns the offset written at.
+    /// Writes all of `data` (or fails); clears suid and sgid if permissions are checked here and `who` may not keep
+    /// them. `append` ignores `offset`. Returns the offset written at.
     pub fn write(&self, who: &Who, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
         self.inner.write(who, ino, offset, data, append)
     }
-    /// Allocates, punches, zeroes.
+    /// Allocates, punches or zeroes a range, as `how` says.
     pub fn allocate(&self, who: &Who, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
         self.inner.allocate(who, ino, offset, len, how)
     }
-    /// The next data or hole at or after `offset`.
+    /// Returns the offset of the next data or hole at or after `offset`.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         self.inner.seek(ino, offset, what)
     }
@@ -380,7 +380,8 @@ impl<F: Format> Vfs<F> {
     pub fn copy_range(&self, who: &Who, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         self.inner.copy_range(who, from, to, len)
     }
-    /// Where `offset` lies on the volume (after write-back of what is dirty there): FIEMAP-like, for tools.
+    /// Returns the mappings of `len` bytes from `offset` on, each with its offset in the file. The file's dirty blocks
+    /// are written back first if the volume takes changes. FIEMAP-like, for tools.
     pub fn map(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<(u64, Mapping)>> {
         self.inner.map(ino, offset, len)
     }
@@ -388,8 +389,8 @@ impl<F: Format> Vfs<F> {
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         self.inner.fsync(ino, data_only, &|| Process::SELF)
     }
-    /// The same for one of several processes: a write error is reported once to each that was there when it happened. `caller` is
-    /// asked who it is only if there is an error.
+    /// Syncs a file for one of several processes: a write error is reported once to each that was there when it
+    /// happened. `caller` is called only if there is an error.
     pub fn fsync_for(&self, ino: Ino, data_only: bool, caller: &dyn Fn() -> Process) -> Result<()> {
         self.inner.fsync(ino, data_only, caller)
     }
@@ -397,8 +398,8 @@ impl<F: Format> Vfs<F> {
     pub fn sync(&self) -> Result<()> {
         self.inner.sync()
     }
-    /// Moves the scattered files of a directory and all below it together again, or one file. `progress` is told how far
-    /// it is between two parts of at most 16 MiB, and says whether to go on. What was moved is durable at the end.
+    /// Moves the scattered files of a directory and all below it together again, or one file. `progress` is told how
+    /// far it is between two parts of at most 16 MiB, and says whether to go on. What was moved is durable at the end.
     pub fn defragment(
         &self,
         ino: Ino,
@@ -407,11 +408,11 @@ impl<F: Format> Vfs<F> {
     ) -> Result<Healed> {
         self.inner.defragment(ino, options, progress)
     }
-    /// An extended attribute's value, by full name (`user.x`).
+    /// Returns an extended attribute's value, by full name (`user.x`).
     pub fn get_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.inner.get_xattr(who, ino, name)
     }
-    /// Sets an extended attribute; ACLs change the mode, too.
+    /// Sets an extended attribute; ACLs also change the mode.
     pub fn set_xattr(&self, who: &Who, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         self.inner.set_xattr(who, ino, name, value, mode)
     }
@@ -419,30 +420,30 @@ impl<F: Format> Vfs<F> {
     pub fn remove_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<()> {
         self.inner.remove_xattr(who, ino, name)
     }
-    /// All names of extended attributes `who` may see.
+    /// Returns the names of all extended attributes that the caller may see.
     pub fn list_xattr(&self, who: &Who, ino: Ino) -> Result<Vec<XattrKey>> {
         self.inner.list_xattr(who, ino)
     }
-    /// Space and inodes.
+    /// Returns the numbers of `statfs(2)`: blocks and inodes, total and free.
     pub fn stat_fs(&self) -> StatFs {
         self.inner.stat_fs()
     }
-    /// Counters, as `.moafs/stats` shows them.
+    /// Returns the counters, as `.moafs/stats` shows them.
     pub fn counters(&self) -> crate::counters::Counters {
         self.inner.counters()
     }
-    /// `Some(first reason)` if the volume has turned read-only.
+    /// Returns the first reason for which the volume has turned read-only, if it has.
     pub fn failed(&self) -> Option<String> {
         self.inner.format.failed()
     }
-    /// `Ok` if the volume takes changes.
+    /// Returns an error if the volume takes no changes.
     ///
     /// # Errors
-    /// EROFS with the reason: mounted so, by its own word, or turned so after a failure.
+    /// EROFS with the reason: the volume was mounted read-only, its format allows no changes, or it has failed.
     pub fn check_writable(&self) -> Result<()> {
         self.inner.check_writable()
     }
-    /// One round of background work (what the syncer task does): age-out, reaping, the format's own.
+    /// Runs one round of background work (as the syncer task does): age-out, reaping, a background step of the format.
     pub fn tend(&self) {
         self.inner.round();
     }
@@ -451,16 +452,17 @@ impl<F: Format> Vfs<F> {
         self.inner.shrink_to(bytes);
         moafs_disk::buf::trim();
     }
-    /// Memory in use now, in bytes: cached data, metadata, inodes. What [`Options::cache_bytes`] bounds.
+    /// Returns the memory in use now, in bytes: cached data, metadata, inodes. [`Options::cache_bytes`] bounds it.
     pub fn memory_bytes(&self) -> usize {
         self.inner.used_bytes()
     }
-    /// Since when the clean page that would leave the cache next has waited for it (it may still get a second chance); `None`
-    /// without clean pages. For whoever shares memory between this cache and others: the older page should go.
+    /// Returns the time since which the clean page that would leave the cache next has waited for it (it may still get
+    /// a second chance); `None` without clean pages. For an owner of memory shared between this cache and others: the
+    /// older page should go.
     pub fn coldest(&self) -> Option<Time> {
         self.inner.coldest()
     }
-    /// Drops `bytes` of what is cached and clean, the coldest first.
+    /// Drops `bytes` bytes of clean cached data, the coldest first.
     pub fn evict(&self, bytes: usize) {
         self.inner.reclaim_to(self.inner.used_bytes().saturating_sub(bytes));
     }

@@ -1,25 +1,28 @@
 //! Co-reading: a miss on a small file brings the files that lie beside it with the same request.
 //!
-//! Co-writing puts the small files of a directory side by side; whoever walks through the directory then finds the next ones
-//! behind the one it missed. A *walk* is recognised by its misses alone, as read-ahead recognises a sequential reader:
+//! Co-writing puts the small files of a directory side by side; whoever walks through the directory then finds the
+//! next ones behind the one it missed. A *walk* is recognised by its misses alone, as read-ahead recognises a
+//! sequential reader:
 //!
-//! 1. a miss takes a *step* of a walk if its file lies right behind the file missed before, or bears the next inode number
-//!    (files of mixed sizes are co-written smallest first, but made, listed and read in another order);
-//! 2. the first steps bring nothing but the file; from then on each step doubles the window, up to the largest transfer; one that
-//!    leaves out many files halves it;
-//! 3. who walks by address gets what lies in front; who walks by inode number gets what lies on either side and has a higher number:
-//!    what is behind a walker has been read;
-//! 4. any other miss starts a walk of its own. Few walks are remembered, so a random reader finds none and causes the same
-//!    requests, of the same length, as without co-reading;
+//! 1. a miss takes a *step* of a walk if its file lies right behind the file missed before, or bears the next inode
+//!    number (files of mixed sizes are co-written smallest first, but made, listed and read in another order);
+//! 2. the first steps bring nothing but the file; from then on each step doubles the window, up to the largest
+//!    transfer; one that leaves out many files halves it;
+//! 3. who walks by address gets what lies in front; who walks by inode number gets what lies on either side and has a
+//!    higher number: what is behind a walker has been read;
+//! 4. any other miss starts a walk of its own. Few walks are remembered, so a random reader finds none and causes the
+//!    same requests, of the same length, as without co-reading;
 //! 5. blocks that leave the cache before anybody read them narrow the window, those that were read widen it again.
 //!
-//! What was brought stays in the cache as if just read, also behind a kernel's cache ([`crate::api::CacheRole::Behind`]): the kernel
-//! asks for each file by itself, and only then do its blocks go to the cold end.
+//! What was brought stays in the cache as if just read, also behind a kernel's cache
+//! ([`crate::api::CacheRole::Behind`]): the kernel asks for each file by itself, and only then do its blocks go to the
+//! cold end.
 //!
 //! # Invariants
 //!
-//! 1. The blocks to be brought are marked as being filled under their file's lock, which is tried and never waited for: a neighbour
-//!    that is busy is left out. From then on a writer or a truncation waits for the marks as for those of a read-ahead.
+//! 1. The blocks to be brought are marked as being filled under their file's lock, which is tried and never waited
+//!    for: a neighbour that is busy is left out. From then on a writer or a truncation waits for the marks as for
+//!    those of a read-ahead.
 //! 2. [`Format::neighbours`] is a hint. What counts is the inode, loaded and alive under its number, and its map.
 //! 3. The one who missed waits for the device; everybody else waits for the blocks to move.
 //! 4. An error of the request concerns nobody: the file is read again alone.
@@ -48,7 +51,8 @@ const STEPS_MIN: u32 = 2;
 /// The first window, in blocks: what a wrong guess costs at most.
 const WINDOW_BLOCKS_MIN: u32 = 4;
 
-/// Blocks nobody wants that are read over in one place to keep one request: transferring them takes far less than a second seek.
+/// Blocks nobody wants that are read over in one place to keep one request: transferring them takes far less than a
+/// second seek.
 const GAP_BLOCKS_MAX: u64 = 8;
 
 /// Blocks read or dropped after which their proportion says something.
@@ -67,8 +71,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// How a miss goes on with the walk, and what it skips. One that is believed may skip as much as it was brought: it finds files
-    /// in the cache.
+    /// How a miss goes on with the walk, and what it skips. One that is believed may skip as much as it was brought:
+    /// it finds files in the cache.
     fn goes_on(&self, ino: Ino, run: BlockRun) -> Option<(Way, u64)> {
         let within = |skips: &u64| *skips <= u64::from(self.window);
         let blocks = run.start.0.checked_sub(self.next_block).filter(within).map(|skips| (Way::Addresses, skips));
@@ -160,7 +164,8 @@ impl State {
         }
     }
 
-    /// The largest window: as much of `blocks_max` as was worth while of late. The smallest one stays, to find out when it pays again.
+    /// The largest window: as much of `blocks_max` as was worth while of late. The smallest one stays, to find out
+    /// when it pays again.
     fn limit(&self, blocks_max: u32) -> u32 {
         let seen = self.used + self.wasted;
         if seen < SAMPLE_BLOCKS {
@@ -188,8 +193,9 @@ impl<F: Format> Inner<F> {
         u32::try_from(bytes as u64 / self.block_bytes()).unwrap_or(u32::MAX)
     }
 
-    /// After a miss at the start of a small file: if a walker missed it, brings the file and its neighbours with one request, and waits
-    /// for it. False if the blocks are to be read as usual. The file's lock is held, shared at least.
+    /// After a miss at the start of a small file: if a walker missed it, brings the file and its neighbours with one
+    /// request, and waits for it. False if the blocks are to be read as usual. The file's lock is held, shared at
+    /// least.
     pub(crate) fn co_read(&self, inode: &Shared<F>, missing: LbnRange) -> bool {
         let blocks_max = self.co_read_blocks();
         if blocks_max == 0 || missing.start != Lbn(0) {
@@ -215,8 +221,8 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Marks the absent blocks of a small file that lies at `run` as being filled; `None` if there are none. The file's lock is
-    /// held, shared at least.
+    /// Marks the absent blocks of a small file that lies at `run` as being filled; `None` if there are none. The
+    /// file's lock is held, shared at least.
     fn claim(&self, inode: &Shared<F>, run: BlockRun) -> Option<Part<F>> {
         let fill = Fill::waited_for();
         let absent = inode.pages.lock().begin_fill(LbnRange { start: Lbn(0), len: run.len }, &fill);
@@ -280,8 +286,8 @@ impl<F: Format> Inner<F> {
         Some(part)
     }
 
-    /// A regular file's inode that has a name. It is loaded if nobody did yet, which costs no request where the format has just seen it; if
-    /// somebody is at it, it is left alone.
+    /// A regular file's inode that has a name. It is loaded if nobody did yet, which costs no request where the format
+    /// has just seen it; if somebody is at it, it is left alone.
     fn loaded(&self, ino: Ino) -> Option<Shared<F>> {
         let inode = match self.table.find(ino) {
             Found::Ready(inode) => inode,
@@ -308,7 +314,8 @@ impl<F: Format> Inner<F> {
         (inode.kind == FileKind::Regular).then_some(inode)
     }
 
-    /// Reads everything from block `first` of the volume to the last part's end with one request, and lets each part have its own.
+    /// Reads everything from block `first` of the volume to the last part's end with one request, and lets each part
+    /// have its own.
     fn bring(&self, first: u64, parts: Vec<Part<F>>) -> bool {
         let end = parts.iter().map(|part| part.run.end().0).max().unwrap_or(first);
         let span = BlockRun { start: crate::types::BlockAddr(first), len: (end - first) as u32 };

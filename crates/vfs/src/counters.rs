@@ -1,4 +1,4 @@
-//! What vfs counts: each decision has a counter, and `.moafs/stats` and the lab print the same struct.
+//! The counters of vfs: each decision has one, and `.moafs/stats` and the lab print the same struct.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,14 +21,14 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// The same, being counted.
+        /// The totals while they are counted; one atomic each.
         #[derive(Debug, Default)]
         pub(crate) struct Tally {
             $(pub(crate) $name: AtomicU64,)*
         }
 
         impl Tally {
-            /// The totals so far.
+            /// Returns the totals so far; the values that are no totals stay 0.
             pub(crate) fn totals(&self) -> Counters {
                 Counters {
                     $($name: self.$name.load(Ordering::Relaxed),)*
@@ -42,15 +42,15 @@ macro_rules! counters {
 counters! {
     /// Names looked up.
     lookups,
-    /// Inodes made.
+    /// Inodes made by create, mknod, mkdir, symlink and tmpfile.
     creates,
     /// Names removed (unlink and rmdir).
     unlinks,
     /// Renames.
     renames,
-    /// Read calls.
+    /// Calls that read file data.
     reads,
-    /// Bytes read.
+    /// Bytes returned to readers.
     read_bytes,
     /// Blocks that reads found in the cache.
     read_hits,
@@ -58,21 +58,21 @@ counters! {
     read_misses,
     /// Of those, blocks that went straight to the reader.
     bypass_blocks,
-    /// Blocks read ahead.
+    /// Blocks that read-ahead asked for.
     read_ahead_blocks,
     /// Read requests given to the disk for file data.
     fill_requests,
-    /// Misses of small files that brought their neighbours, too, with one request.
+    /// Misses of small files that brought their neighbours with the same request.
     co_reads,
     /// Blocks of neighbours that they brought.
     co_read_blocks,
     /// Of those, blocks that were read afterwards.
     co_read_blocks_used,
-    /// Of those, blocks that left the cache before anybody read them.
+    /// Of those, blocks that left the cache before a reader asked for them.
     co_read_blocks_wasted,
-    /// Blocks that re-gathering moved.
+    /// Blocks that defragmentation moved.
     gathered_blocks,
-    /// Write calls.
+    /// Calls that write file data.
     writes,
     /// Bytes written into the cache.
     write_bytes,
@@ -90,13 +90,13 @@ counters! {
     write_back_errors,
     /// Dirty blocks that were dropped unwritten because their file went first.
     dropped_dirty_blocks,
-    /// Clean blocks evicted.
+    /// Clean blocks evicted from the cache.
     evictions,
     /// Times a writer waited for dirty data to leave.
     writer_waits,
     /// fsync and fdatasync calls.
     fsyncs,
-    /// sync calls.
+    /// Calls of sync and syncfs.
     syncs,
     /// Commits because space was short.
     pressure_commits,

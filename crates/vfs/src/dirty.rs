@@ -170,8 +170,8 @@ impl<N> Lists<N> {
 }
 
 impl<F: Format> Inner<F> {
-    /// Updates the dirty lists after a write to `inode`, whose `pages` are still locked: a dirty page that no plan finds
-    /// would look like a policy that plans nothing.
+    /// Updates the dirty lists after a write to `inode`, whose `pages` are still locked: a dirty page that no plan
+    /// finds would look like a policy that plans nothing.
     pub(crate) fn list_dirty(&self, inode: &Shared<F>, pages: &Pages) {
         if pages.is_settled() {
             return;

@@ -1,4 +1,4 @@
-//! What can go wrong, in words, and as the error number a program sees.
+//! The errors of a volume, in words and as the error number a program sees.
 
 use moafs_disk::DiskError;
 
@@ -7,7 +7,7 @@ use crate::types::{BlockAddr, Ino};
 /// Result of file-system calls.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong. [`Error::errno`] is the one place that maps to POSIX numbers.
+/// An error of a file-system call. [`Error::errno`] is the one place that maps to POSIX numbers.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// A rule of POSIX said no; the number says which. The commonest case by far, so it is small.
@@ -20,15 +20,15 @@ pub enum Error {
         structure: String,
         /// The block it lies in, if known.
         block: Option<BlockAddr>,
-        /// What is wrong with it.
+        /// The contradiction found in it.
         problem: String,
     },
     /// The device failed.
     #[error("{what}: {source}")]
     Disk {
-        /// What was being done.
+        /// The operation that failed, such as reading a block.
         what: String,
-        /// How the device failed.
+        /// The error of the device.
         source: DiskError,
     },
     /// The volume does not accept changes any more, or never did.
@@ -37,7 +37,7 @@ pub enum Error {
         /// The first reason, kept.
         reason: String,
     },
-    /// The volume cannot be used (this way) at all, and what to do about it.
+    /// The volume cannot be used (this way) at all; the text says what to do about it.
     #[error("{0}")]
     Refused(String),
     /// An inode number that names nothing (a stale handle).
@@ -46,7 +46,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error number for a POSIX program.
+    /// Returns the error number for a POSIX program.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Posix(errno) => *errno,
@@ -58,7 +58,7 @@ impl Error {
         }
     }
 
-    /// A disk error with what was being done.
+    /// Returns a disk error with the operation that failed, as `what` describes it.
     pub fn disk(what: impl Into<String>, source: DiskError) -> Error {
         Error::Disk { what: what.into(), source }
     }

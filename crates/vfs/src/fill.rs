@@ -295,8 +295,8 @@ impl<F: Format> Inner<F> {
         let size = inode.size();
         for (part, done) in batch.parts.iter().zip(self.disk.wait(batch.ticket)) {
             match done.result {
-                // What lay there may have moved, and its place may hold another's bytes by now: absent again, so whoever wants
-                // it looks it up anew.
+                // What lay there may have moved, and its place may hold another's bytes by now: absent again, so
+                // whoever wants it looks it up anew.
                 Ok(_) if self.format.reuses() != batch.reuses => self.drop_fill(inode, fill, *part),
                 Ok(bufs) => {
                     let pages = self.pages_of(bufs, *part, size);

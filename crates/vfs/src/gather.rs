@@ -14,8 +14,8 @@
 //! 2. Files that are dirty, in flight, locked by a writer, or have holes are left alone, or to the ordinary write-back
 //!    that comes first. What happens to a file between plan and write is write-back's business: pages that vanished do
 //!    not travel, and those written to meanwhile travel as they are then.
-//! 3. No admission is needed: only blocks that have a place get another, and policies take it from space that nobody was
-//!    promised ([`Due::Move`]).
+//! 3. No admission is needed: only blocks that have a place get another, and policies take it from space that nobody
+//!    was promised ([`Due::Move`]).
 //! 4. No gate is held while `progress` is asked, so the volume can be closed between two parts.
 
 use std::cell::RefCell;
@@ -67,8 +67,8 @@ pub struct Reading {
     pub pieces: u64,
     /// Their layout score.
     pub score: Score,
-    /// Requests of at most the maximum transfer that bring all of them, when the small files of a directory that lie side
-    /// by side are read together.
+    /// Requests of at most the maximum transfer that bring all of them, when the small files of a directory that lie
+    /// side by side are read together.
     pub requests: u64,
 }
 
@@ -648,8 +648,8 @@ impl<F: Format> Walk<'_, F> {
         candidates.iter().map(|candidate| self.runs(&candidate.inode, candidate.range)).collect()
     }
 
-    /// Reads what is to travel. Returns the travels without the files that cannot (unreadable ones, and those that are in
-    /// use by now), and what was not in the cache before.
+    /// Reads what is to travel. Returns the travels without the files that cannot (unreadable ones, and those that are
+    /// in use by now), and what was not in the cache before.
     fn bring(&mut self, candidates: &[Candidate<F>], travels: Vec<Travel>, moves: &Moves) -> (Vec<Travel>, Brought<F>) {
         let inner = self.inner;
         let mut staying = BTreeSet::new();
@@ -719,8 +719,8 @@ fn relocated_if<F: Format>(file: &Candidate<F>, moves: &Moves) -> Runs {
     moves.get(&file.inode.ino).map_or_else(|| file.runs.clone(), |moves| relocated(&file.runs, moves))
 }
 
-/// True if all of a range is in the cache, and the file settled. The range is to stay there until it travels: replacement
-/// passes it by once.
+/// True if all of a range is in the cache, and the file settled. The range is to stay there until it travels:
+/// replacement passes it by once.
 fn keep_in_cache<N>(inode: &Inode<N>, range: LbnRange) -> bool {
     let mut pages = inode.pages.lock();
     if !pages.is_settled() {

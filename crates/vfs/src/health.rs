@@ -1,22 +1,22 @@
-//! A volume's health: the first reason why it takes no more changes, kept and shown. For formats to hold.
+//! A volume's health: the first reason for which it takes no more changes, kept and shown. Held by formats.
 
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 
-/// Set once, by the first write error or inconsistency; never cleared while the volume is open.
+/// The first failure of a volume. Set once, by a write error or inconsistency; never cleared while the volume is open.
 #[derive(Debug, Default)]
 pub struct Health {
     failed: OnceLock<String>,
 }
 
 impl Health {
-    /// The first reason, if there is one.
+    /// Returns the first reason; `None` while the volume has not failed.
     pub fn failed(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
-    /// `Err` once the volume has failed.
+    /// Returns an error once the volume has failed.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] with the first reason.

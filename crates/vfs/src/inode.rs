@@ -183,8 +183,8 @@ type Seat = u64;
 struct Shard<N> {
     slots: HashMap<Ino, Slot<N>>,
     holds: HashMap<Ino, u64>,
-    /// Candidates for eviction, second chance. Each decoded inode is in it once, with its seat; other entries are of those that
-    /// were taken out since.
+    /// Candidates for eviction, second chance. Each decoded inode is in it once, with its seat; other entries are of
+    /// those that were taken out since.
     clock: VecDeque<(Ino, Seat)>,
     seat_next: Seat,
     /// Durability that evicted inodes still wait for.
@@ -192,8 +192,8 @@ struct Shard<N> {
 }
 
 impl<N> Shard<N> {
-    /// Makes an inode a candidate for eviction. What was taken out leaves the clock when it is half of it: amortized, neither
-    /// coming nor going costs more with many inodes than with few.
+    /// Makes an inode a candidate for eviction. What was taken out leaves the clock when it is half of it: amortized,
+    /// neither coming nor going costs more with many inodes than with few.
     fn seat(&mut self, ino: Ino) -> Seat {
         if self.clock.len() > 2 * self.slots.len() + EMPTY_SEATS_MIN {
             let mut clock = std::mem::take(&mut self.clock);
@@ -287,7 +287,8 @@ impl<N> Table<N> {
         }
     }
 
-    /// Puts a loaded inode into the table, unless its number was given to a new one meanwhile; returns the one that is there.
+    /// Puts a loaded inode into the table, unless its number was given to a new one meanwhile; returns the one that is
+    /// there.
     pub(crate) fn insert_loaded(&self, inode: Arc<Inode<N>>) -> Arc<Inode<N>> {
         let mut shard = self.shard(inode.ino).lock();
         match shard.slots.get(&inode.ino) {
@@ -350,8 +351,8 @@ impl<N> Table<N> {
         self.shard(ino).lock().holds.contains_key(&ino)
     }
 
-    /// Marks an inode as freed unless its number is held; true if this call has marked it. An inode is freed once: its number may be
-    /// another's afterwards.
+    /// Marks an inode as freed unless its number is held; true if this call has marked it. An inode is freed once: its
+    /// number may be another's afterwards.
     pub(crate) fn condemn(&self, inode: &Inode<N>) -> bool {
         let shard = self.shard(inode.ino).lock();
         if shard.holds.contains_key(&inode.ino) {

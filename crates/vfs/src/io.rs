@@ -205,8 +205,8 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Reserves what a write may need, from what the cache knows: an upper bound, unless others change the file meanwhile. Close to full
-    /// it is counted exactly.
+    /// Reserves what a write may need, from what the cache knows: an upper bound, unless others change the file
+    /// meanwhile. Close to full it is counted exactly.
     fn admit_write(&self, inode: &Shared<F>, write: &Write<'_>, least: Need) -> Result<Admitted<'_, F>> {
         let class = Self::space_class(write.who);
         let offset = if write.append { inode.size() } else { write.offset };
@@ -325,8 +325,8 @@ impl<F: Format> Inner<F> {
                 self.rt.wait(&self.cache.room, ticket, Some(until));
                 continue;
             }
-            // Some room for the next writes, too: what leaves together travels together. Paced writers are few here, and
-            // should be off again soon.
+            // Some room for the next writes, too: what leaves together travels together. Paced writers are few here,
+            // and should be off again soon.
             let spare = if self.options.paced { max / 32 } else { max / 8 };
             let outcome = self.evict_dirty(over + spare);
             if outcome.blocks > 0 {
@@ -402,7 +402,8 @@ impl<F: Format> Inner<F> {
         }
         if end > attr.size && !write.keep_size {
             match write.source {
-                // A block that is there already is not written to: after a power cut the device may have old bytes in the last one.
+                // A block that is there already is not written to: after a power cut the device may have old bytes in
+                // the last one.
                 Source::Holes(_) => self.zero_tail(inode, attr.size, u64::MAX)?,
                 _ if offset > attr.size => self.zero_tail(inode, attr.size, offset)?,
                 _ => {}

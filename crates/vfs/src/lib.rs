@@ -1,33 +1,33 @@
-//! What a file system is, whatever its format.
+//! The part of a file system that is the same for every format.
 //!
-//! The one idea: POSIX is written once, here, over a [`Format`] that stores. Data land in the file
-//! cache and are placed later, when something makes a dirty block leave ([`plan::Due`]); the
-//! format then decides who travels with it and where to ([`Format::plan`]); vfs carries that out.
-//! vfs knows no on-disk byte.
+//! POSIX is written once, here, over a [`Format`] that stores. Written data stay in the file cache and get their
+//! addresses later, when there is a reason to write a dirty block back ([`plan::Due`]); the format then decides which
+//! other blocks are written with it and to which addresses ([`Format::plan`]); vfs carries that plan out. vfs knows no
+//! on-disk byte.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`types`] | inode numbers, names, attributes, block runs |
 //! | [`format`](mod@format) | the seam to the formats: [`Format`], [`FormatOp`] |
 //! | [`plan`] | the seam of write-back: [`plan::Plan`], [`plan::DirtyView`] |
-//! | [`api`] | what fronts see: [`Vfs`] |
+//! | [`api`] | the interface for the fronts: [`Vfs`] |
 //! | [`layout`] | layout score, free runs, scattered files: one measure for all |
 //! | [`stored`] | forms that several formats store alike |
 //! | [`error`] | [`Error`] and its POSIX numbers |
-//! | [`health`] | why a volume takes no more changes |
-//! | [`counters`] | what is counted |
-//! | `inner`, `inode` | the state of a volume; inodes, who holds them, orphans (`reap`) |
+//! | [`health`] | the reason for which a volume takes no more changes |
+//! | [`counters`] | the counters of a volume |
+//! | `inner`, `inode` | the state of a volume; inodes, the holds on them, orphans (`reap`) |
 //! | `op` | a running op of the format; when attributes count as told |
 //! | `names`, `rename` | names and every change of them |
-//! | `attr`, `perm`, `acl`, `xattr` | attributes, and who may do what |
+//! | `attr`, `perm`, `acl`, `xattr` | attributes and permission checks |
 //! | `pages`, `cache`, `fill`, `co_read` | cached blocks of one file; the memory budget; reading, read-ahead; neighbours of small files |
 //! | `unplaced` | what the dirty pages of a file may still take on the volume |
 //! | `write_error` | failed writes of data, and which processes have been told |
-//! | `pressure` | space is short: what is done before ENOSPC |
+//! | `pressure` | what is done before ENOSPC when space is short |
 //! | `pace` | slowing writers down before the limit of dirty data stops them |
 //! | `io`, `space` | reading and writing; truncate, allocate, seek, copy |
-//! | [`volatile`] | the seam of swap areas: blocks taken in memory only, and where the head is |
-//! | [`gather`] | moving scattered files together again |
+//! | [`volatile`] | the seam of swap space: blocks allocated in memory only, and the position of the device's head |
+//! | [`gather`] | defragmentation: moving scattered files together again |
 //! | `dirty`, `write_back`, `sync`, `syncer` | the dirty lists; carrying out plans; durability; background work |
 //!
 //! # Lock order (take downwards only)
@@ -44,13 +44,13 @@
 //! | 7 | leaves, nested only in this order: `Inode::pages`, the reap queue, `Inode::state`, `Inner::dirty`; the inode table (may take `Inode::state`), the replacement queue | no |
 //!
 //! `Format::plan`, `harden`, `commit` and `tend` are called with level 0 only. Write-back takes no
-//! inode lock: pages in flight are never dropped, and whoever wants them gone waits for them.
+//! inode lock: pages in flight are never dropped, and a task that wants them gone waits for them.
 //! Levels 0 to 4 are built on the runtime's events; leaves are plain mutexes, never held across a
 //! wait or a call of the format.
 //!
 //! # After a power cut
 //!
-//! What a crash may show is the format's matter; vfs contributes three things: the size told to the
+//! The format decides what a crash may show; vfs contributes three things: the size told to the
 //! format never passes the first byte that the device has not seen; blocks are placed only after
 //! their data completed; and fsync returns only when the format has reached the newest op that
 //! concerned the inode.

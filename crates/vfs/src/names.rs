@@ -426,8 +426,8 @@ impl<F: Format> Inner<F> {
         if self.format.is_empty(&child.node)? { Ok(()) } else { Err(Error::Posix(libc::ENOTEMPTY)) }
     }
 
-    /// A directory that is about to lose a subdirectory has a link for it; everything else is damage, and nothing is changed on top
-    /// of it.
+    /// A directory that is about to lose a subdirectory has a link for it; everything else is damage, and nothing is
+    /// changed on top of it.
     pub(crate) fn check_subdirectories(&self, dir: &Shared<F>, gains: i64) -> Result<()> {
         if gains >= 0 || dir.nlink() != 2 {
             return Ok(());

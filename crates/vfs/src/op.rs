@@ -1,9 +1,9 @@
 //! A running op of the format, together with the inodes whose attributes it has told the format.
 //!
-//! Attributes count as told only when the op has ended and its seal is noted in the inode; both happen in one step here. Until
-//! then [`State::unput`] stays set, so an fsync that comes in between tells the format once more instead of returning early.
-//! An attribute that a call sets directly becomes visible only after the format has recorded it, so a commit that begins after
-//! a client has seen it includes it.
+//! Attributes count as told only when the op has ended and its seal is noted in the inode; both happen in one step
+//! here. Until then [`State::unput`] stays set, so an fsync that comes in between tells the format once more instead
+//! of returning early. An attribute that a call sets directly becomes visible only after the format has recorded it,
+//! so a commit that begins after a client has seen it includes it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -63,8 +63,8 @@ impl<F: Format> Inner<F> {
 }
 
 impl<F: Format> Op<'_, F> {
-    /// Announces a change that others see before [`Self::put`] tells of it, such as that of an extended attribute: who syncs the inode
-    /// from now on tells the format again, and reaches a seal after the change.
+    /// Announces a change that others see before [`Self::put`] tells of it, such as that of an extended attribute: who
+    /// syncs the inode from now on tells the format again, and reaches a seal after the change.
     pub(crate) fn announce(&self, inode: &Shared<F>) {
         let mut state = inode.state.lock();
         state.note_change(Unput::Attributes);

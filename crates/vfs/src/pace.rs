@@ -5,9 +5,9 @@
 //! point where write-back begins and the limit, and what is left to the limit takes up the writes that come while the
 //! device is busy with something else.
 //!
-//! A pause is the time that as many bytes took to leave lately, times a share that grows with the dirty data: none where
-//! write-back begins, so that the device never idles for a pause; once that time an eighth of the way on; more beyond.
-//! So most of the way to the limit is left for the longest wait there is, a flush of the drive's cache.
+//! A pause is the time that as many bytes took to leave lately, times a share that grows with the dirty data: none
+//! where write-back begins, so that the device never idles for a pause; once that time an eighth of the way on; more
+//! beyond. So most of the way to the limit is left for the longest wait there is, a flush of the drive's cache.
 
 use std::time::Duration;
 
@@ -73,8 +73,8 @@ impl Pace {
         (state.sample_bytes, state.sample_from) = (0, now);
     }
 
-    /// How long the writer of `bytes` bytes pauses with `dirty` bytes dirty, if write-back begins at `begin` and writers
-    /// stop at `limit`.
+    /// How long the writer of `bytes` bytes pauses with `dirty` bytes dirty, if write-back begins at `begin` and
+    /// writers stop at `limit`.
     pub(crate) fn pause(&self, bytes: usize, dirty: usize, begin: usize, limit: usize) -> Duration {
         let mut state = self.0.lock();
         let share = dirty.saturating_sub(begin) as f64 / limit.saturating_sub(begin).max(1) as f64;

@@ -262,8 +262,8 @@ impl Pages {
         }
     }
 
-    /// Makes the settled pages of `range` unused ones, and gives those that are to move to the cold end their stamps for
-    /// it. The others are there already.
+    /// Makes the settled pages of `range` unused ones, and gives those that are to move to the cold end their stamps
+    /// for it. The others are there already.
     pub(crate) fn chill(&mut self, range: LbnRange, mut stamp: impl FnMut() -> u64) -> Vec<(Lbn, u64)> {
         let mut stamped = Vec::new();
         for (at, slot) in self.slots_mut(range).filter(|(_, slot)| !slot.is_unsettled() && !slot.is_filling()) {

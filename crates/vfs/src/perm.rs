@@ -52,8 +52,8 @@ impl Who {
         self.checks == Checks::Needed
     }
 
-    /// True if a change of contents by this caller clears suid and sgid. A kernel that checks permissions decides that by the
-    /// caller's capabilities, and asks for it ([`crate::api::SetAttr::kill_suidgid`]).
+    /// True if a change of contents by this caller clears suid and sgid. A kernel that checks permissions decides that
+    /// by the caller's capabilities, and asks for it ([`crate::api::SetAttr::kill_suidgid`]).
     pub(crate) fn loses_set_ids(&self) -> bool {
         self.checked_here() && !self.is_root()
     }

@@ -1,7 +1,7 @@
 //! Space is short: everything that can be written, reaped or committed is, before a caller is told ENOSPC.
 //!
-//! One caller at a time does this for all. It goes on as long as a round gave something back, to whomever, or as other calls hold
-//! reservations larger than what they will use.
+//! One caller at a time does this for all. It goes on as long as a round gave something back, to whomever, or as other
+//! calls hold reservations larger than what they will use.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -153,7 +153,8 @@ impl<F: Format> Inner<F> {
         Ok(Round { number, freed })
     }
 
-    /// Writes back every file that was promised more than it may need: promises become facts. Errors are latched in the inodes.
+    /// Writes back every file that was promised more than it may need: promises become facts. Errors are latched in
+    /// the inodes.
     fn write_back_unplaced(&self) {
         let mut files = self.dirty.lock().least_recent(usize::MAX);
         files.retain(|inode| inode.pages.lock().unplaced.blocks() > 0);
@@ -164,7 +165,8 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Waits until a reservation has ended or an inode can be reaped, `until` that time at most; false if it is not sensible to wait.
+    /// Waits until a reservation has ended or an inode can be reaped, `until` that time at most; false if it is not
+    /// sensible to wait.
     pub(crate) fn wait_for_relief(&self, until: Time, is_sensible: impl FnOnce() -> bool) -> bool {
         let ticket = self.pressure.relief.ticket();
         self.pressure.waiting.fetch_add(1, Ordering::SeqCst);

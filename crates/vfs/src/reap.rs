@@ -23,8 +23,8 @@ use crate::types::{Ino, Lbn};
 /// Unused unlinked inodes that may wait before the syncer is woken early.
 const WAITING_MAX: usize = 128;
 
-/// The kernel forgets a removed file that is not open within this time: whoever asks for free space right after a removal waits so
-/// long for it.
+/// The kernel forgets a removed file that is not open within this time: whoever asks for free space right after a
+/// removal waits so long for it.
 const FORGET_WITHIN: Duration = Duration::from_millis(50);
 
 /// Inodes without a name, by number. Those still held wait for their last `forget`.
@@ -157,7 +157,8 @@ impl<F: Format> Inner<F> {
         self.reap_all();
     }
 
-    /// True if something waits to be reaped that no task is looking at. On a volume that turned read-only nothing is reaped any more.
+    /// True if something waits to be reaped that no task is looking at. On a volume that turned read-only nothing is
+    /// reaped any more.
     pub(crate) fn has_ripe(&self) -> bool {
         if self.format.failed().is_some() {
             return false;

@@ -257,8 +257,8 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// The new name first, then the old one goes: a crash never loses both. Then, if asked for, a new inode comes in the old one's
-    /// place.
+    /// The new name first, then the old one goes: a crash never loses both. Then, if asked for, a new inode comes in
+    /// the old one's place.
     fn replace(
         &self,
         movement: &Move<'_, F::Node>,
@@ -321,8 +321,8 @@ impl<F: Format> Inner<F> {
         self.settle_parents(op, movement, -gone, come)
     }
 
-    /// Turns the volume read-only if an op failed (a read that the device refused) after its first change: what it has changed in
-    /// memory must not reach the disk without the rest.
+    /// Turns the volume read-only if an op failed (a read that the device refused) after its first change: what it has
+    /// changed in memory must not reach the disk without the rest.
     fn fail_if_half_done(&self, what: &str, completed: Result<()>) -> Result<()> {
         if let Err(error) = &completed {
             self.format.fail(&format!("{what} could not be completed: {error}"));

@@ -70,8 +70,8 @@ impl<F: Format> Inner<F> {
         self.unmap_rest(inode, from, None, false, progress)
     }
 
-    /// Locks a file to unmap `from..to`, with room for the map blocks that this may free though dirty pages on the other side of the
-    /// range's ends still need them. If there is no room the pages get their places first.
+    /// Locks a file to unmap `from..to`, with room for the map blocks that this may free though dirty pages on the
+    /// other side of the range's ends still need them. If there is no room the pages get their places first.
     fn lock_to_unmap<'a>(&self, inode: &'a Shared<F>, from: Lbn, to: Lbn) -> Result<(WriteGuard<'a, ()>, Admission)> {
         let edges = || inode.pages.lock().unplaced.edges(from, to);
         for _ in 0..EDGE_ATTEMPTS {
@@ -219,8 +219,8 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// ENOSPC unless there is space for all blocks of `offset..end` that have no address. Nothing stays reserved: each chunk is
-    /// admitted by itself.
+    /// ENOSPC unless there is space for all blocks of `offset..end` that have no address. Nothing stays reserved: each
+    /// chunk is admitted by itself.
     fn check_room(&self, who: &Who, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
         let class = Self::space_class(who);
         if self.admit_at_once(self.need_of_holes(inode, offset, end)?, class)?.is_some() {

@@ -1,7 +1,8 @@
 //! Forms in which several formats store the same thing. vfs itself uses none of them.
 //!
-//! ext and F2FS number the name spaces of extended attributes alike, and keep access control lists in the same short form: version 1,
-//! and no id behind entries that name no user or group (`docs/formats/ext2.md`, section 10; `docs/formats/f2fs.md`, section 8).
+//! ext and F2FS number the name spaces of extended attributes alike, and keep access control lists in the same short
+//! form: version 1, and no id behind entries that name no user or group (`docs/formats/ext2.md`, section 10;
+//! `docs/formats/f2fs.md`, section 8).
 
 use crate::types::XattrSpace;
 

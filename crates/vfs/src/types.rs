@@ -1,4 +1,4 @@
-//! The words of a file system that are the same in every format.
+//! The types that are the same in every format: numbers of inodes and blocks, attributes, names.
 //!
 //! Block numbers, inode numbers and byte offsets are different types on purpose: they are not the
 //! same integer.
@@ -22,12 +22,12 @@ pub struct BlockAddr(pub u64);
 pub struct BlockRun {
     /// The first block.
     pub start: BlockAddr,
-    /// How many.
+    /// Length in blocks.
     pub len: u32,
 }
 
 impl BlockRun {
-    /// The block after the last one.
+    /// Returns the block after the last one.
     pub fn end(self) -> BlockAddr {
         BlockAddr(self.start.0 + u64::from(self.len))
     }
@@ -38,42 +38,42 @@ impl BlockRun {
 pub struct LbnRange {
     /// The first logical block.
     pub start: Lbn,
-    /// How many.
+    /// Length in blocks.
     pub len: u32,
 }
 
 impl LbnRange {
-    /// The logical block after the last one.
+    /// Returns the logical block after the last one.
     pub fn end(self) -> Lbn {
         Lbn(self.start.0 + u64::from(self.len))
     }
 }
 
-/// A range of one file: what a [`crate::plan::Travel`] gathers.
+/// A range of one file, as a planned write ([`crate::plan::Travel`]) puts them together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileRange {
-    /// Whose blocks.
+    /// The file's inode number.
     pub ino: Ino,
-    /// Which of them.
+    /// The logical blocks.
     pub range: LbnRange,
 }
 
-/// What lies at a place of a file: one run of one kind.
+/// The mapping at a place of a file: one run of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mapping {
-    /// Nothing: reads as zeros. `len` blocks of it (at least 1, at most as many as asked for).
+    /// No blocks: reads as zeros. `len` blocks of it (at least 1, at most as many as asked for).
     Hole {
         /// Length in blocks.
         len: u32,
     },
     /// Allocated but never written: reads as zeros (formats with extents only).
     Unwritten(BlockRun),
-    /// Data.
+    /// Blocks that hold data.
     Run(BlockRun),
 }
 
 impl Mapping {
-    /// Length in blocks.
+    /// Returns the length in blocks.
     pub fn len(&self) -> u32 {
         match self {
             Mapping::Hole { len } => *len,
@@ -81,7 +81,7 @@ impl Mapping {
         }
     }
 
-    /// Never true: a mapping covers at least one block.
+    /// Returns false: a mapping covers at least one block.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -107,7 +107,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// From the type bits of a mode (`S_IFMT`).
+    /// Returns the kind in the type bits of a mode (`S_IFMT`); `None` if they are no kind of file.
     pub fn from_mode(mode: u32) -> Option<FileKind> {
         Some(match mode & libc::S_IFMT {
             libc::S_IFREG => FileKind::Regular,
@@ -121,7 +121,7 @@ impl FileKind {
         })
     }
 
-    /// The type bits of a mode.
+    /// Returns the type bits of a mode (`S_IFMT`).
     pub fn mode_bits(self) -> u32 {
         match self {
             FileKind::Regular => libc::S_IFREG,
@@ -135,32 +135,32 @@ impl FileKind {
     }
 }
 
-/// What vfs keeps of an inode. Where the blocks are is the format's private matter.
+/// The attributes that vfs keeps of an inode. The addresses of its blocks are the format's private matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attr {
-    /// Kind of file.
+    /// The kind of the file.
     pub kind: FileKind,
     /// Permission, suid, sgid and sticky bits (12 bits).
     pub perm: u32,
-    /// Owner.
+    /// Owner's user id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
     /// Number of names.
     pub nlink: u32,
     /// Size in bytes. For directories and symbolic links the format's answer.
     pub size: u64,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Timestamp,
-    /// Last change of contents.
+    /// Time of the last change of contents.
     pub mtime: Timestamp,
-    /// Last change of the inode.
+    /// Time of the last change of the inode.
     pub ctime: Timestamp,
-    /// Birth, where the format keeps it.
+    /// Time at which the inode was made, if the format keeps it.
     pub crtime: Option<Timestamp>,
     /// Device number of device files, as `makedev` encodes it; 0 otherwise.
     pub rdev: u64,
-    /// Distinguishes reuses of one inode number.
+    /// The generation, which distinguishes reuses of one inode number.
     pub generation: u32,
     /// `FS_IOC_GETFLAGS` bits (immutable, append-only, nodump, noatime…).
     pub flags: u32,
@@ -171,17 +171,17 @@ pub struct Attr {
 pub struct Dentry {
     /// The inode it names.
     pub ino: Ino,
-    /// Its kind where the directory records it (without reading the inode).
+    /// The kind of that inode, if the directory records it (without reading the inode).
     pub kind: Option<FileKind>,
 }
 
-/// Where a directory listing goes on. Opaque; survives insertions and removals of other names.
+/// The position at which a directory listing goes on. Opaque; survives insertions and removals of other names.
 /// `Cookie::START` is the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Cookie(pub u64);
 
 impl Cookie {
-    /// The beginning of a directory.
+    /// The position before the first entry of a directory.
     pub const START: Cookie = Cookie(0);
 }
 
@@ -194,14 +194,15 @@ impl Name {
     /// The longest name in bytes.
     pub const BYTES_MAX: usize = 255;
 
-    /// Checks a name. `.` and `..` are names here; vfs refuses them where POSIX does.
+    /// Returns the bytes as a name, `None` if they are not one. `.` and `..` are names here; vfs refuses them where
+    /// POSIX does.
     pub fn new(bytes: &[u8]) -> Option<&Name> {
         let legal = (1..=Self::BYTES_MAX).contains(&bytes.len()) && !bytes.iter().any(|b| *b == 0 || *b == b'/');
         // SAFETY: `Name` is a transparent wrapper of `[u8]`.
         legal.then(|| unsafe { &*(std::ptr::from_ref(bytes) as *const Name) })
     }
 
-    /// The bytes.
+    /// Returns the bytes of the name.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -232,14 +233,14 @@ pub enum XattrSpace {
 /// (version 2); a format converts to its own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct XattrKey {
-    /// Name space.
+    /// The name space.
     pub space: XattrSpace,
-    /// What follows the name space's prefix.
+    /// The part of the name after the name space's prefix.
     pub suffix: Box<[u8]>,
 }
 
 impl XattrKey {
-    /// Splits a full name such as `user.comment`; `None` for a name space nobody stores.
+    /// Splits a full name such as `user.comment`; `None` for a name space that no format stores.
     pub fn parse(full: &[u8]) -> Option<XattrKey> {
         let key = |space, suffix: &[u8]| Some(XattrKey { space, suffix: suffix.into() });
         match full {
@@ -259,7 +260,7 @@ impl XattrKey {
         None
     }
 
-    /// The full name.
+    /// Returns the full name, prefix included.
     pub fn full(&self) -> Vec<u8> {
         let prefix: &[u8] = match self.space {
             XattrSpace::User => b"user.",
@@ -275,10 +276,10 @@ impl XattrKey {
 /// `XATTR_CREATE`, `XATTR_REPLACE`, or neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetMode {
-    /// Create or replace.
+    /// Set the attribute, whether it exists or not.
     Any,
-    /// Fail if it exists.
+    /// Fail if the attribute exists (`XATTR_CREATE`).
     Create,
-    /// Fail if it does not.
+    /// Fail if the attribute does not exist (`XATTR_REPLACE`).
     Replace,
 }

@@ -1,8 +1,9 @@
-//! What the dirty pages of one file may still take on the volume: their own blocks, and the map blocks that lead to them.
+//! What the dirty pages of one file may still take on the volume: their own blocks, and the map blocks that lead to
+//! them.
 //!
-//! Neighbours share map blocks, so the worst case of a file's dirty set is counted, not that of each write: a map block counts
-//! once, as long as a page below it has no place, and not any more once a page below it was placed, since it exists then.
-//! The promise that covers this grows and shrinks with the set, block by block.
+//! Neighbours share map blocks, so the worst case of a file's dirty set is counted, not that of each write: a map
+//! block counts once, as long as a page below it has no place, and not any more once a page below it was placed, since
+//! it exists then. The promise that covers this grows and shrinks with the set, block by block.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::types::{Lbn, LbnRange};
 
-/// How a format maps the blocks of a file: some addresses lie in the inode, the others in trees of map blocks, one tree after
-/// the other.
+/// How a format maps the blocks of a file: some addresses lie in the inode, the others in trees of map blocks, one
+/// tree after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapShape {
     /// File blocks whose address lies in the inode.
@@ -27,7 +28,8 @@ impl MapShape {
     /// No map blocks at all.
     pub const FLAT: MapShape = MapShape { direct: u64::MAX, fan: 1, trees: &[] };
 
-    /// The map blocks that lead to a file block, the lowest first, and the first file block behind those of the lowest one.
+    /// The map blocks that lead to a file block, the lowest first, and the first file block behind those of the lowest
+    /// one.
     fn path(&self, at: Lbn) -> (SmallVec<[MapKey; 3]>, u64) {
         if at.0 < self.direct {
             return (SmallVec::new(), self.direct);
@@ -122,8 +124,8 @@ impl Unplaced {
         parts
     }
 
-    /// Map blocks that a set of file blocks, one of each of these parts in ascending order, would add. `missing` tells which of
-    /// them are missing as far as it is known, in the same order.
+    /// Map blocks that a set of file blocks, one of each of these parts in ascending order, would add. `missing` tells
+    /// which of them are missing as far as it is known, in the same order.
     pub(crate) fn more_maps(&self, parts: impl IntoIterator<Item = Lbn>, missing: &[Missing]) -> u64 {
         let mut before: SmallVec<[MapKey; 3]> = SmallVec::new();
         let mut more = 0;
@@ -191,8 +193,8 @@ impl Unplaced {
         }
     }
 
-    /// Map blocks that lead both to what lies before and to what lies behind one of the ends of `from..to`: unmapping that range may
-    /// free them, though a block below them still has no place.
+    /// Map blocks that lead both to what lies before and to what lies behind one of the ends of `from..to`: unmapping
+    /// that range may free them, though a block below them still has no place.
     fn at_edges(&self, from: Lbn, to: Lbn) -> SmallVec<[MapKey; 6]> {
         let mut keys: SmallVec<[MapKey; 6]> = SmallVec::new();
         for edge in [from, to].into_iter().filter(|edge| edge.0 > 0 && edge.0 < u64::MAX) {
@@ -212,8 +214,8 @@ impl Unplaced {
         self.at_edges(from, to).len() as u64
     }
 
-    /// The blocks of `from..to` are about to be unmapped: map blocks at its ends may be missing afterwards. Returns by how many blocks the
-    /// promise has grown.
+    /// The blocks of `from..to` are about to be unmapped: map blocks at its ends may be missing afterwards. Returns by
+    /// how many blocks the promise has grown.
     pub(crate) fn forget_edges(&mut self, from: Lbn, to: Lbn) -> u64 {
         let mut forgotten = 0;
         for key in self.at_edges(from, to) {

@@ -1,12 +1,12 @@
-//! The seam between swap areas and the formats: blocks that are taken in memory only.
+//! Swap space, the seam between swap areas and the formats: blocks that are allocated in memory only.
 //!
-//! A volatile run belongs to no file on the disk. No bitmap, segment table or inode ever tells of it, so it costs no metadata
-//! write, and after a crash or a restart it never existed (`docs/swap.md`, "Areas"). While it is taken no file gets its
-//! blocks.
+//! A run of swap space belongs to no file on the disk. No bitmap, segment table or inode ever tells of it, so it costs
+//! no metadata write, and after a crash or a restart it never existed (`docs/swap.md`, "Areas"). While it is taken no
+//! file gets its blocks.
 //!
-//! Capacity and place are two things. [`Volatile::reserve`] promises capacity once, as an admission does for files; then
-//! [`Volatile::take`] cannot fail for want of space: free blocks for all that is promised exist *somewhere*. Where the runs lie may
-//! change: a group in which writers find no room ([`Volatile::pressed`]) should be left.
+//! Capacity and place are two things. [`Volatile::reserve`] promises capacity once, as an admission does for files;
+//! then [`Volatile::take`] cannot fail for want of space: free blocks for all that is promised exist *somewhere*. The
+//! runs may be moved: a contended group, in which writers find no room ([`Volatile::pressed`]), should be left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,44 +17,46 @@ use crate::types::{BlockAddr, BlockRun};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group(pub u32);
 
-/// Where a volatile run is wanted.
+/// The place in which a run of swap space is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
-    /// All of it, in this group, as near to its end as possible: files fill groups from the front.
+    /// The whole run in this group, as near to its end as possible: files fill groups from the front.
     EndOf(Group),
     /// The first free run of the volume, cut to what is asked for: the place of last resort.
     Lowest,
 }
 
-/// What a format gives for swap areas. Reserved blocks are either taken or promised; `taken + promised` changes only in
+/// The swap space of a format. Reserved blocks are either taken or promised; `taken + promised` changes only in
 /// [`Volatile::reserve`] and [`Volatile::release`].
 pub trait Volatile: Send + Sync {
-    /// Groups of the volume.
+    /// Returns the number of groups of the volume.
     fn groups(&self) -> u32;
-    /// The group a block lies in; `None` outside of all.
+    /// Returns the group a block lies in; `None` outside of all.
     fn group_of(&self, block: BlockAddr) -> Option<Group>;
-    /// Blocks of a group that are not its fixed metadata.
+    /// Returns the number of blocks of a group that are not its fixed metadata.
     fn group_blocks(&self, group: Group) -> u32;
-    /// Promises `blocks`.
+    /// Promises `blocks` blocks of capacity.
     ///
     /// # Errors
     /// ENOSPC if so many cannot be had beside what was promised to others.
     fn reserve(&self, blocks: u64) -> Result<()>;
     /// Takes a promise of `blocks` back. They must have been given back before.
     fn release(&self, blocks: u64);
-    /// Takes a run of promised blocks: `Ok(None)` if there is none of `len` in the group; for [`Where::Lowest`] the run may be shorter
-    /// (but is a multiple of `granule` blocks), and there is one as long as anything is promised and free space is not in smaller pieces.
+    /// Takes a run of promised blocks: `Ok(None)` if there is none of `len` in the group; for [`Where::Lowest`] the
+    /// run may be shorter (but is a multiple of `granule` blocks), and there is one as long as any block is promised
+    /// and free space is not in smaller pieces.
     ///
     /// # Errors
     /// If a bitmap cannot be read.
     fn take(&self, at: Where, len: u32, granule: u32) -> Result<Option<BlockRun>>;
     /// Gives a run, or a part of one, back to what is promised.
     fn give(&self, run: BlockRun);
-    /// A group where a writer found no room since the last call, though volatile runs lie there.
+    /// Returns a contended group: one where a writer found no room since the last call, though runs of swap space lie
+    /// there.
     fn pressed(&self) -> Option<Group>;
 }
 
-/// The file block that the device was last asked for: where its head is.
+/// The file block that the device was last asked for: the likely position of its head.
 #[derive(Debug)]
 pub struct LastAccess(AtomicU64);
 
@@ -67,12 +69,12 @@ impl Default for LastAccess {
 impl LastAccess {
     const NONE: u64 = u64::MAX;
 
-    /// A request for file contents that ends at `end` goes to the device.
+    /// Notes that a request for file contents that ends at `end` goes to the device.
     pub fn note(&self, end: BlockAddr) {
         self.0.store(end.0.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// The last block of the last request; `None` before the first.
+    /// Returns the last block of the last request; `None` before the first.
     pub fn get(&self) -> Option<BlockAddr> {
         let block = self.0.load(Ordering::Relaxed);
         (block != Self::NONE).then_some(BlockAddr(block))

@@ -98,8 +98,8 @@ impl<F: Format> Inner<F> {
         self.write_back_upto(u64::MAX, dues)
     }
 
-    /// The same, until `bytes` have left: what a due takes along may be much more than was asked for, and then the others
-    /// may gather company for longer.
+    /// The same, until `bytes` have left: what a due takes along may be much more than was asked for, and then the
+    /// others may gather company for longer.
     pub(crate) fn write_back_upto(&self, bytes: u64, dues: impl IntoIterator<Item = Due>) -> Outcome {
         let mut outcome = Outcome::default();
         let mut round = Round { shipments: Vec::new(), bytes: 0 };
@@ -371,7 +371,8 @@ impl<F: Format> Inner<F> {
     fn place(&self, batch: Vec<(Piece<F>, Epoch, bool)>) -> Outcome {
         let mut outcome = Outcome::default();
         let files = self.files_of(&batch);
-        // Every block that is still to be placed, perhaps by another op at the same time, keeps what was admitted for it.
+        // Every block that is still to be placed, perhaps by another op at the same time, keeps what was admitted for
+        // it.
         let mut admission = Admission::none();
         for (piece, ..) in &batch {
             admission.absorb(piece.inode.pages.lock().placed(piece.range, piece.size, self.block_bytes()));

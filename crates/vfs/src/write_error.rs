@@ -1,8 +1,9 @@
-//! A failed write of a file's data, and who has been told.
+//! A failed write of a file's data, and the processes that have been told of it.
 //!
-//! Kernels report it once to each open file. There are no open files here: the front does not ask for opens. So it is reported once
-//! to each process that syncs the file and was there when the write failed. One that started later cannot have had the file
-//! open, or has it from a parent who is told; it hears of the error only if no process has.
+//! Kernels report it once to each open file. There are no open files here: the front does not ask for opens. So it is
+//! reported once to each process that syncs the file and was there when the write failed. One that started later
+//! cannot have had the file open, or has it from a parent that is told; it is told of the error only if no process has
+//! been.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,23 +12,23 @@ use moafs_runtime::Time;
 
 use crate::error::Error;
 
-/// Processes remembered as told at most. Beyond that some are told twice.
+/// The most processes that are remembered as told. Beyond that some are told twice.
 const TOLD_MAX: usize = 256;
 
-/// How far the two clocks that tell ages may differ.
+/// The most by which the two clocks that tell ages may differ.
 const SLACK: Duration = Duration::from_millis(50);
 
 /// The process that asks for an fsync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Names it among those that are running.
+    /// The process id, which is unique among the running processes.
     pub id: u32,
-    /// How long it has been running; `None` if that is not known, and then it counts as older than any error.
+    /// The time since the process started; `None` if that is not known, and then it counts as older than any error.
     pub age: Option<Duration>,
 }
 
 impl Process {
-    /// The only one there is: of tools, and tests.
+    /// The only process of a tool or a test.
     pub const SELF: Process = Process { id: 0, age: None };
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct WriteError {
 }
 
 impl WriteError {
-    /// Notes a failed write. Whoever was told of an earlier one is told again.
+    /// Notes a failed write. A process that was told of an earlier one is told again.
     pub(crate) fn latch(slot: &mut Option<WriteError>, error: &Error, now: Time) {
         let error = match slot.take() {
             Some(first) if first.told.is_empty() => first.error,
@@ -49,12 +50,12 @@ impl WriteError {
         *slot = Some(WriteError { error, since: now, told: BTreeSet::new() });
     }
 
-    /// True if a process knows of it.
+    /// Returns true if a process has been told of the error.
     pub(crate) fn was_told(&self) -> bool {
         !self.told.is_empty()
     }
 
-    /// The error, if this process is to be told now.
+    /// Returns the error if this process is to be told now, and remembers that it was told.
     pub(crate) fn tell(&mut self, process: Process, now: Time) -> Option<Error> {
         if self.told.contains(&process.id) {
             return None;

@@ -109,7 +109,8 @@ impl<F: Format> Inner<F> {
                 }
                 self.check(who, inode, W)
             }
-            // A kernel that checks permissions takes `security.capability` away in the name of a user who writes to the file.
+            // A kernel that checks permissions takes `security.capability` away in the name of a user who writes to
+            // the file.
             XattrSpace::Trusted | XattrSpace::Security if who.checked_here() && !who.is_root() => no(libc::EPERM),
             XattrSpace::AclAccess | XattrSpace::AclDefault if inode.kind == FileKind::Symlink => no(libc::EOPNOTSUPP),
             XattrSpace::AclAccess | XattrSpace::AclDefault if !owner => no(libc::EPERM),
