@@ -391,6 +391,7 @@ impl<F: Family> Court<'_, F> {
         if verdict.spotless {
             return Ok(Class::Clean);
         }
+        F::preen(scratch_image(state)?.path(), &verdict)?;
         let repair = F::repair(file.path());
         if let Some(second) = F::look(file.path()).filter(|second| !second.spotless) {
             return Err(format!("{} is not content after repair: {}\nit said: {repair}", F::CHECKER, second.text));

@@ -79,6 +79,17 @@ impl Family for Ext {
         e2fsck::run(image, e2fsck::Mode::Repair).map_or_else(String::new, |verdict| verdict.text)
     }
 
+    fn preen(image: &Path, said: &Verdict) -> std::result::Result<(), String> {
+        let expected = e2fsck::preen_exits(&e2fsck::parse(&said.text));
+        match e2fsck::run(image, e2fsck::Mode::Preen) {
+            Some(verdict) if !expected.contains(&verdict.exit) => Err(format!(
+                "e2fsck -p ends with {}, not {expected:?}: {}\n-fn said: {}",
+                verdict.exit, verdict.text, said.text
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The kernel.
     fn witness(
         geometry: &Geometry,

@@ -72,6 +72,14 @@ pub trait Family: Send + Sync + 'static {
     /// Repairs what the checker still had to say of a volume that it did not condemn; its words.
     fn repair(image: &Path) -> String;
 
+    /// Repairs what is safe, as scripts do at boot, on a volume of which the checker said this.
+    ///
+    /// # Errors
+    /// If the checker's exit code is not the one that `docs/consistency.md` names.
+    fn preen(_image: &Path, _said: &Verdict) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Has another implementation read the volume. Says loudly if there is none here.
     ///
     /// # Errors

@@ -73,6 +73,20 @@ impl Finding {
     }
 }
 
+/// The exit codes that `-p` may end with on a volume of which `-fn` says this: 1 if all of it is safe to repair, 4 if a question
+/// has to be answered. An inode without a name is cleared unasked if it is empty.
+pub fn preen_exits(findings: &[Finding]) -> &'static [i32] {
+    let asks = |finding: &Finding| {
+        use Finding::{DotDot, ReplacedDotDot, SecondDirectoryName, UnconnectedDirectory};
+        matches!(finding, UnconnectedDirectory | SecondDirectoryName | DotDot | ReplacedDotDot)
+    };
+    match () {
+        () if findings.iter().any(asks) => &[4],
+        () if findings.contains(&Finding::Unattached) => &[1, 4],
+        () => &[1],
+    }
+}
+
 /// What e2fsck said.
 #[derive(Debug, Clone)]
 pub struct Verdict {
