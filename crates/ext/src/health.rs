@@ -1,4 +1,4 @@
-//! Damage of this format, in the words of vfs; and the volume's health.
+//! Damage of this format, as vfs reports it; and the volume's health.
 
 use moafs_vfs::Error;
 pub use moafs_vfs::health::Health;
@@ -6,7 +6,7 @@ use moafs_vfs::types::BlockAddr;
 
 use crate::format::Damage;
 
-/// Damage as vfs reports it.
+/// Returns damage as the error that vfs reports.
 pub fn damaged(damage: Damage) -> Error {
     Error::Damaged {
         structure: damage.structure.to_string(),

@@ -5,15 +5,15 @@ use std::process::{Command, Stdio};
 
 use moafs_disk::mem::MemDisk;
 
-/// What a tool said.
+/// The result of a tool.
 pub(crate) struct Verdict {
     /// Its exit code; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
-    /// Everything it printed.
+    /// Its standard output and standard error.
     pub(crate) text: String,
 }
 
-/// True if the tool can be run; says so on the error output if not.
+/// Returns true if the tool can be run; says so on the error output if not.
 pub(crate) fn have(tool: &str) -> bool {
     let found = Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if !found {
@@ -29,7 +29,7 @@ pub(crate) fn run(tool: &str, options: &[&str], image: &Path) -> Verdict {
     Verdict { code: output.status.code(), text: String::from_utf8_lossy(&text).into_owned() }
 }
 
-/// `e2fsck -fn` on a copy of the disk; `None` if the tool is absent.
+/// Runs `e2fsck -fn` on a copy of the disk; returns `None` if the tool is absent.
 pub(crate) fn e2fsck(disk: &MemDisk) -> Option<Verdict> {
     have("e2fsck").then(|| {
         let image = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -38,7 +38,7 @@ pub(crate) fn e2fsck(disk: &MemDisk) -> Option<Verdict> {
     })
 }
 
-/// Fails unless `e2fsck -fn` has nothing to say, not even a warning.
+/// Fails unless `e2fsck -fn` reports nothing, not even a warning.
 pub(crate) fn assert_clean(disk: &MemDisk, what: &str) {
     let Some(verdict) = e2fsck(disk) else { return };
     assert_eq!(verdict.code, Some(0), "{what}: {}", verdict.text);

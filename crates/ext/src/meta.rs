@@ -1,20 +1,24 @@
 //! Metadata blocks in memory, and the order in which their changes reach the disk (soft updates).
 //!
 //! Every change is a new *version* of one *record*: bytes that never cross a 512-byte sector, so a
-//! torn write cannot split it (an inode, a sector of a directory or of an indirect block). A version carries a [`Level`]: one more
-//! than the highest level of what must be on disk before it, and no less than that of the record's version before it. A
-//! *sweep* writes level after level, in ascending order, with one flush between them; independent ops share levels,
-//! so a sweep has as many rounds as the longest chain of needs, whatever the number of ops.
+//! torn write cannot split it (an inode, a sector of a directory or of an indirect block). A
+//! version carries a [`Level`]: one more than the highest level that must be on disk before it, and
+//! no less than that of the record's version before it. A *sweep* writes level after level, in
+//! ascending order, with one flush between them; independent ops share levels, so a sweep has as
+//! many rounds as the longest chain of needs, whatever the number of ops.
 //!
-//! A block's image for the disk is the image last written plus the versions that are due. What
-//! is never visible on the disk costs nothing: a record that returns to its bytes on disk drops its versions.
+//! A block's image for the disk is the image last written plus the versions that are due. A change
+//! that is never visible on the disk costs nothing: a record that returns to its bytes on disk
+//! drops its versions.
 //!
-//! Three kinds of change need no version: a *fresh* block that nothing points to yet; bits *set* in a bitmap (too many is a leak at
-//! most); counts that are recomputed. Bits are *cleared* only once the pointers to what they guard are gone from the disk ([`Meta::free_after`]);
-//! the bitmap in memory therefore is what may be handed out and what the disk may show, both.
+//! Three kinds of change need no version: a *fresh* block that no pointer leads to yet; bits *set*
+//! in a bitmap (too many is a leak at most); counts that are recomputed. Bits are *cleared* only
+//! once the pointers to their blocks and the names of their inodes are gone from the disk
+//! ([`Meta::free_after`]); so the bitmap in memory says both which blocks may be handed out and
+//! what the disk may show.
 //!
-//! After a power cut the disk shows, per record, one of its versions, and everything that version
-//! needs. Reference: McKusick, Ganger: Soft Updates (1999); `docs/consistency.md`.
+//! After a power cut the disk shows, per record, one of its versions, and every change that this
+//! version needs. Reference: McKusick, Ganger: Soft Updates (1999); `docs/consistency.md`.
 
 use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -36,11 +40,12 @@ use crate::health::Health;
 pub struct Level(pub u64);
 
 impl Level {
-    /// Nothing to wait for.
+    /// The level of changes that are on disk: there is nothing to wait for.
     pub const NONE: Level = Level(0);
 }
 
-/// What must be on disk before a change: earlier changes, and file data that the change makes reachable.
+/// The changes and file data that must be on disk before a change: the level of the earlier
+/// changes, and the data that the change makes reachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
     level: Level,
@@ -61,21 +66,24 @@ impl From<Level> for Needs {
     }
 }
 
-/// Chains of needs longer than this are written before the next op starts: bounds the versions of a record and the rounds of a
-/// sweep. A create, rename and remove of one name makes a chain of about six.
+/// The longest chain of needs; longer ones are written before the next op starts. This bounds the
+/// versions of a record and the rounds of a sweep. A create, rename and remove of one name makes a
+/// chain of about six.
 const CHAIN_MAX: u64 = 48;
 
-/// How often, and after what pause, a write is tried again when the host file system under an image is full.
+/// The number of retries of a write, and the pause before each, when the host file system under an
+/// image is full.
 const HOST_FULL_RETRIES: u32 = 300;
 const HOST_FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// The most blocks read by one request when a neighbourhood is fetched.
 const READ_RUN_MAX: u64 = 32;
 
-/// Blocks are kept in so many maps, by their number: threads seldom wait for one another.
+/// Number of maps that blocks are distributed to, by their number: threads seldom wait for one another.
 const SHARDS: usize = 16;
 
-/// Where the search for blocks that may leave memory goes on: a clock over the shards, by block number within each.
+/// The position at which the search for blocks that may leave memory goes on: a clock over the
+/// shards, by block number within each.
 #[derive(Default)]
 struct Hand {
     shard: usize,
@@ -84,7 +92,7 @@ struct Hand {
 
 /// A metadata block in memory.
 pub struct Block {
-    /// Its number on the volume.
+    /// The block's number on the volume.
     pub no: u64,
     kind: Kind,
     ready: AtomicBool,
@@ -93,16 +101,17 @@ pub struct Block {
 }
 
 struct State {
-    /// What ops see.
+    /// The current bytes, which ops see.
     bytes: Buf,
     /// The image last written, kept while versions are pending.
     base: Option<Buf>,
     records: BTreeMap<u32, Record>,
-    /// Changes without versions are to be written at this level.
+    /// The level at which changes without versions are to be written.
     loose: Option<Level>,
-    /// The round in which an image was last handed to the disk: on disk, or in flight.
+    /// The level of the round in which an image was last handed to the disk: it is on disk, or in
+    /// flight.
     sent: Level,
-    /// Freed: nothing of it may reach the disk any more.
+    /// True once the block was freed: no image of it may reach the disk any more.
     dead: bool,
 }
 
@@ -111,24 +120,24 @@ struct Record {
     versions: SmallVec<[(Level, Box<[u8]>); 2]>,
 }
 
-/// What becomes free once a level is on disk.
+/// Blocks or an inode that become free once a level is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
-    /// File blocks.
+    /// Blocks of file data.
     Data {
-        /// First block.
+        /// The first block.
         start: u64,
-        /// How many.
+        /// Number of blocks.
         len: u32,
     },
     /// A block of metadata (directory, map, xattr, symlink): its cached copy dies with it.
     Meta {
-        /// The block.
+        /// The block's number.
         block: u64,
     },
     /// An inode number.
     Inode {
-        /// The inode.
+        /// The inode's number.
         ino: u32,
         /// True if it was a directory (counted per group).
         directory: bool,
@@ -138,16 +147,17 @@ pub enum Freed {
 struct Order {
     /// New changes get at least this level; those below are being written or on disk.
     open: Level,
-    /// Everything up to here is on disk.
+    /// Every change up to this level is on disk.
     durable: Level,
     /// The highest level handed out.
     highest: Level,
-    /// Blocks with something due at a level.
+    /// Blocks with changes due at a level.
     due: BTreeMap<Level, BTreeMap<u64, Arc<Block>>>,
-    /// Data that pointers of a level need on disk first.
+    /// The epoch of the data that must be on disk before the pointers of a level.
     data: BTreeMap<Level, Epoch>,
     frees: BTreeMap<Level, Vec<Freed>>,
-    /// Blocks of a round that failed, the last one: what the disk has instead of them is not known, so they stay in memory.
+    /// Blocks of the last round that failed: the contents that the disk has for them are not known,
+    /// so they stay in memory.
     unwritten: Vec<Arc<Block>>,
 }
 
@@ -176,14 +186,14 @@ impl Block {
         })
     }
 
-    /// Looks at the block as ops see it.
+    /// Calls `look` with the block's current bytes, which ops see.
     pub fn view<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
         self.touched.store(true, Ordering::Relaxed);
         look(&self.state.lock().bytes)
     }
 
-    /// A level at which the newest version of a record is on disk. A version that left with the round in flight counts: it may
-    /// still be lost.
+    /// Returns a level at which the newest version of a record is on disk. A version that left with
+    /// the round in flight counts: it may still be lost.
     pub fn pending(&self, record: usize) -> Level {
         let state = self.state.lock();
         let newest = |r: &Record| r.versions.last().map_or(Level::NONE, |v| v.0);
@@ -195,7 +205,7 @@ impl Block {
         state.dead || (state.records.is_empty() && state.loose.is_none())
     }
 
-    /// The image that may go to the disk at `level`; `None` if nothing is due.
+    /// Returns the image that may go to the disk at `level`; `None` if no change is due.
     fn compose(&self, level: Level) -> Option<Buf> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -245,7 +255,7 @@ impl State {
 }
 
 impl Meta {
-    /// An empty cache over `disk`.
+    /// Makes an empty cache over `disk`.
     pub fn new(disk: SharedDisk, rt: Rt, health: Arc<Health>, block_size: usize) -> Meta {
         let order = Order {
             open: Level(1),
@@ -280,13 +290,13 @@ impl Meta {
 
     // -- reading
 
-    /// A block, read if it is not here. Waits for the device.
+    /// Returns a block; reads it if it is not in memory, and waits for the device.
     pub fn get(&self, no: u64, kind: Kind) -> Result<Arc<Block>> {
         self.get_near(no, kind, no..no + 1)
     }
 
-    /// A block, and with the same request those of its neighbours in `near` that are not here yet, as far as no block
-    /// that is lies between (a stretch of an inode table or of a directory).
+    /// Returns a block, and reads with the same request those of its neighbours in `near` that are
+    /// not in memory, up to the next one that is (a stretch of an inode table or of a directory).
     pub fn get_near(&self, no: u64, kind: Kind, near: Range<u64>) -> Result<Arc<Block>> {
         loop {
             let ticket = self.filled.ticket();
@@ -304,13 +314,13 @@ impl Meta {
         }
     }
 
-    /// A block if it is in memory.
+    /// Returns a block if it is in memory.
     pub fn cached(&self, no: u64) -> Option<Arc<Block>> {
         self.shard(no).lock().get(&no).filter(|block| block.ready.load(Ordering::Acquire)).cloned()
     }
 
-    /// A block whose contents on the disk do not matter: the one in memory, or zeros without reading. Unlike a fresh one it
-    /// is written only when it is changed.
+    /// Returns a block whose contents on the disk do not matter: the one in memory, or zeros
+    /// without reading. Unlike a fresh one it is written only when it is changed.
     pub fn unread(&self, no: u64, kind: Kind) -> Result<Arc<Block>> {
         {
             let mut shard = self.shard(no).lock();
@@ -322,7 +332,7 @@ impl Meta {
         self.get(no, kind)
     }
 
-    /// Reads `no` and what lies around it in `near`, as far as it is absent.
+    /// Reads `no` and the blocks around it in `near` that are not in memory.
     fn fill(&self, no: u64, kind: Kind, near: Range<u64>) -> Result<()> {
         let Some(wanted) = self.claim(no, kind) else { return Ok(()) };
         let before = (near.start.max(no.saturating_sub(READ_RUN_MAX))..no).rev();
@@ -382,9 +392,10 @@ impl Meta {
 
     // -- changing
 
-    /// Makes a new version of a record. It reaches the disk only after `needs`: the level and the data that it waits for are
-    /// recorded in one step, so no sweep comes in between. Returns the level at which it will be there; [`Level::NONE`] if the
-    /// record has returned to its bytes on disk.
+    /// Makes a new version of a record. It reaches the disk only after `needs`: the level and the
+    /// data that it waits for are recorded in one step, so no sweep comes in between. Returns the
+    /// level at which it will be on disk; [`Level::NONE`] if the record has returned to its bytes
+    /// on disk.
     pub fn change(
         &self,
         block: &Arc<Block>,
@@ -395,9 +406,10 @@ impl Meta {
         self.version(block, record, needs.into(), edit, None)
     }
 
-    /// Like [`Meta::change`], for the removal of something that nothing else waits to see: returns [`Level::NONE`] if
-    /// no image that the disk may show (`visible` looks at the record's bytes) ever contained it. If it was all that the one
-    /// pending version brought, that version is dropped.
+    /// Makes a new version as [`Meta::change`] does, for a removal that no other change waits for:
+    /// returns [`Level::NONE`] if no image that the disk may show (`visible` looks at the record's
+    /// bytes) ever contained the removed bytes. If the one pending version only added these bytes,
+    /// that version is dropped.
     pub fn remove(
         &self,
         block: &Arc<Block>,
@@ -427,7 +439,8 @@ impl Meta {
         }
         edit(&mut state.bytes[record.clone()]);
         let base = state.base.as_ref().expect("made above");
-        // A version that others wait for must reach the disk even if a later one returns to what was there.
+        // A version that other changes wait for must reach the disk even if a later one returns to
+        // the bytes before it.
         let pending = state.records.get(&key).map_or(0, |record| record.versions.len());
         let droppable = pending == 0 || (pending == 1 && visible.is_some());
         if droppable && base[record.clone()] == state.bytes[record.clone()] {
@@ -463,18 +476,19 @@ impl Meta {
         if was_visible { level } else { Level::NONE }
     }
 
-    /// A level as a need: [`Level::NONE`] if it is on disk already.
+    /// Returns a level as a need: [`Level::NONE`] if it is on disk already.
     fn unless_durable(&self, level: Level) -> Level {
         if self.is_pending(level) { level } else { Level::NONE }
     }
 
-    /// True if what got this level is not on disk yet.
+    /// Returns true if changes of this level are not on disk yet.
     pub fn is_pending(&self, level: Level) -> bool {
         level > self.order.lock().durable
     }
 
-    /// Takes back a record whose first version got level `born`, if none of it has left for the disk:
-    /// what it described never existed. Returns whether that was so.
+    /// Takes back a record whose first version got level `born`, if no version of it has left for
+    /// the disk: the inode or entry that it described never existed. Returns true if it was taken
+    /// back.
     pub fn cancel(&self, block: &Arc<Block>, record: Range<usize>, born: Level) -> bool {
         let mut guard = block.state.lock();
         let state = &mut *guard;
@@ -490,7 +504,7 @@ impl Meta {
         true
     }
 
-    /// The level at which the changes without versions made to a block so far are on disk.
+    /// Returns the level at which the changes without versions made to a block so far are on disk.
     pub fn loose_level(&self, block: &Block) -> Level {
         let state = block.state.lock();
         let order = self.order.lock();
@@ -510,18 +524,20 @@ impl Meta {
         }
         let mut order = self.order.lock();
         let level = order.open;
-        // An earlier loose level is kept: it has not been written yet, so this change travels with it.
+        // An earlier loose level is kept: it has not been written yet, so this change is written
+        // with it.
         let level = *state.loose.get_or_insert(level);
         order.due(level, block);
         level
     }
 
-    /// A new block that nothing on disk points to: `image` goes out whole, before anything may point to it.
+    /// Adds a new block that no pointer on disk leads to: `image` is written whole, before any
+    /// pointer to it.
     pub fn fresh(&self, no: u64, kind: Kind, image: Buf) -> (Arc<Block>, Level) {
         let block = Block::ready(no, kind, image);
         let before = self.shard(no).lock().insert(no, Arc::clone(&block));
         match before {
-            // What is cached of the block's last use never reaches the disk after this.
+            // No cached image of the block's last use reaches the disk after this.
             Some(before) => self.kill(&before),
             None => drop(self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed)),
         }
@@ -529,8 +545,8 @@ impl Meta {
         (block, level)
     }
 
-    /// Drops a block: nothing more of it is handed to the disk; an image may be in flight. Only for blocks that no pointer on
-    /// disk leads to.
+    /// Drops a block: no further image of it is handed to the disk; one may be in flight. Only for
+    /// blocks that no pointer on disk leads to.
     pub fn forget(&self, no: u64) {
         let forgotten = self.shard(no).lock().remove(&no);
         if let Some(block) = forgotten {
@@ -548,17 +564,19 @@ impl Meta {
         self.order.lock().not_due(block);
     }
 
-    /// Registers something that becomes free once `needs` is on disk. `false` if it is already: the caller frees it now.
+    /// Registers blocks or an inode that become free once `needs` is on disk. Returns `false` if it
+    /// is already: the caller frees them now.
     ///
-    /// The image of a block of metadata may be in flight though nothing on the disk leads to it (any more): such a block is
-    /// dropped from the cache here, and freed after the round in flight.
+    /// The image of a block of metadata may be in flight though no pointer on the disk leads to it
+    /// (any more): such a block is dropped from the cache here, and freed after the round in
+    /// flight.
     #[must_use]
     pub fn free_after(&self, needs: Level, freed: Freed) -> bool {
         if self.order.lock().free_if_pending(needs, freed) {
             return true;
         }
         let Freed::Meta { block } = freed else { return false };
-        // First no later round can take it, then: does the one in flight have it?
+        // First no later round can take it; then the round in flight is checked for it.
         self.forget(block);
         let mut order = self.order.lock();
         let closed = Level(order.open.0 - 1);
@@ -567,26 +585,27 @@ impl Meta {
 
     // -- writing
 
-    /// The highest level handed out so far: sweeping to it makes every change so far durable.
+    /// Returns the highest level handed out so far: sweeping to it makes every change so far durable.
     pub fn highest(&self) -> Level {
         self.order.lock().highest
     }
 
-    /// True if the chain of needs has grown so long that it should be written before more is added.
+    /// Returns true if the chain of needs has grown so long that it should be written before
+    /// further changes.
     pub fn is_long(&self) -> bool {
         let order = self.order.lock();
         order.highest.0.saturating_sub(order.durable.0) > CHAIN_MAX
     }
 
-    /// True if nothing waits to be written or freed.
+    /// Returns true if no change waits to be written and no block waits to be freed.
     pub fn is_clean(&self) -> bool {
         let order = self.order.lock();
         order.due.is_empty() && order.frees.is_empty()
     }
 
-    /// Writes level after level until `target` is on disk. `free` receives what became free after each
-    /// level. Concurrent callers share the work: one sweeps, the others find it done. On return, all that waited for
-    /// `target` has been freed, too.
+    /// Writes level after level until `target` is on disk. `free` receives the blocks and inodes
+    /// that became free after each level. Concurrent callers share the work: one sweeps, the others
+    /// find it done. On return, everything that waited for `target` has also been freed.
     pub fn sweep(&self, target: Level, free: &mut dyn FnMut(Vec<Freed>) -> Result<()>) -> Result<()> {
         let _sweeper = self.sweeping.lock();
         loop {
@@ -654,15 +673,17 @@ impl Meta {
 
     // -- memory
 
-    /// Bytes held.
+    /// Returns the bytes held in memory.
     pub fn memory(&self) -> usize {
         self.memory.load(Ordering::Relaxed) as usize
     }
 
-    /// Forgets clean blocks that were not used for a turn of the hand, until at most `bytes` are held, or only such are left as are in use.
+    /// Forgets clean blocks that were not used for a turn of the hand, until at most `bytes` are
+    /// held, or only blocks in use are left.
     pub fn shrink(&self, bytes: usize) {
         let mut hand = self.hand.lock();
-        // The first turn takes the marks of use away, the second finds what has none; the hand may begin within a shard.
+        // The first turn clears the marks of use, the second finds the blocks without one; the hand
+        // may begin within a shard.
         for _ in 0..=2 * SHARDS {
             let mut shard = self.shards[hand.shard].lock();
             while self.memory() > bytes
@@ -682,17 +703,18 @@ impl Meta {
         }
     }
 
-    /// True for a clean block that nobody holds, and that was not used since the hand passed it last.
+    /// Returns true for a clean block that no caller holds, and that was not used since the hand
+    /// passed it last.
     fn may_go(&self, block: &Arc<Block>) -> bool {
         let used = block.touched.swap(false, Ordering::Relaxed);
         !used && Arc::strong_count(block) == 1 && block.ready.load(Ordering::Acquire) && block.is_clean()
     }
 }
 
-/// Looks at a record's bytes for what is being removed.
+/// Returns true if a record's bytes contain what is being removed.
 type Visible<'a> = &'a dyn Fn(&[u8]) -> bool;
 
-/// One round of a sweep: everything due up to a level.
+/// One round of a sweep: every change due up to a level.
 struct Round {
     level: Level,
     blocks: BTreeMap<u64, Arc<Block>>,
@@ -706,7 +728,7 @@ impl Order {
         debug_assert!(before.is_none_or(|before| Arc::ptr_eq(&before, block)), "two blocks {} are due", block.no);
     }
 
-    /// Nothing of a block is to be written any more.
+    /// Takes a block out: none of its changes is to be written any more.
     fn not_due(&mut self, block: &Arc<Block>) {
         self.due.retain(|_, blocks| {
             if blocks.get(&block.no).is_some_and(|here| Arc::ptr_eq(here, block)) {
@@ -716,7 +738,8 @@ impl Order {
         });
     }
 
-    /// Frees something after a level that is not on disk yet; `false` if it is.
+    /// Registers blocks or an inode to be freed after a level that is not on disk yet; returns
+    /// `false` if it is.
     fn free_if_pending(&mut self, needs: Level, freed: Freed) -> bool {
         if needs <= self.durable {
             return false;
@@ -731,7 +754,7 @@ impl Order {
         let lowest = [self.due.keys().next(), self.frees.keys().next(), self.data.keys().next()];
         let level = lowest.into_iter().flatten().min().copied().unwrap_or(Level(u64::MAX));
         if level > target {
-            // Nothing is pending up to `target`: it is on disk, and nothing new may join it.
+            // No change is pending up to `target`: it is on disk, and no new change may join it.
             self.open = self.open.max(Level(target.0 + 1));
             self.durable = self.durable.max(target);
             return None;
@@ -748,7 +771,7 @@ impl Order {
         Some(Round { level, blocks, data })
     }
 
-    /// A round is on disk: what waited for it is free.
+    /// Notes that a round is on disk; returns the blocks and inodes that waited for it and are now free.
     fn round_is_durable(&mut self, level: Level) -> Vec<Freed> {
         self.durable = self.durable.max(level);
         let later = self.frees.split_off(&Level(level.0 + 1));

@@ -1,9 +1,9 @@
 //! Making an empty ext2 volume.
 //!
 //! Every group starts with the copies it carries, then its two bitmaps and its inode table, as
-//! `mke2fs` places them without flex_bg. Nothing is written that reads as zero anyway but matters:
-//! inode tables are zeroed by the device's own command. The old superblock goes first and the new
-//! one comes last, so that a power cut leaves either no volume or a whole one.
+//! `mke2fs` places them without flex_bg. No zeros are written by requests: inode tables are zeroed
+//! by the device's own command. The old superblock goes first and the new one comes last, so that a
+//! power cut leaves either no volume or a whole one.
 
 use moafs_disk::{Buf, Disk, DiskError, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_runtime::Timestamp;
@@ -24,16 +24,16 @@ const FIRST_INO: u32 = 11;
 /// Requests collected before they are submitted.
 const BATCH: usize = 256;
 
-/// What the new volume shall look like. `None`: chosen from the size.
+/// The shape of the new volume. `None`: chosen from the size.
 #[derive(Debug, Clone)]
 pub struct MkfsOptions {
     /// Bytes in a block: a power of two from 1024 to 65536.
     pub block_size: Option<u32>,
-    /// Blocks of the volume; the whole device if not given.
+    /// Blocks of the volume; `None`: the whole device.
     pub blocks: Option<u64>,
     /// Blocks in a group: a multiple of 8 from 256 to 8 times the block size, at most 65528.
     pub blocks_per_group: Option<u32>,
-    /// Inodes on the volume; rounded up to what fills the groups evenly.
+    /// Inodes on the volume; rounded up so that all groups have the same number.
     pub inodes: Option<u64>,
     /// Bytes of an inode: a power of two from 128 to the block size.
     pub inode_size: u32,
@@ -41,18 +41,18 @@ pub struct MkfsOptions {
     pub reserved_percent: u32,
     /// The volume's name: at most 16 bytes.
     pub label: Vec<u8>,
-    /// The volume's identity.
+    /// The volume's UUID.
     pub uuid: [u8; 16],
-    /// Seed of the directory hash.
+    /// The seed of the directory hash.
     pub hash_seed: [u8; 16],
-    /// The time of day that goes into the superblock and the first inodes.
+    /// The current time, which goes into the superblock and the first inodes.
     pub now: Timestamp,
-    /// Tell the device first that its contents are no longer needed.
+    /// True if the device is told first that its contents are no longer needed.
     pub discard: bool,
 }
 
 impl MkfsOptions {
-    /// The defaults, with what cannot have one.
+    /// Returns the default options, with the values that have no default.
     pub fn new(uuid: [u8; 16], hash_seed: [u8; 16], now: Timestamp) -> MkfsOptions {
         MkfsOptions {
             block_size: None,
@@ -70,60 +70,60 @@ impl MkfsOptions {
     }
 }
 
-/// Why no volume was made.
+/// The reason for which no volume was made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MkfsError {
     /// An option has a value that no volume can have.
     #[error("{what} {value} is not possible: {rule}")]
     Option {
-        /// Which option.
+        /// The option's name.
         what: &'static str,
-        /// Its value.
+        /// The option's value.
         value: u64,
-        /// What is possible.
+        /// The values that are possible.
         rule: String,
     },
     /// The device, or the size asked for, is too small for a volume of this shape.
     #[error("{blocks} blocks of {block_size} bytes are too few for a volume: {why}")]
     TooSmall {
-        /// Blocks there are.
+        /// Number of blocks that there are.
         blocks: u64,
-        /// Their size in bytes.
+        /// The size of a block in bytes.
         block_size: u32,
-        /// What does not fit.
+        /// The part that does not fit.
         why: String,
     },
-    /// A request failed.
+    /// A request to the device failed.
     #[error("cannot {doing}: {source}")]
     Disk {
-        /// What was being done.
+        /// The work that the request was part of.
         doing: &'static str,
-        /// How it failed.
+        /// The device's error.
         source: DiskError,
     },
 }
 
-/// The result for an option's illegal value.
+/// Returns the error for an option's illegal value.
 fn impossible<T>(what: &'static str, value: impl Into<u64>, rule: impl Into<String>) -> Result<T, MkfsError> {
     Err(MkfsError::Option { what, value: value.into(), rule: rule.into() })
 }
 
-/// What was made.
+/// The shape and the free space of the new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The volume's shape.
+    /// The volume's geometry.
     pub geometry: Geometry,
     /// Blocks kept for root.
     pub reserved_blocks: u64,
-    /// Free blocks.
+    /// Number of free blocks.
     pub free_blocks: u64,
-    /// Free inodes.
+    /// Number of free inodes.
     pub free_inodes: u32,
-    /// Where copies of the superblock lie.
+    /// The blocks that hold copies of the superblock.
     pub backups: Vec<BlockNo>,
 }
 
-/// Makes an empty volume on `disk`. Everything on it is lost.
+/// Makes an empty volume on `disk`. All data on it are lost.
 ///
 /// # Errors
 /// If the options do not fit together or with the device, or if a request fails: then there is no
@@ -174,7 +174,7 @@ fn block_size(device_bytes: u64, options: &MkfsOptions) -> Result<u32, MkfsError
     Ok(size)
 }
 
-/// Fills in what does not depend on the number of groups.
+/// Fills in the fields that do not depend on the number of groups.
 fn describe(sb: &mut Superblock, block_size: u32, options: &MkfsOptions) -> Result<(), MkfsError> {
     let inode_size = options.inode_size;
     if !inode_size.is_power_of_two() || !(128..=block_size).contains(&inode_size) {
@@ -232,7 +232,7 @@ fn set_blocks(sb: &mut Superblock, blocks: u64, options: &MkfsOptions) {
     sb.set_reserved_blocks_lo((blocks * u64::from(options.reserved_percent) / 100) as u32);
 }
 
-/// Chooses the inodes, and lets the format's own rules judge the result.
+/// Chooses the number of inodes, and checks the result by the format's own rules.
 fn shape(sb: &mut Superblock, device_bytes: u64, options: &MkfsOptions) -> Result<Geometry, MkfsError> {
     let block_size = 1024u32 << sb.log_block_size();
     let blocks = sb.blocks_count();
@@ -314,7 +314,7 @@ impl Maker<'_> {
         self.queue(Op::Write { data, fua: false }, block, kind, "write the new volume's metadata")
     }
 
-    /// Makes sure that nobody finds the old volume, nor a half-made new one.
+    /// Makes sure that no reader finds the old volume, nor a half-made new one.
     fn erase_old(&mut self, discard: bool) -> Result<(), MkfsError> {
         let doing = "erase the old volume";
         if discard && self.disk.limits().discard {
@@ -328,7 +328,7 @@ impl Maker<'_> {
         self.flush(doing)
     }
 
-    /// Bitmaps and inode tables of all groups.
+    /// Writes the bitmaps and inode tables of all groups.
     fn write_groups(&mut self) -> Result<Vec<Descriptor>, MkfsError> {
         let mut descriptors = Vec::new();
         for group in self.geometry.all_groups() {
@@ -367,7 +367,7 @@ impl Maker<'_> {
         Ok(descriptor)
     }
 
-    /// The root directory and lost+found, right behind the inode table of group 0.
+    /// Writes the root directory and lost+found, right behind the inode table of group 0.
     fn write_first_directories(&mut self, group0: &Descriptor, now: Timestamp) -> Result<(), MkfsError> {
         // The inode tables have been zeroed before their first block is written.
         self.submit("zero the inode tables")?;
@@ -411,7 +411,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Superblock copies and descriptor tables; the primary superblock last of all.
+    /// Writes superblock copies and descriptor tables; the primary superblock last of all.
     fn write_heads(&mut self, descriptors: &[Descriptor]) -> Result<(), MkfsError> {
         let geo = self.geometry.clone();
         self.superblock.set_free_blocks(descriptors.iter().map(|d| u64::from(d.free_blocks)).sum());
@@ -434,10 +434,10 @@ impl Maker<'_> {
         self.flush("make the superblock durable")
     }
 
-    /// The block that holds the superblock of a group, `offset` bytes from its start.
+    /// Returns the block that holds the superblock of a group, `offset` bytes from its start.
     fn superblock_page(&self, group: GroupNo, offset: usize) -> Page {
         let mut copy = self.superblock.clone();
-        // 16 bits are what the format has: copies in later groups wrap, as mke2fs's do.
+        // The format has 16 bits: numbers of later groups wrap, as mke2fs's do.
         copy.set_block_group_nr(group.0 as u16);
         let mut block = Buf::zeroed(self.geometry.block_bytes());
         block[offset..offset + copy.as_bytes().len()].copy_from_slice(copy.as_bytes());
@@ -457,7 +457,8 @@ impl Maker<'_> {
     }
 }
 
-/// A bitmap whose first `used` bits are set, of `bits` that mean something.
+/// Returns a bitmap of `bits` bits, the first `used` of which are set; the padding behind them is
+/// also set.
 fn bitmap_page(block_bytes: usize, used: u32, bits: u32) -> Page {
     let mut map = Buf::zeroed(block_bytes);
     bitmap::set_range(&mut map, 0..used);
@@ -587,7 +588,7 @@ mod tests {
         }
     }
 
-    /// What `mke2fs` made with the same wishes: superblock fields and groups.
+    /// The result of `mke2fs` with the same options: superblock fields and groups.
     #[test]
     fn values_agree_with_mke2fs() {
         let cases = [

@@ -1,7 +1,7 @@
 //! Bitmaps: bit `i` is bit `i % 8` of byte `i / 8`; 1 means used.
 //!
-//! Free space is searched one 64-bit word at a time. Every function takes the number of bits that
-//! mean something; the rest of the block is padding and must be 1.
+//! Free space is searched one 64-bit word at a time. Every function takes the number of valid bits;
+//! the rest of the block is padding and must be 1.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ pub fn test(map: &[u8], bit: u32) -> bool {
     map[bit as usize / 8] & 1 << (bit % 8) != 0
 }
 
-/// Sets `bit`; says whether it was clear.
+/// Sets `bit`; returns whether it was clear.
 pub fn set(map: &mut [u8], bit: u32) -> bool {
     let byte = &mut map[bit as usize / 8];
     let was = *byte;
@@ -18,7 +18,7 @@ pub fn set(map: &mut [u8], bit: u32) -> bool {
     was != *byte
 }
 
-/// Clears `bit`; says whether it was set.
+/// Clears `bit`; returns whether it was set.
 pub fn clear(map: &mut [u8], bit: u32) -> bool {
     let byte = &mut map[bit as usize / 8];
     let was = *byte;
@@ -62,7 +62,7 @@ pub fn is_set(map: &[u8], range: Range<u32>) -> bool {
     set
 }
 
-/// 64 bits from a multiple of 64 on; bits beyond the map are 1.
+/// Returns 64 bits from bit `64 * index` on; bits beyond the map are 1.
 fn word(map: &[u8], index: usize) -> u64 {
     let start = index * 8;
     if let Some(chunk) = map.get(start..start + 8) {
@@ -126,7 +126,7 @@ pub fn longest_zero_run(map: &[u8], from: u32, bits: u32) -> Option<Range<u32>> 
     zero_runs(map, from, bits).reduce(|best, run| if run.len() > best.len() { run } else { best })
 }
 
-/// Clear bits among the first `bits`.
+/// Returns the number of clear bits among the first `bits`.
 pub fn count_zeros(map: &[u8], bits: u32) -> u32 {
     let whole = bits as usize / 64;
     let zeros: u32 = (0..whole).map(|i| word(map, i).count_zeros()).sum();

@@ -1,11 +1,11 @@
 //! Directory blocks: entries that tile each block exactly.
 //!
 //! **The 512-byte rule.** A power cut may tear a write at any sector, so a change of a directory
-//! that others can already see must lie in one 512-byte sector. New blocks are therefore made of
-//! one unused entry per sector ([`format_empty`]), as FFS does, and entries never grow across
-//! them. In blocks made by others entries may span sectors: [`insert`] takes only places where
-//! everything that changes shares a sector, and [`remove`] merges an entry into its predecessor
-//! only if their headers do. Each change returns the range of bytes it touched.
+//! that the disk already shows must lie in one 512-byte sector. New blocks are therefore made of
+//! one unused entry per sector ([`format_empty`]), as FFS does, and entries never grow across them.
+//! In blocks made by other drivers entries may span sectors: [`insert`] takes only places where all
+//! changed bytes share a sector, and [`remove`] merges an entry into its predecessor only if their
+//! headers do. Each change returns the range of bytes it touched.
 
 use std::ops::Range;
 
@@ -16,24 +16,24 @@ use super::{Damage, Geometry, InodeNo, Place, put_u16, put_u32, u16_at, u32_at};
 
 /// Bytes before an entry's name.
 pub const HEADER_BYTES: usize = 8;
-/// The longest name.
+/// The longest name, in bytes.
 pub const NAME_MAX: usize = 255;
-/// What tears: see the module's head.
+/// The bytes that a power cut never tears: see the module's head.
 pub const SECTOR_BYTES: usize = 512;
 /// The longest record of an entry with a name of [`NAME_MAX`] bytes: it fits into a sector.
 const _: () = assert!(record_bytes(NAME_MAX) + 24 <= SECTOR_BYTES);
 
-/// Bytes that an entry with a name of `name_len` bytes needs.
+/// Returns the bytes that an entry with a name of `name_len` bytes needs.
 pub const fn record_bytes(name_len: usize) -> usize {
     (HEADER_BYTES + name_len).next_multiple_of(4)
 }
 
-/// How this volume writes entries.
+/// The form of the entries on this volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
     /// Byte 7 of an entry is the file's type; otherwise it is the high byte of the name's length.
     pub filetype: bool,
-    /// Inodes on the volume: entries cannot name others.
+    /// Number of inodes on the volume: entries cannot name others.
     pub inodes: u32,
 }
 
@@ -48,12 +48,12 @@ impl Form {
     }
 }
 
-/// `rec_len` as stored: 65536 does not fit and is written as 65535.
+/// Returns `rec_len` as stored: 65536 does not fit and is written as 65535.
 pub(crate) fn encode_rec_len(bytes: usize) -> u16 {
     if bytes >= 65536 { 65535 } else { bytes as u16 }
 }
 
-/// The length that a stored `rec_len` means in a block of `block_bytes`.
+/// Returns the length that a stored `rec_len` means in a block of `block_bytes`.
 fn decode_rec_len(stored: u16, block_bytes: usize) -> usize {
     let stored = usize::from(stored);
     if block_bytes < 65536 {
@@ -65,7 +65,7 @@ fn decode_rec_len(stored: u16, block_bytes: usize) -> usize {
     stored & 65532 | (stored & 3) << 16
 }
 
-/// A directory entry; unused ones too ([`Entry::is_used`]).
+/// A directory entry, which may be unused ([`Entry::is_used`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// Its first byte in the block.
@@ -74,7 +74,7 @@ pub struct Entry<'a> {
     pub rec_len: usize,
     /// The inode it names; 0 if unused.
     pub inode: InodeNo,
-    /// The name. Of an unused entry: whatever is there.
+    /// The name. Of an unused entry: the bytes that are there.
     pub name: &'a [u8],
     /// The type byte; 0 on volumes without types.
     pub type_byte: u8,
@@ -86,30 +86,30 @@ impl Entry<'_> {
         self.inode.0 != 0
     }
 
-    /// The kind the entry claims, if it claims one.
+    /// Returns the kind that the entry claims, if it claims one.
     pub fn kind(&self) -> Option<FileKind> {
         kind_of_entry_type(self.type_byte)
     }
 
-    /// Bytes that the entry itself needs of its record: none if it is unused.
+    /// Returns the bytes that the entry itself needs of its record: 0 if it is unused.
     fn own_bytes(&self) -> usize {
         if self.is_used() { record_bytes(self.name.len()) } else { 0 }
     }
 }
 
-/// Why a record cannot be an entry.
+/// A record that cannot be an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadEntry {
     /// Its first byte in the block.
     pub offset: usize,
-    /// What is wrong.
+    /// The rule that the record breaks.
     pub problem: EntryProblem,
 }
 
-/// What is wrong with a record.
+/// The rule that a record breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryProblem {
-    /// Its length is not a multiple of 4, too small for anything, or beyond the block.
+    /// Its length is not a multiple of 4, too small for an entry, or beyond the block.
     RecLen(usize),
     /// Its name does not fit into it.
     NameLen(usize),
@@ -184,15 +184,16 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// The record that starts at `offset`, if one can; `None` beyond the block's end.
+/// Returns the record that starts at `offset`, or the reason why it is none; `None` beyond the
+/// block's end.
 pub fn record_at(block: &[u8], form: Form, offset: usize) -> Option<Result<Entry<'_>, BadEntry>> {
     Records { block, filetype: form.filetype, next: offset }.next()
 }
 
-/// Checks what a used entry says: its name is one, and its inode exists.
+/// Checks the contents of a used entry: the name is legal, and the inode exists.
 ///
 /// # Errors
-/// What is wrong, as a clause.
+/// The rule that is broken, as a clause.
 pub fn check_contents(entry: &Entry<'_>, form: Form) -> Result<(), String> {
     if entry.name.is_empty() {
         return Err(format!("the entry at byte {} has no name", entry.offset));
@@ -209,7 +210,7 @@ pub fn check_contents(entry: &Entry<'_>, form: Form) -> Result<(), String> {
     Ok(())
 }
 
-/// A directory block whose records have been checked, all of them, contents too.
+/// A directory block all of whose records have been checked, and also their contents.
 #[derive(Debug, Clone, Copy)]
 pub struct Entries<'a> {
     block: &'a [u8],
@@ -231,12 +232,12 @@ impl<'a> Entries<'a> {
         Ok(Entries { block, form })
     }
 
-    /// All entries in order, unused ones too.
+    /// Returns all entries in order, also unused ones.
     pub fn all(self) -> impl Iterator<Item = Entry<'a>> {
         records(self.block, self.form).map_while(Result::ok)
     }
 
-    /// Used entries in order.
+    /// Returns the used entries in order.
     pub fn used(self) -> impl Iterator<Item = Entry<'a>> {
         self.all().filter(Entry::is_used)
     }
@@ -246,7 +247,7 @@ impl<'a> Entries<'a> {
         self.used().find(|entry| entry.name == name)
     }
 
-    /// True if the block names nothing but `.` and `..`.
+    /// Returns true if the block has no names but `.` and `..`.
     pub fn is_empty(self) -> bool {
         self.used().all(|entry| matches!(entry.name, b"." | b".."))
     }
@@ -267,14 +268,14 @@ pub fn in_one_sector(range: &Range<usize>) -> bool {
     range.is_empty() || range.start / SECTOR_BYTES == (range.end - 1) / SECTOR_BYTES
 }
 
-/// Where a new entry would go in the record of an existing one, and what would change.
+/// The place of a new entry in the record of an existing one, and the bytes that would change.
 struct Spot {
     offset: usize,
     rec_len: usize,
     changed: Range<usize>,
 }
 
-/// Splits `entry`'s record for a name of `name_len` bytes; `None` if it does not fit.
+/// Splits `entry`'s record for a name of `name_len` bytes; returns `None` if it does not fit.
 fn spot(entry: &Entry<'_>, name_len: usize) -> Option<Spot> {
     let own = entry.own_bytes();
     if entry.rec_len < own + record_bytes(name_len) {
@@ -282,7 +283,7 @@ fn spot(entry: &Entry<'_>, name_len: usize) -> Option<Spot> {
     }
     let offset = entry.offset + own;
     let end = offset + HEADER_BYTES + name_len;
-    // A split changes the predecessor's length too, which starts at its byte 4.
+    // A split also changes the predecessor's length, which starts at its byte 4.
     let start = if entry.is_used() { entry.offset + 4 } else { offset };
     Some(Spot { offset, rec_len: entry.rec_len - own, changed: start..end })
 }
@@ -304,7 +305,7 @@ pub struct Inserted {
     pub changed: Range<usize>,
 }
 
-/// Adds an entry where the 512-byte rule allows it. Does not look whether the name exists.
+/// Adds an entry where the 512-byte rule allows it. Does not check whether the name exists.
 ///
 /// Returns `None` if the block has no such place (or is damaged before the first one).
 pub fn insert(block: &mut [u8], form: Form, name: &[u8], inode: InodeNo, kind: FileKind) -> Option<Inserted> {
@@ -412,7 +413,7 @@ mod tests {
         entries.used().map(|e| e.name.to_vec()).collect()
     }
 
-    /// A block as other drivers make it: one record to the block's end.
+    /// Returns a block as other drivers make it: one record to the block's end.
     fn foreign_block(bytes: usize) -> Vec<u8> {
         let mut block = vec![0; bytes];
         write_entry(&mut block, 0, bytes, InodeNo(0), b"", 0);

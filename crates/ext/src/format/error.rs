@@ -1,4 +1,4 @@
-//! What can be wrong with a volume's bytes, in words that name the structure and the block.
+//! Damage of a volume's bytes, in words that name the structure and the block.
 
 use serde::Serialize;
 
@@ -22,25 +22,25 @@ pub enum Structure {
     InodeTable(GroupNo),
     /// An inode.
     Inode(InodeNo),
-    /// A block of pointers that belongs to an inode.
+    /// A block of pointers of an inode.
     Indirect {
-        /// Whose.
+        /// The inode that owns it.
         inode: InodeNo,
         /// 1: points to data; 2: to single indirect blocks; 3: to double indirect blocks.
         level: u8,
     },
     /// A block of a directory.
     Directory {
-        /// The directory.
+        /// The directory's inode.
         inode: InodeNo,
-        /// Which of its blocks.
+        /// The block's number in the directory.
         lbn: u64,
     },
     /// A block of a directory's index.
     Index {
-        /// The directory.
+        /// The directory's inode.
         inode: InodeNo,
-        /// Which of its blocks.
+        /// The block's number in the directory.
         lbn: u64,
     },
     /// The extended attributes inside an inode.
@@ -77,40 +77,40 @@ impl std::fmt::Display for Structure {
     }
 }
 
-/// Where a structure was found: what a decoder is told so that its errors can name it.
+/// The place of a structure: passed to a decoder so that its errors can name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// What is being decoded.
+    /// The structure that is decoded.
     pub structure: Structure,
     /// The block it was read from, where that is known.
     pub block: Option<BlockNo>,
 }
 
 impl Place {
-    /// `structure`, read from `block`.
+    /// Returns the place of `structure`, read from `block`.
     pub const fn new(structure: Structure, block: BlockNo) -> Place {
         Place { structure, block: Some(block) }
     }
 
-    /// `structure`, from a block that does not matter.
+    /// Returns the place of `structure`, from a block that does not matter.
     pub const fn of(structure: Structure) -> Place {
         Place { structure, block: None }
     }
 
-    /// The damage `problem` at this place.
+    /// Returns the damage `problem` at this place.
     pub fn damage(self, problem: impl Into<String>) -> Damage {
         Damage { structure: self.structure, block: self.block, problem: problem.into() }
     }
 }
 
-/// A structure that does not mean anything: which one, where, and what is wrong with it.
+/// A structure that cannot be decoded: its name, its block, and the error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Damage {
     /// The structure that is damaged.
     pub structure: Structure,
     /// The block it was read from, where that is known.
     pub block: Option<BlockNo>,
-    /// What is wrong, with the value that was found.
+    /// The error, with the value that was found.
     pub problem: String,
 }
 
@@ -126,7 +126,7 @@ impl std::fmt::Display for Damage {
 
 impl std::error::Error for Damage {}
 
-/// One feature that stands in the way, and what to do about it.
+/// One feature that cannot be used, and the way out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reason {
     /// The feature's name as `tune2fs -O` spells it, or its bit if it has no known name.
@@ -144,7 +144,7 @@ impl std::fmt::Display for Reason {
 /// A volume that cannot be used, because of features this crate does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unsupported {
-    /// Every feature that stands in the way.
+    /// Every feature that cannot be used.
     pub reasons: Vec<Reason>,
 }
 

@@ -1,4 +1,4 @@
-//! Group descriptors: where a group's bitmaps and inode table lie, and what it has free.
+//! Group descriptors: the places of a group's bitmaps and inode table, and its free counts.
 
 use super::{BlockNo, Damage, Geometry, GroupNo, Place, Structure, join16, join32, put_u16, u16_at, u32_at};
 
@@ -10,15 +10,15 @@ pub const BLOCK_UNINIT: u16 = 2;
 /// A group descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptor {
-    /// Where the block bitmap lies.
+    /// The block of the block bitmap.
     pub block_bitmap: BlockNo,
-    /// Where the inode bitmap lies.
+    /// The block of the inode bitmap.
     pub inode_bitmap: BlockNo,
     /// The first block of the inode table.
     pub inode_table: BlockNo,
-    /// Free blocks.
+    /// Number of free blocks.
     pub free_blocks: u32,
-    /// Free inodes.
+    /// Number of free inodes.
     pub free_inodes: u32,
     /// Inodes that are directories.
     pub used_dirs: u32,

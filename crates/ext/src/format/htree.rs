@@ -8,11 +8,11 @@ use super::dir::Form;
 use super::superblock::Superblock;
 use super::{Damage, Place, u16_at, u32_at};
 
-/// Where the root node's header lies in block 0: behind `.` and `..`.
+/// The offset of the root node's header in block 0, in bytes: behind `.` and `..`.
 const ROOT_INFO: usize = 24;
-/// Where the root node's entries start.
+/// The offset of the root node's entries, in bytes.
 const ROOT_ENTRIES: usize = 32;
-/// Where an interior node's entries start: behind the unused entry's header.
+/// The offset of an interior node's entries, in bytes: behind the unused entry's header.
 const NODE_ENTRIES: usize = 8;
 /// Bytes of an index entry.
 const ENTRY_BYTES: usize = 8;
@@ -26,18 +26,18 @@ const HASH_EOF: u32 = 0xFFFF_FFFE;
 /// A hash function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// The first one.
+    /// The original hash function.
     Legacy,
-    /// A shortened MD4: the default.
+    /// A shortened MD4, which is the default.
     HalfMd4,
     /// The Tiny Encryption Algorithm.
     Tea,
 }
 
-/// How names of a directory are hashed.
+/// The hash function of a directory's names, and its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hasher {
-    /// The function.
+    /// The hash function.
     pub version: Version,
     /// Characters above 127 count as positive.
     pub unsigned: bool,
@@ -48,14 +48,14 @@ pub struct Hasher {
 /// A name's hash: names are ordered by `major`, `minor` only breaks ties inside a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hash {
-    /// Even; bit 0 is used by the index.
+    /// The hash that names are ordered by: even, since the index uses bit 0.
     pub major: u32,
-    /// 0 for [`Version::Legacy`].
+    /// The hash that breaks ties; 0 for [`Version::Legacy`].
     pub minor: u32,
 }
 
 impl Hasher {
-    /// The hasher that `hash_version` of a root node names on this volume.
+    /// Returns the hasher that `hash_version` of a root node selects on this volume.
     pub fn of(hash_version: u8, sb: &Superblock) -> Option<Hasher> {
         let version = match hash_version {
             0 | 3 => Version::Legacy,
@@ -66,7 +66,7 @@ impl Hasher {
         Some(Hasher { version, unsigned: hash_version >= 3 || sb.unsigned_hash(), seed: sb.hash_seed() })
     }
 
-    /// The hash of a name.
+    /// Returns the hash of a name.
     pub fn hash(&self, name: &[u8]) -> Hash {
         let (major, minor) = match self.version {
             Version::Legacy => (self.legacy(name), 0),
@@ -101,7 +101,7 @@ impl Hasher {
         previous << 1
     }
 
-    /// The words of one chunk of a name, padded with the length of all that is left of it.
+    /// Returns the words of one chunk of a name, padded with the length of all that is left of it.
     fn words<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
         let len = rest.len() as u32;
         let pad = len | len << 8;
@@ -130,7 +130,7 @@ impl Hasher {
     }
 }
 
-/// What is left of a name at each chunk; an empty name has no chunk.
+/// Returns the rest of a name at each chunk; an empty name has no chunk.
 fn chunks(name: &[u8], bytes: usize) -> impl Iterator<Item = &[u8]> {
     (0..name.len()).step_by(bytes).map(|from| &name[from..])
 }
@@ -187,9 +187,9 @@ pub struct Root {
 /// One entry of a node: the block that holds hashes from `hash` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// The smallest hash. Bit 0: the previous leaf has names of the same hash too.
+    /// The smallest hash. Bit 0: the previous leaf also has names of the same hash.
     pub hash: u32,
-    /// The directory's block.
+    /// The block's number in the directory.
     pub block: u32,
 }
 
@@ -226,11 +226,12 @@ pub fn node(block: &[u8], place: Place) -> Result<Vec<IndexEntry>, Damage> {
     node_entries(block, NODE_ENTRIES, place)
 }
 
-/// Checks what readers need not care about, on a volume without checksums of metadata: a node has room to the block's end,
-/// and an interior one hides in an entry without a name that takes the whole block.
+/// Checks a rule that readers need not check, on a volume without checksums of metadata: a node has
+/// room to the block's end, and an interior one hides in an entry without a name that takes the
+/// whole block.
 ///
 /// # Errors
-/// What differs, in words.
+/// The difference, in words.
 pub fn check_limit(block: &[u8], is_root: bool) -> Result<(), String> {
     let at = if is_root { ROOT_ENTRIES } else { NODE_ENTRIES };
     let (limit, room) = (usize::from(u16_at(block, at)), (block.len() - at) / ENTRY_BYTES);
@@ -275,16 +276,16 @@ fn covering(entries: &[IndexEntry], hash: u32) -> usize {
     entries.partition_point(|entry| entry.hash <= hash).max(1) - 1
 }
 
-/// What [`leaves`] reads blocks with: the directory's block number in, its bytes out.
+/// The reader of blocks for [`leaves`]: takes the directory's block number, returns the block's bytes.
 pub trait ReadBlock {
-    /// What a block is held by.
+    /// The owner of a block's bytes.
     type Bytes: AsRef<[u8]>;
-    /// How reading fails.
+    /// The error of a failed read.
     type Error: From<Damage>;
-    /// Reads a block of the directory, and says where it lies.
+    /// Reads a block of the directory, and returns its place.
     ///
     /// # Errors
-    /// As the device, or the directory's map, has it.
+    /// The errors of the device, or of the directory's map.
     fn read(&mut self, lbn: u32) -> Result<(Self::Bytes, Place), Self::Error>;
 }
 
@@ -323,12 +324,13 @@ pub fn leaves<R: ReadBlock>(reader: &mut R, name: &[u8], sb: &Superblock, form: 
     Ok(found)
 }
 
-/// True if `entry`'s leaf goes on with names of `hash` that the leaf before it has too.
+/// Returns true if `entry`'s leaf goes on with names of `hash` that the leaf before it also has.
 fn continues(entry: &IndexEntry, hash: u32) -> bool {
     entry.hash == hash | 1
 }
 
-/// Leaves from `first` on that may hold `hash`; and whether the chain ended inside this node.
+/// Returns the leaves from `first` on that may hold `hash`; and whether the chain ended inside this
+/// node.
 fn chain(entries: &[IndexEntry], first: usize, hash: u32) -> (Vec<u32>, bool) {
     let mut leaves = vec![entries[first].block];
     for entry in &entries[first + 1..] {

@@ -1,9 +1,9 @@
-//! Inodes.
+//! Inodes: the slots of the inode table.
 //!
-//! [`Inode`] is the meaning of a slot of the inode table. [`Inode::encode_into`] changes only the
-//! fields it knows and keeps the rest of the slot, attributes inside the inode among it.
-//! Slots of 128 bytes have neither nanoseconds nor a birth time, and their seconds are 32 bits:
-//! times are clamped to what the slot can hold.
+//! [`Inode`] is the meaning of a slot. [`Inode::encode_into`] changes only the fields it knows and
+//! keeps the rest of the slot, with the attributes inside the inode. Slots of 128 bytes have
+//! neither nanoseconds nor a birth time, and their seconds are 32 bits: times are clamped to the
+//! range that the slot can hold.
 
 use bitflags::bitflags;
 use moafs_runtime::Timestamp;
@@ -15,18 +15,18 @@ use super::{BlockNo, Damage, Geometry, InodeNo, Place, Structure, join16, join32
 pub const GOOD_OLD_BYTES: usize = 128;
 /// The extra bytes that the fixed fields up to `i_projid` need.
 pub const EXTRA_BYTES: u16 = 32;
-/// Pointers in an inode.
+/// Number of pointers in an inode.
 pub const POINTERS: usize = 15;
 /// The most links an inode can have.
 pub const LINKS_MAX: u16 = 65000;
-/// The longest target that fits into the pointers' place.
+/// The longest target that fits into the bytes of the pointers, in bytes.
 pub const FAST_SYMLINK_MAX: usize = 59;
 
 bitflags! {
-    /// `i_flags`.
+    /// The inode's flags (`i_flags`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct InodeFlags: u32 {
-        /// Overwrite when deleted.
+        /// Overwrite the blocks when the file is deleted.
         const SECRM = 0x1;
         /// Keep for undelete.
         const UNRM = 0x2;
@@ -34,15 +34,15 @@ bitflags! {
         const COMPR = 0x4;
         /// Write synchronously.
         const SYNC = 0x8;
-        /// May not change.
+        /// The file may not change.
         const IMMUTABLE = 0x10;
-        /// May only grow.
+        /// The file may only grow.
         const APPEND = 0x20;
-        /// Not to be dumped.
+        /// The file is not to be dumped.
         const NODUMP = 0x40;
-        /// No access times.
+        /// Access times are not updated.
         const NOATIME = 0x80;
-        /// Encrypted.
+        /// The file is encrypted.
         const ENCRYPT = 0x800;
         /// A directory with an index.
         const INDEX = 0x1000;
@@ -56,15 +56,15 @@ bitflags! {
         const TOPDIR = 0x20000;
         /// `i_blocks` counts blocks, not sectors.
         const HUGE_FILE = 0x40000;
-        /// Mapped by extents.
+        /// The file is mapped by extents.
         const EXTENTS = 0x80000;
         /// Protected by a hash tree.
         const VERITY = 0x100000;
-        /// Holds an attribute value.
+        /// The inode holds an attribute value.
         const EA_INODE = 0x200000;
-        /// Data inside the inode.
+        /// Data lie inside the inode.
         const INLINE_DATA = 0x10000000;
-        /// Project id is inherited.
+        /// The project id is inherited.
         const PROJINHERIT = 0x20000000;
         /// Names ignore case.
         const CASEFOLD = 0x40000000;
@@ -74,8 +74,8 @@ bitflags! {
 
 impl InodeFlags {
     /// Flags that change how the file's bytes are stored in ways this crate does not know: such
-    /// files are neither read nor written. `COMPR` is not one of them: `chattr +c` sets it as a wish, and
-    /// compressed contents need a feature of the volume that is refused.
+    /// files are neither read nor written. `COMPR` is not one of them: `chattr +c` only asks for
+    /// compression with it, and compressed contents need a feature of the volume that is refused.
     pub const FOREIGN: InodeFlags = InodeFlags::ENCRYPT
         .union(InodeFlags::EXTENTS)
         .union(InodeFlags::VERITY)
@@ -84,7 +84,7 @@ impl InodeFlags {
         .union(InodeFlags::CASEFOLD);
 }
 
-/// The kind that `i_mode` names; `None` for types that do not exist.
+/// Returns the kind that `i_mode` names; `None` for types that do not exist.
 pub fn kind_of_mode(mode: u16) -> Option<FileKind> {
     FileKind::from_mode(mode.into())
 }
@@ -100,12 +100,12 @@ const ENTRY_TYPES: [(FileKind, u8); 7] = [
     (FileKind::Symlink, 7),
 ];
 
-/// The type byte of a directory entry that names a file of this kind.
+/// Returns the type byte of a directory entry that names a file of this kind.
 pub fn entry_type(kind: FileKind) -> u8 {
     ENTRY_TYPES.iter().find(|(k, _)| *k == kind).map_or(0, |(_, byte)| *byte)
 }
 
-/// The kind a directory entry's type byte names; `None` for 0 (unknown) and illegal values.
+/// Returns the kind that a directory entry's type byte names; `None` for 0 (unknown) and illegal values.
 pub fn kind_of_entry_type(byte: u8) -> Option<FileKind> {
     ENTRY_TYPES.iter().find(|(_, b)| *b == byte).map(|(kind, _)| *kind)
 }
@@ -113,17 +113,17 @@ pub fn kind_of_entry_type(byte: u8) -> Option<FileKind> {
 /// An inode's meaning.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inode {
-    /// Type and permissions.
+    /// The file's type and permissions (`i_mode`).
     pub mode: u16,
-    /// Owner.
+    /// The owner's user id.
     pub uid: u32,
-    /// Group.
+    /// The owner's group id.
     pub gid: u32,
-    /// Length in bytes.
+    /// The file's length in bytes.
     pub size: u64,
-    /// Names that lead here.
+    /// The link count: names that lead to the inode.
     pub links: u16,
-    /// Last access.
+    /// The time of the last access.
     pub atime: Timestamp,
     /// Last change of the contents.
     pub mtime: Timestamp,
@@ -131,9 +131,10 @@ pub struct Inode {
     pub ctime: Timestamp,
     /// Birth; `None` where the slot has no room for it.
     pub crtime: Option<Timestamp>,
-    /// When it was deleted (seconds); 0 while in use. On the orphan list: the next orphan.
+    /// The time of the deletion, in seconds; 0 while in use. On the orphan list: the next orphan's
+    /// number.
     pub dtime: u32,
-    /// `i_flags`.
+    /// The inode's flags (`i_flags`).
     pub flags: InodeFlags,
     /// `i_block`: pointers, a fast symbolic link's target, or a device number.
     pub block: [u32; POINTERS],
@@ -142,19 +143,19 @@ pub struct Inode {
     pub blocks: u64,
     /// The attribute block; 0 means none.
     pub file_acl: u32,
-    /// Changes when the number is reused (NFS).
+    /// The generation: changes when the number is reused (NFS).
     pub generation: u32,
     /// `i_extra_isize`: bytes in use after the first 128; 0 in slots of 128 bytes.
     pub extra_isize: u16,
 }
 
 impl Inode {
-    /// What this inode is; `None` if `mode` names no type.
+    /// Returns the kind of the file; `None` if `mode` names no type.
     pub fn kind(&self) -> Option<FileKind> {
         kind_of_mode(self.mode)
     }
 
-    /// True for directories.
+    /// Returns true for directories.
     pub fn is_dir(&self) -> bool {
         self.kind() == Some(FileKind::Directory)
     }
@@ -193,8 +194,9 @@ impl Inode {
     /// Decodes the slot of an inode that is in use, for a file system that is about to use it.
     ///
     /// # Errors
-    /// If it has no known type, is deleted, uses what this crate does not know, is longer than
-    /// its map reaches, or if its extra part or attribute block cannot be where it says.
+    /// If it has no known type, is deleted, uses features that this crate does not know, is longer
+    /// than its map reaches, or if its extra part or attribute block cannot be at the place it
+    /// names.
     pub fn decode(slot: &[u8], ino: InodeNo, geo: &Geometry, block: BlockNo) -> Result<Inode, Damage> {
         let inode = Inode::parse(slot, geo);
         inode.check(ino, geo, block).map(|()| inode)
@@ -280,7 +282,7 @@ impl Inode {
         }
     }
 
-    /// True if a symbolic link's target lies in the pointers' place: it has no data block.
+    /// Returns true if a symbolic link's target lies in the bytes of the pointers: it has no data block.
     pub fn is_fast_symlink(&self, geo: &Geometry) -> bool {
         let attribute_blocks = if self.file_acl == 0 {
             0
@@ -299,7 +301,7 @@ impl Inode {
         bytes
     }
 
-    /// Makes this a fast symbolic link; false if the target is too long.
+    /// Makes this a fast symbolic link; returns false if the target is too long.
     pub fn set_fast_symlink(&mut self, target: &[u8]) -> bool {
         if target.len() > FAST_SYMLINK_MAX {
             return false;
@@ -379,13 +381,14 @@ pub fn time_range(extra: bool) -> (i64, i64) {
     (low, if extra { high + (3 << 32) } else { high })
 }
 
-/// Seconds and nanoseconds of a 32-bit field and its extra field. Illegal nanoseconds are clamped.
+/// Decodes the seconds and nanoseconds of a 32-bit field and its extra field. Illegal nanoseconds
+/// are clamped.
 pub fn decode_time(seconds: u32, extra: u32) -> Timestamp {
     let epoch = i64::from(extra & 3) << 32;
     Timestamp::new(i64::from(seconds as i32) + epoch, extra >> 2)
 }
 
-/// The 32-bit field and the extra field of a time, clamped to what they can hold.
+/// Returns the 32-bit field and the extra field of a time, clamped to the range they can hold.
 pub fn encode_time(time: Timestamp) -> (u32, u32) {
     let (low, high) = time_range(true);
     let secs = time.secs.clamp(low, high);

@@ -1,4 +1,4 @@
-//! The block map: how a file's block number leads to the pointer that maps it.
+//! The block map: the way from a file's block number to the pointer that maps it.
 //!
 //! An inode has 12 direct pointers, then one to a single, one to a double and one to a triple
 //! indirect block. Indirect blocks are arrays of [`Geometry::apb`] pointers; 0 is a hole, at any
@@ -17,7 +17,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// The way to file block `lbn`; `None` beyond triple indirect.
+    /// Returns the way to file block `lbn`; `None` beyond triple indirect.
     pub fn of(lbn: u64, apb: u32) -> Option<Path> {
         if lbn < DIRECT {
             return Some(Path { indices: [lbn as u32, 0, 0, 0], depth: 0 });
@@ -38,23 +38,24 @@ impl Path {
         None
     }
 
-    /// Indirect blocks on the way: 0 to 3.
+    /// Returns the number of indirect blocks on the way: 0 to 3.
     pub fn depth(&self) -> u8 {
         self.depth
     }
 
-    /// The index in `i_block` first, then one in each indirect block.
+    /// Returns the index in `i_block`, then one in each indirect block.
     pub fn indices(&self) -> &[u32] {
         &self.indices[..=usize::from(self.depth)]
     }
 }
 
-/// File blocks that a pointer maps, if it stands `level` levels above the data (0: itself data).
+/// Returns the number of file blocks that a pointer maps, if it stands `level` levels above the
+/// data (0: itself data).
 pub fn span(level: u8, apb: u32) -> u64 {
     u64::from(apb).pow(level.into())
 }
 
-/// Which level of indirection `i_block[slot]` begins: 0 for the direct ones.
+/// Returns the level of indirection that `i_block[slot]` begins: 0 for the direct ones.
 pub fn level_of_slot(slot: usize) -> u8 {
     slot.saturating_sub(11) as u8
 }
@@ -68,12 +69,12 @@ pub fn first_lbn_of_slot(slot: usize, apb: u32) -> u64 {
     }
 }
 
-/// File blocks that the map reaches.
+/// Returns the number of file blocks that the map reaches.
 pub fn lbn_end(apb: u32) -> u64 {
     DIRECT + span(1, apb) + span(2, apb) + span(3, apb)
 }
 
-/// Indirect blocks of a file that maps each of its first `blocks` blocks.
+/// Returns the number of indirect blocks of a file that maps each of its first `blocks` blocks.
 pub fn indirect_blocks(blocks: u64, apb: u32) -> u64 {
     let (one, two) = (span(1, apb), span(2, apb));
     let mut rest = blocks.saturating_sub(DIRECT);
@@ -91,8 +92,8 @@ pub fn indirect_blocks(blocks: u64, apb: u32) -> u64 {
     count
 }
 
-/// The longest file in bytes: what the map reaches, and what 32 bits of `i_blocks` (or 48 with
-/// huge_file) can count.
+/// Returns the size of the longest file in bytes: limited by the map, and by the 32 bits of
+/// `i_blocks` (48 with huge_file).
 pub fn size_max(geo: &Geometry) -> u64 {
     let by_map = lbn_end(geo.apb);
     let count_bits = if geo.huge_file { 48 } else { 32 };

@@ -1,9 +1,9 @@
-//! The bytes of an ext2 volume, and what they mean. Pure: nothing here reads or writes a device.
+//! The bytes of an ext2 volume, and their meaning. Pure: no function here reads or writes a device.
 //!
 //! Every structure has two types: the bytes as they lie on the disk (kept whole, so that fields
-//! this crate does not know survive a rewrite) and their checked meaning. Decoding checks; after
-//! it no accessor can fail. Whatever is wrong becomes a [`Damage`] that names the structure and
-//! the block. All integers on the disk are little-endian.
+//! this crate does not know survive a rewrite) and their checked meaning. Decoding checks; after it
+//! no accessor can fail. Every error becomes a [`Damage`] that names the structure and the block.
+//! All integers on the disk are little-endian.
 //!
 //! | module | structure |
 //! |---|---|
@@ -49,7 +49,7 @@ pub struct InodeNo(pub u32);
 impl InodeNo {
     /// The inode whose blocks are the device's bad blocks.
     pub const BAD_BLOCKS: InodeNo = InodeNo(1);
-    /// The root directory.
+    /// The root directory's inode.
     pub const ROOT: InodeNo = InodeNo(2);
     /// A boot loader's file; usually unused.
     pub const BOOT_LOADER: InodeNo = InodeNo(5);
@@ -70,12 +70,12 @@ macro_rules! plain_display {
 }
 plain_display!(BlockNo, GroupNo, InodeNo);
 
-/// The 16-bit number at `at`. The caller has checked the length.
+/// Returns the 16-bit number at `at`. The caller has checked the length.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The 32-bit number at `at`. The caller has checked the length.
+/// Returns the 32-bit number at `at`. The caller has checked the length.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

@@ -1,7 +1,7 @@
 //! The superblock: features, geometry, state, and the mark of the last writer.
 //!
 //! [`Superblock`] keeps all 1024 bytes and changes only the fields it is asked to; [`Geometry`] is
-//! the checked meaning that everything else calculates with. [`Superblock::support`] decides what
+//! the checked meaning that all other code calculates with. [`Superblock::support`] decides what
 //! the features allow.
 
 use std::ops::Range;
@@ -15,9 +15,9 @@ use super::{
 
 /// Bytes in a superblock.
 pub const SUPERBLOCK_BYTES: usize = 1024;
-/// Where the primary superblock starts, for every block size.
+/// The byte at which the primary superblock starts, for every block size.
 pub const SUPERBLOCK_OFFSET: u64 = 1024;
-/// `s_magic`.
+/// The value of `s_magic`.
 pub const MAGIC: u16 = 0xEF53;
 /// The most blocks a group can have: its 16-bit free count must hold them, and bitmaps are bytes.
 pub const BLOCKS_PER_GROUP_MAX: u32 = 65528;
@@ -30,11 +30,11 @@ bitflags! {
     /// Features that a driver may ignore.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Compat: u32 {
-        /// Directory preallocation.
+        /// Blocks are preallocated for directories.
         const DIR_PREALLOC = 0x0001;
-        /// AFS inodes.
+        /// The volume has AFS inodes.
         const IMAGIC_INODES = 0x0002;
-        /// There is a journal.
+        /// The volume has a journal.
         const HAS_JOURNAL = 0x0004;
         /// Extended attributes may exist.
         const EXT_ATTR = 0x0008;
@@ -59,37 +59,37 @@ bitflags! {
     /// Features that a driver must know to use the volume at all.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Incompat: u32 {
-        /// Compressed files.
+        /// Files may be compressed.
         const COMPRESSION = 0x0001;
         /// Directory entries carry the file's type.
         const FILETYPE = 0x0002;
         /// The journal must be replayed first.
         const NEEDS_RECOVERY = 0x0004;
-        /// Not a file system but somebody's journal.
+        /// The volume is not a file system but the journal of one.
         const JOURNAL_DEV = 0x0008;
         /// Descriptors lie in their own meta group.
         const META_BG = 0x0010;
-        /// Files mapped by extents.
+        /// Files may be mapped by extents.
         const EXTENT = 0x0040;
-        /// 64-bit block numbers.
+        /// Block numbers have 64 bits.
         const BIT64 = 0x0080;
-        /// Multiple mount protection.
+        /// Multiple mount protection is on.
         const MMP = 0x0100;
         /// A group's metadata may lie in another group.
         const FLEX_BG = 0x0200;
-        /// Attribute values in inodes.
+        /// Attribute values may lie in inodes.
         const EA_INODE = 0x0400;
-        /// Data in directory entries.
+        /// Data may lie in directory entries.
         const DIRDATA = 0x1000;
         /// The checksum seed is stored.
         const METADATA_CSUM_SEED = 0x2000;
-        /// Three-level directory indexes.
+        /// Directory indexes may have three levels.
         const LARGE_DIR = 0x4000;
-        /// Small files inside the inode.
+        /// Small files may lie inside the inode.
         const INLINE_DATA = 0x8000;
-        /// Encrypted files.
+        /// Files may be encrypted.
         const ENCRYPT = 0x10000;
-        /// Case-insensitive names.
+        /// Names may be case-insensitive.
         const CASEFOLD = 0x20000;
     }
 
@@ -100,7 +100,7 @@ bitflags! {
         const SPARSE_SUPER = 0x0001;
         /// Files of 2 GiB and more.
         const LARGE_FILE = 0x0002;
-        /// Never used.
+        /// Never used by any driver.
         const BTREE_DIR = 0x0004;
         /// 48-bit block counts in inodes.
         const HUGE_FILE = 0x0008;
@@ -110,7 +110,7 @@ bitflags! {
         const DIR_NLINK = 0x0020;
         /// The extra part of large inodes is described.
         const EXTRA_ISIZE = 0x0040;
-        /// Snapshots.
+        /// The volume has snapshots.
         const HAS_SNAPSHOT = 0x0080;
         /// Quota files kept by the file system.
         const QUOTA = 0x0100;
@@ -118,11 +118,11 @@ bitflags! {
         const BIGALLOC = 0x0200;
         /// Checksums over all metadata.
         const METADATA_CSUM = 0x0400;
-        /// Replica.
+        /// The volume is a replica.
         const REPLICA = 0x0800;
-        /// Never to be written.
+        /// The volume is never to be written.
         const READ_ONLY = 0x1000;
-        /// Project quota.
+        /// Project quota is kept.
         const PROJECT = 0x2000;
         /// Blocks shared by several files on purpose.
         const SHARED_BLOCKS = 0x4000;
@@ -132,12 +132,12 @@ bitflags! {
         const ORPHAN_PRESENT = 0x10000;
     }
 
-    /// `s_state`.
+    /// The state of the volume (`s_state`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct State: u16 {
         /// Unmounted in good order.
         const VALID = 1;
-        /// Somebody saw an inconsistency.
+        /// A driver or a checker saw an inconsistency.
         const ERROR = 2;
         /// Orphans are being recovered.
         const ORPHANS = 4;
@@ -145,7 +145,8 @@ bitflags! {
     }
 }
 
-/// Names of set flags as `tune2fs -O` spells them; bits without a name as hexadecimal numbers.
+/// Returns the names of set flags as `tune2fs -O` spells them; bits without a name as hexadecimal
+/// numbers.
 fn feature_names<F: bitflags::Flags<Bits = u32>>(flags: &F) -> Vec<String> {
     let mut names: Vec<String> = flags
         .iter_names()
@@ -160,14 +161,14 @@ fn feature_names<F: bitflags::Flags<Bits = u32>>(flags: &F) -> Vec<String> {
     names
 }
 
-/// What the features of a volume allow.
+/// The use of a volume that its features allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
-    /// Everything.
+    /// Reading and writing.
     ReadWrite,
-    /// Reading only; why, if not because nobody wants to write.
+    /// Reading only, with the reasons; no reason if the caller does not want to write.
     ReadOnly(Vec<Reason>),
-    /// Nothing.
+    /// Neither reading nor writing.
     Refuse(Unsupported),
 }
 
@@ -181,29 +182,31 @@ const RO_COMPAT_KNOWN: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::DIR_NLINK)
     .union(RoCompat::EXTRA_ISIZE);
 
-/// Who wrote the volume last, in bytes that other drivers keep but never change.
+/// The mark of the last writer, in bytes that other drivers keep but never change.
 ///
 /// Every driver that mounts the volume for writing raises `s_mnt_count` and sets `s_mtime`. So if
-/// the mark still agrees with them, the last writer was this crate, and an unclean volume has
-/// nothing worse than what this crate's write order can leave.
+/// the mark still agrees with them, the last writer was this crate, and an unclean volume has no
+/// worse errors than this crate's write order can leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterMark {
     /// Version of the promise (the write order), not of the program.
     pub version: u32,
-    /// `s_mnt_count` as written.
+    /// The value of `s_mnt_count` when the mark was written.
     pub mnt_count: u16,
-    /// `s_mtime` as written.
+    /// The value of `s_mtime` when the mark was written.
     pub mtime: u32,
 }
 
-/// Where the mark lies: in the last of the reserved bytes, the sector of which has nothing that changes while a volume is in use.
+/// The offset of the mark: in the last of the reserved bytes, the sector of which has no field that
+/// changes while a volume is in use.
 const MARK_OFFSET: usize = 0x3EC;
-/// Where it was until Linux 6.18 gave these bytes a meaning: the high halves of the user and group that may use reserved blocks.
+/// The old offset of the mark, until Linux 6.18 gave these bytes a meaning: the high halves of the
+/// user and group that may use reserved blocks.
 const OLD_MARK_OFFSET: usize = 0x284;
 const MARK_BYTES: usize = 16;
 const MARK_MAGIC: u32 = 0x6D6F_6131;
 
-/// The 1024 bytes of a superblock with a valid magic. Fields nobody asks about are kept.
+/// The 1024 bytes of a superblock with a valid magic. Fields without an accessor are kept.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Superblock {
     raw: Box<[u8; SUPERBLOCK_BYTES]>,
@@ -241,7 +244,7 @@ macro_rules! fields {
 }
 
 fields! {
-    /// `s_inodes_count`.
+    /// Number of inodes (`s_inodes_count`).
     inodes_count, set_inodes_count: u32 = 0x00;
     /// Low half of `s_blocks_count`.
     blocks_count_lo, set_blocks_count_lo: u32 = 0x04;
@@ -249,7 +252,7 @@ fields! {
     reserved_blocks_lo, set_reserved_blocks_lo: u32 = 0x08;
     /// Low half of `s_free_blocks_count`.
     free_blocks_lo, set_free_blocks_lo: u32 = 0x0C;
-    /// `s_free_inodes_count`.
+    /// Number of free inodes (`s_free_inodes_count`).
     free_inodes, set_free_inodes: u32 = 0x10;
     /// `s_first_data_block`: 1 for blocks of 1 KiB, else 0.
     first_data_block, set_first_data_block: u32 = 0x14;
@@ -257,11 +260,11 @@ fields! {
     log_block_size, set_log_block_size: u32 = 0x18;
     /// `s_log_cluster_size`: equal to `s_log_block_size` without bigalloc.
     log_cluster_size, set_log_cluster_size: u32 = 0x1C;
-    /// `s_blocks_per_group`.
+    /// Number of blocks in a group (`s_blocks_per_group`).
     blocks_per_group, set_blocks_per_group: u32 = 0x20;
-    /// `s_clusters_per_group`.
+    /// Number of clusters in a group (`s_clusters_per_group`).
     clusters_per_group, set_clusters_per_group: u32 = 0x24;
-    /// `s_inodes_per_group`.
+    /// Number of inodes in a group (`s_inodes_per_group`).
     inodes_per_group, set_inodes_per_group: u32 = 0x28;
     /// `s_mtime`: last mount, in seconds.
     mtime, set_mtime: u32 = 0x2C;
@@ -275,11 +278,11 @@ fields! {
     state_bits, set_state_bits: u16 = 0x3A;
     /// `s_errors`: 1 continue, 2 go read-only, 3 panic.
     errors, set_errors: u16 = 0x3C;
-    /// `s_lastcheck`, in seconds.
+    /// `s_lastcheck`: the time of the last check, in seconds.
     lastcheck, set_lastcheck: u32 = 0x40;
-    /// `s_checkinterval`, in seconds; 0 means never.
+    /// `s_checkinterval`: the longest time between checks, in seconds; 0 means never.
     checkinterval, set_checkinterval: u32 = 0x44;
-    /// `s_creator_os`.
+    /// `s_creator_os`: the operating system that made the volume.
     creator_os, set_creator_os: u32 = 0x48;
     /// `s_rev_level`: 0 original, 1 dynamic.
     rev_level, set_rev_level: u32 = 0x4C;
@@ -293,25 +296,25 @@ fields! {
     inode_size_raw, set_inode_size: u16 = 0x58;
     /// `s_block_group_nr`: the group this copy lies in.
     block_group_nr, set_block_group_nr: u16 = 0x5A;
-    /// `s_feature_compat` as stored.
+    /// The compatible features as stored (`s_feature_compat`).
     compat_raw, set_compat_raw: u32 = 0x5C;
-    /// `s_feature_incompat` as stored.
+    /// The incompatible features as stored (`s_feature_incompat`).
     incompat_raw, set_incompat_raw: u32 = 0x60;
-    /// `s_feature_ro_compat` as stored.
+    /// The read-only compatible features as stored (`s_feature_ro_compat`).
     ro_compat_raw, set_ro_compat_raw: u32 = 0x64;
     /// `s_reserved_gdt_blocks`: blocks after the descriptor table kept for its growth.
     reserved_gdt_blocks_raw, set_reserved_gdt_blocks: u16 = 0xCE;
-    /// `s_journal_inum`.
+    /// The journal's inode number (`s_journal_inum`).
     journal_inum, set_journal_inum: u32 = 0xE0;
     /// `s_last_orphan`: head of the orphan list.
     last_orphan, set_last_orphan: u32 = 0xE8;
     /// `s_def_hash_version`: 0 legacy, 1 half_md4, 2 tea.
     def_hash_version, set_def_hash_version: u8 = 0xFC;
-    /// `s_desc_size` as stored.
+    /// Bytes of a descriptor as stored (`s_desc_size`).
     desc_size_raw, set_desc_size: u16 = 0xFE;
-    /// `s_default_mount_opts`.
+    /// The default mount options (`s_default_mount_opts`).
     default_mount_opts, set_default_mount_opts: u32 = 0x100;
-    /// `s_mkfs_time`, in seconds.
+    /// `s_mkfs_time`: the time at which the volume was made, in seconds.
     mkfs_time, set_mkfs_time: u32 = 0x108;
     /// High half of `s_blocks_count` (64bit only).
     blocks_count_hi, set_blocks_count_hi: u32 = 0x150;
@@ -319,7 +322,7 @@ fields! {
     reserved_blocks_hi, set_reserved_blocks_hi: u32 = 0x154;
     /// High half of `s_free_blocks_count` (64bit only).
     free_blocks_hi, set_free_blocks_hi: u32 = 0x158;
-    /// `s_min_extra_isize`.
+    /// `s_min_extra_isize`: the extra part that all inodes have, in bytes.
     min_extra_isize, set_min_extra_isize: u16 = 0x15C;
     /// `s_want_extra_isize`: the extra part new inodes get, in bytes.
     want_extra_isize, set_want_extra_isize: u16 = 0x15E;
@@ -334,7 +337,7 @@ fields! {
 }
 
 impl Superblock {
-    /// A superblock of zeros with the magic: what mkfs fills in.
+    /// Returns a superblock of zeros with the magic, which mkfs fills in.
     pub fn empty() -> Superblock {
         let mut raw = Box::new([0; SUPERBLOCK_BYTES]);
         put_u16(&mut raw[..], 0x38, MAGIC);
@@ -359,7 +362,7 @@ impl Superblock {
         Ok(Superblock { raw: Box::new(*bytes) })
     }
 
-    /// The bytes, as they go to the disk.
+    /// Returns the bytes as they go to the disk.
     pub fn as_bytes(&self) -> &[u8; SUPERBLOCK_BYTES] {
         &self.raw
     }
@@ -369,17 +372,17 @@ impl Superblock {
         self.rev_level() == 0
     }
 
-    /// Compatible features.
+    /// Returns the compatible features.
     pub fn compat(&self) -> Compat {
         Compat::from_bits_retain(if self.is_revision_0() { 0 } else { self.compat_raw() })
     }
 
-    /// Incompatible features.
+    /// Returns the incompatible features.
     pub fn incompat(&self) -> Incompat {
         Incompat::from_bits_retain(if self.is_revision_0() { 0 } else { self.incompat_raw() })
     }
 
-    /// Read-only compatible features.
+    /// Returns the read-only compatible features.
     pub fn ro_compat(&self) -> RoCompat {
         RoCompat::from_bits_retain(if self.is_revision_0() { 0 } else { self.ro_compat_raw() })
     }
@@ -405,7 +408,8 @@ impl Superblock {
         }
     }
 
-    /// Makes revision 0 revision 1, without any feature yet; what revision 0 fixes stays as it is.
+    /// Makes revision 0 revision 1, without any feature yet; values that revision 0 fixes stay as
+    /// they are.
     pub fn raise_revision(&mut self) {
         if !self.is_revision_0() {
             return;
@@ -418,7 +422,7 @@ impl Superblock {
         self.set_ro_compat_raw(0);
     }
 
-    /// Names of all features, as `dumpe2fs` prints them.
+    /// Returns the names of all features, as `dumpe2fs` prints them.
     pub fn feature_names(&self) -> Vec<String> {
         let mut names = feature_names(&self.compat());
         names.extend(feature_names(&self.incompat()));
@@ -426,12 +430,12 @@ impl Superblock {
         names
     }
 
-    /// `s_state`.
+    /// Returns the volume's state (`s_state`).
     pub fn state(&self) -> State {
         State::from_bits_retain(self.state_bits())
     }
 
-    /// Sets `s_state`.
+    /// Sets the volume's state (`s_state`).
     pub fn set_state(&mut self, state: State) {
         self.set_state_bits(state.bits());
     }
@@ -441,12 +445,12 @@ impl Superblock {
         if self.is_revision_0() { 11 } else { self.first_ino_raw() }
     }
 
-    /// Bytes of an inode.
+    /// Returns the bytes of an inode.
     pub fn inode_size(&self) -> u16 {
         if self.is_revision_0() { 128 } else { self.inode_size_raw() }
     }
 
-    /// True with 64-bit block numbers: the high halves of counts are then valid.
+    /// Returns true with 64-bit block numbers: the high halves of counts are then valid.
     fn is_64bit(&self) -> bool {
         self.incompat().contains(Incompat::BIT64)
     }
@@ -460,12 +464,12 @@ impl Superblock {
         self.wide(self.blocks_count_lo(), self.blocks_count_hi())
     }
 
-    /// Blocks reserved for root.
+    /// Returns the number of blocks reserved for root.
     pub fn reserved_blocks(&self) -> u64 {
         self.wide(self.reserved_blocks_lo(), self.reserved_blocks_hi())
     }
 
-    /// Free blocks, as last recorded.
+    /// Returns the number of free blocks, as last recorded.
     pub fn free_blocks(&self) -> u64 {
         self.wide(self.free_blocks_lo(), self.free_blocks_hi())
     }
@@ -478,38 +482,38 @@ impl Superblock {
         }
     }
 
-    /// `s_uuid`.
+    /// Returns the volume's UUID (`s_uuid`).
     pub fn uuid(&self) -> [u8; 16] {
         self.array_at(0x68)
     }
 
-    /// Sets `s_uuid`.
+    /// Sets the volume's UUID (`s_uuid`).
     pub fn set_uuid(&mut self, uuid: [u8; 16]) {
         self.raw[0x68..0x78].copy_from_slice(&uuid);
     }
 
-    /// `s_volume_name` up to the first NUL.
+    /// Returns `s_volume_name` up to the first NUL.
     pub fn label(&self) -> &[u8] {
         until_nul(&self.raw[0x78..0x88])
     }
 
-    /// Sets `s_volume_name`; what is longer than 16 bytes is cut off.
+    /// Sets `s_volume_name`; bytes beyond the first 16 are cut off.
     pub fn set_label(&mut self, label: &[u8]) {
         store_padded(&mut self.raw[0x78..0x88], label);
     }
 
-    /// `s_last_mounted` up to the first NUL.
+    /// Returns `s_last_mounted` up to the first NUL.
     pub fn last_mounted(&self) -> &[u8] {
         until_nul(&self.raw[0x88..0xC8])
     }
 
-    /// Sets `s_last_mounted`; what is longer than 63 bytes is cut off.
+    /// Sets `s_last_mounted`; bytes beyond the first 63 are cut off.
     pub fn set_last_mounted(&mut self, directory: &[u8]) {
         let end = directory.len().min(63);
         store_padded(&mut self.raw[0x88..0xC8], &directory[..end]);
     }
 
-    /// `s_hash_seed`.
+    /// Returns the seed of the directory hash (`s_hash_seed`).
     pub fn hash_seed(&self) -> [u32; 4] {
         std::array::from_fn(|i| u32_at(&self.raw[..], 0xEC + 4 * i))
     }
@@ -524,12 +528,12 @@ impl Superblock {
         self.flags() & 2 != 0
     }
 
-    /// `s_journal_uuid`: that of the device that holds the journal; zeros if there is none.
+    /// Returns `s_journal_uuid`: that of the device that holds the journal; zeros if there is none.
     pub fn journal_uuid(&self) -> [u8; 16] {
         self.array_at(0xD0)
     }
 
-    /// Sets what tells of a journal on another device to zero.
+    /// Sets the fields of a journal on another device to zero.
     pub fn clear_external_journal(&mut self) {
         self.raw[0xD0..0xE0].fill(0);
         self.raw[0xE4..0xE8].fill(0);
@@ -546,7 +550,7 @@ impl Superblock {
         bytes
     }
 
-    /// The mark of the last writer, if this crate left one.
+    /// Returns the mark of the last writer, if this crate left one.
     pub fn writer_mark(&self) -> Option<WriterMark> {
         self.mark_at(MARK_OFFSET).or_else(|| self.mark_at(OLD_MARK_OFFSET))
     }
@@ -557,18 +561,19 @@ impl Superblock {
         is_mark.then(|| WriterMark { version: u32_at(raw, 4), mnt_count: u16_at(raw, 8), mtime: u32_at(raw, 12) })
     }
 
-    /// True if a mark lies where newer drivers read the owner of the reserved blocks.
+    /// Returns true if a mark lies in the bytes where newer drivers read the owner of the reserved
+    /// blocks.
     pub fn has_old_writer_mark(&self) -> bool {
         self.mark_at(OLD_MARK_OFFSET).is_some()
     }
 
-    /// Leaves the mark: the mount that `s_mnt_count` and `s_mtime` now tell of is ours.
+    /// Writes the mark: the mount that `s_mnt_count` and `s_mtime` now record is ours.
     pub fn set_writer_mark(&mut self, version: u32) {
         self.promise_writer_mark(version, self.mnt_count(), self.mtime());
     }
 
-    /// Leaves the mark of a mount that is still to be written down: the mark lies in another sector than the count and the
-    /// time, and must be on the disk before them.
+    /// Writes the mark of a mount that is not recorded yet: the mark lies in another sector than
+    /// the count and the time, and must be on the disk before them.
     pub fn promise_writer_mark(&mut self, version: u32, mnt_count: u16, mtime: u32) {
         self.clear_writer_mark();
         let raw = &mut self.raw[..];
@@ -579,7 +584,7 @@ impl Superblock {
         put_u32(raw, MARK_OFFSET + 12, mtime);
     }
 
-    /// Removes the mark.
+    /// Removes the mark of the last writer.
     pub fn clear_writer_mark(&mut self) {
         for at in [MARK_OFFSET, OLD_MARK_OFFSET] {
             if self.mark_at(at).is_some() {
@@ -588,12 +593,12 @@ impl Superblock {
         }
     }
 
-    /// True if the last mount for writing was ours, made under promise `version`.
+    /// Returns true if the last mount for writing was by this crate, under promise `version`.
     pub fn writer_mark_matches(&self, version: u32) -> bool {
         self.writer_mark() == Some(WriterMark { version, mnt_count: self.mnt_count(), mtime: self.mtime() })
     }
 
-    /// What the features allow to this crate. Says nothing about damage or a missed check.
+    /// Returns the use that the features allow to this crate. Does not judge damage or a missed check.
     pub fn support(&self, want_write: bool) -> Support {
         let refusals = self.refusals();
         if !refusals.is_empty() {
@@ -653,10 +658,10 @@ fn store_padded(field: &mut [u8], value: &[u8]) {
     field[len..].fill(0);
 }
 
-/// Which groups carry a copy of superblock and descriptors.
+/// The groups that carry a copy of superblock and descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backups {
-    /// Every group.
+    /// Every group carries one.
     All,
     /// Groups 0, 1 and powers of 3, 5 and 7 (sparse_super).
     Sparse,
@@ -664,20 +669,20 @@ pub enum Backups {
     Two([u32; 2]),
 }
 
-/// Where an inode lies.
+/// The place of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeLocation {
-    /// Its group.
+    /// The inode's group.
     pub group: GroupNo,
-    /// Its index in the group, from 0: also its bit in the inode bitmap.
+    /// The inode's index in the group, from 0: also its bit in the inode bitmap.
     pub index: u32,
-    /// The block of the inode table it lies in, from 0.
+    /// The block of the group's inode table that holds the inode, from 0.
     pub table_block: u32,
-    /// Its first byte in that block.
+    /// The inode's first byte in that block.
     pub offset: usize,
 }
 
-/// The shape of a volume: checked, so that calculating with it cannot overflow or leave the device.
+/// The geometry of a volume: checked, so that calculating with it cannot overflow or leave the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes in a block.
@@ -690,7 +695,7 @@ pub struct Geometry {
     pub blocks_per_group: u32,
     /// Inodes in every group.
     pub inodes_per_group: u32,
-    /// All inodes.
+    /// Number of inodes of the volume.
     pub inodes: u32,
     /// Bytes of an inode.
     pub inode_size: u32,
@@ -708,17 +713,17 @@ pub struct Geometry {
     pub first_ino: u32,
     /// Pointers in an indirect block.
     pub apb: u32,
-    /// Where copies of superblock and descriptors lie.
+    /// The groups that have copies of superblock and descriptors.
     pub backups: Backups,
-    /// Directory entries carry the file's type.
+    /// True if directory entries carry the file's type.
     pub filetype: bool,
-    /// Descriptors may place a group's metadata outside the group.
+    /// True if descriptors may place a group's metadata outside the group.
     pub flex_bg: bool,
-    /// Inodes may count blocks with 48 bits.
+    /// True if inodes may count blocks with 48 bits.
     pub huge_file: bool,
 }
 
-/// An illegal value in the superblock.
+/// Returns the damage for an illegal value in the superblock.
 fn illegal(what: &str, value: u64, rule: &str) -> Damage {
     PLACE.damage(format!("{what} is {value}, but {rule}"))
 }
@@ -735,7 +740,7 @@ impl Geometry {
         Ok(geo)
     }
 
-    /// Takes the fields; checks what the arithmetic on them needs.
+    /// Takes the fields; checks the rules that the arithmetic on them needs.
     fn unchecked(sb: &Superblock) -> Result<Geometry, Damage> {
         if sb.rev_level() > 1 {
             return Err(illegal("s_rev_level", sb.rev_level().into(), "only 0 and 1 exist"));
@@ -835,7 +840,7 @@ impl Geometry {
         self.check_overhead()
     }
 
-    /// Every group, the short last one too, must hold its own metadata.
+    /// Checks that every group, also the short last one, can hold its own metadata.
     fn check_overhead(&self) -> Result<(), Damage> {
         let head = 1 + u64::from(self.descriptor_blocks) + u64::from(self.reserved_gdt_blocks);
         let room = u64::from(self.blocks_per_group).min(self.blocks - self.first_data_block);
@@ -874,7 +879,7 @@ impl Geometry {
         self.block_size as usize
     }
 
-    /// 512-byte units in a block, as `i_blocks` counts them.
+    /// Returns the number of 512-byte units in a block, as `i_blocks` counts them.
     pub fn sectors_per_block(&self) -> u32 {
         self.block_size / 512
     }
@@ -889,13 +894,13 @@ impl Geometry {
         BlockNo(self.first_data_block + u64::from(group.0) * u64::from(self.blocks_per_group))
     }
 
-    /// Blocks of a group; the last one may be short.
+    /// Returns the number of blocks of a group; the last one may be short.
     pub fn group_blocks(&self, group: GroupNo) -> u32 {
         let left = self.blocks.saturating_sub(self.group_start(group).0);
         left.min(u64::from(self.blocks_per_group)) as u32
     }
 
-    /// The blocks of a group.
+    /// Returns the blocks of a group.
     pub fn group_range(&self, group: GroupNo) -> Range<u64> {
         let start = self.group_start(group).0;
         start..start + u64::from(self.group_blocks(group))
@@ -913,12 +918,12 @@ impl Geometry {
         Some((group, (block.0 - self.group_start(group).0) as u32))
     }
 
-    /// True if a pointer may name this block (metadata is not excluded).
+    /// Returns true if a pointer may lead to this block (metadata is not excluded).
     pub fn may_point_to(&self, block: BlockNo) -> bool {
         block.0 > self.first_data_block && block.0 < self.blocks
     }
 
-    /// Where an inode lies; `None` if there is no such inode.
+    /// Returns the place of an inode; `None` if there is no such inode.
     pub fn locate_inode(&self, ino: InodeNo) -> Option<InodeLocation> {
         if ino.0 == 0 || ino.0 > self.inodes {
             return None;
@@ -938,12 +943,13 @@ impl Geometry {
         InodeNo(group.0 * self.inodes_per_group + index + 1)
     }
 
-    /// Inodes in a block of an inode table.
+    /// Returns the number of inodes in a block of an inode table.
     pub fn inodes_per_block(&self) -> u32 {
         self.block_size / self.inode_size
     }
 
-    /// True if the group starts with a copy of superblock and descriptors (group 0: the originals).
+    /// Returns true if the group starts with a copy of superblock and descriptors (group 0: the
+    /// originals).
     pub fn has_superblock(&self, group: GroupNo) -> bool {
         match (group.0, self.backups) {
             (0, _) | (_, Backups::All) => true,
@@ -953,7 +959,8 @@ impl Geometry {
         }
     }
 
-    /// Blocks at the start of a group taken by superblock, descriptors and their reserve.
+    /// Returns the number of blocks at the start of a group taken by superblock, descriptors and
+    /// their reserve.
     pub fn head_blocks(&self, group: GroupNo) -> u32 {
         if self.has_superblock(group) { 1 + self.descriptor_blocks + self.reserved_gdt_blocks } else { 0 }
     }

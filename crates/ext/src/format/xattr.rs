@@ -11,7 +11,7 @@ use moafs_vfs::types::XattrKey;
 
 use super::{Damage, Place, put_u16, put_u32, u16_at, u32_at};
 
-/// What both places start with.
+/// The first four bytes of both places, as a little-endian number.
 pub const MAGIC: u32 = 0xEA02_0000;
 /// Bytes before the entries of a block.
 pub const BLOCK_HEADER: usize = 32;
@@ -27,9 +27,9 @@ pub const REFCOUNT_MAX: u32 = 1024;
 /// An attribute as the format names it: a prefix's index, the rest of the name, the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute {
-    /// Which prefix.
+    /// The index of the name's prefix.
     pub index: u8,
-    /// What follows the prefix.
+    /// The name after the prefix.
     pub name: Box<[u8]>,
     /// The value, in the disk's form (it matters for access control lists).
     pub value: Vec<u8>,
@@ -40,23 +40,23 @@ impl Attribute {
         (self.index, self.name.len(), &self.name)
     }
 
-    /// The key, if it is in a name space that vfs knows.
+    /// Returns the key, if it is in a name space that vfs knows.
     pub fn key(&self) -> Option<XattrKey> {
         key_of(self.index, &self.name)
     }
 }
 
-/// The prefix index and the suffix of a key.
+/// Returns the prefix index and the suffix of a key.
 pub fn index_of(key: &XattrKey) -> (u8, &[u8]) {
     (index_of_space(key.space), &key.suffix)
 }
 
-/// The key of a prefix index and a suffix; `None` for prefixes nobody asks for.
+/// Returns the key of a prefix index and a suffix; `None` for prefixes that vfs does not know.
 pub fn key_of(index: u8, suffix: &[u8]) -> Option<XattrKey> {
     Some(XattrKey { space: space_of_index(index)?, suffix: suffix.into() })
 }
 
-/// Where attributes lie.
+/// The bytes that attributes lie in.
 #[derive(Debug, Clone, Copy)]
 pub enum Area<'a> {
     /// A whole attribute block.
@@ -79,7 +79,7 @@ impl<'a> Area<'a> {
         }
     }
 
-    /// The byte that value offsets count from.
+    /// Returns the byte that value offsets count from.
     fn value_base(self) -> usize {
         match self {
             Area::Block(_) => 0,
@@ -88,19 +88,19 @@ impl<'a> Area<'a> {
     }
 }
 
-/// The area for attributes in an inode's slot; empty where there is no room.
+/// Returns the area for attributes in an inode's slot; empty where there is no room.
 pub fn inode_area(slot: &[u8], extra_isize: u16) -> &[u8] {
     slot.get(area_start(slot.len(), extra_isize)..).unwrap_or_default()
 }
 
-/// The same, to be written.
+/// Returns the same area for writing.
 pub fn inode_area_mut(slot: &mut [u8], extra_isize: u16) -> &mut [u8] {
     let start = area_start(slot.len(), extra_isize);
     slot.get_mut(start..).unwrap_or_default()
 }
 
 fn area_start(slot_bytes: usize, extra_isize: u16) -> usize {
-    // Without an extra part nobody looks for attributes.
+    // Without an extra part no driver looks for attributes.
     if slot_bytes <= super::inode::GOOD_OLD_BYTES || extra_isize == 0 {
         return slot_bytes;
     }
@@ -110,21 +110,21 @@ fn area_start(slot_bytes: usize, extra_isize: u16) -> usize {
 /// An entry whose name and value are known to lie inside the area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its first byte in the area.
+    /// The entry's first byte in the area.
     pub offset: usize,
-    /// Which prefix.
+    /// The index of the name's prefix.
     pub index: u8,
-    /// What follows the prefix.
+    /// The name after the prefix.
     pub name: &'a [u8],
-    /// The value.
+    /// The attribute's value.
     pub value: &'a [u8],
-    /// `e_hash` as stored.
+    /// The stored hash (`e_hash`).
     pub hash: u32,
     value_at: Range<usize>,
 }
 
 impl Entry<'_> {
-    /// True if the stored hash is what the format wants in this place.
+    /// Returns true if the stored hash is the one that the format wants in this place.
     pub fn hash_is_right(&self, area: Area<'_>) -> bool {
         let may_be_absent = matches!(area, Area::Inode(_)) && self.hash == 0;
         let value = self.whole_words(area);
@@ -142,7 +142,7 @@ impl Entry<'_> {
         &bytes[self.value_at.start..end.min(bytes.len())]
     }
 
-    /// The attribute, as memory of its own.
+    /// Returns a copy of the attribute that owns its memory.
     pub fn to_attribute(&self) -> Attribute {
         Attribute { index: self.index, name: self.name.into(), value: self.value.to_vec() }
     }
@@ -222,18 +222,18 @@ fn check_overlap(entries: &[Entry<'_>], entries_end: usize, place: Place) -> Res
     Ok(())
 }
 
-/// All attributes of an area.
+/// Returns all attributes of an area.
 ///
 /// # Errors
-/// As [`entries`].
+/// The same errors as [`entries`].
 pub fn list(area: Area<'_>, place: Place) -> Result<Vec<Attribute>, Damage> {
     Ok(entries(area, place)?.iter().map(Entry::to_attribute).collect())
 }
 
-/// The value of one attribute.
+/// Returns the value of one attribute.
 ///
 /// # Errors
-/// As [`entries`].
+/// The same errors as [`entries`].
 pub fn get<'a>(area: Area<'a>, index: u8, name: &[u8], place: Place) -> Result<Option<&'a [u8]>, Damage> {
     let found = entries(area, place)?;
     Ok(found.into_iter().find(|e| e.index == index && e.name == name).map(|e| e.value))
@@ -247,24 +247,24 @@ fn fold_value(hash: u32, value: &[u8]) -> u32 {
     })
 }
 
-/// `e_hash`.
+/// Returns the hash of an entry (`e_hash`).
 pub fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
     let hash = name.iter().fold(0u32, |hash, &byte| hash << 5 ^ hash >> 27 ^ u32::from(byte));
     fold_value(hash, value)
 }
 
-/// `e_hash` as machines whose characters are signed once wrote it.
+/// Returns `e_hash` as machines whose characters are signed once wrote it.
 fn entry_hash_signed(name: &[u8], value: &[u8]) -> u32 {
     let hash = name.iter().fold(0u32, |hash, &byte| hash << 5 ^ hash >> 27 ^ i32::from(byte as i8) as u32);
     fold_value(hash, value)
 }
 
-/// `h_hash` of a block whose entries have these hashes.
+/// Returns `h_hash` of a block whose entries have these hashes.
 fn block_hash(hashes: impl IntoIterator<Item = u32>) -> u32 {
     hashes.into_iter().try_fold(0u32, |sum, hash| (hash != 0).then_some(sum << 16 ^ sum >> 16 ^ hash)).unwrap_or(0)
 }
 
-/// Inodes that share a block.
+/// Returns the number of inodes that share a block.
 pub fn refcount(block: &[u8]) -> u32 {
     u32_at(block, 4)
 }
@@ -274,7 +274,7 @@ pub fn set_refcount(block: &mut [u8], count: u32) {
     put_u32(block, 4, count);
 }
 
-/// Bytes that an attribute needs in any area.
+/// Returns the bytes that an attribute needs in any area.
 fn room_for(attribute: &Attribute) -> usize {
     (ENTRY_BYTES + attribute.name.len()).next_multiple_of(4) + attribute.value.len().next_multiple_of(4)
 }
@@ -309,7 +309,7 @@ fn fill(bytes: &mut [u8], attributes: &[&Attribute], header: usize, value_base: 
     hashes
 }
 
-/// A new attribute block for one inode; `None` if the attributes do not fit.
+/// Makes a new attribute block for one inode; returns `None` if the attributes do not fit.
 pub fn build_block(attributes: &[&Attribute], block_bytes: usize) -> Option<Vec<u8>> {
     if !fit(attributes, block_bytes, BLOCK_HEADER) {
         return None;
@@ -325,7 +325,8 @@ pub fn build_block(attributes: &[&Attribute], block_bytes: usize) -> Option<Vec<
     Some(block)
 }
 
-/// A new area inside an inode; `None` if the attributes do not fit. No attributes: all zeros.
+/// Makes a new area inside an inode, all zeros without attributes; returns `None` if the attributes
+/// do not fit.
 pub fn build_inode_area(attributes: &[&Attribute], area_bytes: usize) -> Option<Vec<u8>> {
     let mut area = vec![0; area_bytes];
     if attributes.is_empty() {
@@ -339,7 +340,7 @@ pub fn build_inode_area(attributes: &[&Attribute], area_bytes: usize) -> Option<
     Some(area)
 }
 
-/// Where an inode's attributes go.
+/// The places of an inode's attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// The new contents of the area inside the inode (as long as it was).
@@ -349,7 +350,7 @@ pub struct Layout {
 }
 
 /// Distributes attributes: those that fit go into the inode, in order; the rest into the block.
-/// `None` if they do not fit at all.
+/// Returns `None` if they do not fit at all.
 pub fn distribute(attributes: &[Attribute], area_bytes: usize, block_bytes: usize) -> Option<Layout> {
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
     for attribute in attributes {

@@ -6,20 +6,25 @@
 //!
 //! 1. f is large (more than [`SMALL_BLOCKS_MAX`] blocks), or not all of it is in the cache: [`Ffs`] decides.
 //! 2. *Gather*: f first, then the smallest dirty small files of d, as far as they are whole in the cache.
-//! 3. *Stay*: files that are overwritten and already lie in long runs of travelling neighbours go where they lie. Nothing
-//!    would be gained by a move, and no pointer changes. Files that lie scattered move if that saves requests.
-//! 4. *Place*: the rest goes to runs of g; files are taken whole or not at all; what is not filled is given back. Again, until
-//!    nothing is left or g has no run that helps. Then [`Ffs`] decides.
-//! 5. A run is written in requests of at most the maximum transfer, cut between files. In a run files lie in the order
-//!    of their inode numbers, so that who reads a directory in order reads forward.
+//! 3. *Stay*: files that are overwritten and already lie in long runs of neighbours that are also
+//!    written stay where they are. A move would gain nothing, and no pointer changes. Files that
+//!    lie scattered move if that saves requests.
+//! 4. *Place*: the rest goes to runs of g; files are taken whole or not at all; blocks that are not
+//!    filled are given back. This is repeated until no file is left or g has no run that helps.
+//!    Then [`Ffs`] decides.
+//! 5. A run is written in requests of at most the maximum transfer, cut between files. In a run
+//!    files lie in the order of their inode numbers, so that a program that reads a directory in
+//!    order reads forward.
 //!
 //! Only direct pointers change, in inodes that are written anyway. g is never left and never cleaned.
 //!
-//! Re-gathering ([`Due::Move`]) is the same for files that are clean: those that lie well stay, and nothing is written for
-//! them; the scattered ones move into runs that save requests, and into no others.
+//! Defragmentation ([`Due::Move`]) is the same for files that are clean: those that lie in long
+//! runs stay, and are not written; the scattered ones move into runs that save requests, and into
+//! no others.
 //!
-//! The paper takes runs of at most one transfer; ours are as long as what is waiting, if the run is, so that the requests
-//! of a directory follow one another. An fsync takes along one transfer's worth, everything else all that waits, up to
+//! The paper takes runs of at most one transfer; moafs takes runs as long as the files that wait,
+//! if the group has them, so that the requests of a directory follow one another. An fsync takes
+//! along one transfer's worth of files, any other write-back all that wait, up to
 //! [`GATHER_BYTES_MAX`].
 
 use moafs_vfs::Result;
@@ -33,40 +38,42 @@ use super::windows::Windows;
 use crate::alloc::Fit;
 use crate::format::{BlockNo, GroupNo, InodeNo};
 
-/// What one plan gathers at most, in bytes: bounds the memory of a plan, and how long a write-back holds pages.
+/// The most that one plan gathers, in bytes: bounds the memory of a plan, and how long a write-back
+/// holds pages.
 const GATHER_BYTES_MAX: u32 = 16 << 20;
-/// Runs shorter than this are no help: the file goes where [`Ffs`] puts it.
+/// The shortest useful run, in blocks: with a shorter one the file goes where [`Ffs`] puts it.
 const RUN_BLOCKS_MIN: u32 = 2;
-/// A group is full if less than one in so many of its blocks is free: then a short run is not worth the way to it.
+/// A group is full if less than this share (one in so many) of its blocks is free: then a short run
+/// is not worth the way to it.
 const FULL_SHARE: u32 = 4;
-/// Moving overwritten files must save more requests than this: bitmaps have to be written, too.
+/// Moving overwritten files must save more requests than this: bitmaps have to be written as well.
 const MOVE_REQUESTS: usize = 1;
 
-/// The policy.
+/// The co-writing policy.
 pub struct Cowrite<'a> {
-    /// What it falls back to; also the allocator and the volume's shape.
+    /// The policy for all other files; also gives the allocator and the volume's geometry.
     pub ffs: Ffs<'a>,
-    /// What directories keep for their next files.
+    /// The blocks that directories keep for their next files.
     pub windows: &'a Windows,
 }
 
 /// A run that was handed out for a directory.
 struct Room {
     run: BlockRun,
-    /// Where it comes from.
+    /// The place that the run comes from.
     from: Source,
 }
 
-/// Where room for a directory's files was found.
+/// The place where a run for a directory's files was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// In the directory's window.
+    /// The directory's window.
     Window,
-    /// In its group: what is not filled becomes its window.
+    /// The directory's group: blocks that are not filled become its window.
     Group,
-    /// In its group, among what other directories write: nothing is kept.
+    /// The directory's group, among the files of other directories: no block is kept.
     Shared,
-    /// In its group, to move files there: what is not filled goes back.
+    /// The directory's group, to move files there: blocks that are not filled are given back.
     Move,
 }
 
@@ -86,12 +93,12 @@ impl<N> Member<N> {
         self.file.dirty.iter().any(|range| range.start.0 <= at && at < range.end().0)
     }
 
-    /// True if every block has an address: nothing needs a new one.
+    /// Returns true if every block has an address: no block needs a new one.
     fn is_placed(&self) -> bool {
         self.places.iter().all(Option::is_some)
     }
 
-    /// Blocks that have an address, which a move gives up.
+    /// Returns the number of blocks that have an address, which a move gives up.
     fn placed_blocks(&self) -> u32 {
         self.places.iter().flatten().count() as u32
     }
@@ -109,7 +116,7 @@ struct Settled {
 }
 
 impl Cowrite<'_> {
-    /// Who travels with `due`, and where to.
+    /// Plans the files that are written together with `due`, and their places.
     pub fn plan<N>(&self, due: Due, dirty: &dyn DirtyView<N>, files: &dyn Files<N>, plan: &mut Plan) -> Result<()> {
         let around = match due {
             Due::Evict(_, lbn) => Some((lbn, self.ffs.transfer_blocks)),
@@ -119,7 +126,7 @@ impl Cowrite<'_> {
         if first.blocks > SMALL_BLOCKS_MAX {
             return self.ffs.plan_file(due, &first, files, plan);
         }
-        // Of a small file all is wanted, not what is around one block.
+        // Of a small file all dirty blocks are wanted, not only those around one block.
         let Some(first) = dirty.file(due.ino(), None) else { return Ok(()) };
         let home = first.home;
         let members = match self.member(first, files)? {
@@ -131,13 +138,13 @@ impl Cowrite<'_> {
         self.place(due, home, travellers, files, plan)
     }
 
-    /// The group of a directory.
+    /// Returns the group of a directory.
     fn group_of(&self, directory: Ino) -> GroupNo {
         let number = u32::try_from(directory.0).map(InodeNo).unwrap_or(InodeNo::ROOT);
         self.ffs.geo.locate_inode(number).map_or(GroupNo(0), |at| at.group)
     }
 
-    /// The file with its addresses, if it may travel whole; else as it was given.
+    /// Returns the file with its addresses, if it may be written whole; else as it was given.
     fn member<N>(
         &self,
         file: DirtyFile<N>,
@@ -158,12 +165,12 @@ impl Cowrite<'_> {
             }
         }
         let member = Member { file, places };
-        // A hole that nobody wrote to stays one.
+        // A hole that was not written to stays one.
         let has_hole = (0..).zip(&member.places).any(|(at, place)| place.is_none() && !member.is_dirty(at));
         Ok(if has_hole { Err(member.file) } else { Ok(member) })
     }
 
-    /// `first`, and the smallest dirty files of its directory that may travel with it.
+    /// Returns `first`, and the smallest dirty files of its directory that may be written with it.
     fn gather<N>(
         &self,
         due: Due,
@@ -198,7 +205,8 @@ impl Cowrite<'_> {
         Ok(members)
     }
 
-    /// Lets files that lie well go where they lie; returns those that need, or deserve, another place.
+    /// Plans writes in place for files that lie well; returns those that need, or deserve, another
+    /// place.
     fn settle<N>(&self, due: Due, members: Vec<Member<N>>, plan: &mut Plan) -> Vec<Member<N>> {
         let clusters = clusters(&members);
         let long = self.ffs.transfer_blocks.div_ceil(2) as usize;
@@ -220,8 +228,8 @@ impl Cowrite<'_> {
         members.into_iter().zip(scattered).filter_map(leaves).collect()
     }
 
-    /// Lets files that grew go as [`Ffs`] would when there is no room to move what they had before: that much is not
-    /// reserved. Returns the others.
+    /// Plans files that grew as [`Ffs`] would when there is no space to move the blocks they had
+    /// before: space for these is not reserved. Returns the others.
     fn keep_reserved<N>(
         &self,
         due: Due,
@@ -238,12 +246,12 @@ impl Cowrite<'_> {
         Ok(new)
     }
 
-    /// True if there is room enough to move `blocks` blocks for the layout's sake.
+    /// Returns true if there is space enough to move `blocks` blocks for the layout's sake.
     fn may_move(&self, blocks: u32) -> bool {
         self.ffs.alloc.spare_blocks() >= self.ffs.geo.blocks / MOVE_FLOOR + u64::from(blocks)
     }
 
-    /// Requests for the blocks of a cluster whose files stay.
+    /// Plans writes for the blocks of a cluster whose files stay.
     fn write_in_place<N>(
         &self,
         due: Due,
@@ -300,7 +308,8 @@ impl Cowrite<'_> {
             if has_window {
                 self.windows.note(home, filled, keeps.then_some(rest));
             }
-            // A window in which nothing fits is given up; the group has no better run than the one it gave.
+            // A window in which no file fits is given up; the group has no better run than the one
+            // it gave.
             if taken.is_empty() && from != Source::Window {
                 break;
             }
@@ -309,15 +318,18 @@ impl Cowrite<'_> {
         waiting.iter().try_for_each(|member| self.ffs.plan_file(due, &member.file, files, plan))
     }
 
-    /// A run for up to `wanted` blocks of a directory's files, the smallest of which has `smallest`:
-    /// 1. less than half a transfer: the next run of the group that holds it all, or the longest, among what other directories
-    ///    write: neighbours on the disk that leave together are one request there, too (an fsync leaves alone);
-    /// 2. what is left of the directory's window, if it holds them or they are more than a transfer;
+    /// Finds a run for up to `wanted` blocks of a directory's files, the smallest of which has
+    /// `smallest`:
+    /// 1. less than half a transfer: the next run of the group that holds it all, or the longest,
+    ///    among the files of other directories: neighbours on the disk that are written together
+    ///    are one request there as well (an fsync is written alone);
+    /// 2. the rest of the directory's window, if it holds them or they are more than a transfer;
     /// 3. less than a transfer: the next run that holds it all, with a new window behind it, or the longest;
-    /// 4. more: the next free blocks, however few, if a file fits: the runs of one directory, and of those written after it,
-    ///    lie in ascending order and close together. In a full group, where little lies on the way, half a transfer at least.
+    /// 4. more: the next free blocks, however few, if a file fits: the runs of one directory, and
+    ///    of those written after it, lie in ascending order and close together. In a full group,
+    ///    where few free blocks lie on the way, half a transfer at least.
     ///
-    /// What moves for the layout's sake gets the longest.
+    /// Files that move for the layout's sake get the longest run.
     fn room(&self, due: Due, home: Ino, wanted: u32, smallest: u32) -> Result<Option<Room>> {
         let group = self.group_of(home);
         if matches!(due, Due::Move(_)) {
@@ -344,7 +356,8 @@ impl Cowrite<'_> {
         Ok(found.map(|(run, _)| Room { run, from: Source::Group }))
     }
 
-    /// True if reading all these files takes fewer requests once those of `taken` lie in one run.
+    /// Returns true if reading all these files takes fewer requests once those of `taken` lie in
+    /// one run.
     fn saves_requests<N>(&self, waiting: &[Member<N>], taken: &[Member<N>]) -> bool {
         let requests = |members: &mut dyn Iterator<Item = &Member<N>>| -> usize {
             let transfer = self.ffs.transfer_blocks as usize;
@@ -355,7 +368,7 @@ impl Cowrite<'_> {
         requests(&mut waiting.iter().chain(taken)) > after + MOVE_REQUESTS
     }
 
-    /// Requests that fill a run with whole files.
+    /// Plans writes that fill a run with whole files.
     fn write_run<N>(&self, due: Due, start: BlockAddr, mut taken: Vec<Member<N>>, plan: &mut Plan) {
         taken.sort_by_key(|member| member.file.ino);
         let mut next = start;
@@ -381,7 +394,8 @@ impl Cowrite<'_> {
     }
 }
 
-/// The dirty blocks of members that need no new place, in runs of neighbours on the disk, ascending.
+/// Returns the dirty blocks of members that need no new place, in runs of neighbours on the disk,
+/// ascending.
 fn clusters<N>(members: &[Member<N>]) -> Vec<Vec<Settled>> {
     let mut blocks: Vec<Settled> = Vec::new();
     for (number, member) in members.iter().enumerate().filter(|(_, member)| member.is_placed()) {
@@ -401,7 +415,7 @@ fn clusters<N>(members: &[Member<N>]) -> Vec<Vec<Settled>> {
     clusters
 }
 
-/// The lengths of the runs that the members lie in, neighbours joined.
+/// Returns the lengths of the runs that the members lie in, neighbours joined.
 fn pieces<'a, N: 'a>(members: impl Iterator<Item = &'a Member<N>>) -> Vec<usize> {
     let mut addresses: Vec<u64> = members.flat_map(|member| member.places.iter().flatten().copied()).collect();
     addresses.sort_unstable();
@@ -421,7 +435,7 @@ fn fill<N>(waiting: &mut Vec<Member<N>>, room: u32) -> Vec<Member<N>> {
     waiting.extract_if(.., fits).collect()
 }
 
-/// A file's range in pieces of at most `blocks_max` blocks.
+/// Returns a file's range in parts of at most `blocks_max` blocks.
 fn parts(whole: FileRange, blocks_max: u32) -> impl Iterator<Item = FileRange> {
     let FileRange { ino, range } = whole;
     (0..range.len).step_by(blocks_max.max(1) as usize).map(move |at| FileRange {

@@ -1,4 +1,4 @@
-//! The Fast File System's way of placing data, with all that later versions learnt.
+//! The Fast File System's way of placing data, with the improvements of later versions.
 //!
 //! 1. *Directories are spread*: a directory of the root (or of one marked as a top directory) goes to the group with the
 //!    fewest directories among those with at least the average of free inodes and blocks. Deeper ones stay near their
@@ -6,15 +6,16 @@
 //!    directory lie together without that, and neighbouring directories share bitmaps and inode tables.)
 //! 2. *Files stay with their directory*: inode and first blocks in the directory's group. New files go on where the last
 //!    one ended (a rotor), so files made together lie together.
-//! 3. *Clustering*: a file goes on right behind its last block; dirty neighbours of one file leave in one request, up
-//!    to the maximum transfer. Addresses are chosen when data leave the cache, so the length is known.
-//! 4. *Reallocation*: dirty neighbours that lie scattered move to one free run, if there is one; so does the dirty end of a
-//!    file that has grown and cannot go on where it ended.
+//! 3. *Clustering*: a file goes on right behind its last block; dirty neighbours of one file are
+//!    written in one request, up to the maximum transfer. Addresses are chosen when data leave the
+//!    cache, so the length is known.
+//! 4. *Reallocation*: dirty neighbours that lie scattered move to one free run, if there is one;
+//!    the same holds for the dirty end of a file that has grown and cannot go on where it ended.
 //! 5. *Big files move on*: after a quarter of a group a file continues in the next group with at least
 //!    average free space, so that one file does not take a directory's room.
 //!
-//! 6. *Directories and first indirect blocks lie together*, right behind their group's inode table: they are written in one
-//!    sweep, and whoever reads one will want others.
+//! 6. *Directories and first indirect blocks lie together*, right behind their group's inode table:
+//!    they are written in one sweep, and a program that reads one will want others.
 //!
 //! Groups are ext2's block groups; FFS calls them cylinder groups. References: McKusick, Joy, Leffler, Fabry: A Fast File
 //! System for UNIX (1984); McVoy, Kleiman: Extent-like Performance from a UNIX File System (1991); Smith, Seltzer (1996).
@@ -31,21 +32,23 @@ use crate::format::{BlockNo, Geometry, GroupNo, InodeNo};
 use crate::meta::Level;
 use crate::place::Files;
 
-/// A directory is expected to take at least so many bytes with all its files, or this share of a group, if that is less.
+/// The least size that a directory is expected to have with all its files, in bytes; a smaller
+/// share of a group, if that is less.
 const DIRECTORY_BYTES_MIN: u32 = 4 << 20;
 const DIRECTORIES_PER_GROUP: u32 = 16;
-/// Of a group's blocks, one file takes at most this share before it moves on.
+/// The share of a group's blocks (one in so many) that one file takes at most before it moves on.
 const SECTIONS_PER_GROUP: u64 = 4;
-/// Moving data for the layout's sake stops when fewer than this share of the blocks is free.
+/// Moving data for the layout's sake stops when fewer than this share of the blocks (one in so
+/// many) is free.
 pub(super) const MOVE_FLOOR: u64 = 20;
 
 /// The policy: pure functions of the allocator's counts and a file's map.
 pub struct Ffs<'a> {
-    /// The volume's shape.
+    /// The volume's geometry.
     pub geo: &'a Geometry,
-    /// What is free.
+    /// The allocator, which knows the free blocks.
     pub alloc: &'a Alloc,
-    /// The largest request in blocks.
+    /// The largest request, in blocks.
     pub transfer_blocks: u32,
 }
 
@@ -68,7 +71,8 @@ impl<N> File<'_, N> {
 impl Ffs<'_> {
     // -- inodes
 
-    /// Groups in the order in which a new file's inode looks for one: the directory's, then by doubling steps, then all.
+    /// Returns the groups in the order in which a new file's inode looks for one: the directory's,
+    /// then by doubling steps, then all.
     pub fn file_groups(&self, parent: GroupNo, parent_ino: InodeNo) -> impl Iterator<Item = GroupNo> + use<> {
         let count = self.geo.groups;
         let start = (parent.0.wrapping_add(parent_ino.0)) % count;
@@ -79,15 +83,17 @@ impl Ffs<'_> {
         std::iter::once(parent.0).chain(doubling).chain(all).map(GroupNo)
     }
 
-    /// The group for a new directory, where its files are to find room. Spread: the one with the fewest directories. Near: the
-    /// first, from the parent's on, that will still have a third of what groups have free on average once all its new
-    /// directories have their files: in an overfull group files lie in pieces.
+    /// Returns the group for a new directory, where its files are to find space. Spread: the one
+    /// with the fewest directories. Near: the first, from the parent's on, that will still have a
+    /// third of the average of free blocks once all its new directories have their files: in an
+    /// overfull group files lie in pieces.
     pub fn directory_group(&self, parent: GroupNo, spread: bool) -> GroupNo {
         let count = self.geo.groups;
         let average_inodes = (self.alloc.available_inodes() / u64::from(count)) as u32;
         let average_blocks = (self.alloc.available_blocks() / u64::from(count)) as u32;
         if spread {
-            // A little less than the average will do: else the few groups with a little more would take all.
+            // A little less than the average will do: else the few groups with a little more would
+            // take all directories.
             let (least_inodes, least_blocks) = (average_inodes / 8 * 7, average_blocks / 8 * 7);
             let roomy = self.geo.all_groups().filter(|group| {
                 let counts = self.alloc.counts(*group);
@@ -109,7 +115,7 @@ impl Ffs<'_> {
         near().find(|group| room(group) >= i64::from(average_blocks / 3)).or_else(roomiest).unwrap_or(parent)
     }
 
-    /// Blocks that a new directory is expected to take with all its files.
+    /// Returns the number of blocks that a new directory is expected to take with all its files.
     fn directory_blocks(&self) -> u32 {
         let share = self.geo.blocks_per_group / DIRECTORIES_PER_GROUP;
         let least = (DIRECTORY_BYTES_MIN / self.geo.block_size).min(share).max(1);
@@ -119,14 +125,15 @@ impl Ffs<'_> {
 
     // -- metadata blocks
 
-    /// One block for an indirect block among a file's data, near `goal`.
+    /// Allocates one block for an indirect block among a file's data, near `goal`.
     pub fn map_block(&self, goal: u64) -> Result<(u64, Level)> {
         let group = self.geo.group_of_block(BlockNo(goal)).unwrap_or_default();
         let (run, level) = self.search(Some(goal), group, 1)?;
         Ok((run.start.0, level))
     }
 
-    /// One block for a directory, a first indirect block or the like: in the group's zone for them, else near.
+    /// Allocates one block for a directory, a first indirect block or the like: in the group's zone
+    /// for them, else near it.
     pub fn meta_block(&self, group: GroupNo) -> Result<(u64, Level)> {
         let zone = self.alloc.zone(group);
         match self.alloc.blocks(group, Fit::Meta(zone.start), 1)? {
@@ -137,7 +144,8 @@ impl Ffs<'_> {
 
     // -- write-back
 
-    /// Who travels with `due`: its neighbours in the file; and where to.
+    /// Plans the file's blocks that are written together with `due` (its neighbours in the file),
+    /// and their places.
     pub fn plan<N>(&self, due: Due, dirty: &dyn DirtyView<N>, files: &dyn Files<N>, plan: &mut Plan) -> Result<()> {
         let around = match due {
             Due::Evict(_, lbn) => Some((lbn, self.transfer_blocks)),
@@ -149,7 +157,7 @@ impl Ffs<'_> {
         }
     }
 
-    /// Travels for one file's dirty ranges.
+    /// Plans writes for one file's dirty ranges.
     pub(super) fn plan_file<N>(
         &self,
         due: Due,
@@ -165,13 +173,13 @@ impl Ffs<'_> {
         Ok(())
     }
 
-    /// Addresses for `range`, none of which has one, at the time of the write, for
+    /// Returns addresses for `range`, none of which has one, at the time of the write, for
     /// [`Policy::FfsPaper`](super::Policy::FfsPaper). They may be fewer than asked for.
     pub fn place_early<N>(&self, node: &N, files: &dyn Files<N>, range: LbnRange) -> Result<BlockRun> {
         self.place(&File { node, files }, range.start.0, range.len, None)
     }
 
-    /// Travels for one dirty range. `last` is the place of the block planned before it.
+    /// Plans writes for one dirty range. `last` is the place of the block planned before it.
     fn plan_range<N>(
         &self,
         due: Due,
@@ -191,7 +199,7 @@ impl Ffs<'_> {
                 continue;
             }
             if matches!(due, Due::Move(_)) {
-                // It lies as well as it can: nothing is to be written.
+                // It lies as well as it can: no block is to be written.
                 lbn += u64::from(window);
                 continue;
             }
@@ -206,7 +214,8 @@ impl Ffs<'_> {
         Ok(())
     }
 
-    /// How long the hole at `lbn` is, looking beyond one transfer: the whole length is placed at once.
+    /// Returns the length of the hole at `lbn`, in blocks, looking beyond one transfer: the whole
+    /// length is placed at once.
     fn hole<N>(&self, file: &File<'_, N>, lbn: u64, known: u32, end: u64) -> Result<u32> {
         let limit = (end - lbn).min(u64::from(self.geo.blocks_per_group) / SECTIONS_PER_GROUP).max(1) as u32;
         let mut len = known.min(limit);
@@ -236,8 +245,8 @@ impl Ffs<'_> {
         lbn
     }
 
-    /// A free run for a window of dirty blocks that lie scattered, or would once those without an address have one, if the
-    /// move pays.
+    /// Returns a free run for a window of dirty blocks that lie scattered, or would once those
+    /// without an address have one, if the move pays.
     fn reallocate<N>(
         &self,
         due: Due,
@@ -260,8 +269,9 @@ impl Ffs<'_> {
         self.unpromised(group, fit, window)
     }
 
-    /// In how many pieces a window lies, or will: what has no address goes on behind what is before it if that is free. `None`
-    /// if it has holes that are to stay.
+    /// Returns the number of pieces in which a window lies, or will lie: blocks without an address
+    /// go on behind the block before them if the blocks there are free. Returns `None` if it has
+    /// holes that are to stay.
     fn pieces<N>(&self, due: Due, file: &File<'_, N>, lbn: u64, window: u32) -> Result<Option<usize>> {
         let mut pieces = 0;
         let mut next = None;
@@ -284,16 +294,17 @@ impl Ffs<'_> {
         Ok(Some(pieces))
     }
 
-    /// A run for data that need not move. Nobody was promised it, and enough stays free.
+    /// Allocates a run for data that need not move: its blocks are promised to no other caller, and
+    /// enough blocks stay free.
     pub(super) fn unpromised(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<BlockRun>> {
         let keep = self.geo.blocks / MOVE_FLOOR;
         let Some(promised) = self.alloc.promise(want.into(), 0, keep) else { return Ok(None) };
-        // Held until the run is taken: what others are promised meanwhile is counted without it.
+        // Held until the run is taken: promises to others meanwhile are counted without it.
         let _held = Admission::new(want.into(), promised);
         Ok(self.alloc.better_blocks(group, fit, want)?.map(|(run, _)| run))
     }
 
-    /// A place for up to `want` blocks of a file at `lbn`.
+    /// Allocates a place for up to `want` blocks of a file at `lbn`.
     fn place<N>(&self, file: &File<'_, N>, lbn: u64, want: u32, last: Option<(u64, u64)>) -> Result<BlockRun> {
         let planned = last.filter(|(before, _)| before + 1 == lbn).map(|(_, block)| block);
         let before = match (planned, lbn.checked_sub(1)) {
@@ -313,7 +324,7 @@ impl Ffs<'_> {
         self.search(before.map(|block| block + 1), group, want).map(|(run, _)| run)
     }
 
-    /// The next group with at least average free space.
+    /// Returns the next group with at least average free space.
     fn next_roomy(&self, group: GroupNo) -> GroupNo {
         let average = self.alloc.available_blocks() / u64::from(self.geo.groups);
         let next =
@@ -360,7 +371,7 @@ impl Ffs<'_> {
     }
 }
 
-/// Adds a travel and returns the logical block after it.
+/// Adds a planned write and returns the logical block after it.
 fn travel(
     plan: &mut Plan,
     ino: Ino,
@@ -377,7 +388,7 @@ fn travel(
     end
 }
 
-/// For the device: data of `ino`, which leave because of `due`.
+/// Returns the tag for the device: data of `ino`, written because of `due`.
 pub(super) fn tag(due: Due, ino: Ino) -> Tag {
     let cause = match due {
         Due::Evict(..) => Cause::Evict,

@@ -1,10 +1,11 @@
-//! Where things go: the policies that decide. They decide only; the engine carries out and counts.
+//! The policies that decide where data and metadata are placed. They decide only; the engine
+//! carries out and counts.
 //!
 //! | module | policy |
 //! |---|---|
 //! | [`ffs`] | the Fast File System's: the baseline of every comparison |
-//! | [`cowrite`] | co-writing: the dirty small files of a directory leave in one request |
-//! | [`windows`] | room that directories keep for their next files |
+//! | [`cowrite`] | co-writing: the dirty small files of a directory are written in one request |
+//! | [`windows`] | free blocks that directories keep for their next files |
 
 pub mod cowrite;
 pub mod ffs;
@@ -18,24 +19,24 @@ use moafs_vfs::types::{Lbn, Mapping};
 
 use crate::format::GroupNo;
 
-/// Who decides where data go.
+/// The policy that decides where data are placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// The Fast File System's rules, addresses chosen when data leave the cache.
     Ffs,
-    /// The same, but addresses are chosen at `write()`, as the file systems did that Lee, Ahn, Oh (2008) compare
-    /// with. For experiments.
+    /// The same rules, but addresses are allocated at `write()`, as in the file systems that Lee,
+    /// Ahn, Oh (2008) compare with. For experiments.
     FfsPaper,
-    /// Small files of a directory leave together; large ones as with [`Policy::Ffs`].
+    /// Small files of a directory are written together; large ones as with [`Policy::Ffs`].
     #[default]
     Cowrite,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies, the baseline first.
     pub const ALL: [Policy; 3] = [Policy::Ffs, Policy::FfsPaper, Policy::Cowrite];
 
-    /// The name by which options and tables know it.
+    /// Returns the name of the policy in options and tables.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Ffs => "ffs",
@@ -61,10 +62,10 @@ impl FromStr for Policy {
     }
 }
 
-/// What policies need to know of files.
+/// The facts about files that policies need.
 pub trait Files<N> {
-    /// The group of a file's inode.
+    /// Returns the group of a file's inode.
     fn group(&self, file: &N) -> GroupNo;
-    /// What lies at a place of it.
+    /// Returns the mapping of the file at `at`, at most `max` blocks.
     fn map(&self, file: &N, at: Lbn, max: u32) -> Result<Mapping>;
 }

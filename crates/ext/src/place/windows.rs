@@ -1,19 +1,22 @@
-//! Room that directories keep for themselves: where the next files of a directory go, if nobody else took it.
+//! Free blocks that directories keep for themselves: the next files of a directory go there, if no
+//! other file took the blocks meanwhile.
 //!
-//! A directory whose files come a few at a time, by turns with others', would otherwise lie in as many pieces as it was written
-//! in. So each time it needs a new run it also keeps as many blocks behind that as it has placed so far (up to
-//! [`AHEAD_BYTES_MAX`]): files that come in n turns lie in about log n pieces, and one that comes at once keeps nothing.
+//! A directory whose files come a few at a time, by turns with files of other directories, would
+//! otherwise lie in as many pieces as it was written in. So each time it needs a new run it also
+//! keeps as many blocks behind that as it has placed so far (up to [`AHEAD_BYTES_MAX`]): files that
+//! come in n turns lie in about log n pieces, and a directory whose files come at once keeps no
+//! blocks.
 //!
-//! A window is a hint in memory: its blocks are free, and whoever finds no other takes them.
+//! A window is a hint in memory: its blocks are free, and any writer that finds no others takes them.
 
 use std::collections::BTreeMap;
 
 use moafs_runtime::leaf::Mutex;
 use moafs_vfs::types::{BlockRun, Ino};
 
-/// What a directory keeps at most, in bytes.
+/// The most that a directory keeps, in bytes.
 const AHEAD_BYTES_MAX: u64 = 4 << 20;
-/// Directories remembered at most; the one that waited longest is forgotten.
+/// The most directories remembered; the least recently used one is forgotten.
 const DIRECTORIES_MAX: usize = 4096;
 
 /// The windows of a volume's directories.
@@ -32,7 +35,7 @@ struct State {
 
 #[derive(Debug, Clone, Copy)]
 struct Window {
-    /// What is left of it.
+    /// The blocks of the window that are not used yet.
     rest: Option<BlockRun>,
     /// Blocks placed for the directory since it is remembered.
     placed: u64,
@@ -40,18 +43,18 @@ struct Window {
 }
 
 impl Windows {
-    /// What is left of a directory's window.
+    /// Returns the rest of a directory's window.
     pub fn rest(&self, directory: Ino) -> Option<BlockRun> {
         self.state.lock().windows.get(&directory)?.rest
     }
 
-    /// How many blocks a directory keeps behind its next run.
+    /// Returns the number of blocks that a directory keeps behind its next run.
     pub fn ahead(&self, directory: Ino, block_bytes: u32) -> u32 {
         let placed = self.state.lock().windows.get(&directory).map_or(0, |window| window.placed);
         placed.min(AHEAD_BYTES_MAX / u64::from(block_bytes)) as u32
     }
 
-    /// `blocks` more were placed for a directory; `rest` is kept for what comes next.
+    /// Notes that `blocks` more were placed for a directory, and that `rest` is kept for the next files.
     pub fn note(&self, directory: Ino, blocks: u32, rest: Option<BlockRun>) {
         let mut state = self.state.lock();
         let now = state.next_use;
