@@ -1,8 +1,8 @@
-//! Modelled disks: what a drive of a given make would have taken, in virtual time.
+//! Modelled disks: the time a drive of a given model would have taken, in virtual time.
 //!
-//! The one idea: a drive is a pure state machine. Given the instant and the command it answers when the command starts
-//! and ends and what the time went to; nothing in it waits or looks at a clock. [`ModelDisk`] puts that
-//! answer on a runtime's clock and keeps the contents, so that a file system runs over it unchanged.
+//! Design: a drive is a pure state machine. Given the time and the command, it answers when the command starts and ends
+//! and how the time was spent; it neither waits nor reads a clock. [`ModelDisk`] maps that answer to a runtime's clock
+//! and keeps the contents, so that a file system runs over it unchanged.
 //!
 //! Invariants:
 //! 1. Times are whole nanoseconds. Floating point occurs only in the seek curve, rounded once per seek.
@@ -10,9 +10,9 @@
 //! 3. Same specification, same commands, same answers: on every machine.
 //!
 //! Not modelled: remapped sectors, thermal recalibration, spindle variation, power states, errors. `docs/models.md`
-//! says what is, with units and measured values.
+//! describes the models, with units and measured values.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`spec`] | drives as parameter files: the built-in ones, users' own, single parameters set |
 //! | [`service`] | [`Command`], [`Service`], [`Totals`] |
@@ -21,7 +21,7 @@
 //! | [`flash`] | what SSDs and cards share: chips, page-mapped and log-block translation |
 //! | [`ssd`] | solid state disks: link, write buffer, commands side by side |
 //! | [`sd`] | SD cards: allocation units, parts of pages |
-//! | [`queue`] | what waits at the host and at the drive, and who goes next |
+//! | [`queue`] | commands that wait at the host and at the drive, and the choice of the next one |
 //! | [`disk`] | [`ModelDisk`]: a drive as a [`Disk`](crate::Disk) |
 
 pub mod disk;

@@ -1,7 +1,7 @@
 //! [`ModelDisk`]: a modelled drive on a runtime's clock, with contents.
 //!
-//! The drive is worked out lazily: whoever looks brings it up to the present. `submit` never lets time pass; `wait` lets it
-//! pass until the batch is done. Invariants:
+//! The drive's state is computed lazily: every access brings it up to the present. `submit` never lets time pass;
+//! `wait` lets it pass until the batch is done. Invariants:
 //!
 //! 1. The drive begins a command only when the clock has got there: later submissions can still be chosen before it.
 //! 2. A request changes or reads the contents at the instant it completes, and carries that instant's epoch.
@@ -20,29 +20,29 @@ use super::spec::{DriveSpec, SpecError};
 use crate::epoch::Flusher;
 use crate::{Disk, DiskError, Done, Epoch, Limits, MemDisk, Op, Request, SECTOR, Tag, Ticket};
 
-/// Memory pieces in one request: as scatter lists of the time allowed.
+/// Memory pieces in one request: the scatter list length of hosts of the time.
 const SEGMENTS_MAX: usize = 256;
 
-/// What a modelled disk remembers.
+/// The part of the contents that a modelled disk keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contents {
-    /// Everything.
+    /// The contents of all sectors.
     All,
-    /// Everything but file data and paged-out memory (requests of a kind that [`is_contents`](crate::Kind::is_contents)), which
-    /// read as zeros: for experiments with more data than memory.
+    /// The contents of all sectors but those of file data and paged-out memory (requests of a kind that
+    /// [`is_contents`](crate::Kind::is_contents)), which read as zeros: for experiments with more data than memory.
     Metadata,
 }
 
 /// One command that the drive served.
 #[derive(Debug, Clone, Copy)]
 pub struct Served {
-    /// When it came to the drive.
+    /// The time it was given to the drive.
     pub arrived: Time,
-    /// The command.
+    /// The command, as given to the drive.
     pub command: Command,
-    /// Whose and why; `None` for flushes.
+    /// Owner and reason of the request; `None` for flushes.
     pub tag: Option<Tag>,
-    /// What it took.
+    /// The time it took, by component.
     pub service: Service,
 }
 
@@ -58,21 +58,22 @@ pub struct ModelDisk {
 
 struct State {
     drive: DriveQueue<Job>,
-    /// Commands at the drive's mechanism, chips or bus: worked out, but not over. By end and order of beginning.
+    /// Commands at the drive's mechanism, chips or bus, with their results already computed. Keyed by end time and
+    /// order of beginning.
     serving: BTreeMap<(Time, u64), Finished<Job>>,
-    /// Commands begun.
+    /// Number of commands begun.
     begun: u64,
-    /// When the last of them to end does.
+    /// The latest end time of the commands begun.
     busy_until: Time,
     batches: BTreeMap<u64, Batch>,
     batch_next: u64,
     totals: Totals,
     log: VecDeque<Served>,
-    /// 0 while off.
+    /// The largest number of listed commands; 0 while listing is off.
     log_max: usize,
 }
 
-/// What a command is for.
+/// The request that a command belongs to.
 struct Job {
     batch: u64,
     /// Index in the batch.
@@ -81,15 +82,15 @@ struct Job {
     request: Option<Request>,
 }
 
-/// What one `submit` asked for.
+/// The requests of one `submit`.
 struct Batch {
     done: Vec<Option<Done>>,
     open: usize,
 }
 
 impl ModelDisk {
-    /// A drive as specified that holds `store`, from its first sector on; the disk is as large as the store. Its clock and
-    /// its waiting are `rt`'s.
+    /// Makes a drive as specified that holds `store`, from its first sector on; the disk is as large as the store. It
+    /// uses the clock of `rt` and waits in it.
     ///
     /// # Errors
     /// When the store is larger than the drive, or the specification is not sound.
@@ -124,45 +125,45 @@ impl ModelDisk {
         Ok(ModelDisk { rt, limits, contents, store, flusher, state: Mutex::new(state) })
     }
 
-    /// An independent copy of the contents as of now: what completed so far, whether or not the drive has destaged it.
-    /// To start other experiments from, or to be saved with [`MemDisk::write_to`].
+    /// Returns an independent copy of the current contents: everything that has completed, whether or not the drive has
+    /// destaged it. Other experiments can start from it; [`MemDisk::write_to`] saves it.
     pub fn snapshot(&self) -> MemDisk {
         self.settle(&mut self.state.lock());
         self.store.snapshot()
     }
 
-    /// Sums over everything that has completed by now.
+    /// Returns sums over all commands that have completed by now.
     pub fn totals(&self) -> Totals {
         let mut state = self.state.lock();
         self.settle(&mut state);
         state.totals
     }
 
-    /// What the drive did by itself, as far as its commands made it look.
+    /// Returns the drive's background work, as computed up to its last command.
     pub fn background(&self) -> Background {
         self.state.lock().drive.drive().background()
     }
 
-    /// What the flash had to do, for the commands begun by now; `None` for a hard disk.
+    /// Returns the flash operations of the commands begun by now; `None` for a hard disk.
     pub fn flash(&self) -> Option<FlashCounters> {
         let mut state = self.state.lock();
         self.settle(&mut state);
         state.drive.drive().flash()
     }
 
-    /// True if the drive has a command now.
+    /// Returns true if the drive has a command now.
     pub fn busy(&self) -> bool {
         let mut state = self.state.lock();
         self.settle(&mut state);
         !state.serving.is_empty()
     }
 
-    /// Begins to list commands as they complete; when there are more than `served_max`, the oldest go.
+    /// Starts listing commands as they complete; when there are more than `served_max`, the oldest are dropped.
     pub fn record(&self, served_max: usize) {
         self.state.lock().log_max = served_max;
     }
 
-    /// Gives out what was listed so far, oldest first, and goes on with an empty list.
+    /// Removes and returns the commands listed so far, oldest first; listing continues.
     pub fn take(&self) -> Vec<Served> {
         let mut state = self.state.lock();
         self.settle(&mut state);
@@ -219,13 +220,13 @@ impl ModelDisk {
 }
 
 impl State {
-    /// When a command ends or begins next.
+    /// Returns the time at which the next command ends or begins.
     fn next_event(&self) -> Option<Time> {
         let ends = self.serving.first_key_value().map(|((ends, _), _)| *ends);
         ends.into_iter().chain(self.drive.begins_at()).min()
     }
 
-    /// Has the drive begin its next command.
+    /// Begins the drive's next command.
     fn begin(&mut self) {
         let Some(served) = self.drive.serve() else { return };
         let service = &served.service;
@@ -260,7 +261,7 @@ impl State {
     }
 }
 
-/// The drive's command for a request; a drive without trim has none for a discard.
+/// Returns the drive's command for a request; `None` for a discard on a drive without trim.
 fn command_of(request: &Request, limits: &Limits) -> Option<Command> {
     let verb = match &request.op {
         Op::Read { .. } => Verb::Read,
@@ -318,7 +319,8 @@ impl Disk for ModelDisk {
     }
 
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        // What has completed by now must carry the epoch that a flush ends, not the next.
+        // Requests that have completed by now must carry the epoch that this flush ends, not the
+        // next.
         self.settle(&mut self.state.lock());
         self.flusher.make_durable(upto, || self.flush_drive())
     }
@@ -473,7 +475,7 @@ mod tests {
             let ticket = disk.submit(vec![Request { op, at: Lba(0), tag: MAP }]);
             rt.compute(1_000_000_000);
             disk.flush().unwrap();
-            // Nobody had waited for the write, but it had completed.
+            // The write was not waited for, but it had completed.
             assert!(disk.durable() >= Some(disk.wait(ticket)[0].epoch));
         });
     }
@@ -493,7 +495,8 @@ mod tests {
         assert!(ModelDisk::new(rt.rt(), &spec, MemDisk::new(1 << 30), Contents::All).is_err());
     }
 
-    /// One request per task, all at the same instant; addresses in the order in which the drive served them.
+    /// Submits one request per task, all at the same time; returns the addresses in the order in which the drive served
+    /// them.
     fn served(options: QueueOptions, seed: Option<u64>) -> Vec<u64> {
         let rt = Virtual::new(seed);
         let disk = Arc::new(model(&rt, "mpg3307at", "off", Contents::All));
@@ -515,7 +518,7 @@ mod tests {
         assert_eq!(served(merging.clone(), None), [5000, 7000, 9000, 1000, 2000]);
         let plain = QueueOptions { merge: false, ..merging };
         assert_eq!(served(plain.clone(), None), [5000, 7000, 7008, 9000, 1000, 2000]);
-        // Whoever comes first goes first; the rest is sorted from there.
+        // The task that comes first is served first; the rest is sorted from there.
         for seed in 0..10 {
             let order = served(plain.clone(), Some(seed));
             let turn = order.windows(2).position(|pair| pair[0] > pair[1]).map_or(order.len(), |at| at + 1);

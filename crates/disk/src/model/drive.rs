@@ -1,4 +1,4 @@
-//! [`Drive`]: one command after the other, whatever the drive is made of.
+//! [`Drive`]: serves one command after the other, for every kind of drive.
 
 use moafs_runtime::Time;
 
@@ -14,16 +14,16 @@ use super::ssd;
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant)]
 pub enum Drive {
-    /// A hard disk.
+    /// A hard disk ([`hdd`]).
     Hdd(hdd::Drive),
-    /// A solid state disk.
+    /// A solid state disk ([`ssd`]).
     Ssd(ssd::Drive),
-    /// An SD card.
+    /// An SD card ([`sd`]).
     Sd(sd::Drive),
 }
 
 impl Drive {
-    /// A drive at time 0: at rest, its buffer empty, a flash drive preconditioned as its specification says.
+    /// Makes a drive at time 0: at rest, its buffer empty, a flash drive preconditioned as its specification says.
     ///
     /// # Errors
     /// [`SpecError::Value`] for a specification that was not checked and is not sound.
@@ -35,7 +35,7 @@ impl Drive {
         })
     }
 
-    /// Capacity.
+    /// Returns the capacity in sectors.
     pub fn sectors(&self) -> u64 {
         match self {
             Drive::Hdd(drive) => drive.sectors(),
@@ -44,8 +44,8 @@ impl Drive {
         }
     }
 
-    /// When the drive takes the next command: when it is done with those before, or, if it works on several at once, as
-    /// soon as it can begin one more.
+    /// Returns the time at which the drive takes the next command: when earlier ones are done or, if it works on
+    /// several at once, as soon as it can begin one more.
     pub fn free_at(&self) -> Time {
         match self {
             Drive::Hdd(drive) => drive.free_at(),
@@ -54,8 +54,8 @@ impl Drive {
         }
     }
 
-    /// Serves a command that arrived at `now`; times do not go back from call to call. It begins at `now` or at
-    /// [`free_at`](Self::free_at), whichever is later.
+    /// Serves a command that arrived at `now`; times do not go back from call to call. It begins at the later of `now`
+    /// and [`free_at`](Self::free_at).
     ///
     /// # Panics
     /// When the command goes beyond the end of the drive.
@@ -70,8 +70,8 @@ impl Drive {
         }
     }
 
-    /// What `command`, begun at `now`, would take until its first sector has passed under the head, without the buffer.
-    /// On flash every place is as near as any other.
+    /// Returns the nanoseconds that `command`, begun at `now`, would take until its first sector has passed under the
+    /// head, without the buffer. On flash every address is equally near.
     pub fn positioning_ns(&self, now: Time, command: &Command) -> u64 {
         match self {
             Drive::Hdd(drive) => drive.positioning_ns(now, command),
@@ -79,7 +79,8 @@ impl Drive {
         }
     }
 
-    /// True if the buffer answers `command` without moving anything, as far as was looked.
+    /// Returns true if the buffer answers `command` without an access to the media, in its state
+    /// after the last command.
     pub fn answers_from_buffer(&self, command: &Command) -> bool {
         match self {
             Drive::Hdd(drive) => drive.answers_from_buffer(command),
@@ -87,7 +88,8 @@ impl Drive {
         }
     }
 
-    /// What a hard disk did by itself, as far as was looked. Flash drives work for commands only: zeros.
+    /// Returns a hard disk's background work, as computed up to its last command. Flash drives work for commands only:
+    /// zeros.
     pub fn background(&self) -> Background {
         match self {
             Drive::Hdd(drive) => drive.background(),
@@ -95,7 +97,8 @@ impl Drive {
         }
     }
 
-    /// Written sectors that a power cut would lose, as far as was looked.
+    /// Returns the number of written sectors that a power cut would lose, as computed up to the
+    /// last command.
     pub fn dirty_sectors(&self) -> u64 {
         match self {
             Drive::Hdd(drive) => drive.dirty_sectors(),
@@ -104,7 +107,7 @@ impl Drive {
         }
     }
 
-    /// What the flash below had to do; `None` for a hard disk.
+    /// Returns the operations of the flash below; `None` for a hard disk.
     pub fn flash(&self) -> Option<FlashCounters> {
         match self {
             Drive::Hdd(_) => None,

@@ -1,9 +1,9 @@
-//! Flash memory: what SSDs and SD cards share.
+//! Flash memory: the parts shared by SSDs and SD cards.
 //!
-//! The one idea: a translation layer decides where a page goes and what must be copied and erased for it; the chips say how
-//! long that takes. The layers keep no times, the chips no addresses.
+//! Design: a translation layer decides where a page goes and which pages and blocks must be copied and erased for it;
+//! the chips compute how long that takes. The layers keep no times, the chips no addresses.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`spec`] | chips and preconditioning as parameters |
 //! | [`chips`] | dies and channels: until when each is busy |
@@ -11,7 +11,7 @@
 //! | [`log_blocks`] | block-mapped translation with log blocks (FAST) |
 //! | [`counters`] | pages programmed, copies, erases, merges |
 //! | `precondition` | a used drive at time 0 |
-//! | `bitmap`, `victims` | which pages hold data; which block has the fewest |
+//! | `bitmap`, `victims` | the pages that hold data; the block with the fewest valid pages |
 
 mod bitmap;
 pub(in crate::model) mod chips;

@@ -1,12 +1,12 @@
-//! Hard disks.
+//! Hard disks: geometry, seek curve, mechanics and buffer.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`spec`] | its parameters |
-//! | [`geometry`] | where a sector lies, and when it passes under the head |
+//! | [`spec`] | the parameters |
+//! | [`geometry`] | the position of a sector, and the time it passes under the head |
 //! | [`seek`] | the seek curve |
-//! | [`mechanics`] | arm and heads: what an access to the media takes |
-//! | `buffer` | read-ahead segments, and what waits to be written |
+//! | [`mechanics`] | arm and heads: the time of an access to the media |
+//! | `buffer` | read-ahead segments, and sectors waiting to be written |
 //! | [`drive`] | [`Drive`]: commands, buffer and mechanics together |
 
 mod buffer;

@@ -1,7 +1,8 @@
-//! What waits, and who goes next: at the host ([`HostQueue`]), and at a drive that chooses by itself ([`DriveQueue`]).
+//! Queues of waiting commands: at the host ([`HostQueue`]), and at a drive that chooses the order itself
+//! ([`DriveQueue`]).
 //!
-//! Both are pure: they decide when asked, with what has arrived by then. A flush is a barrier in both: what came before goes
-//! before it, what came later waits for it.
+//! Both are pure: they decide when asked, from the commands that have arrived by then. A flush is a barrier in both:
+//! commands before it are served before it, commands after it wait for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,13 +12,14 @@ use super::drive::Drive;
 use super::service::{Command, Service, Verb};
 use super::spec::{DriveSpec, SpecError};
 
-/// A command that has waited so long at the drive goes first.
+/// Nanoseconds after which a command that waits at the drive is served first.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// From how many of the oldest commands the one with the shortest positioning time is taken: bounds the time for a choice.
+/// The number of oldest commands among which the one with the shortest positioning time is chosen: bounds the cost of a
+/// choice.
 const CHOICE_MAX: usize = 1024;
 
-/// In which order a host hands waiting commands to the drive.
+/// The order in which a host hands waiting commands to the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// First come, first served.
@@ -28,19 +30,19 @@ pub enum Policy {
     Sptf,
 }
 
-/// Commands that wait at the host. Ties go by arrival.
+/// Commands that wait at the host. Ties are broken by arrival.
 #[derive(Debug, Clone)]
 pub struct HostQueue<Id> {
     policy: Policy,
-    /// Commands between barriers, by address and arrival.
+    /// Commands between barriers, keyed by address and arrival.
     runs: VecDeque<Run<Id>>,
     arrivals: u64,
-    /// Where the last command ended.
+    /// The end of the last command.
     position: u64,
     waiting: usize,
 }
 
-/// What may be reordered: everything up to the next flush, and that flush.
+/// Commands that may be reordered: all up to the next flush, and that flush.
 #[derive(Debug, Clone)]
 struct Run<Id> {
     commands: BTreeMap<(u64, u64), (Id, Command)>,
@@ -48,22 +50,22 @@ struct Run<Id> {
 }
 
 impl<Id> HostQueue<Id> {
-    /// An empty queue.
+    /// Makes an empty queue.
     pub fn new(policy: Policy) -> HostQueue<Id> {
         HostQueue { policy, runs: VecDeque::new(), arrivals: 0, position: 0, waiting: 0 }
     }
 
-    /// Commands that wait.
+    /// Returns the number of waiting commands.
     pub fn len(&self) -> usize {
         self.waiting
     }
 
-    /// True if nothing waits.
+    /// Returns true if no command waits.
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Adds a command; `id` comes back with it.
+    /// Adds a command; `id` is returned with it.
     pub fn push(&mut self, id: Id, command: Command) {
         if self.runs.back().is_none_or(|run| run.flush.is_some()) {
             self.runs.push_back(Run { commands: BTreeMap::new(), flush: None });
@@ -79,7 +81,7 @@ impl<Id> HostQueue<Id> {
         self.waiting += 1;
     }
 
-    /// Takes the command that goes to `drive` at `now`.
+    /// Removes and returns the command that goes to `drive` at `now`.
     pub fn pop(&mut self, drive: &Drive, now: Time) -> Option<(Id, Command)> {
         let run = self.runs.front_mut()?;
         let next = match self.policy {
@@ -112,8 +114,8 @@ impl<Id> HostQueue<Id> {
     }
 }
 
-/// A drive with the commands it has been given. Without NCQ it serves them in order, one by one; with NCQ a hard disk picks
-/// the one that it reaches soonest, and a solid state disk works on several.
+/// A drive with the commands it has been given. Without NCQ it serves them in order, one by one; with NCQ a hard disk
+/// picks the one that it reaches soonest, and a solid state disk works on several at once.
 #[derive(Debug, Clone)]
 pub struct DriveQueue<Id> {
     drive: Drive,
@@ -131,41 +133,41 @@ struct Waiting<Id> {
 /// A command that was served.
 #[derive(Debug, Clone, Copy)]
 pub struct Finished<Id> {
-    /// As given.
+    /// The caller's number of the command, as given.
     pub id: Id,
-    /// When it came to the drive.
+    /// The time it was given to the drive.
     pub arrived: Time,
-    /// The command.
+    /// The command, as given.
     pub command: Command,
-    /// What it took.
+    /// The time it took, by component.
     pub service: Service,
 }
 
 impl<Id> DriveQueue<Id> {
-    /// A drive as specified, at time 0.
+    /// Makes a drive as specified, at time 0.
     ///
     /// # Errors
-    /// See [`Drive::new`].
+    /// As [`Drive::new`] returns them.
     pub fn new(spec: &DriveSpec) -> Result<DriveQueue<Id>, SpecError> {
         Ok(DriveQueue { drive: Drive::new(spec)?, depth: spec.ncq_depth() as usize, waiting: VecDeque::new() })
     }
 
-    /// The drive.
+    /// Returns the drive itself.
     pub fn drive(&self) -> &Drive {
         &self.drive
     }
 
-    /// True if the drive takes one more command.
+    /// Returns true if the drive takes one more command.
     pub fn has_room(&self) -> bool {
         self.waiting.len() < self.depth
     }
 
-    /// Commands that were given and not begun.
+    /// Returns the number of commands that were given and not begun.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// True if no command waits.
+    /// Returns true if no command waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -175,13 +177,14 @@ impl<Id> DriveQueue<Id> {
         self.waiting.push_back(Waiting { id, arrived, command });
     }
 
-    /// When the drive begins the next command: it can ([`Drive::free_at`]), and there is one.
+    /// Returns the time at which the drive begins the next command ([`Drive::free_at`]); `None` if
+    /// none waits.
     pub fn begins_at(&self) -> Option<Time> {
         self.waiting.front().map(|first| first.arrived.max(self.drive.free_at()))
     }
 
-    /// Serves the next command. To be called once the clock has reached [`Self::begins_at`], so that everything that can
-    /// be chosen has arrived.
+    /// Serves the next command. To be called once the clock has reached [`Self::begins_at`], so that every command that
+    /// can be chosen has arrived.
     pub fn serve(&mut self) -> Option<Finished<Id>> {
         let now = self.begins_at()?;
         let index = self.choose(now);
@@ -245,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_shortest_positioning_time_goes_first() {
-        // At time 0 the arm is outside and sector 0 under the head: sector 10 comes by before sector 5 of a far track.
+        // At time 0 the arm is outermost and sector 0 under the head: sector 10 passes before sector 5 of a far track.
         let commands = [0, 17_000_000, 20, 10].map(|at| Command::read(at, 1));
         assert_eq!(order(Policy::Sptf, &commands), [0, 10, 20, 17_000_000]);
     }

@@ -1,8 +1,8 @@
-//! SD cards.
+//! SD cards: commands, bus and flash translation.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`spec`] | their parameters |
+//! | [`spec`] | the parameters |
 //! | [`drive`] | [`Drive`]: commands, bus, the page being collected, translation and chips together |
 
 pub mod drive;

@@ -1,32 +1,32 @@
-//! A command to a drive, what serving it took, and sums of that.
+//! Commands to a drive, the time each takes by component, and sums of these.
 
 use moafs_runtime::Time;
 
 use crate::{Lba, SECTOR};
 
-/// What a drive is told to do.
+/// The operation of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Verb {
-    /// Read sectors.
+    /// Reads sectors, from the media or the buffer.
     Read,
-    /// Write sectors; they may stay in the drive's buffer.
+    /// Writes sectors; they may stay in the drive's buffer.
     Write,
-    /// Write sectors to the media before saying that it is done.
+    /// Writes sectors to the media before the command completes.
     WriteFua,
-    /// Write everything in the buffer to the media.
+    /// Writes the whole buffer to the media.
     Flush,
-    /// What is in the sectors is no longer needed.
+    /// The contents of the sectors are no longer needed.
     Discard,
 }
 
 impl Verb {
-    /// True for what moves data.
+    /// Returns true for commands that move data.
     pub fn is_transfer(self) -> bool {
         self == Verb::Read || self.is_write()
     }
 
-    /// True for both kinds of write.
+    /// Returns true for both kinds of write.
     pub fn is_write(self) -> bool {
         matches!(self, Verb::Write | Verb::WriteFua)
     }
@@ -35,7 +35,7 @@ impl Verb {
 /// One command to a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Command {
-    /// What to do.
+    /// The operation of the command.
     pub verb: Verb,
     /// The first sector; without meaning for a flush.
     pub at: Lba,
@@ -44,55 +44,58 @@ pub struct Command {
 }
 
 impl Command {
-    /// A read.
+    /// Makes a read of `sectors` sectors from `at`.
     pub fn read(at: u64, sectors: u64) -> Command {
         Command { verb: Verb::Read, at: Lba(at), sectors }
     }
 
-    /// A write that may stay in the buffer.
+    /// Makes a write that may stay in the buffer.
     pub fn write(at: u64, sectors: u64) -> Command {
         Command { verb: Verb::Write, at: Lba(at), sectors }
     }
 
-    /// A discard (TRIM, ERASE).
+    /// Makes a discard (TRIM, ERASE).
     pub fn discard(at: u64, sectors: u64) -> Command {
         Command { verb: Verb::Discard, at: Lba(at), sectors }
     }
 
-    /// A flush of the buffer.
+    /// Makes a flush of the buffer.
     pub fn flush() -> Command {
         Command { verb: Verb::Flush, at: Lba(0), sectors: 0 }
     }
 
-    /// The sector behind the last one.
+    /// Returns the sector behind the last one.
     pub fn end(&self) -> u64 {
         self.at.0 + self.sectors
     }
 }
 
-/// What serving one command took. The parts named `_ns` add up to `finished - started`.
+/// The time that one command took, by component. The fields named `_ns` add up to `finished -
+/// started`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Service {
-    /// When the drive began with the command: on arrival, or when it was done with the one before.
+    /// The time the drive began the command: on arrival, or when the command before was done.
     pub started: Time,
-    /// When the host got the answer.
+    /// The time the host got the answer.
     pub finished: Time,
-    /// The drive's electronics: decoding, set-up.
+    /// Time of the drive's electronics: decoding, set-up.
     pub overhead_ns: u64,
-    /// Waiting for the buffer or its background work: room for a write, a destage under way, read-ahead that is still to
-    /// reach the requested sectors, a flush; for a chip that is busy with commands before.
+    /// Time waiting for the buffer or its background work: room for a write, a destage under way, read-ahead that has
+    /// yet to reach the requested sectors, a flush; or for a chip that is busy with earlier commands.
     pub wait_ns: u64,
-    /// Waiting for a flash drive to make room: copies and erases of garbage collection and merges.
+    /// Time waiting for a flash drive to free space: copies and erases of garbage collection and
+    /// merges.
     pub gc_ns: u64,
-    /// Moving the arm to the first sector's track, head switch and write settle included.
+    /// Time moving the arm to the first sector's track, head switch and write settle included.
     pub seek_ns: u64,
-    /// Waiting for the first sector.
+    /// Time until the first sector is under the head.
     pub rotation_ns: u64,
-    /// Sectors passing under the head, track and cylinder crossings included; or flash pages read, loaded and programmed.
+    /// Time of sectors passing under the head, track and cylinder crossings included; or of flash pages read, loaded
+    /// and programmed.
     pub transfer_ns: u64,
-    /// The bus, as far as it does not overlap with the media.
+    /// Time on the bus that does not overlap with the media.
     pub bus_ns: u64,
-    /// Cylinders between where the arm was and the first sector's; 0 for commands that did not move it.
+    /// Cylinders between the arm's position and the first sector's; 0 for commands that did not move it.
     pub seek_cylinders: u32,
     /// Sectors between the end of the last access to the media and this one's first; 0 without a seek.
     pub seek_sectors: u64,
@@ -101,12 +104,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Nanoseconds from start to end.
+    /// Returns the nanoseconds from start to end.
     pub fn service_ns(&self) -> u64 {
         self.finished.0 - self.started.0
     }
 
-    /// True if the arm had to move to another cylinder.
+    /// Returns true if the arm had to move to another cylinder.
     pub fn is_seek(&self) -> bool {
         self.seek_cylinders != 0
     }
@@ -116,49 +119,49 @@ impl Service {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Totals {
-    /// Reads and writes.
+    /// Number of reads and writes.
     pub requests: u64,
-    /// Reads.
+    /// The number of reads.
     pub reads: u64,
-    /// Writes.
+    /// The number of writes.
     pub writes: u64,
-    /// Bytes read.
+    /// Bytes read, in total.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Bytes written, in total.
     pub written_bytes: u64,
-    /// Flush commands.
+    /// Number of flush commands.
     pub flushes: u64,
-    /// Discard commands.
+    /// Number of discard commands.
     #[cfg_attr(feature = "serde", serde(default))]
     pub discards: u64,
-    /// Reads and writes answered without an access of their own to the media.
+    /// Number of reads and writes answered without an access of their own to the media.
     pub cached: u64,
-    /// Commands for which the arm moved to another cylinder.
+    /// Number of commands for which the arm moved to another cylinder.
     pub seeks: u64,
-    /// Cylinders crossed by these.
+    /// Cylinders crossed by these seeks.
     pub seek_cylinders: u64,
-    /// Sectors from the end of the access before to the first of these, summed.
+    /// Sectors from the end of the access before to the first of these seeks, summed.
     pub seek_sectors: u64,
-    /// Waiting at the drive for commands before.
+    /// Time that commands waited at the drive for earlier commands.
     pub queue_ns: u64,
-    /// From start to end, flushes and discards included.
+    /// Time from start to end of commands, flushes and discards included.
     pub service_ns: u64,
-    /// See [`Service::overhead_ns`].
+    /// Sum of all [`Service::overhead_ns`].
     pub overhead_ns: u64,
-    /// See [`Service::wait_ns`].
+    /// Sum of all [`Service::wait_ns`].
     pub wait_ns: u64,
-    /// See [`Service::gc_ns`].
+    /// Sum of all [`Service::gc_ns`].
     #[cfg_attr(feature = "serde", serde(default))]
     pub gc_ns: u64,
-    /// See [`Service::seek_ns`].
+    /// Sum of all [`Service::seek_ns`].
     pub seek_ns: u64,
-    /// See [`Service::rotation_ns`].
+    /// Sum of all [`Service::rotation_ns`].
     pub rotation_ns: u64,
-    /// See [`Service::transfer_ns`].
+    /// Sum of all [`Service::transfer_ns`].
     pub transfer_ns: u64,
-    /// See [`Service::bus_ns`].
+    /// Sum of all [`Service::bus_ns`].
     pub bus_ns: u64,
-    /// No command at the drive (it may have destaged or read ahead), up to the start of the last command.
+    /// Time without a command at the drive (it may have destaged or read ahead), up to the start of the last command.
     pub idle_ns: u64,
 }
 
@@ -190,7 +193,7 @@ impl Totals {
         self.bus_ns += service.bus_ns;
     }
 
-    /// What was added since `earlier`, which was taken from the same drive.
+    /// Returns the difference to `earlier`, which was taken from the same drive.
     pub fn since(&self, earlier: &Totals) -> Totals {
         Totals {
             requests: self.requests - earlier.requests,

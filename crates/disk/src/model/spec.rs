@@ -1,9 +1,9 @@
-//! Drives as parameter files (TOML): the built-in ones, users' own, and single parameters set by name.
+//! Drives as parameter files (TOML): built-in drives, users' own, and single parameters set by name.
 //!
-//! A file says what `kind` of drive it describes; each kind has its own parameters ([`parameters`]), named as in the file,
-//! with their table: `rpm`, `seek.average_ms`, `cache.write`. A list of them gives meaning, unit and range; help texts and
-//! checks come from it. A specification that was loaded or changed here is sound: the model neither overflows nor loops
-//! on it.
+//! A file names the `kind` of drive it describes; each kind has its own parameters ([`parameters`]), named as in the
+//! file, with their table: `rpm`, `seek.average_ms`, `cache.write`. The parameter lists give meaning, unit and range;
+//! help texts and checks are made from them. A specification that was loaded or changed here is sound: the model
+//! neither overflows nor loops on it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,23 +21,23 @@ use super::ssd::SsdSpec;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) const MS_MAX: f64 = 10_000.0;
 
-/// What kind of drive a file describes.
+/// The kind of drive that a file describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriveKind {
-    /// A hard disk.
+    /// A hard disk ([`HddSpec`]).
     Hdd,
-    /// A solid state disk.
+    /// A solid state disk ([`SsdSpec`]).
     Ssd,
-    /// An SD card.
+    /// An SD card ([`SdSpec`]).
     Sd,
 }
 
 impl DriveKind {
-    /// All of them.
+    /// Every kind of drive.
     pub const ALL: [DriveKind; 3] = [DriveKind::Hdd, DriveKind::Ssd, DriveKind::Sd];
 
-    /// The word for it in drive files.
+    /// Returns the kind's name in drive files.
     pub fn name(self) -> &'static str {
         match self {
             DriveKind::Hdd => "hdd",
@@ -47,25 +47,25 @@ impl DriveKind {
     }
 }
 
-/// A drive's parameters.
+/// The parameters of one drive.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DriveSpec {
-    /// A hard disk's.
+    /// The parameters of a hard disk.
     Hdd(HddSpec),
-    /// A solid state disk's.
+    /// The parameters of a solid state disk.
     Ssd(SsdSpec),
-    /// An SD card's.
+    /// The parameters of an SD card.
     Sd(SdSpec),
 }
 
 /// The parameters of one kind of drive: the contents of its file.
 pub(crate) trait KindSpec: Serialize + DeserializeOwned {
-    /// The parameters, list by list.
+    /// The parameters, in groups.
     const PARAMETERS: &'static [&'static [Parameter]];
-    /// The switches of its cache.
+    /// The names of the cache's switches.
     const CACHE_SWITCHES: &'static [&'static str];
 
-    /// Finds what the model cannot work with, once every number lies in its range.
+    /// Refuses parameters that the model cannot work with, once every number lies in its range.
     fn check(&self) -> Result<(), Unsound>;
 }
 
@@ -74,7 +74,7 @@ pub(crate) trait KindSpec: Serialize + DeserializeOwned {
 pub struct Parameter {
     /// The name, with its table.
     pub name: &'static str,
-    /// What it is, with its unit.
+    /// The meaning, with its unit.
     pub meaning: &'static str,
     /// The lowest sound value.
     pub min: f64,
@@ -86,15 +86,15 @@ pub(crate) const fn number(name: &'static str, meaning: &'static str, min: f64, 
     Parameter { name, meaning, min, max }
 }
 
-/// On or off, or one of a few words.
+/// Makes a parameter without a numeric range: on or off, or one of a few words.
 pub(crate) const fn switch(name: &'static str, meaning: &'static str) -> Parameter {
     Parameter { name, meaning, min: 0.0, max: 0.0 }
 }
 
-/// Sets all switches of `cache` at once.
+/// The name that sets all switches of `cache` at once.
 pub const CACHE: &str = "cache";
 
-/// The built-in drives.
+/// Names and texts of the built-in drives.
 const PRESETS: &[(&str, &str)] = &[
     ("mpg3307at", include_str!("drives/mpg3307at.toml")),
     ("mpg3307at-as-published", include_str!("drives/mpg3307at-as-published.toml")),
@@ -108,56 +108,56 @@ const PRESETS: &[(&str, &str)] = &[
     ("sd16-good", include_str!("drives/sd16-good.toml")),
 ];
 
-/// Why a drive cannot be had.
+/// An error in naming, reading or changing a drive's parameters.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    /// Neither a built-in drive nor a file.
+    /// The name is neither a built-in drive's nor a file's.
     #[error("there is no drive `{name}`: it is neither a file nor one of {}", names().collect::<Vec<_>>().join(", "))]
     UnknownDrive {
-        /// What was asked for.
+        /// The name as given.
         name: String,
     },
-    /// A name that is no parameter.
+    /// The name is not a parameter's.
     #[error("there is no parameter `{name}`; there are {CACHE} (on, off), {}", parameter_names(*kind))]
     UnknownParameter {
-        /// What was asked for.
+        /// The name as given.
         name: String,
-        /// Of what kind of drive.
+        /// The kind of drive that was to be changed.
         kind: DriveKind,
     },
-    /// A value that its parameter cannot have.
+    /// The value is not possible for its parameter.
     #[error("{parameter}={value}: {problem}")]
     Value {
-        /// The parameter.
+        /// The name of the parameter.
         parameter: String,
         /// The value as given.
         value: String,
-        /// What is wrong with it.
+        /// The reason, as a sentence.
         problem: String,
     },
-    /// A drive file that is wrong.
+    /// A drive file has an error.
     #[error("{file}, line {line}, {field}: {problem}")]
     Malformed {
         /// The file, or the built-in drive's name.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// The field.
+        /// The name of the field.
         field: String,
-        /// What is wrong.
+        /// The reason, as a sentence.
         problem: String,
     },
-    /// A drive file that cannot be read.
+    /// The drive file cannot be read.
     #[error("reading the drive file {file}: {error}")]
     Io {
-        /// The file.
+        /// The path of the file.
         file: String,
-        /// Why.
+        /// The error of the host file system.
         error: io::Error,
     },
 }
 
-/// What is wrong with a specification: the parameter, and a sentence.
+/// An error in a specification: the parameter, and a sentence about it.
 #[derive(Debug)]
 pub(crate) struct Unsound {
     pub(crate) field: String,
@@ -171,18 +171,18 @@ impl Unsound {
 }
 
 impl From<Unsound> for SpecError {
-    /// Of a specification that was made by hand.
+    /// Makes the error of a specification that did not come from a file.
     fn from(unsound: Unsound) -> SpecError {
         SpecError::Value { parameter: unsound.field, value: String::new(), problem: unsound.problem }
     }
 }
 
-/// The built-in drives' names.
+/// Returns the names of the built-in drives.
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
 
-/// Every parameter of this kind of drive that can be set by name.
+/// Returns every parameter of this kind of drive that can be set by name.
 pub fn parameters(kind: DriveKind) -> impl Iterator<Item = &'static Parameter> {
     let lists = match kind {
         DriveKind::Hdd => HddSpec::PARAMETERS,
@@ -197,7 +197,7 @@ fn parameter_names(kind: DriveKind) -> String {
 }
 
 impl DriveSpec {
-    /// A built-in drive.
+    /// Returns a built-in drive.
     ///
     /// # Errors
     /// [`SpecError::UnknownDrive`] names those that exist.
@@ -208,7 +208,7 @@ impl DriveSpec {
         }
     }
 
-    /// A built-in drive, or a drive file.
+    /// Returns a built-in drive, or reads a drive file.
     ///
     /// # Errors
     /// See [`SpecError`].
@@ -222,7 +222,7 @@ impl DriveSpec {
         DriveSpec::parse(&text, name_or_path)
     }
 
-    /// A drive from the text of its file; `file` is for messages.
+    /// Parses the text of a drive file; `file` is its name in errors.
     ///
     /// # Errors
     /// [`SpecError::Malformed`].
@@ -237,7 +237,8 @@ impl DriveSpec {
     /// Sets one parameter by name; `on` and `off` are understood for switches.
     ///
     /// # Errors
-    /// [`SpecError::UnknownParameter`] names those that exist; [`SpecError::Value`]. The specification is unchanged then.
+    /// [`SpecError::UnknownParameter`] names those that exist; [`SpecError::Value`]. The specification is unchanged
+    /// then.
     pub fn set(&mut self, parameter: &str, value: &str) -> Result<(), SpecError> {
         if parameter != CACHE && !parameters(self.kind()).any(|known| known.name == parameter) {
             return Err(SpecError::UnknownParameter { name: parameter.into(), kind: self.kind() });
@@ -255,12 +256,12 @@ impl DriveSpec {
         match self {
             DriveSpec::Hdd(spec) => spec.cache.write = false,
             DriveSpec::Ssd(spec) => spec.cache.write = false,
-            // A card says that a write is done when it is.
+            // A card completes a write only when it is on the media.
             DriveSpec::Sd(_) => {}
         }
     }
 
-    /// The text of a drive file for this drive.
+    /// Returns the text of a drive file for this drive.
     pub fn to_toml(&self) -> String {
         let text = match self {
             DriveSpec::Hdd(spec) => toml::to_string(spec),
@@ -270,7 +271,7 @@ impl DriveSpec {
         text.expect("a specification is a table")
     }
 
-    /// What kind of drive this is.
+    /// Returns the kind of this drive.
     pub fn kind(&self) -> DriveKind {
         match self {
             DriveSpec::Hdd(_) => DriveKind::Hdd,
@@ -279,7 +280,7 @@ impl DriveSpec {
         }
     }
 
-    /// One line for people.
+    /// Returns the one-line description for users.
     pub fn description(&self) -> &str {
         match self {
             DriveSpec::Hdd(spec) => &spec.description,
@@ -288,7 +289,7 @@ impl DriveSpec {
         }
     }
 
-    /// Advertised capacity, in sectors.
+    /// Returns the advertised capacity in sectors.
     pub fn sectors(&self) -> u64 {
         match self {
             DriveSpec::Hdd(spec) => spec.sectors,
@@ -297,7 +298,7 @@ impl DriveSpec {
         }
     }
 
-    /// The largest command, in sectors.
+    /// Returns the size of the largest command in sectors.
     pub fn transfer_sectors_max(&self) -> u32 {
         match self {
             DriveSpec::Hdd(spec) => spec.transfer_sectors_max,
@@ -306,7 +307,7 @@ impl DriveSpec {
         }
     }
 
-    /// Commands the drive takes at once; 1: no queueing.
+    /// Returns how many commands the drive takes at once; 1: no queueing.
     pub fn ncq_depth(&self) -> u32 {
         match self {
             DriveSpec::Hdd(spec) => spec.ncq_depth,
@@ -315,7 +316,7 @@ impl DriveSpec {
         }
     }
 
-    /// True if a write may be done before it is on the media, until a flush.
+    /// Returns true if a write may complete before it is on the media.
     pub fn has_volatile_cache(&self) -> bool {
         match self {
             DriveSpec::Hdd(spec) => spec.cache.write && spec.cache.dirty_kib > 0,
@@ -324,7 +325,7 @@ impl DriveSpec {
         }
     }
 
-    /// True if the drive wants to know what is no longer needed.
+    /// Returns true if the drive takes discards (TRIM).
     pub fn has_trim(&self) -> bool {
         match self {
             DriveSpec::Hdd(_) => false,
@@ -334,7 +335,7 @@ impl DriveSpec {
     }
 }
 
-/// What every drive file has.
+/// The fields common to all drive files.
 #[derive(Deserialize)]
 struct Head {
     kind: DriveKind,
@@ -359,7 +360,8 @@ fn parse_checked<S: KindSpec>(text: &str, file: &str) -> Result<S, SpecError> {
     }
 }
 
-/// Sets one parameter, or all switches of the cache; or says what is wrong with the value and changes nothing.
+/// Sets one parameter, or all switches of the cache. Returns the error in the value as a sentence and then changes
+/// nothing.
 fn change<S: KindSpec>(spec: &mut S, parameter: &str, value: &str) -> Result<(), String> {
     let mut all = Table::try_from(&*spec).expect("a specification is a table");
     if parameter == CACHE {
@@ -397,14 +399,14 @@ fn put(all: &mut Table, parameter: &str, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Finds what the model cannot work with.
+/// Refuses parameters out of range or that the model cannot work with.
 fn check<S: KindSpec>(spec: &S) -> Result<(), Unsound> {
     let all = Table::try_from(spec).map_err(|e| Unsound::new("drive", e.to_string()))?;
     S::PARAMETERS.iter().copied().flatten().try_for_each(|parameter| check_range(&all, parameter))?;
     spec.check()
 }
 
-/// A number lies in the range of its parameter.
+/// Refuses a number outside the range of its parameter.
 fn check_range(all: &Table, parameter: &Parameter) -> Result<(), Unsound> {
     let value = match parameter.name.split_once('.') {
         Some((table, key)) => all.get(table).and_then(|t| t.get(key)),
@@ -424,7 +426,7 @@ fn check_range(all: &Table, parameter: &Parameter) -> Result<(), Unsound> {
     }
 }
 
-/// Milliseconds as whole nanoseconds, rounded half up.
+/// Converts milliseconds to whole nanoseconds, rounded half up.
 pub(crate) fn ms_to_ns(ms: f64) -> u64 {
     (ms * 1e6 + 0.5).floor().max(0.0) as u64
 }
@@ -453,7 +455,7 @@ fn read_bounded(path: &Path) -> io::Result<String> {
     }
 }
 
-/// The line on which `field` (`table.key` or `key`) is given; that of its table, or the first, if it is not.
+/// Returns the line on which `field` (`table.key` or `key`) is given; that of its table, or the first, if it is not.
 fn line_of(text: &str, field: &str) -> usize {
     let (table, key) = field.split_once('.').unwrap_or(("", field));
     let mut here = "";
@@ -513,7 +515,7 @@ mod tests {
         assert!(!spec.has_volatile_cache());
     }
 
-    /// Every field of a drive file but `kind` and `description`, with its table.
+    /// Returns every field of a drive file but `kind` and `description`, with its table.
     fn fields_of(spec: &impl Serialize) -> Vec<String> {
         let mut fields = Vec::new();
         for (key, value) in &Table::try_from(spec).unwrap() {

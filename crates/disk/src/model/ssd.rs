@@ -1,8 +1,8 @@
-//! Solid state disks.
+//! Solid state disks: commands, link, write buffer and flash translation.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`spec`] | their parameters |
+//! | [`spec`] | the parameters |
 //! | [`drive`] | [`Drive`]: commands, link, write buffer, translation and chips together |
 
 pub mod drive;

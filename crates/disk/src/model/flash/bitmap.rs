@@ -9,7 +9,7 @@ pub(super) struct Bitmap {
 }
 
 impl Bitmap {
-    /// None of the numbers below `len`.
+    /// Makes an empty set of numbers below `len`.
     pub(super) fn new(len: usize) -> Bitmap {
         Bitmap { words: vec![0; len.div_ceil(64)] }
     }
@@ -18,7 +18,7 @@ impl Bitmap {
         self.words[number as usize / 64] >> (number % 64) & 1 == 1
     }
 
-    /// True if it was not in the set.
+    /// Adds a number. Returns true if it was not in the set.
     pub(super) fn insert(&mut self, number: u32) -> bool {
         let (word, bit) = (&mut self.words[number as usize / 64], 1 << (number % 64));
         let new = *word & bit == 0;
@@ -26,7 +26,7 @@ impl Bitmap {
         new
     }
 
-    /// True if it was in the set.
+    /// Removes a number. Returns true if it was in the set.
     pub(super) fn remove(&mut self, number: u32) -> bool {
         let (word, bit) = (&mut self.words[number as usize / 64], 1 << (number % 64));
         let was = *word & bit != 0;
@@ -34,7 +34,7 @@ impl Bitmap {
         was
     }
 
-    /// How many numbers of the range are in the set.
+    /// Returns how many numbers of the range are in the set.
     pub(super) fn count(&self, range: Range<u32>) -> u32 {
         if range.is_empty() {
             return 0;
@@ -49,7 +49,7 @@ impl Bitmap {
         (self.words[first] & head).count_ones() + between + (self.words[last] & tail).count_ones()
     }
 
-    /// The lowest number in the set.
+    /// Returns the lowest number in the set.
     pub(super) fn first(&self) -> Option<u32> {
         let word = self.words.iter().position(|word| *word != 0)?;
         Some(word as u32 * 64 + self.words[word].trailing_zeros())

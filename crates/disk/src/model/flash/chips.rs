@@ -1,8 +1,9 @@
-//! Dies and channels: until when each is busy.
+//! Dies and channels, and the times until which each is busy.
 //!
-//! Every operation is put behind what its die already has to do; what it takes is known at once, so nothing waits and no
-//! event is kept. Read: the die senses the page, then the channel carries it. Program: the channel carries the page, then
-//! the die programs it. Copies and erases occupy the die alone; without copy-back a copy also crosses the channel, twice.
+//! Every operation is queued behind the operations its die already has; its duration is known at once, so no operation
+//! waits and no event is kept. Read: the die senses the page, then the channel carries it. Program: the channel carries
+//! the page, then the die programs it. Copies and erases occupy the die alone; without copy-back a copy also crosses
+//! the channel, twice.
 //!
 //! A channel is not held for a die that is still busy: it is charged the time that it carries data, from when the
 //! operation could have begun on an idle die.
@@ -18,14 +19,14 @@ pub(in crate::model) struct Chips {
     program_ns: u64,
     erase_ns: u64,
     copy_ns: u64,
-    /// What a copy occupies the channel for.
+    /// Time for which a copy occupies the channel.
     copy_carry_ns: u64,
     page_bytes: u64,
     rate: Rate,
-    /// When each channel has carried what it was given.
+    /// The time until which each channel is busy.
     channels_ns: Vec<u64>,
     dies: Vec<Die>,
-    /// The host's command being served, counted.
+    /// The number of the host's command being served.
     command: u64,
     pub(in crate::model) counters: FlashCounters,
 }
@@ -33,35 +34,35 @@ pub(in crate::model) struct Chips {
 #[derive(Debug, Clone, Default)]
 struct Die {
     free_ns: u64,
-    /// Copies and erases that no command has been charged with.
+    /// Time of copies and erases that no command has been charged with.
     gc_due_ns: u64,
-    /// The command for which the following two hold.
+    /// The command to which `wait_ns` and `gc_ns` belong.
     command: u64,
     wait_ns: u64,
     gc_ns: u64,
 }
 
-/// When an operation ends, and what the command it belongs to has waited for on that die.
+/// The end of an operation, and the time that its command has waited for that die.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(in crate::model) struct Op {
     pub(in crate::model) ends_ns: u64,
-    /// Copies and erases.
+    /// Time waited for copies and erases.
     pub(in crate::model) gc_ns: u64,
-    /// What the die had to do for commands before.
+    /// Time waited for earlier commands on the die.
     pub(in crate::model) wait_ns: u64,
 }
 
-/// Bytes per second; `None` takes no time.
+/// Bytes per second; `None`: transfers take no time.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::model) struct Rate(Option<u64>);
 
 impl Rate {
-    /// From 10^6 bytes per second.
+    /// Makes a rate from 10^6 bytes per second.
     pub(in crate::model) fn mb_s(rate: f64) -> Rate {
         Rate(rate.is_finite().then_some((rate * 1e6) as u64))
     }
 
-    /// What carrying so much takes.
+    /// Returns the time of carrying `bytes`.
     pub(in crate::model) fn ns(self, bytes: u64) -> u64 {
         let Some(rate) = self.0 else { return 0 };
         ((u128::from(bytes) * 1_000_000_000 + u128::from(rate / 2)) / u128::from(rate)) as u64
@@ -69,7 +70,7 @@ impl Rate {
 }
 
 impl Chips {
-    /// Idle chips.
+    /// Makes chips that are idle at time 0.
     pub(in crate::model) fn new(spec: &FlashSpec) -> Chips {
         let page_bytes = spec.page_bytes();
         let rate = Rate::mb_s(spec.channel_mb_s);
@@ -90,7 +91,7 @@ impl Chips {
         }
     }
 
-    /// Forgets all times and counts: what happened so far was before time 0.
+    /// Resets all times and counts: the operations so far were before time 0.
     pub(in crate::model) fn restart(&mut self) {
         self.channels_ns.fill(0);
         self.dies.fill(Die::default());
@@ -98,7 +99,7 @@ impl Chips {
         self.counters = FlashCounters { page_bytes: self.page_bytes, ..FlashCounters::default() };
     }
 
-    /// What follows belongs to the host's next command.
+    /// Assigns the following operations to the host's next command.
     pub(in crate::model) fn begin_command(&mut self) {
         self.command += 1;
     }
@@ -111,7 +112,7 @@ impl Chips {
         self.end(die, carried_ns)
     }
 
-    /// Programs a page.
+    /// Programs a page from `ready_ns` on or as soon as channel and die are free.
     pub(in crate::model) fn program(&mut self, die: usize, ready_ns: u64) -> Op {
         let begins_ns = self.enter(die, ready_ns);
         let carry_ns = self.rate.ns(self.page_bytes);
@@ -127,13 +128,13 @@ impl Chips {
         self.occupy(die, ready_ns, pages * self.copy_ns);
     }
 
-    /// Erases a block.
+    /// Erases a block of a die.
     pub(in crate::model) fn erase(&mut self, die: usize, ready_ns: u64) {
         self.counters.erases += 1;
         self.occupy(die, ready_ns, self.erase_ns);
     }
 
-    /// Charges the die's channel; says when it is free for this.
+    /// Charges the die's channel; returns the time at which it is free for this transfer.
     fn carry(&mut self, die: usize, ready_ns: u64, carry_ns: u64) -> u64 {
         let channels = self.channels_ns.len();
         let channel_ns = &mut self.channels_ns[die % channels];
@@ -148,7 +149,8 @@ impl Chips {
         self.dies[die].gc_due_ns += ns;
     }
 
-    /// Turns to a die; says when it can begin. What the command finds it busy with, it waits for.
+    /// Queues for a die; returns the time at which it can begin. The command waits for the work it
+    /// finds the die busy with.
     fn enter(&mut self, die: usize, ready_ns: u64) -> u64 {
         let die = &mut self.dies[die];
         if die.command != self.command {

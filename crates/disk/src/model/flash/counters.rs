@@ -1,14 +1,14 @@
-//! What the flash had to do.
+//! Counters of flash operations.
 
-/// Sums since the drive was made; preconditioning does not count.
+/// Sums since the drive was made; preconditioning is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FlashCounters {
     /// Bytes of a page: the unit of programming.
     pub page_bytes: u64,
-    /// Bytes that the host wrote.
+    /// Bytes written by the host.
     pub host_bytes: u64,
-    /// Pages programmed with what the host wrote.
+    /// Pages programmed with the host's data.
     pub host_pages: u64,
     /// Pages programmed with copies: garbage collection and merges.
     pub gc_pages: u64,
@@ -16,26 +16,26 @@ pub struct FlashCounters {
     pub erases: u64,
     /// Blocks whose valid pages were copied away (page-mapped).
     pub cleaned_blocks: u64,
-    /// Logs that became data blocks as they were (log blocks).
+    /// Logs that became data blocks unchanged (log blocks).
     pub switch_merges: u64,
     /// Sequential logs that were completed with copies.
     pub partial_merges: u64,
-    /// Data blocks that were copied together from everywhere.
+    /// Data blocks that were assembled from pages in several places.
     pub full_merges: u64,
-    /// Pages that went to another log than the one before: on a card, switches of the allocation unit.
+    /// Pages that went to another log than the page before: on a card, switches of the allocation unit.
     pub unit_switches: u64,
-    /// Pages whose contents the host gave up.
+    /// Pages that the host discarded.
     pub trimmed_pages: u64,
 }
 
 impl FlashCounters {
-    /// Bytes programmed per byte that the host wrote; 1 before the first write.
+    /// Returns the bytes programmed per byte that the host wrote; 1 before the first write.
     pub fn write_amplification(&self) -> f64 {
         let programmed = (self.host_pages + self.gc_pages) * self.page_bytes;
         if self.host_bytes == 0 { 1.0 } else { programmed as f64 / self.host_bytes as f64 }
     }
 
-    /// What was added since `earlier`, of the same drive.
+    /// Returns the difference to `earlier`, which was taken from the same drive.
     pub fn since(&self, earlier: &FlashCounters) -> FlashCounters {
         FlashCounters {
             page_bytes: self.page_bytes,

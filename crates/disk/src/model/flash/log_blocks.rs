@@ -4,19 +4,19 @@
 //! A *unit* is one block from every die, its pages striped over them: a superblock, or a card's allocation unit. Data
 //! units hold their pages in order. New versions of pages go to logs:
 //!
-//! * A *sequential log* is opened by a write of the first page of a data unit and extended in order. Full, it becomes the data
-//!   unit (switch merge). To make way for another, the one extended longest ago is completed with copies (partial merge).
+//! * A *sequential log* is opened by a write of the first page of a data unit and extended in order. Full, it becomes
+//!   the data unit (switch merge). To make way for another, the one extended longest ago is completed with copies
+//!   (partial merge).
 //! * Everything else, also parts of pages, goes to the *random logs*, in order of time. When they are full, the oldest
-//!   is emptied at the pace at which one more fills: when a page is written to a place there, the page that has this place
-//!   in the oldest log must go. If it is live, its data unit is copied together from wherever its pages are (full merge),
-//!   whereupon all log pages of that unit are dead. (The paper empties the log in one go, before the next write: as much
-//!   work, but a single write would wait for hundreds of merges, which no drive was seen to do.)
-//!
-//! Copies stay on their die, since a page has the same place in every data unit. Pages that hold nothing (never written, or
-//! trimmed) are not copied.
-//!
-//! Invariants: `live` has the newest version of each page whose newest version is in a random log; a sequential log holds the
-//! newest version of the pages before `next` that are not in `live`; everything else that `held` names is in its data unit.
+//!   is emptied at the pace at which one more fills: when a page is written to a place there, the page that has this
+//!   place in the oldest log must go. If it is live, its data unit is assembled from the places of its pages (full
+//!   merge), whereupon all log pages of that unit are dead. (The paper empties the log in one go, before the next
+//!   write: as much work, but a single write would wait for hundreds of merges, which no drive was seen to do.)
+//!  Copies stay on their die, since a page has the same place in every data unit. Pages that hold nothing (never
+//! written, or trimmed) are not copied.
+//!  Invariants: `live` has the newest version of each page whose newest version is in a random log; a sequential log
+//! holds the newest version of the pages before `next` that are not in `live`; everything else that `held` names is in
+//! its data unit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -25,7 +25,7 @@ use super::bitmap::Bitmap;
 use super::chips::{Chips, Op};
 use super::spec::FlashSpec;
 
-/// Logs, and where each page's newest version is.
+/// The logs, and the place of each page's newest version.
 #[derive(Debug, Clone)]
 pub(in crate::model) struct LogBlocks {
     dies: usize,
@@ -35,15 +35,15 @@ pub(in crate::model) struct LogBlocks {
     sequential_max: usize,
     random_max: usize,
     held: Bitmap,
-    /// The one extended longest ago first.
+    /// Sequential logs; the one extended longest ago is first.
     sequential: VecDeque<Sequential>,
-    /// The oldest first; pages of the host by place.
+    /// Random logs, oldest first: the host's pages by place.
     random: VecDeque<Vec<u32>>,
-    /// Number of the oldest random log, counted from the first there was.
+    /// Number of the oldest random log, counted from the first that existed.
     first_random: u64,
     /// Place of the newest version: number of the log times pages of a unit, plus place in the log.
     live: BTreeMap<u32, u64>,
-    /// Where the last page went.
+    /// The log that the last page went to.
     last_log: Option<LogName>,
 }
 
@@ -61,7 +61,7 @@ enum LogName {
 }
 
 impl LogBlocks {
-    /// No page holds anything; `random_max` logs are filled before the oldest is emptied.
+    /// Makes an empty layer; `random_max` logs are filled before the oldest is emptied.
     pub(in crate::model) fn new(
         spec: &FlashSpec,
         pages: u32,
@@ -86,7 +86,7 @@ impl LogBlocks {
         }
     }
 
-    /// The die that holds a page; `None` if there is nothing to read.
+    /// Returns the die that holds a page; `None` if there is nothing to read.
     pub(in crate::model) fn die_of(&self, page: u32) -> Option<usize> {
         if !self.held.contains(page) {
             return None;
@@ -96,7 +96,7 @@ impl LogBlocks {
         Some((place % self.dies as u64) as usize)
     }
 
-    /// Writes a page; in part only if not `whole`.
+    /// Writes a page; only part of it unless `whole`.
     pub(in crate::model) fn write(&mut self, page: u32, whole: bool, ready_ns: u64, chips: &mut Chips) -> Op {
         self.held.insert(page);
         let (unit, place) = (page / self.unit_pages, page % self.unit_pages);
@@ -110,7 +110,7 @@ impl LogBlocks {
         }
     }
 
-    /// A page's contents are no longer needed.
+    /// Drops the contents of a page that the host no longer needs.
     pub(in crate::model) fn trim(&mut self, page: u32, chips: &mut Chips) {
         self.live.remove(&page);
         chips.counters.trimmed_pages += u64::from(self.held.remove(page));
@@ -123,7 +123,7 @@ impl LogBlocks {
         }
     }
 
-    /// A page that is next in a sequential log.
+    /// Writes the page that is next in a sequential log.
     fn extend(&mut self, index: usize, page: u32, ready_ns: u64, chips: &mut Chips) -> Op {
         let mut log = self.sequential.remove(index).expect("found by its place");
         self.goes_to(LogName::Sequential(log.unit), chips);
@@ -139,7 +139,7 @@ impl LogBlocks {
         op
     }
 
-    /// A page that goes to the random logs.
+    /// Appends a page to the random logs.
     fn append(&mut self, page: u32, ready_ns: u64, chips: &mut Chips) -> Op {
         if self.random.back().is_none_or(|log| log.len() == self.unit_pages as usize) {
             self.open_random(ready_ns, chips);
@@ -161,7 +161,8 @@ impl LogBlocks {
         self.last_log = Some(log);
     }
 
-    /// Opens a sequential log for a data unit. One that is open for it already is completed: what it holds may be needed.
+    /// Opens a sequential log for a data unit. One that is already open for it is completed: its contents may be
+    /// needed.
     fn open_sequential(&mut self, unit: u32, ready_ns: u64, chips: &mut Chips) {
         if let Some(index) = self.sequential.iter().position(|log| log.unit == unit) {
             self.complete(index, ready_ns, chips);
@@ -179,7 +180,7 @@ impl LogBlocks {
         chips.counters.partial_merges += 1;
     }
 
-    /// Begins a new random log. The oldest is empty by then, if there are enough.
+    /// Opens a new random log. If there are enough, the oldest is empty by then.
     fn open_random(&mut self, ready_ns: u64, chips: &mut Chips) {
         if self.random.len() > self.random_max {
             self.random.pop_front();
@@ -199,7 +200,7 @@ impl LogBlocks {
         }
     }
 
-    /// Copies a data unit together from wherever its pages are: a full merge.
+    /// Assembles a data unit from the places of its pages: a full merge.
     fn merge(&mut self, unit: u32, ready_ns: u64, chips: &mut Chips) {
         if let Some(index) = self.sequential.iter().position(|log| log.unit == unit) {
             self.sequential.remove(index);
@@ -209,7 +210,7 @@ impl LogBlocks {
         chips.counters.full_merges += 1;
     }
 
-    /// Copies the newest versions of these pages to a data unit and erases what it replaces.
+    /// Copies the newest versions of these pages to a data unit and erases the blocks it replaces.
     fn collect(&mut self, pages: Range<u32>, ready_ns: u64, chips: &mut Chips) {
         while let Some((&page, _)) = self.live.range(pages.clone()).next() {
             self.live.remove(&page);

@@ -1,14 +1,15 @@
 //! Page-mapped translation with greedy garbage collection.
 //!
-//! Every page of the host may lie anywhere. Writes go round the dies, each to the die's open block. A die with fewer free
-//! blocks than it keeps back takes the closed block with the fewest valid pages (of equals the lowest), copies these to an
-//! open block of its own and erases it. A trimmed page is invalid at once.
+//! Every page of the host may lie anywhere. Writes go to the dies in turn, each to the die's open block. A die with
+//! fewer free blocks than its reserve takes the closed block with the fewest valid pages (of equals the lowest), copies
+//! these to an open block of its own and erases it. A trimmed page is invalid at once.
 //!
 //! Invariants:
-//! 1. `map` and `owner` are inverse: `owner[map[l]] = l` for every mapped page, and no other physical page has an owner.
+//! 1. `map` and `owner` are inverse: `owner[map[l]] = l` for every mapped page, and no other physical page has an
+//!    owner.
 //! 2. `valid[b]` counts the owners in block `b`; a block is free (0 valid), open, or in `victims`.
-//! 3. A die holds at most `valid_max` valid pages, so among its closed blocks is always one with an invalid page: cleaning
-//!    gains at least a page each time, and ends.
+//! 3. A die holds at most `valid_max` valid pages, so among its closed blocks is always one with an invalid page:
+//!    cleaning gains at least a page each time, and ends.
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,7 @@ use super::victims::Victims;
 /// Open blocks of a die: one for the host, one for copies if they are kept apart.
 const OPEN_BLOCKS: u64 = 2;
 
-/// Where each page of the host lies, and what each block still holds.
+/// The place of each page of the host, and the valid pages of each block.
 #[derive(Debug, Clone)]
 pub(in crate::model) struct PageMap {
     block_pages: u32,
@@ -30,9 +31,9 @@ pub(in crate::model) struct PageMap {
     valid_max: u64,
     /// Physical page of each page of the host, plus 1; 0: none.
     map: Vec<u32>,
-    /// The page of the host in each physical page, plus 1; 0: none, or no longer.
+    /// The page of the host in each physical page, plus 1; 0: none, or no longer valid.
     owner: Vec<u32>,
-    /// Valid pages of each block.
+    /// The number of valid pages of each block.
     valid: Vec<u32>,
     planes: Vec<Plane>,
     /// The die for the next page.
@@ -58,7 +59,7 @@ struct Open {
 }
 
 impl PageMap {
-    /// Nothing is mapped.
+    /// Makes an empty map.
     pub(in crate::model) fn new(spec: &FlashSpec, pages: u32, free_blocks_min: u32, copies_apart: bool) -> PageMap {
         let (dies, block_pages, blocks_per_die) = (spec.dies() as u32, spec.block_pages, spec.blocks_per_die);
         let blocks = dies as usize * blocks_per_die as usize;
@@ -84,7 +85,7 @@ impl PageMap {
         }
     }
 
-    /// The dies have room for all pages of the host and what garbage collection needs.
+    /// Refuses dies without room for all pages of the host and the reserve of garbage collection.
     pub(in crate::model) fn check(spec: &FlashSpec, sectors: u64, free_blocks_min: u32) -> Result<(), Unsound> {
         let room = spec.dies() as u64 * valid_max(spec, free_blocks_min);
         match spec.host_pages(sectors) <= room {
@@ -96,13 +97,13 @@ impl PageMap {
         }
     }
 
-    /// The die that holds a page; `None` if there is nothing to read.
+    /// Returns the die that holds a page; `None` if there is nothing to read.
     pub(in crate::model) fn die_of(&self, page: u32) -> Option<usize> {
         let physical = self.map[page as usize].checked_sub(1)?;
         Some((physical / self.block_pages / self.blocks_per_die) as usize)
     }
 
-    /// Writes a page.
+    /// Writes a page to the next die.
     pub(in crate::model) fn write(&mut self, page: u32, ready_ns: u64, chips: &mut Chips) -> Op {
         self.invalidate(page);
         let die = self.next_die();
@@ -122,12 +123,12 @@ impl PageMap {
         }
     }
 
-    /// A page's contents are no longer needed.
+    /// Invalidates a page whose contents the host no longer needs.
     pub(in crate::model) fn trim(&mut self, page: u32, chips: &mut Chips) {
         chips.counters.trimmed_pages += u64::from(self.invalidate(page));
     }
 
-    /// True if the page was mapped.
+    /// Invalidates a page. Returns true if it was mapped.
     fn invalidate(&mut self, page: u32) -> bool {
         let Some(physical) = std::mem::take(&mut self.map[page as usize]).checked_sub(1) else { return false };
         self.owner[physical as usize] = 0;
@@ -142,7 +143,7 @@ impl PageMap {
         true
     }
 
-    /// Round the dies, leaving out those that are as full as they may be.
+    /// Returns the next die in turn, leaving out those that are as full as they may be.
     fn next_die(&mut self) -> usize {
         let dies = self.planes.len();
         let has_room = |turn: &usize| self.planes[turn % dies].valid < self.valid_max;
@@ -205,7 +206,7 @@ impl PageMap {
         self.map[page as usize] = physical + 1;
     }
 
-    /// Closes a block that is full.
+    /// Returns the block unless it is full; then closes it.
     fn still_open(&mut self, die: usize, open: Open) -> Option<Open> {
         if open.next < self.block_pages {
             return Some(open);
@@ -227,7 +228,7 @@ impl Plane {
     }
 }
 
-/// Valid pages that a die may hold: one fewer than its closed blocks have pages when the fewest are free.
+/// Returns the valid pages that a die may hold: one fewer than its closed blocks have pages when the fewest are free.
 fn valid_max(spec: &FlashSpec, free_blocks_min: u32) -> u64 {
     let closed = u64::from(spec.blocks_per_die).saturating_sub(u64::from(free_blocks_min) + OPEN_BLOCKS);
     (closed * u64::from(spec.block_pages)).saturating_sub(1)
@@ -242,14 +243,14 @@ mod tests {
     use super::super::precondition::SplitMix64;
     use super::*;
 
-    /// Chips of two channels with two dies, 20 blocks of 8 pages each.
+    /// Makes chips of two channels with two dies, 20 blocks of 8 pages each.
     fn small() -> FlashSpec {
         let SsdSpec { flash, .. } = preset("samsung-slc-64-page");
         FlashSpec { channels: 2, ways: 2, block_pages: 8, blocks_per_die: 20, ..flash }
     }
 
     impl PageMap {
-        /// The invariants of the module's head.
+        /// Checks the invariants of the module's head.
         fn assert_sound(&self) {
             for (page, physical) in self.map.iter().enumerate().filter(|(_, physical)| **physical != 0) {
                 assert_eq!(self.owner[*physical as usize - 1], page as u32 + 1);

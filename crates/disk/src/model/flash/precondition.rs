@@ -2,12 +2,12 @@
 
 use super::spec::PreconditionSpec;
 
-/// Pages from the first on that hold data.
+/// Returns how many pages, from the first on, hold data.
 pub(in crate::model) fn filled(spec: &PreconditionSpec, pages: u32) -> u32 {
     share(spec.fill_percent, pages).min(u64::from(pages)) as u32
 }
 
-/// Which of these were then overwritten, in order of time.
+/// Returns the filled pages that were then overwritten, in order of time.
 pub(in crate::model) fn overwritten(spec: &PreconditionSpec, filled: u32) -> impl Iterator<Item = u32> + use<> {
     let pages = if filled == 0 { 0 } else { share(spec.overwrite_percent, filled) };
     let mut random = SplitMix64(spec.seed);
@@ -18,7 +18,8 @@ fn share(percent: f64, pages: u32) -> u64 {
     (f64::from(pages) * percent / 100.0).round() as u64
 }
 
-/// Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014.
+/// A random number generator: Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+/// 2014.
 #[derive(Debug, Clone)]
 pub(in crate::model) struct SplitMix64(pub(in crate::model) u64);
 

@@ -8,33 +8,34 @@ use crate::SECTOR;
 /// Bounds the memory of the tables: four bytes per page.
 const PAGES_MAX: u64 = 1 << 28;
 
-/// The chips.
+/// Size and times of the flash chips.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlashSpec {
-    /// Channels.
+    /// The number of channels.
     pub channels: u32,
     /// Dies on each channel.
     pub ways: u32,
-    /// A page: the unit of programming.
+    /// KiB of a page, the unit of programming.
     pub page_kib: u32,
     /// Pages of an erase block.
     pub block_pages: u32,
     /// Erase blocks of a die.
     pub blocks_per_die: u32,
-    /// From the array to the register.
+    /// Time of reading a page from the array to the register, in ms.
     pub read_ms: f64,
-    /// From the register to the array.
+    /// Time of programming a page from the register to the array, in ms.
     pub program_ms: f64,
-    /// Erasing a block.
+    /// Time of erasing a block, in ms.
     pub erase_ms: f64,
-    /// Between controller and register, in 10^6 bytes per second; `inf`: takes no time.
+    /// Rate between controller and register in 10^6 bytes per second; `inf`: transfers take no
+    /// time.
     pub channel_mb_s: f64,
-    /// Copies stay on their die; otherwise they cross the channel twice.
+    /// True if copies stay on their die; otherwise they cross the channel twice.
     pub copy_back: bool,
 }
 
-/// Parameters of [`FlashSpec`].
+/// The parameters of a [`FlashSpec`].
 pub(in crate::model) const FLASH: &[Parameter] = &[
     number("flash.channels", "channels", 1.0, 64.0),
     number("flash.ways", "dies on each channel", 1.0, 64.0),
@@ -53,7 +54,7 @@ pub(in crate::model) const FLASH: &[Parameter] = &[
     switch("flash.copy_back", "copies stay on their die; otherwise they cross the channel twice: on, off"),
 ];
 
-/// What happened to the drive before time 0.
+/// The use of the drive before time 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PreconditionSpec {
@@ -61,11 +62,11 @@ pub struct PreconditionSpec {
     pub fill_percent: f64,
     /// Pages then overwritten at random, as a share of those that hold data.
     pub overwrite_percent: f64,
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// Parameters of [`PreconditionSpec`].
+/// The parameters of a [`PreconditionSpec`].
 pub(in crate::model) const PRECONDITION: &[Parameter] = &[
     number("precondition.fill_percent", "share of the capacity that holds data at time 0, in percent", 0.0, 100.0),
     number(
@@ -90,22 +91,22 @@ impl FlashSpec {
         self.channels as usize * self.ways as usize
     }
 
-    /// Pages of one block from every die.
+    /// Returns the number of pages of one block from every die.
     pub(in crate::model) fn superblock_pages(&self) -> u64 {
         self.dies() as u64 * u64::from(self.block_pages)
     }
 
-    /// Pages that the host sees.
+    /// Returns the number of pages that the host sees.
     pub(in crate::model) fn host_pages(&self, sectors: u64) -> u64 {
         sectors.div_ceil(self.page_sectors())
     }
 
-    /// Superblocks that the host sees, the last one in part.
+    /// Returns the number of superblocks that the host sees, the last one in part.
     pub(in crate::model) fn host_superblocks(&self, sectors: u64) -> u64 {
         self.host_pages(sectors).div_ceil(self.superblock_pages())
     }
 
-    /// There are few enough pages to be numbered, also on the chips.
+    /// Refuses more pages than can be numbered, also on the chips.
     pub(in crate::model) fn check(&self) -> Result<(), Unsound> {
         let pages = u64::from(self.blocks_per_die) * self.superblock_pages();
         match pages <= PAGES_MAX {
@@ -117,7 +118,7 @@ impl FlashSpec {
         }
     }
 
-    /// The chips have room for the superblocks of the host and `more` of them.
+    /// Refuses chips without room for the superblocks of the host and `more` of them.
     pub(in crate::model) fn check_superblocks(&self, sectors: u64, more: u64) -> Result<(), Unsound> {
         let needed = self.host_superblocks(sectors) + more;
         match needed <= u64::from(self.blocks_per_die) {

@@ -8,7 +8,7 @@ use super::page_map::PageMap;
 use super::precondition::SplitMix64;
 use super::spec::FlashSpec;
 
-/// One die with blocks of this size.
+/// Makes one die with blocks of this size.
 fn one_die(block_pages: u32, blocks: u32) -> FlashSpec {
     FlashSpec { channels: 1, ways: 1, block_pages, blocks_per_die: blocks, ..preset("samsung-slc-64").flash }
 }
@@ -16,8 +16,8 @@ fn one_die(block_pages: u32, blocks: u32) -> FlashSpec {
 /// Blocks of the simulated drives.
 const BLOCKS: u32 = 4096;
 
-/// Write amplification of a page-mapped drive with all pages valid, in the steady state: `fills` times its pages are
-/// written as `next` says, the second half counts.
+/// Returns the write amplification of a page-mapped drive with all pages valid, in the steady state: `fills` times its
+/// pages are written in the order of `next`, and the second half counts.
 fn page_mapped(block_pages: u32, rho: f64, fills: u64, mut next: impl FnMut(u64) -> u64) -> f64 {
     let flash = one_die(block_pages, BLOCKS);
     let pages = (f64::from(BLOCKS * block_pages) / (1.0 + rho)) as u32;
@@ -39,7 +39,8 @@ fn uniform(block_pages: u32, rho: f64) -> f64 {
     page_mapped(block_pages, rho, 8, |pages| random.next() % pages)
 }
 
-/// Desnoyers 2012; Xiang and Kurkoski 2012: cleaning in order of age, and the limit of greedy for large blocks.
+/// Returns the write amplification by Desnoyers 2012 and Xiang and Kurkoski 2012: for cleaning in order of age, and as
+/// the limit of greedy cleaning for large blocks.
 fn lambert(rho: f64) -> f64 {
     let alpha = 1.0 + rho;
     let target = -alpha * (-alpha).exp();
@@ -118,7 +119,8 @@ fn trimmed_space_is_spare_space() {
     assert!((is / expected - 1.0).abs() < 0.04, "{is:.3}, expected {expected:.3}");
 }
 
-/// Write amplification of FAST with units of `unit` pages, random writes over `units` of them and `logs` logs.
+/// Returns the write amplification of FAST with units of `unit` pages, random writes over `units` of them and `logs`
+/// logs.
 fn fast(unit: u32, units: u32, logs: u32) -> f64 {
     let flash = one_die(unit, 1 << 20);
     let pages = units * unit;
@@ -198,7 +200,7 @@ fn what_holds_nothing_is_neither_read_nor_copied() {
     layer.fill(64 * 64);
     (0..60).for_each(|page| layer.trim(page, &mut chips));
     assert_eq!((layer.die_of(5), chips.counters.trimmed_pages), (None, 60));
-    // The only random log is filled; another page makes the first one go, with a unit of which five pages hold something.
+    // The only random log is filled; another page evicts the first one, with a unit of which five pages hold data.
     layer.write(5, true, 0, &mut chips);
     for page in 65..128 {
         layer.write(page, false, 0, &mut chips);

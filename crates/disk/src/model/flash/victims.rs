@@ -1,18 +1,18 @@
-//! Which block has the fewest valid pages.
+//! The closed block with the fewest valid pages.
 
 use super::bitmap::Bitmap;
 
 /// Closed blocks by their number of valid pages.
 #[derive(Debug, Clone)]
 pub(super) struct Victims {
-    /// By number of valid pages.
+    /// Sets of blocks, indexed by number of valid pages.
     sets: Vec<Bitmap>,
-    /// How many blocks are in each.
+    /// The number of blocks in each set.
     blocks: Vec<u32>,
 }
 
 impl Victims {
-    /// No blocks, of at most `blocks` with at most `pages` each.
+    /// Makes an empty set, for at most `blocks` blocks with at most `pages` pages each.
     pub(super) fn new(blocks: usize, pages: usize) -> Victims {
         Victims { sets: vec![Bitmap::new(blocks); pages + 1], blocks: vec![0; pages + 1] }
     }
@@ -25,13 +25,14 @@ impl Victims {
         self.blocks[valid as usize] -= u32::from(self.sets[valid as usize].remove(block));
     }
 
-    /// One page of `block`, which had `valid` and is in here, became invalid.
+    /// Records that one page of `block`, which had `valid` valid pages and is in a set, became
+    /// invalid.
     pub(super) fn shrink(&mut self, block: u32, valid: u32) {
         self.remove(block, valid);
         self.insert(block, valid - 1);
     }
 
-    /// The block with the fewest valid pages, and their number; of equals the one with the lowest number.
+    /// Returns the block with the fewest valid pages, and their number; of equals the one with the lowest number.
     pub(super) fn fewest(&self) -> Option<(u32, u32)> {
         let valid = self.blocks.iter().position(|blocks| *blocks > 0)?;
         Some((self.sets[valid].first()?, valid as u32))

@@ -1,4 +1,4 @@
-//! The buffer on board: read-ahead segments, and what waits to be written.
+//! The buffer on board: read-ahead segments, and sectors waiting to be written.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,11 +8,11 @@ use std::ops::Range;
 pub(super) struct Segment {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// When it served last, counted in uses.
+    /// The time of its last use, counted in uses.
     used: u64,
 }
 
-/// Read-ahead segments, least recently used first to go.
+/// Read-ahead segments, replaced in least recently used order.
 #[derive(Debug, Clone)]
 pub(super) struct Segments {
     segments: Vec<Segment>,
@@ -31,19 +31,20 @@ impl Segments {
         self.segments[index]
     }
 
-    /// The segment that has `at`, or ends right before it: the one that reaches furthest.
+    /// Returns the segment that has `at`, or ends right before it; of several, the one that reaches
+    /// furthest.
     pub(super) fn find(&self, at: u64) -> Option<usize> {
         let fits = |(_, s): &(usize, &Segment)| s.start <= at && at <= s.end;
         self.segments.iter().enumerate().filter(fits).max_by_key(|(_, s)| s.end).map(|(index, _)| index)
     }
 
-    /// Notes a use.
+    /// Records a use of a segment.
     pub(super) fn touch(&mut self, index: usize) {
         self.uses += 1;
         self.segments[index].used = self.uses;
     }
 
-    /// A segment for a new stream that begins at `at`, in the place of the least recently used.
+    /// Makes a segment for a new stream that begins at `at`, in place of the least recently used.
     pub(super) fn begin(&mut self, at: u64) -> usize {
         let index = if self.segments.len() < self.segments_max {
             self.segments.push(Segment { start: at, end: at, used: 0 });
@@ -58,32 +59,33 @@ impl Segments {
         index
     }
 
-    /// Adds what was read behind a segment; what no longer fits goes at its front.
+    /// Appends read sectors to a segment; sectors that no longer fit are dropped at its front.
     pub(super) fn extend(&mut self, index: usize, end: u64) {
         let segment = &mut self.segments[index];
         segment.end = end;
         segment.start = segment.start.max(end.saturating_sub(self.segment_sectors));
     }
 
-    /// How far read-ahead goes for a stream whose last request was `request`: to the end of the segment that begins
-    /// there, and at least half a segment.
+    /// Returns the sector up to which read-ahead goes for a stream whose last request was `request`: the end of the
+    /// segment that begins there, and at least half a segment ahead.
     pub(super) fn limit(&self, request: &Range<u64>) -> u64 {
         let start = request.start.max(request.end.saturating_sub(self.segment_sectors / 2));
         start + self.segment_sectors
     }
 
-    /// True if so little is left behind `at` that reading on is worth a move.
+    /// Returns true if so little is left behind `at` that reading on is worth a move of the arm.
     pub(super) fn runs_low(&self, index: usize, at: u64) -> bool {
         self.segments[index].end - at < self.segment_sectors / 2
     }
 }
 
-/// What waits to be written: disjoint extents that do not touch, each as old as its oldest part.
+/// Sectors waiting to be written: disjoint extents that do not touch, each as old as its oldest
+/// part.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dirty {
-    /// Start to (end, age).
+    /// Extents: start to (end, age).
     extents: BTreeMap<u64, (u64, u64)>,
-    /// Age to (start, end); lower is older.
+    /// Extents by age: age to (start, end); lower is older.
     ages: BTreeMap<u64, (u64, u64)>,
     writes: u64,
     sectors: u64,
@@ -94,12 +96,12 @@ impl Dirty {
         self.extents.is_empty()
     }
 
-    /// Sectors in all extents.
+    /// Returns the number of sectors in all extents.
     pub(super) fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// True if all of the range waits.
+    /// Returns true if the whole range is waiting to be written.
     pub(super) fn covers(&self, range: &Range<u64>) -> bool {
         self.extents.range(..=range.start).next_back().is_some_and(|(_, &(end, _))| end >= range.end)
     }
@@ -119,7 +121,7 @@ impl Dirty {
         self.put_in(start, end, age);
     }
 
-    /// Takes a range out: it was written another way, or is being written.
+    /// Removes a range: it was written by another command, or is being written.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
         while let Some((&from, &(to, age))) = self.extents.range(..range.end).next_back() {
             if to <= range.start {
@@ -127,7 +129,7 @@ impl Dirty {
             }
             self.take_out(from);
             if to > range.end {
-                // The parts share an age only if both stay; the hinder one then counts as a new write.
+                // The parts share an age only if both stay; the rear one then counts as a new write.
                 let hinder = if from < range.start { self.writes } else { age };
                 self.writes += 1;
                 self.put_in(range.end, to, hinder);
@@ -138,7 +140,7 @@ impl Dirty {
         }
     }
 
-    /// The oldest extents.
+    /// Returns the oldest extents.
     pub(super) fn oldest(&self, count: usize) -> impl Iterator<Item = Range<u64>> + '_ {
         self.ages.values().take(count).map(|&(start, end)| start..end)
     }

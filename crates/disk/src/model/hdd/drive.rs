@@ -1,9 +1,9 @@
 //! [`Drive`]: commands, buffer and mechanics together.
 //!
-//! What a drive does by itself between commands (reading ahead, writing out its buffer) is worked out when the next command
-//! arrives. Invariants:
+//! The drive's background work between commands (reading ahead, writing out its buffer) is computed when the next
+//! command arrives. Invariants:
 //!
-//! 1. After `catch_up(t)` everything that the mechanism would have begun before `t` is done or on its way.
+//! 1. After `catch_up(t)` all work that the mechanism would have begun before `t` is done or under way.
 //! 2. Reading ahead ends when a command needs the mechanism; a destage under way is finished first.
 //! 3. Reads go before read-ahead, read-ahead before destaging. Destaging takes at most [`DESTAGE_SECTORS`] at a time.
 //! 4. A write updates what the read segments hold of it, so these stay valid.
@@ -17,10 +17,10 @@ use super::mechanics::{Access, Mechanics};
 use super::spec::HddSpec;
 use crate::{Lba, SECTOR};
 
-/// The most that is destaged before the mechanism looks for something more urgent: the largest 28-bit ATA transfer.
+/// The most sectors destaged before the mechanism looks for more urgent work: the largest 28-bit ATA transfer.
 pub const DESTAGE_SECTORS: u64 = 256;
 
-/// A hard disk.
+/// A hard disk's state: mechanics, buffer and background work.
 #[derive(Debug, Clone)]
 pub struct Drive {
     mechanics: Mechanics,
@@ -33,9 +33,9 @@ pub struct Drive {
     destage_window: usize,
     segments: Segments,
     dirty: Dirty,
-    /// When the command before was done.
+    /// The time the command before was done.
     free_ns: u64,
-    /// Since when the mechanism has had nothing to do, as far as was looked.
+    /// The time from which the mechanism has been idle, as computed so far.
     idle_ns: u64,
     ahead: Option<Ahead>,
     destage: Option<Destage>,
@@ -50,7 +50,7 @@ struct Ahead {
     limit: u64,
 }
 
-/// A piece of the buffer being written.
+/// An extent of the buffer being written.
 #[derive(Debug, Clone, Copy)]
 struct Destage {
     start: u64,
@@ -58,24 +58,24 @@ struct Destage {
     ends_ns: u64,
 }
 
-/// What a drive did by itself.
+/// A drive's work in the background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Background {
-    /// Sectors read ahead.
+    /// Sectors read ahead, in total.
     pub ahead_sectors: u64,
-    /// Pieces of the buffer written to the media.
+    /// Number of extents of the buffer written to the media.
     pub destages: u64,
-    /// Their sectors.
+    /// Sectors of these extents.
     pub destage_sectors: u64,
-    /// Those for which the arm moved to another cylinder.
+    /// Number of destages for which the arm moved to another cylinder.
     pub destage_seeks: u64,
-    /// What they took.
+    /// Time of all destages in nanoseconds.
     pub destage_ns: u64,
 }
 
 impl Drive {
-    /// A drive at time 0: the arm outside, the buffer empty.
+    /// Makes a drive at time 0: the arm outermost, the buffer empty.
     ///
     /// # Errors
     /// [`SpecError::Value`] for a specification that was not checked and is not sound.
@@ -102,27 +102,29 @@ impl Drive {
         })
     }
 
-    /// Capacity.
+    /// Returns the capacity in sectors.
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// When the drive is done with the commands so far.
+    /// Returns the time at which the drive is done with the commands so far.
     pub fn free_at(&self) -> Time {
         Time(self.free_ns)
     }
 
-    /// What the drive did by itself, as far as was looked.
+    /// Returns the drive's background work, as computed up to its last command.
     pub fn background(&self) -> Background {
         self.background
     }
 
-    /// Written sectors that a power cut would lose, as far as was looked.
+    /// Returns the number of written sectors that a power cut would lose, as computed up to the
+    /// last command.
     pub fn dirty_sectors(&self) -> u64 {
         self.dirty.sectors() + self.destage.map_or(0, |d| d.end - d.start)
     }
 
-    /// What `command`, begun at `now`, would take until its first sector has passed under the head, without the buffer.
+    /// Returns the nanoseconds that `command`, begun at `now`, would take until its first sector has passed under the
+    /// head, without the buffer.
     pub fn positioning_ns(&self, now: Time, command: &Command) -> u64 {
         match command.verb {
             Verb::Flush | Verb::Discard => 0,
@@ -134,7 +136,8 @@ impl Drive {
         }
     }
 
-    /// True if the buffer answers `command` without the mechanism, as far as was looked.
+    /// Returns true if the buffer answers `command` without the mechanism, in its state after the
+    /// last command.
     pub fn answers_from_buffer(&self, command: &Command) -> bool {
         let range = command.at.0..command.end();
         match command.verb {
@@ -155,7 +158,7 @@ impl Drive {
         let ready_ns = started_ns + self.overhead_ns;
         let finished_ns = match command.verb {
             Verb::Flush => self.flush(ready_ns, &mut service),
-            // It makes no difference to the media.
+            // A hard disk ignores discards.
             Verb::Discard => ready_ns,
             _ if command.sectors == 0 => ready_ns,
             Verb::Read => self.read(ready_ns, &command, &mut service),
@@ -206,7 +209,7 @@ impl Drive {
         ready_ns + service.bus_ns
     }
 
-    /// The requested end will pass under the head: no new seek.
+    /// Waits until read-ahead has reached `end`: it will pass under the head without a new seek.
     fn wait_for_ahead(&mut self, ready_ns: u64, end: u64, service: &mut Service) -> u64 {
         let reached_ns = self.read_on(u64::MAX, end);
         service.wait_ns = reached_ns.saturating_sub(ready_ns);
@@ -230,7 +233,7 @@ impl Drive {
         self.media(ready_ns, at, sectors, false, service)
     }
 
-    /// An access to the media for a command. The bus overlaps with it, except for the last sector.
+    /// Accesses the media for a command. The bus overlaps with it, except for the last sector.
     fn media(&mut self, ready_ns: u64, at: Lba, sectors: u64, write: bool, service: &mut Service) -> u64 {
         let begin_ns = self.seize(ready_ns);
         let access = self.mechanics.access(begin_ns, at, sectors, write);
@@ -281,7 +284,8 @@ impl Drive {
         finished_ns
     }
 
-    /// Writes the buffer out until at most `left` sectors wait, and says when that is so.
+    /// Writes out the buffer until at most `left` sectors wait; returns the time at which that is
+    /// so.
     fn make_room(&mut self, ready_ns: u64, left: u64) -> u64 {
         let mut now_ns = ready_ns;
         while self.dirty_sectors() > left {
@@ -293,7 +297,7 @@ impl Drive {
         now_ns
     }
 
-    /// Does what the mechanism would have begun by itself before `now`.
+    /// Computes the background work that the mechanism would have begun before `now`.
     fn catch_up(&mut self, now_ns: u64) {
         loop {
             if let Some(destage) = self.destage {
@@ -316,8 +320,8 @@ impl Drive {
         }
     }
 
-    /// Reads ahead up to `end`, but no longer than until `now`; says when the last sector was read. The read-ahead is over
-    /// when it reaches its limit.
+    /// Reads ahead up to `end`, but no longer than until `now`; returns the time at which the last sector was read. The
+    /// read-ahead is over when it reaches its limit.
     fn read_on(&mut self, now_ns: u64, end: u64) -> u64 {
         let Some(mut ahead) = self.ahead else { return now_ns };
         loop {
@@ -348,13 +352,13 @@ impl Drive {
         ahead.at_ns
     }
 
-    /// Begins to write a piece of the buffer at the instant the mechanism became idle: the nearest among the oldest.
+    /// Begins to write an extent of the buffer at the time the mechanism became idle: the nearest among the oldest.
     fn begin_destage(&mut self) {
         let now_ns = self.idle_ns;
         let mut soonest_ns = u64::MAX;
         let mut nearest = None;
         for extent in self.dirty.oldest(self.destage_window) {
-            // Most are ruled out by the arm's way alone.
+            // Most candidates are ruled out by the arm's move alone.
             if let Some(ns) = self.mechanics.positioning_below(now_ns, Lba(extent.start), true, soonest_ns) {
                 (soonest_ns, nearest) = (ns, Some(extent));
             }

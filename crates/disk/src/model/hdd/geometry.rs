@@ -1,8 +1,7 @@
-//! Where a sector lies, and when it passes under the head.
-//!
-//! Sectors are numbered along a track, then along the next head of the cylinder, then along the next cylinder, always from
-//! head 0. Skews turn each track against the one before, so that a transfer goes on right after the crossing. At time 0
-//! the start of sector 0 of the first track is under the head.
+//! The positions of sectors, and the times at which they pass under the head.
+//!  Sectors are numbered along a track, then along the next head of the cylinder, then along the next cylinder, always
+//! from head 0. Skews turn each track against the one before, so that a transfer goes on right after the crossing. At
+//! time 0 the start of sector 0 of the first track is under the head.
 
 use super::spec::{HddSpec, ZoneSpec};
 use crate::Lba;
@@ -25,12 +24,12 @@ struct Zone {
     cylinder_skew: u64,
 }
 
-/// Where a sector lies.
+/// The position of a sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Counted from the outermost.
+    /// The cylinder, counted from the outermost.
     pub cylinder: u32,
-    /// The surface.
+    /// The number of the surface.
     pub head: u32,
     /// The sector's number on its track.
     pub sector: u32,
@@ -41,7 +40,7 @@ pub struct Place {
 }
 
 impl Geometry {
-    /// The layout that a specification describes.
+    /// Makes the layout that a specification describes.
     pub fn new(spec: &HddSpec) -> Geometry {
         let mut first_lba = 0;
         let zone = |zone: ZoneSpec| {
@@ -60,12 +59,12 @@ impl Geometry {
         Geometry { heads: spec.heads, rotation_ns: spec.rotation_ns(), zones }
     }
 
-    /// One rotation.
+    /// Returns the time of one rotation in nanoseconds.
     pub fn rotation_ns(&self) -> u64 {
         self.rotation_ns
     }
 
-    /// Where a sector lies. It must be one that the zones hold.
+    /// Returns the position of a sector. It must be one that the zones hold.
     pub fn locate(&self, at: Lba) -> Place {
         let zone = &self.zones[self.zones.partition_point(|z| z.first_lba <= at.0) - 1];
         let track_sectors = u64::from(zone.track_sectors);
@@ -84,20 +83,21 @@ impl Geometry {
         }
     }
 
-    /// Nanoseconds from the index mark to the start of a slot; `slot` may be the number of slots.
+    /// Returns the nanoseconds from the index mark to the start of a slot; `slot` may be the number
+    /// of slots.
     fn angle_ns(&self, slot: u64, track_sectors: u32) -> u64 {
         slot * self.rotation_ns / u64::from(track_sectors)
     }
 
-    /// Nanoseconds from `now` until the start of `place` is under the head.
+    /// Returns the nanoseconds from `now` until the start of `place` is under the head.
     pub fn latency_ns(&self, now_ns: u64, place: &Place) -> u64 {
         let angle_ns = self.angle_ns(u64::from(place.slot), place.track_sectors);
         let turned_ns = now_ns % self.rotation_ns;
         if angle_ns >= turned_ns { angle_ns - turned_ns } else { angle_ns + self.rotation_ns - turned_ns }
     }
 
-    /// Nanoseconds in which `sectors` from `place` on (at most a track) pass under the head. Exactly the difference of
-    /// slot angles, so that whoever goes on at the next sector has a latency of zero.
+    /// Returns the nanoseconds in which `sectors` from `place` on (at most a track) pass under the head. Exactly the
+    /// difference of slot angles, so that an access that continues at the next sector has a latency of zero.
     pub fn passing_ns(&self, place: &Place, sectors: u32) -> u64 {
         let track = u64::from(place.track_sectors);
         let (from, to) = (u64::from(place.slot), u64::from(place.slot) + u64::from(sectors));
@@ -109,7 +109,8 @@ impl Geometry {
         }
     }
 
-    /// How many whole sectors from `place` on, at most `sectors`, have passed after `elapsed_ns`.
+    /// Returns how many whole sectors from `place` on, at most `sectors`, have passed after
+    /// `elapsed_ns`.
     pub fn passed(&self, place: &Place, sectors: u32, elapsed_ns: u64) -> u32 {
         let estimate = u128::from(elapsed_ns) * u128::from(place.track_sectors) / u128::from(self.rotation_ns);
         let mut passed = estimate.min(u128::from(sectors)) as u32;

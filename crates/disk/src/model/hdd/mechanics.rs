@@ -1,7 +1,6 @@
-//! Arm and heads: what an access to the media takes.
-//!
-//! A track access waits for its first requested sector (no read on arrival). A move is the seek or the head switch, whichever
-//! takes longer; before a write the head settles.
+//! Arm and heads: the time of an access to the media.
+//!  A track access waits for its first requested sector (no read on arrival). A move takes the longer of the seek and
+//! the head switch; before a write the head settles.
 
 use super::super::spec::{Unsound, ms_to_ns};
 use super::geometry::{Geometry, Place};
@@ -29,14 +28,14 @@ struct Arm {
     head: u32,
 }
 
-/// What an access to the media took.
+/// The time of one access to the media, by component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
-    /// Moving to the first track.
+    /// Time moving to the first track.
     pub seek_ns: u64,
-    /// Waiting for the first sector.
+    /// Time until the first sector is under the head.
     pub rotation_ns: u64,
-    /// Sectors passing, crossings included.
+    /// Time of sectors passing, crossings included.
     pub transfer_ns: u64,
     /// Cylinders the arm moved to the first track.
     pub seek_cylinders: u32,
@@ -45,7 +44,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Everything together.
+    /// Returns the sum of all components in nanoseconds.
     pub fn ns(&self) -> u64 {
         self.seek_ns + self.rotation_ns + self.transfer_ns
     }
@@ -61,7 +60,7 @@ pub(super) struct Piece {
 }
 
 impl Mechanics {
-    /// Arm and heads at rest on the outermost track.
+    /// Makes arm and heads at rest on the outermost track.
     ///
     /// # Errors
     /// When the seek curve cannot be fitted.
@@ -77,12 +76,12 @@ impl Mechanics {
         })
     }
 
-    /// The layout.
+    /// Returns the layout of the drive.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The sector behind the last one accessed.
+    /// Returns the sector behind the last one accessed.
     pub fn last_end(&self) -> Lba {
         Lba(self.last_end)
     }
@@ -98,13 +97,14 @@ impl Mechanics {
         }
     }
 
-    /// What it takes from `now` until the first sector has passed.
+    /// Returns the nanoseconds from `now` until the first sector has passed.
     pub fn positioning_ns(&self, now_ns: u64, at: Lba, write: bool) -> u64 {
         let piece = self.piece(now_ns, at, 1, write);
         piece.move_ns + piece.latency_ns + self.geometry.passing_ns(&piece.place, 1)
     }
 
-    /// The same without that sector, if it is less than `limit_ns`.
+    /// Returns the nanoseconds from `now` until the first sector begins to pass, if they are fewer
+    /// than `limit_ns`.
     pub(super) fn positioning_below(&self, now_ns: u64, at: Lba, write: bool, limit_ns: u64) -> Option<u64> {
         let place = self.geometry.locate(at);
         let move_ns = self.move_ns(&place, write);
@@ -115,7 +115,7 @@ impl Mechanics {
         (ns < limit_ns).then_some(ns)
     }
 
-    /// The first piece of an access, without doing it.
+    /// Computes the first piece of an access, without performing it.
     pub(super) fn piece(&self, now_ns: u64, at: Lba, sectors: u64, write: bool) -> Piece {
         let place = self.geometry.locate(at);
         let move_ns = self.move_ns(&place, write);
@@ -124,7 +124,7 @@ impl Mechanics {
         Piece { place, sectors: sectors.min(on_track) as u32, move_ns, latency_ns }
     }
 
-    /// Leaves the arm where `sectors` of a piece that began at `at` end.
+    /// Moves the arm to where `sectors` of a piece that began at `at` end.
     pub(super) fn follow(&mut self, piece: &Piece, at: Lba, sectors: u32) {
         self.arm = Arm { cylinder: piece.place.cylinder, head: piece.place.head };
         self.last_end = at.0 + u64::from(sectors);

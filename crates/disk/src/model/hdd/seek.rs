@@ -1,8 +1,8 @@
 //! The seek curve: time for a distance in cylinders.
-//!
-//! `T(0) = 0`, `T(1)` as published, then `a + b sqrt(d)` up to the knee and `c + e d` from there on (C. Ruemmler and J. Wilkes,
-//! "An introduction to disk drive modeling", 1994). Three published figures (next track, average, full stroke) determine
-//! the constants: the pieces join with equal value and slope, the mean over all pairs of cylinders is the average.
+//!  `T(0) = 0`, `T(1)` as published, then `a + b sqrt(d)` up to the knee and `c + e d` from there on (C. Ruemmler and
+//! J. Wilkes, "An introduction to disk drive modeling", 1994). Three published figures (next track, average, full
+//! stroke) determine the constants: the pieces join with equal value and slope, the mean over all pairs of cylinders is
+//! the average.
 
 use super::super::spec::Unsound;
 use super::spec::SeekSpec;
@@ -11,37 +11,38 @@ use super::spec::SeekSpec;
 const SHARE_LINEAR: f64 = 1.0 / 3.0;
 /// Above this share the square root alone is too flat; the curve then jumps after the first cylinder.
 const SHARE_ROOT: f64 = 8.0 / 15.0;
-/// Where the knee is put then, as a share of the full stroke.
+/// The position of the knee of such a jumping curve, as a share of the full stroke.
 const KNEE_SHARE: f64 = 0.40;
 
-/// Times of seeks.
+/// The function from seek distance to time.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SeekCurve {
-    /// Square root, then line.
+    /// Square root, then a line.
     Fitted(Fitted),
-    /// Distance and time, ascending; straight lines between, constant behind the last.
+    /// Measured distances in cylinders and times in ms, ascending; interpolated linearly, constant
+    /// beyond the last.
     Points(Vec<(u32, f64)>),
 }
 
 /// Constants of a fitted curve, in ms and cylinders.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fitted {
-    /// `T(1)`.
+    /// The constant `T(1)`, in ms.
     pub track_ms: f64,
-    /// `a` of `a + b sqrt(d)`.
+    /// The constant `a` of `a + b sqrt(d)`.
     pub a_ms: f64,
-    /// `b` of `a + b sqrt(d)`.
+    /// The constant `b` of `a + b sqrt(d)`.
     pub b_ms: f64,
-    /// `c` of `c + e d`.
+    /// The constant `c` of `c + e d`.
     pub c_ms: f64,
-    /// `e` of `c + e d`.
+    /// The constant `e` of `c + e d`.
     pub e_ms: f64,
-    /// The first distance on the line.
+    /// The first distance on the line, in cylinders.
     pub knee: u32,
 }
 
 impl SeekCurve {
-    /// The curve of a drive with this many cylinders.
+    /// Makes the curve of a drive with this many cylinders.
     pub(crate) fn new(spec: &SeekSpec, cylinders: u64) -> Result<SeekCurve, Unsound> {
         match *spec {
             SeekSpec {
@@ -84,7 +85,7 @@ impl SeekCurve {
         }
     }
 
-    /// Nanoseconds for a move over `cylinders`.
+    /// Returns the nanoseconds of a move over `cylinders`.
     pub fn ns(&self, cylinders: u32) -> u64 {
         if cylinders == 0 {
             return 0;
@@ -107,7 +108,7 @@ impl Fitted {
         }
     }
 
-    /// The line that continues the root at the knee.
+    /// Returns the curve whose line continues the root at the knee.
     fn join(track_ms: f64, a_ms: f64, b_ms: f64, knee: u32) -> Fitted {
         let root = f64::from(knee).sqrt();
         Fitted { track_ms, a_ms, b_ms, c_ms: a_ms + b_ms * root / 2.0, e_ms: b_ms / (2.0 * root), knee }
@@ -144,7 +145,7 @@ fn checked_points(points: &[(u32, f64)]) -> Result<SeekCurve, Unsound> {
 /// Sums over all distances of a drive, each weighted with how many pairs of cylinders have it.
 struct Pairs {
     cylinders: f64,
-    /// `roots[m]`: the sum of weight times square root, over distances up to `m`.
+    /// The element `roots[m]` is the sum of weight times square root, over distances up to `m`.
     roots: Vec<f64>,
 }
 
@@ -159,19 +160,19 @@ impl Pairs {
         Pairs { cylinders: n, roots: (0..cylinders).map(root).collect() }
     }
 
-    /// The weights of the distances from 1 to `m`, summed.
+    /// Returns the sum of the weights of the distances from 1 to `m`.
     fn weights(&self, m: u32) -> f64 {
         let (n, m) = (self.cylinders, f64::from(m));
         (2.0 * n * m - m * (m + 1.0)) / (n * (n - 1.0))
     }
 
-    /// The same, each times its distance.
+    /// Returns the sum of weight times distance over the distances from 1 to `m`.
     fn distances(&self, m: u32) -> f64 {
         let (n, m) = (self.cylinders, f64::from(m));
         (n * m * (m + 1.0) - m * (m + 1.0) * (2.0 * m + 1.0) / 3.0) / (n * (n - 1.0))
     }
 
-    /// How `a`, `b` and the track seek enter the mean of a curve with this knee.
+    /// Returns the factors of `a`, `b` and the track seek in the mean of a curve with this knee.
     fn mean_of(&self, knee: u32) -> (f64, f64, f64) {
         let first = self.weights(1);
         let all = self.weights(self.roots.len() as u32 - 1);
@@ -210,7 +211,7 @@ fn fit(track: f64, average: f64, full: f64, cylinders: u64) -> Result<Fitted, Un
     }
 }
 
-/// Root and line through track and full seek; the knee makes the mean.
+/// Fits root and line through track and full seek; the knee is chosen to give the mean.
 fn fit_smooth(track: f64, average: f64, full: f64, stroke: u32, pairs: &Pairs) -> Fitted {
     let curve = |knee: u32| {
         let root = f64::from(knee).sqrt();
@@ -225,7 +226,8 @@ fn fit_smooth(track: f64, average: f64, full: f64, stroke: u32, pairs: &Pairs) -
     curve(low)
 }
 
-/// The knee is given; the mean and the full seek determine root and line, which then do not meet the track seek.
+/// Fits a curve with a given knee; the mean and the full seek determine root and line, which then do not meet the track
+/// seek.
 fn fit_jump(track: f64, average: f64, full: f64, stroke: u32, pairs: &Pairs) -> Fitted {
     let knee = ((KNEE_SHARE * f64::from(stroke)).floor() as u32).max(2);
     let root = f64::from(knee).sqrt();

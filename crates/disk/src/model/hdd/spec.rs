@@ -15,37 +15,37 @@ const TRACK_SECTORS_MAX: u32 = 100_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HddSpec {
-    /// [`DriveKind::Hdd`].
+    /// The kind of drive, [`DriveKind::Hdd`].
     pub kind: DriveKind,
-    /// One line for people.
+    /// A one-line description for users.
     pub description: String,
-    /// Advertised capacity.
+    /// Advertised capacity in sectors.
     pub sectors: u64,
-    /// Rotations per minute.
+    /// Speed in rotations per minute.
     pub rpm: u32,
-    /// Surfaces with data.
+    /// The number of surfaces with data.
     pub heads: u32,
-    /// Switching to another head.
+    /// Time of switching to another head, in ms.
     pub head_switch_ms: f64,
-    /// Settling before a write after a move of at most one cylinder.
+    /// Time of settling before a write after a move of at most one cylinder, in ms.
     pub write_settle_short_ms: f64,
-    /// Settling before a write after a longer move.
+    /// Time of settling before a write after a longer move, in ms.
     pub write_settle_long_ms: f64,
-    /// The electronics' share of each command.
+    /// Time of the electronics for each command, in ms.
     pub overhead_ms: f64,
-    /// Bus rate in 10^6 bytes per second; `inf`: takes no time.
+    /// Bus rate in 10^6 bytes per second; `inf`: transfers take no time.
     pub bus_mb_s: f64,
-    /// The largest command.
+    /// The largest command in sectors.
     pub transfer_sectors_max: u32,
     /// Commands the drive takes at once and chooses from; 1: no queueing.
     pub ncq_depth: u32,
-    /// Zones by formula.
+    /// Zones given by a formula.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zones: Option<ZoneFormula>,
-    /// Zones one by one.
+    /// Zones given one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<Vec<ZoneSpec>>,
-    /// Seek times.
+    /// Parameters of the seek curve.
     pub seek: SeekSpec,
     /// The buffer on board.
     pub cache: CacheSpec,
@@ -55,15 +55,15 @@ pub struct HddSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZoneFormula {
-    /// Number of zones.
+    /// The number of zones.
     pub count: u32,
-    /// Cylinders in each.
+    /// Cylinders in each zone.
     pub cylinders_each: u32,
     /// Sectors per track in the outermost zone.
     pub outer_sectors: u32,
     /// Sectors per track in the innermost zone.
     pub inner_sectors: u32,
-    /// The power.
+    /// The exponent of the power law.
     pub exponent: f64,
     /// Skew from a track to the next of its cylinder.
     pub track_skew_ms: f64,
@@ -71,15 +71,15 @@ pub struct ZoneFormula {
     pub cylinder_skew_ms: f64,
 }
 
-/// One zone.
+/// Neighbouring cylinders with equally long tracks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZoneSpec {
-    /// Its outermost cylinder.
+    /// The zone's outermost cylinder.
     pub first_cylinder: u32,
-    /// Its innermost cylinder.
+    /// The zone's innermost cylinder.
     pub last_cylinder: u32,
-    /// Sectors per track.
+    /// Sectors of each track.
     pub sectors: u32,
     /// Skew from a track to the next of its cylinder, in sectors.
     pub track_skew: u32,
@@ -91,31 +91,31 @@ pub struct ZoneSpec {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SeekSpec {
-    /// To the next cylinder.
+    /// Time of a seek to the next cylinder, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub track_ms: Option<f64>,
-    /// Mean over all pairs of cylinders.
+    /// Mean seek time over all pairs of cylinders, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub average_ms: Option<f64>,
-    /// From the first cylinder to the last.
+    /// Time of a seek from the first cylinder to the last, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full_ms: Option<f64>,
-    /// `a` of `a + b sqrt(d)`, for distances below the knee.
+    /// The constant `a` of `a + b sqrt(d)`, for distances below the knee.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub a_ms: Option<f64>,
-    /// `b` of `a + b sqrt(d)`.
+    /// The constant `b` of `a + b sqrt(d)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub b_ms: Option<f64>,
-    /// `c` of `c + e d`, for distances from the knee on.
+    /// The constant `c` of `c + e d`, for distances from the knee on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub c_ms: Option<f64>,
-    /// `e` of `c + e d`.
+    /// The constant `e` of `c + e d`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub e_ms: Option<f64>,
-    /// Where the curve becomes a line, in cylinders.
+    /// The distance from which the curve is a line, in cylinders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub knee: Option<u32>,
-    /// Distance in cylinders and time in ms; straight lines between.
+    /// Distances in cylinders and times in ms; interpolated linearly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub points: Option<Vec<(u32, f64)>>,
 }
@@ -124,19 +124,19 @@ pub struct SeekSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheSpec {
-    /// Reads are answered from the buffer where it has the data.
+    /// True if reads are answered from the buffer where it has the data.
     pub read: bool,
-    /// After a read from the media the drive reads on.
+    /// True if the drive reads on after a read from the media.
     pub read_ahead: bool,
-    /// Writes are done when they are in the buffer.
+    /// True if a write completes when it is in the buffer.
     pub write: bool,
-    /// Streams that the buffer can hold.
+    /// The number of streams that the buffer can hold.
     pub segments: u32,
-    /// Sectors of each.
+    /// Sectors of each segment.
     pub segment_sectors: u32,
-    /// How much may wait in the buffer to be written.
+    /// The most that may wait in the buffer to be written, in KiB.
     pub dirty_kib: u32,
-    /// From how many of the oldest extents the nearest is written next; 1: the oldest.
+    /// The number of oldest extents among which the nearest is written next; 1: always the oldest.
     pub destage_window: u32,
 }
 
@@ -192,7 +192,7 @@ impl KindSpec for HddSpec {
 }
 
 impl HddSpec {
-    /// Zones in order, whichever way they are given.
+    /// Returns the zones in order, however they are given.
     pub(crate) fn zone_table(&self) -> Vec<ZoneSpec> {
         match (&self.zones, &self.zone) {
             (Some(formula), _) => formula.table(self.rotation_ns()),
@@ -200,13 +200,13 @@ impl HddSpec {
         }
     }
 
-    /// One rotation.
+    /// Returns the time of one rotation in nanoseconds.
     pub fn rotation_ns(&self) -> u64 {
         let rpm = u64::from(self.rpm);
         (60_000_000_000 + rpm / 2) / rpm
     }
 
-    /// Cylinders, gaps between zones included.
+    /// Returns the number of cylinders, gaps between zones included.
     pub(crate) fn cylinders(&self) -> u64 {
         match (&self.zones, &self.zone) {
             (Some(formula), _) => u64::from(formula.count) * u64::from(formula.cylinders_each),
@@ -247,7 +247,8 @@ impl HddSpec {
         }
     }
 
-    /// A skew that is shorter than the move it covers costs a rotation at every crossing.
+    /// Refuses a skew that is shorter than the move it covers: it would cost a rotation at every
+    /// crossing.
     fn check_skews(&self, track_seek_ns: u64) -> Result<(), Unsound> {
         let settle = ms_to_ns(self.write_settle_short_ms);
         let switch = ms_to_ns(self.head_switch_ms);
@@ -323,7 +324,7 @@ pub(in super::super) mod tests {
     use super::super::super::spec::DriveSpec;
     use super::*;
 
-    /// A built-in hard disk.
+    /// Returns a built-in hard disk.
     pub(in super::super::super) fn preset(name: &str) -> HddSpec {
         match DriveSpec::preset(name).unwrap() {
             DriveSpec::Hdd(spec) => spec,

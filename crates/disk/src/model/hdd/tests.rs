@@ -20,12 +20,12 @@ fn spec(name: &str, settings: &[(&str, &str)]) -> DriveSpec {
     spec
 }
 
-/// The drive as the reference values have it: no buffer, no bus.
+/// Makes the drive of the reference values: no buffer, no bus.
 fn bare(name: &str) -> DriveSpec {
     spec(name, &[("cache", "off"), ("bus_mb_s", "inf")])
 }
 
-/// The lbns of T1: one draw for the address, one for the jitter.
+/// Draws the addresses of workload T1: one draw for the address, one for the jitter.
 fn t1(cap: u64) -> Vec<u64> {
     let mut random = SplitMix64(1);
     let lbn = |_| {
@@ -50,7 +50,7 @@ fn sequential(first: u64) -> Vec<u64> {
     (0..REQUESTS).map(|i| first + 256 * i).collect()
 }
 
-/// One command after the other, each at the end of the one before.
+/// Serves one command after the other, each at the end of the one before.
 fn closed_loop(spec: &DriveSpec, verb: Verb, lbns: &[u64], sectors: u64) -> Vec<Service> {
     let mut drive = Drive::new(spec).unwrap();
     let serve = |lbn: &u64| {
@@ -164,7 +164,7 @@ fn without_a_write_cache_sequential_writes_lose_a_rotation_each() {
     }
 }
 
-/// Commands per second with 32 always waiting, drawn from the first 3,000 of T1.
+/// Returns commands per second with 32 always waiting, drawn from the first 3,000 of T1.
 fn iops_with_32(spec: &DriveSpec, policy: Policy) -> f64 {
     let lbns = &t1(spec.sectors())[..3_000];
     let mut drive = DriveQueue::new(spec).unwrap();
@@ -208,7 +208,7 @@ fn sequential_transfers_through_the_buffer_reach_the_sustained_rate() {
         let spec = spec(name, &[]);
         for verb in [Verb::Read, Verb::Write] {
             let rate = rate_mb_s(&closed_loop(&spec, verb, &sequential(0), 256), 256);
-            // What is in the buffer at the end was accepted, but not written yet: at most 1 % of the run.
+            // Data in the buffer at the end were accepted, but not written yet: at most 1 % of the run.
             assert_near(name, rate, outer, outer * 0.01);
         }
     }

@@ -1,9 +1,8 @@
 //! [`Drive`]: commands, bus, the page being collected, translation and chips together.
-//!
-//! One command at a time, and it ends when the chips are done. Whole pages stream from the bus into the chips: of the two
-//! the slower counts. A part of a page must have come before it is programmed, and takes a log page for itself, unless it
-//! goes on where the write before ended in that page: then the card collects, and programs when the page is full, when
-//! another page is written, or at a flush.
+//!  One command at a time, and it ends when the chips are done. Whole pages stream from the bus into the chips: of the
+//! two the slower counts. A part of a page must have come before it is programmed, and takes a log page for itself,
+//! unless it goes on where the write before ended in that page: then the card collects, and programs when the page is
+//! full, when another page is written, or at a flush.
 
 use moafs_runtime::Time;
 
@@ -16,10 +15,10 @@ use super::super::spec::{KindSpec, SpecError, ms_to_ns};
 use super::spec::SdSpec;
 use crate::SECTOR;
 
-/// A merge erases the unit it writes to before, and the unit it replaces after.
+/// Erases of a merge: the unit it writes to, before, and the unit it replaces, after.
 const MERGE_ERASES: u32 = 2;
 
-/// An SD card.
+/// An SD card's state: chips, translation, and the page being collected.
 #[derive(Debug, Clone)]
 pub struct Drive {
     sectors: u64,
@@ -30,30 +29,30 @@ pub struct Drive {
     chips: Chips,
     units: LogBlocks,
     stream: Stream,
-    /// When the command before was done.
+    /// The time the command before was done.
     free_ns: u64,
 }
 
-/// Writes of parts of a page, each going on where the one before ended.
+/// Writes of parts of a page, each continuing where the one before ended.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
     page: u32,
-    /// Sectors from here to `end` were written; nothing if they are equal.
+    /// The sectors from here to `end` were written; none if they are equal.
     start: u64,
     end: u64,
-    /// How many of the last of them are not programmed.
+    /// The number of trailing sectors that are collected and not yet programmed.
     collected: u64,
 }
 
-/// What a command wants of one page.
+/// The part of a command that concerns one page.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     page: u32,
     start: u64,
     end: u64,
-    /// It begins where the page begins.
+    /// True if it begins where the page begins.
     from_start: bool,
-    /// It ends where the page ends.
+    /// True if it ends where the page ends.
     to_end: bool,
 }
 
@@ -68,7 +67,7 @@ impl Piece {
 }
 
 impl Drive {
-    /// A card at time 0, preconditioned.
+    /// Makes a card at time 0, preconditioned.
     ///
     /// # Errors
     /// [`SpecError::Value`] for a specification that was not checked and is not sound.
@@ -97,22 +96,23 @@ impl Drive {
         })
     }
 
-    /// Capacity.
+    /// Returns the capacity in sectors.
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// When the card is done with the commands so far.
+    /// Returns the time at which the card is done with the commands so far.
     pub fn free_at(&self) -> Time {
         Time(self.free_ns)
     }
 
-    /// What the chips had to do since time 0.
+    /// Returns the flash operations since time 0.
     pub fn flash(&self) -> FlashCounters {
         self.chips.counters
     }
 
-    /// Written sectors that a power cut would lose: part of a page that is being collected.
+    /// Returns the number of written sectors that a power cut would lose: part of a page that is
+    /// being collected.
     pub fn dirty_sectors(&self) -> u64 {
         self.stream.collected
     }
@@ -145,7 +145,8 @@ impl Drive {
         })
     }
 
-    /// The first page must be in the card's register before the bus begins; the chips then keep ahead, or hold it up.
+    /// Reads pages: the first must be in the card's register before the bus begins; the chips then keep ahead, or delay
+    /// the bus.
     fn read(&mut self, ready_ns: u64, command: &Command, service: &mut Service) -> u64 {
         let mut bus_ns = ready_ns;
         let mut chips_ns = 0;
@@ -182,7 +183,8 @@ impl Drive {
         finished_ns
     }
 
-    /// Collects or programs part of a page or a whole one; the last operation, if any was needed.
+    /// Collects or programs part of a page or a whole one; returns the last chip operation, if any
+    /// was needed.
     fn take(&mut self, piece: Piece, ready_ns: u64) -> Option<Op> {
         let same_page = self.stream.page == piece.page;
         let goes_on = same_page && !piece.from_start && self.stream.end == piece.start;
@@ -197,7 +199,7 @@ impl Drive {
         }
     }
 
-    /// Programs what was collected, whole if it reaches over the page.
+    /// Programs the collected sectors, as a whole page if they reach over all of it.
     fn program_collected(&mut self, ready_ns: u64) -> Option<Op> {
         if self.stream.collected == 0 {
             return None;
@@ -217,7 +219,7 @@ impl Drive {
         op.ends_ns
     }
 
-    /// Only whole pages can be given up; one that is being collected is programmed first.
+    /// Discards whole pages only; a page that is being collected is programmed first.
     fn discard(&mut self, ready_ns: u64, command: &Command) -> u64 {
         if !self.trim {
             return ready_ns;

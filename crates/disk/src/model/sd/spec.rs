@@ -9,25 +9,25 @@ use super::super::spec::{DriveKind, KindSpec, MS_MAX, Parameter, Unsound, number
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SdSpec {
-    /// [`DriveKind::Sd`].
+    /// The kind of drive, [`DriveKind::Sd`].
     pub kind: DriveKind,
-    /// One line for people.
+    /// A one-line description for users.
     pub description: String,
-    /// Advertised capacity.
+    /// Advertised capacity in sectors.
     pub sectors: u64,
-    /// The card's and the host's share of each command.
+    /// Fixed time of each command in ms, at the card and the host.
     pub overhead_ms: f64,
-    /// Bus rate in 10^6 bytes per second; `inf`: takes no time.
+    /// Bus rate in 10^6 bytes per second; `inf`: transfers take no time.
     pub bus_mb_s: f64,
-    /// The largest command.
+    /// The largest command in sectors.
     pub transfer_sectors_max: u32,
-    /// Discards reach the translation layer.
+    /// True if discards reach the translation layer.
     pub trim: bool,
-    /// The chips.
+    /// Size and times of the flash chips.
     pub flash: FlashSpec,
-    /// The logs.
+    /// Numbers of open allocation units.
     pub ftl: UnitsSpec,
-    /// What happened to the card before time 0.
+    /// The state of the card at time 0.
     pub precondition: PreconditionSpec,
 }
 
@@ -37,7 +37,7 @@ pub struct SdSpec {
 pub struct UnitsSpec {
     /// Units that can be written in order at the same time.
     pub sequential_units: u32,
-    /// Units for everything else; one of them is being emptied while the others fill.
+    /// Units for all other writes; one of them is being emptied while the others fill.
     pub random_units: u32,
 }
 
@@ -67,7 +67,7 @@ pub(in super::super) mod tests {
     use super::super::super::spec::DriveSpec;
     use super::*;
 
-    /// A built-in card.
+    /// Returns a built-in card.
     pub(in super::super::super) fn preset(name: &str) -> SdSpec {
         match DriveSpec::preset(name).unwrap() {
             DriveSpec::Sd(spec) => spec,

@@ -7,7 +7,7 @@ use super::super::flash::precondition::SplitMix64;
 use super::super::service::{Command, Service, Verb};
 use super::super::spec::DriveSpec;
 
-/// Sectors of an allocation unit, and of a page.
+/// Sectors of an allocation unit.
 const UNIT: u64 = 8192;
 const PAGE: u64 = 32;
 
@@ -26,7 +26,7 @@ fn ms(service: Service) -> f64 {
     checked(service).service_ns() as f64 / 1e6
 }
 
-/// Mean ms of commands, one after the other.
+/// Returns the mean time of commands in ms, one after the other.
 fn run(drive: &mut Drive, commands: impl IntoIterator<Item = Command>) -> f64 {
     let times: Vec<f64> = commands.into_iter().map(|command| ms(drive.execute(drive.free_at(), command))).collect();
     times.iter().sum::<f64>() / times.len() as f64
@@ -83,7 +83,7 @@ fn random_writes_take_what_was_measured() {
 #[test]
 fn a_merge_copies_a_unit_and_erases_two() {
     let mut drive = card("sd16-slow");
-    // Two random units hold 512 pages: the 513th write makes the first of these go.
+    // Two random units hold 512 pages: the 513th write evicts the first of these.
     let gc_ns = |drive: &mut Drive, i| checked(drive.execute(drive.free_at(), Command::write(i * PAGE + 8, 8))).gc_ns;
     assert!((0..512).all(|i| gc_ns(&mut drive, i) == 0));
     assert_near("a merge", gc_ns(&mut drive, 512) as f64 / 1e6, 413.1, 0.1);
@@ -98,7 +98,7 @@ fn a_merge_copies_a_unit_and_erases_two() {
 fn parts_that_follow_one_another_are_collected() {
     let mut drive = card("sd16-mid");
     let part = |drive: &mut Drive, at| checked(drive.execute(drive.free_at(), Command::write(UNIT + at, 8)));
-    // The first is programmed, the two that go on are collected, the last fills the page.
+    // The first is programmed, the next two are collected, the last fills the page.
     assert!(!part(&mut drive, 0).cached);
     assert!(part(&mut drive, 8).cached && part(&mut drive, 16).cached);
     assert_eq!(drive.dirty_sectors(), 16);
@@ -126,7 +126,7 @@ fn four_streams_run_in_order_and_a_fifth_takes_the_place_of_one() {
     };
     let four = written(4);
     assert_eq!((four.write_amplification(), four.switch_merges, four.partial_merges), (1.0, 4, 0));
-    // What the fifth drove out had one page, and goes on in a random unit.
+    // The fifth evicts a log that had one page, which continues in a random unit.
     let five = written(5);
     assert_eq!((five.gc_pages, five.switch_merges, five.partial_merges), (255, 4, 1));
 }

@@ -1,7 +1,6 @@
 //! [`Drive`]: commands, link, write buffer, translation and chips together.
-//!
-//! Link and chips work at the same time: of a transfer the slower of the two counts. A written page is handed to its die at
-//! once; while the buffer has room the host need not wait for it. Room comes back as pages are programmed.
+//!  Link and chips work at the same time: of a transfer the slower of the two counts. A written page is handed to its
+//! die at once; while the buffer has room the host need not wait for it. Room comes back as pages are programmed.
 //!
 //! Invariants:
 //! 1. At most `depth` commands are under way. They begin in order of arrival and may end in any.
@@ -39,13 +38,13 @@ pub struct Drive {
     buffer_pages: usize,
     chips: Chips,
     ftl: Ftl,
-    /// Pages accepted and, as far as was looked, not programmed: the first to be programmed on top.
+    /// Pages accepted and not programmed as of the last command: the first to be programmed on top.
     buffer: BinaryHeap<Reverse<Op>>,
-    /// When the commands under way end: the first on top.
+    /// End times of the commands under way: the first on top.
     under_way: BinaryHeap<Reverse<u64>>,
-    /// When the next command may begin.
+    /// The time at which the next command may begin.
     free_ns: u64,
-    /// When the link has carried what it was given.
+    /// The time at which the link has carried all data given to it.
     link_ns: u64,
 }
 
@@ -95,7 +94,7 @@ impl Ftl {
     }
 }
 
-/// What a command wants of one page.
+/// The part of a command that concerns one page.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     page: u32,
@@ -104,7 +103,7 @@ struct Piece {
 }
 
 impl Drive {
-    /// A drive at time 0, preconditioned.
+    /// Makes a drive at time 0, preconditioned.
     ///
     /// # Errors
     /// [`SpecError::Value`] for a specification that was not checked and is not sound.
@@ -137,22 +136,23 @@ impl Drive {
         })
     }
 
-    /// Capacity.
+    /// Returns the capacity in sectors.
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// When the drive takes the next command.
+    /// Returns the time at which the drive takes the next command.
     pub fn free_at(&self) -> Time {
         Time(self.free_ns)
     }
 
-    /// What the chips had to do since time 0.
+    /// Returns the flash operations since time 0.
     pub fn flash(&self) -> FlashCounters {
         self.chips.counters
     }
 
-    /// Written sectors that a power cut would lose now, when the next command may begin.
+    /// Returns the number of written sectors that a power cut would lose at the time the next
+    /// command may begin.
     pub fn dirty_sectors(&self) -> u64 {
         let waits = |Reverse(op): &&Reverse<Op>| op.ends_ns > self.free_ns;
         self.buffer.iter().filter(waits).count() as u64 * self.page_sectors
@@ -180,7 +180,8 @@ impl Drive {
         service
     }
 
-    /// Notes a command under way; the next one may begin when the electronics are free and there are fewer than `depth`.
+    /// Records a command under way; the next one may begin when the electronics are free and fewer than `depth` are
+    /// under way.
     fn take_up(&mut self, ready_ns: u64, finished_ns: u64) {
         self.free_ns = ready_ns;
         self.under_way.push(Reverse(finished_ns));
@@ -213,7 +214,7 @@ impl Drive {
         self.link(ready_ns, last.ends_ns, self.read_rate, command, service)
     }
 
-    /// A write that is done when its pages are in the buffer.
+    /// Serves a write that is done when its pages are in the buffer.
     fn write(&mut self, ready_ns: u64, command: &Command, service: &mut Service) -> u64 {
         let mut now_ns = ready_ns;
         for piece in self.pieces(command) {
@@ -234,7 +235,7 @@ impl Drive {
         self.link(ready_ns, last.ends_ns, self.write_rate, command, service)
     }
 
-    /// Programs a page; what the command does not bring of it is read first.
+    /// Programs a page; the part of it that the command does not write is read first.
     fn program(&mut self, piece: Piece, ready_ns: u64) -> Op {
         self.chips.counters.host_bytes += piece.bytes;
         let old = if piece.whole { None } else { self.ftl.die_of(piece.page) };
@@ -243,7 +244,8 @@ impl Drive {
         self.ftl.write(piece.page, ready_ns, &mut self.chips)
     }
 
-    /// Waits until at most `left` pages of the buffer are not programmed, and says when that is so.
+    /// Waits until at most `left` pages of the buffer are not programmed; returns the time at which
+    /// that is so.
     fn make_room(&mut self, ready_ns: u64, left: usize, service: &mut Service) -> u64 {
         let mut now_ns = ready_ns;
         while self.buffer.peek().is_some_and(|Reverse(op)| op.ends_ns <= now_ns || self.buffer.len() > left) {
@@ -263,7 +265,7 @@ impl Drive {
         finished_ns
     }
 
-    /// Only whole pages can be given up.
+    /// Discards whole pages only.
     fn discard(&mut self, ready_ns: u64, command: &Command) -> u64 {
         if self.trim {
             for piece in self.pieces(command).filter(|piece| piece.whole) {
@@ -273,7 +275,8 @@ impl Drive {
         ready_ns
     }
 
-    /// The link carries the data while the chips work, which takes until `chips_ns`.
+    /// Carries the data over the link while the chips work, until `chips_ns`; returns the time at
+    /// which both are done.
     fn link(&mut self, ready_ns: u64, chips_ns: u64, rate: Rate, command: &Command, service: &mut Service) -> u64 {
         self.link_ns = self.link_ns.max(ready_ns) + rate.ns(command.sectors * SECTOR as u64);
         let finished_ns = chips_ns.max(self.link_ns);

@@ -10,65 +10,65 @@ use super::super::spec::{DriveKind, KindSpec, MS_MAX, Parameter, Unsound, number
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SsdSpec {
-    /// [`DriveKind::Ssd`].
+    /// The kind of drive, [`DriveKind::Ssd`].
     pub kind: DriveKind,
-    /// One line for people.
+    /// A one-line description for users.
     pub description: String,
-    /// Advertised capacity.
+    /// Advertised capacity in sectors.
     pub sectors: u64,
-    /// The electronics' share of each command.
+    /// Time of the electronics for each command, in ms.
     pub overhead_ms: f64,
-    /// What link and controller can read, in 10^6 bytes per second; `inf`: takes no time.
+    /// Read rate of link and controller in 10^6 bytes per second; `inf`: transfers take no time.
     pub read_mb_s: f64,
-    /// What link and controller can write, in 10^6 bytes per second; `inf`: takes no time.
+    /// Write rate of link and controller in 10^6 bytes per second; `inf`: transfers take no time.
     pub write_mb_s: f64,
-    /// The largest command.
+    /// The largest command in sectors.
     pub transfer_sectors_max: u32,
     /// Commands the drive works on at once; 1: no queueing.
     pub ncq_depth: u32,
-    /// Discards reach the translation layer.
+    /// True if discards reach the translation layer.
     pub trim: bool,
-    /// The chips.
+    /// Size and times of the flash chips.
     pub flash: FlashSpec,
-    /// The translation layer.
+    /// The flash translation layer.
     pub ftl: FtlSpec,
     /// The buffer on board.
     pub cache: BufferSpec,
-    /// What happened to the drive before time 0.
+    /// The state of the drive at time 0.
     pub precondition: PreconditionSpec,
 }
 
-/// How the drive finds its pages.
+/// The kind of flash translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mapping {
-    /// Every page by itself; greedy garbage collection.
+    /// Page mapping with greedy garbage collection.
     Page,
-    /// Blocks, with log blocks for new versions (FAST).
+    /// Block mapping, with log blocks for new versions (FAST).
     Fast,
 }
 
-/// The translation layer. What is for the other mapping has no effect.
+/// The translation layer. Parameters of the other mapping have no effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FtlSpec {
-    /// How the drive finds its pages.
+    /// The kind of flash translation.
     pub mapping: Mapping,
-    /// Log superblocks of `fast`, one of them sequential.
+    /// Log superblocks of `fast` mapping, one of them sequential.
     pub log_superblocks: u32,
-    /// Below so many free blocks a die of `page` collects garbage.
+    /// With `page` mapping, a die with fewer free blocks than this collects garbage.
     pub free_blocks_min: u32,
-    /// Copies of `page` go to blocks of their own.
+    /// True if copies of `page` mapping go to blocks of their own.
     pub copies_apart: bool,
 }
 
-/// The buffer on board.
+/// The write buffer on board.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BufferSpec {
-    /// Writes are done when they are in the buffer.
+    /// True if a write completes when it is in the buffer.
     pub write: bool,
-    /// How much may wait in the buffer to be programmed.
+    /// The most that may wait in the buffer to be programmed, in KiB.
     pub dirty_kib: u32,
 }
 
@@ -106,7 +106,7 @@ pub(in super::super) mod tests {
     use super::super::super::spec::DriveSpec;
     use super::*;
 
-    /// A built-in solid state disk.
+    /// Returns a built-in solid state disk.
     pub(in super::super::super) fn preset(name: &str) -> SsdSpec {
         match DriveSpec::preset(name).unwrap() {
             DriveSpec::Ssd(spec) => spec,

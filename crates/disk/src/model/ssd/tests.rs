@@ -16,7 +16,7 @@ fn spec(name: &str, settings: &[(&str, &str)]) -> DriveSpec {
     spec
 }
 
-/// A small page-mapped drive: 64 MiB of capacity in 4 dies, an eighth more on the chips.
+/// Makes a small page-mapped drive: 64 MiB of capacity in 4 dies, an eighth more on the chips.
 fn small(settings: &[(&str, &str)]) -> DriveSpec {
     let mut spec = spec(
         "samsung-slc-64-page",
@@ -43,7 +43,7 @@ fn run(drive: &mut Drive, commands: impl IntoIterator<Item = Command>) -> f64 {
     (drive.free_at().0 - begins.0) as f64 / 1e6 / f64::from(served)
 }
 
-/// Random 4 KiB writes over the first `bytes`.
+/// Makes random 4 KiB writes over the first `bytes`.
 fn random_writes(seed: u64, bytes: u64, count: usize) -> impl Iterator<Item = Command> {
     let mut random = SplitMix64(seed);
     std::iter::repeat_with(move || Command::write(random.next() % (bytes / 4096) * 8, 8)).take(count)
