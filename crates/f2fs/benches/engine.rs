@@ -1,4 +1,4 @@
-//! What the engine costs when nothing waits for a device.
+//! Measures the engine's own cost, on a disk in memory that answers without delay.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use moafs_disk::{MemDisk, SharedDisk};
@@ -35,7 +35,7 @@ fn number(i: usize) -> String {
     format!("file-{i:06}")
 }
 
-/// Nodes are packed, get places while everybody waits, and leave.
+/// A checkpoint: nodes are packed and get places while the op gate is closed, and are then written.
 fn checkpoint(c: &mut Criterion) {
     let vfs = volume();
     let files: Vec<Ino> = (0..FILES).map(|i| create(&vfs, &number(i))).collect();

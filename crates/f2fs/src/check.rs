@@ -1,8 +1,9 @@
-//! Checking a volume. It only looks.
+//! Checks a volume without changing it.
 //!
-//! The one idea: the node address table lists every inode, so each inode is visited once and everything it leads to is
-//! claimed for it; what the tables say is then compared with what was claimed. Nothing damaged is followed, each node
-//! and each block at most once, so the work is bounded by the volume whatever is on it.
+//! The node address table lists every inode, so each inode is visited once and every block that it
+//! leads to is claimed for it; the tables are then compared with the claims. Nothing damaged is
+//! followed, and each node and each block is visited at most once, so the work is bounded by the
+//! volume, whatever bytes are on it.
 //!
 //! | pass | looks at | module |
 //! |---|---|---|
@@ -11,8 +12,8 @@
 //! | 3 | directory entries | `names` |
 //! | 4 | connection to the root, links, orphans, counts | `counts` |
 //!
-//! What `fsck.f2fs` does not look at is looked at, too: sizes, the names that inodes carry, footers, temperatures, the
-//! contents of attributes.
+//! Beyond the checks of `fsck.f2fs`, these are checked: sizes, the names that inodes carry,
+//! footers, temperatures, the contents of attributes.
 //!
 //! Memory: about 9 bytes per node id in those blocks of the NAT that have any in use, 28 per inode, 140 per segment
 //! that is not empty, 12 per entry of one directory, and 32 MiB. After a power cut the volume is as its last checkpoint
@@ -47,23 +48,23 @@ use volume::Volume;
 /// Findings that are kept one by one; more are only counted.
 const FINDINGS_MAX: usize = 10_000;
 
-/// What may be changed.
+/// The changes that a check may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Nothing (`fsck -n`).
+    /// No changes at all (`fsck -n`).
     #[default]
     No,
 }
 
-/// How to check.
+/// Options of a check.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckOptions {
-    /// What may be changed.
+    /// The changes that the check may make.
     pub mode: Mode,
 }
 
-/// How far a check is.
+/// The progress of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The pass, from 1 to 4.
@@ -74,17 +75,17 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// An issue, and how bad it is.
+/// An issue with its severity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What is wrong.
+    /// The structure that is wrong, with the values found and expected.
     #[serde(flatten)]
     pub issue: Issue,
-    /// How bad it is.
+    /// The issue's severity, from [`Issue::severity`].
     pub severity: Severity,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Outcome {
     /// Everything found, in the order of the passes; the first ten thousand.
@@ -93,9 +94,9 @@ pub struct Outcome {
     pub more: u64,
     /// The severity of the worst finding, those that were only counted included.
     pub worst: Option<Severity>,
-    /// Inodes in use.
+    /// Inodes in use, the root included.
     pub inodes_used: u64,
-    /// Blocks in use.
+    /// Blocks of the main area in use, and blocks reserved for files without an address.
     pub blocks_used: u64,
 }
 
@@ -115,7 +116,7 @@ impl Outcome {
         i32::from(self.errors_left()) << 2
     }
 
-    /// Notes an issue.
+    /// Records an issue with its severity; beyond [`FINDINGS_MAX`] it is only counted.
     fn found(&mut self, issue: Issue) {
         let severity = issue.severity();
         self.worst = self.worst.max(Some(severity));
@@ -127,15 +128,15 @@ impl Outcome {
     }
 }
 
-/// Why a volume cannot be checked: fsck(8)'s exit code 8.
+/// Reasons why a volume cannot be checked; fsck(8) exits with code 8.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// A request failed.
+    /// A request to the device failed.
     #[error("cannot {doing}: {source}")]
     Disk {
-        /// What was being done.
+        /// The action that failed, as a verb phrase ("read the superblock").
         doing: &'static str,
-        /// How it failed.
+        /// The device's error.
         source: DiskError,
     },
     /// There is no usable superblock.
@@ -168,14 +169,14 @@ pub fn check(
     Ok(checker.finish())
 }
 
-/// Told how far a pass is: pass, steps done, steps.
+/// A callback for progress: pass, steps done, steps of the pass.
 type Tell<'a> = &'a mut dyn FnMut(u8, u64, u64);
 
-/// What pass 2 learned about an inode.
+/// The facts about an inode that pass 2 collects.
 #[derive(Debug, Clone, Copy)]
 struct InodeState {
     ino: Nid,
-    /// `i_links`.
+    /// The inode's `i_links`.
     links: u32,
     /// Names that pass 3 found.
     names: u32,
@@ -183,18 +184,18 @@ struct InodeState {
     pino: Nid,
     /// The hash of the name it carries.
     name_hash: u32,
-    /// What it is; none if its fields cannot be believed.
+    /// The file's kind; `None` if its fields cannot be believed.
     kind: Option<FileKind>,
     /// The parent and the name it carries may be wrong.
     lost_pino: bool,
 }
 
-/// What pass 3 learned about a directory.
+/// The facts about a directory that pass 3 collects.
 #[derive(Debug, Clone, Copy, Default)]
 struct DirInfo {
     /// The directory with its name.
     parent: Option<Nid>,
-    /// What `..` names.
+    /// The inode that `..` names.
     dot_dot: Option<Nid>,
     /// Directories that have their name in it.
     subdirs: u32,
@@ -209,15 +210,15 @@ struct Checker<'a> {
     geo: Geometry,
     pack: Pack,
     outcome: Outcome,
-    /// Segments that have an entry, or a block that somebody uses.
+    /// Segments that have a SIT entry or a block in use.
     segments: BTreeMap<Segno, Segment>,
     nat: Nat,
-    /// All inodes, ascending.
+    /// All inodes, in ascending order of their ids.
     inodes: Vec<InodeState>,
     dirs: BTreeMap<Nid, DirInfo>,
-    /// Blocks of the main area that somebody uses.
+    /// Blocks of the main area that are in use.
     reached_blocks: u64,
-    /// Blocks that files were promised, without an address.
+    /// Blocks that are reserved for files and have no address yet.
     promised_blocks: u64,
     /// Nodes that the NAT lists.
     nodes_used: u64,

@@ -1,4 +1,4 @@
-//! Tests only: volumes in memory, mounted, and the reference tool as the judge of what is left.
+//! Tests only: volumes in memory, mounted, and the reference tool as the judge of the result.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,13 +25,13 @@ pub(crate) fn name(bytes: &[u8]) -> &Name {
     Name::new(bytes).expect("a legal name")
 }
 
-/// What volumes of today have, and what they had at first.
+/// The features of volumes that tools make today, and those of the first version of the format.
 pub(crate) fn features() -> [Features; 2] {
     let today = Features::EXTRA_ATTR | Features::INODE_CHECKSUM | Features::INODE_CRTIME;
     [today | Features::FLEXIBLE_INLINE_XATTR, Features::empty()]
 }
 
-/// An empty volume.
+/// Makes an empty volume in memory.
 pub(crate) fn volume(mebibytes: u64, features: Features) -> Arc<MemDisk> {
     let mem = Arc::new(MemDisk::new(mebibytes << 11));
     let options = MkfsOptions { features, ..MkfsOptions::new([7; 16], Timestamp::new(1_700_000_000, 0)) };
@@ -46,7 +46,7 @@ pub(crate) fn mount(mem: &Arc<MemDisk>) -> Vfs<F2fs> {
     Vfs::new(format, disk, rt, Options { syncer: false, ..Options::default() })
 }
 
-/// Calls as root.
+/// Returns the credentials of root.
 pub(crate) fn root() -> Who {
     Who::root()
 }
@@ -69,7 +69,7 @@ pub(crate) fn loaded(mebibytes: u64, features: Features, source: &Path) -> Optio
     volume(mebibytes, features).write_to(image.path()).expect("the image is saved");
     let output = Command::new(tool).arg("-f").arg(source).arg(image.path()).stdin(Stdio::null()).output();
     let output = output.expect("the tool starts");
-    // 1: it corrected checksums that it had left behind.
+    // Exit code 1: `sload.f2fs` corrected checksums that it had left behind.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(matches!(output.status.code(), Some(0 | 1)), "{tool}: {}: {text}", output.status);
     Some(Arc::new(MemDisk::read_from(image.path()).expect("the image is read")))
@@ -79,7 +79,7 @@ pub(crate) fn loaded(mebibytes: u64, features: Features, source: &Path) -> Optio
 /// word.
 pub(crate) fn assert_clean(mem: &MemDisk, what: &str) {
     let ours = check(mem, &CheckOptions::default(), &mut |_| ()).expect("the volume can be checked");
-    // What the reference tool leaves when it fills a volume.
+    // Findings that the reference tool causes when it fills a volume.
     let known = |issue: &Issue| matches!(issue, Issue::Temperature { .. } | Issue::XattrMagic { .. });
     let wrong: Vec<&Issue> = ours.findings.iter().map(|found| &found.issue).filter(|issue| !known(issue)).collect();
     assert!(wrong.is_empty(), "{what}: {wrong:#?}");

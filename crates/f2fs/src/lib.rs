@@ -1,8 +1,9 @@
 //! The F2FS format, and the ways of a log-structured file system: appending, cleaning, recycling.
 //!
-//! The one idea: what the bytes mean ([`format`]), what a volume must look like to be sound ([`check`]), who decides
-//! ([`clean`], [`place`]: pure functions of a segment table) and who executes ([`engine`]) are separate; only the last
-//! one keeps state and talks to a device.
+//! Four parts are separate: what the bytes mean ([`format`]), what a volume must look like to be
+//! sound ([`check`]), which decisions are made ([`clean`], [`place`]: pure functions of a segment
+//! table) and how they are carried out ([`engine`]). Only the engine keeps state and talks to a
+//! device.
 //!
 //! | module | what it holds |
 //! |---|---|

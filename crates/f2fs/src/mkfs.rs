@@ -22,7 +22,7 @@ use crate::format::superblock::{
 };
 use crate::format::{BLOCK, BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno};
 
-/// What this crate can give to a new volume.
+/// Features that this crate can give to a new volume.
 pub const FEATURES: Features = Features::EXTRA_ATTR
     .union(Features::INODE_CHECKSUM)
     .union(Features::SB_CHECKSUM)
@@ -55,14 +55,14 @@ const SMALL_SEGMENTS: u32 = 256;
 const ROOT: Nid = Nid::ROOT;
 const LOST_FOUND: Nid = Nid(4);
 
-/// What the new volume shall look like.
+/// The shape and contents of the new volume.
 #[derive(Debug, Clone)]
 pub struct MkfsOptions {
     /// The volume's name: at most 512 UTF-16 units.
     pub label: String,
-    /// The volume's identity.
+    /// The volume's identity (UUID) in its superblock.
     pub uuid: [u8; 16],
-    /// Any of [`FEATURES`].
+    /// The volume's features: any of [`FEATURES`].
     pub features: Features,
     /// Segments in a section.
     pub segs_per_sec: u32,
@@ -102,17 +102,17 @@ impl MkfsOptions {
     }
 }
 
-/// Why no volume was made.
+/// Reasons why no volume was made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MkfsError {
     /// An option has a value that no volume can have.
     #[error("{what} {value} is not possible: {rule}")]
     Option {
-        /// Which option.
+        /// The option's name.
         what: &'static str,
-        /// Its value.
+        /// The value that was given.
         value: String,
-        /// What is possible.
+        /// The values that are possible.
         rule: String,
     },
     /// The device cannot hold a volume of this shape.
@@ -120,15 +120,15 @@ pub enum MkfsError {
     Size {
         /// Bytes of the device.
         bytes: u64,
-        /// What does not fit.
+        /// The part that does not fit.
         why: String,
     },
-    /// A request failed.
+    /// A request to the device failed.
     #[error("cannot {doing}: {source}")]
     Disk {
-        /// What was being done.
+        /// The action that failed, as a verb phrase.
         doing: &'static str,
-        /// How it failed.
+        /// The device's error.
         source: DiskError,
     },
 }
@@ -138,10 +138,10 @@ fn impossible<T>(what: &'static str, value: impl ToString, rule: impl Into<Strin
     Err(MkfsError::Option { what, value: value.to_string(), rule: rule.into() })
 }
 
-/// What was made.
+/// The shape of the volume that was made, and the space in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The volume's shape.
+    /// The areas of the volume.
     pub geometry: Geometry,
     /// Blocks that files may use.
     pub user_blocks: u64,
@@ -206,7 +206,7 @@ fn check_extensions(options: &MkfsOptions) -> Result<(), MkfsError> {
     }
 }
 
-/// Where everything lies on a device of `bytes` (section 2.2).
+/// Returns the places of all areas on a device of `bytes` (section 2.2).
 fn areas(bytes: u64, options: &MkfsOptions) -> Result<Geometry, MkfsError> {
     let error = |why: &str| MkfsError::Size { bytes, why: why.to_owned() };
     let zone = u64::from(options.segs_per_sec) * u64::from(options.secs_per_zone);
@@ -249,7 +249,7 @@ fn areas(bytes: u64, options: &MkfsOptions) -> Result<Geometry, MkfsError> {
     })
 }
 
-/// How large the tables have to be.
+/// The sizes of the tables.
 struct Tables {
     sit_segments: u64,
     nat_segments: u64,
@@ -286,7 +286,7 @@ impl Tables {
     }
 }
 
-/// What is kept back from users, in segments.
+/// Segments that are kept back from users.
 #[derive(Debug, Clone, Copy)]
 struct Reserve {
     /// So that cleaning can always go on.
@@ -333,7 +333,8 @@ fn most_left(segments: u32, left: impl Fn(f64) -> f64) -> Option<f64> {
     best.1
 }
 
-/// Where the logs start: each in a zone of its own, data that live longer further inside.
+/// Returns the segments in which the logs start: each in a zone of its own, data that live longer
+/// further inside.
 fn first_segments(geo: &Geometry) -> [Segno; 6] {
     let zone = geo.segs_per_sec * geo.secs_per_zone;
     let zones = geo.segments / zone;
@@ -364,7 +365,8 @@ impl Maker<'_> {
         self.disk.flush().map_err(|source| MkfsError::Disk { doing, source })
     }
 
-    /// Makes sure that nobody finds the old volume, nor a half-made new one.
+    /// Overwrites the magic numbers of both superblocks, so that no mount finds the old volume, nor
+    /// a half-made new one.
     fn erase_old(&self) -> Result<(), MkfsError> {
         let doing = "erase the old volume";
         if self.options.discard && self.disk.limits().discard {
@@ -399,7 +401,7 @@ impl Maker<'_> {
         blocks.push(write(geo.nat_at(0, false), &nat_block(&directories), Kind::Descriptors));
         let mut pack = self.pack(&directories);
         blocks.push(write(geo.pack_at(0), &pack.encode(geo), Kind::Segments));
-        // The other pack has to be one, too, but must not count.
+        // The other pack must be valid as well, but must not count.
         pack.checkpoint.version = 0;
         blocks.push(write(geo.pack_at(1), &pack.encode(geo), Kind::Segments));
         self.submit("write the new volume's metadata", blocks)?;

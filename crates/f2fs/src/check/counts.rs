@@ -1,4 +1,5 @@
-//! Pass 4: is everything connected, and does everything that counts count right?
+//! Pass 4: connection of every directory to the root, link counts, orphans and the checkpoint's
+//! counts.
 
 use std::collections::BTreeSet;
 

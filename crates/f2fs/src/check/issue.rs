@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::format::{BlkAddr, Log, Nid, Segno};
 
-/// How bad an issue is.
+/// The severity of an issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -12,7 +12,7 @@ pub enum Severity {
     Note,
     /// Odd, or what a power cut leaves: nothing is lost and nothing can get lost.
     Warning,
-    /// Leak only: space is kept or counted for nobody, and no file is touched by it.
+    /// Leak only: space is kept or counted without an owner, and no file is touched by it.
     Leak,
     /// The volume must not be written before it is repaired.
     Error,
@@ -20,28 +20,28 @@ pub enum Severity {
     Fatal,
 }
 
-/// Which count of the checkpoint.
+/// A count of the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Count {
     /// Blocks in use, promised ones included.
     ValidBlocks,
-    /// Nodes in use.
+    /// Nodes in use, inodes included.
     ValidNodes,
-    /// Inodes in use.
+    /// Inodes in use, the root included.
     ValidInodes,
     /// Segments without a valid block that no log stands in.
     FreeSegments,
 }
 
-/// Who points to a block, as a summary entry says it.
+/// The owner of a block, as a summary entry names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Owner {
     /// The node that holds the block's address; a node's block is its own.
     pub nid: Nid,
     /// The version of that node's NAT entry; 0 for a node's block.
     pub version: u8,
-    /// Which of the node's addresses; 0 for a node's block.
+    /// The index of the block's address in the node; 0 for a node's block.
     pub offset: u16,
 }
 
@@ -60,7 +60,8 @@ pub enum Issue {
     PackUnusable { pack: u8, problem: String },
     /// No checkpoint pack can be used.
     NoCheckpoint,
-    /// Somebody has marked the volume.
+    /// The checkpoint carries marks: of an error, for a check, of checkpoints that are switched
+    /// off, or of a resize.
     Marked { marks: String },
     /// The hint where to look for a free node id is beyond the table.
     NextFreeNid { stored: u32, limit: u32 },
@@ -74,17 +75,17 @@ pub enum Issue {
     Chain { block: BlkAddr, problem: String },
     /// An entry of the node and the meta inode, which have no node, is not what it always is.
     NatReserved { nid: Nid },
-    /// A node's address is none.
+    /// A node's address does not lie in the main area.
     NatAddress { nid: Nid, block: BlkAddr },
-    /// A node's inode is none.
+    /// A node's NAT entry names an inode that does not exist.
     NatOwner { nid: Nid, inode: Nid },
-    /// A node's block is another node.
+    /// The block at a node's address is another node.
     NodeFooter { nid: Nid, block: BlkAddr, problem: String },
     /// A node's mark of belonging to no directory is wrong.
     NodeCold { nid: Nid, stored: bool },
     /// A node says that it was written after the checkpoint it belongs to.
     NodeVersion { nid: Nid, stored: u64, checkpoint: u64 },
-    /// The block that a node's log continued with is none.
+    /// The next block in a node's log, as its footer names it, lies outside of the main area.
     NodeNext { nid: Nid, next: BlkAddr },
     /// A node id in an inode or an indirect node cannot be followed.
     NodePointer { inode: Nid, nid: Nid, offset: u32, problem: String },
@@ -104,7 +105,7 @@ pub enum Issue {
     UnexpectedPointers { inode: Nid },
     /// The cached extent is not what the addresses say.
     Extent { inode: Nid, lbn: u32, block: BlkAddr, blocks: u32 },
-    /// `i_blocks` is wrong.
+    /// `i_blocks` is not the number of blocks that belong to the inode.
     BlocksCount { inode: Nid, stored: u64, counted: u64 },
     /// `i_size` is too small for a directory's blocks.
     SizeTooSmall { inode: Nid, stored: u64, least: u64 },
@@ -112,14 +113,14 @@ pub enum Issue {
     BlocksBeyondEnd { inode: Nid, stored: u64, lbn: u64 },
     /// A symbolic link has no usable target.
     SymlinkInvalid { inode: Nid, problem: String },
-    /// Where an inode's attributes are to be is something else: `sload.f2fs` leaves addresses there, and readers take it
-    /// for no attributes.
+    /// The attribute area of an inode does not start with its magic number: `sload.f2fs` leaves
+    /// addresses there, and readers take it for no attributes.
     XattrMagic { inode: Nid, stored: u32 },
     /// An inode's attributes are damaged.
     Xattrs { inode: Nid, problem: String },
     /// An address lies outside of the main area.
     IllegalBlock { inode: Nid, lbn: u64, block: BlkAddr },
-    /// A block belongs to somebody already.
+    /// A block already belongs to another file block or node.
     MultiplyClaimed { inode: Nid, nid: Nid, block: BlkAddr },
     /// A block is in use, but its segment's map says that it is free.
     UsedButFree { inode: Nid, block: BlkAddr },
@@ -129,7 +130,7 @@ pub enum Issue {
     Temperature { segment: Segno, stored: Log, blocks: u32 },
     /// A segment's summary says that it is of nodes, or of data, and it is not.
     SummaryKind { segment: Segno, nodes: bool },
-    /// A block's summary names somebody else.
+    /// A block's summary entry names another owner.
     Summary { segment: Segno, block: BlkAddr, stored: Owner, should: Owner },
     /// Entries of a directory are damaged.
     EntriesDamaged { directory: Nid, lbn: u64, problem: String },
@@ -147,7 +148,7 @@ pub enum Issue {
     EntryMisplaced { directory: Nid, name: String, lbn: u64 },
     /// An entry names an inode that is not in use.
     EntryUnused { directory: Nid, name: String, inode: Nid },
-    /// An entry names an inode that has no names.
+    /// An entry names a reserved inode, which never has a name.
     EntryReserved { directory: Nid, name: String, inode: Nid },
     /// An entry's type is not the inode's.
     EntryType { directory: Nid, name: String, inode: Nid },
@@ -155,11 +156,11 @@ pub enum Issue {
     EntryDirectoryAgain { directory: Nid, name: String, inode: Nid },
     /// A name occurs twice in a directory.
     EntryDuplicate { directory: Nid, name: String },
-    /// The name or the parent that a file with one name carries is not the one it has.
+    /// The name or the parent that a file with one name carries is not its present one.
     NameStale { inode: Nid, directory: Nid, name: String },
     /// A directory that leads to itself and not to the root.
     DirectoryLoop { inode: Nid },
-    /// The root directory is none.
+    /// The root's inode is not a directory.
     RootNotDirectory,
     /// The link count is not the number of names.
     LinkCount { inode: Nid, stored: u32, counted: u32 },
@@ -169,14 +170,14 @@ pub enum Issue {
     OrphanUnused { inode: Nid },
     /// An orphan has a name.
     OrphanNamed { inode: Nid, names: u32 },
-    /// A segment's map says "used" for blocks that nobody uses.
+    /// A segment's map says "used" for blocks without an owner.
     Leaked { segment: Segno, blocks: u32, first: BlkAddr },
     /// The checkpoint counts wrongly.
     Count { count: Count, stored: u64, counted: u64 },
 }
 
 impl Issue {
-    /// How bad it is.
+    /// Returns the severity of the issue.
     pub fn severity(&self) -> Severity {
         use Issue::*;
         match self {

@@ -16,7 +16,7 @@ use crate::format::{BlkAddr, Nid, Segno};
 
 const DOTS: [&str; 2] = [".", ".."];
 
-/// Where an entry is.
+/// The place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     hash: u32,
@@ -27,15 +27,15 @@ struct Place {
 /// A directory under check.
 struct Directory {
     ino: Nid,
-    /// Where its entries lie if they are inside the inode.
+    /// The region of its entries if they lie inside the inode.
     inline: Option<Region>,
     /// Levels of its hash table, and by how much the first one is larger.
     depth: u32,
     dir_level: u8,
-    /// What `.` and `..` name.
+    /// The inodes that `.` and `..` name.
     dots: [Option<Nid>; 2],
     places: Vec<Place>,
-    /// Blocks that were read.
+    /// Blocks that have been read.
     read: BTreeMap<Segno, ValidMap>,
 }
 

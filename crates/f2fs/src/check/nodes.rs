@@ -11,11 +11,12 @@ use crate::format::inode::{self, CachedExtent, Layout};
 use crate::format::node::{self, ADDRS_PER_NODE, Footer, NIDS_PER_NODE, XATTR_OFFSET};
 use crate::format::{BlkAddr, Log, Nid, u16_at};
 
-/// What a walk through an inode's nodes has seen.
+/// Facts that a walk through an inode's nodes collects.
 pub(super) struct Walk {
     pub(super) ino: Nid,
     pub(super) directory: bool,
-    /// Blocks: the inode, its nodes, its data, what it was promised.
+    /// Blocks that count for `i_blocks`: the inode, its nodes, its data, reservations without an
+    /// address.
     pub(super) blocks: u64,
     /// Its last file block.
     pub(super) last: Option<u64>,
@@ -48,10 +49,10 @@ struct Leaf {
     first: u64,
 }
 
-/// What a node has to be.
+/// The identity that a node must have.
 #[derive(Clone, Copy)]
 pub(super) enum Expected {
-    /// An inode.
+    /// The inode itself.
     Inode,
     /// The node at this offset of a file, which is a directory or not.
     Child { offset: u32, directory: bool },
@@ -108,7 +109,8 @@ impl Checker<'_> {
         Ok(claimed.then_some(page))
     }
 
-    /// What nobody but us looks at.
+    /// Checks the footer's fields that `fsck.f2fs` does not check: checkpoint version and next
+    /// block.
     fn check_footer(&mut self, footer: &Footer) {
         let (nid, checkpoint) = (footer.nid, self.pack.checkpoint.version);
         if is_from_future(footer.cp_version, &self.pack.checkpoint) {
@@ -119,7 +121,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Nodes are cold but those of directories. mkfs.f2fs makes quota files that are not.
+    /// Nodes are cold, except those of directories. mkfs.f2fs makes quota files that are not.
     pub(super) fn check_cold(&mut self, footer: &Footer, directory: bool) {
         let is_quota = footer.ino != Nid::ROOT && self.superblock.is_reserved(footer.ino);
         if footer.cold == directory && !is_quota {
@@ -208,7 +210,7 @@ impl Checker<'_> {
     }
 }
 
-/// Why a block cannot be this node.
+/// Returns the reason why a block cannot be this node; `None` if it can.
 pub(super) fn foreign(footer: &Footer, nid: Nid, ino: Nid, offset: Option<u32>) -> Option<String> {
     if footer.nid != nid || footer.ino != ino {
         return Some(format!("its footer says it is node {} of inode {}, not of {ino}", footer.nid, footer.ino));

@@ -8,17 +8,17 @@ use crate::format::{BlkAddr, Log, Nid, Segno};
 
 /// A segment under check.
 pub(super) struct Segment {
-    /// Its type; none if that cannot be believed, or nobody says.
+    /// The log of its type; `None` without a SIT entry, or if the entry cannot be believed.
     pub(super) log: Option<Log>,
     /// The blocks that the SIT says are in use.
     pub(super) valid: ValidMap,
-    /// The blocks that somebody uses.
+    /// The blocks that have an owner.
     pub(super) reached: ValidMap,
     /// Blocks that belong to another log.
     pub(super) misfits: u32,
-    /// It was said that nodes and data are mixed up in it.
+    /// An issue was recorded that nodes and data are mixed in it.
     told_class: bool,
-    /// Its summary's kind was looked at.
+    /// The kind (nodes or data) of its summary was checked.
     kind_checked: bool,
 }
 
@@ -34,7 +34,7 @@ impl Segment {
     }
 }
 
-/// Somebody who uses a block.
+/// The owner of a block, and the kind of the block.
 pub(super) struct Claim {
     pub(super) inode: Nid,
     pub(super) owner: Owner,
@@ -81,7 +81,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// What the newest summary says of a block; none where there is no summary but the nodes' own footers.
+    /// Returns the newest summary entry of a block; `None` if there is no summary but the nodes'
+    /// own footers.
     fn summary_entry(
         &mut self,
         segno: Segno,

@@ -294,7 +294,8 @@ impl Checker<'_> {
         }
     }
 
-    /// A log stands at a free block of a segment of its own type; when it appends, everything behind is free, too.
+    /// A log stands at a free block of a segment of its own type; if the log appends, all blocks
+    /// behind it must be free as well.
     fn check_log(&mut self, log: Log) {
         let current = self.pack.checkpoint.current[log as usize];
         let segment = current.segno;

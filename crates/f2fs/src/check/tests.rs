@@ -1,4 +1,4 @@
-//! Sound volumes are clean, each damage is found by its name, and no bytes whatever can hurt the checker.
+//! Sound volumes are clean, each damage is found by its name, and no image makes the checker panic.
 
 use std::fs;
 use std::io::Write;
@@ -36,7 +36,7 @@ const SLOW_LINK: Nid = Nid(10);
 const PIPE: Nid = Nid(11);
 const DEVICE: Nid = Nid(12);
 const MANY: Nid = Nid(13);
-/// A node id that nobody uses.
+/// A node id that is not in use.
 const FREE: Nid = Nid(400);
 /// File blocks of `BIG`: a run that fills a segment, one below a direct node, one below an indirect one.
 const BIG_RUN: usize = 700;
@@ -213,7 +213,7 @@ impl Lab<'_> {
         self.disk.poke(u64::from(at.0) * BLOCK as u64, &pack.encode(&geo));
     }
 
-    /// Which pack is the newest.
+    /// Returns the number of the newest pack (0 or 1).
     fn newest(&self) -> u32 {
         let checker = Checker::open(self.disk).unwrap().unwrap();
         let version = |pack: u32| u64_at(&self.read(checker.geo.pack_at(pack)), 0);
@@ -246,7 +246,7 @@ impl Lab<'_> {
         });
     }
 
-    /// Where a log stands.
+    /// Returns the segment and the block in it at which a log stands.
     fn current(&self, log: Log) -> (Segno, usize) {
         let current = self.checker().pack.checkpoint.current[log as usize];
         (current.segno, current.offset.into())
@@ -294,7 +294,7 @@ impl Lab<'_> {
 
 type Damage = fn(&Lab<'_>);
 
-/// Whether `fsck.f2fs` has something to say, too.
+/// The expected result of `fsck.f2fs` for the same damage: it complains, or it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Theirs {
     Sees,
@@ -616,7 +616,7 @@ const DAMAGES: &[(&str, Damage, &[&str], Theirs)] = &[
     ("root is a file", |lab| lab.inode(Nid::ROOT, |bytes| put_u16(bytes, 0, 0o100755)), &[], Sees),
 ];
 
-/// What `fsck.f2fs` says is wrong; `None` if it is not installed.
+/// Returns whether `fsck.f2fs` complains, and its output; `None` if it is not installed.
 fn fsck_f2fs(disk: &MemDisk) -> Option<(bool, String)> {
     let image = tempfile::NamedTempFile::new().unwrap();
     disk.write_to(image.path()).unwrap();
@@ -640,7 +640,7 @@ fn one_damage_one_issue() {
         let disk = golden();
         damage(&Lab { disk: &disk });
         let found = run(&disk);
-        // What has lost its root loses much more.
+        // A volume that has lost its root loses much more.
         let as_expected = match issues {
             [] => !found.findings.is_empty(),
             issues => names(&found) == *issues,
@@ -820,7 +820,8 @@ fn volumes_of_the_reference_tools_are_clean() {
     ] {
         let Some(disk) = by_the_reference_tools(options) else { return };
         let outcome = run(&disk);
-        // They fill up what segments there are, whatever their temperature, and leave addresses where attributes go.
+        // `sload.f2fs` fills segments of any temperature, and leaves addresses in the place of
+        // attributes.
         let known = |issue: &Issue| matches!(issue, Issue::Temperature { .. } | Issue::XattrMagic { .. });
         let worse = outcome.findings.iter().filter(|finding| !known(&finding.issue));
         let texts: Vec<String> = worse.map(|finding| finding.issue.to_string()).collect();
@@ -855,7 +856,7 @@ fn mutate(disk: &MemDisk, blocks: &[BlkAddr], random: &mut Pcg64) {
     }
 }
 
-/// Puts checksums right, or the mutations would never get past them.
+/// Corrects the checksums; without that the checker would refuse each mutation at once.
 fn reseal(disk: &MemDisk, nodes: &[BlkAddr], uuid: &[u8; 16]) {
     let lab = Lab { disk };
     nodes.iter().for_each(|block| lab.block(*block, |bytes| inode::seal_checksum(bytes, uuid)));

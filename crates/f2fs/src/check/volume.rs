@@ -38,7 +38,7 @@ impl<'a> Volume<'a> {
         read.map_err(|source| CheckError::Disk { doing, source })
     }
 
-    /// Reads a block.
+    /// Reads a block, or returns it from memory if it was kept.
     pub(super) fn read(&mut self, block: BlkAddr) -> Result<Page, CheckError> {
         if let Some(page) = self.kept.get(&block) {
             return Ok(page.clone());

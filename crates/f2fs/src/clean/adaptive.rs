@@ -18,7 +18,8 @@ use crate::clean::table::{SectionView, Table};
 use crate::clean::{Decision, Destination, Want, cost_benefit, hole_plugging};
 use crate::place::device::DeviceCost;
 
-/// What to clean, or `None`. Up to three passes.
+/// Chooses the victims, and copies or plugs, whichever costs less; `None` if no section can be
+/// cleaned. Up to three passes.
 pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
     let copied = cost_benefit::victims(table, want);
     let plugged = hole_plugging::plug(table, want);

@@ -12,7 +12,7 @@ use crate::clean::table::{Class, Secno, SectionView, SegmentView, Table};
 use crate::clean::{Decision, Destination, Want, gather};
 use crate::format::{SEGMENT_BLOCKS, Segno};
 
-/// What to clean, or `None`. Two passes.
+/// Chooses the victims; `None` if no section can be cleaned. Two passes.
 pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
     let threshold_ns = mean_ns(table.sections().filter(SectionView::is_candidate).map(|view| view.youngest_ns))?;
     // Old sections score above all young ones.

@@ -9,7 +9,7 @@
 use crate::clean::table::{SectionView, Table};
 use crate::clean::{Decision, Destination, Want, gather};
 
-/// What to clean, or `None`.
+/// Chooses the victims; `None` if no section can be cleaned.
 pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
     let victims = victims(table, want);
     (!victims.is_empty())

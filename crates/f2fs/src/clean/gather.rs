@@ -45,7 +45,8 @@ impl Ord for Ranked {
     }
 }
 
-/// The most preferred candidates of one class, so many at most; the least preferred of them on top of the heap.
+/// The most preferred candidates of one class, bounded in number; the least preferred of them on
+/// top of the heap.
 struct Best {
     keep: usize,
     heap: BinaryHeap<Ranked>,
@@ -67,7 +68,8 @@ impl Best {
     }
 }
 
-/// The victims with the highest scores, at most `want.gather`, best first. Empty if there is no candidate. One pass.
+/// Returns the victims with the highest scores, best first: at most `want.gather`, none if there is
+/// no candidate. One pass.
 pub fn best(table: &impl Table, want: &Want<'_>, score: impl Fn(&SectionView) -> f64) -> Vec<SectionView> {
     let count = want.gather.clamp(1, GATHER_MAX) as usize;
     let keep = 1 + (count - 1) * SHARING_CANDIDATES;
@@ -88,14 +90,14 @@ pub fn best(table: &impl Table, want: &Want<'_>, score: impl Fn(&SectionView) ->
     within(ranked, count, want.room_blocks)
 }
 
-/// Behind the first, moves those to the front that have the most files in common with it.
+/// Moves those with the most files in common with the first to the front, behind the first.
 fn sharing_first(ranked: &mut [SectionView], files: &FilesOf<'_>) {
     let Some((first, rest)) = ranked.split_first_mut() else { return };
     let wanted = files(first.section);
     rest.sort_by_cached_key(|view| Reverse(common(&wanted, &files(view.section))));
 }
 
-/// How many numbers two ascending lists have in common.
+/// Returns the number of ids that two ascending lists have in common.
 fn common(a: &[Nid], b: &[Nid]) -> usize {
     let (mut at, mut count) = (0, 0);
     for nid in a {
@@ -105,7 +107,7 @@ fn common(a: &[Nid], b: &[Nid]) -> usize {
     count
 }
 
-/// The first `count` whose valid blocks together fit the room.
+/// Returns the first `count` whose valid blocks together fit the room.
 fn within(ranked: Vec<SectionView>, count: usize, room_blocks: u64) -> Vec<SectionView> {
     let mut left = room_blocks;
     let fits = |view: &SectionView| {

@@ -5,14 +5,14 @@
 use crate::clean::table::{SectionView, Table};
 use crate::clean::{Decision, Destination, Want, gather};
 
-/// What to clean, or `None`.
+/// Chooses the victims; `None` if no section can be cleaned.
 pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
     let victims = victims(table, want);
     (!victims.is_empty())
         .then(|| Decision { victims: victims.iter().map(|view| view.section).collect(), to: Destination::CleanSegment })
 }
 
-/// The emptiest sections.
+/// Returns the sections with the lowest utilization, at most `want.gather`.
 pub(super) fn victims(table: &impl Table, want: &Want<'_>) -> Vec<SectionView> {
     gather::best(table, want, |view| 1.0 - view.utilization())
 }

@@ -12,12 +12,14 @@ use crate::clean::table::{Class, Secno, SectionView, SegmentView, Table};
 use crate::clean::{Decision, Destination, Want, greedy};
 use crate::format::{SEGMENT_BLOCKS, Segno};
 
-/// What to clean, or `None`. Into clean segments if the holes elsewhere do not suffice. Two passes.
+/// Chooses the victims; `None` if no section can be cleaned. Valid blocks go into clean segments if
+/// the holes elsewhere do not suffice. Two passes.
 pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
     plug(table, want).map(|(decision, _)| decision).or_else(|| greedy::choose(table, want))
 }
 
-/// A cleaning into holes, with its victims, or `None` if there are no victims or too few holes outside of them.
+/// Returns a cleaning into holes, with its victims; `None` if there are no victims or too few holes
+/// outside of them.
 pub(super) fn plug(table: &impl Table, want: &Want<'_>) -> Option<(Decision, Vec<SectionView>)> {
     let victims = greedy::victims(table, &Want { room_blocks: u64::MAX, ..*want });
     let first = victims.first()?;

@@ -1,10 +1,12 @@
-//! Which segment is emptied when room is short, whatever the cleaner prefers.
+//! Chooses the segment to empty when room is short, independent of the cleaning policy.
 //!
 //! Two decisions, both by counts alone:
-//! - [`segment`]: one segment that certainly becomes free: its valid blocks fit into the holes of other segments of its class, or into
-//!   free segments that nothing else needs. The one with the fewest valid blocks.
-//! - [`hoarded`]: segments of nodes that are mostly invalid. Node logs prefer free segments, and nodes die scattered over all of
-//!   them; left alone they would hold the segments that data logs need.
+//! - [`segment`]: one segment that certainly becomes free: its valid blocks fit into the holes of
+//!   other segments of its class, or into free segments that nothing else needs. The one with the
+//!   fewest valid blocks.
+//! - [`hoarded`]: segments of nodes that are mostly invalid. Node logs prefer free segments, and
+//!   nodes die scattered over all of them; left alone they would hold the segments that data logs
+//!   need.
 
 use crate::clean::table::{Class, SegmentView, Table};
 use crate::format::{SEGMENT_BLOCKS, Segno};

@@ -1,7 +1,9 @@
-//! Cleaning decided: which sections are cleaned, where their blocks go and in which order they leave.
+//! Cleaning policies: which sections are cleaned, where their blocks go and in which order they
+//! leave.
 //!
-//! Pure functions of a segment table ([`Table`]): no I/O, no locks, nothing random. Equal candidates: the lower number.
-//! One choice is one pass over the dirty sections (two where the module says so). The engine carries out.
+//! Pure functions of a segment table ([`Table`]): no I/O, no locks, nothing random. Of equal
+//! candidates, the lower number wins. One choice is one pass over the dirty sections (two where the
+//! module says so). The engine carries out the decisions.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -41,27 +43,27 @@ pub use order::Order;
 pub use table::{Class, Secno, SectionView, SegmentView, Space, Table};
 pub use trigger::{Trigger, Urgency};
 
-/// Who chooses victims: the values of `-o cleaner=`.
+/// The policy that chooses victims: the values of `-o cleaner=`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cleaner {
-    /// See [`greedy`].
+    /// Cleans the emptiest sections; see [`greedy`].
     Greedy,
-    /// See [`cost_benefit`].
+    /// Weighs free space and its age against the cost; see [`cost_benefit`].
     #[default]
     CostBenefit,
-    /// See [`hole_plugging`].
+    /// Copies the emptiest sections into holes of others; see [`hole_plugging`].
     HolePlugging,
-    /// See [`adaptive`].
+    /// Takes the cheaper of cost-benefit and hole-plugging; see [`adaptive`].
     Adaptive,
-    /// See [`age_threshold`].
+    /// Cleans old sections into segments of like age; see [`age_threshold`].
     AgeThreshold,
 }
 
 /// The files that have valid blocks in a section, ascending.
 pub type FilesOf<'a> = dyn Fn(Secno) -> Vec<Nid> + 'a;
 
-/// What a cleaning is to achieve and may use.
+/// The goal of a cleaning and the room that it may use.
 #[derive(Clone, Copy)]
 pub struct Want<'a> {
     /// Sections to clean together, at least 1 (`-o gather=`).
@@ -71,27 +73,27 @@ pub struct Want<'a> {
     pub room_blocks: u64,
     /// Mean length of a run of holes, for estimates.
     pub hole_run_blocks: f64,
-    /// What the device charges, for estimates.
+    /// The device's costs, for estimates.
     pub device: DeviceCost,
-    /// If given, further victims are those that share files with the first. Asked for at most
-    /// [`gather::SHARING_CANDIDATES`] sections per victim wanted.
+    /// The files of a section. If given, further victims are those that share files with the first;
+    /// it is called for at most [`gather::SHARING_CANDIDATES`] sections per victim wanted.
     pub files: Option<&'a FilesOf<'a>>,
 }
 
-/// What to clean.
+/// The victims of a cleaning, and the destination of their blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Decision {
     /// The victims, best first; all of one class.
     pub victims: Vec<Secno>,
-    /// Where their valid blocks go.
+    /// The destination of their valid blocks.
     pub to: Destination,
 }
 
-/// Where valid blocks of victims go.
+/// The destination of the victims' valid blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Destination {
-    /// Into clean segments.
+    /// Clean segments, which the logs take.
     CleanSegment,
     /// Into holes of other segments: those that [`hole_plugging::target`] names.
     Holes,
@@ -104,7 +106,7 @@ pub enum Destination {
 }
 
 impl Cleaner {
-    /// All of them.
+    /// All policies, in the order of their declaration.
     pub const ALL: [Cleaner; 5] =
         [Cleaner::Greedy, Cleaner::CostBenefit, Cleaner::HolePlugging, Cleaner::Adaptive, Cleaner::AgeThreshold];
 
@@ -119,8 +121,8 @@ impl Cleaner {
         }
     }
 
-    /// What to clean next. `None` if no section can be cleaned within the room: a checkpoint, or recycling, has to
-    /// help.
+    /// Chooses the next sections to clean. `None` if no section can be cleaned within the room:
+    /// then a checkpoint or recycling has to make room.
     pub fn choose(self, table: &impl Table, want: &Want<'_>) -> Option<Decision> {
         match self {
             Cleaner::Greedy => greedy::choose(table, want),

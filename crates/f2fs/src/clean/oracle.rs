@@ -1,16 +1,18 @@
 //! Oracle: cleaning with the future known. A yardstick for experiments; no volume can be mounted with it.
 //!
-//! What cleaning wastes is the copy of a block that dies soon after: the section would have lost it by itself. The
-//! oracle knows which of a section's valid blocks are doomed, that is, die before the dead space of the volume is used
-//! up once ([`Deaths::horizon`]), and takes the section with the most free space per cost, where a block that
-//! survives costs one copy and a doomed one [`WASTE`]: `(B - v) / (survivors + WASTE * doomed)`.
+//! The waste of cleaning is the copy of a block that dies soon after: the section would have lost
+//! it by itself. The oracle knows which of a section's valid blocks are doomed, that is, die before
+//! the dead space of the volume is used up once ([`Deaths::horizon`]), and takes the section with
+//! the most free space per cost, where a block that survives costs one copy and a doomed one
+//! [`WASTE`]: `(B - v) / (survivors + WASTE * doomed)`.
 //!
 //! A volume that is opened with a [`Foresight`] has the oracle for its cleaner; what a table knows of owners, it keeps in
 //! memory then, so that asking costs no I/O.
 //!
-//! What it is not: the minimum. It optimises each choice for itself, and it does not choose *where* copies go. In the
-//! simulation of `tests/policies.rs` it copies less than cost-benefit at every utilization and in both patterns, and
-//! less than greedy (where data are equally hot and half the volume is free, as much).
+//! The oracle is not the minimum: it optimises each choice for itself, and it does not choose
+//! *where* copies go. In the simulation of `tests/policies.rs` it copies less than cost-benefit at
+//! every utilization and in both patterns, and less than greedy (as much as greedy if data are
+//! equally hot and half the volume is free).
 
 use std::fmt;
 
@@ -21,14 +23,14 @@ use crate::format::summary::SummaryEntry;
 /// Copies that the copy of a doomed block counts for: found by trial, and not sensitive (3 to 30 give nearly the same).
 pub const WASTE: f64 = 10.0;
 
-/// Who knows when blocks will die: whoever draws the writes of an experiment.
+/// Knowledge of when blocks will become invalid, held by the generator of an experiment's writes.
 pub trait Foresight: Send + Sync + fmt::Debug {
     /// Blocks that will be written before one that this node points to, or the node itself, becomes invalid; for those
     /// that never do, more than a volume has.
     fn blocks_before_death(&self, owner: SummaryEntry) -> u64;
 }
 
-/// What the future brings to sections. Moments are on any clock that only goes forward.
+/// The moments at which the blocks of sections die, on any clock that only goes forward.
 pub trait Deaths {
     /// The moments at which the valid blocks of a section become invalid; for those that never do, any moment
     /// behind the horizon.
@@ -38,7 +40,7 @@ pub trait Deaths {
     fn horizon(&self) -> u64;
 }
 
-/// What to clean, or `None`.
+/// Chooses the victims; `None` if no section can be cleaned.
 pub fn choose(table: &impl Table, deaths: &impl Deaths, want: &Want<'_>) -> Option<Decision> {
     let horizon = deaths.horizon();
     let score = |view: &SectionView| {

@@ -26,17 +26,17 @@ pub enum Order {
     File,
 }
 
-/// Whose block it is: what the queue of valid blocks is sorted by.
+/// The file block in a block of the volume: the key by which the queue of valid blocks is sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
-    /// The file's inode.
+    /// The inode of the file.
     pub ino: Nid,
-    /// The logical block.
+    /// The block's number within the file.
     pub lbn: u64,
 }
 
 impl Order {
-    /// All of them.
+    /// Both orders, in the order of their declaration.
     pub const ALL: [Order; 2] = [Order::Found, Order::File];
 
     /// The name by which options and tables know it.

@@ -17,7 +17,7 @@ impl std::fmt::Display for Secno {
     }
 }
 
-/// What a segment holds; the two never mix in one segment.
+/// The contents of a segment; the two never mix in one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -28,16 +28,16 @@ pub enum Class {
 }
 
 impl Class {
-    /// What a log's segments hold.
+    /// Returns the class of a log's segments.
     pub fn of(log: Log) -> Class {
         if log.is_node() { Class::Node } else { Class::Data }
     }
 }
 
-/// One segment.
+/// The counts and times of one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentView {
-    /// Which.
+    /// The segment's number.
     pub segno: Segno,
     /// The log that wrote it last.
     pub log: Log,
@@ -45,7 +45,7 @@ pub struct SegmentView {
     pub valid: u16,
     /// Blocks that are invalid now and that the last checkpoint does not name either: what recycling may fill.
     pub reusable_holes: u16,
-    /// When a block of it was last written or became invalid.
+    /// The moment at which a block of it was last written or became invalid.
     pub mtime_ns: u64,
     /// The latest moment at which a block of it was written; a block that the cleaner moved counts with the
     /// `youngest_ns` of where it came from, so that moving makes nothing young.
@@ -61,18 +61,18 @@ impl SegmentView {
     }
 }
 
-/// One section.
+/// The counts and times of one section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SectionView {
-    /// Which.
+    /// The section's number.
     pub section: Secno,
-    /// What its segments hold.
+    /// The contents of its segments.
     pub class: Class,
     /// Valid blocks in all its segments.
     pub valid: u32,
     /// Blocks in all its segments.
     pub blocks: u32,
-    /// When a block of it was last written or became invalid.
+    /// The moment at which a block of it was last written or became invalid.
     pub mtime_ns: u64,
     /// The latest moment at which a block of it was written; see [`SegmentView::youngest_ns`].
     pub youngest_ns: u64,
@@ -115,7 +115,7 @@ impl SectionView {
 
 /// The segment table. Every iterator ascends by number, so that scans break ties to the lower number.
 pub trait Table {
-    /// The present moment.
+    /// Returns the present moment in nanoseconds, on the volume's clock.
     fn now_ns(&self) -> u64;
 
     /// The sections that hold valid and invalid blocks. Others may be among them: policies skip what cleaning cannot

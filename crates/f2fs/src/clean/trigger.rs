@@ -1,4 +1,4 @@
-//! When to clean, and how much.
+//! Decides when to clean, and how many sections.
 //!
 //! 1. *Foreground*, a writer waits: free sections are no more than what is needed and reserved
 //!    (`docs/formats/f2fs.md`, section 11). Clean until one section more is free, or, if `prefree` ones will do,
@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use crate::clean::table::{SectionView, Space};
 
-/// How urgently a section has to become free.
+/// The urgency with which sections have to become free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Urgency {
-    /// Enough is free.
+    /// Enough sections are free.
     None,
     /// Idle time may be used for this many sections.
     Background {
@@ -33,7 +33,7 @@ pub enum Urgency {
     },
 }
 
-/// The thresholds.
+/// The thresholds of cleaning.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Trigger {
     /// Spare sections (free, beyond needed and reserved) below which idle cleaning begins.
@@ -53,7 +53,8 @@ impl Trigger {
         Trigger { begin_below, stop_at: begin_below.saturating_mul(2), step_sections: 1, utilization_max: 0.9 }
     }
 
-    /// How urgent cleaning is. `idle`: nobody waits for the device. `cleaning`: the last idle step cleaned.
+    /// Returns the urgency of cleaning. `idle`: no request waits for the device. `cleaning`: the
+    /// last idle step cleaned.
     pub fn urgency(&self, space: &Space, idle: bool, cleaning: bool) -> Urgency {
         let spare = space.spare_sections();
         let spare_soon = Space { free_sections: space.free_sections.saturating_add(space.prefree_sections), ..*space }

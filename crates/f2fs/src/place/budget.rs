@@ -1,4 +1,5 @@
-//! Whether everything that waits to be written has a place: the accounting that keeps checkpoints possible.
+//! Accounting that keeps checkpoints possible: it tells whether every block that waits to be
+//! written has a place.
 //!
 //! A checkpoint writes each dirty node into a segment of nodes and each dirty directory block into a segment of data. Both take
 //! holes of used segments of their class, or free segments. So room is enough if the free segments cover what the holes of each
@@ -18,15 +19,15 @@ pub const LOGS_PER_CLASS: u64 = 3;
 /// Blocks of metadata, by the class of the segments they are written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Blocks {
-    /// Nodes.
+    /// Blocks of nodes.
     pub nodes: u64,
     /// Blocks of directories and symbolic links.
     pub data: u64,
 }
 
 impl Blocks {
-    /// So many nodes, and so many blocks of directories. Each of the latter moves at the next checkpoint, which changes the node
-    /// that points to it: the caller counts that node.
+    /// Returns a count of nodes and of blocks of directories. Each of the latter moves at the next
+    /// checkpoint, which changes the node that points to it: the caller counts that node.
     pub const fn new(nodes: u64, data: u64) -> Blocks {
         Blocks { nodes, data }
     }
@@ -40,7 +41,7 @@ impl std::ops::Add for Blocks {
     }
 }
 
-/// What is owed to the next checkpoint, and the places that there are for it.
+/// The blocks owed to the next checkpoint, and the places for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Budget {
     /// Free segments that logs may take.
@@ -70,7 +71,7 @@ impl Budget {
         Budget { free_segments, holes: self.holes + gained, ..*self }.fits()
     }
 
-    /// How many more blocks of a class may be owed, or taken by file contents.
+    /// Returns how many more blocks of a class may be owed, or taken by file contents.
     pub fn spare(&self, class: Class) -> u64 {
         let other = if class == Class::Node { Class::Data } else { Class::Node };
         let segments = self.free_segments.saturating_sub(self.segments(other));

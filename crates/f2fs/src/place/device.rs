@@ -1,20 +1,21 @@
-//! What the device charges: the numbers behind every cost model here.
+//! The costs of a device's requests, which every cost model of this crate uses.
 //!
-//! Four per direction, measured at mount or taken from the model of the device. A request costs `request_ns` plus
-//! `block_ns` per block. If it does not begin where the last one ended, the way there comes on top: `seek_ns`, or, if
-//! that is less, `gap_ns` per block between: a drive's head that sweeps over a segment waits until the gap has passed
-//! by; flash knows no way, but what a write out of sequence costs it, it costs behind any gap.
+//! There are four numbers per direction, measured at mount or taken from the model of the device. A
+//! request costs `request_ns` plus `block_ns` per block. A request that does not begin where the
+//! last one ended costs more: `seek_ns`, or, if that is less, `gap_ns` per block between the two.
+//! On a drive the head sweeps over a segment and waits until the gap has passed by. Flash has no
+//! head, but a write out of sequence has its cost there whatever the length of the gap.
 
 use serde::Serialize;
 
 use crate::format::BLOCK;
 
-/// What requests of one direction cost.
+/// The costs of requests of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Charge {
     /// Transfer of one block of 4096 bytes.
     pub block_ns: u64,
-    /// Every request, wherever it begins.
+    /// Cost of every request, independent of its place.
     pub request_ns: u64,
     /// On top: a request that begins far from where the last one ended.
     pub seek_ns: u64,
@@ -22,12 +23,12 @@ pub struct Charge {
     pub gap_ns: u64,
 }
 
-/// What a device charges.
+/// The costs of a device's requests, by direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct DeviceCost {
-    /// For reads.
+    /// Costs of reads.
     pub read: Charge,
-    /// For writes.
+    /// Costs of writes.
     pub write: Charge,
 }
 
@@ -42,7 +43,8 @@ impl DeviceCost {
         read: Charge::flash(100_000_000, 60_000, 40_000),
         write: Charge::flash(80_000_000, 60_000, 200_000),
     };
-    /// An early solid state drive that maps blocks: a scattered write costs the merge of a flash block.
+    /// A solid state drive of the first generation, which maps blocks: a scattered write costs the
+    /// merge of a flash block.
     pub const SSD_BLOCK_MAPPED: DeviceCost = DeviceCost {
         read: Charge::flash(100_000_000, 60_000, 40_000),
         write: Charge::flash(80_000_000, 60_000, 8_000_000),

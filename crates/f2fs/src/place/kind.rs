@@ -59,7 +59,8 @@ impl Extensions {
     }
 }
 
-/// True if what follows one of the name's dots begins with the extension, whatever the case of ASCII letters.
+/// True if the part after one of the name's dots begins with the extension; ASCII letters match in
+/// either case.
 fn matches(name: &[u8], extension: &[u8]) -> bool {
     let starts = |rest: &[u8]| rest.get(..extension.len()).is_some_and(|start| start.eq_ignore_ascii_case(extension));
     extension == b"*" || !extension.is_empty() && name.split(|&byte| byte == b'.').skip(1).any(starts)

@@ -1,11 +1,12 @@
-//! Placement decided: how warm data are, and whether a log appends, recycles, or has room cleaned first.
+//! Placement policies: how warm data are, and whether a log appends, recycles, or has room cleaned
+//! first.
 //!
 //! Pure functions, as in [`crate::clean`]. Two remember something, which the caller keeps: [`wolf`] counts references,
 //! in bounded memory and with a seed; [`reuse`] keeps a few means.
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`temperature`] | who tells hot from cold: the kind of data, or WOLF |
+//! | [`temperature`] | the policy that tells hot from cold: the kind of data, or WOLF |
 //! | [`kind`] | by kind: extensions, directories, marks |
 //! | [`wolf`] | by reference counts |
 //! | [`recycle`] | which used segment takes new data, and into which of its holes |

@@ -25,19 +25,19 @@ pub const TICK_NS: u64 = 1_000_000_000;
 /// One bit per block of a segment, the first block in the highest bit of the first byte (`docs/formats/f2fs.md`, section 4).
 pub type BlockMap = [u8; SEGMENT_BLOCKS / 8];
 
-/// How a target is chosen.
+/// The rule by which a target is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// The least `U * Age`.
+    /// The segment with the least `U * Age`.
     Hottest,
-    /// The least `U / Age`.
+    /// The segment with the least `U / Age`.
     Coldest,
-    /// The least `U`.
+    /// The segment with the least `U`.
     Emptiest,
 }
 
 impl Rule {
-    /// A log's rule.
+    /// Returns the rule for a log's temperature.
     pub fn of(log: Log) -> Rule {
         match log {
             Log::HotData | Log::HotNode => Rule::Hottest,
@@ -83,7 +83,7 @@ fn is_target(segment: &SegmentView) -> bool {
 pub struct Hole {
     /// The first block, counted from the segment's start.
     pub start: u16,
-    /// How many, at least 1.
+    /// Blocks of the run, at least 1.
     pub len: u16,
 }
 

@@ -1,8 +1,9 @@
-//! Whether a log recycles: never, always, or what is cheapest.
+//! Decides whether a log recycles: never, always, or if it is the cheapest.
 //!
-//! Clean segments are filled first, whatever the policy; it decides when none is left (or, at low utilization, segments
-//! die by themselves, and it never has to). Costs are nanoseconds per new block, in the terms of [`DeviceCost`]; `B`:
-//! blocks of a section, `u`: utilization of what is cleaned or recycled.
+//! Clean segments are filled first under every policy; the policy decides when none is left (at low
+//! utilization segments die by themselves, and it never has to). Costs are nanoseconds per new
+//! block, in the terms of [`DeviceCost`]; `B`: blocks of a section, `u`: utilization of what is
+//! cleaned or recycled.
 //!
 //! - appending: one request per section, as if it were written in one sweep;
 //! - cleaning: appending, and `(read(u B) + write(u B)) / ((1 - u) B)`: what is valid in a victim, read in one sweep
@@ -69,22 +70,22 @@ pub enum Reuse {
     Auto,
 }
 
-/// What a write burst does about room.
+/// The way in which a write burst gets room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Takes clean segments.
+    /// Takes clean segments, without any preparation.
     Append,
     /// Fills holes of used segments.
     Recycle,
-    /// Cleans, then appends.
+    /// Cleans sections first, then appends to clean segments.
     Clean,
 }
 
 /// The best targets for recycling, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Targets {
-    /// Segments.
+    /// Segments counted here.
     pub segments: u32,
     /// Blocks that may be filled.
     pub holes: u32,
@@ -95,26 +96,26 @@ pub struct Targets {
 /// The best victims for cleaning, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Victims {
-    /// Sections.
+    /// Sections counted here.
     pub sections: u32,
-    /// Blocks of them.
+    /// Blocks of these sections.
     pub blocks: u32,
-    /// Valid ones among these.
+    /// Valid blocks of these sections.
     pub valid: u32,
 }
 
-/// What is known when a write burst asks for room, or a log whose segment is full.
+/// The state of the volume when a write burst asks for room, or a log whose segment is full.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct State {
     /// Blocks that writers have had written so far, those moved by cleaning not among them: a count that only grows.
     pub written_blocks: u64,
     /// Room on the volume.
     pub space: Space,
-    /// What recycling would find.
+    /// The segments that recycling would fill.
     pub targets: Targets,
-    /// What cleaning would find.
+    /// The sections that cleaning would take.
     pub victims: Victims,
-    /// What the device charges.
+    /// The costs of the device's requests.
     pub device: DeviceCost,
 }
 
@@ -125,7 +126,8 @@ struct Cost {
     blocks: f64,
 }
 
-/// What `auto` remembers of a class, data or nodes, between decisions. Nothing of it has to survive a mount.
+/// Facts about a class (data or nodes) that `auto` keeps between decisions. None of them has to
+/// survive a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Memory {
     /// The regime at work, and what it was seen to cost.
@@ -137,10 +139,11 @@ pub struct Memory {
     unit_blocks: Option<f64>,
 }
 
-/// What to do, and the costs per new block that led to it: infinite where impossible.
+/// The action to take, and the costs per new block that led to it: infinite for an action that is
+/// impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Verdict {
-    /// What to do.
+    /// The action to take.
     pub action: Action,
     /// Appending to a clean segment that is there.
     pub append_ns: f64,
@@ -151,7 +154,7 @@ pub struct Verdict {
 }
 
 impl Reuse {
-    /// All of them.
+    /// All policies, in the order of their declaration.
     pub const ALL: [Reuse; 3] = [Reuse::Never, Reuse::Always, Reuse::Auto];
 
     /// The name by which options and tables know it.
@@ -163,7 +166,8 @@ impl Reuse {
         }
     }
 
-    /// What to do about room: for a write burst, or when a log's segment is full. `memory`: that of the class.
+    /// Decides how to get room for a write burst, or for a log whose segment is full. `memory`:
+    /// that of the log's class.
     pub fn decide(self, memory: &mut Memory, state: &State) -> Verdict {
         let append_ns = append_ns(state);
         if state.space.spare_sections() > 0 {
@@ -201,7 +205,8 @@ impl Memory {
         }
     }
 
-    /// What the present decision counts for: the more, the more was written since the last one.
+    /// Returns the weight of the present decision: the more was written since the last one, the
+    /// higher.
     fn weight(&mut self, state: &State) -> f64 {
         let blocks = state.written_blocks.saturating_sub(self.decided_at);
         self.decided_at = state.written_blocks;
@@ -235,7 +240,7 @@ impl Memory {
 }
 
 impl Cost {
-    /// Of what cannot be done.
+    /// The cost of an action that is impossible.
     const NEVER: Cost = Cost { ns: f64::INFINITY, blocks: 0.0 };
 
     fn per_block_ns(self) -> f64 {
@@ -252,7 +257,8 @@ impl Cost {
     }
 }
 
-/// What dies together, by the targets: their runs of holes are longer the more of the neighbours are dead too.
+/// Returns the blocks that die together, estimated from the targets: their runs of holes are longer
+/// the more of the neighbours are dead.
 fn unit_blocks(state: &State) -> Option<f64> {
     let Targets { segments, holes, runs } = state.targets;
     let blocks = f64::from(segments) * SEGMENT_BLOCKS as f64;
@@ -319,7 +325,7 @@ fn moving(state: &State, blocks: f64, valid: f64, unit: f64) -> Cost {
     Cost { ns: moving_ns + append_ns(state) * (room + nodes) + checkpoint_share_ns(state), blocks: room }
 }
 
-/// What a checkpoint costs each section that it makes free, nodes apart.
+/// Returns the cost of a checkpoint, without nodes, for each section that it makes free.
 fn checkpoint_share_ns(state: &State) -> f64 {
     let write = state.device.write;
     let near_ns = write.hop_ns(CHECKPOINT_GAP_BLOCKS) + write.block_ns as f64;

@@ -1,4 +1,4 @@
-//! Who tells hot data from cold.
+//! The policies that tell hot data from cold.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,13 +18,13 @@ pub enum Temperature {
     Wolf,
 }
 
-/// What WOLF says of a block.
+/// The heat of a block, as WOLF counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Heat {
     /// Referenced often: it will soon be written again.
     Hot,
-    /// Referenced seldom.
+    /// Referenced seldom: it will probably stay valid for long.
     Cold,
 }
 
@@ -39,7 +39,7 @@ impl Heat {
 }
 
 impl Temperature {
-    /// All of them.
+    /// Both policies, in the order of their declaration.
     pub const ALL: [Temperature; 2] = [Temperature::Kind, Temperature::Wolf];
 
     /// The name by which options and tables know it.

@@ -120,7 +120,7 @@ impl Wolf {
         heats
     }
 
-    /// A block's references, as far as they are within the time-bar.
+    /// Returns the number of a block's references within the time-bar.
     fn count(&mut self, owner: Owner, now_ns: u64) -> u32 {
         let Some(at) = self.find(owner) else { return 0 };
         self.zero_if_aged(at, now_ns);
@@ -141,7 +141,7 @@ impl Wolf {
         }
     }
 
-    /// Looks at one slot per access, so that blocks that nobody touches age too.
+    /// Ages one slot per access, so that the counts of blocks without accesses become zero as well.
     fn age_one(&mut self, now_ns: u64) {
         self.zero_if_aged(self.hand, now_ns);
         self.hand = (self.hand + 1) % self.slots.len();
