@@ -1,4 +1,4 @@
-//! What a check found can be handed to other programs.
+//! The result of a check can be handed to other programs.
 
 use moafs_disk::mem::MemDisk;
 use moafs_ext::check::{CheckOptions, Mode, check};
@@ -10,7 +10,7 @@ fn findings_are_json_objects_with_named_fields() {
     let disk = MemDisk::new((8 << 20) / 512);
     let now = Timestamp::new(1_700_000_000, 0);
     mkfs(&disk, &MkfsOptions::new([1; 16], [2; 16], now)).unwrap();
-    // s_free_blocks_count.
+    // s_free_blocks_count is set to 5.
     disk.poke(1024 + 0x0C, &[5, 0, 0, 0]);
     let outcome =
         check(&disk, &CheckOptions { mode: Mode::No, force: true, superblock: None, now }, &mut |_| ()).unwrap();

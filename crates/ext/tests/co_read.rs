@@ -1,4 +1,4 @@
-//! Co-reading on an ext volume: what the device is asked for, and volumes that lie.
+//! Co-reading on an ext volume: the requests to the device, and volumes with wrong metadata.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 const BLOCK: usize = 4096;
-/// What a co-write puts side by side.
+/// The bytes that a co-write puts side by side.
 const TRANSFER: usize = 128 << 10;
 const ROOT: Ino = Ino(2);
 
@@ -69,7 +69,7 @@ fn new_file(kind: FileKind) -> NewFile<'static> {
     NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: None }
 }
 
-/// A closed volume with these files, all written before anything leaves the cache.
+/// Returns a closed volume with these files, all written before any of them leaves the cache.
 fn written(files: &[File], volume_bytes: u64, place: Policy) -> Arc<MemDisk> {
     let mem = Arc::new(MemDisk::new(volume_bytes / 512));
     let options = MkfsOptions {
@@ -100,7 +100,7 @@ fn tree(dirs: usize, numbers: usize, mut len: impl FnMut() -> usize) -> Vec<File
     (0..dirs).flat_map(of_dir).map(|(dir, number)| File { dir, number, len: len() }).collect()
 }
 
-/// Requests and bytes of file data that reading these files from a cold volume costs.
+/// Returns the requests and bytes of file data that reading these files from a cold volume costs.
 fn cost(mem: &Arc<MemDisk>, files: &[File], options: Options) -> (u64, u64) {
     let v = mount(mem, options);
     for file in files {
@@ -186,7 +186,7 @@ fn a_small_set_read_at_random_through_a_small_cache_costs_no_more() {
     }
 }
 
-/// Where the slot of an inode lies on a volume of one group, in bytes.
+/// Returns the byte on a volume of one group at which the slot of an inode begins.
 fn slot(mem: &MemDisk, ino: Ino) -> u64 {
     let mut table = [0; 4];
     // bg_inode_table of the first descriptor, in the block behind the superblock's.

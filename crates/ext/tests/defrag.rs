@@ -1,4 +1,5 @@
-//! Re-gathering on ext volumes: what it moves, what that costs and saves to the request, and what it leaves alone.
+//! Defragmentation on ext volumes: the files it moves, the requests that this costs and saves, and
+//! the files it leaves alone.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -66,7 +67,7 @@ fn name(text: &str) -> &Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-/// Contents that only this file has.
+/// Returns contents that only the file of this seed has.
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     (0..len).map(|_| rng.random()).collect()
@@ -94,7 +95,8 @@ impl Mounted {
         data
     }
 
-    /// A directory of twice as many files, each of `blocks` blocks, every second of which is then removed. Returns it.
+    /// Makes a directory of twice `files` files, each of `blocks` blocks, and removes every second
+    /// of them. Returns the directory.
     fn age(&self, files: u64, blocks: usize) -> Ino {
         let top = self.make(ROOT, "top", FileKind::Directory);
         let dir = self.make(top, "kept", FileKind::Directory);
@@ -126,14 +128,14 @@ impl Mounted {
         self.vfs.defragment(ino, &options, &mut |_| true).unwrap()
     }
 
-    /// What the device is asked meanwhile.
+    /// Runs `work`; returns its result and the counters of its requests to the device.
     fn asked<T>(&self, work: impl FnOnce() -> T) -> (T, Counters) {
         let before = self.trace.counters();
         let done = work();
         (done, self.trace.counters().since(&before))
     }
 
-    /// Unmounts; the reference checker must have nothing to say.
+    /// Unmounts; the reference checker must report nothing.
     fn close(self) {
         let Mounted { vfs, mem, .. } = self;
         vfs.close().unwrap();
@@ -151,7 +153,8 @@ fn data(asked: &Counters, verb: Verb) -> (u64, u64) {
     (asked.requests(which), asked.bytes(which) / BLOCK as u64)
 }
 
-/// Data requests that reading the aged files one after another costs on a volume that was just mounted.
+/// Returns the data requests that reading the aged files one after another costs on a volume that
+/// was just mounted.
 fn cold_reads(mem: &Arc<MemDisk>, dir: Ino, files: u64, blocks: usize) -> u64 {
     let v = mount(mem);
     let ((), asked) = v.asked(|| v.check_aged(dir, files, blocks));
@@ -357,8 +360,8 @@ fn holes_and_files_of_several_names_are_left_in_peace() {
     v.close();
 }
 
-/// Ages a small volume and fills it until `free_percent` of it is free, all but the floor of which is promised to data
-/// that wait. Then heals it, and writes what waits.
+/// Ages a small volume and fills it until `free_percent` of it is free, all but the floor of which
+/// is promised to data that wait. Then defragments it, and writes the waiting data.
 fn heal_nearly_full(free_percent: u64) -> Healed {
     let mem = make(16);
     let v = mount(&mem);
@@ -380,7 +383,7 @@ fn heal_nearly_full(free_percent: u64) -> Healed {
     let healed = v.heal(dir, DefragOptions::default());
     println!("{free_percent} percent free: {healed:?}");
     assert!(healed.after.requests <= healed.before.requests);
-    // What was promised is kept.
+    // Promised blocks could be written.
     v.vfs.sync().unwrap();
     assert_eq!(v.contents(waiting).len() as u64, len);
     v.check_aged(dir, 200, 2);

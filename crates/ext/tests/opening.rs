@@ -1,4 +1,4 @@
-//! Volumes that must not be mounted, and what is said about them.
+//! Volumes that must not be mounted, and the messages about them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::Error;
 
 const NOW: Timestamp = Timestamp { secs: 1_750_000_000, nanos: 0 };
-/// Byte of `s_state`.
+/// The byte of the volume at which `s_state` lies.
 const STATE_AT: u64 = 1024 + 0x3A;
 
 fn volume() -> Arc<MemDisk> {

@@ -1,4 +1,4 @@
-//! What fsync and fdatasync promise on an ext volume, whatever is on the disk when they return.
+//! The promises of fsync and fdatasync on an ext volume, whatever is on the disk when they return.
 
 use std::sync::Arc;
 

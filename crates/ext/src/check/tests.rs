@@ -1,5 +1,5 @@
-//! Golden volumes are clean, each damage is found by its name, and what a repair leaves is clean,
-//! for us and for `e2fsck`.
+//! Golden volumes are clean, each damage is found by its name, and a repaired volume is clean, for
+//! our checker and for `e2fsck`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::judge;
 use crate::mkfs::{MkfsOptions, mkfs};
 
 const NOW: Timestamp = Timestamp { secs: 1_750_000_000, nanos: 0 };
-/// The inodes that [`POPULATE`] makes, in its order.
+/// The inodes that [`POPULATE`] makes, in the order of its commands.
 const DIR: InodeNo = InodeNo(12);
 const SUB: InodeNo = InodeNo(13);
 const FILE: InodeNo = InodeNo(14);
@@ -25,8 +25,8 @@ const OTHER: InodeNo = InodeNo(15);
 const FAST_LINK: InodeNo = InodeNo(16);
 const PIPE: InodeNo = InodeNo(18);
 
-/// What debugfs does to a fresh volume; `BODY` and `VALUE` are files. Names are given in pairs
-/// so that a link count of two is right.
+/// The debugfs commands that fill a fresh volume; `BODY` and `VALUE` are files. Names are given in
+/// pairs so that a link count of two is right.
 const POPULATE: &str = "mkdir /dir\nmkdir /dir/sub\nwrite BODY /file\nwrite BODY /dir/other\n\
     symlink /dir/fast target\nsymlink /dir/slow LONG\ncd /dir\nmknod pipe p\ncd /\nln /file /dir/sub/again\n\
     sif /file links_count 2\nea_set /file user.small value\nea_set -f VALUE /file user.large\n";
@@ -56,7 +56,7 @@ fn make(options: &[&str], size: &str) -> Option<MemDisk> {
     Some(MemDisk::read_from(&image).unwrap())
 }
 
-/// A small volume with a bit of everything: five groups, copies, a resize inode.
+/// Returns a small volume with a bit of everything: five groups, copies, a resize inode.
 fn golden() -> Option<MemDisk> {
     static GOLDEN: OnceLock<Option<MemDisk>> = OnceLock::new();
     let made = GOLDEN.get_or_init(|| make(&["-b", "1024", "-g", "1024", "-N", "160", "-I", "256"], "5M"));
@@ -67,7 +67,7 @@ fn run(disk: &MemDisk, mode: Mode) -> Outcome {
     check(disk, &CheckOptions { mode, force: true, superblock: None, now: NOW }, &mut |_| ()).unwrap()
 }
 
-/// The issue's name as its serialized form has it.
+/// Returns the issue's name as its serialized form has it.
 fn variant_name(issue: &Issue) -> String {
     let mut name = String::new();
     for letter in format!("{issue:?}").chars().take_while(char::is_ascii_alphanumeric) {
@@ -108,7 +108,8 @@ fn long_name(i: u32) -> String {
     format!("a-name-of-some-length-{i:04}")
 }
 
-/// The golden volume with so many names in a directory, and an index over them as e2fsck makes it.
+/// Returns the golden volume with `names` names in a directory, and an index over them as e2fsck
+/// makes it.
 fn indexed(names: u32) -> Option<MemDisk> {
     let plain = golden()?;
     let scratch = tempfile::tempdir().unwrap();
@@ -127,7 +128,7 @@ fn indexed(names: u32) -> Option<MemDisk> {
     Some(MemDisk::read_from(&image).unwrap())
 }
 
-/// Gives a directory an index, and looks every name up through it.
+/// Gives a directory an index, and looks up every name through it.
 #[test]
 fn indexed_directories_are_clean_and_searchable() {
     let Some(disk) = indexed(600) else { return };
@@ -263,7 +264,7 @@ impl Lab<'_> {
         self.slot(ino, |slot| inode.encode_into(slot, &self.geo));
     }
 
-    /// The bytes of the blocks of a file, in their order; holes are left out.
+    /// Returns the bytes of the blocks of a file, in their order; holes are left out.
     fn contents(&self, ino: InodeNo) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut append = |pointer: u32| self.block(pointer.into(), |block| bytes.extend_from_slice(block));
@@ -285,7 +286,7 @@ impl Lab<'_> {
         }
     }
 
-    /// Where block `lbn` of a directory lies: direct, or single indirect.
+    /// Returns the block on the volume of block `lbn` of a directory: direct, or single indirect.
     fn dir_block_at(&self, ino: InodeNo, lbn: u32) -> u64 {
         let pointers = self.inode(ino).block;
         if u64::from(lbn) < DIRECT {
@@ -312,8 +313,8 @@ impl Lab<'_> {
 
 type Damage = fn(&Lab<'_>);
 
-/// One damage and the issues it must cause, in their order. What follows from the damage (bitmaps,
-/// counts) is part of the list.
+/// One damage and the issues it must cause, in their order. Errors that follow from the damage
+/// (bitmaps, counts) are part of the list.
 const DAMAGES: &[(&str, Damage, &[&str])] = &[
     ("deletion time", |lab| lab.set_inode(FILE, |i| i.dtime = 5), &["inode_dtime_set"]),
     ("size too small", |lab| lab.set_inode(FILE, |i| i.size = 1), &["size"]),
@@ -489,7 +490,7 @@ fn one_damage_one_issue() {
         damage(&Lab::new(&disk));
         let found = run(&disk, Mode::No);
         let mut expected = issues.to_vec();
-        // What has lost its root loses much more.
+        // A directory tree without its root loses much more.
         let seen = names(&found);
         if *what == "root is a file" {
             assert!(seen.contains(&issues[0].to_owned()), "{what}: {seen:?}");
@@ -583,7 +584,7 @@ fn the_scanning_pass_reports_every_used_block() {
     assert!(lab.inode(FILE).size > DIRECT * 1024, "the file has an indirect block");
 }
 
-/// Changes a few bytes where they hurt: metadata, or anywhere.
+/// Changes a few bytes of metadata, or of any block.
 fn mutate(disk: &MemDisk, lab: &Lab<'_>, random: &mut Pcg64) {
     for _ in 0..random.random_range(1..6) {
         let at = match random.random_range(0..6) {
@@ -623,13 +624,13 @@ fn mutated_volumes_are_clean_after_a_repair() {
         let repaired = check(&disk, &options, &mut |_| ());
         let fatal = |outcome: &Outcome| outcome.findings.iter().any(|f| f.severity == Severity::Fatal);
         if repaired.as_ref().is_ok_and(fatal) {
-            // Descriptors that no copy explains: said to be beyond repair.
+            // Descriptors that no copy explains: reported as beyond repair.
             assert_eq!(repaired.unwrap().exit_code() & 4, 4);
             refused += 1;
             continue;
         }
         if let Err(error) = repaired {
-            // A flipped feature bit: refusing is right, as long as it is said.
+            // A flipped feature bit: refusing is right, if the message says so.
             assert!(matches!(error, CheckError::Unsupported(_) | CheckError::Damaged(_)), "seed {seed}: {error}");
             refused += 1;
             continue;
@@ -868,7 +869,7 @@ fn without_room_for_copies_nothing_is_changed() {
     lab.set_inode(FILE, |inode| inode.block[3] = block);
     let leaked = run(&disk, Mode::No).findings.iter().filter(|f| matches!(f.issue, Issue::Leaked { .. })).count();
     assert_eq!(leaked, 1, "the block that the stray pointer does not name any more");
-    // That block, too, is somewhere in use.
+    // That block is also in use by a file.
     let lost = bitmap_hole(&lab);
     lab.set_inode(SUB, |inode| {
         inode.file_acl = 0;
@@ -886,7 +887,7 @@ fn without_room_for_copies_nothing_is_changed() {
     assert!(after == before, "nothing else was changed");
 }
 
-/// The block that a check finds marked for nothing.
+/// Returns the block that a check finds marked without need.
 fn bitmap_hole(lab: &Lab<'_>) -> u32 {
     let leaked = run(lab.disk, Mode::No).findings.into_iter().find_map(|found| match found.issue {
         Issue::Leaked { first, .. } => Some(first.start as u32),
@@ -962,7 +963,7 @@ fn a_wiped_superblock_is_restored_from_any_copy() {
 #[test]
 fn the_copy_that_is_asked_for_replaces_the_superblock() {
     let Some(disk) = golden() else { return };
-    // Plausible, and wrong.
+    // A plausible number of blocks in a group, but a wrong one.
     Lab::new(&disk).superblock(|raw| put_u32(raw, 0x20, 512));
     let with = |superblock| CheckOptions { mode: Mode::Yes, force: true, superblock, now: NOW };
     let error = check(&disk, &with(Some(77)), &mut |_| ()).unwrap_err();
@@ -987,7 +988,7 @@ fn a_volume_marked_with_errors_is_checked_and_the_mark_goes() {
     assert_eq!(outcome.exit_code(), 1);
     lab.superblock(|raw| assert_eq!(u16_at(raw, 0x3A), 1));
     assert!(check(&disk, &lazy, &mut |_| ()).unwrap().skipped);
-    // What is left wrong keeps the volume from being called clean.
+    // Errors that are left keep the volume from being called clean.
     lab.superblock(|raw| put_u16(raw, 0x3A, 3));
     lab.set_inode(FILE, |inode| inode.block[3] = 0xFFFF_FFF0);
     assert_eq!(check(&disk, &lazy, &mut |_| ()).unwrap().exit_code(), 4);

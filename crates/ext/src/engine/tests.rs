@@ -1,4 +1,4 @@
-//! The engine driven directly, as vfs drives it; e2fsck judges what is left.
+//! The engine driven directly, as vfs drives it; e2fsck judges the volumes afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -448,7 +448,7 @@ fn renames_and_exchanges_leave_exact_link_counts() {
     volume.close();
 }
 
-/// The inode as a power cut would leave it now.
+/// Returns the inode as a power cut would leave it now.
 fn on_disk(volume: &Volume, node: &Node) -> Inode {
     let mut slot = vec![0; volume.ext.geo.inode_size as usize];
     volume.mem.peek(volume.ext.geo.byte_of(node.at.block) + node.at.offset as u64, &mut slot);
@@ -497,7 +497,8 @@ fn a_rename_that_fails_leaves_the_link_count_as_it_was() {
     volume.close();
 }
 
-/// A volume of revision 0, as `mke2fs -r 0` makes them: no features, so every group has a copy of the superblock.
+/// Returns a volume of revision 0, as `mke2fs -r 0` makes them: no features, so every group has a
+/// copy of the superblock.
 fn revision_0() -> Option<Volume> {
     let image = tempfile::NamedTempFile::new().unwrap();
     image.as_file().set_len(64 << 20).unwrap();
@@ -547,7 +548,7 @@ fn an_inode_that_uses_a_feature_waits_for_it_also_if_another_op_added_it() {
     volume.close();
 }
 
-/// Marks a volume the way it was done until Linux gave the bytes at 0x284 a meaning.
+/// Marks a volume at the old offset, which was used until Linux gave the bytes at 0x284 a meaning.
 fn mark_the_old_way(mem: &MemDisk) {
     let mut mark = [0; 16];
     mem.peek(1024 + 0x3EC, &mut mark);

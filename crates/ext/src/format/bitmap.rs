@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-/// True if `bit` is set.
+/// Returns true if `bit` is set.
 pub fn test(map: &[u8], bit: u32) -> bool {
     map[bit as usize / 8] & 1 << (bit % 8) != 0
 }
@@ -48,14 +48,14 @@ pub fn clear_range(map: &mut [u8], range: Range<u32>) {
     for_each_mask(range, |byte, mask| map[byte] &= !mask);
 }
 
-/// True if every bit of a range is clear.
+/// Returns true if every bit of a range is clear.
 pub fn is_clear(map: &[u8], range: Range<u32>) -> bool {
     let mut clear = true;
     for_each_mask(range, |byte, mask| clear &= map[byte] & mask == 0);
     clear
 }
 
-/// True if every bit of a range is set.
+/// Returns true if every bit of a range is set.
 pub fn is_set(map: &[u8], range: Range<u32>) -> bool {
     let mut set = true;
     for_each_mask(range, |byte, mask| set &= map[byte] & mask == mask);
@@ -75,7 +75,7 @@ fn word(map: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// The first bit in `from..bits` whose word, mapped by `flip`, has a 1.
+/// Returns the first bit in `from..bits` whose word, mapped by `flip`, has a 1.
 fn first_one(map: &[u8], from: u32, bits: u32, flip: u64) -> Option<u32> {
     if from >= bits {
         return None;
@@ -95,17 +95,17 @@ fn first_one(map: &[u8], from: u32, bits: u32, flip: u64) -> Option<u32> {
     }
 }
 
-/// The first clear bit in `from..bits`.
+/// Returns the first clear bit in `from..bits`.
 pub fn first_zero(map: &[u8], from: u32, bits: u32) -> Option<u32> {
     first_one(map, from, bits, !0)
 }
 
-/// The first set bit in `from..bits`.
+/// Returns the first set bit in `from..bits`.
 pub fn first_set(map: &[u8], from: u32, bits: u32) -> Option<u32> {
     first_one(map, from, bits, 0)
 }
 
-/// Runs of clear bits, ascending, in `from..bits`.
+/// Returns the runs of clear bits, ascending, in `from..bits`.
 pub fn zero_runs(map: &[u8], from: u32, bits: u32) -> impl Iterator<Item = Range<u32>> + '_ {
     let mut next = from;
     std::iter::from_fn(move || {
@@ -116,12 +116,12 @@ pub fn zero_runs(map: &[u8], from: u32, bits: u32) -> impl Iterator<Item = Range
     })
 }
 
-/// The first run of at least `n` clear bits in `from..bits`.
+/// Returns the first run of at least `n` clear bits in `from..bits`.
 pub fn first_zero_run(map: &[u8], from: u32, bits: u32, n: u32) -> Option<Range<u32>> {
     zero_runs(map, from, bits).find(|run| run.len() >= n as usize)
 }
 
-/// The longest run of clear bits in `from..bits`; among equals the first.
+/// Returns the longest run of clear bits in `from..bits`; among equals the first.
 pub fn longest_zero_run(map: &[u8], from: u32, bits: u32) -> Option<Range<u32>> {
     zero_runs(map, from, bits).reduce(|best, run| if run.len() > best.len() { run } else { best })
 }
@@ -143,7 +143,7 @@ pub fn pad(map: &mut [u8], bits: u32) {
     set_range(map, bits..end);
 }
 
-/// True if every bit from `bits` to the end of the block is set.
+/// Returns true if every bit from `bits` to the end of the block is set.
 pub fn is_padded(map: &[u8], bits: u32) -> bool {
     is_set(map, bits..map.len() as u32 * 8)
 }

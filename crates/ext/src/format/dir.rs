@@ -38,7 +38,7 @@ pub struct Form {
 }
 
 impl Form {
-    /// The form of a volume's directories.
+    /// Returns the form of a volume's directories.
     pub fn of(geo: &Geometry) -> Form {
         Form { filetype: geo.filetype, inodes: geo.inodes }
     }
@@ -81,7 +81,7 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// True if the entry names an inode.
+    /// Returns true if the entry names an inode.
     pub fn is_used(&self) -> bool {
         self.inode.0 != 0
     }
@@ -135,7 +135,7 @@ pub struct Records<'a> {
     next: usize,
 }
 
-/// The records of a block. Only their structure is checked: see [`Entries`] for their contents.
+/// Returns the records of a block. Only their structure is checked: see [`Entries`] for their contents.
 pub fn records(block: &[u8], form: Form) -> Records<'_> {
     Records { block, filetype: form.filetype, next: 0 }
 }
@@ -242,7 +242,7 @@ impl<'a> Entries<'a> {
         self.all().filter(Entry::is_used)
     }
 
-    /// The entry with this name.
+    /// Returns the entry with this name.
     pub fn find(self, name: &[u8]) -> Option<Entry<'a>> {
         self.used().find(|entry| entry.name == name)
     }
@@ -252,18 +252,19 @@ impl<'a> Entries<'a> {
         self.used().all(|entry| matches!(entry.name, b"." | b".."))
     }
 
-    /// The longest name that [`insert`] would find a place for; `None` if there is no place at all.
+    /// Returns the longest name that [`insert`] would find a place for; `None` if there is no place
+    /// at all.
     pub fn name_room(self) -> Option<usize> {
         self.all().filter_map(|entry| longest_name(&entry)).max()
     }
 }
 
-/// The entry with this name, in a block that may be damaged before or after it.
+/// Returns the entry with this name, in a block that may be damaged before or after it.
 pub fn find<'a>(block: &'a [u8], form: Form, name: &[u8]) -> Option<Entry<'a>> {
     records(block, form).map_while(Result::ok).find(|entry| entry.is_used() && entry.name == name)
 }
 
-/// True if a change of these bytes cannot be torn by a power cut.
+/// Returns true if a change of these bytes cannot be torn by a power cut.
 pub fn in_one_sector(range: &Range<usize>) -> bool {
     range.is_empty() || range.start / SECTOR_BYTES == (range.end - 1) / SECTOR_BYTES
 }
@@ -288,7 +289,7 @@ fn spot(entry: &Entry<'_>, name_len: usize) -> Option<Spot> {
     Some(Spot { offset, rec_len: entry.rec_len - own, changed: start..end })
 }
 
-/// The longest name that a split of `entry` has room for under the 512-byte rule.
+/// Returns the longest name that a split of `entry` has room for under the 512-byte rule.
 fn longest_name(entry: &Entry<'_>) -> Option<usize> {
     let least = spot(entry, 1).filter(|spot| in_one_sector(&spot.changed))?;
     let sector_end = (least.offset / SECTOR_BYTES + 1) * SECTOR_BYTES;

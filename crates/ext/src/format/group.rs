@@ -114,7 +114,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// True if `block` belongs to this group's bitmaps or inode table.
+    /// Returns true if `block` belongs to this group's bitmaps or inode table.
     pub fn owns(&self, block: BlockNo, geo: &Geometry) -> bool {
         block == self.block_bitmap
             || block == self.inode_bitmap

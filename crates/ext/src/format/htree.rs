@@ -270,7 +270,7 @@ fn node_entries(block: &[u8], at: usize, place: Place) -> Result<Vec<IndexEntry>
     Ok(entries)
 }
 
-/// The entry that covers `hash`.
+/// Returns the entry that covers `hash`.
 fn covering(entries: &[IndexEntry], hash: u32) -> usize {
     // Bit 0 marks a continued chain: a search goes to the chain's first leaf.
     entries.partition_point(|entry| entry.hash <= hash).max(1) - 1
@@ -289,7 +289,7 @@ pub trait ReadBlock {
     fn read(&mut self, lbn: u32) -> Result<(Self::Bytes, Place), Self::Error>;
 }
 
-/// The leaves that may hold names with `hash`: one, or a chain of leaves with equal hashes.
+/// Returns the leaves that may hold names with `hash`: one, or a chain of leaves with equal hashes.
 ///
 /// At most two blocks of index are read per step of the chain, and a chain is at most as long as
 /// the index has entries.

@@ -294,7 +294,7 @@ impl Inode {
         self.kind() == Some(FileKind::Symlink) && self.blocks == attribute_blocks
     }
 
-    /// A fast symbolic link's target.
+    /// Returns a fast symbolic link's target.
     pub fn fast_symlink(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.block.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate((self.size as usize).min(FAST_SYMLINK_MAX));
@@ -313,7 +313,7 @@ impl Inode {
         true
     }
 
-    /// Major and minor number of a device.
+    /// Returns the major and minor number of a device.
     pub fn device(&self) -> (u32, u32) {
         if self.block[0] != 0 {
             return (self.block[0] >> 8 & 0xFF, self.block[0] & 0xFF);
@@ -333,7 +333,7 @@ impl Inode {
     }
 }
 
-/// True if an inode of `inode_size` bytes can have `extra` bytes of extra fields.
+/// Returns true if an inode of `inode_size` bytes can have `extra` bytes of extra fields.
 pub fn extra_isize_is_legal(extra: u16, inode_size: u32) -> bool {
     extra == 0 || (extra >= 4 && extra.is_multiple_of(4) && u32::from(extra) <= inode_size - 128)
 }
@@ -351,7 +351,7 @@ impl Extra {
         Extra { isize, slot_bytes: slot.len() }
     }
 
-    /// True if the 32-bit field at `at` exists.
+    /// Returns true if the 32-bit field at `at` exists.
     fn covers(self, at: usize) -> bool {
         let end = at + 4;
         end <= self.slot_bytes && end <= GOOD_OLD_BYTES + usize::from(self.isize)
@@ -374,7 +374,7 @@ impl Extra {
     }
 }
 
-/// The earliest and latest second a slot with (`true`) or without extra time fields can hold.
+/// Returns the earliest and latest second a slot with (`true`) or without extra time fields can hold.
 pub fn time_range(extra: bool) -> (i64, i64) {
     let low = i64::from(i32::MIN);
     let high = i64::from(i32::MAX);

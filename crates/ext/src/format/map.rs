@@ -60,7 +60,7 @@ pub fn level_of_slot(slot: usize) -> u8 {
     slot.saturating_sub(11) as u8
 }
 
-/// The first file block that `i_block[slot]` maps.
+/// Returns the first file block that `i_block[slot]` maps.
 pub fn first_lbn_of_slot(slot: usize, apb: u32) -> u64 {
     match slot {
         0..=12 => slot as u64,

@@ -367,7 +367,7 @@ impl Superblock {
         &self.raw
     }
 
-    /// True for revision 0, which has fixed inodes and no features.
+    /// Returns true for revision 0, which has fixed inodes and no features.
     fn is_revision_0(&self) -> bool {
         self.rev_level() == 0
     }
@@ -440,7 +440,7 @@ impl Superblock {
         self.set_state_bits(state.bits());
     }
 
-    /// The first inode that is not reserved.
+    /// Returns the number of the first inode that is not reserved.
     pub fn first_ino(&self) -> u32 {
         if self.is_revision_0() { 11 } else { self.first_ino_raw() }
     }
@@ -459,7 +459,7 @@ impl Superblock {
         join32(low, if self.is_64bit() { high } else { 0 })
     }
 
-    /// All blocks of the volume, from its first byte on.
+    /// Returns the number of blocks of the volume, counted from its first byte.
     pub fn blocks_count(&self) -> u64 {
         self.wide(self.blocks_count_lo(), self.blocks_count_hi())
     }
@@ -523,7 +523,7 @@ impl Superblock {
         self.raw[0xEC..0xFC].copy_from_slice(&seed);
     }
 
-    /// True if names are hashed as unsigned characters (`s_flags` bit 1).
+    /// Returns true if names are hashed as unsigned characters (`s_flags` bit 1).
     pub fn unsigned_hash(&self) -> bool {
         self.flags() & 2 != 0
     }
@@ -539,7 +539,7 @@ impl Superblock {
         self.raw[0xE4..0xE8].fill(0);
     }
 
-    /// The two groups with copies (sparse_super2); 0 means none.
+    /// Returns the two groups with copies (sparse_super2); 0 means none.
     pub fn backup_groups(&self) -> [u32; 2] {
         std::array::from_fn(|i| u32_at(&self.raw[..], 0x24C + 4 * i))
     }
@@ -874,7 +874,7 @@ impl Geometry {
         }
     }
 
-    /// The block size as a memory length.
+    /// Returns the block size in bytes, as a length in memory.
     pub fn block_bytes(&self) -> usize {
         self.block_size as usize
     }
@@ -884,12 +884,12 @@ impl Geometry {
         self.block_size / 512
     }
 
-    /// All groups in order.
+    /// Returns all groups in order.
     pub fn all_groups(&self) -> impl DoubleEndedIterator<Item = GroupNo> + ExactSizeIterator + use<> {
         (0..self.groups).map(GroupNo)
     }
 
-    /// The first block of a group.
+    /// Returns the first block of a group.
     pub fn group_start(&self, group: GroupNo) -> BlockNo {
         BlockNo(self.first_data_block + u64::from(group.0) * u64::from(self.blocks_per_group))
     }
@@ -906,13 +906,13 @@ impl Geometry {
         start..start + u64::from(self.group_blocks(group))
     }
 
-    /// The group of a block; `None` outside of all groups.
+    /// Returns the group of a block; `None` outside of all groups.
     pub fn group_of_block(&self, block: BlockNo) -> Option<GroupNo> {
         let from_first = block.0.checked_sub(self.first_data_block)?;
         (block.0 < self.blocks).then(|| GroupNo((from_first / u64::from(self.blocks_per_group)) as u32))
     }
 
-    /// The group of a block and the block's bit in the group's bitmap.
+    /// Returns the group of a block and the block's bit in the group's bitmap.
     pub fn bit_of_block(&self, block: BlockNo) -> Option<(GroupNo, u32)> {
         let group = self.group_of_block(block)?;
         Some((group, (block.0 - self.group_start(group).0) as u32))
@@ -938,7 +938,7 @@ impl Geometry {
         })
     }
 
-    /// The number of the inode at `index` of a group.
+    /// Returns the number of the inode at `index` of a group.
     pub fn inode_at(&self, group: GroupNo, index: u32) -> InodeNo {
         InodeNo(group.0 * self.inodes_per_group + index + 1)
     }
@@ -965,14 +965,14 @@ impl Geometry {
         if self.has_superblock(group) { 1 + self.descriptor_blocks + self.reserved_gdt_blocks } else { 0 }
     }
 
-    /// The block of the descriptor table that holds a group's descriptor, and the byte in it.
+    /// Returns the block of the descriptor table that holds a group's descriptor, and the byte in it.
     pub fn locate_descriptor(&self, group: GroupNo) -> (BlockNo, usize) {
         let byte = u64::from(group.0) * u64::from(self.desc_size);
         let block = self.first_data_block + 1 + byte / u64::from(self.block_size);
         (BlockNo(block), (byte % u64::from(self.block_size)) as usize)
     }
 
-    /// The byte of the volume at which a block starts.
+    /// Returns the byte of the volume at which a block starts.
     pub fn byte_of(&self, block: BlockNo) -> u64 {
         block.0 * u64::from(self.block_size)
     }
@@ -1004,7 +1004,7 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A small legal superblock: 1 KiB blocks, two groups.
+    /// Returns a small legal superblock: 1 KiB blocks, two groups.
     pub(crate) fn sample() -> Superblock {
         let mut sb = Superblock::empty();
         sb.set_rev_level(1);

@@ -131,7 +131,8 @@ impl Entry<'_> {
         may_be_absent || self.hash == entry_hash(self.name, value) || self.hash == entry_hash_signed(self.name, value)
     }
 
-    /// The hash that the format wants. The last word of the value counts as it lies in the area, padding included.
+    /// Returns the hash that the format wants. The last word of the value counts as it lies in the
+    /// area, padding included.
     pub fn right_hash(&self, area: Area<'_>) -> u32 {
         entry_hash(self.name, self.whole_words(area))
     }
@@ -279,7 +280,7 @@ fn room_for(attribute: &Attribute) -> usize {
     (ENTRY_BYTES + attribute.name.len()).next_multiple_of(4) + attribute.value.len().next_multiple_of(4)
 }
 
-/// True if the attributes fit into an area with `header` bytes before the entries.
+/// Returns true if the attributes fit into an area with `header` bytes before the entries.
 fn fit(attributes: &[&Attribute], area_bytes: usize, header: usize) -> bool {
     let needed: usize = attributes.iter().map(|a| room_for(a)).sum();
     attributes.iter().all(|a| a.name.len() <= 255) && header + needed + TERMINATOR <= area_bytes

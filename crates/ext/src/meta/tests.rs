@@ -121,7 +121,8 @@ fn sweep(meta: &Meta) {
     meta.sweep(meta.highest(), &mut |_| Ok(())).expect("the disk works");
 }
 
-/// Runs `work` in `threads` threads while others fight for the lock that orders writes: who gives it up has to wait for it.
+/// Runs `work` in `threads` threads while others fight for the lock that orders writes: a thread
+/// that gives it up has to wait for it.
 fn contended(meta: &Meta, threads: u64, work: impl Fn(u64) + Sync) {
     let (work, left) = (&work, &AtomicU64::new(threads));
     thread::scope(|scope| {
@@ -286,7 +287,7 @@ fn a_version_in_flight_is_pending() {
         scope.spawn(|| sweep(&meta));
         disk.await_request();
         let pending = block.pending(0);
-        // The same bytes again: on disk no sooner than those in flight.
+        // The same bytes again: on disk no sooner than the version in flight.
         let again = meta.change(&block, 0..128, Level::NONE, |bytes| bytes[0] = 1);
         let in_flight = [level, pending, again].map(|level| meta.is_pending(level));
         disk.go_on();

@@ -1,4 +1,5 @@
-//! The examples of Lee, Ahn, Oh (2008) request for request, and what co-writing promises of any directory.
+//! The examples of Lee, Ahn, Oh (2008) request for request, and the rules that co-writing keeps for
+//! any directory.
 
 use std::cell::RefCell;
 
@@ -29,7 +30,7 @@ impl Dirty {
         ino
     }
 
-    /// The files that a plan names are on their way.
+    /// Marks the files that a plan names as being written.
     fn leave(&self, plan: &Plan) {
         let gone: Vec<Ino> = plan.travels.iter().flat_map(|travel| travel.from.iter().map(|range| range.ino)).collect();
         self.0.borrow_mut().retain(|file| !gone.contains(&file.ino));
@@ -70,7 +71,8 @@ impl Volume {
         Volume { ext, mem, root }
     }
 
-    /// Lets one dirty file after another leave as the cache would replace them: the requests, in order.
+    /// Writes one dirty file after another as the cache would replace them; returns the planned
+    /// writes, in order.
     fn replace(&self, dirty: &Dirty, order: &[Ino]) -> Vec<Travel> {
         let mut requests = Vec::new();
         for ino in order {
@@ -85,7 +87,7 @@ impl Volume {
         self.ext.geo.group_of_block(BlockNo(travel.to.start.0)).expect("inside the volume")
     }
 
-    /// How often the head goes to another group.
+    /// Returns how often the head moves to another group.
     fn seeks(&self, requests: &[Travel]) -> usize {
         requests.windows(2).filter(|pair| self.group_of(&pair[0]) != self.group_of(&pair[1])).count()
     }
@@ -336,14 +338,15 @@ proptest! {
             lbns.sort_unstable();
             prop_assert_eq!(lbns, (0..u64::from(*blocks)).collect::<Vec<_>>());
         }
-        // What was searched and not filled is free again.
+        // Blocks that were searched and not filled are free again.
         let here = used.iter().filter(|block| volume.ext.geo.group_of_block(BlockNo(**block)) == Some(home.at.group));
         let free_after = volume.ext.alloc.counts(home.at.group).free_blocks;
         prop_assert_eq!(free_before - free_after, here.count() as u32);
     }
 }
 
-/// Four directories are written by turns, `files` files of one block in each turn: the pieces that each lies in.
+/// Writes four directories by turns, `files` files of one block in each turn; returns the number of
+/// pieces that each lies in.
 fn pieces_after_turns(turns: u64, files: u64, due: fn(Ino) -> Due) -> Vec<usize> {
     let volume = Volume::with_policy(Policy::Cowrite);
     let homes: Vec<Node> =

@@ -1,4 +1,5 @@
-//! Recovery beside clients: volumes as a crash leaves them, used at once through vfs; e2fsck judges what is left.
+//! Recovery beside clients: volumes as a crash leaves them, used at once through vfs; e2fsck judges
+//! the volumes afterwards.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::*;
 use crate::format::InodeNo;
 
 const ROOT: Ino = Ino(2);
-/// Rounds of background work that surely end recovery of a small volume.
+/// Rounds of background work that are enough to end recovery of a small volume.
 const ROUNDS: usize = 60;
 
 fn who() -> Who {
@@ -46,7 +47,7 @@ fn try_mount(mem: &Arc<MemDisk>) -> moafs_vfs::Result<Vfs<Ext>> {
     Ok(Vfs::new(ext, disk, rt, options()))
 }
 
-/// What is on the device now, as if the power went.
+/// Returns the content of the device now, as if the power went.
 fn crash(vfs: Vfs<Ext>, mem: &Arc<MemDisk>) -> Arc<MemDisk> {
     let image = Arc::new(mem.snapshot());
     drop(vfs);
@@ -100,7 +101,7 @@ fn close(vfs: Vfs<Ext>, mem: &MemDisk) {
     judge::assert_clean(mem, "after recovery and a clean unmount");
 }
 
-/// The byte on the device at which an inode's slot begins.
+/// Returns the byte on the device at which an inode's slot begins.
 fn slot_at(mem: &Arc<MemDisk>, ino: Ino) -> u64 {
     let disk: SharedDisk = Arc::<MemDisk>::clone(mem);
     let ext =
@@ -121,9 +122,9 @@ const LINKS: u64 = 0x1A;
 const SIZE: u64 = 0x04;
 const BLOCKS: u64 = 0x1C;
 
-// -- A4: what is in use by a descriptor only
+// -- inodes in use by a descriptor only
 
-/// How a file loses its name while it is open.
+/// A way in which a file loses its name while it is open.
 type Loss = fn(&Vfs<Ext>);
 
 #[test]
@@ -180,9 +181,9 @@ fn attribute_blocks_and_a_removed_directory_that_is_in_use_keep_their_blocks() {
     close(vfs, &mem);
 }
 
-// -- A3: link counts
+// -- link counts
 
-/// A volume with trees, as a crash leaves it.
+/// Returns a volume with trees, as a crash leaves it.
 fn volume_with_trees() -> Arc<MemDisk> {
     let mem = new_volume(1024, 16);
     let vfs = mount(&mem);
@@ -314,7 +315,7 @@ fn a_root_with_links_too_few_is_neither_deleted_nor_lowered() {
     assert_eq!(links_of_root(&image), 1);
 }
 
-// -- A10: what is left to return
+// -- leaks that recovery returns
 
 #[test]
 fn a_file_with_a_link_too_many_that_is_removed_right_after_the_mount_goes() {
@@ -344,7 +345,7 @@ fn files_that_an_append_left_too_short_are_mended_whoever_looks_first() {
         let file = file_of(&vfs, ROOT, "file", 0x55, 300 << 10);
         vfs.sync().unwrap();
         let mem = crash(vfs, &mem);
-        // The pointers of the last blocks are on the device, the inode that tells of them is not.
+        // The pointers of the last blocks are on the device, the inode that counts them is not.
         let slot = slot_at(&mem, file);
         poke32(&mem, slot + SIZE, 290 << 10);
         poke32(&mem, slot + BLOCKS, 580);
@@ -373,7 +374,7 @@ fn an_inode_without_a_name_is_kept_while_it_is_held_and_goes_at_unmount() {
         let file = file_of(&vfs, ROOT, "file", 0x77, 20 << 10);
         vfs.sync().unwrap();
         let mem = crash(vfs, &mem);
-        // The name is gone, as if it had never come.
+        // The name is gone, as if it had never been added.
         let disk: SharedDisk = mem.clone();
         let ext = Ext::open(disk, Live::new(), OpenOptions::default()).unwrap();
         let root = ext.load(ROOT).unwrap().1;
@@ -397,7 +398,8 @@ fn an_inode_without_a_name_is_kept_while_it_is_held_and_goes_at_unmount() {
 
 // -- directories
 
-/// A directory below `a` that was being moved below `b`: it has both names, `..` tells of the old one.
+/// Returns a directory below `a` that was being moved below `b`: it has both names, `..` names the
+/// old one.
 fn volume_with_a_directory_of_two_names() -> Arc<MemDisk> {
     let volume = Volume::make(1024, 16);
     let a = volume.create(&volume.root, "a", FileKind::Directory, None);
@@ -545,7 +547,7 @@ fn pointers_in_a_circle_end_recovery_with_a_reason() {
     assert!(vfs.failed().is_some());
 }
 
-// -- A8: memory
+// -- memory
 
 #[test]
 fn inodes_that_nobody_uses_any_more_take_no_memory() {
@@ -619,7 +621,7 @@ impl Disk for Switching {
     }
 }
 
-/// Every byte that is ever written to an inode.
+/// Returns the byte that every write to an inode stores.
 fn byte_of(ino: Ino) -> u8 {
     (ino.0 % 251) as u8 + 1
 }
@@ -715,7 +717,7 @@ impl Client {
         }
     }
 
-    /// An open file shows nobody else's bytes.
+    /// Checks that open files show no bytes of other files.
     fn look_at_open_files(&mut self) -> moafs_vfs::Result<()> {
         let Some(ino) = self.open.pop() else { return Ok(()) };
         if self.vfs.stat(ino)?.attr.kind == FileKind::Regular {
@@ -728,7 +730,8 @@ impl Client {
     }
 }
 
-/// Three clients work on a volume, with background work beside them. Returns all that reached the device.
+/// Runs three clients on a volume, with background work beside them. Returns every write that
+/// reached the device.
 fn work(image: MemDisk, seed: u64, steps: usize, closes: bool) -> Arc<CrashRecorder> {
     let virt = Virtual::new(Some(seed));
     let rt = virt.rt();

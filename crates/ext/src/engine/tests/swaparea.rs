@@ -1,4 +1,5 @@
-//! Swap areas over the bitmaps: what is taken, what the disk shows, who waits for whom.
+//! Swap areas over the bitmaps: the taken blocks, the bytes on the disk, and the waits of files and
+//! swap areas for each other.
 
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::volatile::{Group, Volatile, Where};
@@ -91,7 +92,7 @@ fn the_disk_and_the_counts_never_tell_of_an_area() {
     volume.ext.commit(Why::Sync).unwrap();
     let stored = volume.ext.superblock.lock().free_blocks();
     assert_eq!(stored, volume.ext.space().free_blocks + 5000, "the superblock counts areas as free");
-    // A crash now: what e2fsck says is what it says of any volume in use.
+    // A crash now: e2fsck reports the same as for any volume in use.
     let verdict = judge::e2fsck(&volume.mem.snapshot());
     assert!(verdict.is_none_or(|verdict| verdict.code == Some(0)), "areas on the disk");
 
@@ -121,7 +122,7 @@ fn files_fill_everything_but_what_is_reserved_and_lie_outside_of_areas() {
     for node in &nodes {
         assert!(runs_of(&volume, node).iter().all(|run| !overlap(run, &area) && !overlap(run, &lowest)));
     }
-    // What is promised is there, whatever the files did.
+    // Promised blocks are there, whatever the files have used meanwhile.
     let mut left = 48;
     while let Some(run) = room.take(Where::Lowest, left, 1).unwrap() {
         left -= run.len;
@@ -161,7 +162,7 @@ fn a_writer_who_finds_no_room_because_of_an_area_presses_its_group() {
     volume.write(&other, 0, 400, 1);
     assert!(runs_of(&volume, &other).iter().all(|run| !overlap(run, &area)));
     assert_eq!((room.pressed(), room.pressed()), (Some(Group(0)), None));
-    // An area that has left presses nobody.
+    // An area that has left makes no group a contended one.
     let third = volume.create(&volume.root, "third", FileKind::Regular, None);
     volume.write(&third, 0, 400, 1);
     room.give(area);
