@@ -86,9 +86,10 @@ impl Drop for Buf {
 }
 
 /// A frozen piece of memory: shared between the cache, the queue and the device while a write is under way. Changing
-/// the cached block meanwhile makes a new one. An `Arc<Buf>` in effect, without an allocation of its own: a block's
-/// users are counted beside its slot. Blocks come and go in different threads by the hundred thousand, and in the
-/// general allocator they would contend for a lock.
+/// the cached block meanwhile makes a new one.
+///
+/// An `Arc<Buf>` in effect, without an allocation of its own: a block's users are counted beside its slot. Blocks come
+/// and go in different threads by the hundred thousand, and in the general allocator they would contend for a lock.
 pub struct Page {
     start: NonNull<u8>,
     len: usize,

@@ -38,7 +38,7 @@ impl<T> Completions<T> {
     /// Removes and returns the batch of a ticket.
     ///
     /// # Panics
-    /// When the ticket is another disk's, or was redeemed before.
+    /// If the ticket is another disk's, or was redeemed before.
     pub fn take(&self, ticket: Ticket) -> T {
         let batch = self.state.lock().batches.remove(&ticket.0);
         batch.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"))

@@ -132,7 +132,7 @@ impl MemDisk {
     /// [`Limits::read_only`].
     ///
     /// # Panics
-    /// When the bytes go beyond the end.
+    /// If the bytes go beyond the end.
     pub fn poke(&self, offset: u64, bytes: &[u8]) {
         let end = offset.checked_add(bytes.len() as u64);
         assert!(

@@ -1,5 +1,6 @@
 //! The elevator: requests that wait while the device is busy are dispatched sorted and merged.
-//!  Order is C-LOOK: ascending addresses from where the last dispatch ended, then back to the
+//!
+//! Order is C-LOOK: ascending addresses from where the last dispatch ended, then back to the
 //! lowest. Neighbours of the same kind merge up to the maximum transfer; larger requests are split.
 //! There is no thread: a caller of `submit` fills the device, and a caller of `wait` keeps it full,
 //! with the requests of any caller, and leaves it full. One batch over an idle device is sorted and
@@ -267,7 +268,7 @@ impl Disk for Elevator {
     }
 
     /// # Panics
-    /// When the ticket is another disk's, or was redeemed before.
+    /// If the ticket is another disk's, or was redeemed before.
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
         loop {
             let seen = self.moved.ticket();

@@ -1,11 +1,13 @@
-//! Memory of blocks: chunks of 2 MiB cut into slots of equal size. A block cache needs memory of one size, aligned to
-//! that size. A general allocator adds a header, which breaks the alignment and can double the memory needed. Here a
-//! slot costs its own size, the lowest free slot of the lowest chunk that has one is used first (slots taken one after
-//! the other are often adjacent), and chunks that become empty are returned to the kernel. Slots are never handed to
-//! the compiler as uninitialised: the kernel zeroes a chunk, and earlier users of a slot only write initialised bytes
-//! to it, so every byte has a value at any time. The first slot of a chunk holds its [`Header`]: the free slots, and
-//! for each slot the number of its users ([`Page`](super::Page)). A chunk is aligned to its size, so a slot leads to
-//! its header without a search.
+//! Memory of blocks: chunks of 2 MiB cut into slots of equal size.
+//!
+//! A block cache needs memory of one size, aligned to that size. A general allocator adds a header, which breaks the
+//! alignment and can double the memory needed. Here a slot costs its own size, the lowest free slot of the lowest chunk
+//! that has one is used first (slots taken one after the other are often adjacent), and chunks that become empty are
+//! returned to the kernel. Slots are never handed to the compiler as uninitialised: the kernel zeroes a chunk, and
+//! earlier users of a slot only write initialised bytes to it, so every byte has a value at any time.
+//!
+//! The first slot of a chunk holds its [`Header`]: the free slots, and for each slot the number of its users
+//! ([`Page`](super::Page)). A chunk is aligned to its size, so a slot leads to its header without a search.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::cell::UnsafeCell;

@@ -93,7 +93,7 @@ impl ModelDisk {
     /// uses the clock of `rt` and waits in it.
     ///
     /// # Errors
-    /// When the store is larger than the drive, or the specification is not sound.
+    /// If the store is larger than the drive, or the specification is not sound.
     pub fn new(rt: Rt, spec: &DriveSpec, store: MemDisk, contents: Contents) -> Result<ModelDisk, SpecError> {
         let sectors = store.limits().sectors;
         if sectors > spec.sectors() {
@@ -301,7 +301,7 @@ impl Disk for ModelDisk {
     }
 
     /// # Panics
-    /// When the ticket is another disk's, or was redeemed before.
+    /// If the ticket is another disk's, or was redeemed before.
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
         loop {
             let mut state = self.state.lock();

@@ -58,7 +58,7 @@ impl Drive {
     /// and [`free_at`](Self::free_at).
     ///
     /// # Panics
-    /// When the command goes beyond the end of the drive.
+    /// If the command goes beyond the end of the drive.
     pub fn execute(&mut self, now: Time, command: Command) -> Service {
         let end = command.at.0.checked_add(command.sectors);
         let sectors = self.sectors();

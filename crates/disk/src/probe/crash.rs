@@ -1,5 +1,6 @@
 //! Every state that a power cut could leave on a disk.
-//!  The recorder notes, in one log, when each write was submitted and completed, when each flush
+//!
+//! The recorder notes, in one log, when each write was submitted and completed, when each flush
 //! was issued and completed, and marks of the test ("this fsync has returned"). A cut lies between
 //! two entries. The device then holds:
 //!
@@ -8,7 +9,8 @@
 //! 2. Other writes submitted before the cut: any of them, each torn at sectors in any way. A later
 //!    write to the same sector hides an earlier one.
 //! 3. Nothing submitted after the cut.
-//!  A write counts as completed when its caller has waited for it: no caller can rely on it
+//!
+//! A write counts as completed when its caller has waited for it: no caller can rely on it
 //! earlier. Failed writes, and all writes that only a failed flush covers, stay uncertain for good.
 //! Overlapping writes in flight break the contract of [`Disk`] and panic here.
 
@@ -341,7 +343,7 @@ impl Disk for CrashRecorder {
     }
 
     /// # Panics
-    /// When the ticket is another disk's, or was redeemed before.
+    /// If the ticket is another disk's, or was redeemed before.
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
         let batch = self.state.lock().batches.remove(&ticket.0);
         let batch = batch.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"));

@@ -219,7 +219,7 @@ impl Disk for Fault {
     }
 
     /// # Panics
-    /// When the ticket is another disk's, or was redeemed before.
+    /// If the ticket is another disk's, or was redeemed before.
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
         let batch = self.state.lock().batches.remove(&ticket.0);
         let batch = batch.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"));

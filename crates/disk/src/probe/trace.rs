@@ -1,5 +1,6 @@
 //! Counts the requests to a device, and lists them on demand.
-//!  The counters are always on: one atomic addition each. The list is off until [`Trace::record`].
+//!
+//! The counters are always on: one atomic addition each. The list is off until [`Trace::record`].
 //! Flushes are counted by the device's own numbering ([`Disk::epoch`]), so a flush shared by
 //! several callers counts once, and tracing changes nothing.
 

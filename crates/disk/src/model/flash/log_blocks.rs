@@ -12,9 +12,11 @@
 //!   place in the oldest log must go. If it is live, its data unit is assembled from the places of its pages (full
 //!   merge), whereupon all log pages of that unit are dead. (The paper empties the log in one go, before the next
 //!   write: as much work, but a single write would wait for hundreds of merges, which no drive was seen to do.)
-//!  Copies stay on their die, since a page has the same place in every data unit. Pages that hold nothing (never
+//!
+//! Copies stay on their die, since a page has the same place in every data unit. Pages that hold nothing (never
 //! written, or trimmed) are not copied.
-//!  Invariants: `live` has the newest version of each page whose newest version is in a random log; a sequential log
+//!
+//! Invariants: `live` has the newest version of each page whose newest version is in a random log; a sequential log
 //! holds the newest version of the pages before `next` that are not in `live`; everything else that `held` names is in
 //! its data unit.
 

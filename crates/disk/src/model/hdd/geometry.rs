@@ -1,5 +1,6 @@
 //! The positions of sectors, and the times at which they pass under the head.
-//!  Sectors are numbered along a track, then along the next head of the cylinder, then along the next cylinder, always
+//!
+//! Sectors are numbered along a track, then along the next head of the cylinder, then along the next cylinder, always
 //! from head 0. Skews turn each track against the one before, so that a transfer goes on right after the crossing. At
 //! time 0 the start of sector 0 of the first track is under the head.
 

@@ -1,5 +1,6 @@
 //! Arm and heads: the time of an access to the media.
-//!  A track access waits for its first requested sector (no read on arrival). A move takes the longer of the seek and
+//!
+//! A track access waits for its first requested sector (no read on arrival). A move takes the longer of the seek and
 //! the head switch; before a write the head settles.
 
 use super::super::spec::{Unsound, ms_to_ns};
@@ -63,7 +64,7 @@ impl Mechanics {
     /// Makes arm and heads at rest on the outermost track.
     ///
     /// # Errors
-    /// When the seek curve cannot be fitted.
+    /// If the seek curve cannot be fitted.
     pub(crate) fn new(spec: &HddSpec) -> Result<Mechanics, Unsound> {
         Ok(Mechanics {
             geometry: Geometry::new(spec),

@@ -1,5 +1,6 @@
 //! The seek curve: time for a distance in cylinders.
-//!  `T(0) = 0`, `T(1)` as published, then `a + b sqrt(d)` up to the knee and `c + e d` from there on (C. Ruemmler and
+//!
+//! `T(0) = 0`, `T(1)` as published, then `a + b sqrt(d)` up to the knee and `c + e d` from there on (C. Ruemmler and
 //! J. Wilkes, "An introduction to disk drive modeling", 1994). Three published figures (next track, average, full
 //! stroke) determine the constants: the pieces join with equal value and slope, the mean over all pairs of cylinders is
 //! the average.

@@ -1,5 +1,6 @@
 //! [`Drive`]: commands, bus, the page being collected, translation and chips together.
-//!  One command at a time, and it ends when the chips are done. Whole pages stream from the bus into the chips: of the
+//!
+//! One command at a time, and it ends when the chips are done. Whole pages stream from the bus into the chips: of the
 //! two the slower counts. A part of a page must have come before it is programmed, and takes a log page for itself,
 //! unless it goes on where the write before ended in that page: then the card collects, and programs when the page is
 //! full, when another page is written, or at a flush.

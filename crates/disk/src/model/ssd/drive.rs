@@ -1,5 +1,6 @@
 //! [`Drive`]: commands, link, write buffer, translation and chips together.
-//!  Link and chips work at the same time: of a transfer the slower of the two counts. A written page is handed to its
+//!
+//! Link and chips work at the same time: of a transfer the slower of the two counts. A written page is handed to its
 //! die at once; while the buffer has room the host need not wait for it. Room comes back as pages are programmed.
 //!
 //! Invariants:
