@@ -4,13 +4,15 @@
 //! at 0.8. We have no trace, so we make and delete files of a file server's sizes in many directories:
 //!
 //! 1. fill the volume to [`FULL_PERCENT`] of its blocks, each file in a directory drawn at random;
-//! 2. in rounds, delete files drawn at random down to [`LOW_PERCENT`] and fill up again, until the layout score has come
-//!    down to what is wanted;
-//! 3. delete files drawn at random down to the wanted utilization; while the score is off, of several drawn the one whose
-//!    going brings it nearest to what is wanted. At 0 % everything goes, directories too: such a disk has no layout score, but its tables were used.
+//! 2. in rounds, delete files drawn at random down to [`LOW_PERCENT`] and fill up again, until the
+//!    layout score has come down to what is wanted;
+//! 3. delete files drawn at random down to the wanted utilization; while the score is off, of
+//!    several drawn the one whose going brings it nearest to what is wanted. At 0 % everything
+//!    goes, directories too: such a disk has no layout score, but its tables were used.
 //!
-//! Everything is placed by `ffs`, which spreads the directories over the groups as that aging wants it, and all systems start
-//! from one image. No time passes: the disk is memory without file data ([`Contentless`]).
+//! Everything is placed by `ffs`, which spreads the directories over the groups as that aging wants
+//! it, and all systems start from one image. No time passes: the disk is memory without file data
+//! ([`Contentless`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,56 +37,57 @@ use crate::workload::{Client, Sizes};
 pub const FULL_PERCENT: u64 = 98;
 /// Utilization to which it falls in between.
 pub const LOW_PERCENT: u64 = 84;
-/// Rounds of deleting and filling at most: what is not reached then is not reached.
+/// Most rounds of deleting and filling. A score that is not reached by then will not be reached.
 const ROUNDS_MAX: u32 = 200;
-/// Directories per group.
+/// Directories made in each block group.
 const DIRECTORIES_PER_GROUP: u64 = 10;
-/// Memory for the cache while aging, in bytes: metadata fit.
+/// Memory for the cache while aging, in bytes: large enough for all metadata.
 const CACHE_BYTES: usize = 128 << 20;
 /// Share of it that may be dirty, in percent: little, so that a file is placed soon after it was made.
 const DIRTY_PERCENT: u8 = 5;
 /// Largest request while aging, in bytes: the paper's.
 const TRANSFER_BYTES: usize = 128 << 10;
-/// How far the score may be from what was wanted.
+/// Largest difference between the score reached and the score wanted.
 pub const SCORE_TOLERANCE: f64 = 0.02;
 /// Deleting steers towards the wanted score when it is this far away. Always steering would leave few, large files.
 const SCORE_STEER: f64 = 0.004;
-/// Files drawn then, of which the one goes that brings the score nearest.
+/// Files drawn while steering, of which the one goes that brings the score nearest.
 const STEER_CANDIDATES: usize = 8;
 /// Files deleted between two looks at how full the volume is.
 const DELETE_BATCH: usize = 64;
 
-/// How old a volume shall be.
+/// The wanted age of a volume.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Aging {
-    /// Its shape.
+    /// Shape of the volume.
     pub shape: VolumeShape,
     /// Share of its usable blocks that are in use at the end, in percent: 0 to 90.
     pub utilization: u8,
     /// Layout score of its files: above 0, at most 1.
     pub score: f64,
-    /// What everything is drawn from.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// An aged volume.
+/// An aged volume, and numbers about it.
 pub struct Aged {
-    /// Its metadata. File data read as zeros.
+    /// The volume's metadata. File data read as zeros.
     pub image: MemDisk,
     /// Share of blocks in use, in percent.
     pub utilization: f64,
     /// Layout score; `None` without files of two blocks.
     pub score: Option<f64>,
-    /// Files on it.
+    /// Number of files on the volume.
     pub files: u64,
 }
 
-/// A volume that has been filled and churned until its score is as wanted: what utilizations are cut from.
+/// A volume that has been filled and churned until its score is as wanted. Volumes of different
+/// utilizations are cut from it.
 pub struct Worn {
     image: MemDisk,
     directories: u64,
     files: Vec<File>,
-    /// Rounds of deleting and filling that it took.
+    /// Rounds of deleting and filling that were needed.
     pub rounds: u32,
 }
 
@@ -103,7 +106,7 @@ impl File {
 }
 
 impl Aging {
-    /// Checks what is asked for.
+    /// Checks the wanted utilization and score.
     ///
     /// # Errors
     /// [`LabError::Value`].
@@ -120,16 +123,16 @@ impl Aging {
     /// Ages a volume.
     ///
     /// # Errors
-    /// If what is asked for cannot be, or is not reached.
+    /// Fails if what is asked for cannot be, or is not reached.
     pub fn run(&self) -> Result<Aged> {
         self.check()?;
         self.worn()?.cut(self)
     }
 
-    /// Fills and churns.
+    /// Fills and churns a volume until its score is as wanted.
     ///
     /// # Errors
-    /// If the score is not reached.
+    /// Fails if the score is not reached.
     pub fn worn(&self) -> Result<Worn> {
         let disk = Arc::new(Contentless::new(self.shape.make()?));
         let directories = u64::from(self.shape.groups) * DIRECTORIES_PER_GROUP;
@@ -144,10 +147,10 @@ impl Aging {
 }
 
 impl Worn {
-    /// Deletes down to a utilization.
+    /// Deletes files down to a utilization.
     ///
     /// # Errors
-    /// If the score cannot be kept.
+    /// Fails if the score cannot be kept.
     pub fn cut(&self, aging: &Aging) -> Result<Aged> {
         let disk = Arc::new(Contentless::new(self.image.snapshot()));
         let (score, utilization, files) = on_volume(&disk, |client| {
@@ -218,7 +221,7 @@ impl<'a> Ager<'a> {
         (space.blocks - space.free, space.blocks)
     }
 
-    /// Percent of usable blocks in use.
+    /// Returns the usable blocks in use, in percent.
     fn utilization(&self) -> f64 {
         let (used, all) = self.used_blocks();
         used as f64 * 100.0 / all as f64
@@ -294,7 +297,7 @@ impl<'a> Ager<'a> {
         Ok(())
     }
 
-    /// Unlinked files give their blocks back in the background.
+    /// Runs a background step, which frees the blocks of unlinked files.
     fn reap(&self) {
         self.client.vfs().tend();
     }
@@ -329,7 +332,7 @@ mod tests {
 
     fn small(utilization: u8) -> Aging {
         let shape = VolumeShape { groups: 2, blocks_per_group: 8192, block_bytes: 4096 };
-        // So few blocks do not get more scattered: nearly every file finds room in one piece.
+        // So few blocks do not get more scattered: nearly every file finds free blocks in one run.
         Aging { shape, utilization, score: 0.9, seed: 3 }
     }
 

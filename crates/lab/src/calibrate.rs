@@ -1,4 +1,5 @@
-//! What a drive charges, found by asking its model: what `auto` and the cleaners' cost models decide by.
+//! The costs of a drive's requests, measured on its model: `auto` and the cleaners' cost models
+//! decide by them.
 //!
 //! A bare drive is timed in virtual time, over the size of the volume: writing and reading in sequence in large and in
 //! small requests, small requests at places drawn at random, and sweeps over segments that leave most blocks out, as
@@ -32,10 +33,10 @@ const RUNS: u64 = 12;
 const GAP_BLOCKS: u64 = 34;
 const _: () = assert!(RUNS * (RUN_BLOCKS + GAP_BLOCKS) <= SEGMENT_BYTES / BLOCK_BYTES as u64);
 
-/// What the drive charges on a volume of `bytes` bytes.
+/// Measures the costs of the drive on a volume of `bytes` bytes.
 ///
 /// # Errors
-/// If the drive cannot be had, or refuses a request.
+/// Fails if the drive cannot be had, or refuses a request.
 pub fn device_cost(spec: &DriveSpec, bytes: u64) -> Result<DeviceCost> {
     Ok(DeviceCost { read: charge(spec, bytes, Way::Read)?, write: charge(spec, bytes, Way::Write)? })
 }
@@ -72,7 +73,8 @@ fn charge(spec: &DriveSpec, bytes: u64, way: Way) -> Result<Charge> {
     Ok(Charge { block_ns, request_ns, seek_ns, gap_ns: hops / ((RUNS - 1) * GAP_BLOCKS) })
 }
 
-/// How long requests of `each` bytes at these blocks take, one after the other, on a fresh drive.
+/// Returns the time that requests of `each` bytes at these blocks take, one after the other, on a
+/// fresh drive.
 fn time(spec: &DriveSpec, bytes: u64, way: Way, each: usize, blocks: &[u64]) -> Result<u64> {
     let runtime = Virtual::new(None);
     let failed = |error: String| LabError::Drive(format!("timing the drive: {error}"));

@@ -1,12 +1,13 @@
 //! A disk that keeps metadata and forgets file data: so that a 4 GiB volume costs the memory of its tables.
 //!
-//! Which is which, requests say themselves ([`moafs_disk::Tag`]). Reads of file data give a pattern. For aging and for
-//! saving aged images, where no time passes; modelled drives forget by themselves.
+//! The requests themselves say whether they carry file data ([`moafs_disk::Tag`]). Reads of file
+//! data give a pattern. For aging and for saving aged images, where no time passes; modelled drives
+//! forget file data by themselves.
 
 use moafs_disk::completions::Completions;
 use moafs_disk::{Disk, DiskError, Done, Epoch, Limits, MemDisk, Request, Ticket};
 
-/// What file data read as.
+/// The byte that file data read as.
 const PATTERN: u8 = 0x5a;
 
 /// A disk in memory that forgets file data.
@@ -16,17 +17,18 @@ pub struct Contentless {
 }
 
 impl Contentless {
-    /// A disk that keeps metadata in `kept`.
+    /// Makes a disk that keeps metadata in `kept`.
     pub fn new(kept: MemDisk) -> Contentless {
         Contentless { kept, completions: Completions::default() }
     }
 
-    /// An independent copy of what is kept as of now.
+    /// Returns an independent copy of the metadata kept so far.
     pub fn snapshot(&self) -> MemDisk {
         self.kept.snapshot()
     }
 
-    /// Answers a request about file data; anything else goes to what is kept.
+    /// Answers a request about file data; returns any other request, which goes to the kept
+    /// metadata.
     fn forget(&self, request: Request) -> Result<Done, Request> {
         if !request.tag.kind.is_contents() {
             return Err(request);
@@ -40,7 +42,8 @@ impl Contentless {
     }
 
     fn execute(&self, request: Request) -> Done {
-        // A discarded block may become metadata later: then its first write is.
+        // A discarded block may become metadata later: its first write then goes to the kept
+        // metadata.
         match self.forget(request) {
             Ok(done) => done,
             Err(request) => self.kept.wait(self.kept.submit(vec![request])).remove(0),

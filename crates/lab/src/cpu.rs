@@ -1,8 +1,9 @@
 //! Processor time as a stated parameter: so much per call, so much per byte.
 //!
-//! The paper's machine is a 1 GHz Pentium III. Nobody measured its system calls for the paper, so these are plausible
-//! figures of such a machine (a system call with a name look-up tens of microseconds, copying some hundred MB/s), not
-//! found ones. They are small beside a seek; `--set cpu_percent=…` scales them all, 0 leaves the device alone.
+//! The paper's machine is a 1 GHz Pentium III. The paper does not give the cost of its system
+//! calls, so these are plausible figures of such a machine (a system call with a name look-up tens
+//! of microseconds, copying some hundred MB/s), not found ones. They are small beside a seek;
+//! `--set cpu_percent=…` scales them all, 0 leaves the device alone.
 
 /// Processor time per call, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,11 +12,11 @@ pub struct Cpu {
     pub open_ns: u64,
     /// Making a file or directory.
     pub create_ns: u64,
-    /// Removing a name.
+    /// Removing a name from a directory.
     pub unlink_ns: u64,
     /// A read or write call.
     pub call_ns: u64,
-    /// An entry of a listing.
+    /// Listing an entry of a directory.
     pub entry_ns: u64,
     /// Copying one KiB between a program and the cache.
     pub copy_kib_ns: u64,
@@ -32,7 +33,7 @@ impl Cpu {
         copy_kib_ns: 4_000,
     };
 
-    /// The same machine with all times scaled.
+    /// Returns the same machine with all times scaled to `percent` percent.
     pub fn scaled(self, percent: u64) -> Cpu {
         let scale = |ns: u64| ns * percent / 100;
         Cpu {
@@ -45,7 +46,7 @@ impl Cpu {
         }
     }
 
-    /// A call that copies `bytes`.
+    /// Returns the time of a call that copies `bytes` bytes, in nanoseconds.
     pub fn copy_ns(&self, bytes: usize) -> u64 {
         self.call_ns + self.copy_kib_ns * bytes as u64 / 1024
     }

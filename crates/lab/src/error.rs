@@ -1,4 +1,4 @@
-//! What a run can fail with: always with what exists, or the way out.
+//! Errors of a run. Each names the values that exist, or the way out.
 
 use std::path::PathBuf;
 
@@ -7,35 +7,35 @@ use moafs_ext::mkfs::MkfsError;
 /// Result of the lab's calls.
 pub type Result<T, E = LabError> = std::result::Result<T, E>;
 
-/// What a run can fail with.
+/// An error of a run.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LabError {
-    /// A name that nobody bears.
+    /// A name that does not exist.
     #[error("there is no {what} `{name}`; there are: {}", known.join(", "))]
     Unknown {
-        /// What was named: `experiment`, `drive`, `parameter`…
+        /// Kind of the name: `experiment`, `drive`, `parameter`…
         what: &'static str,
-        /// The name.
+        /// Name that was given and is unknown.
         name: String,
-        /// All that exist.
+        /// All names that exist.
         known: Vec<String>,
     },
     /// A value that makes no sense.
     #[error("`{value}` is no value of {name}: {rule}")]
     Value {
-        /// The parameter.
+        /// Name of the parameter.
         name: String,
-        /// What was given.
+        /// Value that was given.
         value: String,
-        /// What can be given.
+        /// Values that can be given.
         rule: String,
     },
     /// The modelled disk is full: the workload stops there, as Postmark does.
     #[error("{workload} stops: the volume is full after {files} files ({free_blocks} blocks are free)")]
     Full {
-        /// Which one.
+        /// Name of the workload.
         workload: &'static str,
-        /// Files it had made so far.
+        /// Files that the workload had made by then.
         files: u64,
         /// Blocks that are free, not enough for the next.
         free_blocks: u64,
@@ -46,9 +46,9 @@ pub enum LabError {
     /// The volume under test failed: a bug, or a shape that cannot be.
     #[error("{doing}: {error}")]
     Volume {
-        /// What was being done.
+        /// Operation during which the volume failed.
         doing: &'static str,
-        /// How it failed.
+        /// Error of the volume.
         error: moafs_vfs::Error,
     },
     /// A volume of this shape cannot be made.
@@ -63,31 +63,31 @@ pub enum LabError {
     /// Paging failed: a bug, or a swap that is too small.
     #[error("paging: {0}")]
     Swap(String),
-    /// Something on the host.
+    /// An operation on the host failed.
     #[error("{what} {}: {error}", path.display())]
     Host {
-        /// What was being done.
+        /// Operation that the host refused.
         what: &'static str,
-        /// To what.
+        /// Path that the operation was applied to.
         path: PathBuf,
-        /// How it failed.
+        /// Text of the operating system's error.
         error: String,
     },
 }
 
 impl LabError {
-    /// Names what was being done when a call of the volume failed.
+    /// Makes an error of the volume that names the failed operation.
     pub fn volume(doing: &'static str) -> impl FnOnce(moafs_vfs::Error) -> LabError {
         move |error| LabError::Volume { doing, error }
     }
 
-    /// Says that no such thing exists, and what does.
+    /// Makes an error that says that no such thing exists, and lists those that do.
     pub fn unknown<S: AsRef<str>>(what: &'static str, name: &str, known: impl IntoIterator<Item = S>) -> LabError {
         let known = known.into_iter().map(|name| name.as_ref().to_owned()).collect();
         LabError::Unknown { what, name: name.to_owned(), known }
     }
 
-    /// True if the volume is full.
+    /// Returns true if the volume is full.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, LabError::Volume { error, .. } if error.errno() == libc::ENOSPC)
     }

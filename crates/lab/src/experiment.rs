@@ -1,8 +1,8 @@
-//! Experiments: what there is, and running them.
+//! Experiments: the list of them, and running them.
 //!
-//! An experiment consists of *cases*: one system on one drive with one utilization, each on a machine of its own. Cases
-//! run on all cores; what they give is put together in the order of the cases, so that the number of cores changes
-//! nothing.
+//! An experiment consists of *cases*: one system on one drive with one utilization, each on a
+//! machine of its own. Cases run on all cores; their results are put together in the order of the
+//! cases, so that the number of cores changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,29 +26,30 @@ use crate::workload::overwrite::Pattern;
 
 /// The smallest scale: some files in some directories.
 pub const SCALE_MIN: f64 = 0.005;
-/// The largest: more has no volume to lie on.
+/// The largest scale: a larger workload does not fit on its volume.
 pub const SCALE_MAX: f64 = 4.0;
 
-/// One experiment.
+/// An experiment of a paper.
 pub struct Experiment {
-    /// Its name: `cw-seq-write`.
+    /// Name of the experiment: `cw-seq-write`.
     pub id: &'static str,
-    /// What it asks, in one line.
+    /// Its question, in one line.
     pub title: &'static str,
     /// The paper's figure or table.
     pub figure: &'static str,
-    /// What the paper did and found.
+    /// The paper's method and finding.
     pub paper: &'static str,
-    /// Runs it.
+    /// Function that runs the experiment.
     pub(crate) run: fn(&Experiment, &Lab<'_>) -> Result<Outcome>,
 }
 
-/// All experiments, in the order of the papers.
+/// Returns all experiments, in the order of the papers.
 pub fn all() -> Vec<&'static Experiment> {
     experiments::all().collect()
 }
 
-/// The experiments with these names, each once, in the order of [`all`]. No names: all of them.
+/// Returns the experiments with these names, each once, in the order of [`all`]. Without names: all
+/// experiments.
 ///
 /// # Errors
 /// [`LabError::Unknown`] lists what exists.
@@ -62,16 +63,17 @@ pub fn select(ids: &[String]) -> Result<Vec<&'static Experiment>> {
     Ok(all().into_iter().filter(|e| ids.is_empty() || ids.iter().any(|id| id == e.id)).collect())
 }
 
-/// What a run shall be like.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// 1 is the full size: counts of files and the size of the volume and of the cache go with it.
+    /// Scale of the run; 1 is the full size. Counts of files and the size of the volume and of the
+    /// cache go with it.
     pub scale: f64,
-    /// What everything is drawn from.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Cases at the same time.
+    /// Number of cases that run at the same time.
     pub jobs: usize,
-    /// What was set.
+    /// Parameters, with the values that were set.
     pub parameters: Parameters,
 }
 
@@ -92,15 +94,15 @@ impl RunOptions {
     }
 }
 
-/// Who is told how far a run has come. Called from many threads.
+/// An observer of a run's progress. It is called from many threads.
 pub trait Progress: Sync {
-    /// An experiment begins, of so many cases.
+    /// Reports that an experiment of `cases` cases begins.
     fn begins(&self, experiment: &str, cases: usize);
-    /// A case has ended.
+    /// Reports that a case has ended.
     fn case_done(&self, case: &str);
 }
 
-/// Tells nobody.
+/// An observer that reports nothing.
 pub struct Silent;
 
 impl Progress for Silent {
@@ -110,30 +112,30 @@ impl Progress for Silent {
 
 /// A run of some experiments: options, aged volumes they share, progress.
 pub struct Lab<'a> {
-    /// What was asked for.
+    /// Options of the run.
     pub options: RunOptions,
     progress: &'a dyn Progress,
-    /// By wanted score in millionths.
+    /// Churned volumes, by wanted score in millionths.
     worn: Mutex<BTreeMap<u64, Slot<Worn>>>,
-    /// By score and utilization.
+    /// Aged volumes, by score in millionths and utilization in percent.
     aged: Mutex<BTreeMap<(u64, u8), Slot<Aged>>>,
-    /// F2FS volumes, by what they are full and worn with.
+    /// F2FS volumes, by utilization in percent and the pattern of overwriting.
     log_aged: Mutex<BTreeMap<(u8, Pattern), Slot<LogAged>>>,
-    /// What drives charge.
+    /// Costs of the drives' requests, by drive.
     costs: Mutex<BTreeMap<String, Slot<DeviceCost>>>,
-    /// Runs that several experiments look at.
+    /// Runs of IO-TEST, which several experiments use.
     io_tests: Mutex<BTreeMap<IoCase, Slot<IoTest>>>,
     facs: Mutex<BTreeMap<FacCase, Slot<Fac>>>,
 }
 
-/// Made once, by whoever needs it first; the others wait.
+/// A value made once, by the first case that needs it; other cases wait for it.
 type Slot<T> = Arc<OnceLock<Result<Arc<T>>>>;
 
 impl<'a> Lab<'a> {
-    /// A run.
+    /// Prepares a run.
     ///
     /// # Errors
-    /// If the options make no sense, or name a drive that does not exist.
+    /// Fails if the options make no sense, or name a drive that does not exist.
     pub fn new(options: RunOptions, progress: &'a dyn Progress) -> Result<Lab<'a>> {
         options.check()?;
         options.parameters.drives.iter().try_for_each(|name| crate::machine::drive(name).map(drop))?;
@@ -152,12 +154,12 @@ impl<'a> Lab<'a> {
     /// Runs one experiment.
     ///
     /// # Errors
-    /// If a case fails otherwise than by a full volume.
+    /// Fails if a case fails otherwise than by a full volume.
     pub fn run(&self, experiment: &Experiment) -> Result<Outcome> {
         (experiment.run)(experiment, self)
     }
 
-    /// An outcome with everything that does not depend on what is measured.
+    /// Makes an outcome with the fields that do not depend on the measurement.
     pub(crate) fn outcome_of(&self, experiment: &Experiment) -> Outcome {
         let shape = self.shape();
         let mut parameters = self.options.parameters.show();
@@ -184,20 +186,20 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// The shape of the volumes.
+    /// Returns the shape of the volumes.
     pub fn shape(&self) -> VolumeShape {
         VolumeShape::paper(self.options.scale)
     }
 
-    /// A count of the full size at this scale, at least `min`.
+    /// Returns the count `full` at this scale, at least `min`.
     pub fn scaled(&self, full: u64, min: u64) -> u64 {
         ((full as f64 * self.options.scale).round() as u64).max(min)
     }
 
-    /// The aged volume with this utilization. Made once in a run.
+    /// Returns the aged volume with this utilization. It is made once in a run.
     ///
     /// # Errors
-    /// If aging fails.
+    /// Fails if aging fails.
     pub fn aged(&self, utilization: u8) -> Result<Arc<Aged>> {
         let score = self.options.parameters.score;
         let aging = Aging { shape: self.shape(), utilization, score, seed: self.options.seed };
@@ -212,10 +214,11 @@ impl<'a> Lab<'a> {
         .clone()
     }
 
-    /// The F2FS volume with this utilization, worn by this pattern. Made once in a run.
+    /// Returns the F2FS volume with this utilization, overwritten by this pattern. It is made once
+    /// in a run.
     ///
     /// # Errors
-    /// If it cannot be so full.
+    /// Fails if it cannot be so full.
     pub(crate) fn log_aged(&self, utilization: u8, pattern: Pattern) -> Result<Arc<LogAged>> {
         let slot = Arc::clone(self.log_aged.lock().entry((utilization, pattern)).or_default());
         let shape = LogShape::paper(self.options.scale);
@@ -223,10 +226,11 @@ impl<'a> Lab<'a> {
         slot.get_or_init(aged).clone()
     }
 
-    /// What a drive charges on a volume of the F2FS experiments. Found once in a run.
+    /// Returns the costs of a drive's requests on a volume of the F2FS experiments. They are
+    /// measured once in a run.
     ///
     /// # Errors
-    /// If the drive cannot be had.
+    /// Fails if the drive cannot be had.
     pub(crate) fn device_cost(&self, drive: &str) -> Result<DeviceCost> {
         let slot = Arc::clone(self.costs.lock().entry(drive.to_owned()).or_default());
         let bytes = LogShape::paper(self.options.scale).bytes;
@@ -234,25 +238,26 @@ impl<'a> Lab<'a> {
         slot.get_or_init(cost).clone().map(|cost| *cost)
     }
 
-    /// What came of a run of IO-TEST. Each is run once, however many experiments ask.
+    /// Returns the result of a run of IO-TEST. Each is run once, however many experiments ask.
     ///
     /// # Errors
-    /// As `run` fails.
+    /// Fails as `run` does.
     pub(crate) fn io_test(&self, case: &IoCase, run: impl FnOnce() -> Result<IoTest>) -> Result<Arc<IoTest>> {
         let slot = Arc::clone(self.io_tests.lock().entry(case.clone()).or_default());
         slot.get_or_init(|| run().map(Arc::new)).clone()
     }
 
-    /// What came of a run of the writers and of cleaning. As [`Lab::io_test`].
+    /// Returns the result of a run of the writers and of cleaning, each run once as in
+    /// [`Lab::io_test`].
     ///
     /// # Errors
-    /// As `run` fails.
+    /// Fails as `run` does.
     pub(crate) fn fac(&self, case: &FacCase, run: impl FnOnce() -> Result<Fac>) -> Result<Arc<Fac>> {
         let slot = Arc::clone(self.facs.lock().entry(case.clone()).or_default());
         slot.get_or_init(|| run().map(Arc::new)).clone()
     }
 
-    /// Runs all cases, `jobs` at a time, and gives their results in the order of the cases.
+    /// Runs all cases, `jobs` at a time, and returns their results in the order of the cases.
     ///
     /// # Errors
     /// The error of the first case in order that failed; cases that had not begun by then are left out.

@@ -1,4 +1,4 @@
-//! What lies where: layout score, pieces of files and directories, and pictures of a volume.
+//! The layout of a volume: layout score, pieces of files and directories, and pictures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ use crate::outcome::{Cell, LayoutMap};
 /// A regular file on the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileLayout {
-    /// The directory it is in.
+    /// Inode number of the directory that the file is in.
     pub parent: Option<Ino>,
-    /// Where its blocks lie, in file order.
+    /// Runs of the file's blocks, in file order.
     pub runs: Vec<(Lbn, BlockRun)>,
 }
 
 impl FileLayout {
-    /// Its blocks.
+    /// Returns the number of the file's blocks.
     pub fn blocks(&self) -> u64 {
         self.runs.iter().map(|(_, run)| u64::from(run.len)).sum()
     }
@@ -30,9 +30,9 @@ impl FileLayout {
 /// The layout of a volume, file by file.
 #[derive(Debug, Clone, Default)]
 pub struct VolumeLayout {
-    /// Regular files.
+    /// Regular files, by inode number.
     pub files: BTreeMap<Ino, FileLayout>,
-    /// Blocks of directories.
+    /// Runs of the directories' blocks.
     directories: Vec<BlockRun>,
     /// Metadata at fixed places.
     metadata: Vec<BlockRun>,
@@ -50,22 +50,23 @@ pub struct Pieces {
 }
 
 impl VolumeLayout {
-    /// Looks at a volume. It should have been synced: what has no address is not seen.
+    /// Reads the layout of a volume. The volume should have been synced: data without an address
+    /// are not seen.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Fails if the volume fails.
     pub fn of(vfs: &Vfs<impl Format>) -> Result<VolumeLayout> {
         let mut layout = VolumeLayout::default();
         vfs.format().survey(&mut layout).map_err(LabError::volume("looking at the layout"))?;
         Ok(layout)
     }
 
-    /// Score of all files.
+    /// Returns the score of all files.
     pub fn score(&self) -> Score {
         sum(self.files.values())
     }
 
-    /// Numbers about the files that are not in `before`.
+    /// Returns the numbers of the files that are not in `before`.
     pub fn pieces_of_new(&self, before: &BTreeSet<Ino>) -> Pieces {
         let new: Vec<&FileLayout> =
             self.files.iter().filter(|(ino, _)| !before.contains(ino)).map(|(_, file)| file).collect();
@@ -83,7 +84,7 @@ impl VolumeLayout {
         }
     }
 
-    /// A picture of `blocks` blocks: one row per group, `columns` cells in each.
+    /// Draws `blocks` blocks: one row per group, `columns` cells in each.
     pub fn map(&self, title: String, blocks: u64, blocks_per_group: u64, columns: usize) -> LayoutMap {
         let mut kinds = vec![Cell::Free; blocks as usize];
         let mut paint = |run: BlockRun, kind: Cell| {
@@ -125,14 +126,14 @@ fn sum<'a>(files: impl Iterator<Item = &'a FileLayout>) -> Score {
     })
 }
 
-/// How many runs these are once neighbours on the disk are joined.
+/// Counts the runs after neighbours on the disk are joined.
 fn joined(runs: &mut [BlockRun]) -> usize {
     runs.sort_unstable_by_key(|run| run.start);
     let breaks = runs.windows(2).filter(|pair| pair[0].end() != pair[1].start).count();
     if runs.is_empty() { 0 } else { breaks + 1 }
 }
 
-/// What most blocks of each of `columns` equal parts of a group are.
+/// Returns the kind of most blocks in each of `columns` equal parts of a group.
 fn cells_of(group: &[Cell], columns: usize) -> Vec<Cell> {
     const KINDS: [Cell; 5] = [Cell::Free, Cell::Small, Cell::Large, Cell::Directory, Cell::Metadata];
     let part = |column: usize| &group[column * group.len() / columns..(column + 1) * group.len() / columns];

@@ -1,8 +1,9 @@
 //! The lab: the file systems' own code on modelled disks, in virtual time.
 //!
-//! The one idea: an experiment is a function from (systems, scale, seed) to an [`Outcome`], and everything in it was measured by
-//! running the code that a mount runs, over a modelled device and a clock that jumps. Same seed, same bytes, whatever the
-//! number of cores. `docs/lab.md` tells what each experiment does and what was settled where the papers leave something open;
+//! The one idea: an experiment is a function from (systems, scale, seed) to an [`Outcome`], and
+//! everything in it was measured by running the code that a mount runs, over a modelled device and
+//! a clock that jumps. Same seed, same bytes, whatever the number of cores. `docs/lab.md` tells
+//! what each experiment does and what was settled where the papers leave something open;
 //! `README.md` has their titles.
 //!
 //! | module | what it holds |

@@ -12,7 +12,7 @@ use moafs_runtime::Rt;
 
 use crate::machine::Mount;
 
-/// What F2FS does when clean segments run out.
+/// The method of F2FS when clean segments run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogSystem {
     /// Cleaning: the section with the least valid data.
@@ -21,7 +21,7 @@ pub enum LogSystem {
     CostBenefit,
     /// Cleaning: the emptiest sections, into the holes of others.
     HolePlugging,
-    /// Cleaning: whichever of cost-benefit and hole-plugging is cheaper.
+    /// Cleaning: cost-benefit or hole-plugging, the cheaper one each time.
     Adaptive,
     /// Cleaning: the cheapest of the old, merged with data of like age.
     AgeThreshold,
@@ -36,7 +36,7 @@ pub enum LogSystem {
 }
 
 impl LogSystem {
-    /// All of them.
+    /// All systems of the comparison.
     pub const ALL: [LogSystem; 9] = [
         LogSystem::Greedy,
         LogSystem::CostBenefit,
@@ -49,7 +49,7 @@ impl LogSystem {
         LogSystem::Oracle,
     ];
 
-    /// Its name in tables and in JSON.
+    /// Returns the system's name in tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             LogSystem::Greedy => "greedy",
@@ -64,7 +64,7 @@ impl LogSystem {
         }
     }
 
-    /// Whether hot and cold data are told apart, which takes a buffer for each.
+    /// Returns true if the system separates hot from cold data, which takes a buffer for each.
     pub fn splits(self) -> bool {
         matches!(self, LogSystem::Wolf | LogSystem::Recycling | LogSystem::Auto)
     }
@@ -89,7 +89,7 @@ impl LogSystem {
         }
     }
 
-    /// How a volume is mounted for it, on a device that charges `device`.
+    /// Returns the mount options of the system, on a device with the costs `device`.
     pub fn mount(self, device: DeviceCost, seed: u64) -> LogMount {
         LogMount(OpenOptions {
             cleaner: self.cleaner(),
@@ -114,7 +114,7 @@ impl fmt::Display for LogSystem {
 pub struct LogMount(pub OpenOptions);
 
 impl LogMount {
-    /// The same, cleaned by one who knows the future.
+    /// Returns the same mount, with a cleaner that knows the future.
     pub fn foreseeing(self, foresight: Arc<dyn Foresight>) -> LogMount {
         LogMount(OpenOptions { foresight: Some(foresight), ..self.0 })
     }

@@ -1,10 +1,11 @@
 //! F2FS volumes under test: their shape, filling them, and aging them until no clean segment is left.
 //!
 //! 1. Fill with files of 32 KiB, 512 in a directory, until the wanted share of *all* blocks of the main area is valid.
-//! 2. Overwrite whole files, drawn as the test that follows will draw them, by appending only, until the next write would
-//!    have to clean. What is held back for cleaning is free at that moment, nothing else. A volume that is nearly empty
-//!    and overwritten evenly never gets there: by the time the log comes round, its oldest segments hold nothing valid any
-//!    more. After [`PASSES_MAX`] times round it is as worn as it will ever be.
+//! 2. Overwrite whole files, drawn as the test that follows will draw them, by appending only,
+//!    until the next write would have to clean. What is held back for cleaning is free at that
+//!    moment, nothing else. A volume that is nearly empty and overwritten evenly never gets there:
+//!    by the time the log comes round, its oldest segments hold nothing valid any more. After
+//!    [`PASSES_MAX`] times round it is as worn as it will ever be.
 //!
 //! All systems start from this image. No time passes: the disk is memory without file data ([`Contentless`]).
 
@@ -26,15 +27,16 @@ use crate::machine::without_time;
 use crate::workload::Client;
 use crate::workload::overwrite::{FILE_BYTES, Pattern};
 
-/// The paper's partition.
+/// Size of the paper's partition in bytes.
 const PARTITION_BYTES: f64 = (4_u64 << 30) as f64;
 /// The paper's segment is 4 MB: a section of two.
 const SEGMENTS_PER_SECTION: u32 = 2;
 /// Below this scale sections have one segment, or there would be too few of them.
 const SCALE_OF_FULL_SECTIONS: f64 = 0.5;
-/// Segments have this size.
+/// Bytes of a segment.
 const SEGMENT_BYTES: u64 = 2 << 20;
-/// The smallest volume: what the engine holds back for itself must be a small part of it.
+/// Segments of the smallest volume: the segments that the engine holds back for itself must be a
+/// small part of it.
 const SEGMENTS_MIN: u64 = 64;
 /// Files in a directory.
 pub(crate) const FILES_PER_DIRECTORY: u64 = 512;
@@ -50,29 +52,29 @@ const MADE_AT: Timestamp = Timestamp { secs: 1_000_000_000, nanos: 0 };
 /// The shape of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogShape {
-    /// Bytes of the partition.
+    /// Size of the partition in bytes.
     pub bytes: u64,
     /// Segments in a section: what cleaning frees at once.
     pub segments_per_section: u32,
 }
 
 impl LogShape {
-    /// The paper's: 4 GiB with sections of 4 MiB; at another scale, so much less.
+    /// Returns the paper's shape: 4 GiB with sections of 4 MiB; at another scale, so much less.
     pub fn paper(scale: f64) -> LogShape {
         let segments = ((PARTITION_BYTES * scale) as u64 / SEGMENT_BYTES).max(SEGMENTS_MIN);
         let segments_per_section = if scale >= SCALE_OF_FULL_SECTIONS { SEGMENTS_PER_SECTION } else { 1 };
         LogShape { bytes: segments * SEGMENT_BYTES, segments_per_section }
     }
 
-    /// A volume of about `bytes` bytes with sections of one segment.
+    /// Returns the shape of a volume of about `bytes` bytes with sections of one segment.
     pub fn of_size(bytes: u64) -> LogShape {
         LogShape { bytes: (bytes / SEGMENT_BYTES).max(SEGMENTS_MIN) * SEGMENT_BYTES, segments_per_section: 1 }
     }
 
-    /// An empty volume of this shape, with the overprovision that leaves most to users.
+    /// Makes an empty volume of this shape, with the overprovision that leaves most to users.
     ///
     /// # Errors
-    /// If the shape cannot be.
+    /// Fails if the shape cannot be.
     pub fn make(&self) -> Result<(MemDisk, Report)> {
         let disk = MemDisk::new(self.bytes / SECTOR as u64);
         let options =
@@ -84,13 +86,13 @@ impl LogShape {
 
 /// A volume that is full to a wanted share, without a clean segment.
 pub struct LogAged {
-    /// Its metadata. File data read as a pattern.
+    /// The volume's metadata. File data read as a pattern.
     pub image: MemDisk,
-    /// Its files, in the order in which they were made.
+    /// The volume's files, in the order in which they were made.
     pub files: Vec<Ino>,
     /// Share of all blocks of the main area that are valid, in percent.
     pub utilization: f64,
-    /// What mkfs made.
+    /// The report of mkfs.
     pub report: Report,
 }
 
@@ -118,7 +120,7 @@ pub fn aged(shape: &LogShape, utilization: u8, pattern: Pattern, seed: u64) -> R
     Ok(LogAged { image: disk.snapshot(), files, utilization, report })
 }
 
-/// Share of all blocks of the main area that are valid.
+/// Returns the share of valid blocks among all blocks of the main area.
 fn share(format: &F2fs) -> f64 {
     let room = format.room();
     room.valid_blocks as f64 / room.main_blocks as f64
@@ -137,7 +139,7 @@ fn fill(client: &Client<F2fs>, wanted: f64) -> Result<Vec<Ino>> {
             true => LabError::Aging(format!("{:.0} % of the main area cannot be filled", wanted * 100.0)),
             false => error,
         })?);
-        // What is not written back yet is not counted.
+        // Data that are not yet written back are not counted.
         if number.is_multiple_of(STEP) {
             client.sync()?;
         }
@@ -146,7 +148,8 @@ fn fill(client: &Client<F2fs>, wanted: f64) -> Result<Vec<Ino>> {
     Ok(files)
 }
 
-/// Overwrites until only what is held back is clean, or no overwriting will bring that about.
+/// Overwrites files until only the reserve for cleaning is clean, or the log has gone round
+/// [`PASSES_MAX`] times.
 fn wear(client: &Client<F2fs>, files: &[Ino], pattern: Pattern, seed: u64) -> Result<()> {
     let mut draw = pattern.drawing(files.len(), seed.wrapping_add(1));
     let writes_max = PASSES_MAX * client.vfs().format().room().main_blocks * BLOCK as u64 / FILE_BYTES;

@@ -1,8 +1,9 @@
 //! The machine of one case: everything from the program down to the drive, in virtual time.
 //!
-//! Program ([`Client`]) → vfs with its cache and syncer → the engine of a format, opened as the system says ([`Mount`]) →
-//! elevator with one command out (merging or not) → drive model, which keeps metadata only. The volume is the drive's
-//! first part. Everything measured is a difference of two [`Totals`].
+//! Program ([`Client`]) → vfs with its cache and syncer → the engine of a format, opened as the
+//! system says ([`Mount`]) → elevator with one command out (merging or not) → drive model, which
+//! keeps metadata only. The volume is the drive's first part. Everything measured is a difference
+//! of two [`Totals`].
 
 use std::sync::Arc;
 
@@ -22,68 +23,68 @@ use crate::error::{LabError, Result};
 use crate::parameters::WriteCache;
 use crate::workload::Client;
 
-/// What is under test: a format, and how it is opened.
+/// The system under test: a format, and the options it is opened with.
 pub trait Mount: Clone {
-    /// The format.
+    /// Engine of the format under test.
     type Format: Format;
 
     /// Opens the volume on `disk`, with requests of at most `transfer_bytes_max`.
     ///
     /// # Errors
-    /// If there is no sound volume.
+    /// Fails if there is no sound volume.
     fn open(&self, disk: SharedDisk, rt: Rt, transfer_bytes_max: usize) -> moafs_vfs::Result<Self::Format>;
 }
 
-/// How a machine is built.
+/// The parts of a machine.
 #[derive(Debug, Clone)]
 pub struct Setup<'a, M> {
     /// The system under test.
     pub mount: M,
     /// Name or file of the drive.
     pub drive: &'a str,
-    /// What the drive's write cache does.
+    /// Use of the drive's write cache.
     pub write_cache: WriteCache,
-    /// Whether the queue merges adjacent requests, of different files too.
+    /// True if the queue merges adjacent requests, of different files as well.
     pub merge: bool,
-    /// Cache, syncer, sizes of requests.
+    /// Options of vfs: cache, syncer, sizes of requests.
     pub options: Options,
-    /// What calls cost.
+    /// Processor time of calls.
     pub cpu: Cpu,
 }
 
-/// A machine that runs.
+/// A running machine: its drive, its mounted volume and its program.
 pub struct Machine<M: Mount> {
     client: Client<M::Format>,
     rt: Rt,
     device: Arc<ModelDisk>,
-    /// Counts what comes out of the queue, by kind.
+    /// Counters of the queue's requests to the drive, by kind.
     trace: Arc<Trace>,
     queue: SharedDisk,
     mount: M,
     options: Options,
     cpu: Cpu,
-    /// Sums of what mounts before this one counted.
+    /// Sums of the counters of earlier mounts.
     earlier: Totals,
 }
 
-/// Everything that is counted, from the machine's start on.
+/// All counters, from the machine's start on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Virtual time.
+    /// Virtual time in nanoseconds.
     pub now_ns: u64,
-    /// The drive's, about its commands.
+    /// The drive's counters of its commands.
     pub drive: DriveTotals,
-    /// What the drive did by itself: writing its buffer to the media, reading ahead.
+    /// Background work of the drive: writing its buffer to the media, reading ahead.
     pub background: Background,
-    /// What the flash had to do; `None` for a hard disk.
+    /// Work of the flash; `None` for a hard disk.
     pub flash: Option<FlashCounters>,
     /// Requests to the drive, by operation, kind and cause.
     pub requests: RequestCounters,
-    /// The program's processor time.
+    /// Processor time of the program in nanoseconds.
     pub cpu_ns: u64,
     /// Requests that carried blocks of more than one file.
     pub co_writes: u64,
-    /// Files that these carried.
+    /// Files that these requests carried.
     pub co_written_files: u64,
     /// Bytes written by programs.
     pub written_bytes: u64,
@@ -96,7 +97,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// What was added since `earlier`.
+    /// Returns the difference to `earlier`.
     pub fn since(&self, earlier: &Totals) -> Totals {
         Totals {
             now_ns: self.now_ns - earlier.now_ns,
@@ -126,7 +127,7 @@ fn background_since(now: &Background, earlier: &Background) -> Background {
 }
 
 impl<M: Mount> Setup<'_, M> {
-    /// The drive over a copy of `image`, and the disk that stands for it.
+    /// Makes the drive over a copy of `image`, and the disk that stands for it.
     pub(crate) fn device(&self, rt: &Rt, image: &MemDisk) -> Result<(Arc<ModelDisk>, SharedDisk)> {
         let mut spec = drive(self.drive)?;
         if self.write_cache == WriteCache::Off {
@@ -141,7 +142,7 @@ impl<M: Mount> Setup<'_, M> {
         Ok((device, disk))
     }
 
-    /// The queue above `below`: one command out.
+    /// Makes the queue above `below`: one command out.
     pub(crate) fn queue(&self, below: SharedDisk, rt: &Rt) -> SharedDisk {
         let queue = QueueOptions {
             merge: self.merge,
@@ -153,7 +154,7 @@ impl<M: Mount> Setup<'_, M> {
 }
 
 impl Totals {
-    /// What was counted so far: by the clock, the drive, what watches it, the processor, and the file system.
+    /// Collects the counters of the clock, the drive, its trace, the processor and the file system.
     pub(crate) fn of(now_ns: u64, device: &ModelDisk, trace: &Trace, cpu_ns: u64, vfs: &Counters) -> Totals {
         Totals {
             now_ns,
@@ -176,7 +177,7 @@ impl<M: Mount> Machine<M> {
     /// Builds a machine over a copy of `image`, runs `work` on it, and unmounts.
     ///
     /// # Errors
-    /// As `work` fails; if the drive or the volume cannot be had.
+    /// Fails as `work` does; if the drive or the volume cannot be had.
     pub fn run<T>(setup: &Setup<'_, M>, image: &MemDisk, work: impl FnOnce(&mut Machine<M>) -> Result<T>) -> Result<T> {
         let runtime = Virtual::new(None);
         runtime.run(|| {
@@ -196,15 +197,15 @@ impl<M: Mount> Machine<M> {
         Ok(Machine { client, rt, device, trace, queue, mount, options, cpu, earlier: Totals::default() })
     }
 
-    /// The program.
+    /// Returns the program of the machine.
     pub fn client(&self) -> &Client<M::Format> {
         &self.client
     }
 
-    /// Unmounts and mounts again: nothing is cached then.
+    /// Unmounts and mounts again, so that nothing is cached.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Fails if the volume fails.
     pub fn remount(&mut self) -> Result<()> {
         self.client.vfs().clone().close().map_err(LabError::volume("unmounting"))?;
         self.earlier = self.totals();
@@ -215,13 +216,13 @@ impl<M: Mount> Machine<M> {
     /// As [`Machine::remount`], with another read-ahead from now on.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Fails if the volume fails.
     pub fn remount_reading_ahead(&mut self, read_ahead_bytes: usize) -> Result<()> {
         self.options.read_ahead_bytes = read_ahead_bytes;
         self.remount()
     }
 
-    /// Everything counted so far.
+    /// Returns all counters so far.
     pub fn totals(&self) -> Totals {
         let vfs = self.client.vfs().counters();
         let now = Totals::of(self.rt.now().0, &self.device, &self.trace, self.client.cpu_ns(), &vfs);
@@ -238,10 +239,10 @@ impl<M: Mount> Machine<M> {
         }
     }
 
-    /// Runs `work` and says what was counted meanwhile.
+    /// Runs `work` and returns the difference of the counters before and after.
     ///
     /// # Errors
-    /// As `work` fails.
+    /// Fails as `work` does.
     pub fn measure<T>(&mut self, work: impl FnOnce(&mut Machine<M>) -> Result<T>) -> Result<(T, Totals)> {
         let before = self.totals();
         let outcome = work(self)?;
@@ -253,21 +254,21 @@ impl<M: Mount> Machine<M> {
         self.device.record(served_max);
     }
 
-    /// What was listed.
+    /// Returns the listed commands.
     pub fn take(&self) -> Vec<Served> {
         self.device.take()
     }
 }
 
-/// The drive with this name, or in this file.
+/// Loads the drive with this name, or from this file.
 ///
 /// # Errors
-/// If there is none: lists those that are.
+/// Fails if there is none: lists those that are.
 pub fn drive(name: &str) -> Result<DriveSpec> {
     DriveSpec::load(name).map_err(|error| LabError::Drive(error.to_string()))
 }
 
-/// The volume on `disk`, mounted.
+/// Mounts the volume on `disk`.
 pub(crate) fn mounted<M: Mount>(disk: &SharedDisk, rt: &Rt, mount: &M, options: &Options) -> Result<Vfs<M::Format>> {
     let format = mount.open(Arc::clone(disk), Arc::clone(rt), options.transfer_bytes_max);
     let format = format.map_err(LabError::volume("mounting"))?;
@@ -281,7 +282,7 @@ fn client<M: Mount>(disk: &SharedDisk, rt: &Rt, mount: &M, options: &Options, cp
 /// Runs `work` on a volume in memory that is mounted for it, where nothing takes time, and closes it cleanly.
 ///
 /// # Errors
-/// As `work` fails; if there is no sound volume.
+/// Fails as `work` does; if there is no sound volume.
 pub fn without_time<M: Mount, T>(
     disk: SharedDisk,
     mount: &M,
@@ -298,8 +299,9 @@ pub fn without_time<M: Mount, T>(
     })
 }
 
-/// A drive with a write cache under a system that never flushes it: a flush is done at once, and the drive hears nothing
-/// of it. What that system risked in a power cut is not the matter here.
+/// A drive with a write cache under a system that never flushes it: a flush is done at once and
+/// never sent to the drive. The data that such a system may lose in a power cut are not the subject
+/// here.
 struct Unflushed {
     inner: Arc<ModelDisk>,
     epochs: Epochs,

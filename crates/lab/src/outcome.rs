@@ -1,4 +1,5 @@
-//! What an experiment gives, whole: the report, the CSV and the JSON are made of this and of nothing else.
+//! The complete outcome of an experiment: the report, the CSV and the JSON are made of this and of
+//! nothing else.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +8,28 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// The result of one experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Its id: `cw-seq-write`.
+    /// Id of the experiment: `cw-seq-write`.
     pub experiment: String,
-    /// What it asks, in one line: the heading of its section.
+    /// Question of the experiment in one line: the heading of its section.
     pub title: String,
     /// The paper's figure or table: `Fig. 11`.
     pub figure: String,
-    /// What the paper did and found, in a few sentences.
+    /// The paper's method and finding, in a few sentences.
     pub paper: String,
-    /// What we settled where the paper leaves something open, and how ours differs and why (from the counters): paragraphs.
+    /// Notes, as paragraphs: choices of ours for details that the paper leaves open; differences to
+    /// the paper and their reasons (from the counters).
     pub notes: Vec<String>,
-    /// 1 is the full size.
+    /// Scale of the run; 1 is the full size.
     pub scale: f64,
-    /// What all choices were drawn from.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Version of the program.
     pub version: String,
     /// Everything that was set, by name, with its unit in the value: `cache` = `160 MiB`.
     pub parameters: BTreeMap<String, String>,
-    /// What was measured.
+    /// Measured numbers of all systems under all conditions.
     pub rows: Vec<Row>,
-    /// How to show it.
+    /// Charts of the rows.
     pub charts: Vec<Chart>,
     /// Head positions over accesses.
     pub scatters: Vec<Scatter>,
@@ -35,20 +37,22 @@ pub struct Outcome {
     pub maps: Vec<LayoutMap>,
 }
 
-/// One measured number.
+/// A measured number, with the paper's number beside it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// `ffs-paper`, `ffs`, `cowrite`, `ext4`…
+    /// Name of the system: `ffs-paper`, `ffs`, `cowrite`, `ext4`…
     pub system: String,
-    /// What else varies: `drive` = `mpg3307at`, `utilization` = `30`, `phase` = `create`.
+    /// Conditions besides the system: `drive` = `mpg3307at`, `utilization` = `30`, `phase` =
+    /// `create`.
     #[serde(flatten)]
     pub dimensions: BTreeMap<String, String>,
-    /// What was measured: `bandwidth`, `elapsed`, `gain`.
+    /// Name of the metric: `bandwidth`, `elapsed`, `gain`.
     pub metric: String,
-    /// The number. JSON has no NaN and no infinity: they are `null` there, and NaN again when read.
+    /// The measured number. JSON has no NaN and no infinity: they are `null` there, and NaN again
+    /// when read.
     #[serde(deserialize_with = "number_or_nan")]
     pub value: f64,
-    /// Its unit: `MB/s`, `s`, `%`.
+    /// Unit of the number: `MB/s`, `s`, `%`.
     pub unit: String,
     /// The paper's number for the same thing, where it gives one.
     pub paper: Option<f64>,
@@ -61,62 +65,62 @@ fn number_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::E
 /// A picture made of rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
-    /// Its caption.
+    /// Caption of the chart.
     pub title: String,
-    /// How it is drawn.
+    /// Form of the chart.
     pub form: ChartForm,
-    /// Rows with this metric.
+    /// Metric of the rows that are shown.
     pub metric: String,
-    /// And these dimensions.
+    /// Dimensions that the rows must have to be shown.
     pub only: BTreeMap<String, String>,
     /// The dimension along the horizontal axis. Each system is a line, or a bar beside the others.
     pub along: String,
 }
 
-/// How a chart is drawn.
+/// The form of a chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChartForm {
-    /// Grouped bars.
+    /// Bars, grouped by the values of the dimension `along`.
     Bars,
-    /// Lines with points.
+    /// Lines with points, one per series.
     Lines,
 }
 
-/// Points of several systems in one picture: where the head was at each access.
+/// Points of several systems in one picture: the position of the head at each access.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scatter {
-    /// Its caption.
+    /// Caption of the picture.
     pub title: String,
-    /// What the axes show: (`access`, `sector`).
+    /// Titles of the axes: (`access`, `sector`).
     pub axes: (String, String),
-    /// By system: the points.
+    /// Points (x, y) of each system, by its name.
     pub points: BTreeMap<String, Vec<(f64, f64)>>,
 }
 
-/// What lies where on a volume: rows of cells.
+/// The layout of a volume as a picture: rows of cells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayoutMap {
-    /// Its caption: `cowrite, 30 % full, after`.
+    /// Caption of the map: `cowrite, 30 % full, after`.
     pub title: String,
     /// Cells in a row.
     pub columns: usize,
-    /// What most blocks of each cell are.
+    /// Kind of most blocks in each cell.
     pub cells: Vec<Cell>,
 }
 
-/// What a cell of a layout map shows.
+/// The kind of a layout map's cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cell {
-    /// Nothing.
+    /// Blocks that are free.
     Free,
-    /// Tables, bitmaps, maps.
+    /// Metadata: tables, bitmaps, maps.
     Metadata,
-    /// Directories.
+    /// Blocks of directories' entries.
     Directory,
     /// Files of at most twelve blocks.
     Small,
-    /// Larger files.
+    /// Files of more than twelve blocks.
     Large,
 }

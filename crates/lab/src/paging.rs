@@ -1,8 +1,8 @@
 //! The machine of saf-…: several programs at once on one processor, one memory that pages, and one drive.
 //!
-//! Programs → vfs with its cache, and [`Memory`] → the engine of a format and [`Swap`] → windows of the drive (swap partition,
-//! volume) → one elevator with one command out → [`HeadLog`] → drive model. The systems differ in where the swap places pages, and
-//! in nothing else.
+//! Programs → vfs with its cache, and [`Memory`] → the engine of a format and [`Swap`] → windows of
+//! the drive (swap partition, volume) → one elevator with one command out → [`HeadLog`] → drive
+//! model. The systems differ in where the swap places pages, and in nothing else.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -42,20 +42,20 @@ use head::{Access, HeadLog};
 /// A program that runs beside others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
-    /// Files.
+    /// Postmark, which uses files.
     Postmark(Postmark),
-    /// Files, and some memory.
+    /// A kernel compile, which uses files and some memory.
     Compile(Compile),
-    /// Memory.
+    /// SOR, which uses memory.
     Sor(Sor),
-    /// Memory.
+    /// LU, which uses memory.
     Lu(Lu),
-    /// Memory.
+    /// The network simulator, which uses memory.
     Ns2(Ns2),
 }
 
 impl Program {
-    /// Its name in tables.
+    /// Returns the program's name in tables.
     pub fn name(&self) -> &'static str {
         match self {
             Program::Postmark(_) => "postmark",
@@ -66,7 +66,7 @@ impl Program {
         }
     }
 
-    /// Memory that it needs, in pages.
+    /// Returns the memory that the program needs, in pages.
     pub fn pages(&self) -> u32 {
         match self {
             Program::Postmark(_) => 0,
@@ -88,31 +88,31 @@ impl Program {
     }
 }
 
-/// How a machine is built.
+/// The parts of a machine with several programs.
 #[derive(Debug, Clone)]
 pub struct Setup<'a, G> {
     /// The machine but for its memory.
     pub machine: machine::Setup<'a, G>,
-    /// Where pages go.
+    /// System under test: the place that pages go to.
     pub system: SwapSystem,
-    /// Bytes of a swap area.
+    /// Size of a swap area in bytes.
     pub area_bytes: u64,
-    /// Memory.
+    /// Size of memory, and the parameters of paging.
     pub memory: Limits,
 }
 
-/// What was measured of a run.
+/// The measurements of a run.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// From the common start until all had ended, and what was counted meanwhile.
+    /// Counters from the common start until all programs had ended.
     pub totals: Totals,
-    /// When each program had ended, in nanoseconds.
+    /// Time at which each program had ended, in nanoseconds.
     pub ended_ns: Vec<u64>,
     /// Every access to the drive.
     pub accesses: Vec<Access>,
-    /// What paging did.
+    /// Counters of the page daemon and of faults.
     pub paging: Paging,
-    /// The swap when the programs had ended, and had given their memory back.
+    /// Status of the swap after the programs had ended and given their memory back.
     pub swap: Status,
     /// The file system's counters.
     pub files: Counters,
@@ -120,7 +120,7 @@ pub struct Measured {
     pub segments_taken: Option<u64>,
 }
 
-/// Everything below the programs.
+/// The parts of the machine below the programs.
 struct Machine<F: Format> {
     rt: Rt,
     processor: Arc<OneProcessor>,
@@ -208,7 +208,7 @@ impl<F: Format> Machine<F> {
     }
 }
 
-/// The swap of a system: as large as the partition, which the file system's areas have beside it.
+/// Makes the swap of a system: as large as the partition, also where pages go to the file system.
 fn swap<F: Format, G>(
     setup: &Setup<'_, G>,
     vfs: &Vfs<F>,

@@ -1,11 +1,13 @@
-//! What can be set, by name: one table for help, errors and reports.
+//! The parameters that can be set, by name: one table for help, errors and reports.
 //!
-//! Defaults are the paper's machine: a 1 GHz Pentium III with 256 MB under OpenBSD 4.0. That system gave 5 % of memory to
-//! its buffer cache (`BUFCACHEPERCENT`), file data included; its buffer daemon began to write when a quarter of it was
-//! dirty (`vfs_bio.c` of 2006: `hidirtypages = bufpages / 4`); its syncer waited 30 s for files and 28 to 29 s for
-//! metadata. It turned the drive's write cache on (`wd.c`) and never told a drive to flush it.
+//! Defaults are the paper's machine: a 1 GHz Pentium III with 256 MB under OpenBSD 4.0. That system
+//! gave 5 % of memory to its buffer cache (`BUFCACHEPERCENT`), file data included; its buffer
+//! daemon began to write when a quarter of it was dirty (`vfs_bio.c` of 2006: `hidirtypages =
+//! bufpages / 4`); its syncer waited 30 s for files and 28 to 29 s for metadata. It turned the
+//! drive's write cache on (`wd.c`) and never told a drive to flush it.
 //!
-//! Ours begins to write in the background at three quarters of `dirty`, so a third of the cache stands for that quarter.
+//! Ours begins to write in the background at three quarters of `dirty`, so a third of the cache
+//! stands for that quarter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +21,10 @@ use crate::system::System;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// What the drive's write cache does.
+/// The use of the drive's write cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCache {
-    /// On, and nobody flushes it: the paper's system.
+    /// On, and never flushed: the paper's system.
     On,
     /// On, and flushed wherever the order of writes asks for it: safe against power cuts.
     Flushed,
@@ -33,7 +35,7 @@ pub enum WriteCache {
 impl WriteCache {
     const ALL: [WriteCache; 3] = [WriteCache::On, WriteCache::Flushed, WriteCache::Off];
 
-    /// Its name.
+    /// Returns its name in parameters and in reports.
     pub fn name(self) -> &'static str {
         match self {
             WriteCache::On => "on",
@@ -43,7 +45,7 @@ impl WriteCache {
     }
 }
 
-/// Everything that can be set.
+/// The values of all parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameters {
     /// Systems to compare, by name; empty: those of the experiment.
@@ -60,18 +62,18 @@ pub struct Parameters {
     pub buffer_bytes: u64,
     /// Writes of IO-TEST at full size.
     pub writes: u64,
-    /// Share of it that may be dirty, in percent; at three quarters of it writing begins.
+    /// Share of the cache that may be dirty, in percent; at three quarters of it writing begins.
     pub dirty_percent: u8,
     /// A dirty block older than this is written back, in seconds.
     pub age_s: u64,
-    /// Metadata are written this often, in seconds.
-    /// `None`: as often as the experiment's system did.
+    /// Interval at which metadata are written, in seconds. `None`: as often as the experiment's
+    /// system did.
     pub commit_s: Option<u64>,
     /// Largest request in bytes.
     pub transfer_bytes: u64,
     /// Read-ahead of a sequential reader at most, in bytes.
     pub read_ahead_bytes: u64,
-    /// What a miss of a small file brings at most where co-writing is in use, in bytes.
+    /// Most bytes that a miss of a small file brings where co-writing is in use.
     pub co_read_bytes: u64,
     /// The drive's write cache.
     /// `None`: as the experiment's system had it.
@@ -84,7 +86,7 @@ pub struct Parameters {
     pub memory_bytes: u64,
     /// A swap area at full size, in bytes.
     pub area_bytes: u64,
-    /// Where the programs' directory lies on the volume, in percent of its groups.
+    /// Position of the programs' directory on the volume, in percent of its groups.
     pub position: u64,
     /// Sweeps of SOR. `None`: as many as make it run about as long as the experiment's file program.
     pub sweeps: Option<u64>,
@@ -117,7 +119,7 @@ impl Default for Parameters {
     }
 }
 
-/// A parameter's name, what it means, and how it is written.
+/// A parameter: its name, its meaning, and its form as text.
 struct Known {
     name: &'static str,
     meaning: &'static str,
@@ -260,7 +262,7 @@ const KNOWN: [Known; 20] = [
 ];
 
 impl Parameters {
-    /// Names and meanings of all parameters.
+    /// Returns the names and meanings of all parameters.
     pub fn known() -> impl Iterator<Item = (&'static str, &'static str)> {
         KNOWN.iter().map(|known| (known.name, known.meaning))
     }
@@ -280,24 +282,24 @@ impl Parameters {
         })
     }
 
-    /// All of them as text, with units.
+    /// Returns all parameters as text, with units.
     pub fn show(&self) -> BTreeMap<String, String> {
         KNOWN.iter().map(|known| (known.name.to_owned(), (known.show)(self))).collect()
     }
 
-    /// The systems among `all` that were asked for; `usual` if none was.
+    /// Returns the systems among `all` that were asked for; `usual` if none was.
     pub fn systems<S: Copy + fmt::Display>(&self, all: &[S], usual: &[S]) -> Vec<S> {
         let asked = self.systems.iter().filter_map(|name| all.iter().find(|system| system.to_string() == *name));
         let asked: Vec<S> = asked.copied().collect();
         if asked.is_empty() { usual.to_vec() } else { asked }
     }
 
-    /// The drives that were asked for; `usual` if none was.
+    /// Returns the drives that were asked for; `usual` if none was.
     pub fn drives(&self, usual: &[&str]) -> Vec<String> {
         if self.drives.is_empty() { usual.iter().map(|name| (*name).to_owned()).collect() } else { self.drives.clone() }
     }
 
-    /// Processor times.
+    /// Returns the processor times, scaled by `cpu_percent`.
     pub fn cpu(&self) -> Cpu {
         Cpu::PENTIUM_III.scaled(self.cpu_percent)
     }
@@ -331,7 +333,7 @@ fn number<T: FromStr + PartialOrd>(text: &str, min: T, max: T) -> Result<T, Stri
     }
 }
 
-/// Bytes with an optional K, M or G (powers of 1024).
+/// Parses bytes with an optional K, M or G (powers of 1024).
 pub fn parse_size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {

@@ -1,7 +1,8 @@
 //! One processor for all programs: a runtime on which computing takes turns.
 //!
-//! On [`moafs_runtime::Virtual`] every task has a processor of its own. Here they compete for one: who wants it waits in line and
-//! gets it for a slice at a time. Waiting for a device leaves it to the others.
+//! On [`moafs_runtime::Virtual`] every task has a processor of its own. Here they compete for one:
+//! a task that needs it waits in line and gets it for a slice at a time. Waiting for a device
+//! leaves it to the others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use moafs_runtime::{Event, Rt, Runtime, Task, Ticket, Time, Timestamp, Woken};
 use parking_lot::Mutex;
 
-/// A slice. FreeBSD's was 100 ms, but a program that had waited for a device came before one that had computed; short slices in
-/// turn come to the same.
+/// Length of a slice in nanoseconds. FreeBSD's was 100 ms, but a program that had waited for a
+/// device came before one that had computed; short slices in turn come to the same.
 const SLICE_NS: u64 = 1_000_000;
 
 /// A runtime with one processor.
@@ -29,12 +30,12 @@ struct Line {
 }
 
 impl OneProcessor {
-    /// The processor of the machine that runs on `inner`.
+    /// Makes the processor of the machine that runs on `inner`.
     pub fn new(inner: Rt) -> Arc<OneProcessor> {
         Arc::new(OneProcessor { inner, line: Mutex::default(), turn: Event::new() })
     }
 
-    /// Time it was busy.
+    /// Returns the time it was busy, in nanoseconds.
     pub fn used_ns(&self) -> u64 {
         self.line.lock().used_ns
     }

@@ -1,8 +1,9 @@
-//! Replays a trace on a modelled drive: when would each request have been done, and what would have taken the time?
+//! Replays a trace on a modelled drive: computes the end of each request, and the parts of its
+//! time.
 //!
-//! Arrivals are open: a request comes at its time in the trace, whether or not those before are done. It waits at the host
-//! in the order asked for. When the drive is idle a request goes to it at once; so of a burst at one instant the first
-//! goes first, and the rest is sorted.
+//! Arrivals are open: a request comes at its time in the trace, whether or not those before are
+//! done. It waits at the host in the order asked for. When the drive is idle a request goes to it
+//! at once; so of a burst at one instant the first goes first, and the rest is sorted.
 
 use std::io::BufRead;
 
@@ -13,41 +14,41 @@ use serde::Serialize;
 
 use crate::trace::{Entry, Reader, TraceError};
 
-/// What a replay can fail with.
+/// An error of a replay.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The drive.
+    /// The drive cannot be loaded.
     #[error(transparent)]
     Drive(#[from] SpecError),
-    /// The trace.
+    /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
 }
 
-/// What a replay gives. Means are over all reads and writes; flushes are counted apart.
+/// The result of a replay. Means are over all reads and writes; flushes are counted apart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// From the trace's time zero to the end of the last request.
     pub total_ms: f64,
-    /// Reads and writes.
+    /// Number of reads and writes.
     pub requests: u64,
-    /// Reads.
+    /// Number of reads in the trace.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes in the trace.
     pub writes: u64,
-    /// Flushes.
+    /// Number of flushes in the trace.
     pub flushes: u64,
     /// From the drive's start on a request to its end.
     pub mean_service_ms: f64,
-    /// Standard deviation of that.
+    /// Standard deviation of the service time.
     pub stddev_service_ms: f64,
     /// From a request's arrival to its end.
     pub mean_response_ms: f64,
-    /// The longest of these.
+    /// Longest response time of a request.
     pub max_response_ms: f64,
     /// From a request's arrival to the drive's start on it.
     pub mean_queue_ms: f64,
-    /// The electronics.
+    /// Mean overhead of the drive's electronics.
     pub mean_overhead_ms: f64,
     /// Waiting for the drive's buffer or its background work.
     pub mean_wait_ms: f64,
@@ -55,38 +56,39 @@ pub struct Summary {
     pub mean_gc_ms: f64,
     /// Moving the arm to the first sector's track.
     pub mean_seek_ms: f64,
-    /// Waiting for the first sector.
+    /// Mean wait for the first sector to pass under the head.
     pub mean_rotation_ms: f64,
     /// Sectors passing, track crossings included.
     pub mean_transfer_ms: f64,
-    /// The bus, where it does not overlap.
+    /// Mean time on the bus, where it does not overlap.
     pub mean_bus_ms: f64,
     /// Requests answered without an access of their own to the media.
     pub cached: u64,
     /// Requests for which the arm moved to another cylinder.
     pub seeks: u64,
-    /// Sectors from the end of the access before to the first of these, on average over the seeks.
+    /// Mean distance of the seeks, in sectors from the end of the access before to the first of
+    /// these.
     pub mean_seek_sectors: f64,
-    /// Bytes read.
+    /// Bytes that were read.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Bytes that were written.
     pub written_bytes: u64,
-    /// No request at the drive.
+    /// Time without a request at the drive.
     pub idle_ms: f64,
-    /// What the flash had to do; not for a hard disk.
+    /// Work of the flash; `None` for a hard disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flash: Option<FlashCounters>,
-    /// Bytes programmed per byte written; not for a hard disk.
+    /// Bytes programmed per byte written; `None` for a hard disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_amplification: Option<f64>,
 }
 
-/// Sums while requests end.
+/// Sums over the completed requests.
 #[derive(Default)]
 struct Sums {
     totals: Totals,
     service_ns: u128,
-    /// Of squares.
+    /// Sum of the squares of service times.
     service_ns2: u128,
     response_ns: u128,
     response_ns_max: u64,
@@ -116,7 +118,8 @@ impl Sums {
         let mean = |ns: u128| ns as f64 / 1e6 / (totals.requests.max(1)) as f64;
         let mean_of = |ns: u64| mean(u128::from(ns));
         let mean_service_ms = mean(self.service_ns);
-        // In whole numbers, so that nothing is lost when large ones are subtracted: n Σx² - (Σx)² over n².
+        // The variance is computed in whole numbers, so that nothing is lost when large ones are
+        // subtracted: n Σx² - (Σx)² over n².
         let n = u128::from(totals.requests.max(1));
         let spread =
             (n.saturating_mul(self.service_ns2)).saturating_sub(self.service_ns.saturating_mul(self.service_ns));
@@ -150,7 +153,7 @@ impl Sums {
     }
 }
 
-/// Replays a trace on a drive, with this order at the host.
+/// Replays a trace on a drive, with the order `policy` at the host.
 ///
 /// # Errors
 /// The first line of the trace that is wrong, or that asks for sectors the drive does not have.

@@ -4,25 +4,26 @@ use std::fmt;
 
 use moafs_swap::Placement;
 
-/// Where pages go.
+/// The place that pages go to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SwapSystem {
     /// To a swap partition before the file system: the paper's baseline.
     Partition,
-    /// Into the file system's lowest free blocks, wherever the head is: what a mount does without areas.
+    /// Into the file system's lowest free blocks, wherever the head is: the choice of a mount
+    /// without areas.
     Start,
-    /// Into swap areas next to the disk head; the partition takes what finds no area.
+    /// Into swap areas next to the disk head; pages without an area go to the partition.
     Areas,
 }
 
 impl SwapSystem {
-    /// All of them.
+    /// All systems of the comparison.
     pub const ALL: [SwapSystem; 3] = [SwapSystem::Partition, SwapSystem::Start, SwapSystem::Areas];
 
-    /// The paper's two.
+    /// The two systems of the paper.
     pub const DEFAULT: [SwapSystem; 2] = [SwapSystem::Partition, SwapSystem::Areas];
 
-    /// Its name in tables and in JSON.
+    /// Returns its name in tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             SwapSystem::Partition => "partition",
@@ -31,7 +32,7 @@ impl SwapSystem {
         }
     }
 
-    /// What the swap is told.
+    /// Returns the placement option for the swap.
     pub fn placement(self) -> Placement {
         match self {
             SwapSystem::Partition | SwapSystem::Start => Placement::Traditional,
@@ -39,12 +40,12 @@ impl SwapSystem {
         }
     }
 
-    /// Whether the swap partition is used.
+    /// Returns true if the swap partition is used.
     pub fn has_partition(self) -> bool {
         self != SwapSystem::Start
     }
 
-    /// Whether blocks of the file system are.
+    /// Returns true if blocks of the file system are used.
     pub fn has_volume(self) -> bool {
         self != SwapSystem::Partition
     }

@@ -23,13 +23,13 @@ pub enum System {
 }
 
 impl System {
-    /// All of them.
+    /// All systems of the comparison.
     pub const ALL: [System; 4] = [System::FfsPaper, System::Ffs, System::Cowrite, System::CowriteDisksort];
 
-    /// Those of the tables, unless others are asked for.
+    /// The systems of the tables, unless others are asked for.
     pub const DEFAULT: [System; 3] = [System::FfsPaper, System::Ffs, System::Cowrite];
 
-    /// Its name in tables and in JSON.
+    /// Returns its name in tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             System::FfsPaper => "ffs-paper",
@@ -39,7 +39,7 @@ impl System {
         }
     }
 
-    /// Whether its queue merges adjacent requests, of different files too.
+    /// Returns true if its queue merges adjacent requests, of different files as well.
     pub fn merges(self) -> bool {
         matches!(self, System::Ffs | System::Cowrite)
     }
@@ -52,7 +52,7 @@ impl System {
         }
     }
 
-    /// True for co-writing.
+    /// Returns true for the systems that co-write.
     pub fn co_writes(self) -> bool {
         matches!(self, System::Cowrite | System::CowriteDisksort)
     }

@@ -6,8 +6,9 @@
 //! | [`Format::Blktrace`] | text of blkparse: `8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]` |
 //! | [`Format::Csv`] | `time_s,op,sector,sectors` with op R, W or F (flush); a header line may come first |
 //!
-//! Invariants: a line is at most [`LINE_BYTES_MAX`] long and [`REORDER_MAX`] entries are held, however long the trace is.
-//! Entries come out in order of time; those of equal time in the order of the file. Errors name file, line and field.
+//! Invariants: a line is at most [`LINE_BYTES_MAX`] long and [`REORDER_MAX`] entries are held,
+//! however long the trace is. Entries come out in order of time; those of equal time in the order
+//! of the file. Errors name file, line and field.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -21,35 +22,35 @@ use serde::{Deserialize, Serialize};
 
 /// The longest line in bytes.
 pub const LINE_BYTES_MAX: u64 = 64 << 10;
-/// By how many entries a line may come too late: tracers list by completion, or per processor.
+/// Most entries by which a line may come too late: tracers list by completion, or per processor.
 pub const REORDER_MAX: usize = 1 << 16;
-/// The latest time in a trace: 30 years. Keeps modelled time far from overflow.
+/// Latest time in a trace: 30 years. It keeps modelled time far from overflow.
 const TIME_S_MAX: u64 = 1_000_000_000;
 /// The longest request: 2^32 sectors are 2 TiB.
 const SECTORS_MAX: u64 = 1 << 32;
 
-/// How a trace is written.
+/// The format of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// One JSON object per line.
     Moafs,
-    /// Text of blkparse.
+    /// The text output of blkparse.
     Blktrace,
-    /// `time_s,op,sector,sectors`.
+    /// Lines of `time_s,op,sector,sectors`; a header line may come first.
     Csv,
 }
 
-/// Which events of a blktrace count as requests.
+/// The events of a blktrace that count as requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// `Q`: what was asked of the block layer.
+    /// `Q`: requests that were made to the block layer.
     Queued,
-    /// `D`: what was sent to the device, after sorting and merging.
+    /// `D`: requests that were sent to the device, after sorting and merging.
     Issued,
 }
 
 impl Event {
-    /// The letter blkparse prints.
+    /// Returns the letter that blkparse prints.
     pub fn letter(self) -> &'static str {
         match self {
             Event::Queued => "Q",
@@ -61,43 +62,43 @@ impl Event {
 /// One request of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// When it arrives.
+    /// Time of the request's arrival.
     pub time: Time,
-    /// What is asked.
+    /// Command for the drive.
     pub command: Command,
-    /// Its line in the file, from 1.
+    /// Number of its line in the file, from 1.
     pub line: u64,
 }
 
-/// What is wrong with a trace.
+/// An error of reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// A line that cannot be understood.
     #[error("{file}, line {line}, {field}: {problem}")]
     Malformed {
-        /// The file.
+        /// Name of the file.
         file: String,
         /// The line, from 1.
         line: u64,
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// What is wrong with it.
+        /// Description of the error in the field.
         problem: String,
     },
     /// The file has no requests.
     #[error("{file}: {problem}")]
     Empty {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// What it has instead.
+        /// Description of the problem.
         problem: String,
     },
     /// The file cannot be read.
     #[error("reading {file}: {error}")]
     Io {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Why.
+        /// The operating system's error.
         error: io::Error,
     },
 }
@@ -151,7 +152,7 @@ pub fn write(out: &mut impl Write, records: &[Record]) -> io::Result<()> {
     Ok(())
 }
 
-/// A field that is wrong, and why.
+/// The name of a field that is wrong, and the reason.
 type Wrong = (&'static str, String);
 
 /// The requests of a trace, in order of time.
@@ -161,9 +162,9 @@ pub struct Reader<R> {
     format: Option<Format>,
     event: Event,
     line: u64,
-    /// The device of a blktrace.
+    /// Device of a blktrace.
     device: Option<String>,
-    /// The text of a blktrace has reached its summary.
+    /// True once the text of a blktrace has reached its summary.
     ended_events: bool,
     /// Events of a blktrace by letter.
     events: BTreeMap<String, u64>,
@@ -179,7 +180,7 @@ pub struct Reader<R> {
 struct Held(Verb, Lba, u64);
 
 impl<R: BufRead> Reader<R> {
-    /// Reads `input`; `file` is for messages. Without a format, the first line tells.
+    /// Makes a reader of `input`; `file` is for messages. Without a format, the first line decides.
     pub fn new(input: R, file: &str, format: Option<Format>, event: Event) -> Reader<R> {
         Reader {
             input,
@@ -197,7 +198,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// An error about a field of a line.
+    /// Makes an error about a field of a line.
     pub fn malformed(&self, line: u64, field: &'static str, problem: impl Into<String>) -> TraceError {
         TraceError::Malformed { file: self.file.clone(), line, field, problem: problem.into() }
     }
@@ -216,7 +217,7 @@ impl<R: BufRead> Reader<R> {
         Ok(read > 0)
     }
 
-    /// Holds one more line's requests; at the end of the file, notes that.
+    /// Reads one more line and holds its requests; at the end of the file, notes that.
     fn advance(&mut self) -> Result<(), TraceError> {
         let mut text = String::new();
         if !self.read_line(&mut text)? {
@@ -320,7 +321,7 @@ fn detect(text: &str) -> Format {
     }
 }
 
-/// `MAJOR,MINOR`.
+/// Returns true for text of the form `MAJOR,MINOR`.
 fn is_device(text: &str) -> bool {
     let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     text.split_once(',').is_some_and(|(major, minor)| number(major) && number(minor))
@@ -336,7 +337,7 @@ fn parse_own(text: &str) -> Result<Vec<(Time, Command)>, Wrong> {
         Asked::Write if line.fua => Verb::WriteFua,
         Asked::Write | Asked::WriteZeroes => Verb::Write,
         Asked::Flush => return Ok(vec![(Time(line.time_ns), Command::flush())]),
-        // A hard disk has no command for it.
+        // A hard disk has no discard command.
         Asked::Discard => return Ok(Vec::new()),
     };
     Ok(vec![(Time(line.time_ns), Command { verb, at: Lba(line.sector), sectors: line.sectors })])
@@ -364,7 +365,7 @@ fn parse_csv(text: &str) -> Result<Vec<(Time, Command)>, Wrong> {
     }
 }
 
-/// Sectors of a blktrace line: `SECTOR + SECTORS`.
+/// Parses the sectors of a blktrace line: `SECTOR + SECTORS`.
 fn parse_extent(fields: &[&str]) -> Result<u64, Wrong> {
     match (fields.get(8), fields.get(9)) {
         (Some(&"+"), Some(sectors)) => parse_u64("sectors", sectors),
@@ -372,8 +373,8 @@ fn parse_extent(fields: &[&str]) -> Result<u64, Wrong> {
     }
 }
 
-/// The commands that blkparse's letters stand for: a flush before (`F` in front), then read or write, forced to the media
-/// with an `F` behind.
+/// Returns the commands that blkparse's letters stand for: a flush before (`F` in front), then read
+/// or write, forced to the media with an `F` behind.
 fn commands_of(rwbs: &str, extent: Option<(u64, u64)>) -> Result<Vec<Command>, Wrong> {
     let flush = rwbs.starts_with('F');
     let rest = rwbs.strip_prefix('F').unwrap_or(rwbs);
@@ -403,7 +404,8 @@ fn parse_u64(field: &'static str, text: &str) -> Result<u64, Wrong> {
     text.parse().map_err(|_| (field, format!("`{text}` is not a whole number")))
 }
 
-/// Seconds as whole nanoseconds: exact for decimals; numbers with an exponent go through floating point.
+/// Parses seconds as whole nanoseconds: exact for decimals; numbers with an exponent go through
+/// floating point.
 fn parse_seconds(text: &str) -> Result<Time, String> {
     let wrong = || format!("`{text}` is not a time in seconds from 0 to {TIME_S_MAX}");
     let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());

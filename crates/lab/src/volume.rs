@@ -8,11 +8,11 @@ use crate::error::{LabError, Result};
 
 /// Groups of the paper's volume.
 const PAPER_GROUPS: f64 = 25.0;
-/// The fewest groups of a scaled one: below two there is nowhere to seek.
+/// Fewest groups of a scaled volume: below two there is no distance to seek over.
 const GROUPS_MIN: u32 = 2;
-/// An inode for so many bytes, as FFS's newfs counted at its default of four fragments.
+/// Bytes per inode, as FFS's newfs counted at its default of four fragments.
 const BYTES_PER_INODE: u64 = 16 << 10;
-/// FFS's inodes have this size; ext2's first ones, too.
+/// Bytes of an inode: those of FFS have this size, and so have ext2's first ones.
 const INODE_BYTES: u32 = 128;
 /// The time of making: volumes with equal parameters are equal.
 const MADE_AT: Timestamp = Timestamp { secs: 1_000_000_000, nanos: 0 };
@@ -22,20 +22,22 @@ const MADE_AT: Timestamp = Timestamp { secs: 1_000_000_000, nanos: 0 };
 pub struct VolumeShape {
     /// Block groups: FFS's cylinder groups.
     pub groups: u32,
-    /// Blocks in each.
+    /// Number of blocks in each group.
     pub blocks_per_group: u32,
     /// Bytes in a block.
     pub block_bytes: u32,
 }
 
 impl VolumeShape {
-    /// The paper's: 4 GiB in 25 groups of 10,488 blocks of 16 KiB; at another scale, with as many groups less.
+    /// Returns the paper's shape: 4 GiB in 25 groups of 10,488 blocks of 16 KiB; at another scale,
+    /// with as many groups less.
     pub fn paper(scale: f64) -> VolumeShape {
         let groups = ((PAPER_GROUPS * scale).round() as u32).max(GROUPS_MIN);
         VolumeShape { groups, blocks_per_group: 10_488, block_bytes: 16 << 10 }
     }
 
-    /// A volume of about `bytes` bytes. The group is the paper's, or what a bitmap block and the volume allow.
+    /// Returns the shape of a volume of about `bytes` bytes. The group is the paper's, or the
+    /// largest that a bitmap block and the volume allow.
     ///
     /// # Errors
     /// [`LabError::Value`] for blocks of a size that cannot be, and volumes too small for two groups.
@@ -61,20 +63,20 @@ impl VolumeShape {
         Ok(VolumeShape { groups, blocks_per_group: blocks_per_group as u32, block_bytes })
     }
 
-    /// Blocks in all.
+    /// Returns the number of blocks of the volume.
     pub fn blocks(&self) -> u64 {
         u64::from(self.groups) * u64::from(self.blocks_per_group)
     }
 
-    /// Bytes in all.
+    /// Returns the size of the volume in bytes.
     pub fn bytes(&self) -> u64 {
         self.blocks() * u64::from(self.block_bytes)
     }
 
-    /// An empty volume of this shape.
+    /// Makes an empty volume of this shape.
     ///
     /// # Errors
-    /// If the shape cannot be.
+    /// Fails if the shape cannot be.
     pub fn make(&self) -> Result<MemDisk> {
         let disk = MemDisk::new(self.bytes() / SECTOR as u64);
         let mut options = MkfsOptions::new(*b"moafs lab volume", *b"moafs lab hashes", MADE_AT);

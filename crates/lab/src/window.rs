@@ -2,7 +2,7 @@
 
 use moafs_disk::{Disk, DiskError, Done, Epoch, Lba, Limits, ReadPart, Request, SharedDisk, Tag, Ticket};
 
-/// Sectors of a disk from one on.
+/// The sectors of a disk from one sector on, as a disk.
 pub struct Window {
     inner: SharedDisk,
     start: u64,
@@ -10,10 +10,10 @@ pub struct Window {
 }
 
 impl Window {
-    /// The `sectors` sectors of `inner` from `start` on.
+    /// Makes a disk of the `sectors` sectors of `inner` from `start` on.
     ///
     /// # Panics
-    /// When they are not all on it.
+    /// Panics if they are not all on it.
     pub fn new(inner: SharedDisk, start: u64, sectors: u64) -> Window {
         let limits = inner.limits().clone();
         let fits = start.checked_add(sectors).is_some_and(|end| end <= limits.sectors);
@@ -33,7 +33,7 @@ impl Disk for Window {
 
     fn submit(&self, mut batch: Vec<Request>) -> Ticket {
         for request in &mut batch {
-            // What lies beyond the window must not reach what lies beside it.
+            // A request beyond the window must not reach the sectors beside it.
             let beyond = self.limits.check(request).is_err();
             request.at = if beyond { Lba(u64::MAX) } else { self.at(request.at) };
         }

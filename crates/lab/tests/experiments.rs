@@ -25,7 +25,7 @@ fn run(ids: &[String], scale: f64, jobs: usize, set: &[&str]) -> Vec<Outcome> {
     select(ids).unwrap().into_iter().map(|experiment| lab.run(experiment).unwrap()).collect()
 }
 
-/// The rows of an outcome as text.
+/// Writes the rows of an outcome as text.
 fn table(outcome: &Outcome) -> String {
     let mut text = String::new();
     for row in &outcome.rows {
@@ -54,7 +54,7 @@ fn tables_of_swap_areas_are_as_reviewed_and_do_not_depend_on_cores() {
     are_as_reviewed(&run(&ids, 0.02, 1, &[]), &run(&ids, 0.02, 2, &[]));
 }
 
-/// What one core and what two cores gave.
+/// Compares the outcomes of one core and of two cores with the reviewed tables.
 fn are_as_reviewed(one: &[Outcome], two: &[Outcome]) {
     for (one, two) in one.iter().zip(two) {
         assert!(one == two, "{} differs between one core and two", one.experiment);

@@ -1,7 +1,8 @@
 //! CW-FFS: co-writing against FFS, on aged volumes of several utilizations.
 //!
-//! Every case starts from the same aged image at its utilization, on a machine of its own. The clock runs from the first
-//! call to the end of a final sync; making directories (and, where the paper reads, mounting afresh) comes before.
+//! Every case starts from the same aged image at its utilization, on a machine of its own. The
+//! clock runs from the first call to the end of a final sync; making directories (and, where the
+//! paper reads, mounting afresh) comes before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,11 +30,11 @@ use crate::workload::read_all::ReadAll;
 const CACHE_BYTES_MIN: u64 = 2 << 20;
 /// Metadata were written this often, in seconds: OpenBSD's soft updates.
 const COMMIT_S: u64 = 30;
-/// The paper's block.
+/// Block size of the paper's volume in bytes.
 const BLOCK_BYTES: u64 = 16 << 10;
 /// Directories of Fig. 11 to 14.
 const DIRECTORIES: u64 = 50;
-/// Files in each.
+/// Files in each directory.
 const FILES_EACH: u64 = 100;
 /// Utilizations of Fig. 11 to 14.
 const UTILIZATIONS: &[u8] = &[0, 10, 30, 50, 70, 90];
@@ -47,9 +48,9 @@ const SCATTER_POINTS: usize = 3000;
 const MAP_COLUMNS: usize = 128;
 /// Bytes of a large file.
 const LARGE_BYTES: u64 = 100_000_000;
-/// Of the free space, large files take this share: one part of so many.
+/// Divisor of the free space that large files take.
 const LARGE_SHARE: u64 = 4;
-/// More bytes in large files than this do not make their bandwidth more certain.
+/// Most bytes in large files: more do not make their bandwidth more certain.
 const LARGE_ALL_BYTES_MAX: u64 = 1_000_000_000;
 
 /// The experiments, in the paper's order.
@@ -113,7 +114,7 @@ pub(crate) const ALL: [Experiment; 7] = [
     },
 ];
 
-/// What an experiment's tables compare the systems by.
+/// The metric by which an experiment's tables compare the systems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Headline {
     /// Bandwidth: more is better; the comparison is called `gain`.
@@ -126,21 +127,21 @@ enum Headline {
 struct Plan {
     utilizations: &'static [u8],
     headline: Headline,
-    /// By utilization, what the paper gives for co-writing against FFS, in percent.
+    /// The paper's numbers for co-writing against FFS, in percent, by utilization in percent.
     paper: &'static [(u8, f64)],
-    /// Does the work on a machine.
+    /// Function that does the work on a machine.
     work: fn(&mut Machine<System>, &Lab<'_>) -> Result<Work>,
-    /// True if layout maps and head positions of one case are worth a picture.
+    /// True if the report shows layout maps and head positions of one case.
     shown: bool,
-    /// What we settled where the paper leaves something open.
+    /// Choices of ours for details that the paper leaves open.
     settled: &'static [&'static str],
 }
 
-/// What a workload did.
+/// The result of a workload.
 struct Work {
     /// Bytes that count for the bandwidth.
     bytes: u64,
-    /// What was counted while the clock ran.
+    /// Counters of the time while the clock ran.
     totals: Totals,
     /// Operations of each kind per second: Table 3.
     rates: Vec<(&'static str, f64)>,
@@ -345,7 +346,7 @@ fn rates(tally: &Tally) -> Vec<(&'static str, f64)> {
 
 // -- cases
 
-/// One system on one drive at one utilization.
+/// A case: one system on one drive at one utilization.
 struct Case {
     drive: String,
     utilization: u8,
@@ -359,10 +360,10 @@ impl fmt::Display for Case {
     }
 }
 
-/// What came of a case.
+/// The result of a case.
 enum Measured {
     Done(Box<Done>),
-    /// The volume was full.
+    /// The workload stopped because the volume was full.
     Stopped(String),
 }
 
@@ -374,7 +375,7 @@ struct Done {
     maps: Vec<LayoutMap>,
 }
 
-/// The paper's machine with this system.
+/// Returns the setup of the paper's machine with this system.
 fn setup<'a>(system: System, drive: &'a str, parameters: &Parameters, scale: f64) -> Setup<'a, System> {
     let cache_bytes = (parameters.cache_bytes as f64 * scale.min(1.0)) as u64;
     let options = Options {
@@ -421,7 +422,8 @@ fn run(plan: &Plan, experiment: &Experiment, lab: &Lab<'_>) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Both readings of the paper's drive, unless others are asked for.
+/// Returns the drives to run on: both interpretations of the paper's drive, unless others are asked
+/// for.
 fn drives(parameters: &Parameters) -> Vec<String> {
     parameters.drives(&["mpg3307at", "mpg3307at-as-published"])
 }
@@ -464,7 +466,7 @@ fn measure(plan: &Plan, lab: &Lab<'_>, case: &Case) -> Result<Measured> {
     }
 }
 
-/// Layout before (once, it is the same for all) and after.
+/// Draws the layout before (once, it is the same for all systems) and after the workload.
 fn pictures(lab: &Lab<'_>, case: &Case, before: &VolumeLayout, after: &VolumeLayout) -> Vec<LayoutMap> {
     let shape = lab.shape();
     let picture = |layout: &VolumeLayout, title: String| {
@@ -504,7 +506,7 @@ fn rows_of(plan: &Plan, case: &Case, done: &Done) -> Vec<Row> {
     rows
 }
 
-/// The paper's rate of an operation, held against the systems it measured.
+/// Returns the paper's rate of an operation, for the systems it measured.
 fn table_3(plan: &Plan, case: &Case, operation: &str) -> Option<f64> {
     let at = POSTMARK_UTILIZATIONS.iter().position(|utilization| *utilization == case.utilization)?;
     let (_, ffs, co_writing) = TABLE_3.iter().find(|(name, ..)| *name == operation)?;
@@ -516,7 +518,8 @@ fn table_3(plan: &Plan, case: &Case, operation: &str) -> Option<f64> {
     }
 }
 
-/// Co-writing against each baseline, in percent. The paper's numbers are held against its own.
+/// Compares co-writing with each baseline, in percent. The paper's numbers stand beside the
+/// comparison with its own baseline.
 fn compare(plan: &Plan, rows: &[Row]) -> Vec<Row> {
     let (metric, name) = match plan.headline {
         Headline::Bandwidth => ("bandwidth", "gain"),

@@ -1,9 +1,9 @@
-//! File-aware cleaning: what several synchronous writers scatter, and what cleaning leaves of it.
+//! File-aware cleaning: files scattered by several synchronous writers, before and after cleaning.
 //!
-//! Eight writers at once make one file each by synchronous records of 32 KiB. One file is read in order, with and without
-//! read-ahead. Then the last file is deleted, so that every segment loses an eighth of its blocks, segments are cleaned
-//! until none is left from which data would move, and the file is read again. One run per system serves all five
-//! experiments.
+//! Eight writers at once make one file each by synchronous records of 32 KiB. One file is read in
+//! order, with and without read-ahead. Then the last file is deleted, so that every segment loses
+//! an eighth of its blocks, segments are cleaned until none is left from which data would move, and
+//! the file is read again. One run per system serves all five experiments.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,16 +85,16 @@ pub(crate) const ALL: [Experiment; 5] = [
     },
 ];
 
-/// What is compared.
+/// The systems that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FacSystem {
-    /// In place: our own ext2 engine, as the paper's ext4.
+    /// Writes in place: our own ext2 engine, as the paper's ext4.
     Ext,
     /// Ordinary cleaning: blocks leave as they are found.
     Found,
-    /// By file, one section at a time.
+    /// Cleaning by file, one section at a time.
     File,
-    /// By file, [`GATHER`] sections at a time.
+    /// Cleaning by file, [`GATHER`] sections at a time.
     FileGather,
 }
 
@@ -130,7 +130,7 @@ impl fmt::Display for FacSystem {
     }
 }
 
-/// One system on one drive.
+/// A case: one system on one drive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FacCase {
     drive: String,
@@ -143,20 +143,20 @@ impl fmt::Display for FacCase {
     }
 }
 
-/// One reading of the file.
+/// The measurement of one reading of the file.
 #[derive(Debug, Clone)]
 struct Reading {
     bytes: u64,
     totals: Totals,
 }
 
-/// What cleaning did.
+/// The work of cleaning.
 #[derive(Debug, Clone)]
 struct Cleaned {
     sections: u64,
     /// Calls of the cleaner: each takes up to as many sections as are gathered.
     cleanings: u64,
-    /// Of the sections with invalid blocks, in percent.
+    /// Share of the sections with invalid blocks that were cleaned, in percent.
     share: f64,
     moved_blocks: u64,
     totals: Totals,
@@ -164,7 +164,7 @@ struct Cleaned {
     read: Reading,
 }
 
-/// What was measured of one system.
+/// The measurements of one system.
 #[derive(Debug, Clone)]
 pub(crate) struct Fac {
     groups: u64,
@@ -209,7 +209,7 @@ fn run(experiment: &Experiment, lab: &Lab<'_>, rows: fn(&Subject, FacSystem, &Fa
     Ok(outcome)
 }
 
-/// Full size, or so much less.
+/// Returns the shape of the volume at the run's scale.
 fn shape(lab: &Lab<'_>) -> LogShape {
     LogShape::of_size((PARTITION_BYTES * lab.options.scale) as u64 + PARTITION_MORE_BYTES)
 }
@@ -270,7 +270,7 @@ fn read_file<M: Mount>(machine: &mut Machine<M>, read_ahead_bytes: usize) -> Res
     Ok(Reading { bytes, totals })
 }
 
-/// Deletes the last file, cleans, and reads again.
+/// Deletes the last file, cleans, and reads the first file again.
 fn clean(machine: &mut Machine<LogMount>, file: Ino) -> Result<Option<Cleaned>> {
     let root = machine.client().root();
     machine.client().unlink(root, &Records::name(WRITERS - 1))?;
@@ -303,7 +303,7 @@ fn clean(machine: &mut Machine<LogMount>, file: Ino) -> Result<Option<Cleaned>> 
     Ok(Some(Cleaned { sections, cleanings, share: share.min(100.0), moved_blocks, totals, groups, read }))
 }
 
-/// Data block groups of a file: runs that are adjacent on the disk and in the file.
+/// Counts the data block groups of a file: runs that are adjacent on the disk and in the file.
 fn groups_of<F: Format>(vfs: &Vfs<F>, file: Ino) -> Result<u64> {
     let layout = VolumeLayout::of(vfs)?;
     Ok(layout.files.get(&file).map_or(0, |file| groups_in(&file.runs)))
@@ -399,7 +399,7 @@ fn overhead(subject: &Subject, _system: FacSystem, fac: &Fac) -> Vec<Row> {
     ]
 }
 
-/// File-aware against ordinary cleaning.
+/// Compares file-aware with ordinary cleaning.
 fn compare(rows: &[Row]) -> Vec<Row> {
     let after = |row: &&Row| {
         row.metric == "bandwidth" && row.dimensions.get("when").is_some_and(|when| when == "after cleaning")

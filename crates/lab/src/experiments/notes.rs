@@ -1,4 +1,4 @@
-//! Why ours differs: sentences made from the counters, never from guesses.
+//! Explanations of differences to the paper: sentences made from the counters, never from guesses.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::system::System;
 /// The utilization that the sentences are about, where it was run.
 const TOLD_UTILIZATION: &str = "30";
 
-/// What holds for all experiments of the paper.
+/// Returns the notes for all experiments of the paper.
 pub(super) fn common(parameters: &Parameters) -> Vec<String> {
     let cache = match parameters.write_cache.unwrap_or(WriteCache::On) {
         WriteCache::On => {
@@ -31,7 +31,7 @@ pub(super) fn common(parameters: &Parameters) -> Vec<String> {
     ]
 }
 
-/// One sentence for each drive: what each system asked of it, and where the time went.
+/// Writes one sentence for each drive: the requests of each system, and the parts of their time.
 pub(super) fn why(rows: &[Row]) -> Vec<String> {
     let drives: Vec<&str> = in_order(rows.iter().filter_map(|row| row.dimensions.get("drive")).map(String::as_str));
     drives.into_iter().filter_map(|drive| why_on(rows, drive)).collect()
@@ -86,7 +86,7 @@ fn sentence(system: &str, numbers: &BTreeMap<&str, f64>) -> Option<String> {
     Some(text)
 }
 
-/// Each once, in the order of their first appearance.
+/// Returns each value once, in the order of their first appearance.
 fn in_order<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut once = Vec::new();
     all.for_each(|one| {

@@ -28,7 +28,7 @@ use crate::workload::overwrite::{FILE_BYTES, Pattern, Schedule};
 const GB: f64 = 1e9;
 const HDD: &str = "hds721616pla380";
 const UTILIZATIONS: &[u8] = &[10, 20, 30, 40, 50, 60, 70, 80, 90];
-/// Of Fig. 2 and Table 3.
+/// Utilization of Fig. 2 and Table 3, in percent.
 const FULLEST: &[u8] = &[90];
 const SYSTEMS: [LogSystem; 8] = [
     LogSystem::Greedy,
@@ -48,7 +48,7 @@ const BUFFER_BYTES_MIN: u64 = 256 << 10;
 const CHECKPOINT_S: u64 = 60;
 /// An Opteron of 2.1 GHz beside the 1 GHz machine of the processor times, in percent.
 const CPU_PERCENT: u64 = 40;
-/// What the paper calls one recycling: a buffer of so many bytes placed.
+/// Bytes placed by one recycling in the paper's sense: a buffer.
 const RECYCLING_BYTES: f64 = (4_u64 << 20) as f64;
 /// The first bound of the histogram of latencies, in nanoseconds, and how many there are: each is twice the one before.
 const HISTOGRAM_FIRST_NS: u64 = 500_000;
@@ -109,7 +109,7 @@ pub(crate) const ALL: [Experiment; 6] = [
 ];
 const SSD: &str = "samsung-slc-64";
 
-/// One system on one drive at one utilization under one pattern.
+/// A case: one system on one drive at one utilization under one pattern.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct IoCase {
     drive: String,
@@ -124,14 +124,14 @@ impl fmt::Display for IoCase {
     }
 }
 
-/// What came of a case.
+/// The result of a case.
 pub(crate) enum IoTest {
     Done(Box<Done>),
-    /// The volume cannot be so full.
+    /// The case stopped: the volume cannot be so full.
     Stopped(String),
 }
 
-/// What was measured.
+/// The measurements of a case.
 pub(crate) struct Done {
     totals: Totals,
     counters: Counters,
@@ -169,9 +169,9 @@ fn run_case(lab: &Lab<'_>, case: &IoCase) -> Result<IoTest> {
     })
 }
 
-/// What each write call took, and what went on while the slowest one lasted.
+/// The time of each write call, and the machine's work during the slowest one.
 struct Latencies {
-    /// In nanoseconds, in the order of the calls.
+    /// Times in nanoseconds, in the order of the calls.
     ns: Vec<u64>,
     slowest_ns: u64,
     slowest: (Totals, Counters),
@@ -204,7 +204,7 @@ fn counted(machine: &Machine<LogMount>) -> (Totals, Counters) {
     (machine.totals(), machine.client().vfs().format().counters())
 }
 
-/// The paper's machine with this system.
+/// Returns the setup of the paper's machine with this system.
 fn setup<'a>(lab: &Lab<'_>, case: &'a IoCase) -> Result<Setup<'a, LogMount>> {
     let parameters = &lab.options.parameters;
     let buffers = if case.system.splits() { 2.0 } else { 1.0 };
@@ -232,16 +232,16 @@ fn setup<'a>(lab: &Lab<'_>, case: &'a IoCase) -> Result<Setup<'a, LogMount>> {
 
 // -- experiments
 
-/// What an experiment looks at.
+/// The cases of an experiment.
 struct Plan<'a> {
     on: &'a [(Pattern, &'a str)],
     utilizations: &'a [u8],
 }
 
-/// A case with what was measured in it.
+/// A case with its measurements.
 type Finished = (IoCase, Arc<IoTest>);
 
-/// Runs the cases and gives what was measured, in their order; cases that stopped leave a note.
+/// Runs the cases and returns their measurements, in their order; cases that stopped leave a note.
 fn measured(plan: &Plan<'_>, experiment: &Experiment, lab: &Lab<'_>) -> Result<(Outcome, Vec<Finished>)> {
     let parameters = &lab.options.parameters;
     let systems = parameters.systems(&LogSystem::ALL, &SYSTEMS);
@@ -251,7 +251,8 @@ fn measured(plan: &Plan<'_>, experiment: &Experiment, lab: &Lab<'_>) -> Result<(
         for drive in parameters.drives(&[usual]) {
             for &utilization in utilizations {
                 let case = |system: &LogSystem| IoCase { drive: drive.clone(), pattern, utilization, system: *system };
-                // A drive that was asked for stands for all.
+                // With a drive given by the user, the cases of all drives run on that one: each is
+                // kept once.
                 cases.extend(systems.iter().map(case).filter(|case| !cases.contains(case)).collect::<Vec<_>>());
             }
         }
@@ -298,7 +299,7 @@ fn elapsed(on: &[(Pattern, &str)], bar: f64, experiment: &Experiment, lab: &Lab<
     Ok(outcome)
 }
 
-/// Fig. 2 and Table 3 do not say which pattern and device: both of both.
+/// Returns both patterns on both devices: Fig. 2 and Table 3 do not say which they are of.
 fn everywhere() -> [(Pattern, &'static str); 4] {
     [(Pattern::Uniform, HDD), (Pattern::HotCold, HDD), (Pattern::Uniform, SSD), (Pattern::HotCold, SSD)]
 }
@@ -363,7 +364,8 @@ fn subject(case: &IoCase) -> Subject {
     Subject { system: case.system.name(), dimensions }
 }
 
-/// What went over the device's interface, and what cleaning and recycling did.
+/// Makes rows of the traffic over the device's interface, and of the work of cleaning and
+/// recycling.
 fn traffic_rows(subject: &Subject, done: &Done, beside_paper: bool) -> Vec<Row> {
     let Done { totals, counters, .. } = done;
     let gb = |verb: Verb, data: bool| {
@@ -396,14 +398,14 @@ fn traffic_rows(subject: &Subject, done: &Done, beside_paper: bool) -> Vec<Row> 
     ]
 }
 
-/// Table 3: cleanings, recyclings, GB read, GB written.
+/// The numbers of Table 3: cleanings, recyclings, GB read, GB written.
 const TABLE_3: [(&str, [f64; 4]); 3] = [
     ("cost-benefit", [1458.0, 0.0, 20.30, 27.00]),
     ("wolf", [1380.0, 0.0, 17.13, 23.17]),
     ("recycling", [0.0, 1112.0, 1.22, 5.27]),
 ];
 
-/// Fig. 2: mean in microseconds, worst in milliseconds.
+/// The numbers of Fig. 2: mean in microseconds, worst in milliseconds.
 const FIG_2: [(&str, f64, f64); 3] =
     [("cost-benefit", 4441.0, 12_000.0), ("wolf", 2446.0, 6000.0), ("recycling", 1010.0, 600.0)];
 
@@ -427,7 +429,7 @@ fn latency_rows(subject: &Subject, done: &Done) -> Vec<Row> {
     rows
 }
 
-/// How much of each cleaner's worst response time recycling's is.
+/// Computes recycling's worst response time as a share of each cleaner's.
 fn worst_ratios(rows: &[Row]) -> Vec<Row> {
     let worst = |row: &&Row| row.metric == "latency_worst";
     let mut ratios = Vec::new();
@@ -444,7 +446,7 @@ fn worst_ratios(rows: &[Row]) -> Vec<Row> {
     ratios
 }
 
-/// How many writes took how long: the bounds double.
+/// Makes a histogram of the writes' times: the bounds double.
 fn histogram(subject: &Subject, sorted_ns: &[u64]) -> Vec<Row> {
     let bounds = (0..HISTOGRAM_BINS).map(|bin| HISTOGRAM_FIRST_NS << bin).chain([u64::MAX]);
     let mut below = 0;
@@ -457,7 +459,7 @@ fn histogram(subject: &Subject, sorted_ns: &[u64]) -> Vec<Row> {
     bounds.map(bin).collect()
 }
 
-/// What the machine did while the slowest write waited.
+/// Makes rows of the machine's work while the slowest write waited.
 fn slowest_rows(subject: &Subject, done: &Done) -> Vec<Row> {
     let (totals, counters) = &done.latencies.slowest;
     let mut rows = vec![
@@ -479,7 +481,8 @@ fn slowest_rows(subject: &Subject, done: &Done) -> Vec<Row> {
     rows
 }
 
-/// The slowest writes and every so-manieth, in their order: what a picture shows.
+/// Returns the points of a picture in their order: the slowest writes, and one in so many of the
+/// others.
 fn slowest_and_some(latencies_ns: &[u64]) -> Vec<(f64, f64)> {
     let mut by_time: Vec<usize> = (0..latencies_ns.len()).collect();
     by_time.sort_by_key(|at| std::cmp::Reverse(latencies_ns[*at]));
@@ -490,7 +493,8 @@ fn slowest_and_some(latencies_ns: &[u64]) -> Vec<(f64, f64)> {
     by_time.into_iter().map(|at| (at as f64, latencies_ns[at] as f64 / 1e6)).collect()
 }
 
-/// The oracle's number as a share of each system's: 100 % is as good as knowing the future, more is better than any cleaner.
+/// Computes the oracle's number as a share of each system's: 100 % is as good as knowing the
+/// future, more is better than any cleaner.
 fn shares_of_oracle(rows: &[Row], metric: &'static str) -> Vec<Row> {
     let of_metric = |row: &&Row| row.metric == metric;
     let oracle_of = |row: &Row| {
@@ -505,7 +509,8 @@ fn shares_of_oracle(rows: &[Row], metric: &'static str) -> Vec<Row> {
     rows.iter().filter(of_metric).filter(|row| row.system != LogSystem::Oracle.name()).filter_map(share).collect()
 }
 
-/// How many times faster recycling is than each cleaner, and `auto` than the best of the others.
+/// Computes the speed of recycling as a multiple of each cleaner's, and that of `auto` as a
+/// multiple of the best other's.
 fn speedups(rows: &[Row], bar: Option<f64>) -> Vec<Row> {
     let elapsed = |row: &&Row| row.metric == "elapsed";
     let mut compared = Vec::new();
@@ -585,5 +590,5 @@ fn show_cost(cost: &moafs_f2fs::place::DeviceCost) -> String {
     format!("reading {}; writing {}", way(&cost.read), way(&cost.write))
 }
 
-/// So many bytes are one write.
+/// A write has the length that the module's description states.
 const _: () = assert!(FILE_BYTES == 32 << 10);

@@ -13,7 +13,7 @@ const MB: f64 = 1e6;
 const NS: f64 = 1e9;
 const SECTOR_BYTES: f64 = 512.0;
 
-/// Which numbers a table is about: a system under certain conditions.
+/// The subject of a table's numbers: a system under certain conditions.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
     pub(super) system: &'static str,
@@ -21,14 +21,14 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The same, with one more dimension.
+    /// Returns the same subject with one more dimension.
     pub(super) fn with(&self, name: &str, value: impl ToString) -> Subject {
         let mut dimensions = self.dimensions.clone();
         dimensions.insert(name.to_owned(), value.to_string());
         Subject { system: self.system, dimensions }
     }
 
-    /// A row about it.
+    /// Makes a row about the subject.
     pub(super) fn row(&self, metric: &str, value: f64, unit: &str) -> Row {
         Row {
             system: self.system.to_owned(),
@@ -41,13 +41,13 @@ impl Subject {
         }
     }
 
-    /// A row about it, beside the paper's number.
+    /// Makes a row about the subject, beside the paper's number.
     pub(super) fn row_beside(&self, metric: &str, value: f64, unit: &str, paper: Option<f64>) -> Row {
         Row { paper, ..self.row(metric, value, unit) }
     }
 }
 
-/// What was counted in one phase.
+/// Makes rows of the counters of one phase.
 pub(super) fn of_totals(subject: &Subject, totals: &Totals) -> Vec<Row> {
     let drive = &totals.drive;
     let background = &totals.background;
@@ -97,7 +97,7 @@ pub(super) fn of_totals(subject: &Subject, totals: &Totals) -> Vec<Row> {
     rows
 }
 
-/// How the files that a workload made lie.
+/// Makes rows about the layout of the files that a workload made.
 pub(super) fn of_pieces(subject: &Subject, pieces: &Pieces) -> Vec<Row> {
     let mut rows = vec![
         subject.row("runs_per_file", pieces.runs_per_file, ""),
@@ -109,7 +109,7 @@ pub(super) fn of_pieces(subject: &Subject, pieces: &Pieces) -> Vec<Row> {
     rows
 }
 
-/// 10^6 bytes in a second.
+/// Returns the bandwidth in MB/s (10^6 bytes per second).
 pub(super) fn bandwidth(bytes: u64, ns: u64) -> f64 {
     if ns == 0 { 0.0 } else { bytes as f64 / MB / (ns as f64 / NS) }
 }

@@ -1,7 +1,8 @@
 //! SAF: swap areas next to the disk head against a swap partition.
 //!
-//! A case is one system under one mix of programs that start together. All systems have the same machine, the same volume, and the
-//! same programs; they differ in where pages go. The paper's volume writes in place; ours beside it is a log.
+//! A case is one system under one mix of programs that start together. All systems have the same
+//! machine, the same volume, and the same programs; they differ in the place of the pages. The
+//! paper's volume writes in place; ours beside it is a log.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,12 +36,13 @@ use crate::system::System;
 use crate::workload::Sizes;
 use crate::workload::postmark::{Append, Postmark};
 
-/// The paper's.
+/// Name of the paper's drive.
 const DISK: &str = "st3160812as";
 const CARD: &str = "sd16-mid";
-/// Of the 1 GHz machine's times, in percent: one of 3 GHz.
+/// Processor times in percent of the 1 GHz machine's: those of one of 3 GHz.
 const CPU_PERCENT: u64 = 33;
-/// FreeBSD's buffer cache of such a machine has 3,900 buffers; writers wait when a quarter of them is dirty, of 16 KiB each.
+/// FreeBSD's buffer cache of such a machine has 3,900 buffers; writers wait when a quarter of them
+/// is dirty, of 16 KiB each.
 const DIRTY_BYTES: f64 = (16_u64 << 20) as f64;
 const DIRTY_BYTES_MIN: f64 = (1_u64 << 20) as f64;
 /// Strokes over more than this share of the drive are long, in percent.
@@ -123,7 +125,7 @@ pub(crate) const ALL: [Experiment; 10] = [
     },
 ];
 
-/// What an experiment runs, and what the paper says of it.
+/// The cases of an experiment, and the paper's finding.
 struct Plan {
     files: Files,
     drive: &'static str,
@@ -195,7 +197,7 @@ impl Files {
         }
     }
 
-    /// How often metadata are written, in seconds.
+    /// Returns the interval in seconds at which metadata are written.
     fn commit_s(self) -> u64 {
         match self {
             Files::InPlace => 30,
@@ -238,7 +240,7 @@ fn postmark(lab: &Lab<'_>) -> Program {
     })
 }
 
-/// The side of a matrix whose bytes go with the scale.
+/// Returns the side of a matrix whose bytes go with the scale.
 fn side(lab: &Lab<'_>, full: f64) -> u64 {
     (full * lab.options.scale.sqrt()).round() as u64
 }
@@ -307,7 +309,7 @@ fn cases(plan: &Plan, lab: &Lab<'_>) -> Vec<Case> {
     parameters.drives(&[plan.drive]).into_iter().flat_map(of_drive).collect()
 }
 
-/// The machine of a case.
+/// Returns the setup of a case's machine.
 fn setup<'a, G>(lab: &Lab<'_>, files: Files, case: &'a Case, mount: G) -> Setup<'a, G> {
     let parameters = &lab.options.parameters;
     let scaled = |bytes: u64, min: u64| lab.scaled(bytes, min) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
@@ -351,7 +353,7 @@ fn run(experiment: &Experiment, lab: &Lab<'_>, plan: &Plan) -> Result<Outcome> {
     }
 }
 
-/// Runs the cases on volumes that are mounted so.
+/// Runs the cases on volumes that are mounted with `mount`.
 fn run_on<G: Ground>(
     experiment: &Experiment,
     lab: &Lab<'_>,
@@ -448,7 +450,8 @@ fn rows_of(case: &Case, plan: &Plan, programs: &[Program], measured: &Measured, 
     all
 }
 
-/// What went to the device, by what it was. What a flash made of it is among the totals.
+/// Makes rows of the writes to the device, by kind of data. The flash's own work is among the
+/// totals.
 fn wear(subject: &Subject, measured: &Measured) -> Vec<Row> {
     let written = |is: &dyn Fn(Kind) -> bool| {
         measured.totals.requests.bytes(|count| count.verb == Verb::Write && is(count.kind)) as f64 / 1e6
@@ -460,14 +463,14 @@ fn wear(subject: &Subject, measured: &Measured) -> Vec<Row> {
     [("pages", pages), ("file data", data), ("metadata", all - pages - data), ("all", all)].map(row).into()
 }
 
-/// What is held against what.
+/// The pairs of systems that are compared.
 const COMPARED: [(SwapSystem, SwapSystem); 3] = [
     (SwapSystem::Areas, SwapSystem::Partition),
     (SwapSystem::Start, SwapSystem::Partition),
     (SwapSystem::Areas, SwapSystem::Start),
 ];
 
-/// Against another system, in percent of its elapsed time.
+/// Compares the elapsed time with another system's, in percent.
 fn compare(plan: &Plan, rows: &[Row]) -> Vec<Row> {
     let of = |system: SwapSystem| rows.iter().filter(move |row| row.metric == "elapsed" && row.system == system.name());
     let change = |row: &Row, (system, against): (SwapSystem, SwapSystem)| {
@@ -500,10 +503,11 @@ fn charts(plan: &Plan) -> Vec<Chart> {
     charts
 }
 
-/// The paper's first access of a picture.
+/// Number of the first access in the paper's picture.
 const PICTURE_FROM: usize = 500_000;
 
-/// The head's way, from the paper's access on where there are as many, else from the middle of the run.
+/// Draws the positions of the head, from the paper's first access on where there are as many, else
+/// from the middle of the run.
 fn picture(cases: &[Case], measured: &[Measured], count: usize) -> Scatter {
     let shortest = measured.iter().map(|measured| measured.accesses.len()).min().unwrap_or_default();
     let from = if shortest >= PICTURE_FROM + count { PICTURE_FROM } else { shortest.saturating_sub(count) / 2 };
@@ -567,7 +571,7 @@ fn settled(lab: &Lab<'_>, files: Files) -> Vec<String> {
     }
 }
 
-/// One sentence from the counters.
+/// Writes one sentence from the counters.
 fn why(case: &Case, measured: &Measured) -> String {
     let long = long_sectors(case).unwrap_or(u64::MAX);
     let strokes = Strokes::of(&measured.accesses, long);

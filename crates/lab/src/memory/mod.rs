@@ -1,18 +1,20 @@
-//! One memory for processes and the file cache: what a machine that runs out of it does.
+//! One memory for processes and the file cache, with the paging of a machine that runs out of it.
 //!
-//! The one idea: programs tell which pages they touch, page by page in the order of their real loops, and everything else
-//! follows from a clock over all memory: faults, page-outs, page-ins, and how much the file cache may hold. Contents are not
-//! kept.
+//! The one idea: programs tell which pages they touch, page by page in the order of their real
+//! loops, and everything else follows from a clock over all memory: faults, page-outs, page-ins,
+//! and how much the file cache may hold. Contents are not kept.
 //!
-//! * Frames are shared by the pages of processes and the file cache (FreeBSD's unified memory). The *page daemon* wakes when few
-//!   are free and frees up to a target: what entered either queue first is looked at first, with a second chance for what
-//!   was used ([`table`], `moafs_vfs`'s replacement queue).
-//! * A dirty page leaves with its dirty, unused neighbours (page clustering), through [`Swap`]. The write is awaited by the
-//!   daemon; whoever needs a frame waits for the daemon only when none is free.
-//! * A page-in brings what lies beside the page in the same slots (bounded), as long as frames are free.
+//! * Frames are shared by the pages of processes and the file cache (FreeBSD's unified memory). The
+//!   *page daemon* wakes when few are free and frees up to a target: the page that entered either
+//!   queue first is looked at first, with a second chance for pages that were used ([`table`],
+//!   `moafs_vfs`'s replacement queue).
+//! * A dirty page leaves with its dirty, unused neighbours (page clustering), through [`Swap`]. The
+//!   write is awaited by the daemon; a program that needs a frame waits for the daemon only when
+//!   none is free.
+//! * A page-in also brings the pages beside it in the same slots (bounded), as long as frames are free.
 //! * A page's slot is free again as soon as the page is written to.
 //!
-//! Programs that use files get the memory for them here, too: [`Memory::admit`] after each call.
+//! Programs that use files also get the memory for them here: [`Memory::admit`] after each call.
 
 pub mod table;
 
@@ -31,22 +33,22 @@ use parking_lot::Mutex;
 pub use table::Access;
 use table::{Found, PageTable, Place, Victim};
 
-/// What the daemon waits for when everything in memory is on its way or dirty in the file cache.
+/// Pause of the daemon when everything in memory is being written or is dirty in the file cache.
 const NOTHING_TO_FREE: Duration = Duration::from_millis(5);
-/// What the file cache gives back at a time: pages of one look at its queue.
+/// Bytes that the file cache gives back at a time: the pages of one look at its queue.
 const FILES_STEP_BYTES: usize = 64 << 10;
-/// How often the swap gets its background step.
+/// Interval of the swap's background steps.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 /// Processor time that a program may owe before it takes the processor.
 const OWED_NS_MAX: u64 = 1_000_000;
 
-/// The file cache, as memory sees it.
+/// The file cache, as memory management sees it.
 pub trait FileCache: Send + Sync {
-    /// Memory it occupies.
+    /// Returns the memory it occupies, in bytes.
     fn bytes(&self) -> usize;
-    /// Since when its next page has waited to leave.
+    /// Returns the time since which its next page has waited to leave; `None` without such a page.
     fn coldest(&self) -> Option<Time>;
-    /// Gives memory back, the coldest first.
+    /// Gives `bytes` bytes back, the coldest pages first.
     fn evict(&self, bytes: usize);
 }
 
@@ -64,26 +66,27 @@ impl<F: Format> FileCache for Vfs<F> {
     }
 }
 
-/// How much memory there is, and how paging is done.
+/// The size of memory, and the parameters of paging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Frames for processes and files.
     pub frames: u64,
-    /// Below so many free frames the daemon wakes.
+    /// Number of free frames below which the daemon wakes.
     pub free_low: u64,
-    /// It frees up to so many.
+    /// Number of free frames that the daemon restores.
     pub free_target: u64,
-    /// Pages that leave together at most.
+    /// Most pages that leave together.
     pub cluster: u32,
-    /// Pages that a page-in brings along at most.
+    /// Most pages that a page-in also brings.
     pub neighbours: u32,
     /// Processor time of a fault, in nanoseconds.
     pub fault_ns: u64,
 }
 
 impl Limits {
-    /// FreeBSD 6's choices for so many frames: the daemon wakes when half a percent is free and frees up to two; 16 pages
-    /// leave together (`VM_PAGEOUT_PAGE_COUNT`), 7 come along (`VM_FAULT_READ_AHEAD`).
+    /// Returns FreeBSD 6's choices for `frames` frames: the daemon wakes when half a percent is
+    /// free and frees up to two; 16 pages leave together (`VM_PAGEOUT_PAGE_COUNT`), 7 come along
+    /// (`VM_FAULT_READ_AHEAD`).
     pub fn freebsd(frames: u64) -> Limits {
         let share = |permille: u64, min: u64| (frames * permille / 1000).max(min);
         let (free_low, free_target) = (share(5, 32), share(20, 128));
@@ -91,26 +94,26 @@ impl Limits {
     }
 }
 
-/// What paging did.
+/// Counters of page-ins, page-outs and waits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Paging {
-    /// Accesses that had to wait for a page from outside.
+    /// Accesses that had to wait for a page that was not in memory.
     pub faults: u64,
     /// Pages that came along and were not in memory.
     pub brought: u64,
     /// Pages without contents that got a frame.
     pub zero_fills: u64,
-    /// Pages paged out.
+    /// Number of pages paged out.
     pub outs: u64,
     /// Calls that paged out: clusters.
     pub out_calls: u64,
-    /// Clean pages dropped.
+    /// Number of clean pages dropped.
     pub drops: u64,
-    /// Times that a program waited for a frame, and for how long in all.
+    /// Times that a program waited for a frame.
     pub frame_waits: u64,
     /// Nanoseconds of these waits.
     pub frame_wait_ns: u64,
-    /// Nanoseconds that programs waited for pages from outside.
+    /// Nanoseconds that programs waited for page-ins.
     pub in_wait_ns: u64,
     /// Sum of the file cache's bytes over all looks of the daemon; divide by `files_looks`.
     pub files_bytes_sum: u64,
@@ -120,12 +123,12 @@ pub struct Paging {
 
 struct State {
     table: PageTable,
-    /// Where the next process begins.
+    /// First page of the next process.
     next_page: u32,
     paging: Paging,
 }
 
-/// Tasks of a memory: the page daemon and the swap's tender.
+/// Tasks of a memory: the page daemon, and the task that runs the swap's background steps.
 pub struct Background([Task; 2]);
 
 /// The memory of a machine.
@@ -135,9 +138,9 @@ pub struct Memory {
     swap: Swap,
     files: Arc<dyn FileCache>,
     state: Mutex<State>,
-    /// Somebody needs frames.
+    /// Signals that a program needs frames.
     pressure: Event,
-    /// Frames became free, or pages arrived.
+    /// Signals that frames became free, or that pages arrived.
     moved: Event,
     stop: AtomicBool,
     stopped: Event,
@@ -148,7 +151,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Memory that `files` shares, with its page daemon and what tends the swap. Its `pages` pages of processes can all be paged out to `swap`.
+    /// Makes a memory that `files` shares, with its page daemon and the task of the swap's
+    /// background steps. Its `pages` pages of processes can all be paged out to `swap`.
     pub fn new(rt: Rt, limits: Limits, pages: u32, swap: Swap, files: Arc<dyn FileCache>) -> (Arc<Memory>, Background) {
         let state = State { table: PageTable::new(pages), next_page: 0, paging: Paging::default() };
         let memory = Arc::new(Memory {
@@ -171,20 +175,20 @@ impl Memory {
         (memory, Background([daemon, tender]))
     }
 
-    /// Where pages go.
+    /// Returns the swap that pages go to.
     pub fn swap(&self) -> &Swap {
         &self.swap
     }
 
-    /// What paging did so far.
+    /// Returns the counters of paging.
     pub fn paging(&self) -> Paging {
         self.state.lock().paging
     }
 
-    /// Ends the page daemon and the swap's tender.
+    /// Ends the page daemon and the task of the swap's background steps.
     ///
     /// # Errors
-    /// If a page could not be paged out at any time.
+    /// Fails if a page could not be paged out at any time.
     pub fn stop(&self, background: &Background) -> Result<(), SwapError> {
         self.stop.store(true, Ordering::SeqCst);
         self.rt.signal(&self.pressure);
@@ -193,13 +197,15 @@ impl Memory {
         self.failed.lock().take().map_or(Ok(()), Err)
     }
 
-    /// Free frames; negative while the file cache has taken more than there is.
+    /// Returns the number of free frames; negative while the file cache has taken more than there
+    /// is.
     fn free(&self, table: &PageTable) -> i64 {
         let files = self.files.bytes().div_ceil(PAGE_BYTES) as u64;
         self.limits.frames as i64 - (table.frames() + files) as i64
     }
 
-    /// After a call that may have made the file cache grow: wakes the daemon, and waits while memory is overdrawn.
+    /// Wakes the daemon after a call that may have made the file cache grow, and waits while memory
+    /// is overdrawn.
     pub fn admit(&self) {
         let began = self.rt.now();
         let mut waited = false;
@@ -249,7 +255,8 @@ impl Memory {
         }
     }
 
-    /// Areas give way where files need the room, and are given back when they are empty: beside the daemon, which must not wait.
+    /// Runs the swap's background steps: areas give way to files that need the space, and are given
+    /// back when they are empty. A task of its own, because the page daemon must not wait.
     fn run_tender(&self) {
         while !self.stop.load(Ordering::SeqCst) {
             match self.swap.tend() {
@@ -273,7 +280,8 @@ impl Memory {
         paging.files_looks += 1;
     }
 
-    /// Looks at what has waited longest, be it a process's or a file's. False if nothing can leave.
+    /// Looks at the page that has waited longest, of a process or of a file: it is dropped, paged
+    /// out, or put back if it was used. Returns false if nothing can leave.
     fn free_some(&self) -> bool {
         let files = self.files.coldest();
         let mut state = self.state.lock();
@@ -324,7 +332,7 @@ impl Memory {
         found
     }
 
-    /// Brings a page in, or waits for somebody who does.
+    /// Brings a page in, or waits for another task that is bringing it in.
     fn fault(&self, page: u32) -> Result<(), SwapError> {
         let began = self.rt.now();
         let mut waited = false;
@@ -405,10 +413,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process of `pages` pages without contents.
+    /// Makes a process of `pages` pages without contents.
     ///
     /// # Panics
-    /// When memory was made for fewer pages.
+    /// Panics if memory was made for fewer pages.
     pub fn new(memory: &Arc<Memory>, pages: u32) -> Process {
         let mut state = memory.state.lock();
         // Processes do not share clusters.
@@ -419,20 +427,20 @@ impl Process {
         Process { memory: Arc::clone(memory), first, pages, owed_ns: Cell::new(0), cpu_ns: Cell::new(0) }
     }
 
-    /// Pages it was made with.
+    /// Returns the number of pages it was made with.
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// Processor time used so far.
+    /// Returns the processor time used so far, in nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
         self.cpu_ns.get()
     }
 
-    /// Uses a page.
+    /// Accesses a page, after bringing it in if needed.
     ///
     /// # Errors
-    /// If it cannot be brought in.
+    /// Fails if it cannot be brought in.
     pub fn touch(&self, page: u32, access: Access) -> Result<(), SwapError> {
         debug_assert!(page < self.pages);
         let page = self.first + page;
@@ -444,7 +452,7 @@ impl Process {
         Ok(())
     }
 
-    /// Uses the processor. Little is saved up until the next fault.
+    /// Uses the processor for `ns` nanoseconds. Small amounts are collected until the next fault.
     pub fn compute(&self, ns: u64) {
         self.owed_ns.set(self.owed_ns.get() + ns);
         if self.owed_ns.get() >= OWED_NS_MAX {
@@ -452,7 +460,7 @@ impl Process {
         }
     }
 
-    /// Takes the processor for what is owed.
+    /// Takes the processor for the time that is owed.
     pub fn settle(&self) {
         let ns = self.owed_ns.take();
         self.cpu_ns.set(self.cpu_ns.get() + ns);
@@ -461,7 +469,8 @@ impl Process {
         }
     }
 
-    /// As long as this stays the same, nobody's pages were looked at for replacement.
+    /// Returns a counter of looks at pages. While it stays the same, no page was looked at for
+    /// replacement.
     pub fn looks(&self) -> u64 {
         self.memory.looks.load(Ordering::Relaxed)
     }
@@ -486,7 +495,7 @@ mod tests {
 
     use super::*;
 
-    /// A file cache of so many pages, the first of which came at time 0.
+    /// A file cache of this many pages, the first of which came at time 0.
     #[derive(Default)]
     struct Files(AtomicU64);
 

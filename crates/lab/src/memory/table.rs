@@ -1,24 +1,26 @@
-//! Which pages of the processes are in memory, and which should leave: second chance, without time or devices.
+//! The table of the processes' pages: their places, and the choice of the page to leave. Second
+//! chance, without time or devices.
 //!
-//! A page enters the queue when it comes; at the head of the queue it goes, or goes round once more if it was used since it was
-//! last looked at. The queue carries the time of entering, so that the file cache, which has such a queue of its own, can be
-//! merged with this one: whoever entered first is looked at first, which is what one clock over all memory does.
+//! A page enters the queue when it comes; at the head of the queue it goes, or goes round once more
+//! if it was used since it was last looked at. The queue carries the time of entering, so that the
+//! file cache, which has such a queue of its own, can be merged with this one: the page that
+//! entered either queue first is looked at first, as with one clock over all memory.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use moafs_runtime::Time;
 
-/// What a program does with a page.
+/// The kind of a program's access to a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reads it.
+    /// The program reads the page.
     Read,
-    /// Writes to it.
+    /// The program writes to the page.
     Write,
 }
 
-/// Where a page is.
+/// The place of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Place {
     /// It has no contents: it reads as zeros.
@@ -26,28 +28,28 @@ pub enum Place {
     Nowhere,
     /// On its way in, into a frame of its own.
     Coming,
-    /// In memory.
+    /// In memory, and usable.
     Resident,
     /// In memory, and a copy is on its way out.
     Leaving,
-    /// Paged out.
+    /// Paged out; its contents are on the swap only.
     Out,
 }
 
-/// What an access found.
+/// The result of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// The page was there.
     Hit,
     /// The page was there, and its copy outside has just become stale.
     Stale,
-    /// It is on its way in, for somebody else.
+    /// The page is on its way in, for another task.
     Coming,
     /// It is not there: a fault. True if it was paged out, false if it has no contents yet.
     Fault(bool),
 }
 
-/// What the head of the queue says.
+/// The result of a look at the head of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
     /// Nothing is in memory that could leave.
@@ -65,9 +67,9 @@ struct Page {
     place: Place,
     referenced: bool,
     dirty: bool,
-    /// What is outside is what is here.
+    /// True if the copy on the swap equals the page in memory.
     copied: bool,
-    /// Names its entry in the queue.
+    /// Number of its entry in the queue.
     stamp: u32,
 }
 
@@ -88,27 +90,28 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// A table of `pages` pages without contents.
+    /// Makes a table of `pages` pages without contents.
     pub fn new(pages: u32) -> PageTable {
         PageTable { pages: vec![Page::default(); pages as usize], ..PageTable::default() }
     }
 
-    /// Frames in use.
+    /// Returns the number of frames in use.
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// How often a page was looked at for replacement so far. As long as it stays, touching again what was touched changes nothing.
+    /// Returns how often a page was looked at for replacement. While the number stays the same,
+    /// accesses to the same pages again change nothing.
     pub fn looks(&self) -> u64 {
         self.looks
     }
 
-    /// Where a page is.
+    /// Returns the place of a page.
     pub fn place(&self, page: u32) -> Place {
         self.pages[page as usize].place
     }
 
-    /// A program uses a page.
+    /// Records a program's access to a page and returns the result.
     pub fn touch(&mut self, page: u32, access: Access) -> Found {
         let page = &mut self.pages[page as usize];
         match page.place {
@@ -127,20 +130,22 @@ impl PageTable {
         }
     }
 
-    /// A page gets a frame and is on its way in.
+    /// Gives a frame to a page, which is on its way in from now on.
     pub fn begin_in(&mut self, page: u32) {
         debug_assert!(matches!(self.place(page), Place::Out | Place::Nowhere));
         self.pages[page as usize].place = Place::Coming;
         self.frames += 1;
     }
 
-    /// A page that was coming is there, for somebody who is about to use it. `copied`: what is outside stays valid.
+    /// Completes a page-in for a task that is about to use the page. `copied`: the copy on the swap
+    /// stays valid.
     pub fn end_in(&mut self, page: u32, copied: bool, now: Time) {
         debug_assert_eq!(self.place(page), Place::Coming);
         self.arrive(page, copied, now);
     }
 
-    /// A neighbour came along that nobody asked for. False if it is in memory already, or has no contents.
+    /// Adds a neighbour that came along unrequested. Returns false if it is in memory already, or
+    /// has no contents.
     pub fn bring(&mut self, page: u32, now: Time) -> bool {
         if self.place(page) != Place::Out {
             return false;
@@ -156,7 +161,7 @@ impl PageTable {
         self.queue.push_back(Queued { page, stamp, since: now });
     }
 
-    /// Since when the page at the head of the queue has waited.
+    /// Returns the time since which the page at the head of the queue has waited.
     pub fn coldest(&mut self) -> Option<Time> {
         while let Some(head) = self.queue.front() {
             if self.is_current(head) {
@@ -172,7 +177,7 @@ impl PageTable {
         page.stamp == queued.stamp && page.place == Place::Resident
     }
 
-    /// Looks at the head of the queue.
+    /// Looks at the page at the head of the queue, and drops it if it is clean and unused.
     pub fn look(&mut self, now: Time) -> Victim {
         if self.coldest().is_none() {
             return Victim::None;
@@ -192,8 +197,8 @@ impl PageTable {
         Victim::Dropped
     }
 
-    /// The pages that leave together with `page`: its dirty neighbours that were not used lately, within `cluster` aligned
-    /// pages. They are on their way out from now on.
+    /// Returns the pages that leave together with `page`: its dirty neighbours that were not used
+    /// lately, within `cluster` aligned pages. They are on their way out from now on.
     pub fn begin_out(&mut self, page: u32, cluster: u32) -> Range<u32> {
         let window = page / cluster * cluster..(page / cluster + 1) * cluster;
         let fits = |at: &u32| {
@@ -212,8 +217,9 @@ impl PageTable {
         first..last + 1
     }
 
-    /// The copies are outside. Pages that nobody used meanwhile leave their frames; the others stay, as if they had just come.
-    /// Returns the pages whose copies are stale already: written to, or given back.
+    /// Completes a page-out. Pages that were not used meanwhile leave their frames; the others
+    /// stay, as if they had just come. Returns the pages whose copies are stale already: written
+    /// to, or given back.
     pub fn end_out(&mut self, pages: Range<u32>, now: Time) -> Vec<u32> {
         let mut stale = Vec::new();
         for at in pages {
@@ -236,8 +242,8 @@ impl PageTable {
         stale
     }
 
-    /// Pages that a process gives back: they have no contents any more. Pages on their way in stay: nobody frees what somebody
-    /// waits for.
+    /// Takes back pages of a process: they have no contents any more. Pages on their way in stay,
+    /// because a task waits for them.
     pub fn release(&mut self, pages: Range<u32>) {
         for page in &mut self.pages[pages.start as usize..pages.end as usize] {
             debug_assert_ne!(page.place, Place::Coming);
@@ -277,7 +283,7 @@ mod tests {
         }
     }
 
-    /// One fault, all at once: what leaves is out as soon as it is written.
+    /// Performs one fault at once: a page that leaves is out as soon as it is written.
     fn fault(table: &mut PageTable, frames: u64, page: u32, was_out: bool, cluster: u32) -> u64 {
         let mut outs = 0;
         while table.frames() >= frames {

@@ -1,4 +1,5 @@
-//! The drive of saf-…: root partition, swap partition, file system, in this order, as the paper's installation had them.
+//! The drive of saf-…: root partition, swap partition, file system, in this order, as the paper's
+//! installation had them.
 
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ use crate::machine::without_time;
 use crate::window::Window;
 use crate::workload::Client;
 
-/// Where the swap partition begins: behind a root partition of 512 MB.
+/// The swap partition's first sector: behind a root partition of 512 MB.
 pub const SWAP_START: u64 = 1_000_000;
-/// The swap partition: 931 MB (of 2^20 bytes).
+/// Size of the swap partition in sectors: 931 MB (of 2^20 bytes).
 pub const SWAP_SECTORS: u64 = 931 << 11;
-/// Where the file system begins. It goes to the drive's end.
+/// First sector of the file system, which goes to the drive's end.
 pub const VOLUME_START: u64 = SWAP_START + SWAP_SECTORS;
 /// The directory that programs run in.
 pub const HOME: &str = "home";
@@ -25,17 +26,18 @@ pub const HOME: &str = "home";
 /// Memory for the cache while files are prepared.
 const CACHE_BYTES: usize = 256 << 20;
 
-/// Partitions of the drive `disk`: (swap, volume).
+/// Returns the partitions of the drive `disk`: (swap, volume).
 pub fn partitions(disk: &SharedDisk) -> (SharedDisk, SharedDisk) {
     let window = |start, sectors| Arc::new(Window::new(Arc::clone(disk), start, sectors)) as SharedDisk;
     let sectors = disk.limits().sectors;
     (window(SWAP_START, SWAP_SECTORS), window(VOLUME_START, sectors - VOLUME_START))
 }
 
-/// A drive with a new file system, whose directory [`HOME`] lies `position` percent into it, and what `prepare` made there.
+/// Makes a drive with a new file system, whose directory [`HOME`] lies `position` percent into it,
+/// and runs `prepare` on it.
 ///
 /// # Errors
-/// If the drive is too small; as `prepare` fails.
+/// Fails if the drive is too small; as `prepare` fails.
 pub fn prepared<G: Ground>(
     spec: &DriveSpec,
     ground: &G,

@@ -1,4 +1,5 @@
-//! The file systems that programs use beside the swap: how one is made, and how it comes to write at a wanted place.
+//! The file systems that programs use beside the swap: making one, and placing its files at a
+//! wanted position.
 
 use moafs_disk::{Disk, SECTOR};
 use moafs_ext::Ext;
@@ -17,7 +18,7 @@ use crate::workload::Client;
 
 /// Blocks of the ext2 volume: those in common use.
 const BLOCK_BYTES: u32 = 4096;
-/// An inode for so many bytes, as FreeBSD's newfs: four fragments of 2 KiB.
+/// Bytes per inode, as FreeBSD's newfs: four fragments of 2 KiB.
 const BYTES_PER_INODE: u64 = 8 << 10;
 const INODE_BYTES: u32 = 128;
 const MADE_AT: Timestamp = Timestamp { secs: 1_000_000_000, nanos: 0 };
@@ -25,7 +26,8 @@ const MADE_AT: Timestamp = Timestamp { secs: 1_000_000_000, nanos: 0 };
 const SECTION_BLOCKS: u32 = 512;
 /// Blocks that are left to the logs while they are moved: four groups.
 const LEFT_BLOCKS: u64 = 4 << 15;
-/// Directories, and files in them, that fill what is left of the segments of a log: each has a node and a block.
+/// Directories that fill the rest of the logs' segments, and files in them: each has a node and a
+/// block.
 const TO_FILL_SEGMENTS: u64 = 600;
 
 /// A file system that programs find on the drive.
@@ -33,16 +35,16 @@ pub trait Ground: Mount {
     /// Makes an empty volume of all of `volume`.
     ///
     /// # Errors
-    /// If it is too small.
+    /// Fails if it is too small.
     fn make(&self, volume: &dyn Disk) -> Result<()>;
 
-    /// Makes [`HOME`], so that what is made there next lies `position` percent into the volume.
+    /// Makes [`HOME`], so that files made there next lie `position` percent into the volume.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Fails if the volume fails.
     fn make_home(&self, client: &Client<Self::Format>, position: u64) -> Result<()>;
 
-    /// Segments that swap areas took: `None` where there are no segments.
+    /// Returns the segments that swap areas took; `None` where there are no segments.
     fn segments_taken(format: &Self::Format) -> Option<u64>;
 }
 
@@ -56,8 +58,9 @@ impl Ground for System {
         Ok(())
     }
 
-    /// FFS puts a directory of the first level into a group drawn at random and those below near their parent. Ours takes the
-    /// emptiest group; so directories are made, and removed, until the wanted group's turn has come.
+    /// Makes [`HOME`] in the wanted group. FFS puts a directory of the first level into a group
+    /// drawn at random and those below near their parent. Ours takes the emptiest group; so
+    /// directories are made, and removed, until the wanted group's turn has come.
     fn make_home(&self, client: &Client<Ext>, position: u64) -> Result<()> {
         let groups = client.vfs().format().volatile().map_or(0, |room| u64::from(room.groups()));
         let turns = 1..groups * position / 100;
@@ -82,8 +85,9 @@ impl Ground for LogMount {
         Ok(())
     }
 
-    /// Logs go through a volume from its start to its end and begin again, so those of a volume in use are anywhere. Here nearly
-    /// everything but the wanted place is taken away while the logs fill their first segments.
+    /// Makes [`HOME`] at the wanted position. Logs go through a volume from its start to its end
+    /// and begin again, so those of a volume in use are anywhere. Here nearly everything but the
+    /// wanted place is taken away while the logs fill their first segments.
     fn make_home(&self, client: &Client<F2fs>, position: u64) -> Result<()> {
         let failed = || LabError::volume("moving the logs");
         let blocks = client.vfs().stat_fs().available.saturating_sub(LEFT_BLOCKS);
@@ -105,12 +109,12 @@ impl Ground for LogMount {
     }
 }
 
-/// Takes as much as is reserved, but last what lies in the group `wanted` and to the right of it: a log goes to the next free section to
-/// its right.
+/// Takes as many blocks as are reserved, outside the group `wanted`. Those just to the right of it
+/// are taken last: a log goes to the next free section to its right.
 fn take_all_but(room: &dyn Volatile, wanted: u32) -> moafs_vfs::Result<Vec<BlockRun>> {
     let mut taken = Vec::new();
     for group in (0..wanted).rev().chain((wanted + 1..room.groups()).rev()).map(Group) {
-        // Whole, or, where logs are, what is free in it.
+        // Takes the group in one run; if logs lie in it, takes its free sections.
         for blocks in [room.group_blocks(group), SECTION_BLOCKS] {
             while let Some(run) = room.take(Where::EndOf(group), blocks, 1)? {
                 taken.push(run);
@@ -120,7 +124,7 @@ fn take_all_but(room: &dyn Volatile, wanted: u32) -> moafs_vfs::Result<Vec<Block
     Ok(taken)
 }
 
-/// Files and directories that come and go, until every log they use has begun another segment.
+/// Makes and removes files and directories, until every log they use has begun another segment.
 fn fill_segments(client: &Client<F2fs>) -> Result<()> {
     for number in 0..TO_FILL_SEGMENTS {
         let dir = client.make_dir(client.root(), &format!("d{number}"))?;
@@ -134,7 +138,7 @@ fn fill_segments(client: &Client<F2fs>) -> Result<()> {
         client.remove_dir(client.root(), &format!("d{number}"))?;
         client.close(dir);
     }
-    // What has no name any more goes in the background.
+    // Files without a name are freed by background steps.
     client.vfs().tend();
     client.sync()
 }
@@ -160,7 +164,7 @@ mod tests {
             without_time(disk as SharedDisk, &mount, Options::default(), |client| {
                 let free = client.vfs().stat_fs().free;
                 mount.make_home(client, position)?;
-                // The root directory has grown.
+                // The root directory may have grown, so fewer blocks are free.
                 let less = free.saturating_sub(client.vfs().stat_fs().free);
                 assert!(less <= 64, "{position} %: {less} blocks less");
                 let ino = client.make_file(client.root(), "file", 64 << 10)?;

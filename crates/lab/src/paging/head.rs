@@ -1,36 +1,36 @@
-//! Where the head goes: every command to the drive, in the order of service.
+//! The positions of the head: every command to the drive, in the order of service.
 
 use moafs_disk::{Disk, DiskError, Done, Epoch, Kind, Limits, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket};
 use parking_lot::Mutex;
 
-/// One access.
+/// One command of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// The first sector.
+    /// First sector of the access.
     pub at: u64,
-    /// Length in sectors.
+    /// Length of the access in sectors.
     pub sectors: u32,
-    /// A page, in or out; otherwise a file's data or metadata.
+    /// True for a page, in or out; false for a file's data or metadata.
     pub is_page: bool,
 }
 
 /// Strokes of the head between accesses that follow one another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Strokes {
-    /// Accesses.
+    /// Number of accesses in the list.
     pub accesses: u64,
-    /// Of them, pages.
+    /// Number of accesses that are pages.
     pub page_accesses: u64,
     /// Strokes over more than the given distance.
     pub long: u64,
-    /// Of them, from a file to a page or back.
+    /// Long strokes from a file to a page or back.
     pub long_between: u64,
     /// Sum of all distances, in sectors.
     pub sectors: u64,
 }
 
 impl Strokes {
-    /// The strokes of a list of accesses; those over more than `long_sectors` are long.
+    /// Counts the strokes of a list of accesses; those over more than `long_sectors` are long.
     pub fn of(accesses: &[Access], long_sectors: u64) -> Strokes {
         let mut strokes = Strokes {
             accesses: accesses.len() as u64,
@@ -56,12 +56,12 @@ pub struct HeadLog {
 }
 
 impl HeadLog {
-    /// Lists the accesses to `inner`.
+    /// Makes a disk that lists the accesses to `inner`.
     pub fn new(inner: SharedDisk) -> HeadLog {
         HeadLog { inner, accesses: Mutex::default() }
     }
 
-    /// Gives out the list, and begins a new one.
+    /// Returns the list, and begins a new one.
     pub fn take(&self) -> Vec<Access> {
         std::mem::take(&mut self.accesses.lock())
     }

@@ -1,8 +1,9 @@
 //! A stand-in for a kernel compile: the objects of the last one are deleted, then every source is compiled again.
 //!
-//! Sources and objects lie in many directories; sources have R-FSL's sizes up to 64 KB. For each source: the compiler's programs are
-//! run, whose text are files like others (what of them has left the cache is read again); the source and some headers are read (a
-//! few that all include, others drawn at random); the compiler takes memory of its own page by page while it computes, writes
+//! Sources and objects lie in many directories; sources have R-FSL's sizes up to 64 KB. For each
+//! source: the compiler's programs are run, whose text are files like others (what of them has left
+//! the cache is read again); the source and some headers are read (a few that all include, others
+//! drawn at random); the compiler takes memory of its own page by page while it computes, writes
 //! the object, and gives the memory back. At the end all objects are read and linked.
 
 use moafs_vfs::Format;
@@ -17,7 +18,7 @@ use crate::workload::{Client, Sizes};
 
 /// Headers that everything includes.
 const COMMON_HEADERS: u64 = 20;
-/// Headers beside those.
+/// Headers that each source includes beside the common ones.
 const DRAWN_HEADERS: u64 = 40;
 /// Programs that each compile runs.
 const TOOLS: u64 = 5;
@@ -33,7 +34,8 @@ pub struct Compile {
     pub directories: u64,
     /// Header files, in one directory.
     pub headers: u64,
-    /// Bytes of the text of the programs that each compile runs: make, shell, preprocessor, compiler, assembler.
+    /// Bytes of the text of the programs that each compile runs: make, shell, preprocessor,
+    /// compiler, assembler.
     pub tools_bytes: u64,
     /// Bytes of all objects together, each in proportion to its source.
     pub object_bytes: u64,
@@ -41,12 +43,12 @@ pub struct Compile {
     pub compile_ns: u64,
     /// Memory of the compiler, in pages.
     pub pages: u32,
-    /// What sizes and headers are drawn from.
+    /// Seed of sizes and of the choice of headers.
     pub seed: u64,
 }
 
 impl Compile {
-    /// What the workload calls itself.
+    /// Name of the workload in messages.
     pub const NAME: &str = "the compile";
 
     fn source_sizes(&self) -> Vec<u64> {

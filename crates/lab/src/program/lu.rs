@@ -1,12 +1,14 @@
 //! nbench's LU: a system of N linear equations is made and decomposed by Crout's method with implicit partial pivoting.
 //!
-//! The matrix is one array of N×N doubles, row after row. Making it: a diagonal matrix, then 8·N times a row drawn at random is
-//! added to another. Decomposing it: the largest element of each row; then column by column: for each row its elements left of
-//! the column (or of the diagonal) are multiplied with those above in the column; the pivot's row changes places with the
+//! The matrix is one array of N×N doubles, row after row. Making it: a diagonal matrix, then 8·N
+//! times a row drawn at random is added to another. Decomposing it: the largest element of each
+//! row; then column by column: for each row its elements left of the column (or of the diagonal)
+//! are multiplied with those above in the column; the pivot's row changes places with the
 //! diagonal's; the rest of the column is divided.
 //!
-//! How far it gets: at N = 6300, column j costs N·j multiplications over pages that grow to the whole matrix, 6300 times. On a
-//! machine that pages, two of these never ended in the time of the file program. So `columns` bounds what is decomposed.
+//! The extent of a run: at N = 6300, column j costs N·j multiplications over pages that grow to the
+//! whole matrix, 6300 times. On a machine that pages, two of these never ended in the time of the
+//! file program. So `columns` bounds the columns that are decomposed.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -15,9 +17,11 @@ use super::{DOUBLE, PAGE, Touch};
 use crate::error::Result;
 use crate::memory::Access;
 
-/// An element of the diagonal matrix, or of a row that is added or searched, in nanoseconds.
+/// Time for an element of the diagonal matrix, or of a row that is added or searched, in
+/// nanoseconds.
 const ELEMENT_NS: u64 = 4;
-/// A multiplication in a column: each element above lies on another page, so the address translation misses.
+/// Time for a multiplication in a column, in nanoseconds: each element above lies on another page,
+/// so the address translation misses.
 const MULTIPLY_NS: u64 = 10;
 /// Additions of rows for each row of the matrix.
 const SCRAMBLES_PER_ROW: u64 = 8;
@@ -25,16 +29,16 @@ const SCRAMBLES_PER_ROW: u64 = 8;
 /// A run of LU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lu {
-    /// Rows and columns.
+    /// Number of rows and of columns.
     pub n: u64,
-    /// Columns that are decomposed, at most N.
+    /// Number of columns that are decomposed, at most N.
     pub columns: u64,
-    /// What rows and pivots are drawn from.
+    /// Seed of the choice of rows and pivots.
     pub seed: u64,
 }
 
 impl Lu {
-    /// Pages it needs.
+    /// Returns the pages it needs.
     pub fn pages(&self) -> u32 {
         (self.n * self.n * DOUBLE).div_ceil(PAGE) as u32
     }
@@ -43,7 +47,7 @@ impl Lu {
         (row * self.n + column) * DOUBLE / PAGE
     }
 
-    /// Pages of the first `columns` elements of a row.
+    /// Returns the pages of the first `columns` elements of a row.
     fn row(&self, row: u64, columns: u64) -> std::ops::Range<u64> {
         match columns {
             0 => 0..0,
@@ -51,10 +55,10 @@ impl Lu {
         }
     }
 
-    /// Runs it.
+    /// Runs the program.
     ///
     /// # Errors
-    /// If the swap fails.
+    /// Fails if the swap fails.
     pub fn run(&self, process: &impl Touch) -> Result<()> {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed);
         self.make(process, &mut rng)?;
@@ -95,7 +99,8 @@ impl Lu {
     }
 
     fn decompose(&self, process: &impl Touch, column: u64, rng: &mut Pcg64Mcg) -> Result<()> {
-        // Until somebody looks at pages, those of the column above are as they were touched for the row before.
+        // Until pages are looked at for replacement, those of the column above are as they were
+        // touched for the row before.
         let mut touched = (0, None);
         for row in 0..self.n {
             process.touch(self.page(row, column), Access::Read)?;
@@ -122,7 +127,8 @@ impl Lu {
         Ok(())
     }
 
-    /// The elements of the column above: all, if pages were looked at since; those that are new for this row, if not.
+    /// Touches the elements of the column above: all, if pages were looked at since; those that are
+    /// new for this row, if not.
     fn touch_column(
         &self,
         process: &impl Touch,
@@ -147,7 +153,7 @@ mod tests {
     use super::super::tests::Recorder;
     use super::*;
 
-    /// Pages with whether they were written to.
+    /// Returns the pages, with true for those that were written to.
     fn pages(touched: impl IntoIterator<Item = (u64, Access)>) -> BTreeMap<u64, bool> {
         let mut pages = BTreeMap::new();
         for (page, access) in touched {
@@ -181,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_is_not_touched_again_was_touched_since_the_last_look() {
-        /// Looks at pages now and then.
+        /// A recorder that reports a look at the pages now and then.
         struct Looking(Recorder, std::cell::Cell<u64>);
         impl Touch for Looking {
             fn touch(&self, page: u64, access: Access) -> Result<()> {

@@ -1,8 +1,9 @@
-//! Memory-intensive programs as the pages they touch: the order of their real loops, processor time per step, no contents.
+//! Memory-intensive programs as the pages they touch: the order of their real loops, processor time
+//! per step, no contents.
 //!
-//! A loop's references are given in *steps*: between two steps the loop touches the same pages again and again, which changes
-//! nothing as long as nobody looks at those pages for replacement. Processor times are stated figures of a 3 GHz Pentium D, not
-//! measured ones.
+//! A loop's references are given in *steps*: between two steps the loop touches the same pages
+//! again and again, which changes nothing as long as those pages are not looked at for replacement.
+//! Processor times are stated figures of a 3 GHz Pentium D, not measured ones.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -19,16 +20,17 @@ pub mod sor;
 use crate::error::{LabError, Result};
 use crate::memory::{Access, Process};
 
-/// Who runs a loop: a process, or a test that writes down what it touches.
+/// The environment of a loop: a process, or a test that records the pages it touches.
 pub trait Touch {
-    /// Uses a page.
+    /// Accesses a page.
     ///
     /// # Errors
-    /// If it cannot be brought in.
+    /// Fails if it cannot be brought in.
     fn touch(&self, page: u64, access: Access) -> Result<()>;
-    /// Uses the processor.
+    /// Uses the processor for `ns` nanoseconds.
     fn compute(&self, ns: u64);
-    /// As long as this stays the same, touching again what was touched changes nothing.
+    /// Returns a counter of looks at pages for replacement. While it stays the same, touching the
+    /// same pages again changes nothing.
     fn looks(&self) -> u64;
 }
 
@@ -57,7 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what a loop touches. It says that pages are looked at all the time, so that nothing is left out.
+    /// An environment that records the pages a loop touches. It says that pages are looked at all
+    /// the time, so that nothing is left out.
     #[derive(Default)]
     pub(super) struct Recorder {
         pub(super) touched: RefCell<Vec<(u64, Access)>>,

@@ -1,9 +1,10 @@
 //! A stand-in for NS2's wireless demo with 490 nodes: a discrete-event simulator whose memory is nodes and packets.
 //!
-//! Not the program's own references, which nobody has recorded: at each event a node drawn at random sends; its state is
-//! written to, a packet is taken from a ring of packets in use, and the neighbours within reach, drawn as a run of nodes beside it,
-//! have a part of their state read and written. The figures give a memory of 160 MiB and little locality, which is what the
-//! paper needs of it: page-outs.
+//! Not the program's own references, of which there is no recording: at each event a node drawn at
+//! random sends; its state is written to, a packet is taken from a ring of packets in use, and the
+//! neighbours within reach, drawn as a run of nodes beside it, have a part of their state read and
+//! written. The figures give a memory of 160 MiB and little locality, which is what the paper needs
+//! of it: page-outs.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -16,9 +17,9 @@ use crate::memory::Access;
 const NODE_PAGES: u64 = 72;
 /// Of those, pages that an event at the node itself touches.
 const SENDER_PAGES: u64 = 6;
-/// Nodes within reach.
+/// Number of nodes within reach of a node.
 const NEIGHBOURS: u64 = 10;
-/// Share of the memory that packets take, as one in so many.
+/// Divisor of the memory that packets take.
 const PACKETS_SHARE: u64 = 8;
 /// Processor time of an event with its receptions, in nanoseconds.
 const EVENT_NS: u64 = 120_000;
@@ -26,16 +27,16 @@ const EVENT_NS: u64 = 120_000;
 /// A run of the stand-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ns2 {
-    /// Nodes.
+    /// Number of simulated nodes.
     pub nodes: u64,
-    /// Events.
+    /// Number of events in the run.
     pub events: u64,
-    /// What events are drawn from.
+    /// Seed of the events.
     pub seed: u64,
 }
 
 impl Ns2 {
-    /// Pages it needs.
+    /// Returns the pages it needs.
     pub fn pages(&self) -> u32 {
         (self.node_pages() + self.packet_pages()) as u32
     }
@@ -48,10 +49,10 @@ impl Ns2 {
         (self.node_pages() / PACKETS_SHARE).max(1)
     }
 
-    /// Runs it.
+    /// Runs the stand-in.
     ///
     /// # Errors
-    /// If the swap fails.
+    /// Fails if the swap fails.
     pub fn run(&self, process: &impl Touch) -> Result<()> {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed);
         for page in 0..self.node_pages() {

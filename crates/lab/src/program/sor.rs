@@ -1,29 +1,29 @@
 //! Scimark2's SOR: Jacobi successive over-relaxation on an N×N matrix of doubles, in place.
 //!
-//! The matrix is N rows of their own; an allocator that gives large pieces whole pages (FreeBSD 6's) puts each row on pages of
-//! its own. It is filled row by row. Then each iteration goes over the inner rows; element (i, j) is made from (i-1, j), (i+1, j),
-//! (i, j-1), (i, j+1) and itself.
+//! The matrix is N rows of their own; an allocator that gives large pieces whole pages (FreeBSD
+//! 6's) puts each row on pages of its own. It is filled row by row. Then each iteration goes over
+//! the inner rows; element (i, j) is made from (i-1, j), (i+1, j), (i, j-1), (i, j+1) and itself.
 
 use super::{DOUBLE, PAGE, Touch};
 use crate::error::Result;
 use crate::memory::Access;
 
-/// A random number, in nanoseconds.
+/// Time to fill an element with a random number, in nanoseconds.
 const FILL_NS: u64 = 12;
-/// An element of a sweep, in nanoseconds: six operations at 450 Mflop/s.
+/// Time for an element of a sweep, in nanoseconds: six operations at 450 Mflop/s.
 const ELEMENT_NS: u64 = 13;
 
 /// A run of SOR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sor {
-    /// Rows, and elements in each.
+    /// Number of rows, and of elements in each.
     pub n: u64,
-    /// Sweeps.
+    /// Number of sweeps over the matrix.
     pub iterations: u64,
 }
 
-/// What elements in a row of one step touch, as pages within a row: the same of the row above and below, of its own the left
-/// and the right neighbour, and the element.
+/// The pages within a row that elements of one step touch: the same of the row above and below, of
+/// its own the left and the right neighbour, and the element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Step {
     left: u64,
@@ -33,7 +33,7 @@ struct Step {
 }
 
 impl Sor {
-    /// Pages it needs.
+    /// Returns the pages it needs.
     pub fn pages(&self) -> u32 {
         (self.n * self.row_pages()) as u32
     }
@@ -42,7 +42,8 @@ impl Sor {
         (self.n * DOUBLE).div_ceil(PAGE)
     }
 
-    /// The steps of one inner row: where one of the pages changes, a step begins.
+    /// Returns the steps of one inner row: a step begins at each element where one of the pages
+    /// changes.
     fn steps(&self) -> Vec<Step> {
         let per_page = PAGE / DOUBLE;
         let end = self.n.saturating_sub(1);
@@ -62,10 +63,10 @@ impl Sor {
         steps
     }
 
-    /// Runs it.
+    /// Runs the program.
     ///
     /// # Errors
-    /// If the swap fails.
+    /// Fails if the swap fails.
     pub fn run(&self, process: &impl Touch) -> Result<()> {
         let row_pages = self.row_pages();
         for page in 0..self.n * row_pages {
@@ -119,7 +120,8 @@ mod tests {
         let fills = 1030 * 3;
         let touched = recorder.touched.borrow();
         assert!(touched[..fills].iter().enumerate().all(|(at, touch)| *touch == (at as u64, Access::Write)));
-        // The first rows of the loop itself; what an element touches is written down if its neighbour touched something else.
+        // The first rows of the loop itself; the pages of an element are recorded if its neighbour
+        // touched others.
         let page = |i: u64, j: u64| i * 3 + j * 8 / 4096;
         let (mut naive, mut last) = (Vec::new(), Vec::new());
         for (i, j) in (1..4).flat_map(|i| (1..1029).map(move |j| (i, j))) {

@@ -32,7 +32,7 @@ fn csv(lines: impl Iterator<Item = (u64, char, u64, u64)>) -> String {
     text
 }
 
-/// T1o (`open`) and T1c.
+/// Makes T1o (`open`) or T1c.
 fn t1(cap: u64, open: bool) -> String {
     let mut random = SplitMix64(1);
     csv((0..REQUESTS).map(|i| {
@@ -46,7 +46,7 @@ fn t2a() -> String {
     csv((0..REQUESTS).map(|i| (0, 'W', 256 * i, 256)))
 }
 
-/// T3 (`sorted` in batches of 32) and T3f.
+/// Makes T3 (`sorted` in batches of 32) or T3f.
 fn t3(cap: u64, sorted: bool) -> String {
     let mut random = SplitMix64(3);
     let mut lbns: Vec<u64> = (0..REQUESTS).map(|_| random.lbn(cap, 8)).collect();

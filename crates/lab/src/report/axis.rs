@@ -1,20 +1,21 @@
-//! Axes: where a value lies in a picture, and which values are marked.
+//! Axes: the position of a value in a picture, and the values that are marked.
 
 use super::number::Decimals;
 
-/// Larger magnitudes are not drawn: nothing that the lab measures comes near, and sums of them could overflow.
+/// Largest magnitude that is drawn: nothing that the lab measures comes near, and sums of larger
+/// ones could overflow.
 const DRAWN_MAX: f64 = 1e15;
-/// Smaller differences than this share of the values are none.
+/// Smallest difference, as a share of the values, that counts as one.
 const SPAN_SHARE_MIN: f64 = 1e-9;
-/// Smaller ranges than this are drawn as if there were none.
+/// Smallest range: a smaller one is drawn as if there were none.
 const SPAN_MIN: f64 = 1e-12;
 
-/// True if `value` has a place in a picture.
+/// Returns true if `value` has a place in a picture.
 pub(super) fn is_drawn(value: f64) -> bool {
     value.is_finite() && value.abs() <= DRAWN_MAX
 }
 
-/// Smallest and largest value that has a place.
+/// Returns the smallest and the largest value that has a place.
 pub(super) fn range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     let drawn = values.into_iter().filter(|&value| is_drawn(value));
     drawn.fold(None, |range, value| match range {
@@ -34,8 +35,8 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis with about `ticks` steps of 1, 2 or 5 times a power of ten between its marks. It ends at a mark, unless that
-    /// would leave more than half a step empty.
+    /// Makes an axis with about `ticks` steps of 1, 2 or 5 times a power of ten between its marks.
+    /// It ends at a mark, unless that would leave more than half a step empty.
     pub(super) fn round((min, max): (f64, f64), ticks: f64, (from, to): (f64, f64)) -> Axis {
         let (min, max) = widened(min, max);
         let step = round_step((max - min) / ticks);
@@ -45,25 +46,25 @@ impl Axis {
         Axis { first, last, step, from, to }
     }
 
-    /// An axis that ends where its values end.
+    /// Makes an axis that ends where its values end.
     pub(super) fn exact((min, max): (f64, f64), ticks: f64, (from, to): (f64, f64)) -> Axis {
         let (min, max) = widened(min, max);
         Axis { first: min, last: max, step: round_step((max - min) / ticks), from, to }
     }
 
-    /// The place of `value`.
+    /// Returns the place of `value`.
     pub(super) fn at(&self, value: f64) -> f64 {
         self.from + (value - self.first) / (self.last - self.first) * (self.to - self.from)
     }
 
-    /// The marked values.
+    /// Returns the marked values.
     pub(super) fn ticks(&self) -> Vec<f64> {
         let first = (self.first / self.step - 1e-6).ceil();
         let count = ((self.last / self.step + 1e-6).floor() - first).clamp(0.0, 50.0) as usize;
         (0..=count).map(|index| (first + index as f64) * self.step).collect()
     }
 
-    /// The factor that labels leave out, with its name for the axis's title.
+    /// Returns the factor that labels leave out, with its name for the axis's title.
     pub(super) fn factor(&self) -> (f64, &'static str) {
         match self.first.abs().max(self.last.abs()) {
             largest if largest >= 2e9 => (1e9, "billions"),
@@ -73,7 +74,7 @@ impl Axis {
         }
     }
 
-    /// The label of a marked value.
+    /// Returns the label of a marked value.
     pub(super) fn label(&self, tick: f64) -> String {
         let (factor, _) = self.factor();
         let step = self.step / factor;
@@ -89,7 +90,7 @@ impl Axis {
         decimals.show(tick / factor)
     }
 
-    /// The axis's title: what, and the unit.
+    /// Returns the axis's title: the metric, and the unit.
     pub(super) fn title(&self, what: &str, unit: &str) -> String {
         let (_, factor) = self.factor();
         match (unit, factor) {
@@ -101,7 +102,7 @@ impl Axis {
     }
 }
 
-/// The range, wide enough to be divided.
+/// Widens the range until it can be divided.
 fn widened(min: f64, max: f64) -> (f64, f64) {
     let largest = min.abs().max(max.abs());
     let is_wide = max - min > SPAN_MIN && max - min > largest * SPAN_SHARE_MIN;
@@ -112,7 +113,7 @@ fn widened(min: f64, max: f64) -> (f64, f64) {
     }
 }
 
-/// The next of 1, 2, 5, 10 times a power of ten.
+/// Returns the next of 1, 2, 5, 10 times a power of ten.
 fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
     let leading = step / power;

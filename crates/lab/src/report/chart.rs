@@ -14,9 +14,9 @@ use crate::outcome::{Chart, ChartForm, Row};
 
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 300.0;
-/// Room at the left for labels of the vertical axis.
+/// Space at the left for labels of the vertical axis.
 const LEFT: f64 = 52.0;
-/// More series than this are too many to tell apart, and more values to see.
+/// Most series that can be told apart, and most values that can be seen.
 const SERIES_MAX: usize = 16;
 const BARS_MAX: usize = 240;
 const PLACES_MAX: usize = 2000;
@@ -26,7 +26,7 @@ const SLANT_RISE: f64 = 0.53;
 const SLANT_REACH: f64 = 1.0 / 0.85;
 /// Distance at which slanted labels do not touch.
 const SLANT_PITCH: f64 = 26.0;
-/// Room for one line of the legend.
+/// Height of one line of the legend.
 const LEGEND_LINE: f64 = 20.0;
 /// Radius of points, and of the paper's around them: where they coincide both are seen.
 const POINT: f64 = 4.2;
@@ -34,24 +34,25 @@ const RING: f64 = 6.0;
 /// Distance of labels beside the ends of lines.
 const LABEL_LINE: f64 = 15.0;
 
-/// Why there is no picture.
+/// The reason why there is no picture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Undrawn {
-    /// Nothing to show.
+    /// The chart has no rows.
     #[error("no row has the metric {metric} and these dimensions")]
     Empty { metric: String },
-    /// Too much to show.
+    /// The chart has too many series or values.
     #[error("{count} {what} are more than a picture can show (at most {max})")]
     TooMany { what: &'static str, count: usize, max: usize },
 }
 
-/// A title for a dimension on an axis or in a table.
+/// Returns the title of a dimension on an axis or in a table.
 pub(super) fn dimension_title(dimension: &str) -> String {
     let unit = if dimension == "utilization" { ", %" } else { "" };
     format!("{dimension}{unit}")
 }
 
-/// Values of a dimension in their order: by number if all are numbers, else as they come.
+/// Returns the values of a dimension in their order: by number if all are numbers, else as they
+/// come.
 pub(super) fn places<'a>(values: impl Iterator<Item = &'a str>) -> (Vec<&'a str>, Option<Vec<f64>>) {
     let mut seen = BTreeSet::new();
     let mut places: Vec<&str> = values.filter(|value| seen.insert(*value)).collect();
@@ -65,7 +66,7 @@ pub(super) fn places<'a>(values: impl Iterator<Item = &'a str>) -> (Vec<&'a str>
     (places, numbers)
 }
 
-/// What a chart shows, as a table.
+/// The rows of a chart, as a table.
 struct Table<'a> {
     places: Vec<&'a str>,
     numbers: Option<Vec<f64>>,
@@ -76,9 +77,9 @@ struct Table<'a> {
 struct Series<'a> {
     name: String,
     look: usize,
-    /// Which of the series of its system.
+    /// Number of the series among those of its system.
     variant: usize,
-    /// By place.
+    /// Row at each place; `None` where there is none.
     rows: Vec<Option<&'a Row>>,
 }
 
@@ -121,7 +122,7 @@ impl<'a> Table<'a> {
         self.series.iter().flat_map(|series| series.rows.iter().copied().flatten())
     }
 
-    /// Ours and the paper's numbers.
+    /// Returns our numbers and the paper's.
     fn values(&self) -> impl Iterator<Item = f64> {
         self.rows().flat_map(|row| [Some(row.value), row.paper]).flatten()
     }
@@ -130,7 +131,7 @@ impl<'a> Table<'a> {
         self.rows().any(|row| row.paper.is_some_and(is_drawn))
     }
 
-    /// What shows when a pointer rests on a value.
+    /// Returns the text that shows when a pointer rests on a value.
     fn told(&self, series: &Series<'_>, place: usize, row: &Row) -> String {
         let paper = row.paper.map_or_else(String::new, |paper| format!(" (paper {})", number::show(paper)));
         format!("{}, {}: {} {}{paper}", series.name, self.places[place], number::show(row.value), row.unit)
@@ -141,7 +142,7 @@ fn at_most(what: &'static str, count: usize, max: usize) -> Result<(), Undrawn> 
     if count > max { Err(Undrawn::TooMany { what, count, max }) } else { Ok(()) }
 }
 
-/// The dimensions besides `along` in which rows differ.
+/// Returns the dimensions besides `along` in which rows differ.
 pub(super) fn varying<'a>(rows: &[&'a Row], along: &str) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.dimensions.keys().map(String::as_str)).collect();
     let differs = |name: &&str| {
@@ -152,7 +153,7 @@ pub(super) fn varying<'a>(rows: &[&'a Row], along: &str) -> Vec<&'a str> {
     names.into_iter().filter(|name| *name != along).filter(differs).collect()
 }
 
-/// Draws a chart.
+/// Draws a chart, or returns the reason why it cannot be drawn.
 pub(super) fn draw(chart: &Chart, rows: &[Row], looks: &Looks) -> Result<Picture, Undrawn> {
     let table = Table::new(chart, rows, looks)?;
     let is_empty = !table.values().any(is_drawn);
@@ -165,7 +166,7 @@ pub(super) fn draw(chart: &Chart, rows: &[Row], looks: &Looks) -> Result<Picture
     }
 }
 
-/// The frame of a chart under construction: where the plot is, and the vertical axis.
+/// The frame of a chart under construction: the place of the plot, and the vertical axis.
 struct Plot {
     picture: Picture,
     left: f64,
@@ -176,7 +177,8 @@ struct Plot {
 }
 
 impl Plot {
-    /// A frame with legend, vertical axis and grid. `below` is the room for labels below the plot.
+    /// Makes a frame with legend, vertical axis and grid. `below` is the height for labels below
+    /// the plot.
     fn new(chart: &Chart, table: &Table<'_>, legend: Legend, y_range: (f64, f64), right: f64, below: f64) -> Plot {
         let mut picture = Picture::new(&chart.title, WIDTH, 0.0);
         let legend_height = legend.draw(&mut picture, table);
@@ -205,7 +207,7 @@ impl Plot {
     }
 }
 
-/// What a chart shows, in words: for screen readers.
+/// Describes the chart in words, for screen readers.
 fn described(chart: &Chart, table: &Table<'_>) -> String {
     let mut text = format!("{}: {}", chart.title, chart.metric);
     for series in &table.series {
@@ -218,7 +220,7 @@ fn described(chart: &Chart, table: &Table<'_>) -> String {
     text
 }
 
-/// What the legend names.
+/// The entries of the legend.
 #[derive(Debug, Clone, Copy)]
 struct Legend {
     series: bool,
@@ -226,7 +228,7 @@ struct Legend {
 }
 
 impl Legend {
-    /// Draws the legend at the top and gives its height.
+    /// Draws the legend at the top and returns its height.
     fn draw(self, picture: &mut Picture, table: &Table<'_>) -> f64 {
         let mut at = (0.0, 0.0);
         let shown: &[Series<'_>] = if self.series { &table.series } else { &[] };
@@ -269,7 +271,8 @@ fn bar_class(series: &Series<'_>) -> String {
     format!("f{}", series.look)
 }
 
-/// Tells the second and further series of a system apart: light strokes across the bar, closer with each.
+/// Draws light strokes across a bar, closer with each variant: they tell the second and further
+/// series of a system apart.
 fn stripe(picture: &mut Picture, (x, y): (f64, f64), (width, height): (f64, f64), variant: usize) {
     if variant == 0 || width < 3.0 {
         return;
@@ -285,7 +288,7 @@ fn stripe(picture: &mut Picture, (x, y): (f64, f64), (width, height): (f64, f64)
     picture.path(&path, "stripe", r##"stroke="#ffffff" stroke-opacity="0.7" stroke-width="1""##);
 }
 
-/// The paper's number at a bar: a dashed stroke across it with a hollow point.
+/// Draws the paper's number at a bar: a dashed stroke across it with a hollow point.
 fn paper_mark(picture: &mut Picture, (x, y): (f64, f64), half: f64, told: &str) {
     picture.line((x - half, y), (x + half, y), "mark");
     picture.marker((x, y), POINT, Marker(0), "hollow", told);
@@ -314,7 +317,7 @@ fn bars(chart: &Chart, table: &Table<'_>) -> Result<Picture, Undrawn> {
     let number = |value| if is_signed { decimals.show_signed(value) } else { decimals.show(value) };
     let numbers_size = 10.5;
     let widest_number = values.iter().map(|&value| font::width(&number(value), numbers_size)).fold(0.0, f64::max);
-    // A wider typeface than ours has to fit, too.
+    // A wider typeface than ours has to fit as well.
     let has_numbers = widest_number * 1.1 <= pitch;
     for (place, name) in table.places.iter().enumerate() {
         let middle = plot.left + (place as f64 + 0.5) * group_width;
@@ -422,7 +425,7 @@ fn lines(chart: &Chart, table: &Table<'_>) -> Picture {
     plot.picture
 }
 
-/// Draws the horizontal axis and gives each place's position.
+/// Draws the horizontal axis and returns each place's position.
 fn horizontal(plot: &mut Plot, table: &Table<'_>) -> Vec<f64> {
     let inner = (plot.left + 10.0, plot.right - 10.0);
     let label_y = plot.bottom + 17.0;
@@ -430,7 +433,7 @@ fn horizontal(plot: &mut Plot, table: &Table<'_>) -> Vec<f64> {
         let pitch = (inner.1 - inner.0) / table.places.len() as f64;
         let xs: Vec<f64> = (0..table.places.len()).map(|place| inner.0 + (place as f64 + 0.5) * pitch).collect();
         let widest = table.places.iter().map(|place| font::width(place, LABEL)).fold(0.0, f64::max);
-        // Where labels would touch, every second, third… place has one.
+        // Only every second, third… place has a label if they would touch otherwise.
         let every = (widest.min(100.0) / pitch + 0.15).ceil().max(1.0) as usize;
         for (x, place) in xs.iter().zip(&table.places).step_by(every) {
             let name = font::cut(place, LABEL, pitch * every as f64 - 6.0);
@@ -458,7 +461,7 @@ fn horizontal(plot: &mut Plot, table: &Table<'_>) -> Vec<f64> {
     xs
 }
 
-/// The paper's numbers of a series: rings joined by a dashed stroke.
+/// Draws the paper's numbers of a series: rings joined by a dashed stroke.
 fn paper(plot: &mut Plot, table: &Table<'_>, series: &Series<'_>, xs: &[f64]) {
     let rows = series.rows.iter().zip(xs).enumerate();
     let points: Vec<(usize, &Row, (f64, f64))> = rows
@@ -532,7 +535,7 @@ mod tests {
         let picture = draw(&chart(ChartForm::Bars), &rows, &Looks::default()).unwrap();
         let text = parsed(&picture);
         assert!(text.contains("<title>cowrite, 30: 12 MB/s (paper 10.8)</title>"), "{text}");
-        // One more in the legend.
+        // The legend has one more mark.
         assert_eq!(text.matches("class=\"mark\"").count(), 3);
     }
 

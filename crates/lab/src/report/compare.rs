@@ -1,4 +1,5 @@
-//! Ours beside the paper's: the numbers that a paper gives, and gains, turned so that one dimension runs along the columns.
+//! Ours beside the paper's: the numbers that a paper gives, and gains, turned so that one dimension
+//! runs along the columns.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use super::chart::{places, varying};
 use super::number;
 use crate::outcome::{Outcome, Row};
 
-/// More columns or lines than this belong into the table of all numbers.
+/// Most columns or lines of a comparison: larger ones belong into the table of all numbers.
 const COLUMNS_MAX: usize = 12;
 const LINES_MAX: usize = 48;
 
@@ -15,11 +16,11 @@ const LINES_MAX: usize = 48;
 pub(super) struct Comparison<'a> {
     pub(super) metric: &'a str,
     pub(super) unit: &'a str,
-    /// The dimension along the columns; none: there is one column.
+    /// Dimension along the columns; `None`: there is one column.
     pub(super) along: Option<&'a str>,
     pub(super) columns: Vec<&'a str>,
     pub(super) lines: Vec<Line<'a>>,
-    /// Lines left out.
+    /// Number of lines left out.
     pub(super) left_out: usize,
 }
 
@@ -42,7 +43,7 @@ impl Comparison<'_> {
         self.metric == "gain"
     }
 
-    /// Ours and the paper's numbers.
+    /// Returns our numbers and the paper's.
     pub(super) fn values(&self) -> impl Iterator<Item = f64> {
         self.lines
             .iter()
@@ -51,7 +52,8 @@ impl Comparison<'_> {
     }
 }
 
-/// The comparisons of an outcome: gains first, then each metric that the paper gives numbers for.
+/// Makes the comparisons of an outcome: gains first, then each metric that the paper gives numbers
+/// for.
 pub(super) fn comparisons(outcome: &Outcome) -> Vec<Comparison<'_>> {
     let mut of_metric: BTreeMap<(bool, &str, &str), Vec<&Row>> = BTreeMap::new();
     for row in outcome.rows.iter().filter(|row| row.metric == "gain" || row.paper.is_some()) {
@@ -85,7 +87,8 @@ fn compare<'a>(outcome: &'a Outcome, metric: &'a str, unit: &'a str, rows: &[&'a
     Comparison { metric, unit, along, columns, lines, left_out }
 }
 
-/// The dimension that runs along the columns: that of the first chart that has one, else the one with the most values.
+/// Returns the dimension that runs along the columns: that of the first chart that has one, else
+/// the one with the most values.
 fn columns_dimension<'a>(outcome: &'a Outcome, rows: &[&'a Row]) -> Option<&'a str> {
     let varying = varying(rows, "");
     let count = |name: &str| places(rows.iter().filter_map(|row| row.dimensions.get(name)).map(String::as_str)).0.len();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::number;
 use crate::outcome::Outcome;
 
-/// The table as text.
+/// Returns the rows of an outcome as CSV text.
 pub fn csv(outcome: &Outcome) -> String {
     let dimensions: BTreeSet<&String> = outcome.rows.iter().flat_map(|row| row.dimensions.keys()).collect();
     let mut writer = csv::Writer::from_writer(Vec::new());

@@ -1,5 +1,6 @@
-//! The typeface of pictures: two cuts of Inter (SIL Open Font License 1.1, `fonts/OFL.txt`), part of the program, so that
-//! PNGs come out the same on a machine without fonts, and so that widths of labels are known when they are placed.
+//! The typeface of pictures: two cuts of Inter (SIL Open Font License 1.1, `fonts/OFL.txt`), part
+//! of the program, so that PNGs come out the same on a machine without fonts, and so that widths of
+//! labels are known when they are placed.
 //!
 //! A browser may show an SVG with another typeface; layouts leave [`SLACK`] for that.
 
@@ -8,12 +9,12 @@ use std::sync::LazyLock;
 use skrifa::instance::{LocationRef, Size};
 use skrifa::{FontRef, MetadataProvider as _};
 
-/// Regular and semi-bold.
+/// The typeface's cuts: regular and semi-bold.
 pub(super) const FACES: [&[u8]; 2] =
     [include_bytes!("fonts/Inter-Regular-subset.otf"), include_bytes!("fonts/Inter-SemiBold-subset.otf")];
-/// The family's name.
+/// Name of the typeface's family.
 pub(super) const FAMILY: &str = "Inter";
-/// Other typefaces may be wider by this factor.
+/// Factor by which other typefaces may be wider.
 const SLACK: f64 = 1.04;
 /// Width of a character that the typeface lacks, in parts of the font size: that of East Asian characters.
 const MISSING: f64 = 1.0;
@@ -27,7 +28,7 @@ static WIDTHS: LazyLock<Vec<f64>> = LazyLock::new(|| {
     (0..256).map(|code| width(code).map_or(MISSING, |width| f64::from(width) / 1000.0)).collect()
 });
 
-/// Width of `text` at `size`.
+/// Returns the width of `text` at `size`.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     let of = |letter: char| match letter {
         '\u{2010}'..='\u{2026}' | '\u{2212}' => 0.65,
@@ -36,7 +37,7 @@ pub(super) fn width(text: &str, size: f64) -> f64 {
     text.chars().map(of).sum::<f64>() * size * SLACK
 }
 
-/// `text`, cut at the end with an ellipsis where it is wider than `width_max`.
+/// Returns `text`, cut at the end with an ellipsis where it is wider than `width_max`.
 pub(super) fn cut(text: &str, size: f64, width_max: f64) -> String {
     if width(text, size) <= width_max {
         return text.to_owned();

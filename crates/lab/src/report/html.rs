@@ -12,7 +12,7 @@ use super::style::{self, Ground, Looks};
 use super::svg::Escaped;
 use crate::outcome::{Outcome, Row};
 
-/// Rows of a table of all numbers; the CSV has the rest.
+/// Most rows in a table of all numbers; the CSV has the rest.
 const ROWS_MAX: usize = 2000;
 
 /// HTML under construction. Writing to a String cannot fail.
@@ -20,7 +20,7 @@ macro_rules! add {
     ($html:expr, $($arguments:tt)*) => {{ let _ = writeln!($html, $($arguments)*); }};
 }
 
-/// The page.
+/// Writes the page with a section for each outcome.
 pub(super) fn page(outcomes: &[Outcome], pictures: &[Pictures<'_>], looks: &Looks) -> String {
     let (light, dark) = (style::rules(Ground::Light), style::rules(Ground::Dark));
     let (light, dark) = (light + &style::swatches(Ground::Light), dark + &style::swatches(Ground::Dark));
@@ -73,7 +73,7 @@ fn header(html: &mut String, outcomes: &[Outcome]) {
     add!(html, "</header>");
 }
 
-/// What is in the report, with the gains in one line each.
+/// Writes the table of contents, with the gains in one line each.
 fn contents(html: &mut String, outcomes: &[Outcome]) {
     let has_gains = outcomes.iter().any(|outcome| outcome.rows.iter().any(|row| row.metric == "gain"));
     add!(
@@ -100,7 +100,7 @@ fn contents(html: &mut String, outcomes: &[Outcome]) {
     add!(html, "</tbody></table></div>\n</nav>");
 }
 
-/// From the smallest to the largest, as differences.
+/// Formats the range from the smallest to the largest value, as differences.
 fn span(values: impl Iterator<Item = f64> + Clone, unit: &str) -> String {
     let decimals = Decimals::of(values.clone()).or_whole(values.clone());
     let Some((min, max)) = super::axis::range(values) else { return NONE.to_owned() };
@@ -195,7 +195,7 @@ fn line_name(line: &Line<'_>, looks: &Looks) -> String {
     format!("{}{further}", system_name(line.system, looks))
 }
 
-/// A system's name with its colour.
+/// Writes a system's name with its colour.
 fn system_name(system: &str, looks: &Looks) -> String {
     format!("<span class=\"dot b{}\"></span>{}", looks.of_system(system), Escaped(system))
 }
@@ -206,7 +206,7 @@ fn cells(html: &mut String, values: impl Iterator<Item = Option<String>>) {
     }
 }
 
-/// A picture with its caption, which is HTML; or why there is none.
+/// Writes a picture with its caption, which is HTML; or the reason why there is none.
 fn figure(html: &mut String, caption: &str, drawn: Result<&Drawn, &Undrawn>) {
     match drawn {
         Ok(Drawn { stem, picture }) => {

@@ -13,7 +13,8 @@ use crate::outcome::{Outcome, Row, Scatter};
 /// A kept result has at most this many bytes: room for the rows and pictures of any experiment.
 const KEPT_BYTES_MAX: u64 = 256 << 20;
 
-/// What `moafs lab run --json` prints of an outcome: what was measured and what it takes to measure it again.
+/// The fields of an outcome that `moafs lab run --json` prints: the numbers, and everything that a
+/// second run needs to measure them again.
 #[derive(Debug, Serialize)]
 pub struct Brief<'a> {
     experiment: &'a str,
@@ -24,14 +25,15 @@ pub struct Brief<'a> {
     rows: &'a [Row],
 }
 
-/// The JSON of an outcome, with the names of the CSV in its rows. Numbers that JSON cannot hold are `null`.
+/// Returns the JSON of an outcome, with the names of the CSV in its rows. Numbers that JSON cannot
+/// hold are `null`.
 pub fn json(outcome: &Outcome) -> Brief<'_> {
     let Outcome { experiment, scale, seed, version, parameters, rows, .. } = outcome;
     Brief { experiment, scale: *scale, seed: *seed, version, parameters, rows }
 }
 
-/// The whole outcome, one row a line. [`read`] reads it. Points without a place (NaN, infinite), which no picture
-/// shows, are left out.
+/// Returns the whole outcome as JSON, one row a line. [`read`] reads it. Points without a place
+/// (NaN, infinite), which no picture shows, are left out.
 pub(super) fn whole(outcome: &Outcome) -> String {
     let mut outcome = outcome.clone();
     for Scatter { points, .. } in &mut outcome.scatters {

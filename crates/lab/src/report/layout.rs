@@ -6,13 +6,13 @@ use super::svg::{Anchor, LABEL, Path, Picture};
 use crate::outcome::{Cell, LayoutMap};
 
 const WIDTH: f64 = 520.0;
-/// Room at the left for numbers of rows.
+/// Space at the left for numbers of rows.
 const LEFT: f64 = 34.0;
 const TOP: f64 = 28.0;
 /// A row's height lies between these: many rows are thin.
 const ROW_HEIGHT_MIN: f64 = 2.0;
 const ROW_HEIGHT_MAX: f64 = 14.0;
-/// Rows share this height as long as the limits allow.
+/// Height that rows share as long as the limits allow.
 const ROWS_HEIGHT: f64 = 360.0;
 const CELLS_MAX: usize = 1 << 18;
 const ROWS_MAX: usize = 1024;
@@ -69,7 +69,7 @@ fn legend(picture: &mut Picture) {
     }
 }
 
-/// What a map shows, in words: for screen readers.
+/// Describes the map in words, for screen readers.
 fn described(map: &LayoutMap) -> String {
     let share = |kind: Cell| {
         let count = map.cells.iter().filter(|&&cell| cell == kind).count();

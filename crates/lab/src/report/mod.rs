@@ -47,28 +47,28 @@ use crate::Outcome;
 use pictures::Pictures;
 use style::Looks;
 
-/// Letters of an experiment's id at most: it names files.
+/// Most letters of an experiment's id, which names files.
 const ID_LETTERS_MAX: usize = 64;
 /// Names in rows that are no dimensions.
 const RESERVED: [&str; 5] = ["system", "metric", "value", "unit", "paper"];
 
-/// What can go wrong with a report.
+/// An error of making or reading a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// A file or directory.
+    /// A file or directory cannot be accessed.
     #[error("{what} {}: {error}", path.display())]
     File {
-        /// What was being done.
+        /// Operation on the file that failed.
         what: &'static str,
-        /// To what.
+        /// Path that the operation was applied to.
         path: PathBuf,
-        /// Why it failed.
+        /// The operating system's error.
         error: io::Error,
     },
     /// A kept result that is no outcome.
     #[error("{}: line {line}, column {column}: {field}: {message}", path.display())]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -76,23 +76,23 @@ pub enum ReportError {
         column: usize,
         /// The path of the field: `rows[3].value`.
         field: String,
-        /// What is wrong with it.
+        /// Description of the error in the field.
         message: String,
     },
     /// A kept result that is too long to be one.
     #[error("{}: {bytes} bytes are more than a kept result has (at most {max}); is it another file?", path.display())]
     TooLong {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its length.
+        /// Length of the file in bytes.
         bytes: u64,
-        /// The longest.
+        /// Largest length in bytes.
         max: u64,
     },
     /// A directory without results.
     #[error("{}: there is no kept result (ID.json) here; `moafs lab run ID --out DIR` makes one", path.display())]
     NoResults {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// An experiment's id that cannot name a file.
@@ -100,35 +100,36 @@ pub enum ReportError {
         "experiment {id:?}: an id has 1 to 64 of the letters a-z, A-Z, 0-9, - and _, and starts with none of - and _"
     )]
     Id {
-        /// The id.
+        /// Id of the experiment.
         id: String,
     },
-    /// An experiment that is there twice.
+    /// An experiment that occurs twice.
     #[error("experiment {id} is there twice: a report shows each once; leave one of the results out")]
     Twice {
-        /// Its id.
+        /// Id of the experiment.
         id: String,
     },
     /// A dimension whose name means something else in rows.
     #[error("experiment {id}: a dimension cannot be called {name}, rows have that already")]
     Dimension {
-        /// The experiment.
+        /// Id of the experiment.
         id: String,
-        /// The dimension.
+        /// Name of the dimension.
         name: String,
     },
     /// A picture that cannot be rendered.
     #[error("rendering picture {stem}.png: {message}")]
     Picture {
-        /// Its name.
+        /// The picture's file name, without the ending.
         stem: String,
-        /// Why.
+        /// Message of the renderer.
         message: String,
     },
 }
 
-/// Every file of the report on `outcomes`, by its path inside the report's directory: `report.html`, and for each
-/// experiment `ID.csv`, `ID.json` (the whole outcome) and its pictures `pictures/ID.*.svg` and `.png`.
+/// Makes every file of the report on `outcomes`, by its path inside the report's directory:
+/// `report.html`, and for each experiment `ID.csv`, `ID.json` (the whole outcome) and its pictures
+/// `pictures/ID.*.svg` and `.png`.
 pub fn files(outcomes: &[Outcome]) -> Result<BTreeMap<PathBuf, Vec<u8>>, ReportError> {
     check(outcomes)?;
     let looks = Looks::of(outcomes);
@@ -151,7 +152,7 @@ pub fn files(outcomes: &[Outcome]) -> Result<BTreeMap<PathBuf, Vec<u8>>, ReportE
     Ok(files)
 }
 
-/// Where a picture comes from: what stands below it.
+/// Returns the line below a picture that names its source.
 fn source(outcome: &Outcome) -> String {
     let Outcome { version, experiment, scale, seed, .. } = outcome;
     format!("moafs {version}, experiment {experiment}, scale {scale}, seed {seed}")

@@ -1,16 +1,17 @@
 //! Numbers for people: few digits, grouped by thousands, the same decimals in everything that is compared.
 
-/// What stands for a number that there is not.
+/// Text in place of a missing number.
 pub(super) const NONE: &str = "–";
-/// Magnitudes beyond which pictures and tables do not write digits out.
+/// Magnitude beyond which pictures and tables do not write digits out.
 const WRITTEN_MAX: f64 = 1e15;
 
-/// How many decimals numbers that stand together have.
+/// Number of decimals of numbers that stand together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Decimals(usize);
 
 impl Decimals {
-    /// Three significant digits of the largest, at most four decimals.
+    /// Returns the decimals for three significant digits of the largest value, at most four
+    /// decimals.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Decimals {
         let largest =
             values.into_iter().filter(|value| value.is_finite()).fold(0.0, |max: f64, value| max.max(value.abs()));
@@ -24,13 +25,14 @@ impl Decimals {
         })
     }
 
-    /// None where all values are whole numbers.
+    /// Returns no decimals where all values are whole numbers.
     pub(super) fn or_whole(self, values: impl IntoIterator<Item = f64>) -> Decimals {
         let whole = values.into_iter().all(|value| !value.is_finite() || value.fract() == 0.0);
         if whole { Decimals(0) } else { self }
     }
 
-    /// `value` with these decimals; those too large or too small for it in powers of ten.
+    /// Formats `value` with these decimals; a value too large or too small for that in powers of
+    /// ten.
     pub(super) fn show(self, value: f64) -> String {
         if !value.is_finite() {
             return NONE.to_owned();
@@ -46,7 +48,7 @@ impl Decimals {
         format!("{sign}{}{fraction}", grouped(whole))
     }
 
-    /// The same, with a plus sign: for differences.
+    /// Formats `value` in the same way, with a plus sign: for differences.
     pub(super) fn show_signed(self, value: f64) -> String {
         let shown = self.show(value);
         let is_zero = shown.bytes().all(|byte| !matches!(byte, b'1'..=b'9'));
@@ -54,7 +56,7 @@ impl Decimals {
     }
 }
 
-/// Digits with a comma before every three; four digits have none.
+/// Groups digits with a comma before every three; four digits have none.
 fn grouped(digits: &str) -> String {
     if digits.len() <= 4 {
         return digits.to_owned();
@@ -69,12 +71,12 @@ fn grouped(digits: &str) -> String {
     grouped
 }
 
-/// A number alone.
+/// Formats a number that stands alone.
 pub(super) fn show(value: f64) -> String {
     Decimals::of([value]).or_whole([value]).show(value)
 }
 
-/// A number as data: it reads back as the same number.
+/// Formats a number as data: it reads back as the same number.
 pub(super) fn exact(value: f64) -> String {
     format!("{value:?}")
 }

@@ -7,7 +7,7 @@ use super::style::Looks;
 use super::svg::Picture;
 use crate::outcome::{Outcome, Scatter};
 
-/// More pictures of a kind than this are not drawn.
+/// Most pictures of a kind that are drawn.
 const PICTURES_MAX: usize = 64;
 
 /// A picture and its file's name without the ending.
@@ -20,7 +20,7 @@ pub(super) struct Drawn {
 /// The panels of a scatter, by system.
 pub(super) type Panels<'a> = Vec<(&'a str, Drawn)>;
 
-/// The pictures of an outcome; or why there is none.
+/// The pictures of an outcome; or the reason why there is none.
 #[derive(Debug)]
 pub(super) struct Pictures<'a> {
     pub(super) charts: Vec<(&'a str, Result<Drawn, Undrawn>)>,
@@ -39,7 +39,7 @@ impl<'a> Pictures<'a> {
         });
         let scatters = outcome.scatters.iter().enumerate().take(PICTURES_MAX).map(|(index, scatter)| {
             let panel = |(number, (system, picture)): (usize, (&'a str, Picture))| {
-                // The name as far as a file's name can hold it; the number keeps names apart.
+                // The name is used if a file's name can hold it; the number keeps names apart.
                 let safe = system.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-');
                 let suffix = if safe { format!("{}-{system}", number + 1) } else { format!("{}", number + 1) };
                 let mut drawn = named("scatter", index, picture);
@@ -56,7 +56,7 @@ impl<'a> Pictures<'a> {
         Pictures { charts: charts.collect(), scatters: scatters.collect(), maps: maps.collect() }
     }
 
-    /// All that are drawn.
+    /// Returns all pictures that are drawn.
     pub(super) fn drawn(&self) -> impl Iterator<Item = &Drawn> {
         let charts = self.charts.iter().filter_map(|(_, drawn)| drawn.as_ref().ok());
         let scatters = self.scatters.iter().filter_map(|(_, panels)| panels.as_ref().ok());

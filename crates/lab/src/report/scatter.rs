@@ -1,5 +1,5 @@
-//! Scatters: where the head was at each access. One panel per system, all with the same axes, so that they compare side
-//! by side.
+//! Scatters: the position of the head at each access. One panel per system, all with the same axes,
+//! so that they compare side by side.
 //!
 //! Points that come in the order of the horizontal axis are joined by thin strokes: the paths of the head. However many
 //! points there are, a panel holds no more than its area can show: points of one spot are one, and of each column the
@@ -19,10 +19,10 @@ const HEIGHT: f64 = 330.0;
 const LEFT: f64 = 46.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = HEIGHT - 42.0;
-/// More systems than this have no panel.
+/// Most systems that have a panel.
 const PANELS_MAX: usize = 16;
 
-/// The panels of a scatter, by system.
+/// Draws the panels of a scatter, by system.
 pub(super) fn draw<'a>(scatter: &'a Scatter, looks: &Looks) -> Result<Vec<(&'a str, Picture)>, Undrawn> {
     let count = scatter.points.len();
     if count > PANELS_MAX {
@@ -73,7 +73,7 @@ fn panel(scatter: &Scatter, system: &str, points: &[(f64, f64)], (x, y): (Axis, 
     picture
 }
 
-/// The strokes between neighbours: per column of a unit's width at most four points.
+/// Returns the strokes between neighbours: per column of a unit's width at most four points.
 fn strokes(places: &[(f64, f64)]) -> Path {
     let mut path = Path::default();
     let mut is_down = false;
@@ -94,7 +94,7 @@ fn strokes(places: &[(f64, f64)]) -> Path {
     path
 }
 
-/// The points: strokes of almost no length with round ends; one per spot of a unit.
+/// Returns the points: strokes of almost no length with round ends; one per spot of a unit.
 fn spots(places: &[(f64, f64)]) -> Path {
     let spots: BTreeSet<(i64, i64)> = places.iter().map(|(x, y)| (x.round() as i64, y.round() as i64)).collect();
     let mut path = Path::default();

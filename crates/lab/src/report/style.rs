@@ -1,9 +1,9 @@
 //! Colours and markers: fixed per system by name, told apart also without colour, readable on light and on dark.
 //!
-//! The colours are Okabe and Ito's ("Color Universal Design", 2008) and two of Tol's, lifted for dark backgrounds. What
-//! the experiment is about (`cowrite`, `saf`, `recycling`…) is always vermillion, what it is held against blue.
-//! Pictures carry classes, no colours; [`rules`] gives the classes their colours. No CSS variables: many programs that
-//! show SVGs do not know them.
+//! The colours are Okabe and Ito's ("Color Universal Design", 2008) and two of Tol's, lifted for
+//! dark backgrounds. The subject of the experiment (`cowrite`, `saf`, `recycling`…) is always
+//! vermillion, its baseline blue. Pictures carry classes, no colours; [`rules`] gives the classes
+//! their colours. No CSS variables: many programs that show SVGs do not know them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -62,19 +62,19 @@ const CELLS: [(Cell, &str, &str, &str); 5] = [
 /// Light or dark background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ground {
-    /// Screens by day, and paper.
+    /// The background of screens by day, and of paper.
     Light,
-    /// Screens by night.
+    /// The background of screens by night.
     Dark,
 }
 
-/// How the systems of a report look.
+/// The colours of the systems of a report.
 #[derive(Debug, Default)]
 pub(super) struct Looks(BTreeMap<String, usize>);
 
 impl Looks {
-    /// Known systems have their colour; others, in the order of their names, colours that no system here has yet, then
-    /// any.
+    /// Chooses the colours: known systems have their colour; others, in the order of their names,
+    /// colours that no system here has yet, then any.
     pub(super) fn of(outcomes: &[Outcome]) -> Looks {
         let rows = outcomes.iter().flat_map(|outcome| outcome.rows.iter().map(|row| &row.system));
         let scatters = outcomes.iter().flat_map(|outcome| outcome.scatters.iter().flat_map(|all| all.points.keys()));
@@ -94,24 +94,25 @@ impl Looks {
         Looks(looks)
     }
 
-    /// The look of `system`: classes `fN` (filled), `kN` (stroked) and `bN` (in HTML) have its colour.
+    /// Returns the look of `system`: classes `fN` (filled), `kN` (stroked) and `bN` (in HTML) have
+    /// its colour.
     pub(super) fn of_system(&self, system: &str) -> usize {
         self.0.get(system).copied().unwrap_or(0)
     }
 }
 
-/// The class and the legend of a cell.
+/// Returns the class and the legend of a cell.
 pub(super) fn cell(cell: Cell) -> (String, &'static str) {
     let index = CELLS.iter().position(|(each, ..)| *each == cell).unwrap_or(0);
     (format!("m{index}"), CELLS[index].3)
 }
 
-/// All kinds of cells in the order of the legend.
+/// Returns all kinds of cells in the order of the legend.
 pub(super) fn cells() -> impl Iterator<Item = Cell> {
     CELLS.iter().map(|(cell, ..)| *cell)
 }
 
-/// The CSS rules of pictures on `ground`.
+/// Returns the CSS rules of pictures on `ground`.
 pub(super) fn rules(ground: Ground) -> String {
     let pick = |light: &'static str, dark: &'static str| if ground == Ground::Light { light } else { dark };
     let (sheet, ink) = (pick("#ffffff", "#14161a"), pick("#1c1f24", "#e6e9ed"));
@@ -137,7 +138,7 @@ pub(super) fn rules(ground: Ground) -> String {
     css
 }
 
-/// CSS rules of the swatches beside systems' names in HTML, on `ground`.
+/// Returns the CSS rules of the swatches beside systems' names in HTML, on `ground`.
 pub(super) fn swatches(ground: Ground) -> String {
     let mut css = String::new();
     for (index, (light, dark)) in COLOURS.iter().enumerate() {

@@ -18,14 +18,14 @@ const SOURCE_HEIGHT: f64 = 20.0;
 /// Margin around a file's picture.
 const MARGIN: f64 = 10.0;
 
-/// Where a text's position is.
+/// The point of a text that its position names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
-    /// At its left end.
+    /// The position is the text's left end.
     Start,
-    /// In its middle.
+    /// The position is the text's middle.
     Middle,
-    /// At its right end.
+    /// The position is the text's right end.
     End,
 }
 
@@ -36,9 +36,9 @@ pub(super) struct Marker(pub(super) usize);
 /// A picture under construction.
 #[derive(Debug)]
 pub(super) struct Picture {
-    /// Its caption.
+    /// Caption of the picture.
     pub(super) title: String,
-    /// What it shows, for who cannot see it.
+    /// Description in words, for readers who cannot see the picture.
     pub(super) described: String,
     pub(super) width: f64,
     pub(super) height: f64,
@@ -61,14 +61,14 @@ impl Picture {
         self.element(format_args!(r#"<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" class="{class}"/>"#));
     }
 
-    /// A path with further attributes, such as `stroke-width="2"`.
+    /// Adds a path with further attributes, such as `stroke-width="2"`.
     pub(super) fn path(&mut self, path: &Path, class: &str, attributes: &str) {
         if !path.0.is_empty() {
             self.element(format_args!(r#"<path d="{}" class="{class}" {attributes}/>"#, path.0));
         }
     }
 
-    /// A rectangle; `told` shows when a pointer rests on it.
+    /// Adds a rectangle; `told` shows when a pointer rests on it.
     pub(super) fn rect(&mut self, corner: (f64, f64), size: (f64, f64), class: &str, told: &str) {
         let (x, y, width, height) = (Num(corner.0), Num(corner.1), Num(size.0), Num(size.1));
         let told = Told(told);
@@ -77,7 +77,7 @@ impl Picture {
         ));
     }
 
-    /// A point of radius `r`; `told` shows when a pointer rests on it.
+    /// Adds a point of radius `r`; `told` shows when a pointer rests on it.
     pub(super) fn marker(&mut self, (x, y): (f64, f64), r: f64, marker: Marker, class: &str, told: &str) {
         let told = Told(told);
         let (left, right, top, bottom) = (Num(x - r), Num(x + r), Num(y - r), Num(y + r));
@@ -113,7 +113,7 @@ impl Picture {
         self.element(format_args!(r#"<text x="{x}" y="{y}" class="{class}" font-size="{size}"{anchor}>{text}</text>"#));
     }
 
-    /// A text that ends at a point and rises towards it.
+    /// Adds a text that ends at a point and rises towards it.
     pub(super) fn slanted(&mut self, (x, y): (f64, f64), class: &str, size: f64, text: &str) {
         let (x, y, text) = (Num(x), Num(y), Escaped(text));
         self.element(format_args!(
@@ -121,7 +121,7 @@ impl Picture {
         ));
     }
 
-    /// The picture inside an HTML page, which has the rules and the caption.
+    /// Returns the picture inside an HTML page, which has the rules and the caption.
     pub(super) fn inline(&self) -> String {
         let (width, height) = (Num(self.width), Num(self.height));
         let described = Escaped(&self.described);
@@ -132,7 +132,8 @@ impl Picture {
         )
     }
 
-    /// The picture as a file of its own: with its caption, `source` below it, and the rules of both grounds.
+    /// Returns the picture as a file of its own: with its caption, `source` below it, and the rules
+    /// of both grounds.
     pub(super) fn file(&self, source: &str) -> String {
         let size = (self.width + 2.0 * MARGIN, self.height + TITLE_HEIGHT + SOURCE_HEIGHT + 2.0 * MARGIN);
         let (width, height) = (Num(size.0), Num(size.1));
@@ -159,7 +160,7 @@ impl Picture {
     }
 }
 
-/// The data of a path.
+/// The data of a path element.
 #[derive(Debug, Default)]
 pub(super) struct Path(String);
 
@@ -172,7 +173,7 @@ impl Path {
         let _ = write!(self.0, "L{} {}", Num(x), Num(y));
     }
 
-    /// A stroke to the right.
+    /// Adds a stroke to the right.
     pub(super) fn right(&mut self, by: f64) {
         let _ = write!(self.0, "h{}", Num(by));
     }
@@ -189,7 +190,8 @@ impl fmt::Display for Num {
     }
 }
 
-/// Text as XML and HTML can hold it, in elements and in quoted attributes. What no XML document may contain becomes U+FFFD.
+/// Text as XML and HTML can hold it, in elements and in quoted attributes. Characters that no XML
+/// document may contain become U+FFFD.
 pub(super) struct Escaped<'a>(pub(super) &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -210,7 +212,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// What shows when a pointer rests on an element.
+/// The text that shows when a pointer rests on an element.
 struct Told<'a>(&'a str);
 
 impl fmt::Display for Told<'_> {

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use super::{ReportError, files};
 use crate::Outcome;
 
-/// The page's name.
+/// File name of the page.
 pub(super) const PAGE: &str = "report.html";
 const PICTURES: &str = "pictures";
 
 /// Writes the report on `outcomes` into `dir`, which is made if it is not there. Files of other experiments in `dir`
 /// stay; older pictures of these experiments go.
 pub fn write_dir(outcomes: &[Outcome], dir: &Path) -> Result<(), ReportError> {
-    // All is drawn before anything is written: whatever is wrong with an outcome leaves `dir` as it was.
+    // All is drawn before anything is written: an error in an outcome leaves `dir` as it was.
     let files = files(outcomes)?;
     make_dir(&dir.join(PICTURES))?;
     let beside = tempfile::Builder::new().prefix(".report-").tempdir_in(dir);
@@ -53,7 +53,8 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// All pictures of these experiments. An id has no dot, so `ID.` begins the names of its pictures and of no others.
+/// Lists all pictures of these experiments. An id has no dot, so `ID.` begins the names of its
+/// pictures and of no others.
 fn stale_pictures(outcomes: &[Outcome], dir: &Path) -> Result<Vec<PathBuf>, ReportError> {
     let mut pictures = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed("reading directory", dir))? {

@@ -8,24 +8,24 @@ use super::create::make_dirs;
 use super::{Client, Sizes};
 use crate::error::Result;
 
-/// A tree of sources and how it is built.
+/// A tree of sources and the parameters of its build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Build {
-    /// Source files.
+    /// Number of source files.
     pub sources: u64,
     /// Directories with sources; as many with objects.
     pub directories: u64,
-    /// Sizes of sources.
+    /// Distribution of the sources' sizes.
     pub source_sizes: Sizes,
     /// Bytes of all object files together. Each gets a share in proportion to its source.
     pub object_bytes: u64,
     /// Processor time between the last read of a source and the first write of its object.
     pub compile_ns: u64,
-    /// What sizes are drawn from.
+    /// Seed of the sizes.
     pub seed: u64,
 }
 
-/// What was built.
+/// The tree to build.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     /// Sizes of the sources, in order.
@@ -33,7 +33,7 @@ pub struct Tree {
 }
 
 impl Build {
-    /// What the workload calls itself.
+    /// Name of the workload in messages.
     pub const NAME: &str = "the build";
 
     fn source_dir(number: u64) -> String {

@@ -12,7 +12,8 @@ use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
 use crate::memory::Memory;
 
-/// What a read or write call moves at most: a program's buffer. Buffered files of the time used the block size.
+/// Most bytes that a read or write call moves: a program's buffer. Buffered files of the time used
+/// the block size.
 pub const BUFFER_BYTES: usize = 64 << 10;
 
 /// A program. Not shared between tasks.
@@ -29,7 +30,7 @@ pub struct Client<F: Format> {
 }
 
 impl<F: Format> Client<F> {
-    /// A program that runs as root.
+    /// Makes a program that runs as root.
     pub fn new(vfs: Vfs<F>, rt: Rt, cpu: Cpu) -> Client<F> {
         let root = vfs.shape().root;
         let buffer = RefCell::new(vec![0x5a; BUFFER_BYTES]);
@@ -37,46 +38,46 @@ impl<F: Format> Client<F> {
         Client { vfs, rt, cpu, who: Who::root(), root, buffer, files, cpu_ns, memory: None }
     }
 
-    /// The same program where the file cache shares memory with processes.
+    /// Returns the same program, whose file cache shares memory with processes.
     pub fn sharing(self, memory: &Arc<Memory>) -> Client<F> {
         Client { memory: Some(Arc::clone(memory)), ..self }
     }
 
-    /// The same program with everything below this directory of the root.
+    /// Returns the same program with everything below this directory of the root.
     ///
     /// # Errors
-    /// If there is none.
+    /// Fails if there is none.
     pub fn within(mut self, name: &str) -> Result<Client<F>> {
         self.root = self.open(self.root, name)?;
         Ok(self)
     }
 
-    /// The volume.
+    /// Returns the mounted volume.
     pub fn vfs(&self) -> &Vfs<F> {
         &self.vfs
     }
 
-    /// The root directory.
+    /// Returns the inode number of its root directory.
     pub fn root(&self) -> Ino {
         self.root
     }
 
-    /// Virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Time {
         self.rt.now()
     }
 
-    /// Files made so far.
+    /// Returns the number of files made so far.
     pub fn files_made(&self) -> u64 {
         self.files.get()
     }
 
-    /// Processor time used so far, in nanoseconds.
+    /// Returns the processor time used so far, in nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
         self.cpu_ns.get()
     }
 
-    /// Uses the processor for `ns`. What the last call took of memory is settled before.
+    /// Uses the processor for `ns` nanoseconds. Memory that the last call took is settled before.
     pub fn compute(&self, ns: u64) {
         if let Some(memory) = &self.memory {
             memory.admit();
@@ -87,7 +88,7 @@ impl<F: Format> Client<F> {
         }
     }
 
-    /// Makes a directory.
+    /// Makes a directory and returns its inode number.
     pub fn make_dir(&self, parent: Ino, name: &str) -> Result<Ino> {
         self.compute(self.cpu.create_ns);
         self.new_node(parent, name, FileKind::Directory, 0o755)
@@ -114,7 +115,7 @@ impl<F: Format> Client<F> {
         Ok(stat.ino)
     }
 
-    /// Opens files by number: what a program has open that opened them long ago.
+    /// Opens files by number, as a program has them that opened them long ago.
     pub fn open_numbers(&self, files: &[Ino]) -> Result<()> {
         let stat = |ino: &Ino| self.vfs.stat(*ino).map(drop).map_err(LabError::volume("opening a file"));
         files.iter().try_for_each(stat)
@@ -147,12 +148,12 @@ impl<F: Format> Client<F> {
         written.map(|()| ino)
     }
 
-    /// The size of an open file.
+    /// Returns the size of an open file in bytes.
     pub fn size(&self, ino: Ino) -> Result<u64> {
         Ok(self.vfs.stat(ino).map_err(LabError::volume("asking for a file's size"))?.attr.size)
     }
 
-    /// Reads an open file to its end. Returns the bytes there were.
+    /// Reads an open file to its end. Returns the number of bytes read.
     pub fn read_all(&self, ino: Ino) -> Result<u64> {
         let mut buffer = self.buffer.borrow_mut();
         let mut offset = 0;
@@ -166,7 +167,8 @@ impl<F: Format> Client<F> {
         }
     }
 
-    /// Reads once, at most `len` bytes (and [`BUFFER_BYTES`]) from `offset` on. Returns how many there were.
+    /// Reads once, at most `len` bytes (and [`BUFFER_BYTES`]) from `offset` on. Returns the number
+    /// of bytes read.
     pub fn read_at(&self, ino: Ino, offset: u64, len: usize) -> Result<usize> {
         let mut buffer = self.buffer.borrow_mut();
         let len = len.min(BUFFER_BYTES);
@@ -180,7 +182,7 @@ impl<F: Format> Client<F> {
         self.vfs.fsync(ino, false).map_err(LabError::volume("fsync"))
     }
 
-    /// Another program on the same volume.
+    /// Returns another program on the same volume.
     pub fn another(&self) -> Client<F> {
         let another = Client::new(self.vfs.clone(), Rt::clone(&self.rt), self.cpu);
         Client { root: self.root, memory: self.memory.clone(), ..another }
@@ -191,7 +193,7 @@ impl<F: Format> Client<F> {
         self.rt.spawn(name, work)
     }
 
-    /// Waits for a task.
+    /// Waits for a task's end.
     pub fn join(&self, task: &Task) {
         task.join(&*self.rt);
     }
@@ -208,7 +210,7 @@ impl<F: Format> Client<F> {
         self.vfs.rmdir(&self.who, dir, name_of(name)).map_err(LabError::volume("removing a directory"))
     }
 
-    /// The names in a directory, in the order in which it lists them.
+    /// Returns the names in a directory, in the order in which it lists them.
     pub fn list(&self, dir: Ino) -> Result<Vec<String>> {
         let mut names = Vec::new();
         let listed = self.vfs.list(&self.who, dir, Cookie::START, &mut |entry| {
@@ -227,7 +229,7 @@ impl<F: Format> Client<F> {
         self.vfs.sync().map_err(LabError::volume("sync"))
     }
 
-    /// Says what became of a workload: a full volume under its name.
+    /// Adds the workload's name to the error of a full volume.
     pub fn finish<T>(&self, workload: &'static str, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| match error.is_full() {
             true => LabError::Full { workload, files: self.files_made(), free_blocks: self.vfs.stat_fs().free },
@@ -236,7 +238,7 @@ impl<F: Format> Client<F> {
     }
 }
 
-/// A name that we made up: always legal.
+/// Returns a name that we made up, which is always legal.
 fn name_of(text: &str) -> &Name {
     Name::new(text.as_bytes()).expect("names made up here are legal")
 }

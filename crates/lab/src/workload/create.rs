@@ -11,11 +11,11 @@ use crate::error::Result;
 /// The order in which files are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Directory by directory.
+    /// One directory after the other.
     Sequential,
     /// A directory drawn for each file, all equally likely.
     Random {
-        /// What it is drawn from.
+        /// Seed of the choice of directories.
         seed: u64,
     },
 }
@@ -25,16 +25,16 @@ pub enum Order {
 pub struct Create {
     /// Directories, made below the root before the clock starts.
     pub directories: u64,
-    /// Files in all.
+    /// Number of files in all.
     pub files: u64,
-    /// Bytes of each.
+    /// Size of each file in bytes.
     pub file_bytes: u64,
-    /// In which order they are made.
+    /// Order in which the files are made.
     pub order: Order,
 }
 
 impl Create {
-    /// What the workload calls itself.
+    /// Name of the workload in messages.
     pub const NAME: &str = "the create workload";
 
     /// Makes the directories, and lets them reach the device.

@@ -1,7 +1,7 @@
 //! Workloads: programs that use a volume through vfs calls only.
 //!
-//! Every random choice is drawn from one seeded generator, and documented where it is made. A full volume ends a workload
-//! with an error that says how far it came.
+//! Every random choice is drawn from one seeded generator, and documented where it is made. A full
+//! volume ends a workload with an error that says how far it came.
 //!
 //! | module | what it does |
 //! |---|---|

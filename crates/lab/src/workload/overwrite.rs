@@ -15,12 +15,12 @@ use crate::error::Result;
 /// Bytes of a file, and of a write.
 pub const FILE_BYTES: u64 = 32 << 10;
 const FILE_BLOCKS: u64 = FILE_BYTES / 4096;
-/// Of ten files, one is hot.
+/// Number of files of which one is hot.
 const HOT_FILES: usize = 10;
-/// Of a hundred writes, so many go to hot files.
+/// Share of the writes that go to hot files, in percent.
 const HOT_PERCENT: u32 = 90;
 
-/// Which files are written.
+/// The choice of the files to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pattern {
     /// Every file equally likely.
@@ -30,7 +30,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Pattern::Uniform => "uniform",
@@ -38,13 +38,14 @@ impl Pattern {
         }
     }
 
-    /// Draws among `files` files. Hot are every tenth in the order of their making, so that they do not lie together.
+    /// Makes a drawing among `files` files. Every tenth file in the order of their making is hot,
+    /// so that hot files do not lie together.
     pub fn drawing(self, files: usize, seed: u64) -> Drawing {
         Drawing { pattern: self, files, rng: Pcg64Mcg::seed_from_u64(seed) }
     }
 }
 
-/// Draws files.
+/// A stream of indexes of files.
 pub struct Drawing {
     pattern: Pattern,
     files: usize,
@@ -52,7 +53,7 @@ pub struct Drawing {
 }
 
 impl Drawing {
-    /// The next file's index.
+    /// Returns the next file's index.
     // No iterator: it never ends, and cannot be cloned by accident.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> usize {
@@ -80,17 +81,17 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// So many writes to these files.
+    /// Draws `writes` writes to these files.
     pub fn new(files: &[Ino], pattern: Pattern, seed: u64, writes: u64) -> Schedule {
         let mut draw = pattern.drawing(files.len(), seed);
         Schedule { files: files.to_vec(), writes: (0..writes).map(|_| draw.next()).collect() }
     }
 
-    /// Overwrites the files and waits until everything is on the device. `after` is told the number of each write and
-    /// what it took, in nanoseconds.
+    /// Overwrites the files and waits until everything is on the device. `after` is called with the
+    /// number of each write and the time it took, in nanoseconds.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Fails if the volume fails.
     pub fn run(&self, client: &Client<impl Format>, mut after: impl FnMut(usize, u64)) -> Result<()> {
         for (number, file) in self.writes.iter().enumerate() {
             let start = client.now();
@@ -100,7 +101,7 @@ impl Schedule {
         client.sync()
     }
 
-    /// What an oracle knows of it.
+    /// Returns the schedule as an oracle sees it.
     pub fn foreseen(&self) -> Foreseen {
         let mut coming = vec![u64::MAX; self.files.len()];
         let mut following = vec![u64::MAX; self.writes.len()];
@@ -117,20 +118,20 @@ impl Schedule {
     }
 }
 
-/// When each file is written next: a [`Schedule`] as an oracle sees it. Every write overwrites a whole file, so a file's
-/// blocks die together. Those that wait in memory count as written.
+/// The next write of each file: a [`Schedule`] as an oracle sees it. Every write overwrites a whole
+/// file, so a file's blocks die together. Writes that wait in memory count as done.
 #[derive(Debug)]
 pub struct Foreseen {
-    /// By inode number: the number of the next write.
+    /// Number of the next write, by inode number.
     next: Vec<AtomicU64>,
-    /// By write: the number of the next one to the same file.
+    /// Number of the next write to the same file, by write.
     following: Vec<u64>,
     inode_of: Vec<Ino>,
     now: AtomicU64,
 }
 
 impl Foreseen {
-    /// This write is done.
+    /// Records that this write is done.
     pub fn written(&self, number: usize) {
         self.next[self.inode_of[number].0 as usize].store(self.following[number], Ordering::Relaxed);
         self.now.store(number as u64 + 1, Ordering::Relaxed);

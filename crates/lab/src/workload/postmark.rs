@@ -2,16 +2,16 @@
 //!
 //! The original's parameters are fields; its random choices, all drawn from one generator in this order:
 //!
-//! * phase 1, for each file: its size. Files are made directory by directory (the paper's words; the original draws the
-//!   directory, too);
-//! * phase 2, for each transaction: a number below ten: read if it is below the read bias, else append; a file among all
-//!   that exist, equally likely; for an append with drawn length, that length; again a number below ten: create if it is
-//!   below the create bias, else delete; for a create: the directory, then the size; for a delete: a file among all that
-//!   exist.
+//! * phase 1, for each file: its size. Files are made directory by directory (the paper's words;
+//!   the original also draws the directory);
+//! * phase 2, for each transaction: a number below ten: read if it is below the read bias, else
+//!   append; a file among all that exist, equally likely; for an append with drawn length, that
+//!   length; again a number below ten: create if it is below the create bias, else delete; for a
+//!   create: the directory, then the size; for a delete: a file among all that exist.
 //!
-//! Where we differ from the original: the two halves of a transaction are always both done, as its default biases do;
-//! files are read and written with a buffer of 64 KB (the original's buffered mode used the C library's). If no file is
-//! left, the transactions end, as the original's do.
+//! Differences to the original: the two halves of a transaction are always both done, as its
+//! default biases do; files are read and written with a buffer of 64 KB (the original's buffered
+//! mode used the C library's). If no file is left, the transactions end, as the original's do.
 
 use moafs_runtime::Time;
 use moafs_vfs::Format;
@@ -23,15 +23,16 @@ use super::create::make_dirs;
 use super::{Client, Sizes};
 use crate::error::Result;
 
-/// Biases are tenths.
+/// Value of a bias that stands for all transactions.
 const BIAS_WHOLE: u32 = 10;
 
-/// How much an append adds.
+/// The length of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Append {
     /// A block of this many bytes (the paper: "append adds a block").
     Block(u64),
-    /// As the original: a drawn length, so that the file stays within the largest size; nothing if it is that large.
+    /// A drawn length as in the original, so that the file stays within the largest size; nothing
+    /// if it is that large.
     UpToMax,
 }
 
@@ -40,23 +41,23 @@ pub enum Append {
 pub struct Postmark {
     /// `set number`: files made in phase 1.
     pub files: u64,
-    /// `set subdirectories`.
+    /// `set subdirectories`: directories that files are made in.
     pub directories: u64,
-    /// `set size`.
+    /// `set size`: the distribution of files' sizes.
     pub sizes: Sizes,
-    /// `set transactions`.
+    /// `set transactions`: number of transactions in phase 2.
     pub transactions: u64,
-    /// `set bias read`: of ten, how many are reads; the others append.
+    /// `set bias read`: tenths of the transactions that read; the others append.
     pub bias_read: u32,
-    /// `set bias create`: of ten, how many are creates; the others delete.
+    /// `set bias create`: tenths of the transactions that create; the others delete.
     pub bias_create: u32,
-    /// How much an append adds.
+    /// Length of an append.
     pub append: Append,
-    /// `set seed`.
+    /// `set seed`: seed of all random choices.
     pub seed: u64,
 }
 
-/// What was done, and how long it took.
+/// The work done, and the time it took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Nanoseconds of phase 1, to the last `write()`.
@@ -65,15 +66,15 @@ pub struct Tally {
     pub transactions_ns: u64,
     /// Transactions that were done.
     pub transactions: u64,
-    /// Files read in phase 2.
+    /// Number of files read in phase 2.
     pub reads: u64,
-    /// Files appended to.
+    /// Number of appends in phase 2.
     pub appends: u64,
     /// Files made in phase 2.
     pub creates: u64,
-    /// Files deleted.
+    /// Number of files deleted.
     pub deletes: u64,
-    /// Bytes read.
+    /// Bytes that were read.
     pub read_bytes: u64,
     /// Bytes written in both phases.
     pub written_bytes: u64,
@@ -104,7 +105,7 @@ struct Run<'a, F: Format> {
 }
 
 impl Postmark {
-    /// What the workload calls itself.
+    /// Name of the workload in messages.
     pub const NAME: &str = "postmark";
 
     /// Runs both phases.

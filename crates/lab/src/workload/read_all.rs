@@ -5,12 +5,12 @@ use moafs_vfs::Format;
 use super::Client;
 use crate::error::Result;
 
-/// What was read.
+/// The counts of files and bytes that were read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadAll {
-    /// Files.
+    /// Number of files that were read.
     pub files: u64,
-    /// Bytes.
+    /// Number of bytes that were read.
     pub bytes: u64,
 }
 
@@ -18,7 +18,7 @@ impl ReadAll {
     /// Reads the directories with these names, one after the other. Nothing of them should be in the cache.
     ///
     /// # Errors
-    /// If the volume fails.
+    /// Fails if the volume fails.
     pub fn run(client: &Client<impl Format>, names: &[String]) -> Result<ReadAll> {
         let mut read = ReadAll::default();
         for name in names {

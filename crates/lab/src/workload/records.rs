@@ -1,4 +1,5 @@
-//! Several writers at once, each making one file by synchronous records: what IOzone does with threads.
+//! Several writers at once, each making one file by synchronous records, as IOzone does with
+//! threads.
 
 use std::sync::Arc;
 
@@ -12,17 +13,17 @@ use crate::error::{LabError, Result};
 /// Bytes of a record.
 pub const RECORD_BYTES: u64 = 32 << 10;
 
-/// Writers at once.
+/// Several writers at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Records {
-    /// How many, each with a file of its own below the root.
+    /// Number of writers, each with a file of its own below the root.
     pub writers: u64,
     /// Bytes of each file: whole records.
     pub file_bytes: u64,
 }
 
 impl Records {
-    /// The name of a writer's file.
+    /// Returns the name of a writer's file.
     pub fn name(writer: u64) -> String {
         format!("writer{writer}")
     }
@@ -62,10 +63,10 @@ impl Records {
     }
 }
 
-/// Reads an open file from its start to its end by records. Returns the bytes there were.
+/// Reads an open file from its start to its end by records. Returns the number of bytes read.
 ///
 /// # Errors
-/// If the volume fails.
+/// Fails if the volume fails.
 pub fn read_by_records(client: &Client<impl Format>, ino: Ino) -> Result<u64> {
     let mut offset = 0;
     loop {

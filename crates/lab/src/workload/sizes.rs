@@ -3,9 +3,10 @@
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
-/// Points of the "real" distribution (R-FSL): size in bytes, and the share of files up to it in hundredths of a percent.
-/// Tanenbaum, Herder, Bos: File size distribution on UNIX systems: then and now (2006), the web server's column: the only
-/// one that has the 79 % at 8 KB which the paper names. Log-linear between points, which gives 82 % at 10 KB.
+/// Points of the "real" distribution (R-FSL): size in bytes, and the share of files up to it in
+/// hundredths of a percent. Tanenbaum, Herder, Bos: File size distribution on UNIX systems: then
+/// and now (2006), the web server's column: the only one that has the 79 % at 8 KB which the paper
+/// names. Log-linear between points, which gives 82 % at 10 KB.
 const REAL: [(u64, u64); 12] = [
     (512, 3994),
     (1 << 10, 4782),
@@ -21,17 +22,17 @@ const REAL: [(u64, u64); 12] = [
     (1 << 20, 9962),
 ];
 
-/// Where the smallest files of [`REAL`] begin: one byte.
+/// Size at which the smallest files of [`REAL`] begin: one byte.
 const REAL_BYTES_MIN: f64 = 1.0;
 
 /// A distribution of file sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizes {
-    /// Every size of the range (both ends included) equally likely: what Postmark has.
+    /// Every size of the range (both ends included) equally likely: Postmark's distribution.
     Uniform {
         /// Smallest size in bytes.
         from: u64,
-        /// Largest.
+        /// Largest size in bytes.
         to: u64,
     },
     /// R-FSL's, cut off at `bytes_max` (larger ones become that large).
@@ -42,12 +43,12 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// R-FSL's, as far as the source tells it: up to 1 MB.
+    /// The R-FSL distribution over all sizes that its source gives: up to 1 MB.
     pub const R_FSL: Sizes = Sizes::Real { bytes_max: 1 << 20 };
     /// FSL's: 512 bytes to 10 KB.
     pub const FSL: Sizes = Sizes::Uniform { from: 512, to: 10 << 10 };
 
-    /// One size: one draw.
+    /// Draws one size with one random number.
     pub fn draw(self, rng: &mut Pcg64Mcg) -> u64 {
         match self {
             Sizes::Uniform { from, to } => rng.random_range(from..=to),
@@ -55,7 +56,7 @@ impl Sizes {
         }
     }
 
-    /// The largest size it gives.
+    /// Returns the largest size it gives, in bytes.
     pub fn bytes_max(self) -> u64 {
         match self {
             Sizes::Uniform { to, .. } => to,
@@ -64,7 +65,7 @@ impl Sizes {
     }
 }
 
-/// The size at a point of the cumulative distribution, in millionths.
+/// Returns the size at a point of the cumulative distribution, in millionths.
 fn real(millionths: u64) -> u64 {
     let share = millionths as f64 / 100.0;
     let above = REAL.iter().position(|(_, upto)| share < *upto as f64);

@@ -1,5 +1,5 @@
-//! The report as a whole: the same bytes for the same outcomes, valid pages and pictures whatever the outcomes hold, and
-//! kept results that give the same report again.
+//! The report as a whole: the same bytes for the same outcomes, valid pages and pictures whatever
+//! the outcomes hold, and kept results that give the same report again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

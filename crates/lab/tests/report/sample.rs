@@ -1,4 +1,5 @@
-//! Outcomes as the experiments of co-writing and swapping give them, with invented numbers: what the report has to show.
+//! Outcomes as the experiments of co-writing and swapping give them, with invented numbers, for the
+//! report to show.
 
 use std::collections::BTreeMap;
 
@@ -177,7 +178,7 @@ pub(crate) fn head() -> Outcome {
     outcome
 }
 
-/// All of them.
+/// Returns all sample outcomes.
 pub(crate) fn outcomes() -> Vec<Outcome> {
     vec![sequential_write(), postmark(), head()]
 }

@@ -50,7 +50,7 @@ impl Interrupt {
     }
 }
 
-/// Returns an error that names what is missing: a program, or the right to mount.
+/// Returns an error that names the missing condition: root, /dev/fuse, loop devices or programs.
 pub(crate) fn check_needs(programs: &[&str]) -> Result<()> {
     let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_installed(program)).collect();
     let needs = |what: &str| Err(PeersError::Needs(what.to_owned()));

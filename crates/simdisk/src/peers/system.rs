@@ -18,7 +18,7 @@ use crate::{DISK, Report, STATS, Stats};
 /// A file system of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum System {
-    /// The kernel's ext4, made by mke2fs.
+    /// The kernel's ext4, made by mkfs.ext4.
     Ext4,
     /// The kernel's XFS, made by mkfs.xfs.
     Xfs,
