@@ -10,12 +10,12 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// Version of the system call's form.
+/// The version number in the system call's form.
 const VERSION: u32 = 2;
-/// Bytes of its header, and of each entry.
+/// Bytes of the header of the system call's form.
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// The id of entries that name nobody.
+/// The id of entries that name no user or group.
 const NO_ID: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,10 +25,10 @@ struct Entry {
     id: u32,
 }
 
-/// A valid ACL.
+/// An access control list that is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Acl {
-    /// In canonical order.
+    /// The entries in canonical order.
     entries: Vec<Entry>,
 }
 
@@ -54,7 +54,7 @@ impl Acl {
         Ok(acl)
     }
 
-    /// The system call's form.
+    /// Encodes the ACL in the system call's form.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         for e in &self.entries {
@@ -86,31 +86,31 @@ impl Acl {
         }
     }
 
-    /// The class that the mode's group bits show: the mask if there is one.
+    /// Returns the permissions that the mode's group bits show: the mask if there is one.
     fn group_class(&self) -> u16 {
         if self.perm_of(MASK).is_some() { MASK } else { GROUP_OBJ }
     }
 
-    /// True if mode bits say as much.
+    /// Returns true if the mode bits alone say the same.
     pub(crate) fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// The nine permission bits that mirror the ACL.
+    /// Returns the nine permission bits that mirror the ACL.
     pub(crate) fn mode_bits(&self) -> u32 {
         let of = |tag| u32::from(self.perm_of(tag).unwrap_or(0));
         of(USER_OBJ) << 6 | of(self.group_class()) << 3 | of(OTHER)
     }
 
-    /// chmod: owner, mask (or group) and other follow the mode.
+    /// Changes owner, mask (or group) and other as chmod to `perm` does.
     pub(crate) fn set_mode_bits(&mut self, perm: u32) {
         self.set(USER_OBJ, perm >> 6);
         self.set(self.group_class(), perm >> 3);
         self.set(OTHER, perm);
     }
 
-    /// The access ACL of a file made with `perm` in a directory with this default ACL, and its mode
-    /// bits: both take the lesser.
+    /// Returns the access ACL of a file made with `perm` in a directory with this default ACL, and its mode
+    /// bits: each permission is granted only if both grant it.
     pub(crate) fn inherit(&self, perm: u32) -> (Acl, u32) {
         let mut acl = self.clone();
         let bits = self.mode_bits() & perm & 0o777;
@@ -118,7 +118,7 @@ impl Acl {
         (acl, (perm & !0o777) | bits)
     }
 
-    /// True if somebody who is not the owner may do all of `want`. `gid` is the file's group.
+    /// Returns true if a caller who is not the owner may do all of `want`. `gid` is the file's group.
     pub(crate) fn allows(&self, who: &Who, gid: u32, want: u32) -> bool {
         let want = want as u16;
         let mask = self.perm_of(MASK).unwrap_or(7);

@@ -394,7 +394,7 @@ impl<F: Format> Vfs<F> {
     pub fn fsync_for(&self, ino: Ino, data_only: bool, caller: &dyn Fn() -> Process) -> Result<()> {
         self.inner.fsync(ino, data_only, caller)
     }
-    /// sync: everything that was changed before the call is durable.
+    /// Makes everything durable that was changed before the call (sync).
     pub fn sync(&self) -> Result<()> {
         self.inner.sync()
     }

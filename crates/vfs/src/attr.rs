@@ -19,7 +19,7 @@ impl<F: Format> Inner<F> {
         self.stat_of(&inode)
     }
 
-    /// Attributes of an inode; never waits for its lock.
+    /// Returns the attributes of an inode; never waits for its lock.
     pub(crate) fn stat_of(&self, inode: &Shared<F>) -> Result<Stat> {
         // With the map blocks: in a new file it is what the blocks will take, and a kernel may ask only once.
         let unplaced = if inode.kind == FileKind::Regular { inode.pages.lock().unplaced.promise() } else { 0 };
@@ -29,7 +29,7 @@ impl<F: Format> Inner<F> {
 
     pub(crate) fn stat_fs(&self) -> StatFs {
         self.wait_for_forgets();
-        // In this order: what is reaped in between is missing from both, never in both.
+        // Read in this order: an inode reaped in between is missing from both, never in both.
         let space = self.format.space();
         let reapable = self.reapable();
         let free = space.free_blocks.saturating_add(reapable.blocks).min(self.shape.blocks);
@@ -86,7 +86,7 @@ impl<F: Format> Inner<F> {
         self.check_owner(who, inode, &attr, set)
     }
 
-    /// The flags that forbid changes are root's.
+    /// Checks that only root changes the flags that forbid changes.
     fn check_flags(&self, who: &Who, attr: &Attr, set: &SetAttr) -> Result<()> {
         let Some(flags) = set.flags else { return Ok(()) };
         let privileged = (flags ^ attr.flags) & (IMMUTABLE | APPEND_ONLY) != 0;
@@ -108,14 +108,14 @@ impl<F: Format> Inner<F> {
         if set.size.is_some() && !set.sets_old_times() {
             return Ok(());
         }
-        // Both to now: whoever may write may do it.
+        // Setting both times to now is allowed to every caller that may write.
         if set.sets_old_times() {
             return Err(Error::Posix(libc::EPERM));
         }
         self.check(who, inode, W)
     }
 
-    /// Owner, mode, flags: told to the format at once.
+    /// Changes owner, mode and flags; the format is told at once.
     fn set_inode(&self, who: &Who, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
         let acl = if set.perm.is_some() { self.chmod_acl(inode, set)? } else { None };
         let need = Need { meta_blocks: u64::from(acl.is_some()), ..Need::default() };
@@ -142,7 +142,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// The access ACL as chmod changes it; `None` if there is none.
+    /// Returns the access ACL as chmod changes it; `None` if there is none.
     fn chmod_acl(&self, inode: &Shared<F>, set: &SetAttr) -> Result<Option<Acl>> {
         let (Some(acl), Some(perm)) = (self.acl(inode, XattrSpace::AclAccess)?, set.perm) else { return Ok(None) };
         let mut acl = (*acl).clone();
@@ -178,7 +178,7 @@ impl<F: Format> Inner<F> {
 }
 
 impl SetAttr {
-    /// True if more than times and size change.
+    /// Returns true if more than times and size change.
     fn changes_inode(&self) -> bool {
         self.perm.is_some()
             || self.uid.is_some()
@@ -187,13 +187,13 @@ impl SetAttr {
             || (self.kill_suidgid && self.size.is_none())
     }
 
-    /// True if more changes than appending may.
+    /// Returns true if more changes than appending may change.
     fn changes_the_past(&self) -> bool {
         let owner_or_mode = self.perm.is_some() || self.uid.is_some() || self.gid.is_some();
         owner_or_mode || self.size.is_some() || self.sets_old_times()
     }
 
-    /// True if a time is set to anything but now.
+    /// Returns true if a time is set to anything but now.
     fn sets_old_times(&self) -> bool {
         [self.atime, self.mtime].into_iter().flatten().any(|time| time != SetTime::Now)
     }

@@ -1,14 +1,14 @@
-//! Large reads of what is not cached, straight into the reader's memory.
+//! Large reads of blocks that are not cached, straight into the reader's memory.
 //!
 //! Behind a cache that keeps what it reads ([`CacheRole::Behind`]) a page of ours would be served once and go: it costs
 //! its memory, a copy, and its way through map and queue. So a large read of blocks that have no page asks the device
 //! for them where they are wanted.
 //!
-//! Coherence: the inode lock is held, shared at least, so nobody writes to the file, cuts or frees it; no block of the
-//! range has a page, so the device has the newest bytes. What may still happen is that another reader fetches pages
-//! and a policy moves them along: their old place may then be given to somebody else while we read from it. Every such
-//! move is counted ([`Pages::placements`]) before the old place is free; a read that sees the count change does not
-//! trust its bytes and goes through the cache.
+//! Coherence: the inode lock is held, shared at least, so no other task writes to the file, cuts or frees it; no block
+//! of the range has a page, so the device has the newest bytes. Still, another reader may fetch pages and a policy may
+//! move them along: their old place may then be given to another file while we read from it. Every such move is counted
+//! ([`Pages::placements`]) before the old place is free; a read that sees the count change does not trust its bytes and
+//! goes through the cache.
 //!
 //! [`Pages::placements`]: crate::pages::Pages::placements
 
@@ -22,15 +22,15 @@ use crate::format::Format;
 use crate::inner::{Inner, Shared};
 use crate::types::{Lbn, LbnRange, Mapping};
 
-/// Smaller reads are cached: kernels ask for so little where nobody reads on.
+/// The smallest read that bypasses the cache, in bytes: kernels ask for less where the reader is not sequential.
 const BYPASS_BYTES_MIN: u64 = 64 << 10;
 
 /// The largest read at once, in bytes.
 const BYPASS_BYTES_MAX: u64 = 1 << 20;
 
 impl<F: Format> Inner<F> {
-    /// Reads the bytes from `offset` to `end`, which is not behind the end of the file, as far as this is the way to do
-    /// it; says how many. `into` may be longer: whole blocks are read where it has room for them.
+    /// Reads the bytes from `offset` to `end`, which is not behind the end of the file, as far as they qualify for
+    /// this; returns how many. `into` may be longer: whole blocks are read where it has room for them.
     pub(crate) fn read_past_cache(&self, inode: &Shared<F>, offset: u64, end: u64, into: &mut [u8]) -> Result<usize> {
         let block_bytes = self.block_bytes();
         let wanted = (end - offset).next_multiple_of(block_bytes).min(into.len() as u64).min(BYPASS_BYTES_MAX);
@@ -60,7 +60,7 @@ impl<F: Format> Inner<F> {
         Ok(bytes.min(end - offset) as usize)
     }
 
-    /// Reads blocks from the device; says with how many requests.
+    /// Reads blocks from the device; returns the number of requests.
     fn read_blocks_into(&self, inode: &Shared<F>, range: LbnRange, into: &mut [u8]) -> Result<usize> {
         let mut parts = Vec::new();
         let (mut at, mut rest) = (range.start, into);

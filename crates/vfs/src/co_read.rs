@@ -1,20 +1,20 @@
 //! Co-reading: a miss on a small file brings the files that lie beside it with the same request.
 //!
-//! Co-writing puts the small files of a directory side by side; whoever walks through the directory then finds the
-//! next ones behind the one it missed. A *walk* is recognised by its misses alone, as read-ahead recognises a
+//! Co-writing puts the small files of a directory side by side; a reader that walks through the directory then finds
+//! the next ones behind the one it missed. A *walk* is recognised by its misses alone, as read-ahead recognises a
 //! sequential reader:
 //!
 //! 1. a miss takes a *step* of a walk if its file lies right behind the file missed before, or bears the next inode
 //!    number (files of mixed sizes are co-written smallest first, but made, listed and read in another order);
 //! 2. the first steps bring nothing but the file; from then on each step doubles the window, up to the largest
 //!    transfer; one that leaves out many files halves it;
-//! 3. who walks by address gets what lies in front; who walks by inode number gets what lies on either side and has a
+//! 3. a walk by address brings what lies in front; a walk by inode number brings what lies on either side and has a
 //!    higher number: what is behind a walker has been read;
 //! 4. any other miss starts a walk of its own. Few walks are remembered, so a random reader finds none and causes the
 //!    same requests, of the same length, as without co-reading;
-//! 5. blocks that leave the cache before anybody read them narrow the window, those that were read widen it again.
+//! 5. blocks that leave the cache unread narrow the window, those that were read widen it again.
 //!
-//! What was brought stays in the cache as if just read, also behind a kernel's cache
+//! Blocks that were brought stay in the cache as if just read, also behind a kernel's cache
 //! ([`crate::api::CacheRole::Behind`]): the kernel asks for each file by itself, and only then do its blocks go to the
 //! cold end.
 //!
@@ -23,9 +23,10 @@
 //! 1. The blocks to be brought are marked as being filled under their file's lock, which is tried and never waited
 //!    for: a neighbour that is busy is left out. From then on a writer or a truncation waits for the marks as for
 //!    those of a read-ahead.
-//! 2. [`Format::neighbours`] is a hint. What counts is the inode, loaded and alive under its number, and its map.
-//! 3. The one who missed waits for the device; everybody else waits for the blocks to move.
-//! 4. An error of the request concerns nobody: the file is read again alone.
+//! 2. [`Format::neighbours`] is a hint. It is checked against the inode, loaded and alive under its number, and its
+//!    map.
+//! 3. The task that missed waits for the device; all others wait for the blocks to move.
+//! 4. An error of the request is reported to no caller: the file is read again alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,58 +43,59 @@ use crate::pages::Delta;
 use crate::plan::SMALL_BLOCKS_MAX;
 use crate::types::{BlockRun, FileKind, Ino, Lbn, LbnRange, Mapping};
 
-/// Walks that are remembered. Two random steps in a row are the rarer the fewer.
+/// Walks that are remembered. The fewer there are, the rarer two steps in a row happen by chance.
 const WALKS_MAX: usize = 8;
 
-/// Steps after which a walk is believed.
+/// Steps after which a walk is believed and brings neighbours.
 const STEPS_MIN: u32 = 2;
 
-/// The first window, in blocks: what a wrong guess costs at most.
+/// The first window, in blocks: the most that a wrong guess costs.
 const WINDOW_BLOCKS_MIN: u32 = 4;
 
-/// Blocks nobody wants that are read over in one place to keep one request: transferring them takes far less than a
+/// The longest gap of unwanted blocks that is read over to keep one request: transferring them takes far less than a
 /// second seek.
 const GAP_BLOCKS_MAX: u64 = 8;
 
-/// Blocks read or dropped after which their proportion says something.
+/// Blocks read or dropped before their proportion is used.
 const SAMPLE_BLOCKS: u64 = 64;
 
 /// A reader of small files, file by file.
 #[derive(Debug, Clone, Copy)]
 struct Walk {
-    /// The volume's block behind what the walker has.
+    /// The block of the volume behind the last one that the walker missed or was brought.
     next_block: u64,
-    /// The inode number behind that of the file missed last.
+    /// The inode number that follows that of the file missed last.
     next_ino: u64,
     steps: u32,
-    /// Blocks brought at its last step, the file's own not counted.
+    /// Blocks brought at the last step, the file's own not counted.
     window: u32,
 }
 
 impl Walk {
-    /// How a miss goes on with the walk, and what it skips. One that is believed may skip as much as it was brought:
-    /// it finds files in the cache.
+    /// Returns the way in which a miss goes on with the walk, and how many blocks or numbers it skips. A believed walk
+    /// may skip as many as it was brought: it finds those files in the cache.
     fn goes_on(&self, ino: Ino, run: BlockRun) -> Option<(Way, u64)> {
         let within = |skips: &u64| *skips <= u64::from(self.window);
         let blocks = run.start.0.checked_sub(self.next_block).filter(within).map(|skips| (Way::Addresses, skips));
         blocks.or_else(|| ino.0.checked_sub(self.next_ino).filter(within).map(|skips| (Way::Numbers, skips)))
     }
 
-    /// The next step's window: twice the last one, unless the walker jumps like somebody who happens to read nearby.
+    /// Returns the next step's window: twice the last one, but half of it if the miss skips more than the gap limit,
+    /// as a reader does that happens to read nearby.
     fn next_window(&self, skips: u64, blocks_max: u32) -> u32 {
         let window = if skips > GAP_BLOCKS_MAX { self.window / 2 } else { self.window.saturating_mul(2) };
         window.max(WINDOW_BLOCKS_MIN).min(blocks_max)
     }
 }
 
-/// What a walk follows.
+/// The order that a walk follows: block addresses or inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Addresses,
     Numbers,
 }
 
-/// What a step of a believed walk is worth.
+/// The neighbours that a step of a believed walk brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Step {
     way: Way,
@@ -101,13 +103,13 @@ struct Step {
     window: u32,
 }
 
-/// What is known of who reads small files, and of what co-reading was good for.
+/// The walks of a volume's readers of small files, and how many blocks co-reading brought with and without use.
 #[derive(Debug, Default)]
 pub(crate) struct Walks(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The one that took a step last is the last.
+    /// The remembered walks, ordered by their last step, the latest at the back.
     walks: VecDeque<Walk>,
     /// Blocks brought that were read, and that were dropped unread; both are halved now and then.
     used: u64,
@@ -115,7 +117,7 @@ struct State {
 }
 
 impl Walks {
-    /// Notes a miss of the file `ino`, which lies at `run`; says what to bring beside it.
+    /// Notes a miss of the file `ino`, which lies at `run`; returns what to bring beside it.
     fn miss(&self, ino: Ino, run: BlockRun, blocks_max: u32) -> Option<Step> {
         let mut state = self.0.lock();
         let blocks_max = state.limit(blocks_max);
@@ -135,7 +137,7 @@ impl Walks {
         (window > 0).then_some(Step { way, window })
     }
 
-    /// The walk that stood at `from` has been brought everything up to `to`.
+    /// Notes that the walk that stood at `from` has been brought everything up to `to`.
     fn brought(&self, from: u64, to: u64) {
         let mut state = self.0.lock();
         if let Some(walk) = state.walks.iter_mut().rev().find(|walk| walk.next_block == from) {
@@ -143,12 +145,12 @@ impl Walks {
         }
     }
 
-    /// Blocks that co-reading brought were read.
+    /// Notes that blocks that co-reading brought were read.
     pub(crate) fn used(&self, blocks: u64) {
         self.0.lock().learn(blocks, 0);
     }
 
-    /// Blocks that co-reading brought were dropped before anybody read them.
+    /// Notes that blocks that co-reading brought were dropped before they were read.
     pub(crate) fn wasted(&self, blocks: u64) {
         self.0.lock().learn(0, blocks);
     }
@@ -164,8 +166,8 @@ impl State {
         }
     }
 
-    /// The largest window: as much of `blocks_max` as was worth while of late. The smallest one stays, to find out
-    /// when it pays again.
+    /// Returns the largest window: the share of `blocks_max` that was of use lately. The smallest window stays, to
+    /// find out when co-reading pays again.
     fn limit(&self, blocks_max: u32) -> u32 {
         let seen = self.used + self.wasted;
         if seen < SAMPLE_BLOCKS {
@@ -181,21 +183,21 @@ struct Part<F: Format> {
     inode: Shared<F>,
     run: BlockRun,
     fill: Arc<Fill>,
-    /// Those that are brought; the others are in the cache, or on their way there.
+    /// The blocks that are brought; the others are in the cache, or on their way there.
     absent: Vec<LbnRange>,
 }
 
 impl<F: Format> Inner<F> {
-    /// What a co-read brings at most, in blocks.
+    /// Returns the most blocks that a co-read brings.
     fn co_read_blocks(&self) -> u32 {
         let budget = self.cache.budget_bytes() / 16;
         let bytes = self.options.co_read_bytes.min(self.options.transfer_bytes_max).min(budget);
         u32::try_from(bytes as u64 / self.block_bytes()).unwrap_or(u32::MAX)
     }
 
-    /// After a miss at the start of a small file: if a walker missed it, brings the file and its neighbours with one
-    /// request, and waits for it. False if the blocks are to be read as usual. The file's lock is held, shared at
-    /// least.
+    /// Brings a small file and its neighbours with one request, and waits for it, if a walker missed the file. To be
+    /// called after a miss at its start. False if the blocks are to be read as usual. The file's lock is held, shared
+    /// at least.
     pub(crate) fn co_read(&self, inode: &Shared<F>, missing: LbnRange) -> bool {
         let blocks_max = self.co_read_blocks();
         if blocks_max == 0 || missing.start != Lbn(0) {
@@ -209,7 +211,7 @@ impl<F: Format> Inner<F> {
         self.bring(first, parts)
     }
 
-    /// Where a small file lies, if it lies in one piece.
+    /// Returns the run of a small file, if it lies in one piece.
     fn whole_run(&self, inode: &Shared<F>) -> Option<BlockRun> {
         let blocks = inode.size().div_ceil(self.block_bytes());
         if blocks == 0 || blocks > SMALL_BLOCKS_MAX {
@@ -233,7 +235,7 @@ impl<F: Format> Inner<F> {
         Some(Part { inode: Arc::clone(inode), run, fill, absent })
     }
 
-    /// The parts of one request around `own`, as far as the step allows, and where the request begins.
+    /// Returns the parts of one request around `own`, as far as the step allows, and the block at which it begins.
     fn gather(&self, own: Part<F>, step: Step) -> (u64, Vec<Part<F>>) {
         let (ino, run) = (own.inode.ino, own.run);
         let wanted = |near: &Neighbour| step.way == Way::Addresses || near.ino > ino;
@@ -269,7 +271,7 @@ impl<F: Format> Inner<F> {
         (start, parts)
     }
 
-    /// Claims a neighbour's blocks, unless it is busy or not what it was said to be.
+    /// Claims a neighbour's blocks, unless it is busy or does not match the hint.
     fn claim_neighbour(&self, near: &Neighbour) -> Option<Part<F>> {
         let inode = self.loaded(near.ino)?;
         let _shared = inode.lock.try_read()?;
@@ -286,8 +288,8 @@ impl<F: Format> Inner<F> {
         Some(part)
     }
 
-    /// A regular file's inode that has a name. It is loaded if nobody did yet, which costs no request where the format
-    /// has just seen it; if somebody is at it, it is left alone.
+    /// Returns a regular file's inode that has a name. It is loaded if it is not in memory, which costs no request
+    /// where the format has just seen it; an inode that another task is loading is left out.
     fn loaded(&self, ino: Ino) -> Option<Shared<F>> {
         let inode = match self.table.find(ino) {
             Found::Ready(inode) => inode,
@@ -314,8 +316,8 @@ impl<F: Format> Inner<F> {
         (inode.kind == FileKind::Regular).then_some(inode)
     }
 
-    /// Reads everything from block `first` of the volume to the last part's end with one request, and lets each part
-    /// have its own.
+    /// Reads everything from block `first` of the volume to the last part's end with one request, and gives each part
+    /// its own blocks. False if the request failed.
     fn bring(&self, first: u64, parts: Vec<Part<F>>) -> bool {
         let end = parts.iter().map(|part| part.run.end().0).max().unwrap_or(first);
         let span = BlockRun { start: crate::types::BlockAddr(first), len: (end - first) as u32 };

@@ -1,9 +1,9 @@
-//! How well a volume is laid out: one measure for tools, lab and tests.
+//! The quality of a volume's layout: one measure for tools, lab and tests.
 //!
 //! *Layout score* (Smith, Seltzer: "File System Aging", 1997): the share of a file's blocks, from the second on, that
 //! lie right behind their predecessor. 1 is a file in one piece; files of one block have no score. The score of many
 //! files is that of all their blocks together, so that large files weigh what they are.
-//! A hole has no blocks: what follows it has the block before it as predecessor.
+//! A hole has no blocks: the block that follows it has the block before it as predecessor.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -21,19 +21,19 @@ const CLASSES: usize = 33;
 pub struct Score {
     /// Blocks that have a predecessor in their file.
     pub successors: u64,
-    /// Of those, how many lie right behind it.
+    /// Of those, the blocks that lie right behind it.
     pub adjacent: u64,
 }
 
 impl Score {
-    /// The score of a file with these runs, in file order.
+    /// Returns the score of a file with these runs, in file order.
     pub fn of(runs: &[(Lbn, BlockRun)]) -> Score {
         let blocks: u64 = runs.iter().map(|(_, run)| u64::from(run.len)).sum();
         let successors = blocks.saturating_sub(1);
         Score { successors, adjacent: successors - breaks(runs) }
     }
 
-    /// The layout score, 0..=1; `None` if no block has a predecessor.
+    /// Returns the layout score, 0..=1; `None` if no block has a predecessor.
     pub fn value(self) -> Option<f64> {
         (self.successors > 0).then(|| self.adjacent as f64 / self.successors as f64)
     }
@@ -44,7 +44,7 @@ impl Score {
     }
 }
 
-/// How often a file's next block does not lie right behind the one before it.
+/// Counts the blocks of a file that do not lie right behind their predecessor.
 fn breaks(runs: &[(Lbn, BlockRun)]) -> u64 {
     runs.windows(2).filter(|pair| pair[0].1.end() != pair[1].1.start).count() as u64
 }
@@ -54,26 +54,26 @@ fn breaks(runs: &[(Lbn, BlockRun)]) -> u64 {
 pub struct KindLayout {
     /// Files with at least one block.
     pub files: u64,
-    /// Their blocks.
+    /// Blocks of these files.
     pub blocks: u64,
-    /// Pieces they lie in.
+    /// Contiguous pieces that the files lie in.
     pub pieces: u64,
-    /// Their score.
+    /// Score of all blocks of these files.
     pub score: Score,
 }
 
 /// One scattered file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Scattered {
-    /// Its inode number.
+    /// The file's inode number.
     pub ino: u64,
-    /// The directory it was found in, where the format knows.
+    /// The directory it was found in, if the format knows it.
     pub parent: Option<u64>,
-    /// Its blocks.
+    /// Number of the file's blocks.
     pub blocks: u64,
-    /// Pieces it lies in.
+    /// Contiguous pieces that the file lies in.
     pub pieces: u64,
-    /// Its score.
+    /// Score of the file.
     pub score: Score,
 }
 
@@ -82,22 +82,22 @@ pub struct Scattered {
 pub struct FreeClass {
     /// Shortest run of the class, in blocks: a power of two. The longest is one less than its double.
     pub from: u64,
-    /// How many runs.
+    /// Number of runs of this class.
     pub runs: u64,
-    /// Their blocks.
+    /// Blocks in these runs.
     pub blocks: u64,
 }
 
 /// Free space by the length of its runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FreeRuns {
-    /// All free runs.
+    /// Number of free runs.
     pub runs: u64,
-    /// Their blocks.
+    /// Number of free blocks.
     pub blocks: u64,
-    /// The longest one.
+    /// Blocks in the longest run.
     pub longest: u64,
-    /// By length, ascending; classes without runs are left out.
+    /// The runs by class, ascending by length; classes without runs are left out.
     pub classes: Vec<FreeClass>,
 }
 
@@ -106,15 +106,15 @@ pub struct FreeRuns {
 pub struct Layout {
     /// Layout score of all regular files; `None` if none has two blocks.
     pub layout_score: Option<f64>,
-    /// Regular files.
+    /// Totals of the regular files.
     pub files: KindLayout,
-    /// Directories.
+    /// Totals of the directories.
     pub directories: KindLayout,
-    /// Everything else with blocks (slow symbolic links).
+    /// Totals of all other inodes with blocks (slow symbolic links).
     pub others: KindLayout,
-    /// Blocks of metadata at fixed places, by what they are.
+    /// Blocks of metadata at fixed places, by the name of their structure.
     pub metadata: BTreeMap<&'static str, u64>,
-    /// Free space.
+    /// Free space by the length of its runs.
     pub free: FreeRuns,
     /// The regular files in the most pieces, worst first.
     pub scattered: Vec<Scattered>,
@@ -132,7 +132,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// A collector that remembers the `worst_max` most scattered files.
+    /// Returns a collector that remembers the `worst_max` most scattered files.
     pub fn new(worst_max: usize) -> Collector {
         Collector {
             layout: Layout::default(),
@@ -143,7 +143,7 @@ impl Collector {
         }
     }
 
-    /// The layout of what was surveyed.
+    /// Returns the layout of the surveyed volume.
     pub fn finish(self) -> Layout {
         let mut layout = self.layout;
         layout.layout_score = layout.files.score.value();

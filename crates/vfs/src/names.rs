@@ -1,7 +1,7 @@
 //! Names: look-up, listing, and every change of them but rename.
 //!
 //! A look-up holds the directory's lock shared, a change exclusively; then the child's, if it
-//! exists already. What the change may need is admitted before.
+//! exists already. The space that the change may need is admitted before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,22 +24,23 @@ pub(crate) const NAME_META_BLOCKS: u64 = 4;
 /// directory's first block with its map.
 const INODE_META_BLOCKS: u64 = 3;
 
-/// True for `.` and `..`.
+/// Returns true for `.` and `..`.
 pub(crate) fn is_dot(name: &Name) -> bool {
     matches!(name.as_bytes(), b"." | b"..")
 }
 
-/// `..`.
+/// Returns the name `..`.
 pub(crate) fn dot_dot() -> &'static Name {
     Name::new(b"..").expect("it is a legal name")
 }
 
-/// The links of a directory that gains (or loses) subdirectories. A single link says that there are too many to count.
+/// Returns the links of a directory that gains (or loses) subdirectories. A single link says that there are too many
+/// to count.
 pub(crate) fn links_after(links: u32, gains: i64) -> u32 {
     if links == 1 { 1 } else { (i64::from(links) + gains).clamp(2, u32::MAX.into()) as u32 }
 }
 
-/// What a new inode starts with.
+/// The attributes and ACLs of a new inode.
 pub(crate) struct Birth {
     attr: Attr,
     access_acl: Option<Arc<Acl>>,
@@ -69,7 +70,7 @@ impl<F: Format> Inner<F> {
     pub(crate) fn find(&self, ino: Ino) -> Result<Stat> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
-        // Nothing leads to it any more but descriptors, whose inode the kernel knows.
+        // Only open descriptors lead to it, and the kernel knows their inodes.
         if inode.nlink() == 0 {
             return Err(Error::Stale(ino));
         }
@@ -77,12 +78,12 @@ impl<F: Format> Inner<F> {
         self.stat_of(&inode)
     }
 
-    /// What a name leads to. The directory's lock is held.
+    /// Returns the entry and inode that a name leads to. The directory's lock is held.
     pub(crate) fn child(&self, dir: &Shared<F>, name: &Name) -> Result<Option<(Dentry, Shared<F>)>> {
         let Some(dentry) = self.format.lookup(&dir.node, name)? else { return Ok(None) };
         match self.inode(dentry.ino) {
             Ok(inode) => Ok(Some((dentry, inode))),
-            // A name must not lead nowhere.
+            // A name that leads to a free inode is damage.
             Err(Error::Stale(ino)) => Err(Error::Damaged {
                 structure: format!("directory {}", dir.ino.0),
                 block: None,
@@ -222,7 +223,7 @@ impl<F: Format> Inner<F> {
         Ok(self.table.insert(inode))
     }
 
-    /// An inode with its ACLs, not in the table yet.
+    /// Makes an inode with its ACLs, not in the table yet.
     pub(crate) fn new_inode(
         &self,
         op: &mut F::Op<'_>,
@@ -243,7 +244,7 @@ impl<F: Format> Inner<F> {
         Ok(inode)
     }
 
-    /// Owner, group, mode, ACLs and times of a new inode.
+    /// Returns owner, group, mode, ACLs and times of a new inode.
     pub(crate) fn birth(&self, who: &Who, dir: &Shared<F>, named: bool, new: &NewFile<'_>) -> Result<Birth> {
         let parent = dir.attr();
         let is_dir = new.kind == FileKind::Directory;
@@ -293,7 +294,7 @@ impl<F: Format> Inner<F> {
             ctime: now,
             crtime: Some(now),
             rdev: if is_device { new.rdev } else { 0 },
-            // The format's choice.
+            // The format chooses it.
             generation: 0,
             flags: 0,
         };
@@ -370,7 +371,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// One name fewer of something that is not a directory.
+    /// Takes one link from an inode that is not a directory.
     pub(crate) fn drop_link(&self, op: &mut Op<'_, F>, child: &Shared<F>, now: moafs_runtime::Timestamp) -> Result<()> {
         let change = |attr: &mut Attr| {
             attr.nlink = attr.nlink.saturating_sub(1);
@@ -415,7 +416,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// ENOTDIR or ENOTEMPTY unless `child` is an empty directory; the root is busy.
+    /// Fails with ENOTDIR or ENOTEMPTY unless `child` is an empty directory, with EBUSY for the root.
     pub(crate) fn check_removable_dir(&self, child: &Shared<F>) -> Result<()> {
         if !child.is_dir() {
             return Err(Error::Posix(libc::ENOTDIR));
@@ -426,8 +427,8 @@ impl<F: Format> Inner<F> {
         if self.format.is_empty(&child.node)? { Ok(()) } else { Err(Error::Posix(libc::ENOTEMPTY)) }
     }
 
-    /// A directory that is about to lose a subdirectory has a link for it; everything else is damage, and nothing is
-    /// changed on top of it.
+    /// Checks that a directory that is about to lose a subdirectory has a link for it. Otherwise it is damaged, and
+    /// nothing is changed on top of it.
     pub(crate) fn check_subdirectories(&self, dir: &Shared<F>, gains: i64) -> Result<()> {
         if gains >= 0 || dir.nlink() != 2 {
             return Ok(());
@@ -441,7 +442,7 @@ impl<F: Format> Inner<F> {
         Err(error)
     }
 
-    /// A name that leads to its own directory can only be damage; locking it would hang.
+    /// Checks that a name does not lead to its own directory: that can only be damage, and locking it would hang.
     pub(crate) fn check_is_below(&self, dir: &Shared<F>, child: &Shared<F>) -> Result<()> {
         if dir.ino != child.ino {
             return Ok(());
@@ -453,7 +454,7 @@ impl<F: Format> Inner<F> {
         })
     }
 
-    /// A name change may have changed how large a directory is.
+    /// Asks the format for a directory's size, which a change of names may have changed.
     pub(crate) fn refresh_size(&self, inode: &Shared<F>) {
         if inode.is_dir() {
             let size = self.format.size(&inode.node);

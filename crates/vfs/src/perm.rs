@@ -1,4 +1,4 @@
-//! Who may do what: mode bits, ACLs, sticky directories, inode flags.
+//! Permission checks: mode bits, ACLs, sticky directories, inode flags.
 //!
 //! Behind a kernel that checks permissions ([`Checks::Done`]) only what it does not know is
 //! checked here: the immutable and append-only flags.
@@ -13,25 +13,25 @@ use crate::inner::{Inner, Shared};
 use crate::inode::AclCache;
 use crate::types::{Attr, FileKind, XattrKey, XattrSpace};
 
-/// Read permission.
+/// The permission bit for reading.
 pub(crate) const R: u32 = 4;
-/// Write permission.
+/// The permission bit for writing.
 pub(crate) const W: u32 = 2;
-/// Execute (search) permission.
+/// The permission bit for executing a file or searching a directory.
 pub(crate) const X: u32 = 1;
 
-/// `FS_IMMUTABLE_FL`.
+/// The inode flag `FS_IMMUTABLE_FL`: no change at all.
 pub(crate) const IMMUTABLE: u32 = 0x10;
-/// `FS_APPEND_FL`.
+/// The inode flag `FS_APPEND_FL`: no change but appending.
 pub(crate) const APPEND_ONLY: u32 = 0x20;
-/// `FS_NOATIME_FL`.
+/// The inode flag `FS_NOATIME_FL`: reading does not update the access time.
 pub(crate) const NO_ATIME: u32 = 0x80;
 
 pub(crate) const SUID: u32 = 0o4000;
 pub(crate) const SGID: u32 = 0o2000;
 pub(crate) const STICKY: u32 = 0o1000;
 
-/// Permission bits after a write by somebody who may not keep suid and sgid. Sgid without group
+/// Returns the permission bits after a write by a caller who may not keep suid and sgid. Sgid without group
 /// execution means something else (mandatory locking) and stays.
 pub(crate) fn without_suid_sgid(perm: u32) -> u32 {
     let kept = perm & !SUID;
@@ -39,7 +39,7 @@ pub(crate) fn without_suid_sgid(perm: u32) -> u32 {
 }
 
 impl Who {
-    /// True if `gid` is the caller's group or one of the supplementary ones.
+    /// Returns true if `gid` is the caller's group or one of the supplementary ones.
     pub(crate) fn is_member(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
@@ -52,14 +52,14 @@ impl Who {
         self.checks == Checks::Needed
     }
 
-    /// True if a change of contents by this caller clears suid and sgid. A kernel that checks permissions decides that
-    /// by the caller's capabilities, and asks for it ([`crate::api::SetAttr::kill_suidgid`]).
+    /// Returns true if a change of contents by this caller clears suid and sgid. A kernel that checks permissions
+    /// decides that by the caller's capabilities, and asks for it ([`crate::api::SetAttr::kill_suidgid`]).
     pub(crate) fn loses_set_ids(&self) -> bool {
         self.checked_here() && !self.is_root()
     }
 }
 
-/// True if mode and ACL let `who` do all of `want`.
+/// Returns true if mode and ACL let the caller do all of `want`.
 fn allows(who: &Who, attr: &Attr, acl: Option<&Acl>, want: u32) -> bool {
     if who.is_root() {
         let runs = attr.kind == FileKind::Directory || attr.perm & 0o111 != 0;
@@ -77,19 +77,19 @@ fn allows(who: &Who, attr: &Attr, acl: Option<&Acl>, want: u32) -> bool {
 }
 
 impl<F: Format> Inner<F> {
-    /// Checks permissions unless the kernel has: EACCES.
+    /// Fails with EACCES if permission is missing, unless the kernel has checked it.
     pub(crate) fn check(&self, who: &Who, inode: &Shared<F>, want: u32) -> Result<()> {
         if who.checked_here() { self.check_always(who, inode, want) } else { Ok(()) }
     }
 
-    /// Checks permissions whoever asked before: EACCES.
+    /// Fails with EACCES if permission is missing, also if the kernel has checked it.
     pub(crate) fn check_always(&self, who: &Who, inode: &Shared<F>, want: u32) -> Result<()> {
         let attr = inode.attr();
         let acl = if who.is_root() { None } else { self.acl(inode, XattrSpace::AclAccess)? };
         if allows(who, &attr, acl.as_deref(), want) { Ok(()) } else { Err(Error::Posix(libc::EACCES)) }
     }
 
-    /// An inode's ACL, remembered.
+    /// Returns an inode's ACL, and remembers it for the next call.
     pub(crate) fn acl(&self, inode: &Shared<F>, space: XattrSpace) -> Result<Option<Arc<Acl>>> {
         let known = {
             let state = inode.state.lock();
@@ -119,7 +119,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// A directory in which names may be added: writable, alive, not immutable.
+    /// Checks that names may be added to a directory: it is writable, alive, not immutable.
     pub(crate) fn check_may_add(&self, who: &Who, dir: &Shared<F>) -> Result<()> {
         self.check_dir_alive(dir)?;
         self.check(who, dir, W | X)?;
@@ -129,13 +129,13 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// ENOENT in a directory that was removed.
+    /// Fails with ENOENT in a directory that was removed.
     pub(crate) fn check_dir_alive(&self, dir: &Shared<F>) -> Result<()> {
         dir.check_alive()?;
         if dir.nlink() == 0 { Err(Error::Posix(libc::ENOENT)) } else { Ok(()) }
     }
 
-    /// A name that may be taken away: sticky directories let only owners do it; flags forbid it.
+    /// Checks that a name may be removed: sticky directories let only owners do it; flags forbid it.
     pub(crate) fn check_may_remove(&self, who: &Who, dir: &Shared<F>, child: &Shared<F>) -> Result<()> {
         self.check_dir_alive(dir)?;
         self.check(who, dir, W | X)?;

@@ -1,8 +1,8 @@
 //! Rename, in all its cases.
 //!
 //! Locks, in order: the rename lock (exclusive if a directory changes its parent, shared if two
-//! directories are involved at all, so that who is whose ancestor cannot change); both
-//! directories, the ancestor first, unrelated ones by number; then what the names lead to,
+//! directories are involved at all, so that the ancestors of a directory cannot change); both
+//! directories, the ancestor first, unrelated ones by number; then the inodes that the names lead to,
 //! directories before others, by number.
 
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::op::Op;
 use crate::perm::W;
 use crate::types::{FileKind, Ino, Name};
 
-/// Steps from a directory to the root at most; more is a cycle.
+/// The most steps from a directory to the root; more is a cycle.
 const DEPTH_MAX: usize = 1 << 16;
 
 /// The rename lock, as far as a rename needs it.
 enum Topology<'a> {
-    /// One directory only: nothing moves.
+    /// The rename stays in one directory; no lock is needed.
     Free,
-    /// Nobody may move a directory meanwhile.
+    /// No other task may move a directory meanwhile.
     Fixed(#[expect(dead_code, reason = "held, not read")] ReadGuard<'a, ()>),
-    /// We move one.
+    /// This rename moves a directory.
     Moving(#[expect(dead_code, reason = "held, not read")] WriteGuard<'a, ()>),
 }
 
@@ -99,7 +99,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// A first look, without the locks, at whether a directory is going to change its parent.
+    /// Returns whether a directory is going to change its parent, as far as can be seen without the locks.
     fn moves_directory(&self, from: Side<'_, F::Node>, to: Side<'_, F::Node>, mode: RenameMode) -> Result<bool> {
         let is_dir = |side: Side<'_, F::Node>| {
             let _shared = side.dir.lock.read();
@@ -140,7 +140,7 @@ impl<F: Format> Inner<F> {
             (Some(victim), _) if victim.ino == source.ino => return Ok(true),
             _ => {}
         }
-        // Also keeps what is locked next below what is locked already.
+        // This also keeps the inodes that are locked next below the directories that are locked already.
         self.check_no_cycle(from.dir, to.dir, &source, victim.as_ref(), mode)?;
         let _children = lock_children(&source, victim.as_ref());
         let movement = Move { from, to, source: &source, victim: victim.as_ref(), now: self.timestamp() };
@@ -158,7 +158,7 @@ impl<F: Format> Inner<F> {
         Ok(true)
     }
 
-    /// True if `a` is to be locked before `b`: it is an ancestor, or unrelated and has the smaller number.
+    /// Returns true if `a` is to be locked before `b`: it is an ancestor, or unrelated and has the smaller number.
     fn goes_first(&self, a: &Shared<F>, b: &Shared<F>) -> Result<bool> {
         if self.is_ancestor(a.ino, b)? {
             return Ok(true);
@@ -166,7 +166,7 @@ impl<F: Format> Inner<F> {
         Ok(!self.is_ancestor(b.ino, a)? && a.ino < b.ino)
     }
 
-    /// True if `ancestor` is `dir` or above it. The rename lock is held, or `dir` itself is.
+    /// Returns true if `ancestor` is `dir` or above it. The rename lock is held, or `dir` itself is.
     fn is_ancestor(&self, ancestor: Ino, dir: &Shared<F>) -> Result<bool> {
         let mut at = Arc::clone(dir);
         for _ in 0..DEPTH_MAX {
@@ -189,7 +189,7 @@ impl<F: Format> Inner<F> {
         })
     }
 
-    /// No directory may end up below itself (EINVAL), nor replace one that it lies in (ENOTEMPTY).
+    /// Checks that no directory ends up below itself (EINVAL) or replaces one that it lies in (ENOTEMPTY).
     fn check_no_cycle(
         &self,
         from: &Shared<F>,
@@ -220,7 +220,7 @@ impl<F: Format> Inner<F> {
             None => self.check_may_add(who, to.dir)?,
         }
         if source.is_dir() && movement.crosses() {
-            // Its `..` changes.
+            // The directory's `..` changes.
             self.check(who, source, W)?;
         }
         let exchange = mode == RenameMode::Exchange;
@@ -238,7 +238,8 @@ impl<F: Format> Inner<F> {
         self.check_parent_links(movement, exchange)
     }
 
-    /// A directory that comes to another parent brings it a link; the one that it leaves has one to lose.
+    /// Checks the links of both parents: a directory that moves brings its new parent a link and takes one from the
+    /// old.
     fn check_parent_links(&self, movement: &Move<'_, F::Node>, exchange: bool) -> Result<()> {
         let victim_is_dir = movement.victim.is_some_and(|v| v.is_dir());
         let come = i64::from(movement.source.is_dir()) - i64::from(victim_is_dir);
@@ -257,8 +258,8 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// The new name first, then the old one goes: a crash never loses both. Then, if asked for, a new inode comes in
-    /// the old one's place.
+    /// Sets the new name first, then removes the old one: a crash never loses both. Then, if asked for, a new inode
+    /// comes in the old one's place.
     fn replace(
         &self,
         movement: &Move<'_, F::Node>,
@@ -286,7 +287,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// What follows the new name: `..`, the removal of the old one, the whiteout, attributes.
+    /// Makes the changes that follow the new name: `..`, the removal of the old one, the whiteout, attributes.
     fn complete_replacement(
         &self,
         op: &mut Op<'_, F>,
@@ -336,7 +337,8 @@ impl<F: Format> Inner<F> {
         let mut op = self.begin(OpKind::Exchange, admission)?;
         // A directory's `..` changes while it has two names: then it always tells of one of them.
         let mut places = [(*source, to), (*other, from)];
-        // Which name changes first leaves the other inode without its own for a while: not a directory, if only one is.
+        // The name that changes first leaves the other inode without its own for a while: not a directory, if only one
+        // is.
         if other.is_dir() && !source.is_dir() {
             places.reverse();
         }
@@ -350,7 +352,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// What follows the change of the first name.
+    /// Makes the changes that follow the change of the first name.
     fn complete_exchange(
         &self,
         op: &mut Op<'_, F>,
@@ -382,7 +384,7 @@ impl<F: Format> Inner<F> {
         op.name_point(&dir.node, dot_dot(), Target { ino: parent.ino, kind: parent.kind, node: &*parent.node })
     }
 
-    /// Times of both parents, and their links: what each gains in subdirectories.
+    /// Updates the times of both parents, and their links by the subdirectories that each gains.
     fn settle_parents(
         &self,
         op: &mut Op<'_, F>,
@@ -405,7 +407,7 @@ impl<F: Format> Inner<F> {
     }
 }
 
-/// Locks what the names lead to: directories first, then by number.
+/// Locks the inodes that the names lead to: directories first, then by number.
 fn lock_children<'a, N>(source: &'a Arc<Inode<N>>, victim: Option<&'a Arc<Inode<N>>>) -> Vec<WriteGuard<'a, ()>> {
     let mut children = vec![source];
     children.extend(victim);

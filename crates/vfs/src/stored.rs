@@ -15,12 +15,12 @@ const SPACES: [(XattrSpace, u8); 5] = [
     (XattrSpace::Security, 6),
 ];
 
-/// The number of a name space.
+/// Returns the number of a name space.
 pub fn index_of_space(space: XattrSpace) -> u8 {
     SPACES.iter().find(|(known, _)| *known == space).map_or(0, |(_, index)| *index)
 }
 
-/// The name space with this number; `None` for those that nobody asks for.
+/// Returns the name space with this number; `None` for numbers that vfs does not use.
 pub fn space_of_index(index: u8) -> Option<XattrSpace> {
     SPACES.iter().find(|(_, known)| *known == index).map(|(space, _)| *space)
 }
@@ -29,17 +29,17 @@ pub fn space_of_index(index: u8) -> Option<XattrSpace> {
 const ACL_DISK: u32 = 1;
 /// Version of access control lists in system calls.
 const ACL_SYSCALL: u32 = 2;
-/// What system calls have where an entry names nobody.
+/// The id that system calls have in an entry that names no user or group.
 const ACL_NOBODY: u32 = u32::MAX;
 /// Bytes of an entry's tag and permissions, and of its id.
 const ACL_PART: usize = 4;
 
-/// True if this entry, which begins with its tag, names a user or a group.
+/// Returns true if this entry, which begins with its tag, names a user or a group.
 fn acl_names_somebody(entry: &[u8]) -> bool {
     matches!(entry, [0x02 | 0x08, 0, ..])
 }
 
-/// An access control list from the disk, in the system call's form; `None` if it is none.
+/// Converts an access control list from the disk to the system call's form; `None` if it is none.
 pub fn acl_from_disk(disk: &[u8]) -> Option<Vec<u8>> {
     let mut rest = disk.strip_prefix(&ACL_DISK.to_le_bytes())?;
     let mut out = ACL_SYSCALL.to_le_bytes().to_vec();
@@ -58,7 +58,7 @@ pub fn acl_from_disk(disk: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// An access control list from a system call, in the disk's form; `None` if it is none.
+/// Converts an access control list from a system call to the disk's form; `None` if it is none.
 pub fn acl_to_disk(syscall: &[u8]) -> Option<Vec<u8>> {
     let entries = syscall.strip_prefix(&ACL_SYSCALL.to_le_bytes())?;
     if !entries.len().is_multiple_of(2 * ACL_PART) {

@@ -1,4 +1,4 @@
-//! Extended attributes: name spaces, who may, and ACLs mirrored in the mode.
+//! Extended attributes: name spaces, permissions, and ACLs mirrored in the mode.
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ impl<F: Format> Inner<F> {
         self.check_may_set(who, &inode, &key)?;
         let present = self.format.xattr(&inode.node, &key)?.is_some();
         match key.space {
-            // Nothing to remove is what the caller wanted.
+            // There is no ACL to remove, which is the state that the caller wanted.
             XattrSpace::AclAccess | XattrSpace::AclDefault if !present => return Ok(()),
             _ if !present => return Err(Error::Posix(libc::ENODATA)),
             _ => {}
@@ -191,7 +191,7 @@ impl<F: Format> Inner<F> {
     }
 }
 
-/// `user.` attributes are for files whose permission bits mean access to their contents.
+/// Returns true for kinds that may have `user.` attributes: their permission bits mean access to their contents.
 fn holds_user_attributes(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory)
 }
