@@ -22,16 +22,16 @@ use crate::inode::INODE_BYTES;
 use crate::pages::{Delta, Evicted};
 use crate::types::{Ino, Lbn, LbnRange};
 
-/// Stale entries that the queue may hold beside twice the number of pages.
+/// Stale entries that the queue may hold in addition to twice the number of pages.
 const STALE_ENTRIES_MAX: usize = 4096;
 
 /// Memory that a cached page is charged with beside its block, in bytes: its slot, its counts, its entries in queues.
 const PAGE_OVERHEAD_BYTES: usize = 192;
 
-/// Entries of the replacement queue that are looked at together.
+/// Entries of the replacement queue that are looked at in one step.
 const EVICT_BATCH: usize = 64;
 
-/// Inodes that an eviction is for at least.
+/// The fewest inodes that one eviction looks for.
 const INODES_AT_LEAST: usize = 16;
 
 /// Blocks that may be dirty however small the budget is.
@@ -45,20 +45,20 @@ struct Entry {
     ino: Ino,
     at: Lbn,
     stamp: u64,
-    /// When it entered; zero at the cold end.
+    /// The time at which it entered; zero at the cold end.
     since: Time,
 }
 
-/// Which end of the replacement queue a page enters at.
+/// The end of the replacement queue at which a page enters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Next to go.
+    /// The end from which pages are evicted next.
     Cold,
-    /// Last to go.
+    /// The end from which pages are evicted last.
     Warm,
 }
 
-/// The volume's account of cached blocks.
+/// The memory account of a volume's cached blocks, and their replacement queue.
 pub(crate) struct Cache {
     block_bytes: usize,
     budget_bytes: AtomicUsize,
@@ -67,11 +67,11 @@ pub(crate) struct Cache {
     paced: bool,
     cached: AtomicI64,
     dirty: AtomicI64,
-    /// Bytes that are being written.
+    /// Bytes in write requests that have not completed.
     underway: AtomicUsize,
     queue: Mutex<VecDeque<Entry>>,
     stamp: AtomicU64,
-    /// Dirty pages have become clean.
+    /// Signalled when dirty pages have become clean.
     pub(crate) room: Event,
 }
 
@@ -101,17 +101,17 @@ impl Cache {
         }
     }
 
-    /// So many bytes are about to be written.
+    /// Adds bytes that are about to be written.
     pub(crate) fn departed(&self, bytes: usize) {
         self.underway.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// They are written, or could not be.
+    /// Subtracts bytes that are written, or could not be.
     pub(crate) fn arrived(&self, bytes: usize) {
         self.underway.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that are being written: not dirty any more soon, unless they were written to again.
+    /// Returns the bytes in write requests that have not completed: they will be clean soon, unless written to again.
     pub(crate) fn underway_bytes(&self) -> usize {
         self.underway.load(Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ impl Cache {
         self.cached.load(Ordering::Relaxed).max(0) as usize * self.block_bytes
     }
 
-    /// What the cached pages are charged with.
+    /// Returns the bytes that the cached pages are charged with.
     fn charged_bytes(&self) -> usize {
         self.cached.load(Ordering::Relaxed).max(0) as usize * (self.block_bytes + PAGE_OVERHEAD_BYTES)
     }
@@ -133,18 +133,18 @@ impl Cache {
         self.budget_bytes.load(Ordering::Relaxed)
     }
 
-    /// Writers wait above this.
+    /// Returns the limit of dirty data in bytes, above which writers wait.
     pub(crate) fn dirty_bytes_max(&self) -> usize {
         let share = self.budget_bytes() / 100 * self.dirty_percent;
         share.min(self.dirty_bytes_limit.unwrap_or(usize::MAX)).max(DIRTY_BLOCKS_MIN * self.block_bytes)
     }
 
-    /// Above this, dirty data begin to leave in the background.
+    /// Returns the bytes of dirty data above which write-back begins in the background.
     pub(crate) fn dirty_bytes_background(&self) -> usize {
         if self.paced { self.dirty_bytes_max() / 8 } else { self.dirty_bytes_max() / 4 * 3 }
     }
 
-    /// A stamp for a page that is about to enter the queue.
+    /// Returns a stamp for a page that is about to enter the queue.
     pub(crate) fn next_stamp(&self) -> u64 {
         self.stamp.fetch_add(1, Ordering::Relaxed)
     }
@@ -174,7 +174,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Since when the clean page that leaves next has been waiting; `None` if there is none.
+    /// Returns the time since which the clean page that leaves next has been waiting; `None` if there is none.
     pub(crate) fn coldest(&self) -> Option<Time> {
         loop {
             let entry = self.cache.front()?;
@@ -190,24 +190,24 @@ impl<F: Format> Inner<F> {
         inode.is_some_and(|i| i.pages.lock().get(entry.at).is_some_and(|slot| slot.stamp == entry.stamp))
     }
 
-    /// The clean pages of `range` are the next to go.
+    /// Makes the clean pages of `range` the next to be evicted.
     pub(crate) fn chill(&self, inode: &Shared<F>, range: LbnRange) {
         let stamped = inode.pages.lock().chill(range, || self.cache.next_stamp());
         self.enqueue(inode.ino, &stamped, End::Cold);
     }
 
-    /// Memory in use: pages, metadata, inodes.
+    /// Returns the memory in use, in bytes: pages, metadata, inodes.
     pub(crate) fn used_bytes(&self) -> usize {
         self.cache.charged_bytes() + self.format.memory() + self.table.decoded() * INODE_BYTES
     }
 
-    /// Brings memory back within the budget, as far as clean things can be dropped. Leaves only:
+    /// Brings memory back within the budget, as far as clean pages and metadata can be dropped. Takes leaf locks only:
     /// may be called with inode locks held.
     pub(crate) fn reclaim(&self) {
         self.reclaim_to(self.cache.budget_bytes());
     }
 
-    /// As [`Self::reclaim`], down to `target` bytes.
+    /// Reclaims as [`Self::reclaim`] does, down to `target` bytes.
     pub(crate) fn reclaim_to(&self, target: usize) {
         self.trim_queue();
         if self.used_bytes() <= target {
@@ -217,7 +217,7 @@ impl<F: Format> Inner<F> {
         if inode_bytes > target / 4 {
             self.table.evict((inode_bytes - target / 4) / INODE_BYTES + INODES_AT_LEAST);
         }
-        // Metadata may have half; pages then give way first.
+        // Metadata may keep half of it, and shrink to that before pages are dropped.
         if self.format.memory() > target / 2 {
             self.format.shrink(target / 2);
         }
@@ -234,7 +234,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// As [`Self::reclaim_to`], and inodes that nobody uses go, too.
+    /// Reclaims as [`Self::reclaim_to`] does, and also evicts all unused inodes.
     pub(crate) fn shrink_to(&self, target: usize) {
         self.reclaim_to(target);
         let over = self.used_bytes().saturating_sub(target);
@@ -254,7 +254,7 @@ impl<F: Format> Inner<F> {
         !batch.is_empty()
     }
 
-    /// Drops pages of one file.
+    /// Drops the pages of one file that the entries name.
     fn evict_of_one(&self, entries: &[Entry]) {
         let Some(inode) = self.table.peek(entries[0].ino) else { return };
         let mut again: SmallVec<[(Lbn, u64); EVICT_BATCH]> = SmallVec::new();

@@ -1,8 +1,8 @@
-//! Reading file blocks into the cache: misses, and what a sequential reader will want next.
+//! Reading file blocks into the cache: misses, and read-ahead for sequential readers.
 //!
 //! A fill is one batch of requests, one per mapping run. The blocks it will bring are marked
-//! first, so nobody reads them twice; whoever needs one of them first waits for the device, the
-//! others wait for the blocks to move. A read-ahead is a fill that nobody waits for yet.
+//! first, so no block is read twice; the first task that needs one of them waits for the device, the
+//! others wait for the blocks to move. A read-ahead is a fill that no task waits for yet.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::inode::Inode;
 use crate::pages::{Content, Delta, Filled, Pages};
 use crate::types::{BlockRun, Ino, Lbn, LbnRange, Mapping};
 
-/// Read-aheads that nobody has waited for yet; the oldest is waited for beyond this.
+/// The most read-aheads that no task has waited for yet; the oldest is waited for beyond this.
 const LOOSE_FILLS_MAX: usize = 64;
 
 /// The first read-ahead window, in blocks.
 const WINDOW_BLOCKS_MIN: u64 = 4;
 
-/// A read under way.
+/// A batch of reads under way.
 pub(crate) struct Fill {
     progress: Mutex<Progress>,
 }
@@ -34,35 +34,35 @@ pub(crate) struct Fill {
 enum Progress {
     /// The requests are being put together.
     Starting,
-    /// Under way; whoever takes it waits for the device.
+    /// The requests are under way; the task that takes the batch waits for the device.
     Submitted(Submitted),
-    /// Somebody waits for the device.
+    /// A task waits for the device.
     Taken,
-    /// Its blocks are there, or absent again.
+    /// The blocks are in the cache, or absent again.
     Over,
 }
 
-/// A batch of reads.
+/// A submitted batch of reads.
 struct Submitted {
     ticket: Ticket,
     /// The blocks that each request brings.
     parts: Vec<LbnRange>,
-    /// [`Format::reuses`] before the blocks were looked up.
+    /// The value of [`Format::reuses`] before the blocks were looked up.
     reuses: u64,
 }
 
 impl Fill {
-    /// A read that whoever starts it waits for.
+    /// Returns a fill that the task that starts it will wait for.
     pub(crate) fn waited_for() -> Arc<Fill> {
         Arc::new(Fill { progress: Mutex::new(Progress::Taken) })
     }
 
-    /// Its blocks are there, or absent again.
+    /// Ends the fill: its blocks are in the cache, or absent again.
     pub(crate) fn end(&self) {
         *self.progress.lock() = Progress::Over;
     }
 
-    /// The batch to wait for, unless somebody else does or it has not been submitted yet.
+    /// Takes the batch to wait for, unless another task has taken it or it has not been submitted yet.
     fn take(&self) -> Option<Submitted> {
         let mut progress = self.progress.lock();
         match std::mem::replace(&mut *progress, Progress::Taken) {
@@ -79,10 +79,10 @@ impl Fill {
     }
 }
 
-/// A fill that nobody waits for, and the file it belongs to.
+/// A fill that no task waits for, and the file it belongs to.
 type LooseFill<N> = (Arc<Inode<N>>, Arc<Fill>);
 
-/// Read-aheads under way.
+/// The read-aheads under way, oldest first.
 pub(crate) struct LooseFills<N>(Mutex<VecDeque<LooseFill<N>>>);
 
 impl<N> Default for LooseFills<N> {
@@ -91,18 +91,18 @@ impl<N> Default for LooseFills<N> {
     }
 }
 
-/// Where the bytes of a block come from.
+/// The place that the bytes of a block come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A block of its own.
+    /// The block has an address on the device.
     Device,
-    /// The volume has them, though not in a block of their own: a write needs one.
+    /// The format keeps the bytes, but not in a block of their own: a write needs one.
     Elsewhere,
-    /// A hole.
+    /// The block is a hole.
     Nowhere,
 }
 
-/// What is known of how a file is read.
+/// The state of read-ahead for one file.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadAhead {
     /// The block a sequential reader would ask for next.
@@ -114,7 +114,7 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Notes that `first..=last` is being read from a file of `blocks` blocks; says what to read
+    /// Notes that `first..=last` is being read from a file of `blocks` blocks; returns the range to read
     /// ahead. The window doubles up to `max` blocks, and the next one is asked for when half of
     /// the last is used up, so the device works while the reader does.
     pub(crate) fn advise(&mut self, first: u64, last: u64, blocks: u64, max: u64) -> Option<LbnRange> {
@@ -141,17 +141,17 @@ impl ReadAhead {
 }
 
 impl<F: Format> Inner<F> {
-    /// Read-ahead at most, in blocks.
+    /// Returns the most blocks that are read ahead.
     pub(crate) fn read_ahead_blocks(&self) -> u64 {
         if self.options.role == CacheRole::Behind {
-            // The one in front asks ahead by itself, with several requests at once.
+            // The kernel in front reads ahead by itself, with several requests at once.
             return 0;
         }
         let bytes = self.options.read_ahead_bytes.min(self.cache.budget_bytes() / 4);
         bytes as u64 / self.block_bytes()
     }
 
-    /// Starts reading what is absent of `range`; `None` if nothing is.
+    /// Starts reading the absent blocks of `range`; `None` if none is absent.
     pub(crate) fn start_fill(&self, inode: &Shared<F>, range: LbnRange, cause: Cause) -> Result<Option<Arc<Fill>>> {
         let fill = Arc::new(Fill { progress: Mutex::new(Progress::Starting) });
         let absent = inode.pages.lock().begin_fill(range, &fill);
@@ -172,7 +172,7 @@ impl<F: Format> Inner<F> {
         outcome.map(|()| Some(fill))
     }
 
-    /// The requests for `absent`, one per mapping run, and which blocks each brings. Holes are
+    /// Returns the requests for `absent`, one per mapping run, and the blocks that each brings. Holes are
     /// filled at once. On an error the marks of what is not read are taken back.
     fn fill_requests(
         &self,
@@ -213,13 +213,14 @@ impl<F: Format> Inner<F> {
         (requests, parts, outcome)
     }
 
-    /// The largest data request in blocks.
+    /// Returns the largest data request in blocks.
     pub(crate) fn transfer_blocks(&self) -> u32 {
         let bytes = self.options.transfer_bytes_max as u64;
         u32::try_from(bytes / self.block_bytes()).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Where a run of file contents lies on the disk, for a request that is about to be made: the head will be there.
+    /// Returns the device address of a run of file contents, for a request that is about to be made: the head will be
+    /// there.
     pub(crate) fn lba(&self, run: BlockRun) -> Lba {
         self.last_access.note(run.end());
         Lba(run.start.0.saturating_mul(self.block_bytes() / SECTOR as u64))
@@ -231,7 +232,7 @@ impl<F: Format> Inner<F> {
         Request { op: Op::Read { into }, at, tag: Tag::new(Kind::Data, ino.0, cause) }
     }
 
-    /// What has no place on the device: zeros, or what the format keeps elsewhere.
+    /// Fills blocks that have no address on the device: with zeros, or with what the format keeps elsewhere.
     fn fill_hole(&self, inode: &Shared<F>, fill: &Arc<Fill>, part: LbnRange) -> Result<()> {
         let resident = self.format.resident(&inode.node, part.start)?;
         let kept = u32::from(resident.is_some());
@@ -278,7 +279,7 @@ impl<F: Format> Inner<F> {
     }
 
     /// Waits for a fill. Blocks of requests that failed are absent again; the first error is
-    /// returned to the one who waited for the device.
+    /// returned to the task that waited for the device.
     pub(crate) fn finish_fill(&self, inode: &Shared<F>, fill: &Arc<Fill>) -> Result<()> {
         loop {
             let ticket = inode.moved.ticket();
@@ -295,8 +296,8 @@ impl<F: Format> Inner<F> {
         let size = inode.size();
         for (part, done) in batch.parts.iter().zip(self.disk.wait(batch.ticket)) {
             match done.result {
-                // What lay there may have moved, and its place may hold another's bytes by now: absent again, so
-                // whoever wants it looks it up anew.
+                // The blocks may have moved, and their old place may hold another file's bytes by now: they are absent
+                // again, so a reader looks them up anew.
                 Ok(_) if self.format.reuses() != batch.reuses => self.drop_fill(inode, fill, *part),
                 Ok(bufs) => {
                     let pages = self.pages_of(bufs, *part, size);
@@ -314,7 +315,7 @@ impl<F: Format> Inner<F> {
         outcome
     }
 
-    /// Freezes what was read; what lies behind the end of the file reads as zeros.
+    /// Freezes what was read; bytes behind the end of the file read as zeros.
     pub(crate) fn pages_of(&self, bufs: Vec<Buf>, part: LbnRange, size: u64) -> Vec<Page> {
         let block_bytes = self.block_bytes();
         let freeze = |(i, mut buf): (usize, Buf)| {
@@ -326,7 +327,7 @@ impl<F: Format> Inner<F> {
         bufs.into_iter().enumerate().map(freeze).collect()
     }
 
-    /// Starts a read-ahead; its errors show when somebody reads the blocks.
+    /// Starts a read-ahead; its errors show when a caller reads the blocks.
     pub(crate) fn start_read_ahead(&self, inode: &Shared<F>, range: LbnRange) {
         let Ok(Some(fill)) = self.start_fill(inode, range, Cause::ReadAhead) else { return };
         self.tally.read_ahead_blocks.fetch_add(u64::from(range.len), Ordering::Relaxed);
@@ -348,7 +349,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// The pages of `range`, from the cache or the volume. The inode lock is held, shared at least.
+    /// Returns the pages of `range`, from the cache or the volume. The inode lock is held, shared at least.
     pub(crate) fn pages(&self, inode: &Shared<F>, range: LbnRange, ahead: Option<LbnRange>) -> Result<Vec<Page>> {
         let mut have: Vec<Option<Page>> = vec![None; range.len as usize];
         let missing = look(&mut inode.pages.lock(), range, &mut have);
@@ -381,7 +382,7 @@ impl<F: Format> Inner<F> {
         Ok(have.into_iter().flatten().collect())
     }
 
-    /// After clean pages were served to somebody who caches them, too: they go next.
+    /// Puts clean pages at the cold end of the replacement queue after they were served to a kernel that caches them.
     pub(crate) fn served(&self, inode: &Shared<F>, range: LbnRange) {
         if self.options.role == CacheRole::Behind {
             self.chill(inode, range);
@@ -411,14 +412,14 @@ impl<F: Format> Inner<F> {
     }
 }
 
-/// What a look for pages did not find.
+/// The blocks that a look for pages did not find.
 struct Missing {
     count: u64,
-    /// From the first absent block to the last.
+    /// The range from the first absent block to the last.
     span: LbnRange,
     /// A fill that is to bring one of them.
     filling: Option<Arc<Fill>>,
-    /// Blocks found that a co-read had brought and nobody had read.
+    /// Blocks found that a co-read had brought and that had not been read before.
     unasked: u64,
 }
 
@@ -452,7 +453,7 @@ fn look(pages: &mut Pages, range: LbnRange, have: &mut [Option<Page>]) -> Missin
 }
 
 impl Missing {
-    /// The blocks of `from..to` are not there; those that `have` (from `start` on) lacks are missing.
+    /// Notes that the blocks of `from..to` are absent; those that `have` (from `start` on) lacks are missing.
     fn note_absent(&mut self, start: Lbn, from: Lbn, to: Lbn, have: &[Option<Page>]) {
         for at in (from.0..to.0).filter(|at| have[(at - start.0) as usize].is_none()) {
             self.count += 1;

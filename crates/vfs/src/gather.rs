@@ -1,8 +1,8 @@
-//! Re-gathering: files that have scattered move together again.
+//! Defragmentation: the blocks of scattered files are moved together again.
 //!
-//! The one idea: a move is a write-back of clean files. The policy that places dirty files is shown whole, clean ones
-//! as if they were dirty ([`Due::Move`]) and plans for those that gain by moving; only these are read, and the ordinary
-//! write-back carries the plan out: data first, then pointers, and the old blocks are free once that is durable.
+//! A move is a write-back of clean files. The policy that places dirty files is shown whole, clean ones as if they were
+//! dirty ([`Due::Move`]) and plans for those that gain by moving; only these are read, and the ordinary write-back
+//! carries the plan out: data first, then pointers, and the old blocks are free once that is durable.
 //!
 //! Directories are walked one by one, a part of bounded size at a time: its small files are planned for together; large
 //! files by themselves, part by part. A plan that would not save a request is given back, so a second walk right after
@@ -12,10 +12,10 @@
 //!
 //! 1. Nothing but places changes: no byte, no size, no time.
 //! 2. Files that are dirty, in flight, locked by a writer, or have holes are left alone, or to the ordinary write-back
-//!    that comes first. What happens to a file between plan and write is write-back's business: pages that vanished do
-//!    not travel, and those written to meanwhile travel as they are then.
-//! 3. No admission is needed: only blocks that have a place get another, and policies take it from space that nobody
-//!    was promised ([`Due::Move`]).
+//!    that comes first. Changes to a file between plan and write are handled by write-back: pages that vanished are
+//!    not written, and those written to meanwhile are written as they are then.
+//! 3. No admission is needed: only blocks that have a place get another, and policies take it from space that is not
+//!    promised to any caller ([`Due::Move`]).
 //! 4. No gate is held while `progress` is asked, so the volume can be closed between two parts.
 
 use std::cell::RefCell;
@@ -34,23 +34,23 @@ use crate::layout::Score;
 use crate::plan::{DirtyFile, DirtyView, Due, SMALL_BLOCKS_MAX, Travel};
 use crate::types::{BlockAddr, BlockRun, Cookie, FileKind, Ino, Lbn, LbnRange, Mapping};
 
-/// Bytes of files that are planned for together at most: what one plan gathers.
+/// The most bytes of files that one plan covers.
 const PART_BYTES_MAX: u64 = 16 << 20;
-/// And files.
+/// The most files that one plan covers.
 const PART_FILES_MAX: usize = 4096;
-/// A part has at most this share of the cache, and of the free space.
+/// One plan covers at most this share (one in so many) of the cache, and of the free space.
 const PART_SHARE: u64 = 8;
 /// Moved bytes after which a commit lets the old places be used again.
 const COMMIT_BYTES: u64 = 64 << 20;
-/// Entries listed at a time.
+/// Directory entries listed at a time.
 const LIST_BATCH: usize = 256;
 
-/// How far re-gathering may go.
+/// The limits of a defragmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DefragOptions {
-    /// Move at most this many bytes. Requests are not split: less than one moves nothing.
+    /// Move at most this many bytes. A write request is not split: a limit below its size moves nothing.
     pub max_bytes: u64,
-    /// Move nothing; tell what would be moved, each part of the volume by itself.
+    /// Move nothing; report what would be moved, each part of the volume by itself.
     pub dry_run: bool,
 }
 
@@ -60,12 +60,12 @@ impl Default for DefragOptions {
     }
 }
 
-/// What reading files takes.
+/// The cost of reading files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Pieces that the files lie in, file by file.
+    /// Contiguous pieces that the files lie in, file by file.
     pub pieces: u64,
-    /// Their layout score.
+    /// Layout score of the files.
     pub score: Score,
     /// Requests of at most the maximum transfer that bring all of them, when the small files of a directory that lie
     /// side by side are read together.
@@ -80,39 +80,39 @@ impl Reading {
     }
 }
 
-/// Why re-gathering ended.
+/// The reason for which a defragmentation ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// It has not.
+    /// It has not ended.
     #[default]
     Running,
-    /// Everything has been looked at.
+    /// All files have been looked at.
     Done,
-    /// Whoever watches it said so.
+    /// The caller's `progress` asked to stop.
     Stopped,
     /// [`DefragOptions::max_bytes`] were moved.
     MaxBytes,
 }
 
-/// What re-gathering came to.
+/// The result of a defragmentation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Healed {
-    /// Directories looked at.
+    /// Number of directories looked at.
     pub directories: u64,
-    /// Files with blocks looked at.
+    /// Number of files with blocks looked at.
     pub files: u64,
-    /// Of those, files in use that were left alone.
+    /// Number of files in use that were left alone.
     pub files_skipped: u64,
-    /// Files that were moved, wholly or in part.
+    /// Number of files that were moved, wholly or in part.
     pub files_moved: u64,
-    /// Bytes that were moved.
+    /// Bytes that were moved, or would be in a dry run.
     pub bytes_moved: u64,
-    /// How the files lay.
+    /// The read cost of the files before the moves.
     pub before: Reading,
-    /// How they lie now.
+    /// The read cost of the files after the moves.
     pub after: Reading,
-    /// Why it ended.
+    /// The reason for which it ended.
     pub ending: Ending,
 }
 
@@ -127,13 +127,13 @@ struct Candidate<F: Format> {
 }
 
 impl<F: Format> Candidate<F> {
-    /// True if it has no hole.
+    /// Returns true if it has no hole.
     fn is_full(&self) -> bool {
         self.runs.iter().map(|(_, run)| u64::from(run.len)).sum::<u64>() == u64::from(self.range.len)
     }
 }
 
-/// What a policy sees: candidates as dirty files.
+/// The view for a policy: candidates as dirty files.
 struct View<N> {
     files: BTreeMap<Ino, DirtyFile<N>>,
     /// Files the policy has decided on.
@@ -161,9 +161,9 @@ impl<N> DirtyView<N> for View<N> {
 #[derive(Default)]
 struct Meter {
     transfer_blocks: u64,
-    /// Where the last run ended.
+    /// The address at which the last run ended.
     end: Option<BlockAddr>,
-    /// Blocks of the piece it belongs to.
+    /// Blocks of the piece that the last run belongs to.
     piece: u64,
     blocks: u64,
     pieces: u64,
@@ -198,7 +198,7 @@ impl Meter {
     }
 }
 
-/// What reading small files of one directory takes.
+/// Returns the cost of reading small files of one directory.
 fn reading<'a>(files: impl Iterator<Item = &'a Runs>, transfer_blocks: u32) -> Reading {
     let mut total = Reading::default();
     let mut all = Vec::new();
@@ -214,7 +214,7 @@ fn reading<'a>(files: impl Iterator<Item = &'a Runs>, transfer_blocks: u32) -> R
     Reading { requests: together.reading().requests, ..total }
 }
 
-/// Where the ranges of travels go, by file.
+/// The destinations of the ranges of planned writes, by file.
 type Moves = BTreeMap<Ino, Vec<(LbnRange, BlockAddr)>>;
 
 /// Ranges of files that were read for a move.
@@ -232,7 +232,7 @@ fn moves(travels: &[Travel]) -> Moves {
     moves
 }
 
-/// The runs of a file after `moves`.
+/// Returns the runs of a file after `moves`.
 fn relocated(runs: &Runs, moves: &[(LbnRange, BlockAddr)]) -> Runs {
     let blocks = |start: Lbn, to: BlockAddr, len: u32| (0..u64::from(len)).map(move |i| (start.0 + i, to.0 + i));
     let mut places: BTreeMap<u64, u64> = runs.iter().flat_map(|(at, run)| blocks(*at, run.start, run.len)).collect();
@@ -243,13 +243,13 @@ fn relocated(runs: &Runs, moves: &[(LbnRange, BlockAddr)]) -> Runs {
     places.chunk_by(joined).map(run).collect()
 }
 
-/// An entry: its inode, its kind where the directory says so, and where the listing goes on.
+/// An entry: its inode, its kind if the directory records it, and the cookie from which the listing goes on.
 type Listed = (Ino, Option<FileKind>, Cookie);
 
-/// Whether to go on.
+/// True if the walk is to go on.
 type Onward = bool;
 
-/// A walk that re-gathers.
+/// A walk that defragments a directory tree.
 struct Walk<'a, F: Format> {
     inner: &'a Inner<F>,
     options: DefragOptions,
@@ -257,7 +257,7 @@ struct Walk<'a, F: Format> {
     healed: Healed,
     /// Bytes moved since the last commit.
     uncommitted: u64,
-    /// Files of several names, which belong to the directory that came upon them first.
+    /// Files of several names, which belong to the first directory in which the walk finds them.
     linked: BTreeSet<Ino>,
     /// Directories that were found. On a damaged volume one may have several names, or contain itself: it is looked at
     /// once.
@@ -265,7 +265,7 @@ struct Walk<'a, F: Format> {
 }
 
 impl<F: Format> Inner<F> {
-    /// Re-gathers a file, or a directory and all below it.
+    /// Defragments a file, or a directory and all below it.
     pub(crate) fn defragment(
         &self,
         ino: Ino,
@@ -327,7 +327,7 @@ impl<F: Format> Walk<'_, F> {
         Ok(())
     }
 
-    /// The files of one directory; its subdirectories become pending.
+    /// Defragments the files of one directory; its subdirectories become pending.
     fn directory(&mut self, dir: Ino, pending: &mut Vec<Ino>) -> Result<()> {
         let mut from = Cookie(0);
         let (mut part, mut bytes) = (Vec::new(), 0);
@@ -359,14 +359,14 @@ impl<F: Format> Walk<'_, F> {
         self.small_files(dir, &part)
     }
 
-    /// The files among some entries that may be moved now; directories become pending.
+    /// Returns the files among some entries that may be moved now; directories become pending.
     fn files_of(&mut self, batch: &[Listed], pending: &mut Vec<Ino>) -> Result<Vec<Shared<F>>> {
         let mut files = Vec::with_capacity(batch.len());
         for (ino, kind, _) in batch {
             match kind {
                 Some(FileKind::Directory) => self.make_pending(*ino, pending),
                 Some(FileKind::Regular) => files.extend(self.settled(*ino)?),
-                // The directory does not say.
+                // The directory does not record the kind.
                 None => match self.inner.inode(*ino) {
                     Ok(inode) if inode.is_dir() => self.make_pending(*ino, pending),
                     Ok(_) => files.extend(self.settled(*ino)?),
@@ -378,14 +378,14 @@ impl<F: Format> Walk<'_, F> {
         Ok(files)
     }
 
-    /// A directory becomes pending, unless it was found before.
+    /// Makes a directory pending, unless it was found before.
     fn make_pending(&mut self, dir: Ino, pending: &mut Vec<Ino>) {
         if self.found.insert(dir) {
             pending.push(dir);
         }
     }
 
-    /// Asks whether to go on.
+    /// Asks `progress` whether to go on.
     fn goes_on(&mut self) -> Onward {
         if self.healed.ending == Ending::Running && !(self.progress)(&self.healed) {
             self.healed.ending = Ending::Stopped;
@@ -393,7 +393,7 @@ impl<F: Format> Walk<'_, F> {
         self.healed.ending == Ending::Running
     }
 
-    /// Some entries of a directory from a cookie on, the dots left out. Reading them is no access that counts.
+    /// Lists some entries of a directory from a cookie on, the dots left out. This does not change the access time.
     fn list(&self, dir: Ino, from: Cookie) -> Result<Vec<Listed>> {
         let mut batch = Vec::new();
         let inode = match self.inner.directory(dir) {
@@ -413,7 +413,7 @@ impl<F: Format> Walk<'_, F> {
         Ok(batch)
     }
 
-    /// Bytes and files of a part at most.
+    /// Returns the most bytes and files that one plan covers.
     fn part_max(&self) -> (u64, usize) {
         let inner = self.inner;
         let cache = inner.cache.budget_bytes() as u64 / PART_SHARE;
@@ -425,8 +425,8 @@ impl<F: Format> Walk<'_, F> {
         inode.size() <= SMALL_BLOCKS_MAX * self.inner.block_bytes()
     }
 
-    /// A regular file of which nothing waits to be written: if something does, it is tried now. `None` if it is no such
-    /// file, empty, in use, or belongs to a directory that was there before.
+    /// Returns a regular file without dirty blocks: if it has some, they are written first. `None` if it is no such
+    /// file, empty, in use, or belongs to a directory that was found before.
     fn settled(&mut self, ino: Ino) -> Result<Option<Shared<F>>> {
         let inode = match self.inner.inode(ino) {
             Ok(inode) => inode,
@@ -447,7 +447,7 @@ impl<F: Format> Walk<'_, F> {
         Ok(settled.then_some(inode))
     }
 
-    /// A range of a file with its runs, unless somebody is changing it.
+    /// Returns a range of a file with its runs, unless a caller is changing it.
     fn candidate(&self, inode: &Shared<F>, range: LbnRange) -> Result<Option<Candidate<F>>> {
         let Some(_shared) = inode.lock.try_read() else { return Ok(None) };
         if inode.check_alive().is_err() || !inode.pages.lock().is_settled() {
@@ -458,7 +458,7 @@ impl<F: Format> Walk<'_, F> {
         Ok((range.len > 0).then(|| Candidate { inode: Arc::clone(inode), range, runs }))
     }
 
-    /// What of a range lies before the end of the file.
+    /// Returns the part of a range before the end of the file.
     fn within(&self, inode: &Shared<F>, range: LbnRange) -> LbnRange {
         let end = inode.size().div_ceil(self.inner.block_bytes()).min(range.end().0);
         LbnRange { start: range.start, len: end.saturating_sub(range.start.0) as u32 }
@@ -479,7 +479,7 @@ impl<F: Format> Walk<'_, F> {
         Ok(runs)
     }
 
-    /// Small files of one directory, together.
+    /// Defragments small files of one directory together.
     fn small_files(&mut self, dir: Ino, files: &[Shared<F>]) -> Result<()> {
         let _gate = self.inner.enter()?;
         let whole = LbnRange { start: Lbn(0), len: SMALL_BLOCKS_MAX as u32 };
@@ -498,7 +498,7 @@ impl<F: Format> Walk<'_, F> {
         Ok(())
     }
 
-    /// A large file, part by part.
+    /// Defragments a large file, part by part.
     fn large_file(&mut self, inode: &Shared<F>) -> Result<()> {
         let transfer = self.inner.transfer_blocks();
         let (mut before, mut after) = (Meter::new(transfer), Meter::new(transfer));
@@ -507,7 +507,7 @@ impl<F: Format> Walk<'_, F> {
         loop {
             let gate = self.inner.enter()?;
             let part_blocks = (self.part_max().0 / self.inner.block_bytes()) as u32;
-            // Whole windows of one transfer, so that parts end where windows do.
+            // A part has whole windows of one transfer, so that parts end where windows do.
             let range = LbnRange { start: at, len: (part_blocks - part_blocks % transfer).max(transfer) };
             if self.within(inode, range).len == 0 {
                 break;
@@ -534,7 +534,7 @@ impl<F: Format> Walk<'_, F> {
         Ok(())
     }
 
-    /// What the format would move of these files, as far as it saves requests.
+    /// Returns the writes that the format plans for these files, as far as they save requests.
     fn plan(&mut self, home: Ino, candidates: &[Candidate<F>]) -> Result<Vec<Travel>> {
         let shown = candidates.iter().filter(|candidate| candidate.is_full());
         let file = |candidate: &Candidate<F>| DirtyFile {
@@ -582,7 +582,8 @@ impl<F: Format> Walk<'_, F> {
         travels.iter().filter(|travel| travel.fresh).for_each(|travel| self.inner.format.abandon(travel.to));
     }
 
-    /// The travels that [`DefragOptions::max_bytes`] allows; the others are given back, and the walk ends.
+    /// Returns the planned writes that [`DefragOptions::max_bytes`] allows; the others are given back, and the walk
+    /// ends.
     fn affordable(&mut self, mut travels: Vec<Travel>) -> Vec<Travel> {
         let mut left = (self.options.max_bytes - self.healed.bytes_moved) / self.inner.block_bytes();
         let mut count = 0;
@@ -599,7 +600,7 @@ impl<F: Format> Walk<'_, F> {
         travels
     }
 
-    /// True if reading these files takes fewer requests after the travels.
+    /// Returns true if reading these files takes fewer requests after the planned writes.
     fn saves<'c>(&self, files: impl Iterator<Item = &'c Candidate<F>>, travels: &[Travel]) -> bool
     where
         F: 'c,
@@ -615,7 +616,7 @@ impl<F: Format> Walk<'_, F> {
         reading(after.iter(), transfer).requests < before.requests
     }
 
-    /// Carries the plan out, or gives it back in a dry run; where the files lie then.
+    /// Carries the plan out, or gives it back in a dry run; returns the runs of the files afterwards.
     fn carry_out(&mut self, candidates: &[Candidate<F>], travels: Vec<Travel>) -> Result<Vec<Runs>> {
         if travels.is_empty() {
             return Ok(candidates.iter().map(|candidate| candidate.runs.clone()).collect());
@@ -632,7 +633,7 @@ impl<F: Format> Walk<'_, F> {
         let (travels, brought) = self.bring(candidates, travels, &moves);
         self.healed.files_moved += self::moves(&travels).len() as u64;
         let outcome = self.inner.carry_out(travels);
-        // What was not in the cache before is the first to leave it.
+        // Blocks that were not in the cache before are the first to leave it.
         brought.iter().for_each(|(inode, range)| self.inner.chill(inode, *range));
         let bytes = outcome.blocks * block_bytes;
         self.inner.tally.gathered_blocks.fetch_add(outcome.blocks, Ordering::Relaxed);
@@ -648,8 +649,8 @@ impl<F: Format> Walk<'_, F> {
         candidates.iter().map(|candidate| self.runs(&candidate.inode, candidate.range)).collect()
     }
 
-    /// Reads what is to travel. Returns the travels without the files that cannot (unreadable ones, and those that are
-    /// in use by now), and what was not in the cache before.
+    /// Reads the blocks that are to be written. Returns the planned writes without the files that cannot move
+    /// (unreadable ones, and those that are in use by now), and the ranges that were not in the cache before.
     fn bring(&mut self, candidates: &[Candidate<F>], travels: Vec<Travel>, moves: &Moves) -> (Vec<Travel>, Brought<F>) {
         let inner = self.inner;
         let mut staying = BTreeSet::new();
@@ -668,7 +669,7 @@ impl<F: Format> Walk<'_, F> {
         }
         let mut brought = Vec::with_capacity(fills.len());
         for (inode, range, fill) in fills {
-            // Of an error tells what is absent afterwards.
+            // An error shows in the blocks that are absent afterwards.
             let _ = inner.finish_fill(inode, &fill);
             brought.push((Arc::clone(inode), range));
         }
@@ -681,7 +682,7 @@ impl<F: Format> Walk<'_, F> {
         (travels.into_iter().flat_map(|travel| self.without(travel, &staying)).collect(), brought)
     }
 
-    /// A travel without some files, whose part of the run goes back.
+    /// Returns a planned write without some files, whose part of the run goes back.
     fn without(&self, travel: Travel, staying: &BTreeSet<Ino>) -> Vec<Travel> {
         if travel.from.iter().all(|from| !staying.contains(&from.ino)) {
             return vec![travel];
@@ -706,7 +707,7 @@ impl<F: Format> Walk<'_, F> {
         kept
     }
 
-    /// Lets the places that were left be used again. The gate is held.
+    /// Commits, so that the old places can be used again. The gate is held.
     fn commit(&mut self) -> Result<()> {
         if std::mem::take(&mut self.uncommitted) == 0 {
             return Ok(());
@@ -719,8 +720,8 @@ fn relocated_if<F: Format>(file: &Candidate<F>, moves: &Moves) -> Runs {
     moves.get(&file.inode.ino).map_or_else(|| file.runs.clone(), |moves| relocated(&file.runs, moves))
 }
 
-/// True if all of a range is in the cache, and the file settled. The range is to stay there until it travels:
-/// replacement passes it by once.
+/// Returns true if all of a range is in the cache, and the file settled. The range is to stay there until it is
+/// written: replacement passes it by once.
 fn keep_in_cache<N>(inode: &Inode<N>, range: LbnRange) -> bool {
     let mut pages = inode.pages.lock();
     if !pages.is_settled() {
@@ -734,7 +735,7 @@ fn keep_in_cache<N>(inode: &Inode<N>, range: LbnRange) -> bool {
     there == range.len
 }
 
-/// Nothing, for an inode that was removed meanwhile.
+/// Returns `Ok` for the error of an inode that was removed meanwhile.
 fn gone(error: Error) -> Result<()> {
     match error {
         Error::Stale(_) | Error::Posix(libc::ENOENT | libc::ENOTDIR) => Ok(()),

@@ -1,4 +1,4 @@
-//! The state behind [`crate::Vfs`], and what every call needs of it.
+//! The state behind [`crate::Vfs`], and the functions that every call needs.
 
 use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use crate::volatile::LastAccess;
 /// An inode of the format `F`, shared.
 pub(crate) type Shared<F> = Arc<Inode<<F as Format>::Node>>;
 
-/// Everything a volume keeps in memory.
+/// The in-memory state of a volume.
 pub(crate) struct Inner<F: Format> {
     pub(crate) format: F,
     pub(crate) shape: Shape,
     pub(crate) disk: SharedDisk,
     pub(crate) rt: Rt,
     pub(crate) options: Options,
-    /// Level 0. True while the volume is open.
+    /// The lock of level 0. True while the volume is open.
     pub(crate) gate: RwLock<bool>,
-    /// Level 1. Exclusive when a directory changes its parent, shared while somebody relies on who
-    /// is whose ancestor.
+    /// The lock of level 1. Exclusive when a directory changes its parent, shared while a call relies on
+    /// the ancestors of a directory.
     pub(crate) rename: RwLock<()>,
     pub(crate) table: Table<F::Node>,
     pub(crate) cache: Cache,
@@ -47,22 +47,22 @@ pub(crate) struct Inner<F: Format> {
     pub(crate) reap_queue: ReapQueue<F::Node>,
     pub(crate) pressure: Pressure,
     pub(crate) tally: Tally,
-    /// The file block the device was last asked for.
+    /// The file block that the device was last asked for.
     pub(crate) last_access: Arc<LastAccess>,
-    /// Somebody changed metadata since the last commit.
+    /// True if metadata changed since the last commit.
     pub(crate) uncommitted: AtomicBool,
-    /// When somebody last called, in nanoseconds of the runtime's clock.
+    /// Time of the last call, in nanoseconds of the runtime's clock.
     pub(crate) last_call: AtomicU64,
-    /// When the syncer last committed, likewise.
+    /// Time of the syncer's last commit, in nanoseconds of the runtime's clock.
     pub(crate) last_commit: AtomicU64,
     /// Wakes the syncer early.
     pub(crate) syncer_wake: Arc<SyncerWake>,
     pub(crate) syncer_task: Mutex<Option<Task>>,
-    /// What holes read as.
+    /// The page that holes read as.
     pub(crate) zero_page: Page,
 }
 
-/// How the syncer is spoken to. It outlives the volume, so that the syncer need not keep the volume alive.
+/// The channel to the syncer. It outlives the volume, so that the syncer need not keep the volume alive.
 pub(crate) struct SyncerWake {
     pub(crate) event: Event,
     pub(crate) stop: AtomicBool,
@@ -102,7 +102,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Begins a call (level 0).
+    /// Begins a call (level 0); fails if the volume is closed.
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         self.last_call.store(self.rt.now().0, Ordering::Relaxed);
         self.enter_quietly()
@@ -122,7 +122,7 @@ impl<F: Format> Inner<F> {
         Ok(gate)
     }
 
-    /// An error if the volume does not accept changes, with the first reason.
+    /// Returns an error if the volume does not accept changes, with the first reason.
     pub(crate) fn check_writable(&self) -> Result<()> {
         let reason = match self.format.failed() {
             Some(reason) => reason,
@@ -139,7 +139,7 @@ impl<F: Format> Inner<F> {
         u64::from(self.shape.block_size)
     }
 
-    /// The time of day as inodes of this volume can hold it.
+    /// Returns the time of day as inodes of this volume can hold it.
     pub(crate) fn timestamp(&self) -> Timestamp {
         self.clamp_time(self.rt.timestamp())
     }
@@ -154,7 +154,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// An inode, read from the volume if need be.
+    /// Returns an inode, read from the volume if need be.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Shared<F>> {
         loop {
             let ticket = self.table.load_ended.ticket();
@@ -186,18 +186,18 @@ impl<F: Format> Inner<F> {
         outcome
     }
 
-    /// A directory's inode; ENOTDIR for anything else.
+    /// Returns a directory's inode; ENOTDIR for anything else.
     pub(crate) fn directory(&self, ino: Ino) -> Result<Shared<F>> {
         let inode = self.inode(ino)?;
         if inode.is_dir() { Ok(inode) } else { Err(Error::Posix(libc::ENOTDIR)) }
     }
 
-    /// Whose space `who` may use.
+    /// Returns the class of space that the caller may use.
     pub(crate) fn space_class(who: &Who) -> SpaceClass {
         if who.uid == 0 { SpaceClass::Root } else { SpaceClass::User { uid: who.uid, gid: who.gid } }
     }
 
-    /// Commits, and lets go of what evicted inodes were waiting for.
+    /// Commits, and forgets what evicted inodes were waiting for.
     pub(crate) fn commit(&self, why: Why) -> Result<()> {
         let remembered = self.table.remembered();
         self.uncommitted.store(false, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl<F: Format> Inner<F> {
     pub(crate) fn hold(&self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         self.table.hold(ino);
-        // Reaping marks the inode where holds are counted: it saw ours, or we see its mark.
+        // Reaping marks the inode where holds are counted: either it sees this hold, or this call sees its mark.
         let alive = inode.check_alive();
         if alive.is_err() {
             self.table.release(ino, 1);

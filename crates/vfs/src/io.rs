@@ -28,25 +28,25 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 /// A relatime access time older than this is renewed.
 const ATIME_SECS_MAX: i64 = 24 * 60 * 60;
 
-/// A writer looks again for room at least this often.
+/// The longest time after which a writer that waits for room looks again.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// Attempts to write back for room before a writer is told that nothing leaves.
 const ROOM_ATTEMPTS: u32 = 30;
 
-/// Files asked to give way in one round.
+/// Files whose dirty blocks are considered in one round.
 const EVICT_FILES: usize = 256;
 
-/// Dirty ranges of one file that are looked at when it is asked to give way.
+/// Dirty ranges of one file that are considered in one round.
 const EVICT_RANGES: usize = 64;
 
-/// Bytes to be written.
+/// The bytes to be written.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     Bytes(&'a [u8]),
     /// This many zeros.
     Zeros(u64),
-    /// Zeros, but only into blocks that have no address: what is there stays.
+    /// Zeros, but only into blocks that have no address: the others keep their contents.
     Holes(u64),
 }
 
@@ -59,19 +59,19 @@ impl Source<'_> {
     }
 }
 
-/// What is written where, and what comes with it.
+/// One write: its bytes, its offset, and its options.
 pub(crate) struct Write<'a> {
     pub(crate) who: &'a Who,
     pub(crate) offset: u64,
     pub(crate) source: Source<'a>,
-    /// At the end, wherever that is.
+    /// True if the write goes to the end of the file, wherever that is.
     pub(crate) append: bool,
-    /// The size does not grow.
+    /// True if the size does not grow.
     pub(crate) keep_size: bool,
 }
 
 impl<F: Format> Inner<F> {
-    /// A regular file's inode.
+    /// Returns a regular file's inode.
     pub(crate) fn file_inode(&self, ino: Ino) -> Result<Shared<F>> {
         let inode = self.inode(ino)?;
         match inode.kind {
@@ -81,7 +81,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// The blocks that hold `len` > 0 bytes from `offset` on.
+    /// Returns the blocks that hold `len` > 0 bytes from `offset` on.
     pub(crate) fn blocks_of(&self, offset: u64, len: u64) -> LbnRange {
         let first = offset / self.block_bytes();
         let last = (offset + len - 1) / self.block_bytes();
@@ -102,7 +102,7 @@ impl<F: Format> Inner<F> {
         Ok(done)
     }
 
-    /// Reads with the inode lock held.
+    /// Reads from a file whose inode lock is held.
     pub(crate) fn read_locked(&self, inode: &Shared<F>, offset: u64, into: &mut [u8]) -> Result<usize> {
         let size = inode.size();
         let end = size.min(offset.saturating_add(into.len() as u64));
@@ -174,7 +174,7 @@ impl<F: Format> Inner<F> {
         Ok(first.unwrap_or(offset))
     }
 
-    /// Bytes that one step of a write may make dirty.
+    /// Returns the bytes that one step of a write may make dirty.
     pub(crate) fn chunk_bytes(&self) -> usize {
         let quarter = self.cache.dirty_bytes_max() / 4;
         let block = self.shape.block_size as usize;
@@ -205,8 +205,8 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Reserves what a write may need, from what the cache knows: an upper bound, unless others change the file
-    /// meanwhile. Close to full it is counted exactly.
+    /// Reserves the space that a write may need, as far as the cache knows: an upper bound, unless other callers change
+    /// the file meanwhile. Close to full it is counted exactly.
     fn admit_write(&self, inode: &Shared<F>, write: &Write<'_>, least: Need) -> Result<Admitted<'_, F>> {
         let class = Self::space_class(write.who);
         let offset = if write.append { inode.size() } else { write.offset };
@@ -231,7 +231,7 @@ impl<F: Format> Inner<F> {
         if blocks_in(exact) == 0 { Ok(self.admit_nothing()) } else { self.admit(exact, class) }
     }
 
-    /// Asks the format how the file is mapped, before the first of its blocks waits for a place.
+    /// Asks the format for the shape of the file's map, before the first of its blocks waits for a place.
     fn note_shape(&self, inode: &Shared<F>) {
         if inode.pages.lock().unplaced.blocks() == 0 {
             let shape = self.format.map_shape(&inode.node);
@@ -239,7 +239,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Which map blocks above the blocks of `range` that have no address are missing.
+    /// Returns which map blocks above the blocks of `range` that have no address are missing.
     fn missing_maps(&self, inode: &Shared<F>, range: LbnRange, addressed: &[bool]) -> Result<SmallVec<[Missing; 4]>> {
         let parts = inode.pages.lock().unplaced.parts(range);
         let mut missing = SmallVec::new();
@@ -253,14 +253,15 @@ impl<F: Format> Inner<F> {
         Ok(missing)
     }
 
-    /// What the blocks of `range` without an address need beyond what was admitted for the file's dirty pages.
+    /// Returns the space that the blocks of `range` without an address need beyond what was admitted for the file's
+    /// dirty pages.
     fn exact_need(&self, pages: &Pages, range: LbnRange, addressed: &[bool], missing: &[Missing]) -> Need {
         let data_blocks = self.count_fresh(pages, range, addressed);
         let map_blocks = pages.unplaced.more_maps(missing.iter().map(|known| known.at), missing);
         Need { data_blocks, map_blocks: if data_blocks == 0 { 0 } else { map_blocks }, ..Need::default() }
     }
 
-    /// Which blocks of `range` have an address, of a file of `size` bytes.
+    /// Returns for each block of `range`, in a file of `size` bytes, whether it has an address.
     pub(crate) fn addressed(&self, inode: &Shared<F>, range: LbnRange, size: u64) -> Result<SmallVec<[bool; 16]>> {
         let mut addressed: SmallVec<[bool; 16]> = SmallVec::from_elem(false, range.len as usize);
         let mut unknown: SmallVec<[LbnRange; 4]> = SmallVec::new();
@@ -295,7 +296,7 @@ impl<F: Format> Inner<F> {
         Ok(addressed)
     }
 
-    /// Waits until `bytes` more may be dirty: the writer itself writes back what was not used for
+    /// Waits until `bytes` more may be dirty: the writer itself writes back the blocks that were not used for
     /// the longest time. Level 0 only.
     pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
         let max = self.cache.dirty_bytes_max();
@@ -321,12 +322,12 @@ impl<F: Format> Inner<F> {
             let over = (self.cache.dirty_bytes() + bytes).saturating_sub(max);
             let until = self.rt.now() + ROOM_WAIT;
             if self.cache.underway_bytes() >= over {
-                // Enough is on its way already; more would only come before it.
+                // Enough bytes are being written already; further requests would only delay them.
                 self.rt.wait(&self.cache.room, ticket, Some(until));
                 continue;
             }
-            // Some room for the next writes, too: what leaves together travels together. Paced writers are few here,
-            // and should be off again soon.
+            // Some room for the next writes as well: blocks that leave together are written together. Paced writers
+            // are few here, and should go on soon.
             let spare = if self.options.paced { max / 32 } else { max / 8 };
             let outcome = self.evict_dirty(over + spare);
             if outcome.blocks > 0 {
@@ -345,8 +346,8 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// Writes back the least recently written files' first dirty blocks (and whatever the policy
-    /// sends along), until about `bytes` have left.
+    /// Writes back the first dirty blocks of the least recently written files (and the blocks that the policy
+    /// adds), until about `bytes` have left.
     pub(crate) fn evict_dirty(&self, bytes: usize) -> crate::write_back::Outcome {
         let files = self.dirty.lock().least_recent(EVICT_FILES);
         let mut left = (bytes as u64).div_ceil(self.block_bytes());
@@ -360,8 +361,8 @@ impl<F: Format> Inner<F> {
         self.write_back_upto(bytes as u64, dues)
     }
 
-    /// Asks about `blocks` dirty blocks of a file to leave, the first ones first, in windows of one transfer. Says how
-    /// many it has, as far as they were looked at.
+    /// Adds write-back reasons for about `blocks` dirty blocks of a file, the first ones first, in windows of one
+    /// transfer. Returns how many dirty blocks it has, as far as they were looked at.
     pub(crate) fn dues_of(&self, inode: &Shared<F>, blocks: u64, dues: &mut Vec<Due>) -> u64 {
         let window = u64::from(self.transfer_blocks());
         let pages = inode.pages.lock();
@@ -369,7 +370,7 @@ impl<F: Format> Inner<F> {
         dues.push(Due::Evict(inode.ino, Lbn(next)));
         let mut seen = 0;
         for (start, end) in pages.ready().within(0, u64::MAX).take(EVICT_RANGES) {
-            // What the due before takes along does not need another.
+            // The part that the previous reason covers does not need another.
             let far = (start.max(next + window)..end).step_by(window as usize);
             for at in far.take(blocks.saturating_sub(seen).div_ceil(window) as usize) {
                 dues.push(Due::Evict(inode.ino, Lbn(at)));
@@ -388,7 +389,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// Writes with the inode lock held exclusively, as far as `admission` suffices.
+    /// Writes to a file whose inode lock is held exclusively, as far as `admission` suffices.
     fn write_locked(&self, inode: &Shared<F>, write: &Write<'_>, mut admission: Admitted<'_, F>) -> Result<Written> {
         inode.check_alive()?;
         let attr = inode.attr();
@@ -402,7 +403,7 @@ impl<F: Format> Inner<F> {
         }
         if end > attr.size && !write.keep_size {
             match write.source {
-                // A block that is there already is not written to: after a power cut the device may have old bytes in
+                // A block with an address is not written to: after a power cut the device may have old bytes in
                 // the last one.
                 Source::Holes(_) => self.zero_tail(inode, attr.size, u64::MAX)?,
                 _ if offset > attr.size => self.zero_tail(inode, attr.size, offset)?,
@@ -428,7 +429,7 @@ impl<F: Format> Inner<F> {
             if missing.is_some() {
                 return Ok(Written::Needs(need));
             }
-            // With the lock held map blocks may come, but none goes.
+            // With the lock held map blocks may be added, but none is removed.
             drop(pages);
             missing = Some(self.missing_maps(inode, range, &addressed)?);
             pages = inode.pages.lock();
@@ -449,7 +450,7 @@ impl<F: Format> Inner<F> {
         if let Some(missing) = &missing {
             pages.unplaced.note_existing(missing);
         }
-        // What this file needs more stays with it, and the rest goes back.
+        // The additional promise of this file stays with it, and the rest goes back.
         let more = pages.unplaced.promise().saturating_sub(promised);
         debug_assert!(more <= admission.blocks(), "{more} blocks were not admitted");
         pages.admission.absorb(admission.split(more));
@@ -463,7 +464,8 @@ impl<F: Format> Inner<F> {
         Ok(Written::At(offset))
     }
 
-    /// Has the format choose addresses for `fresh` blocks of `range` that have none, from what was admitted for them.
+    /// Lets the format choose addresses at `write()` for `fresh` blocks of `range` that have none, from what was
+    /// admitted for them.
     fn choose_early(&self, inode: &Shared<F>, range: LbnRange, fresh: u64) -> Result<()> {
         let mut admission = inode.pages.lock().admission.split(fresh);
         let chosen = self.format.early(&inode.node, range, &mut admission);
@@ -478,7 +480,7 @@ impl<F: Format> Inner<F> {
         (without - pages.slots(range).filter(admitted_before).count()) as u64
     }
 
-    /// Pages of the first and last block of a write, where what is not written over must be kept.
+    /// Returns the pages of the first and last block of a write, if they keep bytes that are not written over.
     fn read_edges(
         &self,
         inode: &Shared<F>,
@@ -542,7 +544,7 @@ impl<F: Format> Inner<F> {
         Delta { cached: delta.cached + d.cached, dirty: delta.dirty + d.dirty }
     }
 
-    /// After bytes were written: size, times, mode, lists. Called with the pages still locked, so
+    /// Updates size, times, mode and lists after bytes were written. Called with the pages still locked, so
     /// a write-back that freezes them sees the new size.
     fn note_written(&self, inode: &Shared<F>, pages: &Pages, write: &Write<'_>, end: u64) {
         let now = self.timestamp();
@@ -569,7 +571,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Before a file of `size` bytes grows beyond its last block: zeros behind its end, also on the
+    /// Writes zeros behind the end of a file of `size` bytes, before it grows beyond its last block; also on the
     /// volume (another driver may have left anything there).
     pub(crate) fn zero_tail(&self, inode: &Shared<F>, size: u64, new_end: u64) -> Result<()> {
         let block_bytes = self.block_bytes();
@@ -580,7 +582,7 @@ impl<F: Format> Inner<F> {
         self.zero_part(inode, at, (size % block_bytes) as usize, block_bytes as usize)
     }
 
-    /// Zeroes `from..to` of a block that is there; a hole stays one.
+    /// Zeroes `from..to` of a block that has contents; a hole stays one.
     pub(crate) fn zero_part(&self, inode: &Shared<F>, at: Lbn, from: usize, to: usize) -> Result<()> {
         let range = LbnRange { start: at, len: 1 };
         self.finish_fills_of(inode, range);
@@ -619,10 +621,10 @@ impl<F: Format> Inner<F> {
     }
 }
 
-/// What came of an attempt to write.
+/// The result of an attempt to write.
 enum Written {
     At(u64),
-    /// More blocks are new than were admitted: these.
+    /// More blocks are new than were admitted: the space request to try again with.
     Needs(Need),
 }
 
@@ -630,7 +632,7 @@ fn blocks_in(need: Need) -> u64 {
     need.data_blocks + need.map_blocks
 }
 
-/// What `fresh` blocks of `range` need at most.
+/// Returns the most space that `fresh` blocks of `range` need.
 fn need_of(unplaced: &Unplaced, range: LbnRange, fresh: u64) -> Need {
     if fresh == 0 {
         return Need::default();

@@ -11,10 +11,10 @@ use crate::plan::Due;
 use crate::types::{FileKind, Ino};
 use crate::write_error::Process;
 
-/// Inodes whose attributes one op puts at most.
+/// The most inodes whose attributes one op puts.
 const PUT_INODES_MAX: usize = 64;
 
-/// Attempts to write a file back that come to nothing before it is called an error: a policy that
+/// Attempts to write a file back that write nothing before it is called an error: a policy that
 /// plans nothing for a dirty file would hang an fsync.
 const FRUITLESS_MAX: u32 = 8;
 
@@ -44,7 +44,7 @@ impl<F: Format> Inner<F> {
         self.format.harden(&inode.node, seal, epoch, how)
     }
 
-    /// Writes back what is dirty of a file now, and waits for what is in flight. Later writes do
+    /// Writes back the blocks of a file that are dirty now, and waits for those in flight. Later writes do
     /// not hold it up.
     pub(crate) fn write_back_file(&self, inode: &Shared<F>, due: Due) -> Result<()> {
         let goal = {
@@ -108,7 +108,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// Tells the format all attributes it does not know yet.
+    /// Tells the format all attributes that it does not know yet.
     pub(crate) fn put_all(&self) -> Result<()> {
         let inodes = self.dirty.lock().unput_inodes();
         self.put_inodes(&inodes)
@@ -124,13 +124,13 @@ impl<F: Format> Inner<F> {
         self.flush(Why::Sync)
     }
 
-    /// Everything that was changed before the call becomes durable. The first error is returned,
+    /// Makes everything durable that was changed before the call. The first error is returned,
     /// but everything is tried.
     pub(crate) fn flush(&self, why: Why) -> Result<()> {
         let files = self.dirty.lock().least_recent(usize::MAX);
         let mut outcome = self.write_back(files.iter().map(|inode| Due::Drain(inode.ino))).error.map_or(Ok(()), Err);
         if outcome.is_ok() {
-            // What was in flight, or too large for one plan.
+            // Their dirty blocks were in flight, or too many for one plan.
             for inode in &files {
                 outcome = outcome.and(self.write_back_file(inode, Due::Drain(inode.ino)));
             }
@@ -140,8 +140,8 @@ impl<F: Format> Inner<F> {
         outcome.and(committed)
     }
 
-    /// The end: nobody calls any more, everything is written, orphans are reaped, the format closes.
-    /// A volume that failed is only let go of.
+    /// Closes the volume: no call runs any more, everything is written, orphans are reaped, the format closes.
+    /// A volume that failed is only released.
     pub(crate) fn close(self: &Arc<Self>) -> Result<()> {
         self.stop_syncer();
         let mut open = self.gate.write();

@@ -1,4 +1,4 @@
-//! Background work: what is old goes out, what is unlinked is reaped, the format gets its steps.
+//! Background work: old data are written back, unlinked inodes are reaped, the format runs its steps.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -11,13 +11,13 @@ use crate::format::{Format, Idle, Why};
 use crate::inner::Inner;
 use crate::plan::Due;
 
-/// The syncer looks at least this often.
+/// The longest time between two rounds of the syncer.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// And, while unlinked inodes wait to be reaped, this often.
+/// The longest time between two rounds while unlinked inodes wait to be reaped.
 const REAP_ROUND: Duration = Duration::from_millis(100);
 
-/// Nobody asked for anything for this long: the volume is idle.
+/// The volume is idle if no call has come for this long.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
 
 impl<F: Format> Inner<F> {
@@ -55,20 +55,20 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// One round as a call of its own; returns when the next is due.
+    /// Runs one round as a call of its own; returns the time of the next.
     pub(crate) fn round(&self) -> Time {
         let Ok(_gate) = self.enter_quietly() else { return Time::MAX };
         self.tend()
     }
 
-    /// One round of background work.
+    /// Runs one round of background work; returns the time of the next.
     pub(crate) fn tend(&self) -> Time {
         self.finish_loose_fills();
         if self.check_writable().is_err() {
             return self.rt.now() + ROUND;
         }
         let mut next = self.tend_once();
-        // Writers may keep it up for as long as they like: everything else has its turn all the same.
+        // Writers may keep this loop busy for as long as they like, so every pass gives all other work its turn.
         while self.write_back_surplus() && !self.syncer_wake.stop.load(Ordering::SeqCst) {
             next = self.tend_once();
         }
@@ -76,11 +76,11 @@ impl<F: Format> Inner<F> {
         let own = if self.has_ripe() { REAP_ROUND } else { ROUND };
         let oldest = self.dirty.lock().oldest().map_or(Time::MAX, |since| since + self.options.dirty_age);
         let now = self.rt.now();
-        // A moment at least: a format or a file that is due at once must not make this spin.
+        // At least 10 ms: a format or a file that wants a round at once must not make this spin.
         (now + own).min(next).min(oldest).max(now + Duration::from_millis(10))
     }
 
-    /// What is due by the clock or by the format's own account; returns when the format wants its next turn.
+    /// Runs the steps whose time has come; returns the time at which the format wants its next step.
     fn tend_once(&self) -> Time {
         let now = self.rt.now();
         self.reap_all();
@@ -95,7 +95,7 @@ impl<F: Format> Inner<F> {
         if quiet >= IDLE_AFTER { Idle::For(quiet) } else { Idle::Busy }
     }
 
-    /// Data that reached the age limit. Errors are latched in the inodes.
+    /// Writes back data that reached the age limit. Errors are latched in the inodes.
     fn write_back_old(&self, now: Time) {
         let age = self.options.dirty_age;
         let Some(limit) = now.0.checked_sub(age.as_nanos() as u64) else { return };
@@ -103,15 +103,16 @@ impl<F: Format> Inner<F> {
         self.write_back(old.iter().map(|inode| Due::Age(inode.ino)));
     }
 
-    /// Above the background limit, some leaves before writers have to wait; more than is over, since what leaves
-    /// together travels together. True if there may be more.
+    /// Writes back some data above the background limit before writers have to wait; more than the surplus, since
+    /// blocks that leave together are written together. True if there may be more.
     fn write_back_surplus(&self) -> bool {
         let limit = self.cache.dirty_bytes_background();
         let over = self.cache.dirty_bytes().saturating_sub(limit);
         over > 0 && self.evict_dirty(over + limit / 8).blocks > 0
     }
 
-    /// Large files leave while they are still being written: the device works meanwhile, and an fsync finds less to do.
+    /// Writes back large files while they are still being written: the device works meanwhile, and an fsync finds less
+    /// to do.
     fn write_behind(&self) {
         loop {
             let Some(inode) = self.dirty.lock().pop_stream() else { return };
@@ -121,7 +122,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Metadata, at the commit interval.
+    /// Commits metadata at the commit interval.
     fn commit_if_due(&self, now: Time) {
         let last = Time(self.last_commit.load(Ordering::Relaxed));
         if now - last < self.options.commit_interval {

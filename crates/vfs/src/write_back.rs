@@ -1,10 +1,9 @@
-//! Carrying out plans: dirty pages leave the cache.
+//! Write-back: carrying out the plans by which dirty pages leave the cache.
 //!
-//! The same for every format and every policy: the format plans; the pages
-//! named are marked and frozen (one that vanished shortens the travel, the rest of a fresh run
-//! goes back); requests of many plans are gathered into one batch, submitted, and waited for;
-//! then few, bounded ops place what was written; the pages come to rest. No inode lock is taken:
-//! a page in flight is never dropped, and truncation waits for it.
+//! The same for every format and every policy: the format plans; the pages named are marked and frozen (one that
+//! vanished shortens the planned write, the rest of a run allocated for it goes back); requests of many plans are
+//! gathered into one batch, submitted, and waited for; then few, bounded ops place what was written; the pages are
+//! marked clean. No inode lock is taken: a page in flight is never dropped, and truncation waits for it.
 //!
 //! A failed write leaves its pages dirty and readable; the error is latched in the inode, and fsync
 //! reports it (`write_error`). A full host file system is no such error: the pages stay dirty, and a later
@@ -25,26 +24,26 @@ use crate::plan::{Due, Travel};
 use crate::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
 use crate::write_error::WriteError;
 
-/// Bytes that one batch carries at most (one plan may exceed it).
+/// The most bytes that one batch carries (one plan may exceed it).
 const ROUND_BYTES_MAX: u64 = 4 << 20;
 
-/// Requests in one batch at most (one plan may exceed it).
+/// The most requests in one batch (one plan may exceed it).
 const ROUND_REQUESTS_MAX: usize = 256;
 
-/// A batch is waited for and placed in parts of so many bytes: whoever waits for room goes on after the first of them.
+/// A batch is waited for and placed in parts of so many bytes: a writer that waits for room goes on after the first.
 const PART_BYTES: u64 = 256 << 10;
 
-/// File ranges that one op places at most: keeps a journal's credits and a checkpoint's wait bounded.
+/// The most file ranges that one op places: keeps a journal's credits and a checkpoint's wait bounded.
 const OP_PIECES_MAX: usize = 64;
 
-/// What a write-back came to.
+/// The result of a write-back.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// Blocks written and placed.
     pub(crate) blocks: u64,
     /// Blocks that could not be written.
     pub(crate) failed_blocks: u64,
-    /// The first thing that went wrong.
+    /// The first error.
     pub(crate) error: Option<Error>,
 }
 
@@ -62,16 +61,16 @@ impl Outcome {
     }
 }
 
-/// Part of a request: one file's range and where it goes.
+/// Part of a write request: one file's range and its address.
 struct Piece<F: Format> {
     inode: Shared<F>,
     range: LbnRange,
     to: BlockRun,
-    /// The file's size when the pages were frozen: bytes up to it are what the device gets.
+    /// The file's size in bytes when the pages were frozen: the device gets the bytes up to it.
     size: u64,
 }
 
-/// One request with its pages frozen.
+/// One write request with its pages frozen.
 struct Shipment<F: Format> {
     to: BlockRun,
     pieces: SmallVec<[Piece<F>; 2]>,
@@ -80,7 +79,7 @@ struct Shipment<F: Format> {
     tag: Tag,
 }
 
-/// Plans that leave together.
+/// A batch: the write requests of plans that are submitted together.
 struct Round<F: Format> {
     shipments: Vec<Shipment<F>>,
     bytes: u64,
@@ -93,13 +92,13 @@ impl<F: Format> Round<F> {
 }
 
 impl<F: Format> Inner<F> {
-    /// Writes back what the format plans for each of `dues`, batch by batch.
+    /// Writes back what the format plans for each write-back reason, batch by batch.
     pub(crate) fn write_back(&self, dues: impl IntoIterator<Item = Due>) -> Outcome {
         self.write_back_upto(u64::MAX, dues)
     }
 
-    /// The same, until `bytes` have left: what a due takes along may be much more than was asked for, and then the
-    /// others may gather company for longer.
+    /// Writes back as [`Self::write_back`] does, until `bytes` bytes have left: a plan may contain much more than was
+    /// asked for, and then the remaining files may collect more dirty blocks before they are written.
     pub(crate) fn write_back_upto(&self, bytes: u64, dues: impl IntoIterator<Item = Due>) -> Outcome {
         let mut outcome = Outcome::default();
         let mut round = Round { shipments: Vec::new(), bytes: 0 };
@@ -123,7 +122,7 @@ impl<F: Format> Inner<F> {
         outcome
     }
 
-    /// Carries out travels that were planned already.
+    /// Carries out writes that were planned already.
     pub(crate) fn carry_out(&self, travels: impl IntoIterator<Item = Travel>) -> Outcome {
         let mut outcome = Outcome::default();
         let mut round = Round { shipments: Vec::new(), bytes: 0 };
@@ -143,7 +142,7 @@ impl<F: Format> Inner<F> {
             return self.check_writable();
         }
         let plan = match self.format.plan(due, self) {
-            // Reaped while the format was looking.
+            // The file was reaped while the format was looking.
             Err(Error::Stale(_)) if self.table.peek(due.ino()).is_none_or(|inode| self.is_abandoned(&inode)) => {
                 return Ok(());
             }
@@ -155,7 +154,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// Freezes what a travel names and adds the requests that come of it: one, unless something in
+    /// Freezes the pages that a planned write names and adds the requests that result: one, unless something in
     /// the middle has vanished.
     fn pack(&self, travel: &Travel, round: &mut Round<F>) {
         let mut packing = Packing { travel, next: travel.to.start, open: None, done: Vec::new(), lost: Vec::new() };
@@ -179,8 +178,8 @@ impl<F: Format> Inner<F> {
         round.shipments.extend(done);
     }
 
-    /// Freezes the pages of one range. Where the plan says "where it lies", clean pages need no write, and the place is
-    /// looked up again now that the pages can no longer move: a truncation or a move may have come between.
+    /// Freezes the pages of one range. If the plan writes them where they lie, clean pages need no write, and the
+    /// place is looked up again now that the pages can no longer move: a truncation or a move may have come between.
     fn freeze(&self, inode: &Shared<F>, range: LbnRange, in_place: Option<BlockAddr>) -> Frozen {
         let (mut pages, size, fresh_dirty) = {
             let mut cached = inode.pages.lock();
@@ -226,7 +225,7 @@ impl<F: Format> Inner<F> {
             return outcome;
         }
         self.count_round(&shipments);
-        // As the queue sorts them: a part would otherwise be as late as the whole.
+        // Sorted as the device's queue sorts them: otherwise a part would complete as late as the whole.
         shipments.sort_by_key(|shipment| shipment.to.start);
         let bytes = self.bytes_of(&shipments);
         self.cache.departed(bytes);
@@ -241,7 +240,7 @@ impl<F: Format> Inner<F> {
         shipments.iter().map(|shipment| (u64::from(shipment.to.len) * self.block_bytes()) as usize).sum()
     }
 
-    /// All of the batch is on its way before any of it is waited for.
+    /// Submits all parts of the batch before any of them is waited for.
     fn submit_parts(&self, shipments: Vec<Shipment<F>>) -> Vec<(Vec<Shipment<F>>, Ticket)> {
         let mut parts: Vec<Vec<Shipment<F>>> = Vec::new();
         let mut bytes = PART_BYTES;
@@ -266,7 +265,7 @@ impl<F: Format> Inner<F> {
         (part, self.disk.submit(batch))
     }
 
-    /// Waits for one part, and places what was written.
+    /// Waits until one part is complete, and places what was written.
     fn arrive(&self, part: Vec<Shipment<F>>, ticket: Ticket) -> Outcome {
         let mut outcome = Outcome::default();
         let bytes = self.bytes_of(&part);
@@ -290,7 +289,7 @@ impl<F: Format> Inner<F> {
 
     fn count_round(&self, shipments: &[Shipment<F>]) {
         let blocks: u64 = shipments.iter().map(|s| u64::from(s.to.len)).sum();
-        // A file's pieces follow one another.
+        // The parts of one file follow one another.
         let files = |s: &Shipment<F>| 1 + s.pieces.windows(2).filter(|p| p[0].inode.ino != p[1].inode.ino).count();
         let together: Vec<usize> = shipments.iter().map(files).filter(|files| *files > 1).collect();
         self.tally.write_back_rounds.fetch_add(1, Ordering::Relaxed);
@@ -300,11 +299,11 @@ impl<F: Format> Inner<F> {
         self.tally.co_written_files.fetch_add(together.iter().sum::<usize>() as u64, Ordering::Relaxed);
     }
 
-    /// The device refused a request: its pages stay dirty.
+    /// Handles a write request that the device refused: its pages stay dirty.
     fn shipment_failed(&self, shipment: Shipment<F>, error: DiskError) -> Error {
         self.tally.write_back_errors.fetch_add(1, Ordering::Relaxed);
         let owner = shipment.pieces[0].inode.ino;
-        // A full host is no broken device: room may come back.
+        // A full host file system does not mean that the device failed: there may be room later.
         let broken = !matches!(error, DiskError::HostFull { .. });
         let error = Error::disk(format!("writing data of inode {} to block {}", owner.0, shipment.to.start.0), error);
         self.bounce(&shipment.pieces, &error);
@@ -317,14 +316,14 @@ impl<F: Format> Inner<F> {
         error
     }
 
-    /// Pages that were not written, or not placed, are dirty again; the error is latched.
+    /// Requeues pages that were not written, or not placed: they are dirty again, and the error is latched.
     fn bounce(&self, pieces: &[Piece<F>], error: &Error) {
         let again = self.rt.now() + self.options.dirty_age;
         for piece in pieces {
             {
                 let mut pages = piece.inode.pages.lock();
                 (piece.range.start.0..piece.range.end().0).for_each(|at| pages.bounce(Lbn(at)));
-                // It may have been clean, and only moved.
+                // The page may have been clean before, and only moved.
                 self.list_dirty(&piece.inode, &pages);
             }
             self.latch_in(&piece.inode, error);
@@ -341,7 +340,7 @@ impl<F: Format> Inner<F> {
     }
 
     fn latch_in(&self, inode: &Shared<F>, error: &Error) {
-        // A full host is not a failed device: nothing is lost, and the next try may succeed.
+        // A full host is not a failed device: no data are lost, and the next try may succeed.
         if !is_host_full(error) {
             WriteError::latch(&mut inode.state.lock().error, error, self.rt.now());
         }
@@ -367,7 +366,7 @@ impl<F: Format> Inner<F> {
         outcome
     }
 
-    /// One op: the ranges get their place, the inodes their size.
+    /// Places a batch in one op: the ranges get their addresses, the inodes their sizes.
     fn place(&self, batch: Vec<(Piece<F>, Epoch, bool)>) -> Outcome {
         let mut outcome = Outcome::default();
         let files = self.files_of(&batch);
@@ -427,7 +426,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// Pages come to rest after their write.
+    /// Marks the pages of a completed write as placed: clean, unless they were written to again.
     fn land(&self, piece: &Piece<F>, epoch: Epoch) {
         let inode = &piece.inode;
         let clean = {
@@ -446,25 +445,25 @@ impl<F: Format> Inner<F> {
     }
 }
 
-/// True if an error is a full host file system below the image.
+/// Returns true if an error means that the host file system below the image is full.
 pub(crate) fn is_host_full(error: &Error) -> bool {
     matches!(error, Error::Disk { source: DiskError::HostFull { .. }, .. })
 }
 
-/// Frozen pages of one range; `None` where one vanished.
+/// The frozen pages of one range; `None` for a page that vanished.
 struct Frozen {
     size: u64,
     pages: Vec<Option<Page>>,
 }
 
-/// A travel being turned into shipments.
+/// A planned write while it is turned into write requests.
 struct Packing<'a, F: Format> {
     travel: &'a Travel,
-    /// Where the next block of the travel goes.
+    /// The address of the next block of the planned write.
     next: BlockAddr,
     open: Option<Shipment<F>>,
     done: Vec<Shipment<F>>,
-    /// Parts of the run that nothing goes to.
+    /// Parts of the run that no block is written to.
     lost: Vec<BlockRun>,
 }
 
