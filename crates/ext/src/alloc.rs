@@ -1,12 +1,12 @@
 //! The allocator: which blocks and inodes are free, and handing them out.
 //!
-//! The bitmap in memory says both which blocks and inodes may be handed out and what the disk may
-//! show: a bit is set when a block or an inode is handed out, and cleared only once no pointer on
-//! the disk leads to it any more ([`Meta::free_after`]). So nothing is reused too early, and a bit
-//! that is set on the disk without need is a leak at worst.
+//! The bitmap in memory shows what may be handed out, and is also what the disk may show: a bit is
+//! set when a block or an inode is handed out, and cleared only once no pointer on the disk leads
+//! to it any more ([`Meta::free_after`]). So nothing is reused too early, and a bit that is set on
+//! the disk without need is a leak at worst.
 //!
-//! Bitmaps are read when a group is first used, never all at mount. After an unclean shutdown the counts in the descriptors
-//! are not believed until the group's bitmap was counted.
+//! Bitmaps are read when a group is first used, never all at mount. After an unclean shutdown the
+//! counts in the descriptors are not believed until the group's bitmap was counted.
 //!
 //! The policies ([`crate::place`]) choose the group; this module answers within one group. The
 //! blocks of swap areas are marked in a second bitmap over the first, in memory only
@@ -30,8 +30,8 @@ use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Meta};
 use swaparea::{Ledger, Taken};
 
-/// The way to look for blocks inside a group. Numbers are block numbers of the volume, unless said
-/// otherwise.
+/// The way to look for blocks inside a group. Numbers are block numbers of the volume, except the
+/// count of `AtLeast`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
     /// Exactly at this block, and as many as are free behind it: the continuation of a file.
@@ -82,7 +82,7 @@ pub struct Counts {
 /// An inode number that was handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewInode {
-    /// The inode number.
+    /// The number of the inode, counted from 1.
     pub ino: InodeNo,
     /// The level at which its bit in the bitmap is on disk.
     pub level: Level,
@@ -555,7 +555,8 @@ impl Alloc {
         }
     }
 
-    /// Makes blocks or an inode reusable that were waiting for a commit.
+    /// Makes freed blocks or a freed inode reusable; the caller knows that no pointer on the disk
+    /// leads to them.
     pub fn freed(&self, freed: Freed) -> Result<()> {
         match freed {
             Freed::Data { start, len } => self.clear_blocks(start, len),

@@ -150,7 +150,7 @@ pub enum CheckError {
     Disk {
         /// The work that the request was part of.
         doing: &'static str,
-        /// The device's error.
+        /// The error that the device reported.
         source: DiskError,
     },
     /// There is no usable superblock.

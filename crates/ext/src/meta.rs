@@ -125,19 +125,19 @@ struct Record {
 pub enum Freed {
     /// Blocks of file data.
     Data {
-        /// The first block.
+        /// The first of the blocks.
         start: u64,
-        /// Number of blocks.
+        /// Number of contiguous blocks.
         len: u32,
     },
     /// A block of metadata (directory, map, xattr, symlink): its cached copy dies with it.
     Meta {
-        /// The block's number.
+        /// The number of the block.
         block: u64,
     },
-    /// An inode number.
+    /// An inode that was deleted.
     Inode {
-        /// The inode's number.
+        /// The number of the inode.
         ino: u32,
         /// True if it was a directory (counted per group).
         directory: bool,
@@ -711,7 +711,7 @@ impl Meta {
     }
 }
 
-/// Returns true if a record's bytes contain what is being removed.
+/// Predicate over a record's bytes: true if they contain the bytes that are being removed.
 type Visible<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 /// One round of a sweep: every change due up to a level.

@@ -1,9 +1,9 @@
 //! Making an empty ext2 volume.
 //!
 //! Every group starts with the copies it carries, then its two bitmaps and its inode table, as
-//! `mke2fs` places them without flex_bg. No zeros are written by requests: inode tables are zeroed
-//! by the device's own command. The old superblock goes first and the new one comes last, so that a
-//! power cut leaves either no volume or a whole one.
+//! `mke2fs` places them without flex_bg. Inode tables are not written, but zeroed by the device's
+//! own command. The old superblock goes first and the new one comes last, so that a power cut
+//! leaves either no volume or a whole one.
 
 use moafs_disk::{Buf, Disk, DiskError, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_runtime::Timestamp;
@@ -41,7 +41,7 @@ pub struct MkfsOptions {
     pub reserved_percent: u32,
     /// The volume's name: at most 16 bytes.
     pub label: Vec<u8>,
-    /// The volume's UUID.
+    /// The UUID of the volume.
     pub uuid: [u8; 16],
     /// The seed of the directory hash.
     pub hash_seed: [u8; 16],
@@ -76,9 +76,9 @@ pub enum MkfsError {
     /// An option has a value that no volume can have.
     #[error("{what} {value} is not possible: {rule}")]
     Option {
-        /// The option's name.
+        /// The name of the option.
         what: &'static str,
-        /// The option's value.
+        /// The value of the option.
         value: u64,
         /// The values that are possible.
         rule: String,
@@ -98,7 +98,7 @@ pub enum MkfsError {
     Disk {
         /// The work that the request was part of.
         doing: &'static str,
-        /// The device's error.
+        /// The error that the device reported.
         source: DiskError,
     },
 }
@@ -111,7 +111,7 @@ fn impossible<T>(what: &'static str, value: impl Into<u64>, rule: impl Into<Stri
 /// The shape and the free space of the new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The volume's geometry.
+    /// The geometry of the volume.
     pub geometry: Geometry,
     /// Blocks kept for root.
     pub reserved_blocks: u64,
@@ -596,7 +596,8 @@ mod tests {
             (300 << 20, MkfsOptions { block_size: Some(4096), blocks_per_group: Some(8192), ..options() }),
             (1 << 30, MkfsOptions { block_size: Some(16384), blocks_per_group: Some(4096), ..options() }),
         ];
-        // Blocks, reserved, free blocks, free inodes, inodes per group; then some groups' first bitmap, free blocks and inodes.
+        // Blocks, reserved, free blocks, free inodes, inodes per group; then some groups' first
+        // bitmap, free blocks and inodes.
         let golden = [
             ((65536, 3276, 64984, 4085, 512), vec![(0, 3, 8111, 501), (2, 16385, 8126, 512), (7, 57347, 8123, 512)]),
             ((76800, 3840, 71963, 76789, 7680), vec![(0, 2, 7703, 7669), (9, 73730, 2588, 7680)]),

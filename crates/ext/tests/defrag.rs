@@ -254,8 +254,8 @@ fn a_small_cache_heals_part_by_part() {
     let v = mount_with(&mem, Policy::Cowrite, Options { cache_bytes: 1 << 20, ..Options::default() });
     let healed = v.heal(dir, DefragOptions::default());
     println!("{healed:?}");
-    // An eighth of the cache holds eleven files of 33 blocks, which then take two requests. Two files are left over: too
-    // few to gain.
+    // An eighth of the cache holds eleven files of 33 blocks, which then take two requests. Two
+    // files are left over: too few to gain.
     assert_eq!((healed.files_moved, healed.files_skipped, healed.after.requests), (198, 0, 18 * 2 + 2));
     v.close();
     let v = mount(&mem);

@@ -739,8 +739,8 @@ fn array_of(geo: &Geometry, pointers: impl Iterator<Item = (usize, u32)>) -> Buf
     block
 }
 
-/// Clears `i_faddr`, the high halves of narrow fields, and the high half of the size where sizes
-/// have 32 bits.
+/// Clears `i_faddr`, the high halves of the attribute block's number and (without huge_file) of
+/// `i_blocks`, and the high half of the size of files that are not regular.
 fn clear_obsolete_fields(slot: &mut [u8], kind: FileKind, huge_file: bool) {
     put_u32(slot, 0x70, 0);
     put_u16(slot, 0x76, 0);

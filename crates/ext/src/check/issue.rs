@@ -19,9 +19,9 @@ pub enum Severity {
 /// Numbers from `start` to `end`, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Span {
-    /// The first number.
+    /// The first number of the range.
     pub start: u64,
-    /// The last number.
+    /// The last number of the range.
     pub end: u64,
 }
 
@@ -29,9 +29,9 @@ pub struct Span {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bitmap {
-    /// The block bitmap.
+    /// The block bitmap of a group.
     Block,
-    /// The inode bitmap.
+    /// The inode bitmap of a group.
     Inode,
 }
 
@@ -53,7 +53,7 @@ pub enum Count {
 pub enum Holder {
     /// Superblocks, descriptors, bitmaps, inode tables, and their reserve.
     Metadata,
-    /// An attribute block.
+    /// The block is an attribute block.
     Attributes,
     /// The map of an inode.
     Inode(InodeNo),
@@ -80,7 +80,7 @@ pub enum Issue {
     RootNotDirectory,
     /// The superblock's first inode that is not reserved is not inode 11.
     FirstInode { stored: u32 },
-    /// The superblock names a journal, but there is none that can be used.
+    /// The volume has the feature of a journal, but no journal that can be used.
     Journal { problem: String },
     /// A reserved inode has a type that it cannot have.
     ReservedInode { inode: InodeNo, mode: u16 },
@@ -124,9 +124,9 @@ pub enum Issue {
     TooManyClaims,
     /// There is no room for copies of the blocks that have several claims.
     NoRoomToCopy { needed: u64, free: u64 },
-    /// `i_blocks` is wrong.
+    /// An inode's `i_blocks` is wrong.
     BlocksCount { inode: InodeNo, stored: u64, counted: u64 },
-    /// `i_size` is wrong.
+    /// An inode's `i_size` is wrong.
     Size { inode: InodeNo, stored: u64, should: u64 },
     /// A directory has holes.
     DirectoryHole { inode: InodeNo, blocks: u64 },
@@ -134,7 +134,7 @@ pub enum Issue {
     DirectoryEmpty { inode: InodeNo },
     /// A file is longer than the features allow.
     LargeFileFeature { inode: InodeNo },
-    /// A directory has an index, but the volume or the inode can have none.
+    /// An inode has the index flag, but is no directory, or the volume lacks the feature dir_index.
     IndexUnsupported { inode: InodeNo },
     /// A directory's index is damaged.
     IndexDamaged { inode: InodeNo, problem: String },

@@ -1,10 +1,11 @@
 //! Blocks that are claimed more than once: which claim keeps the block, and copies for all others.
 //!
-//! One claim is right, the others are stray pointers, or the metadata lies where a descriptor wrongly says. Which one it is
-//! cannot always be told, and need not be: each claimant but one gets a copy of the block as it was, so no file loses a byte.
-//! The block itself stays with the claim that its contents confirm: fixed metadata, then what looks like the indirect
-//! block, directory block or attribute block that it is said to be, then file data. A claim that the contents refute (an
-//! indirect block full of illegal pointers) gets nothing.
+//! One claim is right, the others are stray pointers, or the metadata lies where a descriptor
+//! wrongly says. Which one it is cannot always be told, and need not be: each claimant but one gets
+//! a copy of the block as it was, so no file loses a byte. The block itself stays with the claim
+//! that its contents confirm: fixed metadata, then what looks like the indirect block, directory
+//! block or attribute block that it is said to be, then file data. A claim that the contents refute
+//! (an indirect block full of illegal pointers) gets nothing.
 //!
 //! All copies are on the disk before a pointer names them. Nothing at all is changed where there is no room for all.
 

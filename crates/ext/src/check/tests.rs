@@ -153,8 +153,8 @@ fn indexed_directories_are_clean_and_searchable() {
         });
         assert!(found, "{name} in {leaves:?}");
     }
-    // Names in leaves they do not belong to: the index is given up, the names stay. (Several, because the hash's seed is random and
-    // one changed name may belong where it is.)
+    // Names in leaves they do not belong to: the index is given up, the names stay. (Several,
+    // because the hash's seed is random and one changed name may belong where it is.)
     for lbn in 1..=6 {
         let leaf = lab.dir_block_at(DIR, lbn);
         lab.block(leaf, |bytes| bytes[10] ^= 1);
@@ -1044,7 +1044,8 @@ fn an_index_is_judged_as_e2fsck_judges_it() {
         let found = run(&disk, Mode::No);
         let verdict = judge::e2fsck(&disk).expect("the golden volume was made by its sisters");
         let (ours, theirs) = (!found.findings.is_empty(), verdict.code != Some(0));
-        // The tool does not compare the hash by which the root names a node with the hashes in it: names are not found by it.
+        // The tool does not compare the hash by which the root names a node with the hashes in it:
+        // names are not found by it.
         let unseen = block == root && at == 43;
         if ours != theirs && !(unseen && ours) {
             let what = if block == root { "root" } else { "node" };

@@ -39,8 +39,8 @@ pub(super) fn read_superblock(disk: &dyn Disk, byte: u64) -> Result<Buf, DiskErr
     disk.read(Lba::from_byte(byte), SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock))
 }
 
-/// Takes the mark of a clean volume away before the first repair: a power cut in between leaves a volume that is checked
-/// again.
+/// Takes the mark of a clean volume away before the first repair: a power cut in between leaves a
+/// volume that is checked again.
 pub(super) fn mark_in_repair(disk: &dyn Disk) -> Result<(), CheckError> {
     let doing = "mark the volume as in repair";
     let failed = |source| CheckError::Disk { doing, source };

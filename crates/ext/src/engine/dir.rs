@@ -1,4 +1,4 @@
-//! Directories at work: an index in memory over linear blocks.
+//! Directories of a mounted volume: an index in memory over linear blocks.
 //!
 //! The index is built when a caller first looks up a name, and charged to the memory budget. The
 //! format on the disk stays the same: changes obey the 512-byte rule ([`crate::format::dir`]), one
@@ -46,7 +46,7 @@ struct Slot {
     offset: u32,
 }
 
-/// A found entry.
+/// The entry that a look-up has found.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     pub(super) ino: InodeNo,
@@ -229,7 +229,8 @@ impl Ext {
                 }
                 let Some(name) = Name::new(entry.name) else { continue };
                 let dentry = Dentry { ino: Ino(entry.inode.0.into()), kind: entry.kind() };
-                // The end of the entry's own bytes: stays inside or at the border of any record this one is merged into.
+                // The end of the entry's own bytes: stays inside or at the border of any record
+                // this one is merged into.
                 let end = at + codec::record_bytes(entry.name.len()) as u64;
                 if !to(name, dentry, Cookie(end)) {
                     return Ok(());

@@ -78,8 +78,8 @@ impl Ext {
         state.early.range(at.0..at.0 + u64::from(len)).next().map(|(lbn, _)| Lbn(*lbn))
     }
 
-    /// Drops the addresses allocated at `write()` for `at`, whose pointers now lead to `to`: those
-    /// outside of `to` are given back.
+    /// Drops the addresses allocated at `write()` for `at`, whose pointers now lead to `to`:
+    /// addresses that differ from the pointers are given back.
     pub(super) fn settle_early(&self, node: &Incore, at: LbnRange, to: BlockRun) -> Result<()> {
         let address = |lbn: u64| to.start.0 + (lbn - at.start.0);
         let moved = self.take_early(node, at.start, Some(at.end()));

@@ -31,23 +31,23 @@ pub(super) struct SlotAt {
 
 /// An inode in memory. There is one per inode number, shared by all that hold it.
 pub struct Incore {
-    /// The inode's number.
+    /// The inode's number, counted from 1.
     pub ino: InodeNo,
     /// The file's kind; never changes.
     pub kind: FileKind,
     pub(super) at: SlotAt,
     pub(super) state: Mutex<InodeState>,
-    /// Held while pointers are looked up (shared) or changed. Write-back places data without the inode's lock in vfs, so
-    /// several ops may map blocks of one file at a time, and others look them up. May be held across reads of metadata; taken
-    /// after `index`, before all leaves.
+    /// Held while pointers are looked up (shared) or changed. Write-back places data without the
+    /// inode's lock in vfs, so several ops may map blocks of one file at a time, and others look
+    /// them up. May be held across reads of metadata; taken after `index`, before all leaves.
     pub(super) map: RwLock<()>,
     /// Names of a directory, once a caller has looked one up.
     pub(super) index: RwLock<Option<Index>>,
     registry: Arc<Registry>,
 }
 
-/// The in-core inodes in use, by number, and the memory that their indexes take. An entry goes with the last reference to
-/// its inode, so the registry never holds more than is in use.
+/// The in-core inodes in use, by number, and the memory that their indexes take. An entry goes with
+/// the last reference to its inode, so the registry never holds more than is in use.
 #[derive(Default)]
 pub(super) struct Registry {
     nodes: Mutex<Nodes>,

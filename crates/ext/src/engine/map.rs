@@ -1,4 +1,4 @@
-//! The block map at work: finding, setting and clearing pointers.
+//! The block map of a mounted volume: finding, setting and clearing pointers.
 //!
 //! Pointers in indirect blocks are records of a sector each; those in the inode are part of its slot. On the
 //! disk a pointer appears after its bitmap bit and its data, an indirect block before the pointer to it, and
@@ -506,8 +506,8 @@ impl Ext {
         }
         let left = pointers.iter().enumerate().any(|(i, p)| *p != 0 && !cleared.contains_sorted(i));
         if cut.orphan.is_some() {
-            // Pointers below the lowest index were not looked at: only an orphan that is cut from
-            // its start needs their blocks.
+            // Pointers below the lowest index were not looked at: an orphan's subtree counts as
+            // empty only if the cut begins at its start.
             below.append(&mut freed);
             return Ok(!stopped && lowest == 0);
         }

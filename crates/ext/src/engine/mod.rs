@@ -109,8 +109,8 @@ pub struct Ext {
     windows: Windows,
     /// Held while a reference to a shared attribute block is given up: the last one frees the block.
     shared_xattrs: Mutex<()>,
-    /// The level at which the names added so far are on disk; the names removed so far are gone at
-    /// the next level.
+    /// The level at which the names added so far are on disk: full fsyncs of files wait for it.
+    /// `entries_level` counts removed names as well: fsyncs of directories wait for it.
     names_level: AtomicU64,
     entries_level: AtomicU64,
     /// The level at which the pointers set so far in indirect blocks are on disk.
@@ -440,8 +440,9 @@ impl Ext {
     }
 
     /// Makes the blocks and inodes that are being freed usable: the pointers to them must be gone
-    /// from the disk. `before` is their number when the caller looked; the call waits for those
-    /// that another op is freeing at this moment.
+    /// from the disk. `before` is their number when the caller looked; if as many are left after
+    /// the commit, another op is freeing them at this moment, and the call pauses before it
+    /// returns.
     fn finish_freeing(&self, before: u64) -> Result<()> {
         self.commit(Why::Pressure)?;
         if self.alloc.freeing() >= before {

@@ -10,8 +10,8 @@
 //! | link count lowered, inode deleted | the removal of the name |
 //! | bits cleared | the pointers, or the deletion |
 //!
-//! In a rename the inode's count is one too high on disk while it may have two names. An exchange gives one of the two a
-//! temporary name first, so that neither is ever without one.
+//! In a rename the inode's count is one too high on disk while it may have two names. An exchange
+//! gives one of the two a temporary name first, so that neither is ever without one.
 
 use moafs_runtime::leaf::atomic::Ordering;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use crate::place::Policy;
 /// removed.
 pub(super) const EXCHANGE_PREFIX: &[u8] = b".moafs-exchange-";
 
-/// A running op.
+/// An op that is running: it has been admitted and not ended.
 pub struct ExtOp<'a> {
     pub(super) ext: &'a Ext,
     pub(super) kind: OpKind,

@@ -1,4 +1,5 @@
-//! Extended attributes at work: inside the inode where they fit, else in a block of their own.
+//! Extended attributes of a mounted volume: inside the inode where they fit, else in a block of
+//! their own.
 //!
 //! Attribute blocks are never changed in place: a new block is written, the inode's pointer changes
 //! to it, the old one becomes free (or, where inodes share it, loses a reference) after that.

@@ -109,7 +109,7 @@ pub struct BadEntry {
 /// The rule that a record breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryProblem {
-    /// Its length is not a multiple of 4, too small for an entry, or beyond the block.
+    /// Its length is no multiple of 4, is too small for an entry, or leads beyond the block.
     RecLen(usize),
     /// Its name does not fit into it.
     NameLen(usize),

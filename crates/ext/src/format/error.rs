@@ -12,7 +12,7 @@ pub enum Structure {
     Superblock,
     /// The superblock copy at the start of a group.
     SuperblockCopy(GroupNo),
-    /// A group's descriptor.
+    /// The group descriptor of a group.
     Descriptor(GroupNo),
     /// A group's block bitmap.
     BlockBitmap(GroupNo),
@@ -20,7 +20,7 @@ pub enum Structure {
     InodeBitmap(GroupNo),
     /// A group's inode table.
     InodeTable(GroupNo),
-    /// An inode.
+    /// An inode in its table.
     Inode(InodeNo),
     /// A block of pointers of an inode.
     Indirect {
@@ -31,14 +31,14 @@ pub enum Structure {
     },
     /// A block of a directory.
     Directory {
-        /// The directory's inode.
+        /// The inode of the directory.
         inode: InodeNo,
         /// The block's number in the directory.
         lbn: u64,
     },
     /// A block of a directory's index.
     Index {
-        /// The directory's inode.
+        /// The inode of the directory.
         inode: InodeNo,
         /// The block's number in the directory.
         lbn: u64,

@@ -7,7 +7,7 @@ pub const INODE_UNINIT: u16 = 1;
 /// `bg_flags`: the block bitmap was never written.
 pub const BLOCK_UNINIT: u16 = 2;
 
-/// A group descriptor.
+/// A group descriptor: its decoded fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptor {
     /// The block of the block bitmap.

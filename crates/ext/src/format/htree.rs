@@ -23,7 +23,7 @@ const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 /// Two names that hash to the end of the range; this value marks the end of a directory.
 const HASH_EOF: u32 = 0xFFFF_FFFE;
 
-/// A hash function.
+/// A hash function for names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// The original hash function.
@@ -37,7 +37,7 @@ pub enum Version {
 /// The hash function of a directory's names, and its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hasher {
-    /// The hash function.
+    /// The hash function for names.
     pub version: Version,
     /// Characters above 127 count as positive.
     pub unsigned: bool,

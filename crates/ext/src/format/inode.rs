@@ -28,11 +28,11 @@ bitflags! {
     pub struct InodeFlags: u32 {
         /// Overwrite the blocks when the file is deleted.
         const SECRM = 0x1;
-        /// Keep for undelete.
+        /// Keep the deleted file for undelete.
         const UNRM = 0x2;
         /// To be compressed, by drivers that can.
         const COMPR = 0x4;
-        /// Write synchronously.
+        /// Write the file synchronously.
         const SYNC = 0x8;
         /// The file may not change.
         const IMMUTABLE = 0x10;
@@ -46,7 +46,7 @@ bitflags! {
         const ENCRYPT = 0x800;
         /// A directory with an index.
         const INDEX = 0x1000;
-        /// Data are journalled.
+        /// Data of the file are journalled.
         const JOURNAL_DATA = 0x4000;
         /// Tails are not merged.
         const NOTAIL = 0x8000;
@@ -66,7 +66,7 @@ bitflags! {
         const INLINE_DATA = 0x10000000;
         /// The project id is inherited.
         const PROJINHERIT = 0x20000000;
-        /// Names ignore case.
+        /// Names in the directory ignore case.
         const CASEFOLD = 0x40000000;
         const _ = !0;
     }
@@ -110,7 +110,7 @@ pub fn kind_of_entry_type(byte: u8) -> Option<FileKind> {
     ENTRY_TYPES.iter().find(|(_, b)| *b == byte).map(|(kind, _)| *kind)
 }
 
-/// An inode's meaning.
+/// The decoded fields of an inode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inode {
     /// The file's type and permissions (`i_mode`).

@@ -42,9 +42,9 @@ bitflags! {
         const RESIZE_INODE = 0x0010;
         /// Directories may be indexed.
         const DIR_INDEX = 0x0020;
-        /// Obsolete.
+        /// An obsolete feature: `lazy_bg`.
         const LAZY_BG = 0x0040;
-        /// Obsolete.
+        /// An obsolete feature: `exclude_bitmap`.
         const EXCLUDE_BITMAP = 0x0100;
         /// Superblock copies in two groups only.
         const SPARSE_SUPER2 = 0x0200;
@@ -164,7 +164,7 @@ fn feature_names<F: bitflags::Flags<Bits = u32>>(flags: &F) -> Vec<String> {
 /// The use of a volume that its features allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
-    /// Reading and writing.
+    /// Reading and writing are allowed.
     ReadWrite,
     /// Reading only, with the reasons; no reason if the caller does not want to write.
     ReadOnly(Vec<Reason>),
@@ -672,7 +672,7 @@ pub enum Backups {
 /// The place of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeLocation {
-    /// The inode's group.
+    /// The group whose inode table holds the inode.
     pub group: GroupNo,
     /// The inode's index in the group, from 0: also its bit in the inode bitmap.
     pub index: u32,
@@ -699,7 +699,7 @@ pub struct Geometry {
     pub inodes: u32,
     /// Bytes of an inode.
     pub inode_size: u32,
-    /// Number of groups.
+    /// Number of groups on the volume.
     pub groups: u32,
     /// Bytes of a group descriptor.
     pub desc_size: u32,

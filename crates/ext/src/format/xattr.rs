@@ -116,7 +116,7 @@ pub struct Entry<'a> {
     pub index: u8,
     /// The name after the prefix.
     pub name: &'a [u8],
-    /// The attribute's value.
+    /// The attribute's value, as it lies in the area.
     pub value: &'a [u8],
     /// The stored hash (`e_hash`).
     pub hash: u32,

@@ -1,5 +1,5 @@
-//! Co-writing: when one small file's data must leave the cache, the dirty small files of its directory leave with it, in
-//! one device request.
+//! Co-writing: when one small file's data must leave the cache, the dirty small files of its
+//! directory leave with it, in one device request.
 //!
 //! At a delayed write of file f of directory d, whose inode lies in group g (Figs. 6 and 7 of Lee, Ahn, Oh: Co-Writing
 //! Multiple Files Based on Directory Locality for High Performance of Small File Writes, 2008):
@@ -49,7 +49,7 @@ const FULL_SHARE: u32 = 4;
 /// Moving overwritten files must save more requests than this: bitmaps have to be written as well.
 const MOVE_REQUESTS: usize = 1;
 
-/// The co-writing policy.
+/// The policy of co-writing.
 pub struct Cowrite<'a> {
     /// The policy for all other files; also gives the allocator and the volume's geometry.
     pub ffs: Ffs<'a>,
@@ -67,7 +67,7 @@ struct Room {
 /// The place where a run for a directory's files was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// The directory's window.
+    /// The window of the directory.
     Window,
     /// The directory's group: blocks that are not filled become its window.
     Group,
@@ -205,8 +205,8 @@ impl Cowrite<'_> {
         Ok(members)
     }
 
-    /// Plans writes in place for files that lie well; returns those that need, or deserve, another
-    /// place.
+    /// Plans writes in place for files that lie in long runs; returns those that need, or deserve,
+    /// another place.
     fn settle<N>(&self, due: Due, members: Vec<Member<N>>, plan: &mut Plan) -> Vec<Member<N>> {
         let clusters = clusters(&members);
         let long = self.ffs.transfer_blocks.div_ceil(2) as usize;

@@ -1,11 +1,12 @@
 //! The Fast File System's way of placing data, with the improvements of later versions.
 //!
-//! 1. *Directories are spread*: a directory of the root (or of one marked as a top directory) goes to the group with the
-//!    fewest directories among those with at least the average of free inodes and blocks. Deeper ones stay near their
-//!    parent while its group is not crowded. (Under co-writing only those of marked directories are spread: files of one
-//!    directory lie together without that, and neighbouring directories share bitmaps and inode tables.)
-//! 2. *Files stay with their directory*: inode and first blocks in the directory's group. New files go on where the last
-//!    one ended (a rotor), so files made together lie together.
+//! 1. *Directories are spread*: a directory of the root (or of one marked as a top directory) goes
+//!    to the group with the fewest directories among those with at least the average of free inodes
+//!    and blocks. Deeper ones stay near their parent while its group is not crowded. (Under
+//!    co-writing only those of marked directories are spread: files of one directory lie together
+//!    without that, and neighbouring directories share bitmaps and inode tables.)
+//! 2. *Files stay with their directory*: inode and first blocks in the directory's group. New files
+//!    go on where the last one ended (a rotor), so files made together lie together.
 //! 3. *Clustering*: a file goes on right behind its last block; dirty neighbours of one file are
 //!    written in one request, up to the maximum transfer. Addresses are chosen when data leave the
 //!    cache, so the length is known.
@@ -17,8 +18,9 @@
 //! 6. *Directories and first indirect blocks lie together*, right behind their group's inode table:
 //!    they are written in one sweep, and a program that reads one will want others.
 //!
-//! Groups are ext2's block groups; FFS calls them cylinder groups. References: McKusick, Joy, Leffler, Fabry: A Fast File
-//! System for UNIX (1984); McVoy, Kleiman: Extent-like Performance from a UNIX File System (1991); Smith, Seltzer (1996).
+//! Groups are ext2's block groups; FFS calls them cylinder groups. References: McKusick, Joy,
+//! Leffler, Fabry: A Fast File System for UNIX (1984); McVoy, Kleiman: Extent-like Performance from
+//! a UNIX File System (1991); Smith, Seltzer (1996).
 
 use moafs_disk::{Cause, Kind, Tag};
 use moafs_vfs::Result;
@@ -44,7 +46,7 @@ pub(super) const MOVE_FLOOR: u64 = 20;
 
 /// The policy: pure functions of the allocator's counts and a file's map.
 pub struct Ffs<'a> {
-    /// The volume's geometry.
+    /// The geometry of the volume.
     pub geo: &'a Geometry,
     /// The allocator, which knows the free blocks.
     pub alloc: &'a Alloc,
@@ -199,7 +201,7 @@ impl Ffs<'_> {
                 continue;
             }
             if matches!(due, Due::Move(_)) {
-                // It lies as well as it can: no block is to be written.
+                // The window's place cannot be improved: no block is to be written.
                 lbn += u64::from(window);
                 continue;
             }

@@ -14,7 +14,8 @@
 //! * A block whose bit was set at mount and that no inode owned then is a leak: no pointer leads to
 //!   it, and since its bit is set it cannot have been handed out. Blocks handed out or freed since
 //!   are told apart by the allocator's notes.
-//! * An inode without a name then is a leak, unless it is held (by number) or was changed since: it is left, and returned at unmount.
+//! * An inode without a name then is a leak, unless it is held (by number) or was changed since: it
+//!   is left, and returned at unmount.
 //! * No op changes the difference between an inode's links and its names: the excess at mount is
 //!   subtracted when the volume is closed.
 //!
@@ -109,7 +110,7 @@ pub(super) struct Recovery {
     may_change: AtomicBool,
     /// True once each directory has one name and the right `..`: directories may be moved and removed.
     settled: AtomicBool,
-    /// True while the volume is being closed: no caller holds an inode any more.
+    /// True while the volume is being closed: inodes that callers still hold do not matter any more.
     closing: AtomicBool,
     pass: lock::Mutex<Pass>,
     turns: [lock::Mutex<()>; TURNS],

@@ -92,7 +92,8 @@ impl Volume {
         requests.windows(2).filter(|pair| self.group_of(&pair[0]) != self.group_of(&pair[1])).count()
     }
 
-    /// Uses every free block of a group except those of the runs, each given as its distance from the group's end and its length.
+    /// Uses every free block of a group except those of the runs, each given as its distance from
+    /// the group's end and its length.
     fn leave_free(&self, group: GroupNo, runs: &[(u64, u32)]) {
         let range = self.ext.geo.group_range(group);
         while self.ext.alloc.blocks(group, crate::alloc::Fit::Longest, GROUP_BLOCKS).expect("the bitmap").is_some() {}
