@@ -1,11 +1,13 @@
-//! Checkpoints: everything that was changed becomes durable at once (`docs/formats/f2fs.md`, section 12).
+//! Checkpoints: make everything that was changed durable at once (`docs/formats/f2fs.md`, section
+//! 12).
 //!
-//! What has to be read for it is read first. With the op gate closed a picture of the volume is taken in memory: dirty
-//! blocks of directories and dirty nodes get their new places, the tables their next versions. Everybody waits meanwhile, so
-//! what can be done before or after is: nodes are packed before, and become blocks after. Then the gate opens, and the
-//! picture is written: first all of it but the pack's last block, a flush, and that last block, which makes the pack whole.
-//! Whoever works meanwhile works on what the checkpoint after this one will say. A power cut at any point leaves the old
-//! pack or the new one.
+//! Blocks that are needed for it are read first. With the op gate closed a snapshot of the volume
+//! is taken in memory: dirty blocks of directories and dirty nodes get their new places, the tables
+//! their next versions. All ops wait meanwhile, so work that can be done before or after is: nodes
+//! are packed before, and become blocks after. Then the gate opens, and the snapshot is written:
+//! first all of it but the pack's last block, a flush, and that last block, which makes the pack
+//! whole. Ops that run meanwhile change what the checkpoint after this one will say. A power cut at
+//! any point leaves the old pack or the new one.
 
 use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,32 +32,33 @@ use crate::format::{BLOCK, BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno, inode};
 /// Blocks in one request at most.
 const REQUEST_BLOCKS_MAX: usize = 256;
 
-/// Requests submitted together, and blocks in them: what a writer who needs the device meanwhile waits for.
+/// Requests submitted together, and blocks in them: a writer that needs the device meanwhile waits
+/// for one batch.
 const BATCH_REQUESTS_MAX: usize = 32;
 const BATCH_BLOCKS_MAX: usize = 256;
 
-/// What only the one who writes checkpoints and chains needs.
+/// The state that is needed to write checkpoints and chains; its lock admits one writer at a time.
 pub(super) struct Writer {
     /// The last durable checkpoint.
     pub(super) last: Checkpoint,
-    /// Which of the two packs holds it.
+    /// The number (0 or 1) of the pack that holds it.
     pub(super) pack: u32,
     /// SIT entries that are only in its journal.
     pub(super) sit_journal: BTreeMap<Segno, SitEntry>,
     pub(super) sit_versions: VersionBitmap,
     pub(super) kib_written: u64,
-    /// Whether the last durable checkpoint was written since the volume was opened.
+    /// True if the last durable checkpoint was written since the volume was opened.
     pub(super) own: bool,
 }
 
-/// A block on its way to the device.
+/// A block that is being written to the device.
 pub(super) struct Leaving {
     pub(super) at: BlkAddr,
     pub(super) page: Page,
     pub(super) tag: Tag,
 }
 
-/// A node that has got a place, as it was at that moment.
+/// A node that has got a place, with its contents at that moment.
 pub(super) struct Placed {
     nid: Nid,
     ino: Nid,
@@ -65,7 +68,7 @@ pub(super) struct Placed {
     next: BlkAddr,
 }
 
-/// What a checkpoint writes.
+/// The blocks and tables that a checkpoint writes.
 struct Snapshot<'a> {
     blocks: Vec<Leaving>,
     nodes: Vec<Placed>,
@@ -76,8 +79,8 @@ struct Snapshot<'a> {
 }
 
 impl F2fs {
-    /// Makes everything durable that was changed before the call. Does nothing if nothing was, unless `umount` says that the
-    /// volume is about to be closed.
+    /// Makes everything durable that was changed before the call. Does nothing if nothing was
+    /// changed, unless `umount` says that the volume is about to be closed.
     pub(super) fn checkpoint(&self, umount: bool) -> Result<()> {
         let mut writer = self.writer.lock();
         self.checkpoint_as(&mut writer, umount)
@@ -97,7 +100,7 @@ impl F2fs {
     }
 
     fn write_checkpoint(&self, writer: &mut Writer, umount: bool) -> Result<()> {
-        // Most of what the picture has to read is read while others may go on.
+        // Most of the blocks that the snapshot needs are read while ops may go on.
         self.complete_summaries()?;
         self.nodes.rest();
         let snapshot = {
@@ -113,7 +116,7 @@ impl F2fs {
         blocks.extend(nodes.into_iter().map(|node| self.image_of(node, version, false, false)));
         let to = 1 - writer.pack;
         let image = pack.encode(&self.geo);
-        // What no mount would accept must not take the place of what it accepts.
+        // A pack that no mount would accept must not replace one that mounts accept.
         let read = Pack::decode(&image, &self.geo, to as u8);
         read.map_err(|damage| Error::Refused(format!("it would not be read again: {}", damaged(damage))))?;
         let first = self.geo.pack_at(to).0;
@@ -133,13 +136,13 @@ impl F2fs {
         self.nat.committed();
         let freed = self.space.committed();
         self.tally.checkpoints.fetch_add(1, Ordering::Relaxed);
-        // A discard that came late would wipe what a log has written there by then.
+        // A discard that came late would erase what a log has written there by then.
         self.discard(&freed);
         self.space.open_to_logs(&freed);
         Ok(())
     }
 
-    /// The block that makes a pack whole: durable by itself.
+    /// Writes the block that makes a pack whole, so that it is durable when this returns.
     fn write_last(&self, block: Leaving) -> Result<()> {
         let fua = self.disk.limits().fua;
         let at = Lba(u64::from(block.at.0) * (BLOCK / SECTOR) as u64);
@@ -175,7 +178,7 @@ impl F2fs {
         drop(self.disk.run(runs.map(request).collect()));
     }
 
-    // -- the picture
+    // -- the snapshot
 
     fn snapshot(&self, writer: &Writer, umount: bool) -> Result<Snapshot<'_>> {
         self.tick();
@@ -279,7 +282,8 @@ impl F2fs {
         Leaving { at, page: image.freeze(), tag: Tag::new(Kind::Node, ino.0.into(), Cause::Order) }
     }
 
-    /// What changes in the segment information table: few entries stay in the journal, many go to the blocks' other copies.
+    /// Returns the changed entries of the segment information table: few entries stay in the
+    /// journal, many go to the blocks' other copies.
     fn table(
         &self,
         writer: &Writer,
@@ -307,7 +311,8 @@ impl F2fs {
         (BTreeMap::new(), versions)
     }
 
-    /// Reads what recycled segments' summaries have on disk and is not known. Nobody else writes summaries meanwhile.
+    /// Reads the entries of recycled segments' summaries that only the disk has. The caller is the
+    /// only writer of summaries.
     fn complete_summaries(&self) -> Result<()> {
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
         let read = |segno: &Segno| Request {
@@ -326,14 +331,14 @@ impl F2fs {
         Ok(())
     }
 
-    /// A segment's summary as it is on disk.
+    /// Reads a segment's summary from the summary area.
     pub(super) fn read_summary(&self, segno: Segno) -> Result<Box<Summary>> {
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
         let bytes = self.read_block(self.geo.summary_at(segno), tag)?;
         Ok(Box::new(Summary::decode(&bytes).0))
     }
 
-    /// Writes blocks, neighbours in one request, and waits for them.
+    /// Writes blocks, neighbours in one request, and waits for them to complete.
     pub(super) fn write_blocks(&self, mut blocks: Vec<Leaving>) -> Result<()> {
         blocks.sort_by_key(|block| block.at);
         let together = |a: &Leaving, b: &Leaving| a.at.0 + 1 == b.at.0;
@@ -362,18 +367,18 @@ impl F2fs {
     }
 }
 
-/// A copy of bytes on its way to a block.
+/// Copies bytes that will be written to a block.
 fn leaving(at: BlkAddr, bytes: &[u8], tag: Tag) -> Leaving {
     let block = copy_of(bytes);
     Leaving { at, page: block.freeze(), tag }
 }
 
-/// There is no block for metadata: what is reserved for cleaning was not enough.
+/// The error if there is no block for metadata: the reserve for cleaning was not enough.
 pub(super) fn no_block() -> Error {
     Error::Refused("no block is left for metadata: the volume's reserve is used up".to_owned())
 }
 
-/// The flags of a checkpoint that follows one with these.
+/// Returns the flags of a checkpoint that follows one with flags `last`.
 fn flags_after(last: CpFlags, umount: bool) -> CpFlags {
     let mut flags = last
         - (CpFlags::UMOUNT | CpFlags::FASTBOOT | CpFlags::ORPHAN_PRESENT | CpFlags::COMPACT_SUM)
@@ -383,7 +388,8 @@ fn flags_after(last: CpFlags, umount: bool) -> CpFlags {
     flags
 }
 
-/// The current segments' summaries; those of nodes only in the last checkpoint before an unmount.
+/// Returns the current segments' summaries; those of nodes only in the last checkpoint before an
+/// unmount.
 fn pack_summaries(current: Vec<Recorded>, umount: bool) -> [Option<Box<Summary>>; 6] {
     let mut current = current.into_iter();
     Log::ALL.map(|log| current.next().filter(|_| umount || !log.is_node()).map(|recorded| recorded.summary))

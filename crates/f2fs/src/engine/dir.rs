@@ -1,8 +1,10 @@
-//! Directories at work: names in the inode while they fit there, then in the blocks of a hash table.
+//! Operations on directories: names in the inode while they fit there, then in the blocks of a hash
+//! table.
 //!
-//! A lookup reads one bucket per level, so it costs the logarithm of the directory's size, found or not. An insertion takes
-//! the first room on that way. Nothing is kept in memory but the blocks themselves; they change there and leave with the
-//! next checkpoint, together with the inode, so a power cut never finds half a change.
+//! A lookup reads one bucket per level, so it costs the logarithm of the directory's size, found or
+//! not. An insertion takes the first room on that way. Nothing is kept in memory but the blocks
+//! themselves; they change there and are written with the next checkpoint, together with the inode,
+//! so a power cut never finds half a change.
 //!
 //! All changes of one directory's names come one after the other, and no reader runs beside them: vfs holds its inode lock.
 
@@ -21,14 +23,14 @@ use crate::format::dentry::{self, Entry, Region};
 use crate::format::inode::Inline;
 use crate::format::{BLOCK, Nid, Structure, inode, node};
 
-/// Cookies after `.` and `..`, which are listed first wherever they are stored.
+/// Cookies after `.` and `..`, which are listed first at any place.
 const DOTS: [(&[u8], u64); 2] = [(b".", 1), (b"..", 2)];
 /// The cookie after the name in slot `s` of block `b` is `FIRST_SLOT + SLOTS * b + s + 1`. A name that moves out of the
 /// inode keeps its slot, in block 0.
 const FIRST_SLOT: u64 = DOTS.len() as u64;
 const SLOTS: u64 = Region::BLOCK.slots as u64;
 
-/// Where entries lie.
+/// The place of a set of entries.
 enum Shelf {
     Inode(Arc<Node>, Region),
     Block(Arc<Owned>),
@@ -53,7 +55,7 @@ impl Shelf {
         damaged(self.structure().damage(None, problem))
     }
 
-    /// An entry that can be believed.
+    /// Returns the entry if it can be believed, else the damage.
     fn check<'a>(&self, entry: std::result::Result<Entry<'a>, String>) -> Result<Entry<'a>> {
         let entry = entry.map_err(|problem| self.damage(problem))?;
         if entry.ino < Nid::ROOT {
@@ -63,11 +65,11 @@ impl Shelf {
     }
 }
 
-/// What a name was found to be.
+/// The result of looking up a name.
 pub(super) struct Found {
     pub(super) ino: Nid,
     pub(super) kind: Option<FileKind>,
-    /// Where the entry is; `.` and `..` may have none.
+    /// The place of the entry; `.` and `..` may have none.
     at: Option<(Shelf, usize)>,
 }
 
@@ -91,13 +93,13 @@ impl<'a> NewEntry<'a> {
 
 // -- reading
 impl F2fs {
-    /// The entries inside the inode, if that is where they are.
+    /// Returns the entries inside the inode; `None` if they lie in blocks.
     fn inside(&self, dir: &Incore) -> Option<Shelf> {
         let region = || Region::inline(self.layout(dir).inline_range());
         self.is_inline(dir, Inline::DENTRY).then(|| Shelf::Inode(Arc::clone(&dir.node), region()))
     }
 
-    /// Looks a name up.
+    /// Looks up a name; `None` if the directory does not have it.
     pub(super) fn find_name(&self, dir: &Incore, name: &Name) -> Result<Option<Found>> {
         let found = self.find_entry(dir, name.as_bytes());
         self.health.watch(found)
@@ -130,8 +132,8 @@ impl F2fs {
         })
     }
 
-    /// Lists entries from a cookie on: `.` and `..`, then the others by place. Where `dir_level` is not 0, names that leave
-    /// the inode during a listing may be listed twice or not at all.
+    /// Lists entries from a cookie on: `.` and `..`, then the others by place. If `dir_level` is
+    /// not 0, names that move out of the inode during a listing may be listed twice or not at all.
     pub(super) fn list_names(&self, dir: &Incore, from: Cookie, to: &mut DirSink<'_>) -> Result<()> {
         let listed = self.list_entries(dir, from.0, to);
         self.health.watch(listed)
@@ -160,7 +162,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// The first of a directory's blocks at or behind `lbn` that is no hole.
+    /// Returns the first of a directory's blocks at or behind `lbn` that is no hole.
     fn block_from(&self, dir: &Incore, mut lbn: u64) -> Result<Option<Arc<Owned>>> {
         let limit = node::lbn_limit(self.layout(dir).addresses());
         while lbn < limit {
@@ -296,7 +298,7 @@ impl F2fs {
         self.adopt(dir, lbn, bytes, admission).map(drop)
     }
 
-    /// The inode says that there are names in this level and this block.
+    /// Makes the inode's depth and size cover this level and this block.
     fn cover(&self, dir: &Incore, level: u32, lbn: u64) -> Result<()> {
         let size = (lbn + 1) * BLOCK as u64;
         let inode = self.inode(dir)?;
@@ -309,7 +311,7 @@ impl F2fs {
         })
     }
 
-    /// Names move out of the inode. If that fails it is as it was.
+    /// Moves the names out of the inode. If that fails, the inode stays as it was.
     fn leave_inode(&self, dir: &Incore, admission: &mut Admission) -> Result<()> {
         let before = dir.node.view(<[u8]>::to_vec);
         let left = self.health.watch(self.move_out(dir, &before, admission));
@@ -320,7 +322,7 @@ impl F2fs {
         left
     }
 
-    /// The entries of the inode `before` go to blocks (`docs/formats/f2fs.md`, section 6.3).
+    /// Copies the entries of the inode `before` to blocks (`docs/formats/f2fs.md`, section 6.3).
     fn move_out(&self, dir: &Incore, before: &[u8], admission: &mut Admission) -> Result<()> {
         let layout = self.layout(dir);
         let region = Region::inline(layout.inline_range());
@@ -350,7 +352,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// Lets a name that is there (also `..`) name another inode.
+    /// Changes the inode that a name (also `..`) names.
     pub(super) fn point_name(&self, dir: &Incore, name: &Name, ino: Nid, kind: FileKind) -> Result<()> {
         let found = self.find_name(dir, name)?.ok_or(Error::Posix(libc::ENOENT))?;
         if let Some((shelf, slot)) = found.at {
@@ -639,7 +641,7 @@ mod tests {
         let before = m.names(99);
         let shelf = fs.inside(&node).unwrap();
         let blocks = m.inode().blocks;
-        // The last entry's type is none.
+        // The last entry's type becomes an invalid one.
         fs.change_shelf(&shelf, |bytes, region| bytes[region.dentries + 11 * 151 + 10] = 0);
         let refused = m.create(&[b'x'; 255], FileKind::Regular).unwrap_err();
         assert!(refused.to_string().contains("the entry in slot 151 is of no known type"), "{refused}");
@@ -747,7 +749,7 @@ mod tests {
             }
             let (node, fs) = m.node();
             let poke = |bytes: &mut [u8]| {
-                // Not the footer, which names the node. The head of the inode is what decides most.
+                // The footer, which names the node, stays. The head of the inode decides most.
                 let end = if head { 400 } else { 4072 };
                 pokes.iter().for_each(|(at, byte)| bytes[at.index(end)] = *byte);
             };

@@ -1,4 +1,5 @@
-//! Giving up cached blocks under pressure: round and round, so that none goes twice before the others have gone once.
+//! Gives up cached blocks when memory is short, in turns: none goes twice before the others have
+//! gone once.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -6,17 +7,17 @@ use std::sync::Arc;
 
 use crate::format::BLOCK;
 
-/// What a cached block takes besides its bytes.
+/// Bytes that a cached block takes beyond its contents.
 pub(super) const OVERHEAD_BYTES: usize = 128;
 /// Bytes that a whole cached block is counted with.
 pub(super) const CACHED_BYTES: usize = BLOCK + OVERHEAD_BYTES;
 /// A call that gives up something gives up this share of the cache more, so that calls are rare.
 const MORE: usize = 16;
-/// Blocks that are looked at for each one wanted: most may be dirty or held.
+/// Blocks that are examined for each one wanted: most may be dirty or in use.
 const LOOKS: usize = 4;
 
-/// Gives up blocks that nobody holds and that `clean` lets go, until about `bytes` of the `used` ones are left. `hand` is where
-/// the last call ended.
+/// Gives up blocks that have no other reference and that `clean` lets go, until about `bytes` of
+/// the `used` ones are left. `hand` is the place where the last call ended.
 pub(super) fn sweep<K: Ord + Copy, V>(
     all: &mut BTreeMap<K, Arc<V>>,
     hand: &mut Option<K>,

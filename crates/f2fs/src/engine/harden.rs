@@ -1,14 +1,16 @@
 //! fsync without a checkpoint: a file's nodes in a chain that recovery follows (`docs/formats/f2fs.md`, section 13).
 //!
-//! The file's dirty direct nodes go to the warm node log, the last one (the inode, if it is among them) with a mark. Recovery
-//! walks that log from where the last checkpoint left it. Nodes of nodes are not written: recovery makes them from the others'
-//! offsets.
+//! The file's dirty direct nodes go to the warm node log, the last one (the inode, if it is among
+//! them) with a mark. Recovery walks that log from the place where the last checkpoint left it.
+//! Indirect nodes are not written: recovery makes them from the others' offsets.
 //!
-//! A device may tear a block between its sectors, and nodes carry no checksum. So they are written twice: first, with the data,
-//! such that their footers belong to no chain; and when all that is durable once more as they are. The two differ in the last
-//! sector only, so a tear leaves one or the other.
+//! A device may tear a block between its sectors, and nodes carry no checksum. So they are written
+//! twice: first, with the data, such that their footers belong to no chain; then, when all that is
+//! durable, once more with their true footers. The two differ in the last sector only, so a torn
+//! write leaves one or the other.
 //!
-//! Only what such a chain can say may leave this way ([`F2fs::chain_suffices`]); for everything else a checkpoint is written.
+//! Only changes that such a chain can describe may be written this way ([`F2fs::chain_suffices`]);
+//! for everything else a checkpoint is written.
 
 use std::collections::BTreeSet;
 
@@ -26,20 +28,22 @@ use crate::format::inode::Advise;
 use crate::format::node::Footer;
 use crate::format::{Log, Nid};
 
-/// Which changes since the last picture a chain cannot tell.
+/// Limits of roll-forward: changes since the last snapshot that a chain cannot describe.
 #[derive(Debug, Default)]
 pub(super) struct Untold {
     /// Inodes that the last checkpoint does not have.
     pub(super) fresh: BTreeSet<Nid>,
-    /// Inodes of which a name, an attribute or a whole node has gone or changed.
+    /// Inodes that need a checkpoint: a name, an attribute or a whole node of them has gone or
+    /// changed.
     pub(super) tangled: BTreeSet<Nid>,
-    /// Directories in which a name does not lead any more to what still exists, or was a directory's. A new file under such a name
-    /// would take it, on recovery, from what the last checkpoint has there.
+    /// Directories in which a name was given to another inode, was taken away by a rename, or was removed together with
+    /// its directory. On recovery, a new file under such a name would take it from the inode that the last checkpoint
+    /// has there.
     pub(super) vacated: BTreeSet<Nid>,
 }
 
 impl F2fs {
-    /// Makes a file durable up to `upto`, its data up to `data`.
+    /// Syncs a file: makes its changes durable up to `upto`, its data up to `data`.
     pub(super) fn harden_file(&self, file: &Incore, upto: Seal, data: Epoch) -> Result<()> {
         if self.reaches(upto) {
             return self.make_durable(data);
@@ -48,7 +52,8 @@ impl F2fs {
         if self.reaches(upto) {
             return self.make_durable(data);
         }
-        // The checkpoint that held the lock may have failed. What a chain cannot tell was to be in it: it is noted nowhere else.
+        // The checkpoint that held the lock may have failed. The changes that a chain cannot
+        // describe were to be in it, and are recorded nowhere else.
         self.health.check()?;
         if !self.chain_suffices(file, &writer)? {
             return self.checkpoint_as(&mut writer, false);
@@ -59,19 +64,20 @@ impl F2fs {
             Err(error) => Err(error),
         };
         if let Err(error) = &written {
-            // What follows in the log could not be reached.
+            // The nodes that follow in the log could not be reached by recovery.
             self.health.fail(format!("a file's nodes could not be written: {error}"));
         }
         written
     }
 
-    /// True if recovery can tell from the file's own nodes what has happened to it since the last checkpoint.
+    /// True if recovery can learn from the file's own nodes everything that has happened to it
+    /// since the last checkpoint.
     fn chain_suffices(&self, file: &Incore, writer: &Writer) -> Result<bool> {
         if file.kind != FileKind::Regular || writer.last.flags.contains(CpFlags::UMOUNT) {
             return Ok(false);
         }
-        // The log may go on into blocks of a chain that an earlier mount wrote behind the same checkpoint, and that
-        // recovery did not reach: it would take them for the rest of this one.
+        // The log may go on into blocks of a chain that an earlier mount wrote behind the same
+        // checkpoint, and that recovery did not reach: it would take them for the rest of this one.
         if !writer.own {
             return Ok(false);
         }
@@ -103,7 +109,8 @@ impl F2fs {
         Ok(true)
     }
 
-    /// The file's dirty direct nodes, and their sealed images, the last one marked; `None` without room for them.
+    /// Returns the file's dirty direct nodes with their final images, the last one marked; `None`
+    /// without room for them.
     fn chain_of(&self, file: &Incore, writer: &Writer) -> Result<Option<(Underway<'_>, Vec<Leaving>)>> {
         let nodes = self.nodes.dirty_of(file.ino, Log::WarmNode);
         let nids: Vec<Nid> = nodes.iter().map(|node| node.nid).collect();
@@ -123,7 +130,7 @@ impl F2fs {
     }
 }
 
-/// The same node with a footer that belongs to no chain.
+/// Returns the same node with a footer that belongs to no chain.
 fn unchained(block: &Leaving) -> Leaving {
     let mut image = copy_of(&block.page);
     Footer { cp_version: 0, ..Footer::decode(&image) }.encode_into(&mut image);

@@ -1,4 +1,4 @@
-//! Which log a file's data join.
+//! Chooses the log that a file's data join.
 
 use std::collections::VecDeque;
 
@@ -15,18 +15,19 @@ use crate::place::{Heat, Temperature};
 
 /// Blocks whose references are counted: 32 MiB of data at a time.
 const COUNTED_BLOCKS: usize = 8192;
-/// Blocks that are compared with each other: what a hot and a cold buffer of a segment each hold.
+/// Blocks that are compared with each other: as many as a hot and a cold buffer of one segment hold
+/// together.
 const BUFFER_BLOCKS: usize = 1024;
 
-/// Decides about temperature.
+/// The rule for the temperature of data.
 pub(super) enum Judge {
-    /// By what kind of file it is.
+    /// By the kind of the file and its marks.
     Kind,
-    /// By how often it was written.
+    /// By the number of recent writes.
     Wolf(Box<Mutex<Buffer>>),
 }
 
-/// The blocks that were written last, and their references.
+/// The blocks that were written last, and their reference counts.
 pub(super) struct Buffer {
     wolf: Wolf,
     recent: VecDeque<Owner>,
@@ -43,7 +44,7 @@ impl Judge {
         }
     }
 
-    /// The log for a range of a file that is about to leave.
+    /// Returns the log for a range of a file that is about to be written.
     pub(super) fn log_of(&self, file: &Incore, range: LbnRange, now_ns: u64) -> Log {
         match self {
             Judge::Kind => {
@@ -59,7 +60,7 @@ impl Judge {
         }
     }
 
-    /// Nobody has asked for anything for a while.
+    /// Resets the counts: there was no request for a while.
     pub(super) fn idle(&self) {
         if let Judge::Wolf(buffer) = self {
             buffer.lock().wolf.idle();
@@ -68,7 +69,8 @@ impl Judge {
 }
 
 impl Buffer {
-    /// The temperature of most of a range's blocks among those that were written with and before them.
+    /// Returns the temperature of most of a range's blocks, compared with the blocks written with
+    /// and before them.
     fn heat(&mut self, file: &Incore, range: LbnRange, now_ns: u64) -> Heat {
         let own = (range.start.0..range.end().0).map(|lbn| Owner { ino: file.ino, lbn });
         for owner in own {

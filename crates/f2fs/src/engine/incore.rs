@@ -18,14 +18,15 @@ use crate::format::{Nid, inode};
 /// of `FS_IOC_GETFLAGS`: sync, immutable, append-only, nodump, noatime, dirsync.
 const USER_FLAGS: u32 = 0x0001_00F8;
 
-/// An inode in memory. There is one per number, however many hold it.
+/// An inode in memory. There is one per number; all its users share it.
 pub struct Incore {
-    /// Its number.
+    /// The inode's number.
     pub ino: Nid,
-    /// Its kind; never changes.
+    /// The file's kind; it never changes.
     pub kind: FileKind,
     pub(super) node: Arc<Node>,
-    /// Held while the way to blocks changes: two write-backs of one file must not make the same node twice.
+    /// Held while the way to blocks changes: two write-backs of one file must not make the same
+    /// node twice.
     pub(super) map: Mutex<()>,
 }
 
@@ -40,7 +41,7 @@ impl Incore {
 }
 
 impl F2fs {
-    /// The in-core inode, read if nobody holds it.
+    /// Returns the in-core inode; reads it if it is not in use.
     pub(super) fn incore(&self, ino: Nid) -> Result<Arc<Incore>> {
         if let Some(node) = self.live(ino) {
             return Ok(node);
@@ -87,12 +88,12 @@ impl F2fs {
         live.insert(node.ino, Arc::downgrade(node));
     }
 
-    /// The inode as ops see it. It was checked when it came in, and is changed through the same codec.
+    /// Decodes the inode. It was checked when it was read, and is changed through the same codec.
     pub(super) fn inode(&self, file: &Incore) -> Result<Inode> {
         file.node.view(|bytes| Inode::decode(bytes, file.ino, self.features)).map_err(damaged)
     }
 
-    /// What lies where inside the inode.
+    /// Returns the places of addresses, inline contents and attributes inside the inode.
     pub(super) fn layout(&self, file: &Incore) -> Layout {
         file.node.view(|bytes| Layout::of(bytes, self.features.contains(Features::FLEXIBLE_INLINE_XATTR)))
     }
@@ -108,7 +109,7 @@ impl F2fs {
         .map_err(damaged)
     }
 
-    /// Adds to the blocks an inode says it has.
+    /// Adds `change` to the blocks that an inode counts.
     pub(super) fn count_blocks(&self, file: &Incore, change: i64) {
         if change != 0 {
             self.change(&file.node, |bytes| {
@@ -117,7 +118,7 @@ impl F2fs {
         }
     }
 
-    /// What vfs keeps of an inode.
+    /// Returns the attributes that vfs keeps of an inode.
     pub(super) fn attr(&self, file: &Incore) -> Result<Attr> {
         let inode = self.inode(file)?;
         let is_device = matches!(file.kind, FileKind::CharDevice | FileKind::BlockDevice);
@@ -150,7 +151,7 @@ impl F2fs {
     }
 }
 
-/// Drops entries of inodes that nobody holds any more, now and then.
+/// Drops entries of inodes that are no longer in use, now and then.
 fn prune(live: &mut BTreeMap<Nid, Weak<Incore>>) {
     if live.len() > 64 && live.len().is_power_of_two() {
         live.retain(|_, node| node.strong_count() > 0);
@@ -162,7 +163,7 @@ fn inline_flags(bytes: &[u8]) -> Inline {
     Inline::from_bits_retain(bytes[3])
 }
 
-/// Stores what vfs keeps into an inode; sizes only of regular files.
+/// Stores the attributes that vfs keeps into an inode; sizes only of regular files.
 pub(super) fn put_attr(inode: &mut Inode, attr: &Attr, disk_size: u64) {
     inode.mode = (attr.kind.mode_bits() | attr.perm & 0o7777) as u16;
     inode.uid = attr.uid;

@@ -1,7 +1,7 @@
-//! From file blocks to blocks of the volume, and changing that.
+//! Maps file blocks to blocks of the volume, and changes the mapping.
 //!
-//! Addresses lie in the inode or in direct nodes below it. Whoever changes the way to them holds the file's `map` lock;
-//! readers need not: a node's bytes are whole at every moment.
+//! Addresses lie in the inode or in direct nodes below it. A writer that changes the way to them
+//! holds the file's `map` lock; readers need not: a node's bytes are whole at every moment.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Leaf {
     layout: Option<Layout>,
     /// The file blocks whose addresses it holds.
     pub(super) span: Range<u64>,
-    /// The nodes above, the inode first, and where each points to the next.
+    /// The nodes above, the inode first, each with the slot in which it points to the next.
     trail: SmallVec<[(Arc<Node>, usize); 3]>,
 }
 
@@ -55,7 +55,7 @@ impl Leaf {
     }
 }
 
-/// What is found on the way to a file block.
+/// The result of following the way to a file block.
 enum Found {
     Leaf(Leaf),
     /// There is no such node: these file blocks are holes.
@@ -63,7 +63,7 @@ enum Found {
 }
 
 impl F2fs {
-    /// One run at `at`, of at most `max` blocks.
+    /// Returns one run of blocks from `at` on, of at most `max` blocks.
     pub(super) fn map_run(&self, file: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
         if self.is_inline(file, Inline::DATA | Inline::DENTRY) {
             return Ok(Mapping::Hole { len: max });
@@ -102,7 +102,7 @@ impl F2fs {
         self.walk(file, lbn, None)
     }
 
-    /// The leaf for a file block; nodes on the way to it that are missing are made.
+    /// Returns the leaf for a file block; missing nodes on the way to it are made.
     pub(super) fn leaf(&self, file: &Incore, lbn: u64, admission: &mut Admission) -> Result<Leaf> {
         match self.walk(file, lbn, Some(admission))? {
             Found::Leaf(leaf) => Ok(leaf),
@@ -110,7 +110,7 @@ impl F2fs {
         }
     }
 
-    /// The leaf for a file block, if there is one.
+    /// Returns the leaf for a file block, if there is one.
     pub(super) fn existing_leaf(&self, file: &Incore, lbn: u64) -> Result<Option<Leaf>> {
         Ok(match self.find(file, lbn)? {
             Found::Leaf(leaf) => Some(leaf),
@@ -151,7 +151,7 @@ impl F2fs {
         Ok(Found::Leaf(Leaf { node, layout, span, trail }))
     }
 
-    /// How many of the nodes above a file block are missing, counted from the lowest.
+    /// Returns the number of nodes above a file block that are missing, counted from the lowest.
     pub(super) fn missing_nodes(&self, file: &Incore, lbn: u64) -> Result<u8> {
         let path = node::path(lbn, self.layout(file).addresses()).ok_or(Error::Posix(libc::EFBIG))?;
         let mut node = Arc::clone(&file.node);
@@ -168,7 +168,7 @@ impl F2fs {
 
     // -- changing
 
-    /// The data of `at` lie at `to`.
+    /// Maps the file blocks `at` to the blocks `to`.
     pub(super) fn place_run(&self, file: &Incore, at: LbnRange, to: BlockRun, admission: &mut Admission) -> Result<()> {
         let _map = file.map.lock();
         self.leave_inline(file, at, admission)?;
@@ -211,7 +211,8 @@ impl F2fs {
         Ok(())
     }
 
-    /// Contents that lie in the inode move out of it: to nowhere if `written` covers them, else to a block of their own.
+    /// Moves contents out of the inode: they are dropped if `written` covers them, else they get a
+    /// block of their own.
     fn leave_inline(&self, file: &Incore, written: LbnRange, admission: &mut Admission) -> Result<()> {
         if !self.is_inline(file, Inline::DATA) {
             return Ok(());
@@ -226,7 +227,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// The contents of a file that lie in its inode.
+    /// Returns the contents of a file that lie in its inode.
     pub(super) fn inline_bytes(&self, file: &Incore) -> Vec<u8> {
         let area = self.layout(file).inline_range();
         file.node.view(|bytes| {
@@ -251,7 +252,7 @@ impl F2fs {
             }
             return Ok(Progress::Done);
         }
-        // Where other files have addresses, devices have their numbers.
+        // Devices have their numbers where other files have addresses.
         let has_blocks = matches!(file.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
         if !has_blocks || self.is_inline(file, Inline::DENTRY) {
             return Ok(Progress::Done);

@@ -1,30 +1,31 @@
-//! The engine: a mounted F2FS volume, and how it does what [`Format`] asks.
+//! The engine: a mounted F2FS volume, and the implementation of [`Format`].
 //!
-//! Everything changes in memory and leaves out of place. Data leave when vfs writes them back, to the head of a log;
-//! nodes, directory blocks and tables leave together with the next checkpoint. A block that the last checkpoint names is not
-//! overwritten before the next one is durable, so a power cut finds a whole volume at every moment.
+//! Everything changes in memory and is written out of place. Data are written when vfs writes them
+//! back, to the head of a log; nodes, directory blocks and tables are written together with the
+//! next checkpoint. A block that the last checkpoint names is not overwritten before the next one
+//! is durable, so a power cut finds a whole volume at every moment.
 //!
-//! Lock order: `writer` (one checkpoint or chain at a time), the op gate (ops shared, a picture exclusive), a file's `map`
+//! Lock order: `writer` (one checkpoint or chain at a time), the op gate (ops shared, a snapshot exclusive), a file's `map`
 //! lock, then leaves that never wait (space, table, caches).
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`mount`] | opening a volume |
 //! | [`space`] | valid, held and free blocks; the six logs |
-//! | [`nat`] | where nodes lie; free node ids |
+//! | [`nat`] | addresses of nodes; free node ids |
 //! | [`nodes`], [`owned`] | nodes, and blocks of directories, in memory |
 //! | [`packed`] | nodes at rest |
-//! | [`evict`] | which cached blocks go under pressure |
+//! | [`evict`] | which cached blocks are given up when memory is short |
 //! | [`incore`] | in-core inodes |
 //! | [`map`] | from file blocks to blocks of the volume |
 //! | [`dir`], [`xattr`] | directories, extended attributes |
-//! | [`op`] | ops |
+//! | [`op`] | operations: changes that one checkpoint contains whole |
 //! | [`checkpoint`] | making everything durable |
-//! | [`underway`] | what is being written stays in memory |
-//! | [`heat`] | which log data join |
+//! | [`underway`] | keeps nodes and blocks in memory while they are written |
+//! | [`heat`] | the log that data join |
 //! | [`harden`], [`recover`] | fsync by chains of nodes; finding them after a power cut |
-//! | [`room`] | who gives way when free segments are short |
-//! | [`mover`] | cleaning, carried out |
+//! | [`room`] | what happens when free segments are short |
+//! | [`mover`] | moving valid blocks out of the victims of cleaning |
 //! | [`survey`] | reporting the layout of the whole volume |
 //! | [`report`] | telling facts about a volume and its segments |
 
@@ -87,39 +88,39 @@ pub use incore::Incore;
 pub use op::F2fsOp;
 pub use space::LogCounters;
 
-/// File blocks around the one that must go that may go with it.
+/// File blocks around the one to be evicted that may be written together with it.
 const PLAN_BLOCKS_MAX: u32 = 1024;
 
 /// Dirty nodes and directory blocks after which a checkpoint is written before anything else changes: they occupy memory,
 /// and each will need a block.
 const DIRTY_BLOCKS_MAX: usize = 8192;
 
-/// How a volume is opened.
+/// Options for opening a volume.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
-    /// Write nothing at all.
+    /// If true, nothing at all is written.
     pub read_only: bool,
     /// The largest data request in bytes.
     pub transfer_bytes_max: usize,
-    /// Who chooses what is cleaned.
+    /// The policy that chooses victims of cleaning.
     pub cleaner: Cleaner,
-    /// In which order the valid blocks of what is cleaned leave.
+    /// The order in which the valid blocks of victims are written.
     pub clean_order: Order,
-    /// Sections that are cleaned together.
+    /// Sections that are cleaned together, at least 1.
     pub gather: u32,
-    /// Whether logs recycle.
+    /// The policy that decides when logs recycle.
     pub reuse: Reuse,
-    /// Which data are hot and which are cold.
+    /// The policy that tells hot data from cold.
     pub temperature: Temperature,
-    /// Whether cleaning goes on when nobody asks for anything.
+    /// If true, cleaning goes on while there are no requests.
     pub background: bool,
-    /// Whether the device is told which segments hold nothing.
+    /// If true, the device is told which segments became free.
     pub discard: bool,
-    /// What the device charges; decisions between cleaning and recycling rest on it.
+    /// The device's costs; decisions between cleaning and recycling rest on them.
     pub device: DeviceCost,
-    /// For choices among equals.
+    /// The seed for random choices among equals.
     pub seed: u64,
-    /// Who knows the future: in experiments, the oracle cleans by it instead of `cleaner`.
+    /// Knowledge of the future: in experiments, the oracle cleans by it instead of `cleaner`.
     pub foresight: Option<Arc<dyn Foresight>>,
 }
 
@@ -142,21 +143,21 @@ impl Default for OpenOptions {
     }
 }
 
-/// What has happened to a volume since it was opened.
+/// Counters of a volume since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// How the logs were used.
+    /// The use of the logs.
     #[serde(flatten)]
     pub logs: LogCounters,
-    /// Checkpoints written.
+    /// Checkpoints that were written.
     pub checkpoints: u64,
-    /// Nodes written.
+    /// Node blocks that were written.
     pub node_blocks: u64,
     /// Blocks of directories and symbolic links written.
     pub meta_data_blocks: u64,
-    /// Sections cleaned while a writer waited, and while nobody did.
+    /// Sections cleaned while a writer waited.
     pub foreground_cleanings: u64,
-    /// Sections cleaned while nobody waited.
+    /// Sections cleaned while no writer waited.
     pub background_cleanings: u64,
     /// Blocks of data that cleaning moved.
     pub moved_blocks: u64,
@@ -171,7 +172,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What was added since `earlier`.
+    /// Returns the difference between these counters and `earlier` ones.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let (logs, before) = (&self.logs, &earlier.logs);
         Counters {
@@ -228,27 +229,30 @@ pub struct F2fs {
     live: Mutex<BTreeMap<Nid, Weak<Incore>>>,
     /// Inodes without a name: the next checkpoint lists them.
     orphans: Mutex<BTreeSet<Nid>>,
-    /// So many of them a checkpoint can list.
+    /// The number of orphans that a checkpoint can list.
     orphans_max: usize,
-    /// What has changed since the last picture and a file's nodes alone do not tell.
+    /// Limits of roll-forward: changes since the last snapshot that a file's nodes alone do not
+    /// describe.
     untold: Mutex<harden::Untold>,
     heat: heat::Judge,
-    /// What deciding between cleaning and recycling data remembers.
+    /// The memory of the decisions between cleaning and recycling data.
     reuse: Mutex<Memory>,
     writer: WaitMutex<checkpoint::Writer>,
     gate: RwLock<()>,
-    /// One cleaning at a time.
+    /// Held while cleaning: there is one cleaning at a time.
     cleaning: WaitMutex<()>,
-    /// What the present burst of writes does about room, and after how many blocks that is decided anew.
+    /// The number of handed-out blocks at which the present decision about room ends, and that
+    /// decision.
     burst: Mutex<Option<(u64, Action)>>,
-    /// A checkpoint would help, but nobody waits for it.
+    /// True if a checkpoint would help, and no task waits for it.
     wants_checkpoint: AtomicBool,
     /// The version of the checkpoint that will contain what changes now, and of the last durable one.
     version: AtomicU64,
     committed: AtomicU64,
-    /// What must be reached for every directory to be where it was moved to.
+    /// The version of the checkpoint that must be durable for every directory to be where it was
+    /// moved to.
     moved: AtomicU64,
-    /// Something has changed since the last picture was taken.
+    /// True if something has changed since the last snapshot was taken.
     unsaved: AtomicBool,
     /// The volume's clock when it was opened, in seconds, and the runtime's.
     elapsed_before: u64,
@@ -256,14 +260,14 @@ pub struct F2fs {
     tally: Tally,
 }
 
-/// A block's worth of bytes in memory of their own.
+/// Copies bytes into a buffer of their own.
 fn copy_of(bytes: &[u8]) -> Buf {
     let mut block = Buf::scratch(crate::format::BLOCK);
     block.copy_from_slice(bytes);
     block
 }
 
-/// Damage as vfs reports it.
+/// Converts damage to the error that vfs reports.
 fn damaged(damage: Damage) -> Error {
     Error::Damaged {
         structure: damage.structure.to_string(),
@@ -273,12 +277,12 @@ fn damaged(damage: Damage) -> Error {
 }
 
 impl F2fs {
-    /// The volume's shape.
+    /// The places and sizes of the volume's areas.
     pub fn geometry(&self) -> &Geometry {
         &self.geo
     }
 
-    /// What has happened since the volume was opened.
+    /// The counters since the volume was opened.
     pub fn counters(&self) -> Counters {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
@@ -296,12 +300,12 @@ impl F2fs {
         }
     }
 
-    /// The volume's clock in seconds: how long it was mounted in all its life.
+    /// The volume's clock in seconds: the time that it was mounted in all its life.
     fn elapsed_secs(&self) -> u64 {
         self.elapsed_before + (self.rt.now() - self.opened).as_secs()
     }
 
-    /// The same in nanoseconds.
+    /// The volume's clock in nanoseconds.
     fn clock_ns(&self) -> u64 {
         let since = (self.rt.now() - self.opened).as_nanos() as u64;
         self.elapsed_before.saturating_mul(1_000_000_000).saturating_add(since)
@@ -312,13 +316,14 @@ impl F2fs {
         self.space.set_clock(self.clock_ns());
     }
 
-    /// Something has changed. Returns what must be reached for it to be durable.
+    /// Notes a change. Returns the commit point at which it is durable.
     fn changed(&self) -> Seal {
         self.unsaved.store(true, Ordering::Release);
         Seal(self.version.load(Ordering::Acquire))
     }
 
-    /// More has happened to an inode since the last checkpoint than its own nodes tell.
+    /// Notes that an inode needs a checkpoint: its own nodes do not tell all of its changes since
+    /// the last one.
     fn tangle(&self, file: &Incore) {
         self.untold.lock().tangled.insert(file.ino);
     }
@@ -484,7 +489,8 @@ impl Format for F2fs {
 
     fn harden(&self, node: &Self::Node, upto: Seal, data: Epoch, how: Harden) -> Result<()> {
         self.health.check()?;
-        // The names that lead to it count, too, those of the directories above included.
+        // The names that lead to the file must be durable as well, those of the directories above
+        // included.
         if how == Harden::All && !self.reaches(Seal(self.moved.load(Ordering::Acquire))) {
             return self.checkpoint(false);
         }
@@ -531,7 +537,7 @@ impl Format for F2fs {
 }
 
 impl F2fs {
-    /// Places for one dirty range: as many requests as runs are to be had.
+    /// Finds places for one dirty range: one planned write for each run of blocks.
     fn plan_range(&self, file: &Arc<Incore>, range: LbnRange, due: Due, plan: &mut Plan) -> Result<()> {
         let cause = match due {
             Due::Evict(..) => Cause::Evict,
@@ -555,5 +561,5 @@ impl F2fs {
     }
 }
 
-/// How long the volume must be idle before cleaning goes on by itself.
+/// The time without requests after which background cleaning begins.
 const IDLE_BEFORE_CLEANING: Duration = Duration::from_secs(1);

@@ -28,15 +28,15 @@ use crate::place::kind::Extensions;
 /// Blocks of the tables that one read brings.
 const READ_BLOCKS: u32 = 256;
 
-/// What to do when a checkpoint cannot be read.
+/// Advice for a checkpoint that cannot be read.
 const UNREAD_CHECKPOINT: &str = "it may be the newer one, and changes from here on would destroy what it holds: copy the volume to \
      a sound device, or mount it with -o ro to save what the other checkpoint shows";
 
-/// What to do when a log has nowhere to go on.
+/// Advice for a log that has nowhere to go on.
 pub(super) const NO_PLACE: &str =
     "no block is left that may be written; mount it with -o ro to save what is on it, or check it with `fsck.f2fs`";
 
-/// What a volume's tables say when it is opened.
+/// The volume's tables as they were read when it was opened.
 struct Tables {
     pack: Pack,
     which: u32,
@@ -45,8 +45,8 @@ struct Tables {
 }
 
 impl F2fs {
-    /// Opens a volume: reads superblock, checkpoint and the segment information table. For writing, what a power cut left
-    /// half done is finished first.
+    /// Opens a volume: reads superblock, checkpoint and the segment information table. If it is
+    /// opened for writing, work that a power cut interrupted is finished first.
     ///
     /// # Errors
     /// [`Error::Refused`] for features that are not supported, with their names; damage and device errors as they are.
@@ -69,7 +69,7 @@ impl F2fs {
         let Found { pack, which, other } = read_pack(&disk, &geo)?;
         let mut notes = Vec::new();
         match (&read_only, other) {
-            // It may be whole, and newer.
+            // This pack may be whole, and newer.
             (None, Some(error @ Error::Disk { .. })) => {
                 return Err(Error::Refused(format!("{error}; {UNREAD_CHECKPOINT}")));
             }
@@ -183,7 +183,7 @@ impl F2fs {
         )))
     }
 
-    /// Frees what had no name and was in use when the last checkpoint was written.
+    /// Frees the inodes that had no name and were in use when the last checkpoint was written.
     pub(super) fn reap_orphans(&self) -> Result<()> {
         let orphans: Vec<Nid> = self.orphans.lock().iter().copied().collect();
         for ino in orphans {
@@ -234,9 +234,10 @@ pub(super) fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
 /// The checkpoint to go on from.
 pub(super) struct Found {
     pub(super) pack: Pack,
-    /// Which of the two it is.
+    /// The number (0 or 1) of its pack.
     pub(super) which: u32,
-    /// Why it cannot be the other one: that is not whole, as a power cut leaves it, or the device did not give it.
+    /// The reason why the other pack was not taken, if it could not be read: it is not whole, as a
+    /// power cut leaves it, or the device failed.
     pub(super) other: Option<Error>,
 }
 
@@ -250,7 +251,7 @@ pub(super) fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<Found> {
         (Err(error), Ok(second)) => (second, 1, Some(error)),
         (Err(error), Err(_)) => return Err(error),
     };
-    // The second pack of a volume that was never used is none, and lacks what makes one.
+    // The second pack of a volume that was never used is not a valid one.
     match other {
         Some(error) if pack.checkpoint.version == 0 => Err(error),
         other => Ok(Found { pack, which, other }),
@@ -265,7 +266,7 @@ fn read_one_pack(disk: &SharedDisk, geo: &Geometry, which: u32) -> Result<Pack> 
     Pack::decode(&all, geo, which as u8).map_err(damaged)
 }
 
-/// Why a volume in this state must not be changed.
+/// Returns the reason why a volume in this state must not be changed.
 fn unwritable(flags: CpFlags) -> Option<&'static str> {
     match () {
         () if flags.contains(CpFlags::ERROR) => Some("an error was found on it; check it with `fsck.f2fs`"),
@@ -278,7 +279,7 @@ fn unwritable(flags: CpFlags) -> Option<&'static str> {
     }
 }
 
-/// The entries of all segments that hold something, those of the journal included.
+/// Reads the entries of all segments that hold something, those of the journal included.
 fn read_sit(disk: &SharedDisk, geo: &Geometry, pack: &Pack) -> Result<Vec<(Segno, SitEntry)>> {
     let journal: BTreeMap<Segno, &SitEntry> = pack.sit_journal.iter().map(|(segno, entry)| (*segno, entry)).collect();
     let mut entries = Vec::new();
@@ -318,7 +319,8 @@ fn collect_entries(
     Ok(())
 }
 
-/// The summaries of the current segments. Where the checkpoint has none for nodes they are read from the nodes themselves.
+/// Reads the summaries of the current segments. Those of nodes that the checkpoint does not have
+/// are read from the nodes themselves.
 fn current_summaries(
     disk: &SharedDisk,
     geo: &Geometry,
@@ -350,7 +352,7 @@ fn summary_of_nodes(disk: &SharedDisk, geo: &Geometry, segno: Segno, sit: &[(Seg
 fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, read_only: Option<String>) -> Shape {
     let word =
         |at: usize| superblock.uuid[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-    // Inodes may differ in what lies inside them: the least room for addresses that any has.
+    // Inodes differ in what lies inside them: this is the least room for addresses that any has.
     let addresses = 923 - 9 - 50;
     Shape {
         format: "f2fs",

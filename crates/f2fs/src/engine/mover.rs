@@ -1,8 +1,10 @@
-//! Cleaning, carried out: valid blocks of victims move, and the victims are free after the next checkpoint.
+//! Carries out cleaning: valid blocks of victims move, and the victims are free after the next
+//! checkpoint.
 //!
-//! Nodes are only marked to be written again. Data are read (neighbours in one request), queued, ordered by the file and offset
-//! they belong to or as they were found (`clean-order`), and written to the cold log in large requests. Each gets
-//! its new address in an op, if its file still has it where it was read: whatever was written meanwhile is newer.
+//! Nodes are only marked to be written again. Data are read (neighbours in one request), queued,
+//! ordered by the file and offset they belong to or as they were found (`clean-order`), and written
+//! to the cold log in large requests. Each gets its new address in an op, if its file still has the
+//! block that was read: contents written meanwhile are newer.
 
 use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -32,8 +34,9 @@ struct Valid {
 }
 
 impl F2fs {
-    /// Cleans once as the policy decides, whether or not room is short, and makes what it freed usable. Returns the number
-    /// of sections cleaned: 0 if there is nothing to clean, or no room to move it to.
+    /// Cleans once as the policy decides, even if room is not short, and makes the freed sections
+    /// usable. Returns the number of sections cleaned: 0 if there is nothing to clean, or no room
+    /// to move it to.
     ///
     /// # Errors
     /// Device errors and damage.
@@ -76,8 +79,8 @@ impl F2fs {
         Ok(decision.victims.len() as u32)
     }
 
-    /// Moves everything valid out of these segments, as far as there is room for it and for the nodes that it changes. No block
-    /// of them is handed out meanwhile ([`super::space::Emptying`]).
+    /// Moves everything valid out of these segments, up to the room for it and for the nodes that
+    /// it changes. No block of them is handed out meanwhile ([`super::space::Emptying`]).
     pub(super) fn clean_segments(&self, victims: &[Segno], to: Destination) -> Result<()> {
         let mut queue = Vec::new();
         for segno in victims {
@@ -98,7 +101,7 @@ impl F2fs {
         moved
     }
 
-    /// A segment's summary: what is on disk, and what is newer in memory.
+    /// Returns a segment's summary: the copy on disk, with the newer entries that are in memory.
     fn summary(&self, segno: Segno) -> Result<Recorded> {
         match self.space.recorded(segno) {
             Some(recorded) if recorded.complete => Ok(recorded),
@@ -111,7 +114,7 @@ impl F2fs {
         }
     }
 
-    /// Looks up who owns every block in use: what an oracle has to know.
+    /// Looks up the owner of every block in use, for the oracle.
     pub(super) fn learn_owners(&self) -> Result<()> {
         for segno in (0..self.geo.segments).map(Segno) {
             if !self.space.valid_blocks(segno).1.is_empty() {
@@ -158,14 +161,14 @@ impl F2fs {
         Ok(found)
     }
 
-    /// Whose block it is, as the summaries say, if a file's node points to it.
+    /// Returns the owner of a block, as the summaries say, if a file's node points to it.
     pub(super) fn owner_at(&self, at: BlkAddr) -> Result<Option<Owner>> {
         let Some((segno, offset)) = self.geo.segment_of(at) else { return Ok(None) };
         let entry = self.summary(segno)?.summary.entries[offset];
         self.owner_of(at, entry)
     }
 
-    /// Whose block it is, if a file's node still points to it.
+    /// Returns the owner of a block, if a file's node still points to it.
     fn owner_of(&self, at: BlkAddr, entry: SummaryEntry) -> Result<Option<Owner>> {
         if self.nat.get(entry.nid)?.version != entry.version {
             return Ok(None);
@@ -199,7 +202,8 @@ impl F2fs {
             let transfer = (self.options.transfer_bytes_max / BLOCK).max(1);
             // Each block may have a node of its own, which changes.
             let Some(room) = self.ticket_for_nodes(ordered.len().min(transfer) as u64) else { break };
-            // Never a checkpoint from here: the caller writes one, and what is left stays where it is.
+            // There is never a checkpoint here: the caller writes one, and blocks that find no room
+            // stay where they are.
             let Some(run) = self.space.take_data(Log::ColdData, room.nodes() as u32) else { break };
             let rest = ordered.split_off(run.len as usize);
             self.move_run(&ordered, run)?;
@@ -217,7 +221,8 @@ impl F2fs {
             .find_map(|nodes| self.space.ticket(Blocks::new(nodes, 0), Blocks::default()))
     }
 
-    /// Blocks of directories and symbolic links leave with the checkpoint like changed ones.
+    /// Marks blocks of directories and symbolic links dirty, so that the checkpoint writes them;
+    /// returns the other blocks.
     fn set_aside(&self, queue: Vec<Valid>) -> Result<Vec<Valid>> {
         let mut left = Vec::with_capacity(queue.len());
         for valid in queue {
@@ -298,7 +303,7 @@ impl F2fs {
         files
     }
 
-    /// The segment table as it is now: policies ask back while they decide.
+    /// Returns a copy of the segment table: policies ask back while they decide.
     fn table_copy(&self) -> TableCopy {
         let table = self.space.table();
         TableCopy {

@@ -1,9 +1,9 @@
-//! Where nodes lie: the node address table in memory.
+//! The node address table in memory: the addresses of nodes.
 //!
-//! An entry is looked for where it changed last: since the last snapshot, in the checkpoint being written, in the journal,
-//! in the table's blocks. Blocks are read when somebody asks for one of their entries, and are given up under pressure.
-//! A node id that was freed is not given out before the checkpoint that frees it is durable: recovery would take a new
-//! file's nodes for the old one's.
+//! An entry is searched in this order: changes since the last snapshot, the checkpoint being
+//! written, the journal, the table's blocks. Blocks are read when one of their entries is asked
+//! for, and are given up when memory is short. A node id that was freed is not given out before the
+//! checkpoint that frees it is durable: recovery would take a new file's nodes for the old one's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::format::{BLOCK, BlkAddr, Nid};
 const SCAN_BLOCKS: u32 = 16;
 
 struct State {
-    /// Which copy of each block is the current one.
+    /// For each block, the copy (first or second) that is the current one.
     versions: VersionBitmap,
     /// Blocks of the table as the last snapshot left them.
     blocks: BTreeMap<u32, Buf>,
@@ -30,11 +30,11 @@ struct State {
     unwritten: BTreeSet<u32>,
     /// Entries that are newer than the table's blocks, as the last snapshot left them.
     journal: BTreeMap<Nid, NatEntry>,
-    /// Entries changed since.
+    /// Entries changed since the last snapshot.
     changed: BTreeMap<Nid, NatEntry>,
-    /// Ids known to be free.
+    /// Ids known to be free, and not given out.
     free: BTreeSet<Nid>,
-    /// Where the search for more goes on: a block of the table.
+    /// The block of the table at which the search for more free ids goes on.
     cursor: u32,
     /// Blocks of the table that were searched since the last id was found there.
     fruitless: u32,
@@ -53,7 +53,7 @@ pub(super) struct Nat {
     state: Mutex<State>,
 }
 
-/// What a checkpoint writes of the table.
+/// The parts of the table that a checkpoint writes.
 pub(super) struct Leaving {
     /// Entries that stay in the checkpoint's journal.
     pub(super) journal: Vec<(Nid, NatEntry)>,
@@ -134,7 +134,7 @@ impl Nat {
         }
     }
 
-    /// An id is used by what recovery found.
+    /// Marks an id as used by an inode or node that recovery found.
     pub(super) fn claim(&self, nid: Nid) {
         let mut state = self.state.lock();
         state.free.remove(&nid);
@@ -185,7 +185,7 @@ impl Nat {
         Ok(inodes)
     }
 
-    /// Brings the blocks that are not there, contiguous ones in one request.
+    /// Reads the blocks that are not in memory, contiguous ones in one request.
     fn read(&self, blocks: Range<u32>) -> Result<()> {
         let (missing, rewrites): (Vec<(u32, BlkAddr)>, u64) = {
             let state = self.state.lock();
@@ -212,13 +212,14 @@ impl Nat {
         Ok(())
     }
 
-    /// Reads what [`Nat::snapshot`] will need, so that it need not.
+    /// Reads the blocks that [`Nat::snapshot`] will need, so that it need not.
     pub(super) fn prepare(&self) -> Result<()> {
         let blocks = self.state.lock().blocks_to_change();
         blocks.into_iter().flatten().try_for_each(|block| self.read(block..block + 1))
     }
 
-    /// What the next checkpoint writes: few changes stay in its journal, many go to the blocks' other copies.
+    /// Takes the changes for the next checkpoint: few stay in its journal, many go to the blocks'
+    /// other copies.
     pub(super) fn snapshot(&self) -> Result<Leaving> {
         loop {
             self.prepare()?;
@@ -252,7 +253,7 @@ impl Nat {
         }
     }
 
-    /// The checkpoint is durable: what it freed may be given out.
+    /// Makes ids that the checkpoint freed available: it is durable now.
     pub(super) fn committed(&self) {
         let mut state = self.state.lock();
         let freed = std::mem::take(&mut state.leaving);
@@ -265,7 +266,7 @@ impl Nat {
         state.blocks.len() * BLOCK + (state.changed.len() + state.journal.len() + state.free.len()) * 32
     }
 
-    /// Gives up cached blocks.
+    /// Gives up all cached blocks, except those that are not on the disk yet.
     pub(super) fn shrink(&self) {
         let mut guard = self.state.lock();
         let state = &mut *guard;

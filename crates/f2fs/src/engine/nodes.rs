@@ -1,8 +1,9 @@
 //! Nodes in memory: inodes, direct, indirect and attribute nodes.
 //!
-//! A node is changed in place in memory and leaves whole, to a new block, at the next checkpoint (or in a file's chain):
-//! only then it gets its footer, its checksum and its address. Those that were not changed for a while are at rest
-//! ([`packed`](super::packed)), and clean ones that nobody holds are given up under pressure.
+//! A node is changed in place in memory and is written whole, to a new block, at the next
+//! checkpoint (or in a file's chain): only then it gets its footer, its checksum and its address.
+//! Nodes that were not changed for a while are packed ([`packed`](super::packed)), and clean ones
+//! without a user are given up when memory is short.
 
 use moafs_runtime::leaf::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +25,7 @@ use crate::format::{BLOCK, BlkAddr, Log, Nid, Structure, inode};
 /// Nodes that are whole because they were changed: 4 MiB of them. An op changes a node several times.
 const WHOLE_MAX: usize = 1024;
 
-/// A node in memory. There is one per id, however many hold it.
+/// A node in memory. There is one per id; all its users share it.
 pub(super) struct Node {
     pub(super) nid: Nid,
     /// The inode it belongs to.
@@ -53,17 +54,17 @@ impl Node {
         }
     }
 
-    /// Looks at its bytes. `look` must not look at the same node again.
+    /// Shows its bytes to `look`, which must not look at the same node again.
     pub(super) fn view<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         self.contents.lock().view(look)
     }
 
-    /// Looks at its first 64 bytes, as [`Node::view`] does at all.
+    /// Shows its first 64 bytes, under the same rule as [`Node::view`].
     pub(super) fn view_head<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         look(self.contents.lock().head())
     }
 
-    /// Lets `edit` at its contents, and counts what they take then.
+    /// Lets `edit` change its contents, and counts the memory that they take then.
     fn edit<T>(&self, contents: &mut Contents, edit: impl FnOnce(&mut Contents) -> T) -> T {
         let before = contents.memory();
         let result = edit(contents);
@@ -80,12 +81,12 @@ impl Node {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// It will not change soon.
+    /// Packs its contents: it will not change soon.
     fn rest(&self) {
         self.edit(&mut self.contents.lock(), Contents::rest);
     }
 
-    /// Its contents, to be written; it is clean from now on.
+    /// Returns its contents, to be written; it is clean from now on.
     pub(super) fn leave(&self) -> Contents {
         let mut contents = self.contents.lock();
         self.dirty.store(false, Ordering::Relaxed);
@@ -99,23 +100,24 @@ impl Drop for Node {
     }
 }
 
-/// The nodes in memory.
+/// The nodes in memory, by id.
 #[derive(Default)]
 pub(super) struct Nodes {
     all: Mutex<BTreeMap<Nid, Arc<Node>>>,
     dirty: Mutex<BTreeMap<Nid, Arc<Node>>>,
-    /// Nodes that could not be written where their entries say that they lie.
+    /// Nodes that could not be written to the addresses that their entries name.
     kept: Mutex<Vec<Arc<Node>>>,
-    /// Where giving up ended last.
+    /// The id at which the last search for nodes to give up ended.
     hand: Mutex<Option<Nid>>,
-    /// Nodes that became whole, the first one first; some of them are at rest by now, or gone.
+    /// Nodes that became whole, in that order; some of them are packed by now, or gone.
     whole: Mutex<VecDeque<Weak<Node>>>,
     /// Memory that nodes take.
     memory: Arc<AtomicUsize>,
 }
 
 impl Nodes {
-    /// A node has become whole; another one rests for it. No node's bytes are locked.
+    /// Notes that a node has become whole; another one is packed for it. The caller holds no lock
+    /// on a node's bytes.
     fn became_whole(&self, node: &Arc<Node>) {
         let rests = {
             let mut whole = self.whole.lock();
@@ -127,7 +129,7 @@ impl Nodes {
         }
     }
 
-    /// All that is whole rests.
+    /// Packs all nodes that are whole.
     pub(super) fn rest(&self) {
         let whole = std::mem::take(&mut *self.whole.lock());
         whole.iter().filter_map(Weak::upgrade).for_each(|node| node.rest());
@@ -156,23 +158,23 @@ impl Nodes {
         found
     }
 
-    /// Nodes that are about to be written are not dirty any more.
+    /// Removes nodes that are about to be written from the dirty ones.
     pub(super) fn take(&self, nodes: &[Arc<Node>]) {
         let mut dirty = self.dirty.lock();
         nodes.iter().for_each(|node| drop(dirty.remove(&node.nid)));
     }
 
-    /// Nodes that could not be written: they stay.
+    /// Keeps nodes that could not be written in memory.
     pub(super) fn keep(&self, nodes: &mut Vec<Arc<Node>>) {
         self.kept.lock().append(nodes);
     }
 
-    /// Gives up clean nodes that nobody holds until at most `bytes` are used.
+    /// Gives up clean nodes that are not in use until at most `bytes` are used.
     pub(super) fn shrink(&self, bytes: usize) {
         sweep(&mut self.all.lock(), &mut self.hand.lock(), self.memory(), bytes, |node| !node.is_dirty());
     }
 
-    /// A node that is not on the device as it is here.
+    /// Adds a node whose contents are not on the device.
     pub(super) fn insert(&self, footer: &Footer, log: Log, image: Buf) -> Arc<Node> {
         let node = Arc::new(Node::new(footer, log, Contents::Whole(image), &self.memory));
         self.all.lock().insert(footer.nid, Arc::clone(&node));
@@ -202,7 +204,7 @@ impl F2fs {
         }
     }
 
-    /// A node, whosever it is; `None` if the id is free.
+    /// Returns a node of any inode; `None` if the id is free.
     pub(super) fn find_node(&self, nid: Nid) -> Result<Option<Arc<Node>>> {
         if let Some(node) = self.nodes.get(nid) {
             return Ok(Some(node));
@@ -234,7 +236,7 @@ impl F2fs {
             );
             return Err(damaged(structure.damage(Some(entry.addr), problem)));
         }
-        // Only what is on the device has one that fits: in memory it is not kept up.
+        // Only a node on the device has a checksum that fits: in memory it is not kept up.
         if footer.is_inode() && self.features.contains(Features::INODE_CHECKSUM) {
             let checked = inode::verify_checksum(&bytes, &self.uuid);
             checked.map_err(|problem| damaged(structure.damage(Some(entry.addr), problem)))?;
@@ -301,7 +303,7 @@ impl F2fs {
         Ok(node)
     }
 
-    /// A node's block and id are free from now on.
+    /// Frees a node's block and id.
     pub(super) fn free_node(&self, node: &Arc<Node>) -> Result<()> {
         let entry = self.nat.get(node.nid)?;
         self.nat.free(node.nid)?;
@@ -309,7 +311,7 @@ impl F2fs {
         if self.nodes.dirty.lock().remove(&node.nid).is_some() {
             self.space.node_settled();
         }
-        // Whoever still has it must not list it again.
+        // Another holder of the node must not list it as dirty again.
         node.dirty.store(true, Ordering::Relaxed);
         self.space.free(entry.addr);
         self.space.change_usage(|usage| usage.remove_node(node.nid == node.ino));

@@ -1,4 +1,4 @@
-//! Ops: changes in memory, which the next checkpoint contains whole.
+//! Ops: changes in memory, each contained as a whole in one checkpoint.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ pub struct F2fsOp<'a> {
     admission: &'a mut Admission,
     moves_directory: bool,
     _gate: ReadGuard<'a, ()>,
-    /// Given back after everything that the op has changed is counted as dirty.
+    /// Given back when everything that the op has changed is counted as dirty.
     _ticket: Ticket,
 }
 
@@ -254,7 +254,7 @@ impl F2fs {
         self.change_inode(link, |inode| inode.size = target.len() as u64)
     }
 
-    /// A symbolic link's text.
+    /// Reads a symbolic link's target.
     pub(super) fn target(&self, link: &Incore) -> Result<Vec<u8>> {
         if self.is_inline(link, Inline::DATA) {
             return Ok(self.inline_bytes(link));
@@ -269,7 +269,7 @@ impl F2fs {
         self.health.watch(Err(super::damaged(structure.damage(None, problem))))
     }
 
-    /// Contents in an inode end where the file ends.
+    /// Clears inline contents beyond the new end of the file.
     fn cut_inline(&self, file: &Incore, size: u64) {
         let area = self.layout(file).inline_range();
         self.change(&file.node, |bytes| {

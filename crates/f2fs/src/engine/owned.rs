@@ -1,7 +1,7 @@
 //! Blocks whose contents are the format's own: directories, long symbolic links, contents that had to leave an inode.
 //!
-//! They change in memory and leave, each to a new block, with the next checkpoint. Until then a new one is *reserved* in
-//! its file: counted, without an address.
+//! They change in memory and are written, each to a new block, with the next checkpoint. Until then
+//! a new one is *reserved* in its file: counted, without an address.
 
 use moafs_runtime::leaf::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::format::{BLOCK, BlkAddr, Nid};
 /// Blocks that one read brings at most.
 const READ_BLOCKS: u32 = 16;
 
-/// A block in memory. There is one per file block, however many hold it.
+/// A block in memory. There is one per file block; all its users share it.
 pub(super) struct Owned {
     pub(super) ino: Nid,
     pub(super) lbn: u64,
@@ -31,12 +31,12 @@ pub(super) struct Owned {
 }
 
 impl Owned {
-    /// Looks at its bytes.
+    /// Shows its bytes to `look`.
     pub(super) fn view<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         look(&self.bytes.lock())
     }
 
-    /// A copy of its bytes to be written; it is clean from now on.
+    /// Returns a copy of its bytes to be written; it is clean from now on.
     pub(super) fn leave(&self) -> Buf {
         let bytes = self.bytes.lock();
         self.dirty.store(false, Ordering::Relaxed);
@@ -44,14 +44,14 @@ impl Owned {
     }
 }
 
-/// The blocks in memory.
+/// The blocks in memory, by file and place.
 #[derive(Default)]
 pub(super) struct OwnedBlocks {
     all: Mutex<BTreeMap<(Nid, u64), Arc<Owned>>>,
     dirty: Mutex<BTreeMap<(Nid, u64), Arc<Owned>>>,
-    /// Blocks that could not be written where their files point to.
+    /// Blocks that could not be written to the addresses that their files name.
     kept: Mutex<Vec<Arc<Owned>>>,
-    /// Where giving up ended last.
+    /// The block at which the last search for blocks to give up ended.
     hand: Mutex<Option<(Nid, u64)>>,
 }
 
@@ -69,12 +69,12 @@ impl OwnedBlocks {
         std::mem::take(&mut *self.dirty.lock()).into_values().collect()
     }
 
-    /// Blocks that could not be written: they stay.
+    /// Keeps blocks that could not be written in memory.
     pub(super) fn keep(&self, blocks: &mut Vec<Arc<Owned>>) {
         self.kept.lock().append(blocks);
     }
 
-    /// Blocks that are not the format's any more. Returns how many of them were dirty.
+    /// Forgets blocks that no longer belong to the format. Returns how many of them were dirty.
     fn forget(&self, ino: Nid, lbns: Range<u64>) -> usize {
         let range = (ino, lbns.start)..(ino, lbns.end);
         let mut all = self.all.lock();
@@ -84,7 +84,7 @@ impl OwnedBlocks {
         for at in gone {
             all.remove(&at);
             if let Some(block) = dirty.remove(&at) {
-                // Whoever still has it must not list it again.
+                // Another holder of the block must not list it as dirty again.
                 block.dirty.store(true, Ordering::Relaxed);
                 settled += 1;
             }
@@ -92,12 +92,12 @@ impl OwnedBlocks {
         settled
     }
 
-    /// A block that is in memory.
+    /// Returns a block if it is in memory.
     pub(super) fn get(&self, ino: Nid, lbn: u64) -> Option<Arc<Owned>> {
         self.all.lock().get(&(ino, lbn)).cloned()
     }
 
-    /// Gives up clean blocks that nobody holds until at most `bytes` are used.
+    /// Gives up clean blocks that are not in use until at most `bytes` are used.
     pub(super) fn shrink(&self, bytes: usize) {
         let used = self.memory();
         sweep(&mut self.all.lock(), &mut self.hand.lock(), used, bytes, |block| !block.dirty.load(Ordering::Relaxed));
@@ -128,7 +128,8 @@ impl F2fs {
             let what = || format!("reading block {lbn} of inode {}", file.ino);
             let bytes = self.disk.read(at, run.len as usize * BLOCK, tag).map_err(|error| Error::disk(what(), error));
             let bytes = self.health.watch(bytes)?;
-            // It may have been written elsewhere meanwhile; then what was read may be anything by now.
+            // The block may have been written elsewhere meanwhile; then the bytes that were read
+            // may be any.
             if self.map_run(file, Lbn(lbn), READ_BLOCKS)? != mapping {
                 continue;
             }
@@ -150,7 +151,7 @@ impl F2fs {
         result
     }
 
-    /// Blocks of a file are not the format's any more.
+    /// Forgets blocks of a file that no longer belong to the format.
     pub(super) fn forget_owned(&self, file: &Incore, lbns: Range<u64>) {
         (0..self.owned.forget(file.ino, lbns)).for_each(|_| self.space.block_settled());
     }

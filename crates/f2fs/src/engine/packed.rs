@@ -1,7 +1,7 @@
-//! Blocks at rest: without their lines of zeros.
+//! Packs blocks that will not change soon: their lines of zeros are left out.
 //!
-//! Most of a small file's inode is zeros, 10 % or less of the block say something. Kept whole, the inodes of small files
-//! would take half of the memory that there is for the files themselves.
+//! Most of a small file's inode is zeros; 10 % or less of the block has contents. Kept whole, the
+//! inodes of small files would take half of the memory that there is for the files themselves.
 
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use crate::format::BLOCK;
 /// Bytes of a line; a block has as many lines as a mark has bits.
 const LINE: usize = 64;
 const _: () = assert!(BLOCK == LINE * u64::BITS as usize);
-/// A block with more lines that are not zero stays whole: little would be saved, and looking would cost a copy.
+/// A block with more lines that are not zero stays whole: packing would save little, and a look at
+/// the block would cost a copy.
 const LINES_MAX: u32 = 32;
 
 /// A block's lines that are not zero. A copy shares them.
 #[derive(Clone)]
 pub(super) struct Packed {
-    /// A bit for each line: whether it is here.
+    /// A bit for each line: set if the line is kept.
     marks: u64,
     lines: Arc<[u8]>,
 }
@@ -75,7 +76,7 @@ impl Contents {
         Packed::of(&block).map_or(Contents::Whole(block), Contents::Packed)
     }
 
-    /// Memory that they take.
+    /// The bytes of memory that the contents take.
     pub(super) fn memory(&self) -> usize {
         match self {
             Contents::Whole(_) => BLOCK,
@@ -94,7 +95,8 @@ impl Contents {
         }
     }
 
-    /// Its first line: for a look at the fields of an inode that are asked for most, without a copy.
+    /// Returns the first line: for a look at the most frequently used fields of an inode, without a
+    /// copy.
     pub(super) fn head(&self) -> &[u8] {
         match self {
             Contents::Whole(block) => &block[..LINE],
@@ -107,7 +109,7 @@ impl Contents {
         matches!(self, Contents::Packed(_))
     }
 
-    /// The whole block, to be changed.
+    /// Returns the whole block, to be changed.
     pub(super) fn whole(&mut self) -> &mut Buf {
         if let Contents::Packed(packed) = self {
             *self = Contents::Whole(packed.unpack());
@@ -118,7 +120,7 @@ impl Contents {
         }
     }
 
-    /// The block will not change soon.
+    /// Packs the contents: the block will not change soon.
     pub(super) fn rest(&mut self) {
         if let Contents::Whole(block) = self
             && let Some(packed) = Packed::of(block)
@@ -127,7 +129,7 @@ impl Contents {
         }
     }
 
-    /// What they are now; what stays is at rest.
+    /// Returns a copy of the contents; what stays is packed.
     pub(super) fn leave(&mut self) -> Contents {
         self.rest();
         match self {

@@ -1,5 +1,5 @@
-//! Rolling forward: what was fsynced after the last checkpoint is found in a chain of nodes and done again
-//! (`docs/formats/f2fs.md`, section 13).
+//! Roll-forward: changes that were fsynced after the last checkpoint are found in a chain of nodes
+//! and done again (`docs/formats/f2fs.md`, section 13).
 //!
 //! Everything happens in memory, and one checkpoint at the end makes it durable; a power cut before that finds the same chain
 //! again. So blocks of the chain, and those behind the heads of the logs, are not written to meanwhile.
@@ -29,7 +29,7 @@ struct Link {
     footer: Footer,
 }
 
-/// What the chain says of one inode.
+/// The facts that the chain holds about one inode.
 #[derive(Default, Clone, Copy)]
 struct Marked {
     /// The last of its nodes that counts, by its place in the chain.
@@ -168,7 +168,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// A file block lies where the chain says.
+    /// Points a file block at the block that the chain names.
     fn replay_block(&self, file: &Arc<Incore>, lbn: u64, told: BlkAddr) -> Result<()> {
         let _map = file.map.lock();
         let none = &mut Admission::none();
@@ -195,7 +195,7 @@ impl F2fs {
         self.point_at(file, &leaf, lbn, told, none)
     }
 
-    /// A block that the chain gives to one file is given up by the one that has it so far.
+    /// Takes a block, which the chain gives to one file, from the file that has it so far.
     fn take_from_others(&self, file: &Incore, at: BlkAddr) -> Result<()> {
         if !self.space.is_valid(at) {
             return Ok(());
@@ -211,7 +211,7 @@ impl F2fs {
         leaf.map_or(Ok(()), |leaf| self.clear(&other, leaf, owner.lbn..owner.lbn + 1).map(drop))
     }
 
-    /// Gives a recovered new file its name; whoever had that name loses it.
+    /// Gives a recovered new file its name; a file that has that name so far loses it.
     fn rename_recovered(&self, ino: Nid) -> Result<()> {
         let file = self.incore(ino)?;
         let told = self.inode(&file)?;
@@ -263,7 +263,8 @@ fn marked(chain: &[Link]) -> BTreeMap<Nid, Marked> {
     marked
 }
 
-/// Takes over what an inode says of itself; not where its blocks and nodes are, nor how many.
+/// Copies an inode's fields from the chain, except the places and the number of its blocks and
+/// nodes.
 fn copy_fields(bytes: &mut [u8], image: &[u8], told: &Inode, features: Features) -> Result<()> {
     let layout = told.layout(features.contains(Features::FLEXIBLE_INLINE_XATTR));
     let known = Inode::decode(bytes, Footer::decode(bytes).ino, features).map_err(damaged)?;

@@ -1,4 +1,5 @@
-//! What can be told about a volume: its superblock and checkpoint without opening it, and the segments of an open one.
+//! Facts about a volume: its superblock and checkpoint without opening it, and the segments of an
+//! open one.
 
 use moafs_disk::SharedDisk;
 use moafs_vfs::Result;
@@ -11,14 +12,14 @@ use crate::format::checkpoint::Checkpoint;
 use crate::format::superblock::Superblock;
 use crate::format::{Log, SEGMENT_BLOCKS, Segno};
 
-/// What the first blocks of a volume say.
+/// The contents of a volume's first blocks.
 #[derive(Debug)]
 pub struct Head {
     /// The first sound superblock.
     pub superblock: Superblock,
     /// The newer checkpoint.
     pub checkpoint: Checkpoint,
-    /// Which of the two packs has it.
+    /// The number (0 or 1) of its pack.
     pub pack: u32,
     /// Inodes without a name that the next writing mount frees.
     pub orphans: usize,
@@ -36,7 +37,7 @@ impl Head {
     }
 }
 
-/// What can be done with a segment.
+/// The state of a segment, which decides what can be done with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SegmentState {
@@ -52,41 +53,41 @@ pub enum SegmentState {
     Full,
 }
 
-/// One segment of the main area.
+/// Facts about one segment of the main area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SegmentFacts {
-    /// Which.
+    /// The segment's number.
     #[serde(skip)]
     pub segno: Segno,
-    /// The log that wrote it last; of a free segment it means nothing.
+    /// The log that wrote it last; without meaning for a free segment.
     #[serde(skip)]
     pub log: Log,
-    /// What can be done with it.
+    /// The segment's state.
     pub state: SegmentState,
-    /// Valid blocks.
+    /// Valid blocks, 0 to 512.
     pub valid: u16,
-    /// Blocks that have been written since it was last free, valid or not: all of them, but for what lies ahead of a log
-    /// that appends.
+    /// Blocks that have been written since it was last free, valid or not: all of them, except
+    /// those ahead of a log that appends.
     pub written: u16,
 }
 
-/// How many segments there are in each state.
+/// The number of segments in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SegmentCounts {
-    /// In state [`SegmentState::Free`].
+    /// Segments in state [`SegmentState::Free`].
     pub free: u32,
-    /// In state [`SegmentState::Prefree`].
+    /// Segments in state [`SegmentState::Prefree`].
     pub prefree: u32,
-    /// In state [`SegmentState::Open`].
+    /// Segments in state [`SegmentState::Open`].
     pub open: u32,
-    /// In state [`SegmentState::Partial`].
+    /// Segments in state [`SegmentState::Partial`].
     pub partial: u32,
-    /// In state [`SegmentState::Full`].
+    /// Segments in state [`SegmentState::Full`].
     pub full: u32,
 }
 
 impl SegmentCounts {
-    /// Counts one more.
+    /// Counts one more segment in `state`.
     pub fn add(&mut self, state: SegmentState) {
         let count = match state {
             SegmentState::Free => &mut self.free,
@@ -99,18 +100,19 @@ impl SegmentCounts {
     }
 }
 
-/// What a mounted volume tells about itself.
+/// The facts that a mounted volume reports.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Report {
-    /// What has happened since it was opened.
+    /// The counters since it was opened.
     #[serde(flatten)]
     pub counters: Counters,
-    /// Its segments now.
+    /// The present number of segments by state.
     pub segments: SegmentCounts,
 }
 
 impl F2fs {
-    /// What has happened since the volume was opened, and how it stands.
+    /// Returns the counters since the volume was opened, and the present number of segments by
+    /// state.
     pub fn report(&self) -> Report {
         let mut segments = SegmentCounts::default();
         self.segments().into_iter().for_each(|segment| segments.add(segment.state));

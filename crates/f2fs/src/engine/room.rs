@@ -1,13 +1,15 @@
-//! Room: who gives way when free segments are short.
+//! Makes room when free segments are short.
 //!
-//! Called before any lock of this crate is taken, by whoever is about to write. In this order: what the last checkpoint still holds
-//! is released by another one; then, as `reuse` decides, logs take the holes of used segments, or sections are cleaned. Segments that
-//! are reserved are left to checkpoints and to cleaning itself, so that both can always go on.
+//! A writer calls this module before it takes any lock of this crate. Room is made in this order: a
+//! checkpoint releases what the last one still holds; then, as `reuse` decides, logs take the holes
+//! of used segments, or sections are cleaned. Segments that are reserved are left to checkpoints
+//! and to cleaning itself, so that both can always go on.
 //!
-//! That is policy, and may be wrong about what is needed. The guarantee is below it: an op begins only if the next checkpoint
-//! has room for whatever the op may change ([`F2fs::admit_op`]), and contents of files leave that room alone. Who finds none writes a
-//! checkpoint, or empties segments one by one ([`make_room`]), until there is some. Ops that make a volume fuller leave some
-//! for those that do not: deleting always works.
+//! That is policy, and may be wrong about the space that is needed. The guarantee is below it: an
+//! op begins only if the next checkpoint has room for everything that the op may change
+//! ([`F2fs::admit_op`]), and contents of files leave that room alone. An op that finds no room
+//! writes a checkpoint, or empties segments one by one ([`make_room`]), until there is some. Ops
+//! that make a volume fuller leave some room for those that do not: deleting always works.
 
 use std::sync::atomic::Ordering;
 
@@ -27,13 +29,15 @@ use crate::place::reuse::{Action, SECTIONS_PER_CHECKPOINT, State, Targets, Victi
 
 /// Cleanings that one caller waits for at most: more would mean that they gain nothing.
 const ROUNDS_MAX: u32 = 64;
-/// Between two looks for work in the background, in nanoseconds.
+/// Time between two looks for background work, in nanoseconds.
 const BACKGROUND_NS: u64 = 500_000_000;
-/// So few dirty blocks of metadata are never worth a checkpoint.
+/// Dirty blocks of metadata up to which no checkpoint is written to make room for more.
 const DIRTY_BLOCKS_MIN: usize = 256;
-/// A decision holds for so many blocks: the segment buffer of Oh et al. (2009, see [`crate::place::recycle`]), 4 MiB.
+/// Blocks after which a decision is made anew: the segment buffer of Oh et al. (2009, see
+/// [`crate::place::recycle`]), 4 MiB.
 const BURST_BLOCKS: u64 = 1024;
-/// Bursts that fit into the holes there are while a checkpoint in the background is under way.
+/// Bursts that must fit into the present holes; with fewer, the writer waits for a checkpoint
+/// instead of leaving it to the background.
 const SCARCE_BURSTS: u64 = 4;
 /// Cleanings in a row that made no section free, after which more will not either: what they moved filled as many.
 const FRUITLESS_MAX: u32 = 16;
@@ -48,7 +52,8 @@ const VAIN_MAX: u32 = 4;
 /// Ops that may each leave an inode without a name at the same time.
 const ORPHANS_SPARE: usize = 64;
 
-/// What an op of this kind may make dirty at most. A changed block of a directory moves, so the node that points to it changes.
+/// Returns the metadata that an op of this kind may make dirty at most. A changed block of a
+/// directory moves, so the node that points to it changes.
 fn worst_case(kind: OpKind) -> Blocks {
     match kind {
         // The inode, its parent, an attribute node; the way to a new directory block, and to the first one if the names leave the
@@ -85,7 +90,7 @@ impl F2fs {
         self.until_there_is_room(|| self.space.ticket(worst_case(kind), beyond))
     }
 
-    /// Makes room until `take` finds it.
+    /// Makes room until `take` finds it; `ENOSPC` after [`VAIN_MAX`] vain attempts in a row.
     fn until_there_is_room<T>(&self, take: impl Fn() -> Option<T>) -> Result<T> {
         let mut vain = 0;
         loop {
@@ -125,7 +130,8 @@ impl F2fs {
         Ok(true)
     }
 
-    /// Gathers nodes that lie scattered over segments that data could use. False if that would gain nothing.
+    /// Moves nodes together that lie scattered over segments that data could use. False if that
+    /// would gain nothing.
     fn gather_nodes(&self) -> Result<bool> {
         let Some(_one) = self.cleaning.try_lock() else { return Ok(false) };
         let budget = self.space.budget();
@@ -150,8 +156,8 @@ impl F2fs {
         blocks.div_ceil(SEGMENT_BLOCKS) as u32 + 1
     }
 
-    /// A checkpoint if what waits for one should not grow: there may be no blocks for more. Half way there, one in the
-    /// background.
+    /// Writes a checkpoint if the blocks that wait for one should not grow: there may be no room
+    /// for more. At half that number one is asked for in the background.
     pub(super) fn shorten(&self) -> Result<()> {
         let dirty = self.nodes.dirty_count() + self.owned.dirty_count();
         if self.is_long(dirty) {
@@ -174,13 +180,14 @@ impl F2fs {
         dirty > (writable / 4).min(DIRTY_BLOCKS_MAX)
     }
 
-    /// How much room there is: free sections, what is held back of them, valid blocks.
+    /// Returns the volume's room: free sections, those held back, valid blocks.
     pub fn room(&self) -> RoomView {
         let prefree_sections = self.space.freeing_segments() / self.geo.segs_per_sec;
         RoomView { prefree_sections, ..self.room_now() }
     }
 
-    /// The same without what a checkpoint would free: that takes a look at every segment that has changed since the last one.
+    /// Returns the same without what a checkpoint would free: that takes a look at every segment
+    /// that has changed since the last one.
     fn room_now(&self) -> RoomView {
         let per_section = self.geo.segs_per_sec;
         let usage = self.space.usage();
@@ -196,19 +203,21 @@ impl F2fs {
         }
     }
 
-    /// What ordinary writes leave: a segment for each log, and what a cleaning fills before it frees.
+    /// Sections that ordinary writes leave: a segment for each log, and what a cleaning fills
+    /// before it frees.
     fn reserved_sections(&self) -> u32 {
         let gather = self.options.gather.max(1);
         let wanted = (6 + gather).min(self.reserved_segments / self.geo.segs_per_sec.max(1)).max(2);
         wanted.min(self.geo.sections / 4).max(1)
     }
 
-    /// Says what data logs leave to nodes and to cleaning.
+    /// Sets the number of segments that data logs leave to nodes and to cleaning.
     pub(super) fn set_reserve(&self) {
         self.space.set_reserve(self.reserved_sections() * self.geo.segs_per_sec + self.needed_segments());
     }
 
-    /// Makes as many sections free as `blocks` blocks fill, beyond those that ordinary writes leave; as far as cleaning can.
+    /// Frees as many sections as `blocks` blocks fill, beyond those that ordinary writes leave;
+    /// fewer if cleaning cannot free so many.
     pub(super) fn clear_sections(&self, blocks: u64) -> Result<()> {
         let wanted = blocks.div_ceil(u64::from(self.geo.segs_per_sec) * SEGMENT_BLOCKS as u64);
         let mut fruitless = 0;
@@ -272,14 +281,15 @@ impl F2fs {
         self.space.set_next(Log::ALL.into_iter().filter(|log| nodes || !log.is_node()), Next::Holes);
     }
 
-    /// A checkpoint if all that could be written is held by the last one.
+    /// Writes a checkpoint if all blocks that could be written are held by the last one.
     fn check_writable_blocks(&self) -> Result<()> {
         let writable = self.space.holes(Class::Data) > 0 || self.space.free_segments() > 0;
         if writable { Ok(()) } else { self.checkpoint(false) }
     }
 
-    /// What a burst does: decided when it begins. While holes are filled, a checkpoint as soon as a third of them waits for
-    /// one: the emptiest segments then have the longest runs of holes. The writer waits for it only if holes are scarce.
+    /// Decides how a burst gets room when it begins. While holes are filled, a checkpoint is
+    /// written as soon as a third of them waits for one: the emptiest segments then have the
+    /// longest runs of holes. The writer waits for it only if holes are scarce.
     fn decide_for_burst(&self, room: &RoomView) -> Result<Action> {
         if room.spare_sections() > 0 {
             return Ok(Action::Append);
@@ -320,7 +330,7 @@ impl F2fs {
         self.options.reuse.decide(&mut self.reuse.lock(), &state).action
     }
 
-    /// The segments with the most holes.
+    /// Returns the segments with the most holes, added up.
     fn targets(&self) -> Targets {
         let table = self.space.table();
         let mut holes: Vec<u32> = table
@@ -339,7 +349,7 @@ impl F2fs {
         }
     }
 
-    /// The sections that cost the least to clean.
+    /// Returns the section that costs the least to clean.
     fn victims(&self) -> Victims {
         let table = self.space.table();
         let best = table
@@ -355,12 +365,13 @@ impl F2fs {
         if counters.runs_recycled == 0 { 8.0 } else { counters.blocks_recycled as f64 / counters.runs_recycled as f64 }
     }
 
-    /// One step of making segments free, as many beyond what was asked for as share a checkpoint; false if it came to nothing.
+    /// Frees some sections in one step: as many beyond the request as share a checkpoint. False if
+    /// none became free.
     fn clean_in_foreground(&self, room: &RoomView) -> Result<bool> {
         let _one = self.cleaning.lock();
         let before = self.room();
         if before.free_sections > room.free_sections {
-            // Somebody else has, meanwhile.
+            // Another writer has freed some meanwhile.
             return Ok(true);
         }
         self.tally.clean_verdicts.fetch_add(1, Ordering::Relaxed);
@@ -370,7 +381,7 @@ impl F2fs {
             self.tally.foreground_cleanings.fetch_add(cleaned.into(), Ordering::Relaxed);
             let now = self.room().prefree_sections;
             if now <= emptied {
-                // Nothing was cleaned, or nodes: these leave with the checkpoint.
+                // Nothing was cleaned, or nodes: these are written with the checkpoint.
                 emptied = if cleaned > 0 { now.max(1) } else { emptied };
                 break;
             }
@@ -383,21 +394,22 @@ impl F2fs {
         Ok(self.room().free_sections > before.free_sections)
     }
 
-    /// Spare sections once what is free of valid blocks has become usable.
+    /// Returns the spare sections after a checkpoint has made sections without valid blocks usable.
     fn spare_after_checkpoint(&self) -> u32 {
         let room = self.room();
         RoomView { free_sections: room.free_sections + room.prefree_sections, ..room }.spare_sections()
     }
 
-    /// Writes a checkpoint if one is wanted for which nobody waits.
+    /// Writes a checkpoint if one is wanted and no task waits for it.
     pub(super) fn checkpoint_in_background(&self) {
         if self.wants_checkpoint.swap(false, Ordering::Relaxed) && self.health.failed().is_none() {
-            // A failure turns the volume read-only, and is kept there.
+            // A failure turns the volume read-only, and is recorded there.
             let _ = self.checkpoint(false);
         }
     }
 
-    /// Cleans a little if nobody wants anything; says when to look again.
+    /// Cleans once if the volume has been idle and sections are short; returns the time of the next
+    /// look.
     pub(super) fn clean_in_background(&self, idle: Idle) -> Option<Time> {
         if !self.options.background || self.shape.read_only.is_some() || self.health.failed().is_some() {
             return None;
@@ -411,7 +423,7 @@ impl F2fs {
         let trigger = Trigger::for_volume(self.geo.sections);
         if let Urgency::Background { .. } = trigger.urgency(&self.room(), true, false) {
             let Some(_one) = self.cleaning.try_lock() else { return again };
-            // A failure turns the volume read-only, and is kept there.
+            // A failure turns the volume read-only, and is recorded there.
             if let Ok(cleaned @ 1..) = self.clean_once() {
                 self.tally.background_cleanings.fetch_add(cleaned.into(), Ordering::Relaxed);
                 let _ = self.checkpoint(false);
@@ -420,7 +432,7 @@ impl F2fs {
         again
     }
 
-    /// A run of a data log, as soon as there is room for one.
+    /// Takes a run of a data log; makes room first if there is none.
     pub(super) fn take_data(&self, log: Log, want: u32) -> Result<BlockRun> {
         self.until_there_is_room(|| self.space.take_data(log, want))
     }

@@ -1,6 +1,7 @@
-//! Space: which blocks are valid, which may be written, and the six logs that hand them out.
+//! Space: the blocks that are valid, those that may be written, and the six logs that hand them
+//! out.
 //!
-//! Three things are known of a block of the main area:
+//! Three facts about a block of the main area are kept:
 //! * *valid*: something in memory points to it (what SIT will say);
 //! * *held*: it must not be overwritten. The last durable checkpoint has it as valid, or it was handed out since: a node
 //!   chain may lead to it, and a crash would follow that chain;
@@ -11,10 +12,11 @@
 //! ([`Space::committed`]), not before.
 //! Nothing here waits or does I/O: the mutex is a leaf.
 //!
-//! Every log stands on a block that may be written, in a segment of its own: a log hands out its last block only when it has
-//! found another place ([`State::take`]). And what waits for the next checkpoint has a place at every moment
-//! ([`crate::place::budget`]): dirty metadata are counted here, ops reserve what they may add ([`Ticket`]), and contents of
-//! files leave as much as that needs.
+//! Every log stands on a block that may be written, in a segment of its own: a log hands out its
+//! last block only when it has found another place ([`State::take`]). And what waits for the next
+//! checkpoint has a place at every moment ([`crate::place::budget`]): dirty metadata are counted
+//! here, ops reserve what they may add ([`Ticket`]), and contents of files leave as much as that
+//! needs.
 //!
 //! Free sections can also be taken by swap areas ([`swaparea`]).
 
@@ -43,18 +45,18 @@ use crate::place::recycle;
 /// The offset of a log that stands in no writable place.
 const EXHAUSTED: u16 = SEGMENT_BLOCKS as u16;
 
-/// Whether a log that needs a new segment may take the holes of a used one.
+/// The kind of segment that a log takes when it needs a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// A free segment; holes only if there is no free one at all.
     Free,
     /// Holes of a used segment; a free one only if there are no holes.
     Holes,
-    /// A free segment, even one that is left for this: where cleaning moves blocks to.
+    /// A free segment, even one of the reserve: for blocks that cleaning moves.
     Reserved,
 }
 
-/// What is known of a segment's blocks. Absent for a segment of which nothing is valid or held.
+/// The state of a segment's blocks. Absent for a segment of which nothing is valid or held.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Maps {
     valid: ValidMap,
@@ -68,16 +70,17 @@ struct Segment {
     log: Log,
     valid: u16,
     in_flight: u16,
-    /// When a block of it was last written or freed, in nanoseconds of the volume's clock.
+    /// The moment at which a block of it was last written or freed, in nanoseconds of the volume's
+    /// clock.
     mtime: u64,
-    /// When a block of it was last written.
+    /// The moment at which a block of it was last written, in nanoseconds of the volume's clock.
     youngest: u64,
     maps: Option<Box<Maps>>,
-    /// Blocks of it among [`State::holes`], and under which class.
+    /// The class and the number of its blocks that are counted in [`State::holes`].
     counted: (Class, u16),
 }
 
-/// Where a log writes next.
+/// The place that a log writes next.
 #[derive(Debug, Clone, Copy)]
 struct Head {
     segno: Segno,
@@ -86,7 +89,7 @@ struct Head {
     recycling: bool,
 }
 
-/// A segment's summary in memory: what has been recorded since it was last on disk.
+/// A segment's summary in memory: the entries recorded since it was last on disk.
 #[derive(Debug, Clone)]
 pub(super) struct Recorded {
     pub(super) summary: Box<Summary>,
@@ -105,7 +108,7 @@ impl Recorded {
         Recorded { complete: false, ..Recorded::fresh() }
     }
 
-    /// Fills what is not known from the copy on disk.
+    /// Fills in the entries that are not known from the copy on disk.
     pub(super) fn complete_from(&mut self, disk: &Summary) {
         for (at, entry) in disk.entries.iter().enumerate() {
             if !self.known.get(at) {
@@ -125,7 +128,7 @@ pub(super) struct Usage {
     pub(super) inodes: u32,
 }
 
-/// Counts that a checkpoint gave may be anything: they stop at their ends.
+/// Counts from a checkpoint may have any value, so arithmetic on them saturates.
 impl Usage {
     pub(super) fn add_node(&mut self, inode: bool) {
         self.blocks = self.blocks.saturating_add(1);
@@ -140,7 +143,7 @@ impl Usage {
     }
 }
 
-/// How the logs of data and their blocks have been used since the volume was opened.
+/// Counters for the data logs and their blocks since the volume was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LogCounters {
     /// Free segments that logs began to fill.
@@ -149,9 +152,9 @@ pub struct LogCounters {
     pub segments_recycled: u64,
     /// Blocks handed out at the end of a log.
     pub blocks_appended: u64,
-    /// Blocks handed out in holes.
+    /// Blocks handed out in holes of used segments.
     pub blocks_recycled: u64,
-    /// Runs of such blocks.
+    /// Runs of adjacent blocks handed out in holes.
     pub runs_recycled: u64,
 }
 
@@ -161,7 +164,7 @@ struct State {
     free: FreeSegments,
     /// Segments whose maps or kind have changed since the last snapshot.
     touched: BTreeSet<u32>,
-    /// The same for the checkpoint being written.
+    /// Segments touched before the snapshot of the checkpoint that is being written.
     leaving: BTreeSet<u32>,
     /// Runs in flight: first block to length.
     flights: BTreeMap<u32, u32>,
@@ -176,14 +179,15 @@ struct State {
     reserve: u32,
     /// Blocks of used segments that may be written now, by class.
     holes: Blocks,
-    /// What running ops and cleanings may still make dirty.
+    /// Metadata that running ops and cleanings may still make dirty.
     tickets: Blocks,
-    /// Nodes written to chains since the last checkpoint's picture: recovery would write each of them once more.
+    /// Nodes written to chains since the last checkpoint's snapshot: recovery would write each of
+    /// them once more.
     chained: u64,
     /// Segments being emptied: no log fills their holes.
     victims: BTreeSet<u32>,
     areas: swaparea::Areas,
-    /// Owners of all blocks, by block of the main area: only kept for an oracle.
+    /// Owners of all blocks, by block of the main area: kept for an oracle only.
     owners: Option<Vec<SummaryEntry>>,
 }
 
@@ -194,12 +198,12 @@ pub(super) struct Space {
     state: Mutex<State>,
     dirty_nodes: AtomicU64,
     dirty_blocks: AtomicU64,
-    /// How often freed blocks have become usable.
+    /// Counts the times that freed blocks have become usable.
     reuses: AtomicU64,
 }
 
-/// Room for metadata that a running op may make dirty. What it has made dirty is counted for itself: a ticket is given back when
-/// the op has ended.
+/// Room for metadata that a running op may make dirty. Blocks that it has made dirty are counted as
+/// such: a ticket is given back when the op has ended.
 pub(super) struct Ticket {
     space: Arc<Space>,
     blocks: Blocks,
@@ -220,8 +224,8 @@ impl Drop for Ticket {
     }
 }
 
-/// Segments that are being emptied, until this is dropped. No block of them is handed out meanwhile: what has been read from one
-/// of them is what lies there as long as its file points there.
+/// Segments that are being emptied, until this is dropped. No block of them is handed out
+/// meanwhile: bytes read from one of them stay right as long as the file points there.
 pub(super) struct Emptying {
     space: Arc<Space>,
     segments: Vec<Segno>,
@@ -238,7 +242,7 @@ impl Drop for Emptying {
     }
 }
 
-/// What the next checkpoint says of the main area.
+/// The main area's state for the next checkpoint.
 pub(super) struct Picture {
     pub(super) sit: Vec<(Segno, SitEntry)>,
     pub(super) current: [CurrentSegment; 6],
@@ -251,7 +255,8 @@ pub(super) struct Picture {
 }
 
 impl Space {
-    /// From what SIT and a checkpoint say. `entries` has one entry for each segment that is not empty.
+    /// Makes the state from the SIT and a checkpoint. `entries` has one entry for each segment that
+    /// is not empty.
     pub(super) fn new(
         geo: &Geometry,
         checkpoint: &Checkpoint,
@@ -353,7 +358,7 @@ impl Space {
         self.user_blocks.saturating_sub(state.usage.blocks).saturating_sub(state.promised)
     }
 
-    /// Promises `blocks`, if there are so many.
+    /// Promises `blocks`, if there are so many; false otherwise.
     pub(super) fn promise(&self, blocks: u64) -> bool {
         let mut state = self.state();
         let taken = state.usage.blocks.saturating_add(state.promised);
@@ -366,29 +371,29 @@ impl Space {
 
     // -- what waits for the next checkpoint
 
-    /// A node has become dirty.
+    /// Counts a node that has become dirty.
     pub(super) fn node_dirtied(&self) {
         self.dirty_nodes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A dirty node has found a place, or is gone.
+    /// Counts a dirty node that has found a place, or is gone.
     pub(super) fn node_settled(&self) {
         let before = self.dirty_nodes.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "more nodes are settled than were dirty");
     }
 
-    /// A block of a directory has become dirty.
+    /// Counts a block of a directory that has become dirty.
     pub(super) fn block_dirtied(&self) {
         self.dirty_blocks.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Such a block has found a place, or is gone.
+    /// Counts such a block that has found a place, or is gone.
     pub(super) fn block_settled(&self) {
         let before = self.dirty_blocks.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "more blocks are settled than were dirty");
     }
 
-    /// What is owed to the next checkpoint, and the places for it.
+    /// Returns what is owed to the next checkpoint, and the places for it.
     pub(super) fn budget(&self) -> Budget {
         self.budget_of(&self.state())
     }
@@ -414,7 +419,8 @@ impl Space {
         Some(Ticket { space: Arc::clone(self), blocks })
     }
 
-    /// Keeps logs out of the holes of segments that are being emptied. `None` if what is owed needs these holes.
+    /// Keeps logs out of the holes of segments that are being emptied. `None` if the blocks that
+    /// are owed need these holes.
     pub(super) fn emptying(self: &Arc<Self>, segments: &[Segno]) -> Option<Emptying> {
         let mut state = self.state();
         for segno in segments {
@@ -433,13 +439,13 @@ impl Space {
         self.state().now = now;
     }
 
-    /// Says how logs find their next segments.
+    /// Sets how logs find their next segments.
     pub(super) fn set_next(&self, logs: impl IntoIterator<Item = Log>, next: Next) {
         let mut state = self.state();
         logs.into_iter().for_each(|log| state.next[log as usize] = next);
     }
 
-    /// Segments that data logs leave to nodes and cleaning.
+    /// Sets the number of segments that data logs leave to nodes and cleaning.
     pub(super) fn set_reserve(&self, segments: u32) {
         self.state().reserve = segments;
     }
@@ -480,7 +486,8 @@ impl Space {
         if class == Class::Node { holes.nodes } else { holes.data }
     }
 
-    /// What `of` makes of every segment, of whether blocks of it are held, and of where a log appends in it.
+    /// Maps every segment with `of`, which gets the segment, true if blocks of it are valid or
+    /// held, and the offset at which a log appends in it.
     pub(super) fn map_segments<T>(&self, of: impl Fn(SegmentView, bool, Option<u16>) -> T) -> Vec<T> {
         let state = self.state();
         let append_at = |segno: u32| {
@@ -491,15 +498,15 @@ impl Space {
         (0..state.segments.len()).map(one).collect()
     }
 
-    /// Lets a policy look at the segment table.
+    /// Returns the segment table for a policy; the state is locked as long as the result lives.
     pub(super) fn table(&self) -> impl std::ops::Deref<Target = impl Table> + '_ {
         self.state()
     }
 
     // -- handing out
 
-    /// Up to `want` contiguous blocks of a data log, in flight from now on. `None`: what is left is needed for metadata, or
-    /// there is nothing.
+    /// Takes up to `want` contiguous blocks of a data log; they are in flight from now on. `None`
+    /// if there are none, or only those that metadata need.
     pub(super) fn take_data(&self, log: Log, want: u32) -> Option<BlockRun> {
         let mut state = self.state();
         let budget = self.budget_of(&state);
@@ -517,14 +524,16 @@ impl Space {
         Some(BlockRun { start: BlockAddr(start.into()), len })
     }
 
-    /// A block for one of a directory that a checkpoint writes: of its log, or of another one of its class.
+    /// Takes a block for a directory block that a checkpoint writes: of its log, or of another one
+    /// of its class.
     pub(super) fn take_block(&self, log: Log) -> Option<BlkAddr> {
         let mut state = self.state();
         let (segno, offset) = self.take_owed(&mut state, log)?;
         Some(self.geo.block_of(segno, offset))
     }
 
-    /// One block of a node log, or of another one, valid from now on, and the one that will follow it.
+    /// Takes one block of a node log, or of another one; it is valid from now on. Returns it with
+    /// the block that will follow it.
     pub(super) fn take_node(&self, log: Log, nid: Nid) -> Option<(BlkAddr, BlkAddr)> {
         let mut state = self.state();
         let (segno, offset) = self.take_owed(&mut state, log)?;
@@ -533,7 +542,7 @@ impl Space {
         Some((self.geo.block_of(segno, offset), self.geo.block_of(head.segno, head.offset.into())))
     }
 
-    /// A block for something that was owed one.
+    /// Takes a block for metadata that were owed one.
     fn take_owed(&self, state: &mut State, log: Log) -> Option<(Segno, usize)> {
         let class = Class::of(log);
         let others = Log::ALL.into_iter().filter(|other| *other != log && Class::of(*other) == class);
@@ -544,8 +553,9 @@ impl Space {
         found.map(|(segno, offset, _)| (segno, offset))
     }
 
-    /// Places for a chain, in order, each with the block that follows it: all in the warm node log, which recovery reads.
-    /// `None` if there are not enough beyond what everything else needs; then nothing has changed but that some blocks are held.
+    /// Takes places for a chain, in order, each with the block that follows it: all in the warm
+    /// node log, which recovery reads. `None` if there are not enough beyond what everything else
+    /// needs; then nothing has changed except that some blocks are held.
     pub(super) fn take_chain(&self, nids: &[Nid]) -> Option<Vec<(BlkAddr, BlkAddr)>> {
         let mut state = self.state();
         if self.budget_of(&state).spare(Class::Node) < nids.len() as u64 {
@@ -566,7 +576,8 @@ impl Space {
         Some(places)
     }
 
-    /// What was in flight is not written, or is placed block by block with [`Space::place`] from now on.
+    /// Ends the flight of a run: it is not written, or is placed block by block with
+    /// [`Space::place`] from now on.
     pub(super) fn land(&self, run: BlockRun) {
         let mut state = self.state();
         let (mut at, end) = (run.start.0 as u32, run.end().0 as u32);
@@ -592,14 +603,14 @@ impl Space {
         }
     }
 
-    /// A block is valid from now on, and this is who owns it.
+    /// Makes a block valid and records its owner.
     pub(super) fn place(&self, addr: BlkAddr, owner: SummaryEntry) {
         if let Some((segno, offset)) = self.locate(addr) {
             self.state().set_valid(Segno(segno as u32), offset, owner);
         }
     }
 
-    /// Nothing points to a block any more.
+    /// Makes a block invalid: nothing points to it any more.
     pub(super) fn free(&self, addr: BlkAddr) {
         self.state().free(&self.geo, addr);
     }
@@ -620,7 +631,8 @@ impl Space {
         state.recount(segno as u32);
     }
 
-    /// A block of data that no log of this mount handed out is about to be placed: its segment is one of data.
+    /// Makes the segment of a block one of data: the block is about to be placed, and no log of
+    /// this mount handed it out.
     pub(super) fn admit_data(&self, addr: BlkAddr) {
         let Some((segno, _)) = self.locate(addr) else { return };
         let mut state = self.state();
@@ -644,12 +656,13 @@ impl Space {
         (segment.log, blocks)
     }
 
-    /// What has been recorded of a segment's summary since it was last written; `None`: the copy on disk is right.
+    /// Returns the entries recorded of a segment's summary since it was last written; `None`: the
+    /// copy on disk is right.
     pub(super) fn recorded(&self, segno: Segno) -> Option<Recorded> {
         self.state().summaries.get(&segno).cloned()
     }
 
-    /// Says what the summary on disk has for entries that were not known here.
+    /// Fills in the entries of a summary that were not known here from its copy on disk.
     pub(super) fn complete(&self, segno: Segno, disk: &Summary) {
         if let Some(recorded) = self.state().summaries.get_mut(&segno).filter(|recorded| !recorded.complete) {
             recorded.complete_from(disk);
@@ -661,14 +674,14 @@ impl Space {
         self.state().summaries.iter().filter(|(_, recorded)| !recorded.complete).map(|(segno, _)| *segno).collect()
     }
 
-    /// Recovery is over: logs whose next blocks turned out to be part of a chain go on elsewhere. False if one of them finds no
-    /// place.
+    /// Moves the logs whose next blocks turned out to be part of a chain to other places; called at
+    /// the end of recovery. False if one of them finds no place.
     pub(super) fn settle_heads(&self) -> bool {
         let mut state = self.state();
         Log::ALL.into_iter().all(|log| state.settle_head(&self.geo, log))
     }
 
-    /// Keeps the owners of all blocks from now on; `summary` says what they are in a segment.
+    /// Keeps the owners of all blocks from now on; `summary` holds those of one segment.
     pub(super) fn keep_owners(&self, segno: Segno, summary: &Summary) {
         let mut state = self.state();
         let blocks = state.segments.len() * SEGMENT_BLOCKS;
@@ -691,9 +704,10 @@ impl Space {
 
     // -- checkpoints
 
-    /// The state that the next checkpoint describes. What is freed from now on stays held until that one is durable and
-    /// the one after it, too. `None`, and nothing has changed, if a log has begun to fill the holes of a segment whose
-    /// summary is not complete: data logs move while a checkpoint is being prepared.
+    /// Takes the state that the next checkpoint describes. Blocks that are freed from now on stay
+    /// held until that checkpoint and the one after it are durable. `None`, and nothing has
+    /// changed, if a log has begun to fill the holes of a segment whose summary is not complete:
+    /// data logs move while a checkpoint is being prepared.
     pub(super) fn snapshot(&self) -> Option<Picture> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -750,14 +764,16 @@ impl Space {
         Some(picture)
     }
 
-    /// The checkpoint whose snapshot was taken last is durable: what only the one before it held is released. Returns the
-    /// segments that nothing holds any more, ascending; they are handed out after [`Space::open_to_logs`].
+    /// Releases the blocks that only the previous checkpoint held: the one whose snapshot was taken
+    /// last is durable now. Returns the segments that nothing holds any more, ascending; they are
+    /// handed out after [`Space::open_to_logs`].
     pub(super) fn committed(&self) -> Vec<Segno> {
         let mut guard = self.state();
         let state = &mut *guard;
         let mut freed = Vec::new();
-        // Before anything can be written to what is released: a reader that asked for a block before, and finds this changed
-        // after it has read it, does not accept what it has read.
+        // The counter moves before anything can be written to the released blocks: a reader that
+        // asked for a block before, and finds the counter changed after it has read the block, does
+        // not accept the bytes.
         self.reuses.fetch_add(1, Ordering::AcqRel);
         for segno in std::mem::take(&mut state.leaving) {
             let current = state.is_current(segno);
@@ -777,12 +793,12 @@ impl Space {
         freed
     }
 
-    /// How often freed blocks have become usable.
+    /// Returns how often freed blocks have become usable.
     pub(super) fn reuses(&self) -> u64 {
         self.reuses.load(Ordering::Acquire)
     }
 
-    /// Logs may take these segments from now on.
+    /// Lets logs take these segments from now on.
     pub(super) fn open_to_logs(&self, freed: &[Segno]) {
         self.state().free.extend(freed.iter().map(|segno| segno.0));
     }
@@ -838,7 +854,7 @@ impl State {
         self.recount(segno.0);
     }
 
-    /// The first block at or behind `from` that may be written.
+    /// Returns the first block at or behind `from` that may be written.
     fn writable(&self, segno: Segno, from: usize) -> usize {
         match &self.segments[segno.0 as usize].maps {
             None => from.min(SEGMENT_BLOCKS),
@@ -862,7 +878,7 @@ impl State {
         *self.holes_of(counted.0) += u64::from(writable);
     }
 
-    /// A segment that was emptied is free if nothing is left in it.
+    /// Makes a segment free that was emptied, if nothing is left in it.
     fn free_if_empty(&mut self, geo: &Geometry, segno: u32) {
         let is_used = self.segments[segno as usize].maps.is_some() || self.is_current(segno);
         if !is_used && !self.areas.has(geo.section_of(Segno(segno))) {
@@ -888,8 +904,9 @@ impl State {
         }
     }
 
-    /// Up to `want` contiguous blocks from where a log stands, held from now on. The log then stands on its next place; if there
-    /// is no other, it keeps its last block: a checkpoint must name one for each log. Leaves `left` segments free.
+    /// Takes up to `want` contiguous blocks from the place of a log; they are held from now on. The
+    /// log then stands on its next place; if there is no other, it keeps its last block: a
+    /// checkpoint must name one for each log. Leaves `left` segments free.
     fn take(&mut self, geo: &Geometry, log: Log, want: u32, budget: &Budget, left: u32) -> Option<(Segno, usize, u32)> {
         let Head { segno, offset, recycling } = self.heads[log as usize];
         let start = usize::from(offset);
@@ -976,22 +993,24 @@ impl State {
         Head { segno, offset: 0, recycling: false }
     }
 
-    /// Holes in the segment that a log is about to leave.
+    /// Returns the first hole in the segment that a log is about to leave.
     fn own_holes(&self, log: Log) -> Option<Head> {
         let segno = self.heads[log as usize].segno;
         let offset = self.writable(segno, 0);
         (offset < SEGMENT_BLOCKS).then_some(Head { segno, offset: offset as u16, recycling: true })
     }
 
-    /// Lets a log stand on a block that may be written, in its segment if it can. False if there is none.
+    /// Makes a log stand on a block that may be written, in its segment if it can. False if there
+    /// is none.
     fn settle_head(&mut self, geo: &Geometry, log: Log) -> bool {
         let budget = Budget { free_segments: self.free_for_logs().into(), holes: self.holes, owed: Blocks::default() };
         let offset = self.heads[log as usize].offset;
         if !self.step_on(geo, log, offset.into(), &budget, 0) {
             return false;
         }
-        // Roll-forward recovery uses blocks behind the place where the checkpoint left the log: a checkpoint would record
-        // a log that only appends up to its head, and not the owners of these blocks.
+        // Roll-forward recovery uses blocks behind the place where the checkpoint left the log: a
+        // checkpoint would record a log that only appends up to its head, and not the owners of
+        // these blocks.
         let head = &self.heads[log as usize];
         let used_behind = self.segments[head.segno.0 as usize].maps.as_ref().is_some_and(|maps| {
             maps.valid.union(&maps.held).next_set(usize::from(head.offset)).is_some_and(|at| at < SEGMENT_BLOCKS)
@@ -1007,7 +1026,8 @@ impl State {
         self.heads.iter().all(|head| head.offset < EXHAUSTED && stands(head) && own(head))
     }
 
-    /// A free segment: the next one of the same section, else the first of the next free section, else any. Leaves `left` free.
+    /// Returns a free segment: the next one of the same section, else the first of the next free
+    /// section, else any. Leaves `left` free.
     fn pick_free(&self, geo: &Geometry, near: Segno, left: u32) -> Option<Segno> {
         if self.free_for_logs() <= left {
             return None;
@@ -1043,7 +1063,7 @@ impl State {
     }
 }
 
-/// What policies see: the segments that are neither free nor full of nothing.
+/// The table for policies: the segments that have valid or held blocks.
 impl Table for State {
     fn now_ns(&self) -> u64 {
         self.now
@@ -1068,7 +1088,7 @@ impl Table for State {
     }
 }
 
-/// The same without segments that are being emptied.
+/// The same table without segments that are being emptied.
 struct Fillable<'a>(&'a State);
 
 impl Table for Fillable<'_> {
@@ -1092,7 +1112,7 @@ impl Reservations for Space {
     }
 }
 
-/// Promises kept by a volume's space.
+/// Returns the keeper of the promises that a volume's space has made.
 pub(super) fn keeper(space: &Arc<Space>) -> Arc<dyn Reservations> {
     space.clone()
 }

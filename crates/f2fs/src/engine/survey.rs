@@ -1,4 +1,4 @@
-//! Reporting the layout of the whole volume: every file's runs, free runs, fixed metadata.
+//! Reports the layout of the whole volume: every file's runs, free runs, fixed metadata.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl F2fs {
 
     fn survey_inode(&self, ino: Nid, to: &mut dyn Survey) -> Result<()> {
         let file = match self.incore(ino) {
-            // Freed meanwhile, or of no use without features that are not supported.
+            // The inode was freed meanwhile, or needs features that are not supported.
             Err(Error::Stale(_) | Error::Refused(_)) => return Ok(()),
             file => file?,
         };
@@ -119,7 +119,7 @@ fn run_of(start: u32, len: u32) -> BlockRun {
     BlockRun { start: BlockAddr(start.into()), len }
 }
 
-/// The directory a file is in, where its inode knows.
+/// Returns the directory that a file is in, if its inode knows it.
 fn parent_of(ino: Nid, inode: &Inode) -> Option<Ino> {
     let known = ino != Nid::ROOT && inode.pino >= Nid::ROOT && !inode.advise.contains(Advise::LOST_PINO);
     known.then(|| Ino(inode.pino.0.into()))

@@ -1,8 +1,9 @@
-//! What a checkpoint or a chain has taken and is writing.
+//! Keeps what a checkpoint or a chain has taken, while it is written.
 //!
-//! From the moment it is taken a node counts as clean, and its table entry names the block that it goes to. Should that block not
-//! be written, because the device fails or the host is full, memory is the only place that has the node: it must not be given up.
-//! The same holds for the blocks of directories. The volume is read-only then, so what is kept does not grow.
+//! From the moment it is taken a node counts as clean, and its table entry names the block that it
+//! goes to. If that block is not written, because the device fails or the host is full, memory is
+//! the only place that has the node: it must not be given up. The same holds for the blocks of
+//! directories. The volume is read-only then, so what is kept does not grow.
 
 use std::sync::Arc;
 
@@ -24,12 +25,12 @@ impl<'a> Underway<'a> {
         Underway { fs, nodes: Vec::new(), owned: fs.owned.take_dirty() }
     }
 
-    /// Takes the dirty nodes: giving blocks their places has changed some.
+    /// Takes the dirty nodes; giving blocks their places has made some dirty.
     pub(super) fn take_nodes(&mut self) {
         self.nodes = self.fs.nodes.take_dirty();
     }
 
-    /// Takes these nodes.
+    /// Takes these nodes out of the dirty ones.
     pub(super) fn of(fs: &'a F2fs, nodes: Vec<Arc<Node>>) -> Underway<'a> {
         fs.nodes.take(&nodes);
         Underway { fs, nodes, owned: Vec::new() }
@@ -43,7 +44,7 @@ impl<'a> Underway<'a> {
         &self.owned
     }
 
-    /// All of it is on the device, where it is read if it is given up.
+    /// Drops everything: it is on the device, and can be read from there again.
     pub(super) fn written(mut self) {
         self.nodes.clear();
         self.owned.clear();

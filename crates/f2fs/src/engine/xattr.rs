@@ -1,4 +1,5 @@
-//! Extended attributes at work: one stream through the inode's last words and, when those do not suffice, a node.
+//! Operations on extended attributes: one stream through the inode's last words and, when those do
+//! not suffice, a node.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::format::xattr::{self as codec, Attribute, NODE_BYTES};
 use crate::format::{Nid, Structure};
 
 impl F2fs {
-    /// Every attribute of an inode.
+    /// Reads all attributes of an inode.
     pub(super) fn attributes(&self, file: &Incore) -> Result<Vec<Attribute>> {
         let area = self.inline_area(file);
         let mut stream = file.node.view(|bytes| bytes[area].to_vec());
@@ -26,7 +27,7 @@ impl F2fs {
         self.health.watch(decoded.map_err(|problem| damaged(Structure::Xattrs(file.ino).damage(None, problem))))
     }
 
-    /// An attribute's value, in the system call's form.
+    /// Returns an attribute's value, in the system call's form.
     pub(super) fn attribute(&self, file: &Incore, key: &XattrKey) -> Result<Option<Vec<u8>>> {
         let all = self.attributes(file)?;
         let Some(attribute) = codec::find(&all, key) else { return Ok(None) };
@@ -42,7 +43,8 @@ impl F2fs {
         Ok(self.attributes(file)?.iter().filter_map(Attribute::key).collect())
     }
 
-    /// The part of the stream inside the inode. Words that only inline entries reserve do not count.
+    /// Returns the part of the stream inside the inode. Words that only inline entries reserve do
+    /// not count.
     fn inline_area(&self, file: &Incore) -> std::ops::Range<usize> {
         let area = self.layout(file).inline_xattr_range();
         if self.is_inline(file, Inline::XATTR) { area } else { area.end..area.end }
@@ -116,7 +118,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// Gives up the attribute node, if there is one.
+    /// Frees the attribute node, if there is one.
     pub(super) fn drop_attributes(&self, file: &Incore) -> Result<()> {
         if let Some(node) = self.attribute_node(file)? {
             self.free_node(&node)?;

@@ -1,4 +1,4 @@
-//! Free segments, and how many sections have no others.
+//! Free segments, and the number of sections in which all segments are free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeBounds;
@@ -15,7 +15,7 @@ pub(super) struct FreeSegments {
 }
 
 impl FreeSegments {
-    /// These, in sections of so many (at least one).
+    /// Makes the set of these segments, for sections of `segments_per_section` (at least one).
     pub(super) fn new(segments_per_section: u32, segments: impl IntoIterator<Item = u32>) -> FreeSegments {
         let segments_per_section = segments_per_section.max(1);
         let mut free = FreeSegments { all: BTreeSet::new(), segments_per_section, partial: BTreeMap::new(), whole: 0 };
@@ -49,7 +49,7 @@ impl FreeSegments {
         }
     }
 
-    /// Notes how many segments of a section are free that is not counted as whole.
+    /// Records how many segments of a section are free, if not all of them are.
     fn set(&mut self, section: u32, count: u32) {
         if count == 0 || count == self.segments_per_section {
             self.partial.remove(&section);
@@ -71,7 +71,7 @@ impl FreeSegments {
         self.all.first().copied()
     }
 
-    /// Those of a range, ascending.
+    /// Returns the free segments of a range, ascending.
     pub(super) fn range(&self, range: impl RangeBounds<u32>) -> impl Iterator<Item = u32> + Clone {
         self.all.range(range).copied()
     }
@@ -81,7 +81,7 @@ impl FreeSegments {
         self.whole
     }
 
-    /// True of such a section.
+    /// True if every segment of the section is free.
     pub(super) fn is_whole(&self, section: u32) -> bool {
         let first = section * self.segments_per_section;
         !self.partial.contains_key(&section) && self.all.contains(&first)

@@ -1,16 +1,18 @@
-//! Sections for swap areas: taken in memory, never told to the disk.
+//! Swap space: sections that swap areas take in memory, never recorded on the disk.
 //!
-//! A section that swap areas take is one that logs could have taken: nothing in it is valid, the last checkpoint does not hold it, and
-//! the device was told so. It leaves the list of free segments, and nothing else changes: its entry in the segment information table
-//! goes on saying that it is empty, checkpoints count it as free, cleaning and recycling, which look at used segments, never see it.
-//! So a power cut finds no trace of it.
+//! A section that swap areas take is one that logs could have taken: nothing in it is valid, the
+//! last checkpoint does not hold it, and the device was told that it holds nothing. It is removed
+//! from the list of free segments, and nothing else changes: its entry in the segment information
+//! table goes on saying that it is empty, checkpoints count it as free, and cleaning and recycling,
+//! which look at used segments, never see it. So a power cut finds no trace of it.
 //!
-//! Capacity is reserved in whole sections, twice over: as promised blocks, which users then do not get, and as free sections, which
-//! logs leave alone until they are taken. Users' data and swap together never exceed what users may have, so the volume's
-//! overprovision stays as it was, and cleaning with it.
+//! Capacity is reserved in whole sections, twice over: as promised blocks, which users then do not
+//! get, and as free sections, which logs leave alone until they are taken. Users' data and swap
+//! together never exceed the blocks that users may have, so the volume's overprovision stays as it
+//! was, and cleaning with it.
 //!
-//! A group is some sections in a row, [`GROUP_BLOCKS`] or one section if that is larger: within one section, where the head of a log
-//! is, there would never be room.
+//! A group is some sections in a row, [`GROUP_BLOCKS`] or one section if that is larger: a group
+//! within one section would never have room while the head of a log is in that section.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -31,7 +33,7 @@ const GROUP_BLOCKS: u32 = 1 << 15;
 /// Sections looked at together for the lowest run: it does not reach beyond.
 const WINDOW_SECTIONS: u32 = 64;
 
-/// What swap areas have. Blocks are counted from the start of the main area.
+/// The sections and blocks of swap areas. Blocks are counted from the start of the main area.
 #[derive(Default)]
 pub(super) struct Areas {
     reserved_blocks: u64,
@@ -68,7 +70,7 @@ impl Areas {
         all.map(move |(start, len)| (*start).max(first)..(start + len).min(end)).filter(|part| !part.is_empty())
     }
 
-    /// Forgets what of a range is taken; returns how many blocks that were.
+    /// Forgets the taken blocks of a range; returns how many there were.
     fn forget(&mut self, range: &Range<u32>) -> u32 {
         let parts: Vec<Range<u32>> = self.taken_in(range).collect();
         for part in &parts {
@@ -96,7 +98,7 @@ impl State {
         self.free.len().saturating_sub(aside) as u32
     }
 
-    /// The same in whole sections.
+    /// Free sections that logs may take: those kept for swap areas are not among them.
     pub(super) fn free_sections_for_logs(&self) -> u32 {
         self.free.whole_sections().saturating_sub(self.areas.aside())
     }
@@ -113,14 +115,14 @@ impl State {
         self.areas.kept = kept;
     }
 
-    /// What need not be kept any more goes back.
+    /// Lowers the number of kept sections to those that are still needed.
     fn settle_kept(&mut self, geo: &Geometry) {
         let needed = self.areas.reserved_blocks.div_ceil(section_blocks(geo).into()) as u32;
         let kept = needed.max(self.areas.sections.len() as u32).min(self.areas.kept);
         self.keep(geo, kept);
     }
 
-    /// Runs of sections that swap areas may use, ascending.
+    /// Returns the runs of sections that swap areas may use, ascending.
     fn rooms(&self, geo: &Geometry, sections: Range<u32>) -> Vec<Range<u32>> {
         let size = section_blocks(geo);
         let mut rooms: Vec<Range<u32>> = Vec::new();
@@ -145,7 +147,7 @@ impl State {
         rooms
     }
 
-    /// As much of a room, from its start, as needs no more sections than are kept.
+    /// Returns as much of a room, from its start, as needs no more sections than are kept.
     fn affordable(&self, geo: &Geometry, room: Range<u32>) -> Range<u32> {
         let size = section_blocks(geo);
         let mut aside = self.areas.aside();
@@ -216,7 +218,7 @@ impl State {
     }
 }
 
-/// What an F2FS volume gives for swap areas.
+/// The swap space of an F2FS volume.
 pub(in crate::engine) struct SwapRoom {
     space: Arc<Space>,
 }
@@ -318,7 +320,7 @@ impl Volatile for SwapRoom {
         debug_assert_eq!(given, run.len, "of {run:?} only {given} blocks were taken");
     }
 
-    /// Never: a log that needs a section takes any, wherever swap areas are.
+    /// Returns no contended group: a log that needs a section takes any, also beside swap areas.
     fn pressed(&self) -> Option<Group> {
         None
     }
@@ -461,7 +463,7 @@ mod tests {
             let file = write(&vfs, "file", 5000);
             vfs.sync().expect("sync");
             assert!(runs(&vfs, file).iter().all(|run| taken.iter().all(|area| apart(run, area))));
-            // A crash now.
+            // The state after a crash at this moment.
             let crashed = Arc::new(mem.snapshot());
             assert_clean(&crashed, "with areas");
             let after = mount(&crashed);
@@ -497,7 +499,7 @@ mod tests {
                 }
                 vfs.sync().expect("sync");
             }
-            // What is promised is there, whatever the logs did.
+            // Promised blocks are there, after any use of the logs.
             let mut areas = vec![first];
             while let Some(run) = room.take(Where::Lowest, 4096, 1).unwrap() {
                 areas.push(run);
