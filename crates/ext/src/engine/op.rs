@@ -636,7 +636,8 @@ impl ExtOp<'_> {
         Ok(())
     }
 
-    /// The extra link of an exchange may go only after the temporary name.
+    /// Removes the temporary name, unless `node` is the directory that holds it: the extra link of
+    /// an exchange may go only after that name.
     fn drop_temporary_before(&mut self, node: &Incore) -> Result<()> {
         let holds = self.temporary.as_ref().is_some_and(|temporary| temporary.home.ino != node.ino);
         if holds { self.drop_temporary() } else { Ok(()) }

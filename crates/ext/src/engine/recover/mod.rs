@@ -14,8 +14,8 @@
 //! * A block whose bit was set at mount and that no inode owned then is a leak: no pointer leads to
 //!   it, and since its bit is set it cannot have been handed out. Blocks handed out or freed since
 //!   are told apart by the allocator's notes.
-//! * An inode without a name then is a leak, unless it is held (by number) or was changed since: it
-//!   is left, and returned at unmount.
+//! * An inode without a name then is a leak, unless a caller holds it (by its number) or has
+//!   changed it since: then it stays, and is returned at unmount.
 //! * No op changes the difference between an inode's links and its names: the excess at mount is
 //!   subtracted when the volume is closed.
 //!
