@@ -1,4 +1,4 @@
-//! `moafs defrag`.
+//! `moafs defrag`: moves scattered files together.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,15 +24,16 @@ use crate::place::{Inside, Place};
 use crate::stop::Stop;
 use crate::volume::{Access, Volume, with_volume};
 
-/// How often a mount is asked how far it is.
+/// Interval at which a mount is asked for the progress of the job.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Move scattered files together again
 ///
-/// Walks through a directory and all below it. Small files (up to 12 blocks) of a directory that lie scattered move into
-/// one run, large ones into long pieces, wherever that saves requests when they are read; nothing else is read or written.
-/// Works on a mount while it is used, and on an image that is not mounted. No byte, size or time of a file changes; a
-/// power cut or Ctrl-C at any moment loses nothing. Directories themselves stay where they are.
+/// Walks through a directory and all below it. Small files (up to 12 blocks) of a directory that
+/// lie scattered move into one run, large ones into long pieces, wherever that saves requests when
+/// they are read; nothing else is read or written. Works on a mount while it is used, and on an
+/// image that is not mounted. No byte, size or time of a file changes; a power cut or Ctrl-C at any
+/// moment loses nothing. Directories themselves stay where they are.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +54,7 @@ pub(crate) struct DefragArgs {
     /// Move at most this much
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_bytes: Option<u64>,
-    /// As JSON
+    /// Print the outcome as JSON
     #[arg(long)]
     json: bool,
     /// Show no progress
@@ -106,7 +107,7 @@ impl DefragArgs {
         done.map_err(|error| CliError::Volume { what: "defragmenting", at: place.describe(), error })
     }
 
-    /// Has the daemon do it, and watches.
+    /// Starts the job in the mount's daemon, and watches its progress.
     fn on_mount(&self, path: &Path, stop: &Stop) -> Result<Healed> {
         let mount = unmount::mount_of(path)
             .ok_or_else(|| CliError::Usage(format!("{} lies in no mount of moafs", output::path(path))))?;
@@ -166,7 +167,7 @@ impl DefragArgs {
     }
 }
 
-/// What came of it, for people.
+/// Writes the outcome as text for people.
 fn text(healed: &Healed, dry_run: bool) -> String {
     let Healed { directories, files, files_skipped, files_moved, bytes_moved, before, after, ending } = *healed;
     let (verb, now) = if dry_run { ("would be moved", "then") } else { ("moved", "now") };
@@ -206,7 +207,7 @@ fn show(bar: &ProgressBar, healed: &Healed) {
     ));
 }
 
-/// A number that no other command uses at the same time.
+/// Returns a number that no other command uses at the same time.
 fn token() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (u64::from(std::process::id()) << 32) | u64::from(since.subsec_nanos())

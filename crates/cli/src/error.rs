@@ -1,4 +1,4 @@
-//! What a command can fail with: what was being done, where, and the way out; and the exit code.
+//! Errors of commands: the failed operation, the place, the way out, and the exit code.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use moafs_mount::{ServeError, serve};
 
 use crate::output;
 
-/// Result of commands.
+/// The result type of commands.
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
 /// Exit code of a command that was interrupted.
@@ -22,25 +22,26 @@ const MOUNT_FAILURE: u8 = 32;
 /// Exit code of most commands for any failure; of mount(8) for wrong arguments.
 const FAILURE: u8 = 1;
 
-/// What a command can fail with.
+/// An error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     /// The arguments make no sense together.
     #[error("{0}")]
     Usage(String),
-    /// Something on the host.
+    /// An operation on the host failed.
     #[error("{what} {}: {error}", output::path(path))]
     Host { what: &'static str, path: PathBuf, error: io::Error },
-    /// A file of the host that was reached by a path and names; `at` is fit to be shown.
+    /// An operation failed on a file of the host that was reached by a path and names; `at` is fit
+    /// to be shown.
     #[error("{what} {at}: {error}")]
     HostFile { what: &'static str, at: String, error: io::Error },
-    /// Something on a volume.
+    /// An operation on a volume failed.
     #[error("{what} {at}: {error}")]
     Volume { what: &'static str, at: String, error: moafs_vfs::Error },
     /// A volume that cannot be opened.
     #[error("{}: {error}", output::path(image))]
     Open { image: PathBuf, error: moafs_vfs::Error },
-    /// Neither magic number is where it should be.
+    /// Neither magic number is at its place.
     #[error(
         "{0} holds neither an ext2 nor an F2FS volume, nor a copy of an ext2 superblock where copies usually are; \
 if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
@@ -53,44 +54,44 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
         output::path(image)
     )]
     SuperblockLost { image: PathBuf, copy: u64 },
-    /// The image or device.
+    /// The image or device cannot be accessed.
     #[error("{0}")]
     Disk(#[from] DiskError),
-    /// An image that somebody uses.
+    /// The image is in use by another process.
     #[error(
         "{} is in use: if it is mounted, work on the mount (`moafs umount` releases it), else wait for the other \
              command",
         output::path(image)
     )]
     Busy { image: PathBuf },
-    /// The lab.
+    /// An experiment of the lab failed.
     #[error("{0}")]
     Lab(#[from] moafs_lab::LabError),
-    /// Mount options.
+    /// The mount options are wrong.
     #[error("{0}")]
     Option(#[from] OptionError),
-    /// The source of a mount.
+    /// The source of a mount cannot be used.
     #[error("{0}")]
     Source(#[from] SourceError),
-    /// A mount.
+    /// A mount could not be served.
     #[error("{}: {error}", output::path(image))]
     Serve { image: PathBuf, error: serve::ServeError },
-    /// A modelled disk.
+    /// A modelled disk could not be served.
     #[error("{}: {error}", output::path(dir))]
     SimDisk { dir: PathBuf, error: moafs_simdisk::ServeError },
-    /// A mount point.
+    /// A mount point cannot be used.
     #[error("mount point {}: {error}", output::path(path))]
     Target { path: PathBuf, error: io::Error },
-    /// The daemon ended before the mount could be used. It has said why.
+    /// The daemon ended before the mount could be used. It has printed the reason.
     #[error("")]
     Daemon { code: u8 },
-    /// A report of the lab.
+    /// A report of the lab cannot be made or read.
     #[error("{0}")]
     Report(#[from] moafs_lab::report::ReportError),
-    /// An unmount.
+    /// The volume could not be unmounted.
     #[error("{0}")]
     Unmount(#[from] UnmountError),
-    /// A copy went on after failures, which were told.
+    /// A copy went on after failures, which were reported.
     #[error("{failed} of {all} files could not be copied")]
     Incomplete { failed: u64, all: u64 },
     /// A copy whose source and target are one file.
@@ -105,33 +106,33 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
     /// A directory whose `..` leads elsewhere than to the directory it was found in.
     #[error("{at}: this directory's parent is another one: it is left alone; check the volume (moafs fsck)")]
     OtherParent { at: String },
-    /// A file, or all of them, with more data than its volume can hold: blocks belong to several files, or several
-    /// times to one.
+    /// A file, or all of them, with more data than its volume can hold: blocks belong to several
+    /// files, or several times to one.
     #[error("{at} has more blocks than the whole volume: blocks are used several times; check it (moafs fsck)")]
     TooManyBlocks { at: String },
-    /// SIGINT or SIGTERM.
+    /// SIGINT or SIGTERM interrupted the command.
     #[error("interrupted")]
     Interrupted,
-    /// A walk went on after failures, which were told.
+    /// A walk went on after failures, which were reported.
     #[error("{failed} entries could not be {done}")]
     Partial { failed: u64, done: &'static str },
-    /// Output that nobody reads any more, or a full disk below it.
+    /// The output has no reader any more, or the disk below it is full.
     #[error("writing the output: {0}")]
     Output(#[source] io::Error),
 }
 
 impl CliError {
-    /// An error of a host file.
+    /// Makes an error of a host file, for `map_err`.
     pub(crate) fn host(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CliError {
         move |error| CliError::Host { what, path: path.to_owned(), error }
     }
 
-    /// An error of mounting `image`.
+    /// Makes an error of mounting `image`, for `map_err`.
     pub(crate) fn serve(image: &Path) -> impl FnOnce(ServeError) -> CliError {
         move |error| CliError::Serve { image: image.to_owned(), error }
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub(crate) fn code(&self) -> ExitCode {
         match self {
             CliError::Daemon { code } => (*code).into(),
@@ -145,7 +146,7 @@ impl CliError {
         }
     }
 
-    /// True if a reader of our output went away, as `head` does: no reason to complain.
+    /// Returns true if a reader of our output went away, as `head` does: no reason to complain.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, CliError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -25,13 +25,13 @@ Examples:
 A line of /etc/fstab:
   /srv/disk.img  /mnt  fuse.moafs  noatime,nofail  0  0")]
 pub(crate) struct HelpersArgs {
-    /// Make the links
+    /// Make the links in the directory
     #[arg(long, conflicts_with = "remove")]
     install: bool,
-    /// Remove them
+    /// Remove the links from the directory
     #[arg(long)]
     remove: bool,
-    /// Where they are made
+    /// Directory in which they are made
     #[arg(long, value_name = "DIR", default_value = "/sbin")]
     dir: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! `moafs mount`, and what mount(8) calls for `mount -t fuse.moafs`.
+//! `moafs mount`, and the helper that mount(8) calls for `mount -t fuse.moafs`.
 //!
 //! In the background the mount is served by this same program, run again with `--daemon`: nothing is forked after
 //! threads were started. The daemon writes one line to its standard output when the mount can be used; until then
@@ -25,10 +25,11 @@ use crate::output;
 use crate::trace_file::TraceFile;
 use crate::volume::{self, Opened, Volume, on_volume};
 
-/// What the daemon says when the mount can be used.
+/// Line that the daemon writes when the mount can be used.
 const READY: &str = "ready";
 
-/// The longest that a mount waits for an unmount that is just ending. The lock is asked for again as often as opening takes.
+/// The longest that a mount waits for an unmount that is just ending. The lock is asked for again
+/// as often as opening takes.
 const ENDING_GRACE: Duration = Duration::from_secs(10);
 
 /// Exit code of mount(8) for internal errors.
@@ -36,9 +37,10 @@ const INTERNAL_FAILURE: u8 = 32;
 
 /// Mount a volume
 ///
-/// IMAGE is an image file or a block device. As root the mount is of type fuseblk, so that sync(1) and umount(8) wait
-/// until everything is on the volume; an image file gets a loop device for that. Without root, or with -o plain, it
-/// is of type fuse: unmount it with `moafs umount`, which waits, too.
+/// IMAGE is an image file or a block device. As root the mount is of type fuseblk, so that sync(1)
+/// and umount(8) wait until everything is on the volume; an image file gets a loop device for that.
+/// Without root, or with -o plain, it is of type fuse: unmount it with `moafs umount`, which also
+/// waits.
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_EXAMPLES, after_long_help = mount_long_help())]
 pub(crate) struct MountArgs {
@@ -106,14 +108,15 @@ impl MountArgs {
             command.args(["-o", list]);
         }
         if let Some(trace) = &self.trace {
-            // The daemon is at home elsewhere.
+            // The path must be absolute: the daemon changes its working directory.
             command.arg("--trace").arg(std::path::absolute(trace).map_err(CliError::host("finding", trace))?);
         }
         wait_until_ready(&mut command.arg("--").arg(source.path()).arg(target).spawn().map_err(fail)?)
     }
 }
 
-/// Waits until a daemon says that it is ready, or ends: then its exit code is ours, and it has said why.
+/// Waits until a daemon says that it is ready, or ends: then its exit code is ours, and it has
+/// printed the reason.
 pub(crate) fn wait_until_ready(daemon: &mut Child) -> Result<ExitCode> {
     let fail = |error| CliError::Host { what: "starting", path: "the daemon".into(), error };
     let mut line = String::new();
@@ -128,7 +131,7 @@ pub(crate) fn wait_until_ready(daemon: &mut Child) -> Result<ExitCode> {
     Err(CliError::Daemon { code: code.unwrap_or(INTERNAL_FAILURE) })
 }
 
-/// Opens, mounts, serves to the end.
+/// Opens the volume, mounts it, and serves it until it is unmounted.
 fn run_here(
     source: Source,
     target: PathBuf,
@@ -137,8 +140,8 @@ fn run_here(
     ready: impl FnOnce(),
 ) -> Result<ExitCode> {
     let image = source.path().to_owned();
-    // Before any thread is started: all of them may one day stand between the kernel and memory it frees. Without the right
-    // to be one, everything works but `moafs swap`, which says so.
+    // Before any thread is started: all of them may one day stand between the kernel and memory it
+    // frees. Without the right to be one, everything works but `moafs swap`, which says so.
     become_io_flusher();
     confine_unless_told(&settings);
     let claim = source.claim()?;
@@ -156,8 +159,8 @@ fn run_here(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives up what serving does not need. `fusermount3`, which unmounts for ordinary users and for `auto_unmount`, needs privileges of its
-/// own: those mounts stay as they are.
+/// Gives up the rights that serving does not need. `fusermount3`, which unmounts for ordinary users
+/// and for `auto_unmount`, needs privileges of its own: those mounts keep their rights.
 fn confine_unless_told(settings: &Settings) {
     if settings.no_sandbox || settings.session.mount.auto_unmount || !rustix::process::geteuid().is_root() {
         return;
@@ -191,25 +194,27 @@ fn open_source(image: &Path, settings: &mut Settings) -> Result<Opened> {
     }
 }
 
-/// As mount(8) has it: write-protected sources are mounted read-only, unless `rw` was asked for in words.
+/// Decides as mount(8) does: write-protected sources are mounted read-only, unless `rw` was asked
+/// for in words.
 fn may_fall_back(error: &CliError, settings: &Settings) -> bool {
     let is_protected =
         matches!(error, CliError::Disk(DiskError::Open { errno: libc::EROFS | libc::EACCES | libc::EPERM, .. }));
     is_protected && !settings.volume.read_only && !settings.given.iter().any(|option| option == "rw")
 }
 
-/// A process group of its own: the terminal's signals are not for us any more. Not a session of its own: where the
-/// scheduler groups tasks by session, a client of another session is moved to another CPU by each answer, and a round trip
-/// takes about three times as long (measured: 31,000 a second against 97,000).
+/// Moves the process into a process group of its own: the terminal's signals are not for us any
+/// more. Not a session of its own: where the scheduler groups tasks by session, a client of another
+/// session is moved to another CPU by each answer, and a round trip takes about three times as long
+/// (measured: 31,000 a second against 97,000).
 pub(crate) fn detach_from_terminal() {
     // It fails only for leaders of a session, which have no terminal above them to detach from.
     let _ = rustix::process::setpgid(None, None);
 }
 
-/// Says that the mount can be used, and lets go of the descriptors we inherited.
+/// Reports that the mount can be used, if `tell`, and replaces the inherited standard descriptors.
 pub(crate) fn become_silent(tell: bool) {
     if tell {
-        // Without a reader there is nobody to tell; the mount stands all the same.
+        // The mount stands even if the reader of this line is gone.
         let _ = writeln!(io::stdout(), "{READY}").and_then(|()| io::stdout().flush());
     }
     let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
@@ -227,7 +232,7 @@ struct HelperArgs {
     image: PathBuf,
     /// Directory to mount it on
     dir: PathBuf,
-    /// Mount options
+    /// Mount options, separated by commas
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Check everything, mount nothing

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::error::{CliError, Result};
 
-/// How often a progress bar moves at most.
+/// Shortest interval between two moves of a progress bar.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Prints a value as JSON.
@@ -26,7 +26,7 @@ pub(crate) fn print(bytes: &[u8]) -> Result<()> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Output)
 }
 
-/// A size for people: at most four significant characters and a unit.
+/// Formats a size for people: at most four significant characters and a unit.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = 0;
@@ -42,20 +42,21 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
 }
 
-/// A time of day as `YYYY-MM-DD hh:mm:ss` UTC.
+/// Formats a time of day as `YYYY-MM-DD hh:mm:ss` UTC.
 pub(crate) fn time(at: Timestamp) -> String {
     let (days, secs) = (at.secs.div_euclid(86_400), at.secs.rem_euclid(86_400));
     let (year, month, day) = civil(days);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", secs / 3600, secs / 60 % 60, secs % 60)
 }
 
-/// Year, month and day of a day counted from 1970-01-01 (proleptic Gregorian calendar). Years are counted from March,
-/// so that the leap day is a year's last, in eras of 400 years of 146,097 days.
+/// Returns year, month and day of a day counted from 1970-01-01 (proleptic Gregorian calendar).
+/// Years are counted from March, so that the leap day is a year's last, in eras of 400 years of
+/// 146,097 days.
 fn civil(days: i64) -> (i64, i64, i64) {
     const ERA_DAYS: i64 = 146_097;
     // Days from 0000-03-01 to 1970-01-01.
@@ -90,7 +91,7 @@ pub(crate) fn message(text: &str) -> String {
     text.split('\n').map(|line| name(line.as_bytes())).collect::<Vec<_>>().join("\n")
 }
 
-/// Tells of a failure on standard error.
+/// Reports a failure on standard error.
 pub(crate) fn complain(error: &dyn Display) {
     eprintln!("moafs: {}", message(&error.to_string()));
 }
@@ -103,7 +104,8 @@ fn push_shown(text: &mut String, char: char) {
     }
 }
 
-/// False for what changes how other characters are shown: control characters, line separators, text direction.
+/// Returns false for characters that change how others are shown: control characters, line
+/// separators, text direction.
 fn is_plain(char: char) -> bool {
     !char.is_control() && !matches!(char, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -140,7 +142,7 @@ pub(crate) fn json_text(value: &impl Serialize) -> Result<String> {
     Ok(safe)
 }
 
-/// A spinner that counts files, on terminals only.
+/// Returns a spinner that counts files, on terminals only.
 pub(crate) fn spinner(doing: &'static str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,4 +1,4 @@
-//! Where a file is: on the host, or on a volume (`IMAGE:PATH`).
+//! The place of a file: on the host, or on a volume (`IMAGE:PATH`).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -20,13 +20,13 @@ pub(crate) enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inside {
     pub(crate) image: PathBuf,
-    /// Always read from the volume's root.
+    /// Path, always read from the volume's root.
     pub(crate) path: Vec<u8>,
 }
 
 impl Place {
-    /// `IMAGE:PATH` where IMAGE is a file or block device; everything else is a host path. A host path that looks
-    /// like it is written `./a:b`.
+    /// Parses `IMAGE:PATH` where IMAGE is a file or block device; everything else is a host path. A
+    /// host path that looks like `IMAGE:PATH` is written `./a:b`.
     pub(crate) fn parse(text: &OsStr) -> Place {
         let bytes = text.as_bytes();
         let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
@@ -46,7 +46,7 @@ fn is_volume(path: &Path) -> bool {
 }
 
 impl Inside {
-    /// From `IMAGE:PATH`, from `IMAGE PATH`, or from `IMAGE` alone (its root).
+    /// Parses `IMAGE:PATH`, `IMAGE PATH`, or `IMAGE` alone (its root).
     pub(crate) fn parse(first: &OsStr, second: Option<&OsString>) -> Result<Inside> {
         if let Some(path) = second {
             return Ok(Inside { image: first.into(), path: path.as_bytes().to_vec() });
@@ -61,7 +61,7 @@ impl Inside {
         }
     }
 
-    /// Directory and last component; `None` for the root.
+    /// Returns the directory and the last component; `None` for the root.
     pub(crate) fn split(&self) -> Option<(&[u8], &[u8])> {
         let end = self.path.iter().rposition(|&byte| byte != b'/')? + 1;
         let path = &self.path[..end];
@@ -71,7 +71,7 @@ impl Inside {
         })
     }
 
-    /// For messages.
+    /// Returns the place as text for messages.
     pub(crate) fn describe(&self) -> String {
         format!("{}:{}", crate::output::path(&self.image), crate::output::name(&self.path))
     }

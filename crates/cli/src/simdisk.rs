@@ -17,9 +17,10 @@ const FACTORS: std::ops::RangeInclusive<f64> = 0.001..=1000.0;
 
 /// Put any file system on a modelled disk
 ///
-/// DIR gets one file, `disk`, that a loop device can sit on. Bytes are stored for real, in memory; every request is timed by
-/// the model of a drive, and counted in DIR/stats (JSON). Unpaced, modelled time runs only while the drive works, and
-/// everything is as fast as this machine; with --paced, replies are held back so that the kernel sees the drive's time.
+/// DIR gets one file, `disk`, that a loop device can sit on. Bytes are stored for real, in memory;
+/// every request is timed by the model of a drive, and counted in DIR/stats (JSON). Unpaced,
+/// modelled time runs only while the drive works, and everything is as fast as this machine; with
+/// --paced, replies are held back so that the kernel sees the drive's time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -61,12 +62,12 @@ pub(crate) struct SimdiskArgs {
     daemon: bool,
 }
 
-/// A size.
+/// Parses a size in bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| "give a size such as 512M or 8G".to_owned())
 }
 
-/// A factor of `--paced`.
+/// Parses a factor of `--paced`.
 pub(crate) fn factor(text: &str) -> Result<f64, String> {
     let factor = text.parse::<f64>().ok().filter(|factor| FACTORS.contains(factor));
     factor.ok_or_else(|| format!("give a number from {} to {}, as in --paced=1", FACTORS.start(), FACTORS.end()))
@@ -102,11 +103,11 @@ impl SimdiskArgs {
     }
 }
 
-/// The same command again, as a daemon; returns when it is ready.
+/// Starts the same command again, as a daemon; returns when it is ready.
 fn run_in_background() -> Result<ExitCode> {
     let fail = |error: io::Error| CliError::Host { what: "starting", path: "the daemon".into(), error };
     let mut command = Command::new(std::env::current_exe().map_err(fail)?);
-    // Behind the command's own name: later, a `--` might make it a directory.
+    // Placed behind the command's own name: later, a `--` might make it a directory.
     command.args(["simdisk", "--daemon"]).args(std::env::args_os().skip(2)).stdin(Stdio::null()).stdout(Stdio::piped());
     mount::wait_until_ready(&mut command.spawn().map_err(fail)?)
 }

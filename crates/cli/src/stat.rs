@@ -1,4 +1,4 @@
-//! `moafs stat`: of a mount, or of a file on a volume.
+//! `moafs stat`: shows the counters of a mount, or the attributes of a file on a volume.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,12 +31,12 @@ pub(crate) struct StatArgs {
     what: OsString,
     /// PATH, if it was not given with the image
     path: Option<OsString>,
-    /// As JSON
+    /// Print the counters or the attributes as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A file, as JSON shows it.
+/// The attributes of a file, as JSON shows them.
 #[derive(Debug, Serialize)]
 struct File {
     path: String,
@@ -163,7 +163,7 @@ impl File {
     }
 }
 
-/// One `name value` line for each number and text; lists are shown elsewhere.
+/// Writes one `name value` line for each number and text; lists are shown elsewhere.
 fn flatten(prefix: &str, value: &Value, text: &mut String) {
     match value {
         Value::Object(fields) => {
@@ -185,7 +185,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), |text| output::name(text.as_bytes()))
 }
 
-/// The disk's requests by operation, kind and cause.
+/// Writes the table of the disk's requests by operation, kind and cause.
 pub(crate) fn requests_table(disk: &Value) -> String {
     let Some(counts) = disk["counts"].as_array() else { return String::new() };
     let mut text =

@@ -1,4 +1,4 @@
-//! [`Stop`]: Ctrl-C and SIGTERM, for commands that have something to bring to an end.
+//! [`Stop`]: Ctrl-C and SIGTERM, for commands that have work to complete before they end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::{CliError, INTERRUPTED, Result};
 pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// From now on signals are noted here.
+    /// Catches signals from now on.
     pub(crate) fn on_signals() -> Result<Stop> {
         let stop = Stop::default();
         for signal in [libc::SIGINT, libc::SIGTERM] {
@@ -22,12 +22,12 @@ impl Stop {
         Ok(stop)
     }
 
-    /// True once a signal has come.
+    /// Returns true once a signal has come.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// [`CliError::Interrupted`] once a signal has come.
+    /// Returns [`CliError::Interrupted`] once a signal has come.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_set() { Err(CliError::Interrupted) } else { Ok(()) }
     }

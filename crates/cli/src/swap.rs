@@ -18,13 +18,14 @@ use crate::error::{CliError, Result};
 use crate::output;
 use crate::simdisk::bytes;
 
-/// How often the daemon is asked how far it is.
+/// Interval at which the daemon is asked for its progress.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Let the kernel swap to a mounted volume, next to the disk head
 ///
-/// A page that leaves memory goes into a swap area in the group of the file that was read or written last: the head is there
-/// already. The volume stays in normal use; the size is reserved once, so a page-out never fails for want of space.
+/// A page that leaves memory goes into a swap area in the group of the file that was read or
+/// written last: the head is there already. The volume stays in normal use; the size is reserved
+/// once, so a page-out never fails for want of space.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -48,8 +49,9 @@ enum What {
 
 /// Make a swap on the volume and have the kernel use it
 ///
-/// Done step by step: the size is reserved on the volume, the daemon locks itself in memory, a loop device is attached to
-/// DIR/.moafs/swapfile and gets a swap header, and the kernel is told (swapon). If a step fails, those before it are undone.
+/// Done step by step: the size is reserved on the volume, the daemon locks itself in memory, a loop
+/// device is attached to DIR/.moafs/swapfile and gets a swap header, and the kernel is told
+/// (swapon). If a step fails, those before it are undone.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -60,13 +62,14 @@ Examples:
 struct OnArgs {
     /// A directory of the mount
     dir: PathBuf,
-    /// How much can be paged out (default: as much as there is memory, at most half of the volume's free space)
+    /// Bytes that can be paged out (default: as much as there is memory, at most half of the
+    /// volume's free space)
     #[arg(short, long, value_name = "SIZE", value_parser = bytes)]
     size: Option<u64>,
     /// Swaps of higher priority are used first, from 0 to 32767 (default: the kernel's, below all others)
     #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=i64::from(PRIORITY_MAX)))]
     priority: Option<u16>,
-    /// Where pages go
+    /// Place that pages go to
     #[arg(long, value_enum, default_value_t = Place::Auto)]
     place: Place,
 }
@@ -103,7 +106,7 @@ struct OffArgs {
     dir: PathBuf,
 }
 
-/// Show how much is out, and where it lies
+/// Show how much is paged out, and its place on the volume
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -112,7 +115,7 @@ Examples:
 struct StatusArgs {
     /// A directory of the mount
     dir: PathBuf,
-    /// As JSON
+    /// Print the status as JSON
     #[arg(long)]
     json: bool,
 }
@@ -122,7 +125,7 @@ struct StatusArgs {
 struct Report {
     #[serde(flatten)]
     status: SwapStatus,
-    /// What the kernel says of it.
+    /// State of the swap in the kernel; `None` if the kernel does not use it.
     kernel: Option<Active>,
 }
 
@@ -154,7 +157,7 @@ impl OnArgs {
         if status.state != SwapState::On {
             return Err(mount.problem(status.error.as_deref().unwrap_or("the daemon ended the swap at once")));
         }
-        // From here on there is something to undo.
+        // From here on, a failure must undo the steps done.
         match device::swap_on(&mount.file(), bytes, *uuid::Uuid::new_v4().as_bytes(), self.priority) {
             Ok(device) => {
                 status.warnings.iter().for_each(|warning| eprintln!("moafs: warning: {warning}"));
@@ -228,7 +231,7 @@ impl Mount {
         output::path(&self.0.target)
     }
 
-    /// The file that the loop device sits on.
+    /// Returns the path of the file that the loop device sits on.
     fn file(&self) -> PathBuf {
         file_of(&self.0.target)
     }
@@ -260,7 +263,7 @@ impl Mount {
         })
     }
 
-    /// The status once the daemon is done with a command.
+    /// Returns the status once the daemon is done with a command.
     fn settled(&self) -> Result<SwapStatus> {
         loop {
             let status = self.status()?;
@@ -271,7 +274,7 @@ impl Mount {
         }
     }
 
-    /// Has the daemon end a swap that the kernel does not use (any more).
+    /// Makes the daemon end a swap that the kernel does not use (any more).
     fn end(&self) -> Result<()> {
         if !device::wait_for_detach(&self.file()) {
             return Err(self.problem("a loop device still holds its swap file; `losetup -a` names it"));
@@ -284,7 +287,7 @@ impl Mount {
         }
     }
 
-    /// As much as there is memory, at most half of what is free.
+    /// Returns the default size: as much as there is memory, at most half of the free space.
     fn default_bytes(&self) -> Result<u64> {
         let memory = std::path::Path::new("/proc/meminfo");
         let text = std::fs::read_to_string(memory).map_err(CliError::host("reading", memory))?;
@@ -297,7 +300,7 @@ impl Mount {
     }
 }
 
-/// Whole pages, enough for the kernel.
+/// Rounds down to whole pages, and checks that they are enough for the kernel.
 fn whole_pages(bytes: u64) -> Result<u64> {
     let page = page_bytes();
     let whole = bytes / page * page;
@@ -325,7 +328,7 @@ fn host(error: DeviceError) -> CliError {
     CliError::Usage(error.to_string())
 }
 
-/// A failed step, with what it may mean.
+/// Describes a failed step, with its likely cause.
 fn explained(error: &DeviceError) -> String {
     let hint = match error.error.raw_os_error() {
         Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => " (are there loop devices here? `modprobe loop`)",
@@ -338,7 +341,7 @@ fn explained(error: &DeviceError) -> String {
     format!("{error}{hint}")
 }
 
-/// For people.
+/// Writes the status as text for people.
 fn text(status: &SwapStatus, kernel: Option<&Active>) -> String {
     let state = match status.state {
         SwapState::Off => "off",
@@ -412,7 +415,7 @@ fn text(status: &SwapStatus, kernel: Option<&Active>) -> String {
     text
 }
 
-/// Where pages go, and why.
+/// Describes the place that pages go to, and the reason.
 fn pages_go(place: Option<SwapPlace>, placement: &Value) -> &'static str {
     match (place, placement.as_str() == Some(Placement::Areas.name())) {
         (_, true) => "to swap areas next to the disk head",

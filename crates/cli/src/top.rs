@@ -1,4 +1,4 @@
-//! `moafs top`: what a mount does right now.
+//! `moafs top`: shows the present activity of a mount.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::{output, stat};
 
-/// Show what a mount does, again and again
+/// Show the activity of a mount, again and again
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -23,10 +23,10 @@ pub(crate) struct TopArgs {
     /// Seconds between two looks
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
-    /// How many looks (default: for ever)
+    /// Number of looks (default: for ever)
     #[arg(short = 'n', long)]
     count: Option<u64>,
-    /// One JSON object per look, with the rates of what changed
+    /// Print one JSON object per look, with the rates of the counters that changed
     #[arg(long)]
     json: bool,
 }
@@ -36,7 +36,7 @@ fn interval(text: &str) -> Result<f64, String> {
     secs.ok_or_else(|| "give seconds between 0.05 and 3600".to_owned())
 }
 
-/// A counter of the volume and how fast it grows.
+/// A counter of the volume and its growth.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 struct Rate {
     name: String,
@@ -64,10 +64,11 @@ impl TopArgs {
     }
 }
 
-/// What is counted, by its place in the statistics, and what stands before its names.
+/// The groups of counters: the place in the statistics, and the prefix of the names.
 const COUNTERS: [(&str, &str); 3] = [("/vfs", ""), ("/engine", "engine."), ("/swap/swap/counters", "swap.")];
 
-/// All counters of `vfs`, of the engine and of the swap, and the disk's totals, with their growth in `secs` seconds.
+/// Returns all counters of `vfs`, of the engine and of the swap, and the disk's totals, with their
+/// growth in `secs` seconds.
 fn rates(before: &Value, now: &Value, secs: f64) -> Vec<Rate> {
     let mut rates = Vec::new();
     for (part, prefix) in COUNTERS {

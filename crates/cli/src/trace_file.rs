@@ -1,4 +1,4 @@
-//! `moafs mount --trace`: what the device is asked, in a file that `moafs lab replay` reads.
+//! `moafs mount --trace`: the device's requests, in a file that `moafs lab replay` reads.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -13,7 +13,7 @@ use moafs_lab::trace::write;
 
 use crate::error::{CliError, Result};
 
-/// How often the list is written.
+/// Interval between two writes of the list.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Requests listed between two writes; a device that is asked more often loses the oldest.
 const RECORDS_MAX: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub(crate) struct TraceFile {
 }
 
 impl TraceFile {
-    /// Begins a list of what `trace` sees.
+    /// Begins a list of the requests that `trace` sees.
     pub(crate) fn start(trace: &Arc<Trace>, path: &Path) -> Result<TraceFile> {
         let fail = || CliError::host("writing the trace", path);
         let mut out = BufWriter::new(File::create(path).map_err(fail())?);
@@ -46,7 +46,7 @@ impl TraceFile {
         Ok(TraceFile { stop, thread, path: path.to_owned() })
     }
 
-    /// Writes what is left.
+    /// Writes the rest of the list.
     pub(crate) fn end(self) -> Result<()> {
         drop(self.stop);
         let written =

@@ -1,4 +1,4 @@
-//! `moafs umount`.
+//! `moafs umount`: unmounts a volume and waits until its image is released.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,8 +11,8 @@ use crate::error::Result;
 
 /// Unmount a volume and wait until its image is released
 ///
-/// When it returns, everything is on the volume and the image may be moved, copied or mounted elsewhere. A mount whose
-/// daemon was killed is cleared, too.
+/// The command returns after everything is on the volume: the image may then be moved, copied or
+/// mounted elsewhere. A mount whose daemon was killed is cleared as well.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,7 +21,7 @@ Examples:
 
 Exit code: 0 unmounted and released, 32 otherwise.")]
 pub(crate) struct UmountArgs {
-    /// The mount point
+    /// Directory that the volume is mounted on
     dir: PathBuf,
     /// Take a busy mount out of the tree now, and do not wait
     #[arg(short, long)]

@@ -1,7 +1,7 @@
-//! Opening a volume: the one place that knows which formats there are, and how a disk is put together.
+//! Opening a volume: the one place that knows all formats, and the layers of a disk.
 //!
-//! The one idea: which format a volume has is found out once, from its first bytes. From then on a command is written for
-//! any [`Format`], and [`with_volume!`] has it compiled for each.
+//! The one idea: the format of a volume is determined once, from its first bytes. From then on a
+//! command is written for any [`Format`], and [`with_volume!`] has it compiled for each.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,22 +25,23 @@ use serde::Serialize;
 
 use crate::error::{CliError, Result};
 
-/// How long, and how often, a lock is tried that somebody may be about to release.
+/// Time for which a lock is tried that another process may be about to release, and the interval of
+/// the tries.
 const LOCK_GRACE: Duration = Duration::from_millis(500);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// Bytes at the start of a volume that tell its format: the superblock of ext2, and both of F2FS.
 const HEAD_BYTES: usize = 8192;
-/// Where the magic number of ext2 is: at 56 in the superblock, which is at 1024.
+/// Offset of the magic number of ext2: at 56 in the superblock, which is at 1024.
 const EXT_MAGIC_AT: usize = 1024 + 56;
 const EXT_MAGIC: [u8; 2] = 0xEF53_u16.to_le_bytes();
-/// Where the magic number of F2FS is: at 1024 in block 0, and in its copy, block 1.
+/// Offsets of the magic number of F2FS: at 1024 in block 0, and in its copy, block 1.
 const F2FS_MAGIC_AT: [usize; 2] = [1024, 4096 + 1024];
 const F2FS_MAGIC: [u8; 4] = 0xF2F5_2010_u32.to_le_bytes();
-/// The most sections that `gather=` takes.
+/// Most sections that `gather=` takes.
 const GATHER_MAX: u64 = 64;
 
-/// The formats there are.
+/// The formats of volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum FormatName {
@@ -51,7 +52,7 @@ pub(crate) enum FormatName {
 }
 
 impl FormatName {
-    /// The name that options, JSON and [`moafs_vfs::format::Shape`] have for it.
+    /// Returns the name that options, JSON and [`moafs_vfs::format::Shape`] have for it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             FormatName::Ext2 => "ext2",
@@ -59,20 +60,21 @@ impl FormatName {
         }
     }
 
-    /// The format of a volume that begins with these bytes; `None` if nothing in them says so.
+    /// Returns the format of a volume that begins with these bytes; `None` if they hold no magic
+    /// number.
     pub(crate) fn of_head(head: &[u8]) -> Option<FormatName> {
         let has = |at: usize, magic: &[u8]| head.get(at..at + magic.len()) == Some(magic);
         let [first, copy] = F2FS_MAGIC_AT;
         match () {
             () if has(first, &F2FS_MAGIC) => Some(FormatName::F2fs),
-            // A superblock's copy may be what is left of a volume that was here before.
+            // A superblock's copy may be left over from a volume that was here before.
             () if has(EXT_MAGIC_AT, &EXT_MAGIC) => Some(FormatName::Ext2),
             () if has(copy, &F2FS_MAGIC) => Some(FormatName::F2fs),
             () => None,
         }
     }
 
-    /// The format of the volume on a disk.
+    /// Returns the format of the volume on a disk.
     pub(crate) fn on_disk(image: &Path, disk: &SharedDisk) -> Result<FormatName> {
         let bytes = (disk.limits().sectors * SECTOR as u64).min(HEAD_BYTES as u64) as usize;
         let head = disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?;
@@ -89,23 +91,23 @@ impl fmt::Display for FormatName {
     }
 }
 
-/// An open volume.
+/// An open volume, its disk and the trace of its device.
 pub(crate) struct Volume<F: Format> {
     pub(crate) vfs: Vfs<F>,
-    /// The disk it lies on.
+    /// Disk that the volume lies on.
     pub(crate) disk: SharedDisk,
-    /// What its device was asked.
+    /// Requests to the device.
     pub(crate) trace: Arc<Trace>,
     pub(crate) image: PathBuf,
 }
 
-/// An open volume of whichever format.
+/// An open volume of any format.
 pub(crate) enum AnyVolume {
     Ext2(Volume<Ext>),
     F2fs(Volume<F2fs>),
 }
 
-/// Does something with an [`AnyVolume`], whatever its format: `on_volume!(any, |volume| work(volume))`.
+/// Runs work on an [`AnyVolume`] of any format: `on_volume!(any, |volume| work(volume))`.
 macro_rules! on_volume {
     ($any:expr, |$volume:ident| $work:expr) => {
         match $any {
@@ -115,7 +117,7 @@ macro_rules! on_volume {
     };
 }
 
-/// Opens an image's volume, does something with it, and closes it whatever came of that:
+/// Opens an image's volume, runs work on it, and closes it even if the work failed:
 /// `with_volume!(image, access, |volume| work(volume))`.
 macro_rules! with_volume {
     ($image:expr, $access:expr, |$volume:ident| $work:expr) => {
@@ -125,12 +127,12 @@ macro_rules! with_volume {
 
 pub(crate) use {on_volume, with_volume};
 
-/// What a command wants to do with a volume.
+/// The access that a command needs to a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Look only; others may look, too.
+    /// Read only; other processes may read at the same time.
     Read,
-    /// Change it.
+    /// The command reads and changes the volume.
     Write,
 }
 
@@ -152,8 +154,8 @@ pub(crate) fn open_disk(image: &Path, options: FileOptions) -> Result<Opened> {
     Ok(Opened { disk, trace, rt })
 }
 
-/// Opens and locks. umount(8) returns when everything is on the volume, and the daemon lets go of the lock when it
-/// ends, right afterwards: who comes in between waits a moment.
+/// Opens and locks. umount(8) returns when everything is on the volume, and the daemon releases the
+/// lock when it ends, right afterwards: a command that comes in between waits a moment.
 fn open_file(image: &Path, rt: &Rt, options: &FileOptions) -> Result<FileDisk> {
     let until = Instant::now() + LOCK_GRACE;
     loop {
@@ -165,7 +167,7 @@ fn open_file(image: &Path, rt: &Rt, options: &FileOptions) -> Result<FileDisk> {
     }
 }
 
-/// How to open an image or device with these volume options.
+/// Returns the options to open an image or device with, from these volume options.
 pub(crate) fn file_options(options: &Options, host_cache: HostCache) -> FileOptions {
     let base = if options.read_only { FileOptions::reader() } else { FileOptions::default() };
     let direct = match host_cache {
@@ -237,7 +239,7 @@ pub(crate) fn open_for(image: &Path, access: Access) -> Result<AnyVolume> {
     open_volume(image, open_disk(image, file_options(&options, HostCache::Auto))?, options, &[])
 }
 
-/// All segments of an F2FS volume.
+/// Returns all segments of an F2FS volume.
 pub(crate) fn f2fs_segments(image: &Path) -> Result<Vec<SegmentFacts>> {
     let options = moafs_f2fs::OpenOptions { read_only: true, ..Default::default() };
     let Opened { disk, rt, .. } = open_disk(image, FileOptions::reader())?;
@@ -246,7 +248,7 @@ pub(crate) fn f2fs_segments(image: &Path) -> Result<Vec<SegmentFacts>> {
 }
 
 impl AnyVolume {
-    /// Counters of the format's engine, where it has some.
+    /// Returns the counters of the format's engine, if it has some.
     pub(crate) fn engine_counters(&self) -> Option<MoreCounters> {
         match self {
             AnyVolume::Ext2(_) => None,
@@ -265,14 +267,15 @@ impl<F: Format> Volume<F> {
         self.vfs.format().survey(to).map_err(fail)
     }
 
-    /// Writes everything and closes. To be called on every way out of a command that changes something.
+    /// Writes everything and closes. To be called on every way out of a command that changes
+    /// something.
     fn close(self) -> Result<()> {
         let Volume { vfs, image, .. } = self;
         let at = crate::output::path(&image);
         vfs.close().map_err(|error| CliError::Volume { what: "closing", at, error })
     }
 
-    /// Runs `work` and closes, whatever came of it.
+    /// Runs `work` and closes, even if the work failed.
     pub(crate) fn with<T>(self, work: impl FnOnce(&Volume<F>) -> Result<T>) -> Result<T> {
         let worked = work(&self);
         let closed = self.close();

@@ -1,4 +1,5 @@
-//! What `cp` must never do: destroy its source, leave part of a file, leave its target.
+//! The failures that `cp` must never have: to destroy its source, leave part of a file, leave its
+//! target.
 
 mod support;
 
@@ -22,12 +23,12 @@ support::tests_of_both! {
     holes_stay_holes_both_ways,
 }
 
-/// Words of a command line.
+/// Returns the words of a command line.
 fn words(arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Vec<std::ffi::OsString> {
     arguments.iter().map(|word| word.as_ref().to_owned()).collect()
 }
 
-/// `cp` with these arguments fails, and its message has `part`.
+/// Runs `cp` with these arguments: it fails, and its message has `part`.
 fn cp_fails(arguments: &[&dyn AsRef<std::ffi::OsStr>], part: &str) {
     let mut all = words(&[&"cp"]);
     all.extend(words(arguments));
@@ -35,7 +36,7 @@ fn cp_fails(arguments: &[&dyn AsRef<std::ffi::OsStr>], part: &str) {
     assert!(code == 1 && message.contains(part), "{all:?}: {code} {message}");
 }
 
-/// No temporary file was left in a host directory or below.
+/// Checks that no temporary file was left in a host directory or below.
 fn assert_no_temporary(dir: &Path) {
     let output = Command::new("find").arg(dir).args(["-name", ".moafs-cp-*"]).output().unwrap();
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -53,7 +54,7 @@ fn a_file_is_not_copied_onto_itself(format: Format) {
     for other in ["a", "hard", "soft", "dir/soft"] {
         let (one, other) = (scratch.inside("/tree/a"), format!("/tree/{other}"));
         cp_fails(&[&one, &scratch.inside(&other)], "same file");
-        // The host's files, too.
+        // The same holds for the host's files.
         cp_fails(&[&tree.join("a"), &scratch.path(&other[1..])], "same file");
     }
     // A link does not take the place of the file it leads to.
@@ -123,7 +124,7 @@ fn a_copy_that_fails_in_the_volume_leaves_the_old_file(format: Format) {
     assert_eq!(ok(&["cat", &scratch.inside("/file")]), "old contents");
     assert_eq!(ok(&["ls", "-a", &scratch.inside("/")]), "file\nlost+found\nother\n");
     scratch.judge();
-    // What did not fit took nothing.
+    // Files that did not fit took no space.
     fs::File::options().write(true).open(&new).unwrap().set_len(20 << 20).unwrap();
     ok(&words(&[&"cp", &new, &scratch.inside("/file")]));
     scratch.judge();
@@ -171,7 +172,7 @@ fn a_copy_replaces_files_and_links_but_nothing_else(format: Format) {
         assert_eq!([read("link-to-file"), read("link-to-nothing"), read("elsewhere/file")], ["new", "new", "new"]);
         assert!(!tree.join("link-to-file").is_symlink() && tree.join("link-to-dir").is_symlink());
         assert!(tree.join("dir").is_symlink());
-        // What takes a file's place is no more open than that was.
+        // A file that takes another one's place is no more open than that was.
         assert_eq!(tree.join("file").metadata().unwrap().mode() & 0o7777, 0o640);
         assert_no_temporary(&tree);
     }
@@ -318,13 +319,13 @@ fn while_disturbed(disturb: impl Fn() + Send + Sync, work: impl FnOnce()) {
     });
 }
 
-/// Swaps two names.
+/// Swaps two names, one for the other.
 fn exchange(one: &Path, other: &Path) {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let _ = renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
 }
 
-/// Everything about a tree that an extraction elsewhere must not change.
+/// Returns everything about a tree that an extraction elsewhere must not change.
 fn state_of(dir: &Path) -> Vec<(PathBuf, u32, u32, i64, i64)> {
     let mut all = Vec::new();
     let mut pending = vec![dir.to_owned()];
@@ -498,7 +499,7 @@ fn cp_a_by_an_ordinary_user_does_what_cp_does() {
         let len = rustix::fs::getxattr(home.join("ours/plain"), "user.kept", &mut value[..]).unwrap();
         assert_eq!(&value[..len], b"value");
     }
-    // What only root can make is an error, as for cp.
+    // Making a file that only root can make is an error, as for cp.
     let refused = moafs_as_user(&words(&[&"cp", &"-a", &scratch.inside("/tree/plain"), &tree.join("refused")]));
     assert_eq!(refused.status.code(), Some(1));
 }

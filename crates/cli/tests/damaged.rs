@@ -63,7 +63,7 @@ impl Tree {
         assert_eq!(u32::from_le_bytes(to), self.ino(inner));
     }
 
-    /// Each way in which a directory can be found again.
+    /// Returns each way in which a directory can be found again.
     fn each(format: Format) -> impl Iterator<Item = Tree> {
         let places = [
             "/",
@@ -88,7 +88,7 @@ fn listings_of_cyclic_trees_end_and_show_the_rest(format: Format) {
             let (listed, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
             assert_eq!(output.status.code(), Some(1), "{all:?}: {said}");
             assert!(said.contains("met before"), "{said}");
-            // What comes after the damaged entry was listed.
+            // The entries after the damaged one were listed.
             assert!(listed.contains("other-directory") && listed.len() < 20_000, "{listed}");
             if arguments.contains(&"--json") {
                 let entries: serde_json::Value = serde_json::from_str(&listed).unwrap();

@@ -112,7 +112,8 @@ fn a_mount_is_healed_while_it_is_written_to() {
         stop.store(true, Ordering::Relaxed);
         writer.join().unwrap()
     });
-    // What the writer left scattered when it stopped is one file's worth: it does not count against the healing.
+    // The files that the writer left scattered when it stopped are one file's worth: they do not
+    // count against the defragmentation.
     let healed = requests(&json(&["--dry-run", &kept])).0;
     println!("{aged} requests, then {healed}, beside {rounds} rounds of writing");
     assert!(aged >= 5 && healed <= 3, "{aged} requests became {healed}");
@@ -140,7 +141,7 @@ fn commands_that_are_not_understood_or_come_from_others_are_refused() {
     assert_eq!(refused(&" ".repeat(5000)), Some(libc::EFBIG));
     assert!(fs::write(mounted.path(".moafs/stats"), "x").is_err());
     let inode = fs::metadata(&mounted.target).unwrap().ino();
-    // A job that does not exist fails, and says so; one that does ends.
+    // A job that does not exist fails with a message; one that does ends.
     fs::write(&control, r#"{"start": {"token": 1, "inode": 4000000000}}"#).unwrap();
     let status = || -> Value { serde_json::from_slice(&fs::read(&control).unwrap()).unwrap() };
     wait_until("the end of a job", || status()["running"] == false);

@@ -17,7 +17,7 @@ support::tests_of_both! {
     info_and_map_show_the_layout,
 }
 
-/// A small tree with what copies like to lose.
+/// Makes a small tree with properties that copies often lose.
 fn make_tree(at: &Path) {
     fs::create_dir_all(at.join("sub/deep")).unwrap();
     fs::write(at.join("small"), b"hello\n").unwrap();
@@ -139,7 +139,7 @@ fn a_wiped_superblock_is_named_with_the_command_that_restores_it() {
 
 #[test]
 fn a_wiped_superblock_without_a_copy_is_named_with_the_option_for_its_place() {
-    // One group: there is no copy.
+    // The volume has one group, so there is no copy.
     let scratch = Scratch::new(Format::Ext2);
     let image = scratch.image().display().to_string();
     ok(&["mkfs", "-q", "-b", "4096", &image, "64M"]);

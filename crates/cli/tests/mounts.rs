@@ -1,4 +1,4 @@
-//! Real mounts, made and ended in all the ways there are.
+//! Real mounts, made and ended in all the ways that exist.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Modelled disks for real: a kernel file system on one, the time of the media, and the comparison of file systems. They
-//! need root, /dev/fuse and loop devices, and say so where they are missing.
+//! Modelled disks for real: a kernel file system on one, the time of the media, and the comparison
+//! of file systems. They need root, /dev/fuse and loop devices, and say so where they are missing.
 
 mod support;
 
@@ -13,10 +13,11 @@ use support::{Format, Scratch, can_mount, e2fsck, fails, is_mounted, moafs, ok, 
 
 const MODEL: &str = "st3160812as";
 
-/// What passes under the head of that drive at its start, bytes per second (devices' data sheet and model).
+/// Bytes per second that pass under the head of that drive at its start (devices' data sheet and
+/// model).
 const MEDIA_RATE: f64 = 77.2e6;
 
-/// True if disks can be served and attached here; says so if not.
+/// Returns true if disks can be served and attached here; prints a message if not.
 fn can_attach() -> bool {
     let can = can_mount() && Path::new("/dev/loop-control").exists();
     if !can {
@@ -25,7 +26,7 @@ fn can_attach() -> bool {
     can
 }
 
-/// A served disk; gone with this value, also when a test fails.
+/// A served disk, which ends when the value is dropped, also when a test fails.
 struct Disk {
     dir: PathBuf,
     _scratch: Scratch,
@@ -62,7 +63,7 @@ impl Drop for Disk {
     }
 }
 
-/// A loop device on a disk; detached with this value.
+/// A loop device on a disk; detached when the value is dropped.
 struct Loop(String);
 
 impl Loop {
@@ -77,7 +78,7 @@ impl Drop for Loop {
     }
 }
 
-/// A mount of the kernel; unmounted with this value.
+/// A mount of the kernel; unmounted when the value is dropped.
 struct KernelMount(PathBuf);
 
 impl KernelMount {

@@ -1,4 +1,4 @@
-//! `moafs cat`.
+//! `moafs cat`: prints a file of a volume.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -17,7 +17,7 @@ use crate::stop::Stop;
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What is kept of a file besides its contents.
+/// The properties of a file that are kept besides its contents.
 #[derive(Debug, Clone)]
 pub(crate) struct Keep {
     /// `-r`: directories are copied with what is in them.
@@ -30,7 +30,7 @@ pub(crate) struct Keep {
     pub(crate) umask: u32,
 }
 
-/// What a copy must know of the command around it.
+/// The state of the command that a copy depends on.
 pub(crate) struct Surroundings<'a> {
     pub(crate) keep: Keep,
     /// Host files that hold the volumes of this command: neither copied nor replaced.
@@ -39,7 +39,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) progress: ProgressBar,
 }
 
-/// What was copied.
+/// The numbers of copied files, and of failures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) files: u64,
@@ -55,11 +55,11 @@ impl Tally {
     }
 }
 
-/// Why something was not copied.
+/// An error of copying a file, and its effect on the rest of the copy.
 enum Trouble {
-    /// This file cannot be; others may.
+    /// This file cannot be copied; others may be.
     File(CliError),
-    /// No other file can be, either.
+    /// No other file can be copied either.
     Fatal(CliError),
 }
 
@@ -72,7 +72,7 @@ impl From<CliError> for Trouble {
     }
 }
 
-/// An outcome of writing: a target that is full or has failed takes no other file.
+/// Classifies the result of writing: a target that is full or has failed takes no other file.
 fn written<T>(result: Result<T>) -> Result<T, Trouble> {
     result.map_err(|error| if is_fatal(&error) { Trouble::Fatal(error) } else { Trouble::from(error) })
 }
@@ -91,7 +91,7 @@ pub(crate) struct Copy<'t, S: Tree, D: Tree> {
     walk: Walk<'t, S>,
     /// The directories that are being filled, as deep as `walk`.
     into: Descent<'t, D>,
-    /// Of each directory that is being filled: its attributes when it is done.
+    /// Attributes of each directory that is being filled, to be set when it is done.
     finishing: Vec<Finishing>,
     stage: Stage<'t, D>,
     /// Files with several names that were copied, by the source's id.
@@ -104,14 +104,14 @@ pub(crate) struct Copy<'t, S: Tree, D: Tree> {
     tally: Tally,
 }
 
-/// What remains to be done for a directory that is being filled.
+/// The work that remains for a directory that is being filled.
 struct Finishing {
     meta: Option<Meta>,
     is_new: bool,
 }
 
 impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
-    /// A copy into the directory `into`.
+    /// Prepares a copy into the directory `into`.
     pub(crate) fn new(from: &'t S, to: &'t D, into: D::Node, around: &'t Surroundings<'t>) -> Result<Self> {
         let (id, into) = (to.meta(&into)?.id, Rc::new(into));
         Ok(Copy {
@@ -130,11 +130,12 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         })
     }
 
-    /// Copies `node` to `name`, or what is in it if there is no name. What cannot be copied is told and counted.
+    /// Copies `node` to `name`, or the entries in it if there is no name. Files that cannot be
+    /// copied are reported and counted.
     ///
     /// # Errors
-    /// Only what makes going on pointless: a target that is full or has failed, or an interruption. What was complete by
-    /// then has its name.
+    /// Fails only if going on is pointless: the target is full or has failed, or the command was interrupted. Files that were
+    /// complete by then have their names.
     pub(crate) fn run(mut self, node: S::Node, name: Option<&[u8]>) -> (Tally, Result<()>) {
         let copied = self.tree(node, name);
         let published = self.publish();
@@ -182,7 +183,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         }
     }
 
-    /// Tells of a file that could not be copied, and goes on.
+    /// Reports a file that could not be copied, so that the copy goes on; passes on fatal errors.
     fn pass_by(&mut self, result: Result<(), Trouble>) -> Result<(), Trouble> {
         match result {
             Err(Trouble::File(error)) => {
@@ -226,7 +227,8 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         self.file(&node, &meta, old.as_ref(), name)
     }
 
-    /// Checks that a file can take the place of what is called `name`, if there is something; returns what that is.
+    /// Checks that a file can take the place of the existing file `name`. Returns the attributes of
+    /// that file, if there is one.
     fn replaced(&self, node: &S::Node, meta: &Meta, name: &[u8]) -> Result<Option<Meta>, Trouble> {
         let Some(old) = written(self.to.child(self.into.here(), name))? else { return Ok(None) };
         let old_meta = self.to.meta(&old)?;
@@ -267,7 +269,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         let target = if meta.kind == FileKind::Symlink { Some(self.from.target(node)?) } else { None };
         let attributes = self.attributes(node, meta, old)?;
         let temporary = temporary_name();
-        // Others do not read it before it has its owner.
+        // Other users do not read it before it has its owner.
         let perm = if target.is_some() { 0o777 } else { 0o600 };
         let new = New { kind: meta.kind, perm, rdev: meta.rdev, target: target.as_deref(), shown_as: Some(name) };
         let dir = Rc::clone(self.into.here());
@@ -285,7 +287,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
                 Ok(())
             }
             Err(trouble) => {
-                // The trouble that made it useless matters more than one of removing it.
+                // The first error matters more than one of removing the useless copy.
                 let _ = self.to.unlink(&dir, &temporary);
                 Err(trouble)
             }
@@ -322,7 +324,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
                 self.tally.bytes += len as u64;
             }
             if at < extent.to {
-                // Shorter than it was when we asked.
+                // The file became shorter after its size was read.
                 break;
             }
         }
@@ -395,7 +397,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         Ok(())
     }
 
-    /// Everything in a directory was copied.
+    /// Completes a directory, all of whose entries were copied.
     fn leave(&mut self, dir: &S::Node) -> Result<(), Trouble> {
         let Some(Finishing { meta, is_new }) = self.finishing.pop() else { return Ok(()) };
         // The contents of a source without a name went into the directory where the copy began, which stays.
@@ -408,8 +410,8 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         Ok(())
     }
 
-    /// What a copy gets besides its contents. One that takes the place of another file has that file's owner and
-    /// permissions, unless the source's are kept.
+    /// Returns the attributes that a copy gets. One that takes the place of another file has that
+    /// file's owner and permissions, unless the source's are kept.
     fn attributes(&self, node: &S::Node, meta: &Meta, old: Option<&Meta>) -> Result<Attributes> {
         let keep = &self.around.keep;
         // Symbolic links have no mode of their own.
@@ -446,12 +448,12 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
     }
 }
 
-/// Labels of the host's security modules belong to the host.
+/// Returns false for the labels of the host's security modules, which belong to the host.
 fn is_portable((name, _): &Xattr) -> bool {
     name.as_slice() != b"security.selinux" && !name.starts_with(b"system.nfs4")
 }
 
-/// Errors of a target after which no other file can be copied there, either.
+/// Returns true for errors of a target after which no other file can be copied there either.
 fn is_fatal(error: &CliError) -> bool {
     let fatal = |errno| matches!(errno, libc::ENOSPC | libc::EROFS | libc::EIO | libc::EDQUOT);
     match error {

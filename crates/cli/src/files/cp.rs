@@ -34,7 +34,7 @@ Examples:
 
 Exit code: 0 everything copied, 1 something was not (and said so), 130 interrupted.")]
 pub(crate) struct CpArgs {
-    /// What to copy, and last: where to
+    /// Sources, and last the destination
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
     places: Vec<OsString>,
     #[command(flatten)]
@@ -48,9 +48,9 @@ Examples:
   moafs get disk.img:/etc/fstab
   moafs get -a disk.img:/home/ann /tmp")]
 pub(crate) struct GetArgs {
-    /// What to copy: IMAGE:PATH
+    /// File or directory to copy: IMAGE:PATH
     source: OsString,
-    /// Where to
+    /// Directory or file to copy to
     #[arg(default_value = ".")]
     destination: OsString,
     #[command(flatten)]
@@ -64,7 +64,7 @@ Examples:
   moafs put kernel initrd disk.img:/boot
   moafs put -a /etc disk.img")]
 pub(crate) struct PutArgs {
-    /// What to copy, and last: IMAGE or IMAGE:DIR
+    /// Sources, and last IMAGE or IMAGE:DIR
     #[arg(required = true, num_args = 2.., value_name = "FILE... IMAGE[:DIR]")]
     places: Vec<OsString>,
     #[command(flatten)]
@@ -79,7 +79,7 @@ struct How {
     /// As -r, and keep modes, owners, times, hard links, extended attributes, special files
     #[arg(short, long)]
     archive: bool,
-    /// Tell what was copied, and what the disk was asked
+    /// Report the number of copied files, and the requests to the disk
     #[arg(short, long)]
     verbose: bool,
 }
@@ -106,7 +106,7 @@ impl PutArgs {
     }
 }
 
-/// Takes the last place, which is where the others go.
+/// Takes the last place, which is the destination of the others.
 fn destination(places: &mut Vec<OsString>) -> Result<OsString> {
     places.pop().ok_or_else(|| CliError::Usage("say what to copy, and where to".to_owned()))
 }
@@ -149,7 +149,7 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
     }
 }
 
-/// The host's file that holds the volume of a place.
+/// Returns the identity of the host's file that holds the volume of a place.
 fn image_of(place: &Place) -> Option<FileId> {
     match place {
         Place::Host(_) => None,
@@ -189,7 +189,7 @@ fn copy_to<D: Tree>(
     for source in sources {
         let tally = match source {
             Place::Host(from) => target.copy_from(&Host, from.as_os_str().as_bytes())?,
-            // Within one volume: it is open already.
+            // The source is in the same volume, which is open already.
             Place::Volume(from) if open.is_some() && host::id_of_path(&from.image) == open => {
                 target.copy_from(to, &from.path)?
             }
@@ -202,7 +202,7 @@ fn copy_to<D: Tree>(
     Ok(total)
 }
 
-/// Where a copy goes.
+/// The destination of a copy.
 struct Target<'a, D: Tree> {
     to: &'a D,
     path: &'a [u8],
@@ -214,7 +214,8 @@ struct Target<'a, D: Tree> {
 }
 
 impl<D: Tree> Target<'_, D> {
-    /// Copies one source. If it cannot be copied that is told and counted, and others may follow.
+    /// Copies one source. A source that cannot be copied is reported and counted, and others may
+    /// follow.
     fn copy_from<S: Tree>(&mut self, from: &S, source: &[u8]) -> Result<Tally> {
         let begun = self.begin(from, source);
         let (copy, node, name) = match begun {
@@ -261,7 +262,7 @@ impl<D: Tree> Target<'_, D> {
         Ok((Copy::new(from, self.to, dir, self.around)?, node, name))
     }
 
-    /// Directory and name of a file that is no directory, or does not exist.
+    /// Returns the directory and the name of a target that is no directory, or does not exist.
     fn new_file(&self) -> Result<(D::Node, Vec<u8>)> {
         let shown = output::name(self.path);
         if self.is_directory {
@@ -275,13 +276,13 @@ impl<D: Tree> Target<'_, D> {
     }
 }
 
-/// The last component of a path; `None` for `/`, `.`, `..` and the like.
+/// Returns the last component of a path; `None` for `/`, `.`, `..` and the like.
 fn last_name(path: &[u8]) -> Option<&[u8]> {
     let (_, name) = parent_and_name(path);
     name.filter(|name| !matches!(*name, b"." | b".."))
 }
 
-/// A path's directory (`.` or `/` if it has none) and last component.
+/// Splits a path into its directory (`.` or `/` if it has none) and its last component.
 fn parent_and_name(path: &[u8]) -> (&[u8], Option<&[u8]>) {
     let Some(last) = path.iter().rposition(|&byte| byte != b'/') else { return (path, None) };
     let path = &path[..=last];

@@ -1,9 +1,11 @@
 //! The host's files as a [`Tree`].
 //!
-//! Others may change the host's directories while they are copied, and a copy by root must not become their tool. So a
-//! path is resolved once, where the caller gave it. From then on every file is held by a descriptor and every name is
-//! looked up in a directory that is held, symbolic links never followed (`O_NOFOLLOW`); new files are made with `O_EXCL`,
-//! and mode, owner, times and attributes are set through the descriptor. What a name leads to by then does not matter.
+//! Other processes may change the host's directories while they are copied, and a copy by root must
+//! not become their tool. So a path is resolved once, where the caller gave it. From then on every
+//! file is held by a descriptor and every name is looked up in a directory that is held, symbolic
+//! links never followed (`O_NOFOLLOW`); new files are made with `O_EXCL`, and mode, owner, times
+//! and attributes are set through the descriptor. A later change of the name has no effect on the
+//! file that is held.
 
 use std::cell::OnceCell;
 use std::ffi::{CString, OsStr};
@@ -25,7 +27,7 @@ use crate::error::{CliError, Result};
 /// The longest value of an extended attribute, and the longest list of names (`XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// The host's files.
+/// The host's files, as a place to copy from and to.
 #[derive(Debug)]
 pub(crate) struct Host;
 
@@ -37,7 +39,8 @@ pub(crate) struct HostNode {
     is_open: bool,
     /// The contents, opened when they are needed.
     contents: OnceCell<OwnedFd>,
-    /// Of symbolic links: what they led to when they were found.
+    /// Identity and kind of the file that a symbolic link led to when it was found; `None` for
+    /// other files.
     leads_to: Option<(FileId, FileKind)>,
     trail: Trail,
 }
@@ -47,22 +50,23 @@ impl HostNode {
         HostNode { fd, is_open, contents: OnceCell::new(), leads_to: None, trail }
     }
 
-    /// A descriptor through which contents can be read (of new files: written).
+    /// Returns a descriptor through which contents can be read (of new files: written).
     fn contents(&self, what: &'static str) -> Result<BorrowedFd<'_>> {
         if self.is_open {
             return Ok(self.fd.as_fd());
         }
         if self.contents.get().is_none() {
-            // The file that is held, not one that has its name by now. Should it block, it is no regular file.
+            // Opens the file that is held, not one that has its name by now. If opening would
+            // block, it is no regular file.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let fd = rustix::fs::open(self.by_descriptor(), flags, Mode::empty()).map_err(self.failed(what))?;
-            // Single-threaded: it is still empty.
+            // The command is single-threaded, so the cell is still empty.
             let _ = self.contents.set(fd);
         }
         self.contents.get().map(AsFd::as_fd).ok_or_else(|| self.failed(what)(Errno::BADF))
     }
 
-    /// A path that leads to the file that is held, and is not followed any further.
+    /// Returns a path that leads to the file that is held, and is not followed any further.
     fn by_descriptor(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
@@ -90,12 +94,12 @@ fn id_of(stat: &Stat) -> FileId {
     FileId::Host { dev: stat.st_dev, ino: stat.st_ino }
 }
 
-/// Identity of the file that a path leads to; `None` if there is none.
+/// Returns the identity of the file that a path leads to; `None` if there is none.
 pub(crate) fn id_of_path(path: &Path) -> Option<FileId> {
     rustix::fs::stat(path).ok().map(|stat| id_of(&stat))
 }
 
-/// The name of a file in a directory.
+/// Checks a name of a file in a directory.
 ///
 /// # Errors
 /// For anything that would lead elsewhere: an image may hold any bytes.
@@ -104,7 +108,8 @@ fn component<'n>(dir: &HostNode, name: &'n [u8]) -> Result<&'n OsStr> {
     if leads_elsewhere { Err(dir.failed_at("using the name", name)(Errno::INVAL)) } else { Ok(OsStr::from_bytes(name)) }
 }
 
-/// Holds what `name` is in `dir`, without following it.
+/// Holds the file called `name` in `dir`, without following a symbolic link; `None` if there is
+/// none.
 fn hold(dir: BorrowedFd<'_>, name: &OsStr, trail: Trail) -> Result<Option<HostNode>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
@@ -120,7 +125,8 @@ fn hold(dir: BorrowedFd<'_>, name: &OsStr, trail: Trail) -> Result<Option<HostNo
     Ok(Some(node))
 }
 
-/// Holds a file that was just made under a name. It must be that file: others may have changed the name meanwhile.
+/// Holds a file that was just made under a name. It must be that file: other processes may have
+/// changed the name meanwhile.
 fn hold_new(dir: &HostNode, name: &OsStr, new: &New<'_>, trail: Trail) -> Result<HostNode> {
     let replaced = failed("making (it was replaced meanwhile)", &trail);
     let Some(node) = hold(dir.fd.as_fd(), name, trail)? else { return Err(replaced(Errno::NOENT)) };
@@ -131,7 +137,7 @@ fn hold_new(dir: &HostNode, name: &OsStr, new: &New<'_>, trail: Trail) -> Result
 
 impl Tree for Host {
     type Node = HostNode;
-    /// Each is an open descriptor.
+    /// Each file of a batch is an open descriptor.
     const BATCH_FILES: usize = 128;
 
     fn resolve(&self, path: &[u8], last: LastLink) -> Result<Option<HostNode>> {
@@ -227,7 +233,7 @@ impl Tree for Host {
         };
         match rustix::fs::seek(open, SeekFrom::Hole(from)) {
             Ok(to) => Ok(Some(Extent { from, to })),
-            // Cut between the two questions.
+            // The file was cut between the two calls.
             Err(Errno::NXIO) => Ok(None),
             Err(errno) => Err(file.failed("seeking in")(errno)),
         }
@@ -337,7 +343,7 @@ impl Tree for Host {
         let gid = Gid::from_raw(gid);
         match chown(Some(Uid::from_raw(uid)), Some(gid)) {
             Ok(()) => Ok(OwnerSet { uid: true, gid: true }),
-            // Only root gives files away; others may choose among their groups.
+            // Only root gives files away; other users may choose among their groups.
             Err(Errno::PERM | Errno::INVAL) if !rustix::process::geteuid().is_root() => {
                 let is_ours = node.stat()?.st_uid == uid;
                 Ok(OwnerSet { uid: is_ours, gid: chown(None, Some(gid)).is_ok() })
@@ -394,7 +400,7 @@ fn timespec(time: Timestamp) -> Timespec {
     Timespec { tv_sec: time.secs, tv_nsec: i64::from(time.nanos) }
 }
 
-/// Has the host begin to write a file, without waiting for it.
+/// Makes the host begin to write a file, without waiting for it.
 fn start_writing(file: BorrowedFd<'_>) {
     // SAFETY: a system call about an open descriptor, without memory of ours. If it is not possible, fsync does it all.
     let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };

@@ -1,4 +1,4 @@
-//! `moafs ls`.
+//! `moafs ls`: lists files of a volume.
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -37,27 +37,27 @@ pub(crate) struct LsArgs {
     /// Mode, names, owner, group, size, time of last change
     #[arg(short)]
     long: bool,
-    /// Directories within directories, too
+    /// Also list directories within directories
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Names that begin with a dot, too
+    /// Also list names that begin with a dot
     #[arg(short, long)]
     all: bool,
-    /// Inode numbers
+    /// Show inode numbers
     #[arg(short, long)]
     inode: bool,
     /// Show ? for control characters in names, as on terminals; elsewhere names are shown as they are
     #[arg(short = 'q', long)]
     hide_control_chars: bool,
-    /// As JSON
+    /// Print the list as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// One file, as JSON shows it.
+/// A listed file, as JSON shows it.
 #[derive(Debug, Serialize)]
 struct Entry {
-    /// With U+FFFD for what is not UTF-8.
+    /// The path, with U+FFFD for bytes that are not UTF-8.
     path: String,
     /// The bytes of a path that is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,7 +92,7 @@ impl LsArgs {
         let out = BufWriter::new(io::stdout().lock());
         let mut listing = Listing { args: self, tree: &tree, hides, out, entries: 0, failed: 0 };
         let listed = listing.all(node, place);
-        // What was listed before a failure is shown, and JSON is complete.
+        // Entries listed before a failure are shown, and JSON is complete.
         let ended = listing.end();
         listed.and(ended)
     }
@@ -101,12 +101,12 @@ impl LsArgs {
 struct Listing<'a, 'v, F: Format> {
     args: &'a LsArgs,
     tree: &'a VolumeTree<'v, F>,
-    /// Names are shown as plain text.
+    /// True if names are shown as plain text.
     hides: bool,
     out: BufWriter<StdoutLock<'a>>,
-    /// Entries written as JSON.
+    /// Number of entries written as JSON.
     entries: u64,
-    /// What could not be listed, and was told.
+    /// Number of entries that could not be listed, which was reported.
     failed: u64,
 }
 
@@ -170,7 +170,8 @@ impl<'v, F: Format> Listing<'_, 'v, F> {
         output::complain(error);
     }
 
-    /// Lists the entries of one directory; returns the names of the directories in it that are to be listed, too.
+    /// Lists the entries of one directory. Returns the names of the directories in it that are also
+    /// to be listed.
     fn directory(&mut self, dir: &Held<'v, F>, path: &[u8], is_below: bool) -> Result<Vec<Vec<u8>>> {
         let names = self.tree.names(dir)?;
         if self.args.recursive && !self.args.json {
@@ -189,7 +190,7 @@ impl<'v, F: Format> Listing<'_, 'v, F> {
         Ok(below)
     }
 
-    /// Lists an entry; true if it is a directory to be listed, too.
+    /// Lists an entry. Returns true if it is a directory that is also to be listed.
     fn listed(&mut self, dir: &Held<'v, F>, name: &[u8], path: &[u8]) -> Result<bool> {
         let Some(node) = self.tree.child(dir, name)? else { return Ok(false) };
         self.show(&node, name, &[path, b"/", name].concat())?;
@@ -261,7 +262,7 @@ fn entry(stat: &Stat, path: &[u8], target: Option<&[u8]>) -> Entry {
     }
 }
 
-/// What `-l` shows before the name.
+/// Returns the columns that `-l` shows before the name.
 fn long_line(stat: &Stat) -> String {
     let attr = &stat.attr;
     let size = match attr.kind {
@@ -274,7 +275,7 @@ fn long_line(stat: &Stat) -> String {
     format!("{mode} {:>3} {:>5} {:>5} {size:>12} {time} ", attr.nlink, attr.uid, attr.gid)
 }
 
-/// A kind in one word.
+/// Returns a kind in one word.
 pub(crate) fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "file",
@@ -287,7 +288,7 @@ pub(crate) fn kind_name(kind: FileKind) -> &'static str {
     }
 }
 
-/// Kind and permissions as `ls -l` writes them.
+/// Returns kind and permissions as `ls -l` writes them.
 pub(crate) fn mode_text(kind: FileKind, perm: u32) -> String {
     let first = match kind {
         FileKind::Regular => '-',
@@ -299,7 +300,7 @@ pub(crate) fn mode_text(kind: FileKind, perm: u32) -> String {
         FileKind::Socket => 's',
     };
     let mut text = String::from(first);
-    // Special bit, its letter, and the shift of the three bits it shows in.
+    // The special bit, its letter, and the shift of the three bits it shows in.
     for (special, letter, shift) in [(0o4000, 's', 6), (0o2000, 's', 3), (0o1000, 't', 0)] {
         let bits = perm >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });

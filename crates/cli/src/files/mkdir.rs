@@ -1,4 +1,4 @@
-//! `moafs mkdir`.
+//! `moafs mkdir`: makes a directory on a volume.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

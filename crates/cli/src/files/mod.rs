@@ -1,7 +1,7 @@
 //! Files of a volume without mounting it, and without root: `ls`, `cat`, `cp`, `mkdir`, `rm`.
 //!
-//! They go through the same [`moafs_vfs::Vfs`] as a mount. Permissions are not checked: who can write the image can
-//! write what is in it.
+//! They go through the same [`moafs_vfs::Vfs`] as a mount. Permissions are not checked: a user who
+//! can write the image can write every file in it.
 
 pub(crate) mod cat;
 pub(crate) mod copy;
@@ -22,13 +22,13 @@ use crate::error::{CliError, Result};
 use crate::place::Inside;
 use volume_tree::{Held, VolumeTree};
 
-/// The file at a place that must exist.
+/// Returns the file at a place, or an error if there is none.
 fn existing<'v, F: Format>(tree: &VolumeTree<'v, F>, place: &Inside) -> Result<Held<'v, F>> {
     let missing = || failure("looking up", place, libc::ENOENT);
     tree.walk(&place.path)?.ok_or_else(missing)
 }
 
-/// A POSIX error at a place on a volume.
+/// Makes an error from a POSIX error number at a place on a volume.
 fn failure(what: &'static str, place: &Inside, errno: i32) -> CliError {
     CliError::Volume { what, at: place.describe(), error: Error::Posix(errno) }
 }

@@ -1,4 +1,4 @@
-//! `moafs rm`.
+//! `moafs rm`: removes files of a volume.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ pub(crate) struct RmArgs {
     /// Directories, with everything in them
     #[arg(short, long)]
     recursive: bool,
-    /// What does not exist is no error
+    /// Ignore files that do not exist
     #[arg(short, long)]
     force: bool,
 }
@@ -78,7 +78,7 @@ struct Removal<'t, 'v, F: Format> {
     tree: &'t VolumeTree<'v, F>,
     stop: Stop,
     progress: ProgressBar,
-    /// What could not be removed, and was told.
+    /// Number of files that could not be removed, which was reported.
     failed: u64,
 }
 
@@ -119,8 +119,8 @@ impl<'v, F: Format> Removal<'_, 'v, F> {
         }
     }
 
-    /// Enters a directory to empty it. It must know the directory it is in as its parent: a damaged entry may name one that
-    /// belongs elsewhere, the root even.
+    /// Enters a directory to empty it. The directory must name the one it was found in as its
+    /// parent: a damaged entry may name one that belongs elsewhere, even the root.
     fn enter<'t>(
         &self,
         walk: &mut Walk<'t, VolumeTree<'v, F>>,

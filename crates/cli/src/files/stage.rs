@@ -13,23 +13,23 @@ use super::trail::Trail;
 use super::tree::{FileId, Tree};
 use crate::error::{CliError, Result};
 
-/// Bytes that wait for their names at most; one file may be larger.
+/// Most bytes that wait for their names; one file may be larger.
 const BYTES_MAX: u64 = 64 << 20;
-/// How temporary names begin.
+/// Beginning of temporary names.
 const TEMPORARY: &str = ".moafs-cp-";
 
 /// Complete copies that wait for their names.
 pub(crate) struct Stage<'t, D: Tree> {
     to: &'t D,
-    /// Where the copy began: the directory that all trails of [`Waiting::Link`] lead from.
+    /// Directory in which the copy began: all trails of [`Waiting::Link`] lead from it.
     top: Rc<D::Node>,
     waiting: Vec<Waiting<D::Node>>,
     bytes: u64,
 }
 
-/// Something that waits, in the order in which it has to be done.
+/// A step that waits. Steps are done in the order in which they were added.
 pub(crate) enum Waiting<N> {
-    /// A complete file.
+    /// A complete file, to be renamed from `temporary` to `name`.
     File { dir: Rc<N>, temporary: Vec<u8>, name: Vec<u8>, node: N },
     /// Another name of a file that was copied before, which is found by its trail.
     Link { dir: Rc<N>, name: Vec<u8>, trail: Trail, id: FileId },
@@ -46,7 +46,7 @@ impl<N> Waiting<N> {
     }
 }
 
-/// What is set on a new file besides its contents.
+/// The attributes that are set on a new file.
 #[derive(Debug, Default)]
 pub(crate) struct Attributes {
     pub(crate) owner: Option<(u32, u32)>,
@@ -56,12 +56,13 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// Sets them. Owner first (it clears set-id bits), times last (everything else changes them).
+    /// Sets the attributes. Owner first (it clears set-id bits), times last (everything else
+    /// changes them).
     pub(crate) fn set<D: Tree>(&self, to: &D, node: &D::Node) -> Result<()> {
         let mut perm = self.perm;
         if let Some((uid, gid)) = self.owner {
             let set = to.set_owner(node, uid, gid)?;
-            // A program must not run as someone it does not belong to.
+            // A program must not run as a user it does not belong to.
             let lost = if set.uid { 0 } else { 0o4000 } | if set.gid { 0 } else { 0o2000 };
             perm = perm.map(|perm| perm & !lost);
         }
@@ -78,14 +79,14 @@ impl Attributes {
     }
 }
 
-/// What became of something that waited.
+/// The outcome of a step that waited.
 pub(crate) struct Outcome {
-    /// True for what counts as a file.
+    /// True if the step counts as a file.
     pub(crate) is_file: bool,
     pub(crate) result: Result<()>,
 }
 
-/// A name that no file has.
+/// Returns a new random name, which no other file has.
 pub(crate) fn temporary_name() -> Vec<u8> {
     format!("{TEMPORARY}{}", Uuid::new_v4().simple()).into_bytes()
 }
@@ -95,21 +96,21 @@ impl<'t, D: Tree> Stage<'t, D> {
         Stage { to, top, waiting: Vec::new(), bytes: 0 }
     }
 
-    /// Adds something, with as many bytes of contents.
+    /// Adds a step, with the number of its file's bytes.
     pub(crate) fn add(&mut self, waiting: Waiting<D::Node>, bytes: u64) {
         self.waiting.push(waiting);
         self.bytes += bytes;
     }
 
-    /// True if enough has gathered.
+    /// Returns true if the number of steps or of bytes that wait reaches its limit.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.len() >= D::BATCH_FILES || self.bytes >= BYTES_MAX
     }
 
-    /// Gives all that wait their names.
+    /// Does all steps that wait, so that files get their names.
     ///
     /// # Errors
-    /// If contents cannot be made durable: then all that waited is removed.
+    /// Fails if contents cannot be made durable: then all that waited is removed.
     pub(crate) fn publish(&mut self) -> Result<Vec<Outcome>> {
         let waiting = std::mem::take(&mut self.waiting);
         self.bytes = 0;
@@ -134,7 +135,7 @@ impl<'t, D: Tree> Stage<'t, D> {
     fn rename(&self, dir: &D::Node, temporary: &[u8], name: &[u8]) -> Result<()> {
         let renamed = self.to.rename(dir, temporary, name);
         if renamed.is_err() {
-            // Of both errors the first one matters.
+            // The first of both errors is reported.
             let _ = self.to.unlink(dir, temporary);
         }
         renamed
@@ -155,7 +156,7 @@ impl<'t, D: Tree> Stage<'t, D> {
         self.rename(dir, &temporary, name)
     }
 
-    /// The file at a trail, now.
+    /// Returns the file that the trail leads to now.
     fn find(&self, trail: &Trail) -> Result<Option<D::Node>> {
         let mut at: Option<D::Node> = None;
         for name in trail.names_from(self.to.trail(&self.top)) {
@@ -169,7 +170,7 @@ impl<'t, D: Tree> Stage<'t, D> {
 
     fn remove(&self, waiting: &Waiting<D::Node>) {
         if let Waiting::File { dir, temporary, .. } = waiting {
-            // It is about a failure already, which is told.
+            // This handles a failure that is already reported.
             let _ = self.to.unlink(dir, temporary);
         }
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::output;
 
-/// Bytes of a path that messages show; what lies before them is `…`.
+/// Bytes of a path that messages show; the part before them is shown as `…`.
 const SHOWN_BYTES_MAX: usize = 4096;
 
 /// The way by which a file was found: a path, and the names that followed.
@@ -22,7 +22,8 @@ struct Step {
 
 impl Drop for Step {
     fn drop(&mut self) {
-        // One by one: a drop that went from step to step by itself would need a stack as deep as the tree.
+        // The steps are dropped one by one: a drop that went from step to step by itself would need
+        // a stack as deep as the tree.
         let mut next = self.before.take();
         while let Some(Trail(step)) = next {
             next = Rc::into_inner(step).and_then(|mut step| step.before.take());
@@ -36,17 +37,17 @@ impl Trail {
         Trail(Rc::new(Step { before: None, name: path.to_vec() }))
     }
 
-    /// Goes on with a name.
+    /// Returns the trail continued by a name.
     pub(crate) fn join(&self, name: &[u8]) -> Trail {
         Trail(Rc::new(Step { before: Some(self.clone()), name: name.to_vec() }))
     }
 
-    /// Goes back by a name; `None` at the path that it begins with.
+    /// Returns the trail without its last name; `None` at the path that it begins with.
     pub(crate) fn before(&self) -> Option<Trail> {
         self.0.before.clone()
     }
 
-    /// The names that lead here from `top`, which is on the way.
+    /// Returns the names that lead here from `top`, which is on the way.
     pub(crate) fn names_from(&self, top: &Trail) -> Vec<&[u8]> {
         let mut names = Vec::new();
         let mut at = self;
@@ -59,7 +60,7 @@ impl Trail {
         names
     }
 
-    /// The path in bytes, cut at its beginning if it is very long.
+    /// Returns the path in bytes, cut at its beginning if it is very long.
     fn bytes(&self) -> Vec<u8> {
         let mut parts: Vec<&[u8]> = Vec::new();
         let mut len = 0;

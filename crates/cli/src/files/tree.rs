@@ -1,4 +1,4 @@
-//! [`Tree`]: what copying needs of a place where files live, be it the host or a volume.
+//! [`Tree`]: the operations that copying needs of a place with files, be it the host or a volume.
 //!
 //! Copies in, out, and from volume to volume are then one piece of code.
 
@@ -8,20 +8,21 @@ use moafs_vfs::types::FileKind;
 use super::trail::Trail;
 use crate::error::Result;
 
-/// What all names of one file have in common. Files of the host and of different volumes are never the same.
+/// The identity of a file, common to all its names. Files of the host and of different volumes are
+/// never the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum FileId {
-    /// Device and inode number.
+    /// A host file: device and inode number.
     Host { dev: u64, ino: u64 },
-    /// An open volume of this process, and the inode number.
+    /// A volume's file: number of the open volume in this process, and inode number.
     Volume { volume: usize, ino: u64 },
 }
 
-/// What `cp` looks at and keeps.
+/// The attributes that `cp` looks at and keeps.
 #[derive(Debug, Clone)]
 pub(crate) struct Meta {
     pub(crate) kind: FileKind,
-    /// Permission bits (12).
+    /// Permission bits: the lower 12 bits of the mode.
     pub(crate) perm: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -33,7 +34,7 @@ pub(crate) struct Meta {
     pub(crate) id: FileId,
 }
 
-/// A new file.
+/// The attributes of a file to be made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct New<'a> {
     pub(crate) kind: FileKind,
@@ -41,12 +42,12 @@ pub(crate) struct New<'a> {
     pub(crate) rdev: u64,
     /// Text of a symbolic link.
     pub(crate) target: Option<&'a [u8]>,
-    /// What messages call it, if not by its name.
+    /// Name in messages, if not the file's own.
     pub(crate) shown_as: Option<&'a [u8]>,
 }
 
 impl New<'_> {
-    /// A new directory.
+    /// Describes a new directory with the permissions `perm`.
     pub(crate) fn directory(perm: u32) -> Self {
         New { kind: FileKind::Directory, perm, rdev: 0, target: None, shown_as: None }
     }
@@ -59,7 +60,7 @@ pub(crate) struct Extent {
     pub(crate) to: u64,
 }
 
-/// Which parts of an owner could be set.
+/// The parts of an owner that could be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OwnerSet {
     pub(crate) uid: bool,
@@ -69,46 +70,47 @@ pub(crate) struct OwnerSet {
 /// Name and value of an extended attribute.
 pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
 
-/// Whether a symbolic link at the end of a path is followed. Those on the way always are.
+/// The treatment of a symbolic link at the end of a path. Those on the way are always followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastLink {
     Followed,
     Kept,
 }
 
-/// A place where files live. Only [`Tree::resolve`] takes a path and follows symbolic links; everything else goes from
-/// a directory that is held to a name in it, and what is done to a file is done to the file that is held, whatever its
-/// name leads to by then.
+/// A place with files. Only [`Tree::resolve`] takes a path and follows symbolic links; everything
+/// else goes from a directory that is held to a name in it, and operations on a file act on the
+/// file that is held, even if its name has come to mean another file.
 pub(crate) trait Tree {
     /// A file in it, held: it stays the same file while its names change.
     type Node;
     /// Files that [`Tree::settle`] is best asked for together.
     const BATCH_FILES: usize;
 
-    /// The file at an absolute path (host: any path).
+    /// Returns the file at an absolute path (host: any path); `None` if there is none.
     fn resolve(&self, path: &[u8], last: LastLink) -> Result<Option<Self::Node>>;
-    /// A name in a directory; symbolic links are not followed.
+    /// Returns the file of a name in a directory; symbolic links are not followed.
     fn child(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Self::Node>>;
-    /// The directory that `dir` was entered from.
+    /// Returns the directory that `dir` was entered from.
     ///
     /// # Errors
-    /// If that is not `id`: `dir` was moved meanwhile.
+    /// Fails if that is not `id`: `dir` was moved meanwhile.
     fn entered_from(&self, dir: &Self::Node, id: FileId) -> Result<Self::Node>;
-    /// What `..` of a directory leads to; of the root, the root.
+    /// Returns the directory that `..` of a directory leads to; of the root, the root.
     fn above(&self, dir: &Self::Node) -> Result<Self::Node>;
     fn meta(&self, node: &Self::Node) -> Result<Meta>;
-    /// Which file a symbolic link leads to in the end, with its kind; `None` if it leads nowhere. Any other file leads to itself.
+    /// Returns the file that a symbolic link leads to in the end, with its kind; `None` if it leads
+    /// nowhere. Any other file leads to itself.
     fn leads_to(&self, node: &Self::Node) -> Result<Option<(FileId, FileKind)>>;
-    /// All names in a directory but `.` and `..`, sorted.
+    /// Returns all names in a directory but `.` and `..`, sorted.
     fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>>;
-    /// A symbolic link's text.
+    /// Returns the text of a symbolic link.
     fn target(&self, link: &Self::Node) -> Result<Vec<u8>>;
     fn xattrs(&self, node: &Self::Node) -> Result<Vec<Xattr>>;
-    /// The next range of data at or after `offset`.
+    /// Returns the next range of data at or after `offset`.
     fn data(&self, file: &Self::Node, offset: u64) -> Result<Option<Extent>>;
-    /// Reads; fewer bytes only at the end of the file.
+    /// Reads and returns the number of bytes; fewer than asked for only at the end of the file.
     fn read(&self, file: &Self::Node, offset: u64, into: &mut [u8]) -> Result<usize>;
-    /// Bytes that all files together have at most, if that is known.
+    /// Returns the most bytes that all files together have, if that is known.
     fn capacity(&self) -> Option<u64>;
 
     /// Makes a file under a name that does not exist.
@@ -121,15 +123,15 @@ pub(crate) trait Tree {
     fn write(&self, file: &Self::Node, offset: u64, data: &[u8]) -> Result<()>;
     fn resize(&self, file: &Self::Node, size: u64) -> Result<()>;
     fn set_perm(&self, node: &Self::Node, perm: u32) -> Result<()>;
-    /// Sets owner and group as far as the caller may.
+    /// Sets owner and group if the caller may, and returns the parts that were set.
     fn set_owner(&self, node: &Self::Node, uid: u32, gid: u32) -> Result<OwnerSet>;
     fn set_times(&self, node: &Self::Node, atime: Timestamp, mtime: Timestamp) -> Result<()>;
     /// Sets an extended attribute; one that the caller may not set, or that the place does not know, is left out.
     fn set_xattr(&self, node: &Self::Node, xattr: &Xattr) -> Result<()>;
     /// Makes the contents of these new files durable.
     fn settle(&self, files: &[&Self::Node]) -> Result<()>;
-    /// The way by which a file was found.
+    /// Returns the trail by which a file was found.
     fn trail<'n>(&self, node: &'n Self::Node) -> &'n Trail;
-    /// The file in words, for messages.
+    /// Returns the file's path in words, for messages.
     fn describe(&self, node: &Self::Node) -> String;
 }

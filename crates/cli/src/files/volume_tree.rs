@@ -21,7 +21,7 @@ const MAP_BYTES: u64 = 1 << 30;
 pub(crate) struct VolumeTree<'v, F: Format> {
     vfs: &'v Vfs<F>,
     who: Who,
-    /// Where every trail begins: `IMAGE:/`.
+    /// Beginning of every trail: `IMAGE:/`.
     top: Trail,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct VolumeTree<'v, F: Format> {
 pub(crate) struct Held<'v, F: Format> {
     vfs: &'v Vfs<F>,
     pub(crate) ino: Ino,
-    /// The directory it was found in; its own number, of the root.
+    /// Inode number of the directory it was found in; of the root, its own.
     dir: Ino,
     trail: Trail,
 }
@@ -41,7 +41,7 @@ impl<F: Format> Drop for Held<'_, F> {
 }
 
 impl<'v, F: Format> VolumeTree<'v, F> {
-    /// The files of `vfs`, which messages call `image`.
+    /// Makes the tree of the files of `vfs`, which messages call `image`.
     pub(crate) fn new(vfs: &'v Vfs<F>, image: &Path) -> VolumeTree<'v, F> {
         VolumeTree { vfs, who: Who::root(), top: Trail::new(&[image.as_os_str().as_bytes(), b":/"].concat()) }
     }
@@ -55,7 +55,7 @@ impl<'v, F: Format> VolumeTree<'v, F> {
         move |error| CliError::Volume { what, at: at.to_string(), error }
     }
 
-    /// The root directory.
+    /// Holds the root directory.
     pub(crate) fn root(&self) -> Result<Held<'v, F>> {
         self.hold(self.vfs.shape().root, self.top.clone())
     }
@@ -66,12 +66,13 @@ impl<'v, F: Format> VolumeTree<'v, F> {
         Ok(Held { vfs: self.vfs, ino, dir: ino, trail })
     }
 
-    /// All attributes.
+    /// Returns all attributes of a file.
     pub(crate) fn stat(&self, node: &Held<'v, F>) -> Result<Stat> {
         self.vfs.stat(node.ino).map_err(self.failed("looking at", &node.trail))
     }
 
-    /// The file at `path`; symbolic links on the way are followed within the volume, the last component's is not.
+    /// Returns the file at `path`; symbolic links on the way are followed within the volume, the
+    /// last component's is not.
     pub(crate) fn walk(&self, path: &[u8]) -> Result<Option<Held<'v, F>>> {
         self.walk_from(self.root()?, path, LastLink::Kept)
     }
@@ -99,7 +100,8 @@ impl<'v, F: Format> VolumeTree<'v, F> {
         Ok(Some(at))
     }
 
-    /// Runs of a file's blocks: first block in the file, first block on the volume, length.
+    /// Returns the runs of a file's blocks: first block in the file, first block on the volume,
+    /// length.
     pub(crate) fn runs(&self, file: &Held<'v, F>, size: u64) -> Result<Vec<[u64; 3]>> {
         if self.stat(file)?.attr.kind != FileKind::Regular || size == 0 {
             return Ok(Vec::new());
@@ -142,7 +144,7 @@ impl<'v, F: Format> VolumeTree<'v, F> {
     }
 }
 
-/// Adds a run, to the last one if it goes on where that ends.
+/// Adds a run, joined to the last one if it continues that.
 fn push_run(runs: &mut Vec<[u64; 3]>, run: [u64; 3]) {
     match runs.last_mut() {
         Some([lbn, start, len]) if *lbn + *len == run[0] && *start + *len == run[1] => *len += run[2],
@@ -150,7 +152,7 @@ fn push_run(runs: &mut Vec<[u64; 3]>, run: [u64; 3]) {
     }
 }
 
-/// The components of a path, the first one last; empty ones and `.` are left out.
+/// Returns the components of a path, the first one last; empty ones and `.` are left out.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     parts.rev().map(<[u8]>::to_vec).collect()

@@ -5,8 +5,8 @@
 //! 1. A directory is entered once. In a damaged volume a directory may have several names, or contain itself: each
 //!    further meeting is an error that the caller tells and passes by, so every walk ends.
 //! 2. Nothing is recursive, and only the innermost directories are held open: a tree may be of any depth.
-//! 3. A directory's parent is the one it was entered from. If it was moved meanwhile, the walk ends with an error rather
-//!    than go on elsewhere.
+//! 3. A directory's parent is the one it was entered from. If it was moved meanwhile, the walk ends
+//!    with an error rather than go on elsewhere.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ impl<'t, T: Tree> Descent<'t, T> {
         Descent { tree, here: top, here_id: id, above: Vec::new() }
     }
 
-    /// The innermost directory.
+    /// Returns the innermost directory.
     pub(crate) fn here(&self) -> &Rc<T::Node> {
         &self.here
     }
@@ -77,7 +77,7 @@ struct Level {
     names: std::vec::IntoIter<Vec<u8>>,
 }
 
-/// What a walk came to.
+/// The result of a step of a walk.
 pub(crate) enum Step<N> {
     /// An entry of [`Walk::here`], to be entered if it is a directory and the caller wants it.
     Entry { name: Vec<u8>, node: N },
@@ -94,17 +94,17 @@ impl<'t, T: Tree> Walk<'t, T> {
         Walk { tree, descent: None, levels: Vec::new(), met: HashSet::new() }
     }
 
-    /// The directory whose entries are being visited.
+    /// Returns the directory whose entries are being visited.
     pub(crate) fn here(&self) -> Option<&Rc<T::Node>> {
         self.descent.as_ref().map(Descent::here)
     }
 
-    /// Directories entered and not left.
+    /// Returns the number of directories entered and not left.
     pub(crate) fn depth(&self) -> usize {
         self.levels.len()
     }
 
-    /// Notes that a directory is going to be entered.
+    /// Records that a directory is going to be entered.
     ///
     /// # Errors
     /// [`CliError::MetBefore`] if it was met before.
@@ -122,16 +122,16 @@ impl<'t, T: Tree> Walk<'t, T> {
         self.levels.push(Level { name: name.to_vec(), names: names.into_iter() });
     }
 
-    /// Goes on.
+    /// Goes on to the next entry, or back to the directory above.
     ///
     /// # Errors
-    /// Only what ends the walk: there is no way back to the directory above.
+    /// Fails only if the walk ends: there is no way back to the directory above.
     pub(crate) fn step(&mut self) -> Result<Step<T::Node>> {
         while let (Some(level), Some(descent)) = (self.levels.last_mut(), &self.descent) {
             let Some(name) = level.names.next() else { return self.leave() };
             match self.tree.child(descent.here(), &name) {
                 Ok(Some(node)) => return Ok(Step::Entry { name, node }),
-                // Removed meanwhile.
+                // The file was removed meanwhile.
                 Ok(None) => {}
                 Err(error) => return Ok(Step::Failed(error)),
             }
@@ -153,7 +153,7 @@ impl<'t, T: Tree> Walk<'t, T> {
     }
 }
 
-/// True if the directory `dir` is the one called `id`, or lies below it.
+/// Returns true if the directory `dir` is the one called `id`, or lies below it.
 pub(crate) fn is_within<T: Tree>(tree: &T, dir: &T::Node, id: FileId) -> Result<bool> {
     let mut met = HashSet::new();
     let mut at = tree.meta(dir)?.id;

@@ -7,7 +7,7 @@ use moafs_runtime::Live;
 
 use super::{Checked, FsckArgs, show};
 
-/// The passes, for people.
+/// Names of the passes, for people.
 const PASSES: [&str; 5] = ["inodes and blocks", "directories", "connection to the root", "link counts", "free space"];
 
 pub(super) fn run(args: &FsckArgs, disk: &dyn Disk, bar: &ProgressBar) -> Result<Checked, CheckError> {
@@ -36,7 +36,7 @@ pub(super) fn run(args: &FsckArgs, disk: &dyn Disk, bar: &ProgressBar) -> Result
     })
 }
 
-/// What to do about errors.
+/// Returns advice on the errors found.
 pub(super) fn advice(args: &FsckArgs) -> String {
     if args.only_looks() {
         format!("`moafs fsck -y {}` repairs them", args.image.display())

@@ -1,4 +1,4 @@
-//! Checking F2FS volumes. What is wrong with one, fsck.f2fs repairs.
+//! Checking F2FS volumes. Errors are repaired by fsck.f2fs, not here.
 
 use indicatif::ProgressBar;
 use moafs_disk::Disk;
@@ -6,7 +6,7 @@ use moafs_f2fs::check::{CheckError, CheckOptions, Finding, Severity, check};
 
 use super::{Checked, FsckArgs, show};
 
-/// The passes, for people.
+/// Names of the passes, for people.
 const PASSES: [&str; 4] = ["tables and logs", "inodes and blocks", "names", "links and counts"];
 
 pub(super) fn run(disk: &dyn Disk, bar: &ProgressBar) -> Result<Checked, CheckError> {
@@ -29,7 +29,7 @@ pub(super) fn run(disk: &dyn Disk, bar: &ProgressBar) -> Result<Checked, CheckEr
     })
 }
 
-/// What to do about errors.
+/// Returns advice on the errors found.
 pub(super) fn advice(args: &FsckArgs) -> String {
     format!("moafs does not repair F2FS volumes: repair it with `fsck.f2fs {}`", args.image.display())
 }

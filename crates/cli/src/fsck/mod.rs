@@ -24,8 +24,9 @@ const OPERATIONAL_ERROR: u8 = 8;
 
 /// Check a volume, and repair it
 ///
-/// Without -n, -p or -y it only looks (as -n): nothing is changed that was not asked for. The volume must not be
-/// mounted. F2FS volumes are checked and not repaired: with -p or -y, too, errors are told and left to fsck.f2fs.
+/// Without -n, -p or -y it only looks (as -n): nothing is changed that was not asked for. The
+/// volume must not be mounted. F2FS volumes are checked and not repaired: even with -p or -y,
+/// errors are reported and left to fsck.f2fs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +37,7 @@ Examples:
 Exit code, as fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 5 some repaired and others left, 8 the check
 could not be done.")]
 pub(crate) struct FsckArgs {
-    /// Change nothing
+    /// Change nothing on the volume
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no: bool,
     /// Repair what cannot lose anything (also -a)
@@ -66,20 +67,20 @@ pub(crate) struct FsckArgs {
     image: PathBuf,
 }
 
-/// What a check of a volume of whichever format came to.
+/// The result of checking a volume of any format.
 struct Checked {
-    /// Each finding in words, and what became of it.
+    /// Findings in words, each with its treatment.
     findings: Vec<(String, &'static str)>,
-    /// Findings that were only counted.
+    /// Number of findings that were only counted.
     more: u64,
-    /// The volume said that it was clean, and was not looked at.
+    /// True if the volume said that it was clean, and was not looked at.
     skipped: bool,
     modified: bool,
     errors_left: bool,
     inodes_used: u64,
     blocks_used: u64,
     exit_code: i32,
-    /// All of it as the format's checker tells it.
+    /// Complete result of the format's checker.
     outcome: Value,
 }
 
@@ -104,7 +105,7 @@ impl FsckArgs {
         }
     }
 
-    /// True if nothing may be changed.
+    /// Returns true if nothing may be changed.
     fn only_looks(&self) -> bool {
         !self.preen && !self.yes
     }
@@ -132,7 +133,8 @@ impl FsckArgs {
         Ok(code)
     }
 
-    /// The volume's format. An ext2 volume without a superblock is one where there is a copy.
+    /// Returns the volume's format: ext2 if `--superblock` is given, or if the superblock is lost
+    /// and there is a copy.
     fn format(&self, disk: &SharedDisk) -> Result<FormatName> {
         match FormatName::on_disk(&self.image, disk) {
             _ if self.superblock.is_some() => Ok(FormatName::Ext2),

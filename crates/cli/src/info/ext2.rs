@@ -1,4 +1,4 @@
-//! What `moafs info` tells of ext2 volumes.
+//! The part of `moafs info` for ext2 volumes.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{Facts, InfoArgs};
 use crate::error::{CliError, Result};
 use crate::output;
 
-/// Where the superblock lies, in bytes, and how long it is.
+/// Offset of the superblock in bytes, and its length.
 const SUPERBLOCK_AT: u64 = 1024;
 const SUPERBLOCK_BYTES: usize = 1024;
 
@@ -61,7 +61,7 @@ struct Group {
     inode_table: u64,
 }
 
-/// Superblock and geometry of a volume.
+/// Reads the superblock and the geometry of a volume.
 pub(crate) fn read_shape(image: &Path, disk: &SharedDisk) -> Result<(Superblock, Geometry)> {
     let damaged = |error: String| CliError::Usage(format!("{}: {error}", output::path(image)));
     let bytes = disk.read(Lba::from_byte(SUPERBLOCK_AT), SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock))?;

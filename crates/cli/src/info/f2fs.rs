@@ -1,4 +1,4 @@
-//! What `moafs info` tells of F2FS volumes.
+//! The part of `moafs info` for F2FS volumes.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ struct Superblock {
     cold_extensions: Vec<String>,
 }
 
-/// Where something lies, in blocks.
+/// The place of a structure, in blocks.
 #[derive(Debug, Serialize)]
 struct Area {
     what: &'static str,
@@ -74,7 +74,7 @@ struct Checkpoint {
     logs: Vec<Position>,
 }
 
-/// Where a log writes next.
+/// The position at which a log writes next.
 #[derive(Debug, Serialize)]
 struct Position {
     log: Log,
@@ -93,7 +93,7 @@ struct Segments {
     table: Vec<Row>,
 }
 
-/// The segments that a log has written: how warm what is on the volume is taken to be.
+/// The segments that a log has written: they show the temperature assumed for the volume's data.
 #[derive(Debug, Serialize)]
 struct LogUse {
     log: Log,
@@ -105,7 +105,7 @@ struct LogUse {
     utilization: Option<f64>,
 }
 
-/// Segments of which at least this share is valid, and less than that of the next class.
+/// Segments with at least this share of valid blocks, and less than the next class's.
 #[derive(Debug, Default, Clone, Serialize)]
 struct Class {
     from_percent: usize,
@@ -121,7 +121,7 @@ struct Row {
     facts: SegmentFacts,
 }
 
-/// Superblock and checkpoint of a volume.
+/// Reads the superblock and the checkpoint of a volume.
 fn read_head(image: &Path, disk: &SharedDisk) -> Result<Head> {
     Head::read(disk).map_err(|error| CliError::Open { image: image.to_owned(), error })
 }

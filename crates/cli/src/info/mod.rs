@@ -1,4 +1,5 @@
-//! `moafs info`: superblock, tables, free space, layout. What differs between formats stands in a module for each.
+//! `moafs info`: superblock, tables, free space, layout. The differences between formats stand in a
+//! module for each.
 
 mod ext2;
 mod f2fs;
@@ -32,34 +33,34 @@ volume; of F2FS volumes it is called a data block group, too.")]
 pub(crate) struct InfoArgs {
     /// Image file or block device
     image: PathBuf,
-    /// The table of groups, too; of F2FS volumes, of segments in use
+    /// Also show the table of groups; for F2FS volumes, of segments in use
     #[arg(short, long)]
     groups: bool,
     /// The superblock only (of F2FS volumes, with the checkpoint): does not read the rest of the volume
     #[arg(short = 'H', long, conflicts_with = "groups")]
     header: bool,
-    /// How many of the most scattered files to show
+    /// Number of the most scattered files to show
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     scattered: usize,
-    /// As JSON
+    /// Print the facts as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Everything, as JSON shows it.
+/// The facts of a volume, as JSON shows them.
 #[derive(Debug, Serialize)]
 struct Info<'a, F: Serialize> {
     image: &'a Path,
-    /// What is particular to the format.
+    /// Facts that only this format has.
     #[serde(flatten)]
     facts: F,
     #[serde(skip_serializing_if = "Option::is_none")]
     layout: Option<Layout>,
 }
 
-/// What is particular to a format.
+/// The facts that only one format has.
 trait Facts: Serialize {
-    /// For people.
+    /// Returns the facts as text for people.
     fn text(&self, image: &Path) -> String;
 }
 

@@ -24,7 +24,7 @@ Examples:
   moafs lab age --utilization 70 --size 1G --block 4K old.img
   moafs info --layout old.img                          its layout")]
 pub(crate) struct AgeArgs {
-    /// Where the image is written
+    /// File that the image is written to
     #[arg(value_name = "OUT.img")]
     image: PathBuf,
     /// Share of its blocks in use, in percent (0 to 90)
@@ -33,7 +33,7 @@ pub(crate) struct AgeArgs {
     /// Layout score of its files (1: not fragmented)
     #[arg(long, value_name = "S", default_value_t = 0.8)]
     score: f64,
-    /// What everything random is drawn from
+    /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Size of the volume; the paper's groups if it is not given

@@ -19,7 +19,7 @@ Examples:
   moafs lab list
   moafs lab list --json")]
 pub(crate) struct ListArgs {
-    /// Print JSON
+    /// Print the list as JSON
     #[arg(long)]
     json: bool,
 }

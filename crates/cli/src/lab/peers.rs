@@ -25,9 +25,10 @@ const SCALES: std::ops::RangeInclusive<f64> = 0.001..=10.0;
 
 /// Compare file systems of the kernel with ours, on the same modelled disk
 ///
-/// Each workload runs on a new volume of each file system, on a disk of its own (`moafs simdisk`) below a loop device: tool's
-/// defaults, kernel's options, cold cache, up to the end of one sync. Needs root, /dev/fuse and loop devices. vm.dirty_bytes of
-/// this machine is changed while it runs, and set back. Modelled time is defined in docs/simdisk.md.
+/// Each workload runs on a new volume of each file system, on a disk of its own (`moafs simdisk`)
+/// below a loop device: tool's defaults, kernel's options, cold cache, up to the end of one sync.
+/// Needs root, /dev/fuse and loop devices. vm.dirty_bytes of this machine is changed while it runs,
+/// and set back. Modelled time is defined in docs/simdisk.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -42,16 +43,16 @@ pub(crate) struct PeersArgs {
     /// Set a parameter of the model, such as cache.write=false
     #[arg(long, value_name = "PARAMETER=VALUE")]
     set: Vec<String>,
-    /// How much of the drive is used, from its start
+    /// Bytes of the drive that are used, from its start
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "8G")]
     size: u64,
-    /// 1 is the full size of every workload
+    /// Scale; 1 is the full size of every workload
     #[arg(short, long, value_name = "S", default_value = "1", value_parser = scale)]
     scale: f64,
-    /// Which workloads (default: all)
+    /// Workloads to run (default: all)
     #[arg(short, long, value_name = "W", value_delimiter = ',', value_parser = workloads())]
     workload: Vec<Workload>,
-    /// Which file systems
+    /// File systems to compare
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = systems(), default_value = "ext4,xfs,btrfs,moafs")]
     system: Vec<System>,
     /// Modelled time is wall time x FACTOR, so that the kernel's timers run
@@ -63,7 +64,7 @@ pub(crate) struct PeersArgs {
     /// Memory for a workload, its file system and all their caches, as the paper's machine had; 0: no limit
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256M")]
     memory: u64,
-    /// What all choices are drawn from
+    /// Seed of all choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print the outcome as JSON
@@ -165,7 +166,8 @@ fn keep(outcome: &Outcome, dir: &Path) -> Result<()> {
     fs::write(&path, text + "\n").map_err(CliError::host("writing", &path))
 }
 
-/// What the disk itself needs for the data alone, if nothing but transfer took time; none where no data must move.
+/// Returns the time in seconds that the disk needs for the data alone, if nothing but transfer took
+/// time; `None` if no data must move.
 fn limit_s(one: &Measured, rate: f64) -> Option<f64> {
     (one.bytes > 0).then(|| one.bytes as f64 / rate)
 }
@@ -174,22 +176,24 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// How many times faster than ext4 on the same workload.
+/// Returns the speed as a multiple of ext4's on the same workload.
 fn speedup(one: &Measured, all: &[Measured]) -> Option<f64> {
     let ext4 = all.iter().find(|other| other.workload == one.workload && other.system == System::Ext4)?;
     Some(ext4.synced.elapsed_ns as f64 / one.synced.elapsed_ns.max(1) as f64)
 }
 
-/// What we want of ours: so many times as fast as ext4, or so much of what the disk allows.
+/// Speed that moafs must reach, as a multiple of ext4's; else it must reach a share of the disk's
+/// limit.
 const SPEEDUP_WANTED: f64 = 2.0;
 const LIMIT_SHARE_WANTED: f64 = 0.8;
 
-/// How near it comes to what the disk allows: 1 is the limit.
+/// Returns the speed as a share of the disk's limit: 1 is the limit.
 fn limit_share(one: &Measured, rate: f64) -> Option<f64> {
     Some(limit_s(one, rate)? / seconds(one.synced.elapsed_ns.max(1)))
 }
 
-/// Whether ours does what we want of it. One-by-one fsync is reported only; without ext4 nothing can be said.
+/// Returns true if moafs is as fast as wanted. One-by-one fsync is reported only, and without ext4
+/// there is no answer: `None`.
 fn is_enough(one: &Measured, all: &[Measured], rate: f64) -> Option<bool> {
     if one.system != System::Moafs || one.workload == Workload::Fsync {
         return None;
@@ -289,7 +293,7 @@ fn rows(one: &Measured, all: &[Measured], rate: f64) -> Vec<Row> {
     rows
 }
 
-/// What our daemon asked for, by operation and kind of data.
+/// Makes rows of the requests of our daemon, by operation and kind of data.
 fn kind_rows(one: &Measured, counters: &Counters) -> Vec<Row> {
     let of = |((verb, kind), (requests, bytes)): (KindKey, (u64, u64))| {
         let dimensions = [("workload", one.workload.name().to_owned()), ("operation", verb), ("kind", kind)];
@@ -307,10 +311,10 @@ fn kind_rows(one: &Measured, counters: &Counters) -> Vec<Row> {
     kinds(counters).into_iter().flat_map(of).collect()
 }
 
-/// Operation and kind.
+/// Operation and kind of data.
 type KindKey = (String, String);
 
-/// Requests and bytes by operation and kind, whatever the cause.
+/// Sums requests and bytes by operation and kind, over all causes.
 fn kinds(counters: &Counters) -> BTreeMap<KindKey, (u64, u64)> {
     let mut sums = BTreeMap::new();
     for count in &counters.counts {
@@ -324,7 +328,7 @@ fn kinds(counters: &Counters) -> BTreeMap<KindKey, (u64, u64)> {
     sums
 }
 
-/// The table for people.
+/// Writes the table for people.
 fn text(plan: &Plan, measured: &[Measured], rate: f64) -> String {
     let mut text = String::new();
     for (name, value) in parameters(plan, rate) {
@@ -388,7 +392,7 @@ fn line(one: &Measured, all: &[Measured], rate: f64) -> String {
     )
 }
 
-/// Where ours does what we want, and where not.
+/// Lists the workloads on which moafs is as fast as wanted, and those on which it is not.
 fn wanted_text(measured: &[Measured], rate: f64) -> String {
     let named = |enough: bool| {
         let of_kind = measured.iter().filter(|one| is_enough(one, measured, rate) == Some(enough));

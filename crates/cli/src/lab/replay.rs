@@ -33,10 +33,10 @@ pub(crate) struct ReplayArgs {
     /// The trace's format; without, its first line tells
     #[arg(long, value_enum)]
     format: Option<TraceFormat>,
-    /// Which events of a blktrace are requests: Q, what was asked; D, what was sent to the device
+    /// Events of a blktrace that are requests: Q, asked of the block layer; D, sent to the device
     #[arg(long, value_enum, default_value = "Q", ignore_case = true)]
     event: BlkEvent,
-    /// As JSON
+    /// Print the summary as JSON
     #[arg(long)]
     json: bool,
     /// The trace; `-` is the standard input
@@ -54,7 +54,7 @@ Examples:
   moafs lab replay --model list                         the built-in drives
   moafs lab replay --model mpg3307at --show > my.toml   a drive file of one's own";
 
-/// The examples, and every parameter that `--set` takes.
+/// Returns the examples, and every parameter that `--set` takes.
 fn long_help() -> String {
     let all = || DriveKind::ALL.into_iter().flat_map(spec::parameters);
     let width = all().map(|p| p.name.len()).max().unwrap_or(0);
@@ -93,7 +93,7 @@ enum TraceFormat {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum BlkEvent {
-    /// Queued
+    /// Requests to the block layer
     #[value(name = "Q")]
     Queued,
     /// Issued to the device
@@ -160,7 +160,7 @@ impl ReplayArgs {
     }
 }
 
-/// The built-in drives, one a line.
+/// Lists the built-in drives, one a line.
 fn drives() -> String {
     let width = spec::names().map(str::len).max().unwrap_or(0);
     let line = |name| {

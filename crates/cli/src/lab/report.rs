@@ -12,8 +12,9 @@ use crate::output;
 
 /// Render kept results again
 ///
-/// Reads results that `moafs lab run --out` kept (ID.json) and writes report.html, and beside it the CSV, the JSON and the
-/// pictures of each. Measures nothing: the numbers are those that were kept.
+/// Reads results that `moafs lab run --out` kept (ID.json) and writes report.html, and beside it
+/// the CSV, the JSON and the pictures of each. Measures nothing: the numbers are those that were
+/// kept.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,7 +25,7 @@ pub(crate) struct ReportArgs {
     /// Directories with kept results, or single results
     #[arg(required = true, value_name = "DIR|FILE.json")]
     results: Vec<PathBuf>,
-    /// Where to; a single directory of results is the default
+    /// Directory to write to; a single directory of results is the default
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -46,7 +47,7 @@ impl ReportArgs {
     }
 }
 
-/// The result in a file, or all results in a directory.
+/// Reads the result in a file, or all results in a directory.
 fn read(path: &Path) -> Result<Vec<Outcome>, ReportError> {
     if path.is_dir() { report::read_dir(path) } else { Ok(vec![report::read(path)?]) }
 }
@@ -72,7 +73,7 @@ mod tests {
         let page = std::fs::read_to_string(out.join("report.html")).unwrap();
         assert!(page.contains("id=\"a\"") && page.contains("id=\"b\""));
         assert!(out.join("a.json").exists() && out.join("b.csv").exists());
-        // In place.
+        // Renders in the directory of the results.
         std::fs::remove_file(out.join("report.html")).unwrap();
         run(None, &[&out]).unwrap();
         assert_eq!(std::fs::read_to_string(out.join("report.html")).unwrap(), page);

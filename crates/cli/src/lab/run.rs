@@ -19,9 +19,9 @@ use moafs_lab::report;
 use crate::error::Result;
 use crate::output;
 
-/// How often the bar moves at least.
+/// Longest interval between two moves of the bar.
 const TICK: Duration = Duration::from_millis(200);
-/// What a table on the terminal shows; all rows are in JSON and in the report.
+/// Metrics of a table on the terminal; all rows are in JSON and in the report.
 const SHOWN: [&str; 5] = ["bandwidth", "elapsed", "rate", "gain", "change"];
 
 /// Run experiments: all, or those named
@@ -41,13 +41,13 @@ pub(crate) struct RunArgs {
     /// Experiments; none: all
     #[arg(value_name = "ID")]
     ids: Vec<String>,
-    /// Size: 1 is the paper's
+    /// Scale; 1 is the size of the paper's experiment
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     scale: f64,
-    /// What everything random is drawn from
+    /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Set a parameter
+    /// Set a parameter of the experiments
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
     /// Cases at the same time; 0: as many as there are cores
@@ -56,7 +56,7 @@ pub(crate) struct RunArgs {
     /// Write the report (HTML, CSV, JSON, pictures) into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print JSON
+    /// Print the outcomes as JSON
     #[arg(long)]
     json: bool,
 }
@@ -117,11 +117,11 @@ impl Progress for Bar {
     }
 }
 
-/// The headline of an outcome: a line for each condition, a column for each system.
+/// Writes the headline of an outcome: a line for each condition, a column for each system.
 fn table(outcome: &Outcome) -> String {
     let mut text = format!("{} — {} ({})\n", outcome.experiment, outcome.title, outcome.figure);
     let shown = SHOWN.iter().filter(|metric| {
-        // Where there is a bandwidth, elapsed time says the same.
+        // If there is a bandwidth, elapsed time says the same.
         **metric != "elapsed" || !outcome.rows.iter().any(|row| row.metric == "bandwidth")
     });
     for metric in shown {

@@ -12,13 +12,13 @@ use moafs_vfs::types::{BlockRun, FileKind, Ino, Lbn};
 
 use super::{LEFT, TOP, header};
 
-/// Cells in a row, and rows, at most.
+/// Most cells in a row, and most rows.
 const COLUMNS: u64 = 1024;
 const ROWS_MAX: u64 = 1024;
 /// Size of a cell in the picture's units.
 const CELL_HEIGHT: u64 = 6;
 
-/// What a block holds.
+/// The kind of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Metadata,
@@ -50,7 +50,7 @@ pub(super) struct Grid {
     row_blocks: u64,
     cell_blocks: u64,
     columns: u64,
-    /// Per cell, blocks of each class.
+    /// Number of blocks of each class, per cell.
     cells: Vec<[u32; CLASSES.len()]>,
 }
 
@@ -67,7 +67,7 @@ impl Grid {
         Grid { first_block, blocks, groups: geometry.groups, row_blocks, cell_blocks, columns, cells }
     }
 
-    /// Counts a run; what lies outside the volume is left out.
+    /// Counts a run; blocks outside the volume are left out.
     fn paint(&mut self, run: BlockRun, class: Class) {
         let mut at = run.start.0.saturating_sub(self.first_block);
         let end = run.end().0.saturating_sub(self.first_block).min(self.blocks);
@@ -83,7 +83,7 @@ impl Grid {
         }
     }
 
-    /// The class of a cell: what most of its blocks are; blocks nobody told us about are unknown.
+    /// Returns the class of most blocks in a cell; blocks that no survey reported are unknown.
     fn class(&self, cell: usize) -> Option<usize> {
         let counts = &self.cells[cell];
         let (row, column) = (cell as u64 / self.columns, cell as u64 % self.columns);
@@ -125,7 +125,7 @@ impl Grid {
         }
     }
 
-    /// One row: neighbouring cells of one class are one rectangle.
+    /// Draws one row: neighbouring cells of one class are one rectangle.
     fn row(&self, row: u64, svg: &mut String) {
         let y = TOP + row * CELL_HEIGHT;
         if row.is_multiple_of(8) {

@@ -1,7 +1,8 @@
 //! The picture of an F2FS volume: its main area, segment by segment.
 //!
-//! A tile is a segment (or several neighbours, on large volumes). It is filled from below as far as its blocks are
-//! valid, in the colour of the log that wrote it; what is grey above is invalid, what is pale is free.
+//! A tile is a segment (or several neighbours, on large volumes). It is filled from below with the
+//! share of its valid blocks, in the colour of the log that wrote it; the grey part above is
+//! invalid, the pale part is free.
 
 use std::fmt::Write as _;
 
@@ -10,14 +11,14 @@ use moafs_f2fs::format::{Log, SEGMENT_BLOCKS};
 
 use super::{LEFT, TOP, header};
 
-/// Tiles in a row, and rows, at most.
+/// Most tiles in a row, and most rows.
 const COLUMNS: usize = 64;
 const ROWS_MAX: usize = 256;
 /// Size of a tile in the picture's units, with the gap to the next one.
 const WIDTH: u64 = 14;
 const HEIGHT: u64 = 18;
 const GAP: u64 = 2;
-/// Where the tiles begin: the legend takes two lines.
+/// Top of the tiles: the legend takes two lines.
 const TILES_TOP: u64 = TOP + 18;
 
 const INVALID: &str = "#a8a8a8";
@@ -32,12 +33,12 @@ const LOGS: [(Log, &str); 6] = [
     (Log::ColdNode, "#0072b2"),
 ];
 
-/// Some neighbouring segments.
+/// One tile: some neighbouring segments.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tile {
-    /// Valid blocks by log.
+    /// Number of valid blocks, by log.
     valid: [u32; LOGS.len()],
-    /// Blocks that have been written, valid or not.
+    /// Number of blocks that have been written, valid or not.
     written: u32,
     blocks: u32,
     open: bool,
@@ -55,7 +56,7 @@ impl Tile {
         tile
     }
 
-    /// Heights and colours from below; what is left of the tile is free.
+    /// Returns heights and colours from below; the rest of the tile is free.
     fn bars(&self) -> Vec<(f64, &'static str)> {
         let height = |blocks: u32| f64::from(blocks) * (HEIGHT - GAP) as f64 / f64::from(self.blocks.max(1));
         let invalid = self.written.saturating_sub(self.valid.iter().sum());
@@ -65,7 +66,7 @@ impl Tile {
     }
 }
 
-/// The picture of these segments.
+/// Draws these segments as an SVG picture.
 pub(super) fn svg(title: &str, segments: &[SegmentFacts]) -> String {
     let per_tile = segments.len().div_ceil(COLUMNS * ROWS_MAX).max(1);
     let tiles: Vec<Tile> = segments.chunks(per_tile).map(Tile::of).collect();

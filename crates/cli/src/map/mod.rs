@@ -1,4 +1,5 @@
-//! `moafs map`: a picture of a volume's layout. What is drawn differs between formats and stands in a module for each.
+//! `moafs map`: a picture of a volume's layout. The drawing differs between formats and stands in a
+//! module for each.
 
 mod ext2;
 mod f2fs;
@@ -20,9 +21,9 @@ const TOP: u64 = 56;
 
 /// Draw a picture of a volume's layout
 ///
-/// An SVG file. Of an ext2 volume each row is a block group (or several, on large volumes), its colours say what lies
-/// there. Of an F2FS volume each tile is a segment (or several), filled as far as its blocks are valid, in the colour of
-/// the log that wrote it.
+/// An SVG file. Of an ext2 volume each row is a block group (or several, on large volumes), its
+/// colours show the kinds of blocks. Of an F2FS volume each tile is a segment (or several), filled
+/// by the share of its valid blocks, in the colour of the log that wrote it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +32,7 @@ Examples:
 pub(crate) struct MapArgs {
     /// Image file or block device
     image: PathBuf,
-    /// Where to: a file name ending in .svg, or - for standard output
+    /// Output file: a name ending in .svg, or - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -72,7 +73,7 @@ impl MapArgs {
     }
 }
 
-/// The beginning of a picture of this size: background, title, a line of text.
+/// Writes the beginning of a picture of this size: background, title, a line of text.
 fn header(width: u64, height: u64, title: &str, text: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \

@@ -1,4 +1,4 @@
-//! What `moafs mkfs -t ext2` can say, and how it is done.
+//! The options and the report of `moafs mkfs -t ext2`, and making the volume.
 
 use clap::Args;
 use moafs_disk::Disk;
@@ -35,7 +35,7 @@ pub(super) struct Ext2Args {
     reserved: Option<u32>,
 }
 
-/// What was made, as JSON shows it.
+/// The facts of a new volume, as JSON shows them.
 #[derive(Debug, Serialize)]
 pub(super) struct Made {
     block_size: u32,
@@ -51,7 +51,7 @@ pub(super) struct Made {
 }
 
 impl Ext2Args {
-    /// The options that were given: none makes sense for another format.
+    /// Returns the options that were given: none makes sense for another format.
     pub(super) fn given(&self) -> Vec<&'static str> {
         let given = [
             ("-b", self.block_size.is_some()),
@@ -105,7 +105,7 @@ impl From<Report> for Made {
 }
 
 impl Made {
-    /// Bytes of the volume.
+    /// Returns the size of the volume in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.blocks * u64::from(self.block_size)
     }

@@ -1,4 +1,4 @@
-//! What `moafs mkfs -t f2fs` can say, and how it is done.
+//! The options and the report of `moafs mkfs -t f2fs`, and making the volume.
 
 use clap::Args;
 use moafs_disk::{Disk, SECTOR};
@@ -33,13 +33,13 @@ pub(super) struct F2fsArgs {
     large_nat_bitmap: bool,
 }
 
-/// One feature by its name.
+/// Returns one feature by its name.
 fn feature(name: &str) -> Result<Features, String> {
     let found = Features::from_name(&name.to_uppercase()).filter(|feature| FEATURES.contains(*feature));
     found.ok_or_else(|| format!("can be given to no volume; known are {}", FEATURES.names().join(", ")))
 }
 
-/// What was made, as JSON shows it.
+/// The facts of a new volume, as JSON shows them.
 #[derive(Debug, Serialize)]
 pub(super) struct Made {
     block_size: u32,
@@ -55,7 +55,7 @@ pub(super) struct Made {
 }
 
 impl F2fsArgs {
-    /// The options that were given: none makes sense for another format.
+    /// Returns the options that were given: none makes sense for another format.
     pub(super) fn given(&self) -> Vec<&'static str> {
         let given = [
             ("-O", !self.features.is_empty()),
@@ -111,7 +111,7 @@ fn made(report: &Report, features: Features) -> Made {
 }
 
 impl Made {
-    /// Bytes of the volume.
+    /// Returns the size of the volume in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.blocks * u64::from(self.block_size)
     }

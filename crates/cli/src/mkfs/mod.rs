@@ -1,4 +1,4 @@
-//! `moafs mkfs`: what is the same for all formats. What differs stands in a module for each.
+//! `moafs mkfs`: the part that all formats share. The differences stand in a module for each.
 
 mod ext2;
 mod f2fs;
@@ -21,7 +21,7 @@ use crate::error::{CliError, Result};
 use crate::volume::FormatName;
 use crate::{output, volume};
 
-/// Bytes at the start of a volume that are looked at for something worth keeping.
+/// Bytes at the start of a volume that are searched for a volume worth keeping.
 const LOOK_BYTES: usize = 64 << 10;
 
 /// Make a volume
@@ -45,7 +45,7 @@ pub(crate) struct MkfsArgs {
     /// Size of the volume, such as 512M or 20G (default: all there is)
     #[arg(value_parser = bytes)]
     size: Option<u64>,
-    /// Format
+    /// Format of the volume
     #[arg(short = 't', long, value_enum, default_value_t = FormatName::Ext2)]
     r#type: FormatName,
     /// The volume's name: at most 16 bytes; of F2FS, 512 characters
@@ -63,7 +63,7 @@ pub(crate) struct MkfsArgs {
     /// Tell the device first that its contents are no longer needed
     #[arg(long)]
     discard: bool,
-    /// Say nothing
+    /// Print nothing on success
     #[arg(short, long)]
     quiet: bool,
     /// Show what was made as JSON
@@ -79,19 +79,19 @@ fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| "give a size such as 4096, 64K, 256M or 2G".to_owned())
 }
 
-/// A number that has to fit into 32 bits.
+/// Converts a number that has to fit into 32 bits.
 fn narrow(what: &str, value: u64) -> Result<u32> {
     u32::try_from(value).map_err(|_| CliError::Usage(format!("{what} {value} is not possible")))
 }
 
-/// What a new volume of any format is given.
+/// The parameters of a new volume that all formats share.
 struct New<'a> {
     image: &'a Path,
     label: &'a str,
     uuid: Uuid,
     now: Timestamp,
     discard: bool,
-    /// Bytes of the volume, if that is said for a disk that may be longer.
+    /// Bytes of the volume, if given for a disk that may be longer.
     bytes: Option<u64>,
 }
 
@@ -101,7 +101,7 @@ impl New<'_> {
     }
 }
 
-/// What was made, as JSON shows it.
+/// The report on a new volume, as JSON shows it.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     image: &'a Path,
@@ -113,7 +113,7 @@ struct Report<'a> {
     made: Made,
 }
 
-/// What is particular to a format.
+/// The part of the report that only one format has.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Made {
@@ -140,13 +140,13 @@ impl MkfsArgs {
         let disk = if created { self.create(Live::new())? } else { self.open()? };
         let made = self.make(&*disk, &new);
         if made.is_err() && created {
-            // Half a volume in a file of our own making is of no use to anybody.
+            // Half a volume in a file of our own making is of no use.
             let _ = std::fs::remove_file(&self.image);
         }
         self.tell(made?, &new)
     }
 
-    /// Refuses options of the format that is not made.
+    /// Refuses options of formats other than the one that is made.
     fn check_options(&self) -> Result<()> {
         let (format, foreign) = match self.r#type {
             FormatName::Ext2 => (FormatName::F2fs, self.f2fs.given()),
@@ -183,7 +183,7 @@ impl MkfsArgs {
 
     fn open(&self) -> Result<SharedDisk> {
         let source = Source::of(&self.image)?;
-        // Claimed until the disk itself, which claims devices, too, is open.
+        // Claimed until the disk itself is open, which claims devices as well.
         drop(source.claim()?);
         self.grow_image(&source)?;
         let opened = volume::open_disk(source.path(), FileOptions::default())?;
@@ -193,7 +193,7 @@ impl MkfsArgs {
         Ok(opened.disk)
     }
 
-    /// An existing image that is shorter than asked for becomes longer.
+    /// Extends an existing image that is shorter than asked for.
     fn grow_image(&self, source: &Source) -> Result<()> {
         let (Some(size), Source::Image(path)) = (self.size, source) else { return Ok(()) };
         let fail = || CliError::host("resizing", path);
@@ -247,9 +247,9 @@ impl Report<'_> {
     }
 }
 
-/// What the first bytes look like; `None` if nothing is known to be lost.
+/// Names the kind of volume that the first bytes look like; `None` if nothing is known to be lost.
 fn contents(head: &[u8]) -> Option<&'static str> {
-    // Offset, bytes, what they mean.
+    // Offset, bytes, name of the contents.
     const MAGICS: &[(usize, &[u8], &str)] = &[
         (0, b"XFSB", "an XFS volume"),
         (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),

@@ -1,4 +1,5 @@
-//! What the command's tests share: scratch directories, running the command, mounts that never stay behind.
+//! Support shared by the command's tests: scratch directories, running the command, mounts that
+//! never stay behind.
 
 #![allow(dead_code, unused_macros, unused_imports, reason = "every test file uses its own part")]
 
@@ -7,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a busy machine.
+/// Time limit that is longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Number of a user without any rights.
 pub(crate) const ORDINARY_USER: u32 = 65534;
 
-/// The formats there are.
+/// The formats that the tests run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Ext2,
@@ -28,7 +29,7 @@ impl Format {
         }
     }
 
-    /// Options of mkfs for a volume with lost+found and times of birth, and its size.
+    /// Returns the options of mkfs for a volume with lost+found and times of birth, and its size.
     fn mkfs(self) -> &'static [&'static str] {
         match self {
             Format::Ext2 => &["-t", "ext2", "-b", "1024", "64M"],
@@ -68,7 +69,7 @@ impl Scratch {
         Scratch { dir: tempfile::tempdir().unwrap(), format }
     }
 
-    /// With a volume in it.
+    /// Makes a scratch directory with a volume in the image.
     pub(crate) fn with_volume(format: Format) -> Scratch {
         let scratch = Scratch::new(format);
         let (size, options) = format.mkfs().split_last().unwrap();
@@ -77,7 +78,8 @@ impl Scratch {
         scratch
     }
 
-    /// With a volume in it whose metadata have no checksums, so that tests can damage it.
+    /// Makes a scratch directory with a volume whose metadata have no checksums, so that tests can
+    /// damage it.
     pub(crate) fn with_plain_volume(format: Format) -> Scratch {
         let scratch = Scratch::new(format);
         let size = if format == Format::Ext2 { "16M" } else { "96M" };
@@ -85,14 +87,14 @@ impl Scratch {
         scratch
     }
 
-    /// With an ext2 volume of `size` in it.
+    /// Makes a scratch directory with an ext2 volume of `size`.
     pub(crate) fn with_ext2(size: &str) -> Scratch {
         let scratch = Scratch::new(Format::Ext2);
         ok(&["mkfs", "-q", &scratch.image().display().to_string(), size]);
         scratch
     }
 
-    /// The reference checker has nothing to say.
+    /// Checks that the reference checker finds no error.
     pub(crate) fn judge(&self) {
         match self.format {
             Format::Ext2 => e2fsck(&self.image()),
@@ -108,25 +110,25 @@ impl Scratch {
         self.path("disk.img")
     }
 
-    /// `IMAGE:path`.
+    /// Returns `IMAGE:path` for a path on the volume.
     pub(crate) fn inside(&self, path: &str) -> String {
         format!("{}:{path}", self.image().display())
     }
 }
 
-/// The command.
+/// Runs the command with these arguments.
 pub(crate) fn moafs<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_moafs")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The command as an ordinary user.
+/// Runs the command as an ordinary user.
 pub(crate) fn moafs_as_user<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(env!("CARGO_BIN_EXE_moafs"));
     command.args(arguments).stdin(Stdio::null()).uid(ORDINARY_USER).gid(ORDINARY_USER).output().unwrap()
 }
 
-/// The command, which must end within [`PATIENCE`].
+/// Runs the command, which must end within [`PATIENCE`].
 pub(crate) fn moafs_in_time<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
     let mut command = Command::new("timeout");
     command.arg(PATIENCE.as_secs().to_string()).arg(env!("CARGO_BIN_EXE_moafs"));
@@ -135,7 +137,7 @@ pub(crate) fn moafs_in_time<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
     output
 }
 
-/// True if the tests run as root.
+/// Returns true if the tests run as root.
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -144,7 +146,7 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
-/// The command, which must succeed; its output.
+/// Runs the command, which must succeed, and returns its output.
 pub(crate) fn ok<S: AsRef<OsStr>>(arguments: &[S]) -> String {
     let output = moafs(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -152,7 +154,7 @@ pub(crate) fn ok<S: AsRef<OsStr>>(arguments: &[S]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The command, which must fail; its exit code and message.
+/// Runs the command, which must fail, and returns its exit code and message.
 pub(crate) fn fails<S: AsRef<OsStr>>(arguments: &[S]) -> (i32, String) {
     let output = moafs(arguments);
     assert!(!output.status.success(), "{} succeeded", shown(arguments));
@@ -164,7 +166,7 @@ fn shown<S: AsRef<OsStr>>(arguments: &[S]) -> String {
     format!("moafs {}", words.join(" "))
 }
 
-/// The reference checker's verdict, where it is installed.
+/// Runs the reference checker, where it is installed, and checks its verdict.
 pub(crate) fn e2fsck(image: &Path) {
     match Command::new("e2fsck").arg("-fn").arg(image).output() {
         Ok(output) => {
@@ -175,7 +177,8 @@ pub(crate) fn e2fsck(image: &Path) {
     }
 }
 
-/// The same for F2FS, whose checker "fixes" some defects in its memory without a word in the exit code.
+/// Does the same for F2FS, whose checker "fixes" some defects in its memory without a word in the
+/// exit code.
 pub(crate) fn fsck_f2fs(image: &Path) {
     match Command::new("fsck.f2fs").arg("--dry-run").arg(image).stdin(Stdio::null()).output() {
         Ok(output) => {
@@ -188,7 +191,7 @@ pub(crate) fn fsck_f2fs(image: &Path) {
     }
 }
 
-/// True if real mounts can be made here; says so if not.
+/// Returns true if real mounts can be made here; prints a message if not.
 pub(crate) fn can_mount() -> bool {
     let root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
     let can = root && Path::new("/dev/fuse").exists();
@@ -198,7 +201,7 @@ pub(crate) fn can_mount() -> bool {
     can
 }
 
-/// A mount that goes away with this value, also when a test fails.
+/// A mount that is unmounted when the value is dropped, also when a test fails.
 pub(crate) struct Mounted {
     pub(crate) target: PathBuf,
 }
@@ -234,7 +237,7 @@ impl Mounted {
         assert!(outcome.status.success(), "umount: {}", String::from_utf8_lossy(&outcome.stderr));
     }
 
-    /// `.moafs/stats`.
+    /// Reads `.moafs/stats` of the mount.
     pub(crate) fn stats(&self) -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(self.path(".moafs/stats")).unwrap()).unwrap()
     }
@@ -258,7 +261,7 @@ impl Running {
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 
-    /// Its exit code, within [`PATIENCE`].
+    /// Returns its exit code, within [`PATIENCE`].
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -284,7 +287,7 @@ pub(crate) fn is_mounted(target: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == Some(&target))
 }
 
-/// Waits until `what` holds.
+/// Waits until `holds` returns true.
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !holds() {
@@ -293,7 +296,7 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// True if no loop device has the image.
+/// Returns true if no loop device has the image.
 pub(crate) fn is_detached(image: &Path) -> bool {
     let image = image.canonicalize().unwrap();
     let loops = std::fs::read_dir("/sys/block").unwrap().flatten();
