@@ -1,4 +1,5 @@
-//! Sorts an array that is larger than the memory it may take; the rest of it is in the swap areas of an ext2 volume, which is not mounted.
+//! Sorts an array that is larger than the memory it may take; the rest of it is in the swap areas of an ext2 volume,
+//! which is not mounted.
 //!
 //! ```text
 //! truncate -s 1G image && moafs mkfs ext2 image
@@ -22,7 +23,7 @@ use moafs_vfs::api::Options;
 /// Sorts an array larger than its memory
 #[derive(Parser)]
 struct Arguments {
-    /// An image or device with an ext2 volume that nobody uses meanwhile
+    /// An image or device with an ext2 volume that no other program uses meanwhile
     image: PathBuf,
     /// Size of the array in MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
@@ -50,12 +51,12 @@ fn run(arguments: &Arguments) -> Result<()> {
     let rt = Live::new();
     let (vfs, disk) = open(&arguments.image, &rt)?;
     let worked = with_volume(&vfs, disk, rt, arguments);
-    // Swap and region are gone; the volume is as it was.
+    // Swap and region are dropped; the volume is unchanged.
     vfs.close()?;
     worked
 }
 
-/// The volume, as a mount would open it.
+/// Opens the volume as a mount would.
 fn open(image: &Path, rt: &Rt) -> Result<(Vfs<Ext>, SharedDisk)> {
     let file = FileDisk::open(image, rt.clone(), FileOptions::default())?;
     let disk: SharedDisk = Arc::new(Elevator::new(Arc::new(file), rt.clone(), QueueOptions::default()));
@@ -78,7 +79,8 @@ fn with_volume(vfs: &Vfs<Ext>, disk: SharedDisk, rt: Rt, arguments: &Arguments) 
     if is_sorted && sum == filled { Ok(()) } else { Err("the array is not what it should be".into()) }
 }
 
-/// Numbers in no order (xorshift); their sum, which does not come from the region.
+/// Fills the array with numbers in no order (xorshift); returns their sum, which is not computed
+/// from the region.
 fn fill(numbers: &mut [u64]) -> u64 {
     let (mut state, mut sum) = (0x2545_F491_4F6C_DD1D_u64, 0_u64);
     for number in numbers {

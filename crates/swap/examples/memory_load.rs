@@ -1,19 +1,19 @@
-//! Programs that want more memory than they get: for tests of a swap that the kernel uses, inside a memory cgroup.
+//! Programs that need more memory than they get: for tests of a swap that the kernel uses, inside a memory cgroup.
 //!
 //! ```text
 //! memory_load patterns --mib 180 --swapped-pages 1000000     every page written and checked, in and out of order
 //! memory_load sor --mib 96 --sweeps 10                       successive over-relaxation, as Scimark2 defines it
 //! ```
 //!
-//! Both end with exit code 1 if a single byte is not what it should be: `patterns` knows what each page must hold, `sor` prints a sum that
-//! is the same wherever it runs.
+//! Both end with exit code 1 if a single byte is not what it should be: `patterns` knows what each page must hold,
+//! `sor` prints a sum that is the same wherever it runs.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 
-/// Programs that want more memory than they get
+/// Programs that need more memory than they get
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -91,7 +91,7 @@ impl Patterns {
     }
 }
 
-/// The order in which pages are touched: ascending in even rounds; in odd ones by a stride that comes by all of them.
+/// The order in which pages are touched: ascending in even rounds; in odd ones by a stride that reaches all of them.
 #[derive(Clone)]
 struct Order {
     next: usize,
@@ -102,7 +102,7 @@ struct Order {
 
 impl Order {
     fn of_round(round: u64, pages: usize) -> Order {
-        // A stride without a factor in common with the number of pages comes by each page once.
+        // A stride without a factor in common with the number of pages reaches each page once.
         let coprime = |stride: &usize| gcd(*stride, pages) == 1;
         let far = (pages * 5 / 13 + 1..).find(coprime).unwrap_or(1);
         Order { next: 0, stride: if round.is_multiple_of(2) { 1 } else { far }, pages, left: pages }
@@ -123,7 +123,7 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// A word of a page in a round: no two alike, so that the kernel cannot keep the page as "all the same".
+/// Returns a word of a page in a round. No two are alike, so that the kernel cannot keep the page as "all the same".
 fn word(page: usize, round: u64, index: usize) -> u64 {
     let seed = (page as u64) << 32 ^ round << 16 ^ index as u64;
     (seed ^ seed >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -186,7 +186,8 @@ struct Sor {
 const OMEGA: f64 = 1.25;
 
 impl Sor {
-    /// The grid is a vector of rows, as there. Each inner point becomes a mix of itself and the mean of its four neighbours.
+    /// Runs the sweeps over a grid that is a vector of rows, as in Scimark2. Each inner point becomes a mix of itself
+    /// and the mean of its four neighbours.
     fn run(&self) -> Result<String, String> {
         let side = ((self.mib << 20) / size_of::<f64>() as u64).isqrt() as usize;
         let mut grid = random_grid(side);
@@ -213,7 +214,7 @@ fn sweep(grid: &mut [Vec<f64>]) {
     }
 }
 
-/// Numbers from 0 to 1 that are the same on every machine.
+/// Makes a grid of numbers from 0 to 1 that are the same on every machine.
 fn random_grid(side: usize) -> Vec<Vec<f64>> {
     let mut state = 0x2545_F491_4F6C_DD1D_u64;
     let mut number = || {

@@ -1,15 +1,18 @@
-//! Swap areas (the cgSwap areas of Ahn, Kim, Kim, Oh 2011): what they are, where they lie, and in which order they were created.
+//! Swap areas (the cgSwap areas of Ahn, Kim, Kim, Oh 2011): their positions, their slots, and the order of their
+//! creation.
 //!
-//! An area is a run of blocks within one group with a tree of its own free slots ([`Slots`]). Each group has the list of its areas, and all
-//! areas are in one list in the order of their creation (the paper's Fig. 4). Which one a page goes to is [`crate::places`]'s business.
+//! An area is a run of blocks within one group with a tree of its own free slots ([`Slots`]). Each group has the list
+//! of its areas, and all areas are in one list in the order of their creation (the paper's Fig. 4). The choice of a
+//! page's area is made in [`crate::places`].
 //!
-//! All areas have the same number of slots, decided when the swap is opened: 32 MiB (the paper's best by experiment), but
-//! * at most a quarter of a group: its files want to be there, too, and ext2 groups are 8 MiB with 1 KiB blocks;
+//! All areas have the same number of slots, decided when the swap is opened: 32 MiB (the paper's best by experiment),
+//! but
+//! * at most a quarter of a group: its files need space there as well, and ext2 groups are 8 MiB with 1 KiB blocks;
 //! * at most an eighth of the swap: a small swap could not follow the head with one area.
 //!
-//! An area that gives way (`leaving`) takes no more pages, and what is free of it is given back piece by piece.
+//! An area that is being vacated (`leaving`) takes no more pages, and its free blocks are given back piece by piece.
 //!
-//! All memory is allocated at once, for as many areas as the reserved blocks can make and some that are about to go.
+//! All memory is allocated at once, for as many areas as the reserved blocks can make and some that are being vacated.
 
 use moafs_runtime::Time;
 use moafs_vfs::types::{BlockAddr, BlockRun};
@@ -17,44 +20,44 @@ use moafs_vfs::volatile::Group;
 
 use crate::slots::Slots;
 
-/// Which entry of the table.
+/// The number of an entry in the table of areas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AreaNo(pub u32);
 
-/// End of a list.
+/// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// Areas beyond what the reserved blocks can make: those that give way count until their last page has moved.
+/// Areas beyond those the reserved blocks can make: an area being vacated counts until its last page has moved.
 const LEAVING_MAX: u32 = 16;
 
-/// A part of a group is enough for an area.
+/// The inverse of an area's largest share of its group.
 const GROUP_SHARE: u32 = 4;
 
-/// As many areas as a swap consists of, at least.
+/// The least number of areas that a swap consists of.
 const SWAP_SHARE: u32 = 8;
 
-/// Slots in an area.
+/// Returns the number of slots in an area.
 pub fn area_slots(wanted: u64, group_slots: u32, swap_slots: u32) -> u32 {
     let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).max(1);
     wanted.min(group_slots / GROUP_SHARE).min((swap_slots / SWAP_SHARE).max(1))
 }
 
-/// A swap area.
+/// A swap area: a run of blocks in one group.
 #[derive(Debug)]
 pub struct Area {
-    /// Where it lies.
+    /// The group the area lies in.
     pub group: Group,
-    /// Its blocks as they were taken.
+    /// The area's blocks when it was created.
     pub run: BlockRun,
-    /// How many were created before it.
+    /// The number of areas created before it.
     pub age: u64,
-    /// Slots whose blocks it still has.
+    /// The number of slots whose blocks the area still has.
     pub held: u32,
-    /// Of those, slots that could not be written.
+    /// The number of those slots that could not be written.
     pub spoiled: u32,
-    /// It gives way.
+    /// True while the area is being vacated.
     pub leaving: bool,
-    /// Since when it is known to have no pages.
+    /// The time since which the area is known to have no pages; `None` while it has some.
     pub idle_since: Option<Time>,
     free: Slots,
     older: u32,
@@ -63,32 +66,32 @@ pub struct Area {
 }
 
 impl Area {
-    /// Slots in use.
+    /// Returns the number of slots in use.
     pub fn used(&self) -> u32 {
         self.held - self.spoiled - self.free.free_count()
     }
 
-    /// True if a page may come.
+    /// Returns true if the area has a free slot and takes pages.
     pub fn has_room(&self) -> bool {
         !self.leaving && self.free.free_count() > 0
     }
 
-    /// True if `pages` pages may come and lie together.
+    /// Returns true if `pages` pages fit together in adjacent slots.
     pub fn has_run(&self, pages: u32) -> bool {
         !self.leaving && self.free.has_run(pages)
     }
 
-    /// True if something of it is free.
+    /// Returns true if the area has a free slot, also while it is being vacated.
     pub fn has_free(&self) -> bool {
         self.free.free_count() > 0
     }
 }
 
-/// All areas of a swap.
+/// The areas of a swap, in lists by group and by creation.
 #[derive(Debug)]
 pub struct Areas {
     table: Vec<Area>,
-    /// Entries that are no area now.
+    /// Table entries without an area.
     vacant: Vec<u32>,
     newest: u32,
     oldest: u32,
@@ -101,7 +104,8 @@ pub struct Areas {
 }
 
 impl Areas {
-    /// No areas yet, of `slots` slots of `granule` blocks each. There can be as many as `swap_slots` slots make.
+    /// Makes an empty table for areas of `slots` slots of `granule` blocks each. It has room for as many areas as
+    /// `swap_slots` slots make.
     pub fn new(slots: u32, granule: u32, swap_slots: u32, groups: u32) -> Areas {
         let count = swap_slots.checked_div(slots).map_or(0, |full| full + LEAVING_MAX);
         let entry = |_| Area {
@@ -130,47 +134,47 @@ impl Areas {
         }
     }
 
-    /// Slots in an area.
+    /// Returns the number of slots in an area.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Blocks in an area.
+    /// Returns the number of blocks in an area.
     pub fn blocks(&self) -> u32 {
         self.slots * self.granule
     }
 
-    /// Slot numbers of all entries of the table.
+    /// Returns the number of slot numbers of all table entries.
     pub fn numbers(&self) -> u64 {
         self.table.len() as u64 * u64::from(self.slots)
     }
 
-    /// Groups there can be areas in.
+    /// Returns the number of groups in which areas can be created.
     pub fn groups(&self) -> u32 {
         self.by_group.len() as u32
     }
 
-    /// Areas there are.
+    /// Returns the number of existing areas.
     pub fn live(&self) -> u32 {
         self.live
     }
 
-    /// True if there can be one more.
+    /// Returns true if there is room for one more area.
     pub fn has_vacancy(&self) -> bool {
         !self.vacant.is_empty()
     }
 
-    /// An area.
+    /// Returns an area by number.
     pub fn get(&self, area: AreaNo) -> &Area {
         &self.table[area.0 as usize]
     }
 
-    /// An area, to be changed.
+    /// Returns an area by number, for changes.
     pub fn get_mut(&mut self, area: AreaNo) -> &mut Area {
         &mut self.table[area.0 as usize]
     }
 
-    /// A new area over a run of [`Areas::blocks`], all slots free; `None` if the table is full.
+    /// Adds an area over a run of [`Areas::blocks`], all slots free; `None` if the table is full.
     pub fn create(&mut self, group: Group, run: BlockRun) -> Option<AreaNo> {
         debug_assert_eq!(run.len, self.blocks());
         let head = self.by_group.get_mut(group.0 as usize)?;
@@ -192,10 +196,10 @@ impl Areas {
         Some(AreaNo(no))
     }
 
-    /// Forgets an area that has no blocks any more.
+    /// Removes an area that has no blocks any more.
     ///
     /// # Panics
-    /// If it has.
+    /// If the area still has blocks.
     pub fn remove(&mut self, area: AreaNo) {
         let (held, group, older, newer, next) = {
             let gone = self.get(area);
@@ -219,29 +223,29 @@ impl Areas {
         self.live -= 1;
     }
 
-    /// The areas of a group, newest first.
+    /// Returns the areas of a group, newest first.
     pub fn in_group(&self, group: Group) -> impl Iterator<Item = AreaNo> {
         let first = self.by_group.get(group.0 as usize).copied().unwrap_or(NONE);
         self.follow(first, |area| area.next_in_group)
     }
 
-    /// All areas in the order of their creation, newest first.
+    /// Returns all areas, newest first.
     pub fn newest_first(&self) -> impl Iterator<Item = AreaNo> {
         self.follow(self.newest, |area| area.older)
     }
 
-    /// All areas in the order of their creation.
+    /// Returns all areas, oldest first.
     pub fn oldest_first(&self) -> impl Iterator<Item = AreaNo> {
         self.follow(self.oldest, |area| area.newer)
     }
 
-    /// The area that was created next.
+    /// Returns the area that was created next.
     pub fn newer_than(&self, area: AreaNo) -> Option<AreaNo> {
         let newer = self.get(area).newer;
         (newer != NONE).then_some(AreaNo(newer))
     }
 
-    /// The area of the same group that was created before.
+    /// Returns the area of the same group that was created before.
     pub fn next_in_group(&self, area: AreaNo) -> Option<AreaNo> {
         let next = self.get(area).next_in_group;
         (next != NONE).then_some(AreaNo(next))
@@ -260,18 +264,18 @@ impl Areas {
         Some((run.start, run.end - run.start))
     }
 
-    /// Gives a slot back to its area.
+    /// Frees a slot of its area.
     pub fn give(&mut self, area: AreaNo, slot: u32) {
         self.get_mut(area).free.give(slot..slot + 1);
     }
 
-    /// Parts an area from its first free run of slots: blocks to be given back.
+    /// Removes an area's first free run of slots and returns its blocks, to be given back.
     pub fn detach_free(&mut self, area: AreaNo) -> Option<BlockRun> {
         let run = self.get_mut(area).free.take(u32::MAX)?;
         Some(self.detach(area, run.start, run.end - run.start))
     }
 
-    /// Parts an area from slots that are neither free nor owned.
+    /// Removes slots that are neither free nor owned from an area; returns their blocks.
     pub fn detach(&mut self, area: AreaNo, slot: u32, count: u32) -> BlockRun {
         let granule = self.granule;
         let area = self.get_mut(area);
@@ -279,7 +283,7 @@ impl Areas {
         BlockRun { start: BlockAddr(area.run.start.0 + u64::from(slot) * u64::from(granule)), len: count * granule }
     }
 
-    /// The first block of a slot.
+    /// Returns the first block of a slot.
     pub fn block_of(&self, area: AreaNo, slot: u32) -> BlockAddr {
         BlockAddr(self.get(area).run.start.0 + u64::from(slot) * u64::from(self.granule))
     }

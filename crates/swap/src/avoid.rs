@@ -1,24 +1,24 @@
-//! Groups where no area is to be created for a while: there was no room, or a writer wants it.
+//! Groups where no area is to be created for a while: there was no space, or a writer needs it.
 
 use std::time::Duration;
 
 use moafs_runtime::Time;
 use moafs_vfs::volatile::Group;
 
-/// A group without room is asked again after this: files are deleted, and asking costs a look at a bitmap.
+/// The time after which a group without space is tried again: files are deleted, and a try costs a look at a bitmap.
 pub const NO_ROOM: Duration = Duration::from_secs(1);
 
-/// A group that a writer needs is left alone for this: what is given up must not be taken at once again.
+/// The time for which a contended group is left alone: space that was given up must not be taken again at once.
 pub const PRESSED: Duration = Duration::from_secs(60);
 
-/// Until when each group is avoided.
+/// For each group the time until which it is avoided.
 #[derive(Debug)]
 pub struct Avoid {
     until: Vec<Time>,
 }
 
 impl Avoid {
-    /// None of `groups` groups.
+    /// Makes a list in which none of `groups` groups is avoided.
     pub fn new(groups: u32) -> Avoid {
         Avoid { until: vec![Time(0); groups as usize] }
     }
@@ -30,7 +30,7 @@ impl Avoid {
         }
     }
 
-    /// True if no area should be created there now.
+    /// Returns true if no area should be created there now.
     pub fn contains(&self, group: Group, now: Time) -> bool {
         self.until.get(group.0 as usize).is_none_or(|until| now < *until)
     }

@@ -1,19 +1,22 @@
 //! [`Swap`]: pages out and in, by any number of threads at once.
 //!
-//! * A page is where the map says only after its write has ended. A write that fails leaves the page where it was.
-//! * A slot that is read or written is pinned ([`crate::map`]): nobody else's bytes come there before that has ended. So a page-in beside a
-//!   page-out of the same page gives the bytes from before or after, never another page's.
-//! * Two page-outs of one page at the same time leave one of both; whoever cares does them one after the other.
-//! * A slot that could not be written is set aside until its area is given back or no other slot is free: the device may remap it,
-//!   but the next page should not be the one to try. A request that fails is repeated page by page, so that one bad sector costs
-//!   one page.
-//! * If no slot is free at all, a page that has one is written over it; an error then leaves it undefined, as on any disk.
+//! * The map names a page's slot only after the write has ended. A write that fails leaves the page where it was.
+//! * A slot that is read or written is pinned ([`crate::map`]): no other page's bytes are written there before the
+//!   request has ended. So a page-in beside a page-out of the same page gives the bytes from before or after, never
+//!   another page's.
+//! * Of two page-outs of one page at the same time, one of both remains; a caller that needs an order does them one
+//!   after the other.
+//! * A slot that could not be written is set aside until its area is given back or no other slot is free: the device
+//!   may remap it, but the next page should not be the one to try. A request that fails is repeated page by page, so
+//!   that one bad sector costs one page.
+//! * If no slot is free at all, a page that has one is written over it; an error then leaves it undefined, as on any
+//!   disk.
 //!
-//! Waiting: nobody waits for another but where a slot is being written over, or where every slot is on its way.
-//! The lock of the state is a leaf. `making` (creating areas, enlarging the fallback) may be held while the volume reads a bitmap.
+//! Waiting: a call waits for another only where a slot is being written over, or where every slot is in use by a
+//! request.
 //!
-//! Memory: all tables are allocated by [`Swap::open`]. A page-out allocates what [`Disk::submit`] takes, per disk one vector of requests
-//! and for each request one vector of pages, and what the disk itself does; nothing else.
+//! Memory: all tables are allocated by [`Swap::open`]. A page-out allocates only the arguments of [`Disk::submit`] (per
+//! disk one vector of requests, and for each request one vector of pages) and the memory that the disk itself needs.
 //!
 //! [`Disk::submit`]: moafs_disk::Disk::submit
 
@@ -31,13 +34,13 @@ use crate::places::Head;
 use crate::state::{Assigned, BATCH_PAGES, Batch, PageSet, Piece, Purpose, Reading, Side, Spare, State};
 use crate::status::Status;
 
-/// Slots by which a fallback without a partition grows: a transfer of 1 MiB.
+/// Slots by which a traditional swap space without a partition grows: a transfer of 1 MiB.
 const GROWTH_SLOTS: u64 = 256;
 
-/// Pages that are freed before others get the lock.
+/// Pages that are freed before the lock is released for other tasks.
 const FREE_PAGES: u32 = 1024;
 
-/// Paged-out memory.
+/// Paged-out memory on a volume, a partition, or both.
 pub struct Swap {
     pub(crate) home: Option<Home>,
     partition: Option<SharedDisk>,
@@ -46,15 +49,15 @@ pub struct Swap {
     reserved_blocks: u64,
     pub(crate) rt: Rt,
     pub(crate) state: Mutex<State>,
-    /// Held by whoever takes blocks.
+    /// Held while blocks are taken from the volume.
     making: lock::Mutex<()>,
-    /// Held by whoever tends.
+    /// Held while a background step runs.
     pub(crate) tending: lock::Mutex<()>,
-    /// A request has ended, and somebody waits.
+    /// Signalled when a request has ended and a task is waiting.
     moved: Event,
 }
 
-/// How the writes of a batch ended.
+/// The results of a batch's writes.
 #[derive(Default)]
 pub(crate) struct Outcome {
     failed: PageSet,
@@ -66,7 +69,7 @@ pub(crate) struct Outcome {
 impl Outcome {
     fn fail(&mut self, index: usize, page: PageNo, source: DiskError) {
         self.failed.insert(index);
-        // A full host has done nothing to the slot.
+        // A full host has changed nothing in the slot.
         if matches!(source, DiskError::Io { .. }) {
             self.spoiled.insert(index);
         }
@@ -76,14 +79,16 @@ impl Outcome {
 }
 
 impl Swap {
-    /// A swap of `pages` pages. At least one of `home`, a volume, and `partition`, the traditional swap space as a disk of its own.
+    /// Opens a swap of `pages` pages on at least one of `home`, a volume, and `partition`, the traditional swap space
+    /// as a disk of its own.
     ///
-    /// Without a partition, `pages` times 4 KiB of the volume are reserved at once, and traditional pages take the lowest of its free
-    /// addresses. A partition holds all pages; then areas get what the volume can promise, up to as much.
+    /// Without a partition, `pages` times 4 KiB of the volume are reserved at once, and traditional pages take the
+    /// lowest of its free addresses. A partition holds all pages; then areas get as many blocks as the volume can
+    /// promise, up to the same size.
     ///
     /// # Errors
-    /// [`SwapError::Volume`] if the volume cannot promise as much; [`SwapError::Refused`] if the partition is too small, or the
-    /// volume's blocks are larger than a page.
+    /// [`SwapError::Volume`] if the volume cannot promise that many blocks; [`SwapError::Refused`] if the partition is
+    /// too small, or the volume's blocks are larger than a page.
     pub fn open(
         home: Option<Home>,
         partition: Option<SharedDisk>,
@@ -106,7 +111,7 @@ impl Swap {
         })
     }
 
-    /// Pages it can hold.
+    /// Returns the number of pages the swap can hold.
     pub fn pages(&self) -> u32 {
         self.pages
     }
@@ -114,8 +119,9 @@ impl Swap {
     /// Writes pages that leave together: in adjacent slots, in as few requests as possible. A page that was out moves.
     ///
     /// # Errors
-    /// [`SwapError::Beyond`] before anything is written. [`SwapError::Device`] for the first page that could not be written, which stays
-    /// what it was; the others are out. [`SwapError::NoRoom`] if the volume's free space is in too small pieces.
+    /// [`SwapError::Beyond`] before anything is written. [`SwapError::Device`] for the first page that could not be
+    /// written, which keeps its former contents; the others are out. [`SwapError::NoRoom`] if the volume's free space
+    /// is in too small pieces.
     ///
     /// # Panics
     /// If a page has not [`PAGE_BYTES`] bytes.
@@ -138,7 +144,7 @@ impl Swap {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Reads a page; zeros if it was never out. It stays out until [`Swap::free`].
+    /// Reads a page; zeros if it was never out. The page stays out until [`Swap::free`].
     ///
     /// # Errors
     /// [`SwapError::Beyond`], [`SwapError::Device`].
@@ -158,10 +164,11 @@ impl Swap {
         read.map_err(|source| SwapError::Device { page, source })
     }
 
-    /// As [`Swap::page_in`], and in the same request up to `neighbours` pages (at most [`SwapOptions::neighbours`]) that lie beside it and
-    /// left together with it. The page itself is given first.
+    /// Reads a page as [`Swap::page_in`] does, and in the same request up to `neighbours` pages (at most
+    /// [`SwapOptions::neighbours`]) that lie beside it and left together with it. The page itself is passed first.
     ///
-    /// A neighbour is as it was during the read. Whoever keeps it must see to it that no page-out or free of it came in between.
+    /// A neighbour's bytes are those during the read. A caller that keeps them must ensure that the neighbour was not
+    /// paged out or freed in between.
     ///
     /// # Errors
     /// As [`Swap::page_in`]; never because of a neighbour.
@@ -195,7 +202,7 @@ impl Swap {
         Ok(())
     }
 
-    /// Forgets pages: they read as zeros, and their slots are free. Pages that do not exist are nothing to forget.
+    /// Forgets pages: they read as zeros, and their slots are free. Page numbers beyond the end are ignored.
     pub fn free(&self, first: PageNo, count: u32) {
         let end = first.0.saturating_add(count).min(self.pages);
         for start in (first.0..end).step_by(FREE_PAGES as usize) {
@@ -209,12 +216,12 @@ impl Swap {
         }
     }
 
-    /// True if a page is out.
+    /// Returns true if a page is out.
     pub fn is_out(&self, page: PageNo) -> bool {
         self.state.lock().map.slot_of(page).is_some()
     }
 
-    /// How it is.
+    /// Returns counters and state of the swap.
     pub fn status(&self) -> Status {
         let state = self.state.lock();
         Status {
@@ -249,7 +256,7 @@ impl Swap {
         Some(Head { block, group: home.room.group_of(block) })
     }
 
-    /// Ends a change that somebody may wait for.
+    /// Unlocks the state after a change, and wakes tasks that wait for one.
     fn unlock_and_wake(&self, state: moafs_runtime::leaf::MutexGuard<'_, State>) {
         let waited_for = state.waiters > 0;
         drop(state);
@@ -258,7 +265,8 @@ impl Swap {
         }
     }
 
-    /// Slots for the first ones of `pages`, at least one. False: there are none, for pages that need not leave.
+    /// Finds slots for the first of `pages`, at least one. Returns false if there are none for pages that are only
+    /// being moved.
     pub(crate) fn find_slots(
         &self,
         pages: &[(PageNo, Page)],
@@ -296,14 +304,14 @@ impl Swap {
         }
     }
 
-    /// Creates an area in a group for `pages` pages together, or finds out that it cannot be.
+    /// Creates an area in a group for `pages` pages together, or records that this is not possible.
     fn create(&self, group: Group, pages: u32, head: Option<Head>) {
         let Some(home) = &self.home else { return };
         let _making = self.making.lock();
         let blocks = {
             let state = self.state.lock();
             let mut there = state.areas.in_group(group);
-            // Another may have created it.
+            // Another task may have created it.
             if there.any(|area| state.areas.get(area).has_run(pages.min(state.areas.slots()))) {
                 return;
             }
@@ -337,7 +345,8 @@ impl Swap {
         }
     }
 
-    /// Takes blocks at the volume's lowest addresses for the fallback. False: there are none.
+    /// Takes blocks at the volume's lowest addresses for the traditional swap space. Returns false
+    /// if there are none.
     fn grow(&self) -> Result<bool, SwapError> {
         let Some(home) = &self.home else { return Ok(false) };
         let _making = self.making.lock();
@@ -365,8 +374,8 @@ impl Swap {
         Ok(true)
     }
 
-    /// Has blocks that nobody uses given back until `blocks` are promised, and waits for those that another gives back. False: there are
-    /// not as many.
+    /// Gives unused blocks back until `blocks` blocks are promised, and waits for blocks that other tasks are giving
+    /// back. Returns false if there are too few.
     fn collect(&self, blocks: u64) -> bool {
         loop {
             let ticket = self.moved.ticket();
@@ -392,7 +401,7 @@ impl Swap {
         }
     }
 
-    /// Gives blocks back to what is promised.
+    /// Gives blocks back to the volume's promise for this swap.
     pub(crate) fn give(&self, run: BlockRun) {
         let Some(home) = &self.home else { return };
         home.room.give(run);
@@ -401,10 +410,10 @@ impl Swap {
         self.unlock_and_wake(state);
     }
 
-    /// Writes the pages of a batch and switches those that succeeded.
+    /// Writes the pages of a batch and switches those whose write succeeded.
     pub(crate) fn write(&self, pages: &[(PageNo, Page)], batch: &Batch, purpose: Purpose) -> Outcome {
         let cause = if purpose == Purpose::Out { Cause::Evict } else { Cause::Move };
-        // Both disks work at the same time.
+        // Submit to both disks before waiting, so that they work at the same time.
         let [home, partition] = [Side::Home, Side::Partition].map(|side| self.submit(pages, batch, side, cause));
         let mut home = self.await_side(Side::Home, home);
         let mut partition = self.await_side(Side::Partition, partition);
@@ -428,7 +437,7 @@ impl Swap {
         outcome
     }
 
-    /// One request for each piece on one disk.
+    /// Submits one request for each piece on one disk.
     fn submit(&self, pages: &[(PageNo, Page)], batch: &Batch, side: Side, cause: Cause) -> Option<Ticket> {
         let count = batch.pieces().iter().filter(|piece| piece.side == side).count();
         if count == 0 {
@@ -450,7 +459,7 @@ impl Swap {
         ticket.map_or_else(Vec::new, |ticket| self.disk(side).wait(ticket)).into_iter()
     }
 
-    /// A request failed: its pages are written one by one, so that those that can be are.
+    /// Repeats a failed request page by page, so that only pages on bad sectors fail.
     fn repeat(
         &self,
         pages: &[(PageNo, Page)],
@@ -473,7 +482,8 @@ impl Swap {
         }
     }
 
-    /// The slots to read, pinned, and which of them is the page's; `None` if it is not out.
+    /// Pins the slots to read and returns them with the index of the page's own; `None` if the page
+    /// is not out.
     fn begin_read(&self, page: PageNo, neighbours: u32) -> Option<(Piece, usize)> {
         loop {
             let ticket = self.moved.ticket();
@@ -504,13 +514,13 @@ impl Swap {
         self.unpin(state, piece);
     }
 
-    /// Takes the pins of a read away and lets go of the lock.
+    /// Removes the pins of a read and releases the lock.
     pub(crate) fn unpin(&self, mut state: moafs_runtime::leaf::MutexGuard<'_, State>, piece: &Piece) {
         state.end_read(piece);
         self.unlock_and_wake(state);
     }
 
-    /// Whose the slots are that were read.
+    /// Returns the owners of the slots that were read.
     pub(crate) fn owners(&self, piece: &Piece) -> [Option<PageNo>; BATCH_PAGES] {
         let state = self.state.lock();
         let mut owners = [None; BATCH_PAGES];
@@ -520,7 +530,7 @@ impl Swap {
 }
 
 impl Outcome {
-    /// The first error.
+    /// Returns the first error, if any.
     pub(crate) fn into_result(self) -> Result<(), SwapError> {
         self.first.map_or(Ok(()), Err)
     }
@@ -551,7 +561,7 @@ fn write_request(pages: &[(PageNo, Page)], piece: &Piece, cause: Cause) -> Reque
     Request { op: Op::Write { data, fua: false }, at: piece.at, tag: tag(cause) }
 }
 
-/// Where a page of a piece lies.
+/// Returns the address of a page of a piece.
 pub(crate) fn page_at(piece: &Piece, index: usize) -> moafs_disk::Lba {
     moafs_disk::Lba(piece.at.0 + (index * PAGE_BYTES / moafs_disk::SECTOR) as u64)
 }

@@ -1,45 +1,45 @@
-//! What can go wrong with paged-out memory.
+//! Errors of paging.
 
 use crate::page::PageNo;
 
-/// Why a page did not get out or in, or why there is no swap.
+/// An error of paging a page out or in, or of opening a swap.
 #[derive(Debug, thiserror::Error)]
 pub enum SwapError {
-    /// The device refused. The page keeps what it had.
+    /// A request to the device failed. The page keeps its contents in the swap.
     #[error("page {page} of the swap: {source}", page = .page.0)]
     Device {
-        /// Whose slot was written or read.
+        /// The page whose slot was written or read.
         page: PageNo,
-        /// What the device said.
+        /// The error of the device.
         source: moafs_disk::DiskError,
     },
-    /// No slot was found though blocks are reserved.
+    /// No slot was found although blocks are reserved.
     #[error(
         "no room for page {page} of the swap: what is free of the volume lies in pieces smaller than a page; delete files, or use \
          a volume with larger blocks",
         page = .page.0
     )]
     NoRoom {
-        /// Which page.
+        /// The page that was to be written.
         page: PageNo,
     },
-    /// There cannot be such a swap.
+    /// A swap cannot be made of these disks and sizes.
     #[error("{0}")]
     Refused(String),
-    /// Not a page of this swap.
+    /// The page number is beyond the end of the swap.
     #[error("page {page} of a swap of {pages} pages", page = .page.0)]
     Beyond {
-        /// What was asked for.
+        /// The page number as given.
         page: PageNo,
-        /// How many there are.
+        /// The number of pages in the swap.
         pages: u32,
     },
-    /// The volume said no.
+    /// The volume refused an operation.
     #[error("{what}: {source}")]
     Volume {
-        /// What was being done.
+        /// The operation, in words.
         what: &'static str,
-        /// Its reason.
+        /// The error that the volume returned.
         source: moafs_vfs::Error,
     },
 }

@@ -1,23 +1,24 @@
 //! Paged-out memory in a volume's own free space, next to the disk head: SAF. *The paper* is Ahn, Kim, Kim, Oh (2011),
-//! whose title `README.md` has; `docs/swap.md` says what was settled where it leaves something open.
+//! cited in `README.md`; `docs/swap.md` describes the decisions on points that the paper leaves open.
 //!
-//! The one idea: a page that leaves memory goes to where the head is, into a *swap area* in the group of the most recently accessed
-//! file block; a map in memory remembers where. Areas are volatile ([`moafs_vfs::volatile`]): the disk never tells of them.
+//! Design: a page that leaves memory goes to where the head is, into a *swap area* in the group of the most recently
+//! accessed file block; a map in memory records where. Areas are swap space ([`moafs_vfs::volatile`]): no structure on
+//! the disk refers to them.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`device`] | [`Swap`]: pages out and in, freeing; what may happen beside what |
-//! | [`places`] | the paper's search order: where the next page goes |
-//! | [`areas`] | swap areas: where they lie, in which order they were created |
+//! | [`device`] | [`Swap`]: pages out and in, freeing; the guarantees for concurrent calls |
+//! | [`places`] | the paper's search order for the next page's place |
+//! | [`areas`] | swap areas: their positions and the order of their creation |
 //! | [`slots`] | the free slots of an area: a radix tree of bitmaps |
 //! | [`traditional`] | the traditional swap space: a partition, or blocks at the lowest addresses |
-//! | [`map`] | which slot holds which page; pins |
+//! | [`map`] | the mapping of pages to slots; pins |
 //! | `state` | all of these under one lock |
-//! | `tend` | giving way to the volume's writers, giving back |
+//! | `tend` | background work: vacating areas for the volume's writers, giving blocks back |
 //! | [`avoid`] | groups where no area is to be created for a while |
-//! | [`options`], `open` | what a swap is made of |
-//! | [`status`] | what it tells about itself |
-//! | [`region`] | without root: a region of one process in such a swap |
+//! | [`options`], `open` | the disks and settings of a swap |
+//! | [`status`] | counters and state of a swap, for users |
+//! | [`region`] | a memory region of one process, kept in such a swap; works without root |
 //!
 //! Lock order, downwards: `Swap::tending`, `Swap::making` (both may be held across a wait), then the volume's allocator
 //! ([`Volatile`](moafs_vfs::volatile::Volatile)) or the state, one at a time; both are leaves.

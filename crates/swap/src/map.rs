@@ -1,50 +1,52 @@
-//! The swap map: which slot holds which page, and who looks at a slot just now. Memory only.
+//! The swap map: the slot of each page, the page of each slot, and the pins on slots. In memory
+//! only.
 //!
-//! A slot is in use as long as it has an *owner* (a page) or a *pin* (a request under way). So a slot that is read keeps its bytes when
-//! its page leaves it meanwhile, and a slot that is written belongs to nobody until the write has ended. Whoever takes the last of both
-//! away gives the slot back to the area it lies in.
+//! A slot is in use as long as it has an *owner* (a page) or a *pin* (a request under way). So a slot that is read
+//! keeps its bytes when its page leaves it meanwhile, and a slot that is written has no owner until the write has
+//! ended. The caller that removes the last owner or pin frees the slot in its area.
 //!
 //! Invariants:
 //! 1. `slot_of(page) == slot` if and only if `page_of(slot) == page`: no two pages share a slot.
-//! 2. A page that had a pinned slot, and still has it when the pin is taken away, did not change meanwhile: slots are written only
-//!    before they have an owner, or under [`SwapMap::is_being_overwritten`].
+//! 2. A page that had a pinned slot, and still has it when the pin is taken away, did not change meanwhile: slots are
+//!    written only before they have an owner, or under [`SwapMap::is_being_overwritten`].
 //!
 //! All memory is allocated with the map: 4 bytes a page, 6 bytes a slot.
 
 use crate::page::PageNo;
 
-/// A slot of the whole swap: traditional ones first, then area after area.
+/// A slot number in the whole swap: traditional ones first, then area after area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotNo(pub u32);
 
-/// No page, or no slot.
+/// The value for no page, or no slot.
 const NONE: u32 = u32::MAX;
 
-/// The largest number of slots: one number means none.
+/// The largest number of slots: one number is reserved for "none".
 pub const SLOTS_MAX: u32 = NONE;
 
-/// Marks of a slot: the number of pins, and:
+/// Bits of a slot's marks: the number of pins.
 const PINS: u16 = (1 << 12) - 1;
-/// it was written in one request with the slot before it;
+/// Mark: the slot was written in one request with the slot before it.
 const JOINED: u16 = 1 << 12;
-/// its owner is being written anew, in place;
+/// Mark: the owner is being written anew, in place.
 const OVERWRITTEN: u16 = 1 << 13;
-/// a write to it failed.
+/// Mark: a write to the slot failed.
 const SPOILED: u16 = 1 << 14;
 
-/// Which slot holds which page.
+/// The mapping between pages and slots.
 #[derive(Debug)]
 pub struct SwapMap {
     slot_of: Vec<u32>,
     page_of: Vec<u32>,
     marks: Vec<u16>,
     pages_out: u32,
-    /// Slots with pins and no owner: they become free or owned without anybody's help.
+    /// The number of slots with pins and no owner: they become free or owned when their requests
+    /// end.
     passing: u32,
 }
 
 impl SwapMap {
-    /// A map of `pages` pages, none of them out.
+    /// Makes a map of `pages` pages, none of them out.
     pub fn new(pages: u32, slots: u32) -> SwapMap {
         SwapMap {
             slot_of: vec![NONE; pages as usize],
@@ -55,34 +57,34 @@ impl SwapMap {
         }
     }
 
-    /// Slots there are numbers for.
+    /// Returns the number of slots.
     pub fn slots(&self) -> u32 {
         self.page_of.len() as u32
     }
 
-    /// Where a page is.
+    /// Returns the slot of a page; `None` if the page is not out.
     pub fn slot_of(&self, page: PageNo) -> Option<SlotNo> {
         let slot = *self.slot_of.get(page.0 as usize)?;
         (slot != NONE).then_some(SlotNo(slot))
     }
 
-    /// Which page a slot holds.
+    /// Returns the page that a slot holds.
     pub fn page_of(&self, slot: SlotNo) -> Option<PageNo> {
         let page = *self.page_of.get(slot.0 as usize)?;
         (page != NONE).then_some(PageNo(page))
     }
 
-    /// Pages that are out.
+    /// Returns the number of pages that are out.
     pub fn pages_out(&self) -> u32 {
         self.pages_out
     }
 
-    /// Slots that are on their way from free to owned or back.
+    /// Returns the number of slots that are on their way from free to owned or back.
     pub fn passing(&self) -> u32 {
         self.passing
     }
 
-    /// Adds a pin.
+    /// Adds a pin to a slot.
     ///
     /// # Panics
     /// Beyond 4095 of one slot: more than there are threads.
@@ -94,7 +96,7 @@ impl SwapMap {
         self.passing += u32::from(first && self.page_of[slot.0 as usize] == NONE);
     }
 
-    /// Takes a pin away. True: the slot is free now.
+    /// Removes a pin. Returns true if the slot is free now.
     #[must_use]
     pub fn unpin(&mut self, slot: SlotNo) -> bool {
         let marks = &mut self.marks[slot.0 as usize];
@@ -105,12 +107,12 @@ impl SwapMap {
         free
     }
 
-    /// True if a request for the slot is under way.
+    /// Returns true if a request for the slot is under way.
     pub fn is_pinned(&self, slot: SlotNo) -> bool {
         self.marks[slot.0 as usize] & PINS != 0
     }
 
-    /// Gives a pinned slot without an owner to a page. Returns the slot that the page had, if it is free now.
+    /// Makes a page the owner of a pinned slot without one. Returns the slot that the page had, if it is free now.
     #[must_use]
     pub fn put(&mut self, page: PageNo, slot: SlotNo) -> Option<SlotNo> {
         debug_assert!(self.is_pinned(slot) && self.page_of(slot).is_none(), "slot {} is not there to be given", slot.0);
@@ -122,7 +124,7 @@ impl SwapMap {
         left
     }
 
-    /// Takes a page's slot away. Returns it if it is free now.
+    /// Removes a page from its slot. Returns the slot if it is free now.
     #[must_use]
     pub fn clear(&mut self, page: PageNo) -> Option<SlotNo> {
         let slot = self.slot_of(page)?;
@@ -137,7 +139,8 @@ impl SwapMap {
         Some(slot)
     }
 
-    /// What lay in a slot is gone: neither neighbour left together with what comes.
+    /// Removes the join marks of a slot and of the next one: its contents are replaced, and the new
+    /// page left memory with neither.
     pub fn part(&mut self, slot: SlotNo) {
         self.marks[slot.0 as usize] &= !JOINED;
         if let Some(next) = self.marks.get_mut(slot.0 as usize + 1) {
@@ -145,32 +148,33 @@ impl SwapMap {
         }
     }
 
-    /// Remembers that a slot was written in one request with the one before it.
+    /// Records that a slot was written in one request with the one before it.
     pub fn join(&mut self, slot: SlotNo) {
         self.marks[slot.0 as usize] |= JOINED;
     }
 
-    /// True if a slot and the one before it hold pages that left together.
+    /// Returns true if a slot and the one before it hold pages that left together.
     pub fn is_joined(&self, slot: SlotNo) -> bool {
         self.marks.get(slot.0 as usize).is_some_and(|marks| marks & JOINED != 0)
     }
 
-    /// The owner's bytes change in place: until that has ended nobody reads them.
+    /// Sets or clears the mark that the owner's bytes change in place: until that has ended the
+    /// slot is not read.
     pub fn set_overwritten(&mut self, slot: SlotNo, on: bool) {
         set(&mut self.marks[slot.0 as usize], OVERWRITTEN, on);
     }
 
-    /// True if the owner's bytes change just now.
+    /// Returns true if the owner's bytes are changing now.
     pub fn is_being_overwritten(&self, slot: SlotNo) -> bool {
         self.marks[slot.0 as usize] & OVERWRITTEN != 0
     }
 
-    /// A write to a slot that nobody owns failed.
+    /// Sets or clears the mark that a write to a slot without an owner failed.
     pub fn set_spoiled(&mut self, slot: SlotNo, on: bool) {
         set(&mut self.marks[slot.0 as usize], SPOILED, on);
     }
 
-    /// True if a write to it failed, and nobody has it.
+    /// Returns true if a write to the slot failed and it has no owner.
     pub fn is_spoiled(&self, slot: SlotNo) -> bool {
         self.marks[slot.0 as usize] & SPOILED != 0
     }

@@ -1,4 +1,5 @@
-//! Opening a swap: what it may use, how large its areas are, and all the memory it will need.
+//! Opening a swap: checks its disks, reserves its blocks, chooses the size of its areas, and
+//! allocates all of its memory.
 
 use moafs_disk::SharedDisk;
 use moafs_vfs::volatile::Group;
@@ -14,10 +15,10 @@ use crate::state::{BATCH_PAGES, State};
 use crate::status::Counters;
 use crate::traditional::Traditional;
 
-/// The smallest blocks there are.
+/// The smallest block size of a volume, in bytes.
 const BLOCK_BYTES_MIN: u32 = 512;
 
-/// A swap that has nobody's pages yet.
+/// A newly opened swap: no page is out.
 pub(crate) struct Opened {
     pub(crate) home: Option<Home>,
     pub(crate) partition: Option<SharedDisk>,
@@ -32,7 +33,7 @@ pub(crate) fn open(
     options: &SwapOptions,
 ) -> Result<Opened, SwapError> {
     check_partition(partition.as_ref(), pages)?;
-    // Nothing of the volume is wanted where everything goes to a partition.
+    // With a partition that takes all pages, no blocks of the volume are needed.
     let home = home.filter(|_| options.placement == Placement::Areas || partition.is_none());
     let granule = home.as_ref().map_or(Ok(1), granule)?;
     if home.is_none() && partition.is_none() {
@@ -67,7 +68,8 @@ fn granule(home: &Home) -> Result<u32, SwapError> {
     Err(SwapError::Refused(format!("blocks of {bytes} bytes cannot hold pages of {PAGE_BYTES}")))
 }
 
-/// Reserves slots: all, or, if they are not needed for want of others, as many as there can be of all, half, a quarter…
+/// Reserves slots for all pages. If the blocks are optional and the volume has too few, reserves for half of the pages,
+/// a quarter, and so on.
 fn reserve(home: Option<&Home>, optional: bool, pages: u32, granule: u32) -> Result<u32, SwapError> {
     let Some(home) = home else { return Ok(0) };
     let mut slots = pages;
@@ -81,7 +83,7 @@ fn reserve(home: Option<&Home>, optional: bool, pages: u32, granule: u32) -> Res
     }
 }
 
-/// `None` if there are more slots than numbers.
+/// Makes the state; `None` if there are more slots than slot numbers.
 fn state(
     home: Option<&Home>,
     partition: Option<&SharedDisk>,
@@ -123,7 +125,7 @@ fn state(
     })
 }
 
-/// What a request may carry on any of the disks.
+/// Returns the largest number of pages that one request may carry on every disk of the swap.
 fn request_pages(home: Option<&SharedDisk>, partition: Option<&SharedDisk>) -> u32 {
     let limits = |disk: &SharedDisk| (disk.limits().transfer_bytes_max / PAGE_BYTES).min(disk.limits().segments_max);
     let most = home.into_iter().chain(partition).map(limits).min().unwrap_or(1);

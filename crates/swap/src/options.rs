@@ -1,4 +1,4 @@
-//! What a swap is made of, and how it is told to behave.
+//! The disks and settings of a swap.
 
 use std::sync::Arc;
 
@@ -6,38 +6,39 @@ use moafs_disk::SharedDisk;
 use moafs_vfs::volatile::{LastAccess, Volatile};
 use moafs_vfs::{Format, Vfs};
 
-/// Where a volume's swap areas come from.
+/// The volume in which swap areas are created.
 #[derive(Clone)]
 pub struct Home {
     /// The disk the volume lies on, from its first sector on.
     pub disk: SharedDisk,
     /// Bytes in a block of the volume: a power of two, at most a page.
     pub block_bytes: u32,
-    /// Gives blocks.
+    /// The volume's allocator of swap space.
     pub room: Arc<dyn Volatile>,
-    /// Knows where the head is.
+    /// The most recently accessed block: the position of the head.
     pub head: Arc<LastAccess>,
 }
 
 impl Home {
-    /// An open volume on `disk`; `None` if its format has no room to give.
+    /// Returns the home in an open volume on `disk`; `None` if the volume's format has no swap
+    /// space.
     pub fn of<F: Format>(vfs: &Vfs<F>, disk: SharedDisk) -> Option<Home> {
         let room = vfs.format().volatile()?;
         Some(Home { disk, block_bytes: vfs.shape().block_size, room, head: vfs.last_access() })
     }
 }
 
-/// Where pages go: the systems that experiments compare.
+/// The destination of pages: the systems that experiments compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// Into swap areas next to the disk head.
     Areas,
-    /// Into the traditional swap space alone, wherever the head is.
+    /// Into the traditional swap space only, regardless of the head.
     Traditional,
 }
 
 impl Placement {
-    /// Its name in tables.
+    /// Returns the name used in tables.
     pub fn name(self) -> &'static str {
         match self {
             Placement::Areas => "saf",
@@ -46,21 +47,22 @@ impl Placement {
     }
 }
 
-/// How a swap behaves.
+/// Settings of a swap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwapOptions {
-    /// Where pages go.
+    /// The destination of pages.
     pub placement: Placement,
-    /// Bytes in a swap area; a quarter of a group caps it.
+    /// Bytes of a swap area; at most a quarter of a group and an eighth of the swap are used.
     pub area_bytes: u64,
-    /// Pages that a page-in may bring along at most.
+    /// The most neighbouring pages that a page-in may read along.
     pub neighbours: u32,
 }
 
-/// The paper's best by experiment.
+/// The default size of an area in bytes: the paper's best by experiment.
 const AREA_BYTES: u64 = 32 << 20;
 
-/// With the page itself 32 KiB: a track passes more of them in the time a seek takes.
+/// The default number of neighbours. With the page itself 32 KiB: a disk reads more of them than
+/// that in the time of a seek.
 const NEIGHBOURS: u32 = 7;
 
 impl Default for SwapOptions {

@@ -1,8 +1,8 @@
-//! The unit of paging.
+//! The unit of paging: pages and their numbers.
 
 /// Bytes in a page: the unit of paging and of slots.
 pub const PAGE_BYTES: usize = 4096;
 
-/// A page of paged-out memory: its index in whatever is kept here (a swap device, a region, an address space of the lab).
+/// A page of paged-out memory: its index in its container (a swap device, a region, an address space of the lab).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNo(pub u32);

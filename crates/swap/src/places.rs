@@ -1,25 +1,28 @@
-//! Where a page goes: the search order of SAF (Ahn, Kim, Kim, Oh 2011, sections 4.1 to 4.3), and nothing else.
+//! The search order for the place of a page in SAF (Ahn, Kim, Kim, Oh 2011, sections 4.1 to 4.3).
 //!
 //! Attempts, after each file access from the first one on:
 //! 1. No file block was accessed so far: the traditional swap space.
 //! 2. A free slot in an area of the group `g` of the most recently accessed file block: the head is there.
 //! 3. A new area in `g`.
-//! 4. A free slot in an existing area, the one created last first. That area is stayed with while it has free slots, even if some become
-//!    free in `g` or in a newer one: many pages leave after one file access, and hopping back and forth costs what areas save. When
-//!    it is full, the next older one; after the oldest, what became free meanwhile.
-//! 5. No slot in any area: a new area in `g + 1`, `g + 2`… to the volume's end. It is the newest then, and is stayed with.
-//! 6. Pieces of what leaves together: free slots in `g`, then in the areas from the newest to the oldest.
+//! 4. A free slot in an existing area, the one created last first. The search stays with that area while it has free
+//!    slots, even if some become free in `g` or in a newer one: many pages leave after one file access, and alternating
+//!    between areas costs the seeks that areas save. When it is full, the next older one; after the oldest, areas that
+//!    were passed over and have free slots now.
+//! 5. No slot in any area: a new area in `g + 1`, `g + 2`… to the volume's end. It is then the newest, and the search
+//!    stays with it.
+//! 6. Single pieces of the cluster: free slots in `g`, then in the areas from the newest to the oldest.
 //! 7. The traditional swap space, until the next file access.
 //!
-//! Pages leave in clusters, and a cluster that is torn apart costs a request for each piece, and another when the pages come back: more
-//! than a short stroke of the head. So "a free slot" in 2 and 4 means free slots that lie together for all pages that leave together.
-//! (The paper speaks of room that is enough for the pages, and has no word on less.) For a single page 6 finds nothing, and the rest
-//! is the paper's order.
+//! Pages leave in clusters, and a cluster that is torn apart costs a request for each piece, and another when the pages
+//! come back: more than a short stroke of the head. So "a free slot" in 2 and 4 means free slots that lie together for
+//! all pages that leave together. (The paper speaks of room that is enough for the pages, and does not mention the case
+//! of less.) For a single page 6 finds nothing, and the rest is the paper's order.
 //!
-//! The paper tells of 4 in its section 4.2 and of 5 in its section 4.3, and not which comes first where both could be. We take a free slot that
-//! is there before blocks that are not ours: it costs the files nothing.
+//! The paper tells of 4 in its section 4.2 and of 5 in its section 4.3, and does not say which comes first where both
+//! are possible. Here an existing free slot comes before new blocks: it costs the files nothing.
 //!
-//! Whether an area can be created somewhere is asked of the caller, who creates it and asks again.
+//! This module does not create areas: it asks the caller whether one can be created in a group, and
+//! the caller creates it and asks again.
 
 use moafs_vfs::types::BlockAddr;
 use moafs_vfs::volatile::Group;
@@ -29,24 +32,24 @@ use crate::areas::{AreaNo, Areas};
 /// The most recently accessed file block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// The block.
+    /// The block's address in the volume.
     pub block: BlockAddr,
-    /// Its group; none for a block outside of all.
+    /// The block's group; `None` for a block outside of all groups.
     pub group: Option<Group>,
 }
 
-/// What to do with the next page.
+/// The next step for a page that needs a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// Store it in this area: it has room.
     Area(AreaNo),
-    /// Create an area in this group, or find out that one cannot, and ask again.
+    /// Create an area in this group, or find that none can be created, and ask again.
     Create(Group),
     /// Store it in the traditional swap space.
     Traditional,
 }
 
-/// The search since the last file access.
+/// The state of the search since the last file access.
 #[derive(Debug, Default)]
 pub struct Search {
     access: Option<BlockAddr>,
@@ -55,19 +58,20 @@ pub struct Search {
 
 #[derive(Debug, Clone, Copy, Default)]
 enum Attempt {
-    /// 2 and 3.
+    /// Attempts 2 and 3.
     #[default]
     Near,
-    /// 4 and 5: in areas of this age or older.
+    /// Attempts 4 and 5: in areas of this age or older.
     Stay { age: u64 },
-    /// 6.
+    /// Attempt 6, single pieces.
     Pieces,
-    /// 7.
+    /// Attempt 7, until the next file access.
     Last,
 }
 
 impl Search {
-    /// The place of the next `pages` pages, which leave together. `can_create` tells whether it is worth while to try.
+    /// Returns the next step for `pages` pages that leave together. `can_create` returns whether it is worth trying to
+    /// create an area in a group.
     pub fn next(
         &mut self,
         pages: u32,
@@ -110,7 +114,7 @@ impl Search {
         can_create: &impl Fn(Group) -> bool,
     ) -> Option<Choice> {
         let older = areas.newest_first().filter(|area| areas.get(*area).age <= age);
-        // After the oldest come those that were passed over.
+        // After the oldest, the areas that were passed over.
         if let Some(area) = older.chain(areas.newest_first()).find(|area| areas.get(*area).has_run(pages)) {
             self.attempt = Attempt::Stay { age: areas.get(area).age };
             return Some(Choice::Area(area));
@@ -120,7 +124,7 @@ impl Search {
         Some(Choice::Create(elsewhere))
     }
 
-    /// An area was created because this search asked for it.
+    /// Records that an area was created because this search asked for it.
     pub fn created(&mut self, areas: &Areas, area: AreaNo, head: Option<Head>) {
         let area = areas.get(area);
         let near = head.and_then(|head| head.group) == Some(area.group);
@@ -130,7 +134,7 @@ impl Search {
     }
 }
 
-/// Attempts 2 and 3.
+/// Makes attempts 2 and 3.
 fn near(pages: u32, head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bool) -> Option<Choice> {
     let group = head.group?;
     let with_room = areas.in_group(group).find(|area| areas.get(*area).has_run(pages));
@@ -138,7 +142,7 @@ fn near(pages: u32, head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bo
     with_room.map(Choice::Area).or_else(create)
 }
 
-/// Attempt 6.
+/// Makes attempt 6: one free slot anywhere.
 fn piece(head: Head, areas: &Areas) -> Option<AreaNo> {
     let near = head.group.into_iter().flat_map(|group| areas.in_group(group));
     near.chain(areas.newest_first()).find(|area| areas.get(*area).has_room())
@@ -167,7 +171,8 @@ mod tests {
         areas.create(Group(group), BlockRun { start, len: 2 }).unwrap()
     }
 
-    /// Stores a page: the area and slot, or `None` for the traditional swap space. Groups up to `room_below` have room for areas.
+    /// Stores a page: returns its area and slot, or `None` for the traditional swap space. Groups up to `room_below`
+    /// have room for areas.
     fn store(search: &mut Search, areas: &mut Areas, head: Option<Head>, room: &[u32]) -> Option<(u32, u32)> {
         loop {
             match search.next(1, head, areas, |group| room.contains(&group.0)) {
@@ -184,7 +189,8 @@ mod tests {
         }
     }
 
-    /// Which area: its number in the order of creation, from 1, as the figure counts.
+    /// Stores a page and returns its area's number in the order of creation, from 1, as the figure
+    /// counts.
     fn store_numbered(search: &mut Search, areas: &mut Areas, head: Option<Head>) -> u32 {
         match search.next(1, head, areas, |_| false) {
             Choice::Area(area) => {

@@ -1,25 +1,27 @@
 //! One process's large memory, kept in a volume's swap areas, without root.
 //!
-//! A [`Region`] is plain memory to the program. At most a budget of it is in the host's memory; the rest is in a [`Swap`]. The kernel hands
-//! every touch of an absent page to a thread of ours (`userfaultfd(2)`), which brings the page in and lets the program go on.
+//! A [`Region`] is plain memory to the program. At most a budget of it is in the host's memory; the rest is in a
+//! [`Swap`]. The kernel hands every touch of an absent page to a thread of the region (`userfaultfd(2)`), which brings
+//! the page in and lets the program continue.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `uffd` | the kernel's interface: faults in, answers out |
 //! | `memory` | a memory file, mapped once for the program; the pager reads the file |
-//! | `clock` | which page leaves |
-//! | `ahead` | how many come along |
-//! | `pager` | the states of a page, and what a fault does |
-//! | `handler` | the thread |
+//! | `clock` | the choice of the pages that leave |
+//! | `ahead` | the number of pages to read ahead |
+//! | `pager` | the states of a page, and the handling of faults |
+//! | `handler` | the thread that answers faults |
 //!
-//! What the program must know:
-//! * **Errors.** A page that cannot be read back gives SIGBUS to who touches it, as the kernel's own swap does, and stays lost until
-//!   [`Region::discard`]. A page that cannot be written stays in memory, beyond the budget, and is tried again; see
-//!   [`Region::stats`] and [`Region::flush`].
+//! Rules for the program:
+//! * **Errors.** A page that cannot be read back gives SIGBUS to a thread that touches it, as the kernel's own swap
+//!   does, and stays lost until [`Region::discard`]. A page that cannot be written stays in memory, beyond the budget,
+//!   and is tried again; see [`Region::stats`] and [`Region::flush`].
 //! * **System calls** that are given absent memory fail with EFAULT where the process may watch its own faults only
-//!   ([`Region::serves_system_calls`]). Memory that the kernel keeps hold of (direct I/O, registered buffers) must not be in a region.
-//! * **fork.** A child does not have the region. **mlockall** while there is one locks it, too: nothing leaves any more (an earlier
-//!   one with MCL_FUTURE does no harm).
+//!   ([`Region::serves_system_calls`]). Memory that the kernel keeps hold of (direct I/O, registered buffers) must not
+//!   be in a region.
+//! * **fork.** A child does not have the region. **mlockall** while there is one locks it as well: its pages no longer
+//!   leave (an earlier one with MCL_FUTURE does no harm).
 //! * The memory of a region must not be the program's heap: the pager allocates.
 //! * All faults are answered by one thread, one after the other.
 
@@ -50,20 +52,21 @@ use self::uffd::Scope;
 use crate::device::Swap;
 use crate::page::{PAGE_BYTES, PageNo};
 
-/// The smallest budget in pages: an instruction and a half. One instruction may touch four pages (two operands, each across a
-/// boundary), and two threads must not take theirs from each other for ever.
+/// The smallest budget in pages: enough for two threads. One instruction may touch four pages (two operands, each
+/// across a boundary), and two threads must not take theirs from each other for ever.
 const BUDGET_PAGES_MIN: u32 = 8;
-/// A cluster is at most this part of the budget: what makes room must not be everything that was used last.
+/// The inverse of a cluster's largest share of the budget: making space must not evict all recently used pages.
 const CLUSTER_SHARE: u32 = 8;
-/// The part of the budget that is unmapped to see whether it is used. Measured (`what_the_front_hand_is_worth`, 80 % of the touches in
-/// a tenth of the pages): a third fewer page-ins than in the order of arrival, nearly what the whole budget would give.
+/// The inverse of the part of the budget that is unmapped to see whether it is used. Measured
+/// (`what_the_front_hand_is_worth`, 80 % of the touches in a tenth of the pages): a third fewer page-ins than in the
+/// order of arrival, nearly what the whole budget would give.
 const SPREAD_SHARE: u32 = 2;
 
-/// How a region is to work.
+/// Settings of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionOptions {
-    /// The most memory it takes, in bytes. On top of it comes what the pager needs: 8 bytes for each page of the region, and 12 for
-    /// each of the budget.
+    /// The most memory the region takes, in bytes. The pager needs more on top: 8 bytes for each page of the region,
+    /// and 12 for each of the budget.
     pub budget_bytes: u64,
     /// The most pages that leave, or come in, with one request. At most an eighth of the budget is used.
     pub cluster_pages: u32,
@@ -76,7 +79,7 @@ impl Default for RegionOptions {
 }
 
 impl RegionOptions {
-    /// For a region of `pages`.
+    /// Returns the sizes for a region of `pages`.
     fn sizes(&self, pages: u32) -> Result<Sizes, RegionError> {
         let budget = self.budget_bytes / PAGE_BYTES as u64;
         if budget < u64::from(BUDGET_PAGES_MIN) {
@@ -89,28 +92,28 @@ impl RegionOptions {
     }
 }
 
-/// What a region has done, in pages unless it says otherwise; since it was made.
+/// Counters of a region since it was made, in pages unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RegionStats {
-    /// In memory now.
+    /// Pages in memory now.
     pub resident: u64,
-    /// In memory now, and not the same in the swap.
+    /// Pages in memory now whose contents differ from the swap's.
     pub dirty: u64,
-    /// Touched for the first time.
+    /// Pages touched for the first time.
     pub zero_fills: u64,
     /// Faults that were answered from the swap.
     pub pages_in: u64,
-    /// Pages that came along with those.
+    /// Pages that were read along with those.
     pub ahead: u64,
-    /// Of which were touched.
+    /// Pages read along that were touched afterwards.
     pub ahead_used: u64,
     /// Faults on pages that were in memory, but unmapped to see whether they are used.
     pub idle_faults: u64,
     /// Faults that only made a clean page writable.
     pub write_faults: u64,
-    /// Written to the swap.
+    /// Pages written to the swap.
     pub pages_out: u64,
-    /// Given back to the host.
+    /// Pages whose memory was given back to the host.
     pub left: u64,
     /// Faults that were answered with SIGBUS.
     pub page_in_errors: u64,
@@ -118,13 +121,14 @@ pub struct RegionStats {
     pub page_out_errors: u64,
     /// Background steps of the swap that failed.
     pub tend_errors: u64,
-    /// Calls by which the host should have taken memory back, and did not.
+    /// Failed calls that were to return memory to the host.
     pub host_errors: u64,
 }
 
-/// Memory of which only a part is in memory. See the module's text for what is different.
+/// Memory of which only a part is resident. The module's text says in which ways it differs from
+/// ordinary memory.
 pub struct Region {
-    /// Ends before the memory goes.
+    /// Dropped before the memory: the thread must end first.
     handler: Option<Handler>,
     pager: Arc<Mutex<Pager>>,
     memory: Arc<Memory>,
@@ -132,10 +136,10 @@ pub struct Region {
 }
 
 impl Region {
-    /// All pages of `swap`, which must be nobody else's. They are zeros.
+    /// Makes a region of all pages of `swap`, which must have no other user. They are zeros.
     ///
     /// # Errors
-    /// [`RegionError`] says what is missing.
+    /// [`RegionError`] says which requirement is missing.
     pub fn new(swap: Arc<Swap>, options: RegionOptions) -> Result<Region, RegionError> {
         let sizes = options.sizes(swap.pages())?;
         Region::with(swap, sizes, Scope::All)
@@ -155,71 +159,75 @@ impl Region {
         Ok(Region { handler: Some(handler), pager, memory, swap })
     }
 
-    /// Bytes: all pages of the swap.
+    /// Returns the length in bytes: all pages of the swap.
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Never: a swap without pages makes no region.
+    /// Returns false: a region has at least one page.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where it begins, page-aligned. For who shares parts of it among threads by rules of his own; valid until the region is dropped.
+    /// Returns the start of the region, page-aligned; valid until the region is dropped. For callers that share parts
+    /// of it among threads by rules of their own.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.memory.start()
     }
 
-    /// The bytes.
+    /// Returns the whole memory as bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: mapped and readable for as long as `self` is; what the pager does below does not change what is read, and
-        // only `&mut self` gives out ways to write.
+        // SAFETY: mapped and readable for as long as `self` is; the pager's work below does not change the contents
+        // that a reader sees, and only `&mut self` gives write access.
         unsafe { std::slice::from_raw_parts(self.as_ptr().as_ptr(), self.len()) }
     }
 
-    /// The bytes, to be changed.
+    /// Returns the whole memory as mutable bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr(), self.len()) }
     }
 
-    /// As many values as there is room for.
+    /// Returns the memory as values of `T`, as many as fit.
     pub fn as_slice_of<T: AnyBitPattern>(&self) -> &[T] {
         bytemuck::cast_slice(&self.as_slice()[..whole::<T>(self.len())])
     }
 
-    /// As many values as there is room for, to be changed.
+    /// Returns the memory as mutable values of `T`, as many as fit.
     pub fn as_mut_slice_of<T: Pod>(&mut self) -> &mut [T] {
         let bytes = whole::<T>(self.len());
         bytemuck::cast_slice_mut(&mut self.as_mut_slice()[..bytes])
     }
 
-    /// What has happened so far.
+    /// Returns the counters since the region was made.
     pub fn stats(&self) -> RegionStats {
         self.pager.lock().stats()
     }
 
-    /// True if system calls may be given any memory of the region; otherwise they fail with EFAULT where it is not mapped.
+    /// Returns true if system calls may be given any memory of the region; otherwise they fail with EFAULT where it is
+    /// not mapped.
     pub fn serves_system_calls(&self) -> bool {
         self.memory.uffd.scope == Scope::All
     }
 
-    /// Writes every page to the swap that is not the same there; they stay in memory. What others write meanwhile may be left out.
+    /// Writes every page whose contents differ from the swap's; the pages stay in memory. Writes by other threads
+    /// meanwhile may be left out.
     ///
     /// # Errors
-    /// The first; pages that could be written have been.
+    /// The first error; every page that could be written has been.
     pub fn flush(&self) -> Result<(), RegionError> {
         let mut first_error = Ok(());
         let mut from = PageNo(0);
         loop {
-            // Faults are answered between any two clusters.
+            // The lock is released between clusters, so that faults are answered.
             let Some((next, written)) = self.pager.lock().flush_from(from) else { return first_error };
             first_error = first_error.and(written);
             from = next;
         }
     }
 
-    /// Forgets the pages that lie within `bytes` as a whole: they are zeros and take no memory, here or in the swap. Lost pages are found.
+    /// Forgets the pages that lie within `bytes` as a whole: they are zeros and take no memory, here or in the swap.
+    /// Pages that could not be read are usable again.
     pub fn discard(&mut self, bytes: Range<usize>) {
         let first = bytes.start.min(self.len()).div_ceil(PAGE_BYTES);
         let end = bytes.end.min(self.len()) / PAGE_BYTES;
@@ -230,7 +238,7 @@ impl Region {
     }
 }
 
-/// The most bytes of `bytes` that are whole `T`s.
+/// Returns the largest length up to `bytes` that is whole `T`s.
 fn whole<T>(bytes: usize) -> usize {
     const {
         assert!(size_of::<T>() > 0, "values without a size have no place in memory");
@@ -241,7 +249,7 @@ fn whole<T>(bytes: usize) -> usize {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Nobody can touch the memory any more: the borrows are over.
+        // All borrows are over, so no thread touches the memory any more.
         self.handler = None;
         self.swap.free(PageNo(0), self.swap.pages());
     }

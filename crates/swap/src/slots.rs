@@ -1,35 +1,36 @@
 //! The free slots of one area: a radix tree of 32-bit bitmap nodes.
 //!
-//! One bit per slot in the leaves, set while the slot is free; a bit of a node above is set while the node below it has a set bit. So
-//! the next free slot is found by going up past what is full and down again, whatever the size. (FreeBSD's swap keeps such a tree, of
-//! which the paper makes one per area; M. Dillon, "Design elements of the FreeBSD VM system". Written from the description.)
+//! One bit per slot in the leaves, set while the slot is free; a bit of a node above is set while the node below it has
+//! a set bit. So a search for the next free slot goes up past full nodes and down again, at a cost that grows with the
+//! height only. (FreeBSD's swap keeps such a tree, of which the paper makes one per area; M. Dillon, "Design elements
+//! of the FreeBSD VM system". Written from the description.)
 //!
 //! All memory is allocated with the tree.
 
 use std::ops::Range;
 
-/// Bits in a node.
+/// The number of bits in a node.
 const NODE_BITS: u32 = 32;
 
-/// Leaves that a search for a run looks at: 8 GiB of slots, a fraction of a millisecond.
+/// The most leaves that a search for a run examines: 8 GiB of slots, a fraction of a millisecond.
 const LEAVES_LOOKED_AT_MAX: usize = 1 << 16;
 
-/// Free runs that it looks at to take the longest of them, if none is long enough.
+/// The most free runs that a search examines to find the longest of them, if none is long enough.
 const RUNS_LOOKED_AT_MAX: u32 = 512;
 
-/// Which slots of an area are free.
+/// A set of free slots of an area.
 #[derive(Debug, Clone)]
 pub struct Slots {
     /// Nodes, leaves first, then level by level.
     nodes: Vec<u32>,
-    /// Where each level lies in `nodes`; the last one is a single node.
+    /// The range of each level in `nodes`; the last level is a single node.
     levels: Vec<Range<usize>>,
     len: u32,
     free: u32,
 }
 
 impl Slots {
-    /// `len` slots, all in use.
+    /// Makes `len` slots, all in use.
     pub fn used(len: u32) -> Slots {
         let mut levels = Vec::new();
         let (mut start, mut bits) = (0, len.max(1) as usize);
@@ -45,35 +46,35 @@ impl Slots {
         Slots { nodes: vec![0; start], levels, len, free: 0 }
     }
 
-    /// `len` slots, all free.
+    /// Makes `len` slots, all free.
     pub fn free(len: u32) -> Slots {
         let mut slots = Slots::used(len);
         slots.give(0..len);
         slots
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// True if there are none, neither free nor in use.
+    /// Returns true if there are no slots, neither free nor in use.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many of them are free.
+    /// Returns the number of free slots.
     pub fn free_count(&self) -> u32 {
         self.free
     }
 
-    /// True if a slot is free.
+    /// Returns true if a slot is free.
     pub fn is_free(&self, slot: u32) -> bool {
         slot < self.len && self.nodes[(slot / NODE_BITS) as usize] >> (slot % NODE_BITS) & 1 == 1
     }
 
-    /// The first run of free slots of length `want`, cut out of a longer one if need be; if there is none, the longest (of the first
-    /// ones: see the constants above). It is in use now. `None` if nothing is free.
+    /// Takes the first run of free slots of length `want`, cut out of a longer one if need be; if there is none, the
+    /// longest of the first ones (see the constants above). Its slots are then in use. `None` if no slot is free.
     pub fn take(&mut self, want: u32) -> Option<Range<u32>> {
         let run = match self.first_run(want) {
             Some(start) => start..start + want,
@@ -83,18 +84,19 @@ impl Slots {
         Some(run)
     }
 
-    /// True if [`Slots::take`] would find a run of `want` slots.
+    /// Returns true if [`Slots::take`] would find a run of `want` slots.
     pub fn has_run(&self, want: u32) -> bool {
         self.first_run(want).is_some()
     }
 
-    /// Where the first run of `want` free slots begins. Leaf by leaf: a run in fragments of every length is found in one pass.
+    /// Returns the start of the first run of `want` free slots. Searches leaf by leaf, so that fragments of every
+    /// length are passed once.
     fn first_run(&self, want: u32) -> Option<u32> {
         if want == 0 || want > self.free {
             return None;
         }
         let leaves = &self.nodes[self.levels[0].clone()];
-        // Free slots right before the leaf.
+        // The number of free slots right before the leaf.
         let mut before = 0;
         for (number, leaf) in (0u32..).zip(leaves).take(LEAVES_LOOKED_AT_MAX) {
             let first = number * NODE_BITS;
@@ -150,7 +152,8 @@ impl Slots {
         }
     }
 
-    /// A leaf has a free slot again: says so above, as far as that is news.
+    /// Records in the levels above that a leaf has a free slot again, up to the first node that had
+    /// a set bit already.
     fn raise(&mut self, leaf: usize) {
         let mut child = leaf;
         for level in self.levels.iter().skip(1) {
@@ -164,7 +167,8 @@ impl Slots {
         }
     }
 
-    /// A leaf has no free slot any more.
+    /// Records in the levels above that a leaf has no free slot any more, up to the first node that
+    /// still has a set bit.
     fn lower(&mut self, leaf: usize) {
         let mut child = leaf;
         for level in self.levels.iter().skip(1) {
@@ -177,7 +181,7 @@ impl Slots {
         }
     }
 
-    /// The first free slot at or after `from`.
+    /// Returns the first free slot at or after `from`.
     fn next_free(&self, from: u32) -> Option<u32> {
         let mut bit = from as usize;
         for (height, level) in self.levels.iter().enumerate() {
@@ -192,14 +196,14 @@ impl Slots {
         None
     }
 
-    /// The first free slot below a set bit.
+    /// Returns the first free slot below a set bit.
     fn descend(&self, height: usize, bit: usize) -> u32 {
         let below = self.levels[..height].iter().rev();
         below.fold(bit, |bit, level| bit * NODE_BITS as usize + self.nodes[level.start + bit].trailing_zeros() as usize)
             as u32
     }
 
-    /// Where the free run that begins at `start` ends, or `start + want`.
+    /// Returns the end of the free run that begins at `start`, at most `start + want`.
     fn run_end(&self, start: u32, want: u32) -> u32 {
         let limit = start.saturating_add(want).min(self.len);
         let mut at = start;
@@ -216,7 +220,7 @@ impl Slots {
     }
 }
 
-/// Where the first run of `want` set bits begins in a leaf.
+/// Returns the start of the first run of `want` set bits in a leaf.
 fn run_within(leaf: u32, want: u32) -> Option<u32> {
     if want > NODE_BITS {
         return None;
@@ -231,7 +235,7 @@ fn run_within(leaf: u32, want: u32) -> Option<u32> {
     (starts != 0).then(|| starts.trailing_zeros())
 }
 
-/// The leaves that slots lie in, with their bits.
+/// Returns the leaves that hold the slots, with the slots' bits.
 fn leaves(slots: Range<u32>) -> impl Iterator<Item = (usize, u32)> {
     let mut at = slots.start;
     std::iter::from_fn(move || {
@@ -280,7 +284,7 @@ mod tests {
         slots.give(3..4);
     }
 
-    /// What [`Slots::take`] says, by looking at every slot.
+    /// Finds the run that [`Slots::take`] must return by examining every slot.
     fn plain_take(model: &mut [bool], want: usize) -> Option<Range<u32>> {
         let mut runs = Vec::new();
         let mut at = 0;

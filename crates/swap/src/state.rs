@@ -1,8 +1,10 @@
-//! What a swap knows, under one lock that is never held across a request: who has which slot, and where the next pages go.
+//! The state of a swap, under one lock that is never held across a request: the owner of each slot, and the place of
+//! the next pages.
 //!
-//! A page-out has three steps: [`State::assign`] pins free slots, the requests are made without the lock, [`State::complete`] gives the slots to
-//! their pages. A page-in pins slots ([`State::begin_read`]), reads, and takes the pins away ([`State::end_read`]). What [`SwapMap`] says
-//! of pins makes all of this safe beside each other.
+//! A page-out has three steps: [`State::assign`] pins free slots, the requests are made without the lock,
+//! [`State::complete`] gives the slots to their pages. A page-in pins slots ([`State::begin_read`]), reads, and takes
+//! the pins away ([`State::end_read`]). The rules for pins in [`SwapMap`] make these steps safe when they run
+//! concurrently.
 //!
 //! Nothing here allocates memory.
 
@@ -23,27 +25,28 @@ use crate::places::{Choice, Head, Search};
 use crate::status::{AreaStatus, Counters};
 use crate::traditional::Traditional;
 
-/// Pages whose slots are found, written and switched together at most: a transfer of 1 MiB.
+/// The most pages whose slots are found, written and switched together: a transfer of 1 MiB.
 pub(crate) const BATCH_PAGES: usize = 256;
 
-/// An area without pages is given back after this: the next page would have to find it anew, if files left it.
+/// The time after which an area without pages is given back. Giving it back at once would make the next page look for
+/// an area again.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Which disk.
+/// The disk that holds a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Home,
     Partition,
 }
 
-/// Slots that lie together: one request.
+/// Slots that lie together and are transferred in one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) first: SlotNo,
     pub(crate) pages: u32,
     pub(crate) side: Side,
     pub(crate) at: Lba,
-    /// The slot of a page that has it already.
+    /// True if the piece is the slot that its page already has, to be written over.
     pub(crate) in_place: bool,
 }
 
@@ -53,7 +56,7 @@ impl Piece {
     }
 }
 
-/// Pieces for the first pages of those that leave.
+/// Pieces for the first of the pages that leave.
 pub(crate) struct Batch {
     pieces: [Piece; BATCH_PAGES],
     count: usize,
@@ -99,74 +102,77 @@ impl PageSet {
     }
 }
 
-/// Why pages are written.
+/// The purpose of writing pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// They leave memory. There must be a slot for them.
+    /// The pages leave memory. There must be a slot for them.
     Out,
-    /// They leave the slots from this one on, if there are better ones.
+    /// The pages leave their slots, from this one on, if there are better ones.
     Move { from: SlotNo },
 }
 
-/// What [`State::assign`] found.
+/// The result of [`State::assign`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Assigned {
-    /// Slots for at least one page.
+    /// Slots were found for at least one page.
     Found,
-    /// None before somebody has tried to create an area here, for so many pages together.
+    /// No slot, until the caller has tried to create an area in this group for so many pages
+    /// together.
     Create(Group, u32),
-    /// None before somebody has tried to enlarge the traditional swap space.
+    /// No slot, until the caller has tried to enlarge the traditional swap space.
     Grow,
-    /// None before another's request has ended.
+    /// No slot, until another request has ended.
     Wait,
-    /// None.
+    /// No slot at all.
     Nothing,
 }
 
-/// What [`State::begin_read`] found.
+/// The result of [`State::begin_read`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reading {
-    /// The page is not out.
+    /// The page is not in the swap.
     Absent,
-    /// It is being written just now.
+    /// The page is being written over in its slot.
     Wait,
-    /// Read these; the page is the one with this index.
+    /// Slots to read; the page is the one with this index.
     Here { piece: Piece, index: u32 },
 }
 
-/// Which free blocks are to be given back.
+/// The free blocks that are to be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spare {
-    /// Those of areas that give way.
+    /// Blocks of areas that are being vacated.
     Leaving,
-    /// Those, and those of areas without pages that nobody used for [`IDLE`].
+    /// The same, and blocks of areas without pages that were not used for [`IDLE`].
     Idle,
-    /// Those of all areas without pages, and of the traditional swap space: somebody needs them.
+    /// Blocks of all areas without pages, and of the traditional swap space: they are needed now.
     All,
 }
 
-/// What a swap knows.
+/// The state of a swap.
 pub(crate) struct State {
     pub(crate) map: SwapMap,
     pub(crate) areas: Areas,
     pub(crate) traditional: Traditional,
     pub(crate) search: Search,
     pub(crate) avoid: Avoid,
-    /// Reserved blocks that are not taken.
+    /// Reserved blocks that are not in use by an area or the traditional swap space.
     pub(crate) promised_blocks: u64,
-    /// Blocks on their way back to those: no part has them any more, and they are not promised yet.
+    /// Blocks being given back to the volume: no part of the swap has them any more, and they do
+    /// not count as promised yet.
     pub(crate) giving_blocks: u64,
     pub(crate) counters: Counters,
-    /// Tasks that wait for a slot.
+    /// The number of tasks that wait for a slot.
     pub(crate) waiters: u32,
     pub(crate) placement: Placement,
     pub(crate) block_sectors: u64,
     pub(crate) granule: u32,
-    /// Pages in a request at most.
+    /// The most pages in one request.
     pub(crate) request_pages: u32,
-    /// Since when the traditional swap space is known to have no pages.
+    /// The time since which the traditional swap space is known to have no pages; `None` while it
+    /// has some.
     pub(crate) traditional_idle_since: Option<Time>,
-    /// Where in an area that gives way the next look begins.
+    /// The position in a vacated area at which the next search for pages begins.
     pub(crate) migration_next: u32,
 }
 
@@ -175,7 +181,7 @@ impl State {
         SlotNo(self.traditional.numbers() + area.0 * self.areas.slots() + slot)
     }
 
-    /// The area a slot lies in and its index there; `None` for the traditional swap space.
+    /// Returns the area a slot lies in and its index there; `None` for the traditional swap space.
     fn area_of(&self, slot: SlotNo) -> Option<(AreaNo, u32)> {
         let number = slot.0.checked_sub(self.traditional.numbers())?;
         Some((AreaNo(number / self.areas.slots()), number % self.areas.slots()))
@@ -197,7 +203,7 @@ impl State {
         Piece { first, pages, side, at, in_place: false }
     }
 
-    /// A slot that nobody has any more.
+    /// Frees a slot that has neither owner nor pin.
     fn release(&mut self, slot: SlotNo) {
         match self.area_of(slot) {
             Some((area, index)) => self.areas.give(area, index),
@@ -211,15 +217,15 @@ impl State {
         }
     }
 
-    /// Takes a page's slot away.
+    /// Removes a page from its slot.
     pub(crate) fn clear(&mut self, page: PageNo) {
         if let Some(slot) = self.map.clear(page) {
             self.release(slot);
         }
     }
 
-    /// Finds slots for pages that leave together, of which `first` is the first one: for all, or for as many as can be had without doing
-    /// something first.
+    /// Finds slots for pages that leave together, of which `first` is the first one: for all of them, or for as many as
+    /// possible without first creating an area, growing or waiting.
     pub(crate) fn assign(
         &mut self,
         (first, count): (PageNo, u32),
@@ -248,7 +254,7 @@ impl State {
         Assigned::Found
     }
 
-    /// One run of free slots, or what to do first.
+    /// Takes one run of free slots, or returns the step that must come first.
     fn step(&mut self, want: u32, head: Option<Head>, now: Time, may_grow: bool) -> Result<Piece, Assigned> {
         match self.choose(want, head, now) {
             Choice::Area(area) => self.take_in(area, want).ok_or(Assigned::Nothing),
@@ -271,7 +277,7 @@ impl State {
         Some(self.piece(self.slot_in(area, slot), pages))
     }
 
-    /// The traditional swap space; where it ends, any area after all.
+    /// Takes slots in the traditional swap space or, if it has none, in any area.
     fn fall_back(&mut self, want: u32, may_grow: bool) -> Result<Piece, Assigned> {
         if let Some((slot, pages)) = self.traditional.take(want) {
             self.traditional_idle_since = None;
@@ -284,7 +290,8 @@ impl State {
         any.and_then(|area| self.take_in(area, want)).ok_or(Assigned::Nothing)
     }
 
-    /// True if so many blocks are promised and not taken, or can be after giving others back.
+    /// Returns true if this many blocks are promised and not taken, or will be after giving others
+    /// back.
     fn can_have(&self, blocks: u32) -> bool {
         let coming = self.promised_blocks + self.giving_blocks;
         if coming >= u64::from(blocks) {
@@ -300,7 +307,8 @@ impl State {
         coming + slots * u64::from(self.granule) >= u64::from(blocks)
     }
 
-    /// No slot is free. Those that could not be written may be tried again.
+    /// Frees the slots that could not be written, to be tried again because no other slot is free.
+    /// Returns false if there are none.
     fn restore_spoiled(&mut self) -> bool {
         let in_areas: u32 = self.areas.newest_first().map(|area| self.areas.get(area).spoiled).sum();
         if in_areas + self.traditional.spoiled == 0 {
@@ -324,7 +332,8 @@ impl State {
         }
     }
 
-    /// No slot is free at all: a page that has one is written over it. Otherwise somebody's request will end and free one.
+    /// Assigns a page's own slot to be written over, because no slot is free at all. For a page without one: waits if
+    /// the end of another request will free a slot.
     fn overwrite(&mut self, page: PageNo, batch: &mut Batch) -> Assigned {
         let Some(slot) = self.map.slot_of(page) else {
             return if self.map.passing() > 0 { Assigned::Wait } else { Assigned::Nothing };
@@ -339,8 +348,8 @@ impl State {
         Assigned::Found
     }
 
-    /// The requests of a batch have ended: pages whose write succeeded are where they were written to, the others where they were.
-    /// A slot that could not be written is `spoiled`: set aside until nothing else is free.
+    /// Completes a batch whose requests have ended: pages whose write succeeded move to their new slots, the others
+    /// stay where they were. A slot that could not be written is `spoiled`: set aside until no other slot is free.
     pub(crate) fn complete(
         &mut self,
         pages: impl Fn(usize) -> PageNo,
@@ -351,7 +360,7 @@ impl State {
     ) {
         let mut index = 0;
         for piece in batch.pieces() {
-            // Whether the slot before was switched, and its page left memory together with this one.
+            // True if the slot before was switched and its page left memory together with this one.
             let mut together = false;
             for slot in piece.slots() {
                 let mut joins_next = false;
@@ -374,7 +383,7 @@ impl State {
         }
     }
 
-    /// A page that is moved may have changed, left or come in meanwhile: then what was written is of no use.
+    /// Returns true unless the page changed, left or came in while it was being moved: then the written copy is stale.
     fn is_expected(&self, page: PageNo, purpose: Purpose, index: usize) -> bool {
         match purpose {
             Purpose::Out => true,
@@ -382,7 +391,8 @@ impl State {
         }
     }
 
-    /// True if a page left memory together with the next one: what moves with it need not have.
+    /// Returns true if a page left memory together with the next one: pages that are moved together
+    /// need not have.
     fn leaves_with_next(&self, purpose: Purpose, index: usize) -> bool {
         match purpose {
             Purpose::Out => true,
@@ -397,7 +407,7 @@ impl State {
         } else {
             self.counters.pages_migrated += 1;
         }
-        // Before the page leaves its old slot: that may be the one before.
+        // Before the page leaves its old slot, because that may be the slot before this one.
         if together {
             self.map.join(slot);
         }
@@ -415,7 +425,7 @@ impl State {
         self.unpin(slot);
     }
 
-    /// A slot that was not written.
+    /// Unpins a slot whose write failed.
     fn withdraw(&mut self, slot: SlotNo, in_place: bool, spoiled: bool) {
         if in_place {
             self.map.set_overwritten(slot, false);
@@ -441,7 +451,7 @@ impl State {
         let (mut first, mut end) = (slot.0, slot.0 + 1);
         let is_wanted =
             |slot: u32| self.map.page_of(SlotNo(slot)).is_some() && !self.map.is_being_overwritten(SlotNo(slot));
-        // What comes after is likelier to be wanted next.
+        // The pages behind this one are likelier to be wanted next.
         while end - first <= neighbours && self.map.is_joined(SlotNo(end)) && is_wanted(end) {
             end += 1;
         }
@@ -453,12 +463,12 @@ impl State {
         Reading::Here { piece, index: slot.0 - first }
     }
 
-    /// The request for these slots has ended.
+    /// Removes the pins of a read that has ended.
     pub(crate) fn end_read(&mut self, piece: &Piece) {
         piece.slots().for_each(|slot| self.unpin(slot));
     }
 
-    /// A writer found no room in a group: its areas give way.
+    /// Marks a group's areas as to be vacated, because a writer found no space there.
     pub(crate) fn leave(&mut self, group: Group, now: Time) {
         self.avoid.add(group, now, PRESSED);
         self.counters.groups_left += 1;
@@ -469,12 +479,12 @@ impl State {
         }
     }
 
-    /// True if an area gives way.
+    /// Returns true if an area is being vacated.
     pub(crate) fn is_leaving(&self) -> bool {
         self.areas.oldest_first().any(|area| self.areas.get(area).leaving)
     }
 
-    /// Up to `max` pages of an area that gives way, in slots that lie together; their slots are pinned now.
+    /// Returns up to `max` pages of an area that is being vacated, in slots that lie together, and pins the slots.
     pub(crate) fn next_migration(&mut self, max: u32) -> Option<Piece> {
         let leaving = |area: &AreaNo| self.areas.get(*area).leaving && self.areas.get(*area).used() > 0;
         let area = self.areas.oldest_first().find(leaving)?;
@@ -492,7 +502,8 @@ impl State {
         Some(piece)
     }
 
-    /// Parts with free blocks, one run at a time: the caller gives them back and says so ([`State::given`]).
+    /// Removes free blocks from their area, one run at a time: the caller gives them back to the volume and reports it
+    /// with [`State::given`].
     pub(crate) fn next_spare(&mut self, spare: Spare, now: Time) -> Option<BlockRun> {
         let run = self.find_spare(spare, now)?;
         self.giving_blocks += u64::from(run.len);
@@ -548,13 +559,13 @@ impl State {
         self.traditional.detach(slot, 1)
     }
 
-    /// Blocks are back where they were promised from.
+    /// Records that blocks were given back and are promised again.
     pub(crate) fn given(&mut self, run: BlockRun) {
         self.giving_blocks -= u64::from(run.len);
         self.promised_blocks += u64::from(run.len);
     }
 
-    /// Notes what has no pages now.
+    /// Records the time since which areas and the traditional swap space have no pages.
     pub(crate) fn mark_idle(&mut self, now: Time) {
         let since = |used: u32, before: Option<Time>| if used == 0 { before.or(Some(now)) } else { None };
         let mut next = self.areas.oldest_first().next();
@@ -566,7 +577,7 @@ impl State {
         self.traditional_idle_since = since(self.traditional.used(), self.traditional_idle_since);
     }
 
-    /// The areas in the order of their creation.
+    /// Returns the status of each area in the order of creation.
     pub(crate) fn area_statuses(&self) -> Vec<AreaStatus> {
         let status = |area: AreaNo| {
             let area = self.areas.get(area);
@@ -575,7 +586,7 @@ impl State {
         self.areas.oldest_first().map(status).collect()
     }
 
-    /// Sectors in a block of the volume.
+    /// Returns the number of sectors in a block of the volume.
     pub(crate) fn block_sectors(block_bytes: u32) -> u64 {
         u64::from(block_bytes) / SECTOR as u64
     }

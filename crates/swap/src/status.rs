@@ -1,4 +1,4 @@
-//! What a swap tells about itself.
+//! Counters and state of a swap, for users and tables.
 
 use std::fmt::Write as _;
 
@@ -7,17 +7,17 @@ use moafs_vfs::volatile::Group;
 
 use crate::options::Placement;
 
-/// Declares the counters once: fields, and their names for whoever prints them.
+/// Declares the counters once: the fields, and their names for printing.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Totals since the swap was opened.
+        /// Counts since the swap was opened.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// All of them, by name.
+            /// Returns every counter with its name.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -32,80 +32,80 @@ counters! {
     pages_out_traditional,
     /// Of those, pages that overwrote their slot: none was free.
     pages_out_in_place,
-    /// Requests that carried them.
+    /// Write requests that carried these pages.
     out_requests,
-    /// Pages read because somebody wanted them.
+    /// Pages read because they were asked for.
     pages_in,
-    /// Pages that came along with them.
+    /// Pages that were read along with them.
     neighbours_in,
-    /// Requests that brought them.
+    /// Read requests that brought these pages.
     in_requests,
-    /// Pages freed.
+    /// Pages freed by their owner.
     pages_freed,
-    /// Swap areas created.
+    /// Swap areas created, in total.
     areas_made,
     /// Of those, areas outside the group of the last file access.
     areas_made_elsewhere,
-    /// Swap areas given back.
+    /// Swap areas given back to the volume.
     areas_given_back,
-    /// Pages moved because their area gave way.
+    /// Pages moved because their area was being vacated.
     pages_migrated,
-    /// Of those that were to move, pages that had changed before they could.
+    /// Pages that were to be moved but changed before they could be.
     migrations_lost,
-    /// Groups left because a writer found no room there.
+    /// Groups vacated because a writer found no space there.
     groups_left,
-    /// Times an area was wanted where the volume had none to give.
+    /// Attempts to create an area for which the volume had no space.
     areas_refused,
-    /// Times somebody waited for another's slot.
+    /// Waits of a page-out for a slot in use by another request.
     waits,
-    /// Pages that could not be written.
+    /// Pages whose write failed.
     write_errors,
-    /// Pages that could not be read.
+    /// Pages whose read failed.
     read_errors,
 }
 
-/// A swap area.
+/// The state of one swap area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AreaStatus {
-    /// Where it lies.
+    /// The group the area lies in.
     pub group: Group,
-    /// Its blocks, as they were taken.
+    /// The area's blocks when it was created.
     pub run: BlockRun,
-    /// Slots it has now: fewer than at first while it gives way.
+    /// Slots the area has now: fewer than at first while it is being vacated.
     pub slots: u32,
     /// Of those, slots in use.
     pub used: u32,
-    /// It gives way to a writer.
+    /// True while the area is being vacated for a writer.
     pub leaving: bool,
 }
 
-/// A swap as of now.
+/// The state of a swap at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Where pages go.
+    /// The destination of pages.
     pub placement: Placement,
-    /// Pages it can hold.
+    /// The number of pages the swap can hold.
     pub pages: u32,
-    /// Pages out.
+    /// The number of pages that are out.
     pub used: u32,
     /// Blocks of the volume that are reserved for it.
     pub reserved_blocks: u64,
     /// Of those, blocks that areas and the traditional swap space occupy.
     pub taken_blocks: u64,
-    /// Slots of an area.
+    /// The number of slots in an area.
     pub area_slots: u32,
     /// The areas in the order of their creation.
     pub areas: Vec<AreaStatus>,
-    /// Slots of the traditional swap space.
+    /// The number of slots in the traditional swap space.
     pub traditional_slots: u32,
     /// Of those, slots in use.
     pub traditional_used: u32,
-    /// Totals.
+    /// Counts since the swap was opened.
     pub counters: Counters,
 }
 
 impl Status {
-    /// The same as one JSON object.
+    /// Returns the status as one JSON object.
     pub fn json(&self) -> String {
         let mut text = format!(
             "{{\"placement\":\"{}\",\"pages\":{},\"used\":{},\"reserved_blocks\":{},\"taken_blocks\":{},\"area_slots\":{},\

@@ -1,10 +1,12 @@
-//! Giving way: areas leave groups where the volume's writers find no room, and what nobody uses is given back.
+//! Background work: moves areas out of groups where the volume's writers find no space, and gives unused blocks back.
 //!
-//! An area that gives way takes no more pages. Its free slots are given back at once; its pages are read, written where the search
-//! order sends them now, and switched only if they did not change meanwhile; then their slots are given back, too. Capacity stays: what is
-//! given back is still promised, and every page has its slot all the time.
+//! An area that is being vacated takes no more pages. Its free slots are given back at once; its pages are read,
+//! written where the search order sends them now, and switched only if they did not change meanwhile; then their slots
+//! are given back as well. Capacity stays: blocks that are given back remain reserved for the swap, and every page has
+//! its slot all the time.
 //!
-//! Pages in the fallback are not moved: there is no better place for them. Its free blocks are given back.
+//! Pages in the traditional swap space are not moved: there is no better place for them. Its free blocks are given
+//! back.
 
 use moafs_disk::{Buf, Cause, DiskExt, Op, Page, Request};
 
@@ -13,15 +15,16 @@ use crate::error::SwapError;
 use crate::page::{PAGE_BYTES, PageNo};
 use crate::state::{Batch, Piece, Purpose, SlotNo, Spare};
 
-/// Pages that one step moves at most: 256 KiB read and written.
+/// The most pages that one step moves: 256 KiB read and written.
 const MIGRATION_PAGES: u32 = 64;
 
 impl Swap {
-    /// A step of background work, bounded: hears of groups that writers need, gives back what is free, moves some pages. True: there is
-    /// more to move, and it gets on.
+    /// Runs one bounded background step: looks for contended groups, gives free blocks back, moves some pages. Returns
+    /// true if there are more pages to move and this step has moved some.
     ///
     /// # Errors
-    /// [`SwapError::Device`] for a page that could not be moved and stays where it is. The next call goes on behind it.
+    /// [`SwapError::Device`] for a page that could not be moved and stays where it is. The next call continues behind
+    /// it.
     pub fn tend(&self) -> Result<bool, SwapError> {
         if self.home.is_none() {
             return Ok(false);
@@ -35,7 +38,8 @@ impl Swap {
         Ok(moved && self.state.lock().is_leaving())
     }
 
-    /// Marks the areas of groups where a writer found no room.
+    /// Marks the areas of contended groups, in which a writer found no space, to be vacated.
+    /// Returns true if there were such groups.
     fn hear(&self) -> bool {
         let Some(home) = &self.home else { return false };
         let mut pressed = false;
@@ -54,7 +58,7 @@ impl Swap {
         }
     }
 
-    /// Moves pages out of an area that gives way. True: some have moved.
+    /// Moves pages out of an area that is being vacated. Returns true if some have moved.
     fn migrate(&self) -> Result<bool, SwapError> {
         let Some(piece) = self.state.lock().next_migration(MIGRATION_PAGES) else { return Ok(false) };
         let read = self.read_all(&piece);
@@ -64,7 +68,8 @@ impl Swap {
         read.into_iter().find_map(Result::err).map_or(Ok(moved), Err)
     }
 
-    /// The pages of a piece that still have their slots, or why they could not be read. In one request; one by one if that fails.
+    /// Reads the pages of a piece that still have their slots: in one request, or one by one if that fails. Returns
+    /// each page or its error; `None` for slots without a page.
     fn read_all(&self, piece: &Piece) -> Vec<Result<Option<(PageNo, Page)>, SwapError>> {
         let owners = self.owners(piece);
         let into = (0..piece.pages).map(|_| Buf::scratch(PAGE_BYTES)).collect();
@@ -84,7 +89,7 @@ impl Swap {
         (0..piece.pages as usize).map(single).collect()
     }
 
-    /// Writes what was read elsewhere, run by run.
+    /// Writes the pages that were read to new slots, run by run.
     fn move_read(&self, piece: &Piece, read: &[Result<Option<(PageNo, Page)>, SwapError>]) -> Result<bool, SwapError> {
         let mut moved = false;
         let mut index = 0;

@@ -1,8 +1,9 @@
-//! The traditional swap space: at the lowest addresses, wherever the head is. The fallback.
+//! The traditional swap space, at the lowest addresses regardless of the head: the fallback for
+//! pages without an area.
 //!
-//! Either a partition, or, for a volume without one, reserved blocks at the volume's lowest addresses, taken in pieces when they are
-//! needed and given back when nobody has them. Then a slot's number says nothing about its place: a table does. Two trees tell which
-//! numbers have blocks and no page, and which have no blocks.
+//! Either a partition, or, for a volume without one, reserved blocks at the volume's lowest addresses, taken in pieces
+//! when they are needed and given back when they hold no page. In a volume a table maps a slot's number to its place.
+//! Two trees hold the numbers that have blocks and no page, and those that have no blocks.
 
 use moafs_disk::SECTOR;
 use moafs_vfs::types::{BlockAddr, BlockRun};
@@ -10,67 +11,68 @@ use moafs_vfs::types::{BlockAddr, BlockRun};
 use crate::page::PAGE_BYTES;
 use crate::slots::Slots;
 
-/// Sectors in a slot.
+/// The number of sectors in a slot.
 const SLOT_SECTORS: u64 = (PAGE_BYTES / SECTOR) as u64;
 
-/// The traditional swap space.
+/// The slots of the traditional swap space.
 #[derive(Debug)]
 pub struct Traditional {
     free: Slots,
     held: u32,
-    /// Slots of it that could not be written.
+    /// The number of slots that could not be written.
     pub spoiled: u32,
     blocks: Option<Blocks>,
 }
 
-/// Blocks of a volume, where there is no partition.
+/// The table for blocks of a volume, where there is no partition.
 #[derive(Debug)]
 struct Blocks {
-    /// Numbers without blocks.
+    /// The slot numbers without blocks.
     vacant: Slots,
-    /// The first block of each number that has some.
+    /// The first block of each slot number that has some.
     start: Vec<u64>,
     granule: u32,
 }
 
 impl Traditional {
-    /// A partition.
+    /// Makes the swap space of a partition with `slots` slots.
     pub fn partition(slots: u32) -> Traditional {
         Traditional { free: Slots::free(slots), held: slots, spoiled: 0, blocks: None }
     }
 
-    /// Up to `slots` slots of `granule` blocks each, none of which there are yet.
+    /// Makes a swap space of up to `slots` slots of `granule` blocks each, none of which has blocks
+    /// yet.
     pub fn blocks(slots: u32, granule: u32) -> Traditional {
         let blocks = Blocks { vacant: Slots::free(slots), start: vec![0; slots as usize], granule };
         Traditional { free: Slots::used(slots), held: 0, spoiled: 0, blocks: Some(blocks) }
     }
 
-    /// Slot numbers.
+    /// Returns the number of slot numbers.
     pub fn numbers(&self) -> u32 {
         self.free.len()
     }
 
-    /// Slots there are.
+    /// Returns the number of slots that have blocks.
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// Of those, slots in use.
+    /// Returns the number of slots in use.
     pub fn used(&self) -> u32 {
         self.held - self.spoiled - self.free.free_count()
     }
 
-    /// True if it is a partition.
+    /// Returns true if it is a partition.
     pub fn is_partition(&self) -> bool {
         self.blocks.is_none()
     }
 
-    /// Slots that more blocks could become.
+    /// Returns how many slots could still be given blocks.
     pub fn vacant(&self) -> u32 {
         self.blocks.as_ref().map_or(0, |blocks| blocks.vacant.free_count())
     }
 
-    /// Free slots.
+    /// Returns the number of free slots.
     pub fn free_count(&self) -> u32 {
         self.free.free_count()
     }
@@ -85,12 +87,12 @@ impl Traditional {
         Some((run.start, together - run.start))
     }
 
-    /// Gives a slot back.
+    /// Frees a slot by its number.
     pub fn give(&mut self, slot: u32) {
         self.free.give(slot..slot + 1);
     }
 
-    /// Numbers the slots of a new run of blocks. What is left of it, if there are no more numbers, is the caller's again.
+    /// Gives the blocks of a new run to vacant slot numbers. Returns the rest of the run if there are too few numbers.
     pub fn grow(&mut self, run: BlockRun) -> Option<BlockRun> {
         let Some(blocks) = &mut self.blocks else { return Some(run) };
         let (mut start, mut slots) = (run.start.0, run.len / blocks.granule);
@@ -108,14 +110,15 @@ impl Traditional {
         (start < end).then(|| BlockRun { start: BlockAddr(start), len: (end - start) as u32 })
     }
 
-    /// Parts with a free run: blocks to be given back. `None` if there are none, or if it is a partition.
+    /// Removes a free run of slots and returns its blocks, to be given back. `None` if there is none, or if it is a
+    /// partition.
     pub fn detach_free(&mut self) -> Option<BlockRun> {
         self.blocks.as_ref()?;
         let (first, count) = self.take(u32::MAX)?;
         self.detach(first, count)
     }
 
-    /// Parts with slots that lie together and are neither free nor owned.
+    /// Removes slots that lie together and are neither free nor owned; returns their blocks.
     pub fn detach(&mut self, first: u32, count: u32) -> Option<BlockRun> {
         let blocks = self.blocks.as_mut()?;
         blocks.vacant.give(first..first + count);
@@ -123,22 +126,23 @@ impl Traditional {
         Some(BlockRun { start: BlockAddr(blocks.start[first as usize]), len: count * blocks.granule })
     }
 
-    /// The first block of a slot; `None` if it is a partition, see [`Traditional::sector_of`].
+    /// Returns the first block of a slot; `None` if it is a partition, see
+    /// [`Traditional::sector_of`].
     pub fn block_of(&self, slot: u32) -> Option<BlockAddr> {
         self.blocks.as_ref().map(|blocks| BlockAddr(blocks.start[slot as usize]))
     }
 
-    /// The first sector of a slot of a partition.
+    /// Returns the first sector of a slot of a partition.
     pub fn sector_of(slot: u32) -> u64 {
         u64::from(slot) * SLOT_SECTORS
     }
 
-    /// Slots that a partition of so many sectors has.
+    /// Returns the number of slots in a partition of this many sectors.
     pub fn slots_in(sectors: u64) -> u32 {
         u32::try_from(sectors / SLOT_SECTORS).unwrap_or(u32::MAX)
     }
 
-    /// Where the slots from `first` on, at most up to `end`, cease to follow one another on the disk.
+    /// Returns the end of the slots from `first` on, at most `end`, that follow one another on the disk.
     fn together(&self, first: u32, end: u32) -> u32 {
         let Some(blocks) = &self.blocks else { return end };
         let follows =

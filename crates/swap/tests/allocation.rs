@@ -1,7 +1,7 @@
-//! Memory on the page-out path: who frees memory must not need any.
+//! Memory on the page-out path: code that frees memory must not need any.
 //!
-//! The swap itself allocates nothing for a page-out into areas that exist. What [`Disk::submit`] takes is counted exactly: a vector of
-//! requests, and for each request a vector of pages.
+//! The swap itself allocates nothing for a page-out into areas that exist. The allocations of [`Disk::submit`] are
+//! counted exactly: a vector of requests, and for each request a vector of pages.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -19,16 +19,16 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's allocator, and a number of this thread.
+// SAFETY: the system's allocator, with a counter of this thread beside it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as our caller promises.
+        // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: as our caller promises.
+        // SAFETY: as the caller promises.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -42,7 +42,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.get() - before
 }
 
-/// A disk that does nothing: all it allocates is the list of results.
+/// A disk that does nothing: it allocates only the list of results.
 struct Nowhere {
     limits: Limits,
 }
@@ -73,7 +73,7 @@ impl Disk for Nowhere {
     }
 }
 
-/// A volume of empty groups that holds one area each.
+/// A volume of empty groups that hold one area each.
 struct Empty;
 
 const GROUP_BLOCKS: u32 = 1024;
@@ -123,13 +123,13 @@ fn a_page_out_allocates_what_its_requests_consist_of_and_nothing_else() {
     let swap = Swap::open(Some(home), None, 8192, Live::new(), SwapOptions::default()).unwrap();
     let pages = pages(600);
     let access = |group: u64| head.note(BlockAddr(group * u64::from(GROUP_BLOCKS) + 1));
-    // Areas of a quarter of a group.
+    // The areas take a quarter of a group each.
     for group in 0..4 {
         access(group);
         swap.page_out(&pages[..1]).unwrap();
     }
 
-    // The requests, one request's pages, the disk's answer.
+    // The allocations are the requests, one request's pages, and the disk's results.
     let one_request = 3;
     for round in 0..100 {
         access(round % 4);
@@ -140,7 +140,7 @@ fn a_page_out_allocates_what_its_requests_consist_of_and_nothing_else() {
     assert_eq!(allocations(|| swap.free(PageNo(0), 8192)), 0);
     assert_eq!(allocations(|| assert!(!swap.is_out(PageNo(0)))), 0);
 
-    // More than a batch, over several areas.
+    // A page-out of more than a batch, over several areas.
     let before = swap.status().counters;
     let made = allocations(|| swap.page_out(&pages).unwrap());
     let after = swap.status().counters;

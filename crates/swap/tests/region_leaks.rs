@@ -1,4 +1,5 @@
-//! What a region takes it gives back. Alone in its process: others' threads and descriptors would be counted, too.
+//! A region releases all it takes. Alone in its process, because threads and descriptors of other tests would be
+//! counted.
 
 use std::fs;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use moafs_swap::{PAGE_BYTES, Region, RegionError, RegionOptions, Swap, SwapOptio
 
 const PAGES: u32 = 64;
 
-/// Descriptors, threads, and mappings of memory files.
+/// Returns the numbers of descriptors, threads, and mappings of memory files.
 fn taken() -> [usize; 3] {
     let entries = |path| fs::read_dir(path).unwrap().count();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -35,7 +36,7 @@ fn a_region_takes_nothing_along() {
     }
     assert_eq!(taken(), before);
     assert_eq!(Arc::strong_count(&swap), 1);
-    // One that cannot be made leaves nothing, either.
+    // A region that cannot be made leaves nothing behind.
     let too_small = RegionOptions { budget_bytes: 1, ..options };
     Region::new(Arc::clone(&swap), too_small).unwrap_err();
     assert_eq!((taken(), Arc::strong_count(&swap)), (before, 1));

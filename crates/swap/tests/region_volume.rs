@@ -1,4 +1,5 @@
-//! A region in the swap areas of a volume that is not mounted, and one of a process without rights.
+//! A region in the swap areas of a volume that is not mounted, and a region of a process without
+//! privileges.
 
 use std::os::unix::process::CommandExt;
 use std::panic::AssertUnwindSafe;
@@ -20,7 +21,7 @@ use moafs_vfs::{Vfs, Who};
 const PAGES: u32 = 2048;
 const BUDGET: RegionOptions = RegionOptions { budget_bytes: 128 * PAGE_BYTES as u64, cluster_pages: 16 };
 
-/// `None`, and a word about it, where regions cannot be had.
+/// Makes a region; prints a message and returns `None` where regions are not possible.
 fn region(swap: &Arc<Swap>) -> Option<Region> {
     match Region::new(Arc::clone(swap), BUDGET) {
         Ok(region) => Some(region),
@@ -91,7 +92,7 @@ impl Volume {
         assert!(back == contents, "file {file:?} holds something else");
     }
 
-    /// Closes it; e2fsck must have nothing to say.
+    /// Closes the volume; e2fsck must find no error.
     fn close(self) {
         self.vfs.close().unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -113,7 +114,7 @@ fn a_region_lives_in_the_areas_of_a_volume_and_leaves_no_trace() {
     let Some(mut region) = region(&swap) else { return };
     use_all(&mut region);
     let status = swap.status();
-    // Next to the file: the head's last access was there.
+    // The pages are next to the file: the head's last access was there.
     assert!(status.used > 0 && status.traditional_used == 0, "{}", status.json());
     drop(region);
     drop(swap);
@@ -123,7 +124,8 @@ fn a_region_lives_in_the_areas_of_a_volume_and_leaves_no_trace() {
     volume.close();
 }
 
-/// Files of 1 MiB until there is no room, then none, again and again; what they hold is checked.
+/// Writes files of 1 MiB until there is no space and deletes them, again and again; checks their
+/// contents.
 fn fill_and_empty(volume: &Volume, busy: &AtomicBool) -> u32 {
     let mut fills = 0;
     while busy.load(Ordering::Relaxed) || fills == 0 {
@@ -157,7 +159,7 @@ fn a_region_and_a_writer_who_needs_all_room_get_along() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| fill_and_empty(&volume, &busy));
         let used = std::panic::catch_unwind(AssertUnwindSafe(|| (0..8).for_each(|_| use_all(&mut region))));
-        // Before anything else, or the scope would wait for ever.
+        // Stored before any check that may panic, because the scope would wait for ever.
         busy.store(false, Ordering::Relaxed);
         used.unwrap();
         assert!(writer.join().unwrap() > 0);

@@ -1,6 +1,7 @@
-//! How many pages are read beside the one that is wanted: as many as have been worth it.
+//! The number of pages that are read along with a wanted one: it follows how many of them were
+//! used.
 
-/// The window. It doubles when a page that came along is touched, and halves when one leaves untouched.
+/// The read-ahead window. It doubles when a page that was read along is touched, and halves when one leaves untouched.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     window: u32,
@@ -8,12 +9,13 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Starts with `most`: pages that left together were used together.
+    /// Starts with a window of `most`: pages that left together were used together.
     pub(super) fn new(most: u32) -> ReadAhead {
         ReadAhead { window: most, most }
     }
 
-    /// Neighbours to bring along. At least one where any are allowed, or nothing would ever be learnt again.
+    /// Returns the number of neighbours to read along. At least one if any are allowed, because a window of zero could
+    /// never grow again.
     pub(super) fn window(&self) -> u32 {
         self.window
     }

@@ -1,33 +1,35 @@
-//! Which page leaves: the clock with two hands of 4.3BSD, with the mapping as reference bit.
+//! The choice of the pages that leave: the clock with two hands of 4.3BSD, with the mapping as
+//! reference bit.
 //!
-//! Pages in memory sit on the rim, one to a frame. The *front hand* passes first and has its page unmapped; the *back hand* follows
-//! some frames behind and takes the page if it is still unmapped, that is if nobody touched it in between. A userfaultfd
-//! shows no reference bits, and with write protection alone a page that is only read would look unused however often it is read:
-//! unmapping costs a fault per use and round, but tells the truth.
+//! Pages in memory sit on the rim, one to a frame. The *front hand* passes first and has its page unmapped; the *back
+//! hand* follows some frames behind and takes the page if it is still unmapped, that is if it was not touched in
+//! between. A userfaultfd shows no reference bits, and with write protection alone a page that is only read would look
+//! unused however often it is read: unmapping costs a fault per use and round, but detects reads.
 //!
-//! Decides only: what unmapping and leaving mean is the pager's business.
+//! This module only decides: the pager carries out unmapping and eviction.
 
 use crate::page::PageNo;
 
-/// A place on the rim.
+/// A frame number: a place on the rim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame(u32);
 
-/// The rim and its hands.
+/// The rim and the positions of its hands.
 #[derive(Debug)]
 pub(super) struct Clock {
     rim: Vec<Option<PageNo>>,
-    /// Frames without a page; the last is used first, so that a page that comes in follows the back hand, and has a full round.
+    /// Frames without a page; the last is used first, so that a page that comes in follows the back hand, and has a
+    /// full round.
     empty: Vec<Frame>,
     budget: usize,
     back: usize,
-    /// Frames that the front hand is ahead of the back hand.
+    /// The number of frames that the front hand is ahead of the back hand.
     lead: usize,
     spread: usize,
 }
 
 impl Clock {
-    /// For `budget` pages, the front hand at least `spread` frames ahead.
+    /// Makes a clock for `budget` pages, with the front hand at least `spread` frames ahead.
     pub(super) fn new(budget: u32, spread: u32) -> Clock {
         debug_assert!(spread <= budget, "a spread of {spread} on a rim of {budget}");
         Clock {
@@ -40,22 +42,23 @@ impl Clock {
         }
     }
 
-    /// Pages in memory.
+    /// Returns the number of pages in memory.
     pub(super) fn len(&self) -> usize {
         self.rim.len() - self.empty.len()
     }
 
-    /// Pages that may still come in within the budget.
+    /// Returns the number of pages that may still come in within the budget.
     pub(super) fn room(&self) -> usize {
         self.budget.saturating_sub(self.len())
     }
 
-    /// Steps of the back hand after which every page has been under both hands.
+    /// Returns the number of steps of the back hand after which every page has been under both
+    /// hands.
     pub(super) fn two_rounds(&self) -> usize {
         self.rim.len() * 2
     }
 
-    /// A page comes in; where there is no room it goes beyond the budget.
+    /// Places a page that comes in; without a free frame it goes beyond the budget.
     pub(super) fn place(&mut self, page: PageNo) -> Frame {
         let frame = self.empty.pop().unwrap_or_else(|| {
             self.rim.push(None);
@@ -65,14 +68,15 @@ impl Clock {
         frame
     }
 
-    /// A page is gone.
+    /// Empties the frame of a page that is gone.
     pub(super) fn remove(&mut self, frame: Frame) {
         debug_assert!(self.rim[frame.0 as usize].is_some(), "{frame:?} is empty");
         self.rim[frame.0 as usize] = None;
         self.empty.push(frame);
     }
 
-    /// Where the front hand is short of its distance: the pages that it passes, of `batch` frames beyond it.
+    /// Moves the front hand if it is not more than its distance ahead, to `batch` frames beyond the distance. Returns
+    /// the pages it passes.
     pub(super) fn move_front(&mut self, batch: usize) -> Vec<PageNo> {
         if self.lead > self.spread {
             return Vec::new();
@@ -83,7 +87,7 @@ impl Clock {
         (from..from + steps).filter_map(|at| self.rim[at % self.rim.len()]).collect()
     }
 
-    /// The page under the back hand, which moves on; `None` for an empty frame.
+    /// Returns the page under the back hand, which moves on; `None` for an empty frame.
     pub(super) fn move_back(&mut self) -> Option<PageNo> {
         let page = self.rim[self.back];
         self.back = (self.back + 1) % self.rim.len();

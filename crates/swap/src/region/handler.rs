@@ -14,10 +14,10 @@ use super::memory::Memory;
 use super::pager::Pager;
 use crate::device::Swap;
 
-/// How often the swap's background step runs: a writer of the volume may be waiting for an area's room.
+/// The interval of the swap's background steps: a writer of the volume may be waiting for an area's space.
 const TEND_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The running thread. It ends when this is dropped.
+/// The running thread that answers faults. It ends when this is dropped.
 pub(super) struct Handler {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -45,17 +45,18 @@ impl Handler {
 
 impl Drop for Handler {
     fn drop(&mut self) {
-        // An eventfd counts; any number but zero will do, in whichever byte order.
+        // The write adds to an eventfd's counter; any number but zero will do, in any byte order.
         let told = rustix::io::write(&*self.stop, &[1; 8]);
         debug_assert!(told.is_ok(), "eventfd: {told:?}");
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has ended the process.
+            // A panic in the thread has ended the process already.
             let _ = thread.join();
         }
     }
 }
 
-/// Whoever waits for a page would wait for ever, or read zeros once the userfaultfd is closed: there is no going on.
+/// Aborts the process if the thread panics: a thread that waits for a page would wait for ever, or read zeros once the
+/// userfaultfd is closed.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -66,7 +67,8 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// A signal handler of the program may touch the region; in this thread it would wait for itself.
+/// Blocks all signals in this thread: a signal handler of the program may touch the region, and
+/// here it would wait for itself.
 fn block_signals() {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is filled before it is used, and outlives the calls.
@@ -82,12 +84,13 @@ struct Serving {
     pager: Arc<Mutex<Pager>>,
     stop: Arc<OwnedFd>,
     tended: Instant,
-    /// The background step wants to be called again.
+    /// True if the background step has more to do.
     more: bool,
 }
 
 impl Serving {
-    /// Waits for something to do, and does it. False: it is over.
+    /// Waits for a fault, the end or the next background step, and handles it. Returns false when
+    /// the thread is to end.
     fn step(&mut self) -> bool {
         if self.is_told_to_stop() {
             return false;

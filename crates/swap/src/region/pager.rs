@@ -1,13 +1,16 @@
-//! What is done about a page fault.
+//! The handling of page faults.
 //!
-//! A page is *out* (absent; its contents, if it has any, are in the swap), *idle* (present but unmapped: the program's next touch
-//! faults) or *mapped*; in memory it is *clean* (the swap, or never having been out, says the same) or *dirty*. Invariants:
+//! A page is *out* (absent; its contents, if it has any, are in the swap), *idle* (present but unmapped: the program's
+//! next touch faults) or *mapped*; in memory it is *clean* (the swap has the same contents, or the page is zeros and
+//! was never out) or *dirty*. Invariants:
 //! 1. A clean page is mapped against writing, so the first write faults and makes it dirty.
-//! 2. Only idle pages leave, so nobody writes to a page between its being read for the swap and its becoming absent. A thread that
-//!    touches one meanwhile waits, and its fault is answered from the page's state at that time, not from what the fault says.
-//! 3. A dirty page leaves only after the swap has taken it. If the swap does not, it stays, beyond the budget if need be.
-//! 4. The swap has nothing of a dirty page.
-//! 5. Nothing here touches the mapping: the pager would wait for itself.
+//! 2. Only idle pages leave, so no thread writes to a page between its being read for the swap and its becoming absent.
+//!    A thread that touches one meanwhile waits, and its fault is answered from the page's state at that time, not from
+//!    the fault's flags.
+//! 3. A dirty page leaves only after it was written to the swap. If the write fails, it stays, beyond the budget if
+//!    need be.
+//! 4. The swap holds no copy of a dirty page.
+//! 5. This module does not touch the mapping: the pager would wait for itself.
 
 use std::sync::Arc;
 
@@ -24,32 +27,32 @@ use crate::page::{PAGE_BYTES, PageNo};
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
-/// A page in memory.
+/// The state of a page in memory.
 #[derive(Debug, Clone, Copy)]
 struct Resident {
     frame: Frame,
     mapped: bool,
     dirty: bool,
-    /// Came along with another, and nobody has touched it since.
+    /// True if the page was read along with another and has not been touched since.
     ahead: bool,
 }
 
-/// Sizes in pages.
+/// The sizes of a region, in pages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
-    /// Pages in memory.
+    /// The most pages in memory.
     pub(super) budget: u32,
     /// Pages that are unmapped to see whether they are used.
     pub(super) spread: u32,
-    /// Pages that leave, or come in, with one request.
+    /// The most pages that leave, or come in, with one request.
     pub(super) cluster: u32,
 }
 
-/// The state of a region. One thread at a time.
+/// The state of a region. It is used by one thread at a time.
 pub(super) struct Pager {
     swap: Arc<Swap>,
     memory: Arc<Memory>,
-    /// `None`: out.
+    /// The state of each page in memory; `None` if it is out.
     pages: Vec<Option<Resident>>,
     clock: Clock,
     ahead: ReadAhead,
@@ -75,12 +78,12 @@ impl Pager {
         RegionStats { resident: self.clock.len() as u64, dirty: dirty as u64, ..self.stats }
     }
 
-    /// Lets the thread go on that waits at `fault`: with its page, or with SIGBUS where the page cannot be had.
+    /// Answers a fault: lets the waiting thread continue with its page, or with SIGBUS if the page cannot be provided.
     pub(super) fn answer(&mut self, fault: Fault) {
         let page = self.memory.page_of(fault);
         if self.serve(page, fault.write).is_err() {
             self.stats.page_in_errors += 1;
-            // A thread that waits for ever is worse than one that is told.
+            // A thread that waits for ever is worse than one that gets an error.
             self.memory.poison(page).expect("an absent page can be poisoned");
         }
     }
@@ -96,7 +99,8 @@ impl Pager {
         self.map(page, write).map_err(host("mapping a page"))
     }
 
-    /// The page is there, but perhaps not for writing; or it came while the fault was waiting.
+    /// Serves a fault on a page in memory: the page is mapped against writing, or came in while the
+    /// fault was waiting.
     fn serve_mapped(&mut self, page: PageNo, write: bool) -> Result<(), Errno> {
         if !write {
             return self.memory.wake(page);
@@ -124,7 +128,7 @@ impl Pager {
         Ok(())
     }
 
-    /// What the swap has of it is of no use any more; its slot is, to a cluster that looks for slots side by side.
+    /// Makes a page dirty. The swap's copy is stale, and its slot is freed for clusters that need adjacent slots.
     fn make_dirty(&mut self, page: PageNo) {
         let resident = self.resident(page);
         if !resident.dirty {
@@ -133,25 +137,26 @@ impl Pager {
         }
     }
 
-    /// A page that is known to be in memory.
+    /// Returns the state of a page that is known to be in memory.
     fn resident(&mut self, page: PageNo) -> &mut Resident {
         self.pages[page.0 as usize].as_mut().expect("a page in memory")
     }
 
-    /// An absent page comes in.
+    /// Brings in an absent page.
     fn bring(&mut self, page: PageNo) -> Result<(), RegionError> {
         self.make_room();
         if !self.swap.is_out(page) {
             self.stats.zero_fills += 1;
             return self.arrive(page, &ZEROS, false);
         }
-        // Read-ahead takes what is free, and nobody's page.
+        // Read-ahead uses free frames only; it evicts no page.
         let free = self.clock.room().saturating_sub(1) as u32;
         let neighbours = self.ahead.window().min(free);
         self.page_in(page, neighbours)
     }
 
-    /// Nothing leaves or is freed meanwhile: that is done here, too. So what comes along is what the page holds.
+    /// Reads a page and up to `neighbours` more from the swap. They are current: only this pager pages out or frees
+    /// pages, and it does neither meanwhile.
     fn page_in(&mut self, page: PageNo, neighbours: u32) -> Result<(), RegionError> {
         let swap = Arc::clone(&self.swap);
         let mut arrived = Ok(());
@@ -167,7 +172,8 @@ impl Pager {
         Ok(())
     }
 
-    /// What an absent page holds is here. It is idle until somebody touches it.
+    /// Stores the contents of an absent page that has come in. The page is idle until a thread
+    /// touches it.
     fn arrive(&mut self, page: PageNo, contents: &[u8], ahead: bool) -> Result<(), RegionError> {
         self.memory.write(page, contents).map_err(host("filling a page"))?;
         self.stats.ahead += u64::from(ahead);
@@ -176,7 +182,7 @@ impl Pager {
         Ok(())
     }
 
-    /// When nothing is free: makes room for a cluster, so that page-outs are few and read-ahead has somewhere to go.
+    /// If no frame is free, evicts a cluster, so that page-outs are few and read-ahead has free frames.
     fn make_room(&mut self) {
         if self.clock.room() > 0 {
             return;
@@ -196,7 +202,7 @@ impl Pager {
         }
     }
 
-    /// The next page that nobody touched since the front hand passed it.
+    /// Returns the next page that was not touched since the front hand passed it.
     fn next_victim(&mut self) -> Option<PageNo> {
         for _ in 0..self.clock.two_rounds() {
             let passed = self.clock.move_front(self.sizes.cluster as usize);
@@ -222,7 +228,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Who leaves together with `victim`: if it must be written, the idle pages beside it that must be, too, up to a cluster.
+    /// Returns the pages that leave together with `victim`: if it must be written, the idle dirty pages beside it as
+    /// well, up to a cluster.
     fn cluster_of(&self, victim: PageNo) -> PageRun {
         let goes_along = |at: &u32| {
             let beside = self.pages.get(*at as usize).copied().flatten();
@@ -237,7 +244,8 @@ impl Pager {
         PageRun { first: PageNo(victim.0 - before), count: before + 1 + after }
     }
 
-    /// The swap gets what these pages hold, which are idle and all clean or all dirty.
+    /// Writes the contents of pages to the swap. The pages are idle and either all clean or all
+    /// dirty.
     fn clean(&mut self, run: PageRun) -> Result<(), RegionError> {
         if !self.resident(run.first).dirty {
             return Ok(());
@@ -258,7 +266,7 @@ impl Pager {
         Ok(self.swap.page_out(&pages)?)
     }
 
-    /// A page is out from now on. The caller drops its contents.
+    /// Marks a page as out. The caller drops its contents.
     fn leave(&mut self, page: PageNo) {
         let Some(resident) = self.pages[page.0 as usize].take() else { return };
         self.clock.remove(resident.frame);
@@ -276,7 +284,8 @@ impl Pager {
         self.stats.host_errors += u64::from(result.is_err());
     }
 
-    /// Pages out the next dirty pages at or after `from`, at most a cluster; they stay in memory. Returns where to go on.
+    /// Writes the next dirty pages at or after `from` to the swap, at most a cluster; they stay in memory. Returns the
+    /// page to continue at.
     pub(super) fn flush_from(&mut self, from: PageNo) -> Option<(PageNo, Result<(), RegionError>)> {
         let dirty = |at: &u32| self.pages[*at as usize].is_some_and(|page| page.dirty);
         let end = self.pages.len() as u32;
@@ -287,7 +296,7 @@ impl Pager {
         Some((PageNo(first + count), written))
     }
 
-    /// Forgets what these pages hold: they are zeros.
+    /// Forgets the contents of pages: they are zeros.
     pub(super) fn discard(&mut self, run: PageRun) {
         self.count_host_error(self.memory.unmap(run));
         for page in run.pages() {

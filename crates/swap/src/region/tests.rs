@@ -1,4 +1,4 @@
-//! Regions over a disk in memory. Without a usable userfaultfd they say so and pass.
+//! Tests of regions over a disk in memory. Without a usable userfaultfd they print this and pass.
 
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -33,7 +33,7 @@ fn sizes(budget: u32, cluster: u32) -> Sizes {
         .unwrap()
 }
 
-/// `None`, and a word about it, where regions cannot be had.
+/// Makes a region; prints a message and returns `None` where regions are not possible.
 fn region_of(swap: &Arc<Swap>, sizes: Sizes, scope: Scope) -> Option<Region> {
     match Region::with(Arc::clone(swap), sizes, scope) {
         Ok(region) => Some(region),
@@ -49,7 +49,7 @@ fn region(pages: u32, budget: u32, cluster: u32) -> Option<Region> {
     region_of(&swap_on(memory_disk(pages), pages), sizes(budget, cluster), Scope::All)
 }
 
-/// The same numbers every time (splitmix64).
+/// A random number generator with the same numbers every time (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -200,7 +200,7 @@ fn system_calls_may_be_given_absent_memory_where_the_scope_allows() {
     }
 }
 
-/// One thread's random reads and writes over its part, checked against a plain vector.
+/// Makes one thread's random reads and writes over its part, checked against a plain vector.
 fn check_part(part: &mut [u64], seed: u64, operations: usize, writes_percent: u64) {
     let mut random = Random(seed);
     let mut model = vec![0_u64; part.len()];
@@ -256,14 +256,15 @@ proptest! {
     }
 }
 
-/// Threads that add to the same words, while pages leave under them and somebody flushes: every addition must be there in the end.
+/// Runs threads that add to the same words, while pages leave under them and another thread flushes: every addition
+/// must be there in the end.
 #[test]
 fn no_write_is_lost_when_pages_leave_under_it() {
     const THREADS: u64 = 2;
     const ADDITIONS: u64 = 20_000;
     let Some(region) = region(24, 8, 1) else { return };
     let words = region.len() / size_of::<AtomicU64>();
-    // SAFETY: aligned, zeroed, and for as long as it is used nobody takes it for anything but atomics.
+    // SAFETY: aligned, zeroed, and used only as atomics as long as these references live.
     let words = unsafe { std::slice::from_raw_parts(region.as_ptr().cast::<AtomicU64>().as_ptr(), words) };
     let busy = AtomicBool::new(true);
     std::thread::scope(|scope| {
@@ -327,7 +328,7 @@ fn passing_write_errors_lose_nothing() {
     assert!(stats.page_out_errors > 0 && stats.page_in_errors == 0, "{stats:?}");
 }
 
-/// Page 0 is out, and reading it fails.
+/// Makes a region whose page 0 is out and cannot be read.
 fn lost_page() -> Option<(Region, Arc<Fault>)> {
     let pages = 32;
     let fault = Arc::new(Fault::new(memory_disk(pages), Live::new(), Vec::new()));
@@ -351,8 +352,8 @@ fn a_system_call_on_a_lost_page_fails_and_a_discard_finds_it_again() {
     assert_eq!((region.as_slice()[0], region.as_slice()[PAGE_BYTES]), (0, 1));
 }
 
-/// Runs `child` in a process of its own, which ends with what it returns; `None`, and its words, if it found no userfaultfd. `name` is
-/// the calling test's.
+/// Runs `child` in a process of its own, whose exit status is its result; prints a message and returns `None` if it
+/// found no userfaultfd. `name` is the calling test's.
 fn in_a_process(name: &str, child: impl FnOnce() -> Option<u8>) -> Option<ExitStatus> {
     const CHILD: &str = "MOAFS_TEST_CHILD";
     const SKIPPED: i32 = 77;
@@ -398,7 +399,7 @@ fn a_child_does_not_have_the_region() {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let from = maps.find(&format!("{:x}-", region.as_ptr().addr())).expect("the mapping is listed");
     let flags = maps[from..].lines().find(|line| line.starts_with("VmFlags:")).unwrap();
-    // Not copied at a fork, not dumped.
+    // The flags for memory that is not copied at a fork and not dumped.
     assert!(flags.contains(" dc ") && flags.contains(" dd "), "{flags}");
 }
 
@@ -417,7 +418,7 @@ fn a_neighbour_that_cannot_be_read_costs_nobody_a_page() {
     assert_eq!(region.stats().page_in_errors, 0);
 }
 
-/// Figures, not a judgement: `cargo test --release -p moafs-swap -- --ignored --nocapture a_million_faults`.
+/// Prints figures only: `cargo test --release -p moafs-swap -- --ignored --nocapture a_million_faults`.
 #[test]
 #[ignore = "takes a while; prints figures"]
 fn a_million_faults() {
@@ -431,7 +432,7 @@ fn a_million_faults() {
     assert!(faults >= 1_000_000, "only {faults} faults");
 }
 
-/// Pages in for each of 1000 touches: the clock against the order of arrival.
+/// Compares the pages in for each of 1000 touches: the clock against the order of arrival.
 #[test]
 #[ignore = "prints figures"]
 fn what_the_front_hand_is_worth() {

@@ -1,8 +1,10 @@
-//! The kernel's userfaultfd, as far as a region needs it: page faults of a shared memory mapping come to us, and we say when they are over.
+//! The part of the kernel's userfaultfd that a region needs: page faults of a shared memory mapping are read here, and
+//! answered.
 //!
-//! A page of the mapping is either *absent* from its file, *present* in it but not mapped, or mapped, perhaps against writing.
-//! Touching it in either of the first two states, and writing to it in the last, stops the thread until [`Userfaultfd::map`],
-//! [`Userfaultfd::allow_writes`] or [`Userfaultfd::poison`] lets it go on. Reference: `userfaultfd(2)`, `ioctl_userfaultfd(2)`.
+//! A page of the mapping is either *absent* from its file, *present* in it but not mapped, or mapped, perhaps against
+//! writing. Touching it in either of the first two states, and writing to it in the last, stops the thread until
+//! [`Userfaultfd::map`], [`Userfaultfd::allow_writes`] or [`Userfaultfd::poison`] lets it go on. Reference:
+//! `userfaultfd(2)`, `ioctl_userfaultfd(2)`.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -14,7 +16,7 @@ use rustix::mm::UserfaultfdFlags;
 
 use super::RegionError;
 
-/// The group of all userfaultfd ioctls.
+/// The ioctl group of all userfaultfd calls.
 const GROUP: u8 = uapi::UFFDIO as u8;
 const NEW_DESCRIPTOR: Opcode = opcode::none(GROUP, 0x00);
 const API: Opcode = opcode::read_write::<uapi::uffdio_api>(GROUP, uapi::_UFFDIO_API as u8);
@@ -27,7 +29,7 @@ const POISON: Opcode = opcode::read_write::<uapi::uffdio_poison>(GROUP, uapi::_U
 /// `UFFDIO_CONTINUE_MODE_WP`: the page is mapped against writing.
 const CONTINUE_AGAINST_WRITES: u64 = 1 << 1;
 
-/// What the kernel must know, with the release that brought it.
+/// Features the kernel must have, with the release that brought each.
 const NEEDED: [(u32, &str); 5] = [
     (uapi::UFFD_FEATURE_MISSING_SHMEM, "missing pages of shared memory (4.11)"),
     (uapi::UFFD_FEATURE_MINOR_SHMEM, "minor faults of shared memory (5.14)"),
@@ -36,19 +38,20 @@ const NEEDED: [(u32, &str); 5] = [
     (uapi::UFFD_FEATURE_POISON, "poisoned pages (6.6)"),
 ];
 
-/// Whose page faults are asked for.
+/// The page faults that are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The program's own, and those that its system calls meet.
+    /// Faults of the program itself, and faults in its system calls.
     All,
-    /// The program's own: what everybody may ask for. System calls that are given absent memory fail with EFAULT.
+    /// Faults of the program itself only: needs no privilege. System calls that are given absent memory fail with
+    /// EFAULT.
     UserMode,
 }
 
-/// A page fault that waits for an answer.
+/// A page fault whose thread waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// Any address in the page.
+    /// An address within the page.
     pub(super) address: usize,
     pub(super) write: bool,
 }
@@ -74,7 +77,8 @@ pub(super) struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// The widest scope that this process may have, but not wider than `widest`.
+    /// Opens a userfaultfd with the widest scope that this process may have, but not wider than
+    /// `widest`.
     pub(super) fn open(widest: Scope) -> Result<Userfaultfd, RegionError> {
         let (fd, scope) = match widest {
             Scope::All => match open_all() {
@@ -88,14 +92,15 @@ impl Userfaultfd {
         Ok(uffd)
     }
 
-    /// Asks for what [`NEEDED`] lists. The kernel's answer to an unknown feature tells nothing, so it is first asked what there is.
+    /// Asks for the features in [`NEEDED`]. The kernel's answer to an unknown feature does not name it, so the
+    /// supported features are read first.
     fn agree(&self) -> Result<(), RegionError> {
         let needed = NEEDED.iter().fold(0, |all, (feature, _)| all | u64::from(*feature));
         let mut api = uapi::uffdio_api { api: u64::from(uapi::UFFD_API), features: needed, ioctls: 0 };
         if self.update::<API, _>(&mut api).is_ok() {
             return Ok(());
         }
-        // A refusal leaves zeros in `features`: another descriptor, asked for nothing, lists what there is.
+        // A refusal leaves zeros in `features`: a second descriptor, asked for no feature, returns the supported ones.
         let mut known = uapi::uffdio_api { api: u64::from(uapi::UFFD_API), features: 0, ioctls: 0 };
         let asked = open_user_mode().map(|fd| Userfaultfd { fd, scope: Scope::UserMode });
         if let Ok(other) = asked {
@@ -106,7 +111,8 @@ impl Userfaultfd {
         Err(RegionError::KernelTooOld { missing })
     }
 
-    /// From now on the faults of `span`, a shared mapping of a memory file, come here.
+    /// Registers `span`, a shared mapping of a memory file: its faults are reported here from now
+    /// on.
     pub(super) fn register(&self, span: Span) -> Result<(), Errno> {
         let mode =
             uapi::UFFDIO_REGISTER_MODE_MISSING | uapi::UFFDIO_REGISTER_MODE_MINOR | uapi::UFFDIO_REGISTER_MODE_WP;
@@ -114,7 +120,7 @@ impl Userfaultfd {
         self.update::<REGISTER, _>(&mut register)
     }
 
-    /// The next fault; `None` if nobody waits.
+    /// Returns the next fault; `None` if no thread waits.
     pub(super) fn next(&self) -> Result<Option<Fault>, Errno> {
         let mut bytes = [0_u8; size_of::<uapi::uffd_msg>()];
         match rustix::io::read(&self.fd, &mut bytes) {
@@ -133,24 +139,26 @@ impl Userfaultfd {
         Ok(Some(Fault { address: fault.address as usize, write: fault.flags & write != 0 }))
     }
 
-    /// Maps pages that are present in the file, `writable` or against writing, and wakes who waits for them.
+    /// Maps pages that are present in the file, `writable` or against writing, and wakes the threads that wait for
+    /// them.
     pub(super) fn map(&self, span: Span, writable: bool) -> Result<(), Errno> {
         let mode = if writable { 0 } else { CONTINUE_AGAINST_WRITES };
         let mut map = uapi::uffdio_continue { range: span.into(), mode, mapped: 0 };
         match self.update::<CONTINUE, _>(&mut map) {
-            // Mapped already: whoever waits has only not been told.
+            // Mapped already: the waiting threads only have to be woken.
             Err(Errno::EXIST) => self.wake(span),
             other => other,
         }
     }
 
-    /// Mapped pages may be written to, and who waited to do so wakes.
+    /// Allows writes to mapped pages, and wakes the threads that wait to write.
     pub(super) fn allow_writes(&self, span: Span) -> Result<(), Errno> {
         let mut allow = uapi::uffdio_writeprotect { range: span.into(), mode: 0 };
         self.update::<WRITE_PROTECT, _>(&mut allow)
     }
 
-    /// Whoever touches these unmapped pages, and whoever waits for them, gets SIGBUS.
+    /// Makes every touch of these unmapped pages fail with SIGBUS, also for threads that wait for
+    /// them.
     pub(super) fn poison(&self, span: Span) -> Result<(), Errno> {
         let mut poison = uapi::uffdio_poison { range: span.into(), mode: 0, updated: 0 };
         match self.update::<POISON, _>(&mut poison) {
@@ -159,7 +167,7 @@ impl Userfaultfd {
         }
     }
 
-    /// Who waits for these pages tries again.
+    /// Wakes the threads that wait for these pages; they retry.
     pub(super) fn wake(&self, span: Span) -> Result<(), Errno> {
         self.update::<WAKE, uapi::uffdio_range>(&mut span.into())
     }
@@ -177,7 +185,8 @@ impl AsFd for Userfaultfd {
     }
 }
 
-/// With the right to see faults of system calls: CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd`, or the device file.
+/// Opens a userfaultfd with the right to see faults of system calls: CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd`, or
+/// the device file.
 fn open_all() -> Result<OwnedFd, Errno> {
     open_with(UserfaultfdFlags::empty()).or_else(|_| open_device())
 }
@@ -191,14 +200,15 @@ fn open_user_mode() -> Result<OwnedFd, RegionError> {
     let opened = open_with(UserfaultfdFlags::from_bits_retain(uapi::UFFD_USER_MODE_ONLY));
     opened.map_err(|errno| match errno {
         Errno::NOSYS => RegionError::NoUserfaultfd,
-        // What kernels before 5.11 say of the flag.
+        // The error with which kernels before 5.11 refuse the flag.
         Errno::INVAL => RegionError::KernelTooOld { missing: "faults of user mode only (5.11)" },
         Errno::PERM | Errno::ACCESS => RegionError::NotPermitted,
         source => RegionError::Host { what: "opening a userfaultfd", source: source.into() },
     })
 }
 
-/// `USERFAULTFD_IOC_NEW` of the device file, to which an administrator may give access.
+/// Opens a userfaultfd with `USERFAULTFD_IOC_NEW` of the device file, to which an administrator may
+/// give access.
 fn open_device() -> Result<OwnedFd, Errno> {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
     let device = device.map_err(|error| match error.kind() {
@@ -208,6 +218,6 @@ fn open_device() -> Result<OwnedFd, Errno> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // SAFETY: the argument is a number.
     let fd = unsafe { libc::ioctl(device.as_raw_fd(), NEW_DESCRIPTOR as _, flags.bits()) };
-    // SAFETY: a new descriptor that nobody else knows.
+    // SAFETY: a new descriptor that has no other owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }).ok_or(Errno::PERM)
 }

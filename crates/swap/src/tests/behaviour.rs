@@ -6,7 +6,8 @@ use moafs_runtime::Live;
 use super::fake::{Bench, Shape, generation_of, leaving};
 use crate::{PAGE_BYTES, PageNo, Placement, Swap, SwapError, SwapOptions};
 
-/// Tends until there is nothing to do, at most so often that it must have come to an end.
+/// Runs background steps until there is nothing to do; fails if there are more steps than could be
+/// needed.
 fn settle(bench: &Bench) {
     assert!((0..1000).any(|_| !bench.swap.tend().unwrap()));
 }
@@ -257,7 +258,8 @@ fn areas_leave_also_when_the_swap_is_full() {
     let before = bench.room.taken_in(2);
     bench.room.press(2);
     settle(&bench);
-    // With every reserved block in use nothing can move; what a page frees lets others follow.
+    // With every reserved block in use no page can move; a slot that one page frees lets others
+    // follow.
     assert_eq!(bench.room.taken_in(2), before);
     bench.swap.free(PageNo(63), 1);
     settle(&bench);

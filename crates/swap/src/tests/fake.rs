@@ -23,7 +23,7 @@ enum Use {
     Taken,
 }
 
-/// A volume.
+/// A volume that is a list of blocks.
 pub(super) struct Room {
     groups: u32,
     group_blocks: u32,
@@ -65,12 +65,13 @@ impl Room {
         start..start + self.group_blocks as usize
     }
 
-    /// Some block of a group.
+    /// Returns a block of a group.
     pub(super) fn block(&self, group: u32, index: u32) -> BlockAddr {
         BlockAddr(u64::from(group * self.group_blocks + index))
     }
 
-    /// Files take up to `count` blocks of a group, as far as they are not promised to others. Returns how many.
+    /// Writes files of up to `count` blocks in a group, without blocks promised to other users. Returns how many blocks
+    /// were taken.
     pub(super) fn write_files(&self, group: u32, count: u32) -> u32 {
         let range = self.range(Group(group));
         let mut state = self.state.lock();
@@ -89,14 +90,14 @@ impl Room {
         (wanted - left) as u32
     }
 
-    /// The files of a group go.
+    /// Deletes the files of a group.
     pub(super) fn delete_files(&self, group: u32) {
         let range = self.range(Group(group));
         let mut state = self.state.lock();
         state.uses[range].iter_mut().filter(|one| **one == Use::File).for_each(|one| *one = Use::Free);
     }
 
-    /// Every other block becomes a file's: what is left is in pieces of one block.
+    /// Writes a file to every other block: the free space left is in pieces of one block.
     pub(super) fn shred(&self) {
         let mut state = self.state.lock();
         state.uses.iter_mut().step_by(2).filter(|one| **one == Use::Free).for_each(|one| *one = Use::File);
@@ -192,12 +193,12 @@ impl Volatile for Room {
     }
 }
 
-/// A disk whose requests are under way until somebody waits for them. It watches that none touches what another one is about, and that
-/// swap stays where it may be.
+/// A disk whose requests stay under way until they are waited for. It checks that no request touches sectors of another
+/// one under way, and that swap stays in its blocks.
 pub(super) struct Late {
     inner: MemDisk,
     rt: Rt,
-    /// The volume on it, and sectors in a block.
+    /// The volume on the disk, and sectors in a block.
     room: Option<(Arc<Room>, u64)>,
     flying: Mutex<Flying>,
 }
@@ -280,7 +281,7 @@ pub(super) struct Bench {
     rt: Rt,
 }
 
-/// What a bench is made of.
+/// The parameters of a bench.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) groups: u32,
@@ -341,7 +342,7 @@ impl Shape {
         Bench { room, head: home.head, swap: swap.expect("there is room"), disk: Some(disk), rt }
     }
 
-    /// A bench over disks that `wrap` makes of memory.
+    /// Makes a bench over disks that `wrap` makes of memory disks.
     pub(super) fn bench_over(&self, wrap: impl Fn(SharedDisk) -> SharedDisk) -> Bench {
         let room = self.room();
         let home = self.home(&room, wrap(Arc::new(MemDisk::new(self.sectors()))));
@@ -362,12 +363,12 @@ impl Shape {
 }
 
 impl Bench {
-    /// A file block in a group is accessed.
+    /// Accesses a file block in a group.
     pub(super) fn access(&self, group: u32, index: u32) {
         self.head.note(BlockAddr(self.room.block(group, index).0 + 1));
     }
 
-    /// Time goes by. For benches that no task uses.
+    /// Lets time pass. For benches that no task uses.
     pub(super) fn pass(&self, seconds: u64) {
         self.rt.compute(seconds * 1_000_000_000);
     }
@@ -376,25 +377,25 @@ impl Bench {
         self.swap.page_out(&leaving(pages, generation)).expect("there is room");
     }
 
-    /// The generation of a page; `None` for zeros.
+    /// Returns the generation of a page; `None` for zeros.
     pub(super) fn generation(&self, page: u32) -> Option<u32> {
         let mut bytes = vec![0; PAGE_BYTES];
         self.swap.page_in(PageNo(page), &mut bytes).expect("it can be read");
         generation_of(page, &bytes)
     }
 
-    /// Requests so far.
+    /// Returns the number of requests so far.
     pub(super) fn requests(&self) -> u64 {
         self.disk.as_ref().expect("a disk that counts").flying.lock().requests
     }
 
-    /// Used slots of the areas of each group, and of the fallback.
+    /// Returns the used slots of the areas of each group, and of the traditional swap space.
     pub(super) fn used(&self) -> (Vec<(u32, u32)>, u32) {
         let status = self.swap.status();
         (status.areas.iter().map(|area| (area.group.0, area.used)).collect(), status.traditional_used)
     }
 
-    /// Everything that must hold while no request is under way.
+    /// Checks everything that must hold while no request is under way.
     pub(super) fn audit(&self) {
         let status = self.swap.status();
         assert_eq!(status.reserved_blocks, self.room.reserved());
@@ -418,7 +419,7 @@ impl Bench {
     }
 }
 
-/// Pages whose contents tell whose they are.
+/// Makes pages whose contents identify page and generation.
 pub(super) fn leaving(pages: impl IntoIterator<Item = u32>, generation: u32) -> Vec<(PageNo, Page)> {
     pages.into_iter().map(|page| (PageNo(page), contents(page, generation))).collect()
 }
@@ -433,7 +434,8 @@ pub(super) fn contents(page: u32, generation: u32) -> Page {
     buf.freeze()
 }
 
-/// Which generation of a page this is, whole; `None` for zeros.
+/// Returns the generation in the contents of a page, which must be of one generation throughout;
+/// `None` for zeros.
 pub(super) fn generation_of(page: u32, bytes: &[u8]) -> Option<u32> {
     if bytes.iter().all(|byte| *byte == 0) {
         return None;

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::fake::{Bench, Shape, leaving};
 use crate::{PAGE_BYTES, PageNo, SwapError};
 
-/// A bench whose disk can be hurt.
+/// Makes a bench whose disk can inject faults.
 fn hurtable(shape: &Shape) -> (Bench, Arc<Fault>) {
     let fault = Mutex::new(None);
     let bench = shape.bench_over(|disk| {
@@ -46,7 +46,7 @@ fn one_bad_sector_costs_one_page_and_is_not_tried_at_once_again() {
     let (bench, fault) = hurtable(&Shape::default());
     bench.access(2, 3);
     let area = bench.room.block(3, 0).0 - 8;
-    // The third slot of the area to come.
+    // The third slot of the area that will be created.
     let bad = (area + 2) * 8..(area + 2) * 8 + 1;
     fault.set(vec![Rule::new(Victims::Requests(bad), When::Always, Harm::Error)]);
     let error = bench.swap.page_out(&leaving(0..6, 1)).unwrap_err();

@@ -1,9 +1,9 @@
-//! The whole swap over a volume that is a list of blocks.
+//! Tests of the whole swap over a volume that is a list of blocks.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`fake`] | the volume, a disk that is late and watches what comes, contents that tell whose they are |
-//! | `behaviour` | one thing at a time |
+//! | [`fake`] | the volume, a disk that completes late and checks its requests, contents that identify their page |
+//! | `behaviour` | single rules of behaviour |
 //! | `faults` | requests that fail |
 //! | `random` | random interleavings against a plain model |
 //! | `together` | several tasks at once, live and in virtual time |

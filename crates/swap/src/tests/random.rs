@@ -21,7 +21,7 @@ enum Step {
 
 const GROUPS: u32 = 6;
 
-/// Slots in a group.
+/// The number of slots in a group.
 const GROUP_SLOTS: u32 = 24;
 
 fn step() -> impl Strategy<Value = Step> {
@@ -61,7 +61,7 @@ fn shape() -> impl Strategy<Value = Shape> {
     )
 }
 
-/// A swap beside what it should hold: the generation of every page that is out.
+/// A swap and its model: the generation of every page that is out.
 struct Pair {
     bench: Bench,
     shape: Shape,
@@ -108,7 +108,8 @@ impl Pair {
         }
     }
 
-    /// Some pages of a list are out and some stayed what they were.
+    /// Updates the model after a failed page-out: some pages of the list are out, the others kept
+    /// their contents.
     fn resynchronise(&mut self, list: Vec<u32>) {
         for page in list {
             let now = self.bench.generation(page);

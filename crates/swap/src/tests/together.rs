@@ -8,7 +8,8 @@ use rand_pcg::Pcg64Mcg;
 use super::fake::{Bench, Shape, contents, generation_of, leaving};
 use crate::{PAGE_BYTES, PageNo};
 
-/// Every page has one writer. What it does to it is numbered: some numbers are page-outs of that generation, some free the page.
+/// The history of a page, which has one writer. Its operations are numbered: some are page-outs of that generation,
+/// some free the page.
 struct Page {
     begun: AtomicU32,
     ended: AtomicU32,
@@ -30,7 +31,8 @@ impl Shared {
         Arc::new(Shared { bench: shape.bench_in(rt), pages: (0..shape.pages).map(page).collect(), writers })
     }
 
-    /// What was read is what the page was at some time between the two looks.
+    /// Checks that a read returned a generation that the page had at some time between the two
+    /// looks.
     fn check(&self, page: u32, ended_before: u32, generation: Option<u32>) {
         let begun_after = self.pages[page as usize].begun.load(Ordering::SeqCst);
         let mut possible = ended_before..=begun_after;
@@ -93,7 +95,7 @@ impl Shared {
         self.bench.swap.page_in_with(PageNo(page), 7, &mut each).expect("the disk is well");
     }
 
-    /// Everything at rest: each page is what its writer made of it.
+    /// Checks, when no request is under way, that each page is what its writer made of it.
     fn end(&self) {
         self.bench.audit();
         for (page, number) in (0..).zip(self.ended()) {
@@ -103,7 +105,7 @@ impl Shared {
     }
 }
 
-/// Says which case it was if a test fails.
+/// The name of a case, printed if a test fails.
 struct Case(String);
 
 impl Drop for Case {
@@ -114,7 +116,7 @@ impl Drop for Case {
     }
 }
 
-/// Swaps with room to spare, and such in which every reserved block is wanted.
+/// Returns swaps with spare slots, and swaps in which every reserved block is needed.
 fn shapes() -> [Shape; 5] {
     let roomy = Shape { pages: 120, area_pages: 6, ..Shape::default() };
     [
@@ -196,7 +198,7 @@ fn a_page_that_comes_in_while_it_moves_has_its_own_bytes() {
             let mover = bench.clone();
             let tend = rt.rt().spawn("tend", Box::new(move || while mover.swap.tend().expect("the disk is well") {}));
             let other = bench.clone();
-            // Takes the slots that become free.
+            // This writer takes the slots that become free.
             let writer = rt.rt().spawn("writer", Box::new(move || other.out(8..40, 7)));
             let mut bytes = vec![0; PAGE_BYTES];
             for page in 0..8 {
