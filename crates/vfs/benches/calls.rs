@@ -1,4 +1,4 @@
-//! What single calls cost when nothing waits for a device.
+//! The cost of single calls that wait for no device.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

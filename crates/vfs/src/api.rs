@@ -60,7 +60,7 @@ impl Default for Options {
             atime: AtimePolicy::Relative,
             read_only: false,
             read_ahead_bytes: 1 << 20,
-            // What a co-write puts side by side in Lee, Ahn, Oh (2008).
+            // As much as a co-write puts side by side in Lee, Ahn, Oh (2008).
             co_read_bytes: 128 << 10,
             transfer_bytes_max: 1 << 20,
             role: CacheRole::Only,

@@ -362,7 +362,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Blocks that a co-read brought were dropped before anybody read them.
+    /// Notes that blocks that a co-read brought were dropped before they were read.
     pub(crate) fn co_read_wasted(&self, blocks: u64) {
         if blocks > 0 {
             self.tally.co_read_blocks_wasted.fetch_add(blocks, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! The dirty lists: which files have data that are not on the volume yet.
+//! The dirty lists: the files that have data that are not on the volume yet.
 //!
-//! Per home directory, hashed by block count (small files: that is what co-writing looks through);
-//! by the age of their oldest dirty block (what the syncer looks through); by the last write (what
-//! gives way first when the cache needs room). Every order is a number handed out in turn, so
+//! Files are listed per home directory, hashed by block count (small files: co-writing looks through these);
+//! by the age of their oldest dirty block (the syncer looks through these); by the last write (the first ones are
+//! written when the cache needs room). Every order is a number handed out in turn, so
 //! equal runs make equal decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use crate::pages::Pages;
 use crate::plan::{DirtyFile, DirtyView, SMALL_BLOCKS_MAX};
 use crate::types::{FileKind, Ino, Lbn, LbnRange};
 
-/// Ranges that one view of a file lists at most: the rest follows when these have been written.
+/// The most ranges that one view of a file lists: the rest follows when these have been written.
 const RANGES_MAX: usize = 4096;
 
 /// A file with this many dirty bytes does not wait for its age: it is being written in one go.
@@ -28,21 +28,21 @@ struct Entry<N> {
     inode: Arc<Inode<N>>,
     home: Ino,
     blocks: u64,
-    /// When it became dirty: order within `small` and `ages`.
+    /// The number of its becoming dirty: order within `small` and `ages`.
     seq: u64,
     since: Time,
-    /// Its last write: order within `recency`.
+    /// The number of its last write: order within `recency`.
     touched: u64,
 }
 
 /// The dirty lists of a volume. A leaf: taken inside `pages` and `state` of an inode.
 pub(crate) struct Lists<N> {
     files: HashMap<Ino, Entry<N>>,
-    /// (home, block count, seq).
+    /// Small dirty files by (home, block count, seq).
     small: BTreeMap<(Ino, u64, u64), Ino>,
     ages: BTreeMap<(Time, u64), Ino>,
     recency: BTreeMap<u64, Ino>,
-    /// Files of which [`STREAM_BYTES`] wait.
+    /// Files that have [`STREAM_BYTES`] of dirty data.
     streams: BTreeSet<Ino>,
     /// Inodes whose attributes the format has not been told.
     unput: BTreeMap<Ino, Arc<Inode<N>>>,
@@ -67,7 +67,7 @@ impl<N> Lists<N> {
         self.seq
     }
 
-    /// A file was written to: it has dirty blocks, and `blocks` blocks in all.
+    /// Notes that a file was written to: it has dirty blocks, and `blocks` blocks in all.
     pub(crate) fn note_dirty(&mut self, inode: &Arc<Inode<N>>, home: Ino, blocks: u64, now: Time) {
         let seq = self.next_seq();
         if let Some(entry) = self.files.get_mut(&inode.ino) {
@@ -97,19 +97,19 @@ impl<N> Lists<N> {
         }
     }
 
-    /// A dirty file has moved to another directory.
+    /// Moves a dirty file to another directory's list.
     pub(crate) fn rehome(&mut self, ino: Ino, home: Ino) {
         if let Some(blocks) = self.files.get(&ino).map(|entry| entry.blocks) {
             self.relist(ino, home, blocks);
         }
     }
 
-    /// Much of a dirty file waits; true if that is news.
+    /// Notes that a file has much dirty data; true if it was not on that list.
     pub(crate) fn note_stream(&mut self, ino: Ino) -> bool {
         self.streams.insert(ino)
     }
 
-    /// A file of which much waits; it is news again when it comes back.
+    /// Takes a file with much dirty data off its list; it may be listed again later.
     pub(crate) fn pop_stream(&mut self) -> Option<Arc<Inode<N>>> {
         while let Some(ino) = self.streams.pop_first() {
             if let Some(entry) = self.files.get(&ino) {
@@ -119,7 +119,7 @@ impl<N> Lists<N> {
         None
     }
 
-    /// A file has no dirty block any more, nor one in flight.
+    /// Takes a file off the lists that has no dirty block any more, nor one in flight.
     pub(crate) fn note_clean(&mut self, ino: Ino) {
         let Some(entry) = self.files.remove(&ino) else { return };
         self.small.remove(&(entry.home, entry.blocks, entry.seq));
@@ -127,7 +127,7 @@ impl<N> Lists<N> {
         self.recency.remove(&entry.touched);
     }
 
-    /// Looks at a file again only after `when`: its write failed.
+    /// Counts a file as dirty since `when`, because its write failed and is to be tried again later.
     pub(crate) fn postpone(&mut self, ino: Ino, when: Time) {
         let seq = self.next_seq();
         let Some(entry) = self.files.get_mut(&ino) else { return };
@@ -151,18 +151,18 @@ impl<N> Lists<N> {
         self.unput.values().cloned().collect()
     }
 
-    /// Dirty files, the oldest first, that became dirty at `until` or before.
+    /// Returns the dirty files that became dirty at `until` or before, the oldest first.
     pub(crate) fn older_than(&self, until: Time) -> Vec<Arc<Inode<N>>> {
         let inos = self.ages.range(..=(until, u64::MAX)).map(|(_, ino)| ino);
         inos.filter_map(|ino| self.files.get(ino)).map(|entry| Arc::clone(&entry.inode)).collect()
     }
 
-    /// When the oldest dirty block became dirty.
+    /// Returns the time at which the oldest dirty block became dirty.
     pub(crate) fn oldest(&self) -> Option<Time> {
         self.ages.first_key_value().map(|((since, _), _)| *since)
     }
 
-    /// Dirty files, the one that was not written to for the longest time first.
+    /// Returns `count` dirty files at most, the one that was not written to for the longest time first.
     pub(crate) fn least_recent(&self, count: usize) -> Vec<Arc<Inode<N>>> {
         let inos = self.recency.values().filter_map(|ino| self.files.get(ino));
         inos.take(count).map(|entry| Arc::clone(&entry.inode)).collect()
@@ -201,7 +201,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// True for a file that nobody can reach any more: its data need not be written.
+    /// Returns true for a file that no name and no hold leads to any more: its data need not be written.
     pub(crate) fn is_abandoned(&self, inode: &Shared<F>) -> bool {
         let unreachable = {
             let state = inode.state.lock();

@@ -1,12 +1,12 @@
-//! Inodes in memory, the table that finds them, and who still uses them.
+//! Inodes in memory, the table that finds them, and the holds that keep their numbers.
 //!
 //! Invariants:
 //! 1. At most one [`Inode`] per number is alive in the table; a reader that finds one being loaded
 //!    waits for it instead of loading a second copy.
 //! 2. An inode number is not given back to the format while its *holds* are above zero.
 //!    Holds are counted by number: a decoded inode may be evicted while its number is held.
-//! 3. An inode leaves the table only when nobody else has it, it has no dirty page, and the format
-//!    has been told its attributes. What its durability still depends on is remembered.
+//! 3. An inode leaves the table only when no other reference to it exists, it has no dirty page, and the format
+//!    has been told its attributes. The commit point that its durability still depends on is remembered.
 
 use moafs_runtime::leaf::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,36 +25,36 @@ use crate::pages::Pages;
 use crate::types::{Attr, FileKind, Ino};
 use crate::write_error::WriteError;
 
-/// Parts of the table, each with its own mutex.
+/// Shards of the table, each with its own mutex.
 const SHARDS: usize = 16;
 
-/// Looks at candidates for eviction that each decoded inode stands for. Two are enough where none is in use.
+/// Looks at candidates for eviction that each decoded inode earns. Two are enough where no inode is in use.
 const LOOKS_PER_INODE: usize = 16;
 
-/// So many entries of a clock may be of inodes that were taken out, whatever is left.
+/// The number of entries of removed inodes that a clock may always hold.
 const EMPTY_SEATS_MIN: usize = 64;
 
 /// Memory a decoded inode is charged with, in bytes, measured with 30,000 small files: the struct, its node, its place
 /// in the table, and the root of its page map.
 pub(crate) const INODE_BYTES: usize = 2560;
 
-/// What the format has not been told of an inode's attributes yet.
+/// The part of an inode's attributes that the format has not been told yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Unput {
-    /// It knows everything.
+    /// The format knows all attributes.
     Nothing,
-    /// Time stamps changed; fdatasync need not bother.
+    /// Time stamps changed; fdatasync need not tell them.
     Times,
     /// The size or the mode changed with a write.
     Attributes,
 }
 
-/// What is remembered of an ACL, so that look-ups and creates do not ask the format each time.
+/// The remembered state of an ACL, so that look-ups and creates do not ask the format each time.
 #[derive(Debug, Clone)]
 pub(crate) enum AclCache {
-    /// Never asked.
+    /// The format has not been asked.
     Unknown,
-    /// Asked; `None` if there is none.
+    /// The format's answer; `None` if there is no ACL.
     Known(Option<Arc<Acl>>),
 }
 
@@ -64,13 +64,13 @@ pub(crate) struct State {
     /// The size that the format was last told.
     pub(crate) disk_size: u64,
     pub(crate) unput: Unput,
-    /// Counts changes of `attr`.
+    /// The number of changes of `attr`.
     pub(crate) changes: u64,
-    /// On the list of inodes whose attributes the format does not know.
+    /// True if it is on the list of inodes whose attributes the format does not know.
     pub(crate) unput_listed: bool,
-    /// The newest op that changed this inode or its names.
+    /// The commit point of the newest op that changed this inode or its names.
     pub(crate) seal: Seal,
-    /// When its last data write completed.
+    /// The epoch in which its last data write completed.
     pub(crate) epoch: Epoch,
     /// A failed write of its data.
     pub(crate) error: Option<WriteError>,
@@ -79,14 +79,14 @@ pub(crate) struct State {
     pub(crate) access_acl: AclCache,
     pub(crate) default_acl: AclCache,
     pub(crate) read_ahead: ReadAhead,
-    /// Made without a name (O_TMPFILE): a first name may be given though it has none.
+    /// True if it was made without a name (O_TMPFILE): a first name may be given though it has none.
     pub(crate) nameless: bool,
-    /// Given back to the format: whoever still has it sees a stale handle.
+    /// True once it was given back to the format: callers that still have it see a stale handle.
     pub(crate) freed: bool,
 }
 
 impl State {
-    /// Notes a change of the attributes that the format does not know, or of which no ended op's seal tells yet.
+    /// Notes a change of the attributes that the format does not know, or that has no commit point of an ended op yet.
     pub(crate) fn note_change(&mut self, what: Unput) {
         self.changes += 1;
         self.unput = self.unput.max(what);
@@ -98,15 +98,15 @@ pub(crate) struct Inode<N> {
     pub(crate) ino: Ino,
     pub(crate) kind: FileKind,
     pub(crate) node: Arc<N>,
-    /// Level 2: shared for look-ups and reads, exclusive for changes of names, size and contents.
+    /// The lock of level 2: shared for look-ups and reads, exclusive for changes of names, size and contents.
     pub(crate) lock: moafs_runtime::lock::RwLock<()>,
-    /// Inside an op: makes "look at the attributes, tell the format" one step.
+    /// Held inside an op, so that "look at the attributes, tell the format" is one step.
     pub(crate) put: moafs_runtime::lock::Mutex<()>,
-    /// Leaf. May be taken inside `pages`.
+    /// A leaf lock. May be taken inside `pages`.
     pub(crate) state: Mutex<State>,
-    /// Leaf.
+    /// A leaf lock.
     pub(crate) pages: Mutex<Pages>,
-    /// A page that was in flight or being filled has come to rest.
+    /// Signalled when a page that was in flight or being filled has come to rest.
     pub(crate) moved: Event,
     recently_used: AtomicBool,
 }
@@ -158,22 +158,22 @@ impl<N> Inode<N> {
         self.state.lock().attr.nlink
     }
 
-    /// Notes the seal of an op that concerned this inode.
+    /// Notes the commit point of an op that concerned this inode.
     pub(crate) fn sealed(&self, seal: Seal) {
         let mut state = self.state.lock();
         state.seal = state.seal.max(seal);
     }
 
-    /// An error unless the inode still exists.
+    /// Returns an error unless the inode still exists.
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.state.lock().freed { Err(Error::Stale(self.ino)) } else { Ok(()) }
     }
 }
 
 enum Slot<N> {
-    /// Somebody reads it; wait for [`Table::loaded`].
+    /// A task is reading it; wait for [`Table::loaded`].
     Loading,
-    /// It is here; where in the clock.
+    /// The inode is loaded; with its seat in the clock.
     Ready(Arc<Inode<N>>, Seat),
 }
 
@@ -187,13 +187,13 @@ struct Shard<N> {
     /// those that were taken out since.
     clock: VecDeque<(Ino, Seat)>,
     seat_next: Seat,
-    /// Durability that evicted inodes still wait for.
+    /// The commit points and epochs that evicted inodes still wait for.
     remembered: BTreeMap<Ino, (Seal, Epoch)>,
 }
 
 impl<N> Shard<N> {
-    /// Makes an inode a candidate for eviction. What was taken out leaves the clock when it is half of it: amortized,
-    /// neither coming nor going costs more with many inodes than with few.
+    /// Makes an inode a candidate for eviction. Entries of removed inodes leave the clock when they are half of it:
+    /// amortized, inserting and removing cost no more with many inodes than with few.
     fn seat(&mut self, ino: Ino) -> Seat {
         if self.clock.len() > 2 * self.slots.len() + EMPTY_SEATS_MIN {
             let mut clock = std::mem::take(&mut self.clock);
@@ -206,7 +206,7 @@ impl<N> Shard<N> {
         seat
     }
 
-    /// The inode that has a seat, unless it was taken out.
+    /// Returns the inode that has a seat, unless it was removed.
     fn seated(&self, ino: Ino, seat: Seat) -> Option<&Arc<Inode<N>>> {
         match self.slots.get(&ino) {
             Some(Slot::Ready(inode, its)) if *its == seat => Some(inode),
@@ -215,20 +215,20 @@ impl<N> Shard<N> {
     }
 }
 
-/// What a look into the table gives.
+/// The result of a look into the table.
 pub(crate) enum Found<N> {
-    /// It is there.
+    /// The inode is in memory.
     Ready(Arc<Inode<N>>),
-    /// Somebody loads it: wait.
+    /// Another task is loading it: wait.
     Loading,
     /// The caller shall load it and then call [`Table::insert_loaded`] or [`Table::load_failed`].
     LoadIt,
 }
 
-/// All inodes in memory.
+/// The table of all inodes in memory.
 pub(crate) struct Table<N> {
     shards: Vec<Mutex<Shard<N>>>,
-    /// A load has ended.
+    /// Signalled when a load has ended.
     pub(crate) load_ended: Event,
     decoded: AtomicUsize,
     /// Looks at candidates for eviction that were earned and not used yet.
@@ -256,12 +256,12 @@ impl<N> Table<N> {
         &self.shards[(ino.0 % SHARDS as u64) as usize]
     }
 
-    /// Decoded inodes.
+    /// Returns the number of decoded inodes.
     pub(crate) fn decoded(&self) -> usize {
         self.decoded.load(Ordering::Relaxed)
     }
 
-    /// An inode if it is in memory.
+    /// Returns an inode if it is in memory.
     pub(crate) fn peek(&self, ino: Ino) -> Option<Arc<Inode<N>>> {
         match self.shard(ino).lock().slots.get(&ino) {
             Some(Slot::Ready(inode, _)) => Some(Arc::clone(inode)),
@@ -269,7 +269,7 @@ impl<N> Table<N> {
         }
     }
 
-    /// An inode, or who shall load it.
+    /// Returns an inode, or tells the caller to load it or to wait.
     pub(crate) fn find(&self, ino: Ino) -> Found<N> {
         let mut shard = self.shard(ino).lock();
         match shard.slots.get(&ino) {
@@ -297,7 +297,7 @@ impl<N> Table<N> {
         }
     }
 
-    /// Puts a new inode into the table. It replaces what bore its number before.
+    /// Puts a new inode into the table. It replaces the one that had its number before.
     pub(crate) fn insert(&self, inode: Arc<Inode<N>>) -> Arc<Inode<N>> {
         self.insert_into(&mut self.shard(inode.ino).lock(), inode)
     }
@@ -321,7 +321,7 @@ impl<N> Table<N> {
         inode
     }
 
-    /// Gives up loading.
+    /// Ends a load that failed.
     pub(crate) fn load_failed(&self, ino: Ino) {
         let mut shard = self.shard(ino).lock();
         if matches!(shard.slots.get(&ino), Some(Slot::Loading)) {
@@ -329,7 +329,7 @@ impl<N> Table<N> {
         }
     }
 
-    /// Takes one hold.
+    /// Takes one hold on a number.
     pub(crate) fn hold(&self, ino: Ino) {
         *self.shard(ino).lock().holds.entry(ino).or_insert(0) += 1;
     }
@@ -346,13 +346,13 @@ impl<N> Table<N> {
         true
     }
 
-    /// True if somebody holds the number.
+    /// Returns true if the number is held.
     pub(crate) fn is_held(&self, ino: Ino) -> bool {
         self.shard(ino).lock().holds.contains_key(&ino)
     }
 
     /// Marks an inode as freed unless its number is held; true if this call has marked it. An inode is freed once: its
-    /// number may be another's afterwards.
+    /// number may belong to another file afterwards.
     pub(crate) fn condemn(&self, inode: &Inode<N>) -> bool {
         let shard = self.shard(inode.ino).lock();
         if shard.holds.contains_key(&inode.ino) {
@@ -361,7 +361,7 @@ impl<N> Table<N> {
         !std::mem::replace(&mut inode.state.lock().freed, true)
     }
 
-    /// Takes an inode out, unless its number already belongs to another.
+    /// Removes an inode from the table, unless its number already belongs to another.
     pub(crate) fn remove(&self, inode: &Arc<Inode<N>>) {
         let mut shard = self.shard(inode.ino).lock();
         let same = matches!(shard.slots.get(&inode.ino), Some(Slot::Ready(there, _)) if Arc::ptr_eq(there, inode));
@@ -371,27 +371,28 @@ impl<N> Table<N> {
         }
     }
 
-    /// Evicts up to `count` inodes that nobody uses, as far as the looks reach that were earned by decoding others:
-    /// where most must stay, a search of all would be made in vain by every call.
+    /// Evicts up to `count` unused inodes, as far as the looks reach that were earned by decoding others:
+    /// where most must stay, every call would otherwise search all of them in vain.
     pub(crate) fn evict(&self, count: usize) {
         let earned = self.looks.swap(0, Ordering::Relaxed).min(2 * self.decoded());
         let used = self.evict_looking(count, earned / SHARDS);
         self.looks.fetch_add(earned.saturating_sub(used), Ordering::Relaxed);
     }
 
-    /// Evicts up to `count` inodes that nobody uses, however long they have to be looked for.
+    /// Evicts up to `count` unused inodes, however long they have to be looked for.
     pub(crate) fn evict_thoroughly(&self, count: usize) {
         self.evict_looking(count, usize::MAX);
     }
 
-    /// Evicts up to `count` inodes, with so many looks at candidates of each shard at most; returns the looks it took.
+    /// Evicts up to `count` unused inodes, with at most `looks` looks at candidates of each shard; returns the looks
+    /// it took.
     fn evict_looking(&self, count: usize, looks: usize) -> usize {
         let count = count.div_ceil(SHARDS);
         self.shards.iter().map(|shard| self.evict_from(&mut shard.lock(), count, looks)).sum()
     }
 
     fn evict_from(&self, shard: &mut Shard<N>, mut count: usize, looks: usize) -> usize {
-        // Those that were used lately get their second chance by the first look.
+        // Inodes that were used lately get their second chance by the first look.
         let looks = looks.min(2 * shard.clock.len());
         for look in 0..looks {
             if count == 0 {
@@ -414,14 +415,14 @@ impl<N> Table<N> {
         looks
     }
 
-    /// What evicted inodes wait for now, to be passed to [`Self::committed`] after a commit.
+    /// Returns the commit points that evicted inodes wait for now, to be passed to [`Self::committed`] after a commit.
     pub(crate) fn remembered(&self) -> Vec<(Ino, Seal)> {
         let of =
             |shard: &Mutex<Shard<N>>| shard.lock().remembered.iter().map(|(i, (s, _))| (*i, *s)).collect::<Vec<_>>();
         self.shards.iter().flat_map(of).collect()
     }
 
-    /// A commit that began after [`Self::remembered`] was asked has made these durable.
+    /// Forgets these: a commit that began after [`Self::remembered`] returned them has made them durable.
     pub(crate) fn committed(&self, durable: &[(Ino, Seal)]) {
         for (ino, seal) in durable {
             let mut shard = self.shard(*ino).lock();
@@ -432,7 +433,7 @@ impl<N> Table<N> {
     }
 }
 
-/// `None` while an inode must stay; otherwise what its durability still depends on.
+/// Returns `None` while an inode must stay; otherwise the progress that its durability still depends on.
 fn leftover<N>(inode: &Arc<Inode<N>>) -> Option<(Seal, Epoch)> {
     if Arc::strong_count(inode) > 1 || inode.recently_used.swap(false, Ordering::Relaxed) {
         return None;

@@ -1,9 +1,9 @@
 //! A running op of the format, together with the inodes whose attributes it has told the format.
 //!
-//! Attributes count as told only when the op has ended and its seal is noted in the inode; both happen in one step
-//! here. Until then [`State::unput`] stays set, so an fsync that comes in between tells the format once more instead
-//! of returning early. An attribute that a call sets directly becomes visible only after the format has recorded it,
-//! so a commit that begins after a client has seen it includes it.
+//! Attributes count as told only when the op has ended and its commit point is noted in the inode; both happen in one
+//! step here. Until then [`State::unput`] stays set, so an fsync that comes in between tells the format once more
+//! instead of returning early. An attribute that a call sets directly becomes visible only after the format has
+//! recorded it, so a commit that begins after a client has seen it includes it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Op<'a, F: Format> {
 /// An inode whose attributes an op has told the format.
 struct Told<F: Format> {
     inode: Shared<F>,
-    /// [`State::changes`] as they were told; `None` if the format was not told everything.
+    /// The value of [`State::changes`] when they were told; `None` if the format was not told everything.
     changes: Option<u64>,
 }
 
@@ -63,8 +63,8 @@ impl<F: Format> Inner<F> {
 }
 
 impl<F: Format> Op<'_, F> {
-    /// Announces a change that others see before [`Self::put`] tells of it, such as that of an extended attribute: who
-    /// syncs the inode from now on tells the format again, and reaches a seal after the change.
+    /// Announces a change that others see before [`Self::put`] tells of it, such as that of an extended attribute: an
+    /// fsync of the inode from now on tells the format again, and reaches a commit point after the change.
     pub(crate) fn announce(&self, inode: &Shared<F>) {
         let mut state = inode.state.lock();
         state.note_change(Unput::Attributes);
@@ -82,7 +82,7 @@ impl<F: Format> Op<'_, F> {
         self.tell(inode, Some(change), |op, attr, disk_size| op.inode_put(&inode.node, attr, disk_size))
     }
 
-    /// As [`Self::put`] for an inode whose last name has just gone.
+    /// Puts attributes as [`Self::put`] does, for an inode whose last name has just gone.
     pub(crate) fn put_orphan(&mut self, inode: &Shared<F>, change: impl Fn(&mut Attr)) -> Result<()> {
         self.tell(inode, Some(change), |op, attr, _| op.inode_orphan(&inode.node, attr))
     }
@@ -98,7 +98,7 @@ impl<F: Format> Op<'_, F> {
             let pages = inode.pages.lock();
             let state = inode.state.lock();
             if state.freed {
-                // Reaped since the caller looked: its number may be another's soon.
+                // Reaped since the caller looked: its number may belong to another file soon.
                 return Ok(());
             }
             let mut attr = state.attr.clone();
@@ -116,7 +116,8 @@ impl<F: Format> Op<'_, F> {
         state.disk_size = disk_size;
         if let Some(change) = change {
             change(&mut state.attr);
-            // Visible, but not durable before this op's seal: whoever syncs the inode now must tell the format again.
+            // Visible, but not durable before this op's commit point: an fsync of the inode now must tell the format
+            // again.
             state.note_change(Unput::Attributes);
         }
         if !whole {
@@ -129,7 +130,8 @@ impl<F: Format> Op<'_, F> {
         Ok(())
     }
 
-    /// Ends the op and notes its seal in every inode it concerned: those whose attributes it told, and `others`.
+    /// Ends the op and notes its commit point in every inode it concerned: those whose attributes it told, and
+    /// `others`.
     pub(crate) fn end(mut self, others: &[&Inode<F::Node>]) {
         let op = self.op.take().expect("an op ends once");
         let seal = op.end();
@@ -154,7 +156,7 @@ impl<F: Format> Op<'_, F> {
 }
 
 impl<F: Format> Drop for Op<'_, F> {
-    /// What a failed op has told has no seal: it must be told again.
+    /// Marks the attributes that a failed op has told as not told: they have no commit point.
     fn drop(&mut self) {
         for told in std::mem::take(&mut self.told) {
             let mut state = told.inode.state.lock();

@@ -1,9 +1,9 @@
 //! The pace of writers: they are slowed down before the limit of dirty data, not stopped at it.
 //!
-//! A writer is faster than the device. Stopped at the limit, some of its calls wait for whatever the device is at just
-//! then: a whole batch, a flush. Slowed down to what the device is seen to take, the dirty data settle between the
-//! point where write-back begins and the limit, and what is left to the limit takes up the writes that come while the
-//! device is busy with something else.
+//! A writer is faster than the device. Stopped at the limit, some of its calls wait for the request that the device is
+//! serving just then: a whole batch, a flush. Slowed down to the measured rate of the device, the dirty data settle
+//! between the point where write-back begins and the limit, and the rest up to the limit takes up the writes that come
+//! while the device is busy with another request.
 //!
 //! A pause is the time that as many bytes took to leave lately, times a share that grows with the dirty data: none
 //! where write-back begins, so that the device never idles for a pause; once that time an eighth of the way on; more
@@ -14,22 +14,23 @@ use std::time::Duration;
 use moafs_runtime::Time;
 use moafs_runtime::leaf::Mutex;
 
-/// What left is averaged over at least this long.
+/// The shortest time over which the bytes that left are averaged.
 const SAMPLE: Duration = Duration::from_millis(250);
-/// Nothing left for so long: nothing was to be written, which says nothing about the device.
+/// A longer time without a write means that there was nothing to write, which says nothing about the device.
 const LULL: Duration = Duration::from_secs(1);
-/// Seconds that a byte takes, before anything was seen: 10 MB/s. Too slow does not last, too fast hits the limit.
+/// Seconds that a byte takes, before any measurement: 10 MB/s. A guess that is too slow is soon corrected, one that is
+/// too fast lets writers hit the limit.
 const FIRST_GUESS: f64 = 1e-7;
-/// A sample's weight is one in so many.
+/// The number of samples that the average is taken over: a new sample's weight is one in so many.
 const SAMPLES: f64 = 4.0;
-/// How often the time of its bytes a writer pauses at the limit.
+/// The pause at the limit, as a multiple of the time that the writer's bytes take.
 const AT_LIMIT: f64 = 8.0;
-/// Pauses are saved up until they are worth a timer.
+/// The shortest pause: smaller ones are saved up until they are worth a timer.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// No pause is longer: the limit itself stops a writer who is too fast for this.
+/// The longest pause: the limit itself stops a writer that is too fast for this.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// What the device takes, and what follows for writers.
+/// The measured rate of the device, and the pauses of writers that follow from it.
 #[derive(Default)]
 pub(crate) struct Pace(Mutex<State>);
 
@@ -37,7 +38,7 @@ struct State {
     sample_bytes: u64,
     sample_from: Time,
     last: Time,
-    /// Seconds that a byte takes.
+    /// Seconds that one byte takes, on average.
     byte_s: f64,
     owed: Duration,
 }
@@ -55,7 +56,7 @@ impl Default for State {
 }
 
 impl Pace {
-    /// So many bytes have left.
+    /// Notes that `bytes` bytes were written by `now`.
     pub(crate) fn landed(&self, bytes: u64, now: Time) {
         let mut state = self.0.lock();
         let lull = now - std::mem::replace(&mut state.last, now) > LULL;
@@ -73,7 +74,7 @@ impl Pace {
         (state.sample_bytes, state.sample_from) = (0, now);
     }
 
-    /// How long the writer of `bytes` bytes pauses with `dirty` bytes dirty, if write-back begins at `begin` and
+    /// Returns the pause of the writer of `bytes` bytes with `dirty` bytes dirty, if write-back begins at `begin` and
     /// writers stop at `limit`.
     pub(crate) fn pause(&self, bytes: usize, dirty: usize, begin: usize, limit: usize) -> Duration {
         let mut state = self.0.lock();
@@ -91,14 +92,14 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// A device of 10 MB/s has been writing for ten seconds.
+    /// Returns the pace after a device of 10 MB/s has been writing for ten seconds.
     fn seen() -> Pace {
         let pace = Pace::default();
         (0..100).for_each(|tenth| pace.landed(1_000_000, Time(10_000_000_000 + tenth * 100_000_000)));
         pace
     }
 
-    /// The mean pause of a write of 100,000 bytes, in seconds.
+    /// Returns the mean pause of a write of 100,000 bytes, in seconds.
     fn mean_s(pace: &Pace, dirty: usize) -> f64 {
         let all: Duration = (0..1000).map(|_| pace.pause(100_000, dirty, 1 << 20, 9 << 20)).sum();
         all.as_secs_f64() / 1000.0

@@ -1,6 +1,6 @@
 //! The cached blocks of one file.
 //!
-//! A page is one file block. What happens to it, and who does it:
+//! A page is one file block. Its states, and the events that change them:
 //!
 //! ```text
 //! absent ──read miss──▶ filling ──fill ends──▶ clean ◀──write-back ends── in flight
@@ -29,11 +29,11 @@ use crate::plan::SMALL_BLOCKS_MAX;
 use crate::types::{Lbn, LbnRange};
 use crate::unplaced::Unplaced;
 
-/// What a page holds.
+/// The content of a page.
 pub(crate) enum Content {
-    /// Nothing yet: a read is under way.
+    /// No data yet: a read is under way.
     Filling(Arc<Fill>),
-    /// The block.
+    /// The bytes of the block.
     Data(Page),
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct Slot {
     pub(crate) addressed: bool,
     /// Bytes of the block that the device has seen: a crash may show the file up to here.
     pub(crate) disk_end: u32,
-    /// Names its entry in the replacement queue; 0 if it has none.
+    /// The stamp of its entry in the replacement queue; 0 if it has none.
     pub(crate) stamp: u64,
-    /// Used since the replacement queue last looked.
+    /// True if it was used since the replacement queue last looked.
     pub(crate) referenced: bool,
-    /// Brought by a co-read; nobody has read it yet.
+    /// True if a co-read brought it and it has not been read yet.
     pub(crate) unasked: bool,
-    /// Its entry is at the cold end of that queue.
+    /// True if its entry is at the cold end of that queue.
     cold: bool,
 }
 
@@ -85,40 +85,40 @@ impl Slot {
     }
 }
 
-/// What came of an entry of the replacement queue.
+/// The result of a look at an entry of the replacement queue.
 pub(crate) enum Evicted {
-    /// The page is gone; true if a co-read had brought it for nothing.
+    /// The page was dropped; true if a co-read had brought it for nothing.
     Dropped(bool),
-    /// It was used, and deserves another round under this stamp.
+    /// The page was used, and gets another round under this stamp.
     Again(u64),
     /// The entry names no page.
     Stale,
 }
 
-/// What a read has brought for one block.
+/// The page that a read has brought for one block.
 pub(crate) struct Filled {
     pub(crate) page: Page,
-    /// False for a hole.
+    /// True if the block has an address; false for a hole.
     pub(crate) addressed: bool,
     /// Bytes of the block within the file's size.
     pub(crate) disk_end: u32,
 }
 
-/// Bytes for one block.
+/// The bytes to be written to one block.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a> {
     pub(crate) block_bytes: usize,
-    /// Where in the block they go.
+    /// The offset in the block at which they go.
     pub(crate) start: usize,
     pub(crate) bytes: &'a [u8],
 }
 
-/// How accounts changed: bytes to be added to the volume's counters by the caller.
+/// The change of a file's page counts, to be added to the volume's counters by the caller.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Delta {
-    /// Pages more in the cache (or fewer).
+    /// Change of the number of cached pages.
     pub(crate) cached: i64,
-    /// Pages more that are dirty or in flight (or fewer).
+    /// Change of the number of pages that are dirty or in flight.
     pub(crate) dirty: i64,
 }
 
@@ -127,12 +127,12 @@ pub(crate) struct Pages {
     map: BTreeMap<u64, Slot>,
     ready: Ranges,
     unsettled: BTreeMap<u64, u64>,
-    /// Blocks being read.
+    /// Number of blocks being read.
     filling: usize,
     generation: u64,
     pub(crate) unplaced: Unplaced,
     pub(crate) admission: Admission,
-    /// Counts how often blocks were given a place.
+    /// The number of times that blocks were given a place.
     placements: u64,
 }
 
@@ -160,43 +160,43 @@ impl Pages {
         self.map.get(&at.0)
     }
 
-    /// True if nothing is dirty or in flight.
+    /// Returns true if no page is dirty or in flight.
     pub(crate) fn is_settled(&self) -> bool {
         self.unsettled.is_empty()
     }
 
-    /// True if nothing that was dirty in `generation` or before is dirty or in flight any more.
+    /// Returns true if no page that was dirty in `generation` or before is dirty or in flight any more.
     pub(crate) fn is_settled_upto(&self, generation: u64) -> bool {
         self.unsettled.first_key_value().is_none_or(|(oldest, _)| *oldest > generation)
     }
 
-    /// Ends a generation and returns it: what becomes dirty from now on belongs to the next.
+    /// Ends a generation and returns it: pages that become dirty from now on belong to the next.
     pub(crate) fn end_generation(&mut self) -> u64 {
         self.generation += 1;
         self.generation - 1
     }
 
-    /// Dirty ranges that may travel now.
+    /// Returns the dirty ranges that may be written now.
     pub(crate) fn ready(&self) -> &Ranges {
         &self.ready
     }
 
-    /// True if no block is still being read.
+    /// Returns true if no block is still being read.
     pub(crate) fn are_all_data(&self) -> bool {
         self.filling == 0
     }
 
-    /// Cached blocks.
+    /// Returns the number of cached blocks.
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Blocks of `range` that are there, in order, to be changed.
+    /// Returns the cached blocks of `range`, in order, to be changed.
     pub(crate) fn slots_mut(&mut self, range: LbnRange) -> impl Iterator<Item = (Lbn, &mut Slot)> {
         self.map.range_mut(range.start.0..range.end().0).map(|(at, slot)| (Lbn(*at), slot))
     }
 
-    /// Blocks of `range` that are there, in order.
+    /// Returns the cached blocks of `range`, in order.
     pub(crate) fn slots(&self, range: LbnRange) -> impl Iterator<Item = (Lbn, &Slot)> {
         self.map.range(range.start.0..range.end().0).map(|(at, slot)| (Lbn(*at), slot))
     }
@@ -339,7 +339,7 @@ impl Pages {
             slot.stamp = 0;
             settled += 1;
         }
-        // What was ready is dirty and not in flight: all of it was frozen.
+        // The pages that were ready are dirty and not in flight: all of them were frozen.
         self.ready.remove(range.start.0, range.end().0);
         if settled > 0 {
             *self.unsettled.entry(generation).or_insert(0) += settled;
@@ -347,8 +347,8 @@ impl Pages {
         (frozen, settled)
     }
 
-    /// The write of the frozen pages of `range` has completed, up to `size` bytes of the file: from now on the
-    /// blocks count as placed. Returns what was admitted for them and for the map blocks that this may take.
+    /// Notes that the write of the frozen pages of `range` has completed, up to `size` bytes of the file: from now on
+    /// the blocks count as placed. Returns what was admitted for them and for the map blocks that this may take.
     pub(crate) fn placed(&mut self, range: LbnRange, size: u64, block_bytes: u64) -> Admission {
         let mut takes = 0;
         for (at, slot) in self.map.range_mut(range.start.0..range.end().0) {
@@ -361,19 +361,19 @@ impl Pages {
         self.admission.split(takes)
     }
 
-    /// A count that changes whenever blocks are given a place, before the place they had is free.
+    /// Returns a count that changes whenever blocks are given a place, before the place they had is free.
     pub(crate) fn placements(&self) -> u64 {
         self.placements
     }
 
-    /// How many blocks of `range`, from its start on, have no page.
+    /// Returns how many blocks of `range`, from its start on, have no page.
     pub(crate) fn absent_from(&self, range: LbnRange) -> u32 {
         let first = self.map.range(range.start.0..range.end().0).next();
         first.map_or(range.len, |(at, _)| (at - range.start.0) as u32)
     }
 
-    /// The frozen pages of `range` come to rest after their write: clean, unless written again. The clean ones are
-    /// returned with the stamps by which the replacement queue will know them.
+    /// Marks the frozen pages of `range` as placed after their write: they are clean, unless written again. The clean
+    /// ones are returned with the stamps by which the replacement queue will know them.
     pub(crate) fn land(&mut self, range: LbnRange, mut stamp: impl FnMut() -> u64) -> Vec<(Lbn, u64)> {
         let mut clean = Vec::with_capacity(range.len as usize);
         let mut again: SmallVec<[u64; 8]> = SmallVec::new();
@@ -397,7 +397,7 @@ impl Pages {
         clean
     }
 
-    /// A frozen page was not written: it is dirty again, as old as it was.
+    /// Requeues a frozen page that was not written: it is dirty again, as old as it was.
     pub(crate) fn bounce(&mut self, at: Lbn) {
         let Some(slot) = self.map.get_mut(&at.0) else { return };
         let generation = std::mem::take(&mut slot.flight);
@@ -419,7 +419,7 @@ impl Pages {
         }
     }
 
-    /// Drops the pages of `from..to`, dirty ones too. None of them may be in flight or filling.
+    /// Drops the pages of `from..to`, also dirty ones. None of them may be in flight or filling.
     pub(crate) fn discard(&mut self, from: Lbn, to: Lbn) -> Delta {
         let mut delta = Delta::default();
         let doomed: Vec<u64> = self.map.range(from.0..to.0).map(|(at, _)| *at).collect();
@@ -460,18 +460,19 @@ impl Pages {
         Evicted::Dropped(there.remove().unasked)
     }
 
-    /// Blocks of `from..to` that a co-read brought and nobody has read. (It brings small files only.)
+    /// Counts the blocks of `from..to` that a co-read brought and that have not been read. (It brings small files
+    /// only.)
     pub(crate) fn unasked(&self, from: Lbn, to: Lbn) -> u64 {
         let to = to.0.min(SMALL_BLOCKS_MAX).max(from.0);
         self.map.range(from.0..to).filter(|(_, slot)| slot.unasked).count() as u64
     }
 
-    /// The first block of `from..to` that is in flight or being filled.
+    /// Returns the first block of `from..to` that is in flight or being filled.
     pub(crate) fn first_moving(&self, from: Lbn, to: Lbn) -> Option<&Slot> {
         self.map.range(from.0..to.0).map(|(_, slot)| slot).find(|slot| slot.in_flight() || slot.is_filling())
     }
 
-    /// The first fill that is to bring a block of `from..to`.
+    /// Returns the first fill that is to bring a block of `from..to`.
     pub(crate) fn first_filling(&self, from: Lbn, to: Lbn) -> Option<Arc<Fill>> {
         self.map.range(from.0..to.0).find_map(|(_, slot)| match &slot.content {
             Content::Filling(fill) => Some(Arc::clone(fill)),
@@ -479,8 +480,7 @@ impl Pages {
         })
     }
 
-    /// How far a crash may show the file: up to the first byte past `old` that the device has
-    /// not seen.
+    /// Returns the size that a crash may show: up to the first byte past `old` that the device has not seen.
     pub(crate) fn disk_size(&self, size: u64, old: u64, block_bytes: u64) -> u64 {
         if size <= old {
             return size;
@@ -494,20 +494,20 @@ impl Pages {
         first.map_or(size, |seen| seen.max(old))
     }
 
-    /// Blocks of `range` that have no page which is dirty, in flight, or known to have an address.
+    /// Counts the blocks of `range` that have no page which is dirty, in flight, or known to have an address.
     pub(crate) fn maybe_new(&self, range: LbnRange) -> u64 {
         let known = self.map.range(range.start.0..range.end().0).filter(|(_, s)| s.is_unsettled() || s.addressed);
         u64::from(range.len) - known.count() as u64
     }
 
-    /// A truncation has cut block `at` to `end` bytes: what the device has behind them does not count.
+    /// Notes that a truncation has cut block `at` to `end` bytes: bytes behind them on the device do not count.
     pub(crate) fn cut(&mut self, at: Lbn, end: u32) {
         if let Some(slot) = self.map.get_mut(&at.0) {
             slot.disk_end = slot.disk_end.min(end);
         }
     }
 
-    /// The first block at or after `at` whose page is dirty or in flight.
+    /// Returns the first block at or after `at` whose page is dirty or in flight.
     pub(crate) fn next_unsettled(&self, at: Lbn) -> Option<Lbn> {
         if self.is_settled() {
             return None;
@@ -517,7 +517,7 @@ impl Pages {
 }
 
 impl Slot {
-    /// Its entry of the replacement queue, under this stamp, is at the warm end.
+    /// Notes that its entry of the replacement queue, under this stamp, is at the warm end.
     fn warm(&mut self, stamp: u64) {
         self.stamp = stamp;
         self.cold = false;
@@ -548,9 +548,9 @@ fn new_page(block_bytes: usize, start: usize, bytes: &[u8]) -> Buf {
 /// A set of numbers, kept as ranges: maximal, disjoint, not adjacent.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
-    /// Start to end (exclusive).
+    /// The ranges, from start to end (exclusive).
     map: BTreeMap<u64, u64>,
-    /// Numbers in all of them.
+    /// Number of members.
     len: u64,
 }
 
@@ -559,17 +559,17 @@ impl Ranges {
         self.map.is_empty()
     }
 
-    /// How many numbers are in it.
+    /// Returns the number of members.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The smallest member.
+    /// Returns the smallest member.
     pub(crate) fn first(&self) -> Option<u64> {
         self.map.first_key_value().map(|(start, _)| *start)
     }
 
-    /// Adds `start..end`.
+    /// Adds the numbers `start..end`.
     pub(crate) fn insert(&mut self, start: u64, end: u64) {
         debug_assert!(start < end);
         // A sequential writer makes a range longer, block by block.
@@ -591,7 +591,7 @@ impl Ranges {
         self.add_range(start, end);
     }
 
-    /// Takes `start..end` away.
+    /// Removes the numbers `start..end`.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
         while let Some((&s, &e)) = self.map.range(..end).next_back() {
             if e <= start {
@@ -617,7 +617,7 @@ impl Ranges {
         self.len -= end - start;
     }
 
-    /// The ranges within `from..to`, clipped, ascending.
+    /// Returns the ranges within `from..to`, clipped, ascending.
     pub(crate) fn within(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.map.range(..=from).next_back().filter(|(_, e)| **e > from).map_or(from, |(s, _)| *s);
         let clip = move |(s, e): (&u64, &u64)| ((*s).max(from), (*e).min(to));

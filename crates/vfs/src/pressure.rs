@@ -1,6 +1,6 @@
-//! Space is short: everything that can be written, reaped or committed is, before a caller is told ENOSPC.
+//! Shortage of space: everything that can be written, reaped or committed is, before a caller is told ENOSPC.
 //!
-//! One caller at a time does this for all. It goes on as long as a round gave something back, to whomever, or as other
+//! One caller at a time does this for all. It goes on as long as a round gave space back, to any caller, or as other
 //! calls hold reservations larger than what they will use.
 
 use std::ops::{Deref, DerefMut};
@@ -15,37 +15,37 @@ use crate::format::{Admission, Format, Need, SpaceClass, Why};
 use crate::inner::Inner;
 use crate::plan::Due;
 
-/// Rounds at most: clients that keep freeing and taking space must not keep another one here for ever.
+/// The most rounds: callers that keep freeing and taking space must not keep another one here for ever.
 const ROUNDS_MAX: u32 = 64;
 
-/// Waits for other calls to end, or for the kernel to forget what was removed, at most.
+/// The most waits for other calls to end, or for the kernel to forget files that were removed.
 const WAITS_MAX: u32 = 8;
 
-/// How long each of them takes at most.
+/// The longest time of one such wait.
 const WAIT: Duration = Duration::from_millis(20);
 
 /// The state of [`Inner::admit`].
 pub(crate) struct Pressure {
-    /// Held by the caller that frees space.
+    /// The last round. Held by the caller that frees space.
     last: Mutex<Round>,
-    /// Calls that hold a reservation.
+    /// Number of calls that hold a reservation.
     calls: AtomicUsize,
-    /// Callers that wait for `relief`.
+    /// Number of callers that wait for `relief`.
     waiting: AtomicUsize,
-    /// Counts what made space free, or may have.
+    /// Counts the events that made space free, or may have.
     freed: AtomicU64,
-    /// Rounds begun.
+    /// Number of rounds begun.
     rounds: AtomicU64,
-    /// A reservation ended, or an inode can be reaped.
+    /// Signalled when a reservation ended, or an inode can be reaped.
     relief: Event,
 }
 
 /// One turn of writing, reaping and committing everything.
 #[derive(Debug, Clone, Copy, Default)]
 struct Round {
-    /// Counts from 1.
+    /// The round's number, from 1.
     number: u64,
-    /// [`Pressure::freed`] when it began.
+    /// The value of [`Pressure::freed`] when it began.
     freed: u64,
 }
 
@@ -62,7 +62,7 @@ impl Pressure {
     }
 }
 
-/// What a running call may use, as it was reserved; the rest goes back at its end.
+/// The reservation of a running call; the unused part goes back at its end.
 pub(crate) struct Admitted<'a, F: Format> {
     inner: &'a Inner<F>,
     admission: Admission,
@@ -84,7 +84,7 @@ impl<F: Format> DerefMut for Admitted<'_, F> {
 
 impl<F: Format> Drop for Admitted<'_, F> {
     fn drop(&mut self) {
-        // First what is left goes back, then whoever waits looks again.
+        // First the unused part goes back, then the waiting callers look again.
         drop(std::mem::replace(&mut self.admission, Admission::none()));
         self.inner.pressure.calls.fetch_sub(1, Ordering::SeqCst);
         self.inner.relieve();
@@ -92,7 +92,7 @@ impl<F: Format> Drop for Admitted<'_, F> {
 }
 
 impl<F: Format> Inner<F> {
-    /// For a call that needs no space.
+    /// Returns an empty reservation, for a call that needs no space.
     pub(crate) fn admit_nothing(&self) -> Admitted<'_, F> {
         self.admitted(Admission::none())
     }
@@ -126,13 +126,13 @@ impl<F: Format> Inner<F> {
             if let Some(admitted) = self.admit_at_once(need, class)? {
                 return Ok(admitted);
             }
-            // A round that began after this call first failed is as good as one of its own.
+            // A round that began after this call first failed serves as well as one of its own.
             let in_vain = last.number > seen && last.freed == self.pressure.freed.load(Ordering::SeqCst);
             if !in_vain || self.has_ripe() {
                 *last = self.free_everything()?;
                 continue;
             }
-            // Other calls may give back what they will not use, and the kernel may be about to forget what was removed.
+            // Other calls may give back what they will not use, and the kernel may be about to forget removed files.
             let others = || self.pressure.calls.load(Ordering::SeqCst) > 0 || self.has_held_orphans();
             if waits == WAITS_MAX || !self.wait_for_relief(self.rt.now() + WAIT, others) {
                 break;
@@ -142,7 +142,7 @@ impl<F: Format> Inner<F> {
         Err(Error::Posix(libc::ENOSPC))
     }
 
-    /// Reaps, writes back and commits all that can be.
+    /// Reaps, writes back and commits everything that can be.
     fn free_everything(&self) -> Result<Round> {
         let number = self.pressure.rounds.fetch_add(1, Ordering::SeqCst) + 1;
         let freed = self.pressure.freed.load(Ordering::SeqCst);
@@ -153,19 +153,19 @@ impl<F: Format> Inner<F> {
         Ok(Round { number, freed })
     }
 
-    /// Writes back every file that was promised more than it may need: promises become facts. Errors are latched in
-    /// the inodes.
+    /// Writes back every file that was promised more than it may need: promises become allocated blocks. Errors are
+    /// latched in the inodes.
     fn write_back_unplaced(&self) {
         let mut files = self.dirty.lock().least_recent(usize::MAX);
         files.retain(|inode| inode.pages.lock().unplaced.blocks() > 0);
         self.write_back(files.iter().map(|inode| Due::Drain(inode.ino)));
         for inode in files {
-            // What was in flight already, or too large for one plan.
+            // Its blocks were in flight already, or too many for one plan.
             let _ = self.write_back_file(&inode, Due::Drain(inode.ino));
         }
     }
 
-    /// Waits until a reservation has ended or an inode can be reaped, `until` that time at most; false if it is not
+    /// Waits until a reservation has ended or an inode can be reaped, but not longer than `until`; false if it is not
     /// sensible to wait.
     pub(crate) fn wait_for_relief(&self, until: Time, is_sensible: impl FnOnce() -> bool) -> bool {
         let ticket = self.pressure.relief.ticket();
@@ -183,7 +183,7 @@ impl<F: Format> Inner<F> {
         self.pressure.freed.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Wakes those who wait for space.
+    /// Wakes the callers that wait for space.
     pub(crate) fn relieve(&self) {
         if self.pressure.waiting.load(Ordering::SeqCst) > 0 {
             self.rt.signal(&self.pressure.relief);

@@ -1,9 +1,9 @@
-//! Unlinked inodes that nobody uses any more: their blocks and numbers go back to the format.
+//! Unlinked inodes that are not in use any more: their blocks and numbers go back to the format.
 //!
 //! `unlink` and `forget` only enqueue; the work is done in the background (and at close, and when
 //! space is short): dirty pages are dropped unwritten, blocks leave in bounded ops, then the
 //! number is free. Reaping takes the inode's lock, marks it dead where holds are counted, and from
-//! then on whoever still has it sees a stale handle.
+//! then on a caller that still has it sees a stale handle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,27 +23,28 @@ use crate::types::{Ino, Lbn};
 /// Unused unlinked inodes that may wait before the syncer is woken early.
 const WAITING_MAX: usize = 128;
 
-/// The kernel forgets a removed file that is not open within this time: whoever asks for free space right after a
-/// removal waits so long for it.
+/// The kernel forgets a removed file that is not open within this time: a caller that asks for free space right after
+/// a removal waits so long for it.
 const FORGET_WITHIN: Duration = Duration::from_millis(50);
 
 /// Inodes without a name, by number. Those still held wait for their last `forget`.
 pub(crate) struct ReapQueue<N> {
     orphans: Mutex<BTreeMap<Ino, Arc<Inode<N>>>>,
     ripe: Mutex<Ripe<N>>,
-    /// An inode has been reaped, or turned out to be in use.
+    /// Signalled when an inode has been reaped, or turned out to be in use.
     ended: Event,
-    /// When a name was last removed from an inode that is still held, in nanoseconds of the runtime's clock.
+    /// The time at which a name was last removed from an inode that is still held, in nanoseconds of the runtime's
+    /// clock.
     last_held: AtomicU64,
 }
 
 /// Orphans that were not held when last looked at. A leaf.
 struct Ripe<N> {
-    /// With the blocks that each of them gives back.
+    /// The waiting orphans, each with the blocks that it gives back.
     waiting: BTreeMap<Ino, u64>,
-    /// The blocks of all that wait.
+    /// The blocks of all waiting orphans.
     blocks: u64,
-    /// Being reaped now.
+    /// The orphans being reaped now.
     reaping: BTreeMap<Ino, Arc<Inode<N>>>,
 }
 
@@ -59,7 +60,7 @@ impl<N> Default for ReapQueue<N> {
     }
 }
 
-/// What reaping is going to give back.
+/// The space that reaping is going to give back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Reapable {
     pub(crate) blocks: u64,
@@ -67,7 +68,7 @@ pub(crate) struct Reapable {
 }
 
 impl<F: Format> Inner<F> {
-    /// A name of `inode` is gone; if it was the last, the inode is to be reaped once nobody holds it.
+    /// Notes that a name of `inode` is gone; if it was the last, the inode is to be reaped once it is not held.
     pub(crate) fn note_unlinked(&self, inode: &Shared<F>) {
         if inode.nlink() > 0 {
             return;
@@ -75,7 +76,7 @@ impl<F: Format> Inner<F> {
         {
             let mut orphans = self.reap_queue.orphans.lock();
             if inode.check_alive().is_err() {
-                // Reaped since the caller looked: its number may be another's by now.
+                // Reaped since the caller looked: its number may belong to another file by now.
                 return;
             }
             orphans.insert(inode.ino, Arc::clone(inode));
@@ -88,7 +89,7 @@ impl<F: Format> Inner<F> {
             return;
         }
         if let Some(inode) = self.table.peek(ino) {
-            // A file that never got a name, too.
+            // This includes a file that never got a name.
             self.note_unlinked(&inode);
         }
     }
@@ -112,7 +113,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Blocks that an orphan has, or that were promised to it.
+    /// Returns the blocks that an orphan has, or that were promised to it.
     fn blocks_of_orphan(&self, inode: &Shared<F>) -> u64 {
         let promised = inode.pages.lock().admission.blocks();
         // A damaged inode may claim more sectors than there are.
@@ -120,7 +121,7 @@ impl<F: Format> Inner<F> {
         promised + used
     }
 
-    /// What reaping is going to give back, of all that nobody uses any more.
+    /// Returns the space that reaping is going to give back, of all orphans that are not held.
     pub(crate) fn reapable(&self) -> Reapable {
         let (waiting, count, reaping) = {
             let ripe = self.reap_queue.ripe.lock();
@@ -130,14 +131,14 @@ impl<F: Format> Inner<F> {
         Reapable { blocks, inodes: (count + reaping.len()) as u64 }
     }
 
-    /// True if there are inodes without a name that are in use, as far as is known: their `forget` may be on its way.
+    /// Returns true if there may be inodes without a name that are in use: their `forget` may be on its way.
     pub(crate) fn has_held_orphans(&self) -> bool {
         let orphans = self.reap_queue.orphans.lock();
         let ripe = self.reap_queue.ripe.lock();
         orphans.keys().any(|ino| !ripe.waiting.contains_key(ino) && !ripe.reaping.contains_key(ino))
     }
 
-    /// Waits until the kernel has forgotten what was removed a moment ago, unless that is open.
+    /// Waits until the kernel has forgotten the files that were removed a moment ago, unless they are open.
     pub(crate) fn wait_for_forgets(&self) {
         loop {
             let until = Time(self.reap_queue.last_held.load(Ordering::Relaxed)) + FORGET_WITHIN;
@@ -147,7 +148,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Nobody holds anything any more: all orphans go.
+    /// Releases all holds, so that all orphans are reaped.
     pub(crate) fn release_all_orphans(&self) {
         let inos: Vec<Ino> = self.reap_queue.orphans.lock().keys().copied().collect();
         for ino in inos {
@@ -157,8 +158,8 @@ impl<F: Format> Inner<F> {
         self.reap_all();
     }
 
-    /// True if something waits to be reaped that no task is looking at. On a volume that turned read-only nothing is
-    /// reaped any more.
+    /// Returns true if an orphan waits to be reaped that no task is looking at. On a volume that turned read-only
+    /// nothing is reaped any more.
     pub(crate) fn has_ripe(&self) -> bool {
         if self.format.failed().is_some() {
             return false;
@@ -167,7 +168,7 @@ impl<F: Format> Inner<F> {
         ripe.waiting.keys().any(|ino| !ripe.reaping.contains_key(ino))
     }
 
-    /// Reaps everything that is unlinked and unused. Level 0 only.
+    /// Reaps all inodes that are unlinked and unused. Level 0 only.
     pub(crate) fn reap_all(&self) {
         while self.format.failed().is_none() {
             let Some(inode) = self.next_ripe() else { return };
@@ -195,7 +196,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Waits until what other tasks are reaping now has been reaped. Level 0 only.
+    /// Waits until the orphans that other tasks are reaping now have been reaped. Level 0 only.
     pub(crate) fn wait_for_reapers(&self) {
         let inos: Vec<Ino> = self.reap_queue.ripe.lock().reaping.keys().copied().collect();
         loop {
@@ -207,7 +208,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Reaps one inode; false if somebody uses it (again).
+    /// Reaps one inode; false if it is in use (again).
     fn reap(&self, inode: &Shared<F>) -> Result<bool> {
         let _exclusive = inode.lock.write();
         if inode.nlink() > 0 {
@@ -228,7 +229,7 @@ impl<F: Format> Inner<F> {
             let mut op = self.begin(OpKind::Unmap, &mut admission)?;
             progress = op.unmap(&inode.node, Lbn(0), None, UNMAP_BLOCKS_MAX, true)?;
             if progress == Progress::Done {
-                // Whoever is just telling the format its attributes finishes first; later ones see the mark.
+                // A task that is just telling the format its attributes finishes first; later ones see the mark.
                 let _put = inode.put.lock();
                 op.inode_free(&inode.node)?;
             }

@@ -1,6 +1,6 @@
-//! Where a file has blocks: truncate, allocate, punch, zero, seek, copy, map.
+//! Operations on ranges of a file: truncate, allocate, punch, zero, seek, copy, map.
 //!
-//! Blocks leave a file in bounded ops; the size is put first, so what a crash interrupts is a file
+//! Blocks leave a file in bounded ops; the size is put first, so a crash in between leaves a file
 //! that is short already and has blocks too many.
 
 use moafs_runtime::lock::WriteGuard;
@@ -15,7 +15,7 @@ use crate::perm::{APPEND_ONLY, IMMUTABLE, without_suid_sgid};
 use crate::plan::Due;
 use crate::types::{Ino, Lbn, Mapping};
 
-/// Blocks that one op unmaps at most, about.
+/// The most blocks that one op unmaps, approximately.
 pub(crate) const UNMAP_BLOCKS_MAX: u32 = 2048;
 
 /// Bytes that copy_range moves at a time.
@@ -24,11 +24,11 @@ const COPY_BYTES: u64 = 1 << 20;
 /// Attempts to reserve map blocks at the ends of a range that is to be unmapped.
 const EDGE_ATTEMPTS: u32 = 8;
 
-/// The block behind every file.
+/// The block number behind every file.
 pub(crate) const LBN_END: Lbn = Lbn(u64::MAX);
 
 impl<F: Format> Inner<F> {
-    /// Sets a file's size, and with it what else `set` says of a truncation (times, suid).
+    /// Sets a file's size, and with it the other attributes of a truncation in `set` (times, suid).
     pub(crate) fn truncate(&self, who: &Who, inode: &Shared<F>, size: u64, set: &SetAttr) -> Result<()> {
         if size > self.shape.file_bytes_max {
             return Err(Error::Posix(libc::EFBIG));
@@ -80,7 +80,7 @@ impl<F: Format> Inner<F> {
                 0 => Admission::none(),
                 _ => match self.format.admit(Need { map_blocks, ..Need::default() }, SpaceClass::Root) {
                     Err(error) if error.errno() == libc::ENOSPC => {
-                        // An error is the file's, and an fsync's to report.
+                        // An error belongs to the file, and is reported by an fsync.
                         let _ = self.write_back_file(inode, Due::Sync(inode.ino));
                         continue;
                     }
@@ -92,19 +92,19 @@ impl<F: Format> Inner<F> {
                 return Ok((exclusive, admission));
             }
         }
-        // Other clients write there all the time. Freeing blocks is more likely to help than to refuse it.
+        // Other callers write there all the time. Freeing blocks is more likely to help than to refuse it.
         Ok((inode.lock.write(), Admission::none()))
     }
 
-    /// Before `from..to` is unmapped: what its dirty neighbours may need anew is theirs.
+    /// Gives the file's dirty pages the space that they may need again, before `from..to` is unmapped.
     fn forget_edges(&self, inode: &Shared<F>, from: Lbn, to: Lbn, mut edges: Admission) {
         let mut pages = inode.pages.lock();
         let more = pages.unplaced.forget_edges(from, to);
         pages.admission.absorb(edges.split(more));
     }
 
-    /// Before a file shrinks to `size`: its last block is zeroed behind the end, the pages behind
-    /// that go. They may not be on their way to the device.
+    /// Zeroes the last block behind the end and drops the pages behind it, before a file shrinks to `size`. Waits until
+    /// none of these pages is in flight.
     fn cut_tail(&self, inode: &Shared<F>, size: u64) -> Result<()> {
         let block_bytes = self.block_bytes();
         let (tail, within) = (Lbn(size / block_bytes), (size % block_bytes) as usize);
@@ -140,7 +140,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Goes on unmapping, op by op.
+    /// Goes on unmapping in bounded ops until all blocks are unmapped.
     pub(crate) fn unmap_rest(
         &self,
         inode: &Shared<F>,
@@ -190,7 +190,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Blocks beyond the end of a file cannot be kept: EOPNOTSUPP.
+    /// Fails with EOPNOTSUPP if the format cannot keep blocks beyond the end of a file.
     fn check_within(&self, inode: &Shared<F>, end: u64) -> Result<()> {
         let last = inode.size().next_multiple_of(self.block_bytes());
         if end > last { Err(Error::Posix(libc::EOPNOTSUPP)) } else { Ok(()) }
@@ -206,7 +206,8 @@ impl<F: Format> Inner<F> {
         keep_size: bool,
     ) -> Result<()> {
         let chunk = self.chunk_bytes() as u64;
-        // All of it or nothing: what a failure in the middle left would lie behind the end that the kernel knows of.
+        // All of it or nothing: after a failure in the middle, blocks would lie behind the end that the kernel knows
+        // of.
         self.check_room(who, inode, offset, end)?;
         let mut at = offset;
         while at < end {
@@ -219,8 +220,8 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// ENOSPC unless there is space for all blocks of `offset..end` that have no address. Nothing stays reserved: each
-    /// chunk is admitted by itself.
+    /// Fails with ENOSPC unless there is space for all blocks of `offset..end` that have no address. Nothing stays
+    /// reserved: each chunk is admitted by itself.
     fn check_room(&self, who: &Who, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
         let class = Self::space_class(who);
         if self.admit_at_once(self.need_of_holes(inode, offset, end)?, class)?.is_some() {
@@ -231,7 +232,7 @@ impl<F: Format> Inner<F> {
         self.admit(self.need_of_holes(inode, offset, end)?, class).map(drop)
     }
 
-    /// What the blocks of `offset..end` without an address need at most.
+    /// Returns the most space that the blocks of `offset..end` without an address need.
     fn need_of_holes(&self, inode: &Shared<F>, offset: u64, end: u64) -> Result<Need> {
         let data_blocks = self.count_holes(inode, offset, end)?;
         let shape = self.format.map_shape(&inode.node);
@@ -243,7 +244,7 @@ impl<F: Format> Inner<F> {
         Ok(Need { data_blocks, map_blocks, ..Need::default() })
     }
 
-    /// Blocks of `offset..end` without an address.
+    /// Counts the blocks of `offset..end` without an address.
     fn count_holes(&self, inode: &Shared<F>, offset: u64, end: u64) -> Result<u64> {
         let _shared = inode.lock.read();
         let block_bytes = self.block_bytes();
@@ -312,7 +313,7 @@ impl<F: Format> Inner<F> {
         self.seek_locked(&inode, offset, what)
     }
 
-    /// The next data or hole; ENXIO beyond the end, or if no data follow.
+    /// Returns the offset of the next data or hole; ENXIO beyond the end, or if no data follow.
     fn seek_locked(&self, inode: &Shared<F>, offset: u64, what: Seek) -> Result<u64> {
         let size = inode.size();
         if offset >= size {
@@ -333,7 +334,8 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Whether there are data at block `at`, and how far that goes at least. What is dirty is data.
+    /// Returns whether there are data at block `at`, and a block up to which that holds at least. Dirty blocks are
+    /// data.
     fn stretch(&self, inode: &Shared<F>, at: Lbn, end: Lbn) -> Result<(bool, Lbn)> {
         let unsettled = inode.pages.lock().next_unsettled(at).unwrap_or(end);
         if unsettled == at {

@@ -1,5 +1,5 @@
-//! What the dirty pages of one file may still take on the volume: their own blocks, and the map blocks that lead to
-//! them.
+//! The space that the dirty pages of one file may still take on the volume: their own blocks, and the map blocks that
+//! lead to them.
 //!
 //! Neighbours share map blocks, so the worst case of a file's dirty set is counted, not that of each write: a map
 //! block counts once, as long as a page below it has no place, and not any more once a page below it was placed, since
@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::types::{Lbn, LbnRange};
 
-/// How a format maps the blocks of a file: some addresses lie in the inode, the others in trees of map blocks, one
-/// tree after the other.
+/// The shape of a file's map: some addresses lie in the inode, the others in trees of map blocks, one tree after the
+/// other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapShape {
     /// File blocks whose address lies in the inode.
@@ -25,11 +25,11 @@ pub struct MapShape {
 }
 
 impl MapShape {
-    /// No map blocks at all.
+    /// The shape of a map without map blocks.
     pub const FLAT: MapShape = MapShape { direct: u64::MAX, fan: 1, trees: &[] };
 
-    /// The map blocks that lead to a file block, the lowest first, and the first file block behind those of the lowest
-    /// one.
+    /// Returns the map blocks that lead to a file block, the lowest first, and the first file block behind those of the
+    /// lowest one.
     fn path(&self, at: Lbn) -> (SmallVec<[MapKey; 3]>, u64) {
         if at.0 < self.direct {
             return (SmallVec::new(), self.direct);
@@ -48,11 +48,11 @@ impl MapShape {
     }
 }
 
-/// Names a map block of a file.
+/// The position of a map block in a file's map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct MapKey {
     tree: u8,
-    /// 1 for those that hold addresses of file blocks.
+    /// The level in its tree: 1 for map blocks that hold addresses of file blocks.
     level: u8,
     index: u64,
 }
@@ -62,19 +62,19 @@ struct MapKey {
 struct MapEntry {
     /// File blocks without a place, or map blocks with entries of their own, directly below.
     children: u64,
-    /// It is known to exist, or an op that will make it has the promise for it.
+    /// True if it is known to exist, or an op that will make it has the promise for it.
     exists: bool,
 }
 
-/// How many of the map blocks above a part of a file are missing, counted from the lowest.
+/// The number of map blocks above a part of a file that are missing, counted from the lowest.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Missing {
-    /// Any block of the part, all of which has the same lowest map block.
+    /// Any block of a part of the file, all of which has the same lowest map block.
     pub(crate) at: Lbn,
     pub(crate) levels: u8,
 }
 
-/// The file blocks without a place, counted.
+/// The file blocks without a place, and the map blocks above them.
 #[derive(Debug)]
 pub(crate) struct Unplaced {
     shape: MapShape,
@@ -91,17 +91,17 @@ impl Default for Unplaced {
 }
 
 impl Unplaced {
-    /// File blocks without a place.
+    /// Returns the number of file blocks without a place.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Blocks that placing all of them can take at most.
+    /// Returns the most blocks that placing all of them can take.
     pub(crate) fn promise(&self) -> u64 {
         self.blocks + self.missing
     }
 
-    /// Says how the file is mapped, if nothing depends on it.
+    /// Sets the shape of the file's map, if no block depends on the old one.
     pub(crate) fn set_shape(&mut self, shape: MapShape) {
         debug_assert!(self.blocks == 0 || self.shape == shape, "the shape of a map does not change");
         if self.blocks == 0 {
@@ -109,7 +109,7 @@ impl Unplaced {
         }
     }
 
-    /// Splits a range where the lowest map block changes; without the part that needs none.
+    /// Splits a range where the lowest map block changes; leaves out the part that needs no map block.
     pub(crate) fn parts(&self, range: LbnRange) -> SmallVec<[LbnRange; 4]> {
         let mut parts = SmallVec::new();
         let mut at = range.start;
@@ -124,8 +124,8 @@ impl Unplaced {
         parts
     }
 
-    /// Map blocks that a set of file blocks, one of each of these parts in ascending order, would add. `missing` tells
-    /// which of them are missing as far as it is known, in the same order.
+    /// Returns how many map blocks a set of file blocks, one of each of these parts in ascending order, would add.
+    /// `missing` says which of them are missing, if known, in the same order.
     pub(crate) fn more_maps(&self, parts: impl IntoIterator<Item = Lbn>, missing: &[Missing]) -> u64 {
         let mut before: SmallVec<[MapKey; 3]> = SmallVec::new();
         let mut more = 0;
@@ -140,7 +140,7 @@ impl Unplaced {
         more
     }
 
-    /// A file block that has no place became dirty.
+    /// Adds a file block without a place that became dirty.
     pub(crate) fn add(&mut self, at: Lbn) {
         self.blocks += 1;
         for key in self.shape.path(at).0 {
@@ -166,7 +166,7 @@ impl Unplaced {
         }
     }
 
-    /// A file block is about to get a place. Returns how many blocks that takes at most, itself included.
+    /// Notes that a file block is about to get a place. Returns the most blocks that this takes, itself included.
     pub(crate) fn place(&mut self, at: Lbn) -> u64 {
         let mut takes = 1;
         for key in &self.shape.path(at).0 {
@@ -177,7 +177,7 @@ impl Unplaced {
         takes
     }
 
-    /// A file block is dropped, or has got its place.
+    /// Removes a file block that is dropped, or has got its place.
     pub(crate) fn remove(&mut self, at: Lbn) {
         self.blocks -= 1;
         for key in self.shape.path(at).0 {
@@ -193,8 +193,8 @@ impl Unplaced {
         }
     }
 
-    /// Map blocks that lead both to what lies before and to what lies behind one of the ends of `from..to`: unmapping
-    /// that range may free them, though a block below them still has no place.
+    /// Returns the map blocks that lead both to blocks before and to blocks behind one of the ends of `from..to`:
+    /// unmapping that range may free them, though a block below them still has no place.
     fn at_edges(&self, from: Lbn, to: Lbn) -> SmallVec<[MapKey; 6]> {
         let mut keys: SmallVec<[MapKey; 6]> = SmallVec::new();
         for edge in [from, to].into_iter().filter(|edge| edge.0 > 0 && edge.0 < u64::MAX) {
@@ -209,13 +209,13 @@ impl Unplaced {
         keys
     }
 
-    /// How many blocks [`Self::forget_edges`] adds to the promise at most.
+    /// Returns the most blocks that [`Self::forget_edges`] adds to the promise.
     pub(crate) fn edges(&self, from: Lbn, to: Lbn) -> u64 {
         self.at_edges(from, to).len() as u64
     }
 
-    /// The blocks of `from..to` are about to be unmapped: map blocks at its ends may be missing afterwards. Returns by
-    /// how many blocks the promise has grown.
+    /// Marks map blocks at the ends of `from..to` as possibly missing, before that range is unmapped. Returns by how
+    /// many blocks the promise has grown.
     pub(crate) fn forget_edges(&mut self, from: Lbn, to: Lbn) -> u64 {
         let mut forgotten = 0;
         for key in self.at_edges(from, to) {
@@ -228,7 +228,7 @@ impl Unplaced {
     }
 }
 
-/// Notes that a map block exists; true if that is news.
+/// Notes that a map block exists; true if that was not known.
 fn note_exists(entry: Option<&mut MapEntry>) -> bool {
     entry.is_some_and(|entry| !std::mem::replace(&mut entry.exists, true))
 }

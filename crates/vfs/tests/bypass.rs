@@ -1,4 +1,4 @@
-//! Large reads behind a kernel's cache: straight from the device, and as true as through our cache.
+//! Large reads behind a kernel's cache: straight from the device, and as correct as through our cache.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn behind() -> Options {
     Options { role: CacheRole::Behind, ..options() }
 }
 
-/// A file of `len` bytes that is on the device and nowhere else.
+/// Writes a file of `len` bytes to the device, and drops it from the cache.
 fn stored(v: &Volume, len: usize) -> (moafs_vfs::types::Ino, Vec<u8>) {
     let f = v.create(ROOT, "f");
     let data = pattern(3, len);
@@ -38,7 +38,7 @@ fn a_large_read_leaves_the_cache_alone() {
     assert_eq!(after.cached_bytes, 0);
     assert_eq!(after.bypass_blocks, data.len().div_ceil(BLOCK) as u64);
     assert_eq!(after.bypass_blocks, after.read_misses);
-    // Without room for its last block whole, that one is cached.
+    // Without room in `into` for the whole last block, that block is cached.
     assert_eq!(v.read(f, 0, data.len()), data);
     assert_eq!(v.vfs.counters().cached_bytes, BLOCK as u64);
     v.vfs.close().unwrap();
@@ -100,7 +100,7 @@ fn a_failed_read_is_reported_and_may_be_tried_again() {
 }
 
 /// A disk whose reads into callers' memory bring garbage, after `meanwhile` ran: as if the place that is read had been
-/// given to somebody else.
+/// given to another file.
 struct Reused {
     disk: MemDisk,
     meanwhile: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -144,7 +144,7 @@ fn bytes_of_a_place_that_was_given_up_meanwhile_are_not_shown() {
     vfs.write(&Who::root(), f, 0, &data, false).unwrap();
     vfs.sync().unwrap();
     vfs.shrink(0);
-    // Something of the file is about to be placed; which blocks, a reader does not ask.
+    // Some blocks of the file are about to be placed; a reader does not ask which.
     vfs.write(&Who::root(), f, data.len() as u64, b"more", false).unwrap();
     let (writer, written) = (vfs.clone(), Mutex::new(false));
     let write_back = move || {
@@ -157,7 +157,7 @@ fn bytes_of_a_place_that_was_given_up_meanwhile_are_not_shown() {
     let first = read(&vfs, f, 0, LARGE);
     assert!(first == data[..LARGE], "the device's bytes were not to be trusted");
     assert_eq!(vfs.counters().bypass_blocks, 0);
-    // Nothing moves any more: this disk is believed what it says.
+    // No block moves any more: the bytes of this disk are taken as they are.
     assert_eq!(read(&vfs, f, (2 * LARGE) as u64, LARGE), vec![0xDD; LARGE]);
     vfs.close().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Co-reading: how many requests, whose bytes, and what others may do to a neighbour meanwhile.
+//! Co-reading: the number of requests, the bytes, and changes to a neighbour while it is read.
 
 mod common;
 
@@ -16,7 +16,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// A directory of files of these lengths in blocks, placed side by side, and nothing of it cached.
+/// Writes a directory of files of these lengths in blocks, placed side by side.
 fn written(v: &Volume, dir: &str, blocks: &[usize]) -> Vec<Ino> {
     v.vfs.format().co_write.store(true, Ordering::Relaxed);
     let d = v.mkdir(ROOT, dir);
@@ -29,19 +29,19 @@ fn written(v: &Volume, dir: &str, blocks: &[usize]) -> Vec<Ino> {
     files
 }
 
-/// Contents that name their file. The last block is not full.
+/// Returns contents that name their file. The last block is not full.
 fn bytes_of(ino: Ino, blocks: usize) -> Vec<u8> {
     pattern(ino.0, blocks * BLOCK - 24)
 }
 
-/// Nothing in memory, and nothing that nobody could evict. (Inodes that were used get a second chance.)
+/// Writes everything and empties the cache of pages and inodes. (Inodes that were used get a second chance.)
 fn cold(v: &Volume) {
     v.vfs.sync().unwrap();
     (0..3).for_each(|_| v.vfs.shrink(0));
     assert_eq!((v.vfs.counters().cached_bytes, v.vfs.counters().inodes_now), (0, 0));
 }
 
-/// Requests for reading these files in this order, whole; each has this many blocks.
+/// Counts the requests for reading these files in this order, whole; each has this many blocks.
 fn requests(v: &Volume, files: &[Ino], blocks: usize) -> u64 {
     let before = v.vfs.counters().fill_requests;
     for ino in files {
@@ -59,7 +59,7 @@ fn a_walk_through_a_directory_costs_few_requests() {
     let v = volume(32 * BLOCK);
     let files = written(&v, "d", &[1; 64]);
     cold(&v);
-    // Three alone, the third brings 4; then 8, 16, 31, and the rest.
+    // Three requests for one file each, the third brings 4 neighbours; then 8, 16, 31, and the rest.
     assert_eq!(requests(&v, &files, 1), 6);
     let c = v.vfs.counters();
     assert_eq!((c.co_reads, c.co_read_blocks, c.co_read_blocks_used, c.co_read_blocks_wasted), (4, 58, 58, 0));
@@ -201,7 +201,7 @@ fn behind_a_kernels_cache_neighbours_wait_to_be_asked_for_and_leave_then() {
 fn what_does_not_pay_is_asked_for_less() {
     let v = volume(32 * BLOCK);
     let dirs: Vec<Vec<Ino>> = (0..8).map(|d| written(&v, &format!("d{d}"), &[1; 110])).collect();
-    // Somebody who jumps over all that a walker would want.
+    // A reader that jumps over all that a walker would want.
     let mut brought = Vec::new();
     for files in &dirs {
         cold(&v);
@@ -213,7 +213,7 @@ fn what_does_not_pay_is_asked_for_less() {
     let c = v.vfs.counters();
     assert_eq!((c.co_read_blocks_used, c.co_read_blocks_wasted), (0, c.co_read_blocks));
     assert_eq!((brought[0], brought[7]), (4 + 8 + 16 + 31, 4 + 4 + 4), "{brought:?}");
-    // It pays again.
+    // From here on co-reading pays again.
     let requests = requests(&v, &dirs.concat(), 1);
     assert!(requests < 100, "{requests} requests for 880 files");
     v.vfs.close().unwrap();
@@ -229,7 +229,7 @@ fn a_neighbour_that_is_being_written_is_left_out() {
         let slow = Harm::Slow(Duration::from_millis(2));
         v.fault.set(vec![Rule::new(Victims::Requests(EVERYWHERE), When::Always, slow)]);
         requests(&v, &files[..2], 2);
-        // It keeps the start of its first block, and reads that with its lock held; the second it needs not.
+        // It keeps the start of its first block, and reads that with its lock held; it does not need the second.
         let (writer, busy) = (Arc::clone(&v), files[3]);
         let write = move || writer.write(busy, 100, &[7; 2 * BLOCK - 100]);
         let task = v.rt.clone().spawn("writer", Box::new(write));
@@ -246,7 +246,7 @@ fn a_neighbour_that_is_being_written_is_left_out() {
     });
 }
 
-/// Who changes and checks the files of one directory; each file belongs to one player, the others only read it.
+/// A task that changes and checks the files of one directory; each file belongs to one player, the others only read it.
 struct Player {
     v: Arc<Volume>,
     dir: Ino,
@@ -261,7 +261,8 @@ impl Player {
         self.v.vfs.lookup(&Who::root(), self.dir, name(&format!("f{file}"))).ok().map(|stat| stat.ino)
     }
 
-    /// Reads everything in order. A file's bytes bear its number or are zeros, whoever had its blocks and its inode number before.
+    /// Reads everything in order. A file's bytes bear its number or are zeros, whichever file had its blocks and its
+    /// inode number before.
     fn walk(&mut self) {
         for file in 0..self.files {
             let Some(ino) = self.find(file) else { continue };
@@ -365,7 +366,7 @@ fn others_may_write_cut_and_remove_a_neighbour_while_it_is_brought() {
             let slow = Harm::Slow(Duration::from_millis(2));
             v.fault.set(vec![Rule::new(Victims::Requests(EVERYWHERE), When::EveryNth(seed % 3 + 1), slow)]);
             let dir = v.mkdir(ROOT, "d");
-            // Numbers from 1 on: zeros are nobody's.
+            // Numbers from 1 on: zeros belong to no file.
             let (tasks, files) = (3, 30);
             let players: Vec<_> = (0..tasks)
                 .map(|task| {

@@ -1,4 +1,4 @@
-//! File contents: what is written is read, through evictions, write-back, errors and power cuts.
+//! File contents: reads return what was written, through evictions, write-back, errors and power cuts.
 
 mod common;
 
@@ -261,7 +261,7 @@ fn allocated_blocks_are_there_when_the_volume_is_full() {
     assert_eq!(v.read(f, 99 * BLOCK as u64, BLOCK), [8; BLOCK]);
     v.vfs.unlink(&Who::root(), ROOT, name("g")).unwrap();
     v.vfs.forget(g, 1);
-    // Space that waits to be reaped counts as free.
+    // Space that waits for reaping counts as free.
     let h = v.create(ROOT, "h");
     v.write(h, 0, &[1; 150 * BLOCK]);
     v.vfs.close().unwrap();

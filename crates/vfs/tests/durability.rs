@@ -1,4 +1,4 @@
-//! What is durable when fsync and sync return, while another task is in the middle of telling the format.
+//! The durability that fsync and sync promise, while another task is in the middle of telling the format.
 
 mod common;
 

@@ -16,7 +16,7 @@ use rand_pcg::Pcg64Mcg;
 
 const FILE_BYTES_MAX: u64 = 60_000;
 
-/// Names to bytes; directories are flat: two of them.
+/// The model: names and their bytes. Directories are flat: two of them.
 #[derive(Default)]
 struct Model {
     files: BTreeMap<(usize, String), Vec<u8>>,
@@ -223,7 +223,7 @@ fn random_operations_survive_failing_writes() {
     }
 }
 
-/// What several tasks share: who wrote which block last is not known, that it is one of them is.
+/// Works on files that several tasks share: the last writer of a block is not known, but it is one of them.
 fn contend(v: &Volume, dirs: [Ino; 3], shared: Ino, task: u64, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed * 31 + task);
     let who = Who::root();
@@ -250,13 +250,13 @@ fn contend(v: &Volume, dirs: [Ino; 3], shared: Ino, task: u64, seed: u64) {
                 let _ = v.vfs.rename(&who, (dir, name(&a)), (other, name(&b)), mode);
             }
             7 => {
-                // The fixed directories move, too.
+                // The fixed directories also move.
                 let from = ["d0", "d1", "d2"][rng.random_range(0..3)];
                 let _ = v.vfs.rename(&who, (ROOT, name(from)), (other, name(from)), RenameMode::Replace);
                 let _ = v.vfs.rename(&who, (other, name(from)), (ROOT, name(from)), RenameMode::Replace);
             }
             8..10 => {
-                // One block at a time: reads of it are of one piece.
+                // One block at a time: a read of it sees one write only.
                 let at = rng.random_range(0..40) * BLOCK as u64;
                 v.vfs.write(&who, shared, at, &[task as u8 + 1; BLOCK], false).unwrap();
             }
@@ -279,7 +279,7 @@ fn contend(v: &Volume, dirs: [Ino; 3], shared: Ino, task: u64, seed: u64) {
     }
 }
 
-/// Every directory's link count and every file's is what the names say; nothing is lost.
+/// Checks every directory's link count and every file's against the names. Returns the number of directories and files.
 fn check_tree(v: &Volume) -> usize {
     let mut names: BTreeMap<Ino, u32> = BTreeMap::new();
     let mut queue = vec![ROOT];
@@ -351,7 +351,7 @@ fn tasks_that_share_everything_leave_a_sound_tree() {
     }
 }
 
-/// Held by the test, but without a name.
+/// Returns true for an inode that the test holds, but that has no name.
 fn is_orphan(v: &Volume, ino: Ino) -> bool {
     v.vfs.stat(ino).unwrap().attr.nlink == 0
 }

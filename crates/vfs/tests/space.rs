@@ -1,4 +1,4 @@
-//! Space: what is promised to dirty pages and their maps, and when a writer is told that there is none.
+//! Space: the promise to dirty pages and their maps, and the time at which a writer is told that there is none.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn random_writes_into_a_sparse_file_fill_the_volume() {
             }
         }
         let space = v.vfs.stat_fs();
-        // A block in an unmapped part takes its map blocks, too.
+        // A block in an unmapped part also takes its map blocks.
         assert!(space.free <= 5, "{written} blocks were written, {} are free", space.free);
         v.vfs.sync().unwrap();
         assert_eq!((v.vfs.stat_fs().free, v.vfs.format().promised()), (space.free, 0));
@@ -191,7 +191,7 @@ fn a_writer_waits_for_reservations_that_other_calls_will_not_use() {
             write_all(&v, a, 300).unwrap();
             v.vfs.sync().unwrap();
             v.vfs.shrink(0);
-            // Overwrites what it does not know to have addresses, and is held up before it finds out.
+            // The task overwrites blocks that it does not know to have addresses, and is held up before it finds out.
             *v.vfs.format().stall.lock() =
                 Some(Stall { rt: Arc::clone(&rt), point: Point::Map, pause: Duration::from_millis(15) });
             let here = Arc::clone(&v);

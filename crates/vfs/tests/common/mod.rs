@@ -54,7 +54,7 @@ impl Reservations for Promised {
     }
 }
 
-/// The format.
+/// The format for tests.
 pub struct Toy {
     shape: Shape,
     meta: Mutex<Meta>,
@@ -62,24 +62,24 @@ pub struct Toy {
     promised: Arc<Promised>,
     disk: SharedDisk,
     seal: AtomicU64,
-    /// Small files of one directory travel together.
+    /// True if small files of one directory are written together.
     pub co_write: AtomicBool,
-    /// Set: answers take time, and others come between.
+    /// If set, answers take time, and other tasks run in between.
     pub dawdles: Mutex<Option<Rt>>,
-    /// Files have map blocks: these take space, though none of the disk.
+    /// True if files have map blocks: these take space, though none of the disk.
     pub mapped: AtomicBool,
-    /// Neighbours are told under each other's numbers.
+    /// True if neighbours are told under each other's numbers.
     pub lies: AtomicBool,
     pub fails: Mutex<Option<String>>,
     pub ops: AtomicU64,
     pub hardened: AtomicU64,
     pub committed: AtomicU64,
-    /// Turns the format was given.
+    /// Number of background steps that were run.
     pub tended: AtomicU64,
     pub abandoned: AtomicU64,
-    /// Set: `harden` makes durable what has a seal up to the one asked for, and nothing else.
+    /// If set, `harden` makes durable the changes up to the commit point asked for, and no others.
     pub history: Mutex<Option<Vec<(Seal, Meta)>>>,
-    /// Set: where calls take their time.
+    /// If set, the point at which the next call waits.
     pub stall: Mutex<Option<Stall>>,
 }
 
@@ -88,9 +88,9 @@ pub struct Toy {
 pub enum Point {
     /// Before the format records an inode's attributes.
     Put,
-    /// After the op has its seal, before the caller knows it.
+    /// After the op has its commit point, before the caller knows it.
     End,
-    /// When a file's map is asked.
+    /// Before a file's map is looked up.
     Map,
 }
 
@@ -171,7 +171,7 @@ impl Toy {
         }
     }
 
-    /// The volume as a power cut now would leave it.
+    /// Returns the volume as a power cut now would leave it.
     pub fn after_power_cut(&self) -> Toy {
         let toy = Toy::new(Arc::clone(&self.disk));
         let meta = self.durable.lock().clone().expect("there is always a copy");
@@ -187,12 +187,12 @@ impl Toy {
         toy
     }
 
-    /// Blocks promised and not spent.
+    /// Returns the number of blocks promised and not spent.
     pub fn promised(&self) -> u64 {
         self.promised.0.load(Ordering::SeqCst)
     }
 
-    /// Blocks in use by files; every one of them by one file once.
+    /// Returns the number of blocks in use by files; checks that each is mapped once, and that no others are allocated.
     pub fn used(&self) -> u64 {
         let meta = self.meta.lock();
         let mut seen = BTreeSet::from([0]);
@@ -205,12 +205,12 @@ impl Toy {
         seen.len() as u64 - 1
     }
 
-    /// Inodes in use.
+    /// Returns the number of inodes in use.
     pub fn inodes(&self) -> usize {
         self.meta.lock().files.len()
     }
 
-    /// The file's disk size and whether it has a name.
+    /// Returns the file's size on disk, in bytes.
     pub fn disk_size(&self, ino: Ino) -> u64 {
         self.meta.lock().files[&ino.0].disk_size
     }
@@ -229,7 +229,7 @@ impl Toy {
         Ok((file.attr.clone(), ToyNode(ino)))
     }
 
-    /// Lets others run for up to two milliseconds of virtual time.
+    /// Lets other tasks run for up to two milliseconds of virtual time.
     fn dawdle(&self) {
         let Some(rt) = self.dawdles.lock().clone() else { return };
         let turn = self.ops.fetch_add(1, Ordering::Relaxed);
@@ -247,7 +247,7 @@ impl Toy {
         }
     }
 
-    /// Makes durable what has a seal up to `upto`; all of it, unless a history is kept.
+    /// Makes changes up to the commit point `upto` durable; all of them, unless a history is kept.
     fn remember(&self, upto: Seal) {
         let copy = match &*self.history.lock() {
             Some(history) => history.iter().rfind(|(seal, _)| *seal <= upto).map(|(_, meta)| meta.clone()),
@@ -279,10 +279,10 @@ impl Toy {
     }
 }
 
-/// How files are mapped.
+/// The shape of the files' maps.
 const MAP: MapShape = MapShape { direct: 2, fan: 4, trees: &[1, 2, 3, 5, 5, 5, 5] };
 
-/// The map blocks above a file block, the lowest first.
+/// Returns the map blocks above a file block, the lowest first.
 fn map_path(at: u64) -> Vec<(usize, u8, u64)> {
     let mut first = MAP.direct;
     for (tree, &height) in MAP.trees.iter().enumerate() {
@@ -331,7 +331,7 @@ impl Format for Toy {
     fn failed(&self) -> Option<String> {
         self.fails.lock().clone()
     }
-    /// The toy goes on, so that tests see what vfs does when a write succeeds later.
+    /// Does nothing: the toy goes on, so that tests see what vfs does when a write succeeds later.
     fn fail(&self, _reason: &str) {}
     fn load(&self, ino: Ino) -> Result<(Attr, ToyNode)> {
         self.dawdle();
@@ -379,7 +379,7 @@ impl Format for Toy {
             Mapping::Run(BlockRun { start: BlockAddr(start), len: len as u32 })
         })
     }
-    /// Everything in one piece, unlinked files too: it is only a hint.
+    /// Returns the neighbours that lie in one piece, also unlinked files: it is only a hint.
     fn neighbours(&self, file: &ToyNode, around: BlockRun, reach: u32) -> Vec<Neighbour> {
         let meta = self.meta.lock();
         let others = meta.files.iter().filter(|(ino, _)| **ino != file.0.0);
@@ -520,7 +520,7 @@ impl Format for Toy {
 }
 
 impl Toy {
-    /// Runs for blocks without an address: one travel per run, filled in order.
+    /// Plans runs for blocks without an address: one planned write per run, filled in order.
     fn travel_fresh(&self, loose: Vec<FileRange>, plan: &mut Plan) -> Result<()> {
         let mut left: std::collections::VecDeque<FileRange> = loose.into();
         let mut goal = 1;
@@ -568,7 +568,7 @@ impl FormatOp for ToyOp<'_> {
 
     fn inode_new(&mut self, parent: &ToyNode, attr: &Attr, target: Option<&[u8]>) -> Result<(Ino, ToyNode)> {
         let mut meta = self.toy.meta.lock();
-        // The smallest free number: reuse comes at once, as in the ext family.
+        // The smallest free number: numbers are reused at once, as in the ext family.
         let ino = (10..).find(|i| !meta.files.contains_key(i)).expect("numbers do not end");
         let mut file = File::new(attr.clone(), parent.0);
         file.target = target.map(<[u8]>::to_vec).unwrap_or_default();
@@ -649,7 +649,7 @@ impl FormatOp for ToyOp<'_> {
         meta.used.retain(|block| !freed.contains(block));
         assert!(meta.used.len() as u64 + meta.maps() <= self.toy.shape.blocks, "no block is left for a map");
         drop(meta);
-        // Of two ops that place blocks below one map block, either may make it.
+        // If two ops place blocks below one map block, either may make it.
         let mapped = self.toy.mapped.load(Ordering::Relaxed);
         assert!(mapped || self.admission.blocks() >= fresh, "placing without admission");
         self.admission.spend(fresh);
@@ -685,7 +685,7 @@ pub fn options() -> Options {
     Options { syncer: false, cache_bytes: 4 << 20, ..Options::default() }
 }
 
-/// A volume with a disk that can be hurt.
+/// A volume on a disk that tests can make fail.
 pub struct Volume {
     pub vfs: Vfs<Toy>,
     pub fault: Arc<Fault>,
@@ -754,7 +754,7 @@ pub fn errno<T>(result: Result<T>) -> i32 {
     }
 }
 
-/// Bytes that say where they are.
+/// Returns bytes that tell their position.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(31).wrapping_add(seed.wrapping_mul(97)) >> 2) as u8).collect()
 }
