@@ -136,7 +136,7 @@ pub enum CheckError {
     Disk {
         /// The action that failed, as a verb phrase ("read the superblock").
         doing: &'static str,
-        /// The device's error.
+        /// The error that the device returned.
         source: DiskError,
     },
     /// There is no usable superblock.
@@ -176,7 +176,7 @@ type Tell<'a> = &'a mut dyn FnMut(u8, u64, u64);
 #[derive(Debug, Clone, Copy)]
 struct InodeState {
     ino: Nid,
-    /// The inode's `i_links`.
+    /// The link count that the inode stores (`i_links`).
     links: u32,
     /// Names that pass 3 found.
     names: u32,

@@ -108,7 +108,7 @@ pub enum MkfsError {
     /// An option has a value that no volume can have.
     #[error("{what} {value} is not possible: {rule}")]
     Option {
-        /// The option's name.
+        /// The name of the option, for the message.
         what: &'static str,
         /// The value that was given.
         value: String,
@@ -128,7 +128,7 @@ pub enum MkfsError {
     Disk {
         /// The action that failed, as a verb phrase.
         doing: &'static str,
-        /// The device's error.
+        /// The error that the device returned.
         source: DiskError,
     },
 }

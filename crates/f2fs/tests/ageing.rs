@@ -69,13 +69,13 @@ impl Disk for SlowDisk {
     }
 }
 
-/// What a seed stands for.
+/// The parameters that a seed determines.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     seed: u64,
     mebibytes: u64,
     segs_per_sec: u32,
-    /// How full the volume is before the clients begin, in percent of what users may have.
+    /// Share of the users' blocks that is filled before the clients begin, in percent.
     percent: u64,
     rounds: u64,
     ops: u64,
@@ -235,7 +235,7 @@ impl Calls<'_> {
     }
 }
 
-/// What all clients of a round share.
+/// The state that all clients of a round share.
 struct Round {
     stop: AtomicBool,
     kept: Mutex<Vec<Kept>>,
@@ -244,7 +244,7 @@ struct Round {
     full: AtomicU64,
 }
 
-/// One operation of a client; what it wants may not be there.
+/// Performs one operation of a client; the file that it needs may not exist.
 fn step(calls: &Calls<'_>, rng: &mut Pcg64Mcg, me: u64, label: &str, round: &Round) -> Result<(), Error> {
     let file = |rng: &mut Pcg64Mcg| format!("D{}/f{}", rng.random_range(0..DIRS), rng.random_range(0..FILES));
     let sub = |rng: &mut Pcg64Mcg| format!("D{}/s{}", rng.random_range(0..DIRS), rng.random_range(0..6));
@@ -317,12 +317,13 @@ fn mount(disk: &Arc<MemDisk>, rt: &Rt, case: Case) -> Result<Vfs<F2fs>, Error> {
     Ok(Vfs::new(format, slow, rt.clone(), options))
 }
 
-/// What a kill leaves, and what recycling does to the order of temperatures: nothing is wrong then.
+/// True for issues that a kill leaves, and for temperatures out of order, which recycling leaves:
+/// nothing is wrong then.
 fn is_usual(issue: &Issue) -> bool {
     matches!(issue, Issue::Temperature { .. } | Issue::PackTorn { .. })
 }
 
-/// What the checkers find wrong.
+/// Returns the first five issues that our checker, and if asked for the reference tool, finds.
 fn checked(disk: &MemDisk, reference: bool) -> Vec<String> {
     let ours = match check::check(disk, &CheckOptions::default(), &mut |_| ()) {
         Ok(report) => {
@@ -339,7 +340,7 @@ fn checked(disk: &MemDisk, reference: bool) -> Vec<String> {
     found
 }
 
-/// What the reference tool finds wrong; nothing without it.
+/// Returns the complaint of the reference tool; `None` if it has none or is not installed.
 fn fsck_f2fs(disk: &MemDisk) -> Option<String> {
     let image = tempfile::NamedTempFile::new().expect("a temporary file");
     disk.write_to(image.path()).expect("the image is saved");
@@ -373,7 +374,7 @@ fn fill(vfs: &Vfs<F2fs>, case: Case) -> Result<(), Error> {
     vfs.sync()
 }
 
-/// One round: mount, verify, work, unmount or kill. Returns the disk as it was left.
+/// Runs one round: mount, verify, work, unmount or kill. Returns the disk as it was left.
 fn one_round(
     disk: Arc<MemDisk>,
     virt: &Arc<Virtual>,
@@ -468,7 +469,7 @@ fn judged(disk: Arc<MemDisk>, case: Case, number: u64) -> Result<Arc<MemDisk>, S
     if found.is_empty() { Ok(disk) } else { Err(format!("round {number}: the checkers: {found:?}")) }
 }
 
-/// Deletes everything: the space is back, and the volume is sound.
+/// Deletes everything: the space is free again, and the volume is sound.
 fn empty(disk: Arc<MemDisk>, virt: &Arc<Virtual>, case: Case) -> Result<(), String> {
     let rt = virt.rt();
     let vfs = mount(&disk, &rt, case).map_err(|error| format!("last mount refused: {error}"))?;

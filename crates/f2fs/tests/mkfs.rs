@@ -35,7 +35,7 @@ fn have(tool: &str) -> bool {
     found
 }
 
-/// An image that mkfs.f2fs made with `arguments`; none if it refused.
+/// Makes an image with mkfs.f2fs and `arguments`; `None` if it refused.
 fn reference(bytes: u64, arguments: &[&str]) -> Option<NamedTempFile> {
     let image = NamedTempFile::new().expect("a temporary file");
     image.as_file().set_len(bytes).expect("a sparse file");
@@ -44,7 +44,7 @@ fn reference(bytes: u64, arguments: &[&str]) -> Option<NamedTempFile> {
     output.status.success().then_some(image)
 }
 
-/// Fails unless fsck.f2fs finds nothing, not even what it would mend silently.
+/// Fails unless fsck.f2fs finds nothing, not even a problem that it would repair silently.
 fn assert_clean(image: &Path, what: &str) {
     let mut child = Command::new("fsck.f2fs")
         .arg("--dry-run")
@@ -54,7 +54,7 @@ fn assert_clean(image: &Path, what: &str) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("fsck.f2fs starts");
-    // It may end without having asked anything.
+    // The tool may end without having asked anything.
     child.stdin.take().expect("a pipe").write_all(b"n\nn\nn\n").ok();
     let output = child.wait_with_output().expect("fsck.f2fs ends");
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -126,7 +126,7 @@ fn assert_same_shape(ours: &(Superblock, Pack), theirs: &(Superblock, Pack), wha
     assert_eq!(ours.summaries, theirs.summaries, "{what}");
 }
 
-/// Sizes, and what to ask of mkfs.f2fs and of ours.
+/// Sizes, with the options for mkfs.f2fs and for ours.
 fn grid() -> Vec<(u64, Vec<String>, MkfsOptions)> {
     let mut grid = Vec::new();
     let mut add = |mib: &[u64], arguments: &str, wish: MkfsOptions| {
@@ -434,7 +434,7 @@ fn golden_numbers_come_out() {
         for (nid, entry) in &pack.nat_journal {
             assert_eq!(journal[&nid.to_string()], serde_json::json!([entry.version, entry.ino, entry.addr]));
         }
-        // The nodes that every volume has are in the table, too.
+        // The nodes that every volume has are in the table as well.
         for nid in ["1", "2", "3"] {
             let entry = nat::entry(&block, nid.parse().expect("a number"));
             assert_eq!(image["nat_block0_entries"][nid], serde_json::json!([entry.version, entry.ino, entry.addr]));

@@ -1,5 +1,5 @@
-//! Nodes, inodes, directories and attributes against the reference tools: what `sload.f2fs` wrote is read back, and
-//! what this crate wrote must satisfy `fsck.f2fs` and `dump.f2fs`.
+//! Nodes, inodes, directories and attributes against the reference tools: volumes that `sload.f2fs`
+//! wrote are read back, and volumes that this crate wrote must satisfy `fsck.f2fs` and `dump.f2fs`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -90,7 +90,7 @@ impl Loaded {
             if features.is_empty() { vec!["-q", "-f", image] } else { vec!["-q", "-f", "-O", features, image] };
         let (code, text) = run("mkfs.f2fs", &options);
         assert_eq!(code, Some(0), "{text}");
-        // 1: the tool corrected the checksums it had left behind.
+        // Exit code 1: the tool corrected the checksums that it had left behind.
         let (code, text) = run("sload.f2fs", &["-f", source, image]);
         assert!(matches!(code, Some(0 | 1)), "{code:?} {text}");
         loaded.check();
@@ -107,7 +107,7 @@ impl Loaded {
         self.directory.path().join("image")
     }
 
-    /// Fails unless the reference checker has nothing to say.
+    /// Fails if the reference checker complains.
     fn check(&self) {
         let (code, text) = run("fsck.f2fs", &["--dry-run", self.image().to_str().expect("a plain path")]);
         let complains = ["[Fail]", "[ASSERT]", "[FIX]", "Mismatch"].into_iter().any(|word| text.contains(word));
@@ -170,7 +170,7 @@ impl Volume {
         (block, inode, layout)
     }
 
-    /// Where file block `lbn` lies, by the way of [`node::path`].
+    /// Returns the address of file block `lbn`, by the way of [`node::path`].
     fn address(&self, ino: Nid, lbn: u64) -> BlkAddr {
         let (mut block, _, layout) = self.inode(ino);
         let path = node::path(lbn, layout.addresses()).expect("a block that files can have");
@@ -269,7 +269,7 @@ impl Volume {
         assert!(names.is_empty(), "more than was loaded: {names:?}");
     }
 
-    /// Every inode that the table knows.
+    /// Returns every inode that the table lists.
     fn inodes(&self) -> Vec<Nid> {
         let nids = (Nid::ROOT.0..20_000).map(Nid);
         nids.filter(|&nid| self.nat(nid).addr.is_real() && self.nat(nid).ino == nid).collect()

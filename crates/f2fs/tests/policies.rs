@@ -40,7 +40,7 @@ enum Pattern {
     HotCold,
 }
 
-/// Who chooses victims, here: a mount option, or the yardstick.
+/// The chooser of victims: the policy of a mount option, or the oracle as a yardstick.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     Option(Cleaner),
@@ -79,7 +79,7 @@ struct Case {
     segments: u32,
 }
 
-/// What a run did while it was measured.
+/// The counts of a run while it was measured.
 #[derive(Debug, Clone, Copy, Default)]
 struct Outcome {
     ns: u64,
@@ -128,13 +128,13 @@ struct Volume {
     case: Case,
     policy: Policy,
     segments: Vec<Segment>,
-    /// Where each block of each file lies; `NOBODY`: not yet written.
+    /// The place of each block of each file; `NOBODY`: not yet written.
     places: Vec<u32>,
     heads: [Head; 6],
     wolf: Wolf,
     free: u32,
     ns: u64,
-    /// Where the last request ended.
+    /// The block at which the last request ended.
     position: u32,
     /// Sections cleaned so far, and files written up to the last checkpoint that made such sections free.
     cleaned: u32,
@@ -390,8 +390,9 @@ impl Volume {
         }
     }
 
-    /// What makes cleaned sections free: metadata in eight places, and a node block for each file written since the last
-    /// time. Who recycles needs few of them.
+    /// Writes a checkpoint, which makes cleaned sections free: metadata in eight places, and a node
+    /// block for each file written since the last one. A policy that recycles needs few
+    /// checkpoints.
     fn checkpoint(&mut self) {
         let written = self.write;
         let nodes = written - self.checkpointed;
@@ -518,7 +519,7 @@ fn deaths(writes: &[u32], files: u32) -> (Vec<u64>, Vec<u64>) {
 const DEVICES: [(&str, DeviceCost); 3] =
     [("HDD", DeviceCost::HDD), ("SSD", DeviceCost::SSD), ("SSD block-mapped", DeviceCost::SSD_BLOCK_MAPPED)];
 
-// -- what holds whatever the constants
+// -- orderings that hold for all constants
 
 const PATTERNS: [Pattern; 2] = [Pattern::Uniform, Pattern::HotCold];
 const UTILIZATIONS: [u32; 3] = [50, 70, 90];
@@ -557,7 +558,8 @@ fn the_oracle_copies_less_than_who_does_not_know_the_future() {
                 [Cleaner::Greedy, Cleaner::CostBenefit].map(|cleaner| copied(kind(cleaner, Reuse::Never)));
             let oracle = copied(ORACLE);
             assert!(oracle <= cost_benefit, "{pattern:?} {utilization} %: {oracle}, cost-benefit {cost_benefit}");
-            // Where all data are equally hot and half the volume is free, greedy is as good as it gets.
+            // If all data are equally hot and half the volume is free, no policy is better than
+            // greedy.
             assert!(oracle as f64 <= greedy as f64 * 1.05, "{pattern:?} {utilization} %: {oracle}, greedy {greedy}");
         }
     }
@@ -573,8 +575,8 @@ fn age_tells_hot_from_cold_where_there_is_hot_and_cold() {
     }
 }
 
-/// It looks at the present only, so it can be worse than the better of the two: up to 30 % where plugging mixes hot and
-/// cold.
+/// The adaptive policy looks at the present only, so it can be worse than the better of the two: up
+/// to 30 % where plugging mixes hot and cold.
 #[test]
 fn adaptive_is_no_slower_than_both_of_what_it_chooses_from() {
     for (name, device) in DEVICES {
@@ -622,7 +624,8 @@ fn auto_is_about_as_good_as_the_best_single_policy() {
     }
 }
 
-/// Where a scattered write costs a merge, cleaning wins over recycling, and `auto` sees it.
+/// On a device where a scattered write costs a merge, cleaning wins over recycling, and `auto`
+/// chooses it.
 #[test]
 fn auto_cleans_where_recycling_is_dear() {
     let mut cleans = 0;

@@ -1,4 +1,4 @@
-//! A volume used through vfs, and what `fsck.f2fs` says of it afterwards.
+//! A volume used through vfs, and the findings of `fsck.f2fs` afterwards.
 
 use std::io::Write;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn small() -> Options {
     Options { cache_bytes: 4 << 20, ..Options::default() }
 }
 
-/// What our own checker and the reference one find wrong.
+/// Fails if our own checker or the reference one finds anything wrong.
 fn fsck(disk: &MemDisk) {
     let ours = check::check(disk, &CheckOptions::default(), &mut |_| ()).unwrap();
     let found: Vec<String> = ours.findings.iter().map(|finding| finding.issue.to_string()).collect();
@@ -108,7 +108,8 @@ fn an_empty_volume_is_opened_and_closed_and_stays_sound() {
     fsck(&disk);
 }
 
-/// One that is there and not whole was torn; one that the device does not give may be the newer one.
+/// A pack that was read and is not whole was torn; a pack that the device cannot read may be the
+/// newer one.
 #[test]
 fn a_checkpoint_that_cannot_be_read_is_not_taken_for_a_torn_one() {
     let Some(disk) = volume(64, &[]) else { return };
@@ -120,7 +121,7 @@ fn a_checkpoint_that_cannot_be_read_is_not_taken_for_a_torn_one() {
         F2fs::open(fault, Live::new(), OpenOptions { read_only, ..OpenOptions::default() })
     };
     let reads = |pack| Victims::Reads(lba(pack)..lba(pack) + 8);
-    // The second pack of a new volume is none to go on from.
+    // The second pack of a new volume cannot replace the first.
     assert!(opened(reads(0), true).is_err());
     let vfs = open(&disk, OpenOptions::default(), small());
     for text in ["one", "two"] {
@@ -248,7 +249,7 @@ fn what_was_fsynced_is_found_again_without_a_checkpoint() {
                 vfs.fsync(old, true).unwrap();
             }
             if round % 13 == 12 {
-                // A power cut: what the device has now is all there is.
+                // A power cut: only the bytes that the device has now are left.
                 let cut = Arc::new(disk.snapshot());
                 fsck(&cut);
                 let after = open(&cut, options.clone(), small());

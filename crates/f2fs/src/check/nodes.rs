@@ -52,7 +52,7 @@ struct Leaf {
 /// The identity that a node must have.
 #[derive(Clone, Copy)]
 pub(super) enum Expected {
-    /// The inode itself.
+    /// The node of the inode itself.
     Inode,
     /// The node at this offset of a file, which is a directory or not.
     Child { offset: u32, directory: bool },

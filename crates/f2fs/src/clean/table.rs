@@ -37,7 +37,7 @@ impl Class {
 /// The counts and times of one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentView {
-    /// The segment's number.
+    /// The number of the segment in the main area.
     pub segno: Segno,
     /// The log that wrote it last.
     pub log: Log,
@@ -64,7 +64,7 @@ impl SegmentView {
 /// The counts and times of one section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SectionView {
-    /// The section's number.
+    /// The number of the section in the main area.
     pub section: Secno,
     /// The contents of its segments.
     pub class: Class,

@@ -20,7 +20,7 @@ const USER_FLAGS: u32 = 0x0001_00F8;
 
 /// An inode in memory. There is one per number; all its users share it.
 pub struct Incore {
-    /// The inode's number.
+    /// The number of the inode.
     pub ino: Nid,
     /// The file's kind; it never changes.
     pub kind: FileKind,

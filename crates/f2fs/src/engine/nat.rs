@@ -103,7 +103,7 @@ impl Nat {
         }
     }
 
-    /// Changes an entry.
+    /// Changes an id's entry in memory; the next checkpoint writes it.
     pub(super) fn set(&self, nid: Nid, entry: NatEntry) {
         self.state.lock().changed.insert(nid, entry);
     }

@@ -245,7 +245,7 @@ impl F2fs {
         Ok(Node::new(&footer, log, Contents::at_rest(bytes), &self.nodes.memory))
     }
 
-    /// Reads one block.
+    /// Reads one block of the volume; `tag` names the purpose.
     pub(super) fn read_block(&self, at: BlkAddr, tag: Tag) -> Result<Buf> {
         let read = self.disk.read(Lba::from_byte(u64::from(at.0) * BLOCK as u64), BLOCK, tag);
         read.map_err(|source| Error::disk(format!("reading block {at}"), source))

@@ -17,7 +17,7 @@ use crate::format::{Log, SEGMENT_BLOCKS, Segno};
 pub struct Head {
     /// The first sound superblock.
     pub superblock: Superblock,
-    /// The newer checkpoint.
+    /// The newer checkpoint of the two packs.
     pub checkpoint: Checkpoint,
     /// The number (0 or 1) of its pack.
     pub pack: u32,
@@ -56,13 +56,13 @@ pub enum SegmentState {
 /// Facts about one segment of the main area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SegmentFacts {
-    /// The segment's number.
+    /// The number of the segment in the main area.
     #[serde(skip)]
     pub segno: Segno,
     /// The log that wrote it last; without meaning for a free segment.
     #[serde(skip)]
     pub log: Log,
-    /// The segment's state.
+    /// The state that decides what can be done with it.
     pub state: SegmentState,
     /// Valid blocks, 0 to 512.
     pub valid: u16,

@@ -61,7 +61,7 @@ pub(super) enum Next {
 struct Maps {
     valid: ValidMap,
     held: ValidMap,
-    /// What `held` becomes when the checkpoint being written is durable. Equal to `held` while none is.
+    /// The value that `held` takes when the checkpoint being written is durable; equal to `held` while none is written.
     next: ValidMap,
 }
 

@@ -1,9 +1,10 @@
 //! The checkpoint (section 3): the state that the volume returns to.
 //!
-//! A checkpoint is a *pack* of blocks: the checkpoint block, more of its bitmaps where they need it (the payload),
-//! orphans, the summaries of the six open segments with the NAT and SIT journals in them, and the checkpoint block
-//! again. The two packs are written in turn. A pack whose first and last block do not carry the same version was cut
-//! off while it was written, and the other one counts.
+//! A checkpoint is a *pack* of blocks: the checkpoint block, more of its bitmaps if they do not fit
+//! there (the payload), orphans, the summaries of the six open segments with the NAT and SIT
+//! journals in them, and the checkpoint block again. The two packs are written in turn. A pack
+//! whose first and last block do not carry the same version was cut off while it was written, and
+//! the other one counts.
 
 use bitflags::bitflags;
 
@@ -17,15 +18,16 @@ use super::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 pub use super::summary::{NAT_JOURNAL_MAX, SIT_JOURNAL_MAX};
 
-/// Orphans in a block.
+/// Orphans that a block holds.
 pub const ORPHANS_PER_BLOCK: usize = 1020;
-/// Where a block of orphans says which of how many it is, and how many orphans it has (section 3.7).
+/// Offset of the fields that tell which of how many blocks of orphans this is, and how many orphans
+/// it has (section 3.7).
 const ORPHAN_INDEX_AT: usize = 4 * ORPHANS_PER_BLOCK + 4;
 const ORPHAN_COUNT_AT: usize = ORPHAN_INDEX_AT + 4;
 
-/// Where bitmaps start in the checkpoint block; with large bitmaps the checksum is there.
+/// Offset of the bitmaps in the checkpoint block; with large bitmaps the checksum is there.
 const BITMAPS_AT: usize = 192;
-/// Where the checksum is otherwise.
+/// Offset of the checksum otherwise.
 const CHECKSUM_AT: usize = BLOCK - 4;
 /// The fewest blocks of a pack without payload: the checkpoint block twice and compact summaries of data logs.
 const PACK_BLOCKS_MIN: u32 = 3;
@@ -74,7 +76,7 @@ bitflags! {
         const ORPHAN_PRESENT = 0x2;
         /// Summaries of the data logs are in the compact form.
         const COMPACT_SUM = 0x4;
-        /// Somebody saw an error.
+        /// An error was found on the volume.
         const ERROR = 0x8;
         /// The volume has to be checked.
         const FSCK = 0x10;
@@ -107,12 +109,12 @@ impl CpFlags {
     pub const NODE_SUMMARIES: CpFlags = CpFlags::UMOUNT.union(CpFlags::FASTBOOT);
 }
 
-/// Where a log stands.
+/// The place that a log writes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CurrentSegment {
-    /// Its open segment.
+    /// The log's open segment.
     pub segno: Segno,
-    /// The next block it writes there.
+    /// The offset in it of the next block that the log writes.
     pub offset: u16,
     /// True if it fills the holes of a used segment (SSR), false if it appends to a free one (LFS).
     pub recycling: bool,
@@ -145,12 +147,12 @@ impl VersionBitmap {
         self.0[index / 8] ^= mask(index);
     }
 
-    /// How many bits there are.
+    /// Returns the number of bits.
     pub fn len(&self) -> usize {
         self.0.len() * 8
     }
 
-    /// True if there are none.
+    /// True if there are no bits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -163,7 +165,7 @@ fn mask(index: usize) -> u8 {
 /// The checkpoint block, and the bitmaps that may run on into the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Counts checkpoints.
+    /// Number of the checkpoint, counted up with each one.
     pub version: u64,
     /// Blocks that files may use.
     pub user_blocks: u64,
@@ -177,25 +179,25 @@ pub struct Checkpoint {
     pub free_segments: u32,
     /// The open segments: `current[log as usize]`.
     pub current: [CurrentSegment; 6],
-    /// The state.
+    /// The state in which the volume was left.
     pub flags: CpFlags,
-    /// Nodes in use.
+    /// Nodes in use, inodes included.
     pub valid_nodes: u32,
-    /// Inodes in use.
+    /// Inodes in use, the root included.
     pub valid_inodes: u32,
-    /// Where to look for a free node id first. A hint only, often stale.
+    /// The id at which to begin the search for a free node id. A hint only, often stale.
     pub next_free_nid: u32,
     /// Seconds that the volume was mounted, in all its life.
     pub elapsed: u64,
-    /// Which place of each SIT block is current.
+    /// The place of each SIT block that is current.
     pub sit_bitmap: VersionBitmap,
-    /// Which place of each NAT block is current.
+    /// The place of each NAT block that is current.
     pub nat_bitmap: VersionBitmap,
     /// The checksum of the checkpoint block. Set when it is read or written.
     pub crc: u32,
     /// Blocks of the pack. Set when it is read or written.
     pub pack_blocks: u32,
-    /// Where the summaries start in the pack. Set when it is read or written.
+    /// The block of the pack with which the summaries begin. Set when it is read or written.
     pub start_sum: u32,
 }
 
@@ -208,7 +210,7 @@ impl Checkpoint {
         check_block(first_block, geo).map_err(|problem| damage(geo, pack, problem))
     }
 
-    /// What the footer of a node written after this checkpoint has to carry.
+    /// Returns the version that the footer of a node written after this checkpoint has to carry.
     pub fn node_version(&self) -> u64 {
         match self.flags.contains(CpFlags::CRC_RECOVERY) {
             true => self.version | u64::from(self.crc) << 32,
@@ -247,7 +249,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The rules of section 3.1.
+    /// Checks the rules of section 3.1.
     fn check(&self, geo: &Geometry) -> Result<(), String> {
         // Volumes that are never written reserve nothing, and have two logs instead of six.
         let is_writable = geo.ssa_segments != 0;
@@ -321,7 +323,8 @@ fn damage(geo: &Geometry, pack: u8, problem: String) -> Damage {
     Structure::Checkpoint(pack + 1).damage(Some(geo.pack_at(pack.into())), problem)
 }
 
-/// Where the checksum and the bitmaps lie in the checkpoint block and its payload (section 3.1).
+/// The offsets of the checksum and the bitmaps in the checkpoint block and its payload (section
+/// 3.1).
 struct Places {
     checksum: usize,
     sit: usize,
@@ -351,7 +354,8 @@ impl Places {
     }
 }
 
-/// Checks what the first and the last block of a pack must have; returns version and number of blocks.
+/// Checks the fields that the first and the last block of a pack must have; returns version and
+/// number of blocks.
 fn check_block(block: &[u8], geo: &Geometry) -> Result<(u64, u32), String> {
     let Some(block) = block.get(..BLOCK) else {
         return Err(format!("its block was read as {} bytes", block.len()));
@@ -379,7 +383,7 @@ fn checksum(block: &[u8], at: usize) -> u32 {
     if at == CHECKSUM_AT { before } else { crc32(before, &block[at + 4..BLOCK]) }
 }
 
-/// Where the fields of a log lie: segment number, offset, kind of allocation.
+/// Returns the offsets of a log's fields: segment number, offset, kind of allocation.
 fn log_fields(log: Log) -> (usize, usize, usize) {
     let number = log as usize;
     match log.is_node() {
@@ -405,7 +409,7 @@ fn read_current(stream: &[u8]) -> Result<[CurrentSegment; 6], String> {
 }
 
 fn write_current(stream: &mut [u8], current: &[CurrentSegment; 6]) {
-    // Room for eight logs of each kind; those that do not exist have no segment.
+    // There is room for eight logs of each kind; those that do not exist have no segment.
     stream[at::NODE_SEGNOS..at::NODE_OFFSETS].fill(0xFF);
     stream[at::DATA_SEGNOS..at::DATA_OFFSETS].fill(0xFF);
     for (log, at) in Log::ALL.into_iter().zip(current) {
@@ -419,7 +423,7 @@ fn write_current(stream: &mut [u8], current: &[CurrentSegment; 6]) {
 /// A whole checkpoint pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pack {
-    /// Its checkpoint block.
+    /// The checkpoint block, with its bitmaps.
     pub checkpoint: Checkpoint,
     /// Inodes without a name that were still open: to be deleted at the next mount.
     pub orphans: Vec<Nid>,
@@ -429,7 +433,7 @@ pub struct Pack {
     pub sit_journal: Vec<(Segno, SitEntry)>,
     /// Summaries of the open segments: `summaries[log as usize]`. Those of node logs only after an unmount.
     pub summaries: [Option<Box<Summary>>; 6],
-    /// KiB written to the volume in all its life, where the pack says so.
+    /// KiB written to the volume in all its life, if the pack says so.
     pub kib_written: u64,
 }
 
@@ -454,7 +458,8 @@ impl Pack {
         })
     }
 
-    /// All blocks of the pack; the last of them makes it valid, so it has to be written after all others are durable.
+    /// Returns all blocks of the pack; the last of them makes it valid, so it has to be written
+    /// after all others are durable.
     ///
     /// Sets `pack_blocks`, `start_sum`, `crc` and the flags `COMPACT_SUM` and `ORPHAN_PRESENT` of the checkpoint to
     /// what was written, and clears `NAT_BITS`. Orphans beyond [`Self::orphans_max`] are left out: they stay allocated
@@ -489,7 +494,7 @@ impl Pack {
         blocks
     }
 
-    /// How many orphans a pack can hold.
+    /// Returns the number of orphans that a pack can hold.
     pub fn orphans_max(geo: &Geometry) -> usize {
         (SEGMENT_BLOCKS - PACK_BLOCKS_FIXED as usize - geo.cp_payload as usize) * ORPHANS_PER_BLOCK
     }
@@ -597,7 +602,7 @@ impl<'a> Summaries<'a> {
     }
 
     fn read_normal(blocks: &'a [u8], start: usize, end: usize) -> Result<Summaries<'a>, String> {
-        // Readers of this form count from the end of the pack.
+        // Readers of this form count the blocks from the end of the pack.
         let first = end.checked_sub(DATA_LOGS.len()).filter(|first| *first >= start);
         let first = first.ok_or_else(|| format!("its summaries do not fit between block {start} and {end}"))?;
         let block = |log: Log| &blocks[(first + log as usize) * BLOCK..][..BLOCK];
@@ -611,12 +616,12 @@ impl<'a> Summaries<'a> {
     }
 }
 
-/// How many entries of a log's summary the compact form has.
+/// Returns the number of entries of a log's summary that the compact form has.
 fn used_entries(current: &CurrentSegment) -> usize {
     if current.recycling { SEGMENT_BLOCKS } else { current.offset.into() }
 }
 
-/// How many blocks the compact form takes, if it can be used (section 3.4).
+/// Returns the number of blocks of the compact form, or `None` if it cannot be used (section 3.4).
 fn compact_blocks(current: &[CurrentSegment; 6]) -> Option<usize> {
     match DATA_LOGS.iter().map(|log| used_entries(&current[*log as usize])).sum::<usize>() {
         0..=COMPACT_IN_FIRST => Some(1),
@@ -625,7 +630,7 @@ fn compact_blocks(current: &[CurrentSegment; 6]) -> Option<usize> {
     }
 }
 
-/// Where entry `index` of the compact form lies: entries do not cross blocks.
+/// Returns the offset of entry `index` of the compact form: entries do not cross blocks.
 fn compact_entry_at(index: usize) -> usize {
     match index.checked_sub(COMPACT_IN_FIRST) {
         None => 2 * JOURNAL_BYTES + index * ENTRY_BYTES,
@@ -677,7 +682,7 @@ mod tests {
     use crate::format::sit::ValidMap;
     use crate::format::superblock::SEGMENTS_MAX;
 
-    /// A geometry as far as checkpoints care.
+    /// A geometry with the numbers that checkpoints use.
     fn geometry(segments: u32, sit_segments: u32, nat_segments: u32, cp_payload: u32) -> Geometry {
         let at = |segments: u32| SEGMENT_BLOCKS as u32 * segments;
         let ssa_segments = segments / SEGMENT_BLOCKS as u32 + 1;
@@ -737,7 +742,8 @@ mod tests {
         })
     }
 
-    /// The logs in different segments; short offsets as often as long ones, so that summaries are compact, too.
+    /// The logs in different segments; short offsets as often as long ones, so that some summaries
+    /// are compact.
     fn logs(segments: u32) -> impl Strategy<Value = [CurrentSegment; 6]> {
         let offset = || prop_oneof![0u16..150, 0u16..512];
         let places = prop::array::uniform6((offset(), prop::bool::weighted(0.2)));
@@ -851,7 +857,7 @@ mod tests {
             prop_assert!(damage.problem.contains("version"));
         }
 
-        /// With its checksums made right again: any other byte may be anything.
+        /// The checksums are made right again; any other byte may have any value.
         #[test]
         fn a_damaged_pack_is_decoded_or_named(
             (geo, mut pack) in packs(),

@@ -4,7 +4,8 @@
 /// The superblock's magic number, which also seeds the checksums of superblock and checkpoint.
 pub const MAGIC: u32 = 0xF2F5_2010;
 
-/// The checksum of `bytes`, continuing from `seed`: `crc32(crc32(s, a), b)` is that of `a` followed by `b`.
+/// Returns the checksum of `bytes`, continuing from `seed`: `crc32(crc32(s, a), b)` is that of `a`
+/// followed by `b`.
 pub fn crc32(seed: u32, bytes: &[u8]) -> u32 {
     // The usual function inverts its state before and after; inverting twice more leaves the plain remainder.
     let mut hasher = crc32fast::Hasher::new_with_initial(!seed);

@@ -1,10 +1,11 @@
 //! Directory entries: in blocks of a hash table with levels, or inline.
 //!
-//! A directory is a multi-level hash table. Level *l* has 2^*l* buckets of two blocks (more buckets by the directory's
-//! `dir_level`, four blocks from level 31 on); a name is searched in one bucket of every level ([`bucket_blocks`]). The
-//! file is sparse: a bucket that was never used is a hole. Inside a block ([`Region`]) there are *slots*: a bitmap says
-//! which are used, each has a dentry and eight bytes of name, and a longer name takes the following slots too. Inline
-//! entries lie in a smaller region of the same form (sections 6.3 and 7).
+//! A directory is a multi-level hash table. Level *l* has 2^*l* buckets of two blocks (more buckets
+//! by the directory's `dir_level`, four blocks from level 31 on); a name is searched in one bucket
+//! of every level ([`bucket_blocks`]). The file is sparse: a bucket that was never used is a hole.
+//! Inside a block ([`Region`]) there are *slots*: a bitmap says which are used, each has a dentry
+//! and eight bytes of name, and a longer name also takes the following slots. Inline entries lie in
+//! a smaller region of the same form (sections 6.3 and 7).
 
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ use super::{BLOCK, Nid, put_u16, put_u32, u16_at, u32_at};
 
 /// The most levels of a hash table.
 pub const DEPTH_MAX: u32 = 63;
-/// The longest name.
+/// Bytes of the longest name.
 pub const NAME_MAX: usize = 255;
 /// Name bytes in a slot.
 const SLOT_NAME: usize = 8;
@@ -106,16 +107,16 @@ pub fn bucket_of(lbn: u64, dir_level: u8) -> Option<(u32, u64)> {
     None
 }
 
-/// Where the parts of a set of entries lie in a block.
+/// The places of the parts of a set of entries in a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// Slots.
+    /// Slots that the region has room for.
     pub slots: usize,
-    /// The bytes of the bitmap.
+    /// Bytes of the block that hold the bitmap.
     pub bitmap: Range<usize>,
-    /// The first dentry's first byte.
+    /// Offset of the first dentry in the block.
     pub dentries: usize,
-    /// The first slot's name.
+    /// Offset of the first slot's name in the block.
     pub names: usize,
 }
 
@@ -157,10 +158,10 @@ impl Region {
     }
 }
 
-/// A directory entry.
+/// One decoded directory entry, with its name in the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its first slot.
+    /// The first slot of the entry.
     pub slot: usize,
     /// The stored hash of its name.
     pub hash: u32,
@@ -168,9 +169,9 @@ pub struct Entry<'a> {
     pub ino: Nid,
     /// The kind of file it says the inode is.
     pub kind: Option<FileKind>,
-    /// Its name.
+    /// The bytes of the name.
     pub name: &'a [u8],
-    /// Slots it takes.
+    /// Number of slots that the entry takes.
     pub slots: usize,
 }
 
@@ -208,7 +209,7 @@ fn type_byte(kind: FileKind) -> u8 {
     }
 }
 
-/// The entry whose first slot is `slot`, which is used.
+/// Decodes the entry whose first slot is `slot`, which is used.
 fn entry_at<'a>(block: &'a [u8], region: &Region, slot: usize) -> Result<Entry<'a>, String> {
     let len = region.name_len(block, slot);
     let slots = slots_of(len);
@@ -227,7 +228,8 @@ fn entry_at<'a>(block: &'a [u8], region: &Region, slot: usize) -> Result<Entry<'
     Ok(Entry { slot, hash, ino, kind: kind_of(block[at + 10]), name, slots })
 }
 
-/// The entries of a block in order of their slots; ends after the first that is none.
+/// The entries of a block in order of their slots; the iterator ends after the first that is not
+/// valid.
 #[derive(Debug, Clone)]
 pub struct Entries<'a, 'r> {
     block: &'a [u8],
@@ -235,12 +237,13 @@ pub struct Entries<'a, 'r> {
     next: usize,
 }
 
-/// The entries of a block.
+/// Returns the entries of a block.
 pub fn entries<'a, 'r>(block: &'a [u8], region: &'r Region) -> Entries<'a, 'r> {
     entries_from(block, region, 0)
 }
 
-/// The entries of a block from a slot on, which starts an entry or is unused: for a reader that goes on.
+/// Returns the entries of a block from a slot on, which starts an entry or is unused: for a reader
+/// that goes on.
 pub fn entries_from<'a, 'r>(block: &'a [u8], region: &'r Region, slot: usize) -> Entries<'a, 'r> {
     Entries { block, region, next: slot }
 }
@@ -256,10 +259,10 @@ impl<'a> Iterator for Entries<'a, '_> {
     }
 }
 
-/// The entry with this name.
+/// Finds the entry with this name.
 ///
 /// # Errors
-/// If an entry that is none comes before it: the name might be behind it.
+/// If an entry that is not valid comes before it: the name might be behind it.
 pub fn find<'a>(block: &'a [u8], region: &Region, hash: u32, name: &[u8]) -> Result<Option<Entry<'a>>, String> {
     // Most blocks that are searched do not have the name: those are passed over fast, without a branch for each slot.
     let dentries = block[region.dentries..region.names].chunks_exact(DENTRY_BYTES);
@@ -270,7 +273,7 @@ pub fn find<'a>(block: &'a [u8], region: &Region, hash: u32, name: &[u8]) -> Res
     entries(block, region).find(|entry| entry.as_ref().map_or(true, is_it)).transpose()
 }
 
-/// The first of so many unused slots in a row.
+/// Returns the first of so many unused slots in a row.
 pub fn room(block: &[u8], region: &Region, slots: usize) -> Option<usize> {
     let (mut free, mut slot) = (0, 0);
     while slot < region.slots {
@@ -290,7 +293,7 @@ pub fn room(block: &[u8], region: &Region, slots: usize) -> Option<usize> {
 /// Writes an entry into slots that [`room`] found.
 ///
 /// # Panics
-/// If the name is none or runs out of the region.
+/// If the name is empty or runs out of the region.
 pub fn insert(block: &mut [u8], region: &Region, slot: usize, hash: u32, ino: Nid, kind: FileKind, name: &[u8]) {
     let slots = slots_of(name.len());
     assert!((1..=NAME_MAX).contains(&name.len()) && slot + slots <= region.slots, "a name in slot {slot}");
@@ -311,14 +314,14 @@ pub fn remove(block: &mut [u8], region: &Region, slot: usize) {
     region.set_used(block, slot..(slot + slots).min(region.slots), false);
 }
 
-/// Lets the entry that starts in `slot` name another inode.
+/// Makes the entry that starts in `slot` name another inode.
 pub fn point(block: &mut [u8], region: &Region, slot: usize, ino: Nid, kind: FileKind) {
     let at = region.dentry(slot);
     put_u32(block, at + 4, ino.0);
     block[at + 10] = type_byte(kind);
 }
 
-/// True if there is nothing but `.` and `..`; entries that are none count as something.
+/// True if there is nothing but `.` and `..`; entries that are not valid count as something.
 pub fn is_empty(block: &[u8], region: &Region) -> bool {
     entries(block, region).all(|entry| entry.is_ok_and(|entry| entry.is_dot()))
 }
@@ -335,15 +338,15 @@ pub fn format_dots(block: &mut [u8], region: &Region, ino: Nid, parent: Nid) {
     }
 }
 
-/// The first block of a new directory.
+/// Returns the first block of a new directory.
 pub fn first_block(ino: Nid, parent: Nid) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     format_dots(&mut block, &Region::BLOCK, ino, parent);
     block
 }
 
-/// The block that takes the place of inline entries: every entry keeps its slots. It is right as block 0 of a directory
-/// whose `dir_level` is 0; others insert their entries anew.
+/// Returns the block that takes the place of inline entries: every entry keeps its slots. It is
+/// right as block 0 of a directory whose `dir_level` is 0; others insert their entries anew.
 pub fn inline_to_block(inode: &[u8], region: &Region) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     let to = Region::BLOCK;
@@ -351,7 +354,7 @@ pub fn inline_to_block(inode: &[u8], region: &Region) -> Vec<u8> {
     copy(region.bitmap.start, to.bitmap.start, region.bitmap.len());
     copy(region.dentries, to.dentries, region.slots * DENTRY_BYTES);
     copy(region.names, to.names, region.slots * SLOT_NAME);
-    // Bits of the last byte that no inline slot has.
+    // The last byte of the bitmap has bits for which there is no inline slot.
     to.set_used(&mut block, region.slots..region.bitmap.len() * 8, false);
     block
 }
@@ -485,7 +488,7 @@ mod tests {
         ]
     }
 
-    /// What a region should hold: names, inodes, and which slots are taken.
+    /// The contents that a region should have: names, inodes, and the slots taken.
     type Model = BTreeMap<Vec<u8>, (u32, Range<usize>)>;
 
     fn first_gap(model: &Model, region: &Region, slots: usize) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! What can be wrong with a volume's bytes, in words that name the structure and the block.
+//! Damage to a volume's bytes, in words that name the structure and the block.
 
 use serde::Serialize;
 
@@ -16,17 +16,17 @@ pub enum Structure {
     Nat(u32),
     /// A segment's entry in the segment information table.
     Sit(Segno),
-    /// A segment's summary.
+    /// The summary of a segment.
     Summary(Segno),
-    /// An inode.
+    /// The inode with this number.
     Inode(Nid),
     /// A node that is no inode.
     Node(Nid),
     /// A block of a directory.
     Directory {
-        /// The directory.
+        /// The directory's inode number.
         inode: Nid,
-        /// Which of its blocks.
+        /// The number of the block in the directory.
         lbn: u64,
     },
     /// The extended attributes of an inode.
@@ -59,14 +59,14 @@ impl Structure {
     }
 }
 
-/// A structure that does not mean anything: which one, where, and what is wrong with it.
+/// A structure that cannot be right: its name, its place, and the problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Damage {
     /// The structure that is damaged.
     pub structure: Structure,
     /// The block it was read from, where that is known.
     pub block: Option<BlkAddr>,
-    /// What is wrong, with the value that was found.
+    /// The problem, with the value that was found.
     pub problem: String,
 }
 

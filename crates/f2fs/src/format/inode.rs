@@ -1,4 +1,4 @@
-//! Inodes: the fixed fields, and what lies between them and the footer.
+//! Inodes: the fixed fields, and the contents between them and the footer.
 //!
 //! An inode is a node block. Between its fixed fields and its five node ids lie 923 words that several things share
 //! ([`Layout`]): an *extra* area at the start on volumes with that feature, extended attributes in the last words, and
@@ -20,7 +20,7 @@ use super::{BLOCK, BlkAddr, Damage, Nid, Structure, put_u16, put_u32, put_u64, u
 pub const ADDRS_PER_INODE: usize = 923;
 /// Node ids in an inode: two direct nodes, two indirect, one double indirect.
 pub const NIDS_PER_INODE: usize = 5;
-/// The longest name.
+/// Bytes of the longest name.
 pub const NAME_MAX: usize = 255;
 /// The largest extra area, in bytes: what new inodes get on volumes with the feature.
 pub const EXTRA_ISIZE_MAX: u16 = 36;
@@ -38,20 +38,20 @@ const COVERS_CHECKSUM: u16 = 12;
 const COVERS_CRTIME: u16 = 24;
 
 bitflags! {
-    /// `i_inline`: what lies inside the inode, and other marks.
+    /// `i_inline`: the contents that lie inside the inode, and other marks.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Inline: u8 {
-        /// Extended attributes.
+        /// Extended attributes lie inside.
         const XATTR = 0x01;
-        /// The file's data.
+        /// The file's data lie inside.
         const DATA = 0x02;
-        /// The directory's entries.
+        /// The directory's entries lie inside.
         const DENTRY = 0x04;
         /// Inline data have been written.
         const DATA_EXIST = 0x08;
         /// The entries `.` and `..` are missing and must be added.
         const DOTS = 0x10;
-        /// The extra area.
+        /// The extra area is present.
         const EXTRA_ATTR = 0x20;
         /// The file's blocks must not move.
         const PIN_FILE = 0x40;
@@ -68,7 +68,7 @@ bitflags! {
         const COLD = 0x01;
         /// `pino` may be wrong.
         const LOST_PINO = 0x02;
-        /// Encrypted.
+        /// The file's contents are encrypted.
         const ENCRYPT = 0x04;
         /// Its name is encrypted.
         const ENC_NAME = 0x08;
@@ -76,22 +76,22 @@ bitflags! {
         const KEEP_SIZE = 0x10;
         /// Its data change often.
         const HOT = 0x20;
-        /// Sealed by fs-verity.
+        /// The contents are protected by fs-verity.
         const VERITY = 0x40;
     }
 }
 
 bitflags! {
-    /// `i_flags`.
+    /// `i_flags`: properties of the file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct InodeFlags: u32 {
-        /// Compressed.
+        /// The file's contents are compressed.
         const COMPRESSED = 0x4;
         /// Every write is a synchronous one.
         const SYNC = 0x8;
-        /// Nothing may change.
+        /// Nothing of the file may change.
         const IMMUTABLE = 0x10;
-        /// May only grow.
+        /// The file may only grow.
         const APPEND = 0x20;
         /// Backups leave it out.
         const NODUMP = 0x40;
@@ -99,7 +99,7 @@ bitflags! {
         const NOATIME = 0x80;
         /// Must not be compressed.
         const NOCOMPRESS = 0x400;
-        /// A hashed directory.
+        /// The directory is a hash table.
         const INDEX = 0x1000;
         /// Every change of the directory is a synchronous one.
         const DIRSYNC = 0x1_0000;
@@ -112,7 +112,7 @@ bitflags! {
     }
 }
 
-/// The extra area, as far as this crate knows it; the compression fields stay as they are.
+/// The fields of the extra area that this crate knows; the compression fields stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extra {
     /// Its bytes: a multiple of 4, at least 4 and at most [`EXTRA_ISIZE_MAX`].
@@ -128,21 +128,21 @@ pub struct Extra {
 /// The fixed fields of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inode {
-    /// Type and permissions.
+    /// The type of the file and its permissions, as in `st_mode`.
     pub mode: u16,
     /// The type in `mode`.
     pub kind: FileKind,
-    /// Hints.
+    /// Hints about the file's data and name.
     pub advise: Advise,
-    /// What lies inside.
+    /// The contents that lie inside the inode.
     pub inline: Inline,
-    /// Owner.
+    /// The owner's user id.
     pub uid: u32,
-    /// Group.
+    /// The group id of the file.
     pub gid: u32,
     /// Names; of a directory 2 and its subdirectories.
     pub links: u32,
-    /// Bytes.
+    /// The size of the file in bytes.
     pub size: u64,
     /// Blocks of 4096 bytes: the inode, its nodes, its data, its reserved blocks.
     pub blocks: u64,
@@ -158,7 +158,7 @@ pub struct Inode {
     pub current_depth: u32,
     /// The node with those attributes that are not inline.
     pub xattr_nid: Nid,
-    /// Flags.
+    /// The flags of the file.
     pub flags: InodeFlags,
     /// The directory that holds the name below; recovery needs both.
     pub pino: Nid,
@@ -166,7 +166,7 @@ pub struct Inode {
     pub name: Box<[u8]>,
     /// Added to the level of a hash table when counting its buckets (directories).
     pub dir_level: u8,
-    /// The extra area, where there is one.
+    /// The extra area, if the inode has one.
     pub extra: Option<Extra>,
 }
 
@@ -222,7 +222,7 @@ impl Inode {
         Ok(inode)
     }
 
-    /// What fields say about each other.
+    /// Checks the fields against each other.
     fn check(&self, flexible: bool) -> Result<(), String> {
         let layout = self.layout(flexible);
         if layout.inline_range().is_empty() {
@@ -285,7 +285,8 @@ impl Inode {
         }
     }
 
-    /// Where the parts of this inode lie; `flexible` if the volume has flexible inline attributes.
+    /// Returns the places of the parts of this inode; `flexible` if the volume has flexible inline
+    /// attributes.
     pub fn layout(&self, flexible: bool) -> Layout {
         let extra = self.extra.as_ref().map(|extra| (extra.isize, extra.inline_xattr_words));
         Layout::from_fields(self.inline, extra, flexible)
@@ -319,8 +320,8 @@ impl Extra {
     }
 }
 
-/// Where things lie in an inode's shared words. Holds for every block, whatever its bytes: what a damaged inode claims
-/// is cut to what there is.
+/// The places of addresses, extra area and attributes in an inode's shared words. It is valid for
+/// any block: the claims of a damaged inode are cut to the words that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     extra_words: u16,
@@ -328,14 +329,15 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// An inode with this many words of extra area (as far as there can be) and of inline attributes (as far as there
-    /// is room).
+    /// Makes the layout of an inode with this many words of extra area and of inline attributes,
+    /// each cut to the room that there is.
     pub fn new(extra_words: u16, xattr_words: u16) -> Layout {
         let extra_words = extra_words.min(EXTRA_ISIZE_MAX / 4);
         Layout { extra_words, xattr_words: xattr_words.min(ADDRS_PER_INODE as u16 - extra_words) }
     }
 
-    /// The layout of an inode's block; `flexible` if the volume has flexible inline attributes.
+    /// Returns the layout of an inode's block; `flexible` if the volume has flexible inline
+    /// attributes.
     pub fn of(block: &[u8], flexible: bool) -> Layout {
         let inline = Inline::from_bits_retain(block[3]);
         let extra = inline.contains(Inline::EXTRA_ATTR).then(|| (u16_at(block, 360), u16_at(block, 362)));
@@ -371,7 +373,8 @@ impl Layout {
         (slot < self.addresses() as usize).then(|| ADDRS + 4 * (usize::from(self.extra_words) + slot))
     }
 
-    /// The address in a slot, counted as summaries do: from the end of the extra area. No block beyond the last slot.
+    /// Returns the address in a slot, counted as summaries do: from the end of the extra area. No
+    /// block beyond the last slot.
     pub fn addr(&self, block: &[u8], slot: usize) -> BlkAddr {
         self.addr_offset(slot).map_or(BlkAddr::NULL, |at| BlkAddr(u32_at(block, at)))
     }
@@ -423,27 +426,27 @@ impl Layout {
     }
 }
 
-/// `i_size` of an inode's block.
+/// Returns `i_size` of an inode's block, in bytes.
 pub fn size(block: &[u8]) -> u64 {
     u64_at(block, 16)
 }
 
-/// Sets `i_size`.
+/// Sets `i_size` of an inode's block.
 pub fn set_size(block: &mut [u8], bytes: u64) {
     put_u64(block, 16, bytes);
 }
 
-/// `i_blocks` of an inode's block: see [`Inode::blocks`].
+/// Returns `i_blocks` of an inode's block: see [`Inode::blocks`].
 pub fn blocks(block: &[u8]) -> u64 {
     u64_at(block, 24)
 }
 
-/// `i_generation` of the inode in a block.
+/// Returns `i_generation` of the inode in a block.
 pub fn generation(block: &[u8]) -> u32 {
     u32_at(block, 68)
 }
 
-/// Sets `i_blocks`.
+/// Sets `i_blocks` of an inode's block.
 pub fn set_blocks(block: &mut [u8], blocks: u64) {
     put_u64(block, 24, blocks);
 }
@@ -462,7 +465,8 @@ pub fn set_nid_slot(block: &mut [u8], slot: usize, nid: Nid) {
     put_u32(block, NIDS + 4 * slot, nid.0);
 }
 
-/// Makes an inode's block one without blocks, other nodes and a cached extent. Inline contents and attributes stay.
+/// Removes blocks, other nodes and the cached extent from an inode's block. Inline contents and
+/// attributes stay.
 pub fn strip(block: &mut [u8], flexible: bool) {
     let inline = Inline::from_bits_retain(block[3]);
     if !inline.intersects(Inline::DATA | Inline::DENTRY) {
@@ -480,9 +484,9 @@ pub fn strip(block: &mut [u8], flexible: bool) {
 pub struct CachedExtent {
     /// Its first file block.
     pub lbn: u32,
-    /// Where that lies.
+    /// The block of the volume in which the run starts.
     pub addr: BlkAddr,
-    /// How many there are.
+    /// The length of the run in blocks.
     pub blocks: u32,
 }
 
@@ -522,7 +526,7 @@ pub fn seal_checksum(block: &mut [u8], uuid: &[u8; 16]) {
 /// Checks the checksum of an inode that carries one.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The stored and the computed checksum, in words.
 pub fn verify_checksum(block: &[u8], uuid: &[u8; 16]) -> Result<(), String> {
     let (stored, right) = (u32_at(block, CHECKSUM.start), checksum(block, uuid));
     if has_checksum(block) && stored != right {

@@ -9,10 +9,10 @@
 //! | [`superblock`] | superblock, features, areas of the volume |
 //! | [`checkpoint`] | checkpoint blocks and packs, orphans |
 //! | [`summary`] | segment summaries and the journals in them |
-//! | [`nat`] | where nodes lie |
-//! | [`sit`] | which blocks of a segment are valid |
+//! | [`nat`] | addresses and owners of nodes |
+//! | [`sit`] | the valid blocks of each segment |
 //! | [`node`] | node footers, and the way from a file block to its node |
-//! | [`inode`] | inodes and what lies inside them |
+//! | [`inode`] | inodes and the contents inside them |
 //! | [`dentry`] | directory entries, hashed levels |
 //! | [`xattr`] | extended attributes |
 
@@ -42,9 +42,9 @@ pub const SEGMENT_BLOCKS: usize = 512;
 pub struct Nid(pub u32);
 
 impl Nid {
-    /// No node.
+    /// The id that stands for no node.
     pub const NONE: Nid = Nid(0);
-    /// The root directory.
+    /// The inode of the root directory.
     pub const ROOT: Nid = Nid(3);
 }
 
@@ -59,7 +59,7 @@ impl std::fmt::Display for Nid {
 pub struct BlkAddr(pub u32);
 
 impl BlkAddr {
-    /// Nothing: a hole, a free node.
+    /// No block: a hole, or a free node id.
     pub const NULL: BlkAddr = BlkAddr(0);
     /// Reserved, nothing written yet: reads as zeros.
     pub const NEW: BlkAddr = BlkAddr(0xFFFF_FFFF);
@@ -99,7 +99,7 @@ impl std::fmt::Display for Segno {
 pub enum Log {
     /// Directory entries, files marked hot.
     HotData = 0,
-    /// Ordinary file data.
+    /// File data without a mark.
     WarmData = 1,
     /// Data that will rarely change, or were moved by the cleaner.
     ColdData = 2,
@@ -107,12 +107,12 @@ pub enum Log {
     HotNode = 3,
     /// Inodes and direct nodes of files: the only log that roll-forward recovery reads.
     WarmNode = 4,
-    /// Indirect nodes.
+    /// Indirect nodes of files and directories.
     ColdNode = 5,
 }
 
 impl Log {
-    /// All of them: `ALL[log as usize] == log`.
+    /// All logs: `ALL[log as usize] == log`.
     pub const ALL: [Log; 6] = [Log::HotData, Log::WarmData, Log::ColdData, Log::HotNode, Log::WarmNode, Log::ColdNode];
 
     /// From SIT's segment type.

@@ -1,4 +1,4 @@
-//! The node address table (section 5): where each node lies, and whose it is.
+//! The node address table (section 5): the block and the inode of each node.
 //!
 //! Each block of the table has two places, one current and one for the next checkpoint; the checkpoint's version
 //! bitmap says which is which ([`Geometry::nat_at`](super::superblock::Geometry::nat_at)). Entries in the checkpoint's
@@ -11,7 +11,7 @@ pub const NAT_PER_BLOCK: usize = 455;
 /// Bytes of an entry.
 pub(crate) const NAT_ENTRY_BYTES: usize = 9;
 
-/// Where a node lies.
+/// The address and the owner of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NatEntry {
     /// Raised each time the node id is freed, so that summaries of its former blocks are recognised as stale.

@@ -14,7 +14,7 @@ use super::{BlkAddr, Damage, Log, Nid, Structure, put_u32, put_u64, u32_at, u64_
 pub const ADDRS_PER_NODE: usize = 1018;
 /// Node ids in an indirect node.
 pub const NIDS_PER_NODE: usize = 1018;
-/// Where a node's footer starts, and its contents end.
+/// Offset of a node's footer, and the end of its contents.
 pub const FOOTER_OFFSET: usize = 4072;
 /// The offset that marks an inode's attribute node.
 pub const XATTR_OFFSET: u32 = 0x1FFF_FFFF;
@@ -24,14 +24,14 @@ const FSYNC: u32 = 2;
 const DENTRY: u32 = 4;
 const OFFSET_SHIFT: u32 = 3;
 
-/// What every node says about itself in its last 24 bytes.
+/// The identity of a node, in its last 24 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footer {
-    /// The node.
+    /// The id of the node that carries the footer.
     pub nid: Nid,
     /// The inode it belongs to; the inode's own node names itself.
     pub ino: Nid,
-    /// Not a directory's node.
+    /// The node does not belong to a directory.
     pub cold: bool,
     /// Written by an fsync: roll-forward recovery uses it.
     pub fsync: bool,
@@ -158,9 +158,10 @@ pub(crate) fn blank(footer: &Footer) -> Vec<u8> {
 /// One node on the way from the inode to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Where its id stands: of the first step in the inode (0..5), else in the indirect node of the step before.
+    /// The place of the node's id: for the first step, a slot in the inode (0..5), else in the
+    /// indirect node of the step before.
     pub slot: u16,
-    /// Its offset.
+    /// The node's offset in the file: see the module's head.
     pub offset: u32,
     /// It holds the address; otherwise it holds the next step's node id.
     pub leaf: bool,
@@ -177,7 +178,7 @@ pub struct Path {
 
 /// Levels of the trees below the inode's five node ids: 1 is a direct node.
 const LEVELS: [u32; 5] = [1, 1, 2, 2, 3];
-/// The highest of them.
+/// The highest of these levels.
 const LEVELS_MAX: u32 = 3;
 
 /// File blocks below a node of this level.
@@ -193,7 +194,7 @@ pub(crate) const fn nodes_in(level: u32) -> u32 {
 /// One of the five trees below an inode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tree {
-    /// Which of the inode's node ids leads to it.
+    /// The slot of the inode's node id that leads to it.
     pub(crate) slot: u16,
     /// Levels of nodes; 1 is a direct node.
     pub(crate) level: u32,
@@ -306,7 +307,7 @@ mod tests {
     const SECOND_INDIRECT: u32 = 4 + 1018;
     const DOUBLE_INDIRECT: u32 = 5 + 2 * 1018;
 
-    /// Where a walk through a whole tree is: it counts offsets and file blocks one by one.
+    /// The state of a walk through a whole tree: it counts offsets and file blocks one by one.
     #[derive(Default)]
     struct Walk {
         offset: u32,

@@ -1,4 +1,5 @@
-//! The segment information table (section 4): which blocks of a segment are valid, and which log wrote it.
+//! The segment information table (section 4): the valid blocks of each segment, and the log that
+//! wrote it.
 //!
 //! Like the NAT, each block of the table has two places, and entries in the checkpoint's journal are newer.
 
@@ -40,7 +41,7 @@ impl ValidMap {
         self.0[offset / 64] &= !bit(offset);
     }
 
-    /// How many blocks are valid.
+    /// Returns the number of valid blocks.
     pub fn count(&self) -> u16 {
         self.0.iter().map(|word| word.count_ones()).sum::<u32>() as u16
     }
@@ -110,14 +111,14 @@ fn bit(offset: usize) -> u64 {
     1 << (63 - offset % 64)
 }
 
-/// What is known of a segment.
+/// The entry of a segment in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SitEntry {
     /// The log that wrote it (the segment's type).
     pub log: Log,
-    /// Its valid blocks.
+    /// The valid blocks of the segment.
     pub map: ValidMap,
-    /// When it was last written, in seconds on the checkpoint's clock of elapsed time.
+    /// The time of the last write, in seconds on the checkpoint's clock of elapsed time.
     pub mtime: u64,
 }
 
@@ -144,12 +145,13 @@ impl SitEntry {
 /// Entry `index` (below [`SIT_PER_BLOCK`]) of a block of the table, which is that of segment `segno`.
 ///
 /// # Errors
-/// If the type is none, or the count is not that of the map.
+/// If the type is not valid, or the count is not that of the map.
 pub fn entry(block: &[u8], index: usize, segno: Segno) -> Result<SitEntry, Damage> {
     SitEntry::decode(&block[span(index)], segno)
 }
 
-/// The map of entry `index` (below [`SIT_PER_BLOCK`]) of a block of the table, whatever else is wrong with the entry.
+/// Returns the map of entry `index` (below [`SIT_PER_BLOCK`]) of a block of the table; the rest of
+/// the entry may be wrong.
 pub fn entry_map(block: &[u8], index: usize) -> ValidMap {
     ValidMap::decode(&block[span(index)][2..])
 }

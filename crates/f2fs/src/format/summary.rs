@@ -1,4 +1,4 @@
-//! Segment summaries (section 3.5): for each block of a segment, which node points to it.
+//! Segment summaries (section 3.5): for each block of a segment, the node that points to it.
 //!
 //! A summary block lies in the SSA once its segment is closed; the summaries of the six open segments lie in the
 //! checkpoint pack. There, the journal area of two of them holds the newest NAT and SIT entries.
@@ -13,11 +13,11 @@ pub const NAT_JOURNAL_MAX: usize = 38;
 pub const SIT_JOURNAL_MAX: usize = 6;
 /// Bytes of a summary entry.
 pub(crate) const ENTRY_BYTES: usize = 7;
-/// Where the journal area of a summary block starts.
+/// Offset of the journal area in a summary block.
 pub(crate) const JOURNAL_AT: usize = SEGMENT_BLOCKS * ENTRY_BYTES;
 /// Bytes of the journal area.
 pub(crate) const JOURNAL_BYTES: usize = 507;
-/// Where the footer starts: the kind of segment, and a checksum that nobody uses.
+/// Offset of the footer: the kind of segment, and a checksum that no reader checks.
 pub(crate) const FOOTER_AT: usize = JOURNAL_AT + JOURNAL_BYTES;
 /// Bytes of the footer.
 pub(crate) const FOOTER_BYTES: usize = 5;
@@ -25,14 +25,15 @@ const _: () = assert!(FOOTER_AT + FOOTER_BYTES == BLOCK);
 const _: () = assert!(2 + NAT_JOURNAL_MAX * (4 + NAT_ENTRY_BYTES) <= JOURNAL_BYTES);
 const _: () = assert!(2 + SIT_JOURNAL_MAX * (4 + SIT_ENTRY_BYTES) <= JOURNAL_BYTES);
 
-/// Who points to a block.
+/// The owner of a block: the node that points to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SummaryEntry {
     /// The node that holds the block's address; for a node's block, the node itself.
     pub nid: Nid,
     /// The version of that node's NAT entry when the block was written; 0 for a node's block.
     pub version: u8,
-    /// Which of the node's addresses it is, counted from its first usable one; 0 for a node's block.
+    /// The index of the address in the node, counted from its first usable one; 0 for a node's
+    /// block.
     pub offset: u16,
 }
 
@@ -48,7 +49,7 @@ impl SummaryEntry {
     }
 }
 
-/// Who points to each block of a segment.
+/// The owner of each block of a segment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Summary {
     /// One entry for each block; those of blocks never written mean nothing.

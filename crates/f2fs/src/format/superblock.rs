@@ -23,12 +23,12 @@ pub const CP_SEGMENTS: u32 = 2;
 pub const EXTENSIONS_MAX: usize = 64;
 /// Bytes of an extension.
 pub const EXTENSION_BYTES: usize = 8;
-/// Where the superblock starts in its block, with its magic number.
+/// Offset of the superblock in its block; it starts with the magic number.
 pub const SUPERBLOCK_START: usize = 1024;
 /// UTF-16 units of the label.
 pub const LABEL_UNITS: usize = 512;
 
-/// Where the checksum lies, from the superblock's start.
+/// Offset of the checksum from the superblock's start.
 const CHECKSUM_AT: usize = 3068;
 const VERSION_BYTES: usize = 256;
 /// log2 of a block's bytes and of a segment's blocks: this program knows no others.
@@ -89,13 +89,13 @@ bitflags! {
         const ENCRYPT = 0x0001;
         /// The device has zones that are written in sequence.
         const BLKZONED = 0x0002;
-        /// Obsolete.
+        /// Obsolete: volumes with atomic writes.
         const ATOMIC_WRITE = 0x0004;
         /// Inodes have an extra area.
         const EXTRA_ATTR = 0x0008;
         /// Inodes belong to projects.
         const PROJECT_QUOTA = 0x0010;
-        /// Inodes have checksums.
+        /// Inodes may carry a checksum.
         const INODE_CHECKSUM = 0x0020;
         /// Each inode says how much room its inline attributes have.
         const FLEXIBLE_INLINE_XATTR = 0x0040;
@@ -117,7 +117,7 @@ bitflags! {
         const RO = 0x4000;
         /// Files may stand for devices.
         const DEVICE_ALIAS = 0x8000;
-        /// Summaries are packed.
+        /// Segment summaries are stored in packed form.
         const PACKED_SSA = 0x10000;
         const _ = !0;
     }
@@ -140,18 +140,18 @@ impl Features {
     }
 }
 
-/// What the features of a volume allow.
+/// The use of a volume that its features allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
-    /// Everything.
+    /// The volume may be read and written.
     ReadWrite,
-    /// Reading only; why, if not because nobody wants to write.
+    /// The volume may only be read. The reasons; none if the caller did not ask to write.
     ReadOnly(Vec<String>),
-    /// Nothing, and why.
+    /// The volume cannot be used, for these reasons.
     Refuse(Vec<String>),
 }
 
-/// Where the areas of a volume lie. Block numbers are absolute; a `*_segments` is a count.
+/// The places of a volume's areas. Block numbers are absolute; a `*_segments` is a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Blocks of the device.
@@ -166,7 +166,7 @@ pub struct Geometry {
     pub segments: u32,
     /// Sections of the main area.
     pub sections: u32,
-    /// Where the first segment of all starts.
+    /// The block at which the first segment of all areas starts.
     pub segment0: u32,
     /// The checkpoint area: two packs, a segment each.
     pub cp: u32,
@@ -189,7 +189,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The segment that holds a block, and which of its blocks it is; none outside the main area.
+    /// Returns the segment that holds a block, and the block's offset in it; `None` outside the
+    /// main area.
     pub fn segment_of(&self, addr: BlkAddr) -> Option<(Segno, usize)> {
         let from_main = addr.0.checked_sub(self.main)? as usize;
         let segno = Segno((from_main / SEGMENT_BLOCKS) as u32);
@@ -228,7 +229,8 @@ impl Geometry {
         self.segments.div_ceil(SIT_PER_BLOCK as u32)
     }
 
-    /// Where block `index` of the SIT lies: in the first half of the area, or in the second.
+    /// Returns the address of block `index` of the SIT: in the first half of the area, or in the
+    /// second.
     pub fn sit_at(&self, index: u32, second: bool) -> BlkAddr {
         debug_assert!(index < self.sit_blocks(), "the SIT has no block {index}");
         let set = if second { self.sit_set_blocks() } else { 0 };
@@ -240,7 +242,8 @@ impl Geometry {
         self.nat_segments / 2 * SEGMENT_BLOCKS as u32
     }
 
-    /// Where block `index` of the NAT lies: its segments come in pairs, one of each set.
+    /// Returns the address of block `index` of the NAT: its segments come in pairs, one of each
+    /// set.
     pub fn nat_at(&self, index: u32, second: bool) -> BlkAddr {
         debug_assert!(index < self.nat_blocks(), "the NAT has no block {index}");
         let segment = SEGMENT_BLOCKS as u32;
@@ -248,7 +251,7 @@ impl Geometry {
         BlkAddr(self.nat + index / segment * (2 * segment) + index % segment + set)
     }
 
-    /// Where the summary of a closed segment lies.
+    /// Returns the address of the summary of a closed segment.
     pub fn summary_at(&self, segno: Segno) -> BlkAddr {
         debug_assert!(segno.0 < self.segments, "there is no segment {segno}");
         BlkAddr(self.ssa + segno.0)
@@ -259,7 +262,7 @@ impl Geometry {
         self.nat_blocks().saturating_mul(NAT_PER_BLOCK as u32)
     }
 
-    /// Where a checkpoint pack (0 or 1) starts.
+    /// Returns the first block of a checkpoint pack (0 or 1).
     pub fn pack_at(&self, pack: u32) -> BlkAddr {
         debug_assert!(pack < CP_SEGMENTS, "there is no pack {pack}");
         BlkAddr(self.cp + pack * SEGMENT_BLOCKS as u32)
@@ -326,8 +329,8 @@ impl Geometry {
         }
     }
 
-    /// The first rule of section 2.1 that the numbers break. Holds for every geometry that gets out of this module, so
-    /// that its methods cannot overflow.
+    /// Returns the first rule of section 2.1 that the numbers break. Every geometry that leaves
+    /// this module keeps the rules, so that its methods cannot overflow.
     fn check(&self, features: Features) -> Result<(), String> {
         let rule = |holds: bool, problem: &str| if holds { Ok(()) } else { Err(problem.to_owned()) };
         let per_set = |segments: u32| u64::from(segments / 2) * SEGMENT_BLOCKS as u64;
@@ -347,7 +350,7 @@ impl Geometry {
         self.check_areas()
     }
 
-    /// Areas follow each other without gaps, within the volume and the device.
+    /// Checks that areas follow each other without gaps, within the volume and the device.
     fn check_areas(&self) -> Result<(), String> {
         let areas = [
             ("checkpoint area", self.cp, 0),
@@ -365,7 +368,7 @@ impl Geometry {
         }
         let end = expected + u64::from(self.segments) * SEGMENT_BLOCKS as u64;
         let volume_end = u64::from(self.segment0) + u64::from(self.segment_count) * SEGMENT_BLOCKS as u64;
-        // The last two numbers mark addresses that are none.
+        // The last two numbers are marks, not addresses.
         let limit = volume_end.min(self.block_count).min(BlkAddr::COMPRESSED.0.into());
         if end > limit {
             return Err(format!("the main area ends at block {end}, beyond {limit}"));
@@ -374,16 +377,16 @@ impl Geometry {
     }
 }
 
-/// A superblock that makes sense. Bytes that no field stands for are kept.
+/// A superblock whose numbers were checked. Bytes that no field stands for are kept.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Superblock {
     raw: Box<[u8; BLOCK]>,
     geometry: Geometry,
-    /// What the volume may contain.
+    /// The features that the volume may use.
     pub features: Features,
-    /// The volume's identity.
+    /// The volume's identity (UUID).
     pub uuid: [u8; 16],
-    /// The volume's name.
+    /// The volume's name: at most [`LABEL_UNITS`] UTF-16 units.
     pub label: String,
     /// Files with these extensions go to the cold log.
     pub cold_extensions: Vec<String>,
@@ -391,9 +394,9 @@ pub struct Superblock {
     pub hot_extensions: Vec<String>,
     /// The inodes of user, group and project quota; 0 for none.
     pub qf_ino: [u32; 3],
-    /// Who last touched the superblock.
+    /// The program that last changed the superblock.
     pub version: String,
-    /// Who made the volume.
+    /// The program that made the volume.
     pub init_version: String,
 }
 
@@ -440,7 +443,8 @@ impl Superblock {
     /// Reads block 0 or 1 of a volume (4096 bytes), which is copy `copy`.
     ///
     /// # Errors
-    /// If it is no superblock, its checksum is wrong, or its numbers contradict each other or the format.
+    /// If it is not a superblock, its checksum is wrong, or its numbers contradict each other or
+    /// the format.
     pub fn decode(block: &[u8], copy: u8) -> Result<Superblock, Damage> {
         let damage = |problem: String| Structure::Superblock(copy).damage(Some(BlkAddr(copy.into())), problem);
         let Ok(raw) = <[u8; BLOCK]>::try_from(block) else {
@@ -471,8 +475,8 @@ impl Superblock {
         })
     }
 
-    /// The block to write at blocks 0 and 1. A superblock that was not changed gives the very bytes it was read from.
-    /// What is too long for its field is cut.
+    /// Returns the block to write at blocks 0 and 1. A superblock that was not changed gives the
+    /// very bytes it was read from. Text that is too long for its field is cut.
     pub fn encode(&self) -> Box<[u8; BLOCK]> {
         let mut raw = self.raw.clone();
         let sb = &mut raw[SUPERBLOCK_START..];
@@ -481,7 +485,7 @@ impl Superblock {
         for (index, ino) in self.qf_ino.into_iter().enumerate() {
             put_u32(sb, at::QUOTA_INOS + 4 * index, ino);
         }
-        // Text is not decoded without loss: what was not changed stays as it was.
+        // Text is not decoded without loss: text that was not changed stays as it was.
         if read_label(sb) != self.label {
             write_label(sb, &self.label);
         }
@@ -499,7 +503,7 @@ impl Superblock {
         raw
     }
 
-    /// Where everything lies.
+    /// Returns the places of the volume's areas.
     pub fn geometry(&self) -> Geometry {
         self.geometry.clone()
     }
@@ -520,7 +524,7 @@ impl Superblock {
         nid.0 <= Nid::ROOT.0 || self.qf_ino.contains(&nid.0)
     }
 
-    /// What this crate can do with the volume. Says nothing about damage.
+    /// Returns the use of the volume that this crate supports. Says nothing about damage.
     pub fn support(&self, writable: bool) -> Support {
         let refusals = self.refusals();
         if !refusals.is_empty() {
@@ -566,7 +570,7 @@ impl Superblock {
     }
 }
 
-/// The numbers that are the same on every volume.
+/// Checks the numbers that are the same on every volume.
 fn check_constants(sb: &[u8]) -> Result<(), String> {
     if u32_at(sb, at::MAGIC) != MAGIC {
         return Err(format!("the magic number is {:#010x}, not {MAGIC:#010x}", u32_at(sb, at::MAGIC)));
@@ -601,7 +605,7 @@ fn check_checksum(sb: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes up to the first zero.
+/// Returns the bytes up to the first zero as text.
 fn read_text(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
@@ -662,7 +666,7 @@ mod tests {
 
     use super::*;
 
-    /// What mkfs.f2fs chooses for 2 GiB.
+    /// The geometry that mkfs.f2fs chooses for 2 GiB.
     fn geometry() -> Geometry {
         Geometry {
             block_count: 524_288,

@@ -9,7 +9,7 @@ use moafs_vfs::types::{SetMode, XattrKey, XattrSpace};
 
 use super::{put_u16, put_u32, u16_at, u32_at};
 
-/// What the stream starts with.
+/// The magic number with which the stream starts.
 pub const MAGIC: u32 = 0xF2F5_2011;
 /// Bytes of the stream that an attribute node holds.
 pub const NODE_BYTES: usize = super::node::FOOTER_OFFSET;
@@ -23,9 +23,9 @@ const TERMINATOR: usize = 4;
 /// An attribute as the format names it: a prefix's index, the rest of the name, the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute {
-    /// Which prefix.
+    /// The number of the prefix (name space).
     pub index: u8,
-    /// What follows the prefix.
+    /// The name without its prefix.
     pub name: Box<[u8]>,
     /// The value, in the disk's form (it matters for access control lists).
     pub value: Vec<u8>,
@@ -37,7 +37,8 @@ impl Attribute {
         Some(XattrKey { space: space_of_index(self.index)?, suffix: self.name.clone() })
     }
 
-    /// The value in the system call's form; `None` for an access control list that is none.
+    /// Returns the value in the system call's form; `None` for an access control list that is not
+    /// valid.
     pub fn call_value(&self) -> Option<Vec<u8>> {
         if is_acl(self.index) { acl_from_disk(&self.value) } else { Some(self.value.clone()) }
     }
@@ -59,10 +60,10 @@ fn is_acl(index: u8) -> bool {
 /// never been written.
 ///
 /// # Errors
-/// What is wrong, in words: the magic, or an entry beyond the end.
+/// A wrong magic number, or an entry beyond the end, in words.
 pub fn decode(stream: &[u8]) -> Result<Vec<Attribute>, String> {
     let magic = stream.get(..4).map_or(0, |bytes| u32_at(bytes, 0));
-    // The reference tools leave other things in the words of inodes that never had an attribute.
+    // The reference tools leave other bytes in the words of inodes that never had an attribute.
     let never_used = magic == 0 || stream.len() < NODE_BYTES;
     match magic {
         MAGIC => {}
@@ -82,8 +83,8 @@ pub fn decode(stream: &[u8]) -> Result<Vec<Attribute>, String> {
     Ok(attributes)
 }
 
-/// The stream of these attributes, filled with zeros to `capacity` bytes; `None` if they do not fit. Without attributes
-/// it is all zeros.
+/// Returns the stream of these attributes, filled with zeros to `capacity` bytes; `None` if they do
+/// not fit. Without attributes it is all zeros.
 pub fn encode(attributes: &[Attribute], capacity: usize) -> Option<Vec<u8>> {
     let mut stream = vec![0; capacity];
     if attributes.is_empty() {
@@ -116,10 +117,12 @@ pub fn find<'a>(attributes: &'a [Attribute], key: &XattrKey) -> Option<&'a Attri
     attributes.iter().find(|attribute| attribute.is(index_of_space(key.space), &key.suffix))
 }
 
-/// Sets an attribute to a value in the system call's form, or removes it. What is set goes to the end.
+/// Sets an attribute to a value in the system call's form, or removes it. A new value goes to the
+/// end of the stream.
 ///
 /// # Errors
-/// `EEXIST` and `ENODATA` as `setxattr` and `removexattr` have them; `EINVAL` for an access control list that is none.
+/// `EEXIST` and `ENODATA` as `setxattr` and `removexattr` have them; `EINVAL` for an access control
+/// list that is not valid.
 pub fn set(attributes: &mut Vec<Attribute>, key: &XattrKey, value: Option<&[u8]>, mode: SetMode) -> Result<(), i32> {
     let index = index_of_space(key.space);
     let at = attributes.iter().position(|attribute| attribute.is(index, &key.suffix));

@@ -19,7 +19,7 @@ pub const LOGS_PER_CLASS: u64 = 3;
 /// Blocks of metadata, by the class of the segments they are written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Blocks {
-    /// Blocks of nodes.
+    /// Blocks of nodes, inodes included.
     pub nodes: u64,
     /// Blocks of directories and symbolic links.
     pub data: u64,

@@ -26,9 +26,9 @@ pub struct Charge {
 /// The costs of a device's requests, by direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct DeviceCost {
-    /// Costs of reads.
+    /// The costs of read requests.
     pub read: Charge,
-    /// Costs of writes.
+    /// The costs of write requests.
     pub write: Charge,
 }
 

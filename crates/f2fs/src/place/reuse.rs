@@ -85,7 +85,7 @@ pub enum Action {
 /// The best targets for recycling, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Targets {
-    /// Segments counted here.
+    /// Segments that were added up.
     pub segments: u32,
     /// Blocks that may be filled.
     pub holes: u32,
@@ -96,7 +96,7 @@ pub struct Targets {
 /// The best victims for cleaning, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Victims {
-    /// Sections counted here.
+    /// Sections that were added up.
     pub sections: u32,
     /// Blocks of these sections.
     pub blocks: u32,
