@@ -19,7 +19,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`open`] | options, the lock, the host's alignment and size |
-//! | `ring` | the transfers of one batch at the device at once, while the caller goes on |
+//! | `ring` | the transfers of one batch at the device at once, while the caller continues |
 //! | `transfer` | gather reads and writes, copies for alignment, discard, zeroes, flush |
 
 pub mod open;

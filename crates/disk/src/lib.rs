@@ -1,11 +1,11 @@
 //! The block layer: a [`Disk`] is an array of 512-byte sectors with reads, writes, flushes and
 //! discards.
 //!
-//! The one idea: requests in flight have **no order** among themselves. Order is made by waiting
-//! for completions, then [`Disk::make_durable`], then submitting what depends on it. The disk
-//! numbers its flushes ([`Epoch`]), so "may this go out yet?" is one comparison.
-//! A [`Request`] is ONE device command, however many pieces of memory it gathers; it is split only
-//! at [`Limits`].
+//! Requests in flight have **no order** among themselves. A caller that needs an order waits for
+//! completions, calls [`Disk::make_durable`], and then submits the requests that depend on them.
+//! The disk numbers its flushes ([`Epoch`]), so one comparison tells whether a dependent write may
+//! be submitted. A [`Request`] is one device command, however many pieces of memory it gathers; it
+//! is split only at [`Limits`].
 //!
 //! Layers, from the file system down: file system → [`queue`] (elevator: sort, merge) →
 //! [`probe`] (trace, faults, crash recorder) → device ([`mod@file`], [`mem`], [`model`]).
@@ -18,7 +18,7 @@
 //! | [`epoch`], [`completions`] | shared by devices and wrappers: numbering flushes, keeping results until `wait` |
 //! | [`mod@file`] | image files and block devices, locked against a second user |
 //! | [`mem`] | a disk in memory |
-//! | [`model`] | modelled drives: hard disks in virtual time |
+//! | [`model`] | modelled drives in virtual time: hard disks, SSDs, SD cards |
 //! | [`queue`] | the elevator: C-LOOK, merging to the maximum transfer |
 //! | [`probe`] | wrappers that observe or inject failures: trace, fault injection, crash recorder |
 
@@ -144,6 +144,7 @@ pub trait Disk: Send + Sync {
     /// when all have ended. Meant for large reads that no cache keeps: a device that can read straight into the
     /// caller's memory saves a copy; this default submits ordinary reads ([`Self::submit`]) and copies.
     ///
+    /// # Errors
     /// The first error; the contents of the memory are then undefined.
     fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
         read_by_copy(self, parts, tag)

@@ -15,7 +15,7 @@ use crate::completions::Completions;
 use crate::epoch::Epochs;
 use crate::{Buf, Disk, DiskError, Done, Epoch, Lba, Limits, Op, Page, Request, SECTOR, Ticket};
 
-/// Bytes in one separately allocated and shared piece: what the first write to it after a
+/// Bytes in one separately allocated and shared chunk: the bytes that the first write to it after a
 /// [`MemDisk::snapshot`] copies.
 const CHUNK: usize = 16 << 10;
 

@@ -14,7 +14,7 @@
 //!
 //! Requests in flight have no order among themselves ([`Disk`]), so reordering needs no barrier.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `plan` | C-LOOK and merging, as a pure function of the pending requests |
 //! | `split` | cutting large requests, putting their results together |

@@ -165,7 +165,7 @@ pub enum Cause {
     Demand,
     /// Reading ahead of a sequential reader.
     ReadAhead,
-    /// A dirty block gives way to others.
+    /// A dirty block is written to free cache space for others.
     Evict,
     /// The syncer writes a block that has been dirty for long enough.
     Age,

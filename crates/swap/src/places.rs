@@ -10,7 +10,7 @@
 //!    were passed over and have free slots now.
 //! 5. No slot in any area: a new area in `g + 1`, `g + 2`… to the volume's end. It is then the newest, and the search
 //!    stays with it.
-//! 6. Single pieces of the cluster: free slots in `g`, then in the areas from the newest to the oldest.
+//! 6. The cluster in parts: free slots in `g`, then in the areas from the newest to the oldest.
 //! 7. The traditional swap space, until the next file access.
 //!
 //! Pages leave in clusters, and a cluster that is torn apart costs a request for each piece, and another when the pages
@@ -18,7 +18,7 @@
 //! all pages that leave together. (The paper speaks of room that is enough for the pages, and does not mention the case
 //! of less.) For a single page 6 finds nothing, and the rest is the paper's order.
 //!
-//! The paper tells of 4 in its section 4.2 and of 5 in its section 4.3, and does not say which comes first where both
+//! The paper describes 4 in its section 4.2 and of 5 in its section 4.3, and does not say which comes first where both
 //! are possible. Here an existing free slot comes before new blocks: it costs the files nothing.
 //!
 //! This module does not create areas: it asks the caller whether one can be created in a group, and
@@ -63,9 +63,9 @@ enum Attempt {
     Near,
     /// Attempts 4 and 5: in areas of this age or older.
     Stay { age: u64 },
-    /// Attempt 6, single pieces.
+    /// Attempt 6: the cluster in parts.
     Pieces,
-    /// Attempt 7, until the next file access.
+    /// Attempt 7: the traditional swap space until the next file access.
     Last,
 }
 
@@ -142,7 +142,7 @@ fn near(pages: u32, head: Head, areas: &Areas, can_create: &impl Fn(Group) -> bo
     with_room.map(Choice::Area).or_else(create)
 }
 
-/// Makes attempt 6: one free slot anywhere.
+/// Makes attempt 6: finds an area with any free slot.
 fn piece(head: Head, areas: &Areas) -> Option<AreaNo> {
     let near = head.group.into_iter().flat_map(|group| areas.in_group(group));
     near.chain(areas.newest_first()).find(|area| areas.get(*area).has_room())

@@ -183,7 +183,6 @@ impl Chunk {
     }
 
     /// # Safety
-
     /// No slot of the chunk is in use.
     unsafe fn unmap(self) {
         // SAFETY: written by `map`, not read again.

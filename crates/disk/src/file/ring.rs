@@ -1,4 +1,4 @@
-//! Many transfers of one batch at the device at once, through io_uring, while the caller goes on.
+//! Many transfers of one batch at the device at once, through io_uring, while the caller continues.
 //!
 //! A fast path only: a transfer that does not complete whole (an error, a short count, a host
 //! without io_uring) is reported as not done; the ordinary path then repeats it and reports the

@@ -184,7 +184,7 @@ fn a_stream_too_many_closes_the_one_extended_longest_ago() {
     }
     // The second stream had one page: 63 are copied.
     assert_eq!((chips.counters.partial_merges, chips.counters.gc_pages), (1, 63));
-    // The first goes on in order, the second does not.
+    // The first stream continues in order, the second does not.
     layer.write(2, true, 0, &mut chips);
     layer.write(65, true, 0, &mut chips);
     assert_eq!(layer.die_of(65), Some(0));
