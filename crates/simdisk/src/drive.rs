@@ -81,7 +81,7 @@ impl Model {
     /// link. Nothing can be faster.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// Fails as [`Model::load`] does.
     pub fn media_bytes_per_s(&self) -> Result<f64, ModelError> {
         let sectors = RATE_SECTORS.min(self.spec.sectors());
         let service = self.drive()?.execute(Time(0), Command::read(0, sectors));

@@ -106,7 +106,7 @@ impl FileSystem for Front {
         Ok(AttrReply { attr: self.attr(ctx.node)?, attr_ttl: FOREVER })
     }
 
-    /// The size of a disk is fixed, and its times mean nothing.
+    /// Accepts changes of times, which mean nothing here, and refuses others: the size of a disk is fixed.
     fn setattr(&self, ctx: &ReqCtx, set: &SetAttr) -> Result<AttrReply> {
         let attr = self.attr(ctx.node)?;
         let fixed = set.size.is_some_and(|size| size != attr.size);

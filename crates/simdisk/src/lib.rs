@@ -3,7 +3,7 @@
 //! The one idea: a directory with one file, `disk`, that a loop device can sit on. Bytes are stored
 //! for real; every request that the kernel sends there (offset, length, flush) is timed by the
 //! model of a drive and counted. So ext4, xfs, btrfs and databases meet the same disk as we do.
-//! What modelled time means is defined in `docs/simdisk.md`.
+//! Modelled time is defined in `docs/simdisk.md`.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -98,7 +98,7 @@ impl Workload {
         }
     }
 
-    /// Makes what the volume holds before the measurement begins.
+    /// Makes the files that the volume holds before the measurement begins.
     pub(crate) fn prepare(self, place: &Place<'_>) -> Result<()> {
         match self {
             Workload::Create | Workload::Postmark | Workload::Untar | Workload::Fsync => Ok(()),
@@ -162,7 +162,7 @@ const AGED_SYNCS: u64 = 100;
 const FSYNC_FILES: u64 = 500;
 /// Bytes that copying programs read at once.
 const COPY_BYTES: usize = 128 << 10;
-/// The modification time of what tar unpacks.
+/// The modification time of the files that tar unpacks.
 const TAR_TIME: Duration = Duration::from_secs(1_500_000_000);
 
 impl Place<'_> {
