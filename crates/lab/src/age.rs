@@ -109,7 +109,7 @@ impl Aging {
     /// Checks the wanted utilization and score.
     ///
     /// # Errors
-    /// [`LabError::Value`].
+    /// [`LabError::Value`] if a value is out of its range.
     pub fn check(&self) -> Result<()> {
         if u64::from(self.utilization) > 90 {
             return Err(value("utilization", self.utilization, format!("0 to {} percent", 90)));
@@ -123,7 +123,7 @@ impl Aging {
     /// Ages a volume.
     ///
     /// # Errors
-    /// Fails if what is asked for cannot be, or is not reached.
+    /// Fails if the wanted utilization or score is out of its range, or is not reached.
     pub fn run(&self) -> Result<Aged> {
         self.check()?;
         self.worn()?.cut(self)

@@ -36,7 +36,7 @@ const _: () = assert!(RUNS * (RUN_BLOCKS + GAP_BLOCKS) <= SEGMENT_BYTES / BLOCK_
 /// Measures the costs of the drive on a volume of `bytes` bytes.
 ///
 /// # Errors
-/// Fails if the drive cannot be had, or refuses a request.
+/// Fails if the drive cannot be made, or refuses a request.
 pub fn device_cost(spec: &DriveSpec, bytes: u64) -> Result<DeviceCost> {
     Ok(DeviceCost { read: charge(spec, bytes, Way::Read)?, write: charge(spec, bytes, Way::Write)? })
 }

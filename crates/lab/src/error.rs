@@ -40,7 +40,7 @@ pub enum LabError {
         /// Blocks that are free, not enough for the next.
         free_blocks: u64,
     },
-    /// Aging cannot give what was asked for.
+    /// Aging cannot reach the wanted utilization or score.
     #[error("aging: {0}")]
     Aging(String),
     /// The volume under test failed: a bug, or a shape that cannot be.

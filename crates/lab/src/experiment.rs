@@ -81,7 +81,7 @@ impl RunOptions {
     /// Checks the scale.
     ///
     /// # Errors
-    /// [`LabError::Value`].
+    /// [`LabError::Value`] if a value is out of its range.
     pub fn check(&self) -> Result<()> {
         if (SCALE_MIN..=SCALE_MAX).contains(&self.scale) {
             return Ok(());
@@ -218,7 +218,7 @@ impl<'a> Lab<'a> {
     /// in a run.
     ///
     /// # Errors
-    /// Fails if it cannot be so full.
+    /// Fails if the volume cannot reach the utilization.
     pub(crate) fn log_aged(&self, utilization: u8, pattern: Pattern) -> Result<Arc<LogAged>> {
         let slot = Arc::clone(self.log_aged.lock().entry((utilization, pattern)).or_default());
         let shape = LogShape::paper(self.options.scale);
@@ -230,7 +230,7 @@ impl<'a> Lab<'a> {
     /// measured once in a run.
     ///
     /// # Errors
-    /// Fails if the drive cannot be had.
+    /// Fails if the drive cannot be made.
     pub(crate) fn device_cost(&self, drive: &str) -> Result<DeviceCost> {
         let slot = Arc::clone(self.costs.lock().entry(drive.to_owned()).or_default());
         let bytes = LogShape::paper(self.options.scale).bytes;
@@ -260,7 +260,7 @@ impl<'a> Lab<'a> {
     /// Runs all cases, `jobs` at a time, and returns their results in the order of the cases.
     ///
     /// # Errors
-    /// The error of the first case in order that failed; cases that had not begun by then are left out.
+    /// Fails with the error of the first case in order that failed; cases that had not begun by then are left out.
     pub(crate) fn run_cases<C: Sync + ToString, T: Send>(
         &self,
         experiment: &str,

@@ -54,7 +54,7 @@ impl VolumeLayout {
     /// are not seen.
     ///
     /// # Errors
-    /// Fails if the volume fails.
+    /// Fails if an operation on the volume fails.
     pub fn of(vfs: &Vfs<impl Format>) -> Result<VolumeLayout> {
         let mut layout = VolumeLayout::default();
         vfs.format().survey(&mut layout).map_err(LabError::volume("looking at the layout"))?;

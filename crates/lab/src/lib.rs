@@ -3,7 +3,7 @@
 //! The one idea: an experiment is a function from (systems, scale, seed) to an [`Outcome`], and
 //! everything in it was measured by running the code that a mount runs, over a modelled device and
 //! a clock that jumps. Same seed, same bytes, whatever the number of cores. `docs/lab.md` tells
-//! what each experiment does and what was settled where the papers leave something open;
+//! what each experiment does and which choices were made where the papers leave something open;
 //! `README.md` has their titles.
 //!
 //! | module | what it holds |
@@ -14,7 +14,7 @@
 //! | [`volume`], [`age`], [`contentless`] | the shape of volumes; making them old; memory without file data |
 //! | [`log_volume`], [`calibrate`] | the same for F2FS; what a drive charges |
 //! | [`machine`] | one case's machine, from the program down to the drive |
-//! | [`paging`], [`memory`], [`processor`] | a machine for several programs: memory that pages, one processor, a drive with partitions |
+//! | [`paging`], [`memory`], [`processor`] | a machine for several programs: memory that pages, one processor, partitions |
 //! | [`workload`] | programs that use a volume |
 //! | [`program`] | programs that use memory |
 //! | [`layout`] | layout score, pieces of files and directories, pictures |

@@ -74,7 +74,7 @@ impl LogShape {
     /// Makes an empty volume of this shape, with the overprovision that leaves most to users.
     ///
     /// # Errors
-    /// Fails if the shape cannot be.
+    /// Fails if mkfs refuses the shape.
     pub fn make(&self) -> Result<(MemDisk, Report)> {
         let disk = MemDisk::new(self.bytes / SECTOR as u64);
         let options =
@@ -99,7 +99,7 @@ pub struct LogAged {
 /// Fills and ages a volume.
 ///
 /// # Errors
-/// [`LabError::Aging`] if the volume cannot be so full.
+/// [`LabError::Aging`] if the volume cannot reach the utilization.
 pub fn aged(shape: &LogShape, utilization: u8, pattern: Pattern, seed: u64) -> Result<LogAged> {
     let (disk, report) = shape.make()?;
     let disk = Arc::new(Contentless::new(disk));

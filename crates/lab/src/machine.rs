@@ -177,7 +177,7 @@ impl<M: Mount> Machine<M> {
     /// Builds a machine over a copy of `image`, runs `work` on it, and unmounts.
     ///
     /// # Errors
-    /// Fails as `work` does; if the drive or the volume cannot be had.
+    /// Fails as `work` does, or if the drive or the volume cannot be opened.
     pub fn run<T>(setup: &Setup<'_, M>, image: &MemDisk, work: impl FnOnce(&mut Machine<M>) -> Result<T>) -> Result<T> {
         let runtime = Virtual::new(None);
         runtime.run(|| {
@@ -205,7 +205,7 @@ impl<M: Mount> Machine<M> {
     /// Unmounts and mounts again, so that nothing is cached.
     ///
     /// # Errors
-    /// Fails if the volume fails.
+    /// Fails if an operation on the volume fails.
     pub fn remount(&mut self) -> Result<()> {
         self.client.vfs().clone().close().map_err(LabError::volume("unmounting"))?;
         self.earlier = self.totals();
@@ -213,10 +213,10 @@ impl<M: Mount> Machine<M> {
         Ok(())
     }
 
-    /// As [`Machine::remount`], with another read-ahead from now on.
+    /// Mounts again as [`Machine::remount`] does, with another read-ahead from now on.
     ///
     /// # Errors
-    /// Fails if the volume fails.
+    /// Fails if an operation on the volume fails.
     pub fn remount_reading_ahead(&mut self, read_ahead_bytes: usize) -> Result<()> {
         self.options.read_ahead_bytes = read_ahead_bytes;
         self.remount()
@@ -263,7 +263,7 @@ impl<M: Mount> Machine<M> {
 /// Loads the drive with this name, or from this file.
 ///
 /// # Errors
-/// Fails if there is none: lists those that are.
+/// Fails if there is none; the error lists the drives that exist.
 pub fn drive(name: &str) -> Result<DriveSpec> {
     DriveSpec::load(name).map_err(|error| LabError::Drive(error.to_string()))
 }
@@ -282,7 +282,7 @@ fn client<M: Mount>(disk: &SharedDisk, rt: &Rt, mount: &M, options: &Options, cp
 /// Runs `work` on a volume in memory that is mounted for it, where nothing takes time, and closes it cleanly.
 ///
 /// # Errors
-/// Fails as `work` does; if there is no sound volume.
+/// Fails as `work` does, or if there is no sound volume.
 pub fn without_time<M: Mount, T>(
     disk: SharedDisk,
     mount: &M,

@@ -135,7 +135,7 @@ struct Machine<F: Format> {
 /// Runs `programs` from a common start over a copy of `image` until all have ended.
 ///
 /// # Errors
-/// The first error of a program in the order given; if the drive or the volume cannot be had.
+/// Fails with the first error of a program in the order given, or if the drive or the volume cannot be opened.
 pub fn run<G: Ground>(setup: &Setup<'_, G>, image: &MemDisk, programs: &[Program]) -> Result<Measured> {
     let runtime = Virtual::new(None);
     runtime.run(|| {

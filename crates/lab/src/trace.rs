@@ -131,7 +131,7 @@ struct TagOf {
 /// Writes records as a trace in our own format.
 ///
 /// # Errors
-/// As `out` reports them.
+/// Fails if `out` reports an error.
 pub fn write(out: &mut impl Write, records: &[Record]) -> io::Result<()> {
     for record in records {
         let tag = |tag: Tag| TagOf { kind: tag.kind, owner: tag.owner, cause: tag.cause };

@@ -76,7 +76,7 @@ impl VolumeShape {
     /// Makes an empty volume of this shape.
     ///
     /// # Errors
-    /// Fails if the shape cannot be.
+    /// Fails if mkfs refuses the shape.
     pub fn make(&self) -> Result<MemDisk> {
         let disk = MemDisk::new(self.bytes() / SECTOR as u64);
         let mut options = MkfsOptions::new(*b"moafs lab volume", *b"moafs lab hashes", MADE_AT);

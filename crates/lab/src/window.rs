@@ -13,7 +13,7 @@ impl Window {
     /// Makes a disk of the `sectors` sectors of `inner` from `start` on.
     ///
     /// # Panics
-    /// Panics if they are not all on it.
+    /// Panics if they do not all lie on it.
     pub fn new(inner: SharedDisk, start: u64, sectors: u64) -> Window {
         let limits = inner.limits().clone();
         let fits = start.checked_add(sectors).is_some_and(|end| end <= limits.sectors);

@@ -17,7 +17,7 @@ pub(crate) mod swapping;
 
 use crate::experiment::Experiment;
 
-/// All experiments, in the order of the papers.
+/// Returns all experiments, in the order of the papers.
 pub(crate) fn all() -> impl Iterator<Item = &'static Experiment> {
     cowriting::ALL.iter().chain(&recycling::ALL).chain(&file_aware::ALL).chain(&swapping::ALL)
 }

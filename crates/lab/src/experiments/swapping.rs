@@ -189,7 +189,7 @@ impl Files {
         }
     }
 
-    /// FreeBSD never flushes the drive's cache; a checkpoint is worth nothing without.
+    /// Returns the use of the drive's cache: FreeBSD never flushes it; a checkpoint is worth nothing without a flush.
     fn write_cache(self) -> WriteCache {
         match self {
             Files::InPlace => WriteCache::On,

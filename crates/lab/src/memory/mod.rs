@@ -440,7 +440,7 @@ impl Process {
     /// Accesses a page, after bringing it in if needed.
     ///
     /// # Errors
-    /// Fails if it cannot be brought in.
+    /// Fails if the page cannot be brought in.
     pub fn touch(&self, page: u32, access: Access) -> Result<(), SwapError> {
         debug_assert!(page < self.pages);
         let page = self.first + page;

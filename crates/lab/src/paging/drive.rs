@@ -37,7 +37,7 @@ pub fn partitions(disk: &SharedDisk) -> (SharedDisk, SharedDisk) {
 /// and runs `prepare` on it.
 ///
 /// # Errors
-/// Fails if the drive is too small; as `prepare` fails.
+/// Fails if the drive is too small, or as `prepare` does.
 pub fn prepared<G: Ground>(
     spec: &DriveSpec,
     ground: &G,

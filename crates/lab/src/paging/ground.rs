@@ -41,7 +41,7 @@ pub trait Ground: Mount {
     /// Makes [`HOME`], so that files made there next lie `position` percent into the volume.
     ///
     /// # Errors
-    /// Fails if the volume fails.
+    /// Fails if an operation on the volume fails.
     fn make_home(&self, client: &Client<Self::Format>, position: u64) -> Result<()>;
 
     /// Returns the segments that swap areas took; `None` where there are no segments.

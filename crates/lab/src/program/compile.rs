@@ -68,7 +68,7 @@ impl Compile {
     /// Makes the tree with the objects of the last compile, below the client's root.
     ///
     /// # Errors
-    /// A full volume.
+    /// Fails if the volume is full.
     pub fn prepare(&self, client: &Client<impl Format>) -> Result<()> {
         client.finish(Self::NAME, self.make_tree(client))
     }
@@ -101,7 +101,7 @@ impl Compile {
     /// Deletes the objects and compiles, until everything is on the device. `process` is the compiler's memory.
     ///
     /// # Errors
-    /// A full volume; a failing swap.
+    /// Fails if the volume is full, or if the swap fails.
     pub fn run(&self, client: &Client<impl Format>, process: &Process) -> Result<()> {
         client.finish(Self::NAME, self.compile_all(client, process))
     }

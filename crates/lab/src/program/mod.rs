@@ -25,7 +25,7 @@ pub trait Touch {
     /// Accesses a page.
     ///
     /// # Errors
-    /// Fails if it cannot be brought in.
+    /// Fails if the page cannot be brought in.
     fn touch(&self, page: u64, access: Access) -> Result<()>;
     /// Uses the processor for `ns` nanoseconds.
     fn compute(&self, ns: u64);

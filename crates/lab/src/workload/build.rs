@@ -47,7 +47,7 @@ impl Build {
     /// Writes the sources. The volume should be mounted again afterwards, so that nothing is cached.
     ///
     /// # Errors
-    /// A full volume.
+    /// Fails if the volume is full.
     pub fn prepare(&self, client: &Client<impl Format>) -> Result<Tree> {
         client.finish(Self::NAME, self.write_sources(client))
     }
@@ -69,7 +69,7 @@ impl Build {
     /// Builds, and waits until everything is on the device. Returns the bytes of object files.
     ///
     /// # Errors
-    /// A full volume.
+    /// Fails if the volume is full.
     pub fn run(&self, client: &Client<impl Format>, tree: &Tree) -> Result<u64> {
         client.finish(Self::NAME, self.compile_all(client, tree))
     }

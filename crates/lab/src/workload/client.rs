@@ -46,7 +46,7 @@ impl<F: Format> Client<F> {
     /// Returns the same program with everything below this directory of the root.
     ///
     /// # Errors
-    /// Fails if there is none.
+    /// Fails if there is no such directory.
     pub fn within(mut self, name: &str) -> Result<Client<F>> {
         self.root = self.open(self.root, name)?;
         Ok(self)

@@ -40,7 +40,7 @@ impl Create {
     /// Makes the directories, and lets them reach the device.
     ///
     /// # Errors
-    /// A full volume.
+    /// Fails if the volume is full.
     pub fn prepare(&self, client: &Client<impl Format>) -> Result<Vec<Ino>> {
         let made = make_dirs(client, self.directories).and_then(|dirs| client.sync().map(|()| dirs));
         client.finish(Self::NAME, made)
@@ -49,7 +49,7 @@ impl Create {
     /// Makes and writes the files, then waits until everything is on the device: that belongs to the time.
     ///
     /// # Errors
-    /// A full volume.
+    /// Fails if the volume is full.
     pub fn run(&self, client: &Client<impl Format>, dirs: &[Ino]) -> Result<()> {
         client.finish(Self::NAME, self.make(client, dirs).and_then(|()| client.sync()))
     }

@@ -91,7 +91,7 @@ impl Schedule {
     /// number of each write and the time it took, in nanoseconds.
     ///
     /// # Errors
-    /// Fails if the volume fails.
+    /// Fails if an operation on the volume fails.
     pub fn run(&self, client: &Client<impl Format>, mut after: impl FnMut(usize, u64)) -> Result<()> {
         for (number, file) in self.writes.iter().enumerate() {
             let start = client.now();

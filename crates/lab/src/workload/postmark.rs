@@ -111,7 +111,7 @@ impl Postmark {
     /// Runs both phases.
     ///
     /// # Errors
-    /// A full volume: Postmark stops there.
+    /// Fails if the volume is full: Postmark stops there.
     pub fn run(&self, client: &Client<impl Format>) -> Result<Tally> {
         client.finish(Self::NAME, self.both_phases(client))
     }

@@ -18,7 +18,7 @@ impl ReadAll {
     /// Reads the directories with these names, one after the other. Nothing of them should be in the cache.
     ///
     /// # Errors
-    /// Fails if the volume fails.
+    /// Fails if an operation on the volume fails.
     pub fn run(client: &Client<impl Format>, names: &[String]) -> Result<ReadAll> {
         let mut read = ReadAll::default();
         for name in names {

@@ -31,7 +31,7 @@ impl Records {
     /// Makes the files; every record is synced before its writer goes on. Returns them in the order of the writers.
     ///
     /// # Errors
-    /// A full volume; the first error of a writer.
+    /// Fails if the volume is full, and with the first error of a writer.
     pub fn run<F: Format>(&self, client: &Client<F>) -> Result<Vec<Ino>> {
         let files: Vec<Ino> =
             (0..self.writers).map(|writer| client.create(client.root(), &Self::name(writer))).collect::<Result<_>>()?;
@@ -66,7 +66,7 @@ impl Records {
 /// Reads an open file from its start to its end by records. Returns the number of bytes read.
 ///
 /// # Errors
-/// Fails if the volume fails.
+/// Fails if an operation on the volume fails.
 pub fn read_by_records(client: &Client<impl Format>, ino: Ino) -> Result<u64> {
     let mut offset = 0;
     loop {

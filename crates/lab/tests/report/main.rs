@@ -53,7 +53,7 @@ fn as_xml(html: &str) -> String {
         .replace("<!--", "")
 }
 
-/// An outcome with every text nasty and every number unusual.
+/// Makes an outcome with every text nasty and every number unusual.
 fn hostile() -> Outcome {
     let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE, -0.0, 1e-320, 7.0];
     let name = NASTY.to_owned();

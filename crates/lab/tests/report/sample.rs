@@ -55,7 +55,7 @@ fn outcome(experiment: &str, title: &str, figure: &str, paper: &str) -> Outcome 
 const UTILIZATIONS: [&str; 6] = ["0", "10", "30", "50", "70", "90"];
 const SYSTEMS: [(&str, f64); 3] = [("ffs-paper", 1.0), ("ffs", 1.02), ("cowrite", 1.16)];
 
-/// Three systems at six utilizations on two drives.
+/// Makes an outcome of three systems at six utilizations on two drives.
 pub(crate) fn sequential_write() -> Outcome {
     let mut outcome = outcome(
         "cw-seq-write",
@@ -91,7 +91,7 @@ pub(crate) fn sequential_write() -> Outcome {
     outcome
 }
 
-/// Postmark: many rows, the paper's table, maps before and after.
+/// Makes an outcome of Postmark: many rows, the paper's table, maps before and after.
 pub(crate) fn postmark() -> Outcome {
     let mut outcome = outcome(
         "cw-postmark",
@@ -150,7 +150,7 @@ fn map(when: &str, stream: &mut Stream) -> LayoutMap {
     LayoutMap { title: format!("cowrite, 30 % full, {when}"), columns, cells }
 }
 
-/// Head positions: 3,000 points for each of three systems.
+/// Makes an outcome of head positions: 3,000 points for each of three systems.
 pub(crate) fn head() -> Outcome {
     let mut outcome = outcome(
         "saf-head",
