@@ -110,7 +110,7 @@ fn is_plain(char: char) -> bool {
     !char.is_control() && !matches!(char, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns a name as `ls -q` shows it: `?` for what is not plain text.
+/// Returns a name as `ls -q` shows it: `?` for each byte or character that is not plain text.
 pub(crate) fn hidden(bytes: &[u8]) -> Vec<u8> {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -18,7 +18,7 @@ fn contents(number: usize) -> Vec<u8> {
     (0..5000 + number).map(|at| (at * 7 + number) as u8).collect()
 }
 
-/// Two directories whose files were written alternately, each by itself; the second one is then removed.
+/// Writes the files of two directories alternately, each with fsync, and then removes the second directory.
 fn age(top: &Path) {
     let dirs = ["kept", "gone"].map(|name| top.join(name));
     dirs.iter().for_each(|dir| fs::create_dir_all(dir).unwrap());

@@ -108,7 +108,7 @@ fn errors_name_the_place_and_the_way_out(format: Format) {
     }
 }
 
-/// A volume that its messages would have replaced by an empty one is lost twice.
+/// Checks that a message does not advise mkfs: it would replace the damaged volume by an empty one.
 fn says_no_mkfs(message: &str) {
     assert!(!message.contains("mkfs"), "{message}");
 }

@@ -20,7 +20,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// The properties of a file that are kept besides its contents.
 #[derive(Debug, Clone)]
 pub(crate) struct Keep {
-    /// `-r`: directories are copied with what is in them.
+    /// `-r`: directories are copied with all their entries.
     pub(crate) recursive: bool,
     /// `-a`: modes, owners, times, hard links, extended attributes, special files.
     pub(crate) all: bool,
@@ -134,8 +134,8 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
     /// copied are reported and counted.
     ///
     /// # Errors
-    /// Fails only if going on is pointless: the target is full or has failed, or the command was interrupted. Files that were
-    /// complete by then have their names.
+    /// Fails only if going on is pointless: the target is full or has failed, or the command was
+    /// interrupted. Files that were complete by then have their names.
     pub(crate) fn run(mut self, node: S::Node, name: Option<&[u8]>) -> (Tally, Result<()>) {
         let copied = self.tree(node, name);
         let published = self.publish();
@@ -379,7 +379,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
         Ok(())
     }
 
-    /// Begins to copy what is in a directory into the one where the copy began.
+    /// Begins to copy the entries of a directory into the one where the copy began.
     fn contents(&mut self, node: S::Node) -> Result<(), Trouble> {
         let meta = self.from.meta(&node)?;
         let what = || self.from.describe(&node);

@@ -79,7 +79,7 @@ impl HostNode {
         failed(what, &self.trail)
     }
 
-    /// [`HostNode::failed`] about a name in this directory.
+    /// Makes an error as [`HostNode::failed`] does, about a name in this directory.
     fn failed_at(&self, what: &'static str, name: &[u8]) -> impl FnOnce(Errno) -> CliError + use<> {
         failed(what, &self.trail.join(name))
     }
@@ -102,7 +102,7 @@ pub(crate) fn id_of_path(path: &Path) -> Option<FileId> {
 /// Checks a name of a file in a directory.
 ///
 /// # Errors
-/// For anything that would lead elsewhere: an image may hold any bytes.
+/// Fails for a name that would lead elsewhere: an image may hold any bytes.
 fn component<'n>(dir: &HostNode, name: &'n [u8]) -> Result<&'n OsStr> {
     let leads_elsewhere = matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, b'/' | 0));
     if leads_elsewhere { Err(dir.failed_at("using the name", name)(Errno::INVAL)) } else { Ok(OsStr::from_bytes(name)) }

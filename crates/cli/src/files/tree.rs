@@ -93,7 +93,7 @@ pub(crate) trait Tree {
     /// Returns the directory that `dir` was entered from.
     ///
     /// # Errors
-    /// Fails if that is not `id`: `dir` was moved meanwhile.
+    /// Fails if that directory is not `id`: `dir` was moved meanwhile.
     fn entered_from(&self, dir: &Self::Node, id: FileId) -> Result<Self::Node>;
     /// Returns the directory that `..` of a directory leads to; of the root, the root.
     fn above(&self, dir: &Self::Node) -> Result<Self::Node>;

@@ -1,4 +1,4 @@
-//! `moafs fsck`: what is the same for all formats. The checkers stand in a module for each.
+//! `moafs fsck`: the part that all formats share. The checkers stand in a module for each.
 
 mod ext2;
 mod f2fs;
@@ -40,7 +40,7 @@ pub(crate) struct FsckArgs {
     /// Change nothing on the volume
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no: bool,
-    /// Repair what cannot lose anything (also -a)
+    /// Repair errors whose repair cannot lose anything (also -a)
     #[arg(short = 'p', short_alias = 'a', conflicts_with = "yes")]
     preen: bool,
     /// Repair everything
