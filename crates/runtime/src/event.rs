@@ -26,7 +26,7 @@ pub struct Event {
 pub struct Ticket(u64);
 
 impl Event {
-    /// An event that has not happened yet.
+    /// Returns an event that has not happened yet.
     pub const fn new() -> Self {
         Event { sequence: AtomicU64::new(0), parked: AtomicU64::new(0), gate: Mutex::new(()), moved: Condvar::new() }
     }
@@ -41,7 +41,7 @@ impl Event {
         self.sequence.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// True if the event was signalled since `ticket` was taken.
+    /// Returns true if the event was signalled since `ticket` was taken.
     pub(crate) fn is_past(&self, ticket: Ticket) -> bool {
         self.sequence.load(Ordering::SeqCst) != ticket.0
     }

@@ -1,9 +1,9 @@
 //! Mutex and atomics for state that is never held across a wait.
 //!
 //! Without the feature `preempt` these are `parking_lot`'s and `std`'s own types. With it, and only inside of a
-//! [`Preemptive`](crate::preempt::Preemptive) runtime, every acquisition, every release and every access to an atomic is
-//! a point at which another task may run; a task that finds a mutex taken waits through the scheduler. On other threads
-//! they behave as without the feature.
+//! [`Preemptive`](crate::preempt::Preemptive) runtime, every acquisition, every release and every access to an atomic
+//! is a point at which another task may run; a task that finds a mutex taken waits through the scheduler. On other
+//! threads they behave as without the feature.
 
 #[cfg(not(feature = "preempt"))]
 pub use parking_lot::{Mutex, MutexGuard};
@@ -155,7 +155,7 @@ mod points {
                         self.0.get_mut()
                     }
 
-                    /// [`std::sync::atomic`]'s `fetch_update`, after a scheduling point.
+                    /// Calls `fetch_update` of [`std::sync::atomic`], after a scheduling point.
                     ///
                     /// # Errors
                     /// The value it holds, if `change` returns `None`.

@@ -53,10 +53,10 @@ pub enum Woken {
 /// Waiting never loses a signal: take a [`Ticket`] first, look at the condition, then wait with
 /// that ticket; a signal between the two makes `wait` return at once.
 pub trait Runtime: Send + Sync {
-    /// Nanoseconds on a clock that never goes back: for deadlines and ages.
+    /// Returns the time in nanoseconds on a clock that never goes back: for deadlines and ages.
     fn now(&self) -> Time;
 
-    /// The time of day, for time stamps in inodes. Virtual runtimes derive it from [`Self::now`].
+    /// Returns the time of day, for time stamps in inodes. Virtual runtimes derive it from [`Self::now`].
     fn timestamp(&self) -> Timestamp;
 
     /// Blocks until `event` is signalled after `ticket` was taken, or `until` has passed.
@@ -73,7 +73,7 @@ pub trait Runtime: Send + Sync {
     /// a point where another ready task may run. Not to be called while a plain mutex is held.
     fn compute(&self, ns: u64);
 
-    /// True where the clock is modelled: callers may then prefer determinism over parallelism.
+    /// Returns true if the clock is modelled: callers may then prefer determinism over parallelism.
     fn is_virtual(&self) -> bool;
 }
 

@@ -46,7 +46,7 @@ fn count(word: u64, unit: u64) -> u64 {
 
 struct Raw {
     rt: Rt,
-    /// Cached [`crate::Runtime::is_virtual`].
+    /// The runtime's answer to [`crate::Runtime::is_virtual`], cached.
     is_virtual: bool,
     word: AtomicU64,
     released: Event,

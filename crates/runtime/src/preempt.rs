@@ -1,18 +1,19 @@
 //! [`Preemptive`]: virtual time in which every lock, every release and every atomic may switch the running task.
 //!
-//! Tasks are coroutines on the thread that calls [`Preemptive::run`], so a switch costs some tens of nanoseconds, and a
-//! simulation can afford one at every scheduling point. Which task runs is decided by a seeded [`Strategy`]: a random walk, or
-//! priorities with a few change points (PCT: Burckhardt et al., ASPLOS 2010). The same seed gives the same run.
+//! Tasks are coroutines on the thread that calls [`Preemptive::run`], so a switch costs some tens of nanoseconds, and
+//! a simulation can afford one at every scheduling point. Which task runs is decided by a seeded [`Strategy`]: a
+//! random walk, or priorities with a few change points (PCT: Burckhardt et al., ASPLOS 2010). The same seed gives the
+//! same run.
 //!
 //! Invariants:
 //!
-//! 1. One task runs at a time. It is left only in [`Runtime::wait`], in [`Runtime::compute`], at a [`point`] (before a leaf
-//!    mutex is taken, after it is released, at an atomic), or when it finds a leaf mutex taken.
+//! 1. One task runs at a time. It is left only in [`Runtime::wait`], in [`Runtime::compute`], at a [`point`] (before a
+//!    leaf mutex is taken, after it is released, at an atomic), or when it finds a leaf mutex taken.
 //! 2. Time passes by a fixed amount at every point, and jumps to the earliest deadline when no task is ready.
 //! 3. No lock of this module is held across a switch.
-//! 4. A panic in a task, or a state in which every task waits without a deadline, ends the run: [`Preemptive::run`] panics with
-//!    the report. The stacks of the other tasks are then leaked rather than unwound: what their destructors wait for
-//!    would never come.
+//! 4. A panic in a task, or a state in which every task waits without a deadline, ends the run: [`Preemptive::run`]
+//!    panics with the report. The stacks of the other tasks are then leaked rather than unwound: what their
+//!    destructors wait for would never come.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -45,8 +46,8 @@ pub enum Strategy {
         /// The mean distance of switches or change points, in scheduling points; at least 1.
         one_in: u32,
     },
-    /// The ready task with the highest priority runs; at change points, `one_in` points apart on average, the running task's
-    /// priority becomes the lowest.
+    /// The ready task with the highest priority runs; at change points, `one_in` points apart on average, the running
+    /// task's priority becomes the lowest.
     Priorities {
         /// The mean distance of switches or change points, in scheduling points; at least 1.
         one_in: u32,
@@ -112,7 +113,7 @@ struct State {
 /// The number of scheduling points and switches so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Scheduling points passed.
+    /// Scheduling points passed by all tasks.
     pub points: u64,
     /// Switches from one task to another.
     pub switches: u64,
@@ -136,7 +137,7 @@ enum Status {
     Leaf(usize),
 }
 
-/// True if a task of a preemptive runtime is running on this thread.
+/// Returns true if a task of a preemptive runtime is running on this thread.
 #[inline]
 pub(crate) fn is_task() -> bool {
     HERE.get().is_some()
@@ -433,7 +434,7 @@ impl State {
         self.ready.remove(index)
     }
 
-    /// The tasks that wait for an event, in the order of waiting.
+    /// Returns the tasks that wait for an event, in the order of waiting.
     fn waiters(&self, event: usize) -> Vec<u64> {
         let order = |(&task, entry): (&u64, &Entry)| match entry.status {
             Status::Waiting { event: it, order, .. } if it == event => Some((order, task)),

@@ -46,12 +46,12 @@ impl Task {
         }
     }
 
-    /// True once the task has returned or panicked.
+    /// Returns true once the task has returned or panicked.
     pub fn is_finished(&self) -> bool {
         self.progress.finished.load(Ordering::Acquire)
     }
 
-    /// True once the task has panicked.
+    /// Returns true once the task has panicked.
     pub fn has_panicked(&self) -> bool {
         self.progress.panicked.load(Ordering::Acquire)
     }

@@ -37,7 +37,7 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// A time of day; `nanos` beyond a second are clamped to the last nanosecond.
+    /// Returns a time of day; `nanos` beyond a second are clamped to the last nanosecond.
     pub fn new(secs: i64, nanos: u32) -> Self {
         Timestamp { secs, nanos: nanos.min(999_999_999) }
     }

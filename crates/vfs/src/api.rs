@@ -134,14 +134,14 @@ pub struct Stat {
 pub enum SetTime {
     /// The time of the call.
     Now,
-    /// The given time.
+    /// The given time stamp, clamped to the format's range.
     To(Timestamp),
 }
 
 /// The attributes that setattr changes; `None` leaves a field alone.
 #[derive(Debug, Clone, Default)]
 pub struct SetAttr {
-    /// Permission bits (12).
+    /// Permission, suid, sgid and sticky bits (12 bits).
     pub perm: Option<u32>,
     /// Owner's user id.
     pub uid: Option<u32>,
@@ -149,9 +149,9 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// Size in bytes: truncates or extends the file.
     pub size: Option<u64>,
-    /// Access time.
+    /// Time of the last access.
     pub atime: Option<SetTime>,
-    /// Modification time.
+    /// Time of the last change of contents.
     pub mtime: Option<SetTime>,
     /// Inode change time (a front may know better; otherwise now).
     pub ctime: Option<Timestamp>,
@@ -181,7 +181,7 @@ pub struct NewFile<'a> {
 pub enum RenameMode {
     /// Replace the inode that has the new name.
     Replace,
-    /// Fail with EEXIST.
+    /// Fail with EEXIST if the new name exists.
     NoReplace,
     /// The two change places.
     Exchange,
@@ -228,7 +228,7 @@ pub struct ListEntry<'a> {
     pub next: Cookie,
 }
 
-/// Numbers of `statfs(2)`.
+/// The numbers that `statfs(2)` reports.
 #[derive(Debug, Clone, Copy)]
 pub struct StatFs {
     /// Bytes in a block.
@@ -318,7 +318,7 @@ impl<F: Format> Vfs<F> {
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
         self.inner.stat(ino)
     }
-    /// Changes attributes; truncates.
+    /// Changes attributes; a size truncates or extends the file.
     pub fn set_attr(&self, who: &Who, ino: Ino, set: &SetAttr) -> Result<Stat> {
         self.inner.set_attr(who, ino, set)
     }
@@ -385,7 +385,7 @@ impl<F: Format> Vfs<F> {
     pub fn map(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<(u64, Mapping)>> {
         self.inner.map(ino, offset, len)
     }
-    /// fsync, or with `data_only` fdatasync. A write error of this file is reported by one call.
+    /// Syncs a file (fsync, or fdatasync with `data_only`). A write error of this file is reported by one call.
     pub fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
         self.inner.fsync(ino, data_only, &|| Process::SELF)
     }

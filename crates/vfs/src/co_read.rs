@@ -354,7 +354,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    /// Blocks that a co-read brought were read for the first time.
+    /// Notes that blocks that a co-read brought were read for the first time.
     pub(crate) fn co_read_used(&self, blocks: u64) {
         if blocks > 0 {
             self.tally.co_read_blocks_used.fetch_add(blocks, Ordering::Relaxed);

@@ -40,13 +40,13 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Names looked up.
+    /// Names looked up in directories.
     lookups,
     /// Inodes made by create, mknod, mkdir, symlink and tmpfile.
     creates,
     /// Names removed (unlink and rmdir).
     unlinks,
-    /// Renames.
+    /// Renames, exchanges included.
     renames,
     /// Calls that read file data.
     reads,

@@ -23,7 +23,7 @@ pub enum Error {
         /// The contradiction found in it.
         problem: String,
     },
-    /// The device failed.
+    /// A request failed on the device.
     #[error("{what}: {source}")]
     Disk {
         /// The operation that failed, such as reading a block.

@@ -50,7 +50,7 @@ pub struct Shape {
     pub early: bool,
     /// The file-system id, `f_fsid` of `statfs(2)`.
     pub id: u64,
-    /// The volume's label.
+    /// The volume's label, as the format stores it.
     pub label: String,
     /// The reason for which the volume cannot be changed at all; `None` if it can.
     pub read_only: Option<String>,
@@ -78,7 +78,7 @@ pub struct Need {
     pub map_blocks: u64,
     /// Directory blocks and other metadata blocks.
     pub meta_blocks: u64,
-    /// New inodes.
+    /// Number of new inodes.
     pub inodes: u64,
 }
 
@@ -163,7 +163,7 @@ pub enum OpKind {
     Create,
     /// A new name for an existing inode.
     Link,
-    /// Removes a name.
+    /// Removes a name from a directory.
     Unlink,
     /// Moves a name, perhaps over another.
     Rename,
@@ -271,7 +271,7 @@ pub trait Format: Send + Sync + 'static {
     /// The format's private part of an in-memory inode. Changes inside (interior mutability) are
     /// visible to readers at once.
     type Node: Send + Sync + 'static;
-    /// A running op.
+    /// A running op of this format.
     type Op<'a>: FormatOp<Node = Self::Node>
     where
         Self: 'a;
@@ -296,7 +296,7 @@ pub trait Format: Send + Sync + 'static {
     fn lookup(&self, dir: &Self::Node, name: &Name) -> Result<Option<Dentry>>;
     /// Lists a directory from a cookie on, `.` and `..` included.
     fn list(&self, dir: &Self::Node, from: Cookie, to: &mut DirSink<'_>) -> Result<()>;
-    /// True if the directory holds only `.` and `..`.
+    /// Returns true if the directory holds only `.` and `..`.
     fn is_empty(&self, dir: &Self::Node) -> Result<bool>;
     /// Returns the target of a symbolic link.
     fn readlink(&self, link: &Self::Node) -> Result<Vec<u8>>;
@@ -351,8 +351,8 @@ pub trait Format: Send + Sync + 'static {
 
     // -- data leaves the cache
 
-    /// Called at `write()`, with the inode lock held, if [`Shape::early`] says so: may choose addresses for `range`
-    /// (which the map then shows as unwritten), and spends what they cost.
+    /// Allocates addresses at `write()`. Called with the inode lock held, if [`Shape::early`] says so: may choose
+    /// addresses for `range` (which the map then shows as unwritten), and spends what they cost.
     fn early(&self, _file: &Self::Node, _range: LbnRange, _admission: &mut Admission) -> Result<()> {
         Ok(())
     }

@@ -91,7 +91,7 @@ pub enum Ending {
     Done,
     /// The caller's `progress` asked to stop.
     Stopped,
-    /// [`DefragOptions::max_bytes`] were moved.
+    /// The limit [`DefragOptions::max_bytes`] was reached.
     MaxBytes,
 }
 

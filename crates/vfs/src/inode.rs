@@ -104,7 +104,7 @@ pub(crate) struct Inode<N> {
     pub(crate) put: moafs_runtime::lock::Mutex<()>,
     /// A leaf lock. May be taken inside `pages`.
     pub(crate) state: Mutex<State>,
-    /// A leaf lock.
+    /// A leaf lock; taken before `state`.
     pub(crate) pages: Mutex<Pages>,
     /// Signalled when a page that was in flight or being filled has come to rest.
     pub(crate) moved: Event,
@@ -171,7 +171,7 @@ impl<N> Inode<N> {
 }
 
 enum Slot<N> {
-    /// A task is reading it; wait for [`Table::loaded`].
+    /// A task is reading it; wait for [`Table::load_ended`].
     Loading,
     /// The inode is loaded; with its seat in the clock.
     Ready(Arc<Inode<N>>, Seat),

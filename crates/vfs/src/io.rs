@@ -44,7 +44,7 @@ const EVICT_RANGES: usize = 64;
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     Bytes(&'a [u8]),
-    /// This many zeros.
+    /// Zeros, this many bytes.
     Zeros(u64),
     /// Zeros, but only into blocks that have no address: the others keep their contents.
     Holes(u64),

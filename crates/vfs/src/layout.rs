@@ -62,7 +62,7 @@ pub struct KindLayout {
     pub score: Score,
 }
 
-/// One scattered file.
+/// A file that lies in several pieces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Scattered {
     /// The file's inode number.

@@ -47,7 +47,7 @@ impl<'a, F: Format> DerefMut for Op<'a, F> {
 }
 
 impl<F: Format> Inner<F> {
-    /// Begins an op.
+    /// Begins an op of the format; waits for its op gate.
     pub(crate) fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<Op<'a, F>> {
         let op = self.format.begin(kind, admission)?;
         Ok(Op { inner: self, op: Some(op), kind, told: SmallVec::new() })

@@ -37,7 +37,7 @@ pub(crate) enum Content {
     Data(Page),
 }
 
-/// A cached block.
+/// A cached block of a file, with its state.
 pub(crate) struct Slot {
     pub(crate) content: Content,
     /// The generation in which it became dirty; 0 if it is not.
@@ -550,7 +550,7 @@ fn new_page(block_bytes: usize, start: usize, bytes: &[u8]) -> Buf {
 pub(crate) struct Ranges {
     /// The ranges, from start to end (exclusive).
     map: BTreeMap<u64, u64>,
-    /// Number of members.
+    /// Number of members of the set.
     len: u64,
 }
 

@@ -20,7 +20,7 @@ pub struct BlockAddr(pub u64);
 /// Contiguous blocks on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockRun {
-    /// The first block.
+    /// Address of the first block.
     pub start: BlockAddr,
     /// Length in blocks.
     pub len: u32,
@@ -54,7 +54,7 @@ impl LbnRange {
 pub struct FileRange {
     /// The file's inode number.
     pub ino: Ino,
-    /// The logical blocks.
+    /// The logical blocks of that file.
     pub range: LbnRange,
 }
 
@@ -146,7 +146,7 @@ pub struct Attr {
     pub uid: u32,
     /// Group id.
     pub gid: u32,
-    /// Number of names.
+    /// Number of names (hard links).
     pub nlink: u32,
     /// Size in bytes. For directories and symbolic links the format's answer.
     pub size: u64,
@@ -217,11 +217,11 @@ impl std::fmt::Display for Name {
 /// The name space of an extended attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum XattrSpace {
-    /// `user.`
+    /// Attributes of users: the prefix `user.`
     User,
-    /// `trusted.`
+    /// Attributes that only root may use: the prefix `trusted.`
     Trusted,
-    /// `security.`
+    /// Attributes of security modules: the prefix `security.`
     Security,
     /// `system.posix_acl_access` (the suffix is empty)
     AclAccess,
@@ -233,7 +233,7 @@ pub enum XattrSpace {
 /// (version 2); a format converts to its own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct XattrKey {
-    /// The name space.
+    /// The name space, which the prefix of the full name tells.
     pub space: XattrSpace,
     /// The part of the name after the name space's prefix.
     pub suffix: Box<[u8]>,

@@ -43,7 +43,7 @@ pub(crate) struct Outcome {
     pub(crate) blocks: u64,
     /// Blocks that could not be written.
     pub(crate) failed_blocks: u64,
-    /// The first error.
+    /// The first error, if any request or op failed.
     pub(crate) error: Option<Error>,
 }
 
