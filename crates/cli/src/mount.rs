@@ -108,7 +108,7 @@ impl MountArgs {
             command.args(["-o", list]);
         }
         if let Some(trace) = &self.trace {
-            // The path must be absolute: the daemon changes its working directory.
+            // The path must be absolute: the daemon runs in `/`.
             command.arg("--trace").arg(std::path::absolute(trace).map_err(CliError::host("finding", trace))?);
         }
         wait_until_ready(&mut command.arg("--").arg(source.path()).arg(target).spawn().map_err(fail)?)

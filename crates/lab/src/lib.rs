@@ -14,7 +14,7 @@
 //! | [`volume`], [`age`], [`contentless`] | the shape of volumes; making them old; memory without file data |
 //! | [`log_volume`], [`calibrate`] | the same for F2FS; what a drive charges |
 //! | [`machine`] | one case's machine, from the program down to the drive |
-//! | [`paging`], [`memory`], [`processor`] | a machine for several programs: memory that pages, one processor, partitions |
+//! | [`paging`], [`memory`], [`processor`] | a machine for several programs: paged memory, one processor, partitions |
 //! | [`workload`] | programs that use a volume |
 //! | [`program`] | programs that use memory |
 //! | [`layout`] | layout score, pieces of files and directories, pictures |
