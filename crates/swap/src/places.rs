@@ -18,7 +18,7 @@
 //! all pages that leave together. (The paper speaks of room that is enough for the pages, and does not mention the case
 //! of less.) For a single page 6 finds nothing, and the rest is the paper's order.
 //!
-//! The paper describes 4 in its section 4.2 and of 5 in its section 4.3, and does not say which comes first where both
+//! The paper describes 4 in its section 4.2 and 5 in its section 4.3, and does not say which comes first where both
 //! are possible. Here an existing free slot comes before new blocks: it costs the files nothing.
 //!
 //! This module does not create areas: it asks the caller whether one can be created in a group, and
