@@ -52,6 +52,7 @@ impl Family for Ext {
         &["crash-1k", "crash-1k-128", "crash-4k", "ours-1k", "ours-2k", "1k-groups"];
     const DAMAGED: &'static [&'static str] = &["ours-1k", "1k-128", "1k-groups", "4k", "4k-ext3"];
     const FULL: &'static [Geometry] = &image::ext::FULL;
+    const SPARSE: &'static [Geometry] = &image::ext::SPARSE;
     const ONE_MOMENT: bool = false;
     const CRASH_STATES: [usize; 2] = [12, 190];
     const POLICIES: u64 = 4;

@@ -78,6 +78,7 @@ impl Family for F2fs {
     const DAMAGED: &'static [&'static str] =
         &["f2fs-64m", "f2fs-ours-features", "f2fs-sections", "f2fs-ours-large-nat"];
     const FULL: &'static [Geometry] = &image::f2fs::FULL;
+    const SPARSE: &'static [Geometry] = &image::f2fs::SPARSE;
     const ONE_MOMENT: bool = true;
     const CRASH_STATES: [usize; 2] = [3, 95];
     const POLICIES: u64 = 30;

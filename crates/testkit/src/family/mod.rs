@@ -38,6 +38,8 @@ pub trait Family: Send + Sync + 'static {
     const DAMAGED: &'static [&'static str];
     /// Volumes that are full all the time.
     const FULL: &'static [Geometry];
+    /// Volumes that random writes into a sparse file fill.
+    const SPARSE: &'static [Geometry];
     /// True if a power cut leaves all names as they were at one moment: see [`crate::history`].
     const ONE_MOMENT: bool;
     /// States judged of each workload on each geometry: in a short run, and in the full one.

@@ -82,6 +82,12 @@ pub const ALL: [Geometry; 23] = [
     geometry("64k", Maker::Theirs, 65536, 256, 128 << 10, &["-t", "ext2"]),
 ];
 
+/// Volumes that random writes into a sparse file fill.
+pub const SPARSE: [Geometry; 2] = [
+    geometry("sparse-1k", Maker::Ours, 1024, 256, 32 << 10, &[]),
+    geometry("sparse-4k", Maker::Ours, 4096, 256, 64 << 10, &[]),
+];
+
 /// Volumes that are full all the time.
 pub const FULL: [Geometry; 3] = [
     geometry("tiny-1k", Maker::Ours, 1024, 128, 512, &[]),

@@ -44,6 +44,12 @@ pub const ALL: [Geometry; 22] = [
     geometry("f2fs-ours-400g", Maker::Ours, 400 << 10, &["-i"]),
 ];
 
+/// Volumes that random writes into a sparse file fill.
+pub const SPARSE: [Geometry; 2] = [
+    geometry("f2fs-sparse-64m", Maker::Ours, 64, &[]),
+    geometry("f2fs-sparse-128m", Maker::Ours, 128, &["-O", FEATURES]),
+];
+
 /// Volumes that are full all the time.
 pub const FULL: [Geometry; 3] = [
     geometry("f2fs-full-2m", Maker::Theirs, 52, &["-o", "90"]),
