@@ -35,7 +35,8 @@ fn number(i: usize) -> String {
     format!("file-{i:06}")
 }
 
-/// A checkpoint: nodes are packed and get places while the op gate is closed, and are then written.
+/// Measures a checkpoint: nodes are packed and get places while the op gate is closed, and are then
+/// written.
 fn checkpoint(c: &mut Criterion) {
     let vfs = volume();
     let files: Vec<Ino> = (0..FILES).map(|i| create(&vfs, &number(i))).collect();
@@ -55,7 +56,8 @@ fn checkpoint(c: &mut Criterion) {
     group.finish();
 }
 
-/// An inode whose addresses are looked through, and a name in the inode of its directory.
+/// Measures a small file: an inode whose addresses are looked through, and a name in the inode of
+/// its directory.
 fn small_file(c: &mut Criterion) {
     let vfs = volume();
     let data = [7; 4096];
@@ -73,7 +75,8 @@ fn small_file(c: &mut Criterion) {
     });
 }
 
-/// One bucket of each level, whose blocks do not have the name.
+/// Measures the lookup of a missing name: one bucket of each level, whose blocks do not have the
+/// name.
 fn missing_name(c: &mut Criterion) {
     let vfs = volume();
     for i in 0..5 * FILES {

@@ -111,7 +111,7 @@ impl Outcome {
         self.worst <= Some(Severity::Leak)
     }
 
-    /// The exit code of fsck(8): 4 if errors are left.
+    /// Returns the exit code of fsck(8): 4 if errors are left.
     pub fn exit_code(&self) -> i32 {
         i32::from(self.errors_left()) << 2
     }

@@ -16,7 +16,7 @@ use crate::format::superblock::Features;
 use crate::mkfs::{MkfsOptions, mkfs};
 use crate::{F2fs, OpenOptions};
 
-/// A new file of this kind.
+/// Returns a new file of this kind.
 pub(crate) const fn new(kind: FileKind) -> NewFile<'static> {
     NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: None }
 }
@@ -25,7 +25,7 @@ pub(crate) fn name(bytes: &[u8]) -> &Name {
     Name::new(bytes).expect("a legal name")
 }
 
-/// The features of volumes that tools make today, and those of the first version of the format.
+/// Returns the features of volumes that tools make today, and those of the first version of the format.
 pub(crate) fn features() -> [Features; 2] {
     let today = Features::EXTRA_ATTR | Features::INODE_CHECKSUM | Features::INODE_CRTIME;
     [today | Features::FLEXIBLE_INLINE_XATTR, Features::empty()]
@@ -59,7 +59,8 @@ fn have(tool: &str) -> bool {
     found
 }
 
-/// A volume that the reference tool has filled with what is in a host's directory; `None` without the tool.
+/// Makes a volume and fills it with a host's directory by the reference tool; `None` without the
+/// tool.
 pub(crate) fn loaded(mebibytes: u64, features: Features, source: &Path) -> Option<Arc<MemDisk>> {
     let tool = "sload.f2fs";
     if !have(tool) {

@@ -1,8 +1,9 @@
 //! Making an empty F2FS volume.
 //!
-//! The areas and the reserves are those that mkfs.f2fs chooses (`docs/formats/f2fs.md`, section 2.2), but for volumes that are
-//! not a whole number of zones, which it miscounts (section 2.3). The old superblock goes first and the new one comes last, so
-//! that a power cut leaves either no volume or a whole one, even if it tears the superblock.
+//! The areas and the reserves are those that mkfs.f2fs chooses (`docs/formats/f2fs.md`, section 2.2), but
+//! for volumes that are not a whole number of zones, which it miscounts (section 2.3). The old superblock
+//! goes first and the new one comes last, so that a power cut leaves either no volume or a whole one, even
+//! if it tears the superblock.
 
 use moafs_disk::{Buf, Disk, DiskError, DiskExt, Kind, Lba, Op, Request, SECTOR, Tag};
 use moafs_runtime::Timestamp;
@@ -83,7 +84,7 @@ pub struct MkfsOptions {
 }
 
 impl MkfsOptions {
-    /// The defaults of mkfs.f2fs, with what cannot have one: no features, sections and zones of one segment.
+    /// Returns the defaults of mkfs.f2fs: no features, sections and zones of one segment.
     pub fn new(uuid: [u8; 16], now: Timestamp) -> MkfsOptions {
         let list = |extensions: &str| extensions.split_ascii_whitespace().map(str::to_owned).collect();
         MkfsOptions {
@@ -133,7 +134,7 @@ pub enum MkfsError {
     },
 }
 
-/// The result for an option's illegal value.
+/// Returns the error for an option's illegal value.
 fn impossible<T>(what: &'static str, value: impl ToString, rule: impl Into<String>) -> Result<T, MkfsError> {
     Err(MkfsError::Option { what, value: value.to_string(), rule: rule.into() })
 }
@@ -258,7 +259,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// For so many segments; none if they are too few for tables at all.
+    /// Returns the tables for so many segments; `None` if they are too few for tables at all.
     fn of(segment_count: u64, large_nat_bitmap: bool) -> Option<Tables> {
         let in_segments = |blocks: u64| blocks.div_ceil(SEGMENT_BLOCKS as u64);
         let bitmap_bytes = |set_segments: u64| set_segments * SEGMENT_BLOCKS as u64 / 8;
@@ -319,7 +320,7 @@ fn reserve(bytes: u64, geo: &Geometry, percent: Option<f64>) -> Result<Reserve, 
     Ok(Reserve { reserved: segments, overprovision })
 }
 
-/// The first percentage that leaves most.
+/// Returns the first percentage that leaves most.
 fn most_left(segments: u32, left: impl Fn(f64) -> f64) -> Option<f64> {
     let (first, step, last) = if segments < SMALL_SEGMENTS { (10.0, 5.0, 95.0) } else { (0.01, 0.01, 10.0) };
     let candidates = std::iter::successors(Some(first), |c| Some(c + step)).take_while(|c| *c <= last);
@@ -382,7 +383,7 @@ impl Maker<'_> {
         self.flush(doing)
     }
 
-    /// Everything but the superblocks.
+    /// Writes everything but the superblocks.
     fn write_areas(&self) -> Result<(), MkfsError> {
         let geo = &self.geometry;
         let mut empty = vec![zeroes(geo.sit_at(0, false), geo.sit_blocks(), Kind::Segments)];
@@ -431,7 +432,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The directories of the new volume, in order of their blocks in the logs.
+    /// Returns the directories of the new volume, in order of their blocks in the logs.
     fn directories(&self) -> Vec<Directory> {
         let block = |log: Log, offset: usize| self.geometry.block_of(self.logs[log as usize], offset);
         let directory = |(index, (nid, name, mode, links)): (usize, (Nid, &'static str, u16, u32))| {
@@ -582,7 +583,7 @@ struct Directory {
     data: BlkAddr,
 }
 
-/// The first block of the NAT: two ids that are none, and the directories.
+/// Makes the first block of the NAT: two ids without a node, and the directories.
 fn nat_block(directories: &[Directory]) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     for reserved in [Nid(1), Nid(2)] {

@@ -1,8 +1,9 @@
 //! Ages nearly full volumes with several clients, over many mounts, in virtual time.
 //!
-//! A seed determines everything: size and layout of the volume, how full it is, what the clients do, when they are
-//! interrupted. After every mount cycle the checkers find nothing, the volume mounts, everything that was fsynced is there, and
-//! it never turns read-only; at the end everything is deleted and the space is back.
+//! A seed determines everything: size and layout of the volume, how full it is, what the clients do, when
+//! they are interrupted. After every mount cycle the checkers find nothing, the volume mounts, everything
+//! that was fsynced is there, and it never turns read-only; at the end everything is deleted and the space
+//! is back.
 //!
 //! `AGEING_SEED=N cargo test -p moafs-f2fs --test ageing one_seed -- --ignored --nocapture` runs a single seed.
 
@@ -121,7 +122,7 @@ impl Calls<'_> {
         Ok(ino)
     }
 
-    /// The directory and the last name of a path.
+    /// Returns the directory and the last name of a path.
     fn split<'p>(&self, path: &'p str) -> Result<(Ino, &'p str), Error> {
         let (dirs, last) = path.rsplit_once('/').unwrap_or(("", path));
         let mut at = ROOT;
@@ -143,7 +144,7 @@ impl Calls<'_> {
         Ok(())
     }
 
-    /// A file with these bytes, held while it is written, as an open file is.
+    /// Writes a file with these bytes; it is held meanwhile, as an open file is.
     fn write_file(&self, path: &str, bytes: &[u8], sync: bool) -> Result<(), Error> {
         let (dir, last) = self.split(path)?;
         let stat = match self.vfs.create(&self.who, dir, name(last), &new(FileKind::Regular)) {

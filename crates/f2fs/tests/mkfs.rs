@@ -79,7 +79,7 @@ fn assert_disk_clean(disk: &MemDisk, what: &str) {
     }
 }
 
-/// Superblock and newest pack, read by `read(byte, into)`.
+/// Decodes superblock and newest pack, which `read(byte, into)` reads.
 fn decode(read: impl Fn(u64, &mut [u8])) -> (Superblock, Pack) {
     let mut block = [0; BLOCK];
     read(0, &mut block);
@@ -99,7 +99,7 @@ fn decode_image(image: &NamedTempFile) -> (Superblock, Pack) {
     decode(|at, into| image.as_file().read_exact_at(into, at).expect("the image is large enough"))
 }
 
-/// All numbers of two volumes but their versions.
+/// Compares all numbers of two volumes but their versions.
 fn assert_same_shape(ours: &(Superblock, Pack), theirs: &(Superblock, Pack), what: &str) {
     assert_eq!(ours.0.geometry(), theirs.0.geometry(), "{what}");
     let (ours, theirs) = (&ours.1, &theirs.1);
@@ -126,7 +126,7 @@ fn assert_same_shape(ours: &(Superblock, Pack), theirs: &(Superblock, Pack), wha
     assert_eq!(ours.summaries, theirs.summaries, "{what}");
 }
 
-/// Sizes, with the options for mkfs.f2fs and for ours.
+/// Returns sizes, with the options for mkfs.f2fs and for ours.
 fn grid() -> Vec<(u64, Vec<String>, MkfsOptions)> {
     let mut grid = Vec::new();
     let mut add = |mib: &[u64], arguments: &str, wish: MkfsOptions| {
@@ -290,7 +290,7 @@ fn impossible_wishes_are_named() {
     }
 }
 
-/// The superblock that a mount would find.
+/// Returns the superblock that a mount would find.
 fn superblock_of(disk: &MemDisk) -> Option<Superblock> {
     (0..2u8).find_map(|copy| {
         let mut block = [0; BLOCK];

@@ -35,7 +35,7 @@ const FEATURES: [&str; 3] = [
     "extra_attr,project_quota,inode_crtime",
 ];
 
-/// Runs a tool; its exit code and everything it printed.
+/// Runs a tool; returns its exit code and everything it printed.
 fn run(tool: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(tool).args(arguments).stdin(Stdio::null()).output().expect("the tool starts");
     (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
@@ -50,7 +50,7 @@ fn have_tools() -> bool {
     missing.is_none()
 }
 
-/// A file tree of every kind that the reference tool loads.
+/// Makes a tree with every kind of file that the reference tool loads.
 fn make_source(at: &Path, big_blocks: usize) {
     let write = |name: &str, contents: &[u8]| fs::write(at.join(name), contents).expect("a source file is written");
     for directory in ["many", "deep/er/est", "empty"] {
@@ -206,7 +206,7 @@ impl Volume {
         contents
     }
 
-    /// All entries of a directory; every one must be where a lookup finds it.
+    /// Returns all entries of a directory; every one must be where a lookup finds it.
     fn list(&self, ino: Nid) -> BTreeMap<Vec<u8>, (Nid, FileKind)> {
         let (_, directory, _) = self.inode(ino);
         let mut names = BTreeMap::new();
@@ -229,7 +229,7 @@ impl Volume {
         names
     }
 
-    /// The block and slot of a name, searched as the hash table wants it.
+    /// Returns the block and slot of a name, searched as the hash table wants it.
     fn lookup(&self, ino: Nid, name: &[u8]) -> Option<(BlkAddr, usize, Nid)> {
         let (_, directory, _) = self.inode(ino);
         let hash = dentry::hash(name);
@@ -392,7 +392,7 @@ fn make_devices(volume: &mut Volume) {
     }
 }
 
-/// An empty file becomes a directory with inline entries, one of them a second name of another file.
+/// Makes an empty file a directory with inline entries, one of them a second name of another file.
 fn make_inline_directory(volume: &mut Volume) {
     let small = volume.ino_of("small");
     let ino = volume.change_kind("nothing", FileKind::Directory);

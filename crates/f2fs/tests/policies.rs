@@ -94,7 +94,7 @@ impl Outcome {
         (self.written + self.copied) as f64 / self.written as f64
     }
 
-    /// Mean length of the runs of holes that were recycled.
+    /// Returns the mean length of the runs of holes that were recycled.
     fn run_blocks(&self) -> f64 {
         self.recycled as f64 / self.recycled_runs.max(1) as f64
     }
@@ -170,7 +170,7 @@ impl Table for Volume {
 }
 
 impl Deaths for Volume {
-    /// In numbers of writes.
+    /// Returns the deaths as numbers of writes.
     fn deaths(&self, section: Secno) -> impl Iterator<Item = u64> {
         let owners = self.segments[section.0 as usize].owner.iter().filter(|&&owner| owner != NOBODY);
         owners.map(|&owner| self.ns + self.killer[(owner / FILE) as usize] - self.write)
@@ -505,8 +505,8 @@ impl Pattern {
     }
 }
 
-/// For each file the number of its first write, and for each write the number of the next one to the same file; numbers
-/// behind the end for those that do not come again.
+/// Returns for each file the number of its first write, and for each write the number of the next one to
+/// the same file; numbers behind the end for those that do not come again.
 fn deaths(writes: &[u32], files: u32) -> (Vec<u64>, Vec<u64>) {
     let mut coming = vec![2 * writes.len() as u64; files as usize];
     let mut next = vec![0; writes.len()];

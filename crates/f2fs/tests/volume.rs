@@ -28,7 +28,7 @@ fn name(text: &str) -> &Name {
     Name::new(text.as_bytes()).expect("a legal name")
 }
 
-/// A volume by the reference tool; `None` without it.
+/// Makes a volume with the reference tool; `None` without it.
 fn volume(mebibytes: u64, options: &[&str]) -> Option<Arc<MemDisk>> {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(mebibytes << 20).unwrap();

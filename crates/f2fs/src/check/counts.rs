@@ -40,7 +40,8 @@ impl Checker<'_> {
         }
     }
 
-    /// `..` is the parent, and the parents lead to the root (or to a directory without a name).
+    /// Checks that `..` is the parent, and that the parents lead to the root (or to a directory
+    /// without a name).
     fn check_parents(&mut self) {
         let dirs: Vec<Nid> = self.dirs.keys().copied().collect();
         let mut connected = BTreeSet::from([Nid::ROOT]);

@@ -119,7 +119,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// An inode that keeps its contents inside, or has none.
+    /// Checks an inode that keeps its contents inside, or has none.
     fn check_inline(&mut self, ino: Nid, page: &[u8], inode: &Inode, layout: Layout) {
         let has_nodes = (0..inode::NIDS_PER_INODE).any(|slot| inode::nid_slot(page, slot) != Nid::NONE);
         let device = matches!(inode.kind, FileKind::CharDevice | FileKind::BlockDevice);

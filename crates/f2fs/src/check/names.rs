@@ -182,7 +182,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The hash is right, and the bucket is the one it leads to.
+    /// Checks that an entry's hash is right, and that it lies in the bucket to which the hash
+    /// leads.
     fn check_entry_place(&mut self, directory: &Directory, lbn: u64, entry: &Entry<'_>) {
         let (ino, name, should) = (directory.ino, text(entry.name), dentry::hash(entry.name));
         if entry.hash != should {
@@ -228,7 +229,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A directory has its name in another one.
+    /// Records that a directory has its name in another one.
     fn adopt(&mut self, parent: Nid, name: String, inode: Nid) {
         let info = self.dirs.entry(inode).or_default();
         if info.parent.is_some() {
@@ -253,7 +254,7 @@ impl Checker<'_> {
         self.dirs.entry(ino).or_default().dot_dot = directory.dots[1];
     }
 
-    /// Names with the same hash are compared.
+    /// Compares names that have the same hash.
     fn check_duplicates(&mut self, directory: Directory) -> Result<(), CheckError> {
         let Directory { ino, inline, mut places, .. } = directory;
         let region = inline.unwrap_or(Region::BLOCK);

@@ -69,7 +69,8 @@ impl Expected {
         }
     }
 
-    /// The log that the node belongs to; an inode tells by itself whether it is a directory.
+    /// Returns the log that the node belongs to; an inode tells by itself whether it is a
+    /// directory.
     fn log(self, node: &[u8]) -> Option<Log> {
         match self {
             Expected::Inode => {
@@ -89,8 +90,8 @@ fn is_from_future(version: u64, checkpoint: &Checkpoint) -> bool {
 }
 
 impl Checker<'_> {
-    /// Reads a node at the address that the NAT has, and claims its block. `None` if it is not that node: its footer, or
-    /// what the NAT says, makes that impossible.
+    /// Reads a node at the address that the NAT has, and claims its block. `None` if it is not that node:
+    /// its footer, or what the NAT says, makes that impossible.
     pub(super) fn take_node(&mut self, nid: Nid, ino: Nid, expected: Expected) -> Result<Option<Page>, CheckError> {
         let block = self.nat.get(nid).addr;
         if !self.geo.is_main(block) {
@@ -121,7 +122,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Nodes are cold, except those of directories. mkfs.f2fs makes quota files that are not.
+    /// Checks that nodes are cold, except those of directories. mkfs.f2fs makes quota files that
+    /// are not.
     pub(super) fn check_cold(&mut self, footer: &Footer, directory: bool) {
         let is_quota = footer.ino != Nid::ROOT && self.superblock.is_reserved(footer.ino);
         if footer.cold == directory && !is_quota {
@@ -129,7 +131,8 @@ impl Checker<'_> {
         }
     }
 
-    /// A node that the inode or an indirect node names, if it can be followed.
+    /// Reads and claims a node that the inode or an indirect node names; `None` if it cannot be
+    /// followed.
     pub(super) fn child(&mut self, walk: &mut Walk, nid: Nid, offset: u32) -> Result<Option<Page>, CheckError> {
         let entry = self.nat.get(nid);
         let problem = match () {

@@ -27,7 +27,7 @@ impl Segment {
         Segment { log: Some(entry.log), ..Segment::damaged(entry.map) }
     }
 
-    /// A segment of which only the map is known.
+    /// Returns a segment of which only the map is known.
     pub(super) fn damaged(valid: ValidMap) -> Segment {
         let reached = ValidMap::EMPTY;
         Segment { log: None, valid, reached, misfits: 0, told_class: false, kind_checked: false }
@@ -70,7 +70,8 @@ impl Checker<'_> {
         Ok(true)
     }
 
-    /// A block's summary names its owner. That of a node need only name the node.
+    /// Checks that a block's summary names its owner. The summary of a node need only name the
+    /// node.
     fn check_summary(&mut self, segno: Segno, offset: usize, block: BlkAddr, claim: &Claim) -> Result<(), CheckError> {
         let Some(entry) = self.summary_entry(segno, offset, claim.is_node)? else { return Ok(()) };
         let stored = Owner { nid: entry.nid, version: entry.version, offset: entry.offset };

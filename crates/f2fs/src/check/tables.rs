@@ -58,7 +58,7 @@ pub(super) fn read_superblock(volume: &Volume<'_>, outcome: &mut Outcome) -> Res
     }
 }
 
-/// A volume must fit its device.
+/// Checks that a volume fits its device.
 fn check_size(geo: &Geometry, blocks: u64, copy: u8) -> Result<(), Damage> {
     let end = u64::from(geo.main) + u64::from(geo.segments) * SEGMENT_BLOCKS as u64;
     if end <= blocks {
@@ -79,7 +79,7 @@ fn unsupported(superblock: &Superblock) -> Option<String> {
     (!names.is_empty()).then(|| format!("feature {} is not supported", names.join(", ")))
 }
 
-/// The newer one of the packs that are whole; `None`: the check ends here.
+/// Reads the newer one of the packs that are whole; `None`: the check ends here.
 pub(super) fn read_pack(
     volume: &Volume<'_>,
     geo: &Geometry,
@@ -116,7 +116,7 @@ impl BadPack {
         Issue::PackUnusable { pack: self.pack, problem: self.problem }
     }
 
-    /// `used`: the version of the other pack.
+    /// Returns the issue for the pack. `used`: the version of the other pack.
     fn issue(self, used: u64) -> Issue {
         match self.version {
             Some(version) if is_newer(version, used) => Issue::PackTorn { pack: self.pack, version, used },
@@ -150,7 +150,7 @@ impl Nat {
         Nat { blocks: BTreeMap::new(), nid_max: geo.nid_max() }
     }
 
-    /// An id's entry; a free one if there is no such id.
+    /// Returns an id's entry; a free one if there is no such id.
     pub(super) fn get(&self, nid: Nid) -> NatEntry {
         let block = self.blocks.get(&(nid.0 / NAT_PER_BLOCK as u32));
         block.map_or_else(NatEntry::default, |block| nat::entry(&block.bytes, nid.0 as usize % NAT_PER_BLOCK))
@@ -176,7 +176,7 @@ impl Nat {
         self.blocks.keys().copied().collect()
     }
 
-    /// The nodes that are in use in a block, with their entries.
+    /// Returns the nodes that are in use in a block, with their entries.
     pub(super) fn used_in(&self, block: u32) -> Vec<(Nid, NatEntry)> {
         let first = block * NAT_PER_BLOCK as u32;
         let nids = (first..first + NAT_PER_BLOCK as u32).map(Nid).filter(|nid| self.is_nid(*nid));
@@ -294,8 +294,8 @@ impl Checker<'_> {
         }
     }
 
-    /// A log stands at a free block of a segment of its own type; if the log appends, all blocks
-    /// behind it must be free as well.
+    /// Checks that a log stands at a free block of a segment of its own type; if the log appends,
+    /// all blocks behind it must be free as well.
     fn check_log(&mut self, log: Log) {
         let current = self.pack.checkpoint.current[log as usize];
         let segment = current.segno;

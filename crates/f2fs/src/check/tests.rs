@@ -91,7 +91,7 @@ fn populate(disk: &Arc<MemDisk>) {
     vfs.close().unwrap();
 }
 
-/// The volume as the engine left it.
+/// Returns the volume as the engine left it.
 fn written() -> MemDisk {
     static WRITTEN: OnceLock<Arc<MemDisk>> = OnceLock::new();
     let make = || {
@@ -103,7 +103,8 @@ fn written() -> MemDisk {
     WRITTEN.get_or_init(make).snapshot()
 }
 
-/// The same volume, with everything of its journals in the tables, so that it can be damaged there.
+/// Returns the same volume, with everything of its journals in the tables, so that it can be
+/// damaged there.
 fn golden() -> MemDisk {
     static GOLDEN: OnceLock<MemDisk> = OnceLock::new();
     let make = || {
@@ -126,7 +127,8 @@ fn run(disk: &MemDisk) -> Outcome {
     check(disk, &CheckOptions::default(), &mut |_| ()).unwrap()
 }
 
-/// The issues' names as their serialized form has them; several of one name in a row count as one.
+/// Returns the issues' names as their serialized form has them; several of one name in a row count
+/// as one.
 fn names(outcome: &Outcome) -> Vec<String> {
     let name = |finding: &Finding| serde_json::to_value(finding).unwrap()["issue"].as_str().unwrap().to_owned();
     let mut names: Vec<String> = outcome.findings.iter().map(name).collect();
@@ -140,7 +142,7 @@ struct Lab<'a> {
 }
 
 impl Lab<'_> {
-    /// A checker that has read the tables.
+    /// Returns a checker that has read the tables.
     fn checker(&self) -> Checker<'_> {
         let mut checker = Checker::open(self.disk).unwrap().unwrap();
         checker.read_tables(&mut |_, _, _| ()).unwrap();
@@ -186,7 +188,7 @@ impl Lab<'_> {
         Layout::of(&self.read(self.place(ino)), true)
     }
 
-    /// The address of one of the file blocks that the inode itself leads to.
+    /// Returns the address of one of the file blocks that the inode itself leads to.
     fn addr(&self, ino: Nid, slot: usize) -> BlkAddr {
         self.layout(ino).addr(&self.read(self.place(ino)), slot)
     }
@@ -252,7 +254,7 @@ impl Lab<'_> {
         (current.segno, current.offset.into())
     }
 
-    /// A segment of data that is full and closed: the one with the run of `BIG`.
+    /// Returns a segment of data that is full and closed: the one with the run of `BIG`.
     fn closed(&self) -> Segno {
         let checker = self.checker();
         let current = checker.pack.checkpoint.current.map(|current| current.segno);
@@ -788,7 +790,8 @@ fn a_file_that_is_open_without_a_name_is_an_orphan() {
     assert_eq!(names(&run(&cut)), ["unattached"]);
 }
 
-/// A volume by `mkfs.f2fs`, filled by `sload.f2fs`.
+/// Makes a volume with `mkfs.f2fs` and fills it with `sload.f2fs`; `None` if they are not
+/// installed.
 fn by_the_reference_tools(options: &[&str]) -> Option<MemDisk> {
     let scratch = tempfile::tempdir().unwrap();
     let (image, tree) = (scratch.path().join("image"), scratch.path().join("tree"));

@@ -27,7 +27,7 @@ impl<'a> Volume<'a> {
         Volume { disk, kept: BTreeMap::new() }
     }
 
-    /// Whole blocks that the device has.
+    /// Returns the number of whole blocks that the device has.
     pub(super) fn blocks(&self) -> u64 {
         self.disk.limits().sectors / (BLOCK / SECTOR) as u64
     }
@@ -49,7 +49,8 @@ impl<'a> Volume<'a> {
         Ok(page)
     }
 
-    /// Brings blocks that will be read soon, neighbours in one request. The rest of too many is left for [`Self::read`].
+    /// Brings blocks that will be read soon, neighbours in one request. The rest of too many is left for
+    /// [`Self::read`].
     pub(super) fn prefetch(&mut self, wanted: impl IntoIterator<Item = BlkAddr>) -> Result<(), CheckError> {
         let beyond = self.blocks();
         let fits = |block: &BlkAddr| u64::from(block.0) < beyond && !self.kept.contains_key(block);

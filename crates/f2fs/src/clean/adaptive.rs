@@ -36,7 +36,8 @@ pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
     }
 }
 
-/// Cost per clean block when the victims' valid blocks are copied into clean segments; infinite of no victims.
+/// Returns the cost in nanoseconds per clean block if the victims' valid blocks are copied into clean
+/// segments; infinite without victims.
 pub fn copying_ns(device: &DeviceCost, victims: &[SectionView]) -> f64 {
     let (blocks, valid) = sums(victims);
     if blocks <= valid {
@@ -45,7 +46,8 @@ pub fn copying_ns(device: &DeviceCost, victims: &[SectionView]) -> f64 {
     (reading_ns(device, victims) + device.write.at_once_ns(valid)) / (blocks - valid)
 }
 
-/// Cost per clean block when they fill holes in runs of `run_blocks` on average; infinite of no victims.
+/// Returns the cost in nanoseconds per clean block if the victims' valid blocks fill holes in runs of
+/// `run_blocks` on average; infinite without victims.
 pub fn plugging_ns(device: &DeviceCost, victims: &[SectionView], run_blocks: f64) -> f64 {
     let (blocks, valid) = sums(victims);
     if blocks == 0.0 {
@@ -54,7 +56,7 @@ pub fn plugging_ns(device: &DeviceCost, victims: &[SectionView], run_blocks: f64
     (reading_ns(device, victims) + device.write.scattered_ns(valid, run_blocks)) / blocks
 }
 
-/// Reading victims: each in one sweep.
+/// Returns the cost of reading victims, each in one sweep.
 fn reading_ns(device: &DeviceCost, victims: &[SectionView]) -> f64 {
     victims.iter().map(|view| device.read.at_once_ns(f64::from(view.valid))).sum()
 }

@@ -28,8 +28,8 @@ fn mean_ns(moments: impl Iterator<Item = u64>) -> Option<u64> {
     sum.checked_div(count).and_then(|mean| u64::try_from(mean).ok())
 }
 
-/// The segment whose holes take blocks of this age: outside the victims, the one whose youngest block is nearest in
-/// time, or `None` if there is none with holes.
+/// Returns the segment whose holes take blocks of this age: outside the victims, the one whose youngest block
+/// is nearest in time, or `None` if there is none with holes.
 ///
 /// `section_segments`: segments per section, at least 1.
 pub fn target(

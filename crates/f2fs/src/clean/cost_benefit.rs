@@ -16,14 +16,14 @@ pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
         .then(|| Decision { victims: victims.iter().map(|view| view.section).collect(), to: Destination::CleanSegment })
 }
 
-/// The sections with the highest benefit per cost.
+/// Returns the sections with the highest benefit per cost.
 pub(super) fn victims(table: &impl Table, want: &Want<'_>) -> Vec<SectionView> {
     let now_ns = table.now_ns();
     gather::best(table, want, |view| ratio(view.utilization(), now_ns.saturating_sub(view.youngest_ns)))
 }
 
-/// Benefit per cost of a section of utilization `u` (0 to 1). The age is at least a nanosecond, so that sections of the
-/// present moment are told apart by their utilization.
+/// Returns the benefit per cost of a section of utilization `u` (0 to 1). The age is at least a nanosecond,
+/// so that sections of the present moment are told apart by their utilization.
 pub(super) fn ratio(u: f64, age_ns: u64) -> f64 {
     (1.0 - u) * age_ns.max(1) as f64 / (1.0 + u)
 }

@@ -35,7 +35,8 @@ pub(super) fn plug(table: &impl Table, want: &Want<'_>) -> Option<(Decision, Vec
     })
 }
 
-/// The segment whose holes are filled next: the fullest that has any and lies in no victim, or `None`.
+/// Returns the segment whose holes are filled next: the fullest that has any and lies in no victim, or
+/// `None`.
 ///
 /// `section_segments`: segments per section, at least 1.
 pub fn target(table: &impl Table, class: Class, victims: &[Secno], section_segments: u32) -> Option<Segno> {

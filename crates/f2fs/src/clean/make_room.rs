@@ -12,10 +12,10 @@ use crate::clean::table::{Class, SegmentView, Table};
 use crate::format::{SEGMENT_BLOCKS, Segno};
 use crate::place::budget::Budget;
 
-/// Node segments fuller than this are no hoard.
+/// Valid blocks up to which a node segment is worth emptying.
 const HOARD_VALID_MAX: u16 = SEGMENT_BLOCKS as u16 / 2;
 
-/// The segment to empty, or `None` if none can be emptied. One pass for each class.
+/// Returns the segment to empty, or `None` if none can be emptied. One pass for each class.
 pub fn segment(table: &impl Table, budget: &Budget) -> Option<SegmentView> {
     let best = |class: Class| {
         let spare = budget.spare(class);
@@ -26,8 +26,8 @@ pub fn segment(table: &impl Table, budget: &Budget) -> Option<SegmentView> {
     found.min_by_key(|view| (view.valid, view.segno))
 }
 
-/// Segments of nodes that are worth emptying together, those with the fewest valid nodes first: as many as fit half of what is
-/// spare, and only if that frees more than they fill.
+/// Returns the segments of nodes that are worth emptying together, those with the fewest valid nodes first:
+/// as many as fit half of what is spare, and only if that frees more than they fill.
 pub fn hoarded(table: &impl Table, budget: &Budget) -> Vec<Segno> {
     let mut candidates: Vec<SegmentView> =
         table.segments(Class::Node).filter(|view| is_candidate(view) && view.valid <= HOARD_VALID_MAX).collect();

@@ -110,7 +110,7 @@ impl Cleaner {
     pub const ALL: [Cleaner; 5] =
         [Cleaner::Greedy, Cleaner::CostBenefit, Cleaner::HolePlugging, Cleaner::Adaptive, Cleaner::AgeThreshold];
 
-    /// The name by which options and tables know it.
+    /// Returns the name by which options and tables know it.
     pub fn name(self) -> &'static str {
         match self {
             Cleaner::Greedy => "greedy",

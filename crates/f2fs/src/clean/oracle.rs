@@ -6,8 +6,8 @@
 //! the most free space per cost, where a block that survives costs one copy and a doomed one
 //! [`WASTE`]: `(B - v) / (survivors + WASTE * doomed)`.
 //!
-//! A volume that is opened with a [`Foresight`] has the oracle for its cleaner; what a table knows of owners, it keeps in
-//! memory then, so that asking costs no I/O.
+//! A volume that is opened with a [`Foresight`] has the oracle for its cleaner; what a table knows of
+//! owners, it keeps in memory then, so that asking costs no I/O.
 //!
 //! The oracle is not the minimum: it optimises each choice for itself, and it does not choose
 //! *where* copies go. In the simulation of `tests/policies.rs` it copies less than cost-benefit at
@@ -25,18 +25,18 @@ pub const WASTE: f64 = 10.0;
 
 /// Knowledge of when blocks will become invalid, held by the generator of an experiment's writes.
 pub trait Foresight: Send + Sync + fmt::Debug {
-    /// Blocks that will be written before one that this node points to, or the node itself, becomes invalid; for those
-    /// that never do, more than a volume has.
+    /// Returns the number of blocks that will be written before a block that this node points to,
+    /// or the node itself, becomes invalid; for a block that never does, more than a volume has.
     fn blocks_before_death(&self, owner: SummaryEntry) -> u64;
 }
 
 /// The moments at which the blocks of sections die, on any clock that only goes forward.
 pub trait Deaths {
-    /// The moments at which the valid blocks of a section become invalid; for those that never do, any moment
-    /// behind the horizon.
+    /// Returns the moments at which the valid blocks of a section become invalid; for those that never do,
+    /// any moment behind the horizon.
     fn deaths(&self, section: Secno) -> impl Iterator<Item = u64>;
 
-    /// The moment at which as much will have been written as is invalid now.
+    /// Returns the moment at which as much will have been written as is invalid now.
     fn horizon(&self) -> u64;
 }
 

@@ -5,8 +5,8 @@
 //! sorted, not the data; the sort is stable, so blocks that compare equal keep the victims' order. Blocks of nodes
 //! leave as found.
 //!
-//! Reference: Park, Kang, Seo, Eom: An Efficient Cleaning Scheme for File Defragmentation on Log-Structured File System (2016).
-//! It sorts by inode number only; offsets are ours.
+//! Reference: Park, Kang, Seo, Eom: An Efficient Cleaning Scheme for File Defragmentation on Log-Structured
+//! File System (2016). It sorts by inode number only; offsets are ours.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +39,7 @@ impl Order {
     /// Both orders, in the order of their declaration.
     pub const ALL: [Order; 2] = [Order::Found, Order::File];
 
-    /// The name by which options and tables know it.
+    /// Returns the name by which options and tables know it.
     pub fn name(self) -> &'static str {
         match self {
             Order::Found => "found",
@@ -47,7 +47,7 @@ impl Order {
         }
     }
 
-    /// The order in which a queue of valid data blocks leaves, as indices into it.
+    /// Returns the order in which a queue of valid data blocks is written, as indices into it.
     pub fn of(self, queue: &[Owner]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..queue.len() as u32).collect();
         if self == Order::File {
@@ -72,7 +72,7 @@ impl FromStr for Order {
     }
 }
 
-/// The number of data block groups: maximal runs that are adjacent in a file and in the order given.
+/// Returns the number of data block groups: maximal runs that are adjacent in a file and in the order given.
 pub fn groups(queue: &[Owner], order: &[u32]) -> usize {
     let owners: Vec<Owner> = order.iter().filter_map(|&at| queue.get(at as usize).copied()).collect();
     let breaks =
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Fig. 2 of Park et al. (2016): four writers, blocks by turns.
+    /// Returns fig. 2 of Park et al. (2016): four writers, blocks by turns.
     fn by_turns(files: u32, blocks: u64) -> Vec<Owner> {
         (0..blocks).flat_map(|lbn| (0..files).map(move |file| Owner { ino: Nid(10 + file), lbn })).collect()
     }

@@ -1,7 +1,8 @@
 //! The segment table as policies see it: counts and times, nothing else.
 //!
-//! The engine shows its table through [`Table`]; tests use a vector. Times are nanoseconds on the volume's clock (the
-//! one that SIT's modification times count, in seconds, while the volume is mounted: `docs/formats/f2fs.md`, section 4).
+//! The engine shows its table through [`Table`]; tests use a vector. Times are nanoseconds on the volume's
+//! clock (the one that SIT's modification times count, in seconds, while the volume is mounted:
+//! `docs/formats/f2fs.md`, section 4).
 
 use serde::Serialize;
 
@@ -55,7 +56,7 @@ pub struct SegmentView {
 }
 
 impl SegmentView {
-    /// Share of its blocks that are valid, 0 to 1.
+    /// Returns the share of its blocks that are valid, 0 to 1.
     pub fn utilization(&self) -> f64 {
         f64::from(self.valid) / SEGMENT_BLOCKS as f64
     }
@@ -81,7 +82,7 @@ pub struct SectionView {
 }
 
 impl SectionView {
-    /// The section that consists of these segments, or `None` of none.
+    /// Returns the section that consists of these segments, or `None` if there are none.
     pub fn of(section: Secno, segments: impl IntoIterator<Item = SegmentView>) -> Option<SectionView> {
         let alone = |segment: SegmentView| SectionView {
             section,
@@ -102,7 +103,7 @@ impl SectionView {
         })
     }
 
-    /// Share of its blocks that are valid, 0 to 1.
+    /// Returns the share of its blocks that are valid, 0 to 1.
     pub fn utilization(&self) -> f64 {
         f64::from(self.valid) / f64::from(self.blocks.max(1))
     }
@@ -118,11 +119,12 @@ pub trait Table {
     /// Returns the present moment in nanoseconds, on the volume's clock.
     fn now_ns(&self) -> u64;
 
-    /// The sections that hold valid and invalid blocks. Others may be among them: policies skip what cleaning cannot
-    /// gain from.
+    /// Returns the sections that hold valid and invalid blocks. Others may be among them: policies
+    /// skip sections that are not worth cleaning.
     fn sections(&self) -> impl Iterator<Item = SectionView>;
 
-    /// The segments of a class that hold valid and invalid blocks. Others may be among them, as above.
+    /// Returns the segments of a class that hold valid and invalid blocks. Others may be among them, as
+    /// above.
     fn segments(&self, class: Class) -> impl Iterator<Item = SegmentView>;
 }
 
@@ -146,13 +148,13 @@ pub struct Space {
 }
 
 impl Space {
-    /// Share of the main area's blocks that are valid, 0 to 1.
+    /// Returns the share of the main area's blocks that are valid, 0 to 1.
     pub fn utilization(&self) -> f64 {
         self.valid_blocks as f64 / self.main_blocks.max(1) as f64
     }
 
-    /// Free sections that an ordinary write may take: none if cleaning has to come first
-    /// (`docs/formats/f2fs.md`, section 11).
+    /// Returns the number of free sections that an ordinary write may take: none if cleaning has to come
+    /// first (`docs/formats/f2fs.md`, section 11).
     pub fn spare_sections(&self) -> u32 {
         self.free_sections.saturating_sub(self.reserved_sections.saturating_add(self.needed_sections))
     }
@@ -169,7 +171,8 @@ pub(crate) mod testing {
     }
 
     impl VecTable {
-        /// Warm data segments of these valid counts and ages in seconds; every invalid block is reusable.
+        /// Returns a table of warm data segments with these valid counts and ages in seconds; every invalid
+        /// block is reusable.
         pub(crate) fn of(valid_and_age_s: &[(u16, u64)]) -> VecTable {
             let now_ns = 1_000_000 * 1_000_000_000;
             let segment = |(at, &(valid, age_s)): (usize, &(u16, u64))| SegmentView {

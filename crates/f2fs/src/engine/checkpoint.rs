@@ -257,7 +257,7 @@ impl F2fs {
         Ok(Leaving { at, page: block.leave().freeze(), tag: Tag::new(kind, block.ino.0.into(), Cause::Order) })
     }
 
-    /// A dirty node lies at `at` from now on, where its log continues with `next`.
+    /// Places a dirty node at `at`; its log continues with `next`.
     pub(super) fn place_node(&self, node: &Node, (at, next): (BlkAddr, BlkAddr)) -> Result<Placed> {
         let before = self.nat.get(node.nid)?;
         self.space.node_settled();
@@ -267,7 +267,7 @@ impl F2fs {
         Ok(Placed { nid: node.nid, ino: node.ino, contents: node.leave(), at, next })
     }
 
-    /// A node's block with all that depends on where it lies.
+    /// Makes a node's block, with the footer fields and the checksum that depend on its place.
     pub(super) fn image_of(&self, node: Placed, version: u64, fsync: bool, dentry: bool) -> Leaving {
         let Placed { nid, ino, contents, at, next } = node;
         let mut image = contents.into_block();
@@ -373,7 +373,7 @@ fn leaving(at: BlkAddr, bytes: &[u8], tag: Tag) -> Leaving {
     Leaving { at, page: block.freeze(), tag }
 }
 
-/// The error if there is no block for metadata: the reserve for cleaning was not enough.
+/// Returns the error for metadata without a block: the reserve for cleaning was not enough.
 pub(super) fn no_block() -> Error {
     Error::Refused("no block is left for metadata: the volume's reserve is used up".to_owned())
 }

@@ -6,7 +6,8 @@
 //! themselves; they change there and are written with the next checkpoint, together with the inode,
 //! so a power cut never finds half a change.
 //!
-//! All changes of one directory's names come one after the other, and no reader runs beside them: vfs holds its inode lock.
+//! All changes of one directory's names come one after the other, and no reader runs beside them: vfs holds
+//! its inode lock.
 
 use std::sync::Arc;
 
@@ -200,7 +201,8 @@ fn find_on(shelf: Shelf, hash: u32, name: &[u8]) -> Result<Option<Found>> {
     Ok(found.map(|(ino, kind, slot)| Found { ino, kind, at: Some((shelf, slot)) }))
 }
 
-/// Lists the entries of a shelf, whose first slot has the cookie `first` before it. Returns false if `to` has had enough.
+/// Lists the entries of a shelf, whose first slot has the cookie `first` before it. Returns false if `to`
+/// has had enough.
 fn list_shelf(shelf: &Shelf, first: u64, from: u64, to: &mut DirSink<'_>) -> Result<bool> {
     // A copy: `to` may look names up in this very directory.
     let (bytes, region) = shelf.view(|bytes, region| (bytes.to_vec(), region.clone()));
@@ -400,7 +402,7 @@ mod tests {
     }
 
     impl Mounted {
-        /// A volume with one directory in its root.
+        /// Returns a volume with one directory in its root.
         fn new(features: crate::format::superblock::Features) -> Mounted {
             let mem = volume(MEBIBYTES, features);
             let vfs = mount(&mem);
@@ -440,7 +442,7 @@ mod tests {
             self.inode().inline.contains(Inline::DENTRY)
         }
 
-        /// At most `count` names from a cookie on, and where it goes on.
+        /// Returns at most `count` names from a cookie on, and the cookie to go on from.
         fn some(&self, from: Cookie, count: usize) -> (Vec<(Vec<u8>, Ino)>, Cookie) {
             let (mut found, mut at) = (Vec::new(), from);
             let (node, fs) = self.node();
@@ -458,7 +460,7 @@ mod tests {
             (found, at)
         }
 
-        /// All names, listed so many at a time.
+        /// Returns all names, listed `count` at a time.
         fn names(&self, count: usize) -> Names {
             let (mut all, mut from) = (Names::new(), Cookie::START);
             loop {

@@ -14,8 +14,8 @@ use crate::format::inode::{Advise, Inline, Inode, InodeFlags, Layout};
 use crate::format::superblock::Features;
 use crate::format::{Nid, inode};
 
-/// Flags that programs may set and clear; the others describe the layout, or belong to features. Their numbers are those
-/// of `FS_IOC_GETFLAGS`: sync, immutable, append-only, nodump, noatime, dirsync.
+/// Flags that programs may set and clear; the others describe the layout, or belong to features. Their
+/// numbers are those of `FS_IOC_GETFLAGS`: sync, immutable, append-only, nodump, noatime, dirsync.
 const USER_FLAGS: u32 = 0x0001_00F8;
 
 /// An inode in memory. There is one per number; all its users share it.
@@ -158,7 +158,7 @@ fn prune(live: &mut BTreeMap<Nid, Weak<Incore>>) {
     }
 }
 
-/// The inline flags of an inode, from its first bytes.
+/// Returns the inline flags of an inode, from its first bytes.
 fn inline_flags(bytes: &[u8]) -> Inline {
     Inline::from_bits_retain(bytes[3])
 }

@@ -39,7 +39,7 @@ impl Leaf {
         }
     }
 
-    /// The words that hold the addresses of `range`, which lies in the span.
+    /// Returns the words that hold the addresses of `range`, which lies in the span.
     fn words<'a>(&self, bytes: &'a [u8], range: &Range<u64>) -> &'a [u8] {
         let all = self.layout.map_or(0..4 * node::ADDRS_PER_NODE, |layout| layout.addr_range());
         let byte = |lbn: u64| 4 * (lbn - self.span.start) as usize;

@@ -5,8 +5,8 @@
 //! next checkpoint. A block that the last checkpoint names is not overwritten before the next one
 //! is durable, so a power cut finds a whole volume at every moment.
 //!
-//! Lock order: `writer` (one checkpoint or chain at a time), the op gate (ops shared, a snapshot exclusive), a file's `map`
-//! lock, then leaves that never wait (space, table, caches).
+//! Lock order: `writer` (one checkpoint or chain at a time), the op gate (ops shared, a snapshot
+//! exclusive), a file's `map` lock, then leaves that never wait (space, table, caches).
 //!
 //! | module | what it does |
 //! |---|---|
@@ -91,8 +91,8 @@ pub use space::LogCounters;
 /// File blocks around the one to be evicted that may be written together with it.
 const PLAN_BLOCKS_MAX: u32 = 1024;
 
-/// Dirty nodes and directory blocks after which a checkpoint is written before anything else changes: they occupy memory,
-/// and each will need a block.
+/// Dirty nodes and directory blocks after which a checkpoint is written before anything else changes: they
+/// occupy memory, and each will need a block.
 const DIRTY_BLOCKS_MAX: usize = 8192;
 
 /// Options for opening a volume.
@@ -277,12 +277,12 @@ fn damaged(damage: Damage) -> Error {
 }
 
 impl F2fs {
-    /// The places and sizes of the volume's areas.
+    /// Returns the places and sizes of the volume's areas.
     pub fn geometry(&self) -> &Geometry {
         &self.geo
     }
 
-    /// The counters since the volume was opened.
+    /// Returns the counters since the volume was opened.
     pub fn counters(&self) -> Counters {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
@@ -300,12 +300,12 @@ impl F2fs {
         }
     }
 
-    /// The volume's clock in seconds: the time that it was mounted in all its life.
+    /// Returns the volume's clock in seconds: the time that it was mounted in all its life.
     fn elapsed_secs(&self) -> u64 {
         self.elapsed_before + (self.rt.now() - self.opened).as_secs()
     }
 
-    /// The volume's clock in nanoseconds.
+    /// Returns the volume's clock in nanoseconds.
     fn clock_ns(&self) -> u64 {
         let since = (self.rt.now() - self.opened).as_nanos() as u64;
         self.elapsed_before.saturating_mul(1_000_000_000).saturating_add(since)

@@ -214,7 +214,7 @@ fn read_blocks(disk: &SharedDisk, first: u32, blocks: u32, what: &str) -> Result
         .map_err(|source| Error::disk(format!("reading {what} (block {first})"), source))
 }
 
-/// The first sound superblock.
+/// Reads the first sound superblock.
 pub(super) fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
     let mut first = None;
     for copy in 0..2 {
@@ -241,7 +241,7 @@ pub(super) struct Found {
     pub(super) other: Option<Error>,
 }
 
-/// The newer one of the checkpoint packs that are whole.
+/// Reads the newer one of the checkpoint packs that are whole.
 pub(super) fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<Found> {
     let [first, second] = [0, 1].map(|which| read_one_pack(disk, geo, which));
     let (pack, which, other) = match (first, second) {

@@ -48,14 +48,14 @@ impl F2fs {
         Ok(cleaned)
     }
 
-    /// Sections that hold valid and invalid blocks of data, and no log.
+    /// Returns the number of sections that hold valid and invalid blocks of data, and no log.
     pub fn dirty_sections(&self) -> u64 {
         let table = self.space.table();
         table.sections().filter(|view| view.is_candidate() && view.class == Class::Data).count() as u64
     }
 
-    /// Cleans as the policy decides. Returns the number of sections cleaned. The caller holds the cleaning lock, and writes a
-    /// checkpoint afterwards: that frees them.
+    /// Cleans as the policy decides. Returns the number of sections cleaned. The caller holds the cleaning
+    /// lock, and writes a checkpoint afterwards: that frees them.
     pub(super) fn clean_once(&self) -> Result<u32> {
         let files = |section: Secno| self.files_in(section);
         let free = self.space.free_segments();
@@ -212,7 +212,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// Room for so many nodes, or for as many as there is room for.
+    /// Reserves room for so many nodes, or for as many as there is room for.
     fn ticket_for_nodes(&self, wanted: u64) -> Option<Ticket> {
         let nodes = wanted.min(self.space.budget().spare(Class::Node));
         [nodes, nodes / 2, 1]
@@ -289,7 +289,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// The files with valid blocks in a section, ascending.
+    /// Returns the files with valid blocks in a section, ascending.
     fn files_in(&self, section: Secno) -> Vec<Nid> {
         let mut files = Vec::new();
         for segno in self.geo.section(section.0).map(Segno) {

@@ -38,7 +38,8 @@ struct State {
     cursor: u32,
     /// Blocks of the table that were searched since the last id was found there.
     fruitless: u32,
-    /// Counts snapshots that changed blocks: what was being read meanwhile may be older than what such a block says now.
+    /// Counts snapshots that changed blocks: what was being read meanwhile may be older than what such a
+    /// block says now.
     rewrites: u64,
     /// Ids freed since the last snapshot, and those of the checkpoint being written.
     freed: Vec<Nid>,
@@ -89,7 +90,7 @@ impl Nat {
         Nat { disk, geo: geo.clone(), reserved, state: Mutex::new(state) }
     }
 
-    /// An id's entry. One beyond the table is free.
+    /// Returns an id's entry. An id beyond the table is free.
     pub(super) fn get(&self, nid: Nid) -> Result<NatEntry> {
         if nid.0 >= self.geo.nid_max() {
             return Ok(NatEntry::default());
@@ -108,8 +109,8 @@ impl Nat {
         self.state.lock().changed.insert(nid, entry);
     }
 
-    /// An id that is not in use, for a node of `ino`, or for an inode of its own. Its entry says so from now on: another search
-    /// for free ids must not find it again.
+    /// Takes an id that is not in use, for a node of `ino`, or for an inode of its own. Its entry
+    /// says so from now on: another search for free ids must not find it again.
     pub(super) fn take(&self, ino: Option<Nid>) -> Result<Option<Nid>> {
         loop {
             let wanted = {
@@ -170,7 +171,7 @@ impl Nat {
         state.free.extend(found);
     }
 
-    /// The inodes that have their entries in a block of the table.
+    /// Returns the inodes that have their entries in a block of the table.
     pub(super) fn inodes_of_block(&self, block: u32) -> Result<Vec<Nid>> {
         let end = (block.saturating_add(SCAN_BLOCKS) / SCAN_BLOCKS * SCAN_BLOCKS).min(self.geo.nat_blocks());
         self.read(block..end)?;
@@ -275,7 +276,8 @@ impl Nat {
 }
 
 impl State {
-    /// The blocks of the table, of so many, in which free ids are looked for next. `None` if there is none in the whole table.
+    /// Returns the blocks of the table, of `blocks` in all, in which free ids are looked for next.
+    /// `None` if there is none in the whole table.
     fn next_to_search(&mut self, blocks: u32) -> Option<Range<u32>> {
         if self.fruitless >= blocks {
             self.fruitless = 0;
@@ -288,7 +290,7 @@ impl State {
         Some(start..end)
     }
 
-    /// The blocks that all changes go to, ascending; none if the journal holds them.
+    /// Returns the blocks that all changes go to, ascending; none if the journal holds them.
     fn blocks_to_change(&self) -> Option<Vec<u32>> {
         let older = self.journal.keys().filter(|nid| !self.changed.contains_key(nid)).count();
         if older + self.changed.len() <= NAT_JOURNAL_MAX {
@@ -300,7 +302,7 @@ impl State {
         Some(blocks)
     }
 
-    /// The newest entry, if it is in memory.
+    /// Returns the newest entry, if it is in memory.
     fn newest(&self, nid: Nid) -> Option<NatEntry> {
         let recent = self.changed.get(&nid).or_else(|| self.journal.get(&nid));
         recent.copied().or_else(|| self.blocks.get(&block_of(nid)).map(|block| nat::entry(block, index_of(nid))))

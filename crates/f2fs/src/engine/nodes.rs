@@ -148,7 +148,7 @@ impl Nodes {
         std::mem::take(&mut *self.dirty.lock()).into_values().collect()
     }
 
-    /// The dirty nodes of one inode that belong to a log, the inode last.
+    /// Returns the dirty nodes of one inode that belong to a log, the inode last.
     pub(super) fn dirty_of(&self, ino: Nid, log: Log) -> Vec<Arc<Node>> {
         let dirty = self.dirty.lock();
         let all = dirty.values().filter(|node| node.ino == ino && node.log == log);
@@ -187,7 +187,7 @@ impl Nodes {
 }
 
 impl F2fs {
-    /// A node, read if it is not in memory. `ino` is the inode it must belong to.
+    /// Returns a node; reads it if it is not in memory. `ino` is the inode it must belong to.
     ///
     /// # Errors
     /// Damage if it is not the node that was asked for, and device errors.
@@ -273,7 +273,7 @@ impl F2fs {
         self.change(node, |_| ());
     }
 
-    /// A new node of an inode, filled with zeros. `None` as inode: it is an inode itself.
+    /// Makes a node of an inode, filled with zeros. With `None` as inode, it is an inode itself.
     pub(super) fn new_node(
         &self,
         ino: Option<Nid>,

@@ -34,7 +34,7 @@ impl<'a> F2fsOp<'a> {
         F2fsOp { _gate: fs.gate.read(), fs, kind, admission, moves_directory: false, _ticket: ticket }
     }
 
-    /// A fresh inode's fields.
+    /// Returns a fresh inode's fields.
     fn fresh_inode(&self, parent: &Incore, attr: &Attr, generation: u32) -> Inode {
         let fs = self.fs;
         let mut inode = Inode {
@@ -88,7 +88,8 @@ impl<'a> F2fsOp<'a> {
     }
 }
 
-/// The generation of a new inode: differs from those of the files that had its number before, also within a second.
+/// Returns the generation of a new inode: it differs from those of the files that had its number
+/// before, also within a second.
 fn generation_of(nid: Nid, now: Timestamp) -> u32 {
     let nanos = (now.secs as u64).wrapping_mul(1_000_000_000).wrapping_add(now.nanos.into());
     // An odd multiplier makes the upper half depend on all bits of the time.

@@ -110,7 +110,8 @@ impl OwnedBlocks {
 }
 
 impl F2fs {
-    /// A block of a directory or symbolic link, read if it is not in memory; `None` if the file has a hole there.
+    /// Returns a block of a directory or symbolic link; reads it if it is not in memory. `None` if
+    /// the file has a hole there.
     pub(super) fn owned_block(&self, file: &Incore, lbn: u64) -> Result<Option<Arc<Owned>>> {
         loop {
             if let Some(block) = self.owned.get(file.ino, lbn) {

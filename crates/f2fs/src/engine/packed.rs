@@ -51,7 +51,7 @@ impl Packed {
     }
 }
 
-/// The bits that are set, ascending.
+/// Returns the bits that are set, ascending.
 fn marked(mut marks: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let at = (marks != 0).then(|| marks.trailing_zeros() as usize)?;
@@ -71,12 +71,12 @@ pub(super) enum Contents {
 }
 
 impl Contents {
-    /// A block that will not change soon.
+    /// Returns the contents for a block that will not change soon.
     pub(super) fn at_rest(block: Buf) -> Contents {
         Packed::of(&block).map_or(Contents::Whole(block), Contents::Packed)
     }
 
-    /// The bytes of memory that the contents take.
+    /// Returns the bytes of memory that the contents take.
     pub(super) fn memory(&self) -> usize {
         match self {
             Contents::Whole(_) => BLOCK,

@@ -1,8 +1,9 @@
 //! Roll-forward: changes that were fsynced after the last checkpoint are found in a chain of nodes
 //! and done again (`docs/formats/f2fs.md`, section 13).
 //!
-//! Everything happens in memory, and one checkpoint at the end makes it durable; a power cut before that finds the same chain
-//! again. So blocks of the chain, and those behind the heads of the logs, are not written to meanwhile.
+//! Everything happens in memory, and one checkpoint at the end makes it durable; a power cut before that
+//! finds the same chain again. So blocks of the chain, and those behind the heads of the logs, are not
+//! written to meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl F2fs {
         self.read_block(at, Tag::new(Kind::Node, 0, Cause::Volume))
     }
 
-    /// The nodes written to the warm log since the checkpoint, in order.
+    /// Reads the nodes written to the warm log since the checkpoint, in order.
     fn read_chain(&self, last: &Checkpoint) -> Result<Vec<Link>> {
         let head = last.current[Log::WarmNode as usize];
         let mut at = self.geo.block_of(head.segno, head.offset.into());
@@ -244,7 +245,7 @@ impl F2fs {
     }
 }
 
-/// The last mark of each inode that has one.
+/// Returns the last mark of each inode that has one.
 fn marked(chain: &[Link]) -> BTreeMap<Nid, Marked> {
     let mut marked: BTreeMap<Nid, Marked> = BTreeMap::new();
     let mut named = BTreeMap::new();

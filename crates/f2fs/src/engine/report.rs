@@ -119,7 +119,7 @@ impl F2fs {
         Report { counters: self.counters(), segments }
     }
 
-    /// All segments of the main area, as they are now.
+    /// Returns all segments of the main area, as they are now.
     pub fn segments(&self) -> Vec<SegmentFacts> {
         let facts = |view: SegmentView, is_held: bool, append_at: Option<u16>| {
             let state = match usize::from(view.valid) {

@@ -44,7 +44,7 @@ const FRUITLESS_MAX: u32 = 16;
 /// Candidates whose holes are added up for a decision.
 const CANDIDATES: usize = 8;
 
-/// Metadata that ops leave which make a volume fuller: room to delete.
+/// Metadata for which ops that make a volume fuller leave room, so that deleting always works.
 const FOR_DELETING: Blocks = Blocks::new(64, 16);
 /// Attempts to empty a segment in vain, after which there is no room to be had: others may have taken what was gained.
 const VAIN_MAX: u32 = 4;
@@ -56,16 +56,16 @@ const ORPHANS_SPARE: usize = 64;
 /// directory moves, so the node that points to it changes.
 fn worst_case(kind: OpKind) -> Blocks {
     match kind {
-        // The inode, its parent, an attribute node; the way to a new directory block, and to the first one if the names leave the
-        // parent's inode; the text of a symbolic link.
+        // The inode, its parent, an attribute node; the way to a new directory block, and to the first one
+        // if the names leave the parent's inode; the text of a symbolic link.
         OpKind::Create => Blocks::new(16, 4),
         OpKind::Link => Blocks::new(12, 3),
         OpKind::Unlink => Blocks::new(12, 2),
         // Two directories, both inodes, and `..` of either.
         OpKind::Rename | OpKind::Exchange => Blocks::new(32, 8),
         OpKind::Attr | OpKind::Xattr => Blocks::new(4, 0),
-        // 128 ranges of up to 65 files: for each two leaves and two nodes above them, for each file its inode, and a block if its
-        // contents leave the inode.
+        // 128 ranges of up to 65 files: for each two leaves and two nodes above them, for each file its
+        // inode, and a block if its contents leave the inode.
         OpKind::Place => Blocks::new(128 * 4 + 65 * 3, 65),
         // Nodes are freed between the ends of the range; there, two ways to a leaf remain.
         OpKind::Unmap => Blocks::new(16, 1),
@@ -76,8 +76,8 @@ impl F2fs {
     /// Waits until the next checkpoint has room for what an op of this kind may change.
     ///
     /// # Errors
-    /// `ENOSPC` if no room can be made (for ops that do not make the volume fuller this means damage), or if the op may leave one
-    /// more inode without a name than a checkpoint can list.
+    /// `ENOSPC` if no room can be made (for ops that do not make the volume fuller this means
+    /// damage), or if the op may leave one more inode without a name than a checkpoint can list.
     pub(super) fn admit_op(&self, kind: OpKind) -> Result<Ticket> {
         let may_unlink = matches!(kind, OpKind::Create | OpKind::Unlink | OpKind::Rename);
         if may_unlink && self.orphans.lock().len() + ORPHANS_SPARE > self.orphans_max {
@@ -150,7 +150,8 @@ impl F2fs {
         Ok(emptied > 0)
     }
 
-    /// Segments that dirty nodes and directory blocks can come to need, those of each log's last, partly used one included.
+    /// Returns the number of segments that dirty nodes and directory blocks can come to need, those of each
+    /// log's last, partly used one included.
     pub(super) fn needed_segments(&self) -> u32 {
         let blocks = self.nodes.dirty_count() + self.owned.dirty_count();
         blocks.div_ceil(SEGMENT_BLOCKS) as u32 + 1
@@ -203,8 +204,8 @@ impl F2fs {
         }
     }
 
-    /// Sections that ordinary writes leave: a segment for each log, and what a cleaning fills
-    /// before it frees.
+    /// Returns the number of sections that ordinary writes leave: a segment for each log, and what a cleaning
+    /// fills before it frees.
     fn reserved_sections(&self) -> u32 {
         let gather = self.options.gather.max(1);
         let wanted = (6 + gather).min(self.reserved_segments / self.geo.segs_per_sec.max(1)).max(2);
@@ -359,7 +360,7 @@ impl F2fs {
         best.map_or(Victims::default(), |view| Victims { sections: 1, blocks: view.blocks, valid: view.valid })
     }
 
-    /// Mean length of a run of holes, as the logs have found them so far.
+    /// Returns the mean length of a run of holes, as the logs have found them so far.
     pub(super) fn hole_run_blocks(&self) -> f64 {
         let counters = self.space.counters();
         if counters.runs_recycled == 0 { 8.0 } else { counters.blocks_recycled as f64 / counters.runs_recycled as f64 }

@@ -3,8 +3,8 @@
 //!
 //! Three facts about a block of the main area are kept:
 //! * *valid*: something in memory points to it (what SIT will say);
-//! * *held*: it must not be overwritten. The last durable checkpoint has it as valid, or it was handed out since: a node
-//!   chain may lead to it, and a crash would follow that chain;
+//! * *held*: it must not be overwritten. The last durable checkpoint has it as valid, or it was handed out
+//!   since: a node chain may lead to it, and a crash would follow that chain;
 //! * *in flight*: handed out for data that are being written, not placed yet.
 //!
 //! Invariants: a block is handed out only if it is neither valid nor held. A segment is free if no block of it is valid
@@ -210,7 +210,7 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// Nodes that it has room for.
+    /// Returns the number of nodes that it has room for.
     pub(super) fn nodes(&self) -> u64 {
         self.blocks.nodes
     }
@@ -352,7 +352,7 @@ impl Space {
         self.state().counters
     }
 
-    /// Blocks that a user may still ask for.
+    /// Returns the number of blocks that a user may still ask for.
     pub(super) fn available(&self) -> u64 {
         let state = self.state();
         self.user_blocks.saturating_sub(state.usage.blocks).saturating_sub(state.promised)
@@ -450,17 +450,17 @@ impl Space {
         self.state().reserve = segments;
     }
 
-    /// Free segments that logs may take.
+    /// Returns the number of free segments that logs may take.
     pub(super) fn free_segments(&self) -> u32 {
         self.state().free_for_logs()
     }
 
-    /// Sections of which every segment is free, and that logs may take.
+    /// Returns the number of sections of which every segment is free, and that logs may take.
     pub(super) fn free_sections(&self) -> u32 {
         self.state().free_sections_for_logs()
     }
 
-    /// Segments that will be free once what has changed is in a durable checkpoint.
+    /// Returns the number of segments that will be free once what has changed is in a durable checkpoint.
     pub(super) fn freeing_segments(&self) -> u32 {
         let state = self.state();
         let empties = |segno: &&u32| {
@@ -470,7 +470,8 @@ impl Space {
         state.touched.iter().filter(empties).count() as u32
     }
 
-    /// Blocks of data that could be written now without a free segment, and those that another checkpoint would add.
+    /// Returns the number of data blocks that could be written now without a free segment, and how
+    /// many another checkpoint would add.
     pub(super) fn holes_now_and_later(&self) -> (u64, u64) {
         let state = self.state();
         let used = state.segments(Class::Data).filter(|view| !view.current && view.valid > 0);
@@ -480,7 +481,7 @@ impl Space {
         })
     }
 
-    /// Blocks of a class that could be written now without a free segment.
+    /// Returns the number of blocks of a class that could be written now without a free segment.
     pub(super) fn holes(&self, class: Class) -> u64 {
         let holes = self.state().holes;
         if class == Class::Node { holes.nodes } else { holes.data }
@@ -615,7 +616,7 @@ impl Space {
         self.state().free(&self.geo, addr);
     }
 
-    /// A segment's entry in the segment information table.
+    /// Returns a segment's entry in the segment information table.
     pub(super) fn sit_entry(&self, segno: Segno) -> SitEntry {
         self.state().sit_entry(segno.0)
     }
@@ -648,7 +649,7 @@ impl Space {
         self.state().segments[segno].maps.as_ref().is_some_and(|maps| maps.valid.get(offset))
     }
 
-    /// The valid blocks of a segment, ascending, with its kind.
+    /// Returns the valid blocks of a segment, ascending, with its kind.
     pub(super) fn valid_blocks(&self, segno: Segno) -> (Log, Vec<usize>) {
         let state = self.state();
         let segment = &state.segments[segno.0 as usize];
@@ -669,7 +670,7 @@ impl Space {
         }
     }
 
-    /// Segments whose summaries must be completed before a snapshot.
+    /// Returns the segments whose summaries must be completed before a snapshot.
     pub(super) fn incomplete(&self) -> Vec<Segno> {
         self.state().summaries.iter().filter(|(_, recorded)| !recorded.complete).map(|(segno, _)| *segno).collect()
     }
@@ -689,7 +690,7 @@ impl Space {
         owners[segno.0 as usize * SEGMENT_BLOCKS..][..SEGMENT_BLOCKS].copy_from_slice(&summary.entries);
     }
 
-    /// The owners of a section's valid blocks, if they are kept.
+    /// Returns the owners of a section's valid blocks, if they are kept.
     pub(super) fn owners_in(&self, section: Secno) -> Vec<SummaryEntry> {
         let state = self.state();
         let Some(owners) = &state.owners else { return Vec::new() };

@@ -64,7 +64,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// A file's runs in file order.
+    /// Returns a file's runs in file order.
     fn runs(&self, file: &Arc<Incore>) -> Result<Vec<(Lbn, BlockRun)>> {
         let mut runs: Vec<(Lbn, BlockRun)> = Vec::new();
         let end = node::lbn_limit(self.layout(file).addresses());

@@ -11,8 +11,8 @@ use super::F2fs;
 use super::nodes::Node;
 use super::owned::Owned;
 
-/// Nodes and blocks that are being written. Those that were not written when this is dropped stay in memory until the volume
-/// is closed.
+/// Nodes and blocks that are being written. Those that were not written when this is dropped stay in memory
+/// until the volume is closed.
 pub(super) struct Underway<'a> {
     fs: &'a F2fs,
     nodes: Vec<Arc<Node>>,

@@ -38,7 +38,7 @@ impl F2fs {
         self.health.watch(value).map(Some)
     }
 
-    /// The keys of all attributes that are in a name space of programs.
+    /// Returns the keys of all attributes that are in a name space of programs.
     pub(super) fn attribute_keys(&self, file: &Incore) -> Result<Vec<XattrKey>> {
         Ok(self.attributes(file)?.iter().filter_map(Attribute::key).collect())
     }
@@ -66,8 +66,8 @@ impl F2fs {
     /// Sets an attribute to a value in the system call's form, or removes it.
     ///
     /// # Errors
-    /// As `setxattr` and `removexattr` have them; `E2BIG` for a value that never fits, `ENOSPC` for one that does not fit
-    /// beside the others.
+    /// As `setxattr` and `removexattr` have them; `E2BIG` for a value that never fits, `ENOSPC`
+    /// for one that does not fit beside the others.
     pub(super) fn set_attribute(
         &self,
         file: &Incore,

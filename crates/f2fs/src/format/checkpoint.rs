@@ -132,7 +132,7 @@ impl std::fmt::Debug for VersionBitmap {
 }
 
 impl VersionBitmap {
-    /// All first places are current.
+    /// Returns a bitmap in which all first places are current.
     pub fn new(bytes: usize) -> VersionBitmap {
         VersionBitmap(vec![0; bytes])
     }
@@ -285,7 +285,7 @@ impl Checkpoint {
         }
     }
 
-    /// The checkpoint block and its payload, all but the checksum.
+    /// Encodes the checkpoint block and its payload, all but the checksum.
     fn encode(&self, geo: &Geometry, places: &Places) -> Vec<u8> {
         let mut stream = vec![0; (1 + geo.cp_payload as usize) * BLOCK];
         put_u64(&mut stream, at::VERSION, self.version);
@@ -318,7 +318,7 @@ pub fn is_newer(version: u64, than: u64) -> bool {
     version.wrapping_sub(than) as i64 > 0
 }
 
-/// The damage `problem` in pack 0 or 1, which are called 1 and 2.
+/// Returns the damage `problem` in pack 0 or 1, which are called 1 and 2.
 fn damage(geo: &Geometry, pack: u8, problem: String) -> Damage {
     Structure::Checkpoint(pack + 1).damage(Some(geo.pack_at(pack.into())), problem)
 }
@@ -377,7 +377,7 @@ fn check_block(block: &[u8], geo: &Geometry) -> Result<(u64, u32), String> {
     Ok((u64_at(block, at::VERSION), total))
 }
 
-/// The checksum of a checkpoint block: of everything but itself.
+/// Returns the checksum of a checkpoint block: of everything but itself.
 fn checksum(block: &[u8], at: usize) -> u32 {
     let before = crc32(MAGIC, &block[..at]);
     if at == CHECKSUM_AT { before } else { crc32(before, &block[at + 4..BLOCK]) }
@@ -503,7 +503,7 @@ impl Pack {
         self.summaries[log as usize].as_deref().unwrap_or_else(|| panic!("the summary of the {log} log is missing"))
     }
 
-    /// Journals and entries of the data logs, in as few blocks as they need.
+    /// Encodes journals and entries of the data logs, in as few blocks as they need.
     fn compact_summaries(&self, count: usize) -> Vec<u8> {
         let mut blocks = vec![0; count * BLOCK];
         summary::encode_nat_journal(&self.nat_journal, &mut blocks[..JOURNAL_BYTES]);
@@ -518,7 +518,7 @@ impl Pack {
         blocks
     }
 
-    /// A whole block for each data log.
+    /// Encodes a whole block for each data log.
     fn data_summaries(&self) -> Vec<u8> {
         let mut blocks = DATA_LOGS.map(|log| self.summary_of(log).encode(false)).concat();
         let journal = |log: Log| log as usize * BLOCK + JOURNAL_AT;
@@ -682,7 +682,7 @@ mod tests {
     use crate::format::sit::ValidMap;
     use crate::format::superblock::SEGMENTS_MAX;
 
-    /// A geometry with the numbers that checkpoints use.
+    /// Returns a geometry with the numbers that checkpoints use.
     fn geometry(segments: u32, sit_segments: u32, nat_segments: u32, cp_payload: u32) -> Geometry {
         let at = |segments: u32| SEGMENT_BLOCKS as u32 * segments;
         let ssa_segments = segments / SEGMENT_BLOCKS as u32 + 1;
@@ -816,7 +816,7 @@ mod tests {
         })
     }
 
-    /// The compact form leaves out what lies beyond an appending log.
+    /// Clears the entries beyond an appending log, which the compact form leaves out.
     fn forget_unused(pack: &mut Pack) {
         for log in DATA_LOGS {
             let used = used_entries(&pack.checkpoint.current[log as usize]);
@@ -857,7 +857,8 @@ mod tests {
             prop_assert!(damage.problem.contains("version"));
         }
 
-        /// The checksums are made right again; any other byte may have any value.
+        /// A pack is damaged and its checksums are made right again; any other byte may have any
+        /// value.
         #[test]
         fn a_damaged_pack_is_decoded_or_named(
             (geo, mut pack) in packs(),
@@ -889,7 +890,7 @@ mod tests {
         }
     }
 
-    /// A pack without anything special.
+    /// Returns a pack without anything special.
     fn plain() -> (Geometry, Pack) {
         let geo = geometry(24, 2, 2, 0);
         let current = std::array::from_fn(|log| CurrentSegment { segno: Segno(log as u32), ..Default::default() });

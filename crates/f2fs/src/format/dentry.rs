@@ -24,12 +24,12 @@ const DENTRY_BYTES: usize = 11;
 /// Slots of `.` and `..` in a directory's first block.
 pub const DOT_SLOTS: [usize; 2] = [0, 1];
 
-/// Slots that a name takes.
+/// Returns the number of slots that a name takes.
 pub const fn slots_of(name_len: usize) -> usize {
     name_len.div_ceil(SLOT_NAME)
 }
 
-/// The hash of a name in a directory that tells upper and lower case apart.
+/// Returns the hash of a name in a directory that tells upper and lower case apart.
 pub fn hash(name: &[u8]) -> u32 {
     if matches!(name, b"." | b"..") {
         return 0;
@@ -45,7 +45,8 @@ pub fn hash(name: &[u8]) -> u32 {
     }
 }
 
-/// The next 16 bytes of a name as four numbers, filled up with the length of what is left of the name.
+/// Returns the next 16 bytes of a name as four numbers, filled up with the length of what is left of the
+/// name.
 fn words(rest: &[u8]) -> [u32; 4] {
     let len = rest.len() as u32;
     let pad = (len | len << 8) & 0xFFFF;
@@ -56,7 +57,8 @@ fn words(rest: &[u8]) -> [u32; 4] {
     })
 }
 
-/// Sixteen rounds of TEA (Wheeler, Needham 1994) with the words as its key.
+/// Mixes words into the state by sixteen rounds of TEA (Wheeler, Needham 1994), with the words as
+/// its key.
 fn mix(state: &mut [u32; 4], key: [u32; 4]) {
     let [mut b0, mut b1] = [state[0], state[1]];
     let mut sum = 0u32;
@@ -72,29 +74,29 @@ fn mix(state: &mut [u32; 4], key: [u32; 4]) {
     state[1] = state[1].wrapping_add(b1);
 }
 
-/// Buckets of a level.
+/// Returns the number of buckets of a level.
 pub fn buckets(level: u32, dir_level: u8) -> u64 {
     1 << (level + u32::from(dir_level)).min(30)
 }
 
-/// Blocks in each bucket of a level.
+/// Returns the number of blocks in each bucket of a level.
 fn blocks_per_bucket(level: u32) -> u64 {
     if level < 31 { 2 } else { 4 }
 }
 
-/// The first block of a level.
+/// Returns the first block of a level.
 fn level_start(level: u32, dir_level: u8) -> u64 {
     (0..level).map(|above| buckets(above, dir_level) * blocks_per_bucket(above)).sum()
 }
 
-/// The blocks of the directory where an entry with this hash is, if it is in this level.
+/// Returns the blocks of the directory where an entry with this hash is, if it is in this level.
 pub fn bucket_blocks(level: u32, dir_level: u8, hash: u32) -> Range<u64> {
     let bucket = u64::from(hash) % buckets(level, dir_level);
     let start = level_start(level, dir_level) + bucket * blocks_per_bucket(level);
     start..start + blocks_per_bucket(level)
 }
 
-/// The level and the bucket of a directory's block; `None` beyond the last level.
+/// Returns the level and the bucket of a directory's block; `None` beyond the last level.
 pub fn bucket_of(lbn: u64, dir_level: u8) -> Option<(u32, u64)> {
     let mut left = lbn;
     for level in 0..DEPTH_MAX {
@@ -124,7 +126,7 @@ impl Region {
     /// The region of a directory's block.
     pub const BLOCK: Region = Region { slots: 214, bitmap: 0..27, dentries: 30, names: 2384 };
 
-    /// The region of entries inside an inode, in its bytes for inline contents.
+    /// Returns the region of entries inside an inode, in its bytes for inline contents.
     pub fn inline(inline_range: Range<usize>) -> Region {
         let Range { start, end } = inline_range;
         // Each slot takes a dentry, eight bytes of name, and one bit.
@@ -182,7 +184,7 @@ impl Entry<'_> {
     }
 }
 
-/// The kind that a type byte means.
+/// Returns the kind that a type byte means.
 fn kind_of(type_byte: u8) -> Option<FileKind> {
     Some(match type_byte {
         1 => FileKind::Regular,
@@ -196,7 +198,7 @@ fn kind_of(type_byte: u8) -> Option<FileKind> {
     })
 }
 
-/// The type byte of a kind.
+/// Returns the type byte of a kind.
 fn type_byte(kind: FileKind) -> u8 {
     match kind {
         FileKind::Regular => 1,

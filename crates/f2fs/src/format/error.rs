@@ -53,7 +53,7 @@ impl std::fmt::Display for Structure {
 }
 
 impl Structure {
-    /// The damage `problem` in this structure, read from `block` where that is known.
+    /// Returns the damage `problem` in this structure, read from `block` where that is known.
     pub fn damage(self, block: Option<BlkAddr>, problem: impl Into<String>) -> Damage {
         Damage { structure: self, block, problem: problem.into() }
     }

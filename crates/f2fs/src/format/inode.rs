@@ -344,7 +344,8 @@ impl Layout {
         Layout::from_fields(inline, extra, flexible)
     }
 
-    /// `extra`: size of the extra area in bytes, and the words it gives to inline attributes.
+    /// Makes a layout. `extra`: size of the extra area in bytes, and the words it gives to inline
+    /// attributes.
     fn from_fields(inline: Inline, extra: Option<(u16, u16)>, flexible: bool) -> Layout {
         let xattr_words = match extra {
             Some((_, words)) if flexible => words,
@@ -354,17 +355,17 @@ impl Layout {
         Layout::new(extra.map_or(0, |(isize, _)| isize / 4), xattr_words)
     }
 
-    /// Words of the extra area.
+    /// Returns the number of words of the extra area.
     pub fn extra_words(&self) -> u16 {
         self.extra_words
     }
 
-    /// Words of inline attributes.
+    /// Returns the number of words of inline attributes.
     pub fn xattr_words(&self) -> u16 {
         self.xattr_words
     }
 
-    /// Addresses the inode can hold.
+    /// Returns the number of addresses the inode can hold.
     pub fn addresses(&self) -> u32 {
         ADDRS_PER_INODE as u32 - u32::from(self.extra_words) - u32::from(self.xattr_words)
     }
@@ -388,24 +389,24 @@ impl Layout {
         put_u32(block, at, address.0);
     }
 
-    /// All bytes that hold addresses.
+    /// Returns the range of all bytes that hold addresses.
     pub fn addr_range(&self) -> Range<usize> {
         let start = ADDRS + 4 * usize::from(self.extra_words);
         start..start + 4 * self.addresses() as usize
     }
 
-    /// The bytes of inline data or entries: behind one reserved word, which must be 0.
+    /// Returns the range of inline data or entries: behind one reserved word, which must be 0.
     pub fn inline_range(&self) -> Range<usize> {
         let Range { start, end } = self.addr_range();
         (start + 4).min(end)..end
     }
 
-    /// The bytes of inline attributes.
+    /// Returns the range of inline attributes.
     pub fn inline_xattr_range(&self) -> Range<usize> {
         NIDS - 4 * usize::from(self.xattr_words)..NIDS
     }
 
-    /// Major and minor number of a device node.
+    /// Returns the major and minor number of a device node.
     pub fn device(&self, block: &[u8]) -> (u32, u32) {
         let (old, new) = (self.addr(block, 0).0, self.addr(block, 1).0);
         if old != 0 {
@@ -451,7 +452,7 @@ pub fn set_blocks(block: &mut [u8], blocks: u64) {
     put_u64(block, 24, blocks);
 }
 
-/// One of the inode's node ids; none beyond the last slot.
+/// Returns one of the inode's node ids; none beyond the last slot.
 pub fn nid_slot(block: &[u8], slot: usize) -> Nid {
     if slot < NIDS_PER_INODE { Nid(u32_at(block, NIDS + 4 * slot)) } else { Nid::NONE }
 }
@@ -490,7 +491,7 @@ pub struct CachedExtent {
     pub blocks: u32,
 }
 
-/// The cached extent, if there is one.
+/// Returns the cached extent, if there is one.
 pub fn cached_extent(block: &[u8]) -> Option<CachedExtent> {
     let word = |index: usize| u32_at(block, EXT.start + 4 * index);
     let extent = CachedExtent { lbn: word(0), addr: BlkAddr(word(1)), blocks: word(2) };
@@ -507,7 +508,7 @@ pub fn has_checksum(block: &[u8]) -> bool {
     Inline::from_bits_retain(block[3]).contains(Inline::EXTRA_ATTR) && u16_at(block, 360) >= COVERS_CHECKSUM
 }
 
-/// The checksum that an inode's block should carry. It covers the footer.
+/// Returns the checksum that an inode's block should carry. It covers the footer.
 pub fn checksum(block: &[u8], uuid: &[u8; 16]) -> u32 {
     let ino = Footer::decode(block).ino.0.to_le_bytes();
     [&uuid[..], &ino, &block[68..72], &block[..CHECKSUM.start], &[0; 4], &block[CHECKSUM.end..BLOCK]]

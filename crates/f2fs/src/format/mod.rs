@@ -115,7 +115,7 @@ impl Log {
     /// All logs: `ALL[log as usize] == log`.
     pub const ALL: [Log; 6] = [Log::HotData, Log::WarmData, Log::ColdData, Log::HotNode, Log::WarmNode, Log::ColdNode];
 
-    /// From SIT's segment type.
+    /// Converts SIT's segment type to a log.
     pub fn from_type(number: u16) -> Option<Log> {
         Log::ALL.get(usize::from(number)).copied()
     }
@@ -132,19 +132,19 @@ impl std::fmt::Display for Log {
     }
 }
 
-/// The 16-bit number at `at`. The caller has checked the length.
+/// Returns the 16-bit number at `at`. The caller has checked the length.
 #[inline]
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The 32-bit number at `at`. The caller has checked the length.
+/// Returns the 32-bit number at `at`. The caller has checked the length.
 #[inline]
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The 64-bit number at `at`. The caller has checked the length.
+/// Returns the 64-bit number at `at`. The caller has checked the length.
 #[inline]
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32

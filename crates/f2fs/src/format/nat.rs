@@ -34,7 +34,7 @@ impl NatEntry {
     }
 }
 
-/// Entry `index` (below [`NAT_PER_BLOCK`]) of a block of the table.
+/// Decodes entry `index` (below [`NAT_PER_BLOCK`]) of a block of the table.
 pub fn entry(block: &[u8], index: usize) -> NatEntry {
     NatEntry::decode(&block[span(index)])
 }

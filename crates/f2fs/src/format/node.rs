@@ -96,7 +96,8 @@ impl Footer {
     }
 }
 
-/// The log that a node belongs to: indirect nodes are cold, all others hot (directories) or warm (section 9).
+/// Returns the log that a node belongs to: indirect nodes are cold, all others hot (directories) or warm
+/// (section 9).
 pub fn log_of(node_offset: u32, directory: bool) -> Log {
     if !is_direct(node_offset) && node_offset != XATTR_OFFSET {
         return Log::ColdNode;
@@ -104,7 +105,7 @@ pub fn log_of(node_offset: u32, directory: bool) -> Log {
     if directory { Log::HotNode } else { Log::WarmNode }
 }
 
-/// An address in a direct node; no block beyond the last slot.
+/// Returns an address in a direct node; no block beyond the last slot.
 pub fn addr(block: &[u8], slot: usize) -> BlkAddr {
     if slot < ADDRS_PER_NODE { BlkAddr(u32_at(block, slot * 4)) } else { BlkAddr::NULL }
 }
@@ -118,7 +119,7 @@ pub fn set_addr(block: &mut [u8], slot: usize, address: BlkAddr) {
     put_u32(block, slot * 4, address.0);
 }
 
-/// A node id in an indirect node; no node beyond the last slot.
+/// Returns a node id in an indirect node; no node beyond the last slot.
 pub fn nid(block: &[u8], slot: usize) -> Nid {
     if slot < NIDS_PER_NODE { Nid(u32_at(block, slot * 4)) } else { Nid::NONE }
 }
@@ -137,7 +138,8 @@ pub fn is_blank(block: &[u8]) -> bool {
     filled(&block[..FOOTER_OFFSET]).next().is_none()
 }
 
-/// The addresses among words of a node that are not zero, with their places. Runs of zeros cost little: most nodes have one.
+/// Returns the addresses among words of a node that are not zero, with their places. Runs of zeros cost
+/// little: most nodes have one.
 pub fn filled(words: &[u8]) -> impl Iterator<Item = (usize, BlkAddr)> {
     const LINE_WORDS: usize = 16;
     let lines = words.chunks(4 * LINE_WORDS).enumerate();
@@ -147,7 +149,7 @@ pub fn filled(words: &[u8]) -> impl Iterator<Item = (usize, BlkAddr)> {
     all.filter(|(_, addr)| *addr != BlkAddr::NULL)
 }
 
-/// A new direct or indirect node: all zeros but its footer.
+/// Returns a new direct or indirect node: all zeros but its footer.
 #[cfg(test)]
 pub(crate) fn blank(footer: &Footer) -> Vec<u8> {
     let mut block = vec![0; super::BLOCK];
@@ -181,12 +183,12 @@ const LEVELS: [u32; 5] = [1, 1, 2, 2, 3];
 /// The highest of these levels.
 const LEVELS_MAX: u32 = 3;
 
-/// File blocks below a node of this level.
+/// Returns the number of file blocks below a node of this level.
 pub(crate) const fn blocks_below(level: u32) -> u64 {
     (ADDRS_PER_NODE as u64).pow(level)
 }
 
-/// Offsets that a node of this level and all its descendants take.
+/// Returns the number of offsets that a node of this level and all its descendants take.
 pub(crate) const fn nodes_in(level: u32) -> u32 {
     if level == 1 { 1 } else { 1 + NIDS_PER_NODE as u32 * nodes_in(level - 1) }
 }
@@ -204,7 +206,7 @@ pub(crate) struct Tree {
     pub(crate) first: u64,
 }
 
-/// The trees below an inode with this many usable addresses of its own.
+/// Returns the trees below an inode with this many usable addresses of its own.
 pub(crate) fn trees(addresses: u32) -> impl Iterator<Item = Tree> {
     let (mut offset, mut first) = (1, u64::from(addresses));
     LEVELS.into_iter().zip(0..).map(move |(level, slot)| {
@@ -215,18 +217,18 @@ pub(crate) fn trees(addresses: u32) -> impl Iterator<Item = Tree> {
     })
 }
 
-/// The tree that a file block beyond the inode's own addresses hangs on.
+/// Returns the tree that a file block beyond the inode's own addresses hangs on.
 fn tree_of(lbn: u64, addresses: u32) -> Option<Tree> {
     trees(addresses).find(|tree| lbn < tree.first + blocks_below(tree.level))
 }
 
-/// File blocks that an inode with this many usable addresses can have.
+/// Returns the number of file blocks that an inode with this many usable addresses can have.
 pub fn lbn_limit(addresses: u32) -> u64 {
     u64::from(addresses) + LEVELS.into_iter().map(blocks_below).sum::<u64>()
 }
 
-/// The way to the address of file block `lbn` in an inode with `addresses` usable addresses of its own; `None` beyond
-/// the largest file.
+/// Returns the way to the address of file block `lbn` in an inode with `addresses` usable addresses of its
+/// own; `None` beyond the largest file.
 pub fn path(lbn: u64, addresses: u32) -> Option<Path> {
     if lbn < u64::from(addresses) {
         return Some(Path { steps: SmallVec::new(), slot: lbn as u16 });
@@ -244,8 +246,8 @@ pub fn path(lbn: u64, addresses: u32) -> Option<Path> {
     Some(Path { steps, slot: left as u16 })
 }
 
-/// The first file block whose address the node with this offset holds: the inverse of [`path`]. `None` for nodes that
-/// hold no addresses (indirect ones, the attribute node) and offsets beyond the tree.
+/// Returns the first file block whose address the node with this offset holds: the inverse of [`path`].
+/// `None` for nodes that hold no addresses (indirect ones, the attribute node) and offsets beyond the tree.
 pub fn first_lbn(node_offset: u32, addresses: u32) -> Option<u64> {
     if node_offset == 0 {
         return Some(0);
@@ -267,8 +269,8 @@ pub fn is_direct(node_offset: u32) -> bool {
     first_lbn(node_offset, 0).is_some()
 }
 
-/// The file blocks below the node that step `step` of [`path`] reaches: all of them are holes if that node is missing.
-/// Steps beyond the last count as the last; empty for file blocks that no inode has.
+/// Returns the file blocks below the node that step `step` of [`path`] reaches: all of them are holes if that
+/// node is missing. Steps beyond the last count as the last; empty for file blocks that no inode has.
 pub fn covered(lbn: u64, addresses: u32, step: usize) -> Range<u64> {
     if lbn < u64::from(addresses) {
         return 0..addresses.into();
@@ -282,13 +284,13 @@ pub fn covered(lbn: u64, addresses: u32, step: usize) -> Range<u64> {
     start..start + blocks
 }
 
-/// The file blocks whose addresses the same node holds as that of `lbn`.
+/// Returns the file blocks whose addresses the same node holds as that of `lbn`.
 pub fn span(lbn: u64, addresses: u32) -> Range<u64> {
     covered(lbn, addresses, LEVELS_MAX as usize)
 }
 
-/// The file block behind those that are holes if step `step` on the way to `lbn` finds no node; the largest number if
-/// no inode has such a file block.
+/// Returns the file block behind those that are holes if step `step` on the way to `lbn` finds no node; the
+/// largest number if no inode has such a file block.
 pub fn missing_until(lbn: u64, addresses: u32, step: usize) -> u64 {
     let covered = covered(lbn, addresses, step);
     if covered.is_empty() { u64::MAX } else { covered.end }

@@ -51,28 +51,28 @@ impl ValidMap {
         self.0 == [0; WORDS]
     }
 
-    /// The valid blocks, ascending.
+    /// Returns the valid blocks, ascending.
     pub fn iter_set(&self) -> impl Iterator<Item = usize> + use<> {
         let map = *self;
         std::iter::successors(map.next_set(0), move |last| map.next_set(last + 1))
     }
 
-    /// The first valid block at `from` or after it.
+    /// Returns the first valid block at `from` or after it.
     pub fn next_set(&self, from: usize) -> Option<usize> {
         self.next(from, 0)
     }
 
-    /// The first invalid block at `from` or after it.
+    /// Returns the first invalid block at `from` or after it.
     pub fn next_clear(&self, from: usize) -> Option<usize> {
         self.next(from, u64::MAX)
     }
 
-    /// Blocks that are valid in either map.
+    /// Returns the blocks that are valid in either map.
     pub fn union(&self, other: &ValidMap) -> ValidMap {
         ValidMap(std::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
-    /// The first bit from `from` that is set after every word was combined with `flip`.
+    /// Returns the first bit from `from` that is set after every word was combined with `flip`.
     fn next(&self, from: usize, flip: u64) -> Option<usize> {
         let first = from / 64;
         let beyond = u64::MAX >> (from % 64);
@@ -142,7 +142,8 @@ impl SitEntry {
     }
 }
 
-/// Entry `index` (below [`SIT_PER_BLOCK`]) of a block of the table, which is that of segment `segno`.
+/// Decodes entry `index` (below [`SIT_PER_BLOCK`]) of a block of the table, which is that of
+/// segment `segno`.
 ///
 /// # Errors
 /// If the type is not valid, or the count is not that of the map.

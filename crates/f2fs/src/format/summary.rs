@@ -76,7 +76,7 @@ impl Summary {
         (Summary { entries: std::array::from_fn(entry) }, block[FOOTER_AT] == 1)
     }
 
-    /// The summary block of a segment of nodes, or of data; its journal area is empty.
+    /// Encodes the summary block of a segment of nodes, or of data; its journal area is empty.
     pub fn encode(&self, is_node: bool) -> Vec<u8> {
         let mut block = vec![0; BLOCK];
         for (bytes, entry) in block.chunks_exact_mut(ENTRY_BYTES).zip(&self.entries) {

@@ -131,7 +131,8 @@ impl Features {
         .union(Features::INODE_CRTIME)
         .union(Features::COMPRESSION);
 
-    /// The names of the set features as mkfs.f2fs spells them; bits without a name as hexadecimal numbers.
+    /// Returns the names of the set features as mkfs.f2fs spells them; bits without a name as hexadecimal
+    /// numbers.
     pub fn names(self) -> Vec<String> {
         let unknown = |flags: Features| format!("{:#x}", flags.bits());
         let one = |flags: Features| flags.iter_names().next().map_or(unknown(flags), |(name, _)| name.to_lowercase());
@@ -197,24 +198,24 @@ impl Geometry {
         (segno.0 < self.segments).then_some((segno, from_main % SEGMENT_BLOCKS))
     }
 
-    /// Block `offset` of a segment of the main area.
+    /// Returns the address of block `offset` of a segment of the main area.
     pub fn block_of(&self, segno: Segno, offset: usize) -> BlkAddr {
         debug_assert!(segno.0 < self.segments && offset < SEGMENT_BLOCKS, "segment {segno} has no block {offset}");
         BlkAddr(self.main + segno.0 * SEGMENT_BLOCKS as u32 + offset as u32)
     }
 
-    /// The section that holds a segment.
+    /// Returns the section that holds a segment.
     pub fn section_of(&self, segno: Segno) -> u32 {
         segno.0 / self.segs_per_sec
     }
 
-    /// The segment numbers of a section.
+    /// Returns the segment numbers of a section.
     pub fn section(&self, section: u32) -> Range<u32> {
         let first = section * self.segs_per_sec;
         first..first + self.segs_per_sec
     }
 
-    /// The zone that holds a segment.
+    /// Returns the zone that holds a segment.
     pub fn zone_of(&self, segno: Segno) -> u32 {
         self.section_of(segno) / self.secs_per_zone
     }
@@ -224,7 +225,7 @@ impl Geometry {
         self.segment_of(addr).is_some()
     }
 
-    /// Blocks of one set of the SIT that have entries.
+    /// Returns the number of blocks of one set of the SIT that have entries.
     pub fn sit_blocks(&self) -> u32 {
         self.segments.div_ceil(SIT_PER_BLOCK as u32)
     }
@@ -237,7 +238,7 @@ impl Geometry {
         BlkAddr(self.sit + set + index)
     }
 
-    /// Blocks of one set of the NAT.
+    /// Returns the number of blocks of one set of the NAT.
     pub fn nat_blocks(&self) -> u32 {
         self.nat_segments / 2 * SEGMENT_BLOCKS as u32
     }
@@ -257,7 +258,7 @@ impl Geometry {
         BlkAddr(self.ssa + segno.0)
     }
 
-    /// Node ids are below this.
+    /// Returns the limit of node ids: all are below it.
     pub fn nid_max(&self) -> u32 {
         self.nat_blocks().saturating_mul(NAT_PER_BLOCK as u32)
     }
@@ -268,17 +269,17 @@ impl Geometry {
         BlkAddr(self.cp + pack * SEGMENT_BLOCKS as u32)
     }
 
-    /// Bytes of the SIT's version bitmap in the checkpoint.
+    /// Returns the number of bytes of the SIT's version bitmap in the checkpoint.
     pub(crate) fn sit_bitmap_bytes(&self) -> usize {
         self.sit_set_blocks() as usize / 8
     }
 
-    /// Bytes of the NAT's version bitmap in the checkpoint.
+    /// Returns the number of bytes of the NAT's version bitmap in the checkpoint.
     pub(crate) fn nat_bitmap_bytes(&self) -> usize {
         self.nat_blocks() as usize / 8
     }
 
-    /// Blocks of one half of the SIT area.
+    /// Returns the number of blocks of one half of the SIT area.
     fn sit_set_blocks(&self) -> u32 {
         self.sit_segments / 2 * SEGMENT_BLOCKS as u32
     }
@@ -411,7 +412,7 @@ impl std::fmt::Debug for Superblock {
 }
 
 impl Superblock {
-    /// A superblock with nothing but its geometry.
+    /// Returns a superblock with nothing but its geometry.
     pub(crate) fn empty(geometry: Geometry) -> Superblock {
         let mut raw = Box::new([0; BLOCK]);
         let sb = &mut raw[SUPERBLOCK_START..];
@@ -508,7 +509,7 @@ impl Superblock {
         self.geometry.clone()
     }
 
-    /// The encoding of names and its flags, for directories that ignore case.
+    /// Returns the encoding of names and its flags, for directories that ignore case.
     pub fn encoding(&self) -> (u16, u16) {
         let sb = &self.raw[SUPERBLOCK_START..];
         (u16_at(sb, at::ENCODING), u16_at(sb, at::ENCODING_FLAGS))
@@ -634,7 +635,7 @@ fn write_label(sb: &mut [u8], label: &str) {
     }
 }
 
-/// The cold list, then the hot one.
+/// Reads the cold list, then the hot one.
 fn read_extensions(sb: &[u8]) -> Result<(Vec<String>, Vec<String>), String> {
     let cold = u32_at(sb, at::EXTENSION_COUNT);
     let hot = sb[at::HOT_EXTENSION_COUNT];
@@ -666,7 +667,7 @@ mod tests {
 
     use super::*;
 
-    /// The geometry that mkfs.f2fs chooses for 2 GiB.
+    /// Returns the geometry that mkfs.f2fs chooses for 2 GiB.
     fn geometry() -> Geometry {
         Geometry {
             block_count: 524_288,

@@ -32,7 +32,7 @@ pub struct Attribute {
 }
 
 impl Attribute {
-    /// The key, if it is in a name space that vfs knows.
+    /// Returns the key, if it is in a name space that vfs knows.
     pub fn key(&self) -> Option<XattrKey> {
         Some(XattrKey { space: space_of_index(self.index)?, suffix: self.name.clone() })
     }
@@ -112,7 +112,7 @@ pub fn encode(attributes: &[Attribute], capacity: usize) -> Option<Vec<u8>> {
     Some(stream)
 }
 
-/// The attribute with this key.
+/// Finds the attribute with this key.
 pub fn find<'a>(attributes: &'a [Attribute], key: &XattrKey) -> Option<&'a Attribute> {
     attributes.iter().find(|attribute| attribute.is(index_of_space(key.space), &key.suffix))
 }

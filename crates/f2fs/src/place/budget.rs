@@ -1,14 +1,14 @@
 //! Accounting that keeps checkpoints possible: it tells whether every block that waits to be
 //! written has a place.
 //!
-//! A checkpoint writes each dirty node into a segment of nodes and each dirty directory block into a segment of data. Both take
-//! holes of used segments of their class, or free segments. So room is enough if the free segments cover what the holes of each
-//! class leave over:
+//! A checkpoint writes each dirty node into a segment of nodes and each dirty directory block into a
+//! segment of data. Both take holes of used segments of their class, or free segments. So room is enough if
+//! the free segments cover what the holes of each class leave over:
 //!
 //! `segments(owed nodes, node holes) + segments(owed data blocks, data holes) <= free segments`
 //!
-//! Each log keeps its last block until it has found another place, because a checkpoint names the next block of every log; so
-//! three holes of each class (it has three logs) do not count.
+//! Each log keeps its last block until it has found another place, because a checkpoint names the next
+//! block of every log; so three holes of each class (it has three logs) do not count.
 
 use crate::clean::Class;
 use crate::format::SEGMENT_BLOCKS;
@@ -58,7 +58,7 @@ impl Budget {
         self.segments(Class::Node).saturating_add(self.segments(Class::Data)) <= self.free_segments
     }
 
-    /// The same with more to be written.
+    /// True if that holds with `more` to be written.
     pub fn fits_with(&self, more: Blocks) -> bool {
         Budget { owed: self.owed + more, ..*self }.fits()
     }
@@ -79,7 +79,7 @@ impl Budget {
         holes.saturating_add(segments * SEGMENT_BLOCKS as u64).saturating_sub(owed.saturating_add(LOGS_PER_CLASS))
     }
 
-    /// Free segments that a class needs beyond its holes.
+    /// Returns the number of free segments that a class needs beyond its holes.
     fn segments(&self, class: Class) -> u64 {
         let (owed, holes) = self.of(class);
         if owed == 0 {

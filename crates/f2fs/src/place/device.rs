@@ -52,34 +52,37 @@ impl DeviceCost {
 }
 
 impl Charge {
-    /// A drive with a moving head: gaps pass by as fast as blocks are transferred.
+    /// Returns the costs of a drive with a moving head: gaps pass by as fast as blocks are
+    /// transferred.
     pub const fn sweeping(bytes_per_s: u64, request_ns: u64, seek_ns: u64) -> Charge {
         let block_ns = block_ns(bytes_per_s);
         Charge { block_ns, request_ns, seek_ns, gap_ns: block_ns }
     }
 
-    /// A device without a head: every gap costs the same.
+    /// Returns the costs of a device without a head: every gap costs the same.
     pub const fn flash(bytes_per_s: u64, request_ns: u64, seek_ns: u64) -> Charge {
         Charge { block_ns: block_ns(bytes_per_s), request_ns, seek_ns, gap_ns: seek_ns }
     }
 
-    /// One request of so many blocks, somewhere.
+    /// Returns the cost of one request of so many blocks, far from the last one.
     pub fn at_once_ns(&self, blocks: f64) -> f64 {
         self.request_ns as f64 + self.seek_ns as f64 + blocks * self.block_ns as f64
     }
 
-    /// A request behind a gap of so many blocks, without its transfer.
+    /// Returns the cost of a request behind a gap of so many blocks, without its transfer.
     pub fn hop_ns(&self, gap_blocks: f64) -> f64 {
         self.request_ns as f64 + (gap_blocks * self.gap_ns as f64).min(self.seek_ns as f64)
     }
 
-    /// So many blocks in runs of `run_blocks` on average, each run a request somewhere.
+    /// Returns the cost of so many blocks in runs of `run_blocks` on average, each run a request
+    /// far from the last one.
     pub fn scattered_ns(&self, blocks: f64, run_blocks: f64) -> f64 {
         let requests = blocks / run_blocks.max(1.0);
         requests * (self.request_ns + self.seek_ns) as f64 + blocks * self.block_ns as f64
     }
 
-    /// One ascending sweep over a segment: `blocks` in `runs` requests, `gap_blocks` in all between them.
+    /// Returns the cost of one ascending sweep over a segment: `blocks` in `runs` requests,
+    /// `gap_blocks` in all between them.
     pub fn sweep_ns(&self, blocks: f64, runs: f64, gap_blocks: f64) -> f64 {
         if runs < 1.0 {
             return 0.0;

@@ -19,7 +19,7 @@ pub struct Traits {
     pub moved: bool,
 }
 
-/// The log that a data block joins.
+/// Returns the log that a data block joins.
 pub fn data_log(traits: Traits) -> Log {
     match traits {
         Traits { directory: true, .. } => Log::HotData,
@@ -29,7 +29,7 @@ pub fn data_log(traits: Traits) -> Log {
     }
 }
 
-/// The log that a node joins. `direct`: an inode, a direct node or a node of extended attributes.
+/// Returns the log that a node joins. `direct`: an inode, a direct node or a node of extended attributes.
 pub fn node_log(directory: bool, direct: bool) -> Log {
     match (direct, directory) {
         (true, true) => Log::HotNode,
@@ -48,7 +48,7 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// The mark of a new file of this name; the cold list goes first.
+    /// Returns the mark of a new file of this name; the cold list goes first.
     pub fn mark(&self, name: &[u8]) -> Option<Heat> {
         let any = |list: &[Vec<u8>]| list.iter().any(|extension| matches(name, extension));
         match () {

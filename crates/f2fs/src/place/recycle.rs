@@ -22,7 +22,8 @@ use crate::format::{Log, SEGMENT_BLOCKS, Segno};
 /// The resolution of an age: that of the modification times in segment usage tables (SIT's, 4.4BSD LFS's). What was
 /// touched within one tick is told apart by utilization alone.
 pub const TICK_NS: u64 = 1_000_000_000;
-/// One bit per block of a segment, the first block in the highest bit of the first byte (`docs/formats/f2fs.md`, section 4).
+/// One bit per block of a segment, the first block in the highest bit of the first byte
+/// (`docs/formats/f2fs.md`, section 4).
 pub type BlockMap = [u8; SEGMENT_BLOCKS / 8];
 
 /// The rule by which a target is chosen.
@@ -57,8 +58,8 @@ impl Rule {
     }
 }
 
-/// The segment that a log recycles next, or `None` if no segment of the class has a hole that may be filled: then a
-/// checkpoint makes holes of what it lets go, or something has to be cleaned.
+/// Returns the segment that a log recycles next, or `None` if no segment of the class has a hole
+/// that may be filled: then a checkpoint has to release blocks, or something has to be cleaned.
 pub fn target(table: &impl Table, class: Class, rule: Rule) -> Option<SegmentView> {
     let now_ns = table.now_ns();
     table
@@ -69,7 +70,7 @@ pub fn target(table: &impl Table, class: Class, rule: Rule) -> Option<SegmentVie
         .map(|(_, segment)| segment)
 }
 
-/// The target of a log: its class, its temperature's rule.
+/// Returns the target of a log, by the log's class and its temperature's rule.
 pub fn target_of(table: &impl Table, log: Log) -> Option<Segno> {
     target(table, Class::of(log), Rule::of(log)).map(|segment| segment.segno)
 }
@@ -87,8 +88,8 @@ pub struct Hole {
     pub len: u16,
 }
 
-/// The holes at or behind block `from`, ascending, as runs: blocks that are neither valid now nor held by the last
-/// checkpoint.
+/// Returns the holes at or behind block `from`, ascending, as runs: blocks that are neither valid now nor
+/// held by the last checkpoint.
 pub fn holes(valid: &BlockMap, held: &BlockMap, from: u16) -> impl Iterator<Item = Hole> {
     let free: [u64; SEGMENT_BLOCKS / 64] = std::array::from_fn(|word| {
         let taken = (0..8).map(|byte| word * 8 + byte).fold(0, |bits, at| bits << 8 | u64::from(valid[at] | held[at]));
@@ -103,12 +104,13 @@ pub fn holes(valid: &BlockMap, held: &BlockMap, from: u16) -> impl Iterator<Item
     })
 }
 
-/// The first hole block at or behind `from`: where a recycling log goes on; `None` if the target is finished.
+/// Returns the first hole block at or behind `from`: where a recycling log goes on; `None` if the target is
+/// finished.
 pub fn next_hole(valid: &BlockMap, held: &BlockMap, from: u16) -> Option<u16> {
     holes(valid, held, from).next().map(|hole| hole.start)
 }
 
-/// The first block at or behind `from` that is free, or that is not.
+/// Returns the first block at or behind `from` that is free, or that is not.
 fn find(free: &[u64; SEGMENT_BLOCKS / 64], from: usize, wanted: bool) -> Option<usize> {
     let first = from / 64;
     free.iter().enumerate().skip(first).find_map(|(word, &bits)| {

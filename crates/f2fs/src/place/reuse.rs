@@ -51,8 +51,8 @@ const WINDOW: f64 = 1.5 * DWELL;
 
 /// Sections that cleaning makes free with one checkpoint.
 pub const SECTIONS_PER_CHECKPOINT: u32 = 4;
-/// Requests of a checkpoint that begin far from where the last one ended, and those a few blocks further on: its packs, NAT, SIT
-/// and SSA, as counted on volumes of 4 GiB whose files are overwritten (`lfs-…`).
+/// Requests of a checkpoint that begin far from where the last one ended, and those a few blocks further
+/// on: its packs, NAT, SIT and SSA, as counted on volumes of 4 GiB whose files are overwritten (`lfs-…`).
 const CHECKPOINT_FAR: f64 = 8.0;
 const CHECKPOINT_NEAR: f64 = 32.0;
 const CHECKPOINT_GAP_BLOCKS: f64 = 8.0;
@@ -157,7 +157,7 @@ impl Reuse {
     /// All policies, in the order of their declaration.
     pub const ALL: [Reuse; 3] = [Reuse::Never, Reuse::Always, Reuse::Auto];
 
-    /// The name by which options and tables know it.
+    /// Returns the name by which options and tables know it.
     pub fn name(self) -> &'static str {
         match self {
             Reuse::Never => "never",
@@ -188,7 +188,8 @@ impl Reuse {
 }
 
 impl Memory {
-    /// Recycling and cleaning, per block: what is done as seen, what is not as predicted.
+    /// Returns the costs of recycling and of cleaning per block: of the regime at work as seen, of the
+    /// other as predicted.
     fn costs(&mut self, state: &State) -> (f64, f64) {
         let weight = self.weight(state);
         if let Some(unit_blocks) = unit_blocks(state) {
@@ -213,7 +214,7 @@ impl Memory {
         (blocks as f64 / (state.space.main_blocks as f64 * WINDOW).max(1.0)).min(1.0)
     }
 
-    /// The regime for costs as above.
+    /// Returns the regime for these costs per block.
     fn regime(&mut self, state: &State, recycle_ns: f64, clean_ns: f64) -> Action {
         let dwells =
             (state.written_blocks.saturating_sub(self.began_at) as f64) < state.space.main_blocks as f64 * DWELL;
@@ -265,8 +266,8 @@ fn unit_blocks(state: &State) -> Option<f64> {
     (runs > 0).then(|| (f64::from(holes) / f64::from(runs) * (1.0 - f64::from(holes) / blocks)).max(1.0))
 }
 
-/// The utilization u of victims and targets in the long run if all data are equally hot: `U = (1 - u) / -ln u`, where U
-/// is the share of valid blocks in what is not free.
+/// Returns the utilization u of victims and targets in the long run if all data are equally hot:
+/// `U = (1 - u) / -ln u`, where U is the share of valid blocks in the space that is not free.
 fn lasting_utilization(space: &Space) -> f64 {
     let free_blocks = u64::from(space.free_sections) * u64::from(space.section_blocks);
     let used_blocks = space.main_blocks.saturating_sub(free_blocks).max(1);
@@ -284,7 +285,7 @@ fn append_ns(state: &State) -> f64 {
     state.device.write.at_once_ns(blocks) / blocks
 }
 
-/// Recycling one of the targets that there are.
+/// Returns the cost of recycling one of the targets that there are.
 fn recycling(state: &State) -> Cost {
     let Targets { segments, holes, runs } = state.targets;
     if holes == 0 || runs == 0 {
@@ -299,7 +300,7 @@ fn sweep(state: &State, holes: f64, runs: f64) -> Cost {
     Cost { ns: state.device.write.sweep_ns(holes, runs.max(1.0), gaps), blocks: holes }
 }
 
-/// Cleaning one of the victims that there are. `unit`: blocks that die together.
+/// Returns the cost of cleaning one of the victims that there are. `unit`: blocks that die together.
 fn cleaning(state: &State, unit: f64) -> Cost {
     let Victims { sections, blocks, valid } = state.victims;
     let sections = f64::from(sections.max(1));
@@ -311,8 +312,8 @@ fn predicted_cleaning_ns(state: &State, u: f64, unit: f64) -> f64 {
     moving(state, blocks, u * blocks, unit).per_block_ns()
 }
 
-/// Cleaning a section and appending to what it gives. What is valid lies in runs as what is dead does, longer the fuller the
-/// section is.
+/// Returns the cost of cleaning a section and appending to the room that it gives. Valid blocks lie in runs
+/// as dead ones do, longer the fuller the section is.
 fn moving(state: &State, blocks: f64, valid: f64, unit: f64) -> Cost {
     let room = blocks - valid;
     if room <= 0.0 {
@@ -351,13 +352,13 @@ impl FromStr for Reuse {
 mod tests {
     use super::*;
 
-    /// A volume of 1000 sections without a clean one; `valid` blocks in the best victim, which is the best target too,
-    /// and files of 8 blocks.
+    /// Returns a volume of 1000 sections without a clean one; `valid` blocks in the best victim, which is the
+    /// best target too, and files of 8 blocks.
     fn full(device: DeviceCost, utilization: f64, valid: u32) -> State {
         full_of(8, device, utilization, valid)
     }
 
-    /// The same with files of so many blocks.
+    /// Returns the same state with files of so many blocks.
     fn full_of(file_blocks: u32, device: DeviceCost, utilization: f64, valid: u32) -> State {
         let main_blocks = 512_000;
         let space = Space {

@@ -29,7 +29,7 @@ pub enum Heat {
 }
 
 impl Heat {
-    /// The log of data that it joins.
+    /// Returns the log of data that it joins.
     pub fn data_log(self) -> Log {
         match self {
             Heat::Hot => Log::HotData,
@@ -42,7 +42,7 @@ impl Temperature {
     /// Both policies, in the order of their declaration.
     pub const ALL: [Temperature; 2] = [Temperature::Kind, Temperature::Wolf];
 
-    /// The name by which options and tables know it.
+    /// Returns the name by which options and tables know it.
     pub fn name(self) -> &'static str {
         match self {
             Temperature::Kind => "kind",

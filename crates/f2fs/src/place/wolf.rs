@@ -61,7 +61,8 @@ struct Slot {
 const FREE: u32 = u32::MAX;
 
 impl Wolf {
-    /// A table of at least `blocks` places (32 bytes each), rounded up to a power of two, for at least one set.
+    /// Makes a table of at least `blocks` places (32 bytes each), rounded up to a power of two, for at
+    /// least one set.
     pub fn new(blocks: usize, seed: u64) -> Wolf {
         let places = blocks.clamp(WAYS, 1 << 28).next_power_of_two();
         let empty = Slot { owner: Owner { ino: Nid::NONE, lbn: 0 }, count: FREE, accessed_ns: 0 };
@@ -75,12 +76,12 @@ impl Wolf {
         }
     }
 
-    /// The time-bar at present.
+    /// Returns the time-bar at present.
     pub fn time_bar_ns(&self) -> u64 {
         self.time_bar_ns
     }
 
-    /// A block was accessed.
+    /// Counts an access to a block.
     pub fn accessed(&mut self, ino: Nid, lbn: u64, now_ns: u64) {
         self.age_one(now_ns);
         let owner = Owner { ino, lbn };
@@ -94,7 +95,7 @@ impl Wolf {
         }
     }
 
-    /// The file system has been idle: all counts are zero.
+    /// Sets all counts to zero: the file system has been idle.
     pub fn idle(&mut self) {
         self.slots.iter_mut().filter(|slot| slot.count != FREE).for_each(|slot| slot.count = 0);
         self.sum = 0;
@@ -155,7 +156,7 @@ impl Wolf {
         }
     }
 
-    /// The slots in which a block may be.
+    /// Returns the slots in which a block may be.
     fn set(&self, owner: Owner) -> std::ops::Range<usize> {
         let sets = self.slots.len() / WAYS;
         let mixed = (u64::from(owner.ino.0) << 32 ^ owner.lbn).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -76,7 +76,7 @@ impl FreeSegments {
         self.all.range(range).copied()
     }
 
-    /// Sections of which every segment is free.
+    /// Returns the number of sections of which every segment is free.
     pub(super) fn whole_sections(&self) -> u32 {
         self.whole
     }

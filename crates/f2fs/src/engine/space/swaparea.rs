@@ -49,7 +49,7 @@ pub(super) struct Areas {
 }
 
 impl Areas {
-    /// Sections that are kept and not taken.
+    /// Returns the number of sections that are kept and not taken.
     fn aside(&self) -> u32 {
         self.kept - self.sections.len() as u32
     }
@@ -62,7 +62,7 @@ impl Areas {
         self.reserved_blocks - self.taken_blocks
     }
 
-    /// The taken parts of a range, ascending.
+    /// Returns the taken parts of a range, ascending.
     fn taken_in(&self, range: &Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
         let (first, end) = (range.start, range.end);
         let across = self.runs.range(..first).next_back();
@@ -92,18 +92,19 @@ fn section_blocks(geo: &Geometry) -> u32 {
 }
 
 impl State {
-    /// Free segments that logs may take: those kept for swap areas are not among them.
+    /// Returns the number of free segments that logs may take: those kept for swap areas are not among them.
     pub(super) fn free_for_logs(&self) -> u32 {
         let aside = self.areas.aside() as usize * self.segments_per_section;
         self.free.len().saturating_sub(aside) as u32
     }
 
-    /// Free sections that logs may take: those kept for swap areas are not among them.
+    /// Returns the number of free sections that logs may take: those kept for swap areas are not among them.
     pub(super) fn free_sections_for_logs(&self) -> u32 {
         self.free.whole_sections().saturating_sub(self.areas.aside())
     }
 
-    /// True if logs may begin a section of which every segment is free: more of them are left than are kept for swap areas.
+    /// True if logs may begin a section of which every segment is free: more of them are left than are kept
+    /// for swap areas.
     pub(super) fn may_open_sections(&self) -> bool {
         self.areas.aside() == 0 || self.free.whole_sections() > self.areas.aside()
     }
@@ -249,7 +250,8 @@ impl SwapRoom {
         }
     }
 
-    /// A block of the main area, counted from its start.
+    /// Returns the number of a block of the main area, counted from its start; `None` outside of
+    /// it.
     fn index(&self, block: BlockAddr) -> Option<u32> {
         let addr = u32::try_from(block.0).ok().map(BlkAddr)?;
         self.geo().segment_of(addr).map(|(segno, offset)| segno.0 * SEGMENT_BLOCKS as u32 + offset as u32)
@@ -327,7 +329,7 @@ impl Volatile for SwapRoom {
 }
 
 impl Space {
-    /// Runs taken by swap areas, with the section each begins in.
+    /// Returns the runs taken by swap areas, with the section each begins in.
     pub(in crate::engine) fn swap_runs(&self) -> Vec<(u32, BlockRun)> {
         let state = self.state();
         let run = |(start, len): (&u32, &u32)| {
@@ -337,7 +339,7 @@ impl Space {
         state.areas.runs.iter().map(run).collect()
     }
 
-    /// The offsets of a segment's blocks that are not free, ascending: valid, or a swap area's.
+    /// Returns the offsets of a segment's blocks that are not free, ascending: valid, or a swap area's.
     pub(in crate::engine) fn used_blocks(&self, segno: Segno) -> Vec<usize> {
         let first = segno.0 * SEGMENT_BLOCKS as u32;
         let (_, mut used) = self.valid_blocks(segno);
@@ -347,12 +349,13 @@ impl Space {
         used
     }
 
-    /// Sections kept for swap areas, taken ones included.
+    /// Returns the number of sections kept for swap areas, taken ones included.
     pub(in crate::engine) fn swap_sections(&self) -> u32 {
         self.state().areas.kept
     }
 
-    /// Segments that swap areas have taken since the volume was opened, each time counted.
+    /// Returns the number of segments that swap areas have taken since the volume was opened, each time
+    /// counted.
     pub(in crate::engine) fn swap_segments_taken(&self) -> u64 {
         self.state().areas.segments_taken
     }
@@ -410,7 +413,7 @@ mod tests {
         a.end() <= b.start || b.end() <= a.start
     }
 
-    /// A volume of sections of so many segments.
+    /// Returns a volume of sections of so many segments.
     fn sectioned(mebibytes: u64, segs_per_sec: u32) -> Arc<MemDisk> {
         let mem = Arc::new(MemDisk::new(mebibytes << 11));
         let options = MkfsOptions { segs_per_sec, ..MkfsOptions::new([7; 16], Timestamp::new(1_700_000_000, 0)) };
