@@ -20,6 +20,7 @@
 //! | [`crash`] | power failures at every place and in every way |
 //! | [`ace`] | all short sequences of operations, with a power cut at every flush |
 //! | [`simulate`] | several clients at once, preempted everywhere, over power cuts and device errors |
+//! | [`age`] | simulated weeks on one volume: every fill level, many mounts, exact accounting |
 //! | [`mutate`], [`exercise`] | damaged images, and using them all the same |
 //! | [`family`] | the formats under test: what differs between them, in one place |
 //! | [`f2fs_disk`] | what judges and mutators must know of an F2FS disk |
@@ -27,6 +28,7 @@
 //! | [`judges`] | the reference checkers, debugfs, the kernel |
 
 pub mod ace;
+pub mod age;
 pub mod content;
 pub mod crash;
 pub mod drive;

@@ -87,7 +87,7 @@ pub fn of_parts<F: Format>(vfs: &Vfs<F>, wanted: impl Fn(&[u8]) -> bool) -> Resu
     Ok(tree)
 }
 
-type Said<T> = Result<T, (&'static str, Error)>;
+pub(crate) type Said<T> = Result<T, (&'static str, Error)>;
 
 fn see_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino) -> Said<Seen> {
     let attr = vfs.stat(ino).map_err(|e| ("stat", e))?.attr;
@@ -160,7 +160,7 @@ fn entries_vfs<F: Format>(vfs: &Vfs<F>, dir: Ino) -> Said<BTreeMap<Vec<u8>, u64>
 /// Bytes read at once.
 const PIECE: u64 = 256 << 10;
 
-fn content_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino, size: u64) -> Said<Content> {
+pub(crate) fn content_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino, size: u64) -> Said<Content> {
     let mut content = Content::default();
     let mut at = 0;
     let mut buf = vec![0; PIECE as usize];

@@ -50,6 +50,22 @@ impl Family for Ext {
     const CRASH: &'static [&'static str] = &["crash-1k", "crash-4k", "crash-1k-128"];
     const SIMULATED: &'static [&'static str] =
         &["crash-1k", "crash-1k-128", "crash-4k", "ours-1k", "ours-2k", "1k-groups"];
+    const AGED: &'static [&'static str] = &[
+        "ours-1k",
+        "ours-1k",
+        "ours-1k-128",
+        "ours-2k",
+        "ours-4k",
+        "ours-4k",
+        "ours-8k",
+        "ours-64k",
+        "1k-rev0",
+        "1k-groups",
+        "2k",
+        "4k-sparse2",
+        "4k-1024",
+    ];
+    const COUNTS_INODES: bool = true;
     const DAMAGED: &'static [&'static str] = &["ours-1k", "1k-128", "1k-groups", "4k", "4k-ext3"];
     const FULL: &'static [Geometry] = &image::ext::FULL;
     const SPARSE: &'static [Geometry] = &image::ext::SPARSE;

@@ -75,6 +75,18 @@ impl Family for F2fs {
         &["f2fs-crash", "f2fs-crash-features", "f2fs-crash-sections", "f2fs-crash-ours"];
     const SIMULATED: &'static [&'static str] =
         &["f2fs-crash", "f2fs-crash-features", "f2fs-crash-sections", "f2fs-crash-ours", "f2fs-64m"];
+    const AGED: &'static [&'static str] = &[
+        "f2fs-ours",
+        "f2fs-ours",
+        "f2fs-crash-ours",
+        "f2fs-ours-features",
+        "f2fs-ours-sections-zones",
+        "f2fs-ours-large-nat",
+        "f2fs-crash",
+        "f2fs-crash-features",
+        "f2fs-crash-sections",
+    ];
+    const COUNTS_INODES: bool = false;
     const DAMAGED: &'static [&'static str] =
         &["f2fs-64m", "f2fs-ours-features", "f2fs-sections", "f2fs-ours-large-nat"];
     const FULL: &'static [Geometry] = &image::f2fs::FULL;

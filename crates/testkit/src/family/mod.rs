@@ -34,6 +34,10 @@ pub trait Family: Send + Sync + 'static {
     const CRASH: &'static [&'static str];
     /// Names of geometries that simulations use.
     const SIMULATED: &'static [&'static str];
+    /// Names of geometries that age, at sizes of their own.
+    const AGED: &'static [&'static str];
+    /// True if the number of free inodes depends on nothing but the number of inodes.
+    const COUNTS_INODES: bool;
     /// Names of geometries whose images are damaged.
     const DAMAGED: &'static [&'static str];
     /// Volumes that are full all the time.
