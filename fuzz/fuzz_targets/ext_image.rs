@@ -16,7 +16,7 @@ use moafs_runtime::{Live, Timestamp};
 use moafs_testkit::exercise::{Bounds, exercise};
 use moafs_vfs::api::{NewFile, Options};
 use moafs_vfs::types::{FileKind, Ino, Name, SetMode};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Vfs, Credentials};
 
 const SECTORS: u64 = 1024;
 const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
@@ -40,7 +40,7 @@ fn mount(disk: SharedDisk) -> moafs_vfs::Result<Vfs<Ext>> {
 }
 
 fn populate(vfs: &Vfs<Ext>) {
-    let who = Who::root();
+    let who = Credentials::root();
     let new = |kind| NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: Some(b"somewhere/else") };
     let name = |text: &'static str| Name::new(text.as_bytes()).expect("a legal name");
     let make = |dir, text, kind| vfs.create(&who, dir, name(text), &new(kind)).expect("there is room").ino;

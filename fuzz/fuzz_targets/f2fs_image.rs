@@ -17,7 +17,7 @@ use moafs_runtime::{Live, Timestamp};
 use moafs_testkit::exercise::{Bounds, exercise};
 use moafs_vfs::api::{NewFile, Options};
 use moafs_vfs::types::{FileKind, Ino, Name, SetMode};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Vfs, Credentials};
 
 const SECTORS: u64 = 56 << 11;
 const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
@@ -63,7 +63,7 @@ fn mount(disk: SharedDisk) -> moafs_vfs::Result<Vfs<F2fs>> {
 }
 
 fn write(vfs: &Vfs<F2fs>, name: &str, bytes: usize) -> Ino {
-    let who = Who::root();
+    let who = Credentials::root();
     let name = Name::new(name.as_bytes()).expect("a legal name");
     let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
     let file = vfs.create(&who, Ino(3), name, &new).expect("create").ino;
@@ -72,7 +72,7 @@ fn write(vfs: &Vfs<F2fs>, name: &str, bytes: usize) -> Ino {
 }
 
 fn populate(vfs: &Vfs<F2fs>) {
-    let who = Who::root();
+    let who = Credentials::root();
     for (number, bytes) in [0, 100, 5_000, 4_000_000].into_iter().enumerate() {
         let file = write(vfs, &format!("file{number}"), bytes);
         vfs.set_xattr(&who, file, b"user.comment", &[5; 300], SetMode::Any).expect("an attribute");

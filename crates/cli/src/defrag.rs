@@ -14,7 +14,7 @@ use moafs_mount::defrag::{DefragCommand, DefragJob, DefragStatus};
 use moafs_mount::options::parse_bytes;
 use moafs_mount::unmount;
 use moafs_vfs::Format;
-use moafs_vfs::gather::{DefragOptions, Ending, Healed, Reading};
+use moafs_vfs::defrag::{DefragOptions, DefragReport, ReadCost, StopReason};
 use serde::Serialize;
 
 use crate::error::{CliError, INTERRUPTED, Result};
@@ -72,7 +72,7 @@ struct Report {
     what: String,
     dry_run: bool,
     #[serde(flatten)]
-    healed: Healed,
+    healed: DefragReport,
     layout_score_before: Option<f64>,
     layout_score_after: Option<f64>,
 }
@@ -85,15 +85,15 @@ impl DefragArgs {
             _ => self.on_image(&Inside::parse(&self.what, None)?, &stop)?,
         };
         self.tell(healed)?;
-        Ok(if healed.ending == Ending::Stopped { INTERRUPTED.into() } else { ExitCode::SUCCESS })
+        Ok(if healed.ending == StopReason::Stopped { INTERRUPTED.into() } else { ExitCode::SUCCESS })
     }
 
-    fn on_image(&self, place: &Inside, stop: &Stop) -> Result<Healed> {
+    fn on_image(&self, place: &Inside, stop: &Stop) -> Result<DefragReport> {
         let access = if self.dry_run { Access::Read } else { Access::Write };
         with_volume!(&place.image, access, |volume| self.heal(volume, place, stop))
     }
 
-    fn heal<F: Format>(&self, volume: &Volume<F>, place: &Inside, stop: &Stop) -> Result<Healed> {
+    fn heal<F: Format>(&self, volume: &Volume<F>, place: &Inside, stop: &Stop) -> Result<DefragReport> {
         let options = DefragOptions { max_bytes: self.max_bytes.unwrap_or(u64::MAX), dry_run: self.dry_run };
         let tree = VolumeTree::new(&volume.vfs, &place.image);
         let missing = || CliError::Usage(format!("{} does not exist", place.describe()));
@@ -108,7 +108,7 @@ impl DefragArgs {
     }
 
     /// Starts the job in the mount's daemon, and watches its progress.
-    fn on_mount(&self, path: &Path, stop: &Stop) -> Result<Healed> {
+    fn on_mount(&self, path: &Path, stop: &Stop) -> Result<DefragReport> {
         let mount = unmount::mount_of(path)
             .ok_or_else(|| CliError::Usage(format!("{} lies in no mount of moafs", output::path(path))))?;
         let control = mount.target.join(".moafs/defrag");
@@ -153,7 +153,7 @@ impl DefragArgs {
         bar
     }
 
-    fn tell(&self, healed: Healed) -> Result<()> {
+    fn tell(&self, healed: DefragReport) -> Result<()> {
         if self.json {
             return output::json(&Report {
                 what: self.what.to_string_lossy().into_owned(),
@@ -168,11 +168,11 @@ impl DefragArgs {
 }
 
 /// Writes the outcome as text for people.
-fn text(healed: &Healed, dry_run: bool) -> String {
-    let Healed { directories, files, files_skipped, files_moved, bytes_moved, before, after, ending } = *healed;
+fn text(healed: &DefragReport, dry_run: bool) -> String {
+    let DefragReport { directories, files, files_skipped, files_moved, bytes_moved, before, after, ending } = *healed;
     let (verb, now) = if dry_run { ("would be moved", "then") } else { ("moved", "now") };
     let mut text = format!("{files} files in {directories} directories\n");
-    let score = |reading: Reading| reading.score.value().map_or("-".to_owned(), |score| format!("{score:.4}"));
+    let score = |reading: ReadCost| reading.score.value().map_or("-".to_owned(), |score| format!("{score:.4}"));
     if files_moved == 0 {
         text += &format!(
             "nothing moved: layout score {}, {} pieces, {} requests to read all\n",
@@ -191,14 +191,14 @@ fn text(healed: &Healed, dry_run: bool) -> String {
         text += &format!("{files_skipped} files were in use and left alone\n");
     }
     match ending {
-        Ending::Stopped => text += "interrupted: the rest was not looked at\n",
-        Ending::MaxBytes => text += "stopped at --max-bytes: the rest was not looked at\n",
-        Ending::Running | Ending::Done => {}
+        StopReason::Stopped => text += "interrupted: the rest was not looked at\n",
+        StopReason::MaxBytes => text += "stopped at --max-bytes: the rest was not looked at\n",
+        StopReason::Running | StopReason::Done => {}
     }
     text
 }
 
-fn show(bar: &ProgressBar, healed: &Healed) {
+fn show(bar: &ProgressBar, healed: &DefragReport) {
     bar.set_message(format!(
         "{} directories, {} files looked at, {} moved",
         healed.directories,
@@ -237,8 +237,9 @@ mod tests {
 
     #[test]
     fn the_outcome_says_what_was_gained_or_that_nothing_was() {
-        let reading = |adjacent, requests| Reading { pieces: 9, score: Score { successors: 10, adjacent }, requests };
-        let mut healed = Healed { files: 9, before: reading(0, 9), after: reading(0, 9), ..Healed::default() };
+        let reading = |adjacent, requests| ReadCost { pieces: 9, score: Score { successors: 10, adjacent }, requests };
+        let mut healed =
+            DefragReport { files: 9, before: reading(0, 9), after: reading(0, 9), ..DefragReport::default() };
         assert_eq!(
             text(&healed, false),
             "9 files in 0 directories\nnothing moved: layout score 0.0000, 9 pieces, 9 requests to read all\n"

@@ -76,7 +76,7 @@ pub struct Counts {
     pub directories: u32,
     /// Empty new directories: those made here since the volume was mounted, less one for each file
     /// made in the group.
-    pub expectant: u32,
+    pub empty_new_directories: u32,
 }
 
 /// An inode number that was handed out.
@@ -141,7 +141,7 @@ pub struct Alloc {
     free_blocks: AtomicU64,
     free_inodes: AtomicU64,
     directories: AtomicU64,
-    expectant: AtomicU64,
+    empty_new_directories: AtomicU64,
     /// Blocks that were freed, but may not be reused yet.
     freeing_blocks: AtomicU64,
     freeing_inodes: AtomicU64,
@@ -165,7 +165,7 @@ impl Alloc {
                     free_blocks: descriptor.free_blocks,
                     free_inodes: descriptor.free_inodes,
                     directories: descriptor.used_dirs,
-                    expectant: 0,
+                    empty_new_directories: 0,
                 };
                 let zone = zone_of(&geo, group, &descriptor);
                 let state = GroupState {
@@ -186,7 +186,7 @@ impl Alloc {
             free_blocks: AtomicU64::new(sum(|c| c.free_blocks)),
             free_inodes: AtomicU64::new(sum(|c| c.free_inodes)),
             directories: AtomicU64::new(sum(|c| c.directories)),
-            expectant: AtomicU64::new(0),
+            empty_new_directories: AtomicU64::new(0),
             geo,
             meta,
             groups,
@@ -264,17 +264,17 @@ impl Alloc {
     pub fn blocks_per_directory(&self) -> Option<u64> {
         let used = self.data_blocks.saturating_sub(self.free_blocks.load(Ordering::Relaxed));
         let directories = self.directories.load(Ordering::Relaxed);
-        used.checked_div(directories.saturating_sub(self.expectant.load(Ordering::Relaxed)))
+        used.checked_div(directories.saturating_sub(self.empty_new_directories.load(Ordering::Relaxed)))
     }
 
     /// Counts one empty new directory more, or one fewer, in the group.
     fn note_expectant(&self, counts: &mut Counts, more: bool) {
         if more {
-            counts.expectant += 1;
-            self.expectant.fetch_add(1, Ordering::Relaxed);
-        } else if counts.expectant > 0 {
-            counts.expectant -= 1;
-            self.expectant.fetch_sub(1, Ordering::Relaxed);
+            counts.empty_new_directories += 1;
+            self.empty_new_directories.fetch_add(1, Ordering::Relaxed);
+        } else if counts.empty_new_directories > 0 {
+            counts.empty_new_directories -= 1;
+            self.empty_new_directories.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

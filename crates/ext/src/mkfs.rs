@@ -110,7 +110,7 @@ fn impossible<T>(what: &'static str, value: impl Into<u64>, rule: impl Into<Stri
 
 /// The shape and the free space of the new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct MkfsReport {
     /// The geometry of the volume.
     pub geometry: Geometry,
     /// Blocks kept for root.
@@ -128,7 +128,7 @@ pub struct Report {
 /// # Errors
 /// If the options do not fit together or with the device, or if a request fails: then there is no
 /// volume, neither the old nor the new one.
-pub fn mkfs(disk: &dyn Disk, options: &MkfsOptions) -> Result<Report, MkfsError> {
+pub fn mkfs(disk: &dyn Disk, options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
     let (superblock, geometry) = plan(disk.limits().sectors * SECTOR as u64, options)?;
     let mut maker = Maker { disk, superblock, geometry, batch: Vec::new() };
     maker.erase_old(options.discard)?;
@@ -444,10 +444,10 @@ impl Maker<'_> {
         block.freeze()
     }
 
-    fn report(self, descriptors: &[Descriptor]) -> Report {
+    fn report(self, descriptors: &[Descriptor]) -> MkfsReport {
         let geo = self.geometry;
         let copies = geo.all_groups().skip(1).filter(|group| geo.has_superblock(*group));
-        Report {
+        MkfsReport {
             backups: copies.map(|group| geo.group_start(group)).collect(),
             reserved_blocks: self.superblock.reserved_blocks(),
             free_blocks: self.superblock.free_blocks(),

@@ -9,7 +9,7 @@ use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::{Live, Rt, Timestamp};
 use moafs_vfs::api::{Allocate, NewFile, Options};
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Credentials, Vfs};
 
 const ROOT: Ino = Ino(2);
 const MIB: u64 = 1 << 20;
@@ -27,22 +27,22 @@ fn mount(mebibytes: u64) -> Vfs<Ext> {
 fn create(vfs: &Vfs<Ext>, text: &str) -> Ino {
     let name = Name::new(text.as_bytes()).expect("a legal name");
     let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
-    vfs.create(&Who::root(), ROOT, name, &new).expect("there is space").ino
+    vfs.create(&Credentials::root(), ROOT, name, &new).expect("there is space").ino
 }
 
 #[test]
 fn an_allocation_that_does_not_fit_takes_nothing() {
     let vfs = mount(64);
     let file = create(&vfs, "file");
-    vfs.write(&Who::root(), file, 0, &[1; 5000], false).expect("there is space");
+    vfs.write(&Credentials::root(), file, 0, &[1; 5000], false).expect("there is space");
     vfs.sync().expect("the disk works");
     let free = vfs.stat_fs().free;
-    let refused = vfs.allocate(&Who::root(), file, 0, 100 * MIB, Allocate::Extend).expect_err("it cannot fit");
+    let refused = vfs.allocate(&Credentials::root(), file, 0, 100 * MIB, Allocate::Extend).expect_err("it cannot fit");
     assert_eq!(refused.errno(), libc::ENOSPC);
     assert_eq!(vfs.stat(file).expect("it is there").attr.size, 5000);
     assert_eq!(vfs.stat_fs().free, free);
-    vfs.allocate(&Who::root(), file, 0, 40 * MIB, Allocate::Extend).expect("this fits");
+    vfs.allocate(&Credentials::root(), file, 0, 40 * MIB, Allocate::Extend).expect("this fits");
     // Most of it is there: only the rest has to fit.
-    vfs.allocate(&Who::root(), file, 0, 50 * MIB, Allocate::Extend).expect("this fits, too");
+    vfs.allocate(&Credentials::root(), file, 0, 50 * MIB, Allocate::Extend).expect("this fits, too");
     assert_eq!(vfs.stat(file).expect("it is there").attr.size, 50 * MIB);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
-use moafs_disk::probe::trace::{Trace, Verb};
+use moafs_disk::probe::trace::{Trace, TraceVerb};
 use moafs_disk::{Kind, SharedDisk};
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::place::Policy;
@@ -11,7 +11,7 @@ use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::{Live, Rt, Timestamp};
 use moafs_vfs::api::{AtimePolicy, CacheRole, NewFile, Options};
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Credentials, Vfs};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -78,7 +78,7 @@ fn written(files: &[File], volume_bytes: u64, place: Policy) -> Arc<MemDisk> {
     };
     mkfs(&*mem, &options).unwrap();
     let v = mount_with(&mem, Options::default(), place);
-    let who = Who::root();
+    let who = Credentials::root();
     for file in files {
         let dir = format!("d{}", file.dir);
         let dir = match v.vfs.lookup(&who, ROOT, name(&dir)) {
@@ -112,12 +112,12 @@ fn cost(mem: &Arc<MemDisk>, files: &[File], options: Options) -> (u64, u64) {
     }
     let c = v.trace.counters();
     v.vfs.close().unwrap();
-    (c.reads_of(Kind::Data), c.bytes(|c| c.verb == Verb::Read && c.kind == Kind::Data))
+    (c.reads_of(Kind::Data), c.bytes(|c| c.verb == TraceVerb::Read && c.kind == Kind::Data))
 }
 
 fn find(v: &Mounted, file: File) -> Ino {
-    let dir = v.vfs.lookup(&Who::root(), ROOT, name(&format!("d{}", file.dir))).unwrap().ino;
-    let ino = v.vfs.lookup(&Who::root(), dir, name(&format!("f{}", file.number))).unwrap().ino;
+    let dir = v.vfs.lookup(&Credentials::root(), ROOT, name(&format!("d{}", file.dir))).unwrap().ino;
+    let ino = v.vfs.lookup(&Credentials::root(), dir, name(&format!("f{}", file.number))).unwrap().ino;
     v.vfs.forget(dir, 1);
     ino
 }

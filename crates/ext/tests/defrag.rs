@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use moafs_disk::mem::MemDisk;
-use moafs_disk::probe::trace::{Counters, Trace, Verb};
+use moafs_disk::probe::trace::{Counters, Trace, TraceVerb};
 use moafs_disk::{Cause, Kind, SharedDisk};
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::place::Policy;
 use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::{Live, Rt, Timestamp};
 use moafs_vfs::api::{NewFile, Options};
-use moafs_vfs::gather::{DefragOptions, Ending, Healed};
+use moafs_vfs::defrag::{DefragOptions, DefragReport, StopReason};
 use moafs_vfs::types::{Attr, FileKind, Ino, Name};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Credentials, Vfs};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -76,17 +76,17 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 impl Mounted {
     fn make(&self, dir: Ino, text: &str, kind: FileKind) -> Ino {
         let new = NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: None };
-        self.vfs.create(&Who::root(), dir, name(text), &new).unwrap().ino
+        self.vfs.create(&Credentials::root(), dir, name(text), &new).unwrap().ino
     }
 
     fn find(&self, dir: Ino, text: &str) -> Ino {
-        let ino = self.vfs.lookup(&Who::root(), dir, name(text)).unwrap().ino;
+        let ino = self.vfs.lookup(&Credentials::root(), dir, name(text)).unwrap().ino;
         self.vfs.forget(ino, 1);
         ino
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) {
-        self.vfs.write(&Who::root(), ino, offset, data, false).unwrap();
+        self.vfs.write(&Credentials::root(), ino, offset, data, false).unwrap();
     }
 
     fn contents(&self, ino: Ino) -> Vec<u8> {
@@ -110,9 +110,9 @@ impl Mounted {
             }
         }
         for number in 0..files {
-            self.vfs.unlink(&Who::root(), dir, name(&gone(number))).unwrap();
+            self.vfs.unlink(&Credentials::root(), dir, name(&gone(number))).unwrap();
         }
-        self.vfs.tend();
+        self.vfs.run_background_step();
         self.vfs.sync().unwrap();
         dir
     }
@@ -124,7 +124,7 @@ impl Mounted {
         }
     }
 
-    fn heal(&self, ino: Ino, options: DefragOptions) -> Healed {
+    fn heal(&self, ino: Ino, options: DefragOptions) -> DefragReport {
         self.vfs.defragment(ino, &options, &mut |_| true).unwrap()
     }
 
@@ -148,7 +148,7 @@ impl Mounted {
     }
 }
 
-fn data(asked: &Counters, verb: Verb) -> (u64, u64) {
+fn data(asked: &Counters, verb: TraceVerb) -> (u64, u64) {
     let which = |count: &moafs_disk::probe::trace::Count| count.verb == verb && count.kind == Kind::Data;
     (asked.requests(which), asked.bytes(which) / BLOCK as u64)
 }
@@ -159,7 +159,7 @@ fn cold_reads(mem: &Arc<MemDisk>, dir: Ino, files: u64, blocks: usize) -> u64 {
     let v = mount(mem);
     let ((), asked) = v.asked(|| v.check_aged(dir, files, blocks));
     v.close();
-    data(&asked, Verb::Read).0
+    data(&asked, TraceVerb::Read).0
 }
 
 #[test]
@@ -172,12 +172,12 @@ fn an_aged_directory_is_read_with_as_few_requests_as_a_new_one() {
     let v = mount(&mem);
     let (healed, asked) = v.asked(|| v.heal(dir, DefragOptions::default()));
     println!("{healed:?}");
-    assert_eq!((healed.ending, healed.directories, healed.files), (Ending::Done, 1, 64));
+    assert_eq!((healed.ending, healed.directories, healed.files), (StopReason::Done, 1, 64));
     assert_eq!((healed.before.requests, healed.after.requests), (64, 2));
     assert_eq!((healed.files_moved, healed.bytes_moved), (64, 64 * BLOCK as u64));
-    assert_eq!(data(&asked, Verb::Read), (64, 64));
-    assert_eq!(data(&asked, Verb::Write), (2, 64));
-    assert_eq!(asked.requests(|c| c.verb == Verb::Write && c.kind == Kind::Data && c.cause == Cause::Move), 2);
+    assert_eq!(data(&asked, TraceVerb::Read), (64, 64));
+    assert_eq!(data(&asked, TraceVerb::Write), (2, 64));
+    assert_eq!(asked.requests(|c| c.verb == TraceVerb::Write && c.kind == Kind::Data && c.cause == Cause::Move), 2);
     let (again, asked) = v.asked(|| v.heal(dir, DefragOptions::default()));
     assert_eq!((again.before, again.after, again.bytes_moved), (healed.after, healed.after, 0));
     assert_eq!(asked.requests(|_| true), 0, "nothing is gained, nothing is done");
@@ -212,7 +212,7 @@ fn a_dry_run_tells_what_the_real_one_does_and_asks_for_no_data() {
     let dry_run = DefragOptions { dry_run: true, ..DefragOptions::default() };
     let v = mount_as(&mem, Policy::Cowrite, true);
     let (seen, asked) = v.asked(|| v.heal(dir, dry_run));
-    assert_eq!((data(&asked, Verb::Read), data(&asked, Verb::Write)), ((0, 0), (0, 0)));
+    assert_eq!((data(&asked, TraceVerb::Read), data(&asked, TraceVerb::Write)), ((0, 0), (0, 0)));
     assert!(v.vfs.defragment(dir, &DefragOptions::default(), &mut |_| true).is_err(), "the volume is read-only");
     v.vfs.close().unwrap();
     let v = mount(&mem);
@@ -286,9 +286,9 @@ fn large_files_move_window_by_window_and_well_placed_ones_are_not_read() {
         assert!(healed.before.requests > 100, "{place}: {healed:?}");
         assert!(healed.after.requests <= 200u64.div_ceil(TRANSFER_BLOCKS) + 1, "{place}: {healed:?}");
         assert_eq!((healed.files, healed.files_moved), (1, 1));
-        assert_eq!(data(&asked, Verb::Write), (200u64.div_ceil(TRANSFER_BLOCKS), 200));
+        assert_eq!(data(&asked, TraceVerb::Write), (200u64.div_ceil(TRANSFER_BLOCKS), 200));
         let (again, asked) = v.asked(|| v.heal(one, DefragOptions::default()));
-        assert_eq!((again.bytes_moved, data(&asked, Verb::Read)), (0, (0, 0)));
+        assert_eq!((again.bytes_moved, data(&asked, TraceVerb::Read)), (0, (0, 0)));
         assert_eq!(v.contents(one), contents);
         v.close();
     }
@@ -325,16 +325,16 @@ fn it_stops_when_told_and_after_so_many_bytes() {
         ..DefragOptions::default()
     };
     let some = v.heal(dir, limit(2));
-    assert_eq!((some.ending, some.bytes_moved), (Ending::MaxBytes, limit(2).max_bytes));
+    assert_eq!((some.ending, some.bytes_moved), (StopReason::MaxBytes, limit(2).max_bytes));
     assert_eq!(some.after.requests, 64 + 2);
     let none = v.heal(dir, DefragOptions { max_bytes: 1, ..DefragOptions::default() });
-    assert_eq!((none.ending, none.bytes_moved, none.after), (Ending::MaxBytes, 0, none.before));
+    assert_eq!((none.ending, none.bytes_moved, none.after), (StopReason::MaxBytes, 0, none.before));
     let top = v.find(ROOT, "top");
     let stopped = v.vfs.defragment(top, &DefragOptions::default(), &mut |_| false).unwrap();
-    assert_eq!((stopped.ending, stopped.directories), (Ending::Stopped, 1));
+    assert_eq!((stopped.ending, stopped.directories), (StopReason::Stopped, 1));
     assert_eq!(stopped.bytes_moved, 0, "it was stopped before it came to the directory");
     v.check_aged(dir, 128, 1);
-    assert_eq!(v.heal(top, DefragOptions::default()).ending, Ending::Done);
+    assert_eq!(v.heal(top, DefragOptions::default()).ending, StopReason::Done);
     v.check_aged(dir, 128, 1);
     v.close();
 }
@@ -352,7 +352,7 @@ fn holes_and_files_of_several_names_are_left_in_peace() {
     let sectors = v.vfs.stat(sparse).unwrap().sectors;
     let other = v.make(ROOT, "other", FileKind::Directory);
     let both = v.find(dir, "7");
-    v.vfs.link(&Who::root(), both, other, name("linked")).unwrap();
+    v.vfs.link(&Credentials::root(), both, other, name("linked")).unwrap();
     assert!(v.heal(ROOT, DefragOptions::default()).bytes_moved > 0);
     assert_eq!(v.vfs.stat(sparse).unwrap().sectors, sectors, "holes stay holes");
     assert_eq!(v.heal(ROOT, DefragOptions::default()).bytes_moved, 0, "nothing wanders to and fro");
@@ -362,7 +362,7 @@ fn holes_and_files_of_several_names_are_left_in_peace() {
 
 /// Ages a small volume and fills it until `free_percent` of it is free, all but the floor of which
 /// is promised to data that wait. Then defragments it, and writes the waiting data.
-fn heal_nearly_full(free_percent: u64) -> Healed {
+fn heal_nearly_full(free_percent: u64) -> DefragReport {
     let mem = make(16);
     let v = mount(&mem);
     let dir = v.age(200, 2);
@@ -424,14 +424,14 @@ fn files_may_be_written_cut_and_removed_meanwhile() {
                         0 => {
                             data = bytes(round, rng.random_range(1..5 * BLOCK));
                             let set = moafs_vfs::api::SetAttr { size: Some(0), ..Default::default() };
-                            v.vfs.set_attr(&Who::root(), ino, &set).unwrap();
+                            v.vfs.set_attr(&Credentials::root(), ino, &set).unwrap();
                             v.write(ino, 0, &data);
                         }
                         1 => {
                             data.truncate(data.len() / 2);
                             let size = Some(data.len() as u64);
                             let set = moafs_vfs::api::SetAttr { size, ..Default::default() };
-                            v.vfs.set_attr(&Who::root(), ino, &set).unwrap();
+                            v.vfs.set_attr(&Credentials::root(), ino, &set).unwrap();
                         }
                         2 => {
                             let more = bytes(round, BLOCK);
@@ -439,11 +439,11 @@ fn files_may_be_written_cut_and_removed_meanwhile() {
                             data.extend(more);
                             data.truncate(20 * BLOCK);
                             let set = moafs_vfs::api::SetAttr { size: Some(data.len() as u64), ..Default::default() };
-                            v.vfs.set_attr(&Who::root(), ino, &set).unwrap();
+                            v.vfs.set_attr(&Credentials::root(), ino, &set).unwrap();
                         }
                         3 => v.vfs.fsync(ino, false).unwrap(),
                         _ if rng.random_ratio(1, 8) => {
-                            v.vfs.unlink(&Who::root(), dir, name(&number.to_string())).unwrap();
+                            v.vfs.unlink(&Credentials::root(), dir, name(&number.to_string())).unwrap();
                             mine.insert(number, None);
                             continue;
                         }
@@ -459,7 +459,7 @@ fn files_may_be_written_cut_and_removed_meanwhile() {
             v.heal(if round % 2 == 0 { dir } else { ROOT }, DefragOptions::default());
             if round % 10 == 0 {
                 v.vfs.shrink(256 << 10);
-                v.vfs.tend();
+                v.vfs.run_background_step();
             }
         }
         stop.store(true, Ordering::Relaxed);

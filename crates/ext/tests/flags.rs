@@ -9,7 +9,7 @@ use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::{Live, Rt, Timestamp};
 use moafs_vfs::api::{NewFile, Options, SetAttr};
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Credentials, Vfs};
 
 const ROOT: Ino = Ino(2);
 
@@ -23,7 +23,7 @@ fn open(disk: SharedDisk) -> Vfs<Ext> {
 fn a_file_with_any_flag_that_programs_may_set_is_read_again() {
     let disk = Arc::new(MemDisk::new(64 << 11));
     mkfs(&*disk, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))).expect("mkfs");
-    let who = Who::root();
+    let who = Credentials::root();
     // chattr's s, u, c, S, i, a, d, A, t, D, T.
     let flags = [0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x8000, 0x1_0000, 0x2_0000];
     let vfs = open(disk.clone());

@@ -9,7 +9,7 @@ use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::{Live, Rt, Timestamp};
 use moafs_vfs::api::{NewFile, Options};
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Credentials, Vfs};
 
 const ROOT: Ino = Ino(2);
 
@@ -22,7 +22,7 @@ fn open(disk: SharedDisk) -> Vfs<Ext> {
 fn create(vfs: &Vfs<Ext>, dir: Ino, text: &str, kind: FileKind) -> Ino {
     let name = Name::new(text.as_bytes()).expect("a legal name");
     let new = NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: None };
-    vfs.create(&Who::root(), dir, name, &new).expect("there is space").ino
+    vfs.create(&Credentials::root(), dir, name, &new).expect("there is space").ino
 }
 
 #[test]
@@ -33,14 +33,14 @@ fn fdatasync_of_a_file_keeps_the_new_directories_that_lead_to_it() {
     let outer = create(&vfs, ROOT, "outer", FileKind::Directory);
     let inner = create(&vfs, outer, "inner", FileKind::Directory);
     let file = create(&vfs, inner, "file", FileKind::Regular);
-    vfs.write(&Who::root(), file, 0, b"contents", false).expect("there is space");
+    vfs.write(&Credentials::root(), file, 0, b"contents", false).expect("there is space");
     vfs.fsync(file, true).expect("the disk works");
 
     let after = open(Arc::new(disk.snapshot()));
     let mut at = ROOT;
     for name in ["outer", "inner", "file"] {
         let name = Name::new(name.as_bytes()).expect("a legal name");
-        at = after.lookup(&Who::root(), at, name).unwrap_or_else(|error| panic!("{name}: {error}")).ino;
+        at = after.lookup(&Credentials::root(), at, name).unwrap_or_else(|error| panic!("{name}: {error}")).ino;
     }
     let mut bytes = [0; 8];
     assert_eq!(after.read(at, 0, &mut bytes).expect("memory can be read"), 8);

@@ -7,7 +7,7 @@ use moafs_f2fs::{F2fs, OpenOptions};
 use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::api::{NewFile, SetAttr};
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Options, Vfs, Who};
+use moafs_vfs::{Credentials, Options, Vfs};
 
 const ROOT: Ino = Ino(3);
 const FILES: usize = 4000;
@@ -22,7 +22,7 @@ fn volume() -> Vfs<F2fs> {
 
 fn create(vfs: &Vfs<F2fs>, text: &str) -> Ino {
     let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
-    let ino = vfs.create(&Who::root(), ROOT, name(text), &new).unwrap().ino;
+    let ino = vfs.create(&Credentials::root(), ROOT, name(text), &new).unwrap().ino;
     vfs.forget(ino, 1);
     ino
 }
@@ -45,7 +45,7 @@ fn checkpoint(c: &mut Criterion) {
         perm ^= 0o11;
         let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
         for ino in &files {
-            vfs.set_attr(&Who::root(), *ino, &set).unwrap();
+            vfs.set_attr(&Credentials::root(), *ino, &set).unwrap();
         }
     };
     let mut group = c.benchmark_group("checkpoint");
@@ -65,11 +65,11 @@ fn small_file(c: &mut Criterion) {
     c.bench_function("create, write 4 KiB, unlink", |b| {
         b.iter(|| {
             let ino = create(&vfs, "f");
-            vfs.write(&Who::root(), ino, 0, &data, false).unwrap();
-            vfs.unlink(&Who::root(), ROOT, name("f")).unwrap();
+            vfs.write(&Credentials::root(), ino, 0, &data, false).unwrap();
+            vfs.unlink(&Credentials::root(), ROOT, name("f")).unwrap();
             count += 1;
             if count % 64 == 0 {
-                vfs.tend();
+                vfs.run_background_step();
             }
         });
     });
@@ -86,7 +86,7 @@ fn missing_name(c: &mut Criterion) {
     c.bench_function("a missing name among 20,000", |b| {
         b.iter(|| {
             i += 1;
-            vfs.lookup(&Who::root(), ROOT, name(&format!("none-{i:06}"))).unwrap_err()
+            vfs.lookup(&Credentials::root(), ROOT, name(&format!("none-{i:06}"))).unwrap_err()
         });
     });
 }

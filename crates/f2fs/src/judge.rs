@@ -8,7 +8,7 @@ use moafs_disk::SharedDisk;
 use moafs_disk::mem::MemDisk;
 use moafs_runtime::{Live, Rt, Timestamp};
 use moafs_vfs::Vfs;
-use moafs_vfs::api::{NewFile, Options, Who};
+use moafs_vfs::api::{Credentials, NewFile, Options};
 use moafs_vfs::types::{FileKind, Name};
 
 use crate::check::{CheckOptions, Issue, check};
@@ -47,8 +47,8 @@ pub(crate) fn mount(mem: &Arc<MemDisk>) -> Vfs<F2fs> {
 }
 
 /// Returns the credentials of root.
-pub(crate) fn root() -> Who {
-    Who::root()
+pub(crate) fn root() -> Credentials {
+    Credentials::root()
 }
 
 fn have(tool: &str) -> bool {

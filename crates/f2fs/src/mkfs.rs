@@ -141,7 +141,7 @@ fn impossible<T>(what: &'static str, value: impl ToString, rule: impl Into<Strin
 
 /// The shape of the volume that was made, and the space in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct MkfsReport {
     /// The areas of the volume.
     pub geometry: Geometry,
     /// Blocks that files may use.
@@ -157,7 +157,7 @@ pub struct Report {
 /// # Errors
 /// If the options do not fit together or with the device: then nothing was written. If a request fails: then the old
 /// volume is gone, and of the new one there is nothing, or all of it with one copy of the superblock.
-pub fn mkfs(disk: &dyn Disk, options: &MkfsOptions) -> Result<Report, MkfsError> {
+pub fn mkfs(disk: &dyn Disk, options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
     check_options(options)?;
     let bytes = disk.limits().sectors * SECTOR as u64;
     let geometry = areas(bytes, options)?;
@@ -563,8 +563,8 @@ impl Maker<'_> {
         u64::from(self.geometry.segments - self.reserve.overprovision) * SEGMENT_BLOCKS as u64
     }
 
-    fn report(self) -> Report {
-        Report {
+    fn report(self) -> MkfsReport {
+        MkfsReport {
             user_blocks: self.user_blocks(),
             reserved_segments: self.reserve.reserved,
             overprovision_segments: self.reserve.overprovision,

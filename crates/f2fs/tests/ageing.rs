@@ -22,7 +22,7 @@ use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, Timestamp, sleep_until};
 use moafs_vfs::api::{NewFile, RenameMode, SetAttr};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
-use moafs_vfs::{Error, Options, Vfs, Who};
+use moafs_vfs::{Credentials, Error, Options, Vfs};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -112,7 +112,7 @@ fn new(kind: FileKind) -> NewFile<'static> {
 /// Calls by path, each letting go of what it held.
 struct Calls<'a> {
     vfs: &'a Vfs<F2fs>,
-    who: Who,
+    who: Credentials,
 }
 
 impl Calls<'_> {
@@ -290,7 +290,7 @@ fn step(calls: &Calls<'_>, rng: &mut Pcg64Mcg, me: u64, label: &str, round: &Rou
 }
 
 fn client(vfs: &Vfs<F2fs>, rt: &Rt, case: Case, number: u64, me: u64, round: &Round) {
-    let calls = Calls { vfs, who: Who::root() };
+    let calls = Calls { vfs, who: Credentials::root() };
     let mut rng = Pcg64Mcg::seed_from_u64((case.seed * 1000 + number) * 100 + me);
     for op in 0..case.ops {
         if round.stop.load(Ordering::Relaxed) {
@@ -359,7 +359,7 @@ fn fsck_f2fs(disk: &MemDisk) -> Option<String> {
 
 /// Fills a fresh volume with files of 4 blocks.
 fn fill(vfs: &Vfs<F2fs>, case: Case) -> Result<(), Error> {
-    let calls = Calls { vfs, who: Who::root() };
+    let calls = Calls { vfs, who: Credentials::root() };
     calls.make("base", FileKind::Directory)?;
     let stat = vfs.stat_fs();
     let left = stat.blocks * (100 - case.percent) / 100;
@@ -386,7 +386,7 @@ fn one_round(
     let rt = virt.rt();
     let at = |what: &str| format!("round {number}: {what}");
     let vfs = mount(&disk, &rt, case).map_err(|error| at(&format!("mount refused: {error}")))?;
-    let calls = Calls { vfs: &vfs, who: Who::root() };
+    let calls = Calls { vfs: &vfs, who: Credentials::root() };
     for ((dir, file), (len, byte)) in kept.iter() {
         match calls.bytes(&format!("{dir}/{file}")) {
             Ok(bytes) if bytes.len() == *len && bytes.iter().all(|b| b == byte) => {}
@@ -474,7 +474,9 @@ fn judged(disk: Arc<MemDisk>, case: Case, number: u64) -> Result<Arc<MemDisk>, S
 fn empty(disk: Arc<MemDisk>, virt: &Arc<Virtual>, case: Case) -> Result<(), String> {
     let rt = virt.rt();
     let vfs = mount(&disk, &rt, case).map_err(|error| format!("last mount refused: {error}"))?;
-    Calls { vfs: &vfs, who: Who::root() }.clear(ROOT).map_err(|error| format!("deleting everything: {error}"))?;
+    Calls { vfs: &vfs, who: Credentials::root() }
+        .clear(ROOT)
+        .map_err(|error| format!("deleting everything: {error}"))?;
     vfs.sync().map_err(|error| format!("the last sync: {error}"))?;
     sleep_until(&*rt, rt.now() + Duration::from_secs(3));
     vfs.sync().map_err(|error| format!("the last sync: {error}"))?;

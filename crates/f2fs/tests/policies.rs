@@ -14,7 +14,7 @@ use std::fmt;
 use moafs_f2fs::clean::oracle::{self, Deaths};
 use moafs_f2fs::clean::order::Owner;
 use moafs_f2fs::clean::{
-    Class, Cleaner, Destination, Secno, SectionView, SegmentView, Space, Table, Want, hole_plugging,
+    Class, Cleaner, Destination, Headroom, Secno, SectionView, SegmentView, Table, Want, hole_plugging,
 };
 use moafs_f2fs::clean::{Decision, age_threshold};
 use moafs_f2fs::format::{Log, Nid, SEGMENT_BLOCKS, Segno};
@@ -207,8 +207,8 @@ impl Volume {
         }
     }
 
-    fn space(&self) -> Space {
-        Space {
+    fn space(&self) -> Headroom {
+        Headroom {
             free_sections: self.free,
             prefree_sections: 0,
             reserved_sections: RESERVED,

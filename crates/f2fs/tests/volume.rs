@@ -17,10 +17,10 @@ use moafs_f2fs::place::{Reuse, Temperature};
 use moafs_f2fs::{F2fs, OpenOptions};
 use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::api::{Allocate, NewFile, RenameMode, SetAttr};
-use moafs_vfs::format::Why;
+use moafs_vfs::format::CommitReason;
 use moafs_vfs::types::{FileKind, Ino, Lbn, Name};
 
-use moafs_vfs::{Format, Options, Vfs, Who};
+use moafs_vfs::{Credentials, Format, Options, Vfs};
 
 const ROOT: Ino = Ino(3);
 
@@ -79,7 +79,7 @@ fn fsck_f2fs(image: &Path) -> (Option<i32>, String) {
 
 fn create(vfs: &Vfs<F2fs>, dir: Ino, text: &str, kind: FileKind) -> Ino {
     let new = NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: None };
-    let stat = vfs.create(&Who::root(), dir, name(text), &new).unwrap();
+    let stat = vfs.create(&Credentials::root(), dir, name(text), &new).unwrap();
     vfs.forget(stat.ino, 1);
     stat.ino
 }
@@ -157,27 +157,27 @@ fn files_and_directories_come_back_after_a_remount() {
                 let len = [0, 100, 4096, 10_000, 300_000][(d + f) % 5];
                 let ino = create(&vfs, dir, &format!("file-{f}"), FileKind::Regular);
                 let data = contents((d * 100 + f) as u64, len);
-                assert_eq!(vfs.write(&Who::root(), ino, 0, &data, false).unwrap(), 0);
+                assert_eq!(vfs.write(&Credentials::root(), ino, 0, &data, false).unwrap(), 0);
                 files.push((dir, f, data));
             }
         }
         let big = create(&vfs, ROOT, "big", FileKind::Regular);
         let data = contents(7, 9_000_000);
-        vfs.write(&Who::root(), big, 0, &data, false).unwrap();
+        vfs.write(&Credentials::root(), big, 0, &data, false).unwrap();
         vfs.sync().unwrap();
         fsck(&disk);
         vfs.close().unwrap();
         fsck(&disk);
         let vfs = open(&disk, OpenOptions::default(), small());
         for (dir, f, data) in &files {
-            let stat = vfs.lookup(&Who::root(), *dir, name(&format!("file-{f}"))).unwrap();
+            let stat = vfs.lookup(&Credentials::root(), *dir, name(&format!("file-{f}"))).unwrap();
             assert!(read(&vfs, stat.ino, data.len() + 1) == *data, "file {f}");
         }
         assert!(read(&vfs, big, data.len()) == data);
         for (dir, f, _) in files.iter().filter(|(_, f, _)| f % 3 == 0) {
-            vfs.unlink(&Who::root(), *dir, name(&format!("file-{f}"))).unwrap();
+            vfs.unlink(&Credentials::root(), *dir, name(&format!("file-{f}"))).unwrap();
         }
-        vfs.unlink(&Who::root(), ROOT, name("big")).unwrap();
+        vfs.unlink(&Credentials::root(), ROOT, name("big")).unwrap();
         vfs.forget(big, u64::MAX);
         vfs.close().unwrap();
         fsck(&disk);
@@ -207,7 +207,8 @@ fn a_nearly_full_volume_is_overwritten_again_and_again_with_every_policy() {
             let at = if round < files.len() { round } else { (state >> 33) as usize % files.len() };
             newest[at] = round as u64;
             let data = contents(round as u64, 32768);
-            vfs.write(&Who::root(), files[at], 0, &data, false).unwrap_or_else(|e| panic!("{options:?} {round}: {e}"));
+            vfs.write(&Credentials::root(), files[at], 0, &data, false)
+                .unwrap_or_else(|e| panic!("{options:?} {round}: {e}"));
         }
         vfs.sync().unwrap();
         println!("{options:?}\n{:?}", vfs.format().counters());
@@ -232,15 +233,15 @@ fn what_was_fsynced_is_found_again_without_a_checkpoint() {
         let vfs = open(&disk, options.clone(), small());
         let dir = create(&vfs, ROOT, "dir", FileKind::Directory);
         let old = create(&vfs, dir, "old", FileKind::Regular);
-        vfs.write(&Who::root(), old, 0, &contents(1, 5_000_000), false).unwrap();
+        vfs.write(&Credentials::root(), old, 0, &contents(1, 5_000_000), false).unwrap();
         vfs.sync().unwrap();
         let before = vfs.format().counters().checkpoints;
         let mut files = Vec::new();
         for round in 0..40 {
             let len = [10, 5_000, 70_000, 4_200_000][round % 4];
             let ino = create(&vfs, dir, &format!("new{round}"), FileKind::Regular);
-            vfs.write(&Who::root(), ino, 0, &contents(round as u64, len), false).unwrap();
-            vfs.write(&Who::root(), old, round as u64 * 100_000, &contents(round as u64, 3000), false).unwrap();
+            vfs.write(&Credentials::root(), ino, 0, &contents(round as u64, len), false).unwrap();
+            vfs.write(&Credentials::root(), old, round as u64 * 100_000, &contents(round as u64, 3000), false).unwrap();
             if round % 3 == 0 {
                 vfs.fsync(ino, false).unwrap();
                 files.push((round, len));
@@ -253,9 +254,9 @@ fn what_was_fsynced_is_found_again_without_a_checkpoint() {
                 let cut = Arc::new(disk.snapshot());
                 fsck(&cut);
                 let after = open(&cut, options.clone(), small());
-                let at = after.lookup(&Who::root(), ROOT, name("dir")).unwrap().ino;
+                let at = after.lookup(&Credentials::root(), ROOT, name("dir")).unwrap().ino;
                 for (round, len) in &files {
-                    let found = after.lookup(&Who::root(), at, name(&format!("new{round}"))).unwrap();
+                    let found = after.lookup(&Credentials::root(), at, name(&format!("new{round}"))).unwrap();
                     assert_eq!(found.attr.size, *len as u64);
                     assert!(read(&after, found.ino, *len) == contents(*round as u64, *len), "new{round}");
                 }
@@ -279,15 +280,15 @@ fn space_allocated_behind_the_end_of_a_file_that_was_cut_reads_as_zeros() {
     let Some(disk) = volume(64, &[]) else { return };
     let vfs = open(&disk, OpenOptions::default(), small());
     let file = create(&vfs, ROOT, "file", FileKind::Regular);
-    vfs.write(&Who::root(), file, 0, &[7; 4096], false).unwrap();
+    vfs.write(&Credentials::root(), file, 0, &[7; 4096], false).unwrap();
     vfs.sync().unwrap();
     let cut = SetAttr { size: Some(1921), ..SetAttr::default() };
-    vfs.set_attr(&Who::root(), file, &cut).unwrap();
-    vfs.format().commit(Why::Age).unwrap();
+    vfs.set_attr(&Credentials::root(), file, &cut).unwrap();
+    vfs.format().commit(CommitReason::Age).unwrap();
     for (offset, end) in [(0, 3000), (1000, 9000), (2500, 3000), (1921, 4096)] {
         let vfs = open(&Arc::new(disk.snapshot()), OpenOptions::default(), small());
-        let file = vfs.lookup(&Who::root(), ROOT, name("file")).unwrap().ino;
-        vfs.allocate(&Who::root(), file, offset, end - offset, Allocate::Extend).unwrap();
+        let file = vfs.lookup(&Credentials::root(), ROOT, name("file")).unwrap().ino;
+        vfs.allocate(&Credentials::root(), file, offset, end - offset, Allocate::Extend).unwrap();
         let bytes = read(&vfs, file, 10_000);
         let ends = (bytes.len() as u64, bytes.iter().rposition(|byte| *byte != 0));
         assert_eq!(ends, (end, Some(1920)), "allocated {offset}..{end}");
@@ -300,7 +301,7 @@ fn a_chain_is_not_continued_by_what_an_earlier_mount_left_behind_the_same_checkp
     let Some(disk) = volume(64, &[]) else { return };
     let fsynced = |vfs: &Vfs<F2fs>, text: &str| {
         let file = create(vfs, ROOT, text, FileKind::Regular);
-        vfs.write(&Who::root(), file, 0, &contents(1, 5000), false).unwrap();
+        vfs.write(&Credentials::root(), file, 0, &contents(1, 5000), false).unwrap();
         vfs.fsync(file, false).unwrap();
     };
     let vfs = open(&disk, OpenOptions::default(), small());
@@ -314,7 +315,7 @@ fn a_chain_is_not_continued_by_what_an_earlier_mount_left_behind_the_same_checkp
     let cut = Arc::new(disk.snapshot());
     cut.write(Lba(u64::from(first.0) * 8), Buf::zeroed(4096).freeze(), Tag::volume(Kind::Node)).unwrap();
     let names = |vfs: &Vfs<F2fs>| {
-        ["old", "lost", "not reached", "new"].map(|text| vfs.lookup(&Who::root(), ROOT, name(text)).is_ok())
+        ["old", "lost", "not reached", "new"].map(|text| vfs.lookup(&Credentials::root(), ROOT, name(text)).is_ok())
     };
     let vfs = open(&cut, OpenOptions::default(), small());
     assert_eq!(names(&vfs), [true, false, false, false]);
@@ -337,7 +338,7 @@ fn a_volume_that_turned_read_only_shows_what_it_could_not_write() {
     let dir = create(&vfs, ROOT, "dir", FileKind::Directory);
     let files: Vec<Ino> = (0..FILES).map(|n| create(&vfs, dir, &format!("old{n}"), FileKind::Regular)).collect();
     let big = create(&vfs, dir, "big", FileKind::Regular);
-    vfs.write(&Who::root(), big, 0, &contents(1, BLOCKS as usize * 4096), false).unwrap();
+    vfs.write(&Credentials::root(), big, 0, &contents(1, BLOCKS as usize * 4096), false).unwrap();
     vfs.close().unwrap();
     let mut failed = 0;
     for nth in 1.. {
@@ -347,7 +348,7 @@ fn a_volume_that_turned_read_only_shows_what_it_could_not_write() {
         let vfs = Vfs::new(format, fault, Live::new(), Options { syncer: false, ..small() });
         for n in 0..FILES {
             vfs.rename(
-                &Who::root(),
+                &Credentials::root(),
                 (dir, name(&format!("old{n}"))),
                 (dir, name(&format!("new{n}"))),
                 RenameMode::Replace,
@@ -355,7 +356,7 @@ fn a_volume_that_turned_read_only_shows_what_it_could_not_write() {
             .unwrap();
         }
         for at in [0, 1000, 2000] {
-            vfs.write(&Who::root(), big, at * 4096, &contents(2, 4096), false).unwrap();
+            vfs.write(&Credentials::root(), big, at * 4096, &contents(2, 4096), false).unwrap();
         }
         if vfs.sync().is_ok() {
             break;

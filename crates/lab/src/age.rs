@@ -83,7 +83,7 @@ pub struct Aged {
 
 /// A volume that has been filled and churned until its score is as wanted. Volumes of different
 /// utilizations are cut from it.
-pub struct Worn {
+pub struct FragmentedVolume {
     image: MemDisk,
     directories: u64,
     files: Vec<File>,
@@ -133,7 +133,7 @@ impl Aging {
     ///
     /// # Errors
     /// Fails if the score is not reached.
-    pub fn worn(&self) -> Result<Worn> {
+    pub fn worn(&self) -> Result<FragmentedVolume> {
         let disk = Arc::new(Contentless::new(self.shape.make()?));
         let directories = u64::from(self.shape.groups) * DIRECTORIES_PER_GROUP;
         let (files, rounds) = on_volume(&disk, |client| {
@@ -142,11 +142,11 @@ impl Aging {
             let rounds = ager.wear(self.score)?;
             Ok((ager.files, rounds))
         })?;
-        Ok(Worn { image: disk.snapshot(), directories, files, rounds })
+        Ok(FragmentedVolume { image: disk.snapshot(), directories, files, rounds })
     }
 }
 
-impl Worn {
+impl FragmentedVolume {
     /// Deletes files down to a utilization.
     ///
     /// # Errors
@@ -299,7 +299,7 @@ impl<'a> Ager<'a> {
 
     /// Runs a background step, which frees the blocks of unlinked files.
     fn reap(&self) {
-        self.client.vfs().tend();
+        self.client.vfs().run_background_step();
     }
 
     fn delete_everything(&mut self) -> Result<()> {

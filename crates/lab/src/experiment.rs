@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use moafs_f2fs::place::DeviceCost;
 
-use crate::age::{Aged, Aging, Worn};
+use crate::age::{Aged, Aging, FragmentedVolume};
 use crate::calibrate;
 use crate::error::{LabError, Result};
 use crate::experiments;
@@ -116,7 +116,7 @@ pub struct Lab<'a> {
     pub options: RunOptions,
     progress: &'a dyn Progress,
     /// Churned volumes, by wanted score in millionths.
-    worn: Mutex<BTreeMap<u64, Slot<Worn>>>,
+    worn: Mutex<BTreeMap<u64, Slot<FragmentedVolume>>>,
     /// Aged volumes, by score in millionths and utilization in percent.
     aged: Mutex<BTreeMap<(u64, u8), Slot<Aged>>>,
     /// F2FS volumes, by utilization in percent and the pattern of overwriting.

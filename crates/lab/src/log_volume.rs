@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use moafs_disk::{MemDisk, SECTOR, SharedDisk};
 use moafs_f2fs::format::BLOCK;
-use moafs_f2fs::mkfs::{MkfsOptions, Report, mkfs};
+use moafs_f2fs::mkfs::{MkfsOptions, MkfsReport, mkfs};
 use moafs_f2fs::place::{DeviceCost, Reuse};
 use moafs_f2fs::{F2fs, OpenOptions};
 use moafs_runtime::Timestamp;
@@ -75,7 +75,7 @@ impl LogShape {
     ///
     /// # Errors
     /// Fails if mkfs refuses the shape.
-    pub fn make(&self) -> Result<(MemDisk, Report)> {
+    pub fn make(&self) -> Result<(MemDisk, MkfsReport)> {
         let disk = MemDisk::new(self.bytes / SECTOR as u64);
         let options =
             MkfsOptions { segs_per_sec: self.segments_per_section, ..MkfsOptions::new(*b"moafs lab volume", MADE_AT) };
@@ -93,7 +93,7 @@ pub struct LogAged {
     /// Share of all blocks of the main area that are valid, in percent.
     pub utilization: f64,
     /// The report of mkfs.
-    pub report: Report,
+    pub report: MkfsReport,
 }
 
 /// Fills and ages a volume.

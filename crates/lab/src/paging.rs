@@ -36,8 +36,8 @@ use crate::program::sor::Sor;
 use crate::swap_system::SwapSystem;
 use crate::workload::Client;
 use crate::workload::postmark::Postmark;
-use ground::Ground;
-use head::{Access, HeadLog};
+use ground::TestFileSystem;
+use head::{HeadAccess, HeadLog};
 
 /// A program that runs beside others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Program {
 
 /// The parts of a machine with several programs.
 #[derive(Debug, Clone)]
-pub struct Setup<'a, G> {
+pub struct PagingSetup<'a, G> {
     /// The machine but for its memory.
     pub machine: machine::Setup<'a, G>,
     /// System under test: the place that pages go to.
@@ -109,7 +109,7 @@ pub struct Measured {
     /// Time at which each program had ended, in nanoseconds.
     pub ended_ns: Vec<u64>,
     /// Every access to the drive.
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<HeadAccess>,
     /// Counters of the page daemon and of faults.
     pub paging: Paging,
     /// Status of the swap after the programs had ended and given their memory back.
@@ -136,7 +136,7 @@ struct Machine<F: Format> {
 ///
 /// # Errors
 /// Fails with the first error of a program in the order given, or if the drive or the volume cannot be opened.
-pub fn run<G: Ground>(setup: &Setup<'_, G>, image: &MemDisk, programs: &[Program]) -> Result<Measured> {
+pub fn run<G: TestFileSystem>(setup: &PagingSetup<'_, G>, image: &MemDisk, programs: &[Program]) -> Result<Measured> {
     let runtime = Virtual::new(None);
     runtime.run(|| {
         let machine = Machine::new(setup, runtime.rt(), image)?;
@@ -149,7 +149,7 @@ pub fn run<G: Ground>(setup: &Setup<'_, G>, image: &MemDisk, programs: &[Program
 }
 
 impl<F: Format> Machine<F> {
-    fn new<G: Ground<Format = F>>(setup: &Setup<'_, G>, time: Rt, image: &MemDisk) -> Result<Machine<F>> {
+    fn new<G: TestFileSystem<Format = F>>(setup: &PagingSetup<'_, G>, time: Rt, image: &MemDisk) -> Result<Machine<F>> {
         let of = &setup.machine;
         let (device, below) = of.device(&time, image)?;
         let processor = OneProcessor::new(time);
@@ -164,7 +164,11 @@ impl<F: Format> Machine<F> {
         Ok(Machine { rt, processor, device, trace, head, vfs, memory, background })
     }
 
-    fn measure<G: Ground<Format = F>>(&self, setup: &Setup<'_, G>, programs: &[Program]) -> Result<Measured> {
+    fn measure<G: TestFileSystem<Format = F>>(
+        &self,
+        setup: &PagingSetup<'_, G>,
+        programs: &[Program],
+    ) -> Result<Measured> {
         let before = self.totals();
         self.head.take();
         type Ended = Option<(u64, Result<()>)>;
@@ -210,7 +214,7 @@ impl<F: Format> Machine<F> {
 
 /// Makes the swap of a system: as large as the partition, also where pages go to the file system.
 fn swap<F: Format, G>(
-    setup: &Setup<'_, G>,
+    setup: &PagingSetup<'_, G>,
     vfs: &Vfs<F>,
     volume: SharedDisk,
     partition: SharedDisk,

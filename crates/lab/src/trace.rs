@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io::{self, BufRead, Read, Write};
 
 use moafs_disk::model::{Command, Verb};
-use moafs_disk::probe::trace::{Record, Verb as Asked};
+use moafs_disk::probe::trace::{Record, TraceVerb as Asked};
 use moafs_disk::{Lba, Tag};
 use moafs_runtime::Time;
 use serde::{Deserialize, Serialize};

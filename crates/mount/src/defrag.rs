@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use moafs_fuse::Errno;
-use moafs_vfs::gather::{DefragOptions, Ending, Healed};
+use moafs_vfs::defrag::{DefragOptions, DefragReport, StopReason};
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Format, Vfs};
 use parking_lot::Mutex;
@@ -57,7 +57,7 @@ pub struct DefragStatus {
     /// True while it runs.
     pub running: bool,
     /// What it came to so far.
-    pub healed: Healed,
+    pub healed: DefragReport,
     /// Why it failed.
     pub error: Option<String>,
 }
@@ -152,7 +152,7 @@ impl Shared {
         match done {
             Ok(healed) => status.healed = healed,
             Err(error) => {
-                status.healed.ending = Ending::Stopped;
+                status.healed.ending = StopReason::Stopped;
                 status.error = Some(error.to_string());
             }
         }

@@ -17,7 +17,7 @@ use moafs_fuse::{
 };
 use moafs_vfs::api::{self, Allocate, Checks, NewFile, Seek, Stat};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
-use moafs_vfs::{Error, Format, Vfs, Who};
+use moafs_vfs::{Credentials, Error, Format, Vfs};
 use smallvec::SmallVec;
 
 use crate::control::{CONTROL_NAME, Control, ControlFile, Cover, Text};
@@ -304,16 +304,16 @@ fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
 }
 
 /// Who asks. The kernel has checked permissions (`default_permissions` is always on).
-fn who(ctx: &ReqCtx) -> Who {
-    Who { uid: ctx.uid, gid: ctx.gid, groups: SmallVec::new(), checks: Checks::Done }
+fn who(ctx: &ReqCtx) -> Credentials {
+    Credentials { uid: ctx.uid, gid: ctx.gid, groups: SmallVec::new(), checks: Checks::Done }
 }
 
 /// Who makes a file with this mode. Supplementary groups decide only whether it may have set-group-id in a directory of another
 /// group; requests do not tell them.
-fn creator(ctx: &ReqCtx, mode: u32) -> Who {
+fn creator(ctx: &ReqCtx, mode: u32) -> Credentials {
     let asks = ctx.uid != 0 && mode & libc::S_ISGID != 0;
     let groups = if asks { process::groups(ctx.pid) } else { SmallVec::new() };
-    Who { groups, ..who(ctx) }
+    Credentials { groups, ..who(ctx) }
 }
 
 fn checked(name: &[u8]) -> Result<&Name> {
@@ -503,7 +503,7 @@ impl<F: Format> FileSystem for Front<F> {
         let ino = self.ino(ctx.node)?;
         // Write-back of a shared mapping: the writer is unknown, and may have been one who cannot keep them.
         let mapped = flags.contains(WriteFlags::CACHE);
-        let who = if mapped { Who::root() } else { who(ctx) };
+        let who = if mapped { Credentials::root() } else { who(ctx) };
         if mapped {
             self.kill_capabilities(ctx, ino)?;
         }

@@ -18,10 +18,10 @@
 //! | `watch` | requests counted; those that are stuck are told |
 //! | [`device`] | loop device, swap header, swapon and swapoff |
 
-mod beside;
 pub mod device;
 mod file;
 pub mod memory;
+mod readahead_cache;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ pub(crate) const FSTYPE: &str = "fuse.moafs-swap";
 
 /// Pages that a request may bring along: those of one request of the kernel, and those that the window adds to a short one.
 const NEIGHBOURS_MAX: u32 = REQUEST_PAGES_MAX as u32 - 1;
-const _: () = assert!(beside::WINDOW_MAX <= NEIGHBOURS_MAX);
+const _: () = assert!(readahead_cache::WINDOW_MAX <= NEIGHBOURS_MAX);
 
 /// Longest command in bytes.
 const COMMAND_BYTES_MAX: usize = 4096;
@@ -307,7 +307,7 @@ impl<F: Format> KernelSwap<F> {
         })?;
         let watch = Arc::new(Watch::new());
         let _watchdog = Ticking::watchdog(Arc::clone(&watch), Arc::clone(&self.log)).map_err(thread_error)?;
-        let _tender = tender(Arc::clone(&swap), Arc::clone(&self.log)).map_err(thread_error)?;
+        let _tender = background(Arc::clone(&swap), Arc::clone(&self.log)).map_err(thread_error)?;
         self.named.store(true, Ordering::Release);
         let file = SwapFile::new(Arc::clone(&swap), swap.pages(), THREADS, Arc::clone(&watch), Arc::clone(&self.log));
         let session = Session::mount(file, &self.file(), &session_options())
@@ -332,7 +332,7 @@ impl<F: Format> KernelSwap<F> {
         }
         let pages = u32::try_from(wish.bytes / PAGE_BYTES as u64).ok().filter(|pages| *pages > 0);
         let pages = pages.ok_or_else(|| format!("a swap cannot have {} bytes", wish.bytes))?;
-        let room = self.vfs.volatile(wish.bytes / u64::from(shape.block_size));
+        let room = self.vfs.swap_space(wish.bytes / u64::from(shape.block_size));
         let Some(room) = room.map_err(|error| format!("making way for the swap: {error}"))? else {
             return Err(format!("{} volumes have no room for swap areas", shape.format));
         };
@@ -370,8 +370,8 @@ fn check_rights() -> Result<(), String> {
 }
 
 /// Does the swap's background work.
-fn tender(swap: Arc<Swap>, log: Arc<Log>) -> std::io::Result<Ticking> {
-    Ticking::start("swap-tender", move || match swap.tend() {
+fn background(swap: Arc<Swap>, log: Arc<Log>) -> std::io::Result<Ticking> {
+    Ticking::start("swap-background", move || match swap.run_background_step() {
         Ok(true) => TEND_PAUSE,
         Ok(false) => TEND_IDLE,
         Err(error) => {

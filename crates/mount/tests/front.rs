@@ -69,7 +69,7 @@ fn an_unlinked_file_lives_until_its_last_look_up_is_forgotten() {
     let mut out = [0; 16];
     assert_eq!(front.read(&at(node), NO_HANDLE, 0, &mut out), Ok(8));
     front.forget(node, 1);
-    front.vfs().tend();
+    front.vfs().run_background_step();
     assert!(front.getattr(&at(node), None).is_err());
 }
 

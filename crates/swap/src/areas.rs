@@ -15,8 +15,8 @@
 //! All memory is allocated at once, for as many areas as the reserved blocks can make and some that are being vacated.
 
 use moafs_runtime::Time;
+use moafs_vfs::swap_space::Group;
 use moafs_vfs::types::{BlockAddr, BlockRun};
-use moafs_vfs::volatile::Group;
 
 use crate::slots::Slots;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use moafs_runtime::Time;
-use moafs_vfs::volatile::Group;
+use moafs_vfs::swap_space::Group;
 
 /// The time after which a group without space is tried again: files are deleted, and a try costs a look at a bitmap.
 pub const NO_ROOM: Duration = Duration::from_secs(1);

@@ -23,8 +23,8 @@
 use moafs_disk::{Cause, DiskError, DiskExt, Done, Kind, Op, Page, ReadPart, Request, SharedDisk, Tag, Ticket};
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Rt, lock};
+use moafs_vfs::swap_space::{Group, Where};
 use moafs_vfs::types::BlockRun;
-use moafs_vfs::volatile::{Group, Where};
 
 use crate::avoid::NO_ROOM;
 use crate::error::SwapError;

@@ -21,12 +21,13 @@
 //! | [`region`] | a memory region of one process, kept in such a swap; works without root |
 //!
 //! Lock order, downwards: `Swap::tending`, `Swap::making` (both may be held across a wait), then the volume's allocator
-//! ([`Volatile`](moafs_vfs::volatile::Volatile)) or the state, one at a time; both are leaves.
+//! ([`SwapSpace`](moafs_vfs::volatile::Volatile)) or the state, one at a time; both are leaves.
 //!
 //! After a crash or a restart there are no pages and no areas: the map is in memory, and so are the areas.
 
 pub mod areas;
 pub mod avoid;
+mod background;
 pub mod device;
 pub mod error;
 pub mod map;
@@ -38,7 +39,6 @@ pub mod region;
 pub mod slots;
 mod state;
 pub mod status;
-mod tend;
 #[cfg(test)]
 mod tests;
 pub mod traditional;

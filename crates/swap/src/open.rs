@@ -2,7 +2,7 @@
 //! allocates all of its memory.
 
 use moafs_disk::SharedDisk;
-use moafs_vfs::volatile::Group;
+use moafs_vfs::swap_space::Group;
 
 use crate::areas::{Areas, area_slots};
 use crate::avoid::Avoid;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use moafs_disk::SharedDisk;
-use moafs_vfs::volatile::{LastAccess, Volatile};
+use moafs_vfs::swap_space::{LastAccess, SwapSpace};
 use moafs_vfs::{Format, Vfs};
 
 /// The volume in which swap areas are created.
@@ -14,7 +14,7 @@ pub struct Home {
     /// Bytes in a block of the volume: a power of two, at most a page.
     pub block_bytes: u32,
     /// The volume's allocator of swap space.
-    pub room: Arc<dyn Volatile>,
+    pub room: Arc<dyn SwapSpace>,
     /// The most recently accessed block: the position of the head.
     pub head: Arc<LastAccess>,
 }
@@ -23,7 +23,7 @@ impl Home {
     /// Returns the home in an open volume on `disk`; `None` if the volume's format has no swap
     /// space.
     pub fn of<F: Format>(vfs: &Vfs<F>, disk: SharedDisk) -> Option<Home> {
-        let room = vfs.format().volatile()?;
+        let room = vfs.format().swap_space()?;
         Some(Home { disk, block_bytes: vfs.shape().block_size, room, head: vfs.last_access() })
     }
 }

@@ -24,8 +24,8 @@
 //! This module does not create areas: it asks the caller whether one can be created in a group, and
 //! the caller creates it and asks again.
 
+use moafs_vfs::swap_space::Group;
 use moafs_vfs::types::BlockAddr;
-use moafs_vfs::volatile::Group;
 
 use crate::areas::{AreaNo, Areas};
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use moafs_disk::{Lba, SECTOR};
 use moafs_runtime::Time;
+use moafs_vfs::swap_space::Group;
 use moafs_vfs::types::{BlockAddr, BlockRun};
-use moafs_vfs::volatile::Group;
 
 use crate::areas::{AreaNo, Areas};
 use crate::avoid::{Avoid, PRESSED};

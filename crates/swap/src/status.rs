@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use moafs_vfs::swap_space::Group;
 use moafs_vfs::types::BlockRun;
-use moafs_vfs::volatile::Group;
 
 use crate::options::Placement;
 

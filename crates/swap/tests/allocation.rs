@@ -10,8 +10,8 @@ use std::sync::Arc;
 use moafs_disk::{Buf, Disk, DiskError, Done, Epoch, Limits, MemDisk, Page, Request, Ticket};
 use moafs_runtime::Live;
 use moafs_swap::{Home, PAGE_BYTES, PageNo, Swap, SwapOptions};
+use moafs_vfs::swap_space::{Group, LastAccess, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
-use moafs_vfs::volatile::{Group, LastAccess, Volatile, Where};
 
 struct Counting;
 
@@ -78,7 +78,7 @@ struct Empty;
 
 const GROUP_BLOCKS: u32 = 1024;
 
-impl Volatile for Empty {
+impl SwapSpace for Empty {
     fn groups(&self) -> u32 {
         64
     }
@@ -105,7 +105,7 @@ impl Volatile for Empty {
 
     fn give(&self, _run: BlockRun) {}
 
-    fn pressed(&self) -> Option<Group> {
+    fn next_contended_group(&self) -> Option<Group> {
         None
     }
 }
@@ -166,5 +166,5 @@ fn giving_up_a_slot_and_creating_an_area_allocate_nothing_either() {
         );
     }
     assert_eq!(swap.status().counters.areas_made, 8);
-    assert_eq!(allocations(|| assert!(!swap.tend().unwrap())), 0);
+    assert_eq!(allocations(|| assert!(!swap.run_background_step().unwrap())), 0);
 }

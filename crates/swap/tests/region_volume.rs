@@ -16,7 +16,7 @@ use moafs_swap::{Home, PAGE_BYTES, Region, RegionError, RegionOptions, Swap, Swa
 use moafs_vfs::api::NewFile;
 use moafs_vfs::api::Options;
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Credentials, Vfs};
 
 const PAGES: u32 = 2048;
 const BUDGET: RegionOptions = RegionOptions { budget_bytes: 128 * PAGE_BYTES as u64, cluster_pages: 16 };
@@ -74,15 +74,18 @@ impl Volume {
 
     fn create(&self, name: &str) -> Ino {
         let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
-        self.vfs.create(&Who::root(), self.vfs.shape().root, Name::new(name.as_bytes()).unwrap(), &new).unwrap().ino
+        self.vfs
+            .create(&Credentials::root(), self.vfs.shape().root, Name::new(name.as_bytes()).unwrap(), &new)
+            .unwrap()
+            .ino
     }
 
     fn write(&self, file: Ino, contents: &[u8]) -> moafs_vfs::error::Result<u64> {
-        self.vfs.write(&Who::root(), file, 0, contents, false)
+        self.vfs.write(&Credentials::root(), file, 0, contents, false)
     }
 
     fn unlink(&self, name: &str, file: Ino) {
-        self.vfs.unlink(&Who::root(), self.vfs.shape().root, Name::new(name.as_bytes()).unwrap()).unwrap();
+        self.vfs.unlink(&Credentials::root(), self.vfs.shape().root, Name::new(name.as_bytes()).unwrap()).unwrap();
         self.vfs.forget(file, 1);
     }
 

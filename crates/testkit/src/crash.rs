@@ -16,7 +16,7 @@ use moafs_disk::probe::crash::{CrashRecorder, Mode};
 use moafs_runtime::Live;
 use moafs_vfs::api::NewFile;
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Format, Vfs, Who};
+use moafs_vfs::{Credentials, Format, Vfs};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -45,7 +45,7 @@ pub struct Scene {
 
 /// One crash state; its text form replays it.
 #[derive(Clone, Copy)]
-pub struct Case {
+pub struct CrashCase {
     /// What was going on.
     pub scene: Scene,
     /// Entries of the device's log before the cut.
@@ -61,7 +61,7 @@ pub struct Case {
 const MODES: [(&str, Mode); 4] =
     [("all", Mode::All), ("none", Mode::None), ("subset", Mode::Subset), ("torn", Mode::Torn)];
 
-impl fmt::Display for Case {
+impl fmt::Display for CrashCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Scene { workload, geometry, seed } = self.scene;
         let mode = MODES.iter().find(|(_, mode)| *mode == self.mode).map_or("", |(name, _)| name);
@@ -70,12 +70,12 @@ impl fmt::Display for Case {
     }
 }
 
-impl Case {
+impl CrashCase {
     /// Reads the text form.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn parse<F: Family>(text: &str) -> Result<Case, String> {
+    pub fn parse<F: Family>(text: &str) -> Result<CrashCase, String> {
         let parts: Vec<&str> = text.split(':').collect();
         let [workload, geometry, scene_seed, cut, mode, seed, again] = parts[..] else {
             return Err(format!("{text}: want WORKLOAD:GEOMETRY:SEED:CUT:MODE:SEED:again|once"));
@@ -85,7 +85,7 @@ impl Case {
         let geometry = family::geometry::<F>(geometry).ok_or_else(|| format!("no geometry {geometry}"))?;
         let mode = MODES.iter().find(|(name, _)| *name == mode).ok_or_else(|| format!("no mode {mode}"))?.1;
         let scene = Scene { workload, geometry, seed: number(scene_seed)? };
-        Ok(Case { scene, cut: number(cut)? as usize, mode, seed: number(seed)?, again: again == "again" })
+        Ok(CrashCase { scene, cut: number(cut)? as usize, mode, seed: number(seed)?, again: again == "again" })
     }
 }
 
@@ -273,7 +273,7 @@ impl<F: Family> Recording<F> {
     }
 
     /// The device as the power cut left it.
-    pub fn image(&self, case: &Case) -> MemDisk {
+    pub fn image(&self, case: &CrashCase) -> MemDisk {
         self.recorder.state(case.cut, case.seed, case.mode)
     }
 
@@ -287,7 +287,7 @@ impl<F: Family> Recording<F> {
     }
 
     /// Judges one state.
-    pub fn judge(&self, case: &Case, summary: &mut Summary) {
+    pub fn judge(&self, case: &CrashCase, summary: &mut Summary) {
         let state = self.image(case);
         let court = Court { recording: self, cut: case.cut };
         let fail = |summary: &mut Summary, said: String| {
@@ -339,7 +339,7 @@ pub fn enumerate<F: Family>(scene: Scene, states: usize) -> Summary {
         let mode = MODES[[0, 1, 2, 2, 2, 3, 3, 3][rng.random_range(0..8)]].1;
         // Of a short run every fifth scene.
         let again = number % 10 == 9 || (states < 10 && number == 0 && scene.seed.is_multiple_of(5));
-        let case = Case { scene, cut, mode, seed: rng.random_range(0..1 << 32), again };
+        let case = CrashCase { scene, cut, mode, seed: rng.random_range(0..1 << 32), again };
         recording.judge(&case, &mut summary);
         if summary.failures.len() >= 5 {
             break;
@@ -443,7 +443,7 @@ const TEND_ROUNDS: usize = 40;
 /// Works on the volume: new files over what is free (so that blocks wrongly thought free are hit),
 /// a directory, renames, removals, background work; then takes everything away again.
 fn use_volume<F: Format>(vfs: &Vfs<F>) -> Said<()> {
-    let who = Who::root();
+    let who = Credentials::root();
     let root = vfs.shape().root;
     let words = |what: &str| {
         let what = what.to_owned();
@@ -472,7 +472,7 @@ fn use_volume<F: Format>(vfs: &Vfs<F>) -> Said<()> {
     }
     vfs.sync().map_err(words("sync"))?;
     for _ in 0..TEND_ROUNDS {
-        vfs.tend();
+        vfs.run_background_step();
     }
     for (name, ino, data) in &files {
         let mut back = vec![0; data.len() + 1];

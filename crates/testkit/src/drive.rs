@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use moafs_disk::SharedDisk;
 use moafs_vfs::api::{NewFile, SetAttr, SetTime};
-use moafs_vfs::gather::DefragOptions;
+use moafs_vfs::defrag::DefragOptions;
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Error, Format, Result, Vfs, Who};
+use moafs_vfs::{Credentials, Error, Format, Result, Vfs};
 
 use crate::model::{Model, NodeId, Outcome};
 use crate::ops::{Bytes, Op, Paging};
@@ -45,7 +45,7 @@ pub struct Driver<M: Mount> {
     /// Inode numbers of nodes, as they were when made.
     pub inos: BTreeMap<NodeId, Ino>,
     tolerance: Tolerance,
-    who: Who,
+    who: Credentials,
     /// Operations that were refused for want of space.
     pub refused: u64,
 }
@@ -64,7 +64,7 @@ impl<M: Mount> Driver<M> {
         let root_perm = vfs.stat(root).map_err(|error| format!("stat of the root: {error}"))?.attr.perm;
         let model = Model::new(root_perm, shape.beyond_eof);
         let inos = BTreeMap::from([(NodeId::ROOT, root)]);
-        Ok(Driver { mount, vfs: Some(vfs), pager: None, model, inos, tolerance, who: Who::root(), refused: 0 })
+        Ok(Driver { mount, vfs: Some(vfs), pager: None, model, inos, tolerance, who: Credentials::root(), refused: 0 })
     }
 
     /// The mounted volume.
@@ -80,7 +80,7 @@ impl<M: Mount> Driver<M> {
         inos: BTreeMap<NodeId, Ino>,
         tolerance: Tolerance,
     ) -> Self {
-        Driver { mount, vfs: Some(vfs), pager: None, model, inos, tolerance, who: Who::root(), refused: 0 }
+        Driver { mount, vfs: Some(vfs), pager: None, model, inos, tolerance, who: Credentials::root(), refused: 0 }
     }
 
     /// Applies one operation to both.
@@ -361,7 +361,7 @@ impl<M: Mount> Driver<M> {
             }
             Op::Fsync { data_only, .. } => vfs.fsync(inos[0], *data_only)?,
             Op::Sync => vfs.sync()?,
-            Op::Tend => vfs.tend(),
+            Op::BackgroundStep => vfs.run_background_step(),
             Op::Defragment => {
                 vfs.defragment(vfs.shape().root, &DefragOptions::default(), &mut |_| true)?;
             }
@@ -435,7 +435,7 @@ pub(crate) fn nodes_of(op: &Op) -> Vec<NodeId> {
         | Op::Release { node }
         | Op::Read { node, .. }
         | Op::Fsync { node, .. } => vec![*node],
-        Op::Sync | Op::Tend | Op::Defragment | Op::Shrink | Op::Page(_) | Op::Remount => Vec::new(),
+        Op::Sync | Op::BackgroundStep | Op::Defragment | Op::Shrink | Op::Page(_) | Op::Remount => Vec::new(),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use moafs_vfs::api::{NewFile, RenameMode, SetAttr};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
-use moafs_vfs::{Format, Vfs, Who};
+use moafs_vfs::{Credentials, Format, Vfs};
 
 /// How much is looked at: a damaged volume may claim to hold anything.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ impl Default for Bounds {
 
 /// Reads what can be read, then changes what can be changed. Returns how many calls failed.
 pub fn exercise<F: Format>(vfs: &Vfs<F>, bounds: Bounds) -> u64 {
-    let mut exercise = Exercise { vfs, who: Who::root(), bounds, errors: 0 };
+    let mut exercise = Exercise { vfs, who: Credentials::root(), bounds, errors: 0 };
     let found = exercise.walk();
     exercise.change(&found);
     exercise.errors
@@ -32,7 +32,7 @@ pub fn exercise<F: Format>(vfs: &Vfs<F>, bounds: Bounds) -> u64 {
 
 struct Exercise<'a, F: Format> {
     vfs: &'a Vfs<F>,
-    who: Who,
+    who: Credentials,
     bounds: Bounds,
     errors: u64,
 }
@@ -128,7 +128,7 @@ impl<F: Format> Exercise<'_, F> {
             self.vfs.forget(it.ino, 1);
         }
         for _ in 0..6 {
-            self.vfs.tend();
+            self.vfs.run_background_step();
         }
         let synced = self.vfs.sync();
         self.note(synced);

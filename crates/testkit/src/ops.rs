@@ -86,7 +86,7 @@ pub enum Op {
     /// sync.
     Sync,
     /// A round of background work.
-    Tend,
+    BackgroundStep,
     /// Scattered files move together.
     Defragment,
     /// Memory pressure: the cache forgets what is clean.
@@ -110,7 +110,7 @@ pub enum Paging {
     /// Their owner is gone.
     Free { first: u32, count: u32 },
     /// Background work, until there is none.
-    Tend,
+    BackgroundStep,
     /// No more swap; so does an unmount.
     Off,
 }
@@ -183,7 +183,7 @@ enum Kind {
     Read,
     Fsync,
     Sync,
-    Tend,
+    BackgroundStep,
     Defragment,
     Shrink,
     Remount,
@@ -222,7 +222,7 @@ const KINDS: [(Kind, u32); 35] = [
     (Kind::Read, 20),
     (Kind::Fsync, 12),
     (Kind::Sync, 3),
-    (Kind::Tend, 4),
+    (Kind::BackgroundStep, 4),
     (Kind::Defragment, 3),
     (Kind::Shrink, 2),
     (Kind::Remount, 1),
@@ -293,7 +293,7 @@ impl Generator {
                 Some(Op::Fsync { node, data_only: self.rng.random_ratio(1, 3) })
             }
             Kind::Sync => Some(Op::Sync),
-            Kind::Tend => Some(Op::Tend),
+            Kind::BackgroundStep => Some(Op::BackgroundStep),
             Kind::Defragment => Some(Op::Defragment),
             Kind::Shrink => Some(Op::Shrink),
             Kind::Remount => self.limits.remounts.then_some(Op::Remount),

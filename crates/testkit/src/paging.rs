@@ -46,7 +46,7 @@ impl Pager {
     pub fn on<F: Format>(vfs: &Vfs<F>, disk: SharedDisk, pages: u32, area_bytes: u64) -> Said<Option<Pager>> {
         let block_bytes = vfs.shape().block_size;
         let blocks = u64::from(pages) * (PAGE_BYTES as u64).div_ceil(block_bytes.into());
-        let room = vfs.volatile(blocks).map_err(|error| format!("making way: {error}"))?;
+        let room = vfs.swap_space(blocks).map_err(|error| format!("making way: {error}"))?;
         let room = room.ok_or("the volume has no room for swap areas")?;
         let before = vfs.format().space().free_blocks;
         let home = Home { disk, block_bytes, room, head: vfs.last_access() };
@@ -101,9 +101,9 @@ impl Pager {
                 self.out.retain(|page, _| !range(first, count).contains(page));
                 Ok(())
             }
-            Paging::Tend => {
+            Paging::BackgroundStep => {
                 for _ in 0..TEND_ROUNDS {
-                    if !self.swap.tend().map_err(in_words)? {
+                    if !self.swap.run_background_step().map_err(in_words)? {
                         return Ok(());
                     }
                 }
@@ -161,7 +161,7 @@ impl Pager {
 
 /// Who has which blocks of a volume, as its own survey says.
 #[derive(Debug, Default)]
-pub struct Layout {
+pub struct VolumeLayout {
     /// Runs of files and directories.
     pub files: Vec<BlockRun>,
     /// Runs of swap areas.
@@ -170,7 +170,7 @@ pub struct Layout {
     pub free: Vec<BlockRun>,
 }
 
-impl Survey for Layout {
+impl Survey for VolumeLayout {
     fn file(&mut self, _: Ino, _: FileKind, _: Option<Ino>, runs: &[(Lbn, BlockRun)]) {
         self.files.extend(runs.iter().map(|(_, run)| *run));
     }
@@ -186,13 +186,13 @@ impl Survey for Layout {
     }
 }
 
-impl Layout {
+impl VolumeLayout {
     /// The layout of a volume.
     ///
     /// # Errors
     /// What cannot be read, or who shares blocks.
-    pub fn of<F: Format>(vfs: &Vfs<F>) -> Said<Layout> {
-        let mut layout = Layout::default();
+    pub fn of<F: Format>(vfs: &Vfs<F>) -> Said<VolumeLayout> {
+        let mut layout = VolumeLayout::default();
         vfs.format().survey(&mut layout).map_err(|error| format!("survey: {error}"))?;
         let all = [&layout.files[..], &layout.areas, &layout.free].concat();
         disjoint(all).map_err(|said| format!("{said}; the areas are {:?}", layout.areas))?;

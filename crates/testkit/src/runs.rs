@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
-use moafs_vfs::volatile::{Group, Volatile, Where};
 use moafs_vfs::{Format, Vfs};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
@@ -15,7 +15,7 @@ type Said<T> = Result<T, String>;
 
 /// Runs taken from a volume, each full of bytes of its own.
 pub struct Runs {
-    room: Arc<dyn Volatile>,
+    room: Arc<dyn SwapSpace>,
     disk: SharedDisk,
     block_bytes: usize,
     /// Blocks that are promised, those of the runs included.
@@ -27,7 +27,7 @@ pub struct Runs {
 
 impl Runs {
     /// None yet.
-    pub fn new(room: Arc<dyn Volatile>, disk: SharedDisk, block_bytes: usize) -> Runs {
+    pub fn new(room: Arc<dyn SwapSpace>, disk: SharedDisk, block_bytes: usize) -> Runs {
         Runs { room, disk, block_bytes, reserved: 0, held: Vec::new(), generation: 0 }
     }
 
@@ -56,13 +56,13 @@ impl Runs {
     /// One random step: a promise more or less, a run taken or given back.
     ///
     /// # Errors
-    /// What breaks the contract of [`Volatile`], a run that shows other bytes than were written, and errors of the device.
+    /// What breaks the contract of [`SwapSpace`], a run that shows other bytes than were written, and errors of the device.
     pub fn step(&mut self, vfs: &Vfs<impl Format>, rng: &mut Pcg64Mcg) -> Said<()> {
         match rng.random_range(0..10) {
             0 | 1 => self.reserve(vfs, rng.random_range(1..400)),
             2 => self.release(rng.random_range(1..300)),
             3..6 => self.take(rng),
-            6 => match self.room.pressed() {
+            6 => match self.room.next_contended_group() {
                 Some(group) if group.0 >= self.room.groups() => Err(format!("{group:?} is pressed")),
                 _ => Ok(()),
             },
@@ -71,7 +71,7 @@ impl Runs {
     }
 
     fn reserve(&mut self, vfs: &Vfs<impl Format>, blocks: u64) -> Said<()> {
-        vfs.volatile(blocks).map_err(|error| format!("making way: {error}"))?;
+        vfs.swap_space(blocks).map_err(|error| format!("making way: {error}"))?;
         match self.room.reserve(blocks) {
             Ok(()) => self.reserved += blocks,
             Err(error) if error.errno() == libc::ENOSPC => {}

@@ -26,7 +26,7 @@ use moafs_runtime::preempt::{Config, Counts, Strategy};
 use moafs_runtime::{Preemptive, Rt, Task, sleep_until};
 use moafs_vfs::api::NewFile;
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Format, Options, Vfs, Who};
+use moafs_vfs::{Credentials, Format, Options, Vfs};
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -644,7 +644,7 @@ fn limits<F: Family>(plan: &Plan, vfs: &Vfs<impl Format>) -> Limits {
 
 fn make_dir<F: Format>(vfs: &Vfs<F>, dir: Ino, name: &[u8]) -> Said<Ino> {
     let new = NewFile { kind: FileKind::Directory, perm: PERM, umask: 0, rdev: 0, target: None };
-    let made = vfs.create(&Who::root(), dir, Name::new(name).expect("a legal name"), &new);
+    let made = vfs.create(&Credentials::root(), dir, Name::new(name).expect("a legal name"), &new);
     let stat = made.map_err(|error| format!("mkdir: {error}"))?;
     vfs.forget(stat.ino, 1);
     Ok(stat.ino)
@@ -655,7 +655,7 @@ fn fill<F: Format>(vfs: &Vfs<F>, percent: u64, free_blocks: u64) -> Said<()> {
     if percent == 0 {
         return Ok(());
     }
-    let who = Who::root();
+    let who = Credentials::root();
     let new = NewFile { kind: FileKind::Regular, perm: PERM, umask: 0, rdev: 0, target: None };
     let made = vfs.create(&who, vfs.shape().root, Name::new(BASE).expect("a legal name"), &new);
     let ino = made.map_err(|error| format!("create: {error}"))?.ino;
@@ -674,7 +674,7 @@ fn fill<F: Format>(vfs: &Vfs<F>, percent: u64, free_blocks: u64) -> Said<()> {
 /// Fills all free blocks with the bytes of a file, and removes it.
 fn leave_stale_bytes<F: Format>(vfs: &Vfs<F>) -> Said<()> {
     fill(vfs, 100, vfs.stat_fs().free)?;
-    let removed = vfs.unlink(&Who::root(), vfs.shape().root, Name::new(BASE).expect("a legal name"));
+    let removed = vfs.unlink(&Credentials::root(), vfs.shape().root, Name::new(BASE).expect("a legal name"));
     removed.map_err(|error| format!("unlink: {error}"))
 }
 
@@ -795,7 +795,7 @@ impl<F: Family> Shift<F> {
                 continue;
             }
             let op = fsync.take().unwrap_or_else(|| generator.next(&driver.model));
-            if matches!(op, Op::Tend) {
+            if matches!(op, Op::BackgroundStep) {
                 // The syncer does.
                 continue;
             }
@@ -821,7 +821,7 @@ impl<F: Family> Shift<F> {
 
     /// Takes blocks as swap areas do, writes and reads them, and gives them back.
     fn swap_areas(&self, vfs: &Vfs<FormatOf<F>>) -> Said<()> {
-        let Some(room) = vfs.format().volatile() else { return Ok(()) };
+        let Some(room) = vfs.format().swap_space() else { return Ok(()) };
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ 0x5A_F2);
         let mut runs = Runs::new(room, self.device.clone(), vfs.shape().block_size as usize);
         let excused = || self.device.is_off() || self.hurt;

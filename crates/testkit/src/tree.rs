@@ -12,7 +12,7 @@ use std::path::Path;
 use moafs_runtime::Timestamp;
 use moafs_vfs::api::Seek;
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name};
-use moafs_vfs::{Error, Format, Vfs, Who};
+use moafs_vfs::{Credentials, Error, Format, Vfs};
 
 use crate::content::Content;
 use crate::model::{Model, Node, NodeId};
@@ -114,7 +114,7 @@ fn see_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino) -> Said<Seen> {
 }
 
 fn xattrs_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino) -> Said<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let who = Who::root();
+    let who = Credentials::root();
     let keys = match vfs.list_xattr(&who, ino) {
         Ok(keys) => keys,
         Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(BTreeMap::new()),
@@ -131,7 +131,7 @@ fn xattrs_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino) -> Said<BTreeMap<Vec<u8>, Vec<u
 const ENTRIES_MAX: usize = 10_000_000;
 
 fn entries_vfs<F: Format>(vfs: &Vfs<F>, dir: Ino) -> Said<BTreeMap<Vec<u8>, u64>> {
-    let who = Who::root();
+    let who = Credentials::root();
     let mut names = Vec::new();
     let mut listed = 0;
     vfs.list(&who, dir, Cookie::START, &mut |entry| {

@@ -10,7 +10,7 @@ use crate::drive::Mount;
 pub trait Mounter: Sync {
     /// The format.
     type Format: Format;
-    /// Mounts `disk`. No background task runs: the caller calls [`Vfs::tend`], so runs repeat.
+    /// Mounts `disk`. No background task runs: the caller calls [`Vfs::run_background_step`], so runs repeat.
     ///
     /// # Errors
     /// As the format refuses it.

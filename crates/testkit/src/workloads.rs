@@ -80,8 +80,8 @@ impl Script {
         self.op(Op::Sync);
     }
 
-    fn tend(&mut self) {
-        self.op(Op::Tend);
+    fn run_background_step(&mut self) {
+        self.op(Op::BackgroundStep);
     }
 
     fn unlink(&mut self, dir: NodeId, name: &str) {
@@ -118,7 +118,7 @@ impl Script {
 
     fn free_pages(&mut self, first: u32, count: u32) {
         self.op(Op::Page(Paging::Free { first, count }));
-        self.op(Op::Page(Paging::Tend));
+        self.op(Op::Page(Paging::BackgroundStep));
     }
 
     fn xattr(&mut self, node: NodeId, name: &str, len: usize) {
@@ -233,7 +233,7 @@ fn swap_areas(s: &mut Script, _: u64) {
     s.page_out(30, 50);
     s.fsync(kept);
     s.free_pages(60, 36);
-    s.tend();
+    s.run_background_step();
     s.swap_off();
     let last = s.full(a, "last", 30);
     s.fsync(last);
@@ -250,7 +250,7 @@ fn swap_reuse(s: &mut Script, _: u64) {
     s.op(Op::Remount);
     s.swap_on(128);
     s.unlink(ROOT, "old");
-    s.tend();
+    s.run_background_step();
     s.page_out(0, 64);
     s.sync();
     s.page_out(64, 64);
@@ -281,7 +281,7 @@ fn create(s: &mut Script, _: u64) {
         let file = s.file(ROOT, &format!("g{i}"));
         s.write(file, 0, s.block);
     }
-    s.tend();
+    s.run_background_step();
 }
 
 fn create_fsync(s: &mut Script, _: u64) {
@@ -355,7 +355,7 @@ fn small_files(s: &mut Script, _: u64) {
     s.truncate(files[2], 100);
     s.fsync(files[11]);
     s.full(dirs[0], "last", DIRECT);
-    s.tend();
+    s.run_background_step();
 }
 
 /// A directory whose files lie between another's, which go; files are changed around two moves.
@@ -383,7 +383,7 @@ fn defragment(s: &mut Script, _: u64) {
     s.append(kept[9], s.block);
     s.op(Op::Defragment);
     s.write(kept[10], 0, s.block);
-    s.tend();
+    s.run_background_step();
 }
 
 /// Two logs that grew by turns; one is moved, cut, and grows again.
@@ -402,7 +402,7 @@ fn defragment_large(s: &mut Script, _: u64) {
     s.write(logs[0], 5 * s.block, 2 * s.block);
     s.op(Op::Defragment);
     s.unlink(ROOT, "two");
-    s.tend();
+    s.run_background_step();
 }
 
 fn rename_over(s: &mut Script, _: u64) {
@@ -443,7 +443,7 @@ fn rename_chain(s: &mut Script, _: u64) {
             s.fsync(file);
         }
         if i % 4 == 3 {
-            s.tend();
+            s.run_background_step();
         }
     }
 }
@@ -679,7 +679,7 @@ fn unlink_open(s: &mut Script, _: u64) {
         s.sync();
         let next = s.full(ROOT, &format!("g{i}"), 2);
         s.op(Op::Release { node: file });
-        s.tend();
+        s.run_background_step();
         s.fsync(next);
     }
 }
@@ -693,7 +693,7 @@ fn unlink_reuse(s: &mut Script, _: u64) {
     for i in 0..6 {
         s.unlink(ROOT, &format!("old{i}"));
         if i % 2 == 0 {
-            s.tend();
+            s.run_background_step();
         }
         let new = s.full(ROOT, &format!("new{i}"), 4);
         if i % 3 == 0 {
@@ -770,7 +770,7 @@ fn truncate_reuse(s: &mut Script, _: u64) {
     s.sync();
     for i in 0..5 {
         s.truncate(a, 2 * s.block);
-        s.tend();
+        s.run_background_step();
         let b = s.full(ROOT, &format!("b{i}"), 6);
         if i % 2 == 0 {
             s.fsync(b);
@@ -898,7 +898,7 @@ fn tmpfile_link(s: &mut Script, _: u64) {
     s.write(gone, 0, s.block);
     s.sync();
     s.op(Op::Release { node: gone });
-    s.tend();
+    s.run_background_step();
 }
 
 fn attributes(s: &mut Script, _: u64) {
@@ -997,7 +997,7 @@ fn roll_forward_names(s: &mut Script, _: u64) {
         s.fsync(again);
         s.unlink(ROOT, "again");
     }
-    s.tend();
+    s.run_background_step();
     s.rename((ROOT, "above"), (dirs[0], "above"));
     s.fsync(deep);
 }
@@ -1063,7 +1063,7 @@ fn churn(s: &mut Script, seed: u64) {
             }
             1 => s.sync(),
             2..5 => s.fsync(files[at].0),
-            5 => s.tend(),
+            5 => s.run_background_step(),
             _ => {
                 let block = rng.random_range(0..FULL / 26 - 32);
                 s.write(files[at].0, block * s.block, rng.random_range(1..32) * s.block);
@@ -1089,7 +1089,7 @@ fn fill_and_free(s: &mut Script, _: u64) {
         if round > 0 {
             (0..30).filter(|i| i % 2 != (round - 1) % 2).for_each(|i| s.unlink(ROOT, &name(round - 1, i)));
         }
-        s.tend();
+        s.run_background_step();
     }
 }
 
@@ -1134,7 +1134,7 @@ fn many_orphans(s: &mut Script, _: u64) {
         }
         s.op(Op::Release { node: file });
         if i % 10 == 9 {
-            s.tend();
+            s.run_background_step();
             s.append(kept, 100);
             s.fsync(kept);
         }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use moafs_disk::probe::crash::Mode;
 use moafs_f2fs::place::Reuse;
-use moafs_testkit::crash::{self, Case, Recording, Scene, Summary};
+use moafs_testkit::crash::{self, CrashCase, Recording, Scene, Summary};
 use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::family::{self, Ext, F2fs, Family};
 use moafs_testkit::judges::{missing, tools};
@@ -184,7 +184,7 @@ fn judge_every_cut<F: Family>(name: &str) {
     let mut total = Summary::default();
     for cut in 0..recording.cuts() {
         for (mode, seed) in FATES {
-            recording.judge(&Case { scene, cut, mode, seed, again: false }, &mut total);
+            recording.judge(&CrashCase { scene, cut, mode, seed, again: false }, &mut total);
         }
     }
     for (case, said) in &total.failures {
@@ -224,7 +224,7 @@ fn replay<F: Family>() {
     if !family::is_for::<F>(text.split(':').nth(1).expect("WORKLOAD:GEOMETRY:…")) {
         return;
     }
-    let case = Case::parse::<F>(&text).unwrap_or_else(|error| panic!("{error}"));
+    let case = CrashCase::parse::<F>(&text).unwrap_or_else(|error| panic!("{error}"));
     let recording = Recording::<F>::new(&case.scene).expect("the workload runs").expect("the volume can be made");
     if let Some(path) = std::env::var_os("MOAFS_CRASH_IMAGE") {
         recording.image(&case).write_to(path.as_ref()).expect("the image can be written");

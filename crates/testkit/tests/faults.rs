@@ -24,7 +24,7 @@ use moafs_testkit::simulate::device::Device;
 use moafs_testkit::tests_of;
 use moafs_testkit::volume::{Mounter, OnDisk, options};
 use moafs_testkit::workloads;
-use moafs_vfs::Who;
+use moafs_vfs::Credentials;
 use moafs_vfs::api::{NewFile, RenameMode};
 use moafs_vfs::types::{FileKind, Ino, Name};
 
@@ -214,7 +214,7 @@ fn an_fsync_beside_a_failing_sync_loses_nothing<F: Family>() {
                 continue;
             }
             let vfs = F::mounter(0).mount(left, false).unwrap_or_else(|error| panic!("{at}: {error}"));
-            let found = vfs.lookup(&Who::root(), vfs.shape().root, name("new"));
+            let found = vfs.lookup(&Credentials::root(), vfs.shape().root, name("new"));
             let file = found.unwrap_or_else(|error| panic!("{at}: {error}"));
             let mut back = vec![0; BYTES.len() + 1];
             let n = vfs.read(file.ino, 0, &mut back).unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -236,7 +236,7 @@ fn fsync_beside_sync<F: Family>(nth: u64, after: Duration) -> (moafs_vfs::Result
     let device = Arc::new(Device::new(fault.clone(), recorder.clone(), rt.clone(), nth, 1_000_000));
     let outcome = runtime.run(|| {
         let vfs = F::mounter(0).mount_on(device, rt.clone(), options(false)).unwrap();
-        let (who, root) = (Who::root(), vfs.shape().root);
+        let (who, root) = (Credentials::root(), vfs.shape().root);
         let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
         let file = vfs.create(&who, root, name("old"), &new).unwrap().ino;
         vfs.sync().unwrap();

@@ -12,7 +12,7 @@ use moafs_testkit::tests_of;
 use moafs_testkit::volume::Mounter;
 use moafs_vfs::api::{NewFile, SetAttr};
 use moafs_vfs::types::{FileKind, Ino, Name};
-use moafs_vfs::{Format, Vfs, Who};
+use moafs_vfs::{Credentials, Format, Vfs};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -32,8 +32,9 @@ fn name() -> &'static Name {
 
 fn sparse_file<F: Format>(vfs: &Vfs<F>, size: u64) -> Ino {
     let new = NewFile { kind: FileKind::Regular, perm: 0o600, umask: 0, rdev: 0, target: None };
-    let ino = vfs.create(&Who::root(), vfs.shape().root, name(), &new).expect("it can be made").ino;
-    vfs.set_attr(&Who::root(), ino, &SetAttr { size: Some(size), ..SetAttr::default() }).expect("it can be extended");
+    let ino = vfs.create(&Credentials::root(), vfs.shape().root, name(), &new).expect("it can be made").ino;
+    vfs.set_attr(&Credentials::root(), ino, &SetAttr { size: Some(size), ..SetAttr::default() })
+        .expect("it can be extended");
     ino
 }
 
@@ -48,7 +49,7 @@ fn fill<F: Format>(vfs: &Vfs<F>, ino: Ino, pieces: u64, rng: &mut Pcg64Mcg) -> B
     let mut written = BTreeSet::new();
     while (written.len() as u64) < pieces {
         let at = rng.random_range(0..pieces);
-        match vfs.write(&Who::root(), ino, at * PIECE, &piece(at), false) {
+        match vfs.write(&Credentials::root(), ino, at * PIECE, &piece(at), false) {
             Ok(_) => written.insert(at),
             Err(error) => {
                 assert_eq!(error.errno(), libc::ENOSPC, "{error}");
@@ -83,7 +84,7 @@ fn fill_and_empty<F: Family>(geometry: &Geometry, disk: Arc<MemDisk>, times: u64
         vfs.read(ino, at * PIECE, &mut found).expect("it can be read");
         assert_eq!(found, piece(at), "{case}; piece {at}");
     }
-    vfs.unlink(&Who::root(), vfs.shape().root, name()).expect("it can be removed");
+    vfs.unlink(&Credentials::root(), vfs.shape().root, name()).expect("it can be removed");
     vfs.sync().expect("a sync");
     assert_eq!(vfs.stat_fs().free, before.free, "{case}");
     vfs.close().expect("it unmounts");

@@ -16,7 +16,7 @@ use moafs_testkit::image::Geometry;
 use moafs_testkit::judges::{Class, missing};
 use moafs_testkit::model::{Node, NodeId};
 use moafs_testkit::ops::{Generator, Limits, Op, Paging};
-use moafs_testkit::paging::Layout;
+use moafs_testkit::paging::VolumeLayout;
 use moafs_testkit::runs::Runs;
 use moafs_testkit::tests_of;
 use moafs_testkit::volume::{Mounter, OnDisk};
@@ -79,7 +79,7 @@ fn each_seed<F: Family>(run: impl Fn(&Geometry, u64) -> Said<u64> + std::panic::
 
 /// No file lies in one of these runs, and an image of the disk knows nothing of them.
 fn nobody_knows<F: Family>(vfs: &Vfs<impl Format>, disk: &MemDisk, runs: &[BlockRun]) -> Said<()> {
-    let layout = Layout::of(vfs)?;
+    let layout = VolumeLayout::of(vfs)?;
     let shown: u64 = layout.areas.iter().map(|run| u64::from(run.len)).sum();
     let taken: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
     if shown < taken {
@@ -92,7 +92,7 @@ fn nobody_knows<F: Family>(vfs: &Vfs<impl Format>, disk: &MemDisk, runs: &[Block
         return Err(format!("{}: {}", F::CHECKER, verdict.text));
     }
     let mounted = F::mounter(0).mount(Arc::new(image), true).map_err(|error| format!("mount of an image: {error}"))?;
-    Layout::of(&mounted)?.has_free(runs).map_err(|said| format!("on the disk {said}"))
+    VolumeLayout::of(&mounted)?.has_free(runs).map_err(|said| format!("on the disk {said}"))
 }
 
 fn spotless<F: Family>(disk: &MemDisk) -> Said<()> {
@@ -118,7 +118,7 @@ fn runs_come_and_go_between_operations<F: Family>() {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x5A_F0);
         let mut taken = 0;
         for _ in 0..3 {
-            let room = driver.vfs().format().volatile().ok_or("no room")?;
+            let room = driver.vfs().format().swap_space().ok_or("no room")?;
             let block_bytes = geometry.block_size as usize;
             let mut runs = Runs::new(room, disk.clone(), block_bytes);
             for number in 0..OPERATIONS / 3 {
@@ -150,7 +150,7 @@ fn runs_come_and_go_between_operations<F: Family>() {
 
 /// Free blocks when nothing is dirty and nothing waits.
 fn settled_space<T: Mounter>(driver: &Driver<OnDisk<'_, T>>) -> Said<u64> {
-    (0..10).for_each(|_| driver.vfs().tend());
+    (0..10).for_each(|_| driver.vfs().run_background_step());
     driver.vfs().sync().map_err(|error| format!("sync: {error}"))?;
     Ok(driver.vfs().format().space().free_blocks)
 }
@@ -190,7 +190,7 @@ fn paging_step(rng: &mut Pcg64Mcg, pages: u32) -> Paging {
         4..11 => Paging::Out { first, count },
         11..14 => Paging::In { first, count },
         14..17 => Paging::Free { first, count },
-        _ => Paging::Tend,
+        _ => Paging::BackgroundStep,
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use moafs_vfs::Who;
+use moafs_vfs::Credentials;
 use moafs_vfs::api::Options;
 
 fn volume() -> Volume {
@@ -24,7 +24,7 @@ fn write_cached(c: &mut Criterion) {
         b.iter(|| {
             v.write(f, 0, &data);
             let set = moafs_vfs::api::SetAttr { size: Some(0), ..Default::default() };
-            v.vfs.set_attr(&Who::root(), f, &set).unwrap();
+            v.vfs.set_attr(&Credentials::root(), f, &set).unwrap();
         });
     });
     group.finish();
@@ -49,11 +49,11 @@ fn small_file(c: &mut Criterion) {
         b.iter(|| {
             let f = v.create(ROOT, "f");
             v.write(f, 0, &data);
-            v.vfs.unlink(&Who::root(), ROOT, name("f")).unwrap();
+            v.vfs.unlink(&Credentials::root(), ROOT, name("f")).unwrap();
             v.vfs.forget(f, 1);
             count += 1;
             if count % 64 == 0 {
-                v.vfs.tend();
+                v.vfs.run_background_step();
             }
         });
     });
@@ -66,9 +66,9 @@ fn small_file(c: &mut Criterion) {
             }
             v.vfs.sync().unwrap();
             for i in 0..1000 {
-                v.vfs.unlink(&Who::root(), ROOT, name(&format!("s{i}"))).unwrap();
+                v.vfs.unlink(&Credentials::root(), ROOT, name(&format!("s{i}"))).unwrap();
             }
-            v.vfs.tend();
+            v.vfs.run_background_step();
         });
     });
 }

@@ -1,7 +1,7 @@
 //! POSIX ACLs (the withdrawn POSIX 1003.1e draft 17, as Linux has them): evaluation, inheritance, and how they
 //! and the mode bits mirror each other.
 
-use crate::api::Who;
+use crate::api::Credentials;
 
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
@@ -119,7 +119,7 @@ impl Acl {
     }
 
     /// Returns true if a caller who is not the owner may do all of `want`. `gid` is the file's group.
-    pub(crate) fn allows(&self, who: &Who, gid: u32, want: u32) -> bool {
+    pub(crate) fn allows(&self, who: &Credentials, gid: u32, want: u32) -> bool {
         let want = want as u16;
         let mask = self.perm_of(MASK).unwrap_or(7);
         if let Some(e) = self.entries.iter().find(|e| e.tag == USER && e.id == who.uid) {
@@ -146,8 +146,8 @@ mod tests {
         Acl { entries: entries.iter().map(|&(tag, perm, id)| Entry { tag, perm, id }).collect() }
     }
 
-    fn who(uid: u32, gid: u32) -> Who {
-        Who { uid, gid, ..Who::root() }
+    fn who(uid: u32, gid: u32) -> Credentials {
+        Credentials { uid, gid, ..Credentials::root() }
     }
 
     fn example() -> Acl {

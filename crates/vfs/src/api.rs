@@ -7,11 +7,11 @@ use moafs_disk::SharedDisk;
 use moafs_runtime::{Rt, Time, Timestamp};
 use smallvec::SmallVec;
 
+use crate::defrag::{DefragOptions, DefragReport};
 use crate::error::Result;
 use crate::format::{Format, Shape};
-use crate::gather::{DefragOptions, Healed};
+use crate::swap_space::{LastAccess, SwapSpace};
 use crate::types::{Attr, Cookie, FileKind, Ino, Mapping, Name, SetMode, XattrKey};
-use crate::volatile::{LastAccess, Volatile};
 use crate::write_error::Process;
 
 /// The options of a mounted volume. Each has a default.
@@ -43,7 +43,7 @@ pub struct Options {
     pub transfer_bytes_max: usize,
     /// The cache above this one, if any.
     pub role: CacheRole,
-    /// Run the syncer as a task of the runtime. Off: the caller calls [`Vfs::tend`] (tests, lab).
+    /// Run the syncer as a task of the runtime. Off: the caller calls [`Vfs::run_background_step`] (tests, lab).
     pub syncer: bool,
 }
 
@@ -91,7 +91,7 @@ pub enum CacheRole {
 
 /// The credentials of the caller.
 #[derive(Debug, Clone)]
-pub struct Who {
+pub struct Credentials {
     /// Effective user id.
     pub uid: u32,
     /// Effective group id.
@@ -111,10 +111,10 @@ pub enum Checks {
     Needed,
 }
 
-impl Who {
+impl Credentials {
     /// Returns the credentials of root, unchecked: for tools and tests.
-    pub fn root() -> Who {
-        Who { uid: 0, gid: 0, groups: SmallVec::new(), checks: Checks::Done }
+    pub fn root() -> Credentials {
+        Credentials { uid: 0, gid: 0, groups: SmallVec::new(), checks: Checks::Done }
     }
 }
 
@@ -289,15 +289,15 @@ impl<F: Format> Vfs<F> {
 
     /// Returns swap space, after making room for `blocks` blocks that are about to be reserved. `None` if the format
     /// has none to give.
-    pub fn volatile(&self, blocks: u64) -> Result<Option<Arc<dyn Volatile>>> {
+    pub fn swap_space(&self, blocks: u64) -> Result<Option<Arc<dyn SwapSpace>>> {
         let _gate = self.inner.enter()?;
-        let Some(room) = self.inner.format.volatile() else { return Ok(None) };
+        let Some(room) = self.inner.format.swap_space() else { return Ok(None) };
         self.inner.format.make_way(blocks)?;
         Ok(Some(room))
     }
 
     /// Looks a name up (also `.` and `..`) and holds the inode.
-    pub fn lookup(&self, who: &Who, dir: Ino, name: &Name) -> Result<Stat> {
+    pub fn lookup(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<Stat> {
         self.inner.lookup(who, dir, name)
     }
     /// Finds an inode by its number alone, as a file handle names it, and holds it: ESTALE if there is no such file
@@ -319,35 +319,35 @@ impl<F: Format> Vfs<F> {
         self.inner.stat(ino)
     }
     /// Changes attributes; a size truncates or extends the file.
-    pub fn set_attr(&self, who: &Who, ino: Ino, set: &SetAttr) -> Result<Stat> {
+    pub fn set_attr(&self, who: &Credentials, ino: Ino, set: &SetAttr) -> Result<Stat> {
         self.inner.set_attr(who, ino, set)
     }
     /// Checks access (`R_OK | W_OK | X_OK`) by mode and ACL.
-    pub fn access(&self, who: &Who, ino: Ino, mask: u32) -> Result<()> {
+    pub fn access(&self, who: &Credentials, ino: Ino, mask: u32) -> Result<()> {
         self.inner.access(who, ino, mask)
     }
     /// Makes a file of any kind with a name, and holds it.
-    pub fn create(&self, who: &Who, dir: Ino, name: &Name, new: &NewFile<'_>) -> Result<Stat> {
+    pub fn create(&self, who: &Credentials, dir: Ino, name: &Name, new: &NewFile<'_>) -> Result<Stat> {
         self.inner.create(who, dir, name, new)
     }
     /// Makes a regular file without a name (O_TMPFILE), and holds it.
-    pub fn tmpfile(&self, who: &Who, dir: Ino, new: &NewFile<'_>) -> Result<Stat> {
+    pub fn tmpfile(&self, who: &Credentials, dir: Ino, new: &NewFile<'_>) -> Result<Stat> {
         self.inner.tmpfile(who, dir, new)
     }
     /// Gives an inode one more name, and holds it.
-    pub fn link(&self, who: &Who, ino: Ino, dir: Ino, name: &Name) -> Result<Stat> {
+    pub fn link(&self, who: &Credentials, ino: Ino, dir: Ino, name: &Name) -> Result<Stat> {
         self.inner.link(who, ino, dir, name)
     }
     /// Removes the name of anything but a directory.
-    pub fn unlink(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
+    pub fn unlink(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
         self.inner.unlink(who, dir, name)
     }
     /// Removes an empty directory.
-    pub fn rmdir(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
+    pub fn rmdir(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
         self.inner.rmdir(who, dir, name)
     }
     /// Renames, in all its cases.
-    pub fn rename(&self, who: &Who, from: (Ino, &Name), to: (Ino, &Name), mode: RenameMode) -> Result<()> {
+    pub fn rename(&self, who: &Credentials, from: (Ino, &Name), to: (Ino, &Name), mode: RenameMode) -> Result<()> {
         self.inner.rename(who, from, to, mode)
     }
     /// Returns a symbolic link's text.
@@ -356,7 +356,13 @@ impl<F: Format> Vfs<F> {
     }
     /// Lists a directory from a cookie on; `each` returns false to stop *before* the entry. Fronts that
     /// want attributes call [`Vfs::lookup`] on the names.
-    pub fn list(&self, who: &Who, dir: Ino, from: Cookie, each: &mut dyn FnMut(ListEntry<'_>) -> bool) -> Result<()> {
+    pub fn list(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        from: Cookie,
+        each: &mut dyn FnMut(ListEntry<'_>) -> bool,
+    ) -> Result<()> {
         self.inner.list(who, dir, from, each)
     }
     /// Reads into `into`; returns how many bytes there were.
@@ -365,11 +371,11 @@ impl<F: Format> Vfs<F> {
     }
     /// Writes all of `data` (or fails); clears suid and sgid if permissions are checked here and `who` may not keep
     /// them. `append` ignores `offset`. Returns the offset written at.
-    pub fn write(&self, who: &Who, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
+    pub fn write(&self, who: &Credentials, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
         self.inner.write(who, ino, offset, data, append)
     }
     /// Allocates, punches or zeroes a range, as `how` says.
-    pub fn allocate(&self, who: &Who, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+    pub fn allocate(&self, who: &Credentials, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
         self.inner.allocate(who, ino, offset, len, how)
     }
     /// Returns the offset of the next data or hole at or after `offset`.
@@ -377,7 +383,7 @@ impl<F: Format> Vfs<F> {
         self.inner.seek(ino, offset, what)
     }
     /// Copies bytes between (or within) files, holes included; returns how many.
-    pub fn copy_range(&self, who: &Who, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+    pub fn copy_range(&self, who: &Credentials, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         self.inner.copy_range(who, from, to, len)
     }
     /// Returns the mappings of `len` bytes from `offset` on, each with its offset in the file. The file's dirty blocks
@@ -404,24 +410,24 @@ impl<F: Format> Vfs<F> {
         &self,
         ino: Ino,
         options: &DefragOptions,
-        progress: &mut dyn FnMut(&Healed) -> bool,
-    ) -> Result<Healed> {
+        progress: &mut dyn FnMut(&DefragReport) -> bool,
+    ) -> Result<DefragReport> {
         self.inner.defragment(ino, options, progress)
     }
     /// Returns an extended attribute's value, by full name (`user.x`).
-    pub fn get_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+    pub fn get_xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.inner.get_xattr(who, ino, name)
     }
     /// Sets an extended attribute; ACLs also change the mode.
-    pub fn set_xattr(&self, who: &Who, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+    pub fn set_xattr(&self, who: &Credentials, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         self.inner.set_xattr(who, ino, name, value, mode)
     }
     /// Removes an extended attribute.
-    pub fn remove_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<()> {
+    pub fn remove_xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<()> {
         self.inner.remove_xattr(who, ino, name)
     }
     /// Returns the names of all extended attributes that the caller may see.
-    pub fn list_xattr(&self, who: &Who, ino: Ino) -> Result<Vec<XattrKey>> {
+    pub fn list_xattr(&self, who: &Credentials, ino: Ino) -> Result<Vec<XattrKey>> {
         self.inner.list_xattr(who, ino)
     }
     /// Returns the numbers of `statfs(2)`: blocks and inodes, total and free.
@@ -444,7 +450,7 @@ impl<F: Format> Vfs<F> {
         self.inner.check_writable()
     }
     /// Runs one round of background work (as the syncer task does): age-out, reaping, a background step of the format.
-    pub fn tend(&self) {
+    pub fn run_background_step(&self) {
         self.inner.round();
     }
     /// Gives cached memory back until at most `bytes` are used (memory pressure).

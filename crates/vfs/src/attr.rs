@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::acl::Acl;
-use crate::api::{SetAttr, SetTime, Stat, StatFs, Who};
+use crate::api::{Credentials, SetAttr, SetTime, Stat, StatFs};
 use crate::error::{Error, Result};
-use crate::format::{Format, FormatOp, Need, OpKind};
+use crate::format::{Format, FormatOp, OpKind, SpaceRequest};
 use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
 use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, without_suid_sgid};
@@ -45,7 +45,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    pub(crate) fn set_attr(&self, who: &Who, ino: Ino, set: &SetAttr) -> Result<Stat> {
+    pub(crate) fn set_attr(&self, who: &Credentials, ino: Ino, set: &SetAttr) -> Result<Stat> {
         let _gate = self.enter_changing()?;
         let inode = self.inode(ino)?;
         self.check_set_attr(who, &inode, set)?;
@@ -63,7 +63,7 @@ impl<F: Format> Inner<F> {
         self.stat_of(&inode)
     }
 
-    fn check_set_attr(&self, who: &Who, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
+    fn check_set_attr(&self, who: &Credentials, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
         let attr = inode.attr();
         let fixed = attr.flags & IMMUTABLE != 0 || (attr.flags & APPEND_ONLY != 0 && set.changes_the_past());
         if fixed && set.flags.is_none() {
@@ -87,14 +87,14 @@ impl<F: Format> Inner<F> {
     }
 
     /// Checks that only root changes the flags that forbid changes.
-    fn check_flags(&self, who: &Who, attr: &Attr, set: &SetAttr) -> Result<()> {
+    fn check_flags(&self, who: &Credentials, attr: &Attr, set: &SetAttr) -> Result<()> {
         let Some(flags) = set.flags else { return Ok(()) };
         let privileged = (flags ^ attr.flags) & (IMMUTABLE | APPEND_ONLY) != 0;
         let owner = who.is_root() || who.uid == attr.uid;
         if !owner || (privileged && !who.is_root()) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
     }
 
-    fn check_owner(&self, who: &Who, inode: &Shared<F>, attr: &Attr, set: &SetAttr) -> Result<()> {
+    fn check_owner(&self, who: &Credentials, inode: &Shared<F>, attr: &Attr, set: &SetAttr) -> Result<()> {
         let owner = who.is_root() || who.uid == attr.uid;
         let gives_away = set.uid.is_some_and(|uid| uid != attr.uid || !owner) && !who.is_root();
         let changes_group =
@@ -116,9 +116,9 @@ impl<F: Format> Inner<F> {
     }
 
     /// Changes owner, mode and flags; the format is told at once.
-    fn set_inode(&self, who: &Who, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
+    fn set_inode(&self, who: &Credentials, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
         let acl = if set.perm.is_some() { self.chmod_acl(inode, set)? } else { None };
-        let need = Need { meta_blocks: u64::from(acl.is_some()), ..Need::default() };
+        let need = SpaceRequest { meta_blocks: u64::from(acl.is_some()), ..SpaceRequest::default() };
         let mut admission =
             if acl.is_some() { self.admit(need, Self::space_class(who))? } else { self.admit_nothing() };
         let _exclusive = inode.lock.write();
@@ -150,7 +150,7 @@ impl<F: Format> Inner<F> {
         Ok(Some(acl))
     }
 
-    fn set_owner_and_mode(&self, who: &Who, attr: &mut Attr, set: &SetAttr) {
+    fn set_owner_and_mode(&self, who: &Credentials, attr: &mut Attr, set: &SetAttr) {
         if (set.uid.is_some() || set.gid.is_some() || set.kill_suidgid) && attr.kind != FileKind::Directory {
             attr.perm = without_suid_sgid(attr.perm);
         }

@@ -48,9 +48,10 @@ impl<F: Format> Inner<F> {
             return Ok(0);
         }
         let range = LbnRange { len: absent, ..range };
-        let reuses = self.format.reuses();
+        let relocation_generation = self.format.relocation_generation();
         let read = self.read_blocks_into(inode, range, &mut into[..bytes as usize]);
-        if inode.pages.lock().placements() != placements || self.format.reuses() != reuses {
+        if inode.pages.lock().placements() != placements || self.format.relocation_generation() != relocation_generation
+        {
             return Ok(0);
         }
         let requests = read?;

@@ -102,12 +102,12 @@ impl Cache {
     }
 
     /// Adds bytes that are about to be written.
-    pub(crate) fn departed(&self, bytes: usize) {
+    pub(crate) fn submitted(&self, bytes: usize) {
         self.underway.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Subtracts bytes that are written, or could not be.
-    pub(crate) fn arrived(&self, bytes: usize) {
+    pub(crate) fn completed(&self, bytes: usize) {
         self.underway.fetch_sub(bytes, Ordering::Relaxed);
     }
 

@@ -47,8 +47,8 @@ struct Submitted {
     ticket: Ticket,
     /// The blocks that each request brings.
     parts: Vec<LbnRange>,
-    /// The value of [`Format::reuses`] before the blocks were looked up.
-    reuses: u64,
+    /// The value of [`Format::relocation_generation`] before the blocks were looked up.
+    relocation_generation: u64,
 }
 
 impl Fill {
@@ -160,12 +160,14 @@ impl<F: Format> Inner<F> {
         }
         let blocks: u64 = absent.iter().map(|r| u64::from(r.len)).sum();
         self.cache.account(Delta { cached: blocks as i64, dirty: 0 });
-        let reuses = self.format.reuses();
+        let relocation_generation = self.format.relocation_generation();
         let (requests, parts, outcome) = self.fill_requests(inode, &fill, &absent, cause);
         self.tally.fill_requests.fetch_add(requests.len() as u64, Ordering::Relaxed);
         let progress = match requests.is_empty() {
             true => Progress::Over,
-            false => Progress::Submitted(Submitted { ticket: self.disk.submit(requests), parts, reuses }),
+            false => {
+                Progress::Submitted(Submitted { ticket: self.disk.submit(requests), parts, relocation_generation })
+            }
         };
         *fill.progress.lock() = progress;
         self.rt.signal(&inode.moved);
@@ -298,7 +300,9 @@ impl<F: Format> Inner<F> {
             match done.result {
                 // The blocks may have moved, and their old place may hold another file's bytes by now: they are absent
                 // again, so a reader looks them up anew.
-                Ok(_) if self.format.reuses() != batch.reuses => self.drop_fill(inode, fill, *part),
+                Ok(_) if self.format.relocation_generation() != batch.relocation_generation => {
+                    self.drop_fill(inode, fill, *part)
+                }
                 Ok(bufs) => {
                     let pages = self.pages_of(bufs, *part, size);
                     self.fill_part(inode, fill, *part, pages, Place::Device);

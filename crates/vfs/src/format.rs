@@ -3,7 +3,7 @@
 //! It was settled for in-place metadata (ext2), a journal (ext3, ext4) and a log (F2FS) before any
 //! of them was written: metadata changes only inside an *op* that declares its kind; all waiting for
 //! space happens in [`Format::admit`], before any lock; [`Format::plan`] decides what leaves the cache;
-//! durability is a commit point ([`Seal`]) that [`Format::harden`] must reach.
+//! durability is a commit point ([`CommitPoint`]) that [`Format::sync_inode`] must reach.
 //! A format stores; it does not decide who may do what, and it never calls back into POSIX rules.
 
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use moafs_disk::Epoch;
 use moafs_runtime::Time;
 
 use crate::error::Result;
-use crate::plan::{DirtyView, Due, Plan};
+use crate::plan::{DirtyView, Plan, WritebackReason};
+use crate::swap_space::SwapSpace;
 use crate::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey};
-use crate::volatile::Volatile;
 
 pub use crate::unplaced::MapShape;
 
@@ -46,8 +46,8 @@ pub struct Shape {
     pub unwritten: bool,
     /// True if blocks can lie beyond the end of a file.
     pub beyond_eof: bool,
-    /// True if addresses are chosen at `write()` ([`Format::early`]), not when data leave the cache.
-    pub early: bool,
+    /// True if addresses are chosen at `write()` ([`Format::allocate_on_write`]), not when data leave the cache.
+    pub allocate_on_write: bool,
     /// The file-system id, `f_fsid` of `statfs(2)`.
     pub id: u64,
     /// The volume's label, as the format stores it.
@@ -60,7 +60,7 @@ pub struct Shape {
 
 /// Free space of a volume, in blocks and inodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Space {
+pub struct VolumeSpace {
     /// Blocks neither used nor promised, those for root included. Freed blocks that cannot be reused yet count as free.
     pub free_blocks: u64,
     /// The part of `free_blocks` that only root may use.
@@ -71,7 +71,7 @@ pub struct Space {
 
 /// A space request: the most that an op, or the write-back of what was just written, will take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Need {
+pub struct SpaceRequest {
     /// File blocks without an address yet.
     pub data_blocks: u64,
     /// Map blocks that placing them may take, by [`Format::map_shape`].
@@ -180,27 +180,27 @@ pub enum OpKind {
 }
 
 /// A commit point: the progress that a format must have made for a change to be durable. Formats number their own
-/// progress: soft-update levels, transaction ids, checkpoint versions. `Seal::NONE` is always reached.
+/// progress: soft-update levels, transaction ids, checkpoint versions. `CommitPoint::NONE` is always reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Seal(pub u64);
+pub struct CommitPoint(pub u64);
 
-impl Seal {
+impl CommitPoint {
     /// The commit point before all others; there is nothing to wait for.
-    pub const NONE: Seal = Seal(0);
+    pub const NONE: CommitPoint = CommitPoint(0);
 }
 
 /// The part of a file that a sync makes durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Harden {
+pub enum SyncScope {
     /// fsync: data, attributes, and the names that lead to it.
-    All,
+    Full,
     /// fdatasync: data and what is needed to reach it; times may be stale.
-    Data,
+    DataOnly,
 }
 
 /// The reason for which all changes are committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum CommitReason {
     /// A program called sync or syncfs.
     Sync,
     /// The syncer's commit interval has passed.
@@ -281,7 +281,7 @@ pub trait Format: Send + Sync + 'static {
     /// Returns the properties of the volume that do not change.
     fn shape(&self) -> &Shape;
     /// Returns the space as statfs shows it; reservations are subtracted.
-    fn space(&self) -> Space;
+    fn space(&self) -> VolumeSpace;
     /// Returns the first reason for which a write error or an inconsistency has turned the volume read-only, if any.
     fn failed(&self) -> Option<String>;
     /// Tells the format that the device refused a data write. A format that cannot put the data elsewhere turns the
@@ -311,7 +311,7 @@ pub trait Format: Send + Sync + 'static {
     /// Counts how often blocks that files have moved away from became usable again. A read that sees it change may
     /// have read the bytes of another file, and is made again. Formats that move blocks only with the inode's lock
     /// held need not count.
-    fn reuses(&self) -> u64 {
+    fn relocation_generation(&self) -> u64 {
         0
     }
     /// Returns small files that probably belong with `file`, each in one run and all of it within `reach` blocks of
@@ -345,22 +345,22 @@ pub trait Format: Send + Sync + 'static {
 
     /// Reserves space for a space request, or fails with ENOSPC: the only source of that error. May wait, commit and
     /// clean, therefore it is called with NO inode lock held.
-    fn admit(&self, need: Need, who: SpaceClass) -> Result<Admission>;
+    fn admit(&self, need: SpaceRequest, who: SpaceClass) -> Result<Admission>;
     /// Starts an op. Waits for the op gate only. Fails if the volume is read-only.
     fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<Self::Op<'a>>;
 
     // -- data leaves the cache
 
-    /// Allocates addresses at `write()`. Called with the inode lock held, if [`Shape::early`] says so: may choose
+    /// Allocates addresses at `write()`. Called with the inode lock held, if [`Shape::allocate_on_write`] says so: may choose
     /// addresses for `range` (which the map then shows as unwritten), and spends what they cost.
-    fn early(&self, _file: &Self::Node, _range: LbnRange, _admission: &mut Admission) -> Result<()> {
+    fn allocate_on_write(&self, _file: &Self::Node, _range: LbnRange, _admission: &mut Admission) -> Result<()> {
         Ok(())
     }
     /// Decides which dirty blocks are written together with the block of `due`, and to which addresses. Runs it
     /// allocates are taken in memory only. Called with no inode lock held.
-    fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan>;
+    fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan>;
     /// Returns the format's swap space: blocks allocated in memory only; `None` if the format has none to give.
-    fn volatile(&self) -> Option<Arc<dyn Volatile>> {
+    fn swap_space(&self) -> Option<Arc<dyn SwapSpace>> {
         None
     }
     /// Makes room before `blocks` blocks are reserved for swap areas: commits, or cleans, if that frees them. May wait.
@@ -372,11 +372,11 @@ pub trait Format: Send + Sync + 'static {
 
     // -- durability
 
-    /// Syncs an inode: makes a file's metadata durable up to `upto` (and, for [`Harden::All`], the names that lead to
+    /// Syncs an inode: makes a file's metadata durable up to `upto` (and, for [`SyncScope::Full`], the names that lead to
     /// it). Its data have been written and placed by vfs; they completed in `data` at the latest.
-    fn harden(&self, node: &Self::Node, upto: Seal, data: Epoch, how: Harden) -> Result<()>;
+    fn sync_inode(&self, node: &Self::Node, upto: CommitPoint, data: Epoch, how: SyncScope) -> Result<()>;
     /// Makes everything durable that was changed before the call.
-    fn commit(&self, why: Why) -> Result<()>;
+    fn commit(&self, why: CommitReason) -> Result<()>;
     /// Ends or undoes the changes of names that a crash interrupted halfway. Called before every call that changes
     /// something, with level 0 only, before any name is looked up. Costs no more than a look at a flag once that is
     /// done.
@@ -394,7 +394,7 @@ pub trait Format: Send + Sync + 'static {
     }
     /// Runs one bounded background step: age-out, return of leaked blocks, cleaning. Returns when it wants to be
     /// called again.
-    fn tend(&self, idle: Idle) -> Option<Time>;
+    fn run_background_step(&self, idle: Idle) -> Option<Time>;
     /// Forgets what it caches of clean metadata until at most `bytes` are held; called under memory pressure.
     fn shrink(&self, bytes: usize);
     /// Returns the bytes of memory that metadata occupy now (blocks, indexes, bitmaps).
@@ -437,6 +437,6 @@ pub trait FormatOp {
     /// Unmaps up to about `at_most` blocks of `range` (from its end towards its start) and frees them. `orphan` says
     /// that no name and no durable pointer leads to the file any more, so maps need not be rewritten.
     fn unmap(&mut self, file: &Self::Node, from: Lbn, to: Option<Lbn>, at_most: u32, orphan: bool) -> Result<Progress>;
-    /// Ends the op. Returns the commit point that `harden` must reach to make it durable.
-    fn end(self) -> Seal;
+    /// Ends the op. Returns the commit point that `sync_inode` must reach to make it durable.
+    fn end(self) -> CommitPoint;
 }

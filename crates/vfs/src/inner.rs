@@ -8,20 +8,20 @@ use moafs_runtime::leaf::Mutex;
 use moafs_runtime::lock::{ReadGuard, RwLock};
 use moafs_runtime::{Event, Rt, Task, Timestamp};
 
-use crate::api::{Options, Who};
+use crate::api::{Credentials, Options};
 use crate::cache::Cache;
 use crate::co_read::Walks;
 use crate::counters::{Counters, Tally};
 use crate::dirty::Lists;
 use crate::error::{Error, Result};
 use crate::fill::LooseFills;
-use crate::format::{Format, Shape, SpaceClass, Why};
+use crate::format::{CommitReason, Format, Shape, SpaceClass};
 use crate::inode::{Found, Inode, Table, Unput};
 use crate::pace::Pace;
 use crate::pressure::Pressure;
 use crate::reap::ReapQueue;
+use crate::swap_space::LastAccess;
 use crate::types::{Attr, Ino};
-use crate::volatile::LastAccess;
 
 /// An inode of the format `F`, shared.
 pub(crate) type Shared<F> = Arc<Inode<<F as Format>::Node>>;
@@ -193,12 +193,12 @@ impl<F: Format> Inner<F> {
     }
 
     /// Returns the class of space that the caller may use.
-    pub(crate) fn space_class(who: &Who) -> SpaceClass {
+    pub(crate) fn space_class(who: &Credentials) -> SpaceClass {
         if who.uid == 0 { SpaceClass::Root } else { SpaceClass::User { uid: who.uid, gid: who.gid } }
     }
 
     /// Commits, and forgets what evicted inodes were waiting for.
-    pub(crate) fn commit(&self, why: Why) -> Result<()> {
+    pub(crate) fn commit(&self, why: CommitReason) -> Result<()> {
         let remembered = self.table.remembered();
         self.uncommitted.store(false, Ordering::Relaxed);
         let done = self.format.commit(why);

@@ -20,7 +20,7 @@ use moafs_runtime::{Event, Rt};
 use crate::acl::Acl;
 use crate::error::{Error, Result};
 use crate::fill::ReadAhead;
-use crate::format::Seal;
+use crate::format::CommitPoint;
 use crate::pages::Pages;
 use crate::types::{Attr, FileKind, Ino};
 use crate::write_error::WriteError;
@@ -69,7 +69,7 @@ pub(crate) struct State {
     /// True if it is on the list of inodes whose attributes the format does not know.
     pub(crate) unput_listed: bool,
     /// The commit point of the newest op that changed this inode or its names.
-    pub(crate) seal: Seal,
+    pub(crate) seal: CommitPoint,
     /// The epoch in which its last data write completed.
     pub(crate) epoch: Epoch,
     /// A failed write of its data.
@@ -118,7 +118,7 @@ impl<N> Inode<N> {
             unput: Unput::Nothing,
             changes: 0,
             unput_listed: false,
-            seal: Seal::NONE,
+            seal: CommitPoint::NONE,
             epoch: Epoch(0),
             error: None,
             home,
@@ -159,7 +159,7 @@ impl<N> Inode<N> {
     }
 
     /// Notes the commit point of an op that concerned this inode.
-    pub(crate) fn sealed(&self, seal: Seal) {
+    pub(crate) fn will_be_durable_at(&self, seal: CommitPoint) {
         let mut state = self.state.lock();
         state.seal = state.seal.max(seal);
     }
@@ -188,7 +188,7 @@ struct Shard<N> {
     clock: VecDeque<(Ino, Seat)>,
     seat_next: Seat,
     /// The commit points and epochs that evicted inodes still wait for.
-    remembered: BTreeMap<Ino, (Seal, Epoch)>,
+    remembered: BTreeMap<Ino, (CommitPoint, Epoch)>,
 }
 
 impl<N> Shard<N> {
@@ -403,7 +403,7 @@ impl<N> Table<N> {
             match leftover(inode) {
                 None => shard.clock.push_back((ino, seat)),
                 Some(durability) => {
-                    if durability.0 > Seal::NONE {
+                    if durability.0 > CommitPoint::NONE {
                         shard.remembered.insert(ino, durability);
                     }
                     shard.slots.remove(&ino);
@@ -416,14 +416,14 @@ impl<N> Table<N> {
     }
 
     /// Returns the commit points that evicted inodes wait for now, to be passed to [`Self::committed`] after a commit.
-    pub(crate) fn remembered(&self) -> Vec<(Ino, Seal)> {
+    pub(crate) fn remembered(&self) -> Vec<(Ino, CommitPoint)> {
         let of =
             |shard: &Mutex<Shard<N>>| shard.lock().remembered.iter().map(|(i, (s, _))| (*i, *s)).collect::<Vec<_>>();
         self.shards.iter().flat_map(of).collect()
     }
 
     /// Forgets these: a commit that began after [`Self::remembered`] returned them has made them durable.
-    pub(crate) fn committed(&self, durable: &[(Ino, Seal)]) {
+    pub(crate) fn committed(&self, durable: &[(Ino, CommitPoint)]) {
         for (ino, seal) in durable {
             let mut shard = self.shard(*ino).lock();
             if shard.remembered.get(ino).is_some_and(|(s, _)| s <= seal) {
@@ -434,7 +434,7 @@ impl<N> Table<N> {
 }
 
 /// Returns `None` while an inode must stay; otherwise the progress that its durability still depends on.
-fn leftover<N>(inode: &Arc<Inode<N>>) -> Option<(Seal, Epoch)> {
+fn leftover<N>(inode: &Arc<Inode<N>>) -> Option<(CommitPoint, Epoch)> {
     if Arc::strong_count(inode) > 1 || inode.recently_used.swap(false, Ordering::Relaxed) {
         return None;
     }

@@ -6,15 +6,15 @@ use std::time::Duration;
 use moafs_disk::Page;
 use smallvec::SmallVec;
 
-use crate::api::{AtimePolicy, Who};
+use crate::api::{AtimePolicy, Credentials};
 use crate::dirty::STREAM_BYTES;
 use crate::error::{Error, Result};
-use crate::format::{Format, Need};
+use crate::format::{Format, SpaceRequest};
 use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
 use crate::pages::{Delta, Pages, Piece, Slot};
 use crate::perm::{self, APPEND_ONLY, IMMUTABLE, NO_ATIME};
-use crate::plan::Due;
+use crate::plan::WritebackReason;
 use crate::pressure::Admitted;
 use crate::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping};
 use crate::unplaced::{Missing, Unplaced};
@@ -61,7 +61,7 @@ impl Source<'_> {
 
 /// One write: its bytes, its offset, and its options.
 pub(crate) struct Write<'a> {
-    pub(crate) who: &'a Who,
+    pub(crate) who: &'a Credentials,
     pub(crate) offset: u64,
     pub(crate) source: Source<'a>,
     /// True if the write goes to the end of the file, wherever that is.
@@ -148,7 +148,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    pub(crate) fn write(&self, who: &Who, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
+    pub(crate) fn write(&self, who: &Credentials, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
         let _gate = self.enter_changing()?;
         let inode = self.file_inode(ino)?;
         self.tally.writes.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +189,7 @@ impl<F: Format> Inner<F> {
         if end.is_none_or(|end| end > self.shape.file_bytes_max) {
             return Err(Error::Posix(libc::EFBIG));
         }
-        let mut more = Need::default();
+        let mut more = SpaceRequest::default();
         loop {
             self.make_room(len as usize)?;
             let admission = if len == 0 { self.admit_nothing() } else { self.admit_write(inode, write, more)? };
@@ -207,7 +207,7 @@ impl<F: Format> Inner<F> {
 
     /// Reserves the space that a write may need, as far as the cache knows: an upper bound, unless other callers change
     /// the file meanwhile. Close to full it is counted exactly.
-    fn admit_write(&self, inode: &Shared<F>, write: &Write<'_>, least: Need) -> Result<Admitted<'_, F>> {
+    fn admit_write(&self, inode: &Shared<F>, write: &Write<'_>, least: SpaceRequest) -> Result<Admitted<'_, F>> {
         let class = Self::space_class(write.who);
         let offset = if write.append { inode.size() } else { write.offset };
         let range = self.blocks_of(offset, write.source.len());
@@ -255,10 +255,14 @@ impl<F: Format> Inner<F> {
 
     /// Returns the space that the blocks of `range` without an address need beyond what was admitted for the file's
     /// dirty pages.
-    fn exact_need(&self, pages: &Pages, range: LbnRange, addressed: &[bool], missing: &[Missing]) -> Need {
+    fn exact_need(&self, pages: &Pages, range: LbnRange, addressed: &[bool], missing: &[Missing]) -> SpaceRequest {
         let data_blocks = self.count_fresh(pages, range, addressed);
         let map_blocks = pages.unplaced.more_maps(missing.iter().map(|known| known.at), missing);
-        Need { data_blocks, map_blocks: if data_blocks == 0 { 0 } else { map_blocks }, ..Need::default() }
+        SpaceRequest {
+            data_blocks,
+            map_blocks: if data_blocks == 0 { 0 } else { map_blocks },
+            ..SpaceRequest::default()
+        }
     }
 
     /// Returns for each block of `range`, in a file of `size` bytes, whether it has an address.
@@ -363,17 +367,17 @@ impl<F: Format> Inner<F> {
 
     /// Adds write-back reasons for about `blocks` dirty blocks of a file, the first ones first, in windows of one
     /// transfer. Returns how many dirty blocks it has, as far as they were looked at.
-    pub(crate) fn dues_of(&self, inode: &Shared<F>, blocks: u64, dues: &mut Vec<Due>) -> u64 {
+    pub(crate) fn dues_of(&self, inode: &Shared<F>, blocks: u64, dues: &mut Vec<WritebackReason>) -> u64 {
         let window = u64::from(self.transfer_blocks());
         let pages = inode.pages.lock();
         let mut next = pages.ready().first().unwrap_or(0);
-        dues.push(Due::Evict(inode.ino, Lbn(next)));
+        dues.push(WritebackReason::Evict(inode.ino, Lbn(next)));
         let mut seen = 0;
         for (start, end) in pages.ready().within(0, u64::MAX).take(EVICT_RANGES) {
             // The part that the previous reason covers does not need another.
             let far = (start.max(next + window)..end).step_by(window as usize);
             for at in far.take(blocks.saturating_sub(seen).div_ceil(window) as usize) {
-                dues.push(Due::Evict(inode.ino, Lbn(at)));
+                dues.push(WritebackReason::Evict(inode.ino, Lbn(at)));
                 next = at;
             }
             seen += end - start;
@@ -458,7 +462,7 @@ impl<F: Format> Inner<F> {
         self.note_written(inode, &pages, write, end);
         drop(pages);
         self.cache.account(delta);
-        if self.shape.early && fresh > 0 {
+        if self.shape.allocate_on_write && fresh > 0 {
             self.choose_early(inode, range, fresh)?;
         }
         Ok(Written::At(offset))
@@ -468,7 +472,7 @@ impl<F: Format> Inner<F> {
     /// admitted for them.
     fn choose_early(&self, inode: &Shared<F>, range: LbnRange, fresh: u64) -> Result<()> {
         let mut admission = inode.pages.lock().admission.split(fresh);
-        let chosen = self.format.early(&inode.node, range, &mut admission);
+        let chosen = self.format.allocate_on_write(&inode.node, range, &mut admission);
         inode.pages.lock().admission.absorb(admission);
         chosen
     }
@@ -625,20 +629,20 @@ impl<F: Format> Inner<F> {
 enum Written {
     At(u64),
     /// More blocks are new than were admitted: the space request to try again with.
-    Needs(Need),
+    Needs(SpaceRequest),
 }
 
-fn blocks_in(need: Need) -> u64 {
+fn blocks_in(need: SpaceRequest) -> u64 {
     need.data_blocks + need.map_blocks
 }
 
 /// Returns the most space that `fresh` blocks of `range` need.
-fn need_of(unplaced: &Unplaced, range: LbnRange, fresh: u64) -> Need {
+fn need_of(unplaced: &Unplaced, range: LbnRange, fresh: u64) -> SpaceRequest {
     if fresh == 0 {
-        return Need::default();
+        return SpaceRequest::default();
     }
     let map_blocks = unplaced.more_maps(unplaced.parts(range).iter().map(|part| part.start), &[]);
-    Need { data_blocks: fresh, map_blocks, ..Need::default() }
+    SpaceRequest { data_blocks: fresh, map_blocks, ..SpaceRequest::default() }
 }
 
 /// Copies bytes out of consecutive pages, the first from `start` on.

@@ -1,7 +1,7 @@
 //! The part of a file system that is the same for every format.
 //!
 //! POSIX is written once, here, over a [`Format`] that stores. Written data stay in the file cache and get their
-//! addresses later, when there is a reason to write a dirty block back ([`plan::Due`]); the format then decides which
+//! addresses later, when there is a reason to write a dirty block back ([`plan::WritebackReason`]); the format then decides which
 //! other blocks are written with it and to which addresses ([`Format::plan`]); vfs carries that plan out. vfs knows no
 //! on-disk byte.
 //!
@@ -43,7 +43,7 @@
 //! | 5, 6 | the format's own | |
 //! | 7 | leaves, nested only in this order: `Inode::pages`, the reap queue, `Inode::state`, `Inner::dirty`; the inode table (may take `Inode::state`), the replacement queue | no |
 //!
-//! `Format::plan`, `harden`, `commit` and `tend` are called with level 0 only. Write-back takes no
+//! `Format::plan`, `sync_inode`, `commit` and `tend` are called with level 0 only. Write-back takes no
 //! inode lock: pages in flight are never dropped, and a task that wants them gone waits for them.
 //! Levels 0 to 4 are built on the runtime's events; leaves are plain mutexes, never held across a
 //! wait or a call of the format.
@@ -65,11 +65,11 @@ mod bypass;
 mod cache;
 mod co_read;
 pub mod counters;
+pub mod defrag;
 mod dirty;
 pub mod error;
 mod fill;
 pub mod format;
-pub mod gather;
 pub mod health;
 mod inner;
 mod inode;
@@ -82,20 +82,20 @@ mod pages;
 mod perm;
 pub mod plan;
 mod pressure;
+mod range_ops;
 mod reap;
 mod rename;
-mod space;
 pub mod stored;
+pub mod swap_space;
 mod sync;
 mod syncer;
 pub mod types;
 mod unplaced;
-pub mod volatile;
 mod write_back;
 mod write_error;
 mod xattr;
 
-pub use api::{Options, Stat, Vfs, Who};
+pub use api::{Credentials, Options, Stat, Vfs};
 pub use error::{Error, Result};
 pub use format::{Format, FormatOp};
 pub use write_error::Process;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::acl::Acl;
-use crate::api::{ListEntry, NewFile, Stat, Who};
+use crate::api::{Credentials, ListEntry, NewFile, Stat};
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, FormatOp, Need, OpKind, Target};
+use crate::format::{Admission, Format, FormatOp, OpKind, SpaceRequest, Target};
 use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
 use crate::op::Op;
@@ -48,7 +48,7 @@ pub(crate) struct Birth {
 }
 
 impl<F: Format> Inner<F> {
-    pub(crate) fn lookup(&self, who: &Who, dir: Ino, name: &Name) -> Result<Stat> {
+    pub(crate) fn lookup(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<Stat> {
         let _gate = self.enter()?;
         self.tally.lookups.fetch_add(1, Ordering::Relaxed);
         let dir = self.directory(dir)?;
@@ -95,7 +95,7 @@ impl<F: Format> Inner<F> {
 
     pub(crate) fn list(
         &self,
-        who: &Who,
+        who: &Credentials,
         dir: Ino,
         from: Cookie,
         each: &mut dyn FnMut(ListEntry<'_>) -> bool,
@@ -132,7 +132,7 @@ impl<F: Format> Inner<F> {
         Ok(target)
     }
 
-    pub(crate) fn create(&self, who: &Who, dir: Ino, name: &Name, new: &NewFile<'_>) -> Result<Stat> {
+    pub(crate) fn create(&self, who: &Credentials, dir: Ino, name: &Name, new: &NewFile<'_>) -> Result<Stat> {
         let _gate = self.enter_changing()?;
         let dir = self.directory(dir)?;
         if is_dot(name) {
@@ -156,7 +156,7 @@ impl<F: Format> Inner<F> {
         self.stat_of(&inode)
     }
 
-    pub(crate) fn tmpfile(&self, who: &Who, dir: Ino, new: &NewFile<'_>) -> Result<Stat> {
+    pub(crate) fn tmpfile(&self, who: &Credentials, dir: Ino, new: &NewFile<'_>) -> Result<Stat> {
         let _gate = self.enter_changing()?;
         let dir = self.directory(dir)?;
         if new.kind != FileKind::Regular {
@@ -183,15 +183,15 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    pub(crate) fn admit_inode(&self, who: &Who, name_blocks: u64) -> Result<Admitted<'_, F>> {
-        let need = Need { inodes: 1, meta_blocks: INODE_META_BLOCKS + name_blocks, ..Need::default() };
+    pub(crate) fn admit_inode(&self, who: &Credentials, name_blocks: u64) -> Result<Admitted<'_, F>> {
+        let need = SpaceRequest { inodes: 1, meta_blocks: INODE_META_BLOCKS + name_blocks, ..SpaceRequest::default() };
         self.admit(need, Self::space_class(who))
     }
 
     /// Makes an inode and (unless it is to have none) its name, in one op, and holds it.
     fn create_locked(
         &self,
-        who: &Who,
+        who: &Credentials,
         dir: &Shared<F>,
         name: Option<&Name>,
         new: &NewFile<'_>,
@@ -245,7 +245,7 @@ impl<F: Format> Inner<F> {
     }
 
     /// Returns owner, group, mode, ACLs and times of a new inode.
-    pub(crate) fn birth(&self, who: &Who, dir: &Shared<F>, named: bool, new: &NewFile<'_>) -> Result<Birth> {
+    pub(crate) fn birth(&self, who: &Credentials, dir: &Shared<F>, named: bool, new: &NewFile<'_>) -> Result<Birth> {
         let parent = dir.attr();
         let is_dir = new.kind == FileKind::Directory;
         let mut perm = new.perm & 0o7777;
@@ -301,7 +301,7 @@ impl<F: Format> Inner<F> {
         Ok(Birth { attr, access_acl, default_acl })
     }
 
-    pub(crate) fn link(&self, who: &Who, ino: Ino, dir: Ino, name: &Name) -> Result<Stat> {
+    pub(crate) fn link(&self, who: &Credentials, ino: Ino, dir: Ino, name: &Name) -> Result<Stat> {
         let _gate = self.enter_changing()?;
         let dir = self.directory(dir)?;
         let inode = self.inode(ino)?;
@@ -311,7 +311,7 @@ impl<F: Format> Inner<F> {
         if is_dot(name) {
             return Err(Error::Posix(libc::EEXIST));
         }
-        let need = Need { meta_blocks: NAME_META_BLOCKS, ..Need::default() };
+        let need = SpaceRequest { meta_blocks: NAME_META_BLOCKS, ..SpaceRequest::default() };
         let mut admission = self.admit(need, Self::space_class(who))?;
         let _dir = dir.lock.write();
         let _inode = inode.lock.write();
@@ -344,7 +344,7 @@ impl<F: Format> Inner<F> {
         self.stat_of(&inode)
     }
 
-    pub(crate) fn unlink(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
+    pub(crate) fn unlink(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
         let _gate = self.enter_changing()?;
         let dir = self.directory(dir)?;
         if is_dot(name) {
@@ -380,7 +380,7 @@ impl<F: Format> Inner<F> {
         if child.nlink() > 1 { op.put(child, change) } else { op.put_orphan(child, change) }
     }
 
-    pub(crate) fn rmdir(&self, who: &Who, dir: Ino, name: &Name) -> Result<()> {
+    pub(crate) fn rmdir(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<()> {
         let _gate = self.enter_changing()?;
         let dir = self.directory(dir)?;
         match name.as_bytes() {
@@ -471,7 +471,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    pub(crate) fn access(&self, who: &Who, ino: Ino, mask: u32) -> Result<()> {
+    pub(crate) fn access(&self, who: &Credentials, ino: Ino, mask: u32) -> Result<()> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
         if mask & W != 0 {

@@ -140,7 +140,7 @@ impl<F: Format> Op<'_, F> {
             self.inner.note_freed();
         }
         for inode in others {
-            inode.sealed(seal);
+            inode.will_be_durable_at(seal);
         }
         for told in std::mem::take(&mut self.told) {
             let mut state = told.inode.state.lock();

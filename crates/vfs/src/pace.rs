@@ -57,7 +57,7 @@ impl Default for State {
 
 impl Pace {
     /// Notes that `bytes` bytes were written by `now`.
-    pub(crate) fn landed(&self, bytes: u64, now: Time) {
+    pub(crate) fn completed(&self, bytes: u64, now: Time) {
         let mut state = self.0.lock();
         let lull = now - std::mem::replace(&mut state.last, now) > LULL;
         if lull {
@@ -95,7 +95,7 @@ mod tests {
     /// Returns the pace after a device of 10 MB/s has been writing for ten seconds.
     fn seen() -> Pace {
         let pace = Pace::default();
-        (0..100).for_each(|tenth| pace.landed(1_000_000, Time(10_000_000_000 + tenth * 100_000_000)));
+        (0..100).for_each(|tenth| pace.completed(1_000_000, Time(10_000_000_000 + tenth * 100_000_000)));
         pace
     }
 
@@ -125,7 +125,7 @@ mod tests {
     fn a_lull_is_no_slowness() {
         let pace = seen();
         let before = mean_s(&pace, 2 << 20);
-        pace.landed(4096, Time(500_000_000_000));
+        pace.completed(4096, Time(500_000_000_000));
         assert!((mean_s(&pace, 2 << 20) - before).abs() < 1e-4);
     }
 }

@@ -374,7 +374,7 @@ impl Pages {
 
     /// Marks the frozen pages of `range` as placed after their write: they are clean, unless written again. The clean
     /// ones are returned with the stamps by which the replacement queue will know them.
-    pub(crate) fn land(&mut self, range: LbnRange, mut stamp: impl FnMut() -> u64) -> Vec<(Lbn, u64)> {
+    pub(crate) fn mark_placed(&mut self, range: LbnRange, mut stamp: impl FnMut() -> u64) -> Vec<(Lbn, u64)> {
         let mut clean = Vec::with_capacity(range.len as usize);
         let mut again: SmallVec<[u64; 8]> = SmallVec::new();
         let mut settled: SmallVec<[(u64, u64); 2]> = SmallVec::new();
@@ -398,7 +398,7 @@ impl Pages {
     }
 
     /// Requeues a frozen page that was not written: it is dirty again, as old as it was.
-    pub(crate) fn bounce(&mut self, at: Lbn) {
+    pub(crate) fn requeue(&mut self, at: Lbn) {
         let Some(slot) = self.map.get_mut(&at.0) else { return };
         let generation = std::mem::take(&mut slot.flight);
         if slot.is_dirty() {
@@ -641,8 +641,8 @@ mod tests {
         drop(pages.placed(LbnRange { start: Lbn(at), len: 1 }, size, 512));
     }
 
-    fn land(pages: &mut Pages, at: u64) -> bool {
-        !pages.land(LbnRange { start: Lbn(at), len: 1 }, || 1).is_empty()
+    fn mark_placed(pages: &mut Pages, at: u64) -> bool {
+        !pages.mark_placed(LbnRange { start: Lbn(at), len: 1 }, || 1).is_empty()
     }
 
     fn list(ranges: &Ranges) -> Vec<(u64, u64)> {
@@ -698,7 +698,7 @@ mod tests {
         assert_eq!(frozen[0], 1);
         assert!(freeze(&mut pages, 3).is_none(), "one write in flight per block");
         place(&mut pages, 3, 2048);
-        assert!(!land(&mut pages, 3));
+        assert!(!mark_placed(&mut pages, 3));
         assert!(pages.is_settled_upto(goal) && !pages.is_settled());
         assert_eq!(list(pages.ready()), [(3, 4)]);
         assert_eq!(pages.unplaced.blocks(), 0);
@@ -711,7 +711,7 @@ mod tests {
         let goal = pages.end_generation();
         freeze(&mut pages, 0).unwrap();
         pages.write(Lbn(0), piece(0, &[2; 512]), false, 0);
-        pages.bounce(Lbn(0));
+        pages.requeue(Lbn(0));
         assert!(!pages.is_settled_upto(goal));
         assert_eq!(pages.unplaced.blocks(), 1);
         let delta = pages.discard(Lbn(0), Lbn(1));
@@ -732,7 +732,7 @@ mod tests {
         assert_eq!((frozen[0].is_some(), frozen[1].is_some(), settled), (true, false, 1));
         assert!(!pages.is_settled() && pages.unplaced.blocks() == 0);
         place(&mut pages, 0, 1024);
-        assert!(land(&mut pages, 0) && pages.is_settled());
+        assert!(mark_placed(&mut pages, 0) && pages.is_settled());
     }
 
     #[test]
@@ -743,12 +743,12 @@ mod tests {
         assert_eq!(pages.disk_size(612, 0, 512), 0);
         freeze(&mut pages, 0).unwrap();
         place(&mut pages, 0, 612);
-        land(&mut pages, 0);
+        mark_placed(&mut pages, 0);
         assert_eq!(pages.disk_size(612, 0, 512), 512);
         freeze(&mut pages, 1).unwrap();
         pages.write(Lbn(1), piece(100, &[1; 100]), false, 0);
         place(&mut pages, 1, 612);
-        land(&mut pages, 1);
+        mark_placed(&mut pages, 1);
         assert_eq!(pages.disk_size(712, 512, 512), 612, "the second append has not been written");
         assert_eq!(pages.disk_size(600, 612, 512), 600);
     }

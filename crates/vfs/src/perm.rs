@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::acl::Acl;
-use crate::api::{Checks, Who};
+use crate::api::{Checks, Credentials};
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::inner::{Inner, Shared};
@@ -38,7 +38,7 @@ pub(crate) fn without_suid_sgid(perm: u32) -> u32 {
     if perm & 0o010 != 0 { kept & !SGID } else { kept }
 }
 
-impl Who {
+impl Credentials {
     /// Returns true if `gid` is the caller's group or one of the supplementary ones.
     pub(crate) fn is_member(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
@@ -60,7 +60,7 @@ impl Who {
 }
 
 /// Returns true if mode and ACL let the caller do all of `want`.
-fn allows(who: &Who, attr: &Attr, acl: Option<&Acl>, want: u32) -> bool {
+fn allows(who: &Credentials, attr: &Attr, acl: Option<&Acl>, want: u32) -> bool {
     if who.is_root() {
         let runs = attr.kind == FileKind::Directory || attr.perm & 0o111 != 0;
         return want & X == 0 || runs;
@@ -78,12 +78,12 @@ fn allows(who: &Who, attr: &Attr, acl: Option<&Acl>, want: u32) -> bool {
 
 impl<F: Format> Inner<F> {
     /// Fails with EACCES if permission is missing, unless the kernel has checked it.
-    pub(crate) fn check(&self, who: &Who, inode: &Shared<F>, want: u32) -> Result<()> {
+    pub(crate) fn check(&self, who: &Credentials, inode: &Shared<F>, want: u32) -> Result<()> {
         if who.checked_here() { self.check_always(who, inode, want) } else { Ok(()) }
     }
 
     /// Fails with EACCES if permission is missing, also if the kernel has checked it.
-    pub(crate) fn check_always(&self, who: &Who, inode: &Shared<F>, want: u32) -> Result<()> {
+    pub(crate) fn check_always(&self, who: &Credentials, inode: &Shared<F>, want: u32) -> Result<()> {
         let attr = inode.attr();
         let acl = if who.is_root() { None } else { self.acl(inode, XattrSpace::AclAccess)? };
         if allows(who, &attr, acl.as_deref(), want) { Ok(()) } else { Err(Error::Posix(libc::EACCES)) }
@@ -120,7 +120,7 @@ impl<F: Format> Inner<F> {
     }
 
     /// Checks that names may be added to a directory: it is writable, alive, not immutable.
-    pub(crate) fn check_may_add(&self, who: &Who, dir: &Shared<F>) -> Result<()> {
+    pub(crate) fn check_may_add(&self, who: &Credentials, dir: &Shared<F>) -> Result<()> {
         self.check_dir_alive(dir)?;
         self.check(who, dir, W | X)?;
         if dir.attr().flags & IMMUTABLE != 0 {
@@ -136,7 +136,7 @@ impl<F: Format> Inner<F> {
     }
 
     /// Checks that a name may be removed: sticky directories let only owners do it; flags forbid it.
-    pub(crate) fn check_may_remove(&self, who: &Who, dir: &Shared<F>, child: &Shared<F>) -> Result<()> {
+    pub(crate) fn check_may_remove(&self, who: &Credentials, dir: &Shared<F>, child: &Shared<F>) -> Result<()> {
         self.check_dir_alive(dir)?;
         self.check(who, dir, W | X)?;
         let (d, c) = (dir.attr(), child.attr());

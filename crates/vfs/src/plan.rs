@@ -12,7 +12,7 @@ use crate::types::{BlockRun, FileRange, Ino, Lbn, LbnRange};
 
 /// The reason for which dirty blocks are written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
+pub enum WritebackReason {
     /// This block is the least recently used dirty one and the cache needs room.
     Evict(Ino, Lbn),
     /// This file's oldest dirty block has reached the age limit.
@@ -26,11 +26,15 @@ pub enum Due {
     Move(Ino),
 }
 
-impl Due {
+impl WritebackReason {
     /// Returns the file that is to be written back.
     pub fn ino(self) -> Ino {
         match self {
-            Due::Evict(ino, _) | Due::Age(ino) | Due::Sync(ino) | Due::Drain(ino) | Due::Move(ino) => ino,
+            WritebackReason::Evict(ino, _)
+            | WritebackReason::Age(ino)
+            | WritebackReason::Sync(ino)
+            | WritebackReason::Drain(ino)
+            | WritebackReason::Move(ino) => ino,
         }
     }
 }
@@ -39,12 +43,12 @@ impl Due {
 #[derive(Debug, Default)]
 pub struct Plan {
     /// The planned writes, one device request each, in the order in which they should be placed.
-    pub travels: Vec<Travel>,
+    pub writes: Vec<PlannedWrite>,
 }
 
 /// One planned write, which is one device request: ranges fill the run in order. Their lengths add up to the run's.
 #[derive(Debug, Clone)]
-pub struct Travel {
+pub struct PlannedWrite {
     /// The blocks to be written.
     pub to: BlockRun,
     /// The file ranges whose data fill `to`, in order.

@@ -11,9 +11,9 @@ use moafs_runtime::lock::Mutex;
 use moafs_runtime::{Event, Rt, Time};
 
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, Need, SpaceClass, Why};
+use crate::format::{Admission, CommitReason, Format, SpaceClass, SpaceRequest};
 use crate::inner::Inner;
-use crate::plan::Due;
+use crate::plan::WritebackReason;
 
 /// The most rounds: callers that keep freeing and taking space must not keep another one here for ever.
 const ROUNDS_MAX: u32 = 64;
@@ -103,7 +103,7 @@ impl<F: Format> Inner<F> {
     }
 
     /// Reserves space, if there is some without freeing any. Level 0 only.
-    pub(crate) fn admit_at_once(&self, need: Need, class: SpaceClass) -> Result<Option<Admitted<'_, F>>> {
+    pub(crate) fn admit_at_once(&self, need: SpaceRequest, class: SpaceClass) -> Result<Option<Admitted<'_, F>>> {
         match self.format.admit(need, class) {
             Err(error) if error.errno() == libc::ENOSPC => Ok(None),
             answer => answer.map(|admission| Some(self.admitted(admission))),
@@ -114,7 +114,7 @@ impl<F: Format> Inner<F> {
     ///
     /// # Errors
     /// ENOSPC if there is none after everything that could be written or freed has been.
-    pub(crate) fn admit(&self, need: Need, class: SpaceClass) -> Result<Admitted<'_, F>> {
+    pub(crate) fn admit(&self, need: SpaceRequest, class: SpaceClass) -> Result<Admitted<'_, F>> {
         if let Some(admitted) = self.admit_at_once(need, class)? {
             return Ok(admitted);
         }
@@ -149,7 +149,7 @@ impl<F: Format> Inner<F> {
         self.reap_all();
         self.wait_for_reapers();
         self.write_back_unplaced();
-        self.commit(Why::Pressure)?;
+        self.commit(CommitReason::Pressure)?;
         Ok(Round { number, freed })
     }
 
@@ -158,10 +158,10 @@ impl<F: Format> Inner<F> {
     fn write_back_unplaced(&self) {
         let mut files = self.dirty.lock().least_recent(usize::MAX);
         files.retain(|inode| inode.pages.lock().unplaced.blocks() > 0);
-        self.write_back(files.iter().map(|inode| Due::Drain(inode.ino)));
+        self.write_back(files.iter().map(|inode| WritebackReason::Drain(inode.ino)));
         for inode in files {
             // Its blocks were in flight already, or too many for one plan.
-            let _ = self.write_back_file(&inode, Due::Drain(inode.ino));
+            let _ = self.write_back_file(&inode, WritebackReason::Drain(inode.ino));
         }
     }
 

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress};
 use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
-use crate::space::{LBN_END, UNMAP_BLOCKS_MAX};
+use crate::range_ops::{LBN_END, UNMAP_BLOCKS_MAX};
 use crate::types::{Ino, Lbn};
 
 /// Unused unlinked inodes that may wait before the syncer is woken early.

@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 use moafs_runtime::Timestamp;
 use moafs_runtime::lock::{ReadGuard, WriteGuard};
 
-use crate::api::{NewFile, RenameMode, Who};
+use crate::api::{Credentials, NewFile, RenameMode};
 use crate::error::{Error, Result};
-use crate::format::{Format, FormatOp, Need, OpKind, Target};
+use crate::format::{Format, FormatOp, OpKind, SpaceRequest, Target};
 use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
 use crate::names::{Birth, NAME_META_BLOCKS, dot_dot, is_dot, links_after};
@@ -64,7 +64,13 @@ impl<N> Move<'_, N> {
 }
 
 impl<F: Format> Inner<F> {
-    pub(crate) fn rename(&self, who: &Who, from: (Ino, &Name), to: (Ino, &Name), mode: RenameMode) -> Result<()> {
+    pub(crate) fn rename(
+        &self,
+        who: &Credentials,
+        from: (Ino, &Name),
+        to: (Ino, &Name),
+        mode: RenameMode,
+    ) -> Result<()> {
         let _gate = self.enter_changing()?;
         if is_dot(from.1) || is_dot(to.1) {
             return Err(Error::Posix(libc::EINVAL));
@@ -75,7 +81,7 @@ impl<F: Format> Inner<F> {
         let mut admission = match mode {
             RenameMode::Whiteout => self.admit_inode(who, 3 * NAME_META_BLOCKS)?,
             _ => {
-                let need = Need { meta_blocks: 2 * NAME_META_BLOCKS, ..Need::default() };
+                let need = SpaceRequest { meta_blocks: 2 * NAME_META_BLOCKS, ..SpaceRequest::default() };
                 self.admit(need, Self::space_class(who))?
             }
         };
@@ -111,7 +117,7 @@ impl<F: Format> Inner<F> {
     /// Renames under the given rename lock; false if it does not suffice.
     fn rename_in(
         &self,
-        who: &Who,
+        who: &Credentials,
         from: Side<'_, F::Node>,
         to: Side<'_, F::Node>,
         mode: RenameMode,
@@ -212,7 +218,7 @@ impl<F: Format> Inner<F> {
         Err(Error::Posix(if mode == RenameMode::Exchange { libc::EINVAL } else { libc::ENOTEMPTY }))
     }
 
-    fn check_rename(&self, who: &Who, movement: &Move<'_, F::Node>, mode: RenameMode) -> Result<()> {
+    fn check_rename(&self, who: &Credentials, movement: &Move<'_, F::Node>, mode: RenameMode) -> Result<()> {
         let Move { from, to, source, victim, .. } = movement;
         self.check_may_remove(who, from.dir, source)?;
         match victim {

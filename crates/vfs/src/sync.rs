@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, Harden, OpKind, Why};
+use crate::format::{Admission, CommitReason, Format, OpKind, SyncScope};
 use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
-use crate::plan::Due;
+use crate::plan::WritebackReason;
 use crate::types::{FileKind, Ino};
 use crate::write_error::Process;
 
@@ -23,8 +23,11 @@ impl<F: Format> Inner<F> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
         self.tally.fsyncs.fetch_add(1, Ordering::Relaxed);
-        let written =
-            if inode.kind == FileKind::Regular { self.write_back_file(&inode, Due::Sync(ino)) } else { Ok(()) };
+        let written = if inode.kind == FileKind::Regular {
+            self.write_back_file(&inode, WritebackReason::Sync(ino))
+        } else {
+            Ok(())
+        };
         let failed = inode.state.lock().error.is_some();
         if failed {
             let process = caller();
@@ -40,13 +43,13 @@ impl<F: Format> Inner<F> {
             let state = inode.state.lock();
             (state.seal, state.epoch)
         };
-        let how = if data_only { Harden::Data } else { Harden::All };
-        self.format.harden(&inode.node, seal, epoch, how)
+        let how = if data_only { SyncScope::DataOnly } else { SyncScope::Full };
+        self.format.sync_inode(&inode.node, seal, epoch, how)
     }
 
     /// Writes back the blocks of a file that are dirty now, and waits for those in flight. Later writes do
     /// not hold it up.
-    pub(crate) fn write_back_file(&self, inode: &Shared<F>, due: Due) -> Result<()> {
+    pub(crate) fn write_back_file(&self, inode: &Shared<F>, due: WritebackReason) -> Result<()> {
         let goal = {
             let mut pages = inode.pages.lock();
             if pages.is_settled() {
@@ -121,18 +124,19 @@ impl<F: Format> Inner<F> {
             return Ok(());
         }
         self.check_writable()?;
-        self.flush(Why::Sync)
+        self.flush(CommitReason::Sync)
     }
 
     /// Makes everything durable that was changed before the call. The first error is returned,
     /// but everything is tried.
-    pub(crate) fn flush(&self, why: Why) -> Result<()> {
+    pub(crate) fn flush(&self, why: CommitReason) -> Result<()> {
         let files = self.dirty.lock().least_recent(usize::MAX);
-        let mut outcome = self.write_back(files.iter().map(|inode| Due::Drain(inode.ino))).error.map_or(Ok(()), Err);
+        let mut outcome =
+            self.write_back(files.iter().map(|inode| WritebackReason::Drain(inode.ino))).error.map_or(Ok(()), Err);
         if outcome.is_ok() {
             // Their dirty blocks were in flight, or too many for one plan.
             for inode in &files {
-                outcome = outcome.and(self.write_back_file(inode, Due::Drain(inode.ino)));
+                outcome = outcome.and(self.write_back_file(inode, WritebackReason::Drain(inode.ino)));
             }
         }
         outcome = outcome.and(self.put_all());
@@ -158,7 +162,7 @@ impl<F: Format> Inner<F> {
             return Err(Error::ReadOnly { reason });
         }
         self.release_all_orphans();
-        let flushed = self.flush(Why::Unmount);
+        let flushed = self.flush(CommitReason::Unmount);
         let closed = self.format.close();
         flushed.and(closed)
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use moafs_runtime::Time;
 
 use crate::dirty::STREAM_BYTES;
-use crate::format::{Format, Idle, Why};
+use crate::format::{CommitReason, Format, Idle};
 use crate::inner::Inner;
-use crate::plan::Due;
+use crate::plan::WritebackReason;
 
 /// The longest time between two rounds of the syncer.
 const ROUND: Duration = Duration::from_secs(1);
@@ -58,11 +58,11 @@ impl<F: Format> Inner<F> {
     /// Runs one round as a call of its own; returns the time of the next.
     pub(crate) fn round(&self) -> Time {
         let Ok(_gate) = self.enter_quietly() else { return Time::MAX };
-        self.tend()
+        self.run_background_step()
     }
 
     /// Runs one round of background work; returns the time of the next.
-    pub(crate) fn tend(&self) -> Time {
+    pub(crate) fn run_background_step(&self) -> Time {
         self.finish_loose_fills();
         if self.check_writable().is_err() {
             return self.rt.now() + ROUND;
@@ -87,7 +87,7 @@ impl<F: Format> Inner<F> {
         self.write_behind();
         self.write_back_old(now);
         self.commit_if_due(now);
-        self.format.tend(self.idle(now)).unwrap_or(Time::MAX)
+        self.format.run_background_step(self.idle(now)).unwrap_or(Time::MAX)
     }
 
     fn idle(&self, now: Time) -> Idle {
@@ -100,7 +100,7 @@ impl<F: Format> Inner<F> {
         let age = self.options.dirty_age;
         let Some(limit) = now.0.checked_sub(age.as_nanos() as u64) else { return };
         let old = self.dirty.lock().older_than(Time(limit));
-        self.write_back(old.iter().map(|inode| Due::Age(inode.ino)));
+        self.write_back(old.iter().map(|inode| WritebackReason::Age(inode.ino)));
     }
 
     /// Writes back some data above the background limit before writers have to wait; more than the surplus, since
@@ -132,7 +132,7 @@ impl<F: Format> Inner<F> {
         let put = self.put_all();
         if put.is_ok() && self.uncommitted.load(Ordering::Relaxed) {
             // A failure turns the volume read-only, and is kept there.
-            let _ = self.commit(Why::Age);
+            let _ = self.commit(CommitReason::Age);
         }
     }
 }

@@ -49,7 +49,7 @@ impl LbnRange {
     }
 }
 
-/// A range of one file, as a planned write ([`crate::plan::Travel`]) puts them together.
+/// A range of one file, as a planned write ([`crate::plan::PlannedWrite`]) puts them together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileRange {
     /// The file's inode number.

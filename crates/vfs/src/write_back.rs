@@ -20,15 +20,15 @@ use crate::error::{Error, Result};
 use crate::format::{Admission, Format, FormatOp, OpKind};
 use crate::inner::{Inner, Shared};
 use crate::pages::Delta;
-use crate::plan::{Due, Travel};
+use crate::plan::{PlannedWrite, WritebackReason};
 use crate::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
 use crate::write_error::WriteError;
 
 /// The most bytes that one batch carries (one plan may exceed it).
-const ROUND_BYTES_MAX: u64 = 4 << 20;
+const BATCH_BYTES_MAX: u64 = 4 << 20;
 
 /// The most requests in one batch (one plan may exceed it).
-const ROUND_REQUESTS_MAX: usize = 256;
+const BATCH_REQUESTS_MAX: usize = 256;
 
 /// A batch is waited for and placed in parts of so many bytes: a writer that waits for room goes on after the first.
 const PART_BYTES: u64 = 256 << 10;
@@ -62,7 +62,7 @@ impl Outcome {
 }
 
 /// Part of a write request: one file's range and its address.
-struct Piece<F: Format> {
+struct FilePart<F: Format> {
     inode: Shared<F>,
     range: LbnRange,
     to: BlockRun,
@@ -71,73 +71,73 @@ struct Piece<F: Format> {
 }
 
 /// One write request with its pages frozen.
-struct Shipment<F: Format> {
+struct WriteRequest<F: Format> {
     to: BlockRun,
-    pieces: SmallVec<[Piece<F>; 2]>,
+    file_parts: SmallVec<[FilePart<F>; 2]>,
     data: Vec<Page>,
     fresh: bool,
     tag: Tag,
 }
 
 /// A batch: the write requests of plans that are submitted together.
-struct Round<F: Format> {
-    shipments: Vec<Shipment<F>>,
+struct WriteBatch<F: Format> {
+    writes: Vec<WriteRequest<F>>,
     bytes: u64,
 }
 
-impl<F: Format> Round<F> {
+impl<F: Format> WriteBatch<F> {
     fn is_full(&self) -> bool {
-        self.bytes >= ROUND_BYTES_MAX || self.shipments.len() >= ROUND_REQUESTS_MAX
+        self.bytes >= BATCH_BYTES_MAX || self.writes.len() >= BATCH_REQUESTS_MAX
     }
 }
 
 impl<F: Format> Inner<F> {
     /// Writes back what the format plans for each write-back reason, batch by batch.
-    pub(crate) fn write_back(&self, dues: impl IntoIterator<Item = Due>) -> Outcome {
+    pub(crate) fn write_back(&self, dues: impl IntoIterator<Item = WritebackReason>) -> Outcome {
         self.write_back_upto(u64::MAX, dues)
     }
 
     /// Writes back as [`Self::write_back`] does, until `bytes` bytes have left: a plan may contain much more than was
     /// asked for, and then the remaining files may collect more dirty blocks before they are written.
-    pub(crate) fn write_back_upto(&self, bytes: u64, dues: impl IntoIterator<Item = Due>) -> Outcome {
+    pub(crate) fn write_back_upto(&self, bytes: u64, dues: impl IntoIterator<Item = WritebackReason>) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut round = Round { shipments: Vec::new(), bytes: 0 };
+        let mut batch = WriteBatch { writes: Vec::new(), bytes: 0 };
         let mut left = bytes;
         for due in dues {
-            let before = round.bytes;
-            if let Err(error) = self.plan_into(due, &mut round) {
+            let before = batch.bytes;
+            if let Err(error) = self.plan_into(due, &mut batch) {
                 self.latch(due.ino(), &error);
                 outcome.fail(error);
             }
-            left = left.saturating_sub(round.bytes - before);
-            if round.is_full() {
-                outcome.join(self.run(std::mem::take(&mut round.shipments)));
-                round.bytes = 0;
+            left = left.saturating_sub(batch.bytes - before);
+            if batch.is_full() {
+                outcome.join(self.run(std::mem::take(&mut batch.writes)));
+                batch.bytes = 0;
             }
             if left == 0 {
                 break;
             }
         }
-        outcome.join(self.run(round.shipments));
+        outcome.join(self.run(batch.writes));
         outcome
     }
 
     /// Carries out writes that were planned already.
-    pub(crate) fn carry_out(&self, travels: impl IntoIterator<Item = Travel>) -> Outcome {
+    pub(crate) fn carry_out(&self, writes: impl IntoIterator<Item = PlannedWrite>) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut round = Round { shipments: Vec::new(), bytes: 0 };
-        for travel in travels {
-            self.pack(&travel, &mut round);
-            if round.is_full() {
-                outcome.join(self.run(std::mem::take(&mut round.shipments)));
-                round.bytes = 0;
+        let mut batch = WriteBatch { writes: Vec::new(), bytes: 0 };
+        for travel in writes {
+            self.pack(&travel, &mut batch);
+            if batch.is_full() {
+                outcome.join(self.run(std::mem::take(&mut batch.writes)));
+                batch.bytes = 0;
             }
         }
-        outcome.join(self.run(round.shipments));
+        outcome.join(self.run(batch.writes));
         outcome
     }
 
-    fn plan_into(&self, due: Due, round: &mut Round<F>) -> Result<()> {
+    fn plan_into(&self, due: WritebackReason, batch: &mut WriteBatch<F>) -> Result<()> {
         if self.format.failed().is_some() {
             return self.check_writable();
         }
@@ -148,15 +148,15 @@ impl<F: Format> Inner<F> {
             }
             planned => planned?,
         };
-        for travel in &plan.travels {
-            self.pack(travel, round);
+        for travel in &plan.writes {
+            self.pack(travel, batch);
         }
         Ok(())
     }
 
     /// Freezes the pages that a planned write names and adds the requests that result: one, unless something in
     /// the middle has vanished.
-    fn pack(&self, travel: &Travel, round: &mut Round<F>) {
+    fn pack(&self, travel: &PlannedWrite, batch: &mut WriteBatch<F>) {
         let mut packing = Packing { travel, next: travel.to.start, open: None, done: Vec::new(), lost: Vec::new() };
         for from in &travel.from {
             let inode = self.table.peek(from.ino);
@@ -174,8 +174,8 @@ impl<F: Format> Inner<F> {
         if travel.fresh {
             lost.into_iter().for_each(|run| self.format.abandon(run));
         }
-        round.bytes += done.iter().map(|s| u64::from(s.to.len) * self.block_bytes()).sum::<u64>();
-        round.shipments.extend(done);
+        batch.bytes += done.iter().map(|s| u64::from(s.to.len) * self.block_bytes()).sum::<u64>();
+        batch.writes.extend(done);
     }
 
     /// Freezes the pages of one range. If the plan writes them where they lie, clean pages need no write, and the
@@ -200,18 +200,18 @@ impl<F: Format> Inner<F> {
             };
             let len = len.clamp(1, range.len - at);
             if !same {
-                self.thaw(inode, lbn, &mut pages[at as usize..(at + len) as usize]);
+                self.unfreeze(inode, lbn, &mut pages[at as usize..(at + len) as usize]);
             }
             at += len;
         }
         Frozen { size, pages }
     }
 
-    fn thaw(&self, inode: &Shared<F>, start: Lbn, frozen: &mut [Option<Page>]) {
+    fn unfreeze(&self, inode: &Shared<F>, start: Lbn, frozen: &mut [Option<Page>]) {
         let mut cached = inode.pages.lock();
         for (i, page) in frozen.iter_mut().enumerate() {
             if page.take().is_some() {
-                cached.bounce(Lbn(start.0 + i as u64));
+                cached.requeue(Lbn(start.0 + i as u64));
             }
         }
         drop(cached);
@@ -219,116 +219,117 @@ impl<F: Format> Inner<F> {
     }
 
     /// Submits one batch, waits for its parts, lowest address first, and places each as soon as it is written.
-    fn run(&self, mut shipments: Vec<Shipment<F>>) -> Outcome {
+    fn run(&self, mut writes: Vec<WriteRequest<F>>) -> Outcome {
         let mut outcome = Outcome::default();
-        if shipments.is_empty() {
+        if writes.is_empty() {
             return outcome;
         }
-        self.count_round(&shipments);
+        self.count_batch(&writes);
         // Sorted as the device's queue sorts them: otherwise a part would complete as late as the whole.
-        shipments.sort_by_key(|shipment| shipment.to.start);
-        let bytes = self.bytes_of(&shipments);
-        self.cache.departed(bytes);
-        for (part, ticket) in self.submit_parts(shipments) {
-            outcome.join(self.arrive(part, ticket));
+        writes.sort_by_key(|write| write.to.start);
+        let bytes = self.bytes_of(&writes);
+        self.cache.submitted(bytes);
+        for (part, ticket) in self.submit_parts(writes) {
+            outcome.join(self.complete(part, ticket));
         }
         self.reclaim();
         outcome
     }
 
-    fn bytes_of(&self, shipments: &[Shipment<F>]) -> usize {
-        shipments.iter().map(|shipment| (u64::from(shipment.to.len) * self.block_bytes()) as usize).sum()
+    fn bytes_of(&self, writes: &[WriteRequest<F>]) -> usize {
+        writes.iter().map(|write| (u64::from(write.to.len) * self.block_bytes()) as usize).sum()
     }
 
     /// Submits all parts of the batch before any of them is waited for.
-    fn submit_parts(&self, shipments: Vec<Shipment<F>>) -> Vec<(Vec<Shipment<F>>, Ticket)> {
-        let mut parts: Vec<Vec<Shipment<F>>> = Vec::new();
+    fn submit_parts(&self, writes: Vec<WriteRequest<F>>) -> Vec<(Vec<WriteRequest<F>>, Ticket)> {
+        let mut parts: Vec<Vec<WriteRequest<F>>> = Vec::new();
         let mut bytes = PART_BYTES;
-        for shipment in shipments {
+        for write in writes {
             if bytes >= PART_BYTES {
                 parts.push(Vec::new());
                 bytes = 0;
             }
-            bytes += u64::from(shipment.to.len) * self.block_bytes();
-            parts.last_mut().expect("pushed just now").push(shipment);
+            bytes += u64::from(write.to.len) * self.block_bytes();
+            parts.last_mut().expect("pushed just now").push(write);
         }
         parts.into_iter().map(|part| self.submit_part(part)).collect()
     }
 
-    fn submit_part(&self, mut part: Vec<Shipment<F>>) -> (Vec<Shipment<F>>, Ticket) {
-        let request = |shipment: &mut Shipment<F>| Request {
-            op: Op::Write { data: std::mem::take(&mut shipment.data), fua: false },
-            at: self.lba(shipment.to),
-            tag: shipment.tag,
+    fn submit_part(&self, mut part: Vec<WriteRequest<F>>) -> (Vec<WriteRequest<F>>, Ticket) {
+        let request = |write: &mut WriteRequest<F>| Request {
+            op: Op::Write { data: std::mem::take(&mut write.data), fua: false },
+            at: self.lba(write.to),
+            tag: write.tag,
         };
         let batch = part.iter_mut().map(request).collect();
         (part, self.disk.submit(batch))
     }
 
     /// Waits until one part is complete, and places what was written.
-    fn arrive(&self, part: Vec<Shipment<F>>, ticket: Ticket) -> Outcome {
+    fn complete(&self, part: Vec<WriteRequest<F>>, ticket: Ticket) -> Outcome {
         let mut outcome = Outcome::default();
         let bytes = self.bytes_of(&part);
         let dones = self.disk.wait(ticket);
         let mut written = Vec::with_capacity(part.len());
-        for (shipment, done) in part.into_iter().zip(dones) {
+        for (write, done) in part.into_iter().zip(dones) {
             match done.result {
-                Ok(_) => written.push((shipment, done.epoch)),
+                Ok(_) => written.push((write, done.epoch)),
                 Err(error) => {
-                    outcome.failed_blocks += u64::from(shipment.to.len);
-                    outcome.fail(self.shipment_failed(shipment, error));
+                    outcome.failed_blocks += u64::from(write.to.len);
+                    outcome.fail(self.write_failed(write, error));
                 }
             }
         }
         outcome.join(self.place_all(written));
-        self.pace.landed(outcome.blocks * self.block_bytes(), self.rt.now());
-        self.cache.arrived(bytes);
+        self.pace.completed(outcome.blocks * self.block_bytes(), self.rt.now());
+        self.cache.completed(bytes);
         self.rt.signal(&self.cache.room);
         outcome
     }
 
-    fn count_round(&self, shipments: &[Shipment<F>]) {
-        let blocks: u64 = shipments.iter().map(|s| u64::from(s.to.len)).sum();
+    fn count_batch(&self, writes: &[WriteRequest<F>]) {
+        let blocks: u64 = writes.iter().map(|s| u64::from(s.to.len)).sum();
         // The parts of one file follow one another.
-        let files = |s: &Shipment<F>| 1 + s.pieces.windows(2).filter(|p| p[0].inode.ino != p[1].inode.ino).count();
-        let together: Vec<usize> = shipments.iter().map(files).filter(|files| *files > 1).collect();
+        let files =
+            |s: &WriteRequest<F>| 1 + s.file_parts.windows(2).filter(|p| p[0].inode.ino != p[1].inode.ino).count();
+        let together: Vec<usize> = writes.iter().map(files).filter(|files| *files > 1).collect();
         self.tally.write_back_rounds.fetch_add(1, Ordering::Relaxed);
-        self.tally.write_back_requests.fetch_add(shipments.len() as u64, Ordering::Relaxed);
+        self.tally.write_back_requests.fetch_add(writes.len() as u64, Ordering::Relaxed);
         self.tally.write_back_blocks.fetch_add(blocks, Ordering::Relaxed);
         self.tally.co_writes.fetch_add(together.len() as u64, Ordering::Relaxed);
         self.tally.co_written_files.fetch_add(together.iter().sum::<usize>() as u64, Ordering::Relaxed);
     }
 
     /// Handles a write request that the device refused: its pages stay dirty.
-    fn shipment_failed(&self, shipment: Shipment<F>, error: DiskError) -> Error {
+    fn write_failed(&self, write: WriteRequest<F>, error: DiskError) -> Error {
         self.tally.write_back_errors.fetch_add(1, Ordering::Relaxed);
-        let owner = shipment.pieces[0].inode.ino;
+        let owner = write.file_parts[0].inode.ino;
         // A full host file system does not mean that the device failed: there may be room later.
         let broken = !matches!(error, DiskError::HostFull { .. });
-        let error = Error::disk(format!("writing data of inode {} to block {}", owner.0, shipment.to.start.0), error);
-        self.bounce(&shipment.pieces, &error);
+        let error = Error::disk(format!("writing data of inode {} to block {}", owner.0, write.to.start.0), error);
+        self.requeue(&write.file_parts, &error);
         if broken {
             self.format.fail(&error.to_string());
         }
-        if shipment.fresh {
-            self.format.abandon(shipment.to);
+        if write.fresh {
+            self.format.abandon(write.to);
         }
         error
     }
 
     /// Requeues pages that were not written, or not placed: they are dirty again, and the error is latched.
-    fn bounce(&self, pieces: &[Piece<F>], error: &Error) {
+    fn requeue(&self, file_parts: &[FilePart<F>], error: &Error) {
         let again = self.rt.now() + self.options.dirty_age;
-        for piece in pieces {
+        for file_part in file_parts {
             {
-                let mut pages = piece.inode.pages.lock();
-                (piece.range.start.0..piece.range.end().0).for_each(|at| pages.bounce(Lbn(at)));
+                let mut pages = file_part.inode.pages.lock();
+                (file_part.range.start.0..file_part.range.end().0).for_each(|at| pages.requeue(Lbn(at)));
                 // The page may have been clean before, and only moved.
-                self.list_dirty(&piece.inode, &pages);
+                self.list_dirty(&file_part.inode, &pages);
             }
-            self.latch_in(&piece.inode, error);
-            self.dirty.lock().postpone(piece.inode.ino, again);
-            self.rt.signal(&piece.inode.moved);
+            self.latch_in(&file_part.inode, error);
+            self.dirty.lock().postpone(file_part.inode.ino, again);
+            self.rt.signal(&file_part.inode.moved);
         }
     }
 
@@ -347,17 +348,17 @@ impl<F: Format> Inner<F> {
     }
 
     /// Places what was written, in few ops of bounded size.
-    fn place_all(&self, written: Vec<(Shipment<F>, Epoch)>) -> Outcome {
+    fn place_all(&self, written: Vec<(WriteRequest<F>, Epoch)>) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut batch: Vec<(Piece<F>, Epoch, bool)> = Vec::new();
-        for (shipment, epoch) in written {
-            for piece in shipment.pieces {
-                let crowded =
-                    batch.len() >= OP_PIECES_MAX && batch.last().is_some_and(|(p, ..)| p.inode.ino != piece.inode.ino);
+        let mut batch: Vec<(FilePart<F>, Epoch, bool)> = Vec::new();
+        for (write, epoch) in written {
+            for file_part in write.file_parts {
+                let crowded = batch.len() >= OP_PIECES_MAX
+                    && batch.last().is_some_and(|(p, ..)| p.inode.ino != file_part.inode.ino);
                 if crowded || batch.len() >= 2 * OP_PIECES_MAX {
                     outcome.join(self.place(std::mem::take(&mut batch)));
                 }
-                batch.push((piece, epoch, shipment.fresh));
+                batch.push((file_part, epoch, write.fresh));
             }
         }
         if !batch.is_empty() {
@@ -367,14 +368,14 @@ impl<F: Format> Inner<F> {
     }
 
     /// Places a batch in one op: the ranges get their addresses, the inodes their sizes.
-    fn place(&self, batch: Vec<(Piece<F>, Epoch, bool)>) -> Outcome {
+    fn place(&self, batch: Vec<(FilePart<F>, Epoch, bool)>) -> Outcome {
         let mut outcome = Outcome::default();
         let files = self.files_of(&batch);
         // Every block that is still to be placed, perhaps by another op at the same time, keeps what was admitted for
         // it.
         let mut admission = Admission::none();
-        for (piece, ..) in &batch {
-            admission.absorb(piece.inode.pages.lock().placed(piece.range, piece.size, self.block_bytes()));
+        for (file_part, ..) in &batch {
+            admission.absorb(file_part.inode.pages.lock().placed(file_part.range, file_part.size, self.block_bytes()));
         }
         let promised = admission.blocks() > 0;
         let done = self.place_op(&batch, &files, &mut admission);
@@ -384,26 +385,26 @@ impl<F: Format> Inner<F> {
         }
         match done {
             Ok(()) => {
-                for (piece, epoch, _) in &batch {
-                    outcome.blocks += u64::from(piece.range.len);
-                    self.land(piece, *epoch);
+                for (file_part, epoch, _) in &batch {
+                    outcome.blocks += u64::from(file_part.range.len);
+                    self.mark_placed(file_part, *epoch);
                 }
             }
             Err(error) => {
-                let pieces: Vec<Piece<F>> = batch.into_iter().map(|(piece, ..)| piece).collect();
-                outcome.failed_blocks += pieces.iter().map(|p| u64::from(p.range.len)).sum::<u64>();
-                self.bounce(&pieces, &error);
+                let file_parts: Vec<FilePart<F>> = batch.into_iter().map(|(file_part, ..)| file_part).collect();
+                outcome.failed_blocks += file_parts.iter().map(|p| u64::from(p.range.len)).sum::<u64>();
+                self.requeue(&file_parts, &error);
                 outcome.fail(error);
             }
         }
         outcome
     }
 
-    fn files_of(&self, batch: &[(Piece<F>, Epoch, bool)]) -> Vec<Shared<F>> {
+    fn files_of(&self, batch: &[(FilePart<F>, Epoch, bool)]) -> Vec<Shared<F>> {
         let mut files: Vec<Shared<F>> = Vec::new();
-        for (piece, ..) in batch {
-            if !files.iter().rev().any(|there| Arc::ptr_eq(there, &piece.inode)) {
-                files.push(Arc::clone(&piece.inode));
+        for (file_part, ..) in batch {
+            if !files.iter().rev().any(|there| Arc::ptr_eq(there, &file_part.inode)) {
+                files.push(Arc::clone(&file_part.inode));
             }
         }
         files
@@ -411,13 +412,13 @@ impl<F: Format> Inner<F> {
 
     fn place_op(
         &self,
-        batch: &[(Piece<F>, Epoch, bool)],
+        batch: &[(FilePart<F>, Epoch, bool)],
         files: &[Shared<F>],
         admission: &mut Admission,
     ) -> Result<()> {
         let mut op = self.begin(OpKind::Place, admission)?;
-        for (piece, epoch, _) in batch {
-            op.place(&piece.inode.node, piece.range, piece.to, *epoch)?;
+        for (file_part, epoch, _) in batch {
+            op.place(&file_part.inode.node, file_part.range, file_part.to, *epoch)?;
         }
         for inode in files {
             op.put_known(inode)?;
@@ -427,11 +428,11 @@ impl<F: Format> Inner<F> {
     }
 
     /// Marks the pages of a completed write as placed: clean, unless they were written to again.
-    fn land(&self, piece: &Piece<F>, epoch: Epoch) {
-        let inode = &piece.inode;
+    fn mark_placed(&self, file_part: &FilePart<F>, epoch: Epoch) {
+        let inode = &file_part.inode;
         let clean = {
             let mut pages = inode.pages.lock();
-            let clean = pages.land(piece.range, || self.cache.next_stamp());
+            let clean = pages.mark_placed(file_part.range, || self.cache.next_stamp());
             let mut state = inode.state.lock();
             state.epoch = state.epoch.max(epoch);
             if pages.is_settled() {
@@ -458,11 +459,11 @@ struct Frozen {
 
 /// A planned write while it is turned into write requests.
 struct Packing<'a, F: Format> {
-    travel: &'a Travel,
+    travel: &'a PlannedWrite,
     /// The address of the next block of the planned write.
     next: BlockAddr,
-    open: Option<Shipment<F>>,
-    done: Vec<Shipment<F>>,
+    open: Option<WriteRequest<F>>,
+    done: Vec<WriteRequest<F>>,
     /// Parts of the run that no block is written to.
     lost: Vec<BlockRun>,
 }
@@ -479,21 +480,21 @@ impl<F: Format> Packing<'_, F> {
             }
             return;
         };
-        let shipment = self.open.get_or_insert_with(|| Shipment {
+        let write = self.open.get_or_insert_with(|| WriteRequest {
             to: BlockRun { start: here, len: 0 },
-            pieces: SmallVec::new(),
+            file_parts: SmallVec::new(),
             data: Vec::new(),
             fresh: self.travel.fresh,
             tag: self.travel.tag,
         });
-        shipment.to.len += 1;
-        shipment.data.push(page);
-        match shipment.pieces.last_mut() {
-            Some(piece) if Arc::ptr_eq(&piece.inode, inode) && piece.range.end() == at => {
-                piece.range.len += 1;
-                piece.to.len += 1;
+        write.to.len += 1;
+        write.data.push(page);
+        match write.file_parts.last_mut() {
+            Some(file_part) if Arc::ptr_eq(&file_part.inode, inode) && file_part.range.end() == at => {
+                file_part.range.len += 1;
+                file_part.to.len += 1;
             }
-            _ => shipment.pieces.push(Piece {
+            _ => write.file_parts.push(FilePart {
                 inode: Arc::clone(inode),
                 range: LbnRange { start: at, len: 1 },
                 to: BlockRun { start: here, len: 1 },

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::acl::Acl;
-use crate::api::Who;
+use crate::api::Credentials;
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, FormatOp, Need, OpKind};
+use crate::format::{Admission, Format, FormatOp, OpKind, SpaceRequest};
 use crate::inner::{Inner, Shared};
 use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, STICKY, W};
 use crate::types::{FileKind, Ino, SetMode, XattrKey, XattrSpace};
@@ -27,7 +27,7 @@ impl<F: Format> Inner<F> {
         XattrKey::parse(name).ok_or(Error::Posix(libc::EOPNOTSUPP))
     }
 
-    pub(crate) fn get_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn get_xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
         let key = self.key(name)?;
@@ -42,7 +42,7 @@ impl<F: Format> Inner<F> {
         self.format.xattr(&inode.node, &key)?.ok_or(Error::Posix(libc::ENODATA))
     }
 
-    pub(crate) fn list_xattr(&self, who: &Who, ino: Ino) -> Result<Vec<XattrKey>> {
+    pub(crate) fn list_xattr(&self, who: &Credentials, ino: Ino) -> Result<Vec<XattrKey>> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
         let _shared = inode.lock.read();
@@ -52,7 +52,14 @@ impl<F: Format> Inner<F> {
         Ok(keys)
     }
 
-    pub(crate) fn set_xattr(&self, who: &Who, ino: Ino, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
+    pub(crate) fn set_xattr(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: SetMode,
+    ) -> Result<()> {
         let _gate = self.enter_changing()?;
         let inode = self.inode(ino)?;
         let key = self.key(name)?;
@@ -60,7 +67,7 @@ impl<F: Format> Inner<F> {
             return Err(Error::Posix(libc::E2BIG));
         }
         let value_blocks = (value.len() as u64).div_ceil(self.block_bytes());
-        let need = Need { meta_blocks: XATTR_META_BLOCKS + value_blocks, ..Need::default() };
+        let need = SpaceRequest { meta_blocks: XATTR_META_BLOCKS + value_blocks, ..SpaceRequest::default() };
         let mut admission = self.admit(need, Self::space_class(who))?;
         let _exclusive = inode.lock.write();
         self.check_may_set(who, &inode, &key)?;
@@ -70,12 +77,12 @@ impl<F: Format> Inner<F> {
         self.put_xattr(&inode, &key, Some(value), mode, &mut admission)
     }
 
-    pub(crate) fn remove_xattr(&self, who: &Who, ino: Ino, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<()> {
         let _gate = self.enter_changing()?;
         let inode = self.inode(ino)?;
         let key = self.key(name)?;
         // A shared attribute block may have to be copied to take something out.
-        let need = Need { meta_blocks: XATTR_META_BLOCKS, ..Need::default() };
+        let need = SpaceRequest { meta_blocks: XATTR_META_BLOCKS, ..SpaceRequest::default() };
         let mut admission = self.admit(need, Self::space_class(who))?;
         let _exclusive = inode.lock.write();
         self.check_may_set(who, &inode, &key)?;
@@ -91,7 +98,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    fn check_may_set(&self, who: &Who, inode: &Shared<F>, key: &XattrKey) -> Result<()> {
+    fn check_may_set(&self, who: &Credentials, inode: &Shared<F>, key: &XattrKey) -> Result<()> {
         inode.check_alive()?;
         let attr = inode.attr();
         let no = |errno| Err(Error::Posix(errno));
@@ -123,7 +130,7 @@ impl<F: Format> Inner<F> {
     /// kept only there.
     fn set_acl(
         &self,
-        who: &Who,
+        who: &Credentials,
         inode: &Shared<F>,
         key: &XattrKey,
         value: &[u8],

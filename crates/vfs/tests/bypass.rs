@@ -8,8 +8,8 @@ use common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_disk::{Disk, DiskError, Done, Epoch, Limits, MemDisk, ReadPart, Request, SharedDisk, Tag, Ticket};
 use moafs_runtime::Live;
+use moafs_vfs::Credentials;
 use moafs_vfs::Vfs;
-use moafs_vfs::Who;
 use moafs_vfs::api::{Allocate, CacheRole, Options};
 
 const LARGE: usize = 64 << 10;
@@ -78,7 +78,7 @@ fn what_is_not_written_back_yet_is_seen() {
 fn holes_are_zeros() {
     let v = Volume::new(4096, behind(), Live::new());
     let (f, mut data) = stored(&v, 5 * LARGE);
-    v.vfs.allocate(&Who::root(), f, LARGE as u64, LARGE as u64, Allocate::Punch).unwrap();
+    v.vfs.allocate(&Credentials::root(), f, LARGE as u64, LARGE as u64, Allocate::Punch).unwrap();
     data[LARGE..2 * LARGE].fill(0);
     v.vfs.shrink(0);
     assert_eq!(v.read(f, 0, data.len()), data);
@@ -139,13 +139,13 @@ fn bytes_of_a_place_that_was_given_up_meanwhile_are_not_shown() {
     let disk = Arc::new(Reused { disk: MemDisk::new(32768), meanwhile: OnceLock::new() });
     let shared: SharedDisk = Arc::clone(&disk) as _;
     let vfs: Vfs<Toy> = Vfs::new(Toy::new(Arc::clone(&shared)), shared, Live::new(), behind());
-    let f = vfs.create(&Who::root(), ROOT, name("f"), &regular(0o644)).unwrap().ino;
+    let f = vfs.create(&Credentials::root(), ROOT, name("f"), &regular(0o644)).unwrap().ino;
     let data = pattern(3, 4 * LARGE);
-    vfs.write(&Who::root(), f, 0, &data, false).unwrap();
+    vfs.write(&Credentials::root(), f, 0, &data, false).unwrap();
     vfs.sync().unwrap();
     vfs.shrink(0);
     // Some blocks of the file are about to be placed; a reader does not ask which.
-    vfs.write(&Who::root(), f, data.len() as u64, b"more", false).unwrap();
+    vfs.write(&Credentials::root(), f, data.len() as u64, b"more", false).unwrap();
     let (writer, written) = (vfs.clone(), Mutex::new(false));
     let write_back = move || {
         let mut written = written.lock().unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
-use moafs_vfs::Who;
+use moafs_vfs::Credentials;
 use moafs_vfs::api::{Allocate, CacheRole, Options, SetAttr};
 use moafs_vfs::types::Ino;
 use rand::seq::SliceRandom;
@@ -136,7 +136,7 @@ fn what_is_dirty_or_cached_is_not_read_again() {
     cold(&v);
     let newer = vec![0xAB; BLOCK];
     v.write(files[5], 0, &newer);
-    v.vfs.set_attr(&Who::root(), files[6], &SetAttr { size: Some(100), ..SetAttr::default() }).unwrap();
+    v.vfs.set_attr(&Credentials::root(), files[6], &SetAttr { size: Some(100), ..SetAttr::default() }).unwrap();
     for (i, ino) in files.iter().enumerate() {
         let mut expect = bytes_of(*ino, 2);
         match i {
@@ -258,7 +258,7 @@ struct Player {
 
 impl Player {
     fn find(&self, file: usize) -> Option<Ino> {
-        self.v.vfs.lookup(&Who::root(), self.dir, name(&format!("f{file}"))).ok().map(|stat| stat.ino)
+        self.v.vfs.lookup(&Credentials::root(), self.dir, name(&format!("f{file}"))).ok().map(|stat| stat.ino)
     }
 
     /// Reads everything in order. A file's bytes bear its number or are zeros, whichever file had its blocks and its
@@ -296,13 +296,13 @@ impl Player {
         let ino = self.find(file).expect("nobody else removes it");
         match what {
             0..2 => {
-                self.v.vfs.unlink(&Who::root(), self.dir, name(&format!("f{file}"))).unwrap();
+                self.v.vfs.unlink(&Credentials::root(), self.dir, name(&format!("f{file}"))).unwrap();
                 self.own[which].1 = None;
             }
             2 => {
                 let block = self.rng.random_range(0..3);
                 let offset = (block * BLOCK) as u64;
-                self.v.vfs.allocate(&Who::root(), ino, offset, BLOCK as u64, Allocate::Punch).unwrap();
+                self.v.vfs.allocate(&Credentials::root(), ino, offset, BLOCK as u64, Allocate::Punch).unwrap();
                 bytes.iter_mut().skip(block * BLOCK).take(BLOCK).for_each(|byte| *byte = 0);
                 self.own[which].1 = Some(bytes);
             }
@@ -310,7 +310,7 @@ impl Player {
                 let size = self.rng.random_range(0..3 * BLOCK);
                 self.v
                     .vfs
-                    .set_attr(&Who::root(), ino, &SetAttr { size: Some(size as u64), ..Default::default() })
+                    .set_attr(&Credentials::root(), ino, &SetAttr { size: Some(size as u64), ..Default::default() })
                     .unwrap();
                 bytes.resize(size, 0);
                 self.own[which].1 = Some(bytes);
@@ -337,7 +337,7 @@ impl Player {
             if self.rng.random_range(0..2) == 0 {
                 self.v.vfs.sync().unwrap();
             }
-            self.v.vfs.tend();
+            self.v.vfs.run_background_step();
             if round % 2 == 0 {
                 (0..3).for_each(|_| self.v.vfs.shrink(0));
             }
@@ -378,7 +378,7 @@ fn others_may_write_cut_and_remove_a_neighbour_while_it_is_brought() {
                 .collect();
             players.iter().for_each(|player| player.join(&*v.rt));
             v.vfs.sync().unwrap();
-            v.vfs.tend();
+            v.vfs.run_background_step();
             cold(&v);
             let c = v.vfs.counters();
             assert_eq!(c.co_read_blocks, c.co_read_blocks_used + c.co_read_blocks_wasted, "seed {seed}");

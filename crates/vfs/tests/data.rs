@@ -9,10 +9,10 @@ use std::time::Duration;
 use common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_vfs::api::{Allocate, CacheRole, Options, Seek, SetAttr};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Credentials, Vfs};
 
 fn truncate(v: &Volume, ino: moafs_vfs::types::Ino, size: u64) {
-    v.vfs.set_attr(&Who::root(), ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    v.vfs.set_attr(&Credentials::root(), ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
 }
 
 #[test]
@@ -162,11 +162,11 @@ fn create_write_unlink_costs_no_data_request() {
     for i in 0..50 {
         let f = v.create(ROOT, "f");
         v.write(f, 0, &[i; 3000]);
-        v.vfs.unlink(&Who::root(), ROOT, name("f")).unwrap();
+        v.vfs.unlink(&Credentials::root(), ROOT, name("f")).unwrap();
         v.vfs.forget(f, 1);
     }
     v.vfs.sync().unwrap();
-    v.vfs.tend();
+    v.vfs.run_background_step();
     assert_eq!(v.vfs.counters().write_back_requests, 0);
     assert_eq!(v.vfs.counters().reaped, 50);
     assert_eq!((v.vfs.format().inodes(), v.vfs.format().promised()), (1, 0));
@@ -179,7 +179,7 @@ fn unlinked_dirty_files_do_not_stop_writers() {
     for _ in 0..20 {
         let f = v.create(ROOT, "f");
         v.write(f, 0, &[1; 60 * BLOCK]);
-        v.vfs.unlink(&Who::root(), ROOT, name("f")).unwrap();
+        v.vfs.unlink(&Credentials::root(), ROOT, name("f")).unwrap();
         v.vfs.forget(f, 1);
     }
     assert_eq!(v.vfs.counters().write_back_requests, 0);
@@ -191,13 +191,13 @@ fn an_unlinked_file_lives_while_it_is_held() {
     let v = Volume::live(4096);
     let f = v.create(ROOT, "f");
     v.write(f, 0, &[3; 3000]);
-    v.vfs.unlink(&Who::root(), ROOT, name("f")).unwrap();
-    v.vfs.tend();
+    v.vfs.unlink(&Credentials::root(), ROOT, name("f")).unwrap();
+    v.vfs.run_background_step();
     v.write(f, 3000, &[4; 3000]);
     v.vfs.sync().unwrap();
     assert_eq!(v.read(f, 2999, 2), [3, 4]);
     v.vfs.forget(f, 1);
-    v.vfs.tend();
+    v.vfs.run_background_step();
     assert_eq!(errno(v.vfs.stat(f)), libc::ESTALE);
     assert_eq!(v.vfs.format().used(), 0);
     v.vfs.close().unwrap();
@@ -229,14 +229,14 @@ fn punched_holes_read_as_zeros_and_give_blocks_back() {
     v.write(f, 0, &data);
     v.vfs.sync().unwrap();
     v.write(f, 12 * BLOCK as u64, &[5; BLOCK]);
-    v.vfs.allocate(&Who::root(), f, 2500, 20_000, Allocate::Punch).unwrap();
+    v.vfs.allocate(&Credentials::root(), f, 2500, 20_000, Allocate::Punch).unwrap();
     data[2500..22_500].fill(0);
     assert_eq!(v.read(f, 0, 30 * BLOCK), data);
     v.vfs.sync().unwrap();
     v.vfs.shrink(0);
     assert_eq!(v.read(f, 0, 30 * BLOCK), data);
     assert_eq!(v.vfs.format().used(), 30 - 18);
-    v.vfs.allocate(&Who::root(), f, 100, 50, Allocate::Punch).unwrap();
+    v.vfs.allocate(&Credentials::root(), f, 100, 50, Allocate::Punch).unwrap();
     data[100..150].fill(0);
     assert_eq!(v.read(f, 0, 1000), data[..1000]);
     v.vfs.close().unwrap();
@@ -246,20 +246,23 @@ fn punched_holes_read_as_zeros_and_give_blocks_back() {
 fn allocated_blocks_are_there_when_the_volume_is_full() {
     let v = Volume::live(300);
     let f = v.create(ROOT, "f");
-    v.vfs.allocate(&Who::root(), f, 0, 100 * BLOCK as u64, Allocate::Extend).unwrap();
+    v.vfs.allocate(&Credentials::root(), f, 0, 100 * BLOCK as u64, Allocate::Extend).unwrap();
     v.vfs.sync().unwrap();
     assert_eq!((v.vfs.stat(f).unwrap().attr.size, v.vfs.format().used()), (100 * BLOCK as u64, 100));
-    assert_eq!(errno(v.vfs.allocate(&Who::root(), f, 0, 200 * BLOCK as u64, Allocate::KeepSize)), libc::EOPNOTSUPP);
+    assert_eq!(
+        errno(v.vfs.allocate(&Credentials::root(), f, 0, 200 * BLOCK as u64, Allocate::KeepSize)),
+        libc::EOPNOTSUPP
+    );
     let g = v.create(ROOT, "g");
     let mut offset = 0;
-    while v.vfs.write(&Who::root(), g, offset, &[1; BLOCK], false).is_ok() {
+    while v.vfs.write(&Credentials::root(), g, offset, &[1; BLOCK], false).is_ok() {
         offset += BLOCK as u64;
     }
     assert_eq!(offset, 199 * BLOCK as u64);
     v.write(f, 0, &[8; 100 * BLOCK]);
     v.vfs.sync().unwrap();
     assert_eq!(v.read(f, 99 * BLOCK as u64, BLOCK), [8; BLOCK]);
-    v.vfs.unlink(&Who::root(), ROOT, name("g")).unwrap();
+    v.vfs.unlink(&Credentials::root(), ROOT, name("g")).unwrap();
     v.vfs.forget(g, 1);
     // Space that waits for reaping counts as free.
     let h = v.create(ROOT, "h");
@@ -273,10 +276,10 @@ fn zeroing_a_range_keeps_the_rest() {
     let f = v.create(ROOT, "f");
     let mut data = pattern(6, 8000);
     v.write(f, 0, &data);
-    v.vfs.allocate(&Who::root(), f, 700, 5000, Allocate::Zero { keep_size: false }).unwrap();
+    v.vfs.allocate(&Credentials::root(), f, 700, 5000, Allocate::Zero { keep_size: false }).unwrap();
     data[700..5700].fill(0);
     assert_eq!(v.read(f, 0, 9000), data);
-    v.vfs.allocate(&Who::root(), f, 7900, 5000, Allocate::Zero { keep_size: true }).unwrap();
+    v.vfs.allocate(&Credentials::root(), f, 7900, 5000, Allocate::Zero { keep_size: true }).unwrap();
     data[7900..].fill(0);
     assert_eq!(v.read(f, 0, 9000), data);
     v.vfs.close().unwrap();
@@ -290,11 +293,11 @@ fn copies_keep_holes() {
     v.write(a, 500 * BLOCK as u64, &[2; 2000]);
     v.write(b, 0, &[9; 5000]);
     let size = 500 * BLOCK as u64 + 2000;
-    assert_eq!(v.vfs.copy_range(&Who::root(), (a, 0), (b, 0), size + 100).unwrap(), size);
+    assert_eq!(v.vfs.copy_range(&Credentials::root(), (a, 0), (b, 0), size + 100).unwrap(), size);
     assert_eq!(v.read(b, 0, size as usize + 10), v.read(a, 0, size as usize + 10));
     v.vfs.sync().unwrap();
     assert!(v.vfs.format().used() <= 10);
-    assert_eq!(errno(v.vfs.copy_range(&Who::root(), (a, 0), (a, 100), 500)), libc::EINVAL);
+    assert_eq!(errno(v.vfs.copy_range(&Credentials::root(), (a, 0), (a, 100), 500)), libc::EINVAL);
     v.vfs.close().unwrap();
 }
 
@@ -306,7 +309,7 @@ fn an_fsynced_file_survives_a_power_cut() {
     v.vfs.fsync(f, false).unwrap();
     v.write(f, 5000, &pattern(8, 5000));
     let after = v.after_power_cut();
-    let f = after.lookup(&Who::root(), ROOT, name("f")).unwrap();
+    let f = after.lookup(&Credentials::root(), ROOT, name("f")).unwrap();
     assert_eq!(f.attr.size, 5000);
     assert_eq!(read(&after, f.ino, 0, 9000), pattern(7, 5000));
 }
@@ -318,7 +321,7 @@ fn the_size_on_disk_never_passes_data_that_are_not_there() {
     v.write(f, 0, &[1; 2000]);
     v.vfs.fsync(f, false).unwrap();
     v.write(f, 2000, &[2; 10_000]);
-    v.vfs.set_attr(&Who::root(), f, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+    v.vfs.set_attr(&Credentials::root(), f, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
     assert_eq!(v.vfs.format().disk_size(f), 2000);
     v.vfs.fsync(f, true).unwrap();
     assert_eq!(v.vfs.format().disk_size(f), 12_000);
@@ -400,10 +403,10 @@ fn a_failed_volume_serves_reads_and_closes() {
     v.write(f, 0, &[1; 3000]);
     *v.vfs.format().fails.lock() = Some("told so".into());
     assert_eq!(v.read(f, 0, 3000), [1; 3000]);
-    assert_eq!(errno(v.vfs.write(&Who::root(), f, 0, &[1], false)), libc::EROFS);
+    assert_eq!(errno(v.vfs.write(&Credentials::root(), f, 0, &[1], false)), libc::EROFS);
     assert_eq!(errno(v.vfs.fsync(f, false)), libc::EROFS);
     assert_eq!(errno(v.vfs.sync()), libc::EROFS);
-    v.vfs.tend();
+    v.vfs.run_background_step();
     assert_eq!(errno(v.vfs.close()), libc::EROFS);
 }
 
@@ -496,7 +499,7 @@ fn appends_of_many_threads_do_not_overlap() {
             let vfs: Vfs<Toy> = v.vfs.clone();
             scope.spawn(move || {
                 for _ in 0..200 {
-                    vfs.write(&Who::root(), f, 0, &[t; 100], true).unwrap();
+                    vfs.write(&Credentials::root(), f, 0, &[t; 100], true).unwrap();
                     if t == 0 {
                         vfs.fsync(f, false).unwrap();
                     }

@@ -11,7 +11,7 @@ use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};
 use moafs_vfs::api::SetAttr;
 use moafs_vfs::types::{Ino, SetMode};
-use moafs_vfs::{Process, Who};
+use moafs_vfs::{Credentials, Process};
 
 const PAUSE: Duration = Duration::from_millis(10);
 const MOMENT: Duration = Duration::from_millis(1);
@@ -43,7 +43,7 @@ fn beside(
 }
 
 fn set(v: &Volume, ino: Ino, set: SetAttr) {
-    v.vfs.set_attr(&Who::root(), ino, &set).unwrap();
+    v.vfs.set_attr(&Credentials::root(), ino, &set).unwrap();
 }
 
 fn size(size: u64) -> SetAttr {
@@ -174,7 +174,7 @@ fn a_file_appended_to_by_another_task_is_as_long_as_it_was_at_the_fsync() {
                     let (v, at) = (Arc::clone(&v), Arc::clone(&rt));
                     let body = move || {
                         for i in 0..12 {
-                            v.vfs.write(&Who::root(), f, 0, &pattern(who, 300 + 97 * i), true).unwrap();
+                            v.vfs.write(&Credentials::root(), f, 0, &pattern(who, 300 + 97 * i), true).unwrap();
                             sleep_until(&*at, at.now() + Duration::from_micros(100 * (who + 1)));
                             let size = v.vfs.stat(f).unwrap().attr.size;
                             v.vfs.fsync(f, i % 2 == 0).unwrap();
@@ -218,13 +218,13 @@ fn an_extended_attribute_that_was_seen_before_an_fsync_is_durable_after_it() {
             None,
             file,
             point,
-            |v, f| v.vfs.set_xattr(&Who::root(), f, b"user.a", b"value", SetMode::Any).unwrap(),
+            |v, f| v.vfs.set_xattr(&Credentials::root(), f, b"user.a", b"value", SetMode::Any).unwrap(),
             move |v, f| {
-                let seen = v.vfs.get_xattr(&Who::root(), f, b"user.a").is_ok();
+                let seen = v.vfs.get_xattr(&Credentials::root(), f, b"user.a").is_ok();
                 fsync(v, f);
                 if seen {
                     let after = v.after_power_cut();
-                    assert_eq!(after.get_xattr(&Who::root(), f, b"user.a").unwrap(), b"value", "{point:?}");
+                    assert_eq!(after.get_xattr(&Credentials::root(), f, b"user.a").unwrap(), b"value", "{point:?}");
                 }
             },
         );

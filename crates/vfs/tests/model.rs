@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
 use moafs_runtime::virt::Virtual;
-use moafs_vfs::api::{Allocate, Options, RenameMode, SetAttr, Who};
+use moafs_vfs::api::{Allocate, Credentials, Options, RenameMode, SetAttr};
 use moafs_vfs::types::{Cookie, Ino};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -35,7 +35,7 @@ impl Player<'_> {
     }
 
     fn find(&self, at: &(usize, String)) -> Option<Ino> {
-        self.v.vfs.lookup(&Who::root(), self.dirs[at.0], name(&at.1)).ok().map(|stat| stat.ino)
+        self.v.vfs.lookup(&Credentials::root(), self.dirs[at.0], name(&at.1)).ok().map(|stat| stat.ino)
     }
 
     fn step(&mut self) {
@@ -62,7 +62,7 @@ impl Player<'_> {
             }
             4 => {
                 let data = pattern(seed, len % 500 + 1);
-                self.v.vfs.write(&Who::root(), ino, 0, &data, true).unwrap();
+                self.v.vfs.write(&Credentials::root(), ino, 0, &data, true).unwrap();
                 bytes.extend(&data);
             }
             5..7 => {
@@ -71,30 +71,30 @@ impl Player<'_> {
             }
             7 => {
                 let set = SetAttr { size: Some(offset), ..SetAttr::default() };
-                self.v.vfs.set_attr(&Who::root(), ino, &set).unwrap();
+                self.v.vfs.set_attr(&Credentials::root(), ino, &set).unwrap();
                 bytes.resize(offset as usize, 0);
             }
             8 => {
-                self.v.vfs.allocate(&Who::root(), ino, offset, len as u64, Allocate::Punch).unwrap();
+                self.v.vfs.allocate(&Credentials::root(), ino, offset, len as u64, Allocate::Punch).unwrap();
                 let end = bytes.len().min(offset as usize + len);
                 if (offset as usize) < end {
                     bytes[offset as usize..end].fill(0);
                 }
             }
             9 => {
-                self.v.vfs.allocate(&Who::root(), ino, offset, len as u64, Allocate::Extend).unwrap();
+                self.v.vfs.allocate(&Credentials::root(), ino, offset, len as u64, Allocate::Extend).unwrap();
                 grow(bytes, offset as usize + len);
             }
             10 => self.v.vfs.fsync(ino, seed % 2 == 0).unwrap(),
             11 => self.v.vfs.sync().unwrap(),
             12 => {
                 let to = (self.dirs[other.0], name(&other.1));
-                self.v.vfs.rename(&Who::root(), (dir, name(&at.1)), to, RenameMode::Replace).unwrap();
+                self.v.vfs.rename(&Credentials::root(), (dir, name(&at.1)), to, RenameMode::Replace).unwrap();
                 let bytes = self.model.files.remove(&at).unwrap();
                 self.model.files.insert(other, bytes);
             }
             13 => {
-                self.v.vfs.unlink(&Who::root(), dir, name(&at.1)).unwrap();
+                self.v.vfs.unlink(&Credentials::root(), dir, name(&at.1)).unwrap();
                 self.model.files.remove(&at);
             }
             14 => self.v.vfs.shrink(0),
@@ -109,7 +109,8 @@ impl Player<'_> {
             return;
         }
         let Some(to) = self.find(other) else { return };
-        let got = self.v.vfs.copy_range(&Who::root(), (ino, offset), (to, offset / 2), len as u64).unwrap() as usize;
+        let got =
+            self.v.vfs.copy_range(&Credentials::root(), (ino, offset), (to, offset / 2), len as u64).unwrap() as usize;
         let source = self.model.files[at].clone();
         assert_eq!(got, source.len().saturating_sub(offset as usize).min(len));
         let target = self.model.files.get_mut(other).unwrap();
@@ -126,7 +127,7 @@ impl Player<'_> {
             let mut names = Vec::new();
             self.v
                 .vfs
-                .list(&Who::root(), self.dirs[dir], Cookie::START, &mut |entry| {
+                .list(&Credentials::root(), self.dirs[dir], Cookie::START, &mut |entry| {
                     names.push(entry.name.to_string());
                     true
                 })
@@ -172,7 +173,7 @@ fn random_operations_agree_with_a_plain_model() {
             v.vfs.sync().unwrap();
             v.vfs.shrink(0);
             player.check();
-            v.vfs.tend();
+            v.vfs.run_background_step();
             v.vfs.shrink(0);
             assert_eq!(v.vfs.format().promised(), 0);
             v.vfs.format().used();
@@ -226,7 +227,7 @@ fn random_operations_survive_failing_writes() {
 /// Works on files that several tasks share: the last writer of a block is not known, but it is one of them.
 fn contend(v: &Volume, dirs: [Ino; 3], shared: Ino, task: u64, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed * 31 + task);
-    let who = Who::root();
+    let who = Credentials::root();
     for _ in 0..60 {
         let dir = dirs[rng.random_range(0..3)];
         let other = dirs[rng.random_range(0..3)];
@@ -288,16 +289,16 @@ fn check_tree(v: &Volume) -> usize {
         let mut subdirs = 0;
         let mut entries = Vec::new();
         v.vfs
-            .list(&Who::root(), dir, Cookie::START, &mut |entry| {
+            .list(&Credentials::root(), dir, Cookie::START, &mut |entry| {
                 entries.push((entry.name.to_string(), entry.ino));
                 true
             })
             .unwrap();
         for (n, ino) in entries.into_iter().filter(|(n, _)| n != "." && n != "..") {
-            let stat = v.vfs.lookup(&Who::root(), dir, name(&n)).unwrap();
+            let stat = v.vfs.lookup(&Credentials::root(), dir, name(&n)).unwrap();
             v.vfs.forget(ino, 1);
             if stat.attr.kind == moafs_vfs::types::FileKind::Directory {
-                assert_eq!(v.vfs.lookup(&Who::root(), ino, name("..")).unwrap().ino, dir);
+                assert_eq!(v.vfs.lookup(&Credentials::root(), ino, name("..")).unwrap().ino, dir);
                 v.vfs.forget(dir, 1);
                 assert!(!seen.contains(&ino), "a directory has two names");
                 subdirs += 1;
@@ -334,7 +335,7 @@ fn tasks_that_share_everything_leave_a_sound_tree() {
                 .collect();
             tasks.iter().for_each(|task| task.join(&*v.rt));
             let alive = check_tree(&v);
-            v.vfs.tend();
+            v.vfs.run_background_step();
             assert_eq!(
                 v.vfs.format().inodes(),
                 alive + dirs.iter().filter(|d| is_orphan(&v, **d)).count(),

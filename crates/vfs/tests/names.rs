@@ -4,13 +4,13 @@ mod common;
 
 use common::*;
 use moafs_runtime::Timestamp;
-use moafs_vfs::api::{Checks, NewFile, Options, RenameMode, SetAttr, SetTime, Who};
+use moafs_vfs::api::{Checks, Credentials, NewFile, Options, RenameMode, SetAttr, SetTime};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
 
-const ROOT_USER: fn() -> Who = Who::root;
+const ROOT_USER: fn() -> Credentials = Credentials::root;
 
-fn user(uid: u32) -> Who {
-    Who { uid, gid: uid, groups: Default::default(), checks: Checks::Needed }
+fn user(uid: u32) -> Credentials {
+    Credentials { uid, gid: uid, groups: Default::default(), checks: Checks::Needed }
 }
 
 fn find(v: &Volume, dir: Ino, n: &str) -> i32 {
@@ -110,7 +110,7 @@ fn an_unlinked_inode_gets_no_new_name() {
     v.vfs.fsync(t, false).unwrap();
     v.vfs.link(&ROOT_USER(), t, ROOT, name("t")).unwrap();
     v.vfs.forget(t, 2);
-    v.vfs.tend();
+    v.vfs.run_background_step();
     assert_eq!(v.read(t, 0, 10), b"kept");
     v.vfs.close().unwrap();
 }
@@ -121,7 +121,7 @@ fn a_tmpfile_goes_when_nobody_holds_it() {
     let t = v.vfs.tmpfile(&ROOT_USER(), ROOT, &regular(0o600)).unwrap().ino;
     v.write(t, 0, b"temporary");
     v.vfs.forget(t, 1);
-    v.vfs.tend();
+    v.vfs.run_background_step();
     assert_eq!(v.vfs.format().inodes(), 1);
     v.vfs.close().unwrap();
 }
@@ -236,7 +236,7 @@ fn permissions_are_checked_where_nobody_did() {
     assert_eq!(errno(v.vfs.access(&user(5), f, 2)), libc::EACCES);
     assert_eq!(errno(v.vfs.access(&user(5), f, 4)), 0);
     assert_eq!(errno(v.vfs.access(&ROOT_USER(), f, 1)), libc::EACCES, "not even root runs what nobody may");
-    let done = Who { checks: Checks::Done, ..user(5) };
+    let done = Credentials { checks: Checks::Done, ..user(5) };
     assert_eq!(errno(v.vfs.lookup(&done, d, name("f"))), 0);
     v.vfs.close().unwrap();
 }
@@ -264,7 +264,7 @@ fn sgid_directories_pass_their_group_on() {
     let s = v.vfs.create(&who, d, name("s"), &directory(0o755)).unwrap();
     assert_eq!((f.attr.gid, f.attr.perm), (40, 0o775), "not a member: no sgid");
     assert_eq!((s.attr.gid, s.attr.perm), (40, 0o2755));
-    let member = Who { groups: [40].into_iter().collect(), ..user(9) };
+    let member = Credentials { groups: [40].into_iter().collect(), ..user(9) };
     let m = v.vfs.create(&member, d, name("m"), &regular(0o2775)).unwrap();
     assert_eq!((m.attr.gid, m.attr.perm), (40, 0o2775), "a member by a supplementary group");
     v.vfs.close().unwrap();
@@ -290,7 +290,7 @@ fn owners_may_and_others_may_not() {
     let v = Volume::live(64);
     let f = v.create(ROOT, "f");
     chown(&v, f, 3);
-    let set = |who: &Who, set: SetAttr| errno(v.vfs.set_attr(who, f, &set));
+    let set = |who: &Credentials, set: SetAttr| errno(v.vfs.set_attr(who, f, &set));
     let mode = SetAttr { perm: Some(0o2755), ..SetAttr::default() };
     assert_eq!(set(&user(4), mode.clone()), libc::EPERM);
     assert_eq!(set(&user(3), mode), 0);
@@ -364,7 +364,7 @@ fn attributes_have_name_spaces() {
     let f = v.create(ROOT, "f");
     let l =
         v.vfs.create(&ROOT_USER(), ROOT, name("p"), &NewFile { kind: FileKind::Fifo, ..regular(0o666) }).unwrap().ino;
-    let set = |who: &Who, ino, n: &[u8], mode| errno(v.vfs.set_xattr(who, ino, n, b"value", mode));
+    let set = |who: &Credentials, ino, n: &[u8], mode| errno(v.vfs.set_xattr(who, ino, n, b"value", mode));
     assert_eq!(set(&ROOT_USER(), f, b"user.a", SetMode::Replace), libc::ENODATA);
     assert_eq!(set(&ROOT_USER(), f, b"user.a", SetMode::Create), 0);
     assert_eq!(set(&ROOT_USER(), f, b"user.a", SetMode::Create), libc::EEXIST);
@@ -438,11 +438,11 @@ fn numbers_are_reused_only_when_nobody_holds_them() {
     let v = Volume::live(64);
     let a = v.create(ROOT, "a");
     v.vfs.unlink(&ROOT_USER(), ROOT, name("a")).unwrap();
-    v.vfs.tend();
+    v.vfs.run_background_step();
     let b = v.create(ROOT, "b");
     assert_ne!(a, b);
     v.vfs.forget(a, 1);
-    v.vfs.tend();
+    v.vfs.run_background_step();
     assert_eq!(v.create(ROOT, "c"), a);
     v.vfs.close().unwrap();
 }

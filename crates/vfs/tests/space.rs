@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::*;
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};
-use moafs_vfs::Who;
+use moafs_vfs::Credentials;
 use moafs_vfs::api::{Allocate, SetAttr};
 use moafs_vfs::types::Ino;
 use rand::seq::SliceRandom;
@@ -26,11 +26,11 @@ fn mapped(blocks: u64, rt: Rt) -> Volume {
 }
 
 fn write_block(v: &Volume, ino: Ino, at: u64) -> Result<u64, i32> {
-    v.vfs.write(&Who::root(), ino, at * BLOCK as u64, &[7; BLOCK], false).map_err(|error| error.errno())
+    v.vfs.write(&Credentials::root(), ino, at * BLOCK as u64, &[7; BLOCK], false).map_err(|error| error.errno())
 }
 
 fn truncate(v: &Volume, ino: Ino, size: u64) {
-    v.vfs.set_attr(&Who::root(), ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    v.vfs.set_attr(&Credentials::root(), ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn random_writes_into_a_sparse_file_fill_the_volume() {
         assert!(space.free <= 5, "{written} blocks were written, {} are free", space.free);
         v.vfs.sync().unwrap();
         assert_eq!((v.vfs.stat_fs().free, v.vfs.format().promised()), (space.free, 0));
-        v.vfs.unlink(&Who::root(), ROOT, name("image")).unwrap();
+        v.vfs.unlink(&Credentials::root(), ROOT, name("image")).unwrap();
         v.vfs.forget(f, 1);
-        v.vfs.tend();
+        v.vfs.run_background_step();
         assert_eq!(v.vfs.stat_fs().free, 1499);
         v.vfs.close().unwrap();
     }
@@ -99,16 +99,16 @@ impl Client {
             0..12 => full(write_block(&self.v, f, at).map(drop)),
             12..14 => {
                 let len = self.rng.random_range(1..40) * bytes;
-                let done = self.v.vfs.write(&Who::root(), f, at * bytes, &vec![3; len as usize], false);
+                let done = self.v.vfs.write(&Credentials::root(), f, at * bytes, &vec![3; len as usize], false);
                 full(done.map(drop).map_err(|error| error.errno()));
             }
             14..16 => {
                 let len = self.rng.random_range(1..60) * bytes;
-                self.v.vfs.allocate(&Who::root(), f, at * bytes, len, Allocate::Punch).unwrap();
+                self.v.vfs.allocate(&Credentials::root(), f, at * bytes, len, Allocate::Punch).unwrap();
             }
             16 => truncate(&self.v, f, self.rng.random_range(0..600) * bytes),
             17 => self.v.vfs.fsync(f, false).unwrap(),
-            18 => self.v.vfs.tend(),
+            18 => self.v.vfs.run_background_step(),
             _ => {
                 let pause = Duration::from_micros(self.rng.random_range(0..3000));
                 sleep_until(&*self.rt, self.rt.now() + pause);
@@ -138,10 +138,10 @@ fn what_was_accepted_finds_its_place_whatever_else_is_written_and_punched() {
             files.iter().for_each(|f| v.vfs.fsync(*f, false).unwrap());
             assert_eq!(v.vfs.format().promised(), 0, "seed {seed}");
             for (n, f) in ["a", "b"].into_iter().zip(files) {
-                v.vfs.unlink(&Who::root(), ROOT, name(n)).unwrap();
+                v.vfs.unlink(&Credentials::root(), ROOT, name(n)).unwrap();
                 v.vfs.forget(f, 1);
             }
-            v.vfs.tend();
+            v.vfs.run_background_step();
             assert_eq!(v.vfs.stat_fs().free, 149 + seed * 10, "seed {seed}");
             v.vfs.clone().close().unwrap();
         });
@@ -149,11 +149,11 @@ fn what_was_accepted_finds_its_place_whatever_else_is_written_and_punched() {
 }
 
 fn write_all(v: &Volume, ino: Ino, blocks: u64) -> Result<u64, i32> {
-    v.vfs.write(&Who::root(), ino, 0, &vec![5; blocks as usize * BLOCK], false).map_err(|error| error.errno())
+    v.vfs.write(&Credentials::root(), ino, 0, &vec![5; blocks as usize * BLOCK], false).map_err(|error| error.errno())
 }
 
 fn remove(v: &Volume, n: &str, ino: Ino) {
-    v.vfs.unlink(&Who::root(), ROOT, name(n)).unwrap();
+    v.vfs.unlink(&Credentials::root(), ROOT, name(n)).unwrap();
     v.vfs.forget(ino, 1);
 }
 
@@ -170,7 +170,7 @@ fn a_writer_waits_for_what_another_task_is_reaping() {
             remove(&v, "a", a);
             *v.vfs.format().dawdles.lock() = Some(Arc::clone(&rt));
             let here = Arc::clone(&v);
-            let reaper = rt.spawn("syncer", Box::new(move || here.vfs.tend()));
+            let reaper = rt.spawn("syncer", Box::new(move || here.vfs.run_background_step()));
             sleep_until(&*rt, rt.now() + Duration::from_millis(5));
             assert!(v.vfs.format().used() > 0, "it is not done yet");
             write_all(&v, b, 550).unwrap();
@@ -236,7 +236,7 @@ fn files_that_are_removed_make_room_for_the_next_ones_at_once() {
                 "syncer",
                 Box::new(move || {
                     for _ in 0..20 {
-                        here.vfs.tend();
+                        here.vfs.run_background_step();
                         sleep_until(&*at, at.now() + Duration::from_millis(3));
                     }
                 }),
@@ -260,12 +260,12 @@ fn removed_files_are_free_space_at_once_and_never_more_than_there_is() {
             files.iter().for_each(|f| assert!(write_all(&v, *f, 60).is_ok()));
             v.vfs.fsync(files[0], false).unwrap();
             v.vfs.fsync(files[1], false).unwrap();
-            v.vfs.unlink(&Who::root(), ROOT, name("0")).unwrap();
+            v.vfs.unlink(&Credentials::root(), ROOT, name("0")).unwrap();
             assert_eq!(v.vfs.stat_fs().free, before.free - 300, "a file that is in use keeps its blocks");
             v.vfs.forget(files[0], 1);
             assert_eq!(v.vfs.stat_fs().free, before.free - 240);
             let (here, at) = (Arc::clone(&v), Arc::clone(&rt));
-            v.vfs.unlink(&Who::root(), ROOT, name("1")).unwrap();
+            v.vfs.unlink(&Credentials::root(), ROOT, name("1")).unwrap();
             let kernel = rt.spawn(
                 "kernel",
                 Box::new(move || {
@@ -283,7 +283,7 @@ fn removed_files_are_free_space_at_once_and_never_more_than_there_is() {
             assert_eq!(v.vfs.stat_fs().free, before.free);
             *v.vfs.format().dawdles.lock() = Some(Arc::clone(&rt));
             let here = Arc::clone(&v);
-            let reaper = rt.spawn("syncer", Box::new(move || here.vfs.tend()));
+            let reaper = rt.spawn("syncer", Box::new(move || here.vfs.run_background_step()));
             for _ in 0..50 {
                 let now = v.vfs.stat_fs();
                 assert!(now.free <= before.free && now.free + 8 >= before.free, "{} of {}", now.free, before.free);
@@ -318,10 +318,10 @@ fn a_map_block_that_punching_frees_is_kept_for_the_dirty_block_beside_the_hole()
     write_block(&v, f, 7).unwrap();
     assert_eq!(v.vfs.format().promised(), 1, "close to full it is known that the maps exist");
     for n in ["0", "1", "2"] {
-        v.vfs.unlink(&Who::root(), ROOT, name(n)).unwrap();
+        v.vfs.unlink(&Credentials::root(), ROOT, name(n)).unwrap();
     }
-    v.vfs.tend();
-    v.vfs.allocate(&Who::root(), f, 6 * BLOCK as u64, BLOCK as u64, Allocate::Punch).unwrap();
+    v.vfs.run_background_step();
+    v.vfs.allocate(&Credentials::root(), f, 6 * BLOCK as u64, BLOCK as u64, Allocate::Punch).unwrap();
     assert_eq!(v.vfs.format().promised(), 3, "the block and both of its maps");
     fill(0);
     v.vfs.fsync(f, false).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 use moafs_runtime::Timestamp;
 use moafs_vfs::api::{NewFile, RenameMode, Seek, SetAttr, SetTime, Stat};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Mapping, Name, SetMode};
-use moafs_vfs::{Error, Format, Vfs, Who};
+use moafs_vfs::{Credentials, Error, Format, Vfs};
 
 use super::trail::Trail;
 use super::tree::{Extent, FileId, LastLink, Meta, New, OwnerSet, Tree, Xattr};
@@ -20,7 +20,7 @@ const MAP_BYTES: u64 = 1 << 30;
 /// The files of an open volume.
 pub(crate) struct VolumeTree<'v, F: Format> {
     vfs: &'v Vfs<F>,
-    who: Who,
+    who: Credentials,
     /// Beginning of every trail: `IMAGE:/`.
     top: Trail,
 }
@@ -43,7 +43,7 @@ impl<F: Format> Drop for Held<'_, F> {
 impl<'v, F: Format> VolumeTree<'v, F> {
     /// Makes the tree of the files of `vfs`, which messages call `image`.
     pub(crate) fn new(vfs: &'v Vfs<F>, image: &Path) -> VolumeTree<'v, F> {
-        VolumeTree { vfs, who: Who::root(), top: Trail::new(&[image.as_os_str().as_bytes(), b":/"].concat()) }
+        VolumeTree { vfs, who: Credentials::root(), top: Trail::new(&[image.as_os_str().as_bytes(), b":/"].concat()) }
     }
 
     fn id(&self, ino: Ino) -> FileId {

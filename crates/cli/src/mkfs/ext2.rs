@@ -2,7 +2,7 @@
 
 use clap::Args;
 use moafs_disk::Disk;
-use moafs_ext::mkfs::{MkfsOptions, Report, mkfs};
+use moafs_ext::mkfs::{MkfsOptions, MkfsReport, mkfs};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -86,8 +86,8 @@ impl Ext2Args {
     }
 }
 
-impl From<Report> for Made {
-    fn from(report: Report) -> Made {
+impl From<MkfsReport> for Made {
+    fn from(report: MkfsReport) -> Made {
         let geo = &report.geometry;
         Made {
             block_size: geo.block_size,

@@ -4,7 +4,7 @@ use clap::Args;
 use moafs_disk::{Disk, SECTOR};
 use moafs_f2fs::format::superblock::Features;
 use moafs_f2fs::format::{BLOCK, SEGMENT_BLOCKS};
-use moafs_f2fs::mkfs::{FEATURES, MkfsOptions, Report, mkfs};
+use moafs_f2fs::mkfs::{FEATURES, MkfsOptions, MkfsReport, mkfs};
 use serde::Serialize;
 
 use super::New;
@@ -94,7 +94,7 @@ impl F2fsArgs {
     }
 }
 
-fn made(report: &Report, features: Features) -> Made {
+fn made(report: &MkfsReport, features: Features) -> Made {
     let geo = &report.geometry;
     Made {
         block_size: BLOCK as u32,

@@ -15,11 +15,11 @@ use super::ssd;
 #[allow(clippy::large_enum_variant)]
 pub enum Drive {
     /// A hard disk ([`hdd`]).
-    Hdd(hdd::Drive),
+    Hdd(hdd::HddDrive),
     /// A solid state disk ([`ssd`]).
-    Ssd(ssd::Drive),
+    Ssd(ssd::SsdDrive),
     /// An SD card ([`sd`]).
-    Sd(sd::Drive),
+    Sd(sd::SdDrive),
 }
 
 impl Drive {
@@ -29,9 +29,9 @@ impl Drive {
     /// [`SpecError::Value`] for a specification that was not checked and is not sound.
     pub fn new(spec: &DriveSpec) -> Result<Drive, SpecError> {
         Ok(match spec {
-            DriveSpec::Hdd(spec) => Drive::Hdd(hdd::Drive::new(spec)?),
-            DriveSpec::Ssd(spec) => Drive::Ssd(ssd::Drive::new(spec)?),
-            DriveSpec::Sd(spec) => Drive::Sd(sd::Drive::new(spec)?),
+            DriveSpec::Hdd(spec) => Drive::Hdd(hdd::HddDrive::new(spec)?),
+            DriveSpec::Ssd(spec) => Drive::Ssd(ssd::SsdDrive::new(spec)?),
+            DriveSpec::Sd(spec) => Drive::Sd(sd::SdDrive::new(spec)?),
         })
     }
 

@@ -7,7 +7,7 @@
 //! | [`seek`] | the seek curve |
 //! | [`mechanics`] | arm and heads: the time of an access to the media |
 //! | `buffer` | read-ahead segments, and sectors waiting to be written |
-//! | [`drive`] | [`Drive`]: commands, buffer and mechanics together |
+//! | [`drive`] | [`HddDrive`]: commands, buffer and mechanics together |
 
 mod buffer;
 pub mod drive;
@@ -16,7 +16,7 @@ pub mod mechanics;
 pub mod seek;
 pub mod spec;
 
-pub use drive::{Background, Drive};
+pub use drive::{Background, HddDrive};
 pub use spec::HddSpec;
 
 #[cfg(test)]

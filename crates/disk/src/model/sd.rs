@@ -3,12 +3,12 @@
 //! | module | contents |
 //! |---|---|
 //! | [`spec`] | the parameters |
-//! | [`drive`] | [`Drive`]: commands, bus, the page being collected, translation and chips together |
+//! | [`drive`] | [`SdDrive`]: commands, bus, the page being collected, translation and chips together |
 
 pub mod drive;
 pub mod spec;
 
-pub use drive::Drive;
+pub use drive::SdDrive;
 pub use spec::SdSpec;
 
 #[cfg(test)]

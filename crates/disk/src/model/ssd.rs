@@ -3,12 +3,12 @@
 //! | module | contents |
 //! |---|---|
 //! | [`spec`] | the parameters |
-//! | [`drive`] | [`Drive`]: commands, link, write buffer, translation and chips together |
+//! | [`drive`] | [`SsdDrive`]: commands, link, write buffer, translation and chips together |
 
 pub mod drive;
 pub mod spec;
 
-pub use drive::Drive;
+pub use drive::SsdDrive;
 pub use spec::SsdSpec;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::{
 /// The operation of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-pub enum Verb {
+pub enum TraceVerb {
     /// A request that reads ([`Op::Read`]).
     Read,
     /// A request that writes ([`Op::Write`]).
@@ -30,16 +30,16 @@ pub enum Verb {
     Flush,
 }
 
-impl Verb {
+impl TraceVerb {
     /// Every operation that carries a tag.
-    const REQUESTS: [Verb; 4] = [Verb::Read, Verb::Write, Verb::Discard, Verb::WriteZeroes];
+    const REQUESTS: [TraceVerb; 4] = [TraceVerb::Read, TraceVerb::Write, TraceVerb::Discard, TraceVerb::WriteZeroes];
 
-    fn of(op: &Op) -> Verb {
+    fn of(op: &Op) -> TraceVerb {
         match op {
-            Op::Read { .. } => Verb::Read,
-            Op::Write { .. } => Verb::Write,
-            Op::Discard { .. } => Verb::Discard,
-            Op::WriteZeroes { .. } => Verb::WriteZeroes,
+            Op::Read { .. } => TraceVerb::Read,
+            Op::Write { .. } => TraceVerb::Write,
+            Op::Discard { .. } => TraceVerb::Discard,
+            Op::WriteZeroes { .. } => TraceVerb::WriteZeroes,
         }
     }
 }
@@ -52,7 +52,7 @@ pub struct Record {
     /// The time of its submission.
     pub time: Time,
     /// The operation of the command.
-    pub verb: Verb,
+    pub verb: TraceVerb,
     /// The first sector; 0 for flushes.
     pub at: Lba,
     /// The length in sectors; 0 for flushes.
@@ -72,7 +72,7 @@ pub struct Record {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Count {
     /// The operation of the command.
-    pub verb: Verb,
+    pub verb: TraceVerb,
     /// The contents of the requests' sectors.
     pub kind: Kind,
     /// The reason for the requests.
@@ -106,12 +106,12 @@ impl Counters {
 
     /// Returns the number of write requests of one kind.
     pub fn writes_of(&self, kind: Kind) -> u64 {
-        self.requests(|c| c.verb == Verb::Write && c.kind == kind)
+        self.requests(|c| c.verb == TraceVerb::Write && c.kind == kind)
     }
 
     /// Returns the number of read requests of one kind.
     pub fn reads_of(&self, kind: Kind) -> u64 {
-        self.requests(|c| c.verb == Verb::Read && c.kind == kind)
+        self.requests(|c| c.verb == TraceVerb::Read && c.kind == kind)
     }
 
     /// Returns the difference to `earlier`, which was taken from the same trace.
@@ -154,7 +154,7 @@ struct Log {
 impl Trace {
     /// Makes a trace over `inner`; times are those of `rt`.
     pub fn new(inner: SharedDisk, rt: Rt) -> Trace {
-        let cells = Verb::REQUESTS.len() * Kind::ALL.len() * Cause::ALL.len();
+        let cells = TraceVerb::REQUESTS.len() * Kind::ALL.len() * Cause::ALL.len();
         let epoch = inner.epoch();
         Trace {
             inner,
@@ -180,7 +180,7 @@ impl Trace {
     /// Returns the current counters.
     pub fn counters(&self) -> Counters {
         let mut counts = Vec::new();
-        for verb in Verb::REQUESTS {
+        for verb in TraceVerb::REQUESTS {
             for kind in Kind::ALL {
                 for cause in Cause::ALL {
                     let cell = self.cell(verb, kind, cause);
@@ -195,12 +195,12 @@ impl Trace {
         Counters { counts, flushes: self.inner.epoch().0 - self.epoch_start.0 }
     }
 
-    fn cell(&self, verb: Verb, kind: Kind, cause: Cause) -> &Cell {
+    fn cell(&self, verb: TraceVerb, kind: Kind, cause: Cause) -> &Cell {
         let row = verb as usize * Kind::ALL.len() + kind as usize;
         &self.cells[row * Cause::ALL.len() + cause as usize]
     }
 
-    fn note(&self, verb: Verb, bytes: u64, tag: Tag) {
+    fn note(&self, verb: TraceVerb, bytes: u64, tag: Tag) {
         let cell = self.cell(verb, tag.kind, tag.cause);
         cell.0.fetch_add(1, Ordering::Relaxed);
         cell.1.fetch_add(bytes, Ordering::Relaxed);
@@ -230,7 +230,7 @@ impl Trace {
             log.push(Record {
                 sequence: 0,
                 time,
-                verb: Verb::Flush,
+                verb: TraceVerb::Flush,
                 at: Lba(0),
                 sectors: 0,
                 segments: 0,
@@ -245,7 +245,7 @@ impl Trace {
 
 /// The traced properties of a request.
 struct Command {
-    verb: Verb,
+    verb: TraceVerb,
     at: Lba,
     bytes: u64,
     segments: usize,
@@ -260,12 +260,12 @@ impl Command {
             Op::Write { data, fua } => (data.len(), *fua),
             Op::Discard { .. } | Op::WriteZeroes { .. } => (0, false),
         };
-        let (verb, at, bytes, tag) = (Verb::of(&request.op), request.at, request.bytes(), request.tag);
+        let (verb, at, bytes, tag) = (TraceVerb::of(&request.op), request.at, request.bytes(), request.tag);
         Command { verb, at, bytes, segments, fua, tag }
     }
 
     fn of_part(part: &ReadPart<'_>, tag: Tag) -> Command {
-        Command { verb: Verb::Read, at: part.at, bytes: part.into.len() as u64, segments: 1, fua: false, tag }
+        Command { verb: TraceVerb::Read, at: part.at, bytes: part.into.len() as u64, segments: 1, fua: false, tag }
     }
 }
 
@@ -285,7 +285,7 @@ impl Disk for Trace {
     }
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
-        batch.iter().for_each(|request| self.note(Verb::of(&request.op), request.bytes(), request.tag));
+        batch.iter().for_each(|request| self.note(TraceVerb::of(&request.op), request.bytes(), request.tag));
         self.list(batch.iter().map(Command::of));
         self.inner.submit(batch)
     }
@@ -295,7 +295,7 @@ impl Disk for Trace {
     }
 
     fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
-        parts.iter().for_each(|part| self.note(Verb::Read, part.into.len() as u64, tag));
+        parts.iter().for_each(|part| self.note(TraceVerb::Read, part.into.len() as u64, tag));
         self.list(parts.iter().map(|part| Command::of_part(part, tag)));
         self.inner.read_into(parts, tag)
     }
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(all.bytes(|c| c.cause == Cause::Volume), 2048);
         let added = all.since(&before);
         assert_eq!(added.writes_of(Kind::Data), 0);
-        assert_eq!(added.bytes(|c| c.verb == Verb::Write), 512);
+        assert_eq!(added.bytes(|c| c.verb == TraceVerb::Write), 512);
     }
 
     #[test]
@@ -360,9 +360,9 @@ mod tests {
         }
         disk.flush().unwrap();
         let list: Vec<_> = disk.take().iter().map(|r| (r.sequence, r.verb, r.at.0, r.epoch.0)).collect();
-        assert_eq!(list, [(1, Verb::Write, 16, 0), (2, Verb::Write, 24, 0), (3, Verb::Flush, 0, 0)]);
+        assert_eq!(list, [(1, TraceVerb::Write, 16, 0), (2, TraceVerb::Write, 24, 0), (3, TraceVerb::Flush, 0, 0)]);
         disk.read(Lba(0), 512, demand(Kind::Map)).unwrap();
         let list = disk.take();
-        assert_eq!((list[0].verb, list[0].epoch, list[0].tag.unwrap().kind), (Verb::Read, Epoch(1), Kind::Map));
+        assert_eq!((list[0].verb, list[0].epoch, list[0].tag.unwrap().kind), (TraceVerb::Read, Epoch(1), Kind::Map));
     }
 }

@@ -5,7 +5,7 @@
 //! superblock do not show them. So taking blocks and giving them back writes nothing, and after a
 //! crash or an unmount no trace of a swap area is left: no leak, no message of a checker.
 //!
-//! Capacity: reserved blocks count as promised from [`Volatile::reserve`] to [`Volatile::release`],
+//! Capacity: reserved blocks count as promised from [`SwapSpace::reserve`] to [`SwapSpace::release`],
 //! whether they are taken or not. Free blocks include the taken ones, so the number of blocks that
 //! other callers may be promised does not change when runs are taken and given back.
 
@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use moafs_runtime::leaf::Mutex;
 use moafs_vfs::Result;
+use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
-use moafs_vfs::volatile::{Group, Volatile, Where};
 
 use super::{Alloc, Freed, GroupState, no_space};
 use crate::format::{BlockNo, GroupNo, bitmap};
@@ -29,7 +29,7 @@ pub(super) struct Taken {
     /// Has no bytes before the first block is taken.
     map: Vec<u8>,
     count: u32,
-    /// True if the group waits in [`Ledger::pressed`].
+    /// True if the group waits in [`Ledger::next_contended_group`].
     in_the_way: bool,
 }
 
@@ -190,7 +190,7 @@ impl SwapRoom {
     }
 }
 
-impl Volatile for SwapRoom {
+impl SwapSpace for SwapRoom {
     fn groups(&self) -> u32 {
         self.alloc.geo.groups
     }
@@ -255,7 +255,7 @@ impl Volatile for SwapRoom {
         self.alloc.swap.unclaim(given);
     }
 
-    fn pressed(&self) -> Option<Group> {
+    fn next_contended_group(&self) -> Option<Group> {
         loop {
             let group = self.alloc.swap.pressed.lock().pop_front()?;
             let taken = &mut self.alloc.groups[group.0 as usize].state.lock().taken;

@@ -8,7 +8,7 @@ use moafs_vfs::types::FileKind;
 
 use super::scan::Blocks;
 use super::{CheckError, Checker, Issue};
-use crate::format::dir::{self, Entry, Form};
+use crate::format::dir::{self, DirEntry, Form};
 use crate::format::inode::{InodeFlags, entry_type, kind_of_entry_type};
 use crate::format::{BlockNo, InodeNo, put_u16, put_u32};
 
@@ -135,7 +135,7 @@ impl Checker<'_> {
         let before = contents.to_vec();
         let parent = parent.filter(|parent| self.is_dir(*parent)).unwrap_or(InodeNo::ROOT);
         dir::format_first(contents, form, directory, parent);
-        for entry in dir::records(&before, form).map_while(Result::ok).filter(Entry::is_used) {
+        for entry in dir::records(&before, form).map_while(Result::ok).filter(DirEntry::is_used) {
             let legal = dir::check_contents(&entry, form).is_ok() && !matches!(entry.name, b"." | b"..");
             let kind = kind_of_entry_type(self.state(entry.inode).type_byte);
             if let (true, Some(kind)) = (legal, kind) {
@@ -178,7 +178,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn judge(&mut self, directory: InodeNo, lbn: u64, entry: &Entry<'_>) -> Fate {
+    fn judge(&mut self, directory: InodeNo, lbn: u64, entry: &DirEntry<'_>) -> Fate {
         let (form, inode) = (Form::of(&self.geo), entry.inode);
         let name = || text(entry.name);
         let issue = if let Err(problem) = dir::check_contents(entry, form) {
@@ -200,7 +200,7 @@ impl Checker<'_> {
     /// Returns true if the directory has had this name before.
     fn is_duplicate(
         &self,
-        entry: &Entry<'_>,
+        entry: &DirEntry<'_>,
         place: (BlockNo, usize),
         contents: &[u8],
         names: &mut Names,
@@ -250,7 +250,7 @@ impl Checker<'_> {
 }
 
 /// Returns true for `.` and `..` where they belong.
-fn is_dot_at(entry: &Entry<'_>) -> bool {
+fn is_dot_at(entry: &DirEntry<'_>) -> bool {
     (entry.offset == 0 && entry.name == b".") || (entry.offset == 12 && entry.name == b"..")
 }
 

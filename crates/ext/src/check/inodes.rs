@@ -613,7 +613,7 @@ impl Checker<'_> {
             }
             let page = self.volume.read(block)?;
             let form = Form::of(&self.geo);
-            for entry in dir::records(&page, form).map_while(Result::ok).filter(dir::Entry::is_used) {
+            for entry in dir::records(&page, form).map_while(Result::ok).filter(dir::DirEntry::is_used) {
                 let hash = hasher.hash(entry.name).major;
                 if hash < leaf.hash & !1 || hash > end {
                     return Ok(Err(format!("a name in block {} has a hash that belongs elsewhere", leaf.block)));

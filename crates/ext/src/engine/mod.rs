@@ -34,12 +34,12 @@ use moafs_disk::{Buf, DiskExt, Epoch, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
-    Admission, DirSink, Format, Harden, Idle, MapShape, Need, Neighbour, OpKind, Seal, Shape, Space, SpaceClass,
-    Survey, Why,
+    Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, Neighbour, OpKind, Shape, SpaceClass,
+    SpaceRequest, Survey, SyncScope, VolumeSpace,
 };
-use moafs_vfs::plan::{DirtyView, Due, Plan};
+use moafs_vfs::plan::{DirtyView, Plan, WritebackReason};
+use moafs_vfs::swap_space::SwapSpace;
 use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
-use moafs_vfs::volatile::Volatile;
 use moafs_vfs::{Error, Result};
 
 pub use incore::Incore;
@@ -274,7 +274,7 @@ impl Ext {
     }
 
     /// Has the policy decide which files are written together with `due`.
-    fn decide(&self, due: Due, dirty: &dyn DirtyView<Arc<Incore>>, plan: &mut Plan) -> Result<()> {
+    fn decide(&self, due: WritebackReason, dirty: &dyn DirtyView<Arc<Incore>>, plan: &mut Plan) -> Result<()> {
         match self.policy {
             Policy::Ffs | Policy::FfsPaper => self.ffs().plan(due, dirty, self, plan),
             Policy::Cowrite => Cowrite { ffs: self.ffs(), windows: &self.windows }.plan(due, dirty, self, plan),
@@ -401,7 +401,7 @@ impl Ext {
 
     /// Gives back the blocks of a plan that will not be carried out.
     fn give_back(&self, plan: &mut Plan) {
-        plan.travels.drain(..).filter(|travel| travel.fresh).for_each(|travel| self.abandon(travel.to));
+        plan.writes.drain(..).filter(|travel| travel.fresh).for_each(|travel| self.abandon(travel.to));
     }
 
     // -- durability
@@ -444,7 +444,7 @@ impl Ext {
     /// the commit, another op is freeing them at this moment, and the call pauses before it
     /// returns.
     fn finish_freeing(&self, before: u64) -> Result<()> {
-        self.commit(Why::Pressure)?;
+        self.commit(CommitReason::Pressure)?;
         if self.alloc.freeing() >= before {
             moafs_runtime::sleep_until(&*self.rt, self.rt.now() + FREEING_PAUSE);
         }
@@ -503,7 +503,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         time_nanos: extra,
         unwritten: false,
         beyond_eof: false,
-        early: policy == Policy::FfsPaper,
+        allocate_on_write: policy == Policy::FfsPaper,
         id: word(0) ^ word(8),
         label: String::from_utf8_lossy(superblock.label()).into_owned(),
         read_only,
@@ -529,8 +529,8 @@ impl Format for Ext {
         &self.shape
     }
 
-    fn space(&self) -> Space {
-        Space {
+    fn space(&self) -> VolumeSpace {
+        VolumeSpace {
             free_blocks: self.alloc.available_blocks(),
             root_blocks: self.superblock.lock().reserved_blocks(),
             free_inodes: self.alloc.available_inodes(),
@@ -621,7 +621,7 @@ impl Format for Ext {
         Ok(self.attributes(node)?.iter().filter_map(crate::format::xattr::Attribute::key).collect())
     }
 
-    fn admit(&self, need: Need, who: SpaceClass) -> Result<Admission> {
+    fn admit(&self, need: SpaceRequest, who: SpaceClass) -> Result<Admission> {
         let blocks = need.data_blocks.saturating_add(need.map_blocks).saturating_add(need.meta_blocks);
         let keep = {
             let superblock = self.superblock.lock();
@@ -657,7 +657,7 @@ impl Format for Ext {
         Ok(ExtOp::new(self, kind, admission))
     }
 
-    fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
+    fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
         loop {
             let freeing = self.alloc.freeing();
             let mut plan = Plan::default();
@@ -672,13 +672,13 @@ impl Format for Ext {
         }
     }
 
-    fn early(&self, file: &Self::Node, range: LbnRange, admission: &mut Admission) -> Result<()> {
+    fn allocate_on_write(&self, file: &Self::Node, range: LbnRange, admission: &mut Admission) -> Result<()> {
         self.choose_early(file, range, admission)
     }
 
-    fn volatile(&self) -> Option<Arc<dyn Volatile>> {
+    fn swap_space(&self) -> Option<Arc<dyn SwapSpace>> {
         let keep = self.superblock.lock().reserved_blocks();
-        let room = || -> Arc<dyn Volatile> { Arc::new(SwapRoom::new(Arc::clone(&self.alloc), keep)) };
+        let room = || -> Arc<dyn SwapSpace> { Arc::new(SwapRoom::new(Arc::clone(&self.alloc), keep)) };
         self.shape.read_only.is_none().then(room)
     }
 
@@ -689,11 +689,11 @@ impl Format for Ext {
         }
     }
 
-    fn harden(&self, node: &Self::Node, upto: Seal, data: Epoch, how: Harden) -> Result<()> {
+    fn sync_inode(&self, node: &Self::Node, upto: CommitPoint, data: Epoch, how: SyncScope) -> Result<()> {
         self.health.check()?;
         let maps = Level(self.maps_level.load(Ordering::Relaxed));
         let mut target = Level(upto.0).max(self.slot_pending(node)?).max(maps);
-        if how == Harden::All {
+        if how == SyncScope::Full {
             let names = if node.kind == FileKind::Directory { &self.entries_level } else { &self.names_level };
             target = target.max(Level(names.load(Ordering::Relaxed)));
         }
@@ -702,7 +702,7 @@ impl Format for Ext {
         self.health.watch(flushed)
     }
 
-    fn commit(&self, _why: Why) -> Result<()> {
+    fn commit(&self, _why: CommitReason) -> Result<()> {
         self.health.check()?;
         if self.shape.read_only.is_some() {
             return Ok(());
@@ -724,7 +724,7 @@ impl Format for Ext {
         self.recovery.is_unsettled()
     }
 
-    fn tend(&self, idle: Idle) -> Option<Time> {
+    fn run_background_step(&self, idle: Idle) -> Option<Time> {
         self.recover_step(idle)
     }
 

@@ -17,7 +17,7 @@ use moafs_runtime::leaf::atomic::Ordering;
 use std::sync::Arc;
 
 use moafs_disk::{Buf, Epoch, Kind};
-use moafs_vfs::format::{Admission, FormatOp, OpKind, Progress, Seal, Target};
+use moafs_vfs::format::{Admission, CommitPoint, FormatOp, OpKind, Progress, Target};
 use moafs_vfs::types::{Attr, BlockRun, FileKind, Ino, Lbn, LbnRange, Name, SetMode, XattrKey};
 use moafs_vfs::{Error, Result};
 
@@ -603,14 +603,14 @@ impl FormatOp for ExtOp<'_> {
         Ok(progress)
     }
 
-    fn end(mut self) -> Seal {
+    fn end(mut self) -> CommitPoint {
         if let Err(error) = self.drop_temporary() {
             self.ext.health.fail(format!("removing an exchange's temporary name: {error}"));
         }
         if let Err(error) = self.store_links() {
             self.ext.health.fail(format!("storing link counts after a rename: {error}"));
         }
-        Seal(self.seal.0)
+        CommitPoint(self.seal.0)
     }
 }
 

@@ -8,8 +8,11 @@ use std::thread;
 use moafs_disk::mem::MemDisk;
 use moafs_disk::{Buf, Cause, Disk, DiskExt, Epoch, Kind, Lba, SharedDisk, Tag};
 use moafs_runtime::{Live, Timestamp};
-use moafs_vfs::format::{Admission, Format, FormatOp, Harden, Need, OpKind, Progress, Seal, SpaceClass, Target, Why};
-use moafs_vfs::plan::{DirtyFile, DirtyView, Due};
+use moafs_vfs::format::{
+    Admission, CommitPoint, CommitReason, Format, FormatOp, OpKind, Progress, SpaceClass, SpaceRequest, SyncScope,
+    Target,
+};
+use moafs_vfs::plan::{DirtyFile, DirtyView, WritebackReason};
 use moafs_vfs::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey, XattrSpace};
 
 mod cowrite;
@@ -90,7 +93,7 @@ impl Volume {
     }
 
     fn admit(&self, data: u64) -> Admission {
-        let need = Need { data_blocks: data, map_blocks: data.div_ceil(256) + 3, meta_blocks: 8, inodes: 1 };
+        let need = SpaceRequest { data_blocks: data, map_blocks: data.div_ceil(256) + 3, meta_blocks: 8, inodes: 1 };
         self.ext.admit(need, SpaceClass::Root).expect("there is space")
     }
 
@@ -108,7 +111,7 @@ impl Volume {
     }
 
     /// Writes `blocks` blocks of `fill` from block `at` on, the way vfs writes back.
-    fn write(&self, node: &Node, at: u64, blocks: u32, fill: u8) -> Seal {
+    fn write(&self, node: &Node, at: u64, blocks: u32, fill: u8) -> CommitPoint {
         let mut admission = self.admit(blocks.into());
         let mut op = self.place(node, at, blocks, fill, &mut admission);
         let ino = Ino(node.ino.0.into());
@@ -139,9 +142,9 @@ impl Volume {
             whole: true,
             dirty: vec![range],
         };
-        let plan = self.ext.plan(Due::Sync(ino), &OneDirty(file)).unwrap();
+        let plan = self.ext.plan(WritebackReason::Sync(ino), &OneDirty(file)).unwrap();
         let mut written = Vec::new();
-        for travel in plan.travels {
+        for travel in plan.writes {
             let data = Buf::copy_of(&vec![fill; size * travel.to.len as usize]).freeze();
             let lba = Lba(travel.to.start.0 * (size / 512) as u64);
             let epoch = self.mem.write(lba, data, Tag::new(Kind::Data, ino.0, Cause::Demand)).unwrap();
@@ -312,7 +315,7 @@ fn truncation_in_bounded_steps_frees_blocks_and_maps() {
     let before = volume.ext.space().free_blocks;
     let file = volume.create(&volume.root, "file", FileKind::Regular, None);
     volume.write(&file, 0, 2000, 1);
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     for keep in [1500, 700, 100, 13, 12, 3, 0] {
         let mut admission = Admission::none();
         loop {
@@ -341,7 +344,7 @@ fn truncation_in_bounded_steps_frees_blocks_and_maps() {
 #[test]
 fn what_was_never_written_costs_nothing() {
     let volume = Volume::make(4096, 64);
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     let free = (volume.ext.alloc.available_inodes(), volume.ext.space().free_blocks);
     let file = volume.create(&volume.root, "temporary", FileKind::Regular, None);
     volume.unlink(&volume.root, "temporary", &file);
@@ -354,13 +357,13 @@ fn what_was_never_written_costs_nothing() {
 #[test]
 fn creating_a_hundred_files_takes_one_round_per_kind_of_change() {
     let volume = Volume::make(4096, 64);
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     let before = volume.mem.epoch();
     for n in 0..100 {
         let file = volume.create(&volume.root, &format!("file{n}"), FileKind::Regular, None);
         volume.write(&file, 0, 1, n);
     }
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     // Bitmaps and fresh blocks; inodes; names; and the flush for data before pointers.
     let flushes = volume.mem.epoch().0 - before.0;
     assert!(flushes <= 5, "{flushes} flushes");
@@ -376,13 +379,13 @@ fn a_large_directory_grows_shrinks_and_stays_sound() {
         let text = format!("a-rather-long-name-of-a-file-{n}");
         nodes.insert(text.clone(), volume.create(&dir, &text, FileKind::Regular, None));
     }
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     for n in (0..2000).step_by(2) {
         let text = format!("a-rather-long-name-of-a-file-{n}");
         let node = nodes.remove(&text).unwrap();
         volume.unlink(&dir, &text, &node);
     }
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     for n in 0..500 {
         let text = format!("again-{n}");
         nodes.insert(text.clone(), volume.create(&dir, &text, FileKind::Regular, None));
@@ -421,7 +424,7 @@ fn renames_and_exchanges_leave_exact_link_counts() {
     let to = volume.create(&volume.root, "to", FileKind::Directory, None);
     let a = volume.create(&from, "a", FileKind::Regular, None);
     let b = volume.create(&to, "b", FileKind::Regular, None);
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     let target = |node: &Node| Ino(node.ino.0.into());
     let mut admission = volume.admit(0);
 
@@ -433,7 +436,7 @@ fn renames_and_exchanges_leave_exact_link_counts() {
         op.inode_put(node, &put, 0).unwrap();
     }
     let seal = op.end();
-    volume.ext.harden(&a, seal, Epoch(0), Harden::All).unwrap();
+    volume.ext.sync_inode(&a, seal, Epoch(0), SyncScope::Full).unwrap();
 
     let mut op = volume.ext.begin(OpKind::Exchange, &mut admission).unwrap();
     op.name_point(&to, name("moved"), Target { ino: target(&b), kind: b.kind, node: &b }).unwrap();
@@ -460,14 +463,14 @@ fn write_back_beside_a_rename_keeps_the_link_of_the_second_name() {
     let volume = Volume::make(1024, 64);
     let dir = volume.create(&volume.root, "dir", FileKind::Directory, None);
     let file = volume.create(&volume.root, "file", FileKind::Regular, None);
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     let mut admission = volume.admit(0);
     let mut op = volume.ext.begin(OpKind::Rename, &mut admission).unwrap();
     let target = Target { ino: Ino(file.ino.0.into()), kind: file.kind, node: &file };
     op.name_add(&dir, name("moved"), target).unwrap();
     // The kernel's write-back takes no inode lock, and a sweep may come at any time.
     volume.write(&file, 0, 3, 1);
-    volume.ext.commit(Why::Age).unwrap();
+    volume.ext.commit(CommitReason::Age).unwrap();
     assert_eq!(on_disk(&volume, &file).links, 2, "both names are on the disk");
     op.name_remove(&volume.root, name("file"), &file).unwrap();
     for node in [&file, &volume.root, &dir] {
@@ -475,7 +478,7 @@ fn write_back_beside_a_rename_keeps_the_link_of_the_second_name() {
         op.inode_put(node, &put, put.size).unwrap();
     }
     op.end();
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     assert_eq!(on_disk(&volume, &file).links, 1);
     drop((dir, file, admission));
     volume.close();
@@ -486,7 +489,7 @@ fn a_rename_that_fails_leaves_the_link_count_as_it_was() {
     let volume = Volume::make(1024, 64);
     let file = volume.create(&volume.root, "file", FileKind::Regular, None);
     let dir = volume.create(&volume.root, "dir", FileKind::Directory, None);
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     let mut admission = volume.admit(0);
     let mut op = volume.ext.begin(OpKind::Rename, &mut admission).unwrap();
     let target = || Target { ino: Ino(file.ino.0.into()), kind: file.kind, node: &file };
@@ -543,7 +546,7 @@ fn an_inode_that_uses_a_feature_waits_for_it_also_if_another_op_added_it() {
     let first = volume.ext.note_large_file().unwrap();
     assert!(volume.ext.meta.is_pending(first));
     assert_eq!(volume.ext.note_large_file().unwrap(), first);
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     assert!(!volume.ext.meta.is_pending(volume.ext.note_large_file().unwrap()));
     volume.close();
 }
@@ -609,7 +612,7 @@ fn shares_in_an_attribute_block_are_given_up_one_by_one() {
         volume.ext.count_blocks(&mut state, 1);
     }
     volume.ext.store(&files[1]).unwrap();
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     let removal = volume.ext.store_with(&files[0], Level(volume.ext.meta.highest().0 + 9), |_, _| {}).unwrap();
     volume.ext.release_xattr_block(&files[0], no, removal).unwrap();
     volume.ext.release_xattr_block(&files[1], no, Level::NONE).unwrap();
@@ -625,7 +628,7 @@ fn what_is_being_freed_counts_until_it_is_free() {
     let ext = Ext::open(disk.clone(), Live::new(), OpenOptions::default()).unwrap();
     let all = ext.alloc.spare_blocks();
     let (run, _) = ext.alloc.blocks(GroupNo(0), Fit::Longest, 100).unwrap().expect("there is space");
-    ext.commit(Why::Sync).unwrap();
+    ext.commit(CommitReason::Sync).unwrap();
     ext.shrink(0);
     disk.state().holding = true;
     let while_freeing = thread::scope(|scope| {
@@ -655,7 +658,7 @@ fn no_admission_is_refused_while_space_is_being_freed() {
                     volume.write(&file, 0, share, 1);
                     volume.unlink(&volume.root, &text, &file);
                     if client == 0 {
-                        volume.ext.commit(Why::Age).unwrap();
+                        volume.ext.commit(CommitReason::Age).unwrap();
                     }
                 }
             });

@@ -65,9 +65,9 @@ fn decode_rec_len(stored: u16, block_bytes: usize) -> usize {
     stored & 65532 | (stored & 3) << 16
 }
 
-/// A directory entry, which may be unused ([`Entry::is_used`]).
+/// A directory entry, which may be unused ([`DirEntry::is_used`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct DirEntry<'a> {
     /// Its first byte in the block.
     pub offset: usize,
     /// Bytes up to the next entry.
@@ -80,7 +80,7 @@ pub struct Entry<'a> {
     pub type_byte: u8,
 }
 
-impl Entry<'_> {
+impl DirEntry<'_> {
     /// Returns true if the entry names an inode.
     pub fn is_used(&self) -> bool {
         self.inode.0 != 0
@@ -141,7 +141,7 @@ pub fn records(block: &[u8], form: Form) -> Records<'_> {
 }
 
 impl<'a> Records<'a> {
-    fn record_at(&self, offset: usize) -> Result<Entry<'a>, EntryProblem> {
+    fn record_at(&self, offset: usize) -> Result<DirEntry<'a>, EntryProblem> {
         let left = self.block.len() - offset;
         if left < HEADER_BYTES {
             return Err(EntryProblem::RecLen(left));
@@ -159,12 +159,12 @@ impl<'a> Records<'a> {
             return Err(EntryProblem::NameLen(name_len));
         }
         let name_len = if fits { name_len } else { 0 };
-        Ok(Entry { offset, rec_len, inode, name: &header[HEADER_BYTES..HEADER_BYTES + name_len], type_byte })
+        Ok(DirEntry { offset, rec_len, inode, name: &header[HEADER_BYTES..HEADER_BYTES + name_len], type_byte })
     }
 }
 
 impl<'a> Iterator for Records<'a> {
-    type Item = Result<Entry<'a>, BadEntry>;
+    type Item = Result<DirEntry<'a>, BadEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let offset = self.next;
@@ -186,7 +186,7 @@ impl<'a> Iterator for Records<'a> {
 
 /// Returns the record that starts at `offset`, or the reason why it is none; `None` beyond the
 /// block's end.
-pub fn record_at(block: &[u8], form: Form, offset: usize) -> Option<Result<Entry<'_>, BadEntry>> {
+pub fn record_at(block: &[u8], form: Form, offset: usize) -> Option<Result<DirEntry<'_>, BadEntry>> {
     Records { block, filetype: form.filetype, next: offset }.next()
 }
 
@@ -194,7 +194,7 @@ pub fn record_at(block: &[u8], form: Form, offset: usize) -> Option<Result<Entry
 ///
 /// # Errors
 /// The rule that is broken, as a clause.
-pub fn check_contents(entry: &Entry<'_>, form: Form) -> Result<(), String> {
+pub fn check_contents(entry: &DirEntry<'_>, form: Form) -> Result<(), String> {
     if entry.name.is_empty() {
         return Err(format!("the entry at byte {} has no name", entry.offset));
     }
@@ -233,17 +233,17 @@ impl<'a> Entries<'a> {
     }
 
     /// Returns all entries in order, also unused ones.
-    pub fn all(self) -> impl Iterator<Item = Entry<'a>> {
+    pub fn all(self) -> impl Iterator<Item = DirEntry<'a>> {
         records(self.block, self.form).map_while(Result::ok)
     }
 
     /// Returns the used entries in order.
-    pub fn used(self) -> impl Iterator<Item = Entry<'a>> {
-        self.all().filter(Entry::is_used)
+    pub fn used(self) -> impl Iterator<Item = DirEntry<'a>> {
+        self.all().filter(DirEntry::is_used)
     }
 
     /// Returns the entry with this name.
-    pub fn find(self, name: &[u8]) -> Option<Entry<'a>> {
+    pub fn find(self, name: &[u8]) -> Option<DirEntry<'a>> {
         self.used().find(|entry| entry.name == name)
     }
 
@@ -260,7 +260,7 @@ impl<'a> Entries<'a> {
 }
 
 /// Returns the entry with this name, in a block that may be damaged before or after it.
-pub fn find<'a>(block: &'a [u8], form: Form, name: &[u8]) -> Option<Entry<'a>> {
+pub fn find<'a>(block: &'a [u8], form: Form, name: &[u8]) -> Option<DirEntry<'a>> {
     records(block, form).map_while(Result::ok).find(|entry| entry.is_used() && entry.name == name)
 }
 
@@ -277,7 +277,7 @@ struct Spot {
 }
 
 /// Splits `entry`'s record for a name of `name_len` bytes; returns `None` if it does not fit.
-fn spot(entry: &Entry<'_>, name_len: usize) -> Option<Spot> {
+fn spot(entry: &DirEntry<'_>, name_len: usize) -> Option<Spot> {
     let own = entry.own_bytes();
     if entry.rec_len < own + record_bytes(name_len) {
         return None;
@@ -290,7 +290,7 @@ fn spot(entry: &Entry<'_>, name_len: usize) -> Option<Spot> {
 }
 
 /// Returns the longest name that a split of `entry` has room for under the 512-byte rule.
-fn longest_name(entry: &Entry<'_>) -> Option<usize> {
+fn longest_name(entry: &DirEntry<'_>) -> Option<usize> {
     let least = spot(entry, 1).filter(|spot| in_one_sector(&spot.changed))?;
     let sector_end = (least.offset / SECTOR_BYTES + 1) * SECTOR_BYTES;
     let record_end = entry.offset + entry.rec_len;
@@ -327,7 +327,7 @@ pub fn insert(block: &mut [u8], form: Form, name: &[u8], inode: InodeNo, kind: F
 /// The record is merged into its predecessor if their headers share a sector; otherwise it stays
 /// as an unused entry. Returns `None` if there is no used entry at `offset`.
 pub fn remove(block: &mut [u8], form: Form, offset: usize) -> Option<Range<usize>> {
-    let mut before: Option<Entry<'_>> = None;
+    let mut before: Option<DirEntry<'_>> = None;
     for entry in records(block, form).map_while(Result::ok) {
         if entry.offset < offset {
             before = Some(entry);

@@ -109,7 +109,7 @@ fn area_start(slot_bytes: usize, extra_isize: u16) -> usize {
 
 /// An entry whose name and value are known to lie inside the area.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct XattrEntry<'a> {
     /// The entry's first byte in the area.
     pub offset: usize,
     /// The index of the name's prefix.
@@ -123,7 +123,7 @@ pub struct Entry<'a> {
     value_at: Range<usize>,
 }
 
-impl Entry<'_> {
+impl XattrEntry<'_> {
     /// Returns true if the stored hash is the one that the format wants in this place.
     pub fn hash_is_right(&self, area: Area<'_>) -> bool {
         let may_be_absent = matches!(area, Area::Inode(_)) && self.hash == 0;
@@ -153,7 +153,7 @@ impl Entry<'_> {
 ///
 /// # Errors
 /// If the header is wrong, or entries or values leave the area or overlap.
-pub fn entries(area: Area<'_>, place: Place) -> Result<Vec<Entry<'_>>, Damage> {
+pub fn entries(area: Area<'_>, place: Place) -> Result<Vec<XattrEntry<'_>>, Damage> {
     let bytes = area.bytes();
     if bytes.len() < area.header() {
         return Ok(Vec::new());
@@ -183,7 +183,7 @@ pub fn entries(area: Area<'_>, place: Place) -> Result<Vec<Entry<'_>>, Damage> {
     Ok(found)
 }
 
-fn entry_at(area: Area<'_>, at: usize, place: Place) -> Result<Entry<'_>, Damage> {
+fn entry_at(area: Area<'_>, at: usize, place: Place) -> Result<XattrEntry<'_>, Damage> {
     let bytes = area.bytes();
     let left = &bytes[at..];
     let outside = || place.damage(format!("the entry at byte {at} leaves the area"));
@@ -207,10 +207,10 @@ fn entry_at(area: Area<'_>, at: usize, place: Place) -> Result<Entry<'_>, Damage
     let value = bytes
         .get(value_at.clone())
         .ok_or_else(|| place.damage(format!("the value of the entry at byte {at} leaves the area")))?;
-    Ok(Entry { offset: at, index: left[1], name, value, hash: u32_at(left, 12), value_at })
+    Ok(XattrEntry { offset: at, index: left[1], name, value, hash: u32_at(left, 12), value_at })
 }
 
-fn check_overlap(entries: &[Entry<'_>], entries_end: usize, place: Place) -> Result<(), Damage> {
+fn check_overlap(entries: &[XattrEntry<'_>], entries_end: usize, place: Place) -> Result<(), Damage> {
     let mut values: Vec<&Range<usize>> =
         entries.iter().map(|e| &e.value_at).filter(|range| !range.is_empty()).collect();
     values.sort_by_key(|range| range.start);
@@ -228,7 +228,7 @@ fn check_overlap(entries: &[Entry<'_>], entries_end: usize, place: Place) -> Res
 /// # Errors
 /// The same errors as [`entries`].
 pub fn list(area: Area<'_>, place: Place) -> Result<Vec<Attribute>, Damage> {
-    Ok(entries(area, place)?.iter().map(Entry::to_attribute).collect())
+    Ok(entries(area, place)?.iter().map(XattrEntry::to_attribute).collect())
 }
 
 /// Returns the value of one attribute.

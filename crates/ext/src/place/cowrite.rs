@@ -18,7 +18,7 @@
 //!
 //! Only direct pointers change, in inodes that are written anyway. g is never left and never cleaned.
 //!
-//! Defragmentation ([`Due::Move`]) is the same for files that are clean: those that lie in long
+//! Defragmentation ([`WritebackReason::Move`]) is the same for files that are clean: those that lie in long
 //! runs stay, and are not written; the scattered ones move into runs that save requests, and into
 //! no others.
 //!
@@ -28,7 +28,7 @@
 //! [`GATHER_BYTES_MAX`].
 
 use moafs_vfs::Result;
-use moafs_vfs::plan::{DirtyFile, DirtyView, Due, Plan, SMALL_BLOCKS_MAX, Travel};
+use moafs_vfs::plan::{DirtyFile, DirtyView, Plan, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange, Mapping};
 use smallvec::SmallVec;
 
@@ -117,9 +117,15 @@ struct Settled {
 
 impl Cowrite<'_> {
     /// Plans the files that are written together with `due`, and their places.
-    pub fn plan<N>(&self, due: Due, dirty: &dyn DirtyView<N>, files: &dyn Files<N>, plan: &mut Plan) -> Result<()> {
+    pub fn plan<N>(
+        &self,
+        due: WritebackReason,
+        dirty: &dyn DirtyView<N>,
+        files: &dyn Files<N>,
+        plan: &mut Plan,
+    ) -> Result<()> {
         let around = match due {
-            Due::Evict(_, lbn) => Some((lbn, self.ffs.transfer_blocks)),
+            WritebackReason::Evict(_, lbn) => Some((lbn, self.ffs.transfer_blocks)),
             _ => None,
         };
         let Some(first) = dirty.file(due.ino(), around) else { return Ok(()) };
@@ -173,14 +179,14 @@ impl Cowrite<'_> {
     /// Returns `first`, and the smallest dirty files of its directory that may be written with it.
     fn gather<N>(
         &self,
-        due: Due,
+        due: WritebackReason,
         first: Member<N>,
         dirty: &dyn DirtyView<N>,
         files: &dyn Files<N>,
     ) -> Result<Vec<Member<N>>> {
         let home = first.file.home;
         let blocks_max = match due {
-            Due::Sync(_) => self.ffs.transfer_blocks,
+            WritebackReason::Sync(_) => self.ffs.transfer_blocks,
             _ => (GATHER_BYTES_MAX / self.ffs.geo.block_size).max(self.ffs.transfer_blocks),
         };
         let mut room = blocks_max.saturating_sub(first.blocks());
@@ -207,7 +213,7 @@ impl Cowrite<'_> {
 
     /// Plans writes in place for files that lie in long runs; returns those that need, or deserve,
     /// another place.
-    fn settle<N>(&self, due: Due, members: Vec<Member<N>>, plan: &mut Plan) -> Vec<Member<N>> {
+    fn settle<N>(&self, due: WritebackReason, members: Vec<Member<N>>, plan: &mut Plan) -> Vec<Member<N>> {
         let clusters = clusters(&members);
         let long = self.ffs.transfer_blocks.div_ceil(2) as usize;
         let mut scattered = vec![false; members.len()];
@@ -219,7 +225,7 @@ impl Cowrite<'_> {
         if pieces <= requests + MOVE_REQUESTS || !self.may_move(blocks) {
             scattered.fill(false);
         }
-        if !matches!(due, Due::Move(_)) {
+        if !matches!(due, WritebackReason::Move(_)) {
             for cluster in clusters {
                 self.write_in_place(due, &members, &scattered, &cluster, plan);
             }
@@ -232,7 +238,7 @@ impl Cowrite<'_> {
     /// before: space for these is not reserved. Returns the others.
     fn keep_reserved<N>(
         &self,
-        due: Due,
+        due: WritebackReason,
         members: Vec<Member<N>>,
         files: &dyn Files<N>,
         plan: &mut Plan,
@@ -254,21 +260,21 @@ impl Cowrite<'_> {
     /// Plans writes for the blocks of a cluster whose files stay.
     fn write_in_place<N>(
         &self,
-        due: Due,
+        due: WritebackReason,
         members: &[Member<N>],
         scattered: &[bool],
         cluster: &[Settled],
         plan: &mut Plan,
     ) {
-        let mut open: Option<Travel> = None;
+        let mut open: Option<PlannedWrite> = None;
         for block in cluster.iter().filter(|block| !scattered[block.member]) {
             let ino = members[block.member].file.ino;
             let full =
-                |travel: &Travel| travel.to.end().0 != block.address || travel.to.len >= self.ffs.transfer_blocks;
+                |travel: &PlannedWrite| travel.to.end().0 != block.address || travel.to.len >= self.ffs.transfer_blocks;
             if open.as_ref().is_some_and(full) {
-                plan.travels.extend(open.take());
+                plan.writes.extend(open.take());
             }
-            let travel = open.get_or_insert_with(|| Travel {
+            let travel = open.get_or_insert_with(|| PlannedWrite {
                 to: BlockRun { start: BlockAddr(block.address), len: 0 },
                 from: SmallVec::new(),
                 fresh: false,
@@ -280,13 +286,13 @@ impl Cowrite<'_> {
                 _ => travel.from.push(FileRange { ino, range: LbnRange { start: Lbn(block.lbn), len: 1 } }),
             }
         }
-        plan.travels.extend(open);
+        plan.writes.extend(open);
     }
 
     /// Places files whole into runs of the group, the first first, then the smaller ones first.
     fn place<N>(
         &self,
-        due: Due,
+        due: WritebackReason,
         home: Ino,
         mut waiting: Vec<Member<N>>,
         files: &dyn Files<N>,
@@ -297,7 +303,7 @@ impl Cowrite<'_> {
             let smallest = waiting.iter().map(Member::blocks).min().unwrap_or(1);
             let Some(Room { run, from }) = self.room(due, home, wanted, smallest)? else { break };
             let mut taken = if run.len < RUN_BLOCKS_MIN.min(wanted) { Vec::new() } else { fill(&mut waiting, run.len) };
-            if matches!(due, Due::Move(_)) && !self.saves_requests(&waiting, &taken) {
+            if matches!(due, WritebackReason::Move(_)) && !self.saves_requests(&waiting, &taken) {
                 waiting.append(&mut taken);
             }
             let filled: u32 = taken.iter().map(Member::blocks).sum();
@@ -330,14 +336,14 @@ impl Cowrite<'_> {
     ///    where few free blocks lie on the way, half a transfer at least.
     ///
     /// Files that move for the layout's sake get the longest run.
-    fn room(&self, due: Due, home: Ino, wanted: u32, smallest: u32) -> Result<Option<Room>> {
+    fn room(&self, due: WritebackReason, home: Ino, wanted: u32, smallest: u32) -> Result<Option<Room>> {
         let group = self.group_of(home);
-        if matches!(due, Due::Move(_)) {
+        if matches!(due, WritebackReason::Move(_)) {
             let longest = self.ffs.unpromised(group, Fit::Longest, wanted)?;
             return Ok(longest.map(|run| Room { run, from: Source::Move }));
         }
         let transfer = self.ffs.transfer_blocks;
-        if wanted < transfer.div_ceil(2) && !matches!(due, Due::Sync(_)) {
+        if wanted < transfer.div_ceil(2) && !matches!(due, WritebackReason::Sync(_)) {
             let found = self.ffs.alloc.blocks(group, Fit::AtLeast(wanted), wanted)?;
             return Ok(found.map(|(run, _)| Room { run, from: Source::Shared }));
         }
@@ -369,17 +375,17 @@ impl Cowrite<'_> {
     }
 
     /// Plans writes that fill a run with whole files.
-    fn write_run<N>(&self, due: Due, start: BlockAddr, mut taken: Vec<Member<N>>, plan: &mut Plan) {
+    fn write_run<N>(&self, due: WritebackReason, start: BlockAddr, mut taken: Vec<Member<N>>, plan: &mut Plan) {
         taken.sort_by_key(|member| member.file.ino);
         let mut next = start;
-        let mut open: Option<Travel> = None;
+        let mut open: Option<PlannedWrite> = None;
         for member in &taken {
             for part in parts(member.whole(), self.ffs.transfer_blocks) {
-                let too_long = |travel: &Travel| travel.to.len + part.range.len > self.ffs.transfer_blocks;
+                let too_long = |travel: &PlannedWrite| travel.to.len + part.range.len > self.ffs.transfer_blocks;
                 if open.as_ref().is_some_and(too_long) {
-                    plan.travels.extend(open.take());
+                    plan.writes.extend(open.take());
                 }
-                let travel = open.get_or_insert_with(|| Travel {
+                let travel = open.get_or_insert_with(|| PlannedWrite {
                     to: BlockRun { start: next, len: 0 },
                     from: SmallVec::new(),
                     fresh: true,
@@ -390,7 +396,7 @@ impl Cowrite<'_> {
                 next = BlockAddr(next.0 + u64::from(part.range.len));
             }
         }
-        plan.travels.extend(open);
+        plan.writes.extend(open);
     }
 }
 

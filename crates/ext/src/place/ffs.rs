@@ -25,7 +25,7 @@
 use moafs_disk::{Cause, Kind, Tag};
 use moafs_vfs::Result;
 use moafs_vfs::format::Admission;
-use moafs_vfs::plan::{DirtyFile, DirtyView, Due, Plan, SMALL_BLOCKS_MAX, Travel};
+use moafs_vfs::plan::{DirtyFile, DirtyView, Plan, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange, Mapping};
 use smallvec::smallvec;
 
@@ -106,7 +106,7 @@ impl Ffs<'_> {
         let expected = self.directory_blocks();
         let room = |group: &GroupNo| {
             let counts = self.alloc.counts(*group);
-            i64::from(counts.free_blocks) - (i64::from(counts.expectant) + 1) * i64::from(expected)
+            i64::from(counts.free_blocks) - (i64::from(counts.empty_new_directories) + 1) * i64::from(expected)
         };
         let least_inodes = average_inodes.saturating_sub(self.geo.inodes_per_group / 4).max(1);
         let near = || {
@@ -148,9 +148,15 @@ impl Ffs<'_> {
 
     /// Plans the file's blocks that are written together with `due` (its neighbours in the file),
     /// and their places.
-    pub fn plan<N>(&self, due: Due, dirty: &dyn DirtyView<N>, files: &dyn Files<N>, plan: &mut Plan) -> Result<()> {
+    pub fn plan<N>(
+        &self,
+        due: WritebackReason,
+        dirty: &dyn DirtyView<N>,
+        files: &dyn Files<N>,
+        plan: &mut Plan,
+    ) -> Result<()> {
         let around = match due {
-            Due::Evict(_, lbn) => Some((lbn, self.transfer_blocks)),
+            WritebackReason::Evict(_, lbn) => Some((lbn, self.transfer_blocks)),
             _ => None,
         };
         match dirty.file(due.ino(), around) {
@@ -162,7 +168,7 @@ impl Ffs<'_> {
     /// Plans writes for one file's dirty ranges.
     pub(super) fn plan_file<N>(
         &self,
-        due: Due,
+        due: WritebackReason,
         dirty: &DirtyFile<N>,
         files: &dyn Files<N>,
         plan: &mut Plan,
@@ -184,7 +190,7 @@ impl Ffs<'_> {
     /// Plans writes for one dirty range. `last` is the place of the block planned before it.
     fn plan_range<N>(
         &self,
-        due: Due,
+        due: WritebackReason,
         file: &File<'_, N>,
         ino: Ino,
         range: LbnRange,
@@ -200,7 +206,7 @@ impl Ffs<'_> {
                 lbn = travel(plan, ino, lbn, run, true, tag, last);
                 continue;
             }
-            if matches!(due, Due::Move(_)) {
+            if matches!(due, WritebackReason::Move(_)) {
                 // The window's place cannot be improved: no block is to be written.
                 lbn += u64::from(window);
                 continue;
@@ -251,7 +257,7 @@ impl Ffs<'_> {
     /// without an address have one, if the move pays.
     fn reallocate<N>(
         &self,
-        due: Due,
+        due: WritebackReason,
         file: &File<'_, N>,
         lbn: u64,
         window: u32,
@@ -274,7 +280,7 @@ impl Ffs<'_> {
     /// Returns the number of pieces in which a window lies, or will lie: blocks without an address
     /// go on behind the block before them if the blocks there are free. Returns `None` if it has
     /// holes that are to stay.
-    fn pieces<N>(&self, due: Due, file: &File<'_, N>, lbn: u64, window: u32) -> Result<Option<usize>> {
+    fn pieces<N>(&self, due: WritebackReason, file: &File<'_, N>, lbn: u64, window: u32) -> Result<Option<usize>> {
         let mut pieces = 0;
         let mut next = None;
         let mut at = 0;
@@ -283,7 +289,7 @@ impl Ffs<'_> {
             let len = mapping.len().clamp(1, window - at);
             let start = match mapping {
                 Mapping::Run(run) | Mapping::Unwritten(run) => Some(run.start),
-                Mapping::Hole { .. } if matches!(due, Due::Move(_)) => return Ok(None),
+                Mapping::Hole { .. } if matches!(due, WritebackReason::Move(_)) => return Ok(None),
                 Mapping::Hole { .. } => match next {
                     Some(start) if self.alloc.is_free(BlockRun { start, len })? => next,
                     _ => None,
@@ -384,19 +390,19 @@ fn travel(
     last: &mut Option<(u64, u64)>,
 ) -> u64 {
     let range = LbnRange { start: Lbn(lbn), len: to.len };
-    plan.travels.push(Travel { to, from: smallvec![FileRange { ino, range }], fresh, tag });
+    plan.writes.push(PlannedWrite { to, from: smallvec![FileRange { ino, range }], fresh, tag });
     let end = lbn + u64::from(to.len);
     *last = Some((end - 1, to.end().0 - 1));
     end
 }
 
 /// Returns the tag for the device: data of `ino`, written because of `due`.
-pub(super) fn tag(due: Due, ino: Ino) -> Tag {
+pub(super) fn tag(due: WritebackReason, ino: Ino) -> Tag {
     let cause = match due {
-        Due::Evict(..) => Cause::Evict,
-        Due::Age(_) => Cause::Age,
-        Due::Sync(_) | Due::Drain(_) => Cause::Demand,
-        Due::Move(_) => Cause::Move,
+        WritebackReason::Evict(..) => Cause::Evict,
+        WritebackReason::Age(_) => Cause::Age,
+        WritebackReason::Sync(_) | WritebackReason::Drain(_) => Cause::Demand,
+        WritebackReason::Move(_) => Cause::Move,
     };
     Tag::new(Kind::Data, ino.0, cause)
 }

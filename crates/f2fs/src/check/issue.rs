@@ -36,7 +36,7 @@ pub enum Count {
 
 /// The owner of a block, as a summary entry names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Owner {
+pub struct BlockOwner {
     /// The node that holds the block's address; a node's block is its own.
     pub nid: Nid,
     /// The version of that node's NAT entry; 0 for a node's block.
@@ -131,7 +131,7 @@ pub enum Issue {
     /// A segment's summary says that it is of nodes, or of data, and it is not.
     SummaryKind { segment: Segno, nodes: bool },
     /// A block's summary entry names another owner.
-    Summary { segment: Segno, block: BlkAddr, stored: Owner, should: Owner },
+    Summary { segment: Segno, block: BlkAddr, stored: BlockOwner, should: BlockOwner },
     /// Entries of a directory are damaged.
     EntriesDamaged { directory: Nid, lbn: u64, problem: String },
     /// `.` or `..` is missing.
@@ -205,7 +205,7 @@ impl std::fmt::Display for Count {
     }
 }
 
-impl std::fmt::Display for Owner {
+impl std::fmt::Display for BlockOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "address {} of node {} (version {})", self.offset, self.nid, self.version)
     }

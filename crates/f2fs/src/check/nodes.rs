@@ -3,7 +3,7 @@
 use moafs_disk::Page;
 use moafs_vfs::types::FileKind;
 
-use super::issue::Owner;
+use super::issue::BlockOwner;
 use super::segments::Claim;
 use super::{CheckError, Checker, Issue};
 use crate::format::checkpoint::Checkpoint;
@@ -103,7 +103,7 @@ impl Checker<'_> {
             self.found(Issue::NodeFooter { nid, block, problem });
             return Ok(None);
         }
-        let owner = Owner { nid, version: 0, offset: 0 };
+        let owner = BlockOwner { nid, version: 0, offset: 0 };
         let claim = Claim { inode: ino, owner, is_node: true, log: expected.log(&page) };
         let claimed = self.claim(block, &claim)?;
         self.check_footer(&footer);
@@ -207,7 +207,7 @@ impl Checker<'_> {
             self.found(Issue::IllegalBlock { inode: walk.ino, lbn, block });
             return Ok(());
         }
-        let owner = Owner { nid: leaf.nid, version: leaf.version, offset: slot as u16 };
+        let owner = BlockOwner { nid: leaf.nid, version: leaf.version, offset: slot as u16 };
         let log = walk.directory.then_some(Log::HotData);
         self.claim(block, &Claim { inode: walk.ino, owner, is_node: false, log }).map(drop)
     }

@@ -1,6 +1,6 @@
 //! Segments: what the SIT says of them, and what their blocks are used for.
 
-use super::issue::Owner;
+use super::issue::BlockOwner;
 use super::{CheckError, Checker, Issue};
 use crate::format::sit::{SitEntry, ValidMap};
 use crate::format::summary::{ENTRY_BYTES, FOOTER_AT, SummaryEntry};
@@ -37,7 +37,7 @@ impl Segment {
 /// The owner of a block, and the kind of the block.
 pub(super) struct Claim {
     pub(super) inode: Nid,
-    pub(super) owner: Owner,
+    pub(super) owner: BlockOwner,
     pub(super) is_node: bool,
     /// The log it belongs to, where that can be told.
     pub(super) log: Option<Log>,
@@ -74,7 +74,7 @@ impl Checker<'_> {
     /// node.
     fn check_summary(&mut self, segno: Segno, offset: usize, block: BlkAddr, claim: &Claim) -> Result<(), CheckError> {
         let Some(entry) = self.summary_entry(segno, offset, claim.is_node)? else { return Ok(()) };
-        let stored = Owner { nid: entry.nid, version: entry.version, offset: entry.offset };
+        let stored = BlockOwner { nid: entry.nid, version: entry.version, offset: entry.offset };
         let same = if claim.is_node { stored.nid == claim.owner.nid } else { stored == claim.owner };
         if !same {
             self.found(Issue::Summary { segment: segno, block, stored, should: claim.owner });

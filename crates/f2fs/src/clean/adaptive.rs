@@ -70,7 +70,7 @@ fn sums(victims: &[SectionView]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clean::gather::testing::want;
+    use crate::clean::select::testing::want;
     use crate::clean::table::testing::VecTable;
 
     #[test]

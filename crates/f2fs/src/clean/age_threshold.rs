@@ -9,7 +9,7 @@
 //!    long will live on about equally long.
 
 use crate::clean::table::{Class, Secno, SectionView, SegmentView, Table};
-use crate::clean::{Decision, Destination, Want, gather};
+use crate::clean::{Decision, Destination, Want, select};
 use crate::format::{SEGMENT_BLOCKS, Segno};
 
 /// Chooses the victims; `None` if no section can be cleaned. Two passes.
@@ -17,7 +17,7 @@ pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
     let threshold_ns = mean_ns(table.sections().filter(SectionView::is_candidate).map(|view| view.youngest_ns))?;
     // Old sections score above all young ones.
     let score = |view: &SectionView| f64::from(view.youngest_ns < threshold_ns) + 1.0 - view.utilization();
-    let victims = gather::best(table, want, score);
+    let victims = select::best(table, want, score);
     let youngest_ns = mean_ns(victims.iter().map(|view| view.youngest_ns))?;
     let victims = victims.iter().map(|view| view.section).collect();
     Some(Decision { victims, to: Destination::LikeAge { youngest_ns } })
@@ -53,7 +53,7 @@ pub fn target(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clean::gather::testing::want;
+    use crate::clean::select::testing::want;
     use crate::clean::table::testing::VecTable;
 
     #[test]

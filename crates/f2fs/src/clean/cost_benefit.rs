@@ -7,7 +7,7 @@
 //! Reference: Rosenblum, Ousterhout: The Design and Implementation of a Log-Structured File System (1992), section 3.6.
 
 use crate::clean::table::{SectionView, Table};
-use crate::clean::{Decision, Destination, Want, gather};
+use crate::clean::{Decision, Destination, Want, select};
 
 /// Chooses the victims; `None` if no section can be cleaned.
 pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
@@ -19,7 +19,7 @@ pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
 /// Returns the sections with the highest benefit per cost.
 pub(super) fn victims(table: &impl Table, want: &Want<'_>) -> Vec<SectionView> {
     let now_ns = table.now_ns();
-    gather::best(table, want, |view| ratio(view.utilization(), now_ns.saturating_sub(view.youngest_ns)))
+    select::best(table, want, |view| ratio(view.utilization(), now_ns.saturating_sub(view.youngest_ns)))
 }
 
 /// Returns the benefit per cost of a section of utilization `u` (0 to 1). The age is at least a nanosecond,
@@ -38,7 +38,7 @@ mod tests {
     fn a_cold_section_is_cleaned_at_a_higher_utilization_than_a_hot_one() {
         // (1-u)/(1+u): 0.75 full gives 1/7, 0.25 full gives 3/5; the former has to be 4.2 times as old.
         let first = |cold_age_s| {
-            choose(&VecTable::of(&[(128, 100), (384, cold_age_s)]), &gather::testing::want(1)).unwrap().victims[0]
+            choose(&VecTable::of(&[(128, 100), (384, cold_age_s)]), &select::testing::want(1)).unwrap().victims[0]
         };
         assert_eq!(first(419), Secno(0));
         assert_eq!(first(421), Secno(1));
@@ -48,6 +48,6 @@ mod tests {
     fn age_is_that_of_the_youngest_block_not_of_the_last_invalidation() {
         let mut table = VecTable::of(&[(200, 100), (200, 90)]);
         table.segments[0].mtime_ns = table.now_ns;
-        assert_eq!(choose(&table, &gather::testing::want(1)).unwrap().victims, [Secno(0)]);
+        assert_eq!(choose(&table, &select::testing::want(1)).unwrap().victims, [Secno(0)]);
     }
 }

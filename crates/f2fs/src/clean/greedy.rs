@@ -3,7 +3,7 @@
 //! Reference: Rosenblum, Ousterhout: The Design and Implementation of a Log-Structured File System (1992), section 3.5.
 
 use crate::clean::table::{SectionView, Table};
-use crate::clean::{Decision, Destination, Want, gather};
+use crate::clean::{Decision, Destination, Want, select};
 
 /// Chooses the victims; `None` if no section can be cleaned.
 pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
@@ -14,7 +14,7 @@ pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
 
 /// Returns the sections with the lowest utilization, at most `want.gather`.
 pub(super) fn victims(table: &impl Table, want: &Want<'_>) -> Vec<SectionView> {
-    gather::best(table, want, |view| 1.0 - view.utilization())
+    select::best(table, want, |view| 1.0 - view.utilization())
 }
 
 #[cfg(test)]
@@ -26,7 +26,7 @@ mod tests {
     #[test]
     fn the_emptiest_goes_first_whatever_its_age() {
         let table = VecTable::of(&[(200, 100_000), (120, 1), (130, 50)]);
-        let decision = choose(&table, &gather::testing::want(2)).unwrap();
+        let decision = choose(&table, &select::testing::want(2)).unwrap();
         assert_eq!(decision, Decision { victims: vec![Secno(1), Secno(2)], to: Destination::CleanSegment });
     }
 }

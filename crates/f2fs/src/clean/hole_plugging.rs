@@ -54,7 +54,7 @@ fn has_holes(segment: &SegmentView) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clean::gather::testing::want;
+    use crate::clean::select::testing::want;
     use crate::clean::table::testing::VecTable;
 
     #[test]

@@ -22,12 +22,12 @@
 pub mod adaptive;
 pub mod age_threshold;
 pub mod cost_benefit;
-pub mod gather;
 pub mod greedy;
 pub mod hole_plugging;
 pub mod make_room;
 pub mod oracle;
 pub mod order;
+pub mod select;
 pub mod table;
 pub mod trigger;
 
@@ -40,7 +40,7 @@ use crate::format::Nid;
 use crate::place::device::DeviceCost;
 
 pub use order::Order;
-pub use table::{Class, Secno, SectionView, SegmentView, Space, Table};
+pub use table::{Class, Headroom, Secno, SectionView, SegmentView, Table};
 pub use trigger::{Trigger, Urgency};
 
 /// The policy that chooses victims: the values of `-o cleaner=`.
@@ -76,7 +76,7 @@ pub struct Want<'a> {
     /// The device's costs, for estimates.
     pub device: DeviceCost,
     /// The files of a section. If given, further victims are those that share files with the first;
-    /// it is called for at most [`gather::SHARING_CANDIDATES`] sections per victim wanted.
+    /// it is called for at most [`select::SHARING_CANDIDATES`] sections per victim wanted.
     pub files: Option<&'a FilesOf<'a>>,
 }
 
@@ -167,7 +167,7 @@ mod tests {
     fn no_cleaner_takes_full_empty_or_current_sections() {
         let mut table = VecTable::of(&[(512, 900), (0, 900), (1, 900)]);
         table.segments[2].current = true;
-        let want = gather::testing::want(4);
+        let want = select::testing::want(4);
         for cleaner in Cleaner::ALL {
             assert_eq!(cleaner.choose(&table, &want), None, "{cleaner}");
         }
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn equal_candidates_give_the_lower_number() {
         let table = VecTable::of(&[(100, 50); 9]);
-        let want = gather::testing::want(1);
+        let want = select::testing::want(1);
         for cleaner in Cleaner::ALL {
             assert_eq!(cleaner.choose(&table, &want).unwrap().victims, [Secno(0)], "{cleaner}");
         }

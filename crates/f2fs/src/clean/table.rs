@@ -130,7 +130,7 @@ pub trait Table {
 
 /// Room on the volume, in sections and blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Space {
+pub struct Headroom {
     /// Sections that a log may take now.
     pub free_sections: u32,
     /// Sections that the next checkpoint makes free.
@@ -147,7 +147,7 @@ pub struct Space {
     pub main_blocks: u64,
 }
 
-impl Space {
+impl Headroom {
     /// Returns the share of the main area's blocks that are valid, 0 to 1.
     pub fn utilization(&self) -> f64 {
         self.valid_blocks as f64 / self.main_blocks.max(1) as f64

@@ -11,7 +11,7 @@
 
 use serde::Serialize;
 
-use crate::clean::table::{SectionView, Space};
+use crate::clean::table::{Headroom, SectionView};
 
 /// The urgency with which sections have to become free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -55,10 +55,11 @@ impl Trigger {
 
     /// Returns the urgency of cleaning. `idle`: no request waits for the device. `cleaning`: the
     /// last idle step cleaned.
-    pub fn urgency(&self, space: &Space, idle: bool, cleaning: bool) -> Urgency {
+    pub fn urgency(&self, space: &Headroom, idle: bool, cleaning: bool) -> Urgency {
         let spare = space.spare_sections();
-        let spare_soon = Space { free_sections: space.free_sections.saturating_add(space.prefree_sections), ..*space }
-            .spare_sections();
+        let spare_soon =
+            Headroom { free_sections: space.free_sections.saturating_add(space.prefree_sections), ..*space }
+                .spare_sections();
         if spare == 0 {
             return if spare_soon > 0 { Urgency::Checkpoint } else { Urgency::Foreground { sections: 1 } };
         }
@@ -81,8 +82,8 @@ mod tests {
 
     const TRIGGER: Trigger = Trigger { begin_below: 4, stop_at: 8, step_sections: 2, utilization_max: 0.9 };
 
-    fn space(free_sections: u32, prefree_sections: u32) -> Space {
-        Space {
+    fn space(free_sections: u32, prefree_sections: u32) -> Headroom {
+        Headroom {
             free_sections,
             prefree_sections,
             reserved_sections: 5,

@@ -107,7 +107,7 @@ impl F2fs {
             let _gate = self.gate.write();
             let snapshot = self.snapshot(writer, umount)?;
             self.unsaved.store(false, Ordering::Release);
-            *self.untold.lock() = Default::default();
+            *self.roll_forward_limits.lock() = Default::default();
             self.version.fetch_add(1, Ordering::AcqRel);
             snapshot
         };

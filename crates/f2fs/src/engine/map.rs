@@ -301,7 +301,7 @@ impl F2fs {
                 return Ok(());
             }
             self.free_node(&node)?;
-            self.tangle(file);
+            self.require_checkpoint(file);
             self.count_blocks(file, -1);
             self.change(&parent, |bytes| point(bytes, depth, slot, Nid::NONE));
             node = parent;

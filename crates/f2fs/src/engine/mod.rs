@@ -23,7 +23,7 @@
 //! | [`checkpoint`] | making everything durable |
 //! | [`underway`] | keeps nodes and blocks in memory while they are written |
 //! | [`heat`] | the log that data join |
-//! | [`harden`], [`recover`] | fsync by chains of nodes; finding them after a power cut |
+//! | [`sync_inode`], [`recover`] | fsync by chains of nodes; finding them after a power cut |
 //! | [`room`] | what happens when free segments are short |
 //! | [`mover`] | moving valid blocks out of the victims of cleaning |
 //! | [`survey`] | reporting the layout of the whole volume |
@@ -32,7 +32,7 @@
 mod checkpoint;
 mod dir;
 mod evict;
-mod harden;
+mod fsync;
 mod heat;
 mod incore;
 mod map;
@@ -61,15 +61,15 @@ use moafs_runtime::leaf::Mutex;
 use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
-    Admission, DirSink, Format, Harden, Idle, MapShape, Need, OpKind, Seal, Shape, Space as Room, SpaceClass, Survey,
-    Why,
+    Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, OpKind, Shape, SpaceClass, SpaceRequest,
+    Survey, SyncScope, VolumeSpace,
 };
 use moafs_vfs::health::Health;
-use moafs_vfs::plan::{DirtyView, Due, Plan, Travel};
+use moafs_vfs::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
+use moafs_vfs::swap_space::SwapSpace;
 use moafs_vfs::types::{
     Attr, BlockAddr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey,
 };
-use moafs_vfs::volatile::Volatile;
 use moafs_vfs::{Error, Result};
 use serde::Serialize;
 use smallvec::smallvec;
@@ -222,7 +222,7 @@ pub struct F2fs {
     extensions: Extensions,
     shape: Shape,
     reserved_segments: u32,
-    space: Arc<space::Space>,
+    space: Arc<space::MainArea>,
     nat: nat::Nat,
     nodes: nodes::Nodes,
     owned: owned::OwnedBlocks,
@@ -233,7 +233,7 @@ pub struct F2fs {
     orphans_max: usize,
     /// Limits of roll-forward: changes since the last snapshot that a file's nodes alone do not
     /// describe.
-    untold: Mutex<harden::Untold>,
+    roll_forward_limits: Mutex<fsync::RollForwardLimits>,
     heat: heat::Judge,
     /// The memory of the decisions between cleaning and recycling data.
     reuse: Mutex<Memory>,
@@ -317,18 +317,18 @@ impl F2fs {
     }
 
     /// Notes a change. Returns the commit point at which it is durable.
-    fn changed(&self) -> Seal {
+    fn changed(&self) -> CommitPoint {
         self.unsaved.store(true, Ordering::Release);
-        Seal(self.version.load(Ordering::Acquire))
+        CommitPoint(self.version.load(Ordering::Acquire))
     }
 
     /// Notes that an inode needs a checkpoint: its own nodes do not tell all of its changes since
     /// the last one.
-    fn tangle(&self, file: &Incore) {
-        self.untold.lock().tangled.insert(file.ino);
+    fn require_checkpoint(&self, file: &Incore) {
+        self.roll_forward_limits.lock().needs_checkpoint.insert(file.ino);
     }
 
-    fn reaches(&self, seal: Seal) -> bool {
+    fn reaches(&self, seal: CommitPoint) -> bool {
         self.committed.load(Ordering::Acquire) >= seal.0
     }
 }
@@ -341,10 +341,10 @@ impl Format for F2fs {
         &self.shape
     }
 
-    fn space(&self) -> Room {
+    fn space(&self) -> VolumeSpace {
         let usage = self.space.usage();
         let nids = u64::from(self.geo.nid_max()).saturating_sub(4);
-        Room {
+        VolumeSpace {
             free_blocks: self.space.available(),
             root_blocks: 0,
             free_inodes: nids.saturating_sub(usage.nodes.into()).min(self.space.available()),
@@ -359,8 +359,8 @@ impl Format for F2fs {
         self.health.fail(reason);
     }
 
-    fn reuses(&self) -> u64 {
-        self.space.reuses()
+    fn relocation_generation(&self) -> u64 {
+        self.space.relocation_generation()
     }
 
     fn load(&self, ino: Ino) -> Result<(Attr, Self::Node)> {
@@ -429,8 +429,8 @@ impl Format for F2fs {
         self.attribute_keys(node)
     }
 
-    fn admit(&self, need: Need, _who: SpaceClass) -> Result<Admission> {
-        let Need { data_blocks, map_blocks, meta_blocks, inodes } = need;
+    fn admit(&self, need: SpaceRequest, _who: SpaceClass) -> Result<Admission> {
+        let SpaceRequest { data_blocks, map_blocks, meta_blocks, inodes } = need;
         let blocks = data_blocks.saturating_add(map_blocks).saturating_add(meta_blocks).saturating_add(inodes);
         if !self.space.promise(blocks) {
             return Err(Error::Posix(libc::ENOSPC));
@@ -450,9 +450,9 @@ impl Format for F2fs {
         Ok(F2fsOp::new(self, kind, admission, ticket))
     }
 
-    fn plan(&self, due: Due, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
+    fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
         let around = match due {
-            Due::Evict(_, at) => Some((at, PLAN_BLOCKS_MAX)),
+            WritebackReason::Evict(_, at) => Some((at, PLAN_BLOCKS_MAX)),
             _ => None,
         };
         let mut plan = Plan::default();
@@ -462,7 +462,7 @@ impl Format for F2fs {
         self.make_room(wanted)?;
         for range in &file.dirty {
             if let Err(error) = self.plan_range(&file.node, *range, due, &mut plan) {
-                plan.travels.drain(..).for_each(|travel| self.space.land(travel.to));
+                plan.writes.drain(..).for_each(|travel| self.space.land(travel.to));
                 self.changed();
                 return Err(error);
             }
@@ -470,8 +470,8 @@ impl Format for F2fs {
         Ok(plan)
     }
 
-    fn volatile(&self) -> Option<Arc<dyn Volatile>> {
-        let room = || -> Arc<dyn Volatile> { Arc::new(space::swaparea::SwapRoom::new(Arc::clone(&self.space))) };
+    fn swap_space(&self) -> Option<Arc<dyn SwapSpace>> {
+        let room = || -> Arc<dyn SwapSpace> { Arc::new(space::swaparea::SwapRoom::new(Arc::clone(&self.space))) };
         self.shape.read_only.is_none().then(|| {
             self.set_reserve();
             room()
@@ -487,26 +487,26 @@ impl Format for F2fs {
         self.changed();
     }
 
-    fn harden(&self, node: &Self::Node, upto: Seal, data: Epoch, how: Harden) -> Result<()> {
+    fn sync_inode(&self, node: &Self::Node, upto: CommitPoint, data: Epoch, how: SyncScope) -> Result<()> {
         self.health.check()?;
         // The names that lead to the file must be durable as well, those of the directories above
         // included.
-        if how == Harden::All && !self.reaches(Seal(self.moved.load(Ordering::Acquire))) {
+        if how == SyncScope::Full && !self.reaches(CommitPoint(self.moved.load(Ordering::Acquire))) {
             return self.checkpoint(false);
         }
-        self.harden_file(node, upto, data)
+        self.sync_file(node, upto, data)
     }
 
-    fn commit(&self, why: Why) -> Result<()> {
+    fn commit(&self, why: CommitReason) -> Result<()> {
         self.health.check()?;
         if self.shape.read_only.is_some() {
             return Ok(());
         }
-        self.checkpoint(why == Why::Unmount)?;
+        self.checkpoint(why == CommitReason::Unmount)?;
         self.flush()
     }
 
-    fn tend(&self, idle: Idle) -> Option<Time> {
+    fn run_background_step(&self, idle: Idle) -> Option<Time> {
         self.checkpoint_in_background();
         self.clean_in_background(idle)
     }
@@ -538,12 +538,12 @@ impl Format for F2fs {
 
 impl F2fs {
     /// Finds places for one dirty range: one planned write for each run of blocks.
-    fn plan_range(&self, file: &Arc<Incore>, range: LbnRange, due: Due, plan: &mut Plan) -> Result<()> {
+    fn plan_range(&self, file: &Arc<Incore>, range: LbnRange, due: WritebackReason, plan: &mut Plan) -> Result<()> {
         let cause = match due {
-            Due::Evict(..) => Cause::Evict,
-            Due::Age(_) => Cause::Age,
-            Due::Move(_) => Cause::Move,
-            Due::Sync(_) | Due::Drain(_) => Cause::Demand,
+            WritebackReason::Evict(..) => Cause::Evict,
+            WritebackReason::Age(_) => Cause::Age,
+            WritebackReason::Move(_) => Cause::Move,
+            WritebackReason::Sync(_) | WritebackReason::Drain(_) => Cause::Demand,
         };
         let tag = Tag::new(Kind::Data, file.ino.0.into(), cause);
         let log = self.heat.log_of(file, range, self.clock_ns());
@@ -554,7 +554,7 @@ impl F2fs {
             let run = self.take_data(log, left.min(transfer))?;
             let part = LbnRange { start: at, len: run.len };
             let from = smallvec![FileRange { ino: Ino(file.ino.0.into()), range: part }];
-            plan.travels.push(Travel { to: run, from, fresh: true, tag });
+            plan.writes.push(PlannedWrite { to: run, from, fresh: true, tag });
             at = part.end();
         }
         Ok(())

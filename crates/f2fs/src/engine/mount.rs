@@ -16,7 +16,7 @@ use moafs_vfs::{Error, Result};
 
 use super::checkpoint::Writer;
 use super::heat::Judge;
-use super::space::{Recorded, Space};
+use super::space::{MainArea, Recorded};
 use super::{F2fs, OpenOptions, Tally, damaged, nat};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, is_newer};
 use crate::format::node::{self, Footer};
@@ -109,7 +109,7 @@ impl F2fs {
         let geo = superblock.geometry();
         let features = superblock.features;
         let checkpoint = pack.checkpoint;
-        let space = Arc::new(Space::new(&geo, &checkpoint, sit, current));
+        let space = Arc::new(MainArea::new(&geo, &checkpoint, sit, current));
         let nat = nat::Nat::new(
             Arc::clone(&disk),
             &geo,
@@ -134,7 +134,7 @@ impl F2fs {
             live: Mutex::new(BTreeMap::new()),
             orphans: Mutex::new(pack.orphans.into_iter().collect()),
             orphans_max: Pack::orphans_max(&geo),
-            untold: Mutex::default(),
+            roll_forward_limits: Mutex::default(),
             reuse: Default::default(),
             heat: Judge::new(options.temperature, options.seed),
             gate: RwLock::new(Arc::clone(&rt), ()),
@@ -367,7 +367,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         time_nanos: true,
         unwritten: false,
         beyond_eof: false,
-        early: false,
+        allocate_on_write: false,
         id: word(0) ^ word(8),
         label: superblock.label.clone(),
         read_only,

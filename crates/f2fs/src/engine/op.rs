@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use moafs_disk::{Buf, Epoch};
 use moafs_runtime::Timestamp;
 use moafs_runtime::lock::ReadGuard;
-use moafs_vfs::format::{Admission, FormatOp, OpKind, Progress, Seal, Target};
+use moafs_vfs::format::{Admission, CommitPoint, FormatOp, OpKind, Progress, Target};
 use moafs_vfs::types::{Attr, BlockRun, FileKind, Ino, Lbn, LbnRange, Name, SetMode, XattrKey};
 use moafs_vfs::{Error, Result};
 
@@ -116,14 +116,14 @@ impl FormatOp for F2fsOp<'_> {
         if directory {
             fs.change_inode(parent, |inode| inode.links += 1)?;
         }
-        fs.untold.lock().fresh.insert(file.ino);
+        fs.roll_forward_limits.lock().new_inodes.insert(file.ino);
         fs.remember(&file);
         Ok((Ino(file.ino.0.into()), file))
     }
 
     fn inode_put(&mut self, node: &Self::Node, attr: &Attr, disk_size: u64) -> Result<()> {
         if attr.nlink > 0 && self.fs.orphans.lock().remove(&node.ino) {
-            self.fs.tangle(node);
+            self.fs.require_checkpoint(node);
         }
         let shrinks = attr.kind == FileKind::Regular && self.fs.is_inline(node, Inline::DATA);
         self.fs.change_inode(node, |inode| put_attr(inode, attr, disk_size))?;
@@ -163,7 +163,7 @@ impl FormatOp for F2fsOp<'_> {
         fs.insert_name(dir, name, to.node.ino, to.kind, self.admission)?;
         let last_name = matches!(self.kind, OpKind::Create | OpKind::Rename | OpKind::Exchange);
         if self.kind != OpKind::Create {
-            fs.tangle(to.node);
+            fs.require_checkpoint(to.node);
             self.moves_directory |= to.kind == FileKind::Directory;
         }
         let mark =
@@ -187,8 +187,8 @@ impl FormatOp for F2fsOp<'_> {
         if name.as_bytes() == b".." {
             return fs.change_inode(dir, |inode| inode.pino = to.node.ino);
         }
-        fs.tangle(to.node);
-        fs.untold.lock().vacated.insert(dir.ino);
+        fs.require_checkpoint(to.node);
+        fs.roll_forward_limits.lock().dirs_with_removed_names.insert(dir.ino);
         self.moves_directory |= to.kind == FileKind::Directory;
         fs.change_inode(to.node, |inode| {
             inode.pino = dir.ino;
@@ -197,16 +197,16 @@ impl FormatOp for F2fsOp<'_> {
     }
 
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
-        self.fs.tangle(was);
+        self.fs.require_checkpoint(was);
         if matches!(self.kind, OpKind::Rename | OpKind::Exchange) || was.is_dir() {
-            self.fs.untold.lock().vacated.insert(dir.ino);
+            self.fs.roll_forward_limits.lock().dirs_with_removed_names.insert(dir.ino);
         }
         self.fs.remove_name(dir, name)
     }
 
     fn xattr_set(&mut self, node: &Self::Node, key: &XattrKey, value: Option<&[u8]>, mode: SetMode) -> Result<()> {
         if self.kind != OpKind::Create {
-            self.fs.tangle(node);
+            self.fs.require_checkpoint(node);
         }
         self.fs.set_attribute(node, key, value, mode, self.admission)
     }
@@ -226,7 +226,7 @@ impl FormatOp for F2fsOp<'_> {
         self.fs.unmap_range(file, from.0, to.map(|to| to.0), at_most)
     }
 
-    fn end(self) -> Seal {
+    fn end(self) -> CommitPoint {
         let seal = self.fs.changed();
         if self.moves_directory {
             self.fs.moved.fetch_max(seal.0, Ordering::AcqRel);

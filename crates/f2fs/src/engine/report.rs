@@ -102,7 +102,7 @@ impl SegmentCounts {
 
 /// The facts that a mounted volume reports.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Report {
+pub struct SpaceReport {
     /// The counters since it was opened.
     #[serde(flatten)]
     pub counters: Counters,
@@ -113,10 +113,10 @@ pub struct Report {
 impl F2fs {
     /// Returns the counters since the volume was opened, and the present number of segments by
     /// state.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> SpaceReport {
         let mut segments = SegmentCounts::default();
         self.segments().into_iter().for_each(|segment| segments.add(segment.state));
-        Report { counters: self.counters(), segments }
+        SpaceReport { counters: self.counters(), segments }
     }
 
     /// Returns all segments of the main area, as they are now.

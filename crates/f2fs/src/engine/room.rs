@@ -20,7 +20,7 @@ use moafs_vfs::{Error, Result};
 
 use super::space::{Next, Ticket};
 use super::{DIRTY_BLOCKS_MAX, F2fs, IDLE_BEFORE_CLEANING};
-use crate::clean::table::{Class, Space as RoomView, Table};
+use crate::clean::table::{Class, Headroom, Table};
 use crate::clean::{Destination, Trigger, Urgency, make_room};
 use crate::format::{Log, SEGMENT_BLOCKS};
 use crate::place::Reuse;
@@ -182,17 +182,17 @@ impl F2fs {
     }
 
     /// Returns the volume's room: free sections, those held back, valid blocks.
-    pub fn room(&self) -> RoomView {
+    pub fn room(&self) -> Headroom {
         let prefree_sections = self.space.freeing_segments() / self.geo.segs_per_sec;
-        RoomView { prefree_sections, ..self.room_now() }
+        Headroom { prefree_sections, ..self.room_now() }
     }
 
     /// Returns the same without what a checkpoint would free: that takes a look at every segment
     /// that has changed since the last one.
-    fn room_now(&self) -> RoomView {
+    fn room_now(&self) -> Headroom {
         let per_section = self.geo.segs_per_sec;
         let usage = self.space.usage();
-        RoomView {
+        Headroom {
             free_sections: self.space.free_sections(),
             prefree_sections: 0,
             reserved_sections: self.reserved_sections(),
@@ -291,7 +291,7 @@ impl F2fs {
     /// Decides how a burst gets room when it begins. While holes are filled, a checkpoint is
     /// written as soon as a third of them waits for one: the emptiest segments then have the
     /// longest runs of holes. The writer waits for it only if holes are scarce.
-    fn decide_for_burst(&self, room: &RoomView) -> Result<Action> {
+    fn decide_for_burst(&self, room: &Headroom) -> Result<Action> {
         if room.spare_sections() > 0 {
             return Ok(Action::Append);
         }
@@ -315,7 +315,7 @@ impl F2fs {
         Ok(action)
     }
 
-    fn decide(&self, room: &RoomView) -> Action {
+    fn decide(&self, room: &Headroom) -> Action {
         if self.options.reuse == Reuse::Never {
             return Action::Clean;
         }
@@ -368,7 +368,7 @@ impl F2fs {
 
     /// Frees some sections in one step: as many beyond the request as share a checkpoint. False if
     /// none became free.
-    fn clean_in_foreground(&self, room: &RoomView) -> Result<bool> {
+    fn clean_in_foreground(&self, room: &Headroom) -> Result<bool> {
         let _one = self.cleaning.lock();
         let before = self.room();
         if before.free_sections > room.free_sections {
@@ -398,7 +398,7 @@ impl F2fs {
     /// Returns the spare sections after a checkpoint has made sections without valid blocks usable.
     fn spare_after_checkpoint(&self) -> u32 {
         let room = self.room();
-        RoomView { free_sections: room.free_sections + room.prefree_sections, ..room }.spare_sections()
+        Headroom { free_sections: room.free_sections + room.prefree_sections, ..room }.spare_sections()
     }
 
     /// Writes a checkpoint if one is wanted and no task waits for it.
@@ -447,7 +447,7 @@ mod tests {
     use moafs_disk::mem::MemDisk;
     use moafs_runtime::{Live, Rt};
     use moafs_vfs::api::{Options, StatFs};
-    use moafs_vfs::format::Why;
+    use moafs_vfs::format::CommitReason;
     use moafs_vfs::types::{FileKind, Ino};
     use moafs_vfs::{Format, Vfs};
 
@@ -489,7 +489,7 @@ mod tests {
             runs.extend(std::iter::from_fn(|| space.take_data(log, 512)));
         }
         assert!(runs.iter().map(|run| run.len).sum::<u32>() > 512, "{runs:?}");
-        vfs.format().commit(Why::Age).expect("everything that waits has a place");
+        vfs.format().commit(CommitReason::Age).expect("everything that waits has a place");
         assert_clean(&mem.snapshot(), "while all that is free is in flight");
         runs.into_iter().for_each(|run| space.land(run));
         vfs.close().expect("it closes");
@@ -519,7 +519,7 @@ mod tests {
         (0..300).for_each(|i| write(&vfs, &format!("{i}"), 8).expect("there is room"));
         vfs.sync().expect("sync");
         (0..300).step_by(2).for_each(|i| unlink(&vfs, &format!("{i}")).expect("it is there"));
-        vfs.tend();
+        vfs.run_background_step();
         vfs.sync().expect("sync");
         let space = &vfs.format().space;
         let is_used = |view: &crate::clean::SegmentView| !view.current && view.valid > 0;
@@ -553,7 +553,7 @@ mod tests {
         vfs.sync().expect("it can name them");
         assert_eq!(vfs.failed(), None);
         inos.iter().for_each(|ino| vfs.forget(*ino, 1));
-        vfs.tend();
+        vfs.run_background_step();
         (6..10).for_each(|i| unlink(&vfs, &format!("{i}")).expect("the others are reaped"));
         vfs.close().expect("it closes");
         assert_clean(&mem, "afterwards");

@@ -9,7 +9,7 @@
 //!
 //! Invariants: a block is handed out only if it is neither valid nor held. A segment is free if no block of it is valid
 //! or held and no log stands in it. What a checkpoint releases becomes usable when that checkpoint is durable
-//! ([`Space::committed`]), not before.
+//! ([`MainArea::committed`]), not before.
 //! Nothing here waits or does I/O: the mutex is a leaf.
 //!
 //! Every log stands on a block that may be written, in a segment of its own: a log hands out its
@@ -192,20 +192,20 @@ struct State {
 }
 
 /// The main area of a volume.
-pub(super) struct Space {
+pub(super) struct MainArea {
     geo: Geometry,
     user_blocks: u64,
     state: Mutex<State>,
     dirty_nodes: AtomicU64,
     dirty_blocks: AtomicU64,
     /// Counts the times that freed blocks have become usable.
-    reuses: AtomicU64,
+    relocation_generation: AtomicU64,
 }
 
 /// Room for metadata that a running op may make dirty. Blocks that it has made dirty are counted as
 /// such: a ticket is given back when the op has ended.
 pub(super) struct Ticket {
-    space: Arc<Space>,
+    space: Arc<MainArea>,
     blocks: Blocks,
 }
 
@@ -227,7 +227,7 @@ impl Drop for Ticket {
 /// Segments that are being emptied, until this is dropped. No block of them is handed out
 /// meanwhile: bytes read from one of them stay right as long as the file points there.
 pub(super) struct Emptying {
-    space: Arc<Space>,
+    space: Arc<MainArea>,
     segments: Vec<Segno>,
 }
 
@@ -254,7 +254,7 @@ pub(super) struct Picture {
     pub(super) usage: Usage,
 }
 
-impl Space {
+impl MainArea {
     /// Makes the state from the SIT and a checkpoint. `entries` has one entry for each segment that
     /// is not empty.
     pub(super) fn new(
@@ -262,7 +262,7 @@ impl Space {
         checkpoint: &Checkpoint,
         entries: Vec<(Segno, SitEntry)>,
         current: [Recorded; 6],
-    ) -> Space {
+    ) -> MainArea {
         let empty = Segment {
             log: Log::WarmData,
             valid: 0,
@@ -320,13 +320,13 @@ impl Space {
             owners: None,
         };
         (0..geo.segments).for_each(|segno| state.recount(segno));
-        Space {
+        MainArea {
             geo: geo.clone(),
             user_blocks: checkpoint.user_blocks,
             state: Mutex::new(state),
             dirty_nodes: AtomicU64::new(0),
             dirty_blocks: AtomicU64::new(0),
-            reuses: AtomicU64::new(0),
+            relocation_generation: AtomicU64::new(0),
         }
     }
 
@@ -578,7 +578,7 @@ impl Space {
     }
 
     /// Ends the flight of a run: it is not written, or is placed block by block with
-    /// [`Space::place`] from now on.
+    /// [`MainArea::place`] from now on.
     pub(super) fn land(&self, run: BlockRun) {
         let mut state = self.state();
         let (mut at, end) = (run.start.0 as u32, run.end().0 as u32);
@@ -767,7 +767,7 @@ impl Space {
 
     /// Releases the blocks that only the previous checkpoint held: the one whose snapshot was taken
     /// last is durable now. Returns the segments that nothing holds any more, ascending; they are
-    /// handed out after [`Space::open_to_logs`].
+    /// handed out after [`MainArea::open_to_logs`].
     pub(super) fn committed(&self) -> Vec<Segno> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -775,7 +775,7 @@ impl Space {
         // The counter moves before anything can be written to the released blocks: a reader that
         // asked for a block before, and finds the counter changed after it has read the block, does
         // not accept the bytes.
-        self.reuses.fetch_add(1, Ordering::AcqRel);
+        self.relocation_generation.fetch_add(1, Ordering::AcqRel);
         for segno in std::mem::take(&mut state.leaving) {
             let current = state.is_current(segno);
             let is_kept = state.areas.has(self.geo.section_of(Segno(segno))) || state.victims.contains(&segno);
@@ -795,8 +795,8 @@ impl Space {
     }
 
     /// Returns how often freed blocks have become usable.
-    pub(super) fn reuses(&self) -> u64 {
-        self.reuses.load(Ordering::Acquire)
+    pub(super) fn relocation_generation(&self) -> u64 {
+        self.relocation_generation.load(Ordering::Acquire)
     }
 
     /// Lets logs take these segments from now on.
@@ -1106,7 +1106,7 @@ impl Table for Fillable<'_> {
     }
 }
 
-impl Reservations for Space {
+impl Reservations for MainArea {
     fn release(&self, blocks: u64) {
         let mut state = self.state();
         state.promised = state.promised.saturating_sub(blocks);
@@ -1114,6 +1114,6 @@ impl Reservations for Space {
 }
 
 /// Returns the keeper of the promises that a volume's space has made.
-pub(super) fn keeper(space: &Arc<Space>) -> Arc<dyn Reservations> {
+pub(super) fn keeper(space: &Arc<MainArea>) -> Arc<dyn Reservations> {
     space.clone()
 }

@@ -35,7 +35,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::clean::table::Space;
+use crate::clean::table::Headroom;
 use crate::format::SEGMENT_BLOCKS;
 use crate::place::device::DeviceCost;
 
@@ -110,7 +110,7 @@ pub struct State {
     /// Blocks that writers have had written so far, those moved by cleaning not among them: a count that only grows.
     pub written_blocks: u64,
     /// Room on the volume.
-    pub space: Space,
+    pub space: Headroom,
     /// The segments that recycling would fill.
     pub targets: Targets,
     /// The sections that cleaning would take.
@@ -268,7 +268,7 @@ fn unit_blocks(state: &State) -> Option<f64> {
 
 /// Returns the utilization u of victims and targets in the long run if all data are equally hot:
 /// `U = (1 - u) / -ln u`, where U is the share of valid blocks in the space that is not free.
-fn lasting_utilization(space: &Space) -> f64 {
+fn lasting_utilization(space: &Headroom) -> f64 {
     let free_blocks = u64::from(space.free_sections) * u64::from(space.section_blocks);
     let used_blocks = space.main_blocks.saturating_sub(free_blocks).max(1);
     let volume = (space.valid_blocks as f64 / used_blocks as f64).clamp(0.0, 0.999);
@@ -361,7 +361,7 @@ mod tests {
     /// Returns the same state with files of so many blocks.
     fn full_of(file_blocks: u32, device: DeviceCost, utilization: f64, valid: u32) -> State {
         let main_blocks = 512_000;
-        let space = Space {
+        let space = Headroom {
             free_sections: 5,
             prefree_sections: 0,
             reserved_sections: 5,

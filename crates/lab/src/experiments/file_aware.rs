@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use moafs_disk::probe::trace::Verb;
+use moafs_disk::probe::trace::TraceVerb;
 use moafs_disk::{Kind, MemDisk};
 use moafs_f2fs::F2fs;
 use moafs_f2fs::clean::{Cleaner, Order};
@@ -274,7 +274,7 @@ fn read_file<M: Mount>(machine: &mut Machine<M>, read_ahead_bytes: usize) -> Res
 fn clean(machine: &mut Machine<LogMount>, file: Ino) -> Result<Option<Cleaned>> {
     let root = machine.client().root();
     machine.client().unlink(root, &Records::name(WRITERS - 1))?;
-    machine.client().vfs().tend();
+    machine.client().vfs().run_background_step();
     machine.client().sync()?;
     let format = |machine: &Machine<LogMount>| machine.client().vfs().clone();
     let dirty = format(machine).format().dirty_sections();
@@ -324,7 +324,7 @@ fn bandwidth(reading: &Reading) -> f64 {
 }
 
 fn requests(reading: &Reading) -> f64 {
-    reading.totals.requests.requests(|count| count.verb == Verb::Read && count.kind == Kind::Data) as f64
+    reading.totals.requests.requests(|count| count.verb == TraceVerb::Read && count.kind == Kind::Data) as f64
 }
 
 fn fragmentation(subject: &Subject, system: FacSystem, fac: &Fac) -> Vec<Row> {
@@ -385,7 +385,7 @@ fn groups(subject: &Subject, system: FacSystem, fac: &Fac) -> Vec<Row> {
 
 fn overhead(subject: &Subject, _system: FacSystem, fac: &Fac) -> Vec<Row> {
     let Some(cleaned) = &fac.cleaned else { return Vec::new() };
-    let bytes = |verb: Verb, data: bool| {
+    let bytes = |verb: TraceVerb, data: bool| {
         cleaned.totals.requests.bytes(|count| count.verb == verb && (count.kind == Kind::Data) == data) as f64 / GB
     };
     let sections = cleaned.sections.max(1) as f64;
@@ -393,9 +393,9 @@ fn overhead(subject: &Subject, _system: FacSystem, fac: &Fac) -> Vec<Row> {
         subject.row("time_per_section", cleaned.totals.now_ns as f64 / 1e3 / sections, "us"),
         subject.row("sections", cleaned.sections as f64, ""),
         subject.row("blocks_moved", cleaned.moved_blocks as f64, ""),
-        subject.row("data_read", bytes(Verb::Read, true), "GB"),
-        subject.row("data_written", bytes(Verb::Write, true), "GB"),
-        subject.row("metadata_written", bytes(Verb::Write, false), "GB"),
+        subject.row("data_read", bytes(TraceVerb::Read, true), "GB"),
+        subject.row("data_written", bytes(TraceVerb::Write, true), "GB"),
+        subject.row("metadata_written", bytes(TraceVerb::Write, false), "GB"),
     ]
 }
 

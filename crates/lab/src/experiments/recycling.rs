@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moafs_disk::Kind;
-use moafs_disk::probe::trace::Verb;
+use moafs_disk::probe::trace::TraceVerb;
 use moafs_f2fs::engine::Counters;
 use moafs_vfs::Options;
 
@@ -368,7 +368,7 @@ fn subject(case: &IoCase) -> Subject {
 /// recycling.
 fn traffic_rows(subject: &Subject, done: &Done, beside_paper: bool) -> Vec<Row> {
     let Done { totals, counters, .. } = done;
-    let gb = |verb: Verb, data: bool| {
+    let gb = |verb: TraceVerb, data: bool| {
         let is = |count: &moafs_disk::probe::trace::Count| count.verb == verb && (count.kind == Kind::Data) == data;
         totals.requests.bytes(is) as f64 / GB
     };
@@ -378,19 +378,19 @@ fn traffic_rows(subject: &Subject, done: &Done, beside_paper: bool) -> Vec<Row> 
     };
     let recycled_bytes = counters.logs.blocks_recycled as f64 * 4096.0;
     let cleanings = (counters.foreground_cleanings + counters.background_cleanings) as f64;
-    let written = gb(Verb::Write, true) + gb(Verb::Write, false);
+    let written = gb(TraceVerb::Write, true) + gb(TraceVerb::Write, false);
     vec![
         subject.row_beside("cleanings", cleanings, "", paper(0)),
         subject.row_beside("recyclings", (recycled_bytes / RECYCLING_BYTES).floor(), "", paper(1)),
         subject.row("targets", counters.logs.segments_recycled as f64, ""),
         subject.row("runs_recycled", counters.logs.runs_recycled as f64, ""),
         subject.row("segments_opened", counters.logs.segments_opened as f64, ""),
-        subject.row_beside("read", gb(Verb::Read, true) + gb(Verb::Read, false), "GB", paper(2)),
+        subject.row_beside("read", gb(TraceVerb::Read, true) + gb(TraceVerb::Read, false), "GB", paper(2)),
         subject.row_beside("written", written, "GB", paper(3)),
-        subject.row("data_read", gb(Verb::Read, true), "GB"),
-        subject.row("data_written", gb(Verb::Write, true), "GB"),
-        subject.row("metadata_read", gb(Verb::Read, false), "GB"),
-        subject.row("metadata_written", gb(Verb::Write, false), "GB"),
+        subject.row("data_read", gb(TraceVerb::Read, true), "GB"),
+        subject.row("data_written", gb(TraceVerb::Write, true), "GB"),
+        subject.row("metadata_read", gb(TraceVerb::Read, false), "GB"),
+        subject.row("metadata_written", gb(TraceVerb::Write, false), "GB"),
         subject.row("checkpoints", counters.checkpoints as f64, ""),
         subject.row("nodes_written", counters.node_blocks as f64, ""),
         subject.row("blocks_moved", counters.moved_blocks as f64, ""),
@@ -467,7 +467,7 @@ fn slowest_rows(subject: &Subject, done: &Done) -> Vec<Row> {
         subject.row("slowest_checkpoints", counters.checkpoints as f64, ""),
         subject.row("slowest_cleanings", counters.foreground_cleanings as f64, ""),
     ];
-    for verb in [Verb::Read, Verb::Write] {
+    for verb in [TraceVerb::Read, TraceVerb::Write] {
         for kind in Kind::ALL {
             let is = |count: &moafs_disk::probe::trace::Count| count.verb == verb && count.kind == kind;
             let requests = totals.requests.requests(is);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use moafs_disk::Kind;
-use moafs_disk::probe::trace::Verb;
+use moafs_disk::probe::trace::TraceVerb;
 
 use crate::layout::Pieces;
 use crate::machine::Totals;
@@ -85,7 +85,7 @@ pub(super) fn of_totals(subject: &Subject, totals: &Totals) -> Vec<Row> {
     if totals.co_reads > 0 {
         rows.push(subject.row("co_reads", totals.co_reads as f64, ""));
     }
-    for verb in [Verb::Read, Verb::Write] {
+    for verb in [TraceVerb::Read, TraceVerb::Write] {
         for kind in Kind::ALL {
             let requests = totals.requests.requests(|count| count.verb == verb && count.kind == kind);
             if requests > 0 {

@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use moafs_disk::Kind;
-use moafs_disk::probe::trace::Verb;
+use moafs_disk::probe::trace::TraceVerb;
 use moafs_f2fs::OpenOptions;
 use moafs_swap::PAGE_BYTES;
 use moafs_vfs::Options;
@@ -23,9 +23,9 @@ use crate::log_system::LogMount;
 use crate::machine::{self, drive};
 use crate::memory::Limits;
 use crate::outcome::{Chart, ChartForm, Outcome, Row, Scatter};
-use crate::paging::ground::Ground;
+use crate::paging::ground::TestFileSystem;
 use crate::paging::head::Strokes;
-use crate::paging::{self, Measured, Program, Setup, drive as volume};
+use crate::paging::{self, Measured, PagingSetup, Program, drive as volume};
 use crate::parameters::WriteCache;
 use crate::program::compile::Compile;
 use crate::program::lu::Lu;
@@ -310,7 +310,7 @@ fn cases(plan: &Plan, lab: &Lab<'_>) -> Vec<Case> {
 }
 
 /// Returns the setup of a case's machine.
-fn setup<'a, G>(lab: &Lab<'_>, files: Files, case: &'a Case, mount: G) -> Setup<'a, G> {
+fn setup<'a, G>(lab: &Lab<'_>, files: Files, case: &'a Case, mount: G) -> PagingSetup<'a, G> {
     let parameters = &lab.options.parameters;
     let scaled = |bytes: u64, min: u64| lab.scaled(bytes, min) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     let memory_bytes = scaled(parameters.memory_bytes, 4 << 20);
@@ -335,7 +335,7 @@ fn setup<'a, G>(lab: &Lab<'_>, files: Files, case: &'a Case, mount: G) -> Setup<
         options,
         cpu: Cpu::PENTIUM_III.scaled(CPU_PERCENT * parameters.cpu_percent / 100),
     };
-    Setup {
+    PagingSetup {
         machine,
         system: case.system,
         area_bytes: scaled(case.area_bytes, 256 << 10),
@@ -354,7 +354,7 @@ fn run(experiment: &Experiment, lab: &Lab<'_>, plan: &Plan) -> Result<Outcome> {
 }
 
 /// Runs the cases on volumes that are mounted with `mount`.
-fn run_on<G: Ground>(
+fn run_on<G: TestFileSystem>(
     experiment: &Experiment,
     lab: &Lab<'_>,
     plan: &Plan,
@@ -454,7 +454,7 @@ fn rows_of(case: &Case, plan: &Plan, programs: &[Program], measured: &Measured, 
 /// totals.
 fn wear(subject: &Subject, measured: &Measured) -> Vec<Row> {
     let written = |is: &dyn Fn(Kind) -> bool| {
-        measured.totals.requests.bytes(|count| count.verb == Verb::Write && is(count.kind)) as f64 / 1e6
+        measured.totals.requests.bytes(|count| count.verb == TraceVerb::Write && is(count.kind)) as f64 / 1e6
     };
     let pages = written(&|kind| kind == Kind::Swap);
     let data = written(&|kind| kind == Kind::Data);

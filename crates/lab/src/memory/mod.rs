@@ -169,10 +169,10 @@ impl Memory {
             looks: AtomicU64::new(0),
             zero: Buf::zeroed(PAGE_BYTES).freeze(),
         });
-        let (daemon, tender) = (Arc::clone(&memory), Arc::clone(&memory));
+        let (daemon, background) = (Arc::clone(&memory), Arc::clone(&memory));
         let daemon = rt.spawn("page daemon", Box::new(move || daemon.run_daemon()));
-        let tender = rt.spawn("swap tender", Box::new(move || tender.run_tender()));
-        (memory, Background([daemon, tender]))
+        let background = rt.spawn("swap background", Box::new(move || background.run_tender()));
+        (memory, Background([daemon, background]))
     }
 
     /// Returns the swap that pages go to.
@@ -259,7 +259,7 @@ impl Memory {
     /// back when they are empty. A task of its own, because the page daemon must not wait.
     fn run_tender(&self) {
         while !self.stop.load(Ordering::SeqCst) {
-            match self.swap.tend() {
+            match self.swap.run_background_step() {
                 Ok(true) => continue,
                 Ok(false) => {}
                 Err(error) => {

@@ -7,7 +7,7 @@ use moafs_disk::model::DriveSpec;
 use moafs_disk::{MemDisk, SharedDisk};
 use moafs_vfs::Options;
 
-use super::ground::Ground;
+use super::ground::TestFileSystem;
 use crate::contentless::Contentless;
 use crate::error::{LabError, Result};
 use crate::machine::without_time;
@@ -38,7 +38,7 @@ pub fn partitions(disk: &SharedDisk) -> (SharedDisk, SharedDisk) {
 ///
 /// # Errors
 /// Fails if the drive is too small, or as `prepare` does.
-pub fn prepared<G: Ground>(
+pub fn prepared<G: TestFileSystem>(
     spec: &DriveSpec,
     ground: &G,
     position: u64,

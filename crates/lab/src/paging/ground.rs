@@ -6,8 +6,8 @@ use moafs_ext::Ext;
 use moafs_f2fs::F2fs;
 use moafs_runtime::Timestamp;
 use moafs_vfs::Format;
+use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::BlockRun;
-use moafs_vfs::volatile::{Group, Volatile, Where};
 
 use super::drive::HOME;
 use crate::error::{LabError, Result};
@@ -31,7 +31,7 @@ const LEFT_BLOCKS: u64 = 4 << 15;
 const TO_FILL_SEGMENTS: u64 = 600;
 
 /// A file system that programs find on the drive.
-pub trait Ground: Mount {
+pub trait TestFileSystem: Mount {
     /// Makes an empty volume of all of `volume`.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ pub trait Ground: Mount {
     fn segments_taken(format: &Self::Format) -> Option<u64>;
 }
 
-impl Ground for System {
+impl TestFileSystem for System {
     fn make(&self, volume: &dyn Disk) -> Result<()> {
         let mut options = moafs_ext::mkfs::MkfsOptions::new(*b"moafs lab volume", *b"moafs lab hashes", MADE_AT);
         options.block_size = Some(BLOCK_BYTES);
@@ -62,7 +62,7 @@ impl Ground for System {
     /// drawn at random and those below near their parent. Ours takes the emptiest group; so
     /// directories are made, and removed, until the wanted group's turn has come.
     fn make_home(&self, client: &Client<Ext>, position: u64) -> Result<()> {
-        let groups = client.vfs().format().volatile().map_or(0, |room| u64::from(room.groups()));
+        let groups = client.vfs().format().swap_space().map_or(0, |room| u64::from(room.groups()));
         let turns = 1..groups * position / 100;
         for turn in turns.clone() {
             client.make_dir(client.root(), &format!("turn{turn}"))?;
@@ -79,7 +79,7 @@ impl Ground for System {
     }
 }
 
-impl Ground for LogMount {
+impl TestFileSystem for LogMount {
     fn make(&self, volume: &dyn Disk) -> Result<()> {
         moafs_f2fs::mkfs::mkfs(volume, &moafs_f2fs::mkfs::MkfsOptions::new(*b"moafs lab volume", MADE_AT))?;
         Ok(())
@@ -91,7 +91,7 @@ impl Ground for LogMount {
     fn make_home(&self, client: &Client<F2fs>, position: u64) -> Result<()> {
         let failed = || LabError::volume("moving the logs");
         let blocks = client.vfs().stat_fs().available.saturating_sub(LEFT_BLOCKS);
-        let room = client.vfs().volatile(blocks).map_err(failed())?;
+        let room = client.vfs().swap_space(blocks).map_err(failed())?;
         let room = room.ok_or_else(|| LabError::Swap("this volume has no room to take".to_owned()))?;
         room.reserve(blocks).map_err(failed())?;
         let wanted = u64::from(room.groups()) * position / 100;
@@ -111,7 +111,7 @@ impl Ground for LogMount {
 
 /// Takes as many blocks as are reserved, outside the group `wanted`. Those just to the right of it
 /// are taken last: a log goes to the next free section to its right.
-fn take_all_but(room: &dyn Volatile, wanted: u32) -> moafs_vfs::Result<Vec<BlockRun>> {
+fn take_all_but(room: &dyn SwapSpace, wanted: u32) -> moafs_vfs::Result<Vec<BlockRun>> {
     let mut taken = Vec::new();
     for group in (0..wanted).rev().chain((wanted + 1..room.groups()).rev()).map(Group) {
         // Takes the group in one run; if logs lie in it, takes its free sections.
@@ -139,7 +139,7 @@ fn fill_segments(client: &Client<F2fs>) -> Result<()> {
         client.close(dir);
     }
     // Files without a name are freed by background steps.
-    client.vfs().tend();
+    client.vfs().run_background_step();
     client.sync()
 }
 

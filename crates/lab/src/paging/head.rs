@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 /// One command of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access {
+pub struct HeadAccess {
     /// First sector of the access.
     pub at: u64,
     /// Length of the access in sectors.
@@ -31,7 +31,7 @@ pub struct Strokes {
 
 impl Strokes {
     /// Counts the strokes of a list of accesses; those over more than `long_sectors` are long.
-    pub fn of(accesses: &[Access], long_sectors: u64) -> Strokes {
+    pub fn of(accesses: &[HeadAccess], long_sectors: u64) -> Strokes {
         let mut strokes = Strokes {
             accesses: accesses.len() as u64,
             page_accesses: accesses.iter().filter(|access| access.is_page).count() as u64,
@@ -52,7 +52,7 @@ impl Strokes {
 /// A disk that lists all accesses. Below a queue with one command out, their order is that of service.
 pub struct HeadLog {
     inner: SharedDisk,
-    accesses: Mutex<Vec<Access>>,
+    accesses: Mutex<Vec<HeadAccess>>,
 }
 
 impl HeadLog {
@@ -62,13 +62,13 @@ impl HeadLog {
     }
 
     /// Returns the list, and begins a new one.
-    pub fn take(&self) -> Vec<Access> {
+    pub fn take(&self) -> Vec<HeadAccess> {
         std::mem::take(&mut self.accesses.lock())
     }
 
     fn note(&self, at: u64, bytes: u64, tag: Tag) {
         let sectors = u32::try_from(bytes / SECTOR as u64).unwrap_or(u32::MAX);
-        self.accesses.lock().push(Access { at, sectors, is_page: tag.kind == Kind::Swap });
+        self.accesses.lock().push(HeadAccess { at, sectors, is_page: tag.kind == Kind::Swap });
     }
 }
 
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn strokes_are_counted_between_neighbours() {
-        let access = |at, is_page| Access { at, sectors: 8, is_page };
+        let access = |at, is_page| HeadAccess { at, sectors: 8, is_page };
         let list = [access(0, true), access(8, true), access(1000, false), access(0, true), access(2000, true)];
         let strokes = Strokes::of(&list, 500);
         assert_eq!((strokes.accesses, strokes.page_accesses), (5, 4));

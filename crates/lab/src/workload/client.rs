@@ -6,7 +6,7 @@ use std::sync::Arc;
 use moafs_runtime::{Rt, Task, Time};
 use moafs_vfs::api::NewFile;
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name};
-use moafs_vfs::{Format, Vfs, Who};
+use moafs_vfs::{Credentials, Format, Vfs};
 
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
@@ -21,7 +21,7 @@ pub struct Client<F: Format> {
     vfs: Vfs<F>,
     rt: Rt,
     cpu: Cpu,
-    who: Who,
+    who: Credentials,
     root: Ino,
     buffer: RefCell<Vec<u8>>,
     files: Cell<u64>,
@@ -35,7 +35,7 @@ impl<F: Format> Client<F> {
         let root = vfs.shape().root;
         let buffer = RefCell::new(vec![0x5a; BUFFER_BYTES]);
         let (files, cpu_ns) = (Cell::new(0), Cell::new(0));
-        Client { vfs, rt, cpu, who: Who::root(), root, buffer, files, cpu_ns, memory: None }
+        Client { vfs, rt, cpu, who: Credentials::root(), root, buffer, files, cpu_ns, memory: None }
     }
 
     /// Returns the same program, whose file cache shares memory with processes.

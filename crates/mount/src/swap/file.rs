@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::convert;
 use crate::log::Log;
-use crate::swap::beside::Beside;
+use crate::swap::readahead_cache::Beside;
 use crate::swap::watch::Watch;
 
 /// The largest request, in pages: 1 MiB.

@@ -97,9 +97,9 @@ impl Serving {
         }
         while let Some(fault) = self.memory.uffd.next().expect("a userfaultfd can be read") {
             self.pager.lock().answer(fault);
-            self.tend();
+            self.run_background_step();
         }
-        self.tend();
+        self.run_background_step();
         true
     }
 
@@ -113,12 +113,12 @@ impl Serving {
         }
     }
 
-    fn tend(&mut self) {
+    fn run_background_step(&mut self) {
         if !self.more && self.tended.elapsed() < TEND_INTERVAL {
             return;
         }
         self.tended = Instant::now();
-        self.more = self.swap.tend().unwrap_or_else(|_| {
+        self.more = self.swap.run_background_step().unwrap_or_else(|_| {
             self.pager.lock().note_tend_error();
             false
         });

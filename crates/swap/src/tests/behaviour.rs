@@ -9,7 +9,7 @@ use crate::{PAGE_BYTES, PageNo, Placement, Swap, SwapError, SwapOptions};
 /// Runs background steps until there is nothing to do; fails if there are more steps than could be
 /// needed.
 fn settle(bench: &Bench) {
-    assert!((0..1000).any(|_| !bench.swap.tend().unwrap()));
+    assert!((0..1000).any(|_| !bench.swap.run_background_step().unwrap()));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_partition_alone_needs_no_volume() {
     let mut bytes = vec![0; PAGE_BYTES];
     swap.page_in(PageNo(9), &mut bytes).unwrap();
     assert_eq!(generation_of(9, &bytes), Some(2));
-    assert!(!swap.tend().unwrap());
+    assert!(!swap.run_background_step().unwrap());
     let error = Swap::open(None, Some(partition), 11, Live::new(), SwapOptions::default()).unwrap_err();
     assert_eq!(error.to_string(), "the swap partition holds 10 pages, not 11");
     assert!(Swap::open(None, None, 11, Live::new(), SwapOptions::default()).is_err());
@@ -290,12 +290,12 @@ fn areas_that_nobody_uses_for_a_while_are_given_back() {
     bench.access(2, 3);
     bench.out(0..8, 1);
     bench.swap.free(PageNo(0), 8);
-    bench.swap.tend().unwrap();
+    bench.swap.run_background_step().unwrap();
     bench.pass(29);
-    bench.swap.tend().unwrap();
+    bench.swap.run_background_step().unwrap();
     assert_eq!(bench.room.taken(), 8);
     bench.pass(1);
-    bench.swap.tend().unwrap();
+    bench.swap.run_background_step().unwrap();
     assert_eq!((bench.room.taken(), bench.swap.status().areas.len()), (0, 0));
     assert_eq!(bench.swap.status().counters.areas_given_back, 1);
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use moafs_disk::{Buf, Disk, DiskError, Done, Epoch, Limits, MemDisk, Page, Request, SECTOR, SharedDisk, Ticket};
 use moafs_runtime::{Rt, Virtual};
+use moafs_vfs::swap_space::{Group, LastAccess, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
-use moafs_vfs::volatile::{Group, LastAccess, Volatile, Where};
 use moafs_vfs::{Error, Result};
 use parking_lot::Mutex;
 
@@ -125,7 +125,7 @@ impl Room {
     }
 }
 
-impl Volatile for Room {
+impl SwapSpace for Room {
     fn groups(&self) -> u32 {
         self.groups
     }
@@ -188,7 +188,7 @@ impl Volatile for Room {
         }
     }
 
-    fn pressed(&self) -> Option<Group> {
+    fn next_contended_group(&self) -> Option<Group> {
         self.state.lock().pressed.pop_front()
     }
 }

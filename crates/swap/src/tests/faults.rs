@@ -80,9 +80,9 @@ fn an_area_with_bad_slots_is_given_back_whole() {
     bench.access(2, 3);
     fault.set(writes(When::Always, Harm::Error));
     bench.swap.page_out(&leaving(0..3, 1)).unwrap_err();
-    bench.swap.tend().unwrap();
+    bench.swap.run_background_step().unwrap();
     bench.pass(30);
-    bench.swap.tend().unwrap();
+    bench.swap.run_background_step().unwrap();
     assert_eq!((bench.room.taken(), bench.swap.status().areas.len()), (0, 0));
     let room = bench.room.clone();
     bench.swap.page_out(&leaving(0..3, 1)).unwrap_err();
@@ -142,12 +142,12 @@ fn what_cannot_be_read_does_not_keep_others_from_leaving() {
     fault.set(vec![Rule::new(Victims::Reads(bad), When::Always, Harm::Error)]);
     bench.room.press(2);
     for _ in 0..4 {
-        let error = bench.swap.tend().unwrap_err();
+        let error = bench.swap.run_background_step().unwrap_err();
         assert!(matches!(error, SwapError::Device { page: PageNo(3), .. }), "{error}");
     }
     assert_eq!(bench.room.taken_in(2), 1);
     fault.set(Vec::new());
-    assert!(!bench.swap.tend().unwrap());
+    assert!(!bench.swap.run_background_step().unwrap());
     assert_eq!(bench.room.taken_in(2), 0);
     (0..8).for_each(|page| assert_eq!(bench.generation(page), Some(1)));
     bench.audit();

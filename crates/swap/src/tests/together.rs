@@ -54,7 +54,7 @@ impl Shared {
                 8..11 => self.read(rng.random_range(0..self.pages.len() as u32)),
                 11..14 => self.read_with(rng.random_range(0..self.pages.len() as u32)),
                 14..17 => self.bench.access(rng.random_range(0..8), rng.random_range(3..60)),
-                17 => drop(self.bench.swap.tend().expect("the disk is well")),
+                17 => drop(self.bench.swap.run_background_step().expect("the disk is well")),
                 18 => drop(self.bench.room.write_files(rng.random_range(0..8), rng.random_range(0..40))),
                 _ => self.bench.room.delete_files(rng.random_range(0..8)),
             }
@@ -137,7 +137,7 @@ fn threads_do_not_get_each_others_bytes() {
                 let shared = &shared;
                 scope.spawn(move || shared.work(me, case as u64, 4000));
             }
-            scope.spawn(|| (0..4000).all(|_| shared.bench.swap.tend().is_ok()));
+            scope.spawn(|| (0..4000).all(|_| shared.bench.swap.run_background_step().is_ok()));
         });
         shared.end();
     }
@@ -196,7 +196,9 @@ fn a_page_that_comes_in_while_it_moves_has_its_own_bytes() {
             bench.out(0..8, 1);
             bench.room.press(2);
             let mover = bench.clone();
-            let tend = rt.rt().spawn("tend", Box::new(move || while mover.swap.tend().expect("the disk is well") {}));
+            let tend = rt
+                .rt()
+                .spawn("tend", Box::new(move || while mover.swap.run_background_step().expect("the disk is well") {}));
             let other = bench.clone();
             // This writer takes the slots that become free.
             let writer = rt.rt().spawn("writer", Box::new(move || other.out(8..40, 7)));

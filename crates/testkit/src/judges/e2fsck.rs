@@ -89,7 +89,7 @@ pub fn preen_exits(findings: &[Finding]) -> &'static [i32] {
 
 /// What e2fsck said.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub struct E2fsckVerdict {
     /// Exit code.
     pub exit: i32,
     /// What it said, line by line.
@@ -98,7 +98,7 @@ pub struct Verdict {
     pub text: String,
 }
 
-impl Verdict {
+impl E2fsckVerdict {
     /// The worst of the findings.
     pub fn class(&self) -> Class {
         if self.exit >= 8 {
@@ -120,8 +120,8 @@ impl Verdict {
     }
 }
 
-impl From<Verdict> for super::Verdict {
-    fn from(verdict: Verdict) -> super::Verdict {
+impl From<E2fsckVerdict> for super::Verdict {
+    fn from(verdict: E2fsckVerdict) -> super::Verdict {
         let class = verdict.class();
         let text = if class == Class::Fatal { verdict.fatal() } else { verdict.text.clone() };
         super::Verdict { class, spotless: verdict.spotless(), text }
@@ -143,7 +143,7 @@ pub enum Mode {
 ///
 /// The tool's clock may lag a tick behind the one that volumes are stamped with; a volume stamped
 /// within that tick is "in the future" and is looked at again.
-pub fn run(image: &Path, mode: Mode) -> Option<Verdict> {
+pub fn run(image: &Path, mode: Mode) -> Option<E2fsckVerdict> {
     let verdict = run_once(image, mode)?;
     if mode != Mode::Look || !verdict.text.contains("is in the future") {
         return Some(verdict);
@@ -152,7 +152,7 @@ pub fn run(image: &Path, mode: Mode) -> Option<Verdict> {
     run_once(image, mode)
 }
 
-fn run_once(image: &Path, mode: Mode) -> Option<Verdict> {
+fn run_once(image: &Path, mode: Mode) -> Option<E2fsckVerdict> {
     let flags = match mode {
         Mode::Look => "-fn",
         Mode::Preen => "-fp",
@@ -161,7 +161,7 @@ fn run_once(image: &Path, mode: Mode) -> Option<Verdict> {
     let output = tools::run("e2fsck", &[flags, image.to_str().expect("test paths are text")])?;
     let text = tools::text(&output);
     let findings = parse(&text);
-    Some(Verdict { exit: output.status.code().unwrap_or(128), findings, text })
+    Some(E2fsckVerdict { exit: output.status.code().unwrap_or(128), findings, text })
 }
 
 /// Lines that carry no finding: headings, questions' continuations, summaries.

@@ -22,7 +22,7 @@ const NO_TO_ALL: &str = "n\nn\nn\nn\nn\nn\nn\nn\n";
 
 /// What fsck.f2fs said.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub struct FsckVerdict {
     /// Exit code; `None` if it crashed or did not end.
     pub exit: Option<i32>,
     /// Lines that tell of defects.
@@ -31,11 +31,11 @@ pub struct Verdict {
     pub text: String,
 }
 
-impl Verdict {
-    fn new(exit: Option<i32>, text: String) -> Verdict {
+impl FsckVerdict {
+    fn new(exit: Option<i32>, text: String) -> FsckVerdict {
         let is_fault = |line: &&str| FAULTS.iter().any(|fault| line.contains(fault));
         let faults = text.lines().filter(is_fault).map(|line| line.trim().to_owned()).collect();
-        Verdict { exit, faults, text }
+        FsckVerdict { exit, faults, text }
     }
 
     /// True if there is nothing to say at all.
@@ -44,8 +44,8 @@ impl Verdict {
     }
 }
 
-impl From<Verdict> for super::Verdict {
-    fn from(verdict: Verdict) -> super::Verdict {
+impl From<FsckVerdict> for super::Verdict {
+    fn from(verdict: FsckVerdict) -> super::Verdict {
         let spotless = verdict.spotless();
         let exit = verdict.exit.map_or_else(|| "no exit code".to_owned(), |exit| format!("exit {exit}"));
         super::Verdict {
@@ -65,7 +65,7 @@ const CHAIN_REFUSED: &str = "record_fsync_data failed";
 /// address at every place of a volume: all of the last segments are refused, as many as there are in front of the main area). A
 /// chain with such an address is cut off on a copy, and the checkpoint judged by itself; the chain is then for our own mount, after
 /// which the tool looks again.
-pub fn run(image: &Path) -> Option<Verdict> {
+pub fn run(image: &Path) -> Option<FsckVerdict> {
     let verdict = run_once(image)?;
     if !verdict.text.contains(CHAIN_REFUSED) {
         return Some(verdict);
@@ -89,10 +89,10 @@ fn without_far_chain(image: &Path) -> Option<tempfile::NamedTempFile> {
     family::scratch_image(&disk).ok()
 }
 
-fn run_once(image: &Path) -> Option<Verdict> {
+fn run_once(image: &Path) -> Option<FsckVerdict> {
     let image = image.to_str().expect("test paths are text");
     let ended = tools::run_answered("fsck.f2fs", &["--dry-run", image], NO_TO_ALL, &tools::scratch())?;
-    Some(Verdict::new(ended.exit, ended.text))
+    Some(FsckVerdict::new(ended.exit, ended.text))
 }
 
 /// A name with the directories that lead to it, and the inode number it leads to.
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn only_silence_and_exit_0_are_spotless() {
         let clean = "[FSCK] Unreachable nat entries                        [Ok..] [0x0]\n[FSCK] fixing SIT types\n";
-        assert!(Verdict::new(Some(0), clean.to_owned()).spotless());
+        assert!(FsckVerdict::new(Some(0), clean.to_owned()).spotless());
         for (exit, line) in [
             (Some(4), ""),
             (None, ""),
@@ -136,7 +136,7 @@ mod tests {
             (Some(0), "[FSCK] next block offset is free                      [Fail]"),
             (Some(255), "[ASSERT] (fsck_chk_inode_blk:1005)  --> ino: 0x4 chksum:0x1, but calculated one is: 0x2"),
         ] {
-            let verdict = Verdict::new(exit, format!("{clean}{line}"));
+            let verdict = FsckVerdict::new(exit, format!("{clean}{line}"));
             assert!(!verdict.spotless(), "{exit:?} {line}");
             assert_eq!(verdict.faults.len(), usize::from(!line.is_empty()));
         }

@@ -83,7 +83,7 @@ pub enum Mutation {
     /// Everything from here on is zeros: a truncated image.
     Truncate(u64),
     /// Checksums are made right again.
-    Seal(fn(&MemDisk)),
+    CommitPoint(fn(&MemDisk)),
 }
 
 impl fmt::Display for Mutation {
@@ -95,7 +95,7 @@ impl fmt::Display for Mutation {
             Mutation::Zero(at) => write!(f, "sector at byte {at} zeroed"),
             Mutation::Copy(from, to) => write!(f, "sector at byte {from} copied to {to}"),
             Mutation::Truncate(at) => write!(f, "cut off at byte {at}"),
-            Mutation::Seal(_) => write!(f, "checksums made right"),
+            Mutation::CommitPoint(_) => write!(f, "checksums made right"),
         }
     }
 }
@@ -118,7 +118,7 @@ impl Mutation {
                 image.poke(*to, &sector);
             }
             Mutation::Truncate(_) => {}
-            Mutation::Seal(seal) => seal(image),
+            Mutation::CommitPoint(seal) => seal(image),
         }
     }
 }
@@ -128,7 +128,7 @@ pub fn mutations(layout: &Layout, image: &MemDisk, seed: u64) -> Vec<Mutation> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let count = [1, 1, 1, 2, 4][rng.random_range(0..5)];
     let mut mutations: Vec<Mutation> = (0..count).map(|_| mutation(layout, image, &mut rng)).collect();
-    mutations.extend(layout.seal.filter(|_| rng.random_ratio(4, 5)).map(Mutation::Seal));
+    mutations.extend(layout.seal.filter(|_| rng.random_ratio(4, 5)).map(Mutation::CommitPoint));
     mutations
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use moafs_vfs::api::{Allocate, NewFile, RenameMode, SetAttr};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
-use moafs_vfs::{Error, Format, Vfs, Who};
+use moafs_vfs::{Credentials, Error, Format, Vfs};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
@@ -33,7 +33,7 @@ pub struct Shared {
     next_label: u32,
     write: u64,
     rng: Pcg64Mcg,
-    who: Who,
+    who: Credentials,
     sectors_max: u64,
     xattrs: bool,
 }
@@ -58,7 +58,7 @@ impl Shared {
     /// A client without handles. `first` makes its labels its own.
     pub fn new(dirs: Vec<Ino>, first: u32, rng: Pcg64Mcg, sectors_max: u64, xattrs: bool) -> Shared {
         let next_label = LABELS_FROM + first;
-        Shared { dirs, handles: Vec::new(), next_label, write: 0, rng, who: Who::root(), sectors_max, xattrs }
+        Shared { dirs, handles: Vec::new(), next_label, write: 0, rng, who: Credentials::root(), sectors_max, xattrs }
     }
 
     /// One random operation.
@@ -174,7 +174,7 @@ impl Shared {
         let names = if kind == FileKind::Directory { ('s', DIR_NAMES) } else { ('f', FILE_NAMES) };
         let (dir, name) = (self.dir(), format!("{}{}", names.0, self.rng.random_range(0..names.1)));
         let new = NewFile { kind, perm: 0o777, umask: 0, rdev: 0, target: None };
-        let who = Who { uid: label, ..Who::root() };
+        let who = Credentials { uid: label, ..Credentials::root() };
         let stat = if kind == FileKind::Regular && self.rng.random_ratio(1, 12) {
             vfs.tmpfile(&who, dir, &new)?
         } else {
@@ -203,7 +203,7 @@ impl Shared {
     fn name<F: Format>(
         &mut self,
         vfs: &Vfs<F>,
-        remove: impl Fn(&Vfs<F>, &Who, Ino, &Name) -> Result<(), Error>,
+        remove: impl Fn(&Vfs<F>, &Credentials, Ino, &Name) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (dir, name) = (self.dir(), self.any_name());
         remove(vfs, &self.who, dir, name_of(&name))
@@ -377,7 +377,7 @@ fn strange_content(seen: &Seen) -> Option<String> {
 /// # Errors
 /// Anything but that another client was first.
 pub fn remove_all<F: Format>(vfs: &Arc<Vfs<F>>, dir: Ino, keep: &[&[u8]]) -> Said<()> {
-    let who = Who::root();
+    let who = Credentials::root();
     let raced = |error: &Error| matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY | libc::ENOTDIR | libc::EISDIR);
     loop {
         let mut names = Vec::new();

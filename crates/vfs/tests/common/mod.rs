@@ -1,6 +1,6 @@
 //! A small format for tests: metadata in memory, data in place on a disk.
 //!
-//! Durability is modelled by copies: `commit` and `harden` remember all metadata as they are, so a
+//! Durability is modelled by copies: `commit` and `sync_inode` remember all metadata as they are, so a
 //! "power cut" is a new volume from the last copy and the disk's bytes.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
@@ -16,9 +16,9 @@ use moafs_disk::{Cause, Epoch, Kind, SharedDisk, Tag};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::api::{NewFile, Options};
 use moafs_vfs::format::*;
-use moafs_vfs::plan::{DirtyView, Due, Plan, Travel};
+use moafs_vfs::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
 use moafs_vfs::types::*;
-use moafs_vfs::{Error, Format, FormatOp, Result, Vfs, Who};
+use moafs_vfs::{Credentials, Error, Format, FormatOp, Result, Vfs};
 use parking_lot::Mutex;
 
 pub const BLOCK: usize = 1024;
@@ -77,8 +77,8 @@ pub struct Toy {
     /// Number of background steps that were run.
     pub tended: AtomicU64,
     pub abandoned: AtomicU64,
-    /// If set, `harden` makes durable the changes up to the commit point asked for, and no others.
-    pub history: Mutex<Option<Vec<(Seal, Meta)>>>,
+    /// If set, `sync_inode` makes durable the changes up to the commit point asked for, and no others.
+    pub history: Mutex<Option<Vec<(CommitPoint, Meta)>>>,
     /// If set, the point at which the next call waits.
     pub stall: Mutex<Option<Stall>>,
 }
@@ -143,7 +143,7 @@ impl Toy {
             time_nanos: true,
             unwritten: false,
             beyond_eof: false,
-            early: false,
+            allocate_on_write: false,
             id: 1,
             label: String::new(),
             read_only: None,
@@ -248,7 +248,7 @@ impl Toy {
     }
 
     /// Makes changes up to the commit point `upto` durable; all of them, unless a history is kept.
-    fn remember(&self, upto: Seal) {
+    fn remember(&self, upto: CommitPoint) {
         let copy = match &*self.history.lock() {
             Some(history) => history.iter().rfind(|(seal, _)| *seal <= upto).map(|(_, meta)| meta.clone()),
             None => Some(self.meta.lock().clone()),
@@ -325,8 +325,8 @@ impl Format for Toy {
     fn shape(&self) -> &Shape {
         &self.shape
     }
-    fn space(&self) -> Space {
-        Space { free_blocks: self.free_blocks(), root_blocks: 0, free_inodes: 1000 }
+    fn space(&self) -> VolumeSpace {
+        VolumeSpace { free_blocks: self.free_blocks(), root_blocks: 0, free_inodes: 1000 }
     }
     fn failed(&self) -> Option<String> {
         self.fails.lock().clone()
@@ -425,7 +425,7 @@ impl Format for Toy {
         self.with(node, |f| f.xattrs.keys().cloned().collect())
     }
 
-    fn admit(&self, need: Need, _who: SpaceClass) -> Result<Admission> {
+    fn admit(&self, need: SpaceRequest, _who: SpaceClass) -> Result<Admission> {
         let blocks = need.data_blocks + need.map_blocks;
         if blocks > self.free_blocks() {
             return Err(Error::Posix(libc::ENOSPC));
@@ -441,10 +441,10 @@ impl Format for Toy {
         Ok(ToyOp { toy: self, admission })
     }
 
-    fn plan(&self, due: Due, dirty: &dyn DirtyView<ToyNode>) -> Result<Plan> {
+    fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<ToyNode>) -> Result<Plan> {
         let mut plan = Plan::default();
         let around = match due {
-            Due::Evict(_, at) => Some((at, 64)),
+            WritebackReason::Evict(_, at) => Some((at, 64)),
             _ => None,
         };
         let Some(file) = dirty.file(due.ino(), around) else { return Ok(plan) };
@@ -468,7 +468,7 @@ impl Format for Toy {
                     let part = LbnRange { start: at, len: mapping.len() };
                     let tag = Tag::new(Kind::Data, file.ino.0, Cause::Demand);
                     match mapping {
-                        Mapping::Run(to) => plan.travels.push(Travel {
+                        Mapping::Run(to) => plan.writes.push(PlannedWrite {
                             to,
                             from: [FileRange { ino: file.ino, range: part }].into_iter().collect(),
                             fresh: false,
@@ -492,18 +492,18 @@ impl Format for Toy {
         }
     }
 
-    fn harden(&self, _node: &ToyNode, upto: Seal, _data: Epoch, _how: Harden) -> Result<()> {
+    fn sync_inode(&self, _node: &ToyNode, upto: CommitPoint, _data: Epoch, _how: SyncScope) -> Result<()> {
         assert!(upto.0 <= self.seal.load(Ordering::SeqCst));
         self.hardened.fetch_add(1, Ordering::Relaxed);
         self.remember(upto);
         Ok(())
     }
-    fn commit(&self, _why: Why) -> Result<()> {
+    fn commit(&self, _why: CommitReason) -> Result<()> {
         self.committed.fetch_add(1, Ordering::Relaxed);
         *self.durable.lock() = Some(self.meta.lock().clone());
         Ok(())
     }
-    fn tend(&self, _idle: Idle) -> Option<Time> {
+    fn run_background_step(&self, _idle: Idle) -> Option<Time> {
         self.tended.fetch_add(1, Ordering::Relaxed);
         None
     }
@@ -533,7 +533,7 @@ impl Toy {
             let to = match self.allocate(want, goal) {
                 Ok(run) => run,
                 Err(error) => {
-                    let planned: Vec<BlockRun> = plan.travels.drain(..).filter(|t| t.fresh).map(|t| t.to).collect();
+                    let planned: Vec<BlockRun> = plan.writes.drain(..).filter(|t| t.fresh).map(|t| t.to).collect();
                     planned.into_iter().for_each(|run| self.abandon(run));
                     return Err(error);
                 }
@@ -551,7 +551,12 @@ impl Toy {
                 }
                 room -= len;
             }
-            plan.travels.push(Travel { to, from, fresh: true, tag: Tag::new(Kind::Data, first.ino.0, Cause::Demand) });
+            plan.writes.push(PlannedWrite {
+                to,
+                from,
+                fresh: true,
+                tag: Tag::new(Kind::Data, first.ino.0, Cause::Demand),
+            });
         }
         Ok(())
     }
@@ -670,8 +675,8 @@ impl FormatOp for ToyOp<'_> {
         freed.iter().for_each(|block| assert!(meta.used.remove(block)));
         Ok(if more { Progress::More } else { Progress::Done })
     }
-    fn end(self) -> Seal {
-        let seal = Seal(self.toy.seal.fetch_add(1, Ordering::SeqCst) + 1);
+    fn end(self) -> CommitPoint {
+        let seal = CommitPoint(self.toy.seal.fetch_add(1, Ordering::SeqCst) + 1);
         if let Some(history) = &mut *self.toy.history.lock() {
             history.push((seal, self.toy.meta.lock().clone()));
         }
@@ -712,15 +717,15 @@ impl Volume {
     }
 
     pub fn create(&self, dir: Ino, n: &str) -> Ino {
-        self.vfs.create(&Who::root(), dir, name(n), &regular(0o644)).unwrap().ino
+        self.vfs.create(&Credentials::root(), dir, name(n), &regular(0o644)).unwrap().ino
     }
 
     pub fn mkdir(&self, dir: Ino, n: &str) -> Ino {
-        self.vfs.create(&Who::root(), dir, name(n), &directory(0o755)).unwrap().ino
+        self.vfs.create(&Credentials::root(), dir, name(n), &directory(0o755)).unwrap().ino
     }
 
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) {
-        self.vfs.write(&Who::root(), ino, offset, data, false).unwrap();
+        self.vfs.write(&Credentials::root(), ino, offset, data, false).unwrap();
     }
 
     pub fn read(&self, ino: Ino, offset: u64, len: usize) -> Vec<u8> {

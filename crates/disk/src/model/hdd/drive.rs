@@ -1,4 +1,4 @@
-//! [`Drive`]: commands, buffer and mechanics together.
+//! [`HddDrive`]: commands, buffer and mechanics together.
 //!
 //! The drive's background work between commands (reading ahead, writing out its buffer) is computed when the next
 //! command arrives. Invariants:
@@ -22,7 +22,7 @@ pub const DESTAGE_SECTORS: u64 = 256;
 
 /// A hard disk's state: mechanics, buffer and background work.
 #[derive(Debug, Clone)]
-pub struct Drive {
+pub struct HddDrive {
     mechanics: Mechanics,
     sectors: u64,
     overhead_ns: u64,
@@ -74,16 +74,16 @@ pub struct Background {
     pub destage_ns: u64,
 }
 
-impl Drive {
+impl HddDrive {
     /// Makes a drive at time 0: the arm outermost, the buffer empty.
     ///
     /// # Errors
     /// [`SpecError::Value`] for a specification that was not checked and is not sound.
-    pub fn new(spec: &HddSpec) -> Result<Drive, SpecError> {
+    pub fn new(spec: &HddSpec) -> Result<HddDrive, SpecError> {
         let mechanics = Mechanics::new(spec)?;
         let cache = &spec.cache;
         let dirty_bytes = if cache.write { u64::from(cache.dirty_kib) << 10 } else { 0 };
-        Ok(Drive {
+        Ok(HddDrive {
             mechanics,
             sectors: spec.sectors,
             overhead_ns: ms_to_ns(spec.overhead_ms),

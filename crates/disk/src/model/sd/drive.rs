@@ -1,4 +1,4 @@
-//! [`Drive`]: commands, bus, the page being collected, translation and chips together.
+//! [`SdDrive`]: commands, bus, the page being collected, translation and chips together.
 //!
 //! One command at a time, and it ends when the chips are done. Whole pages stream from the bus into the chips: of the
 //! two the slower counts. A part of a page must have come before it is programmed, and takes a log page for itself,
@@ -21,7 +21,7 @@ const MERGE_ERASES: u32 = 2;
 
 /// An SD card's state: chips, translation, and the page being collected.
 #[derive(Debug, Clone)]
-pub struct Drive {
+pub struct SdDrive {
     sectors: u64,
     page_sectors: u64,
     overhead_ns: u64,
@@ -67,12 +67,12 @@ impl Piece {
     }
 }
 
-impl Drive {
+impl SdDrive {
     /// Makes a card at time 0, preconditioned.
     ///
     /// # Errors
     /// [`SpecError::Value`] for a specification that was not checked and is not sound.
-    pub fn new(spec: &SdSpec) -> Result<Drive, SpecError> {
+    pub fn new(spec: &SdSpec) -> Result<SdDrive, SpecError> {
         spec.check()?;
         let (flash, ftl) = (&spec.flash, &spec.ftl);
         let pages = flash.host_pages(spec.sectors) as u32;
@@ -84,7 +84,7 @@ impl Drive {
             units.write(page, true, 0, &mut chips);
         }
         chips.restart();
-        Ok(Drive {
+        Ok(SdDrive {
             sectors: spec.sectors,
             page_sectors: flash.page_sectors(),
             overhead_ns: ms_to_ns(spec.overhead_ms),

@@ -1,4 +1,4 @@
-//! [`Drive`]: commands, link, write buffer, translation and chips together.
+//! [`SsdDrive`]: commands, link, write buffer, translation and chips together.
 //!
 //! Link and chips work at the same time: of a transfer the slower of the two counts. A written page is handed to its
 //! die at once; while the buffer has room the host need not wait for it. Room comes back as pages are programmed.
@@ -28,7 +28,7 @@ const MERGE_ERASES: u32 = 1;
 
 /// A solid state disk.
 #[derive(Debug, Clone)]
-pub struct Drive {
+pub struct SsdDrive {
     sectors: u64,
     page_sectors: u64,
     overhead_ns: u64,
@@ -103,12 +103,12 @@ struct Piece {
     whole: bool,
 }
 
-impl Drive {
+impl SsdDrive {
     /// Makes a drive at time 0, preconditioned.
     ///
     /// # Errors
     /// [`SpecError::Value`] for a specification that was not checked and is not sound.
-    pub fn new(spec: &SsdSpec) -> Result<Drive, SpecError> {
+    pub fn new(spec: &SsdSpec) -> Result<SsdDrive, SpecError> {
         spec.check()?;
         let mut chips = Chips::new(&spec.flash);
         let mut ftl = Ftl::new(spec);
@@ -119,7 +119,7 @@ impl Drive {
         }
         chips.restart();
         let buffer_bytes = if spec.cache.write { u64::from(spec.cache.dirty_kib) << 10 } else { 0 };
-        Ok(Drive {
+        Ok(SsdDrive {
             sectors: spec.sectors,
             page_sectors: spec.flash.page_sectors(),
             overhead_ns: ms_to_ns(spec.overhead_ms),

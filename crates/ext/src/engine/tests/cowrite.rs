@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use moafs_vfs::plan::{Plan, SMALL_BLOCKS_MAX, Travel};
+use moafs_vfs::plan::{Plan, PlannedWrite, SMALL_BLOCKS_MAX};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileRange};
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ impl Dirty {
 
     /// Marks the files that a plan names as being written.
     fn leave(&self, plan: &Plan) {
-        let gone: Vec<Ino> = plan.travels.iter().flat_map(|travel| travel.from.iter().map(|range| range.ino)).collect();
+        let gone: Vec<Ino> = plan.writes.iter().flat_map(|travel| travel.from.iter().map(|range| range.ino)).collect();
         self.0.borrow_mut().retain(|file| !gone.contains(&file.ino));
     }
 }
@@ -73,22 +73,22 @@ impl Volume {
 
     /// Writes one dirty file after another as the cache would replace them; returns the planned
     /// writes, in order.
-    fn replace(&self, dirty: &Dirty, order: &[Ino]) -> Vec<Travel> {
+    fn replace(&self, dirty: &Dirty, order: &[Ino]) -> Vec<PlannedWrite> {
         let mut requests = Vec::new();
         for ino in order {
-            let plan = self.ext.plan(Due::Evict(*ino, Lbn(0)), dirty).expect("a plan");
+            let plan = self.ext.plan(WritebackReason::Evict(*ino, Lbn(0)), dirty).expect("a plan");
             dirty.leave(&plan);
-            requests.extend(plan.travels);
+            requests.extend(plan.writes);
         }
         requests
     }
 
-    fn group_of(&self, travel: &Travel) -> GroupNo {
+    fn group_of(&self, travel: &PlannedWrite) -> GroupNo {
         self.ext.geo.group_of_block(BlockNo(travel.to.start.0)).expect("inside the volume")
     }
 
     /// Returns how often the head moves to another group.
-    fn seeks(&self, requests: &[Travel]) -> usize {
+    fn seeks(&self, requests: &[PlannedWrite]) -> usize {
         requests.windows(2).filter(|pair| self.group_of(&pair[0]) != self.group_of(&pair[1])).count()
     }
 
@@ -104,7 +104,7 @@ impl Volume {
     }
 }
 
-fn requests_of_figure_4(place: Policy) -> (Volume, Vec<Travel>) {
+fn requests_of_figure_4(place: Policy) -> (Volume, Vec<PlannedWrite>) {
     let volume = Volume::with_policy(place);
     volume.root.state.lock().inode.flags |= InodeFlags::TOPDIR;
     let one = volume.create(&volume.root, "one", FileKind::Directory, None);
@@ -207,10 +207,10 @@ fn fsync_takes_along_one_transfer_at_most() {
             dirty.add(&home, &node, LbnRange { start: Lbn(0), len: 1 }, 1)
         })
         .collect();
-    let plan = volume.ext.plan(Due::Sync(inos[13]), &dirty).expect("a plan");
-    assert_eq!(plan.travels.len(), 1);
-    assert_eq!(plan.travels[0].to.len, TRANSFER_BLOCKS);
-    assert!(plan.travels[0].from.iter().any(|range| range.ino == inos[13]));
+    let plan = volume.ext.plan(WritebackReason::Sync(inos[13]), &dirty).expect("a plan");
+    assert_eq!(plan.writes.len(), 1);
+    assert_eq!(plan.writes[0].to.len, TRANSFER_BLOCKS);
+    assert!(plan.writes[0].from.iter().any(|range| range.ino == inos[13]));
 }
 
 #[test]
@@ -348,7 +348,7 @@ proptest! {
 
 /// Writes four directories by turns, `files` files of one block in each turn; returns the number of
 /// pieces that each lies in.
-fn pieces_after_turns(turns: u64, files: u64, due: fn(Ino) -> Due) -> Vec<usize> {
+fn pieces_after_turns(turns: u64, files: u64, due: fn(Ino) -> WritebackReason) -> Vec<usize> {
     let volume = Volume::with_policy(Policy::Cowrite);
     let homes: Vec<Node> =
         (0..4).map(|n| volume.create(&volume.root, &format!("{n}"), FileKind::Directory, None)).collect();
@@ -362,7 +362,7 @@ fn pieces_after_turns(turns: u64, files: u64, due: fn(Ino) -> Due) -> Vec<usize>
             };
             let order: Vec<Ino> = (0..files).map(add).collect();
             let plan = volume.ext.plan(due(order[0]), &dirty).expect("a plan");
-            blocks.extend(plan.travels.iter().flat_map(|request| request.to.start.0..request.to.end().0));
+            blocks.extend(plan.writes.iter().flat_map(|request| request.to.start.0..request.to.end().0));
         }
     }
     let pieces = |blocks: std::collections::BTreeSet<u64>| {
@@ -375,9 +375,9 @@ fn pieces_after_turns(turns: u64, files: u64, due: fn(Ino) -> Due) -> Vec<usize>
 
 #[test]
 fn directories_written_by_turns_lie_in_few_pieces() {
-    let half_a_transfer = pieces_after_turns(16, 4, |ino| Due::Evict(ino, Lbn(0)));
+    let half_a_transfer = pieces_after_turns(16, 4, |ino| WritebackReason::Evict(ino, Lbn(0)));
     assert!(half_a_transfer.iter().all(|pieces| *pieces <= 7), "{half_a_transfer:?} pieces of 16 turns");
-    let fsynced = pieces_after_turns(32, 2, Due::Sync);
+    let fsynced = pieces_after_turns(32, 2, WritebackReason::Sync);
     assert!(fsynced.iter().all(|pieces| *pieces <= 7), "{fsynced:?} pieces of 32 turns");
 }
 

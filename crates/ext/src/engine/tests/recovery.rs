@@ -7,7 +7,7 @@ use moafs_disk::probe::crash::{CrashRecorder, Mode};
 use moafs_disk::{DiskError, Done, Limits, Request, Ticket};
 use moafs_runtime::{Rt, Virtual};
 use moafs_vfs::api::{NewFile, Options, RenameMode, SetAttr};
-use moafs_vfs::{Vfs, Who};
+use moafs_vfs::{Credentials, Vfs};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -18,8 +18,8 @@ const ROOT: Ino = Ino(2);
 /// Rounds of background work that are enough to end recovery of a small volume.
 const ROUNDS: usize = 60;
 
-fn who() -> Who {
-    Who::root()
+fn who() -> Credentials {
+    Credentials::root()
 }
 
 fn new_volume(block_size: u32, mebibytes: u64) -> Arc<MemDisk> {
@@ -67,9 +67,9 @@ fn file_of(vfs: &Vfs<Ext>, dir: Ino, text: &str, fill: u8, len: usize) -> Ino {
     ino
 }
 
-fn tend(vfs: &Vfs<Ext>) {
+fn run_background_step(vfs: &Vfs<Ext>) {
     for _ in 0..ROUNDS {
-        vfs.tend();
+        vfs.run_background_step();
     }
 }
 
@@ -145,13 +145,13 @@ fn a_file_that_loses_its_name_while_open_right_after_a_crash_keeps_its_blocks() 
         let vfs = mount(&mem);
         let file = vfs.lookup(&who(), ROOT, name("file")).unwrap().ino;
         lose(&vfs);
-        tend(&vfs);
+        run_background_step(&vfs);
         fill_up(&vfs);
         assert!(content(&vfs, file) == vec![0xAA; 100 << 10], "{what}: the file shows what is not its own");
         vfs.write(&who(), file, 0, &[0xAB; 4096], false).unwrap();
         vfs.fsync(file, false).unwrap();
         vfs.forget(file, 1);
-        tend(&vfs);
+        run_background_step(&vfs);
         close(vfs, &mem);
     }
 }
@@ -170,14 +170,14 @@ fn attribute_blocks_and_a_removed_directory_that_is_in_use_keep_their_blocks() {
     let dir = vfs.lookup(&who(), ROOT, name("dir")).unwrap().ino;
     vfs.unlink(&who(), ROOT, name("file")).unwrap();
     vfs.rmdir(&who(), ROOT, name("dir")).unwrap();
-    tend(&vfs);
+    run_background_step(&vfs);
     fill_up(&vfs);
     vfs.shrink(0);
     assert_eq!(vfs.get_xattr(&who(), file, b"user.large").unwrap(), [7; 700]);
     assert!(vfs.stat(dir).is_ok());
     vfs.forget(file, 1);
     vfs.forget(dir, 1);
-    tend(&vfs);
+    run_background_step(&vfs);
     close(vfs, &mem);
 }
 
@@ -219,13 +219,13 @@ fn removing_everything_while_recovery_is_at_any_place_leaves_right_counts() {
         let mem = Arc::new(image.snapshot());
         let vfs = mount(&mem);
         for _ in 0..steps {
-            let _ = vfs.format().tend(moafs_vfs::format::Idle::Busy);
+            let _ = vfs.format().run_background_step(moafs_vfs::format::Idle::Busy);
         }
         let mut removed = 0;
         remove_all(&vfs, |vfs| {
             removed += 1;
             if removed % (steps + 1) == 0 {
-                vfs.tend();
+                vfs.run_background_step();
             }
         });
         close(vfs, &mem);
@@ -238,9 +238,9 @@ fn a_root_with_links_too_many_is_not_deleted_when_everything_in_it_is() {
     let slot = slot_at(&image, ROOT);
     poke16(&image, slot + LINKS, 40);
     let vfs = mount(&image);
-    vfs.format().tend(moafs_vfs::format::Idle::Busy);
+    vfs.format().run_background_step(moafs_vfs::format::Idle::Busy);
     remove_all(&vfs, |_| {});
-    tend(&vfs);
+    run_background_step(&vfs);
     assert!(vfs.stat(ROOT).is_ok());
     close(vfs, &image);
 }
@@ -270,7 +270,7 @@ fn a_file_with_fewer_links_than_names_is_damage() {
     let mem = crash(vfs, &mem);
     poke16(&mem, slot_at(&mem, file) + LINKS, 1);
     let vfs = mount(&mem);
-    tend(&vfs);
+    run_background_step(&vfs);
     let reason = vfs.failed().expect("it was found");
     assert!(reason.contains("is one name more than inode"), "{reason}");
     assert_eq!(content(&vfs, file), [1; 4000], "it can still be read");
@@ -298,7 +298,7 @@ fn a_root_with_links_too_few_is_neither_deleted_nor_lowered() {
     }
     let refused = vfs.rmdir(&who(), ROOT, name("d0")).expect_err("no link is counted for it");
     assert_eq!(refused.errno(), libc::EUCLEAN, "{refused}");
-    tend(&vfs);
+    run_background_step(&vfs);
     assert!(vfs.failed().is_some_and(|reason| reason.contains("no link is counted")));
     assert!(vfs.stat(ROOT).is_ok() && vfs.close().is_err());
     assert_eq!(links_of_root(&image), 2);
@@ -308,7 +308,7 @@ fn a_root_with_links_too_few_is_neither_deleted_nor_lowered() {
     poke16(&image, slot_at(&image, ROOT) + LINKS, 1);
     let vfs = mount(&image);
     remove_all(&vfs, |_| {});
-    tend(&vfs);
+    run_background_step(&vfs);
     assert_eq!(vfs.failed(), None);
     assert!(vfs.stat(ROOT).is_ok());
     vfs.close().unwrap();
@@ -332,7 +332,7 @@ fn a_file_with_a_link_too_many_that_is_removed_right_after_the_mount_goes() {
             vfs.lookup(&who(), ROOT, name("file")).unwrap();
         }
         vfs.unlink(&who(), ROOT, name("file")).unwrap();
-        tend(&vfs);
+        run_background_step(&vfs);
         close(vfs, &mem);
     }
 }
@@ -361,7 +361,7 @@ fn files_that_an_append_left_too_short_are_mended_whoever_looks_first() {
             vfs.write(&who(), file, 295 << 10, &[0x66; 3000], false).unwrap();
             vfs.fsync(file, false).unwrap();
         }
-        tend(&vfs);
+        run_background_step(&vfs);
         close(vfs, &mem);
     }
 }
@@ -388,7 +388,7 @@ fn an_inode_without_a_name_is_kept_while_it_is_held_and_goes_at_unmount() {
             vfs.write(&who(), file, 30 << 10, &[0x77; 100], false).unwrap();
             vfs.fsync(file, false).unwrap();
         }
-        tend(&vfs);
+        run_background_step(&vfs);
         fill_up(&vfs);
         assert!(content(&vfs, file)[..20 << 10] == vec![0x77; 20 << 10], "it was freed while it was held");
         vfs.forget(file, 1);
@@ -438,7 +438,7 @@ fn a_directory_with_two_names_is_mended_before_it_is_removed_or_moved() {
                 Err(error) => assert!(error.errno() == libc::ENOENT && there(other, "moved"), "{error}"),
             }
             done_with(&vfs, &[dir, other]);
-            tend(&vfs);
+            run_background_step(&vfs);
             close(vfs, &mem);
         }
     }
@@ -488,7 +488,7 @@ fn recovery_that_meets_a_block_claimed_twice_turns_the_volume_read_only_and_says
     mem.peek(slot_at(&mem, first) + 0x28, &mut pointer);
     mem.poke(slot_at(&mem, second) + 0x28, &pointer);
     let vfs = mount(&mem);
-    tend(&vfs);
+    run_background_step(&vfs);
     let reason = vfs.failed().expect("it was found");
     assert!(reason.contains("belongs to it and to something else"), "{reason}");
     assert!(vfs.close().is_err());
@@ -503,7 +503,7 @@ fn pointers_outside_of_the_volume_end_recovery_with_a_reason() {
     let mem = crash(vfs, &mem);
     poke32(&mem, slot_at(&mem, file) + 0x28, 16 << 10);
     let vfs = mount(&mem);
-    tend(&vfs);
+    run_background_step(&vfs);
     let reason = vfs.failed().expect("it was found");
     assert!(reason.contains("16384"), "{reason}");
     assert!(vfs.close().is_err());
@@ -522,7 +522,7 @@ fn a_name_that_leads_to_its_own_directory_ends_recovery_with_a_reason() {
     // Behind "." and "..", which take 12 bytes each.
     poke32(&mem, u64::from(u32::from_le_bytes(block)) * 1024 + 24, dir.0 as u32);
     let vfs = mount(&mem);
-    tend(&vfs);
+    run_background_step(&vfs);
     let reason = vfs.failed().expect("it was found");
     assert!(reason.contains("\"below\" names inode"), "{reason}");
     assert!(vfs.close().is_err());
@@ -543,7 +543,7 @@ fn pointers_in_a_circle_end_recovery_with_a_reason() {
     mem.poke(slot + 0x28, &[0; 60]);
     mem.poke(slot + 0x28 + 14 * 4, &pointer);
     let vfs = mount(&mem);
-    tend(&vfs);
+    run_background_step(&vfs);
     assert!(vfs.failed().is_some());
 }
 
@@ -581,7 +581,7 @@ fn recovery_takes_bits_for_inodes_not_entries() {
     volume.ext.settle().unwrap();
     let volume = Volume::open(Arc::new(volume.mem.snapshot()));
     let mut most = 0;
-    while volume.ext.tend(moafs_vfs::format::Idle::Busy).is_some() {
+    while volume.ext.run_background_step(moafs_vfs::format::Idle::Busy).is_some() {
         most = most.max(volume.ext.recovery.memory());
         assert!(volume.ext.registry.len() < 50);
     }
@@ -757,12 +757,12 @@ fn work(image: MemDisk, seed: u64, steps: usize, closes: bool) -> Arc<CrashRecor
             };
             rt.spawn("client", Box::new(body))
         });
-        let tender = vfs.clone();
+        let background = vfs.clone();
         let background = rt.spawn(
             "background",
             Box::new(move || {
                 for _ in 0..steps {
-                    tender.tend();
+                    background.run_background_step();
                 }
             }),
         );

@@ -1,14 +1,14 @@
 //! Swap areas over the bitmaps: the taken blocks, the bytes on the disk, and the waits of files and
 //! swap areas for each other.
 
+use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
-use moafs_vfs::volatile::{Group, Volatile, Where};
 
 use super::*;
 use crate::format::GroupNo;
 
-fn room(volume: &Volume) -> Arc<dyn Volatile> {
-    volume.ext.volatile().expect("a volume that can be written")
+fn room(volume: &Volume) -> Arc<dyn SwapSpace> {
+    volume.ext.swap_space().expect("a volume that can be written")
 }
 
 fn overlap(a: &BlockRun, b: &BlockRun) -> bool {
@@ -89,7 +89,7 @@ fn the_disk_and_the_counts_never_tell_of_an_area() {
     assert_eq!(volume.ext.space().free_blocks, free - 5000, "promised or taken is the same");
     let file = volume.create(&volume.root, "file", FileKind::Regular, None);
     volume.write(&file, 0, 100, 1);
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     let stored = volume.ext.superblock.lock().free_blocks();
     assert_eq!(stored, volume.ext.space().free_blocks + 5000, "the superblock counts areas as free");
     // A crash now: e2fsck reports the same as for any volume in use.
@@ -112,7 +112,7 @@ fn files_fill_everything_but_what_is_reserved_and_lie_outside_of_areas() {
     let area = room.take(Where::EndOf(Group(0)), 1000, 1).unwrap().expect("a run");
     let lowest = room.take(Where::Lowest, 1000, 1).unwrap().expect("a run");
     let mut nodes = Vec::new();
-    let need = Need { data_blocks: 100, map_blocks: 4, meta_blocks: 8, inodes: 1 };
+    let need = SpaceRequest { data_blocks: 100, map_blocks: 4, meta_blocks: 8, inodes: 1 };
     while volume.ext.admit(need, SpaceClass::Root).is_ok() {
         let file = volume.create(&volume.root, &format!("file{}", nodes.len()), FileKind::Regular, None);
         volume.write(&file, 0, 100, 1);
@@ -139,7 +139,7 @@ fn what_was_just_deleted_can_be_reserved() {
     let room = room(&volume);
     let file = volume.create(&volume.root, "file", FileKind::Regular, None);
     volume.write(&file, 0, 5000, 1);
-    volume.ext.commit(Why::Sync).unwrap();
+    volume.ext.commit(CommitReason::Sync).unwrap();
     assert!(room.reserve(5000).is_err());
     volume.unlink(&volume.root, "file", &file);
     drop(file);
@@ -157,16 +157,16 @@ fn a_writer_who_finds_no_room_because_of_an_area_presses_its_group() {
     let area = room.take(Where::EndOf(Group(0)), free - 300, 1).unwrap().expect("nearly all");
     let file = volume.create(&volume.root, "small", FileKind::Regular, None);
     volume.write(&file, 0, 100, 1);
-    assert_eq!(room.pressed(), None, "there was room before the area");
+    assert_eq!(room.next_contended_group(), None, "there was room before the area");
     let other = volume.create(&volume.root, "large", FileKind::Regular, None);
     volume.write(&other, 0, 400, 1);
     assert!(runs_of(&volume, &other).iter().all(|run| !overlap(run, &area)));
-    assert_eq!((room.pressed(), room.pressed()), (Some(Group(0)), None));
+    assert_eq!((room.next_contended_group(), room.next_contended_group()), (Some(Group(0)), None));
     // An area that has left makes no group a contended one.
     let third = volume.create(&volume.root, "third", FileKind::Regular, None);
     volume.write(&third, 0, 400, 1);
     room.give(area);
-    assert_eq!(room.pressed(), None);
+    assert_eq!(room.next_contended_group(), None);
     drop((file, other, third));
     volume.close();
 }
@@ -206,5 +206,5 @@ fn what_cannot_be_written_has_no_room_for_swap() {
     let disk: SharedDisk = Volume::make(4096, 32).close();
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let ext = Ext::open(disk, Live::new(), options).expect("the volume opens");
-    assert!(ext.volatile().is_none());
+    assert!(ext.swap_space().is_none());
 }

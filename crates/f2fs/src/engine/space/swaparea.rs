@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
-use moafs_vfs::volatile::{Group, Volatile, Where};
 use moafs_vfs::{Error, Result};
 
-use super::{Space, State};
+use super::{MainArea, State};
 use crate::format::superblock::Geometry;
 use crate::format::{BlkAddr, SEGMENT_BLOCKS, Segno};
 use crate::place::budget::Budget;
@@ -221,11 +221,11 @@ impl State {
 
 /// The swap space of an F2FS volume.
 pub(in crate::engine) struct SwapRoom {
-    space: Arc<Space>,
+    space: Arc<MainArea>,
 }
 
 impl SwapRoom {
-    pub(in crate::engine) fn new(space: Arc<Space>) -> SwapRoom {
+    pub(in crate::engine) fn new(space: Arc<MainArea>) -> SwapRoom {
         SwapRoom { space }
     }
 
@@ -258,7 +258,7 @@ impl SwapRoom {
     }
 }
 
-impl Volatile for SwapRoom {
+impl SwapSpace for SwapRoom {
     fn groups(&self) -> u32 {
         self.geo().sections.div_ceil(self.sections_per_group())
     }
@@ -323,12 +323,12 @@ impl Volatile for SwapRoom {
     }
 
     /// Returns no contended group: a log that needs a section takes any, also beside swap areas.
-    fn pressed(&self) -> Option<Group> {
+    fn next_contended_group(&self) -> Option<Group> {
         None
     }
 }
 
-impl Space {
+impl MainArea {
     /// Returns the runs taken by swap areas, with the section each begins in.
     pub(in crate::engine) fn swap_runs(&self) -> Vec<(u32, BlockRun)> {
         let state = self.state();
@@ -376,8 +376,8 @@ mod tests {
 
     const ROOT: Ino = Ino(3);
 
-    fn room(vfs: &Vfs<F2fs>, blocks: u64) -> Arc<dyn Volatile> {
-        vfs.volatile(blocks).expect("way is made").expect("a volume that can be written")
+    fn room(vfs: &Vfs<F2fs>, blocks: u64) -> Arc<dyn SwapSpace> {
+        vfs.swap_space(blocks).expect("way is made").expect("a volume that can be written")
     }
 
     fn write(vfs: &Vfs<F2fs>, text: &str, blocks: usize) -> Ino {
@@ -391,7 +391,7 @@ mod tests {
         vfs.unlink(&root(), ROOT, name(text.as_bytes())).expect("it has a name");
         vfs.forget(ino, 1);
         while vfs.stat(ino).is_ok() {
-            vfs.tend();
+            vfs.run_background_step();
         }
     }
 
@@ -534,7 +534,7 @@ mod tests {
         let wanted = u64::from(vfs.format().room().spare_sections() + 8) * 512;
         let free = vfs.format().space().free_blocks;
         assert!(wanted < free, "{wanted} of {free} blocks");
-        assert!(vfs.format().volatile().expect("a volume that can be written").reserve(wanted).is_err());
+        assert!(vfs.format().swap_space().expect("a volume that can be written").reserve(wanted).is_err());
         let room = room(&vfs, wanted);
         room.reserve(wanted).expect("cleaning has made way");
         for _ in 0..wanted / 512 {

@@ -25,12 +25,12 @@ impl Swap {
     /// # Errors
     /// [`SwapError::Device`] for a page that could not be moved and stays where it is. The next call continues behind
     /// it.
-    pub fn tend(&self) -> Result<bool, SwapError> {
+    pub fn run_background_step(&self) -> Result<bool, SwapError> {
         if self.home.is_none() {
             return Ok(false);
         }
         let Some(_tending) = self.tending.try_lock() else { return Ok(false) };
-        let pressed = self.hear();
+        let pressed = self.poll_contended_groups();
         self.give_spare(if pressed { Spare::All } else { Spare::Idle });
         self.state.lock().mark_idle(self.rt.now());
         let moved = self.migrate()?;
@@ -40,11 +40,11 @@ impl Swap {
 
     /// Marks the areas of contended groups, in which a writer found no space, to be vacated.
     /// Returns true if there were such groups.
-    fn hear(&self) -> bool {
+    fn poll_contended_groups(&self) -> bool {
         let Some(home) = &self.home else { return false };
         let mut pressed = false;
         for _ in 0..home.room.groups() {
-            let Some(group) = home.room.pressed() else { break };
+            let Some(group) = home.room.next_contended_group() else { break };
             self.state.lock().leave(group, self.rt.now());
             pressed = true;
         }

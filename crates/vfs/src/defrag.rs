@@ -1,7 +1,7 @@
 //! Defragmentation: the blocks of scattered files are moved together again.
 //!
 //! A move is a write-back of clean files. The policy that places dirty files is shown whole, clean ones as if they were
-//! dirty ([`Due::Move`]) and plans for those that gain by moving; only these are read, and the ordinary write-back
+//! dirty ([`WritebackReason::Move`]) and plans for those that gain by moving; only these are read, and the ordinary write-back
 //! carries the plan out: data first, then pointers, and the old blocks are free once that is durable.
 //!
 //! Directories are walked one by one, a part of bounded size at a time: its small files are planned for together; large
@@ -15,7 +15,7 @@
 //!    that comes first. Changes to a file between plan and write are handled by write-back: pages that vanished are
 //!    not written, and those written to meanwhile are written as they are then.
 //! 3. No admission is needed: only blocks that have a place get another, and policies take it from space that is not
-//!    promised to any caller ([`Due::Move`]).
+//!    promised to any caller ([`WritebackReason::Move`]).
 //! 4. No gate is held while `progress` is asked, so the volume can be closed between two parts.
 
 use std::cell::RefCell;
@@ -27,11 +27,11 @@ use moafs_disk::Cause;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::format::{Format, Why};
+use crate::format::{CommitReason, Format};
 use crate::inner::{Inner, Shared};
 use crate::inode::{INODE_BYTES, Inode};
 use crate::layout::Score;
-use crate::plan::{DirtyFile, DirtyView, Due, SMALL_BLOCKS_MAX, Travel};
+use crate::plan::{DirtyFile, DirtyView, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
 use crate::types::{BlockAddr, BlockRun, Cookie, FileKind, Ino, Lbn, LbnRange, Mapping};
 
 /// The most bytes of files that one plan covers.
@@ -62,7 +62,7 @@ impl Default for DefragOptions {
 
 /// The cost of reading files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reading {
+pub struct ReadCost {
     /// Contiguous pieces that the files lie in, file by file.
     pub pieces: u64,
     /// Layout score of the files.
@@ -72,8 +72,8 @@ pub struct Reading {
     pub requests: u64,
 }
 
-impl Reading {
-    fn add(&mut self, other: Reading) {
+impl ReadCost {
+    fn add(&mut self, other: ReadCost) {
         self.pieces += other.pieces;
         self.score.add(other.score);
         self.requests += other.requests;
@@ -83,7 +83,7 @@ impl Reading {
 /// The reason for which a defragmentation ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
+pub enum StopReason {
     /// It has not ended.
     #[default]
     Running,
@@ -97,7 +97,7 @@ pub enum Ending {
 
 /// The result of a defragmentation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Healed {
+pub struct DefragReport {
     /// Number of directories looked at.
     pub directories: u64,
     /// Number of files with blocks looked at.
@@ -109,11 +109,11 @@ pub struct Healed {
     /// Bytes that were moved, or would be in a dry run.
     pub bytes_moved: u64,
     /// The read cost of the files before the moves.
-    pub before: Reading,
+    pub before: ReadCost,
     /// The read cost of the files after the moves.
-    pub after: Reading,
+    pub after: ReadCost,
     /// The reason for which it ended.
-    pub ending: Ending,
+    pub ending: StopReason,
 }
 
 /// Runs in file order.
@@ -190,17 +190,17 @@ impl Meter {
         self.piece = 0;
     }
 
-    fn reading(mut self) -> Reading {
+    fn reading(mut self) -> ReadCost {
         self.close();
         let successors = self.blocks.saturating_sub(1);
         let adjacent = successors - self.pieces.saturating_sub(1);
-        Reading { pieces: self.pieces, score: Score { successors, adjacent }, requests: self.requests }
+        ReadCost { pieces: self.pieces, score: Score { successors, adjacent }, requests: self.requests }
     }
 }
 
 /// Returns the cost of reading small files of one directory.
-fn reading<'a>(files: impl Iterator<Item = &'a Runs>, transfer_blocks: u32) -> Reading {
-    let mut total = Reading::default();
+fn reading<'a>(files: impl Iterator<Item = &'a Runs>, transfer_blocks: u32) -> ReadCost {
+    let mut total = ReadCost::default();
     let mut all = Vec::new();
     for runs in files {
         let mut alone = Meter::new(transfer_blocks);
@@ -211,7 +211,7 @@ fn reading<'a>(files: impl Iterator<Item = &'a Runs>, transfer_blocks: u32) -> R
     all.sort_unstable_by_key(|run| run.start);
     let mut together = Meter::new(transfer_blocks);
     all.into_iter().for_each(|run| together.add(run));
-    Reading { requests: together.reading().requests, ..total }
+    ReadCost { requests: together.reading().requests, ..total }
 }
 
 /// The destinations of the ranges of planned writes, by file.
@@ -220,9 +220,9 @@ type Moves = BTreeMap<Ino, Vec<(LbnRange, BlockAddr)>>;
 /// Ranges of files that were read for a move.
 type Brought<F> = Vec<(Shared<F>, LbnRange)>;
 
-fn moves(travels: &[Travel]) -> Moves {
+fn moves(writes: &[PlannedWrite]) -> Moves {
     let mut moves = Moves::new();
-    for travel in travels {
+    for travel in writes {
         let mut at = travel.to.start;
         for from in &travel.from {
             moves.entry(from.ino).or_default().push((from.range, at));
@@ -253,8 +253,8 @@ type Onward = bool;
 struct Walk<'a, F: Format> {
     inner: &'a Inner<F>,
     options: DefragOptions,
-    progress: &'a mut dyn FnMut(&Healed) -> Onward,
-    healed: Healed,
+    progress: &'a mut dyn FnMut(&DefragReport) -> Onward,
+    healed: DefragReport,
     /// Bytes moved since the last commit.
     uncommitted: u64,
     /// Files of several names, which belong to the first directory in which the walk finds them.
@@ -270,16 +270,16 @@ impl<F: Format> Inner<F> {
         &self,
         ino: Ino,
         options: &DefragOptions,
-        progress: &mut dyn FnMut(&Healed) -> bool,
-    ) -> Result<Healed> {
-        let healed = Healed::default();
+        progress: &mut dyn FnMut(&DefragReport) -> bool,
+    ) -> Result<DefragReport> {
+        let healed = DefragReport::default();
         let (linked, found) = (BTreeSet::new(), BTreeSet::from([ino]));
         let mut walk = Walk { inner: self, options: *options, progress, healed, uncommitted: 0, linked, found };
         let walked = walk.run(ino);
         let committed = self.enter().and_then(|_gate| walk.commit());
         walked.and(committed)?;
-        if walk.healed.ending == Ending::Running {
-            walk.healed.ending = Ending::Done;
+        if walk.healed.ending == StopReason::Running {
+            walk.healed.ending = StopReason::Done;
         }
         Ok(walk.healed)
     }
@@ -387,10 +387,10 @@ impl<F: Format> Walk<'_, F> {
 
     /// Asks `progress` whether to go on.
     fn goes_on(&mut self) -> Onward {
-        if self.healed.ending == Ending::Running && !(self.progress)(&self.healed) {
-            self.healed.ending = Ending::Stopped;
+        if self.healed.ending == StopReason::Running && !(self.progress)(&self.healed) {
+            self.healed.ending = StopReason::Stopped;
         }
-        self.healed.ending == Ending::Running
+        self.healed.ending == StopReason::Running
     }
 
     /// Lists some entries of a directory from a cookie on, the dots left out. This does not change the access time.
@@ -440,7 +440,7 @@ impl<F: Format> Walk<'_, F> {
         }
         self.healed.files += 1;
         if !self.options.dry_run && !inode.pages.lock().is_settled() {
-            self.inner.write_back([Due::Drain(ino)]);
+            self.inner.write_back([WritebackReason::Drain(ino)]);
         }
         let settled = inode.pages.lock().is_settled();
         self.healed.files_skipped += u64::from(!settled);
@@ -491,9 +491,9 @@ impl<F: Format> Walk<'_, F> {
             }
         }
         let transfer = self.inner.transfer_blocks();
-        let travels = self.plan(dir, &candidates)?;
+        let writes = self.plan(dir, &candidates)?;
         self.healed.before.add(reading(candidates.iter().map(|candidate| &candidate.runs), transfer));
-        let after = self.carry_out(&candidates, travels)?;
+        let after = self.carry_out(&candidates, writes)?;
         self.healed.after.add(reading(after.iter(), transfer));
         Ok(())
     }
@@ -519,9 +519,9 @@ impl<F: Format> Walk<'_, F> {
             };
             let candidates = [candidate];
             let home = inode.state.lock().home;
-            let travels = self.plan(home, &candidates)?;
+            let writes = self.plan(home, &candidates)?;
             candidates[0].runs.iter().for_each(|(_, run)| before.add(*run));
-            let runs = self.carry_out(&candidates, travels)?;
+            let runs = self.carry_out(&candidates, writes)?;
             runs.iter().flatten().for_each(|(_, run)| after.add(*run));
             drop(gate);
             if !self.goes_on() {
@@ -535,7 +535,7 @@ impl<F: Format> Walk<'_, F> {
     }
 
     /// Returns the writes that the format plans for these files, as far as they save requests.
-    fn plan(&mut self, home: Ino, candidates: &[Candidate<F>]) -> Result<Vec<Travel>> {
+    fn plan(&mut self, home: Ino, candidates: &[Candidate<F>]) -> Result<Vec<PlannedWrite>> {
         let shown = candidates.iter().filter(|candidate| candidate.is_full());
         let file = |candidate: &Candidate<F>| DirtyFile {
             ino: candidate.inode.ino,
@@ -555,7 +555,7 @@ impl<F: Format> Walk<'_, F> {
             if decided.contains(ino) {
                 continue;
             }
-            let plan = match self.inner.format.plan(Due::Move(*ino), &view) {
+            let plan = match self.inner.format.plan(WritebackReason::Move(*ino), &view) {
                 Ok(plan) => plan,
                 Err(Error::Stale(_)) => continue,
                 Err(error) => {
@@ -564,51 +564,51 @@ impl<F: Format> Walk<'_, F> {
                 }
             };
             let mut asked = view.asked.take();
-            let travels = self.affordable(plan.travels);
-            if self.saves(asked.iter().filter_map(|ino| by_ino.get(ino).copied()), &travels) {
-                planned.extend(travels);
+            let writes = self.affordable(plan.writes);
+            if self.saves(asked.iter().filter_map(|ino| by_ino.get(ino).copied()), &writes) {
+                planned.extend(writes);
             } else {
-                self.abandon(&travels);
+                self.abandon(&writes);
             }
             decided.append(&mut asked);
-            if self.healed.ending != Ending::Running {
+            if self.healed.ending != StopReason::Running {
                 break;
             }
         }
         Ok(planned)
     }
 
-    fn abandon(&self, travels: &[Travel]) {
-        travels.iter().filter(|travel| travel.fresh).for_each(|travel| self.inner.format.abandon(travel.to));
+    fn abandon(&self, writes: &[PlannedWrite]) {
+        writes.iter().filter(|travel| travel.fresh).for_each(|travel| self.inner.format.abandon(travel.to));
     }
 
     /// Returns the planned writes that [`DefragOptions::max_bytes`] allows; the others are given back, and the walk
     /// ends.
-    fn affordable(&mut self, mut travels: Vec<Travel>) -> Vec<Travel> {
+    fn affordable(&mut self, mut writes: Vec<PlannedWrite>) -> Vec<PlannedWrite> {
         let mut left = (self.options.max_bytes - self.healed.bytes_moved) / self.inner.block_bytes();
         let mut count = 0;
-        for travel in &travels {
+        for travel in &writes {
             let Some(rest) = left.checked_sub(travel.to.len.into()) else { break };
             left = rest;
             count += 1;
         }
-        let rest = travels.split_off(count);
+        let rest = writes.split_off(count);
         if !rest.is_empty() {
-            self.healed.ending = Ending::MaxBytes;
+            self.healed.ending = StopReason::MaxBytes;
             self.abandon(&rest);
         }
-        travels
+        writes
     }
 
     /// Returns true if reading these files takes fewer requests after the planned writes.
-    fn saves<'c>(&self, files: impl Iterator<Item = &'c Candidate<F>>, travels: &[Travel]) -> bool
+    fn saves<'c>(&self, files: impl Iterator<Item = &'c Candidate<F>>, writes: &[PlannedWrite]) -> bool
     where
         F: 'c,
     {
-        if travels.is_empty() {
+        if writes.is_empty() {
             return false;
         }
-        let moves = moves(travels);
+        let moves = moves(writes);
         let files: Vec<&Candidate<F>> = files.collect();
         let after: Vec<Runs> = files.iter().map(|file| relocated_if(file, &moves)).collect();
         let transfer = self.inner.transfer_blocks();
@@ -617,22 +617,22 @@ impl<F: Format> Walk<'_, F> {
     }
 
     /// Carries the plan out, or gives it back in a dry run; returns the runs of the files afterwards.
-    fn carry_out(&mut self, candidates: &[Candidate<F>], travels: Vec<Travel>) -> Result<Vec<Runs>> {
-        if travels.is_empty() {
+    fn carry_out(&mut self, candidates: &[Candidate<F>], writes: Vec<PlannedWrite>) -> Result<Vec<Runs>> {
+        if writes.is_empty() {
             return Ok(candidates.iter().map(|candidate| candidate.runs.clone()).collect());
         }
-        let moves = moves(&travels);
+        let moves = moves(&writes);
         let block_bytes = self.inner.block_bytes();
         if self.options.dry_run {
-            self.abandon(&travels);
+            self.abandon(&writes);
             self.healed.files_moved += moves.len() as u64;
-            let blocks: u64 = travels.iter().map(|travel| u64::from(travel.to.len)).sum();
+            let blocks: u64 = writes.iter().map(|travel| u64::from(travel.to.len)).sum();
             self.healed.bytes_moved += blocks * block_bytes;
             return Ok(candidates.iter().map(|candidate| relocated_if(candidate, &moves)).collect());
         }
-        let (travels, brought) = self.bring(candidates, travels, &moves);
-        self.healed.files_moved += self::moves(&travels).len() as u64;
-        let outcome = self.inner.carry_out(travels);
+        let (writes, brought) = self.bring(candidates, writes, &moves);
+        self.healed.files_moved += self::moves(&writes).len() as u64;
+        let outcome = self.inner.carry_out(writes);
         // Blocks that were not in the cache before are the first to leave it.
         brought.iter().for_each(|(inode, range)| self.inner.chill(inode, *range));
         let bytes = outcome.blocks * block_bytes;
@@ -651,7 +651,12 @@ impl<F: Format> Walk<'_, F> {
 
     /// Reads the blocks that are to be written. Returns the planned writes without the files that cannot move
     /// (unreadable ones, and those that are in use by now), and the ranges that were not in the cache before.
-    fn bring(&mut self, candidates: &[Candidate<F>], travels: Vec<Travel>, moves: &Moves) -> (Vec<Travel>, Brought<F>) {
+    fn bring(
+        &mut self,
+        candidates: &[Candidate<F>],
+        writes: Vec<PlannedWrite>,
+        moves: &Moves,
+    ) -> (Vec<PlannedWrite>, Brought<F>) {
         let inner = self.inner;
         let mut staying = BTreeSet::new();
         // All reads are under way before the first is waited for.
@@ -679,15 +684,15 @@ impl<F: Format> Walk<'_, F> {
             }
         }
         self.healed.files_skipped += staying.len() as u64;
-        (travels.into_iter().flat_map(|travel| self.without(travel, &staying)).collect(), brought)
+        (writes.into_iter().flat_map(|travel| self.without(travel, &staying)).collect(), brought)
     }
 
     /// Returns a planned write without some files, whose part of the run goes back.
-    fn without(&self, travel: Travel, staying: &BTreeSet<Ino>) -> Vec<Travel> {
+    fn without(&self, travel: PlannedWrite, staying: &BTreeSet<Ino>) -> Vec<PlannedWrite> {
         if travel.from.iter().all(|from| !staying.contains(&from.ino)) {
             return vec![travel];
         }
-        let mut kept: Vec<Travel> = Vec::new();
+        let mut kept: Vec<PlannedWrite> = Vec::new();
         let mut at = travel.to.start;
         for from in &travel.from {
             let run = BlockRun { start: at, len: from.range.len };
@@ -701,7 +706,7 @@ impl<F: Format> Walk<'_, F> {
                     open.to.len += run.len;
                     open.from.push(*from);
                 }
-                _ => kept.push(Travel { to: run, from: [*from].into_iter().collect(), ..travel.clone() }),
+                _ => kept.push(PlannedWrite { to: run, from: [*from].into_iter().collect(), ..travel.clone() }),
             }
         }
         kept
@@ -712,7 +717,7 @@ impl<F: Format> Walk<'_, F> {
         if std::mem::take(&mut self.uncommitted) == 0 {
             return Ok(());
         }
-        self.inner.commit(Why::Pressure)
+        self.inner.commit(CommitReason::Pressure)
     }
 }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 use moafs_disk::Epoch;
 use moafs_vfs::Result;
-use moafs_vfs::format::Seal;
+use moafs_vfs::format::CommitPoint;
 use moafs_vfs::types::FileKind;
 
 use super::checkpoint::{Leaving, Writer};
@@ -30,21 +30,21 @@ use crate::format::{Log, Nid};
 
 /// Limits of roll-forward: changes since the last snapshot that a chain cannot describe.
 #[derive(Debug, Default)]
-pub(super) struct Untold {
+pub(super) struct RollForwardLimits {
     /// Inodes that the last checkpoint does not have.
-    pub(super) fresh: BTreeSet<Nid>,
+    pub(super) new_inodes: BTreeSet<Nid>,
     /// Inodes that need a checkpoint: a name, an attribute or a whole node of them has gone or
     /// changed.
-    pub(super) tangled: BTreeSet<Nid>,
+    pub(super) needs_checkpoint: BTreeSet<Nid>,
     /// Directories in which a name was given to another inode, was taken away by a rename, or was removed together with
     /// its directory. On recovery, a new file under such a name would take it from the inode that the last checkpoint
     /// has there.
-    pub(super) vacated: BTreeSet<Nid>,
+    pub(super) dirs_with_removed_names: BTreeSet<Nid>,
 }
 
 impl F2fs {
     /// Syncs a file: makes its changes durable up to `upto`, its data up to `data`.
-    pub(super) fn harden_file(&self, file: &Incore, upto: Seal, data: Epoch) -> Result<()> {
+    pub(super) fn sync_file(&self, file: &Incore, upto: CommitPoint, data: Epoch) -> Result<()> {
         if self.reaches(upto) {
             return self.make_durable(data);
         }
@@ -82,10 +82,12 @@ impl F2fs {
             return Ok(false);
         }
         let inode = self.inode(file)?;
-        let untold = self.untold.lock();
-        let name_is_known = !untold.tangled.contains(&file.ino);
-        let parent_is_known = !untold.fresh.contains(&inode.pino) && !untold.tangled.contains(&inode.pino);
-        let name_is_free = !untold.fresh.contains(&file.ino) || !untold.vacated.contains(&inode.pino);
+        let roll_forward_limits = self.roll_forward_limits.lock();
+        let name_is_known = !roll_forward_limits.needs_checkpoint.contains(&file.ino);
+        let parent_is_known = !roll_forward_limits.new_inodes.contains(&inode.pino)
+            && !roll_forward_limits.needs_checkpoint.contains(&inode.pino);
+        let name_is_free = !roll_forward_limits.new_inodes.contains(&file.ino)
+            || !roll_forward_limits.dirs_with_removed_names.contains(&inode.pino);
         let one_name = inode.links == 1 && !inode.advise.contains(Advise::LOST_PINO);
         Ok(one_name && name_is_known && parent_is_known && name_is_free)
     }
@@ -118,7 +120,7 @@ impl F2fs {
         let underway = Underway::of(self, nodes);
         let nodes = underway.nodes();
         let version = writer.last.node_version();
-        let fresh = self.untold.lock().fresh.contains(&file.ino);
+        let fresh = self.roll_forward_limits.lock().new_inodes.contains(&file.ino);
         let mut blocks = Vec::with_capacity(nodes.len());
         for (at, (node, place)) in nodes.iter().zip(places).enumerate() {
             let last = at + 1 == nodes.len();

@@ -5,14 +5,14 @@
 
 use moafs_runtime::lock::WriteGuard;
 
-use crate::api::{Allocate, Seek, SetAttr, Who};
+use crate::api::{Allocate, Credentials, Seek, SetAttr};
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, FormatOp, Need, OpKind, Progress, SpaceClass};
+use crate::format::{Admission, Format, FormatOp, OpKind, Progress, SpaceClass, SpaceRequest};
 use crate::inner::{Inner, Shared};
 use crate::inode::Unput;
 use crate::io::{Source, Write};
 use crate::perm::{APPEND_ONLY, IMMUTABLE, without_suid_sgid};
-use crate::plan::Due;
+use crate::plan::WritebackReason;
 use crate::types::{Ino, Lbn, Mapping};
 
 /// The most blocks that one op unmaps, approximately.
@@ -29,7 +29,7 @@ pub(crate) const LBN_END: Lbn = Lbn(u64::MAX);
 
 impl<F: Format> Inner<F> {
     /// Sets a file's size, and with it the other attributes of a truncation in `set` (times, suid).
-    pub(crate) fn truncate(&self, who: &Who, inode: &Shared<F>, size: u64, set: &SetAttr) -> Result<()> {
+    pub(crate) fn truncate(&self, who: &Credentials, inode: &Shared<F>, size: u64, set: &SetAttr) -> Result<()> {
         if size > self.shape.file_bytes_max {
             return Err(Error::Posix(libc::EFBIG));
         }
@@ -78,14 +78,16 @@ impl<F: Format> Inner<F> {
             let map_blocks = edges();
             let admission = match map_blocks {
                 0 => Admission::none(),
-                _ => match self.format.admit(Need { map_blocks, ..Need::default() }, SpaceClass::Root) {
-                    Err(error) if error.errno() == libc::ENOSPC => {
-                        // An error belongs to the file, and is reported by an fsync.
-                        let _ = self.write_back_file(inode, Due::Sync(inode.ino));
-                        continue;
+                _ => {
+                    match self.format.admit(SpaceRequest { map_blocks, ..SpaceRequest::default() }, SpaceClass::Root) {
+                        Err(error) if error.errno() == libc::ENOSPC => {
+                            // An error belongs to the file, and is reported by an fsync.
+                            let _ = self.write_back_file(inode, WritebackReason::Sync(inode.ino));
+                            continue;
+                        }
+                        admission => admission?,
                     }
-                    admission => admission?,
-                },
+                }
             };
             let exclusive = inode.lock.write();
             if edges() <= map_blocks {
@@ -159,7 +161,7 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    pub(crate) fn allocate(&self, who: &Who, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
+    pub(crate) fn allocate(&self, who: &Credentials, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let _gate = self.enter_changing()?;
         let inode = self.file_inode(ino)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Error::Posix(libc::EINVAL))?;
@@ -198,7 +200,7 @@ impl<F: Format> Inner<F> {
 
     fn write_zeros(
         &self,
-        who: &Who,
+        who: &Credentials,
         inode: &Shared<F>,
         offset: u64,
         end: u64,
@@ -222,18 +224,18 @@ impl<F: Format> Inner<F> {
 
     /// Fails with ENOSPC unless there is space for all blocks of `offset..end` that have no address. Nothing stays
     /// reserved: each chunk is admitted by itself.
-    fn check_room(&self, who: &Who, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
+    fn check_room(&self, who: &Credentials, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
         let class = Self::space_class(who);
         if self.admit_at_once(self.need_of_holes(inode, offset, end)?, class)?.is_some() {
             return Ok(());
         }
         // Blocks that wait to be written have no address yet, but their space is reserved: count them exactly.
-        self.write_back_file(inode, Due::Sync(inode.ino))?;
+        self.write_back_file(inode, WritebackReason::Sync(inode.ino))?;
         self.admit(self.need_of_holes(inode, offset, end)?, class).map(drop)
     }
 
     /// Returns the most space that the blocks of `offset..end` without an address need.
-    fn need_of_holes(&self, inode: &Shared<F>, offset: u64, end: u64) -> Result<Need> {
+    fn need_of_holes(&self, inode: &Shared<F>, offset: u64, end: u64) -> Result<SpaceRequest> {
         let data_blocks = self.count_holes(inode, offset, end)?;
         let shape = self.format.map_shape(&inode.node);
         let is_mapped = data_blocks > 0 && end.div_ceil(self.block_bytes()) > shape.direct;
@@ -241,7 +243,7 @@ impl<F: Format> Inner<F> {
             true => data_blocks.div_ceil(shape.fan) + data_blocks.div_ceil(shape.fan.saturating_mul(shape.fan)) + 2,
             false => 0,
         };
-        Ok(Need { data_blocks, map_blocks, ..Need::default() })
+        Ok(SpaceRequest { data_blocks, map_blocks, ..SpaceRequest::default() })
     }
 
     /// Counts the blocks of `offset..end` without an address.
@@ -262,7 +264,7 @@ impl<F: Format> Inner<F> {
     }
 
     /// Makes a hole of `offset..end`.
-    fn punch(&self, who: &Who, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
+    fn punch(&self, who: &Credentials, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
         let block_bytes = self.block_bytes();
         let first = offset.div_ceil(block_bytes);
         // Behind the end of the file there is nothing to unmap, wherever that is.
@@ -353,7 +355,7 @@ impl<F: Format> Inner<F> {
         }
     }
 
-    pub(crate) fn copy_range(&self, who: &Who, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+    pub(crate) fn copy_range(&self, who: &Credentials, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         let _gate = self.enter_changing()?;
         let (source, target) = (self.file_inode(from.0)?, self.file_inode(to.0)?);
         let len = len.min(source.size().saturating_sub(from.1));
@@ -384,7 +386,7 @@ impl<F: Format> Inner<F> {
     /// Copies one stretch of data, or skips one hole.
     fn copy_step(
         &self,
-        who: &Who,
+        who: &Credentials,
         from: (&Shared<F>, u64),
         to: (&Shared<F>, u64),
         len: u64,
@@ -421,7 +423,7 @@ impl<F: Format> Inner<F> {
     }
 
     /// Makes a hole in the target of a copy, which grows if need be.
-    fn copy_hole(&self, who: &Who, to: &Shared<F>, offset: u64, end: u64) -> Result<()> {
+    fn copy_hole(&self, who: &Credentials, to: &Shared<F>, offset: u64, end: u64) -> Result<()> {
         self.make_room(2 * self.shape.block_size as usize)?;
         if to.size() < end {
             self.truncate(who, to, end, &SetAttr::default())?;
@@ -433,7 +435,7 @@ impl<F: Format> Inner<F> {
         let _gate = self.enter()?;
         let inode = self.file_inode(ino)?;
         if self.check_writable().is_ok() {
-            self.write_back_file(&inode, Due::Sync(ino))?;
+            self.write_back_file(&inode, WritebackReason::Sync(ino))?;
         }
         let _shared = inode.lock.read();
         let size = inode.size();

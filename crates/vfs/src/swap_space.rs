@@ -4,9 +4,9 @@
 //! no metadata write, and after a crash or a restart it never existed (`docs/swap.md`, "Areas"). While it is taken no
 //! file gets its blocks.
 //!
-//! Capacity and place are two things. [`Volatile::reserve`] promises capacity once, as an admission does for files;
-//! then [`Volatile::take`] cannot fail for want of space: free blocks for all that is promised exist *somewhere*. The
-//! runs may be moved: a contended group, in which writers find no room ([`Volatile::pressed`]), should be left.
+//! Capacity and place are two things. [`SwapSpace::reserve`] promises capacity once, as an admission does for files;
+//! then [`SwapSpace::take`] cannot fail for want of space: free blocks for all that is promised exist *somewhere*. The
+//! runs may be moved: a contended group, in which writers find no room ([`SwapSpace::next_contended_group`]), should be left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,8 +27,8 @@ pub enum Where {
 }
 
 /// The swap space of a format. Reserved blocks are either taken or promised; `taken + promised` changes only in
-/// [`Volatile::reserve`] and [`Volatile::release`].
-pub trait Volatile: Send + Sync {
+/// [`SwapSpace::reserve`] and [`SwapSpace::release`].
+pub trait SwapSpace: Send + Sync {
     /// Returns the number of groups of the volume.
     fn groups(&self) -> u32;
     /// Returns the group a block lies in; `None` outside of all.
@@ -53,7 +53,7 @@ pub trait Volatile: Send + Sync {
     fn give(&self, run: BlockRun);
     /// Returns a contended group: one where a writer found no room since the last call, though runs of swap space lie
     /// there.
-    fn pressed(&self) -> Option<Group>;
+    fn next_contended_group(&self) -> Option<Group>;
 }
 
 /// The file block that the device was last asked for: the likely position of its head.
