@@ -2,7 +2,10 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Interrupts that are kept for requests that are not known yet. Most of them are for short requests, which take no notice.
+const EARLY_MAX: usize = 64;
 
 thread_local! {
     /// Of the long request that this thread serves.
@@ -17,25 +20,49 @@ pub fn interrupted() -> bool {
 
 /// The long requests that are being served. There are at most as many as threads.
 #[derive(Debug, Default)]
-pub(crate) struct Interrupts {
-    running: Mutex<Vec<(u64, Arc<AtomicBool>)>>,
+pub(crate) struct Interrupts(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    running: Vec<(u64, Arc<AtomicBool>)>,
+    /// Those that came last for requests that were not running, in turn.
+    early: Vec<u64>,
+    next_early: usize,
 }
 
 impl Interrupts {
     /// Has the calling thread hear of an interrupt of request `unique`, until the guard is dropped.
     pub(crate) fn watch(&self, unique: u64) -> Watched<'_> {
-        let flag = Arc::new(AtomicBool::new(false));
+        let mut state = self.state();
+        let flag = Arc::new(AtomicBool::new(state.early.contains(&unique)));
         CURRENT.set(Some(Arc::clone(&flag)));
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).push((unique, flag));
+        state.running.push((unique, flag));
         Watched { interrupts: self, unique }
     }
 
-    /// Request `unique` was interrupted. Requests that are short, done, or not begun yet take no notice.
+    /// Request `unique` was interrupted. Requests that are short or done take no notice.
     pub(crate) fn interrupt(&self, unique: u64) {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        for (_, flag) in running.iter().filter(|(number, _)| *number == unique) {
-            flag.store(true, Ordering::Relaxed);
+        let mut state = self.state();
+        match state.running.iter().find(|(number, _)| *number == unique) {
+            Some((_, flag)) => flag.store(true, Ordering::Relaxed),
+            None => state.keep(unique),
         }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Keeps an interrupt for a request that may still come: the two travel different ways.
+    fn keep(&mut self, unique: u64) {
+        let at = self.next_early;
+        match self.early.get_mut(at) {
+            Some(oldest) => *oldest = unique,
+            None => self.early.push(unique),
+        }
+        self.next_early = (at + 1) % EARLY_MAX;
     }
 }
 
@@ -48,8 +75,7 @@ pub(crate) struct Watched<'a> {
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
         CURRENT.set(None);
-        let mut running = self.interrupts.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.retain(|(number, _)| *number != self.unique);
+        self.interrupts.state().running.retain(|(number, _)| *number != self.unique);
     }
 }
 
@@ -69,6 +95,18 @@ mod tests {
         assert!(!interrupted());
         interrupts.interrupt(7);
         let _next = interrupts.watch(9);
+        assert!(!interrupted());
+    }
+
+    #[test]
+    fn an_interrupt_that_is_here_before_its_request_is_kept_until_many_others_came() {
+        let interrupts = Interrupts::default();
+        (1..=EARLY_MAX as u64).for_each(|unique| interrupts.interrupt(unique));
+        let first = interrupts.watch(1);
+        assert!(interrupted());
+        drop(first);
+        interrupts.interrupt(1000);
+        let _overwritten = interrupts.watch(1);
         assert!(!interrupted());
     }
 }
