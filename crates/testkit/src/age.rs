@@ -245,7 +245,7 @@ impl<F: Family> Run<F> {
             names_max: (self.fresh.inodes / (2 * self.plan.clients as u64)).min(250) as usize,
             sparse_bytes_max: (64 << 20).min(shape.file_bytes_max / 2),
             xattr_bytes_max: if xattrs { 600 } else { 0 },
-            target_bytes_max: shape.symlink_bytes_max.min(1000) as usize,
+            target_bytes_max: shape.symlink_bytes_max.min(1000),
         }
     }
 

@@ -11,7 +11,7 @@ enum Step {
     In { page: u32 },
     InWith { page: u32, neighbours: u32 },
     Free { first: u32, count: u32 },
-    BackgroundStep,
+    Background,
     Access { group: u32, index: u32 },
     WriteFiles { group: u32, count: u32 },
     DeleteFiles { group: u32 },
@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => page.clone().prop_map(|page| Step::In { page }),
         2 => (page.clone(), 0..9u32).prop_map(|(page, neighbours)| Step::InWith { page, neighbours }),
         2 => (page, 1..40u32).prop_map(|(first, count)| Step::Free { first, count }),
-        3 => Just(Step::BackgroundStep),
+        3 => Just(Step::Background),
         4 => (0..GROUPS, 0..GROUP_SLOTS).prop_map(|(group, index)| Step::Access { group, index }),
         2 => (0..GROUPS, 1..100u32).prop_map(|(group, count)| Step::WriteFiles { group, count }),
         1 => (0..GROUPS).prop_map(|group| Step::DeleteFiles { group }),
@@ -83,7 +83,7 @@ impl Pair {
                 self.bench.swap.free(PageNo(first % pages), count);
                 self.model.retain(|page, _| !(first % pages..first % pages + count).contains(page));
             }
-            Step::BackgroundStep => {
+            Step::Background => {
                 self.bench.swap.run_background_step().expect("the disk is well");
             }
             Step::Access { group, index } => self.bench.access(group, index),

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use moafs_vfs::api::{NewFile, RenameMode, SetAttr};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
-use moafs_vfs::{Error, Format, Result, Vfs, Who};
+use moafs_vfs::{Credentials, Error, Format, Result, Vfs};
 
 /// Calls by path on one volume.
 pub struct Calls<'a, F: Format> {
     /// The volume.
     pub vfs: &'a Vfs<F>,
-    who: Who,
+    who: Credentials,
     /// Calls that ended with ENOSPC on a full volume.
     pub refused: AtomicU64,
     /// Calls are printed.
@@ -36,7 +36,7 @@ impl<'a, F: Format> Calls<'a, F> {
     /// Calls on a volume.
     pub fn new(vfs: &'a Vfs<F>) -> Calls<'a, F> {
         let loud = std::env::var_os("MOAFS_LOUD").is_some();
-        Calls { vfs, who: Who::root(), refused: AtomicU64::new(0), loud }
+        Calls { vfs, who: Credentials::root(), refused: AtomicU64::new(0), loud }
     }
 
     /// Prints something, if that is wanted.

@@ -216,7 +216,7 @@ impl Own {
             };
             differs(path, &self.files[id], &seen.files[ino])?;
         }
-        for (id, _) in &self.files {
+        for id in self.files.keys() {
             let inos: BTreeSet<u64> =
                 self.names.iter().filter(|(_, other)| *other == id).map(|(path, _)| seen.names[path]).collect();
             if inos.len() > 1 {
