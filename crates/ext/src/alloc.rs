@@ -80,15 +80,15 @@ pub struct Counts {
 }
 
 /// An inode number that was handed out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewInode {
     /// The number of the inode, counted from 1.
     pub ino: InodeNo,
     /// The level at which its bit in the bitmap is on disk.
     pub level: Level,
-    /// True if all other inodes of its table block are free: the old contents of that block do not
-    /// matter.
-    pub alone: bool,
+    /// The table block, if all other inodes of it were free and it was not in memory: its old
+    /// contents do not matter. As long as this is held the block stays in memory, so what other
+    /// inodes of the block store meanwhile is stored in it.
+    pub table: Option<Arc<Block>>,
 }
 
 struct Group {
@@ -498,7 +498,11 @@ impl Alloc {
         };
         let per_block = self.geo.inodes_per_block();
         let mates = index / per_block * per_block..((index / per_block + 1) * per_block).min(self.geo.inodes_per_group);
+        // Under the group's lock: once it is released others may take inodes of the same block,
+        // and then the block's contents matter.
         let alone = block.view(|map| bitmap::is_clear(map, mates));
+        let table_block = self.descriptor(group).inode_table.0 + u64::from(index / per_block);
+        let table = if alone { self.meta.unread(table_block, Kind::Inodes) } else { None };
         self.note_inode_change(group, index);
         let level = self.meta.change_loose(&block, |map| {
             bitmap::set(map, index);
@@ -509,7 +513,7 @@ impl Alloc {
         state.changed = true;
         self.directories.fetch_add(directory.into(), Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
-        Ok(Some(NewInode { ino: self.geo.inode_at(group, index), level, alone }))
+        Ok(Some(NewInode { ino: self.geo.inode_at(group, index), level, table }))
     }
 
     /// Returns the bytes of memory that the watch for leaks takes.

@@ -319,17 +319,13 @@ impl Meta {
         self.shard(no).lock().get(&no).filter(|block| block.ready.load(Ordering::Acquire)).cloned()
     }
 
-    /// Returns a block whose contents on the disk do not matter: the one in memory, or zeros
-    /// without reading. Unlike a fresh one it is written only when it is changed.
-    pub fn unread(&self, no: u64, kind: Kind) -> Result<Arc<Block>> {
-        {
-            let mut shard = self.shard(no).lock();
-            if let Entry::Vacant(absent) = shard.entry(no) {
-                self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
-                return Ok(Arc::clone(absent.insert(Block::ready(no, kind, Buf::zeroed(self.block_size)))));
-            }
-        }
-        self.get(no, kind)
+    /// Takes a block whose contents on the disk do not matter into memory, as zeros; `None` if it
+    /// is there already. Unlike a fresh one it is written only when it is changed. Never waits.
+    pub fn unread(&self, no: u64, kind: Kind) -> Option<Arc<Block>> {
+        let mut shard = self.shard(no).lock();
+        let Entry::Vacant(absent) = shard.entry(no) else { return None };
+        self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
+        Some(Arc::clone(absent.insert(Block::ready(no, kind, Buf::zeroed(self.block_size)))))
     }
 
     /// Reads `no` and the blocks around it in `near` that are not in memory.

@@ -240,12 +240,6 @@ impl Ext {
         self.meta.get_near(at.block.0, Kind::Inodes, window(&table, at.block.0, self.table_read_blocks))
     }
 
-    /// Returns the block of the inode table that holds an inode which is alone in it: the old
-    /// contents on the disk do not matter, so they are not read.
-    pub(super) fn unused_table_block(&self, at: &SlotAt) -> Result<Arc<Block>> {
-        self.meta.unread(at.block.0, Kind::Inodes)
-    }
-
     /// Returns the place of an inode's slot; `None` if the volume has no such inode.
     pub(super) fn slot_at(&self, ino: InodeNo) -> Option<SlotAt> {
         let at = self.geo.locate_inode(ino)?;

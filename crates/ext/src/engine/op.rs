@@ -274,14 +274,14 @@ impl<'a> ExtOp<'a> {
 
     fn new_inode(
         &mut self,
-        NewInode { ino, alone, .. }: NewInode,
+        NewInode { ino, table, .. }: NewInode,
         parent: &Incore,
         attr: &Attr,
         target: Option<&[u8]>,
     ) -> Result<(Arc<Incore>, Level)> {
         let ext = self.ext;
         let at = ext.slot_at(ino).ok_or_else(no_space)?;
-        let table = if alone { ext.unused_table_block(&at)? } else { ext.table_block(&at)? };
+        let table = table.map_or_else(|| ext.table_block(&at), Ok)?;
         let slot = at.offset..at.offset + ext.geo.inode_size as usize;
         let before = table.view(|bytes| Inode::parse(&bytes[slot], &ext.geo));
         let mut inode = Inode::parse(&vec![0; ext.geo.inode_size as usize], &ext.geo);
@@ -419,6 +419,11 @@ impl FormatOp for ExtOp<'_> {
         }
         let life = {
             let mut state = node.state.lock();
+            if self.ext.recovery.was_needed() && disk_size > state.inode.size {
+                // Behind the end of a file that a crash left, its last block may hold bytes of an append
+                // that was interrupted. The zeros or bytes that are in their place now go first.
+                state.data = state.data.max(Some(Epoch(self.ext.data_epoch.load(Ordering::Relaxed))));
+            }
             put_attr(&mut state.inode, attr, disk_size);
             if attr.nlink > 0 {
                 state.inode.dtime = 0;

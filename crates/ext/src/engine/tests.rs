@@ -680,3 +680,27 @@ fn an_unclean_volume_of_our_own_mounts_and_another_drivers_does_not() {
     let Err(refused) = Ext::open(crashed, Live::new(), OpenOptions::default()) else { panic!("it was accepted") };
     assert!(refused.to_string().contains("e2fsck -p"), "{refused}");
 }
+
+/// The maker of an inode has its number and is held up; meanwhile another file of the same table block is
+/// made, stored, and the cache is emptied.
+#[test]
+fn a_new_inode_keeps_what_is_stored_beside_it_before_its_own_slot_is_written() {
+    let v = Volume::make(1024, 16);
+    let new = loop {
+        let new = v.ext.alloc.inode(GroupNo(0), false).unwrap().expect("inodes are free");
+        if new.table.is_some() {
+            break new;
+        }
+    };
+    let other = v.create(&v.root, "other", FileKind::Regular, None).ino;
+    assert_eq!(other.0, new.ino.0 + 1, "the next one, in the same block");
+    v.ext.commit(CommitReason::Sync).unwrap();
+    (0..4).for_each(|_| v.ext.shrink(0));
+    let at = v.ext.slot_at(other).unwrap();
+    let slot = at.offset..at.offset + v.ext.geo.inode_size as usize;
+    let links = |bytes: &[u8]| Inode::parse(&bytes[slot.clone()], &v.ext.geo).links;
+    let table = new.table.expect("looked at above");
+    assert_eq!(table.view(links), 1, "in the block that the maker has");
+    assert_eq!(v.ext.table_block(&at).unwrap().view(links), 1, "in the cache");
+    assert!(Arc::ptr_eq(&table, &v.ext.table_block(&at).unwrap()), "they are one");
+}

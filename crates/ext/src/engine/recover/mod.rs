@@ -133,6 +133,11 @@ impl Recovery {
         }
     }
 
+    /// Returns true if the volume was unclean when it was mounted.
+    pub(super) fn was_needed(&self) -> bool {
+        self.needed
+    }
+
     /// Returns true while leaks may be left.
     pub(super) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
