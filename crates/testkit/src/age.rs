@@ -41,12 +41,12 @@ use crate::volume::{self, Mounter};
 
 type Said<T> = Result<T, String>;
 
-/// What a seed draws.
+/// The volume, the clients' habits and the days that a seed draws.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The volume.
     pub geometry: Geometry,
-    /// Which of the engine's policies.
+    /// The number of the engine's policy.
     pub policy: u64,
     /// Clients at work at the same time.
     pub clients: usize,
@@ -54,11 +54,11 @@ pub struct Plan {
     pub days: u64,
     /// Steps of each client on each day.
     pub steps: u64,
-    /// How many days of a hundred end with a kill.
+    /// Percent of the days that end with a kill.
     pub kill_percent: u32,
     /// Bytes that filling may write on one day.
     pub fill_bytes_max: u64,
-    /// The reference checker judges, too.
+    /// True if the reference checker judges as well.
     pub checker: bool,
     /// Bytes of cached data.
     pub cache_bytes: usize,
@@ -72,7 +72,7 @@ const CHECKER_ONE_IN: u32 = 4;
 const MIB: [u64; 2] = [20, 4096];
 /// The largest volume that a reference tool makes: what it makes is read back from a file.
 const THEIR_MIB_MAX: u64 = 128;
-/// How full the volume is when the clients begin, in percent of what an empty one has.
+/// Fill levels of the volume when the clients begin, in percent of the space of an empty one.
 const LEVELS: [u64; 14] = [5, 20, 40, 60, 75, 85, 90, 93, 95, 97, 98, 99, 99, 100];
 
 impl Plan {
@@ -110,7 +110,7 @@ impl Plan {
     }
 }
 
-/// What a run did.
+/// Counts of the work that a run did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
     /// Days.
@@ -136,7 +136,7 @@ impl Work {
     }
 }
 
-/// What a tree occupies.
+/// Blocks and inodes that a tree occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Occupied {
     blocks: u64,
@@ -146,7 +146,7 @@ struct Occupied {
 /// Runs a seed. `Ok(None)` if the volume cannot be made here.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// Fails with a text that says what went wrong.
 pub fn run<F: Family>(seed: u64) -> Said<Option<Work>> {
     let plan = Plan::draw::<F>(seed);
     let Some(disk) = F::make(&plan.geometry) else { return Ok(None) };
@@ -227,7 +227,7 @@ impl<F: Family> Run<F> {
         Ok(run)
     }
 
-    /// What clients do on this volume: each seed switches some kinds of steps off and weighs the others.
+    /// Draws the clients' habits on this volume: each seed switches some kinds of steps off and weighs the others.
     fn draw_habits(&mut self, vfs: &Vfs<FormatOf<F>>) -> Habits {
         let shape = vfs.shape();
         let bytes = self.fresh.blocks * u64::from(shape.block_size);
@@ -397,7 +397,7 @@ impl<F: Family> Run<F> {
         Ok(free(vfs))
     }
 
-    /// What the volume says is free is what the tree leaves.
+    /// Fails unless the volume counts as free exactly what the tree leaves.
     fn account(&self, vfs: &Vfs<FormatOf<F>>) -> Said<()> {
         let (space, used) = (vfs.stat_fs(), occupied(vfs)?);
         let blocks = space.blocks - self.overhead.blocks - used.blocks;
@@ -531,7 +531,7 @@ const BASE_FILES: usize = 800;
 /// Blocks that directories which stay may keep.
 const SLACK_BLOCKS: u64 = 16;
 
-/// What is on a volume but for the files that only take room.
+/// Reads the tree of a volume, without the files that only take room.
 fn seen<F: Format>(vfs: &Vfs<F>) -> Said<tree::Tree> {
     tree::of_parts(vfs, |name| name != BASE.as_bytes() && name != LOST_AND_FOUND)
 }

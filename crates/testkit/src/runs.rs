@@ -20,7 +20,7 @@ pub struct Runs {
     block_bytes: usize,
     /// Blocks that are promised, those of the runs included.
     reserved: u64,
-    /// What is taken, and which bytes it has.
+    /// The runs that are taken, each with the generation of its bytes.
     held: Vec<(BlockRun, u64)>,
     generation: u64,
 }
@@ -36,7 +36,7 @@ impl Runs {
         self.held.iter().map(|(run, _)| *run).collect()
     }
 
-    /// How many runs were ever taken.
+    /// Returns the number of runs that were ever taken.
     pub fn taken_so_far(&self) -> u64 {
         self.generation
     }
@@ -56,7 +56,7 @@ impl Runs {
     /// One random step: a promise more or less, a run taken or given back.
     ///
     /// # Errors
-    /// What breaks the contract of [`SwapSpace`], a run that shows other bytes than were written, and errors of the device.
+    /// Fails on a breach of the contract of [`SwapSpace`], a run that shows other bytes than were written, and errors of the device.
     pub fn step(&mut self, vfs: &Vfs<impl Format>, rng: &mut Pcg64Mcg) -> Said<()> {
         match rng.random_range(0..10) {
             0 | 1 => self.reserve(vfs, rng.random_range(1..400)),

@@ -1,6 +1,6 @@
 //! A device that fails: EIO in the n-th request, failing flushes, a full host, a full volume.
 //!
-//! What was fsynced stays, an fsync reports a failed write, a flush that failed never turns into
+//! Fsynced data stay, an fsync reports a failed write, a flush that failed never turns into
 //! success, the volume takes no changes after that and says why, and goes on reading.
 //!
 //! A failure prints `MOAFS_FAULT=…`; `MOAFS_FAULT=… cargo test -p moafs-testkit --test faults replay -- --nocapture` runs that case
@@ -94,7 +94,7 @@ fn scene<F: Family>(workload: &str) -> Scene {
     Scene { workload, geometry: family::geometries::<F>(F::CRASH)[0], seed: 0 }
 }
 
-/// What goes wrong with the `n`-th request, by the label that a failure prints.
+/// Returns the fault of the `n`-th request, by the label that a failure prints.
 fn rule(label: &str, n: u64) -> Rule {
     let (victims, when, harm) = match label {
         "write" => (Victims::Writes(EVERYWHERE), When::Nth(n), Harm::Error),
@@ -226,7 +226,7 @@ fn an_fsync_beside_a_failing_sync_loses_nothing<F: Family>() {
 
 const BYTES: &[u8] = &[7; 9_000];
 
-/// What the fsync answered, and what a power cut then leaves.
+/// Returns the answer of the fsync, and the disk that a power cut then leaves.
 fn fsync_beside_sync<F: Family>(nth: u64, after: Duration) -> (moafs_vfs::Result<()>, Arc<MemDisk>) {
     let runtime = Virtual::new(None);
     let rt = runtime.rt();

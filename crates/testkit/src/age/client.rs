@@ -16,7 +16,7 @@ use crate::tree::{self, Tree};
 
 type Said<T> = std::result::Result<T, String>;
 
-/// What a file holds.
+/// The contents and attributes of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data {
     /// The bytes of a regular file.
@@ -52,7 +52,7 @@ struct Promise {
     file: File,
 }
 
-/// What a client made: files by number, so that all names of one lead to the same.
+/// The tree that a client made: files by number, so that all names of one lead to the same.
 #[derive(Debug, Clone, Default)]
 pub struct Own {
     dirs: BTreeSet<String>,
@@ -65,7 +65,7 @@ pub struct Own {
 /// The attribute that clients set.
 const KEY: &[u8] = b"user.a";
 
-/// What a client draws from.
+/// Weights and limits that a client draws its steps from.
 #[derive(Debug, Clone, Default)]
 pub struct Habits {
     /// Weights of the kinds of steps, in the order of [`Step`]; 0 switches one off.
@@ -106,7 +106,7 @@ enum Step {
     Sync,
 }
 
-/// How many kinds of steps there are.
+/// Number of kinds of steps.
 pub const STEPS: usize = KINDS.len();
 
 const KINDS: [Step; 17] = [
@@ -135,11 +135,11 @@ pub struct Client<'a, F: Format> {
     pub calls: Calls<'a, F>,
     /// Its directory.
     pub home: &'a str,
-    /// What it has; also read by others while it waits.
+    /// The client's tree; also read by others while it waits.
     pub own: &'a Mutex<Own>,
-    /// What it does.
+    /// The weights of the kinds of steps, and their limits.
     pub habits: &'a Habits,
-    /// What it draws from.
+    /// The random numbers that the steps are drawn from.
     pub rng: Pcg64Mcg,
     /// Inodes that it holds, without a name.
     pub orphans: Vec<Ino>,
@@ -226,7 +226,7 @@ impl Own {
         Ok(())
     }
 
-    /// What is there after a kill; every promise must be kept, and goes on. Before recovery has ended only promises to files
+    /// Takes over the tree that is there after a kill; every promise must be kept, and goes on. Before recovery has ended only promises to files
     /// that have not moved since are looked at.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ impl Own {
         Ok(seen)
     }
 
-    /// What a volume shows, with inode numbers as numbers of files. Numbers that the client gives go on above `next`.
+    /// Reads the tree that a volume shows, with inode numbers as numbers of files. Numbers that the client gives go on above `next`.
     fn seen(tree: &Tree, home: &str, next: u64) -> Said<Own> {
         let root = tree.nodes[&tree.root].entries.get(home.as_bytes());
         let root = *root.ok_or_else(|| format!("directory {home} is missing"))?;
