@@ -16,6 +16,8 @@
 //! | `record`, `summary`, `report`, `machine` | from measurements to tables |
 //! | `interrupt`, `error` | what ends a run early |
 
+#![forbid(unsafe_code)]
+
 mod backing;
 mod error;
 mod interrupt;

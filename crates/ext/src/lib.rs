@@ -15,6 +15,8 @@
 //! | [`place`] | the policies: where data and metadata are placed |
 //! | [`health`] | the first reason why a volume takes no more changes |
 
+#![forbid(unsafe_code)]
+
 pub mod alloc;
 pub mod check;
 pub mod engine;

@@ -14,6 +14,8 @@
 //! | [`clean`] | which segments are cleaned, and in which order their blocks leave; each policy one file |
 //! | [`place`] | temperature of data, and whether a log appends or recycles |
 
+#![forbid(unsafe_code)]
+
 pub mod check;
 pub mod clean;
 pub mod engine;

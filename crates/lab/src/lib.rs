@@ -22,6 +22,8 @@
 //! | [`report`] | outcomes as a page, CSV, JSON and pictures |
 //! | [`trace`], [`replay`] | block traces, and serving them on a modelled drive |
 
+#![forbid(unsafe_code)]
+
 pub mod age;
 pub mod calibrate;
 pub mod contentless;

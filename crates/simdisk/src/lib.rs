@@ -16,6 +16,8 @@
 //! | [`serve`](mod@serve) | a live disk: mount, signals, end |
 //! | [`peers`] | the same workloads on several file systems, each on such a disk |
 
+#![forbid(unsafe_code)]
+
 mod drive;
 mod front;
 mod host;
