@@ -10,6 +10,19 @@
 //! Layers, from the file system down: file system → [`queue`] (elevator: sort, merge) →
 //! [`probe`] (trace, faults, crash recorder) → device ([`mod@file`], [`mem`], [`model`]).
 //!
+//! A sector is written to a disk in memory, made durable and read back:
+//!
+//! ```
+//! use moafs_disk::{Buf, DiskExt, Kind, Lba, MemDisk, SECTOR, Tag};
+//!
+//! let disk = MemDisk::new(2048); // sectors: 1 MiB
+//! let tag = Tag::volume(Kind::Data);
+//! disk.write(Lba(8), Buf::copy_of(&[7; SECTOR]).freeze(), tag)?;
+//! disk.flush()?;
+//! assert_eq!(disk.read(Lba(8), SECTOR, tag)?[..4], [7; 4]);
+//! # Ok::<(), moafs_disk::DiskError>(())
+//! ```
+//!
 //! | module | contents |
 //! |---|---|
 //! | [`buf`] | aligned memory: [`Buf`] (owned), [`Page`] (frozen, shared) |

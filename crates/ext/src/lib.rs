@@ -4,6 +4,36 @@
 //! ([`check`]) and a file system at work on it; only the last one keeps state. Everything read from
 //! a device is checked when it is decoded, and an error names the damaged structure.
 //!
+//! A volume in memory is made, gets a file, and is closed:
+//!
+//! ```
+//! use moafs_disk::{MemDisk, SharedDisk};
+//! use moafs_ext::mkfs::{MkfsOptions, mkfs};
+//! use moafs_ext::{Ext, OpenOptions};
+//! use moafs_runtime::{Live, Rt, Timestamp};
+//! use moafs_vfs::api::NewFile;
+//! use moafs_vfs::types::{FileKind, Ino, Name};
+//! use moafs_vfs::{Credentials, Options, Vfs};
+//! use std::sync::Arc;
+//!
+//! let disk: SharedDisk = Arc::new(MemDisk::new(16 << 11));
+//! mkfs(&*disk, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0)))?;
+//! let rt: Rt = Live::new();
+//! let format = Ext::open(disk.clone(), rt.clone(), OpenOptions::default())?;
+//! let vfs = Vfs::new(format, disk, rt, Options::default());
+//!
+//! let (root, who) = (Ino(2), Credentials::root());
+//! let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+//! let file = vfs.create(&who, root, Name::new(b"hello").expect("a legal name"), &new)?.ino;
+//! vfs.write(&who, file, 0, b"hello", false)?;
+//! vfs.fsync(file, false)?;
+//! let mut bytes = [0; 5];
+//! vfs.read(file, 0, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello");
+//! vfs.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! | module | content |
 //! |---|---|
 //! | [`format`] | the bytes and their meaning: pure, no device |

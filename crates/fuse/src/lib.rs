@@ -5,6 +5,30 @@
 //! threads with an io_uring of one entry each, pinned to the CPUs. Replies are written straight into the transport's
 //! buffer. It knows nothing of any particular file system and can be used alone.
 //!
+//! A file system with an empty root directory. [`Session::mount`] puts it into the tree, and
+//! [`Session::serve`] answers until it is unmounted:
+//!
+//! ```no_run
+//! use moafs_fuse::{AttrReply, Errno, FOREVER, FileAttr, FileHandle, FileSystem, NodeId, ReqCtx, Result};
+//! use moafs_fuse::{Session, SessionOptions};
+//! use std::path::Path;
+//!
+//! struct Empty;
+//!
+//! impl FileSystem for Empty {
+//!     fn getattr(&self, ctx: &ReqCtx, _: Option<FileHandle>) -> Result<AttrReply> {
+//!         if ctx.node != NodeId::ROOT {
+//!             return Err(Errno::ENOENT);
+//!         }
+//!         let attr = FileAttr { ino: 1, mode: libc::S_IFDIR | 0o755, nlink: 2, blksize: 4096, ..FileAttr::default() };
+//!         Ok(AttrReply { attr, attr_ttl: FOREVER })
+//!     }
+//! }
+//!
+//! Session::mount(Empty, Path::new("/mnt"), &SessionOptions::default())?.serve()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! From the outside in:
 //! - [`FileSystem`] (`fs`), with what requests and replies are made of (`types`, `dirbuf`, `errno`);
 //! - [`Session`], [`Unmounter`], [`Notifier`], [`SessionOptions`] (`session`, `notify`, `options`, `error`);

@@ -7,6 +7,21 @@
 //! held across a wait (the locks in [`lock`]) is built on [`Event`]; plain mutexes are for leaves
 //! that never wait.
 //!
+//! A second of virtual time passes at once:
+//!
+//! ```
+//! use moafs_runtime::{Runtime, Virtual, sleep_until};
+//! use std::time::Duration;
+//!
+//! let clock = Virtual::new(Some(1)); // the seed decides among ready tasks
+//! let rt = clock.rt();
+//! clock.run(|| {
+//!     let begin = rt.now();
+//!     sleep_until(&*rt, begin + Duration::from_secs(1));
+//!     assert_eq!(rt.now() - begin, Duration::from_secs(1));
+//! });
+//! ```
+//!
 //! | module | what it holds |
 //! |---|---|
 //! | [`event`] | [`Event`], the only thing a task can wait for |

@@ -5,6 +5,25 @@
 //! accessed file block; a map in memory records where. Areas are swap space ([`moafs_vfs::volatile`]): no structure on
 //! the disk refers to them.
 //!
+//! Pages leave memory for a partition (here a disk in memory) and come back:
+//!
+//! ```
+//! use moafs_disk::{Buf, MemDisk};
+//! use moafs_runtime::Live;
+//! use moafs_swap::{PAGE_BYTES, PageNo, Swap, SwapOptions};
+//! use std::sync::Arc;
+//!
+//! let partition = Arc::new(MemDisk::new(8192)); // sectors: 4 MiB
+//! let swap = Swap::open(None, Some(partition), 256, Live::new(), SwapOptions::default())?;
+//! swap.page_out(&[(PageNo(3), Buf::copy_of(&[9; PAGE_BYTES]).freeze())])?;
+//! let mut page = [0; PAGE_BYTES];
+//! swap.page_in(PageNo(3), &mut page)?;
+//! assert_eq!(page[..], [9; PAGE_BYTES]);
+//! # Ok::<(), moafs_swap::SwapError>(())
+//! ```
+//!
+//! With a [`Home`], a mounted volume's free space takes the pages; [`Region`] is memory of one process that leaves this way.
+//!
 //! | module | contents |
 //! |---|---|
 //! | [`device`] | [`Swap`]: pages out and in, freeing; the guarantees for concurrent calls |

@@ -5,6 +5,26 @@
 //! other blocks are written with it and to which addresses ([`Format::plan`]); vfs carries that plan out. vfs knows no
 //! on-disk byte.
 //!
+//! Code that works on any format takes a [`Vfs`] of any [`Format`]; `moafs-ext` and `moafs-f2fs` show how one is made:
+//!
+//! ```
+//! use moafs_vfs::types::{Cookie, Ino, Name};
+//! use moafs_vfs::{Credentials, Format, Result, Vfs};
+//!
+//! /// Returns the names in a directory.
+//! fn names<F: Format>(vfs: &Vfs<F>, dir: Ino) -> Result<Vec<Vec<u8>>> {
+//!     let mut names = Vec::new();
+//!     vfs.list(&Credentials::root(), dir, Cookie::START, &mut |entry| {
+//!         names.push(entry.name.as_bytes().to_vec());
+//!         true // go on
+//!     })?;
+//!     Ok(names)
+//! }
+//!
+//! assert!(Name::new(b"notes.txt").is_some());
+//! assert!(Name::new(b"a/b").is_none(), "a name is one component of a path");
+//! ```
+//!
 //! | module | what it holds |
 //! |---|---|
 //! | [`types`] | inode numbers, names, attributes, block runs |
