@@ -24,7 +24,7 @@ pub(crate) fn parse<T: Wire>(bytes: &[u8]) -> Option<T> {
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// The bytes of a structure.
+/// Returns the bytes of a structure.
 pub(crate) fn bytes_of<T: Wire>(value: &T) -> &[u8] {
     // SAFETY: `Wire` types have no padding, so all `size_of::<T>()` bytes are initialised; the borrow keeps them alive.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
@@ -157,7 +157,7 @@ pub(crate) const VERSION_MINOR: u32 = 45;
 
 /// Size of the op area of a ring header, bytes; a request's first argument is at most this.
 pub(crate) const RING_OP_OFFSET: usize = 128;
-/// Where the op area ends and the entry's state begins.
+/// Offset at which the op area ends and the entry's state begins, bytes.
 pub(crate) const RING_ENT_OFFSET: usize = 256;
 /// Size of a ring entry's header area: request or reply head, op area, state.
 pub(crate) const RING_HEADER_LEN: usize = RING_ENT_OFFSET + size_of::<RingEntInOut>();
@@ -224,8 +224,8 @@ macro_rules! opcodes {
                 match self { $(Self::$name => $number),* }
             }
 
-            /// Bytes of the operation's fixed argument: where /dev/fuse's buffer splits into argument and payload,
-            /// and how much of a ring entry's op area counts.
+            /// Returns the bytes of the operation's fixed argument: /dev/fuse's buffer splits into argument and payload
+            /// there, and so much of a ring entry's op area counts.
             pub(crate) fn arg_len(self) -> usize {
                 match self { $(Self::$name => size_of::<$arg>()),* }
             }

@@ -1,4 +1,4 @@
-//! Page-aligned memory of fixed size, shared with the kernel at times.
+//! Page-aligned memory of fixed size for requests and replies. In a ring the kernel reads and writes it.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -15,7 +15,7 @@ pub(crate) struct PageBuffer {
 unsafe impl Send for PageBuffer {}
 
 impl PageBuffer {
-    /// `len` bytes, rounded up to whole pages.
+    /// Maps `len` bytes, rounded up to whole pages.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(page_size());
         // SAFETY: a fresh anonymous mapping touches no existing memory.
@@ -36,7 +36,7 @@ impl PageBuffer {
         Ok(Self { start, len })
     }
 
-    /// Start of the memory, for the kernel.
+    /// Returns the start of the memory, for the kernel.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -65,7 +65,7 @@ impl Drop for PageBuffer {
     }
 }
 
-/// Bytes of a page of this machine.
+/// Returns the bytes of a page of this machine.
 pub(crate) fn page_size() -> usize {
     // SAFETY: sysconf has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

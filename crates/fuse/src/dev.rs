@@ -1,4 +1,4 @@
-//! The transport that is always there: read a request from /dev/fuse, write its reply.
+//! The transport that every kernel has: read a request from /dev/fuse, write its reply.
 //!
 //! Beside io_uring one such reader remains: forgets and interrupts never travel through a ring.
 
@@ -14,23 +14,23 @@ use crate::errno::Errno;
 use crate::exchange::{Exchange, concat, out_header, split_body, split_request};
 use crate::fs::FileSystem;
 
-/// Where the kernel offers FUSE.
+/// The device through which the kernel offers FUSE.
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
 /// Head of a WRITE request. Requests are read so that what follows it, the data, starts on a page.
 const WRITE_HEAD_LEN: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
-/// How long the reader beside rings stays away after a forget. The kernel hands over in one request whatever it has
-/// put by in the meantime, and wakes nobody to do so: removing a file is a third quicker than with a wake-up for each.
-/// An inode and its blocks are free that much later, an interrupt comes that much later.
+/// Pause of the reader beside rings after a forget. The kernel gathers the forgets of this time into one request and
+/// need not wake the reader for each: removing a file is a third quicker. An inode and its blocks are free that much
+/// later, an interrupt comes that much later.
 const FORGETS_GATHER: Duration = Duration::from_millis(1);
 
-/// What a reading thread is there for.
+/// The requests that a reading thread serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
     /// Every request.
     Alone,
-    /// What never travels through a ring: nobody waits for an answer.
+    /// Requests that never travel through a ring (forgets and interrupts). They take no reply.
     BesideRings,
 }
 
@@ -41,14 +41,14 @@ pub(crate) struct DevBuffers {
 }
 
 impl DevBuffers {
-    /// For requests and replies of at most `payload_len` bytes of data.
+    /// Allocates buffers for requests and replies of at most `payload_len` bytes of data.
     pub(crate) fn new(payload_len: usize) -> io::Result<Self> {
         let len = page_size() + payload_len;
         Ok(Self { request: PageBuffer::new(len)?, reply: PageBuffer::new(len)? })
     }
 }
 
-/// What a read of the device brought.
+/// The result of reading the device.
 enum Received {
     Request(usize),
     /// The request was withdrawn, or a signal came.
@@ -96,8 +96,8 @@ fn receive(dev: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Received> {
     }
 }
 
-/// Writes one message, head included. A mount that is gone and a request that was withdrawn need no message any more,
-/// and there is nobody to tell of any other failure.
+/// Writes one message, head included. Errors are ignored: if the mount is gone or the request was withdrawn, the
+/// message is not needed, and there is no way to report any other failure.
 fn send(dev: BorrowedFd<'_>, message: &[u8]) {
     // SAFETY: the message is valid for reads of its length.
     unsafe { libc::write(dev.as_raw_fd(), message.as_ptr().cast(), message.len()) };
@@ -142,7 +142,7 @@ impl Exchange for DevExchange<'_> {
     fn no_reply(self) {}
 }
 
-/// Reads the first request of a mount and answers it with what `answer` makes of it, until it returns `Some`.
+/// Reads the first requests of a mount and answers each as `answer` says, until it returns `Some`.
 pub(crate) fn handshake<T, E: From<io::Error>>(
     dev: BorrowedFd<'_>,
     mut answer: impl FnMut(&[u8], &mut Vec<u8>) -> Result<Option<T>, E>,
@@ -165,5 +165,5 @@ pub(crate) fn handshake<T, E: From<io::Error>>(
     }
 }
 
-/// The kernel refuses to read into less than 8 KiB.
+/// Length of the buffer of the handshake, bytes. The kernel refuses to read into less than 8 KiB.
 const HANDSHAKE_LEN_MAX: usize = 64 << 10;

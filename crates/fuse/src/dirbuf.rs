@@ -1,4 +1,4 @@
-//! Directory listings on their way out: entries packed straight into the reply buffer.
+//! Directory listings, packed straight into the reply buffer.
 
 use std::mem::size_of;
 
@@ -6,15 +6,15 @@ use crate::abi::{self, Dirent, EntryOut};
 use crate::errno::Errno;
 use crate::types::Entry;
 
-/// Names longer than this the protocol cannot list.
+/// Longest name that the protocol can list, bytes.
 const NAME_LEN_MAX: usize = 255;
 
-/// The type of a directory entry, as in `<dirent.h>`, from a mode's `S_IFMT` bits.
+/// Returns the type of a directory entry, as in `<dirent.h>`, from a mode's `S_IFMT` bits.
 const fn kind_of_mode(mode: u32) -> u32 {
     (mode & libc::S_IFMT) >> 12
 }
 
-/// Length of an entry: head and name, padded to 8 bytes.
+/// Returns the length of an entry in bytes: head and name, padded to 8 bytes.
 const fn dirent_len(name_len: usize) -> usize {
     (size_of::<Dirent>() + name_len).next_multiple_of(8)
 }
@@ -28,7 +28,7 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
-    /// Appends `head` and a directory entry; `false` if they do not fit.
+    /// Appends `head` and a directory entry; returns false if they do not fit.
     fn add(&mut self, head: &[u8], dirent: Dirent, name: &[u8]) -> bool {
         if name.is_empty() || name.len() > NAME_LEN_MAX || name.iter().any(|&byte| byte == 0 || byte == b'/') {
             self.bad_name = true;
@@ -50,7 +50,8 @@ impl Packer<'_> {
         true
     }
 
-    /// Bytes packed. An empty listing means the end of the directory, so a buffer too small for one entry is an error.
+    /// Returns the bytes packed. An empty listing means the end of the directory, so a buffer too small for one entry
+    /// is an error.
     fn finish(self) -> Result<usize, Errno> {
         match (self.bad_name, self.full && self.used == 0) {
             (true, _) => Err(Errno::EIO),
@@ -73,8 +74,8 @@ impl<'a> DirBuf<'a> {
     }
 
     /// Adds an entry: inode number (not zero), the offset that resumes *after* it (not zero), file type taken from
-    /// `mode`, and name. `false`: the buffer is full and the entry was not taken. A name that no directory can hold
-    /// fails the whole listing with `EIO`.
+    /// `mode`, and name. Returns false if the buffer is full and the entry was not taken. A name that is empty, longer
+    /// than 255 bytes or holds NUL or `/` fails the whole listing with `EIO`.
     #[must_use]
     pub fn add(&mut self, ino: u64, next_offset: u64, mode: u32, name: &[u8]) -> bool {
         let dirent = Dirent { ino, off: next_offset, namelen: name.len() as u32, kind: kind_of_mode(mode) };
@@ -94,7 +95,7 @@ impl<'a> DirPlusBuf<'a> {
         self.0.finish()
     }
 
-    /// Whether an entry with a name of `name_len` bytes still fits. To ask before counting a lookup.
+    /// Returns true if an entry with a name of `name_len` bytes still fits. Ask before counting a lookup.
     pub fn fits(&self, name_len: usize) -> bool {
         !self.0.full && self.0.out.len() - self.0.used >= size_of::<EntryOut>() + dirent_len(name_len)
     }

@@ -1,4 +1,4 @@
-//! From a request's bytes to a call of the file system, and its result back: the only place that knows opcodes.
+//! Decodes a request, calls the file system, and encodes the result. No other module knows opcodes.
 //!
 //! Invariants:
 //! - every request that takes a reply gets exactly one, also when the handler panics;
@@ -25,9 +25,9 @@ use crate::types::{
 const NAME_LEN_MAX: usize = 255;
 /// Longest target of a symbolic link: `PATH_MAX` without its NUL, bytes.
 const TARGET_LEN_MAX: usize = 4095;
-/// Most that an ioctl carries each way, bytes. The largest in use here, `FS_IOC_FSSETXATTR`, takes 28.
+/// Most bytes that an ioctl carries each way. The largest in use here, `FS_IOC_FSSETXATTR`, takes 28.
 const IOCTL_LEN_MAX: usize = 4096;
-/// Longest copy that the 32-bit reply of the older COPY_FILE_RANGE can tell: whole pages.
+/// Longest copy that the 32-bit reply of the older COPY_FILE_RANGE can tell: whole pages, in bytes.
 const COPY_LEN_MAX_32: u64 = !0xfff_u32 as u64;
 
 /// Feeds requests to a file system.
@@ -42,13 +42,13 @@ pub struct Dispatcher<F> {
 }
 
 impl<F: FileSystem> Dispatcher<F> {
-    /// A dispatcher for `fs` and a kernel with which `agreed` was agreed.
+    /// Creates a dispatcher for `fs` and a kernel with which `agreed` was agreed.
     pub fn new(fs: Arc<F>, agreed: InitFlags) -> Self {
         Self { fs, agreed, interrupts: Interrupts::default(), destroyed: AtomicBool::new(false) }
     }
 
     /// Answers one request in memory, as read from /dev/fuse. `reply` takes the reply with at most `capacity` bytes
-    /// behind its head, and is left empty where there is none. `false`: the bytes are no request at all.
+    /// behind its head, and is left empty if the request takes none. Returns false if the bytes are no request at all.
     pub fn answer(&self, request: &[u8], reply: &mut Vec<u8>, capacity: usize) -> bool {
         reply.clear();
         let Some(exchange) = MemoryExchange::new(request, reply, capacity) else {
@@ -62,14 +62,14 @@ impl<F: FileSystem> Dispatcher<F> {
         &self.fs
     }
 
-    /// Calls the file system's `destroy`, the first time.
+    /// Calls the file system's `destroy`, unless that was done before.
     pub(crate) fn destroy_once(&self) {
         if !self.destroyed.swap(true, Ordering::AcqRel) {
             self.fs.destroy();
         }
     }
 
-    /// Bytes of an operation's fixed argument, as agreed with the kernel.
+    /// Returns the bytes of an operation's fixed argument, as agreed with the kernel.
     fn arg_len(&self, opcode: Opcode) -> usize {
         match opcode {
             Opcode::Setxattr if !self.agreed.contains(InitFlags::SETXATTR_EXT) => abi::SETXATTR_IN_LEN_SHORT,
@@ -80,7 +80,7 @@ impl<F: FileSystem> Dispatcher<F> {
     /// Answers one request.
     pub(crate) fn dispatch<E: Exchange>(&self, exchange: E) {
         let pending = Pending(Some(exchange));
-        // A panic unwinds through `Pending`, which replies; the panic hook has told the story. The file system is
+        // A panic unwinds through `Pending`, which replies; the panic hook has printed the message. The file system is
         // shared between threads anyway, so it must hold its own invariants across a panic.
         let _ = catch_unwind(AssertUnwindSafe(|| self.run(pending)));
     }
@@ -158,12 +158,12 @@ impl<F: FileSystem> Dispatcher<F> {
     }
 }
 
-/// True for operations that are worth giving up when their caller is killed.
+/// Returns true for operations that are worth giving up when their caller is killed.
 fn takes_long(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Fallocate | Opcode::CopyFileRange | Opcode::CopyFileRange64)
 }
 
-/// An exchange that is still owed its end. Dropped in a panic, it replies `EIO`: a client never hangs.
+/// An exchange that has not been replied to or ended yet. Dropped in a panic, it replies `EIO`, so no client hangs.
 struct Pending<E: Exchange>(Option<E>);
 
 impl<E: Exchange> Pending<E> {
@@ -190,7 +190,7 @@ impl<E: Exchange> Drop for Pending<E> {
     }
 }
 
-/// A request on its way through the file system.
+/// A request that is being served.
 struct Call<'a, F, E: Exchange> {
     fs: &'a F,
     ctx: ReqCtx,
@@ -218,8 +218,9 @@ impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
         checked_name(name)
     }
 
-    /// As [`Self::name`]; `.` and `..` are names, too: of a file handle's node, and of its parent. A node that the kernel knows from
-    /// a handle has no name there, and is looked up again as `/` in itself: overlayfs does so.
+    /// Returns the name as [`Self::name`] does, but allows `.` and `..`: the kernel asks with them for a file handle's
+    /// node and for its parent. A node that the kernel knows from a handle has no name there, and is looked up again as
+    /// `/` in itself: overlayfs does so.
     fn lookup_name(&self) -> Result<&[u8]> {
         let (name, _) = split_nul(self.payload())?;
         match name {
@@ -266,7 +267,7 @@ impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
         self.reply_wire(result.map(|reply| abi::OpenOut::from(&reply)));
     }
 
-    /// Of a name that was made: a negative entry would be a lie.
+    /// Replies with the entry of a name that was made. A negative entry would be wrong here and becomes an error.
     fn reply_new_entry(self, result: Result<Entry>) {
         self.reply_wire(result.and_then(|entry| positive(&entry)));
     }
@@ -285,7 +286,7 @@ impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
         self.exchange.take().reply(result);
     }
 
-    /// Of an attribute's value or list: its length if that was asked for, else the value if it fitted.
+    /// Replies with an attribute's value or list: its length if `asked` is zero, else the value if it fitted.
     fn reply_xattr(self, asked: usize, result: Result<usize>) {
         match result {
             Ok(len) if asked == 0 => {
@@ -373,7 +374,7 @@ impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
         self.reply_created(result);
     }
 
-    /// The kernel sends a name here too, which is none.
+    /// Creates a file without a name. The kernel sends a name in the request, which is not used.
     fn tmpfile(self) {
         let result = self.arg().and_then(|arg| self.fs.tmpfile(&self.ctx, &create_args(&arg)?));
         self.reply_created(result);
@@ -639,7 +640,7 @@ impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
                 libc::SEEK_HOLE => SeekTarget::Hole,
                 _ => return Err(Errno::EINVAL),
             };
-            // Also a negative offset, which comes as it is: it is beyond every end.
+            // A negative offset arrives as a large unsigned number: it is beyond every end as well.
             checked_range(arg.offset, 0).map_err(|_| Errno::ENXIO)?;
             self.fs.lseek(&self.ctx, FileHandle(arg.fh), arg.offset, target)
         });
@@ -710,7 +711,7 @@ fn symlink_names(payload: &[u8]) -> Result<(&[u8], &[u8])> {
     }
 }
 
-/// `EINVAL` if the range's end lies beyond what a file offset can say.
+/// Returns `EINVAL` if the range's end lies beyond the largest file offset.
 fn checked_range(offset: u64, len: u64) -> Result<()> {
     match offset.checked_add(len) {
         Some(end) if i64::try_from(end).is_ok() => Ok(()),
@@ -718,7 +719,7 @@ fn checked_range(offset: u64, len: u64) -> Result<()> {
     }
 }
 
-/// A count that a file system returned for a buffer of `room` bytes.
+/// Checks a count that a file system returned for a buffer of `room` bytes.
 fn at_most(count: usize, room: usize) -> Result<usize> {
     if count > room { Err(Errno::EIO) } else { Ok(count) }
 }
@@ -741,7 +742,7 @@ fn open_args(arg: &abi::OpenIn) -> OpenArgs {
     OpenArgs { flags: arg.flags as i32, kill_suidgid: arg.open_flags & abi::OPEN_KILL_SUIDGID != 0 }
 }
 
-/// A created file is a regular one, whether or not the kernel says so.
+/// Decodes the arguments of CREATE. A created file is a regular one, whether or not the kernel sends the type.
 fn create_args(arg: &abi::CreateIn) -> Result<CreateArgs> {
     match arg.mode & libc::S_IFMT {
         0 | libc::S_IFREG => Ok(CreateArgs {
@@ -754,7 +755,7 @@ fn create_args(arg: &abi::CreateIn) -> Result<CreateArgs> {
     }
 }
 
-/// The mode of a node that `mknod` may make, its type filled in.
+/// Returns the mode of a node that `mknod` may make, its type filled in.
 fn special_file_mode(mode: u32) -> Result<u32> {
     match mode & libc::S_IFMT {
         0 => Ok(mode | libc::S_IFREG),

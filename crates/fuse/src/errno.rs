@@ -1,4 +1,4 @@
-//! The one error a file system handler can give: a Linux error number.
+//! The one error type of file system handlers: a Linux error number.
 
 use std::fmt;
 use std::io;
@@ -11,12 +11,12 @@ pub struct Errno(u16);
 const FIRST_INTERNAL: i32 = 512;
 
 impl Errno {
-    /// Wraps an error number. One the kernel would refuse in a reply becomes [`Errno::EIO`].
+    /// Wraps an error number. A number that the kernel would refuse in a reply becomes [`Errno::EIO`].
     pub const fn new(raw: i32) -> Self {
         if raw > 0 && raw < FIRST_INTERNAL { Self(raw as u16) } else { Self::EIO }
     }
 
-    /// The number as in `<errno.h>`, always positive.
+    /// Returns the number as in `<errno.h>`, always positive.
     pub const fn raw(self) -> i32 {
         self.0 as i32
     }
@@ -138,7 +138,7 @@ impl From<Errno> for io::Error {
 }
 
 impl From<io::Error> for Errno {
-    /// Errors that carry no number become [`Errno::EIO`].
+    /// Takes the error's number. Errors that carry none become [`Errno::EIO`].
     fn from(error: io::Error) -> Self {
         error.raw_os_error().map_or(Self::EIO, Self::new)
     }

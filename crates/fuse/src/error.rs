@@ -1,4 +1,4 @@
-//! What can go wrong before a session serves.
+//! Errors of mounting, before a session serves.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::init::InitError;
 
-/// Why there is no mount.
+/// The reason for which a mount failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MountError {
@@ -19,34 +19,34 @@ pub enum MountError {
     Target {
         /// The mount point.
         target: PathBuf,
-        /// Why not.
+        /// The error of resolving it.
         source: io::Error,
     },
     /// A name or option holds a character that cannot be handed to the kernel.
     #[error("`{0}` cannot be part of a mount option (NUL or comma)")]
     BadCharacter(String),
-    /// No FUSE in this kernel or container.
+    /// /dev/fuse cannot be opened: this kernel or container has no FUSE.
     #[error("opening /dev/fuse: {0}")]
     OpenDevice(#[source] io::Error),
-    /// The kernel refused.
+    /// The kernel refused mount(2).
     #[error("mounting {source_name} of type {fstype} on {}: {source}", target.display())]
     Mount {
         /// The mount point.
         target: PathBuf,
-        /// What was mounted.
+        /// The source, as given to mount(2).
         source_name: String,
         /// `fuse` or `fuseblk`, with subtype.
         fstype: String,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// Only root can do this.
+    /// The mount needs root: a block-device mount, or one that cannot go through the helper.
     #[error("a block-device mount (fuseblk) needs root, and cannot be combined with auto_unmount")]
     BlockDeviceNeedsRoot,
     /// The helper for mounts by ordinary users could not be run.
     #[error("running fusermount3 (needed without root, and for auto_unmount): {0}")]
     RunFusermount(#[source] io::Error),
-    /// The helper refused; it has told why on standard error.
+    /// The helper refused; it has printed the reason on standard error.
     #[error("fusermount3 did not mount {}", target.display())]
     Fusermount {
         /// The mount point.

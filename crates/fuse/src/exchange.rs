@@ -8,27 +8,27 @@ use crate::errno::Errno;
 
 /// One request and the place for its reply.
 pub(crate) trait Exchange {
-    /// Head of the request.
+    /// Returns the head of the request.
     fn header(&self) -> &InHeader;
 
-    /// The operation's fixed argument of `arg_len` bytes, and what follows it: names, data. An argument that is too short is
-    /// returned as it is, for the dispatcher to refuse.
+    /// Returns the operation's fixed argument of `arg_len` bytes, and the bytes after it: names, data. An argument that
+    /// is too short is returned as it is, for the dispatcher to refuse.
     fn parts(&self, arg_len: usize) -> (&[u8], &[u8]);
 
-    /// Room for the reply's data: `max` bytes, or fewer if the transport has no more. Contents are unspecified.
+    /// Returns room for the reply's data: `max` bytes, or fewer if the transport has no more. Contents are unspecified.
     fn out(&mut self, max: usize) -> &mut [u8];
 
     /// Replies with the first `len` bytes of [`out`](Self::out), or an error.
     fn reply(self, result: Result<usize, Errno>);
 
-    /// Replies with these bytes, one part after the other. They are few.
+    /// Replies with these bytes, one part after the other. They are copied, so they should be few.
     fn reply_parts(self, parts: &[&[u8]]);
 
     /// Ends a request that takes no reply.
     fn no_reply(self);
 }
 
-/// The head of a reply with `len` bytes of data, or of an error.
+/// Returns the head of a reply with `len` bytes of data, or of an error.
 pub(crate) fn out_header(unique: u64, result: Result<usize, Errno>) -> OutHeader {
     let (len, error) = match result {
         Ok(len) => (len, 0),
@@ -37,7 +37,7 @@ pub(crate) fn out_header(unique: u64, result: Result<usize, Errno>) -> OutHeader
     OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique }
 }
 
-/// Copies `parts` to the start of `out`; the bytes copied, or `EIO` if they do not fit.
+/// Copies `parts` to the start of `out` and returns the bytes copied, or `EIO` if they do not fit.
 pub(crate) fn concat(parts: &[&[u8]], out: &mut [u8]) -> Result<usize, Errno> {
     let mut used = 0;
     for part in parts {
@@ -48,8 +48,8 @@ pub(crate) fn concat(parts: &[&[u8]], out: &mut [u8]) -> Result<usize, Errno> {
     Ok(used)
 }
 
-/// Splits a request as /dev/fuse delivers it: head and body. `None` if it is too short for a head or not as long as its head
-/// says.
+/// Splits a request as /dev/fuse delivers it into head and body. Returns `None` if it is too short for a head or not as
+/// long as its head says.
 pub(crate) fn split_request(bytes: &[u8]) -> Option<(InHeader, &[u8])> {
     let header: InHeader = abi::parse(bytes)?;
     if header.len as usize != bytes.len() {
@@ -63,7 +63,7 @@ pub(crate) fn split_body(body: &[u8], arg_len: usize) -> (&[u8], &[u8]) {
     body.split_at(arg_len.min(body.len()))
 }
 
-/// An exchange in memory: for tests of dispatcher and file systems without a kernel.
+/// An exchange in memory, for tests of dispatcher and file systems without a kernel.
 pub(crate) struct MemoryExchange<'a> {
     header: InHeader,
     body: &'a [u8],
@@ -71,7 +71,8 @@ pub(crate) struct MemoryExchange<'a> {
 }
 
 impl<'a> MemoryExchange<'a> {
-    /// `reply` takes the reply, head included; it may not grow beyond `capacity` bytes of data.
+    /// Creates the exchange. `reply` takes the reply, head included; it may not grow beyond `capacity` bytes of data.
+    /// Returns `None` if `request` is no request.
     pub(crate) fn new(request: &'a [u8], reply: &'a mut Vec<u8>, capacity: usize) -> Option<Self> {
         let (header, body) = split_request(request)?;
         reply.clear();

@@ -28,44 +28,45 @@ pub type Result<T, E = Errno> = std::result::Result<T, E>;
 /// or fails by itself.
 #[allow(unused_variables)]
 pub trait FileSystem: Send + Sync + 'static {
-    /// Whether open files carry state, so that every open and close must be seen. If not, the kernel is told that
-    /// `open` and `opendir` will answer `ENOSYS` and saves a round trip per open; handles are then zero, and the
+    /// Returns true if open files carry state, so that every open and close must be seen. If not, the kernel is told
+    /// that `open` and `opendir` will answer `ENOSYS` and saves a round trip per open; handles are then zero, and the
     /// lookup count alone keeps an unlinked file alive.
     fn keeps_open_state(&self) -> bool {
         false
     }
 
-    /// Called once, before the first request, with what was agreed with the kernel, and with the means to tell the kernel that what
-    /// it caches is out of date.
+    /// Called once, before the first request, with the result of the handshake, and with a notifier that tells the
+    /// kernel when what it caches is out of date.
     fn init(&self, negotiated: &Negotiated, notifier: Notifier) {}
 
     /// Called once, after the last request. On a block-device mount `umount` waits for it.
     fn destroy(&self) {}
 
-    /// Finds a name. "Not there" is `ENOENT` or, to let the kernel remember it, [`Entry::negative`].
+    /// Finds a name. A missing name is `ENOENT` or, to let the kernel remember it, [`Entry::negative`].
     ///
-    /// `.` is the node itself, which the kernel may know only from a file handle: whether it is the file of that handle it sees by
-    /// the entry's generation, and no such file is `ESTALE`. `..` is a directory's parent.
+    /// `.` is the node itself, which the kernel may know only from a file handle: it compares the entry's generation
+    /// with the handle's, and reports `ESTALE` if they differ. `..` is a directory's parent.
     fn lookup(&self, ctx: &ReqCtx, name: &[u8]) -> Result<Entry> {
         Err(Errno::ENOSYS)
     }
 
-    /// The kernel drops `nlookup` of its lookups of `node`.
+    /// Drops `nlookup` of the kernel's lookups of `node`.
     fn forget(&self, node: NodeId, nlookup: u64) {}
 
-    /// Many forgets in one request.
+    /// Drops lookups of many nodes, as one request names them.
     fn forget_batch(&self, batch: &mut dyn Iterator<Item = (NodeId, u64)>) {
         for (node, nlookup) in batch {
             self.forget(node, nlookup);
         }
     }
 
-    /// Attributes of a node.
+    /// Returns the attributes of a node.
     fn getattr(&self, ctx: &ReqCtx, fh: Option<FileHandle>) -> Result<AttrReply> {
         Err(Errno::ENOSYS)
     }
 
-    /// Attributes with birth time; `mask` is what the caller asked for (`STATX_*`). Without it `getattr` is used.
+    /// Returns the attributes with birth time; `mask` is what the caller asked for (`STATX_*`). By default `getattr` is
+    /// used.
     fn statx(&self, ctx: &ReqCtx, fh: Option<FileHandle>, mask: u32) -> Result<StatxReply> {
         Err(Errno::ENOSYS)
     }
@@ -130,12 +131,13 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// A descriptor is closed. `ENOSYS` (the default): never ask again.
+    /// Called when a descriptor is closed. `ENOSYS` (the default) means: never ask again.
     fn flush(&self, ctx: &ReqCtx, fh: FileHandle) -> Result<()> {
         Err(Errno::ENOSYS)
     }
 
-    /// The last descriptor of an open file is gone. Also comes, with handle zero, for files that `create` opened.
+    /// Called when the last descriptor of an open file is gone. Also comes, with handle zero, for files that `create`
+    /// opened.
     fn release(&self, ctx: &ReqCtx, fh: FileHandle, flags: i32) -> Result<()> {
         Ok(())
     }
@@ -145,7 +147,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// Opens a directory. `ENOSYS` (the default): never ask again.
+    /// Opens a directory. `ENOSYS` (the default) means: never ask again.
     fn opendir(&self, ctx: &ReqCtx, args: &OpenArgs) -> Result<OpenReply> {
         Err(Errno::ENOSYS)
     }
@@ -156,12 +158,13 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// As `readdir`, and each entry added is a lookup of its node. `ENOSYS` (the default): `readdir` is used.
+    /// Lists as `readdir` does, and each entry added is a lookup of its node. With `ENOSYS` (the default) `readdir` is
+    /// used.
     fn readdirplus(&self, ctx: &ReqCtx, fh: FileHandle, offset: u64, out: &mut DirPlusBuf<'_>) -> Result<()> {
         Err(Errno::ENOSYS)
     }
 
-    /// A directory is closed.
+    /// Called when a directory is closed.
     fn releasedir(&self, ctx: &ReqCtx, fh: FileHandle) -> Result<()> {
         Ok(())
     }
@@ -171,7 +174,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// Sizes and free space.
+    /// Returns sizes and free space.
     fn statfs(&self, ctx: &ReqCtx) -> Result<StatFs> {
         Err(Errno::ENOSYS)
     }
@@ -187,7 +190,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// As `getxattr`, for the list of names, each ended by a NUL.
+    /// Returns the list of names, each ended by a NUL, with lengths handled as by `getxattr`.
     fn listxattr(&self, ctx: &ReqCtx, out: &mut [u8]) -> Result<usize> {
         Err(Errno::ENOSYS)
     }
@@ -202,7 +205,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// Creates a file if it is not there, and opens it.
+    /// Creates a file if the name does not exist, and opens it.
     fn create(&self, ctx: &ReqCtx, name: &[u8], args: &CreateArgs) -> Result<(Entry, OpenReply)> {
         Err(Errno::ENOSYS)
     }
@@ -227,7 +230,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// An ioctl with sizes encoded in its number, at most 4 KiB each way. `out` is what the caller has room for.
+    /// Runs an ioctl with sizes encoded in its number, at most 4 KiB each way. `out` has the size of the caller's
+    /// buffer.
     fn ioctl(&self, ctx: &ReqCtx, args: &IoctlArgs<'_>, out: &mut [u8]) -> Result<IoctlReply> {
         Err(Errno::ENOTTY)
     }

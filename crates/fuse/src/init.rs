@@ -1,7 +1,7 @@
-//! The handshake: what the kernel offers, what we want, what both will do.
+//! The handshake: the kernel's offer, this crate's wishes, and their intersection.
 //!
-//! Deliberately never agreed to: `ATOMIC_O_TRUNC` (together with a no-op open it loses truncations),
-//! `AUTO_INVAL_DATA` (the kernel is the only writer; changes behind its back are notified).
+//! Deliberately never agreed to: `ATOMIC_O_TRUNC` (together with a no-op open it loses truncations), `AUTO_INVAL_DATA`
+//! (the kernel is the only writer; other changes are notified).
 
 use bitflags::bitflags;
 use thiserror::Error;
@@ -56,7 +56,7 @@ bitflags! {
     }
 }
 
-/// What to ask for in the handshake.
+/// The parameters to ask for in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitConfig {
     /// Largest write request, bytes; also the largest read. Whole pages between 64 KiB and 16 MiB.
@@ -86,7 +86,7 @@ impl Default for InitConfig {
     }
 }
 
-/// Which path requests take.
+/// The transport of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// io_uring if the kernel has it and it can be used, else /dev/fuse.
@@ -98,7 +98,7 @@ pub enum Transport {
     Dev,
 }
 
-/// What was agreed with the kernel.
+/// The result of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// The kernel's minor version of protocol 7.
@@ -113,14 +113,14 @@ pub struct Negotiated {
     pub transport: Transport,
 }
 
-/// Why kernel and daemon do not understand each other.
+/// The reason for which a handshake failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InitError {
-    /// The device failed.
+    /// The device could not be read or written.
     #[error("/dev/fuse: {0}")]
     Device(#[from] std::io::Error),
-    /// The first request was something else.
+    /// The first request was not INIT.
     #[error("expected an INIT request, got operation {opcode} of {len} bytes")]
     NotInit {
         /// Operation number.
@@ -150,7 +150,7 @@ const MAX_WRITE_OLD: u32 = 128 << 10;
 const MAX_PAGES_MAX: usize = u16::MAX as usize;
 
 impl InitConfig {
-    /// The capabilities wanted, before the kernel's offer is considered.
+    /// Returns the capabilities wanted, before the kernel's offer is considered.
     fn wanted(&self, keeps_open_state: bool, uring: bool) -> InitFlags {
         let mut flags = InitFlags::ASYNC_READ
             | InitFlags::BIG_WRITES
@@ -173,7 +173,7 @@ impl InitConfig {
         flags
     }
 
-    /// Largest write in bytes, whole pages.
+    /// Returns the largest write in bytes, whole pages.
     pub(crate) fn max_write(&self) -> u32 {
         let page = page_size();
         let clamped = self.max_write.clamp(MAX_WRITE_MIN, MAX_WRITE_MAX) as usize;
@@ -182,7 +182,7 @@ impl InitConfig {
     }
 }
 
-/// What came of an INIT request.
+/// The answer to an INIT request.
 pub(crate) enum InitStep {
     /// The reply to send; the session can begin.
     Agreed(Box<InitOut>, Negotiated),
@@ -229,7 +229,7 @@ pub(crate) fn negotiate(
     Ok(InitStep::Agreed(Box::new(out), negotiated))
 }
 
-/// The kernel's capabilities. The upper half counts only if the kernel says that it is there.
+/// Returns the kernel's capabilities. The upper half counts only if the kernel says that it is valid.
 fn offered(offer: &InitIn) -> InitFlags {
     let low = InitFlags::from_bits_retain(u64::from(offer.flags));
     if low.contains(InitFlags::INIT_EXT) {
@@ -239,7 +239,7 @@ fn offered(offer: &InitIn) -> InitFlags {
     }
 }
 
-/// The arguments of an INIT request, of whatever length the kernel's version gives them.
+/// Decodes an INIT request, whose arguments are shorter in older kernels; missing fields are zero.
 pub(crate) fn parse_init(request: &[u8]) -> Result<(InHeader, InitIn), InitError> {
     let not_init = |opcode| InitError::NotInit { opcode, len: request.len() };
     let header: InHeader = abi::parse(request).ok_or(not_init(0))?;

@@ -1,19 +1,21 @@
-//! Requests that can be given up: a caller that is killed during a long operation waits for its reply, so the operation ends early.
+//! Requests that can be given up: a caller killed during a long operation waits for its reply, so the operation ends
+//! early.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Interrupts that are kept for requests that are not known yet. Most of them are for short requests, which take no notice.
+/// Most interrupts kept for requests that have not arrived yet. Most of them concern short requests, which ignore them.
 const EARLY_MAX: usize = 64;
 
 thread_local! {
-    /// Of the long request that this thread serves.
+    /// The interrupt flag of the long request that this thread serves.
     static CURRENT: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Returns true if the caller of the request that this thread serves has been interrupted or killed. A handler of an operation that takes
-/// long (FALLOCATE, COPY_FILE_RANGE) asks between its steps, and answers `EINTR` or what it has done so far.
+/// Returns true if the caller of the request that this thread serves has been interrupted or killed. A handler of an
+/// operation that takes long (FALLOCATE, COPY_FILE_RANGE) asks between its steps, and answers `EINTR` or what it has
+/// done so far.
 pub fn interrupted() -> bool {
     CURRENT.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)))
 }
@@ -25,13 +27,13 @@ pub(crate) struct Interrupts(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     running: Vec<(u64, Arc<AtomicBool>)>,
-    /// Those that came last for requests that were not running, in turn.
+    /// The latest interrupts of requests that were not running; `next_early` is overwritten next.
     early: Vec<u64>,
     next_early: usize,
 }
 
 impl Interrupts {
-    /// Has the calling thread hear of an interrupt of request `unique`, until the guard is dropped.
+    /// Makes an interrupt of request `unique` visible to the calling thread, until the guard is dropped.
     pub(crate) fn watch(&self, unique: u64) -> Watched<'_> {
         let mut state = self.state();
         let flag = Arc::new(AtomicBool::new(state.early.contains(&unique)));
@@ -40,7 +42,7 @@ impl Interrupts {
         Watched { interrupts: self, unique }
     }
 
-    /// Request `unique` was interrupted. Requests that are short or done take no notice.
+    /// Marks request `unique` as interrupted. Requests that are short or done ignore it.
     pub(crate) fn interrupt(&self, unique: u64) {
         let mut state = self.state();
         match state.running.iter().find(|(number, _)| *number == unique) {
@@ -55,7 +57,7 @@ impl Interrupts {
 }
 
 impl State {
-    /// Keeps an interrupt for a request that may still come: the two travel different ways.
+    /// Keeps an interrupt for a request that may still come: over io_uring the two travel different ways.
     fn keep(&mut self, unique: u64) {
         let at = self.next_early;
         match self.early.get_mut(at) {

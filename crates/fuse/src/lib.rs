@@ -30,13 +30,13 @@
 //! ```
 //!
 //! From the outside in:
-//! - [`FileSystem`] (`fs`), with what requests and replies are made of (`types`, `dirbuf`, `errno`);
+//! - [`FileSystem`] (`fs`), with the types of requests and replies (`types`, `dirbuf`, `errno`);
 //! - [`Session`], [`Unmounter`], [`Notifier`], [`SessionOptions`] (`session`, `notify`, `options`, `error`);
-//! - `mount`: into the tree and out of it; `init`: the handshake, [`Negotiated`];
+//! - `mount`: mounting and unmounting; `init`: the handshake, [`Negotiated`];
 //! - `dev` and `ring`: the two transports. Each makes an `exchange` of what it receives: a request, and the place for
 //!   its reply, in a page-aligned `buffer`;
 //! - `interrupt`: callers that are killed while a long operation runs;
-//! - `dispatch`: from an exchange to a call of the file system and back, with `wire` to convert types;
+//! - `dispatch`: calls the file system for an exchange and replies with the result, with `wire` to convert types;
 //! - `abi`: the wire's structures and numbers.
 //!
 //! Linux only.

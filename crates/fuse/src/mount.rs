@@ -1,6 +1,7 @@
-//! Getting a mount and losing it again: mount(2) as root, `fusermount3` for everybody else and for `auto_unmount`.
+//! Mounting and unmounting: mount(2) as root, `fusermount3` for other users and for `auto_unmount`.
 //!
-//! Nothing here looks at the mount through its own path once it is there: the question would be ours to answer.
+//! Once the mount exists, nothing here accesses it by its own path: the request would have to be answered by this
+//! process.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -20,7 +21,7 @@ use crate::options::{MountFlags, MountKind, MountOptions};
 const BLKSIZE_MAX: u32 = 4096;
 /// The mount table of this process.
 const MOUNTINFO: &str = "/proc/self/mountinfo";
-/// The set-user-id helper, by the names it goes by.
+/// The set-user-id helper: its current and its old name.
 const FUSERMOUNT: [&str; 2] = ["fusermount3", "fusermount"];
 
 /// A fresh mount and the device to serve it through.
@@ -34,7 +35,7 @@ pub(crate) struct Mounted {
 #[derive(Debug)]
 pub(crate) struct Mount {
     target: PathBuf,
-    /// Device number in the mount table, to recognise the mount by.
+    /// Device number in the mount table, which identifies the mount.
     device: Option<DeviceId>,
     /// `fusermount3` waits at the other end and unmounts when it closes.
     _auto_unmount: Option<UnixStream>,
@@ -42,7 +43,7 @@ pub(crate) struct Mount {
 
 type DeviceId = (u32, u32);
 
-/// Mounts.
+/// Mounts at `target`, with mount(2) if root and without `auto_unmount`, else through `fusermount3`.
 pub(crate) fn mount(target: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let at_target = |source| MountError::Target { target: target.to_owned(), source };
     let target = target.canonicalize().map_err(at_target)?;
@@ -94,7 +95,7 @@ fn fstype(options: &MountOptions) -> String {
     }
 }
 
-/// The option string of mount(2).
+/// Returns the option string of mount(2).
 fn kernel_options(options: &MountOptions, dev: RawFd, root_mode: u32) -> Result<String, MountError> {
     // SAFETY: getuid and getgid have no preconditions and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
@@ -122,7 +123,7 @@ fn push_common_options(list: &mut Vec<String>, options: &MountOptions) -> Result
     Ok(())
 }
 
-/// A comma would smuggle in a second option.
+/// Refuses a comma, which would add a second option, and a NUL.
 fn checked_option(option: &str) -> Result<&str, MountError> {
     if option.contains([',', '\0']) { Err(MountError::BadCharacter(option.to_owned())) } else { Ok(option) }
 }
@@ -148,7 +149,7 @@ fn c_string(text: &str) -> Result<CString, MountError> {
     CString::new(text).map_err(|_| MountError::BadCharacter(text.to_owned()))
 }
 
-/// A path that was resolved by the kernel contains no NUL.
+/// Converts a path that was resolved by the kernel, and so contains no NUL.
 fn path_c_string(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
@@ -189,7 +190,7 @@ fn mount_by_helper(target: &Path, options: &MountOptions) -> Result<(OwnedFd, Op
     }
 }
 
-/// The option string of `fusermount3`.
+/// Returns the option string of `fusermount3`.
 fn helper_options(options: &MountOptions) -> Result<String, MountError> {
     let mut list: Vec<String> = flag_names(options.flags).map(str::to_owned).collect();
     list.push(format!("fsname={}", escape_commas(checked_nul(&options.fsname)?)));
@@ -211,7 +212,7 @@ fn escape_commas(text: &str) -> String {
     text.replace('\\', "\\\\").replace(',', "\\,")
 }
 
-/// The flags that `fusermount3` knows, by name.
+/// Returns the names of the flags that `fusermount3` knows.
 fn flag_names(flags: MountFlags) -> impl Iterator<Item = &'static str> {
     const NAMES: [(MountFlags, &str, &str); 7] = [
         (MountFlags::RDONLY, "ro", "rw"),
@@ -251,7 +252,7 @@ fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
     }
 }
 
-/// The descriptor in a received message.
+/// Returns the descriptor in a received message.
 ///
 /// # Safety
 /// `message` must have been filled by `recvmsg` and its control buffer still be alive; called once per message.
@@ -266,7 +267,7 @@ unsafe fn first_fd(message: &libc::msghdr) -> Option<OwnedFd> {
 }
 
 impl Mount {
-    /// Whether what is mounted at the target is still this mount.
+    /// Returns true if the topmost mount at the target is still this mount.
     fn is_there(&self) -> bool {
         match (self.device, device_mounted_at(&self.target)) {
             (Some(ours), Ok(there)) => there == Some(ours),
@@ -274,7 +275,7 @@ impl Mount {
         }
     }
 
-    /// Unmounts; lazily takes it out of the tree whoever uses it. Nothing if it is already gone.
+    /// Unmounts; `lazily` takes it out of the tree even while it is in use. Does nothing if it is already gone.
     pub(crate) fn unmount(&self, lazily: bool) -> io::Result<()> {
         if self.is_there() { unmount(&self.target, lazily) } else { Ok(()) }
     }
@@ -299,8 +300,8 @@ impl Mount {
     }
 }
 
-/// Unmounts what is mounted at `target`, also where its daemon is dead. `lazily`: take it out of the tree at once and
-/// let go of it when its last user does; else `EBUSY` while it is used.
+/// Unmounts the topmost mount at `target`, even if its daemon is dead. With `lazily` it is taken out of the tree at
+/// once and released by its last user; without, the call fails with `EBUSY` while it is used.
 pub fn unmount(target: &Path, lazily: bool) -> io::Result<()> {
     if !is_root() {
         return unmount_by_helper(target, lazily);
@@ -327,15 +328,15 @@ fn unmount_by_helper(target: &Path, lazily: bool) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::NotFound, "fusermount3 is not installed"))
 }
 
-/// Device number of the topmost mount at `target`, which must be an absolute path without symbolic links. Read from
-/// the mount table: no file system is asked.
+/// Returns the device number of the topmost mount at `target`, which must be an absolute path without symbolic links.
+/// Read from the mount table: no file system is asked.
 fn device_mounted_at(target: &Path) -> io::Result<Option<DeviceId>> {
     let table = std::fs::read(MOUNTINFO)?;
     let mut mounts = table.split(|&byte| byte == b'\n').rev().filter_map(parse_mountinfo);
     Ok(mounts.find(|(at, _)| at == target).map(|(_, id)| id))
 }
 
-/// Mount point and device of a line: `id parent major:minor root mountpoint …`.
+/// Parses mount point and device from a line: `id parent major:minor root mountpoint …`.
 fn parse_mountinfo(line: &[u8]) -> Option<(PathBuf, DeviceId)> {
     let mut fields = line.split(|&byte| byte == b' ');
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
@@ -344,7 +345,7 @@ fn parse_mountinfo(line: &[u8]) -> Option<(PathBuf, DeviceId)> {
     Some((PathBuf::from(std::ffi::OsString::from_vec(path)), (major.parse().ok()?, minor.parse().ok()?)))
 }
 
-/// The mount table writes space, tab, newline and backslash as `\` and three octal digits.
+/// Decodes a field of the mount table, which writes space, tab, newline and backslash as `\` and three octal digits.
 fn unescape_octal(mut text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     while let Some((&first, rest)) = text.split_first() {

@@ -9,11 +9,11 @@ use crate::types::NodeId;
 
 /// Invalidates kernel caches after changes that did not come through the kernel.
 ///
-/// Never call it from a handler that works on the same inode or directory: the kernel may hold its lock, and both
-/// would wait for each other. Use a thread of its own. The exception is [`Notifier::inval_attr`], which takes no such lock.
+/// Never call it from a handler that works on the same inode or directory: the kernel may hold its lock, and both would
+/// wait for each other. Use a thread of its own. The exception is [`Notifier::inval_attr`], which takes no such lock.
 #[derive(Clone, Debug)]
 pub struct Notifier {
-    /// Weak, so that a notifier kept somewhere does not keep a mount alive that nobody serves.
+    /// Weak, so that a notifier does not keep the mount alive after its session has ended.
     dev: Weak<OwnedFd>,
 }
 
@@ -29,8 +29,8 @@ impl Notifier {
         self.notify(NOTIFY_INVAL_INODE, &[abi::bytes_of(&out)])
     }
 
-    /// Drops cached attributes of `node`, not its data. A handler may call it for the node it works on: the kernel asks anew
-    /// before it uses an attribute again.
+    /// Drops cached attributes of `node`, not its data. A handler may call it for the node it works on: the kernel asks
+    /// anew before it uses an attribute again.
     pub fn inval_attr(&self, node: NodeId) -> io::Result<()> {
         self.inval_inode(node, -1, 0)
     }

@@ -1,4 +1,4 @@
-//! How to mount: the options of mount(8) that FUSE mounts know, and the knobs of this crate.
+//! Mount options: those of mount(8) that FUSE mounts know, and the settings of this crate.
 
 use bitflags::bitflags;
 
@@ -34,7 +34,7 @@ bitflags! {
     }
 }
 
-/// What kind of mount the kernel makes.
+/// The kind of mount that the kernel makes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MountKind {
     /// Type `fuse`: `sync` never reaches the file system, and `umount` does not wait for it.
@@ -48,24 +48,24 @@ pub enum MountKind {
     },
 }
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What the mount table shows as the source; for [`MountKind::BlockDevice`] the device's path.
+    /// The source shown in the mount table; for [`MountKind::BlockDevice`] the device's path.
     pub fsname: String,
-    /// What the mount table shows behind `fuse.`.
+    /// The type shown in the mount table behind `fuse.`.
     pub subtype: Option<String>,
     /// Plain or over a block device.
     pub kind: MountKind,
     /// Options every file system knows.
     pub flags: MountFlags,
-    /// Let users other than the mounting one in.
+    /// Give users other than the mounting one access.
     pub allow_other: bool,
     /// Let the kernel check permissions by mode, owner and ACL.
     pub default_permissions: bool,
     /// Largest read request, bytes.
     pub max_read: Option<u32>,
-    /// Unmount when this process ends, whichever way. Needs `fusermount3`, and goes well with /dev/fuse only, which
+    /// Unmount when this process ends, for any reason. Needs `fusermount3`, and is reliable with /dev/fuse only, which
     /// [`Transport::Auto`] then chooses.
     pub auto_unmount: bool,
     /// Options handed through as they are: `context=` and its relatives.
@@ -91,7 +91,7 @@ impl Default for MountOptions {
     }
 }
 
-/// `name`, the flags it sets, and whether it sets or clears them.
+/// Name of each option, the flags it sets, and whether it sets or clears them.
 const FLAG_OPTIONS: &[(&str, MountFlags, bool)] = &[
     ("ro", MountFlags::RDONLY, true),
     ("rw", MountFlags::RDONLY, false),
@@ -116,12 +116,12 @@ const FLAG_OPTIONS: &[(&str, MountFlags, bool)] = &[
     ("nolazytime", MountFlags::LAZYTIME, false),
 ];
 
-/// For mount(8) and fstab only; of no concern to the mount itself.
+/// Options that concern mount(8) and fstab only.
 const IGNORED_OPTIONS: &[&str] =
     &["defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev"];
 
 impl MountOptions {
-    /// Applies one option as mount(8) takes it. An unknown one is an error, so that a caller can try its own first.
+    /// Applies one option as mount(8) takes it. An unknown one is an error, so a caller tries its own options first.
     pub fn apply(&mut self, option: &str) -> Result<(), MountError> {
         let unknown = || MountError::UnknownOption(option.to_owned());
         if let Some(&(_, flag, set)) = FLAG_OPTIONS.iter().find(|(name, ..)| *name == option) {
@@ -160,14 +160,14 @@ impl MountOptions {
     }
 }
 
-/// Everything [`Session::mount`](crate::Session::mount) needs besides the file system and the place.
+/// Everything that [`Session::mount`](crate::Session::mount) needs besides the file system and the mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// How to mount.
+    /// Options of the mount.
     pub mount: MountOptions,
-    /// What to ask the kernel for.
+    /// The parameters to ask the kernel for.
     pub init: InitConfig,
-    /// Which path requests take.
+    /// The transport of requests.
     pub transport: Transport,
     /// Threads reading /dev/fuse when it is the transport; 0 is one per CPU, at least two, at most sixteen.
     pub dev_threads: usize,

@@ -28,14 +28,15 @@ use crate::errno::Errno;
 use crate::exchange::{Exchange, concat, out_header};
 use crate::fs::FileSystem;
 
-/// The module parameter that lets mounts use io_uring; off by default. Read when the kernel prepares the handshake,
-/// which is at the mount.
+/// The module parameter that lets mounts use io_uring; off by default. The kernel reads it when it prepares the
+/// handshake, which is at the mount.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
-/// Where the length field lies in a submission entry, as io_uring's ABI fixes it.
+/// Offset of the length field in a submission entry, bytes, as io_uring's ABI fixes it.
 const SQE_LEN_OFFSET: usize = 24;
 
-/// Makes the kernel offer io_uring to new mounts, if it can and we may. `false`: it will not be offered.
+/// Makes the kernel offer io_uring to new mounts, if it can and this process may. Returns false if it will not be
+/// offered.
 pub(crate) fn enable() -> bool {
     // Opening the device loads the module, without which there is no parameter.
     let _module = std::fs::File::open(DEVICE);
@@ -43,13 +44,13 @@ pub(crate) fn enable() -> bool {
     enabled() || (std::fs::write(ENABLE_URING, "Y").is_ok() && enabled())
 }
 
-/// CPUs the kernel makes queues for.
+/// Returns the number of CPUs that the kernel makes queues for.
 pub(crate) fn possible_cpus() -> io::Result<u16> {
     let list = std::fs::read_to_string(Path::new(POSSIBLE_CPUS))?;
     count_cpus(list.trim()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "cannot read the list of CPUs"))
 }
 
-/// Counts a list like `0-3,8`.
+/// Counts the CPUs of a list like `0-3,8`.
 fn count_cpus(list: &str) -> Option<u16> {
     list.split(',').try_fold(0u16, |count, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -82,7 +83,7 @@ impl RingSlot {
         Ok(Self { ring, entry, queue })
     }
 
-    /// Bytes of memory of a slot, near enough to stay within a bound.
+    /// Returns the bytes of memory of a slot, near enough to stay within a bound.
     pub(crate) fn memory_len(payload_len: usize) -> usize {
         payload_len + 16 * 1024
     }
@@ -103,7 +104,7 @@ impl RingSlot {
             Ok(first) => (Ok(()), first),
             Err(error) => (Err(error), Some(Arrived::Unmounted)),
         };
-        // Nobody listening means that the session is being given up; the mount goes with it.
+        // The receiver is gone if the session is being given up; the mount goes with it.
         let _ = registered.send(result);
         drop(registered);
         let served = server.serve(dispatcher, &mut first);
@@ -115,7 +116,7 @@ impl RingSlot {
     }
 }
 
-/// A slot at work for a mount.
+/// A slot that serves a mount.
 struct RingServer<'a> {
     slot: RingSlot,
     dev: BorrowedFd<'a>,
@@ -132,8 +133,8 @@ impl RingServer<'_> {
         }
     }
 
-    /// Hands the entry to the kernel. It may come back with a request at once: clients wait for no more than one entry
-    /// for each queue.
+    /// Hands the entry to the kernel. It may come back with a request at once: clients wait only until each queue has
+    /// one entry.
     fn register(&mut self) -> io::Result<Option<Arrived>> {
         let iovecs = [
             libc::iovec { iov_base: self.slot.entry.head.as_ptr().cast(), iov_len: RING_HEADER_LEN },
@@ -151,8 +152,8 @@ impl RingServer<'_> {
     }
 
     fn push(&mut self, command: Entry128) -> io::Result<()> {
-        // SAFETY: the command refers to memory of `self.slot.entry` only, which lives as long as the ring; the vectors of
-        // REGISTER live until it was submitted.
+        // SAFETY: the command refers to memory of `self.slot.entry` only, which lives as long as the ring; the vectors
+        // of REGISTER live until it was submitted.
         let pushed = unsafe { self.slot.ring.submission().push(&command) };
         pushed.map_err(|_| io::Error::other("the submission queue is full"))
     }
@@ -191,7 +192,7 @@ impl RingServer<'_> {
     }
 }
 
-/// What a completion meant.
+/// The meaning of a completion.
 enum Arrived {
     Request,
     /// The kernel wants the command once more.
@@ -205,7 +206,8 @@ fn command(dev: BorrowedFd<'_>, number: u32, request: &RingCmdReq, addr: u64) ->
     opcode::UringCmd80::new(Fd(dev.as_raw_fd()), number).cmd(area).addr(Some(addr)).build()
 }
 
-/// The builder has no way to set the number of vectors, so that is written into the finished entry.
+/// Builds the command REGISTER. The builder cannot set the number of vectors, so that is written into the finished
+/// entry.
 fn register_command(dev: BorrowedFd<'_>, request: &RingCmdReq, iovecs: &[libc::iovec; 2]) -> Entry128 {
     const _: () = assert!(size_of::<Entry128>() == 128);
     let mut entry = command(dev, RING_CMD_REGISTER, request, iovecs.as_ptr() as u64);
@@ -215,7 +217,7 @@ fn register_command(dev: BorrowedFd<'_>, request: &RingCmdReq, iovecs: &[libc::i
     entry
 }
 
-/// A CPU that is offline cannot be pinned to; its queue is then served from anywhere.
+/// Pins the thread to its queue's CPU. It stays unpinned if the CPU is offline.
 fn pin_to_cpu(cpu: u16) {
     if usize::from(cpu) >= libc::CPU_SETSIZE as usize {
         return;
@@ -284,7 +286,8 @@ impl Exchange for RingExchange<'_> {
         self.finish(len);
     }
 
-    /// Such requests do not come through a ring; the entry must go on in any case.
+    /// Commits an empty reply. Requests without reply do not come through a ring, but the entry must return to the
+    /// kernel.
     fn no_reply(self) {
         self.finish(Ok(0));
     }

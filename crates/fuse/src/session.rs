@@ -1,8 +1,8 @@
 //! A mount being served: handshake, threads, end.
 //!
 //! Order at the start: everything that can fail without a mount (rings, buffers), mount, handshake, threads, and for
-//! io_uring the registration of every queue; only then is the mount reported done. Whatever fails after the mount
-//! takes it away again. The end is always the kernel's word: the mount is gone, every thread sees it and returns.
+//! io_uring the registration of every queue; only then is the mount reported done. A failure after the mount takes it
+//! away again. The end is always the kernel's: the mount is gone, every thread sees it and returns.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,8 +40,8 @@ pub struct Session<F: FileSystem> {
 }
 
 impl<F: FileSystem> Session<F> {
-    /// Mounts, agrees with the kernel, and starts the serving threads. A daemon that forks into the background does
-    /// so *before*: threads do not survive a fork.
+    /// Mounts, agrees with the kernel, and starts the serving threads. A daemon that forks into the background does so
+    /// *before*: threads do not survive a fork.
     pub fn mount(fs: F, target: &Path, options: &SessionOptions) -> Result<Self, MountError> {
         let slots = make_rings(options)?;
         Self::mount_with_rings(fs, target, options, slots)
@@ -66,22 +66,22 @@ impl<F: FileSystem> Session<F> {
         Ok(session)
     }
 
-    /// What was agreed with the kernel.
+    /// Returns the result of the handshake.
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
     }
 
-    /// The file system.
+    /// Returns the file system.
     pub fn fs(&self) -> &Arc<F> {
         self.dispatcher.fs()
     }
 
-    /// A handle to end the session from another thread, as one that waits for signals.
+    /// Returns a handle to end the session from another thread, such as one that waits for signals.
     pub fn unmounter(&self) -> Unmounter {
         Unmounter(Arc::clone(&self.mount.0))
     }
 
-    /// A handle to tell the kernel that its caches are out of date.
+    /// Returns a handle to tell the kernel that its caches are out of date.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(Arc::downgrade(&self.dev))
     }
@@ -154,7 +154,7 @@ impl<F: FileSystem> Session<F> {
     }
 }
 
-/// Waits until every sender has spoken; the first error.
+/// Waits until every sender has sent its result, and returns the first error.
 fn first_error(results: &Receiver<io::Result<()>>) -> Option<io::Error> {
     results.iter().fold(None, |first, result| first.or(result.err()))
 }
@@ -174,7 +174,7 @@ fn dev_threads(asked: usize) -> usize {
     cpus.clamp(DEV_THREADS_MIN, DEV_THREADS_MAX)
 }
 
-/// How many rings a host needs.
+/// The number of rings that a host needs.
 #[derive(Debug, PartialEq, Eq)]
 struct UringPlan {
     queues: u16,
@@ -202,7 +202,8 @@ impl UringPlan {
     }
 }
 
-/// The rings to serve with. None for /dev/fuse, which serves where there can be none, unless io_uring was demanded.
+/// Returns the rings to serve with. An empty list means /dev/fuse, which is used if rings cannot be made, unless
+/// io_uring was demanded.
 fn make_rings(options: &SessionOptions) -> Result<Vec<RingSlot>, MountError> {
     // The kernel ends the connection of a killed process a moment later when rings hold it, and `fusermount3` may look
     // too early and leave the dead mount (seen on Linux 6.18).
@@ -231,7 +232,7 @@ fn handshake(dev: &OwnedFd, config: &InitConfig, keeps_open: bool, uring: bool) 
     })
 }
 
-/// The mount, and whether it still is ours to take away.
+/// The mount, and whether it is still to be unmounted by this process.
 #[derive(Debug)]
 struct MountState {
     mount: Mount,
@@ -289,7 +290,7 @@ mod tests {
         }
     }
 
-    /// Too few bytes of data: the kernel refuses to register such an entry.
+    /// Returns rings with too few bytes of data: the kernel refuses to register such an entry.
     fn rings_the_kernel_refuses() -> Option<Vec<RingSlot>> {
         let queues = ring::possible_cpus().ok()?;
         let rings = (0..queues).map(|queue| RingSlot::new(queue, 1)).collect::<io::Result<_>>();

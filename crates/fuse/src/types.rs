@@ -1,4 +1,4 @@
-//! What requests and replies are made of, in the terms of a file system, not of the wire.
+//! The types of requests and replies, in the terms of a file system, not of the wire.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ pub struct NodeId(pub u64);
 impl NodeId {
     /// The root of the mount. It is never looked up and never forgotten.
     pub const ROOT: Self = Self(1);
-    /// Stands for "no node" in negative entries.
+    /// No node, in negative entries.
     pub const NONE: Self = Self(0);
 }
 
-/// What `open`, `opendir` or `create` gave; zero when they are not implemented.
+/// The handle that `open`, `opendir` or `create` returned; zero when they are not implemented.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileHandle(pub u64);
 
-/// Who asks, and about which node.
+/// The caller of a request, and the node it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReqCtx {
     /// Number of the request, unique among those in flight.
@@ -40,7 +40,7 @@ pub struct ReqCtx {
 pub struct Timestamp {
     /// Whole seconds since the epoch, rounded down.
     pub secs: i64,
-    /// 0..1_000_000_000.
+    /// Nanoseconds, 0..1_000_000_000.
     pub nanos: u32,
 }
 
@@ -54,12 +54,12 @@ impl DeviceNumber {
         Self((minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xfff00) << 12)
     }
 
-    /// The major number.
+    /// Returns the major number.
     pub const fn major(self) -> u32 {
         self.0 >> 8 & 0xfff
     }
 
-    /// The minor number.
+    /// Returns the minor number.
     pub const fn minor(self) -> u32 {
         self.0 & 0xff | self.0 >> 12 & 0xfff00
     }
@@ -70,9 +70,9 @@ impl DeviceNumber {
 pub struct FileAttr {
     /// Inode number shown to users.
     pub ino: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Units of 512 bytes.
+    /// Space allocated, in units of 512 bytes.
     pub blocks: u64,
     /// Last access.
     pub atime: Timestamp,
@@ -121,7 +121,7 @@ pub struct StatxReply {
     pub attr_ttl: Duration,
 }
 
-/// A name's answer: the node it is bound to, or that it is bound to none.
+/// Result of a lookup: the node that the name is bound to, or none.
 ///
 /// A positive entry raises the kernel's lookup count of its node by one; [`forget`](crate::FileSystem::forget) lowers
 /// it. Count before replying: the forget comes by another path and may overtake.
@@ -140,8 +140,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A name that does not exist, and that the kernel may remember as such for `ttl`. (The error `ENOENT` says the
-    /// same and is not remembered.)
+    /// Returns the entry of a name that does not exist, and that the kernel may remember as such for `ttl`. (The error
+    /// `ENOENT` says the same and is not remembered.)
     pub fn negative(ttl: Duration) -> Self {
         Self { node: NodeId::NONE, generation: 0, attr: FileAttr::default(), entry_ttl: ttl, attr_ttl: Duration::ZERO }
     }
@@ -152,13 +152,13 @@ impl Entry {
 pub enum SetTime {
     /// The server's present time.
     Now,
-    /// This time.
+    /// The given time.
     At(Timestamp),
 }
 
-/// What [`setattr`](crate::FileSystem::setattr) shall change. All `None` is legal and does arrive: where the file system clears
-/// set-user-id ([`crate::InitFlags::HANDLE_KILLPRIV_V2`]), it is the kernel's order to do so before a write, and the mode in the
-/// reply is the one that the kernel goes by from then on.
+/// The changes that [`setattr`](crate::FileSystem::setattr) makes. All `None` is legal and does arrive: where the file
+/// system clears set-user-id ([`crate::InitFlags::HANDLE_KILLPRIV_V2`]), it is the kernel's order to do so before a
+/// write, and the kernel uses the mode in the reply from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// New permission bits (and the unchanged file type).
@@ -181,7 +181,7 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
-/// How a file or directory is opened.
+/// Arguments of opening a file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenArgs {
     /// `O_*` flags without `O_CREAT`, `O_EXCL`, `O_NOCTTY`; `O_TRUNC` comes as a setattr of its own.
@@ -190,7 +190,7 @@ pub struct OpenArgs {
     pub kill_suidgid: bool,
 }
 
-/// How a file is created.
+/// Arguments of creating a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreateArgs {
     /// File type and permission bits, not yet masked when POSIX ACLs are on.
@@ -204,7 +204,7 @@ pub struct CreateArgs {
 }
 
 bitflags! {
-    /// What the kernel does with an open file.
+    /// Flags of the kernel's handling of an open file.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OpenReplyFlags: u32 {
         /// Bypass the page cache.
@@ -227,14 +227,14 @@ bitflags! {
 /// Answer to an open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenReply {
-    /// Comes back with every request on the open file.
+    /// Handle that comes back with every request on the open file.
     pub fh: FileHandle,
-    /// What the kernel shall do.
+    /// Flags for the kernel.
     pub flags: OpenReplyFlags,
 }
 
 bitflags! {
-    /// How a write came about.
+    /// Flags of a write.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct WriteFlags: u32 {
         /// Write-back from the page cache: the caller is not the writer, and times are set by the kernel.
@@ -263,7 +263,8 @@ bitflags! {
         const CREATE = 1 << 0;
         /// Fail if the attribute does not exist.
         const REPLACE = 1 << 1;
-        /// Not the caller's, the kernel's: an ACL is set by a caller who is not in the file's group, and set-group-id goes.
+        /// An ACL is set by a caller who is not in the file's group, so set-group-id is cleared. Set by the kernel, not
+        /// by the caller.
         const ACL_KILL_SGID = 1 << 16;
     }
 
@@ -285,7 +286,7 @@ bitflags! {
     }
 }
 
-/// What `lseek` looks for from an offset on.
+/// The target that `lseek` looks for from an offset on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTarget {
     /// `SEEK_DATA`: the next byte that is not in a hole.
@@ -305,11 +306,11 @@ pub struct CopyRange {
     pub node_out: NodeId,
     /// Handle of the destination.
     pub fh_out: FileHandle,
-    /// Where the first byte goes.
+    /// Offset of the first byte in the destination.
     pub offset_out: u64,
-    /// Bytes; less may be copied. Neither range reaches beyond `i64::MAX`.
+    /// Bytes to copy; fewer may be copied. Neither range reaches beyond `i64::MAX`.
     pub len: u64,
-    /// None is defined today.
+    /// Flags of the call. No flag is defined today.
     pub flags: u64,
 }
 
@@ -324,14 +325,14 @@ pub struct IoctlArgs<'a> {
     pub arg: u64,
     /// The node is a directory.
     pub directory: bool,
-    /// What the caller handed in.
+    /// The bytes that the caller passed in.
     pub input: &'a [u8],
 }
 
 /// Answer to an ioctl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoctlReply {
-    /// What the system call returns.
+    /// Result of the system call.
     pub result: i32,
     /// Bytes of the output buffer that go to the caller.
     pub len: usize,
@@ -342,13 +343,13 @@ pub struct IoctlReply {
 pub struct StatFs {
     /// Size of the file system, in units of `frsize`.
     pub blocks: u64,
-    /// Free, in units of `frsize`.
+    /// Free space, in units of `frsize`.
     pub bfree: u64,
-    /// Free for ordinary users, in units of `frsize`.
+    /// Free space for ordinary users, in units of `frsize`.
     pub bavail: u64,
-    /// Inodes.
+    /// Number of inodes.
     pub files: u64,
-    /// Free inodes.
+    /// Number of free inodes.
     pub ffree: u64,
     /// Preferred size of an I/O request, bytes.
     pub bsize: u32,

@@ -1,4 +1,4 @@
-//! From the terms of a file system to the structures of the wire, and back.
+//! Conversions between the types of a file system and the structures of the wire.
 
 use crate::abi::{Attr, AttrOut, EntryOut, Kstatfs, OpenOut, SetattrIn, SetattrValid, Statx, StatxOut, SxTime};
 use crate::types::{
@@ -114,7 +114,7 @@ impl From<&StatxReply> for StatxOut {
     }
 }
 
-/// Nanoseconds of a second or more, which the kernel never sends, are cut to the last one.
+/// Converts a time. Nanoseconds of a second or more, which the kernel never sends, are cut to the last one.
 fn timestamp(secs: u64, nanos: u32) -> Timestamp {
     Timestamp { secs: secs as i64, nanos: nanos.min(NANOS_PER_SEC - 1) }
 }

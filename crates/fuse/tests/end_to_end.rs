@@ -76,12 +76,12 @@ fn options(transport: Transport) -> SessionOptions {
     options
 }
 
-/// A fresh file system in memory, mounted; or `None` where that cannot be.
+/// Mounts a fresh file system in memory; returns `None` if that is impossible.
 fn mounted(transport: Transport) -> Option<Mounted<MemFs>> {
     Mounted::new(MemFs::default(), &options(transport))
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from place to place.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
@@ -381,7 +381,7 @@ fn drop_caches(path: &Path) {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
 }
 
-/// One endless file, which notes the largest request.
+/// A file system of one endless file, which records the largest request.
 #[derive(Default)]
 struct Sizes {
     read: AtomicU64,
@@ -423,7 +423,7 @@ impl FileSystem for Sizes {
 fn requests_are_as_large_as_agreed(transport: Transport) {
     let Some(mount) = Mounted::new(Sizes::default(), &options(transport)) else { return };
     let mut file = OpenOptions::new().read(true).write(true).open(mount.path().join("endless")).expect("open");
-    // Memory that was written to: what was never touched the kernel may fetch, and send, page by page.
+    // Memory that was written to: the kernel may fetch, and send, untouched memory page by page.
     file.write_all(&pattern(1 << 20)).expect("write");
     file.seek(SeekFrom::Start(16 << 20)).expect("seek");
     file.read_exact(&mut vec![0; 16 << 20]).expect("read");
@@ -453,7 +453,7 @@ fn shared_mappings_are_written_back(transport: Transport) {
     let Some(mount) = mounted(transport) else { return };
     let path = mount.path().join("file");
     fs::write(&path, pattern(8192)).expect("write");
-    // In a process of its own: a page fault that this process serves for itself would be asking for trouble.
+    // In a process of its own: a page fault that is served by the faulting process itself can deadlock.
     let script = "import mmap,sys\nf=open(sys.argv[1],'r+b')\nm=mmap.mmap(f.fileno(),0)\nm[0:6]=b'mapped'\nm.flush()";
     let Ok(status) = Command::new("python3").args(["-c", script]).arg(&path).status() else {
         return skip("python3 is not installed");
@@ -502,7 +502,7 @@ fn a_slow_request_does_not_hold_up_others(transport: Transport) {
     mount.unmount();
 }
 
-/// Requests of one CPU share a queue.
+/// Pins the calling thread to one CPU, because requests of one CPU share a queue.
 fn pin_to_first_cpu() {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(0);
@@ -532,7 +532,7 @@ fn many_threads_work_at_once(transport: Transport) {
     mount.unmount();
 }
 
-/// Every name exists, except that asking for one panics.
+/// A file system whose lookup panics for the name `panic` and finds no other name.
 struct Panics;
 
 impl FileSystem for Panics {
@@ -556,7 +556,7 @@ fn a_panicking_handler_fails_one_request(transport: Transport) {
     mount.unmount();
 }
 
-/// A file whose size changes behind the kernel's back, and a name that comes and goes.
+/// A file whose size changes without the kernel's knowledge, and a name that comes and goes.
 #[derive(Default)]
 struct Changing {
     size: AtomicU64,
@@ -696,7 +696,7 @@ fn auto_unmount_takes_the_mount_of_a_killed_daemon_away() {
     mounted::wait_until("unmounted", || !mounted::is_mounted(dir.path()));
 }
 
-/// Not a test by itself: the daemon that the tests above kill.
+/// Serves as the daemon that the tests above kill; not a test by itself.
 #[test]
 fn child_serves_when_told_to() {
     let Some(path) = std::env::var_os(CHILD_MOUNT) else { return };

@@ -66,7 +66,7 @@ impl FileSystem for Still {
     }
 }
 
-/// A request as in the protocol: 40 bytes of head, the argument, the payload.
+/// Encodes a request as in the protocol: 40 bytes of head, the argument, the payload.
 fn request(opcode: u32, arg: &[u64], payload: &[u8]) -> Vec<u8> {
     let len = 40 + arg.len() * 8 + payload.len();
     let head = [len as u64 | u64::from(opcode) << 32, 7, 1, 0, 0];

@@ -1,4 +1,4 @@
-//! Mounts a file system that keeps everything in memory: what remains is the cost of the transport.
+//! Mounts a file system that keeps everything in memory, so that what is measured is the cost of the transport.
 //!
 //! `nullfs MOUNTPOINT [--transport auto|uring|dev] [--threads N] [--writeback]`; it runs until it is unmounted.
 
@@ -63,7 +63,7 @@ fn parse_transport(name: &str) -> Result<Transport, String> {
     }
 }
 
-/// Of whichever transport is used.
+/// Sets the number of threads of both transports.
 fn set_threads(options: &mut SessionOptions, number: &str) -> Result<(), String> {
     let threads = number.parse().map_err(|_| format!("not a number of threads: {number}"))?;
     options.dev_threads = threads;

@@ -1,5 +1,5 @@
-//! A file system in memory: keeps what it is given, locks per node, and does nothing slowly. The ceiling that any
-//! other file system on this transport can be compared with, and the subject of the end-to-end tests.
+//! A file system in memory: keeps what it is given, locks per node, and does nothing slowly. Its speed is the limit
+//! that other file systems on this transport are compared with, and the end-to-end tests use it.
 //!
 //! Lock order: namespace (rename, rmdir), then directories (several only under the namespace lock), then one file.
 //! The table's shards are leaves.
@@ -16,18 +16,18 @@ use moafs_fuse::{
 };
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-/// Bytes of a file that are kept together. Each chunk is as long as its last written byte.
+/// Size of a chunk of a file, bytes. Each chunk is as long as its last written byte.
 const CHUNK_LEN: u64 = 128 << 10;
 const BLOCK_LEN: u32 = 4096;
 const SHARDS: u64 = 64;
-/// Entries that one listing takes out of a directory before it lets go of the lock.
+/// Most entries that one listing takes out of a directory before it releases the lock.
 const LISTING_MAX: usize = 512;
-/// What `statfs` claims, in blocks and inodes.
+/// Size that `statfs` reports, in blocks and inodes.
 const CAPACITY: u64 = 1 << 30;
 
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
-/// The kernel asks this first when flags are set.
+/// An ioctl that the kernel sends before it sets flags.
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FSXATTR_LEN: usize = 28;
 
@@ -66,7 +66,7 @@ struct Chunks(BTreeMap<u64, Vec<u8>>);
 struct Directory {
     parent: u64,
     names: HashMap<Vec<u8>, u64>,
-    /// By cookie; cookies grow with time and are never used twice.
+    /// Entries by cookie; cookies grow with time and are never used twice.
     order: BTreeMap<u64, Listed>,
     next_cookie: u64,
 }
@@ -103,13 +103,13 @@ impl Default for MemFs {
 }
 
 impl MemFs {
-    /// Lookups of `name` take `delay`: for tests of what else goes on meanwhile.
+    /// Makes lookups of `name` take `delay`, for tests of other calls during that time.
     #[allow(dead_code, reason = "for tests; the example does without")]
     pub(crate) fn with_slow_lookup(name: &[u8], delay: Duration) -> Self {
         Self { slow_lookup: Some((name.to_vec(), delay)), ..Self::default() }
     }
 
-    /// Nodes that are named or that the kernel knows.
+    /// Returns the number of nodes that are named or that the kernel knows.
     #[allow(dead_code, reason = "for tests; the example does without")]
     pub(crate) fn nodes(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().len()).sum()
@@ -145,7 +145,7 @@ impl MemFs {
         node
     }
 
-    /// A node about to be bound in `parent`, owned as POSIX wants it.
+    /// Creates a node about to be bound in `parent`, owned as POSIX wants it.
     fn new_child(&self, ctx: &ReqCtx, parent: &State, mode: u32, umask: u32, body: Body) -> Arc<Node> {
         let inherits = parent.attr.mode & libc::S_ISGID != 0;
         let is_dir = mode & libc::S_IFMT == libc::S_IFDIR;
@@ -186,7 +186,7 @@ impl MemFs {
         AttrReply { attr: state.shown_attr(), attr_ttl: FOREVER }
     }
 
-    /// Takes one name away from a node; the node goes when nobody knows it any more.
+    /// Takes one name away from a node; the node is removed when the kernel has no lookups of it either.
     fn drop_link(&self, node: &Node) {
         let mut state = node.state.write();
         let is_dir = matches!(state.body, Body::Directory(_));
@@ -219,7 +219,7 @@ impl MemFs {
         Ok(result)
     }
 
-    /// What a listing from `offset` on shows next, `.` and `..` included.
+    /// Returns the entries that a listing from `offset` on shows next, `.` and `..` included.
     fn listing(&self, id: NodeId, offset: u64) -> Result<Vec<(u64, Listed)>> {
         let node = self.node(id.0)?;
         let state = node.state.read();
@@ -767,7 +767,7 @@ impl FileSystem for MemFs {
     }
 }
 
-/// The two directories of a rename, locked; or the one.
+/// The locked directories of a rename: two, or the same one.
 struct DirectoryPair<'a> {
     from: RwLockWriteGuard<'a, State>,
     to: Option<RwLockWriteGuard<'a, State>>,
@@ -776,7 +776,7 @@ struct DirectoryPair<'a> {
 }
 
 impl<'a> DirectoryPair<'a> {
-    /// The caller holds the namespace lock, so no other pair is being locked.
+    /// Locks both directories. The caller holds the namespace lock, so no other pair is being locked.
     fn lock(from: &'a Node, to: &'a Node) -> Self {
         let second = (from.id != to.id).then(|| to.state.write());
         Self { from: from.state.write(), to: second, from_id: from.id, to_id: to.id }
@@ -803,7 +803,7 @@ impl<'a> DirectoryPair<'a> {
         self.put(fs, name, id, mode, true)
     }
 
-    /// Binds `name` anew in one of the two; a directory learns its parent.
+    /// Binds `name` to `id` in one of the two; a moved directory gets its new parent.
     fn put(&mut self, fs: &MemFs, name: &[u8], id: u64, mode: u32, in_target: bool) -> Result<()> {
         let parent = if in_target { self.to_id } else { self.from_id };
         let state = if in_target { self.to() } else { self.from() };

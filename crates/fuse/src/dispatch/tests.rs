@@ -1,5 +1,5 @@
-//! Every operation from the bytes of a request to the call it makes, and the bytes of its reply; and requests that no
-//! kernel would send.
+//! Tests of every operation: the bytes of a request, the call it makes, and the bytes of its reply; and requests that
+//! no kernel would send.
 
 #![allow(clippy::needless_update, reason = "`arg!` fills up whatever is not given")]
 
@@ -12,11 +12,11 @@ use super::*;
 use crate::abi::{InHeader, OutHeader};
 use crate::types::{FOREVER, FileAttr, IoctlReply, OpenReplyFlags, SetTime, StatFs, StatxReply, Timestamp};
 
-/// Data behind a reply's head at most.
+/// Largest size of a reply's data, bytes.
 const CAPACITY: usize = 64 << 10;
 const NODE: u64 = 42;
 
-/// Writes down what it is called with, and answers each kind of call with something recognisable.
+/// Records each call with its arguments, and answers each kind of call with a value of its own.
 #[derive(Default)]
 struct Recorder {
     calls: Mutex<Vec<String>>,
@@ -244,7 +244,7 @@ fn request(opcode: Opcode, parts: &[&[u8]]) -> Vec<u8> {
     request_to(opcode.number(), parts)
 }
 
-/// What became of a request.
+/// The result of a request.
 struct Outcome {
     calls: Vec<String>,
     /// `None`: no reply.
@@ -265,7 +265,7 @@ fn send(request: &[u8]) -> Outcome {
     Outcome { calls, reply: Some((-head.error, reply[size_of::<OutHeader>()..].to_vec())) }
 }
 
-/// A request that is passed on must make this call, and be answered with data of this length.
+/// Asserts that a request makes this call, and is answered with data of this length.
 #[track_caller]
 fn check(request: &[u8], call: &str, reply_len: usize) -> Vec<u8> {
     let outcome = send(request);
@@ -275,7 +275,7 @@ fn check(request: &[u8], call: &str, reply_len: usize) -> Vec<u8> {
     data
 }
 
-/// A request that is refused before the file system sees it.
+/// Asserts that a request is refused before the file system sees it.
 #[track_caller]
 fn check_refused(request: &[u8], errno: Errno) {
     let outcome = send(request);
@@ -283,14 +283,14 @@ fn check_refused(request: &[u8], errno: Errno) {
     assert_eq!(outcome.reply, Some((errno.raw(), Vec::new())));
 }
 
-/// The bytes of a fixed argument; fields not given are zero.
+/// Expands to the bytes of a fixed argument; fields not given are zero.
 macro_rules! arg {
     ($name:ident { $($field:ident: $value:expr),* $(,)? }) => {
         abi::bytes_of(&abi::$name { $($field: $value,)* ..abi::$name::default() })
     };
 }
 
-/// A well-formed request of every operation.
+/// Returns a well-formed request of every operation.
 fn valid_requests() -> Vec<(Opcode, Vec<u8>)> {
     let all = |opcode: Opcode| -> Vec<u8> {
         let build = |parts: &[&[u8]]| request(opcode, parts);
@@ -653,7 +653,7 @@ fn truncated_requests_are_refused_without_a_panic() {
     }
 }
 
-/// The head's length made to agree with the bytes, so that the dispatcher looks at them.
+/// Sets the length in the head to the number of bytes, so that the dispatcher looks at them.
 fn with_true_len(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(header) = abi::parse::<InHeader>(&bytes) {
         let header = InHeader { len: bytes.len() as u32, unique: 99, ..header };
@@ -679,7 +679,7 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// What must hold whatever comes in: `send` checks the form of a reply; one must come unless none is owed.
+/// Asserts that a reply comes, or none if the operation takes none. `send` checks the form of the reply.
 fn assert_answered(bytes: &[u8]) -> std::result::Result<(), TestCaseError> {
     let outcome = send(bytes);
     let owed =

@@ -1,4 +1,4 @@
-//! A mount for a test: served by a thread, and taken away whatever happens.
+//! A mount for a test: served by a thread, and unmounted even after a failure.
 
 use std::fs::File;
 use std::io;
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use moafs_fuse::{FileSystem, MountError, Negotiated, Notifier, Session, SessionOptions, Transport, Unmounter};
 use tempfile::TempDir;
 
-/// Tell the child where to mount, and over which transport to serve.
+/// Environment variables that tell the child its mount point and its transport.
 pub(crate) const CHILD_MOUNT: &str = "MOAFS_FUSE_TEST_CHILD_MOUNT";
 const CHILD_TRANSPORT: &str = "MOAFS_FUSE_TEST_CHILD_TRANSPORT";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Says why a test shows nothing here.
+/// Prints the reason for which a test is skipped.
 pub(crate) fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
-/// A directory to mount on; `None` where mounting is impossible.
+/// Creates a directory to mount on; returns `None` if mounting is impossible.
 pub(crate) fn scratch() -> Option<TempDir> {
     if !rustix::process::geteuid().is_root() {
         skip("needs root");
@@ -36,7 +36,7 @@ pub(crate) fn scratch() -> Option<TempDir> {
     Some(tempfile::Builder::new().prefix("moafs-fuse-").tempdir().expect("a directory"))
 }
 
-/// Mounts; `None` where the kernel does not offer the transport.
+/// Mounts; returns `None` if the kernel does not offer the transport.
 pub(crate) fn mount<F: FileSystem>(fs: F, target: &Path, options: &SessionOptions) -> Option<Session<F>> {
     match Session::mount(fs, target, options) {
         Ok(session) => Some(session),
@@ -54,7 +54,7 @@ pub(crate) fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == Some(path))
 }
 
-/// Polls; panics when patience ends.
+/// Polls until `reached` holds; panics when the time is over.
 pub(crate) fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !reached() {
@@ -109,7 +109,7 @@ impl<F: FileSystem> Mounted<F> {
 
     /// Unmounts as a signal handler's thread would, while the server goes on; it must then return by itself.
     pub(crate) fn unmount(mut self) {
-        // A child that another test is just starting may still hold one of our files.
+        // A child that another test is just starting may still hold a file of this process.
         wait_until("unmounted", || match self.unmounter.unmount() {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => false,
             result => result.map(|()| true).expect("unmount"),
@@ -127,21 +127,21 @@ impl<F: FileSystem> Drop for Mounted<F> {
     }
 }
 
-/// What the child was told.
+/// Returns the transport that the child was told.
 pub(crate) fn child_transport() -> Transport {
     let told = std::env::var(CHILD_TRANSPORT).expect("told together with the place");
     let all = [Transport::Auto, Transport::Uring, Transport::Dev];
     all.into_iter().find(|transport| format!("{transport:?}") == told).expect("one of the three")
 }
 
-/// A daemon in a process of its own, to be killed. Whatever happens, neither it nor its mount stays.
+/// A daemon in a process of its own, to be killed. Dropping it ends the process and removes the mount.
 pub(crate) struct ChildServer {
     process: Child,
     target: PathBuf,
 }
 
 impl ChildServer {
-    /// Mounts; `None` where the kernel does not offer the transport.
+    /// Starts the child and waits for its mount; returns `None` if the kernel does not offer the transport.
     pub(crate) fn new(target: &Path, transport: Transport) -> Option<Self> {
         let process = Command::new(std::env::current_exe().expect("this test's program"))
             .args(["--exact", "child_serves_when_told_to"])
@@ -163,7 +163,7 @@ impl ChildServer {
         Some(child)
     }
 
-    /// Kills the process, as nothing it could catch.
+    /// Kills the process with a signal that it cannot catch.
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("kill");
         self.process.wait().expect("wait");
