@@ -1,12 +1,12 @@
-//! A daemon of root that gives up what serving does not need.
+//! Drops the privileges of root that a serving daemon does not need.
 //!
-//! Capabilities belong to threads, and those to come inherit them: to be called before any thread is started. Kept is what a mount
-//! needs while it lives: to open its image, to mount and unmount itself and its swap file, to lock memory. The rest goes, also from
-//! what programs it would start could gain.
+//! Capabilities belong to threads, and new threads inherit them: call this before any thread is started. The daemon
+//! keeps what a mount needs while it lives: to open its image, to mount and unmount itself and its swap file, to lock
+//! memory. It gives up all others, and so do programs that it starts.
 
 use std::io;
 
-/// `<linux/capability.h>`.
+/// Capability numbers of `<linux/capability.h>`.
 const DAC_OVERRIDE: u32 = 1;
 const DAC_READ_SEARCH: u32 = 2;
 const SETPCAP: u32 = 8;
@@ -16,7 +16,7 @@ const SYS_RESOURCE: u32 = 24;
 const KEPT: [u32; 5] = [DAC_OVERRIDE, DAC_READ_SEARCH, IPC_LOCK, SYS_ADMIN, SYS_RESOURCE];
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
-/// Arguments of prctl(2) in their full width.
+/// Arguments of prctl(2), as wide as the kernel reads them.
 const YES: libc::c_ulong = 1;
 const NONE: libc::c_ulong = 0;
 
@@ -34,13 +34,14 @@ struct Sets {
     inheritable: u32,
 }
 
-/// Gives up, in this thread and those it will start, all capabilities but those that are kept, and that programs may bring privileges.
+/// Drops all capabilities but the kept ones in this thread and those it will start, and keeps programs from gaining
+/// any.
 ///
 /// # Errors
 /// The kernel's error; capabilities that were given up before it stay given up.
 pub fn confine() -> io::Result<()> {
     let mut held = get()?;
-    // Programs that are started get what the bounding set lets them have.
+    // The bounding set limits the capabilities of programs that are started.
     if held[0].effective & (1 << SETPCAP) != 0 {
         drop_from_bounding_set();
     }

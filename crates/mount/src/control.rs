@@ -1,9 +1,9 @@
-//! The control directory `.moafs/` at a mount's root: answers look-ups, hidden from listings; its
-//! files are read, and some take commands.
+//! The control directory `.moafs/` at a mount's root: answers look-ups, hidden from listings; its files are read, and
+//! some take commands.
 //!
-//! Opens are not seen (the kernel is told to skip them), and the kernel caches what it has read.
-//! So each *look-up* of a control file makes a fresh node with a snapshot of its text, which lives
-//! until the kernel forgets the node: every open sees one consistent text, never a mix of two.
+//! Opens are not seen (the kernel is told to skip them), and the kernel caches what it has read. So each *look-up* of a
+//! control file makes a fresh node with a snapshot of its text, which lives until the kernel forgets the node: every
+//! open sees one consistent text, never a mix of two.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,56 +14,57 @@ use parking_lot::Mutex;
 
 use crate::nodes::CONTROL_FIRST;
 
-/// The control directory's name.
+/// Name of the control directory.
 pub const CONTROL_NAME: &[u8] = b".moafs";
 
 /// The control directory's node.
 pub(crate) const CONTROL_NODE: NodeId = NodeId(CONTROL_FIRST);
 
-/// Snapshots the kernel may hold at once for other users than root and the mount's owner. It forgets a node when no program has it open
-/// any more; one that opens without end gets ENFILE instead of our memory.
+/// Snapshots that the kernel may hold at once for all users but root and the mount's owner. It forgets a node when no
+/// program has it open any more; a user whose programs keep too many open gets ENFILE, so that the daemon's memory
+/// stays bounded.
 const SNAPSHOTS_MAX: usize = 1024;
 
-/// And for one of these users.
+/// Snapshots that the kernel may hold at once for one of these users.
 const SNAPSHOTS_PER_USER_MAX: usize = 64;
 
-/// Whom a text is made for.
+/// The user that a text is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
     /// Root, or the user who mounted.
     Owner,
-    /// Any other user: paths and options of the host are not for them.
+    /// Any other user, who may not see paths and options of the host.
     Others,
 }
 
 /// Makes the text of a control file.
 pub type Text = Box<dyn Fn(Audience) -> Vec<u8> + Send + Sync>;
 
-/// Obeys what is written to a control file.
+/// Carries out a command that was written to a control file.
 pub(crate) type Obey = Box<dyn Fn(&[u8]) -> Result<(), Errno> + Send + Sync>;
 
 /// A control file.
 pub(crate) struct ControlFile {
     pub(crate) name: &'static str,
     pub(crate) text: Text,
-    /// `None` if it can only be read. Root and the control directory's owner may command.
+    /// Carries out commands; `None` if the file can only be read. Root and the control directory's owner may command.
     pub(crate) obey: Option<Obey>,
 }
 
-/// A control file as it was looked up.
+/// The text of a control file at a look-up.
 #[derive(Clone)]
 struct Snapshot {
     text: Arc<Vec<u8>>,
-    /// Which file.
+    /// Index of the file in [`Control::files`].
     index: usize,
-    /// Who looked it up.
+    /// User who looked it up.
     uid: u32,
 }
 
-/// An empty file that another mount lies on: a name to mount on, whose node stays the same.
+/// An empty file that another mount covers: a name to mount on, whose node stays the same.
 pub(crate) struct Cover {
     pub(crate) name: &'static str,
-    /// The name exists while this says so.
+    /// True while the name exists.
     pub(crate) there: Arc<AtomicBool>,
 }
 
@@ -74,19 +75,19 @@ pub(crate) struct Control {
     snapshots: Mutex<BTreeMap<u64, Snapshot>>,
     next_node: AtomicU64,
     mounted: Timestamp,
-    /// Who mounted.
+    /// User who mounted the volume.
     owner: u32,
 }
 
 impl Control {
-    /// A directory of `files` that belongs to the user `owner`, whose times are `mounted`.
+    /// Creates a directory of `files` that belongs to the user `owner`, whose times are `mounted`.
     pub(crate) fn new(files: Vec<ControlFile>, mounted: Timestamp, owner: u32) -> Control {
         // Nodes right after the directory's stand for the names in listings, and for the cover.
         let first = CONTROL_FIRST + 2 + files.len() as u64;
         Control { files, cover: None, snapshots: Mutex::default(), next_node: AtomicU64::new(first), mounted, owner }
     }
 
-    /// The same with a name for another mount.
+    /// Adds a name for another mount to cover.
     pub(crate) fn with_cover(self, cover: Cover) -> Control {
         Control { cover: Some(cover), ..self }
     }
@@ -99,19 +100,19 @@ impl Control {
         self.cover.as_ref().filter(|cover| cover.there.load(Ordering::Acquire))
     }
 
-    /// True for nodes of the control directory.
+    /// Returns true for nodes of the control directory.
     pub(crate) fn owns(node: NodeId) -> bool {
         node.0 >= CONTROL_FIRST
     }
 
-    /// The directory as a look-up of its name answers.
+    /// Returns the answer to a look-up of the directory's name.
     pub(crate) fn entry(&self) -> Entry {
         Entry { node: CONTROL_NODE, generation: 0, attr: self.directory(), entry_ttl: FOREVER, attr_ttl: FOREVER }
     }
 
-    /// Looks a control file up: a fresh node with a snapshot of its text.
+    /// Looks up a control file: makes a fresh node with a snapshot of its text.
     pub(crate) fn lookup(&self, name: &[u8], uid: u32) -> Result<Entry, Errno> {
-        // By a file handle: snapshots end with the kernel's memory of them.
+        // Asked for a file handle, whose snapshot the kernel has already forgotten.
         if name == b"." {
             return Err(Errno::ESTALE);
         }
@@ -135,7 +136,8 @@ impl Control {
         if uid == 0 || uid == self.owner { Audience::Owner } else { Audience::Others }
     }
 
-    /// ENFILE for a user who has too many snapshots, or whose kind has. Root and the owner are not held up by them.
+    /// Fails with ENFILE if the user, or all users but root and the owner together, have too many snapshots. Root and
+    /// the owner are not limited.
     fn check_quota(&self, uid: u32, audience: Audience) -> Result<(), Errno> {
         if audience == Audience::Owner {
             return Ok(());
@@ -146,7 +148,7 @@ impl Control {
         if own >= SNAPSHOTS_PER_USER_MAX || others().count() >= SNAPSHOTS_MAX { Err(Errno::ENFILE) } else { Ok(()) }
     }
 
-    /// Attributes of the directory or of a snapshot.
+    /// Returns the attributes of the directory or of a snapshot.
     pub(crate) fn attr(&self, node: NodeId) -> Result<FileAttr, Errno> {
         if node == CONTROL_NODE {
             return Ok(self.directory());
@@ -169,7 +171,7 @@ impl Control {
         Ok(len)
     }
 
-    /// The next data or hole: a text has no holes but its end.
+    /// Returns the next data or hole: a text has no hole but the one at its end.
     pub(crate) fn seek(&self, node: NodeId, offset: u64, target: SeekTarget) -> Result<u64, Errno> {
         let size = self.attr(node)?.size;
         match target {
@@ -179,7 +181,7 @@ impl Control {
         }
     }
 
-    /// Hands a command to a file that takes some.
+    /// Passes a command to a file that takes commands.
     pub(crate) fn write(&self, node: NodeId, uid: u32, offset: u64, command: &[u8]) -> Result<usize, Errno> {
         let obey = self.commanded(node)?;
         if self.audience(uid) == Audience::Others {
@@ -191,7 +193,8 @@ impl Control {
         obey(command).map(|()| command.len())
     }
 
-    /// Whoever opens a file that takes commands may cut it first: that changes nothing.
+    /// Returns the unchanged attributes: programs that open a file for writing may truncate it first, which has no
+    /// effect here.
     pub(crate) fn truncate(&self, node: NodeId) -> Result<FileAttr, Errno> {
         self.commanded(node)?;
         self.attr(node)
@@ -205,7 +208,7 @@ impl Control {
         self.files.get(index).and_then(|file| file.obey.as_ref()).ok_or(Errno::EPERM)
     }
 
-    /// Names in the directory, each with an inode number and a mode, in listing order.
+    /// Returns the names in the directory, each with an inode number and a mode, in listing order.
     pub(crate) fn names(&self) -> impl Iterator<Item = (u64, u32, &[u8])> {
         let dots = [&b"."[..], b".."].into_iter().map(|dot| (CONTROL_FIRST, libc::S_IFDIR, dot));
         let files = self.files.iter().enumerate();
@@ -214,7 +217,7 @@ impl Control {
         dots.chain(files).chain(cover)
     }
 
-    /// The kernel does not need a node any more. (Every look-up made its own.)
+    /// Drops a node that the kernel has forgotten. Every look-up made its own, so counts do not matter.
     pub(crate) fn forget(&self, node: NodeId) {
         self.snapshots.lock().remove(&node.0);
     }
@@ -227,8 +230,8 @@ impl Control {
         FileAttr { nlink: 2, mode: libc::S_IFDIR | 0o555, ..self.file(CONTROL_FIRST, 0) }
     }
 
-    /// The file's inode number is the listing's, whichever snapshot it is of: programs tell by it whether what they opened is what
-    /// they looked at.
+    /// Returns a snapshot's attributes. All snapshots of a file have the inode number of its directory entry: programs
+    /// compare the two numbers to see that they opened the file they looked at.
     fn attr_of(&self, snapshot: &Snapshot) -> FileAttr {
         let takes_commands = self.files.get(snapshot.index).is_some_and(|file| file.obey.is_some());
         let write = if takes_commands { 0o200 } else { 0 };

@@ -1,4 +1,4 @@
-//! Between the words of FUSE and the words of vfs.
+//! Conversions between the types of FUSE and of vfs.
 
 use moafs_fuse::{DeviceNumber, Errno, FallocateMode, FileAttr, RenameFlags, StatFs, Timestamp};
 use moafs_vfs::api::{self, Allocate, RenameMode, Stat};
@@ -23,20 +23,20 @@ pub(crate) const FLAGS_OF_XFLAGS: u32 = FS_IMMUTABLE_FL | FS_APPEND_FL | FS_SYNC
 const STATX_ATTRIBUTES: [(u32, u64); 4] =
     [(FS_COMPR_FL, 0x04), (FS_IMMUTABLE_FL, 0x10), (FS_APPEND_FL, 0x20), (FS_NODUMP_FL, 0x40)];
 
-/// All `STATX_ATTR_*` bits we know.
+/// All `STATX_ATTR_*` bits that vfs can report.
 pub(crate) const STATX_ATTRIBUTES_MASK: u64 = 0x04 | 0x10 | 0x20 | 0x40;
 
-/// `STATX_ATTR_*` bits of inode flags.
+/// Returns the `STATX_ATTR_*` bits of inode flags.
 pub(crate) fn statx_attributes(flags: u32) -> u64 {
     STATX_ATTRIBUTES.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, bit)| bit).sum()
 }
 
-/// `FS_XFLAG_*` bits of inode flags.
+/// Returns the `FS_XFLAG_*` bits of inode flags.
 pub(crate) fn xflags(flags: u32) -> u32 {
     XFLAGS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, bit)| bit).sum()
 }
 
-/// Inode flags of `FS_XFLAG_*` bits; `None` if there is one we cannot keep.
+/// Returns the inode flags of `FS_XFLAG_*` bits, or `None` if one of the bits cannot be stored.
 pub(crate) fn flags_of_xflags(xflags: u32) -> Option<u32> {
     let known: u32 = XFLAGS.iter().map(|(_, bit)| bit).sum();
     let flags = XFLAGS.iter().filter(|(_, bit)| xflags & bit != 0).map(|(flag, _)| flag).sum();
@@ -58,12 +58,12 @@ pub(crate) fn set_time(time: moafs_fuse::SetTime) -> api::SetTime {
     }
 }
 
-/// `makedev` of the C library to the kernel's 32 bits.
+/// Converts `makedev` of the C library to the kernel's 32 bits.
 pub(crate) fn device(rdev: u64) -> DeviceNumber {
     DeviceNumber::new(libc::major(rdev), libc::minor(rdev))
 }
 
-/// The kernel's 32 bits to `makedev` of the C library.
+/// Converts the kernel's 32 bits to `makedev` of the C library.
 pub(crate) fn rdev(device: DeviceNumber) -> u64 {
     libc::makedev(device.major(), device.minor())
 }
@@ -72,7 +72,7 @@ pub(crate) fn mode(attr: &Attr) -> u32 {
     attr.kind.mode_bits() | attr.perm & 0o7777
 }
 
-/// Type bits for an entry whose kind the directory does not record: none, "unknown" to readers.
+/// Returns the type bits of an entry; none, "unknown" to readers, if the directory does not record its kind.
 pub(crate) fn kind_mode(kind: Option<FileKind>) -> u32 {
     kind.map_or(0, FileKind::mode_bits)
 }

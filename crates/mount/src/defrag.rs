@@ -1,8 +1,8 @@
-//! `.moafs/defrag`: re-gathering on a live mount.
+//! `.moafs/defrag`: defragmentation on a live mount.
 //!
-//! Who may do so writes one JSON object (at offset 0, in one write) and reads how far it is, each time by opening the file
-//! anew: a look-up is a snapshot, as with every control file. One job runs at a time, in a thread of its own; it takes the
-//! volume part by part, so requests are served meanwhile, and ends before the volume closes.
+//! Root or the mount's owner writes one JSON object (at offset 0, in one write) and reads the progress, each time by
+//! opening the file anew: a look-up is a snapshot, as with every control file. One job runs at a time, in a thread of
+//! its own; it takes the volume part by part, so requests are served meanwhile, and ends before the volume closes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,50 +15,50 @@ use moafs_vfs::{Format, Vfs};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// The control file's name.
+/// Name of the control file.
 pub const DEFRAG_NAME: &str = "defrag";
 
 /// Longest command in bytes.
 const COMMAND_BYTES_MAX: usize = 4096;
 
-/// What is written to `.moafs/defrag`.
+/// A command, as written to `.moafs/defrag`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DefragCommand {
-    /// Begin, unless a job is running (EBUSY).
+    /// Starts a job, unless one is running (EBUSY).
     Start(DefragJob),
-    /// End the job at the next safe point: the one with this token.
+    /// Ends the job with this token at the next safe point.
     Stop {
-        /// As given when it began.
+        /// The token given when the job was started.
         token: u64,
     },
 }
 
-/// A job.
+/// A defragmentation job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DefragJob {
-    /// Tells the job from others; chosen by whoever begins it.
+    /// Number that tells the job from others; chosen by the program that starts it.
     pub token: u64,
     /// A directory, which is walked with all below it, or a file: its inode number, as stat(2) tells it.
     pub inode: u64,
-    /// Move at most this many bytes.
+    /// Most bytes to move.
     pub max_bytes: Option<u64>,
-    /// Move nothing.
+    /// Measures only and moves nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What `.moafs/defrag` shows: the job that runs, or the last one.
+/// The text of `.moafs/defrag`: the job that runs, or the last one.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DefragStatus {
     /// The job's token; `None` if there was none yet.
     pub token: Option<u64>,
     /// True while it runs.
     pub running: bool,
-    /// What it came to so far.
+    /// Progress or result of the job.
     pub healed: DefragReport,
-    /// Why it failed.
+    /// Error that ended the job.
     pub error: Option<String>,
 }
 
@@ -80,7 +80,7 @@ impl<F: Format> Defrag<F> {
         Defrag { vfs, shared: Arc::default(), thread: Mutex::new(None) }
     }
 
-    /// The text of the control file.
+    /// Returns the text of the control file.
     pub(crate) fn text(&self) -> Vec<u8> {
         let status = self.shared.status.lock().clone();
         let mut text = serde_json::to_vec_pretty(&status).unwrap_or_default();
@@ -88,7 +88,7 @@ impl<F: Format> Defrag<F> {
         text
     }
 
-    /// Obeys a command.
+    /// Carries out a command.
     pub(crate) fn command(&self, text: &[u8]) -> Result<(), Errno> {
         if text.len() > COMMAND_BYTES_MAX {
             return Err(Errno::EFBIG);
@@ -119,7 +119,7 @@ impl<F: Format> Defrag<F> {
         let spawned = std::thread::Builder::new().name("defrag".to_owned()).spawn(move || shared.run(&vfs, &job));
         match spawned {
             Ok(begun) => {
-                // The one before has ended.
+                // The previous thread has ended.
                 *thread = Some(begun);
                 Ok(())
             }
@@ -130,11 +130,11 @@ impl<F: Format> Defrag<F> {
         }
     }
 
-    /// Ends the job and waits for it: the volume is about to close.
+    /// Ends the job and waits for it, before the volume closes.
     pub(crate) fn close(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.lock().take() {
-            // A panic there has been reported by the panic hook.
+            // A panic of the thread has been reported by the panic hook.
             let _ = thread.join();
         }
     }

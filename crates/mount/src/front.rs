@@ -1,11 +1,10 @@
 //! [`Front`]: FUSE requests to vfs calls.
 //!
-//! Opens carry no state: the kernel is told to skip them, handles are 0, and a look-up's hold alone
-//! keeps an unlinked file alive. vfs and FUSE count holds the same way, so counts pass through.
-//! CREATE is not served: the kernel then makes files with MKNOD and opens them without asking, and
-//! the RELEASE that ends a CREATE's handle is never sent: one request less for each new file.
-//! The kernel is the only writer, therefore names (also missing ones) and attributes are valid
-//! forever: it drops by itself what its own requests change.
+//! Opens carry no state: the kernel is told to skip them, handles are 0, and a look-up's hold alone keeps an unlinked
+//! file alive. vfs and FUSE count holds the same way, so counts pass through. CREATE is not served: the kernel then
+//! makes files with MKNOD and opens them without asking, and the RELEASE that ends a CREATE's handle is never sent: one
+//! request less for each new file. The kernel is the only writer, therefore names (also missing ones) and attributes
+//! are valid forever: it drops by itself what its own requests change.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -38,14 +37,14 @@ const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
 /// The attribute that holds a file's capabilities.
 const CAPABILITIES: &[u8] = b"security.capability";
 
-/// What changes of the control directory are answered, also those of its name in the root.
+/// Answer to every change of the control directory, and of its name in the root.
 const CONTROL_IS_FIXED: Errno = Errno::EPERM;
 
-/// Entries listed at once before their attributes are looked up: a listing holds the directory, a
-/// look-up does too, so they take turns.
+/// Entries listed at once before their attributes are looked up. Listing and look-up both lock the directory, so they
+/// alternate.
 const LIST_BATCH: usize = 64;
 
-/// A volume as FUSE sees it.
+/// A volume behind the interface that FUSE calls.
 pub struct Front<F: Format> {
     vfs: Vfs<F>,
     nodes: Nodes,
@@ -55,9 +54,9 @@ pub struct Front<F: Format> {
     swap: Arc<KernelSwap<F>>,
     log: Arc<Log>,
     closed: OnceLock<std::result::Result<(), Error>>,
-    /// There from the handshake on.
+    /// Set at the handshake.
     notifier: OnceLock<Notifier>,
-    /// Opens are asked for, and refused where a file's flags do not allow them.
+    /// True if the kernel asks before it opens a file: the open is refused if the file's flags do not allow it.
     checks_opens: bool,
 }
 
@@ -70,10 +69,10 @@ struct Listed {
 }
 
 impl<F: Format> Front<F> {
-    /// A front for `vfs` whose control directory holds `files`, and those that take commands.
+    /// Creates a front for `vfs` whose control directory holds `files`, and the files that take commands.
     pub fn new(vfs: Vfs<F>, files: Vec<(&'static str, Text)>, swap: Arc<KernelSwap<F>>, log: Arc<Log>) -> Front<F> {
         let (root, block_size) = (vfs.shape().root, vfs.shape().block_size);
-        // The root's times serve for the control directory; unreadable ones are no reason to fail.
+        // The root's times serve for the control directory as well; if they cannot be read, zero does.
         let mounted = vfs.stat(root).map(|stat| convert::timestamp(stat.attr.mtime)).unwrap_or_default();
         let defrag = Arc::new(Defrag::new(vfs.clone()));
         let mut files: Vec<ControlFile> =
@@ -96,23 +95,23 @@ impl<F: Format> Front<F> {
         }
     }
 
-    /// The same, asked about every open if `checks_opens`: immutable and append-only files are refused then and not at the first
-    /// write. Each open and each close costs a request.
+    /// Makes the kernel ask before each open if `checks_opens`: immutable and append-only files are refused then and
+    /// not at the first write. Each open and each close costs a request.
     pub fn with_checked_opens(self, checks_opens: bool) -> Front<F> {
         Front { checks_opens, ..self }
     }
 
-    /// How closing the volume ended; `None` before `destroy`.
+    /// Returns the result of closing the volume; `None` before `destroy`.
     pub fn closed(&self) -> Option<&std::result::Result<(), Error>> {
         self.closed.get()
     }
 
-    /// The volume.
+    /// Returns the volume.
     pub fn vfs(&self) -> &Vfs<F> {
         &self.vfs
     }
 
-    /// The error number of a failed call; failures of the device and damage are told.
+    /// Returns the error number of a failed call; failures of the device and damage are logged.
     fn errno(&self, error: Error) -> Errno {
         if matches!(error, Error::Disk { .. } | Error::Damaged { .. } | Error::Refused(_)) {
             self.log.failure(&error.to_string());
@@ -124,12 +123,13 @@ impl<F: Format> Front<F> {
         result.map_err(|error| self.errno(error))
     }
 
-    /// The inode a request is about; the control directory answers with `EPERM` to what asks for one.
+    /// Returns the inode a request is about; fails with `EPERM` for nodes of the control directory.
     fn ino(&self, node: NodeId) -> Result<Ino> {
         self.nodes.ino(node).ok_or(CONTROL_IS_FIXED)
     }
 
-    /// Directory and name of a request that makes or removes a name.
+    /// Returns directory and name of a request that makes or removes a name; fails with `if_control` for the control
+    /// directory.
     fn place<'n>(&self, node: NodeId, name: &'n [u8], if_control: Errno) -> Result<(Ino, &'n Name)> {
         if node == NodeId::ROOT && name == CONTROL_NAME {
             return Err(if_control);
@@ -141,7 +141,7 @@ impl<F: Format> Front<F> {
         AttrReply { attr: convert::file_attr(stat, self.block_size), attr_ttl: FOREVER }
     }
 
-    /// An entry for an inode that vfs holds for us.
+    /// Returns the entry of an inode that vfs holds for the kernel.
     fn entry(&self, stat: &Stat) -> Entry {
         Entry {
             node: self.nodes.node(stat.ino),
@@ -158,7 +158,7 @@ impl<F: Format> Front<F> {
         Ok(self.entry(&stat))
     }
 
-    /// A look-up that vfs holds; `None` if the name does not exist.
+    /// Looks up a name and holds its inode; `None` if the name does not exist.
     fn find(&self, ctx: &ReqCtx, dir: Ino, name: &Name) -> Result<Option<Stat>> {
         match self.vfs.lookup(&who(ctx), dir, name) {
             Ok(stat) => Ok(Some(stat)),
@@ -167,7 +167,7 @@ impl<F: Format> Front<F> {
         }
     }
 
-    /// Up to [`LIST_BATCH`] entries from a cookie on.
+    /// Returns up to [`LIST_BATCH`] entries from a cookie on.
     fn listed(&self, ctx: &ReqCtx, dir: Ino, from: Cookie) -> Result<Vec<Listed>> {
         let mut batch = Vec::with_capacity(LIST_BATCH);
         let result = self.vfs.list(&who(ctx), dir, from, &mut |entry| {
@@ -182,12 +182,12 @@ impl<F: Format> Front<F> {
         Ok(batch)
     }
 
-    /// Adds one entry with its attributes. False: the buffer is full, and nothing is held.
+    /// Adds one entry with its attributes. Returns false if the buffer is full; then no hold is kept.
     fn add_plus(&self, ctx: &ReqCtx, dir: Ino, listed: &Listed, out: &mut DirPlusBuf<'_>) -> bool {
         let name = listed.name.as_slice();
         let (ino, next, mode) = (listed.ino.0, listed.next.0, convert::kind_mode(listed.kind));
         if !out.fits(name.len()) {
-            // Adding what does not fit marks the buffer as full.
+            // Adding an entry that does not fit marks the buffer as full.
             let full = !out.add_name(ino, next, mode, name);
             debug_assert!(full);
             return false;
@@ -203,15 +203,15 @@ impl<F: Format> Front<F> {
                 }
                 added
             }
-            // Removed since it was listed.
+            // The name was removed after it was listed.
             Ok(None) => true,
-            // The name exists, its inode cannot be read: the error belongs to whoever asks for it.
+            // The name exists, but its inode cannot be read: the error is reported to the caller that looks it up.
             Err(_) => out.add_name(ino, next, mode, name),
         }
     }
 
-    /// Clears set-id bits before contents change, and has the kernel forget the mode it knows: it would go on running the file
-    /// with its owner's rights.
+    /// Clears set-id bits before contents change, and makes the kernel drop the mode it knows: it would still run the
+    /// file with its owner's rights.
     fn kill_set_ids(&self, ctx: &ReqCtx, node: NodeId) -> Result<()> {
         let ino = self.ino(node)?;
         if self.told(self.vfs.stat(ino))?.attr.perm & SET_IDS == 0 {
@@ -223,14 +223,14 @@ impl<F: Format> Front<F> {
         Ok(())
     }
 
-    /// Clears set-group-id, whoever may execute the file.
+    /// Clears set-group-id, whether or not the group may execute the file.
     fn kill_sgid(&self, ctx: &ReqCtx, ino: Ino) -> Result<()> {
         let perm = self.told(self.vfs.stat(ino))?.attr.perm;
         let set = api::SetAttr { perm: Some(perm & !libc::S_ISGID), ..api::SetAttr::default() };
         self.told(self.vfs.set_attr(&who(ctx), ino, &set)).map(drop)
     }
 
-    /// Takes a file's capabilities away. Before other changes of contents the kernel asks for it.
+    /// Removes a file's capabilities. Before other changes of contents the kernel asks for it.
     fn kill_capabilities(&self, ctx: &ReqCtx, ino: Ino) -> Result<()> {
         match self.vfs.get_xattr(&who(ctx), ino, CAPABILITIES) {
             Err(Error::Posix(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(()),
@@ -238,7 +238,7 @@ impl<F: Format> Front<F> {
         }
     }
 
-    /// Has the kernel ask for a node's attributes anew: they changed by more than the reply to its request tells.
+    /// Makes the kernel ask for a node's attributes anew: more of them changed than the reply to its request tells.
     fn attr_changed(&self, node: NodeId) {
         if let Some(notifier) = self.notifier.get()
             && let Err(error) = notifier.inval_attr(node)
@@ -247,11 +247,11 @@ impl<F: Format> Front<F> {
         }
     }
 
-    /// Allocates step by step, where that takes long: a caller that is killed does not wait for the rest, which stays undone.
+    /// Allocates a long range in steps, so that a caller that is killed does not wait for the rest, which stays undone.
     fn allocate_in_steps(&self, ctx: &ReqCtx, ino: Ino, range: Range<u64>, how: Allocate) -> Result<()> {
         let Range { start, end } = range;
         let beyond = || Ok::<bool, Errno>(end > self.told(self.vfs.stat(ino))?.attr.size);
-        // What is refused is refused at once; a hole is one step whatever its length.
+        // Fails at once if the range may not be allowed; a hole is one step, however long.
         let space = self.vfs.stat_fs();
         let may_not_fit = end - start > space.free.saturating_mul(u64::from(space.block_size));
         let whole = may_not_fit
@@ -263,7 +263,8 @@ impl<F: Format> Front<F> {
         }
         let mut at = start;
         while at < end {
-            // As on the kernel's file systems only a caller that ends goes without the rest: programs do not expect EINTR here.
+            // As on the kernel's file systems, only a caller that ends leaves the rest undone: programs do not expect
+            // EINTR here.
             if moafs_fuse::interrupted() && process::is_ending(ctx.pid) {
                 return Err(Errno::EINTR);
             }
@@ -277,13 +278,13 @@ impl<F: Format> Front<F> {
     fn set_flags(&self, ctx: &ReqCtx, ino: Ino, flags: u32) -> Result<()> {
         let set = api::SetAttr { flags: Some(flags), ..api::SetAttr::default() };
         self.told(self.vfs.set_attr(&who(ctx), ino, &set))?;
-        // The time of the change; the reply has no room for it.
+        // The change time has changed as well, and the reply has no field for it.
         self.attr_changed(ctx.node);
         Ok(())
     }
 }
 
-/// `.moafs/defrag`.
+/// Creates `.moafs/defrag`.
 fn defrag_file<F: Format>(defrag: &Arc<Defrag<F>>) -> ControlFile {
     let (shown, obeying) = (Arc::clone(defrag), Arc::clone(defrag));
     ControlFile {
@@ -293,7 +294,7 @@ fn defrag_file<F: Format>(defrag: &Arc<Defrag<F>>) -> ControlFile {
     }
 }
 
-/// `.moafs/swap`.
+/// Creates `.moafs/swap`.
 fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
     let (shown, obeying) = (Arc::clone(swap), Arc::clone(swap));
     ControlFile {
@@ -303,13 +304,13 @@ fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
     }
 }
 
-/// Who asks. The kernel has checked permissions (`default_permissions` is always on).
+/// Returns the caller's credentials. The kernel has checked permissions (`default_permissions` is always on).
 fn who(ctx: &ReqCtx) -> Credentials {
     Credentials { uid: ctx.uid, gid: ctx.gid, groups: SmallVec::new(), checks: Checks::Done }
 }
 
-/// Who makes a file with this mode. Supplementary groups decide only whether it may have set-group-id in a directory of another
-/// group; requests do not tell them.
+/// Returns the credentials for making a file with this mode. Supplementary groups decide only whether it may have
+/// set-group-id in a directory of another group; requests do not carry them, so they are read from /proc.
 fn creator(ctx: &ReqCtx, mode: u32) -> Credentials {
     let asks = ctx.uid != 0 && mode & libc::S_ISGID != 0;
     let groups = if asks { process::groups(ctx.pid) } else { SmallVec::new() };
@@ -324,12 +325,12 @@ fn regular(mode: u32, umask: u32) -> NewFile<'static> {
     NewFile { kind: FileKind::Regular, perm: mode & 0o7777, umask, rdev: 0, target: None }
 }
 
-/// The answer to an open that creates: no handle, keep what is cached, send no flush.
+/// Returns the answer to an open that creates: no handle, keep what is cached, send no flush.
 fn opened() -> OpenReply {
     OpenReply { fh: FileHandle(0), flags: OpenReplyFlags::KEEP_CACHE | OpenReplyFlags::NOFLUSH }
 }
 
-/// Copies `value` if it fits, and tells its length: what FUSE asks of attribute calls.
+/// Copies `value` if it fits, and returns its length, as FUSE wants it for attribute calls.
 fn fill(value: &[u8], out: &mut [u8]) -> usize {
     if let Some(room) = out.get_mut(..value.len()) {
         room.copy_from_slice(value);
@@ -339,7 +340,7 @@ fn fill(value: &[u8], out: &mut [u8]) -> usize {
 
 impl<F: Format> FileSystem for Front<F> {
     fn init(&self, _negotiated: &Negotiated, notifier: Notifier) {
-        // Called once.
+        // The handshake, and so this call, happens once.
         let _ = self.notifier.set(notifier);
     }
 
@@ -501,7 +502,7 @@ impl<F: Format> FileSystem for Front<F> {
             return self.control.write(ctx.node, ctx.uid, offset, data);
         }
         let ino = self.ino(ctx.node)?;
-        // Write-back of a shared mapping: the writer is unknown, and may have been one who cannot keep them.
+        // Write-back of a shared mapping: the writer is unknown, and may not be allowed to keep the bits.
         let mapped = flags.contains(WriteFlags::CACHE);
         let who = if mapped { Credentials::root() } else { who(ctx) };
         if mapped {

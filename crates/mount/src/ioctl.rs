@@ -1,4 +1,4 @@
-//! The ioctls of chattr(1), lsattr(1) and their kind: inode flags in two forms, and the generation.
+//! The ioctls of chattr(1) and lsattr(1): inode flags in two forms, and the generation.
 
 #![expect(clippy::host_endian_bytes, reason = "arguments of ioctls are in the machine's byte order")]
 
@@ -17,18 +17,18 @@ const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 /// Length of `struct fsxattr`: flags, extent-size hint, extents, project, copy-on-write hint, padding.
 const FSXATTR_LEN: usize = 28;
 
-/// What is asked.
+/// A decoded ioctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Inode flags.
+    /// Get the inode flags.
     GetFlags,
     /// Set inode flags to these.
     SetFlags(u32),
-    /// Inode flags as `struct fsxattr`.
+    /// Get the inode flags as `struct fsxattr`.
     GetXattr,
     /// Set the inode flags that `struct fsxattr` can express to these.
     SetXattr(u32),
-    /// The inode's generation.
+    /// Get the inode's generation.
     GetVersion,
 }
 
@@ -46,7 +46,7 @@ impl Command {
     }
 }
 
-/// Hints and project numbers are not kept by any format here: only zero can be set.
+/// Decodes `struct fsxattr`. No format stores its hints and project numbers: only zero can be set.
 fn set_xattr(input: &[u8]) -> Result<Command, Errno> {
     let flags = convert::flags_of_xflags(word(input, 0)?).ok_or(Errno::EOPNOTSUPP)?;
     let (extent_size, project, cow_size) = (word(input, 1)?, word(input, 3)?, word(input, 4)?);
@@ -61,7 +61,7 @@ fn word(input: &[u8], index: usize) -> Result<u32, Errno> {
     Ok(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
-/// Puts a flag word. The command's number says 8 bytes, the value has 4; the caller may offer either.
+/// Writes a flag word to `out`. The command's number says 8 bytes, the value has 4; the caller may offer either.
 pub(crate) fn put_flags(flags: u32, out: &mut [u8]) -> Result<usize, Errno> {
     let len = out.len().min(8);
     let room = out.get_mut(..len).filter(|room| room.len() >= 4).ok_or(Errno::EINVAL)?;
@@ -70,7 +70,7 @@ pub(crate) fn put_flags(flags: u32, out: &mut [u8]) -> Result<usize, Errno> {
     Ok(len)
 }
 
-/// Puts a `struct fsxattr`.
+/// Writes a `struct fsxattr` to `out`.
 pub(crate) fn put_xattr(flags: u32, out: &mut [u8]) -> Result<usize, Errno> {
     let room = out.get_mut(..FSXATTR_LEN).ok_or(Errno::EINVAL)?;
     room.fill(0);

@@ -11,10 +11,10 @@ const SYSLOG_SOCKET: &str = "/dev/log";
 /// Facility "daemon" (3), severity "err" (3), as a syslog priority.
 const PRIORITY: u8 = 3 << 3 | 3;
 
-/// Failures told in full; the rest are counted. A dying device must not fill the log.
+/// Failures logged in full; the rest are counted. A dying device must not fill the log.
 const FAILURES_TOLD_MAX: u64 = 8;
 
-/// Where messages go, and how many failures there were.
+/// The destination of messages, and the number of failures.
 #[derive(Debug)]
 pub struct Log {
     about: String,
@@ -24,27 +24,27 @@ pub struct Log {
 /// Failures so far, as `.moafs/stats` shows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Failures {
-    /// How many requests failed because of the device or of damage.
+    /// Requests that failed because of the device or of damage.
     pub count: u64,
-    /// The first reason.
+    /// Message of the first failure.
     pub first: Option<String>,
 }
 
 impl Log {
-    /// A log whose messages say which volume they are about.
+    /// Creates a log whose messages begin with `about`, the name of the volume.
     pub fn new(about: impl Into<String>) -> Log {
         Log { about: about.into(), failures: Mutex::default() }
     }
 
-    /// Tells something that is no failure of the volume.
+    /// Logs a message that is no failure of the volume.
     pub fn say(&self, message: &str) {
         let line = printable(&format!("moafs: {}: {message}", self.about));
-        // Nobody is left to tell if telling fails.
+        // A failed write to standard error cannot be reported anywhere.
         let _ = writeln!(std::io::stderr(), "{line}");
         let _ = to_syslog(&line);
     }
 
-    /// Counts a failure of the device or of the volume's structures, and tells the first ones.
+    /// Counts a failure of the device or of the volume's structures, and logs the first ones.
     pub fn failure(&self, reason: &str) {
         let count = {
             let mut failures = self.failures.lock();
@@ -61,13 +61,14 @@ impl Log {
         }
     }
 
-    /// Failures so far.
+    /// Returns the failures so far.
     pub fn failures(&self) -> Failures {
         self.failures.lock().clone()
     }
 }
 
-/// The text with control characters escaped: names come from volumes and users, and must not control a terminal or fake a line of the log.
+/// Returns the text with control characters escaped: names come from volumes and users, and must not control a terminal
+/// or fake a line of the log.
 pub fn printable(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
     text.chars().map(escaped).collect()

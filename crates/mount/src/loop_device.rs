@@ -1,4 +1,4 @@
-//! Loop devices: a block device's name for an image file.
+//! Loop devices: block devices whose contents are an image file.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,7 +12,7 @@ const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// Others may take the free device we were told of before we do: so often we ask again.
+/// Attempts to attach a free device: another process may take it between the question and the attachment.
 const ATTEMPTS_MAX: usize = 16;
 
 /// `struct loop_info64` of `<linux/loop.h>`.
@@ -45,18 +45,18 @@ struct LoopConfig {
 
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 
-/// How a loop device treats its file.
+/// Settings of a loop device.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LoopOptions {
-    /// Writes are refused.
+    /// Refuse writes.
     pub read_only: bool,
-    /// Requests bypass the page cache of the file's file system, where that can do so.
+    /// Bypass the page cache of the file's file system, if it can do so.
     pub direct_io: bool,
-    /// The device's sector in bytes; 0 is the usual 512.
+    /// Sector size of the device in bytes; 0 is the usual 512.
     pub block_bytes: u32,
 }
 
-/// An attached loop device. It detaches itself when nobody has it open any more: neither this value nor a mount.
+/// An attached loop device. It detaches itself at its last close: this value and a mount keep it open.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -72,7 +72,7 @@ impl LoopDevice {
         LoopDevice::attach_with(image, &LoopOptions { read_only, ..LoopOptions::default() })
     }
 
-    /// Attaches a free loop device to `image`.
+    /// Attaches a free loop device to `image`, with settings.
     ///
     /// # Errors
     /// As [`LoopDevice::attach`].
@@ -92,7 +92,7 @@ impl LoopDevice {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// `/dev/loopN`.
+    /// Returns the device's path, `/dev/loopN`.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -101,7 +101,7 @@ impl LoopDevice {
 fn configure(device: &File, backing: &File, image: &Path, options: &LoopOptions) -> io::Result<()> {
     let mut file_name = [0; 64];
     let name = image.as_os_str().as_encoded_bytes();
-    // The last byte stays zero. The kernel keeps the whole path elsewhere; this one is for show.
+    // The last byte stays zero. The kernel keeps the whole path elsewhere; this one is only displayed.
     let shown = name.len().min(file_name.len() - 1);
     file_name[..shown].copy_from_slice(&name[..shown]);
     let flag = |wanted: bool, flag: u32| if wanted { flag } else { 0 };
@@ -134,7 +134,7 @@ fn ioctl(fd: RawFd, command: libc::c_ulong, argument: usize) -> io::Result<i32> 
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The image behind a loop device.
+/// Returns the path of the image behind a loop device.
 pub fn backing_file(device: &Path) -> Option<PathBuf> {
     let name = device.file_name()?.to_str()?.strip_prefix("loop")?;
     let number: u32 = name.parse().ok()?;
@@ -142,14 +142,14 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(path.trim_end_matches('\n')))
 }
 
-/// True if a loop device goes with its last user.
+/// Returns true if a loop device detaches at its last close.
 pub fn detaches_itself(device: &Path) -> bool {
     let Some(name) = device.file_name() else { return false };
     let path = Path::new("/sys/block").join(name).join("loop/autoclear");
     std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1")
 }
 
-/// The loop device that `image` (an absolute path) is attached to.
+/// Returns the loop device that `image` (an absolute path) is attached to.
 pub fn attached_to(image: &Path) -> Option<PathBuf> {
     let devices = std::fs::read_dir("/sys/block").ok()?.flatten();
     let mut paths = devices.map(|entry| Path::new("/dev").join(entry.file_name()));

@@ -1,25 +1,25 @@
-//! What a volume lies on: whether a head has to move to reach a place.
+//! The kind of disk below a volume: with or without a head that moves.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Where the kernel tells about block devices, by their numbers.
+/// Directory in which the kernel describes block devices, by their numbers.
 const DEVICES: &str = "/sys/dev/block";
 
-/// What a volume lies on.
+/// The kind of disk below a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// Something that turns.
+    /// A rotating disk: the head has to move.
     Head,
-    /// Every place is as near as any other: flash, memory.
+    /// A disk without head, such as flash or memory: every address is as near as any other.
     NoHead,
-    /// The host does not tell: a file on a network, or in a file system on several devices.
+    /// The host does not say: a file on a network, or in a file system on several devices.
     Unknown,
 }
 
 impl Medium {
-    /// What a block device is, or what the file at `path` lies on.
+    /// Returns the kind of the block device at `path`, or of the device that holds the file at `path`.
     pub fn of(path: &Path) -> Medium {
         let Ok(found) = fs::metadata(path) else { return Medium::Unknown };
         let number = if found.file_type().is_block_device() { found.rdev() } else { found.dev() };
@@ -28,7 +28,7 @@ impl Medium {
 
     fn told(devices: &Path, (major, minor): (u32, u32)) -> Medium {
         let device = devices.join(format!("{major}:{minor}"));
-        // A partition has no queue; that of its disk is a directory above.
+        // A partition has no queue; its disk's is one directory above.
         let queues = ["queue/rotational", "../queue/rotational"];
         let told = queues.into_iter().find_map(|queue| fs::read_to_string(device.join(queue)).ok());
         match told.as_deref().map(str::trim) {

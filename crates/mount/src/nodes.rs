@@ -1,8 +1,8 @@
-//! Node ids: how the kernel names inodes.
+//! Node ids: the kernel's names of inodes.
 //!
-//! FUSE fixes the root at node 1, formats have their own root (ext2: 2) and may use inode 1 for
-//! something else. So the two numbers change places and every other number stands for itself: one
-//! bijection, its own inverse. The control directory's nodes lie above everything a format numbers.
+//! FUSE fixes the root at node 1, formats have their own root (ext2: 2) and may use inode 1 for another purpose. So the
+//! two numbers change places and every other number stays as it is: one bijection, its own inverse. The control
+//! directory's nodes lie above all inode numbers.
 
 use moafs_fuse::NodeId;
 use moafs_vfs::types::Ino;
@@ -17,23 +17,23 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// For a volume whose root directory is `root`.
+    /// Creates the mapping of a volume whose root directory is `root`.
     pub(crate) fn new(root: Ino) -> Nodes {
         Nodes { root }
     }
 
-    /// The kernel's name for `ino`.
+    /// Returns the kernel's node id of `ino`.
     pub(crate) fn node(self, ino: Ino) -> NodeId {
         debug_assert!(ino.0 < CONTROL_FIRST, "inode number {} collides with the control directory", ino.0);
         NodeId(self.swap(ino.0))
     }
 
-    /// The inode `node` stands for; `None` for nodes of the control directory and for "no node".
+    /// Returns the inode of `node`; `None` for nodes of the control directory and for node 0.
     pub(crate) fn ino(self, node: NodeId) -> Option<Ino> {
         (node != NodeId::NONE && node.0 < CONTROL_FIRST).then(|| Ino(self.swap(node.0)))
     }
 
-    /// Exchanges the root and FUSE's root.
+    /// Exchanges the root's inode number and FUSE's root node.
     fn swap(self, number: u64) -> u64 {
         match number {
             n if n == self.root.0 => NodeId::ROOT.0,

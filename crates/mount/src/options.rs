@@ -1,4 +1,4 @@
-//! Mount options: from the text of `-o` to validated settings, in one step.
+//! Mount options: parses the text of `-o` and validates it in one step.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,23 +7,23 @@ use moafs_fuse::{MountError, MountFlags, SessionOptions, Transport};
 use moafs_vfs::Options;
 use moafs_vfs::api::{AtimePolicy, CacheRole};
 
-/// The smallest cache: the transport's buffers and a few requests must fit in.
+/// Smallest cache, in bytes: the transport's buffers and a few requests must fit in.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
-/// The smallest and largest device request one may ask for, in bytes.
+/// Range of the largest device request, in bytes.
 const TRANSFER_BYTES: std::ops::RangeInclusive<u64> = 4096..=64 << 20;
-/// The largest read-ahead, in bytes.
+/// Largest read-ahead, in bytes.
 const READ_AHEAD_BYTES_MAX: u64 = 64 << 20;
-/// The most that a small file's neighbours may add up to, in bytes.
+/// Largest sum of a small file's neighbours, in bytes.
 const CO_READ_BYTES_MAX: u64 = 1 << 20;
-/// The longest age or interval: a day.
+/// Longest age or interval, in seconds: a day.
 const SECS_MAX: f64 = 86_400.0;
-/// The most serving threads.
+/// Most serving threads.
 const THREADS_MAX: u64 = 256;
 
-/// How the image or device is read and written.
+/// The use of the host's page cache for image or device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostCache {
-    /// Bypass the host's page cache where the host can.
+    /// Bypass the host's page cache if the host can.
     #[default]
     Auto,
     /// `direct`: bypass it, or fail.
@@ -32,77 +32,77 @@ pub enum HostCache {
     Use,
 }
 
-/// Everything `-o` can say, validated.
+/// All settings of a mount, validated.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How the volume is used.
+    /// Settings of the volume.
     pub volume: Options,
-    /// How the mount is made and served.
+    /// Settings of the mount and of the threads that serve it.
     pub session: SessionOptions,
-    /// How the image or device is read and written.
+    /// The use of the host's page cache.
     pub host_cache: HostCache,
     /// `plain`: type `fuse` even where `fuseblk` is possible.
     pub plain: bool,
-    /// `check_opens`: the kernel asks about every open.
+    /// `check_opens`: the kernel asks before every open.
     pub check_opens: bool,
     /// `no_sandbox`: the daemon keeps all privileges.
     pub no_sandbox: bool,
-    /// Options that mean something to volumes of one format only, in the order given: for whoever opens the volume.
+    /// Options of one format only, in the order given. The code that opens the volume checks and uses them.
     pub format: Vec<FormatOption>,
     /// The options as they were given, for `.moafs/stats`.
     pub given: Vec<String>,
 }
 
-/// An option that cannot be used, and the way out.
+/// The reason for which an option cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// Nobody knows it.
+    /// The option does not exist. The message lists those that do.
     #[error("unknown mount option `{name}`\n{}", help())]
     Unknown {
-        /// As given.
+        /// The name as given.
         name: String,
     },
-    /// Its value is no number of the right kind or out of range.
+    /// The value is no number of the right kind or out of range.
     #[error("mount option `{option}`: {problem}")]
     Value {
-        /// As given.
+        /// The option as given.
         option: String,
-        /// What is wrong, and what would be right.
+        /// The error, and the values that are allowed.
         problem: String,
     },
-    /// It is known and cannot be had.
+    /// The option exists, but not in this situation.
     #[error("mount option `{option}` is not possible: {reason}")]
     Impossible {
-        /// As given.
+        /// The option as given.
         option: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// It is for volumes of another format.
+    /// The option is for volumes of another format.
     #[error("mount option `{option}` is for {of} volumes, and this is an {volume} volume; of its own are:\n{}",
             help_of(.volume))]
     OtherFormat {
-        /// As given.
+        /// The option as given.
         option: String,
-        /// The format it is for.
+        /// The format that the option is for.
         of: &'static str,
         /// The format of the volume.
         volume: &'static str,
     },
 }
 
-/// An option of the volume's format: its name is known, its value is not judged yet.
+/// An option of the volume's format: the name exists, the value is not checked yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatOption {
-    /// The format it is for, by the name that [`moafs_vfs::format::Shape`] has for it.
+    /// The format that the option is for, by the name that [`moafs_vfs::format::Shape`] has for it.
     pub of: &'static str,
-    /// Before the `=`.
+    /// The name, without value.
     pub name: &'static str,
     text: String,
 }
 
 impl FormatOption {
-    /// The option with its value, as it was given.
+    /// Returns the option with its value, as it was given.
     fn given(&self) -> String {
         if self.text.is_empty() { self.name.to_owned() } else { format!("{}={}", self.name, self.text) }
     }
@@ -110,7 +110,7 @@ impl FormatOption {
     /// Refuses an option that is for volumes of another format than `volume`.
     ///
     /// # Errors
-    /// [`OptionError::OtherFormat`], which lists those that would be right.
+    /// [`OptionError::OtherFormat`], which lists the options of the volume's format.
     pub fn must_be_of(&self, volume: &'static str) -> Result<(), OptionError> {
         if self.of == volume {
             return Ok(());
@@ -118,26 +118,26 @@ impl FormatOption {
         Err(OptionError::OtherFormat { option: self.given(), of: self.of, volume })
     }
 
-    /// Its value, of a type that knows its own names.
+    /// Parses the value as a type that has names for its values.
     ///
     /// # Errors
-    /// What the type says of a value that it does not know.
+    /// [`OptionError::Value`] with the type's own message.
     pub fn parse<T: FromStr<Err = String>>(&self) -> Result<T, OptionError> {
         self.text.parse().map_err(|problem: String| Value { option: &self.given(), text: &self.text }.wrong(problem))
     }
 
-    /// Its value, a number in a range.
+    /// Parses the value as a number within a range.
     ///
     /// # Errors
-    /// When it is none.
+    /// [`OptionError::Value`] if it is no number or out of range.
     pub fn number(&self, range: std::ops::RangeInclusive<u64>) -> Result<u64, OptionError> {
         Value { option: &self.given(), text: &self.text }.number(range)
     }
 
-    /// Its value, `on` or `off`.
+    /// Parses the value as `on` or `off`.
     ///
     /// # Errors
-    /// When it is neither.
+    /// [`OptionError::Value`] if it is neither.
     pub fn on_or_off(&self) -> Result<bool, OptionError> {
         match self.text.as_str() {
             "on" => Ok(true),
@@ -147,7 +147,7 @@ impl FormatOption {
     }
 }
 
-/// An option of ours: name, placeholder of its value (empty: a switch), what it does.
+/// An option of moafs: name, placeholder of its value (empty: a switch), help text.
 struct Own {
     name: &'static str,
     value: &'static str,
@@ -176,7 +176,7 @@ const OWN: &[Own] = &[
     Own { name: "noallow_other", value: "", help: "only the mounting user may use the mount (default without root)" },
 ];
 
-/// Options that mean something to volumes of one format only.
+/// Options of volumes of one format only.
 const OF_FORMATS: &[(&str, &[Own])] = &[
     (
         "ext2",
@@ -217,11 +217,11 @@ const OF_FORMATS: &[(&str, &[Own])] = &[
     ),
 ];
 
-/// Options that FUSE and mount(8) know, for the list in messages.
+/// Options of FUSE and mount(8), as listed in messages.
 const COMMON: &str = "ro rw suid nosuid dev nodev exec noexec sync async dirsync atime noatime relatime strictatime \
      lazytime allow_other auto_unmount fsname=NAME subtype=NAME max_read=BYTES read_ahead_kb=N context=CONTEXT";
 
-/// The list of options, one per line.
+/// Returns the list of options, one per line.
 pub fn help() -> String {
     let mut text = format!("options of moafs:\n{}", lines(OWN));
     for (format, options) in OF_FORMATS {
@@ -231,7 +231,7 @@ pub fn help() -> String {
     text
 }
 
-/// The list of options of one format, one per line.
+/// Returns the list of options of one format, one per line.
 fn help_of(format: &str) -> String {
     OF_FORMATS.iter().filter(|(of, _)| *of == format).map(|(_, options)| lines(options)).collect()
 }
@@ -244,7 +244,7 @@ fn lines(options: &[Own]) -> String {
     options.iter().map(line).collect()
 }
 
-/// The option of a format with this name.
+/// Returns the option of a format with this name.
 fn of_format(name: &str, value: &str) -> Option<FormatOption> {
     let all = OF_FORMATS.iter().flat_map(|(of, options)| options.iter().map(move |own| (*of, own)));
     let fits = |own: &Own| own.name == name && own.value.is_empty() == value.is_empty();
@@ -256,17 +256,17 @@ fn of_format(name: &str, value: &str) -> Option<FormatOption> {
 }
 
 impl Settings {
-    /// The settings without options, for root or an ordinary user.
+    /// Creates the default settings, for root or an ordinary user.
     pub fn new(root: bool) -> Settings {
         let mut session = SessionOptions::default();
         session.mount.allow_other = root;
         session.mount.default_permissions = true;
         session.mount.subtype = Some("moafs".to_owned());
         if root {
-            // An ordinary user's volume could smuggle in set-id programs and devices; root's own may hold them.
+            // An ordinary user's volume could bring set-id programs and devices; root's own may hold them.
             session.mount.flags -= MountFlags::NOSUID | MountFlags::NODEV;
         }
-        // The kernel caches what is read: ours is for what waits, above all.
+        // The kernel caches what is read, so the volume's cache is mainly for data that wait to be written.
         let volume = Options { role: CacheRole::Behind, dirty_percent: 60, ..Options::default() };
         let (format, given) = (Vec::new(), Vec::new());
         Settings {
@@ -281,10 +281,10 @@ impl Settings {
         }
     }
 
-    /// The settings of some `-o` lists, each comma-separated; later options win.
+    /// Parses `-o` lists, each comma-separated; later options win.
     ///
     /// # Errors
-    /// Unknown options and values out of range, with what would be right.
+    /// Unknown options and values out of range, with the allowed ones.
     pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>, root: bool) -> Result<Settings, OptionError> {
         let mut settings = Settings::new(root);
         for option in lists.into_iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
@@ -337,7 +337,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Options of every mount; some mean something to the volume, too.
+    /// Applies an option of every mount; some concern the volume as well.
     fn apply_common(&mut self, option: &str) -> Result<(), OptionError> {
         match option {
             "ro" => self.volume.read_only = true,
@@ -345,7 +345,7 @@ impl Settings {
             "noatime" => self.volume.atime = AtimePolicy::Never,
             "relatime" | "atime" | "nostrictatime" => self.volume.atime = AtimePolicy::Relative,
             "strictatime" | "norelatime" => self.volume.atime = AtimePolicy::Strict,
-            // The daemon is the one that unmounts, and fusermount3 makes plain mounts only.
+            // The helper mounts and unmounts, and fusermount3 makes plain mounts only.
             "auto_unmount" => self.plain = true,
             _ => {}
         }
@@ -360,7 +360,7 @@ impl Settings {
         self.session.ring_threads_per_cpu = threads;
     }
 
-    /// What follows from the options together: the transport's buffers are part of the cache's budget.
+    /// Derives the settings that depend on several options: the transport's buffers are part of the cache's budget.
     fn finish(&mut self) {
         self.session.ring_memory_max = self.session.ring_memory_max.min(self.volume.cache_bytes / 4);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -387,7 +387,7 @@ impl Value<'_> {
         fits.ok_or_else(|| self.wrong(format!("must lie between {} and {} bytes", range.start(), range.end())))
     }
 
-    /// A size, or 0 for `off`.
+    /// Parses a size, or 0 for `off`.
     fn size_or_off(&self, range: std::ops::RangeInclusive<u64>) -> Result<usize, OptionError> {
         if self.text == "off" { Ok(0) } else { self.size(range) }
     }
@@ -413,7 +413,7 @@ impl Value<'_> {
     }
 }
 
-/// A size in bytes: a number with an optional suffix K, M, G or T (powers of 1024).
+/// Parses a size in bytes: a number with an optional suffix K, M, G or T (powers of 1024).
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
         b'K' => (&text[..text.len() - 1], 10),
@@ -422,7 +422,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
         b'T' => (&text[..text.len() - 1], 40),
         _ => (text, 0),
     };
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     let number: u64 = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
     number.checked_mul(1 << shift)
 }

@@ -1,4 +1,4 @@
-//! Memory pressure: when the machine stalls for want of memory, the volume's cache gives some back.
+//! Memory pressure: shrinks the volume's cache when tasks of the machine stall for want of memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,18 +10,18 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::log::Log;
 
-/// Where Linux tells about stalls: of our own memory cgroup if it has the controller, else of the machine.
+/// The machine's pressure file. The daemon's own memory cgroup is preferred, if it has one.
 const MACHINE_PRESSURE: &str = "/proc/pressure/memory";
 
-/// Tell us when tasks stalled for 100 ms within 2 s: early enough to matter, and the shortest window that an
+/// Trigger: tasks stalled for 100 ms within 2 s. This is early enough to matter, and the shortest window that an
 /// unprivileged process may ask for.
 const TRIGGER: &str = "some 100000 2000000\0";
 
-/// Below this much cache nothing is given back: a volume needs some to work at all.
+/// Smallest cache in bytes that is kept under pressure, so that the volume still works.
 const KEEP_BYTES_MIN: u64 = 8 << 20;
 
-/// One part in so many is given back at each stall. The kernel tells once per window at most, and goes on telling while
-/// it stalls: half at once would empty the cache over a hiccup.
+/// The fraction (one part in this many) of the cache given back at each stall. The kernel reports once per window at
+/// most, and goes on while the machine stalls: giving half at once would empty the cache after a short stall.
 const GIVE_BACK: u64 = 4;
 
 /// Watches for memory pressure until dropped.
@@ -32,8 +32,8 @@ pub(crate) struct PressureWatch {
 }
 
 impl PressureWatch {
-    /// Calls `shrink` with a new size, a part ([`GIVE_BACK`]) less than what `cached_bytes` says, at each stall. `None` where the kernel does
-    /// not tell about stalls.
+    /// Calls `shrink` with a new size, less by one part in [`GIVE_BACK`] than `cached_bytes` returns, at each stall.
+    /// Returns `None` if the kernel does not report stalls.
     pub(crate) fn start(
         cached_bytes: impl Fn() -> u64 + Send + 'static,
         shrink: impl Fn(usize) + Send + 'static,
@@ -59,16 +59,16 @@ impl PressureWatch {
 
 impl Drop for PressureWatch {
     fn drop(&mut self) {
-        // Closing our end wakes the thread.
+        // Closing this end wakes the thread.
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook.
+            // A panic of the thread has been reported by the panic hook.
             let _ = thread.join();
         }
     }
 }
 
-/// Registers the trigger; it lives as long as the file is open.
+/// Registers the trigger, which lives as long as the file is open.
 fn open_trigger() -> io::Result<File> {
     let open = |path: &str| -> io::Result<File> {
         let mut file = OpenOptions::new().read(true).write(true).open(path)?;
@@ -78,14 +78,14 @@ fn open_trigger() -> io::Result<File> {
     own_cgroup_pressure().and_then(|path| open(&path).ok()).map_or_else(|| open(MACHINE_PRESSURE), Ok)
 }
 
-/// The pressure file of our cgroup (version 2), if it is not the root's.
+/// Returns the pressure file of the daemon's cgroup (version 2), unless that is the root cgroup.
 fn own_cgroup_pressure() -> Option<String> {
     let cgroups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
     (path != "/").then(|| format!("/sys/fs/cgroup{path}/memory.pressure"))
 }
 
-/// Waits for a stall; false when told to stop, or when the kernel tells no more.
+/// Waits for a stall; returns false when told to stop, or when the trigger fails.
 fn stalled(trigger: &File, stopped: &UnixStream) -> bool {
     loop {
         let mut fds = [PollFd::from_borrowed_fd(trigger.as_fd(), PollFlags::PRI), PollFd::new(stopped, PollFlags::IN)];

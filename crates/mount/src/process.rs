@@ -1,18 +1,18 @@
-//! What /proc tells of the thread that made a request. It is read only when it matters: requests do not carry it.
+//! Facts from /proc about the thread that made a request. It is read only when needed: requests do not carry them.
 
 use std::time::Duration;
 
 use moafs_vfs::Process;
 use smallvec::SmallVec;
 
-/// The supplementary groups of a thread; none if it cannot be found.
+/// Returns the supplementary groups of a thread; none if it cannot be found.
 pub(crate) fn groups(tid: u32) -> SmallVec<[u32; 8]> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     let groups = field(&status, "Groups:").unwrap_or_default();
     groups.split_ascii_whitespace().filter_map(|gid| gid.parse().ok()).collect()
 }
 
-/// The process that a thread belongs to.
+/// Returns the process that a thread belongs to.
 pub(crate) fn of_thread(tid: u32) -> Process {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     let id = field(&status, "Tgid:").and_then(|tgid| tgid.trim().parse().ok()).unwrap_or(tid);
@@ -21,25 +21,26 @@ pub(crate) fn of_thread(tid: u32) -> Process {
     Process { id, age: age(&stat, &uptime, rustix::param::clock_ticks_per_second()) }
 }
 
-/// True if a thread is about to end: it has been killed, or is gone. Signals that its program handles do not count.
+/// Returns true if a thread is about to end: it has been killed, or is gone. Signals that its program handles do not
+/// count.
 pub(crate) fn is_ending(tid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{tid}/status")).map_or(true, |status| is_killed(&status))
 }
 
-/// True if SIGKILL is pending, which every thread gets when its process is to end.
+/// Returns true if SIGKILL is pending, which every thread gets when its process is to end.
 fn is_killed(status: &str) -> bool {
     let pending = |name| field(status, name).and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
     (pending("SigPnd:") | pending("ShdPnd:")) & 1 << (libc::SIGKILL - 1) != 0
 }
 
-/// The rest of the line that begins with `name`.
+/// Returns the rest of the line that begins with `name`.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name))
 }
 
-/// How long a process has been running, by its `stat` and the machine's `uptime`.
+/// Returns the time since a process started, from its `stat` and the machine's `uptime`.
 fn age(stat: &str, uptime: &str, ticks_per_second: u64) -> Option<Duration> {
-    // The name in parentheses may hold anything; the start is the 20th field behind it (the 22nd of all).
+    // The name in parentheses may hold any character; the start is the 20th field behind it (the 22nd of all).
     let (_, fields) = stat.rsplit_once(')')?;
     let start: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
     let up: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;

@@ -22,39 +22,39 @@ use crate::source::{Face, Source};
 use crate::stats::{self, About, MoreCounters};
 use crate::swap::KernelSwap;
 
-/// What is mounted where, and how.
+/// A volume to be mounted, with its mount point and its settings.
 pub struct Mounting<F: Format> {
     /// The open volume.
     pub vfs: Vfs<F>,
-    /// The disk it lies on, for pages that leave memory.
+    /// The disk that holds the volume, for the kernel's swap.
     pub volume_disk: SharedDisk,
-    /// Its image or device.
+    /// The image or device of the volume.
     pub source: Source,
-    /// What [`Source::claim`] gave.
+    /// The result of [`Source::claim`].
     pub claim: Option<File>,
     /// The mount point.
     pub target: PathBuf,
-    /// The options.
+    /// The mount's settings.
     pub settings: Settings,
     /// Counters of the disk.
     pub disk: MoreCounters,
-    /// Counters of the format's engine, where it has some.
+    /// Counters of the format's engine, if it has some.
     pub engine: Option<MoreCounters>,
 }
 
-/// Why a mount did not come about, or did not end well.
+/// The reason for which a mount failed or did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The kernel or the handshake refused.
+    /// The mount or the handshake failed.
     #[error(transparent)]
     Mount(#[from] MountError),
     /// The mount could not be served to its end.
     #[error("serving the mount: {0}")]
     Serve(#[source] io::Error),
-    /// Signals cannot be waited for.
+    /// The signal handlers could not be installed.
     #[error("waiting for signals: {0}")]
     Signals(#[source] io::Error),
-    /// Not everything could be written when the volume was closed.
+    /// Data could not be written when the volume was closed.
     #[error("closing the volume: {0}")]
     Close(Error),
 }
@@ -88,14 +88,14 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
     served.map_err(ServeError::Serve)
 }
 
-/// Tells what nobody asked for: why the volume cannot be changed, and what else is to be known of it.
+/// Logs why the volume cannot be changed, and its other warnings.
 fn tell_state(shape: &Shape, read_only: bool, log: &Log) {
     let reason = shape.read_only.iter().filter(|_| !read_only).map(|reason| format!("mounted read-only: {reason}"));
     reason.chain(shape.notes.iter().cloned()).for_each(|text| log.say(&text));
 }
 
-/// Has the allocator make no more arenas than there are processors. What one thread frees goes back to the arena it came from;
-/// with eight for each processor, its default, small things that come and go by the ten thousand leave holes in all of them.
+/// Limits the allocator to one arena per processor. Memory that a thread frees goes back to the arena it came from;
+/// with the default of eight per processor, many small short-lived objects fragment all of them.
 #[cfg(target_env = "gnu")]
 fn share_arenas() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -106,8 +106,8 @@ fn share_arenas() {
 #[cfg(not(target_env = "gnu"))]
 fn share_arenas() {}
 
-/// Mounts and begins to wait for signals, which are caught from before the mount on: one that comes early must not
-/// end us with a mount that nobody serves.
+/// Mounts and begins to wait for signals. They are caught from before the mount on: an early signal must not end the
+/// daemon and leave a mount without one.
 fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Front<F>>, SignalWatch), ServeError> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
     let leaving = (mounting.vfs.clone(), mounting.target.clone());
@@ -132,7 +132,7 @@ fn mount<F: Format>(
     log: &Arc<Log>,
 ) -> Result<Session<Front<F>>, ServeError> {
     let Mounting { vfs, volume_disk: _, source, claim, target, mut settings, disk, engine } = mounting;
-    // The kernel shows it, and refuses changes by itself.
+    // The kernel displays the mount as read-only, and refuses changes by itself.
     let read_only = settings.volume.read_only || vfs.shape().read_only.is_some();
     settings.session.mount.flags.set(MountFlags::RDONLY, read_only);
     let face = Face::choose(&source, settings.plain, read_only);
@@ -150,18 +150,18 @@ fn mount<F: Format>(
     };
     let files = vec![("stats", stats::text(vfs.clone(), Arc::clone(&swap), about))];
     let front = Front::new(vfs, files, swap, Arc::clone(log)).with_checked_opens(settings.check_opens);
-    // The kernel claims the device itself now.
+    // The kernel itself claims the device from now on.
     drop(claim);
     let session = Session::mount(front, &target, &settings.session)?;
-    // The mount holds the loop device from here on; it detaches itself when the mount is gone.
+    // The mount holds the loop device from here on, which detaches itself when the mount is gone.
     drop(face);
     let name = if session.negotiated().transport == Transport::Uring { "uring" } else { "dev" };
-    // Set once, here.
+    // This is the only place that sets it.
     let _ = transport.set(name);
     Ok(session)
 }
 
-/// What the mount table shows as the source.
+/// Sets the source that the mount table shows.
 fn name_source(settings: &mut Settings, source: &Source, face: &Face, block_size: u32) {
     let mount = &mut settings.session.mount;
     let named = settings.given.iter().any(|option| option.starts_with("fsname="));
@@ -180,8 +180,8 @@ fn watch_pressure<F: Format>(vfs: &Vfs<F>, log: &Log) -> Option<PressureWatch> {
     PressureWatch::start(move || counting.counters().cached_bytes, move |bytes| shrinking.shrink(bytes), log)
 }
 
-/// Unmounts when a signal asks for it. Not a serving thread: those go on meanwhile, since unmounting writes back
-/// what the kernel holds.
+/// Unmounts when a signal asks for it, in a thread that serves no requests: unmounting writes back what the kernel
+/// holds, so requests must be served meanwhile.
 struct SignalWatch {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -204,13 +204,13 @@ impl Drop for SignalWatch {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook.
+            // A panic of the thread has been reported by the panic hook.
             let _ = thread.join();
         }
     }
 }
 
-/// What it takes to unmount from within.
+/// The parts that the daemon needs to unmount its own volume.
 struct Leaver<F: Format> {
     unmounter: Unmounter,
     vfs: Vfs<F>,
@@ -220,9 +220,9 @@ struct Leaver<F: Format> {
 }
 
 impl<F: Format> Leaver<F> {
-    /// Unmounts. While files are open the mount leaves the tree at once and ends with the last of them; what was
-    /// written so far is made durable now, should that never come. Not while the kernel swaps to the volume: memory of
-    /// others is there.
+    /// Unmounts. While files are open the mount leaves the tree at once and ends with the last of them; everything
+    /// written so far is made durable now, in case that never happens. Refuses while the kernel swaps to the volume,
+    /// which then holds memory of other processes.
     fn leave(&self) {
         if self.swap.is_on() {
             let target = self.target.display();
@@ -243,10 +243,10 @@ impl<F: Format> Leaver<F> {
     }
 }
 
-/// True if `target` can be a mount point: a directory that can be looked at.
+/// Checks that `target` is an accessible directory, and returns its absolute path.
 ///
 /// # Errors
-/// Why it cannot.
+/// The error of resolving it, or ENOTDIR.
 pub fn check_target(target: &Path) -> io::Result<PathBuf> {
     let absolute = target.canonicalize()?;
     if absolute.metadata()?.is_dir() { Ok(absolute) } else { Err(io::Error::from_raw_os_error(libc::ENOTDIR)) }

@@ -1,9 +1,9 @@
-//! What is mounted: a block device or an image file, and how the kernel shall see it.
+//! The image file or block device to mount, and the kernel's view of it.
 //!
-//! Only a `fuseblk` mount tells the daemon about `sync` and makes `umount` wait for it, and it wants a block device.
-//! An image file therefore gets a loop device that serves as the mount's *name* and nothing else: the daemon reads
-//! and writes the image file itself, directly, without a second pass through the loop driver. The loop device goes
-//! when the mount goes (autoclear).
+//! Only a `fuseblk` mount tells the daemon about `sync` and makes `umount` wait for it, and it wants a block device. An
+//! image file therefore gets a loop device that serves as the mount's *name* and nothing else: the daemon reads and
+//! writes the image file itself, directly, without a second pass through the loop driver. The loop device detaches with
+//! the mount (autoclear).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use crate::loop_device::{self, LoopDevice};
 
-/// How long, and how often, we look for a loop device that is about to be detached.
+/// Longest wait for a loop device that is about to be detached.
 const DETACH_GRACE: Duration = Duration::from_millis(500);
-/// The same for one that detaches by itself and is mounted nowhere any more: an unmount is just ending.
+/// Longest wait for one that detaches by itself and is not mounted any more: an unmount is just ending.
 const ENDING_GRACE: Duration = Duration::from_secs(10);
 const DETACH_POLL: Duration = Duration::from_millis(10);
 
-/// What is mounted.
+/// The image or device to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A block device.
@@ -28,35 +28,35 @@ pub enum Source {
     Image(PathBuf),
 }
 
-/// Why something cannot be mounted from here.
+/// The reason for which an image or device cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// It cannot be looked at.
+    /// It cannot be accessed.
     #[error("{}: {error}", path.display())]
     Access {
         /// The image or device.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// It is a directory, a pipe…
+    /// It is a directory, a pipe or another special file.
     #[error("{} is neither an image file nor a block device", path.display())]
     Kind {
-        /// What was given.
+        /// The path as given.
         path: PathBuf,
     },
-    /// Somebody else uses it.
+    /// Another mount or process uses it.
     #[error("{} is in use ({by}); unmount or detach it there first", path.display())]
     Busy {
         /// The image or device.
         path: PathBuf,
-        /// By whom, as far as we know.
+        /// The user, if known.
         by: String,
     },
 }
 
 impl Source {
-    /// Finds out what `path` is, and its absolute path.
+    /// Determines the kind of `path` and its absolute path.
     ///
     /// # Errors
     /// When it does not exist or is neither file nor block device.
@@ -71,14 +71,14 @@ impl Source {
         }
     }
 
-    /// The absolute path.
+    /// Returns the absolute path.
     pub fn path(&self) -> &Path {
         match self {
             Source::Device(path) | Source::Image(path) => path,
         }
     }
 
-    /// Makes sure that the kernel does not use it already, which our own lock cannot see. A device stays claimed
+    /// Checks that the kernel does not use it already, which the daemon's own lock cannot see. A device stays claimed
     /// until the returned file is dropped: right before the mount, which claims it itself.
     ///
     /// # Errors
@@ -102,8 +102,8 @@ impl Source {
     }
 }
 
-/// The loop device an image is attached to, also after a moment's patience: that of a mount that has just ended
-/// detaches behind umount's back.
+/// Returns the loop device an image is attached to, if it still is after a short wait: the loop device of a mount that
+/// has just ended detaches after umount has returned.
 fn still_attached(image: &Path) -> Option<PathBuf> {
     let begin = Instant::now();
     loop {
@@ -119,19 +119,19 @@ fn grace(image: &Path, device: &Path) -> Duration {
     if is_ending { ENDING_GRACE } else { DETACH_GRACE }
 }
 
-/// What the kernel's mount table shows, and how the mount is made.
+/// The source in the kernel's mount table, and the type of the mount.
 #[derive(Debug)]
 pub enum Face {
     /// `fuseblk` on a block device.
     Device(PathBuf),
     /// `fuseblk` on a loop device made for this mount.
     Loop(LoopDevice),
-    /// `fuse`: no waiting `sync` and `umount`; with the reason.
+    /// `fuse`, where `sync` and `umount` do not wait; with the reason.
     Plain(String),
 }
 
 impl Face {
-    /// Chooses: `fuseblk` where it can be had, else plain.
+    /// Chooses `fuseblk` if possible, else plain.
     pub(crate) fn choose(source: &Source, plain: bool, read_only: bool) -> Face {
         if plain {
             return Face::Plain("asked for".to_owned());
@@ -148,7 +148,7 @@ impl Face {
         }
     }
 
-    /// The block device of a `fuseblk` mount.
+    /// Returns the block device of a `fuseblk` mount.
     pub(crate) fn device(&self) -> Option<&Path> {
         match self {
             Face::Device(path) => Some(path),
@@ -157,7 +157,7 @@ impl Face {
         }
     }
 
-    /// In words, for `.moafs/stats`.
+    /// Describes it in words, for `.moafs/stats`.
     pub(crate) fn describe(&self) -> String {
         match self {
             Face::Device(_) => "fuseblk on the device".to_owned(),

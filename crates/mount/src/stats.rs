@@ -13,20 +13,20 @@ use crate::control::{Audience, Text};
 use crate::log::{Failures, Log};
 use crate::swap::{KernelSwap, SwapState, SwapStatus};
 
-/// Counters of what lies below vfs, as whoever opened it can tell them.
+/// Counters of the layers below vfs, from the code that opened them.
 pub type MoreCounters = Box<dyn Fn() -> Value + Send + Sync>;
 
-/// What `.moafs/stats` shows.
+/// The contents of `.moafs/stats`.
 #[derive(Debug, Serialize)]
 struct Stats {
     version: &'static str,
     pid: u32,
-    /// Null for other users than root and the owner of the mount, as `target`, `face` and `options` are.
+    /// Null for users other than root and the owner of the mount, as are `target`, `face` and `options`.
     source: Option<PathBuf>,
     target: Option<PathBuf>,
-    /// How the kernel sees the source.
+    /// The source in the kernel's mount table, in words.
     face: Option<String>,
-    /// The path of requests: `uring` or `dev`.
+    /// The transport of requests: `uring` or `dev`.
     transport: Option<&'static str>,
     options: Option<Vec<String>>,
     uptime_s: f64,
@@ -34,14 +34,14 @@ struct Stats {
     label: String,
     space: Space,
     vfs: Counters,
-    /// Of the format's engine.
+    /// Counters of the format's engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<Value>,
     disk: Value,
-    /// The swap, while it is on.
+    /// Status of the swap, while it is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     swap: Option<SwapStatus>,
-    /// Why the volume is read-only, if it has turned so.
+    /// The error that made the volume read-only.
     failed: Option<String>,
     failures: Failures,
 }
@@ -56,7 +56,7 @@ struct Space {
     free_inodes: u64,
 }
 
-/// What does not change while the mount lives.
+/// The facts that do not change while the mount lives.
 pub(crate) struct About {
     pub(crate) source: PathBuf,
     pub(crate) target: PathBuf,
@@ -68,7 +68,7 @@ pub(crate) struct About {
     pub(crate) log: Arc<Log>,
 }
 
-/// Makes the text of `.moafs/stats` when it is looked up.
+/// Returns the function that makes the text of `.moafs/stats` at a look-up.
 pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: About) -> Text {
     let since = Instant::now();
     Box::new(move |audience| {

@@ -1,14 +1,17 @@
 //! `.moafs/swap` and `.moafs/swapfile`: the kernel swaps to the volume.
 //!
-//! Who may do so writes one JSON object to `.moafs/swap` and reads there how it is. While the swap is on, `.moafs/swapfile` is a file of
-//! its size, for a loop device to sit on; a page of it is a page of [`moafs_swap::Swap`].
+//! Root or the mount's owner writes one JSON object to `.moafs/swap` and reads the state there. While the swap is on,
+//! `.moafs/swapfile` is a file of its size, for a loop device to be attached to; a page of it is a page of
+//! [`moafs_swap::Swap`].
 //!
-//! **The file is a mount of its own**, with a connection to the kernel and threads of its own, on top of a name of the volume's mount.
-//! Nothing else comes through that connection, so a page-out never waits behind a request for a file that itself waits: for memory, for
-//! room in the cache, for a lock. And the kernel refuses to unmount the volume as long as it is swapped to, whoever asks.
+//! **The file is a mount of its own**, with a connection to the kernel and threads of its own, on top of a name of the
+//! volume's mount. That connection carries no other requests, so a page-out never waits behind a request for a file
+//! that itself waits: for memory, for room in the cache, for a lock. And the kernel refuses every unmount of the volume
+//! while it swaps to it.
 //!
-//! A swap lives in one thread ([`KernelSwap::run`]), which makes it, serves it, and undoes everything when the mount of the file is gone. In its
-//! order: rights, room, memory (`memory`), the mount, the watchdog and the tender (`watch`).
+//! A swap lives in one thread ([`KernelSwap::run`]), which makes it, serves it, and undoes everything when the mount of
+//! the file is gone. Its steps in order: rights, room, memory (`memory`), the mount, the watchdog and the background
+//! work (`watch`).
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -45,16 +48,17 @@ use crate::swap::file::{REQUEST_PAGES_MAX, SwapFile};
 use crate::swap::memory::Locked;
 use crate::swap::watch::{Ticking, Watch};
 
-/// The control file's name.
+/// Name of the control file.
 pub const SWAP_NAME: &str = "swap";
-/// The name that the swap's file is mounted on.
+/// Name that the swap's file is mounted on.
 pub const SWAPFILE_NAME: &str = "swapfile";
-/// Type of the file's mount, behind `fuse.`: not one of a volume.
+/// Type of the file's mount, behind `fuse.`: not that of a volume.
 const SUBTYPE: &str = "moafs-swap";
-/// The same as the mount table shows it.
+/// The same type as the mount table shows it.
 pub(crate) const FSTYPE: &str = "fuse.moafs-swap";
 
-/// Pages that a request may bring along: those of one request of the kernel, and those that the window adds to a short one.
+/// Most pages that a request may read ahead: the rest of one request of the kernel, and the pages that the window adds
+/// to a short one.
 const NEIGHBOURS_MAX: u32 = REQUEST_PAGES_MAX as u32 - 1;
 const _: () = assert!(readahead_cache::WINDOW_MAX <= NEIGHBOURS_MAX);
 
@@ -62,32 +66,32 @@ const _: () = assert!(readahead_cache::WINDOW_MAX <= NEIGHBOURS_MAX);
 const COMMAND_BYTES_MAX: usize = 4096;
 /// Threads that serve the swap: page-ins of several processes at once, and page-outs beside them.
 const THREADS: usize = 4;
-/// The pause between two steps of background work, and after one that had nothing to do.
+/// Pause between two steps of background work, and after one that found no work.
 const TEND_PAUSE: Duration = Duration::from_millis(1);
 const TEND_IDLE: Duration = Duration::from_millis(200);
 
-/// What is written to `.moafs/swap`.
+/// A command, as written to `.moafs/swap`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SwapCommand {
-    /// Make a swap, unless there is one (EBUSY). How it went, the control file tells.
+    /// Makes a swap, unless there is one (EBUSY). The control file shows the result.
     On(SwapWish),
-    /// End it. EBUSY as long as somebody has its file open, as the loop device of an active swap does.
+    /// Ends the swap. EBUSY as long as its file is open, as it is for the loop device of an active swap.
     Off,
 }
 
-/// The swap that is wanted.
+/// Size and placement of the swap to make.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwapWish {
     /// Its size, whole pages of 4096 bytes.
     pub bytes: u64,
-    /// Where pages go.
+    /// Placement of pages.
     #[serde(default)]
     pub place: SwapPlace,
 }
 
-/// Where pages go.
+/// Placement of pages on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwapPlace {
@@ -101,8 +105,8 @@ pub enum SwapPlace {
 }
 
 impl SwapPlace {
-    /// What it comes to on this medium. Where no head moves areas spare nothing, and more places that are written by turns make
-    /// flash copy and erase more: slower, on F2FS and on ext2 (`saf-log-sd`, docs/lab.md).
+    /// Returns the placement that this choice means on `medium`. Without a head areas save nothing, and writing to more
+    /// places by turns makes flash copy and erase more: slower, on F2FS and on ext2 (`saf-log-sd`, docs/lab.md).
     pub fn on(self, medium: Medium) -> Placement {
         match (self, medium) {
             (SwapPlace::Areas, _) | (SwapPlace::Auto, Medium::Head | Medium::Unknown) => Placement::Areas,
@@ -111,36 +115,36 @@ impl SwapPlace {
     }
 }
 
-/// How a swap is.
+/// State of a swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwapState {
-    /// There is none.
+    /// There is no swap.
     #[default]
     Off,
-    /// It is being made.
+    /// The swap is being made.
     Starting,
-    /// Its file can be used.
+    /// The swap's file can be used.
     On,
-    /// It is being ended.
+    /// The swap is being ended.
     Stopping,
 }
 
-/// What `.moafs/swap` shows.
+/// The contents of `.moafs/swap`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SwapStatus {
-    /// How it is.
+    /// State of the swap.
     pub state: SwapState,
-    /// Why the last command failed.
+    /// The error of the last command.
     pub error: Option<String>,
-    /// The size in bytes; 0 if there is none.
+    /// Size in bytes; 0 without a swap.
     pub bytes: u64,
-    /// The file that a loop device can sit on, while it is on.
+    /// Path of the file to attach a loop device to, while it is on.
     pub file: Option<PathBuf>,
-    /// Where pages were told to go, while it is on; what came of it, `swap` says.
+    /// The placement that was asked for, while it is on; `swap` shows the pages themselves.
     #[serde(default)]
     pub place: Option<SwapPlace>,
-    /// What the daemon lacks to be safe whatever happens, while it is on.
+    /// Protections against running out of memory that the daemon lacks, while it is on.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// Pages and areas, as [`moafs_swap::Status`] has them, while it is on.
@@ -170,7 +174,7 @@ struct State {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What there is while a swap is on.
+/// The parts of a swap that is on.
 #[derive(Clone)]
 struct Running {
     swap: Arc<Swap>,
@@ -181,27 +185,28 @@ struct Running {
 }
 
 impl<F: Format> KernelSwap<F> {
-    /// No swap yet, of the volume mounted at `target`, which lies on `disk`, and that on `medium`.
+    /// Creates the state, without a swap, of the volume mounted at `target`, which lies on `disk`, a disk of kind
+    /// `medium`.
     pub fn new(vfs: Vfs<F>, disk: SharedDisk, medium: Medium, target: PathBuf, log: Arc<Log>) -> KernelSwap<F> {
         KernelSwap { vfs, disk, medium, target, log, state: Mutex::default(), named: Arc::default() }
     }
 
-    /// Whether `.moafs/swapfile` is a name.
+    /// Returns the flag that is true while `.moafs/swapfile` is a name.
     pub(crate) fn named(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.named)
     }
 
-    /// True unless there is no swap and none is being made.
+    /// Returns true if there is a swap or one is being made.
     pub(crate) fn is_on(&self) -> bool {
         self.state.lock().state != SwapState::Off
     }
 
-    /// Where its file is mounted.
+    /// Returns the path that its file is mounted on.
     fn file(&self) -> PathBuf {
         file_of(&self.target)
     }
 
-    /// How it is.
+    /// Returns the status.
     pub(crate) fn status(&self) -> SwapStatus {
         let (state, error, live) = {
             let state = self.state.lock();
@@ -220,14 +225,14 @@ impl<F: Format> KernelSwap<F> {
         }
     }
 
-    /// The text of the control file.
+    /// Returns the text of the control file.
     pub(crate) fn text(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec_pretty(&self.status()).unwrap_or_default();
         text.push(b'\n');
         text
     }
 
-    /// Obeys a command. What it asks for is done by another thread: it calls upon this very mount.
+    /// Starts a command. Another thread carries it out, because it makes requests to this very mount.
     pub(crate) fn command(self: &Arc<Self>, text: &[u8]) -> Result<(), Errno> {
         if text.len() > COMMAND_BYTES_MAX {
             return Err(Errno::EFBIG);
@@ -245,7 +250,7 @@ impl<F: Format> KernelSwap<F> {
         }
         let kernel = Arc::clone(self);
         let thread = std::thread::Builder::new().name("swap".to_owned()).spawn(move || kernel.run(&wish));
-        // The thread before this one, if any, has ended.
+        // The previous thread, if any, has ended.
         state.thread = Some(thread.map_err(errno)?);
         (state.state, state.error) = (SwapState::Starting, None);
         Ok(())
@@ -267,8 +272,8 @@ impl<F: Format> KernelSwap<F> {
         Ok(())
     }
 
-    /// The volume is about to close: ends the swap. Where it is in use although the volume is unmounted (lazily), waits for
-    /// whoever uses it.
+    /// Ends the swap, before the volume closes. If the volume was unmounted lazily while the swap is in use, waits
+    /// until the kernel does not swap to it any more.
     pub(crate) fn close(&self) {
         let (thread, live) = {
             let mut state = self.state.lock();
@@ -276,16 +281,16 @@ impl<F: Format> KernelSwap<F> {
         };
         if let Some(live) = live {
             self.log.say("unmounted while the swap is on: the volume stays open until swapoff(8) of its loop device");
-            // Busy or gone already: both end below.
+            // An error means that it is busy or gone already: both end below.
             let _ = live.unmounter.detach();
         }
         if let Some(thread) = thread {
-            // A panic there has been reported by the panic hook.
+            // A panic of the thread has been reported by the panic hook.
             let _ = thread.join();
         }
     }
 
-    /// The life of a swap.
+    /// Runs a swap from its start to its end, and records the error.
     fn run(&self, wish: &SwapWish) {
         let error = self.live(wish).err();
         if let Some(error) = &error {
@@ -296,7 +301,7 @@ impl<F: Format> KernelSwap<F> {
         (state.state, state.error, state.live) = (SwapState::Off, error, None);
     }
 
-    /// Makes a swap and serves it until its file is unmounted. Errors are in words.
+    /// Makes a swap and serves it until its file is unmounted. Errors are messages.
     fn live(&self, wish: &SwapWish) -> Result<(), String> {
         check_rights()?;
         let swap = Arc::new(self.open(wish)?);
@@ -319,7 +324,7 @@ impl<F: Format> KernelSwap<F> {
             state.state = SwapState::On;
         }
         let served = session.serve().map_err(|error| format!("serving the swap's file: {error}"));
-        // The areas go with the last user of the swap: nobody is to find it any more.
+        // The areas are freed with the last reference to the swap, so no new one may be taken.
         self.state.lock().live = None;
         served
     }
@@ -343,7 +348,7 @@ impl<F: Format> KernelSwap<F> {
         Swap::open(Some(home), None, pages, Live::new(), options).map_err(|error| self.no_room(wish.bytes, &error))
     }
 
-    /// Why there is no room, and how much there is.
+    /// Returns the message that there is no room, with the room that there is.
     fn no_room(&self, wanted: u64, error: &SwapError) -> String {
         let SwapError::Volume { source: Error::Posix(libc::ENOSPC), .. } = error else { return error.to_string() };
         let space = self.vfs.stat_fs();
@@ -356,12 +361,12 @@ impl<F: Format> KernelSwap<F> {
     }
 }
 
-/// The swap's file of the volume mounted at `target`.
+/// Returns the path of the swap's file of the volume mounted at `target`.
 pub fn file_of(target: &Path) -> PathBuf {
     target.join(".moafs").join(SWAPFILE_NAME)
 }
 
-/// What a daemon must be to be swapped to.
+/// Checks that the daemon has the rights to serve a swap.
 fn check_rights() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("the mount's daemon does not run as root: mount the volume as root to swap to it".to_owned());
@@ -381,7 +386,7 @@ fn background(swap: Arc<Swap>, log: Arc<Log>) -> std::io::Result<Ticking> {
     })
 }
 
-/// A connection that is as simple as can be: /dev/fuse, a few threads, nothing cached.
+/// Returns the options of the simplest connection: /dev/fuse, a few threads, nothing cached.
 fn session_options() -> SessionOptions {
     let mount = MountOptions {
         fsname: "swapfile".to_owned(),

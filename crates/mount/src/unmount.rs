@@ -1,7 +1,7 @@
-//! Unmounting from outside, and waiting until the image is nobody's.
+//! Unmounting by another process, and waiting until the daemon has released the image.
 //!
-//! On `fuseblk` umount(2) itself waits for the daemon. On plain `fuse` it returns at once, so we wait for the lock
-//! on the image instead, which the daemon holds until everything is written and it ends.
+//! On `fuseblk` umount(2) itself waits for the daemon. On plain `fuse` it returns at once, so the caller waits for the
+//! lock on the image instead, which the daemon holds until everything is written and it ends.
 
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,13 +16,13 @@ use rustix::mount::UnmountFlags;
 use crate::loop_device;
 use crate::swap;
 
-/// How often the lock is tried while we wait.
+/// Interval of trying the lock.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The type of a modelled disk's directory (`moafs simdisk`): no volume, and unmounted like one.
+/// Type of a modelled disk's directory (`moafs simdisk`): not a volume, but unmounted like one.
 const SIMDISK: &str = "fuse.simdisk";
 
-/// A mount as the kernel's table shows it.
+/// A mount in the kernel's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
     /// The mount point.
@@ -33,16 +33,16 @@ pub struct MountEntry {
     pub source: PathBuf,
 }
 
-/// Why something is not unmounted.
+/// The reason for which a volume is not unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
     /// The kernel's table cannot be read.
     #[error("/proc/self/mountinfo: {0}")]
     Table(#[source] io::Error),
-    /// Nothing of ours is mounted there.
+    /// No volume of moafs is mounted there.
     #[error("{} is not a mount of moafs; `findmnt -t fuse.moafs,fuseblk.moafs` lists them", .0.display())]
     NotMounted(PathBuf),
-    /// It is in use.
+    /// Files of it are open.
     #[error(
         "{0} is busy: a program has a file open or its working directory there (`fuser -vm {0}` names it); \
          --lazy takes the mount out of the tree now and finishes when the last one leaves"
@@ -51,12 +51,12 @@ pub enum UnmountError {
     /// The kernel swaps to it.
     #[error("{0} is not unmounted: its swap is on, and memory may be paged out to it; `moafs swap off {0}` first")]
     SwapOn(String),
-    /// The kernel refused.
+    /// umount(2) failed.
     #[error("unmounting {target}: {error}")]
     Refused {
         /// The mount point.
         target: String,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
     /// The mount is gone, but the daemon still works on the image.
@@ -67,12 +67,12 @@ pub enum UnmountError {
         target: PathBuf,
         /// The image.
         image: PathBuf,
-        /// How long we waited.
+        /// Time that the caller waited.
         waited: Duration,
     },
 }
 
-/// All mounts of moafs, in the order they were made.
+/// Returns all mounts of moafs, in the order they were made.
 ///
 /// # Errors
 /// When the kernel's table cannot be read.
@@ -80,7 +80,7 @@ pub fn mounts() -> Result<Vec<MountEntry>, UnmountError> {
     table(is_ours)
 }
 
-/// The mounts of certain types.
+/// Returns the mounts of certain types.
 fn table(wanted: impl Fn(&str) -> bool) -> Result<Vec<MountEntry>, UnmountError> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(UnmountError::Table)?;
     let entries = table.split(|&byte| byte == b'\n').filter_map(parse_mount);
@@ -91,7 +91,7 @@ fn is_ours(fstype: &str) -> bool {
     matches!(fstype, "fuse.moafs" | "fuseblk.moafs")
 }
 
-/// A line of mountinfo: six fields (the fifth is the mount point), optional ones, `-`, type, source, options.
+/// Parses a line of mountinfo: six fields (the fifth is the mount point), optional ones, `-`, type, source, options.
 fn parse_mount(line: &[u8]) -> Option<MountEntry> {
     let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
     let separator = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
@@ -103,7 +103,7 @@ fn parse_mount(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// The table writes space, tab, newline, `#` and backslash as three octal digits.
+/// Decodes a field of the table, which writes space, tab, newline, `#` and backslash as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -124,33 +124,33 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The mount at `target`, which may be dead: only its parent directory is looked at.
+/// Returns the mount at `target`. It may be dead, so only its parent directory is accessed.
 fn find(target: &Path) -> Result<MountEntry, UnmountError> {
     let entries = table(|fstype| is_ours(fstype) || fstype == SIMDISK)?;
     let at = |path: &Path| entries.iter().rev().find(|entry| entry.target == path).cloned();
-    // The second look is for a symbolic link to the mount point.
+    // The second attempt is for a symbolic link to the mount point.
     let found = at(&absolute(target)).or_else(|| at(&target.canonicalize().ok()?));
     found.ok_or_else(|| UnmountError::NotMounted(target.to_owned()))
 }
 
-/// An absolute path without touching its last component.
+/// Makes a path absolute without accessing its last component.
 fn absolute(target: &Path) -> PathBuf {
     let whole = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
     match (whole.parent().and_then(|parent| parent.canonicalize().ok()), whole.file_name()) {
         (Some(parent), Some(name)) => parent.join(name),
-        // `.`, `..`, or a parent that is not there.
+        // The path is `.`, `..`, or in a directory that does not exist.
         _ => whole.canonicalize().unwrap_or(whole),
     }
 }
 
-/// The image or device behind a mount.
+/// Returns the image or device behind a mount.
 fn image_of(entry: &MountEntry) -> PathBuf {
     loop_device::backing_file(&entry.source).unwrap_or_else(|| entry.source.clone())
 }
 
-/// True if the mount table shows the image or device, itself or through a loop device.
+/// Returns true if the mount table shows the image or device, itself or through a loop device.
 pub fn is_mounted(image: &Path) -> bool {
-    // A table that cannot be read shows nothing.
+    // A table that cannot be read counts as empty.
     table(|_| true).unwrap_or_default().iter().any(|entry| image_of(entry) == image || entry.source == image)
 }
 
@@ -158,7 +158,7 @@ pub fn is_mounted(image: &Path) -> bool {
 /// tree without waiting. A mount without a daemon is cleared.
 ///
 /// # Errors
-/// When it is no mount of ours, is busy, or its image is not released in time.
+/// When it is no mount of moafs, is busy, or its image is not released in time.
 pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<(), UnmountError> {
     let entry = find(target)?;
     let image = image_of(&entry);
@@ -178,7 +178,7 @@ pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<
     Err(UnmountError::StillWriting { target: entry.target, image, waited: timeout })
 }
 
-/// True if the file that the kernel swaps to is mounted in there.
+/// Returns true if the file that the kernel swaps to is mounted in the volume.
 fn swap_is_on(target: &Path) -> Result<bool, UnmountError> {
     let file = swap::file_of(target);
     Ok(table(|fstype| fstype == swap::FSTYPE)?.iter().any(|entry| entry.target == file))
@@ -192,7 +192,8 @@ fn refused(entry: &MountEntry, error: io::Error) -> UnmountError {
     }
 }
 
-/// A mount whose daemon was killed answers ENOTCONN, or ECONNABORTED to requests that were on their way.
+/// Returns true if a mount has lost its daemon: it answers ENOTCONN, or ECONNABORTED to requests that were on their
+/// way.
 fn is_dead(target: &Path) -> bool {
     let dead = |error: io::Error| matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED));
     std::fs::metadata(target).is_err_and(dead)
@@ -206,7 +207,7 @@ fn detach(target: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// The helper that unmounts for ordinary users. Its message goes to standard error.
+/// Unmounts with the helper for ordinary users. Its message goes to standard error.
 fn by_fusermount(target: &Path, lazy: bool) -> io::Result<()> {
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(target);
@@ -215,10 +216,10 @@ fn by_fusermount(target: &Path, lazy: bool) -> io::Result<()> {
     if status.success() { Ok(()) } else { Err(busy()) }
 }
 
-/// Waits until nobody holds the image's lock.
+/// Waits until the image's lock is free.
 fn released(image: &Path, timeout: Duration, rt: &Rt) -> bool {
     let deadline = Instant::now() + timeout;
-    // Whoever may only read can still ask for the lock.
+    // A user who may only read the image can still ask for the lock.
     let options = FileOptions { read_only: true, claim_device: false, ..FileOptions::default() };
     loop {
         let tried = FileDisk::open(image, rt.clone(), options.clone());
@@ -232,7 +233,7 @@ fn released(image: &Path, timeout: Duration, rt: &Rt) -> bool {
     }
 }
 
-/// The mount that `path` lies in, if it is one of ours.
+/// Returns the mount that `path` lies in, if it is one of moafs.
 pub fn mount_of(path: &Path) -> Option<MountEntry> {
     let absolute = path.canonicalize().unwrap_or_else(|_| absolute(path));
     let entries = mounts().ok()?;

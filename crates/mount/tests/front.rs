@@ -1,4 +1,4 @@
-//! The front on a volume in memory, asked as the kernel asks, without a kernel.
+//! Tests of the front on a volume in memory, with the calls that requests of the kernel make, but without a kernel.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn the_root_has_fuse_s_number_and_the_volume_s_inode() {
     let front = front();
     let root = front.getattr(&at(NodeId::ROOT), None).unwrap().attr;
     assert_eq!((root.ino, root.mode & libc::S_IFMT), (2, libc::S_IFDIR));
-    // Inode 1 of ext2 lists bad blocks: no file, and not the root.
+    // Inode 1 of ext2 lists bad blocks: it is neither a file nor the root.
     assert!(front.getattr(&at(NodeId(2)), None).is_err_and(|errno| errno != Errno::EIO));
 }
 
@@ -185,7 +185,7 @@ fn the_control_directory_takes_no_changes() {
     assert_eq!(front.fsync(&at(stats.node), NO_HANDLE, false), Ok(()));
 }
 
-/// The text of `.moafs/defrag` as an open sees it.
+/// Returns the text of `.moafs/defrag` as an open sees it.
 fn defrag_status(front: &Front<Ext>, dir: NodeId) -> String {
     let file = front.lookup(&at(dir), b"defrag").unwrap();
     let mut text = vec![0; file.attr.size as usize];
@@ -215,7 +215,7 @@ fn a_command_starts_a_job_whose_end_can_be_read() {
     assert_eq!(command(r#"{"start": {"token": 9}}"#), Err(Errno::EINVAL));
     let cut = SetAttr { size: Some(0), ..SetAttr::default() };
     assert!(front.setattr(&at(file), &cut).is_ok(), "a shell cuts what it writes to");
-    // A job that runs when the volume closes ends before.
+    // Closing the volume ends a job that still runs.
     assert_eq!(command(start), Ok(start.len()));
     front.destroy();
     assert!(matches!(front.closed(), Some(Ok(()))));

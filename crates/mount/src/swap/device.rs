@@ -1,6 +1,6 @@
 //! The kernel's side of a swap: a loop device with a swap header on it, swapon(2), swapoff(2), /proc/swaps.
 //!
-//! Root only. Nothing here knows of volumes: it makes a swap device of any file of fixed size.
+//! Root only. This module is independent of volumes: it makes a swap device of any file of fixed size.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 
 use crate::loop_device::{self, LoopDevice, LoopOptions};
 
-/// What is swapped to, and how it is used.
+/// The kernel's list of swap devices and their use.
 pub const SWAPS: &str = "/proc/swaps";
 
 /// Flags of swapon(2) that the libc crate lacks (`<linux/swap.h>`).
 const SWAP_FLAG_PREFER: libc::c_int = 0x8000;
 const SWAP_FLAG_DISCARD: libc::c_int = 0x1_0000;
-/// The highest priority there is.
+/// Highest priority of a swap device.
 pub const PRIORITY_MAX: u16 = 0x7fff;
 
-/// The smallest swap that the kernel takes, in pages.
+/// Smallest swap that the kernel accepts, in pages.
 pub const PAGES_MIN: u64 = 10;
 
-/// How long a loop device may take to let go of its file when nobody uses it any more.
+/// Longest wait for a loop device to release its file after its last close.
 const DETACH_GRACE: Duration = Duration::from_secs(10);
 const DETACH_POLL: Duration = Duration::from_millis(20);
 
-/// The header of a swap area (version 1), which is its first page: boot bits, version, last page, number of bad pages, UUID, label, and
-/// the signature at the page's end. Integers are in the machine's byte order.
+/// Returns the header of a swap area (version 1), which is its first page: boot bits, version, last page, number of bad
+/// pages, UUID, label, and the signature at the page's end. Integers are in the machine's byte order.
 fn header(pages: u32, page_bytes: usize, uuid: [u8; 16]) -> Vec<u8> {
     const VERSION_AT: usize = 1024;
     const LAST_PAGE_AT: usize = 1028;
@@ -45,17 +45,17 @@ fn header(pages: u32, page_bytes: usize, uuid: [u8; 16]) -> Vec<u8> {
     page
 }
 
-/// Bytes of a page of this machine.
+/// Returns the bytes of a page of this machine.
 pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// What failed, in words.
+/// A step that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {error}")]
 pub struct DeviceError {
     what: String,
-    /// Why.
+    /// The error of the step.
     #[source]
     pub error: io::Error,
 }
@@ -64,17 +64,17 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> DeviceError {
     move |error| DeviceError { what: what.into(), error }
 }
 
-/// Has the kernel swap to `file`, of `bytes`: loop device, header, swapon. The priority is the kernel's choice (low) if none is given.
-/// All is undone if a step fails. The loop device's path.
+/// Makes the kernel swap to `file`, of `bytes`: loop device, header, swapon. The priority is the kernel's choice (low)
+/// if none is given. Undoes all steps if one fails. Returns the loop device's path.
 ///
 /// # Errors
 /// The step that failed.
 pub fn swap_on(file: &Path, bytes: u64, uuid: [u8; 16], priority: Option<u16>) -> Result<PathBuf, DeviceError> {
     let page_bytes = page_bytes();
     let pages = u32::try_from(bytes / page_bytes).unwrap_or(u32::MAX);
-    // Direct: a page that is written to free memory must not first get a copy in the page cache.
+    // Direct I/O: a page that is written to free memory must not first get a copy in the page cache.
     let options = LoopOptions { direct_io: true, block_bytes: 4096, ..LoopOptions::default() };
-    // Dropped on the way out: the kernel's own hold keeps it attached, if it came to that.
+    // Dropped at the end of this function: after swapon the kernel's own reference keeps it attached.
     let device = LoopDevice::attach_with(file, &options).map_err(failed("getting a loop device for the swap"))?;
     let path = device.path().to_owned();
     let mut opened =
@@ -86,10 +86,10 @@ pub fn swap_on(file: &Path, bytes: u64, uuid: [u8; 16], priority: Option<u16>) -
     Ok(path)
 }
 
-/// Has the kernel bring everything back that lies on the device, and swap to it no more. May take long.
+/// Makes the kernel read back all pages on the device and stop swapping to it. May take long.
 ///
 /// # Errors
-/// ENOMEM: memory does not hold what is out. Others as swapoff(2).
+/// ENOMEM if the pages do not fit into memory. Others as swapoff(2).
 pub fn swap_off(device: &Path) -> Result<(), DeviceError> {
     let path = c_path(device);
     // SAFETY: a NUL-terminated string that outlives the call.
@@ -112,7 +112,7 @@ fn call_swapon(device: &Path, priority: Option<u16>) -> io::Result<()> {
 }
 
 fn c_path(path: &Path) -> CString {
-    // A path of a device that was found by its number.
+    // The path of a device found by its number contains no NUL.
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
@@ -121,15 +121,15 @@ fn c_path(path: &Path) -> CString {
 pub struct Active {
     /// The device.
     pub device: PathBuf,
-    /// Its size, without the header, in bytes.
+    /// Size without the header, in bytes.
     pub bytes: u64,
-    /// Of that, in use.
+    /// Bytes in use.
     pub used: u64,
-    /// Higher is used first.
+    /// Devices of higher priority are used first.
     pub priority: i32,
 }
 
-/// Everything the kernel swaps to; `None` if this kernel cannot swap.
+/// Returns all swap devices; `None` if this kernel cannot swap.
 ///
 /// # Errors
 /// When the list cannot be read.
@@ -141,7 +141,7 @@ pub fn active() -> Result<Option<Vec<Active>>, DeviceError> {
     }
 }
 
-/// `/dev/loop1  partition  262140  0  -2`
+/// Parses a line such as `/dev/loop1  partition  262140  0  -2`.
 fn parse_active(line: &str) -> Option<Active> {
     let mut fields = line.split_ascii_whitespace();
     let device = PathBuf::from(fields.next()?);
@@ -150,7 +150,7 @@ fn parse_active(line: &str) -> Option<Active> {
     Some(Active { device, bytes, used, priority: fields.next()?.parse().ok()? })
 }
 
-/// The swap device that `file` is behind, if it is swapped to; and the loop device, if there is one.
+/// Returns the swap device whose file is `file`, if the kernel swaps to it, and the loop device, if there is one.
 ///
 /// # Errors
 /// When /proc/swaps cannot be read.
@@ -160,7 +160,7 @@ pub fn device_of(file: &Path) -> Result<(Option<Active>, Option<PathBuf>), Devic
     Ok((active, Some(device)))
 }
 
-/// Waits until no loop device has `file` any more. False: one still does.
+/// Waits until no loop device is attached to `file`. Returns false if one still is.
 pub fn wait_for_detach(file: &Path) -> bool {
     let until = Instant::now() + DETACH_GRACE;
     loop {

@@ -1,7 +1,7 @@
-//! The swap as one file, which is all of its mount: bytes of the kernel's requests to pages.
+//! The only file of the swap's mount: maps bytes of the kernel's requests to pages.
 //!
-//! The kernel writes and reads whole pages of a swap; what looks at it as a disk (mkswap, blkid) may do otherwise. Parts of pages are
-//! read, changed and written under one lock, which nothing on the way of a page-out takes.
+//! The kernel writes and reads whole pages of a swap; programs that read it as a disk (mkswap, blkid) may do otherwise.
+//! Parts of pages are read, changed and written under one lock, which page-outs do not take.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::swap::watch::Watch;
 /// The largest request, in pages: 1 MiB.
 pub(crate) const REQUEST_PAGES_MAX: usize = 256;
 
-/// Where pages go to and come from.
+/// The store of pages.
 pub(crate) trait Pages: Send + Sync + 'static {
-    /// As [`Swap::page_out`].
+    /// Writes pages, as [`Swap::page_out`].
     fn page_out(&self, pages: &[(PageNo, Page)]) -> Result<(), SwapError>;
-    /// As [`Swap::page_in_with`].
+    /// Reads pages, as [`Swap::page_in_with`].
     fn page_in_with(&self, page: PageNo, beside: u32, each: &mut dyn FnMut(PageNo, &[u8])) -> Result<(), SwapError>;
-    /// As [`Swap::free`].
+    /// Frees pages, as [`Swap::free`].
     fn free(&self, first: PageNo, count: u32);
 }
 
@@ -48,22 +48,22 @@ impl Pages for Arc<Swap> {
 /// Memory for the pages of one write.
 type Batch = Vec<(PageNo, Page)>;
 
-/// The file.
+/// The file system of one file.
 pub(crate) struct SwapFile<P: Pages> {
     pages: P,
-    /// Its size in bytes, whole pages.
+    /// Size in bytes, whole pages.
     bytes: u64,
     beside: Beside,
-    /// Batches that nobody uses, made beforehand: as many as there are serving threads.
+    /// Unused batches, allocated beforehand: as many as there are serving threads.
     batches: Mutex<Vec<Batch>>,
-    /// Held while a part of a page is exchanged.
+    /// Held while a part of a page is changed.
     partly: Mutex<()>,
     watch: Arc<Watch>,
     log: Arc<Log>,
 }
 
 impl<P: Pages> SwapFile<P> {
-    /// A file of `count` pages, served by so many threads.
+    /// Creates a file of `count` pages, served by `threads` threads.
     pub(crate) fn new(pages: P, count: u32, threads: usize, watch: Arc<Watch>, log: Arc<Log>) -> SwapFile<P> {
         let batches = (0..threads).map(|_| new_batch()).collect();
         SwapFile {
@@ -148,7 +148,7 @@ impl<P: Pages> SwapFile<P> {
         }
     }
 
-    /// Reads a page, has a part of it changed, and writes it.
+    /// Reads a page, changes a part of it, and writes it.
     fn change_part(&self, page: PageNo, change: impl FnOnce(&mut [u8])) -> Result<()> {
         let _alone = self.partly.lock();
         let mut bytes = Buf::scratch(PAGE_BYTES);
@@ -159,26 +159,26 @@ impl<P: Pages> SwapFile<P> {
 }
 
 fn new_batch() -> Batch {
-    // Zeroed: the memory is there from now on.
+    // Zeroing makes the memory resident.
     (0..REQUEST_PAGES_MAX).map(|_| (PageNo(0), Buf::zeroed(PAGE_BYTES).freeze())).collect()
 }
 
-/// The bytes of the page with this index in a request.
+/// Returns the bytes of the page with this index in a request.
 fn span(index: usize) -> Range<usize> {
     index * PAGE_BYTES..(index + 1) * PAGE_BYTES
 }
 
-/// A piece of a request.
+/// A piece of a request: whole pages, or a part of one.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece {
-    /// Whole pages, at most [`REQUEST_PAGES_MAX`].
+    /// First page and number of whole pages, at most [`REQUEST_PAGES_MAX`].
     Whole(PageNo, usize),
-    /// These bytes of a page.
+    /// Page and its bytes.
     Part(PageNo, Range<usize>),
 }
 
 impl Piece {
-    /// The first piece of `len` bytes, more than none, from `offset` on, all within the file.
+    /// Returns the first piece of `len` bytes, at least one, from `offset` on, all within the file.
     fn first(offset: u64, len: u64) -> Piece {
         let page = PageNo((offset / PAGE_BYTES as u64) as u32);
         let within = (offset % PAGE_BYTES as u64) as usize;
@@ -203,7 +203,7 @@ impl<P: Pages> FileSystem for SwapFile<P> {
         Ok(AttrReply { attr: self.attr(), attr_ttl: FOREVER })
     }
 
-    /// Whoever opens it may "cut" it to the size it has.
+    /// Accepts a truncation to the size that the file has.
     fn setattr(&self, _: &ReqCtx, set: &SetAttr) -> Result<AttrReply> {
         let other = set.size.is_some_and(|size| size != self.bytes);
         if other || set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
@@ -255,12 +255,12 @@ impl<P: Pages> FileSystem for SwapFile<P> {
         Ok(len)
     }
 
-    /// A discard or a write of zeroes of the loop device: the pages are not needed any more.
+    /// Frees pages that a discard or a write of zeroes of the loop device covers.
     fn fallocate(&self, _: &ReqCtx, _: FileHandle, offset: u64, len: u64, mode: FallocateMode) -> Result<()> {
         let _watched = self.watch.begin();
         let end = offset.saturating_add(len);
         match convert::allocate(mode)? {
-            // Room for every page is reserved.
+            // Room for every page is reserved already.
             Allocate::Extend | Allocate::KeepSize if end <= self.bytes => return Ok(()),
             Allocate::Extend | Allocate::KeepSize => return Err(Errno::EPERM),
             Allocate::Punch | Allocate::Zero { .. } => {}
@@ -282,7 +282,7 @@ impl<P: Pages> FileSystem for SwapFile<P> {
         Ok(())
     }
 
-    /// What is paged out need not survive us, so nothing has to be durable.
+    /// Does nothing: paged-out memory need not survive the daemon.
     fn fsync(&self, _: &ReqCtx, _: FileHandle, _: bool) -> Result<()> {
         Ok(())
     }
@@ -307,7 +307,7 @@ mod tests {
 
     use super::*;
 
-    /// Pages in memory; those that left in one request come in together.
+    /// A store in memory; pages of one write are returned together at a read.
     #[derive(Default)]
     struct Fake {
         out: Mutex<BTreeMap<u32, (u64, Vec<u8>)>>,
@@ -421,10 +421,10 @@ mod tests {
         write(&file, 0, &data).unwrap();
         assert_eq!((*fake.requests.lock(), fake.out.lock().len()), (1, 8));
         assert_eq!(read(&file, 0, PAGE_BYTES), vec![1; PAGE_BYTES]);
-        // The rest is here already, also if it were lost below.
+        // The other pages are cached already: they are found although the store loses them here.
         fake.out.lock().clear();
         assert_eq!(read(&file, PAGE_BYTES as u64, PAGE_BYTES), vec![2; PAGE_BYTES]);
-        // What is written meanwhile is read as written.
+        // A cached page that is written is read as written.
         write(&file, 2 * PAGE_BYTES as u64, &[9; PAGE_BYTES]).unwrap();
         assert_eq!(read(&file, 2 * PAGE_BYTES as u64, PAGE_BYTES), vec![9; PAGE_BYTES]);
     }

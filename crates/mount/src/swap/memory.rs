@@ -1,62 +1,64 @@
-//! A daemon that needs no memory to free memory.
+//! Makes a daemon that frees memory independent of free memory.
 //!
-//! The kernel pages out because memory is short. If we then had to wait for memory, it would wait for itself. Three things prevent
-//! that, and none of them is a matter of luck:
+//! The kernel pages out because memory is short. If the daemon then had to wait for memory, it would wait for itself.
+//! Three measures prevent that:
 //!
 //! | danger | answer |
 //! |---|---|
-//! | our own pages are out | [`Locked`]: `mlockall`, everything mapped now and later, with its memory |
-//! | an allocation of ours makes the kernel page out, and wait for us | [`become_io_flusher`]: reclaim on our behalf starts no I/O |
-//! | we are killed to free memory | [`Locked`]: `oom_score_adj` of -1000 |
+//! | the daemon's own pages are out | [`Locked`]: `mlockall`, everything mapped now and later, with its memory |
+//! | an allocation of the daemon makes the kernel page out to it | [`become_io_flusher`]: reclaim for it starts no I/O |
+//! | the daemon is killed to free memory | [`Locked`]: `oom_score_adj` of -1000 |
 //!
-//! What is allocated on the way is small and comes back at once; [`Locked`] has the allocator keep it.
+//! Allocations during a request are small and freed soon; [`Locked`] makes the allocator keep that memory.
 //!
-//! Without the first there is no swap: what brings pages in must not be out itself. The others need `CAP_SYS_RESOURCE`, which
-//! containers often lack; [`Locked::warnings`] then says what may happen.
+//! Without the first measure there is no swap: the code that brings pages in must not be out itself. The others need
+//! `CAP_SYS_RESOURCE`, which containers often lack; [`Locked::warnings`] then says what may happen.
 
 use std::io;
 
-/// Not in the libc crate's constants for every target (`<linux/prctl.h>`, Linux 5.6).
+/// Commands of prctl(2) that the libc crate lacks for some targets (`<linux/prctl.h>`, Linux 5.6).
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 const PR_GET_IO_FLUSHER: libc::c_int = 58;
-/// Arguments in their full width; those that are not used must be zero.
+/// Arguments as wide as the kernel reads them; unused ones must be zero.
 const YES: libc::c_ulong = 1;
 const NONE: libc::c_ulong = 0;
 
-/// Whether we may be killed to free memory.
+/// Preference of the kernel to kill this process for memory; the lowest value forbids it.
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 const OOM_NEVER: &str = "-1000";
 
-/// Freed memory that the allocator keeps instead of giving it back, in bytes: more than all requests of one moment need.
+/// Freed memory that the allocator keeps instead of giving it back, in bytes: more than all concurrent requests need.
 const KEEP_BYTES: libc::c_int = 64 << 20;
-/// What glibc starts with.
+/// Default of glibc, in bytes.
 const KEEP_BYTES_DEFAULT: libc::c_int = 128 << 10;
 
-/// Tells the kernel that this thread, and those it will start, carry out I/O that frees memory: when it runs short on their behalf it
-/// takes clean pages only. False where it cannot be had: before Linux 5.6, or without the right (`CAP_SYS_RESOURCE`).
+/// Tells the kernel that this thread, and those it will start, carry out I/O that frees memory: when it runs short on
+/// their behalf it takes clean pages only. Returns false if that is impossible: before Linux 5.6, or without the right
+/// (`CAP_SYS_RESOURCE`).
 pub fn become_io_flusher() -> bool {
     // SAFETY: takes numbers only.
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, YES, NONE, NONE, NONE) == 0 }
 }
 
-/// True if [`become_io_flusher`] was called in this thread or one above it.
+/// Returns true if [`become_io_flusher`] was called in this thread or one above it.
 fn is_io_flusher() -> bool {
     // SAFETY: takes numbers only.
     unsafe { libc::prctl(PR_GET_IO_FLUSHER, NONE, NONE, NONE, NONE) == 1 }
 }
 
-/// This process is in memory, all of it, until this value is dropped, and is not killed when memory runs out.
+/// Keeps all memory of this process resident until it is dropped, and the process from being killed when memory runs
+/// out.
 #[derive(Debug)]
 pub(crate) struct Locked {
-    /// What the score was; `None` if it could not be changed.
+    /// The previous score; `None` if it could not be changed.
     oom_score_adj: Option<String>,
 }
 
 impl Locked {
-    /// Locks.
+    /// Locks all memory of the process.
     ///
-    /// `MCL_ONFAULT` would spare the memory of stacks and buffers that are never used, and have those that are used for the first
-    /// time ask for memory at the worst of moments. So all is filled at once: tens of megabytes.
+    /// `MCL_ONFAULT` would spare the memory of stacks and buffers that are never used, but those used for the first
+    /// time would ask for memory when it is shortest. So all is filled at once: tens of megabytes.
     ///
     /// # Errors
     /// Without the right to lock as much (`CAP_IPC_LOCK`, or `RLIMIT_MEMLOCK`).
@@ -72,7 +74,7 @@ impl Locked {
         Ok(Locked { oom_score_adj })
     }
 
-    /// What is not as it should be, in words. To be asked in a thread whose children serve the swap.
+    /// Returns a message for each protection that is missing. To be called in a thread whose children serve the swap.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if !is_io_flusher() {
@@ -101,14 +103,14 @@ impl Drop for Locked {
     }
 }
 
-/// Raises the limit on locked memory, which counts for whoever lacks `CAP_IPC_LOCK`. Locking tells whether it sufficed.
+/// Raises the limit on locked memory, which applies to processes without `CAP_IPC_LOCK`. Failure shows when locking.
 fn lift_limit() {
     let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the kernel only reads the struct.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) };
 }
 
-/// Has the allocator keep so many freed bytes.
+/// Sets the freed bytes that the allocator keeps.
 #[cfg(target_env = "gnu")]
 fn keep_freed(bytes: libc::c_int) {
     // SAFETY: takes numbers only.

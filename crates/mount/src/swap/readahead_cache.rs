@@ -1,18 +1,19 @@
-//! Pages that came in beside the one that was asked for, until they are asked for themselves.
+//! Pages that were read beside the one that was asked for, until they are asked for themselves.
 //!
-//! A small cache, each page with one possible place in it. A page that is written or freed meanwhile must not be found here with its
-//! old bytes, also if they were on their way from the device at that moment: every place counts such changes, and what was read
-//! before one is not put in after it.
+//! A small cache, each page with one possible place in it. A page that is written or freed meanwhile must not be found
+//! here with its old bytes, even if they were on their way from the device at that moment: every place counts such
+//! changes, and a page read before a change is not put in after it.
 //!
-//! How many are to come in beside the next one, the [`Window`] says: more as long as they are asked for, fewer when they are not.
+//! The [`Window`] gives the number of pages to read beside the next one: more while they are asked for, fewer when they
+//! are not.
 
 use moafs_swap::{PAGE_BYTES, PageNo};
 use parking_lot::Mutex;
 
-/// Pages kept: 1 MiB, some dozens of requests' worth.
+/// Pages kept: 1 MiB, a few dozen requests.
 const PAGES: usize = 256;
 
-/// The cache.
+/// The cache of pages read ahead.
 pub(crate) struct Beside(Mutex<Cache>);
 
 struct Cache {
@@ -20,21 +21,21 @@ struct Cache {
     window: Window,
 }
 
-/// How many pages come in beside one that is asked for, as with a region of one process: doubled while most of them are asked
-/// for, halved when few are.
+/// The number of pages to read beside one that is asked for: doubled while most of them are asked for, halved when few
+/// are.
 struct Window {
     pages: u32,
-    /// Pages that were asked for since the last change, and pages that were not and are gone.
+    /// Pages that were asked for since the last change, and pages that were dropped unused.
     used: u32,
     wasted: u32,
 }
 
-/// The most: with the page itself 128 KiB, which a hard disk reads in a fraction of a seek, and with which eight readers have
-/// room here.
+/// Largest window, in pages: with the page itself 128 KiB, which a hard disk reads in a fraction of a seek, and with
+/// which eight readers have room here.
 pub(crate) const WINDOW_MAX: u32 = 31;
-/// At first: what the kernel reads around a page.
+/// Window at first, in pages: as many as the kernel reads around a page.
 const WINDOW_START: u32 = 7;
-/// So many outcomes are looked at together.
+/// Pages, used or wasted, after which the window is adjusted.
 const OUTCOMES: u32 = 32;
 
 impl Window {
@@ -54,14 +55,14 @@ impl Window {
     }
 }
 
-/// Where pages of one residue go.
+/// The one place for all pages whose numbers are equal modulo [`PAGES`].
 struct Place {
     page: Option<PageNo>,
     bytes: [u8; PAGE_BYTES],
     changes: u32,
 }
 
-/// The changes of all places at some moment, and how many pages to bring along.
+/// The change counts of all places at some moment, and the number of pages to read ahead.
 pub(crate) struct Moment {
     changes: [u32; PAGES],
     pub(crate) window: u32,
@@ -74,13 +75,13 @@ impl Beside {
         Beside(Mutex::new(Cache { places, window: Window { pages: WINDOW_START, used: 0, wasted: 0 } }))
     }
 
-    /// Before a read whose pages may be put in.
+    /// Returns the current counts. Call it before a read whose pages may be put in.
     pub(crate) fn now(&self) -> Moment {
         let cache = self.0.lock();
         Moment { changes: std::array::from_fn(|place| cache.places[place].changes), window: cache.window.pages }
     }
 
-    /// Keeps a page that came in since then, if it has not changed since then.
+    /// Keeps a page that was read after `since`, if it has not changed since then.
     pub(crate) fn put(&self, page: PageNo, bytes: &[u8], since: &Moment) {
         let at = place_of(page);
         let Cache { places, window } = &mut *self.0.lock();
@@ -92,7 +93,7 @@ impl Beside {
         }
     }
 
-    /// Copies a page if it is here, and lets go of it: the kernel keeps what it has read. False: it is not.
+    /// Copies a page and drops it, as the kernel keeps what it has read. Returns false if it is not here.
     pub(crate) fn take(&self, page: PageNo, into: &mut [u8]) -> bool {
         let Cache { places, window } = &mut *self.0.lock();
         let place = &mut places[place_of(page)];
@@ -105,7 +106,7 @@ impl Beside {
         true
     }
 
-    /// Pages have changed: to be called when their new bytes, or none, are what a read finds.
+    /// Drops pages that have changed. Call it when a read already finds the new bytes, or none.
     pub(crate) fn changed(&self, first: PageNo, count: u32) {
         let Cache { places, window } = &mut *self.0.lock();
         let end = first.0.saturating_add(count);
@@ -119,7 +120,7 @@ impl Beside {
 }
 
 impl Place {
-    /// Counts a change; 1 if the page that was here is gone by it.
+    /// Counts a change. Returns 1 if it dropped the page that was here, else 0.
     fn change(&mut self, which: impl Fn(PageNo) -> bool) -> u32 {
         self.changes = self.changes.wrapping_add(1);
         let gone = self.page.is_some_and(which);

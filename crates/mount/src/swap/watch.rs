@@ -1,7 +1,7 @@
-//! Watching requests of the swap: how many, how long, and which are stuck.
+//! Watches the requests of the swap: how many, how long, and which are stuck.
 //!
-//! A page-out that hangs hangs whoever needs memory, and in the end the machine. Then this is the only one left to say so, so it
-//! allocates nothing while all is well, and takes no lock.
+//! A page-out that hangs stops every process that needs memory, and in the end the machine. Then only this code can
+//! still report it, so it allocates nothing while all is well, and takes no lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,20 +13,20 @@ use serde::Serialize;
 
 use crate::log::Log;
 
-/// Requests that are watched at once; there are as many serving threads at most.
+/// Most requests that are watched at once, at least the number of serving threads.
 const SLOTS: usize = 16;
-/// A request that takes longer is told.
+/// Time after which a request counts as slow and is logged.
 const SLOW: Duration = Duration::from_secs(5);
-/// How often the watchdog looks.
+/// Interval of the watchdog.
 const LOOK: Duration = Duration::from_secs(1);
-/// While something is stuck, it is told again after so many looks.
+/// Number of intervals after which a request that is still stuck is logged again.
 const TELL_AGAIN_LOOKS: u32 = 30;
 
-/// Requests under way and those that ended.
+/// Requests being served and those that ended.
 #[derive(Debug)]
 pub(crate) struct Watch {
     start: Instant,
-    /// When the request of each slot began, in microseconds since `start`, from 1 on; 0 without one.
+    /// Start of each slot's request, in microseconds since `start`, from 1 on; 0 for a free slot.
     slots: [AtomicU64; SLOTS],
     ended: AtomicU64,
     micros: AtomicU64,
@@ -34,18 +34,18 @@ pub(crate) struct Watch {
     slow: AtomicU64,
 }
 
-/// What the watch has seen.
+/// The counts of the watch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Seen {
     /// Requests of the kernel that were answered.
     requests: u64,
-    /// How long one took on average, in milliseconds.
+    /// Mean time of a request, in milliseconds.
     mean_ms: f64,
-    /// The longest one, in milliseconds.
+    /// Longest time of a request, in milliseconds.
     longest_ms: f64,
-    /// Those that took more than five seconds.
+    /// Requests that took more than five seconds.
     slow: u64,
-    /// How long the oldest one under way has been waiting, in seconds; 0 without one.
+    /// Waiting time of the oldest request being served, in seconds; 0 without one.
     waiting_s: f64,
 }
 
@@ -80,7 +80,7 @@ impl Watch {
         }
     }
 
-    /// How long the oldest request under way has been waiting.
+    /// Returns the waiting time of the oldest request being served.
     fn waiting(&self) -> Duration {
         let began = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|began| *began != 0).min();
         Duration::from_micros(began.map_or(0, |began| self.now().saturating_sub(began)))
@@ -91,7 +91,7 @@ impl Watch {
     }
 }
 
-/// A request under way.
+/// A request being served.
 pub(crate) struct Watched<'a> {
     watch: &'a Watch,
     began: u64,
@@ -111,7 +111,7 @@ impl Drop for Watched<'_> {
     }
 }
 
-/// A thread that does something again and again until this value is dropped.
+/// A thread that calls a function repeatedly until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticking {
     stop: Option<Sender<()>>,
@@ -119,7 +119,7 @@ pub(crate) struct Ticking {
 }
 
 impl Ticking {
-    /// Starts a thread that calls `tick`; the answer is when it wants to be called again.
+    /// Starts a thread that calls `tick`, which returns the pause until the next call.
     pub(crate) fn start(name: &str, mut tick: impl FnMut() -> Duration + Send + 'static) -> std::io::Result<Ticking> {
         let (stop, stopped) = channel();
         let body = move || {
@@ -132,7 +132,7 @@ impl Ticking {
         Ok(Ticking { stop: Some(stop), thread: Some(thread) })
     }
 
-    /// The watchdog: tells requests that are stuck.
+    /// Starts the watchdog, which logs requests that are stuck.
     pub(crate) fn watchdog(watch: Arc<Watch>, log: Arc<Log>) -> std::io::Result<Ticking> {
         let mut stuck_looks = 0;
         Ticking::start("swap-watchdog", move || {
@@ -152,10 +152,10 @@ impl Ticking {
 
 impl Drop for Ticking {
     fn drop(&mut self) {
-        // Closing our end wakes the thread.
+        // Closing this end wakes the thread.
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook.
+            // A panic of the thread has been reported by the panic hook.
             let _ = thread.join();
         }
     }
