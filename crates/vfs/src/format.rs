@@ -1,4 +1,4 @@
-//! The seam between POSIX and an on-disk format. `ARCHITECTURE.md` says method by method what each engine does.
+//! The seam between POSIX and an on-disk format. `docs/architecture.md` says method by method what each engine does.
 //!
 //! It was settled for in-place metadata (ext2), a journal (ext3, ext4) and a log (F2FS) before any
 //! of them was written: metadata changes only inside an *op* that declares its kind; all waiting for
@@ -263,7 +263,7 @@ pub trait Survey {
     fn metadata(&mut self, what: &'static str, group: u64, run: BlockRun);
 }
 
-/// An on-disk format with its way of placing data. See the table in ARCHITECTURE.md for what each
+/// An on-disk format with its way of placing data. See the table in `docs/architecture.md` for what each
 /// engine does in each method.
 ///
 /// Threads call it in parallel. Except where said otherwise a caller may hold vfs inode locks.

@@ -1,7 +1,7 @@
 //! The plan of write-back: which dirty blocks leave the cache together, and to which addresses.
 //!
 //! A plan speaks of file ranges and runs, never of bytes, so in-place writing, clustering,
-//! co-writing, log append, recycling and cleaning differ in their plans only (`ARCHITECTURE.md`).
+//! co-writing, log append, recycling and cleaning differ in their plans only (`docs/architecture.md`).
 
 use std::sync::Arc;
 
