@@ -1,10 +1,10 @@
 //! Bounded-exhaustive sequences of operations (ACE: Mohan et al., CrashMonkey, OSDI 2018): every sequence of one or two
-//! operations on a small set of files, each followed by every way of making something durable, with a power cut at
-//! every flush.
+//! operations on a small set of files, each followed by every call that makes data durable, with a power cut at every
+//! flush.
 //!
-//! The set is fixed: directories `A` and `B`, files `foo` and `A/foo` with data, and the names `bar`, `A/bar`, `B/bar`, `C`.
-//! Sequences that POSIX refuses are not counted. Direct writes are large ones, which pass by the cache; writes through a
-//! mapping are whole aligned blocks, as the kernel sends them.
+//! The set is fixed: directories `A` and `B`, files `foo` and `A/foo` with data, and the names `bar`, `A/bar`, `B/bar`,
+//! `C`. Sequences that POSIX refuses are not counted. Direct writes are large ones, which bypass the cache; writes
+//! through a mapping are whole aligned blocks, as the kernel sends them.
 
 use moafs_disk::probe::crash::Mode;
 use moafs_vfs::api::{Allocate, RenameMode};
@@ -16,7 +16,7 @@ use crate::image::Geometry;
 use crate::model::{Model, NodeId};
 use crate::ops::{Bytes, Op};
 
-/// What is done, by name.
+/// A named function that makes an operation.
 type Template = (&'static str, fn(&Model) -> Option<Op>);
 
 fn node(model: &Model, path: &str) -> Option<NodeId> {
@@ -25,7 +25,7 @@ fn node(model: &Model, path: &str) -> Option<NodeId> {
         .try_fold(NodeId::ROOT, |at, name| model.node(at).entries.get(name.as_bytes()).copied())
 }
 
-/// The directory and the name of a path.
+/// Returns the directory and the last name of a path.
 fn slot(model: &Model, path: &str) -> Option<(NodeId, Bytes)> {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     Some((node(model, dir)?, name.into()))
@@ -121,7 +121,7 @@ const OPERATIONS: &[Template] = &[
     ("removexattr foo", |m| Some(Op::RemoveXattr { node: node(m, "foo")?, name: b"user.old".to_vec() })),
 ];
 
-/// What makes something durable.
+/// Calls that make data durable.
 const PERSISTENCE: &[Template] = &[
     ("sync", |_| Some(Op::Sync)),
     ("fsync foo", |m| fsync(m, "foo", false)),
@@ -132,20 +132,20 @@ const PERSISTENCE: &[Template] = &[
     ("fsync /", |m| fsync(m, "", false)),
 ];
 
-/// One sequence: numbers of operations, each with what makes something durable afterwards. Its text form is its number.
+/// One sequence: numbers of operations, each with the number of the durable call after it. Its text form is its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sequence {
     steps: Vec<(usize, Option<usize>)>,
 }
 
 impl Sequence {
-    /// How many sequences of this length there are, those that POSIX refuses included.
+    /// Returns the number of sequences of this length, those that POSIX refuses included.
     pub fn count(length: usize) -> usize {
         let inner = OPERATIONS.len() * (PERSISTENCE.len() + 1);
         inner.pow(length as u32 - 1) * OPERATIONS.len() * PERSISTENCE.len()
     }
 
-    /// The sequence of this length with this number. The last operation is always followed by something durable.
+    /// Returns the sequence of this length with this number. The last operation is always followed by a durable call.
     pub fn number(length: usize, mut number: usize) -> Sequence {
         let mut steps = Vec::new();
         for place in 0..length {
@@ -160,7 +160,7 @@ impl Sequence {
         Sequence { steps }
     }
 
-    /// In words.
+    /// Describes the sequence in words.
     pub fn words(&self) -> String {
         let word = |(operation, durable): &(usize, Option<usize>)| {
             let durable = durable.map_or(String::new(), |number| format!("; {}", PERSISTENCE[number].0));
@@ -169,7 +169,7 @@ impl Sequence {
         self.steps.iter().map(word).collect::<Vec<_>>().join("; ")
     }
 
-    /// The operations with what they need before them, and how many those are; `None` if POSIX refuses one.
+    /// Returns the operations with the ones that prepare them, and the number of those; `None` if POSIX refuses one.
     fn ops(&self) -> Option<(Vec<Op>, usize)> {
         let mut model = Model::new(0o755, false);
         let mut ops = Vec::new();
@@ -203,10 +203,10 @@ impl Sequence {
     }
 }
 
-/// How many states were judged of one sequence; 0 if POSIX refuses it, or the volume cannot be made.
+/// Runs a sequence and returns the number of states judged; 0 if POSIX refuses it, or the volume cannot be made.
 ///
 /// # Errors
-/// What is wrong with the first bad state.
+/// The faults of the first bad state.
 pub fn run<F: Family>(geometry: &Geometry, sequence: &Sequence) -> Result<u64, String> {
     let Some((ops, setup)) = sequence.ops() else { return Ok(0) };
     let Some(recording) = Recording::<F>::of_ops(geometry, 0, &ops)? else { return Ok(0) };

@@ -50,7 +50,7 @@ pub struct Plan {
     pub policy: u64,
     /// Clients at work at the same time.
     pub clients: usize,
-    /// Days; each is a mount.
+    /// Number of days; each is a mount.
     pub days: u64,
     /// Steps of each client on each day.
     pub steps: u64,
@@ -66,13 +66,13 @@ pub struct Plan {
     pub dirty_age: Duration,
 }
 
-/// The reference checker judges one seed of so many.
+/// The reference checker judges one of this many seeds.
 const CHECKER_ONE_IN: u32 = 4;
 /// Sizes of volumes, in MiB.
 const MIB: [u64; 2] = [20, 4096];
-/// The largest volume that a reference tool makes: what it makes is read back from a file.
+/// Largest volume that a reference tool makes, in MiB: it is read back from a file.
 const THEIR_MIB_MAX: u64 = 128;
-/// Fill levels of the volume when the clients begin, in percent of the space of an empty one.
+/// Fill levels of the volume at the start of the clients' work, in percent of the space of an empty one.
 const LEVELS: [u64; 14] = [5, 20, 40, 60, 75, 85, 90, 93, 95, 97, 98, 99, 99, 100];
 
 impl Plan {
@@ -85,7 +85,7 @@ impl Plan {
         let high = if geometry.maker == Maker::Ours { MIB[1] } else { THEIR_MIB_MAX };
         let low = MIB[0].max(geometry.kib >> 10);
         let doublings = (high.max(low) as f64 / low as f64).log2();
-        // Small ones more often: they are full soon.
+        // Small volumes are drawn more often: they are full soon.
         let mib = (low as f64 * (doublings * rng.random_range(0.0..1.0_f64).powf(1.5)).exp2()) as u64;
         // Sections of two segments: mkfs.f2fs refuses many sizes that are no whole number of them.
         let mib = mib.next_multiple_of(4);
@@ -113,11 +113,11 @@ impl Plan {
 /// Counts of the work that a run did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Days.
+    /// Days that ended.
     pub days: u64,
     /// Days that ended with a kill.
     pub kills: u64,
-    /// Mounts.
+    /// Times that the volume was mounted.
     pub mounts: u64,
     /// Steps of clients.
     pub steps: u64,
@@ -126,7 +126,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Adds another's numbers.
+    /// Adds another run's counts.
     pub fn add(&mut self, other: Work) {
         self.days += other.days;
         self.kills += other.kills;
@@ -144,9 +144,8 @@ struct Occupied {
 }
 
 /// Runs a seed. `Ok(None)` if the volume cannot be made here.
-///
 /// # Errors
-/// Fails with a text that says what went wrong.
+/// The first fault, in words.
 pub fn run<F: Family>(seed: u64) -> Said<Option<Work>> {
     let plan = Plan::draw::<F>(seed);
     let Some(disk) = F::make(&plan.geometry) else { return Ok(None) };
@@ -172,10 +171,11 @@ struct Run<F: Family> {
     disk: Arc<MemDisk>,
     habits: Arc<Habits>,
     clients: Vec<Arc<Member>>,
-    /// Files that only take room: numbers and bytes.
+    /// Files that only fill the volume: numbers and bytes.
     base: Vec<(u64, u64)>,
     next_base: u64,
-    /// Blocks and inodes that a fresh volume has free, and what is taken without belonging to a file.
+    /// Blocks and inodes that are free on a fresh volume, and (`overhead`) those that are taken without belonging to a
+    /// file.
     fresh: Occupied,
     overhead: Occupied,
     work: Work,
@@ -187,7 +187,7 @@ struct Member {
     own: Mutex<Own>,
 }
 
-/// The directory of the files that only take room.
+/// Name of the directory of the files that only fill the volume.
 const BASE: &str = "base";
 
 impl<F: Family> Run<F> {
@@ -234,7 +234,7 @@ impl<F: Family> Run<F> {
         let bytes_max = (bytes * 30 / 100).min(24 << 20) / self.plan.clients as u64;
         let mut weights = [0; STEPS];
         weights.fill_with(|| [0, 2, 4, 4, 8][self.rng.random_range(0..5)]);
-        // There is always something to do, and something durable.
+        // At least one step that changes files and one that makes them durable stay on.
         (weights[0], weights[STEPS - 2]) = (weights[0].max(4), weights[STEPS - 2].max(2));
         weights[STEPS - 1] = weights[STEPS - 1].min(2);
         let xattrs = F::keeps_xattrs(&self.plan.geometry);
@@ -278,7 +278,7 @@ impl<F: Family> Run<F> {
             };
             let (vfs, results) = (vfs.clone(), Arc::clone(&results));
             let body = move || {
-                // Not under the lock: the work waits.
+                // The client's lock is not held here, because the work waits.
                 let result = shift.work(&vfs);
                 results.lock().push(result);
             };
@@ -305,7 +305,8 @@ impl<F: Family> Run<F> {
         self.judge(before)
     }
 
-    /// Waits for a moment in the middle of the work; what is on the device then, and what the clients know.
+    /// Waits until a moment in the middle of the work, and returns the device's contents and the clients' trees of that
+    /// moment.
     fn kill(
         &mut self,
         vfs: &Vfs<FormatOf<F>>,
@@ -325,7 +326,7 @@ impl<F: Family> Run<F> {
         left
     }
 
-    /// Mounts what the kill left: every promise is kept, and the clients go on with what is there.
+    /// Mounts the volume after a kill: every promise is kept, and the clients continue with the files they find.
     fn recover(&mut self, disk: MemDisk, owns: Vec<Own>) -> Said<()> {
         family::no_complaints::<F>(&disk)?;
         if self.plan.checker {
@@ -335,8 +336,8 @@ impl<F: Family> Run<F> {
             }
         }
         self.disk = Arc::new(disk);
-        // Until recovery has ended, names of interrupted moves may be there twice, and a file of an interrupted exchange may have
-        // a temporary name. The clients go on with what recovery leaves.
+        // Until recovery has ended, a name of an interrupted move may exist twice, and a file of an interrupted
+        // exchange may have a temporary name. The clients continue with the names that recovery leaves.
         for recovered in [false, true] {
             let vfs = self.mount()?;
             let seen = seen(&vfs)?;
@@ -348,7 +349,7 @@ impl<F: Family> Run<F> {
         Ok(())
     }
 
-    /// After a clean unmount everything is as the clients left it.
+    /// Checks after a clean unmount that every file is as its client left it.
     fn judge_whole(&mut self) -> Said<()> {
         let vfs = self.mount()?;
         let seen = seen(&vfs)?;
@@ -358,7 +359,7 @@ impl<F: Family> Run<F> {
         vfs.close().map_err(|error| format!("unmount: {error}"))
     }
 
-    /// Judges a volume that was unmounted cleanly; `before` is what was free then.
+    /// Judges a volume that was unmounted cleanly; `before` is the free space counted before that.
     fn judge(&mut self, before: Option<Occupied>) -> Said<()> {
         self.judge_unmounted()?;
         let vfs = self.mount()?;
@@ -387,7 +388,7 @@ impl<F: Family> Run<F> {
         }
     }
 
-    /// Waits until nothing is under way; what is free then.
+    /// Waits until no background work is left, and returns the free space.
     fn settled(&self, vfs: &Vfs<FormatOf<F>>) -> Said<Occupied> {
         for _ in 0..2 {
             vfs.sync().map_err(|error| format!("sync: {error}"))?;
@@ -397,7 +398,7 @@ impl<F: Family> Run<F> {
         Ok(free(vfs))
     }
 
-    /// Fails unless the volume counts as free exactly what the tree leaves.
+    /// Fails unless the volume counts as free exactly the space that the tree leaves.
     fn account(&self, vfs: &Vfs<FormatOf<F>>) -> Said<()> {
         let (space, used) = (vfs.stat_fs(), occupied(vfs)?);
         let blocks = space.blocks - self.overhead.blocks - used.blocks;
@@ -411,7 +412,7 @@ impl<F: Family> Run<F> {
         Ok(())
     }
 
-    /// Fills the volume to a new level, or empties it to there.
+    /// Fills or empties the volume to a new level.
     fn fill(&mut self, vfs: &Vfs<FormatOf<F>>) -> Said<()> {
         let level = LEVELS[self.rng.random_range(0..LEVELS.len())];
         let block = u64::from(vfs.shape().block_size);
@@ -440,7 +441,7 @@ impl<F: Family> Run<F> {
         vfs.sync().map_err(|error| format!("sync: {error}"))
     }
 
-    /// The size of a file that takes room: small ones while there are not many.
+    /// Returns the size of a file that fills the volume: small ones while there are few.
     fn piece(&mut self, missing: u64, block: u64) -> u64 {
         if self.base.len() > BASE_FILES {
             return missing.min(missing / 4 + (1 << 20));
@@ -449,7 +450,7 @@ impl<F: Family> Run<F> {
         (block << bits).min(missing)
     }
 
-    /// False if the volume is full.
+    /// Adds a file that fills the volume. Returns false if the volume is full.
     fn add_base(&mut self, calls: &Calls<'_, FormatOf<F>>, bytes: u64) -> Said<bool> {
         static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
         self.next_base += 1;
@@ -473,7 +474,7 @@ impl<F: Family> Run<F> {
         calls.unlink(&format!("{BASE}/{number}")).map_err(|error| format!("unlink: {error}"))
     }
 
-    /// Writes one file of each kind right after room was made.
+    /// Writes one file of each kind right after space was freed.
     fn probe(&mut self, vfs: &Vfs<FormatOf<F>>) -> Said<()> {
         let calls = Calls::new(vfs);
         while (vfs.stat_fs().free < PROBE_BLOCKS || vfs.stat_fs().free_inodes < INODES_KEPT) && !self.base.is_empty() {
@@ -503,7 +504,7 @@ impl<F: Family> Run<F> {
         all().map_err(|error: moafs_vfs::Error| error.to_string())
     }
 
-    /// Everything is deleted, and all space is back.
+    /// Deletes everything, and checks that all space is free again.
     fn remove_everything(&mut self) -> Said<()> {
         let vfs = self.mount()?;
         let calls = Calls::new(&vfs);
@@ -520,18 +521,18 @@ impl<F: Family> Run<F> {
     }
 }
 
-/// Background work that was asked for is done after that.
+/// Virtual time after which requested background work is done.
 const SETTLING: Duration = Duration::from_secs(8);
-/// Blocks that let a probe write to every log.
+/// Blocks that a probe needs to write to every log.
 const PROBE_BLOCKS: u64 = 64;
-/// Inodes that filling leaves.
+/// Inodes that filling leaves free.
 const INODES_KEPT: u64 = 16;
-/// Files that take room, before only large ones are made.
+/// Number of files that fill the volume before only large ones are made.
 const BASE_FILES: usize = 800;
-/// Blocks that directories which stay may keep.
+/// Blocks that the remaining directories may keep.
 const SLACK_BLOCKS: u64 = 16;
 
-/// Reads the tree of a volume, without the files that only take room.
+/// Reads the tree of a volume, without the files that only fill it.
 fn seen<F: Format>(vfs: &Vfs<F>) -> Said<tree::Tree> {
     tree::of_parts(vfs, |name| name != BASE.as_bytes() && name != LOST_AND_FOUND)
 }
@@ -541,7 +542,7 @@ fn free<F: Format>(vfs: &Vfs<F>) -> Occupied {
     Occupied { blocks: space.free, inodes: space.free_inodes }
 }
 
-/// The sum over the tree.
+/// Returns the blocks and inodes of the whole tree.
 fn occupied<F: Format>(vfs: &Vfs<F>) -> Said<Occupied> {
     let calls = Calls::new(vfs);
     let sectors_per_block = u64::from(vfs.shape().block_size / 512);
@@ -563,7 +564,7 @@ fn occupied<F: Format>(vfs: &Vfs<F>) -> Said<Occupied> {
     Ok(sum)
 }
 
-/// A client's day, as a task of the runtime does it.
+/// A client's work on one day, as a task of the runtime.
 struct Shift {
     own: Arc<Member>,
     habits: Arc<Habits>,
@@ -575,7 +576,7 @@ struct Shift {
 }
 
 impl Shift {
-    /// Returns how many calls a full volume refused.
+    /// Works, and returns the number of calls that a full volume refused.
     fn work<F: Format>(&self, vfs: &Vfs<F>) -> Said<u64> {
         let mut client = Client {
             calls: Calls::new(vfs),
@@ -601,5 +602,5 @@ impl Shift {
     }
 }
 
-/// Now and then a client does nothing for up to this long: background work has its time.
+/// Longest pause of a client, in microseconds: background work runs meanwhile.
 const PAUSE_US: u64 = 40_000_000;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes in one shared piece.
+/// Bytes of one shared piece.
 const CHUNK: u64 = 4096;
 
 /// A sparse byte string. Absent pieces are zeros; clones share pieces.
@@ -14,7 +14,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -33,7 +33,7 @@ impl Content {
         }
     }
 
-    /// The bytes at `offset`, at most to the end.
+    /// Returns the bytes at `offset`, at most to the end.
     pub fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
         let len = self.size.saturating_sub(offset).min(len as u64) as usize;
         let mut out = vec![0; len];
@@ -41,7 +41,7 @@ impl Content {
         out
     }
 
-    /// Writes, and extends if need be.
+    /// Writes, and extends the file if needed.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         self.store(offset, data);
         if !data.is_empty() {
@@ -57,7 +57,7 @@ impl Content {
         self.size = size;
     }
 
-    /// Zeros a range, as far as the file goes.
+    /// Zeros a range, up to the end of the file.
     pub fn zero(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.size);
         if offset >= end {
@@ -76,8 +76,8 @@ impl Content {
         }
     }
 
-    /// The ranges that may hold something else than zeros, ascending, `(offset, len)`; they do not
-    /// go beyond the end.
+    /// Returns the ranges that may hold bytes other than zero, ascending, `(offset, len)`; they do not reach beyond the
+    /// end.
     pub fn ranges(&self) -> Vec<(u64, u64)> {
         let clip = |number: &u64| {
             let start = number * CHUNK;
@@ -109,7 +109,7 @@ impl PartialEq for Content {
     }
 }
 
-/// The chunk that holds `offset`, where in it, and how much of `len` it holds.
+/// Returns the chunk that holds `offset`, the offset in it, and the bytes of `len` in it.
 fn piece(offset: u64, len: usize) -> (u64, usize, usize) {
     let within = (offset % CHUNK) as usize;
     (offset / CHUNK, within, len.min(CHUNK as usize - within))

@@ -1,10 +1,10 @@
-//! Crash enumeration: a workload runs over the crash recorder; then power fails at every place and
-//! in every way that a seed comes upon, and each state is judged.
+//! Crash enumeration: a workload runs over the crash recorder; then power fails at places and in ways that a seed
+//! draws, and each state is judged.
 //!
-//! For each state: the reference checker says nothing, or what its table allows; then, after a repair of a copy, it has
-//! nothing more to say and what was promised is still there; the volume mounts at once; everything
-//! promised is there and no file shows another's bytes ([`crate::history`]); it can be used, and
-//! after that all of it still holds. Some states are cut again while they are mounted and used.
+//! For each state: the reference checker reports nothing, or only faults that its table allows; after a repair of a
+//! copy, it reports nothing more and every promise is kept; the volume mounts at once; everything promised is there and
+//! no file shows another's bytes ([`crate::history`]); the volume can be used, and after that all of it still holds.
+//! Some states are cut again while they are mounted and used.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,9 +35,9 @@ use crate::workloads::{self, Workload};
 /// A workload on a geometry.
 #[derive(Clone, Copy)]
 pub struct Scene {
-    /// What is done.
+    /// The workload.
     pub workload: Workload,
-    /// On what.
+    /// The geometry of its volume.
     pub geometry: Geometry,
     /// Seed of random workloads.
     pub seed: u64,
@@ -46,15 +46,15 @@ pub struct Scene {
 /// One crash state; its text form replays it.
 #[derive(Clone, Copy)]
 pub struct CrashCase {
-    /// What was going on.
+    /// The workload and its volume.
     pub scene: Scene,
     /// Entries of the device's log before the cut.
     pub cut: usize,
-    /// Which uncertain writes survive.
+    /// Choice of the uncertain writes that survive.
     pub mode: Mode,
-    /// Which of them, in detail.
+    /// Seed of that choice.
     pub seed: u64,
-    /// Cut again during recovery and use.
+    /// True to cut again during recovery and use.
     pub again: bool,
 }
 
@@ -71,10 +71,10 @@ impl fmt::Display for CrashCase {
 }
 
 impl CrashCase {
-    /// Reads the text form.
+    /// Parses the text form.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The part that is wrong.
     pub fn parse<F: Family>(text: &str) -> Result<CrashCase, String> {
         let parts: Vec<&str> = text.split(':').collect();
         let [workload, geometry, scene_seed, cut, mode, seed, again] = parts[..] else {
@@ -89,23 +89,23 @@ impl CrashCase {
     }
 }
 
-/// What was judged, and with which result.
+/// Counts of states judged, with the results.
 #[derive(Debug, Default, Clone)]
 pub struct Summary {
     /// States judged.
     pub states: u64,
-    /// Of those, made by a second cut.
+    /// Judged states that a second cut made.
     pub second_cuts: u64,
-    /// By what the checker said.
+    /// States by the class of the checker's verdict.
     pub classes: BTreeMap<&'static str, u64>,
     /// States whose volume the checker found spotless after use and a clean unmount.
     pub spotless_after_use: u64,
-    /// What failed: the case that replays it, and why.
+    /// Failures: the case that replays each, and the reason.
     pub failures: Vec<(String, String)>,
 }
 
 impl Summary {
-    /// Adds another's numbers.
+    /// Adds another summary's counts.
     pub fn absorb(&mut self, other: Summary) {
         self.states += other.states;
         self.second_cuts += other.second_cuts;
@@ -138,13 +138,13 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A workload that ran, and all that reached the device.
+/// A workload that ran, and all requests that reached the device.
 pub struct Recording<F: Family> {
     mounter: F::Mounter,
     recorder: Arc<CrashRecorder>,
     history: History,
     geometry: Geometry,
-    /// The device failed: operations that answered with an error may have happened later than others.
+    /// True if the device failed: an operation that returned an error may have taken effect later than others.
     hurt: bool,
 }
 
@@ -192,7 +192,8 @@ impl<F: Family> Recording<F> {
         Ok(Some(Recording { mounter, recorder, history, geometry: *geometry, hurt: false }))
     }
 
-    /// The cuts just before each flush completes, from the end of the `after`-th operation on, and the last one.
+    /// Returns the cuts just before each flush completes, from the end of the `after`-th operation on, and the last
+    /// one.
     pub fn flush_cuts(&self, after: usize) -> Vec<usize> {
         let first = self.history.steps[after - 1].end;
         let last = self.cuts() - 1;
@@ -202,10 +203,11 @@ impl<F: Family> Recording<F> {
         cuts
     }
 
-    /// Judges one state by ourselves alone: it mounts and shows what it must, and after an unmount our checker is silent.
+    /// Judges one state without reference tools: it mounts and shows the promised tree, and after an unmount the
+    /// checker of moafs reports nothing.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The fault.
     pub fn judge_quickly(&self, cut: usize, mode: Mode, seed: u64) -> Result<(), String> {
         let state = self.recorder.state(cut, seed, mode);
         let court = Court { recording: self, cut };
@@ -218,8 +220,8 @@ impl<F: Family> Recording<F> {
         if found.is_empty() { Ok(()) } else { Err(format!("our checker after an unmount: {}", found.join("; "))) }
     }
 
-    /// Runs a workload over a device that fails. An operation that answered with an error may have
-    /// happened or not: both states are acceptable. The volume is then dropped as it is.
+    /// Runs a workload over a device that fails. An operation that returned an error may have happened or not: both
+    /// states are acceptable. The volume is then dropped as it is.
     ///
     /// # Errors
     /// If an answer is neither the model's nor the device's fault.
@@ -245,7 +247,7 @@ impl<F: Family> Recording<F> {
             let made_nothing = failed && matches!(op, Op::Create { .. } | Op::Symlink { .. } | Op::Tmpfile { .. });
             history.steps.push(Step { op, start, end, after: driver.model.clone(), promise });
             if made_nothing {
-                // From here on the workload's numbers of nodes are not the model's.
+                // From here on the workload's node numbers differ from the model's.
                 break;
             }
         }
@@ -255,7 +257,7 @@ impl<F: Family> Recording<F> {
         Ok(Recording { mounter, recorder, history, geometry, hurt: true })
     }
 
-    /// Judges the last cut, with everything, nothing and some of what is uncertain.
+    /// Judges the last cut, with all, none and some of the uncertain writes.
     pub fn judge_end(&self, summary: &mut Summary) {
         let cut = self.cuts() - 1;
         let court = Court { recording: self, cut };
@@ -267,17 +269,17 @@ impl<F: Family> Recording<F> {
         }
     }
 
-    /// How many cuts there are.
+    /// Returns the number of cuts.
     pub fn cuts(&self) -> usize {
         self.recorder.cut_points()
     }
 
-    /// The device as the power cut left it.
+    /// Returns the device as the power cut left it.
     pub fn image(&self, case: &CrashCase) -> MemDisk {
         self.recorder.state(case.cut, case.seed, case.mode)
     }
 
-    /// What was going on at a cut, for reports.
+    /// Describes the operations around a cut, for reports.
     pub fn around(&self, cut: usize) -> String {
         let done = self.history.steps.iter().filter(|step| step.end <= cut).count();
         let words = |step: &Step| format!("{:?} (log {}..{})", step.op, step.start, step.end);
@@ -305,7 +307,7 @@ impl<F: Family> Recording<F> {
     }
 }
 
-/// False for operations on a node that an earlier failure has kept from being made.
+/// Returns false for operations on a node that was not made because of an earlier failure.
 fn possible(model: &Model, op: &Op) -> bool {
     crate::drive::nodes_of(op).into_iter().all(|id| model.get(id).is_some_and(Node::alive))
 }
@@ -337,7 +339,7 @@ pub fn enumerate<F: Family>(scene: Scene, states: usize) -> Summary {
         let share = recording.cuts() as f64 / states as f64;
         let cut = ((number as f64 + rng.random::<f64>()) * share) as usize;
         let mode = MODES[[0, 1, 2, 2, 2, 3, 3, 3][rng.random_range(0..8)]].1;
-        // Of a short run every fifth scene.
+        // Of a short run, every fifth scene is cut again.
         let again = number % 10 == 9 || (states < 10 && number == 0 && scene.seed.is_multiple_of(5));
         let case = CrashCase { scene, cut, mode, seed: rng.random_range(0..1 << 32), again };
         recording.judge(&case, &mut summary);
@@ -348,7 +350,7 @@ pub fn enumerate<F: Family>(scene: Scene, states: usize) -> Summary {
     summary
 }
 
-/// All that is needed to judge states of one cut.
+/// The parts needed to judge states of one cut.
 struct Court<'a, F: Family> {
     recording: &'a Recording<F>,
     cut: usize,
@@ -362,7 +364,7 @@ impl<F: Family> Court<'_, F> {
         if F::ONE_MOMENT && !self.recording.hurt { expectation.of_one_moment() } else { expectation }
     }
 
-    /// The five steps: look, repair a copy, mount, use, look again.
+    /// Judges in five steps: check, repair a copy, mount, use, check again.
     fn judge(&self, state: &MemDisk, summary: &mut Summary) -> Said<()> {
         let class = self.look_and_repair(state)?;
         family::no_complaints::<F>(state)?;
@@ -420,7 +422,7 @@ impl<F: Family> Court<'_, F> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         for number in 0..3 {
             let cuts = recorder.cut_points();
-            // The first of them right after mounting, where recovery is.
+            // The first of them comes right after mounting, during recovery.
             let cut = if number == 0 { rng.random_range(0..cuts.min(12)) } else { rng.random_range(0..cuts) };
             let mode = MODES[rng.random_range(0..4)].1;
             let second = recorder.state(cut, seed, mode);
@@ -437,11 +439,11 @@ fn check<F: Format>(vfs: &Vfs<F>, expectation: &Expectation<'_>) -> Said<()> {
     if violations.is_empty() { Ok(()) } else { Err(violations.join("\n  ")) }
 }
 
-/// Rounds of background work that surely finish returning the leaks of a small volume.
+/// Rounds of background work that are enough to free the leaks of a small volume.
 const TEND_ROUNDS: usize = 40;
 
-/// Works on the volume: new files over what is free (so that blocks wrongly thought free are hit),
-/// a directory, renames, removals, background work; then takes everything away again.
+/// Works on the volume: new files over all free space (so that blocks wrongly counted as free are overwritten), a
+/// directory, renames, removals, background work; then removes everything that it made.
 fn use_volume<F: Format>(vfs: &Vfs<F>) -> Said<()> {
     let who = Credentials::root();
     let root = vfs.shape().root;
@@ -449,7 +451,7 @@ fn use_volume<F: Format>(vfs: &Vfs<F>) -> Said<()> {
         let what = what.to_owned();
         move |error: moafs_vfs::Error| format!("{what}: {error}")
     };
-    // What an earlier use that was cut off has left.
+    // Removes the files of an earlier use that was cut off.
     for i in 0..6 {
         for name in [format!("use.{i}"), format!("use.{i}.moved")] {
             let name = Name::new(name.as_bytes()).expect("a legal name");

@@ -15,23 +15,23 @@ use crate::tree;
 
 /// A volume that can be unmounted and mounted again.
 pub trait Mount {
-    /// Its format.
+    /// The format of the volume.
     type Format: Format;
-    /// Mounts it.
+    /// Mounts the volume.
     ///
     /// # Errors
     /// As the format refuses it.
     fn mount(&self) -> Result<Vfs<Self::Format>>;
-    /// What it lies on: pages that leave memory go there.
+    /// Returns the disk of the volume, which holds swapped pages as well.
     fn disk(&self) -> SharedDisk;
 }
 
-/// What may happen beside what the model says.
+/// Errors that are accepted although the model has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tolerance {
-    /// ENOSPC may come at any step.
+    /// ENOSPC is accepted at any step.
     pub full: bool,
-    /// EIO and EROFS may come at any step.
+    /// EIO and EROFS are accepted at any step.
     pub broken: bool,
 }
 
@@ -40,20 +40,20 @@ pub struct Driver<M: Mount> {
     mount: M,
     vfs: Option<Vfs<M::Format>>,
     pager: Option<Pager>,
-    /// What should be.
+    /// The expected tree.
     pub model: Model,
-    /// Inode numbers of nodes, as they were when made.
+    /// Inode numbers of nodes, as given when they were made.
     pub inos: BTreeMap<NodeId, Ino>,
     tolerance: Tolerance,
     who: Credentials,
-    /// Operations that were refused for want of space.
+    /// Operations refused for lack of space.
     pub refused: u64,
 }
 
 type Said<T> = std::result::Result<T, String>;
 
 impl<M: Mount> Driver<M> {
-    /// Mounts a fresh volume (nothing but `lost+found` in it).
+    /// Mounts a fresh volume, which holds nothing but `lost+found`.
     ///
     /// # Errors
     /// If it does not mount.
@@ -67,12 +67,12 @@ impl<M: Mount> Driver<M> {
         Ok(Driver { mount, vfs: Some(vfs), pager: None, model, inos, tolerance, who: Credentials::root(), refused: 0 })
     }
 
-    /// The mounted volume.
+    /// Returns the mounted volume.
     pub fn vfs(&self) -> &Vfs<M::Format> {
         self.vfs.as_ref().expect("the volume is mounted")
     }
 
-    /// Works on a directory of a mounted volume, which holds what the model says.
+    /// Creates a driver for a directory of a mounted volume, which holds the tree of the model.
     pub fn below(
         mount: M,
         vfs: Vfs<M::Format>,
@@ -83,7 +83,7 @@ impl<M: Mount> Driver<M> {
         Driver { mount, vfs: Some(vfs), pager: None, model, inos, tolerance, who: Credentials::root(), refused: 0 }
     }
 
-    /// Applies one operation to both.
+    /// Applies one operation to volume and model.
     ///
     /// # Errors
     /// If the answers differ, in words.
@@ -128,7 +128,7 @@ impl<M: Mount> Driver<M> {
         if differences.is_empty() { Ok(()) } else { Err(differences.join("\n")) }
     }
 
-    /// Unmounts cleanly: held orphans go.
+    /// Unmounts cleanly, which frees held orphans.
     ///
     /// # Errors
     /// If unmounting fails.
@@ -141,14 +141,14 @@ impl<M: Mount> Driver<M> {
         }
     }
 
-    /// Drops the volume without unmounting it, as a killed process does.
+    /// Drops the volume without unmounting it, as a killed process does, and returns the model.
     pub fn abandon(mut self) -> Model {
         self.pager.take();
         self.vfs.take();
         self.model
     }
 
-    /// The swap, while there is one.
+    /// Returns the swap, if there is one.
     pub fn pager(&self) -> Option<&Pager> {
         self.pager.as_ref()
     }
@@ -175,22 +175,22 @@ impl<M: Mount> Driver<M> {
         self.verify().map_err(|said| format!("after a clean unmount: {said}"))
     }
 
-    /// Gives every handle back.
+    /// Releases every handle.
     pub fn release_all(&mut self) {
-        // Of a file that a device error kept from being made the model alone knows.
+        // The model alone knows a file that was not made because of a device error.
         let held = self.model.living().filter(|(id, n)| n.held && self.inos.contains_key(id));
         let held: Vec<NodeId> = held.map(|(id, _)| id).collect();
         for id in held {
             let before = self.model.clone();
             let op = Op::Release { node: id };
             if self.model.apply(&op).is_ok() {
-                // Giving a hold back cannot fail.
+                // Releasing a hold cannot fail.
                 drop(self.perform(&before, &op));
             }
         }
     }
 
-    /// A new inode comes with a hold; the model says whether it stays.
+    /// Releases the hold of a new inode, unless the model keeps it.
     fn settle_hold(&self, id: NodeId, ino: Ino) {
         if !self.model.node(id).held {
             self.vfs().forget(ino, 1);
@@ -214,14 +214,14 @@ impl<M: Mount> Driver<M> {
         }
     }
 
-    /// The ext formats keep at most one block of attributes per inode.
+    /// Returns true if an attribute may be refused: ext keeps at most one block of attributes per inode.
     fn xattrs_may_be_full(&self, op: &Op, before: &Model) -> bool {
         let Op::SetXattr { node, name, len, .. } = op else { return false };
         let others: usize = before.node(*node).xattrs.iter().map(|(name, value)| name.len() + value.len() + 24).sum();
         others + name.len() + len + 64 > self.vfs().shape().block_size as usize / 2
     }
 
-    /// The operation did not happen; only bytes may have changed partly.
+    /// Undoes an operation that did not happen in the model; only bytes may have changed partly.
     fn refuse(&mut self, op: &Op, before: Model) -> Said<()> {
         let changed = match op {
             Op::Write { node, .. }
@@ -235,7 +235,7 @@ impl<M: Mount> Driver<M> {
         self.adopt_partial(node, &after, op)
     }
 
-    /// Every sector of a partly written file is the old or the new one; the model takes over which.
+    /// Checks that every sector of a partly written file is the old or the new one, and takes over the file as it is.
     fn adopt_partial(&mut self, node: NodeId, after: &Model, op: &Op) -> Said<()> {
         let opened = self.open(&self.model, node).map_err(|error| format!("{op:?}: after refusal: {error}"))?;
         let size =
@@ -377,7 +377,7 @@ impl<M: Mount> Driver<M> {
         self.vfs().write(&self.who, ino, offset, &data, append).map(Got::Count)
     }
 
-    /// Calls until nothing more is copied, as programs do.
+    /// Copies until no more is copied, as programs do.
     fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         let mut copied = 0;
         while copied < len {
@@ -395,7 +395,7 @@ impl<M: Mount> Driver<M> {
     }
 }
 
-/// An inode with the holds on the way to it.
+/// An inode with the holds on the path to it.
 struct Opened {
     ino: Ino,
     holds: Vec<Ino>,
@@ -412,7 +412,7 @@ fn name_of(bytes: &[u8]) -> &Name {
     Name::new(bytes).expect("the generator makes legal names")
 }
 
-/// The nodes an operation needs inode numbers of, in the order in which `call` wants them.
+/// Returns the nodes whose inode numbers an operation needs, in the order in which `call` wants them.
 pub(crate) fn nodes_of(op: &Op) -> Vec<NodeId> {
     match op {
         Op::Create { dir, .. }
@@ -439,7 +439,7 @@ pub(crate) fn nodes_of(op: &Op) -> Vec<NodeId> {
     }
 }
 
-/// Every byte of `piece`, which lies at `start`, is `old`'s or `new`'s.
+/// Checks that every byte of `piece`, which lies at `start`, is `old`'s or `new`'s.
 fn check_partial(old: &crate::content::Content, new: &crate::content::Content, start: u64, piece: &[u8]) -> Said<()> {
     let (mut before, mut after) = (vec![0; piece.len()], vec![0; piece.len()]);
     old.read(start, &mut before);
@@ -455,7 +455,7 @@ fn check_partial(old: &crate::content::Content, new: &crate::content::Content, s
     }
 }
 
-/// Names in words, for reports.
+/// Formats a path, for reports.
 pub fn path_in_words(path: &[Vec<u8>]) -> String {
     let names: Vec<String> = path.iter().map(|name| format!("{:?}", Bytes(name.clone()))).collect();
     names.join("/")

@@ -1,18 +1,18 @@
-//! Using a volume that may be damaged in any way: walk, read, write, remove, check. Errors are
-//! welcome; panics, hangs and unbounded memory are not.
+//! Uses a volume that may be damaged in any way: walk, read, write, remove, check. Errors are allowed; panics, hangs
+//! and unbounded memory are not.
 
 use moafs_vfs::api::{NewFile, RenameMode, SetAttr};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Credentials, Format, Vfs};
 
-/// How much is looked at: a damaged volume may claim to hold anything.
+/// Limits of the walk: a damaged volume may claim to hold any amount.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Inodes visited.
+    /// Most inodes visited.
     pub inodes: usize,
-    /// Entries listed per directory.
+    /// Most entries listed per directory.
     pub entries: usize,
-    /// Bytes read per file, from its start and from its end.
+    /// Most bytes read per file, from its start and from its end.
     pub bytes: u64,
 }
 
@@ -22,7 +22,7 @@ impl Default for Bounds {
     }
 }
 
-/// Reads what can be read, then changes what can be changed. Returns how many calls failed.
+/// Reads every readable file, then changes every one that can be changed. Returns the number of calls that failed.
 pub fn exercise<F: Format>(vfs: &Vfs<F>, bounds: Bounds) -> u64 {
     let mut exercise = Exercise { vfs, who: Credentials::root(), bounds, errors: 0 };
     let found = exercise.walk();
@@ -152,7 +152,7 @@ impl<F: Format> Exercise<'_, F> {
         }
     }
 
-    /// A different change for each file, by its number.
+    /// Makes a different change to each file, by its number.
     fn touch(&mut self, it: &Found, number: usize) {
         let name = Name::new(&it.name).expect("looked up with it before");
         match (number % 5, it.kind) {

@@ -1,5 +1,5 @@
-//! F2FS on a disk in memory, read at fixed offsets and with nothing of the code under test: where the areas are, which
-//! checkpoint is the newest, and the chain of nodes behind it.
+//! F2FS on a disk in memory, read at fixed offsets and without the code under test: the positions of the areas, the
+//! newest checkpoint, and the chain of nodes behind it.
 
 use moafs_disk::Disk;
 use moafs_disk::mem::MemDisk;
@@ -10,32 +10,32 @@ pub use crate::mutate::Reader;
 pub const BLOCK: u64 = 4096;
 /// Blocks in a segment.
 pub const BLOCKS_PER_SEGMENT: u64 = 512;
-/// Where the superblock's two copies are.
+/// Byte offsets of the superblock's two copies.
 pub const SUPERBLOCKS: [u64; 2] = [1024, BLOCK + 1024];
 /// Bytes in a superblock.
 pub const SUPERBLOCK_BYTES: usize = 3072;
-/// Where its checksum is, if it has one.
+/// Byte offset of its checksum, if it has one.
 pub const SUPERBLOCK_CRC: u64 = 3068;
 /// The magic number, which also seeds checksums.
 pub const MAGIC: u32 = 0xF2F5_2010;
 
 const CRC_RECOVERY: u64 = 0x40;
 
-/// What of the superblock is needed to find the rest. Numbers of blocks, unless said otherwise.
+/// The fields of the superblock that lead to the other structures. Numbers of blocks, unless said otherwise.
 pub struct Areas {
-    /// The first segment, which holds the first checkpoint.
+    /// First block of the checkpoint area, which holds the first pack.
     pub checkpoint: u64,
-    /// Segment information table.
+    /// First block of the segment information table (SIT).
     pub sit: u64,
-    /// Its segments.
+    /// Segments of the SIT.
     pub sit_segments: u64,
-    /// Node address table.
+    /// First block of the node address table (NAT).
     pub nat: u64,
-    /// Segment summaries.
+    /// First block of the segment summary area (SSA).
     pub summary: u64,
-    /// Main area.
+    /// First block of the main area.
     pub main: u64,
-    /// Its blocks.
+    /// Blocks of the main area.
     pub main_blocks: u64,
     /// Feature bits.
     pub features: u64,
@@ -57,22 +57,22 @@ impl Areas {
         }
     }
 
-    /// Byte offsets of the two packs.
+    /// Returns the byte offsets of the two packs.
     pub fn packs(&self) -> [u64; 2] {
         [self.checkpoint * BLOCK, (self.checkpoint + BLOCKS_PER_SEGMENT) * BLOCK]
     }
 
-    /// Byte offset of the newest pack that is whole. (The first one if none is.)
+    /// Returns the byte offset of the newest pack that is whole, or of the first one if none is.
     pub fn newest_pack(&self, read: &Reader<'_>) -> u64 {
         let [first, second] = self.packs();
         let version = |pack: u64| is_whole(read, pack).then(|| read.number(pack, 8));
         if version(second) > version(first) { second } else { first }
     }
 
-    /// Blocks of the warm node log behind the newest checkpoint, as far as they are linked.
+    /// Returns the blocks of the warm node log behind the newest checkpoint, up to the end of their chain.
     pub fn chain(&self, read: &Reader<'_>) -> Vec<u64> {
         let pack = self.newest_pack(read);
-        // Where large bitmaps follow, the checksum does not lie at the block's end.
+        // If large bitmaps follow, the checksum does not lie at the block's end.
         let checksum = pack + read.number(pack + 164, 4);
         let crc = if read.number(pack + 132, 4) & CRC_RECOVERY == 0 { 0 } else { read.number(checksum, 4) };
         let expected = read.number(pack, 8) | crc << 32;
@@ -88,7 +88,7 @@ impl Areas {
     }
 }
 
-/// True if first and last block of a pack have the same version and right checksums.
+/// Returns true if first and last block of a pack have the same version and right checksums.
 fn is_whole(read: &Reader<'_>, pack: u64) -> bool {
     let blocks = read.number(pack + 136, 4);
     let last = pack + blocks.saturating_sub(1) * BLOCK;
@@ -103,12 +103,12 @@ fn sound(read: &Reader<'_>, at: u64) -> bool {
     u64::from(crc32(crc32(MAGIC, &block[..offset]), rest)) == read.number(at + offset as u64, 4)
 }
 
-/// Bytes of a disk.
+/// Returns the size of a disk in bytes.
 pub fn image_bytes(image: &MemDisk) -> u64 {
     image.limits().sectors * moafs_disk::SECTOR as u64
 }
 
-/// The reflected CRC-32 without a last inversion, bit by bit.
+/// Returns the reflected CRC-32 without the final inversion, computed bit by bit.
 pub fn crc32(seed: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(seed, |crc, byte| {
         let step = |crc: u32, _| if crc & 1 == 0 { crc >> 1 } else { (crc >> 1) ^ 0xEDB8_8320 };

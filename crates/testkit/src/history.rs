@@ -1,8 +1,8 @@
-//! What a volume must show after a power cut, given everything that was done before it.
+//! The states that a volume may show after a power cut, given all operations before it.
 //!
-//! The whole model is kept after every operation. At a cut, a completed `sync` or `fsync` is a
-//! promise about its part of the tree; whatever was done later may or may not be on the disk. So
-//! each promised thing has a set of acceptable states: the one promised and all later ones.
+//! The whole model is kept after every operation. At a cut, a completed `sync` or `fsync` is a promise about its part
+//! of the tree; later operations may or may not be on the disk. So each promised thing has a set of acceptable states:
+//! the one promised and all later ones.
 //!
 //! * **bytes**: each 512-byte sector of a file shows what one of the acceptable versions has there
 //!   (zeros beyond a version's end); the size lies between the smallest and the largest. An
@@ -28,7 +28,7 @@ use crate::tree::{LOST_AND_FOUND, Seen, Tree};
 /// One finished operation.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// What was done.
+    /// The operation.
     pub op: Op,
     /// Length of the device's log when it started.
     pub start: usize,
@@ -36,11 +36,11 @@ pub struct Step {
     pub end: usize,
     /// The model after it.
     pub after: Model,
-    /// What its success promises.
+    /// The promise that its success makes.
     pub promise: Option<Promise>,
 }
 
-/// What a successful call promises.
+/// The promise of a successful call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     /// Everything (sync).
@@ -51,51 +51,51 @@ pub enum Promise {
     Data(NodeId),
 }
 
-/// Root names that start so belong to whoever uses the volume after the crash.
+/// Prefix of root names that belong to the use of the volume after the crash.
 pub const USE_PREFIX: &[u8] = b"use.";
 
-/// Everything that was done to a volume, from a durable start on.
+/// All operations on a volume, from a durable start on.
 #[derive(Debug, Clone)]
 pub struct History {
-    /// The tree at the start: durable.
+    /// The tree at the start, which is durable.
     pub start: Model,
-    /// What was done.
+    /// The operations in order.
     pub steps: Vec<Step>,
     /// Inode numbers of nodes.
     pub inos: BTreeMap<NodeId, u64>,
 }
 
-/// Which states are acceptable at one cut.
+/// The acceptable states at one cut.
 pub struct Expectation<'a> {
     /// The models from the start up to the operation that the cut interrupted.
     states: Vec<&'a Model>,
     inos: &'a BTreeMap<NodeId, u64>,
-    /// Since when the bytes, attributes of a node are promised; absent: not at all.
+    /// State from which on the contents and attributes of a node are promised; absent if they are not.
     content_since: BTreeMap<NodeId, usize>,
     attr_since: BTreeMap<NodeId, usize>,
-    /// Since when a node must be reachable.
+    /// State from which on a node must be reachable.
     exists_since: BTreeMap<NodeId, usize>,
-    /// Since when a name's binding is promised.
+    /// State from which on a name's binding is promised.
     name_since: BTreeMap<(NodeId, Vec<u8>), usize>,
-    /// Since when all names of a directory, absent ones too, are promised.
+    /// State from which on all names of a directory, absent ones included, are promised.
     names_since: BTreeMap<NodeId, usize>,
-    /// Since when everything is promised.
+    /// State from which on everything is promised.
     all_since: usize,
-    /// What was fsynced, and in which state; the last of these calls may not have returned.
+    /// Nodes that were fsynced, each with the state; the last of these calls may not have returned.
     fsynced: Vec<(NodeId, usize)>,
-    /// All names are of one moment.
+    /// True if all names must be of one moment.
     one_moment: bool,
-    /// Slack of sizes: after repair a file may end at a block's end.
+    /// Slack of sizes, in bytes: after a repair a file may end at a block's end.
     size_slack: u64,
 }
 
 impl History {
-    /// A history that starts with a durable tree.
+    /// Creates a history that starts with a durable tree.
     pub fn new(start: Model) -> History {
         History { start, steps: Vec::new(), inos: BTreeMap::new() }
     }
 
-    /// What is acceptable if power is lost when the device's log has `cut` events.
+    /// Returns the acceptable states if power is lost when the device's log has `cut` events.
     pub fn at(&self, cut: usize) -> Expectation<'_> {
         let mut states = vec![&self.start];
         states.extend(self.steps.iter().take_while(|step| step.start < cut || step.end <= cut).map(|step| &step.after));
@@ -128,13 +128,13 @@ impl History {
 }
 
 impl<'a> Expectation<'a> {
-    /// Allows sizes up to the end of their last block: what `e2fsck -y` makes of an interrupted append.
+    /// Allows sizes up to the end of their last block: `e2fsck -y` leaves these after an interrupted append.
     pub fn after_repair(mut self, block_size: u64) -> Self {
         self.size_slack = block_size;
         self
     }
 
-    /// Demands that all names together are those of one moment: what a format keeps that commits everything at once.
+    /// Demands that all names together are those of one moment, as a format keeps them that commits everything at once.
     pub fn of_one_moment(mut self) -> Self {
         self.one_moment = true;
         self
@@ -176,8 +176,8 @@ impl<'a> Expectation<'a> {
         }
     }
 
-    /// The names of a node, and with `above` those of everything above it. (fdatasync promises that the bytes can be reached: a
-    /// directory above may still be found where it was before it moved.)
+    /// Promises the names of a node, and with `above` those of everything above it. (fdatasync promises that the bytes
+    /// can be reached: a directory above may still be found where it was before it moved.)
     fn promise_names(&mut self, model: &Model, id: NodeId, state: usize, above: bool) {
         let file = id;
         let mut todo = vec![id];
@@ -202,7 +202,7 @@ impl<'a> Expectation<'a> {
         own.max(self.names_since.get(&dir).copied().unwrap_or(0))
     }
 
-    /// Everything that is wrong with what a volume shows.
+    /// Returns every fault of the tree that a volume shows.
     pub fn violations(&self, tree: &Tree) -> Vec<String> {
         let mut judge = Judge { expect: self, tree, said: Vec::new(), found: BTreeMap::new() };
         judge.walk();
@@ -219,12 +219,12 @@ struct Judge<'a> {
     expect: &'a Expectation<'a>,
     tree: &'a Tree,
     said: Vec<String>,
-    /// Where nodes were found.
+    /// Paths at which nodes were found.
     found: BTreeMap<NodeId, String>,
 }
 
 impl Judge<'_> {
-    /// The newest state of a node.
+    /// Returns the newest state of a node.
     fn newest(&self, id: NodeId) -> Option<&Node> {
         self.expect.states.iter().rev().find_map(|model| model.get(id))
     }
@@ -235,7 +235,7 @@ impl Judge<'_> {
         path.map(|path| crate::drive::path_in_words(&path)).unwrap_or_default()
     }
 
-    /// Follows the names that are seen. A name must lead to a node it was bound to since its promise.
+    /// Follows the names of the tree. A name must lead to a node it was bound to since its promise.
     fn walk(&mut self) {
         let mut todo = vec![(NodeId::ROOT, self.tree.root, String::from("/"))];
         while let Some((id, ino, path)) = todo.pop() {
@@ -262,8 +262,8 @@ impl Judge<'_> {
         }
     }
 
-    /// The newest node with this inode number that the name was bound to since its promise. The number of a
-    /// node whose creation answered with an error is not known: it may be any. A number that was freed may have been given to
+    /// Returns the newest node with this inode number that the name was bound to since its promise. The number of a
+    /// node whose creation returned an error is unknown: it may be any. A number that was freed may have been given to
     /// another node of the same name: then it is the newest one of which an acceptable version is seen.
     fn bound_to(&self, dir: NodeId, name: &[u8], ino: u64) -> Option<NodeId> {
         let since = self.expect.binding_since(dir, name);
@@ -277,8 +277,8 @@ impl Judge<'_> {
         self.newest_shown_by(&known, ino).or_else(|| bindings().find(|id| number(id).is_none()))
     }
 
-    /// Of nodes that had an inode number one after the other, the newest first: the newest one of which an acceptable version is
-    /// seen, or else the newest.
+    /// Returns the newest of nodes that had an inode number one after the other, newest first, of which an acceptable
+    /// version is seen, or else the newest.
     fn newest_shown_by(&self, nodes: &[NodeId], ino: u64) -> Option<NodeId> {
         match nodes {
             [] => None,
@@ -287,7 +287,7 @@ impl Judge<'_> {
         }
     }
 
-    /// True if what is seen of an inode is an acceptable version of a node.
+    /// Returns true if the inode shows an acceptable version of a node.
     fn is_shown_by(&self, id: NodeId, ino: u64) -> bool {
         let Some(seen) = self.tree.nodes.get(&ino) else { return false };
         let mut trial = Judge { expect: self.expect, tree: self.tree, said: Vec::new(), found: BTreeMap::new() };
@@ -295,8 +295,9 @@ impl Judge<'_> {
         trial.said.is_empty()
     }
 
-    /// What a repair (or an interrupted exchange) put there counts as found, and directories with all below them. Whose
-    /// contents a file there has is not certain: its inode number may have been another file's before.
+    /// Takes entries of lost+found, put there by a repair or an interrupted exchange, as found, and directories with
+    /// all below them. The owner of a file's contents there is not certain: its inode number may have been another
+    /// file's before.
     fn lost_and_found(&mut self, ino: u64) -> Vec<(NodeId, u64, String)> {
         let Some(dir) = self.tree.nodes.get(&ino) else { return Vec::new() };
         let mut certain = Vec::new();
@@ -315,7 +316,7 @@ impl Judge<'_> {
         certain
     }
 
-    /// Names whose every acceptable binding is some node.
+    /// Reports missing names whose every acceptable binding is some node.
     fn missing_names(&mut self) {
         for (dir, name) in self.expect.name_since.keys() {
             let since = self.expect.binding_since(*dir, name);
@@ -333,8 +334,8 @@ impl Judge<'_> {
         }
     }
 
-    /// In the middle of an exchange of directories one of them has two names. `e2fsck -y` keeps the one it
-    /// meets first: the temporary one, since lost+found is the lowest inode.
+    /// Returns true if a repair may have moved a name. In the middle of an exchange of directories one of them has two
+    /// names. `e2fsck -y` keeps the one it meets first: the temporary one, since lost+found is the lowest inode.
     fn moved_by_repair(&self, dir: NodeId, name: &[u8], since: usize) -> bool {
         let bindings = self.expect.states[since..].iter().filter_map(|model| model.get(dir)?.entries.get(name));
         let nodes: BTreeSet<NodeId> = bindings.copied().collect();
@@ -343,7 +344,7 @@ impl Judge<'_> {
         self.expect.size_slack > 0 && nodes.len() > 1 && directories && nodes.iter().any(in_lost_and_found)
     }
 
-    /// Promised nodes that had a name all the time.
+    /// Reports promised nodes that had a name all the time and are not found.
     fn unreachable(&mut self) {
         for (id, since) in &self.expect.exists_since {
             let states = &self.expect.states[*since..];
@@ -354,7 +355,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Some state since everything was promised explains every name. If none does, says what the best one leaves open.
+    /// Checks that some state since everything was promised explains every name. If none does, reports the names that
+    /// the best one leaves open.
     fn one_moment(&mut self) {
         let mut fewest: Option<Vec<String>> = None;
         for moment in self.expect.all_since..self.expect.states.len() {
@@ -371,7 +373,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Names that are not as in state `moment`, though the roll-forward of a later fsync does not explain them.
+    /// Returns the names that are not as in state `moment`, though the roll-forward of a later fsync does not explain
+    /// them.
     fn unexplained_names(&self, moment: usize) -> Vec<String> {
         let model = self.expect.states[moment];
         let mut unexplained = Vec::new();
@@ -394,13 +397,13 @@ impl Judge<'_> {
         unexplained
     }
 
-    /// True if this is the node's number, or its number is not known because its creation answered with an error.
+    /// Returns true if this is the node's number, or its number is unknown because its creation returned an error.
     fn may_be(&self, id: NodeId, ino: u64) -> bool {
         self.expect.inos.get(&id).is_none_or(|known| *known == ino)
     }
 
     fn rolled_forward(&self, dir: NodeId, name: &[u8], ino: u64, moment: usize) -> bool {
-        // Who it could be is asked first: that is the cheap question.
+        // The candidates are found first, since that is cheap.
         let later = self.expect.fsynced.iter().filter(|(id, state)| *state > moment && self.may_be(*id, ino));
         later.into_iter().any(|(id, state)| {
             let bound = self.expect.states[*state].get(dir).and_then(|dir| dir.entries.get(name));
@@ -408,7 +411,7 @@ impl Judge<'_> {
         })
     }
 
-    /// The acceptable versions. A dead node's is none: its name goes before its bytes do.
+    /// Returns the acceptable versions. A dead node has none: its name is removed before its bytes are.
     fn versions(&self, id: NodeId, since: Option<usize>) -> Vec<&Node> {
         let states = self.expect.states[since.unwrap_or(0)..].iter();
         states.filter_map(|model| model.get(id)).filter(|node| node.alive()).collect()
@@ -489,7 +492,7 @@ impl Judge<'_> {
     }
 }
 
-/// What a sector shows, if no acceptable version has it.
+/// Describes a sector that no acceptable version has.
 fn wrong_sector(versions: &[&Node], promised: bool, seen: &Seen, at: u64, len: usize) -> Option<String> {
     let (mut is, mut should) = ([0; stamp::SECTOR], [0; stamp::SECTOR]);
     seen.content.read(at, &mut is[..len]);
@@ -516,7 +519,7 @@ mod tests {
     use super::*;
     use moafs_vfs::api::RenameMode;
 
-    /// A history without a device: operation n takes log entries 10n to 10n + 5.
+    /// Creates a history without a device: operation n takes log entries 10n to 10n + 5.
     fn history(ops: &[Op]) -> History {
         let mut model = Model::new(0o755, false);
         let mut history = History::new(model.clone());
@@ -536,7 +539,7 @@ mod tests {
         history
     }
 
-    /// The tree that shows exactly this model.
+    /// Returns the tree that shows exactly this model.
     fn shown(model: &Model, history: &History) -> Tree {
         let ino = |id: &NodeId| history.inos[id];
         let see = |(id, node): (NodeId, &Node)| {
@@ -604,7 +607,8 @@ mod tests {
         assert!(!violations(&neither).is_empty());
     }
 
-    /// An exchange keeps a name in lost+found for a while; later the file goes, and its number is given to another.
+    /// An exchange keeps a name in lost+found for a while; later the file is removed, and its number is given to
+    /// another.
     #[test]
     fn a_file_in_lost_and_found_counts_as_found_though_its_number_was_given_away_later() {
         let ops = [

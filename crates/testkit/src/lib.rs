@@ -1,9 +1,9 @@
-//! What shows that a file system is right: a plain model, random operations, crash enumeration,
-//! image mutators, and judges that nobody here wrote.
+//! Tests of whole file systems: a plain model, random operations, crash enumeration, image mutators, and independent
+//! judges.
 //!
-//! The one idea: nothing here trusts the code under test. The model knows no blocks, contents say
-//! whose they are, crash states are rebuilt from what reached the device, and the last word is a
-//! reference checker's or the kernel's. A failure prints one line that replays it.
+//! Nothing here trusts the code under test. The model knows no blocks, contents identify their file, crash states are
+//! rebuilt from the requests that reached the device, and a reference checker or the kernel decides. A failure prints
+//! one line that replays it.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -11,19 +11,19 @@
 //! | [`content`], [`model`] | the plain model of a POSIX tree |
 //! | [`ops`] | operations, and a seeded generator with swarm weights |
 //! | [`drive`] | applies operations to volume and model, compares answers |
-//! | [`tree`] | what a volume shows, through vfs or through the kernel; comparison with the model |
-//! | [`paging`] | swap areas beside the files: pages, and what nobody may overlap |
+//! | [`tree`] | the tree of a volume, read through vfs or through the kernel; comparison with the model |
+//! | [`paging`] | swap areas beside the files: pages, and blocks that may not overlap |
 //! | [`runs`] | blocks taken as swap areas take them |
 //! | [`volume`] | mounting a disk, without naming the format |
-//! | [`history`] | what a volume must show after a power cut |
-//! | [`workloads`] | what is going on when the power fails |
+//! | [`history`] | the states that a volume may show after a power cut |
+//! | [`workloads`] | sequences of operations during which the power fails |
 //! | [`crash`] | power failures at every place and in every way |
 //! | [`ace`] | all short sequences of operations, with a power cut at every flush |
 //! | [`simulate`] | several clients at once, preempted everywhere, over power cuts and device errors |
 //! | [`age`] | simulated weeks on one volume: every fill level, many mounts, exact accounting |
-//! | [`mutate`], [`exercise`] | damaged images, and using them all the same |
-//! | [`family`] | the formats under test: what differs between them, in one place |
-//! | [`f2fs_disk`] | what judges and mutators must know of an F2FS disk |
+//! | [`mutate`], [`exercise`] | damaged images, and their use |
+//! | [`family`] | the formats under test: all differences between them, in one place |
+//! | [`f2fs_disk`] | the structures of F2FS, for judges and mutators |
 //! | [`image`] | fresh volumes of every geometry |
 //! | [`judges`] | the reference checkers, debugfs, the kernel |
 

@@ -1,11 +1,11 @@
-//! A POSIX tree as plain as possible: what the real one is compared with.
+//! A POSIX tree as plain as possible, which volumes are compared with.
 //!
-//! It knows names, bytes, modes, owners, links, extended attributes and files that are held though
-//! their last name is gone. It knows nothing of blocks, caches or order. [`Model::apply`] answers
-//! each operation with the error number that Linux would give.
+//! It knows names, bytes, modes, owners, links, extended attributes and files that are held though their last name is
+//! gone. It knows nothing of blocks, caches or order. [`Model::apply`] answers each operation with the error number
+//! that Linux would give.
 //!
-//! Nodes are shared between clones until changed, so a copy of the model after every operation is
-//! cheap: crash tests keep them all.
+//! Nodes are shared between clones until changed, so a copy of the model after every operation is cheap: crash tests
+//! keep them all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::ops::Op;
 use crate::stamp;
 use crate::tree::Tree;
 
-/// Names a node of the model. Never reused, unlike an inode number.
+/// Number of a node of the model. Never reused, unlike an inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
 
@@ -41,7 +41,7 @@ impl std::fmt::Display for Errno {
 /// Names and attributes of one file of any kind.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Kind.
+    /// File type.
     pub kind: FileKind,
     /// Permission bits (12).
     pub perm: u32,
@@ -59,15 +59,15 @@ pub struct Node {
     pub rdev: u64,
     /// Extended attributes by full name.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The modification time, where the last change set it explicitly.
+    /// The modification time, if the last change set it explicitly; else `None`.
     pub mtime: Option<Timestamp>,
     /// Names in a directory.
     pub entries: BTreeMap<Vec<u8>, NodeId>,
-    /// The directory a directory lies in.
+    /// Parent of a directory.
     pub parent: NodeId,
-    /// Kept alive by a handle.
+    /// True while a handle keeps it alive.
     pub held: bool,
-    /// Made without a name, and never had one.
+    /// True if it was made without a name, and never had one.
     pub tmpfile: bool,
 }
 
@@ -91,27 +91,27 @@ impl Node {
         }
     }
 
-    /// True while a name or a handle leads to it.
+    /// Returns true while a name or a handle leads to it.
     pub fn alive(&self) -> bool {
         self.nlink > 0 || self.held
     }
 
-    /// True for a directory.
+    /// Returns true for a directory.
     pub fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
     }
 }
 
-/// What an operation gave beside "it worked".
+/// The result of an operation that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing more.
+    /// No further result.
     Done,
     /// A new node.
     Made(NodeId),
     /// Bytes read or copied.
     Count(u64),
-    /// Bytes.
+    /// The bytes read.
     Bytes(Vec<u8>),
 }
 
@@ -133,23 +133,23 @@ fn fail<T>(errno: i32) -> Result<T, Errno> {
 }
 
 impl Model {
-    /// An empty volume whose root has these attributes.
+    /// Creates an empty volume whose root has these attributes.
     pub fn new(root_perm: u32, beyond_eof: bool) -> Model {
         let root = Node::new(FileKind::Directory, root_perm);
         Model { nodes: vec![Arc::new(root)], beyond_eof, generation: 0, labels_from: 0 }
     }
 
-    /// A node.
+    /// Returns a node, which must have been made.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0]
     }
 
-    /// The same, with labels from `labels_from` on.
+    /// Sets the label of the root; see [`Model::label`].
     pub fn with_labels(self, labels_from: u64) -> Model {
         Model { labels_from, ..self }
     }
 
-    /// The model of what a tree shows below one directory. Its bytes get labels from `labels_from` on.
+    /// Creates the model of the tree below one directory. Its bytes get labels from `labels_from` on.
     pub fn of_tree(tree: &Tree, root: u64, beyond_eof: bool, labels_from: u64) -> (Model, BTreeMap<NodeId, u64>) {
         let mut model = Model { nodes: Vec::new(), beyond_eof, generation: 0, labels_from };
         let mut ids: BTreeMap<u64, NodeId> = BTreeMap::new();
@@ -182,32 +182,32 @@ impl Model {
         (model, ids.into_iter().map(|(ino, id)| (id, ino)).collect())
     }
 
-    /// Whose bytes a node's are, as stamps say.
+    /// Returns the label that stamps a node's bytes.
     pub fn label(&self, id: NodeId) -> u64 {
         self.labels_from + id.0 as u64
     }
 
-    /// A node, if the model has got that far.
+    /// Returns a node, if it has been made.
     pub fn get(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(id.0).map(|node| &**node)
     }
 
-    /// A node, to change it.
+    /// Returns a node, to change it.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         Arc::make_mut(&mut self.nodes[id.0])
     }
 
-    /// All nodes that ever were.
+    /// Returns all nodes that were ever made.
     pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.nodes.len()).map(NodeId)
     }
 
-    /// Nodes with a name or a handle.
+    /// Returns the nodes with a name or a handle.
     pub fn living(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.ids().map(|id| (id, self.node(id))).filter(|(_, node)| node.alive())
     }
 
-    /// Where the names of a node are.
+    /// Returns the names of a node, each with its directory.
     pub fn names_of(&self, id: NodeId) -> Vec<(NodeId, Vec<u8>)> {
         let mut names = Vec::new();
         for (dir, node) in self.living() {
@@ -217,7 +217,7 @@ impl Model {
         names
     }
 
-    /// One path from the root to a node, as names; `None` if no name leads there.
+    /// Returns one path from the root to a node, as names; `None` if no name leads there.
     pub fn path_of(&self, id: NodeId) -> Option<Vec<Vec<u8>>> {
         let mut path = Vec::new();
         let mut at = id;
@@ -239,12 +239,12 @@ impl Model {
         self.names_of(id).into_iter().next()
     }
 
-    /// The number that stamps the next write. Each applied write uses one up.
+    /// Returns the number that stamps the next write. Each applied write uses one up.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Applies an operation, or says why POSIX refuses it; refused operations change nothing.
+    /// Applies an operation, or returns the error with which POSIX refuses it; refused operations change nothing.
     pub fn apply(&mut self, op: &Op) -> Answer {
         match op {
             Op::Create { dir, name, kind, perm, rdev } => {
@@ -304,7 +304,7 @@ impl Model {
         }
     }
 
-    /// The value that `SetXattr` sets: recognisable, and different for every length.
+    /// Returns the value that `SetXattr` sets: recognisable, and different for every length.
     pub fn xattr_value(name: &[u8], len: usize) -> Vec<u8> {
         name.iter().chain(b"=").copied().cycle().take(len).collect()
     }
@@ -322,7 +322,7 @@ impl Model {
         self.directory(dir)?.entries.get(name).copied().ok_or(Errno(libc::ENOENT))
     }
 
-    /// A node whose contents change: its modification time is no longer known.
+    /// Returns a node whose contents change: its modification time is no longer known.
     fn touch(&mut self, id: NodeId) -> &mut Node {
         let node = self.node_mut(id);
         node.mtime = None;
@@ -370,7 +370,7 @@ impl Model {
     }
 
     fn link(&mut self, id: NodeId, dir: NodeId, name: &[u8]) -> Answer {
-        // POSIX leaves open which comes first.
+        // POSIX leaves open which error comes first.
         if self.node(id).is_dir() {
             return fail(libc::EPERM);
         }
@@ -405,7 +405,7 @@ impl Model {
         Ok(Outcome::Done)
     }
 
-    /// Takes a name away, and the node with it if it was the last.
+    /// Removes a name, and the node with it if it was the last.
     fn unbind(&mut self, dir: NodeId, name: &[u8]) {
         let Some(id) = self.touch(dir).entries.remove(name) else { return };
         if self.node(id).is_dir() {
@@ -417,7 +417,7 @@ impl Model {
         self.bury(id);
     }
 
-    /// Forgets what a node that nobody can reach any more held.
+    /// Drops the contents of a node that cannot be reached any more.
     fn bury(&mut self, id: NodeId) {
         if !self.node(id).alive() {
             let node = self.node_mut(id);
@@ -426,7 +426,7 @@ impl Model {
         }
     }
 
-    /// True if `dir` is `above` or lies under it.
+    /// Returns true if `dir` is `above` or lies under it.
     pub fn lies_under(&self, dir: NodeId, above: NodeId) -> bool {
         let mut at = dir;
         while at != NodeId::ROOT {
@@ -456,7 +456,7 @@ impl Model {
         Ok(Outcome::Done)
     }
 
-    /// In the order in which Linux looks.
+    /// Checks a rename, in the order of Linux.
     fn check_rename(
         &self,
         from_dir: NodeId,
@@ -522,7 +522,7 @@ impl Model {
             if refused {
                 return fail(libc::EOPNOTSUPP);
             }
-            // Whether allocating alone is a modification POSIX leaves open.
+            // POSIX leaves open whether allocating alone is a modification.
             self.touch(id);
             return Ok(Outcome::Done);
         }

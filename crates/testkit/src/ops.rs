@@ -43,110 +43,110 @@ impl fmt::Debug for Bytes {
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub enum Op {
-    /// A new file of any kind but a symbolic link.
+    /// Creates a file of any kind but a symbolic link.
     Create { dir: NodeId, name: Bytes, kind: FileKind, perm: u32, rdev: u64 },
-    /// A new symbolic link.
+    /// Creates a symbolic link.
     Symlink { dir: NodeId, name: Bytes, target: Vec<u8> },
-    /// A held file without a name.
+    /// Creates a held file without a name.
     Tmpfile { dir: NodeId, perm: u32 },
-    /// One more name.
+    /// Adds a name to a file.
     Link { node: NodeId, dir: NodeId, name: Bytes },
-    /// A name less.
+    /// Removes the name of a file.
     Unlink { dir: NodeId, name: Bytes },
-    /// A directory less.
+    /// Removes an empty directory.
     Rmdir { dir: NodeId, name: Bytes },
-    /// A name moves, replaces, or changes places.
+    /// Renames, replaces, or exchanges two names.
     Rename { from: (NodeId, Bytes), to: (NodeId, Bytes), mode: RenameMode },
-    /// Stamped bytes.
+    /// Writes stamped bytes.
     Write { node: NodeId, offset: u64, len: usize, append: bool },
-    /// Up or down.
+    /// Sets the size, smaller or larger.
     Truncate { node: NodeId, size: u64 },
-    /// fallocate.
+    /// Allocates or frees a range (fallocate).
     Allocate { node: NodeId, offset: u64, len: u64, how: Allocate },
-    /// copy_file_range.
+    /// Copies a range (copy_file_range).
     Copy { from: NodeId, from_offset: u64, to: NodeId, to_offset: u64, len: u64 },
-    /// chmod.
+    /// Sets permission bits (chmod).
     SetPerm { node: NodeId, perm: u32 },
-    /// chown.
+    /// Sets owner and group (chown).
     SetOwner { node: NodeId, uid: u32, gid: u32 },
-    /// utimens.
+    /// Sets the modification time (utimens).
     SetMtime { node: NodeId, mtime: Timestamp },
-    /// setxattr of [`Model::xattr_value`].
+    /// Sets an attribute to [`Model::xattr_value`] (setxattr).
     SetXattr { node: NodeId, name: Vec<u8>, len: usize, mode: SetMode },
-    /// removexattr.
+    /// Removes an attribute (removexattr).
     RemoveXattr { node: NodeId, name: Vec<u8> },
-    /// A handle keeps the node.
+    /// Opens a handle, which keeps the node.
     Hold { node: NodeId },
-    /// The handle goes.
+    /// Closes the handle.
     Release { node: NodeId },
     /// Reads and compares.
     Read { node: NodeId, offset: u64, len: usize },
-    /// fsync or fdatasync.
+    /// Makes a file durable (fsync or fdatasync).
     Fsync { node: NodeId, data_only: bool },
-    /// sync.
+    /// Makes the volume durable (sync).
     Sync,
-    /// A round of background work.
+    /// Runs a round of background work.
     BackgroundStep,
-    /// Scattered files move together.
+    /// Moves scattered files together.
     Defragment,
-    /// Memory pressure: the cache forgets what is clean.
+    /// Drops clean pages, as under memory pressure.
     Shrink,
-    /// Pages of memory leave and return.
+    /// Pages memory out or in.
     Page(Paging),
-    /// Unmount and mount.
+    /// Unmounts and mounts.
     Remount,
 }
 
-/// What happens to a swap beside the files. Pages are numbered from 0.
+/// An operation on a swap beside the files. Pages are numbered from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Paging {
-    /// A swap of so many pages, with areas of so many bytes. Nothing, if there is one.
+    /// Makes a swap of so many pages, with areas of so many bytes. Does nothing if there is one.
     On { pages: u32, area_bytes: u64 },
-    /// Changed pages leave memory together.
+    /// Pages out changed pages, together.
     Out { first: u32, count: u32 },
-    /// Pages are read, and compared.
+    /// Pages in, and compares.
     In { first: u32, count: u32 },
-    /// Their owner is gone.
+    /// Frees pages.
     Free { first: u32, count: u32 },
-    /// Background work, until there is none.
+    /// Runs background work until none is left.
     BackgroundStep,
-    /// No more swap; so does an unmount.
+    /// Ends the swap, as an unmount does.
     Off,
 }
 
 impl Op {
-    /// Makes a regular file.
+    /// Returns the operation that makes a regular file.
     pub fn create(dir: NodeId, name: &str) -> Op {
         Op::Create { dir, name: name.into(), kind: FileKind::Regular, perm: 0o644, rdev: 0 }
     }
 
-    /// Makes a directory.
+    /// Returns the operation that makes a directory.
     pub fn mkdir(dir: NodeId, name: &str) -> Op {
         Op::Create { dir, name: name.into(), kind: FileKind::Directory, perm: 0o755, rdev: 0 }
     }
 }
 
-/// What the generator may do, and how large things get.
+/// Operations that the generator may make, and limits of sizes.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Block size of the volume: sizes cluster around its multiples.
+    /// Block size of the volume in bytes: sizes cluster around its multiples.
     pub block_size: u64,
     /// Files do not grow beyond this many bytes (sparse ones apart).
     pub file_bytes_max: u64,
     /// All files together hold at most about this many bytes.
     pub total_bytes_max: u64,
-    /// Sparse writes reach up to here.
+    /// Largest offset of sparse writes, bytes.
     pub sparse_bytes_max: u64,
-    /// At most this many living nodes.
+    /// Most living nodes.
     pub nodes_max: usize,
-    /// Remounts happen.
+    /// True if remounts are made.
     pub remounts: bool,
-    /// The volume keeps extended attributes.
+    /// True if the volume keeps extended attributes.
     pub xattrs: bool,
-    /// Longest target of a symbolic link.
+    /// Longest target of a symbolic link, bytes.
     pub symlink_bytes_max: usize,
-    /// Inodes keep nanoseconds.
+    /// True if inodes keep nanoseconds.
     pub nanos: bool,
 }
 
@@ -228,8 +228,7 @@ const KINDS: [(Kind, u32); 35] = [
     (Kind::Remount, 1),
 ];
 
-/// A seeded source of operations that fit the model's present state (most of them: some are wrong on
-/// purpose).
+/// A seeded source of operations that suit the model's present state. Some are wrong on purpose.
 pub struct Generator {
     rng: Pcg64Mcg,
     limits: Limits,
@@ -237,7 +236,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The generator of `seed`.
+    /// Creates the generator of `seed`.
     pub fn new(seed: u64, limits: Limits) -> Generator {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let mut weights: Vec<(Kind, u32)> = KINDS.to_vec();
@@ -252,7 +251,7 @@ impl Generator {
         Generator { rng, limits, weights }
     }
 
-    /// The next operation.
+    /// Returns the next operation.
     pub fn next(&mut self, model: &Model) -> Op {
         loop {
             let kind = self.kind();
@@ -323,7 +322,7 @@ impl Generator {
         Bytes(format!("n{number}").into_bytes())
     }
 
-    /// An existing entry, or (rarely) one that does not exist.
+    /// Draws an existing entry, or (rarely) one that does not exist.
     fn entry(&mut self, model: &Model) -> Option<(NodeId, Bytes)> {
         if self.rng.random_ratio(1, 20) {
             return Some((self.dir(model), self.name()));
@@ -385,7 +384,7 @@ impl Generator {
         Some(Op::Rename { from, to, mode })
     }
 
-    /// A length near something interesting: a few bytes, sectors, blocks.
+    /// Draws a length near a limit: a few bytes, sectors, blocks.
     fn len(&mut self, max: u64) -> u64 {
         let block = self.limits.block_size;
         let len = match self.rng.random_range(0..6) {
@@ -462,8 +461,8 @@ impl Generator {
         }
     }
 
-    /// Keep-size requests lie within the file or clearly beyond it: whether the last block's tail
-    /// counts as beyond is the format's business.
+    /// Draws a range to allocate. Keep-size requests lie within the file or clearly beyond it: the format decides
+    /// whether the last block's tail counts as beyond.
     fn allocate(&mut self, node: NodeId, offset: u64, len: u64, size: u64) -> Op {
         if self.rng.random_bool(0.5) {
             return Op::Allocate { node, offset, len, how: Allocate::Extend };
@@ -472,7 +471,7 @@ impl Generator {
         Op::Allocate { node, offset, len, how: Allocate::KeepSize }
     }
 
-    /// Ranges of one file do not overlap.
+    /// Draws a range to copy. Ranges of one file do not overlap.
     fn copy(&mut self, from: NodeId, model: &Model) -> Option<Op> {
         let to = self.file(model)?;
         let size = model.node(from).content.size();

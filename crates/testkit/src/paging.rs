@@ -1,4 +1,5 @@
-//! Swap areas beside the files: a pager that knows what its pages hold, and what nobody may overlap.
+//! Swap areas beside the files: a pager that knows the bytes of its pages, and a survey of the blocks that may not
+//! overlap.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +13,21 @@ use moafs_vfs::{Format, Vfs};
 use crate::ops::Paging;
 use crate::stamp;
 
-/// Whose bytes pages hold: no file has this label.
+/// Label of the bytes in pages: no file has it.
 pub const LABEL: u64 = u64::MAX / 2;
 
-/// Rounds of background work after which it should be done.
+/// Rounds of background work after which none should be left.
 const TEND_ROUNDS: usize = 10_000;
 
 type Said<T> = Result<T, String>;
 
-/// A swap, and what its pages hold.
+/// A swap, and the bytes that its pages should hold.
 pub struct Pager {
     swap: Swap,
     /// The pages that are out, with the number of the last write.
     out: BTreeMap<u32, u64>,
     writes: u64,
-    /// Blocks that the volume gave for it.
+    /// Blocks that the volume spent on it.
     cost: u64,
 }
 
@@ -39,10 +40,10 @@ fn contents(page: u32, write: u64) -> Vec<u8> {
 }
 
 impl Pager {
-    /// A swap on a volume; `None` if the volume has no room for one.
+    /// Makes a swap on a volume; `None` if the volume has no room for one.
     ///
     /// # Errors
-    /// Anything but want of space.
+    /// Any error but lack of space.
     pub fn on<F: Format>(vfs: &Vfs<F>, disk: SharedDisk, pages: u32, area_bytes: u64) -> Said<Option<Pager>> {
         let block_bytes = vfs.shape().block_size;
         let blocks = u64::from(pages) * (PAGE_BYTES as u64).div_ceil(block_bytes.into());
@@ -62,10 +63,10 @@ impl Pager {
         Ok(Some(Pager { swap, out: BTreeMap::new(), writes: 0, cost }))
     }
 
-    /// The swap is over: what it cost comes back.
+    /// Ends the swap and checks that its blocks are free again.
     ///
     /// # Errors
-    /// If it does not, or if a page has changed.
+    /// If they are not, or if a page has changed.
     pub fn off<F: Format>(self, vfs: &Vfs<F>) -> Said<()> {
         self.check()?;
         let before = vfs.format().space().free_blocks;
@@ -75,10 +76,10 @@ impl Pager {
         if back == cost { Ok(()) } else { Err(format!("the swap cost {cost} blocks, {back} came back")) }
     }
 
-    /// One step, but for the first and the last.
+    /// Does one step, other than making and ending the swap.
     ///
     /// # Errors
-    /// What went wrong, in words.
+    /// The fault, in words.
     pub fn step(&mut self, paging: Paging) -> Said<()> {
         let pages = self.swap.pages();
         let range = |first: u32, count: u32| first.min(pages)..first.saturating_add(count).min(pages);
@@ -89,7 +90,7 @@ impl Pager {
                 let leaving: Vec<(PageNo, Page)> = range(first, count).map(leaving).collect();
                 match self.swap.page_out(&leaving) {
                     Ok(()) => self.out.extend(range(first, count).map(|page| (page, self.writes))),
-                    // Blocks smaller than pages may be free one by one only.
+                    // If blocks are smaller than pages, a page may find no room although single blocks are free.
                     Err(SwapError::NoRoom { .. }) => range(first, count).try_for_each(|page| self.learn(page))?,
                     Err(error) => return Err(in_words(error)),
                 }
@@ -113,10 +114,10 @@ impl Pager {
         }
     }
 
-    /// Every page holds what was last written to it, and no two lie at the same place.
+    /// Checks that every page holds the bytes last written to it, and that no two lie at the same place.
     ///
     /// # Errors
-    /// Which does not.
+    /// The page that does not.
     pub fn check(&self) -> Said<()> {
         (0..self.swap.pages()).try_for_each(|page| self.check_page(page))?;
         let status = self.swap.status();
@@ -129,12 +130,12 @@ impl Pager {
         disjoint(status.areas.iter().map(|area| area.run).collect())
     }
 
-    /// The areas that it has now.
+    /// Returns the areas that it has now.
     pub fn areas(&self) -> Vec<BlockRun> {
         self.swap.status().areas.iter().map(|area| area.run).collect()
     }
 
-    /// A page may have left, or not: from now on it holds what it shows, if that is one of the two.
+    /// Takes over the state of a page that may have been written or not; it must be one of the two.
     fn learn(&mut self, page: u32) -> Said<()> {
         let before = self.out.get(&page).copied();
         if self.swap.is_out(PageNo(page)) {
@@ -159,7 +160,7 @@ impl Pager {
     }
 }
 
-/// Who has which blocks of a volume, as its own survey says.
+/// The owners of all blocks of a volume, as its own survey reports them.
 #[derive(Debug, Default)]
 pub struct VolumeLayout {
     /// Runs of files and directories.
@@ -187,10 +188,10 @@ impl Survey for VolumeLayout {
 }
 
 impl VolumeLayout {
-    /// The layout of a volume.
+    /// Reads the layout of a volume.
     ///
     /// # Errors
-    /// What cannot be read, or who shares blocks.
+    /// A structure that cannot be read, or two owners of a block.
     pub fn of<F: Format>(vfs: &Vfs<F>) -> Said<VolumeLayout> {
         let mut layout = VolumeLayout::default();
         vfs.format().survey(&mut layout).map_err(|error| format!("survey: {error}"))?;
@@ -199,10 +200,10 @@ impl VolumeLayout {
         Ok(layout)
     }
 
-    /// All of these runs are free here.
+    /// Checks that all of these runs are free.
     ///
     /// # Errors
-    /// Which is not.
+    /// The run that is not.
     pub fn has_free(&self, runs: &[BlockRun]) -> Said<()> {
         let within = |run: &BlockRun, free: &BlockRun| free.start <= run.start && run.end() <= free.end();
         match runs.iter().find(|run| !self.free.iter().any(|free| within(run, free))) {
@@ -212,10 +213,10 @@ impl VolumeLayout {
     }
 }
 
-/// No two runs share a block.
+/// Checks that no two runs share a block.
 ///
 /// # Errors
-/// Which do.
+/// The runs that do.
 pub fn disjoint(mut runs: Vec<BlockRun>) -> Said<()> {
     runs.sort_unstable();
     match runs.windows(2).find(|pair| pair[1].start < pair[0].end()) {

@@ -18,7 +18,7 @@ pub struct Runs {
     room: Arc<dyn SwapSpace>,
     disk: SharedDisk,
     block_bytes: usize,
-    /// Blocks that are promised, those of the runs included.
+    /// Blocks that are reserved, those of the runs included.
     reserved: u64,
     /// The runs that are taken, each with the generation of its bytes.
     held: Vec<(BlockRun, u64)>,
@@ -26,12 +26,12 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// None yet.
+    /// Creates the state, without runs.
     pub fn new(room: Arc<dyn SwapSpace>, disk: SharedDisk, block_bytes: usize) -> Runs {
         Runs { room, disk, block_bytes, reserved: 0, held: Vec::new(), generation: 0 }
     }
 
-    /// The runs that are taken now.
+    /// Returns the runs that are taken now.
     pub fn held(&self) -> Vec<BlockRun> {
         self.held.iter().map(|(run, _)| *run).collect()
     }
@@ -53,7 +53,7 @@ impl Runs {
         stamp::bytes(paging::LABEL, 0, run.len as usize * self.block_bytes, generation)
     }
 
-    /// One random step: a promise more or less, a run taken or given back.
+    /// Does one random step: reserves or releases blocks, takes or gives back a run.
     ///
     /// # Errors
     /// Fails on a breach of the contract of [`SwapSpace`], a run that shows other bytes than were written, and errors of the device.
@@ -119,7 +119,7 @@ impl Runs {
         }
         let (run, generation) = self.held.swap_remove(rng.random_range(0..self.held.len()));
         self.check(run, generation)?;
-        // Now and then in two parts.
+        // Some runs are given back in two parts.
         let cut = rng.random_range(0..run.len);
         let parts = [(run.start.0, cut), (run.start.0 + u64::from(cut), run.len - cut)];
         for (start, len) in parts.into_iter().filter(|(_, len)| *len > 0) {
@@ -139,7 +139,7 @@ impl Runs {
         }
     }
 
-    /// Gives everything back, after a last look at it.
+    /// Gives all runs back, after a last check of their bytes.
     ///
     /// # Errors
     /// As [`Runs::step`].

@@ -50,26 +50,26 @@ type Said<T> = Result<T, String>;
 /// One run; its text form replays it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// What everything is drawn from.
+    /// The seed that everything is drawn from.
     pub seed: u64,
-    /// Fewer clients than drawn.
+    /// Number of clients, if not the drawn one.
     pub clients: Option<usize>,
-    /// Fewer operations per client and cycle than drawn.
+    /// Operations per client and cycle, if not the drawn number.
     pub ops: Option<usize>,
-    /// Fewer cycles than drawn.
+    /// Number of cycles, if not the drawn one.
     pub cycles: Option<usize>,
 }
 
 impl Case {
-    /// A seed as it is drawn.
+    /// Returns the case of a seed as it is drawn.
     pub fn of(seed: u64) -> Case {
         Case { seed, clients: None, ops: None, cycles: None }
     }
 
-    /// Reads the text form: `SEED[:clients=N][:ops=N][:cycles=N]`.
+    /// Parses the text form: `SEED[:clients=N][:ops=N][:cycles=N]`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The part that is wrong.
     pub fn parse(text: &str) -> Said<Case> {
         let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
         let mut parts = text.split(':');
@@ -87,7 +87,7 @@ impl Case {
         Ok(case)
     }
 
-    /// Smaller cases to try when this one fails, the smallest first.
+    /// Returns smaller cases to try when this one fails, the smallest first.
     pub fn smaller(&self, plan: &Plan) -> Vec<Case> {
         let mut smaller = Vec::new();
         for cycles in 1..plan.cycles {
@@ -117,32 +117,32 @@ impl fmt::Display for Case {
     }
 }
 
-/// What a seed draws.
+/// The plan that a seed draws.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The volume.
     pub geometry: Geometry,
-    /// The scheduler.
+    /// Settings of the scheduler.
     pub config: Config,
     /// Clients at work at the same time.
     pub clients: usize,
     /// Operations of each client in each cycle.
     pub ops: usize,
-    /// Mounts.
+    /// Number of mounts.
     pub cycles: usize,
-    /// A request takes up to this long.
+    /// Longest time of a request, in nanoseconds.
     pub latency_ns: u64,
     /// Part of the room that is taken before the clients start, in percent.
     pub fill: u64,
     /// Percent of the operations that are done in the shared directories.
     pub shared: u32,
-    /// Clients do nothing for up to this long now and then.
+    /// Longest pause of a client between operations, in nanoseconds.
     pub think_ns: u64,
-    /// Clients begin with files that they open and unlink.
+    /// True if clients begin with files that they open and unlink.
     pub unlinked_open: bool,
-    /// The device fails once, in a cycle before the last.
+    /// True if the device fails once, in a cycle before the last.
     pub faults: bool,
-    /// The reference checker judges, too.
+    /// True if the reference checker judges as well.
     pub checker: bool,
     /// Bytes of cached data.
     pub cache_bytes: usize,
@@ -150,17 +150,17 @@ pub struct Plan {
     pub dirty_age: Duration,
     /// See [`Options::commit_interval`].
     pub commit_interval: Duration,
-    /// Which of the engine's policies.
+    /// Number of the engine's policy.
     pub policy: u64,
-    /// Blocks are taken and given back as swap areas do it.
+    /// True if blocks are taken and given back as swap areas do it.
     pub areas: bool,
-    /// Free blocks hold bytes of a file that is gone.
+    /// True if free blocks hold bytes of a file that is gone.
     pub stale: bool,
     /// Percent of the changes of a file that its client fsyncs at once.
     pub fsyncs: u32,
 }
 
-/// The reference checker judges one seed of so many.
+/// The reference checker judges one of this many seeds.
 const CHECKER_ONE_IN: u32 = 8;
 
 impl Plan {
@@ -229,10 +229,10 @@ impl Plan {
     }
 }
 
-/// Points after which a run counts as endless.
+/// Scheduler points after which a run counts as endless.
 const POINTS_MAX: u64 = 60_000_000;
 
-/// What a run did.
+/// Counts of the work that a run did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
     /// Operations of clients.
@@ -248,7 +248,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Adds another's numbers.
+    /// Adds another run's counts.
     pub fn add(&mut self, other: Work) {
         self.ops += other.ops;
         self.mounts += other.mounts;
@@ -259,7 +259,7 @@ impl Work {
     }
 }
 
-/// How a cycle ends.
+/// The end of a cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     /// A clean unmount.
@@ -309,7 +309,7 @@ const SHARED: &[u8] = b"shared";
 /// Runs a case. `Ok(None)` if the volume cannot be made here.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// The first fault, in words.
 pub fn run<F: Family>(case: &Case) -> Said<Option<Work>> {
     let plan = Plan::draw::<F>(case);
     let Some(disk) = image::fresh::<F>(&plan.geometry) else { return Ok(None) };
@@ -333,7 +333,7 @@ struct Run<F: Family> {
     shared_root: Ino,
     shared_dirs: Vec<Ino>,
     limits: Limits,
-    /// Blocks that were free before anything was made.
+    /// Blocks that were free on the fresh volume.
     free_blocks: u64,
     work: Work,
 }
@@ -381,7 +381,7 @@ impl<F: Family> Run<F> {
         })
     }
 
-    /// Mounts, lets the clients work, and judges what is left.
+    /// Mounts, lets the clients work, and judges the state after them.
     fn cycle(&mut self, number: usize) -> Said<()> {
         let cut_now = self.rng.random_bool(0.65);
         let entries = 1 << self.rng.random_range(2..13_u32);
@@ -424,7 +424,7 @@ impl<F: Family> Run<F> {
         self.judge_cuts(&recorder, &done.left, ending, hurt, number)
     }
 
-    /// What goes wrong with the device.
+    /// Returns the errors that the device makes.
     fn rules(&mut self) -> Vec<Rule> {
         let nth = self.rng.random_range(1..60_u64);
         let (victims, harm) = match self.rng.random_range(0..5) {
@@ -475,7 +475,8 @@ impl<F: Family> Run<F> {
         Ok(())
     }
 
-    /// Lets recovery end: it finishes interrupted moves and exchanges, and which names stay only it knows.
+    /// Mounts until recovery ends, and returns the tree: recovery finishes interrupted moves and exchanges, and only it
+    /// knows which names stay.
     fn settle(&self) -> Said<Tree> {
         let vfs = self.mounter.mount(self.disk.clone(), false).map_err(|error| format!("mount: {error}"))?;
         vfs.close().map_err(|error| format!("unmount after recovery: {error}"))?;
@@ -507,7 +508,7 @@ impl<F: Family> Run<F> {
             let Some(root) = tree.nodes.get_mut(&left.client.root.0) else {
                 return Err(format!("the directory of client {} is gone", left.number));
             };
-            // What an interrupted exchange put there counts as found.
+            // An entry put there by an interrupted exchange counts as found.
             if let Some(lost) = lost {
                 root.entries.insert(LOST_AND_FOUND.to_vec(), lost);
             }
@@ -522,7 +523,7 @@ impl<F: Family> Run<F> {
         Ok(tree)
     }
 
-    /// Mounts a disk for writing and reads what belongs to clients.
+    /// Mounts a disk for writing and reads the clients' directories.
     fn see(&self, disk: &Arc<MemDisk>) -> Said<Tree> {
         let vfs = self.mounter.mount(disk.clone(), false).map_err(|error| format!("mount: {error}"))?;
         vfs.check_writable().map_err(|error| format!("mounted read-only: {error}"))?;
@@ -547,7 +548,7 @@ impl<F: Family> Run<F> {
         shared::judge(&tree, self.shared_root, true).map_err(|said| format!("after a clean unmount: {said}"))
     }
 
-    /// No checker finds anything.
+    /// Checks that no checker reports anything.
     fn judge_unmounted(&self) -> Said<()> {
         if self.plan.checker {
             match family::look::<F>(&self.disk)? {
@@ -561,7 +562,7 @@ impl<F: Family> Run<F> {
         if found.is_empty() { Ok(()) } else { Err(format!("after a clean unmount: our checker: {}", found.join("; "))) }
     }
 
-    /// All clients remove everything at the same time; then all space is free.
+    /// Lets all clients remove everything at the same time, and checks that all space is free then.
     fn remove_everything(&mut self) -> Said<()> {
         let rt = self.runtime.rt();
         let (mounter, plan, disk) = (Arc::clone(&self.mounter), self.plan.clone(), self.disk.clone());
@@ -598,7 +599,8 @@ impl<F: Family> Run<F> {
     }
 }
 
-/// True if a move or an exchange was interrupted: a directory has two names, or a temporary name is left in `lost+found`.
+/// Returns true if a move or an exchange was interrupted: a directory has two names, or a temporary name is left in
+/// `lost+found`.
 fn interrupted(tree: &Tree) -> bool {
     let lost = tree.nodes[&tree.root].entries.get(LOST_AND_FOUND).and_then(|ino| tree.nodes.get(ino));
     if lost.is_some_and(|dir| !dir.entries.is_empty()) {
@@ -610,16 +612,16 @@ fn interrupted(tree: &Tree) -> bool {
     children.filter(is_dir).any(|ino| !named.insert(*ino))
 }
 
-/// Blocks that directories which stay may keep.
+/// Blocks that the remaining directories may keep.
 const SLACK_BLOCKS: u64 = 8;
 
 /// Permissions of the directories that are made first.
 const PERM: u32 = 0o755;
 
-/// The name of the file that takes room.
+/// Name of the file that fills the volume.
 const BASE: &[u8] = b"base";
 
-/// Labels of a client's files in a cycle: far from all others'.
+/// Returns the first label of a client's files in a cycle: far from all others'.
 fn labels_of(client: usize, cycle: usize) -> u64 {
     (client as u64 + 1) << 40 | (cycle as u64) << 32
 }
@@ -650,7 +652,7 @@ fn make_dir<F: Format>(vfs: &Vfs<F>, dir: Ino, name: &[u8]) -> Said<Ino> {
     Ok(stat.ino)
 }
 
-/// Takes part of the room with one file.
+/// Fills part of the volume with one file.
 fn fill<F: Format>(vfs: &Vfs<F>, percent: u64, free_blocks: u64) -> Said<()> {
     if percent == 0 {
         return Ok(());
@@ -678,7 +680,7 @@ fn leave_stale_bytes<F: Format>(vfs: &Vfs<F>) -> Said<()> {
     removed.map_err(|error| format!("unlink: {error}"))
 }
 
-/// A cycle's work, as the first task of the runtime does it.
+/// The work of one cycle, as the first task of the runtime.
 struct Shift<F: Family> {
     rt: Rt,
     mounter: Arc<F::Mounter>,
@@ -691,14 +693,14 @@ struct Shift<F: Family> {
     cycle: u32,
     ending: Ending,
     hurt: bool,
-    /// Operations are printed.
+    /// True if operations are printed.
     loud: bool,
 }
 
-/// What a cycle leaves.
+/// The state after a cycle.
 struct Done {
     left: Vec<Left>,
-    /// Unmounted cleanly.
+    /// True if the volume was unmounted cleanly.
     closed: bool,
 }
 
@@ -719,7 +721,7 @@ impl<F: Family> Shift<F> {
             let body = move || {
                 let result = shift.client(&vfs, number, client);
                 if result.is_err() {
-                    // The others need not go on.
+                    // The other clients need not continue.
                     shift.device.cut();
                 }
                 results.lock().push(result.map_err(|said| format!("client {number}: {said}")));
@@ -755,7 +757,7 @@ impl<F: Family> Shift<F> {
         Ok(Done { left, closed: false })
     }
 
-    /// One client's work.
+    /// Runs one client.
     fn client(&self, vfs: &Vfs<FormatOf<F>>, number: usize, client: Client) -> Said<Left> {
         let seed = self.seed.wrapping_mul(100).wrapping_add(number as u64);
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
@@ -796,7 +798,7 @@ impl<F: Family> Shift<F> {
             }
             let op = fsync.take().unwrap_or_else(|| generator.next(&driver.model));
             if matches!(op, Op::BackgroundStep) {
-                // The syncer does.
+                // The syncer does background work.
                 continue;
             }
             if let (Some(node), true) = (changed_file(&op), rng.random_range(0..100) < self.plan.fsyncs) {
@@ -839,13 +841,13 @@ impl<F: Family> Shift<F> {
         runs.give_all().or_else(|said| if excused() { Ok(()) } else { Err(said) })
     }
 
-    /// Does nothing for a while: background work goes on.
+    /// Pauses, so that background work runs.
     fn think(&self, rng: &mut Pcg64Mcg) {
         let ns = rng.random_range(0..=self.plan.think_ns);
         sleep_until(&*self.rt, self.rt.now() + Duration::from_nanos(ns));
     }
 
-    /// One operation, and what may be seen of it. False if the client cannot go on.
+    /// Does one operation and records it. Returns false if the client cannot continue.
     fn step(
         &self,
         number: usize,
@@ -864,7 +866,7 @@ impl<F: Family> Shift<F> {
         let end = self.recorder.cut_points() - 1;
         let off = self.device.is_off();
         if off || (self.hurt && result.is_err()) {
-            // It may have happened.
+            // The operation may have happened.
             if possible {
                 let end = if off { usize::MAX } else { end };
                 history.steps.push(Step { op, start, end, after: applied, promise: None });
@@ -885,13 +887,13 @@ impl<F: Family> Shift<F> {
     }
 }
 
-/// Swap areas do nothing for up to this long, beside the device's latency.
+/// Longest pause of swap areas in nanoseconds, beside the device's latency.
 const SWAP_PAUSE_NS: u64 = 100_000;
 
-/// Sectors of a shared file at most.
+/// Largest shared file, in sectors.
 const SHARED_SECTORS: u64 = 64;
 
-/// The file whose bytes or attributes an operation changes.
+/// Returns the file whose bytes or attributes an operation changes.
 fn changed_file(op: &Op) -> Option<NodeId> {
     match op {
         Op::Write { node, .. } | Op::Truncate { node, .. } | Op::SetPerm { node, .. } | Op::SetOwner { node, .. } => {
@@ -901,7 +903,7 @@ fn changed_file(op: &Op) -> Option<NodeId> {
     }
 }
 
-/// Clients that had nothing to do.
+/// Returns clients that did nothing.
 fn idle(clients: Vec<Client>) -> Vec<Left> {
     let idle = |(number, client): (usize, Client)| {
         let mut history = History::new(client.model.clone());

@@ -1,5 +1,5 @@
-//! File contents that identify themselves: every 512 bytes say whose they are, where in the file
-//! they belong, and which write made them. Only so are another file's bytes seen.
+//! File contents that identify themselves: every 512 bytes name their file, their sector in it, and the write that made
+//! them. This is how bytes of another file are found.
 //!
 //! A sector holds the same 32-byte record sixteen times, so a write that starts or ends anywhere
 //! still leaves whole records behind.
@@ -14,14 +14,14 @@ pub const RECORD: usize = 32;
 
 const MAGIC: u64 = 0x6d6f_6166_735f_7374;
 
-/// What a record says.
+/// The contents of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
-    /// Whose bytes: a number that is never reused (not an inode number).
+    /// Number of the file, never reused (not an inode number).
     pub label: u64,
     /// The sector of the file they belong to.
     pub sector: u64,
-    /// Which write made them.
+    /// Number of the write.
     pub generation: u64,
 }
 
@@ -47,7 +47,7 @@ impl Stamp {
     }
 }
 
-/// The bytes that write `generation` of file `label` puts at `offset`.
+/// Returns the bytes that write `generation` of file `label` puts at `offset`.
 pub fn bytes(label: u64, offset: u64, len: usize, generation: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(len + SECTOR);
     let first = offset / SECTOR as u64;
@@ -66,14 +66,14 @@ pub fn bytes(label: u64, offset: u64, len: usize, generation: u64) -> Vec<u8> {
     out
 }
 
-/// The stamps found in (part of) a sector, without repetition.
+/// Returns the stamps found in (part of) a sector, without repetition.
 pub fn stamps_in(sector: &[u8]) -> Vec<Stamp> {
     let mut found: Vec<Stamp> = sector.chunks_exact(RECORD).filter_map(Stamp::parse).collect();
     found.dedup();
     found
 }
 
-/// What a sector shows, in words, for a failure's report.
+/// Describes the stamps of a sector, for a failure's report.
 pub fn describe(sector: &[u8]) -> String {
     if sector.iter().all(|&b| b == 0) {
         return "zeros".to_owned();

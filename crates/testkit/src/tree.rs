@@ -1,5 +1,5 @@
-//! What a volume shows, as plain data: read through vfs, or from a directory that the kernel has
-//! mounted. Compared with the model, or with each other.
+//! The tree of a volume as plain data: read through vfs, or from a directory that the kernel has mounted. Compared with
+//! the model, or with each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr};
@@ -18,13 +18,13 @@ use crate::content::Content;
 use crate::model::{Model, Node, NodeId};
 use crate::stamp;
 
-/// The directory that belongs to the checker: present or not, and what is in it, is nobody's promise.
+/// The directory that belongs to the checker. Whether it exists, and its contents, are not promised.
 pub const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// A file as it is seen.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Kind.
+    /// File type.
     pub kind: FileKind,
     /// Permission bits (12).
     pub perm: u32,
@@ -53,22 +53,22 @@ pub struct Seen {
 pub struct Tree {
     /// The root's inode number.
     pub root: u64,
-    /// Everything that names lead to.
+    /// All inodes that names lead to.
     pub nodes: BTreeMap<u64, Seen>,
 }
 
 /// Reads a volume through vfs.
 ///
 /// # Errors
-/// What could not be read, with its inode number.
+/// The inode that could not be read.
 pub fn of_vfs<F: Format>(vfs: &Vfs<F>) -> Result<Tree, String> {
     of_parts(vfs, |_| true)
 }
 
-/// Reads a volume through vfs, but for names in the root that are not wanted.
+/// Reads a volume through vfs, without the names in the root that `wanted` refuses.
 ///
 /// # Errors
-/// What could not be read, with its inode number.
+/// The inode that could not be read.
 pub fn of_parts<F: Format>(vfs: &Vfs<F>, wanted: impl Fn(&[u8]) -> bool) -> Result<Tree, String> {
     let root = vfs.shape().root;
     let mut tree = Tree { root: root.0, nodes: BTreeMap::new() };
@@ -127,7 +127,7 @@ fn xattrs_vfs<F: Format>(vfs: &Vfs<F>, ino: Ino) -> Said<BTreeMap<Vec<u8>, Vec<u
     keys.iter().map(|key| value(key.full())).collect()
 }
 
-/// The longest listing that is believed: a loop in the cookies shows as one.
+/// Most entries of a listing: a loop in the cookies exceeds it.
 const ENTRIES_MAX: usize = 10_000_000;
 
 fn entries_vfs<F: Format>(vfs: &Vfs<F>, dir: Ino) -> Said<BTreeMap<Vec<u8>, u64>> {
@@ -242,7 +242,7 @@ fn see_dir(path: &Path) -> io::Result<Seen> {
     Ok(seen)
 }
 
-/// The bytes of a host's file.
+/// Reads the bytes of a file of the host.
 pub(crate) fn content_of(path: &Path, size: u64) -> io::Result<Content> {
     use std::os::fd::AsRawFd;
     let file = fs::File::open(path)?;
@@ -283,8 +283,8 @@ fn xattrs_dir(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(xattrs)
 }
 
-/// All differences between what the model says and what is seen, in words; at most a handful per
-/// file. Names that reach one inode in the model must reach one inode in the tree.
+/// Returns all differences between the model and the tree, in words; at most a handful per file. Names that reach one
+/// inode in the model must reach one inode in the tree.
 pub fn differences(model: &Model, tree: &Tree) -> Vec<String> {
     let mut compare = Compare { said: Vec::new(), pairs: BTreeMap::new() };
     let mut todo = vec![(NodeId::ROOT, tree.root, String::from("/"))];
@@ -372,7 +372,7 @@ impl Compare {
     }
 }
 
-/// The first sector in which two files differ, in words.
+/// Describes the first sector in which two files differ.
 pub fn first_difference(should: &Content, is: &Content) -> Option<String> {
     let mut ranges = should.ranges();
     ranges.extend(is.ranges());

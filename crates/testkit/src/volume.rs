@@ -1,4 +1,4 @@
-//! Mounting a disk without naming the format.
+//! Mounts a disk independent of its format.
 
 use moafs_disk::SharedDisk;
 use moafs_runtime::{Live, Rt};
@@ -25,20 +25,20 @@ pub trait Mounter: Sync {
     fn mount_on(&self, disk: SharedDisk, rt: Rt, options: Options) -> Result<Vfs<Self::Format>>;
 }
 
-/// How volumes are used in tests: a cache small enough to evict, so that write-back happens in the middle of things;
-/// no background task.
+/// Returns the options of tests: a cache small enough to evict, so that write-back happens during operations; no
+/// background task.
 pub fn options(read_only: bool) -> Options {
     Options { cache_bytes: CACHE_BYTES, syncer: false, read_only, ..Options::default() }
 }
 
-/// Bytes of cached data at most.
+/// Most bytes of cached data.
 pub const CACHE_BYTES: usize = 4 << 20;
 
 /// A disk with the mounter that fits it.
 pub struct OnDisk<'a, T> {
-    /// How.
+    /// The mounter.
     pub mounter: &'a T,
-    /// What.
+    /// The disk.
     pub disk: SharedDisk,
 }
 

@@ -1,5 +1,5 @@
-//! What is going on when the power fails: named sequences of operations, small enough that their
-//! crash states can be enumerated.
+//! Workloads during which the power fails: named sequences of operations, small enough that their crash states can be
+//! enumerated.
 //!
 //! A workload is built against a scratch model, so it names nodes before any volume exists.
 
@@ -27,7 +27,7 @@ impl Script {
     /// Adds an operation that must work.
     ///
     /// # Panics
-    /// If the model refuses it: a workload's own mistake.
+    /// If the model refuses it: the workload is wrong.
     pub fn op(&mut self, op: Op) -> Outcome {
         let outcome = self.model.apply(&op).unwrap_or_else(|errno| panic!("workload: {op:?}: {errno}"));
         self.ops.push(op);
@@ -49,7 +49,7 @@ impl Script {
         self.made(Op::mkdir(dir, name))
     }
 
-    /// A file with `blocks` blocks of data.
+    /// Makes a file with `blocks` blocks of data.
     fn full(&mut self, dir: NodeId, name: &str, blocks: u64) -> NodeId {
         let node = self.file(dir, name);
         self.write(node, 0, blocks * self.block);
@@ -135,7 +135,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Its operations for a volume with this block size; `seed` matters to the random ones only.
+    /// Returns the operations for a volume with this block size; `seed` matters to the random ones only.
     pub fn ops(&self, block_size: u32, seed: u64) -> Vec<Op> {
         let mut script = Script { model: Model::new(0o755, false), ops: Vec::new(), block: u64::from(block_size) };
         (self.build)(&mut script, seed);
@@ -189,7 +189,7 @@ pub const ALL: [Workload; 39] = [
     Workload { name: "random", build: random },
 ];
 
-/// What is hard for a log: long chains of fsyncs, little room, old blocks that come back, deep maps.
+/// Workloads that are hard for a log: long chains of fsyncs, little room, old blocks that come back, deep maps.
 pub const LOG: [Workload; 8] = [
     Workload { name: "roll-forward", build: roll_forward },
     Workload { name: "roll-forward-many", build: roll_forward_many },
@@ -205,12 +205,12 @@ pub const LOG: [Workload; 8] = [
 pub const SWAP: [Workload; 2] =
     [Workload { name: "swap-areas", build: swap_areas }, Workload { name: "swap-reuse", build: swap_reuse }];
 
-/// The workload with this name.
+/// Returns the workload with this name.
 pub fn by_name(name: &str) -> Option<Workload> {
     ALL.into_iter().chain(LOG).chain(SWAP).find(|workload| workload.name == name)
 }
 
-/// Areas are made, filled and emptied while small files come, change and go around them.
+/// Makes, fills and empties areas while small files are made, changed and removed around them.
 fn swap_areas(s: &mut Script, _: u64) {
     let a = s.dir(ROOT, "a");
     let kept = s.full(a, "kept", 5);
@@ -246,7 +246,7 @@ fn swap_areas(s: &mut Script, _: u64) {
 fn swap_reuse(s: &mut Script, _: u64) {
     let keep = s.full(ROOT, "keep", 40);
     s.full(ROOT, "old", 400);
-    // Nothing is read or written after this: pages go to the lowest free blocks.
+    // No read or write follows, so that pages go to the lowest free blocks.
     s.op(Op::Remount);
     s.swap_on(128);
     s.unlink(ROOT, "old");
@@ -329,8 +329,8 @@ fn overwrite(s: &mut Script, _: u64) {
     }
 }
 
-/// Small files of two directories: made, rewritten here and there, grown, shrunk and removed, so that those that leave
-/// together move, stay, and take each other's old places.
+/// Small files of two directories: made, rewritten here and there, grown, shrunk and removed, so that those written
+/// back together move, stay, and take each other's old places.
 fn small_files(s: &mut Script, _: u64) {
     let dirs = [s.dir(ROOT, "a"), s.dir(ROOT, "b")];
     let mut files = Vec::new();
@@ -358,7 +358,7 @@ fn small_files(s: &mut Script, _: u64) {
     s.run_background_step();
 }
 
-/// A directory whose files lie between another's, which go; files are changed around two moves.
+/// A directory whose files lie between another's, which are removed; files are changed around two moves.
 fn defragment(s: &mut Script, _: u64) {
     let dirs = [s.dir(ROOT, "kept"), s.dir(ROOT, "gone")];
     let mut kept = Vec::new();
@@ -463,8 +463,8 @@ fn directory_move(s: &mut Script, _: u64) {
     s.sync();
 }
 
-/// Directories that move before anything of them was written: alone in their parent's sector, beside others, into a
-/// new directory, into each other.
+/// Directories that move before they were written at all: alone in their parent's sector, beside others, into a new
+/// directory, into each other.
 fn move_new(s: &mut Script, _: u64) {
     let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
     s.sync();
@@ -485,7 +485,7 @@ fn move_new(s: &mut Script, _: u64) {
     s.fsync(new);
 }
 
-/// The sector with the old name is written late: something in it has waited for a chain of renames.
+/// The sector with the old name is written late: an entry in it has waited for a chain of renames.
 fn move_late(s: &mut Script, _: u64) {
     let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
     s.full(a, "n0", 1);
@@ -506,7 +506,7 @@ fn move_late(s: &mut Script, _: u64) {
     s.sync();
 }
 
-/// Moved on, back, or away with the first new name before that was written.
+/// Directories moved on, back, or removed with the first new name before that was written.
 fn move_twice(s: &mut Script, _: u64) {
     let dirs = ["a", "b", "c"].map(|name| s.dir(ROOT, name));
     let [a, b, c] = dirs;
@@ -577,7 +577,7 @@ fn move_beside(s: &mut Script, _: u64) {
     s.sync();
 }
 
-/// The old parent goes as soon as what was in it has moved: whoever lived there needs its new name first.
+/// The old parent is removed as soon as its entries have moved: they need their new names first.
 fn move_rmdir(s: &mut Script, _: u64) {
     let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
     let (x, y) = (s.dir(a, "x"), s.dir(a, "y"));
@@ -594,7 +594,7 @@ fn move_rmdir(s: &mut Script, _: u64) {
     s.sync();
 }
 
-/// Renames done by hand: a second name, then the first one goes, then its directory.
+/// Renames in two steps: a second name is made, the first one is removed, then its directory.
 fn link_unlink(s: &mut Script, _: u64) {
     let (a, b, c) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"), s.dir(ROOT, "c"));
     let file = s.full(a, "f", 1);
@@ -644,7 +644,7 @@ fn exchange_directories(s: &mut Script, _: u64) {
     s.sync();
 }
 
-/// Files with directories, in one directory and across two; new directories with old ones.
+/// Exchanges files with directories, in one directory and across two; new directories with old ones.
 fn exchange_kinds(s: &mut Script, _: u64) {
     let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
     let d = s.dir(b, "d");
@@ -684,7 +684,7 @@ fn unlink_open(s: &mut Script, _: u64) {
     }
 }
 
-/// Freed blocks and inodes come back under other names: the place where another file's bytes show.
+/// Freed blocks and inodes are reused under other names, where another file's bytes would show.
 fn unlink_reuse(s: &mut Script, _: u64) {
     for i in 0..6 {
         s.full(ROOT, &format!("old{i}"), 4 + i);
@@ -916,7 +916,7 @@ fn attributes(s: &mut Script, _: u64) {
     s.op(Op::SetPerm { node: dir, perm: 0o700 });
 }
 
-/// What a logger does: append, rotate, create anew.
+/// The operations of a logger: append, rotate, create anew.
 fn log_rotation(s: &mut Script, _: u64) {
     let mut log = s.full(ROOT, "log", 1);
     for round in 0..4 {
@@ -931,7 +931,7 @@ fn log_rotation(s: &mut Script, _: u64) {
     s.fsync(log);
 }
 
-/// Files old and new, fsynced again and again with little between: the chain passes the ends of segments.
+/// Old and new files, fsynced again and again with few changes between: the chain passes the ends of segments.
 fn roll_forward(s: &mut Script, _: u64) {
     let files: Vec<NodeId> = (0..6).map(|i| s.full(ROOT, &format!("f{i}"), 3)).collect();
     s.sync();
@@ -945,7 +945,7 @@ fn roll_forward(s: &mut Script, _: u64) {
     }
 }
 
-/// Many new files, each fsynced once; others lie between that are not.
+/// Many new files, each fsynced once, between others that are not.
 fn roll_forward_many(s: &mut Script, _: u64) {
     let dir = s.dir(ROOT, "d");
     s.sync();
@@ -960,16 +960,16 @@ fn roll_forward_many(s: &mut Script, _: u64) {
     }
 }
 
-/// Fsyncs between changes of the very names they must bring forward.
+/// Fsyncs between changes of the names that they must make durable.
 fn roll_forward_names(s: &mut Script, _: u64) {
     let dirs = [s.dir(ROOT, "a"), s.dir(ROOT, "b")];
     s.full(dirs[0], "f", 2);
     s.sync();
-    // The name of a file that is kept under another one goes to a new file.
+    // A new file takes the name of a file that keeps another name.
     s.rename((dirs[0], "f"), (dirs[0], "g"));
     let new = s.full(dirs[0], "f", 1);
     s.fsync(new);
-    // The name of a file that is gone does.
+    // A new file takes the name of a file that is gone.
     s.unlink(dirs[0], "g");
     let next = s.full(dirs[0], "g", 1);
     s.fsync(next);
@@ -978,7 +978,7 @@ fn roll_forward_names(s: &mut Script, _: u64) {
     s.exchange((dirs[1], "f"), (dirs[0], "g"));
     s.append(next, 100);
     s.fdatasync(next);
-    // A new directory, its file, and a file in a directory that has moved.
+    // A new directory and its file, and a file in a directory that has moved.
     let below = s.dir(dirs[1], "below");
     let deep = s.full(below, "deep", 1);
     s.fsync(deep);
@@ -1002,7 +1002,7 @@ fn roll_forward_names(s: &mut Script, _: u64) {
     s.fsync(deep);
 }
 
-/// Everything that the recovery of one file's nodes must bring back: holes, cuts, attributes, small and large.
+/// Everything that the recovery of one file's nodes must restore: holes, cuts, attributes, small and large.
 fn roll_forward_shapes(s: &mut Script, _: u64) {
     let small = s.file(ROOT, "small");
     s.write(small, 0, 100);
@@ -1040,7 +1040,7 @@ fn roll_forward_shapes(s: &mut Script, _: u64) {
     s.fsync(sparse);
 }
 
-/// Blocks of the data that nearly fill the smallest volume.
+/// Blocks of data that nearly fill the smallest volume.
 const FULL: u64 = 1560;
 
 /// A nearly full volume, overwritten here and there: every new block needs an old one.
@@ -1093,7 +1093,7 @@ fn fill_and_free(s: &mut Script, _: u64) {
     }
 }
 
-/// Files whose maps have every depth, made, changed and cut.
+/// Files with maps of every depth, made, changed and cut.
 fn deep_map(s: &mut Script, _: u64) {
     let file = s.file(ROOT, "deep");
     for (i, at) in [0, 930, 1950, 2960, 3980, 500_000, 1_040_000, 2_080_000, 2_090_000].into_iter().enumerate() {
@@ -1115,7 +1115,7 @@ fn deep_map(s: &mut Script, _: u64) {
     s.sync();
 }
 
-/// More files without names, and still in use, than anybody has.
+/// More unnamed files still in use than real programs have.
 fn many_orphans(s: &mut Script, _: u64) {
     let mut held = Vec::new();
     for i in 0..40 {

@@ -1,8 +1,8 @@
 //! Ageing: simulated weeks on volumes of 20 MiB to 4 GiB, at every fill level, over many mounts.
 //!
-//! The plain run does a sample of seeds. `MOAFS_SEEDS=N cargo test --release -p moafs-testkit --test age -- --ignored --nocapture`
-//! runs N seeds from `MOAFS_FROM` (or 0) on. A failure prints `MOAFS_AGE=…`; `MOAFS_AGE=… cargo test -p moafs-testkit --test age
-//! replay -- --nocapture` runs it alone, with its plan.
+//! The plain run takes a sample of seeds. `MOAFS_SEEDS=N cargo test --release -p moafs-testkit --test age -- --ignored
+//! --nocapture` runs N seeds from `MOAFS_FROM` (or 0) on. A failure prints `MOAFS_AGE=…`; `MOAFS_AGE=… cargo test -p
+//! moafs-testkit --test age replay -- --nocapture` runs it alone, with its plan.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -17,10 +17,10 @@ use moafs_testkit::tests_of;
 tests_of!(ext: Ext, a_seed_repeats, a_sample_of_volumes_ages_well, #[ignore = "the long run"] all_volumes_age_well, replay);
 tests_of!(f2fs: F2fs, a_seed_repeats, a_sample_of_volumes_ages_well, #[ignore = "the long run"] all_volumes_age_well, replay);
 
-/// Seeds that fail for a defect that is known and not mended: checker and seed. They are named in every run.
+/// Seeds that fail for a known defect that is still open: checker and seed. Every run names them.
 const OPEN: [(&str, u64); 3] = [("e2fsck", 1011), ("e2fsck", 1017), ("e2fsck", 1068)];
 
-/// Failures after which there is no point in going on.
+/// Number of failures at which a run stops.
 const FAILURES_MAX: usize = 12;
 
 /// Seeds of the plain run.
@@ -38,7 +38,7 @@ fn attempt<F: Family>(seed: u64) -> Result<Option<Work>, String> {
     })
 }
 
-/// Runs one seed; false if it fails.
+/// Runs one seed; returns false if it fails.
 fn one<F: Family>(seed: u64, total: &Mutex<(Work, u64)>) -> bool {
     if OPEN.contains(&(F::CHECKER, seed)) {
         println!("OPEN, not run: MOAFS_AGE={}:{seed}", F::CHECKER);

@@ -1,10 +1,11 @@
-//! Our checker beside e2fsck, on damaged images: they agree on what is damaged, and what a repair leaves is clean for both.
+//! The checker of moafs beside e2fsck, on damaged images: they agree on which images are damaged, and a repaired image
+//! is clean for both.
 //!
 //! One difference is known: e2fsck guesses that a special file whose first pointer names a directory block was a directory.
 //!
-//! The plain run takes a sample of seeds. `MOAFS_CHECK_SEEDS=A..B cargo test -p moafs-testkit --test check` runs others; a
-//! failure prints `IMAGE:SEED`, and `MOAFS_CHECK=IMAGE:SEED` runs that one and shows all that both checkers say.
-//! `MOAFS_CHECK_IMAGE=FILE` keeps its image.
+//! The plain run takes a sample of seeds. `MOAFS_CHECK_SEEDS=A..B cargo test -p moafs-testkit --test check` runs
+//! others; a failure prints `IMAGE:SEED`, and `MOAFS_CHECK=IMAGE:SEED` runs that one and prints the output of both
+//! checkers. `MOAFS_CHECK_IMAGE=FILE` keeps its image.
 
 use std::ops::Range;
 use std::path::Path;
@@ -66,7 +67,7 @@ fn populate<F: Family>(disk: &Arc<MemDisk>, block: u64) {
     driver.unmount().expect("the volume unmounts");
 }
 
-/// The seeds of this run, and whether to show what is said.
+/// Returns the seeds of this run.
 fn seeds() -> Range<u64> {
     let Ok(text) = std::env::var("MOAFS_CHECK_SEEDS") else { return SAMPLE };
     let (from, to) = text.split_once("..").unwrap_or(("0", &text));
@@ -117,7 +118,7 @@ fn texts(outcome: &Outcome) -> String {
     lines.collect::<Vec<_>>().join("\n    ")
 }
 
-/// What e2fsck says of a disk; the exit code and all lines.
+/// Returns the exit code and all lines of e2fsck on a disk.
 fn e2fsck_of(disk: &MemDisk) -> Option<(i32, String)> {
     look_with(disk, |image| e2fsck::run(image, e2fsck::Mode::Look)).unwrap().map(|verdict| (verdict.exit, verdict.text))
 }
@@ -130,10 +131,10 @@ fn judge_ext(image: &Golden, _: u64, mutations: &[Mutation], loud: bool) -> Resu
     if loud {
         println!("{text}\n{}", looked.as_ref().map_or_else(ToString::to_string, texts));
     }
-    // A volume that we say we do not understand is not called clean.
+    // A volume that moafs refuses to check is not called clean.
     let Ok(looked) = looked else { return Ok(()) };
     let ours = looked.exit_code() != 0;
-    // It leaves with 0 where it only offers to mend: the resize inode, counts, orphans, flags of descriptors.
+    // The exit code is 0 if it only offers a repair: the resize inode, counts, orphans, flags of descriptors.
     let complains = theirs != 0 || text.contains("? no") || text.contains("without feature set");
     if (theirs != 0 && !ours) || (ours && !complains) {
         return Err(format!("ours {ours}, e2fsck {theirs}\n    {}\n{text}", texts(&looked)));

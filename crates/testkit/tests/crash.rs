@@ -49,13 +49,14 @@ tests_of!(
     replay,
 );
 
-/// What becomes of the uncertain writes where every cut is judged.
+/// Choices of the surviving writes if every cut is judged.
 const FATES: [(Mode, u64); 4] = [(Mode::All, 0), (Mode::None, 0), (Mode::Subset, 0), (Mode::Subset, 1)];
 
-/// Seeds of the workloads that choose by chance, per geometry; policies change with them.
+/// Seeds of the random workloads, per geometry; policies change with them.
 const RANDOM_SEEDS: u64 = 12;
 
-/// Every workload on every geometry, with so many of the engine's policies; another workload, another first one.
+/// Returns every workload on every geometry, with this many of the engine's policies, which rotate from workload to
+/// workload.
 fn scenes<F: Family>(policies: u64) -> Vec<Scene> {
     let mut scenes = Vec::new();
     for geometry in family::geometries::<F>(F::CRASH) {
@@ -133,7 +134,7 @@ fn the_workloads_that_defragment_move_something<F: Family>() {
     }
 }
 
-/// What the crash states of the log are taken from: sections are cleaned and segments recycled while it runs.
+/// The workload from which the log's crash states are taken cleans sections and recycles segments.
 #[test]
 fn churn_makes_the_log_clean_and_recycle() {
     let workload = workloads::by_name("churn").expect("a known workload");
@@ -176,7 +177,7 @@ fn the_workloads_that_page_make_areas<F: Family>() {
     }
 }
 
-/// Judges every cut of a workload: with all, with nothing, and with some subsets of what is uncertain.
+/// Judges every cut of a workload: with all, none and some subsets of the uncertain writes.
 fn judge_every_cut<F: Family>(name: &str) {
     let workload = workloads::by_name(name).expect("a known workload");
     let scene = Scene { workload, geometry: family::geometry::<F>(F::CRASH[0]).expect("a known geometry"), seed: 0 };

@@ -1,10 +1,10 @@
 //! A device that fails: EIO in the n-th request, failing flushes, a full host, a full volume.
 //!
-//! Fsynced data stay, an fsync reports a failed write, a flush that failed never turns into
-//! success, the volume takes no changes after that and says why, and goes on reading.
+//! Fsynced data stay, an fsync reports a failed write, a failed flush never turns into success, the volume then takes
+//! no changes and gives the reason, and reads still work.
 //!
-//! A failure prints `MOAFS_FAULT=…`; `MOAFS_FAULT=… cargo test -p moafs-testkit --test faults replay -- --nocapture` runs that case
-//! alone.
+//! A failure prints `MOAFS_FAULT=…`; `MOAFS_FAULT=… cargo test -p moafs-testkit --test faults replay -- --nocapture`
+//! runs that case alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ tests_of!(
     replay,
 );
 
-/// Workloads whose every request is worth hurting.
+/// Workloads in which a fault of every request is tried.
 const WORKLOADS: [&str; 8] = [
     "create-fsync",
     "append-fsync",
@@ -67,8 +67,7 @@ const WORKLOADS: [&str; 8] = [
     "fsync-mix",
 ];
 
-/// A workload runs over a device that follows `rules`; then power is lost, and all that was promised
-/// must be there.
+/// Runs a workload over a device that follows `rules`, cuts the power, and checks that every promise is kept.
 fn hurt<F: Family>(scene: Scene, rules: Vec<Rule>) -> Result<u64, String> {
     let Some(disk) = F::make(&scene.geometry) else { return Ok(0) };
     let recorder = Arc::new(CrashRecorder::over(Arc::new(disk), Live::new()));
@@ -106,7 +105,7 @@ fn rule(label: &str, n: u64) -> Rule {
     Rule::new(victims, when, harm)
 }
 
-/// Hurts request 1, 2, 3… until the workload ends unhurt.
+/// Fails request 1, 2, 3… until the workload ends without a fault.
 fn hurt_each<F: Family>(label: &str) {
     let mut failures = 0;
     for workload in WORKLOADS {
@@ -126,7 +125,7 @@ fn hurt_each<F: Family>(label: &str) {
     assert_eq!(failures, 0, "failing faults are printed above");
 }
 
-/// Every request in the full run (`MOAFS_FULL`), else every seventh.
+/// Returns 1 in the full run (`MOAFS_FULL`), so that every request fails once, else 7.
 fn step() -> usize {
     if std::env::var_os("MOAFS_FULL").is_some() { 1 } else { 7 }
 }
@@ -149,7 +148,7 @@ fn a_failing_flush_loses_nothing_that_was_fsynced<F: Family>() {
 
 type Hurtable<'a, F> = Driver<OnDisk<'a, <F as Family>::Mounter>>;
 
-/// A driver over a device that can be hurt at will; the geometry by its number in [`Family::CRASH`].
+/// Creates a driver over a device that can be made to fail; the geometry by its number in [`Family::CRASH`].
 fn hurtable<F: Family>(geometry: usize, mounter: &F::Mounter) -> (Hurtable<'_, F>, Arc<Fault>, Arc<MemDisk>) {
     let geometry = family::geometries::<F>(F::CRASH)[geometry];
     let disk = Arc::new(F::make(&geometry).expect("our own mkfs is always there"));
@@ -202,7 +201,7 @@ fn a_failed_flush_never_turns_into_success<F: Family>() {
     }
 }
 
-/// An fsync that comes while another client's sync fails keeps what it promises: here the new name of a file.
+/// An fsync that comes while another client's sync fails keeps its promise: here the new name of a file.
 fn an_fsync_beside_a_failing_sync_loses_nothing<F: Family>() {
     let mut refused = 0;
     for nth in 1..12 {
@@ -271,7 +270,7 @@ fn a_full_host_makes_writers_wait_and_loses_nothing<F: Family>() {
     };
     let waited = driver.vfs().fsync(ino, false);
     relief.join().unwrap();
-    // It may wait for room or say ENOSPC; it may not break the volume, and it may not lie.
+    // It may wait for room or return ENOSPC; it may not break the volume, or succeed without writing.
     if let Err(error) = &waited {
         assert_eq!(error.errno(), libc::ENOSPC, "{error}");
     }
@@ -316,7 +315,7 @@ fn fill<F: Family>(geometry: &Geometry, seed: u64) -> Result<u64, String> {
     }
 }
 
-/// A full volume can be emptied: removing needs no space.
+/// Checks that a full volume can be emptied: removing needs no space.
 fn empty<F: Family>(driver: &mut Hurtable<'_, F>) -> Result<(), String> {
     loop {
         let next = |model: &Model| {

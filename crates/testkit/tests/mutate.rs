@@ -1,7 +1,7 @@
 //! Damaged images: mount, walk, read, write, check. No panic, no hang, bounded memory.
 //!
-//! `cargo test --release -p moafs-testkit --test mutate -- --ignored` runs 10,000 mutations; the plain
-//! run a sample. A failure prints `MOAFS_MUTATE=IMAGE:SEED`, which replays it.
+//! `cargo test --release -p moafs-testkit --test mutate -- --ignored` runs 10,000 mutations; the plain run a sample. A
+//! failure prints `MOAFS_MUTATE=IMAGE:SEED`, which replays it.
 
 use std::alloc::{GlobalAlloc, Layout as MemoryLayout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +34,7 @@ tests_of!(
     replay,
 );
 
-/// Counts what is allocated, and how much it was at most.
+/// Counts allocated bytes, and their maximum.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -59,13 +59,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The cache and what everything else may take.
+/// Most memory of a run, in bytes: the cache and all other allocations.
 const MEMORY_MAX: usize = CACHE_BYTES + (64 << 20);
 
-/// No damaged image of these sizes takes longer, on the slowest machine.
+/// Longest time for a damaged image of these sizes, on the slowest machine.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Images with something in every kind of structure.
+/// Images with entries in every kind of structure.
 struct Golden {
     name: &'static str,
     disk: MemDisk,
@@ -120,7 +120,7 @@ fn try_all<F: Family>(disk: &MemDisk) {
     }
 }
 
-/// What went wrong with one seed.
+/// Runs one seed and returns the fault.
 fn judge<F: Family>(golden: &Golden, seed: u64) -> Result<(), String> {
     let mutations = mutations(&golden.layout, &golden.disk, seed);
     let words: Vec<String> = mutations.iter().map(ToString::to_string).collect();
@@ -130,7 +130,7 @@ fn judge<F: Family>(golden: &Golden, seed: u64) -> Result<(), String> {
     let (tell, told) = mpsc::channel();
     let worker = std::thread::spawn(move || {
         let outcome = catch_unwind(AssertUnwindSafe(|| try_all::<F>(&disk)));
-        // The judge may have given up waiting.
+        // The test may have stopped waiting.
         let _ = tell.send(outcome.is_ok());
     });
     let outcome = told.recv_timeout(TIME_MAX);
@@ -147,7 +147,7 @@ fn judge<F: Family>(golden: &Golden, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// One at a time: memory is counted for the whole process.
+/// Held by the running test: memory is counted for the whole process, so tests run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn run<F: Family>(mutations: u64) {

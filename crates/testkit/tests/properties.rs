@@ -1,5 +1,5 @@
-//! Random operations against the plain model, on every geometry; then the judges: the reference checker has
-//! nothing to say, and another implementation (the kernel, if it can) sees the same tree.
+//! Random operations against the plain model, on every geometry; then the judges: the reference checker reports
+//! nothing, and another implementation (the kernel, if it can) sees the same tree.
 //!
 //! `MOAFS_SEEDS=N` sets how many seeds each geometry gets; `MOAFS_REPLAY=GEOMETRY:SEED` runs one and
 //! prints its operations; with `MOAFS_EACH` the volume is synced and judged after each of them.
@@ -41,7 +41,7 @@ fn limits<F: Family>(vfs: &Vfs<impl Format>, geometry: &Geometry) -> Limits {
     }
 }
 
-/// What a seed leaves.
+/// The state after a seed.
 struct Left {
     disk: Arc<MemDisk>,
     model: Model,
@@ -70,7 +70,7 @@ fn run<F: Family>(geometry: &Geometry, seed: u64, loud: bool) -> Result<Option<L
     Ok(Some(Left { disk, model: driver.model, inos: driver.inos }))
 }
 
-/// The checker has nothing fatal to say of the volume while it is mounted.
+/// Checks that the checker reports nothing fatal on the volume while it is mounted.
 fn sound_after_sync<F: Family>(driver: &Driver<OnDisk<'_, F::Mounter>>, disk: &MemDisk) -> Result<(), String> {
     driver.vfs().sync().map_err(|error| format!("sync: {error}"))?;
     match family::look::<F>(disk)? {

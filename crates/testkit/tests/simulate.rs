@@ -1,8 +1,9 @@
 //! Simulations: several clients, preempted everywhere, over cuts, errors and mounts.
 //!
-//! The plain run does a sample of seeds. `MOAFS_SEEDS=N cargo test --release -p moafs-testkit --test simulate -- --ignored
-//! --nocapture` runs seeds `MOAFS_FROM` (or 0) to N beyond it. A failure prints `MOAFS_SIM=…`;
-//! `MOAFS_SIM=… cargo test -p moafs-testkit --test simulate replay -- --nocapture` runs it alone, with its plan, and looks for a smaller one.
+//! The plain run takes a sample of seeds. `MOAFS_SEEDS=N cargo test --release -p moafs-testkit --test simulate --
+//! --ignored --nocapture` runs N seeds from `MOAFS_FROM` (or 0) on. A failure prints `MOAFS_SIM=…`; `MOAFS_SIM=… cargo
+//! test -p moafs-testkit --test simulate replay -- --nocapture` runs it alone, with its plan, and searches for a
+//! smaller one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -17,10 +18,10 @@ use moafs_testkit::tests_of;
 tests_of!(ext: Ext, a_seed_repeats, a_sample_of_seeds_keeps_every_promise, #[ignore = "the long run"] all_seeds_keep_every_promise, replay);
 tests_of!(f2fs: F2fs, a_seed_repeats, a_sample_of_seeds_keeps_every_promise, #[ignore = "the long run"] all_seeds_keep_every_promise, replay);
 
-/// Seeds that fail for a defect that is known and not mended: checker and seed. They are named in every run.
+/// Seeds that fail for a known defect that is still open: checker and seed. Every run names them.
 const OPEN: [(&str, u64); 1] = [("fsck.f2fs", 4_242)];
 
-/// Failures after which there is no point in going on.
+/// Number of failures at which a run stops.
 const FAILURES_MAX: usize = 12;
 
 fn number(name: &str) -> Option<u64> {

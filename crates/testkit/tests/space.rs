@@ -1,5 +1,5 @@
-//! Space on real formats: random writes into a sparse file, as a virtual machine's image or a database does them, fill the volume
-//! before they are refused, and what was accepted is there.
+//! Space on real formats: random writes into a sparse file, as virtual machines and databases make them, fill the
+//! volume before they are refused, and accepted writes can be read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use rand_pcg::Pcg64Mcg;
 tests_of!(ext: Ext, random_writes_into_a_sparse_file_fill_the_volume);
 tests_of!(f2fs: F2fs, random_writes_into_a_sparse_file_fill_the_volume);
 
-/// What one call writes.
+/// Bytes that one call writes.
 const PIECE: u64 = 4096;
-/// Many pieces share a map block: nearly all space is for data.
+/// Multiple of the volume's size at which many pieces share a map block: nearly all space is for data.
 const DENSE: u64 = 2;
-/// Map blocks are still missing when the volume is nearly full.
+/// Multiple of the volume's size at which map blocks are still missing when the volume is nearly full.
 const SCATTERED: u64 = 256;
 
 fn name() -> &'static Name {
@@ -38,12 +38,12 @@ fn sparse_file<F: Format>(vfs: &Vfs<F>, size: u64) -> Ino {
     ino
 }
 
-/// Bytes of a piece that was written, none of them zero.
+/// Returns the bytes of a written piece, none of them zero.
 fn piece(at: u64) -> Vec<u8> {
     vec![1 + (at % 251) as u8; PIECE as usize]
 }
 
-/// Writes pieces at random places until there is no space; the places.
+/// Writes pieces at random places until there is no space, and returns the places.
 fn fill<F: Format>(vfs: &Vfs<F>, ino: Ino, pieces: u64, rng: &mut Pcg64Mcg) -> BTreeSet<u64> {
     let fsync_every = [0, 200, 37][rng.random_range(0..3)];
     let mut written = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! Swap areas beside random file operations: no file gets a block of one, no two overlap, what is in them stays, the disk never
-//! tells of them, and what they cost comes back.
+//! Swap areas beside random file operations: no file gets a block of one, no two overlap, their contents stay, the
+//! image records nothing of them, and their blocks are free again afterwards.
 //!
 //! `MOAFS_SEEDS=N` sets how many seeds each geometry gets, `MOAFS_ONLY=TEXT` which geometries; a failure names both.
 
@@ -30,9 +30,9 @@ tests_of!(f2fs: F2fs, runs_come_and_go_between_operations, pages_come_and_go_bet
 
 /// Operations per seed.
 const OPERATIONS: usize = 300;
-/// Larger volumes take too long to survey and to judge again and again.
+/// Size of the largest volume used, in bytes: larger ones take too long to survey and to judge repeatedly.
 const BYTES_MAX: u64 = 2 << 30;
-/// Crash states looked at per seed.
+/// Crash states judged per seed.
 const CUTS: usize = 4;
 
 type Said<T> = Result<T, String>;
@@ -52,7 +52,7 @@ fn limits<F: Family>(vfs: &Vfs<impl Format>, geometry: &Geometry) -> Limits {
     }
 }
 
-/// Every geometry with some seeds. `run` returns how often areas were taken; that must happen.
+/// Runs every geometry with some seeds. `run` returns how often areas were taken; that must happen.
 fn each_seed<F: Family>(run: impl Fn(&Geometry, u64) -> Said<u64> + std::panic::RefUnwindSafe) {
     let only = std::env::var("MOAFS_ONLY").unwrap_or_default();
     let seeds = std::env::var("MOAFS_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -77,7 +77,7 @@ fn each_seed<F: Family>(run: impl Fn(&Geometry, u64) -> Said<u64> + std::panic::
     assert!(taken > 0 || !only.is_empty(), "no area was ever taken");
 }
 
-/// No file lies in one of these runs, and an image of the disk knows nothing of them.
+/// Checks that no file lies in one of these runs, and that an image of the disk records them as free.
 fn nobody_knows<F: Family>(vfs: &Vfs<impl Format>, disk: &MemDisk, runs: &[BlockRun]) -> Said<()> {
     let layout = VolumeLayout::of(vfs)?;
     let shown: u64 = layout.areas.iter().map(|run| u64::from(run.len)).sum();
@@ -138,7 +138,7 @@ fn runs_come_and_go_between_operations<F: Family>() {
             let (given, held) = (settled_space(&driver)?, driver.model.living().any(|(_, node)| node.held));
             driver.step(&Op::Remount)?;
             let again = settled_space(&driver)?;
-            // What is held without a name goes with the unmount.
+            // Held files without a name are freed by the unmount.
             if given > again || (given < again && !held) {
                 return Err(format!("{given} blocks free when all was given back, {again} after a remount"));
             }
@@ -148,14 +148,14 @@ fn runs_come_and_go_between_operations<F: Family>() {
     });
 }
 
-/// Free blocks when nothing is dirty and nothing waits.
+/// Returns the free blocks when nothing is dirty and no background work is left.
 fn settled_space<T: Mounter>(driver: &Driver<OnDisk<'_, T>>) -> Said<u64> {
     (0..10).for_each(|_| driver.vfs().run_background_step());
     driver.vfs().sync().map_err(|error| format!("sync: {error}"))?;
     Ok(driver.vfs().format().space().free_blocks)
 }
 
-/// A large file that is written again and again: the allocator keeps looking for room, a log for segments.
+/// A large file that is written again and again: the allocator keeps searching for room, a log for segments.
 struct Churn {
     node: NodeId,
     bytes: usize,
@@ -171,7 +171,7 @@ impl Churn {
 
     fn step<T: Mounter>(&self, driver: &mut Driver<OnDisk<'_, T>>) -> Said<()> {
         let (node, len) = (self.node, self.bytes);
-        // Somebody may have removed it.
+        // Another operation may have removed it.
         if !driver.model.get(node).is_some_and(Node::alive) {
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl Churn {
     }
 }
 
-/// A step of paging, out of the blue.
+/// Draws a step of paging.
 fn paging_step(rng: &mut Pcg64Mcg, pages: u32) -> Paging {
     let (first, count) = (rng.random_range(0..pages), rng.random_range(1..40));
     match rng.random_range(0..20) {

@@ -1,4 +1,4 @@
-//! Calls by path, each letting go of what it held, and the test of "no space left".
+//! Calls by path, each releasing the inodes that it held, and the test of "no space left".
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,11 +13,11 @@ pub struct Calls<'a, F: Format> {
     who: Credentials,
     /// Calls that ended with ENOSPC on a full volume.
     pub refused: AtomicU64,
-    /// Calls are printed.
+    /// True if calls are printed.
     loud: bool,
 }
 
-/// A text as a name.
+/// Converts a text to a name.
 fn name(text: &str) -> &Name {
     Name::new(text.as_bytes()).expect("a legal name")
 }
@@ -29,25 +29,25 @@ fn new(kind: FileKind) -> NewFile<'static> {
 /// Blocks that a call may take beside the data: an inode, blocks of the directory, maps, attributes.
 const NEED_BLOCKS: u64 = 10;
 
-/// Bytes that one written block of map describes, at least: 256 pointers.
+/// Least number of data blocks that one written block of map describes: 256 pointers.
 const MAP_FAN: u64 = 256;
 
 impl<'a, F: Format> Calls<'a, F> {
-    /// Calls on a volume.
+    /// Creates calls on a volume.
     pub fn new(vfs: &'a Vfs<F>) -> Calls<'a, F> {
         let loud = std::env::var_os("MOAFS_LOUD").is_some();
         Calls { vfs, who: Credentials::root(), refused: AtomicU64::new(0), loud }
     }
 
-    /// Prints something, if that is wanted.
+    /// Prints a line if calls are to be printed.
     pub fn say(&self, call: std::fmt::Arguments<'_>) {
         if self.loud {
             println!("{call}");
         }
     }
 
-    /// Repeats a call that may need space for `bytes` of data; `None` if the volume has too little. Another client may have
-    /// freed something between the refusal and the look at the free space, so a wrong refusal is one that comes twice.
+    /// Repeats a call that may need space for `bytes` of data; `None` if the volume has too little. Another client may
+    /// free space between the refusal and the look at the free space, so only a refusal that comes twice is wrong.
     ///
     /// # Errors
     /// Any error but ENOSPC, and ENOSPC on a volume that has the space.
@@ -77,7 +77,7 @@ impl<'a, F: Format> Calls<'a, F> {
         Ok(ino)
     }
 
-    /// The directory and the last name of a path.
+    /// Returns the directory and the last name of a path.
     fn split<'p>(&self, path: &'p str) -> Result<(Ino, &'p str)> {
         let (dirs, last) = path.rsplit_once('/').unwrap_or(("", path));
         let mut at = self.vfs.shape().root;
@@ -87,7 +87,7 @@ impl<'a, F: Format> Calls<'a, F> {
         Ok((at, last))
     }
 
-    /// Does something with a file, held as an open file is.
+    /// Calls `f` with the inode of a file, held as an open file is.
     ///
     /// # Errors
     /// As the calls fail.
@@ -99,7 +99,7 @@ impl<'a, F: Format> Calls<'a, F> {
         done
     }
 
-    /// True if there is something of that name.
+    /// Returns true if a file of that name exists.
     pub fn exists(&self, path: &str) -> bool {
         self.with(path, |_| Ok(())).is_ok()
     }
@@ -129,7 +129,7 @@ impl<'a, F: Format> Calls<'a, F> {
         Ok(())
     }
 
-    /// Writes.
+    /// Writes `bytes` at `offset`.
     ///
     /// # Errors
     /// As the call fails.
@@ -186,7 +186,7 @@ impl<'a, F: Format> Calls<'a, F> {
         self.vfs.rmdir(&self.who, dir, name(last))
     }
 
-    /// Renames.
+    /// Renames a file.
     ///
     /// # Errors
     /// As the call fails.
@@ -210,7 +210,7 @@ impl<'a, F: Format> Calls<'a, F> {
         })
     }
 
-    /// The entries of a directory, without `.` and `..`.
+    /// Returns the entries of a directory, without `.` and `..`.
     ///
     /// # Errors
     /// As the call fails.

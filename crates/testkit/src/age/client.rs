@@ -1,4 +1,4 @@
-//! A client that ages its own part of a volume: it knows exactly what it made, and what of that is durable.
+//! A client that ages its own part of a volume: it knows exactly the files it made, and which of them are durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub enum Data {
     Target(Vec<u8>),
 }
 
-/// A file, whatever its names are.
+/// A file under all of its names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct File {
     data: Data,
@@ -52,7 +52,7 @@ struct Promise {
     file: File,
 }
 
-/// The tree that a client made: files by number, so that all names of one lead to the same.
+/// The tree that a client made: files by number, so that all names of a file lead to the same one.
 #[derive(Debug, Clone, Default)]
 pub struct Own {
     dirs: BTreeSet<String>,
@@ -62,7 +62,7 @@ pub struct Own {
     next: u64,
 }
 
-/// The attribute that clients set.
+/// Name of the attribute that clients set.
 const KEY: &[u8] = b"user.a";
 
 /// Weights and limits that a client draws its steps from.
@@ -70,17 +70,17 @@ const KEY: &[u8] = b"user.a";
 pub struct Habits {
     /// Weights of the kinds of steps, in the order of [`Step`]; 0 switches one off.
     pub weights: [u32; STEPS],
-    /// Bytes that one write makes at most.
+    /// Largest write, bytes.
     pub write_bytes_max: u64,
-    /// Bytes that all files of the client may have.
+    /// Largest sum of all files of the client, bytes.
     pub bytes_max: u64,
-    /// Names that the client may have.
+    /// Most names that the client may have.
     pub names_max: usize,
-    /// Offsets of sparse writes.
+    /// Largest offset of sparse writes, bytes.
     pub sparse_bytes_max: u64,
-    /// Bytes of an attribute's value; 0 for none.
+    /// Largest value of an attribute, bytes; 0 for no attributes.
     pub xattr_bytes_max: usize,
-    /// Bytes in a symbolic link.
+    /// Longest target of a symbolic link, bytes.
     pub target_bytes_max: usize,
 }
 
@@ -133,30 +133,30 @@ const KINDS: [Step; 17] = [
 pub struct Client<'a, F: Format> {
     /// The volume.
     pub calls: Calls<'a, F>,
-    /// Its directory.
+    /// Name of its directory.
     pub home: &'a str,
-    /// The client's tree; also read by others while it waits.
+    /// The client's tree; other tasks read it while the client waits.
     pub own: &'a Mutex<Own>,
     /// The weights of the kinds of steps, and their limits.
     pub habits: &'a Habits,
     /// The random numbers that the steps are drawn from.
     pub rng: Pcg64Mcg,
-    /// Inodes that it holds, without a name.
+    /// Inodes that it holds and that have no name any more.
     pub orphans: Vec<Ino>,
 }
 
-/// The last part of a path is below this directory, or is it.
+/// Returns true if a path lies below this directory, or is it.
 fn is_below(path: &str, dir: &str) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A path after its directory `from` has become `to`.
+/// Returns a path after its directory `from` has become `to`.
 fn moved(path: &str, from: &str, to: &str) -> String {
     format!("{to}{}", &path[from.len()..])
 }
 
 impl Own {
-    /// Nothing but the home directory.
+    /// Creates a tree of the home directory alone.
     pub fn new(home: &str) -> Own {
         Own { dirs: BTreeSet::from([home.to_owned()]), ..Own::default() }
     }
@@ -165,7 +165,7 @@ impl Own {
         self.files.values().map(File::size).sum()
     }
 
-    /// Every promise to a file below `from` may from now on be kept below `to`.
+    /// Allows every promise to a file below `from` to be kept below `to` as well.
     fn may_move(&mut self, from: &str, to: &str) {
         for promise in self.promises.values_mut() {
             let more: Vec<String> =
@@ -175,7 +175,7 @@ impl Own {
         self.promises.retain(|_, promise| promise.paths.len() < PATHS_MAX);
     }
 
-    /// A name and, if it was the last one, its file are gone.
+    /// Removes a name and, if it was the last one, its file.
     fn forget_name(&mut self, path: &str) {
         if let Some(id) = self.names.remove(path)
             && !self.names.values().any(|other| *other == id)
@@ -193,14 +193,14 @@ impl Own {
         self.names = names.into_iter().map(|(path, id)| (rename(path), id)).collect();
     }
 
-    /// Promises a file as it is.
+    /// Records a file's present state as promised.
     fn promise(&mut self, id: u64) {
         let Some(file) = self.files.get(&id).cloned() else { return };
         let paths = self.names.iter().filter(|(_, other)| **other == id).map(|(path, _)| path.clone()).collect();
         self.promises.insert(id, Promise { paths, file });
     }
 
-    /// Compares with what is on the volume after a clean unmount.
+    /// Compares the tree with the volume after a clean unmount.
     ///
     /// # Errors
     /// The first difference.
@@ -226,11 +226,11 @@ impl Own {
         Ok(())
     }
 
-    /// Takes over the tree that is there after a kill; every promise must be kept, and goes on. Before recovery has ended only promises to files
-    /// that have not moved since are looked at.
+    /// Takes over the tree found after a kill; every promise must be kept, and stays. Before recovery has ended only
+    /// promises to files that have not moved since are checked.
     ///
     /// # Errors
-    /// The first promise that is not.
+    /// The first promise that is not kept.
     pub fn after_kill(&self, tree: &Tree, home: &str, recovered: bool) -> Said<Own> {
         let mut seen = Own::seen(tree, home, self.next)?;
         for (id, promise) in self.promises.iter().filter(|(_, promise)| recovered || promise.paths.len() == 1) {
@@ -247,7 +247,8 @@ impl Own {
         Ok(seen)
     }
 
-    /// Reads the tree that a volume shows, with inode numbers as numbers of files. Numbers that the client gives go on above `next`.
+    /// Reads the tree that a volume shows, with inode numbers as numbers of files. Numbers that the client gives later
+    /// start above `next`.
     fn seen(tree: &Tree, home: &str, next: u64) -> Said<Own> {
         let root = tree.nodes[&tree.root].entries.get(home.as_bytes());
         let root = *root.ok_or_else(|| format!("directory {home} is missing"))?;
@@ -272,13 +273,13 @@ impl Own {
     }
 }
 
-/// Numbers of files that a client makes are above all inode numbers.
+/// First number of files that a client makes, above all inode numbers.
 const FIRST_LABEL: u64 = 1 << 40;
 
-/// A promise that could be kept in more places is forgotten.
+/// A promise that could be kept at more paths than this is dropped.
 const PATHS_MAX: usize = 40;
 
-/// Fails where two files differ.
+/// Fails if two files differ.
 fn differs(path: &str, should: &File, is: &File) -> Said<()> {
     if should == is {
         return Ok(());
@@ -296,7 +297,7 @@ fn differs(path: &str, should: &File, is: &File) -> Said<()> {
 }
 
 impl<F: Format> Client<'_, F> {
-    /// One step; what it would need may not be there.
+    /// Does one step, or nothing if the file it needs does not exist.
     ///
     /// # Errors
     /// A call that failed, or that was refused on a volume with room.
@@ -357,7 +358,7 @@ impl<F: Format> Client<'_, F> {
             .then(|| own.names.iter().nth(self.rng.random_range(0..count)).map(|(path, id)| (path.clone(), *id)))?
     }
 
-    /// A name with a regular file, and its size.
+    /// Draws a name with a regular file, and returns its size as well.
     fn a_file(&mut self) -> Option<(String, u64, u64)> {
         let (path, id) = self.a_name()?;
         let own = self.own.lock();
@@ -365,7 +366,7 @@ impl<F: Format> Client<'_, F> {
         matches!(file.data, Data::Bytes(_)).then(|| (path, id, file.size()))
     }
 
-    /// A path that is not taken; some have the extension of what stays, some of what changes.
+    /// Draws a path that is not taken. Its extension tells the volume that the file will often, or rarely, change.
     fn a_new_path(&mut self, letter: char) -> (String, u64) {
         let dir = self.a_dir();
         let mut own = self.own.lock();
@@ -374,7 +375,7 @@ impl<F: Format> Client<'_, F> {
         (format!("{dir}/{letter}{}{extension}", own.next - FIRST_LABEL), own.next)
     }
 
-    /// A length from 0 on, short ones more often.
+    /// Draws a length from 0 on, short ones more often.
     fn a_len(&mut self) -> u64 {
         let bits = self.rng.random_range(0..=self.habits.write_bytes_max.ilog2());
         self.rng.random_range(0..=(2_u64 << bits).min(self.habits.write_bytes_max))
@@ -395,7 +396,7 @@ impl<F: Format> Client<'_, F> {
         if durable { self.make_durable(&path, id) } else { Ok(()) }
     }
 
-    /// Writes stamped bytes, and knows afterwards what the file has, also if only a part fitted.
+    /// Writes stamped bytes, and records the file's bytes, even if only a part fitted.
     fn put(&mut self, path: &str, id: u64, offset: u64, len: u64) -> Said<()> {
         if len == 0 {
             return Ok(());
@@ -412,7 +413,7 @@ impl<F: Format> Client<'_, F> {
         Ok(())
     }
 
-    /// Takes over the bytes of a file of which a write was refused.
+    /// Takes over the bytes of a file after a write to it was refused.
     fn adopt(&mut self, path: &str, id: u64) -> Said<()> {
         let content = self.calls.with(path, |ino| self.read(ino)).map_err(|error| error.to_string())?;
         if let Some(file) = self.own.lock().files.get_mut(&id) {
@@ -500,7 +501,7 @@ impl<F: Format> Client<'_, F> {
         Ok(())
     }
 
-    /// Removes a directory with all that is in it.
+    /// Removes a directory with all files below it.
     fn remove_tree(&mut self) -> Said<()> {
         let dir = self.a_dir();
         let (files, mut dirs) = {
@@ -529,7 +530,7 @@ impl<F: Format> Client<'_, F> {
         let Some((from, id)) = self.a_name() else { return Ok(()) };
         let replaced = if self.rng.random_bool(0.5) { self.a_name() } else { None };
         let to = replaced.as_ref().map_or_else(|| self.a_new_path('r').0, |(path, _)| path.clone());
-        // Two names of one file: nothing happens.
+        // Both are names of one file: POSIX demands that rename does nothing.
         if to == from || replaced.as_ref().is_some_and(|(_, other)| *other == id) {
             return Ok(());
         }
@@ -600,7 +601,7 @@ impl<F: Format> Client<'_, F> {
             return Ok(());
         }
         let Some((path, id, _)) = self.a_file() else { return Ok(()) };
-        // Inodes with the same attributes share a block: no two have the same.
+        // Inodes with equal attributes may share a block, so each gets a value of its own.
         let value = stamp::bytes(id, 0, self.rng.random_range(40..=self.habits.xattr_bytes_max), self.rng.random());
         self.own.lock().promises.remove(&id);
         if self.calls.with_space(0, || self.calls.set_xattr(&path, KEY, &value))?.is_some()
@@ -620,9 +621,9 @@ impl<F: Format> Client<'_, F> {
     }
 }
 
-/// Bytes of a write far from all others.
+/// Largest write far from all others, bytes.
 const SPARSE_BYTES: u64 = 20_000;
-/// Inodes without a name that a client holds.
+/// Most inodes without a name that a client holds.
 const ORPHANS_MAX: usize = 6;
-/// Directories below one another.
+/// Deepest nesting of directories.
 const DEPTH_MAX: usize = 12;

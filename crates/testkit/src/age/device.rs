@@ -8,19 +8,19 @@ use moafs_disk::mem::MemDisk;
 use moafs_disk::{Disk, DiskError, Done, Epoch, Limits, Op, Request, SECTOR, Ticket};
 use moafs_runtime::{Rt, sleep_until};
 
-/// The disk. Clients' calls interleave because its requests take time; a volume of gigabytes can be full because what fills
-/// it is zeros.
+/// A disk whose requests take time, so that clients' calls interleave. A volume of gigabytes can be full because its
+/// filling is zeros.
 pub struct SlowDisk {
     store: Arc<MemDisk>,
     rt: Rt,
     noise: AtomicU64,
 }
 
-/// The shortest time that a request takes.
+/// Shortest time of a request, in microseconds.
 const REQUEST_US: u64 = 20;
 
 impl SlowDisk {
-    /// A disk that keeps its contents in `store`; `seed` draws how long requests take.
+    /// Creates a disk that keeps its contents in `store`; `seed` draws the times of requests.
     pub fn new(store: Arc<MemDisk>, rt: Rt, seed: u64) -> SlowDisk {
         SlowDisk { store, rt, noise: AtomicU64::new(seed.wrapping_mul(77)) }
     }
@@ -31,7 +31,7 @@ impl SlowDisk {
     }
 }
 
-/// A write of nothing but zeros becomes a request that takes no memory.
+/// Turns a write of zeros into a request that takes no memory.
 fn sparse(request: Request) -> Request {
     let Op::Write { data, .. } = &request.op else { return request };
     if data.iter().any(|page| page.iter().any(|byte| *byte != 0)) {

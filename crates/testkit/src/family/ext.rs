@@ -83,7 +83,7 @@ impl Family for Ext {
         ExtMounter { place }
     }
 
-    /// Revision 0 and volumes made without the attribute feature keep none.
+    /// Returns false for revision 0 and volumes made without the attribute feature.
     fn keeps_xattrs(geometry: &Geometry) -> bool {
         !geometry.options.iter().any(|option| option.starts_with("none"))
     }
@@ -107,7 +107,7 @@ impl Family for Ext {
         }
     }
 
-    /// The kernel.
+    /// The kernel reads the volume.
     fn witness(
         geometry: &Geometry,
         image: &Path,
@@ -145,7 +145,7 @@ impl Family for Ext {
         let mode = if repair { Mode::Yes } else { Mode::No };
         let options =
             CheckOptions { mode, force: true, superblock: None, now: Timestamp { secs: 1_700_000_000, nanos: 0 } };
-        // A refusal is as good as a verdict.
+        // A refusal is an allowed result as well.
         let _ = check::check(disk, &options, &mut |_| {});
     }
 }

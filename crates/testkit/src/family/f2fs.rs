@@ -30,11 +30,11 @@ pub struct F2fs;
 /// Mounts F2FS volumes with the policies of a seed.
 #[derive(Debug, Clone, Copy)]
 pub struct F2fsMounter {
-    /// Who chooses victims.
+    /// Policy that chooses victims of cleaning.
     pub cleaner: Cleaner,
-    /// Whether logs recycle.
+    /// Policy of reusing holes.
     pub reuse: Reuse,
-    /// How warm data are.
+    /// Policy that separates hot from cold data.
     pub temperature: Temperature,
 }
 
@@ -44,7 +44,7 @@ const REUSES: [Reuse; 3] = [Reuse::Auto, Reuse::Always, Reuse::Never];
 const TEMPERATURES: [Temperature; 2] = [Temperature::Kind, Temperature::Wolf];
 
 impl F2fsMounter {
-    /// Seed 0 has the defaults; thirty seeds in a row have all combinations.
+    /// Draws the policies of a seed. Seed 0 has the defaults; thirty seeds in a row have all combinations.
     pub fn new(seed: u64) -> F2fsMounter {
         let pick = |count: usize| (seed % count as u64) as usize;
         F2fsMounter {
@@ -104,7 +104,7 @@ impl Family for F2fs {
         F2fsMounter::new(seed)
     }
 
-    /// Without the segments that users do not see: on small volumes most of them.
+    /// Returns the bytes of the volume without the segments that users do not see: on small volumes most of them.
     fn room(_: &Geometry, shape: &Shape) -> u64 {
         shape.blocks * u64::from(shape.block_size)
     }
@@ -113,12 +113,12 @@ impl Family for F2fs {
         fsck_f2fs::run(image).map(Verdict::from)
     }
 
-    /// The checker has nothing to say, or condemns.
+    /// Repairs nothing: the checker's verdict is either clean or fatal.
     fn repair(_image: &Path) -> String {
         String::new()
     }
 
-    /// fsck.f2fs for the names, dump.f2fs for the contents of some files.
+    /// Reads names with fsck.f2fs, and the contents of some files with dump.f2fs.
     fn witness(
         _: &Geometry,
         image: &Path,
@@ -148,7 +148,8 @@ impl Family for F2fs {
         mutate::f2fs::layout(image, geometry.bytes())
     }
 
-    /// The tool does not look at sizes, parents, names in inodes and footers. Warnings are what a power cut leaves.
+    /// Reports everything but warnings, which a power cut may leave. The tool does not check sizes, parents, names in
+    /// inodes and footers.
     fn complaints(disk: &MemDisk) -> Vec<String> {
         match check::check(disk, &CheckOptions::default(), &mut |_| {}) {
             Ok(outcome) => {
@@ -169,14 +170,14 @@ impl Family for F2fs {
         }
     }
 
-    /// There is no repair.
+    /// Checks only: there is no repair.
     fn check(disk: &MemDisk, _repair: bool) {
-        // A refusal is as good as a verdict.
+        // A refusal is an allowed result as well.
         let _ = check::check(disk, &CheckOptions::default(), &mut |_| {});
     }
 }
 
-/// Contents compared per image: each takes a run of the tool.
+/// Files whose contents are compared per image: each takes a run of the tool.
 const FILES_DUMPED: usize = 12;
 
 fn same_names(

@@ -1,6 +1,6 @@
-//! The formats under test: what their volumes look like, and who makes, mounts, judges and damages them.
+//! The formats under test: their volumes, and how these are made, mounted, judged and damaged.
 //!
-//! Everything that runs a volume is generic over a [`Family`]; beside the modules here nothing names a format.
+//! Everything that runs a volume is generic over a [`Family`]; only the modules here name a format.
 
 pub mod ext;
 pub mod f2fs;
@@ -23,10 +23,10 @@ use crate::workloads::Workload;
 
 /// Formats that share one engine and one set of judges.
 pub trait Family: Send + Sync + 'static {
-    /// How its volumes are mounted.
+    /// Mounts its volumes.
     type Mounter: Mounter + Send + Sync + 'static;
 
-    /// The reference checker, for reports.
+    /// Name of the reference checker, for reports.
     const CHECKER: &'static str;
     /// Every geometry that matters.
     const GEOMETRIES: &'static [Geometry];
@@ -48,9 +48,9 @@ pub trait Family: Send + Sync + 'static {
     const ONE_MOMENT: bool;
     /// States judged of each workload on each geometry: in a short run, and in the full one.
     const CRASH_STATES: [usize; 2];
-    /// So many seeds in a row give every mounter ([`Family::mounter`]) there is.
+    /// Number of seeds in a row that give every mounter ([`Family::mounter`]).
     const POLICIES: u64;
-    /// What is going on when the power fails.
+    /// Workloads that run when the power fails.
     const WORKLOADS: &'static [&'static [Workload]];
 
     /// Makes a volume; `None` if the tool for it is missing.
@@ -59,15 +59,15 @@ pub trait Family: Send + Sync + 'static {
     /// If it cannot be made: the geometry is wrong.
     fn make(geometry: &Geometry) -> Option<MemDisk>;
 
-    /// Mounts volumes. The engine's policies differ from seed to seed, where it has some.
+    /// Returns a mounter. The engine's policies differ from seed to seed, if it has some.
     fn mounter(seed: u64) -> Self::Mounter;
 
-    /// About how many bytes files can fill.
+    /// Returns about how many bytes files can fill.
     fn room(geometry: &Geometry, _shape: &Shape) -> u64 {
         geometry.bytes()
     }
 
-    /// False for volumes without extended attributes.
+    /// Returns false for volumes without extended attributes.
     fn keeps_xattrs(_geometry: &Geometry) -> bool {
         true
     }
@@ -75,10 +75,10 @@ pub trait Family: Send + Sync + 'static {
     /// Runs the reference checker, which changes nothing; `None` if it is missing.
     fn look(image: &Path) -> Option<Verdict>;
 
-    /// Repairs what the checker still had to say of a volume that it did not condemn; its words.
+    /// Repairs the remaining faults of a volume that the checker accepted, and returns the checker's output.
     fn repair(image: &Path) -> String;
 
-    /// Repairs what is safe, as scripts do at boot, on a volume of which the checker said this.
+    /// Makes the safe repairs that scripts make at boot, on a volume with this verdict.
     ///
     /// # Errors
     /// If the checker's exit code is not the one that `docs/consistency.md` names.
@@ -86,51 +86,52 @@ pub trait Family: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Has another implementation read the volume. Says loudly if there is none here.
+    /// Makes another implementation read the volume. Prints a message if none is installed.
     ///
     /// # Errors
-    /// How what it sees differs from the model.
+    /// The differences between its tree and the model.
     fn witness(geometry: &Geometry, image: &Path, model: &Model, inos: &BTreeMap<NodeId, Ino>) -> Result<(), String>;
 
-    /// Where the structures of an undamaged image are.
+    /// Returns the positions of the structures of an undamaged image.
     fn layout(image: &MemDisk, geometry: &Geometry) -> Layout;
 
-    /// What our own checker says beyond the reference tool of a volume that must be whole.
+    /// Returns the findings of the checker of moafs that the reference tool does not make, on a volume that must be
+    /// whole.
     fn complaints(_disk: &MemDisk) -> Vec<String> {
         Vec::new()
     }
 
-    /// Everything our own checker says of a volume that was unmounted cleanly.
+    /// Returns all findings of the checker of moafs on a volume that was unmounted cleanly.
     fn findings(disk: &MemDisk) -> Vec<String>;
 
-    /// Runs our own checker, whatever it says.
+    /// Runs the checker of moafs and ignores its findings.
     fn check(disk: &MemDisk, repair: bool);
 }
 
-/// The geometry of a family with this name.
+/// Returns the geometry of a family with this name.
 pub fn geometry<F: Family>(name: &str) -> Option<Geometry> {
     F::GEOMETRIES.iter().find(|geometry| geometry.name == name).copied()
 }
 
-/// True if a replay line that names this geometry is for this family.
+/// Returns true if a replay line that names this geometry is for this family.
 ///
 /// # Panics
-/// If it is for none.
+/// If no family has the geometry.
 pub fn is_for<F: Family>(name: &str) -> bool {
     let known = geometry::<Ext>(name).is_some() || geometry::<F2fs>(name).is_some();
     assert!(known, "no geometry {name}");
     geometry::<F>(name).is_some()
 }
 
-/// The geometries with these names.
+/// Returns the geometries with these names.
 ///
 /// # Panics
-/// If there is none.
+/// If a name is unknown.
 pub fn geometries<F: Family>(names: &[&str]) -> Vec<Geometry> {
     names.iter().map(|name| geometry::<F>(name).unwrap_or_else(|| panic!("no geometry {name}"))).collect()
 }
 
-/// The reference checker's verdict on a disk in memory; `None` if the checker is missing.
+/// Returns the reference checker's verdict on a disk in memory; `None` if the checker is missing.
 ///
 /// # Errors
 /// If no scratch image can be written.
@@ -138,7 +139,7 @@ pub fn look<F: Family>(disk: &MemDisk) -> Result<Option<Verdict>, String> {
     look_with(disk, F::look)
 }
 
-/// What a judge of image files says of a disk in memory.
+/// Returns the verdict of a judge of image files on a disk in memory.
 ///
 /// # Errors
 /// If no scratch image can be written.
@@ -147,16 +148,16 @@ pub fn look_with<V>(disk: &MemDisk, judge: impl Fn(&Path) -> V) -> Result<V, Str
     Ok(judge(file.path()))
 }
 
-/// Fails if our own checker has anything to say.
+/// Fails if the checker of moafs reports anything.
 ///
 /// # Errors
-/// What it says.
+/// Its findings.
 pub fn no_complaints<F: Family>(disk: &MemDisk) -> Result<(), String> {
     let said = F::complaints(disk);
     if said.is_empty() { Ok(()) } else { Err(format!("our checker: {}", said.join("; "))) }
 }
 
-/// Saves a disk as an image that goes away by itself.
+/// Saves a disk as an image that is removed when dropped.
 ///
 /// # Errors
 /// If it cannot be written.

@@ -1,4 +1,4 @@
-//! Volumes of the ext family, by `mke2fs` and by our own mkfs.
+//! Volumes of the ext family, by `mke2fs` and by `moafs mkfs`.
 
 use moafs_disk::mem::MemDisk;
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
@@ -7,7 +7,7 @@ use moafs_runtime::Timestamp;
 use super::{Geometry, Maker};
 use crate::judges::tools;
 
-/// A geometry from its fields, in their order.
+/// Returns the geometry with these fields, in their order.
 const fn geometry(
     name: &'static str,
     maker: Maker,
@@ -48,7 +48,7 @@ fn make_theirs(geometry: &Geometry) -> Option<MemDisk> {
     made.then(|| MemDisk::read_from(file.path()).expect("the image can be read"))
 }
 
-/// Every geometry that matters: block sizes, inode sizes, revisions, features, makers.
+/// All geometries under test: block sizes, inode sizes, revisions, features, makers.
 pub const ALL: [Geometry; 23] = [
     geometry("ours-1k", Maker::Ours, 1024, 256, 16 << 10, &[]),
     geometry("ours-1k-128", Maker::Ours, 1024, 128, 16 << 10, &[]),

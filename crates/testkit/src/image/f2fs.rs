@@ -1,6 +1,6 @@
-//! F2FS volumes, by `mkfs.f2fs` and by our own mkfs: both are told the same way.
+//! F2FS volumes, by `mkfs.f2fs` and by `moafs mkfs`, which take the same options.
 //!
-//! The smallest possible ones have so few segments that cleaning and reuse of holes are under way from the start.
+//! The smallest volumes have so few segments that cleaning and reuse of holes run from the start.
 
 use moafs_disk::mem::MemDisk;
 use moafs_f2fs::format::superblock::Features;
@@ -14,10 +14,10 @@ const fn geometry(name: &'static str, maker: Maker, mib: u64, options: &'static 
     Geometry { name, maker, block_size: 4096, inode_size: 4096, kib: mib << 10, options }
 }
 
-/// All optional parts of inodes and all checksums that we write.
+/// All optional parts of inodes and all checksums that moafs writes.
 const FEATURES: &str = "extra_attr,inode_checksum,sb_checksum,flexible_inline_xattr,inode_crtime,lost_found";
 
-/// Every geometry that matters: sizes, sections, zones, features, bitmaps, makers.
+/// All geometries under test: sizes, sections, zones, features, bitmaps, makers.
 pub const ALL: [Geometry; 22] = [
     geometry("f2fs-crash", Maker::Theirs, 52, &[]),
     geometry("f2fs-crash-features", Maker::Theirs, 56, &["-O", FEATURES]),
@@ -40,7 +40,7 @@ pub const ALL: [Geometry; 22] = [
     geometry("f2fs-ours-features", Maker::Ours, 80, &["-O", FEATURES]),
     geometry("f2fs-ours-sections-zones", Maker::Ours, 131, &["-s", "2", "-z", "2"]),
     geometry("f2fs-ours-large-nat", Maker::Ours, 64, &["-i", "-O", "extra_attr,inode_crtime"]),
-    // So large that the version bitmaps need blocks of their own.
+    // This volume is so large that the version bitmaps need blocks of their own.
     geometry("f2fs-ours-400g", Maker::Ours, 400 << 10, &["-i"]),
 ];
 

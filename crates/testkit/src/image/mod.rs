@@ -1,4 +1,4 @@
-//! Fresh volumes of every geometry, in memory: by the reference tools and by our own mkfs.
+//! Fresh volumes of every geometry, in memory: by the reference tools and by `moafs mkfs`.
 
 pub mod ext;
 pub mod f2fs;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::family::Family;
 
-/// A fresh volume of a geometry; made once, since the tools that make it are slow.
+/// Returns a fresh volume of a geometry. It is made once, since the tools are slow.
 pub fn fresh<F: Family>(geometry: &Geometry) -> Option<MemDisk> {
     static MADE: Mutex<BTreeMap<&'static str, MemDisk>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock();
@@ -20,7 +20,7 @@ pub fn fresh<F: Family>(geometry: &Geometry) -> Option<MemDisk> {
     made.get(geometry.name).map(MemDisk::snapshot)
 }
 
-/// Who makes the volume.
+/// The program that makes the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {
     /// `moafs mkfs`.
@@ -32,22 +32,22 @@ pub enum Maker {
 /// The shape of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// For reports and for choosing one by name.
+    /// Name, for reports and for choosing a geometry.
     pub name: &'static str,
-    /// Who makes it.
+    /// The program that makes it.
     pub maker: Maker,
     /// Bytes in a block.
     pub block_size: u32,
     /// Bytes in an inode.
     pub inode_size: u32,
-    /// Size of the volume.
+    /// Size of the volume in KiB.
     pub kib: u64,
-    /// What the maker is told beyond sizes.
+    /// Options of the maker beyond sizes.
     pub options: &'static [&'static str],
 }
 
 impl Geometry {
-    /// Size of the volume in bytes.
+    /// Returns the size of the volume in bytes.
     pub fn bytes(&self) -> u64 {
         self.kib << 10
     }

@@ -1,4 +1,4 @@
-//! `dump.f2fs` as a second reader: it takes one file's contents off an image.
+//! `dump.f2fs` as a second reader: it extracts one file's contents from an image.
 
 use std::io;
 use std::path::Path;
@@ -7,13 +7,13 @@ use super::tools;
 use crate::content::Content;
 use crate::tree;
 
-/// Yes to its one question.
+/// The answer to the tool's one question.
 const YES: &str = "y\n";
 
-/// The contents of a regular file; `None` if the tool is not installed.
+/// Returns the contents of a regular file; `None` if the tool is not installed.
 ///
 /// # Errors
-/// What the tool said if it left no file.
+/// The tool's output if it left no file.
 pub fn file(image: &Path, ino: u64) -> Option<io::Result<Content>> {
     let dir = match tempfile::tempdir_in(tools::scratch()) {
         Ok(dir) => dir,
@@ -24,7 +24,7 @@ pub fn file(image: &Path, ino: u64) -> Option<io::Result<Content>> {
     Some(found_in(&dir.path().join("lost_found")).map_err(|error| io::Error::other(format!("{error}: {}", ended.text))))
 }
 
-/// The only file of a directory.
+/// Returns the contents of the only file of a directory.
 fn found_in(dir: &Path) -> io::Result<Content> {
     let file = std::fs::read_dir(dir)?.next().ok_or_else(|| io::Error::other("no file was dumped"))??;
     tree::content_of(&file.path(), file.metadata()?.len())
@@ -39,11 +39,11 @@ mod tests {
     use crate::judges::fsck_f2fs;
     use crate::stamp;
 
-    /// What `sload.f2fs` puts on a volume is what both readers find there.
+    /// Both readers find the files that `sload.f2fs` puts on a volume.
     #[test]
     fn files_and_names_are_read_as_they_were_written() {
         let image = tempfile::NamedTempFile::new_in(tools::scratch()).unwrap();
-        // The tool that fills it cannot work on the smallest volumes.
+        // `sload.f2fs` cannot work on the smallest volumes.
         let roomy = f2fs::ALL.iter().find(|geometry| geometry.name == "f2fs-128m").unwrap();
         let Some(disk) = f2fs::make(roomy) else { return };
         disk.write_to(image.path()).unwrap();

@@ -1,5 +1,5 @@
-//! `e2fsck` as a judge: its output as typed findings, and the table of what it may say about a
-//! volume of ours after a power cut.
+//! `e2fsck` as a judge: its output as typed findings, and the table of findings that a volume of moafs may have after a
+//! power cut.
 //!
 //! The table, which `docs/consistency.md` shows with exit codes; a row is added only with its reason:
 //!
@@ -19,14 +19,14 @@ use std::path::Path;
 
 use super::{Class, tools};
 
-/// One thing e2fsck said.
+/// One finding of e2fsck.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// Free or directory counts are off.
     Counts,
     /// Bits set in a bitmap for nothing.
     BitsSetForNothing,
-    /// Bits clear in a bitmap though the thing is in use.
+    /// Bits clear in a bitmap although the inode or block is in use.
     BitsMissing(String),
     /// An inode with links 0 that was not freed.
     DeletedInode,
@@ -38,7 +38,7 @@ pub enum Finding {
     BlockCount,
     /// The size is too small for the blocks mapped (e2fsck would grow the file).
     SizeTooSmall,
-    /// The size is too large for what is there.
+    /// The size is too large for the blocks mapped.
     SizeTooLarge(String),
     /// An inode without a name.
     Unattached,
@@ -55,7 +55,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// The table.
+    /// Returns the class of the finding, by the table.
     pub fn class(&self) -> Class {
         match self {
             Finding::Counts | Finding::BitsSetForNothing | Finding::DeletedInode | Finding::LinksTooHigh => Class::Leak,
@@ -73,8 +73,8 @@ impl Finding {
     }
 }
 
-/// The exit codes that `-p` may end with on a volume of which `-fn` says this: 1 if all of it is safe to repair, 4 if a question
-/// has to be answered. An inode without a name is cleared unasked if it is empty.
+/// Returns the exit codes that `-p` may end with on a volume with these findings of `-fn`: 1 if all of them are safe to
+/// repair, 4 if a question has to be answered. An inode without a name is cleared without asking if it is empty.
 pub fn preen_exits(findings: &[Finding]) -> &'static [i32] {
     let asks = |finding: &Finding| {
         use Finding::{DotDot, ReplacedDotDot, SecondDirectoryName, UnconnectedDirectory};
@@ -87,19 +87,19 @@ pub fn preen_exits(findings: &[Finding]) -> &'static [i32] {
     }
 }
 
-/// What e2fsck said.
+/// The result of a run of e2fsck.
 #[derive(Debug, Clone)]
 pub struct E2fsckVerdict {
     /// Exit code.
     pub exit: i32,
-    /// What it said, line by line.
+    /// The findings, line by line.
     pub findings: Vec<Finding>,
     /// All of its output.
     pub text: String,
 }
 
 impl E2fsckVerdict {
-    /// The worst of the findings.
+    /// Returns the class of the worst finding.
     pub fn class(&self) -> Class {
         if self.exit >= 8 {
             return Class::Fatal;
@@ -107,12 +107,12 @@ impl E2fsckVerdict {
         self.findings.iter().map(Finding::class).max().unwrap_or(Class::Clean)
     }
 
-    /// True if there is nothing to say at all (exit 0, and no line about counts either).
+    /// Returns true if nothing is reported (exit 0, and no line about counts either).
     pub fn spotless(&self) -> bool {
         self.exit == 0 && self.findings.is_empty()
     }
 
-    /// The findings that are not in the table, in words.
+    /// Returns the findings that are not in the table, in words.
     pub fn fatal(&self) -> String {
         let fatal: Vec<String> =
             self.findings.iter().filter(|f| f.class() == Class::Fatal).map(|f| format!("{f:?}")).collect();
@@ -128,7 +128,7 @@ impl From<E2fsckVerdict> for super::Verdict {
     }
 }
 
-/// How e2fsck is run.
+/// The way e2fsck is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// `-fn`: looks, never writes.
@@ -141,8 +141,8 @@ pub enum Mode {
 
 /// Runs e2fsck; `None` if it is not installed.
 ///
-/// The tool's clock may lag a tick behind the one that volumes are stamped with; a volume stamped
-/// within that tick is "in the future" and is looked at again.
+/// The tool's clock may lag a tick behind the one that volumes are stamped with; a volume stamped within that tick is
+/// "in the future" and is checked again.
 pub fn run(image: &Path, mode: Mode) -> Option<E2fsckVerdict> {
     let verdict = run_once(image, mode)?;
     if mode != Mode::Look || !verdict.text.contains("is in the future") {
@@ -189,7 +189,7 @@ const NOISE: [&str; 21] = [
     "Block relocation",
 ];
 
-/// Types every line of `e2fsck -fn` output. Lines it does not know are [`Finding::Other`].
+/// Converts every line of `e2fsck -fn` output to a finding. Unknown lines are [`Finding::Other`].
 pub fn parse(text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -201,8 +201,8 @@ pub fn parse(text: &str) -> Vec<Finding> {
     reconcile(findings)
 }
 
-/// Lines that are only the echo of another finding: the `..` of an unconnected or doubly named
-/// directory, and the link it adds to the parent that does not count it yet.
+/// Drops or changes lines that only repeat another finding: the `..` of an unconnected or doubly named directory, and
+/// the link it adds to the parent that does not count it yet.
 fn reconcile(mut findings: Vec<Finding>) -> Vec<Finding> {
     let count = |findings: &[Finding], what: &Finding| findings.iter().filter(|f| *f == what).count();
     let unconnected = count(&findings, &Finding::UnconnectedDirectory);
@@ -221,7 +221,7 @@ fn reconcile(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// `IMAGE: 11/128 files (0.0% non-contiguous), 38/2048 blocks` and `IMAGE: ***** … *****`.
+/// Returns true for `IMAGE: 11/128 files (0.0% non-contiguous), 38/2048 blocks` and `IMAGE: ***** … *****`.
 fn is_summary(line: &str) -> bool {
     (line.contains(" files (") && line.ends_with("blocks"))
         || line.contains("*****")
@@ -251,8 +251,8 @@ fn classify(line: &str) -> Finding {
     if line.starts_with("Entry '..' in <") {
         return Finding::DotDot;
     }
-    // A directory that no name leads to (it is reported as unconnected, too): its parent went in the same sweep, or is not there
-    // yet. Nobody can reach either, and neither number is reused before both are gone.
+    // A directory that no name leads to (it is reported as unconnected as well): its parent was deleted in the same
+    // write-back, or is not on the disk yet. Neither can be reached, and neither number is reused before both are gone.
     if line.starts_with("Entry '..' in /") && line.contains("has deleted/unused inode") {
         return Finding::DotDot;
     }
@@ -278,7 +278,7 @@ fn classify(line: &str) -> Finding {
     other()
 }
 
-/// A long difference list goes on in the next lines: nothing but signed numbers and ranges.
+/// Returns true for a line that continues a long difference list: nothing but signed numbers and ranges.
 fn continues_bitmap_differences(line: &str) -> bool {
     line.split_whitespace().all(|item| {
         let body = item.strip_prefix(['+', '-']).unwrap_or(item);
@@ -286,7 +286,7 @@ fn continues_bitmap_differences(line: &str) -> bool {
     })
 }
 
-/// The numbers of `… is X, should be Y.`
+/// Returns the numbers of `… is X, should be Y.`
 fn is_should(line: &str) -> Option<(u64, u64)> {
     let (before, after) = line.split_once(", should be ")?;
     let is = before.rsplit(' ').next()?.parse().ok()?;

@@ -1,9 +1,9 @@
-//! `fsck.f2fs --dry-run` as a judge. An F2FS volume has no excuses: with checkpoints done right it is whole at any
-//! moment, so anything it says is a fault.
+//! `fsck.f2fs --dry-run` as a judge. With correct checkpoints an F2FS volume is whole at any moment, so every report is
+//! a fault.
 //!
-//! Exit code 0 alone proves little: some defects are "fixed" (in memory, in a dry run) without a word in the exit
-//! code. So every line with one of [`FAULTS`] counts as well. It does not check everything either: sizes, parents'
-//! numbers and names in inodes, contents of attributes are for the tests of the tree.
+//! Exit code 0 alone proves little: some defects are "fixed" (in memory, in a dry run) and do not change the exit code.
+//! So every line with one of [`FAULTS`] counts as well. The tool does not check everything either: sizes, parents'
+//! numbers and names in inodes, contents of attributes are left to the tests of the tree.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,13 +14,13 @@ use super::{Class, tools};
 use crate::f2fs_disk::{Areas, BLOCK, Reader};
 use crate::family;
 
-/// What marks a line that tells of a defect.
+/// Marks of lines that report a defect.
 const FAULTS: [&str; 3] = ["[Fail]", "[ASSERT]", "[FIX]"];
 
-/// The dry run asks what to do about lost files.
+/// Answers to the dry run's questions about lost files.
 const NO_TO_ALL: &str = "n\nn\nn\nn\nn\nn\nn\nn\n";
 
-/// What fsck.f2fs said.
+/// The result of a run of fsck.f2fs.
 #[derive(Debug, Clone)]
 pub struct FsckVerdict {
     /// Exit code; `None` if it crashed or did not end.
@@ -38,7 +38,7 @@ impl FsckVerdict {
         FsckVerdict { exit, faults, text }
     }
 
-    /// True if there is nothing to say at all.
+    /// Returns true if nothing is reported.
     pub fn spotless(&self) -> bool {
         self.exit == Some(0) && self.faults.is_empty()
     }
@@ -56,15 +56,15 @@ impl From<FsckVerdict> for super::Verdict {
     }
 }
 
-/// What fsck.f2fs 1.15 says when it refuses an fsync chain, without a look at the checkpoint.
+/// Message of fsck.f2fs 1.15 when it refuses an fsync chain, without a look at the checkpoint.
 const CHAIN_REFUSED: &str = "record_fsync_data failed";
 
-/// Looks at an image without changing it; `None` if the tool is not installed.
+/// Checks an image without changing it; `None` if the tool is not installed.
 ///
-/// fsck.f2fs 1.15 takes the size of the main area for its end when it checks the addresses in an fsync chain (seen with one
-/// address at every place of a volume: all of the last segments are refused, as many as there are in front of the main area). A
-/// chain with such an address is cut off on a copy, and the checkpoint judged by itself; the chain is then for our own mount, after
-/// which the tool looks again.
+/// fsck.f2fs 1.15 takes the size of the main area for its end when it checks the addresses in an fsync chain (seen with
+/// one address at every place of a volume: all of the last segments are refused, as many as there are in front of the
+/// main area). A chain with such an address is cut off on a copy, and the checkpoint judged by itself; the chain is
+/// then left to a mount by moafs, after which the tool checks again.
 pub fn run(image: &Path) -> Option<FsckVerdict> {
     let verdict = run_once(image)?;
     if !verdict.text.contains(CHAIN_REFUSED) {
@@ -76,7 +76,7 @@ pub fn run(image: &Path) -> Option<FsckVerdict> {
     }
 }
 
-/// A copy without its fsync chain, if the chain has an address that the tool wrongly refuses.
+/// Makes a copy without its fsync chain, if the chain has an address that the tool wrongly refuses.
 fn without_far_chain(image: &Path) -> Option<tempfile::NamedTempFile> {
     let disk = MemDisk::read_from(image).ok()?;
     let read = Reader(&disk);
@@ -98,14 +98,14 @@ fn run_once(image: &Path) -> Option<FsckVerdict> {
 /// A name with the directories that lead to it, and the inode number it leads to.
 pub type Place = (Vec<String>, u64);
 
-/// All names on an image, as fsck.f2fs finds them; `None` if the tool is not installed.
+/// Returns all names on an image, as fsck.f2fs finds them; `None` if the tool is not installed.
 pub fn names(image: &Path) -> Option<BTreeSet<Place>> {
     let image = image.to_str().expect("test paths are text");
     let ended = tools::run_answered("fsck.f2fs", &["-t", "--dry-run", image], NO_TO_ALL, &tools::scratch())?;
     Some(names_in(&ended.text))
 }
 
-/// Reads the tree that `-t` draws: `|   |-- NAME <ino = 0x7>, <encrypted (0)>`.
+/// Parses the tree that `-t` draws: `|   |-- NAME <ino = 0x7>, <encrypted (0)>`.
 fn names_in(text: &str) -> BTreeSet<Place> {
     let mut names = BTreeSet::new();
     let mut path: Vec<String> = Vec::new();

@@ -1,6 +1,6 @@
 //! The Linux kernel as a judge: it mounts the same image through a loop device.
 //!
-//! Mounts go away when their guard is dropped, also while a test fails.
+//! A mount is removed when its guard is dropped, also if a test fails.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::tools;
 /// The largest block the kernel's drivers mount everywhere: a page.
 pub const BLOCK_BYTES_MAX: u32 = 4096;
 
-/// How long a mount may be busy.
+/// Longest time that a mount may be busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A mounted image.
@@ -22,11 +22,11 @@ pub struct KernelMount {
 }
 
 impl KernelMount {
-    /// Mounts `image` as `kind` (`ext2`) with `options` (`ro,loop` and more). `Ok(None)` if this
-    /// process may not mount at all.
+    /// Mounts `image` as `kind` (`ext2`) with `options` (`ro,loop` and more). `Ok(None)` if this process may not mount
+    /// at all.
     ///
     /// # Errors
-    /// What `mount` said.
+    /// The message of `mount`.
     pub fn new(image: &Path, kind: &str, options: &str) -> io::Result<Option<KernelMount>> {
         if !may_mount() {
             return Ok(None);
@@ -43,21 +43,21 @@ impl KernelMount {
         Ok(Some(KernelMount { dir, mounted: true }))
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A path below the root.
+    /// Returns a path below the root.
     pub fn join(&self, below: &str) -> PathBuf {
         self.dir.path().join(below)
     }
 
     /// Unmounts. A process that another test is just starting holds copies of this one's open files for a moment, so a
-    /// busy mount gets a second chance.
+    /// busy mount is tried again.
     ///
     /// # Errors
-    /// What `umount` said at last.
+    /// The last message of `umount`.
     pub fn unmount(mut self) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -78,13 +78,13 @@ impl KernelMount {
 impl Drop for KernelMount {
     fn drop(&mut self) {
         if self.mounted {
-            // Nothing can be done about a failure here; the lazy way works while files are open, too.
+            // A failure cannot be handled here; the lazy way works while files are open as well.
             drop(tools::run("umount", &["-l", self.dir.path().to_str().expect("temporary paths are text")]));
         }
     }
 }
 
-/// True if this process may mount: root, and a kernel with loop devices.
+/// Returns true if this process may mount: root, and a kernel with loop devices.
 pub fn may_mount() -> bool {
     // SAFETY: geteuid cannot fail and touches no memory.
     let root = unsafe { libc::geteuid() } == 0;

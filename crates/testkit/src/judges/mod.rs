@@ -1,7 +1,7 @@
-//! Judges that nobody here wrote: the reference checkers, debugfs, and the kernel mounting the same image.
+//! Independent judges: the reference checkers, debugfs, and the kernel mounting the same image.
 //!
-//! A missing judge is said loudly and skipped, never silently passed: [`missing`] prints what is not
-//! judged. Setting `MOAFS_NEED_JUDGES` turns a missing judge into a failure.
+//! A missing judge is reported and skipped, never silently passed: [`missing`] prints a line. Setting
+//! `MOAFS_NEED_JUDGES` turns a missing judge into a failure.
 
 pub mod dump_f2fs;
 pub mod e2fsck;
@@ -9,7 +9,7 @@ pub mod fsck_f2fs;
 pub mod kernel;
 pub mod tools;
 
-/// Says loudly that a judge is missing; fails where judges are demanded.
+/// Prints that a judge is missing; fails if judges are demanded.
 ///
 /// # Panics
 /// If `MOAFS_NEED_JUDGES` is set.
@@ -18,26 +18,26 @@ pub fn missing(judge: &str, why: &str) {
     eprintln!("*** SKIPPED: {judge}: {why}");
 }
 
-/// How bad it is what a checker says of a volume of ours after a power cut.
+/// The severity of a checker's report on a volume of moafs after a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Nothing said.
+    /// Nothing is reported.
     Clean,
-    /// Space is lost until it is returned.
+    /// Space is lost until it is freed by recovery or repair.
     Leak,
-    /// The format cannot do better, and nothing is lost.
+    /// The format cannot avoid it, and nothing is lost.
     Benign,
-    /// Must not be.
+    /// The state is wrong.
     Fatal,
 }
 
-/// What a checker says of an image, whichever checker it is.
+/// The result of a reference checker, independent of the tool.
 #[derive(Debug, Clone)]
 pub struct Verdict {
-    /// The worst that it says.
+    /// The class of the worst finding.
     pub class: Class,
-    /// True if it has nothing to say at all.
+    /// True if nothing at all is reported.
     pub spotless: bool,
-    /// Its words.
+    /// The tool's output.
     pub text: String,
 }

@@ -1,11 +1,11 @@
-//! Running the reference tools as black boxes.
+//! Runs the reference tools as black boxes.
 
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where a tool is: `PATH`, and the directories of system tools that users' paths often lack.
+/// Finds a tool in `PATH`, or in the directories of system tools that users' paths often lack.
 pub fn find(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -19,23 +19,23 @@ pub fn run(tool: &str, args: &[&str]) -> Option<Output> {
     Command::new(path).args(args).env("LC_ALL", "C").stdin(Stdio::null()).output().ok()
 }
 
-/// Both output streams as text.
+/// Returns both output streams as text.
 pub fn text(output: &Output) -> String {
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.push_str(&String::from_utf8_lossy(&output.stderr));
     text
 }
 
-/// What a tool left that was answered and given a limited time.
+/// The result of a tool that was given answers and a limited time.
 #[derive(Debug, Clone)]
 pub struct Ended {
-    /// Its exit code; `None` if a signal ended it, or we did because it took too long.
+    /// Its exit code; `None` if a signal ended it, or it was ended because it took too long.
     pub exit: Option<i32>,
     /// Everything it printed, in order.
     pub text: String,
 }
 
-/// Longer than any tool takes for a test's image, on the slowest machine.
+/// Longest time of a tool on a test's image, on the slowest machine.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Runs a tool in `dir`, answering its questions with `answers`; ends it if it takes too long. `None` if it is not
@@ -68,16 +68,16 @@ fn wait_for(child: &mut Child) -> Option<i32> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Nothing can be done about a child that neither ends nor can be ended.
+    // Errors are ignored: a child that neither ends nor can be ended cannot be handled.
     drop(child.kill().and_then(|()| child.wait()));
     None
 }
 
-/// Makes a volume with `mke2fs`: `args` are its options, `size` its size argument. False if the tool
-/// is missing.
+/// Makes a volume with `mke2fs`: `args` are its options, `size` its size argument. Returns false if the tool is
+/// missing.
 ///
 /// # Panics
-/// If the tool refuses: the test asked for something it cannot do.
+/// If the tool refuses the options.
 pub fn mke2fs(image: &Path, args: &[&str], size: &str) -> bool {
     let image = image.to_str().expect("test paths are text");
     let all: Vec<&str> = ["-F", "-q"].iter().chain(args).copied().chain([image, size]).collect();
@@ -86,11 +86,11 @@ pub fn mke2fs(image: &Path, args: &[&str], size: &str) -> bool {
     true
 }
 
-/// Makes a volume of `bytes` with `mkfs.f2fs`: `args` are its options. The same arguments give the same bytes. False if
-/// the tool is missing.
+/// Makes a volume of `bytes` with `mkfs.f2fs`: `args` are its options. The same arguments give the same bytes. Returns
+/// false if the tool is missing.
 ///
 /// # Panics
-/// If the tool refuses: the test asked for something it cannot do.
+/// If the tool refuses the options.
 pub fn mkfs_f2fs(image: &Path, args: &[&str], bytes: u64) -> bool {
     let sized = std::fs::File::options().write(true).open(image).and_then(|file| file.set_len(bytes));
     sized.expect("a scratch image can have any size");
@@ -103,7 +103,7 @@ pub fn mkfs_f2fs(image: &Path, args: &[&str], bytes: u64) -> bool {
     true
 }
 
-/// Runs `debugfs -w` with a script of commands. False if the tool is missing.
+/// Runs `debugfs -w` with a script of commands. Returns false if the tool is missing.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -123,7 +123,7 @@ pub fn debugfs(image: &Path, script: &str) -> bool {
     written.is_ok() && status.success()
 }
 
-/// A place for scratch images: memory if there is some, so that thousands of states do not wear a disk.
+/// Returns the directory for scratch images: in memory if possible, so that thousands of states do not wear a disk.
 pub fn scratch() -> PathBuf {
     let memory = Path::new("/dev/shm");
     let writable = std::fs::metadata(memory).is_ok_and(|meta| meta.is_dir() && !meta.permissions().readonly());

@@ -1,4 +1,4 @@
-//! Where the structures of an ext image are.
+//! Positions of the structures of an ext image.
 
 use moafs_disk::mem::MemDisk;
 
@@ -135,7 +135,7 @@ pub fn layout(image: &MemDisk, bytes: u64) -> Layout {
     layout
 }
 
-/// An inode in use, and the blocks that its map, directory contents or attributes lie in.
+/// Adds an inode in use, and the blocks that hold its map, directory contents or attributes.
 fn add_inode(layout: &mut Layout, read: &Reader<'_>, at: u64, block: u64) {
     let mode = read.number(at, 2);
     if mode == 0 {

@@ -1,7 +1,7 @@
-//! Where the structures of an F2FS image are, and its checksums.
+//! Positions of the structures of an F2FS image, and its checksums.
 //!
-//! Nodes are found as a reader finds them: newest checkpoint, journal or table, block. Most damage then hits what is
-//! in use, not what is long superseded.
+//! Nodes are found as a reader finds them: newest checkpoint, journal or table, block. So most damage hits structures
+//! in use, not superseded ones.
 
 use std::collections::BTreeMap;
 
@@ -127,7 +127,7 @@ const INODE: [(&str, u64, usize); 37] = [
     ("footer next_blkaddr", 4092, 4),
 ];
 
-/// Direct, indirect and attribute nodes.
+/// Fields of direct, indirect and attribute nodes.
 const NODE: [(&str, u64, usize); 11] = [
     ("node slot 0, or xattr magic", 0, 4),
     ("node slot 1", 4, 4),
@@ -142,7 +142,7 @@ const NODE: [(&str, u64, usize); 11] = [
     ("footer next_blkaddr", 4092, 4),
 ];
 
-/// The first records of a block of directory entries.
+/// Fields of the first records of a block of directory entries.
 const DENTRIES: [(&str, u64, usize); 12] = [
     ("entries' bitmap", 0, 1),
     ("entries' bitmap", 1, 2),
@@ -183,7 +183,7 @@ const JOURNALS: [(&str, u64, usize); 7] = [
     ("sit journal vblocks", 513, 2),
 ];
 
-/// Node numbers looked at.
+/// Node numbers that are considered.
 const NIDS: u64 = 120;
 /// Segments whose tables are damaged.
 const SEGMENTS: u64 = 24;
@@ -209,7 +209,7 @@ pub fn layout(image: &MemDisk, bytes: u64) -> Layout {
     layout
 }
 
-/// Segment, node and summary tables, both copies where there are two.
+/// Adds segment, node and summary tables, both copies if there are two.
 fn add_tables(layout: &mut Layout, areas: &Areas) {
     let sit_copy = areas.sit_segments / 2 * BLOCKS_PER_SEGMENT;
     for block in [areas.nat, areas.nat + BLOCKS_PER_SEGMENT] {
@@ -227,7 +227,7 @@ fn add_tables(layout: &mut Layout, areas: &Areas) {
     }
 }
 
-/// Blocks of the nodes in use, by journal, else table.
+/// Returns the blocks of the nodes in use, by journal, else table.
 fn live_nodes(read: &Reader<'_>, areas: &Areas, pack: u64) -> Vec<u64> {
     let journal = pack + read.number(pack + 140, 4) * BLOCK;
     let count = read.number(journal, 2).min(38);
@@ -264,8 +264,8 @@ fn add_node(layout: &mut Layout, read: &Reader<'_>, at: u64) {
     }
 }
 
-/// Makes all checksums right, and the second superblock a copy of the first: otherwise a reader drops what is damaged
-/// and takes the other copy.
+/// Makes all checksums right, and the second superblock a copy of the first: otherwise a reader drops the damaged copy
+/// and takes the other.
 fn seal(image: &MemDisk) {
     let mut superblock = [0; SUPERBLOCK_BYTES];
     image.peek(SUPERBLOCKS[0], &mut superblock);
@@ -300,7 +300,7 @@ fn seal_checkpoint(image: &MemDisk, at: u64) {
     image.poke(at + offset as u64, &crc.to_le_bytes());
 }
 
-/// The checksum of a block that looks like an inode with one.
+/// Makes the checksum right of a block that looks like an inode with one.
 fn seal_inode(image: &MemDisk, at: u64, uuid: &[u8; 16]) {
     let mut block = [0; BLOCK as usize];
     image.peek(at, &mut block);

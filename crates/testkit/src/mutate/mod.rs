@@ -1,8 +1,6 @@
-//! Damaging images: single bytes and sectors anywhere, and fields of structures, where a decoder's
-//! checks are.
+//! Damages images: single bytes and sectors anywhere, and fields of structures, where a decoder's checks are.
 //!
-//! The layout is taken from the undamaged image with a few reads at fixed offsets, not with the
-//! code under test.
+//! The layout is taken from the undamaged image with a few reads at fixed offsets, not with the code under test.
 
 pub mod ext;
 pub mod f2fs;
@@ -16,7 +14,7 @@ use rand_pcg::Pcg64Mcg;
 /// A field of a structure.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
-    /// Structure and field, in words.
+    /// Name of structure and field.
     pub what: &'static str,
     /// Byte offset on the image.
     pub at: u64,
@@ -24,11 +22,11 @@ pub struct Field {
     pub width: usize,
 }
 
-/// Where the structures of an image are.
+/// Positions of the structures of an image.
 #[derive(Debug, Clone)]
 pub struct Layout {
     fields: Vec<Field>,
-    /// Byte ranges of metadata: mutations of bytes prefer them.
+    /// Byte ranges of metadata, which mutations of bytes prefer.
     metadata: Vec<(u64, u64)>,
     bytes: u64,
     /// Makes checksums right again, so that damage gets past them.
@@ -39,14 +37,14 @@ pub struct Layout {
 pub struct Reader<'a>(pub &'a MemDisk);
 
 impl Reader<'_> {
-    /// A little-endian number of up to eight bytes.
+    /// Returns a little-endian number of up to eight bytes.
     pub fn number(&self, at: u64, width: usize) -> u64 {
         let mut bytes = [0; 8];
         self.0.peek(at, &mut bytes[..width]);
         u64::from_le_bytes(bytes)
     }
 
-    /// 4096 bytes.
+    /// Returns the 4096 bytes at an offset.
     pub fn block(&self, at: u64) -> [u8; 4096] {
         let mut bytes = [0; 4096];
         self.0.peek(at, &mut bytes);
@@ -55,24 +53,24 @@ impl Reader<'_> {
 }
 
 impl Layout {
-    /// An image of so many bytes, of which nothing is known yet.
+    /// Creates the layout of an image of `bytes`, without structures.
     fn new(bytes: u64) -> Layout {
         Layout { fields: Vec::new(), metadata: Vec::new(), bytes, seal: None }
     }
 
-    /// Fields of one structure, given with their offsets in it.
+    /// Adds fields of one structure, given with their offsets in it.
     fn add(&mut self, fields: &[(&'static str, u64, usize)], base: u64) {
         let field = |(what, at, width): &(&'static str, u64, usize)| Field { what, at: base + at, width: *width };
         self.fields.extend(fields.iter().map(field));
     }
 }
 
-/// One damage.
+/// One change of an image.
 #[derive(Debug, Clone)]
 pub enum Mutation {
     /// A field gets a value.
     Set(Field, u64),
-    /// A bit flips.
+    /// A bit is flipped.
     Flip(u64, u8),
     /// A byte gets a value.
     Byte(u64, u8),
@@ -101,7 +99,7 @@ impl fmt::Display for Mutation {
 }
 
 impl Mutation {
-    /// Applies it.
+    /// Applies the change.
     pub fn apply(&self, image: &MemDisk) {
         match self {
             Mutation::Set(field, value) => image.poke(field.at, &value.to_le_bytes()[..field.width]),
@@ -123,7 +121,7 @@ impl Mutation {
     }
 }
 
-/// The mutations of a seed: one to four, most of them with checksums that fit.
+/// Returns the mutations of a seed: one to four, most of them with matching checksums.
 pub fn mutations(layout: &Layout, image: &MemDisk, seed: u64) -> Vec<Mutation> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let count = [1, 1, 1, 2, 4][rng.random_range(0..5)];
@@ -150,7 +148,7 @@ fn mutation(layout: &Layout, image: &MemDisk, rng: &mut Pcg64Mcg) -> Mutation {
     }
 }
 
-/// A value that decoders get wrong: edges, neighbours, single bits, anything.
+/// Returns a value that decoders often get wrong: limits, neighbours, single bits, random numbers.
 fn value(was: u64, rng: &mut Pcg64Mcg) -> u64 {
     match rng.random_range(0..9) {
         0 => 0,
@@ -165,7 +163,7 @@ fn value(was: u64, rng: &mut Pcg64Mcg) -> u64 {
     }
 }
 
-/// A damaged copy. A truncated one is shorter than the original.
+/// Returns a damaged copy. A truncated one is shorter than the original.
 pub fn damaged(image: &MemDisk, bytes: u64, mutations: &[Mutation]) -> MemDisk {
     let copy = image.snapshot();
     mutations.iter().for_each(|mutation| mutation.apply(&copy));

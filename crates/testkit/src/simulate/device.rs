@@ -13,16 +13,16 @@ use rand_pcg::Pcg64Mcg;
 
 /// A disk whose power can fail.
 pub struct Device {
-    /// What executes requests: the recorder, perhaps below a plan of faults.
+    /// Executes requests: the recorder, or a plan of faults above it.
     inner: SharedDisk,
     recorder: Arc<CrashRecorder>,
     rt: Rt,
     rng: Mutex<Pcg64Mcg>,
     latency_ns: u64,
-    /// The power fails when the recorder has so many entries.
+    /// Number of entries of the recorder at which the power fails.
     cut_at: AtomicUsize,
     off: AtomicBool,
-    /// What was handed down, and how many requests.
+    /// Requests handed down: the ticket, and the number of requests.
     batches: Completions<(Option<Ticket>, usize)>,
 }
 
@@ -31,7 +31,7 @@ fn no_power() -> DiskError {
 }
 
 impl Device {
-    /// A disk with power. A request takes up to `latency_ns`.
+    /// Creates a disk with power. A request takes up to `latency_ns`.
     pub fn new(inner: SharedDisk, recorder: Arc<CrashRecorder>, rt: Rt, seed: u64, latency_ns: u64) -> Device {
         Device {
             inner,
@@ -55,7 +55,7 @@ impl Device {
         self.off.store(true, Ordering::Relaxed);
     }
 
-    /// True once the power has failed: nothing that happens from then on counts.
+    /// Returns true once the power has failed: later events do not count.
     pub fn is_off(&self) -> bool {
         if self.recorder.cut_points() > self.cut_at.load(Ordering::Relaxed) {
             self.cut();

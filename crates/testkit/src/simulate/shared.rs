@@ -1,7 +1,7 @@
 //! Operations of several clients on the same names and the same files.
 //!
-//! No model says what each answer must be. Instead each file carries a label of its own as its owner, and its sectors are
-//! stamped with it: bytes of another file are seen at once, by every read and after every power cut.
+//! No model knows each answer. Instead each file carries a label of its own as its owner, and its sectors are stamped
+//! with it: bytes of another file are seen at once, by every read and after every power cut.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::content::Content;
 use crate::stamp::{self, Stamp};
 use crate::tree::{Seen, Tree};
 
-/// The first label: those of models are larger or smaller.
+/// First label: those of models are larger or smaller.
 const LABELS_FROM: u32 = 1 << 30;
-/// Handles that a client keeps at most.
+/// Most handles that a client keeps.
 const HANDLES: usize = 6;
-/// All of a shared file.
+/// Bytes of a read, enough for all of a shared file.
 const READ_BYTES: u64 = 64 << 10;
 const FILE_NAMES: u32 = 10;
 const DIR_NAMES: u32 = 5;
 
 type Said<T> = Result<T, String>;
 
-/// A client's part: its handles.
+/// The shared part of a client: its handles.
 pub struct Shared {
     dirs: Vec<Ino>,
     handles: Vec<Handle>,
@@ -45,7 +45,7 @@ struct Handle {
     label: u32,
 }
 
-/// What may fail besides what names explain.
+/// Causes of errors other than names.
 #[derive(Debug, Clone, Copy)]
 pub struct Excuses {
     /// The volume may be full.
@@ -55,16 +55,16 @@ pub struct Excuses {
 }
 
 impl Shared {
-    /// A client without handles. `first` makes its labels its own.
+    /// Creates a client without handles. `first` makes its labels unique.
     pub fn new(dirs: Vec<Ino>, first: u32, rng: Pcg64Mcg, sectors_max: u64, xattrs: bool) -> Shared {
         let next_label = LABELS_FROM + first;
         Shared { dirs, handles: Vec::new(), next_label, write: 0, rng, who: Credentials::root(), sectors_max, xattrs }
     }
 
-    /// One random operation.
+    /// Does one random operation.
     ///
     /// # Errors
-    /// What no order of the clients' operations explains.
+    /// An answer that no order of the clients' operations explains.
     pub fn step<F: Format>(&mut self, vfs: &Vfs<F>, excuses: Excuses) -> Said<()> {
         let what = self.rng.random_range(0..100);
         let outcome = match what {
@@ -93,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// Opens files that are there already, and takes most of their names away.
+    /// Opens files that exist already, and removes most of their names.
     ///
     /// # Errors
     /// As [`Shared::step`].
@@ -125,7 +125,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives every handle back.
+    /// Releases every handle.
     pub fn release_all<F: Format>(&mut self, vfs: &Vfs<F>) {
         self.handles.drain(..).for_each(|handle| vfs.forget(handle.ino, 1));
     }
@@ -137,7 +137,7 @@ impl Shared {
         }
     }
 
-    /// One of the shared directories, or one that a handle leads to.
+    /// Draws one of the shared directories, or one that a handle leads to.
     fn dir(&mut self) -> Ino {
         let open: Vec<Ino> =
             self.handles.iter().filter(|handle| handle.kind == FileKind::Directory).map(|handle| handle.ino).collect();
@@ -288,7 +288,7 @@ impl Shared {
     }
 }
 
-/// The first sector that is neither zeros nor stamped with this label and place.
+/// Describes the first sector that is neither zeros nor stamped with this label and place.
 fn foreign(label: u64, offset: u64, bytes: &[u8]) -> Option<String> {
     for (sector, bytes) in (offset / stamp::SECTOR as u64..).zip(bytes.chunks(stamp::SECTOR)) {
         let own = |stamp: &Stamp| stamp.label == label && stamp.sector == sector;
@@ -305,7 +305,7 @@ fn excuse(what: u32, error: &Error, excuses: Excuses) -> Said<()> {
         libc::ENOENT | libc::EEXIST | libc::ENOTEMPTY | libc::EINVAL | libc::EISDIR | libc::ENOTDIR | libc::EPERM => {
             Ok(())
         }
-        // One block of attributes.
+        // ext keeps at most one block of attributes.
         libc::ENOSPC if excuses.full || (89..92).contains(&what) => Ok(()),
         libc::EIO | libc::EROFS if excuses.broken => Ok(()),
         _ => Err(format!("shared operation {what}: {error}")),
@@ -316,10 +316,10 @@ fn name_of(name: &str) -> &Name {
     Name::new(name.as_bytes()).expect("a legal name")
 }
 
-/// Judges what the tree below the shared directory shows. Link counts are compared if `exact`.
+/// Checks the tree below the shared directory. Link counts are compared if `exact`.
 ///
 /// # Errors
-/// Bytes of other files, or counts that are not the numbers of names.
+/// Bytes of other files, or counts that differ from the numbers of names.
 pub fn judge(tree: &Tree, root: Ino, exact: bool) -> Said<()> {
     let mut names = std::collections::BTreeMap::<u64, u32>::new();
     let mut todo = vec![root.0];
@@ -372,10 +372,10 @@ fn strange_content(seen: &Seen) -> Option<String> {
         .find_map(|range| foreign(u64::from(seen.uid), range.0, &piece(&seen.content, range)))
 }
 
-/// Removes everything below a directory, while others do the same.
+/// Removes everything below a directory, while other clients do the same.
 ///
 /// # Errors
-/// Anything but that another client was first.
+/// Any error but that another client was first.
 pub fn remove_all<F: Format>(vfs: &Arc<Vfs<F>>, dir: Ino, keep: &[&[u8]]) -> Said<()> {
     let who = Credentials::root();
     let raced = |error: &Error| matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY | libc::ENOTDIR | libc::EISDIR);
