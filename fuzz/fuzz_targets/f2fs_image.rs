@@ -1,7 +1,8 @@
-//! A small F2FS volume with a few files, damaged as the input says, through mount, recovery, walk, read, write, cleaning.
+//! A small F2FS volume with a few files, damaged as the input says, through mount, recovery, walk, read, write,
+//! cleaning.
 //!
-//! The input is a list of damages of six bytes each: which block in use (two bytes, little-endian), where in it (two), and what
-//! (two). Checkpoints get their checksums back, so that what they say is looked at.
+//! The input is a list of damages of six bytes each: which block in use (two bytes, little-endian), where in it (two),
+//! and what (two). Checkpoints get their checksums back, so that what they say is looked at.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};

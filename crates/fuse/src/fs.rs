@@ -18,7 +18,7 @@ pub type Result<T, E = Errno> = std::result::Result<T, E>;
 /// parent directory where a `name` is given. A method may block; it then occupies one of the few threads that serve
 /// its CPU. A panic answers `EIO` and the session goes on.
 ///
-/// What holds for every request, because it was checked before:
+/// The dispatcher has checked of every request:
 /// - names are 1..=255 bytes, contain neither NUL nor `/`, and are not `.` or `..` (but in `lookup`);
 /// - names of extended attributes are 1..=255 bytes without NUL;
 /// - targets of symbolic links are 1..=4095 bytes without NUL;

@@ -63,7 +63,7 @@ pub enum ServeError {
 /// SIGINT or SIGHUP arrived), and closes the volume. The volume is closed on every way out.
 ///
 /// # Errors
-/// When there was no mount, or the volume could not be closed cleanly.
+/// Fails if the mount failed, or the volume could not be closed cleanly.
 pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(), ServeError> {
     share_arenas();
     let log = Arc::new(Log::new(mounting.source.path().display().to_string()));

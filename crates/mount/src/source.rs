@@ -59,7 +59,7 @@ impl Source {
     /// Determines the kind of `path` and its absolute path.
     ///
     /// # Errors
-    /// When it does not exist or is neither file nor block device.
+    /// Fails if it does not exist or is neither file nor block device.
     pub fn of(path: &Path) -> Result<Source, SourceError> {
         let access = |error| SourceError::Access { path: path.to_owned(), error };
         let absolute = path.canonicalize().map_err(access)?;

@@ -75,7 +75,7 @@ pub enum UnmountError {
 /// Returns all mounts of moafs, in the order they were made.
 ///
 /// # Errors
-/// When the kernel's table cannot be read.
+/// Fails if the kernel's table cannot be read.
 pub fn mounts() -> Result<Vec<MountEntry>, UnmountError> {
     table(is_ours)
 }
@@ -158,7 +158,7 @@ pub fn is_mounted(image: &Path) -> bool {
 /// tree without waiting. A mount without a daemon is cleared.
 ///
 /// # Errors
-/// When it is no mount of moafs, is busy, or its image is not released in time.
+/// Fails if it is no mount of moafs, is busy, or its image is not released in time.
 pub fn unmount(target: &Path, lazy: bool, timeout: Duration, rt: &Rt) -> Result<(), UnmountError> {
     let entry = find(target)?;
     let image = image_of(&entry);

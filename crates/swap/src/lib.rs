@@ -22,7 +22,8 @@
 //! # Ok::<(), moafs_swap::SwapError>(())
 //! ```
 //!
-//! With a [`Home`], a mounted volume's free space takes the pages; [`Region`] is memory of one process that leaves this way.
+//! With a [`Home`], a mounted volume's free space takes the pages; [`Region`] is memory of one process that leaves this
+//! way.
 //!
 //! | module | contents |
 //! |---|---|

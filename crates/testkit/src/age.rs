@@ -1,15 +1,15 @@
-//! Simulated weeks on one volume: many mounts, every fill level, clients that make, change, move and delete trees, in virtual
-//! time; all of it follows from one seed.
+//! Simulated weeks on one volume: many mounts, every fill level, clients that make, change, move and delete trees, in
+//! virtual time; all of it follows from one seed.
 //!
-//! A seed draws a [`Plan`]: size from 20 MiB to 4 GiB, geometry, policies, clients, days. On each day the volume is filled to a
-//! new level, several clients work beside the background tasks, and the day ends with a clean unmount or with a kill that keeps
-//! everything the device completed. Power cuts and device errors are [`crate::simulate`]'s part.
+//! A seed draws a [`Plan`]: size from 20 MiB to 4 GiB, geometry, policies, clients, days. On each day the volume is
+//! filled to a new level, several clients work beside the background tasks, and the day ends with a clean unmount or
+//! with a kill that keeps everything the device completed. Power cuts and device errors are [`crate::simulate`]'s part.
 //!
-//! Judged after every day: the family's checker finds nothing, and the reference checker neither (for a share of the seeds);
-//! everything fsynced is there after a kill, and everything at all after a clean unmount; free blocks and inodes are what the
-//! tree leaves, to the block, and the next mount counts the same; every log has a place to write. While clients work: only a
-//! volume without the space refuses with ENOSPC, deleting never fails, the volume never turns read-only. In the end everything is
-//! deleted, and all space is back.
+//! Judged after every day: the family's checker finds nothing, and the reference checker neither (for a share of the
+//! seeds); everything fsynced is there after a kill, and everything at all after a clean unmount; free blocks and
+//! inodes are what the tree leaves, to the block, and the next mount counts the same; every log has a place to write.
+//! While clients work: only a volume without the space refuses with ENOSPC, deleting never fails, the volume never
+//! turns read-only. In the end everything is deleted, and all space is back.
 
 pub mod calls;
 pub mod client;

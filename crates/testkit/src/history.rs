@@ -118,7 +118,8 @@ impl History {
             if let (true, Some(promise)) = (step.end <= cut, step.promise) {
                 expectation.promise(promise, index + 1);
             }
-            // A call that the power cut interrupted, or that failed, promises nothing, but its file may be durable already.
+            // A call that the power cut interrupted, or that failed, promises nothing, but its file may be durable
+            // already.
             if let Op::Fsync { node, .. } = step.op {
                 expectation.fsynced.push((node, index + 1));
             }

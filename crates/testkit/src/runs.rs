@@ -1,4 +1,5 @@
-//! Runs of blocks taken from a volume as swap areas take them, without the areas' own rules: each is full of bytes that no file has.
+//! Runs of blocks taken from a volume as swap areas take them, without the areas' own rules: each is full of bytes that
+//! no file has.
 
 use std::sync::Arc;
 
@@ -56,7 +57,8 @@ impl Runs {
     /// Does one random step: reserves or releases blocks, takes or gives back a run.
     ///
     /// # Errors
-    /// Fails on a breach of the contract of [`SwapSpace`], a run that shows other bytes than were written, and errors of the device.
+    /// Fails on a breach of the contract of [`SwapSpace`], a run that shows other bytes than were written, and errors
+    /// of the device.
     pub fn step(&mut self, vfs: &Vfs<impl Format>, rng: &mut Pcg64Mcg) -> Said<()> {
         match rng.random_range(0..10) {
             0 | 1 => self.reserve(vfs, rng.random_range(1..400)),

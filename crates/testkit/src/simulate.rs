@@ -1,14 +1,15 @@
-//! Several clients at once on one volume, preempted at every lock, over power cuts, device errors and many mounts; all of it
-//! follows from one seed.
+//! Several clients at once on one volume, preempted at every lock, over power cuts, device errors and many mounts; all
+//! of it follows from one seed.
 //!
-//! Each seed draws a [`Plan`]: geometry, scheduler, latencies, cache, fill level, clients, faults. A seed runs a few *cycles*:
-//! mount, clients at work beside the syncer and recovery, then a clean unmount or a power cut. Each client has a directory
-//! of its own, where the plain model says what every answer must be and what a cut may leave ([`crate::history`]), and works in
-//! directories that all clients share ([`shared`]). In the end all clients remove everything.
+//! Each seed draws a [`Plan`]: geometry, scheduler, latencies, cache, fill level, clients, faults. A seed runs a few
+//! *cycles*: mount, clients at work beside the syncer and recovery, then a clean unmount or a power cut. Each client
+//! has a directory of its own, where the plain model says what every answer must be and what a cut may leave
+//! ([`crate::history`]), and works in directories that all clients share ([`shared`]). In the end all clients remove
+//! everything.
 //!
-//! Judged after a cut: the reference checker (for a share of the seeds) and our own, that the volume mounts for writing, promises,
-//! contents, foreign bytes; after a clean unmount: no finding at all, the exact tree, link counts; in the end: all space is free
-//! again. While clients work: every answer, and that the volume does not turn read-only.
+//! Judged after a cut: the reference checker (for a share of the seeds) and our own, that the volume mounts for
+//! writing, promises, contents, foreign bytes; after a clean unmount: no finding at all, the exact tree, link counts;
+//! in the end: all space is free again. While clients work: every answer, and that the volume does not turn read-only.
 
 pub mod device;
 pub mod shared;

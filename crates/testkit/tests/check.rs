@@ -1,7 +1,8 @@
 //! The checker of moafs beside e2fsck, on damaged images: they agree on which images are damaged, and a repaired image
 //! is clean for both.
 //!
-//! One difference is known: e2fsck guesses that a special file whose first pointer names a directory block was a directory.
+//! One difference is known: e2fsck guesses that a special file whose first pointer names a directory block was a
+//! directory.
 //!
 //! The plain run takes a sample of seeds. `MOAFS_CHECK_SEEDS=A..B cargo test -p moafs-testkit --test check` runs
 //! others; a failure prints `IMAGE:SEED`, and `MOAFS_CHECK=IMAGE:SEED` runs that one and prints the output of both

@@ -1,8 +1,8 @@
 //! Defragmentation: the blocks of scattered files are moved together again.
 //!
 //! A move is a write-back of clean files. The policy that places dirty files is shown whole, clean ones as if they were
-//! dirty ([`WritebackReason::Move`]) and plans for those that gain by moving; only these are read, and the ordinary write-back
-//! carries the plan out: data first, then pointers, and the old blocks are free once that is durable.
+//! dirty ([`WritebackReason::Move`]) and plans for those that gain by moving; only these are read, and the ordinary
+//! write-back carries the plan out: data first, then pointers, and the old blocks are free once that is durable.
 //!
 //! Directories are walked one by one, a part of bounded size at a time: its small files are planned for together; large
 //! files by themselves, part by part. A plan that would not save a request is given back, so a second walk right after

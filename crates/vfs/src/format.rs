@@ -351,8 +351,8 @@ pub trait Format: Send + Sync + 'static {
 
     // -- data leaves the cache
 
-    /// Allocates addresses at `write()`. Called with the inode lock held, if [`Shape::allocate_on_write`] says so: may choose
-    /// addresses for `range` (which the map then shows as unwritten), and spends what they cost.
+    /// Allocates addresses at `write()`. Called with the inode lock held, if [`Shape::allocate_on_write`] says so: may
+    /// choose addresses for `range` (which the map then shows as unwritten), and spends what they cost.
     fn allocate_on_write(&self, _file: &Self::Node, _range: LbnRange, _admission: &mut Admission) -> Result<()> {
         Ok(())
     }
@@ -372,8 +372,8 @@ pub trait Format: Send + Sync + 'static {
 
     // -- durability
 
-    /// Syncs an inode: makes a file's metadata durable up to `upto` (and, for [`SyncScope::Full`], the names that lead to
-    /// it). Its data have been written and placed by vfs; they completed in `data` at the latest.
+    /// Syncs an inode: makes a file's metadata durable up to `upto` (and, for [`SyncScope::Full`], the names that lead
+    /// to it). Its data have been written and placed by vfs; they completed in `data` at the latest.
     fn sync_inode(&self, node: &Self::Node, upto: CommitPoint, data: Epoch, how: SyncScope) -> Result<()>;
     /// Makes everything durable that was changed before the call.
     fn commit(&self, why: CommitReason) -> Result<()>;

@@ -1,9 +1,9 @@
 //! The part of a file system that is the same for every format.
 //!
 //! POSIX is written once, here, over a [`Format`] that stores. Written data stay in the file cache and get their
-//! addresses later, when there is a reason to write a dirty block back ([`plan::WritebackReason`]); the format then decides which
-//! other blocks are written with it and to which addresses ([`Format::plan`]); vfs carries that plan out. vfs knows no
-//! on-disk byte.
+//! addresses later, when there is a reason to write a dirty block back ([`plan::WritebackReason`]); the format then
+//! decides which other blocks are written with it and to which addresses ([`Format::plan`]); vfs carries that plan out.
+//! vfs knows no on-disk byte.
 //!
 //! Code that works on any format takes a [`Vfs`] of any [`Format`]; `moafs-ext` and `moafs-f2fs` show how one is made:
 //!

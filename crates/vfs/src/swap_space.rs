@@ -6,7 +6,8 @@
 //!
 //! Capacity and place are two things. [`SwapSpace::reserve`] promises capacity once, as an admission does for files;
 //! then [`SwapSpace::take`] cannot fail for want of space: free blocks for all that is promised exist *somewhere*. The
-//! runs may be moved: a contended group, in which writers find no room ([`SwapSpace::next_contended_group`]), should be left.
+//! runs may be moved: a contended group, in which writers find no room ([`SwapSpace::next_contended_group`]), should be
+//! left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -132,7 +132,7 @@ pub struct Active {
 /// Returns all swap devices; `None` if this kernel cannot swap.
 ///
 /// # Errors
-/// When the list cannot be read.
+/// Fails if the list cannot be read.
 pub fn active() -> Result<Option<Vec<Active>>, DeviceError> {
     match std::fs::read_to_string(SWAPS) {
         Ok(text) => Ok(Some(text.lines().skip(1).filter_map(parse_active).collect())),
@@ -153,7 +153,7 @@ fn parse_active(line: &str) -> Option<Active> {
 /// Returns the swap device whose file is `file`, if the kernel swaps to it, and the loop device, if there is one.
 ///
 /// # Errors
-/// When /proc/swaps cannot be read.
+/// Fails if /proc/swaps cannot be read.
 pub fn device_of(file: &Path) -> Result<(Option<Active>, Option<PathBuf>), DeviceError> {
     let Some(device) = loop_device::attached_to(file) else { return Ok((None, None)) };
     let active = active()?.unwrap_or_default().into_iter().find(|active| active.device == device);

@@ -167,7 +167,8 @@ pub fn scratch_image(disk: &MemDisk) -> Result<tempfile::NamedTempFile, String> 
     Ok(file)
 }
 
-/// Makes tests of functions that are generic over a family, in a module of their own: `tests_of!(ext: Ext, this, that)`.
+/// Makes tests of functions that are generic over a family, in a module of their own: `tests_of!(ext: Ext, this,
+/// that)`.
 #[macro_export]
 macro_rules! tests_of {
     ($module:ident: $family:ident, $($(#[$attribute:meta])* $test:ident),+ $(,)?) => {
