@@ -301,6 +301,7 @@ impl<F: Format> Inner<F> {
                 let inode = match loaded {
                     Some((attr, node)) => {
                         let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
+                        inode.state.lock().may_overhang = !self.shape.frees_overhang;
                         Some(self.table.insert_loaded(Arc::new(inode)))
                     }
                     None => {

@@ -46,6 +46,9 @@ pub struct Shape {
     pub unwritten: bool,
     /// True if blocks can lie beyond the end of a file.
     pub beyond_eof: bool,
+    /// True if the format itself hides and frees blocks that a power cut has left beyond the end of a file. If false,
+    /// vfs unmaps them before the file grows over them.
+    pub frees_overhang: bool,
     /// True if addresses are chosen at `write()` ([`Format::allocate_on_write`]), not when data leave the cache.
     pub allocate_on_write: bool,
     /// The file-system id, `f_fsid` of `statfs(2)`.

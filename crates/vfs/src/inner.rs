@@ -173,6 +173,7 @@ impl<F: Format> Inner<F> {
         let outcome = match loaded {
             Ok((attr, node)) => {
                 let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
+                inode.state.lock().may_overhang = !self.shape.frees_overhang;
                 let inode = self.table.insert_loaded(Arc::new(inode));
                 self.reclaim_inodes();
                 Ok(inode)

@@ -63,6 +63,9 @@ pub(crate) struct State {
     pub(crate) attr: Attr,
     /// The size that the format was last told.
     pub(crate) disk_size: u64,
+    /// True if blocks may lie beyond the end of the file: left by a power cut, by another driver, or by a truncation
+    /// that failed. They are unmapped before the file grows.
+    pub(crate) may_overhang: bool,
     pub(crate) unput: Unput,
     /// The number of changes of `attr`.
     pub(crate) changes: u64,
@@ -115,6 +118,7 @@ impl<N> Inode<N> {
     pub(crate) fn new(rt: &Rt, ino: Ino, home: Ino, attr: Attr, node: N) -> Inode<N> {
         let state = State {
             disk_size: attr.size,
+            may_overhang: false,
             unput: Unput::Nothing,
             changes: 0,
             unput_listed: false,

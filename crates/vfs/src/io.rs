@@ -406,6 +406,7 @@ impl<F: Format> Inner<F> {
             return Ok(Written::At(offset));
         }
         if end > attr.size && !write.keep_size {
+            self.unmap_overhang(inode)?;
             match write.source {
                 // A block with an address is not written to: after a power cut the device may have old bytes in
                 // the last one.

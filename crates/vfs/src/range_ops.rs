@@ -39,6 +39,7 @@ impl<F: Format> Inner<F> {
         inode.check_alive()?;
         let old = inode.size();
         if size > old {
+            self.unmap_overhang(inode)?;
             self.zero_tail(inode, old, u64::MAX)?;
         }
         if size < old {
@@ -65,9 +66,24 @@ impl<F: Format> Inner<F> {
         let mut admission = Admission::none();
         let mut op = self.begin(OpKind::Unmap, &mut admission)?;
         op.put(inode, change)?;
+        inode.state.lock().may_overhang = true;
         let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
         op.end(&[inode]);
-        self.unmap_rest(inode, from, None, false, progress)
+        self.unmap_rest(inode, from, None, false, progress)?;
+        inode.state.lock().may_overhang = false;
+        Ok(())
+    }
+
+    /// Unmaps what may lie beyond the end of a file, before it grows: the new part reads as zeros. The inode lock is held
+    /// exclusively.
+    pub(crate) fn unmap_overhang(&self, inode: &Shared<F>) -> Result<()> {
+        if !inode.state.lock().may_overhang {
+            return Ok(());
+        }
+        let from = Lbn(inode.size().div_ceil(self.block_bytes()));
+        self.unmap_rest(inode, from, None, false, Progress::More)?;
+        inode.state.lock().may_overhang = false;
+        Ok(())
     }
 
     /// Locks a file to unmap `from..to`, with room for the map blocks that this may free though dirty pages on the

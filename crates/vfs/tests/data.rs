@@ -329,6 +329,36 @@ fn the_size_on_disk_never_passes_data_that_are_not_there() {
 }
 
 #[test]
+fn a_file_that_grows_shows_zeros_and_not_blocks_left_beyond_its_end() {
+    let grow: [fn(&Vfs<Toy>, moafs_vfs::types::Ino); 3] = [
+        |vfs, f| {
+            let size = SetAttr { size: Some(9 * BLOCK as u64), ..SetAttr::default() };
+            vfs.set_attr(&Credentials::root(), f, &size).unwrap();
+        },
+        |vfs, f| {
+            assert_eq!(
+                vfs.write(&Credentials::root(), f, 9 * BLOCK as u64 - 1, &[0], false).unwrap(),
+                9 * BLOCK as u64 - 1
+            )
+        },
+        |vfs, f| vfs.allocate(&Credentials::root(), f, 0, 9 * BLOCK as u64, Allocate::Extend).unwrap(),
+    ];
+    for grow in grow {
+        let v = Volume::live(4096);
+        let f = v.create(ROOT, "f");
+        v.write(f, 0, &pattern(7, 10 * BLOCK));
+        v.vfs.fsync(f, false).unwrap();
+        v.vfs.format().cut_size(f, 100);
+        let after = v.after_power_cut();
+        grow(&after, f);
+        let expected = [&pattern(7, 100)[..], &[0; 9 * BLOCK - 100]].concat();
+        assert_eq!(read(&after, f, 0, 9 * BLOCK), expected);
+        after.clone().close().unwrap();
+        assert!(after.format().used() <= 9, "what lay beyond the end was freed");
+    }
+}
+
+#[test]
 fn a_failed_write_is_reported_by_one_fsync_and_stays_readable() {
     let v = Volume::live(4096);
     let (f, g) = (v.create(ROOT, "f"), v.create(ROOT, "g"));

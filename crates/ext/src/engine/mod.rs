@@ -503,6 +503,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         time_nanos: extra,
         unwritten: false,
         beyond_eof: false,
+        frees_overhang: true,
         allocate_on_write: policy == Policy::FfsPaper,
         id: word(0) ^ word(8),
         label: String::from_utf8_lossy(superblock.label()).into_owned(),

@@ -367,6 +367,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         time_nanos: true,
         unwritten: false,
         beyond_eof: false,
+        frees_overhang: false,
         allocate_on_write: false,
         id: word(0) ^ word(8),
         label: superblock.label.clone(),

@@ -143,6 +143,7 @@ impl Toy {
             time_nanos: true,
             unwritten: false,
             beyond_eof: false,
+            frees_overhang: false,
             allocate_on_write: false,
             id: 1,
             label: String::new(),
@@ -185,6 +186,13 @@ impl Toy {
             }
         }
         toy
+    }
+
+    /// Lowers the size on disk of a file and leaves its blocks where they are, as a power cut can.
+    pub fn cut_size(&self, ino: Ino, size: u64) {
+        let durable = &mut *self.durable.lock();
+        let meta = durable.as_mut().expect("there is always a copy");
+        meta.files.get_mut(&ino.0).expect("the file was made durable").disk_size = size;
     }
 
     /// Returns the number of blocks promised and not spent.
