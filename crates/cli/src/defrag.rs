@@ -45,7 +45,7 @@ Examples:
 On a mount, root and whoever mounted may do this, one at a time.
 Exit code: 0 done (also if nothing was to be gained), 1 failure, 130 interrupted: what was moved stays moved.")]
 pub(crate) struct DefragArgs {
-    /// A directory or file of a mount, or IMAGE[:PATH]
+    /// A directory or file of a mount, or an image, or a path on it
     #[arg(value_name = "PATH|IMAGE[:PATH]")]
     what: OsString,
     /// Change nothing; tell what would be moved, and what would be gained

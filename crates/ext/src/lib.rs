@@ -1,6 +1,6 @@
 //! The ext family of formats, and the FFS way of placing data in it.
 //!
-//! Three things are separate: the meaning of the bytes ([`format`]), the rules of a sound volume
+//! Three things are separate: the meaning of the bytes ([`format`](mod@format)), the rules of a sound volume
 //! ([`check`]) and a file system at work on it; only the last one keeps state. Everything read from
 //! a device is checked when it is decoded, and an error names the damaged structure.
 //!
@@ -36,7 +36,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`format`] | the bytes and their meaning: pure, no device |
+//! | [`format`](mod@format) | the bytes and their meaning: pure, no device |
 //! | [`mkfs`] | makes an empty volume |
 //! | [`check`] | finds and repairs errors of a volume; the scanning pass |
 //! | [`engine`] | a mounted volume: [`Ext`] implements `moafs_vfs::Format` |

@@ -1,6 +1,6 @@
 //! The F2FS format, and the ways of a log-structured file system: appending, cleaning, recycling.
 //!
-//! Four parts are separate: what the bytes mean ([`format`]), what a volume must look like to be
+//! Four parts are separate: what the bytes mean ([`format`](mod@format)), what a volume must look like to be
 //! sound ([`check`]), which decisions are made ([`clean`], [`place`]: pure functions of a segment
 //! table) and how they are carried out ([`engine`]). Only the engine keeps state and talks to a
 //! device.
@@ -37,7 +37,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`format`] | the bytes and their meaning: pure, no device |
+//! | [`format`](mod@format) | the bytes and their meaning: pure, no device |
 //! | [`mkfs`] | makes an empty volume |
 //! | [`check`] | finds what is wrong with a volume |
 //! | [`engine`] | a mounted volume: [`F2fs`] implements `moafs_vfs::Format` |

@@ -16,7 +16,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `file` | the file: bytes to pages |
-//! | `beside` | pages that came in beside others |
+//! | `readahead_cache` | pages that came in beside others |
 //! | [`memory`] | a daemon that needs no memory to free memory |
 //! | `watch` | requests counted; those that are stuck are told |
 //! | [`device`] | loop device, swap header, swapon and swapoff |

@@ -2,7 +2,7 @@
 //! cited in `README.md`; `docs/swap.md` describes the decisions on points that the paper leaves open.
 //!
 //! Design: a page that leaves memory goes to where the head is, into a *swap area* in the group of the most recently
-//! accessed file block; a map in memory records where. Areas are swap space ([`moafs_vfs::volatile`]): no structure on
+//! accessed file block; a map in memory records where. Areas are swap space ([`moafs_vfs::swap_space`]): no structure on
 //! the disk refers to them.
 //!
 //! Pages leave memory for a partition (here a disk in memory) and come back:
@@ -34,14 +34,14 @@
 //! | [`traditional`] | the traditional swap space: a partition, or blocks at the lowest addresses |
 //! | [`map`] | the mapping of pages to slots; pins |
 //! | `state` | all of these under one lock |
-//! | `tend` | background work: vacating areas for the volume's writers, giving blocks back |
+//! | `background` | background work: vacating areas for the volume's writers, giving blocks back |
 //! | [`avoid`] | groups where no area is to be created for a while |
 //! | [`options`], `open` | the disks and settings of a swap |
 //! | [`status`] | counters and state of a swap, for users |
 //! | [`region`] | a memory region of one process, kept in such a swap; works without root |
 //!
 //! Lock order, downwards: `Swap::tending`, `Swap::making` (both may be held across a wait), then the volume's allocator
-//! ([`SwapSpace`](moafs_vfs::volatile::Volatile)) or the state, one at a time; both are leaves.
+//! ([`SwapSpace`](moafs_vfs::swap_space::SwapSpace)) or the state, one at a time; both are leaves.
 //!
 //! After a crash or a restart there are no pages and no areas: the map is in memory, and so are the areas.
 

@@ -45,9 +45,9 @@
 //! | `write_error` | failed writes of data, and which processes have been told |
 //! | `pressure` | what is done before ENOSPC when space is short |
 //! | `pace` | slowing writers down before the limit of dirty data stops them |
-//! | `io`, `space` | reading and writing; truncate, allocate, seek, copy |
-//! | [`volatile`] | the seam of swap space: blocks allocated in memory only, and the position of the device's head |
-//! | [`gather`] | defragmentation: moving scattered files together again |
+//! | `io`, `range_ops` | reading and writing; truncate, allocate, seek, copy |
+//! | [`swap_space`] | the seam of swap space: blocks allocated in memory only, and the position of the device's head |
+//! | [`defrag`] | defragmentation: moving scattered files together again |
 //! | `dirty`, `write_back`, `sync`, `syncer` | the dirty lists; carrying out plans; durability; background work |
 //!
 //! # Lock order (take downwards only)
@@ -63,7 +63,7 @@
 //! | 5, 6 | the format's own | |
 //! | 7 | leaves, nested only in this order: `Inode::pages`, the reap queue, `Inode::state`, `Inner::dirty`; the inode table (may take `Inode::state`), the replacement queue | no |
 //!
-//! `Format::plan`, `sync_inode`, `commit` and `tend` are called with level 0 only. Write-back takes no
+//! `Format::plan`, `sync_inode`, `commit` and `run_background_step` are called with level 0 only. Write-back takes no
 //! inode lock: pages in flight are never dropped, and a task that wants them gone waits for them.
 //! Levels 0 to 4 are built on the runtime's events; leaves are plain mutexes, never held across a
 //! wait or a call of the format.

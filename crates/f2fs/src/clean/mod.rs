@@ -14,7 +14,7 @@
 //! | [`adaptive`] | whichever of the two above is cheaper now |
 //! | [`age_threshold`] | the cheapest of the old, merged with segments of like age |
 //! | [`oracle`] | cost-benefit with the future known: a yardstick, no mount option |
-//! | [`gather`] | how the best few are found, and which of them share files |
+//! | [`select`] | how the best few are found, and which of them share files |
 //! | [`order`] | in which order valid blocks leave: as found, or by file |
 //! | [`make_room`] | what is emptied when room is short |
 //! | [`trigger`] | when to clean, and how much |

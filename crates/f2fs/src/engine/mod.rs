@@ -23,7 +23,7 @@
 //! | [`checkpoint`] | making everything durable |
 //! | [`underway`] | keeps nodes and blocks in memory while they are written |
 //! | [`heat`] | the log that data join |
-//! | [`sync_inode`], [`recover`] | fsync by chains of nodes; finding them after a power cut |
+//! | [`fsync`], [`recover`] | fsync by chains of nodes; finding them after a power cut |
 //! | [`room`] | what happens when free segments are short |
 //! | [`mover`] | moving valid blocks out of the victims of cleaning |
 //! | [`survey`] | reporting the layout of the whole volume |
