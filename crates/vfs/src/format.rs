@@ -172,7 +172,7 @@ pub enum OpKind {
     Rename,
     /// Two names change places.
     Exchange,
-    /// Changes attributes of one inode.
+    /// Changes attributes of at most [`OpKind::ATTR_INODES_MAX`] inodes.
     Attr,
     /// Changes extended attributes of one inode.
     Xattr,
@@ -180,6 +180,11 @@ pub enum OpKind {
     Place,
     /// Removes blocks from a file: truncate, punch, reap.
     Unmap,
+}
+
+impl OpKind {
+    /// The most inodes whose attributes one op puts: what a format admits for it stays small.
+    pub const ATTR_INODES_MAX: usize = 16;
 }
 
 /// A commit point: the progress that a format must have made for a change to be durable. Formats number their own

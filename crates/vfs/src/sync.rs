@@ -11,9 +11,6 @@ use crate::plan::WritebackReason;
 use crate::types::{FileKind, Ino};
 use crate::write_error::Process;
 
-/// The most inodes whose attributes one op puts.
-const PUT_INODES_MAX: usize = 64;
-
 /// Attempts to write a file back that write nothing before it is called an error: a policy that
 /// plans nothing for a dirty file would hang an fsync.
 const FRUITLESS_MAX: u32 = 8;
@@ -94,7 +91,7 @@ impl<F: Format> Inner<F> {
 
     /// Tells the format the attributes of these inodes.
     pub(crate) fn put_inodes(&self, inodes: &[Shared<F>]) -> Result<()> {
-        for chunk in inodes.chunks(PUT_INODES_MAX) {
+        for chunk in inodes.chunks(OpKind::ATTR_INODES_MAX) {
             let mut admission = Admission::none();
             let mut op = self.begin(OpKind::Attr, &mut admission)?;
             for inode in chunk {

@@ -63,7 +63,8 @@ fn worst_case(kind: OpKind) -> Blocks {
         OpKind::Unlink => Blocks::new(12, 2),
         // Two directories, both inodes, and `..` of either.
         OpKind::Rename | OpKind::Exchange => Blocks::new(32, 8),
-        OpKind::Attr | OpKind::Xattr => Blocks::new(4, 0),
+        OpKind::Attr => Blocks::new(OpKind::ATTR_INODES_MAX as u64, 0),
+        OpKind::Xattr => Blocks::new(4, 0),
         // 128 ranges of up to 65 files: for each two leaves and two nodes above them, for each file its
         // inode, and a block if its contents leave the inode.
         OpKind::Place => Blocks::new(128 * 4 + 65 * 3, 65),

@@ -198,6 +198,10 @@ pub(super) struct MainArea {
     state: Mutex<State>,
     dirty_nodes: AtomicU64,
     dirty_blocks: AtomicU64,
+    /// Nodes and blocks of directories that have become dirty since the mount.
+    dirtied: [AtomicU64; 2],
+    /// Number of tickets handed out since the mount.
+    tickets_issued: AtomicU64,
     /// Counts the times that freed blocks have become usable.
     relocation_generation: AtomicU64,
 }
@@ -207,9 +211,23 @@ pub(super) struct MainArea {
 pub(super) struct Ticket {
     space: Arc<MainArea>,
     blocks: Blocks,
+    /// The number of this ticket, and what had become dirty when it was handed out, if there was no other then.
+    alone: Option<(u64, Blocks)>,
 }
 
 impl Ticket {
+    /// Checks that its op has made no more dirty than it has room for, as far as no other op ran meanwhile.
+    fn check(&self) {
+        let Some((number, before)) = self.alone else { return };
+        if self.space.tickets_issued.load(Ordering::Acquire) != number {
+            return;
+        }
+        let after = self.space.dirtied();
+        let (nodes, data) = (after.nodes - before.nodes, after.data - before.data);
+        let fits = nodes <= self.blocks.nodes && data <= self.blocks.data;
+        debug_assert!(fits, "{nodes} nodes and {data} blocks became dirty, admitted were {:?}", self.blocks);
+    }
+
     /// Returns the number of nodes that it has room for.
     pub(super) fn nodes(&self) -> u64 {
         self.blocks.nodes
@@ -218,6 +236,9 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            self.check();
+        }
         let tickets = &mut self.space.state().tickets;
         tickets.nodes -= self.blocks.nodes;
         tickets.data -= self.blocks.data;
@@ -326,6 +347,8 @@ impl MainArea {
             state: Mutex::new(state),
             dirty_nodes: AtomicU64::new(0),
             dirty_blocks: AtomicU64::new(0),
+            dirtied: Default::default(),
+            tickets_issued: AtomicU64::new(0),
             relocation_generation: AtomicU64::new(0),
         }
     }
@@ -373,6 +396,7 @@ impl MainArea {
 
     /// Counts a node that has become dirty.
     pub(super) fn node_dirtied(&self) {
+        self.dirtied[0].fetch_add(1, Ordering::AcqRel);
         self.dirty_nodes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -384,6 +408,7 @@ impl MainArea {
 
     /// Counts a block of a directory that has become dirty.
     pub(super) fn block_dirtied(&self) {
+        self.dirtied[1].fetch_add(1, Ordering::AcqRel);
         self.dirty_blocks.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -391,6 +416,12 @@ impl MainArea {
     pub(super) fn block_settled(&self) {
         let before = self.dirty_blocks.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "more blocks are settled than were dirty");
+    }
+
+    /// Returns what has become dirty since the mount.
+    fn dirtied(&self) -> Blocks {
+        let [nodes, blocks] = &self.dirtied;
+        Blocks::new(nodes.load(Ordering::Acquire), blocks.load(Ordering::Acquire))
     }
 
     /// Returns what is owed to the next checkpoint, and the places for it.
@@ -415,8 +446,10 @@ impl MainArea {
         if !self.budget_of(&state).fits_with(blocks + beyond) {
             return None;
         }
+        let number = self.tickets_issued.fetch_add(1, Ordering::AcqRel) + 1;
+        let alone = (state.tickets == Blocks::default()).then(|| (number, self.dirtied()));
         state.tickets = state.tickets + blocks;
-        Some(Ticket { space: Arc::clone(self), blocks })
+        Some(Ticket { space: Arc::clone(self), blocks, alone })
     }
 
     /// Keeps logs out of the holes of segments that are being emptied. `None` if the blocks that

@@ -348,7 +348,7 @@ pub fn first_block(ino: Nid, parent: Nid) -> Vec<u8> {
 }
 
 /// Returns the block that takes the place of inline entries: every entry keeps its slots. It is
-/// right as block 0 of a directory whose `dir_level` is 0; others insert their entries anew.
+/// right as block 0 of a directory whose `dir_level` is 0.
 pub fn inline_to_block(inode: &[u8], region: &Region) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     let to = Region::BLOCK;
