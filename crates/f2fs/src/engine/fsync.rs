@@ -55,9 +55,6 @@ impl F2fs {
         // The checkpoint that held the lock may have failed. The changes that a chain cannot
         // describe were to be in it, and are recorded nowhere else.
         self.health.check()?;
-        if !self.chain_suffices(file, &writer)? {
-            return self.checkpoint_as(&mut writer, false);
-        }
         let written = match self.write_chain(file, &mut writer, data) {
             Ok(true) => Ok(()),
             Ok(false) => return self.checkpoint_as(&mut writer, false),
@@ -92,10 +89,16 @@ impl F2fs {
         Ok(one_name && name_is_known && parent_is_known && name_is_free)
     }
 
-    /// Writes a file's chain; false if there is no room for it beside what the next checkpoint needs.
+    /// Writes a file's chain; false if it would not suffice, or if there is no room for it beside what the next
+    /// checkpoint needs.
     fn write_chain(&self, file: &Incore, writer: &mut Writer, data: Epoch) -> Result<bool> {
         let chain = {
             let _gate = self.gate.write();
+            // Behind the gate: an op in between may give the file another name, and the chain would tell its link
+            // count without it.
+            if !self.chain_suffices(file, writer)? {
+                return Ok(false);
+            }
             self.tick();
             self.chain_of(file, writer)?
         };
