@@ -347,18 +347,25 @@ impl Pages {
         (frozen, settled)
     }
 
-    /// Notes that the write of the frozen pages of `range` has completed, up to `size` bytes of the file: from now on
-    /// the blocks count as placed. Returns what was admitted for them and for the map blocks that this may take.
-    pub(crate) fn placed(&mut self, range: LbnRange, size: u64, block_bytes: u64) -> Admission {
+    /// Notes that the write of the frozen pages of `range` has completed: from now on the blocks count as placed. Returns
+    /// what was admitted for them and for the map blocks that this may take.
+    pub(crate) fn placed(&mut self, range: LbnRange) -> Admission {
         let mut takes = 0;
         for (at, slot) in self.map.range_mut(range.start.0..range.end().0) {
             if !std::mem::replace(&mut slot.addressed, true) {
                 takes += self.unplaced.place(Lbn(*at));
             }
-            slot.disk_end = size.saturating_sub(at * block_bytes).min(block_bytes) as u32;
         }
         self.placements += 1;
         self.admission.split(takes)
+    }
+
+    /// Notes that the file maps the blocks of `range` to what was written, up to `size` bytes of the file: a crash may
+    /// show it from now on. Until then the device may have other bytes in the block that the file still maps.
+    pub(crate) fn mapped(&mut self, range: LbnRange, size: u64, block_bytes: u64) {
+        for (at, slot) in self.map.range_mut(range.start.0..range.end().0) {
+            slot.disk_end = size.saturating_sub(at * block_bytes).min(block_bytes) as u32;
+        }
     }
 
     /// Returns a count that changes whenever blocks are given a place, before the place they had is free.
@@ -638,7 +645,9 @@ mod tests {
     }
 
     fn place(pages: &mut Pages, at: u64, size: u64) {
-        drop(pages.placed(LbnRange { start: Lbn(at), len: 1 }, size, 512));
+        let range = LbnRange { start: Lbn(at), len: 1 };
+        drop(pages.placed(range));
+        pages.mapped(range, size, 512);
     }
 
     fn mark_placed(pages: &mut Pages, at: u64) -> bool {

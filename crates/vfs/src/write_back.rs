@@ -375,7 +375,7 @@ impl<F: Format> Inner<F> {
         // it.
         let mut admission = Admission::none();
         for (file_part, ..) in &batch {
-            admission.absorb(file_part.inode.pages.lock().placed(file_part.range, file_part.size, self.block_bytes()));
+            admission.absorb(file_part.inode.pages.lock().placed(file_part.range));
         }
         let promised = admission.blocks() > 0;
         let done = self.place_op(&batch, &files, &mut admission);
@@ -419,6 +419,7 @@ impl<F: Format> Inner<F> {
         let mut op = self.begin(OpKind::Place, admission)?;
         for (file_part, epoch, _) in batch {
             op.place(&file_part.inode.node, file_part.range, file_part.to, *epoch)?;
+            file_part.inode.pages.lock().mapped(file_part.range, file_part.size, self.block_bytes());
         }
         for inode in files {
             op.put_known(inode)?;

@@ -93,6 +93,30 @@ fn fsync_waits_for_a_size_that_another_fsync_is_telling_the_format() {
 }
 
 #[test]
+fn a_size_is_not_told_before_the_blocks_that_it_covers_are_mapped() {
+    for seed in [None, Some(1), Some(2), Some(3)] {
+        let short = |v: &Volume| {
+            let f = file(v);
+            v.write(f, 0, &[1; 100]);
+            f
+        };
+        beside(
+            seed,
+            short,
+            Point::Place,
+            |v, f| {
+                v.write(f, 100, &[2; 900]);
+                fsync(v, f);
+            },
+            |v, f| {
+                set(v, f, SetAttr { perm: Some(0o600), ..SetAttr::default() });
+                assert_eq!(v.vfs.format().disk_size(f), 100);
+            },
+        );
+    }
+}
+
+#[test]
 fn sync_waits_for_a_size_that_background_work_is_telling_the_format() {
     for point in [Point::Put, Point::End] {
         for seed in [None, Some(1), Some(2), Some(3)] {

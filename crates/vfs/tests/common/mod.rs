@@ -92,6 +92,8 @@ pub enum Point {
     End,
     /// Before a file's map is looked up.
     Map,
+    /// Before written blocks are mapped into a file.
+    Place,
 }
 
 /// The next op that passes `point` waits there for `pause`.
@@ -645,6 +647,7 @@ impl FormatOp for ToyOp<'_> {
     }
     fn place(&mut self, file: &ToyNode, at: LbnRange, to: BlockRun, _written: Epoch) -> Result<()> {
         assert_eq!(at.len, to.len);
+        self.toy.stall_at(Point::Place);
         let mut meta = self.toy.meta.lock();
         let mut freed = Vec::new();
         let mut fresh = 0;
