@@ -42,13 +42,13 @@ Examples:
   moafs defrag --max-bytes 1G disk.img:/home    so much and no more; the next run goes on
   moafs defrag --json disk.img | jq .after.requests
 
-On a mount, root and whoever mounted may do this, one at a time.
+On a mount, root and the user who mounted it may run one defrag at a time.
 Exit code: 0 done (also if nothing was to be gained), 1 failure, 130 interrupted: what was moved stays moved.")]
 pub(crate) struct DefragArgs {
     /// A directory or file of a mount, or an image, or a path on it
     #[arg(value_name = "PATH|IMAGE[:PATH]")]
     what: OsString,
-    /// Change nothing; tell what would be moved, and what would be gained
+    /// Change nothing; report the files that would be moved, and the gain
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Move at most this much

@@ -15,7 +15,7 @@ use crate::output;
 /// Install the names that mount(8), mkfs(8) and fsck(8) look for
 ///
 /// Makes symbolic links to this program: mount.fuse.moafs, mount.moafs, mkfs.moafs, fsck.moafs. Without --install or
-/// --remove it tells which are there.
+/// --remove it lists those that exist.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -60,7 +60,7 @@ pub(crate) struct MountArgs {
     /// List every request to the device in this file, for `moafs lab replay`
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Be the daemon behind a mount: tell on standard output when it can be used
+    /// Run as the daemon of a mount, and report on standard output when it can be used
     #[arg(long, hide = true)]
     daemon: bool,
 }
@@ -238,7 +238,7 @@ struct HelperArgs {
     /// Check everything, mount nothing
     #[arg(short = 'f')]
     fake: bool,
-    /// Be tolerant of unknown options (accepted, and not followed: a misspelt option should be seen)
+    /// Tolerate unknown options (accepted, but without effect: unknown options are errors)
     #[arg(short = 's')]
     _sloppy: bool,
     /// Do not write /etc/mtab (never done)

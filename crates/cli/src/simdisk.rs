@@ -57,7 +57,7 @@ pub(crate) struct SimdiskArgs {
     /// Stay in the foreground until it is unmounted (or SIGINT, SIGTERM arrives)
     #[arg(short, long)]
     foreground: bool,
-    /// Be the daemon behind a disk: tell on standard output when it can be used
+    /// Run as the daemon of a disk, and report on standard output when it can be used
     #[arg(long, hide = true)]
     daemon: bool,
 }

@@ -96,7 +96,7 @@ impl From<Place> for SwapPlace {
 
 /// Bring everything back into memory and end the swap
 ///
-/// Also tidies up after a `swap on` that was interrupted, and after a daemon that was killed.
+/// Also removes the rest of a `swap on` that was interrupted, or whose daemon was killed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -372,7 +372,7 @@ fn text(status: &SwapStatus, kernel: Option<&Active>) -> String {
                 output::size(kernel.used)
             ),
         ),
-        None => line("kernel swaps to", "nothing of it (`moafs swap off` tidies up)"),
+        None => line("kernel swaps to", "nothing (`moafs swap off` removes the rest)"),
     };
     text += &line("pages go", pages_go(status.place, &swap["placement"]));
     text += &line("on the volume", &pages(&swap["used"]));

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::{output, stat};
 
-/// Show the activity of a mount, again and again
+/// Show the activity of a mount at regular intervals
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -20,13 +20,13 @@ Examples:
 pub(crate) struct TopArgs {
     /// A directory of the mount
     dir: PathBuf,
-    /// Seconds between two looks
+    /// Seconds between two reports
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
-    /// Number of looks (default: for ever)
+    /// Number of reports (default: no limit)
     #[arg(short = 'n', long)]
     count: Option<u64>,
-    /// Print one JSON object per look, with the rates of the counters that changed
+    /// Print one JSON object per report, with the rates of the counters that changed
     #[arg(long)]
     json: bool,
 }

@@ -197,7 +197,7 @@ const KNOWN: [Known; 20] = [
     },
     Known {
         name: "transfer",
-        meaning: "largest request: 16K to 16M; a drive's own limit holds, too",
+        meaning: "largest request: 16K to 16M; a drive's own limit applies as well",
         set: |p, text| size(text, 16 << 10, 16 << 20).map(|bytes| p.transfer_bytes = bytes),
         show: |p| show_size(p.transfer_bytes),
     },

@@ -157,14 +157,14 @@ struct Own {
 const OWN: &[Own] = &[
     Own { name: "cache", value: "SIZE", help: "memory for the volume's cache, buffers included (default 256M)" },
     Own { name: "dirty", value: "PERCENT", help: "share of the cache that may wait to be written (default 60)" },
-    Own { name: "dirty_age", value: "SECONDS", help: "changed data are written after this time (default 30)" },
-    Own { name: "commit", value: "SECONDS", help: "metadata are committed this often (default 5)" },
+    Own { name: "dirty_age", value: "SECONDS", help: "write changed data after this time (default 30)" },
+    Own { name: "commit", value: "SECONDS", help: "interval of committing metadata (default 5)" },
     Own { name: "max_transfer", value: "SIZE", help: "largest device request (default 1M)" },
     Own { name: "read_ahead", value: "SIZE", help: "largest read-ahead of a sequential reader (default 1M)" },
     Own {
         name: "coread",
         value: "SIZE|off",
-        help: "a small file's neighbours come with it, up to this much (default 128K)",
+        help: "read a small file's neighbours with it, up to this much (default 128K)",
     },
     Own { name: "transport", value: "auto|uring|dev", help: "path of requests from the kernel (default auto)" },
     Own { name: "threads", value: "N", help: "serving threads: of /dev/fuse in all, of io_uring per CPU" },
@@ -183,7 +183,7 @@ const OF_FORMATS: &[(&str, &[Own])] = &[
         &[Own {
             name: "place",
             value: "cowrite|ffs",
-            help: "where data go: small files together, or file by file (default cowrite)",
+            help: "placement of data: small files together, or file by file (default cowrite)",
         }],
     ),
     (
@@ -197,22 +197,22 @@ const OF_FORMATS: &[(&str, &[Own])] = &[
             Own {
                 name: "reuse",
                 value: "never|always|auto",
-                help: "without clean segments, new data go into holes: if cheaper (auto)",
+                help: "write new data into holes of used segments; auto: if that costs less than cleaning (default auto)",
             },
             Own {
                 name: "temperature",
                 value: "kind|wolf",
-                help: "hot from cold: by kind of file, or by what is rewritten (default kind)",
+                help: "tell hot from cold data by kind of file, or by rewrites (default kind)",
             },
             Own {
                 name: "clean-order",
                 value: "found|file",
-                help: "cleaning moves blocks as they lie, or by file (default file)",
+                help: "order of moved blocks in cleaning: as found, or by file (default file)",
             },
-            Own { name: "gather", value: "N", help: "sections that are cleaned together, 1 to 64 (default 1)" },
-            Own { name: "background_gc", value: "on|off", help: "clean when nobody asks for anything (default on)" },
-            Own { name: "discard", value: "", help: "tell the device which segments hold nothing (default)" },
-            Own { name: "nodiscard", value: "", help: "do not" },
+            Own { name: "gather", value: "N", help: "sections to clean together, 1 to 64 (default 1)" },
+            Own { name: "background_gc", value: "on|off", help: "clean while no requests come (default on)" },
+            Own { name: "discard", value: "", help: "discard free segments on the device (default)" },
+            Own { name: "nodiscard", value: "", help: "discard nothing" },
         ],
     ),
 ];

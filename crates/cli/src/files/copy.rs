@@ -215,7 +215,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
             _ if self.around.keep.all => {}
             _ => {
                 let what = self.from.describe(&node);
-                return Err(CliError::Usage(format!("{what} is a special file; -a copies those, too")).into());
+                return Err(CliError::Usage(format!("{what} is a special file; -a copies special files")).into());
             }
         }
         let old = self.replaced(&node, &meta, name)?;

@@ -108,7 +108,7 @@ impl PutArgs {
 
 /// Takes the last place, which is the destination of the others.
 fn destination(places: &mut Vec<OsString>) -> Result<OsString> {
-    places.pop().ok_or_else(|| CliError::Usage("say what to copy, and where to".to_owned()))
+    places.pop().ok_or_else(|| CliError::Usage("give a source and a destination".to_owned()))
 }
 
 impl How {

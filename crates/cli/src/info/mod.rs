@@ -29,7 +29,7 @@ Examples:
 
 The layout score is the share of the files' blocks, from the second of each file on, that lie right behind their
 predecessor: 1 is a volume without fragmentation. A piece is a run of blocks that are adjacent in a file and on the
-volume; of F2FS volumes it is called a data block group, too.")]
+volume (a data block group in papers about F2FS).")]
 pub(crate) struct InfoArgs {
     /// Image file or block device
     image: PathBuf,

@@ -42,7 +42,7 @@ pub(crate) struct AgeArgs {
     /// Size of a block
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16K")]
     block: u64,
-    /// Overwrite the image if it is there
+    /// Overwrite the image if it exists
     #[arg(long)]
     force: bool,
 }
@@ -54,7 +54,7 @@ fn size(text: &str) -> std::result::Result<u64, String> {
 impl AgeArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         if self.image.exists() && !self.force {
-            let text = format!("{} is there already: --force overwrites it", self.image.display());
+            let text = format!("{} exists already: --force overwrites it", self.image.display());
             return Err(CliError::Usage(text));
         }
         let block = u32::try_from(self.block).unwrap_or(u32::MAX);

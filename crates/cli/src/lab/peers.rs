@@ -35,7 +35,7 @@ Examples:
   sudo moafs lab peers --scale 0.2                         all workloads on ext4, xfs, btrfs and moafs
   sudo moafs lab peers -w create -w delete --system ext4,moafs
   sudo moafs lab peers -w postmark --paced 20              so that timers of the kernel run, at 20 times the disk's pace
-  sudo moafs lab peers --json --out results                result as JSON, kept in results/peers.json, too", after_long_help = long_help())]
+  sudo moafs lab peers --json --out results                result as JSON, also kept in results/peers.json", after_long_help = long_help())]
 pub(crate) struct PeersArgs {
     /// A drive: a name, or the path of a description
     #[arg(short, long, value_name = "NAME", default_value = "st3160812as")]

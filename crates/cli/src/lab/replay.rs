@@ -113,7 +113,7 @@ impl ReplayArgs {
             return Ok(ExitCode::SUCCESS);
         }
         let Some(trace) = self.trace.as_deref() else {
-            return Err(CliError::Usage("which trace? give a file, or - for the standard input".into()));
+            return Err(CliError::Usage("no trace is given: name a file, or - for the standard input".into()));
         };
         let summary = self.replay(&drive, trace)?;
         match self.json {

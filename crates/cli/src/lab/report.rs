@@ -35,7 +35,7 @@ impl ReportArgs {
         let out = match (&self.out, self.results.as_slice()) {
             (Some(out), _) => out,
             (None, [dir]) if dir.is_dir() => dir,
-            (None, _) => return Err(CliError::Usage("say where the report goes: --out DIR".to_owned())),
+            (None, _) => return Err(CliError::Usage("give the directory of the report: --out DIR".to_owned())),
         };
         let mut outcomes = Vec::new();
         for path in &self.results {

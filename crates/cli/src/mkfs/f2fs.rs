@@ -36,7 +36,9 @@ pub(super) struct F2fsArgs {
 /// Returns one feature by its name.
 fn feature(name: &str) -> Result<Features, String> {
     let found = Features::from_name(&name.to_uppercase()).filter(|feature| FEATURES.contains(*feature));
-    found.ok_or_else(|| format!("can be given to no volume; known are {}", FEATURES.names().join(", ")))
+    found.ok_or_else(|| {
+        format!("is not a feature that a new volume can have; known are {}", FEATURES.names().join(", "))
+    })
 }
 
 /// The facts of a new volume, as JSON shows them.
@@ -72,7 +74,7 @@ impl F2fsArgs {
         if let Some(bytes) = new.bytes.filter(|bytes| bytes / SECTOR as u64 != sectors) {
             let (wanted, there) = (output::size(bytes), output::size(sectors * SECTOR as u64));
             return Err(CliError::Usage(format!(
-                "{}: an F2FS volume takes all there is, which is {there}, not {wanted}: leave out SIZE, or truncate first",
+                "{}: an F2FS volume takes the whole image or device, which has {there}, not {wanted}: leave out SIZE, or truncate first",
                 crate::output::path(new.image)
             )));
         }

@@ -292,16 +292,20 @@ impl std::fmt::Display for Issue {
             XattrFeature { inode } => {
                 write!(f, "inode {inode} has an attribute block, but the feature ext_attr is not set")
             }
-            OrphanList { head } => write!(f, "deleted inodes wait to be released, from inode {head} on"),
+            OrphanList { head } => {
+                write!(f, "the orphan list holds deleted inodes that are not freed yet, first inode {head}")
+            }
             RootNotDirectory => write!(f, "the root inode is not a directory"),
-            FirstInode { stored } => write!(f, "the first ordinary inode is said to be {stored}, not 11"),
+            FirstInode { stored } => write!(f, "superblock: s_first_ino is {stored}, should be 11"),
             Journal { problem } => {
                 write!(
                     f,
                     "the journal is unusable: {problem}; without it the volume is ext2 (`tune2fs -j` makes a new one)"
                 )
             }
-            ReservedInode { inode, mode } => write!(f, "reserved inode {inode} has mode {mode:#o}"),
+            ReservedInode { inode, mode } => {
+                write!(f, "reserved inode {inode} has mode {mode:#o}, or other fields that it cannot have")
+            }
             ResizeInode { problem } => write!(f, "the resize inode is wrong: {problem}"),
             InodeZeroDtime { inode } => write!(f, "deleted inode {inode} has no deletion time"),
             OrphanLeft { inode } => write!(f, "deleted inode {inode} is part of a broken list of orphans"),
@@ -310,9 +314,9 @@ impl std::fmt::Display for Issue {
             InodeFlags { inode, flags } => {
                 write!(f, "inode {inode} has flags {flags:#x}, which this volume cannot have")
             }
-            InodeObsoleteFields { inode } => write!(f, "inode {inode} has something in fields that must be zero"),
+            InodeObsoleteFields { inode } => write!(f, "inode {inode} has bytes in obsolete fields, should be 0"),
             InodeExtraSize { inode, extra_isize } => {
-                write!(f, "inode {inode} has an extra part of {extra_isize} bytes")
+                write!(f, "inode {inode} has i_extra_isize {extra_isize}, which this volume cannot have")
             }
             InodeXattrs { inode, problem } => write!(f, "the attributes inside inode {inode} are damaged: {problem}"),
             XattrBlock { inode, block, problem } => {
@@ -323,9 +327,9 @@ impl std::fmt::Display for Issue {
             }
             XattrHash { inode, block: None } => write!(f, "an attribute inside inode {inode} has a wrong hash"),
             XattrRefcount { block, stored, counted } => {
-                write!(f, "attribute block {block} says that {stored} inodes share it, but {counted} do")
+                write!(f, "attribute block {block} has reference count {stored}, should be {counted}")
             }
-            SpecialFileSize { inode, size } => write!(f, "special file {inode} has a size of {size}"),
+            SpecialFileSize { inode, size } => write!(f, "special file {inode} has i_size {size}, should be 0"),
             SymlinkInvalid { inode } => write!(f, "symbolic link {inode} has no usable target"),
             IllegalBlock { inode, lbn, level, block } => {
                 write!(f, "inode {inode} has the illegal pointer {block} at file block {lbn} (level {level})")
@@ -339,7 +343,7 @@ impl std::fmt::Display for Issue {
                     "inode {inode}: file block {lbn} (level {level}) is block {block}, an indirect block of this inode already"
                 )
             }
-            TooManyClaims => write!(f, "too many blocks have more than one owner: they cannot be told apart"),
+            TooManyClaims => write!(f, "too many blocks have more than one owner: they cannot be repaired"),
             NoRoomToCopy { needed, free } => {
                 write!(f, "{needed} free blocks are needed to copy blocks with more than one owner, found {free}")
             }
@@ -352,13 +356,17 @@ impl std::fmt::Display for Issue {
             LargeFileFeature { inode } => {
                 write!(f, "inode {inode} has 2 GiB or more, but the feature large_file is not set")
             }
-            IndexUnsupported { inode } => write!(f, "inode {inode} claims to have an index, but cannot"),
+            IndexUnsupported { inode } => {
+                write!(f, "inode {inode} has the index flag, but is no directory, or the feature dir_index is not set")
+            }
             IndexDamaged { inode, problem } => write!(f, "the index of directory {inode} is damaged: {problem}"),
             RecordDamaged { directory, lbn, problem, .. } => {
                 write!(f, "directory {directory}, block {lbn} is damaged: {problem}")
             }
             DotMissing { directory } => write!(f, "directory {directory} does not start with '.'"),
-            DotWrong { directory, stored } => write!(f, "'.' in directory {directory} names inode {stored}"),
+            DotWrong { directory, stored } => {
+                write!(f, "'.' in directory {directory} names inode {stored}, should be {directory}")
+            }
             DotPadding { directory } => write!(f, "'.' or '..' in directory {directory} is not followed by zeros"),
             DotDotMissing { directory } => write!(f, "directory {directory} has no '..'"),
             DotDotWrong { directory, stored, parent } => {
@@ -383,24 +391,27 @@ impl std::fmt::Display for Issue {
             LostFoundNotDirectory { inode } => {
                 write!(f, "entry 'lost+found' in directory 2 names inode {inode}, should be a directory")
             }
-            LostFoundMissing => write!(f, "there is no /lost+found, and it is needed"),
+            LostFoundMissing => write!(f, "/lost+found is missing, and the repair needs it"),
             UnattachedInode { inode, size } => write!(f, "inode {inode} ({size} bytes) has no name"),
             UnattachedEmpty { inode } => write!(f, "inode {inode}, an empty file, has no name"),
             LinkCount { inode, stored, counted } => {
                 write!(f, "inode {inode} has link count {stored}, should be {counted}")
             }
             Leaked { bitmap, group, count, first } => {
-                write!(f, "the {bitmap} bitmap of group {group} has {count} used that nobody uses, first {first}")
+                write!(
+                    f,
+                    "the {bitmap} bitmap of group {group} has {count} marked used that are not in use, first {first}"
+                )
             }
             UsedButFree { bitmap, group, count, first } => {
-                write!(f, "the {bitmap} bitmap of group {group} has {count} free that are in use, first {first}")
+                write!(f, "the {bitmap} bitmap of group {group} has {count} marked free that are in use, first {first}")
             }
             Padding { bitmap, group } => write!(f, "the {bitmap} bitmap of group {group} is not padded with ones"),
             GroupCount { group, count, stored, counted } => {
-                write!(f, "group {group} says {stored} {count}, should be {counted}")
+                write!(f, "the descriptor of group {group} counts {stored} {count}, should be {counted}")
             }
             TotalCount { count, stored, counted } => {
-                write!(f, "the superblock says {stored} {count}, should be {counted}")
+                write!(f, "the superblock counts {stored} {count}, should be {counted}")
             }
         }
     }

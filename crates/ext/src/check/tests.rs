@@ -414,7 +414,7 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
         &["entry_type", "unconnected_directory", "dot_dot_wrong", "link_count"],
     ),
     (
-        "block used by nobody",
+        "block marked used but not in use",
         |lab| {
             let map = lab.descriptor(2).block_bitmap.0;
             lab.block(map, |bytes| assert!(bitmap::set(bytes, 900)));
@@ -431,7 +431,7 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
         &["used_but_free"],
     ),
     (
-        "inode used by nobody",
+        "inode marked used but not in use",
         |lab| lab.block(lab.descriptor(3).inode_bitmap.0, |bytes| assert!(bitmap::set(bytes, 1))),
         &["leaked"],
     ),

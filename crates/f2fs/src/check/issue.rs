@@ -219,38 +219,43 @@ impl std::fmt::Display for Issue {
             SuperblocksDiffer { byte } => write!(f, "the superblock copies differ, first in byte {byte}"),
             PackTorn { pack, version, used } => write!(
                 f,
-                "checkpoint pack {pack}, version {version:#x}, was never finished: the volume is as version {used:#x} left it"
+                "checkpoint pack {pack}, version {version:#x}, is incomplete: version {used:#x} is used instead"
             ),
             PackUnusable { pack, problem } => write!(f, "checkpoint pack {pack} cannot be used: {problem}"),
             NoCheckpoint => write!(f, "there is no usable checkpoint"),
-            Marked { marks } => write!(f, "the volume is marked: {marks}"),
+            Marked { marks } => write!(f, "the checkpoint has flags set: {marks}"),
             NextFreeNid { stored, limit } => {
-                write!(f, "free node ids are to be searched from {stored}, but there are only {limit}")
+                write!(f, "the checkpoint has next_free_nid {stored}, should be at most {limit}")
             }
             SitEntry { segment, problem } => write!(f, "the SIT entry of segment {segment} is damaged: {problem}"),
             CurrentType { log, segment, stored } => {
-                write!(f, "the {log} log stands in segment {segment}, which is of type {stored}")
+                write!(f, "the {log} log writes to segment {segment}, which is of type {stored}")
             }
             CurrentUsed { log, segment, next, used } => write!(
                 f,
-                "the {log} log stands at block {next} of segment {segment}, but block {used} is in use already"
+                "the {log} log writes next to block {next} of segment {segment}, but block {used} is in use already"
             ),
             Chain { block, problem } => {
                 write!(f, "the chain of nodes written since the checkpoint is broken at block {block}: {problem}")
             }
-            NatReserved { nid } => write!(f, "the NAT entry of node {nid}, which is no node, was changed"),
-            NatAddress { nid, block } => write!(f, "the NAT says that node {nid} is at {block}, outside the main area"),
-            NatOwner { nid, inode } => write!(f, "the NAT says that node {nid} belongs to inode {inode}"),
+            NatReserved { nid } => {
+                write!(f, "the NAT entry of reserved node {nid} is not the constant that it should be")
+            }
+            NatAddress { nid, block } => {
+                write!(f, "the NAT entry of node {nid} has address {block}, outside the main area")
+            }
+            NatOwner { nid, inode } => {
+                write!(f, "the NAT entry of node {nid} names inode {inode}, which is not in use")
+            }
             NodeFooter { nid, block, problem } => write!(f, "block {block} is not node {nid}: {problem}"),
             NodeCold { nid, stored } => {
                 let (is, should) = if *stored { ("cold", "not cold") } else { ("not cold", "cold") };
                 write!(f, "node {nid} is marked {is}, should be {should}")
             }
-            NodeVersion { nid, stored, checkpoint } => write!(
-                f,
-                "node {nid} says it was written after checkpoint {stored:#x}, but this is checkpoint {checkpoint:#x}"
-            ),
-            NodeNext { nid, next } => write!(f, "node {nid} is followed by {next} in its log, outside the main area"),
+            NodeVersion { nid, stored, checkpoint } => {
+                write!(f, "node {nid} has checkpoint version {stored:#x}, should be at most {checkpoint:#x}")
+            }
+            NodeNext { nid, next } => write!(f, "node {nid} has next address {next}, outside the main area"),
             NodePointer { inode, nid, offset, problem } => {
                 write!(f, "inode {inode} has node {nid} as its node {offset}, but {problem}")
             }
@@ -264,55 +269,59 @@ impl std::fmt::Display for Issue {
                 write!(f, "the word before the inline contents of inode {inode} is {stored:#x}, should be 0")
             }
             InlineUnmarked { inode } => {
-                write!(f, "inode {inode} has inline data, but is not marked to have written any")
+                write!(f, "inode {inode} has inline data, but the flag data_exist is not set")
             }
-            UnexpectedPointers { inode } => write!(f, "inode {inode} has addresses or nodes that it cannot use"),
+            UnexpectedPointers { inode } => {
+                write!(f, "inode {inode} has addresses or nodes, but its type or inline contents allow none")
+            }
             Extent { inode, lbn, block, blocks } => write!(
                 f,
                 "the cached extent of inode {inode} ({blocks} blocks of the file from {lbn} at block {block}) is wrong"
             ),
             BlocksCount { inode, stored, counted } => {
-                write!(f, "inode {inode} says it has {stored} blocks, should be {counted}")
+                write!(f, "inode {inode} has i_blocks {stored}, should be {counted}")
             }
             SizeTooSmall { inode, stored, least } => {
-                write!(f, "directory {inode} has {stored} bytes, should be at least {least}")
+                write!(f, "directory {inode} has i_size {stored}, should be at least {least}")
             }
             BlocksBeyondEnd { inode, stored, lbn } => {
-                write!(f, "inode {inode} has {stored} bytes, but also file block {lbn}")
+                write!(f, "inode {inode} has i_size {stored}, but a block beyond it, file block {lbn}")
             }
             SymlinkInvalid { inode, problem } => write!(f, "symbolic link {inode} has no usable target: {problem}"),
             XattrMagic { inode, stored } => {
-                write!(f, "the attributes of inode {inode} are none: their magic is {stored:#x}")
+                write!(f, "the attributes of inode {inode} have the wrong magic number {stored:#x}")
             }
             Xattrs { inode, problem } => write!(f, "the attributes of inode {inode} are damaged: {problem}"),
             IllegalBlock { inode, lbn, block } => {
                 write!(f, "inode {inode} has file block {lbn} at block {block}, outside the main area")
             }
             MultiplyClaimed { inode, nid, block } => {
-                write!(f, "block {block} has an owner already, but node {nid} of inode {inode} has it too")
+                write!(f, "block {block} is used by node {nid} of inode {inode}, but has another owner already")
             }
             UsedButFree { inode, block } => write!(f, "block {block} is marked free, but inode {inode} uses it"),
             SegmentClass { segment, stored, block } => {
-                write!(f, "segment {segment} is of type {stored}, but block {block} in it is none such")
+                write!(f, "segment {segment} is of type {stored}, but block {block} in it is not")
             }
             Temperature { segment, stored, blocks } => {
                 write!(f, "segment {segment} is of type {stored}, but {blocks} of its blocks belong to another log")
             }
             SummaryKind { segment, nodes } => {
                 let (says, is) = if *nodes { ("nodes", "data") } else { ("data", "nodes") };
-                write!(f, "the summary of segment {segment} says that it holds {says}, but it holds {is}")
+                write!(f, "the summary of segment {segment} is one of {says}, should be one of {is}")
             }
             Summary { segment, block, stored, should } => {
-                write!(f, "the summary of segment {segment} says that block {block} is {stored}, should be {should}")
+                write!(f, "the summary of segment {segment} has {stored} as owner of block {block}, should be {should}")
             }
             EntriesDamaged { directory, lbn, problem } => {
                 write!(f, "directory {directory}, block {lbn} is damaged: {problem}")
             }
             DotMissing { directory, name } => write!(f, "directory {directory} has no '{name}'"),
             DotMisplaced { directory, name, lbn } => {
-                write!(f, "directory {directory} has '{name}' in block {lbn} where it does not belong")
+                write!(f, "directory {directory} has '{name}' in block {lbn}, not at its place in block 0")
             }
-            DotWrong { directory, stored } => write!(f, "'.' in directory {directory} names inode {stored}"),
+            DotWrong { directory, stored } => {
+                write!(f, "'.' in directory {directory} names inode {stored}, should be {directory}")
+            }
             DotDotWrong { directory, stored, parent } => {
                 write!(f, "'..' in directory {directory} names inode {stored}, should be {parent}")
             }
@@ -320,7 +329,10 @@ impl std::fmt::Display for Issue {
                 write!(f, "entry '{name}' in directory {directory} has hash {stored:#010x}, should be {should:#010x}")
             }
             EntryMisplaced { directory, name, lbn } => {
-                write!(f, "entry '{name}' in directory {directory} is in block {lbn}, where nobody searches for it")
+                write!(
+                    f,
+                    "entry '{name}' in directory {directory} is in block {lbn}, which look-ups of it do not search"
+                )
             }
             EntryUnused { directory, name, inode } => {
                 write!(f, "entry '{name}' in directory {directory} names inode {inode}, which is not in use")
@@ -329,18 +341,17 @@ impl std::fmt::Display for Issue {
                 write!(f, "entry '{name}' in directory {directory} names reserved inode {inode}")
             }
             EntryType { directory, name, inode } => {
-                write!(f, "entry '{name}' in directory {directory} has another type than inode {inode}")
+                write!(f, "entry '{name}' in directory {directory} has a type other than that of inode {inode}")
             }
             EntryDirectoryAgain { directory, name, inode } => {
                 write!(f, "entry '{name}' in directory {directory} is a second name of directory {inode}")
             }
             EntryDuplicate { directory, name } => write!(f, "directory {directory} has '{name}' twice"),
-            NameStale { inode, directory, name } => write!(
-                f,
-                "inode {inode} carries another name or parent than the one it has, '{name}' in directory {directory}"
-            ),
-            DirectoryLoop { inode } => write!(f, "directory {inode} leads to itself and not to the root"),
-            RootNotDirectory => write!(f, "the root directory is none"),
+            NameStale { inode, directory, name } => {
+                write!(f, "inode {inode} records another name or parent, should be '{name}' in directory {directory}")
+            }
+            DirectoryLoop { inode } => write!(f, "directory {inode} is below itself and not connected to the root"),
+            RootNotDirectory => write!(f, "the root inode is not a directory"),
             LinkCount { inode, stored, counted } => {
                 write!(f, "inode {inode} has link count {stored}, should be {counted}")
             }
@@ -348,10 +359,10 @@ impl std::fmt::Display for Issue {
             OrphanUnused { inode } => write!(f, "inode {inode} is an orphan, but is not in use"),
             OrphanNamed { inode, names } => write!(f, "inode {inode} is an orphan, but has {names} names"),
             Leaked { segment, blocks, first } => {
-                write!(f, "{blocks} blocks of segment {segment} are marked used, but nobody uses them; first {first}")
+                write!(f, "segment {segment} has {blocks} blocks marked used that are not in use, first {first}")
             }
             Count { count, stored, counted } => {
-                write!(f, "the checkpoint says {stored} {count}, should be {counted}")
+                write!(f, "the checkpoint counts {stored} {count}, should be {counted}")
             }
         }
     }

@@ -316,7 +316,7 @@ const DAMAGES: &[(&str, Damage, &[&str], Theirs)] = &[
     ("count of inodes", |lab| lab.pack(|pack| pack.checkpoint.valid_inodes -= 1), &["count"], Sees),
     ("count of free segments", |lab| lab.pack(|pack| pack.checkpoint.free_segments -= 1), &["count"], Sees),
     (
-        "block used by nobody",
+        "block marked used but not in use",
         |lab| {
             lab.set_addr(FILE, 2, BlkAddr::NULL);
             lab.inode(FILE, |bytes| inode::set_blocks(bytes, inode::blocks(bytes) - 1));

@@ -424,7 +424,7 @@ fn compare(rows: &[Row]) -> Vec<Row> {
 fn settled() -> Vec<String> {
     [
         "ext4 is the kernel's and cannot run inside the lab: `ext` is our own ext2 engine, as the file system that writes in \
-         place. Its blocks are placed when they leave the cache, so synchronous records of eight writers take turns there, too.",
+         place. Its blocks are placed when they leave the cache, so synchronous records of eight writers alternate there as well.",
         "How cleaning was set off and how much was cleaned is not given. Ours: the last of the eight files is deleted, then \
          sections (one segment of 2 MiB) are cleaned, the emptiest first, until no data would move.",
         "A data block group is a run of blocks adjacent on the disk and in the file.",

@@ -195,7 +195,7 @@ impl Ext {
         }
         if !self.recovery.known.lock().own(block) {
             // The same check keeps blocks of pointers from leading in a circle.
-            let what = format!("block {block} belongs to it and to something else, too");
+            let what = format!("block {block} belongs to it and to another owner");
             return if walk.reserved { Ok(()) } else { Err(walk.damage(what)) };
         }
         walk.counted += 1;

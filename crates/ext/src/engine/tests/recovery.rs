@@ -490,7 +490,7 @@ fn recovery_that_meets_a_block_claimed_twice_turns_the_volume_read_only_and_says
     let vfs = mount(&mem);
     run_background_step(&vfs);
     let reason = vfs.failed().expect("it was found");
-    assert!(reason.contains("belongs to it and to something else"), "{reason}");
+    assert!(reason.contains("belongs to it and to another owner"), "{reason}");
     assert!(vfs.close().is_err());
 }
 
