@@ -2,8 +2,8 @@
 //! cited in `README.md`; `docs/swap.md` describes the decisions on points that the paper leaves open.
 //!
 //! Design: a page that leaves memory goes to where the head is, into a *swap area* in the group of the most recently
-//! accessed file block; a map in memory records where. Areas are swap space ([`moafs_vfs::swap_space`]): no structure on
-//! the disk refers to them.
+//! accessed file block; a map in memory records where. Areas are swap space ([`moafs_vfs::swap_space`]): no structure
+//! on the disk refers to them.
 //!
 //! Pages leave memory for a partition (here a disk in memory) and come back:
 //!

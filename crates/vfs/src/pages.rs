@@ -347,8 +347,8 @@ impl Pages {
         (frozen, settled)
     }
 
-    /// Notes that the write of the frozen pages of `range` has completed: from now on the blocks count as placed. Returns
-    /// what was admitted for them and for the map blocks that this may take.
+    /// Notes that the write of the frozen pages of `range` has completed: from now on the blocks count as placed.
+    /// Returns what was admitted for them and for the map blocks that this may take.
     pub(crate) fn placed(&mut self, range: LbnRange) -> Admission {
         let mut takes = 0;
         for (at, slot) in self.map.range_mut(range.start.0..range.end().0) {

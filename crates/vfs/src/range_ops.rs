@@ -74,8 +74,8 @@ impl<F: Format> Inner<F> {
         Ok(())
     }
 
-    /// Unmaps what may lie beyond the end of a file, before it grows: the new part reads as zeros. The inode lock is held
-    /// exclusively.
+    /// Unmaps what may lie beyond the end of a file, before it grows: the new part reads as zeros. The inode lock is
+    /// held exclusively.
     pub(crate) fn unmap_overhang(&self, inode: &Shared<F>) -> Result<()> {
         if !inode.state.lock().may_overhang {
             return Ok(());

@@ -407,8 +407,8 @@ mod tests {
             Mounted { mem, vfs, dir }
         }
 
-        /// Lets the directory's names leave the inode, and its levels start with 2^`level` buckets, as other drivers can
-        /// make it.
+        /// Lets the directory's names leave the inode, and its levels start with 2^`level` buckets, as other drivers
+        /// can make it.
         fn widen(&self, level: u8) {
             (0..200).for_each(|i| assert!(self.create(&number(i), FileKind::Fifo).is_ok()));
             (0..200).for_each(|i| self.remove(&number(i)).unwrap());
