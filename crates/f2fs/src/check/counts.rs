@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use moafs_vfs::types::FileKind;
 
 use super::issue::Count;
-use super::{Checker, InodeState, Issue, Tell};
+use super::{Checker, DirInfo, InodeState, Issue, Tell};
 use crate::format::{Nid, Segno};
 
 /// Links of a directory without subdirectories: its name, and its `.`.
@@ -18,6 +18,7 @@ impl Checker<'_> {
         tell(4, 0, total);
         self.check_root();
         self.check_parents();
+        self.check_quota_files();
         let orphans: BTreeSet<Nid> = self.pack.orphans.iter().copied().collect();
         for orphan in &orphans {
             if self.inode_index(*orphan).is_none() {
@@ -53,9 +54,35 @@ impl Checker<'_> {
             {
                 self.found(Issue::DotDotWrong { directory: ino, stored, parent });
             }
+            self.check_carried_parent(ino, &info);
             if self.ends_in_a_circle(ino, &mut connected) {
                 self.found(Issue::DirectoryLoop { inode: ino });
             }
+        }
+    }
+
+    /// Checks that a directory carries the parent that it has, or that `..` names if it has no name. The root carries
+    /// any.
+    fn check_carried_parent(&mut self, directory: Nid, info: &DirInfo) {
+        let (Some(index), Some(dot_dot)) = (self.inode_index(directory), info.dot_dot) else { return };
+        let (stored, parent) = (self.inodes[index].pino, info.parent.unwrap_or(dot_dot));
+        if directory != Nid::ROOT && stored != parent {
+            self.found(Issue::ParentWrong { directory, stored, parent });
+        }
+    }
+
+    /// Checks that the superblock's quota files exist, whether or not the volume keeps quota.
+    fn check_quota_files(&mut self) {
+        for (index, ino) in self.superblock.qf_ino.into_iter().enumerate().filter(|(_, ino)| *ino != 0) {
+            let inode = Nid(ino);
+            let state = self.inode_index(inode).map(|at| self.inodes[at].kind);
+            let problem = match state {
+                None => "is not in use",
+                Some(Some(kind)) if kind != FileKind::Regular => "is none",
+                // A damaged inode was reported as such.
+                Some(_) => continue,
+            };
+            self.found(Issue::QuotaInode { index, inode, problem });
         }
     }
 

@@ -6,7 +6,7 @@ use moafs_vfs::types::FileKind;
 
 use super::nodes::{Expected, Walk};
 use super::{CheckError, Checker, DirInfo, InodeState, Issue, Tell};
-use crate::format::inode::{self, Advise, Inline, Inode, InodeFlags, Layout};
+use crate::format::inode::{self, Advise, INLINE_XATTR_WORDS_MAX, Inline, Inode, InodeFlags, Layout};
 use crate::format::nat::NatEntry;
 use crate::format::node::{Footer, XATTR_OFFSET};
 use crate::format::superblock::Features;
@@ -85,6 +85,7 @@ impl Checker<'_> {
             self.found(Issue::InodeChecksum { inode: ino, problem });
         }
         self.check_features(ino, inode)?;
+        self.check_xattr_size(ino, inode);
         let directory = inode.kind == FileKind::Directory;
         self.check_cold(&Footer::decode(page), directory);
         let layout = inode.layout(features.contains(Features::FLEXIBLE_INLINE_XATTR));
@@ -117,6 +118,20 @@ impl Checker<'_> {
             return Err(CheckError::Unsupported(format!("inode {ino} is encrypted")));
         }
         Ok(())
+    }
+
+    /// Checks that there is room for attributes in an inode that keeps some. In special files `fsck.f2fs` accepts any
+    /// number.
+    fn check_xattr_size(&mut self, inode: Nid, fields: &Inode) {
+        let flexible = self.superblock.features.contains(Features::FLEXIBLE_INLINE_XATTR);
+        let Some(extra) = fields.extra.as_ref().filter(|_| flexible) else { return };
+        if !matches!(fields.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
+            return;
+        }
+        let stored = extra.inline_xattr_words;
+        if fields.inline.contains(Inline::XATTR) && !(1..=INLINE_XATTR_WORDS_MAX).contains(&stored) {
+            self.found(Issue::InlineXattrSize { inode, stored, most: INLINE_XATTR_WORDS_MAX });
+        }
     }
 
     /// Checks an inode that keeps its contents inside, or has none.

@@ -65,8 +65,14 @@ pub enum Issue {
     Marked { marks: String },
     /// The hint where to look for a free node id is beyond the table.
     NextFreeNid { stored: u32, limit: u32 },
+    /// The reserve for cleaning is impossible: with the metadata it makes up the whole volume, or less than any has.
+    ReservedSegments { stored: u32, least: u32, most: u32 },
+    /// A quota file that the superblock names is no regular file.
+    QuotaInode { index: usize, inode: Nid, problem: &'static str },
     /// A segment's entry is damaged.
     SitEntry { segment: Segno, problem: String },
+    /// A segment's entry in the table is damaged, but a newer one in the journal replaces it.
+    SitSuperseded { segment: Segno, problem: String },
     /// A log's segment has another type.
     CurrentType { log: Log, segment: Segno, stored: Log },
     /// A log's next block, or one behind it that must be free, is in use.
@@ -75,6 +81,8 @@ pub enum Issue {
     Chain { block: BlkAddr, problem: String },
     /// An entry of the node and the meta inode, which have no node, is not what it always is.
     NatReserved { nid: Nid },
+    /// Node 0, which stands for no node, has an address.
+    NatZero { stored: BlkAddr },
     /// A node's address does not lie in the main area.
     NatAddress { nid: Nid, block: BlkAddr },
     /// A node's NAT entry names an inode that does not exist.
@@ -97,6 +105,8 @@ pub enum Issue {
     InodeChecksum { inode: Nid, problem: String },
     /// An inode uses a feature that the volume does not have.
     InodeFeature { inode: Nid, feature: &'static str },
+    /// The number of words that an inode keeps for its attributes is impossible.
+    InlineXattrSize { inode: Nid, stored: u16, most: u16 },
     /// The word before inline contents must be 0.
     InlineReserved { inode: Nid, stored: u32 },
     /// There are inline data, but the mark for them is missing.
@@ -142,6 +152,8 @@ pub enum Issue {
     DotWrong { directory: Nid, stored: Nid },
     /// `..` is not the parent.
     DotDotWrong { directory: Nid, stored: Nid, parent: Nid },
+    /// The parent that a directory carries is not the one it has.
+    ParentWrong { directory: Nid, stored: Nid, parent: Nid },
     /// An entry's hash is not that of its name.
     EntryHash { directory: Nid, name: String, stored: u32, should: u32 },
     /// An entry lies where a lookup does not search for it.
@@ -227,7 +239,17 @@ impl std::fmt::Display for Issue {
             NextFreeNid { stored, limit } => {
                 write!(f, "the checkpoint has next_free_nid {stored}, should be at most {limit}")
             }
+            ReservedSegments { stored, least, most } => {
+                write!(f, "the checkpoint's rsvd_segment_count is {stored}, should be {least} to {most}")
+            }
+            QuotaInode { index, inode, problem } => write!(
+                f,
+                "the superblock's qf_ino[{index}] is inode {inode}, which {problem}, should be 0 or a regular file"
+            ),
             SitEntry { segment, problem } => write!(f, "the SIT entry of segment {segment} is damaged: {problem}"),
+            SitSuperseded { segment, problem } => {
+                write!(f, "the SIT entry of segment {segment}, which the journal replaces, is damaged: {problem}")
+            }
             CurrentType { log, segment, stored } => {
                 write!(f, "the {log} log writes to segment {segment}, which is of type {stored}")
             }
@@ -240,6 +262,9 @@ impl std::fmt::Display for Issue {
             }
             NatReserved { nid } => {
                 write!(f, "the NAT entry of reserved node {nid} is not the constant that it should be")
+            }
+            NatZero { stored } => {
+                write!(f, "the NAT entry of node 0, which is no node, has block {stored}, should be 0")
             }
             NatAddress { nid, block } => {
                 write!(f, "the NAT entry of node {nid} has address {block}, outside the main area")
@@ -264,6 +289,9 @@ impl std::fmt::Display for Issue {
             InodeChecksum { inode, problem } => write!(f, "inode {inode}: {problem}"),
             InodeFeature { inode, feature } => {
                 write!(f, "inode {inode} uses feature {feature}, which the volume does not have")
+            }
+            InlineXattrSize { inode, stored, most } => {
+                write!(f, "inode {inode} has i_inline_xattr_size {stored}, should be 1 to {most}")
             }
             InlineReserved { inode, stored } => {
                 write!(f, "the word before the inline contents of inode {inode} is {stored:#x}, should be 0")
@@ -324,6 +352,9 @@ impl std::fmt::Display for Issue {
             }
             DotDotWrong { directory, stored, parent } => {
                 write!(f, "'..' in directory {directory} names inode {stored}, should be {parent}")
+            }
+            ParentWrong { directory, stored, parent } => {
+                write!(f, "directory {directory} has i_pino {stored}, should be {parent}")
             }
             EntryHash { directory, name, stored, should } => {
                 write!(f, "entry '{name}' in directory {directory} has hash {stored:#010x}, should be {should:#010x}")

@@ -242,16 +242,18 @@ impl Checker<'_> {
             }
             for segno in (first..geo.segments.min(first + SIT_PER_BLOCK as u32)).map(Segno) {
                 let index = (segno.0 - first) as usize;
-                let entry = sit::entry(bytes, index, segno);
-                match entry {
+                let is_superseded = pack.sit_journal.iter().any(|(newer, _)| *newer == segno);
+                match sit::entry(bytes, index, segno) {
+                    Err(Damage { problem, .. }) if is_superseded => {
+                        outcome.found(Issue::SitSuperseded { segment: segno, problem });
+                    }
                     Ok(entry) if entry == EMPTY => {}
                     Ok(entry) => drop(segments.insert(segno, Segment::of(&entry))),
-                    Err(damage) if pack.sit_journal.iter().all(|(newer, _)| *newer != segno) => {
+                    Err(damage) => {
                         outcome.found(Issue::SitEntry { segment: segno, problem: damage.problem });
                         // Its map may still be right.
                         segments.insert(segno, Segment::damaged(sit::entry_map(bytes, index)));
                     }
-                    Err(_) => {}
                 }
             }
         })?;
@@ -287,10 +289,26 @@ impl Checker<'_> {
         if next_free > limit {
             self.found(Issue::NextFreeNid { stored: next_free, limit });
         }
+        self.check_reserve();
+        let zero = self.nat.get(Nid::NONE).addr;
+        if zero != BlkAddr::NULL {
+            self.found(Issue::NatZero { stored: zero });
+        }
         for nid in [Nid(1), Nid(2)] {
             if self.nat.get(nid) != (NatEntry { version: 0, ino: nid, addr: BlkAddr(1) }) {
                 self.found(Issue::NatReserved { nid });
             }
+        }
+    }
+
+    /// Checks that the metadata and the reserve for cleaning leave some of the volume, and are no fewer segments than
+    /// the smallest volume has.
+    fn check_reserve(&mut self) {
+        let (geo, stored) = (&self.geo, self.pack.checkpoint.reserved_segments);
+        let metadata = (geo.main - geo.cp) / SEGMENT_BLOCKS as u32;
+        let (least, most) = (SEGMENTS_MIN.saturating_sub(metadata).max(1), geo.segment_count - metadata - 1);
+        if !(least..=most).contains(&stored) {
+            self.found(Issue::ReservedSegments { stored, least, most });
         }
     }
 
@@ -342,6 +360,9 @@ impl Checker<'_> {
         Ok(())
     }
 }
+
+/// Segments of the smallest volume.
+const SEGMENTS_MIN: u32 = 9;
 
 /// The entry of a segment that was never used.
 const EMPTY: SitEntry = SitEntry { log: Log::HotData, map: sit::ValidMap::EMPTY, mtime: 0 };

@@ -198,6 +198,14 @@ impl Lab<'_> {
         self.inode(ino, |bytes| layout.set_addr(bytes, slot, addr));
     }
 
+    /// Changes the number of words that an inode keeps for attributes.
+    fn set_xattr_words(&self, ino: Nid, words: u16) {
+        self.inode(ino, |bytes| {
+            assert!(bytes[3] & 1 != 0, "it is marked to have some");
+            put_u16(bytes, 362, words);
+        });
+    }
+
     fn nid_slot(&self, ino: Nid, slot: usize) -> Nid {
         inode::nid_slot(&self.read(self.place(ino)), slot)
     }
@@ -213,6 +221,13 @@ impl Lab<'_> {
         let at = geo.pack_at(self.newest());
         change(&mut pack);
         self.disk.poke(u64::from(at.0) * BLOCK as u64, &pack.encode(&geo));
+    }
+
+    /// Changes both copies of the superblock.
+    fn superblock(&self, change: impl FnOnce(&mut Superblock)) {
+        let mut superblock = Checker::open(self.disk).unwrap().unwrap().superblock;
+        change(&mut superblock);
+        [0, 1].into_iter().for_each(|copy| self.disk.poke(copy * BLOCK as u64, &*superblock.encode()));
     }
 
     /// Returns the number of the newest pack (0 or 1).
@@ -238,6 +253,12 @@ impl Lab<'_> {
         let (block, index) = (segno.0 / SIT_PER_BLOCK as u32, segno.0 as usize % SIT_PER_BLOCK);
         let at = checker.geo.sit_at(block, checker.pack.checkpoint.sit_bitmap.get(block as usize));
         self.block(at, |bytes| change(&mut bytes[index * 74..(index + 1) * 74]));
+    }
+
+    fn sit_entry(&self, segno: Segno) -> SitEntry {
+        let mut entry = None;
+        self.sit_bytes(segno, |bytes| entry = SitEntry::decode(bytes, segno).ok());
+        entry.expect("the entry is sound")
     }
 
     fn sit(&self, segno: Segno, change: impl FnOnce(&mut SitEntry)) {
@@ -376,6 +397,39 @@ const DAMAGES: &[(&str, Damage, &[&str], Theirs)] = &[
         &["chain"],
         Misses,
     ),
+    (
+        "reserve as large as the main area",
+        |lab| {
+            let segments = lab.geo().segments;
+            lab.pack(|pack| pack.checkpoint.reserved_segments = segments);
+        },
+        &["reserved_segments"],
+        Sees,
+    ),
+    (
+        "quota file that is free",
+        |lab| lab.superblock(|superblock| superblock.qf_ino[0] = FREE.0),
+        &["quota_inode"],
+        Sees,
+    ),
+    (
+        "quota file that is a directory",
+        |lab| lab.superblock(|superblock| superblock.qf_ino[2] = Nid::ROOT.0),
+        &["quota_inode"],
+        Sees,
+    ),
+    ("address of node 0", |lab| lab.nat(Nid::NONE, |entry| entry.addr = BlkAddr(1)), &["nat_zero"], Sees),
+    (
+        "entry that the journal replaces",
+        |lab| {
+            let segment = lab.closed();
+            let newer = lab.sit_entry(segment);
+            lab.pack(|pack| pack.sit_journal.push((segment, newer)));
+            lab.sit_bytes(segment, |bytes| put_u16(bytes, 0, u16_at(bytes, 0) - 1));
+        },
+        &["sit_superseded"],
+        Sees,
+    ),
     ("entry of the meta inode", |lab| lab.nat(Nid(2), |entry| entry.ino = Nid(9)), &["nat_reserved"], Misses),
     ("node's address", |lab| lab.nat(PIPE, |entry| entry.addr = BlkAddr(5)), &["nat_address", "leaked", "count"], Sees),
     (
@@ -446,6 +500,8 @@ const DAMAGES: &[(&str, Damage, &[&str], Theirs)] = &[
         Sees,
     ),
     ("mark of inline data", |lab| lab.inode(FAST_LINK, |bytes| bytes[3] &= !8), &["inline_unmarked"], Sees),
+    ("no room for attributes", |lab| lab.set_xattr_words(FAST_LINK, 0), &["inline_xattr_size"], Sees),
+    ("too much room for attributes", |lab| lab.set_xattr_words(FAST_LINK, 904), &["inline_xattr_size"], Sees),
     ("pipe with an address", |lab| lab.set_addr(PIPE, 3, BlkAddr(9)), &["unexpected_pointers"], Misses),
     (
         "cached extent",
@@ -595,6 +651,7 @@ const DAMAGES: &[(&str, Damage, &[&str], Theirs)] = &[
         &["name_stale", "entry_duplicate"],
         Misses,
     ),
+    ("directory's carried parent", |lab| lab.inode(SUB, |bytes| put_u32(bytes, 84, 3)), &["parent_wrong"], Sees),
     ("carried name", |lab| lab.inode(FILE, |bytes| bytes[92] = b'F'), &["name_stale"], Misses),
     ("carried parent", |lab| lab.inode(FILE, |bytes| put_u32(bytes, 84, DIR.0)), &["name_stale"], Misses),
     (
@@ -607,7 +664,7 @@ const DAMAGES: &[(&str, Damage, &[&str], Theirs)] = &[
                 dentry::insert(bytes, &region, 2, dentry::hash(b"dir"), DIR, FileKind::Directory, b"dir");
             });
         },
-        &["dot_dot_wrong", "directory_loop", "link_count"],
+        &["dot_dot_wrong", "parent_wrong", "directory_loop", "link_count"],
         Sees,
     ),
     ("links of a file", |lab| lab.inode(FILE, |bytes| put_u32(bytes, 12, 2)), &["link_count"], Sees),

@@ -24,6 +24,9 @@ pub const NIDS_PER_INODE: usize = 5;
 pub const NAME_MAX: usize = 255;
 /// The largest extra area, in bytes: what new inodes get on volumes with the feature.
 pub const EXTRA_ISIZE_MAX: u16 = 36;
+/// The largest `i_inline_xattr_size`: beside the largest extra area, the reserved word and 10 words of inline entries
+/// are left (as `fsck.f2fs` 1.15 counts, also for inodes with a smaller extra area).
+pub const INLINE_XATTR_WORDS_MAX: u16 = ADDRS_PER_INODE as u16 - EXTRA_ISIZE_MAX / 4 - 1 - 10;
 /// Words that inline attributes take unless the inode says otherwise.
 pub const INLINE_XATTR_WORDS: u16 = 50;
 

@@ -337,6 +337,10 @@ impl Geometry {
         let per_set = |segments: u32| u64::from(segments / 2) * SEGMENT_BLOCKS as u64;
         rule(self.segs_per_sec != 0 && self.secs_per_zone != 0, "sections or zones are empty")?;
         rule(self.segment_count <= SEGMENTS_MAX, "it has more segments than can be")?;
+        let whole = self.block_count / SEGMENT_BLOCKS as u64;
+        if u64::from(self.segment_count) > whole {
+            return Err(format!("it has {} segments, but its blocks make up only {whole}", self.segment_count));
+        }
         let segments = u64::from(self.sections) * u64::from(self.segs_per_sec);
         rule(segments == u64::from(self.segments), "its sections do not make up the main area")?;
         rule(self.segments > 0 && self.segments <= self.segment_count, "the main area has an impossible size")?;
