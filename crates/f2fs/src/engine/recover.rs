@@ -212,18 +212,23 @@ impl F2fs {
         leaf.map_or(Ok(()), |leaf| self.clear(&other, leaf, owner.lbn..owner.lbn + 1).map(drop))
     }
 
-    /// Gives a recovered new file its name; a file that has that name so far loses it.
+    /// Gives a recovered new file its name; a file that has that name so far loses it. The file stays without a name if
+    /// the chain says what no fsync writes: a name of another kind of inode, `.` or `..`, a parent that is no
+    /// directory, the name of a directory.
     fn rename_recovered(&self, ino: Nid) -> Result<()> {
         let file = self.incore(ino)?;
         let told = self.inode(&file)?;
-        let Some(name) = Name::new(&told.name) else { return Ok(()) };
+        let is_dot = matches!(&*told.name, b"." | b"..");
+        let Some(name) = Name::new(&told.name).filter(|_| !is_dot && file.kind == FileKind::Regular) else {
+            return Ok(());
+        };
         let dir = match self.incore(told.pino) {
             Ok(dir) if dir.is_dir() => dir,
             Ok(_) | Err(Error::Stale(_)) => return Ok(()),
             Err(error) => return Err(error),
         };
         match self.find_name(&dir, name)? {
-            Some(found) if found.ino == ino => return Ok(()),
+            Some(found) if found.ino == ino || found.kind == Some(FileKind::Directory) => return Ok(()),
             Some(found) => {
                 self.remove_name(&dir, name)?;
                 self.unlink_recovered(found.ino)?;
@@ -280,4 +285,92 @@ fn copy_fields(bytes: &mut [u8], image: &[u8], told: &Inode, features: Features)
         bytes[layout.inline_range()].copy_from_slice(&image[layout.inline_range()]);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use moafs_disk::MemDisk;
+    use moafs_vfs::types::Ino;
+
+    use super::super::mount::{read_pack, read_superblock};
+    use super::*;
+    use crate::check::{CheckOptions, Issue, check};
+    use crate::format::{BLOCK, put_u32};
+    use crate::judge::{features, mount, name, new, root, volume};
+
+    const ROOT: Ino = Ino(3);
+    /// The directories `dir` and `dir/victim`, the inodes that are made first.
+    const DIR: Nid = Nid(4);
+    const VICTIM: Nid = Nid(5);
+
+    /// Returns a volume with a new file of `dir` in its fsync chain, after `change` of the file's inode there.
+    fn chained(change: impl FnOnce(&mut [u8])) -> Arc<MemDisk> {
+        let disk = volume(64, features()[0]);
+        let vfs = mount(&disk);
+        let make = |dir: Ino, text: &[u8], kind| {
+            let ino = vfs.create(&root(), dir, name(text), &new(kind)).unwrap().ino;
+            vfs.forget(ino, 1);
+            ino
+        };
+        let dir = make(ROOT, b"dir", FileKind::Directory);
+        let victim = make(dir, b"victim", FileKind::Directory);
+        assert_eq!((dir, victim), (Ino(DIR.0.into()), Ino(VICTIM.0.into())));
+        vfs.sync().unwrap();
+        let file = make(dir, b"file", FileKind::Regular);
+        vfs.write(&root(), file, 0, &[7; BLOCK], false).unwrap();
+        vfs.fsync(file, false).unwrap();
+        let cut = Arc::new(disk.snapshot());
+        let shared: moafs_disk::SharedDisk = cut.clone();
+        let superblock = read_superblock(&shared).unwrap();
+        let geo = superblock.geometry();
+        let head = read_pack(&shared, &geo).unwrap().pack.checkpoint.current[Log::WarmNode as usize];
+        let at = u64::from(geo.block_of(head.segno, head.offset.into()).0) * BLOCK as u64;
+        let mut block = vec![0; BLOCK];
+        cut.peek(at, &mut block);
+        let footer = Footer::decode(&block);
+        assert!(footer.fsync && footer.dentry, "the chain is the new file's inode");
+        change(&mut block);
+        inode::seal_checksum(&mut block, &superblock.uuid);
+        cut.poke(at, &block);
+        cut
+    }
+
+    fn set_name(block: &mut [u8], text: &[u8]) {
+        put_u32(block, 88, text.len() as u32);
+        block[92..92 + text.len()].copy_from_slice(text);
+    }
+
+    /// Mounts and unmounts a volume, and returns what is wrong with it then.
+    fn findings_after_recovery(disk: &Arc<MemDisk>) -> Vec<Issue> {
+        mount(disk).close().unwrap();
+        let outcome = check(&**disk, &CheckOptions::default(), &mut |_| ()).unwrap();
+        outcome.findings.into_iter().map(|finding| finding.issue).collect()
+    }
+
+    #[test]
+    fn a_new_file_gets_the_name_that_its_chain_says() {
+        let disk = chained(|_| ());
+        assert_eq!(findings_after_recovery(&disk), []);
+        let vfs = mount(&disk);
+        vfs.lookup(&root(), Ino(DIR.0.into()), name(b"file")).unwrap();
+    }
+
+    #[test]
+    fn a_chain_with_an_impossible_name_or_parent_takes_nothing_from_others() {
+        type Damage = fn(&mut [u8]);
+        let damages: [(&str, Damage); 7] = [
+            (".", |block| set_name(block, b".")),
+            ("..", |block| set_name(block, b"..")),
+            ("a directory's name", |block| set_name(block, b"victim")),
+            ("itself as parent", |block| put_u32(block, 84, 6)),
+            ("no parent", |block| put_u32(block, 84, 0)),
+            ("a parent that is free", |block| put_u32(block, 84, 300)),
+            ("a parent beyond the table", |block| put_u32(block, 84, u32::MAX)),
+        ];
+        for (what, damage) in damages {
+            let disk = chained(damage);
+            let found = findings_after_recovery(&disk);
+            assert!(matches!(found[..], [Issue::Unattached { inode: Nid(6) }]), "{what}: {found:?}");
+        }
+    }
 }
