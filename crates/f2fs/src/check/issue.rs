@@ -56,6 +56,8 @@ pub enum Issue {
     SuperblocksDiffer { byte: usize },
     /// A checkpoint newer than the one in use was cut off while it was written.
     PackTorn { pack: u8, version: u64, used: u64 },
+    /// The newest checkpoint was finished, but its contents are damaged: the older one is no longer true.
+    PackDamaged { pack: u8, version: u64, used: u64, problem: String },
     /// A checkpoint pack cannot be used.
     PackUnusable { pack: u8, problem: String },
     /// No checkpoint pack can be used.
@@ -232,6 +234,11 @@ impl std::fmt::Display for Issue {
             PackTorn { pack, version, used } => write!(
                 f,
                 "checkpoint pack {pack}, version {version:#x}, is incomplete: version {used:#x} is used instead"
+            ),
+            PackDamaged { pack, version, used, problem } => write!(
+                f,
+                "checkpoint pack {pack}, version {version:#x}, is the newest, but is damaged: {problem}; \
+                 the rest is judged by version {used:#x}"
             ),
             PackUnusable { pack, problem } => write!(f, "checkpoint pack {pack} cannot be used: {problem}"),
             NoCheckpoint => write!(f, "there is no usable checkpoint"),

@@ -108,6 +108,8 @@ struct BadPack {
     pack: u8,
     /// The version in its first block, if that one is whole.
     version: Option<u64>,
+    /// Its last block is whole as well: no power cut is to blame.
+    finished: bool,
     problem: String,
 }
 
@@ -119,6 +121,9 @@ impl BadPack {
     /// Returns the issue for the pack. `used`: the version of the other pack.
     fn issue(self, used: u64) -> Issue {
         match self.version {
+            Some(version) if is_newer(version, used) && self.finished => {
+                Issue::PackDamaged { pack: self.pack, version, used, problem: self.problem }
+            }
             Some(version) if is_newer(version, used) => Issue::PackTorn { pack: self.pack, version, used },
             _ => self.unusable(),
         }
@@ -128,8 +133,9 @@ impl BadPack {
 fn read_one_pack(volume: &Volume<'_>, geo: &Geometry, index: u8) -> Result<Result<Pack, BadPack>, CheckError> {
     let blocks = volume.read_run(geo.pack_at(index.into()), SEGMENT_BLOCKS, "read a checkpoint")?;
     let version = Checkpoint::peek(&blocks[..BLOCK], geo, index).map(|(version, _)| version).ok();
+    let finished = Pack::finished_version(&blocks, geo).is_some();
     let pack = index + 1;
-    Ok(Pack::decode(&blocks, geo, index).map_err(|damage| BadPack { pack, version, problem: damage.problem }))
+    Ok(Pack::decode(&blocks, geo, index).map_err(|damage| BadPack { pack, version, finished, problem: damage.problem }))
 }
 
 /// A block of the NAT that has an entry in use.

@@ -784,6 +784,24 @@ fn a_torn_checkpoint_gives_way_to_the_older_one() {
 }
 
 #[test]
+fn a_damaged_checkpoint_does_not_silently_give_way_to_the_older_one() {
+    let disk = written();
+    let lab = Lab { disk: &disk };
+    lab.pack(|pack| pack.checkpoint.valid_blocks = u64::MAX);
+    let outcome = run(&disk);
+    assert_eq!((names(&outcome)[0].as_str(), outcome.exit_code()), ("pack_damaged", 4), "{:?}", outcome.findings);
+    assert!(fsck_f2fs(&disk).is_none_or(|(sees, _)| sees));
+    let disk: moafs_disk::SharedDisk = Arc::new(disk);
+    let open = |read_only| {
+        let options = crate::OpenOptions { read_only, ..Default::default() };
+        crate::F2fs::open(Arc::clone(&disk), Live::new(), options).err().map(|error| error.to_string())
+    };
+    let refused = open(false).expect("a mount for writing is refused");
+    assert!(refused.contains("blocks are in use") && refused.contains("-o ro"), "{refused}");
+    assert_eq!(open(true), None);
+}
+
+#[test]
 fn volumes_that_cannot_be_checked_are_refused() {
     let disk = golden();
     [0, 1].into_iter().for_each(|copy| disk.poke(copy * BLOCK as u64 + 1024 + 2180, &[0, 0x10, 1, 0]));

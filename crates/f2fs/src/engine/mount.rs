@@ -32,6 +32,10 @@ const READ_BLOCKS: u32 = 256;
 const UNREAD_CHECKPOINT: &str = "it may be the newer one, and changes from here on would destroy what it holds: copy the volume to \
      a sound device, or mount it with -o ro to save what the other checkpoint shows";
 
+/// Advice for a newest checkpoint that is damaged.
+const DAMAGED_CHECKPOINT: &str = "it is the newest one, and the older one is no longer true: check the volume with \
+     `fsck.f2fs`, or mount it with -o ro to save what the older checkpoint shows";
+
 /// Advice for a log that has nowhere to go on.
 pub(super) const NO_PLACE: &str =
     "no block is left that may be written; mount it with -o ro to save what is on it, or check it with `fsck.f2fs`";
@@ -66,12 +70,15 @@ impl F2fs {
             let text = format!("the volume has {end} sectors, the device only {}", disk.limits().sectors);
             return Err(Error::Refused(text));
         }
-        let Found { pack, which, other } = read_pack(&disk, &geo)?;
+        let Found { pack, which, other, other_is_newer } = read_pack(&disk, &geo)?;
         let mut notes = Vec::new();
         match (&read_only, other) {
             // This pack may be whole, and newer.
             (None, Some(error @ Error::Disk { .. })) => {
                 return Err(Error::Refused(format!("{error}; {UNREAD_CHECKPOINT}")));
+            }
+            (None, Some(error)) if other_is_newer => {
+                return Err(Error::Refused(format!("{error}; {DAMAGED_CHECKPOINT}")));
             }
             (_, Some(error)) => notes.push(format!("it goes on from checkpoint {}, because {error}", which + 1)),
             (_, None) => {}
@@ -239,6 +246,21 @@ pub(super) struct Found {
     /// The reason why the other pack was not taken, if it could not be read: it is not whole, as a
     /// power cut leaves it, or the device failed.
     pub(super) other: Option<Error>,
+    /// The other pack was finished, and is newer: its contents are damaged.
+    pub(super) other_is_newer: bool,
+}
+
+/// A pack that cannot be used.
+struct Unusable {
+    error: Error,
+    /// Its version, if it was finished.
+    finished: Option<u64>,
+}
+
+impl From<Error> for Unusable {
+    fn from(error: Error) -> Unusable {
+        Unusable { error, finished: None }
+    }
 }
 
 /// Reads the newer one of the checkpoint packs that are whole.
@@ -247,23 +269,27 @@ pub(super) fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<Found> {
     let (pack, which, other) = match (first, second) {
         (Ok(first), Ok(second)) if is_newer(second.checkpoint.version, first.checkpoint.version) => (second, 1, None),
         (Ok(first), Ok(_)) => (first, 0, None),
-        (Ok(first), Err(error)) => (first, 0, Some(error)),
-        (Err(error), Ok(second)) => (second, 1, Some(error)),
-        (Err(error), Err(_)) => return Err(error),
+        (Ok(first), Err(unusable)) => (first, 0, Some(unusable)),
+        (Err(unusable), Ok(second)) => (second, 1, Some(unusable)),
+        (Err(unusable), Err(_)) => return Err(unusable.error),
     };
+    let version = pack.checkpoint.version;
+    let finished = other.as_ref().and_then(|unusable| unusable.finished);
+    let other_is_newer = finished.is_some_and(|finished| is_newer(finished, version));
     // The second pack of a volume that was never used is not a valid one.
-    match other {
-        Some(error) if pack.checkpoint.version == 0 => Err(error),
-        other => Ok(Found { pack, which, other }),
+    match other.map(|unusable| unusable.error) {
+        Some(error) if version == 0 => Err(error),
+        other => Ok(Found { pack, which, other, other_is_newer }),
     }
 }
 
-fn read_one_pack(disk: &SharedDisk, geo: &Geometry, which: u32) -> Result<Pack> {
+fn read_one_pack(disk: &SharedDisk, geo: &Geometry, which: u32) -> std::result::Result<Pack, Unusable> {
     let start = geo.pack_at(which).0;
     let head = read_blocks(disk, start, 1, "a checkpoint")?;
     let (_, blocks) = Checkpoint::peek(&head, geo, which as u8).map_err(damaged)?;
     let all = read_blocks(disk, start, blocks.clamp(1, SEGMENT_BLOCKS as u32), "a checkpoint")?;
-    Pack::decode(&all, geo, which as u8).map_err(damaged)
+    let unusable = |damage| Unusable { error: damaged(damage), finished: Pack::finished_version(&all, geo) };
+    Pack::decode(&all, geo, which as u8).map_err(unusable)
 }
 
 /// Returns the reason why a volume in this state must not be changed.

@@ -458,6 +458,12 @@ impl Pack {
         })
     }
 
+    /// Returns the version of a pack that was finished, whatever [`Self::decode`] says of its contents; `None` if a power
+    /// cut, or damage, hit one of its ends.
+    pub fn finished_version(blocks: &[u8], geo: &Geometry) -> Option<u64> {
+        check_ends(blocks, geo).ok().map(|(version, _)| version)
+    }
+
     /// Returns all blocks of the pack; the last of them makes it valid, so it has to be written
     /// after all others are durable.
     ///
@@ -536,6 +542,14 @@ impl Pack {
 
 /// Checks that a pack was finished (section 3.3), and reads its checkpoint block; returns also how many blocks it has.
 fn read_ends(blocks: &[u8], geo: &Geometry) -> Result<(Checkpoint, usize), String> {
+    let (_, total) = check_ends(blocks, geo)?;
+    let checkpoint = Checkpoint::decode(&blocks[..(1 + geo.cp_payload as usize) * BLOCK], geo)?;
+    Ok((checkpoint, total))
+}
+
+/// Checks that a pack was finished: its first and its last block are whole and of one version. Returns the version, and
+/// the number of blocks.
+fn check_ends(blocks: &[u8], geo: &Geometry) -> Result<(u64, usize), String> {
     let (version, total) = check_block(blocks, geo)?;
     let total = total as usize;
     let last = blocks.get((total - 1) * BLOCK..total * BLOCK);
@@ -544,8 +558,7 @@ fn read_ends(blocks: &[u8], geo: &Geometry) -> Result<(Checkpoint, usize), Strin
     if version != last_version {
         return Err(format!("its first block has version {version:#x}, its last one {last_version:#x}"));
     }
-    let checkpoint = Checkpoint::decode(&blocks[..(1 + geo.cp_payload as usize) * BLOCK], geo)?;
-    Ok((checkpoint, total))
+    Ok((version, total))
 }
 
 /// The summaries of a pack and what lies in their journal areas.
