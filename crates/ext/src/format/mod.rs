@@ -8,6 +8,7 @@
 //! | module | structure |
 //! |---|---|
 //! | [`error`] | [`Damage`], [`Unsupported`] |
+//! | [`checksum`] | checksums of metadata (ext4) |
 //! | [`superblock`] | the superblock, features, [`Geometry`] |
 //! | [`group`] | group descriptors |
 //! | [`bitmap`] | block and inode bitmaps |
@@ -18,6 +19,7 @@
 //! | [`xattr`] | extended attributes and access control lists |
 
 pub mod bitmap;
+pub mod checksum;
 pub mod dir;
 pub mod error;
 pub mod group;
@@ -29,6 +31,7 @@ pub mod xattr;
 
 use serde::Serialize;
 
+pub use checksum::{Checksums, Owner, Sealed};
 pub use error::{Damage, Place, Structure, Unsupported};
 pub use group::Descriptor;
 pub use inode::Inode;

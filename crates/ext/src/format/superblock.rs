@@ -334,6 +334,20 @@ fields! {
     error_count, set_error_count: u32 = 0x194;
     /// `s_overhead_clusters`: 0 means "compute it".
     overhead_clusters, set_overhead_clusters: u32 = 0x248;
+    /// `s_log_groups_per_flex`: a flex group has 1 << this groups.
+    log_groups_per_flex, set_log_groups_per_flex: u8 = 0x174;
+    /// `s_checksum_type`: 1 is CRC-32C (metadata_csum).
+    checksum_type, set_checksum_type: u8 = 0x175;
+    /// `s_checksum_seed`: the start of checksums (metadata_csum_seed).
+    checksum_seed, set_checksum_seed: u32 = 0x270;
+    /// `s_first_meta_bg`: the first block of descriptors that lies in its own meta group (meta_bg).
+    first_meta_bg, set_first_meta_bg: u32 = 0x104;
+    /// `s_encoding`: the rules by which names are folded (casefold); 1 is Unicode 12.1.
+    encoding, set_encoding: u16 = 0x27C;
+    /// `s_encoding_flags`: 1 refuses names that are not UTF-8 (casefold).
+    encoding_flags, set_encoding_flags: u16 = 0x27E;
+    /// `s_orphan_file_inum`: the inode of the orphan file (orphan_file).
+    orphan_file_inum, set_orphan_file_inum: u32 = 0x280;
 }
 
 impl Superblock {
