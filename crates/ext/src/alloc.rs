@@ -27,7 +27,7 @@ use moafs_vfs::{Error, Result};
 
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Structure, bitmap};
 use crate::health::damaged;
-use crate::meta::{Block, Freed, Level, Meta};
+use crate::meta::{Block, Freed, Level, Meta, Use};
 use swaparea::{Ledger, Taken};
 
 /// The way to look for blocks inside a group. Numbers are block numbers of the volume, except the
@@ -350,10 +350,19 @@ impl Alloc {
         // A caller that allocates blocks in a group mostly makes inodes there: the inode bitmap is
         // read with the block bitmap if it is the next block.
         let end = if here.descriptor.inode_bitmap.0 == no + 1 { no + 2 } else { no + 1 };
-        let block = self.meta.get_near(no, Kind::Bitmap, no..end)?;
+        let used = Use::block_bitmap(group);
+        let block = if here.descriptor.lacks_block_bitmap(&self.geo) {
+            self.meta.supplied(no, Kind::Bitmap, used, |map| self.make_block_bitmap(group, map))?
+        } else {
+            let block = self.meta.get_near(no, Kind::Bitmap, no..end)?;
+            let covered = self.geo.bitmap_bytes().0;
+            let place = Place::new(Structure::BlockBitmap(group), BlockNo(no));
+            block.verify(used, |map| self.check_bitmap(&map[..covered], here.descriptor.block_bitmap_csum, place))?;
+            block
+        };
         let mut state = here.state.lock();
         if !state.blocks_counted {
-            let bits = self.geo.group_blocks(group);
+            let bits = self.geo.group_clusters(group);
             let counted = block.view(|map| bitmap::count_zeros(map, bits));
             adjust(&self.free_blocks, state.counts.free_blocks, counted);
             state.counts.free_blocks = counted;
@@ -361,6 +370,32 @@ impl Alloc {
             state.changed = true;
         }
         Ok(block)
+    }
+
+    /// Makes the bitmap of a group whose bitmap was never written: nothing is in use but the volume's own metadata.
+    fn make_block_bitmap(&self, group: GroupNo, map: &mut [u8]) {
+        let own = self.geo.group_range(group);
+        let cluster = |block: u64| ((block - own.start) / u64::from(self.geo.cluster_blocks)) as u32;
+        map.fill(0);
+        let first = self.fixed.partition_point(|range| range.end <= own.start);
+        for range in self.fixed[first..].iter().take_while(|range| range.start < own.end) {
+            let (start, end) = (range.start.max(own.start), range.end.min(own.end));
+            bitmap::set_range(map, cluster(start)..cluster(end - 1) + 1);
+        }
+        bitmap::pad(map, self.geo.group_clusters(group));
+    }
+
+    /// Compares the checksum of a bitmap, which its descriptor holds, with the bytes that it covers.
+    fn check_bitmap(&self, covered: &[u8], stored: u32, place: Place) -> Result<()> {
+        // Descriptors of 32 bytes have the low half only.
+        let mask = if self.geo.desc_size >= 64 { u32::MAX } else { 0xFFFF };
+        match self.geo.checksums.of_bitmap(covered).map(|sum| sum & mask) {
+            Some(sum) if sum != stored => {
+                let problem = format!("its checksum is {sum:#010x}, but the group's descriptor has {stored:#010x}");
+                Err(damaged(place.damage(problem)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Hands out at most `want` contiguous blocks of one group, or none. Also returns the level at
@@ -462,8 +497,12 @@ impl Alloc {
     pub fn free_runs(&self, group: GroupNo) -> Result<Vec<BlockRun>> {
         let block = self.block_bitmap(group)?;
         let start = self.geo.group_start(group).0;
-        let bits = self.geo.group_blocks(group);
-        let run = |r: Range<u32>| BlockRun { start: BlockAddr(start + u64::from(r.start)), len: r.end - r.start };
+        let (bits, blocks) = (self.geo.group_clusters(group), self.geo.group_blocks(group));
+        let run = |r: Range<u32>| {
+            let block_of = |bit: u32| (u64::from(bit) * u64::from(self.geo.cluster_blocks)).min(blocks.into());
+            let (first, end) = (block_of(r.start), block_of(r.end));
+            BlockRun { start: BlockAddr(start + first), len: (end - first) as u32 }
+        };
         let state = self.groups[group.0 as usize].state.lock();
         Ok(state.taken.over(&block, |map| bitmap::zero_runs(map, 0, bits).map(run).collect()))
     }
@@ -476,7 +515,20 @@ impl Alloc {
         if here.descriptor.inode_bitmap.0 == here.descriptor.block_bitmap.0 + 1 {
             self.block_bitmap(group)?;
         }
-        let block = self.meta.get(here.descriptor.inode_bitmap.0, Kind::Bitmap)?;
+        let no = here.descriptor.inode_bitmap.0;
+        let used = Use::inode_bitmap(group);
+        let block = if here.descriptor.lacks_inode_bitmap(&self.geo) {
+            self.meta.supplied(no, Kind::Bitmap, used, |map| {
+                map.fill(0);
+                bitmap::pad(map, self.geo.inodes_per_group);
+            })?
+        } else {
+            let block = self.meta.get(no, Kind::Bitmap)?;
+            let covered = self.geo.bitmap_bytes().1;
+            let place = Place::new(Structure::InodeBitmap(group), BlockNo(no));
+            block.verify(used, |map| self.check_bitmap(&map[..covered], here.descriptor.inode_bitmap_csum, place))?;
+            block
+        };
         let mut state = here.state.lock();
         if !state.inodes_counted {
             let counted = block.view(|map| bitmap::count_zeros(map, self.geo.inodes_per_group));

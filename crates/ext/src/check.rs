@@ -372,7 +372,7 @@ struct Checker<'a> {
     /// By group; absent where no inode is in use.
     inodes: Vec<Option<Box<[InodeState]>>>,
     dirs: BTreeMap<u32, DirInfo>,
-    xattrs: BTreeMap<u32, Shared>,
+    xattrs: BTreeMap<u64, Shared>,
     lost_found: Option<InodeNo>,
     /// True if lost+found is missing and could not be made.
     lost_found_failed: bool,

@@ -6,6 +6,12 @@ use moafs_vfs::types::BlockAddr;
 
 use crate::format::Damage;
 
+impl From<Damage> for Error {
+    fn from(damage: Damage) -> Error {
+        damaged(damage)
+    }
+}
+
 /// Returns damage as the error that vfs reports.
 pub fn damaged(damage: Damage) -> Error {
     Error::Damaged {

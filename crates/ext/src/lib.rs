@@ -41,6 +41,7 @@
 //! | [`check`] | finds and repairs errors of a volume; the scanning pass |
 //! | [`engine`] | a mounted volume: [`Ext`] implements `moafs_vfs::Format` |
 //! | [`meta`] | metadata blocks in memory, and the order in which they reach the disk |
+//! | [`journal`] | the log of ext3 and ext4: what a replay would write, and reading a volume through it |
 //! | [`alloc`] | free blocks and inodes |
 //! | [`place`] | the policies: where data and metadata are placed |
 //! | [`health`] | the first reason why a volume takes no more changes |
@@ -52,6 +53,7 @@ pub mod check;
 pub mod engine;
 pub mod format;
 pub mod health;
+pub mod journal;
 #[cfg(test)]
 pub(crate) mod judge;
 pub mod meta;

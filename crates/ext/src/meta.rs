@@ -33,6 +33,7 @@ use moafs_runtime::{Event, Rt};
 use moafs_vfs::{Error, Result};
 use smallvec::SmallVec;
 
+use crate::format::{GroupNo, InodeNo};
 use crate::health::Health;
 
 /// A place in the order of writes. Level 0 is always on disk.
@@ -97,7 +98,45 @@ pub struct Block {
     kind: Kind,
     ready: AtomicBool,
     touched: AtomicBool,
+    /// The use for which the bytes were verified; 0 for none.
+    verified: AtomicU64,
     state: Mutex<State>,
+}
+
+/// The use of a block, for which its bytes were verified: the structure that it holds, and the inode or group that it
+/// belongs to. A block that a damaged volume gives to two owners is verified for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Use(u64);
+
+impl Use {
+    const fn of(structure: u8, owner: u32) -> Use {
+        Use((structure as u64) << 32 | owner as u64)
+    }
+
+    /// Returns the use as a group's block bitmap.
+    pub fn block_bitmap(group: GroupNo) -> Use {
+        Use::of(1, group.0)
+    }
+
+    /// Returns the use as a group's inode bitmap.
+    pub fn inode_bitmap(group: GroupNo) -> Use {
+        Use::of(2, group.0)
+    }
+
+    /// Returns the use as a node of an inode's extent tree.
+    pub fn extents(ino: InodeNo) -> Use {
+        Use::of(3, ino.0)
+    }
+
+    /// Returns the use as a block of a directory.
+    pub fn directory(ino: InodeNo) -> Use {
+        Use::of(4, ino.0)
+    }
+
+    /// Returns the use as an attribute block, which inodes may share.
+    pub fn xattrs() -> Use {
+        Use::of(5, 0)
+    }
 }
 
 struct State {
@@ -182,6 +221,7 @@ impl Block {
             kind,
             ready: AtomicBool::new(true),
             touched: AtomicBool::new(true),
+            verified: AtomicU64::new(0),
             state: Mutex::new(State { bytes, ..State::empty() }),
         })
     }
@@ -190,6 +230,24 @@ impl Block {
     pub fn view<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
         self.touched.store(true, Ordering::Relaxed);
         look(&self.state.lock().bytes)
+    }
+
+    /// Has `verify` judge the bytes, unless they were found right for the same use before. What changes them keeps
+    /// them right, so they are judged once for each time that they are read.
+    ///
+    /// # Errors
+    /// The error of `verify`.
+    pub fn verify<E>(
+        &self,
+        used: Use,
+        verify: impl FnOnce(&[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        if self.verified.load(Ordering::Relaxed) == used.0 {
+            return Ok(());
+        }
+        self.view(verify)?;
+        self.verified.store(used.0, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Returns a level at which the newest version of a record is on disk. A version that left with
@@ -328,6 +386,23 @@ impl Meta {
         Some(Arc::clone(absent.insert(Block::ready(no, kind, Buf::zeroed(self.block_size)))))
     }
 
+    /// Returns a block whose contents on the disk mean nothing: `image` makes them, once for as long as the block stays
+    /// in memory. All who use the block like this have to call it.
+    pub fn supplied(&self, no: u64, kind: Kind, used: Use, image: impl FnOnce(&mut [u8])) -> Result<Arc<Block>> {
+        let block = match self.unread(no, kind) {
+            Some(block) => block,
+            None => self.get(no, kind)?,
+        };
+        {
+            let mut state = block.state.lock();
+            if block.verified.load(Ordering::Relaxed) != used.0 {
+                image(&mut state.bytes);
+                block.verified.store(used.0, Ordering::Relaxed);
+            }
+        }
+        Ok(block)
+    }
+
     /// Reads `no` and the blocks around it in `near` that are not in memory.
     fn fill(&self, no: u64, kind: Kind, near: Range<u64>) -> Result<()> {
         let Some(wanted) = self.claim(no, kind) else { return Ok(()) };
@@ -369,6 +444,7 @@ impl Meta {
             kind,
             ready: AtomicBool::new(false),
             touched: AtomicBool::new(true),
+            verified: AtomicU64::new(0),
             state: Mutex::new(State::empty()),
         });
         shard.insert(no, Arc::clone(&block));

@@ -268,6 +268,7 @@ impl<F: Format> Vfs<F> {
     /// Mounts a format: starts the syncer (if asked for) on the runtime.
     pub fn new(format: F, disk: SharedDisk, rt: Rt, options: Options) -> Vfs<F> {
         let syncer = options.syncer && !options.read_only;
+        let disk = format.contents_disk(disk);
         let inner = Arc::new(crate::inner::Inner::new(format, disk, rt, options));
         if syncer {
             inner.start_syncer();

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use moafs_disk::Epoch;
+use moafs_disk::{Epoch, SharedDisk};
 use moafs_runtime::Time;
 
 use crate::error::Result;
@@ -315,6 +315,11 @@ pub trait Format: Send + Sync + 'static {
     /// missing of it is zeros.
     fn resident(&self, _file: &Self::Node, _at: Lbn) -> Result<Option<Vec<u8>>> {
         Ok(None)
+    }
+    /// Returns the disk that contents of files are read from and written to: the volume's, unless the format has to show
+    /// a journal's newer contents in the places of the older ones.
+    fn contents_disk(&self, volume: SharedDisk) -> SharedDisk {
+        volume
     }
     /// Counts how often blocks that files have moved away from became usable again. A read that sees it change may
     /// have read the bytes of another file, and is made again. Formats that move blocks only with the inode's lock

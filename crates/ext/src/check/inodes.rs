@@ -381,7 +381,7 @@ impl Checker<'_> {
         if inode.file_acl == 0 {
             return Ok(0);
         }
-        let block = BlockNo(inode.file_acl.into());
+        let block = BlockNo(inode.file_acl);
         if let Some(shared) = self.xattrs.get_mut(&inode.file_acl) {
             shared.counted += 1;
             return Ok(1);
@@ -437,7 +437,7 @@ impl Checker<'_> {
 
     fn check_refcounts(&mut self) -> Result<(), CheckError> {
         for (block, Shared { stored, counted }) in std::mem::take(&mut self.xattrs) {
-            let block = BlockNo(block.into());
+            let block = BlockNo(block);
             if stored != counted && self.log.found(Issue::XattrRefcount { block, stored, counted }) {
                 self.volume.change(block, |bytes| xattr::set_refcount(bytes, counted))?;
             }

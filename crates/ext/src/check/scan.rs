@@ -182,7 +182,7 @@ pub fn used_blocks<B: Blocks>(
             }
             return Ok(());
         }
-        let attributes = BlockNo(inode.file_acl.into());
+        let attributes = BlockNo(inode.file_acl);
         if geo.may_point_to(attributes) {
             claim(ino, attributes);
         }

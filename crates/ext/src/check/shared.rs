@@ -109,7 +109,7 @@ impl Checker<'_> {
         // Pass 1 counted each visit but the first one.
         let mut visits_left = 2 * visits_max(&self.geo);
         let metadata = self.fixed.iter().flat_map(Clone::clone).map(|block| (block as u32, Rank::Metadata));
-        let attributes = self.xattrs.keys().map(|block| (*block, Rank::Confirmed));
+        let attributes = self.xattrs.keys().map(|block| (*block as u32, Rank::Confirmed));
         for (block, rank) in metadata.chain(attributes) {
             if claims.is_shared(BlockNo(block.into())) {
                 claims.keepers.insert(block, Claim { rank, inode: 0, level: 0, lbn: 0 });

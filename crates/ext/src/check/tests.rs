@@ -459,7 +459,7 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
         "attributes' references",
         |lab| {
             let block = lab.inode(FILE).file_acl;
-            lab.block(block.into(), |bytes| bytes[4] = 7);
+            lab.block(block, |bytes| bytes[4] = 7);
         },
         &["xattr_refcount"],
     ),
@@ -467,7 +467,7 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
         "attribute's hash",
         |lab| {
             let block = lab.inode(FILE).file_acl;
-            lab.block(block.into(), |bytes| bytes[44] ^= 1);
+            lab.block(block, |bytes| bytes[44] ^= 1);
         },
         &["xattr_hash"],
     ),
@@ -475,7 +475,7 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
         "attribute block's magic",
         |lab| {
             let block = lab.inode(FILE).file_acl;
-            lab.block(block.into(), |bytes| bytes[0] = 1);
+            lab.block(block, |bytes| bytes[0] = 1);
         },
         &["xattr_block", "blocks_count", "leaked", "group_count", "total_count"],
     ),
@@ -713,7 +713,7 @@ const STRAYS: &[Stray] = &[
         "a data pointer names an attribute block",
         |lab| {
             let block = lab.inode(FILE).file_acl;
-            lab.set_inode(OTHER, |inode| inode.block[3] = block);
+            lab.set_inode(OTHER, |inode| inode.block[3] = block as u32);
         },
         &[FILE],
     ),
@@ -721,7 +721,7 @@ const STRAYS: &[Stray] = &[
         "an attribute pointer names file data",
         |lab| {
             let block = lab.inode(FILE).block[2];
-            lab.set_inode(OTHER, |inode| inode.file_acl = block);
+            lab.set_inode(OTHER, |inode| inode.file_acl = block.into());
         },
         &[FILE, OTHER],
     ),
@@ -1122,7 +1122,7 @@ fn attributes_are_judged_as_e2fsck_judges_them() {
     {
         let disk = disk.snapshot();
         let lab = Lab::new(&disk);
-        lab.block(block.into(), |bytes| bytes[at] = value);
+        lab.block(block, |bytes| bytes[at] = value);
         let found = run(&disk, Mode::No);
         let verdict = judge::e2fsck(&disk).expect("the golden volume was made by its sisters");
         let (ours, theirs) = (!found.findings.is_empty(), verdict.code != Some(0));

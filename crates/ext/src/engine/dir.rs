@@ -18,17 +18,22 @@ use moafs_vfs::{Error, Result};
 
 use super::Ext;
 use super::incore::Incore;
+use crate::format::casefold::fold;
 use crate::format::dir::{self as codec, Entries};
 use crate::format::inode::InodeFlags;
-use crate::format::{BlockNo, Damage, InodeNo, Place, Structure, htree};
+use crate::format::{BlockNo, Damage, InodeNo, Place, Structure, htree, inline};
 use crate::health::damaged;
-use crate::meta::{Block, Level};
+use crate::meta::{Block, Level, Use};
 
 /// The names of one directory, by hash.
 pub(super) struct Index {
     slots: HashTable<Slot>,
     /// The address of each of the directory's blocks.
     blocks: Vec<u64>,
+    /// The names of a directory that lies inside its inode, as one block: it has none on the volume.
+    inline: Option<Vec<u8>>,
+    /// True if names are found without regard to case.
+    folds: bool,
     /// For each block an upper bound of the longest name that fits into it.
     room: Vec<u8>,
     /// The number of the block where insertions look first.
@@ -67,7 +72,8 @@ fn is_dot(name: &[u8]) -> bool {
 impl Index {
     /// Returns about how many bytes the index takes.
     pub(super) fn memory(&self) -> usize {
-        self.slots.capacity() * (size_of::<Slot>() + 1) + self.blocks.len() * 9
+        let inline = self.inline.as_ref().map_or(0, Vec::len);
+        self.slots.capacity() * (size_of::<Slot>() + 1) + self.blocks.len() * 9 + inline
     }
 
     /// Returns the bytes charged to the memory budget.
@@ -75,15 +81,20 @@ impl Index {
         self.charged
     }
 
+    /// Returns the hash under which a name is kept.
+    fn hash(&self, name: &[u8]) -> u32 {
+        if self.folds { hash_of(&fold(name)) } else { hash_of(name) }
+    }
+
     fn add(&mut self, name: &[u8], lbn: u32, offset: u32) {
-        let slot = Slot { hash: hash_of(name), lbn, offset };
+        let slot = Slot { hash: self.hash(name), lbn, offset };
         self.slots.insert_unique(spread(slot.hash), slot, |slot| spread(slot.hash));
         self.names += usize::from(!is_dot(name));
     }
 
     fn drop_name(&mut self, name: &[u8], found: Found) {
         let here = |slot: &Slot| slot.lbn == found.lbn && slot.offset == found.offset;
-        if let Ok(slot) = self.slots.find_entry(spread(hash_of(name)), here) {
+        if let Ok(slot) = self.slots.find_entry(spread(self.hash(name)), here) {
             slot.remove();
             self.names -= usize::from(!is_dot(name));
         }
@@ -139,30 +150,75 @@ impl Ext {
     }
 
     fn build_index(&self, dir: &Incore) -> Result<Index> {
-        let blocks = self.dir_blocks(dir)?;
+        let flags = dir.inode().flags;
+        let inline = self.inline_names(dir)?;
+        let blocks = if inline.is_some() { Vec::new() } else { self.dir_blocks(dir)? };
         let mut index = Index {
             slots: HashTable::new(),
             room: vec![u8::MAX; blocks.len()],
             blocks,
+            inline,
+            folds: flags.contains(InodeFlags::CASEFOLD),
             cursor: 0,
             names: 0,
             charged: 0,
         };
-        let blocks = index.blocks.clone();
-        for (lbn, &no) in blocks.iter().enumerate() {
-            let together = blocks[lbn..].iter().zip(no..).take_while(|(at, want)| **at == *want).count() as u64;
-            let block = self.zone_run(no, Kind::Directory, together)?;
-            let found: Vec<(Vec<u8>, u32)> = block
-                .view(|bytes| {
-                    let entries = Entries::check(bytes, self.form, self.dir_place(dir, lbn, no))?;
-                    Ok::<_, Damage>(entries.used().map(|e| (e.name.to_vec(), e.offset as u32)).collect())
-                })
-                .map_err(damaged)?;
-            for (name, offset) in found {
-                index.add(&name, lbn as u32, offset);
+        for lbn in 0..index.blocks.len().max(usize::from(index.inline.is_some())) {
+            let bytes = self.names_at(dir, &index.blocks, index.inline.as_deref(), lbn)?;
+            let entries = Entries::check(&bytes, self.form, self.names_place(dir, &index.blocks, lbn));
+            for entry in entries.map_err(damaged)?.used() {
+                index.add(entry.name, lbn as u32, entry.offset as u32);
             }
         }
         Ok(index)
+    }
+
+    /// Returns the bytes of a directory's block, with its checksum verified, and reads what follows it on the volume with
+    /// it; or those that stand for names inside the inode.
+    fn names_at(&self, dir: &Incore, blocks: &[u64], inline: Option<&[u8]>, lbn: usize) -> Result<Vec<u8>> {
+        if let Some(image) = inline {
+            return Ok(image.to_vec());
+        }
+        let together = blocks[lbn..].iter().zip(blocks[lbn]..).take_while(|(at, want)| **at == *want).count() as u64;
+        let block = self.zone_run(blocks[lbn], Kind::Directory, together)?;
+        self.verify_names(dir, lbn, &block)?;
+        Ok(block.view(<[u8]>::to_vec))
+    }
+
+    /// Returns the place of a directory's block for messages.
+    fn names_place(&self, dir: &Incore, blocks: &[u64], lbn: usize) -> Place {
+        match blocks.get(lbn) {
+            Some(no) => self.dir_place(dir, lbn, *no),
+            None => Place::new(Structure::InlineData(dir.ino), dir.at.block),
+        }
+    }
+
+    /// Compares a directory block with its checksum.
+    fn verify_names(&self, dir: &Incore, lbn: usize, block: &Block) -> Result<()> {
+        let (owner, indexed) = {
+            let state = dir.state.lock();
+            (state.inode.owner(dir.ino), state.inode.flags.contains(InodeFlags::INDEX))
+        };
+        let sums = &self.geo.checksums;
+        let verified = block.verify(Use::directory(dir.ino), |bytes| {
+            let what = codec::sealed(bytes, lbn as u64, indexed, owner);
+            sums.verify(what, bytes).map_err(|problem| self.dir_place(dir, lbn, block.no).damage(problem))
+        });
+        verified.map_err(damaged)
+    }
+
+    /// Returns the names of a directory that lies inside its inode, as one block; `None` of other directories.
+    fn inline_names(&self, dir: &Incore) -> Result<Option<Vec<u8>>> {
+        let inode = dir.inode();
+        if inode.flags.contains(InodeFlags::ENCRYPT) {
+            return Err(Error::Posix(libc::ENOKEY));
+        }
+        if !inode.flags.contains(InodeFlags::INLINE_DATA) {
+            return Ok(None);
+        }
+        let table = self.table_block(&dir.at)?;
+        let slot = self.slot_bytes(&table, &dir.at);
+        inline::directory(&inode, dir.ino, &slot, dir.at.block, &self.geo).map(Some).map_err(damaged)
     }
 
     /// Returns the address of each block of a directory. A directory has no holes, and no block twice.
@@ -188,14 +244,25 @@ impl Ext {
         Ok(blocks)
     }
 
-    fn find_slot(&self, index: &Index, name: &[u8]) -> Result<Option<Found>> {
-        let hash = hash_of(name);
+    fn find_slot(&self, dir: &Incore, index: &Index, name: &[u8]) -> Result<Option<Found>> {
+        let folded = index.folds.then(|| fold(name));
+        let hash = hash_of(folded.as_deref().unwrap_or(name));
         // Candidates are collected first: reading a block may wait, and may fail.
         let mut candidates: smallvec::SmallVec<[Slot; 2]> = smallvec::SmallVec::new();
         candidates.extend(index.slots.iter_hash(spread(hash)).filter(|slot| slot.hash == hash).copied());
+        let is_it = |stored: &[u8]| match &folded {
+            Some(folded) => fold(stored) == *folded,
+            None => stored == name,
+        };
         for slot in candidates {
-            let block = self.meta.get(index.blocks[slot.lbn as usize], Kind::Directory)?;
-            let found = block.view(|bytes| entry_at(bytes, slot.offset as usize, name));
+            let found = match &index.inline {
+                Some(image) => entry_at(image, slot.offset as usize, is_it),
+                None => {
+                    let block = self.meta.get(index.blocks[slot.lbn as usize], Kind::Directory)?;
+                    self.verify_names(dir, slot.lbn as usize, &block)?;
+                    block.view(|bytes| entry_at(bytes, slot.offset as usize, is_it))
+                }
+            };
             if let Some((ino, type_byte)) = found {
                 let kind = if self.form.filetype { crate::format::inode::kind_of_entry_type(type_byte) } else { None };
                 return Ok(Some(Found { ino, kind, lbn: slot.lbn, offset: slot.offset }));
@@ -208,20 +275,27 @@ impl Ext {
     pub(super) fn find_name(&self, dir: &Incore, name: &Name) -> Result<Option<Found>> {
         let guard = self.index(dir)?;
         let index = guard.as_ref().expect("index() builds it");
-        self.find_slot(index, name.as_bytes())
+        self.find_slot(dir, index, name.as_bytes())
     }
 
     /// Lists entries from a cookie on. A cookie is the byte in the directory at which an entry ended.
     pub(super) fn list_names(&self, dir: &Incore, from: Cookie, to: &mut DirSink<'_>) -> Result<()> {
         // The list of blocks is copied: `to` may look names up in this very directory.
-        let blocks = self.index(dir)?.as_ref().expect("index() builds it").blocks.clone();
-        let size = self.geo.block_bytes();
-        let first = (from.0 / size as u64).min(blocks.len() as u64) as usize;
-        for (lbn, &no) in blocks.iter().enumerate().skip(first) {
-            let block = self.meta.get(no, Kind::Directory)?;
-            let bytes = block.view(<[u8]>::to_vec);
+        let (blocks, inline) = {
+            let guard = self.index(dir)?;
+            let index = guard.as_ref().expect("index() builds it");
+            (index.blocks.clone(), index.inline.clone())
+        };
+        let size = inline.as_ref().map_or(self.geo.block_bytes(), Vec::len);
+        let count = blocks.len().max(usize::from(inline.is_some()));
+        let first = (from.0 / size as u64).min(count as u64) as usize;
+        for lbn in first..count {
+            let bytes = match &inline {
+                Some(image) => image.clone(),
+                None => self.health.watch(self.names_block(dir, &blocks, lbn))?,
+            };
             let base = (lbn * size) as u64;
-            let entries = Entries::check(&bytes, self.form, self.dir_place(dir, lbn, no));
+            let entries = Entries::check(&bytes, self.form, self.names_place(dir, &blocks, lbn));
             for entry in self.health.watch(entries.map_err(damaged))?.used() {
                 let at = base + entry.offset as u64;
                 if at < from.0 {
@@ -240,19 +314,24 @@ impl Ext {
         Ok(())
     }
 
+    /// Returns the bytes of one block of a directory, with its checksum verified.
+    fn names_block(&self, dir: &Incore, blocks: &[u64], lbn: usize) -> Result<Vec<u8>> {
+        let block = self.meta.get(blocks[lbn], Kind::Directory)?;
+        self.verify_names(dir, lbn, &block)?;
+        Ok(block.view(<[u8]>::to_vec))
+    }
+
     /// Calls `each` with the names in each block of a directory and the numbers of their inodes.
     /// Builds no index.
     pub(super) fn each_block_of_names(&self, dir: &Incore, each: &mut EachBlock<'_>) -> Result<()> {
         self.not_a_directory(dir)?;
-        let blocks = self.dir_blocks(dir)?;
-        for (lbn, &no) in blocks.iter().enumerate() {
-            let together = blocks[lbn..].iter().zip(no..).take_while(|(at, want)| **at == *want).count() as u64;
-            let block = self.zone_run(no, Kind::Directory, together)?;
-            let names = block.view(|bytes| {
-                let entries = Entries::check(bytes, self.form, self.dir_place(dir, lbn, no))?;
-                Ok::<Vec<(Vec<u8>, u32)>, Damage>(entries.used().map(|e| (e.name.to_vec(), e.inode.0)).collect())
-            });
-            each(&names.map_err(damaged)?)?;
+        let inline = self.inline_names(dir)?;
+        let blocks = if inline.is_some() { Vec::new() } else { self.dir_blocks(dir)? };
+        for lbn in 0..blocks.len().max(usize::from(inline.is_some())) {
+            let bytes = self.names_at(dir, &blocks, inline.as_deref(), lbn)?;
+            let entries = Entries::check(&bytes, self.form, self.names_place(dir, &blocks, lbn)).map_err(damaged)?;
+            let names: Vec<(Vec<u8>, u32)> = entries.used().map(|e| (e.name.to_vec(), e.inode.0)).collect();
+            each(&names)?;
         }
         Ok(())
     }
@@ -396,7 +475,7 @@ impl Ext {
         debug_assert!(self.recovery.names_may_change(dir.ino), "directory {} changes unseen", dir.ino.0);
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
-        let Some(found) = self.find_slot(index, name.as_bytes())? else { return Ok(None) };
+        let Some(found) = self.find_slot(dir, index, name.as_bytes())? else { return Ok(None) };
         let block = self.meta.get(index.blocks[found.lbn as usize], Kind::Directory)?;
         let mut after = block.view(<[u8]>::to_vec);
         let Some(changed) = codec::point(&mut after, self.form, found.offset as usize, ino, kind) else {
@@ -413,7 +492,7 @@ impl Ext {
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
         let bytes = name.as_bytes();
-        let Some(found) = self.find_slot(index, bytes)? else { return Err(Error::Posix(libc::ENOENT)) };
+        let Some(found) = self.find_slot(dir, index, bytes)? else { return Err(Error::Posix(libc::ENOENT)) };
         let no = index.blocks[found.lbn as usize];
         let block = self.meta.get(no, Kind::Directory)?;
         let offset = found.offset as usize;
@@ -458,12 +537,12 @@ fn sector_of(at: usize) -> std::ops::Range<usize> {
     start..start + SECTOR
 }
 
-/// Returns the inode and type byte of the entry at `offset` if it has this name.
-fn entry_at(bytes: &[u8], offset: usize, name: &[u8]) -> Option<(InodeNo, u8)> {
+/// Returns the inode and type byte of the entry at `offset` if its name is the right one.
+fn entry_at(bytes: &[u8], offset: usize, is_it: impl Fn(&[u8]) -> bool) -> Option<(InodeNo, u8)> {
     let header = bytes.get(offset..offset + codec::HEADER_BYTES)?;
     let ino = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
     let start = offset + codec::HEADER_BYTES;
-    let same = usize::from(header[6]) == name.len() && bytes.get(start..start + name.len()) == Some(name);
+    let same = bytes.get(start..start + usize::from(header[6])).is_some_and(is_it);
     (ino != 0 && same).then_some((InodeNo(ino), header[7]))
 }
 

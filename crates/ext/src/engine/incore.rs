@@ -23,6 +23,8 @@ const RECORD_MAX: usize = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlotAt {
     pub(super) group: GroupNo,
+    /// The inode's index in the group.
+    pub(super) index: u32,
     /// The block of the inode table that holds the slot.
     pub(super) block: BlockNo,
     /// The slot's first byte in that block.
@@ -244,7 +246,7 @@ impl Ext {
     pub(super) fn slot_at(&self, ino: InodeNo) -> Option<SlotAt> {
         let at = self.geo.locate_inode(ino)?;
         let block = BlockNo(self.alloc.descriptor(at.group).inode_table.0 + u64::from(at.table_block));
-        Some(SlotAt { group: at.group, block, offset: at.offset })
+        Some(SlotAt { group: at.group, index: at.index, block, offset: at.offset })
     }
 
     /// Returns the bytes of a slot that make up its record.

@@ -73,9 +73,11 @@ impl Ext {
         Error::Posix(libc::EFBIG)
     }
 
-    /// Returns true if `i_block` holds pointers, not a device number or a symbolic link's text.
+    /// Returns true if `i_block` begins a map of blocks: it is no device number, no symbolic link's text, and not the
+    /// file's contents.
     pub(super) fn has_pointers(&self, kind: FileKind, inode: &Inode) -> bool {
         match kind {
+            _ if inode.flags.contains(InodeFlags::INLINE_DATA) => false,
             FileKind::Regular | FileKind::Directory => true,
             FileKind::Symlink => !inode.is_fast_symlink(&self.geo),
             _ => false,
@@ -136,6 +138,13 @@ impl Ext {
     /// Returns the mapping of `at` by the pointers alone.
     pub(super) fn map_pointers(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
         let _looking = node.map.read();
+        let flags = node.state.lock().inode.flags;
+        if flags.contains(InodeFlags::EXTENTS) {
+            return self.map_extents(node, at, max);
+        }
+        if flags.contains(InodeFlags::INLINE_DATA) {
+            return Ok(Mapping::Hole { len: max });
+        }
         let (first, len, from) = match self.leaf(node, at.0)? {
             Leaf::Missing(end) => return Ok(Mapping::Hole { len: (end - at.0).min(max.into()) as u32 }),
             Leaf::Direct(index) => {
@@ -190,6 +199,9 @@ impl Ext {
     /// lowest.
     pub(super) fn missing_levels(&self, node: &Incore, lbn: u64) -> Result<u8> {
         let _looking = node.map.read();
+        if node.state.lock().inode.has_extents() {
+            return Ok(u8::MAX);
+        }
         let path = Path::of(lbn, self.geo.apb).ok_or_else(Self::too_big)?;
         let indices = path.indices();
         let mut next = node.state.lock().inode.block[indices[0] as usize];

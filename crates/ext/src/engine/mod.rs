@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`incore`] | in-core inodes and their slots |
 //! | [`map`] | block maps: finding, setting, clearing pointers |
+//! | [`extents`] | extent trees: finding the blocks of a file |
+//! | [`inside`] | contents inside an inode, and values in inodes of their own |
 //! | [`dir`] | directories: an index in memory over linear blocks |
 //! | [`neighbours`] | the small files that lie beside another |
 //! | [`early`] | addresses allocated at `write()`, for `ffs-paper` |
@@ -14,7 +16,9 @@
 
 mod dir;
 mod early;
+mod extents;
 pub mod incore;
+mod inside;
 mod map;
 mod neighbours;
 mod op;
@@ -48,12 +52,13 @@ use op::ExtOp;
 
 use crate::alloc::swaparea::SwapRoom;
 use crate::alloc::{Alloc, no_space};
-use crate::format::superblock::{RoCompat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
+use crate::format::superblock::{Incompat, RoCompat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Structure, Superblock, Support, dir as codec, inode,
-    map as paths,
+    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Structure, Superblock, Support, dir as codec,
+    extent, inode, map as paths,
 };
 use crate::health::{Health, damaged};
+use crate::journal;
 use crate::meta::{Block, Freed, Level, Meta};
 use crate::place::cowrite::Cowrite;
 use crate::place::ffs::Ffs;
@@ -87,7 +92,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// A mounted ext2 (or clean ext3) volume.
+/// A mounted volume: ext2, or clean ext3, for reading and writing; ext3 with a journal to replay, and ext4, for reading.
 pub struct Ext {
     disk: SharedDisk,
     rt: Rt,
@@ -117,6 +122,8 @@ pub struct Ext {
     maps_level: AtomicU64,
     /// The newest epoch in which file data completed.
     data_epoch: AtomicU64,
+    /// True if the volume is read through its journal.
+    replayed: bool,
     /// The recovery of a volume that was left by a crash of moafs; active while leaks are not
     /// returned yet.
     recovery: recover::Recovery,
@@ -130,7 +137,7 @@ impl Ext {
     /// [`Error::Refused`] for features that are not supported and for volumes that another driver left
     /// uncleanly, with the command that helps; damage and device errors as they are.
     pub fn open(disk: SharedDisk, rt: Rt, options: OpenOptions) -> Result<Ext> {
-        let superblock = read_superblock(&disk)?;
+        let mut superblock = read_superblock(&disk)?;
         let writable = !options.read_only && !disk.limits().read_only;
         let mut read_only = (!writable).then(|| "it was opened for reading only".to_owned());
         match superblock.support(writable) {
@@ -143,7 +150,23 @@ impl Ext {
             }
             Support::Refuse(unsupported) => return Err(Error::Refused(unsupported.to_string())),
         }
-        let geo = Geometry::of(&superblock, disk.limits().sectors * SECTOR as u64).map_err(damaged)?;
+        let mut geo = geometry_of(&superblock, &disk)?;
+        let (mut disk, mut notes) = (disk, Vec::new());
+        let replayed = journal::needs_replay(&superblock);
+        if replayed {
+            let (shown, replay) = journal::read_through(&disk, &superblock, &geo)?;
+            notes.push(format!(
+                "{} transactions are read from the journal, which has to be replayed",
+                replay.transactions
+            ));
+            // The superblock itself may be in the journal.
+            disk = shown;
+            superblock = read_superblock(&disk)?;
+            if let Support::Refuse(unsupported) = superblock.support(false) {
+                return Err(Error::Refused(unsupported.to_string()));
+            }
+            geo = geometry_of(&superblock, &disk)?;
+        }
         let clean = superblock.state().contains(State::VALID) && !superblock.state().contains(State::ERROR);
         let ours = superblock.writer_mark_matches(MARK_VERSION);
         if superblock.state().contains(State::ERROR) && read_only.is_none() {
@@ -160,7 +183,8 @@ impl Ext {
             ));
         }
         let descriptors = read_descriptors(&disk, &geo)?;
-        let ext = Ext::assemble(disk, rt, options, superblock, geo, descriptors, clean, read_only);
+        let mut ext = Ext::assemble(disk, rt, options, superblock, geo, descriptors, clean, read_only);
+        (ext.replayed, ext.shape.notes) = (replayed, notes);
         ext.check_root()?;
         ext.mark_in_use()?;
         Ok(ext)
@@ -182,8 +206,17 @@ impl Ext {
         if root.kind != FileKind::Directory {
             return Err(refused(format!("the inode is a {:?}", root.kind).to_lowercase()));
         }
-        let first = root.state.lock().inode.block[0];
-        if !self.geo.may_point_to(BlockNo(first.into())) {
+        let inode = root.inode();
+        if inode.has_extents() {
+            return match self.map_run(&root, Lbn(0), 1) {
+                Ok(Mapping::Run(_)) => Ok(()),
+                Ok(_) => Err(refused("it has no first block".to_owned())),
+                Err(error @ Error::Disk { .. }) => Err(error),
+                Err(error) => Err(refused(error.to_string())),
+            };
+        }
+        let first = inode.block[0];
+        if self.has_pointers(root.kind, &inode) && !self.geo.may_point_to(BlockNo(first.into())) {
             return Err(refused(format!("its first block is {first}")));
         }
         Ok(())
@@ -230,6 +263,7 @@ impl Ext {
             entries_level: AtomicU64::new(0),
             maps_level: AtomicU64::new(0),
             data_epoch: AtomicU64::new(0),
+            replayed: false,
             recovery: recover::Recovery::new(&rt, &geo, directories, writable && !clean),
             disk,
             rt,
@@ -384,6 +418,9 @@ impl Ext {
             return Err(stale());
         }
         let at = self.slot_at(ino).ok_or_else(stale)?;
+        if at.index >= self.alloc.descriptor(at.group).inodes_ever_used(&self.geo) {
+            return Err(stale());
+        }
         let block = self.table_block(&at)?;
         let slot = at.offset..at.offset + self.geo.inode_size as usize;
         let inode = block.view(|bytes| {
@@ -460,28 +497,46 @@ impl Ext {
     }
 }
 
+fn geometry_of(superblock: &Superblock, disk: &SharedDisk) -> Result<Geometry> {
+    Geometry::of(superblock, disk.limits().sectors * SECTOR as u64).map_err(damaged)
+}
+
 fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
     let at = Lba::from_byte(SUPERBLOCK_OFFSET);
     let bytes = disk.read(at, SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock));
     let bytes = bytes.map_err(|source| Error::disk("reading the superblock", source))?;
-    Superblock::parse(&bytes).map_err(damaged)
+    let superblock = Superblock::parse(&bytes).map_err(damaged)?;
+    superblock.verify().map_err(damaged)?;
+    Ok(superblock)
 }
 
 fn read_descriptors(disk: &SharedDisk, geo: &Geometry) -> Result<Vec<Descriptor>> {
-    let (first, _) = geo.locate_descriptor(GroupNo(0));
-    let bytes = geo.descriptor_blocks as usize * geo.block_bytes();
-    let at = Lba::from_byte(geo.byte_of(first));
-    let table: Buf = disk
-        .read(at, bytes, Tag::volume(Kind::Descriptors))
-        .map_err(|source| Error::disk("reading the group descriptors", source))?;
-    geo.all_groups()
-        .map(|group| {
-            let (block, offset) = geo.locate_descriptor(group);
-            let start = (block.0 - first.0) as usize * geo.block_bytes() + offset;
-            let descriptor = Descriptor::parse(&table[start..start + geo.desc_size as usize], geo);
-            descriptor.check(group, geo).map(|()| descriptor).map_err(damaged)
-        })
-        .collect()
+    let mut descriptors = Vec::new();
+    // The blocks of the table that follow one another are read together.
+    let mut table: Option<(BlockNo, Buf)> = None;
+    for group in geo.all_groups() {
+        let (block, offset) = geo.locate_descriptor(group);
+        let within = |(first, bytes): &(BlockNo, Buf)| {
+            let start = block.0.checked_sub(first.0)? as usize * geo.block_bytes() + offset;
+            (start + geo.desc_size as usize <= bytes.len()).then_some(start)
+        };
+        let start = match table.as_ref().and_then(within) {
+            Some(start) => start,
+            None => {
+                let blocks = if group.0 == 0 { geo.descriptor_blocks.min(geo.first_meta_bg).max(1) } else { 1 };
+                let at = Lba::from_byte(geo.byte_of(block));
+                let bytes = disk
+                    .read(at, blocks as usize * geo.block_bytes(), Tag::volume(Kind::Descriptors))
+                    .map_err(|source| Error::disk("reading the group descriptors", source))?;
+                table = Some((block, bytes));
+                offset
+            }
+        };
+        let Some((_, bytes)) = &table else { continue };
+        let slot = &bytes[start..start + geo.desc_size as usize];
+        descriptors.push(Descriptor::decode(slot, group, geo).map_err(damaged)?);
+    }
+    Ok(descriptors)
 }
 
 fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: Option<String>) -> Shape {
@@ -491,12 +546,15 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
     let uuid = superblock.uuid();
     let word = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
     Shape {
-        format: "ext2",
+        format: superblock.family_name(),
         block_size: geo.block_size,
         root: Ino(InodeNo::ROOT.0.into()),
         blocks: (geo.blocks - geo.first_data_block).saturating_sub(overhead),
         inodes: geo.inodes.into(),
-        file_bytes_max: paths::size_max(geo),
+        file_bytes_max: match geo.incompat.contains(Incompat::EXTENT) {
+            true => extent::LBN_END * u64::from(geo.block_size),
+            false => paths::size_max(geo),
+        },
         links_max: inode::LINKS_MAX.into(),
         symlink_bytes_max: geo.block_bytes() - 1,
         time_range: inode::time_range(extra),
@@ -532,7 +590,7 @@ impl Format for Ext {
 
     fn space(&self) -> VolumeSpace {
         VolumeSpace {
-            free_blocks: self.alloc.available_blocks(),
+            free_blocks: self.alloc.available_blocks().saturating_mul(self.geo.cluster_blocks.into()),
             root_blocks: self.superblock.lock().reserved_blocks(),
             free_inodes: self.alloc.available_inodes(),
         }
@@ -568,12 +626,22 @@ impl Format for Ext {
     }
 
     fn readlink(&self, link: &Self::Node) -> Result<Vec<u8>> {
+        self.not_encrypted(link)?;
         let inode = link.inode();
+        if let Some(target) = self.inline_contents(link)? {
+            return Ok(target);
+        }
         if inode.is_fast_symlink(&self.geo) {
             return Ok(inode.fast_symlink());
         }
         let place = Place::new(Structure::Symlink(link.ino), link.at.block);
-        let no = u64::from(inode.block[0]);
+        let no = match inode.has_extents() {
+            true => match self.map_run(link, Lbn(0), 1)? {
+                Mapping::Run(run) => run.start.0,
+                _ => 0,
+            },
+            false => u64::from(inode.block[0]),
+        };
         if self.alloc.is_fixed(no, 1) || inode.size >= u64::from(self.geo.block_size) {
             let problem = format!("its target of {} bytes cannot be in block {no}", inode.size);
             return self.health.watch(Err(damaged(place.damage(problem))));
@@ -583,7 +651,17 @@ impl Format for Ext {
     }
 
     fn map(&self, file: &Self::Node, at: Lbn, max: u32) -> Result<Mapping> {
+        self.not_encrypted(file)?;
         self.map_run(file, at, max)
+    }
+
+    fn resident(&self, file: &Self::Node, at: Lbn) -> Result<Option<Vec<u8>>> {
+        // Inodes are no longer than a block.
+        if at == Lbn(0) { self.inline_contents(file) } else { Ok(None) }
+    }
+
+    fn contents_disk(&self, volume: SharedDisk) -> SharedDisk {
+        if self.replayed { Arc::clone(&self.disk) } else { volume }
     }
 
     fn neighbours(&self, file: &Self::Node, around: BlockRun, reach: u32) -> Vec<Neighbour> {
@@ -613,13 +691,12 @@ impl Format for Ext {
     }
 
     fn xattr(&self, node: &Self::Node, key: &XattrKey) -> Result<Option<Vec<u8>>> {
-        let all = self.attributes(node)?;
-        let found = all.iter().find(|a| a.key().as_ref() == Some(key));
-        Ok(found.and_then(|a| xattr::call_value(key, &a.value)))
+        let value = self.attribute_value(node, key)?;
+        Ok(value.and_then(|value| xattr::call_value(key, &value)))
     }
 
     fn xattr_list(&self, node: &Self::Node) -> Result<Vec<XattrKey>> {
-        Ok(self.attributes(node)?.iter().filter_map(crate::format::xattr::Attribute::key).collect())
+        Ok(self.stored_attributes(node)?.iter().filter_map(|stored| stored.attribute.key()).collect())
     }
 
     fn admit(&self, need: SpaceRequest, who: SpaceClass) -> Result<Admission> {

@@ -15,8 +15,10 @@ use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Ino};
 
 use super::Ext;
 use super::incore::{Incore, SlotAt};
+use crate::format::extent::{Node, Step};
+use crate::format::inode::InodeFlags;
 use crate::format::map::DIRECT;
-use crate::format::{BlockNo, Inode};
+use crate::format::{BlockNo, Inode, InodeNo, Place, Structure};
 
 impl Ext {
     /// Returns the small files within `reach` blocks of `around`, ascending by address, as far as
@@ -34,20 +36,19 @@ impl Ext {
         let end = (own + self.table_read_blocks).min(self.geo.inode_table_blocks.into());
         for index in first..end {
             let Some(block) = self.meta.cached(table + index) else { continue };
-            let at = SlotAt { group: file.at.group, block: BlockNo(block.no), offset: 0 };
             let first = index as u32 * self.geo.inodes_per_block();
-            block.view(|bytes| self.files_in(bytes, at, first, &within, &mut found));
+            let at = SlotAt { group: file.at.group, index: first, block: BlockNo(block.no), offset: 0 };
+            block.view(|bytes| self.files_in(bytes, at, &within, &mut found));
         }
         found.retain(|near| near.ino != Ino(file.ino.0.into()));
         found.sort_unstable_by_key(|near| (near.run.start, near.ino));
         found
     }
 
-    /// Adds the small files within `within` whose inodes are in a block of the table that begins
-    /// with the group's `index`th inode.
-    fn files_in(&self, bytes: &[u8], at: SlotAt, index: u32, within: &Range<u64>, found: &mut Vec<Neighbour>) {
+    /// Adds the small files within `within` whose inodes are in a block of the table, the first of them at `at`.
+    fn files_in(&self, bytes: &[u8], at: SlotAt, within: &Range<u64>, found: &mut Vec<Neighbour>) {
         let slots = bytes.chunks_exact(self.geo.inode_size as usize);
-        for (index, slot) in (index..self.geo.inodes_per_group).zip(slots) {
+        for (index, slot) in (at.index..self.geo.inodes_per_group).zip(slots) {
             let ino = self.geo.inode_at(at.group, index);
             let near = |run: &BlockRun| within.contains(&run.start.0) && run.end().0 <= within.end;
             // This inode was not asked for: it is judged before it is loaded.
@@ -65,9 +66,26 @@ impl Ext {
         if inode.links == 0 || inode.kind() != Some(FileKind::Regular) || blocks == 0 || blocks > DIRECT {
             return None;
         }
+        if inode.flags.intersects(InodeFlags::INLINE_DATA | InodeFlags::ENCRYPT) {
+            return None;
+        }
+        if inode.has_extents() {
+            return self.small_extent(inode, blocks);
+        }
         let start = u64::from(inode.block[0]);
         let in_one_piece = (start..).zip(&inode.block[..blocks as usize]).all(|(at, to)| at == u64::from(*to));
         let is_run = in_one_piece && !self.alloc.is_fixed(start, blocks);
+        is_run.then_some(BlockRun { start: BlockAddr(start), len: blocks as u32 })
+    }
+
+    /// Returns the blocks of a small file with extents, if one extent maps them all.
+    fn small_extent(&self, inode: &Inode, blocks: u64) -> Option<BlockRun> {
+        let bytes = inode.block_bytes();
+        let root = Node::decode_root(&bytes, &self.geo, Place::of(Structure::Inode(InodeNo(0)))).ok()?;
+        let Step::Mapped(extent) = root.find(0) else { return None };
+        let whole = !extent.unwritten && u64::from(extent.len) >= blocks;
+        let start = extent.start.0;
+        let is_run = whole && !self.alloc.is_fixed(start, blocks);
         is_run.then_some(BlockRun { start: BlockAddr(start), len: blocks as u32 })
     }
 }

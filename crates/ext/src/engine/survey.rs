@@ -8,6 +8,7 @@ use moafs_vfs::types::{BlockAddr, BlockRun, Cookie, FileKind, Ino, Lbn, Mapping}
 use moafs_vfs::{Error, Result};
 
 use super::{Ext, Incore};
+use crate::format::inode::InodeFlags;
 use crate::format::{GroupNo, Inode, InodeNo, bitmap};
 
 /// The most blocks looked up at once.
@@ -60,14 +61,18 @@ impl Ext {
     /// Calls `each` with every inode of a group that is in use and has names.
     pub(super) fn each_inode(&self, group: GroupNo, each: &mut dyn FnMut(Arc<Incore>) -> Result<()>) -> Result<()> {
         let in_use = self.alloc.inodes_in_use(group)?;
-        for index in (0..self.geo.inodes_per_group).filter(|index| bitmap::test(&in_use, *index)) {
+        let ever_used = self.alloc.descriptor(group).inodes_ever_used(&self.geo);
+        for index in (0..ever_used).filter(|index| bitmap::test(&in_use, *index)) {
             let ino = self.geo.inode_at(group, index);
             if (ino != InodeNo::ROOT && ino.0 < self.geo.first_ino)
                 || self.slot(ino)?.is_none_or(|inode| inode.links == 0)
             {
                 continue;
             }
-            each(self.incore(ino)?)?;
+            match self.value_node(ino)? {
+                Some(node) => each(Arc::new(node))?,
+                None => each(self.incore(ino)?)?,
+            }
         }
         Ok(())
     }
@@ -81,6 +86,9 @@ impl Ext {
     }
 
     fn note_children(&self, dir: &Incore, parents: &mut BTreeMap<u32, u32>) -> Result<()> {
+        if dir.inode().flags.contains(InodeFlags::ENCRYPT) {
+            return Ok(());
+        }
         self.list_names(dir, Cookie::START, &mut |name, dentry, _| {
             if !matches!(name.as_bytes(), b"." | b"..") {
                 parents.insert(dentry.ino.0 as u32, dir.ino.0);
@@ -101,7 +109,8 @@ impl Ext {
         let (mut lbn, mut blocks) = (0, 0);
         while lbn < end {
             let mapping = self.map_run(node, Lbn(lbn), (end - lbn).min(RUN_MAX.into()) as u32)?;
-            if let Mapping::Run(run) = mapping {
+            // Blocks that are not written yet belong to the file as well.
+            if let Mapping::Run(run) | Mapping::Unwritten(run) = mapping {
                 blocks += u64::from(run.len);
                 // A map whose blocks point to themselves has no end that memory could hold.
                 if blocks > self.geo.blocks {

@@ -604,7 +604,7 @@ fn shares_in_an_attribute_block_are_given_up_one_by_one() {
     op.end();
     // Another driver has let the second file share the block.
     let no = files[0].inode().file_acl;
-    let block = volume.ext.meta.get(no.into(), Kind::Xattr).unwrap();
+    let block = volume.ext.meta.get(no, Kind::Xattr).unwrap();
     volume.ext.meta.change_loose(&block, |bytes| crate::format::xattr::set_refcount(bytes, 2));
     {
         let mut state = files[1].state.lock();

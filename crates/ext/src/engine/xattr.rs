@@ -11,20 +11,62 @@ use moafs_vfs::{Error, Result, stored};
 
 use super::Ext;
 use super::incore::Incore;
-use crate::format::superblock::Compat;
+use crate::format::superblock::{Compat, Incompat};
 use crate::format::xattr::{self as codec, Area, Attribute};
-use crate::format::{BlockNo, Place, Structure};
+use crate::format::{BlockNo, Damage, InodeNo, Place, Sealed, Structure};
 use crate::health::damaged;
-use crate::meta::{Freed, Level};
+use crate::meta::{Freed, Level, Use};
+
+/// An attribute as it is stored: its value is here, or in an inode of its own, with this many bytes.
+pub(super) struct StoredAttribute {
+    pub(super) attribute: Attribute,
+    value_inode: Option<(InodeNo, u32)>,
+}
 
 impl Ext {
-    /// Returns every attribute of an inode: those inside it first.
-    pub(super) fn attributes(&self, node: &Incore) -> Result<Vec<Attribute>> {
+    /// Returns every attribute of an inode with its value: those inside it first.
+    fn attributes(&self, node: &Incore) -> Result<Vec<Attribute>> {
+        self.stored_attributes(node)?.into_iter().map(|stored| self.with_value(stored)).collect()
+    }
+
+    /// Returns the value of one attribute, in the disk's form.
+    pub(super) fn attribute_value(&self, node: &Incore, key: &XattrKey) -> Result<Option<Vec<u8>>> {
+        let mut all = self.stored_attributes(node)?.into_iter();
+        let found = all.find(|stored| stored.attribute.key().as_ref() == Some(key));
+        found.map(|stored| self.with_value(stored).map(|attribute| attribute.value)).transpose()
+    }
+
+    /// Returns an attribute with its value, which may lie in an inode of its own.
+    fn with_value(&self, stored: StoredAttribute) -> Result<Attribute> {
+        let StoredAttribute { mut attribute, value_inode } = stored;
+        if let Some((ino, bytes)) = value_inode {
+            attribute.value = self.health.watch(self.value_of_inode(ino, bytes))?;
+        }
+        Ok(attribute)
+    }
+
+    /// Returns every attribute of an inode, those inside it first. Values in inodes of their own are not read.
+    pub(super) fn stored_attributes(&self, node: &Incore) -> Result<Vec<StoredAttribute>> {
         let found = self.read_attributes(node);
         self.health.watch(found)
     }
 
-    fn read_attributes(&self, node: &Incore) -> Result<Vec<Attribute>> {
+    /// Decodes the attributes of an area.
+    fn list(&self, area: Area<'_>, place: Place) -> std::result::Result<Vec<StoredAttribute>, Damage> {
+        let entries = match self.geo.incompat.contains(Incompat::EA_INODE) {
+            true => codec::entries_with_inodes(area, place)?,
+            false => codec::entries(area, place)?,
+        };
+        // The rest of contents inside the inode is no attribute.
+        let entries = entries.iter().filter(|entry| (entry.index, entry.name) != codec::INLINE_DATA);
+        let stored = |entry: &codec::XattrEntry<'_>| StoredAttribute {
+            attribute: entry.to_attribute(),
+            value_inode: entry.value_inode,
+        };
+        Ok(entries.map(stored).collect())
+    }
+
+    fn read_attributes(&self, node: &Incore) -> Result<Vec<StoredAttribute>> {
         let table = self.table_block(&node.at)?;
         let slot = self.slot_bytes(&table, &node.at);
         let (inode, outside_slot) = {
@@ -33,10 +75,10 @@ impl Ext {
         };
         let place = Place::new(Structure::InodeXattrs(node.ino), node.at.block);
         let area = outside_slot.as_deref().unwrap_or_else(|| codec::inode_area(&slot, inode.extra_isize));
-        let mut all = codec::list(Area::Inode(area), place).map_err(damaged)?;
+        let mut all = self.list(Area::Inode(area), place).map_err(damaged)?;
         if inode.file_acl != 0 {
             all.extend(
-                self.with_xattr_block(node, inode.file_acl, |bytes, place| codec::list(Area::Block(bytes), place))?,
+                self.with_xattr_block(node, inode.file_acl, |bytes, place| self.list(Area::Block(bytes), place))?,
             );
         }
         Ok(all)
@@ -45,14 +87,19 @@ impl Ext {
     fn with_xattr_block<R>(
         &self,
         node: &Incore,
-        no: u32,
-        look: impl FnOnce(&[u8], Place) -> std::result::Result<R, crate::format::Damage>,
+        no: u64,
+        look: impl FnOnce(&[u8], Place) -> std::result::Result<R, Damage>,
     ) -> Result<R> {
-        let place = Place::new(Structure::XattrBlock(node.ino), BlockNo(no.into()));
-        if self.alloc.is_fixed(no.into(), 1) {
+        let place = Place::new(Structure::XattrBlock(node.ino), BlockNo(no));
+        if self.alloc.is_fixed(no, 1) {
             return Err(damaged(place.damage("it lies outside the volume or in the volume's own metadata")));
         }
-        let block = self.meta.get(no.into(), Kind::Xattr)?;
+        let block = self.meta.get(no, Kind::Xattr)?;
+        let sums = &self.geo.checksums;
+        let verified = block.verify(Use::xattrs(), |bytes| {
+            sums.verify(Sealed::Xattrs(BlockNo(no)), bytes).map_err(|problem| place.damage(problem))
+        });
+        verified.map_err(damaged)?;
         block.view(|bytes| look(bytes, place)).map_err(damaged)
     }
 
@@ -96,7 +143,7 @@ impl Ext {
             let (no, bits) = self.meta_block(node.at.group, admission)?;
             let (_, fresh) = self.meta.fresh(no, Kind::Xattr, Buf::copy_of(image));
             let mut state = node.state.lock();
-            state.inode.file_acl = no as u32;
+            state.inode.file_acl = no;
             state.needs = state.needs.max(bits).max(fresh).max(noted);
             self.count_blocks(&mut state, 1);
         } else if !keep {
@@ -112,7 +159,7 @@ impl Ext {
         Ok(level)
     }
 
-    fn same_attributes(&self, node: &Incore, old: u32, new: &[u8]) -> Result<bool> {
+    fn same_attributes(&self, node: &Incore, old: u64, new: &[u8]) -> Result<bool> {
         let place = Place::of(Structure::XattrBlock(node.ino));
         let new = codec::list(Area::Block(new), place).map_err(damaged)?;
         let old = self.with_xattr_block(node, old, |bytes, place| codec::list(Area::Block(bytes), place))?;
@@ -120,9 +167,9 @@ impl Ext {
     }
 
     /// Takes an attribute block from an inode, once `needs` is on disk.
-    pub(super) fn release_xattr_block(&self, node: &Incore, no: u32, needs: Level) -> Result<()> {
+    pub(super) fn release_xattr_block(&self, node: &Incore, no: u64, needs: Level) -> Result<()> {
         self.with_xattr_block(node, no, |_, _| Ok(()))?;
-        let block = self.meta.get(no.into(), Kind::Xattr)?;
+        let block = self.meta.get(no, Kind::Xattr)?;
         let is_last = {
             let _one_at_a_time = self.shared_xattrs.lock();
             let shares = block.view(codec::refcount);
@@ -133,7 +180,7 @@ impl Ext {
         };
         // Inodes that gave up their reference before may still point to it on the disk.
         let needs = needs.max(block.pending(0));
-        if is_last { self.alloc.free(needs, Freed::Meta { block: no.into() }) } else { Ok(()) }
+        if is_last { self.alloc.free(needs, Freed::Meta { block: no }) } else { Ok(()) }
     }
 
     /// Sets the feature of volumes with attributes.

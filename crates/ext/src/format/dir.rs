@@ -12,7 +12,7 @@ use std::ops::Range;
 use moafs_vfs::types::FileKind;
 
 use super::inode::{entry_type, kind_of_entry_type};
-use super::{Damage, Geometry, InodeNo, Place, put_u16, put_u32, u16_at, u32_at};
+use super::{Damage, Geometry, InodeNo, Owner, Place, Sealed, put_u16, put_u32, u16_at, u32_at};
 
 /// Bytes before an entry's name.
 pub const HEADER_BYTES: usize = 8;
@@ -370,6 +370,27 @@ pub fn point(block: &mut [u8], form: Form, offset: usize, inode: InodeNo, kind: 
         block[offset + 7] = type_byte;
     }
     Some(changed)
+}
+
+/// Appends an entry as short as its name allows.
+pub fn append(block: &mut Vec<u8>, inode: InodeNo, type_byte: u8, name: &[u8]) {
+    let offset = block.len();
+    let rec_len = record_bytes(name.len());
+    block.resize(offset + rec_len, 0);
+    write_entry(block, offset, rec_len, inode, name, type_byte);
+}
+
+/// Returns the structure that a directory's block `lbn` holds, as its checksum sees it. Blocks of an index are told apart
+/// by their shape.
+pub fn sealed(block: &[u8], lbn: u64, indexed: bool, owner: Owner) -> Sealed {
+    let rec_len = |at: usize| decode_rec_len(u16_at(block, at), block.len());
+    let is_root = lbn == 0 && rec_len(4) == 12 && rec_len(16) == block.len() - 12 && block[29] == 8;
+    let is_node = lbn > 0 && u32_at(block, 0) == 0 && rec_len(4) == block.len();
+    match indexed {
+        true if is_root => Sealed::IndexRoot(owner),
+        true if is_node => Sealed::IndexNode(owner),
+        _ => Sealed::Leaf(owner),
+    }
 }
 
 fn write_entry(block: &mut [u8], offset: usize, rec_len: usize, inode: InodeNo, name: &[u8], type_byte: u8) {

@@ -29,6 +29,13 @@ pub enum Structure {
         /// 1: points to data; 2: to single indirect blocks; 3: to double indirect blocks.
         level: u8,
     },
+    /// A block of an inode's extent tree.
+    ExtentNode {
+        /// The inode that owns it.
+        inode: InodeNo,
+        /// Levels of nodes below it: 0 for leaves.
+        depth: u16,
+    },
     /// A block of a directory.
     Directory {
         /// The inode of the directory.
@@ -47,8 +54,16 @@ pub enum Structure {
     InodeXattrs(InodeNo),
     /// The extended attribute block of an inode.
     XattrBlock(InodeNo),
+    /// The value of an attribute in an inode of its own.
+    XattrValue(InodeNo),
+    /// The contents inside an inode.
+    InlineData(InodeNo),
     /// A symbolic link's target.
     Symlink(InodeNo),
+    /// The superblock of the journal.
+    JournalSuperblock,
+    /// A block of the journal, counted from its superblock.
+    LogBlock(u32),
 }
 
 impl std::fmt::Display for Structure {
@@ -64,6 +79,9 @@ impl std::fmt::Display for Structure {
             Structure::Indirect { inode, level } => {
                 write!(f, "a level-{level} indirect block of inode {inode}")
             }
+            Structure::ExtentNode { inode, depth } => {
+                write!(f, "an extent node of depth {depth} of inode {inode}")
+            }
             Structure::Directory { inode, lbn } => {
                 write!(f, "block {lbn} of directory inode {inode}")
             }
@@ -72,6 +90,10 @@ impl std::fmt::Display for Structure {
             }
             Structure::InodeXattrs(ino) => write!(f, "the attributes inside inode {ino}"),
             Structure::XattrBlock(ino) => write!(f, "the attribute block of inode {ino}"),
+            Structure::XattrValue(ino) => write!(f, "the attribute value in inode {ino}"),
+            Structure::InlineData(ino) => write!(f, "the contents inside inode {ino}"),
+            Structure::JournalSuperblock => write!(f, "the journal's superblock"),
+            Structure::LogBlock(at) => write!(f, "block {at} of the journal"),
             Structure::Symlink(ino) => write!(f, "the target of symbolic link {ino}"),
         }
     }

@@ -1,11 +1,14 @@
 //! Group descriptors: the places of a group's bitmaps and inode table, and its free counts.
 
-use super::{BlockNo, Damage, Geometry, GroupNo, Place, Structure, join16, join32, put_u16, u16_at, u32_at};
+use super::{BlockNo, Damage, Geometry, GroupNo, Place, Sealed, Structure, join16, join32, put_u16, u16_at, u32_at};
 
 /// `bg_flags`: the inode bitmap and table were never written.
 pub const INODE_UNINIT: u16 = 1;
 /// `bg_flags`: the block bitmap was never written.
 pub const BLOCK_UNINIT: u16 = 2;
+
+/// `bg_flags`: the inode table was written with zeros.
+pub const INODE_ZEROED: u16 = 4;
 
 /// A group descriptor: its decoded fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,7 +19,7 @@ pub struct Descriptor {
     pub inode_bitmap: BlockNo,
     /// The first block of the inode table.
     pub inode_table: BlockNo,
-    /// Number of free blocks.
+    /// Number of free blocks (clusters with bigalloc).
     pub free_blocks: u32,
     /// Number of free inodes.
     pub free_inodes: u32,
@@ -26,6 +29,11 @@ pub struct Descriptor {
     pub flags: u16,
     /// Inodes at the end of the table that were never used; 0 on ext2 and ext3.
     pub itable_unused: u32,
+    /// The checksum of the block bitmap; descriptors of 32 bytes have its low 16 bits. Meaningless on volumes without
+    /// checksums of bitmaps.
+    pub block_bitmap_csum: u32,
+    /// The checksum of the inode bitmap, likewise.
+    pub inode_bitmap_csum: u32,
 }
 
 impl Descriptor {
@@ -46,10 +54,12 @@ impl Descriptor {
             used_dirs: join16(u16_at(slot, 0x10), high16(0x30)),
             flags: u16_at(slot, 0x12),
             itable_unused: join16(u16_at(slot, 0x1C), high16(0x32)),
+            block_bitmap_csum: join16(u16_at(slot, 0x18), high16(0x38)),
+            inode_bitmap_csum: join16(u16_at(slot, 0x1A), high16(0x3A)),
         }
     }
 
-    /// Stores the descriptor; bytes it does not know (checksums, reserved ones) are kept.
+    /// Stores the descriptor; bytes it does not know (its own checksum, reserved ones) are kept.
     ///
     /// # Panics
     /// If `slot` is shorter than [`Geometry::desc_size`], which is the caller's mistake.
@@ -71,9 +81,54 @@ impl Descriptor {
             }
         }
         put_u16(slot, 0x12, self.flags);
-        put_u16(slot, 0x1C, self.itable_unused as u16);
-        if wide {
-            put_u16(slot, 0x32, (self.itable_unused >> 16) as u16);
+        for (low, high, value) in [
+            (0x18, 0x38, self.block_bitmap_csum),
+            (0x1A, 0x3A, self.inode_bitmap_csum),
+            (0x1C, 0x32, self.itable_unused),
+        ] {
+            put_u16(slot, low, value as u16);
+            if wide {
+                put_u16(slot, high, (value >> 16) as u16);
+            }
+        }
+    }
+
+    /// Decodes and judges the descriptor in `slot`: its checksum first, then its fields ([`Descriptor::check`]).
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    ///
+    /// # Panics
+    /// If `slot` is not [`Geometry::desc_size`] bytes long, which is the caller's mistake.
+    pub fn decode(slot: &[u8], group: GroupNo, geo: &Geometry) -> Result<Descriptor, Damage> {
+        let place = Place::new(Structure::Descriptor(group), geo.locate_descriptor(group).0);
+        geo.checksums.verify(Sealed::Descriptor(group), slot).map_err(|problem| place.damage(problem))?;
+        let descriptor = Descriptor::parse(slot, geo);
+        descriptor.check(group, geo).map(|()| descriptor)
+    }
+
+    /// Returns true if a flag of uninitialised parts is set, on a volume that may have them.
+    fn is_lazy(&self, flag: u16, geo: &Geometry) -> bool {
+        geo.checksums.allow_lazy_groups() && self.flags & flag != 0
+    }
+
+    /// Returns true if the block bitmap was never written: only the group's own metadata are in use.
+    pub fn lacks_block_bitmap(&self, geo: &Geometry) -> bool {
+        self.is_lazy(BLOCK_UNINIT, geo)
+    }
+
+    /// Returns true if the inode bitmap was never written: no inode of the group is in use.
+    pub fn lacks_inode_bitmap(&self, geo: &Geometry) -> bool {
+        self.is_lazy(INODE_UNINIT, geo)
+    }
+
+    /// Returns the number of inodes at the start of the table that may have been used; what lies behind them was
+    /// possibly never written.
+    pub fn inodes_ever_used(&self, geo: &Geometry) -> u32 {
+        match geo.checksums.allow_lazy_groups() {
+            true if self.lacks_inode_bitmap(geo) => 0,
+            true => geo.inodes_per_group.saturating_sub(self.itable_unused),
+            false => geo.inodes_per_group,
         }
     }
 

@@ -9,7 +9,11 @@ use bitflags::bitflags;
 use moafs_runtime::Timestamp;
 use moafs_vfs::types::FileKind;
 
-use super::{BlockNo, Damage, Geometry, InodeNo, Place, Structure, join16, join32, put_u16, put_u32, u16_at, u32_at};
+use super::superblock::{Incompat, RoCompat};
+use super::{
+    BlockNo, Damage, Geometry, InodeNo, Owner, Place, Sealed, Structure, join16, join32, put_u16, put_u32, u16_at,
+    u32_at,
+};
 
 /// Bytes of an inode that every revision has.
 pub const GOOD_OLD_BYTES: usize = 128;
@@ -73,8 +77,8 @@ bitflags! {
 }
 
 impl InodeFlags {
-    /// Flags that change how the file's bytes are stored in ways this crate does not know: such
-    /// files are neither read nor written. `COMPR` is not one of them: `chattr +c` only asks for
+    /// Flags that change how the file's bytes are stored: such files are neither read nor written on volumes without
+    /// the feature that goes with the flag ([`InodeFlags::allowed`]). `COMPR` is not one of them: `chattr +c` only asks for
     /// compression with it, and compressed contents need a feature of the volume that is refused.
     pub const FOREIGN: InodeFlags = InodeFlags::ENCRYPT
         .union(InodeFlags::EXTENTS)
@@ -82,6 +86,18 @@ impl InodeFlags {
         .union(InodeFlags::EA_INODE)
         .union(InodeFlags::INLINE_DATA)
         .union(InodeFlags::CASEFOLD);
+
+    /// Returns the flags among [`InodeFlags::FOREIGN`] that the features of a volume allow.
+    pub fn allowed(geo: &Geometry) -> InodeFlags {
+        let by_feature = [
+            (InodeFlags::EXTENTS, geo.incompat.contains(Incompat::EXTENT)),
+            (InodeFlags::INLINE_DATA, geo.incompat.contains(Incompat::INLINE_DATA)),
+            (InodeFlags::ENCRYPT, geo.incompat.contains(Incompat::ENCRYPT)),
+            (InodeFlags::CASEFOLD, geo.incompat.contains(Incompat::CASEFOLD)),
+            (InodeFlags::VERITY, geo.ro_compat.contains(RoCompat::VERITY)),
+        ];
+        by_feature.into_iter().filter(|(_, has)| *has).map(|(flag, _)| flag).collect()
+    }
 }
 
 /// Returns the kind that `i_mode` names; `None` for types that do not exist.
@@ -142,7 +158,7 @@ pub struct Inode {
     /// [`InodeFlags::HUGE_FILE`] is set.
     pub blocks: u64,
     /// The attribute block; 0 means none.
-    pub file_acl: u32,
+    pub file_acl: u64,
     /// The generation: changes when the number is reused (NFS).
     pub generation: u32,
     /// `i_extra_isize`: bytes in use after the first 128; 0 in slots of 128 bytes.
@@ -168,9 +184,9 @@ impl Inode {
         let slot = &slot[..geo.inode_size as usize];
         let extra = Extra::of(slot);
         let mode = u16_at(slot, 0x00);
-        let wide_size = kind_of_mode(mode) == Some(FileKind::Regular);
-        let size_high = if wide_size { u32_at(slot, 0x6C) } else { 0 };
+        let size_high = if has_wide_size(kind_of_mode(mode), geo) { u32_at(slot, 0x6C) } else { 0 };
         let blocks_high = if geo.huge_file { u16_at(slot, 0x74) } else { 0 };
+        let acl_high = if geo.incompat.contains(Incompat::BIT64) { u16_at(slot, 0x76) } else { 0 };
         Inode {
             mode,
             uid: join16(u16_at(slot, 0x02), u16_at(slot, 0x78)),
@@ -185,7 +201,7 @@ impl Inode {
             flags: InodeFlags::from_bits_retain(u32_at(slot, 0x20)),
             block: std::array::from_fn(|i| u32_at(slot, 0x28 + 4 * i)),
             blocks: join32(u32_at(slot, 0x1C), blocks_high.into()),
-            file_acl: u32_at(slot, 0x68),
+            file_acl: join32(u32_at(slot, 0x68), acl_high.into()),
             generation: u32_at(slot, 0x64),
             extra_isize: extra.isize,
         }
@@ -194,12 +210,35 @@ impl Inode {
     /// Decodes the slot of an inode that is in use, for a file system that is about to use it.
     ///
     /// # Errors
-    /// If it has no known type, is deleted, uses features that this crate does not know, is longer
-    /// than its map reaches, or if its extra part or attribute block cannot be at the place it
+    /// If its checksum is wrong, it has no known type, is deleted, uses features that the volume does not have, is
+    /// longer than its map reaches, or if its extra part or attribute block cannot be at the place it
     /// names.
     pub fn decode(slot: &[u8], ino: InodeNo, geo: &Geometry, block: BlockNo) -> Result<Inode, Damage> {
+        Self::sealed(slot, ino, geo, block)?;
         let inode = Inode::parse(slot, geo);
         inode.check(ino, geo, block).map(|()| inode)
+    }
+
+    fn sealed(slot: &[u8], ino: InodeNo, geo: &Geometry, block: BlockNo) -> Result<(), Damage> {
+        let slot = &slot[..geo.inode_size as usize];
+        let place = Place::new(Structure::Inode(ino), block);
+        geo.checksums.verify(Sealed::Inode(ino), slot).map_err(|problem| place.damage(problem))
+    }
+
+    /// Decodes the slot of an inode that holds the value of an attribute and has no name.
+    ///
+    /// # Errors
+    /// If its checksum is wrong, it is not such an inode, or it is longer than its map reaches.
+    pub fn decode_value(slot: &[u8], ino: InodeNo, geo: &Geometry, block: BlockNo) -> Result<Inode, Damage> {
+        Self::sealed(slot, ino, geo, block)?;
+        let inode = Inode::parse(slot, geo);
+        let place = Place::new(Structure::Inode(ino), block);
+        let is_value = inode.flags.contains(InodeFlags::EA_INODE) && inode.kind() == Some(FileKind::Regular);
+        if !is_value || inode.links == 0 {
+            return Err(place.damage("an attribute has its value here, but this is no inode of a value"));
+        }
+        Inode { flags: inode.flags - InodeFlags::EA_INODE, ..inode.clone() }.check(ino, geo, block)?;
+        Ok(inode)
     }
 
     fn check(&self, ino: InodeNo, geo: &Geometry, block: BlockNo) -> Result<(), Damage> {
@@ -207,21 +246,28 @@ impl Inode {
         let Some(kind) = self.kind() else {
             return Err(place.damage(format!("its mode is {:#o}, which is no file type", self.mode)));
         };
-        let foreign = self.flags.intersection(InodeFlags::FOREIGN);
+        let foreign = self.flags.intersection(InodeFlags::FOREIGN) - InodeFlags::allowed(geo);
         if !foreign.is_empty() {
             return Err(place.damage(format!("its flags {:#x} are not supported", foreign.bits())));
         }
         if !extra_isize_is_legal(self.extra_isize, geo.inode_size) {
             return Err(place.damage(format!("i_extra_isize is {}", self.extra_isize)));
         }
-        if self.file_acl != 0 && !geo.may_point_to(BlockNo(self.file_acl.into())) {
+        if self.file_acl != 0 && !geo.may_point_to(BlockNo(self.file_acl)) {
             return Err(place.damage(format!("its attribute block is {}", self.file_acl)));
         }
         let size_max = self.size_max(kind, geo);
         if self.size > size_max {
             return Err(place.damage(format!("its size is {}, but at most {size_max} is possible", self.size)));
         }
-        if kind == FileKind::Directory && (self.size == 0 || !self.size.is_multiple_of(u64::from(geo.block_size))) {
+        let inline = self.flags.contains(InodeFlags::INLINE_DATA);
+        if inline && self.flags.contains(InodeFlags::EXTENTS) {
+            return Err(place.damage("it claims to have its contents inside and in extents"));
+        }
+        if kind == FileKind::Directory
+            && !inline
+            && (self.size == 0 || !self.size.is_multiple_of(u64::from(geo.block_size)))
+        {
             return Err(
                 place.damage(format!("the directory's size is {}, not a multiple of the block size", self.size))
             );
@@ -230,9 +276,19 @@ impl Inode {
     }
 
     fn size_max(&self, kind: FileKind, geo: &Geometry) -> u64 {
+        let by_map = match self.flags.contains(InodeFlags::EXTENTS) {
+            true => super::extent::LBN_END * u64::from(geo.block_size),
+            false => super::map::size_max(geo),
+        };
         match kind {
-            FileKind::Regular => super::map::size_max(geo),
-            FileKind::Directory => super::map::size_max(geo).min(u64::from(i32::MAX as u32)),
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink
+                if self.flags.contains(InodeFlags::INLINE_DATA) =>
+            {
+                geo.inode_size.into()
+            }
+            FileKind::Regular => by_map,
+            FileKind::Directory if geo.incompat.contains(Incompat::LARGE_DIR) => by_map,
+            FileKind::Directory => by_map.min(u64::from(i32::MAX as u32)),
             FileKind::Symlink if self.is_fast_symlink(geo) => FAST_SYMLINK_MAX as u64,
             FileKind::Symlink => u64::from(geo.block_size) - 1,
             _ => u64::MAX,
@@ -251,7 +307,7 @@ impl Inode {
         put_u16(slot, 0x18, self.gid as u16);
         put_u16(slot, 0x7A, (self.gid >> 16) as u16);
         put_u32(slot, 0x04, self.size as u32);
-        if self.kind() == Some(FileKind::Regular) {
+        if has_wide_size(self.kind(), geo) {
             put_u32(slot, 0x6C, (self.size >> 32) as u32);
         }
         put_u32(slot, 0x14, self.dtime);
@@ -265,7 +321,10 @@ impl Inode {
             put_u32(slot, 0x28 + 4 * i, pointer);
         }
         put_u32(slot, 0x64, self.generation);
-        put_u32(slot, 0x68, self.file_acl);
+        put_u32(slot, 0x68, self.file_acl as u32);
+        if geo.incompat.contains(Incompat::BIT64) {
+            put_u16(slot, 0x76, (self.file_acl >> 32) as u16);
+        }
         self.encode_extra(slot);
     }
 
@@ -284,19 +343,47 @@ impl Inode {
 
     /// Returns true if a symbolic link's target lies in the bytes of the pointers: it has no data block.
     pub fn is_fast_symlink(&self, geo: &Geometry) -> bool {
+        if self.kind() != Some(FileKind::Symlink)
+            || self.flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
+        {
+            return false;
+        }
+        // The blocks of attribute values in inodes of their own are counted here as well: the length has to tell.
+        if geo.incompat.contains(Incompat::EA_INODE) {
+            return self.size <= FAST_SYMLINK_MAX as u64;
+        }
         let attribute_blocks = if self.file_acl == 0 {
             0
         } else if self.flags.contains(InodeFlags::HUGE_FILE) && geo.huge_file {
-            1
+            u64::from(geo.cluster_blocks)
         } else {
-            u64::from(geo.sectors_per_block())
+            u64::from(geo.cluster_blocks) * u64::from(geo.sectors_per_block())
         };
-        self.kind() == Some(FileKind::Symlink) && self.blocks == attribute_blocks
+        self.blocks == attribute_blocks
+    }
+
+    /// Returns the inode as the owner of its blocks.
+    pub fn owner(&self, ino: InodeNo) -> Owner {
+        Owner { ino, generation: self.generation }
+    }
+
+    /// Returns true if the file is mapped by extents.
+    pub fn has_extents(&self) -> bool {
+        self.flags.contains(InodeFlags::EXTENTS)
+    }
+
+    /// Returns the bytes of `i_block`: the root of an extent tree, or the start of contents inside the inode.
+    pub fn block_bytes(&self) -> [u8; 4 * POINTERS] {
+        let mut bytes = [0; 4 * POINTERS];
+        for (chunk, word) in bytes.chunks_exact_mut(4).zip(self.block) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
     }
 
     /// Returns a fast symbolic link's target.
     pub fn fast_symlink(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.block.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut bytes = self.block_bytes().to_vec();
         bytes.truncate((self.size as usize).min(FAST_SYMLINK_MAX));
         bytes
     }
@@ -330,6 +417,15 @@ impl Inode {
         } else {
             self.block[1] = minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xFFF00) << 12;
         }
+    }
+}
+
+/// Returns true if the size of a file of this kind has 64 bits.
+fn has_wide_size(kind: Option<FileKind>, geo: &Geometry) -> bool {
+    match kind {
+        Some(FileKind::Regular) => true,
+        Some(FileKind::Directory) => geo.incompat.contains(Incompat::LARGE_DIR),
+        _ => false,
     }
 }
 
@@ -507,7 +603,7 @@ mod tests {
             let kind = ENTRY_TYPES[kind].0;
             let inode = Inode {
                 mode: kind.mode_bits() as u16 | 0o644,
-                uid: ids.0, gid: ids.1, generation: ids.2, file_acl: ids.3,
+                uid: ids.0, gid: ids.1, generation: ids.2, file_acl: ids.3.into(),
                 size: if kind == FileKind::Regular { size } else { size & 0xFFFF_FFFF },
                 links, atime: times[0], mtime: times[1], ctime: times[2], crtime: Some(times[3]),
                 dtime: 0, flags: InodeFlags::NOATIME, block, blocks: blocks.into(), extra_isize: 32,

@@ -1,4 +1,4 @@
-//! The bytes of an ext2 volume, and their meaning. Pure: no function here reads or writes a device.
+//! The bytes of an ext2, ext3 or ext4 volume, and their meaning. Pure: no function here reads or writes a device.
 //!
 //! Every structure has two types: the bytes as they lie on the disk (kept whole, so that fields
 //! this crate does not know survive a rewrite) and their checked meaning. Decoding checks; after it
@@ -9,22 +9,32 @@
 //! |---|---|
 //! | [`error`] | [`Damage`], [`Unsupported`] |
 //! | [`checksum`] | checksums of metadata (ext4) |
-//! | [`superblock`] | the superblock, features, [`Geometry`] |
+//! | [`superblock`] | the superblock, [`Geometry`] |
+//! | [`features`] | the table of features and what each allows |
 //! | [`group`] | group descriptors |
 //! | [`bitmap`] | block and inode bitmaps |
 //! | [`inode`] | inodes |
 //! | [`map`] | the way from a file's block number to the pointer that maps it |
+//! | [`extent`] | extent trees: the other way from a file's block number to the volume's |
 //! | [`dir`] | directory blocks |
 //! | [`htree`] | directory indexes |
+//! | [`inline`] | contents inside an inode |
+//! | [`casefold`] | names that are looked up without regard to case |
+//! | [`journal`] | the journal: its superblock and the blocks of its log |
 //! | [`xattr`] | extended attributes and access control lists |
 
 pub mod bitmap;
+pub mod casefold;
 pub mod checksum;
 pub mod dir;
 pub mod error;
+pub mod extent;
+pub mod features;
 pub mod group;
 pub mod htree;
+pub mod inline;
 pub mod inode;
+pub mod journal;
 pub mod map;
 pub mod superblock;
 pub mod xattr;

@@ -10,7 +10,8 @@ use bitflags::bitflags;
 
 use super::error::Reason;
 use super::{
-    BlockNo, Damage, GroupNo, InodeNo, Place, Structure, Unsupported, join32, put_u16, put_u32, u16_at, u32_at,
+    BlockNo, Checksums, Damage, GroupNo, InodeNo, Place, Sealed, Structure, Unsupported, features, join32, put_u16,
+    put_u32, u16_at, u32_at,
 };
 
 /// Bytes in a superblock.
@@ -21,8 +22,13 @@ pub const SUPERBLOCK_OFFSET: u64 = 1024;
 pub const MAGIC: u16 = 0xEF53;
 /// The most blocks a group can have: its 16-bit free count must hold them, and bitmaps are bytes.
 pub const BLOCKS_PER_GROUP_MAX: u32 = 65528;
+/// The largest `s_log_cluster_size`: clusters of 512 MiB.
+const LOG_CLUSTER_SIZE_MAX: u32 = 19;
 /// The smallest and the largest legal block size.
 pub const BLOCK_SIZES: Range<u32> = 1024..65537;
+
+/// `s_checksum_type` of CRC-32C, the only one that exists.
+const CHECKSUM_TYPE_CRC32C: u8 = 1;
 
 const PLACE: Place = Place { structure: Structure::Superblock, block: None };
 
@@ -145,22 +151,6 @@ bitflags! {
     }
 }
 
-/// Returns the names of set flags as `tune2fs -O` spells them; bits without a name as hexadecimal
-/// numbers.
-fn feature_names<F: bitflags::Flags<Bits = u32>>(flags: &F) -> Vec<String> {
-    let mut names: Vec<String> = flags
-        .iter_names()
-        .map(|(name, _)| match name {
-            "BIT64" => "64bit".to_owned(),
-            "READ_ONLY" => "read-only".to_owned(),
-            other => other.to_lowercase(),
-        })
-        .collect();
-    let unknown = flags.bits() & !F::all().bits();
-    names.extend((0..32).map(|bit| 1u32 << bit).filter(|bit| unknown & bit != 0).map(|bit| format!("{bit:#x}")));
-    names
-}
-
 /// The use of a volume that its features allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
@@ -172,15 +162,21 @@ pub enum Support {
     Refuse(Unsupported),
 }
 
-/// Incompatible features that change nothing for this crate, or that it implements.
-const INCOMPAT_KNOWN: Incompat = Incompat::FILETYPE.union(Incompat::FLEX_BG);
-/// Read-only compatible features that this crate implements.
-const RO_COMPAT_KNOWN: RoCompat = RoCompat::SPARSE_SUPER
-    .union(RoCompat::LARGE_FILE)
-    .union(RoCompat::BTREE_DIR)
-    .union(RoCompat::HUGE_FILE)
-    .union(RoCompat::DIR_NLINK)
-    .union(RoCompat::EXTRA_ISIZE);
+/// Features that no driver for ext2 or ext3 knows; they make the volume ext4.
+const INCOMPAT_OF_EXT4: Incompat = Incompat::EXTENT
+    .union(Incompat::BIT64)
+    .union(Incompat::EA_INODE)
+    .union(Incompat::METADATA_CSUM_SEED)
+    .union(Incompat::LARGE_DIR)
+    .union(Incompat::INLINE_DATA)
+    .union(Incompat::ENCRYPT)
+    .union(Incompat::CASEFOLD);
+const RO_COMPAT_OF_EXT4: RoCompat = RoCompat::UNINIT_BG
+    .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::BIGALLOC)
+    .union(RoCompat::QUOTA)
+    .union(RoCompat::PROJECT)
+    .union(RoCompat::VERITY);
 
 /// The mark of the last writer, in bytes that other drivers keep but never change.
 ///
@@ -438,10 +434,7 @@ impl Superblock {
 
     /// Returns the names of all features, as `dumpe2fs` prints them.
     pub fn feature_names(&self) -> Vec<String> {
-        let mut names = feature_names(&self.compat());
-        names.extend(feature_names(&self.incompat()));
-        names.extend(feature_names(&self.ro_compat()));
-        names
+        features::present(self).into_iter().map(|feature| feature.name).collect()
     }
 
     /// Returns the volume's state (`s_state`).
@@ -467,6 +460,21 @@ impl Superblock {
     /// Returns true with 64-bit block numbers: the high halves of counts are then valid.
     fn is_64bit(&self) -> bool {
         self.incompat().contains(Incompat::BIT64)
+    }
+
+    /// Compares the stored checksum with the bytes, on volumes that have one.
+    ///
+    /// # Errors
+    /// If they differ, or the kind of checksum is not known: no field can be believed.
+    pub fn verify(&self) -> Result<(), Damage> {
+        let checksums = Checksums::of(self);
+        if checksums.cover_all() && self.checksum_type() != CHECKSUM_TYPE_CRC32C {
+            let rule = format!("must be {CHECKSUM_TYPE_CRC32C}");
+            return Err(illegal("s_checksum_type", self.checksum_type().into(), &rule));
+        }
+        checksums
+            .verify(Sealed::Superblock, &self.raw[..])
+            .map_err(|problem| PLACE.damage(format!("{problem}; repair it from a copy with e2fsck -fy")))
     }
 
     fn wide(&self, low: u32, high: u32) -> u64 {
@@ -612,52 +620,33 @@ impl Superblock {
         self.writer_mark() == Some(WriterMark { version, mnt_count: self.mnt_count(), mtime: self.mtime() })
     }
 
+    /// Returns the member of the family that the features make the volume, as mount(8) names it.
+    pub fn family_name(&self) -> &'static str {
+        if self.incompat().intersects(INCOMPAT_OF_EXT4) || self.ro_compat().intersects(RO_COMPAT_OF_EXT4) {
+            "ext4"
+        } else if self.compat().contains(Compat::HAS_JOURNAL) {
+            "ext3"
+        } else {
+            "ext2"
+        }
+    }
+
     /// Returns the use that the features allow to this crate. Does not judge damage or a missed check.
     pub fn support(&self, want_write: bool) -> Support {
-        let refusals = self.refusals();
-        if !refusals.is_empty() {
-            return Support::Refuse(Unsupported { reasons: refusals });
-        }
-        let reasons = self.read_only_reasons();
-        if want_write && reasons.is_empty() { Support::ReadWrite } else { Support::ReadOnly(reasons) }
-    }
-
-    fn refusals(&self) -> Vec<Reason> {
-        let mut reasons = Vec::new();
+        let (mut refused, reasons) = features::reasons(self);
         if self.rev_level() > 1 {
-            reasons.push(Reason {
-                feature: format!("revision {}", self.rev_level()),
-                advice: "only revisions 0 and 1 are known".to_owned(),
-            });
+            refused.reasons.insert(
+                0,
+                Reason {
+                    feature: format!("revision {}", self.rev_level()),
+                    advice: "only revisions 0 and 1 are known".to_owned(),
+                },
+            );
         }
-        let incompat = self.incompat().difference(INCOMPAT_KNOWN | Incompat::MMP);
-        let names = feature_names(&incompat);
-        reasons
-            .extend(names.into_iter().map(|feature| Reason { advice: incompat_advice(&feature).to_owned(), feature }));
-        reasons
-    }
-
-    fn read_only_reasons(&self) -> Vec<Reason> {
-        let mut names = feature_names(&self.ro_compat().difference(RO_COMPAT_KNOWN));
-        if self.incompat().contains(Incompat::MMP) {
-            names.push("mmp".to_owned());
+        if !refused.reasons.is_empty() {
+            return Support::Refuse(refused);
         }
-        names
-            .into_iter()
-            .map(|feature| Reason {
-                feature,
-                advice: "not supported for writing; the volume can only be read".to_owned(),
-            })
-            .collect()
-    }
-}
-
-fn incompat_advice(feature: &str) -> &'static str {
-    match feature {
-        "needs_recovery" => "the journal must be replayed first: run e2fsck -fp on the volume, then try again",
-        "journal_dev" => "this is the journal of another volume",
-        "extent" | "64bit" | "metadata_csum_seed" => "an ext4 volume: mount it with the kernel",
-        _ => "not supported: mount it with the kernel",
+        if want_write && reasons.is_empty() { Support::ReadWrite } else { Support::ReadOnly(reasons) }
     }
 }
 
@@ -735,6 +724,16 @@ pub struct Geometry {
     pub flex_bg: bool,
     /// True if inodes may count blocks with 48 bits.
     pub huge_file: bool,
+    /// Blocks in a cluster, which a bit of the block bitmap stands for: 1 without bigalloc.
+    pub cluster_blocks: u32,
+    /// The first block of the descriptor table that lies in its own meta group; all do that from here on (meta_bg).
+    pub first_meta_bg: u32,
+    /// The features that a driver must know to use the volume.
+    pub incompat: Incompat,
+    /// The features that a driver must know to write the volume.
+    pub ro_compat: RoCompat,
+    /// The kind of checksums that metadata have.
+    pub checksums: Checksums,
 }
 
 /// Returns the damage for an illegal value in the superblock.
@@ -749,7 +748,7 @@ impl Geometry {
     /// The first rule that is broken.
     pub fn of(sb: &Superblock, device_bytes: u64) -> Result<Geometry, Damage> {
         let geo = Self::unchecked(sb)?;
-        geo.check_groups(sb)?;
+        geo.check_groups()?;
         geo.check_device(device_bytes)?;
         Ok(geo)
     }
@@ -766,12 +765,18 @@ impl Geometry {
         let block_size = 1024u32 << log;
         let (blocks_per_group, inodes_per_group) = (sb.blocks_per_group(), sb.inodes_per_group());
         let bits = 8 * block_size;
-        if blocks_per_group == 0 || blocks_per_group % 8 != 0 || blocks_per_group > bits {
+        let cluster_blocks = Self::cluster_blocks(sb)?;
+        let blocks_max = u64::from(bits) * u64::from(cluster_blocks);
+        if blocks_per_group == 0 || blocks_per_group % 8 != 0 || u64::from(blocks_per_group) > blocks_max {
             return Err(illegal(
                 "s_blocks_per_group",
                 blocks_per_group.into(),
-                &format!("must be a multiple of 8 from 8 to {bits}"),
+                &format!("must be a multiple of 8 from 8 to {blocks_max}"),
             ));
+        }
+        if cluster_blocks > 1 && blocks_per_group % (8 * cluster_blocks) != 0 {
+            let rule = format!("must be a multiple of 8 clusters of {cluster_blocks} blocks");
+            return Err(illegal("s_blocks_per_group", blocks_per_group.into(), &rule));
         }
         if inodes_per_group == 0 || inodes_per_group > bits {
             return Err(illegal("s_inodes_per_group", inodes_per_group.into(), &format!("must be from 1 to {bits}")));
@@ -803,14 +808,37 @@ impl Geometry {
             desc_size,
             descriptor_blocks: descriptor_bytes.div_ceil(block_size.into()) as u32,
             reserved_gdt_blocks: reserved_gdt_blocks(sb),
-            inode_table_blocks: (inodes_per_group * inode_size).div_ceil(block_size),
+            inode_table_blocks: (u64::from(inodes_per_group) * u64::from(inode_size)).div_ceil(block_size.into())
+                as u32,
             first_ino: sb.first_ino(),
             apb: block_size / 4,
             backups: backups(sb),
             filetype: sb.incompat().contains(Incompat::FILETYPE),
             flex_bg: sb.incompat().contains(Incompat::FLEX_BG),
             huge_file: sb.ro_compat().contains(RoCompat::HUGE_FILE),
+            cluster_blocks,
+            first_meta_bg: if sb.incompat().contains(Incompat::META_BG) { sb.first_meta_bg() } else { u32::MAX },
+            incompat: sb.incompat(),
+            ro_compat: sb.ro_compat(),
+            checksums: Checksums::of(sb),
         })
+    }
+
+    /// Returns the blocks in a cluster.
+    fn cluster_blocks(sb: &Superblock) -> Result<u32, Damage> {
+        let (cluster, block) = (sb.log_cluster_size(), sb.log_block_size());
+        if !sb.ro_compat().contains(RoCompat::BIGALLOC) {
+            return if cluster == block {
+                Ok(1)
+            } else {
+                Err(illegal("s_log_cluster_size", cluster.into(), "must equal s_log_block_size"))
+            };
+        }
+        if cluster < block || cluster > LOG_CLUSTER_SIZE_MAX {
+            let rule = format!("must be from {block} to {LOG_CLUSTER_SIZE_MAX}");
+            return Err(illegal("s_log_cluster_size", cluster.into(), &rule));
+        }
+        Ok(1 << (cluster - block))
     }
 
     fn desc_size(sb: &Superblock) -> Result<u32, Damage> {
@@ -824,8 +852,10 @@ impl Geometry {
         Ok(size)
     }
 
-    fn check_groups(&self, sb: &Superblock) -> Result<(), Damage> {
-        let first_rule = u64::from(self.block_size == 1024);
+    fn check_groups(&self) -> Result<(), Damage> {
+        // With bigalloc group 0 begins at byte 0 for every block size.
+        let bigalloc = self.ro_compat.contains(RoCompat::BIGALLOC);
+        let first_rule = u64::from(self.block_size == 1024 && !bigalloc);
         if self.first_data_block != first_rule {
             return Err(illegal(
                 "s_first_data_block",
@@ -835,10 +865,6 @@ impl Geometry {
         }
         if self.groups == 0 {
             return Err(illegal("s_blocks_count", self.blocks, "a volume has at least a group"));
-        }
-        let bigalloc = sb.ro_compat().contains(RoCompat::BIGALLOC);
-        if !bigalloc && sb.log_cluster_size() != sb.log_block_size() {
-            return Err(illegal("s_log_cluster_size", sb.log_cluster_size().into(), "must equal s_log_block_size"));
         }
         let inodes = u64::from(self.groups) * u64::from(self.inodes_per_group);
         if u64::from(self.inodes) != inodes {
@@ -856,7 +882,7 @@ impl Geometry {
 
     /// Checks that every group, also the short last one, can hold its own metadata.
     fn check_overhead(&self) -> Result<(), Damage> {
-        let head = 1 + u64::from(self.descriptor_blocks) + u64::from(self.reserved_gdt_blocks);
+        let head = u64::from(self.head_blocks(GroupNo(0)));
         let room = u64::from(self.blocks_per_group).min(self.blocks - self.first_data_block);
         if head >= room {
             return Err(illegal(
@@ -976,14 +1002,54 @@ impl Geometry {
     /// Returns the number of blocks at the start of a group taken by superblock, descriptors and
     /// their reserve.
     pub fn head_blocks(&self, group: GroupNo) -> u32 {
-        if self.has_superblock(group) { 1 + self.descriptor_blocks + self.reserved_gdt_blocks } else { 0 }
+        // The boot area of group 0 is a block of its own where group 0 begins with it.
+        let boot = if group.0 == 0 { (self.superblock_block() - self.first_data_block) as u32 } else { 0 };
+        let classic = self.descriptor_blocks.min(self.first_meta_bg);
+        let copy = if self.has_superblock(group) { 1 + classic + self.reserved_gdt_blocks } else { 0 };
+        boot + copy + u32::from(self.has_meta_descriptors(group))
+    }
+
+    /// Returns the block that holds the primary superblock.
+    pub fn superblock_block(&self) -> u64 {
+        SUPERBLOCK_OFFSET / u64::from(self.block_size)
+    }
+
+    /// Returns the number of descriptors in a block: the groups of a meta group.
+    fn descriptors_per_block(&self) -> u32 {
+        self.block_size / self.desc_size
+    }
+
+    /// Returns true if the group holds a block of descriptors of its meta group: the first, the second and the last
+    /// group of each do (meta_bg).
+    fn has_meta_descriptors(&self, group: GroupNo) -> bool {
+        let per_block = self.descriptors_per_block();
+        let (meta, index) = (group.0 / per_block, group.0 % per_block);
+        meta >= self.first_meta_bg && (index < 2 || index == per_block - 1)
     }
 
     /// Returns the block of the descriptor table that holds a group's descriptor, and the byte in it.
     pub fn locate_descriptor(&self, group: GroupNo) -> (BlockNo, usize) {
-        let byte = u64::from(group.0) * u64::from(self.desc_size);
-        let block = self.first_data_block + 1 + byte / u64::from(self.block_size);
-        (BlockNo(block), (byte % u64::from(self.block_size)) as usize)
+        let meta = group.0 / self.descriptors_per_block();
+        let offset = (group.0 % self.descriptors_per_block()) as usize * self.desc_size as usize;
+        if meta < self.first_meta_bg {
+            return (BlockNo(self.superblock_block() + 1 + u64::from(meta)), offset);
+        }
+        let first = GroupNo(meta * self.descriptors_per_block());
+        let block = match first.0 {
+            0 => self.superblock_block() + 1,
+            _ => self.group_start(first).0 + u64::from(self.has_superblock(first)),
+        };
+        (BlockNo(block), offset)
+    }
+
+    /// Returns the number of clusters of a group: the bits of its block bitmap.
+    pub fn group_clusters(&self, group: GroupNo) -> u32 {
+        self.group_blocks(group).div_ceil(self.cluster_blocks)
+    }
+
+    /// Returns the bytes of a block bitmap and of an inode bitmap that checksums cover: those of a whole group.
+    pub fn bitmap_bytes(&self) -> (usize, usize) {
+        (self.blocks_per_group as usize / self.cluster_blocks as usize / 8, self.inodes_per_group as usize / 8)
     }
 
     /// Returns the byte of the volume at which a block starts.
@@ -1098,11 +1164,14 @@ pub(crate) mod tests {
         let Support::ReadOnly(reasons) = sb.support(true) else { panic!() };
         assert_eq!(reasons[0].feature, "metadata_csum");
         assert_eq!(reasons[1].feature, "0x40000000");
-        sb.set_incompat(sb.incompat() | Incompat::NEEDS_RECOVERY | Incompat::BIT64);
+        sb.set_incompat(sb.incompat() | Incompat::NEEDS_RECOVERY);
+        let Support::ReadOnly(reasons) = sb.support(true) else { panic!() };
+        assert_eq!(reasons[0].feature, "needs_recovery");
+        assert!(reasons[0].advice.contains("e2fsck -fp"), "{}", reasons[0]);
+        sb.set_incompat(sb.incompat() | Incompat::DIRDATA | Incompat::from_bits_retain(1 << 30));
         let Support::Refuse(refused) = sb.support(false) else { panic!() };
         let text = refused.to_string();
-        assert!(text.contains("needs_recovery") && text.contains("e2fsck -fp"), "{text}");
-        assert!(text.contains("64bit"), "{text}");
+        assert!(text.contains("dirdata") && text.contains("0x40000000"), "{text}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::ops::Range;
 use moafs_vfs::stored::{index_of_space, space_of_index};
 use moafs_vfs::types::XattrKey;
 
-use super::{Damage, Place, put_u16, put_u32, u16_at, u32_at};
+use super::{Damage, InodeNo, Place, put_u16, put_u32, u16_at, u32_at};
 
 /// The first four bytes of both places, as a little-endian number.
 pub const MAGIC: u32 = 0xEA02_0000;
@@ -34,6 +34,9 @@ pub struct Attribute {
     /// The value, in the disk's form (it matters for access control lists).
     pub value: Vec<u8>,
 }
+
+/// The attribute that holds the rest of contents inside an inode: index and name. Programs do not see it.
+pub const INLINE_DATA: (u8, &[u8]) = (7, b"data");
 
 impl Attribute {
     fn sort_key(&self) -> (u8, usize, &[u8]) {
@@ -120,6 +123,8 @@ pub struct XattrEntry<'a> {
     pub value: &'a [u8],
     /// The stored hash (`e_hash`).
     pub hash: u32,
+    /// The inode that holds the value, which is then empty here; and the value's length in bytes.
+    pub value_inode: Option<(InodeNo, u32)>,
     value_at: Range<usize>,
 }
 
@@ -152,8 +157,25 @@ impl XattrEntry<'_> {
 /// Decodes an area's entries. An inode area without the magic has none.
 ///
 /// # Errors
-/// If the header is wrong, or entries or values leave the area or overlap.
+/// If the header is wrong, entries or values leave the area or overlap, or a value lies in an inode of its own.
 pub fn entries(area: Area<'_>, place: Place) -> Result<Vec<XattrEntry<'_>>, Damage> {
+    let found = entries_with_inodes(area, place)?;
+    for entry in &found {
+        if let Some((inode, _)) = entry.value_inode {
+            let at = entry.offset;
+            return Err(
+                place.damage(format!("the entry at byte {at} has its value in inode {inode}, which is not supported"))
+            );
+        }
+    }
+    Ok(found)
+}
+
+/// Decodes an area's entries on a volume where values may lie in inodes of their own (ea_inode).
+///
+/// # Errors
+/// If the header is wrong, or entries or values leave the area or overlap.
+pub fn entries_with_inodes(area: Area<'_>, place: Place) -> Result<Vec<XattrEntry<'_>>, Damage> {
     let bytes = area.bytes();
     if bytes.len() < area.header() {
         return Ok(Vec::new());
@@ -192,13 +214,9 @@ fn entry_at(area: Area<'_>, at: usize, place: Place) -> Result<XattrEntry<'_>, D
     }
     let name_end = ENTRY_BYTES + usize::from(left[0]);
     let name = left.get(ENTRY_BYTES..name_end).ok_or_else(outside)?;
-    let value_inode = u32_at(left, 4);
-    if value_inode != 0 {
-        return Err(place
-            .damage(format!("the entry at byte {at} has its value in inode {value_inode}, which is not supported")));
-    }
     let size = u32_at(left, 8) as usize;
-    let value_at = if size == 0 {
+    let value_inode = Some((InodeNo(u32_at(left, 4)), u32_at(left, 8))).filter(|(inode, _)| inode.0 != 0);
+    let value_at = if size == 0 || value_inode.is_some() {
         0..0
     } else {
         let start = area.value_base() + usize::from(u16_at(left, 2));
@@ -207,7 +225,7 @@ fn entry_at(area: Area<'_>, at: usize, place: Place) -> Result<XattrEntry<'_>, D
     let value = bytes
         .get(value_at.clone())
         .ok_or_else(|| place.damage(format!("the value of the entry at byte {at} leaves the area")))?;
-    Ok(XattrEntry { offset: at, index: left[1], name, value, hash: u32_at(left, 12), value_at })
+    Ok(XattrEntry { offset: at, index: left[1], name, value, hash: u32_at(left, 12), value_inode, value_at })
 }
 
 fn check_overlap(entries: &[XattrEntry<'_>], entries_end: usize, place: Place) -> Result<(), Damage> {
@@ -367,7 +385,7 @@ pub fn distribute(attributes: &[Attribute], area_bytes: usize, block_bytes: usiz
 
 #[cfg(test)]
 mod tests {
-    use super::super::{InodeNo, Structure};
+    use super::super::Structure;
     use super::*;
     use proptest::prelude::*;
 

@@ -150,7 +150,7 @@ impl Ext {
         if inode.file_acl != 0 {
             walk.counted += 1;
             // Several inodes may share an attribute block.
-            self.recovery.known.lock().own(inode.file_acl.into());
+            self.recovery.known.lock().own(inode.file_acl);
         }
         if self.has_pointers(kind, &inode) {
             for (slot, pointer) in inode.block.into_iter().enumerate() {

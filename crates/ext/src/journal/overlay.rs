@@ -1,0 +1,133 @@
+//! A disk that shows a volume as a replay of its journal would leave it. Nothing is written: logged blocks are read from
+//! the log whenever their places are read.
+
+use std::collections::BTreeMap;
+
+use moafs_disk::{
+    Buf, Disk, DiskError, DiskExt, Done, Epoch, Kind, Lba, Limits, Op, Request, SECTOR, SharedDisk, Tag, Ticket,
+};
+use moafs_runtime::leaf::Mutex;
+
+use super::{Journal, Replay};
+use crate::format::journal::unescape;
+use crate::format::{BlockNo, Geometry};
+
+/// The disk below, with the contents of logged blocks in their places. It refuses every write.
+pub struct Replayed {
+    inner: SharedDisk,
+    limits: Limits,
+    block_bytes: usize,
+    /// For each logged block: the block of the volume with its contents, and whether the magic number is missing there.
+    copies: BTreeMap<u64, (BlockNo, bool)>,
+    batches: Mutex<Batches>,
+}
+
+#[derive(Default)]
+struct Batches {
+    next: u64,
+    running: BTreeMap<u64, Batch>,
+}
+
+/// A batch under way: the ticket below, and for each request the byte at which it reads, or `None` if it was refused.
+struct Batch {
+    below: Ticket,
+    reads: Vec<Option<u64>>,
+}
+
+impl Replayed {
+    /// Makes a disk that shows what `replay` would write.
+    pub(super) fn new(inner: SharedDisk, geo: &Geometry, journal: &Journal, replay: &Replay) -> Replayed {
+        let copy = |(home, logged): (&BlockNo, &super::Logged)| {
+            journal.locate(logged.at).map(|(block, _)| (home.0, (block, logged.escaped)))
+        };
+        let limits = Limits { read_only: true, ..inner.limits().clone() };
+        Replayed {
+            copies: replay.blocks.iter().filter_map(copy).collect(),
+            limits,
+            block_bytes: geo.block_bytes(),
+            batches: Mutex::default(),
+            inner,
+        }
+    }
+
+    /// Puts the contents of logged blocks over what was read at byte `from`.
+    fn show(&self, from: u64, bufs: &mut [Buf]) -> Result<(), DiskError> {
+        let size = self.block_bytes as u64;
+        let end = from + bufs.iter().map(|buf| buf.len() as u64).sum::<u64>();
+        for (home, (copy, escaped)) in self.copies.range(from / size..end.div_ceil(size)) {
+            let at = Lba(copy.0 * (self.block_bytes / SECTOR) as u64);
+            let mut block = self.inner.read(at, self.block_bytes, Tag::volume(Kind::Journal))?;
+            if *escaped {
+                unescape(&mut block);
+            }
+            let mut start = from;
+            for buf in &mut *bufs {
+                put_over(buf, start, &block, home * size);
+                start += buf.len() as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies the part of `block`, which begins at byte `block_at`, that lies within `buf`, which begins at byte `buf_at`.
+fn put_over(buf: &mut Buf, buf_at: u64, block: &[u8], block_at: u64) {
+    let start = buf_at.max(block_at);
+    let end = (buf_at + buf.len() as u64).min(block_at + block.len() as u64);
+    if start < end {
+        let len = (end - start) as usize;
+        let (into, from) = ((start - buf_at) as usize, (start - block_at) as usize);
+        buf[into..into + len].copy_from_slice(&block[from..from + len]);
+    }
+}
+
+impl Disk for Replayed {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn submit(&self, batch: Vec<Request>) -> Ticket {
+        let mut reads = Vec::with_capacity(batch.len());
+        let mut below = Vec::with_capacity(batch.len());
+        for request in batch {
+            let is_read = matches!(request.op, Op::Read { .. });
+            reads.push(is_read.then(|| request.at.byte()));
+            below.extend(is_read.then_some(request));
+        }
+        let below = self.inner.submit(below);
+        let mut batches = self.batches.lock();
+        let number = batches.next;
+        batches.next += 1;
+        batches.running.insert(number, Batch { below, reads });
+        Ticket(number)
+    }
+
+    /// # Panics
+    /// If the ticket is another disk's, or was redeemed before.
+    fn wait(&self, ticket: Ticket) -> Vec<Done> {
+        let batch = self.batches.lock().running.remove(&ticket.0);
+        let batch = batch.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"));
+        let mut below = self.inner.wait(batch.below).into_iter();
+        let epoch = self.inner.epoch();
+        let finish = |read: Option<u64>| match read.and_then(|from| below.next().map(|done| (from, done))) {
+            Some((from, done)) => {
+                let result = done.result.and_then(|mut bufs| self.show(from, &mut bufs).map(|()| bufs));
+                Done { result, ..done }
+            }
+            None => Done { result: Err(DiskError::ReadOnly), epoch },
+        };
+        batch.reads.into_iter().map(finish).collect()
+    }
+
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
+        self.inner.make_durable(upto)
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.inner.epoch()
+    }
+
+    fn durable(&self) -> Option<Epoch> {
+        self.inner.durable()
+    }
+}
