@@ -1,5 +1,5 @@
-//! Journals that debugfs writes, replayed in memory and compared with what e2fsck makes of them; then damaged ones. Skipped
-//! without debugfs and e2fsck.
+//! Journals that debugfs writes, replayed in memory and compared with what e2fsck makes of them; then damaged ones.
+//! Skipped without debugfs and e2fsck.
 
 use std::fs;
 use std::path::PathBuf;
@@ -151,8 +151,8 @@ fn a_replay_in_memory_is_that_of_e2fsck() {
     }
 }
 
-/// The log: block 1 describes four blocks, 6 commits; 7 revokes, 8 commits; 9 describes two blocks, 12 commits; 13 describes
-/// one, 15 commits. Returns what a scan says after a bit of block `at` has flipped.
+/// The log: block 1 describes four blocks, 6 commits; 7 revokes, 8 commits; 9 describes two blocks, 12 commits; 13
+/// describes one, 15 commits. Returns what a scan says after a bit of block `at` has flipped.
 fn damaged(at: u32, offset: u64) -> Result<Replay, Error> {
     let volume = Volume::make("-t ext4", "-c -v 3");
     let disk = volume.disk();

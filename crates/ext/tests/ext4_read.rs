@@ -16,7 +16,7 @@ use moafs_vfs::api::{Options, Seek};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name};
 use moafs_vfs::{Credentials, Vfs};
 
-/// What a name leads to.
+/// The contents that a name leads to.
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     mode: u32,
@@ -187,7 +187,7 @@ fn compare(what: &str, host: &Tree, volume: &Tree) {
 /// The options of mke2fs for a volume.
 struct Made {
     options: &'static str,
-    /// What `Ext` calls it.
+    /// The name that `Ext` has for it.
     family: &'static str,
 }
 

@@ -173,8 +173,8 @@ impl Ext {
         Ok(index)
     }
 
-    /// Returns the bytes of a directory's block, with its checksum verified, and reads what follows it on the volume with
-    /// it; or those that stand for names inside the inode.
+    /// Returns the bytes of a directory's block, with its checksum verified, and reads what follows it on the volume
+    /// with it; or those that stand for names inside the inode.
     fn names_at(&self, dir: &Incore, blocks: &[u64], inline: Option<&[u8]>, lbn: usize) -> Result<Vec<u8>> {
         if let Some(image) = inline {
             return Ok(image.to_vec());

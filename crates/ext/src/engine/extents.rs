@@ -1,8 +1,8 @@
 //! Extent trees of a mounted volume: finding the blocks of a file.
 //!
-//! A search goes from the root in the inode down to a leaf, at most [`DEPTH_MAX`](crate::format::extent::DEPTH_MAX) blocks,
-//! which are cached with the other metadata. A node is checked whole when it was read, and held against its parent's entry
-//! each time.
+//! A search goes from the root in the inode down to a leaf, at most [`DEPTH_MAX`](crate::format::extent::DEPTH_MAX)
+//! blocks, which are cached with the other metadata. A node is checked whole when it was read, and held against its
+//! parent's entry each time.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use moafs_vfs::types::{BlockAddr, BlockRun, Lbn, Mapping};
 
 use super::Ext;
 use super::incore::Incore;
-use crate::format::extent::{self, Child, Extent, Node, Step, Tree};
+use crate::format::extent::{self, Child, Extent, Node, Search, Tree};
 use crate::format::{Owner, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Use};
@@ -44,11 +44,11 @@ impl Ext {
         let mut step = top.find(lbn);
         loop {
             match step {
-                Step::Mapped(extent) => return Ok(Found::Extent(extent)),
-                Step::Hole(extent::LBN_END) => return Ok(Found::Hole(u64::MAX)),
-                Step::Hole(end) => return Ok(Found::Hole(end)),
+                Search::Mapped(extent) => return Ok(Found::Extent(extent)),
+                Search::Hole(extent::LBN_END) => return Ok(Found::Hole(u64::MAX)),
+                Search::Hole(end) => return Ok(Found::Hole(end)),
                 // The depth falls with each step: `Node::view` compares it with the parent's.
-                Step::Down(child) => {
+                Search::Down(child) => {
                     let block = self.extent_node(owner, child)?;
                     let place = extent::place(owner.ino, child);
                     step = block

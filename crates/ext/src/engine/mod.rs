@@ -92,7 +92,8 @@ impl Default for OpenOptions {
     }
 }
 
-/// A mounted volume: ext2, or clean ext3, for reading and writing; ext3 with a journal to replay, and ext4, for reading.
+/// A mounted volume: ext2, or clean ext3, for reading and writing; ext3 with a journal to replay, and ext4, for
+/// reading.
 pub struct Ext {
     disk: SharedDisk,
     rt: Rt,

@@ -15,7 +15,7 @@ use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Ino};
 
 use super::Ext;
 use super::incore::{Incore, SlotAt};
-use crate::format::extent::{Node, Step};
+use crate::format::extent::{Node, Search};
 use crate::format::inode::InodeFlags;
 use crate::format::map::DIRECT;
 use crate::format::{BlockNo, Inode, InodeNo, Place, Structure};
@@ -82,7 +82,7 @@ impl Ext {
     fn small_extent(&self, inode: &Inode, blocks: u64) -> Option<BlockRun> {
         let bytes = inode.block_bytes();
         let root = Node::decode_root(&bytes, &self.geo, Place::of(Structure::Inode(InodeNo(0)))).ok()?;
-        let Step::Mapped(extent) = root.find(0) else { return None };
+        let Search::Mapped(extent) = root.find(0) else { return None };
         let whole = !extent.unwritten && u64::from(extent.len) >= blocks;
         let start = extent.start.0;
         let is_run = whole && !self.alloc.is_fixed(start, blocks);

@@ -1,8 +1,8 @@
 //! Names that are looked up without regard to case (casefold): two names are the same if they fold to the same bytes.
 //!
-//! Folding is that of the format: canonical decomposition, without characters that are ignored by default, with full case
-//! folding, decomposed again. The tables are those of the crates below, which know more characters than the format's
-//! Unicode 12.1. Names that are not UTF-8 fold to themselves.
+//! Folding is that of the format: canonical decomposition, without characters that are ignored by default, with full
+//! case folding, decomposed again. The tables are those of the crates below, which know more characters than the
+//! format's Unicode 12.1. Names that are not UTF-8 fold to themselves.
 
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;

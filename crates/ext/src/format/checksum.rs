@@ -1,9 +1,10 @@
 //! Checksums of metadata: what each one covers, what goes into it besides the bytes, and where it lies.
 //!
-//! A volume has one of three kinds ([`Checksums`]): none; CRC-16 of group descriptors only (uninit_bg); or CRC-32C of all
-//! metadata (metadata_csum). The last one begins with a seed, which is the checksum of the volume's UUID, or is stored in
-//! the superblock (metadata_csum_seed). [`Sealed`] names a structure that carries its own checksum together with the numbers
-//! that go into it. The checksums of bitmaps lie in the group's descriptor instead: [`Checksums::of_bitmap`].
+//! A volume has one of three kinds ([`Checksums`]): none; CRC-16 of group descriptors only (uninit_bg); or CRC-32C of
+//! all metadata (metadata_csum). The last one begins with a seed, which is the checksum of the volume's UUID, or is
+//! stored in the superblock (metadata_csum_seed). [`Sealed`] names a structure that carries its own checksum together
+//! with the numbers that go into it. The checksums of bitmaps lie in the group's descriptor instead:
+//! [`Checksums::of_bitmap`].
 //!
 //! All CRC-32C here are *running*: the start value as given, no final inversion, so that a sum can be continued.
 //! `docs/formats/ext4.md`, section 3, has the table of what is covered.

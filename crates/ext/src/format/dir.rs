@@ -380,8 +380,8 @@ pub fn append(block: &mut Vec<u8>, inode: InodeNo, type_byte: u8, name: &[u8]) {
     write_entry(block, offset, rec_len, inode, name, type_byte);
 }
 
-/// Returns the structure that a directory's block `lbn` holds, as its checksum sees it. Blocks of an index are told apart
-/// by their shape.
+/// Returns the structure that a directory's block `lbn` holds, as its checksum sees it. Blocks of an index are told
+/// apart by their shape.
 pub fn sealed(block: &[u8], lbn: u64, indexed: bool, owner: Owner) -> Sealed {
     let rec_len = |at: usize| decode_rec_len(u16_at(block, at), block.len());
     let is_root = lbn == 0 && rec_len(4) == 12 && rec_len(16) == block.len() - 12 && block[29] == 8;

@@ -1,11 +1,11 @@
 //! Extent trees: the other way from a file's block number to a block of the volume.
 //!
-//! A node is a header and entries of twelve bytes; the root lies in the inode (`i_block`), every other node in a block of
-//! its own with a checksum behind its last possible entry. Leaves hold extents, interior nodes one entry per child.
+//! A node is a header and entries of twelve bytes; the root lies in the inode (`i_block`), every other node in a block
+//! of its own with a checksum behind its last possible entry. Leaves hold extents, interior nodes one entry per child.
 //!
 //! [`Node::decode`] checks a node whole and against its parent ([`Bounds`]): after it no accessor fails. A child begins
-//! exactly at the file block that its entry names, is one level lower, and ends before the next entry. So the trees that
-//! pass have no cycles and no node twice, and a search reads at most [`DEPTH_MAX`] blocks.
+//! exactly at the file block that its entry names, is one level lower, and ends before the next entry. So the trees
+//! that pass have no cycles and no node twice, and a search reads at most [`DEPTH_MAX`] blocks.
 
 use std::ops::Deref;
 
@@ -88,7 +88,7 @@ pub struct Node<'a> {
 
 /// The result of a search in a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum Search {
     /// The extent that maps the file block.
     Mapped(Extent),
     /// A hole up to this file block, or to the end of the map.
@@ -240,18 +240,18 @@ impl<'a> Node<'a> {
     }
 
     /// Looks for a file block.
-    pub fn find(&self, lbn: u64) -> Step {
+    pub fn find(&self, lbn: u64) -> Search {
         let Some(index) = self.covering(lbn) else {
-            return Step::Hole(if self.entries == 0 { self.end } else { self.lbn(0).into() });
+            return Search::Hole(if self.entries == 0 { self.end } else { self.lbn(0).into() });
         };
         if self.depth > 0 {
-            return Step::Down(self.child(index));
+            return Search::Down(self.child(index));
         }
         let extent = self.extent(index);
         if lbn < extent.end() {
-            return Step::Mapped(extent);
+            return Search::Mapped(extent);
         }
-        Step::Hole(if index + 1 < self.entries { self.lbn(index + 1).into() } else { self.end })
+        Search::Hole(if index + 1 < self.entries { self.lbn(index + 1).into() } else { self.end })
     }
 
     /// Returns the extents of a leaf, ascending; none of an interior node.
@@ -358,17 +358,17 @@ mod tests {
         let bytes = root(0, &[[2, 3, 100], [10, 32768 + 5, 200], [20, 32768, 1000]]);
         let geo = Geometry { blocks: 1 << 20, ..geometry() };
         let node = Node::decode_root(&bytes, &geo, PLACE).unwrap();
-        assert_eq!(node.find(0), Step::Hole(2));
+        assert_eq!(node.find(0), Search::Hole(2));
         let first = Extent { lbn: 2, len: 3, start: BlockNo(100), unwritten: false };
-        assert_eq!(node.find(4), Step::Mapped(first));
-        assert_eq!(node.find(5), Step::Hole(10));
+        assert_eq!(node.find(4), Search::Mapped(first));
+        assert_eq!(node.find(5), Search::Hole(10));
         let second = Extent { lbn: 10, len: 5, start: BlockNo(200), unwritten: true };
-        assert_eq!(node.find(14), Step::Mapped(second));
-        assert_eq!(node.find(15), Step::Hole(20));
-        assert_eq!(node.find(20 + 32768), Step::Hole(LBN_END));
+        assert_eq!(node.find(14), Search::Mapped(second));
+        assert_eq!(node.find(15), Search::Hole(20));
+        assert_eq!(node.find(20 + 32768), Search::Hole(LBN_END));
         assert_eq!(node.extents().count(), 3);
         let empty = root(0, &[]);
-        assert_eq!(Node::decode_root(&empty, &geometry(), PLACE).unwrap().find(5), Step::Hole(LBN_END));
+        assert_eq!(Node::decode_root(&empty, &geometry(), PLACE).unwrap().find(5), Search::Hole(LBN_END));
     }
 
     #[test]
@@ -400,10 +400,10 @@ mod tests {
         let geo = geometry();
         let top = root(1, &[[0, 0, 50], [100, 0, 51]]);
         let parent = Node::decode_root(&top, &geo, PLACE).unwrap();
-        let Step::Down(child) = parent.find(99) else { panic!() };
+        let Search::Down(child) = parent.find(99) else { panic!() };
         let bounds = Bounds { first: 0, end: 100, depth: 0 };
         assert_eq!(child, Child { block: BlockNo(50), bounds });
-        let Step::Down(last) = parent.find(1 << 20) else { panic!() };
+        let Search::Down(last) = parent.find(1 << 20) else { panic!() };
         assert_eq!((last.block, last.bounds.end), (BlockNo(51), LBN_END));
         let mut block = vec![0; 1024];
         node(&mut block, 0, 84, &[[0, 10, 300], [90, 10, 400]]);

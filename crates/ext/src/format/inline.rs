@@ -1,5 +1,5 @@
-//! Contents inside an inode (inline_data): the first 60 bytes take the place of the pointers, the rest is the value of the
-//! attribute `system.data`, which programs do not see.
+//! Contents inside an inode (inline_data): the first 60 bytes take the place of the pointers, the rest is the value of
+//! the attribute `system.data`, which programs do not see.
 //!
 //! A directory has its parent's number in the first four bytes, then two runs of entries that each tile their place: 56
 //! bytes behind the number, and the attribute's value. There are no entries for `.` and `..`. [`directory`] makes one
@@ -41,8 +41,8 @@ fn parts(inode: &Inode, ino: InodeNo, slot: &[u8], block: BlockNo) -> Result<([u
     Ok((inode.block_bytes(), rest.map_or(Vec::new(), |entry| entry.value.to_vec())))
 }
 
-/// Returns a directory inside its inode as one block: `.`, `..`, then the entries of both runs in their order. The block
-/// is as long as it has to be.
+/// Returns a directory inside its inode as one block: `.`, `..`, then the entries of both runs in their order. The
+/// block is as long as it has to be.
 ///
 /// # Errors
 /// If the attribute with the rest is damaged, or a run is not tiled by entries with legal contents.

@@ -78,8 +78,8 @@ bitflags! {
 
 impl InodeFlags {
     /// Flags that change how the file's bytes are stored: such files are neither read nor written on volumes without
-    /// the feature that goes with the flag ([`InodeFlags::allowed`]). `COMPR` is not one of them: `chattr +c` only asks for
-    /// compression with it, and compressed contents need a feature of the volume that is refused.
+    /// the feature that goes with the flag ([`InodeFlags::allowed`]). `COMPR` is not one of them: `chattr +c` only asks
+    /// for compression with it, and compressed contents need a feature of the volume that is refused.
     pub const FOREIGN: InodeFlags = InodeFlags::ENCRYPT
         .union(InodeFlags::EXTENTS)
         .union(InodeFlags::VERITY)

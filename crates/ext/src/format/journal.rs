@@ -1,8 +1,8 @@
 //! The journal's format (JBD2): its superblock, the blocks of its log, and their checksums.
 //!
-//! The log is a ring of blocks. A transaction is one or more descriptor blocks, each followed by the blocks that its tags
-//! name, perhaps revoke blocks, and a commit block, all with one sequence number. A tag says where a logged block belongs
-//! ("home"). A revoke says that older copies of a block must not be written home.
+//! The log is a ring of blocks. A transaction is one or more descriptor blocks, each followed by the blocks that its
+//! tags name, perhaps revoke blocks, and a commit block, all with one sequence number. A tag says where a logged block
+//! belongs ("home"). A revoke says that older copies of a block must not be written home.
 //!
 //! All integers are big-endian, unlike those of the volume. Everything here is pure: `crate::journal` reads the log.
 //! `docs/formats/ext4.md`, section 8.
@@ -24,11 +24,11 @@ const REVOKE_HEADER_BYTES: usize = 16;
 const UUID_BYTES: usize = 16;
 /// Bytes of the checksum that ends descriptor and revoke blocks.
 const TAIL_BYTES: usize = 4;
-/// Where the checksum of a commit block lies.
+/// Byte of a commit block at which its checksum lies.
 const COMMIT_SUM_AT: usize = 16;
 /// The bytes of a commit block that are not zeros.
 const COMMIT_BYTES: usize = 60;
-/// Where the superblock's checksum lies.
+/// Byte of the superblock at which its checksum lies.
 const SUPERBLOCK_SUM_AT: usize = 0xFC;
 /// `s_checksum_type` of CRC-32C, and the type of the checksum in commit blocks of version 1 (CRC-32).
 const TYPE_CRC32C: u8 = 4;
@@ -469,7 +469,7 @@ mod tests {
                 block.extend_from_slice(&text(tail));
                 block
             };
-            // What lies behind the tags of these descriptors was not kept: their checksum cannot be compared.
+            // The bytes behind the tags of these descriptors were not kept: their checksum cannot be compared.
             let descriptor = block(text("descriptor_first_68"), "descriptor_tail_4");
             assert_eq!(log_block(&descriptor, be32(&descriptor, 8)), Some(LogBlock::Descriptor));
             let homes: Vec<(u64, bool)> = journal

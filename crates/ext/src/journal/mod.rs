@@ -1,9 +1,10 @@
-//! The journal of a volume: where its log lies, what a replay would write, and reading the volume as if it had been written.
+//! The journal of a volume: where its log lies, what a replay would write, and reading the volume as if it had been
+//! written.
 //!
-//! [`Journal::open`] finds the log. [`Journal::scan`] decides, without writing anything, which blocks a replay writes home
-//! and where their contents lie in the log ([`Replay`]). [`Replayed`] is a disk that shows them in their places: what reads a
-//! volume with a journal to replay goes through it, and sees what a replay would make. A writing mount and the checker write
-//! the same [`Replay`] out instead.
+//! [`Journal::open`] finds the log. [`Journal::scan`] decides, without writing anything, which blocks a replay writes
+//! home and where their contents lie in the log ([`Replay`]). [`Replayed`] is a disk that shows them in their places:
+//! what reads a volume with a journal to replay goes through it, and sees what a replay would make. A writing mount and
+//! the checker write the same [`Replay`] out instead.
 //!
 //! Not here: writing to the log; fast commits, which are refused by name; journals on another device.
 //!

@@ -1,5 +1,5 @@
-//! A disk that shows a volume as a replay of its journal would leave it. Nothing is written: logged blocks are read from
-//! the log whenever their places are read.
+//! A disk that shows a volume as a replay of its journal would leave it. Nothing is written: logged blocks are read
+//! from the log whenever their places are read.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,10 @@
 //! The scan of a log: which transactions count, and which contents each block has after the last of them.
 //!
 //! A transaction counts if its commit block is there and right, and so do all before it. A log ends where the next
-//! transaction is incomplete or torn: that is what a power cut leaves. It is *damaged* if a transaction that was committed
-//! has a wrong checksum, or one behind a wrong commit block counts: then nothing of the log is used. What is left of an
-//! older lap of the ring is told from damage by its commit time, which lies before that of the last transaction.
+//! transaction is incomplete or torn: that is what a power cut leaves. It is *damaged* if a transaction that was
+//! committed has a wrong checksum, or one behind a wrong commit block counts: then nothing of the log is used. What is
+//! left of an older lap of the ring is told from damage by its commit time, which lies before that of the last
+//! transaction.
 
 use std::collections::BTreeMap;
 
@@ -72,8 +73,8 @@ impl Journal {
     /// Finds out what a replay of the log writes. Reads the log from its oldest transaction on, and writes nothing.
     ///
     /// # Errors
-    /// Damage of a transaction that was committed, or a block number that no replay may write to; [`Error::Refused`] if fast
-    /// commits follow.
+    /// Damage of a transaction that was committed, or a block number that no replay may write to; [`Error::Refused`] if
+    /// fast commits follow.
     pub fn scan(&self) -> Result<Replay> {
         let log = &self.superblock;
         if log.is_empty() {

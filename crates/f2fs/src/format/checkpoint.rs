@@ -458,8 +458,8 @@ impl Pack {
         })
     }
 
-    /// Returns the version of a pack that was finished, whatever [`Self::decode`] says of its contents; `None` if a power
-    /// cut, or damage, hit one of its ends.
+    /// Returns the version of a pack that was finished, whatever [`Self::decode`] says of its contents; `None` if a
+    /// power cut, or damage, hit one of its ends.
     pub fn finished_version(blocks: &[u8], geo: &Geometry) -> Option<u64> {
         check_ends(blocks, geo).ok().map(|(version, _)| version)
     }
