@@ -181,6 +181,8 @@ struct State {
     holes: Blocks,
     /// Metadata that running ops and cleanings may still make dirty.
     tickets: Blocks,
+    /// Number of tickets handed out since the mount.
+    tickets_issued: u64,
     /// Nodes written to chains since the last checkpoint's snapshot: recovery would write each of
     /// them once more.
     chained: u64,
@@ -198,10 +200,6 @@ pub(super) struct MainArea {
     state: Mutex<State>,
     dirty_nodes: AtomicU64,
     dirty_blocks: AtomicU64,
-    /// Nodes and blocks of directories that have become dirty since the mount.
-    dirtied: [AtomicU64; 2],
-    /// Number of tickets handed out since the mount.
-    tickets_issued: AtomicU64,
     /// Counts the times that freed blocks have become usable.
     relocation_generation: AtomicU64,
 }
@@ -211,19 +209,20 @@ pub(super) struct MainArea {
 pub(super) struct Ticket {
     space: Arc<MainArea>,
     blocks: Blocks,
-    /// The number of this ticket, and what had become dirty when it was handed out, if there was no other then.
+    /// The number of this ticket, and what was dirty when it was handed out, if there was no other then.
     alone: Option<(u64, Blocks)>,
 }
 
 impl Ticket {
-    /// Checks that its op has made no more dirty than it has room for, as far as no other op ran meanwhile.
-    fn check(&self) {
+    /// Checks that its op leaves no more dirty than it has room for, if no other op ran meanwhile. Nodes that it
+    /// changed and then freed need no room.
+    fn check(&self, state: &State) {
         let Some((number, before)) = self.alone else { return };
-        if self.space.tickets_issued.load(Ordering::Acquire) != number {
+        if state.tickets_issued != number {
             return;
         }
-        let after = self.space.dirtied();
-        let (nodes, data) = (after.nodes - before.nodes, after.data - before.data);
+        let after = self.space.dirty();
+        let (nodes, data) = (after.nodes.saturating_sub(before.nodes), after.data.saturating_sub(before.data));
         let fits = nodes <= self.blocks.nodes && data <= self.blocks.data;
         debug_assert!(fits, "{nodes} nodes and {data} blocks became dirty, admitted were {:?}", self.blocks);
     }
@@ -236,12 +235,13 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        let mut state = self.space.state();
+        // No other op can begin while the state is locked.
         if cfg!(debug_assertions) && !std::thread::panicking() {
-            self.check();
+            self.check(&state);
         }
-        let tickets = &mut self.space.state().tickets;
-        tickets.nodes -= self.blocks.nodes;
-        tickets.data -= self.blocks.data;
+        state.tickets.nodes -= self.blocks.nodes;
+        state.tickets.data -= self.blocks.data;
     }
 }
 
@@ -335,6 +335,7 @@ impl MainArea {
             reserve: 0,
             holes: Blocks::default(),
             tickets: Blocks::default(),
+            tickets_issued: 0,
             chained: 0,
             victims: BTreeSet::new(),
             areas: Default::default(),
@@ -347,8 +348,6 @@ impl MainArea {
             state: Mutex::new(state),
             dirty_nodes: AtomicU64::new(0),
             dirty_blocks: AtomicU64::new(0),
-            dirtied: Default::default(),
-            tickets_issued: AtomicU64::new(0),
             relocation_generation: AtomicU64::new(0),
         }
     }
@@ -396,7 +395,6 @@ impl MainArea {
 
     /// Counts a node that has become dirty.
     pub(super) fn node_dirtied(&self) {
-        self.dirtied[0].fetch_add(1, Ordering::AcqRel);
         self.dirty_nodes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -408,7 +406,6 @@ impl MainArea {
 
     /// Counts a block of a directory that has become dirty.
     pub(super) fn block_dirtied(&self) {
-        self.dirtied[1].fetch_add(1, Ordering::AcqRel);
         self.dirty_blocks.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -418,10 +415,10 @@ impl MainArea {
         debug_assert!(before > 0, "more blocks are settled than were dirty");
     }
 
-    /// Returns what has become dirty since the mount.
-    fn dirtied(&self) -> Blocks {
-        let [nodes, blocks] = &self.dirtied;
-        Blocks::new(nodes.load(Ordering::Acquire), blocks.load(Ordering::Acquire))
+    /// Returns the nodes and blocks of directories that are dirty.
+    fn dirty(&self) -> Blocks {
+        let data = self.dirty_blocks.load(Ordering::Acquire);
+        Blocks::new(self.dirty_nodes.load(Ordering::Acquire), data)
     }
 
     /// Returns what is owed to the next checkpoint, and the places for it.
@@ -430,9 +427,9 @@ impl MainArea {
     }
 
     fn budget_of(&self, state: &State) -> Budget {
-        let data = self.dirty_blocks.load(Ordering::Acquire);
+        let Blocks { nodes, data } = self.dirty();
         // The node that points to a dirty block changes when that one moves.
-        let nodes = self.dirty_nodes.load(Ordering::Acquire) + data + state.chained;
+        let nodes = nodes + data + state.chained;
         Budget {
             free_segments: state.free_for_logs().into(),
             holes: state.holes,
@@ -446,8 +443,8 @@ impl MainArea {
         if !self.budget_of(&state).fits_with(blocks + beyond) {
             return None;
         }
-        let number = self.tickets_issued.fetch_add(1, Ordering::AcqRel) + 1;
-        let alone = (state.tickets == Blocks::default()).then(|| (number, self.dirtied()));
+        state.tickets_issued += 1;
+        let alone = (state.tickets == Blocks::default()).then(|| (state.tickets_issued, self.dirty()));
         state.tickets = state.tickets + blocks;
         Some(Ticket { space: Arc::clone(self), blocks, alone })
     }
