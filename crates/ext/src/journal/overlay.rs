@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use moafs_disk::completions::Completions;
 use moafs_disk::{
     Buf, Disk, DiskError, DiskExt, Done, Epoch, Kind, Lba, Limits, Op, Request, SECTOR, SharedDisk, Tag, Ticket,
 };
-use moafs_runtime::leaf::Mutex;
 
 use super::{Journal, Replay};
 use crate::format::journal::unescape;
@@ -19,13 +19,7 @@ pub struct Replayed {
     block_bytes: usize,
     /// For each logged block: the block of the volume with its contents, and whether the magic number is missing there.
     copies: BTreeMap<u64, (BlockNo, bool)>,
-    batches: Mutex<Batches>,
-}
-
-#[derive(Default)]
-struct Batches {
-    next: u64,
-    running: BTreeMap<u64, Batch>,
+    batches: Completions<Batch>,
 }
 
 /// A batch under way: the ticket below, and for each request the byte at which it reads, or `None` if it was refused.
@@ -45,7 +39,7 @@ impl Replayed {
             copies: replay.blocks.iter().filter_map(copy).collect(),
             limits,
             block_bytes: geo.block_bytes(),
-            batches: Mutex::default(),
+            batches: Completions::default(),
             inner,
         }
     }
@@ -94,19 +88,13 @@ impl Disk for Replayed {
             reads.push(is_read.then(|| request.at.byte()));
             below.extend(is_read.then_some(request));
         }
-        let below = self.inner.submit(below);
-        let mut batches = self.batches.lock();
-        let number = batches.next;
-        batches.next += 1;
-        batches.running.insert(number, Batch { below, reads });
-        Ticket(number)
+        self.batches.put(Batch { below: self.inner.submit(below), reads })
     }
 
     /// # Panics
     /// If the ticket is another disk's, or was redeemed before.
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        let batch = self.batches.lock().running.remove(&ticket.0);
-        let batch = batch.unwrap_or_else(|| panic!("{ticket:?} is not of this disk, or was redeemed before"));
+        let batch = self.batches.take(ticket);
         let mut below = self.inner.wait(batch.below).into_iter();
         let epoch = self.inner.epoch();
         let finish = |read: Option<u64>| match read.and_then(|from| below.next().map(|done| (from, done))) {
