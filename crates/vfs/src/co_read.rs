@@ -38,7 +38,7 @@ use moafs_runtime::leaf::Mutex;
 use crate::fill::{Fill, Place};
 use crate::format::{Format, Neighbour};
 use crate::inner::{Inner, Shared};
-use crate::inode::{Found, Inode};
+use crate::inode::Found;
 use crate::pages::Delta;
 use crate::plan::SMALL_BLOCKS_MAX;
 use crate::types::{BlockRun, FileKind, Ino, Lbn, LbnRange, Mapping};
@@ -299,11 +299,7 @@ impl<F: Format> Inner<F> {
                 self.table.hold(ino);
                 let loaded = self.format.load(ino).ok().filter(|(attr, _)| attr.nlink > 0);
                 let inode = match loaded {
-                    Some((attr, node)) => {
-                        let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
-                        inode.state.lock().may_overhang = !self.shape.frees_overhang;
-                        Some(self.table.insert_loaded(Arc::new(inode)))
-                    }
+                    Some((attr, node)) => Some(self.insert_loaded(ino, attr, node)),
                     None => {
                         self.table.load_failed(ino);
                         None

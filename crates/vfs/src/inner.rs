@@ -168,13 +168,18 @@ impl<F: Format> Inner<F> {
         }
     }
 
+    /// Puts an inode that the format has loaded into the table.
+    pub(crate) fn insert_loaded(&self, ino: Ino, attr: Attr, node: F::Node) -> Shared<F> {
+        let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
+        inode.state.lock().may_overhang = !self.shape.frees_overhang;
+        self.table.insert_loaded(Arc::new(inode))
+    }
+
     fn load(&self, ino: Ino) -> Result<Shared<F>> {
         let loaded = self.format.load(ino);
         let outcome = match loaded {
             Ok((attr, node)) => {
-                let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
-                inode.state.lock().may_overhang = !self.shape.frees_overhang;
-                let inode = self.table.insert_loaded(Arc::new(inode));
+                let inode = self.insert_loaded(ino, attr, node);
                 self.reclaim_inodes();
                 Ok(inode)
             }

@@ -78,7 +78,7 @@ impl Checker<'_> {
             let state = self.inode_index(inode).map(|at| self.inodes[at].kind);
             let problem = match state {
                 None => "is not in use",
-                Some(Some(kind)) if kind != FileKind::Regular => "is none",
+                Some(Some(kind)) if kind != FileKind::Regular => "is not a regular file",
                 // A damaged inode was reported as such.
                 Some(_) => continue,
             };
