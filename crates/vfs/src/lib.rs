@@ -33,6 +33,7 @@
 //! | [`api`] | the interface for the fronts: [`Vfs`] |
 //! | [`layout`] | layout score, free runs, scattered files: one measure for all |
 //! | [`stored`] | forms that several formats store alike |
+//! | `named` | choices with names: [`named_enum!`], the registry of the policies of a format |
 //! | [`error`] | [`Error`] and its POSIX numbers |
 //! | [`health`] | the reason for which a volume takes no more changes |
 //! | [`counters`] | the counters of a volume |
@@ -95,6 +96,7 @@ mod inner;
 mod inode;
 mod io;
 pub mod layout;
+mod named;
 mod names;
 mod op;
 mod pace;
