@@ -27,7 +27,7 @@ use moafs_disk::Cause;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::format::{CommitReason, Format};
+use crate::format::{CommitReason, Format, RoomSearch};
 use crate::inner::{Inner, Shared};
 use crate::inode::{INODE_BYTES, Inode};
 use crate::layout::Score;
@@ -555,7 +555,7 @@ impl<F: Format> Walk<'_, F> {
             if decided.contains(ino) {
                 continue;
             }
-            let plan = match self.inner.format.plan(WritebackReason::Move(*ino), &view) {
+            let plan = match self.inner.plan_with_room(WritebackReason::Move(*ino), &view, &mut RoomSearch::default()) {
                 Ok(plan) => plan,
                 Err(Error::Stale(_)) => continue,
                 Err(error) => {

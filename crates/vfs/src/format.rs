@@ -2,7 +2,8 @@
 //!
 //! It was settled for in-place metadata (ext2), a journal (ext3, ext4) and a log (F2FS) before any
 //! of them was written: metadata changes only inside an *op* that declares its kind; all waiting for
-//! space happens in [`Format::admit`], before any lock; [`Format::plan`] decides what leaves the cache;
+//! space happens in [`Format::admit`] and [`Format::make_room`], before any lock; [`Format::plan`] decides what leaves
+//! the cache, and decides only;
 //! durability is a commit point ([`CommitPoint`]) that [`Format::sync_inode`] must reach.
 //! A format stores; it does not decide who may do what, and it never calls back into POSIX rules.
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use moafs_disk::{Epoch, SharedDisk};
 use moafs_runtime::Time;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::{DirtyView, Plan, WritebackReason};
 use crate::swap_space::SwapSpace;
 use crate::types::{Attr, BlockRun, Cookie, Dentry, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey};
@@ -156,6 +157,38 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.spend(self.blocks);
+    }
+}
+
+/// One caller's search for room: how often it found none, and how often an attempt to gain some was in vain.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RoomSearch {
+    failed: u32,
+    vain: u32,
+}
+
+impl RoomSearch {
+    /// Attempts in vain in a row after which there is no room to be had. With fewer, others may have taken what was
+    /// gained, or are about to give room back.
+    const VAIN_MAX: u32 = 4;
+
+    /// Returns how often the caller has found no room so far.
+    pub fn failed(&self) -> u32 {
+        self.failed
+    }
+
+    /// Notes that the caller has found no room.
+    pub fn found_none(&mut self) {
+        self.failed = self.failed.saturating_add(1);
+    }
+
+    /// Notes an attempt to gain room: whether it gained any.
+    ///
+    /// # Errors
+    /// ENOSPC if this was one attempt in vain too many.
+    pub fn attempted(&mut self, gained: bool) -> Result<()> {
+        self.vain = if gained { 0 } else { self.vain + 1 };
+        if self.vain < RoomSearch::VAIN_MAX { Ok(()) } else { Err(Error::Posix(libc::ENOSPC)) }
     }
 }
 
@@ -369,8 +402,20 @@ pub trait Format: Send + Sync + 'static {
     fn allocate_on_write(&self, _file: &Self::Node, _range: LbnRange, _admission: &mut Admission) -> Result<()> {
         Ok(())
     }
+    /// Makes room for what [`Self::plan`] will be asked next, with the same arguments: may clean, checkpoint, commit and
+    /// wait. Called with no inode lock held: once before the first plan, and again after each that found no room
+    /// ([`RoomSearch::failed`] tells). Fails with ENOSPC when no more room can be gained.
+    fn make_room(
+        &self,
+        _due: WritebackReason,
+        _dirty: &dyn DirtyView<Self::Node>,
+        search: &mut RoomSearch,
+    ) -> Result<()> {
+        if search.failed() == 0 { Ok(()) } else { Err(Error::Posix(libc::ENOSPC)) }
+    }
     /// Decides which dirty blocks are written together with the block of `due`, and to which addresses. Runs it
-    /// allocates are taken in memory only. Called with no inode lock held.
+    /// allocates are taken in memory only. It waits for nothing and writes nothing; it fails with ENOSPC if no block is
+    /// to be had, and returns a plan that is [`Plan::partial`] if some are. Called with no inode lock held.
     fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan>;
     /// Returns the format's swap space: blocks allocated in memory only; `None` if the format has none to give.
     fn swap_space(&self) -> Option<Arc<dyn SwapSpace>> {

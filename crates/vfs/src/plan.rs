@@ -44,6 +44,8 @@ impl WritebackReason {
 pub struct Plan {
     /// The planned writes, one device request each, in the order in which they should be placed.
     pub writes: Vec<PlannedWrite>,
+    /// True if there was room for some of the blocks only: [`crate::Format::make_room`] is asked, then another plan.
+    pub partial: bool,
 }
 
 /// One planned write, which is one device request: ranges fill the run in order. Their lengths add up to the run's.

@@ -17,10 +17,10 @@ use smallvec::SmallVec;
 
 use crate::cache::End;
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, FormatOp, OpKind};
+use crate::format::{Admission, Format, FormatOp, OpKind, RoomSearch};
 use crate::inner::{Inner, Shared};
 use crate::pages::Delta;
-use crate::plan::{PlannedWrite, WritebackReason};
+use crate::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
 use crate::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
 use crate::write_error::WriteError;
 
@@ -137,21 +137,44 @@ impl<F: Format> Inner<F> {
         outcome
     }
 
+    /// Adds what the format plans to a batch. While the format finds room for a part of it only, or for nothing, it
+    /// makes room and is asked again; what was planned until then is frozen, and not named a second time.
     fn plan_into(&self, due: WritebackReason, batch: &mut WriteBatch<F>) -> Result<()> {
         if self.format.failed().is_some() {
             return self.check_writable();
         }
-        let plan = match self.format.plan(due, self) {
-            // The file was reaped while the format was looking.
-            Err(Error::Stale(_)) if self.table.peek(due.ino()).is_none_or(|inode| self.is_abandoned(&inode)) => {
+        let mut search = RoomSearch::default();
+        loop {
+            let plan = match self.plan_with_room(due, self, &mut search) {
+                // The file was reaped while the format was looking.
+                Err(Error::Stale(_)) if self.table.peek(due.ino()).is_none_or(|inode| self.is_abandoned(&inode)) => {
+                    return Ok(());
+                }
+                planned => planned?,
+            };
+            plan.writes.iter().for_each(|travel| self.pack(travel, batch));
+            if !plan.partial {
                 return Ok(());
             }
-            planned => planned?,
-        };
-        for travel in &plan.writes {
-            self.pack(travel, batch);
+            search = RoomSearch::default();
+            search.found_none();
         }
-        Ok(())
+    }
+
+    /// Makes room, and returns the format's plan: the first one that found any.
+    pub(crate) fn plan_with_room(
+        &self,
+        due: WritebackReason,
+        dirty: &dyn DirtyView<F::Node>,
+        search: &mut RoomSearch,
+    ) -> Result<Plan> {
+        loop {
+            self.format.make_room(due, dirty, search)?;
+            match self.format.plan(due, dirty) {
+                Err(Error::Posix(libc::ENOSPC)) => search.found_none(),
+                planned => return planned,
+            }
+        }
     }
 
     /// Freezes the pages that a planned write names and adds the requests that result: one, unless something in

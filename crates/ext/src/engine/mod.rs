@@ -38,8 +38,8 @@ use moafs_disk::{Buf, DiskExt, Epoch, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
-    Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, Neighbour, OpKind, Shape, SpaceClass,
-    SpaceRequest, Survey, SyncScope, VolumeSpace,
+    Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, Neighbour, OpKind, RoomSearch, Shape,
+    SpaceClass, SpaceRequest, Survey, SyncScope, VolumeSpace,
 };
 use moafs_vfs::plan::{DirtyView, Plan, WritebackReason};
 use moafs_vfs::swap_space::SwapSpace;
@@ -736,19 +736,30 @@ impl Format for Ext {
         Ok(ExtOp::new(self, kind, admission))
     }
 
-    fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
-        loop {
-            let freeing = self.alloc.freeing();
-            let mut plan = Plan::default();
-            let planned = self.decide(due, dirty, &mut plan);
-            if planned.is_err() {
-                self.give_back(&mut plan);
-            }
-            match planned {
-                Err(Error::Posix(libc::ENOSPC)) if freeing > 0 => self.finish_freeing(freeing)?,
-                planned => return planned.map(|()| plan),
-            }
+    fn make_room(
+        &self,
+        _due: WritebackReason,
+        _dirty: &dyn DirtyView<Self::Node>,
+        search: &mut RoomSearch,
+    ) -> Result<()> {
+        if search.failed() == 0 {
+            return Ok(());
         }
+        let freeing = self.alloc.freeing();
+        if freeing > 0 {
+            self.finish_freeing(freeing)?;
+        }
+        // Without anything to wait for another plan may still find room: it may have become free meanwhile.
+        search.attempted(freeing > 0)
+    }
+
+    fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
+        let mut plan = Plan::default();
+        let planned = self.decide(due, dirty, &mut plan);
+        if planned.is_err() {
+            self.give_back(&mut plan);
+        }
+        planned.map(|()| plan)
     }
 
     fn allocate_on_write(&self, file: &Self::Node, range: LbnRange, admission: &mut Admission) -> Result<()> {

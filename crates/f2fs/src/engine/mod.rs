@@ -61,8 +61,8 @@ use moafs_runtime::leaf::Mutex;
 use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
 use moafs_runtime::{Rt, Time};
 use moafs_vfs::format::{
-    Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, OpKind, Shape, SpaceClass, SpaceRequest,
-    Survey, SyncScope, VolumeSpace,
+    Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, OpKind, RoomSearch, Shape, SpaceClass,
+    SpaceRequest, Survey, SyncScope, VolumeSpace,
 };
 use moafs_vfs::health::Health;
 use moafs_vfs::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
@@ -436,7 +436,7 @@ impl Format for F2fs {
             return Err(Error::Posix(libc::ENOSPC));
         }
         let admission = Admission::new(blocks, space::keeper(&self.space));
-        self.make_room(blocks)?;
+        self.prepare_room(blocks)?;
         Ok(admission)
     }
 
@@ -450,22 +450,27 @@ impl Format for F2fs {
         Ok(F2fsOp::new(self, kind, admission, ticket))
     }
 
-    fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
-        let around = match due {
-            WritebackReason::Evict(_, at) => Some((at, PLAN_BLOCKS_MAX)),
-            _ => None,
-        };
-        let mut plan = Plan::default();
-        let Some(file) = dirty.file(due.ino(), around) else { return Ok(plan) };
+    fn make_room(
+        &self,
+        due: WritebackReason,
+        dirty: &dyn DirtyView<Self::Node>,
+        search: &mut RoomSearch,
+    ) -> Result<()> {
+        if search.failed() > 0 {
+            return self.gain_room(search);
+        }
+        let Some(file) = dirty.file(due.ino(), around(due)) else { return Ok(()) };
         self.tick();
-        let wanted: u64 = file.dirty.iter().map(|range| u64::from(range.len)).sum();
-        self.make_room(wanted)?;
-        for range in &file.dirty {
-            if let Err(error) = self.plan_range(&file.node, *range, due, &mut plan) {
-                plan.writes.drain(..).for_each(|travel| self.space.land(travel.to));
-                self.changed();
-                return Err(error);
-            }
+        self.prepare_room(file.dirty.iter().map(|range| u64::from(range.len)).sum())
+    }
+
+    fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
+        let mut plan = Plan::default();
+        let Some(file) = dirty.file(due.ino(), around(due)) else { return Ok(plan) };
+        self.tick();
+        plan.partial = !file.dirty.iter().all(|range| self.plan_range(&file.node, *range, due, &mut plan));
+        if plan.partial && plan.writes.is_empty() {
+            return Err(Error::Posix(libc::ENOSPC));
         }
         Ok(plan)
     }
@@ -537,8 +542,9 @@ impl Format for F2fs {
 }
 
 impl F2fs {
-    /// Finds places for one dirty range: one planned write for each run of blocks.
-    fn plan_range(&self, file: &Arc<Incore>, range: LbnRange, due: WritebackReason, plan: &mut Plan) -> Result<()> {
+    /// Finds places for one dirty range: one planned write for each run of blocks. False if there
+    /// was room for a part of it only, or for nothing.
+    fn plan_range(&self, file: &Arc<Incore>, range: LbnRange, due: WritebackReason, plan: &mut Plan) -> bool {
         let cause = match due {
             WritebackReason::Evict(..) => Cause::Evict,
             WritebackReason::Age(_) => Cause::Age,
@@ -551,13 +557,21 @@ impl F2fs {
         let mut at = range.start;
         while at < range.end() {
             let left = (range.end().0 - at.0) as u32;
-            let run = self.take_data(log, left.min(transfer))?;
+            let Some(run) = self.space.take_data(log, left.min(transfer)) else { return false };
             let part = LbnRange { start: at, len: run.len };
             let from = smallvec![FileRange { ino: Ino(file.ino.0.into()), range: part }];
             plan.writes.push(PlannedWrite { to: run, from, fresh: true, tag });
             at = part.end();
         }
-        Ok(())
+        true
+    }
+}
+
+/// Returns the part of a file that is planned with the block that is due; `None`: all of it.
+fn around(due: WritebackReason) -> Option<(Lbn, u32)> {
+    match due {
+        WritebackReason::Evict(_, at) => Some((at, PLAN_BLOCKS_MAX)),
+        _ => None,
     }
 }
 

@@ -14,8 +14,7 @@
 use std::sync::atomic::Ordering;
 
 use moafs_runtime::Time;
-use moafs_vfs::format::{Idle, OpKind};
-use moafs_vfs::types::BlockRun;
+use moafs_vfs::format::{Idle, OpKind, RoomSearch};
 use moafs_vfs::{Error, Result};
 
 use super::space::{Next, Ticket};
@@ -46,8 +45,6 @@ const CANDIDATES: usize = 8;
 
 /// Metadata for which ops that make a volume fuller leave room, so that deleting always works.
 const FOR_DELETING: Blocks = Blocks::new(64, 16);
-/// Attempts to empty a segment in vain, after which there is no room to be had: others may have taken what was gained.
-const VAIN_MAX: u32 = 4;
 
 /// Ops that may each leave an inode without a name at the same time.
 const ORPHANS_SPARE: usize = 64;
@@ -88,25 +85,23 @@ impl F2fs {
             OpKind::Unlink | OpKind::Unmap | OpKind::Place | OpKind::Attr => Blocks::default(),
             OpKind::Create | OpKind::Link | OpKind::Rename | OpKind::Exchange | OpKind::Xattr => FOR_DELETING,
         };
-        self.until_there_is_room(|| self.space.ticket(worst_case(kind), beyond))
+        let mut search = RoomSearch::default();
+        loop {
+            if let Some(ticket) = self.space.ticket(worst_case(kind), beyond) {
+                return Ok(ticket);
+            }
+            search.found_none();
+            self.gain_room(&mut search)?;
+        }
     }
 
-    /// Makes room until `take` finds it; `ENOSPC` after [`VAIN_MAX`] vain attempts in a row.
-    fn until_there_is_room<T>(&self, take: impl Fn() -> Option<T>) -> Result<T> {
-        let mut vain = 0;
-        loop {
-            if let Some(taken) = take() {
-                return Ok(taken);
-            }
-            self.checkpoint(false)?;
-            if let Some(taken) = take() {
-                return Ok(taken);
-            }
-            vain = if self.empty_a_segment()? { 0 } else { vain + 1 };
-            if vain == VAIN_MAX {
-                return Err(Error::Posix(libc::ENOSPC));
-            }
+    /// Gains room for a caller that found none: by turns, a checkpoint releases what only the last
+    /// one holds, and a segment is emptied. `ENOSPC` if the latter is in vain too often in a row.
+    pub(super) fn gain_room(&self, search: &mut RoomSearch) -> Result<()> {
+        if search.failed() % 2 == 1 {
+            return self.checkpoint(false);
         }
+        search.attempted(self.empty_a_segment()?)
     }
 
     /// Empties the segment that costs the least, and makes it usable. False if there is none.
@@ -236,7 +231,7 @@ impl F2fs {
     }
 
     /// Makes room for `blocks` blocks of data.
-    pub(super) fn make_room(&self, blocks: u64) -> Result<()> {
+    pub(super) fn prepare_room(&self, blocks: u64) -> Result<()> {
         if self.shape.read_only.is_some() {
             return Ok(());
         }
@@ -433,11 +428,6 @@ impl F2fs {
         }
         again
     }
-
-    /// Takes a run of a data log; makes room first if there is none.
-    pub(super) fn take_data(&self, log: Log, want: u32) -> Result<BlockRun> {
-        self.until_there_is_room(|| self.space.take_data(log, want))
-    }
 }
 
 #[cfg(test)]
@@ -449,7 +439,7 @@ mod tests {
     use moafs_runtime::{Live, Rt};
     use moafs_vfs::api::{Options, StatFs};
     use moafs_vfs::format::CommitReason;
-    use moafs_vfs::types::{FileKind, Ino};
+    use moafs_vfs::types::{BlockRun, FileKind, Ino};
     use moafs_vfs::{Format, Vfs};
 
     use super::*;
