@@ -1,7 +1,7 @@
 //! POSIX ACLs (the withdrawn POSIX 1003.1e draft 17, as Linux has them): evaluation, inheritance, and how they
 //! and the mode bits mirror each other.
 
-use crate::api::Credentials;
+use crate::credentials::Credentials;
 
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;

@@ -1,260 +1,28 @@
-//! The interface for the fronts: [`Vfs`], its options, and the arguments of its calls.
+//! The interface for the fronts: [`Vfs`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use moafs_disk::SharedDisk;
-use moafs_runtime::{Rt, Time, Timestamp};
-use smallvec::SmallVec;
+use moafs_runtime::{Rt, Time};
 
 use crate::defrag::{DefragOptions, DefragReport};
 use crate::error::Result;
 use crate::format::{Format, Shape};
+use crate::inner::Inner;
 use crate::swap_space::{LastAccess, SwapSpace};
-use crate::types::{Attr, Cookie, FileKind, Ino, Mapping, Name, SetMode, XattrKey};
+use crate::types::{Cookie, Ino, Mapping, Name, SetMode, XattrKey};
 use crate::write_error::Process;
 
-/// The options of a mounted volume. Each has a default.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Memory for cached blocks, metadata and indexes, in bytes.
-    pub cache_bytes: usize,
-    /// Dirty file data may take up this share of the cache (percent); writers wait above it.
-    pub dirty_percent: u8,
-    /// The most bytes of dirty file data, if given: a buffer of a fixed size. The smaller of both limits holds.
-    pub dirty_bytes_max: Option<usize>,
-    /// Writers are slowed down to the pace of write-back long before that limit, so that none waits long at it;
-    /// write-back begins at an eighth of the limit instead of three quarters.
-    pub paced: bool,
-    /// A dirty block older than this is written back.
-    pub dirty_age: Duration,
-    /// The syncer commits metadata this often.
-    pub commit_interval: Duration,
-    /// The rule by which reading updates the access time.
-    pub atime: AtimePolicy,
-    /// Refuse every change with EROFS.
-    pub read_only: bool,
-    /// Read-ahead of a sequential reader at most, in bytes.
-    pub read_ahead_bytes: usize,
-    /// The most bytes that a miss of a small file reads with one request, its neighbours included, for a caller that
-    /// reads file after file. 0: a miss reads the file alone.
-    pub co_read_bytes: usize,
-    /// The largest data request in bytes; the policies' maximum transfer.
-    pub transfer_bytes_max: usize,
-    /// The cache above this one, if any.
-    pub role: CacheRole,
-    /// Run the syncer as a task of the runtime. Off: the caller calls [`Vfs::run_background_step`] (tests, lab).
-    pub syncer: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            cache_bytes: 256 << 20,
-            dirty_percent: 40,
-            dirty_bytes_max: None,
-            paced: false,
-            // As kernels do: most short-lived files die before.
-            dirty_age: Duration::from_secs(30),
-            commit_interval: Duration::from_secs(5),
-            atime: AtimePolicy::Relative,
-            read_only: false,
-            read_ahead_bytes: 1 << 20,
-            // As much as a co-write puts side by side in Lee, Ahn, Oh (2008).
-            co_read_bytes: 128 << 10,
-            transfer_bytes_max: 1 << 20,
-            role: CacheRole::Only,
-            syncer: true,
-        }
-    }
-}
-
-/// The rule by which reading updates the access time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtimePolicy {
-    /// Every read updates it.
-    Strict,
-    /// A read updates it if it is older than the last change or than a day (relatime).
-    Relative,
-    /// Reads never update it.
-    Never,
-}
-
-/// The cache above this one, if any.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CacheRole {
-    /// There is none: this is the only cache (library, lab).
-    Only,
-    /// The kernel caches what it read: clean data go to the cold end once served.
-    Behind,
-}
-
-/// The credentials of the caller.
-#[derive(Debug, Clone)]
-pub struct Credentials {
-    /// Effective user id.
-    pub uid: u32,
-    /// Effective group id.
-    pub gid: u32,
-    /// Supplementary groups (needed only with [`Checks::Needed`], and for sgid clearing).
-    pub groups: SmallVec<[u32; 8]>,
-    /// The layer that checks permissions.
-    pub checks: Checks,
-}
-
-/// The layer that checks permissions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Checks {
-    /// The kernel has checked them (`default_permissions`).
-    Done,
-    /// vfs must check them.
-    Needed,
-}
-
-impl Credentials {
-    /// Returns the credentials of root, unchecked: for tools and tests.
-    pub fn root() -> Credentials {
-        Credentials { uid: 0, gid: 0, groups: SmallVec::new(), checks: Checks::Done }
-    }
-}
-
-/// An inode's attributes as fronts see them.
-#[derive(Debug, Clone)]
-pub struct Stat {
-    /// The inode's number.
-    pub ino: Ino,
-    /// The attributes; the size includes data that are not on the volume yet.
-    pub attr: Attr,
-    /// `st_blocks`: 512-byte units, blocks reserved for dirty data included.
-    pub sectors: u64,
-}
-
-/// A new time stamp.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetTime {
-    /// The time of the call.
-    Now,
-    /// The given time stamp, clamped to the format's range.
-    To(Timestamp),
-}
-
-/// The attributes that setattr changes; `None` leaves a field alone.
-#[derive(Debug, Clone, Default)]
-pub struct SetAttr {
-    /// Permission, suid, sgid and sticky bits (12 bits).
-    pub perm: Option<u32>,
-    /// Owner's user id.
-    pub uid: Option<u32>,
-    /// Group id.
-    pub gid: Option<u32>,
-    /// Size in bytes: truncates or extends the file.
-    pub size: Option<u64>,
-    /// Time of the last access.
-    pub atime: Option<SetTime>,
-    /// Time of the last change of contents.
-    pub mtime: Option<SetTime>,
-    /// Inode change time (a front may know better; otherwise now).
-    pub ctime: Option<Timestamp>,
-    /// Inode flags (`FS_IOC_SETFLAGS`).
-    pub flags: Option<u32>,
-    /// Clear suid, and sgid where it is executable by the group, as a write does.
-    pub kill_suidgid: bool,
-}
-
-/// The properties of a new file.
-#[derive(Debug, Clone)]
-pub struct NewFile<'a> {
-    /// The kind of the new file.
-    pub kind: FileKind,
-    /// Permission bits asked for.
-    pub perm: u32,
-    /// Bits the umask takes away (unless the directory has a default ACL).
-    pub umask: u32,
-    /// Device number of device files.
-    pub rdev: u64,
-    /// Text of a symbolic link.
-    pub target: Option<&'a [u8]>,
-}
-
-/// The action of a rename when the new name exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RenameMode {
-    /// Replace the inode that has the new name.
-    Replace,
-    /// Fail with EEXIST if the new name exists.
-    NoReplace,
-    /// The two change places.
-    Exchange,
-    /// Replace it, and leave a whiteout (a character device 0:0) under the old name: how overlay file systems hide a
-    /// name of a layer below.
-    Whiteout,
-}
-
-/// The action of fallocate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Allocate {
-    /// Allocate (write zeros where no blocks are), extend the size.
-    Extend,
-    /// Allocate, keep the size (EOPNOTSUPP beyond the end where the format cannot).
-    KeepSize,
-    /// Punch a hole: the range reads as zeros, its whole blocks are freed.
-    Punch,
-    /// Zero the range, extend the size unless `keep_size`.
-    Zero {
-        /// Leave the size alone.
-        keep_size: bool,
-    },
-}
-
-/// The target of a seek: SEEK_DATA or SEEK_HOLE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seek {
-    /// The next byte that is (or may be) data.
-    Data,
-    /// The next byte of a hole; the end of the file is one.
-    Hole,
-}
-
-/// An entry of a listing.
-#[derive(Debug)]
-pub struct ListEntry<'a> {
-    /// The name of the entry.
-    pub name: &'a Name,
-    /// The inode it names.
-    pub ino: Ino,
-    /// The kind of that inode, if the directory records it.
-    pub kind: Option<FileKind>,
-    /// The cookie from which the listing goes on after this entry.
-    pub next: Cookie,
-}
-
-/// The numbers that `statfs(2)` reports.
-#[derive(Debug, Clone, Copy)]
-pub struct StatFs {
-    /// Bytes in a block.
-    pub block_size: u32,
-    /// Total blocks, without the format's overhead.
-    pub blocks: u64,
-    /// Free blocks, those reserved for root included.
-    pub free: u64,
-    /// Free blocks for ordinary users.
-    pub available: u64,
-    /// Total inodes of the volume.
-    pub inodes: u64,
-    /// Inodes not in use.
-    pub free_inodes: u64,
-    /// File-system id (`f_fsid`).
-    pub id: u64,
-    /// Longest name in bytes.
-    pub name_max: u32,
-}
+pub use crate::calls::{Allocate, ListEntry, NewFile, RenameMode, Seek, SetAttr, SetTime, Stat, StatFs};
+pub use crate::credentials::{Checks, Credentials};
+pub use crate::options::{AtimePolicy, CacheRole, Options};
 
 /// A mounted volume: POSIX over a format. All calls may be made from many threads.
 ///
 /// Calls that return a [`Stat`] of a looked-up or new inode also *hold* the inode: its number is
 /// not reused until [`Vfs::forget`] has been called as often. (FUSE counts the same way.)
 pub struct Vfs<F: Format> {
-    pub(crate) inner: Arc<crate::inner::Inner<F>>,
+    pub(crate) inner: Arc<Inner<F>>,
 }
 
 impl<F: Format> Clone for Vfs<F> {
@@ -269,7 +37,7 @@ impl<F: Format> Vfs<F> {
     pub fn new(format: F, disk: SharedDisk, rt: Rt, options: Options) -> Vfs<F> {
         let syncer = options.syncer && !options.read_only;
         let disk = format.contents_disk(disk);
-        let inner = Arc::new(crate::inner::Inner::new(format, disk, rt, options));
+        let inner = Arc::new(Inner::new(format, disk, rt, options));
         if syncer {
             inner.start_syncer();
         }

@@ -1,18 +1,19 @@
 //! Attributes: stat, chmod, chown, utimes, flags; truncation is asked for here and done in
-//! [`crate::space`].
+//! [`crate::range_ops`].
 
 use std::sync::Arc;
 
 use crate::acl::Acl;
-use crate::api::{Credentials, SetAttr, SetTime, Stat, StatFs};
+use crate::calls::{SetAttr, Stat, StatFs};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::format::{Format, FormatOp, OpKind, SpaceRequest};
-use crate::inner::{Inner, Shared};
-use crate::inode::Unput;
+use crate::inode::{Shared, Unput};
+use crate::io::Files;
 use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, without_suid_sgid};
 use crate::types::{Attr, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
-impl<F: Format> Inner<F> {
+impl<F: Format> Files<F> {
     pub(crate) fn stat(&self, ino: Ino) -> Result<Stat> {
         let _gate = self.enter()?;
         let inode = self.inode(ino)?;
@@ -119,8 +120,7 @@ impl<F: Format> Inner<F> {
     fn set_inode(&self, who: &Credentials, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
         let acl = if set.perm.is_some() { self.chmod_acl(inode, set)? } else { None };
         let need = SpaceRequest { meta_blocks: u64::from(acl.is_some()), ..SpaceRequest::default() };
-        let mut admission =
-            if acl.is_some() { self.admit(need, Self::space_class(who))? } else { self.admit_nothing() };
+        let mut admission = if acl.is_some() { self.admit(need, who.space_class())? } else { self.admit_nothing() };
         let _exclusive = inode.lock.write();
         inode.check_alive()?;
         let now = self.timestamp();
@@ -164,37 +164,5 @@ impl<F: Format> Inner<F> {
                 attr.perm &= !SGID;
             }
         }
-    }
-
-    pub(crate) fn set_times(&self, attr: &mut Attr, set: &SetAttr, now: moafs_runtime::Timestamp) {
-        let resolve = |time: SetTime| match time {
-            SetTime::Now => now,
-            SetTime::To(time) => self.clamp_time(time),
-        };
-        attr.atime = set.atime.map_or(attr.atime, resolve);
-        attr.mtime = set.mtime.map_or(attr.mtime, resolve);
-        attr.ctime = set.ctime.map_or(now, |time| self.clamp_time(time));
-    }
-}
-
-impl SetAttr {
-    /// Returns true if more than times and size change.
-    fn changes_inode(&self) -> bool {
-        self.perm.is_some()
-            || self.uid.is_some()
-            || self.gid.is_some()
-            || self.flags.is_some()
-            || (self.kill_suidgid && self.size.is_none())
-    }
-
-    /// Returns true if more changes than appending may change.
-    fn changes_the_past(&self) -> bool {
-        let owner_or_mode = self.perm.is_some() || self.uid.is_some() || self.gid.is_some();
-        owner_or_mode || self.size.is_some() || self.sets_old_times()
-    }
-
-    /// Returns true if a time is set to anything but now.
-    fn sets_old_times(&self) -> bool {
-        [self.atime, self.mtime].into_iter().flatten().any(|time| time != SetTime::Now)
     }
 }

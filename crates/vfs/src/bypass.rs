@@ -16,11 +16,12 @@ use std::sync::atomic::Ordering;
 
 use moafs_disk::{Cause, Kind, ReadPart, Tag};
 
-use crate::api::CacheRole;
 use crate::error::{Error, Result};
 use crate::format::Format;
-use crate::inner::{Inner, Shared};
+use crate::inode::Shared;
+use crate::options::CacheRole;
 use crate::types::{Lbn, LbnRange, Mapping};
+use crate::volume::Volume;
 
 /// The smallest read that bypasses the cache, in bytes: kernels ask for less where the reader is not sequential.
 const BYPASS_BYTES_MIN: u64 = 64 << 10;
@@ -28,7 +29,7 @@ const BYPASS_BYTES_MIN: u64 = 64 << 10;
 /// The largest read at once, in bytes.
 const BYPASS_BYTES_MAX: u64 = 1 << 20;
 
-impl<F: Format> Inner<F> {
+impl<F: Format> Volume<F> {
     /// Reads the bytes from `offset` to `end`, which is not behind the end of the file, as far as they qualify for
     /// this; returns how many. `into` may be longer: whole blocks are read where it has room for them.
     pub(crate) fn read_past_cache(&self, inode: &Shared<F>, offset: u64, end: u64, into: &mut [u8]) -> Result<usize> {

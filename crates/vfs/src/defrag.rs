@@ -28,11 +28,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::format::{CommitReason, Format, RoomSearch};
-use crate::inner::{Inner, Shared};
-use crate::inode::{INODE_BYTES, Inode};
+use crate::inode::{INODE_BYTES, Inode, Shared};
 use crate::layout::Score;
 use crate::plan::{DirtyFile, DirtyView, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
 use crate::types::{BlockAddr, BlockRun, Cookie, FileKind, Ino, Lbn, LbnRange, Mapping};
+use crate::write_back::WriteBack;
 
 /// The most bytes of files that one plan covers.
 const PART_BYTES_MAX: u64 = 16 << 20;
@@ -251,7 +251,7 @@ type Onward = bool;
 
 /// A walk that defragments a directory tree.
 struct Walk<'a, F: Format> {
-    inner: &'a Inner<F>,
+    volume: &'a WriteBack<F>,
     options: DefragOptions,
     progress: &'a mut dyn FnMut(&DefragReport) -> Onward,
     healed: DefragReport,
@@ -264,7 +264,7 @@ struct Walk<'a, F: Format> {
     found: BTreeSet<Ino>,
 }
 
-impl<F: Format> Inner<F> {
+impl<F: Format> WriteBack<F> {
     /// Defragments a file, or a directory and all below it.
     pub(crate) fn defragment(
         &self,
@@ -274,7 +274,7 @@ impl<F: Format> Inner<F> {
     ) -> Result<DefragReport> {
         let healed = DefragReport::default();
         let (linked, found) = (BTreeSet::new(), BTreeSet::from([ino]));
-        let mut walk = Walk { inner: self, options: *options, progress, healed, uncommitted: 0, linked, found };
+        let mut walk = Walk { volume: self, options: *options, progress, healed, uncommitted: 0, linked, found };
         let walked = walk.run(ino);
         let committed = self.enter().and_then(|_gate| walk.commit());
         walked.and(committed)?;
@@ -288,11 +288,11 @@ impl<F: Format> Inner<F> {
 impl<F: Format> Walk<'_, F> {
     fn run(&mut self, ino: Ino) -> Result<()> {
         let kind = {
-            let _gate = self.inner.enter()?;
+            let _gate = self.volume.enter()?;
             if !self.options.dry_run {
-                self.inner.check_writable()?;
+                self.volume.check_writable()?;
             }
-            self.inner.inode(ino)?.kind
+            self.volume.inode(ino)?.kind
         };
         match kind {
             FileKind::Regular => self.one_file(ino),
@@ -303,7 +303,7 @@ impl<F: Format> Walk<'_, F> {
 
     fn one_file(&mut self, ino: Ino) -> Result<()> {
         let file = {
-            let _gate = self.inner.enter()?;
+            let _gate = self.volume.enter()?;
             self.settled(ino)?
         };
         let Some(inode) = file else { return Ok(()) };
@@ -333,7 +333,7 @@ impl<F: Format> Walk<'_, F> {
         let (mut part, mut bytes) = (Vec::new(), 0);
         loop {
             let (files, next, (bytes_max, files_max)) = {
-                let _gate = self.inner.enter()?;
+                let _gate = self.volume.enter()?;
                 let batch = self.list(dir, from)?;
                 let Some((_, _, next)) = batch.last() else { break };
                 (self.files_of(&batch, pending)?, *next, self.part_max())
@@ -367,7 +367,7 @@ impl<F: Format> Walk<'_, F> {
                 Some(FileKind::Directory) => self.make_pending(*ino, pending),
                 Some(FileKind::Regular) => files.extend(self.settled(*ino)?),
                 // The directory does not record the kind.
-                None => match self.inner.inode(*ino) {
+                None => match self.volume.inode(*ino) {
                     Ok(inode) if inode.is_dir() => self.make_pending(*ino, pending),
                     Ok(_) => files.extend(self.settled(*ino)?),
                     Err(error) => gone(error)?,
@@ -396,7 +396,7 @@ impl<F: Format> Walk<'_, F> {
     /// Lists some entries of a directory from a cookie on, the dots left out. This does not change the access time.
     fn list(&self, dir: Ino, from: Cookie) -> Result<Vec<Listed>> {
         let mut batch = Vec::new();
-        let inode = match self.inner.directory(dir) {
+        let inode = match self.volume.directory(dir) {
             Ok(inode) => inode,
             Err(error) => return gone(error).map(|()| batch),
         };
@@ -404,7 +404,7 @@ impl<F: Format> Walk<'_, F> {
         if inode.nlink() == 0 || inode.check_alive().is_err() {
             return Ok(batch);
         }
-        self.inner.format.list(&inode.node, from, &mut |name, dentry, next| {
+        self.volume.format.list(&inode.node, from, &mut |name, dentry, next| {
             if !matches!(name.as_bytes(), b"." | b"..") {
                 batch.push((dentry.ino, dentry.kind, next));
             }
@@ -415,20 +415,20 @@ impl<F: Format> Walk<'_, F> {
 
     /// Returns the most bytes and files that one plan covers.
     fn part_max(&self) -> (u64, usize) {
-        let inner = self.inner;
-        let cache = inner.cache.budget_bytes() as u64 / PART_SHARE;
-        let free = inner.format.space().free_blocks * inner.block_bytes() / PART_SHARE;
+        let volume = self.volume;
+        let cache = volume.cache.budget_bytes() as u64 / PART_SHARE;
+        let free = volume.format.space().free_blocks * volume.block_bytes() / PART_SHARE;
         (PART_BYTES_MAX.min(cache).min(free), PART_FILES_MAX.min((cache / INODE_BYTES as u64) as usize))
     }
 
     fn is_small(&self, inode: &Shared<F>) -> bool {
-        inode.size() <= SMALL_BLOCKS_MAX * self.inner.block_bytes()
+        inode.size() <= SMALL_BLOCKS_MAX * self.volume.block_bytes()
     }
 
     /// Returns a regular file without dirty blocks: if it has some, they are written first. `None` if it is no such
     /// file, empty, in use, or belongs to a directory that was found before.
     fn settled(&mut self, ino: Ino) -> Result<Option<Shared<F>>> {
-        let inode = match self.inner.inode(ino) {
+        let inode = match self.volume.inode(ino) {
             Ok(inode) => inode,
             Err(error) => return gone(error).map(|()| None),
         };
@@ -440,7 +440,7 @@ impl<F: Format> Walk<'_, F> {
         }
         self.healed.files += 1;
         if !self.options.dry_run && !inode.pages.lock().is_settled() {
-            self.inner.write_back([WritebackReason::Drain(ino)]);
+            self.volume.write_back([WritebackReason::Drain(ino)]);
         }
         let settled = inode.pages.lock().is_settled();
         self.healed.files_skipped += u64::from(!settled);
@@ -460,7 +460,7 @@ impl<F: Format> Walk<'_, F> {
 
     /// Returns the part of a range before the end of the file.
     fn within(&self, inode: &Shared<F>, range: LbnRange) -> LbnRange {
-        let end = inode.size().div_ceil(self.inner.block_bytes()).min(range.end().0);
+        let end = inode.size().div_ceil(self.volume.block_bytes()).min(range.end().0);
         LbnRange { start: range.start, len: end.saturating_sub(range.start.0) as u32 }
     }
 
@@ -469,7 +469,7 @@ impl<F: Format> Walk<'_, F> {
         let mut at = range.start;
         while at < range.end() {
             let left = (range.end().0 - at.0) as u32;
-            let mapping = self.inner.format.map(&inode.node, at, left)?;
+            let mapping = self.volume.format.map(&inode.node, at, left)?;
             let len = mapping.len().clamp(1, left);
             if let Mapping::Run(run) = mapping {
                 runs.push((at, BlockRun { start: run.start, len }));
@@ -481,7 +481,7 @@ impl<F: Format> Walk<'_, F> {
 
     /// Defragments small files of one directory together.
     fn small_files(&mut self, dir: Ino, files: &[Shared<F>]) -> Result<()> {
-        let _gate = self.inner.enter()?;
+        let _gate = self.volume.enter()?;
         let whole = LbnRange { start: Lbn(0), len: SMALL_BLOCKS_MAX as u32 };
         let mut candidates = Vec::with_capacity(files.len());
         for inode in files {
@@ -490,7 +490,7 @@ impl<F: Format> Walk<'_, F> {
                 None => self.healed.files_skipped += 1,
             }
         }
-        let transfer = self.inner.transfer_blocks();
+        let transfer = self.volume.transfer_blocks();
         let writes = self.plan(dir, &candidates)?;
         self.healed.before.add(reading(candidates.iter().map(|candidate| &candidate.runs), transfer));
         let after = self.carry_out(&candidates, writes)?;
@@ -500,13 +500,13 @@ impl<F: Format> Walk<'_, F> {
 
     /// Defragments a large file, part by part.
     fn large_file(&mut self, inode: &Shared<F>) -> Result<()> {
-        let transfer = self.inner.transfer_blocks();
+        let transfer = self.volume.transfer_blocks();
         let (mut before, mut after) = (Meter::new(transfer), Meter::new(transfer));
         let moved = self.healed.files_moved;
         let mut at = Lbn(0);
         loop {
-            let gate = self.inner.enter()?;
-            let part_blocks = (self.part_max().0 / self.inner.block_bytes()) as u32;
+            let gate = self.volume.enter()?;
+            let part_blocks = (self.part_max().0 / self.volume.block_bytes()) as u32;
             // A part has whole windows of one transfer, so that parts end where windows do.
             let range = LbnRange { start: at, len: (part_blocks - part_blocks % transfer).max(transfer) };
             if self.within(inode, range).len == 0 {
@@ -541,7 +541,7 @@ impl<F: Format> Walk<'_, F> {
             ino: candidate.inode.ino,
             home,
             node: Arc::clone(&candidate.inode.node),
-            blocks: candidate.inode.size().div_ceil(self.inner.block_bytes()),
+            blocks: candidate.inode.size().div_ceil(self.volume.block_bytes()),
             whole: true,
             dirty: vec![candidate.range],
         };
@@ -555,7 +555,8 @@ impl<F: Format> Walk<'_, F> {
             if decided.contains(ino) {
                 continue;
             }
-            let plan = match self.inner.plan_with_room(WritebackReason::Move(*ino), &view, &mut RoomSearch::default()) {
+            let plan = match self.volume.plan_with_room(WritebackReason::Move(*ino), &view, &mut RoomSearch::default())
+            {
                 Ok(plan) => plan,
                 Err(Error::Stale(_)) => continue,
                 Err(error) => {
@@ -579,13 +580,13 @@ impl<F: Format> Walk<'_, F> {
     }
 
     fn abandon(&self, writes: &[PlannedWrite]) {
-        writes.iter().filter(|travel| travel.fresh).for_each(|travel| self.inner.format.abandon(travel.to));
+        writes.iter().filter(|travel| travel.fresh).for_each(|travel| self.volume.format.abandon(travel.to));
     }
 
     /// Returns the planned writes that [`DefragOptions::max_bytes`] allows; the others are given back, and the walk
     /// ends.
     fn affordable(&mut self, mut writes: Vec<PlannedWrite>) -> Vec<PlannedWrite> {
-        let mut left = (self.options.max_bytes - self.healed.bytes_moved) / self.inner.block_bytes();
+        let mut left = (self.options.max_bytes - self.healed.bytes_moved) / self.volume.block_bytes();
         let mut count = 0;
         for travel in &writes {
             let Some(rest) = left.checked_sub(travel.to.len.into()) else { break };
@@ -611,7 +612,7 @@ impl<F: Format> Walk<'_, F> {
         let moves = moves(writes);
         let files: Vec<&Candidate<F>> = files.collect();
         let after: Vec<Runs> = files.iter().map(|file| relocated_if(file, &moves)).collect();
-        let transfer = self.inner.transfer_blocks();
+        let transfer = self.volume.transfer_blocks();
         let before = reading(files.iter().map(|file| &file.runs), transfer);
         reading(after.iter(), transfer).requests < before.requests
     }
@@ -622,7 +623,7 @@ impl<F: Format> Walk<'_, F> {
             return Ok(candidates.iter().map(|candidate| candidate.runs.clone()).collect());
         }
         let moves = moves(&writes);
-        let block_bytes = self.inner.block_bytes();
+        let block_bytes = self.volume.block_bytes();
         if self.options.dry_run {
             self.abandon(&writes);
             self.healed.files_moved += moves.len() as u64;
@@ -632,17 +633,17 @@ impl<F: Format> Walk<'_, F> {
         }
         let (writes, brought) = self.bring(candidates, writes, &moves);
         self.healed.files_moved += self::moves(&writes).len() as u64;
-        let outcome = self.inner.carry_out(writes);
+        let outcome = self.volume.carry_out(writes);
         // Blocks that were not in the cache before are the first to leave it.
-        brought.iter().for_each(|(inode, range)| self.inner.chill(inode, *range));
+        brought.iter().for_each(|(inode, range)| self.volume.chill(inode, *range));
         let bytes = outcome.blocks * block_bytes;
-        self.inner.tally.gathered_blocks.fetch_add(outcome.blocks, Ordering::Relaxed);
+        self.volume.tally.gathered_blocks.fetch_add(outcome.blocks, Ordering::Relaxed);
         self.healed.bytes_moved += bytes;
         self.uncommitted += bytes;
         if let Some(error) = outcome.error {
             return Err(error);
         }
-        let free = self.inner.format.space().free_blocks * block_bytes;
+        let free = self.volume.format.space().free_blocks * block_bytes;
         if self.uncommitted >= COMMIT_BYTES.min(free / PART_SHARE) {
             self.commit()?;
         }
@@ -657,7 +658,7 @@ impl<F: Format> Walk<'_, F> {
         writes: Vec<PlannedWrite>,
         moves: &Moves,
     ) -> (Vec<PlannedWrite>, Brought<F>) {
-        let inner = self.inner;
+        let volume = self.volume;
         let mut staying = BTreeSet::new();
         // All reads are under way before the first is waited for.
         let mut fills = Vec::new();
@@ -665,7 +666,7 @@ impl<F: Format> Walk<'_, F> {
         for (inode, ranges) in travelling() {
             let shared = inode.lock.try_read().filter(|_| inode.check_alive().is_ok());
             for (range, _) in ranges {
-                match shared.as_ref().map(|_| inner.start_fill(inode, *range, Cause::Move)) {
+                match shared.as_ref().map(|_| volume.start_fill(inode, *range, Cause::Move)) {
                     Some(Ok(Some(fill))) => fills.push((inode, *range, fill)),
                     Some(Ok(None)) => {}
                     Some(Err(_)) | None => drop(staying.insert(inode.ino)),
@@ -675,7 +676,7 @@ impl<F: Format> Walk<'_, F> {
         let mut brought = Vec::with_capacity(fills.len());
         for (inode, range, fill) in fills {
             // An error shows in the blocks that are absent afterwards.
-            let _ = inner.finish_fill(inode, &fill);
+            let _ = volume.finish_fill(inode, &fill);
             brought.push((Arc::clone(inode), range));
         }
         for (inode, ranges) in travelling() {
@@ -698,7 +699,7 @@ impl<F: Format> Walk<'_, F> {
             let run = BlockRun { start: at, len: from.range.len };
             at = run.end();
             if staying.contains(&from.ino) {
-                self.inner.format.abandon(run);
+                self.volume.format.abandon(run);
                 continue;
             }
             match kept.last_mut() {
@@ -717,7 +718,7 @@ impl<F: Format> Walk<'_, F> {
         if std::mem::take(&mut self.uncommitted) == 0 {
             return Ok(());
         }
-        self.inner.commit(CommitReason::Pressure)
+        self.volume.commit(CommitReason::Pressure)
     }
 }
 

@@ -11,15 +11,9 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use moafs_runtime::Time;
 
-use crate::format::Format;
-use crate::inner::{Inner, Shared};
 use crate::inode::Inode;
-use crate::pages::Pages;
-use crate::plan::{DirtyFile, DirtyView, SMALL_BLOCKS_MAX};
-use crate::types::{FileKind, Ino, Lbn, LbnRange};
-
-/// The most ranges that one view of a file lists: the rest follows when these have been written.
-const RANGES_MAX: usize = 4096;
+use crate::plan::SMALL_BLOCKS_MAX;
+use crate::types::Ino;
 
 /// A file with this many dirty bytes does not wait for its age: it is being written in one go.
 pub(crate) const STREAM_BYTES: usize = 8 << 20;
@@ -167,89 +161,23 @@ impl<N> Lists<N> {
         let inos = self.recency.values().filter_map(|ino| self.files.get(ino));
         inos.take(count).map(|entry| Arc::clone(&entry.inode)).collect()
     }
-}
 
-impl<F: Format> Inner<F> {
-    /// Updates the dirty lists after a write to `inode`, whose `pages` are still locked: a dirty page that no plan
-    /// finds would look like a policy that plans nothing.
-    pub(crate) fn list_dirty(&self, inode: &Shared<F>, pages: &Pages) {
-        if pages.is_settled() {
-            return;
-        }
-        let state = inode.state.lock();
-        let blocks = state.attr.size.div_ceil(self.block_bytes());
-        self.dirty.lock().note_dirty(inode, state.home, blocks, self.rt.now());
+    /// Returns a dirty file, and the directory that leads to it.
+    pub(crate) fn get(&self, ino: Ino) -> Option<(Arc<Inode<N>>, Ino)> {
+        self.files.get(&ino).map(|entry| (Arc::clone(&entry.inode), entry.home))
     }
 
-    /// Takes `inode` off the dirty lists if nothing of it is dirty or in flight.
-    pub(crate) fn unlist_if_clean(&self, inode: &Shared<F>) {
-        let pages = inode.pages.lock();
-        if pages.is_settled() {
-            self.dirty.lock().note_clean(inode.ino);
-        }
+    /// Returns the dirty small files of a directory with exactly `blocks` blocks, in the order in which they became
+    /// dirty.
+    pub(crate) fn small_files(&self, home: Ino, blocks: u64) -> Vec<Ino> {
+        self.small.range((home, blocks, 0)..=(home, blocks, u64::MAX)).map(|(_, ino)| *ino).collect()
     }
 
-    /// Notes the directory that leads to an inode.
-    pub(crate) fn set_home(&self, inode: &Shared<F>, home: Ino) {
-        let mut state = inode.state.lock();
-        if state.home == home {
-            return;
-        }
-        state.home = home;
-        if inode.kind == FileKind::Regular {
-            self.dirty.lock().rehome(inode.ino, home);
-        }
-    }
-
-    /// Returns true for a file that no name and no hold leads to any more: its data need not be written.
-    pub(crate) fn is_abandoned(&self, inode: &Shared<F>) -> bool {
-        let unreachable = {
-            let state = inode.state.lock();
-            state.freed || (state.attr.nlink == 0 && !state.nameless)
-        };
-        unreachable && !self.table.is_held(inode.ino)
-    }
-}
-
-impl<F: Format> DirtyView<F::Node> for Inner<F> {
-    fn file(&self, ino: Ino, around: Option<(Lbn, u32)>) -> Option<DirtyFile<F::Node>> {
-        let (inode, home) = {
-            let lists = self.dirty.lock();
-            let entry = lists.files.get(&ino)?;
-            (Arc::clone(&entry.inode), entry.home)
-        };
-        if self.is_abandoned(&inode) {
-            return None;
-        }
-        let pages = inode.pages.lock();
-        let blocks = inode.state.lock().attr.size.div_ceil(self.block_bytes());
-        let (from, to) = match around {
-            Some((at, max)) => (at.0.saturating_sub(u64::from(max)), at.0.saturating_add(u64::from(max))),
-            None => (0, u64::MAX),
-        };
-        let range = |(start, end): (u64, u64)| LbnRange {
-            start: Lbn(start),
-            len: u32::try_from(end - start).unwrap_or(u32::MAX),
-        };
-        let dirty: Vec<LbnRange> = pages.ready().within(from, to).take(RANGES_MAX).map(range).collect();
-        if dirty.is_empty() {
-            return None;
-        }
-        let whole = pages.len() as u64 >= blocks && pages.are_all_data();
-        Some(DirtyFile { ino, home, node: Arc::clone(&inode.node), blocks, whole, dirty })
-    }
-
-    fn small_files(&self, home: Ino, blocks: u32) -> Vec<Ino> {
-        let blocks = u64::from(blocks);
-        let lists = self.dirty.lock();
-        lists.small.range((home, blocks, 0)..=(home, blocks, u64::MAX)).map(|(_, ino)| *ino).collect()
-    }
-
-    fn small_counts(&self, home: Ino) -> Vec<u32> {
-        let lists = self.dirty.lock();
+    /// Returns the block counts of a directory's dirty small files, ascending.
+    pub(crate) fn small_counts(&self, home: Ino) -> Vec<u32> {
         let mut counts: Vec<u32> = Vec::new();
         let mut from = (home, 0, 0);
-        while let Some(((_, blocks, _), _)) = lists.small.range(from..=(home, u64::MAX, u64::MAX)).next() {
+        while let Some(((_, blocks, _), _)) = self.small.range(from..=(home, u64::MAX, u64::MAX)).next() {
             counts.push(*blocks as u32);
             from = (home, blocks + 1, 0);
         }

@@ -19,9 +19,9 @@ use moafs_runtime::{Event, Rt};
 
 use crate::acl::Acl;
 use crate::error::{Error, Result};
-use crate::fill::ReadAhead;
-use crate::format::CommitPoint;
+use crate::format::{CommitPoint, Format};
 use crate::pages::Pages;
+use crate::read_ahead::ReadAhead;
 use crate::types::{Attr, FileKind, Ino};
 use crate::write_error::WriteError;
 
@@ -228,6 +228,9 @@ pub(crate) enum Found<N> {
     /// The caller shall load it and then call [`Table::insert_loaded`] or [`Table::load_failed`].
     LoadIt,
 }
+
+/// An inode of the format `F`, shared.
+pub(crate) type Shared<F> = Arc<Inode<<F as Format>::Node>>;
 
 /// The table of all inodes in memory.
 pub(crate) struct Table<N> {

@@ -1,44 +1,33 @@
-//! Reading and writing file contents through the cache.
+//! The layer of files: reading and writing their contents.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use moafs_disk::Page;
 use smallvec::SmallVec;
 
-use crate::api::{AtimePolicy, Credentials};
+use crate::admission::Admitted;
+use crate::credentials::Credentials;
 use crate::dirty::STREAM_BYTES;
 use crate::error::{Error, Result};
 use crate::format::{Format, SpaceRequest};
-use crate::inner::{Inner, Shared};
-use crate::inode::Unput;
+use crate::inode::{Shared, Unput};
+use crate::layer::layer;
+use crate::options::AtimePolicy;
 use crate::pages::{Delta, Pages, Piece, Slot};
 use crate::perm::{self, APPEND_ONLY, IMMUTABLE, NO_ATIME};
-use crate::plan::WritebackReason;
-use crate::pressure::Admitted;
-use crate::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping};
+use crate::pressure::Pressure;
+use crate::types::{Attr, Ino, Lbn, LbnRange, Mapping};
 use crate::unplaced::{Missing, Unplaced};
-
-/// Bytes of one write that are admitted, locked and copied in one go. Larger writes are cut.
-const WRITE_BYTES_MAX: usize = 4 << 20;
-
-/// Bytes of one read that are collected before they are copied.
-const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// A relatime access time older than this is renewed.
 const ATIME_SECS_MAX: i64 = 24 * 60 * 60;
 
-/// The longest time after which a writer that waits for room looks again.
-const ROOM_WAIT: Duration = Duration::from_secs(1);
+/// The contents and attributes of files.
+pub(crate) struct Files<F: Format> {
+    pressure: Pressure<F>,
+}
 
-/// Attempts to write back for room before a writer is told that nothing leaves.
-const ROOM_ATTEMPTS: u32 = 30;
-
-/// Files whose dirty blocks are considered in one round.
-const EVICT_FILES: usize = 256;
-
-/// Dirty ranges of one file that are considered in one round.
-const EVICT_RANGES: usize = 64;
+layer!(Files over pressure: Pressure);
 
 /// The bytes to be written.
 #[derive(Clone, Copy)]
@@ -70,22 +59,9 @@ pub(crate) struct Write<'a> {
     pub(crate) keep_size: bool,
 }
 
-impl<F: Format> Inner<F> {
-    /// Returns a regular file's inode.
-    pub(crate) fn file_inode(&self, ino: Ino) -> Result<Shared<F>> {
-        let inode = self.inode(ino)?;
-        match inode.kind {
-            FileKind::Regular => Ok(inode),
-            FileKind::Directory => Err(Error::Posix(libc::EISDIR)),
-            _ => Err(Error::Posix(libc::EINVAL)),
-        }
-    }
-
-    /// Returns the blocks that hold `len` > 0 bytes from `offset` on.
-    pub(crate) fn blocks_of(&self, offset: u64, len: u64) -> LbnRange {
-        let first = offset / self.block_bytes();
-        let last = (offset + len - 1) / self.block_bytes();
-        LbnRange { start: Lbn(first), len: u32::try_from(last + 1 - first).unwrap_or(u32::MAX) }
+impl<F: Format> Files<F> {
+    pub(crate) fn new(pressure: Pressure<F>) -> Files<F> {
+        Files { pressure }
     }
 
     pub(crate) fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize> {
@@ -100,32 +76,6 @@ impl<F: Format> Inner<F> {
         self.tally.read_bytes.fetch_add(done as u64, Ordering::Relaxed);
         self.reclaim();
         Ok(done)
-    }
-
-    /// Reads from a file whose inode lock is held.
-    pub(crate) fn read_locked(&self, inode: &Shared<F>, offset: u64, into: &mut [u8]) -> Result<usize> {
-        let size = inode.size();
-        let end = size.min(offset.saturating_add(into.len() as u64));
-        let mut at = offset;
-        while at < end {
-            let past = self.read_past_cache(inode, at, end, &mut into[(at - offset) as usize..])?;
-            if past > 0 {
-                at += past as u64;
-                continue;
-            }
-            let len = (end - at).min(READ_BYTES_MAX);
-            let range = self.blocks_of(at, len);
-            let last = range.end().0 - 1;
-            let blocks = size.div_ceil(self.block_bytes());
-            let max = self.read_ahead_blocks();
-            let ahead = inode.state.lock().read_ahead.advise(range.start.0, last, blocks, max);
-            let pages = self.pages(inode, range, ahead)?;
-            let done = (at - offset) as usize;
-            copy_out(&pages, (at % self.block_bytes()) as usize, &mut into[done..done + len as usize]);
-            self.served(inode, range);
-            at += len;
-        }
-        Ok(end.saturating_sub(offset) as usize)
     }
 
     /// Renews the access time as the policy says. Lazy: the format is told with the next write-back.
@@ -174,13 +124,6 @@ impl<F: Format> Inner<F> {
         Ok(first.unwrap_or(offset))
     }
 
-    /// Returns the bytes that one step of a write may make dirty.
-    pub(crate) fn chunk_bytes(&self) -> usize {
-        let quarter = self.cache.dirty_bytes_max() / 4;
-        let block = self.shape.block_size as usize;
-        quarter.clamp(block, WRITE_BYTES_MAX.max(block)) / block * block
-    }
-
     /// Writes one chunk: room and space first, with level 0 only; then the lock; again if more
     /// blocks turn out to be new than were admitted.
     pub(crate) fn write_chunk(&self, inode: &Shared<F>, write: &Write<'_>) -> Result<u64> {
@@ -208,7 +151,7 @@ impl<F: Format> Inner<F> {
     /// Reserves the space that a write may need, as far as the cache knows: an upper bound, unless other callers change
     /// the file meanwhile. Close to full it is counted exactly.
     fn admit_write(&self, inode: &Shared<F>, write: &Write<'_>, least: SpaceRequest) -> Result<Admitted<'_, F>> {
-        let class = Self::space_class(write.who);
+        let class = write.who.space_class();
         let offset = if write.append { inode.size() } else { write.offset };
         let range = self.blocks_of(offset, write.source.len());
         self.note_shape(inode);
@@ -298,91 +241,6 @@ impl<F: Format> Inner<F> {
             }
         }
         Ok(addressed)
-    }
-
-    /// Waits until `bytes` more may be dirty: the writer itself writes back the blocks that were not used for
-    /// the longest time. Level 0 only.
-    pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
-        let max = self.cache.dirty_bytes_max();
-        let background = self.cache.dirty_bytes_background();
-        if self.cache.dirty_bytes() + bytes > background {
-            self.rt.signal(&self.syncer_wake.event);
-            if self.options.paced {
-                let pause = self.pace.pause(bytes, self.cache.dirty_bytes(), background, max);
-                if !pause.is_zero() {
-                    moafs_runtime::sleep_until(&*self.rt, self.rt.now() + pause);
-                }
-            }
-        }
-        let mut fruitless = 0;
-        while self.cache.dirty_bytes() > 0 && self.cache.dirty_bytes() + bytes > max {
-            let ticket = self.cache.room.ticket();
-            self.tally.writer_waits.fetch_add(1, Ordering::Relaxed);
-            if self.has_ripe() {
-                // Data of unlinked files are dropped, not written.
-                self.reap_all();
-                continue;
-            }
-            let over = (self.cache.dirty_bytes() + bytes).saturating_sub(max);
-            let until = self.rt.now() + ROOM_WAIT;
-            if self.cache.underway_bytes() >= over {
-                // Enough bytes are being written already; further requests would only delay them.
-                self.rt.wait(&self.cache.room, ticket, Some(until));
-                continue;
-            }
-            // Some room for the next writes as well: blocks that leave together are written together. Paced writers
-            // are few here, and should go on soon.
-            let spare = if self.options.paced { max / 32 } else { max / 8 };
-            let outcome = self.evict_dirty(over + spare);
-            if outcome.blocks > 0 {
-                fruitless = 0;
-                continue;
-            }
-            fruitless += 1;
-            if fruitless > ROOM_ATTEMPTS {
-                return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
-            }
-            if outcome.error.as_ref().is_some_and(|e| !crate::write_back::is_host_full(e)) && fruitless > 2 {
-                return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
-            }
-            self.rt.wait(&self.cache.room, ticket, Some(until));
-        }
-        Ok(())
-    }
-
-    /// Writes back the first dirty blocks of the least recently written files (and the blocks that the policy
-    /// adds), until about `bytes` have left.
-    pub(crate) fn evict_dirty(&self, bytes: usize) -> crate::write_back::Outcome {
-        let files = self.dirty.lock().least_recent(EVICT_FILES);
-        let mut left = (bytes as u64).div_ceil(self.block_bytes());
-        let mut dues = Vec::new();
-        for inode in files {
-            if left == 0 {
-                break;
-            }
-            left = left.saturating_sub(self.dues_of(&inode, left, &mut dues));
-        }
-        self.write_back_upto(bytes as u64, dues)
-    }
-
-    /// Adds write-back reasons for about `blocks` dirty blocks of a file, the first ones first, in windows of one
-    /// transfer. Returns how many dirty blocks it has, as far as they were looked at.
-    pub(crate) fn dues_of(&self, inode: &Shared<F>, blocks: u64, dues: &mut Vec<WritebackReason>) -> u64 {
-        let window = u64::from(self.transfer_blocks());
-        let pages = inode.pages.lock();
-        let mut next = pages.ready().first().unwrap_or(0);
-        dues.push(WritebackReason::Evict(inode.ino, Lbn(next)));
-        let mut seen = 0;
-        for (start, end) in pages.ready().within(0, u64::MAX).take(EVICT_RANGES) {
-            // The part that the previous reason covers does not need another.
-            let far = (start.max(next + window)..end).step_by(window as usize);
-            for at in far.take(blocks.saturating_sub(seen).div_ceil(window) as usize) {
-                dues.push(WritebackReason::Evict(inode.ino, Lbn(at)));
-                next = at;
-            }
-            seen += end - start;
-        }
-        seen
     }
 
     fn check_may_write(&self, attr: &Attr, offset: u64, append: bool) -> Result<()> {
@@ -611,19 +469,6 @@ impl<F: Format> Inner<F> {
         self.cache.account(Delta { cached: delta.cached + d.cached, dirty: delta.dirty + d.dirty });
         Ok(())
     }
-
-    /// Waits for read-aheads of `range`: a block is not written to while it is being read. The
-    /// inode lock is held exclusively, so no new ones start.
-    pub(crate) fn finish_fills_of(&self, inode: &Shared<F>, range: LbnRange) {
-        loop {
-            let filling = {
-                let pages = inode.pages.lock();
-                pages.first_filling(range.start, range.end())
-            };
-            let Some(fill) = filling else { return };
-            let _ = self.finish_fill(inode, &fill);
-        }
-    }
 }
 
 /// The result of an attempt to write.
@@ -644,15 +489,4 @@ fn need_of(unplaced: &Unplaced, range: LbnRange, fresh: u64) -> SpaceRequest {
     }
     let map_blocks = unplaced.more_maps(unplaced.parts(range).iter().map(|part| part.start), &[]);
     SpaceRequest { data_blocks: fresh, map_blocks, ..SpaceRequest::default() }
-}
-
-/// Copies bytes out of consecutive pages, the first from `start` on.
-fn copy_out(pages: &[Page], start: usize, into: &mut [u8]) {
-    let (mut done, mut start) = (0, start);
-    for page in pages {
-        let len = (page.len() - start).min(into.len() - done);
-        into[done..done + len].copy_from_slice(&page[start..start + len]);
-        done += len;
-        start = 0;
-    }
 }

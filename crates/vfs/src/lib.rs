@@ -25,44 +25,58 @@
 //! assert!(Name::new(b"a/b").is_none(), "a name is one component of a path");
 //! ```
 //!
+//! # Public modules
+//!
 //! | module | what it holds |
 //! |---|---|
 //! | [`types`] | inode numbers, names, attributes, block runs |
 //! | [`format`](mod@format) | the seam to the formats: [`Format`], [`FormatOp`] |
 //! | [`plan`] | the seam of write-back: [`plan::Plan`], [`plan::DirtyView`] |
-//! | [`api`] | the interface for the fronts: [`Vfs`] |
+//! | [`api`] | the interface for the fronts: [`Vfs`], its options and the arguments of its calls |
 //! | [`layout`] | layout score, free runs, scattered files: one measure for all |
 //! | [`stored`] | forms that several formats store alike |
 //! | `named` | choices with names: [`named_enum!`], the registry of the policies of a format |
 //! | [`error`] | [`Error`] and its POSIX numbers |
-//! | [`health`] | the reason for which a volume takes no more changes |
+//! | [`health`] | the reason for which the volume takes no more changes |
 //! | [`counters`] | the counters of a volume |
-//! | `inner`, `inode` | the state of a volume; inodes, the holds on them, orphans (`reap`) |
-//! | `op` | a running op of the format; when attributes count as told |
-//! | `names`, `rename` | names and every change of them |
-//! | `attr`, `perm`, `acl`, `xattr` | attributes and permission checks |
-//! | `pages`, `cache`, `fill`, `co_read` | cached blocks of one file; the memory budget; reading, read-ahead; neighbours of small files |
-//! | `unplaced` | what the dirty pages of a file may still take on the volume |
-//! | `write_error` | failed writes of data, and which processes have been told |
-//! | `pressure` | what is done before ENOSPC when space is short |
-//! | `pace` | slowing writers down before the limit of dirty data stops them |
-//! | `io`, `range_ops` | reading and writing; truncate, allocate, seek, copy |
 //! | [`swap_space`] | the seam of swap space: blocks allocated in memory only, and the position of the device's head |
 //! | [`defrag`] | defragmentation: moving scattered files together again |
-//! | `dirty`, `write_back`, `sync`, `syncer` | the dirty lists; carrying out plans; durability; background work |
+//!
+//! # Layers
+//!
+//! The state of a volume is a stack of structs, each with fields of its own and the layer below (`layer`). A function
+//! belongs to the lowest layer that has all it needs, and cannot reach a higher one. From the top:
+//!
+//! | layer | its state | modules with its functions |
+//! |---|---|---|
+//! | `inner::Inner` | the syncer's task | `sync`: durability; `syncer`: background work |
+//! | `names::Namespace` | the rename lock | `names`, `rename`: look-up, listing, every change of names |
+//! | `io::Files` | none | `io`, `range_ops`: reading and writing; truncate, allocate, seek, copy. `attr`, `xattr` |
+//! | `pressure::Pressure` | rounds of freeing space | `pressure`: what is done before ENOSPC when space is short |
+//! | `write_back::WriteBack` | the pace of writers | `write_back`: carrying out plans; `room`: writers at the limit of dirty data; `defrag` |
+//! | `reader::Reader` | read-aheads under way | `reader`: contents through the cache, with read-ahead |
+//! | `reap::Reaper` | inodes without a name | `reap`: giving them back to the format; `co_read`: neighbours of small files |
+//! | `page_cache::PageCache` | memory budget, replacement queue, walks | `page_cache`: eviction; `load`: inodes by number; `filling`: blocks from the volume |
+//! | `op::Ops` | uncommitted changes, relief | `op`: ops of the format, attributes, commits; `admission`: reservations; `unmap` |
+//! | `inode_table::InodeTable` | inodes in memory, dirty lists | `inode_table` |
+//! | `volume::Volume` | format, device, options, gate, counters | `volume`; `perm`: permission checks; `bypass`: large reads past the cache |
+//!
+//! Below the layers are parts that know none of them: `inode`, `pages` (cached blocks of one file), `unplaced` (what
+//! its dirty pages may still take on the volume), `dirty` (the lists), `cache` (budget and queue), `fill` (reads under
+//! way), `read_ahead`, `walks`, `pace`, `relief`, `write_error`, `acl`, `credentials`, `options`, `calls`.
 //!
 //! # Lock order (take downwards only)
 //!
 //! | level | lock | held across a device wait? |
 //! |---|---|---|
-//! | 0 | `Inner::gate`: shared by every call; exclusive to close | yes |
-//! | – | waits for space (`Inner::admit`, with its own lock) and dirty memory (`Inner::make_room`): here, holding level 0 only | |
-//! | 1 | `Inner::rename`: exclusive when a directory changes its parent; shared while two directories are locked by ancestry | yes |
+//! | 0 | `Volume::gate`: shared by every call; exclusive to close | yes |
+//! | – | waits for space (`Pressure::admit`, with its own lock) and dirty memory (`WriteBack::make_room`): here, holding level 0 only | |
+//! | 1 | `Namespace::rename`: exclusive when a directory changes its parent; shared while two directories are locked by ancestry | yes |
 //! | 2 | `Inode::lock`: directories ancestor first, unrelated ones by number; then non-directories by number. Co-reading only tries them | yes |
 //! | 3 | pages in flight or filling, by (inode, block): waited for *before* an op begins | yes |
 //! | 4 | the format's op gate; inside an op `Inode::put`: "look at the attributes, tell the format" is one step | reads of metadata only |
 //! | 5, 6 | the format's own | |
-//! | 7 | leaves, nested only in this order: `Inode::pages`, the reap queue, `Inode::state`, `Inner::dirty`; the inode table (may take `Inode::state`), the replacement queue | no |
+//! | 7 | leaves, nested only in this order: `Inode::pages`, the reap queue, `Inode::state`, `InodeTable::dirty`; the inode table (may take `Inode::state`), the replacement queue | no |
 //!
 //! `Format::plan`, `sync_inode`, `commit` and `run_background_step` are called with level 0 only. Write-back takes no
 //! inode lock: pages in flight are never dropped, and a task that wants them gone waits for them.
@@ -80,39 +94,55 @@
 //! file's next write-back, by the syncer at the commit interval, by fsync, or at close.
 
 mod acl;
+mod admission;
 pub mod api;
 mod attr;
 mod bypass;
 mod cache;
+mod calls;
 mod co_read;
 pub mod counters;
+mod credentials;
 pub mod defrag;
 mod dirty;
 pub mod error;
 mod fill;
+mod filling;
 pub mod format;
 pub mod health;
 mod inner;
 mod inode;
+mod inode_table;
 mod io;
+mod layer;
 pub mod layout;
+mod load;
 mod named;
 mod names;
 mod op;
+mod options;
 mod pace;
+mod page_cache;
 mod pages;
 mod perm;
 pub mod plan;
 mod pressure;
 mod range_ops;
+mod read_ahead;
+mod reader;
 mod reap;
+mod relief;
 mod rename;
+mod room;
 pub mod stored;
 pub mod swap_space;
 mod sync;
 mod syncer;
 pub mod types;
+mod unmap;
 mod unplaced;
+mod volume;
+mod walks;
 mod write_back;
 mod write_error;
 mod xattr;

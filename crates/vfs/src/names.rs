@@ -1,4 +1,4 @@
-//! Names: look-up, listing, and every change of them but rename.
+//! The layer of names: look-up, listing, and every change of them but rename.
 //!
 //! A look-up holds the directory's lock shared, a change exclusively; then the child's, if it
 //! exists already. The space that the change may need is admitted before.
@@ -6,15 +6,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use moafs_runtime::lock::RwLock;
+
 use crate::acl::Acl;
-use crate::api::{Credentials, ListEntry, NewFile, Stat};
+use crate::admission::Admitted;
+use crate::calls::{ListEntry, NewFile, Stat};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::format::{Admission, Format, FormatOp, OpKind, SpaceRequest, Target};
-use crate::inner::{Inner, Shared};
-use crate::inode::Inode;
+use crate::inode::{Inode, Shared};
+use crate::io::Files;
+use crate::layer::layer;
 use crate::op::Op;
 use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, W, X};
-use crate::pressure::Admitted;
 use crate::types::{Attr, Cookie, Dentry, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
 /// Metadata blocks that adding a name may take: a directory block and three levels of its map.
@@ -47,7 +51,22 @@ pub(crate) struct Birth {
     default_acl: Option<Arc<Acl>>,
 }
 
-impl<F: Format> Inner<F> {
+/// The names of a volume.
+pub(crate) struct Namespace<F: Format> {
+    files: Files<F>,
+    /// The lock of level 1. Exclusive when a directory changes its parent, shared while a call relies on
+    /// the ancestors of a directory.
+    pub(crate) rename: RwLock<()>,
+}
+
+layer!(Namespace over files: Files);
+
+impl<F: Format> Namespace<F> {
+    pub(crate) fn new(files: Files<F>) -> Namespace<F> {
+        let rename = RwLock::new(Arc::clone(&files.rt), ());
+        Namespace { files, rename }
+    }
+
     pub(crate) fn lookup(&self, who: &Credentials, dir: Ino, name: &Name) -> Result<Stat> {
         let _gate = self.enter()?;
         self.tally.lookups.fetch_add(1, Ordering::Relaxed);
@@ -185,7 +204,7 @@ impl<F: Format> Inner<F> {
 
     pub(crate) fn admit_inode(&self, who: &Credentials, name_blocks: u64) -> Result<Admitted<'_, F>> {
         let need = SpaceRequest { inodes: 1, meta_blocks: INODE_META_BLOCKS + name_blocks, ..SpaceRequest::default() };
-        self.admit(need, Self::space_class(who))
+        self.admit(need, who.space_class())
     }
 
     /// Makes an inode and (unless it is to have none) its name, in one op, and holds it.
@@ -312,7 +331,7 @@ impl<F: Format> Inner<F> {
             return Err(Error::Posix(libc::EEXIST));
         }
         let need = SpaceRequest { meta_blocks: NAME_META_BLOCKS, ..SpaceRequest::default() };
-        let mut admission = self.admit(need, Self::space_class(who))?;
+        let mut admission = self.admit(need, who.space_class())?;
         let _dir = dir.lock.write();
         let _inode = inode.lock.write();
         self.check_may_add(who, &dir)?;
@@ -461,13 +480,6 @@ impl<F: Format> Inner<F> {
             let mut state = inode.state.lock();
             state.attr.size = size;
             state.disk_size = size;
-        }
-    }
-
-    /// Keeps the number of decoded inodes in bounds, now and then.
-    pub(crate) fn reclaim_inodes(&self) {
-        if self.table.decoded().is_multiple_of(64) {
-            self.reclaim();
         }
     }
 

@@ -1,25 +1,37 @@
-//! A running op of the format, together with the inodes whose attributes it has told the format.
+//! The layer of ops: a running op of the format, together with the inodes whose attributes it has told the format.
 //!
 //! Attributes count as told only when the op has ended and its commit point is noted in the inode; both happen in one
-//! step here. Until then [`State::unput`] stays set, so an fsync that comes in between tells the format once more
-//! instead of returning early. An attribute that a call sets directly becomes visible only after the format has
+//! step here. Until then [`crate::inode::State::unput`] stays set, so an fsync that comes in between tells the format once
+//! more instead of returning early. An attribute that a call sets directly becomes visible only after the format has
 //! recorded it, so a commit that begins after a client has seen it includes it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use moafs_runtime::leaf::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 
 use crate::error::Result;
-use crate::format::{Admission, Format, FormatOp, OpKind};
-use crate::inner::{Inner, Shared};
-use crate::inode::{Inode, State, Unput};
+use crate::format::{Admission, CommitReason, Format, FormatOp, OpKind};
+use crate::inode::{Inode, Shared, Unput};
+use crate::inode_table::InodeTable;
+use crate::layer::layer;
+use crate::relief::Relief;
 use crate::types::{Attr, FileKind};
+
+/// The ops of a volume, and what the next commit has to do.
+pub(crate) struct Ops<F: Format> {
+    inodes: InodeTable<F>,
+    /// True if metadata changed since the last commit.
+    pub(crate) uncommitted: AtomicBool,
+    pub(crate) relief: Relief,
+}
+
+layer!(Ops over inodes: InodeTable);
 
 /// A running op. Dropping it without [`Op::end`] means that a method of the format failed.
 pub(crate) struct Op<'a, F: Format> {
-    inner: &'a Inner<F>,
+    ops: &'a Ops<F>,
     op: Option<F::Op<'a>>,
     kind: OpKind,
     told: SmallVec<[Told<F>; 4]>,
@@ -28,7 +40,7 @@ pub(crate) struct Op<'a, F: Format> {
 /// An inode whose attributes an op has told the format.
 struct Told<F: Format> {
     inode: Shared<F>,
-    /// The value of [`State::changes`] when they were told; `None` if the format was not told everything.
+    /// The value of [`crate::inode::State::changes`] when they were told; `None` if the format was not told everything.
     changes: Option<u64>,
 }
 
@@ -46,19 +58,57 @@ impl<'a, F: Format> DerefMut for Op<'a, F> {
     }
 }
 
-impl<F: Format> Inner<F> {
+impl<F: Format> Ops<F> {
+    pub(crate) fn new(inodes: InodeTable<F>) -> Ops<F> {
+        Ops { inodes, uncommitted: AtomicBool::new(false), relief: Relief::default() }
+    }
+
     /// Begins an op of the format; waits for its op gate.
     pub(crate) fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<Op<'a, F>> {
         let op = self.format.begin(kind, admission)?;
-        Ok(Op { inner: self, op: Some(op), kind, told: SmallVec::new() })
+        Ok(Op { ops: self, op: Some(op), kind, told: SmallVec::new() })
     }
 
-    /// Puts an inode on the list of those whose attributes the format does not know.
-    pub(crate) fn list_unput(&self, state: &mut State, inode: &Shared<F>) {
-        if !state.unput_listed && !state.freed {
-            state.unput_listed = true;
-            self.dirty.lock().note_unput(inode);
+    /// Tells the format the attributes of these inodes.
+    pub(crate) fn put_inodes(&self, inodes: &[Shared<F>]) -> Result<()> {
+        for chunk in inodes.chunks(OpKind::ATTR_INODES_MAX) {
+            let mut admission = Admission::none();
+            let mut op = self.begin(OpKind::Attr, &mut admission)?;
+            for inode in chunk {
+                let wanted = {
+                    let state = inode.state.lock();
+                    !state.freed && state.unput > Unput::Nothing
+                };
+                if wanted {
+                    op.put_known(inode)?;
+                }
+            }
+            op.end(&[]);
         }
+        Ok(())
+    }
+
+    /// Tells the format all attributes that it does not know yet.
+    pub(crate) fn put_all(&self) -> Result<()> {
+        let inodes = self.dirty.lock().unput_inodes();
+        self.put_inodes(&inodes)
+    }
+
+    /// Commits, and forgets what evicted inodes were waiting for.
+    pub(crate) fn commit(&self, why: CommitReason) -> Result<()> {
+        let remembered = self.table.remembered();
+        self.uncommitted.store(false, Ordering::Relaxed);
+        let done = self.format.commit(why);
+        match &done {
+            Ok(()) => self.table.committed(&remembered),
+            Err(_) => self.uncommitted.store(true, Ordering::Relaxed),
+        }
+        done
+    }
+
+    /// Notes that space was made free.
+    pub(crate) fn note_freed(&self) {
+        self.relief.freed.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -68,7 +118,7 @@ impl<F: Format> Op<'_, F> {
     pub(crate) fn announce(&self, inode: &Shared<F>) {
         let mut state = inode.state.lock();
         state.note_change(Unput::Attributes);
-        self.inner.list_unput(&mut state, inode);
+        self.ops.list_unput(&mut state, inode);
     }
 
     /// Tells the format the attributes of an inode as they are.
@@ -105,7 +155,7 @@ impl<F: Format> Op<'_, F> {
             if let Some(change) = &change {
                 change(&mut attr);
             }
-            let disk_size = pages.disk_size(attr.size, state.disk_size, self.inner.block_bytes());
+            let disk_size = pages.disk_size(attr.size, state.disk_size, self.ops.block_bytes());
             (attr, disk_size, state.changes)
         };
         tell(&mut **self, &attr, disk_size)?;
@@ -122,7 +172,7 @@ impl<F: Format> Op<'_, F> {
         }
         if !whole {
             state.unput = Unput::Attributes;
-            self.inner.list_unput(&mut state, inode);
+            self.ops.list_unput(&mut state, inode);
         }
         let changes = (whole && unchanged).then_some(state.changes);
         drop(state);
@@ -135,9 +185,9 @@ impl<F: Format> Op<'_, F> {
     pub(crate) fn end(mut self, others: &[&Inode<F::Node>]) {
         let op = self.op.take().expect("an op ends once");
         let seal = op.end();
-        self.inner.uncommitted.store(true, Ordering::Relaxed);
+        self.ops.uncommitted.store(true, Ordering::Relaxed);
         if self.kind == OpKind::Unmap {
-            self.inner.note_freed();
+            self.ops.note_freed();
         }
         for inode in others {
             inode.will_be_durable_at(seal);
@@ -148,7 +198,7 @@ impl<F: Format> Op<'_, F> {
             if told.changes == Some(state.changes) {
                 state.unput = Unput::Nothing;
                 if std::mem::take(&mut state.unput_listed) && !state.freed {
-                    self.inner.dirty.lock().forget_unput(told.inode.ino);
+                    self.ops.dirty.lock().forget_unput(told.inode.ino);
                 }
             }
         }
@@ -161,7 +211,7 @@ impl<F: Format> Drop for Op<'_, F> {
         for told in std::mem::take(&mut self.told) {
             let mut state = told.inode.state.lock();
             state.note_change(Unput::Attributes);
-            self.inner.list_unput(&mut state, &told.inode);
+            self.ops.list_unput(&mut state, &told.inode);
         }
     }
 }

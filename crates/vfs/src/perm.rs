@@ -1,17 +1,17 @@
 //! Permission checks: mode bits, ACLs, sticky directories, inode flags.
 //!
-//! Behind a kernel that checks permissions ([`Checks::Done`]) only what it does not know is
+//! Behind a kernel that checks permissions ([`crate::credentials::Checks::Done`]) only what it does not know is
 //! checked here: the immutable and append-only flags.
 
 use std::sync::Arc;
 
 use crate::acl::Acl;
-use crate::api::{Checks, Credentials};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::format::Format;
-use crate::inner::{Inner, Shared};
-use crate::inode::AclCache;
+use crate::inode::{AclCache, Shared};
 use crate::types::{Attr, FileKind, XattrKey, XattrSpace};
+use crate::volume::Volume;
 
 /// The permission bit for reading.
 pub(crate) const R: u32 = 4;
@@ -38,27 +38,6 @@ pub(crate) fn without_suid_sgid(perm: u32) -> u32 {
     if perm & 0o010 != 0 { kept & !SGID } else { kept }
 }
 
-impl Credentials {
-    /// Returns true if `gid` is the caller's group or one of the supplementary ones.
-    pub(crate) fn is_member(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.contains(&gid)
-    }
-
-    pub(crate) fn is_root(&self) -> bool {
-        self.uid == 0
-    }
-
-    pub(crate) fn checked_here(&self) -> bool {
-        self.checks == Checks::Needed
-    }
-
-    /// Returns true if a change of contents by this caller clears suid and sgid. A kernel that checks permissions
-    /// decides that by the caller's capabilities, and asks for it ([`crate::api::SetAttr::kill_suidgid`]).
-    pub(crate) fn loses_set_ids(&self) -> bool {
-        self.checked_here() && !self.is_root()
-    }
-}
-
 /// Returns true if mode and ACL let the caller do all of `want`.
 fn allows(who: &Credentials, attr: &Attr, acl: Option<&Acl>, want: u32) -> bool {
     if who.is_root() {
@@ -76,7 +55,7 @@ fn allows(who: &Credentials, attr: &Attr, acl: Option<&Acl>, want: u32) -> bool 
     (attr.perm >> shift) & want == want
 }
 
-impl<F: Format> Inner<F> {
+impl<F: Format> Volume<F> {
     /// Fails with EACCES if permission is missing, unless the kernel has checked it.
     pub(crate) fn check(&self, who: &Credentials, inode: &Shared<F>, want: u32) -> Result<()> {
         if who.checked_here() { self.check_always(who, inode, want) } else { Ok(()) }

@@ -5,18 +5,16 @@
 
 use moafs_runtime::lock::WriteGuard;
 
-use crate::api::{Allocate, Credentials, Seek, SetAttr};
+use crate::calls::{Allocate, Seek, SetAttr};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress, SpaceClass, SpaceRequest};
-use crate::inner::{Inner, Shared};
-use crate::inode::Unput;
-use crate::io::{Source, Write};
+use crate::inode::{Shared, Unput};
+use crate::io::{Files, Source, Write};
 use crate::perm::{APPEND_ONLY, IMMUTABLE, without_suid_sgid};
 use crate::plan::WritebackReason;
 use crate::types::{Ino, Lbn, Mapping};
-
-/// The most blocks that one op unmaps, approximately.
-pub(crate) const UNMAP_BLOCKS_MAX: u32 = 2048;
+use crate::unmap::{LBN_END, UNMAP_BLOCKS_MAX};
 
 /// Bytes that copy_range moves at a time.
 const COPY_BYTES: u64 = 1 << 20;
@@ -24,10 +22,7 @@ const COPY_BYTES: u64 = 1 << 20;
 /// Attempts to reserve map blocks at the ends of a range that is to be unmapped.
 const EDGE_ATTEMPTS: u32 = 8;
 
-/// The block number behind every file.
-pub(crate) const LBN_END: Lbn = Lbn(u64::MAX);
-
-impl<F: Format> Inner<F> {
+impl<F: Format> Files<F> {
     /// Sets a file's size, and with it the other attributes of a truncation in `set` (times, suid).
     pub(crate) fn truncate(&self, who: &Credentials, inode: &Shared<F>, size: u64, set: &SetAttr) -> Result<()> {
         if size > self.shape.file_bytes_max {
@@ -70,18 +65,6 @@ impl<F: Format> Inner<F> {
         let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
         op.end(&[inode]);
         self.unmap_rest(inode, from, None, false, progress)?;
-        inode.state.lock().may_overhang = false;
-        Ok(())
-    }
-
-    /// Unmaps what may lie beyond the end of a file, before it grows: the new part reads as zeros. The inode lock is
-    /// held exclusively.
-    pub(crate) fn unmap_overhang(&self, inode: &Shared<F>) -> Result<()> {
-        if !inode.state.lock().may_overhang {
-            return Ok(());
-        }
-        let from = Lbn(inode.size().div_ceil(self.block_bytes()));
-        self.unmap_rest(inode, from, None, false, Progress::More)?;
         inode.state.lock().may_overhang = false;
         Ok(())
     }
@@ -132,48 +115,6 @@ impl<F: Format> Inner<F> {
             inode.pages.lock().cut(tail, within as u32);
         }
         self.discard(inode, Lbn(size.div_ceil(block_bytes)), LBN_END);
-        Ok(())
-    }
-
-    /// Drops the pages of `from..to`, dirty or not, as soon as none of them is moving.
-    pub(crate) fn discard(&self, inode: &Shared<F>, from: Lbn, to: Lbn) {
-        loop {
-            self.wait_settled(inode, from, to);
-            let mut pages = inode.pages.lock();
-            if pages.first_moving(from, to).is_some() {
-                continue;
-            }
-            let unasked = pages.unasked(from, to);
-            let delta = pages.discard(from, to);
-            drop(pages);
-            self.co_read_wasted(unasked);
-            self.cache.account(delta);
-            let dropped = delta.dirty.unsigned_abs();
-            self.tally.dropped_dirty_blocks.fetch_add(dropped, std::sync::atomic::Ordering::Relaxed);
-            if dropped > 0 {
-                self.rt.signal(&self.cache.room);
-            }
-            self.unlist_if_clean(inode);
-            return;
-        }
-    }
-
-    /// Goes on unmapping in bounded ops until all blocks are unmapped.
-    pub(crate) fn unmap_rest(
-        &self,
-        inode: &Shared<F>,
-        from: Lbn,
-        to: Option<Lbn>,
-        orphan: bool,
-        first: Progress,
-    ) -> Result<()> {
-        let mut progress = first;
-        while progress == Progress::More {
-            let mut admission = Admission::none();
-            let mut op = self.begin(OpKind::Unmap, &mut admission)?;
-            progress = op.unmap(&inode.node, from, to, UNMAP_BLOCKS_MAX, orphan)?;
-            op.end(&[inode]);
-        }
         Ok(())
     }
 
@@ -241,7 +182,7 @@ impl<F: Format> Inner<F> {
     /// Fails with ENOSPC unless there is space for all blocks of `offset..end` that have no address. Nothing stays
     /// reserved: each chunk is admitted by itself.
     fn check_room(&self, who: &Credentials, inode: &Shared<F>, offset: u64, end: u64) -> Result<()> {
-        let class = Self::space_class(who);
+        let class = who.space_class();
         if self.admit_at_once(self.need_of_holes(inode, offset, end)?, class)?.is_some() {
             return Ok(());
         }

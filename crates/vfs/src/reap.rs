@@ -15,10 +15,11 @@ use moafs_runtime::{Event, Time};
 
 use crate::error::Result;
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress};
-use crate::inner::{Inner, Shared};
-use crate::inode::Inode;
-use crate::range_ops::{LBN_END, UNMAP_BLOCKS_MAX};
+use crate::inode::{Inode, Shared};
+use crate::layer::layer;
+use crate::page_cache::PageCache;
 use crate::types::{Ino, Lbn};
+use crate::unmap::{LBN_END, UNMAP_BLOCKS_MAX};
 
 /// Unused unlinked inodes that may wait before the syncer is woken early.
 const WAITING_MAX: usize = 128;
@@ -28,7 +29,7 @@ const WAITING_MAX: usize = 128;
 const FORGET_WITHIN: Duration = Duration::from_millis(50);
 
 /// Inodes without a name, by number. Those still held wait for their last `forget`.
-pub(crate) struct ReapQueue<N> {
+struct ReapQueue<N> {
     orphans: Mutex<BTreeMap<Ino, Arc<Inode<N>>>>,
     ripe: Mutex<Ripe<N>>,
     /// Signalled when an inode has been reaped, or turned out to be in use.
@@ -67,7 +68,19 @@ pub(crate) struct Reapable {
     pub(crate) inodes: u64,
 }
 
-impl<F: Format> Inner<F> {
+/// The reaper of a volume.
+pub(crate) struct Reaper<F: Format> {
+    page_cache: PageCache<F>,
+    reap_queue: ReapQueue<F::Node>,
+}
+
+layer!(Reaper over page_cache: PageCache);
+
+impl<F: Format> Reaper<F> {
+    pub(crate) fn new(page_cache: PageCache<F>) -> Reaper<F> {
+        Reaper { page_cache, reap_queue: ReapQueue::default() }
+    }
+
     /// Notes that a name of `inode` is gone; if it was the last, the inode is to be reaped once it is not held.
     pub(crate) fn note_unlinked(&self, inode: &Shared<F>) {
         if inode.nlink() > 0 {

@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 use moafs_runtime::Timestamp;
 use moafs_runtime::lock::{ReadGuard, WriteGuard};
 
-use crate::api::{Credentials, NewFile, RenameMode};
+use crate::calls::{NewFile, RenameMode};
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::format::{Format, FormatOp, OpKind, SpaceRequest, Target};
-use crate::inner::{Inner, Shared};
-use crate::inode::Inode;
-use crate::names::{Birth, NAME_META_BLOCKS, dot_dot, is_dot, links_after};
+use crate::inode::{Inode, Shared};
+use crate::names::{Birth, NAME_META_BLOCKS, Namespace, dot_dot, is_dot, links_after};
 use crate::op::Op;
 use crate::perm::W;
 use crate::types::{FileKind, Ino, Name};
@@ -63,7 +63,7 @@ impl<N> Move<'_, N> {
     }
 }
 
-impl<F: Format> Inner<F> {
+impl<F: Format> Namespace<F> {
     pub(crate) fn rename(
         &self,
         who: &Credentials,
@@ -82,7 +82,7 @@ impl<F: Format> Inner<F> {
             RenameMode::Whiteout => self.admit_inode(who, 3 * NAME_META_BLOCKS)?,
             _ => {
                 let need = SpaceRequest { meta_blocks: 2 * NAME_META_BLOCKS, ..SpaceRequest::default() };
-                self.admit(need, Self::space_class(who))?
+                self.admit(need, who.space_class())?
             }
         };
         let mut moving = from.dir.ino != to.dir.ino && self.moves_directory(from, to, mode)?;

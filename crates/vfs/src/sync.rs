@@ -4,16 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::format::{Admission, CommitReason, Format, OpKind, SyncScope};
-use crate::inner::{Inner, Shared};
+use crate::format::{CommitReason, Format, SyncScope};
+use crate::inner::Inner;
 use crate::inode::Unput;
 use crate::plan::WritebackReason;
 use crate::types::{FileKind, Ino};
 use crate::write_error::Process;
-
-/// Attempts to write a file back that write nothing before it is called an error: a policy that
-/// plans nothing for a dirty file would hang an fsync.
-const FRUITLESS_MAX: u32 = 8;
 
 impl<F: Format> Inner<F> {
     pub(crate) fn fsync(&self, ino: Ino, data_only: bool, caller: &dyn Fn() -> Process) -> Result<()> {
@@ -42,76 +38,6 @@ impl<F: Format> Inner<F> {
         };
         let how = if data_only { SyncScope::DataOnly } else { SyncScope::Full };
         self.format.sync_inode(&inode.node, seal, epoch, how)
-    }
-
-    /// Writes back the blocks of a file that are dirty now, and waits for those in flight. Later writes do
-    /// not hold it up.
-    pub(crate) fn write_back_file(&self, inode: &Shared<F>, due: WritebackReason) -> Result<()> {
-        let goal = {
-            let mut pages = inode.pages.lock();
-            if pages.is_settled() {
-                return Ok(());
-            }
-            pages.end_generation()
-        };
-        let mut fruitless = 0;
-        loop {
-            let ticket = inode.moved.ticket();
-            if inode.pages.lock().is_settled_upto(goal) {
-                return Ok(());
-            }
-            if self.is_abandoned(inode) {
-                return Ok(());
-            }
-            let outcome = self.write_back([due]);
-            if outcome.blocks > 0 {
-                fruitless = 0;
-                continue;
-            }
-            if let Some(error) = outcome.error {
-                return Err(error);
-            }
-            let (done, all_moving) = {
-                let pages = inode.pages.lock();
-                (pages.is_settled_upto(goal), pages.ready().is_empty())
-            };
-            if done {
-                return Ok(());
-            }
-            if all_moving {
-                self.rt.wait(&inode.moved, ticket, None);
-                continue;
-            }
-            fruitless += 1;
-            if fruitless > FRUITLESS_MAX {
-                return Err(Error::Posix(libc::EIO));
-            }
-        }
-    }
-
-    /// Tells the format the attributes of these inodes.
-    pub(crate) fn put_inodes(&self, inodes: &[Shared<F>]) -> Result<()> {
-        for chunk in inodes.chunks(OpKind::ATTR_INODES_MAX) {
-            let mut admission = Admission::none();
-            let mut op = self.begin(OpKind::Attr, &mut admission)?;
-            for inode in chunk {
-                let wanted = {
-                    let state = inode.state.lock();
-                    !state.freed && state.unput > Unput::Nothing
-                };
-                if wanted {
-                    op.put_known(inode)?;
-                }
-            }
-            op.end(&[]);
-        }
-        Ok(())
-    }
-
-    /// Tells the format all attributes that it does not know yet.
-    pub(crate) fn put_all(&self) -> Result<()> {
-        let inodes = self.dirty.lock().unput_inodes();
-        self.put_inodes(&inodes)
     }
 
     pub(crate) fn sync(&self) -> Result<()> {

@@ -18,9 +18,12 @@ use smallvec::SmallVec;
 use crate::cache::End;
 use crate::error::{Error, Result};
 use crate::format::{Admission, Format, FormatOp, OpKind, RoomSearch};
-use crate::inner::{Inner, Shared};
+use crate::inode::Shared;
+use crate::layer::layer;
+use crate::pace::Pace;
 use crate::pages::Delta;
 use crate::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
+use crate::reader::Reader;
 use crate::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
 use crate::write_error::WriteError;
 
@@ -35,6 +38,18 @@ const PART_BYTES: u64 = 256 << 10;
 
 /// The most file ranges that one op places: keeps a journal's credits and a checkpoint's wait bounded.
 const OP_PIECES_MAX: usize = 64;
+
+/// Attempts to write a file back that write nothing before it is called an error: a policy that
+/// plans nothing for a dirty file would hang an fsync.
+const FRUITLESS_MAX: u32 = 8;
+
+/// The write-back of a volume.
+pub(crate) struct WriteBack<F: Format> {
+    reader: Reader<F>,
+    pub(crate) pace: Pace,
+}
+
+layer!(WriteBack over reader: Reader);
 
 /// The result of a write-back.
 #[derive(Default)]
@@ -91,7 +106,11 @@ impl<F: Format> WriteBatch<F> {
     }
 }
 
-impl<F: Format> Inner<F> {
+impl<F: Format> WriteBack<F> {
+    pub(crate) fn new(reader: Reader<F>) -> WriteBack<F> {
+        WriteBack { reader, pace: Pace::default() }
+    }
+
     /// Writes back what the format plans for each write-back reason, batch by batch.
     pub(crate) fn write_back(&self, dues: impl IntoIterator<Item = WritebackReason>) -> Outcome {
         self.write_back_upto(u64::MAX, dues)
@@ -122,6 +141,51 @@ impl<F: Format> Inner<F> {
         outcome
     }
 
+    /// Writes back the blocks of a file that are dirty now, and waits for those in flight. Later writes do
+    /// not hold it up.
+    pub(crate) fn write_back_file(&self, inode: &Shared<F>, due: WritebackReason) -> Result<()> {
+        let goal = {
+            let mut pages = inode.pages.lock();
+            if pages.is_settled() {
+                return Ok(());
+            }
+            pages.end_generation()
+        };
+        let mut fruitless = 0;
+        loop {
+            let ticket = inode.moved.ticket();
+            if inode.pages.lock().is_settled_upto(goal) {
+                return Ok(());
+            }
+            if self.is_abandoned(inode) {
+                return Ok(());
+            }
+            let outcome = self.write_back([due]);
+            if outcome.blocks > 0 {
+                fruitless = 0;
+                continue;
+            }
+            if let Some(error) = outcome.error {
+                return Err(error);
+            }
+            let (done, all_moving) = {
+                let pages = inode.pages.lock();
+                (pages.is_settled_upto(goal), pages.ready().is_empty())
+            };
+            if done {
+                return Ok(());
+            }
+            if all_moving {
+                self.rt.wait(&inode.moved, ticket, None);
+                continue;
+            }
+            fruitless += 1;
+            if fruitless > FRUITLESS_MAX {
+                return Err(Error::Posix(libc::EIO));
+            }
+        }
+    }
+
     /// Carries out writes that were planned already.
     pub(crate) fn carry_out(&self, writes: impl IntoIterator<Item = PlannedWrite>) -> Outcome {
         let mut outcome = Outcome::default();
@@ -145,7 +209,7 @@ impl<F: Format> Inner<F> {
         }
         let mut search = RoomSearch::default();
         loop {
-            let plan = match self.plan_with_room(due, self, &mut search) {
+            let plan = match self.plan_with_room(due, self.dirty_view(), &mut search) {
                 // The file was reaped while the format was looking.
                 Err(Error::Stale(_)) if self.table.peek(due.ino()).is_none_or(|inode| self.is_abandoned(&inode)) => {
                     return Ok(());

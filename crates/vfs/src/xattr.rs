@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crate::acl::Acl;
-use crate::api::Credentials;
+use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::format::{Admission, Format, FormatOp, OpKind, SpaceRequest};
-use crate::inner::{Inner, Shared};
+use crate::inode::Shared;
+use crate::io::Files;
 use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, STICKY, W};
 use crate::types::{FileKind, Ino, SetMode, XattrKey, XattrSpace};
 
@@ -19,7 +20,7 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Metadata blocks that an attribute may take beside its value: a header and a map block.
 const XATTR_META_BLOCKS: u64 = 2;
 
-impl<F: Format> Inner<F> {
+impl<F: Format> Files<F> {
     fn key(&self, name: &[u8]) -> Result<XattrKey> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::Posix(libc::ERANGE));
@@ -68,7 +69,7 @@ impl<F: Format> Inner<F> {
         }
         let value_blocks = (value.len() as u64).div_ceil(self.block_bytes());
         let need = SpaceRequest { meta_blocks: XATTR_META_BLOCKS + value_blocks, ..SpaceRequest::default() };
-        let mut admission = self.admit(need, Self::space_class(who))?;
+        let mut admission = self.admit(need, who.space_class())?;
         let _exclusive = inode.lock.write();
         self.check_may_set(who, &inode, &key)?;
         if matches!(key.space, XattrSpace::AclAccess | XattrSpace::AclDefault) {
@@ -83,7 +84,7 @@ impl<F: Format> Inner<F> {
         let key = self.key(name)?;
         // A shared attribute block may have to be copied to take something out.
         let need = SpaceRequest { meta_blocks: XATTR_META_BLOCKS, ..SpaceRequest::default() };
-        let mut admission = self.admit(need, Self::space_class(who))?;
+        let mut admission = self.admit(need, who.space_class())?;
         let _exclusive = inode.lock.write();
         self.check_may_set(who, &inode, &key)?;
         let present = self.format.xattr(&inode.node, &key)?.is_some();

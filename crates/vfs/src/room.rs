@@ -1,0 +1,120 @@
+//! Room for dirty data: a writer is slowed down, and above the limit writes back itself.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::format::Format;
+use crate::inode::Shared;
+use crate::plan::WritebackReason;
+use crate::types::Lbn;
+use crate::write_back::{Outcome, WriteBack, is_host_full};
+
+/// Bytes of one write that are admitted, locked and copied in one go. Larger writes are cut.
+const WRITE_BYTES_MAX: usize = 4 << 20;
+
+/// The longest time after which a writer that waits for room looks again.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
+
+/// Attempts to write back for room before a writer is told that nothing leaves.
+const ROOM_ATTEMPTS: u32 = 30;
+
+/// Files whose dirty blocks are considered in one round.
+const EVICT_FILES: usize = 256;
+
+/// Dirty ranges of one file that are considered in one round.
+const EVICT_RANGES: usize = 64;
+
+impl<F: Format> WriteBack<F> {
+    /// Returns the bytes that one step of a write may make dirty.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        let quarter = self.cache.dirty_bytes_max() / 4;
+        let block = self.shape.block_size as usize;
+        quarter.clamp(block, WRITE_BYTES_MAX.max(block)) / block * block
+    }
+
+    /// Waits until `bytes` more may be dirty: the writer itself writes back the blocks that were not used for
+    /// the longest time. Level 0 only.
+    pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
+        let max = self.cache.dirty_bytes_max();
+        let background = self.cache.dirty_bytes_background();
+        if self.cache.dirty_bytes() + bytes > background {
+            self.rt.signal(&self.syncer_wake.event);
+            if self.options.paced {
+                let pause = self.pace.pause(bytes, self.cache.dirty_bytes(), background, max);
+                if !pause.is_zero() {
+                    moafs_runtime::sleep_until(&*self.rt, self.rt.now() + pause);
+                }
+            }
+        }
+        let mut fruitless = 0;
+        while self.cache.dirty_bytes() > 0 && self.cache.dirty_bytes() + bytes > max {
+            let ticket = self.cache.room.ticket();
+            self.tally.writer_waits.fetch_add(1, Ordering::Relaxed);
+            if self.has_ripe() {
+                // Data of unlinked files are dropped, not written.
+                self.reap_all();
+                continue;
+            }
+            let over = (self.cache.dirty_bytes() + bytes).saturating_sub(max);
+            let until = self.rt.now() + ROOM_WAIT;
+            if self.cache.underway_bytes() >= over {
+                // Enough bytes are being written already; further requests would only delay them.
+                self.rt.wait(&self.cache.room, ticket, Some(until));
+                continue;
+            }
+            // Some room for the next writes as well: blocks that leave together are written together. Paced writers
+            // are few here, and should go on soon.
+            let spare = if self.options.paced { max / 32 } else { max / 8 };
+            let outcome = self.evict_dirty(over + spare);
+            if outcome.blocks > 0 {
+                fruitless = 0;
+                continue;
+            }
+            fruitless += 1;
+            if fruitless > ROOM_ATTEMPTS {
+                return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
+            }
+            if outcome.error.as_ref().is_some_and(|e| !is_host_full(e)) && fruitless > 2 {
+                return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
+            }
+            self.rt.wait(&self.cache.room, ticket, Some(until));
+        }
+        Ok(())
+    }
+
+    /// Writes back the first dirty blocks of the least recently written files (and the blocks that the policy
+    /// adds), until about `bytes` have left.
+    pub(crate) fn evict_dirty(&self, bytes: usize) -> Outcome {
+        let files = self.dirty.lock().least_recent(EVICT_FILES);
+        let mut left = (bytes as u64).div_ceil(self.block_bytes());
+        let mut dues = Vec::new();
+        for inode in files {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(self.dues_of(&inode, left, &mut dues));
+        }
+        self.write_back_upto(bytes as u64, dues)
+    }
+
+    /// Adds write-back reasons for about `blocks` dirty blocks of a file, the first ones first, in windows of one
+    /// transfer. Returns how many dirty blocks it has, as far as they were looked at.
+    pub(crate) fn dues_of(&self, inode: &Shared<F>, blocks: u64, dues: &mut Vec<WritebackReason>) -> u64 {
+        let window = u64::from(self.transfer_blocks());
+        let pages = inode.pages.lock();
+        let mut next = pages.ready().first().unwrap_or(0);
+        dues.push(WritebackReason::Evict(inode.ino, Lbn(next)));
+        let mut seen = 0;
+        for (start, end) in pages.ready().within(0, u64::MAX).take(EVICT_RANGES) {
+            // The part that the previous reason covers does not need another.
+            let far = (start.max(next + window)..end).step_by(window as usize);
+            for at in far.take(blocks.saturating_sub(seen).div_ceil(window) as usize) {
+                dues.push(WritebackReason::Evict(inode.ino, Lbn(at)));
+                next = at;
+            }
+            seen += end - start;
+        }
+        seen
+    }
+}
