@@ -31,6 +31,9 @@ const SHARDS: usize = 16;
 /// Looks at candidates for eviction that each decoded inode earns. Two are enough where no inode is in use.
 const LOOKS_PER_INODE: usize = 16;
 
+/// Holds that a shard has room for, however few there are.
+const HOLDS_MIN: usize = 64;
+
 /// The number of entries of removed inodes that a clock may always hold.
 const EMPTY_SEATS_MIN: usize = 64;
 
@@ -350,6 +353,11 @@ impl<N> Table<N> {
             return false;
         }
         shard.holds.remove(&ino);
+        // A kernel that forgets a million inodes gives back their memory.
+        if shard.holds.capacity() > HOLDS_MIN && shard.holds.len() < shard.holds.capacity() / 8 {
+            let room = (2 * shard.holds.len()).max(HOLDS_MIN / 2);
+            shard.holds.shrink_to(room);
+        }
         true
     }
 
@@ -457,6 +465,7 @@ fn leftover<N>(inode: &Arc<Inode<N>>) -> Option<(CommitPoint, Epoch)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::write_error::Process;
 
     fn inode(ino: Ino) -> Arc<Inode<()>> {
         let attr = Attr {
@@ -499,6 +508,32 @@ mod tests {
         assert!(table.release(Ino(16), 1));
         assert!(table.condemn(&inode));
         assert!(!table.condemn(&inode), "its number may be another's by now");
+    }
+
+    #[test]
+    fn a_failed_write_keeps_its_inode_in_memory_until_a_process_was_told() {
+        let table: Table<()> = Table::new();
+        let inode = table.insert(inode(Ino(16)));
+        WriteError::latch(&mut inode.state.lock().error, &Error::Posix(libc::EIO), moafs_runtime::Time(10));
+        drop(inode);
+        (0..3).for_each(|_| table.evict_thoroughly(SHARDS));
+        let inode = table.peek(Ino(16)).expect("no process was told");
+        let told =
+            inode.state.lock().error.as_mut().and_then(|error| error.tell(Process::SELF, moafs_runtime::Time(11)));
+        assert!(told.is_some());
+        drop(inode);
+        (0..3).for_each(|_| table.evict_thoroughly(SHARDS));
+        assert_eq!(table.decoded(), 0);
+    }
+
+    #[test]
+    fn the_room_of_holds_goes_with_them() {
+        let table: Table<()> = Table::new();
+        (0..100_000).for_each(|i| table.hold(Ino(i)));
+        assert!((0..99_000).all(|i| table.release(Ino(i), 1)));
+        assert!((99_000..100_000).all(|i| table.is_held(Ino(i))));
+        let room: usize = table.shards.iter().map(|shard| shard.lock().holds.capacity()).sum();
+        assert!(room < 10_000, "room for {room} holds");
     }
 
     #[test]
