@@ -531,6 +531,22 @@ mod tests {
         assert!(again.any(|run| victims.contains(&segment(&run))), "there are holes again");
     }
 
+    /// A reader that finds the generation as it was before it asked for a block takes the bytes.
+    #[test]
+    fn blocks_are_released_and_counted_as_relocated_in_one_step() {
+        let vfs = mount(&volume(64, features()[0]));
+        (0..300).for_each(|i| write(&vfs, &format!("{i}"), 8).expect("there is room"));
+        vfs.sync().expect("sync");
+        (0..300).step_by(2).for_each(|i| unlink(&vfs, &format!("{i}")).expect("it is there"));
+        vfs.run_background_step();
+        let space = &vfs.format().space;
+        space.snapshot().expect("no summary is missing");
+        let (holes, generation) = (space.holes(Class::Data), space.relocation_generation());
+        space.committed();
+        assert!(space.holes(Class::Data) > holes, "what only the last checkpoint held can be handed out");
+        assert!(space.relocation_generation() > generation);
+    }
+
     #[test]
     fn more_unlinked_files_in_use_than_a_checkpoint_can_name_push_back() {
         let mem = volume(64, features()[0]);
