@@ -55,6 +55,35 @@ if chattr +i "$img" 2>/dev/null; then
     chattr -i "$img"
 fi
 
+# With auto_unmount a mount goes when its daemon is killed; the mount of a user, where users may mount.
+if have fusermount3 && have setpriv; then
+    user() {
+        setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
+    }
+    theirs=$work/theirs
+    mkdir "$theirs"
+    cp "$MOAFS" "$work/moafs"
+    chmod 755 "$work" "$work/moafs"
+    if user test -w /dev/fuse; then
+        chown 65534:65534 "$theirs" "$img"
+    else
+        echo "*** SKIPPED: $name: the mount of a user (/dev/fuse is root's); root's instead"
+        user() {
+            "$@"
+        }
+    fi
+    user "$work/moafs" mount -o auto_unmount "$img" "$theirs" || fail "-o auto_unmount"
+    kill -KILL "$(user sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' "$theirs/.moafs/stats" | head -1)"
+    for _ in $(seq 100); do
+        grep -q " $theirs " /proc/self/mounts || break
+        sleep 0.1
+    done
+    ! grep -q " $theirs " /proc/self/mounts || fail "a mount with auto_unmount is there though its daemon was killed"
+    wait_for_release || fail "the image was not released"
+    mount_it
+    umount_it
+fi
+
 # No name reaches the terminal raw.
 odd=$(printf 'a\033[2Jb\nc')
 "$MOAFS" ls "$img:/$odd" >"$work/said" 2>&1 && fail "a name that is not there"

@@ -1,0 +1,63 @@
+#!/bin/sh
+# What is on the disk when the daemon is killed: everything that came before syncfs, and what is older than the ages of the
+# mount options.
+# usage: durable.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+. "$(dirname "$0")/common"
+choose "$@"
+have python3 || skip "python3 is not installed"
+make 64M
+
+cat >"$work/durable.py" <<'PYTHON'
+import os, sys
+part, top = sys.argv[1:]
+os.chdir(top)
+
+def contents(number):
+    return b'%d\n' % number * (100 + number * 50)
+
+if part == 'make':
+    for number in range(40):
+        os.makedirs(f'd{number % 5}/e', exist_ok=True)
+        with open(f'd{number % 5}/f{number}', 'wb') as file:
+            file.write(contents(number))
+    for number in range(0, 40, 4):
+        os.rename(f'd{number % 5}/f{number}', f'd{number % 5}/e/g{number}')
+        os.link(f'd{number % 5}/e/g{number}', f'h{number}')
+    for number in range(1, 40, 4):
+        os.unlink(f'd{number % 5}/f{number}')
+    os.setxattr('d2/f2', 'user.colour', b'green')
+    os.chmod('d3/f3', 0o600)
+elif part == 'look':
+    found = {os.path.relpath(os.path.join(at, name), '.') for at, _, names in os.walk('.') for name in names}
+    found = {name for name in found if not name.startswith('.moafs')}
+    kept = {f'd{number % 5}/f{number}': number for number in range(40) if number % 4 > 1}
+    kept |= {f'd{number % 5}/e/g{number}': number for number in range(0, 40, 4)}
+    kept |= {f'h{number}': number for number in range(0, 40, 4)}
+    assert found == set(kept), found ^ set(kept)
+    for name, number in kept.items():
+        with open(name, 'rb') as file:
+            assert file.read() == contents(number), name
+    assert os.getxattr('d2/f2', 'user.colour') == b'green'
+    assert os.stat('d3/f3').st_mode & 0o777 == 0o600
+PYTHON
+
+# survives WHAT OPTIONS COMMAND...: what was made before COMMAND is there after a kill that follows it.
+survives() {
+    what=$1
+    make 64M
+    mount_it "$2"
+    shift 2
+    python3 "$work/durable.py" make "$mnt" || fail "$what: making files"
+    "$@" || fail "$what"
+    kill -KILL "$(daemon_pid)"
+    umount -l "$mnt"
+    wait_for_release || fail "$what: the image was not released"
+    mount_it
+    python3 "$work/durable.py" look "$mnt" || fail "$what: not everything is there after a kill"
+    umount_it
+    judge
+}
+
+survives syncfs commit=3600,dirty_age=3600 sync -f "$mnt/d0"
+survives "the age of data and the commit interval" commit=0.5,dirty_age=0.5 sleep 4
+say "$maker: passed"
