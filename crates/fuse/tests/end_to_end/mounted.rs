@@ -143,8 +143,14 @@ pub(crate) struct ChildServer {
 impl ChildServer {
     /// Starts the child and waits for its mount; returns `None` if the kernel does not offer the transport.
     pub(crate) fn new(target: &Path, transport: Transport) -> Option<Self> {
+        Self::with(target, transport, "child_serves_when_told_to", &[])
+    }
+
+    /// Does the same for a child that runs the test `serves`, and is told more.
+    pub(crate) fn with(target: &Path, transport: Transport, serves: &str, told: &[(&str, &Path)]) -> Option<Self> {
         let process = Command::new(std::env::current_exe().expect("this test's program"))
-            .args(["--exact", "child_serves_when_told_to"])
+            .args(["--exact", serves])
+            .envs(told.iter().copied())
             .env(CHILD_MOUNT, target)
             .env(CHILD_TRANSPORT, format!("{transport:?}"))
             .stdout(Stdio::null())
