@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::error::{BenchError, Result};
 use crate::interrupt::Interrupt;
-use crate::run::{Measured, Round};
+use crate::round::{Measured, Round};
 use crate::sequential;
 use crate::system::{System, Volume};
 

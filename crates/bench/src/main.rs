@@ -28,6 +28,7 @@ mod postmark;
 mod process;
 mod record;
 mod report;
+mod round;
 mod run;
 mod sequential;
 mod summary;
@@ -46,7 +47,8 @@ use crate::error::{BenchError, Result};
 use crate::interrupt::Interrupt;
 use crate::process::Programs;
 use crate::record::Record;
-use crate::run::{Plan, Scale, Suite};
+use crate::round::{Scale, Suite};
+use crate::run::Plan;
 use crate::system::{Format, LoopMode, Setup};
 
 /// Compare moafs with other file systems, in the same run.

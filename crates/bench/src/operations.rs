@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::error::{BenchError, Result};
 use crate::interrupt::Interrupt;
-use crate::run::{Measured, Round};
+use crate::round::{Measured, Round};
 use crate::system::{System, Volume};
 
 /// Files of each client.

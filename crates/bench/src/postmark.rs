@@ -15,7 +15,7 @@ use rand::RngExt;
 use crate::error::{BenchError, Result};
 use crate::interrupt::Interrupt;
 use crate::process;
-use crate::run::{Measured, Round};
+use crate::round::{Measured, Round};
 use crate::system::{System, Volume};
 
 /// Files of the pool.

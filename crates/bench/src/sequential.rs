@@ -10,7 +10,7 @@ use rustix::fs::Advice;
 use crate::error::{BenchError, Result};
 use crate::interrupt::Interrupt;
 use crate::process;
-use crate::run::{Measured, Round};
+use crate::round::{Measured, Round};
 use crate::system::{System, Volume};
 
 /// Bytes of one call.
