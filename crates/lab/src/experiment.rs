@@ -1,9 +1,10 @@
-//! Experiments: the list of them, and running them.
+//! Running an experiment.
 //!
 //! An experiment consists of *cases*: one system on one drive with one utilization, each on a
 //! machine of its own. Cases run on all cores; their results are put together in the order of the
 //! cases, so that the number of cores changes nothing.
 
+use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,9 +16,6 @@ use moafs_f2fs::place::DeviceCost;
 use crate::age::{Aged, Aging, FragmentedVolume};
 use crate::calibrate;
 use crate::error::{LabError, Result};
-use crate::experiments;
-use crate::experiments::file_aware::{Fac, FacCase};
-use crate::experiments::recycling::{IoCase, IoTest};
 use crate::log_volume::{self, LogAged, LogShape};
 use crate::outcome::Outcome;
 use crate::parameters::Parameters;
@@ -41,26 +39,6 @@ pub struct Experiment {
     pub paper: &'static str,
     /// Function that runs the experiment.
     pub(crate) run: fn(&Experiment, &Lab<'_>) -> Result<Outcome>,
-}
-
-/// Returns all experiments, in the order of the papers.
-pub fn all() -> Vec<&'static Experiment> {
-    experiments::all().collect()
-}
-
-/// Returns the experiments with these names, each once, in the order of [`all`]. Without names: all
-/// experiments.
-///
-/// # Errors
-/// [`LabError::Unknown`] lists what exists.
-pub fn select(ids: &[String]) -> Result<Vec<&'static Experiment>> {
-    let known = || experiments::all().map(|experiment| experiment.id);
-    for id in ids {
-        if !known().any(|known| known == id) {
-            return Err(LabError::unknown("experiment", id, known()));
-        }
-    }
-    Ok(all().into_iter().filter(|e| ids.is_empty() || ids.iter().any(|id| id == e.id)).collect())
 }
 
 /// The options of a run.
@@ -123,9 +101,8 @@ pub struct Lab<'a> {
     log_aged: Mutex<BTreeMap<(u8, Pattern), Slot<LogAged>>>,
     /// Costs of the drives' requests, by drive.
     costs: Mutex<BTreeMap<String, Slot<DeviceCost>>>,
-    /// Runs of IO-TEST, which several experiments use.
-    io_tests: Mutex<BTreeMap<IoCase, Slot<IoTest>>>,
-    facs: Mutex<BTreeMap<FacCase, Slot<Fac>>>,
+    /// Results of cases that several experiments share: for each type of case and result a map of slots.
+    shared: Mutex<BTreeMap<TypeId, Box<dyn Any + Send>>>,
 }
 
 /// A value made once, by the first case that needs it; other cases wait for it.
@@ -146,8 +123,7 @@ impl<'a> Lab<'a> {
             aged: Mutex::default(),
             log_aged: Mutex::default(),
             costs: Mutex::default(),
-            io_tests: Mutex::default(),
-            facs: Mutex::default(),
+            shared: Mutex::default(),
         })
     }
 
@@ -238,22 +214,21 @@ impl<'a> Lab<'a> {
         slot.get_or_init(cost).clone().map(|cost| *cost)
     }
 
-    /// Returns the result of a run of IO-TEST. Each is run once, however many experiments ask.
+    /// Returns the result of a case that several experiments share. It is run once, however many of them ask.
     ///
     /// # Errors
     /// Fails as `run` does.
-    pub(crate) fn io_test(&self, case: &IoCase, run: impl FnOnce() -> Result<IoTest>) -> Result<Arc<IoTest>> {
-        let slot = Arc::clone(self.io_tests.lock().entry(case.clone()).or_default());
-        slot.get_or_init(|| run().map(Arc::new)).clone()
-    }
-
-    /// Returns the result of a run of the writers and of cleaning, each run once as in
-    /// [`Lab::io_test`].
-    ///
-    /// # Errors
-    /// Fails as `run` does.
-    pub(crate) fn fac(&self, case: &FacCase, run: impl FnOnce() -> Result<Fac>) -> Result<Arc<Fac>> {
-        let slot = Arc::clone(self.facs.lock().entry(case.clone()).or_default());
+    pub(crate) fn once<C, T>(&self, case: &C, run: impl FnOnce() -> Result<T>) -> Result<Arc<T>>
+    where
+        C: Clone + Ord + Send + 'static,
+        T: Send + Sync + 'static,
+    {
+        let slot = {
+            let mut shared = self.shared.lock();
+            let slots = shared.entry(TypeId::of::<(C, T)>()).or_insert_with(|| Box::new(BTreeMap::<C, Slot<T>>::new()));
+            let slots = slots.downcast_mut::<BTreeMap<C, Slot<T>>>().expect("the key names these types");
+            Arc::clone(slots.entry(case.clone()).or_default())
+        };
         slot.get_or_init(|| run().map(Arc::new)).clone()
     }
 
@@ -297,16 +272,6 @@ mod tests {
 
     fn options() -> RunOptions {
         RunOptions { scale: 0.02, seed: 1, jobs: 2, parameters: Parameters::default() }
-    }
-
-    #[test]
-    fn unknown_experiments_list_those_that_exist() {
-        let error = select(&["cw-seq-rite".to_owned()]).err().unwrap().to_string();
-        assert!(error.contains("cw-seq-rite") && error.contains("cw-seq-write"), "{error}");
-        assert_eq!(select(&[]).unwrap().len(), all().len());
-        let twice = ["cw-postmark".to_owned(), "cw-seq-write".to_owned(), "cw-postmark".to_owned()];
-        let ids: Vec<_> = select(&twice).unwrap().iter().map(|e| e.id).collect();
-        assert_eq!(ids, ["cw-seq-write", "cw-postmark"]);
     }
 
     #[test]

@@ -8,9 +8,9 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`experiment`] | what there is, and running it: cases on all cores |
-//! | [`experiments`] | the papers' experiments: cases, tables, comparisons, reasons |
-//! | [`system`], [`log_system`], [`swap_system`], [`parameters`], [`cpu`] | what is compared, and what can be set |
+//! | [`experiment`] | running an experiment: cases on all cores |
+//! | [`experiments`] | what there is: the papers' experiments, with their cases, tables, comparisons, reasons |
+//! | [`system`], [`log_system`], [`swap_system`], [`parameters`], [`cpu`], [`write_cache`] | what is compared, and what can be set |
 //! | [`volume`], [`age`], [`contentless`] | the shape of volumes; making them old; memory without file data |
 //! | [`log_volume`], [`calibrate`] | the same for F2FS; what a drive charges |
 //! | [`machine`] | one case's machine, from the program down to the drive |
@@ -49,6 +49,7 @@ pub mod trace;
 pub mod volume;
 pub mod window;
 pub mod workload;
+pub mod write_cache;
 
 pub use error::{LabError, Result};
 pub use outcome::Outcome;

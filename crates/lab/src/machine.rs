@@ -20,8 +20,8 @@ use moafs_vfs::{Format, Options, Vfs};
 
 use crate::cpu::Cpu;
 use crate::error::{LabError, Result};
-use crate::parameters::WriteCache;
 use crate::workload::Client;
+use crate::write_cache::WriteCache;
 
 /// The system under test: a format, and the options it is opened with.
 pub trait Mount: Clone {

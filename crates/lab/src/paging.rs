@@ -177,7 +177,7 @@ impl<F: Format> Machine<F> {
             let (program, ended, rt) = (*program, Arc::clone(&ended), Rt::clone(&self.rt));
             let (vfs, memory, cpu) = (self.vfs.clone(), Arc::clone(&self.memory), setup.machine.cpu);
             let work = move || {
-                let client = Client::new(vfs, Rt::clone(&rt), cpu).sharing(&memory).within(drive::HOME);
+                let client = Client::new(vfs, Rt::clone(&rt), cpu).sharing(&memory).within(ground::HOME);
                 let process = Process::new(&memory, program.pages());
                 let result = client.and_then(|client| program.run(&client, &process));
                 process.settle();

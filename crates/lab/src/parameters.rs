@@ -18,32 +18,9 @@ use crate::error::{LabError, Result};
 use crate::log_system::LogSystem;
 use crate::swap_system::SwapSystem;
 use crate::system::System;
+use crate::write_cache::WriteCache;
 
 const MIB: f64 = (1 << 20) as f64;
-
-/// The use of the drive's write cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteCache {
-    /// On, and never flushed: the paper's system.
-    On,
-    /// On, and flushed wherever the order of writes asks for it: safe against power cuts.
-    Flushed,
-    /// Off: every write waits for the media.
-    Off,
-}
-
-impl WriteCache {
-    const ALL: [WriteCache; 3] = [WriteCache::On, WriteCache::Flushed, WriteCache::Off];
-
-    /// Returns its name in parameters and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            WriteCache::On => "on",
-            WriteCache::Flushed => "flushed",
-            WriteCache::Off => "off",
-        }
-    }
-}
 
 /// The values of all parameters.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use moafs_lab::Outcome;
-use moafs_lab::experiment::{Lab, RunOptions, Silent, all, select};
+use moafs_lab::experiment::{Lab, RunOptions, Silent};
+use moafs_lab::experiments::{all, select};
 use moafs_lab::parameters::Parameters;
 
 /// The co-writing paper's, on one of its drives.

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use moafs_disk::model::{DriveSpec, spec};
-use moafs_lab::experiment;
 use moafs_lab::parameters::Parameters;
+use moafs_lab::{experiment, experiments};
 use serde::Serialize;
 
 use crate::error::Result;
@@ -72,7 +72,7 @@ fn everything() -> Everything {
         default: defaults.get(name).cloned(),
     };
     Everything {
-        experiments: experiment::all().into_iter().map(entry).collect(),
+        experiments: experiments::all().into_iter().map(entry).collect(),
         drives: spec::names().map(drive).collect(),
         parameters: Parameters::known().map(parameter).collect(),
     }

@@ -18,13 +18,14 @@ use crate::experiment::{Experiment, Lab};
 use crate::layout::{Pieces, VolumeLayout};
 use crate::machine::{Machine, Setup, Totals};
 use crate::outcome::{Chart, ChartForm, LayoutMap, Outcome, Row, Scatter};
-use crate::parameters::{Parameters, WriteCache};
+use crate::parameters::Parameters;
 use crate::system::System;
 use crate::workload::Sizes;
 use crate::workload::build::Build;
 use crate::workload::create::{Create, Order};
 use crate::workload::postmark::{Append, Postmark, Tally};
 use crate::workload::read_all::ReadAll;
+use crate::write_cache::WriteCache;
 
 /// The smallest cache that a scaled machine has, in bytes: a few requests of the largest size.
 const CACHE_BYTES_MIN: u64 = 2 << 20;

@@ -25,10 +25,10 @@ use crate::log_system::LogMount;
 use crate::log_volume::LogShape;
 use crate::machine::{Machine, Mount, Setup, Totals};
 use crate::outcome::{Chart, ChartForm, Outcome, Row};
-use crate::parameters::WriteCache;
 use crate::system::System;
 use crate::volume::VolumeShape;
 use crate::workload::records::{Records, read_by_records};
+use crate::write_cache::WriteCache;
 
 const WRITERS: u64 = 8;
 const FILE_BYTES: f64 = (1600_u64 << 20) as f64;
@@ -177,7 +177,7 @@ fn run(experiment: &Experiment, lab: &Lab<'_>, rows: fn(&Subject, FacSystem, &Fa
     let drives = lab.options.parameters.drives(&[CARD]);
     let of_drive = |drive: &String| FacSystem::ALL.map(|system| FacCase { drive: drive.clone(), system });
     let cases: Vec<FacCase> = drives.iter().flat_map(of_drive).collect();
-    let done = lab.run_cases(experiment.id, &cases, |case| lab.fac(case, || run_case(lab, case)))?;
+    let done = lab.run_cases(experiment.id, &cases, |case| lab.once(case, || run_case(lab, case)))?;
     let mut outcome = lab.outcome_of(experiment);
     let shape = shape(lab);
     let text = format!("{:.2} GiB of F2FS (ext: as large), sections of 2 MiB", shape.bytes as f64 / f64::from(1 << 30));

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::outcome::Row;
-use crate::parameters::{Parameters, WriteCache};
+use crate::parameters::Parameters;
 use crate::system::System;
+use crate::write_cache::WriteCache;
 
 /// The utilization that the sentences are about, where it was run.
 const TOLD_UTILIZATION: &str = "30";

@@ -22,8 +22,8 @@ use crate::log_system::{LogMount, LogSystem};
 use crate::log_volume::LogShape;
 use crate::machine::{Machine, Setup, Totals};
 use crate::outcome::{Chart, ChartForm, Outcome, Row, Scatter};
-use crate::parameters::WriteCache;
 use crate::workload::overwrite::{FILE_BYTES, Pattern, Schedule};
+use crate::write_cache::WriteCache;
 
 const GB: f64 = 1e9;
 const HDD: &str = "hds721616pla380";
@@ -257,7 +257,7 @@ fn measured(plan: &Plan<'_>, experiment: &Experiment, lab: &Lab<'_>) -> Result<(
             }
         }
     }
-    let done = lab.run_cases(experiment.id, &cases, |case| lab.io_test(case, || run_case(lab, case)))?;
+    let done = lab.run_cases(experiment.id, &cases, |case| lab.once(case, || run_case(lab, case)))?;
     let mut outcome = lab.outcome_of(experiment);
     let shape = LogShape::paper(lab.options.scale);
     outcome.parameters.insert("volume".to_owned(), show_shape(&shape)?);

@@ -26,7 +26,6 @@ use crate::outcome::{Chart, ChartForm, Outcome, Row, Scatter};
 use crate::paging::ground::TestFileSystem;
 use crate::paging::head::Strokes;
 use crate::paging::{self, Measured, PagingSetup, Program, drive as volume};
-use crate::parameters::WriteCache;
 use crate::program::compile::Compile;
 use crate::program::lu::Lu;
 use crate::program::ns2::Ns2;
@@ -35,6 +34,7 @@ use crate::swap_system::SwapSystem;
 use crate::system::System;
 use crate::workload::Sizes;
 use crate::workload::postmark::{Append, Postmark};
+use crate::write_cache::WriteCache;
 
 /// Name of the paper's drive.
 const DISK: &str = "st3160812as";

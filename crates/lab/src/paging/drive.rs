@@ -7,7 +7,7 @@ use moafs_disk::model::DriveSpec;
 use moafs_disk::{MemDisk, SharedDisk};
 use moafs_vfs::Options;
 
-use super::ground::TestFileSystem;
+use super::ground::{HOME, TestFileSystem};
 use crate::contentless::Contentless;
 use crate::error::{LabError, Result};
 use crate::machine::without_time;
@@ -20,8 +20,6 @@ pub const SWAP_START: u64 = 1_000_000;
 pub const SWAP_SECTORS: u64 = 931 << 11;
 /// First sector of the file system, which goes to the drive's end.
 pub const VOLUME_START: u64 = SWAP_START + SWAP_SECTORS;
-/// The directory that programs run in.
-pub const HOME: &str = "home";
 
 /// Memory for the cache while files are prepared.
 const CACHE_BYTES: usize = 256 << 20;

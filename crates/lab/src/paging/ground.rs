@@ -9,7 +9,6 @@ use moafs_vfs::Format;
 use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::BlockRun;
 
-use super::drive::HOME;
 use crate::error::{LabError, Result};
 use crate::log_system::LogMount;
 use crate::machine::Mount;
@@ -29,6 +28,9 @@ const LEFT_BLOCKS: u64 = 4 << 15;
 /// Directories that fill the rest of the logs' segments, and files in them: each has a node and a
 /// block.
 const TO_FILL_SEGMENTS: u64 = 600;
+
+/// The directory that programs run in.
+pub const HOME: &str = "home";
 
 /// A file system that programs find on the drive.
 pub trait TestFileSystem: Mount {

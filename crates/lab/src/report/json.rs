@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::ReportError;
+use super::error::ReportError;
 use crate::outcome::{Outcome, Row, Scatter};
 
 /// A kept result has at most this many bytes: room for the rows and pictures of any experiment.

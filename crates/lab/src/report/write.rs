@@ -4,11 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::{ReportError, files};
-use crate::Outcome;
+use super::error::ReportError;
+use super::files::{PAGE, files};
+use crate::outcome::Outcome;
 
-/// File name of the page.
-pub(super) const PAGE: &str = "report.html";
 const PICTURES: &str = "pictures";
 
 /// Writes the report on `outcomes` into `dir`, which is made if it is not there. Files of other experiments in `dir`
