@@ -14,14 +14,12 @@
 //! | `store` | the bytes |
 //! | [`stats`], `trace` | counters, and the list of commands |
 //! | [`serve`](mod@serve) | a live disk: mount, signals, end |
-//! | [`peers`] | the same workloads on several file systems, each on such a disk |
 
 #![forbid(unsafe_code)]
 
 mod drive;
 mod front;
 mod host;
-pub mod peers;
 mod queue;
 pub mod serve;
 pub mod stats;

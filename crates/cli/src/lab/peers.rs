@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use moafs_disk::probe::trace::Counters;
 use moafs_lab::Outcome;
 use moafs_lab::outcome::{Chart, ChartForm, Row};
-use moafs_simdisk::peers::{Interrupt, Measured, Plan, SCHEDULER, System, Workload};
+use moafs_peers::{Interrupt, Measured, Plan, SCHEDULER, System, Workload};
 use moafs_simdisk::{Model, Stats};
 
 use crate::error::{CliError, Result};

@@ -1,70 +1,20 @@
-//! The file systems that are compared, and a volume of each on a modelled disk of its own.
+//! A volume on a modelled disk of its own.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use moafs_disk::probe::trace::Counters;
+use moafs_simdisk::{DISK, Report, STATS, Stats};
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::peers::Plan;
-use crate::peers::error::{PeersError, Result};
-use crate::peers::machine::{self, Loop, Server};
-use crate::{DISK, Report, STATS, Stats};
-
-/// A file system of the comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum System {
-    /// The kernel's ext4, made by mkfs.ext4.
-    Ext4,
-    /// The kernel's XFS, made by mkfs.xfs.
-    Xfs,
-    /// The kernel's Btrfs, made by mkfs.btrfs.
-    Btrfs,
-    /// moafs on an ext2 volume.
-    Moafs,
-}
-
-impl System {
-    /// All file systems of the comparison.
-    pub const ALL: [System; 4] = [System::Ext4, System::Xfs, System::Btrfs, System::Moafs];
-
-    /// Returns the name used in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            System::Ext4 => "ext4",
-            System::Xfs => "xfs",
-            System::Btrfs => "btrfs",
-            System::Moafs => "moafs",
-        }
-    }
-
-    /// Returns the program that makes the file system's volumes; `None` if it is `moafs` itself.
-    pub(crate) fn maker(self) -> Option<&'static str> {
-        match self {
-            System::Ext4 => Some("mkfs.ext4"),
-            System::Xfs => Some("mkfs.xfs"),
-            System::Btrfs => Some("mkfs.btrfs"),
-            System::Moafs => None,
-        }
-    }
-
-    /// Makes a volume with the tool's defaults. ext4 does at once what it would otherwise do in the
-    /// background during its first minutes: the measurement is of a volume at work, not of one
-    /// being finished.
-    fn make(self, program: &Path, device: &Path) -> Result<()> {
-        let mut command = self.maker().map_or_else(|| Command::new(program), Command::new);
-        let arguments: &[&str] = match self {
-            System::Ext4 => &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
-            System::Xfs | System::Btrfs => &["-q", "-f"],
-            System::Moafs => &["mkfs", "-q", "-F"],
-        };
-        machine::run(command.args(arguments).arg(device)).map(drop)
-    }
-}
+use crate::error::{PeersError, Result};
+use crate::machine::{self, Loop, Server};
+use crate::plan::Plan;
+use crate::system::System;
 
 /// A volume on a modelled disk of its own. Dropping it takes everything down, the inner things
 /// first.

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::peers::error::{PeersError, Result};
+use crate::error::{PeersError, Result};
 
 const CONTROLLER: &str = "/sys/fs/cgroup/memory";
 const PROCESSES: &str = "cgroup.procs";

@@ -15,9 +15,9 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::peers::error::{PeersError, Result};
-use crate::peers::machine::Interrupt;
-use crate::peers::sizes::{self, BYTES_MAX, Contents, SMALL_BYTES_MAX};
+use crate::error::{PeersError, Result};
+use crate::machine::Interrupt;
+use crate::sizes::{self, BYTES_MAX, Contents, SMALL_BYTES_MAX};
 
 /// A workload of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

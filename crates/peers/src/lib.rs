@@ -9,72 +9,40 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `workload` | what is done: [`Workload`] |
+//! | `plan` | what is compared, and its conditions: [`Plan`] |
 //! | `sizes` | sizes and contents of files |
-//! | `system` | the file systems and their volumes: [`System`] |
+//! | `system`, `volume` | the file systems: [`System`]; their volumes |
 //! | `memory` | a machine with less memory |
 //! | `machine` | loop devices, servers, the limit of dirty memory, signals: taken and given back |
+
+#![forbid(unsafe_code)]
 
 mod error;
 mod machine;
 mod memory;
+mod plan;
 mod sizes;
 mod system;
+mod volume;
 mod workload;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use moafs_disk::probe::trace::Counters;
+use moafs_simdisk::Stats;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
 pub use error::PeersError;
 pub use machine::{Interrupt, SCHEDULER};
+pub use plan::Plan;
 pub use system::System;
 pub use workload::Workload;
 
-use crate::drive::Model;
-use crate::peers::error::Result;
-use crate::peers::machine::DirtyLimit;
-use crate::peers::memory::MemoryGroup;
-use crate::peers::sizes::Contents;
-use crate::peers::system::Volume;
-use crate::peers::workload::Place;
-use crate::stats::Stats;
-
-/// Cache of our daemon in bytes while memory is not limited.
-const CACHE_BYTES: u64 = 256 << 20;
-/// Share of limited memory that our daemon's cache gets, in percent: the rest is for the kernel's
-/// own cache, and the daemon's buffers.
-const CACHE_PERCENT: u64 = 60;
-/// Largest share of its cache that our daemon lets be dirty, in percent.
-const DIRTY_PERCENT_MAX: u64 = 90;
-
-/// The file systems and workloads to compare, and their conditions.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// The `moafs` program, which serves disks and mounts.
-    pub program: PathBuf,
-    /// The drive under each of them.
-    pub model: Model,
-    /// Bytes of the drive that are used.
-    pub bytes: u64,
-    /// File systems to compare.
-    pub systems: Vec<System>,
-    /// Workloads to run on each of them.
-    pub workloads: Vec<Workload>,
-    /// Scale of the workloads; 1 is full size.
-    pub scale: f64,
-    /// Seed of all random choices.
-    pub seed: u64,
-    /// Modelled time per wall time; unpaced if `None`.
-    pub pace: Option<f64>,
-    /// Limit of dirty memory in bytes, the same for all file systems.
-    pub dirty_bytes: u64,
-    /// Memory in bytes for everything that a workload and its file system keep, caches included;
-    /// `None`: unlimited.
-    pub memory_bytes: Option<u64>,
-}
+use crate::error::Result;
+use crate::machine::DirtyLimit;
+use crate::memory::MemoryGroup;
+use crate::sizes::Contents;
+use crate::volume::Volume;
+use crate::workload::Place;
 
 /// One workload on one file system.
 #[derive(Debug, Clone)]
@@ -94,28 +62,6 @@ pub struct Measured {
 }
 
 impl Plan {
-    /// Returns the mount options that give our daemon as much dirty memory as the kernel has. Its
-    /// cache is its share of limited memory, or as large as the dirty memory needs.
-    pub fn moafs_options(&self) -> String {
-        let share = self.memory_bytes.map_or(CACHE_BYTES, |bytes| bytes / 100 * CACHE_PERCENT);
-        let cache = share.max(self.dirty_bytes * 100 / DIRTY_PERCENT_MAX + 1);
-        let percent = (self.dirty_bytes * 100 / cache).clamp(1, DIRTY_PERCENT_MAX);
-        format!("cache={cache},dirty={percent}")
-    }
-
-    fn disk_command(&self, dir: &Path) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(["simdisk", "--daemon", "--model", self.model.name(), "--size", &self.bytes.to_string()]);
-        for assignment in self.model.set_parameters() {
-            command.args(["--set", assignment]);
-        }
-        if let Some(factor) = self.pace {
-            command.args(["--paced", &factor.to_string()]);
-        }
-        command.arg("--").arg(dir);
-        command
-    }
-
     /// Runs every workload on every file system. `progress` is told what begins.
     ///
     /// # Errors
@@ -176,30 +122,5 @@ impl Plan {
             return error;
         }
         PeersError::Full { system: system.name(), workload: workload.name(), disk_bytes: self.bytes }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn our_daemon_gets_the_same_dirty_memory() {
-        let model = Model::load("st3160812as", &[]).unwrap();
-        let plan = |dirty_bytes, memory_bytes| Plan {
-            program: "moafs".into(),
-            model: model.clone(),
-            bytes: 1 << 30,
-            systems: Vec::new(),
-            workloads: Vec::new(),
-            scale: 1.0,
-            seed: 1,
-            pace: None,
-            dirty_bytes,
-            memory_bytes,
-        };
-        assert_eq!(plan(64 << 20, None).moafs_options(), "cache=268435456,dirty=25");
-        assert_eq!(plan(900 << 20, None).moafs_options(), "cache=1048576001,dirty=89");
-        assert_eq!(plan(48 << 20, Some(256 << 20)).moafs_options(), "cache=161061240,dirty=31");
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::peers::error::{PeersError, Result};
+use crate::error::{PeersError, Result};
 
 /// Time between two looks at something that the run waits for.
 const POLL: Duration = Duration::from_millis(10);
@@ -54,16 +54,16 @@ impl Interrupt {
 pub(crate) fn check_needs(programs: &[&str]) -> Result<()> {
     let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_installed(program)).collect();
     let needs = |what: &str| Err(PeersError::Needs(what.to_owned()));
-    match () {
-        () if !rustix::process::geteuid().is_root() => {
-            needs("root: it attaches loop devices, makes and mounts volumes")
-        }
-        () if !Path::new("/dev/fuse").exists() => needs("/dev/fuse (FUSE in this kernel or container)"),
-        () if !Path::new("/dev/loop-control").exists() => needs("loop devices (/dev/loop-control)"),
-        () if !missing.is_empty() => {
-            needs(&format!("these programs: {}; install them or name fewer systems with --system", missing.join(", ")))
-        }
-        () => Ok(()),
+    if !rustix::process::geteuid().is_root() {
+        needs("root: it attaches loop devices, makes and mounts volumes")
+    } else if !Path::new("/dev/fuse").exists() {
+        needs("/dev/fuse (FUSE in this kernel or container)")
+    } else if !Path::new("/dev/loop-control").exists() {
+        needs("loop devices (/dev/loop-control)")
+    } else if !missing.is_empty() {
+        needs(&format!("these programs: {}; install them or name fewer systems with --system", missing.join(", ")))
+    } else {
+        Ok(())
     }
 }
 
