@@ -65,12 +65,15 @@ impl FormatName {
     pub(crate) fn of_head(head: &[u8]) -> Option<FormatName> {
         let has = |at: usize, magic: &[u8]| head.get(at..at + magic.len()) == Some(magic);
         let [first, copy] = F2FS_MAGIC_AT;
-        match () {
-            () if has(first, &F2FS_MAGIC) => Some(FormatName::F2fs),
+        if has(first, &F2FS_MAGIC) {
+            Some(FormatName::F2fs)
+        } else if has(EXT_MAGIC_AT, &EXT_MAGIC) {
             // A superblock's copy may be left over from a volume that was here before.
-            () if has(EXT_MAGIC_AT, &EXT_MAGIC) => Some(FormatName::Ext2),
-            () if has(copy, &F2FS_MAGIC) => Some(FormatName::F2fs),
-            () => None,
+            Some(FormatName::Ext2)
+        } else if has(copy, &F2FS_MAGIC) {
+            Some(FormatName::F2fs)
+        } else {
+            None
         }
     }
 

@@ -64,10 +64,12 @@ impl Source {
         let access = |error| SourceError::Access { path: path.to_owned(), error };
         let absolute = path.canonicalize().map_err(access)?;
         let kind = absolute.metadata().map_err(access)?.file_type();
-        match () {
-            () if kind.is_block_device() => Ok(Source::Device(absolute)),
-            () if kind.is_file() => Ok(Source::Image(absolute)),
-            () => Err(SourceError::Kind { path: path.to_owned() }),
+        if kind.is_block_device() {
+            Ok(Source::Device(absolute))
+        } else if kind.is_file() {
+            Ok(Source::Image(absolute))
+        } else {
+            Err(SourceError::Kind { path: path.to_owned() })
         }
     }
 

@@ -402,8 +402,8 @@ pub trait Format: Send + Sync + 'static {
     fn allocate_on_write(&self, _file: &Self::Node, _range: LbnRange, _admission: &mut Admission) -> Result<()> {
         Ok(())
     }
-    /// Makes room for what [`Self::plan`] will be asked next, with the same arguments: may clean, checkpoint, commit and
-    /// wait. Called with no inode lock held: once before the first plan, and again after each that found no room
+    /// Makes room for what [`Self::plan`] will be asked next, with the same arguments: may clean, checkpoint, commit
+    /// and wait. Called with no inode lock held: once before the first plan, and again after each that found no room
     /// ([`RoomSearch::failed`] tells). Fails with ENOSPC when no more room can be gained.
     fn make_room(
         &self,

@@ -44,8 +44,8 @@
 /// ```
 ///
 /// `ALL` has all values and `VALUES` their names and help texts, in the order of the declaration; `name`, `help`,
-/// `Display` and `FromStr` (with a message that lists the names) follow from them. `Debug`, `Clone`, `Copy`, `PartialEq`
-/// and `Eq` are derived; further attributes are taken over.
+/// `Display` and `FromStr` (with a message that lists the names) follow from them. `Debug`, `Clone`, `Copy`,
+/// `PartialEq` and `Eq` are derived; further attributes are taken over.
 #[macro_export]
 macro_rules! named_enum {
     (

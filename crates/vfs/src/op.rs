@@ -1,9 +1,9 @@
-//! The layer of ops: a running op of the format, together with the inodes whose attributes it has told the format.
+//! The layer of ops: a running op of the format, with the inodes whose attributes it has told the format.
 //!
 //! Attributes count as told only when the op has ended and its commit point is noted in the inode; both happen in one
-//! step here. Until then [`crate::inode::State::unput`] stays set, so an fsync that comes in between tells the format once
-//! more instead of returning early. An attribute that a call sets directly becomes visible only after the format has
-//! recorded it, so a commit that begins after a client has seen it includes it.
+//! step here. Until then [`crate::inode::State::unput`] stays set, so an fsync that comes in between tells the format
+//! once more instead of returning early. An attribute that a call sets directly becomes visible only after the format
+//! has recorded it, so a commit that begins after a client has seen it includes it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

@@ -47,10 +47,12 @@ fn allows(who: &Credentials, attr: &Attr, acl: Option<&Acl>, want: u32) -> bool 
     if let (Some(acl), true) = (acl, who.uid != attr.uid) {
         return acl.allows(who, attr.gid, want);
     }
-    let shift = match () {
-        () if who.uid == attr.uid => 6,
-        () if who.is_member(attr.gid) => 3,
-        () => 0,
+    let shift = if who.uid == attr.uid {
+        6
+    } else if who.is_member(attr.gid) {
+        3
+    } else {
+        0
     };
     (attr.perm >> shift) & want == want
 }

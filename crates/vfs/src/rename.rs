@@ -87,10 +87,12 @@ impl<F: Format> Namespace<F> {
         };
         let mut moving = from.dir.ino != to.dir.ino && self.moves_directory(from, to, mode)?;
         loop {
-            let topology = match () {
-                () if from.dir.ino == to.dir.ino => Topology::Free,
-                () if moving => Topology::Moving(self.rename.write()),
-                () => Topology::Fixed(self.rename.read()),
+            let topology = if from.dir.ino == to.dir.ino {
+                Topology::Free
+            } else if moving {
+                Topology::Moving(self.rename.write())
+            } else {
+                Topology::Fixed(self.rename.read())
             };
             let done = self.rename_in(who, from, to, mode, &topology, &mut admission)?;
             if done {

@@ -202,11 +202,14 @@ impl Checkpoint {
 }
 
 fn state(flags: CpFlags) -> &'static str {
-    match () {
-        () if flags.intersects(CpFlags::ERROR | CpFlags::FSCK) => "with errors",
-        () if flags.contains(CpFlags::DISABLED) => "with checkpoints switched off",
-        () if flags.contains(CpFlags::UMOUNT) => "clean",
-        () => "in use, or not unmounted cleanly",
+    if flags.intersects(CpFlags::ERROR | CpFlags::FSCK) {
+        "with errors"
+    } else if flags.contains(CpFlags::DISABLED) {
+        "with checkpoints switched off"
+    } else if flags.contains(CpFlags::UMOUNT) {
+        "clean"
+    } else {
+        "in use, or not unmounted cleanly"
     }
 }
 

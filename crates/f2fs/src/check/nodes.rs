@@ -135,19 +135,21 @@ impl Checker<'_> {
     /// followed.
     pub(super) fn child(&mut self, walk: &mut Walk, nid: Nid, offset: u32) -> Result<Option<Page>, CheckError> {
         let entry = self.nat.get(nid);
-        let problem = match () {
-            () if !self.nat.is_nid(nid) => "there is no such node".to_owned(),
-            () if entry.addr == BlkAddr::NULL => "that is free".to_owned(),
-            () if entry.ino != walk.ino => format!("that belongs to inode {}", entry.ino),
-            () if !self.nat.see(nid) => "that was named before".to_owned(),
-            () => {
-                let page = self.take_node(nid, walk.ino, Expected::Child { offset, directory: walk.directory })?;
-                if let Some(page) = &page {
-                    walk.blocks += 1;
-                    self.check_cold(&Footer::decode(page), walk.directory);
-                }
-                return Ok(page);
+        let problem = if !self.nat.is_nid(nid) {
+            "there is no such node".to_owned()
+        } else if entry.addr == BlkAddr::NULL {
+            "that is free".to_owned()
+        } else if entry.ino != walk.ino {
+            format!("that belongs to inode {}", entry.ino)
+        } else if !self.nat.see(nid) {
+            "that was named before".to_owned()
+        } else {
+            let page = self.take_node(nid, walk.ino, Expected::Child { offset, directory: walk.directory })?;
+            if let Some(page) = &page {
+                walk.blocks += 1;
+                self.check_cold(&Footer::decode(page), walk.directory);
             }
+            return Ok(page);
         };
         self.found(Issue::NodePointer { inode: walk.ino, nid, offset, problem });
         Ok(None)

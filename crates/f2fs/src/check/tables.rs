@@ -352,13 +352,13 @@ impl Checker<'_> {
             }
             let (segno, offset) = self.geo.segment_of(block).unwrap_or_default();
             let in_use = self.segments.get(&segno).is_some_and(|segment| segment.valid.get(offset));
-            let problem = match () {
-                () if !visited.insert(block) => "it runs in a circle",
-                () if in_use => "the checkpoint has that block in use",
-                () => {
-                    block = footer.next;
-                    continue;
-                }
+            let problem = if !visited.insert(block) {
+                "it runs in a circle"
+            } else if in_use {
+                "the checkpoint has that block in use"
+            } else {
+                block = footer.next;
+                continue;
             };
             self.found(Issue::Chain { block, problem: problem.to_owned() });
             break;

@@ -69,11 +69,14 @@ impl F2fs {
 
     /// Refuses inodes whose contents only features that are not supported can tell, by name.
     fn check_usable(&self, ino: Nid, inode: &Inode) -> Result<()> {
-        let feature = match () {
-            () if inode.advise.contains(Advise::ENCRYPT) => "encrypted",
-            () if inode.flags.contains(InodeFlags::COMPRESSED) => "compressed",
-            () if inode.flags.contains(InodeFlags::CASEFOLD) => "a directory that ignores case",
-            () => return Ok(()),
+        let feature = if inode.advise.contains(Advise::ENCRYPT) {
+            "encrypted"
+        } else if inode.flags.contains(InodeFlags::COMPRESSED) {
+            "compressed"
+        } else if inode.flags.contains(InodeFlags::CASEFOLD) {
+            "a directory that ignores case"
+        } else {
+            return Ok(());
         };
         Err(Error::Refused(format!("inode {ino} is {feature}, which moafs does not support")))
     }

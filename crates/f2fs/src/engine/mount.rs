@@ -294,15 +294,13 @@ fn read_one_pack(disk: &SharedDisk, geo: &Geometry, which: u32) -> std::result::
 
 /// Returns the reason why a volume in this state must not be changed.
 fn unwritable(flags: CpFlags) -> Option<&'static str> {
-    match () {
-        () if flags.contains(CpFlags::ERROR) => Some("an error was found on it; check it with `fsck.f2fs`"),
-        () if flags.contains(CpFlags::FSCK) => Some("it is marked to be checked; run `fsck.f2fs` on it"),
-        () if flags.contains(CpFlags::DISABLED) => {
-            Some("its checkpoints are disabled; enable them where it was mounted last")
-        }
-        () if flags.contains(CpFlags::RESIZEFS) => Some("it is being resized; finish that with `resize.f2fs`"),
-        () => None,
-    }
+    const REASONS: [(CpFlags, &str); 4] = [
+        (CpFlags::ERROR, "an error was found on it; check it with `fsck.f2fs`"),
+        (CpFlags::FSCK, "it is marked to be checked; run `fsck.f2fs` on it"),
+        (CpFlags::DISABLED, "its checkpoints are disabled; enable them where it was mounted last"),
+        (CpFlags::RESIZEFS, "it is being resized; finish that with `resize.f2fs`"),
+    ];
+    REASONS.iter().find(|(flag, _)| flags.contains(*flag)).map(|(_, reason)| *reason)
 }
 
 /// Reads the entries of all segments that hold something, those of the journal included.
