@@ -3,6 +3,8 @@
 //! The test reads every tracked `*.rs` and `*.md` file and lists each breach as `FILE:LINE: rule: what was found`. A
 //! rule is a function from sources to breaches, and has a test that plants a breach.
 
+mod arrows;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
@@ -42,6 +44,9 @@ const GENERATED: [&str; 1] = ["fuzz/artifacts"];
 /// suites that correspond to each other.
 const SAME_NAME: [(&str, &str); 4] =
     [("runtime", "Mutex"), ("runtime", "MutexGuard"), ("testkit", "Plan"), ("testkit", "Work")];
+
+/// Crates whose modules still form circles.
+const WITH_CIRCLES: [&str; 6] = ["cli", "disk", "ext", "f2fs", "swap", "testkit"];
 
 /// One place that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -378,6 +383,27 @@ fn public_types(code: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
+/// No module of a crate depends on itself by way of others.
+fn circles(sources: &[Source]) -> Vec<Breach> {
+    let mut crates = BTreeMap::<&str, Vec<(&str, &Source)>>::new();
+    for source in sources {
+        if let Some((home, path)) = source.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/")) {
+            crates.entry(home).or_default().push((path, source));
+        }
+    }
+    let mut breaches = Vec::new();
+    for (home, files) in crates.into_iter().filter(|(home, _)| !WITH_CIRCLES.contains(home)) {
+        let arrows = arrows::Arrows::new(files.iter().map(|(path, source)| (*path, source.code.as_str())));
+        for circle in arrows.circles() {
+            let name = |module: &arrows::Module| if module.is_empty() { "lib".to_owned() } else { module.join("::") };
+            let names: Vec<String> = circle.iter().chain(circle.first()).map(name).collect();
+            let path = format!("crates/{home}/src");
+            breaches.push(Breach { path, line: 1, rule: "point downwards only", found: names.join(" -> ") });
+        }
+    }
+    breaches
+}
+
 /// Every Rust file is a root that cargo finds, or a module that another file declares.
 fn dead_files(sources: &[Source]) -> Vec<Breach> {
     let mut declared = BTreeSet::new();
@@ -444,6 +470,7 @@ fn breaches(sources: &[Source], tracked: &BTreeSet<String>) -> Vec<Breach> {
     breaches.extend(sources.iter().flat_map(|source| dead_references(source, tracked)));
     breaches.extend(same_names(sources));
     breaches.extend(dead_files(sources));
+    breaches.extend(circles(sources));
     breaches.sort();
     breaches
 }
@@ -569,4 +596,19 @@ fn a_file_that_no_module_declares_is_found() {
         file("crates/x/tests/t.rs", "fn f() {}\n"),
     ];
     assert_eq!(shown(dead_files(&sources)), ["crates/x/src/d.rs:1: no file does"]);
+}
+
+#[test]
+fn a_circle_of_modules_is_found() {
+    let file = |path: &str, text: &str| Source::new(path, text);
+    let sources = [
+        file("crates/x/src/lib.rs", "mod a;\nmod b;\npub mod c;\npub use a::A;\nfn f() { c::f() }\n"),
+        file("crates/x/src/a.rs", "use crate::{b::{self, B as Other}, c};\npub struct A;\n"),
+        file("crates/x/src/b.rs", "fn f(_: crate::A) {}\n#[cfg(test)]\nmod tests { use crate::c::f; }\n"),
+        file("crates/x/src/c/mod.rs", "mod deep;\npub use deep::f;\nfn g() {}\n"),
+        file("crates/x/src/c/deep.rs", "// use crate::c::g;\npub fn f() {}\n"),
+        file("crates/y/src/lib.rs", "mod a;\nfn g() { a::f() }\n"),
+        file("crates/y/src/a.rs", "pub fn f() { super::g() }\n"),
+    ];
+    assert_eq!(shown(circles(&sources)), ["crates/x/src:1: a -> b -> a", "crates/y/src:1: lib -> a -> lib"]);
 }
