@@ -383,6 +383,12 @@ fn public_types(code: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
+/// The head of a module with submodules stands beside their folder.
+fn module_heads(sources: &[Source]) -> Vec<Breach> {
+    let is_head = |source: &&Source| source.path.contains("/src/") && source.path.ends_with("/mod.rs");
+    sources.iter().filter(is_head).map(|source| source.breach(1, "name the file after the module", "mod.rs")).collect()
+}
+
 /// No module of a crate depends on itself by way of others.
 fn circles(sources: &[Source]) -> Vec<Breach> {
     let mut crates = BTreeMap::<&str, Vec<(&str, &Source)>>::new();
@@ -470,6 +476,7 @@ fn breaches(sources: &[Source], tracked: &BTreeSet<String>) -> Vec<Breach> {
     breaches.extend(sources.iter().flat_map(|source| dead_references(source, tracked)));
     breaches.extend(same_names(sources));
     breaches.extend(dead_files(sources));
+    breaches.extend(module_heads(sources));
     breaches.extend(circles(sources));
     breaches.sort();
     breaches
@@ -611,4 +618,11 @@ fn a_circle_of_modules_is_found() {
         file("crates/y/src/a.rs", "pub fn f() { super::g() }\n"),
     ];
     assert_eq!(shown(circles(&sources)), ["crates/x/src:1: a -> b -> a", "crates/y/src:1: lib -> a -> lib"]);
+}
+
+#[test]
+fn a_head_inside_its_folder_is_found() {
+    let sources = ["crates/x/src/a/mod.rs", "crates/x/src/b.rs", "crates/x/tests/common/mod.rs"];
+    let sources = sources.map(|path| Source::new(path, "fn f() {}\n"));
+    assert_eq!(shown(module_heads(&sources)), ["crates/x/src/a/mod.rs:1: mod.rs"]);
 }
