@@ -205,20 +205,14 @@ pub fn of_dir(path: &Path) -> io::Result<Tree> {
 fn see_dir(path: &Path) -> io::Result<Seen> {
     let meta = fs::symlink_metadata(path)?;
     let kind = meta.file_type();
-    let kind = if kind.is_file() {
-        FileKind::Regular
-    } else if kind.is_dir() {
-        FileKind::Directory
-    } else if kind.is_symlink() {
-        FileKind::Symlink
-    } else if kind.is_char_device() {
-        FileKind::CharDevice
-    } else if kind.is_block_device() {
-        FileKind::BlockDevice
-    } else if kind.is_fifo() {
-        FileKind::Fifo
-    } else {
-        FileKind::Socket
+    let kind = match () {
+        () if kind.is_file() => FileKind::Regular,
+        () if kind.is_dir() => FileKind::Directory,
+        () if kind.is_symlink() => FileKind::Symlink,
+        () if kind.is_char_device() => FileKind::CharDevice,
+        () if kind.is_block_device() => FileKind::BlockDevice,
+        () if kind.is_fifo() => FileKind::Fifo,
+        () => FileKind::Socket,
     };
     let mut seen = Seen {
         kind,

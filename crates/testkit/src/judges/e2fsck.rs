@@ -80,12 +80,10 @@ pub fn preen_exits(findings: &[Finding]) -> &'static [i32] {
         use Finding::{DotDot, ReplacedDotDot, SecondDirectoryName, UnconnectedDirectory};
         matches!(finding, UnconnectedDirectory | SecondDirectoryName | DotDot | ReplacedDotDot)
     };
-    if findings.iter().any(asks) {
-        &[4]
-    } else if findings.contains(&Finding::Unattached) {
-        &[1, 4]
-    } else {
-        &[1]
+    match () {
+        () if findings.iter().any(asks) => &[4],
+        () if findings.contains(&Finding::Unattached) => &[1, 4],
+        () => &[1],
     }
 }
 
@@ -268,15 +266,14 @@ fn classify(line: &str) -> Finding {
         return Finding::SecondDirectoryName;
     }
     if let Some((is, should)) = is_should(line) {
-        if line.contains("ref count is") {
-            return if is > should { Finding::LinksTooHigh } else { Finding::LinksTooLow(line.to_owned()) };
-        }
-        if line.contains("i_blocks is") {
-            return Finding::BlockCount;
-        }
-        if line.contains("i_size is") {
-            return if is < should { Finding::SizeTooSmall } else { Finding::SizeTooLarge(line.to_owned()) };
-        }
+        return match () {
+            () if line.contains("ref count is") && is > should => Finding::LinksTooHigh,
+            () if line.contains("ref count is") => Finding::LinksTooLow(line.to_owned()),
+            () if line.contains("i_blocks is") => Finding::BlockCount,
+            () if line.contains("i_size is") && is < should => Finding::SizeTooSmall,
+            () if line.contains("i_size is") => Finding::SizeTooLarge(line.to_owned()),
+            () => other(),
+        };
     }
     other()
 }
