@@ -365,8 +365,10 @@ impl Ext {
 
     /// Allocates one block for metadata in or near a group, paid for by `admission`.
     fn meta_block(&self, group: GroupNo, admission: &mut Admission) -> Result<(u64, Level)> {
+        let block = self.ffs().meta_block(group)?;
+        // Not before: the allocation may wait, and meanwhile the block would be promised to another caller.
         admission.spend(1);
-        self.ffs().meta_block(group)
+        Ok(block)
     }
 
     /// Returns a block of metadata. If it lies in its group's zone, the blocks around it there are
@@ -762,8 +764,8 @@ impl Format for Ext {
         planned.map(|()| plan)
     }
 
-    fn allocate_on_write(&self, file: &Self::Node, range: LbnRange, admission: &mut Admission) -> Result<()> {
-        self.choose_early(file, range, admission)
+    fn allocate_on_write(&self, file: &Self::Node, range: LbnRange) -> Result<u32> {
+        self.allocate_early(file, range)
     }
 
     fn swap_space(&self) -> Option<Arc<dyn SwapSpace>> {

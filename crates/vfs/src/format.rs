@@ -397,10 +397,12 @@ pub trait Format: Send + Sync + 'static {
 
     // -- data leaves the cache
 
-    /// Allocates addresses at `write()`. Called with the inode lock held, if [`Shape::allocate_on_write`] says so: may
-    /// choose addresses for `range` (which the map then shows as unwritten), and spends what they cost.
-    fn allocate_on_write(&self, _file: &Self::Node, _range: LbnRange, _admission: &mut Admission) -> Result<()> {
-        Ok(())
+    /// Allocates addresses at `write()`, for `range`, none of whose blocks has one; the map then shows them as
+    /// unwritten. Returns the number of blocks, from the start of `range` on, that got one: the rest get theirs from
+    /// [`Self::plan`]. Their space was admitted before. Called if [`Shape::allocate_on_write`] says so, with the inode
+    /// lock held.
+    fn allocate_on_write(&self, _file: &Self::Node, _range: LbnRange) -> Result<u32> {
+        Ok(0)
     }
     /// Makes room for what [`Self::plan`] will be asked next, with the same arguments: may clean, checkpoint, commit
     /// and wait. Called with no inode lock held: once before the first plan, and again after each that found no room

@@ -322,18 +322,29 @@ impl<F: Format> Files<F> {
         drop(pages);
         self.cache.account(delta);
         if self.shape.allocate_on_write && fresh > 0 {
-            self.choose_early(inode, range, fresh)?;
+            self.allocate_on_write(inode, range)?;
         }
         Ok(Written::At(offset))
     }
 
-    /// Lets the format choose addresses at `write()` for `fresh` blocks of `range` that have none, from what was
-    /// admitted for them.
-    fn choose_early(&self, inode: &Shared<F>, range: LbnRange, fresh: u64) -> Result<()> {
-        let mut admission = inode.pages.lock().admission.split(fresh);
-        let chosen = self.format.allocate_on_write(&inode.node, range, &mut admission);
-        inode.pages.lock().admission.absorb(admission);
-        chosen
+    /// Lets the format allocate addresses at `write()` for the dirty blocks of `range` that have none. Meanwhile no
+    /// write-back is planned, so none of them gets another.
+    fn allocate_on_write(&self, inode: &Shared<F>, range: LbnRange) -> Result<()> {
+        let _planning = self.planning.lock();
+        let parts = inode.pages.lock().unallocated(range);
+        for part in parts {
+            let mut at = part.start;
+            while at < part.end() {
+                let rest = LbnRange { start: at, len: (part.end().0 - at.0) as u32 };
+                let len = self.format.allocate_on_write(&inode.node, rest)?;
+                if len == 0 {
+                    return Ok(());
+                }
+                inode.pages.lock().note_allocated(LbnRange { len, ..rest });
+                at = Lbn(at.0 + u64::from(len));
+            }
+        }
+        Ok(())
     }
 
     fn count_fresh(&self, pages: &Pages, range: LbnRange, addressed: &[bool]) -> u64 {

@@ -73,13 +73,15 @@
 //! | – | waits for space (`Pressure::admit`, with its own lock) and dirty memory (`WriteBack::make_room`): here, holding level 0 only | |
 //! | 1 | `Namespace::rename`: exclusive when a directory changes its parent; shared while two directories are locked by ancestry | yes |
 //! | 2 | `Inode::lock`: directories ancestor first, unrelated ones by number; then non-directories by number. Co-reading only tries them | yes |
+//! | – | `WriteBack::planning`: a plan and the freezing of its pages, or addresses allocated at `write()` | yes |
 //! | 3 | pages in flight or filling, by (inode, block): waited for *before* an op begins | yes |
 //! | 4 | the format's op gate; inside an op `Inode::put`: "look at the attributes, tell the format" is one step | reads of metadata only |
 //! | 5, 6 | the format's own | |
 //! | 7 | leaves, nested only in this order: `Inode::pages`, the reap queue, `Inode::state`, `InodeTable::dirty`; the inode table (may take `Inode::state`), the replacement queue | no |
 //!
-//! `Format::plan`, `sync_inode`, `commit` and `run_background_step` are called with level 0 only. Write-back takes no
-//! inode lock: pages in flight are never dropped, and a task that wants them gone waits for them.
+//! `Format::plan` is called with level 0 and the planning lock, `sync_inode`, `commit` and `run_background_step` with
+//! level 0 only. Write-back takes no inode lock: pages in flight are never dropped, and a task that wants them gone
+//! waits for them.
 //! Levels 0 to 4 are built on the runtime's events; leaves are plain mutexes, never held across a
 //! wait or a call of the format.
 //!

@@ -13,7 +13,8 @@
 //! 2. `unsettled` counts dirty pages and pages in flight by the *generation* in which they became
 //!    dirty; an fsync waits for the generations up to its own and is never held up by later writes.
 //! 3. `unplaced` counts pages, dirty or in flight, whose block has no address on the volume, and the map blocks
-//!    that these may take; the file's `admission` covers exactly that.
+//!    that these may take; the file's `admission` covers exactly that, less the blocks taken at `write()`. It covers a
+//!    page until the file maps the block: a truncation meanwhile may free the map block above it.
 //! 4. A frozen page is shared with the device and never changes: writing again makes a new one.
 
 use std::collections::BTreeMap;
@@ -46,6 +47,8 @@ pub(crate) struct Slot {
     flight: u64,
     /// True if the block is known to have an address on the volume.
     pub(crate) addressed: bool,
+    /// True if a block of the volume was taken for it at `write()`, until it has an address.
+    allocated: bool,
     /// Bytes of the block that the device has seen: a crash may show the file up to here.
     pub(crate) disk_end: u32,
     /// The stamp of its entry in the replacement queue; 0 if it has none.
@@ -61,7 +64,8 @@ pub(crate) struct Slot {
 impl Slot {
     fn new(content: Content, addressed: bool, disk_end: u32) -> Slot {
         let (dirty, flight, stamp) = (0, 0, 0);
-        Slot { content, dirty, flight, addressed, disk_end, stamp, referenced: false, unasked: false, cold: false }
+        let (allocated, referenced, unasked, cold) = (false, false, false, false);
+        Slot { content, dirty, flight, addressed, allocated, disk_end, stamp, referenced, unasked, cold }
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
@@ -132,7 +136,7 @@ pub(crate) struct Pages {
     generation: u64,
     pub(crate) unplaced: Unplaced,
     pub(crate) admission: Admission,
-    /// The number of times that blocks were given a place.
+    /// See [`Pages::placements`].
     placements: u64,
 }
 
@@ -347,28 +351,52 @@ impl Pages {
         (frozen, settled)
     }
 
-    /// Notes that the write of the frozen pages of `range` has completed: from now on the blocks count as placed.
-    /// Returns what was admitted for them and for the map blocks that this may take.
-    pub(crate) fn placed(&mut self, range: LbnRange) -> Admission {
-        let mut takes = 0;
-        for (at, slot) in self.map.range_mut(range.start.0..range.end().0) {
-            if !std::mem::replace(&mut slot.addressed, true) {
-                takes += self.unplaced.place(Lbn(*at));
+    /// Returns the dirty blocks of `range` that have no address, are not in flight, and had no block taken for them.
+    pub(crate) fn unallocated(&self, range: LbnRange) -> Vec<LbnRange> {
+        let is_wanted = |slot: &Slot| slot.is_dirty() && !slot.in_flight() && !slot.addressed && !slot.allocated;
+        let mut parts: Vec<LbnRange> = Vec::new();
+        for (at, _) in self.slots(range).filter(|(_, slot)| is_wanted(slot)) {
+            match parts.last_mut() {
+                Some(part) if part.end() == at => part.len += 1,
+                _ => parts.push(LbnRange { start: at, len: 1 }),
             }
         }
+        parts
+    }
+
+    /// Notes that blocks of the volume were taken for the [`unallocated`](Self::unallocated) blocks of `range`. What
+    /// was admitted for them is spent.
+    pub(crate) fn note_allocated(&mut self, range: LbnRange) {
+        for slot in self.map.range_mut(range.start.0..range.end().0).map(|(_, slot)| slot) {
+            debug_assert!(slot.is_dirty() && !slot.addressed && !slot.allocated);
+            slot.allocated = true;
+            self.unplaced.allocate();
+        }
+        self.give_back_surplus();
+    }
+
+    /// Notes that blocks are about to be given a place: the places that they had may soon be free.
+    pub(crate) fn begin_placing(&mut self) {
         self.placements += 1;
-        self.admission.split(takes)
     }
 
     /// Notes that the file maps the blocks of `range` to what was written, up to `size` bytes of the file: a crash may
-    /// show it from now on. Until then the device may have other bytes in the block that the file still maps.
-    pub(crate) fn mapped(&mut self, range: LbnRange, size: u64, block_bytes: u64) {
+    /// show it from now on. Until then the device may have other bytes in the block that the file still maps. Returns
+    /// what was admitted for the blocks and for the map blocks above them.
+    pub(crate) fn mapped(&mut self, range: LbnRange, size: u64, block_bytes: u64) -> Admission {
+        self.placements += 1;
+        let mut taken = 0;
         for (at, slot) in self.map.range_mut(range.start.0..range.end().0) {
+            if !std::mem::replace(&mut slot.addressed, true) {
+                taken += self.unplaced.place(Lbn(*at), std::mem::take(&mut slot.allocated));
+            }
             slot.disk_end = size.saturating_sub(at * block_bytes).min(block_bytes) as u32;
         }
+        self.admission.split(taken)
     }
 
-    /// Returns a count that changes whenever blocks are given a place, before the place they had is free.
+    /// Returns a count that changes whenever blocks are given a place: before the place they had is free, and when they
+    /// have the new one.
     pub(crate) fn placements(&self) -> u64 {
         self.placements
     }
@@ -438,7 +466,7 @@ impl Pages {
                 delta.dirty -= 1;
                 self.settle(slot.dirty, 1);
                 if !slot.addressed {
-                    self.unplaced.remove(Lbn(at));
+                    self.unplaced.remove(Lbn(at), slot.allocated);
                 }
             }
         }
@@ -646,8 +674,7 @@ mod tests {
 
     fn place(pages: &mut Pages, at: u64, size: u64) {
         let range = LbnRange { start: Lbn(at), len: 1 };
-        drop(pages.placed(range));
-        pages.mapped(range, size, 512);
+        drop(pages.mapped(range, size, 512));
     }
 
     fn mark_placed(pages: &mut Pages, at: u64) -> bool {

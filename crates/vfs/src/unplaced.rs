@@ -79,6 +79,8 @@ pub(crate) struct Missing {
 pub(crate) struct Unplaced {
     shape: MapShape,
     blocks: u64,
+    /// File blocks for which a block of the volume has been taken: they need no promise.
+    allocated: u64,
     /// Map blocks in `maps` that are not known to exist.
     missing: u64,
     maps: BTreeMap<MapKey, MapEntry>,
@@ -86,7 +88,7 @@ pub(crate) struct Unplaced {
 
 impl Default for Unplaced {
     fn default() -> Self {
-        Unplaced { shape: MapShape::FLAT, blocks: 0, missing: 0, maps: BTreeMap::new() }
+        Unplaced { shape: MapShape::FLAT, blocks: 0, allocated: 0, missing: 0, maps: BTreeMap::new() }
     }
 }
 
@@ -98,7 +100,7 @@ impl Unplaced {
 
     /// Returns the most blocks that placing all of them can take.
     pub(crate) fn promise(&self) -> u64 {
-        self.blocks + self.missing
+        self.blocks - self.allocated + self.missing
     }
 
     /// Sets the shape of the file's map, if no block depends on the old one.
@@ -166,20 +168,26 @@ impl Unplaced {
         }
     }
 
-    /// Notes that a file block is about to get a place. Returns the most blocks that this takes, itself included.
-    pub(crate) fn place(&mut self, at: Lbn) -> u64 {
-        let mut takes = 1;
-        for key in &self.shape.path(at).0 {
-            takes += u64::from(note_exists(self.maps.get_mut(key)));
-        }
-        self.missing -= takes - 1;
-        self.remove(at);
-        takes
+    /// Notes that a block of the volume was taken for a file block without a place.
+    pub(crate) fn allocate(&mut self) {
+        self.allocated += 1;
     }
 
-    /// Removes a file block that is dropped, or has got its place.
-    pub(crate) fn remove(&mut self, at: Lbn) {
+    /// Removes a file block that has got its place; `allocated` if a block was taken for it before. Returns how many
+    /// blocks less are promised: that block, and the map blocks that exist now.
+    pub(crate) fn place(&mut self, at: Lbn, allocated: bool) -> u64 {
+        let before = self.promise();
+        for key in &self.shape.path(at).0 {
+            self.missing -= u64::from(note_exists(self.maps.get_mut(key)));
+        }
+        self.remove(at, allocated);
+        before - self.promise()
+    }
+
+    /// Removes a file block that is dropped; `allocated` if a block was taken for it.
+    pub(crate) fn remove(&mut self, at: Lbn, allocated: bool) {
         self.blocks -= 1;
+        self.allocated -= u64::from(allocated);
         for key in self.shape.path(at).0 {
             let Entry::Occupied(mut there) = self.maps.entry(key) else {
                 debug_assert!(false, "{key:?} leads to a block without a place");
@@ -275,24 +283,36 @@ mod tests {
     fn what_was_placed_needs_its_maps_no_more() {
         let mut all = unplaced([6, 7, 10]);
         assert_eq!(all.promise(), 3 + 3);
-        assert_eq!(all.place(Lbn(6)), 3, "itself and two levels");
+        assert_eq!(all.place(Lbn(6), false), 3, "itself and two levels");
         assert_eq!(all.promise(), 2 + 1);
-        assert_eq!(all.place(Lbn(10)), 2, "itself and the lowest level");
+        assert_eq!(all.place(Lbn(10), false), 2, "itself and the lowest level");
         assert_eq!(all.promise(), 1);
-        assert_eq!(all.place(Lbn(7)), 1);
+        assert_eq!(all.place(Lbn(7), false), 1);
         assert_eq!((all.promise(), all.maps.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_was_allocated_still_needs_its_maps() {
+        let mut all = unplaced([6, 10]);
+        all.allocate();
+        assert_eq!(all.promise(), 1 + 3);
+        assert_eq!(all.place(Lbn(6), true), 2, "two levels");
+        all.allocate();
+        assert_eq!(all.promise(), 1);
+        all.remove(Lbn(10), true);
+        assert_eq!(all.promise(), 0);
     }
 
     #[test]
     fn unmapping_beside_a_dirty_block_may_cost_its_map_again() {
         let mut all = unplaced([6, 7]);
-        all.place(Lbn(6));
+        all.place(Lbn(6), false);
         assert_eq!(all.promise(), 1);
         assert_eq!(all.edges(Lbn(6), Lbn(7)), 2, "the lowest and the top both go on at block 7");
         assert_eq!(all.forget_edges(Lbn(0), Lbn(6)), 0, "a boundary of maps");
         assert_eq!(all.forget_edges(Lbn(6), Lbn(7)), 2);
         assert_eq!(all.promise(), 3);
-        all.remove(Lbn(7));
+        all.remove(Lbn(7), false);
         assert_eq!((all.promise(), all.maps.len()), (0, 0));
     }
 
@@ -304,8 +324,8 @@ mod tests {
             let at = i.wrapping_mul(0x9E37_79B9) >> 5 & 127;
             if there.remove(&at) {
                 match i % 3 {
-                    0 => assert!(all.place(Lbn(at)) >= 1),
-                    _ => all.remove(Lbn(at)),
+                    0 => assert!(all.place(Lbn(at), false) >= 1),
+                    _ => all.remove(Lbn(at), false),
                 }
             } else {
                 there.insert(at);

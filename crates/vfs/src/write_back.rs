@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use moafs_disk::{DiskError, Epoch, Op, Page, Request, Tag, Ticket};
+use moafs_runtime::Rt;
+use moafs_runtime::lock::Mutex;
 use smallvec::SmallVec;
 
 use crate::cache::End;
@@ -47,6 +49,8 @@ const FRUITLESS_MAX: u32 = 8;
 pub(crate) struct WriteBack<F: Format> {
     reader: Reader<F>,
     pub(crate) pace: Pace,
+    /// Held while a plan is made and its pages are frozen, or addresses are allocated at `write()`.
+    pub(crate) planning: Mutex<()>,
 }
 
 layer!(WriteBack over reader: Reader);
@@ -108,7 +112,8 @@ impl<F: Format> WriteBatch<F> {
 
 impl<F: Format> WriteBack<F> {
     pub(crate) fn new(reader: Reader<F>) -> WriteBack<F> {
-        WriteBack { reader, pace: Pace::default() }
+        let planning = Mutex::new(Rt::clone(&reader.rt), ());
+        WriteBack { reader, pace: Pace::default(), planning }
     }
 
     /// Writes back what the format plans for each write-back reason, batch by batch.
@@ -207,6 +212,8 @@ impl<F: Format> WriteBack<F> {
         if self.format.failed().is_some() {
             return self.check_writable();
         }
+        // Two plans at a time would give the same pages two places, one of which is promised to other pages.
+        let _planning = self.planning.lock();
         let mut search = RoomSearch::default();
         loop {
             let plan = match self.plan_with_room(due, self.dirty_view(), &mut search) {
@@ -458,15 +465,10 @@ impl<F: Format> WriteBack<F> {
     fn place(&self, batch: Vec<(FilePart<F>, Epoch, bool)>) -> Outcome {
         let mut outcome = Outcome::default();
         let files = self.files_of(&batch);
-        // Every block that is still to be placed, perhaps by another op at the same time, keeps what was admitted for
-        // it.
+        files.iter().for_each(|inode| inode.pages.lock().begin_placing());
         let mut admission = Admission::none();
-        for (file_part, ..) in &batch {
-            admission.absorb(file_part.inode.pages.lock().placed(file_part.range));
-        }
-        let promised = admission.blocks() > 0;
         let done = self.place_op(&batch, &files, &mut admission);
-        if promised {
+        if admission.blocks() > 0 {
             drop(admission);
             self.note_freed();
         }
@@ -497,16 +499,20 @@ impl<F: Format> WriteBack<F> {
         files
     }
 
+    /// Carries out [`Self::place`]'s op. `admission` receives what was admitted for the ranges that were mapped: what
+    /// they take stays promised until they have it.
     fn place_op(
         &self,
         batch: &[(FilePart<F>, Epoch, bool)],
         files: &[Shared<F>],
         admission: &mut Admission,
     ) -> Result<()> {
-        let mut op = self.begin(OpKind::Place, admission)?;
+        let mut none = Admission::none();
+        let mut op = self.begin(OpKind::Place, &mut none)?;
         for (file_part, epoch, _) in batch {
             op.place(&file_part.inode.node, file_part.range, file_part.to, *epoch)?;
-            file_part.inode.pages.lock().mapped(file_part.range, file_part.size, self.block_bytes());
+            let mut pages = file_part.inode.pages.lock();
+            admission.absorb(pages.mapped(file_part.range, file_part.size, self.block_bytes()));
         }
         for inode in files {
             op.put_known(inode)?;

@@ -329,3 +329,44 @@ fn a_map_block_that_punching_frees_is_kept_for_the_dirty_block_beside_the_hole()
     assert_eq!(v.read(f, 7 * BLOCK as u64, BLOCK), vec![7; BLOCK]);
     v.vfs.close().unwrap();
 }
+
+/// The maps are freed between the write of a block below them and the op that maps it.
+#[test]
+fn a_map_block_that_punching_frees_is_kept_for_a_block_that_is_about_to_be_mapped() {
+    let virt = Virtual::new(None);
+    let rt: Rt = Arc::clone(&virt) as Rt;
+    virt.run(move || {
+        let v = Arc::new(mapped(64, Arc::clone(&rt)));
+        let f = v.create(ROOT, "f");
+        write_block(&v, f, 6).unwrap();
+        v.vfs.fsync(f, false).unwrap();
+        let mut small = 0..;
+        let mut fill = |until: u64| {
+            while v.vfs.stat_fs().free > until {
+                let n = format!("{}", small.next().unwrap());
+                let ino = v.create(ROOT, &n);
+                write_block(&v, ino, 0).unwrap();
+                v.vfs.fsync(ino, false).unwrap();
+                v.vfs.forget(ino, 1);
+            }
+        };
+        fill(1);
+        write_block(&v, f, 7).unwrap();
+        for n in ["0", "1", "2"] {
+            v.vfs.unlink(&Credentials::root(), ROOT, name(n)).unwrap();
+        }
+        v.vfs.run_background_step();
+        let stall = Stall { rt: Arc::clone(&rt), point: Point::Place, pause: Duration::from_secs(1) };
+        *v.vfs.format().stall.lock() = Some(stall);
+        let here = Arc::clone(&v);
+        let fsync = rt.spawn("fsync", Box::new(move || here.vfs.fsync(f, false).unwrap()));
+        sleep_until(&*rt, rt.now() + Duration::from_millis(1));
+        assert!(v.vfs.format().stall.lock().is_none(), "the op has begun");
+        v.vfs.allocate(&Credentials::root(), f, 6 * BLOCK as u64, BLOCK as u64, Allocate::Punch).unwrap();
+        assert_eq!(v.vfs.format().promised(), 3, "the block and both of its maps");
+        fill(0);
+        fsync.join(&*rt);
+        assert_eq!(v.vfs.format().promised(), 0);
+        v.vfs.clone().close().unwrap();
+    });
+}

@@ -2,13 +2,12 @@
 //! ([`Policy::FfsPaper`](crate::place::Policy::FfsPaper)).
 //!
 //! An address allocated at `write()` is a block that was handed out in memory and belongs to a
-//! file's block that is still dirty. The map shows it as unwritten; `place` turns it into a
-//! pointer; truncation gives it back. After a crash it is a leak at worst.
+//! file's block that is still dirty. The map shows it as unwritten; the step that sets the pointer of
+//! the file's block ends it, and so does truncation. After a crash it is a leak at worst.
 
 use std::sync::Arc;
 
 use moafs_vfs::Result;
-use moafs_vfs::format::Admission;
 use moafs_vfs::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
 
 use super::Ext;
@@ -18,48 +17,17 @@ use crate::meta::Freed;
 use crate::meta::Level;
 
 impl Ext {
-    /// Allocates addresses at `write()` for the blocks in `range` that have none, paid for by
-    /// `admission`. Without space they stay without an address, and write-back will look again.
-    pub(super) fn choose_early(&self, node: &Arc<Incore>, range: LbnRange, admission: &mut Admission) -> Result<()> {
-        let mut at = range.start;
-        while at < range.end() {
-            let left = (range.end().0 - at.0) as u32;
-            let mapping = self.map_run(node, at, left)?;
-            let len = match mapping {
-                Mapping::Hole { len } => {
-                    let hole = LbnRange { start: at, len: len.clamp(1, left) };
-                    let run = match self.ffs().place_early(node, self, hole) {
-                        Err(error) if error.errno() == no_space().errno() => return Ok(()),
-                        found => found?,
-                    };
-                    admission.spend(run.len.into());
-                    let pairs = (at.0..).zip(run.start.0..run.end().0);
-                    node.state.lock().early.extend(pairs);
-                    self.drop_overtaken(node, LbnRange { start: at, len: run.len })?;
-                    run.len
-                }
-                mapped => mapped.len().clamp(1, left),
-            };
-            at = Lbn(at.0 + u64::from(len));
-        }
-        Ok(())
-    }
-
-    /// Gives back addresses allocated at `write()` whose blocks have pointers by now. Write-back
-    /// holds no lock of the file: it may have placed blocks of `range` elsewhere since they were
-    /// seen to have no address.
-    fn drop_overtaken(&self, node: &Incore, range: LbnRange) -> Result<()> {
-        let mut at = range.start;
-        while at < range.end() {
-            let left = (range.end().0 - at.0) as u32;
-            let mapping = self.map_pointers(node, at, left)?;
-            let next = Lbn(at.0 + u64::from(mapping.len().clamp(1, left)));
-            if matches!(mapping, Mapping::Run(_)) {
-                self.drop_early(node, at, Some(next))?;
-            }
-            at = next;
-        }
-        Ok(())
+    /// Allocates addresses at `write()` for the blocks at the start of `range`, none of which has one; returns for how
+    /// many. Without space they stay without an address, and write-back will look again.
+    pub(super) fn allocate_early(&self, node: &Arc<Incore>, range: LbnRange) -> Result<u32> {
+        let Mapping::Hole { len } = self.map_run(node, range.start, range.len)? else { return Ok(0) };
+        let hole = LbnRange { len: len.clamp(1, range.len), ..range };
+        let run = match self.ffs().place_early(node, self, hole) {
+            Err(error) if error.errno() == no_space().errno() => return Ok(0),
+            found => found?,
+        };
+        node.state.lock().early.extend((hole.start.0..).zip(run.start.0..run.end().0));
+        Ok(run.len)
     }
 
     /// Returns the addresses allocated at `write()` from `at` on: one run of at most `max` blocks.
@@ -78,11 +46,11 @@ impl Ext {
         state.early.range(at.0..at.0 + u64::from(len)).next().map(|(lbn, _)| Lbn(*lbn))
     }
 
-    /// Drops the addresses allocated at `write()` for `at`, whose pointers now lead to `to`:
-    /// addresses that differ from the pointers are given back.
-    pub(super) fn settle_early(&self, node: &Incore, at: LbnRange, to: BlockRun) -> Result<()> {
-        let address = |lbn: u64| to.start.0 + (lbn - at.start.0);
-        let moved = self.take_early(node, at.start, Some(at.end()));
+    /// Drops the addresses allocated at `write()` for the blocks from `at` on, whose pointers now
+    /// lead to `to`: addresses that differ from the pointers are given back.
+    pub(super) fn settle_early(&self, node: &Incore, at: Lbn, to: BlockRun) -> Result<()> {
+        let address = |lbn: u64| to.start.0 + (lbn - at.0);
+        let moved = self.take_early(node, at, Some(Lbn(at.0 + u64::from(to.len))));
         moved
             .into_iter()
             .filter(|(lbn, block)| address(*lbn) != *block)

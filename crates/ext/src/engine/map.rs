@@ -46,8 +46,6 @@ enum Leaf {
 /// Pointers that were set by one call.
 struct Set {
     count: u64,
-    /// The number of them that were holes.
-    filled: u64,
     /// The level at which they are on disk, unless they are in the inode.
     level: Level,
 }
@@ -222,7 +220,7 @@ impl Ext {
 
     /// Maps `at` to `to`, whose data completed in `written`. The blocks mapped there before become
     /// free once the disk shows the new pointers. Returns the level at which the pointers in
-    /// indirect blocks are on disk, and how many blocks were mapped that had been holes.
+    /// indirect blocks are on disk.
     pub(super) fn set_pointers(
         &self,
         node: &Incore,
@@ -230,10 +228,10 @@ impl Ext {
         to: BlockRun,
         written: Option<Epoch>,
         mut map_block: impl FnMut(MapPlace) -> Result<(u64, Level)>,
-    ) -> Result<(Level, u64)> {
+    ) -> Result<Level> {
         let _changing = node.map.write();
         let bits = self.bits_level(to)?;
-        let (mut highest, mut filled) = (Level::NONE, 0);
+        let mut highest = Level::NONE;
         let (mut lbn, mut target) = (at.start.0, to.start.0);
         let end = at.start.0 + u64::from(to.len.min(at.len));
         while lbn < end {
@@ -243,14 +241,15 @@ impl Ext {
                 Leaf::Indirect(block, index) => self.set_indirect(node, &block, index, target, left, bits, written)?,
                 Leaf::Missing(_) => return Err(Self::too_big()),
             };
+            let pointed = BlockRun { start: BlockAddr(target), len: set.count as u32 };
+            self.settle_early(node, Lbn(lbn), pointed)?;
             highest = highest.max(set.level);
-            filled += set.filled;
             lbn += set.count;
             target += set.count;
         }
         let mut state = node.state.lock();
         state.needs = state.needs.max(highest);
-        Ok((highest, filled))
+        Ok(highest)
     }
 
     /// Returns the level at which the bitmap bits of a run are on disk.
@@ -287,7 +286,7 @@ impl Ext {
             state.data = state.data.max(written);
         }
         self.count_blocks(&mut state, filled as i64);
-        Set { count, filled, level: Level::NONE }
+        Set { count, level: Level::NONE }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -307,7 +306,7 @@ impl Ext {
         let old: Vec<u32> = block.view(|bytes| (0..count as usize).map(|i| pointer(bytes, index + i)).collect());
         let same = old.iter().zip(target..).all(|(old, new)| u64::from(*old) == new);
         if same {
-            return Ok(Set { count, filled: 0, level: Level::NONE });
+            return Ok(Set { count, level: Level::NONE });
         }
         let first = index - sector * RECORD_POINTERS;
         let needs = Needs::from(bits).and_data(written);
@@ -324,7 +323,7 @@ impl Ext {
             }
         }
         self.count_blocks(&mut node.state.lock(), filled as i64);
-        Ok(Set { count, filled, level })
+        Ok(Set { count, level })
     }
 
     /// Counts `blocks` more (or fewer) for the file on the volume.

@@ -583,19 +583,16 @@ impl FormatOp for ExtOp<'_> {
         let group = ext.geo.group_of_block(BlockNo(to.start.0)).unwrap_or(file.at.group);
         let goal = to.end().0;
         ext.data_epoch.fetch_max(written.0, Ordering::Relaxed);
-        let admission = &mut *self.admission;
-        let (level, filled) = ext.set_pointers(file, at, to, Some(written), |place| {
+        let level = ext.set_pointers(file, at, to, Some(written), |place| {
             let goal = if ext.geo.group_of_block(BlockNo(goal)) == Some(group) { goal } else { to.start.0 };
-            admission.spend(1);
             match place {
                 MapPlace::Zone => ext.ffs().meta_block(file.at.group),
                 MapPlace::Data => ext.ffs().map_block(goal),
             }
         })?;
-        self.admission.spend(filled);
         ext.maps_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
-        ext.settle_early(file, at, to)
+        Ok(())
     }
 
     fn unmap(&mut self, file: &Self::Node, from: Lbn, to: Option<Lbn>, at_most: u32, orphan: bool) -> Result<Progress> {

@@ -28,6 +28,7 @@
 //! [`GATHER_BYTES_MAX`].
 
 use moafs_vfs::Result;
+use moafs_vfs::format::Admission;
 use moafs_vfs::plan::{DirtyFile, DirtyView, Plan, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange, Mapping};
 use smallvec::SmallVec;
@@ -62,6 +63,8 @@ struct Room {
     run: BlockRun,
     /// The place that the run comes from.
     from: Source,
+    /// Covers the blocks of the run that the files do not need.
+    _surplus: Option<Admission>,
 }
 
 /// The place where a run for a directory's files was found.
@@ -140,7 +143,7 @@ impl Cowrite<'_> {
             Err(partly) => return self.ffs.plan_file(due, &partly, files, plan),
         };
         let travellers = self.settle(due, members, plan);
-        let travellers = self.keep_reserved(due, travellers, files, plan)?;
+        let (travellers, _moved) = self.keep_reserved(due, travellers, files, plan)?;
         self.place(due, home, travellers, files, plan)
     }
 
@@ -235,21 +238,25 @@ impl Cowrite<'_> {
     }
 
     /// Plans files that grew as [`Ffs`] would when there is no space to move the blocks they had
-    /// before: space for these is not reserved. Returns the others.
+    /// before: space for these is not reserved. Returns the others, and what is held for the blocks that they give up.
+    /// (Files that move for the layout's sake take no blocks that are promised.)
     fn keep_reserved<N>(
         &self,
         due: WritebackReason,
         members: Vec<Member<N>>,
         files: &dyn Files<N>,
         plan: &mut Plan,
-    ) -> Result<Vec<Member<N>>> {
+    ) -> Result<(Vec<Member<N>>, Option<Admission>)> {
         let moved = members.iter().map(Member::placed_blocks).sum();
-        if moved == 0 || self.may_move(moved) {
-            return Ok(members);
+        if moved == 0 || matches!(due, WritebackReason::Move(_)) {
+            return Ok((members, None));
+        }
+        if let Some(held) = self.ffs.hold(moved, self.ffs.geo.blocks / MOVE_FLOOR) {
+            return Ok((members, Some(held)));
         }
         let (grown, new): (Vec<_>, Vec<_>) = members.into_iter().partition(|member| member.placed_blocks() > 0);
         grown.iter().try_for_each(|member| self.ffs.plan_file(due, &member.file, files, plan))?;
-        Ok(new)
+        Ok((new, None))
     }
 
     /// Returns true if there is space enough to move `blocks` blocks for the layout's sake.
@@ -301,7 +308,7 @@ impl Cowrite<'_> {
         while !waiting.is_empty() {
             let wanted = waiting.iter().map(Member::blocks).sum::<u32>();
             let smallest = waiting.iter().map(Member::blocks).min().unwrap_or(1);
-            let Some(Room { run, from }) = self.room(due, home, wanted, smallest)? else { break };
+            let Some(Room { run, from, _surplus }) = self.room(due, home, wanted, smallest)? else { break };
             let mut taken = if run.len < RUN_BLOCKS_MIN.min(wanted) { Vec::new() } else { fill(&mut waiting, run.len) };
             if matches!(due, WritebackReason::Move(_)) && !self.saves_requests(&waiting, &taken) {
                 waiting.append(&mut taken);
@@ -340,26 +347,37 @@ impl Cowrite<'_> {
         let group = self.group_of(home);
         if matches!(due, WritebackReason::Move(_)) {
             let longest = self.ffs.unpromised(group, Fit::Longest, wanted)?;
-            return Ok(longest.map(|run| Room { run, from: Source::Move }));
+            return Ok(longest.map(|run| Room { run, from: Source::Move, _surplus: None }));
         }
         let transfer = self.ffs.transfer_blocks;
         if wanted < transfer.div_ceil(2) && !matches!(due, WritebackReason::Sync(_)) {
             let found = self.ffs.alloc.blocks(group, Fit::AtLeast(wanted), wanted)?;
-            return Ok(found.map(|(run, _)| Room { run, from: Source::Shared }));
+            return Ok(found.map(|(run, _)| Room { run, from: Source::Shared, _surplus: None }));
         }
         let little = wanted < transfer;
         if let Some(window) = self.windows.rest(home).filter(|window| !little || wanted <= window.len) {
             let group = self.ffs.geo.group_of_block(BlockNo(window.start.0)).unwrap_or(group);
-            match self.ffs.alloc.blocks(group, Fit::At(window.start.0), window.len)? {
-                Some((run, _)) => return Ok(Some(Room { run, from: Source::Window })),
+            let (want, _surplus) = self.with_surplus(wanted.min(window.len), window.len);
+            match self.ffs.alloc.blocks(group, Fit::At(window.start.0), want)? {
+                Some((run, _)) => return Ok(Some(Room { run, from: Source::Window, _surplus })),
                 None => self.windows.note(home, 0, None),
             }
         }
         let is_full = self.ffs.alloc.counts(group).free_blocks < self.ffs.geo.blocks_per_group / FULL_SHARE;
         let least = if little { wanted } else { smallest.max(if is_full { transfer.div_ceil(2) } else { 1 }) };
         let ahead = self.windows.ahead(home, self.ffs.geo.block_size);
-        let found = self.ffs.alloc.blocks(group, Fit::AtLeast(least), wanted.saturating_add(ahead))?;
-        Ok(found.map(|(run, _)| Room { run, from: Source::Group }))
+        let (want, _surplus) = self.with_surplus(wanted, wanted.saturating_add(ahead));
+        let found = self.ffs.alloc.blocks(group, Fit::AtLeast(least), want)?;
+        Ok(found.map(|(run, _)| Room { run, from: Source::Group, _surplus }))
+    }
+
+    /// Returns how many blocks to take for files that need `wanted`, and what is held for the rest: `more`, if these
+    /// are promised to no other files and enough stay free.
+    fn with_surplus(&self, wanted: u32, more: u32) -> (u32, Option<Admission>) {
+        match self.ffs.hold(more - wanted, self.ffs.geo.blocks / MOVE_FLOOR) {
+            Some(held) => (more, Some(held)),
+            None => (wanted, None),
+        }
     }
 
     /// Returns true if reading all these files takes fewer requests once those of `taken` lie in

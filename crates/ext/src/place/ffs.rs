@@ -305,11 +305,15 @@ impl Ffs<'_> {
     /// Allocates a run for data that need not move: its blocks are promised to no other caller, and
     /// enough blocks stay free.
     pub(super) fn unpromised(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<BlockRun>> {
-        let keep = self.geo.blocks / MOVE_FLOOR;
-        let Some(promised) = self.alloc.promise(want.into(), 0, keep) else { return Ok(None) };
-        // Held until the run is taken: promises to others meanwhile are counted without it.
-        let _held = Admission::new(want.into(), promised);
+        let Some(_held) = self.hold(want, self.geo.blocks / MOVE_FLOOR) else { return Ok(None) };
         Ok(self.alloc.better_blocks(group, fit, want)?.map(|(run, _)| run))
+    }
+
+    /// Holds `blocks` blocks that are promised to no caller, if `keep` more are left: as long as they are held, so many
+    /// can be taken beyond what was promised for the data, and every other promise is kept.
+    pub(super) fn hold(&self, blocks: u32, keep: u64) -> Option<Admission> {
+        let promised = self.alloc.promise(blocks.into(), 0, keep)?;
+        Some(Admission::new(blocks.into(), promised))
     }
 
     /// Allocates a place for up to `want` blocks of a file at `lbn`.

@@ -665,10 +665,7 @@ impl FormatOp for ToyOp<'_> {
         meta.used.retain(|block| !freed.contains(block));
         assert!(meta.used.len() as u64 + meta.maps() <= self.toy.shape.blocks, "no block is left for a map");
         drop(meta);
-        // If two ops place blocks below one map block, either may make it.
-        let mapped = self.toy.mapped.load(Ordering::Relaxed);
-        assert!(mapped || self.admission.blocks() >= fresh, "placing without admission");
-        self.admission.spend(fresh);
+        assert!(self.toy.promised() >= fresh, "placing without admission");
         Ok(())
     }
     fn unmap(&mut self, file: &ToyNode, from: Lbn, to: Option<Lbn>, at_most: u32, _orphan: bool) -> Result<Progress> {
