@@ -208,7 +208,8 @@ impl<F: Format> Files<F> {
         }
     }
 
-    /// Returns for each block of `range`, in a file of `size` bytes, whether it has an address.
+    /// Returns for each block of `range`, in a file of `size` bytes, whether it has an address. Write-back may give it
+    /// one at any time; [`Pages::placements`] changes then.
     pub(crate) fn addressed(&self, inode: &Shared<F>, range: LbnRange, size: u64) -> Result<SmallVec<[bool; 16]>> {
         let mut addressed: SmallVec<[bool; 16]> = SmallVec::from_elem(false, range.len as usize);
         let mut unknown: SmallVec<[LbnRange; 4]> = SmallVec::new();
@@ -275,19 +276,22 @@ impl<F: Format> Files<F> {
         }
         let range = self.blocks_of(offset, len);
         self.finish_fills_of(inode, range);
-        let addressed = self.addressed(inode, range, attr.size)?;
-        let bases = self.read_edges(inode, write, offset, attr.size, range)?;
-
         let mut missing: Option<SmallVec<[Missing; 4]>> = None;
-        let mut pages = inode.pages.lock();
-        let fresh = loop {
+        let (mut pages, addressed, bases, fresh) = loop {
+            let placements = inode.pages.lock().placements();
+            let addressed = self.addressed(inode, range, attr.size)?;
+            let bases = self.read_edges(inode, write, offset, attr.size, range)?;
+            let pages = inode.pages.lock();
+            if pages.placements() != placements {
+                continue;
+            }
             let fresh = self.count_fresh(&pages, range, &addressed);
             let need = match &missing {
                 None => need_of(&pages.unplaced, range, fresh),
                 Some(missing) => self.exact_need(&pages, range, &addressed, missing),
             };
             if blocks_in(need) <= admission.blocks() {
-                break fresh;
+                break (pages, addressed, bases, fresh);
             }
             if missing.is_some() {
                 return Ok(Written::Needs(need));
@@ -295,7 +299,6 @@ impl<F: Format> Files<F> {
             // With the lock held map blocks may be added, but none is removed.
             drop(pages);
             missing = Some(self.missing_maps(inode, range, &addressed)?);
-            pages = inode.pages.lock();
         };
         let promised = pages.unplaced.promise();
         let mut delta = Delta::default();
@@ -461,11 +464,17 @@ impl<F: Format> Files<F> {
         let range = LbnRange { start: at, len: 1 };
         self.finish_fills_of(inode, range);
         let size = inode.size();
-        let addressed = self.addressed(inode, range, size)?[0];
-        let base = self.pages(inode, range, None)?.remove(0);
         let block_bytes = self.shape.block_size as usize;
         let seen = size.saturating_sub(at.0 * self.block_bytes()).min(self.block_bytes()) as u32;
-        let mut pages = inode.pages.lock();
+        let (mut pages, addressed, base) = loop {
+            let placements = inode.pages.lock().placements();
+            let addressed = self.addressed(inode, range, size)?[0];
+            let base = self.pages(inode, range, None)?.remove(0);
+            let pages = inode.pages.lock();
+            if pages.placements() == placements {
+                break (pages, addressed, base);
+            }
+        };
         if !addressed && !pages.get(at).is_some_and(|slot| slot.is_unsettled()) {
             return Ok(());
         }
