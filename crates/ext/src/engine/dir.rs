@@ -60,6 +60,33 @@ pub(super) struct Found {
     offset: u32,
 }
 
+/// The levels at which names that were removed from a directory are gone from the disk, by the hash of the name. A
+/// name that is added again waits for that: it may lie in another sector, and the disk must not show it twice.
+/// Several names share a level, which bounds the memory; to wait for another name's removal does no harm.
+#[derive(Default)]
+pub(super) struct Removals(Option<Box<[Level; Removals::SHARES]>>);
+
+impl Removals {
+    const SHARES: usize = 64;
+
+    /// Returns the level at which the last removal of a name is on disk.
+    fn level(&self, name: &[u8]) -> Level {
+        self.0.as_ref().map_or(Level::NONE, |levels| levels[Removals::share(name)])
+    }
+
+    fn note(&mut self, name: &[u8], level: Level) {
+        if level != Level::NONE {
+            let levels = self.0.get_or_insert_with(|| Box::new([Level::NONE; Removals::SHARES]));
+            let shared = &mut levels[Removals::share(name)];
+            *shared = level.max(*shared);
+        }
+    }
+
+    fn share(name: &[u8]) -> usize {
+        hash_of(name) as usize % Removals::SHARES
+    }
+}
+
 /// Returns the FNV-1a hash of a name: deterministic, and good enough for names of one directory.
 pub(super) fn hash_of(name: &[u8]) -> u32 {
     name.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
@@ -359,7 +386,8 @@ impl Ext {
         index.charged = index.charged.max(now);
     }
 
-    /// Adds a name; it reaches the disk after `needs`. Returns the level at which it is there.
+    /// Adds a name; it reaches the disk after `needs`, and after the removal of the same name. Returns the level at
+    /// which it is there.
     pub(super) fn insert_name(
         &self,
         dir: &Incore,
@@ -373,7 +401,7 @@ impl Ext {
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
         let bytes = name.as_bytes();
-        let mut needs = needs;
+        let mut needs = needs.max(dir.state.lock().removals.level(bytes));
         if dir.state.lock().inode.flags.contains(InodeFlags::INDEX) {
             if let Some(level) = self.insert_indexed(dir, index, bytes, ino, kind, needs)? {
                 return Ok(level);
@@ -501,7 +529,7 @@ impl Ext {
 
     /// Removes a name, after `needs`. If no change waits for the name to be on disk (`awaited`) and
     /// no image that the disk may show ever had it, there is nothing to wait for: [`Level::NONE`].
-    pub(super) fn remove_name(&self, dir: &Incore, name: &Name, needs: Level, awaited: bool) -> Result<Level> {
+    pub(super) fn remove_name(&self, dir: &Arc<Incore>, name: &Name, needs: Level, awaited: bool) -> Result<Level> {
         debug_assert!(self.recovery.names_may_change(dir.ino), "directory {} changes unseen", dir.ino.0);
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
@@ -527,6 +555,8 @@ impl Ext {
             self.meta.remove(&block, sector, needs, |bytes| bytes.copy_from_slice(new), visible)
         };
         index.drop_name(bytes, found);
+        dir.state.lock().removals.note(bytes, level);
+        self.hold(dir, level);
         Ok(level)
     }
 

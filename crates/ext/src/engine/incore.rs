@@ -12,7 +12,8 @@ use moafs_vfs::Result;
 use moafs_vfs::types::{Attr, FileKind};
 use smallvec::SmallVec;
 
-use super::{Ext, dir::Index};
+use super::Ext;
+use super::dir::{Index, Removals};
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo, xattr as codec};
 use crate::meta::{Block, Freed, Level, Needs};
 
@@ -176,7 +177,7 @@ pub(super) struct InodeState {
     /// Number of running ops that give the inode a second name for a while: every store of its slot
     /// meanwhile counts as many links more.
     pub(super) names_coming: u16,
-    /// The level that must be on disk before the slot's next version.
+    /// The level that must be on disk before the slot's next version; only grows.
     pub(super) needs: Level,
     /// The level at which its newest name is on disk, and leads to it from the root. For files it
     /// is set only once they were linked or renamed.
@@ -187,7 +188,9 @@ pub(super) struct InodeState {
     /// For a directory: the level at which every inode that has moved out of it has a name
     /// elsewhere on disk.
     pub(super) left: Level,
-    /// The epoch of the data that direct pointers changed since the last version lead to.
+    /// For a directory: when the names that were removed from it are gone from disk.
+    pub(super) removals: Removals,
+    /// The newest epoch of the data that direct pointers lead to; only grows.
     pub(super) data: Option<Epoch>,
     /// Blocks that become free with the slot's next version.
     pub(super) freed: SmallVec<[Freed; 4]>,
@@ -209,6 +212,7 @@ impl Incore {
             named: Level::NONE,
             unlinked: Level::NONE,
             left: Level::NONE,
+            removals: Removals::default(),
             data: None,
             freed: SmallVec::new(),
             attributes: None,
@@ -306,7 +310,8 @@ impl Ext {
         if inode.links > 0 {
             inode.links = inode.links.saturating_add(state.names_coming);
         }
-        let needs = Needs::from(needs.max(std::mem::take(&mut state.needs))).and_data(state.data.take());
+        // Both stay: a version that equals the slot on the disk is dropped, and the next one has the same needs.
+        let needs = Needs::from(needs.max(state.needs)).and_data(state.data);
         let start = node.at.offset;
         let mut slot = self.slot_bytes(block, &node.at);
         edit(&mut inode, &mut slot);

@@ -341,6 +341,29 @@ fn truncation_in_bounded_steps_frees_blocks_and_maps() {
     volume.close();
 }
 
+/// The last block of a file, below an indirect block, moves, which changes nothing in the inode; then the file grows
+/// within that block.
+#[test]
+fn a_grown_size_waits_for_the_pointer_to_a_block_that_has_moved() {
+    let volume = Volume::make(1024, 16);
+    let file = volume.create(&volume.root, "file", FileKind::Regular, None);
+    volume.write(&file, 0, 13, 1);
+    volume.ext.commit(CommitReason::Sync).unwrap();
+    let (to, _) = volume.ext.alloc.blocks(GroupNo(0), Fit::Longest, 1).unwrap().expect("there is space");
+    let mut admission = Admission::none();
+    let mut op = volume.ext.begin(OpKind::Place, &mut admission).unwrap();
+    op.place(&file, LbnRange { start: Lbn(12), len: 1 }, to, Epoch(0)).unwrap();
+    let put = volume.ext.attr(&file);
+    op.inode_put(&file, &put, put.size).unwrap();
+    let pointer = Level(op.end().0);
+    volume.put_size(&file, 14);
+    let size = volume.ext.slot_pending(&file).unwrap();
+    assert!(size > pointer, "the size reaches the disk at {size:?}, the pointer at {pointer:?}");
+    volume.put_size(&file, 13);
+    drop(file);
+    volume.close();
+}
+
 #[test]
 fn what_was_never_written_costs_nothing() {
     let volume = Volume::make(4096, 64);
@@ -502,6 +525,43 @@ fn a_rename_that_fails_leaves_the_link_count_as_it_was() {
 
 /// Returns a volume of revision 0, as `mke2fs -r 0` makes them: no features, so every group has a
 /// copy of the superblock.
+/// A name is moved away and made anew in another sector of its directory.
+#[test]
+fn a_name_that_is_made_anew_waits_for_its_removal() {
+    const NAME: &str = "again-and-again";
+    let volume = Volume::make(1024, 16);
+    let filler = "f".repeat(240);
+    let first = volume.create(&volume.root, &filler, FileKind::Regular, None);
+    let second = volume.create(&volume.root, &filler.replace('f', "s"), FileKind::Regular, None);
+    let file = volume.create(&volume.root, NAME, FileKind::Regular, None);
+    volume.unlink(&volume.root, &filler, &first);
+    volume.ext.commit(CommitReason::Sync).unwrap();
+    let block = volume.root.inode().block[0];
+    let on_disk = || {
+        let mut bytes = [0; 1024];
+        volume.mem.peek(u64::from(block) * 1024, &mut bytes);
+        let at: Vec<usize> = (0..1024 - NAME.len()).filter(|at| bytes[*at..].starts_with(NAME.as_bytes())).collect();
+        at
+    };
+    let before = on_disk();
+    let mut admission = volume.admit(0);
+    let mut op = volume.ext.begin(OpKind::Rename, &mut admission).unwrap();
+    let target = Target { ino: Ino(file.ino.0.into()), kind: file.kind, node: &file };
+    op.name_add(&volume.root, name("moved"), target).unwrap();
+    op.name_remove(&volume.root, name(NAME), &file).unwrap();
+    let put = volume.ext.attr(&file);
+    op.inode_put(&file, &put, put.size).unwrap();
+    op.end();
+    let anew = volume.create(&volume.root, NAME, FileKind::Regular, None);
+    for level in 1..=volume.ext.meta.highest().0 {
+        volume.ext.sweep(Level(level)).unwrap();
+        assert!(on_disk().len() <= 1, "at level {level} the name lies at {:?}", on_disk());
+    }
+    assert!(on_disk()[0] / 512 != before[0] / 512, "not in another sector");
+    drop((first, second, file, anew, admission));
+    volume.close();
+}
+
 fn revision_0() -> Option<Volume> {
     let image = tempfile::NamedTempFile::new().unwrap();
     image.as_file().set_len(64 << 20).unwrap();

@@ -1,6 +1,7 @@
 //! Reading directories, and repairing names that interrupted renames and exchanges left.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use moafs_runtime::leaf::atomic::Ordering;
 use moafs_vfs::Result;
@@ -169,7 +170,7 @@ impl Ext {
         self.visit(node.ino, true)
     }
 
-    fn drop_name(&self, dir: &Incore, name: &Name, needs: Level) -> Result<()> {
+    fn drop_name(&self, dir: &Arc<Incore>, name: &Name, needs: Level) -> Result<()> {
         self.visit_in_turn(dir)?;
         let level = self.remove_name(dir, name, needs, true)?;
         self.entries_level.fetch_max(level.0, Ordering::Relaxed);
