@@ -143,71 +143,35 @@ impl Default for OpenOptions {
     }
 }
 
-/// Counters of a volume since it was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
-    /// The use of the logs.
-    #[serde(flatten)]
-    pub logs: LogCounters,
-    /// Checkpoints that were written.
-    pub checkpoints: u64,
-    /// Node blocks that were written.
-    pub node_blocks: u64,
-    /// Blocks of directories and symbolic links written.
-    pub meta_data_blocks: u64,
-    /// Sections cleaned while a writer waited.
-    pub foreground_cleanings: u64,
-    /// Sections cleaned while no writer waited.
-    pub background_cleanings: u64,
-    /// Blocks of data that cleaning moved.
-    pub moved_blocks: u64,
-    /// Nodes that cleaning had written again.
-    pub moved_nodes: u64,
-    /// Times that recycling was chosen over cleaning.
-    pub recycle_verdicts: u64,
-    /// Times that cleaning was chosen over recycling.
-    pub clean_verdicts: u64,
-    /// Segments that swap areas took: each is written, and erased, once more.
-    pub swap_segments: u64,
-}
-
-impl Counters {
-    /// Returns the difference between these counters and `earlier` ones.
-    pub fn since(&self, earlier: &Counters) -> Counters {
-        let (logs, before) = (&self.logs, &earlier.logs);
-        Counters {
-            logs: LogCounters {
-                segments_opened: logs.segments_opened - before.segments_opened,
-                segments_recycled: logs.segments_recycled - before.segments_recycled,
-                blocks_appended: logs.blocks_appended - before.blocks_appended,
-                blocks_recycled: logs.blocks_recycled - before.blocks_recycled,
-                runs_recycled: logs.runs_recycled - before.runs_recycled,
-            },
-            checkpoints: self.checkpoints - earlier.checkpoints,
-            node_blocks: self.node_blocks - earlier.node_blocks,
-            meta_data_blocks: self.meta_data_blocks - earlier.meta_data_blocks,
-            foreground_cleanings: self.foreground_cleanings - earlier.foreground_cleanings,
-            background_cleanings: self.background_cleanings - earlier.background_cleanings,
-            moved_blocks: self.moved_blocks - earlier.moved_blocks,
-            moved_nodes: self.moved_nodes - earlier.moved_nodes,
-            recycle_verdicts: self.recycle_verdicts - earlier.recycle_verdicts,
-            clean_verdicts: self.clean_verdicts - earlier.clean_verdicts,
-            swap_segments: self.swap_segments - earlier.swap_segments,
-        }
+moafs_runtime::counters! {
+    /// Counters of a volume since it was opened.
+    #[derive(Serialize)]
+    pub struct Counters {
+        /// The use of the logs.
+        #[serde(flatten)]
+        logs: LogCounters,
+        /// Segments that swap areas took: each is written, and erased, once more.
+        swap_segments: u64,
+    } + pub(crate) struct Tally {
+        /// Checkpoints that were written.
+        checkpoints,
+        /// Node blocks that were written.
+        node_blocks,
+        /// Blocks of directories and symbolic links written.
+        meta_data_blocks,
+        /// Sections cleaned while a writer waited.
+        foreground_cleanings,
+        /// Sections cleaned while no writer waited.
+        background_cleanings,
+        /// Blocks of data that cleaning moved.
+        moved_blocks,
+        /// Nodes that cleaning had written again.
+        moved_nodes,
+        /// Times that recycling was chosen over cleaning.
+        recycle_verdicts,
+        /// Times that cleaning was chosen over recycling.
+        clean_verdicts,
     }
-}
-
-#[derive(Default)]
-struct Tally {
-    checkpoints: AtomicU64,
-    node_blocks: AtomicU64,
-    meta_data_blocks: AtomicU64,
-    foreground_cleanings: AtomicU64,
-    background_cleanings: AtomicU64,
-    moved_blocks: AtomicU64,
-    moved_nodes: AtomicU64,
-    recycle_verdicts: AtomicU64,
-    clean_verdicts: AtomicU64,
 }
 
 /// A mounted F2FS volume.
@@ -284,20 +248,7 @@ impl F2fs {
 
     /// Returns the counters since the volume was opened.
     pub fn counters(&self) -> Counters {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
-            logs: self.space.counters(),
-            checkpoints: of(&self.tally.checkpoints),
-            node_blocks: of(&self.tally.node_blocks),
-            meta_data_blocks: of(&self.tally.meta_data_blocks),
-            foreground_cleanings: of(&self.tally.foreground_cleanings),
-            background_cleanings: of(&self.tally.background_cleanings),
-            moved_blocks: of(&self.tally.moved_blocks),
-            moved_nodes: of(&self.tally.moved_nodes),
-            recycle_verdicts: of(&self.tally.recycle_verdicts),
-            clean_verdicts: of(&self.tally.clean_verdicts),
-            swap_segments: self.space.swap_segments_taken(),
-        }
+        Counters { logs: self.space.counters(), swap_segments: self.space.swap_segments_taken(), ..self.tally.totals() }
     }
 
     /// Returns the volume's clock in seconds: the time that it was mounted in all its life.

@@ -102,7 +102,7 @@ impl Totals {
         Totals {
             now_ns: self.now_ns - earlier.now_ns,
             drive: self.drive.since(&earlier.drive),
-            background: background_since(&self.background, &earlier.background),
+            background: self.background.since(&earlier.background),
             flash: self.flash.map(|now| now.since(&earlier.flash.unwrap_or_default())),
             requests: self.requests.since(&earlier.requests),
             cpu_ns: self.cpu_ns - earlier.cpu_ns,
@@ -113,16 +113,6 @@ impl Totals {
             write_backs: self.write_backs - earlier.write_backs,
             co_reads: self.co_reads - earlier.co_reads,
         }
-    }
-}
-
-fn background_since(now: &Background, earlier: &Background) -> Background {
-    Background {
-        ahead_sectors: now.ahead_sectors - earlier.ahead_sectors,
-        destages: now.destages - earlier.destages,
-        destage_sectors: now.destage_sectors - earlier.destage_sectors,
-        destage_seeks: now.destage_seeks - earlier.destage_seeks,
-        destage_ns: now.destage_ns - earlier.destage_ns,
     }
 }
 

@@ -24,6 +24,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`counters`] | counters, each declared once: [`counters!`](crate::counters!) |
 //! | [`event`] | [`Event`], the only thing a task can wait for |
 //! | [`live`] | threads, parking, the machine's clocks |
 //! | [`virt`] | the baton, the virtual clock, seeded choice, deadlock reports |
@@ -31,6 +32,7 @@
 //! | [`leaf`] | mutex and atomics for what never waits: scheduling points in simulations, free of cost elsewhere |
 //! | `preempt` | coroutines that may be switched at every lock and atomic, by a seed (feature `preempt`) |
 
+pub mod counters;
 pub mod event;
 pub mod leaf;
 pub mod live;

@@ -29,18 +29,11 @@ impl Stats {
     /// Returns the difference to `earlier`, counters of the same disk. `waiting_max` stays that of
     /// the disk's whole life.
     pub fn since(&self, earlier: &Stats) -> Stats {
-        let (now, then) = (&self.background, &earlier.background);
         Stats {
             elapsed_ns: self.elapsed_ns - earlier.elapsed_ns,
             busy_ns: self.busy_ns - earlier.busy_ns,
             drive: self.drive.since(&earlier.drive),
-            background: Background {
-                ahead_sectors: now.ahead_sectors - then.ahead_sectors,
-                destages: now.destages - then.destages,
-                destage_sectors: now.destage_sectors - then.destage_sectors,
-                destage_seeks: now.destage_seeks - then.destage_seeks,
-                destage_ns: now.destage_ns - then.destage_ns,
-            },
+            background: self.background.since(&earlier.background),
             flash: self.flash.map(|now| now.since(&earlier.flash.unwrap_or_default())),
             merged: self.merged - earlier.merged,
             waiting_max: self.waiting_max,

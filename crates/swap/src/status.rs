@@ -7,61 +7,46 @@ use moafs_vfs::types::BlockRun;
 
 use crate::options::Placement;
 
-/// Declares the counters once: the fields, and their names for printing.
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counts since the swap was opened.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        pub struct Counters {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        impl Counters {
-            /// Returns every counter with its name.
-            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name)),*].into_iter()
-            }
-        }
-    };
-}
-
-counters! {
-    /// Pages written because they left memory.
-    pages_out,
-    /// Of those, pages that went to the traditional swap space.
-    pages_out_traditional,
-    /// Of those, pages that overwrote their slot: none was free.
-    pages_out_in_place,
-    /// Write requests that carried these pages.
-    out_requests,
-    /// Pages read because they were asked for.
-    pages_in,
-    /// Pages that were read along with them.
-    neighbours_in,
-    /// Read requests that brought these pages.
-    in_requests,
-    /// Pages freed by their owner.
-    pages_freed,
-    /// Swap areas created, in total.
-    areas_made,
-    /// Of those, areas outside the group of the last file access.
-    areas_made_elsewhere,
-    /// Swap areas given back to the volume.
-    areas_given_back,
-    /// Pages moved because their area was being vacated.
-    pages_migrated,
-    /// Pages that were to be moved but changed before they could be.
-    migrations_lost,
-    /// Groups vacated because a writer found no space there.
-    groups_left,
-    /// Attempts to create an area for which the volume had no space.
-    areas_refused,
-    /// Waits of a page-out for a slot in use by another request.
-    waits,
-    /// Pages whose write failed.
-    write_errors,
-    /// Pages whose read failed.
-    read_errors,
+moafs_runtime::counters! {
+    /// Counts since the swap was opened.
+    pub struct Counters {
+        /// Pages written because they left memory.
+        pages_out: u64,
+        /// Of those, pages that went to the traditional swap space.
+        pages_out_traditional: u64,
+        /// Of those, pages that overwrote their slot: none was free.
+        pages_out_in_place: u64,
+        /// Write requests that carried these pages.
+        out_requests: u64,
+        /// Pages read because they were asked for.
+        pages_in: u64,
+        /// Pages that were read along with them.
+        neighbours_in: u64,
+        /// Read requests that brought these pages.
+        in_requests: u64,
+        /// Pages freed by their owner.
+        pages_freed: u64,
+        /// Swap areas created, in total.
+        areas_made: u64,
+        /// Of those, areas outside the group of the last file access.
+        areas_made_elsewhere: u64,
+        /// Swap areas given back to the volume.
+        areas_given_back: u64,
+        /// Pages moved because their area was being vacated.
+        pages_migrated: u64,
+        /// Pages that were to be moved but changed before they could be.
+        migrations_lost: u64,
+        /// Groups vacated because a writer found no space there.
+        groups_left: u64,
+        /// Attempts to create an area for which the volume had no space.
+        areas_refused: u64,
+        /// Waits of a page-out for a slot in use by another request.
+        waits: u64,
+        /// Pages whose write failed.
+        write_errors: u64,
+        /// Pages whose read failed.
+        read_errors: u64,
+    }
 }
 
 /// The state of one swap area.
@@ -129,7 +114,7 @@ impl Status {
             );
         }
         text.push_str("],\"counters\":{");
-        for (i, (name, total)) in self.counters.named().enumerate() {
+        for (i, (name, total)) in self.counters.named().into_iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
             let _ = write!(text, "{comma}\"{name}\":{total}");
         }

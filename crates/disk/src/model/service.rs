@@ -115,54 +115,54 @@ impl Service {
     }
 }
 
-/// Sums over served commands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Totals {
-    /// Number of reads and writes.
-    pub requests: u64,
-    /// The number of reads.
-    pub reads: u64,
-    /// The number of writes.
-    pub writes: u64,
-    /// Bytes read, in total.
-    pub read_bytes: u64,
-    /// Bytes written, in total.
-    pub written_bytes: u64,
-    /// Number of flush commands.
-    pub flushes: u64,
-    /// Number of discard commands.
-    #[cfg_attr(feature = "serde", serde(default))]
-    pub discards: u64,
-    /// Number of reads and writes answered without an access of their own to the media.
-    pub cached: u64,
-    /// Number of commands for which the arm moved to another cylinder.
-    pub seeks: u64,
-    /// Cylinders crossed by these seeks.
-    pub seek_cylinders: u64,
-    /// Sectors from the end of the access before to the first of these seeks, summed.
-    pub seek_sectors: u64,
-    /// Time that commands waited at the drive for earlier commands.
-    pub queue_ns: u64,
-    /// Time from start to end of commands, flushes and discards included.
-    pub service_ns: u64,
-    /// Sum of all [`Service::overhead_ns`].
-    pub overhead_ns: u64,
-    /// Sum of all [`Service::wait_ns`].
-    pub wait_ns: u64,
-    /// Sum of all [`Service::gc_ns`].
-    #[cfg_attr(feature = "serde", serde(default))]
-    pub gc_ns: u64,
-    /// Sum of all [`Service::seek_ns`].
-    pub seek_ns: u64,
-    /// Sum of all [`Service::rotation_ns`].
-    pub rotation_ns: u64,
-    /// Sum of all [`Service::transfer_ns`].
-    pub transfer_ns: u64,
-    /// Sum of all [`Service::bus_ns`].
-    pub bus_ns: u64,
-    /// Time without a command at the drive (it may have destaged or read ahead), up to the start of the last command.
-    pub idle_ns: u64,
+moafs_runtime::counters! {
+    /// Sums over served commands.
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+    pub struct Totals {
+        /// Number of reads and writes.
+        requests: u64,
+        /// The number of reads.
+        reads: u64,
+        /// The number of writes.
+        writes: u64,
+        /// Bytes read, in total.
+        read_bytes: u64,
+        /// Bytes written, in total.
+        written_bytes: u64,
+        /// Number of flush commands.
+        flushes: u64,
+        /// Number of discard commands.
+        discards: u64,
+        /// Number of reads and writes answered without an access of their own to the media.
+        cached: u64,
+        /// Number of commands for which the arm moved to another cylinder.
+        seeks: u64,
+        /// Cylinders crossed by these seeks.
+        seek_cylinders: u64,
+        /// Sectors from the end of the access before to the first of these seeks, summed.
+        seek_sectors: u64,
+        /// Time that commands waited at the drive for earlier commands.
+        queue_ns: u64,
+        /// Time from start to end of commands, flushes and discards included.
+        service_ns: u64,
+        /// Sum of all [`Service::overhead_ns`].
+        overhead_ns: u64,
+        /// Sum of all [`Service::wait_ns`].
+        wait_ns: u64,
+        /// Sum of all [`Service::gc_ns`].
+        gc_ns: u64,
+        /// Sum of all [`Service::seek_ns`].
+        seek_ns: u64,
+        /// Sum of all [`Service::rotation_ns`].
+        rotation_ns: u64,
+        /// Sum of all [`Service::transfer_ns`].
+        transfer_ns: u64,
+        /// Sum of all [`Service::bus_ns`].
+        bus_ns: u64,
+        /// Time without a command at the drive (it may have destaged or read ahead), up to the start of the last
+        /// command.
+        idle_ns: u64,
+    }
 }
 
 impl Totals {
@@ -191,32 +191,5 @@ impl Totals {
         self.rotation_ns += service.rotation_ns;
         self.transfer_ns += service.transfer_ns;
         self.bus_ns += service.bus_ns;
-    }
-
-    /// Returns the difference to `earlier`, which was taken from the same drive.
-    pub fn since(&self, earlier: &Totals) -> Totals {
-        Totals {
-            requests: self.requests - earlier.requests,
-            reads: self.reads - earlier.reads,
-            writes: self.writes - earlier.writes,
-            read_bytes: self.read_bytes - earlier.read_bytes,
-            written_bytes: self.written_bytes - earlier.written_bytes,
-            flushes: self.flushes - earlier.flushes,
-            discards: self.discards - earlier.discards,
-            cached: self.cached - earlier.cached,
-            seeks: self.seeks - earlier.seeks,
-            seek_cylinders: self.seek_cylinders - earlier.seek_cylinders,
-            seek_sectors: self.seek_sectors - earlier.seek_sectors,
-            queue_ns: self.queue_ns - earlier.queue_ns,
-            service_ns: self.service_ns - earlier.service_ns,
-            overhead_ns: self.overhead_ns - earlier.overhead_ns,
-            wait_ns: self.wait_ns - earlier.wait_ns,
-            gc_ns: self.gc_ns - earlier.gc_ns,
-            seek_ns: self.seek_ns - earlier.seek_ns,
-            rotation_ns: self.rotation_ns - earlier.rotation_ns,
-            transfer_ns: self.transfer_ns - earlier.transfer_ns,
-            bus_ns: self.bus_ns - earlier.bus_ns,
-            idle_ns: self.idle_ns - earlier.idle_ns,
-        }
     }
 }

@@ -143,19 +143,21 @@ impl Usage {
     }
 }
 
-/// Counters for the data logs and their blocks since the volume was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct LogCounters {
-    /// Free segments that logs began to fill.
-    pub segments_opened: u64,
-    /// Used segments whose holes logs began to fill.
-    pub segments_recycled: u64,
-    /// Blocks handed out at the end of a log.
-    pub blocks_appended: u64,
-    /// Blocks handed out in holes of used segments.
-    pub blocks_recycled: u64,
-    /// Runs of adjacent blocks handed out in holes.
-    pub runs_recycled: u64,
+moafs_runtime::counters! {
+    /// Counters for the data logs and their blocks since the volume was opened.
+    #[derive(serde::Serialize)]
+    pub struct LogCounters {
+        /// Free segments that logs began to fill.
+        segments_opened: u64,
+        /// Used segments whose holes logs began to fill.
+        segments_recycled: u64,
+        /// Blocks handed out at the end of a log.
+        blocks_appended: u64,
+        /// Blocks handed out in holes of used segments.
+        blocks_recycled: u64,
+        /// Runs of adjacent blocks handed out in holes.
+        runs_recycled: u64,
+    }
 }
 
 struct State {

@@ -58,20 +58,21 @@ struct Destage {
     ends_ns: u64,
 }
 
-/// A drive's work in the background.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Background {
-    /// Sectors read ahead, in total.
-    pub ahead_sectors: u64,
-    /// Number of extents of the buffer written to the media.
-    pub destages: u64,
-    /// Sectors of these extents.
-    pub destage_sectors: u64,
-    /// Number of destages for which the arm moved to another cylinder.
-    pub destage_seeks: u64,
-    /// Time of all destages in nanoseconds.
-    pub destage_ns: u64,
+moafs_runtime::counters! {
+    /// A drive's work in the background.
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+    pub struct Background {
+        /// Sectors read ahead, in total.
+        ahead_sectors: u64,
+        /// Number of extents of the buffer written to the media.
+        destages: u64,
+        /// Sectors of these extents.
+        destage_sectors: u64,
+        /// Number of destages for which the arm moved to another cylinder.
+        destage_seeks: u64,
+        /// Time of all destages in nanoseconds.
+        destage_ns: u64,
+    }
 }
 
 impl HddDrive {
