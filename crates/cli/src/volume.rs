@@ -38,8 +38,8 @@ const EXT_MAGIC: [u8; 2] = 0xEF53_u16.to_le_bytes();
 /// Offsets of the magic number of F2FS: at 1024 in block 0, and in its copy, block 1.
 const F2FS_MAGIC_AT: [usize; 2] = [1024, 4096 + 1024];
 const F2FS_MAGIC: [u8; 4] = 0xF2F5_2010_u32.to_le_bytes();
-/// Most sections that `gather=` takes.
-const GATHER_MAX: u64 = 64;
+/// Most sections that `clean_batch=` takes.
+const CLEAN_BATCH_MAX: u64 = 64;
 
 /// The formats of volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -223,10 +223,10 @@ fn f2fs_options(options: &Options, given: &[FormatOption]) -> Result<moafs_f2fs:
     for option in given {
         match option.name {
             "cleaner" => f2fs.cleaner = option.parse()?,
-            "reuse" => f2fs.reuse = option.parse()?,
+            "recycle" => f2fs.recycling = option.parse()?,
             "temperature" => f2fs.temperature = option.parse()?,
             "clean-order" => f2fs.clean_order = option.parse()?,
-            "gather" => f2fs.gather = option.number(1..=GATHER_MAX)? as u32,
+            "clean_batch" => f2fs.clean_batch = option.number(1..=CLEAN_BATCH_MAX)? as u32,
             "background_gc" => f2fs.background = option.on_or_off()?,
             "discard" => f2fs.discard = true,
             "nodiscard" => f2fs.discard = false,

@@ -292,7 +292,7 @@ fn options_of_one_format_are_refused_on_the_other() {
         (Format::Ext2, "cleaner=greedy", "for f2fs volumes"),
         (Format::F2fs, "place=cowrite", "for ext2 volumes"),
         (Format::F2fs, "cleaner=lru", "cost-benefit"),
-        (Format::F2fs, "gather=0", "from 1 to 64"),
+        (Format::F2fs, "clean_batch=0", "from 1 to 64"),
         (Format::F2fs, "background_gc=sync", "on or off"),
     ] {
         let scratch = Scratch::with_volume(format);
@@ -343,10 +343,10 @@ fn every_policy_of_f2fs_serves_a_volume_that_fills_up() {
         return;
     }
     for options in [
-        "cleaner=greedy,reuse=never,clean-order=found",
+        "cleaner=greedy,recycle=never,clean-order=found",
         "cleaner=hole-plugging,temperature=wolf,discard",
-        "cleaner=adaptive,gather=4,nodiscard",
-        "cleaner=age-threshold,reuse=always,background_gc=off",
+        "cleaner=adaptive,clean_batch=4,nodiscard",
+        "cleaner=age-threshold,recycle=always,background_gc=off",
     ] {
         let scratch = Scratch::with_volume(Format::F2fs);
         let mounted = Mounted::new(&scratch, &format!("cache=16M,commit=0.2,{options}"));

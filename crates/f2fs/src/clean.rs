@@ -31,9 +31,6 @@ pub mod select;
 pub mod table;
 pub mod trigger;
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::Serialize;
 
 use crate::format::Nid;
@@ -43,21 +40,28 @@ pub use order::Order;
 pub use table::{Class, Headroom, Secno, SectionView, SegmentView, Table};
 pub use trigger::{Trigger, Urgency};
 
-/// The policy that chooses victims: the values of `-o cleaner=`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Cleaner {
-    /// Cleans the emptiest sections; see [`greedy`].
-    Greedy,
-    /// Weighs free space and its age against the cost; see [`cost_benefit`].
-    #[default]
-    CostBenefit,
-    /// Copies the emptiest sections into holes of others; see [`hole_plugging`].
-    HolePlugging,
-    /// Takes the cheaper of cost-benefit and hole-plugging; see [`adaptive`].
-    Adaptive,
-    /// Cleans old sections into segments of like age; see [`age_threshold`].
-    AgeThreshold,
+moafs_vfs::named_enum! {
+    /// The policy that chooses victims: the values of `-o cleaner=`.
+    #[derive(PartialOrd, Ord, Hash, Default, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Cleaner ("cleaner") {
+        Greedy = "greedy", "The sections with the least valid data" => greedy::Greedy;
+        #[default]
+        CostBenefit = "cost-benefit", "The most free space for the longest time, per cost" => cost_benefit::CostBenefit;
+        HolePlugging = "hole-plugging", "The emptiest sections, into the holes of others" => hole_plugging::HolePlugging;
+        Adaptive = "adaptive", "Cost-benefit or hole-plugging, whichever is cheaper" => adaptive::Adaptive;
+        AgeThreshold = "age-threshold", "The emptiest of the old, into segments of like age" => age_threshold::AgeThreshold;
+    }
+
+    /// Chooses the next sections to clean. `None` if no section can be cleaned within the room:
+    /// then a checkpoint or recycling has to make room.
+    pub fn choose(self, table: &impl Table, want: &Want<'_>) -> Option<Decision>;
+}
+
+/// A policy that chooses victims. A policy is one file with an implementation, and one line in [`Cleaner`].
+pub trait ChooseVictims {
+    /// Chooses the next sections to clean; `None` if no section can be cleaned within the room.
+    fn choose(&self, table: &impl Table, want: &Want<'_>) -> Option<Decision>;
 }
 
 /// The files that have valid blocks in a section, ascending.
@@ -66,8 +70,8 @@ pub type FilesOf<'a> = dyn Fn(Secno) -> Vec<Nid> + 'a;
 /// The goal of a cleaning and the room that it may use.
 #[derive(Clone, Copy)]
 pub struct Want<'a> {
-    /// Sections to clean together, at least 1 (`-o gather=`).
-    pub gather: u32,
+    /// Sections to clean together, at least 1 (`-o clean_batch=`).
+    pub batch: u32,
     /// Blocks that may be moved at most: what fits into the clean segments that cleaning may take. Victims with more
     /// valid blocks are passed over.
     pub room_blocks: u64,
@@ -89,6 +93,14 @@ pub struct Decision {
     pub to: Destination,
 }
 
+impl Decision {
+    /// Returns the cleaning of these sections into clean segments; `None` if there are none.
+    pub fn into_clean_segments(victims: &[SectionView]) -> Option<Decision> {
+        let victims: Vec<Secno> = victims.iter().map(|view| view.section).collect();
+        (!victims.is_empty()).then_some(Decision { victims, to: Destination::CleanSegment })
+    }
+}
+
 /// The destination of the victims' valid blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -105,63 +117,10 @@ pub enum Destination {
     },
 }
 
-impl Cleaner {
-    /// All policies, in the order of their declaration.
-    pub const ALL: [Cleaner; 5] =
-        [Cleaner::Greedy, Cleaner::CostBenefit, Cleaner::HolePlugging, Cleaner::Adaptive, Cleaner::AgeThreshold];
-
-    /// Returns the name by which options and tables know it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cleaner::Greedy => "greedy",
-            Cleaner::CostBenefit => "cost-benefit",
-            Cleaner::HolePlugging => "hole-plugging",
-            Cleaner::Adaptive => "adaptive",
-            Cleaner::AgeThreshold => "age-threshold",
-        }
-    }
-
-    /// Chooses the next sections to clean. `None` if no section can be cleaned within the room:
-    /// then a checkpoint or recycling has to make room.
-    pub fn choose(self, table: &impl Table, want: &Want<'_>) -> Option<Decision> {
-        match self {
-            Cleaner::Greedy => greedy::choose(table, want),
-            Cleaner::CostBenefit => cost_benefit::choose(table, want),
-            Cleaner::HolePlugging => hole_plugging::choose(table, want),
-            Cleaner::Adaptive => adaptive::choose(table, want),
-            Cleaner::AgeThreshold => age_threshold::choose(table, want),
-        }
-    }
-}
-
-impl fmt::Display for Cleaner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Cleaner {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Cleaner, String> {
-        let found = Cleaner::ALL.into_iter().find(|cleaner| cleaner.name() == name);
-        let known = || Cleaner::ALL.map(Cleaner::name).join(", ");
-        found.ok_or_else(|| format!("there is no cleaner \"{name}\"; there are {}", known()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::table::testing::VecTable;
     use super::*;
-
-    #[test]
-    fn names_and_cleaners_are_one_to_one() {
-        for cleaner in Cleaner::ALL {
-            assert_eq!(cleaner.to_string().parse(), Ok(cleaner));
-        }
-        assert!("lru".parse::<Cleaner>().unwrap_err().contains("cost-benefit"));
-    }
 
     #[test]
     fn no_cleaner_takes_full_empty_or_current_sections() {

@@ -22,7 +22,6 @@
 //! | [`op`] | operations: changes that one checkpoint contains whole |
 //! | [`checkpoint`] | making everything durable |
 //! | [`underway`] | keeps nodes and blocks in memory while they are written |
-//! | [`heat`] | the log that data join |
 //! | [`fsync`], [`recover`] | fsync by chains of nodes; finding them after a power cut |
 //! | [`room`] | what happens when free segments are short |
 //! | [`mover`] | moving valid blocks out of the victims of cleaning |
@@ -33,7 +32,6 @@ mod checkpoint;
 mod dir;
 mod evict;
 mod fsync;
-mod heat;
 mod incore;
 mod map;
 mod mount;
@@ -76,13 +74,13 @@ use smallvec::smallvec;
 
 use crate::clean::oracle::Foresight;
 use crate::clean::{Cleaner, Order};
-use crate::format::inode::Inline;
+use crate::format::inode::{self, Advise, Inline};
 use crate::format::superblock::{Features, Geometry};
-use crate::format::{Damage, Nid};
+use crate::format::{Damage, Log, Nid};
 use crate::place::kind::Extensions;
-use crate::place::reuse::Action;
-use crate::place::reuse::Memory;
-use crate::place::{DeviceCost, Reuse, Temperature};
+use crate::place::log_choice::{BlockFacts, Bursts, data_log};
+use crate::place::temperature::{FileBlocks, Separator};
+use crate::place::{DeviceCost, Heat, Recycling, Temperature};
 
 pub use incore::Incore;
 pub use op::F2fsOp;
@@ -107,9 +105,9 @@ pub struct OpenOptions {
     /// The order in which the valid blocks of victims are written.
     pub clean_order: Order,
     /// Sections that are cleaned together, at least 1.
-    pub gather: u32,
+    pub clean_batch: u32,
     /// The policy that decides when logs recycle.
-    pub reuse: Reuse,
+    pub recycling: Recycling,
     /// The policy that tells hot data from cold.
     pub temperature: Temperature,
     /// If true, cleaning goes on while there are no requests.
@@ -131,8 +129,8 @@ impl Default for OpenOptions {
             transfer_bytes_max: 1 << 20,
             cleaner: Cleaner::default(),
             clean_order: Order::default(),
-            gather: 1,
-            reuse: Reuse::default(),
+            clean_batch: 1,
+            recycling: Recycling::default(),
             temperature: Temperature::default(),
             background: true,
             discard: true,
@@ -198,16 +196,14 @@ pub struct F2fs {
     /// Limits of roll-forward: changes since the last snapshot that a file's nodes alone do not
     /// describe.
     roll_forward_limits: Mutex<fsync::RollForwardLimits>,
-    heat: heat::Judge,
-    /// The memory of the decisions between cleaning and recycling data.
-    reuse: Mutex<Memory>,
+    /// The state of the policy that tells hot data from cold.
+    separator: Mutex<Box<dyn Separator>>,
+    /// The decisions about how bursts of writes get room.
+    bursts: Mutex<Bursts>,
     writer: WaitMutex<checkpoint::Writer>,
     gate: RwLock<()>,
     /// Held while cleaning: there is one cleaning at a time.
     cleaning: WaitMutex<()>,
-    /// The number of handed-out blocks at which the present decision about room ends, and that
-    /// decision.
-    burst: Mutex<Option<(u64, Action)>>,
     /// True if a checkpoint would help, and no task waits for it.
     wants_checkpoint: AtomicBool,
     /// The version of the checkpoint that will contain what changes now, and of the last durable one.
@@ -439,7 +435,7 @@ impl Format for F2fs {
     }
 
     fn abandon(&self, run: BlockRun) {
-        self.space.land(run);
+        self.space.end_flight(run);
         self.changed();
     }
 
@@ -493,6 +489,19 @@ impl Format for F2fs {
 }
 
 impl F2fs {
+    /// Returns the log that a range of a regular file joins.
+    fn log_of(&self, file: &Incore, range: LbnRange) -> Log {
+        let advise = file.node.view_head(inode::advise);
+        let mark = if advise.contains(Advise::COLD) {
+            Some(Heat::Cold)
+        } else {
+            advise.contains(Advise::HOT).then_some(Heat::Hot)
+        };
+        let blocks = FileBlocks { ino: file.ino, range, mark };
+        let heat = self.separator.lock().heat(&blocks, self.clock_ns());
+        data_log(BlockFacts { heat, ..BlockFacts::default() })
+    }
+
     /// Finds places for one dirty range: one planned write for each run of blocks. False if there
     /// was room for a part of it only, or for nothing.
     fn plan_range(&self, file: &Arc<Incore>, range: LbnRange, due: WritebackReason, plan: &mut Plan) -> bool {
@@ -503,7 +512,7 @@ impl F2fs {
             WritebackReason::Sync(_) | WritebackReason::Drain(_) => Cause::Demand,
         };
         let tag = Tag::new(Kind::Data, file.ino.0.into(), cause);
-        let log = self.heat.log_of(file, range, self.clock_ns());
+        let log = self.log_of(file, range);
         let transfer = (self.options.transfer_bytes_max / crate::format::BLOCK).max(1) as u32;
         let mut at = range.start;
         while at < range.end() {

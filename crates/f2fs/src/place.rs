@@ -1,27 +1,26 @@
-//! Placement policies: how warm data are, and whether a log appends, recycles, or has room cleaned
-//! first.
-//!
-//! Pure functions, as in [`crate::clean`]. Two remember something, which the caller keeps: [`wolf`] counts references,
-//! in bounded memory and with a seed; [`reuse`] keeps a few means.
+//! Placement policies: where data go in the log. Pure functions, as in [`crate::clean`]; what a
+//! policy remembers, its caller keeps.
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`temperature`] | the policy that tells hot from cold: the kind of data, or WOLF |
-//! | [`kind`] | by kind: extensions, directories, marks |
+//! | [`log_choice`] | where a block goes: its log, how the log goes on, and in which segment |
+//! | [`temperature`] | the policy that tells hot from cold |
+//! | [`kind`] | by kind: extensions, marks |
 //! | [`wolf`] | by reference counts |
-//! | [`recycle`] | which used segment takes new data, and into which of its holes |
-//! | [`reuse`] | whether a log recycles at all: never, always, or what is cheapest |
+//! | [`recycling`] | whether logs fill holes of used segments when no clean one is left, and which |
 //! | [`budget`] | whether what waits for a checkpoint has a place |
 //! | [`device`] | what the device charges, for all cost models |
+//! | [`free`] | the free segments |
 
 pub mod budget;
 pub mod device;
+pub mod free;
 pub mod kind;
-pub mod recycle;
-pub mod reuse;
+pub mod log_choice;
+pub mod recycling;
 pub mod temperature;
 pub mod wolf;
 
 pub use device::{Charge, DeviceCost};
-pub use reuse::Reuse;
+pub use recycling::Recycling;
 pub use temperature::{Heat, Temperature};

@@ -18,10 +18,10 @@ use moafs_f2fs::clean::{
 };
 use moafs_f2fs::clean::{Decision, age_threshold};
 use moafs_f2fs::format::{Log, Nid, SEGMENT_BLOCKS, Segno};
-use moafs_f2fs::place::recycle::{self, Rule};
-use moafs_f2fs::place::reuse::{Action, Memory, SECTIONS_PER_CHECKPOINT, State, Targets, Victims};
+use moafs_f2fs::place::recycling::target::{self, Rule};
+use moafs_f2fs::place::recycling::{Action, Memory, SECTIONS_PER_CHECKPOINT, State, Targets, Victims};
 use moafs_f2fs::place::wolf::Wolf;
-use moafs_f2fs::place::{Charge, DeviceCost, Heat, Reuse, Temperature};
+use moafs_f2fs::place::{Charge, DeviceCost, Heat, Recycling, Temperature};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -51,12 +51,12 @@ enum Who {
 struct Policy {
     who: Who,
     temperature: Temperature,
-    reuse: Reuse,
+    recycling: Recycling,
 }
 
 impl Policy {
-    fn new(cleaner: Cleaner, temperature: Temperature, reuse: Reuse) -> Policy {
-        Policy { who: Who::Option(cleaner), temperature, reuse }
+    fn new(cleaner: Cleaner, temperature: Temperature, recycling: Recycling) -> Policy {
+        Policy { who: Who::Option(cleaner), temperature, recycling }
     }
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Policy {
             Who::Option(cleaner) => cleaner.name(),
             Who::Oracle => "oracle",
         };
-        f.pad(&format!("{who} {} {}", self.temperature, self.reuse))
+        f.pad(&format!("{who} {} {}", self.temperature, self.recycling))
     }
 }
 
@@ -321,7 +321,7 @@ impl Volume {
     }
 
     fn make_room(&mut self, log: Log) {
-        let target = recycle::target(self, Class::Data, Rule::of(log));
+        let target = target::target(self, Class::Data, Rule::of(log));
         let targets = target.map_or(Targets::default(), |target| {
             let todo = self.holes(target.segno.0);
             let breaks = todo.iter().zip(todo.iter().skip(1)).filter(|(a, b)| **a + 1 != **b).count();
@@ -339,7 +339,7 @@ impl Volume {
             victims,
             device: self.case.device,
         };
-        let verdict = self.policy.reuse.decide(&mut self.memory, &state);
+        let verdict = self.policy.recycling.decide(&mut self.memory, &state);
         match (verdict.action, target) {
             (Action::Recycle, Some(target)) => self.open(log, target.segno.0, true),
             _ => {
@@ -358,7 +358,7 @@ impl Volume {
 
     fn choose(&self) -> Option<Decision> {
         let want = Want {
-            gather: 1,
+            batch: 1,
             room_blocks: u64::from((self.free.saturating_sub(1)) * BLOCKS),
             hole_run_blocks: f64::from(FILE),
             device: self.case.device,
@@ -525,14 +525,14 @@ const PATTERNS: [Pattern; 2] = [Pattern::Uniform, Pattern::HotCold];
 const UTILIZATIONS: [u32; 3] = [50, 70, 90];
 /// Volumes of writes in the policy's own way before measuring.
 const AGING: f64 = 1.0;
-const ORACLE: Policy = Policy { who: Who::Oracle, temperature: Temperature::Kind, reuse: Reuse::Never };
+const ORACLE: Policy = Policy { who: Who::Oracle, temperature: Temperature::Kind, recycling: Recycling::Never };
 
 fn case(pattern: Pattern, utilization: u32, device: DeviceCost) -> Case {
     Case { pattern, utilization, device, segments: 128 }
 }
 
-fn kind(cleaner: Cleaner, reuse: Reuse) -> Policy {
-    Policy::new(cleaner, Temperature::Kind, reuse)
+fn kind(cleaner: Cleaner, recycling: Recycling) -> Policy {
+    Policy::new(cleaner, Temperature::Kind, recycling)
 }
 
 #[test]
@@ -540,7 +540,7 @@ fn recycling_copies_nothing_and_its_runs_get_shorter_as_the_volume_fills() {
     for pattern in PATTERNS {
         for temperature in Temperature::ALL {
             let outcomes = UTILIZATIONS.map(|utilization| {
-                let policy = Policy::new(Cleaner::CostBenefit, temperature, Reuse::Always);
+                let policy = Policy::new(Cleaner::CostBenefit, temperature, Recycling::Always);
                 run(case(pattern, utilization, DeviceCost::HDD), policy, AGING)
             });
             assert!(outcomes.iter().all(|outcome| outcome.copied == 0 && outcome.recycled > 0), "{outcomes:?}");
@@ -555,7 +555,7 @@ fn the_oracle_copies_less_than_who_does_not_know_the_future() {
         for utilization in UTILIZATIONS {
             let copied = |policy| run(case(pattern, utilization, DeviceCost::SSD), policy, AGING).copied;
             let [greedy, cost_benefit] =
-                [Cleaner::Greedy, Cleaner::CostBenefit].map(|cleaner| copied(kind(cleaner, Reuse::Never)));
+                [Cleaner::Greedy, Cleaner::CostBenefit].map(|cleaner| copied(kind(cleaner, Recycling::Never)));
             let oracle = copied(ORACLE);
             assert!(oracle <= cost_benefit, "{pattern:?} {utilization} %: {oracle}, cost-benefit {cost_benefit}");
             // If all data are equally hot and half the volume is free, no policy is better than
@@ -569,7 +569,7 @@ fn the_oracle_copies_less_than_who_does_not_know_the_future() {
 fn age_tells_hot_from_cold_where_there_is_hot_and_cold() {
     for utilization in [70, 90] {
         let copied = |cleaner| {
-            run(case(Pattern::HotCold, utilization, DeviceCost::SSD), kind(cleaner, Reuse::Never), 3.0).copied
+            run(case(Pattern::HotCold, utilization, DeviceCost::SSD), kind(cleaner, Recycling::Never), 3.0).copied
         };
         assert!(copied(Cleaner::CostBenefit) * 10 < copied(Cleaner::Greedy) * 9, "{utilization} %");
     }
@@ -582,7 +582,7 @@ fn adaptive_is_no_slower_than_both_of_what_it_chooses_from() {
     for (name, device) in DEVICES {
         for pattern in PATTERNS {
             for utilization in UTILIZATIONS {
-                let ns = |cleaner| run(case(pattern, utilization, device), kind(cleaner, Reuse::Never), AGING).ns;
+                let ns = |cleaner| run(case(pattern, utilization, device), kind(cleaner, Recycling::Never), AGING).ns;
                 let both = [Cleaner::CostBenefit, Cleaner::HolePlugging].map(ns);
                 let adaptive = ns(Cleaner::Adaptive);
                 let worst = both[0].max(both[1]);
@@ -599,11 +599,11 @@ fn adaptive_is_no_slower_than_both_of_what_it_chooses_from() {
 fn on_a_full_volume_recycling_beats_cleaning_under_wolf() {
     for device in [DeviceCost::HDD, DeviceCost::SSD] {
         for pattern in PATTERNS {
-            let ns = |reuse| {
-                let policy = Policy::new(Cleaner::CostBenefit, Temperature::Wolf, reuse);
+            let ns = |recycling| {
+                let policy = Policy::new(Cleaner::CostBenefit, Temperature::Wolf, recycling);
                 run(case(pattern, 90, device), policy, 0.0).ns
             };
-            assert!(ns(Reuse::Always) as f64 * 1.5 < ns(Reuse::Never) as f64, "{pattern:?}");
+            assert!(ns(Recycling::Always) as f64 * 1.5 < ns(Recycling::Never) as f64, "{pattern:?}");
         }
     }
 }
@@ -614,10 +614,10 @@ fn auto_is_about_as_good_as_the_best_single_policy() {
         for pattern in PATTERNS {
             for utilization in [10, 30, 50, 70, 90] {
                 let ns = |policy| run(case(pattern, utilization, *device), policy, AGING).ns;
-                let always = ns(kind(Cleaner::CostBenefit, Reuse::Always));
-                let never = Cleaner::ALL.map(|cleaner| ns(kind(cleaner, Reuse::Never)));
+                let always = ns(kind(Cleaner::CostBenefit, Recycling::Always));
+                let never = Cleaner::ALL.map(|cleaner| ns(kind(cleaner, Recycling::Never)));
                 let best = never.into_iter().fold(always, u64::min);
-                let auto = ns(kind(Cleaner::CostBenefit, Reuse::Auto));
+                let auto = ns(kind(Cleaner::CostBenefit, Recycling::Auto));
                 assert!(auto as f64 <= 1.03 * best as f64, "{name} {pattern:?} {utilization} %: {auto}, {best}");
             }
         }
@@ -631,11 +631,11 @@ fn auto_cleans_where_recycling_is_dear() {
     let mut cleans = 0;
     for pattern in PATTERNS {
         for utilization in UTILIZATIONS {
-            let ns = |reuse| {
-                let policy = kind(Cleaner::CostBenefit, reuse);
+            let ns = |recycling| {
+                let policy = kind(Cleaner::CostBenefit, recycling);
                 run(case(pattern, utilization, DeviceCost::SSD_BLOCK_MAPPED), policy, AGING).ns
             };
-            let (clean, recycle, auto) = (ns(Reuse::Never), ns(Reuse::Always), ns(Reuse::Auto));
+            let (clean, recycle, auto) = (ns(Recycling::Never), ns(Recycling::Always), ns(Recycling::Auto));
             let best = clean.min(recycle);
             cleans += usize::from(clean < recycle);
             assert!(auto as f64 <= 1.05 * best as f64, "{pattern:?} {utilization} %: {auto}, {best}");
@@ -647,12 +647,12 @@ fn auto_cleans_where_recycling_is_dear() {
 #[test]
 #[ignore = "prints the whole table, by which the choices are tuned"]
 fn table() {
-    let mut policies: Vec<Policy> = Cleaner::ALL.map(|cleaner| kind(cleaner, Reuse::Never)).to_vec();
+    let mut policies: Vec<Policy> = Cleaner::ALL.map(|cleaner| kind(cleaner, Recycling::Never)).to_vec();
     policies.push(ORACLE);
-    policies.push(Policy::new(Cleaner::CostBenefit, Temperature::Wolf, Reuse::Never));
+    policies.push(Policy::new(Cleaner::CostBenefit, Temperature::Wolf, Recycling::Never));
     for temperature in Temperature::ALL {
-        for reuse in [Reuse::Always, Reuse::Auto] {
-            policies.push(Policy::new(Cleaner::CostBenefit, temperature, reuse));
+        for recycling in [Recycling::Always, Recycling::Auto] {
+            policies.push(Policy::new(Cleaner::CostBenefit, temperature, recycling));
         }
     }
     println!("us per new block (write amplification; blocks per run recycled)");

@@ -13,7 +13,7 @@ use moafs_f2fs::clean::{Cleaner, Order};
 use moafs_f2fs::engine::report::Head;
 use moafs_f2fs::format::Log;
 use moafs_f2fs::mkfs::{MkfsOptions, mkfs};
-use moafs_f2fs::place::{Reuse, Temperature};
+use moafs_f2fs::place::{Recycling, Temperature};
 use moafs_f2fs::{F2fs, OpenOptions};
 use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::api::{Allocate, NewFile, RenameMode, SetAttr};
@@ -188,12 +188,21 @@ fn files_and_directories_come_back_after_a_remount() {
 fn a_nearly_full_volume_is_overwritten_again_and_again_with_every_policy() {
     let mut policies = vec![];
     for cleaner in Cleaner::ALL {
-        policies.push(OpenOptions { cleaner, reuse: Reuse::Never, ..OpenOptions::default() });
+        policies.push(OpenOptions { cleaner, recycling: Recycling::Never, ..OpenOptions::default() });
     }
-    policies.push(OpenOptions { reuse: Reuse::Always, ..OpenOptions::default() });
-    policies.push(OpenOptions { reuse: Reuse::Auto, ..OpenOptions::default() });
-    policies.push(OpenOptions { reuse: Reuse::Always, temperature: Temperature::Wolf, ..OpenOptions::default() });
-    policies.push(OpenOptions { reuse: Reuse::Never, clean_order: Order::File, gather: 3, ..OpenOptions::default() });
+    policies.push(OpenOptions { recycling: Recycling::Always, ..OpenOptions::default() });
+    policies.push(OpenOptions { recycling: Recycling::Auto, ..OpenOptions::default() });
+    policies.push(OpenOptions {
+        recycling: Recycling::Always,
+        temperature: Temperature::Wolf,
+        ..OpenOptions::default()
+    });
+    policies.push(OpenOptions {
+        recycling: Recycling::Never,
+        clean_order: Order::File,
+        clean_batch: 3,
+        ..OpenOptions::default()
+    });
     for options in policies {
         let Some(disk) = volume(64, &[]) else { return };
         let vfs = open(&disk, options.clone(), small());
@@ -227,9 +236,9 @@ fn a_nearly_full_volume_is_overwritten_again_and_again_with_every_policy() {
 
 #[test]
 fn what_was_fsynced_is_found_again_without_a_checkpoint() {
-    for reuse in Reuse::ALL {
+    for recycling in Recycling::ALL {
         let Some(disk) = volume(256, &[]) else { return };
-        let options = OpenOptions { reuse, ..OpenOptions::default() };
+        let options = OpenOptions { recycling, ..OpenOptions::default() };
         let vfs = open(&disk, options.clone(), small());
         let dir = create(&vfs, ROOT, "dir", FileKind::Directory);
         let old = create(&vfs, dir, "old", FileKind::Regular);

@@ -6,25 +6,17 @@ use std::sync::Arc;
 use moafs_disk::SharedDisk;
 use moafs_f2fs::clean::oracle::Foresight;
 use moafs_f2fs::clean::{Cleaner, Order};
-use moafs_f2fs::place::{DeviceCost, Reuse, Temperature};
+use moafs_f2fs::place::{DeviceCost, Recycling, Temperature};
 use moafs_f2fs::{F2fs, OpenOptions};
 use moafs_runtime::Rt;
 
 use crate::machine::Mount;
 
 /// The method of F2FS when clean segments run out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogSystem {
-    /// Cleaning: the section with the least valid data.
-    Greedy,
-    /// Cleaning: the most free space for the longest time per cost.
-    CostBenefit,
-    /// Cleaning: the emptiest sections, into the holes of others.
-    HolePlugging,
-    /// Cleaning: cost-benefit or hole-plugging, the cheaper one each time.
-    Adaptive,
-    /// Cleaning: the cheapest of the old, merged with data of like age.
-    AgeThreshold,
+    /// Cleaning, with this policy.
+    Cleaning(Cleaner),
     /// Hot and cold data apart, by reference counts; cleaning: cost-benefit.
     Wolf,
     /// No cleaning: new data into holes of used segments, hot and cold apart as in [`LogSystem::Wolf`].
@@ -36,27 +28,16 @@ pub enum LogSystem {
 }
 
 impl LogSystem {
-    /// All systems of the comparison.
-    pub const ALL: [LogSystem; 9] = [
-        LogSystem::Greedy,
-        LogSystem::CostBenefit,
-        LogSystem::HolePlugging,
-        LogSystem::Adaptive,
-        LogSystem::AgeThreshold,
-        LogSystem::Wolf,
-        LogSystem::Recycling,
-        LogSystem::Auto,
-        LogSystem::Oracle,
-    ];
+    /// Returns all systems of the comparison: every cleaner of F2FS is one.
+    pub fn all() -> impl Iterator<Item = LogSystem> {
+        let others = [LogSystem::Wolf, LogSystem::Recycling, LogSystem::Auto, LogSystem::Oracle];
+        Cleaner::ALL.into_iter().map(LogSystem::Cleaning).chain(others)
+    }
 
     /// Returns the system's name in tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
-            LogSystem::Greedy => "greedy",
-            LogSystem::CostBenefit => "cost-benefit",
-            LogSystem::HolePlugging => "hole-plugging",
-            LogSystem::Adaptive => "adaptive",
-            LogSystem::AgeThreshold => "age-threshold",
+            LogSystem::Cleaning(cleaner) => cleaner.name(),
             LogSystem::Wolf => "wolf",
             LogSystem::Recycling => "recycling",
             LogSystem::Auto => "auto",
@@ -71,21 +52,16 @@ impl LogSystem {
 
     fn cleaner(self) -> Cleaner {
         match self {
-            LogSystem::Greedy => Cleaner::Greedy,
-            LogSystem::HolePlugging => Cleaner::HolePlugging,
-            LogSystem::Adaptive => Cleaner::Adaptive,
-            LogSystem::AgeThreshold => Cleaner::AgeThreshold,
-            LogSystem::CostBenefit | LogSystem::Wolf | LogSystem::Recycling | LogSystem::Auto | LogSystem::Oracle => {
-                Cleaner::CostBenefit
-            }
+            LogSystem::Cleaning(cleaner) => cleaner,
+            _ => Cleaner::CostBenefit,
         }
     }
 
-    fn reuse(self) -> Reuse {
+    fn recycling(self) -> Recycling {
         match self {
-            LogSystem::Recycling => Reuse::Always,
-            LogSystem::Auto => Reuse::Auto,
-            _ => Reuse::Never,
+            LogSystem::Recycling => Recycling::Always,
+            LogSystem::Auto => Recycling::Auto,
+            _ => Recycling::Never,
         }
     }
 
@@ -94,7 +70,7 @@ impl LogSystem {
         LogMount(OpenOptions {
             cleaner: self.cleaner(),
             clean_order: Order::Found,
-            reuse: self.reuse(),
+            recycling: self.recycling(),
             temperature: if self.splits() { Temperature::Wolf } else { Temperature::Kind },
             device,
             seed,
@@ -134,9 +110,10 @@ mod tests {
 
     #[test]
     fn every_system_has_a_name_of_its_own() {
-        let mut names = LogSystem::ALL.map(LogSystem::name).to_vec();
+        let mut names: Vec<&str> = LogSystem::all().map(LogSystem::name).collect();
+        let count = names.len();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), LogSystem::ALL.len());
+        assert_eq!(names.len(), count);
     }
 }

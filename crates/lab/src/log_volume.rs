@@ -14,7 +14,7 @@ use std::sync::Arc;
 use moafs_disk::{MemDisk, SECTOR, SharedDisk};
 use moafs_f2fs::format::BLOCK;
 use moafs_f2fs::mkfs::{MkfsOptions, MkfsReport, mkfs};
-use moafs_f2fs::place::{DeviceCost, Reuse};
+use moafs_f2fs::place::{DeviceCost, Recycling};
 use moafs_f2fs::{F2fs, OpenOptions};
 use moafs_runtime::Timestamp;
 use moafs_vfs::Options;
@@ -105,7 +105,7 @@ pub fn aged(shape: &LogShape, utilization: u8, pattern: Pattern, seed: u64) -> R
     let disk = Arc::new(Contentless::new(disk));
     let options = Options { cache_bytes: CACHE_BYTES, dirty_percent: 1, ..Options::default() };
     let mount = LogMount(OpenOptions {
-        reuse: Reuse::Always,
+        recycling: Recycling::Always,
         background: false,
         discard: false,
         device: DeviceCost::HDD,

@@ -107,9 +107,8 @@ struct Known {
 const KNOWN: [Known; 20] = [
     Known {
         name: "systems",
-        meaning: "systems to compare, separated by commas: ffs-paper, ffs, cowrite, cowrite-disksort (cw-…); greedy, \
-                  cost-benefit, hole-plugging, adaptive, age-threshold, wolf, recycling, auto (lfs-…); partition, start, saf \
-                  (saf-…); an experiment runs those of its own, or its usual ones",
+        meaning: "systems to compare, separated by commas (`moafs lab list` shows them); an experiment runs those of its \
+                  own, or its usual ones",
         set: |p, text| list(text, known_system).map(|all| p.systems = all),
         show: |p| or_usual(&p.systems),
     },
@@ -282,13 +281,21 @@ impl Parameters {
     }
 }
 
+/// Returns the names of all systems, by the experiments that compare them.
+pub fn known_systems() -> [(&'static str, Vec<&'static str>); 3] {
+    [
+        ("cw-…", System::ALL.map(System::name).to_vec()),
+        ("lfs-…", LogSystem::all().map(LogSystem::name).collect()),
+        ("saf-…", SwapSystem::ALL.map(SwapSystem::name).to_vec()),
+    ]
+}
+
 fn known_system(name: &str) -> Result<String, String> {
-    let swapping = || SwapSystem::ALL.map(SwapSystem::name);
-    let files = || System::ALL.map(System::name).into_iter().chain(LogSystem::ALL.map(LogSystem::name));
-    let known = || files().chain(swapping());
-    match known().any(|known| known == name) {
-        true => Ok(name.to_owned()),
-        false => Err(LabError::unknown("system", name, known()).to_string()),
+    let known: Vec<&str> = known_systems().into_iter().flat_map(|(_, names)| names).collect();
+    if known.contains(&name) {
+        Ok(name.to_owned())
+    } else {
+        Err(LabError::unknown("system", name, known.into_iter()).to_string())
     }
 }
 

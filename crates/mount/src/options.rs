@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use moafs_f2fs::clean::{Cleaner, Order};
+use moafs_f2fs::place::{Recycling, Temperature};
 use moafs_fuse::{MountError, MountFlags, SessionOptions, Transport};
 use moafs_vfs::Options;
 use moafs_vfs::api::{AtimePolicy, CacheRole};
@@ -189,33 +191,38 @@ const OF_FORMATS: &[(&str, &[Own])] = &[
     (
         "f2fs",
         &[
+            Own { name: "cleaner", value: "POLICY", help: "choose which sections are cleaned:" },
             Own {
-                name: "cleaner",
+                name: "recycle",
                 value: "POLICY",
-                help: "greedy, cost-benefit (default), hole-plugging, adaptive, age-threshold",
+                help: "write new data into holes of used segments when no clean one is left:",
             },
-            Own {
-                name: "reuse",
-                value: "never|always|auto",
-                help: "write new data into holes of used segments; auto: if that costs less than cleaning (default auto)",
-            },
-            Own {
-                name: "temperature",
-                value: "kind|wolf",
-                help: "tell hot from cold data by kind of file, or by rewrites (default kind)",
-            },
-            Own {
-                name: "clean-order",
-                value: "found|file",
-                help: "order of moved blocks in cleaning: as found, or by file (default file)",
-            },
-            Own { name: "gather", value: "N", help: "sections to clean together, 1 to 64 (default 1)" },
+            Own { name: "temperature", value: "POLICY", help: "tell hot from cold data:" },
+            Own { name: "clean-order", value: "ORDER", help: "order of the blocks that cleaning moves:" },
+            Own { name: "clean_batch", value: "N", help: "sections to clean together, 1 to 64 (default 1)" },
             Own { name: "background_gc", value: "on|off", help: "clean while no requests come (default on)" },
             Own { name: "discard", value: "", help: "discard free segments on the device (default)" },
             Own { name: "nodiscard", value: "", help: "discard nothing" },
         ],
     ),
 ];
+
+/// Options whose values have names: the name of the default, and all names with help texts.
+const CHOICES: &[Choices] = &[
+    Choices { option: "cleaner", default: || Cleaner::default().name(), values: &Cleaner::VALUES },
+    Choices { option: "recycle", default: || Recycling::default().name(), values: &Recycling::VALUES },
+    Choices { option: "temperature", default: || Temperature::default().name(), values: &Temperature::VALUES },
+    Choices { option: "clean-order", default: || Order::default().name(), values: &Order::VALUES },
+];
+
+struct Choices {
+    option: &'static str,
+    default: fn() -> &'static str,
+    values: &'static [(&'static str, &'static str)],
+}
+
+/// Former names of options, which stay accepted.
+const FORMER_NAMES: &[(&str, &str)] = &[("reuse", "recycle"), ("gather", "clean_batch")];
 
 /// Options of FUSE and mount(8), as listed in messages.
 const COMMON: &str = "ro rw suid nosuid dev nodev exec noexec sync async dirsync atime noatime relatime strictatime \
@@ -239,13 +246,25 @@ fn help_of(format: &str) -> String {
 fn lines(options: &[Own]) -> String {
     let line = |own: &Own| {
         let usage = if own.value.is_empty() { own.name.to_owned() } else { format!("{}={}", own.name, own.value) };
-        format!("  {usage:<27} {}\n", own.help)
+        let choices: String = CHOICES.iter().filter(|choices| choices.option == own.name).map(lines_of).collect();
+        format!("  {usage:<27} {}\n{choices}", own.help)
     };
     options.iter().map(line).collect()
 }
 
+/// Returns the names that an option takes, one per line, with their help texts.
+fn lines_of(choices: &Choices) -> String {
+    let default = (choices.default)();
+    let line = |(name, help): &(&str, &str)| {
+        let mark = if *name == default { " (default)" } else { "" };
+        format!("      {name:<23} {help}{mark}\n")
+    };
+    choices.values.iter().map(line).collect()
+}
+
 /// Returns the option of a format with this name.
 fn of_format(name: &str, value: &str) -> Option<FormatOption> {
+    let name = FORMER_NAMES.iter().find(|(former, _)| *former == name).map_or(name, |(_, name)| name);
     let all = OF_FORMATS.iter().flat_map(|(of, options)| options.iter().map(move |own| (*of, own)));
     let fits = |own: &Own| own.name == name && own.value.is_empty() == value.is_empty();
     all.into_iter().find(|(_, own)| fits(own)).map(|(of, own)| FormatOption {
@@ -492,18 +511,36 @@ mod tests {
 
     #[test]
     fn options_of_a_format_are_kept_for_whoever_opens_the_volume() {
-        let settings = Settings::parse(["cleaner=greedy,nodiscard,gather=4,ro", "background_gc=off"], true).unwrap();
+        let lists = ["cleaner=greedy,nodiscard,clean_batch=4,ro", "background_gc=off"];
+        let settings = Settings::parse(lists, true).unwrap();
         let names: Vec<_> = settings.format.iter().map(|option| (option.of, option.name)).collect();
-        assert_eq!(names, [("f2fs", "cleaner"), ("f2fs", "nodiscard"), ("f2fs", "gather"), ("f2fs", "background_gc")]);
-        let [cleaner, _, gather, background] = &settings.format[..] else { panic!("four options") };
-        assert_eq!((gather.number(1..=64), background.on_or_off()), (Ok(4), Ok(false)));
-        assert!(gather.number(5..=64).is_err() && gather.on_or_off().is_err());
+        let named = ["cleaner", "nodiscard", "clean_batch", "background_gc"].map(|name| ("f2fs", name));
+        assert_eq!(names, named);
+        let [cleaner, _, batch, background] = &settings.format[..] else { panic!("four options") };
+        assert_eq!((batch.number(1..=64), background.on_or_off()), (Ok(4), Ok(false)));
+        assert!(batch.number(5..=64).is_err() && batch.on_or_off().is_err());
         cleaner.must_be_of("f2fs").unwrap();
         let message = cleaner.must_be_of("ext2").unwrap_err().to_string();
         assert!(message.contains("`cleaner=greedy` is for f2fs volumes") && message.contains("place="), "{message}");
-        for wrong in ["cleaner", "cleaner=", "discard=yes", "gather"] {
+        for wrong in ["cleaner", "cleaner=", "discard=yes", "clean_batch"] {
             assert!(Settings::parse([wrong], true).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn former_names_of_options_are_accepted() {
+        let settings = Settings::parse(["reuse=never,gather=4"], true).unwrap();
+        let names: Vec<_> = settings.format.iter().map(FormatOption::given).collect();
+        assert_eq!(names, ["recycle=never", "clean_batch=4"]);
+    }
+
+    #[test]
+    fn help_lists_the_policies_that_exist() {
+        let help = help();
+        for (name, text) in Cleaner::VALUES.iter().chain(&Recycling::VALUES) {
+            assert!(help.lines().any(|line| line.contains(name) && line.contains(text)), "{name}");
+        }
+        assert!(help.contains("(default)") && !help.contains("reuse=") && !help.contains("gather="), "{help}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use moafs_disk::probe::crash::Mode;
-use moafs_f2fs::place::Reuse;
+use moafs_f2fs::place::Recycling;
 use moafs_testkit::crash::{self, CrashCase, Recording, Scene, Summary};
 use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::family::{self, Ext, F2fs, Family};
@@ -151,8 +151,8 @@ fn churn_makes_the_log_clean_and_recycle() {
                 driver.step(&op).expect("the workload runs");
             }
             let counters = driver.vfs().format().counters();
-            match mounter.reuse {
-                Reuse::Always => assert!(counters.logs.runs_recycled > 50, "{}: {counters:?}", geometry.name),
+            match mounter.recycling {
+                Recycling::Always => assert!(counters.logs.runs_recycled > 50, "{}: {counters:?}", geometry.name),
                 _ => assert!(counters.foreground_cleanings > 2, "{}: {counters:?}", geometry.name),
             }
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use moafs_disk::model::{DriveSpec, spec};
-use moafs_lab::parameters::Parameters;
+use moafs_lab::parameters::{Parameters, known_systems};
 use moafs_lab::{experiment, experiments};
 use serde::Serialize;
 
@@ -28,7 +28,14 @@ pub(crate) struct ListArgs {
 struct Everything {
     experiments: Vec<Entry>,
     drives: Vec<Named>,
+    systems: Vec<Systems>,
     parameters: Vec<Named>,
+}
+
+#[derive(Serialize)]
+struct Systems {
+    experiments: &'static str,
+    names: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -74,6 +81,7 @@ fn everything() -> Everything {
     Everything {
         experiments: experiments::all().into_iter().map(entry).collect(),
         drives: spec::names().map(drive).collect(),
+        systems: known_systems().map(|(experiments, names)| Systems { experiments, names }).into(),
         parameters: Parameters::known().map(parameter).collect(),
     }
 }
@@ -86,6 +94,10 @@ fn text(all: &Everything) -> String {
     text += "\nDrives (--set drives=NAME,…):\n";
     for drive in &all.drives {
         let _ = writeln!(text, "  {:<24} {}", drive.name, drive.meaning);
+    }
+    text += "\nSystems (--set systems=NAME,…):\n";
+    for systems in &all.systems {
+        let _ = writeln!(text, "  {:<16} {}", systems.experiments, systems.names.join(", "));
     }
     text += "\nParameters (--set NAME=VALUE):\n";
     for parameter in &all.parameters {
@@ -105,7 +117,7 @@ mod tests {
         assert!(all.experiments.iter().all(|e| !e.title.is_empty() && !e.paper.is_empty() && !e.figure.is_empty()));
         assert!(all.drives.iter().chain(&all.parameters).all(|named| !named.meaning.is_empty()));
         let text = text(&all);
-        for name in ["cw-postmark", "mpg3307at-as-published", "write_cache"] {
+        for name in ["cw-postmark", "mpg3307at-as-published", "write_cache", "age-threshold"] {
             assert!(text.contains(name), "{name}");
         }
     }

@@ -15,23 +15,22 @@
 //! [`DeviceCost`]: crate::place::device::DeviceCost
 
 use crate::clean::table::{SectionView, Table};
-use crate::clean::{Decision, Destination, Want, cost_benefit, hole_plugging};
+use crate::clean::{ChooseVictims, Decision, Want, cost_benefit, hole_plugging};
 use crate::place::device::DeviceCost;
 
-/// Chooses the victims, and copies or plugs, whichever costs less; `None` if no section can be
-/// cleaned. Up to three passes.
-pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
-    let copied = cost_benefit::victims(table, want);
-    let plugged = hole_plugging::plug(table, want);
-    let copying_ns = copying_ns(&want.device, &copied);
-    match plugged {
-        Some((decision, victims)) if plugging_ns(&want.device, &victims, want.hole_run_blocks) < copying_ns => {
-            Some(decision)
-        }
-        _ if copied.is_empty() => None,
-        _ => {
-            let victims = copied.iter().map(|view| view.section).collect();
-            Some(Decision { victims, to: Destination::CleanSegment })
+/// The policy. Up to three passes.
+#[derive(Debug, Clone, Copy)]
+pub struct Adaptive;
+
+impl ChooseVictims for Adaptive {
+    fn choose(&self, table: &impl Table, want: &Want<'_>) -> Option<Decision> {
+        let copied = cost_benefit::victims(table, want);
+        let copying_ns = copying_ns(&want.device, &copied);
+        match hole_plugging::plug(table, want) {
+            Some((decision, victims)) if plugging_ns(&want.device, &victims, want.hole_run_blocks) < copying_ns => {
+                Some(decision)
+            }
+            _ => Decision::into_clean_segments(&copied),
         }
     }
 }
@@ -70,13 +69,15 @@ fn sums(victims: &[SectionView]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clean::Destination;
     use crate::clean::select::testing::want;
     use crate::clean::table::testing::VecTable;
 
     #[test]
     fn an_empty_volume_is_copied_a_full_one_is_plugged() {
-        let at =
-            |valid| choose(&VecTable::of(&[(valid, 9); 40]), &Want { device: DeviceCost::SSD, ..want(1) }).unwrap().to;
+        let at = |valid| {
+            Adaptive.choose(&VecTable::of(&[(valid, 9); 40]), &Want { device: DeviceCost::SSD, ..want(1) }).unwrap().to
+        };
         assert_eq!(at(20), Destination::CleanSegment);
         assert_eq!(at(490), Destination::Holes);
     }

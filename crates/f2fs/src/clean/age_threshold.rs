@@ -9,18 +9,23 @@
 //!    long will live on about equally long.
 
 use crate::clean::table::{Class, Secno, SectionView, SegmentView, Table};
-use crate::clean::{Decision, Destination, Want, select};
+use crate::clean::{ChooseVictims, Decision, Destination, Want, select};
 use crate::format::{SEGMENT_BLOCKS, Segno};
 
-/// Chooses the victims; `None` if no section can be cleaned. Two passes.
-pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
-    let threshold_ns = mean_ns(table.sections().filter(SectionView::is_candidate).map(|view| view.youngest_ns))?;
-    // Old sections score above all young ones.
-    let score = |view: &SectionView| f64::from(view.youngest_ns < threshold_ns) + 1.0 - view.utilization();
-    let victims = select::best(table, want, score);
-    let youngest_ns = mean_ns(victims.iter().map(|view| view.youngest_ns))?;
-    let victims = victims.iter().map(|view| view.section).collect();
-    Some(Decision { victims, to: Destination::LikeAge { youngest_ns } })
+/// The policy. Two passes.
+#[derive(Debug, Clone, Copy)]
+pub struct AgeThreshold;
+
+impl ChooseVictims for AgeThreshold {
+    fn choose(&self, table: &impl Table, want: &Want<'_>) -> Option<Decision> {
+        let threshold_ns = mean_ns(table.sections().filter(SectionView::is_candidate).map(|view| view.youngest_ns))?;
+        // Old sections score above all young ones.
+        let score = |view: &SectionView| f64::from(view.youngest_ns < threshold_ns) + 1.0 - view.utilization();
+        let victims = select::best(table, want, score);
+        let youngest_ns = mean_ns(victims.iter().map(|view| view.youngest_ns))?;
+        let victims = victims.iter().map(|view| view.section).collect();
+        Some(Decision { victims, to: Destination::LikeAge { youngest_ns } })
+    }
 }
 
 fn mean_ns(moments: impl Iterator<Item = u64>) -> Option<u64> {
@@ -59,7 +64,7 @@ mod tests {
     #[test]
     fn the_emptiest_of_the_old_goes_to_a_segment_of_like_age() {
         let table = VecTable::of(&[(10, 1), (300, 1000), (200, 900), (400, 880), (250, 2)]);
-        let decision = choose(&table, &want(1)).unwrap();
+        let decision = AgeThreshold.choose(&table, &want(1)).unwrap();
         assert_eq!(decision.victims, [Secno(2)]);
         let Destination::LikeAge { youngest_ns } = decision.to else { panic!("{:?}", decision.to) };
         assert_eq!(youngest_ns, table.segments[2].youngest_ns);
@@ -68,6 +73,6 @@ mod tests {
 
     #[test]
     fn if_all_are_of_one_age_the_emptiest_goes() {
-        assert_eq!(choose(&VecTable::of(&[(30, 5), (20, 5)]), &want(1)).unwrap().victims, [Secno(1)]);
+        assert_eq!(AgeThreshold.choose(&VecTable::of(&[(30, 5), (20, 5)]), &want(1)).unwrap().victims, [Secno(1)]);
     }
 }

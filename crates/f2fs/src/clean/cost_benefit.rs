@@ -7,13 +7,16 @@
 //! Reference: Rosenblum, Ousterhout: The Design and Implementation of a Log-Structured File System (1992), section 3.6.
 
 use crate::clean::table::{SectionView, Table};
-use crate::clean::{Decision, Destination, Want, select};
+use crate::clean::{ChooseVictims, Decision, Want, select};
 
-/// Chooses the victims; `None` if no section can be cleaned.
-pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
-    let victims = victims(table, want);
-    (!victims.is_empty())
-        .then(|| Decision { victims: victims.iter().map(|view| view.section).collect(), to: Destination::CleanSegment })
+/// The policy.
+#[derive(Debug, Clone, Copy)]
+pub struct CostBenefit;
+
+impl ChooseVictims for CostBenefit {
+    fn choose(&self, table: &impl Table, want: &Want<'_>) -> Option<Decision> {
+        Decision::into_clean_segments(&victims(table, want))
+    }
 }
 
 /// Returns the sections with the highest benefit per cost.
@@ -38,7 +41,10 @@ mod tests {
     fn a_cold_section_is_cleaned_at_a_higher_utilization_than_a_hot_one() {
         // (1-u)/(1+u): 0.75 full gives 1/7, 0.25 full gives 3/5; the former has to be 4.2 times as old.
         let first = |cold_age_s| {
-            choose(&VecTable::of(&[(128, 100), (384, cold_age_s)]), &select::testing::want(1)).unwrap().victims[0]
+            CostBenefit
+                .choose(&VecTable::of(&[(128, 100), (384, cold_age_s)]), &select::testing::want(1))
+                .unwrap()
+                .victims[0]
         };
         assert_eq!(first(419), Secno(0));
         assert_eq!(first(421), Secno(1));
@@ -48,6 +54,6 @@ mod tests {
     fn age_is_that_of_the_youngest_block_not_of_the_last_invalidation() {
         let mut table = VecTable::of(&[(200, 100), (200, 90)]);
         table.segments[0].mtime_ns = table.now_ns;
-        assert_eq!(choose(&table, &select::testing::want(1)).unwrap().victims, [Secno(0)]);
+        assert_eq!(CostBenefit.choose(&table, &select::testing::want(1)).unwrap().victims, [Secno(0)]);
     }
 }

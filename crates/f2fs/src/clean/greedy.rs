@@ -3,16 +3,19 @@
 //! Reference: Rosenblum, Ousterhout: The Design and Implementation of a Log-Structured File System (1992), section 3.5.
 
 use crate::clean::table::{SectionView, Table};
-use crate::clean::{Decision, Destination, Want, select};
+use crate::clean::{ChooseVictims, Decision, Want, select};
 
-/// Chooses the victims; `None` if no section can be cleaned.
-pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
-    let victims = victims(table, want);
-    (!victims.is_empty())
-        .then(|| Decision { victims: victims.iter().map(|view| view.section).collect(), to: Destination::CleanSegment })
+/// The policy.
+#[derive(Debug, Clone, Copy)]
+pub struct Greedy;
+
+impl ChooseVictims for Greedy {
+    fn choose(&self, table: &impl Table, want: &Want<'_>) -> Option<Decision> {
+        Decision::into_clean_segments(&victims(table, want))
+    }
 }
 
-/// Returns the sections with the lowest utilization, at most `want.gather`.
+/// Returns the sections with the lowest utilization, at most `want.batch`.
 pub(super) fn victims(table: &impl Table, want: &Want<'_>) -> Vec<SectionView> {
     select::best(table, want, |view| 1.0 - view.utilization())
 }
@@ -20,13 +23,13 @@ pub(super) fn victims(table: &impl Table, want: &Want<'_>) -> Vec<SectionView> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clean::Secno;
     use crate::clean::table::testing::VecTable;
+    use crate::clean::{Destination, Secno};
 
     #[test]
     fn the_emptiest_goes_first_whatever_its_age() {
         let table = VecTable::of(&[(200, 100_000), (120, 1), (130, 50)]);
-        let decision = choose(&table, &select::testing::want(2)).unwrap();
+        let decision = Greedy.choose(&table, &select::testing::want(2)).unwrap();
         assert_eq!(decision, Decision { victims: vec![Secno(1), Secno(2)], to: Destination::CleanSegment });
     }
 }

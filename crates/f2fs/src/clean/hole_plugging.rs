@@ -8,14 +8,19 @@
 //! Reference: Matthews, Roselli, Costello, Wang, Anderson: Improving the Performance of Log-Structured File Systems
 //! with Adaptive Methods (1997).
 
+use crate::clean::greedy::{self, Greedy};
 use crate::clean::table::{Class, Secno, SectionView, SegmentView, Table};
-use crate::clean::{Decision, Destination, Want, greedy};
+use crate::clean::{ChooseVictims, Decision, Destination, Want};
 use crate::format::{SEGMENT_BLOCKS, Segno};
 
-/// Chooses the victims; `None` if no section can be cleaned. Valid blocks go into clean segments if
-/// the holes elsewhere do not suffice. Two passes.
-pub fn choose(table: &impl Table, want: &Want<'_>) -> Option<Decision> {
-    plug(table, want).map(|(decision, _)| decision).or_else(|| greedy::choose(table, want))
+/// The policy. Valid blocks go into clean segments if the holes elsewhere do not suffice. Two passes.
+#[derive(Debug, Clone, Copy)]
+pub struct HolePlugging;
+
+impl ChooseVictims for HolePlugging {
+    fn choose(&self, table: &impl Table, want: &Want<'_>) -> Option<Decision> {
+        plug(table, want).map(|(decision, _)| decision).or_else(|| Greedy.choose(table, want))
+    }
 }
 
 /// Returns a cleaning into holes, with its victims; `None` if there are no victims or too few holes
@@ -60,7 +65,7 @@ mod tests {
     #[test]
     fn the_emptiest_goes_into_the_holes_of_the_fullest() {
         let table = VecTable::of(&[(400, 9), (100, 9), (500, 9), (512, 9)]);
-        let decision = choose(&table, &want(1)).unwrap();
+        let decision = HolePlugging.choose(&table, &want(1)).unwrap();
         assert_eq!(decision, Decision { victims: vec![Secno(1)], to: Destination::Holes });
         assert_eq!(target(&table, Class::Data, &decision.victims, 1), Some(Segno(2)));
         assert_eq!(target(&table, Class::Data, &[Secno(0), Secno(1)], 2), None);
@@ -70,8 +75,8 @@ mod tests {
     #[test]
     fn without_enough_holes_elsewhere_it_copies_into_a_clean_segment() {
         let mut table = VecTable::of(&[(100, 9), (450, 9)]);
-        assert_eq!(choose(&table, &want(1)).unwrap().to, Destination::CleanSegment);
+        assert_eq!(HolePlugging.choose(&table, &want(1)).unwrap().to, Destination::CleanSegment);
         table.segments.extend(VecTable::of(&[(470, 9)]).segments.iter().map(|s| SegmentView { segno: Segno(2), ..*s }));
-        assert_eq!(choose(&table, &want(1)).unwrap().to, Destination::Holes);
+        assert_eq!(HolePlugging.choose(&table, &want(1)).unwrap().to, Destination::Holes);
     }
 }

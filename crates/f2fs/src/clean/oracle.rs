@@ -17,7 +17,7 @@
 use std::fmt;
 
 use crate::clean::table::{Secno, SectionView, Table};
-use crate::clean::{Decision, Destination, Want, select};
+use crate::clean::{Decision, Want, select};
 use crate::format::summary::SummaryEntry;
 
 /// Copies that the copy of a doomed block counts for: found by trial, and not sensitive (3 to 30 give nearly the same).
@@ -48,8 +48,7 @@ pub fn choose(table: &impl Table, deaths: &impl Deaths, want: &Want<'_>) -> Opti
         let cost = f64::from(view.valid) + (WASTE - 1.0) * doomed;
         f64::from(view.blocks - view.valid) / cost.max(1.0)
     };
-    let victims: Vec<Secno> = select::best(table, want, score).iter().map(|view| view.section).collect();
-    (!victims.is_empty()).then_some(Decision { victims, to: Destination::CleanSegment })
+    Decision::into_clean_segments(&select::best(table, want, score))
 }
 
 #[cfg(test)]

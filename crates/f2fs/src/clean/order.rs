@@ -8,22 +8,19 @@
 //! Reference: Park, Kang, Seo, Eom: An Efficient Cleaning Scheme for File Defragmentation on Log-Structured
 //! File System (2016). It sorts by inode number only; offsets are ours.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::Serialize;
 
 use crate::format::Nid;
 
-/// The values of `-o clean-order=`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Order {
-    /// As they lie in the victims.
-    Found,
-    /// By file, then by offset.
-    #[default]
-    File,
+moafs_vfs::named_enum! {
+    /// The values of `-o clean-order=`.
+    #[derive(Hash, Default, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Order ("clean order") {
+        Found = "found", "As they lie in the victims";
+        #[default]
+        File = "file", "By file, then by offset";
+    }
 }
 
 /// The file block in a block of the volume: the key by which the queue of valid blocks is sorted.
@@ -36,17 +33,6 @@ pub struct Owner {
 }
 
 impl Order {
-    /// Both orders, in the order of their declaration.
-    pub const ALL: [Order; 2] = [Order::Found, Order::File];
-
-    /// Returns the name by which options and tables know it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Order::Found => "found",
-            Order::File => "file",
-        }
-    }
-
     /// Returns the order in which a queue of valid data blocks is written, as indices into it.
     pub fn of(self, queue: &[Owner]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..queue.len() as u32).collect();
@@ -54,21 +40,6 @@ impl Order {
             order.sort_by_key(|&at| queue[at as usize]);
         }
         order
-    }
-}
-
-impl fmt::Display for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Order {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Order, String> {
-        let found = Order::ALL.into_iter().find(|order| order.name() == name);
-        found.ok_or_else(|| format!("there is no clean order \"{name}\"; there are found, file"))
     }
 }
 
@@ -95,14 +66,6 @@ mod tests {
         let queue = by_turns(4, 16);
         assert_eq!(groups(&queue, &Order::Found.of(&queue)), 64);
         assert_eq!(groups(&queue, &Order::File.of(&queue)), 4);
-    }
-
-    #[test]
-    fn names_and_orders_are_one_to_one() {
-        for order in Order::ALL {
-            assert_eq!(order.to_string().parse(), Ok(order));
-        }
-        assert!("size".parse::<Order>().is_err());
     }
 
     proptest! {

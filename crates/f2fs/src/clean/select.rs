@@ -16,7 +16,7 @@ use crate::format::Nid;
 /// Candidates looked at per wanted victim when victims are to share files: each costs a read of its summaries.
 pub const SHARING_CANDIDATES: usize = 4;
 /// Victims cleaned together at most: bounds the memory of the queue of valid blocks.
-pub const GATHER_MAX: u32 = 64;
+pub const BATCH_MAX: u32 = 64;
 
 /// A candidate. Candidates order by preference: higher score first, then lower number.
 #[derive(Debug, Clone, Copy)]
@@ -68,10 +68,10 @@ impl Best {
     }
 }
 
-/// Returns the victims with the highest scores, best first: at most `want.gather`, none if there is
+/// Returns the victims with the highest scores, best first: at most `want.batch`, none if there is
 /// no candidate. One pass.
 pub fn best(table: &impl Table, want: &Want<'_>, score: impl Fn(&SectionView) -> f64) -> Vec<SectionView> {
-    let count = want.gather.clamp(1, GATHER_MAX) as usize;
+    let count = want.batch.clamp(1, BATCH_MAX) as usize;
     let keep = 1 + (count - 1) * SHARING_CANDIDATES;
     let (mut data, mut nodes) = (Best::new(keep), Best::new(keep));
     for view in table.sections() {
@@ -126,8 +126,8 @@ pub(crate) mod testing {
     use crate::format::Log;
     use crate::place::device::DeviceCost;
 
-    pub(crate) fn want(gather: u32) -> Want<'static> {
-        Want { gather, room_blocks: u64::MAX, hole_run_blocks: 8.0, device: DeviceCost::HDD, files: None }
+    pub(crate) fn want(batch: u32) -> Want<'static> {
+        Want { batch, room_blocks: u64::MAX, hole_run_blocks: 8.0, device: DeviceCost::HDD, files: None }
     }
 
     fn numbers(views: Vec<SectionView>) -> Vec<u32> {

@@ -28,6 +28,7 @@ use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
 use crate::format::summary::Summary;
 use crate::format::superblock::Features;
 use crate::format::{BLOCK, BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno, inode};
+use crate::place::log_choice::{BlockFacts, data_log};
 
 /// Blocks in one request at most.
 const REQUEST_BLOCKS_MAX: usize = 256;
@@ -249,7 +250,8 @@ impl F2fs {
         let leaf = self.existing_leaf(&file, block.lbn)?;
         let leaf =
             leaf.ok_or_else(|| Error::Refused(format!("block {} of inode {} has no place", block.lbn, block.ino)))?;
-        let (log, kind) = if file.is_dir() { (Log::HotData, Kind::Directory) } else { (Log::WarmData, Kind::Symlink) };
+        let log = data_log(BlockFacts { directory: file.is_dir(), ..BlockFacts::default() });
+        let kind = if file.is_dir() { Kind::Directory } else { Kind::Symlink };
         let at = self.space.take_block(log).ok_or_else(no_block)?;
         self.point_at(&file, &leaf, block.lbn, at, &mut Admission::none())?;
         self.space.block_settled();

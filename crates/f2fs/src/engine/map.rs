@@ -172,7 +172,7 @@ impl F2fs {
     pub(super) fn place_run(&self, file: &Incore, at: LbnRange, to: BlockRun, admission: &mut Admission) -> Result<()> {
         let _map = file.map.lock();
         self.leave_inline(file, at, admission)?;
-        self.space.land(to);
+        self.space.end_flight(to);
         self.forget_owned(file, at.start.0..at.end().0);
         for i in 0..u64::from(at.len) {
             let lbn = at.start.0 + i;

@@ -15,7 +15,6 @@ use moafs_vfs::types::Ino;
 use moafs_vfs::{Error, Result};
 
 use super::checkpoint::Writer;
-use super::heat::Judge;
 use super::space::{MainArea, Recorded};
 use super::{F2fs, OpenOptions, Tally, damaged, nat};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, is_newer};
@@ -142,11 +141,10 @@ impl F2fs {
             orphans: Mutex::new(pack.orphans.into_iter().collect()),
             orphans_max: Pack::orphans_max(&geo),
             roll_forward_limits: Mutex::default(),
-            reuse: Default::default(),
-            heat: Judge::new(options.temperature, options.seed),
+            separator: Mutex::new(options.temperature.separator(options.seed)),
+            bursts: Default::default(),
             gate: RwLock::new(Arc::clone(&rt), ()),
             cleaning: WaitMutex::new(Arc::clone(&rt), ()),
-            burst: Mutex::new(None),
             wants_checkpoint: AtomicBool::new(false),
             version: AtomicU64::new(version + 1),
             committed: AtomicU64::new(version),

@@ -16,7 +16,7 @@ use moafs_vfs::types::{BlockRun, FileKind};
 use moafs_vfs::{Error, Result};
 
 use super::incore::Incore;
-use super::space::{Next, Recorded, Ticket};
+use super::space::{Recorded, Ticket};
 use super::{F2fs, copy_of};
 use crate::clean::oracle::{self, Deaths, Foresight};
 use crate::clean::order::Owner;
@@ -25,6 +25,7 @@ use crate::clean::{Destination, Secno, Want};
 use crate::format::summary::SummaryEntry;
 use crate::format::{BLOCK, BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno, inode, node};
 use crate::place::budget::Blocks;
+use crate::place::log_choice::{BlockFacts, LogMode, data_log};
 
 /// A valid block of a victim.
 struct Valid {
@@ -60,11 +61,11 @@ impl F2fs {
         let files = |section: Secno| self.files_in(section);
         let free = self.space.free_segments();
         let want = Want {
-            gather: self.options.gather.max(1),
+            batch: self.options.clean_batch.max(1),
             room_blocks: u64::from(free.saturating_sub(1 + self.needed_segments())) * SEGMENT_BLOCKS as u64,
             hole_run_blocks: self.hole_run_blocks(),
             device: self.options.device,
-            files: (self.options.gather > 1).then_some(&files as _),
+            files: (self.options.clean_batch > 1).then_some(&files as _),
         };
         let table = self.table_copy();
         let decision = match &self.options.foresight {
@@ -94,10 +95,11 @@ impl F2fs {
                 false => queue.extend(self.read_valid(*segno, &blocks, &summary)?),
             }
         }
-        let next = if to == Destination::Holes { Next::Holes } else { Next::Reserved };
-        self.space.set_next([Log::ColdData], next);
+        let log = moved_log();
+        let mode = if to == Destination::Holes { LogMode::Recycle } else { LogMode::AppendReserved };
+        self.space.set_mode([log], mode);
         let moved = self.move_queue(queue);
-        self.space.set_next([Log::ColdData], Next::Free);
+        self.space.set_mode([log], LogMode::Append);
         moved
     }
 
@@ -196,6 +198,7 @@ impl F2fs {
         let mut queue = self.set_aside(queue)?;
         let owners: Vec<Owner> = queue.iter().map(|valid| valid.owner).collect();
         let order = self.options.clean_order.of(&owners);
+        let log = moved_log();
         let mut slots: Vec<Option<Valid>> = queue.drain(..).map(Some).collect();
         let mut ordered: Vec<Valid> = order.iter().filter_map(|at| slots[*at as usize].take()).collect();
         while !ordered.is_empty() {
@@ -204,7 +207,7 @@ impl F2fs {
             let Some(room) = self.ticket_for_nodes(ordered.len().min(transfer) as u64) else { break };
             // There is never a checkpoint here: the caller writes one, and blocks that find no room
             // stay where they are.
-            let Some(run) = self.space.take_data(Log::ColdData, room.nodes() as u32) else { break };
+            let Some(run) = self.space.take_data(log, room.nodes() as u32) else { break };
             let rest = ordered.split_off(run.len as usize);
             self.move_run(&ordered, run)?;
             ordered = rest;
@@ -250,12 +253,12 @@ impl F2fs {
         let request = Request { op: Op::Write { data, fua: false }, at, tag: Tag::new(Kind::Data, 0, Cause::Move) };
         let done = self.disk.run(vec![request]).remove(0);
         if let Err(source) = done.result {
-            self.space.land(run);
+            self.space.end_flight(run);
             let error = Error::disk(format!("writing moved blocks to block {}", run.start.0), source);
             return self.health.watch(Err(error));
         }
         let _gate = self.gate.read();
-        self.space.land(run);
+        self.space.end_flight(run);
         let mut files: BTreeMap<Nid, Arc<Incore>> = BTreeMap::new();
         for (valid, to) in blocks.iter().zip(run.start.0 as u32..) {
             let file = match files.get(&valid.owner.ino) {
@@ -312,6 +315,11 @@ impl F2fs {
             segments: [Class::Data, Class::Node].map(|class| table.segments(class).collect()),
         }
     }
+}
+
+/// Returns the log that data of regular files join when cleaning moves them.
+fn moved_log() -> Log {
+    data_log(BlockFacts { moved: true, ..BlockFacts::default() })
 }
 
 /// Deaths as foreseen, counted in blocks written from now on.

@@ -1,7 +1,7 @@
 //! Makes room when free segments are short.
 //!
 //! A writer calls this module before it takes any lock of this crate. Room is made in this order: a
-//! checkpoint releases what the last one still holds; then, as `reuse` decides, logs take the holes
+//! checkpoint releases what the last one still holds; then, as the policy of `-o recycle=` decides, logs take the holes
 //! of used segments, or sections are cleaned. Segments that are reserved are left to checkpoints
 //! and to cleaning itself, so that both can always go on.
 //!
@@ -17,14 +17,14 @@ use moafs_runtime::Time;
 use moafs_vfs::format::{Idle, OpKind, RoomSearch};
 use moafs_vfs::{Error, Result};
 
-use super::space::{Next, Ticket};
+use super::space::Ticket;
 use super::{DIRTY_BLOCKS_MAX, F2fs, IDLE_BEFORE_CLEANING};
 use crate::clean::table::{Class, Headroom, Table};
 use crate::clean::{Destination, Trigger, Urgency, make_room};
 use crate::format::{Log, SEGMENT_BLOCKS};
-use crate::place::Reuse;
 use crate::place::budget::Blocks;
-use crate::place::reuse::{Action, SECTIONS_PER_CHECKPOINT, State, Targets, Victims};
+use crate::place::log_choice::{self, LogMode, Release};
+use crate::place::recycling::{Action, SECTIONS_PER_CHECKPOINT, State, Targets, Victims};
 
 /// Cleanings that one caller waits for at most: more would mean that they gain nothing.
 const ROUNDS_MAX: u32 = 64;
@@ -32,12 +32,6 @@ const ROUNDS_MAX: u32 = 64;
 const BACKGROUND_NS: u64 = 500_000_000;
 /// Dirty blocks of metadata up to which no checkpoint is written to make room for more.
 const DIRTY_BLOCKS_MIN: usize = 256;
-/// Blocks after which a decision is made anew: the segment buffer of Oh et al. (2009, see
-/// [`crate::place::recycle`]), 4 MiB.
-const BURST_BLOCKS: u64 = 1024;
-/// Bursts that must fit into the present holes; with fewer, the writer waits for a checkpoint
-/// instead of leaving it to the background.
-const SCARCE_BURSTS: u64 = 4;
 /// Cleanings in a row that made no section free, after which more will not either: what they moved filled as many.
 const FRUITLESS_MAX: u32 = 16;
 /// Candidates whose holes are added up for a decision.
@@ -128,7 +122,7 @@ impl F2fs {
 
     /// Moves nodes together that lie scattered over segments that data could use. False if that
     /// would gain nothing.
-    fn gather_nodes(&self) -> Result<bool> {
+    fn empty_hoarded_nodes(&self) -> Result<bool> {
         let Some(_one) = self.cleaning.try_lock() else { return Ok(false) };
         let budget = self.space.budget();
         let victims = make_room::hoarded(&*self.space.table(), &budget);
@@ -203,8 +197,8 @@ impl F2fs {
     /// Returns the number of sections that ordinary writes leave: a segment for each log, and what a cleaning
     /// fills before it frees.
     fn reserved_sections(&self) -> u32 {
-        let gather = self.options.gather.max(1);
-        let wanted = (6 + gather).min(self.reserved_segments / self.geo.segs_per_sec.max(1)).max(2);
+        let clean_batch = self.options.clean_batch.max(1);
+        let wanted = (6 + clean_batch).min(self.reserved_segments / self.geo.segs_per_sec.max(1)).max(2);
         wanted.min(self.geo.sections / 4).max(1)
     }
 
@@ -242,7 +236,7 @@ impl F2fs {
                 self.append_only();
                 return Ok(());
             }
-            if self.gather_nodes()? {
+            if self.empty_hoarded_nodes()? {
                 continue;
             }
             let room = self.room();
@@ -268,14 +262,12 @@ impl F2fs {
     }
 
     fn append_only(&self) {
-        self.space.set_next(Log::ALL, Next::Free);
+        self.space.set_mode(Log::ALL, LogMode::Append);
     }
 
     fn recycle(&self) {
         self.tally.recycle_verdicts.fetch_add(1, Ordering::Relaxed);
-        let budget = self.space.budget();
-        let nodes = budget.holes.nodes >= budget.owed.nodes + SEGMENT_BLOCKS as u64;
-        self.space.set_next(Log::ALL.into_iter().filter(|log| nodes || !log.is_node()), Next::Holes);
+        self.space.set_mode(log_choice::recycling_logs(&self.space.budget()), LogMode::Recycle);
     }
 
     /// Writes a checkpoint if all blocks that could be written are held by the last one.
@@ -284,47 +276,32 @@ impl F2fs {
         if writable { Ok(()) } else { self.checkpoint(false) }
     }
 
-    /// Decides how a burst gets room when it begins. While holes are filled, a checkpoint is
-    /// written as soon as a third of them waits for one: the emptiest segments then have the
-    /// longest runs of holes. The writer waits for it only if holes are scarce.
+    /// Decides how a burst gets room when it begins. If it fills holes, a checkpoint that adds some
+    /// is written when [`log_choice::release`] says so.
     fn decide_for_burst(&self, room: &Headroom) -> Result<Action> {
-        if room.spare_sections() > 0 {
-            return Ok(Action::Append);
-        }
         let logs = self.space.counters();
         let handed_out = logs.blocks_appended + logs.blocks_recycled;
-        if let Some((until, action)) = *self.burst.lock()
-            && handed_out < until
-        {
+        if let Some(action) = self.bursts.lock().at_work(room, handed_out) {
             return Ok(action);
         }
-        let action = self.decide(room);
-        if action == Action::Recycle {
-            let (now, later) = self.space.holes_now_and_later();
-            if later > now && now < SCARCE_BURSTS * BURST_BLOCKS {
-                self.checkpoint(false)?;
-            } else if 2 * later > now {
-                self.wants_checkpoint.store(true, Ordering::Relaxed);
-            }
-        }
-        *self.burst.lock() = Some((handed_out + BURST_BLOCKS, action));
-        Ok(action)
-    }
-
-    fn decide(&self, room: &Headroom) -> Action {
-        if self.options.reuse == Reuse::Never {
-            return Action::Clean;
-        }
-        let logs = self.space.counters();
         let moved = self.tally.moved_blocks.load(Ordering::Relaxed);
         let state = State {
-            written_blocks: (logs.blocks_appended + logs.blocks_recycled).saturating_sub(moved),
+            written_blocks: handed_out.saturating_sub(moved),
             space: *room,
             targets: self.targets(),
             victims: self.victims(),
             device: self.options.device,
         };
-        self.options.reuse.decide(&mut self.reuse.lock(), &state).action
+        let action = self.bursts.lock().begin(self.options.recycling, &state, handed_out);
+        if action == Action::Recycle {
+            let (now, later) = self.space.holes_now_and_later();
+            match log_choice::release(now, later) {
+                Release::No => {}
+                Release::Soon => self.wants_checkpoint.store(true, Ordering::Relaxed),
+                Release::Wait => self.checkpoint(false)?,
+            }
+        }
+        Ok(action)
     }
 
     /// Returns the segments with the most holes, added up.
@@ -416,7 +393,7 @@ impl F2fs {
         if !matches!(idle, Idle::For(quiet) if quiet >= IDLE_BEFORE_CLEANING) {
             return again;
         }
-        self.heat.idle();
+        self.separator.lock().idle();
         let trigger = Trigger::for_volume(self.geo.sections);
         if let Urgency::Background { .. } = trigger.urgency(&self.room(), true, false) {
             let Some(_one) = self.cleaning.try_lock() else { return again };
@@ -482,7 +459,7 @@ mod tests {
         assert!(runs.iter().map(|run| run.len).sum::<u32>() > 512, "{runs:?}");
         vfs.format().commit(CommitReason::Age).expect("everything that waits has a place");
         assert_clean(&mem.snapshot(), "while all that is free is in flight");
-        runs.into_iter().for_each(|run| space.land(run));
+        runs.into_iter().for_each(|run| space.end_flight(run));
         vfs.close().expect("it closes");
         assert_clean(&mem, "afterwards");
         mount(&mem).close().expect("it closes again");
@@ -516,7 +493,7 @@ mod tests {
         let is_used = |view: &crate::clean::SegmentView| !view.current && view.valid > 0;
         let victims: Vec<_> = space.table().segments(Class::Data).filter(is_used).map(|view| view.segno).collect();
         assert!(!victims.is_empty());
-        space.set_next(Log::ALL, Next::Holes);
+        space.set_mode(Log::ALL, LogMode::Recycle);
         let segment = |run: &BlockRun| {
             let addr = crate::format::BlkAddr(run.start.0 as u32);
             vfs.format().geometry().segment_of(addr).expect("a block of the main area").0

@@ -20,7 +20,6 @@
 //!
 //! Free sections can also be taken by swap areas ([`swaparea`]).
 
-mod free;
 pub(super) mod swaparea;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +30,6 @@ use moafs_runtime::leaf::{Mutex, MutexGuard};
 use moafs_vfs::format::Reservations;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 
-use self::free::FreeSegments;
 use crate::clean::Secno;
 use crate::clean::table::{Class, SectionView, SegmentView, Table};
 use crate::format::checkpoint::{Checkpoint, CurrentSegment};
@@ -40,21 +38,11 @@ use crate::format::summary::{Summary, SummaryEntry};
 use crate::format::superblock::Geometry;
 use crate::format::{BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno};
 use crate::place::budget::{Blocks, Budget};
-use crate::place::recycle;
+use crate::place::free::FreeSegments;
+use crate::place::log_choice::{self, FreeView, FullLog, LogMode, NextSegment};
 
 /// The offset of a log that stands in no writable place.
 const EXHAUSTED: u16 = SEGMENT_BLOCKS as u16;
-
-/// The kind of segment that a log takes when it needs a new one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
-    /// A free segment; holes only if there is no free one at all.
-    Free,
-    /// Holes of a used segment; a free one only if there are no holes.
-    Holes,
-    /// A free segment, even one of the reserve: for blocks that cleaning moves.
-    Reserved,
-}
 
 /// The state of a segment's blocks. Absent for a segment of which nothing is valid or held.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -176,7 +164,8 @@ struct State {
     counters: LogCounters,
     segments_per_section: usize,
     now: u64,
-    next: [Next; 6],
+    /// The ways in which logs find their next segments.
+    modes: [LogMode; 6],
     /// Segments that data logs leave for nodes and for cleaning.
     reserve: u32,
     /// Blocks of used segments that may be written now, by class.
@@ -333,7 +322,7 @@ impl MainArea {
             counters: LogCounters::default(),
             segments_per_section: geo.segs_per_sec.max(1) as usize,
             now: 0,
-            next: [Next::Free; 6],
+            modes: [LogMode::Append; 6],
             reserve: 0,
             holes: Blocks::default(),
             tickets: Blocks::default(),
@@ -472,9 +461,9 @@ impl MainArea {
     }
 
     /// Sets how logs find their next segments.
-    pub(super) fn set_next(&self, logs: impl IntoIterator<Item = Log>, next: Next) {
+    pub(super) fn set_mode(&self, logs: impl IntoIterator<Item = Log>, mode: LogMode) {
         let mut state = self.state();
-        logs.into_iter().for_each(|log| state.next[log as usize] = next);
+        logs.into_iter().for_each(|log| state.modes[log as usize] = mode);
     }
 
     /// Sets the number of segments that data logs leave to nodes and cleaning.
@@ -544,8 +533,8 @@ impl MainArea {
         let mut state = self.state();
         let budget = self.budget_of(&state);
         let spare = u32::try_from(budget.spare(Class::Data)).unwrap_or(u32::MAX);
-        let left = if state.next[log as usize] == Next::Reserved { 0 } else { state.reserve };
-        let (segno, offset, len) = state.take(&self.geo, log, want.min(spare), &budget, left)?;
+        let left = if state.modes[log as usize] == LogMode::AppendReserved { 0 } else { state.reserve };
+        let (segno, offset, len) = state.take(log, want.min(spare), &budget, left)?;
         debug_assert!(
             !budget.fits() || self.budget_of(&state).fits(),
             "{budget:?} became {:?}",
@@ -582,7 +571,7 @@ impl MainArea {
         let mut budget = self.budget_of(state);
         let owed = if class == Class::Node { &mut budget.owed.nodes } else { &mut budget.owed.data };
         *owed = owed.saturating_sub(1);
-        let found = std::iter::once(log).chain(others).find_map(|log| state.take(&self.geo, log, 1, &budget, 0));
+        let found = std::iter::once(log).chain(others).find_map(|log| state.take(log, 1, &budget, 0));
         found.map(|(segno, offset, _)| (segno, offset))
     }
 
@@ -597,7 +586,7 @@ impl MainArea {
         let mut places = Vec::with_capacity(nids.len());
         for nid in nids {
             let budget = self.budget_of(&state);
-            let Some((segno, offset, _)) = state.take(&self.geo, Log::WarmNode, 1, &budget, 0) else {
+            let Some((segno, offset, _)) = state.take(Log::WarmNode, 1, &budget, 0) else {
                 places.iter().for_each(|(at, _)| state.free(&self.geo, *at));
                 return None;
             };
@@ -611,7 +600,7 @@ impl MainArea {
 
     /// Ends the flight of a run: it is not written, or is placed block by block with
     /// [`MainArea::place`] from now on.
-    pub(super) fn land(&self, run: BlockRun) {
+    pub(super) fn end_flight(&self, run: BlockRun) {
         let mut state = self.state();
         let (mut at, end) = (run.start.0 as u32, run.end().0 as u32);
         while at < end {
@@ -711,7 +700,7 @@ impl MainArea {
     /// the end of recovery. False if one of them finds no place.
     pub(super) fn settle_heads(&self) -> bool {
         let mut state = self.state();
-        Log::ALL.into_iter().all(|log| state.settle_head(&self.geo, log))
+        Log::ALL.into_iter().all(|log| state.settle_head(log))
     }
 
     /// Keeps the owners of all blocks from now on; `summary` holds those of one segment.
@@ -940,7 +929,7 @@ impl State {
     /// Takes up to `want` contiguous blocks from the place of a log; they are held from now on. The
     /// log then stands on its next place; if there is no other, it keeps its last block: a
     /// checkpoint must name one for each log. Leaves `left` segments free.
-    fn take(&mut self, geo: &Geometry, log: Log, want: u32, budget: &Budget, left: u32) -> Option<(Segno, usize, u32)> {
+    fn take(&mut self, log: Log, want: u32, budget: &Budget, left: u32) -> Option<(Segno, usize, u32)> {
         let Head { segno, offset, recycling } = self.heads[log as usize];
         let start = usize::from(offset);
         debug_assert!(start < SEGMENT_BLOCKS && self.writable(segno, start) == start, "the {log} log stands nowhere");
@@ -958,7 +947,7 @@ impl State {
             maps.next.set(at);
         }
         self.recount(segno.0);
-        if !self.step_on(geo, log, start + len, budget, left) {
+        if !self.step_on(log, start + len, budget, left) {
             len -= 1;
             let maps = self.maps(segno);
             maps.held.clear(start + len);
@@ -973,7 +962,7 @@ impl State {
     }
 
     /// Moves a log to its next place, from block `from` of its segment on. False if there is none.
-    fn step_on(&mut self, geo: &Geometry, log: Log, from: usize, budget: &Budget, left: u32) -> bool {
+    fn step_on(&mut self, log: Log, from: usize, budget: &Budget, left: u32) -> bool {
         let head = self.heads[log as usize];
         let next = self.writable(head.segno, from);
         if next < SEGMENT_BLOCKS {
@@ -982,7 +971,7 @@ impl State {
             return true;
         }
         let budget = Budget { holes: self.holes, ..*budget };
-        self.advance(geo, log, &budget, left)
+        self.advance(log, &budget, left)
     }
 
     fn count(&mut self, recycling: bool, blocks: u64) {
@@ -993,28 +982,28 @@ impl State {
     }
 
     /// Gives a log another segment, or the holes that its own has by now. False if there is nothing.
-    fn advance(&mut self, geo: &Geometry, log: Log, budget: &Budget, left: u32) -> bool {
+    fn advance(&mut self, log: Log, budget: &Budget, left: u32) -> bool {
         let before = self.heads[log as usize].segno;
-        let found = match self.next[log as usize] {
-            Next::Free | Next::Reserved => self.open_free(geo, log, budget, left).or_else(|| self.open_holes(log)),
-            Next::Holes => self.open_holes(log).or_else(|| self.open_free(geo, log, budget, left)),
+        let has_holes = self.writable(before, 0) < SEGMENT_BLOCKS;
+        let full = FullLog { log, mode: self.modes[log as usize], segno: before, has_holes };
+        let free = FreeView {
+            segments: &self.free,
+            for_logs: self.free_for_logs(),
+            left,
+            may_open_sections: self.may_open_sections(),
         };
-        let Some(head) = found.or_else(|| self.own_holes(log)) else { return false };
+        let head = match log_choice::next_segment(&full, &Fillable(self), &free, budget) {
+            Some(NextSegment::Free(segno)) => self.open(log, segno),
+            Some(NextSegment::Holes(segno)) => self.open_holes(log, segno),
+            Some(NextSegment::OwnHoles) => self.holes_of_segment(before),
+            None => return false,
+        };
         self.heads[log as usize] = head;
         for segno in [before.0, head.segno.0] {
             self.touched.insert(segno);
             self.recount(segno);
         }
         true
-    }
-
-    fn open_free(&mut self, geo: &Geometry, log: Log, budget: &Budget, left: u32) -> Option<Head> {
-        if !budget.may_open(Class::of(log)) {
-            return None;
-        }
-        let near = self.heads[log as usize].segno;
-        let segno = self.pick_free(geo, near, left)?;
-        Some(self.open(log, segno))
     }
 
     fn open(&mut self, log: Log, segno: Segno) -> Head {
@@ -1026,19 +1015,24 @@ impl State {
         Head { segno, offset: 0, recycling: false }
     }
 
-    /// Returns the first hole in the segment that a log is about to leave.
-    fn own_holes(&self, log: Log) -> Option<Head> {
-        let segno = self.heads[log as usize].segno;
-        let offset = self.writable(segno, 0);
-        (offset < SEGMENT_BLOCKS).then_some(Head { segno, offset: offset as u16, recycling: true })
+    fn open_holes(&mut self, log: Log, segno: Segno) -> Head {
+        self.counters.segments_recycled += 1;
+        self.segments[segno.0 as usize].log = log;
+        self.summaries.entry(segno).or_insert_with(Recorded::partial);
+        self.holes_of_segment(segno)
+    }
+
+    /// Returns the place of a log that begins to fill the holes of a segment, which has some.
+    fn holes_of_segment(&self, segno: Segno) -> Head {
+        Head { segno, offset: self.writable(segno, 0) as u16, recycling: true }
     }
 
     /// Makes a log stand on a block that may be written, in its segment if it can. False if there
     /// is none.
-    fn settle_head(&mut self, geo: &Geometry, log: Log) -> bool {
+    fn settle_head(&mut self, log: Log) -> bool {
         let budget = Budget { free_segments: self.free_for_logs().into(), holes: self.holes, owed: Blocks::default() };
         let offset = self.heads[log as usize].offset;
-        if !self.step_on(geo, log, offset.into(), &budget, 0) {
+        if !self.step_on(log, offset.into(), &budget, 0) {
             return false;
         }
         // Roll-forward recovery uses blocks behind the place where the checkpoint left the log: a
@@ -1057,42 +1051,6 @@ impl State {
         let stands = |head: &Head| self.writable(head.segno, head.offset.into()) == usize::from(head.offset);
         let own = |head: &Head| self.heads.iter().filter(|other| other.segno == head.segno).count() == 1;
         self.heads.iter().all(|head| head.offset < EXHAUSTED && stands(head) && own(head))
-    }
-
-    /// Returns a free segment: the next one of the same section, else the first of the next free
-    /// section, else any. Leaves `left` free.
-    fn pick_free(&self, geo: &Geometry, near: Segno, left: u32) -> Option<Segno> {
-        if self.free_for_logs() <= left {
-            return None;
-        }
-        let section = geo.section(geo.section_of(near));
-        let may_open = self.may_open_sections();
-        let may_take = |segno: &u32| may_open || !self.free.is_whole(geo.section_of(Segno(*segno)));
-        let here = self.free.range(near.0 + 1..section.end.max(near.0 + 1)).next();
-        if let Some(segno) = here.filter(may_take) {
-            return Some(Segno(segno));
-        }
-        let whole = |segno: &u32| {
-            let section = geo.section_of(Segno(*segno));
-            *segno == geo.section(section).start && self.free.is_whole(section)
-        };
-        let to_the_right = self.free.range(near.0 + 1..).chain(self.free.range(..=near.0));
-        let to_the_right = to_the_right.filter(may_take);
-        to_the_right.clone().find(whole).or_else(|| to_the_right.clone().next()).map(Segno)
-    }
-
-    fn open_holes(&mut self, log: Log) -> Option<Head> {
-        let segno = self.recycle_target(log)?;
-        self.counters.segments_recycled += 1;
-        let segment = &mut self.segments[segno.0 as usize];
-        segment.log = log;
-        self.summaries.entry(segno).or_insert_with(Recorded::partial);
-        let offset = self.writable(segno, 0) as u16;
-        Some(Head { segno, offset, recycling: true })
-    }
-
-    fn recycle_target(&self, log: Log) -> Option<Segno> {
-        recycle::target_of(&Fillable(self), log)
     }
 }
 

@@ -445,6 +445,11 @@ pub fn blocks(block: &[u8]) -> u64 {
     u64_at(block, 24)
 }
 
+/// Returns `i_advise` of an inode's block.
+pub fn advise(block: &[u8]) -> Advise {
+    Advise::from_bits_retain(block[2])
+}
+
 /// Returns `i_generation` of the inode in a block.
 pub fn generation(block: &[u8]) -> u32 {
     u32_at(block, 68)

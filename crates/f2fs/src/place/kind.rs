@@ -1,40 +1,23 @@
-//! Temperature by kind: which log a block joins, as the format's users expect it (`docs/formats/f2fs.md`, section 9).
+//! Temperature by kind: which files are hot or cold, as the format's users expect it (`docs/formats/f2fs.md`,
+//! section 9).
 //!
-//! Data: directories and files marked hot are hot; files marked cold and what the cleaner moved are cold; the rest is
-//! warm. Files are marked when they are created, by the extensions that the superblock lists. Nodes: direct nodes of
-//! directories are hot, those of files warm (the only log that roll-forward recovery reads, so this is no matter of
-//! taste), indirect nodes cold.
+//! Files are marked when they are created, by the extensions that the superblock lists; those without a mark are warm.
 
-use crate::format::Log;
-use crate::place::temperature::Heat;
+use crate::place::temperature::{FileBlocks, Heat, Separator};
 
-/// A data block's traits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traits {
-    /// It holds entries of a directory.
-    pub directory: bool,
-    /// The file's mark, if it has one.
-    pub mark: Option<Heat>,
-    /// The cleaner moves it.
-    pub moved: bool,
-}
+/// The policy: by the mark of the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ByKind;
 
-/// Returns the log that a data block joins.
-pub fn data_log(traits: Traits) -> Log {
-    match traits {
-        Traits { directory: true, .. } => Log::HotData,
-        Traits { moved: true, .. } | Traits { mark: Some(Heat::Cold), .. } => Log::ColdData,
-        Traits { mark: Some(Heat::Hot), .. } => Log::HotData,
-        Traits { mark: None, .. } => Log::WarmData,
+impl ByKind {
+    pub(super) fn separator(self, _seed: u64) -> Box<dyn Separator> {
+        Box::new(ByKind)
     }
 }
 
-/// Returns the log that a node joins. `direct`: an inode, a direct node or a node of extended attributes.
-pub fn node_log(directory: bool, direct: bool) -> Log {
-    match (direct, directory) {
-        (true, true) => Log::HotNode,
-        (true, false) => Log::WarmNode,
-        (false, _) => Log::ColdNode,
+impl Separator for ByKind {
+    fn heat(&mut self, blocks: &FileBlocks, _now_ns: u64) -> Option<Heat> {
+        blocks.mark
     }
 }
 
@@ -88,17 +71,5 @@ mod tests {
         }
         assert_eq!(Extensions { cold: vec![], hot: vec![b"*".to_vec()] }.mark(b"x"), Some(Heat::Hot));
         assert_eq!(Extensions { cold: vec![vec![]], hot: vec![] }.mark(b"x.y"), None);
-    }
-
-    #[test]
-    fn logs_follow_the_kind() {
-        assert_eq!(data_log(Traits { directory: true, mark: None, moved: true }), Log::HotData);
-        assert_eq!(data_log(Traits { moved: true, mark: Some(Heat::Hot), ..Traits::default() }), Log::ColdData);
-        assert_eq!(data_log(Traits { mark: Some(Heat::Hot), ..Traits::default() }), Log::HotData);
-        assert_eq!(data_log(Traits::default()), Log::WarmData);
-        assert_eq!(
-            [node_log(true, true), node_log(false, true), node_log(true, false)],
-            [Log::HotNode, Log::WarmNode, Log::ColdNode]
-        );
     }
 }

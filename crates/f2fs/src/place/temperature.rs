@@ -1,80 +1,85 @@
-//! The policies that tell hot data from cold.
+//! The policies that tell hot data from cold. A policy is one file with an implementation of
+//! [`Separator`], and one line in [`Temperature`].
 
-use std::fmt;
-use std::str::FromStr;
-
+use moafs_vfs::types::LbnRange;
 use serde::Serialize;
 
-use crate::format::Log;
+use crate::format::{Log, Nid};
+use crate::place::log_choice::{BlockFacts, data_log};
+use crate::place::{kind, wolf};
 
-/// The values of `-o temperature=`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Temperature {
-    /// By kind, as the format's users expect: see [`super::kind`].
-    #[default]
-    Kind,
-    /// By reference counts: see [`super::wolf`].
-    Wolf,
+moafs_vfs::named_enum! {
+    /// The policy that tells hot data from cold: the values of `-o temperature=`.
+    #[derive(Hash, Default, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Temperature ("temperature") {
+        #[default]
+        Kind = "kind", "By kind of file, as the superblock's lists of extensions mark it" => kind::ByKind;
+        Wolf = "wolf", "By how often a block was written" => wolf::ByReferences;
+    }
+
+    /// Makes the state of the policy for one volume. `seed`: for choices among equals.
+    pub fn separator(self, seed: u64) -> Box<dyn Separator>;
 }
 
-/// The heat of a block, as WOLF counts it.
+/// The heat of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Heat {
-    /// Referenced often: it will soon be written again.
+    /// Written often: it will soon be written again.
     Hot,
-    /// Referenced seldom: it will probably stay valid for long.
+    /// Written seldom: it will probably stay valid for long.
     Cold,
 }
 
 impl Heat {
-    /// Returns the log of data that it joins.
+    /// Returns the log of data that a file's block of this heat joins.
     pub fn data_log(self) -> Log {
-        match self {
-            Heat::Hot => Log::HotData,
-            Heat::Cold => Log::ColdData,
-        }
+        data_log(BlockFacts { heat: Some(self), ..BlockFacts::default() })
     }
 }
 
-impl Temperature {
-    /// Both policies, in the order of their declaration.
-    pub const ALL: [Temperature; 2] = [Temperature::Kind, Temperature::Wolf];
-
-    /// Returns the name by which options and tables know it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Temperature::Kind => "kind",
-            Temperature::Wolf => "wolf",
-        }
-    }
+/// File blocks that are about to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileBlocks {
+    /// The file's inode.
+    pub ino: Nid,
+    /// The blocks.
+    pub range: LbnRange,
+    /// The file's mark, if it has one.
+    pub mark: Option<Heat>,
 }
 
-impl fmt::Display for Temperature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+/// The state of a policy for one volume.
+pub trait Separator: Send {
+    /// Returns the heat of blocks that are about to be written, `None` if nothing is known of them. `now_ns`: the
+    /// volume's clock.
+    fn heat(&mut self, blocks: &FileBlocks, now_ns: u64) -> Option<Heat>;
 
-impl FromStr for Temperature {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Temperature, String> {
-        let found = Temperature::ALL.into_iter().find(|temperature| temperature.name() == name);
-        found.ok_or_else(|| format!("there is no temperature \"{name}\"; there are kind, wolf"))
-    }
+    /// Notes that there was no request for a while.
+    fn idle(&mut self) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use moafs_vfs::types::Lbn;
 
     #[test]
-    fn names_and_values_are_one_to_one() {
-        for temperature in Temperature::ALL {
-            assert_eq!(temperature.to_string().parse(), Ok(temperature));
+    fn the_default_goes_by_the_mark_of_the_file() {
+        let mut separator = Temperature::default().separator(1);
+        for mark in [None, Some(Heat::Hot), Some(Heat::Cold)] {
+            let blocks = FileBlocks { ino: Nid(4), range: LbnRange { start: Lbn(0), len: 8 }, mark };
+            assert_eq!(separator.heat(&blocks, 0), mark);
         }
-        assert!("none".parse::<Temperature>().is_err());
+    }
+
+    #[test]
+    fn wolf_finds_rewritten_blocks_hot_and_others_cold() {
+        let mut separator = Temperature::Wolf.separator(1);
+        let blocks = |ino| FileBlocks { ino: Nid(ino), range: LbnRange { start: Lbn(0), len: 8 }, mark: None };
+        let mut write = |ino, times| (0..times).map(|_| separator.heat(&blocks(ino), 0)).last().flatten();
+        (10..60).for_each(|ino| assert!(write(ino, 1).is_some()));
+        assert_eq!((write(4, 9), write(99, 1)), (Some(Heat::Hot), Some(Heat::Cold)));
     }
 }

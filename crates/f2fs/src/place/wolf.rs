@@ -16,12 +16,14 @@
 //! Reference: Wang, Hu: WOLF, a Novel Reordering Write Buffer to Boost the Performance of Log-Structured File Systems
 //! (2002).
 
+use std::collections::VecDeque;
+
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use crate::clean::order::Owner;
 use crate::format::Nid;
-use crate::place::temperature::Heat;
+use crate::place::temperature::{FileBlocks, Heat, Separator};
 
 /// A buffer is flushed when its oldest block has waited so long.
 pub const BUFFER_AGE_MAX_NS: u64 = 30 * S;
@@ -31,11 +33,54 @@ pub const TIME_BAR_NS: u64 = 600 * S;
 pub const WAYS: usize = 8;
 
 const S: u64 = 1_000_000_000;
+/// Blocks whose references are counted on a volume: 32 MiB of data at a time.
+const COUNTED_BLOCKS: usize = 8192;
+/// Blocks that are compared with each other: as many as a hot and a cold buffer of one segment hold
+/// together.
+const BUFFER_BLOCKS: usize = 1024;
 /// Bounds of the time-bar (ours): a second, a day.
 const TIME_BAR_MIN_NS: u64 = S;
 const TIME_BAR_MAX_NS: u64 = 86_400 * S;
 /// Buffers smaller than this say nothing about the spread of counts (ours).
 const SAMPLE_MIN: usize = 64;
+
+/// The policy: by the number of recent writes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ByReferences;
+
+impl ByReferences {
+    pub(super) fn separator(self, seed: u64) -> Box<dyn Separator> {
+        Box::new(Buffer { wolf: Wolf::new(COUNTED_BLOCKS, seed), recent: VecDeque::new() })
+    }
+}
+
+/// The blocks that were written last, and their reference counts.
+struct Buffer {
+    wolf: Wolf,
+    recent: VecDeque<Owner>,
+}
+
+impl Separator for Buffer {
+    /// Returns the heat of most of the blocks, compared with those written with and before them.
+    fn heat(&mut self, blocks: &FileBlocks, now_ns: u64) -> Option<Heat> {
+        let FileBlocks { ino, range, .. } = *blocks;
+        for lbn in range.start.0..range.end().0 {
+            self.wolf.accessed(ino, lbn, now_ns);
+            self.recent.push_back(Owner { ino, lbn });
+        }
+        let len = range.len as usize;
+        while self.recent.len() > BUFFER_BLOCKS.max(len) {
+            self.recent.pop_front();
+        }
+        let heats = self.wolf.split(self.recent.make_contiguous(), now_ns);
+        let hot = heats.iter().rev().take(len).filter(|heat| **heat == Heat::Hot).count();
+        Some(if 2 * hot > len { Heat::Hot } else { Heat::Cold })
+    }
+
+    fn idle(&mut self) {
+        self.wolf.idle();
+    }
+}
 
 /// Reference counts, and what they say.
 pub struct Wolf {

@@ -13,7 +13,7 @@ use moafs_disk::probe::trace::TraceVerb;
 use moafs_disk::{Kind, MemDisk};
 use moafs_f2fs::F2fs;
 use moafs_f2fs::clean::{Cleaner, Order};
-use moafs_f2fs::place::Reuse;
+use moafs_f2fs::place::Recycling;
 use moafs_vfs::types::{BlockRun, Ino, Lbn};
 use moafs_vfs::{Format, Options, Vfs};
 
@@ -40,8 +40,8 @@ const READ_AHEAD_BYTES: usize = 128 << 10;
 /// Memory: the file read is never all in it.
 const CACHE_BYTES: usize = 512 << 20;
 const CHECKPOINT_S: u64 = 60;
-/// Sections cleaned together by the system that gathers.
-const GATHER: u32 = 16;
+/// Sections cleaned together by the system that sorts several.
+const CLEAN_BATCH: u32 = 16;
 const GB: f64 = 1e9;
 
 /// The experiments, in the paper's order.
@@ -94,20 +94,20 @@ pub(crate) enum FacSystem {
     Found,
     /// Cleaning by file, one section at a time.
     File,
-    /// Cleaning by file, [`GATHER`] sections at a time.
-    FileGather,
+    /// Cleaning by file, [`CLEAN_BATCH`] sections at a time.
+    FileBatch,
 }
 
 impl FacSystem {
-    const ALL: [FacSystem; 4] = [FacSystem::Ext, FacSystem::Found, FacSystem::File, FacSystem::FileGather];
-    const CLEANING: [FacSystem; 3] = [FacSystem::Found, FacSystem::File, FacSystem::FileGather];
+    const ALL: [FacSystem; 4] = [FacSystem::Ext, FacSystem::Found, FacSystem::File, FacSystem::FileBatch];
+    const CLEANING: [FacSystem; 3] = [FacSystem::Found, FacSystem::File, FacSystem::FileBatch];
 
     fn name(self) -> &'static str {
         match self {
             FacSystem::Ext => "ext",
             FacSystem::Found => "found",
             FacSystem::File => "file",
-            FacSystem::FileGather => "file-gather-16",
+            FacSystem::FileBatch => "file-gather-16",
         }
     }
 
@@ -115,8 +115,8 @@ impl FacSystem {
         Ok(LogMount(moafs_f2fs::OpenOptions {
             cleaner: Cleaner::Greedy,
             clean_order: if self == FacSystem::Found { Order::Found } else { Order::File },
-            gather: if self == FacSystem::FileGather { GATHER } else { 1 },
-            reuse: Reuse::Never,
+            clean_batch: if self == FacSystem::FileBatch { CLEAN_BATCH } else { 1 },
+            recycling: Recycling::Never,
             background: false,
             device: lab.device_cost(drive)?,
             ..moafs_f2fs::OpenOptions::default()
@@ -154,7 +154,7 @@ struct Reading {
 #[derive(Debug, Clone)]
 struct Cleaned {
     sections: u64,
-    /// Calls of the cleaner: each takes up to as many sections as are gathered.
+    /// Calls of the cleaner: each takes up to a batch of sections.
     cleanings: u64,
     /// Share of the sections with invalid blocks that were cleaned, in percent.
     share: f64,
@@ -333,7 +333,7 @@ fn fragmentation(subject: &Subject, system: FacSystem, fac: &Fac) -> Vec<Row> {
         FacSystem::Ext | FacSystem::Found => {
             vec![subject.with("when", "written").row_beside("groups", fac.groups as f64, "", Some(paper))]
         }
-        FacSystem::File | FacSystem::FileGather => Vec::new(),
+        FacSystem::File | FacSystem::FileBatch => Vec::new(),
     }
 }
 
@@ -355,7 +355,7 @@ fn read(subject: &Subject, system: FacSystem, fac: &Fac) -> Vec<Row> {
     let paper = match system {
         FacSystem::Found => Some(9.0),
         FacSystem::File => Some(32.0),
-        FacSystem::Ext | FacSystem::FileGather => None,
+        FacSystem::Ext | FacSystem::FileBatch => None,
     };
     let (before, after) = (bandwidth(&fac.ahead), bandwidth(&cleaned.read));
     vec![
@@ -372,7 +372,7 @@ fn groups(subject: &Subject, system: FacSystem, fac: &Fac) -> Vec<Row> {
     let paper = match system {
         FacSystem::Found => Some(-5.0),
         FacSystem::File => Some(-60.0),
-        FacSystem::Ext | FacSystem::FileGather => None,
+        FacSystem::Ext | FacSystem::FileBatch => None,
     };
     let change = (cleaned.groups as f64 / fac.groups.max(1) as f64 - 1.0) * 100.0;
     vec![

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use moafs_disk::Kind;
 use moafs_disk::probe::trace::TraceVerb;
+use moafs_f2fs::clean::Cleaner;
 use moafs_f2fs::engine::Counters;
 use moafs_vfs::Options;
 
@@ -31,10 +32,10 @@ const UTILIZATIONS: &[u8] = &[10, 20, 30, 40, 50, 60, 70, 80, 90];
 /// Utilization of Fig. 2 and Table 3, in percent.
 const FULLEST: &[u8] = &[90];
 const SYSTEMS: [LogSystem; 8] = [
-    LogSystem::Greedy,
-    LogSystem::CostBenefit,
-    LogSystem::HolePlugging,
-    LogSystem::Adaptive,
+    LogSystem::Cleaning(Cleaner::Greedy),
+    LogSystem::Cleaning(Cleaner::CostBenefit),
+    LogSystem::Cleaning(Cleaner::HolePlugging),
+    LogSystem::Cleaning(Cleaner::Adaptive),
     LogSystem::Wolf,
     LogSystem::Recycling,
     LogSystem::Auto,
@@ -244,7 +245,7 @@ type Finished = (IoCase, Arc<IoTest>);
 /// Runs the cases and returns their measurements, in their order; cases that stopped leave a note.
 fn measured(plan: &Plan<'_>, experiment: &Experiment, lab: &Lab<'_>) -> Result<(Outcome, Vec<Finished>)> {
     let parameters = &lab.options.parameters;
-    let systems = parameters.systems(&LogSystem::ALL, &SYSTEMS);
+    let systems = parameters.systems(&LogSystem::all().collect::<Vec<_>>(), &SYSTEMS);
     let utilizations = parameters.utilizations.as_deref().unwrap_or(plan.utilizations);
     let mut cases: Vec<IoCase> = Vec::new();
     for &(pattern, usual) in plan.on {
@@ -502,7 +503,7 @@ fn shares_of_oracle(rows: &[Row], metric: &'static str) -> Vec<Row> {
         rows.iter().filter(of_metric).find(same).map(|oracle| oracle.value)
     };
     let share = |row: &Row| {
-        let system = LogSystem::ALL.into_iter().find(|system| system.name() == row.system)?;
+        let system = LogSystem::all().find(|system| system.name() == row.system)?;
         let subject = Subject { system: system.name(), dimensions: row.dimensions.clone() }.with("of", metric);
         Some(subject.row("share_of_oracle", 100.0 * oracle_of(row)? / row.value, "%"))
     };
@@ -517,7 +518,7 @@ fn speedups(rows: &[Row], bar: Option<f64>) -> Vec<Row> {
     for row in rows.iter().filter(elapsed) {
         let others = rows.iter().filter(elapsed).filter(|other| other.dimensions == row.dimensions);
         let others = others.filter(|other| other.system != row.system);
-        let name = LogSystem::ALL.into_iter().map(LogSystem::name).find(|name| *name == row.system);
+        let name = LogSystem::all().map(LogSystem::name).find(|name| *name == row.system);
         let Some(system) = name.filter(|_| row.value > 0.0) else { continue };
         let subject = Subject { system, dimensions: row.dimensions.clone() };
         if system == LogSystem::Recycling.name() {

@@ -8,7 +8,7 @@ use moafs_disk::mem::MemDisk;
 use moafs_f2fs::OpenOptions;
 use moafs_f2fs::check::{self, CheckOptions, Severity};
 use moafs_f2fs::clean::Cleaner;
-use moafs_f2fs::place::{Reuse, Temperature};
+use moafs_f2fs::place::{Recycling, Temperature};
 use moafs_runtime::Rt;
 use moafs_vfs::format::Shape;
 use moafs_vfs::types::{FileKind, Ino};
@@ -32,25 +32,27 @@ pub struct F2fs;
 pub struct F2fsMounter {
     /// Policy that chooses victims of cleaning.
     pub cleaner: Cleaner,
-    /// Policy of reusing holes.
-    pub reuse: Reuse,
+    /// Policy of recycling holes.
+    pub recycling: Recycling,
     /// Policy that separates hot from cold data.
     pub temperature: Temperature,
 }
 
-const CLEANERS: [Cleaner; 5] =
-    [Cleaner::CostBenefit, Cleaner::Greedy, Cleaner::HolePlugging, Cleaner::Adaptive, Cleaner::AgeThreshold];
-const REUSES: [Reuse; 3] = [Reuse::Auto, Reuse::Always, Reuse::Never];
-const TEMPERATURES: [Temperature; 2] = [Temperature::Kind, Temperature::Wolf];
+/// Returns the value that a seed draws: seed 0 the default, those after it the others in their order.
+fn draw<T: Copy + Default + PartialEq>(all: &[T], seed: u64) -> T {
+    let others = all.iter().copied().filter(|value| *value != T::default());
+    let at = (seed % all.len() as u64) as usize;
+    std::iter::once(T::default()).chain(others).nth(at).unwrap_or_default()
+}
 
 impl F2fsMounter {
-    /// Draws the policies of a seed. Seed 0 has the defaults; thirty seeds in a row have all combinations.
+    /// Draws the policies of a seed. Seed 0 has the defaults. [`Family::POLICIES`] seeds in a row have all
+    /// combinations, if the numbers of policies have no common divisor.
     pub fn new(seed: u64) -> F2fsMounter {
-        let pick = |count: usize| (seed % count as u64) as usize;
         F2fsMounter {
-            cleaner: CLEANERS[pick(CLEANERS.len())],
-            reuse: REUSES[pick(REUSES.len())],
-            temperature: TEMPERATURES[pick(TEMPERATURES.len())],
+            cleaner: draw(&Cleaner::ALL, seed),
+            recycling: draw(&Recycling::ALL, seed),
+            temperature: draw(&Temperature::ALL, seed),
         }
     }
 }
@@ -59,8 +61,9 @@ impl Mounter for F2fsMounter {
     type Format = moafs_f2fs::F2fs;
 
     fn mount_on(&self, disk: SharedDisk, rt: Rt, options: Options) -> Result<Vfs<moafs_f2fs::F2fs>> {
-        let F2fsMounter { cleaner, reuse, temperature } = *self;
-        let open = OpenOptions { read_only: options.read_only, cleaner, reuse, temperature, ..OpenOptions::default() };
+        let F2fsMounter { cleaner, recycling, temperature } = *self;
+        let read_only = options.read_only;
+        let open = OpenOptions { read_only, cleaner, recycling, temperature, ..OpenOptions::default() };
         let format = moafs_f2fs::F2fs::open(disk.clone(), rt.clone(), open)?;
         Ok(Vfs::new(format, disk, rt, options))
     }
@@ -93,7 +96,7 @@ impl Family for F2fs {
     const SPARSE: &'static [Geometry] = &image::f2fs::SPARSE;
     const ONE_MOMENT: bool = true;
     const CRASH_STATES: [usize; 2] = [3, 95];
-    const POLICIES: u64 = 30;
+    const POLICIES: u64 = (Cleaner::ALL.len() * Recycling::ALL.len() * Temperature::ALL.len()) as u64;
     const WORKLOADS: &'static [&'static [Workload]] = &[&workloads::ALL, &workloads::LOG, &workloads::SWAP];
 
     fn make(geometry: &Geometry) -> Option<MemDisk> {

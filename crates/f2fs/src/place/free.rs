@@ -1,11 +1,11 @@
 //! Free segments, and the number of sections in which all segments are free.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 
 /// Numbers of free segments. Counting whole sections costs nothing, whatever the size of the volume.
 #[derive(Debug)]
-pub(super) struct FreeSegments {
+pub struct FreeSegments {
     all: BTreeSet<u32>,
     segments_per_section: u32,
     /// Free segments of sections that have some free and some not.
@@ -16,28 +16,30 @@ pub(super) struct FreeSegments {
 
 impl FreeSegments {
     /// Makes the set of these segments, for sections of `segments_per_section` (at least one).
-    pub(super) fn new(segments_per_section: u32, segments: impl IntoIterator<Item = u32>) -> FreeSegments {
+    pub fn new(segments_per_section: u32, segments: impl IntoIterator<Item = u32>) -> FreeSegments {
         let segments_per_section = segments_per_section.max(1);
         let mut free = FreeSegments { all: BTreeSet::new(), segments_per_section, partial: BTreeMap::new(), whole: 0 };
         free.extend(segments);
         free
     }
 
-    pub(super) fn extend(&mut self, segments: impl IntoIterator<Item = u32>) {
+    /// Makes these segments free.
+    pub fn extend(&mut self, segments: impl IntoIterator<Item = u32>) {
         segments.into_iter().for_each(|segno| self.insert(segno));
     }
 
     fn insert(&mut self, segno: u32) {
         if self.all.insert(segno) {
-            let section = segno / self.segments_per_section;
+            let section = self.section_of(segno);
             let count = self.partial.get(&section).copied().unwrap_or(0);
             self.set(section, count + 1);
         }
     }
 
-    pub(super) fn remove(&mut self, segno: u32) {
+    /// Removes a segment: it is used from now on.
+    pub fn remove(&mut self, segno: u32) {
         if self.all.remove(&segno) {
-            let section = segno / self.segments_per_section;
+            let section = self.section_of(segno);
             let count = match self.partial.get(&section) {
                 Some(count) => *count,
                 None => {
@@ -59,30 +61,49 @@ impl FreeSegments {
         }
     }
 
-    pub(super) fn contains(&self, segno: u32) -> bool {
+    /// True if the segment is free.
+    pub fn contains(&self, segno: u32) -> bool {
         self.all.contains(&segno)
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Returns the section of a segment.
+    pub fn section_of(&self, segno: u32) -> u32 {
+        segno / self.segments_per_section
+    }
+
+    /// Returns the segments of a section.
+    pub fn section(&self, section: u32) -> Range<u32> {
+        let first = section * self.segments_per_section;
+        first..first + self.segments_per_section
+    }
+
+    /// True if no segment is free.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Returns the number of free segments.
+    pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    pub(super) fn first(&self) -> Option<u32> {
+    /// Returns the lowest free segment.
+    pub fn first(&self) -> Option<u32> {
         self.all.first().copied()
     }
 
     /// Returns the free segments of a range, ascending.
-    pub(super) fn range(&self, range: impl RangeBounds<u32>) -> impl Iterator<Item = u32> + Clone {
+    pub fn range(&self, range: impl RangeBounds<u32>) -> impl Iterator<Item = u32> + Clone {
         self.all.range(range).copied()
     }
 
     /// Returns the number of sections of which every segment is free.
-    pub(super) fn whole_sections(&self) -> u32 {
+    pub fn whole_sections(&self) -> u32 {
         self.whole
     }
 
     /// True if every segment of the section is free.
-    pub(super) fn is_whole(&self, section: u32) -> bool {
+    pub fn is_whole(&self, section: u32) -> bool {
         let first = section * self.segments_per_section;
         !self.partial.contains_key(&section) && self.all.contains(&first)
     }

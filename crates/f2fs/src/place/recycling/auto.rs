@@ -1,9 +1,7 @@
-//! Decides whether a log recycles: never, always, or if it is the cheapest.
+//! Auto: recycles if that is cheaper than cleaning.
 //!
-//! Clean segments are filled first under every policy; the policy decides when none is left (at low
-//! utilization segments die by themselves, and it never has to). Costs are nanoseconds per new
-//! block, in the terms of [`DeviceCost`]; `B`: blocks of a section, `u`: utilization of what is
-//! cleaned or recycled.
+//! Costs are nanoseconds per new block, in the terms of [`DeviceCost`]; `B`: blocks of a section,
+//! `u`: utilization of what is cleaned or recycled.
 //!
 //! - appending: one request per section, as if it were written in one sweep;
 //! - cleaning: appending, and `(read(u B) + write(u B)) / ((1 - u) B)`: what is valid in a victim, read in one sweep
@@ -30,14 +28,12 @@
 //!
 //! Reference for `U = (1 - u) / -ln u`: Menon: A Performance Comparison of RAID-5 and Log-Structured Arrays (1995).
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::Serialize;
 
 use crate::clean::table::Headroom;
 use crate::format::SEGMENT_BLOCKS;
 use crate::place::device::DeviceCost;
+use crate::place::recycling::{Action, Costs, Decide, SECTIONS_PER_CHECKPOINT, State, Targets, Victims};
 
 /// Recycling is begun at first, and given up later, if the other way costs this much more, or less.
 pub const MARGIN: f64 = 0.1;
@@ -49,75 +45,11 @@ pub const DWELL: f64 = 0.125;
 /// takes hot and cold sections by turns cancel, short enough to forget the regime before.
 const WINDOW: f64 = 1.5 * DWELL;
 
-/// Sections that cleaning makes free with one checkpoint.
-pub const SECTIONS_PER_CHECKPOINT: u32 = 4;
 /// Requests of a checkpoint that begin far from where the last one ended, and those a few blocks further
 /// on: its packs, NAT, SIT and SSA, as counted on volumes of 4 GiB whose files are overwritten (`lfs-…`).
 const CHECKPOINT_FAR: f64 = 8.0;
 const CHECKPOINT_NEAR: f64 = 32.0;
 const CHECKPOINT_GAP_BLOCKS: f64 = 8.0;
-
-/// The values of `-o reuse=`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reuse {
-    /// Clean segments only; when none is left, cleaning makes some.
-    Never,
-    /// Clean segments first; when none is left, holes.
-    Always,
-    /// Clean segments first; when none is left, the cheaper of cleaning and holes.
-    #[default]
-    Auto,
-}
-
-/// The way in which a write burst gets room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// Takes clean segments, without any preparation.
-    Append,
-    /// Fills holes of used segments.
-    Recycle,
-    /// Cleans sections first, then appends to clean segments.
-    Clean,
-}
-
-/// The best targets for recycling, added up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Targets {
-    /// Segments that were added up.
-    pub segments: u32,
-    /// Blocks that may be filled.
-    pub holes: u32,
-    /// Runs of such blocks.
-    pub runs: u32,
-}
-
-/// The best victims for cleaning, added up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Victims {
-    /// Sections that were added up.
-    pub sections: u32,
-    /// Blocks of these sections.
-    pub blocks: u32,
-    /// Valid blocks of these sections.
-    pub valid: u32,
-}
-
-/// The state of the volume when a write burst asks for room, or a log whose segment is full.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct State {
-    /// Blocks that writers have had written so far, those moved by cleaning not among them: a count that only grows.
-    pub written_blocks: u64,
-    /// Room on the volume.
-    pub space: Headroom,
-    /// The segments that recycling would fill.
-    pub targets: Targets,
-    /// The sections that cleaning would take.
-    pub victims: Victims,
-    /// The costs of the device's requests.
-    pub device: DeviceCost,
-}
 
 /// A cost as it comes about: time, and the blocks that it gave room for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -139,58 +71,26 @@ pub struct Memory {
     unit_blocks: Option<f64>,
 }
 
-/// The action to take, and the costs per new block that led to it: infinite for an action that is
-/// impossible.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Verdict {
-    /// The action to take.
-    pub action: Action,
-    /// Appending to a clean segment that is there.
-    pub append_ns: f64,
-    /// Filling holes: as seen lately, or as predicted if that is not what is done.
-    pub recycle_ns: f64,
-    /// Cleaning for a clean segment and appending to it: in the same way.
-    pub clean_ns: f64,
+/// The policy.
+#[derive(Debug, Clone, Copy)]
+pub struct Auto;
+
+impl Decide for Auto {
+    fn choose(&self, memory: &mut Memory, state: &State, costs: Costs) -> Action {
+        if state.victims.sections == 0 { Action::Recycle } else { memory.regime(state, costs) }
+    }
 }
 
-impl Reuse {
-    /// All policies, in the order of their declaration.
-    pub const ALL: [Reuse; 3] = [Reuse::Never, Reuse::Always, Reuse::Auto];
-
-    /// Returns the name by which options and tables know it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reuse::Never => "never",
-            Reuse::Always => "always",
-            Reuse::Auto => "auto",
-        }
-    }
-
-    /// Decides how to get room for a write burst, or for a log whose segment is full. `memory`:
-    /// that of the log's class.
-    pub fn decide(self, memory: &mut Memory, state: &State) -> Verdict {
-        let append_ns = append_ns(state);
-        if state.space.spare_sections() > 0 {
-            let unit = unit_blocks(state).unwrap_or(1.0);
-            let (recycle_ns, clean_ns) = (recycling(state).per_block_ns(), cleaning(state, unit).per_block_ns());
-            return Verdict { action: Action::Append, append_ns, recycle_ns, clean_ns };
-        }
-        let (recycle_ns, clean_ns) = memory.costs(state);
-        let action = match self {
-            Reuse::Never => Action::Clean,
-            _ if state.targets.holes == 0 => Action::Clean,
-            Reuse::Always => Action::Recycle,
-            _ if state.victims.sections == 0 => Action::Recycle,
-            Reuse::Auto => memory.regime(state, recycle_ns, clean_ns),
-        };
-        Verdict { action, append_ns, recycle_ns, clean_ns }
-    }
+/// Returns the costs of what could be done at this moment, without a memory.
+pub(super) fn costs_of_the_moment(state: &State) -> Costs {
+    let unit = unit_blocks(state).unwrap_or(1.0);
+    Costs { recycle_ns: recycling(state).per_block_ns(), clean_ns: cleaning(state, unit).per_block_ns() }
 }
 
 impl Memory {
-    /// Returns the costs of recycling and of cleaning per block: of the regime at work as seen, of the
-    /// other as predicted.
-    fn costs(&mut self, state: &State) -> (f64, f64) {
+    /// Returns the costs of recycling and of cleaning: of the regime at work as seen, of the other as
+    /// predicted.
+    pub(super) fn costs(&mut self, state: &State) -> Costs {
         let weight = self.weight(state);
         if let Some(unit_blocks) = unit_blocks(state) {
             let old = self.unit_blocks.unwrap_or(unit_blocks);
@@ -200,9 +100,11 @@ impl Memory {
         let unit = self.unit_blocks.unwrap_or(1.0);
         let (recycle_ns, clean_ns) = (self.predicted_recycling_ns(state, u), predicted_cleaning_ns(state, u, unit));
         match &mut self.regime {
-            Some((Action::Recycle, seen)) => (seen.add(recycling(state), weight).per_block_ns(), clean_ns),
-            Some((_, seen)) => (recycle_ns, seen.add(cleaning(state, unit), weight).per_block_ns()),
-            None => (recycle_ns, clean_ns),
+            Some((Action::Recycle, seen)) => {
+                Costs { recycle_ns: seen.add(recycling(state), weight).per_block_ns(), clean_ns }
+            }
+            Some((_, seen)) => Costs { recycle_ns, clean_ns: seen.add(cleaning(state, unit), weight).per_block_ns() },
+            None => Costs { recycle_ns, clean_ns },
         }
     }
 
@@ -215,7 +117,8 @@ impl Memory {
     }
 
     /// Returns the regime for these costs per block.
-    fn regime(&mut self, state: &State, recycle_ns: f64, clean_ns: f64) -> Action {
+    fn regime(&mut self, state: &State, costs: Costs) -> Action {
+        let Costs { recycle_ns, clean_ns } = costs;
         let dwells =
             (state.written_blocks.saturating_sub(self.began_at) as f64) < state.space.main_blocks as f64 * DWELL;
         let next = match self.regime {
@@ -280,7 +183,8 @@ fn lasting_utilization(space: &Headroom) -> f64 {
     low
 }
 
-fn append_ns(state: &State) -> f64 {
+/// Returns the cost per block of appending to a clean segment that is there.
+pub(super) fn append_ns(state: &State) -> f64 {
     let blocks = f64::from(state.space.section_blocks.max(1));
     state.device.write.at_once_ns(blocks) / blocks
 }
@@ -333,77 +237,15 @@ fn checkpoint_share_ns(state: &State) -> f64 {
     (CHECKPOINT_FAR * write.at_once_ns(1.0) + CHECKPOINT_NEAR * near_ns) / f64::from(SECTIONS_PER_CHECKPOINT)
 }
 
-impl fmt::Display for Reuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Reuse {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Reuse, String> {
-        let found = Reuse::ALL.into_iter().find(|reuse| reuse.name() == name);
-        found.ok_or_else(|| format!("there is no reuse \"{name}\"; there are never, always, auto"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Returns a volume of 1000 sections without a clean one; `valid` blocks in the best victim, which is the
-    /// best target too, and files of 8 blocks.
-    fn full(device: DeviceCost, utilization: f64, valid: u32) -> State {
-        full_of(8, device, utilization, valid)
-    }
-
-    /// Returns the same state with files of so many blocks.
-    fn full_of(file_blocks: u32, device: DeviceCost, utilization: f64, valid: u32) -> State {
-        let main_blocks = 512_000;
-        let space = Headroom {
-            free_sections: 5,
-            prefree_sections: 0,
-            reserved_sections: 5,
-            needed_sections: 0,
-            section_blocks: 512,
-            valid_blocks: (main_blocks as f64 * utilization) as u64,
-            main_blocks,
-        };
-        let holes = 512 - valid;
-        State {
-            written_blocks: 0,
-            space,
-            targets: Targets { segments: 1, holes, runs: (holes * valid / 512 / file_blocks).max(1) },
-            victims: Victims { sections: 1, blocks: 512, valid },
-            device,
-        }
-    }
-
-    #[test]
-    fn clean_segments_are_filled_first() {
-        let mut state = full(DeviceCost::HDD, 0.9, 450);
-        state.space.free_sections += 1;
-        for reuse in Reuse::ALL {
-            assert_eq!(reuse.decide(&mut Memory::default(), &state).action, Action::Append, "{reuse}");
-        }
-    }
-
-    #[test]
-    fn each_does_what_it_can_when_the_other_way_is_closed() {
-        let mut state = full(DeviceCost::SSD, 0.9, 450);
-        assert_eq!(Reuse::Never.decide(&mut Memory::default(), &state).action, Action::Clean);
-        assert_eq!(Reuse::Always.decide(&mut Memory::default(), &state).action, Action::Recycle);
-        state.victims = Victims::default();
-        assert_eq!(Reuse::Auto.decide(&mut Memory::default(), &state).action, Action::Recycle);
-        let verdict = Reuse::Always
-            .decide(&mut Memory::default(), &State { targets: Targets::default(), ..full(DeviceCost::SSD, 0.9, 450) });
-        assert_eq!((verdict.action, verdict.recycle_ns), (Action::Clean, f64::INFINITY));
-    }
+    use crate::place::recycling::testing::{full, full_of};
+    use crate::place::recycling::{Recycling, Victims};
 
     #[test]
     fn auto_recycles_where_scattered_writes_are_cheap_and_cleans_where_they_are_dear() {
-        let action = |state| Reuse::Auto.decide(&mut Memory::default(), &state).action;
+        let action = |state| Recycling::Auto.decide(&mut Memory::default(), &state).action;
         assert_eq!(action(full(DeviceCost::SSD, 0.9, 420)), Action::Recycle);
         for (utilization, valid) in [(0.3, 20), (0.5, 100), (0.7, 250)] {
             assert_eq!(action(full(DeviceCost::HDD, utilization, valid)), Action::Recycle, "{utilization}");
@@ -415,11 +257,11 @@ mod tests {
     fn a_regime_ends_when_it_was_seen_to_be_dear_but_not_before_its_time() {
         let mut memory = Memory::default();
         let state = full_of(1, DeviceCost::SSD_BLOCK_MAPPED, 0.5, 100);
-        assert_eq!(Reuse::Auto.decide(&mut memory, &state).action, Action::Clean);
+        assert_eq!(Recycling::Auto.decide(&mut memory, &state).action, Action::Clean);
         let dear = Victims { valid: 505, ..state.victims };
         let lasts = |segments: &u64| {
             let state = State { written_blocks: segments * 512, victims: dear, ..state };
-            Reuse::Auto.decide(&mut memory, &state).action == Action::Clean
+            Recycling::Auto.decide(&mut memory, &state).action == Action::Clean
         };
         let segments = (1..1000).take_while(lasts).count();
         assert!((124..400).contains(&segments), "{segments} segments; an eighth of the volume is 125");
@@ -436,13 +278,5 @@ mod tests {
         let mut space = full(DeviceCost::HDD, 1.0, 1).space;
         space.main_blocks = 0;
         assert!((0.0..1.0).contains(&lasting_utilization(&space)));
-    }
-
-    #[test]
-    fn names_and_values_are_one_to_one() {
-        for reuse in Reuse::ALL {
-            assert_eq!(reuse.to_string().parse(), Ok(reuse));
-        }
-        assert!("sometimes".parse::<Reuse>().is_err());
     }
 }
