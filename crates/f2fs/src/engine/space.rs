@@ -20,26 +20,34 @@
 //!
 //! Free sections can also be taken by swap areas ([`swaparea`]).
 
+mod logs;
+mod owed;
+mod picture;
 pub(super) mod swaparea;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
+use moafs_runtime::leaf::atomic::AtomicU64;
 use moafs_runtime::leaf::{Mutex, MutexGuard};
 use moafs_vfs::format::Reservations;
-use moafs_vfs::types::{BlockAddr, BlockRun};
+use moafs_vfs::types::BlockRun;
 
 use crate::clean::Secno;
 use crate::clean::table::{Class, SectionView, SegmentView, Table};
-use crate::format::checkpoint::{Checkpoint, CurrentSegment};
+use crate::format::checkpoint::Checkpoint;
 use crate::format::sit::{SitEntry, ValidMap};
 use crate::format::summary::{Summary, SummaryEntry};
 use crate::format::superblock::Geometry;
-use crate::format::{BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno};
-use crate::place::budget::{Blocks, Budget};
+use crate::format::{BlkAddr, Log, SEGMENT_BLOCKS, Segno};
+use crate::place::budget::Blocks;
 use crate::place::free::FreeSegments;
-use crate::place::log_choice::{self, FreeView, FullLog, LogMode, NextSegment};
+use crate::place::log_choice::LogMode;
+
+use self::logs::Head;
+pub use self::logs::LogCounters;
+pub(super) use self::owed::Ticket;
+pub(super) use self::picture::{Picture, Recorded};
 
 /// The offset of a log that stands in no writable place.
 const EXHAUSTED: u16 = SEGMENT_BLOCKS as u16;
@@ -68,45 +76,6 @@ struct Segment {
     counted: (Class, u16),
 }
 
-/// The place that a log writes next.
-#[derive(Debug, Clone, Copy)]
-struct Head {
-    segno: Segno,
-    /// The block to be handed out next. [`EXHAUSTED`] only while a volume is opened.
-    offset: u16,
-    recycling: bool,
-}
-
-/// A segment's summary in memory: the entries recorded since it was last on disk.
-#[derive(Debug, Clone)]
-pub(super) struct Recorded {
-    pub(super) summary: Box<Summary>,
-    /// Entries that are right in `summary`; the others are on disk, in the summary area.
-    pub(super) known: ValidMap,
-    /// True if every entry that matters is known.
-    pub(super) complete: bool,
-}
-
-impl Recorded {
-    pub(super) fn fresh() -> Recorded {
-        Recorded { summary: Box::default(), known: ValidMap::default(), complete: true }
-    }
-
-    pub(super) fn partial() -> Recorded {
-        Recorded { complete: false, ..Recorded::fresh() }
-    }
-
-    /// Fills in the entries that are not known from the copy on disk.
-    pub(super) fn complete_from(&mut self, disk: &Summary) {
-        for (at, entry) in disk.entries.iter().enumerate() {
-            if !self.known.get(at) {
-                self.summary.entries[at] = *entry;
-            }
-        }
-        self.complete = true;
-    }
-}
-
 /// Counters of a volume, as the checkpoint stores them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
@@ -128,23 +97,6 @@ impl Usage {
         self.blocks = self.blocks.saturating_sub(1);
         self.nodes = self.nodes.saturating_sub(1);
         self.inodes = self.inodes.saturating_sub(u32::from(inode));
-    }
-}
-
-moafs_runtime::counters! {
-    /// Counters for the data logs and their blocks since the volume was opened.
-    #[derive(serde::Serialize)]
-    pub struct LogCounters {
-        /// Free segments that logs began to fill.
-        segments_opened: u64,
-        /// Used segments whose holes logs began to fill.
-        segments_recycled: u64,
-        /// Blocks handed out at the end of a log.
-        blocks_appended: u64,
-        /// Blocks handed out in holes of used segments.
-        blocks_recycled: u64,
-        /// Runs of adjacent blocks handed out in holes.
-        runs_recycled: u64,
     }
 }
 
@@ -195,47 +147,6 @@ pub(super) struct MainArea {
     relocation_generation: AtomicU64,
 }
 
-/// Room for metadata that a running op may make dirty. Blocks that it has made dirty are counted as
-/// such: a ticket is given back when the op has ended.
-pub(super) struct Ticket {
-    space: Arc<MainArea>,
-    blocks: Blocks,
-    /// The number of this ticket, and what was dirty when it was handed out, if there was no other then.
-    alone: Option<(u64, Blocks)>,
-}
-
-impl Ticket {
-    /// Checks that its op leaves no more dirty than it has room for, if no other op ran meanwhile. Nodes that it
-    /// changed and then freed need no room.
-    fn check(&self, state: &State) {
-        let Some((number, before)) = self.alone else { return };
-        if state.tickets_issued != number {
-            return;
-        }
-        let after = self.space.dirty();
-        let (nodes, data) = (after.nodes.saturating_sub(before.nodes), after.data.saturating_sub(before.data));
-        let fits = nodes <= self.blocks.nodes && data <= self.blocks.data;
-        debug_assert!(fits, "{nodes} nodes and {data} blocks became dirty, admitted were {:?}", self.blocks);
-    }
-
-    /// Returns the number of nodes that it has room for.
-    pub(super) fn nodes(&self) -> u64 {
-        self.blocks.nodes
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let mut state = self.space.state();
-        // No other op can begin while the state is locked.
-        if cfg!(debug_assertions) && !std::thread::panicking() {
-            self.check(&state);
-        }
-        state.tickets.nodes -= self.blocks.nodes;
-        state.tickets.data -= self.blocks.data;
-    }
-}
-
 /// Segments that are being emptied, until this is dropped. No block of them is handed out
 /// meanwhile: bytes read from one of them stay right as long as the file points there.
 pub(super) struct Emptying {
@@ -252,18 +163,6 @@ impl Drop for Emptying {
             state.free_if_empty(&self.space.geo, segno.0);
         }
     }
-}
-
-/// The main area's state for the next checkpoint.
-pub(super) struct Picture {
-    pub(super) sit: Vec<(Segno, SitEntry)>,
-    pub(super) current: [CurrentSegment; 6],
-    /// Summaries of the current segments, by log.
-    pub(super) current_summaries: Vec<Recorded>,
-    /// Summaries of other segments that have changed.
-    pub(super) summaries: Vec<(Segno, Log, Recorded)>,
-    pub(super) free_segments: u32,
-    pub(super) usage: Usage,
 }
 
 impl MainArea {
@@ -382,64 +281,6 @@ impl MainArea {
         fits
     }
 
-    // -- what waits for the next checkpoint
-
-    /// Counts a node that has become dirty.
-    pub(super) fn node_dirtied(&self) {
-        self.dirty_nodes.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Counts a dirty node that has found a place, or is gone.
-    pub(super) fn node_settled(&self) {
-        let before = self.dirty_nodes.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "more nodes are settled than were dirty");
-    }
-
-    /// Counts a block of a directory that has become dirty.
-    pub(super) fn block_dirtied(&self) {
-        self.dirty_blocks.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Counts such a block that has found a place, or is gone.
-    pub(super) fn block_settled(&self) {
-        let before = self.dirty_blocks.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "more blocks are settled than were dirty");
-    }
-
-    /// Returns the nodes and blocks of directories that are dirty.
-    fn dirty(&self) -> Blocks {
-        let data = self.dirty_blocks.load(Ordering::Acquire);
-        Blocks::new(self.dirty_nodes.load(Ordering::Acquire), data)
-    }
-
-    /// Returns what is owed to the next checkpoint, and the places for it.
-    pub(super) fn budget(&self) -> Budget {
-        self.budget_of(&self.state())
-    }
-
-    fn budget_of(&self, state: &State) -> Budget {
-        let Blocks { nodes, data } = self.dirty();
-        // The node that points to a dirty block changes when that one moves.
-        let nodes = nodes + data + state.chained;
-        Budget {
-            free_segments: state.free_for_logs().into(),
-            holes: state.holes,
-            owed: Blocks::new(nodes, data) + state.tickets,
-        }
-    }
-
-    /// Reserves room for metadata that an op may make dirty, if there is as much and `beyond`.
-    pub(super) fn ticket(self: &Arc<Self>, blocks: Blocks, beyond: Blocks) -> Option<Ticket> {
-        let mut state = self.state();
-        if !self.budget_of(&state).fits_with(blocks + beyond) {
-            return None;
-        }
-        state.tickets_issued += 1;
-        let alone = (state.tickets == Blocks::default()).then(|| (state.tickets_issued, self.dirty()));
-        state.tickets = state.tickets + blocks;
-        Some(Ticket { space: Arc::clone(self), blocks, alone })
-    }
-
     /// Keeps logs out of the holes of segments that are being emptied. `None` if the blocks that
     /// are owed need these holes.
     pub(super) fn emptying(self: &Arc<Self>, segments: &[Segno]) -> Option<Emptying> {
@@ -458,17 +299,6 @@ impl MainArea {
     /// Sets the volume's clock, in nanoseconds.
     pub(super) fn set_clock(&self, now: u64) {
         self.state().now = now;
-    }
-
-    /// Sets how logs find their next segments.
-    pub(super) fn set_mode(&self, logs: impl IntoIterator<Item = Log>, mode: LogMode) {
-        let mut state = self.state();
-        logs.into_iter().for_each(|log| state.modes[log as usize] = mode);
-    }
-
-    /// Sets the number of segments that data logs leave to nodes and cleaning.
-    pub(super) fn set_reserve(&self, segments: u32) {
-        self.state().reserve = segments;
     }
 
     /// Returns the number of free segments that logs may take.
@@ -523,79 +353,6 @@ impl MainArea {
     /// Returns the segment table for a policy; the state is locked as long as the result lives.
     pub(super) fn table(&self) -> impl std::ops::Deref<Target = impl Table> + '_ {
         self.state()
-    }
-
-    // -- handing out
-
-    /// Takes up to `want` contiguous blocks of a data log; they are in flight from now on. `None`
-    /// if there are none, or only those that metadata need.
-    pub(super) fn take_data(&self, log: Log, want: u32) -> Option<BlockRun> {
-        let mut state = self.state();
-        let budget = self.budget_of(&state);
-        let spare = u32::try_from(budget.spare(Class::Data)).unwrap_or(u32::MAX);
-        let left = if state.modes[log as usize] == LogMode::AppendReserved { 0 } else { state.reserve };
-        let (segno, offset, len) = state.take(log, want.min(spare), &budget, left)?;
-        debug_assert!(
-            !budget.fits() || self.budget_of(&state).fits(),
-            "{budget:?} became {:?}",
-            self.budget_of(&state)
-        );
-        let start = self.geo.block_of(segno, offset).0;
-        state.flights.insert(start, len);
-        state.segments[segno.0 as usize].in_flight += len as u16;
-        Some(BlockRun { start: BlockAddr(start.into()), len })
-    }
-
-    /// Takes a block for a directory block that a checkpoint writes: of its log, or of another one
-    /// of its class.
-    pub(super) fn take_block(&self, log: Log) -> Option<BlkAddr> {
-        let mut state = self.state();
-        let (segno, offset) = self.take_owed(&mut state, log)?;
-        Some(self.geo.block_of(segno, offset))
-    }
-
-    /// Takes one block of a node log, or of another one; it is valid from now on. Returns it with
-    /// the block that will follow it.
-    pub(super) fn take_node(&self, log: Log, nid: Nid) -> Option<(BlkAddr, BlkAddr)> {
-        let mut state = self.state();
-        let (segno, offset) = self.take_owed(&mut state, log)?;
-        state.set_valid(segno, offset, SummaryEntry { nid, version: 0, offset: 0 });
-        let head = state.heads[log as usize];
-        Some((self.geo.block_of(segno, offset), self.geo.block_of(head.segno, head.offset.into())))
-    }
-
-    /// Takes a block for metadata that were owed one.
-    fn take_owed(&self, state: &mut State, log: Log) -> Option<(Segno, usize)> {
-        let class = Class::of(log);
-        let others = Log::ALL.into_iter().filter(|other| *other != log && Class::of(*other) == class);
-        let mut budget = self.budget_of(state);
-        let owed = if class == Class::Node { &mut budget.owed.nodes } else { &mut budget.owed.data };
-        *owed = owed.saturating_sub(1);
-        let found = std::iter::once(log).chain(others).find_map(|log| state.take(log, 1, &budget, 0));
-        found.map(|(segno, offset, _)| (segno, offset))
-    }
-
-    /// Takes places for a chain, in order, each with the block that follows it: all in the warm
-    /// node log, which recovery reads. `None` if there are not enough beyond what everything else
-    /// needs; then nothing has changed except that some blocks are held.
-    pub(super) fn take_chain(&self, nids: &[Nid]) -> Option<Vec<(BlkAddr, BlkAddr)>> {
-        let mut state = self.state();
-        if self.budget_of(&state).spare(Class::Node) < nids.len() as u64 {
-            return None;
-        }
-        let mut places = Vec::with_capacity(nids.len());
-        for nid in nids {
-            let budget = self.budget_of(&state);
-            let Some((segno, offset, _)) = state.take(Log::WarmNode, 1, &budget, 0) else {
-                places.iter().for_each(|(at, _)| state.free(&self.geo, *at));
-                return None;
-            };
-            state.set_valid(segno, offset, SummaryEntry { nid: *nid, version: 0, offset: 0 });
-            let head = state.heads[Log::WarmNode as usize];
-            places.push((self.geo.block_of(segno, offset), self.geo.block_of(head.segno, head.offset.into())));
-        }
-        state.chained += nids.len() as u64;
-        Some(places)
     }
 
     /// Ends the flight of a run: it is not written, or is placed block by block with
@@ -678,31 +435,6 @@ impl MainArea {
         (segment.log, blocks)
     }
 
-    /// Returns the entries recorded of a segment's summary since it was last written; `None`: the
-    /// copy on disk is right.
-    pub(super) fn recorded(&self, segno: Segno) -> Option<Recorded> {
-        self.state().summaries.get(&segno).cloned()
-    }
-
-    /// Fills in the entries of a summary that were not known here from its copy on disk.
-    pub(super) fn complete(&self, segno: Segno, disk: &Summary) {
-        if let Some(recorded) = self.state().summaries.get_mut(&segno).filter(|recorded| !recorded.complete) {
-            recorded.complete_from(disk);
-        }
-    }
-
-    /// Returns the segments whose summaries must be completed before a snapshot.
-    pub(super) fn incomplete(&self) -> Vec<Segno> {
-        self.state().summaries.iter().filter(|(_, recorded)| !recorded.complete).map(|(segno, _)| *segno).collect()
-    }
-
-    /// Moves the logs whose next blocks turned out to be part of a chain to other places; called at
-    /// the end of recovery. False if one of them finds no place.
-    pub(super) fn settle_heads(&self) -> bool {
-        let mut state = self.state();
-        Log::ALL.into_iter().all(|log| state.settle_head(log))
-    }
-
     /// Keeps the owners of all blocks from now on; `summary` holds those of one segment.
     pub(super) fn keep_owners(&self, segno: Segno, summary: &Summary) {
         let mut state = self.state();
@@ -722,107 +454,6 @@ impl MainArea {
             found.extend(maps.valid.iter_set().map(|offset| owners[first + offset]));
         }
         found
-    }
-
-    // -- checkpoints
-
-    /// Takes the state that the next checkpoint describes. Blocks that are freed from now on stay
-    /// held until that checkpoint and the one after it are durable. `None`, and nothing has
-    /// changed, if a log has begun to fill the holes of a segment whose summary is not complete:
-    /// data logs move while a checkpoint is being prepared.
-    pub(super) fn snapshot(&self) -> Option<Picture> {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        for head in &state.heads {
-            state.summaries.entry(head.segno).or_insert_with(Recorded::partial);
-        }
-        if state.summaries.values().any(|recorded| !recorded.complete) {
-            return None;
-        }
-        let leaving = std::mem::take(&mut state.touched);
-        state.chained = 0;
-        for segno in &leaving {
-            if let Some(maps) = &mut state.segments[*segno as usize].maps {
-                maps.next = maps.valid;
-            }
-        }
-        for (&start, &len) in &state.flights {
-            for at in start..start + len {
-                if let Some((segno, offset)) = self.locate(BlkAddr(at))
-                    && let Some(maps) = &mut state.segments[segno].maps
-                {
-                    maps.next.set(offset);
-                }
-            }
-        }
-        let sit = leaving.iter().map(|segno| (Segno(*segno), state.sit_entry(*segno))).collect();
-        let current = state.heads.map(|head| CurrentSegment {
-            segno: head.segno,
-            offset: head.offset,
-            recycling: head.recycling,
-        });
-        let is_current = |segno: Segno| current.iter().any(|c| c.segno == segno);
-        let current_summaries = current.iter().map(|c| state.summaries[&c.segno].clone()).collect();
-        let gone: Vec<Segno> = state.summaries.keys().copied().filter(|segno| !is_current(*segno)).collect();
-        let summaries = gone
-            .into_iter()
-            .filter_map(|segno| {
-                let log = state.segments[segno.0 as usize].log;
-                Some((segno, log, state.summaries.remove(&segno)?))
-            })
-            .collect();
-        let empty = state.segments.iter().enumerate().filter(|(_, segment)| segment.valid == 0).count() as u32;
-        debug_assert!(state.heads_stand(), "a log stands nowhere: {:?}", state.heads);
-        let empty_heads = current.iter().filter(|c| state.segments[c.segno.0 as usize].valid == 0).count() as u32;
-        let picture = Picture {
-            sit,
-            current,
-            current_summaries,
-            summaries,
-            free_segments: empty - empty_heads,
-            usage: state.usage,
-        };
-        state.leaving = leaving;
-        Some(picture)
-    }
-
-    /// Releases the blocks that only the previous checkpoint held: the one whose snapshot was taken
-    /// last is durable now. Returns the segments that nothing holds any more, ascending; they are
-    /// handed out after [`MainArea::open_to_logs`].
-    pub(super) fn committed(&self) -> Vec<Segno> {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let mut freed = Vec::new();
-        // The counter moves before anything can be written to the released blocks: a reader that
-        // asked for a block before, and finds the counter changed after it has read the block, does
-        // not accept the bytes.
-        self.relocation_generation.fetch_add(1, Ordering::AcqRel);
-        for segno in std::mem::take(&mut state.leaving) {
-            let current = state.is_current(segno);
-            let is_kept = state.areas.has(self.geo.section_of(Segno(segno))) || state.victims.contains(&segno);
-            let segment = &mut state.segments[segno as usize];
-            if let Some(maps) = &mut segment.maps {
-                maps.held = maps.next;
-                if maps.held.is_empty() && maps.valid.is_empty() {
-                    segment.maps = None;
-                }
-            }
-            if segment.maps.is_none() && !current && !is_kept && !state.free.contains(segno) {
-                freed.push(Segno(segno));
-            }
-            state.recount(segno);
-        }
-        freed
-    }
-
-    /// Returns how often freed blocks have become usable.
-    pub(super) fn relocation_generation(&self) -> u64 {
-        self.relocation_generation.load(Ordering::Acquire)
-    }
-
-    /// Lets logs take these segments from now on.
-    pub(super) fn open_to_logs(&self, freed: &[Segno]) {
-        self.state().free.extend(freed.iter().map(|segno| segno.0));
     }
 }
 
@@ -925,133 +556,6 @@ impl State {
             self.recount(segno.0);
         }
     }
-
-    /// Takes up to `want` contiguous blocks from the place of a log; they are held from now on. The
-    /// log then stands on its next place; if there is no other, it keeps its last block: a
-    /// checkpoint must name one for each log. Leaves `left` segments free.
-    fn take(&mut self, log: Log, want: u32, budget: &Budget, left: u32) -> Option<(Segno, usize, u32)> {
-        let Head { segno, offset, recycling } = self.heads[log as usize];
-        let start = usize::from(offset);
-        debug_assert!(start < SEGMENT_BLOCKS && self.writable(segno, start) == start, "the {log} log stands nowhere");
-        let end = match &self.segments[segno.0 as usize].maps {
-            Some(maps) => maps.valid.union(&maps.held).next_set(start).unwrap_or(SEGMENT_BLOCKS),
-            None => SEGMENT_BLOCKS,
-        };
-        let mut len = (end - start).min(want as usize);
-        if len == 0 {
-            return None;
-        }
-        let maps = self.maps(segno);
-        for at in start..start + len {
-            maps.held.set(at);
-            maps.next.set(at);
-        }
-        self.recount(segno.0);
-        if !self.step_on(log, start + len, budget, left) {
-            len -= 1;
-            let maps = self.maps(segno);
-            maps.held.clear(start + len);
-            maps.next.clear(start + len);
-            self.recount(segno.0);
-            self.heads[log as usize].offset = (start + len) as u16;
-        }
-        if !log.is_node() {
-            self.count(recycling, len as u64);
-        }
-        (len > 0).then_some((segno, start, len as u32))
-    }
-
-    /// Moves a log to its next place, from block `from` of its segment on. False if there is none.
-    fn step_on(&mut self, log: Log, from: usize, budget: &Budget, left: u32) -> bool {
-        let head = self.heads[log as usize];
-        let next = self.writable(head.segno, from);
-        if next < SEGMENT_BLOCKS {
-            let recycling = head.recycling || next != from;
-            self.heads[log as usize] = Head { offset: next as u16, recycling, ..head };
-            return true;
-        }
-        let budget = Budget { holes: self.holes, ..*budget };
-        self.advance(log, &budget, left)
-    }
-
-    fn count(&mut self, recycling: bool, blocks: u64) {
-        let counters = &mut self.counters;
-        counters.blocks_appended += if recycling { 0 } else { blocks };
-        counters.blocks_recycled += if recycling { blocks } else { 0 };
-        counters.runs_recycled += u64::from(recycling);
-    }
-
-    /// Gives a log another segment, or the holes that its own has by now. False if there is nothing.
-    fn advance(&mut self, log: Log, budget: &Budget, left: u32) -> bool {
-        let before = self.heads[log as usize].segno;
-        let has_holes = self.writable(before, 0) < SEGMENT_BLOCKS;
-        let full = FullLog { log, mode: self.modes[log as usize], segno: before, has_holes };
-        let free = FreeView {
-            segments: &self.free,
-            for_logs: self.free_for_logs(),
-            left,
-            may_open_sections: self.may_open_sections(),
-        };
-        let head = match log_choice::next_segment(&full, &Fillable(self), &free, budget) {
-            Some(NextSegment::Free(segno)) => self.open(log, segno),
-            Some(NextSegment::Holes(segno)) => self.open_holes(log, segno),
-            Some(NextSegment::OwnHoles) => self.holes_of_segment(before),
-            None => return false,
-        };
-        self.heads[log as usize] = head;
-        for segno in [before.0, head.segno.0] {
-            self.touched.insert(segno);
-            self.recount(segno);
-        }
-        true
-    }
-
-    fn open(&mut self, log: Log, segno: Segno) -> Head {
-        debug_assert!(self.segments[segno.0 as usize].maps.is_none(), "segment {segno} is not free");
-        self.free.remove(segno.0);
-        self.segments[segno.0 as usize].log = log;
-        self.summaries.insert(segno, Recorded::fresh());
-        self.counters.segments_opened += 1;
-        Head { segno, offset: 0, recycling: false }
-    }
-
-    fn open_holes(&mut self, log: Log, segno: Segno) -> Head {
-        self.counters.segments_recycled += 1;
-        self.segments[segno.0 as usize].log = log;
-        self.summaries.entry(segno).or_insert_with(Recorded::partial);
-        self.holes_of_segment(segno)
-    }
-
-    /// Returns the place of a log that begins to fill the holes of a segment, which has some.
-    fn holes_of_segment(&self, segno: Segno) -> Head {
-        Head { segno, offset: self.writable(segno, 0) as u16, recycling: true }
-    }
-
-    /// Makes a log stand on a block that may be written, in its segment if it can. False if there
-    /// is none.
-    fn settle_head(&mut self, log: Log) -> bool {
-        let budget = Budget { free_segments: self.free_for_logs().into(), holes: self.holes, owed: Blocks::default() };
-        let offset = self.heads[log as usize].offset;
-        if !self.step_on(log, offset.into(), &budget, 0) {
-            return false;
-        }
-        // Roll-forward recovery uses blocks behind the place where the checkpoint left the log: a
-        // checkpoint would record a log that only appends up to its head, and not the owners of
-        // these blocks.
-        let head = &self.heads[log as usize];
-        let used_behind = self.segments[head.segno.0 as usize].maps.as_ref().is_some_and(|maps| {
-            maps.valid.union(&maps.held).next_set(usize::from(head.offset)).is_some_and(|at| at < SEGMENT_BLOCKS)
-        });
-        self.heads[log as usize].recycling |= used_behind;
-        true
-    }
-
-    /// True if every log stands on a block that may be written, in a segment of its own.
-    fn heads_stand(&self) -> bool {
-        let stands = |head: &Head| self.writable(head.segno, head.offset.into()) == usize::from(head.offset);
-        let own = |head: &Head| self.heads.iter().filter(|other| other.segno == head.segno).count() == 1;
-        self.heads.iter().all(|head| head.offset < EXHAUSTED && stands(head) && own(head))
-    }
 }
 
 /// The table for policies: the segments that have valid or held blocks.
@@ -1076,23 +580,6 @@ impl Table for State {
         let used = move |segment: &Segment| segment.maps.is_some() && Class::of(segment.log) == class;
         let used = self.segments.iter().enumerate().filter(move |(_, segment)| used(segment));
         used.map(|(segno, _)| self.view(segno))
-    }
-}
-
-/// The same table without segments that are being emptied.
-struct Fillable<'a>(&'a State);
-
-impl Table for Fillable<'_> {
-    fn now_ns(&self) -> u64 {
-        self.0.now
-    }
-
-    fn sections(&self) -> impl Iterator<Item = SectionView> {
-        self.0.sections()
-    }
-
-    fn segments(&self, class: Class) -> impl Iterator<Item = SegmentView> {
-        self.0.segments(class).filter(|view| !self.0.victims.contains(&view.segno.0))
     }
 }
 
