@@ -27,7 +27,7 @@ use moafs_vfs::{Error, Result};
 
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Structure, bitmap};
 use crate::health::damaged;
-use crate::meta::{Block, Freed, Level, Meta, Use};
+use crate::meta::{Block, Freed, Level, Meta, Sweeper, Use};
 use swaparea::{Ledger, Taken};
 
 /// The way to look for blocks inside a group. Numbers are block numbers of the volume, except the
@@ -110,6 +110,20 @@ struct GroupState {
     rotor: u32,
     /// Blocks of swap areas: free on the disk, but not handed out.
     taken: Taken,
+    /// With a journal: blocks that the bitmap shows as free and that may not be handed out. They were handed out to
+    /// data that are not placed yet, or freed by a transaction that is not durable yet.
+    reserved: Taken,
+}
+
+impl GroupState {
+    /// Calls `look` with the group's bitmap in which the blocks that may not be handed out are set.
+    fn over<R>(&self, block: &Block, look: impl FnOnce(&[u8]) -> R) -> R {
+        if self.reserved.count() == 0 {
+            return self.taken.over(block, look);
+        }
+        let map = self.reserved.over(block, <[u8]>::to_vec);
+        self.taken.over_map(map, look)
+    }
 }
 
 /// Blocks promised by admissions.
@@ -175,6 +189,7 @@ impl Alloc {
                     changed: false,
                     rotor: zone.end,
                     taken: Taken::default(),
+                    reserved: Taken::default(),
                 };
                 Group { descriptor, zone, state: Mutex::new(state) }
             })
@@ -423,9 +438,9 @@ impl Alloc {
         let bits = self.geo.group_blocks(group);
         let mut state = here.state.lock();
         let look = |map: &[u8], rotor| find(map, bits, fit_in(fit, &range), want, here.zone.end, rotor);
-        let found = state.taken.over(&block, |map| look(map, state.rotor));
+        let found = state.over(&block, |map| look(map, state.rotor));
         if needed && state.taken.count() > 0 && fit.is_short(found.as_ref(), want) {
-            let at_best = block.view(|map| look(map, state.rotor));
+            let at_best = state.reserved.over(&block, |map| look(map, state.rotor));
             if at_best.map_or(0, |run| run.len()) > found.as_ref().map_or(0, Range::len) {
                 self.press(group, &mut state);
             }
@@ -434,7 +449,12 @@ impl Alloc {
         let run = BlockRun { start: BlockAddr(range.start + u64::from(found.start)), len: found.end - found.start };
         self.check_free(group, &block, run)?;
         self.note_change(group, found.clone());
-        let level = self.meta.change_loose(&block, |map| bitmap::set_range(map, found.clone()));
+        let level = if self.meta.has_journal() {
+            state.reserved.take(found.clone(), self.geo.block_bytes());
+            Level::NONE
+        } else {
+            self.meta.change_loose(&block, |map| bitmap::set_range(map, found.clone()))
+        };
         state.counts.free_blocks = state.counts.free_blocks.saturating_sub(run.len);
         state.changed = true;
         if !matches!(fit, Fit::At(_) | Fit::Meta(_)) {
@@ -452,6 +472,41 @@ impl Alloc {
         let place = Place::new(Structure::BlockBitmap(group), BlockNo(bitmap.no));
         let problem = format!("it shows block {} of the volume's own metadata as free", run.start.0);
         Err(damaged(place.damage(problem)))
+    }
+
+    /// Shows blocks that were handed out as used, in the transaction of the op that makes a pointer to them. Does
+    /// nothing without a journal: there they are shown from the moment on that they are handed out.
+    pub fn record_use(&self, start: u64, len: u32) -> Result<()> {
+        if !self.meta.has_journal() {
+            return Ok(());
+        }
+        self.in_groups(start, len, |group, bits| {
+            let block = self.block_bitmap(group)?;
+            let mut state = self.groups[group.0 as usize].state.lock();
+            // Blocks that are overwritten in place are shown as used already.
+            if state.reserved.give(bits.clone()) > 0 {
+                self.meta.change_loose(&block, |map| bitmap::set_range(map, bits.clone()));
+                state.changed = true;
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `each` with the bits of every group that a run of blocks touches.
+    fn in_groups(&self, start: u64, len: u32, mut each: impl FnMut(GroupNo, Range<u32>) -> Result<()>) -> Result<()> {
+        let end = start + u64::from(len);
+        let mut at = start;
+        while at < end {
+            let Some((group, bit)) = self.geo.bit_of_block(BlockNo(at)) else {
+                return Err(damaged(
+                    Place::of(Structure::Superblock).damage(format!("block {at} lies outside the volume")),
+                ));
+            };
+            let here = (self.geo.group_range(group).end.min(end) - at) as u32;
+            each(group, bit..bit + here)?;
+            at += u64::from(here);
+        }
+        Ok(())
     }
 
     /// Takes back the end of a run that was handed out and not used. New files go on there, unless
@@ -477,7 +532,7 @@ impl Alloc {
         }
         let block = self.block_bitmap(group)?;
         let state = self.groups[group.0 as usize].state.lock();
-        Ok(state.taken.over(&block, |map| bitmap::is_clear(map, bit..bit + run.len)))
+        Ok(state.over(&block, |map| bitmap::is_clear(map, bit..bit + run.len)))
     }
 
     /// Returns the block at which the search for new files' blocks of a group goes on.
@@ -504,7 +559,7 @@ impl Alloc {
             BlockRun { start: BlockAddr(start + first), len: (end - first) as u32 }
         };
         let state = self.groups[group.0 as usize].state.lock();
-        Ok(state.taken.over(&block, |map| bitmap::zero_runs(map, 0, bits).map(run).collect()))
+        Ok(state.over(&block, |map| bitmap::zero_runs(map, 0, bits).map(run).collect()))
     }
 
     // -- inodes
@@ -600,7 +655,20 @@ impl Alloc {
                 self.freeing_inodes.fetch_add(1, Ordering::SeqCst);
             }
         }
+        if self.meta.has_journal() {
+            return self.free_in_transaction(freed);
+        }
         if self.meta.free_after(needs, freed) { Ok(()) } else { self.freed(freed) }
+    }
+
+    fn free_in_transaction(&self, freed: Freed) -> Result<()> {
+        let waits = match freed {
+            Freed::Data { start, len } => self.show_as_free(start, len)?,
+            Freed::Meta { block } => self.show_as_free(block, 1)?,
+            // The slot's contents are in the same transaction: the number may be given out again at once.
+            Freed::Inode { .. } => false,
+        };
+        if waits && self.meta.free_after(Level::NONE, freed) { Ok(()) } else { self.freed(freed) }
     }
 
     fn note_freeing(&self, start: u64, len: u32) {
@@ -631,41 +699,61 @@ impl Alloc {
     }
 
     fn clear_run(&self, start: u64, len: u32) -> Result<()> {
-        let end = start + u64::from(len);
-        let mut at = start;
-        while at < end {
-            let Some((group, bit)) = self.geo.bit_of_block(BlockNo(at)) else {
-                return Err(damaged(
-                    Place::of(Structure::Superblock).damage(format!("block {at} lies outside the volume")),
-                ));
-            };
-            let here = (self.geo.group_range(group).end.min(end) - at) as u32;
-            self.clear_in_group(group, bit..bit + here)?;
-            at += u64::from(here);
-        }
-        Ok(())
+        self.in_groups(start, len, |group, bits| self.clear_in_group(group, bits))
     }
 
     fn clear_in_group(&self, group: GroupNo, bits: Range<u32>) -> Result<()> {
         let block = self.block_bitmap(group)?;
         let mut state = self.groups[group.0 as usize].state.lock();
-        if !block.view(|map| bitmap::is_set(map, bits.clone())) {
-            let place = Place::new(Structure::BlockBitmap(group), BlockNo(block.no));
-            let start = self.geo.group_start(group).0;
-            let problem = format!(
-                "a block in {}..{} was freed twice",
-                start + u64::from(bits.start),
-                start + u64::from(bits.end)
-            );
-            return Err(damaged(place.damage(problem)));
-        }
         let len = bits.end - bits.start;
-        self.note_change(group, bits.clone());
-        self.meta.change_loose(&block, |map| bitmap::clear_range(map, bits.clone()));
+        if self.meta.has_journal() {
+            // The bitmap has shown them as free since the transaction that freed them.
+            let released = state.reserved.give(bits.clone());
+            if released != len {
+                return Err(self.freed_twice(group, &block, bits));
+            }
+        } else {
+            if !block.view(|map| bitmap::is_set(map, bits.clone())) {
+                return Err(self.freed_twice(group, &block, bits));
+            }
+            self.note_change(group, bits.clone());
+            self.meta.change_loose(&block, |map| bitmap::clear_range(map, bits.clone()));
+        }
         state.counts.free_blocks += len;
         state.changed = true;
         self.free_blocks.fetch_add(len.into(), Ordering::SeqCst);
         Ok(())
+    }
+
+    fn freed_twice(&self, group: GroupNo, block: &Block, bits: Range<u32>) -> Error {
+        let place = Place::new(Structure::BlockBitmap(group), BlockNo(block.no));
+        let start = self.geo.group_start(group).0;
+        let (first, end) = (start + u64::from(bits.start), start + u64::from(bits.end));
+        damaged(place.damage(format!("a block in {first}..{end} was freed twice")))
+    }
+
+    /// With a journal: shows blocks as free in the transaction of the op that takes the pointers to them away; they may
+    /// not be handed out before it is durable. Returns false if none of them was shown as used: they were handed out to
+    /// data that were never placed.
+    fn show_as_free(&self, start: u64, len: u32) -> Result<bool> {
+        let mut shown = 0;
+        self.in_groups(start, len, |group, bits| {
+            let block = self.block_bitmap(group)?;
+            let mut state = self.groups[group.0 as usize].state.lock();
+            let used = block.view(|map| bits.clone().filter(|bit| bitmap::test(map, *bit)).count() as u32);
+            shown += used;
+            match used {
+                0 => Ok(()),
+                used if used < bits.end - bits.start => Err(self.freed_twice(group, &block, bits)),
+                _ => {
+                    self.meta.change_loose(&block, |map| bitmap::clear_range(map, bits.clone()));
+                    state.reserved.take(bits, self.geo.block_bytes());
+                    state.changed = true;
+                    Ok(())
+                }
+            }
+        })?;
+        Ok(shown > 0)
     }
 
     fn clear_inode(&self, ino: InodeNo, directory: bool) -> Result<()> {
@@ -709,7 +797,12 @@ impl Alloc {
                 self.store_counts_of(GroupNo(at as u32), group)?;
             }
         }
-        Ok((self.free_blocks.load(Ordering::Relaxed), self.free_inodes.load(Ordering::Relaxed)))
+        Ok(self.totals())
+    }
+
+    /// Returns the numbers of free blocks and inodes that may be handed out.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.free_blocks.load(Ordering::Relaxed), self.free_inodes.load(Ordering::Relaxed))
     }
 
     fn store_counts_of(&self, no: GroupNo, group: &Group) -> Result<()> {
@@ -721,7 +814,7 @@ impl Alloc {
             return Ok(());
         }
         let mut descriptor = group.descriptor;
-        descriptor.free_blocks = state.counts.free_blocks;
+        descriptor.free_blocks = state.counts.free_blocks + state.reserved.count();
         descriptor.free_inodes = state.counts.free_inodes;
         // Below zero only until a crash's wrong number has been corrected.
         descriptor.used_dirs = (state.counts.directories as i32).max(0) as u32;
@@ -823,4 +916,15 @@ fn fixed_ranges(geo: &Geometry, descriptors: &[Descriptor]) -> Vec<Range<u64>> {
 /// Returns the error for a volume without enough space (ENOSPC).
 pub fn no_space() -> Error {
     Error::Posix(libc::ENOSPC)
+}
+
+/// Commits store the counts that changed, and what is freed goes back to the allocator.
+impl Sweeper for &Alloc {
+    fn before_commit(&mut self) -> Result<()> {
+        self.store_counts().map(drop)
+    }
+
+    fn freed(&mut self, freed: Vec<Freed>) -> Result<()> {
+        freed.into_iter().try_for_each(|freed| Alloc::freed(self, freed))
+    }
 }

@@ -10,6 +10,7 @@
 //! | [`neighbours`] | the small files that lie beside another |
 //! | [`early`] | addresses allocated at `write()`, for `ffs-paper` |
 //! | [`xattr`] | extended attributes |
+//! | [`orphans`] | inodes without a name, and files being truncated, on volumes with a journal |
 //! | [`op`] | ops: changes and the order in which they reach the disk |
 //! | [`survey`] | reporting the layout of the whole volume |
 //! | [`recover`] | after a crash of our own: returning leaked blocks and inodes |
@@ -22,6 +23,7 @@ mod inside;
 mod map;
 mod neighbours;
 mod op;
+mod orphans;
 mod recover;
 mod survey;
 mod xattr;
@@ -36,7 +38,7 @@ use std::time::Duration;
 
 use moafs_disk::{Buf, DiskExt, Epoch, Kind, Lba, SECTOR, SharedDisk, Tag};
 use moafs_runtime::leaf::Mutex;
-use moafs_runtime::{Rt, Time};
+use moafs_runtime::{Rt, Time, lock};
 use moafs_vfs::format::{
     Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, Neighbour, OpKind, RoomSearch, Shape,
     SpaceClass, SpaceRequest, Survey, SyncScope, VolumeSpace,
@@ -52,7 +54,7 @@ use op::ExtOp;
 
 use crate::alloc::swaparea::SwapRoom;
 use crate::alloc::{Alloc, no_space};
-use crate::format::superblock::{Incompat, RoCompat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
+use crate::format::superblock::{Compat, Incompat, RoCompat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
 use crate::format::{
     BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Structure, Superblock, Support, dir as codec,
     extent, inode, map as paths,
@@ -71,6 +73,9 @@ const MARK_VERSION: u32 = 1;
 const TABLE_READ_BYTES: u32 = 64 << 10;
 /// Bytes that one read from a group's zone for directories and first indirect blocks brings.
 const ZONE_READ_BYTES: u32 = 64 << 10;
+
+/// Time without requests after which committed blocks are written home.
+const IDLE_BEFORE_SETTLING: Duration = Duration::from_secs(1);
 
 /// Pause before looking again at the blocks that other ops are freeing.
 const FREEING_PAUSE: Duration = Duration::from_millis(1);
@@ -92,8 +97,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// A mounted volume: ext2, or clean ext3, for reading and writing; ext3 with a journal to replay, and ext4, for
-/// reading.
+/// A mounted volume: ext2 and ext3 for reading and writing, ext4 for reading.
 pub struct Ext {
     disk: SharedDisk,
     rt: Rt,
@@ -125,6 +129,8 @@ pub struct Ext {
     data_epoch: AtomicU64,
     /// True if the volume is read through its journal.
     replayed: bool,
+    /// The orphan list of a volume with a journal; its head on the disk is the last element.
+    orphans: lock::Mutex<Vec<Arc<Incore>>>,
     /// The recovery of a volume that was left by a crash of moafs; active while leaks are not
     /// returned yet.
     recovery: recover::Recovery,
@@ -152,16 +158,26 @@ impl Ext {
             Support::Refuse(unsupported) => return Err(Error::Refused(unsupported.to_string())),
         }
         let mut geo = geometry_of(&superblock, &disk)?;
-        let (mut disk, mut notes) = (disk, Vec::new());
-        let replayed = journal::needs_replay(&superblock);
+        let (mut disk, mut notes, mut log) = (disk, Vec::new(), None);
+        let has_journal = superblock.compat().contains(Compat::HAS_JOURNAL);
+        let needs_replay = journal::needs_replay(&superblock);
+        let replayed = needs_replay && read_only.is_some();
         if replayed {
             let (shown, replay) = journal::read_through(&disk, &superblock, &geo)?;
             notes.push(format!(
                 "{} transactions are read from the journal, which has to be replayed",
                 replay.transactions
             ));
-            // The superblock itself may be in the journal.
             disk = shown;
+        } else if read_only.is_none() && (has_journal || needs_replay) {
+            let (opened, replay) = journal::recover(&disk, &superblock, &geo, needs_replay)?;
+            if needs_replay {
+                notes.push(format!("{} transactions of the journal were replayed", replay.transactions));
+            }
+            log = Some(opened);
+        }
+        if needs_replay {
+            // The superblock itself may be in the journal.
             superblock = read_superblock(&disk)?;
             if let Support::Refuse(unsupported) = superblock.support(false) {
                 return Err(Error::Refused(unsupported.to_string()));
@@ -169,7 +185,7 @@ impl Ext {
             geo = geometry_of(&superblock, &disk)?;
         }
         let clean = superblock.state().contains(State::VALID) && !superblock.state().contains(State::ERROR);
-        let ours = superblock.writer_mark_matches(MARK_VERSION);
+        let ours = superblock.writer_mark_matches(MARK_VERSION) && log.is_none();
         if superblock.state().contains(State::ERROR) && read_only.is_none() {
             return Err(Error::Refused(
                 "the volume is marked as damaged: run `moafs fsck -p` or `e2fsck -p` on it, or mount it with `-o ro`"
@@ -184,10 +200,13 @@ impl Ext {
             ));
         }
         let descriptors = read_descriptors(&disk, &geo)?;
-        let mut ext = Ext::assemble(disk, rt, options, superblock, geo, descriptors, clean, read_only);
+        let mut ext = Ext::assemble(disk, rt, options, superblock, geo, descriptors, clean, read_only, log);
         (ext.replayed, ext.shape.notes) = (replayed, notes);
         ext.check_root()?;
         ext.mark_in_use()?;
+        if ext.meta.has_journal() {
+            ext.finish_orphans()?;
+        }
         Ok(ext)
     }
 
@@ -233,9 +252,11 @@ impl Ext {
         descriptors: Vec<Descriptor>,
         clean: bool,
         read_only: Option<String>,
+        log: Option<journal::Log>,
     ) -> Ext {
         let health = Arc::new(Health::default());
-        let meta = Arc::new(Meta::new(Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health), geo.block_bytes()));
+        let meta = Meta::new(Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health), geo.block_bytes(), log);
+        let meta = Arc::new(meta);
         let shape = shape_of(&superblock, &geo, options.place, read_only);
         let writable = shape.read_only.is_none();
         let wanted = superblock.want_extra_isize();
@@ -265,6 +286,7 @@ impl Ext {
             maps_level: AtomicU64::new(0),
             data_epoch: AtomicU64::new(0),
             replayed: false,
+            orphans: lock::Mutex::new(Arc::clone(&rt), Vec::new()),
             recovery: recover::Recovery::new(&rt, &geo, directories, writable && !clean),
             disk,
             rt,
@@ -281,12 +303,21 @@ impl Ext {
         if self.shape.read_only.is_some() {
             return Ok(());
         }
+        if self.meta.has_journal() {
+            let now = self.now_secs();
+            return self.write_superblock(|superblock| {
+                superblock.set_incompat(superblock.incompat() | Incompat::NEEDS_RECOVERY);
+                superblock.set_mnt_count(superblock.mnt_count().wrapping_add(1));
+                superblock.set_mtime(now);
+                superblock.set_wtime(now);
+            });
+        }
         if self.recovery.is_active() {
             let moved = self.superblock.lock().has_old_writer_mark();
             let mark = |superblock: &mut Superblock| superblock.set_writer_mark(MARK_VERSION);
             return if moved { self.change_superblock(mark).and_then(|level| self.sweep(level)) } else { Ok(()) };
         }
-        let now = self.rt.timestamp().secs.clamp(0, u32::MAX.into()) as u32;
+        let now = self.now_secs();
         let mounts = self.superblock.lock().mnt_count().wrapping_add(1);
         let level = self.change_superblock(|superblock| superblock.promise_writer_mark(MARK_VERSION, mounts, now))?;
         self.sweep(level)?;
@@ -330,6 +361,26 @@ impl Ext {
             level = level.max(self.meta.change(&block, record, Level::NONE, |bytes| bytes.copy_from_slice(part)));
         }
         Ok(level)
+    }
+
+    /// Changes the superblock and writes it, durably, beside the journal: what says whether the journal has to be
+    /// replayed cannot be in it. Only while no op runs.
+    fn write_superblock(&self, edit: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let (no, offset) = self.superblock_at();
+        let block = self.meta.get(no, Kind::Superblock)?;
+        let bytes = {
+            let mut superblock = self.superblock.lock();
+            edit(&mut superblock);
+            *superblock.as_bytes()
+        };
+        let into = offset..offset + SUPERBLOCK_BYTES;
+        let written = self.meta.write_through(&block, |block| block[into].copy_from_slice(&bytes));
+        self.health.watch(written)
+    }
+
+    /// Returns the time in seconds, as the superblock stores it.
+    fn now_secs(&self) -> u32 {
+        self.rt.timestamp().secs.clamp(0, u32::MAX.into()) as u32
     }
 
     /// Sets the feature for files of 2 GiB and more: the volume must have it before a file is that long.
@@ -453,8 +504,7 @@ impl Ext {
     /// Does the same as [`Ext::sweep`]; on return, the blocks that waited for `target` are free,
     /// even if another task has written it.
     fn sweep_and_free(&self, target: Level) -> Result<()> {
-        let mut free = |freed: Vec<Freed>| freed.into_iter().try_for_each(|freed| self.alloc.freed(freed));
-        self.meta.sweep(target, &mut free)?;
+        self.meta.sweep(target, &mut &*self.alloc)?;
         self.held.lock().retain(|(until, _), _| self.meta.is_pending(*until));
         Ok(())
     }
@@ -468,7 +518,7 @@ impl Ext {
 
     fn store_totals(&self) -> Result<()> {
         let (blocks, inodes) = self.alloc.store_counts()?;
-        let now = self.rt.timestamp().secs.clamp(0, u32::MAX.into()) as u32;
+        let now = self.now_secs();
         self.change_superblock(|superblock| {
             if superblock.free_blocks() != blocks || superblock.free_inodes() != inodes as u32 {
                 superblock.set_free_blocks(blocks);
@@ -489,6 +539,43 @@ impl Ext {
             moafs_runtime::sleep_until(&*self.rt, self.rt.now() + FREEING_PAUSE);
         }
         Ok(())
+    }
+
+    /// Begins an op: waits until there is room for it in the transaction, or the chain of needs is short enough.
+    fn begin_op<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<ExtOp<'a>> {
+        let credits = op::credits(kind);
+        if self.meta.is_long(credits) {
+            self.sweep(self.meta.highest())?;
+        }
+        Ok(ExtOp::new(self, kind, admission, self.meta.enter(credits)))
+    }
+
+    /// Writes committed blocks home while there are no requests. Returns when to look again.
+    fn settle_in_background(&self, idle: Idle) -> Option<Time> {
+        if self.health.failed().is_some() || !self.meta.is_log_in_use() {
+            return None;
+        }
+        if matches!(idle, Idle::For(time) if time >= IDLE_BEFORE_SETTLING) {
+            // An error has turned the volume read-only, and is kept there.
+            let _ = self.meta.settle_log();
+            return None;
+        }
+        Some(self.rt.now() + IDLE_BEFORE_SETTLING)
+    }
+
+    /// Commits everything, empties the journal, and marks the volume as clean.
+    fn close_journal(&self) -> Result<()> {
+        self.settle()?;
+        self.flush()?;
+        self.meta.close_log()?;
+        let (blocks, inodes) = self.alloc.totals();
+        let now = self.now_secs();
+        self.write_superblock(|superblock| {
+            superblock.set_incompat(superblock.incompat() - Incompat::NEEDS_RECOVERY);
+            superblock.set_free_blocks(blocks);
+            superblock.set_free_inodes(inodes as u32);
+            superblock.set_wtime(now);
+        })
     }
 
     /// Writes every change, and also those that follow when blocks become free.
@@ -732,10 +819,7 @@ impl Format for Ext {
         if let Some(reason) = &self.shape.read_only {
             return Err(Error::ReadOnly { reason: reason.clone() });
         }
-        if self.meta.is_long() {
-            self.sweep(self.meta.highest())?;
-        }
-        Ok(ExtOp::new(self, kind, admission))
+        self.begin_op(kind, admission)
     }
 
     fn make_room(
@@ -799,7 +883,10 @@ impl Format for Ext {
         if self.shape.read_only.is_some() {
             return Ok(());
         }
-        self.store_totals()?;
+        // With a journal the totals are stored at unmount only: the groups' counts are in every transaction.
+        if !self.meta.has_journal() {
+            self.store_totals()?;
+        }
         self.sweep_and_free(self.meta.highest())?;
         self.flush()
     }
@@ -817,7 +904,7 @@ impl Format for Ext {
     }
 
     fn run_background_step(&self, idle: Idle) -> Option<Time> {
-        self.recover_step(idle)
+        if self.meta.has_journal() { self.settle_in_background(idle) } else { self.recover_step(idle) }
     }
 
     fn shrink(&self, bytes: usize) {
@@ -841,6 +928,9 @@ impl Format for Ext {
             return Ok(());
         }
         self.health.check()?;
+        if self.meta.has_journal() {
+            return self.close_journal();
+        }
         self.finish_recovery()?;
         self.settle()?;
         self.store_totals()?;

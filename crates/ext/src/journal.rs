@@ -4,15 +4,20 @@
 //! [`Journal::open`] finds the log. [`Journal::scan`] decides, without writing anything, which blocks a replay writes
 //! home and where their contents lie in the log ([`Replay`]). [`Replayed`] is a disk that shows them in their places:
 //! what reads a volume with a journal to replay goes through it, and sees what a replay would make. A writing mount and
-//! the checker write the same [`Replay`] out instead.
+//! the checker write the same [`Replay`] out instead ([`Journal::write_home`]), and [`Log`] appends transactions.
 //!
-//! Not here: writing to the log; fast commits, which are refused by name; journals on another device.
+//! Not here: which changes make up a transaction (`crate::meta`); fast commits, which are refused by name; journals on
+//! another device.
 //!
 //! | module | content |
 //! |---|---|
 //! | `replay` | the scan of the log: which transactions count, and what they leave |
 //! | `overlay` | [`Replayed`], the disk that shows it |
+//! | `home` | writing it out |
+//! | `log` | [`Log`], which appends transactions |
 
+mod home;
+mod log;
 mod overlay;
 mod replay;
 
@@ -32,6 +37,7 @@ use crate::format::{
 };
 use crate::health::damaged;
 
+pub use log::Log;
 pub use overlay::Replayed;
 pub use replay::{Logged, Replay};
 
@@ -64,6 +70,8 @@ pub struct Journal {
     /// The same runs, ascending by their place on the volume.
     sorted: Vec<LogRun>,
     superblock: JournalSuperblock,
+    /// The bytes of the superblock as they are on the disk.
+    superblock_bytes: Vec<u8>,
 }
 
 impl Journal {
@@ -102,7 +110,8 @@ impl Journal {
         if sorted.windows(2).any(|pair| pair[0].end() > pair[1].start) {
             return Err(damaged(place.damage("the journal has a block twice")));
         }
-        Ok(Some(Journal { disk: Arc::clone(disk), geo: geo.clone(), runs, sorted, superblock }))
+        let superblock_bytes = bytes[..SUPERBLOCK_BYTES].to_vec();
+        Ok(Some(Journal { disk: Arc::clone(disk), geo: geo.clone(), runs, sorted, superblock, superblock_bytes }))
     }
 
     /// Returns the journal's superblock.
@@ -121,6 +130,14 @@ impl Journal {
         let run = self.runs[index];
         let skipped = at - run.at;
         (skipped < run.len).then(|| (BlockNo(run.start.0 + u64::from(skipped)), run.len - skipped))
+    }
+
+    /// Returns the same as [`Self::locate`].
+    ///
+    /// # Errors
+    /// Damage if the journal has no such block.
+    fn locate_checked(&self, at: u32) -> Result<(BlockNo, u32)> {
+        self.locate(at).ok_or_else(|| damaged(Place::of(Structure::LogBlock(at)).damage("it lies beyond the end of the journal")))
     }
 
     /// Returns true if a block of the volume belongs to the journal itself.
@@ -143,6 +160,40 @@ pub fn read_through(disk: &SharedDisk, sb: &Superblock, geo: &Geometry) -> Resul
     let shown = Replayed::new(Arc::clone(disk), geo, &journal, &replay);
     Ok((Arc::new(shown), replay))
 }
+
+/// Opens the journal of a volume for writing, and replays it first if it `needs_replay`.
+///
+/// # Errors
+/// [`Error::Refused`] for journals that are not supported; damage of the journal, and device errors.
+pub fn recover(disk: &SharedDisk, sb: &Superblock, geo: &Geometry, needs_replay: bool) -> Result<(Log, Replay)> {
+    let Some(mut journal) = Journal::open(disk, sb, geo)? else {
+        let place = Place::of(Structure::Superblock);
+        return Err(damaged(place.damage("the volume claims to have a journal to replay, but no journal")));
+    };
+    if journal.superblock.end - journal.superblock.first < LOG_BLOCKS_MIN {
+        return Err(Error::Refused(format!(
+            "the journal has {} blocks, too few to write to: make it larger with `tune2fs -J`, or mount the volume with \
+             `-o ro`",
+            journal.superblock.blocks
+        )));
+    }
+    if !needs_replay && !journal.superblock.is_empty() {
+        return Err(Error::Refused(
+            "the journal holds changes, but the superblock says that it need not be replayed: run `e2fsck -f` on the \
+             volume, or mount it with `-o ro`"
+                .to_owned(),
+        ));
+    }
+    let replay = journal.scan()?;
+    if needs_replay {
+        journal.write_home(&replay)?;
+    }
+    let wide = geo.incompat.contains(Incompat::BIT64);
+    Ok((Log::begin(journal, geo.checksums.cover_all(), wide), replay))
+}
+
+/// The smallest log, in blocks, that every op fits into.
+const LOG_BLOCKS_MIN: u32 = 512;
 
 /// Returns true if the volume has to be read through its journal.
 pub fn needs_replay(sb: &Superblock) -> bool {
@@ -271,10 +322,7 @@ impl<'a> LogReader<'a> {
         let size = self.journal.geo.block_bytes();
         let held = |window: &(u32, Buf)| at >= window.0 && ((at - window.0) as usize) < window.1.len() / size;
         if !held(&self.window) {
-            let Some((block, together)) = self.journal.locate(at) else {
-                let place = Place::of(Structure::LogBlock(at));
-                return Err(damaged(place.damage("it lies beyond the end of the journal")));
-            };
+            let (block, together) = self.journal.locate_checked(at)?;
             let blocks = (together as usize).min((READ_BYTES / size).max(1));
             let lba = Lba(block.0 * (size / SECTOR) as u64);
             let read = self.journal.disk.read(lba, blocks * size, Tag::volume(Kind::Journal));

@@ -17,8 +17,14 @@
 //! ([`Meta::free_after`]); so the bitmap in memory says both which blocks may be handed out and
 //! what the disk may show.
 //!
+//! All that is for volumes without a journal. On those with one, changes join transactions instead: [`transaction`].
+//! The calls are the same; a level is a transaction's number, and what a change needs is in the same transaction or an
+//! earlier one anyway.
+//!
 //! After a power cut the disk shows, per record, one of its versions, and every change that this
 //! version needs. Reference: McKusick, Ganger: Soft Updates (1999); `docs/consistency.md`.
+
+mod transaction;
 
 use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -35,6 +41,9 @@ use smallvec::SmallVec;
 
 use crate::format::{GroupNo, InodeNo};
 use crate::health::Health;
+use crate::journal::Log;
+pub use transaction::Handle;
+use transaction::Transactions;
 
 /// A place in the order of writes. Level 0 is always on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -200,6 +209,24 @@ struct Order {
     unwritten: Vec<Arc<Block>>,
 }
 
+/// The owner of what a sweep frees.
+pub trait Sweeper {
+    /// Makes the changes that a transaction must contain before it is closed, such as counts. No op is running.
+    fn before_commit(&mut self) -> Result<()>;
+    /// Takes the blocks and inodes that have become free.
+    fn freed(&mut self, freed: Vec<Freed>) -> Result<()>;
+}
+
+impl<F: FnMut(Vec<Freed>) -> Result<()>> Sweeper for F {
+    fn before_commit(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn freed(&mut self, freed: Vec<Freed>) -> Result<()> {
+        self(freed)
+    }
+}
+
 /// The metadata blocks of one volume and their order.
 pub struct Meta {
     disk: SharedDisk,
@@ -212,6 +239,8 @@ pub struct Meta {
     order: Mutex<Order>,
     sweeping: moafs_runtime::lock::Mutex<()>,
     memory: AtomicU64,
+    /// The transactions of a volume with a journal.
+    transactions: Option<Transactions>,
 }
 
 impl Block {
@@ -313,8 +342,8 @@ impl State {
 }
 
 impl Meta {
-    /// Makes an empty cache over `disk`.
-    pub fn new(disk: SharedDisk, rt: Rt, health: Arc<Health>, block_size: usize) -> Meta {
+    /// Makes an empty cache over `disk`, whose changes go through `log` if the volume has a journal.
+    pub fn new(disk: SharedDisk, rt: Rt, health: Arc<Health>, block_size: usize, log: Option<Log>) -> Meta {
         let order = Order {
             open: Level(1),
             durable: Level::NONE,
@@ -325,6 +354,7 @@ impl Meta {
             unwritten: Vec::new(),
         };
         Meta {
+            transactions: log.map(|log| Transactions::new(&rt, log)),
             disk,
             sweeping: moafs_runtime::lock::Mutex::new(Arc::clone(&rt), ()),
             rt,
@@ -464,6 +494,17 @@ impl Meta {
 
     // -- changing
 
+    /// Returns true if changes go through a journal.
+    pub fn has_journal(&self) -> bool {
+        self.transactions.is_some()
+    }
+
+    /// Waits until an op that changes at most `credits` blocks may begin. With a journal the op must hold the handle
+    /// while it changes anything, and no sweep may be waited for meanwhile.
+    pub fn enter(&self, credits: u64) -> Option<Handle<'_>> {
+        self.transactions.as_ref().map(|transactions| transactions.enter(credits))
+    }
+
     /// Makes a new version of a record. It reaches the disk only after `needs`: the level and the
     /// data that it waits for are recorded in one step, so no sweep comes in between. Returns the
     /// level at which it will be on disk; [`Level::NONE`] if the record has returned to its bytes
@@ -506,6 +547,11 @@ impl Meta {
         let mut guard = block.state.lock();
         let state = &mut *guard;
         debug_assert!(!state.dead, "block {} is changed after it was freed", block.no);
+        if let Some(transactions) = &self.transactions {
+            edit(&mut state.bytes[record]);
+            state.sent = transactions.join(block, data);
+            return state.sent;
+        }
         if state.base.is_none() {
             state.base = Some(state.bytes.clone());
         }
@@ -555,6 +601,9 @@ impl Meta {
 
     /// Returns true if changes of this level are not on disk yet.
     pub fn is_pending(&self, level: Level) -> bool {
+        if let Some(transactions) = &self.transactions {
+            return transactions.is_pending(level);
+        }
         level > self.order.lock().durable
     }
 
@@ -564,6 +613,7 @@ impl Meta {
     pub fn cancel(&self, block: &Arc<Block>, record: Range<usize>, born: Level) -> bool {
         let mut guard = block.state.lock();
         let state = &mut *guard;
+        // With a journal there is no base: a transaction that makes an inode and deletes it contains neither.
         let Some(base) = &state.base else { return false };
         if born < self.order.lock().open {
             return false;
@@ -578,6 +628,9 @@ impl Meta {
 
     /// Returns the level at which the changes without versions made to a block so far are on disk.
     pub fn loose_level(&self, block: &Block) -> Level {
+        if self.transactions.is_some() {
+            return Level::NONE;
+        }
         let state = block.state.lock();
         let order = self.order.lock();
         // Not waiting any more: on disk, or on its way with the round that was closed last.
@@ -591,6 +644,10 @@ impl Meta {
         let state = &mut *guard;
         debug_assert!(!state.dead, "block {} is changed after it was freed", block.no);
         edit(&mut state.bytes);
+        if let Some(transactions) = &self.transactions {
+            state.sent = transactions.join(block, None);
+            return state.sent;
+        }
         if let Some(base) = &mut state.base {
             edit(base);
         }
@@ -633,7 +690,10 @@ impl Meta {
         state.records.clear();
         state.base = None;
         state.loose = None;
-        self.order.lock().not_due(block);
+        match &self.transactions {
+            Some(transactions) => transactions.leave(block),
+            None => self.order.lock().not_due(block),
+        }
     }
 
     /// Registers blocks or an inode that become free once `needs` is on disk. Returns `false` if it
@@ -644,6 +704,13 @@ impl Meta {
     /// flight.
     #[must_use]
     pub fn free_after(&self, needs: Level, freed: Freed) -> bool {
+        if let Some(transactions) = &self.transactions {
+            if let Freed::Meta { block } = freed {
+                self.forget(block);
+            }
+            transactions.free(freed);
+            return true;
+        }
         if self.order.lock().free_if_pending(needs, freed) {
             return true;
         }
@@ -659,26 +726,38 @@ impl Meta {
 
     /// Returns the highest level handed out so far: sweeping to it makes every change so far durable.
     pub fn highest(&self) -> Level {
+        if let Some(transactions) = &self.transactions {
+            return transactions.highest();
+        }
         self.order.lock().highest
     }
 
-    /// Returns true if the chain of needs has grown so long that it should be written before
-    /// further changes.
-    pub fn is_long(&self) -> bool {
+    /// Returns true if so many changes wait that they should be written before an op that changes `credits` blocks: the
+    /// chain of needs has grown long, or the transaction large.
+    pub fn is_long(&self, credits: u64) -> bool {
+        if let Some(transactions) = &self.transactions {
+            return transactions.is_full(credits);
+        }
         let order = self.order.lock();
         order.highest.0.saturating_sub(order.durable.0) > CHAIN_MAX
     }
 
     /// Returns true if no change waits to be written and no block waits to be freed.
     pub fn is_clean(&self) -> bool {
+        if let Some(transactions) = &self.transactions {
+            return transactions.is_clean();
+        }
         let order = self.order.lock();
         order.due.is_empty() && order.frees.is_empty()
     }
 
-    /// Writes level after level until `target` is on disk. `free` receives the blocks and inodes
+    /// Writes level after level until `target` is on disk. `sweeper` receives the blocks and inodes
     /// that became free after each level. Concurrent callers share the work: one sweeps, the others
     /// find it done. On return, everything that waited for `target` has also been freed.
-    pub fn sweep(&self, target: Level, free: &mut dyn FnMut(Vec<Freed>) -> Result<()>) -> Result<()> {
+    pub fn sweep(&self, target: Level, sweeper: &mut dyn Sweeper) -> Result<()> {
+        if let Some(transactions) = &self.transactions {
+            return transactions.commit(self, target, sweeper);
+        }
         let _sweeper = self.sweeping.lock();
         loop {
             self.health.check()?;
@@ -689,7 +768,7 @@ impl Meta {
             }
             self.health.watch(swept)?;
             let freed = self.order.lock().round_is_durable(round.level);
-            self.health.watch(free(freed))?;
+            self.health.watch(sweeper.freed(freed))?;
         }
     }
 
@@ -707,47 +786,49 @@ impl Meta {
             let failed = |source| Error::disk("flushing file data before the pointers to it", source);
             self.disk.make_durable(epoch).map_err(failed)?;
         }
-        let epoch = self.write_images(images)?.max(round.data.unwrap_or_default());
+        let writes = images.into_iter().map(|(no, kind, image)| self.write_of(no, kind, image)).collect();
+        let epoch = write_patiently(&self.disk, &self.rt, writes)?.max(round.data.unwrap_or_default());
         self.disk.make_durable(epoch).map_err(|source| Error::disk("flushing metadata", source))
     }
 
-    /// Writes images, trying again for a while where the host file system is full.
-    fn write_images(&self, mut images: Vec<(u64, Kind, Page)>) -> Result<Epoch> {
-        let mut newest = Epoch::default();
-        for _ in 0..HOST_FULL_RETRIES {
-            let batch = images
-                .iter()
-                .map(|(no, kind, image)| Request {
-                    op: Op::Write { data: vec![image.clone()], fua: false },
-                    at: self.lba(*no),
-                    tag: Tag::new(*kind, 0, Cause::Order),
-                })
-                .collect();
-            let ticket = self.disk.submit(batch);
-            let mut again = Vec::new();
-            for (done, image) in self.disk.wait(ticket).into_iter().zip(images) {
-                match done.result {
-                    Ok(_) => newest = newest.max(done.epoch),
-                    Err(DiskError::HostFull { .. }) => again.push(image),
-                    Err(source) => return Err(Error::disk(format!("writing {:?} block {}", image.1, image.0), source)),
-                }
-            }
-            if again.is_empty() {
-                return Ok(newest);
-            }
-            images = again;
-            moafs_runtime::sleep_until(&*self.rt, self.rt.now() + HOST_FULL_PAUSE);
-        }
-        let (no, kind, _) = &images[0];
-        let source = DiskError::HostFull { at: self.lba(*no), bytes: self.block_size as u64 };
-        Err(Error::disk(format!("writing {kind:?} block {no}"), source))
+    /// Writes committed blocks home, so that the log is empty. Does nothing without a journal.
+    pub fn settle_log(&self) -> Result<()> {
+        self.transactions.as_ref().map_or(Ok(()), |transactions| transactions.settle(self))
+    }
+
+    /// Returns true if committed blocks wait to be written home.
+    pub fn is_log_in_use(&self) -> bool {
+        self.transactions.as_ref().is_some_and(Transactions::is_homeless)
+    }
+
+    /// Writes everything home and marks the log as empty; the last use of it.
+    pub fn close_log(&self) -> Result<()> {
+        self.transactions.as_ref().map_or(Ok(()), |transactions| transactions.finish(self))
+    }
+
+    /// Changes a block and writes it in its place, durably, beside all order. Only while no op runs, and for what no
+    /// transaction contains.
+    pub fn write_through(&self, block: &Arc<Block>, edit: impl FnOnce(&mut [u8])) -> Result<()> {
+        let image = {
+            let mut state = block.state.lock();
+            edit(&mut state.bytes);
+            state.bytes.clone().freeze()
+        };
+        let written = write_patiently(&self.disk, &self.rt, vec![self.write_of(block.no, block.kind, image)])?;
+        self.disk.make_durable(written).map_err(|source| Error::disk("flushing metadata", source))
+    }
+
+    fn write_of(&self, no: u64, kind: Kind, image: Page) -> Request {
+        let op = Op::Write { data: vec![image], fua: false };
+        Request { op, at: self.lba(no), tag: Tag::new(kind, 0, Cause::Order) }
     }
 
     // -- memory
 
     /// Returns the bytes held in memory.
     pub fn memory(&self) -> usize {
-        self.memory.load(Ordering::Relaxed) as usize
+        let homeless = self.transactions.as_ref().map_or(0, Transactions::memory);
+        (self.memory.load(Ordering::Relaxed) + homeless) as usize
     }
 
     /// Forgets clean blocks that were not used for a turn of the hand, until at most `bytes` are
@@ -781,6 +862,44 @@ impl Meta {
         let used = block.touched.swap(false, Ordering::Relaxed);
         !used && Arc::strong_count(block) == 1 && block.ready.load(Ordering::Acquire) && block.is_clean()
     }
+}
+
+/// Writes metadata, trying again for a while where the host file system is full. Returns the epoch in which the last of
+/// it completed.
+pub(crate) fn write_patiently(disk: &SharedDisk, rt: &Rt, mut writes: Vec<Request>) -> Result<Epoch> {
+    let mut newest = Epoch::default();
+    for _ in 0..HOST_FULL_RETRIES {
+        let batch: Vec<Request> = writes.iter().map(again).collect();
+        let ticket = disk.submit(batch);
+        let mut left = Vec::new();
+        for (done, write) in disk.wait(ticket).into_iter().zip(writes) {
+            match done.result {
+                Ok(_) => newest = newest.max(done.epoch),
+                Err(DiskError::HostFull { .. }) => left.push(write),
+                Err(source) => return Err(write_failed(&write, source)),
+            }
+        }
+        if left.is_empty() {
+            return Ok(newest);
+        }
+        writes = left;
+        moafs_runtime::sleep_until(&**rt, rt.now() + HOST_FULL_PAUSE);
+    }
+    let source = DiskError::HostFull { at: writes[0].at, bytes: writes[0].bytes() };
+    Err(write_failed(&writes[0], source))
+}
+
+fn write_failed(write: &Request, source: DiskError) -> Error {
+    Error::disk(format!("writing {:?} at sector {}", write.tag.kind, write.at.0), source)
+}
+
+/// Returns a write once more; its pages are shared.
+fn again(write: &Request) -> Request {
+    let op = match &write.op {
+        Op::Write { data, fua } => Op::Write { data: data.clone(), fua: *fua },
+        _ => unreachable!("only writes are tried again"),
+    };
+    Request { op, at: write.at, tag: write.tag }
 }
 
 /// Predicate over a record's bytes: true if they contain the bytes that are being removed.

@@ -3,6 +3,7 @@
 //! Everything that runs a volume is generic over a [`Family`]; only the modules here name a format.
 
 pub mod ext;
+pub mod ext4;
 pub mod f2fs;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use moafs_vfs::format::Shape;
 use moafs_vfs::types::Ino;
 
 pub use self::ext::Ext;
+pub use self::ext4::Ext4;
 pub use self::f2fs::F2fs;
 use crate::image::Geometry;
 use crate::judges::{Verdict, tools};
@@ -118,7 +120,8 @@ pub fn geometry<F: Family>(name: &str) -> Option<Geometry> {
 /// # Panics
 /// If no family has the geometry.
 pub fn is_for<F: Family>(name: &str) -> bool {
-    let known = geometry::<Ext>(name).is_some() || geometry::<F2fs>(name).is_some();
+    let known =
+        geometry::<Ext>(name).is_some() || geometry::<Ext4>(name).is_some() || geometry::<F2fs>(name).is_some();
     assert!(known, "no geometry {name}");
     geometry::<F>(name).is_some()
 }
@@ -205,6 +208,11 @@ mod tests {
     #[test]
     fn every_ext_geometry_is_sound_when_fresh() {
         fresh_volumes_are_sound::<Ext>();
+    }
+
+    #[test]
+    fn every_ext4_geometry_is_sound_when_fresh() {
+        fresh_volumes_are_sound::<Ext4>();
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
 use moafs_testkit::drive::{Driver, Tolerance};
-use moafs_testkit::family::{self, Ext, F2fs, Family, scratch_image};
+use moafs_testkit::family::{self, Ext, Ext4, F2fs, Family, scratch_image};
 use moafs_testkit::image::Geometry;
 use moafs_testkit::judges::{Class, missing};
 use moafs_testkit::model::{Model, NodeId};
@@ -20,6 +20,7 @@ use moafs_vfs::types::Ino;
 use moafs_vfs::{Format, Vfs};
 
 tests_of!(ext: Ext, random_operations_on_every_geometry, replay);
+tests_of!(ext4: Ext4, random_operations_on_every_geometry, replay);
 tests_of!(f2fs: F2fs, random_operations_on_every_geometry, replay);
 
 /// Operations per seed.

@@ -19,7 +19,7 @@ use moafs_vfs::Result;
 use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
 
-use super::{Alloc, Freed, GroupState, no_space};
+use super::{Alloc, GroupState, no_space};
 use crate::format::{BlockNo, GroupNo, bitmap};
 use crate::meta::Block;
 
@@ -43,7 +43,11 @@ impl Taken {
         if self.count == 0 {
             return block.view(look);
         }
-        let mut map = block.view(<[u8]>::to_vec);
+        self.over_map(block.view(<[u8]>::to_vec), look)
+    }
+
+    /// Calls `look` with a map in which the taken bits are set.
+    pub(super) fn over_map<R>(&self, mut map: Vec<u8>, look: impl FnOnce(&[u8]) -> R) -> R {
         map.iter_mut().zip(&self.map).for_each(|(used, taken)| *used |= taken);
         look(&map)
     }
@@ -61,7 +65,7 @@ impl Taken {
         runs
     }
 
-    fn take(&mut self, bits: Range<u32>, block_bytes: usize) {
+    pub(super) fn take(&mut self, bits: Range<u32>, block_bytes: usize) {
         if self.map.is_empty() {
             self.map = vec![0; block_bytes];
         }
@@ -70,7 +74,7 @@ impl Taken {
     }
 
     /// Clears the taken ones among `bits`; returns how many were taken.
-    fn give(&mut self, bits: Range<u32>) -> u32 {
+    pub(super) fn give(&mut self, bits: Range<u32>) -> u32 {
         if self.map.is_empty() {
             return 0;
         }
@@ -137,7 +141,7 @@ impl Alloc {
         let block = self.block_bitmap(group)?;
         let bits = self.geo.group_blocks(group);
         let mut state = self.groups[group.0 as usize].state.lock();
-        let Some(found) = state.taken.over(&block, |map| choose(map, bits)) else { return Ok(None) };
+        let Some(found) = state.over(&block, |map| choose(map, bits)) else { return Ok(None) };
         let run = self.run_of(group, found.clone());
         self.check_free(group, &block, run)?;
         state.taken.take(found, self.geo.block_bytes());
@@ -214,8 +218,7 @@ impl SwapSpace for SwapRoom {
                 return Err(no_space());
             }
             // Freed space becomes usable once the pointers to it are gone from the disk.
-            let mut free = |freed: Vec<Freed>| freed.into_iter().try_for_each(|freed| self.alloc.freed(freed));
-            meta.sweep(meta.highest(), &mut free)?;
+            meta.sweep(meta.highest(), &mut &*self.alloc)?;
         }
         self.alloc.swap.blocks.lock().reserved += blocks;
         Ok(())

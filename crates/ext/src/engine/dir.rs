@@ -490,7 +490,7 @@ impl Ext {
         let (no, bits) = meta_block()?;
         let mut image = Buf::zeroed(self.geo.block_bytes());
         codec::format_empty(&mut image);
-        let (_, fresh) = self.meta.fresh(no, Kind::Directory, image);
+        let (_, fresh) = self.fresh(no, Kind::Directory, image)?;
         {
             let mut state = dir.state.lock();
             state.needs = state.needs.max(bits).max(fresh);

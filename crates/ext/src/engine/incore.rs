@@ -200,11 +200,18 @@ pub(super) struct InodeState {
     pub(super) reaped_from: u64,
     /// Addresses allocated at `write()`, by logical block: handed out, no pointer yet.
     pub(super) early: BTreeMap<u64, u64>,
+    /// True if the inode is a member of the orphan list: its deletion time is a link of it.
+    pub(super) is_listed: bool,
+    /// No block is mapped from this one on.
+    pub(super) mapped_end: u64,
 }
 
 impl Incore {
     pub(super) fn new(ext: &Ext, ino: InodeNo, kind: FileKind, at: SlotAt, inode: Inode, life: Life) -> Incore {
+        let mapped_end = inode.size.div_ceil(ext.geo.block_size.into());
         let state = InodeState {
+            is_listed: false,
+            mapped_end,
             inode,
             life,
             names_coming: 0,
@@ -285,6 +292,8 @@ impl Ext {
         let mut state = node.state.lock();
         let level = match state.life {
             Life::Named { .. } => self.write_slot(&block, node, &mut state, needs, edit),
+            // Its blocks are freed in more than one transaction.
+            Life::Orphan(_) if self.meta.has_journal() => self.write_slot(&block, node, &mut state, needs, edit),
             // The slot says "deleted" already, or was never written: it is not written again.
             Life::Orphan(level) => level,
             Life::Unborn => Level::NONE,

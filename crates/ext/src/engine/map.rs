@@ -230,6 +230,7 @@ impl Ext {
         mut map_block: impl FnMut(MapPlace) -> Result<(u64, Level)>,
     ) -> Result<Level> {
         let _changing = node.map.write();
+        self.alloc.record_use(to.start.0, to.len)?;
         let bits = self.bits_level(to)?;
         let mut highest = Level::NONE;
         let (mut lbn, mut target) = (at.start.0, to.start.0);
@@ -249,6 +250,7 @@ impl Ext {
         }
         let mut state = node.state.lock();
         state.needs = state.needs.max(highest);
+        state.mapped_end = state.mapped_end.max(end);
         Ok(highest)
     }
 
@@ -376,8 +378,14 @@ impl Ext {
     }
 
     fn new_map_block(&self, (no, bits): (u64, Level)) -> Result<(Arc<Block>, Level)> {
-        let (block, fresh) = self.meta.fresh(no, Kind::Map, Buf::zeroed(self.geo.block_bytes()));
+        let (block, fresh) = self.fresh(no, Kind::Map, Buf::zeroed(self.geo.block_bytes()))?;
         Ok((block, bits.max(fresh)))
+    }
+
+    /// Adds a new block of metadata that no pointer leads to yet, and shows it as used.
+    pub(super) fn fresh(&self, no: u64, kind: Kind, image: Buf) -> Result<(Arc<Block>, Level)> {
+        self.alloc.record_use(no, 1)?;
+        Ok(self.meta.fresh(no, kind, image))
     }
 
     fn change_pointer(&self, block: &Arc<Block>, index: usize, to: u32, needs: Level) -> Level {
@@ -409,6 +417,8 @@ impl Ext {
         let data = node.kind == FileKind::Regular;
         let mut cut = Cut { from, budget: at_most.max(1), orphan: None, data, blocks: 0, reaped: to };
         cut.orphan = match life {
+            // With a journal this takes several transactions, and a crash in between finds the pointers that are left.
+            _ if self.meta.has_journal() => None,
             Life::Orphan(level) if orphan && from == 0 => Some(level),
             Life::Unborn if orphan && from == 0 => Some(Level::NONE),
             _ => None,
@@ -419,6 +429,9 @@ impl Ext {
         let outcome = self.cut_slots(node, &mut cut);
         let mut state = node.state.lock();
         self.count_blocks(&mut state, -cut.blocks);
+        if to == u64::MAX {
+            state.mapped_end = state.mapped_end.min(from);
+        }
         if cut.orphan.is_some() {
             state.reaped_from = if matches!(outcome, Ok(Progress::Done)) { u64::MAX } else { cut.reaped };
         }

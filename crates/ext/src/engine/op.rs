@@ -29,7 +29,7 @@ use crate::alloc::{NewInode, no_space};
 use crate::format::dir as codec;
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo};
-use crate::meta::{Freed, Level};
+use crate::meta::{Freed, Handle, Level};
 use crate::place::Policy;
 
 /// The first bytes of temporary names of exchanges; names with this prefix that a crash left are
@@ -52,6 +52,20 @@ pub struct ExtOp<'a> {
     /// The temporary name of the inode that lost its own to an exchange, or to a directory moved
     /// over it.
     temporary: Option<Temporary>,
+    /// With a journal: keeps the transaction open until the op has ended.
+    _handle: Option<Handle<'a>>,
+}
+
+/// Returns the most blocks of metadata that an op changes.
+pub(super) fn credits(kind: OpKind) -> u64 {
+    match kind {
+        // Up to 128 ranges of up to 65 files: leaves of their maps, bitmaps, and slots.
+        OpKind::Place => 256,
+        // Ways to the leaf at each end, and the bitmaps of what is freed.
+        OpKind::Unmap => 64,
+        OpKind::Attr => 2 * OpKind::ATTR_INODES_MAX as u64,
+        OpKind::Create | OpKind::Link | OpKind::Unlink | OpKind::Rename | OpKind::Exchange | OpKind::Xattr => 32,
+    }
 }
 
 /// The conditions for the end of a name.
@@ -74,7 +88,12 @@ struct Temporary {
 }
 
 impl<'a> ExtOp<'a> {
-    pub(super) fn new(ext: &'a Ext, kind: OpKind, admission: &'a mut Admission) -> ExtOp<'a> {
+    pub(super) fn new(
+        ext: &'a Ext,
+        kind: OpKind,
+        admission: &'a mut Admission,
+        handle: Option<Handle<'a>>,
+    ) -> ExtOp<'a> {
         ExtOp {
             ext,
             kind,
@@ -84,6 +103,7 @@ impl<'a> ExtOp<'a> {
             before_names: Level::NONE,
             linked_twice: Vec::new(),
             temporary: None,
+            _handle: handle,
         }
     }
 
@@ -236,7 +256,8 @@ impl<'a> ExtOp<'a> {
                 }
             }
             // Inodes are not promised: another op may have been faster since the admission.
-            if freeing == 0 {
+            // With a journal numbers are free at once, and no commit can be waited for within an op.
+            if freeing == 0 || ext.meta.has_journal() {
                 return Err(no_space());
             }
             ext.finish_freeing(freeing)?;
@@ -265,7 +286,7 @@ impl<'a> ExtOp<'a> {
 
     /// Makes a fresh block the only one of a new inode.
     fn adopt(&mut self, inode: &mut Inode, no: u64, kind: Kind, image: Buf, bits: Level) -> Result<Level> {
-        let (_, fresh) = self.ext.meta.fresh(no, kind, image);
+        let (_, fresh) = self.ext.fresh(no, kind, image)?;
         inode.block[0] = no as u32;
         inode.blocks = self.ext.geo.sectors_per_block().into();
         inode.size = self.ext.geo.block_size.into();
@@ -398,6 +419,9 @@ impl FormatOp for ExtOp<'_> {
         self.ext.registry.insert(&node);
         if attr.nlink > 0 {
             self.bear(&node, bits.max(needs))?;
+        } else if self.ext.meta.has_journal() {
+            self.bear(&node, bits.max(needs))?;
+            self.join_orphans(&node)?;
         } else {
             node.state.lock().needs = bits.max(needs);
         }
@@ -412,6 +436,7 @@ impl FormatOp for ExtOp<'_> {
 
     fn inode_put(&mut self, node: &Self::Node, attr: &Attr, disk_size: u64) -> Result<()> {
         self.touch(node)?;
+        let disk_size = self.size_on_disk(node, attr, disk_size);
         if attr.kind == FileKind::Regular && disk_size >= 1 << 31 {
             let level = self.ext.note_large_file()?;
             let mut state = node.state.lock();
@@ -425,7 +450,7 @@ impl FormatOp for ExtOp<'_> {
                 state.data = state.data.max(Some(Epoch(self.ext.data_epoch.load(Ordering::Relaxed))));
             }
             put_attr(&mut state.inode, attr, disk_size);
-            if attr.nlink > 0 {
+            if attr.nlink > 0 && !state.is_listed {
                 state.inode.dtime = 0;
             }
             state.life
@@ -434,6 +459,7 @@ impl FormatOp for ExtOp<'_> {
             Life::Unborn if attr.nlink > 0 => drop(self.bear(node, Level::NONE)?),
             Life::Orphan(_) if attr.nlink > 0 => {
                 node.state.lock().life = Life::Named { born: Level::NONE };
+                self.ext.remove_orphan(node, 0)?;
                 self.store_ordered(node)?;
             }
             _ => self.store_ordered(node)?,
@@ -445,7 +471,14 @@ impl FormatOp for ExtOp<'_> {
         self.touch(node)?;
         self.ext.check_deletable(node)?;
         let table = self.ext.table_block(&node.at)?;
+        let size = self.size_on_disk(node, attr, 0);
         let mut state = node.state.lock();
+        if self.ext.meta.has_journal() {
+            put_attr(&mut state.inode, attr, size);
+            state.inode.links = 0;
+            drop(state);
+            return self.join_orphans(node);
+        }
         put_attr(&mut state.inode, attr, attr.size);
         state.inode.links = 0;
         state.inode.dtime = attr.ctime.secs.clamp(1, u32::MAX.into()) as u32;
@@ -496,6 +529,13 @@ impl FormatOp for ExtOp<'_> {
         freed.into_iter().try_for_each(|freed| self.ext.alloc.free(needs, freed))?;
         if file_acl != 0 {
             self.ext.release_xattr_block(node, file_acl, needs)?;
+        }
+        if self.ext.meta.has_journal() {
+            self.ext.remove_orphan(node, self.ext.now_secs().max(1))?;
+            let mut state = node.state.lock();
+            (state.inode.size, state.inode.blocks, state.inode.file_acl) = (0, 0, 0);
+            drop(state);
+            self.ext.store(node)?;
         }
         self.ext.drop_index(node);
         self.ext.registry.remove(node);
@@ -600,6 +640,9 @@ impl FormatOp for ExtOp<'_> {
         self.ext.drop_early(file, from, to)?;
         let end = to.map_or(u64::MAX, |to| to.0);
         let progress = self.ext.clear_pointers(file, from.0, end, at_most, orphan)?;
+        if self.ext.meta.has_journal() && to.is_none() {
+            self.note_truncation(file, progress)?;
+        }
         let level = self.ext.slot_pending(file)?;
         self.reached(level);
         Ok(progress)
@@ -628,6 +671,42 @@ impl Drop for ExtOp<'_> {
 }
 
 impl ExtOp<'_> {
+    /// Puts an inode without a name on the orphan list of a volume with a journal.
+    fn join_orphans(&mut self, node: &Arc<Incore>) -> Result<()> {
+        node.state.lock().life = Life::Orphan(Level::NONE);
+        let level = self.ext.add_orphan(node)?;
+        self.reached(level);
+        Ok(())
+    }
+
+    /// Keeps a file on the orphan list while blocks beyond its end are left to be freed.
+    fn note_truncation(&mut self, file: &Arc<Incore>, progress: Progress) -> Result<()> {
+        let (links, is_listed) = {
+            let state = file.state.lock();
+            (state.inode.links, state.is_listed)
+        };
+        match progress {
+            // A file without a name stays until it is freed.
+            _ if links == 0 => Ok(()),
+            Progress::More => self.ext.add_orphan(file).map(drop),
+            Progress::Done if is_listed => {
+                self.ext.remove_orphan(file, 0)?;
+                self.ext.store(file).map(drop)
+            }
+            Progress::Done => Ok(()),
+        }
+    }
+
+    /// Returns the size that the disk may show: with a journal, a transaction that maps a block beyond the file's end
+    /// moves the end behind it.
+    fn size_on_disk(&self, node: &Incore, attr: &Attr, disk_size: u64) -> u64 {
+        if !self.ext.meta.has_journal() {
+            return disk_size;
+        }
+        let mapped = node.state.lock().mapped_end.saturating_mul(self.ext.geo.block_size.into());
+        disk_size.max(mapped.min(attr.size))
+    }
+
     /// Stores an inode after the names that the op has changed, where their order matters.
     fn store_ordered(&mut self, node: &Incore) -> Result<()> {
         if self.kind == OpKind::Exchange {

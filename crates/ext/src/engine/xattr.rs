@@ -141,7 +141,7 @@ impl Ext {
         let keep = unchanged || (layout.block.is_none() && old_block == 0);
         if let (Some(image), false) = (&layout.block, keep) {
             let (no, bits) = self.meta_block(node.at.group, admission)?;
-            let (_, fresh) = self.meta.fresh(no, Kind::Xattr, Buf::copy_of(image));
+            let (_, fresh) = self.fresh(no, Kind::Xattr, Buf::copy_of(image))?;
             let mut state = node.state.lock();
             state.inode.file_acl = no;
             state.needs = state.needs.max(bits).max(fresh).max(noted);

@@ -58,8 +58,6 @@ pub struct Feature {
 
 const READ: &str = "not supported for writing; the volume can only be read";
 const KERNEL: &str = "not supported: mount it with the kernel";
-const REPLAY: &str =
-    "the journal holds changes, which are read from it; run e2fsck -fp on the volume before it is written";
 const JOURNAL: &str = "this is the journal of another volume";
 
 const fn compat(bit: Compat, name: &'static str) -> Feature {
@@ -94,7 +92,7 @@ pub const FEATURES: &[Feature] = &[
     compat(Compat::ORPHAN_FILE, "orphan_file"),
     incompat(Incompat::COMPRESSION, "compression", Access::Refused(KERNEL)),
     made(incompat(Incompat::FILETYPE, "filetype", Access::Write)),
-    incompat(Incompat::NEEDS_RECOVERY, "needs_recovery", Access::Read(REPLAY)),
+    incompat(Incompat::NEEDS_RECOVERY, "needs_recovery", Access::Write),
     incompat(Incompat::JOURNAL_DEV, "journal_dev", Access::Refused(JOURNAL)),
     incompat(Incompat::META_BG, "meta_bg", Access::Read(READ)),
     incompat(Incompat::EXTENT, "extent", Access::Read(READ)),

@@ -316,6 +316,143 @@ impl JournalSuperblock {
     }
 }
 
+// -- writing
+
+fn put_be32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Returns a block of the log with its header and nothing else.
+fn block_with_header(kind: u32, sequence: u32, block_bytes: usize) -> Vec<u8> {
+    let mut block = vec![0; block_bytes];
+    put_be32(&mut block, 0, MAGIC);
+    put_be32(&mut block, 4, kind);
+    put_be32(&mut block, 8, sequence);
+    block
+}
+
+/// A copy of a block as a descriptor names it.
+#[derive(Debug, Clone, Copy)]
+pub struct Copied<'a> {
+    /// The block of the volume.
+    pub home: BlockNo,
+    /// True if the magic number at its start was replaced by zeros.
+    pub escaped: bool,
+    /// The bytes in the log.
+    pub logged: &'a [u8],
+}
+
+/// Returns true if a block has to be logged without its first four bytes: they are the magic number.
+pub fn needs_escape(block: &[u8]) -> bool {
+    be32(block, 0) == MAGIC
+}
+
+impl JournalSuperblock {
+    /// Turns the superblock into that of a journal which this crate writes: with checksums of version 3 if `checksums`,
+    /// else with none, and with wide block numbers if `wide`. The area for fast commits joins the ring.
+    pub fn prepare(&mut self, uuid: &[u8; 16], checksums: bool, wide: bool) {
+        self.features = JournalFeatures::REVOKE;
+        self.features.set(JournalFeatures::BIT64, wide);
+        self.features.set(JournalFeatures::CSUM_V3, checksums);
+        self.sums = if checksums { LogSums::V3(Crc32c::START.bytes(uuid).0) } else { LogSums::Absent };
+        self.end = self.blocks;
+    }
+
+    /// Stores the fields that change into the bytes of the superblock, and its checksum. All of them lie in the first
+    /// sector.
+    pub fn encode_into(&self, bytes: &mut [u8]) {
+        put_be32(bytes, 4, 4);
+        put_be32(bytes, 0x18, self.sequence);
+        put_be32(bytes, 0x1C, self.start);
+        put_be32(bytes, 0x20, self.errno.cast_unsigned());
+        put_be32(bytes, 0x24, 0);
+        put_be32(bytes, 0x28, self.features.bits());
+        put_be32(bytes, 0x2C, 0);
+        put_be32(bytes, 0x54, 0);
+        // The next mount begins at the start of the ring.
+        put_be32(bytes, 0x58, 0);
+        bytes[0x50] = if self.sums.seed().is_some() { TYPE_CRC32C } else { 0 };
+        put_be32(bytes, SUPERBLOCK_SUM_AT, 0);
+        if self.sums.seed().is_some() {
+            let sum = Crc32c::START.bytes(&bytes[..SUPERBLOCK_BYTES]).0;
+            put_be32(bytes, SUPERBLOCK_SUM_AT, sum);
+        }
+    }
+
+    /// Returns the most blocks that one descriptor names.
+    pub fn tags_max(&self, block_bytes: usize) -> usize {
+        (block_bytes - HEADER_BYTES - UUID_BYTES - TAIL_BYTES) / self.tag_form().stride
+    }
+
+    /// Returns the most blocks that one revoke block names.
+    pub fn revokes_max(&self, block_bytes: usize) -> usize {
+        (block_bytes - REVOKE_HEADER_BYTES - TAIL_BYTES) / self.revoke_width()
+    }
+
+    fn revoke_width(&self) -> usize {
+        if self.features.contains(JournalFeatures::BIT64) { 8 } else { 4 }
+    }
+
+    /// Makes the descriptor of at most [`Self::tags_max`] blocks.
+    pub fn encode_descriptor(&self, sequence: u32, copies: &[Copied<'_>], block_bytes: usize) -> Vec<u8> {
+        debug_assert!(copies.len() <= self.tags_max(block_bytes), "{} tags in a descriptor", copies.len());
+        let form = self.tag_form();
+        let mut block = block_with_header(1, sequence, block_bytes);
+        let mut at = HEADER_BYTES;
+        for (number, copy) in copies.iter().enumerate() {
+            let mut flags = TagFlags::empty();
+            flags.set(TagFlags::ESCAPED, copy.escaped);
+            flags.set(TagFlags::SAME_UUID, number > 0);
+            flags.set(TagFlags::LAST, number + 1 == copies.len());
+            let checksum = match self.sums {
+                LogSums::V2(seed) | LogSums::V3(seed) => {
+                    Crc32c(seed).bytes(&sequence.to_be_bytes()).bytes(copy.logged).0
+                }
+                _ => 0,
+            };
+            form.encode(&mut block[at..at + form.stride], &Tag { home: copy.home, flags, checksum });
+            // Behind the first tag lies a UUID, whose contents mean nothing.
+            at += form.stride + if number == 0 { UUID_BYTES } else { 0 };
+        }
+        self.seal_tail(&mut block);
+        block
+    }
+
+    /// Makes a revoke block of at most [`Self::revokes_max`] blocks.
+    pub fn encode_revoke(&self, sequence: u32, blocks: &[BlockNo], block_bytes: usize) -> Vec<u8> {
+        debug_assert!(blocks.len() <= self.revokes_max(block_bytes), "{} revokes in a block", blocks.len());
+        let width = self.revoke_width();
+        let mut block = block_with_header(5, sequence, block_bytes);
+        put_be32(&mut block, HEADER_BYTES, (REVOKE_HEADER_BYTES + blocks.len() * width) as u32);
+        for (entry, no) in block[REVOKE_HEADER_BYTES..].chunks_exact_mut(width).zip(blocks) {
+            entry.copy_from_slice(&no.0.to_be_bytes()[8 - width..]);
+        }
+        self.seal_tail(&mut block);
+        block
+    }
+
+    /// Makes the commit block of a transaction. `time`: seconds and nanoseconds; never less than that of the
+    /// transaction before.
+    pub fn encode_commit(&self, sequence: u32, time: (u64, u32), block_bytes: usize) -> Vec<u8> {
+        let mut block = block_with_header(2, sequence, block_bytes);
+        block[48..56].copy_from_slice(&time.0.to_be_bytes());
+        put_be32(&mut block, 56, time.1);
+        if let Some(seed) = self.sums.seed() {
+            let sum = seed.bytes(&block).0;
+            put_be32(&mut block, COMMIT_SUM_AT, sum);
+        }
+        block
+    }
+
+    fn seal_tail(&self, block: &mut [u8]) {
+        if let Some(seed) = self.sums.seed() {
+            let at = block.len() - TAIL_BYTES;
+            let sum = seed.bytes(block).0;
+            put_be32(block, at, sum);
+        }
+    }
+}
+
 /// The type of the record that begins the area for fast commits.
 const FAST_COMMIT_HEAD: u16 = 9;
 
@@ -358,6 +495,20 @@ impl TagForm {
         }
         let flags = TagFlags::from_bits_retain(be16(bytes, 6).into());
         Tag { home: BlockNo(low | high(8)), flags, checksum: be16(bytes, 4).into() }
+    }
+
+    fn encode(&self, bytes: &mut [u8], tag: &Tag) {
+        put_be32(bytes, 0, tag.home.0 as u32);
+        if self.wide {
+            put_be32(bytes, 8, (tag.home.0 >> 32) as u32);
+        }
+        if self.v3 {
+            put_be32(bytes, 4, tag.flags.bits());
+            put_be32(bytes, 12, tag.checksum);
+        } else {
+            bytes[4..6].copy_from_slice(&(tag.checksum as u16).to_be_bytes());
+            bytes[6..8].copy_from_slice(&(tag.flags.bits() as u16).to_be_bytes());
+        }
     }
 }
 

@@ -114,7 +114,7 @@ impl Disk for Held {
 }
 
 fn meta_over(disk: SharedDisk) -> Meta {
-    Meta::new(disk, Live::new(), Arc::new(Health::default()), BLOCK)
+    Meta::new(disk, Live::new(), Arc::new(Health::default()), BLOCK, None)
 }
 
 fn sweep(meta: &Meta) {
@@ -135,7 +135,7 @@ fn contended(meta: &Meta, threads: u64, work: impl Fn(u64) + Sync) {
         for _ in 0..3 {
             scope.spawn(move || {
                 while left.load(Ordering::SeqCst) > 0 {
-                    meta.is_long();
+                    meta.is_long(1);
                 }
             });
         }

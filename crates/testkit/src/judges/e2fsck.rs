@@ -137,6 +137,8 @@ pub enum Mode {
     Preen,
     /// `-fy`: repairs everything.
     Repair,
+    /// `-E journal_only`: replays the journal, finishes orphans, and looks at nothing else.
+    Replay,
 }
 
 /// Runs e2fsck; `None` if it is not installed.
@@ -153,12 +155,13 @@ pub fn run(image: &Path, mode: Mode) -> Option<E2fsckVerdict> {
 }
 
 fn run_once(image: &Path, mode: Mode) -> Option<E2fsckVerdict> {
-    let flags = match mode {
-        Mode::Look => "-fn",
-        Mode::Preen => "-fp",
-        Mode::Repair => "-fy",
+    let flags: &[&str] = match mode {
+        Mode::Look => &["-fn"],
+        Mode::Preen => &["-fp"],
+        Mode::Repair => &["-fy"],
+        Mode::Replay => &["-y", "-E", "journal_only"],
     };
-    let output = tools::run("e2fsck", &[flags, image.to_str().expect("test paths are text")])?;
+    let output = tools::run("e2fsck", &[flags, &[image.to_str().expect("test paths are text")]].concat())?;
     let text = tools::text(&output);
     let findings = parse(&text);
     Some(E2fsckVerdict { exit: output.status.code().unwrap_or(128), findings, text })

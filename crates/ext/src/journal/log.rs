@@ -1,0 +1,204 @@
+//! The log of a mounted volume: appending transactions to the ring, and giving back its space.
+//!
+//! A transaction is written in two steps. [`Log::append`] writes everything but the commit block; the caller flushes.
+//! [`Log::commit`] writes the commit block and makes it durable: only then does the transaction count. The blocks of
+//! the ring that it takes stay in use until [`Log::empty`], which the caller may call when all blocks of all
+//! transactions so far are durable in their own places.
+//!
+//! The commit block's place holds zeros before, so a torn commit block reads as a whole one.
+
+use moafs_disk::{Buf, Cause, Epoch, Kind, Op, Page, Request, Tag};
+use moafs_runtime::Rt;
+use moafs_vfs::{Error, Result};
+
+use super::Journal;
+use crate::format::BlockNo;
+use crate::format::journal::{Copied, MAGIC, needs_escape};
+
+/// The log of a volume that is mounted for writing.
+pub struct Log {
+    journal: Journal,
+    block_bytes: usize,
+    /// The next block of the ring.
+    head: u32,
+    /// Blocks of the ring that transactions take which may be replayed.
+    used: u32,
+    /// The number of the next transaction.
+    sequence: u32,
+    /// The time of the newest commit, in seconds.
+    newest: u64,
+}
+
+impl Log {
+    /// Begins to append to a journal whose log is empty: there is nothing to replay.
+    ///
+    /// `checksums`: whether the volume's metadata have checksums; `wide`: whether block numbers have 64 bits.
+    pub fn begin(mut journal: Journal, checksums: bool, wide: bool) -> Log {
+        debug_assert!(journal.superblock.is_empty(), "transactions that were not replayed would be lost");
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&journal.superblock_bytes[0x30..0x40]);
+        journal.superblock.prepare(&uuid, checksums, wide);
+        Log {
+            block_bytes: journal.geo.block_bytes(),
+            head: journal.superblock.first,
+            used: 0,
+            sequence: journal.superblock.sequence,
+            newest: 0,
+            journal,
+        }
+    }
+
+    /// Returns the number of blocks of the ring.
+    pub fn capacity(&self) -> u32 {
+        self.journal.superblock.end - self.journal.superblock.first
+    }
+
+    /// Returns the number of blocks that are free. One always stays free.
+    pub fn room(&self) -> u32 {
+        (self.capacity() - self.used).saturating_sub(1)
+    }
+
+    /// Returns how many blocks of the ring a transaction takes.
+    pub fn blocks_for(&self, copies: usize, revoked: usize) -> u32 {
+        let log = &self.journal.superblock;
+        let descriptors = copies.div_ceil(log.tags_max(self.block_bytes));
+        let revokes = revoked.div_ceil(log.revokes_max(self.block_bytes));
+        u32::try_from(copies + descriptors + revokes + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Writes a transaction without its commit block. Returns the epoch in which it completed: what is written counts
+    /// only after that is durable, and [`Self::commit`] has returned.
+    ///
+    /// # Errors
+    /// Device errors. The transaction then counts for nothing, and the log must not be used any more.
+    ///
+    /// # Panics
+    /// If there is no [`Self::room`], which is the caller's mistake.
+    pub fn append(&mut self, rt: &Rt, revoked: &[BlockNo], copies: &[(BlockNo, Page)]) -> Result<Epoch> {
+        let taken = self.blocks_for(copies.len(), revoked.len());
+        assert!(taken <= self.room(), "a transaction of {taken} blocks does not fit into {} free ones", self.room());
+        let mut pages = self.encode(revoked, copies);
+        // Where the commit block is going to be.
+        pages.push(Buf::zeroed(self.block_bytes).freeze());
+        debug_assert_eq!(pages.len() as u32, taken, "the size of a transaction was foretold wrongly");
+        let mut requests = self.requests(pages)?;
+        if self.journal.superblock.is_empty() {
+            self.journal.superblock.start = self.head;
+            self.journal.superblock.sequence = self.sequence;
+            requests.push(self.journal.superblock_write());
+        }
+        self.used += taken;
+        self.head = self.ahead(taken - 1);
+        crate::meta::write_patiently(&self.journal.disk, rt, requests)
+    }
+
+    /// Writes the commit block of the transaction that was appended last. The transaction is durable on return.
+    ///
+    /// # Errors
+    /// Device errors: whether the transaction counts is then not known.
+    pub fn commit(&mut self, rt: &Rt) -> Result<()> {
+        let now = rt.timestamp();
+        self.newest = self.newest.max(u64::try_from(now.secs).unwrap_or_default());
+        let block = self.journal.superblock.encode_commit(self.sequence, (self.newest, now.nanos), self.block_bytes);
+        let fua = self.journal.disk.limits().fua;
+        let mut requests = self.requests(vec![Buf::copy_of(&block).freeze()])?;
+        for request in &mut requests {
+            if let Op::Write { fua: forced, .. } = &mut request.op {
+                *forced = fua;
+            }
+        }
+        let written = crate::meta::write_patiently(&self.journal.disk, rt, requests)?;
+        let flushed = self.journal.disk.make_durable(written);
+        flushed.map_err(|source| Error::disk("flushing the commit block", source))?;
+        self.head = self.ahead(1);
+        self.sequence = self.sequence.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Gives back the blocks of all transactions so far, whose blocks are durable in their own places. On return a
+    /// replay finds the log behind them.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn empty(&mut self) -> Result<()> {
+        if self.used == 0 {
+            return Ok(());
+        }
+        self.journal.superblock.start = self.head;
+        self.journal.superblock.sequence = self.sequence;
+        self.journal.store_superblock()?;
+        self.used = 0;
+        Ok(())
+    }
+
+    /// Marks the log as empty, for a volume that is being unmounted and whose blocks are all in their own places.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn close(&mut self) -> Result<()> {
+        self.journal.superblock.start = 0;
+        self.journal.superblock.sequence = self.sequence;
+        self.used = 0;
+        self.journal.store_superblock()
+    }
+
+    /// Returns the blocks of a transaction in the order of the log, without the commit block.
+    fn encode(&self, revoked: &[BlockNo], copies: &[(BlockNo, Page)]) -> Vec<Page> {
+        let log = &self.journal.superblock;
+        let page = |bytes: Vec<u8>| Buf::copy_of(&bytes).freeze();
+        let mut pages = Vec::new();
+        for revoked in revoked.chunks(log.revokes_max(self.block_bytes)) {
+            pages.push(page(log.encode_revoke(self.sequence, revoked, self.block_bytes)));
+        }
+        for copies in copies.chunks(log.tags_max(self.block_bytes)) {
+            let logged: Vec<Page> = copies.iter().map(|(_, page)| escaped(page)).collect();
+            let tags: Vec<Copied<'_>> = copies
+                .iter()
+                .zip(&logged)
+                .map(|((home, page), logged)| Copied { home: *home, escaped: needs_escape(page), logged })
+                .collect();
+            pages.push(page(log.encode_descriptor(self.sequence, &tags, self.block_bytes)));
+            pages.extend(logged);
+        }
+        pages
+    }
+
+    /// Returns the block of the ring that lies `blocks` behind the head.
+    fn ahead(&self, blocks: u32) -> u32 {
+        let first = self.journal.superblock.first;
+        first + (self.head - first + blocks) % self.capacity()
+    }
+
+    /// Returns the requests that write pages to the ring from the head on: one for each run of blocks of the volume.
+    fn requests(&self, pages: Vec<Page>) -> Result<Vec<Request>> {
+        let limits = self.journal.disk.limits();
+        let most = (limits.transfer_bytes_max / self.block_bytes).min(limits.segments_max).max(1);
+        let mut pages = pages.into_iter().peekable();
+        let (mut at, mut requests) = (self.head, Vec::new());
+        while pages.peek().is_some() {
+            let (block, together) = self.journal.locate_checked(at)?;
+            let together = together.min(self.journal.superblock.end - at) as usize;
+            let data: Vec<Page> = pages.by_ref().take(together.min(most)).collect();
+            at += data.len() as u32;
+            if at >= self.journal.superblock.end {
+                at = self.journal.superblock.first;
+            }
+            requests.push(Request {
+                op: Op::Write { data, fua: false },
+                at: self.journal.lba(block),
+                tag: Tag::new(Kind::Journal, 0, Cause::Order),
+            });
+        }
+        Ok(requests)
+    }
+}
+
+/// Returns a block as it is logged: without the magic number at its start.
+fn escaped(page: &Page) -> Page {
+    if !needs_escape(page) {
+        return page.clone();
+    }
+    let mut block = Buf::copy_of(page);
+    block[..MAGIC.to_be_bytes().len()].fill(0);
+    block.freeze()
+}

@@ -1,0 +1,337 @@
+//! The order of metadata on volumes with a journal: transactions.
+//!
+//! Every change joins the *running* transaction, whole blocks at a time. An op holds a [`Handle`] while it changes
+//! anything, so a transaction contains ops whole. A commit closes the gate to ops, takes the images of all changed
+//! blocks in memory, opens the gate for the next transaction, and then writes: file data that the transaction makes
+//! reachable are made durable together with the images in the log, then the commit block.
+//!
+//! A committed block is *homeless* until its image is written to its own place as well. It stays in memory, and its
+//! copy in the log counts until then. [`Transactions::settle`] writes such blocks home, all at once and in ascending
+//! order, and gives back the log's space. A block that was freed gets no image any more; where a copy of it is in the
+//! log, the transaction that frees it revokes it, since a replay would otherwise write the copy over the block's next
+//! contents. Nothing that a transaction frees is handed out before the transaction is durable.
+//!
+//! A level ([`super::Level`]) is a transaction's number here: the running one has the next number after the last
+//! committed one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use moafs_disk::{Cause, Epoch, Kind, Op, Page, Request, Tag};
+use moafs_runtime::leaf::Mutex;
+use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
+use moafs_runtime::lock::{self, ReadGuard, RwLock};
+use moafs_runtime::Rt;
+use moafs_vfs::{Error, Result};
+
+use super::{Block, Freed, Level, Meta, Sweeper, write_patiently};
+use crate::format::BlockNo;
+use crate::journal::Log;
+
+/// The share of the log, one part in so many, that a transaction takes at most, unless one op needs more.
+const TRANSACTION_SHARE: u64 = 4;
+/// The share of the log, one part in so many, that may be in use before blocks are written home.
+const LOG_SHARE: u32 = 2;
+/// The most bytes of blocks in memory that were committed and not written home.
+const HOMELESS_BYTES_MAX: usize = 16 << 20;
+
+/// The transactions of one volume.
+pub(super) struct Transactions {
+    /// Shared by ops, closed while a commit takes images.
+    gate: RwLock<()>,
+    running: Mutex<Running>,
+    /// The blocks that running ops may change, at most.
+    credits: AtomicU64,
+    /// Ops that are running, and commits that are taking images: only they may change blocks.
+    changers: AtomicU64,
+    /// Blocks that one transaction may change before it is committed.
+    blocks_max: u64,
+    homeless_bytes: AtomicU64,
+    /// Held by the task that commits, or writes blocks home.
+    log: lock::Mutex<Committed>,
+}
+
+/// The transaction that changes join.
+struct Running {
+    number: Level,
+    blocks: BTreeMap<u64, Arc<Block>>,
+    /// Freed blocks of which a copy is in the log.
+    revoked: BTreeSet<u64>,
+    freed: Vec<Freed>,
+    /// The epoch of the data that it makes reachable.
+    data: Option<Epoch>,
+    /// The last committed transaction.
+    durable: Level,
+    /// Blocks with a copy in the part of the log that may be replayed.
+    logged: BTreeSet<u64>,
+}
+
+/// What is committed, and the log.
+struct Committed {
+    log: Log,
+    homeless: BTreeMap<u64, Homeless>,
+}
+
+/// A committed block that is not in its own place yet. The reference keeps the block in memory.
+struct Homeless {
+    kind: Kind,
+    image: Page,
+    _block: Arc<Block>,
+}
+
+/// A transaction whose images were taken.
+struct Closed {
+    number: Level,
+    blocks: BTreeMap<u64, Arc<Block>>,
+    images: Vec<(BlockNo, Page)>,
+    revoked: Vec<BlockNo>,
+    freed: Vec<Freed>,
+    data: Option<Epoch>,
+}
+
+/// The permission to change metadata: all changes made while it is held belong to one transaction.
+pub struct Handle<'a> {
+    transactions: &'a Transactions,
+    credits: u64,
+    _open: ReadGuard<'a, ()>,
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        self.transactions.credits.fetch_sub(self.credits, Ordering::Relaxed);
+        self.transactions.changers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Transactions {
+    pub(super) fn new(rt: &Rt, log: Log) -> Transactions {
+        Transactions {
+            gate: RwLock::new(Arc::clone(rt), ()),
+            running: Mutex::new(Running {
+                number: Level(1),
+                blocks: BTreeMap::new(),
+                revoked: BTreeSet::new(),
+                freed: Vec::new(),
+                data: None,
+                durable: Level::NONE,
+                logged: BTreeSet::new(),
+            }),
+            credits: AtomicU64::new(0),
+            changers: AtomicU64::new(0),
+            homeless_bytes: AtomicU64::new(0),
+            blocks_max: u64::from(log.capacity()) / TRANSACTION_SHARE,
+            log: lock::Mutex::new(Arc::clone(rt), Committed { log, homeless: BTreeMap::new() }),
+        }
+    }
+
+    /// Waits for the gate. `credits`: the blocks that the op changes at most.
+    pub(super) fn enter(&self, credits: u64) -> Handle<'_> {
+        let open = self.gate.read();
+        self.credits.fetch_add(credits, Ordering::Relaxed);
+        self.changers.fetch_add(1, Ordering::Relaxed);
+        Handle { transactions: self, credits, _open: open }
+    }
+
+    /// Returns true if the running transaction has no room for an op of this size.
+    pub(super) fn is_full(&self, credits: u64) -> bool {
+        let changed = self.running.lock().blocks.len() as u64;
+        changed > 0 && changed + self.credits.load(Ordering::Relaxed) + credits > self.blocks_max
+    }
+
+    /// Adds a changed block to the running transaction, whose state the caller has locked; `data` is what the change
+    /// makes reachable. Returns the transaction's number.
+    pub(super) fn join(&self, block: &Arc<Block>, data: Option<Epoch>) -> Level {
+        debug_assert!(self.changers.load(Ordering::Relaxed) > 0, "block {} is changed outside of an op", block.no);
+        let mut running = self.running.lock();
+        let before = running.blocks.insert(block.no, Arc::clone(block));
+        debug_assert!(before.is_none_or(|before| Arc::ptr_eq(&before, block)), "two blocks {} change", block.no);
+        running.revoked.remove(&block.no);
+        running.data = running.data.max(data);
+        running.number
+    }
+
+    /// Takes a freed block out of the running transaction.
+    pub(super) fn leave(&self, block: &Arc<Block>) {
+        let mut running = self.running.lock();
+        if running.blocks.get(&block.no).is_some_and(|here| Arc::ptr_eq(here, block)) {
+            running.blocks.remove(&block.no);
+        }
+        if running.logged.contains(&block.no) {
+            running.revoked.insert(block.no);
+        }
+    }
+
+    /// Registers what the running transaction frees. Returns its number.
+    pub(super) fn free(&self, freed: Freed) -> Level {
+        let mut running = self.running.lock();
+        running.freed.push(freed);
+        running.number
+    }
+
+    pub(super) fn is_pending(&self, level: Level) -> bool {
+        level > self.running.lock().durable
+    }
+
+    /// Returns the number of the newest transaction with changes.
+    pub(super) fn highest(&self) -> Level {
+        let running = self.running.lock();
+        if running.is_empty() { running.durable } else { running.number }
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.running.lock().is_empty()
+    }
+
+    /// Commits until `target` is durable. Concurrent callers share the work.
+    pub(super) fn commit(&self, meta: &Meta, target: Level, sweeper: &mut dyn Sweeper) -> Result<()> {
+        let mut committed = self.log.lock();
+        while self.is_pending(target) {
+            meta.health.check()?;
+            let done = self.commit_running(meta, &mut committed, sweeper);
+            meta.health.watch(done)?;
+        }
+        Ok(())
+    }
+
+    fn commit_running(&self, meta: &Meta, committed: &mut Committed, sweeper: &mut dyn Sweeper) -> Result<()> {
+        let closed = self.close(sweeper)?;
+        if !closed.images.is_empty() || !closed.revoked.is_empty() {
+            self.write(meta, committed, &closed)?;
+        }
+        for block in &closed.revoked {
+            committed.homeless.remove(&block.0);
+        }
+        for ((_, block), (no, image)) in closed.blocks.into_iter().zip(closed.images) {
+            committed.homeless.insert(no.0, Homeless { kind: block.kind, image, _block: block });
+        }
+        self.count_homeless(meta, committed);
+        self.running.lock().durable = closed.number;
+        sweeper.freed(closed.freed)?;
+        let is_crowded = committed.log.room() < committed.log.capacity() / LOG_SHARE;
+        if is_crowded || committed.homeless.len() * meta.block_size > HOMELESS_BYTES_MAX {
+            self.settle_all(meta, committed, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Closes the running transaction, takes its images, and opens the next one.
+    fn close(&self, sweeper: &mut dyn Sweeper) -> Result<Closed> {
+        let _closed = self.gate.write();
+        self.changers.fetch_add(1, Ordering::Relaxed);
+        let prepared = sweeper.before_commit();
+        self.changers.fetch_sub(1, Ordering::Relaxed);
+        prepared?;
+        let closed = {
+            let mut running = self.running.lock();
+            let number = running.number;
+            running.number = Level(number.0 + 1);
+            Closed {
+                number,
+                blocks: std::mem::take(&mut running.blocks),
+                images: Vec::new(),
+                revoked: std::mem::take(&mut running.revoked).into_iter().map(BlockNo).collect(),
+                freed: std::mem::take(&mut running.freed),
+                data: running.data.take(),
+            }
+        };
+        let image = |block: &Arc<Block>| (BlockNo(block.no), block.state.lock().bytes.clone().freeze());
+        let images: Vec<(BlockNo, Page)> = closed.blocks.values().map(image).collect();
+        self.running.lock().logged.extend(images.iter().map(|(no, _)| no.0));
+        Ok(Closed { images, ..closed })
+    }
+
+    /// Makes a closed transaction durable.
+    fn write(&self, meta: &Meta, committed: &mut Committed, closed: &Closed) -> Result<()> {
+        let needed = committed.log.blocks_for(closed.images.len(), closed.revoked.len());
+        if needed > committed.log.room() {
+            self.settle_all(meta, committed, &closed.images)?;
+        }
+        if needed > committed.log.room() {
+            let problem = format!(
+                "a transaction of {needed} blocks does not fit into the journal, which has {}",
+                committed.log.capacity()
+            );
+            return Err(Error::Refused(problem));
+        }
+        let logged = committed.log.append(&meta.rt, &closed.revoked, &closed.images)?;
+        let flushed = meta.disk.make_durable(logged.max(closed.data.unwrap_or_default()));
+        flushed.map_err(|source| Error::disk("flushing a transaction and the file data it leads to", source))?;
+        committed.log.commit(&meta.rt)
+    }
+
+    /// Writes all committed blocks home, and gives back the log's space.
+    pub(super) fn settle(&self, meta: &Meta) -> Result<()> {
+        let mut committed = self.log.lock();
+        meta.health.check()?;
+        meta.health.watch(self.settle_all(meta, &mut committed, &[]))
+    }
+
+    /// Writes all committed blocks home. `coming`: what is about to be appended to the log.
+    fn settle_all(&self, meta: &Meta, committed: &mut Committed, coming: &[(BlockNo, Page)]) -> Result<()> {
+        if !committed.homeless.is_empty() {
+            let written = write_patiently(&meta.disk, &meta.rt, home_writes(meta, &committed.homeless))?;
+            let flushed = meta.disk.make_durable(written);
+            flushed.map_err(|source| Error::disk("flushing blocks that were written home", source))?;
+        }
+        committed.log.empty()?;
+        committed.homeless.clear();
+        self.count_homeless(meta, committed);
+        self.running.lock().logged = coming.iter().map(|(no, _)| no.0).collect();
+        Ok(())
+    }
+
+    fn count_homeless(&self, meta: &Meta, committed: &Committed) {
+        self.homeless_bytes.store((committed.homeless.len() * meta.block_size) as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of images in memory that were committed and not written home.
+    pub(super) fn memory(&self) -> u64 {
+        self.homeless_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if committed blocks wait to be written home.
+    pub(super) fn is_homeless(&self) -> bool {
+        self.log.try_lock().is_some_and(|committed| !committed.homeless.is_empty())
+    }
+
+    /// Writes everything home and marks the log as empty. Nothing may change any more.
+    pub(super) fn finish(&self, meta: &Meta) -> Result<()> {
+        debug_assert!(self.is_clean(), "the volume is closed with changes that were not committed");
+        let mut committed = self.log.lock();
+        meta.health.check()?;
+        let done = self.settle_all(meta, &mut committed, &[]).and_then(|()| committed.log.close());
+        meta.health.watch(done)
+    }
+}
+
+impl Running {
+    fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.freed.is_empty() && self.revoked.is_empty()
+    }
+}
+
+/// Returns the requests that write blocks home: neighbours in one.
+fn home_writes(meta: &Meta, homeless: &BTreeMap<u64, Homeless>) -> Vec<Request> {
+    let limits = meta.disk.limits();
+    let most = (limits.transfer_bytes_max / meta.block_size).min(limits.segments_max).max(1);
+    let mut requests: Vec<Request> = Vec::new();
+    let mut last = None;
+    for (no, Homeless { kind, image, .. }) in homeless {
+        let follows = last == no.checked_sub(1) && last.is_some();
+        last = Some(*no);
+        if let Some(Request { op: Op::Write { data, .. }, tag, .. }) = requests.last_mut()
+            && follows
+            && tag.kind == *kind
+            && data.len() < most
+        {
+            data.push(image.clone());
+            continue;
+        }
+        requests.push(Request {
+            op: Op::Write { data: vec![image.clone()], fua: false },
+            at: meta.lba(*no),
+            tag: Tag::new(*kind, 0, Cause::Order),
+        });
+    }
+    requests
+}

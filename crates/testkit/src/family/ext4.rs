@@ -1,0 +1,89 @@
+//! ext volumes with a journal.
+//!
+//! The reference checker judges what a replay leaves: e2fsck replays the journal of a copy and finishes its orphans
+//! first, and must then find nothing at all, whatever the power cut left.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use moafs_disk::mem::MemDisk;
+use moafs_vfs::types::Ino;
+
+use super::ext::ExtMounter;
+use super::{Ext, Family};
+use crate::image::{self, Geometry};
+use crate::judges::e2fsck::Finding;
+use crate::judges::{Class, Verdict, e2fsck};
+use crate::model::{Model, NodeId};
+use crate::mutate::Layout;
+use crate::workloads::Workload;
+
+/// The volumes of the ext family that have a journal.
+#[derive(Debug, Clone, Copy)]
+pub struct Ext4;
+
+impl Family for Ext4 {
+    type Mounter = ExtMounter;
+
+    const CHECKER: &'static str = "e2fsck-journal";
+    const GEOMETRIES: &'static [Geometry] = &image::ext::JOURNALED;
+    const CRASH: &'static [&'static str] = &["crash-ext3-1k", "crash-ext3-4k"];
+    const SIMULATED: &'static [&'static str] = &["crash-ext3-1k", "crash-ext3-4k", "ext3-1k-groups"];
+    const AGED: &'static [&'static str] = &["ext3-1k", "ext3-4k"];
+    const COUNTS_INODES: bool = true;
+    const DAMAGED: &'static [&'static str] = &["ext3-1k", "ext3-4k"];
+    const FULL: &'static [Geometry] = &image::ext::JOURNALED_FULL;
+    const SPARSE: &'static [Geometry] = &image::ext::JOURNALED_SPARSE;
+    const ONE_MOMENT: bool = true;
+    const CRASH_STATES: [usize; 2] = [6, 190];
+    const POLICIES: u64 = Ext::POLICIES;
+    const WORKLOADS: &'static [&'static [Workload]] = Ext::WORKLOADS;
+
+    fn make(geometry: &Geometry) -> Option<MemDisk> {
+        Ext::make(geometry)
+    }
+
+    fn mounter(seed: u64) -> ExtMounter {
+        Ext::mounter(seed)
+    }
+
+    fn look(image: &Path) -> Option<Verdict> {
+        let copy = tempfile::NamedTempFile::new_in(crate::judges::tools::scratch()).expect("a scratch file");
+        std::fs::copy(image, copy.path()).expect("the image can be copied");
+        let replayed = e2fsck::run(copy.path(), e2fsck::Mode::Replay)?;
+        let verdict = e2fsck::run(copy.path(), e2fsck::Mode::Look)?;
+        // The totals in the superblock are those of the last unmount: e2fsck corrects them without a word of error.
+        let silent = verdict.exit == 0 && verdict.findings.iter().all(|finding| *finding == Finding::Counts);
+        let sound = silent && replayed.exit <= 1;
+        Some(Verdict {
+            class: if sound { Class::Clean } else { Class::Fatal },
+            spotless: sound,
+            text: format!("replay: {}\n{}", replayed.text, verdict.text),
+        })
+    }
+
+    fn repair(image: &Path) -> String {
+        Ext::repair(image)
+    }
+
+    fn witness(
+        geometry: &Geometry,
+        image: &Path,
+        model: &Model,
+        inos: &BTreeMap<NodeId, Ino>,
+    ) -> Result<(), String> {
+        Ext::witness(geometry, image, model, inos)
+    }
+
+    fn layout(image: &MemDisk, geometry: &Geometry) -> Layout {
+        Ext::layout(image, geometry)
+    }
+
+    fn findings(disk: &MemDisk) -> Vec<String> {
+        Ext::findings(disk)
+    }
+
+    fn check(disk: &MemDisk, repair: bool) {
+        Ext::check(disk, repair);
+    }
+}
