@@ -123,7 +123,7 @@ impl FsckArgs {
         let failed = |error: &dyn std::error::Error| format!("{}: {error}", self.image.display());
         let format = self.format(&disk)?;
         let checked = match format {
-            FormatName::Ext2 => ext2::run(self, &*disk, &bar).map_err(|error| failed(&error)),
+            FormatName::Ext2 => ext2::run(self, &disk, &bar).map_err(|error| failed(&error)),
             FormatName::F2fs => f2fs::run(&*disk, &bar).map_err(|error| failed(&error)),
         };
         bar.finish_and_clear();

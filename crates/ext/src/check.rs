@@ -168,8 +168,8 @@ pub enum CheckError {
     /// The journal holds changes that are not on the volume yet: a repair without them would
     /// destroy the files they belong to.
     #[error(
-        "the journal holds changes that were not replayed (s_start is {start}, should be 0): run `e2fsck -fp` on the volume, \
-         or mount it with the kernel once"
+        "the journal was not replayed (s_start is {start}, should be 0, and the feature needs_recovery clear): run \
+         `moafs fsck -p` on the volume, or mount it once"
     )]
     Journal {
         /// `s_start` of the journal's superblock.

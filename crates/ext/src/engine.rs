@@ -587,11 +587,11 @@ impl Ext {
     }
 }
 
-fn geometry_of(superblock: &Superblock, disk: &SharedDisk) -> Result<Geometry> {
+pub(crate) fn geometry_of(superblock: &Superblock, disk: &SharedDisk) -> Result<Geometry> {
     Geometry::of(superblock, disk.limits().sectors * SECTOR as u64).map_err(damaged)
 }
 
-fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
+pub(crate) fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
     let at = Lba::from_byte(SUPERBLOCK_OFFSET);
     let bytes = disk.read(at, SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock));
     let bytes = bytes.map_err(|source| Error::disk("reading the superblock", source))?;

@@ -24,16 +24,17 @@ mod replay;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use moafs_disk::{Buf, DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_disk::{Buf, DiskExt, Kind, Lba, Op, Request, SECTOR, SharedDisk, Tag};
 use moafs_vfs::types::FileKind;
 use moafs_vfs::{Error, Result};
 
 use crate::format::extent::Tree;
 use crate::format::inode::POINTERS;
 use crate::format::journal::{JournalSuperblock, SUPERBLOCK_BYTES};
-use crate::format::superblock::{Compat, Incompat};
+use crate::engine::{geometry_of, read_superblock};
+use crate::format::superblock::{Compat, Incompat, SUPERBLOCK_OFFSET};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Place, Sealed, Structure, Superblock, map, u32_at,
+    BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Place, Sealed, Structure, Superblock, Support, map, u32_at,
 };
 use crate::health::damaged;
 
@@ -190,6 +191,37 @@ pub fn recover(disk: &SharedDisk, sb: &Superblock, geo: &Geometry, needs_replay:
     }
     let wide = geo.incompat.contains(Incompat::BIT64);
     Ok((Log::begin(journal, geo.checksums.cover_all(), wide), replay))
+}
+
+/// Replays the journal of a volume that is not mounted, if it needs that, and says so in the superblock. Orphans are left
+/// to the checker or the next mount. Returns what was replayed. Volumes that are not written, and those without a
+/// superblock that makes sense, stay as they are.
+///
+/// # Errors
+/// [`Error::Refused`] for journals that are not supported; damage of the journal, and device errors.
+pub fn replay(disk: &SharedDisk) -> Result<Option<Replay>> {
+    let sb = match read_superblock(disk) {
+        Err(Error::Damaged { .. }) => return Ok(None),
+        read => read?,
+    };
+    if !needs_replay(&sb) || sb.support(true) != Support::ReadWrite {
+        return Ok(None);
+    }
+    let geo = geometry_of(&sb, disk)?;
+    let (_, replay) = recover(disk, &sb, &geo, true)?;
+    // The superblock itself may have been in the journal.
+    let mut sb = read_superblock(disk)?;
+    sb.set_incompat(sb.incompat() - Incompat::NEEDS_RECOVERY);
+    let page = Buf::copy_of(sb.as_bytes()).freeze();
+    let write = Request {
+        op: Op::Write { data: vec![page], fua: false },
+        at: Lba::from_byte(SUPERBLOCK_OFFSET),
+        tag: Tag::volume(Kind::Superblock),
+    };
+    let done = disk.run(vec![write]).remove(0);
+    done.result.map_err(|source| Error::disk("writing the superblock", source))?;
+    disk.make_durable(disk.epoch()).map_err(|source| Error::disk("flushing the superblock", source))?;
+    Ok(Some(replay))
 }
 
 /// The smallest log, in blocks, that every op fits into.

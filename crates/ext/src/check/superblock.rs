@@ -6,7 +6,7 @@ use super::volume::{device_bytes, read_superblock};
 use super::{CheckError, Issue, Log};
 use crate::format::error::Reason;
 use crate::format::inode::Inode;
-use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, MAGIC, SUPERBLOCK_OFFSET, State};
+use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, Incompat, MAGIC, SUPERBLOCK_OFFSET, State};
 use crate::format::{
     BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Superblock, Support, Unsupported, u16_at, u32_at,
 };
@@ -114,13 +114,18 @@ pub fn find_copy(disk: &dyn Disk) -> Option<BlockNo> {
 /// Returns true if the last user left the volume clean and saw no error.
 pub(super) fn says_clean(disk: &dyn Disk) -> bool {
     let Ok(Sound { sb, geo, issue: None }) = superblock_at(disk, SUPERBLOCK_OFFSET) else { return false };
-    let unmounted = sb.state() == State::VALID && sb.last_orphan() == 0;
+    let unmounted = sb.state() == State::VALID
+        && sb.last_orphan() == 0
+        && !sb.incompat().contains(Incompat::NEEDS_RECOVERY);
     unmounted && matches!(journal_start(disk, &sb, &geo), Ok(None | Some(0))) && supported(sb, geo).is_ok()
 }
 
 /// Fails if the journal holds changes that are not on the volume yet.
 pub(super) fn check_journal_is_empty(disk: &dyn Disk, sb: &Superblock, geo: &Geometry) -> Result<(), CheckError> {
     match journal_start(disk, sb, geo)? {
+        start @ (None | Some(0)) if sb.incompat().contains(Incompat::NEEDS_RECOVERY) => {
+            Err(CheckError::Journal { start: start.unwrap_or_default() })
+        }
         None | Some(0) => Ok(()),
         Some(start) => Err(CheckError::Journal { start }),
     }

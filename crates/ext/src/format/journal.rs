@@ -688,6 +688,50 @@ mod tests {
 
     proptest! {
         #[test]
+        fn what_is_encoded_is_decoded_the_same(
+            homes in prop::collection::vec(any::<u32>(), 1..60),
+            escaped in any::<u64>(),
+            sequence in any::<u32>(),
+            form in 0usize..4,
+        ) {
+            let mut journal = superblock(JournalFeatures::empty(), LogSums::Absent);
+            journal.prepare(&[3; 16], form & 1 != 0, form & 2 != 0);
+            let mut raw = bytes(0);
+            journal.encode_into(&mut raw);
+            prop_assert_eq!(&JournalSuperblock::decode(&raw, 1024, 1024).unwrap(), &journal);
+
+            let logged: Vec<Vec<u8>> = homes.iter().map(|home| vec![*home as u8; 1024]).collect();
+            let copies: Vec<Copied<'_>> = (0..)
+                .zip(&homes)
+                .zip(&logged)
+                .map(|((bit, home), logged)| {
+                    Copied { home: BlockNo(u64::from(*home)), escaped: escaped >> bit & 1 != 0, logged }
+                })
+                .take(journal.tags_max(1024))
+                .collect();
+            let block = journal.encode_descriptor(sequence, &copies, 1024);
+            prop_assert_eq!(log_block(&block, sequence), Some(LogBlock::Descriptor));
+            prop_assert!(journal.tail_is_right(&block));
+            let tags = journal.tags(&block);
+            prop_assert_eq!(tags.len(), copies.len());
+            for (tag, copy) in tags.iter().zip(&copies) {
+                prop_assert_eq!((tag.home, tag.flags.contains(TagFlags::ESCAPED)), (copy.home, copy.escaped));
+                prop_assert!(journal.logged_is_right(tag, sequence, copy.logged));
+            }
+
+            let revoked: Vec<BlockNo> = copies.iter().map(|copy| copy.home).collect();
+            let block = journal.encode_revoke(sequence, &revoked, 1024);
+            prop_assert_eq!(log_block(&block, sequence), Some(LogBlock::Revoke));
+            prop_assert!(journal.tail_is_right(&block));
+            prop_assert_eq!(journal.revoked(&block).collect::<Vec<_>>(), revoked);
+
+            let block = journal.encode_commit(sequence, (7, 9), 1024);
+            prop_assert_eq!(log_block(&block, sequence), Some(LogBlock::Commit));
+            let commit = journal.commit(&block, TransactionSum::default());
+            prop_assert_eq!(commit, Commit { seconds: 7, state: CommitState::Right });
+        }
+
+        #[test]
         fn hostile_blocks_never_panic(block in prop::collection::vec(any::<u8>(), 1024), features in 0u32..64) {
             let features = JournalFeatures::from_bits_retain(features);
             for sums in [LogSums::Absent, LogSums::Commit, LogSums::V2(1), LogSums::V3(1)] {

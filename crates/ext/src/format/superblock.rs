@@ -1164,10 +1164,10 @@ pub(crate) mod tests {
         let Support::ReadOnly(reasons) = sb.support(true) else { panic!() };
         assert_eq!(reasons[0].feature, "metadata_csum");
         assert_eq!(reasons[1].feature, "0x40000000");
-        sb.set_incompat(sb.incompat() | Incompat::NEEDS_RECOVERY);
+        sb.set_incompat(sb.incompat() | Incompat::EXTENT);
         let Support::ReadOnly(reasons) = sb.support(true) else { panic!() };
-        assert_eq!(reasons[0].feature, "needs_recovery");
-        assert!(reasons[0].advice.contains("e2fsck -fp"), "{}", reasons[0]);
+        assert_eq!(reasons[0].feature, "extent");
+        assert!(reasons[0].advice.contains("only be read"), "{}", reasons[0]);
         sb.set_incompat(sb.incompat() | Incompat::DIRDATA | Incompat::from_bits_retain(1 << 30));
         let Support::Refuse(refused) = sb.support(false) else { panic!() };
         let text = refused.to_string();

@@ -1,0 +1,141 @@
+//! Writing through a journal: what a commit costs, and what a power cut leaves of deleted and truncated files. e2fsck is
+//! the judge. Skipped without mke2fs and e2fsck.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use moafs_disk::mem::MemDisk;
+use moafs_disk::probe::trace::{Trace, TraceVerb};
+use moafs_disk::{Kind, SharedDisk};
+use moafs_ext::{Ext, OpenOptions};
+use moafs_runtime::{Live, Rt};
+use moafs_vfs::api::{NewFile, Options};
+use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::{Credentials, Vfs};
+
+const ROOT: Ino = Ino(2);
+const BLOCK: u64 = 1024;
+
+/// Makes a volume with a journal of 1 MiB; `None` if mke2fs is not installed.
+fn make() -> Option<Arc<MemDisk>> {
+    let file = tempfile::NamedTempFile::new().expect("a scratch file");
+    let path = file.path().to_str().expect("a path of text");
+    let made = Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext3", "-b", "1024", "-J", "size=1", path, "16M"])
+        .stdin(Stdio::null())
+        .output();
+    let Ok(output) = made else {
+        eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+        return None;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(Arc::new(MemDisk::read_from(file.path()).expect("the image can be read")))
+}
+
+fn open(disk: SharedDisk) -> Vfs<Ext> {
+    let rt: Rt = Live::new();
+    let ext = Ext::open(Arc::clone(&disk), Arc::clone(&rt), OpenOptions::default()).expect("the volume opens");
+    Vfs::new(ext, disk, rt, Options { syncer: false, ..Options::default() })
+}
+
+fn name(text: &str) -> &Name {
+    Name::new(text.as_bytes()).expect("a legal name")
+}
+
+fn create(vfs: &Vfs<Ext>, text: &str, contents: &[u8]) -> Ino {
+    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+    let ino = vfs.create(&Credentials::root(), ROOT, name(text), &new).expect("there is space").ino;
+    vfs.write(&Credentials::root(), ino, 0, contents, false).expect("there is space");
+    ino
+}
+
+/// Returns what `e2fsck -fn` says about a disk, empty if it finds nothing.
+fn complaints(disk: &MemDisk) -> String {
+    let file = tempfile::NamedTempFile::new().expect("a scratch file");
+    disk.write_to(file.path()).expect("there is space");
+    let output = Command::new("e2fsck").args(["-fn", file.path().to_str().expect("text")]).output().expect("e2fsck runs");
+    if output.status.success() { String::new() } else { String::from_utf8_lossy(&output.stdout).into_owned() }
+}
+
+/// Mounts what a power cut left, unmounts it, and requires that e2fsck finds nothing.
+fn recovered(disk: &MemDisk) -> Arc<MemDisk> {
+    let disk = Arc::new(disk.snapshot());
+    open(disk.clone()).close().expect("the disk works");
+    assert_eq!(complaints(&disk), "");
+    disk
+}
+
+#[test]
+fn a_new_file_is_durable_after_two_flushes_and_one_stretch_of_the_log() {
+    let Some(disk) = make() else { return };
+    let trace = Arc::new(Trace::new(disk, Live::new()));
+    let vfs = open(trace.clone());
+    create(&vfs, "before", b"contents");
+    vfs.sync().expect("the disk works");
+    let file = create(&vfs, "file", b"contents");
+    trace.record(1000);
+    vfs.fsync(file, false).expect("the disk works");
+    let records = trace.take();
+    let flushes = records.iter().filter(|record| record.verb == TraceVerb::Flush).count();
+    let log: Vec<_> = records.iter().filter(|r| r.tag.is_some_and(|tag| tag.kind == Kind::Journal)).collect();
+    let other = records.iter().filter(|r| r.verb == TraceVerb::Write && r.tag.is_some_and(|t| t.kind != Kind::Journal));
+    assert!(flushes <= 2, "{records:?}");
+    // The transaction, and its commit block over the end of it.
+    assert_eq!(log.len(), 2, "{records:?}");
+    assert_eq!(log[1].at.0, log[0].at.0 + u64::from(log[0].sectors) - BLOCK / 512, "{records:?}");
+    assert_eq!(other.count(), 1, "only the contents are written in their place: {records:?}");
+}
+
+#[test]
+fn a_file_that_was_deleted_while_it_was_open_is_freed_after_a_power_cut() {
+    let Some(disk) = make() else { return };
+    let vfs = open(disk.clone());
+    let free = vfs.stat_fs().free;
+    let file = create(&vfs, "file", &vec![7; 400 << 10]);
+    vfs.lookup(&Credentials::root(), ROOT, name("file")).expect("it is there");
+    vfs.unlink(&Credentials::root(), ROOT, name("file")).expect("it may go");
+    vfs.sync().expect("the disk works");
+    assert_eq!(vfs.read(file, 0, &mut [0; 16]).expect("it is open"), 16);
+    let after = open(recovered(&disk));
+    assert_eq!(after.stat_fs().free, free);
+}
+
+#[test]
+fn blocks_that_held_directories_are_not_overwritten_by_a_replay() {
+    let Some(disk) = make() else { return };
+    let vfs = open(disk.clone());
+    let new = NewFile { kind: FileKind::Directory, perm: 0o755, umask: 0, rdev: 0, target: None };
+    for round in 0..20 {
+        let text = format!("directory {round}");
+        vfs.create(&Credentials::root(), ROOT, name(&text), &new).expect("there is space");
+        vfs.sync().expect("the disk works");
+        vfs.rmdir(&Credentials::root(), ROOT, name(&text)).expect("it is empty");
+    }
+    vfs.sync().expect("the disk works");
+    // Fills the volume, the freed blocks among it.
+    let mut files = Vec::new();
+    let contents = vec![0xD1; 64 << 10];
+    while vfs.stat_fs().free > 1200 {
+        files.push(create(&vfs, &format!("file {}", files.len()), &contents));
+    }
+    vfs.sync().expect("the disk works");
+    let after = open(recovered(&disk));
+    for number in 0..files.len() {
+        let text = format!("file {number}");
+        let ino = after.lookup(&Credentials::root(), ROOT, name(&text)).expect("it was synced").ino;
+        let mut bytes = vec![0; contents.len()];
+        after.read(ino, 0, &mut bytes).expect("it can be read");
+        assert!(bytes == contents, "{text} has foreign bytes");
+    }
+}
+
+#[test]
+fn a_clean_unmount_leaves_an_empty_journal_and_right_counts() {
+    let Some(disk) = make() else { return };
+    let vfs = open(disk.clone());
+    for number in 0..100 {
+        create(&vfs, &format!("file {number}"), b"contents");
+    }
+    vfs.close().expect("the disk works");
+    assert_eq!(complaints(&disk), "");
+}
