@@ -14,8 +14,8 @@ use moafs_vfs::{Credentials, Format, Vfs};
 tests_of!(ext: Ext, zeroing_a_part_of_a_block, allocating_holes, appending);
 tests_of!(f2fs: F2fs, zeroing_a_part_of_a_block, allocating_holes, appending);
 
-/// Interleavings of each policy.
-const SEEDS: u64 = 60;
+/// Interleavings of each change.
+const SEEDS: u64 = 120;
 /// Bytes written before the fsync begins.
 const WRITTEN: u64 = 45;
 
@@ -63,7 +63,7 @@ impl Change {
 }
 
 fn beside_write_back<F: Family>(change: Change) {
-    for seed in 0..SEEDS * F::POLICIES {
+    for seed in 0..SEEDS {
         let geometry = family::geometry::<F>(F::SIMULATED[0]).expect("a known geometry");
         let Some(disk) = F::make(&geometry) else { return };
         let disk = Arc::new(disk);
