@@ -67,7 +67,9 @@ fn beside_write_back<F: Family>(change: Change) {
         let geometry = family::geometry::<F>(F::SIMULATED[0]).expect("a known geometry");
         let Some(disk) = F::make(&geometry) else { return };
         let disk = Arc::new(disk);
-        let config = Config { seed, strategy: Strategy::RandomWalk { one_in: 3 }, point_ns: 1000, points_max: 1 << 22 };
+        // A task is left alone for long, so the other comes far between two of its steps.
+        let strategy = Strategy::Priorities { one_in: [10, 30, 100][(seed / F::POLICIES % 3) as usize] };
+        let config = Config { seed, strategy, point_ns: 1000, points_max: 1 << 22 };
         let runtime = Preemptive::new(config);
         let (rt, mounter, here) = (runtime.rt(), F::mounter(seed % F::POLICIES), Arc::clone(&disk));
         let (shown, expected) = runtime.run(move || {
