@@ -81,10 +81,14 @@ pub enum Issue {
     CurrentUsed { log: Log, segment: Segno, next: u16, used: u16 },
     /// Nodes written since the checkpoint do not form a chain.
     Chain { block: BlkAddr, problem: String },
+    /// A node that an fsync wrote since the checkpoint cannot be replayed, so the volume cannot be mounted for writing.
+    ChainNode { block: BlkAddr, problem: String },
     /// An entry of the node and the meta inode, which have no node, is not what it always is.
     NatReserved { nid: Nid },
     /// Node 0, which stands for no node, has an address.
     NatZero { stored: BlkAddr },
+    /// A node's entry in the table is damaged, but a newer one in the journal replaces it.
+    NatSuperseded { nid: Nid, block: BlkAddr },
     /// A node's address does not lie in the main area.
     NatAddress { nid: Nid, block: BlkAddr },
     /// A node's NAT entry names an inode that does not exist.
@@ -267,11 +271,17 @@ impl std::fmt::Display for Issue {
             Chain { block, problem } => {
                 write!(f, "the chain of nodes written since the checkpoint is broken at block {block}: {problem}")
             }
+            ChainNode { block, problem } => {
+                write!(f, "block {block} in the chain of fsynced nodes cannot be replayed: {problem}")
+            }
             NatReserved { nid } => {
                 write!(f, "the NAT entry of reserved node {nid} is not the constant that it should be")
             }
             NatZero { stored } => {
                 write!(f, "the NAT entry of node 0, which is no node, has block {stored}, should be 0")
+            }
+            NatSuperseded { nid, block } => {
+                write!(f, "the NAT entry of node {nid}, which the journal replaces, has block {block}, but no inode")
             }
             NatAddress { nid, block } => {
                 write!(f, "the NAT entry of node {nid} has address {block}, outside the main area")

@@ -1,13 +1,16 @@
 //! Pass 1: superblock, checkpoint, the tables, and where the logs stand.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+use moafs_vfs::types::FileKind;
 
 use super::segments::Segment;
 use super::volume::{REQUEST_BLOCKS, Volume};
 use super::{CheckError, Checker, Issue, Outcome, Tell};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, VersionBitmap, is_newer};
+use crate::format::inode::{Inline, Inode};
 use crate::format::nat::{self, NAT_PER_BLOCK, NatEntry};
-use crate::format::node::Footer;
+use crate::format::node::{self, ADDRS_PER_NODE, Footer};
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
 use crate::format::superblock::{Features, Geometry, SUPERBLOCK_START, Superblock};
 use crate::format::{BLOCK, BlkAddr, Damage, Log, Nid, SEGMENT_BLOCKS, Segno, Structure};
@@ -132,8 +135,8 @@ impl BadPack {
 
 fn read_one_pack(volume: &Volume<'_>, geo: &Geometry, index: u8) -> Result<Result<Pack, BadPack>, CheckError> {
     let blocks = volume.read_run(geo.pack_at(index.into()), SEGMENT_BLOCKS, "read a checkpoint")?;
-    let version = Checkpoint::peek(&blocks[..BLOCK], geo, index).map(|(version, _)| version).ok();
-    let finished = Pack::finished_version(&blocks, geo).is_some();
+    let version = Checkpoint::written_version(&blocks);
+    let finished = Pack::finished_version(&blocks).is_some();
     let pack = index + 1;
     Ok(Pack::decode(&blocks, geo, index).map_err(|damage| BadPack { pack, version, finished, problem: damage.problem }))
 }
@@ -270,7 +273,7 @@ impl Checker<'_> {
     }
 
     fn read_nat(&mut self, tell: &mut dyn FnMut(u64)) -> Result<(), CheckError> {
-        let Checker { volume, geo, pack, nat, .. } = self;
+        let Checker { volume, geo, pack, nat, outcome, .. } = self;
         let versions: &VersionBitmap = &pack.checkpoint.nat_bitmap;
         let place = |block: u32| geo.nat_at(block, versions.get(block as usize));
         read_table(volume, geo.nat_blocks(), place, "read the node address table", |block, bytes| {
@@ -278,6 +281,10 @@ impl Checker<'_> {
             nat.insert(block, bytes);
         })?;
         for (nid, entry) in &pack.nat_journal {
+            let superseded = nat.get(*nid);
+            if superseded.addr != BlkAddr::NULL && superseded.ino == Nid::NONE {
+                outcome.found(Issue::NatSuperseded { nid: *nid, block: superseded.addr });
+            }
             nat.set(*nid, *entry);
         }
         Ok(())
@@ -343,27 +350,63 @@ impl Checker<'_> {
         let expected = self.pack.checkpoint.node_version();
         let only_low = self.pack.checkpoint.flags.contains(CpFlags::NOCRC_RECOVERY);
         let matches = |version: u64| version == expected || only_low && version as u32 == expected as u32;
-        let mut visited = BTreeSet::new();
+        let mut chain = BTreeMap::new();
+        // The last node of each inode that an fsync marked: a mount replays those up to it.
+        let mut marked = BTreeMap::new();
         let mut block = self.geo.block_of(current.segno, current.offset.into());
         while self.geo.is_main(block) {
-            let footer = Footer::decode(&self.volume.read(block)?);
+            let page = self.volume.read(block)?;
+            let footer = Footer::decode(&page);
             if !matches(footer.cp_version) {
                 break;
             }
             let (segno, offset) = self.geo.segment_of(block).unwrap_or_default();
             let in_use = self.segments.get(&segno).is_some_and(|segment| segment.valid.get(offset));
-            let problem = if !visited.insert(block) {
-                "it runs in a circle"
-            } else if in_use {
-                "the checkpoint has that block in use"
-            } else {
-                block = footer.next;
-                continue;
-            };
-            self.found(Issue::Chain { block, problem: problem.to_owned() });
-            break;
+            let place = chain.len();
+            if in_use || chain.insert(block, (place, footer, self.link_problem(&page, &footer))).is_some() {
+                let problem = if in_use { "the checkpoint has that block in use" } else { "it runs in a circle" };
+                self.found(Issue::Chain { block, problem: problem.to_owned() });
+                break;
+            }
+            if footer.fsync {
+                marked.insert(footer.ino, place);
+            }
+            block = footer.next;
+        }
+        for (block, (place, footer, problem)) in chain {
+            let Some(problem) = problem else { continue };
+            let is_replayed = marked.get(&footer.ino).is_some_and(|last| place <= *last);
+            self.found(if is_replayed { Issue::ChainNode { block, problem } } else { Issue::Chain { block, problem } });
         }
         Ok(())
+    }
+
+    /// Returns the reason why a node of the chain cannot be replayed.
+    fn link_problem(&self, page: &[u8], footer: &Footer) -> Option<String> {
+        let Footer { nid, ino, offset, .. } = *footer;
+        let known = self.nat.get(nid);
+        if !self.nat.is_nid(nid) || !self.nat.is_nid(ino) || (nid == ino) != (offset == 0) {
+            return Some(format!("node {nid} cannot be node {offset} of inode {ino}"));
+        }
+        if known.addr != BlkAddr::NULL && known.ino != ino {
+            return Some(format!("its footer says that node {nid} belongs to inode {ino}, not to {}", known.ino));
+        }
+        let features = self.superblock.features;
+        let addresses: Vec<BlkAddr> = match offset {
+            0 => match Inode::decode(page, ino, features) {
+                Ok(inode) if inode.kind == FileKind::Regular && !inode.inline.contains(Inline::DATA) => {
+                    let layout = inode.layout(features.contains(Features::FLEXIBLE_INLINE_XATTR));
+                    (0..layout.addresses() as usize).map(|slot| layout.addr(page, slot)).collect()
+                }
+                Ok(_) => Vec::new(),
+                Err(damage) => return Some(damage.problem),
+            },
+            _ if node::is_direct(offset) => (0..ADDRS_PER_NODE).map(|slot| node::addr(page, slot)).collect(),
+            _ => Vec::new(),
+        };
+        let is_address = |addr: &BlkAddr| [BlkAddr::NULL, BlkAddr::NEW].contains(addr) || self.geo.is_main(*addr);
+        let wrong = addresses.into_iter().find(|addr| !is_address(addr))?;
+        Some(format!("it has address {wrong}, outside the main area"))
     }
 }
 

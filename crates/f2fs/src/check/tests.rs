@@ -15,6 +15,7 @@ use rand_pcg::Pcg64;
 
 use super::*;
 use crate::format::checkpoint::CpFlags;
+use crate::format::crc::{MAGIC, crc32};
 use crate::format::dentry::{self, Region};
 use crate::format::inode::{self, Layout};
 use crate::format::nat::{self, NAT_PER_BLOCK, NatEntry};
@@ -223,6 +224,18 @@ impl Lab<'_> {
         self.disk.poke(u64::from(at.0) * BLOCK as u64, &pack.encode(&geo));
     }
 
+    /// Writes a changed copy of a node where the chain of fsynced nodes starts. It names `next` as the next block.
+    fn chain(&self, nid: Nid, next: BlkAddr, change: impl FnOnce(&mut [u8])) {
+        let (segno, offset) = self.current(Log::WarmNode);
+        let cp_version = self.checker().pack.checkpoint.node_version();
+        let node = self.read(self.place(nid));
+        self.block(self.geo().block_of(segno, offset), |bytes| {
+            bytes.copy_from_slice(&node);
+            change(bytes);
+            Footer { cp_version, next, fsync: true, ..Footer::decode(bytes) }.encode_into(bytes);
+        });
+    }
+
     /// Changes both copies of the superblock.
     fn superblock(&self, change: impl FnOnce(&mut Superblock)) {
         let mut superblock = Checker::open(self.disk).unwrap().unwrap().superblock;
@@ -386,13 +399,25 @@ const DAMAGES: &[(&str, Damage, &[&str], Theirs)] = &[
         Sees,
     ),
     (
+        "chain with an address outside the main area",
+        |lab| {
+            let layout = lab.layout(FILE);
+            lab.chain(FILE, BlkAddr::NULL, |bytes| layout.set_addr(bytes, 0, BlkAddr(7)));
+        },
+        &["chain_node"],
+        Misses,
+    ),
+    (
+        "chain with an inode that is none",
+        |lab| lab.chain(FILE, BlkAddr::NULL, |bytes| put_u16(bytes, 0, 0)),
+        &["chain_node"],
+        Misses,
+    ),
+    (
         "chain in a circle",
         |lab| {
             let (segno, offset) = lab.current(Log::WarmNode);
-            let cp_version = lab.checker().pack.checkpoint.node_version();
-            let next = lab.geo().block_of(segno, offset);
-            let footer = Footer { cp_version, next, ..Footer::decode(&lab.read(lab.place(FILE))) };
-            lab.block(next, |bytes| footer.encode_into(bytes));
+            lab.chain(FILE, lab.geo().block_of(segno, offset), |_| ());
         },
         &["chain"],
         Misses,
@@ -428,6 +453,16 @@ const DAMAGES: &[(&str, Damage, &[&str], Theirs)] = &[
             lab.sit_bytes(segment, |bytes| put_u16(bytes, 0, u16_at(bytes, 0) - 1));
         },
         &["sit_superseded"],
+        Sees,
+    ),
+    (
+        "entry that the journal replaces",
+        |lab| {
+            let newer = lab.checker().nat.get(FILE);
+            lab.pack(|pack| pack.nat_journal.push((FILE, newer)));
+            lab.nat(FILE, |entry| entry.ino = Nid::NONE);
+        },
+        &["nat_superseded"],
         Sees,
     ),
     ("entry of the meta inode", |lab| lab.nat(Nid(2), |entry| entry.ino = Nid(9)), &["nat_reserved"], Misses),
@@ -799,6 +834,30 @@ fn a_damaged_checkpoint_does_not_silently_give_way_to_the_older_one() {
     let refused = open(false).expect("a mount for writing is refused");
     assert!(refused.contains("blocks are in use") && refused.contains("-o ro"), "{refused}");
     assert_eq!(open(true), None);
+}
+
+#[test]
+fn a_checkpoint_whose_first_block_is_impossible_but_whole_does_not_give_way_to_the_older_one() {
+    // Of a pack of so many blocks, fsck.f2fs says nothing and takes the older one.
+    let damages = [("all flags", 132, u32::MAX, Sees), ("one block", 136, 1, Sees), ("600 blocks", 136, 600, Misses)];
+    for (damage, at, value, sees) in damages {
+        let disk = written();
+        let lab = Lab { disk: &disk };
+        lab.block(lab.geo().pack_at(lab.newest()), |block| {
+            put_u32(block, at, value);
+            let checksum = crc32(MAGIC, &block[..BLOCK - 4]);
+            put_u32(block, BLOCK - 4, checksum);
+        });
+        let outcome = run(&disk);
+        assert_eq!((names(&outcome)[0].as_str(), outcome.exit_code()), ("pack_damaged", 4), "{damage}");
+        assert!(fsck_f2fs(&disk).is_none_or(|(theirs, _)| theirs == (sees == Sees)), "{damage}");
+        let disk: moafs_disk::SharedDisk = Arc::new(disk);
+        let open = |read_only| {
+            let options = crate::OpenOptions { read_only, ..Default::default() };
+            crate::F2fs::open(Arc::clone(&disk), Live::new(), options).map(drop)
+        };
+        assert!(open(false).is_err() && open(true).is_ok(), "{damage}");
+    }
 }
 
 #[test]

@@ -284,9 +284,9 @@ pub(super) fn read_pack(disk: &SharedDisk, geo: &Geometry) -> Result<Found> {
 fn read_one_pack(disk: &SharedDisk, geo: &Geometry, which: u32) -> std::result::Result<Pack, Unusable> {
     let start = geo.pack_at(which).0;
     let head = read_blocks(disk, start, 1, "a checkpoint")?;
-    let (_, blocks) = Checkpoint::peek(&head, geo, which as u8).map_err(damaged)?;
-    let all = read_blocks(disk, start, blocks.clamp(1, SEGMENT_BLOCKS as u32), "a checkpoint")?;
-    let unusable = |damage| Unusable { error: damaged(damage), finished: Pack::finished_version(&all, geo) };
+    let blocks = Checkpoint::claimed_blocks(&head).clamp(1, SEGMENT_BLOCKS as u32);
+    let all = read_blocks(disk, start, blocks, "a checkpoint")?;
+    let unusable = |damage| Unusable { error: damaged(damage), finished: Pack::finished_version(&all) };
     Pack::decode(&all, geo, which as u8).map_err(unusable)
 }
 

@@ -202,12 +202,21 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Checks the first block of a pack (0 or 1), and returns its version and how many blocks the pack has.
+    /// Returns the version in a block of a checkpoint that was written as a whole: its checksum, at either of the two
+    /// places, is right. Its other fields may be damaged.
+    pub fn written_version(block: &[u8]) -> Option<u64> {
+        let block = block.get(..BLOCK)?;
+        let at = u32_at(block, at::CHECKSUM_OFFSET) as usize;
+        let is_whole = [BITMAPS_AT, CHECKSUM_AT].contains(&at) && u32_at(block, at) == checksum(block, at);
+        is_whole.then(|| u64_at(block, at::VERSION))
+    }
+
+    /// Returns the number of blocks that a first block says its pack has.
     ///
-    /// # Errors
-    /// If its checksum is wrong or the number of blocks cannot be.
-    pub fn peek(first_block: &[u8], geo: &Geometry, pack: u8) -> Result<(u64, u32), Damage> {
-        check_block(first_block, geo).map_err(|problem| damage(geo, pack, problem))
+    /// # Panics
+    /// If `first_block` is shorter than a block.
+    pub fn claimed_blocks(first_block: &[u8]) -> u32 {
+        u32_at(&first_block[..BLOCK], at::PACK_BLOCKS)
     }
 
     /// Returns the version that the footer of a node written after this checkpoint has to carry.
@@ -460,8 +469,16 @@ impl Pack {
 
     /// Returns the version of a pack that was finished, whatever [`Self::decode`] says of its contents; `None` if a
     /// power cut, or damage, hit one of its ends.
-    pub fn finished_version(blocks: &[u8], geo: &Geometry) -> Option<u64> {
-        check_ends(blocks, geo).ok().map(|(version, _)| version)
+    ///
+    /// A first block that was written as a whole but counts an impossible number of blocks is no power cut's: no driver
+    /// writes one, so its pack is taken for a finished one, too.
+    pub fn finished_version(blocks: &[u8]) -> Option<u64> {
+        let version = Checkpoint::written_version(blocks)?;
+        let total = Checkpoint::claimed_blocks(blocks) as usize;
+        let Some(last) = (2..=SEGMENT_BLOCKS).contains(&total).then(|| blocks.get((total - 1) * BLOCK..)) else {
+            return Some(version);
+        };
+        (Checkpoint::written_version(last?) == Some(version)).then_some(version)
     }
 
     /// Returns all blocks of the pack; the last of them makes it valid, so it has to be written
@@ -844,8 +861,9 @@ mod tests {
         fn a_pack_comes_back((geo, mut pack) in packs()) {
             let blocks = pack.encode(&geo);
             prop_assert_eq!(blocks.len(), pack.checkpoint.pack_blocks as usize * BLOCK);
-            let peeked = Checkpoint::peek(&blocks[..BLOCK], &geo, 0);
-            prop_assert_eq!(peeked, Ok((pack.checkpoint.version, pack.checkpoint.pack_blocks)));
+            prop_assert_eq!(Checkpoint::written_version(&blocks), Some(pack.checkpoint.version));
+            prop_assert_eq!(Checkpoint::claimed_blocks(&blocks), pack.checkpoint.pack_blocks);
+            prop_assert_eq!(Pack::finished_version(&blocks), Some(pack.checkpoint.version));
             if pack.checkpoint.flags.contains(CpFlags::COMPACT_SUM) {
                 forget_unused(&mut pack);
             }
