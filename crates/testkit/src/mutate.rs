@@ -4,6 +4,8 @@
 
 pub mod ext;
 pub mod f2fs;
+mod f2fs_fields;
+pub mod golden;
 
 use std::fmt;
 
@@ -12,10 +14,10 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 /// A field of a structure.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Field {
     /// Name of structure and field.
-    pub what: &'static str,
+    pub what: String,
     /// Byte offset on the image.
     pub at: u64,
     /// Width in bytes: 1, 2, 4 or 8.
@@ -58,10 +60,19 @@ impl Layout {
         Layout { fields: Vec::new(), metadata: Vec::new(), bytes, seal: None }
     }
 
+    /// Returns all fields.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
     /// Adds fields of one structure, given with their offsets in it.
-    fn add(&mut self, fields: &[(&'static str, u64, usize)], base: u64) {
-        let field = |(what, at, width): &(&'static str, u64, usize)| Field { what, at: base + at, width: *width };
-        self.fields.extend(fields.iter().map(field));
+    fn add(&mut self, structure: &str, fields: &[(&str, u64, usize)], base: u64) {
+        fields.iter().for_each(|(name, at, width)| self.add_one(structure, name, base + at, *width));
+    }
+
+    /// Adds a field at a byte offset of the image.
+    fn add_one(&mut self, structure: &str, name: &str, at: u64, width: usize) {
+        self.fields.push(Field { what: format!("{structure}: {name}"), at, width });
     }
 }
 
@@ -137,8 +148,9 @@ fn mutation(layout: &Layout, image: &MemDisk, rng: &mut Pcg64Mcg) -> Mutation {
     };
     match rng.random_range(0..40) {
         0..22 => {
-            let field = layout.fields[rng.random_range(0..layout.fields.len())];
-            Mutation::Set(field, value(Reader(image).number(field.at, field.width), rng))
+            let field = layout.fields[rng.random_range(0..layout.fields.len())].clone();
+            let was = Reader(image).number(field.at, field.width);
+            Mutation::Set(field, value(was, rng))
         }
         22..28 => Mutation::Flip(byte(rng), rng.random_range(0..8)),
         28..33 => Mutation::Byte(byte(rng), [0, 1, 0x7F, 0x80, 0xFF][rng.random_range(0..5)]),
@@ -146,6 +158,21 @@ fn mutation(layout: &Layout, image: &MemDisk, rng: &mut Pcg64Mcg) -> Mutation {
         36..39 => Mutation::Copy(byte(rng) / 512 * 512, byte(rng) / 512 * 512),
         _ => Mutation::Truncate(rng.random_range(0..layout.bytes) / 512 * 512),
     }
+}
+
+/// Returns the values that a field is tried with: the limits, the neighbours, one bit, and what the next field of its
+/// width has. The value it has is not among them.
+pub fn values(layout: &Layout, image: &MemDisk, index: usize) -> Vec<u64> {
+    let read = |field: &Field| Reader(image).number(field.at, field.width);
+    let field = &layout.fields[index];
+    let (was, bits) = (read(field), 8 * field.width);
+    let mask = u64::MAX >> (64 - bits);
+    let neighbour = layout.fields[index + 1..].iter().find(|next| next.width == field.width).map_or(0, read);
+    let tried = [0, 1, mask, was.wrapping_add(1), was.wrapping_sub(1), was ^ 1 << (index % bits), neighbour];
+    let mut values: Vec<u64> = tried.into_iter().map(|value| value & mask).filter(|value| *value != was).collect();
+    values.sort_unstable();
+    values.dedup();
+    values
 }
 
 /// Returns a value that decoders often get wrong: limits, neighbours, single bits, random numbers.

@@ -10,14 +10,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use moafs_disk::mem::MemDisk;
-use moafs_testkit::drive::{Driver, Tolerance};
 use moafs_testkit::exercise::{Bounds, exercise};
 use moafs_testkit::family::{self, Ext, F2fs, Family};
-use moafs_testkit::image::Geometry;
-use moafs_testkit::mutate::{Layout, damaged, mutations};
-use moafs_testkit::ops::{Generator, Limits};
+use moafs_testkit::mutate::golden::{self, Golden};
+use moafs_testkit::mutate::{damaged, mutations};
 use moafs_testkit::tests_of;
-use moafs_testkit::volume::{CACHE_BYTES, Mounter, OnDisk};
+use moafs_testkit::volume::{CACHE_BYTES, Mounter};
 
 tests_of!(
     ext: Ext,
@@ -65,48 +63,6 @@ const MEMORY_MAX: usize = CACHE_BYTES + (64 << 20);
 /// Longest time for a damaged image of these sizes, on the slowest machine.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Images with entries in every kind of structure.
-struct Golden {
-    name: &'static str,
-    disk: MemDisk,
-    bytes: u64,
-    layout: Layout,
-}
-
-fn golden<F: Family>() -> Vec<Golden> {
-    let make = |geometry: Geometry| {
-        let disk = Arc::new(F::make(&geometry)?);
-        populate::<F>(&disk, u64::from(geometry.block_size));
-        let disk = disk.snapshot();
-        let layout = F::layout(&disk, &geometry);
-        Some(Golden { name: geometry.name, disk, bytes: geometry.bytes(), layout })
-    };
-    family::geometries::<F>(F::DAMAGED).into_iter().filter_map(make).collect()
-}
-
-fn populate<F: Family>(disk: &Arc<MemDisk>, block: u64) {
-    let mounter = F::mounter(0);
-    let mount = OnDisk { mounter: &mounter, disk: disk.clone() };
-    let mut driver = Driver::new(mount, Tolerance::default()).expect("a fresh volume mounts");
-    let limits = Limits {
-        block_size: block,
-        file_bytes_max: 300 * block,
-        total_bytes_max: 4 << 20,
-        sparse_bytes_max: 80 << 20,
-        nodes_max: 60,
-        remounts: false,
-        xattrs: true,
-        symlink_bytes_max: 900,
-        nanos: false,
-    };
-    let mut generator = Generator::new(4, limits);
-    for _ in 0..400 {
-        let op = generator.next(&driver.model);
-        driver.step(&op).expect("the volume works while it is whole");
-    }
-    driver.unmount().expect("the volume unmounts");
-}
-
 fn try_all<F: Family>(disk: &MemDisk) {
     F::check(&disk.snapshot(), false);
     F::check(&disk.snapshot(), true);
@@ -152,7 +108,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn run<F: Family>(mutations: u64) {
     let _alone = ALONE.lock();
-    let golden = golden::<F>();
+    let golden = golden::all::<F>();
     let start = Instant::now();
     let mut failures = Vec::new();
     for seed in 0..mutations {
@@ -184,7 +140,7 @@ fn replay<F: Family>() {
     if !family::is_for::<F>(name) {
         return;
     }
-    let golden = golden::<F>();
+    let golden = golden::all::<F>();
     let image = golden.iter().find(|golden| golden.name == name).expect("a known image");
     let seed = seed.parse().expect("a number");
     let mutations = mutations(&image.layout, &image.disk, seed);

@@ -38,6 +38,11 @@ impl FsckVerdict {
         FsckVerdict { exit, faults, text }
     }
 
+    /// Returns true if the tool gave up at the chain of fsynced nodes: it refused it, or did not come to an end.
+    pub fn refuses_chain(&self) -> bool {
+        self.exit.is_none() || self.text.contains(CHAIN_REFUSED)
+    }
+
     /// Returns true if nothing is reported.
     pub fn spotless(&self) -> bool {
         self.exit == Some(0) && self.faults.is_empty()

@@ -118,37 +118,38 @@ pub fn layout(image: &MemDisk, bytes: u64) -> Layout {
     let table = (first + 1) * block;
     let mut layout = Layout::new(bytes);
     layout.metadata.push((sb, sb + 1024));
-    layout.add(&SUPERBLOCK, sb);
+    layout.add("superblock", &SUPERBLOCK, sb);
     layout.metadata.push((table, table + groups * 32));
     for group in 0..groups {
         let descriptor = table + group * 32;
-        layout.add(&DESCRIPTOR, descriptor);
+        layout.add(&format!("group {group}"), &DESCRIPTOR, descriptor);
         for (at, len) in [(0, block), (4, block), (8, inodes.min(INODES_PER_GROUP) * inode_size)] {
             let start = read.number(descriptor + at, 4) * block;
             layout.metadata.push((start, start + len));
         }
         let inode_table = read.number(descriptor + 8, 4) * block;
         for number in 0..inodes.min(INODES_PER_GROUP) {
-            add_inode(&mut layout, &read, inode_table + number * inode_size, block);
+            let ino = group * inodes + number + 1;
+            add_inode(&mut layout, &read, ino, (inode_table + number * inode_size, block));
         }
     }
     layout
 }
 
 /// Adds an inode in use, and the blocks that hold its map, directory contents or attributes.
-fn add_inode(layout: &mut Layout, read: &Reader<'_>, at: u64, block: u64) {
+fn add_inode(layout: &mut Layout, read: &Reader<'_>, ino: u64, (at, block): (u64, u64)) {
     let mode = read.number(at, 2);
     if mode == 0 {
         return;
     }
-    layout.add(&INODE, at);
+    layout.add(&format!("inode {ino}"), &INODE, at);
     let is_dir = mode & 0xF000 == 0x4000;
     let pointers: &[u64] = if is_dir { &[40, 44, 88, 104] } else { &[88, 92, 96, 104] };
     let is_mapped = is_dir || mode & 0xF000 == 0x8000;
     for pointer in pointers.iter().filter(|_| is_mapped) {
         let start = read.number(at + pointer, 4) * block;
         if start != 0 && start + block <= layout.bytes {
-            layout.add(&RECORDS, start);
+            layout.add(&format!("inode {ino}, block {}", start / block), &RECORDS, start);
             layout.metadata.push((start, start + block.min(4096)));
         }
     }

@@ -1,165 +1,126 @@
-//! The checker of moafs beside e2fsck, on damaged images: they agree on which images are damaged, and a repaired image
-//! is clean for both.
+//! The checkers of moafs beside the reference checkers, on damaged images.
 //!
-//! One difference is known: e2fsck guesses that a special file whose first pointer names a directory block was a
-//! directory.
-//!
-//! The plain run takes a sample of seeds. `MOAFS_CHECK_SEEDS=A..B cargo test -p moafs-testkit --test check` runs
-//! others; a failure prints `IMAGE:SEED`, and `MOAFS_CHECK=IMAGE:SEED` runs that one and prints the output of both
-//! checkers. `MOAFS_CHECK_IMAGE=FILE` keeps its image.
+//! The plain run takes a sample of the mutants. `MOAFS_CHECK_SEEDS=A..B cargo test -p moafs-testkit --test check` takes
+//! others, and `MOAFS_CHECK_SEEDS=all` all of them. A disagreement prints `MOAFS_CHECK=IMAGE:KIND:NUMBER`, which runs
+//! that mutant and prints the output of both checkers. `MOAFS_CHECK_IMAGE=FILE` keeps its image.
+
+mod ext;
+mod f2fs;
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use moafs_disk::mem::MemDisk;
-use moafs_ext::check::{CheckError, CheckOptions, Mode, Outcome};
-use moafs_runtime::Timestamp;
-use moafs_testkit::drive::{Driver, Tolerance};
-use moafs_testkit::family::{self, Ext, Family, look_with};
-use moafs_testkit::image::Geometry;
-use moafs_testkit::judges::e2fsck;
-use moafs_testkit::mutate::{Layout, Mutation, damaged, mutations};
-use moafs_testkit::ops::{Generator, Limits};
-use moafs_testkit::volume::OnDisk;
+use moafs_testkit::mutate::{self, Field, Mutation, damaged, golden::Golden};
 
-/// Seeds of the plain run.
-const SAMPLE: Range<u64> = 0..150;
-const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
-
-struct Golden {
-    name: &'static str,
-    disk: MemDisk,
-    bytes: u64,
-    layout: Layout,
-}
-
-fn golden<F: Family>() -> Vec<Golden> {
-    let make = |geometry: Geometry| {
-        let disk = Arc::new(F::make(&geometry)?);
-        populate::<F>(&disk, u64::from(geometry.block_size));
-        let disk = disk.snapshot();
-        let layout = F::layout(&disk, &geometry);
-        Some(Golden { name: geometry.name, disk, bytes: geometry.bytes(), layout })
-    };
-    family::geometries::<F>(F::DAMAGED).into_iter().filter_map(make).collect()
-}
-
-fn populate<F: Family>(disk: &Arc<MemDisk>, block: u64) {
-    let mounter = F::mounter(0);
-    let mount = OnDisk { mounter: &mounter, disk: disk.clone() };
-    let mut driver = Driver::new(mount, Tolerance::default()).expect("a fresh volume mounts");
-    let limits = Limits {
-        block_size: block,
-        file_bytes_max: 300 * block,
-        total_bytes_max: 4 << 20,
-        sparse_bytes_max: 80 << 20,
-        nodes_max: 60,
-        remounts: false,
-        xattrs: true,
-        symlink_bytes_max: 900,
-        nanos: false,
-    };
-    let mut generator = Generator::new(4, limits);
-    for _ in 0..400 {
-        let op = generator.next(&driver.model);
-        driver.step(&op).expect("the volume works while it is whole");
-    }
-    driver.unmount().expect("the volume unmounts");
-}
-
-/// Returns the seeds of this run.
-fn seeds() -> Range<u64> {
-    let Ok(text) = std::env::var("MOAFS_CHECK_SEEDS") else { return SAMPLE };
+/// Returns the numbers of the mutants of this run: `sample` of `all`, unless others were asked for.
+fn numbers(sample: u64, all: u64) -> Range<u64> {
+    let text = std::env::var("MOAFS_CHECK_SEEDS").unwrap_or_else(|_| sample.to_string());
     let (from, to) = text.split_once("..").unwrap_or(("0", &text));
-    from.parse().expect("a number")..to.parse().expect("a number")
+    let number = |text: &str| if text == "all" { all } else { text.parse().expect("a number") };
+    number(from).min(all)..number(to).min(all)
 }
 
-fn run<F: Family>(judge: impl Fn(&Golden, u64, &[Mutation], bool) -> Result<(), String>) {
-    let golden = golden::<F>();
-    if golden.is_empty() {
+/// Returns the image and the number of a mutant of this kind that is to be replayed.
+fn replayed(kind: &str) -> Option<(String, u64)> {
+    let text = std::env::var("MOAFS_CHECK").ok()?;
+    let [image, found, number] = text.split(':').collect::<Vec<_>>().try_into().expect("IMAGE:KIND:NUMBER");
+    (found == kind).then(|| (image.to_owned(), number.parse().expect("a number")))
+}
+
+/// Judges mutants on several threads, or the one that is to be replayed. `judge` gets the number of an image and of a
+/// mutant, and whether it shall print what the checkers say; it returns the line of a disagreement, which counts, or
+/// only prints it.
+fn judge_all(
+    images: &[Golden],
+    kind: &str,
+    mutants: Range<u64>,
+    place: impl Fn(u64) -> (usize, u64) + Sync,
+    judge: impl Fn(usize, u64, bool) -> Result<(), String> + Sync,
+) {
+    if std::env::var_os("MOAFS_CHECK").is_some() {
+        let Some((name, number)) = replayed(kind) else { return };
+        if let Some(index) = images.iter().position(|image| image.name == name) {
+            judge(index, number, true).unwrap_or_else(|said| panic!("{said}"));
+        }
         return;
     }
-    let one = std::env::var("MOAFS_CHECK").ok();
-    let mut failures = Vec::new();
-    let mut judge_seed = |image: &Golden, seed: u64, loud: bool| {
-        let mutations = mutations(&image.layout, &image.disk, seed);
-        if let Err(said) = judge(image, seed, &mutations, loud) {
-            let words: Vec<String> = mutations.iter().map(ToString::to_string).collect();
-            println!("MOAFS_CHECK={}:{seed}  {}\n  {said}", image.name, words.join("; "));
-            failures.push(seed);
+    if images.is_empty() {
+        return;
+    }
+    let (next, failed) = (AtomicU64::new(mutants.start), AtomicU64::new(0));
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if !mutants.contains(&number) {
+                return;
+            }
+            let (index, number) = place(number);
+            if let Err(said) = judge(index, number, false) {
+                println!("MOAFS_CHECK={}:{kind}:{number}  {said}", images[index].name);
+                failed.fetch_add(1, Ordering::Relaxed);
+            }
         }
     };
-    match &one {
-        Some(text) => {
-            let (name, seed) = text.split_once(':').expect("IMAGE:SEED");
-            let Some(image) = golden.iter().find(|golden| golden.name == name) else { return };
-            judge_seed(image, seed.parse().expect("a number"), true);
+    std::thread::scope(|scope| {
+        for _ in 0..std::env::var("MOAFS_THREADS").map_or(2, |text| text.parse().expect("a number")) {
+            scope.spawn(work);
         }
-        None => seeds().for_each(|seed| judge_seed(&golden[seed as usize % golden.len()], seed, false)),
-    }
-    assert!(failures.is_empty(), "{} of {:?} failed, printed above", failures.len(), seeds());
+    });
+    let failed = failed.into_inner();
+    println!("{kind}: mutants {mutants:?}, {failed} disagreements");
+    assert_eq!(failed, 0, "disagreements, printed above");
 }
 
-fn keep_image(disk: &MemDisk) {
+/// Every field of some images with every value that it is tried with.
+struct FieldValues {
+    /// Of each image: indices of fields, with values.
+    of_images: Vec<Vec<(usize, u64)>>,
+}
+
+impl FieldValues {
+    fn of(images: &[Golden]) -> FieldValues {
+        let of_field = |image: &Golden, index| mutate::values(&image.layout, &image.disk, index).into_iter();
+        let of_image = |image: &Golden| {
+            let fields = 0..image.layout.fields().len();
+            fields.flat_map(|index| of_field(image, index).map(move |value| (index, value))).collect()
+        };
+        FieldValues { of_images: images.iter().map(of_image).collect() }
+    }
+
+    fn count(&self) -> u64 {
+        self.of_images.iter().map(|values| values.len() as u64).sum()
+    }
+
+    /// Returns the image and the number of a mutant there, in an order that mixes images and structures.
+    fn place(&self, number: u64) -> (usize, u64) {
+        let mut left = number * 7_368_787 % self.count();
+        let index = self.of_images.iter().position(|values| {
+            let found = left < values.len() as u64;
+            left -= if found { 0 } else { values.len() as u64 };
+            found
+        });
+        (index.expect("the number is within all images"), left)
+    }
+
+    /// Returns the field and the value of a mutant.
+    fn get<'a>(&self, images: &'a [Golden], index: usize, number: u64) -> (&'a Field, u64) {
+        let (field, value) = self.of_images[index][number as usize];
+        (&images[index].layout.fields()[field], value)
+    }
+}
+
+/// Returns the damaged image, and keeps it as a file if one is named.
+fn damage(image: &Golden, mutations: &[Mutation]) -> MemDisk {
+    let disk = damaged(&image.disk, image.bytes, mutations);
     if let Some(path) = std::env::var_os("MOAFS_CHECK_IMAGE") {
         disk.write_to(Path::new(&path)).expect("the image can be written");
     }
+    disk
 }
 
-fn ext_check(disk: &MemDisk, mode: Mode) -> Result<Outcome, CheckError> {
-    moafs_ext::check::check(disk, &CheckOptions { mode, force: true, superblock: None, now: NOW }, &mut |_| ())
-}
-
-fn texts(outcome: &Outcome) -> String {
-    let lines = outcome.findings.iter().map(|found| {
-        let left = if found.repaired { "" } else { " (left)" };
-        format!("{}{left}", found.issue)
-    });
-    lines.collect::<Vec<_>>().join("\n    ")
-}
-
-/// Returns the exit code and all lines of e2fsck on a disk.
-fn e2fsck_of(disk: &MemDisk) -> Option<(i32, String)> {
-    look_with(disk, |image| e2fsck::run(image, e2fsck::Mode::Look)).unwrap().map(|verdict| (verdict.exit, verdict.text))
-}
-
-fn judge_ext(image: &Golden, _: u64, mutations: &[Mutation], loud: bool) -> Result<(), String> {
-    let disk = damaged(&image.disk, image.bytes, mutations);
-    keep_image(&disk);
-    let Some((theirs, text)) = e2fsck_of(&disk) else { return Ok(()) };
-    let looked = ext_check(&disk, Mode::No);
-    if loud {
-        println!("{text}\n{}", looked.as_ref().map_or_else(ToString::to_string, texts));
-    }
-    // A volume that moafs refuses to check is not called clean.
-    let Ok(looked) = looked else { return Ok(()) };
-    let ours = looked.exit_code() != 0;
-    // The exit code is 0 if it only offers a repair: the resize inode, counts, orphans, flags of descriptors.
-    let complains = theirs != 0 || text.contains("? no") || text.contains("without feature set");
-    if (theirs != 0 && !ours) || (ours && !complains) {
-        return Err(format!("ours {ours}, e2fsck {theirs}\n    {}\n{text}", texts(&looked)));
-    }
-    let repaired = match ext_check(&disk, Mode::Yes) {
-        Ok(repaired) => repaired,
-        Err(error) => return Err(format!("the repair cannot be done: {error}")),
-    };
-    if loud {
-        println!("REPAIRED\n    {}", texts(&repaired));
-    }
-    let again = ext_check(&disk, Mode::No).map_err(|error| format!("after the repair: {error}"))?;
-    let Some((theirs, text)) = e2fsck_of(&disk) else { return Ok(()) };
-    if repaired.errors_left {
-        return Ok(());
-    }
-    if !again.findings.is_empty() || theirs != 0 {
-        let first = texts(&repaired);
-        return Err(format!("after the repair e2fsck {theirs}\n    {}\n{text}\nfirst:\n    {first}", texts(&again)));
-    }
-    Ok(())
-}
-
-#[test]
-fn the_ext_checker_agrees_with_e2fsck_and_heals() {
-    run::<Ext>(judge_ext);
+fn words(mutations: &[Mutation]) -> String {
+    let words: Vec<String> = mutations.iter().map(ToString::to_string).collect();
+    words.join("; ")
 }
