@@ -28,10 +28,10 @@ use moafs_disk::{Buf, DiskExt, Kind, Lba, Op, Request, SECTOR, SharedDisk, Tag};
 use moafs_vfs::types::FileKind;
 use moafs_vfs::{Error, Result};
 
+use crate::engine::{geometry_of, read_superblock};
 use crate::format::extent::Tree;
 use crate::format::inode::POINTERS;
 use crate::format::journal::{JournalSuperblock, SUPERBLOCK_BYTES};
-use crate::engine::{geometry_of, read_superblock};
 use crate::format::superblock::{Compat, Incompat, SUPERBLOCK_OFFSET};
 use crate::format::{
     BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Place, Sealed, Structure, Superblock, Support, map, u32_at,
@@ -138,7 +138,8 @@ impl Journal {
     /// # Errors
     /// Damage if the journal has no such block.
     fn locate_checked(&self, at: u32) -> Result<(BlockNo, u32)> {
-        self.locate(at).ok_or_else(|| damaged(Place::of(Structure::LogBlock(at)).damage("it lies beyond the end of the journal")))
+        self.locate(at)
+            .ok_or_else(|| damaged(Place::of(Structure::LogBlock(at)).damage("it lies beyond the end of the journal")))
     }
 
     /// Returns true if a block of the volume belongs to the journal itself.

@@ -53,7 +53,8 @@ fn create(vfs: &Vfs<Ext>, text: &str, contents: &[u8]) -> Ino {
 fn complaints(disk: &MemDisk) -> String {
     let file = tempfile::NamedTempFile::new().expect("a scratch file");
     disk.write_to(file.path()).expect("there is space");
-    let output = Command::new("e2fsck").args(["-fn", file.path().to_str().expect("text")]).output().expect("e2fsck runs");
+    let output =
+        Command::new("e2fsck").args(["-fn", file.path().to_str().expect("text")]).output().expect("e2fsck runs");
     if output.status.success() { String::new() } else { String::from_utf8_lossy(&output.stdout).into_owned() }
 }
 

@@ -120,8 +120,7 @@ pub fn geometry<F: Family>(name: &str) -> Option<Geometry> {
 /// # Panics
 /// If no family has the geometry.
 pub fn is_for<F: Family>(name: &str) -> bool {
-    let known =
-        geometry::<Ext>(name).is_some() || geometry::<Ext4>(name).is_some() || geometry::<F2fs>(name).is_some();
+    let known = geometry::<Ext>(name).is_some() || geometry::<Ext4>(name).is_some() || geometry::<F2fs>(name).is_some();
     assert!(known, "no geometry {name}");
     geometry::<F>(name).is_some()
 }

@@ -107,8 +107,7 @@ impl Checker<'_> {
             put_u32(contents, 0, directory.0);
         }
         // Old drivers look for the name's end as a NUL.
-        let unpadded =
-            (dot.is_some() && contents[9..12] != [0; 3]) || (dot_dot.is_some() && contents[22..24] != [0; 2]);
+        let unpadded = (dot.is_some() && contents[9] != 0) || (dot_dot.is_some() && contents[22] != 0);
         if unpadded && self.log.found(Issue::DotPadding { directory }) {
             contents[9..12].fill(0);
             if dot_dot.is_some() {

@@ -345,7 +345,11 @@ impl Checker<'_> {
             slot[0x84..].fill(0);
             put_u16(slot, 0x80, inode.extra_isize);
         }
-        if self.obsolete_fields_set(slot, kind) && self.log.found(Issue::InodeObsoleteFields { inode: ino }) {
+        let reserved = ino.0 < self.geo.first_ino && ino != InodeNo::ROOT;
+        if !reserved
+            && self.obsolete_fields_set(slot, kind)
+            && self.log.found(Issue::InodeObsoleteFields { inode: ino })
+        {
             clear_obsolete_fields(slot, kind, self.geo.huge_file);
         }
     }
@@ -476,12 +480,15 @@ impl Checker<'_> {
                 inode.size = mapped_end;
             }
         }
+        if ordinary {
+            self.check_large_file(ino, inode.size);
+        }
+    }
+
+    /// Checks that a volume with a file of this size says that it has large files.
+    fn check_large_file(&mut self, inode: InodeNo, size: u64) {
         let has_feature = self.superblock.ro_compat().contains(RoCompat::LARGE_FILE);
-        if ordinary
-            && inode.size >= LARGE_FILE
-            && !has_feature
-            && self.log.found(Issue::LargeFileFeature { inode: ino })
-        {
+        if size >= LARGE_FILE && !has_feature && self.log.found(Issue::LargeFileFeature { inode }) {
             let with = self.superblock.ro_compat() | RoCompat::LARGE_FILE;
             self.superblock.set_ro_compat(with);
         }
@@ -634,11 +641,14 @@ impl Checker<'_> {
         let sectors = u64::from(self.geo.sectors_per_block());
         let owned = expected.iter().map(|(_, copies)| 1 + copies.len() as u64).sum::<u64>() + 1;
         let apb = u64::from(self.geo.apb);
-        let size = (map::DIRECT + apb + apb * apb) * u64::from(self.geo.block_size);
+        let block_size = u64::from(self.geo.block_size);
+        let size = (map::DIRECT + apb + apb * apb) * block_size;
+        let sizes = size - block_size..=map::size_max(&self.geo);
+        // Permissions, further links and a size beyond the map do no harm here.
         let good = Inode {
-            mode: 0o100_600,
-            links: 1,
-            size,
+            mode: if inode.kind() == Some(FileKind::Regular) { inode.mode } else { 0o100_600 },
+            links: inode.links.max(1),
+            size: if sizes.contains(&inode.size) { inode.size } else { size },
             blocks: owned * sectors,
             block: std::array::from_fn(|slot| if slot == 13 { inode.block[13] } else { 0 }),
             dtime: 0,
@@ -646,6 +656,7 @@ impl Checker<'_> {
             file_acl: 0,
             ..inode.clone()
         };
+        self.check_large_file(InodeNo::RESIZE, good.size);
         let problem = if !usable {
             Some(format!("its double indirect block is {double}"))
         } else if good != inode {

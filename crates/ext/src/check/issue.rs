@@ -192,7 +192,8 @@ impl Issue {
     /// Returns the severity of the issue.
     pub fn severity(&self) -> Severity {
         match self {
-            Issue::TotalCount { .. } => Severity::Warning,
+            // Type 0 says that the type is not known: readers look into the inode.
+            Issue::TotalCount { .. } | Issue::EntryType { stored: 0, .. } => Severity::Warning,
             Issue::DescriptorDamaged { copy: None, .. } => Severity::Fatal,
             _ => Severity::Error,
         }

@@ -6,7 +6,7 @@ use super::volume::{device_bytes, read_superblock};
 use super::{CheckError, Issue, Log};
 use crate::format::error::Reason;
 use crate::format::inode::Inode;
-use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, Incompat, MAGIC, SUPERBLOCK_OFFSET, State};
+use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, Incompat, MAGIC, RoCompat, SUPERBLOCK_OFFSET, State};
 use crate::format::{
     BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Superblock, Support, Unsupported, u16_at, u32_at,
 };
@@ -93,6 +93,16 @@ fn check_fields(sb: &mut Superblock, geo: &Geometry, log: &mut Log) {
     if check("s_desc_size", stored.into(), if is_size { stored.into() } else { 0 }) {
         sb.set_desc_size(0);
     }
+    // Volumes with quota are refused, so none of these has an inode.
+    if check("s_usr_quota_inum", sb.usr_quota_inum().into(), 0) {
+        sb.set_usr_quota_inum(0);
+    }
+    if check("s_grp_quota_inum", sb.grp_quota_inum().into(), 0) {
+        sb.set_grp_quota_inum(0);
+    }
+    if check("s_prj_quota_inum", sb.prj_quota_inum().into(), 0) {
+        sb.set_prj_quota_inum(0);
+    }
     let has_journal = sb.compat().contains(Compat::HAS_JOURNAL);
     let inum = if has_journal { sb.journal_inum() } else { 0 };
     if check("s_journal_inum", sb.journal_inum().into(), inum.into()) {
@@ -114,9 +124,8 @@ pub fn find_copy(disk: &dyn Disk) -> Option<BlockNo> {
 /// Returns true if the last user left the volume clean and saw no error.
 pub(super) fn says_clean(disk: &dyn Disk) -> bool {
     let Ok(Sound { sb, geo, issue: None }) = superblock_at(disk, SUPERBLOCK_OFFSET) else { return false };
-    let unmounted = sb.state() == State::VALID
-        && sb.last_orphan() == 0
-        && !sb.incompat().contains(Incompat::NEEDS_RECOVERY);
+    let unmounted =
+        sb.state() == State::VALID && sb.last_orphan() == 0 && !sb.incompat().contains(Incompat::NEEDS_RECOVERY);
     unmounted && matches!(journal_start(disk, &sb, &geo), Ok(None | Some(0))) && supported(sb, geo).is_ok()
 }
 
@@ -261,6 +270,11 @@ fn supported(sb: Superblock, geo: Geometry) -> Result<(Superblock, Geometry), Ch
         return Err(Unsupported { reasons: vec![Reason { feature, advice }] }.into());
     }
     match sb.support(true) {
+        // Its directories may have any shape: no reference tool says which.
+        Support::ReadWrite if sb.ro_compat().contains(RoCompat::BTREE_DIR) => {
+            let advice = "no checker knows it".to_owned();
+            Err(Unsupported { reasons: vec![Reason { feature: "btree_dir".to_owned(), advice }] }.into())
+        }
         Support::ReadWrite => Ok((sb, geo)),
         Support::ReadOnly(reasons) => Err(Unsupported { reasons }.into()),
         Support::Refuse(unsupported) => Err(unsupported.into()),

@@ -369,6 +369,7 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
         &["dot_dot_wrong", "link_count", "link_count"],
     ),
     ("wrong type", |lab| lab.entry(DIR, "pipe", |e| e[7] = 1), &["entry_type"]),
+    ("unknown type", |lab| lab.entry(DIR, "pipe", |e| e[7] = 0), &["entry_type"]),
     ("slash in a name", |lab| lab.entry(DIR, "pipe", |e| e[9] = b'/'), &["entry_illegal"]),
     (
         "inode beyond the end",
@@ -479,7 +480,28 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
         },
         &["xattr_block", "blocks_count", "leaked", "group_count", "total_count"],
     ),
+    (
+        "value right behind the entries",
+        |lab| {
+            let block = lab.inode(FILE).file_acl;
+            lab.block(block, |bytes| put_u16(bytes, 34, 56));
+        },
+        &["xattr_block", "blocks_count", "leaked", "group_count", "total_count"],
+    ),
     ("resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.block[0] = 1), &["resize_inode"]),
+    (
+        "large resize inode without the feature",
+        |lab| {
+            lab.set_inode(InodeNo::RESIZE, |i| i.size = 3 << 30);
+            lab.superblock(|raw| raw[0x64] &= !2);
+        },
+        &["large_file_feature"],
+    ),
+    (
+        "users' quota without the feature",
+        |lab| lab.superblock(|raw| put_u32(raw, 0x240, FILE.0)),
+        &["superblock_field"],
+    ),
     ("root is a file", |lab| lab.set_inode(InodeNo::ROOT, |i| i.mode = 0o100644), &["root_not_directory"]),
 ];
 
@@ -503,6 +525,22 @@ fn one_damage_one_issue() {
         // e2fsck checks a name's duplicates only within repairs, and takes a copy without complaint.
         let theirs = verdict.code != Some(0);
         assert_eq!(ours, theirs, "{what}: {}\n{:#?}", verdict.text, found.findings);
+    }
+}
+
+#[test]
+fn fields_without_a_use_may_have_any_value() {
+    let fields: [(&str, Damage); 5] = [
+        ("permissions of the resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.mode = 0o100_644)),
+        ("links of the resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.links = 2)),
+        ("size of the resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.size -= 1)),
+        ("second byte behind '.'", |lab| lab.entry(DIR, ".", |e| e[10] = 7)),
+        ("second byte behind '..'", |lab| lab.entry(DIR, "..", |e| e[11] = 7)),
+    ];
+    for (what, change) in fields {
+        let Some(disk) = golden() else { return };
+        change(&Lab::new(&disk));
+        assert_clean(&disk, what);
     }
 }
 

@@ -302,6 +302,12 @@ fields! {
     reserved_gdt_blocks_raw, set_reserved_gdt_blocks: u16 = 0xCE;
     /// The journal's inode number (`s_journal_inum`).
     journal_inum, set_journal_inum: u32 = 0xE0;
+    /// `s_usr_quota_inum`: the inode of the users' quota; 0 without the feature quota.
+    usr_quota_inum, set_usr_quota_inum: u32 = 0x240;
+    /// `s_grp_quota_inum`: the inode of the groups' quota.
+    grp_quota_inum, set_grp_quota_inum: u32 = 0x244;
+    /// `s_prj_quota_inum`: the inode of the projects' quota.
+    prj_quota_inum, set_prj_quota_inum: u32 = 0x26C;
     /// `s_last_orphan`: head of the orphan list.
     last_orphan, set_last_orphan: u32 = 0xE8;
     /// `s_def_hash_version`: 0 legacy, 1 half_md4, 2 tea.

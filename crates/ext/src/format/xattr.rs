@@ -232,10 +232,11 @@ fn check_overlap(entries: &[XattrEntry<'_>], entries_end: usize, place: Place) -
     let mut values: Vec<&Range<usize>> =
         entries.iter().map(|e| &e.value_at).filter(|range| !range.is_empty()).collect();
     values.sort_by_key(|range| range.start);
-    if values.first().is_some_and(|range| range.start < entries_end) {
+    // Zeros end the entries, and fill values up to whole words.
+    if values.first().is_some_and(|range| range.start < entries_end + TERMINATOR) {
         return Err(place.damage("a value overlaps the entries"));
     }
-    if values.windows(2).any(|pair| pair[0].end > pair[1].start) {
+    if values.windows(2).any(|pair| pair[0].end.next_multiple_of(4) > pair[1].start) {
         return Err(place.damage("two values overlap"));
     }
     Ok(())

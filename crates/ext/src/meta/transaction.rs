@@ -18,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use moafs_disk::{Cause, Epoch, Kind, Op, Page, Request, Tag};
+use moafs_runtime::Rt;
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use moafs_runtime::lock::{self, ReadGuard, RwLock};
-use moafs_runtime::Rt;
 use moafs_vfs::{Error, Result};
 
 use super::{Block, Freed, Level, Meta, Sweeper, write_patiently};

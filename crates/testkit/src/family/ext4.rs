@@ -66,12 +66,7 @@ impl Family for Ext4 {
         Ext::repair(image)
     }
 
-    fn witness(
-        geometry: &Geometry,
-        image: &Path,
-        model: &Model,
-        inos: &BTreeMap<NodeId, Ino>,
-    ) -> Result<(), String> {
+    fn witness(geometry: &Geometry, image: &Path, model: &Model, inos: &BTreeMap<NodeId, Ino>) -> Result<(), String> {
         Ext::witness(geometry, image, model, inos)
     }
 
