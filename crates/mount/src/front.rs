@@ -15,7 +15,7 @@ use moafs_fuse::{
     RenameFlags, ReqCtx, Result, SeekTarget, SetAttr, StatFs, StatxReply, WriteFlags, XattrFlags,
 };
 use moafs_vfs::api::{self, Allocate, Checks, NewFile, Seek, Stat};
-use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
+use moafs_vfs::types::{Attr, Cookie, FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Credentials, Error, Format, Vfs};
 use smallvec::SmallVec;
 
@@ -214,11 +214,12 @@ impl<F: Format> Front<F> {
     /// file with its owner's rights.
     fn kill_set_ids(&self, ctx: &ReqCtx, node: NodeId) -> Result<()> {
         let ino = self.ino(node)?;
-        if self.told(self.vfs.stat(ino))?.attr.perm & SET_IDS == 0 {
+        let attr = self.told(self.vfs.stat(ino))?.attr;
+        if attr.perm & SET_IDS == 0 {
             return Ok(());
         }
         let set = api::SetAttr { kill_suidgid: true, ..api::SetAttr::default() };
-        self.told(self.vfs.set_attr(&who(ctx), ino, &set))?;
+        self.told(self.vfs.set_attr(&changer(ctx, &attr), ino, &set))?;
         self.attr_changed(node);
         Ok(())
     }
@@ -310,10 +311,21 @@ fn who(ctx: &ReqCtx) -> Credentials {
 }
 
 /// Returns the credentials for making a file with this mode. Supplementary groups decide only whether it may have
-/// set-group-id in a directory of another group; requests do not carry them, so they are read from /proc.
+/// set-group-id in a directory of another group.
 fn creator(ctx: &ReqCtx, mode: u32) -> Credentials {
-    let asks = ctx.uid != 0 && mode & libc::S_ISGID != 0;
-    let groups = if asks { process::groups(ctx.pid) } else { SmallVec::new() };
+    with_groups(ctx, mode & libc::S_ISGID != 0)
+}
+
+/// Returns the credentials for a change that costs a file its set-ids. Supplementary groups decide only whether it
+/// keeps a set-group-id that is no right to execute.
+fn changer(ctx: &ReqCtx, attr: &Attr) -> Credentials {
+    with_groups(ctx, attr.perm & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID)
+}
+
+/// Returns the caller's credentials, with supplementary groups if they `matter`: requests do not carry them, so they
+/// are read from /proc.
+fn with_groups(ctx: &ReqCtx, matter: bool) -> Credentials {
+    let groups = if matter && ctx.uid != 0 { process::groups(ctx.pid) } else { SmallVec::new() };
     Credentials { groups, ..who(ctx) }
 }
 
@@ -428,6 +440,20 @@ impl<F: Format> FileSystem for Front<F> {
         if Control::owns(ctx.node) && (set.size, set.mode, set.uid, set.gid) == (Some(0), None, None, None) {
             return Ok(AttrReply { attr: self.control.truncate(ctx.node)?, attr_ttl: FOREVER });
         }
+        let ino = self.ino(ctx.node)?;
+        let empty = *set == SetAttr { fh: set.fh, ..SetAttr::default() };
+        let kills = empty || set.kill_suidgid || set.uid.is_some() || set.gid.is_some();
+        let who = if kills {
+            let stat = self.told(self.vfs.stat(ino))?;
+            // The kernel asks so before a write, which takes set-ids away by itself, and for chown(2) that names
+            // neither owner nor group, where it has not checked that the caller may take them away.
+            if empty && ctx.uid != 0 && ctx.uid != stat.attr.uid {
+                return Ok(self.attr_reply(&stat));
+            }
+            changer(ctx, &stat.attr)
+        } else {
+            who(ctx)
+        };
         let set = api::SetAttr {
             perm: set.mode.map(|mode| mode & 0o7777),
             uid: set.uid,
@@ -437,9 +463,9 @@ impl<F: Format> FileSystem for Front<F> {
             mtime: set.mtime.map(convert::set_time),
             ctime: set.ctime.map(convert::from_timestamp),
             flags: None,
-            kill_suidgid: set.kill_suidgid || *set == SetAttr { fh: set.fh, ..SetAttr::default() },
+            kill_suidgid: set.kill_suidgid || empty,
         };
-        let stat = self.told(self.vfs.set_attr(&who(ctx), self.ino(ctx.node)?, &set))?;
+        let stat = self.told(self.vfs.set_attr(&who, ino, &set))?;
         Ok(self.attr_reply(&stat))
     }
 

@@ -110,6 +110,17 @@ fn set_id_bits_go_where_the_kernel_demands_it_also_for_root() {
 }
 
 #[test]
+fn only_the_owner_takes_set_ids_away_by_a_change_of_nothing() {
+    let front = front();
+    let node = create(&front, "file");
+    front.setattr(&at(node), &SetAttr { uid: Some(5), gid: Some(5), ..SetAttr::default() }).unwrap();
+    front.setattr(&at(node), &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap();
+    let by = |uid| ReqCtx { uid, gid: uid, ..at(node) };
+    assert_eq!(front.setattr(&by(6), &SetAttr::default()).unwrap().attr.mode & 0o7777, 0o4755);
+    assert_eq!(front.setattr(&by(5), &SetAttr::default()).unwrap().attr.mode & 0o7777, 0o755);
+}
+
+#[test]
 fn rename_flags_do_what_they_say() {
     let front = front();
     let (one, two) = (create(&front, "one"), create(&front, "two"));

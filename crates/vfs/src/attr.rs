@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::{Format, FormatOp, OpKind, SpaceRequest};
 use crate::inode::{Shared, Unput};
 use crate::io::Files;
-use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, without_suid_sgid};
+use crate::perm::{APPEND_ONLY, IMMUTABLE, SGID, W, without_set_ids};
 use crate::types::{Attr, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
 impl<F: Format> Files<F> {
@@ -152,7 +152,7 @@ impl<F: Format> Files<F> {
 
     fn set_owner_and_mode(&self, who: &Credentials, attr: &mut Attr, set: &SetAttr) {
         if (set.uid.is_some() || set.gid.is_some() || set.kill_suidgid) && attr.kind != FileKind::Directory {
-            attr.perm = without_suid_sgid(attr.perm);
+            attr.perm = without_set_ids(who, attr.perm, attr.gid);
         }
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);

@@ -14,7 +14,7 @@ use crate::inode::{Shared, Unput};
 use crate::layer::layer;
 use crate::options::AtimePolicy;
 use crate::pages::{Delta, Pages, Piece, Slot};
-use crate::perm::{self, APPEND_ONLY, IMMUTABLE, NO_ATIME};
+use crate::perm::{APPEND_ONLY, IMMUTABLE, NO_ATIME, without_set_ids};
 use crate::pressure::Pressure;
 use crate::types::{Attr, Ino, Lbn, LbnRange, Mapping};
 use crate::unplaced::{Missing, Unplaced};
@@ -432,7 +432,7 @@ impl<F: Format> Files<F> {
         }
         (attr.mtime, attr.ctime) = (now, now);
         if write.who.loses_set_ids() {
-            attr.perm = perm::without_suid_sgid(attr.perm);
+            attr.perm = without_set_ids(write.who, attr.perm, attr.gid);
         }
         state.note_change(Unput::Attributes);
         self.list_unput(&mut state, inode);

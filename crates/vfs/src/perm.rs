@@ -31,11 +31,11 @@ pub(crate) const SUID: u32 = 0o4000;
 pub(crate) const SGID: u32 = 0o2000;
 pub(crate) const STICKY: u32 = 0o1000;
 
-/// Returns the permission bits after a write by a caller who may not keep suid and sgid. Sgid without group
-/// execution means something else (mandatory locking) and stays.
-pub(crate) fn without_suid_sgid(perm: u32) -> u32 {
-    let kept = perm & !SUID;
-    if perm & 0o010 != 0 { kept & !SGID } else { kept }
+/// Returns the permission bits of a file of group `gid` after a caller who may not keep suid and sgid has changed its
+/// contents or owner. Sgid without group execution means mandatory locking, and only members of the group keep it.
+pub(crate) fn without_set_ids(who: &Credentials, perm: u32, gid: u32) -> u32 {
+    let keeps_sgid = perm & 0o010 == 0 && (who.is_root() || who.is_member(gid));
+    if keeps_sgid { perm & !SUID } else { perm & !(SUID | SGID) }
 }
 
 /// Returns true if mode and ACL let the caller do all of `want`.
@@ -135,8 +135,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_clears_sgid_only_of_what_the_group_executes() {
-        assert_eq!(without_suid_sgid(0o6755), 0o755);
-        assert_eq!(without_suid_sgid(0o6745), 0o2745);
+    fn sgid_stays_only_for_members_of_a_group_that_may_not_execute() {
+        let caller = |uid, groups: &[u32]| Credentials { uid, groups: groups.into(), ..Credentials::root() };
+        for (who, keeps) in [(caller(0, &[]), true), (caller(5, &[300]), true), (caller(5, &[100]), false)] {
+            assert_eq!(without_set_ids(&who, 0o6755, 300), 0o755);
+            assert_eq!(without_set_ids(&who, 0o6745, 300), if keeps { 0o2745 } else { 0o745 });
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress, SpaceClass, SpaceRequest};
 use crate::inode::{Shared, Unput};
 use crate::io::{Files, Source, Write};
-use crate::perm::{APPEND_ONLY, IMMUTABLE, without_suid_sgid};
+use crate::perm::{APPEND_ONLY, IMMUTABLE, without_set_ids};
 use crate::plan::WritebackReason;
 use crate::types::{Ino, Lbn, Mapping};
 use crate::unmap::{LBN_END, UNMAP_BLOCKS_MAX};
@@ -49,7 +49,7 @@ impl<F: Format> Files<F> {
             }
             attr.ctime = now;
             if kill {
-                attr.perm = without_suid_sgid(attr.perm);
+                attr.perm = without_set_ids(who, attr.perm, attr.gid);
             }
             self.set_times(attr, set, now);
         };
@@ -254,7 +254,7 @@ impl<F: Format> Files<F> {
         op.put(inode, |attr| {
             (attr.mtime, attr.ctime) = (now, now);
             if who.loses_set_ids() {
-                attr.perm = without_suid_sgid(attr.perm);
+                attr.perm = without_set_ids(who, attr.perm, attr.gid);
             }
         })?;
         let progress = match first < last {
