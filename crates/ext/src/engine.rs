@@ -649,6 +649,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         symlink_bytes_max: geo.block_bytes() - 1,
         time_range: inode::time_range(extra),
         time_nanos: extra,
+        user_flags: incore::USER_FLAGS,
         unwritten: false,
         beyond_eof: false,
         frees_overhang: true,

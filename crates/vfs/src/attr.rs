@@ -87,12 +87,16 @@ impl<F: Format> Files<F> {
         self.check_owner(who, inode, &attr, set)
     }
 
-    /// Checks that only root changes the flags that forbid changes.
+    /// Checks that only root changes the flags that forbid changes, and that those stay which describe the layout.
     fn check_flags(&self, who: &Credentials, attr: &Attr, set: &SetAttr) -> Result<()> {
         let Some(flags) = set.flags else { return Ok(()) };
         let privileged = (flags ^ attr.flags) & (IMMUTABLE | APPEND_ONLY) != 0;
         let owner = who.is_root() || who.uid == attr.uid;
-        if !owner || (privileged && !who.is_root()) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
+        if !owner || (privileged && !who.is_root()) {
+            return Err(Error::Posix(libc::EPERM));
+        }
+        let layout = (flags ^ attr.flags) & !self.shape.user_flags != 0;
+        if layout { Err(Error::Posix(libc::EOPNOTSUPP)) } else { Ok(()) }
     }
 
     fn check_owner(&self, who: &Credentials, inode: &Shared<F>, attr: &Attr, set: &SetAttr) -> Result<()> {

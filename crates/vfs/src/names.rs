@@ -18,7 +18,7 @@ use crate::inode::{Inode, Shared};
 use crate::io::Files;
 use crate::layer::layer;
 use crate::op::Op;
-use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, W, X};
+use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, W, X, inherited_flags};
 use crate::types::{Attr, Cookie, Dentry, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
 /// Metadata blocks that adding a name may take: a directory block and three levels of its map.
@@ -315,7 +315,7 @@ impl<F: Format> Namespace<F> {
             rdev: if is_device { new.rdev } else { 0 },
             // The format chooses it.
             generation: 0,
-            flags: 0,
+            flags: inherited_flags(dir.attr().flags, new.kind) & self.shape.user_flags,
         };
         Ok(Birth { attr, access_acl, default_acl })
     }

@@ -20,6 +20,12 @@ pub(crate) const W: u32 = 2;
 /// The permission bit for executing a file or searching a directory.
 pub(crate) const X: u32 = 1;
 
+/// The inode flag `FS_SYNC_FL`: writes are synchronous.
+const SYNC: u32 = 0x08;
+/// The inode flag `FS_NODUMP_FL`: backups leave the file out.
+const NO_DUMP: u32 = 0x40;
+/// The inode flag `FS_DIRSYNC_FL`: changes of the directory are synchronous.
+const DIR_SYNC: u32 = 0x1_0000;
 /// The inode flag `FS_IMMUTABLE_FL`: no change at all.
 pub(crate) const IMMUTABLE: u32 = 0x10;
 /// The inode flag `FS_APPEND_FL`: no change but appending.
@@ -36,6 +42,16 @@ pub(crate) const STICKY: u32 = 0o1000;
 pub(crate) fn without_set_ids(who: &Credentials, perm: u32, gid: u32) -> u32 {
     let keeps_sgid = perm & 0o010 == 0 && (who.is_root() || who.is_member(gid));
     if keeps_sgid { perm & !SUID } else { perm & !(SUID | SGID) }
+}
+
+/// Returns the inode flags that a new file takes over from its directory with the flags `dir`.
+pub(crate) fn inherited_flags(dir: u32, kind: FileKind) -> u32 {
+    let inherited = match kind {
+        FileKind::Directory => SYNC | NO_DUMP | NO_ATIME | DIR_SYNC,
+        FileKind::Regular => SYNC | NO_DUMP | NO_ATIME,
+        _ => NO_DUMP | NO_ATIME,
+    };
+    dir & inherited
 }
 
 /// Returns true if mode and ACL let the caller do all of `want`.

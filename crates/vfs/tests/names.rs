@@ -324,6 +324,33 @@ fn flags_forbid_changes() {
 }
 
 #[test]
+fn flags_that_describe_the_layout_stay() {
+    let v = Volume::live(64);
+    let f = v.create(ROOT, "f");
+    let set =
+        |who: &Credentials, flags| errno(v.vfs.set_attr(who, f, &SetAttr { flags: Some(flags), ..SetAttr::default() }));
+    assert_eq!(set(&ROOT_USER(), 0x8_0000), libc::EOPNOTSUPP);
+    assert_eq!(set(&user(4), 0x8_0000), libc::EPERM);
+    assert_eq!(v.vfs.stat(f).unwrap().attr.flags, 0);
+    assert_eq!(set(&ROOT_USER(), 0x40), 0);
+    assert_eq!(v.vfs.stat(f).unwrap().attr.flags, 0x40);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn new_files_take_flags_over_from_their_directory() {
+    let v = Volume::live(64);
+    let dir = v.mkdir(ROOT, "d");
+    let append_only_and_inherited = 0x1_00e8;
+    v.vfs
+        .set_attr(&ROOT_USER(), dir, &SetAttr { flags: Some(append_only_and_inherited), ..SetAttr::default() })
+        .unwrap();
+    assert_eq!(v.vfs.stat(v.create(dir, "f")).unwrap().attr.flags, 0xc8);
+    assert_eq!(v.vfs.stat(v.mkdir(dir, "sub")).unwrap().attr.flags, 0x1_00c8);
+    v.vfs.close().unwrap();
+}
+
+#[test]
 fn times_move_as_posix_says() {
     let virt = moafs_runtime::virt::Virtual::new(None);
     virt.run(|| {

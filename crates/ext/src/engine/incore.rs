@@ -365,7 +365,7 @@ pub(super) fn attr_of(inode: &Inode, kind: FileKind) -> Attr {
 }
 
 /// Flags that programs may set and clear; the others describe the layout.
-const USER_FLAGS: u32 = 0x0000_00FF | 0x0001_0000 | 0x0002_0000 | 0x0000_8000;
+pub(super) const USER_FLAGS: u32 = 0x0000_00FF | 0x0001_0000 | 0x0002_0000 | 0x0000_8000;
 
 /// Stores the attributes that vfs keeps into an inode; sizes only of regular files.
 pub(super) fn put_attr(inode: &mut Inode, attr: &Attr, disk_size: u64) {

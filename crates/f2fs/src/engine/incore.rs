@@ -16,7 +16,7 @@ use crate::format::{Nid, inode};
 
 /// Flags that programs may set and clear; the others describe the layout, or belong to features. Their
 /// numbers are those of `FS_IOC_GETFLAGS`: sync, immutable, append-only, nodump, noatime, dirsync.
-const USER_FLAGS: u32 = 0x0001_00F8;
+pub(super) const USER_FLAGS: u32 = 0x0001_00F8;
 
 /// An inode in memory. There is one per number; all its users share it.
 pub struct Incore {

@@ -387,6 +387,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         symlink_bytes_max: BLOCK - 1,
         time_range: (i64::MIN, i64::MAX),
         time_nanos: true,
+        user_flags: super::incore::USER_FLAGS,
         unwritten: false,
         beyond_eof: false,
         frees_overhang: false,
