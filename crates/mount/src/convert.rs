@@ -114,6 +114,8 @@ pub(crate) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
         RenameFlags::NOREPLACE => Ok(RenameMode::NoReplace),
         RenameFlags::EXCHANGE => Ok(RenameMode::Exchange),
         RenameFlags::WHITEOUT => Ok(RenameMode::Whiteout),
+        // The kernel has found that nothing has the new name.
+        f if f == RenameFlags::NOREPLACE | RenameFlags::WHITEOUT => Ok(RenameMode::Whiteout),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -155,9 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn rename_flags_do_not_combine() {
+    fn only_whiteouts_combine_with_other_rename_flags() {
         assert_eq!(rename_mode(RenameFlags::EXCHANGE), Ok(RenameMode::Exchange));
         assert_eq!(rename_mode(RenameFlags::WHITEOUT), Ok(RenameMode::Whiteout));
+        assert_eq!(rename_mode(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT), Ok(RenameMode::Whiteout));
         assert_eq!(rename_mode(RenameFlags::EXCHANGE | RenameFlags::NOREPLACE), Err(Errno::EINVAL));
     }
 

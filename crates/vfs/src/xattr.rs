@@ -25,7 +25,9 @@ impl<F: Format> Files<F> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::Posix(libc::ERANGE));
         }
-        XattrKey::parse(name).ok_or(Error::Posix(libc::EOPNOTSUPP))
+        // A name space alone is no name.
+        let nameless = matches!(name, b"user." | b"trusted." | b"security.");
+        XattrKey::parse(name).ok_or(Error::Posix(if nameless { libc::EINVAL } else { libc::EOPNOTSUPP }))
     }
 
     pub(crate) fn get_xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

@@ -399,6 +399,7 @@ fn attributes_have_name_spaces() {
     assert_eq!(set(&user(3), f, b"trusted.a", SetMode::Any), libc::EPERM);
     assert_eq!(set(&ROOT_USER(), f, b"trusted.a", SetMode::Any), 0);
     assert_eq!(set(&ROOT_USER(), f, b"strange.a", SetMode::Any), libc::EOPNOTSUPP);
+    assert_eq!(set(&ROOT_USER(), f, b"user.", SetMode::Any), libc::EINVAL);
     assert_eq!(v.vfs.list_xattr(&user(3), f).unwrap().len(), 1);
     assert_eq!(v.vfs.list_xattr(&ROOT_USER(), f).unwrap().len(), 2);
     assert_eq!(errno(v.vfs.get_xattr(&user(3), f, b"trusted.a")), libc::ENODATA);
