@@ -194,8 +194,8 @@ pub fn recover(disk: &SharedDisk, sb: &Superblock, geo: &Geometry, needs_replay:
     Ok((Log::begin(journal, geo.checksums.cover_all(), wide), replay))
 }
 
-/// Replays the journal of a volume that is not mounted, if it needs that, and says so in the superblock. Orphans are left
-/// to the checker or the next mount. Returns what was replayed. Volumes that are not written, and those without a
+/// Replays the journal of a volume that is not mounted, if it needs that, and says so in the superblock. Orphans are
+/// left to the checker or the next mount. Returns what was replayed. Volumes that are not written, and those without a
 /// superblock that makes sense, stay as they are.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Writing through a journal: what a commit costs, and what a power cut leaves of deleted and truncated files. e2fsck is
-//! the judge. Skipped without mke2fs and e2fsck.
+//! Writing through a journal: the cost of a commit, and deleted files, freed blocks and counts after a power cut.
+//! e2fsck is the judge. Skipped without mke2fs and e2fsck.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;

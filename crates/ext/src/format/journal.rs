@@ -695,7 +695,7 @@ mod tests {
             form in 0usize..4,
         ) {
             let mut journal = superblock(JournalFeatures::empty(), LogSums::Absent);
-            journal.prepare(&[3; 16], form & 1 != 0, form & 2 != 0);
+            journal.prepare(&[0; 16], form & 1 != 0, form & 2 != 0);
             let mut raw = bytes(0);
             journal.encode_into(&mut raw);
             prop_assert_eq!(&JournalSuperblock::decode(&raw, 1024, 1024).unwrap(), &journal);

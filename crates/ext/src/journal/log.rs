@@ -78,7 +78,7 @@ impl Log {
         let taken = self.blocks_for(copies.len(), revoked.len());
         assert!(taken <= self.room(), "a transaction of {taken} blocks does not fit into {} free ones", self.room());
         let mut pages = self.encode(revoked, copies);
-        // Where the commit block is going to be.
+        // The place of the commit block.
         pages.push(Buf::zeroed(self.block_bytes).freeze());
         debug_assert_eq!(pages.len() as u32, taken, "the size of a transaction was foretold wrongly");
         let mut requests = self.requests(pages)?;

@@ -29,7 +29,7 @@ use crate::format::BlockNo;
 use crate::journal::Log;
 
 /// The share of the log, one part in so many, that a transaction takes at most, unless one op needs more.
-const TRANSACTION_SHARE: u64 = 4;
+const TRANSACTION_SHARE: u64 = 2;
 /// The share of the log, one part in so many, that may be in use before blocks are written home.
 const LOG_SHARE: u32 = 2;
 /// The most bytes of blocks in memory that were committed and not written home.
@@ -66,7 +66,7 @@ struct Running {
     logged: BTreeSet<u64>,
 }
 
-/// What is committed, and the log.
+/// The committed transactions whose blocks are not all in their own places, and the log.
 struct Committed {
     log: Log,
     homeless: BTreeMap<u64, Homeless>,
