@@ -292,11 +292,7 @@ pub fn known_systems() -> [(&'static str, Vec<&'static str>); 3] {
 
 fn known_system(name: &str) -> Result<String, String> {
     let known: Vec<&str> = known_systems().into_iter().flat_map(|(_, names)| names).collect();
-    if known.contains(&name) {
-        Ok(name.to_owned())
-    } else {
-        Err(LabError::unknown("system", name, known.into_iter()).to_string())
-    }
+    if known.contains(&name) { Ok(name.to_owned()) } else { Err(LabError::unknown("system", name, known).to_string()) }
 }
 
 fn or_usual(names: &[String]) -> String {

@@ -39,12 +39,6 @@ tests_of!(
     a_sample_of_crash_states_keeps_every_promise,
     #[ignore = "the full run: tens of minutes"]
     all_crash_states_keep_every_promise,
-    the_workloads_that_page_make_areas,
-    a_new_directory_that_moves_never_shows_its_old_parent,
-    what_moves_twice_always_has_a_name,
-    a_second_name_comes_before_the_first_one_goes,
-    a_directory_moves_over_an_empty_one,
-    a_directory_goes_after_what_moved_out_of_it_has_its_new_name,
     files_and_directories_change_places,
     replay,
 );

@@ -12,7 +12,7 @@ use moafs_runtime::{Rt, Timestamp};
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Options, Result, Vfs};
 
-use super::Family;
+use super::{Ext4, Family};
 use crate::image::{self, Geometry};
 use crate::judges::kernel::{self, KernelMount};
 use crate::judges::{Verdict, e2fsck, missing};
@@ -89,6 +89,9 @@ impl Family for Ext {
     }
 
     fn look(image: &Path) -> Option<Verdict> {
+        if e2fsck::needs_replay(image) {
+            return Ext4::look(image);
+        }
         e2fsck::run(image, e2fsck::Mode::Look).map(Verdict::from)
     }
 

@@ -141,6 +141,17 @@ pub enum Mode {
     Replay,
 }
 
+/// Returns true if a volume has a journal to replay: without that, `-n` judges what lies on the disk beside it.
+///
+/// # Panics
+/// If the image cannot be read.
+pub fn needs_replay(image: &Path) -> bool {
+    let mut features = [0; 4];
+    let file = std::fs::File::open(image).expect("the image can be opened");
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut features, 1024 + 0x60).expect("the image has a superblock");
+    features[0] & 4 != 0
+}
+
 /// Runs e2fsck; `None` if it is not installed.
 ///
 /// The tool's clock may lag a tick behind the one that volumes are stamped with; a volume stamped within that tick is

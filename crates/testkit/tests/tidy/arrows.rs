@@ -33,7 +33,7 @@ impl Arrows {
             let code = &arrows.code[module];
             let uses = uses(code).into_iter().filter(|(is_public, _)| *is_public);
             let paths = uses.flat_map(|(_, tree)| expand(&code[tree]));
-            let paths = paths.filter_map(|(path, name)| Some((name, arrows.from_root(module, &path)?)));
+            let paths = paths.filter_map(|(path, name)| Some((name, arrows.below_root(module, &path)?)));
             arrows.exports.insert(module.clone(), paths.collect());
         }
         arrows
@@ -45,13 +45,13 @@ impl Arrows {
         let own = uses(code).into_iter().filter(|(is_public, _)| !*is_public);
         let mut paths: Vec<Module> = own.flat_map(|(_, tree)| expand(&code[tree])).map(|(path, _)| path).collect();
         paths.extend(inline_paths(code));
-        let targets = paths.iter().filter_map(|path| self.from_root(module, path)).map(|path| self.owner(&path, 0));
+        let targets = paths.iter().filter_map(|path| self.below_root(module, path)).map(|path| self.owner(&path, 0));
         targets.filter(|target| target != module).collect()
     }
 
     /// Returns a path as seen from the crate's root; `None` if it leads to another crate or to a name of the module
     /// itself.
-    fn from_root(&self, module: &Module, path: &[String]) -> Option<Module> {
+    fn below_root(&self, module: &Module, path: &[String]) -> Option<Module> {
         let (first, mut rest) = path.split_first()?;
         let mut at = module.clone();
         match first.as_str() {
