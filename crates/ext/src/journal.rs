@@ -179,6 +179,13 @@ pub fn recover(disk: &SharedDisk, sb: &Superblock, geo: &Geometry, needs_replay:
             journal.superblock.blocks
         )));
     }
+    if journal.superblock.errno != 0 {
+        return Err(Error::Refused(format!(
+            "the journal records that its last user gave up with error {}: run `e2fsck -fp` on the volume, or mount it with \
+             `-o ro`",
+            journal.superblock.errno
+        )));
+    }
     if !needs_replay && !journal.superblock.is_empty() {
         return Err(Error::Refused(
             "the journal holds changes, but the superblock says that it need not be replayed: run `e2fsck -f` on the \

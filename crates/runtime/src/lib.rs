@@ -24,7 +24,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`counters`] | counters, each declared once: [`counters!`](crate::counters!) |
+//! | [`mod@counters`] | counters, each declared once: [`counters!`](crate::counters!) |
 //! | [`event`] | [`Event`], the only thing a task can wait for |
 //! | [`live`] | threads, parking, the machine's clocks |
 //! | [`virt`] | the baton, the virtual clock, seeded choice, deadlock reports |

@@ -70,6 +70,8 @@ struct Running {
 struct Committed {
     log: Log,
     homeless: BTreeMap<u64, Homeless>,
+    /// Blocks of the transaction that could not be written: the disk has older contents, so they stay in memory.
+    unwritten: BTreeMap<u64, Arc<Block>>,
 }
 
 /// A committed block that is not in its own place yet. The reference keeps the block in memory.
@@ -120,7 +122,10 @@ impl Transactions {
             changers: AtomicU64::new(0),
             homeless_bytes: AtomicU64::new(0),
             blocks_max: u64::from(log.capacity()) / TRANSACTION_SHARE,
-            log: lock::Mutex::new(Arc::clone(rt), Committed { log, homeless: BTreeMap::new() }),
+            log: lock::Mutex::new(
+                Arc::clone(rt),
+                Committed { log, homeless: BTreeMap::new(), unwritten: BTreeMap::new() },
+            ),
         }
     }
 
@@ -196,7 +201,11 @@ impl Transactions {
     fn commit_running(&self, meta: &Meta, committed: &mut Committed, sweeper: &mut dyn Sweeper) -> Result<()> {
         let closed = self.close(sweeper)?;
         if !closed.images.is_empty() || !closed.revoked.is_empty() {
-            self.write(meta, committed, &closed)?;
+            let written = self.write(meta, committed, &closed);
+            if written.is_err() {
+                committed.unwritten.extend(closed.blocks);
+                return written;
+            }
         }
         for block in &closed.revoked {
             committed.homeless.remove(&block.0);

@@ -6,7 +6,7 @@
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`never`], [`always`] | wait for cleaning; fill holes |
+//! | [`mod@never`], [`mod@always`] | wait for cleaning; fill holes |
 //! | [`auto`] | the cheaper of the two, by a model of the device |
 //! | [`target`] | which used segment takes new data, and into which of its holes |
 
