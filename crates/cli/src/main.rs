@@ -20,6 +20,7 @@
 mod defrag;
 mod error;
 mod files;
+mod format_options;
 mod fsck;
 mod helpers;
 mod info;

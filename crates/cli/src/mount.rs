@@ -21,6 +21,7 @@ use moafs_mount::unmount::is_mounted;
 use moafs_mount::{Mounting, Settings, serve};
 
 use crate::error::{CliError, Result};
+use crate::format_options::FORMAT_OPTIONS;
 use crate::output;
 use crate::trace_file::TraceFile;
 use crate::volume::{self, Opened, Volume, on_volume};
@@ -75,7 +76,7 @@ Examples:
 `moafs mount --help` lists the mount options.";
 
 fn mount_long_help() -> String {
-    format!("{MOUNT_EXAMPLES}\n\nMount {}", moafs_mount::options::help())
+    format!("{MOUNT_EXAMPLES}\n\nMount {}", moafs_mount::options::help(FORMAT_OPTIONS))
 }
 
 impl MountArgs {
@@ -97,7 +98,7 @@ impl MountArgs {
     fn settings(&self) -> Result<Settings> {
         let read_only = self.read_only.then_some("ro");
         let lists = self.options.iter().map(String::as_str).chain(read_only);
-        Ok(Settings::parse(lists, rustix::process::geteuid().is_root())?)
+        Ok(Settings::parse(lists, rustix::process::geteuid().is_root(), FORMAT_OPTIONS)?)
     }
 
     fn run_in_background(&self, source: &Source, target: &Path) -> Result<ExitCode> {

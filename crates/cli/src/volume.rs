@@ -17,13 +17,14 @@ use moafs_ext::Ext;
 use moafs_f2fs::F2fs;
 use moafs_f2fs::engine::report::SegmentFacts;
 use moafs_mount::MoreCounters;
-use moafs_mount::options::{FormatOption, HostCache, OptionError};
+use moafs_mount::options::{FormatOption, HostCache};
 use moafs_runtime::{Live, Rt};
 use moafs_vfs::format::Survey;
 use moafs_vfs::{Format, Options, Vfs};
 use serde::Serialize;
 
 use crate::error::{CliError, Result};
+use crate::format_options::{ext_options, f2fs_options};
 
 /// Time for which a lock is tried that another process may be about to release, and the interval of
 /// the tries.
@@ -38,8 +39,6 @@ const EXT_MAGIC: [u8; 2] = 0xEF53_u16.to_le_bytes();
 /// Offsets of the magic number of F2FS: at 1024 in block 0, and in its copy, block 1.
 const F2FS_MAGIC_AT: [usize; 2] = [1024, 4096 + 1024];
 const F2FS_MAGIC: [u8; 4] = 0xF2F5_2010_u32.to_le_bytes();
-/// Most sections that `gather=` takes.
-const GATHER_MAX: u64 = 64;
 
 /// The formats of volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -200,37 +199,6 @@ pub(crate) fn open_volume(
             AnyVolume::F2fs(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, image })
         }
     })
-}
-
-fn ext_options(options: &Options, given: &[FormatOption]) -> Result<moafs_ext::OpenOptions, OptionError> {
-    let Options { read_only, transfer_bytes_max, .. } = *options;
-    let mut ext = moafs_ext::OpenOptions { read_only, transfer_bytes_max, place: Default::default() };
-    for option in given {
-        match option.name {
-            "place" => ext.place = option.parse()?,
-            other => unreachable!("{other} is no option of ext2"),
-        }
-    }
-    Ok(ext)
-}
-
-fn f2fs_options(options: &Options, given: &[FormatOption]) -> Result<moafs_f2fs::OpenOptions, OptionError> {
-    let Options { read_only, transfer_bytes_max, .. } = *options;
-    let mut f2fs = moafs_f2fs::OpenOptions { read_only, transfer_bytes_max, ..Default::default() };
-    for option in given {
-        match option.name {
-            "cleaner" => f2fs.cleaner = option.parse()?,
-            "reuse" => f2fs.reuse = option.parse()?,
-            "temperature" => f2fs.temperature = option.parse()?,
-            "clean-order" => f2fs.clean_order = option.parse()?,
-            "gather" => f2fs.gather = option.number(1..=GATHER_MAX)? as u32,
-            "background_gc" => f2fs.background = option.on_or_off()?,
-            "discard" => f2fs.discard = true,
-            "nodiscard" => f2fs.discard = false,
-            other => unreachable!("{other} is no option of F2FS"),
-        }
-    }
-    Ok(f2fs)
 }
 
 /// Opens an image's volume for a command.

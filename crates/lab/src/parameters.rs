@@ -119,10 +119,12 @@ impl Default for Parameters {
     }
 }
 
-/// A parameter: its name, its meaning, and its form as text.
+/// A parameter: its name, its meaning, the names that can be given, and its form as text.
 struct Known {
     name: &'static str,
     meaning: &'static str,
+    /// Lists the names, if the parameter takes such.
+    names: Option<fn() -> String>,
     set: fn(&mut Parameters, &str) -> Result<(), String>,
     show: fn(&Parameters) -> String,
 }
@@ -130,21 +132,22 @@ struct Known {
 const KNOWN: [Known; 20] = [
     Known {
         name: "systems",
-        meaning: "systems to compare, separated by commas: ffs-paper, ffs, cowrite, cowrite-disksort (cw-…); greedy, \
-                  cost-benefit, hole-plugging, adaptive, age-threshold, wolf, recycling, auto (lfs-…); partition, start, saf \
-                  (saf-…); an experiment runs those of its own, or its usual ones",
+        meaning: "systems to compare, separated by commas; an experiment runs those of its own, or its usual ones",
+        names: Some(system_names),
         set: |p, text| list(text, known_system).map(|all| p.systems = all),
         show: |p| or_usual(&p.systems),
     },
     Known {
         name: "drives",
         meaning: "drives, separated by commas: names (`moafs lab list` shows them) or files",
+        names: None,
         set: |p, text| list(text, |name| Ok(name.to_owned())).map(|all| p.drives = all),
         show: |p| or_usual(&p.drives),
     },
     Known {
         name: "utilization",
         meaning: "how full the volume is before the run, in percent, separated by commas: 0 to 90",
+        names: None,
         set: |p, text| list(text, |one| number(one, 0, 90)).map(|all| p.utilizations = Some(all)),
         show: |p| match &p.utilizations {
             Some(all) => all.iter().map(u8::to_string).collect::<Vec<_>>().join(", ") + " %",
@@ -154,12 +157,14 @@ const KNOWN: [Known; 20] = [
     Known {
         name: "score",
         meaning: "layout score of the aged volume: 0.7 to 1",
+        names: None,
         set: |p, text| number(text, 0.7, 1.0).map(|score| p.score = score),
         show: |p| p.score.to_string(),
     },
     Known {
         name: "cache",
         meaning: "memory for file data and metadata at full size: 1M to 4G; it shrinks with the scale",
+        names: None,
         set: |p, text| size(text, 1 << 20, 4 << 30).map(|bytes| p.cache_bytes = bytes),
         show: |p| show_size(p.cache_bytes),
     },
@@ -167,24 +172,28 @@ const KNOWN: [Known; 20] = [
         name: "buffer",
         meaning: "a segment buffer of lfs-… at full size: 256K to 1G; hot and cold data have one each; it shrinks with the \
                   scale",
+        names: None,
         set: |p, text| size(text, 256 << 10, 1 << 30).map(|bytes| p.buffer_bytes = bytes),
         show: |p| show_size(p.buffer_bytes),
     },
     Known {
         name: "writes",
         meaning: "writes of lfs-… at full size: 1000 to 10000000; they shrink with the scale",
+        names: None,
         set: |p, text| number(text, 1000, 10_000_000).map(|count| p.writes = count),
         show: |p| p.writes.to_string(),
     },
     Known {
         name: "dirty",
         meaning: "share of the cache that may be dirty, in percent: 1 to 90; at three quarters of it writing begins",
+        names: None,
         set: |p, text| number(text, 1, 90).map(|percent| p.dirty_percent = percent),
         show: |p| format!("{} %", p.dirty_percent),
     },
     Known {
         name: "age",
         meaning: "a dirty block older than this is written back, in seconds: 1 to 86400",
+        names: None,
         set: |p, text| number(text, 1, 86_400).map(|s| p.age_s = s),
         show: |p| format!("{} s", p.age_s),
     },
@@ -192,18 +201,21 @@ const KNOWN: [Known; 20] = [
         name: "commit",
         meaning: "metadata are written (checkpoints, in lfs-… and fac-…) this often at least, in seconds: 1 to 86400; 30 for \
                   cw-…, else 60",
+        names: None,
         set: |p, text| number(text, 1, 86_400).map(|s| p.commit_s = Some(s)),
         show: |p| p.commit_s.map_or_else(|| "that of the experiment".to_owned(), |s| format!("{s} s")),
     },
     Known {
         name: "transfer",
         meaning: "largest request: 16K to 16M; a drive's own limit applies as well",
+        names: None,
         set: |p, text| size(text, 16 << 10, 16 << 20).map(|bytes| p.transfer_bytes = bytes),
         show: |p| show_size(p.transfer_bytes),
     },
     Known {
         name: "read_ahead",
         meaning: "read-ahead of a sequential reader at most: 0 to 16M",
+        names: None,
         set: |p, text| size(text, 0, 16 << 20).map(|bytes| p.read_ahead_bytes = bytes),
         show: |p| show_size(p.read_ahead_bytes),
     },
@@ -211,12 +223,14 @@ const KNOWN: [Known; 20] = [
         name: "coread",
         meaning: "what a miss of a small file brings at most in systems that co-write: 0 to 16M; the baselines read one file \
                   at a time",
+        names: None,
         set: |p, text| size(text, 0, 16 << 20).map(|bytes| p.co_read_bytes = bytes),
         show: |p| show_size(p.co_read_bytes),
     },
     Known {
         name: "write_cache",
         meaning: "the drive's write cache: on (and never flushed, as the system of cw-… did), flushed (lfs-…, fac-…), off",
+        names: None,
         set: |p, text| {
             let found = WriteCache::ALL.into_iter().find(|mode| mode.name() == text);
             found.map(|mode| p.write_cache = Some(mode)).ok_or_else(|| "on, flushed or off".to_owned())
@@ -226,45 +240,58 @@ const KNOWN: [Known; 20] = [
     Known {
         name: "cpu_percent",
         meaning: "processor time of calls, in percent of the 1 GHz machine's: 0 to 10000",
+        names: None,
         set: |p, text| number(text, 0, 10_000).map(|percent| p.cpu_percent = percent),
         show: |p| format!("{} %", p.cpu_percent),
     },
     Known {
         name: "compile_ms",
         meaning: "processor time to compile one source, in milliseconds: 0 to 60000",
+        names: None,
         set: |p, text| number(text, 0, 60_000).map(|ms| p.compile_ms = ms),
         show: |p| format!("{} ms", p.compile_ms),
     },
     Known {
         name: "memory",
         meaning: "memory for processes and files of saf-… at full size: 32M to 64G; it shrinks with the scale",
+        names: None,
         set: |p, text| size(text, 32 << 20, 64 << 30).map(|bytes| p.memory_bytes = bytes),
         show: |p| show_size(p.memory_bytes),
     },
     Known {
         name: "area",
         meaning: "a swap area of saf at full size: 256K to 1G; it shrinks with the scale",
+        names: None,
         set: |p, text| size(text, 256 << 10, 1 << 30).map(|bytes| p.area_bytes = bytes),
         show: |p| show_size(p.area_bytes),
     },
     Known {
         name: "position",
         meaning: "where the programs' directory of saf-… lies on the volume, or the heads of its logs, in percent: 0 to 90",
+        names: None,
         set: |p, text| number(text, 0, 90).map(|percent| p.position = percent),
         show: |p| format!("{} %", p.position),
     },
     Known {
         name: "sweeps",
         meaning: "sweeps of SOR in saf-…: 1 to 10000",
+        names: None,
         set: |p, text| number(text, 1, 10_000).map(|count| p.sweeps = Some(count)),
         show: |p| p.sweeps.map_or_else(|| "those of the experiment".to_owned(), |count| count.to_string()),
     },
 ];
 
+impl Known {
+    /// Returns the meaning, with the names that can be given.
+    fn meaning(&self) -> String {
+        self.names.map_or_else(|| self.meaning.to_owned(), |names| format!("{}: {}", self.meaning, names()))
+    }
+}
+
 impl Parameters {
     /// Returns the names and meanings of all parameters.
-    pub fn known() -> impl Iterator<Item = (&'static str, &'static str)> {
-        KNOWN.iter().map(|known| (known.name, known.meaning))
+    pub fn known() -> impl Iterator<Item = (&'static str, String)> {
+        KNOWN.iter().map(|known| (known.name, known.meaning()))
     }
 
     /// Sets one parameter from `NAME=VALUE`.
@@ -278,7 +305,7 @@ impl Parameters {
         (known.set)(self, value.trim()).map_err(|problem| LabError::Value {
             name: known.name.to_owned(),
             value: value.trim().to_owned(),
-            rule: format!("{problem} ({})", known.meaning),
+            rule: format!("{problem} ({})", known.meaning()),
         })
     }
 
@@ -313,6 +340,14 @@ fn known_system(name: &str) -> Result<String, String> {
         true => Ok(name.to_owned()),
         false => Err(LabError::unknown("system", name, known()).to_string()),
     }
+}
+
+/// Returns the names of all systems, by kind of experiment.
+fn system_names() -> String {
+    let files = System::ALL.map(System::name).join(", ");
+    let logs = LogSystem::ALL.map(LogSystem::name).join(", ");
+    let swapping = SwapSystem::ALL.map(SwapSystem::name).join(", ");
+    format!("{files} (cw-…); {logs} (lfs-…); {swapping} (saf-…)")
 }
 
 fn or_usual(names: &[String]) -> String {

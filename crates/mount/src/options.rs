@@ -57,10 +57,12 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// The option does not exist. The message lists those that do.
-    #[error("unknown mount option `{name}`\n{}", help())]
+    #[error("unknown mount option `{name}`\n{known}")]
     Unknown {
         /// The name as given.
         name: String,
+        /// The options that exist.
+        known: String,
     },
     /// The value is no number of the right kind or out of range.
     #[error("mount option `{option}`: {problem}")]
@@ -79,8 +81,7 @@ pub enum OptionError {
         reason: &'static str,
     },
     /// The option is for volumes of another format.
-    #[error("mount option `{option}` is for {of} volumes, and this is an {volume} volume; of its own are:\n{}",
-            help_of(.volume))]
+    #[error("mount option `{option}` is for {of} volumes, and this is an {volume} volume; of its own are:\n{known}")]
     OtherFormat {
         /// The option as given.
         option: String,
@@ -88,6 +89,8 @@ pub enum OptionError {
         of: &'static str,
         /// The format of the volume.
         volume: &'static str,
+        /// The options of the volume's format.
+        known: String,
     },
 }
 
@@ -99,6 +102,7 @@ pub struct FormatOption {
     /// The name, without value.
     pub name: &'static str,
     text: String,
+    formats: &'static [FormatOptions],
 }
 
 impl FormatOption {
@@ -115,7 +119,8 @@ impl FormatOption {
         if self.of == volume {
             return Ok(());
         }
-        Err(OptionError::OtherFormat { option: self.given(), of: self.of, volume })
+        let known = help_of(volume, self.formats);
+        Err(OptionError::OtherFormat { option: self.given(), of: self.of, volume, known })
     }
 
     /// Parses the value as a type that has names for its values.
@@ -147,84 +152,72 @@ impl FormatOption {
     }
 }
 
-/// An option of moafs: name, placeholder of its value (empty: a switch), help text.
-struct Own {
+/// A mount option as help texts list it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MountOption {
     name: &'static str,
     value: &'static str,
     help: &'static str,
+    values: &'static [(&'static str, &'static str)],
 }
 
-const OWN: &[Own] = &[
-    Own { name: "cache", value: "SIZE", help: "memory for the volume's cache, buffers included (default 256M)" },
-    Own { name: "dirty", value: "PERCENT", help: "share of the cache that may wait to be written (default 60)" },
-    Own { name: "dirty_age", value: "SECONDS", help: "write changed data after this time (default 30)" },
-    Own { name: "commit", value: "SECONDS", help: "interval of committing metadata (default 5)" },
-    Own { name: "max_transfer", value: "SIZE", help: "largest device request (default 1M)" },
-    Own { name: "read_ahead", value: "SIZE", help: "largest read-ahead of a sequential reader (default 1M)" },
-    Own {
-        name: "coread",
-        value: "SIZE|off",
-        help: "read a small file's neighbours with it, up to this much (default 128K)",
-    },
-    Own { name: "transport", value: "auto|uring|dev", help: "path of requests from the kernel (default auto)" },
-    Own { name: "threads", value: "N", help: "serving threads: of /dev/fuse in all, of io_uring per CPU" },
-    Own { name: "direct", value: "", help: "bypass the host's page cache, or fail" },
-    Own { name: "buffered", value: "", help: "use the host's page cache" },
-    Own { name: "check_opens", value: "", help: "refuse immutable and append-only files at open (slower opens)" },
-    Own { name: "plain", value: "", help: "type fuse even where fuseblk (waiting sync and umount) can be had" },
-    Own { name: "no_sandbox", value: "", help: "the daemon keeps all of root's privileges" },
-    Own { name: "noallow_other", value: "", help: "only the mounting user may use the mount (default without root)" },
-];
+impl MountOption {
+    /// Makes an option from its name, the placeholder of its value (empty: a switch) and its help text.
+    pub const fn new(name: &'static str, value: &'static str, help: &'static str) -> MountOption {
+        MountOption { name, value, help, values: &[] }
+    }
 
-/// Options of volumes of one format only.
-const OF_FORMATS: &[(&str, &[Own])] = &[
-    (
-        "ext2",
-        &[Own {
-            name: "place",
-            value: "cowrite|ffs",
-            help: "placement of data: small files together, or file by file (default cowrite)",
-        }],
-    ),
-    (
-        "f2fs",
-        &[
-            Own {
-                name: "cleaner",
-                value: "POLICY",
-                help: "greedy, cost-benefit (default), hole-plugging, adaptive, age-threshold",
-            },
-            Own {
-                name: "reuse",
-                value: "never|always|auto",
-                help: "write new data into holes of used segments; auto: if that costs less than cleaning (default auto)",
-            },
-            Own {
-                name: "temperature",
-                value: "kind|wolf",
-                help: "tell hot from cold data by kind of file, or by rewrites (default kind)",
-            },
-            Own {
-                name: "clean-order",
-                value: "found|file",
-                help: "order of moved blocks in cleaning: as found, or by file (default file)",
-            },
-            Own { name: "gather", value: "N", help: "sections to clean together, 1 to 64 (default 1)" },
-            Own { name: "background_gc", value: "on|off", help: "clean while no requests come (default on)" },
-            Own { name: "discard", value: "", help: "discard free segments on the device (default)" },
-            Own { name: "nodiscard", value: "", help: "discard nothing" },
-        ],
-    ),
+    /// Makes an option from its name, its help text, and the names of its values with their help texts.
+    pub const fn of_values(
+        name: &'static str,
+        help: &'static str,
+        values: &'static [(&'static str, &'static str)],
+    ) -> MountOption {
+        MountOption { name, value: "NAME", help, values }
+    }
+
+    fn line(&self) -> String {
+        let usage = if self.value.is_empty() { self.name.to_owned() } else { format!("{}={}", self.name, self.value) };
+        let values: String = self.values.iter().map(|(name, help)| format!("    {name:<25} {help}\n")).collect();
+        format!("  {usage:<27} {}\n{values}", self.help)
+    }
+}
+
+/// The options for volumes of one format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// The format, by the name that [`moafs_vfs::format::Shape`] has for it.
+    pub format: &'static str,
+    /// Its options.
+    pub options: &'static [MountOption],
+}
+
+const OWN: &[MountOption] = &[
+    MountOption::new("cache", "SIZE", "memory for the volume's cache, buffers included (default 256M)"),
+    MountOption::new("dirty", "PERCENT", "share of the cache that may wait to be written (default 60)"),
+    MountOption::new("dirty_age", "SECONDS", "write changed data after this time (default 30)"),
+    MountOption::new("commit", "SECONDS", "interval of committing metadata (default 5)"),
+    MountOption::new("max_transfer", "SIZE", "largest device request (default 1M)"),
+    MountOption::new("read_ahead", "SIZE", "largest read-ahead of a sequential reader (default 1M)"),
+    MountOption::new("coread", "SIZE|off", "read a small file's neighbours with it, up to this much (default 128K)"),
+    MountOption::new("transport", "auto|uring|dev", "path of requests from the kernel (default auto)"),
+    MountOption::new("threads", "N", "serving threads: of /dev/fuse in all, of io_uring per CPU"),
+    MountOption::new("direct", "", "bypass the host's page cache, or fail"),
+    MountOption::new("buffered", "", "use the host's page cache"),
+    MountOption::new("check_opens", "", "refuse immutable and append-only files at open (slower opens)"),
+    MountOption::new("plain", "", "type fuse even where fuseblk (waiting sync and umount) can be had"),
+    MountOption::new("no_sandbox", "", "the daemon keeps all of root's privileges"),
+    MountOption::new("noallow_other", "", "only the mounting user may use the mount (default without root)"),
 ];
 
 /// Options of FUSE and mount(8), as listed in messages.
 const COMMON: &str = "ro rw suid nosuid dev nodev exec noexec sync async dirsync atime noatime relatime strictatime \
      lazytime allow_other auto_unmount fsname=NAME subtype=NAME max_read=BYTES read_ahead_kb=N context=CONTEXT";
 
-/// Returns the list of options, one per line.
-pub fn help() -> String {
+/// Returns the list of options, one per line; `formats` are those for volumes of one format only.
+pub fn help(formats: &[FormatOptions]) -> String {
     let mut text = format!("options of moafs:\n{}", lines(OWN));
-    for (format, options) in OF_FORMATS {
+    for FormatOptions { format, options } in formats {
         text += &format!("options for {format} volumes:\n{}", lines(options));
     }
     text += &format!("options of every mount:\n  {COMMON}");
@@ -232,27 +225,20 @@ pub fn help() -> String {
 }
 
 /// Returns the list of options of one format, one per line.
-fn help_of(format: &str) -> String {
-    OF_FORMATS.iter().filter(|(of, _)| *of == format).map(|(_, options)| lines(options)).collect()
+fn help_of(format: &str, formats: &[FormatOptions]) -> String {
+    formats.iter().filter(|of| of.format == format).map(|of| lines(of.options)).collect()
 }
 
-fn lines(options: &[Own]) -> String {
-    let line = |own: &Own| {
-        let usage = if own.value.is_empty() { own.name.to_owned() } else { format!("{}={}", own.name, own.value) };
-        format!("  {usage:<27} {}\n", own.help)
-    };
-    options.iter().map(line).collect()
+fn lines(options: &[MountOption]) -> String {
+    options.iter().map(MountOption::line).collect()
 }
 
 /// Returns the option of a format with this name.
-fn of_format(name: &str, value: &str) -> Option<FormatOption> {
-    let all = OF_FORMATS.iter().flat_map(|(of, options)| options.iter().map(move |own| (*of, own)));
-    let fits = |own: &Own| own.name == name && own.value.is_empty() == value.is_empty();
-    all.into_iter().find(|(_, own)| fits(own)).map(|(of, own)| FormatOption {
-        of,
-        name: own.name,
-        text: value.to_owned(),
-    })
+fn of_format(name: &str, value: &str, formats: &'static [FormatOptions]) -> Option<FormatOption> {
+    let all = formats.iter().flat_map(|of| of.options.iter().map(move |option| (of.format, option)));
+    let fits = |option: &MountOption| option.name == name && option.value.is_empty() == value.is_empty();
+    let found = all.into_iter().find(|(_, option)| fits(option));
+    found.map(|(of, option)| FormatOption { of, name: option.name, text: value.to_owned(), formats })
 }
 
 impl Settings {
@@ -281,23 +267,27 @@ impl Settings {
         }
     }
 
-    /// Parses `-o` lists, each comma-separated; later options win.
+    /// Parses `-o` lists, each comma-separated; later options win. `formats`: the options for volumes of one format only.
     ///
     /// # Errors
     /// Unknown options and values out of range, with the allowed ones.
-    pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>, root: bool) -> Result<Settings, OptionError> {
+    pub fn parse<'a>(
+        lists: impl IntoIterator<Item = &'a str>,
+        root: bool,
+        formats: &'static [FormatOptions],
+    ) -> Result<Settings, OptionError> {
         let mut settings = Settings::new(root);
         for option in lists.into_iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
-            settings.apply(option)?;
+            settings.apply(option, formats)?;
             settings.given.push(option.to_owned());
         }
         settings.finish();
         Ok(settings)
     }
 
-    fn apply(&mut self, option: &str) -> Result<(), OptionError> {
+    fn apply(&mut self, option: &str, formats: &'static [FormatOptions]) -> Result<(), OptionError> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        if let Some(of_format) = of_format(name, value) {
+        if let Some(of_format) = of_format(name, value, formats) {
             self.format.push(of_format);
             return Ok(());
         }
@@ -319,12 +309,12 @@ impl Settings {
                 let reason = "only the kernel can: `mount -i -o remount,ro DIR`, or rw";
                 return Err(OptionError::Impossible { option: option.to_owned(), reason });
             }
-            _ => return self.apply_switch(option),
+            _ => return self.apply_switch(option, formats),
         }
         Ok(())
     }
 
-    fn apply_switch(&mut self, option: &str) -> Result<(), OptionError> {
+    fn apply_switch(&mut self, option: &str, formats: &[FormatOptions]) -> Result<(), OptionError> {
         match option {
             "direct" => self.host_cache = HostCache::Bypass,
             "buffered" => self.host_cache = HostCache::Use,
@@ -332,13 +322,13 @@ impl Settings {
             "check_opens" => self.check_opens = true,
             "no_sandbox" => self.no_sandbox = true,
             "noallow_other" => self.session.mount.allow_other = false,
-            _ => return self.apply_common(option),
+            _ => return self.apply_common(option, formats),
         }
         Ok(())
     }
 
     /// Applies an option of every mount; some concern the volume as well.
-    fn apply_common(&mut self, option: &str) -> Result<(), OptionError> {
+    fn apply_common(&mut self, option: &str, formats: &[FormatOptions]) -> Result<(), OptionError> {
         match option {
             "ro" => self.volume.read_only = true,
             "rw" => self.volume.read_only = false,
@@ -350,7 +340,7 @@ impl Settings {
             _ => {}
         }
         self.session.mount.apply(option).map_err(|error| match error {
-            MountError::UnknownOption(name) => OptionError::Unknown { name },
+            MountError::UnknownOption(name) => OptionError::Unknown { name, known: help(formats) },
             other => OptionError::Value { option: option.to_owned(), problem: other.to_string() },
         })
     }
@@ -431,10 +421,35 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    const FORMATS: &[FormatOptions] = &[
+        FormatOptions {
+            format: "ext2",
+            options: &[MountOption::of_values(
+                "place",
+                "placement",
+                &[("cowrite", "together"), ("ffs", "file by file")],
+            )],
+        },
+        FormatOptions {
+            format: "f2fs",
+            options: &[
+                MountOption::new("cleaner", "POLICY", "cleaner"),
+                MountOption::new("gather", "N", "sections"),
+                MountOption::new("background_gc", "on|off", "clean"),
+                MountOption::new("discard", "", "discard"),
+                MountOption::new("nodiscard", "", "discard nothing"),
+            ],
+        },
+    ];
+
+    fn parse<'a>(lists: impl IntoIterator<Item = &'a str>, root: bool) -> Result<Settings, OptionError> {
+        Settings::parse(lists, root, FORMATS)
+    }
+
     #[test]
     fn options_reach_the_volume_and_the_mount() {
         let lists = ["ro,noatime,cache=64M,max_transfer=128K", "commit=0.5,transport=dev,threads=3,nosuid,plain"];
-        let settings = Settings::parse(lists, true).unwrap();
+        let settings = parse(lists, true).unwrap();
         assert!(settings.volume.read_only && settings.plain && settings.session.mount.allow_other);
         assert_eq!(settings.volume.atime, AtimePolicy::Never);
         assert_eq!(settings.volume.transfer_bytes_max, 128 << 10);
@@ -447,21 +462,21 @@ mod tests {
 
     #[test]
     fn the_last_of_two_contradicting_options_wins() {
-        let settings = Settings::parse(["ro,rw,noatime,strictatime,direct,buffered"], false).unwrap();
+        let settings = parse(["ro,rw,noatime,strictatime,direct,buffered"], false).unwrap();
         assert!(!settings.volume.read_only && !settings.session.mount.allow_other);
         assert_eq!((settings.volume.atime, settings.host_cache), (AtimePolicy::Strict, HostCache::Use));
     }
 
     #[test]
     fn co_reading_has_a_size_or_is_off() {
-        let co_read = |option| Settings::parse([option], true).unwrap().volume.co_read_bytes;
+        let co_read = |option| parse([option], true).unwrap().volume.co_read_bytes;
         assert_eq!((co_read("coread=64K"), co_read("coread=off"), co_read("coread=0")), (64 << 10, 0, 0));
         assert_eq!(co_read("rw"), 128 << 10);
     }
 
     #[test]
     fn an_unknown_option_is_answered_with_the_list() {
-        let message = Settings::parse(["cahce=64M"], true).unwrap_err().to_string();
+        let message = parse(["cahce=64M"], true).unwrap_err().to_string();
         assert!(message.contains("`cahce=64M`") && message.contains("cache=SIZE") && message.contains("noatime"));
     }
 
@@ -486,13 +501,13 @@ mod tests {
             "remount",
             "cache",
         ] {
-            assert!(Settings::parse([option], true).is_err(), "{option}");
+            assert!(parse([option], true).is_err(), "{option}");
         }
     }
 
     #[test]
     fn options_of_a_format_are_kept_for_whoever_opens_the_volume() {
-        let settings = Settings::parse(["cleaner=greedy,nodiscard,gather=4,ro", "background_gc=off"], true).unwrap();
+        let settings = parse(["cleaner=greedy,nodiscard,gather=4,ro", "background_gc=off"], true).unwrap();
         let names: Vec<_> = settings.format.iter().map(|option| (option.of, option.name)).collect();
         assert_eq!(names, [("f2fs", "cleaner"), ("f2fs", "nodiscard"), ("f2fs", "gather"), ("f2fs", "background_gc")]);
         let [cleaner, _, gather, background] = &settings.format[..] else { panic!("four options") };
@@ -501,14 +516,15 @@ mod tests {
         cleaner.must_be_of("f2fs").unwrap();
         let message = cleaner.must_be_of("ext2").unwrap_err().to_string();
         assert!(message.contains("`cleaner=greedy` is for f2fs volumes") && message.contains("place="), "{message}");
+        assert!(message.contains("file by file"), "{message}");
         for wrong in ["cleaner", "cleaner=", "discard=yes", "gather"] {
-            assert!(Settings::parse([wrong], true).is_err(), "{wrong}");
+            assert!(parse([wrong], true).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn what_fstab_adds_is_ignored() {
-        Settings::parse(["defaults,noauto,nofail,_netdev,x-systemd.automount,,user"], true).unwrap();
+        parse(["defaults,noauto,nofail,_netdev,x-systemd.automount,,user"], true).unwrap();
     }
 
     #[test]

@@ -66,9 +66,9 @@ fn everything() -> Everything {
         Named { name: name.to_owned(), meaning, default: None }
     };
     let defaults = Parameters::default().show();
-    let parameter = |(name, meaning): (&str, &str)| Named {
+    let parameter = |(name, meaning): (&str, String)| Named {
         name: name.to_owned(),
-        meaning: meaning.to_owned(),
+        meaning,
         default: defaults.get(name).cloned(),
     };
     Everything {

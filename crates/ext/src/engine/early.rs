@@ -1,5 +1,5 @@
 //! Addresses allocated at `write()`, as in the file systems that Lee, Ahn, Oh (2008) compare with
-//! ([`Policy::FfsPaper`](crate::place::Policy::FfsPaper)).
+//! ([`PlacementPolicy::allocates_on_write`](crate::place::PlacementPolicy::allocates_on_write)).
 //!
 //! An address allocated at `write()` is a block that was handed out in memory and belongs to a
 //! file's block that is still dirty. The map shows it as unwritten; `place` turns it into a
@@ -16,6 +16,7 @@ use super::incore::Incore;
 use crate::alloc::no_space;
 use crate::meta::Freed;
 use crate::meta::Level;
+use crate::place::ffs;
 
 impl Ext {
     /// Allocates addresses at `write()` for the blocks in `range` that have none, paid for by
@@ -28,9 +29,9 @@ impl Ext {
             let len = match mapping {
                 Mapping::Hole { len } => {
                     let hole = LbnRange { start: at, len: len.clamp(1, left) };
-                    let run = match self.ffs().place_early(node, self, hole) {
+                    let run = match self.allocate(|draft| ffs::place_early(draft, node, self, hole)) {
                         Err(error) if error.errno() == no_space().errno() => return Ok(()),
-                        found => found?,
+                        found => found?.0,
                     };
                     admission.spend(run.len.into());
                     let pairs = (at.0..).zip(run.start.0..run.end().0);

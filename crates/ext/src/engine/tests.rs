@@ -627,7 +627,7 @@ fn what_is_being_freed_counts_until_it_is_free() {
     mkfs(&disk.disk, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))).unwrap();
     let ext = Ext::open(disk.clone(), Live::new(), OpenOptions::default()).unwrap();
     let all = ext.alloc.spare_blocks();
-    let (run, _) = ext.alloc.blocks(GroupNo(0), Fit::Longest, 100).unwrap().expect("there is space");
+    let run = ext.allocate(|draft| draft.choose(GroupNo(0), Fit::Longest, 100)).unwrap().0.expect("there is space");
     ext.commit(CommitReason::Sync).unwrap();
     ext.shrink(0);
     disk.state().holding = true;

@@ -8,9 +8,10 @@ use moafs_vfs::types::{BlockAddr, BlockRun, FileRange};
 use proptest::prelude::*;
 
 use super::*;
+use crate::alloc::Fit;
 use crate::format::inode::InodeFlags;
 use crate::format::{BlockNo, GroupNo};
-use crate::place::Policy;
+use crate::place::{Draft, Policy};
 
 const BLOCK: u32 = 16 << 10;
 /// The paper's maximum transfer: eight blocks.
@@ -32,7 +33,7 @@ impl Dirty {
 
     /// Marks the files that a plan names as being written.
     fn leave(&self, plan: &Plan) {
-        let gone: Vec<Ino> = plan.writes.iter().flat_map(|travel| travel.from.iter().map(|range| range.ino)).collect();
+        let gone: Vec<Ino> = plan.writes.iter().flat_map(|write| write.from.iter().map(|range| range.ino)).collect();
         self.0.borrow_mut().retain(|file| !gone.contains(&file.ino));
     }
 }
@@ -83,8 +84,8 @@ impl Volume {
         requests
     }
 
-    fn group_of(&self, travel: &PlannedWrite) -> GroupNo {
-        self.ext.geo.group_of_block(BlockNo(travel.to.start.0)).expect("inside the volume")
+    fn group_of(&self, write: &PlannedWrite) -> GroupNo {
+        self.ext.geo.group_of_block(BlockNo(write.to.start.0)).expect("inside the volume")
     }
 
     /// Returns how often the head moves to another group.
@@ -96,7 +97,8 @@ impl Volume {
     /// the group's end and its length.
     fn leave_free(&self, group: GroupNo, runs: &[(u64, u32)]) {
         let range = self.ext.geo.group_range(group);
-        while self.ext.alloc.blocks(group, crate::alloc::Fit::Longest, GROUP_BLOCKS).expect("the bitmap").is_some() {}
+        let longest = |draft: &mut Draft<'_>| draft.choose(group, Fit::Longest, GROUP_BLOCKS);
+        while self.ext.allocate(longest).expect("the bitmap").0.is_some() {}
         for (from_end, len) in runs {
             let start = range.end - from_end;
             self.ext.abandon(BlockRun { start: BlockAddr(start), len: *len });
