@@ -1,9 +1,10 @@
 #!/bin/sh
-# What one user may take from the others: texts of the control directory, long operations of killed programs; and what the mount
-# table and messages show.
-# usage: limits.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# What one user may take from the others: time (bystander.py, over both transports), texts of the control directory, long operations
+# of killed programs; and what the mount table and messages show.
+# usage: limits.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [SECONDS]   for each attack (2)
 . "$(dirname "$0")/common"
 choose "$@"
+seconds=${2:-2}
 have setpriv || skip "setpriv is not installed"
 have python3 || skip "python3 is not installed"
 make 2G
@@ -40,21 +41,40 @@ grep -q "$img" "$mnt/.moafs/stats" || fail "root cannot read stats, or its sourc
 kill -KILL "$opener"
 wait "$opener" 2>/dev/null || true
 
-# A killed program does not wait for its fallocate.
-setpriv --reuid 65534 --regid 65534 --clear-groups fallocate -l 1800M "$mnt/large" &
-caller=$!
-sleep 0.3
-before=$(date +%s%N)
-kill -KILL "$caller" 2>/dev/null || true
-wait "$caller" 2>/dev/null || true
-took=$((($(date +%s%N) - before) / 1000000))
-[ "$took" -lt 1500 ] || fail "a killed fallocate went on for $took ms"
+# killed SECONDS COMMAND...: kills a program of a user in the middle of a long call. It does not wait for its end.
+killed() {
+    delay=$1
+    shift
+    setpriv --reuid 65534 --regid 65534 --clear-groups "$@" &
+    caller=$!
+    sleep "$delay"
+    before=$(date +%s%N)
+    kill -KILL "$caller" 2>/dev/null || true
+    wait "$caller" 2>/dev/null || true
+    took=$((($(date +%s%N) - before) / 1000000))
+    [ "$took" -lt 1500 ] || fail "a killed $1 went on for $took ms"
+    say "$maker: a killed $1 took $took ms"
+}
+killed 0.3 fallocate -l 1800M "$mnt/large"
+setpriv --reuid 65534 --regid 65534 --clear-groups fallocate -l 1500M "$mnt/large"
+killed 0.01 fallocate -p -l 1500M "$mnt/large"
+killed 0.01 truncate -s 0 "$mnt/large"
 rm -f "$mnt/large"
 umount_it
 judge
+
+# A bystander is served beside users whose calls take long.
+for transport in dev uring; do
+    mount_it "transport=$transport" 2>"$work/said" || { echo "*** SKIPPED: $name: $transport: $(cat "$work/said")"; continue; }
+    chmod 777 "$mnt"
+    say "$maker, $transport:"
+    within 300 python3 "$here/bystander.py" "$mnt" "$seconds" 8 || fail "$maker, $transport: a bystander waits too long"
+    umount_it
+    judge
+done
 
 # A volume that is mounted read-only is shown so.
 mount_it ro
 awk -v at="$mnt" '$2 == at { print $4 }' /proc/mounts | grep -qw ro || fail "-o ro is not shown in /proc/mounts"
 umount_it
-say "$maker: passed, a killed fallocate took $took ms"
+say "$maker: passed"

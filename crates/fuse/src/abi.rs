@@ -139,6 +139,7 @@ wire_structs! {
 
     NotifyInvalInodeOut[24] { ino: u64, off: i64, len: i64 }
     NotifyInvalEntryOut[16] { parent: u64, namelen: u32, flags: u32 }
+    NotifyRetrieveOut[32] { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
 
     /// State of a ring entry, at [`RING_ENT_OFFSET`] of its header area.
     RingEntInOut[32] { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
@@ -169,6 +170,7 @@ pub(crate) const RING_CMD_COMMIT_AND_FETCH: u32 = 2;
 /// Codes of notifications, in the place of the error.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+pub(crate) const NOTIFY_RETRIEVE: i32 = 5;
 
 /// `getattr_flags`: the handle is valid.
 pub(crate) const GETATTR_FH: u32 = 1 << 0;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::abi::{self, InHeader, Opcode, OutHeader, WriteIn};
 use crate::buffer::{PageBuffer, page_size};
+use crate::crew::Post;
 use crate::dispatch::Dispatcher;
 use crate::errno::Errno;
 use crate::exchange::{Exchange, concat, out_header, split_body, split_request};
@@ -26,10 +27,9 @@ const WRITE_HEAD_LEN: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 const FORGETS_GATHER: Duration = Duration::from_millis(1);
 
 /// The requests that a reading thread serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum Reader<F: FileSystem> {
     /// Every request.
-    Alone,
+    Alone(Post<F>),
     /// Requests that never travel through a ring (forgets and interrupts). They take no reply.
     BesideRings,
 }
@@ -61,7 +61,7 @@ enum Received {
 pub(crate) fn serve<F: FileSystem>(
     dispatcher: &Dispatcher<F>,
     dev: BorrowedFd<'_>,
-    reader: Reader,
+    reader: &Reader<F>,
     mut buffers: DevBuffers,
 ) -> io::Result<()> {
     let start = page_size() - WRITE_HEAD_LEN;
@@ -74,9 +74,20 @@ pub(crate) fn serve<F: FileSystem>(
         // The kernel sends no malformed request; one whose head cannot be trusted cannot be answered either.
         if let Some((header, body)) = split_request(&buffers.request[start..start + len]) {
             let forgets = matches!(Opcode::from_number(header.opcode), Some(Opcode::Forget | Opcode::BatchForget));
-            dispatcher.dispatch(DevExchange { dev, header, body, reply: &mut buffers.reply });
-            if forgets && reader == Reader::BesideRings {
-                thread::sleep(FORGETS_GATHER);
+            let exchange = DevExchange { dev, header, body, reply: &mut buffers.reply };
+            match reader {
+                Reader::Alone(post) => {
+                    post.serve(exchange);
+                    if post.is_dispensable() {
+                        return Ok(());
+                    }
+                }
+                Reader::BesideRings => {
+                    dispatcher.dispatch(exchange);
+                    if forgets {
+                        thread::sleep(FORGETS_GATHER);
+                    }
+                }
             }
         }
     }
@@ -98,7 +109,7 @@ fn receive(dev: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Received> {
 
 /// Writes one message, head included. Errors are ignored: if the mount is gone or the request was withdrawn, the
 /// message is not needed, and there is no way to report any other failure.
-fn send(dev: BorrowedFd<'_>, message: &[u8]) {
+pub(crate) fn send(dev: BorrowedFd<'_>, message: &[u8]) {
     // SAFETY: the message is valid for reads of its length.
     unsafe { libc::write(dev.as_raw_fd(), message.as_ptr().cast(), message.len()) };
 }

@@ -101,7 +101,8 @@ impl<F: FileSystem> Dispatcher<F> {
         let Some(opcode) = opcode else {
             return call.reply_error(Errno::ENOSYS);
         };
-        let _watched = takes_long(opcode).then(|| self.interrupts.watch(header_unique));
+        let heeds_interrupts = takes_long(opcode) || opcode == Opcode::Setattr && call.sets_size();
+        let _watched = heeds_interrupts.then(|| self.interrupts.watch(header_unique));
         match opcode {
             Opcode::Lookup => call.lookup(),
             Opcode::Forget => call.forget(),
@@ -425,6 +426,10 @@ impl<F: FileSystem, E: Exchange> Call<'_, F, E> {
             self.fs.setattr(&self.ctx, &set)
         });
         self.reply_attr(result);
+    }
+
+    fn sets_size(&self) -> bool {
+        self.arg().is_ok_and(|arg: abi::SetattrIn| SetAttr::from(&arg).size.is_some())
     }
 
     fn access(self) {

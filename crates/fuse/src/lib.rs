@@ -33,6 +33,7 @@
 //! - [`FileSystem`] (`fs`), with the types of requests and replies (`types`, `dirbuf`, `errno`);
 //! - [`Session`], [`Unmounter`], [`Notifier`], [`SessionOptions`] (`session`, `notify`, `options`, `error`);
 //! - `mount`: mounting and unmounting; `init`: the handshake, [`Negotiated`];
+//! - `crew`: the threads that serve, and spares for those that block;
 //! - `dev` and `ring`: the two transports. Each makes an `exchange` of what it receives: a request, and the place for
 //!   its reply, in a page-aligned `buffer`;
 //! - `interrupt`: callers that are killed while a long operation runs;
@@ -45,6 +46,7 @@
 
 mod abi;
 mod buffer;
+mod crew;
 mod dev;
 mod dirbuf;
 mod dispatch;

@@ -173,6 +173,8 @@ pub struct SessionOptions {
     pub dev_threads: usize,
     /// With io_uring: threads per CPU, each with one entry; so many requests of a CPU may block at once.
     pub ring_threads_per_cpu: usize,
+    /// Threads that may be started besides, while all others of a queue are busy.
+    pub spare_threads_max: usize,
     /// With io_uring: bound on the memory of all entries, bytes. On a host with many CPUs it lowers the threads per
     /// CPU; where not even one fits, /dev/fuse is used.
     pub ring_memory_max: usize,
@@ -186,6 +188,7 @@ impl Default for SessionOptions {
             transport: Transport::Auto,
             dev_threads: 0,
             ring_threads_per_cpu: 4,
+            spare_threads_max: 128,
             ring_memory_max: 256 << 20,
         }
     }

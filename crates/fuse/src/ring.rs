@@ -13,20 +13,22 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
 use io_uring::{IoUring, cqueue, opcode, squeue::Entry128, types::Fd};
 
 use crate::abi::{
-    self, InHeader, OutHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER, RING_ENT_OFFSET, RING_HEADER_LEN,
-    RING_OP_OFFSET, RingCmdReq, RingEntInOut,
+    self, InHeader, NOTIFY_RETRIEVE, NotifyRetrieveOut, OutHeader, RING_CMD_COMMIT_AND_FETCH, RING_CMD_REGISTER,
+    RING_ENT_OFFSET, RING_HEADER_LEN, RING_OP_OFFSET, RingCmdReq, RingEntInOut,
 };
 use crate::buffer::PageBuffer;
-use crate::dev::DEVICE;
-use crate::dispatch::Dispatcher;
+use crate::crew::Post;
+use crate::dev::{self, DEVICE};
 use crate::errno::Errno;
 use crate::exchange::{Exchange, concat, out_header};
 use crate::fs::FileSystem;
+use crate::types::NodeId;
 
 /// The module parameter that lets mounts use io_uring; off by default. The kernel reads it when it prepares the
 /// handshake, which is at the mount.
@@ -94,25 +96,37 @@ impl RingSlot {
     /// for a moment, and would keep the mount from failing at once.
     pub(crate) fn serve<F: FileSystem>(
         self,
-        dispatcher: &Dispatcher<F>,
+        post: &Post<F>,
         dev: BorrowedFd<'_>,
         registered: Sender<io::Result<()>>,
     ) -> io::Result<()> {
         pin_to_cpu(self.queue);
         let mut server = RingServer { slot: self, dev };
-        let (result, mut first) = match server.register() {
+        let (result, first) = match server.register() {
             Ok(first) => (Ok(()), first),
             Err(error) => (Err(error), Some(Arrived::Unmounted)),
         };
         // The receiver is gone if the session is being given up; the mount goes with it.
         let _ = registered.send(result);
         drop(registered);
-        let served = server.serve(dispatcher, &mut first);
-        if served.is_err() {
-            // The entry may still be the kernel's to write to.
-            std::mem::forget(server);
+        server.serve(post, first)
+    }
+
+    /// Registers a slot while the mount is in use, and serves until the mount is gone. A slot that the kernel refuses
+    /// is one thread less, and not the end of the session.
+    pub(crate) fn serve_as_spare<F: FileSystem>(self, post: &Post<F>, dev: BorrowedFd<'_>) -> io::Result<()> {
+        pin_to_cpu(self.queue);
+        let mut server = RingServer { slot: self, dev };
+        let Ok(first) = server.register() else { return Ok(()) };
+        if first.is_none() {
+            ask_for_a_message(dev, post.file());
         }
-        served
+        server.serve(post, first)
+    }
+
+    /// Returns the number of the queue.
+    pub(crate) fn queue(&self) -> u16 {
+        self.queue
     }
 }
 
@@ -123,10 +137,19 @@ struct RingServer<'a> {
 }
 
 impl RingServer<'_> {
-    fn serve<F: FileSystem>(&mut self, dispatcher: &Dispatcher<F>, first: &mut Option<Arrived>) -> io::Result<()> {
+    fn serve<F: FileSystem>(mut self, post: &Post<F>, first: Option<Arrived>) -> io::Result<()> {
+        let served = self.answer_all(post, first);
+        if served.is_err() {
+            // The entry may still be the kernel's to write to.
+            std::mem::forget(self);
+        }
+        served
+    }
+
+    fn answer_all<F: FileSystem>(&mut self, post: &Post<F>, mut first: Option<Arrived>) -> io::Result<()> {
         loop {
             match first.take().map_or_else(|| self.wait(), Ok)? {
-                Arrived::Request => self.answer(dispatcher)?,
+                Arrived::Request => self.answer(post)?,
                 Arrived::Again(command) => self.push(command)?,
                 Arrived::Unmounted => return Ok(()),
             }
@@ -175,8 +198,8 @@ impl RingServer<'_> {
         }
     }
 
-    fn answer<F: FileSystem>(&mut self, dispatcher: &Dispatcher<F>) -> io::Result<()> {
-        dispatcher.dispatch(RingExchange::new(&mut self.slot.entry));
+    fn answer<F: FileSystem>(&mut self, post: &Post<F>) -> io::Result<()> {
+        post.serve(RingExchange::new(&mut self.slot.entry));
         let command = self.commit_command();
         self.push(command)
     }
@@ -215,6 +238,21 @@ fn register_command(dev: BorrowedFd<'_>, request: &RingCmdReq, iovecs: &[libc::i
     // SAFETY: an `Entry128` is the kernel's 128-byte submission entry, `repr(C)`; the field lies inside it.
     unsafe { start.add(SQE_LEN_OFFSET).cast::<u32>().write_unaligned(iovecs.len() as u32) };
     entry
+}
+
+/// Makes the kernel send a message through the calling thread's queue: none of the bytes that it caches of a regular file.
+/// No task waits for the answer, whose commit fetches a request that came while the queue had no entry.
+fn ask_for_a_message(dev: BorrowedFd<'_>, file: NodeId) {
+    // Requests in a queue are told apart by their numbers. The kernel counts its own upwards from 2, by twos.
+    static MESSAGES: AtomicU64 = AtomicU64::new(1 << 62);
+    let notify_unique = MESSAGES.fetch_add(2, Ordering::Relaxed);
+    let ask = NotifyRetrieveOut { notify_unique, nodeid: file.0, offset: 0, size: 0, padding: 0 };
+    let len = size_of::<OutHeader>() + size_of::<NotifyRetrieveOut>();
+    let head = OutHeader { len: len as u32, error: NOTIFY_RETRIEVE, unique: 0 };
+    let mut message = [0; size_of::<OutHeader>() + size_of::<NotifyRetrieveOut>()];
+    message[..size_of::<OutHeader>()].copy_from_slice(abi::bytes_of(&head));
+    message[size_of::<OutHeader>()..].copy_from_slice(abi::bytes_of(&ask));
+    dev::send(dev, &message);
 }
 
 /// Pins the thread to its queue's CPU. It stays unpinned if the CPU is offline.

@@ -10,10 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use crate::abi;
-use crate::dev::{self, DevBuffers, Reader};
+use crate::crew::Crew;
+use crate::dev;
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
 use crate::exchange::out_header;
@@ -35,7 +36,7 @@ pub struct Session<F: FileSystem> {
     dispatcher: Arc<Dispatcher<F>>,
     dev: Arc<OwnedFd>,
     negotiated: Negotiated,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    crew: Arc<Crew<F>>,
     mount: MountGuard,
 }
 
@@ -61,7 +62,9 @@ impl<F: FileSystem> Session<F> {
         let dev = Arc::new(dev);
         fs.init(&negotiated, Notifier::new(Arc::downgrade(&dev)));
         let dispatcher = Arc::new(Dispatcher::new(Arc::new(fs), negotiated.flags));
-        let mut session = Self { dispatcher, dev, negotiated, threads: Vec::new(), mount };
+        let (payload_len, spares) = (negotiated.max_write as usize, options.spare_threads_max);
+        let crew = Crew::new(Arc::clone(&dispatcher), Arc::clone(&dev), payload_len, spares);
+        let mut session = Self { dispatcher, dev, negotiated, crew, mount };
         session.start(slots, options)?;
         Ok(session)
     }
@@ -88,12 +91,8 @@ impl<F: FileSystem> Session<F> {
 
     /// Serves until the mount is gone, calls the file system's `destroy` if the kernel did not, and returns. The error
     /// is the first that ended a serving thread.
-    pub fn serve(mut self) -> io::Result<()> {
-        let mut result = Ok(());
-        for thread in self.threads.drain(..) {
-            let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
-            result = result.and(ended);
-        }
+    pub fn serve(self) -> io::Result<()> {
+        let result = self.crew.join();
         self.mount.0.gone.store(true, Ordering::Release);
         self.dispatcher.destroy_once();
         result
@@ -106,9 +105,9 @@ impl<F: FileSystem> Session<F> {
             return Err(MountError::Uring(NOT_OFFERED.to_owned()));
         }
         if !uring {
-            return self.start_readers(Reader::Alone, all);
+            return self.crew.start_readers(all).map_err(MountError::Thread);
         }
-        self.start_readers(Reader::BesideRings, 1)?;
+        self.crew.start_reader_beside_rings().map_err(MountError::Thread)?;
         match (self.start_ring_threads(slots), options.transport) {
             (Ok(()), _) => Ok(()),
             (Err(RingStartError::Thread(error)), _) => Err(MountError::Thread(error)),
@@ -118,39 +117,17 @@ impl<F: FileSystem> Session<F> {
             // The kernel has turned back to /dev/fuse at the failed registration.
             (Err(RingStartError::Register(_)), _) => {
                 self.negotiated.transport = Transport::Dev;
-                self.start_readers(Reader::Alone, all)
+                self.crew.start_readers(all).map_err(MountError::Thread)
             }
         }
     }
 
-    fn start_readers(&mut self, reader: Reader, count: usize) -> Result<(), MountError> {
-        for number in 0..count {
-            let buffers = DevBuffers::new(self.negotiated.max_write as usize).map_err(MountError::Thread)?;
-            let dispatcher = Arc::clone(&self.dispatcher);
-            let dev = Arc::clone(&self.dev);
-            let serve = move || dev::serve(&dispatcher, dev.as_fd(), reader, buffers);
-            self.spawn(format!("fuse-dev-{number}"), serve).map_err(MountError::Thread)?;
-        }
-        Ok(())
-    }
-
     /// Starts a thread per slot, and returns when every one is registered.
-    fn start_ring_threads(&mut self, slots: Vec<RingSlot>) -> Result<(), RingStartError> {
+    fn start_ring_threads(&self, slots: Vec<RingSlot>) -> Result<(), RingStartError> {
         let (sender, registered) = mpsc::channel();
-        for (number, slot) in slots.into_iter().enumerate() {
-            let dispatcher = Arc::clone(&self.dispatcher);
-            let sender = sender.clone();
-            let dev = Arc::clone(&self.dev);
-            let serve = move || slot.serve(&dispatcher, dev.as_fd(), sender);
-            self.spawn(format!("fuse-ring-{number}"), serve).map_err(RingStartError::Thread)?;
-        }
+        self.crew.start_rings(slots, &sender).map_err(RingStartError::Thread)?;
         drop(sender);
         first_error(&registered).map_or(Ok(()), |error| Err(RingStartError::Register(error)))
-    }
-
-    fn spawn(&mut self, name: String, serve: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-        self.threads.push(thread::Builder::new().name(name).spawn(serve)?);
-        Ok(())
     }
 }
 

@@ -30,6 +30,10 @@ use crate::swap::{KernelSwap, SWAP_NAME, SWAPFILE_NAME};
 
 /// Bytes that one step of a long operation allocates or copies.
 const STEP_BYTES: u64 = 16 << 20;
+/// Bytes that one step of a long operation frees.
+const FREE_STEP_BYTES: u64 = 1 << 30;
+/// Bytes of a unit of [`Stat::sectors`].
+const SECTOR_BYTES: u64 = 512;
 
 /// Set-user-id and set-group-id.
 const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
@@ -251,28 +255,51 @@ impl<F: Format> Front<F> {
     fn allocate_in_steps(&self, ctx: &ReqCtx, ino: Ino, range: Range<u64>, how: Allocate) -> Result<()> {
         let Range { start, end } = range;
         let beyond = || Ok::<bool, Errno>(end > self.told(self.vfs.stat(ino))?.attr.size);
-        // Fails at once if the range may not be allowed; a hole is one step, however long.
+        // One step, which fails at once, if the range may not be allowed.
         let space = self.vfs.stat_fs();
-        let may_not_fit = end - start > space.free.saturating_mul(u64::from(space.block_size));
-        let whole = may_not_fit
-            || end > self.vfs.shape().file_bytes_max
-            || how == Allocate::Punch
+        let may_not_fit = || end - start > space.free.saturating_mul(u64::from(space.block_size));
+        let whole = end > self.vfs.shape().file_bytes_max
+            || how != Allocate::Punch && may_not_fit()
             || how == Allocate::KeepSize && beyond()?;
         if whole {
             return self.told(self.vfs.allocate(&who(ctx), ino, start, end - start, how));
         }
+        let (end, step_bytes) = match how {
+            // Behind the end of the file there is nothing to free.
+            Allocate::Punch => (end.min(self.told(self.vfs.stat(ino))?.attr.size.max(start + 1)), FREE_STEP_BYTES),
+            _ => (end, STEP_BYTES),
+        };
         let mut at = start;
         while at < end {
-            // As on the kernel's file systems, only a caller that ends leaves the rest undone: programs do not expect
-            // EINTR here.
-            if moafs_fuse::interrupted() && process::is_ending(ctx.pid) {
-                return Err(Errno::EINTR);
-            }
-            let stop = end.min((at / STEP_BYTES + 1) * STEP_BYTES);
+            Self::give_up_if_killed(ctx)?;
+            let stop = end.min((at / step_bytes + 1) * step_bytes);
             self.told(self.vfs.allocate(&who(ctx), ino, at, stop - at, how))?;
             at = stop;
         }
         Ok(())
+    }
+
+    /// Shortens a file that has many blocks step by step, down to at most one step above `size`. A caller that is killed
+    /// does not wait for the rest.
+    fn shorten_in_steps(&self, ctx: &ReqCtx, ino: Ino, size: u64) -> Result<()> {
+        let stat = self.told(self.vfs.stat(ino))?;
+        if stat.sectors.saturating_mul(SECTOR_BYTES) <= FREE_STEP_BYTES {
+            return Ok(());
+        }
+        let mut steps = stat.attr.size.saturating_sub(size).div_ceil(FREE_STEP_BYTES).saturating_sub(1);
+        while steps > 0 {
+            Self::give_up_if_killed(ctx)?;
+            let set = api::SetAttr { size: Some(size + steps * FREE_STEP_BYTES), ..api::SetAttr::default() };
+            self.told(self.vfs.set_attr(&who(ctx), ino, &set))?;
+            steps -= 1;
+        }
+        Ok(())
+    }
+
+    /// Fails with EINTR if the caller has been killed. As on the kernel's file systems, only a caller that ends leaves
+    /// the rest of an operation undone: programs do not expect EINTR there.
+    fn give_up_if_killed(ctx: &ReqCtx) -> Result<()> {
+        if moafs_fuse::interrupted() && process::is_ending(ctx.pid) { Err(Errno::EINTR) } else { Ok(()) }
     }
 
     fn set_flags(&self, ctx: &ReqCtx, ino: Ino, flags: u32) -> Result<()> {
@@ -299,7 +326,7 @@ fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
     let (shown, obeying) = (Arc::clone(swap), Arc::clone(swap));
     ControlFile {
         name: SWAP_NAME,
-        text: Box::new(move |_| shown.text()),
+        text: Box::new(move |audience| shown.text(audience)),
         obey: Some(Box::new(move |command| obeying.command(command))),
     }
 }
@@ -439,7 +466,11 @@ impl<F: Format> FileSystem for Front<F> {
             flags: None,
             kill_suidgid: set.kill_suidgid || *set == SetAttr { fh: set.fh, ..SetAttr::default() },
         };
-        let stat = self.told(self.vfs.set_attr(&who(ctx), self.ino(ctx.node)?, &set))?;
+        let ino = self.ino(ctx.node)?;
+        if let Some(size) = set.size {
+            self.shorten_in_steps(ctx, ino, size).inspect_err(|_| self.attr_changed(ctx.node))?;
+        }
+        let stat = self.told(self.vfs.set_attr(&who(ctx), ino, &set))?;
         Ok(self.attr_reply(&stat))
     }
 
@@ -618,7 +649,8 @@ impl<F: Format> FileSystem for Front<F> {
         if ctx.uid != 0 {
             self.kill_set_ids(ctx, ctx.node)?;
         }
-        self.allocate_in_steps(ctx, ino, offset..offset + len, how)
+        // After a failure in the middle the kernel believes that nothing has changed.
+        self.allocate_in_steps(ctx, ino, offset..offset + len, how).inspect_err(|_| self.attr_changed(ctx.node))
     }
 
     fn lseek(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, target: SeekTarget) -> Result<u64> {

@@ -96,7 +96,7 @@ pub(crate) fn text<F: Format>(vfs: Vfs<F>, swap: Arc<KernelSwap<F>>, about: Abou
             vfs: vfs.counters(),
             engine: about.engine.as_ref().map(|counters| counters()),
             disk: (about.disk)(),
-            swap: Some(swap.status()).filter(|status| status.state != SwapState::Off),
+            swap: Some(swap.status().shown_to(audience)).filter(|status| status.state != SwapState::Off),
             failed: vfs.failed(),
             failures: about.log.failures(),
         };

@@ -42,6 +42,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::control::Audience;
 use crate::log::Log;
 use crate::medium::Medium;
 use crate::swap::file::{REQUEST_PAGES_MAX, SwapFile};
@@ -135,7 +136,8 @@ pub enum SwapState {
 pub struct SwapStatus {
     /// State of the swap.
     pub state: SwapState,
-    /// The error of the last command.
+    /// The error of the last command. Null for users other than root and the owner of the mount, as is `file`: both
+    /// name paths of the host.
     pub error: Option<String>,
     /// Size in bytes; 0 without a swap.
     pub bytes: u64,
@@ -151,6 +153,16 @@ pub struct SwapStatus {
     pub swap: Option<Value>,
     /// Requests of the kernel, while it is on.
     pub requests: Option<Value>,
+}
+
+impl SwapStatus {
+    /// Returns what an audience may see of it.
+    pub(crate) fn shown_to(self, audience: Audience) -> SwapStatus {
+        match audience {
+            Audience::Owner => self,
+            Audience::Others => SwapStatus { error: None, file: None, ..self },
+        }
+    }
 }
 
 /// The swap of a mount.
@@ -226,8 +238,8 @@ impl<F: Format> KernelSwap<F> {
     }
 
     /// Returns the text of the control file.
-    pub(crate) fn text(&self) -> Vec<u8> {
-        let mut text = serde_json::to_vec_pretty(&self.status()).unwrap_or_default();
+    pub(crate) fn text(&self, audience: Audience) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(&self.status().shown_to(audience)).unwrap_or_default();
         text.push(b'\n');
         text
     }
@@ -396,7 +408,15 @@ fn session_options() -> SessionOptions {
     };
     let init =
         InitConfig { max_write: (REQUEST_PAGES_MAX * PAGE_BYTES) as u32, posix_acl: false, ..InitConfig::default() };
-    SessionOptions { mount, init, transport: Transport::Dev, dev_threads: THREADS, ..SessionOptions::default() }
+    // No spares: starting one takes memory, and the kernel may wait for this mount to get some.
+    SessionOptions {
+        mount,
+        init,
+        transport: Transport::Dev,
+        dev_threads: THREADS,
+        spare_threads_max: 0,
+        ..SessionOptions::default()
+    }
 }
 
 fn errno(error: std::io::Error) -> Errno {
@@ -410,6 +430,19 @@ fn thread_error(error: std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_of_the_host_are_shown_to_root_and_the_owner_only() {
+        let status = SwapStatus {
+            error: Some("mounting on /srv/private/.moafs/swapfile: busy".to_owned()),
+            file: Some("/srv/private/.moafs/swapfile".into()),
+            bytes: 4096,
+            ..SwapStatus::default()
+        };
+        let text = |audience| serde_json::to_string(&status.clone().shown_to(audience)).unwrap();
+        assert!(text(Audience::Owner).contains("/srv/private/.moafs/swapfile"));
+        assert!(text(Audience::Others).contains("4096") && !text(Audience::Others).contains("private"));
+    }
 
     #[test]
     fn areas_are_left_off_where_no_head_moves_unless_asked_for() {

@@ -54,6 +54,11 @@ pub(crate) fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == Some(path))
 }
 
+/// Ends a mount whose daemon may be dead or may never answer: the kernel fails every request that waits.
+pub(crate) fn abort(target: &Path) {
+    let _ = rustix::mount::unmount(target, rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH);
+}
+
 /// Polls until `reached` holds; panics when the time is over.
 pub(crate) fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -143,8 +148,14 @@ pub(crate) struct ChildServer {
 impl ChildServer {
     /// Starts the child and waits for its mount; returns `None` if the kernel does not offer the transport.
     pub(crate) fn new(target: &Path, transport: Transport) -> Option<Self> {
+        Self::with(target, transport, "child_serves_when_told_to", &[])
+    }
+
+    /// Does the same for a child that runs the test `serves`, and is told more.
+    pub(crate) fn with(target: &Path, transport: Transport, serves: &str, told: &[(&str, &Path)]) -> Option<Self> {
         let process = Command::new(std::env::current_exe().expect("this test's program"))
-            .args(["--exact", "child_serves_when_told_to"])
+            .args(["--exact", serves])
+            .envs(told.iter().copied())
             .env(CHILD_MOUNT, target)
             .env(CHILD_TRANSPORT, format!("{transport:?}"))
             .stdout(Stdio::null())

@@ -1,0 +1,79 @@
+#!/bin/sh
+# Mounts of a user who is not root, through fusermount3: used by that user only, unmounted by moafs, by fusermount3 and by a signal, and
+# with auto_unmount taken away when the daemon is killed.
+# usage: user.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+
+# Where /dev/fuse is root's alone, this script gets one that is open to users, in a mount namespace of its own.
+if [ "$(id -u)" = 0 ] && [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && [ -z "${MOAFS_USER_FUSE:-}" ]; then
+    node=$(mktemp -u)
+    export MOAFS_USER_FUSE="$node"
+    mknod -m 666 "$node" c 10 229 && exec unshare --mount sh -c 'mount --bind "$MOAFS_USER_FUSE" /dev/fuse && rm -f "$MOAFS_USER_FUSE"; exec sh "$0" "$@"' "$0" "$@"
+fi
+
+. "$(dirname "$0")/common"
+choose "$@"
+have setpriv || skip "setpriv is not installed"
+have fusermount3 || skip "fusermount3 is not installed"
+[ -u "$(command -v fusermount3)" ] || skip "fusermount3 is not set-user-id root"
+[ "$(stat -c %a /dev/fuse)" = 666 ] || skip "/dev/fuse is not open to users"
+
+as_user() {
+    setpriv --reuid 65534 --regid 65534 --clear-groups env HOME="$work" "$@"
+}
+
+is_mounted() {
+    awk -v at="$mnt" '$5 == at { found = 1 } END { exit !found }' /proc/self/mountinfo
+}
+
+wait_until_gone() {
+    for _ in $(seq 200); do
+        is_mounted || { wait_for_release && return 0; }
+        sleep 0.05
+    done
+    fail "$1: still mounted"
+}
+
+make 64M
+chmod 755 "$work"
+cp "$MOAFS" "$work/moafs"
+chown 65534:65534 "$img" "$mnt"
+# The root directory of a new volume is root's.
+mount_it
+chmod 777 "$mnt"
+umount_it
+
+user_mounts() {
+    as_user "$work/moafs" mount ${1:+-o "$1"} "$img" "$mnt" 2>"$work/said" || fail "mount ${1:-}: $(cat "$work/said")"
+    is_mounted || fail "mount ${1:-}: not mounted"
+}
+
+user_mounts
+as_user sh -c "echo kept >'$mnt/file'" || fail "writing"
+! ls "$mnt" >"$work/said" 2>&1 || fail "another user, root, sees the mount of a user without allow_other"
+awk -v at="$mnt" '$2 == at { print $4 }' /proc/mounts | grep -q 'nosuid.*nodev' || fail "not nosuid and nodev"
+as_user "$work/moafs" umount "$mnt" || fail "moafs umount"
+wait_until_gone "moafs umount"
+judge
+
+user_mounts
+[ "$(as_user cat "$mnt/file")" = kept ] || fail "reading"
+as_user fusermount3 -u "$mnt" || fail "fusermount3 -u"
+wait_until_gone "fusermount3 -u"
+
+user_mounts
+pid=$(as_user cat "$mnt/.moafs/stats" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
+kill "$pid"
+wait_until_gone "SIGTERM"
+judge
+
+user_mounts auto_unmount
+as_user sh -c "echo more >'$mnt/more'; sync -f '$mnt/more'"
+pid=$(as_user cat "$mnt/.moafs/stats" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
+kill -KILL "$pid"
+wait_until_gone "SIGKILL with auto_unmount"
+user_mounts
+[ "$(as_user cat "$mnt/more")" = more ] || fail "what was synced before SIGKILL"
+as_user "$work/moafs" umount "$mnt"
+wait_until_gone "moafs umount"
+judge
+say "$maker: passed"
