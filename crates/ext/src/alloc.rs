@@ -19,6 +19,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use moafs_disk::Kind;
 use moafs_runtime::leaf::Mutex;
@@ -59,6 +60,9 @@ impl Fit {
         }
     }
 }
+
+/// Pause before looking again at the blocks that other ops are freeing.
+pub const FREEING_PAUSE: Duration = Duration::from_millis(1);
 
 /// The share of a group (one part in so many), right behind its inode table, that is left to
 /// directories and first indirect blocks while files find room elsewhere: these are written and

@@ -53,7 +53,7 @@ use incore::{Life, Registry};
 use op::ExtOp;
 
 use crate::alloc::swaparea::SwapRoom;
-use crate::alloc::{Alloc, no_space};
+use crate::alloc::{Alloc, FREEING_PAUSE, no_space};
 use crate::format::superblock::{Compat, Incompat, RoCompat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
 use crate::format::{
     BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Structure, Superblock, Support, dir as codec,
@@ -76,9 +76,6 @@ const ZONE_READ_BYTES: u32 = 64 << 10;
 
 /// Time without requests after which committed blocks are written home.
 const IDLE_BEFORE_SETTLING: Duration = Duration::from_secs(1);
-
-/// Pause before looking again at the blocks that other ops are freeing.
-const FREEING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Options for opening a volume.
 #[derive(Debug, Clone)]
@@ -536,7 +533,7 @@ impl Ext {
     fn finish_freeing(&self, before: u64) -> Result<()> {
         self.commit(CommitReason::Pressure)?;
         if self.alloc.freeing() >= before {
-            moafs_runtime::sleep_until(&*self.rt, self.rt.now() + FREEING_PAUSE);
+            self.meta.pause(FREEING_PAUSE);
         }
         Ok(())
     }

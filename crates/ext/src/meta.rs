@@ -823,6 +823,11 @@ impl Meta {
         Request { op, at: self.lba(no), tag: Tag::new(kind, 0, Cause::Order) }
     }
 
+    /// Waits, for a caller that found another task in the middle of its work.
+    pub fn pause(&self, time: Duration) {
+        moafs_runtime::sleep_until(&*self.rt, self.rt.now() + time);
+    }
+
     // -- memory
 
     /// Returns the bytes held in memory.

@@ -19,7 +19,7 @@ use moafs_vfs::Result;
 use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
 
-use super::{Alloc, GroupState, no_space};
+use super::{Alloc, FREEING_PAUSE, GroupState, no_space};
 use crate::format::{BlockNo, GroupNo, bitmap};
 use crate::meta::Block;
 
@@ -214,11 +214,16 @@ impl SwapSpace for SwapRoom {
     fn reserve(&self, blocks: u64) -> Result<()> {
         let meta = &self.alloc.meta;
         while self.alloc.promise(blocks, 0, self.keep).is_none() {
-            if !self.alloc.is_freeing() {
+            let freeing = self.alloc.freeing();
+            if freeing == 0 {
                 return Err(no_space());
             }
             // Freed space becomes usable once the pointers to it are gone from the disk.
             meta.sweep(meta.highest(), &mut &*self.alloc)?;
+            if self.alloc.freeing() >= freeing {
+                // Another task is freeing at this moment: it has counted the blocks, and not yet told that it frees them.
+                meta.pause(FREEING_PAUSE);
+            }
         }
         self.alloc.swap.blocks.lock().reserved += blocks;
         Ok(())

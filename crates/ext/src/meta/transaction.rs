@@ -177,14 +177,17 @@ impl Transactions {
         level > self.running.lock().durable
     }
 
-    /// Returns the number of the newest transaction with changes.
+    /// Returns the number of the newest transaction with changes: the one that is being committed if nothing has changed
+    /// since.
     pub(super) fn highest(&self) -> Level {
         let running = self.running.lock();
-        if running.is_empty() { running.durable } else { running.number }
+        if running.is_empty() { Level(running.number.0 - 1) } else { running.number }
     }
 
+    /// Returns true if nothing has changed since the last transaction that is durable.
     pub(super) fn is_clean(&self) -> bool {
-        self.running.lock().is_empty()
+        let running = self.running.lock();
+        running.is_empty() && running.durable.0 + 1 == running.number.0
     }
 
     /// Commits until `target` is durable. Concurrent callers share the work.
