@@ -221,7 +221,7 @@ impl SwapSpace for SwapRoom {
             // Freed space becomes usable once the pointers to it are gone from the disk.
             meta.sweep(meta.highest(), &mut &*self.alloc)?;
             if self.alloc.freeing() >= freeing {
-                // Another task is freeing at this moment: it has counted the blocks, and not yet told that it frees them.
+                // Another task is freeing at this moment: the blocks are counted, and no commit has them yet.
                 meta.pause(FREEING_PAUSE);
             }
         }

@@ -177,8 +177,8 @@ impl Transactions {
         level > self.running.lock().durable
     }
 
-    /// Returns the number of the newest transaction with changes: the one that is being committed if nothing has changed
-    /// since.
+    /// Returns the number of the newest transaction with changes: the one that is being committed if nothing has
+    /// changed since.
     pub(super) fn highest(&self) -> Level {
         let running = self.running.lock();
         if running.is_empty() { Level(running.number.0 - 1) } else { running.number }
