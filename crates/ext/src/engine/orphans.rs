@@ -76,7 +76,8 @@ impl Ext {
         let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
         let mut next = self.superblock.lock().last_orphan();
         while next != 0 {
-            let node = if seen.insert(next) { self.read_orphan(InodeNo(next))? } else { None };
+            let is_plausible = seen.insert(next) && seen.len() <= ORPHANS_MAX;
+            let node = if is_plausible { self.read_orphan(InodeNo(next))? } else { None };
             let Some(node) = node else {
                 return Err(Error::Refused(format!(
                     "the list of deleted and truncated files (s_last_orphan) leads to inode {next}, which cannot be a member: \
@@ -134,5 +135,7 @@ impl Ext {
     }
 }
 
+/// The longest list that a mount finishes: its members are in memory together. The checker follows as many.
+const ORPHANS_MAX: usize = 65_536;
 /// Blocks that one op frees of an orphan at most.
 const ORPHAN_BLOCKS_MAX: u32 = 4096;

@@ -471,7 +471,7 @@ impl Pack {
     /// power cut, or damage, hit one of its ends.
     ///
     /// A first block that was written as a whole but counts an impossible number of blocks is no power cut's: no driver
-    /// writes one, so its pack is taken for a finished one, too.
+    /// writes one, so its pack is also taken for a finished one.
     pub fn finished_version(blocks: &[u8]) -> Option<u64> {
         let version = Checkpoint::written_version(blocks)?;
         let total = Checkpoint::claimed_blocks(blocks) as usize;
