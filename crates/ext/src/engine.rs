@@ -252,8 +252,8 @@ impl Ext {
         log: Option<journal::Log>,
     ) -> Ext {
         let health = Arc::new(Health::default());
-        let meta = Meta::new(Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health), geo.block_bytes(), log);
-        let meta = Arc::new(meta);
+        let (shared, clock, watched) = (Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health));
+        let meta = Arc::new(Meta::new(shared, clock, watched, geo.block_bytes(), geo.checksums, log));
         let shape = shape_of(&superblock, &geo, options.place, read_only);
         let writable = shape.read_only.is_none();
         let wanted = superblock.want_extra_isize();

@@ -24,6 +24,7 @@
 //! After a power cut the disk shows, per record, one of its versions, and every change that this
 //! version needs. Reference: McKusick, Ganger: Soft Updates (1999); `docs/consistency.md`.
 
+mod seal;
 mod transaction;
 
 use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,7 +40,7 @@ use moafs_runtime::{Event, Rt};
 use moafs_vfs::{Error, Result};
 use smallvec::SmallVec;
 
-use crate::format::{GroupNo, InodeNo};
+use crate::format::{Checksums, GroupNo, InodeNo, Owner};
 use crate::health::Health;
 use crate::journal::Log;
 pub use transaction::Handle;
@@ -161,6 +162,8 @@ struct State {
     sent: Level,
     /// True once the block was freed: no image of it may reach the disk any more.
     dead: bool,
+    /// The inode whose numbers go into the block's checksum.
+    owner: Option<Owner>,
 }
 
 /// The versions of a record that are not on disk yet, oldest first, levels ascending.
@@ -233,6 +236,7 @@ pub struct Meta {
     rt: Rt,
     health: Arc<Health>,
     block_size: usize,
+    checksums: Checksums,
     shards: [Mutex<BTreeMap<u64, Arc<Block>>>; SHARDS],
     hand: Mutex<Hand>,
     filled: Event,
@@ -277,6 +281,18 @@ impl Block {
         self.view(verify)?;
         self.verified.store(used.0, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Notes the inode that a directory block or a node of an extent tree belongs to: its numbers go into the checksum
+    /// that the block gets when it is written. Whoever changes such a block has to say this once, of a new block or of
+    /// one that was verified; its bytes are right from then on, though their checksum is made later.
+    pub fn belongs_to(&self, owner: Owner) {
+        let used = match self.kind {
+            Kind::Directory => Use::directory(owner.ino),
+            _ => Use::extents(owner.ino),
+        };
+        self.state.lock().owner = Some(owner);
+        self.verified.store(used.0, Ordering::Relaxed);
     }
 
     /// Returns a level at which the newest version of a record is on disk. A version that left with
@@ -337,13 +353,22 @@ impl State {
             loose: None,
             sent: Level::NONE,
             dead: false,
+            owner: None,
         }
     }
 }
 
 impl Meta {
-    /// Makes an empty cache over `disk`, whose changes go through `log` if the volume has a journal.
-    pub fn new(disk: SharedDisk, rt: Rt, health: Arc<Health>, block_size: usize, log: Option<Log>) -> Meta {
+    /// Makes an empty cache over `disk`, whose changes go through `log` if the volume has a journal. The blocks that are
+    /// written get `checksums`, which only volumes with a journal may have.
+    pub fn new(
+        disk: SharedDisk,
+        rt: Rt,
+        health: Arc<Health>,
+        block_size: usize,
+        checksums: Checksums,
+        log: Option<Log>,
+    ) -> Meta {
         let order = Order {
             open: Level(1),
             durable: Level::NONE,
@@ -360,6 +385,7 @@ impl Meta {
             rt,
             health,
             block_size,
+            checksums,
             shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),
             hand: Mutex::new(Hand::default()),
             filled: Event::new(),
@@ -542,16 +568,17 @@ impl Meta {
         edit: impl FnOnce(&mut [u8]),
         visible: Option<Visible<'_>>,
     ) -> Level {
-        debug_assert!(record.start / SECTOR == (record.end - 1) / SECTOR, "record {record:?} crosses a sector");
         let key = record.start as u32;
         let mut guard = block.state.lock();
         let state = &mut *guard;
         debug_assert!(!state.dead, "block {} is changed after it was freed", block.no);
         if let Some(transactions) = &self.transactions {
+            // The log protects whole blocks: here a record may be longer than a sector.
             edit(&mut state.bytes[record]);
             state.sent = transactions.join(block, data);
             return state.sent;
         }
+        debug_assert!(record.start / SECTOR == (record.end - 1) / SECTOR, "record {record:?} crosses a sector");
         if state.base.is_none() {
             state.base = Some(state.bytes.clone());
         }

@@ -383,12 +383,22 @@ pub fn append(block: &mut Vec<u8>, inode: InodeNo, type_byte: u8, name: &[u8]) {
 /// Returns the structure that a directory's block `lbn` holds, as its checksum sees it. Blocks of an index are told
 /// apart by their shape.
 pub fn sealed(block: &[u8], lbn: u64, indexed: bool, owner: Owner) -> Sealed {
+    match sealed_by_shape(block, owner) {
+        Sealed::IndexRoot(_) if !indexed || lbn != 0 => Sealed::Leaf(owner),
+        Sealed::IndexNode(_) if !indexed || lbn == 0 => Sealed::Leaf(owner),
+        what => what,
+    }
+}
+
+/// Returns the structure that a sound block of a directory with checksums holds: entries of blocks of an index reach to
+/// the block's end, where leaves have their tail.
+pub fn sealed_by_shape(block: &[u8], owner: Owner) -> Sealed {
     let rec_len = |at: usize| decode_rec_len(u16_at(block, at), block.len());
-    let is_root = lbn == 0 && rec_len(4) == 12 && rec_len(16) == block.len() - 12 && block[29] == 8;
-    let is_node = lbn > 0 && u32_at(block, 0) == 0 && rec_len(4) == block.len();
-    match indexed {
-        true if is_root => Sealed::IndexRoot(owner),
-        true if is_node => Sealed::IndexNode(owner),
+    let is_root = rec_len(4) == 12 && rec_len(16) == block.len() - 12 && block[29] == 8;
+    let is_node = u32_at(block, 0) == 0 && rec_len(4) == block.len();
+    match (is_root, is_node) {
+        (true, _) => Sealed::IndexRoot(owner),
+        (_, true) => Sealed::IndexNode(owner),
         _ => Sealed::Leaf(owner),
     }
 }

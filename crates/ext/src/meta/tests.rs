@@ -12,6 +12,7 @@ use moafs_disk::{
 use moafs_runtime::{Live, Rt};
 
 use super::{Freed, Level, Meta, Needs};
+use crate::format::Checksums;
 use crate::health::Health;
 
 const BLOCK: usize = 4096;
@@ -114,7 +115,7 @@ impl Disk for Held {
 }
 
 fn meta_over(disk: SharedDisk) -> Meta {
-    Meta::new(disk, Live::new(), Arc::new(Health::default()), BLOCK, None)
+    Meta::new(disk, Live::new(), Arc::new(Health::default()), BLOCK, Checksums::Absent, None)
 }
 
 fn sweep(meta: &Meta) {

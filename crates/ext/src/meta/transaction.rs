@@ -2,7 +2,7 @@
 //!
 //! Every change joins the *running* transaction, whole blocks at a time. An op holds a [`Handle`] while it changes
 //! anything, so a transaction contains ops whole. A commit closes the gate to ops, takes the images of all changed
-//! blocks in memory, opens the gate for the next transaction, and then writes: file data that the transaction makes
+//! blocks in memory (with their checksums: [`seal`]), opens the gate for the next transaction, and then writes: file data that the transaction makes
 //! reachable are made durable together with the images in the log, then the commit block.
 //!
 //! A committed block is *homeless* until its image is written to its own place as well. It stays in memory, and its
@@ -24,7 +24,7 @@ use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use moafs_runtime::lock::{self, ReadGuard, RwLock};
 use moafs_vfs::{Error, Result};
 
-use super::{Block, Freed, Level, Meta, Sweeper, write_patiently};
+use super::{Block, Freed, Level, Meta, Sweeper, seal, write_patiently};
 use crate::format::BlockNo;
 use crate::journal::Log;
 
@@ -202,7 +202,7 @@ impl Transactions {
     }
 
     fn commit_running(&self, meta: &Meta, committed: &mut Committed, sweeper: &mut dyn Sweeper) -> Result<()> {
-        let closed = self.close(sweeper)?;
+        let closed = self.close(meta, sweeper)?;
         if !closed.images.is_empty() || !closed.revoked.is_empty() {
             let written = self.write(meta, committed, &closed);
             if written.is_err() {
@@ -227,29 +227,34 @@ impl Transactions {
     }
 
     /// Closes the running transaction, takes its images, and opens the next one.
-    fn close(&self, sweeper: &mut dyn Sweeper) -> Result<Closed> {
+    fn close(&self, meta: &Meta, sweeper: &mut dyn Sweeper) -> Result<Closed> {
         let _closed = self.gate.write();
         self.changers.fetch_add(1, Ordering::Relaxed);
         let prepared = sweeper.before_commit();
         self.changers.fetch_sub(1, Ordering::Relaxed);
         prepared?;
-        let closed = {
-            let mut running = self.running.lock();
-            let number = running.number;
-            running.number = Level(number.0 + 1);
-            Closed {
-                number,
-                blocks: std::mem::take(&mut running.blocks),
-                images: Vec::new(),
-                revoked: std::mem::take(&mut running.revoked).into_iter().map(BlockNo).collect(),
-                freed: std::mem::take(&mut running.freed),
-                data: running.data.take(),
+        let blocks = std::mem::take(&mut self.running.lock().blocks);
+        let images = blocks.values().map(|block| image_of(meta, block)).collect::<Result<Vec<_>>>();
+        let mut running = self.running.lock();
+        let images = match images {
+            Ok(images) => images,
+            Err(error) => {
+                // The disk has older contents: they stay in memory.
+                running.blocks = blocks;
+                return Err(error);
             }
         };
-        let image = |block: &Arc<Block>| (BlockNo(block.no), block.state.lock().bytes.clone().freeze());
-        let images: Vec<(BlockNo, Page)> = closed.blocks.values().map(image).collect();
-        self.running.lock().logged.extend(images.iter().map(|(no, _)| no.0));
-        Ok(Closed { images, ..closed })
+        let number = running.number;
+        running.number = Level(number.0 + 1);
+        running.logged.extend(images.iter().map(|(no, _)| no.0));
+        Ok(Closed {
+            number,
+            blocks,
+            images,
+            revoked: std::mem::take(&mut running.revoked).into_iter().map(BlockNo).collect(),
+            freed: std::mem::take(&mut running.freed),
+            data: running.data.take(),
+        })
     }
 
     /// Makes a closed transaction durable.
@@ -320,6 +325,16 @@ impl Running {
     fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.freed.is_empty() && self.revoked.is_empty()
     }
+}
+
+/// Stores a block's checksum, and returns its image for the log.
+fn image_of(meta: &Meta, block: &Block) -> Result<(BlockNo, Page)> {
+    let mut guard = block.state.lock();
+    let state = &mut *guard;
+    let sealed = seal::seal(&meta.checksums, block.no, block.kind, state.owner, &mut state.bytes);
+    let refused = |problem| Error::Refused(format!("{:?} block {} is not written: {problem}", block.kind, block.no));
+    sealed.map_err(refused)?;
+    Ok((BlockNo(block.no), state.bytes.clone().freeze()))
 }
 
 /// Returns the requests that write blocks home: neighbours in one.
