@@ -7,6 +7,8 @@
 //! exactly at the file block that its entry names, is one level lower, and ends before the next entry. So the trees
 //! that pass have no cycles and no node twice, and a search reads at most [`DEPTH_MAX`] blocks.
 
+pub mod edit;
+
 use std::ops::Deref;
 
 use super::inode::POINTERS;
