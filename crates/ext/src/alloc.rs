@@ -332,6 +332,11 @@ impl Alloc {
         self.free_inodes.load(Ordering::Relaxed) + self.freeing_inodes.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of blocks that may be handed out now, promised ones among them.
+    pub fn free_blocks(&self) -> u64 {
+        self.free_blocks.load(Ordering::SeqCst)
+    }
+
     /// Returns the number of blocks that are free and not promised.
     pub fn spare_blocks(&self) -> u64 {
         self.free_blocks.load(Ordering::SeqCst).saturating_sub(self.promised.0.load(Ordering::Relaxed))

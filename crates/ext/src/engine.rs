@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`incore`] | in-core inodes and their slots |
 //! | [`map`] | block maps: finding, setting, clearing pointers |
-//! | [`extents`] | extent trees: finding the blocks of a file |
+//! | [`extents`] | extent trees: finding, setting, clearing the blocks of a file |
 //! | [`inside`] | contents inside an inode, and values in inodes of their own |
 //! | [`dir`] | directories: an index in memory over linear blocks |
 //! | [`neighbours`] | the small files that lie beside another |
@@ -538,6 +538,19 @@ impl Ext {
         Ok(())
     }
 
+    /// Returns the blocks that no write is promised: nodes of extent trees may take them.
+    fn kept_for_nodes(&self) -> u64 {
+        let writes = self.geo.incompat.contains(Incompat::EXTENT) && self.shape.read_only.is_none();
+        if writes { extents::reserve(&self.geo) } else { 0 }
+    }
+
+    /// Commits if hardly a block is left for a node and blocks are being freed: within an op no commit can be waited for.
+    fn make_room_for_nodes(&self) -> Result<()> {
+        let freeing = self.alloc.freeing();
+        let is_short = freeing > 0 && self.alloc.free_blocks() < self.kept_for_nodes() / 2;
+        if is_short { self.finish_freeing(freeing) } else { Ok(()) }
+    }
+
     /// Begins an op: waits until there is room for it in the transaction, or the chain of needs is short enough.
     fn begin_op<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<ExtOp<'a>> {
         let credits = op::credits(kind);
@@ -677,8 +690,9 @@ impl Format for Ext {
     }
 
     fn space(&self) -> VolumeSpace {
+        let available = self.alloc.available_blocks().saturating_sub(self.kept_for_nodes());
         VolumeSpace {
-            free_blocks: self.alloc.available_blocks().saturating_mul(self.geo.cluster_blocks.into()),
+            free_blocks: available.saturating_mul(self.geo.cluster_blocks.into()),
             root_blocks: self.superblock.lock().reserved_blocks(),
             free_inodes: self.alloc.available_inodes(),
         }
@@ -756,7 +770,10 @@ impl Format for Ext {
         self.files_beside(file, around, reach)
     }
 
-    fn map_shape(&self, _file: &Self::Node) -> MapShape {
+    fn map_shape(&self, file: &Self::Node) -> MapShape {
+        if file.state.lock().inode.has_extents() {
+            return extents::shape(&self.geo);
+        }
         MapShape { direct: crate::format::map::DIRECT, fan: self.geo.apb.into(), trees: &[1, 2, 3] }
     }
 
@@ -798,7 +815,7 @@ impl Format for Ext {
                         || (superblock.def_resgid() != 0 && gid == u32::from(superblock.def_resgid()))
                 }
             };
-            if privileged { 0 } else { superblock.reserved_blocks() }
+            self.kept_for_nodes() + if privileged { 0 } else { superblock.reserved_blocks() }
         };
         loop {
             let freeing = self.alloc.freeing();
@@ -816,6 +833,9 @@ impl Format for Ext {
         self.health.check()?;
         if let Some(reason) = &self.shape.read_only {
             return Err(Error::ReadOnly { reason: reason.clone() });
+        }
+        if matches!(kind, OpKind::Place | OpKind::Unmap) {
+            self.make_room_for_nodes()?;
         }
         self.begin_op(kind, admission)
     }
@@ -851,7 +871,7 @@ impl Format for Ext {
     }
 
     fn swap_space(&self) -> Option<Arc<dyn SwapSpace>> {
-        let keep = self.superblock.lock().reserved_blocks();
+        let keep = self.superblock.lock().reserved_blocks() + self.kept_for_nodes();
         let room = || -> Arc<dyn SwapSpace> { Arc::new(SwapRoom::new(Arc::clone(&self.alloc), keep)) };
         self.shape.read_only.is_none().then(room)
     }

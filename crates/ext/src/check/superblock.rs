@@ -275,6 +275,10 @@ fn supported(sb: Superblock, geo: Geometry) -> Result<(Superblock, Geometry), Ch
             let advice = "no checker knows it".to_owned();
             Err(Unsupported { reasons: vec![Reason { feature: "btree_dir".to_owned(), advice }] }.into())
         }
+        Support::ReadWrite if sb.incompat().contains(Incompat::EXTENT) => {
+            let advice = "not known to this checker: run `e2fsck`".to_owned();
+            Err(Unsupported { reasons: vec![Reason { feature: "extent".to_owned(), advice }] }.into())
+        }
         Support::ReadWrite => Ok((sb, geo)),
         Support::ReadOnly(reasons) => Err(Unsupported { reasons }.into()),
         Support::Refuse(unsupported) => Err(unsupported.into()),

@@ -1,21 +1,60 @@
-//! Extent trees of a mounted volume: finding the blocks of a file.
+//! Extent trees of a mounted volume: finding, setting and clearing the blocks of a file.
 //!
 //! A search goes from the root in the inode down to a leaf, at most [`DEPTH_MAX`](crate::format::extent::DEPTH_MAX)
 //! blocks, which are cached with the other metadata. A node is checked whole when it was read, and held against its
 //! parent's entry each time.
+//!
+//! Trees change on volumes with a journal only: an edit changes several nodes, and one transaction contains them all.
+//! It is planned first ([`edit`]), so an edit that finds no block for a node has changed nothing. New nodes lie beside
+//! the directories of the file's group, not between its data: there a node would end the extent that it describes.
+//!
+//! *Space.* A new block of a file may split each node on the way to it, so a write is promised more than the block
+//! ([`shape`]): for each part of the file that waits to be written one node, for each part of parts another, and so on.
+//! A part has an eighth as many blocks as a leaf has entries. A leaf that was split has room for half its entries again,
+//! which four parts fill. So what is promised for the parts within a leaf covers its splits. What is not covered is the
+//! first split of a leaf that is full: two such leaves may meet within a part; the promise for a part ends when its first
+//! block is placed; and data that move and holes that are punched into an extent have none. A leaf is full with as many
+//! blocks as it has entries, so a volume has no more full leaves than blocks divided by that number. As many, and as many
+//! again for the nodes above them, are kept out of all promises ([`reserve`]).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use moafs_disk::Kind;
+use moafs_disk::{Buf, Epoch, Kind};
 use moafs_vfs::Result;
-use moafs_vfs::types::{BlockAddr, BlockRun, Lbn, Mapping};
+use moafs_vfs::format::{MapShape, Progress};
+use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Lbn, LbnRange, Mapping};
 
 use super::Ext;
 use super::incore::Incore;
-use crate::format::extent::{self, Child, Extent, Node, Search, Tree};
-use crate::format::{Owner, Place, Structure};
+use super::map::MapPlace;
+use crate::format::extent::edit::{self, Edit, Plan};
+use crate::format::extent::{self, Child, Extent, Node, ROOT_ENTRIES, Search, Tree, WRITTEN_MAX};
+use crate::format::inode::InodeFlags;
+use crate::format::superblock::Incompat;
+use crate::format::{BlockNo, Geometry, Inode, Owner, Place, Structure};
 use crate::health::damaged;
-use crate::meta::{Block, Use};
+use crate::meta::{Block, Freed, Level, Needs, Use};
+
+/// The most blocks that are kept for nodes without a promise.
+const RESERVE_MAX: u64 = 4096;
+/// The share of a leaf's entries, one part in so many, that a part of a file with a promise of its own has in blocks.
+const PART_SHARE: u64 = 8;
+
+/// Returns the shape of the map of files with extents, for the promises of their nodes.
+pub(super) fn shape(geo: &Geometry) -> MapShape {
+    let fan = u64::from(extent::block_entries(geo.block_bytes())) / PART_SHARE;
+    MapShape { direct: ROOT_ENTRIES.into(), fan, trees: &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] }
+}
+
+/// Returns the blocks of a volume that no write is promised: nodes may take them that nothing was promised for.
+pub(super) fn reserve(geo: &Geometry) -> u64 {
+    let half = u64::from(extent::block_entries(geo.block_bytes())) / 2;
+    (geo.blocks / half).min(RESERVE_MAX)
+}
+
+/// Takes a block for a new node, and returns it with the level of its bit.
+pub(super) type TakeBlock<'a> = &'a mut dyn FnMut(MapPlace) -> Result<(u64, Level)>;
 
 impl Ext {
     /// Returns the mapping of `at`: one run of at most `max` blocks. The caller holds the map.
@@ -85,6 +124,182 @@ impl Ext {
         }
         let run = BlockRun { start: BlockAddr(start), len };
         Ok(if extent.unwritten { Mapping::Unwritten(run) } else { Mapping::Run(run) })
+    }
+}
+
+impl Ext {
+    // -- changing
+
+    /// Begins the map of a new inode: with no block, or with its first one.
+    pub(super) fn begin_map(&self, inode: &mut Inode, first: Option<u64>) {
+        if self.geo.incompat.contains(Incompat::EXTENT) {
+            let extent = first.map(|no| Extent { lbn: 0, len: 1, start: BlockNo(no), unwritten: false });
+            inode.flags.insert(InodeFlags::EXTENTS);
+            inode.set_block_bytes(&edit::new_root(extent));
+        } else if let Some(no) = first {
+            inode.block[0] = no as u32;
+        }
+    }
+
+    /// Maps `at` to `to`, whose data completed in `written`. The caller holds the map.
+    pub(super) fn set_extents(
+        &self,
+        node: &Incore,
+        at: LbnRange,
+        to: BlockRun,
+        written: Option<Epoch>,
+        take: TakeBlock<'_>,
+    ) -> Result<Level> {
+        let mut highest = Level::NONE;
+        let mut done = 0;
+        let len = to.len.min(at.len);
+        if at.start.0 + u64::from(len) > extent::LBN_END {
+            return Err(Self::too_big());
+        }
+        while done < len {
+            let (lbn, start) = (at.start.0 + u64::from(done), to.start.0 + u64::from(done));
+            let left = len - done;
+            let same = match self.find_extent(node, lbn)? {
+                Found::Extent(extent)
+                    if !extent.unwritten && extent.start.0 + (lbn - u64::from(extent.lbn)) == start =>
+                {
+                    (extent.end() - lbn).min(left.into()) as u32
+                }
+                _ => 0,
+            };
+            if same > 0 {
+                done += same;
+                continue;
+            }
+            let part = left.min(WRITTEN_MAX.into());
+            let extent = Extent { lbn: lbn as u32, len: part as u16, start: BlockNo(start), unwritten: false };
+            let (_, level) = self.edit_extents(node, Edit::put(extent), written, take)?;
+            highest = highest.max(level);
+            done += part;
+        }
+        Ok(highest)
+    }
+
+    /// Unmaps up to `budget` blocks of `from..to`, the last ones first. The caller holds the map, and stores the inode.
+    pub(super) fn clear_extents(&self, node: &Incore, from: u64, to: u64, budget: u32) -> Result<Progress> {
+        let edit = Edit::cut(from..to.min(extent::LBN_END), budget.into());
+        let (plan, _) = self.edit_extents(node, edit, None, &mut |_| self.ffs().meta_block(node.at.group))?;
+        Ok(if plan.is_spent { Progress::More } else { Progress::Done })
+    }
+
+    fn edit_extents(
+        &self,
+        node: &Incore,
+        edit: Edit,
+        written: Option<Epoch>,
+        take: TakeBlock<'_>,
+    ) -> Result<(Plan, Level)> {
+        let (root, owner) = {
+            let state = node.state.lock();
+            (state.inode.block_bytes(), state.inode.owner(node.ino))
+        };
+        let tree = Tree { owner, root: &root, block: node.at.block };
+        let put = edit.put;
+        let mut nodes = MountedNodes { ext: self, owner, take, read: BTreeMap::new(), taken: Vec::new() };
+        let planned = edit::plan(&tree, &self.geo, self.geo.block_bytes(), edit, &mut nodes);
+        let MountedNodes { read, taken, .. } = nodes;
+        match planned {
+            Ok(plan) => {
+                let level = self.carry_out(node, owner, &plan, put, written, &read)?;
+                Ok((plan, level))
+            }
+            Err(error) => {
+                let give_back = |block: &u64| self.alloc.free(Level::NONE, Freed::Data { start: *block, len: 1 });
+                taken.iter().try_for_each(give_back)?;
+                self.health.watch(Err(error))
+            }
+        }
+    }
+
+    /// Carries a planned edit out: all of it joins the transaction of the running op. `read` has the nodes that change.
+    fn carry_out(
+        &self,
+        node: &Incore,
+        owner: Owner,
+        plan: &Plan,
+        put: Option<Extent>,
+        written: Option<Epoch>,
+        read: &BTreeMap<u64, Arc<Block>>,
+    ) -> Result<Level> {
+        debug_assert!(self.meta.has_journal(), "an edit of several blocks needs a transaction");
+        if let Some(put) = put {
+            self.alloc.record_use(put.start.0, put.len.into())?;
+        }
+        let mut level = Level::NONE;
+        for (no, bytes) in &plan.added {
+            let mut image = Buf::zeroed(self.geo.block_bytes());
+            image.copy_from_slice(bytes);
+            let (block, fresh) = self.fresh(no.0, Kind::Map, image)?;
+            block.belongs_to(owner);
+            level = level.max(fresh);
+        }
+        for (no, bytes) in &plan.rewritten {
+            let block = read.get(&no.0).expect("an edit reads what it rewrites");
+            block.belongs_to(owner);
+            let needs = Needs::from(Level::NONE).and_data(written);
+            level = level.max(self.meta.change(block, 0..bytes.len(), needs, |old| old.copy_from_slice(bytes)));
+        }
+        let unmapped: u64 = plan.unmapped.iter().map(|extent| u64::from(extent.len)).sum();
+        let mapped = put.map_or(0, |put| u64::from(put.len));
+        let nodes = plan.added.len() as i64 - plan.removed.len() as i64;
+        {
+            let mut state = node.state.lock();
+            state.inode.set_block_bytes(&plan.root);
+            state.needs = state.needs.max(level);
+            state.data = state.data.max(written);
+            self.count_blocks(&mut state, mapped as i64 - unmapped as i64 + nodes);
+        }
+        for block in &plan.removed {
+            self.alloc.free(level, Freed::Meta { block: block.0 })?;
+        }
+        plan.unmapped.iter().try_for_each(|extent| self.free_extent(node, extent, put, level))?;
+        Ok(level)
+    }
+
+    /// Frees the blocks of a part of an extent that is gone, unless `put` maps them again.
+    fn free_extent(&self, node: &Incore, gone: &Extent, put: Option<Extent>, level: Level) -> Result<()> {
+        let is_kept = put.is_some_and(|put| put.start.0 + u64::from(gone.lbn - put.lbn) == gone.start.0);
+        if is_kept {
+            return Ok(());
+        }
+        if node.kind == FileKind::Regular {
+            return self.alloc.free(level, Freed::Data { start: gone.start.0, len: gone.len.into() });
+        }
+        let blocks = gone.start.0..gone.start.0 + u64::from(gone.len);
+        blocks.into_iter().try_for_each(|block| self.alloc.free(level, Freed::Meta { block }))
+    }
+}
+
+/// The nodes of a mounted file's tree.
+struct MountedNodes<'a> {
+    ext: &'a Ext,
+    owner: Owner,
+    take: TakeBlock<'a>,
+    /// The nodes that were read: they stay in memory until they are changed.
+    read: BTreeMap<u64, Arc<Block>>,
+    /// The blocks that were taken for new nodes.
+    taken: Vec<u64>,
+}
+
+impl edit::Nodes for MountedNodes<'_> {
+    type Error = moafs_vfs::Error;
+
+    fn read(&mut self, child: Child) -> Result<Vec<u8>> {
+        let block = self.ext.extent_node(self.owner, child)?;
+        let bytes = block.view(<[u8]>::to_vec);
+        self.read.insert(child.block.0, block);
+        Ok(bytes)
+    }
+
+    fn allocate(&mut self) -> Result<BlockNo> {
+        let (block, _) = (self.take)(MapPlace::Zone)?;
+        self.taken.push(block);
+        Ok(BlockNo(block))
     }
 }
 

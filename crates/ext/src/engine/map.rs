@@ -1,4 +1,5 @@
-//! The block map of a mounted volume: finding, setting and clearing pointers.
+//! The block map of a mounted volume: finding, setting and clearing pointers. Files with extents have a tree instead
+//! ([`super::extents`]).
 //!
 //! Pointers in indirect blocks are records of a sector each; those in the inode are part of its slot. On the
 //! disk a pointer appears after its bitmap bit and its data, an indirect block before the pointer to it, and
@@ -67,7 +68,7 @@ fn first_run(pointers: impl Iterator<Item = u32>, max: u32) -> (u32, u32) {
 }
 
 impl Ext {
-    fn too_big() -> Error {
+    pub(super) fn too_big() -> Error {
         Error::Posix(libc::EFBIG)
     }
 
@@ -230,11 +231,18 @@ impl Ext {
         mut map_block: impl FnMut(MapPlace) -> Result<(u64, Level)>,
     ) -> Result<Level> {
         let _changing = node.map.write();
+        let end = at.start.0 + u64::from(to.len.min(at.len));
+        if node.state.lock().inode.has_extents() {
+            let level = self.set_extents(node, at, to, written, &mut map_block)?;
+            self.settle_early(node, at.start, to)?;
+            let mut state = node.state.lock();
+            state.mapped_end = state.mapped_end.max(end);
+            return Ok(level);
+        }
         self.alloc.record_use(to.start.0, to.len)?;
         let bits = self.bits_level(to)?;
         let mut highest = Level::NONE;
         let (mut lbn, mut target) = (at.start.0, to.start.0);
-        let end = at.start.0 + u64::from(to.len.min(at.len));
         while lbn < end {
             let left = end - lbn;
             let set = match self.leaf_or_new(node, lbn, &mut map_block)? {
@@ -413,6 +421,15 @@ impl Ext {
             return Ok(Progress::Done);
         }
         let _changing = node.map.write();
+        if node.state.lock().inode.has_extents() {
+            let progress = self.clear_extents(node, from, to, at_most.max(1))?;
+            if to == u64::MAX {
+                let mut state = node.state.lock();
+                state.mapped_end = state.mapped_end.min(from);
+            }
+            self.store(node)?;
+            return Ok(progress);
+        }
         let life = node.state.lock().life;
         let data = node.kind == FileKind::Regular;
         let mut cut = Cut { from, budget: at_most.max(1), orphan: None, data, blocks: 0, reaped: to };

@@ -287,7 +287,7 @@ impl<'a> ExtOp<'a> {
     /// Makes a fresh block the only one of a new inode.
     fn adopt(&mut self, inode: &mut Inode, no: u64, kind: Kind, image: Buf, bits: Level) -> Result<Level> {
         let (_, fresh) = self.ext.fresh(no, kind, image)?;
-        inode.block[0] = no as u32;
+        self.ext.begin_map(inode, Some(no));
         inode.blocks = self.ext.geo.sectors_per_block().into();
         inode.size = self.ext.geo.block_size.into();
         Ok(bits.max(fresh))
@@ -314,6 +314,9 @@ impl<'a> ExtOp<'a> {
         };
         inode.crtime = attr.crtime.or(Some(attr.ctime)).filter(|_| ext.extra_isize >= EXTRA_BYTES);
         put_attr(&mut inode, attr, 0);
+        if attr.kind == FileKind::Regular {
+            ext.begin_map(&mut inode, None);
+        }
         let needs = match attr.kind {
             FileKind::Directory => self.fill_directory(ino, parent.ino, at.group, &mut inode)?,
             FileKind::Symlink => self.fill_symlink(target.unwrap_or_default(), at.group, &mut inode)?,

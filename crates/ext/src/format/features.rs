@@ -58,6 +58,7 @@ pub struct Feature {
 
 const READ: &str = "not supported for writing; the volume can only be read";
 const KERNEL: &str = "not supported: mount it with the kernel";
+const UNJOURNALED: &str = "without a journal not supported for writing; the volume can only be read";
 const JOURNAL: &str = "this is the journal of another volume";
 
 const fn compat(bit: Compat, name: &'static str) -> Feature {
@@ -95,7 +96,7 @@ pub const FEATURES: &[Feature] = &[
     incompat(Incompat::NEEDS_RECOVERY, "needs_recovery", Access::Write),
     incompat(Incompat::JOURNAL_DEV, "journal_dev", Access::Refused(JOURNAL)),
     incompat(Incompat::META_BG, "meta_bg", Access::Read(READ)),
-    incompat(Incompat::EXTENT, "extent", Access::Read(READ)),
+    incompat(Incompat::EXTENT, "extent", Access::Write),
     incompat(Incompat::BIT64, "64bit", Access::Read(READ)),
     incompat(Incompat::MMP, "mmp", Access::Read(READ)),
     incompat(Incompat::FLEX_BG, "flex_bg", Access::Write),
@@ -161,6 +162,9 @@ pub(super) fn reasons(sb: &Superblock) -> (Unsupported, Vec<Reason>) {
             Access::Read(advice) => read_only.push(Reason { feature, advice: advice.to_owned() }),
             Access::Refused(advice) => refused.push(Reason { feature, advice: advice.to_owned() }),
         }
+    }
+    if sb.incompat().contains(Incompat::EXTENT) && !sb.compat().contains(Compat::HAS_JOURNAL) {
+        read_only.insert(0, Reason { feature: "extent".to_owned(), advice: UNJOURNALED.to_owned() });
     }
     (Unsupported { reasons: refused }, read_only)
 }

@@ -381,6 +381,11 @@ impl Inode {
         bytes
     }
 
+    /// Stores the bytes of `i_block`.
+    pub fn set_block_bytes(&mut self, bytes: &[u8; 4 * POINTERS]) {
+        self.block = std::array::from_fn(|i| u32_at(bytes, 4 * i));
+    }
+
     /// Returns a fast symbolic link's target.
     pub fn fast_symlink(&self) -> Vec<u8> {
         let mut bytes = self.block_bytes().to_vec();
@@ -395,7 +400,7 @@ impl Inode {
         }
         let mut bytes = [0; 4 * POINTERS];
         bytes[..target.len()].copy_from_slice(target);
-        self.block = std::array::from_fn(|i| u32_at(&bytes, 4 * i));
+        self.set_block_bytes(&bytes);
         self.size = target.len() as u64;
         true
     }

@@ -1,0 +1,175 @@
+//! Extent trees as the engine writes them: as ragged as they can be, on full volumes and beside small journals. e2fsck
+//! judges what is left. Skipped without mke2fs and e2fsck.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use moafs_disk::SharedDisk;
+use moafs_disk::mem::MemDisk;
+use moafs_ext::{Ext, OpenOptions};
+use moafs_runtime::Live;
+use moafs_vfs::api::{Allocate, NewFile, Options, SetAttr};
+use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::{Credentials, Vfs};
+
+const ROOT: Ino = Ino(2);
+const BLOCK: u64 = 1024;
+
+fn run(tool: &str, arguments: &[&str]) -> String {
+    let output = Command::new(tool).args(arguments).stdin(Stdio::null()).output().expect("the tool starts");
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success(), "{tool} {arguments:?}: {text}");
+    text
+}
+
+/// Makes a volume with extents and the smallest journal; `None` without the tools.
+fn make(size: &str) -> Option<Arc<MemDisk>> {
+    for tool in ["mke2fs", "e2fsck", "debugfs"] {
+        if Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+            eprintln!("SKIPPED: {tool} is not installed (package e2fsprogs)");
+            return None;
+        }
+    }
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let path = image.path().to_str().unwrap();
+    let options = ["-F", "-q", "-t", "ext3", "-O", "extent", "-b", "1024", "-J", "size=1", "-m", "0", path, size];
+    run("mke2fs", &options);
+    Some(Arc::new(MemDisk::read_from(image.path()).unwrap()))
+}
+
+fn mount(disk: &Arc<MemDisk>) -> Vfs<Ext> {
+    let (disk, rt): (SharedDisk, _) = (Arc::<MemDisk>::clone(disk), Live::new());
+    let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions::default()).expect("the volume opens");
+    Vfs::new(ext, disk, rt, Options { syncer: false, ..Options::default() })
+}
+
+/// Has e2fsck find nothing wrong with a volume, though it may say that a tree could be narrower. Returns what debugfs
+/// says of a file's extents.
+fn judge(disk: &MemDisk, file: Option<&str>) -> String {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let path = image.path();
+    disk.write_to(path).unwrap();
+    run("e2fsck", &["-fn", path.to_str().unwrap()]);
+    file.map_or_else(String::new, |file| dump(path, file))
+}
+
+fn dump(image: &Path, file: &str) -> String {
+    run("debugfs", &["-R", &format!("dump_extents {file}"), image.to_str().unwrap()])
+}
+
+fn create(vfs: &Vfs<Ext>, text: &str) -> Ino {
+    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+    vfs.create(&Credentials::root(), ROOT, Name::new(text.as_bytes()).unwrap(), &new).expect("there is space").ino
+}
+
+/// Returns the bytes of a file's block.
+fn block(file: Ino, at: u64) -> Vec<u8> {
+    vec![1 + ((at * 7 + file.0) % 251) as u8; BLOCK as usize]
+}
+
+fn write(vfs: &Vfs<Ext>, file: Ino, at: u64) -> bool {
+    match vfs.write(&Credentials::root(), file, at * BLOCK, &block(file, at), false) {
+        Ok(_) => true,
+        Err(error) if error.errno() == libc::ENOSPC => false,
+        Err(error) => panic!("block {at}: {error}"),
+    }
+}
+
+/// Compares blocks `0..end` of a file with those that were written; the others are holes.
+fn compare(vfs: &Vfs<Ext>, file: Ino, end: u64, written: &BTreeSet<u64>) {
+    let mut found = vec![0; BLOCK as usize];
+    for at in 0..end {
+        let len = vfs.read(file, at * BLOCK, &mut found).expect("it can be read");
+        match written.contains(&at) {
+            true => assert!(len == BLOCK as usize && found == block(file, at), "block {at} of inode {}", file.0),
+            false => assert!(found[..len].iter().all(|byte| *byte == 0), "block {at} of inode {} is a hole", file.0),
+        }
+    }
+}
+
+/// Returns the numbers from 0 up to `count`, each once, far from their neighbours.
+fn scattered(count: u64) -> impl Iterator<Item = u64> {
+    // A large prime that does not divide the count reaches all of them.
+    let step = 1_000_003;
+    assert!(!count.is_multiple_of(step));
+    (0..count).map(move |at| at * step % count)
+}
+
+#[test]
+fn the_most_ragged_file_fills_a_volume_and_loses_nothing() {
+    for fsync_every in [0, 97] {
+        let Some(disk) = make("12M") else { return };
+        let vfs = mount(&disk);
+        let (ragged, whole) = (create(&vfs, "ragged"), create(&vfs, "whole"));
+        let before = vfs.stat_fs();
+        let (mut odd, mut all) = (BTreeSet::new(), BTreeSet::new());
+        // Half of the volume: every second block, in no order.
+        for at in scattered(before.free / 2) {
+            assert!(write(&vfs, ragged, 2 * at), "half of the volume is free");
+            odd.insert(2 * at);
+            if fsync_every > 0 && odd.len() % fsync_every == 0 {
+                vfs.fsync(ragged, false).expect("what was accepted finds its place");
+            }
+        }
+        // The other half in order, until it is full; then the rest of the first file's blocks until it is fuller.
+        while write(&vfs, whole, all.len() as u64) {
+            all.insert(all.len() as u64);
+        }
+        for at in (1..before.free).step_by(8) {
+            if write(&vfs, ragged, at) {
+                odd.insert(at);
+            }
+        }
+        vfs.sync().expect("what was accepted finds its place");
+        // Each hole splits an extent of a full volume.
+        for at in (5..all.len() as u64).step_by(6) {
+            vfs.allocate(&Credentials::root(), whole, at * BLOCK, BLOCK, Allocate::Punch)
+                .expect("holes need no promise");
+            all.remove(&at);
+            if at % 5 == 0 {
+                vfs.fsync(whole, false).expect("the disk works");
+            }
+        }
+        vfs.close().expect("everything has its place");
+        judge(&disk, None);
+        let vfs = mount(&disk);
+        compare(&vfs, ragged, before.free, &odd);
+        compare(&vfs, whole, all.iter().max().map_or(0, |last| last + 1), &all);
+        for name in ["ragged", "whole"] {
+            vfs.unlink(&Credentials::root(), ROOT, Name::new(name.as_bytes()).unwrap()).expect("it can be removed");
+        }
+        vfs.sync().expect("the disk works");
+        assert_eq!(vfs.stat_fs().free, before.free, "every block and node came back");
+        vfs.close().expect("the disk works");
+        judge(&disk, None);
+    }
+}
+
+#[test]
+fn a_deep_tree_is_cut_in_steps_that_fit_a_small_journal() {
+    let Some(disk) = make("64M") else { return };
+    let vfs = mount(&disk);
+    let file = create(&vfs, "deep");
+    let mut written = BTreeSet::new();
+    for at in scattered(25_000) {
+        assert!(write(&vfs, file, 2 * at), "there is space");
+        written.insert(2 * at);
+    }
+    vfs.close().expect("the disk works");
+    let text = judge(&disk, Some("deep"));
+    let is_deep = text.contains(" 2/ 2 ") || text.contains(" 3/ 3 ");
+    assert!(is_deep, "there are nodes below nodes: {}", &text[..text.len().min(2000)]);
+    let vfs = mount(&disk);
+    compare(&vfs, file, 50_000, &written);
+    for size in [40_001, 39_000, 7, 0] {
+        let cut = SetAttr { size: Some(size * BLOCK), ..SetAttr::default() };
+        vfs.set_attr(&Credentials::root(), file, &cut).expect("the disk works");
+        vfs.fsync(file, false).expect("the disk works");
+        written.retain(|at| *at < size);
+        compare(&vfs, file, size, &written);
+    }
+    vfs.close().expect("the disk works");
+    judge(&disk, Some("deep"));
+}
