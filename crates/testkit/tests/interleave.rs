@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use moafs_runtime::Preemptive;
 use moafs_runtime::preempt::{Config, Strategy};
-use moafs_testkit::family::{self, Ext, F2fs, Family};
+use moafs_testkit::family::{self, Ext, Ext4, F2fs, Family};
 use moafs_testkit::tests_of;
 use moafs_testkit::volume::{self, Mounter};
 use moafs_vfs::api::{Allocate, NewFile, SetAttr};
@@ -12,6 +12,7 @@ use moafs_vfs::types::{FileKind, Ino, Name};
 use moafs_vfs::{Credentials, Format, Vfs};
 
 tests_of!(ext: Ext, zeroing_a_part_of_a_block, allocating_holes, appending);
+tests_of!(ext4: Ext4, zeroing_a_part_of_a_block, allocating_holes, appending);
 tests_of!(f2fs: F2fs, zeroing_a_part_of_a_block, allocating_holes, appending);
 
 /// Interleavings of each change.

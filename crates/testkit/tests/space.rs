@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
-use moafs_testkit::family::{Ext, F2fs, Family};
+use moafs_testkit::family::{Ext, Ext4, F2fs, Family};
 use moafs_testkit::image::{self, Geometry};
 use moafs_testkit::judges::missing;
 use moafs_testkit::tests_of;
@@ -17,6 +17,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 tests_of!(ext: Ext, random_writes_into_a_sparse_file_fill_the_volume);
+tests_of!(ext4: Ext4, random_writes_into_a_sparse_file_fill_the_volume);
 tests_of!(f2fs: F2fs, random_writes_into_a_sparse_file_fill_the_volume);
 
 /// Bytes that one call writes.

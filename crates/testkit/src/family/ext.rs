@@ -42,6 +42,27 @@ impl Mounter for ExtMounter {
     }
 }
 
+/// Compares what the kernel's driver of this name reads from the volume with the model.
+pub(super) fn kernel_sees(
+    driver: &str,
+    geometry: &Geometry,
+    image: &Path,
+    model: &Model,
+) -> std::result::Result<(), String> {
+    if geometry.block_size > kernel::BLOCK_BYTES_MAX {
+        return Ok(());
+    }
+    let in_words = |error: std::io::Error| format!("kernel: {error}");
+    let Some(mount) = KernelMount::new(image, driver, "ro,user_xattr").map_err(in_words)? else {
+        missing("the kernel", "mounting needs root and loop devices");
+        return Ok(());
+    };
+    let seen = tree::of_dir(mount.path()).map_err(in_words)?;
+    let differences = tree::differences(model, &seen);
+    mount.unmount().map_err(in_words)?;
+    if differences.is_empty() { Ok(()) } else { Err(format!("the kernel sees: {}", differences.join("\n"))) }
+}
+
 impl Family for Ext {
     type Mounter = ExtMounter;
 
@@ -110,25 +131,13 @@ impl Family for Ext {
         }
     }
 
-    /// The kernel reads the volume.
     fn witness(
         geometry: &Geometry,
         image: &Path,
         model: &Model,
         _: &BTreeMap<NodeId, Ino>,
     ) -> std::result::Result<(), String> {
-        if geometry.block_size > kernel::BLOCK_BYTES_MAX {
-            return Ok(());
-        }
-        let in_words = |error: std::io::Error| format!("kernel: {error}");
-        let Some(mount) = KernelMount::new(image, "ext2", "ro,user_xattr").map_err(in_words)? else {
-            missing("the kernel", "mounting needs root and loop devices");
-            return Ok(());
-        };
-        let seen = tree::of_dir(mount.path()).map_err(in_words)?;
-        let differences = tree::differences(model, &seen);
-        mount.unmount().map_err(in_words)?;
-        if differences.is_empty() { Ok(()) } else { Err(format!("the kernel sees: {}", differences.join("\n"))) }
+        kernel_sees("ext2", geometry, image, model)
     }
 
     fn layout(image: &MemDisk, geometry: &Geometry) -> Layout {

@@ -95,19 +95,57 @@ pub const FULL: [Geometry; 3] = [
     geometry("tiny-4k", Maker::Ours, 4096, 256, 2048, &[]),
 ];
 
-/// Volumes with a journal.
-pub const JOURNALED: [Geometry; 5] = [
+/// Volumes with a journal, those with extents among them.
+pub const JOURNALED: [Geometry; 10] = [
     geometry("ext3-1k", Maker::Theirs, 1024, 256, 16 << 10, &["-t", "ext3", "-J", "size=1"]),
     geometry("ext3-1k-groups", Maker::Theirs, 1024, 128, 16 << 10, &["-t", "ext3", "-g", "2048", "-J", "size=1"]),
     geometry("ext3-4k", Maker::Theirs, 4096, 256, 40 << 10, &["-t", "ext3", "-J", "size=4"]),
     geometry("crash-ext3-1k", Maker::Theirs, 1024, 256, 7 << 10, &["-t", "ext3", "-N", "256", "-J", "size=1"]),
     geometry("crash-ext3-4k", Maker::Theirs, 4096, 256, 20 << 10, &["-t", "ext3", "-N", "256", "-J", "size=4"]),
+    geometry("extents-1k", Maker::Theirs, 1024, 256, 16 << 10, &["-t", "ext3", "-O", "extent", "-J", "size=1"]),
+    geometry(
+        "extents-1k-groups",
+        Maker::Theirs,
+        1024,
+        128,
+        16 << 10,
+        &["-t", "ext3", "-O", "extent", "-g", "2048", "-J", "size=1"],
+    ),
+    geometry("extents-4k", Maker::Theirs, 4096, 256, 40 << 10, &["-t", "ext3", "-O", "extent", "-J", "size=4"]),
+    geometry(
+        "crash-extents-1k",
+        Maker::Theirs,
+        1024,
+        256,
+        7 << 10,
+        &["-t", "ext3", "-O", "extent", "-N", "256", "-J", "size=1"],
+    ),
+    geometry(
+        "crash-extents-4k",
+        Maker::Theirs,
+        4096,
+        256,
+        20 << 10,
+        &["-t", "ext3", "-O", "extent", "-N", "256", "-J", "size=4"],
+    ),
 ];
 
 /// Volumes with a journal that random writes into a sparse file fill.
-pub const JOURNALED_SPARSE: [Geometry; 1] =
-    [geometry("sparse-ext3-4k", Maker::Theirs, 4096, 256, 64 << 10, &["-t", "ext3", "-J", "size=4"])];
+pub const JOURNALED_SPARSE: [Geometry; 3] = [
+    geometry("sparse-ext3-4k", Maker::Theirs, 4096, 256, 64 << 10, &["-t", "ext3", "-J", "size=4"]),
+    geometry("sparse-extents-1k", Maker::Theirs, 1024, 256, 32 << 10, &["-t", "ext3", "-O", "extent", "-J", "size=1"]),
+    geometry("sparse-extents-4k", Maker::Theirs, 4096, 256, 64 << 10, &["-t", "ext3", "-O", "extent", "-J", "size=4"]),
+];
 
 /// Volumes with a journal that are full all the time.
-pub const JOURNALED_FULL: [Geometry; 1] =
-    [geometry("tiny-ext3-1k", Maker::Theirs, 1024, 256, 2500, &["-t", "ext3", "-N", "64", "-J", "size=1"])];
+pub const JOURNALED_FULL: [Geometry; 2] = [
+    geometry("tiny-ext3-1k", Maker::Theirs, 1024, 256, 2500, &["-t", "ext3", "-N", "64", "-J", "size=1"]),
+    geometry(
+        "tiny-extents-1k",
+        Maker::Theirs,
+        1024,
+        256,
+        2500,
+        &["-t", "ext3", "-O", "extent", "-N", "64", "-J", "size=1"],
+    ),
+];
