@@ -10,7 +10,7 @@ use moafs_mount::source::SourceError;
 use moafs_mount::unmount::UnmountError;
 use moafs_mount::{ServeError, serve};
 
-use crate::output;
+use crate::escape;
 
 /// The result type of commands.
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
@@ -29,7 +29,7 @@ pub(crate) enum CliError {
     #[error("{0}")]
     Usage(String),
     /// An operation on the host failed.
-    #[error("{what} {}: {error}", output::path(path))]
+    #[error("{what} {}: {error}", escape::path(path))]
     Host { what: &'static str, path: PathBuf, error: io::Error },
     /// An operation failed on a file of the host that was reached by a path and names; `at` is fit
     /// to be shown.
@@ -39,19 +39,19 @@ pub(crate) enum CliError {
     #[error("{what} {at}: {error}")]
     Volume { what: &'static str, at: String, error: moafs_vfs::Error },
     /// A volume that cannot be opened.
-    #[error("{}: {error}", output::path(image))]
+    #[error("{}: {error}", escape::path(image))]
     Open { image: PathBuf, error: moafs_vfs::Error },
     /// Neither magic number is at its place.
     #[error(
         "{0} holds neither an ext2 nor an F2FS volume, nor a copy of an ext2 superblock where copies usually are; \
 if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
-        output::path(image)
+        escape::path(image)
     )]
     NoVolume { image: PathBuf },
     /// An ext2 volume whose first blocks were overwritten.
     #[error(
         "{0}: the superblock is lost, and block {copy} holds a copy: `moafs fsck -y {0}` restores it",
-        output::path(image)
+        escape::path(image)
     )]
     SuperblockLost { image: PathBuf, copy: u64 },
     /// The image or device cannot be accessed.
@@ -61,7 +61,7 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
     #[error(
         "{} is in use: if it is mounted, work on the mount (`moafs umount` releases it), else wait for the other \
              command",
-        output::path(image)
+        escape::path(image)
     )]
     Busy { image: PathBuf },
     /// An experiment of the lab failed.
@@ -74,13 +74,13 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
     #[error("{0}")]
     Source(#[from] SourceError),
     /// A mount could not be served.
-    #[error("{}: {error}", output::path(image))]
+    #[error("{}: {error}", escape::path(image))]
     Serve { image: PathBuf, error: serve::ServeError },
     /// A modelled disk could not be served.
-    #[error("{}: {error}", output::path(dir))]
+    #[error("{}: {error}", escape::path(dir))]
     SimDisk { dir: PathBuf, error: moafs_simdisk::ServeError },
     /// A mount point cannot be used.
-    #[error("mount point {}: {error}", output::path(path))]
+    #[error("mount point {}: {error}", escape::path(path))]
     Target { path: PathBuf, error: io::Error },
     /// The daemon ended before the mount could be used. It has printed the reason.
     #[error("")]

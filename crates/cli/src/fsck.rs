@@ -1,13 +1,14 @@
 //! `moafs fsck`: the part that all formats share. The checkers stand in a module for each.
 
+mod arguments;
+mod checked;
 mod ext2;
 mod f2fs;
 
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use moafs_disk::SharedDisk;
 use moafs_disk::file::FileOptions;
@@ -15,74 +16,15 @@ use moafs_mount::source::Source;
 use serde::Serialize;
 use serde_json::Value;
 
+pub(crate) use arguments::FsckArgs;
+use checked::Checked;
+
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::volume::{self, FormatName};
 
 /// Exit code of fsck(8): the check could not be done.
 const OPERATIONAL_ERROR: u8 = 8;
-
-/// Check a volume, and repair it
-///
-/// Without -n, -p or -y it only looks (as -n): nothing is changed that was not asked for. The
-/// volume must not be mounted. F2FS volumes are checked and not repaired: even with -p or -y,
-/// errors are reported and left to fsck.f2fs.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  moafs fsck -n disk.img        look, change nothing
-  moafs fsck -p disk.img        repair what cannot lose anything; stop if that is not enough
-  moafs fsck -y disk.img        repair everything
-
-Exit code, as fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 5 some repaired and others left, 8 the check
-could not be done.")]
-pub(crate) struct FsckArgs {
-    /// Change nothing on the volume
-    #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
-    no: bool,
-    /// Repair errors whose repair cannot lose anything (also -a)
-    #[arg(short = 'p', short_alias = 'a', conflicts_with = "yes")]
-    preen: bool,
-    /// Repair everything
-    #[arg(short = 'y')]
-    yes: bool,
-    /// Use the copy of the superblock in this block, and repair the first one from it (also -b; ext2)
-    ///
-    /// mkfs tells where the copies are. Without this option the first copy is used if the superblock itself cannot be.
-    #[arg(short = 'b', long, value_name = "BLOCK", conflicts_with = "preen")]
-    superblock: Option<u64>,
-    /// Check even if the volume says that it is clean
-    #[arg(short, long)]
-    force: bool,
-    /// Show findings as JSON
-    #[arg(long)]
-    json: bool,
-    /// Show no progress (also -T, for fsck(8))
-    #[arg(short, long, short_alias = 'T')]
-    quiet: bool,
-    /// Show progress even where it is not seen on a terminal (for fsck(8))
-    #[arg(short = 'C', hide = true, num_args = 0..=1, require_equals = true)]
-    _progress_fd: Option<Option<i32>>,
-    /// Image file or block device
-    image: PathBuf,
-}
-
-/// The result of checking a volume of any format.
-struct Checked {
-    /// Findings in words, each with its treatment.
-    findings: Vec<(String, &'static str)>,
-    /// Number of findings that were only counted.
-    more: u64,
-    /// True if the volume said that it was clean, and was not looked at.
-    skipped: bool,
-    modified: bool,
-    errors_left: bool,
-    inodes_used: u64,
-    blocks_used: u64,
-    exit_code: i32,
-    /// Complete result of the format's checker.
-    outcome: Value,
-}
 
 /// The outcome, as JSON shows it.
 #[derive(Debug, Serialize)]
@@ -103,11 +45,6 @@ impl FsckArgs {
                 Ok(OPERATIONAL_ERROR.into())
             }
         }
-    }
-
-    /// Returns true if nothing may be changed.
-    fn only_looks(&self) -> bool {
-        !self.preen && !self.yes
     }
 
     fn check(&self) -> std::result::Result<u8, Box<dyn std::error::Error>> {
@@ -183,10 +120,4 @@ impl FsckArgs {
             (_, false, false) => format!("no errors ({used})"),
         }
     }
-}
-
-fn show(bar: &ProgressBar, what: String, done: u64, total: u64) {
-    bar.set_message(what);
-    bar.set_length(total);
-    bar.set_position(done);
 }

@@ -8,9 +8,17 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::ALIASES;
 use crate::error::{CliError, Result};
 use crate::output;
+
+/// The names under which system tools call us, and the command each stands for.
+pub(crate) const ALIASES: &[(&str, &str)] = &[
+    ("mount.fuse.moafs", "mount"),
+    ("mount.fuseblk.moafs", "mount"),
+    ("mount.moafs", "mount"),
+    ("mkfs.moafs", "mkfs"),
+    ("fsck.moafs", "fsck"),
+];
 
 /// Install the names that mount(8), mkfs(8) and fsck(8) look for
 ///

@@ -1,51 +1,25 @@
 //! `moafs info`: superblock, tables, free space, layout. The differences between formats stand in a
 //! module for each.
 
+mod arguments;
 mod ext2;
 mod f2fs;
+mod facts;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Args;
 use moafs_disk::file::FileOptions;
 use moafs_vfs::layout::{Collector, KindLayout, Layout};
 use serde::Serialize;
 
+pub(crate) use arguments::InfoArgs;
 pub(crate) use ext2::read_shape as read_ext2;
+use facts::Facts;
 
 use crate::error::Result;
 use crate::output;
 use crate::volume::{Access, FormatName, open_disk, with_volume};
-
-/// Show a volume: superblock, groups or segments, free space, layout score, most scattered files
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  moafs info disk.img
-  moafs info --groups disk.img
-  moafs info --json disk.img | jq .layout.layout_score
-  moafs info --json f2fs.img | jq .segments.counts
-
-The layout score is the share of the files' blocks, from the second of each file on, that lie right behind their
-predecessor: 1 is a volume without fragmentation. A piece is a run of blocks that are adjacent in a file and on the
-volume (a data block group in papers about F2FS).")]
-pub(crate) struct InfoArgs {
-    /// Image file or block device
-    image: PathBuf,
-    /// Also show the table of groups; for F2FS volumes, of segments in use
-    #[arg(short, long)]
-    groups: bool,
-    /// The superblock only (of F2FS volumes, with the checkpoint): does not read the rest of the volume
-    #[arg(short = 'H', long, conflicts_with = "groups")]
-    header: bool,
-    /// Number of the most scattered files to show
-    #[arg(long, value_name = "COUNT", default_value_t = 10)]
-    scattered: usize,
-    /// Print the facts as JSON
-    #[arg(long)]
-    json: bool,
-}
 
 /// The facts of a volume, as JSON shows them.
 #[derive(Debug, Serialize)]
@@ -56,12 +30,6 @@ struct Info<'a, F: Serialize> {
     facts: F,
     #[serde(skip_serializing_if = "Option::is_none")]
     layout: Option<Layout>,
-}
-
-/// The facts that only one format has.
-trait Facts: Serialize {
-    /// Returns the facts as text for people.
-    fn text(&self, image: &Path) -> String;
 }
 
 impl InfoArgs {

@@ -19,6 +19,7 @@
 
 mod defrag;
 mod error;
+mod escape;
 mod files;
 mod fsck;
 mod helpers;
@@ -116,15 +117,6 @@ impl Command {
     }
 }
 
-/// The names under which system tools call us, and the command each stands for.
-const ALIASES: &[(&str, &str)] = &[
-    ("mount.fuse.moafs", "mount"),
-    ("mount.fuseblk.moafs", "mount"),
-    ("mount.moafs", "mount"),
-    ("mkfs.moafs", "mkfs"),
-    ("fsck.moafs", "fsck"),
-];
-
 fn main() -> ExitCode {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let alias = arguments.first().and_then(|name| alias_of(Path::new(name)));
@@ -146,7 +138,7 @@ fn main() -> ExitCode {
 
 fn alias_of(program: &Path) -> Option<&'static str> {
     let name = program.file_name()?.to_str()?;
-    ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, command)| *command)
+    helpers::ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, command)| *command)
 }
 
 #[cfg(test)]

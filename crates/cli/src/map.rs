@@ -3,6 +3,7 @@
 
 mod ext2;
 mod f2fs;
+mod frame;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,10 +15,6 @@ use crate::error::{CliError, Result};
 use crate::files::host;
 use crate::volume::{self, Access, FormatName, open_disk, with_volume};
 use crate::{info, output};
-
-/// Left and upper margin in the picture's units.
-const LEFT: u64 = 80;
-const TOP: u64 = 56;
 
 /// Draw a picture of a volume's layout
 ///
@@ -71,20 +68,4 @@ impl MapArgs {
             FormatName::F2fs => Ok(f2fs::svg(&title, &volume::f2fs_segments(&self.image)?)),
         }
     }
-}
-
-/// Writes the beginning of a picture of this size: background, title, a line of text.
-fn header(width: u64, height: u64, title: &str, text: &str) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{}</text>\n\
-         <text x=\"{LEFT}\" y=\"32\">{text}</text>\n",
-        escaped(title)
-    )
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

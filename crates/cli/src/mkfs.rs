@@ -2,6 +2,7 @@
 
 mod ext2;
 mod f2fs;
+mod new;
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -11,11 +12,12 @@ use std::sync::Arc;
 use clap::Args;
 use moafs_disk::file::FileOptions;
 use moafs_disk::{Disk, DiskExt, FileDisk, Kind, Lba, MemDisk, SECTOR, SharedDisk, Tag};
-use moafs_mount::options::parse_bytes;
 use moafs_mount::source::Source;
-use moafs_runtime::{Live, Rt, Timestamp};
+use moafs_runtime::{Live, Rt};
 use serde::Serialize;
 use uuid::Uuid;
+
+use new::{New, bytes};
 
 use crate::error::{CliError, Result};
 use crate::volume::FormatName;
@@ -73,32 +75,6 @@ pub(crate) struct MkfsArgs {
     ext2: ext2::Ext2Args,
     #[command(flatten)]
     f2fs: f2fs::F2fsArgs,
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| "give a size such as 4096, 64K, 256M or 2G".to_owned())
-}
-
-/// Converts a number that has to fit into 32 bits.
-fn narrow(what: &str, value: u64) -> Result<u32> {
-    u32::try_from(value).map_err(|_| CliError::Usage(format!("{what} {value} is not possible")))
-}
-
-/// The parameters of a new volume that all formats share.
-struct New<'a> {
-    image: &'a Path,
-    label: &'a str,
-    uuid: Uuid,
-    now: Timestamp,
-    discard: bool,
-    /// Bytes of the volume, if given for a disk that may be longer.
-    bytes: Option<u64>,
-}
-
-impl New<'_> {
-    fn failed(&self, error: &dyn std::error::Error) -> CliError {
-        CliError::Usage(format!("{}: {error}", output::path(self.image)))
-    }
 }
 
 /// The report on a new volume, as JSON shows it.

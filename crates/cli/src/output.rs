@@ -2,8 +2,6 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,6 +9,8 @@ use moafs_runtime::Timestamp;
 use serde::Serialize;
 
 use crate::error::{CliError, Result};
+use crate::escape::is_plain;
+pub(crate) use crate::escape::{hex_unless_text, hidden, message, name, path};
 
 /// Shortest interval between two moves of a progress bar.
 const TICK: Duration = Duration::from_millis(100);
@@ -70,59 +70,9 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// Returns a name as messages show it: control characters and bytes that are not UTF-8 as escapes (`\n`, `\xff`,
-/// `\u{9b}`), so that no name can move the cursor, fake a line, or end a message.
-pub(crate) fn name(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        chunk.valid().chars().for_each(|char| push_shown(&mut text, char));
-        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
-    }
-    text
-}
-
-/// Returns a path as messages show it.
-pub(crate) fn path(path: &Path) -> String {
-    name(path.as_os_str().as_bytes())
-}
-
-/// Returns a message of several lines in which everything but line ends can be shown safely.
-pub(crate) fn message(text: &str) -> String {
-    text.split('\n').map(|line| name(line.as_bytes())).collect::<Vec<_>>().join("\n")
-}
-
 /// Reports a failure on standard error.
 pub(crate) fn complain(error: &dyn Display) {
     eprintln!("moafs: {}", message(&error.to_string()));
-}
-
-fn push_shown(text: &mut String, char: char) {
-    match char {
-        char if is_plain(char) => text.push(char),
-        char if char.is_ascii() => text.extend(std::ascii::escape_default(char as u8).map(char::from)),
-        char => text.extend(char.escape_unicode()),
-    }
-}
-
-/// Returns false for characters that change how others are shown: control characters, line
-/// separators, text direction.
-fn is_plain(char: char) -> bool {
-    !char.is_control() && !matches!(char, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// Returns a name as `ls -q` shows it: `?` for each byte or character that is not plain text.
-pub(crate) fn hidden(bytes: &[u8]) -> Vec<u8> {
-    let mut shown = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        shown.extend(chunk.valid().chars().map(|char| if is_plain(char) { char } else { '?' }));
-        shown.extend(chunk.invalid().iter().map(|_| '?'));
-    }
-    shown.into_bytes()
-}
-
-/// Returns the bytes of a name in hexadecimal, if it is not UTF-8: JSON has no other place for such a name.
-pub(crate) fn hex_unless_text(bytes: &[u8]) -> Option<String> {
-    std::str::from_utf8(bytes).is_err().then(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Returns a value as JSON that is safe to show: what is not plain text is escaped as JSON has it.
@@ -183,24 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn names_with_control_characters_are_escaped() {
-        assert_eq!(name("gr\u{fc}n".as_bytes()), "grün");
-        assert_eq!(name(b"a\x1bb\n"), "a\\x1bb\\n");
-        assert_eq!(name(b"\xff"), "\\xff");
-        assert_eq!(name("ü\u{9b}31m\u{202e}".as_bytes()), "ü\\u{9b}31m\\u{202e}");
-        assert_eq!(message("one\x1b[2J\ntwo\r"), "one\\x1b[2J\ntwo\\r");
-        assert_eq!(hidden("ü\u{9b}\n\t".as_bytes()), "ü???".as_bytes());
-        assert_eq!(hidden(b"a\xff\xfe"), b"a??");
-    }
-
-    #[test]
     fn json_shows_no_control_character_and_keeps_every_name() {
         for text in ["\u{9b}31m", "a\nb\x1b\x7f", "\u{202e}", "grün\\u"] {
             let json = json_text(&text).unwrap();
             assert!(json.chars().all(is_plain), "{json:?}");
             assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
         }
-        assert_eq!(hex_unless_text(b"a\xff").as_deref(), Some("61ff"));
-        assert_eq!(hex_unless_text("ü\n".as_bytes()), None);
     }
 }

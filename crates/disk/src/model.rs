@@ -28,6 +28,7 @@ pub mod disk;
 pub mod drive;
 pub mod flash;
 pub mod hdd;
+mod parameter;
 pub mod queue;
 pub mod sd;
 pub mod service;

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Rt};
 
-use crate::{Disk, DiskError, Done, Epoch, Limits, Op, ReadPart, Request, SharedDisk, Tag, Ticket, read_by_copy};
+use crate::{Disk, DiskError, Done, Epoch, Limits, ReadPart, Request, SharedDisk, Tag, Ticket, read_by_copy};
 use plan::{Caps, Group, Origin, Part, Pending};
 use split::Assembly;
 
@@ -318,15 +318,6 @@ impl Disk for Elevator {
 
     fn durable(&self) -> Option<Epoch> {
         self.inner.durable()
-    }
-}
-
-/// Returns the number of memory pieces of a request; commands without data have none.
-fn segments(op: &Op) -> usize {
-    match op {
-        Op::Read { into } => into.len(),
-        Op::Write { data, .. } => data.len(),
-        Op::Discard { .. } | Op::WriteZeroes { .. } => 0,
     }
 }
 

@@ -6,7 +6,8 @@ use moafs_ext::check::{CheckError, CheckOptions, Finding, Mode, check};
 use moafs_ext::journal;
 use moafs_runtime::Live;
 
-use super::{Checked, FsckArgs, show};
+use super::arguments::FsckArgs;
+use super::checked::{Checked, show};
 
 /// Names of the passes, for people.
 const PASSES: [&str; 5] = ["inodes and blocks", "directories", "connection to the root", "link counts", "free space"];

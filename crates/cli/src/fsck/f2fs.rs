@@ -4,7 +4,8 @@ use indicatif::ProgressBar;
 use moafs_disk::Disk;
 use moafs_f2fs::check::{CheckError, CheckOptions, Finding, Severity, check};
 
-use super::{Checked, FsckArgs, show};
+use super::arguments::FsckArgs;
+use super::checked::{Checked, show};
 
 /// Names of the passes, for people.
 const PASSES: [&str; 4] = ["tables and logs", "inodes and blocks", "names", "links and counts"];

@@ -9,7 +9,8 @@ use moafs_runtime::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{Facts, InfoArgs};
+use super::arguments::InfoArgs;
+use super::facts::Facts;
 use crate::error::{CliError, Result};
 use crate::output;
 

@@ -10,7 +10,8 @@ use moafs_f2fs::format::{BLOCK, Log, SEGMENT_BLOCKS};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{Facts, InfoArgs};
+use super::arguments::InfoArgs;
+use super::facts::Facts;
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::volume;

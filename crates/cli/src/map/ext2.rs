@@ -10,7 +10,7 @@ use moafs_vfs::format::Survey;
 use moafs_vfs::plan::SMALL_BLOCKS_MAX;
 use moafs_vfs::types::{BlockRun, FileKind, Ino, Lbn};
 
-use super::{LEFT, TOP, header};
+use super::frame::{LEFT, TOP, header};
 
 /// Most cells in a row, and most rows.
 const COLUMNS: u64 = 1024;

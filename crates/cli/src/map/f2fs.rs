@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use moafs_f2fs::engine::report::{SegmentFacts, SegmentState};
 use moafs_f2fs::format::{Log, SEGMENT_BLOCKS};
 
-use super::{LEFT, TOP, header};
+use super::frame::{LEFT, TOP, header};
 
 /// Most tiles in a row, and most rows.
 const COLUMNS: usize = 64;

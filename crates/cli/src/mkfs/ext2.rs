@@ -6,7 +6,7 @@ use moafs_ext::mkfs::{MkfsOptions, MkfsReport, mkfs};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{New, bytes, narrow};
+use super::new::{New, bytes, narrow};
 use crate::error::{CliError, Result};
 
 /// Bytes of an inode.

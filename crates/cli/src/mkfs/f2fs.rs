@@ -7,7 +7,7 @@ use moafs_f2fs::format::{BLOCK, SEGMENT_BLOCKS};
 use moafs_f2fs::mkfs::{FEATURES, MkfsOptions, MkfsReport, mkfs};
 use serde::Serialize;
 
-use super::New;
+use super::new::New;
 use crate::error::{CliError, Result};
 use crate::output;
 

@@ -7,6 +7,7 @@ use moafs_runtime::Rt;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use super::ring::SEGMENTS_MAX;
 use super::transfer::{Handle, ioctl};
 use crate::error::reason;
 use crate::{DiskError, Limits, SECTOR, buf};
@@ -14,9 +15,6 @@ use crate::{DiskError, Limits, SECTOR, buf};
 /// Mode of new image files: read access to an image gives access to every file in it, and to its
 /// lock.
 const IMAGE_MODE: Mode = Mode::from_raw_mode(0o600);
-
-/// Pieces of memory in one system call (`IOV_MAX`).
-pub(super) const SEGMENTS_MAX: usize = 1024;
 
 /// The choice between direct I/O and the host's page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

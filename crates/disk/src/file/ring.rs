@@ -15,8 +15,10 @@ use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::open::SEGMENTS_MAX;
 use crate::{Op, ReadPart, Request};
+
+/// Pieces of memory in one system call (`IOV_MAX`).
+pub(super) const SEGMENTS_MAX: usize = 1024;
 
 /// Transfers of a batch at the device at once.
 const DEPTH: usize = 64;

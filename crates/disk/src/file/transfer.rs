@@ -11,8 +11,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use smallvec::SmallVec;
 
-use super::open::SEGMENTS_MAX;
-use super::ring::{Flight, Rings, Transfer};
+use super::ring::{Flight, Rings, SEGMENTS_MAX, Transfer};
 use crate::{Buf, Limits, Op, Page, ReadPart, Request};
 
 /// Bytes in one write where zeroes have to be written out.

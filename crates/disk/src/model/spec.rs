@@ -9,44 +9,18 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::hdd::HddSpec;
-use super::sd::SdSpec;
-use super::ssd::SsdSpec;
+use super::hdd::spec::HddSpec;
+pub use super::parameter::{DriveKind, Parameter};
+use super::parameter::{KindSpec, Unsound};
+use super::sd::spec::SdSpec;
+use super::ssd::spec::SsdSpec;
 
 /// The largest drive file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-pub(crate) const MS_MAX: f64 = 10_000.0;
-
-/// The kind of drive that a file describes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DriveKind {
-    /// A hard disk ([`HddSpec`]).
-    Hdd,
-    /// A solid state disk ([`SsdSpec`]).
-    Ssd,
-    /// An SD card ([`SdSpec`]).
-    Sd,
-}
-
-impl DriveKind {
-    /// Every kind of drive.
-    pub const ALL: [DriveKind; 3] = [DriveKind::Hdd, DriveKind::Ssd, DriveKind::Sd];
-
-    /// Returns the kind's name in drive files.
-    pub fn name(self) -> &'static str {
-        match self {
-            DriveKind::Hdd => "hdd",
-            DriveKind::Ssd => "ssd",
-            DriveKind::Sd => "sd",
-        }
-    }
-}
-
 /// The parameters of one drive.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DriveSpec {
@@ -56,39 +30,6 @@ pub enum DriveSpec {
     Ssd(SsdSpec),
     /// The parameters of an SD card.
     Sd(SdSpec),
-}
-
-/// The parameters of one kind of drive: the contents of its file.
-pub(crate) trait KindSpec: Serialize + DeserializeOwned {
-    /// The parameters, in groups.
-    const PARAMETERS: &'static [&'static [Parameter]];
-    /// The names of the cache's switches.
-    const CACHE_SWITCHES: &'static [&'static str];
-
-    /// Refuses parameters that the model cannot work with, once every number lies in its range.
-    fn check(&self) -> Result<(), Unsound>;
-}
-
-/// One parameter: name, meaning with unit, and the range it must lie in (numbers only).
-#[derive(Debug, Clone, Copy)]
-pub struct Parameter {
-    /// The name, with its table.
-    pub name: &'static str,
-    /// The meaning, with its unit.
-    pub meaning: &'static str,
-    /// The lowest sound value.
-    pub min: f64,
-    /// The highest sound value.
-    pub max: f64,
-}
-
-pub(crate) const fn number(name: &'static str, meaning: &'static str, min: f64, max: f64) -> Parameter {
-    Parameter { name, meaning, min, max }
-}
-
-/// Makes a parameter without a numeric range: on or off, or one of a few words.
-pub(crate) const fn switch(name: &'static str, meaning: &'static str) -> Parameter {
-    Parameter { name, meaning, min: 0.0, max: 0.0 }
 }
 
 /// The name that sets all switches of `cache` at once.
@@ -155,19 +96,6 @@ pub enum SpecError {
         /// The error of the host file system.
         error: io::Error,
     },
-}
-
-/// An error in a specification: the parameter, and a sentence about it.
-#[derive(Debug)]
-pub(crate) struct Unsound {
-    pub(crate) field: String,
-    pub(crate) problem: String,
-}
-
-impl Unsound {
-    pub(crate) fn new(field: impl Into<String>, problem: impl Into<String>) -> Unsound {
-        Unsound { field: field.into(), problem: problem.into() }
-    }
 }
 
 impl From<Unsound> for SpecError {
@@ -426,11 +354,6 @@ fn check_range(all: &Table, parameter: &Parameter) -> Result<(), Unsound> {
     }
 }
 
-/// Converts milliseconds to whole nanoseconds, rounded half up.
-pub(crate) fn ms_to_ns(ms: f64) -> u64 {
-    (ms * 1e6 + 0.5).floor().max(0.0) as u64
-}
-
 fn parse_switch(text: &str) -> Option<bool> {
     match text {
         "on" | "true" | "yes" => Some(true),
@@ -481,6 +404,8 @@ fn line_of(text: &str, field: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use serde::Serialize;
+
     use super::super::hdd::spec::SeekSpec;
     use super::super::hdd::spec::tests::preset;
     use super::*;

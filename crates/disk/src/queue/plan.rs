@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::segments;
 use crate::{Buf, Done, Epoch, Lba, Op, Page, Request, SECTOR, Tag};
 
 /// Limits of one request to the device, and of the number of requests in one dispatch.
@@ -222,5 +221,14 @@ impl Group {
             (member.origin, Done { result, epoch })
         };
         members.into_iter().map(share).collect()
+    }
+}
+
+/// Returns the number of memory pieces of a request; commands without data have none.
+fn segments(op: &Op) -> usize {
+    match op {
+        Op::Read { into } => into.len(),
+        Op::Write { data, .. } => data.len(),
+        Op::Discard { .. } | Op::WriteZeroes { .. } => 0,
     }
 }

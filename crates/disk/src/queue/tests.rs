@@ -7,6 +7,7 @@ use moafs_runtime::{Live, Runtime, Virtual};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Op;
 use crate::probe::crash::CrashRecorder;
 use crate::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
 use crate::{Buf, DiskExt, Kind, Lba, MemDisk, Page, SECTOR, Tag};

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::RegionError;
+use super::error::RegionError;
 use super::memory::Memory;
 use super::pager::Pager;
 use crate::device::Swap;

@@ -13,7 +13,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use super::RegionError;
+use super::error::RegionError;
 use super::error::host;
 use super::uffd::{Fault, Scope, Span, Userfaultfd};
 use crate::page::{PAGE_BYTES, PageNo};

@@ -18,10 +18,11 @@ use rustix::io::Errno;
 
 use super::ahead::ReadAhead;
 use super::clock::{Clock, Frame};
+use super::error::RegionError;
 use super::error::host;
 use super::memory::{Memory, PageRun};
+use super::stats::RegionStats;
 use super::uffd::Fault;
-use super::{RegionError, RegionStats};
 use crate::device::Swap;
 use crate::page::{PAGE_BYTES, PageNo};
 

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::UserfaultfdFlags;
 
-use super::RegionError;
+use super::error::RegionError;
 
 /// The ioctl group of all userfaultfd calls.
 const GROUP: u8 = uapi::UFFDIO as u8;

@@ -8,7 +8,7 @@
 //! A channel is not held for a die that is still busy: it is charged the time that it carries data, from when the
 //! operation could have begun on an idle die.
 
-use super::super::spec::ms_to_ns;
+use super::super::parameter::ms_to_ns;
 use super::counters::FlashCounters;
 use super::spec::FlashSpec;
 

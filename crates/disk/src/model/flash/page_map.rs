@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::spec::Unsound;
+use super::super::parameter::Unsound;
 use super::chips::{Chips, Op};
 use super::spec::FlashSpec;
 use super::victims::Victims;

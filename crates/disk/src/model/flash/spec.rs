@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::spec::{MS_MAX, Parameter, Unsound, number, switch};
+use super::super::parameter::{MS_MAX, Parameter, Unsound, number, switch};
 use crate::SECTOR;
 
 /// Bounds the memory of the tables: four bytes per page.

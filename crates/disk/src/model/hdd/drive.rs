@@ -10,8 +10,9 @@
 
 use moafs_runtime::Time;
 
+use super::super::parameter::ms_to_ns;
 use super::super::service::{Command, Service, Verb};
-use super::super::spec::{SpecError, ms_to_ns};
+use super::super::spec::SpecError;
 use super::buffer::{Dirty, Segments};
 use super::mechanics::{Access, Mechanics};
 use super::spec::HddSpec;

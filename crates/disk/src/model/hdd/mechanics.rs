@@ -3,7 +3,7 @@
 //! A track access waits for its first requested sector (no read on arrival). A move takes the longer of the seek and
 //! the head switch; before a write the head settles.
 
-use super::super::spec::{Unsound, ms_to_ns};
+use super::super::parameter::{Unsound, ms_to_ns};
 use super::geometry::{Geometry, Place};
 use super::seek::SeekCurve;
 use super::spec::HddSpec;

@@ -5,8 +5,55 @@
 //! stroke) determine the constants: the pieces join with equal value and slope, the mean over all pairs of cylinders is
 //! the average.
 
-use super::super::spec::Unsound;
-use super::spec::SeekSpec;
+use serde::{Deserialize, Serialize};
+
+use super::super::parameter::Unsound;
+
+/// Fewer cylinders give a fitted seek curve nothing to fit.
+const CYLINDERS_FITTED_MIN: u64 = 16;
+
+/// Seek times: three published figures, the constants of a fitted curve, or measured points.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SeekSpec {
+    /// Time of a seek to the next cylinder, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub track_ms: Option<f64>,
+    /// Mean seek time over all pairs of cylinders, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub average_ms: Option<f64>,
+    /// Time of a seek from the first cylinder to the last, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_ms: Option<f64>,
+    /// The constant `a` of `a + b sqrt(d)`, for distances below the knee.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub a_ms: Option<f64>,
+    /// The constant `b` of `a + b sqrt(d)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub b_ms: Option<f64>,
+    /// The constant `c` of `c + e d`, for distances from the knee on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub c_ms: Option<f64>,
+    /// The constant `e` of `c + e d`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub e_ms: Option<f64>,
+    /// The distance from which the curve is a line, in cylinders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub knee: Option<u32>,
+    /// Distances in cylinders and times in ms; interpolated linearly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub points: Option<Vec<(u32, f64)>>,
+}
+
+impl SeekSpec {
+    /// Refuses a fit where there is nothing to fit.
+    pub(crate) fn check_cylinders(cylinders: u64) -> Result<(), Unsound> {
+        match cylinders < CYLINDERS_FITTED_MIN {
+            true => Err(Unsound::new("seek", format!("a drive of {cylinders} cylinders needs seek.points"))),
+            false => Ok(()),
+        }
+    }
+}
 
 /// Below this share of the way from track to full seek no curve of this form has the average.
 const SHARE_LINEAR: f64 = 1.0 / 3.0;
@@ -95,7 +142,7 @@ impl SeekCurve {
             SeekCurve::Fitted(fitted) => fitted.ms(cylinders),
             SeekCurve::Points(points) => interpolate(points, cylinders),
         };
-        super::super::spec::ms_to_ns(ms)
+        super::super::parameter::ms_to_ns(ms)
     }
 }
 

@@ -2,13 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::spec::{DriveKind, KindSpec, MS_MAX, Parameter, Unsound, ms_to_ns, number, switch};
+use super::super::parameter::{DriveKind, KindSpec, MS_MAX, Parameter, Unsound, ms_to_ns, number, switch};
 use super::seek::SeekCurve;
+pub use super::seek::SeekSpec;
 
 /// Bounds the time that fitting a seek curve takes.
 const CYLINDERS_MAX: u64 = 2_000_000;
-/// Fewer cylinders give a fitted seek curve nothing to fit.
-const CYLINDERS_FITTED_MIN: u64 = 16;
 const TRACK_SECTORS_MAX: u32 = 100_000;
 
 /// A hard disk's parameters.
@@ -85,39 +84,6 @@ pub struct ZoneSpec {
     pub track_skew: u32,
     /// Skew from a cylinder to the next, in sectors.
     pub cylinder_skew: u32,
-}
-
-/// Seek times: three published figures, the constants of a fitted curve, or measured points.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SeekSpec {
-    /// Time of a seek to the next cylinder, in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub track_ms: Option<f64>,
-    /// Mean seek time over all pairs of cylinders, in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub average_ms: Option<f64>,
-    /// Time of a seek from the first cylinder to the last, in ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub full_ms: Option<f64>,
-    /// The constant `a` of `a + b sqrt(d)`, for distances below the knee.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub a_ms: Option<f64>,
-    /// The constant `b` of `a + b sqrt(d)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub b_ms: Option<f64>,
-    /// The constant `c` of `c + e d`, for distances from the knee on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub c_ms: Option<f64>,
-    /// The constant `e` of `c + e d`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub e_ms: Option<f64>,
-    /// The distance from which the curve is a line, in cylinders.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub knee: Option<u32>,
-    /// Distances in cylinders and times in ms; interpolated linearly.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub points: Option<Vec<(u32, f64)>>,
 }
 
 /// The buffer on board.
@@ -306,16 +272,6 @@ impl ZoneFormula {
 impl ZoneSpec {
     fn sectors_of(&self, heads: u32) -> u64 {
         u64::from(self.last_cylinder - self.first_cylinder + 1) * u64::from(heads) * u64::from(self.sectors)
-    }
-}
-
-impl SeekSpec {
-    /// Refuses a fit where there is nothing to fit.
-    pub(crate) fn check_cylinders(cylinders: u64) -> Result<(), Unsound> {
-        match cylinders < CYLINDERS_FITTED_MIN {
-            true => Err(Unsound::new("seek", format!("a drive of {cylinders} cylinders needs seek.points"))),
-            false => Ok(()),
-        }
     }
 }
 

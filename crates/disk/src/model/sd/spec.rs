@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::flash::spec::{FLASH, FlashSpec, PRECONDITION, PreconditionSpec};
-use super::super::spec::{DriveKind, KindSpec, MS_MAX, Parameter, Unsound, number, switch};
+use super::super::parameter::{DriveKind, KindSpec, MS_MAX, Parameter, Unsound, number, switch};
 
 /// An SD card's parameters. An allocation unit is one erase block of every die.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -18,8 +18,9 @@ use super::super::flash::chips::{Chips, Op, Rate};
 use super::super::flash::log_blocks::LogBlocks;
 use super::super::flash::page_map::PageMap;
 use super::super::flash::precondition;
+use super::super::parameter::{KindSpec, ms_to_ns};
 use super::super::service::{Command, Service, Verb};
-use super::super::spec::{KindSpec, SpecError, ms_to_ns};
+use super::super::spec::SpecError;
 use super::spec::{Mapping, SsdSpec};
 use crate::SECTOR;
 

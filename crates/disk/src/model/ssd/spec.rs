@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::flash::page_map::PageMap;
 use super::super::flash::spec::{FLASH, FlashSpec, PRECONDITION, PreconditionSpec};
-use super::super::spec::{DriveKind, KindSpec, MS_MAX, Parameter, Unsound, number, switch};
+use super::super::parameter::{DriveKind, KindSpec, MS_MAX, Parameter, Unsound, number, switch};
 
 /// A solid state disk's parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

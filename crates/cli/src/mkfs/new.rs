@@ -1,0 +1,37 @@
+//! The parameters of a new volume that all formats share.
+
+use std::path::Path;
+
+use moafs_mount::options::parse_bytes;
+use moafs_runtime::Timestamp;
+use uuid::Uuid;
+
+use crate::error::{CliError, Result};
+use crate::output;
+
+/// The parameters of a new volume that all formats share.
+pub(super) struct New<'a> {
+    pub(super) image: &'a Path,
+    pub(super) label: &'a str,
+    pub(super) uuid: Uuid,
+    pub(super) now: Timestamp,
+    pub(super) discard: bool,
+    /// Bytes of the volume, if given for a disk that may be longer.
+    pub(super) bytes: Option<u64>,
+}
+
+impl New<'_> {
+    pub(super) fn failed(&self, error: &dyn std::error::Error) -> CliError {
+        CliError::Usage(format!("{}: {error}", output::path(self.image)))
+    }
+}
+
+/// Reads a size.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "give a size such as 4096, 64K, 256M or 2G".to_owned())
+}
+
+/// Converts a number that has to fit into 32 bits.
+pub(super) fn narrow(what: &str, value: u64) -> Result<u32> {
+    u32::try_from(value).map_err(|_| CliError::Usage(format!("{what} {value} is not possible")))
+}
