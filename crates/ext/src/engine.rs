@@ -254,7 +254,8 @@ impl Ext {
         let health = Arc::new(Health::default());
         let (shared, clock, watched) = (Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health));
         let meta = Arc::new(Meta::new(shared, clock, watched, geo.block_bytes(), geo.checksums, log));
-        let shape = shape_of(&superblock, &geo, options.place, read_only);
+        let mut shape = shape_of(&superblock, &geo, options.place, read_only);
+        shape.size_follows_map = meta.has_journal();
         let writable = shape.read_only.is_none();
         let wanted = superblock.want_extra_isize();
         let room = geo.inode_size.saturating_sub(inode::GOOD_OLD_BYTES as u32);
@@ -663,6 +664,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         unwritten: false,
         beyond_eof: false,
         frees_overhang: true,
+        size_follows_map: false,
         allocate_on_write: policy == Policy::FfsPaper,
         id: word(0) ^ word(8),
         label: String::from_utf8_lossy(superblock.label()).into_owned(),

@@ -7,7 +7,7 @@ use moafs_disk::mem::MemDisk;
 use moafs_disk::probe::crash::{CrashRecorder, Mode};
 use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Live, sleep_until};
-use moafs_testkit::family::{self, Ext, F2fs, Family};
+use moafs_testkit::family::{self, Ext, Ext4, F2fs, Family};
 use moafs_testkit::judges::missing;
 use moafs_testkit::tests_of;
 use moafs_testkit::volume::{Mounter, options};
@@ -19,11 +19,19 @@ tests_of!(
     ext: Ext,
     names_reach_the_disk_at_the_commit_interval_and_data_when_they_are_old,
     a_full_volume_takes_names_as_soon_as_a_file_was_removed,
+    bytes_behind_a_truncation_are_not_shown_when_the_file_grows,
+);
+tests_of!(
+    ext4: Ext4,
+    names_reach_the_disk_at_the_commit_interval_and_data_when_they_are_old,
+    a_full_volume_takes_names_as_soon_as_a_file_was_removed,
+    bytes_behind_a_truncation_are_not_shown_when_the_file_grows,
 );
 tests_of!(
     f2fs: F2fs,
     names_reach_the_disk_at_the_commit_interval_and_data_when_they_are_old,
     a_full_volume_takes_names_as_soon_as_a_file_was_removed,
+    bytes_behind_a_truncation_are_not_shown_when_the_file_grows,
 );
 
 fn user() -> Credentials {
@@ -168,6 +176,35 @@ fn bytes_of_an_interrupted_append_are_not_shown_when_the_file_grows() {
         }
     }
     assert!(interrupted > 0, "no cut left the append without its size");
+}
+
+/// A file is cut, grows again within its last block, and the power fails anywhere.
+fn bytes_behind_a_truncation_are_not_shown_when_the_file_grows<F: Family>() {
+    let Some(disk) = fresh::<F>(small::<F>()) else { return };
+    let mounter = F::mounter(1);
+    let root = {
+        let vfs = mounter.mount(disk.clone(), false).expect("it mounts");
+        let root = vfs.shape().root;
+        let file = make(&vfs, root, "file", FileKind::Regular).expect("there is room");
+        vfs.write(&user(), file, 0, &[0xEE; 1000], false).expect("there is room");
+        vfs.close().expect("it unmounts");
+        root
+    };
+    let log = recorded(&mounter, &disk, |vfs| {
+        let file = find(vfs, root, "file").expect("it is there");
+        vfs.set_attr(&user(), file, &SetAttr { size: Some(100), ..SetAttr::default() }).expect("it can shrink");
+        vfs.write(&user(), file, 100, &[2; 500], false).expect("there is room");
+        vfs.fsync(file, false).expect("the disk works");
+    });
+    for cut in 0..log.cut_points() {
+        for seed in 0..8 {
+            let vfs = mounter.mount(Arc::new(log.state(cut, seed, Mode::Subset)), false).expect("it mounts");
+            let shown = contents(&vfs, find(&vfs, root, "file").expect("it is there"));
+            let is_whole = shown.len() == 1000 && shown.iter().all(|byte| [0, 2, 0xEE].contains(byte));
+            let grown = shown.get(100..).unwrap_or_default();
+            assert!(is_whole || !grown.contains(&0xEE), "cut {cut}, seed {seed}: {} bytes", shown.len());
+        }
+    }
 }
 
 /// Records what `work` asks of a copy of the disk.

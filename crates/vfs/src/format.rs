@@ -52,6 +52,9 @@ pub struct Shape {
     /// True if the format itself hides and frees blocks that a power cut has left beyond the end of a file. If false,
     /// vfs unmaps them before the file grows over them.
     pub frees_overhang: bool,
+    /// True if the size on the volume moves behind every block that is mapped: a block may then be mapped only when the
+    /// device has the file's last block before it.
+    pub size_follows_map: bool,
     /// True if addresses are chosen at `write()` ([`Format::allocate_on_write`]), not when data leave the cache.
     pub allocate_on_write: bool,
     /// The file-system id, `f_fsid` of `statfs(2)`.

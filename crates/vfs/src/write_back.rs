@@ -12,10 +12,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use moafs_disk::{DiskError, Epoch, Op, Page, Request, Tag, Ticket};
+use moafs_disk::{Cause, DiskError, Epoch, Kind, Op, Page, Request, Tag, Ticket};
 use moafs_runtime::Rt;
 use moafs_runtime::lock::Mutex;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::cache::End;
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ use crate::pace::Pace;
 use crate::pages::Delta;
 use crate::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
 use crate::reader::Reader;
-use crate::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
+use crate::types::{BlockAddr, BlockRun, FileRange, Lbn, LbnRange, Mapping};
 use crate::write_error::WriteError;
 
 /// The most bytes that one batch carries (one plan may exceed it).
@@ -96,6 +96,19 @@ struct WriteRequest<F: Format> {
     data: Vec<Page>,
     fresh: bool,
     tag: Tag,
+}
+
+/// A range that the device has written.
+struct Written<F: Format> {
+    part: FilePart<F>,
+    /// The epoch in which it completed.
+    epoch: Epoch,
+}
+
+impl<F: Format> WriteRequest<F> {
+    fn into_written(self, epoch: Epoch) -> impl Iterator<Item = Written<F>> {
+        self.file_parts.into_iter().map(move |part| Written { part, epoch })
+    }
 }
 
 /// A batch: the write requests of plans that are submitted together.
@@ -323,9 +336,12 @@ impl<F: Format> WriteBack<F> {
         writes.sort_by_key(|write| write.to.start);
         let bytes = self.bytes_of(&writes);
         self.cache.submitted(bytes);
+        let mut held = Vec::new();
         for (part, ticket) in self.submit_parts(writes) {
-            outcome.join(self.complete(part, ticket));
+            outcome.join(self.complete(part, ticket, &mut held));
         }
+        held.iter().for_each(|written: &Written<F>| self.finish_tail(&written.part));
+        outcome.join(self.place_all(held));
         self.reclaim();
         outcome
     }
@@ -360,21 +376,24 @@ impl<F: Format> WriteBack<F> {
     }
 
     /// Waits until one part is complete, and places what was written.
-    fn complete(&self, part: Vec<WriteRequest<F>>, ticket: Ticket) -> Outcome {
+    /// Waits for a part and places what it has written. Ranges that wait for the last block of their file go to `held`.
+    fn complete(&self, part: Vec<WriteRequest<F>>, ticket: Ticket, held: &mut Vec<Written<F>>) -> Outcome {
         let mut outcome = Outcome::default();
         let bytes = self.bytes_of(&part);
         let dones = self.disk.wait(ticket);
         let mut written = Vec::with_capacity(part.len());
         for (write, done) in part.into_iter().zip(dones) {
             match done.result {
-                Ok(_) => written.push((write, done.epoch)),
+                Ok(_) => written.extend(write.into_written(done.epoch)),
                 Err(error) => {
                     outcome.failed_blocks += u64::from(write.to.len);
                     outcome.fail(self.write_failed(write, error));
                 }
             }
         }
-        outcome.join(self.place_all(written));
+        let (waiting, ready) = written.into_iter().partition(|written| self.unseen_tail(&written.part).is_some());
+        held.extend::<Vec<_>>(waiting);
+        outcome.join(self.place_all(ready));
         self.pace.completed(outcome.blocks * self.block_bytes(), self.rt.now());
         self.cache.completed(bytes);
         self.rt.signal(&self.cache.room);
@@ -441,19 +460,71 @@ impl<F: Format> WriteBack<F> {
         }
     }
 
-    /// Places what was written, in few ops of bounded size.
-    fn place_all(&self, written: Vec<(WriteRequest<F>, Epoch)>) -> Outcome {
-        let mut outcome = Outcome::default();
-        let mut batch: Vec<(FilePart<F>, Epoch, bool)> = Vec::new();
-        for (write, epoch) in written {
-            for file_part in write.file_parts {
-                let crowded = batch.len() >= OP_PIECES_MAX
-                    && batch.last().is_some_and(|(p, ..)| p.inode.ino != file_part.inode.ino);
-                if crowded || batch.len() >= 2 * OP_PIECES_MAX {
-                    outcome.join(self.place(std::mem::take(&mut batch)));
+    /// Returns the last block of a file as the device knows it, and whether it is in flight: if the format moves the end
+    /// of a file behind every block that it maps, `part` lies behind that block, and the device has not seen all of it.
+    ///
+    /// Behind the end it may hold bytes from before a truncation or of an append that a crash interrupted, which must
+    /// not become part of the file.
+    fn unseen_tail(&self, part: &FilePart<F>) -> Option<(Lbn, bool)> {
+        if !self.shape.size_follows_map {
+            return None;
+        }
+        let pages = part.inode.pages.lock();
+        let (size, on_disk) = {
+            let state = part.inode.state.lock();
+            (state.attr.size, state.disk_size)
+        };
+        let seen = pages.disk_size(size, on_disk, self.block_bytes());
+        let tail = Lbn(seen / self.block_bytes());
+        if seen.is_multiple_of(self.block_bytes()) || tail >= part.range.start {
+            return None;
+        }
+        pages.get(tail).filter(|slot| slot.is_unsettled()).map(|slot| (tail, slot.in_flight()))
+    }
+
+    /// Waits until the device has the last block of a file, and writes it where it lies if no other task does. No range
+    /// of last blocks waits for another one, so two tasks never wait for each other.
+    fn finish_tail(&self, part: &FilePart<F>) {
+        let mut written = false;
+        loop {
+            let ticket = part.inode.moved.ticket();
+            match self.unseen_tail(part) {
+                Some((_, true)) => drop(self.rt.wait(&part.inode.moved, ticket, None)),
+                Some((tail, false)) if !written => {
+                    written = true;
+                    self.write_in_place(&part.inode, tail);
                 }
-                batch.push((file_part, epoch, write.fresh));
+                // Clients change it all the time: what was behind the end is gone.
+                _ => return,
             }
+        }
+    }
+
+    /// Writes a dirty block where it lies. A hole has nothing behind the file's end.
+    fn write_in_place(&self, inode: &Shared<F>, at: Lbn) {
+        let mut batch = WriteBatch { writes: Vec::new(), bytes: 0 };
+        {
+            let _planning = self.planning.lock();
+            let Ok(Mapping::Run(to)) = self.format.map(&inode.node, at, 1) else { return };
+            let from = FileRange { ino: inode.ino, range: LbnRange { start: at, len: 1 } };
+            let tag = Tag::new(Kind::Data, inode.ino.0, Cause::Order);
+            self.pack(&PlannedWrite { to, from: smallvec![from], fresh: false, tag }, &mut batch);
+        }
+        // An error is latched in the inode.
+        let _ = self.run(batch.writes);
+    }
+
+    /// Places what was written, in few ops of bounded size.
+    fn place_all(&self, written: Vec<Written<F>>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut batch: Vec<Written<F>> = Vec::new();
+        for next in written {
+            let crowded = batch.len() >= OP_PIECES_MAX
+                && batch.last().is_some_and(|last| last.part.inode.ino != next.part.inode.ino);
+            if crowded || batch.len() >= 2 * OP_PIECES_MAX {
+                outcome.join(self.place(std::mem::take(&mut batch)));
+            }
+            batch.push(next);
         }
         if !batch.is_empty() {
             outcome.join(self.place(batch));
@@ -462,7 +533,7 @@ impl<F: Format> WriteBack<F> {
     }
 
     /// Places a batch in one op: the ranges get their addresses, the inodes their sizes.
-    fn place(&self, batch: Vec<(FilePart<F>, Epoch, bool)>) -> Outcome {
+    fn place(&self, batch: Vec<Written<F>>) -> Outcome {
         let mut outcome = Outcome::default();
         let files = self.files_of(&batch);
         files.iter().for_each(|inode| inode.pages.lock().begin_placing());
@@ -474,13 +545,13 @@ impl<F: Format> WriteBack<F> {
         }
         match done {
             Ok(()) => {
-                for (file_part, epoch, _) in &batch {
-                    outcome.blocks += u64::from(file_part.range.len);
-                    self.mark_placed(file_part, *epoch);
+                for written in &batch {
+                    outcome.blocks += u64::from(written.part.range.len);
+                    self.mark_placed(&written.part, written.epoch);
                 }
             }
             Err(error) => {
-                let file_parts: Vec<FilePart<F>> = batch.into_iter().map(|(file_part, ..)| file_part).collect();
+                let file_parts: Vec<FilePart<F>> = batch.into_iter().map(|written| written.part).collect();
                 outcome.failed_blocks += file_parts.iter().map(|p| u64::from(p.range.len)).sum::<u64>();
                 self.requeue(&file_parts, &error);
                 outcome.fail(error);
@@ -489,11 +560,11 @@ impl<F: Format> WriteBack<F> {
         outcome
     }
 
-    fn files_of(&self, batch: &[(FilePart<F>, Epoch, bool)]) -> Vec<Shared<F>> {
+    fn files_of(&self, batch: &[Written<F>]) -> Vec<Shared<F>> {
         let mut files: Vec<Shared<F>> = Vec::new();
-        for (file_part, ..) in batch {
-            if !files.iter().rev().any(|there| Arc::ptr_eq(there, &file_part.inode)) {
-                files.push(Arc::clone(&file_part.inode));
+        for Written { part, .. } in batch {
+            if !files.iter().rev().any(|there| Arc::ptr_eq(there, &part.inode)) {
+                files.push(Arc::clone(&part.inode));
             }
         }
         files
@@ -501,18 +572,13 @@ impl<F: Format> WriteBack<F> {
 
     /// Carries out [`Self::place`]'s op. `admission` receives what was admitted for the ranges that were mapped: what
     /// they take stays promised until they have it.
-    fn place_op(
-        &self,
-        batch: &[(FilePart<F>, Epoch, bool)],
-        files: &[Shared<F>],
-        admission: &mut Admission,
-    ) -> Result<()> {
+    fn place_op(&self, batch: &[Written<F>], files: &[Shared<F>], admission: &mut Admission) -> Result<()> {
         let mut none = Admission::none();
         let mut op = self.begin(OpKind::Place, &mut none)?;
-        for (file_part, epoch, _) in batch {
-            op.place(&file_part.inode.node, file_part.range, file_part.to, *epoch)?;
-            let mut pages = file_part.inode.pages.lock();
-            admission.absorb(pages.mapped(file_part.range, file_part.size, self.block_bytes()));
+        for Written { part, epoch } in batch {
+            op.place(&part.inode.node, part.range, part.to, *epoch)?;
+            let mut pages = part.inode.pages.lock();
+            admission.absorb(pages.mapped(part.range, part.size, self.block_bytes()));
         }
         for inode in files {
             op.put_known(inode)?;

@@ -202,6 +202,8 @@ pub(super) struct InodeState {
     pub(super) early: BTreeMap<u64, u64>,
     /// True if the inode is a member of the orphan list: its deletion time is a link of it.
     pub(super) is_listed: bool,
+    /// True if the file has become shorter since it was read.
+    pub(super) was_cut: bool,
     /// No block is mapped from this one on.
     pub(super) mapped_end: u64,
 }
@@ -211,6 +213,7 @@ impl Incore {
         let mapped_end = inode.size.div_ceil(ext.geo.block_size.into());
         let state = InodeState {
             is_listed: false,
+            was_cut: false,
             mapped_end,
             inode,
             life,

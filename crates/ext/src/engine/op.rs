@@ -447,11 +447,13 @@ impl FormatOp for ExtOp<'_> {
         }
         let life = {
             let mut state = node.state.lock();
-            if self.ext.recovery.was_needed() && disk_size > state.inode.size {
-                // Behind the end of a file that a crash left, its last block may hold bytes of an append
-                // that was interrupted. The zeros or bytes that are in their place now go first.
+            // Behind the end of a file that a crash left or that was cut, its last block may hold bytes of an append
+            // that was interrupted, or from before the cut. The zeros or bytes that are in their place now go first.
+            let may_hide = self.ext.meta.has_journal() || self.ext.recovery.was_needed() || state.was_cut;
+            if may_hide && disk_size > state.inode.size {
                 state.data = state.data.max(Some(Epoch(self.ext.data_epoch.load(Ordering::Relaxed))));
             }
+            state.was_cut |= disk_size < state.inode.size;
             put_attr(&mut state.inode, attr, disk_size);
             if attr.nlink > 0 && !state.is_listed {
                 state.inode.dtime = 0;
@@ -706,8 +708,12 @@ impl ExtOp<'_> {
         if !self.ext.meta.has_journal() {
             return disk_size;
         }
-        let mapped = node.state.lock().mapped_end.saturating_mul(self.ext.geo.block_size.into());
-        disk_size.max(mapped.min(attr.size))
+        let (mapped_end, block) = (node.state.lock().mapped_end, u64::from(self.ext.geo.block_size));
+        // Within its last block the file grows only when the device has the bytes.
+        if mapped_end <= disk_size.div_ceil(block) {
+            return disk_size;
+        }
+        disk_size.max(mapped_end.saturating_mul(block).min(attr.size))
     }
 
     /// Stores an inode after the names that the op has changed, where their order matters.

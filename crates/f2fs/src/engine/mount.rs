@@ -391,6 +391,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         unwritten: false,
         beyond_eof: false,
         frees_overhang: false,
+        size_follows_map: false,
         allocate_on_write: false,
         id: word(0) ^ word(8),
         label: superblock.label.clone(),

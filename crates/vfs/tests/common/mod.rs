@@ -147,6 +147,7 @@ impl Toy {
             unwritten: false,
             beyond_eof: false,
             frees_overhang: false,
+            size_follows_map: false,
             allocate_on_write: false,
             id: 1,
             label: String::new(),
