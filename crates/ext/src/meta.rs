@@ -284,8 +284,8 @@ impl Block {
     }
 
     /// Notes the inode that a directory block or a node of an extent tree belongs to: its numbers go into the checksum
-    /// that the block gets when it is written. Whoever changes such a block has to say this once, of a new block or of
-    /// one that was verified; its bytes are right from then on, though their checksum is made later.
+    /// that the block gets when it is written. The op that changes such a block has to say this once, of a new block or
+    /// of one that was verified; its bytes are right from then on, though their checksum is made later.
     pub fn belongs_to(&self, owner: Owner) {
         let used = match self.kind {
             Kind::Directory => Use::directory(owner.ino),
@@ -359,8 +359,8 @@ impl State {
 }
 
 impl Meta {
-    /// Makes an empty cache over `disk`, whose changes go through `log` if the volume has a journal. The blocks that are
-    /// written get `checksums`, which only volumes with a journal may have.
+    /// Makes an empty cache over `disk`, whose changes go through `log` if the volume has a journal. The blocks that
+    /// are written get `checksums`, which only volumes with a journal may have.
     pub fn new(
         disk: SharedDisk,
         rt: Rt,

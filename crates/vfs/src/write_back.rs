@@ -460,8 +460,9 @@ impl<F: Format> WriteBack<F> {
         }
     }
 
-    /// Returns the last block of a file as the device knows it, and whether it is in flight: if the format moves the end
-    /// of a file behind every block that it maps, `part` lies behind that block, and the device has not seen all of it.
+    /// Returns the last block of a file as the device knows it, and whether it is in flight: if the format moves the
+    /// end of a file behind every block that it maps, `part` lies behind that block, and the device has not seen all of
+    /// it.
     ///
     /// Behind the end it may hold bytes from before a truncation or of an append that a crash interrupted, which must
     /// not become part of the file.

@@ -2,8 +2,9 @@
 //!
 //! Every change joins the *running* transaction, whole blocks at a time. An op holds a [`Handle`] while it changes
 //! anything, so a transaction contains ops whole. A commit closes the gate to ops, takes the images of all changed
-//! blocks in memory (with their checksums: [`seal`]), opens the gate for the next transaction, and then writes: file data that the transaction makes
-//! reachable are made durable together with the images in the log, then the commit block.
+//! blocks in memory (with their checksums: [`seal`]), opens the gate for the next transaction, and then writes: file
+//! data that the transaction makes reachable are made durable together with the images in the log, then the commit
+//! block.
 //!
 //! A committed block is *homeless* until its image is written to its own place as well. It stays in memory, and its
 //! copy in the log counts until then. [`Transactions::settle`] writes such blocks home, all at once and in ascending

@@ -1,13 +1,13 @@
 //! Edits of extent trees: what becomes of the nodes when a range of file blocks gets another place, or none.
 //!
-//! [`plan`] reads the nodes that lead to the range, and changes nothing: it returns what each node that changes contains
-//! afterwards, which nodes come and go, and which blocks the file has no more. So whatever fails, fails before anything
-//! has changed, and what is carried out is a whole tree again.
+//! [`plan`] reads the nodes that lead to the range, and changes nothing: it returns the new contents of each node that
+//! changes, which nodes come and go, and which blocks the file has no more. So everything that can fail does so before
+//! anything has changed, and what is carried out is a whole tree again.
 //!
 //! An edit rewrites the leaf that the range begins in, the leaves that it ends in, and the nodes above them. A node
 //! that is full is split: an extent behind all others goes into a node of its own, so that files written in order leave
-//! full nodes behind; else both halves have room. A node without entries goes, and with it the entry that leads to it. A
-//! root with one child takes the child's entries as soon as they fit.
+//! full nodes behind; else both halves have room. A node without entries goes, and with it the entry that leads to it.
+//! A root with one child takes the child's entries as soon as they fit.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::format::{BlockNo, Damage, Geometry, InodeNo, put_u16, put_u32};
 
-/// What is done with a range of file blocks.
+/// A change of the places of a range of file blocks.
 #[derive(Debug, Clone)]
 pub struct Edit {
     /// The file blocks that lose their places.
@@ -146,7 +146,8 @@ impl Extent {
         Some(Extent { lbn: from as u32, len, start, unwritten: self.unwritten })
     }
 
-    /// Makes the extent longer by the first blocks of one that follows it, in the file as on the volume. Returns the rest.
+    /// Makes the extent longer by the first blocks of one that follows it, in the file as on the volume. Returns the
+    /// rest.
     fn take_from(&mut self, next: Extent) -> Option<Extent> {
         let follows = self.end() == u64::from(next.lbn) && self.start.0 + u64::from(self.len) == next.start.0;
         if !follows || self.unwritten != next.unwritten {
