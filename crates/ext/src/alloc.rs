@@ -8,10 +8,11 @@
 //! Bitmaps are read when a group is first used, never all at mount. After an unclean shutdown the
 //! counts in the descriptors are not believed until the group's bitmap was counted.
 //!
-//! The policies ([`crate::place`]) choose the group; this module answers within one group. The
-//! blocks of swap areas are marked in a second bitmap over the first, in memory only
-//! ([`swaparea`]).
+//! The policies ([`crate::place`]) choose blocks in copies of the bitmaps ([`free_map`]); this module hands out
+//! what was chosen, if it is still free. The blocks of swap areas are marked in a second bitmap over the first, in
+//! memory only ([`swaparea`]).
 
+pub mod free_map;
 pub mod swaparea;
 
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
@@ -29,37 +30,8 @@ use moafs_vfs::{Error, Result};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Structure, bitmap};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Meta, Sweeper, Use};
+pub use free_map::{Fit, FreeMap};
 use swaparea::{Ledger, Taken};
-
-/// The way to look for blocks inside a group. Numbers are block numbers of the volume, except the
-/// count of `AtLeast`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fit {
-    /// Exactly at this block, and as many as are free behind it: the continuation of a file.
-    At(u64),
-    /// The first run that holds all blocks, from this block on and then from the group's start.
-    Whole(u64),
-    /// The first run that holds all blocks, from the group's rotor on and then from its start; else
-    /// the longest run.
-    Longest,
-    /// The first run of at least this number of blocks, from the group's rotor on and then from its
-    /// start; else the longest run.
-    AtLeast(u32),
-    /// Metadata: the first free blocks from this block on. The group's rotor stays.
-    Meta(u64),
-}
-
-impl Fit {
-    /// Returns true if a writer that wants `want` blocks would rather have found more in this group.
-    fn is_short(self, found: Option<&Range<u32>>, want: u32) -> bool {
-        let found = found.map_or(0, |run| run.end - run.start);
-        match self {
-            Fit::At(_) => false,
-            Fit::Whole(_) | Fit::Longest | Fit::Meta(_) => found < want,
-            Fit::AtLeast(least) => found < least.min(want),
-        }
-    }
-}
 
 /// Pause before looking again at the blocks that other ops are freeing.
 pub const FREEING_PAUSE: Duration = Duration::from_millis(1);
@@ -422,19 +394,8 @@ impl Alloc {
         }
     }
 
-    /// Hands out at most `want` contiguous blocks of one group, or none. Also returns the level at
-    /// which their bits are on disk: a pointer to them must not reach the disk before.
-    pub fn blocks(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<(BlockRun, Level)>> {
-        self.search(group, fit, want, true)
-    }
-
-    /// Does the same as [`Self::blocks`] for data that have a place and could have a better one:
-    /// for them no swap area moves away.
-    pub fn better_blocks(&self, group: GroupNo, fit: Fit, want: u32) -> Result<Option<(BlockRun, Level)>> {
-        self.search(group, fit, want, false)
-    }
-
-    fn search(&self, group: GroupNo, fit: Fit, want: u32, needed: bool) -> Result<Option<(BlockRun, Level)>> {
+    /// Returns the free blocks of a group as they are now, or `None` if it has none.
+    pub fn free_map(&self, group: GroupNo) -> Result<Option<FreeMap>> {
         let here = &self.groups[group.0 as usize];
         {
             let state = here.state.lock();
@@ -443,34 +404,41 @@ impl Alloc {
             }
         }
         let block = self.block_bitmap(group)?;
-        let range = self.geo.group_range(group);
-        let bits = self.geo.group_blocks(group);
-        let mut state = here.state.lock();
-        let look = |map: &[u8], rotor| find(map, bits, fit_in(fit, &range), want, here.zone.end, rotor);
-        let found = state.over(&block, |map| look(map, state.rotor));
-        if needed && state.taken.count() > 0 && fit.is_short(found.as_ref(), want) {
-            let at_best = state.reserved.over(&block, |map| look(map, state.rotor));
-            if at_best.map_or(0, |run| run.len()) > found.as_ref().map_or(0, Range::len) {
-                self.press(group, &mut state);
-            }
+        let state = here.state.lock();
+        let used = state.reserved.over(&block, <[u8]>::to_vec);
+        let (range, taken) = (self.geo.group_range(group), &state.taken);
+        let free_blocks = state.counts.free_blocks.saturating_sub(taken.count());
+        let map = FreeMap::new(range, used, free_blocks, here.zone.end, state.rotor);
+        Ok(Some(if taken.count() == 0 { map } else { map.with_swap_areas(taken.map()) }))
+    }
+
+    /// Hands out a run of blocks of a group that a plan has chosen, if all of them are still free. Returns the level at
+    /// which their bits are on disk: a pointer to them must not reach the disk before.
+    pub fn claim(&self, group: GroupNo, run: BlockRun) -> Result<Option<Level>> {
+        let first = (run.start.0 - self.geo.group_start(group).0) as u32;
+        let bits = first..first + run.len;
+        let block = self.block_bitmap(group)?;
+        let mut state = self.groups[group.0 as usize].state.lock();
+        if !state.over(&block, |map| bitmap::is_clear(map, bits.clone())) {
+            return Ok(None);
         }
-        let Some(found) = found else { return Ok(None) };
-        let run = BlockRun { start: BlockAddr(range.start + u64::from(found.start)), len: found.end - found.start };
         self.check_free(group, &block, run)?;
-        self.note_change(group, found.clone());
+        self.note_change(group, bits.clone());
         let level = if self.meta.has_journal() {
-            state.reserved.take(found.clone(), self.geo.block_bytes());
+            state.reserved.take(bits, self.geo.block_bytes());
             Level::NONE
         } else {
-            self.meta.change_loose(&block, |map| bitmap::set_range(map, found.clone()))
+            self.meta.change_loose(&block, |map| bitmap::set_range(map, bits.clone()))
         };
         state.counts.free_blocks = state.counts.free_blocks.saturating_sub(run.len);
         state.changed = true;
-        if !matches!(fit, Fit::At(_) | Fit::Meta(_)) {
-            state.rotor = found.end;
-        }
         self.free_blocks.fetch_sub(run.len.into(), Ordering::Relaxed);
-        Ok(Some((run, level)))
+        Ok(Some(level))
+    }
+
+    /// Goes on with the search for new files' blocks of a group at a block.
+    pub fn set_rotor(&self, group: GroupNo, block: u64) {
+        self.groups[group.0 as usize].state.lock().rotor = (block - self.geo.group_start(group).0) as u32;
     }
 
     /// Returns damage if a run that a group's bitmap shows as free is the volume's own metadata.
@@ -514,21 +482,6 @@ impl Alloc {
             let here = (self.geo.group_range(group).end.min(end) - at) as u32;
             each(group, bit..bit + here)?;
             at += u64::from(here);
-        }
-        Ok(())
-    }
-
-    /// Takes back the end of a run that was handed out and not used. New files go on there, unless
-    /// a caller `keeps` it.
-    pub fn give_back(&self, rest: BlockRun, keeps: bool) -> Result<()> {
-        if rest.len == 0 {
-            return Ok(());
-        }
-        self.free(Level::NONE, Freed::Data { start: rest.start.0, len: rest.len })?;
-        let Some((group, bit)) = self.geo.bit_of_block(BlockNo(rest.start.0)) else { return Ok(()) };
-        let mut state = self.groups[group.0 as usize].state.lock();
-        if !keeps && state.rotor == bit + rest.len {
-            state.rotor = bit;
         }
         Ok(())
     }
@@ -850,16 +803,6 @@ fn adjust(total: &AtomicU64, was: u32, is: u32) {
     }
 }
 
-/// Translates a fit from block numbers of the volume to bits of one group.
-fn fit_in(fit: Fit, range: &Range<u64>) -> Fit {
-    match fit {
-        Fit::At(block) => Fit::At(block - range.start),
-        Fit::Whole(from) => Fit::Whole(from.clamp(range.start, range.end) - range.start),
-        Fit::Longest | Fit::AtLeast(_) => fit,
-        Fit::Meta(from) => Fit::Meta(from.clamp(range.start, range.end) - range.start),
-    }
-}
-
 /// Returns the bits of the blocks behind a group's inode table (behind its head, if the table is
 /// elsewhere) that metadata goes to.
 fn zone_of(geo: &Geometry, group: GroupNo, descriptor: &Descriptor) -> Range<u32> {
@@ -869,35 +812,6 @@ fn zone_of(geo: &Geometry, group: GroupNo, descriptor: &Descriptor) -> Range<u32
     let bits = geo.group_blocks(group);
     let start = ((start - range.start) as u32).min(bits);
     start..(start + bits / ZONE_SHARE).min(bits)
-}
-
-/// Finds the run in a group's bitmap that a fit asks for. Files look behind `zone_end` before they
-/// look at all of it.
-fn find(map: &[u8], bits: u32, fit: Fit, want: u32, zone_end: u32, rotor: u32) -> Option<Range<u32>> {
-    let cut = |run: Range<u32>| run.start..run.end.min(run.start + want);
-    let first = |from: u32, least: u32| {
-        let from = [from, zone_end, 0].map(|from| from.min(bits));
-        from.into_iter().find_map(|from| bitmap::first_zero_run(map, from, bits, least))
-    };
-    let first_or_longest = |least: u32| first(rotor, least).or_else(|| bitmap::longest_zero_run(map, 0, bits));
-    match fit {
-        Fit::At(bit) => {
-            let bit = bit as u32;
-            if bit >= bits || bitmap::test(map, bit) {
-                return None;
-            }
-            let end = bitmap::first_set(map, bit, bits).unwrap_or(bits);
-            Some(cut(bit..end))
-        }
-        Fit::Whole(from) => first(from as u32, want).map(cut),
-        Fit::Longest => first_or_longest(want).map(cut),
-        Fit::AtLeast(least) => first_or_longest(least).map(cut),
-        Fit::Meta(from) => {
-            let from = (from as u32).min(bits);
-            let found = bitmap::first_zero_run(map, from, bits, want);
-            found.or_else(|| bitmap::first_zero_run(map, 0, bits, want)).map(cut)
-        }
-    }
 }
 
 fn fixed_ranges(geo: &Geometry, descriptors: &[Descriptor]) -> Vec<Range<u64>> {

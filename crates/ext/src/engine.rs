@@ -6,6 +6,7 @@
 //! | [`map`] | block maps: finding, setting, clearing pointers |
 //! | [`extents`] | extent trees: finding, setting, clearing the blocks of a file |
 //! | [`inside`] | contents inside an inode, and values in inodes of their own |
+//! | [`claim`] | claiming the blocks that a policy has chosen |
 //! | [`dir`] | directories: an index in memory over linear blocks |
 //! | [`neighbours`] | the small files that lie beside another |
 //! | [`early`] | addresses allocated at `write()`, for `ffs-paper` |
@@ -15,6 +16,7 @@
 //! | [`survey`] | reporting the layout of the whole volume |
 //! | [`recover`] | after a crash of our own: returning leaked blocks and inodes |
 
+mod claim;
 mod dir;
 mod early;
 mod extents;
@@ -62,10 +64,8 @@ use crate::format::{
 use crate::health::{Health, damaged};
 use crate::journal;
 use crate::meta::{Block, Freed, Level, Meta};
-use crate::place::cowrite::Cowrite;
-use crate::place::ffs::Ffs;
 use crate::place::windows::Windows;
-use crate::place::{Files, Policy};
+use crate::place::{Files, Policy, ffs};
 
 /// Version of the promise that a volume left by a crash of moafs has leaks at most.
 const MARK_VERSION: u32 = 1;
@@ -333,18 +333,6 @@ impl Ext {
         &self.geo
     }
 
-    fn ffs(&self) -> Ffs<'_> {
-        Ffs { geo: &self.geo, alloc: &self.alloc, transfer_blocks: self.transfer_blocks }
-    }
-
-    /// Has the policy decide which files are written together with `due`.
-    fn decide(&self, due: WritebackReason, dirty: &dyn DirtyView<Arc<Incore>>, plan: &mut Plan) -> Result<()> {
-        match self.policy {
-            Policy::Ffs | Policy::FfsPaper => self.ffs().plan(due, dirty, self, plan),
-            Policy::Cowrite => Cowrite { ffs: self.ffs(), windows: &self.windows }.plan(due, dirty, self, plan),
-        }
-    }
-
     /// Changes the superblock. Returns the level at which the change is on disk.
     fn change_superblock(&self, edit: impl FnOnce(&mut Superblock)) -> Result<Level> {
         let (no, offset) = self.superblock_at();
@@ -414,7 +402,7 @@ impl Ext {
 
     /// Allocates one block for metadata in or near a group, paid for by `admission`.
     fn meta_block(&self, group: GroupNo, admission: &mut Admission) -> Result<(u64, Level)> {
-        let block = self.ffs().meta_block(group)?;
+        let block = self.allocate(|draft| ffs::meta_block(draft, group))?;
         // Not before: the allocation may wait, and meanwhile the block would be promised to another caller.
         admission.spend(1);
         Ok(block)
@@ -486,11 +474,6 @@ impl Ext {
         let inode = inode.ok_or_else(stale)?.map_err(damaged)?;
         let kind = inode.kind().ok_or_else(stale)?;
         Ok(Incore::new(self, ino, kind, at, inode, Life::Named { born: Level::NONE }))
-    }
-
-    /// Gives back the blocks of a plan that will not be carried out.
-    fn give_back(&self, plan: &mut Plan) {
-        plan.writes.drain(..).filter(|travel| travel.fresh).for_each(|travel| self.abandon(travel.to));
     }
 
     // -- durability
@@ -665,7 +648,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         beyond_eof: false,
         frees_overhang: true,
         size_follows_map: false,
-        allocate_on_write: policy == Policy::FfsPaper,
+        allocate_on_write: policy.allocates_on_write(),
         id: word(0) ^ word(8),
         label: String::from_utf8_lossy(superblock.label()).into_owned(),
         read_only,
@@ -859,13 +842,8 @@ impl Format for Ext {
         search.attempted(freeing > 0)
     }
 
-    fn plan(&self, due: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
-        let mut plan = Plan::default();
-        let planned = self.decide(due, dirty, &mut plan);
-        if planned.is_err() {
-            self.give_back(&mut plan);
-        }
-        planned.map(|()| plan)
+    fn plan(&self, reason: WritebackReason, dirty: &dyn DirtyView<Self::Node>) -> Result<Plan> {
+        self.plan_writes(reason, dirty)
     }
 
     fn allocate_on_write(&self, file: &Self::Node, range: LbnRange) -> Result<u32> {

@@ -182,7 +182,7 @@ fn on_volume<T>(disk: &Arc<Contentless>, work: impl FnOnce(&Client<Ext>) -> Resu
         transfer_bytes_max: TRANSFER_BYTES,
         ..Options::default()
     };
-    without_time(Arc::clone(disk) as SharedDisk, &System::Ffs, options, work)
+    without_time(Arc::clone(disk) as SharedDisk, &System::FFS, options, work)
 }
 
 struct Ager<'a> {

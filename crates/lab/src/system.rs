@@ -12,49 +12,58 @@ use crate::machine::Mount;
 /// A file system with its way of placing data, and the queue below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum System {
-    /// The paper's baseline: addresses at `write()`, file by file, a sorted queue that does not merge (BSD's disksort).
-    FfsPaper,
-    /// The best FFS we can build: addresses when data leave, and a queue that merges what is adjacent.
-    Ffs,
-    /// Co-writing, over the same queue as [`System::Ffs`].
-    Cowrite,
-    /// Co-writing over the paper's queue: what placement alone gives against [`System::FfsPaper`].
+    /// A policy over the best queue: one that merges what is adjacent. The paper's baseline, whose addresses are
+    /// allocated at `write()`, has the paper's queue, which sorts and does not merge (BSD's disksort).
+    Placed(Policy),
+    /// Co-writing over the paper's queue: what placement alone gives against [`System::FFS_PAPER`].
     CowriteDisksort,
 }
 
 impl System {
-    /// All systems of the comparison.
-    pub const ALL: [System; 4] = [System::FfsPaper, System::Ffs, System::Cowrite, System::CowriteDisksort];
+    /// The paper's baseline: addresses at `write()`, file by file, a queue that does not merge.
+    pub const FFS_PAPER: System = System::Placed(Policy::FfsPaper);
+    /// The best FFS we can build: addresses when data leave, and a queue that merges.
+    pub const FFS: System = System::Placed(Policy::Ffs);
+    /// Co-writing, over the same queue as [`System::FFS`].
+    pub const COWRITE: System = System::Placed(Policy::Cowrite);
+
+    /// All systems of the comparison: every placement policy, and co-writing over the paper's queue.
+    pub const ALL: [System; Policy::ALL.len() + 1] = {
+        let mut all = [System::CowriteDisksort; Policy::ALL.len() + 1];
+        let mut at = 0;
+        while at < Policy::ALL.len() {
+            all[at] = System::Placed(Policy::ALL[at]);
+            at += 1;
+        }
+        all
+    };
 
     /// The systems of the tables, unless others are asked for.
-    pub const DEFAULT: [System; 3] = [System::FfsPaper, System::Ffs, System::Cowrite];
+    pub const DEFAULT: [System; 3] = [System::FFS_PAPER, System::FFS, System::COWRITE];
 
     /// Returns its name in tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
-            System::FfsPaper => "ffs-paper",
-            System::Ffs => "ffs",
-            System::Cowrite => "cowrite",
+            System::Placed(policy) => policy.name(),
             System::CowriteDisksort => "cowrite-disksort",
         }
     }
 
     /// Returns true if its queue merges adjacent requests, of different files as well.
     pub fn merges(self) -> bool {
-        matches!(self, System::Ffs | System::Cowrite)
+        matches!(self, System::Placed(policy) if !policy.allocates_on_write())
     }
 
     fn policy(self) -> Policy {
         match self {
-            System::FfsPaper => Policy::FfsPaper,
-            System::Ffs => Policy::Ffs,
-            System::Cowrite | System::CowriteDisksort => Policy::Cowrite,
+            System::Placed(policy) => policy,
+            System::CowriteDisksort => Policy::Cowrite,
         }
     }
 
     /// Returns true for the systems that co-write.
     pub fn co_writes(self) -> bool {
-        matches!(self, System::Cowrite | System::CowriteDisksort)
+        self.policy().co_writes()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use moafs_ext::place::Policy;
 use moafs_f2fs::clean::{Cleaner, Order};
 use moafs_f2fs::place::{Recycling, Temperature};
 use moafs_fuse::{MountError, MountFlags, SessionOptions, Transport};
@@ -180,14 +181,7 @@ const OWN: &[Own] = &[
 
 /// Options of volumes of one format only.
 const OF_FORMATS: &[(&str, &[Own])] = &[
-    (
-        "ext2",
-        &[Own {
-            name: "place",
-            value: "cowrite|ffs",
-            help: "placement of data: small files together, or file by file (default cowrite)",
-        }],
-    ),
+    ("ext2", &[Own { name: "place", value: "POLICY", help: "placement of data:" }]),
     (
         "f2fs",
         &[
@@ -209,6 +203,7 @@ const OF_FORMATS: &[(&str, &[Own])] = &[
 
 /// Options whose values have names: the name of the default, and all names with help texts.
 const CHOICES: &[Choices] = &[
+    Choices { option: "place", default: || Policy::default().name(), values: &Policy::VALUES },
     Choices { option: "cleaner", default: || Cleaner::default().name(), values: &Cleaner::VALUES },
     Choices { option: "recycle", default: || Recycling::default().name(), values: &Recycling::VALUES },
     Choices { option: "temperature", default: || Temperature::default().name(), values: &Temperature::VALUES },
@@ -537,7 +532,7 @@ mod tests {
     #[test]
     fn help_lists_the_policies_that_exist() {
         let help = help();
-        for (name, text) in Cleaner::VALUES.iter().chain(&Recycling::VALUES) {
+        for (name, text) in Policy::VALUES.iter().chain(&Cleaner::VALUES).chain(&Recycling::VALUES) {
             assert!(help.lines().any(|line| line.contains(name) && line.contains(text)), "{name}");
         }
         assert!(help.contains("(default)") && !help.contains("reuse=") && !help.contains("gather="), "{help}");

@@ -19,7 +19,7 @@ use moafs_vfs::Result;
 use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
 
-use super::{Alloc, FREEING_PAUSE, GroupState, no_space};
+use super::{Alloc, FREEING_PAUSE, no_space};
 use crate::format::{BlockNo, GroupNo, bitmap};
 use crate::meta::Block;
 
@@ -36,6 +36,11 @@ pub(super) struct Taken {
 impl Taken {
     pub(super) fn count(&self) -> u32 {
         self.count
+    }
+
+    /// Returns the bitmap of the taken blocks.
+    pub(super) fn map(&self) -> &[u8] {
+        &self.map
     }
 
     /// Calls `look` with the group's bitmap in which the taken bits are set.
@@ -113,10 +118,11 @@ impl Ledger {
 }
 
 impl Alloc {
-    /// Makes a group, whose state is locked, a contended group: a search fell short there that
-    /// would not have without the taken runs, so they should move away.
-    pub(super) fn press(&self, group: GroupNo, state: &mut GroupState) {
-        if !std::mem::replace(&mut state.taken.in_the_way, true) {
+    /// Makes a group a contended group: a search fell short there that would not have without the
+    /// taken runs, so they should move away.
+    pub fn contend(&self, group: GroupNo) {
+        let taken = &mut self.groups[group.0 as usize].state.lock().taken;
+        if taken.count > 0 && !std::mem::replace(&mut taken.in_the_way, true) {
             self.swap.pressed.lock().push_back(group);
         }
     }

@@ -1,5 +1,5 @@
 //! Addresses allocated at `write()`, as in the file systems that Lee, Ahn, Oh (2008) compare with
-//! ([`Policy::FfsPaper`](crate::place::Policy::FfsPaper)).
+//! ([`PlacementPolicy::allocates_on_write`](crate::place::PlacementPolicy::allocates_on_write)).
 //!
 //! An address allocated at `write()` is a block that was handed out in memory and belongs to a
 //! file's block that is still dirty. The map shows it as unwritten; the step that sets the pointer of
@@ -15,6 +15,7 @@ use super::incore::Incore;
 use crate::alloc::no_space;
 use crate::meta::Freed;
 use crate::meta::Level;
+use crate::place::ffs;
 
 impl Ext {
     /// Allocates addresses at `write()` for the blocks at the start of `range`, none of which has one; returns for how
@@ -22,9 +23,9 @@ impl Ext {
     pub(super) fn allocate_early(&self, node: &Arc<Incore>, range: LbnRange) -> Result<u32> {
         let Mapping::Hole { len } = self.map_run(node, range.start, range.len)? else { return Ok(0) };
         let hole = LbnRange { len: len.clamp(1, range.len), ..range };
-        let run = match self.ffs().place_early(node, self, hole) {
+        let run = match self.allocate(|draft| ffs::place_early(draft, node, self, hole)) {
             Err(error) if error.errno() == no_space().errno() => return Ok(0),
-            found => found?,
+            found => found?.0,
         };
         node.state.lock().early.extend((hole.start.0..).zip(run.start.0..run.end().0));
         Ok(run.len)

@@ -35,6 +35,7 @@ use crate::format::superblock::Incompat;
 use crate::format::{BlockNo, Geometry, Inode, Owner, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Needs, Use};
+use crate::place::ffs;
 
 /// The most blocks that are kept for nodes without a promise.
 const RESERVE_MAX: u64 = 4096;
@@ -183,7 +184,8 @@ impl Ext {
     /// Unmaps up to `budget` blocks of `from..to`, the last ones first. The caller holds the map, and stores the inode.
     pub(super) fn clear_extents(&self, node: &Incore, from: u64, to: u64, budget: u32) -> Result<Progress> {
         let edit = Edit::cut(from..to.min(extent::LBN_END), budget.into());
-        let (plan, _) = self.edit_extents(node, edit, None, &mut |_| self.ffs().meta_block(node.at.group))?;
+        let take = &mut |_| self.allocate(|draft| ffs::meta_block(draft, node.at.group));
+        let (plan, _) = self.edit_extents(node, edit, None, take)?;
         Ok(if plan.is_spent { Progress::More } else { Progress::Done })
     }
 

@@ -19,7 +19,6 @@ use crate::format::map::{self, Path};
 use crate::format::{BlockNo, Inode, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Needs};
-use crate::place::Policy;
 
 /// Pointers in a sector: those of one record.
 const RECORD_POINTERS: usize = SECTOR / 4;
@@ -109,7 +108,7 @@ impl Ext {
     pub(super) fn map_run(&self, node: &Incore, at: Lbn, max: u32) -> Result<Mapping> {
         let mapping = self.map_counted(node, at, max.max(1))?;
         let Mapping::Hole { len } = mapping else { return Ok(mapping) };
-        if self.policy != Policy::FfsPaper {
+        if !self.shape.allocate_on_write {
             return Ok(mapping);
         }
         Ok(match self.next_early(node, at, len) {

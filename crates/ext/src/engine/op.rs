@@ -30,7 +30,7 @@ use crate::format::dir as codec;
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo};
 use crate::meta::{Freed, Handle, Level};
-use crate::place::Policy;
+use crate::place::{ParentDirectory, ffs};
 
 /// The first bytes of temporary names of exchanges; names with this prefix that a crash left are
 /// removed.
@@ -235,11 +235,10 @@ impl<'a> ExtOp<'a> {
 
     fn pick_inode(&self, parent: &Incore, directory: bool) -> Result<NewInode> {
         let ext = self.ext;
-        let ffs = ext.ffs();
         let first = if directory {
-            let of_root = ext.policy != Policy::Cowrite && parent.ino == InodeNo::ROOT;
-            let spread = of_root || parent.state.lock().inode.flags.contains(InodeFlags::TOPDIR);
-            ffs.directory_group(parent.at.group, spread)
+            let is_top = parent.state.lock().inode.flags.contains(InodeFlags::TOPDIR);
+            let parent = ParentDirectory { group: parent.at.group, is_root: parent.ino == InodeNo::ROOT, is_top };
+            ext.policy.group_of_directory(parent, ext)
         } else {
             parent.at.group
         };
@@ -248,7 +247,7 @@ impl<'a> ExtOp<'a> {
             if let Some(found) = ext.alloc.inode(first, directory)? {
                 return Ok(found);
             }
-            for group in ffs.file_groups(first, parent.ino) {
+            for group in ffs::file_groups(&ext.geo, first, parent.ino) {
                 if ext.alloc.counts(group).free_inodes > 0
                     && let Some(found) = ext.alloc.inode(group, directory)?
                 {
@@ -631,8 +630,8 @@ impl FormatOp for ExtOp<'_> {
         let level = ext.set_pointers(file, at, to, Some(written), |place| {
             let goal = if ext.geo.group_of_block(BlockNo(goal)) == Some(group) { goal } else { to.start.0 };
             match place {
-                MapPlace::Zone => ext.ffs().meta_block(file.at.group),
-                MapPlace::Data => ext.ffs().map_block(goal),
+                MapPlace::Zone => ext.allocate(|draft| ffs::meta_block(draft, file.at.group)),
+                MapPlace::Data => ext.allocate(|draft| ffs::map_block(draft, goal)),
             }
         })?;
         ext.maps_level.fetch_max(level.0, Ordering::Relaxed);

@@ -349,7 +349,7 @@ fn a_grown_size_waits_for_the_pointer_to_a_block_that_has_moved() {
     let file = volume.create(&volume.root, "file", FileKind::Regular, None);
     volume.write(&file, 0, 13, 1);
     volume.ext.commit(CommitReason::Sync).unwrap();
-    let (to, _) = volume.ext.alloc.blocks(GroupNo(0), Fit::Longest, 1).unwrap().expect("there is space");
+    let to = volume.ext.allocate(|draft| draft.choose(GroupNo(0), Fit::Longest, 1)).unwrap().0.expect("there is space");
     let mut admission = Admission::none();
     let mut op = volume.ext.begin(OpKind::Place, &mut admission).unwrap();
     op.place(&file, LbnRange { start: Lbn(12), len: 1 }, to, Epoch(0)).unwrap();
@@ -687,7 +687,7 @@ fn what_is_being_freed_counts_until_it_is_free() {
     mkfs(&disk.disk, &MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))).unwrap();
     let ext = Ext::open(disk.clone(), Live::new(), OpenOptions::default()).unwrap();
     let all = ext.alloc.spare_blocks();
-    let (run, _) = ext.alloc.blocks(GroupNo(0), Fit::Longest, 100).unwrap().expect("there is space");
+    let run = ext.allocate(|draft| draft.choose(GroupNo(0), Fit::Longest, 100)).unwrap().0.expect("there is space");
     ext.commit(CommitReason::Sync).unwrap();
     ext.shrink(0);
     disk.state().holding = true;

@@ -4,14 +4,15 @@
 //! At a delayed write of file f of directory d, whose inode lies in group g (Figs. 6 and 7 of Lee, Ahn, Oh: Co-Writing
 //! Multiple Files Based on Directory Locality for High Performance of Small File Writes, 2008):
 //!
-//! 1. f is large (more than [`SMALL_BLOCKS_MAX`] blocks), or not all of it is in the cache: [`Ffs`] decides.
-//! 2. *Gather*: f first, then the smallest dirty small files of d, as far as they are whole in the cache.
+//! 1. f is large (more than [`SMALL_BLOCKS_MAX`] blocks), or not all of it is in the cache: [`Ffs`](super::ffs::Ffs)
+//!    decides.
+//! 2. *Companions*: f first, then the smallest dirty small files of d, as far as they are whole in the cache.
 //! 3. *Stay*: files that are overwritten and already lie in long runs of neighbours that are also
 //!    written stay where they are. A move would gain nothing, and no pointer changes. Files that
 //!    lie scattered move if that saves requests.
 //! 4. *Place*: the rest goes to runs of g; files are taken whole or not at all; blocks that are not
 //!    filled are given back. This is repeated until no file is left or g has no run that helps.
-//!    Then [`Ffs`] decides.
+//!    Then [`Ffs`](super::ffs::Ffs) decides.
 //! 5. A run is written in requests of at most the maximum transfer, cut between files. In a run
 //!    files lie in the order of their inode numbers, so that a program that reads a directory in
 //!    order reads forward.
@@ -25,24 +26,24 @@
 //! The paper takes runs of at most one transfer; moafs takes runs as long as the files that wait,
 //! if the group has them, so that the requests of a directory follow one another. An fsync takes
 //! along one transfer's worth of files, any other write-back all that wait, up to
-//! [`GATHER_BYTES_MAX`].
+//! [`COMPANION_BYTES_MAX`].
 
 use moafs_vfs::Result;
-use moafs_vfs::format::Admission;
-use moafs_vfs::plan::{DirtyFile, DirtyView, Plan, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
+use moafs_vfs::plan::{DirtyFile, DirtyView, PlannedWrite, SMALL_BLOCKS_MAX, WritebackReason};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileRange, Ino, Lbn, LbnRange, Mapping};
 use smallvec::SmallVec;
 
-use super::Files;
-use super::ffs::{Ffs, MOVE_FLOOR, tag};
-use super::windows::Windows;
+use super::draft::{Draft, WritePlan};
+use super::ffs::{plan_file, tag};
+use super::free_space::FreeSpace;
+use super::{Files, PlacementPolicy};
 use crate::alloc::Fit;
-use crate::format::{BlockNo, GroupNo, InodeNo};
+use crate::format::{BlockNo, Geometry, GroupNo, InodeNo};
 
-/// The most that one plan gathers, in bytes: bounds the memory of a plan, and how long a write-back
+/// The most that one plan writes together, in bytes: bounds the memory of a plan, and how long a write-back
 /// holds pages.
-const GATHER_BYTES_MAX: u32 = 16 << 20;
-/// The shortest useful run, in blocks: with a shorter one the file goes where [`Ffs`] puts it.
+const COMPANION_BYTES_MAX: u32 = 16 << 20;
+/// The shortest useful run, in blocks: with a shorter one the file goes where [`Ffs`](super::ffs::Ffs) puts it.
 const RUN_BLOCKS_MIN: u32 = 2;
 /// A group is full if less than this share (one in so many) of its blocks is free: then a short run
 /// is not worth the way to it.
@@ -51,20 +52,13 @@ const FULL_SHARE: u32 = 4;
 const MOVE_REQUESTS: usize = 1;
 
 /// The policy of co-writing.
-pub struct Cowrite<'a> {
-    /// The policy for all other files; also gives the allocator and the volume's geometry.
-    pub ffs: Ffs<'a>,
-    /// The blocks that directories keep for their next files.
-    pub windows: &'a Windows,
-}
+pub struct Cowrite;
 
-/// A run that was handed out for a directory.
+/// A run that was chosen for a directory.
 struct Room {
     run: BlockRun,
     /// The place that the run comes from.
     from: Source,
-    /// Covers the blocks of the run that the files do not need.
-    _surplus: Option<Admission>,
 }
 
 /// The place where a run for a directory's files was found.
@@ -118,304 +112,301 @@ struct Settled {
     member: usize,
 }
 
-impl Cowrite<'_> {
-    /// Plans the files that are written together with `due`, and their places.
-    pub fn plan<N>(
+impl PlacementPolicy for Cowrite {
+    fn plan<N>(
         &self,
-        due: WritebackReason,
+        reason: WritebackReason,
         dirty: &dyn DirtyView<N>,
         files: &dyn Files<N>,
-        plan: &mut Plan,
-    ) -> Result<()> {
-        let around = match due {
-            WritebackReason::Evict(_, lbn) => Some((lbn, self.ffs.transfer_blocks)),
-            _ => None,
-        };
-        let Some(first) = dirty.file(due.ino(), around) else { return Ok(()) };
-        if first.blocks > SMALL_BLOCKS_MAX {
-            return self.ffs.plan_file(due, &first, files, plan);
-        }
-        // Of a small file all dirty blocks are wanted, not only those around one block.
-        let Some(first) = dirty.file(due.ino(), None) else { return Ok(()) };
-        let home = first.home;
-        let members = match self.member(first, files)? {
-            Ok(first) => self.gather(due, first, dirty, files)?,
-            Err(partly) => return self.ffs.plan_file(due, &partly, files, plan),
-        };
-        let travellers = self.settle(due, members, plan);
-        let (travellers, _moved) = self.keep_reserved(due, travellers, files, plan)?;
-        self.place(due, home, travellers, files, plan)
+        free: &dyn FreeSpace,
+    ) -> Result<WritePlan> {
+        let mut draft = Draft::new(free);
+        plan(reason, dirty, files, &mut draft)?;
+        Ok(draft.finish())
     }
 
-    /// Returns the group of a directory.
-    fn group_of(&self, directory: Ino) -> GroupNo {
-        let number = u32::try_from(directory.0).map(InodeNo).unwrap_or(InodeNo::ROOT);
-        self.ffs.geo.locate_inode(number).map_or(GroupNo(0), |at| at.group)
+    fn co_writes(&self) -> bool {
+        true
     }
 
-    /// Returns the file with its addresses, if it may be written whole; else as it was given.
-    fn member<N>(
-        &self,
-        file: DirtyFile<N>,
-        files: &dyn Files<N>,
-    ) -> Result<std::result::Result<Member<N>, DirtyFile<N>>> {
-        if !file.whole || file.blocks == 0 || file.blocks > SMALL_BLOCKS_MAX {
-            return Ok(Err(file));
-        }
-        let mut places = SmallVec::new();
-        while (places.len() as u64) < file.blocks {
-            let at = places.len() as u64;
-            let left = (file.blocks - at) as u32;
-            match files.map(&file.node, Lbn(at), left)? {
-                Mapping::Run(run) | Mapping::Unwritten(run) => {
-                    places.extend((run.start.0..run.end().0).take(left as usize).map(Some));
-                }
-                Mapping::Hole { len } => places.extend((0..len.clamp(1, left)).map(|_| None)),
+    /// Returns false: files of one directory lie together without that, and neighbouring directories share bitmaps
+    /// and inode tables.
+    fn spreads_root_directories(&self) -> bool {
+        false
+    }
+}
+
+/// Plans the files that are written together for `reason`, and their places.
+fn plan<N>(
+    reason: WritebackReason,
+    dirty: &dyn DirtyView<N>,
+    files: &dyn Files<N>,
+    draft: &mut Draft<'_>,
+) -> Result<()> {
+    let around = match reason {
+        WritebackReason::Evict(_, lbn) => Some((lbn, draft.transfer_blocks())),
+        _ => None,
+    };
+    let Some(first) = dirty.file(reason.ino(), around) else { return Ok(()) };
+    if first.blocks > SMALL_BLOCKS_MAX {
+        return plan_file(reason, &first, files, draft);
+    }
+    // Of a small file all dirty blocks are wanted, not only those around one block.
+    let Some(first) = dirty.file(reason.ino(), None) else { return Ok(()) };
+    let home = first.home;
+    let members = match member(first, files)? {
+        Ok(first) => companions(reason, first, dirty, files, draft)?,
+        Err(partly) => return plan_file(reason, &partly, files, draft),
+    };
+    let leaving = stay(reason, members, draft);
+    let leaving = keep_promised(reason, leaving, files, draft)?;
+    place(reason, home, leaving, files, draft)
+}
+
+/// Returns the group of a directory.
+fn group_of(geo: &Geometry, directory: Ino) -> GroupNo {
+    let number = u32::try_from(directory.0).map(InodeNo).unwrap_or(InodeNo::ROOT);
+    geo.locate_inode(number).map_or(GroupNo(0), |at| at.group)
+}
+
+/// Returns the file with its addresses, if it may be written whole; else as it was given.
+fn member<N>(file: DirtyFile<N>, files: &dyn Files<N>) -> Result<std::result::Result<Member<N>, DirtyFile<N>>> {
+    if !file.whole || file.blocks == 0 || file.blocks > SMALL_BLOCKS_MAX {
+        return Ok(Err(file));
+    }
+    let mut places = SmallVec::new();
+    while (places.len() as u64) < file.blocks {
+        let at = places.len() as u64;
+        let left = (file.blocks - at) as u32;
+        match files.map(&file.node, Lbn(at), left)? {
+            Mapping::Run(run) | Mapping::Unwritten(run) => {
+                places.extend((run.start.0..run.end().0).take(left as usize).map(Some));
             }
+            Mapping::Hole { len } => places.extend((0..len.clamp(1, left)).map(|_| None)),
         }
-        let member = Member { file, places };
-        // A hole that was not written to stays one.
-        let has_hole = (0..).zip(&member.places).any(|(at, place)| place.is_none() && !member.is_dirty(at));
-        Ok(if has_hole { Err(member.file) } else { Ok(member) })
     }
+    let member = Member { file, places };
+    // A hole that was not written to stays one.
+    let has_hole = (0..).zip(&member.places).any(|(at, place)| place.is_none() && !member.is_dirty(at));
+    Ok(if has_hole { Err(member.file) } else { Ok(member) })
+}
 
-    /// Returns `first`, and the smallest dirty files of its directory that may be written with it.
-    fn gather<N>(
-        &self,
-        due: WritebackReason,
-        first: Member<N>,
-        dirty: &dyn DirtyView<N>,
-        files: &dyn Files<N>,
-    ) -> Result<Vec<Member<N>>> {
-        let home = first.file.home;
-        let blocks_max = match due {
-            WritebackReason::Sync(_) => self.ffs.transfer_blocks,
-            _ => (GATHER_BYTES_MAX / self.ffs.geo.block_size).max(self.ffs.transfer_blocks),
-        };
-        let mut room = blocks_max.saturating_sub(first.blocks());
-        let mut members = vec![first];
-        for blocks in dirty.small_counts(home) {
+/// Returns `first` and its companions: the smallest dirty files of its directory that may be written with it.
+fn companions<N>(
+    reason: WritebackReason,
+    first: Member<N>,
+    dirty: &dyn DirtyView<N>,
+    files: &dyn Files<N>,
+    draft: &Draft<'_>,
+) -> Result<Vec<Member<N>>> {
+    let home = first.file.home;
+    let transfer = draft.transfer_blocks();
+    let blocks_max = match reason {
+        WritebackReason::Sync(_) => transfer,
+        _ => (COMPANION_BYTES_MAX / draft.geometry().block_size).max(transfer),
+    };
+    let mut room = blocks_max.saturating_sub(first.blocks());
+    let mut members = vec![first];
+    for blocks in dirty.small_counts(home) {
+        if blocks > room {
+            break;
+        }
+        for ino in dirty.small_files(home, blocks).into_iter().filter(|ino| *ino != reason.ino()) {
             if blocks > room {
                 break;
             }
-            for ino in dirty.small_files(home, blocks).into_iter().filter(|ino| *ino != due.ino()) {
-                if blocks > room {
-                    break;
-                }
-                let Some(file) = dirty.file(ino, None) else { continue };
-                if let Ok(member) = self.member(file, files)?
-                    && member.blocks() <= room
-                {
-                    room -= member.blocks();
-                    members.push(member);
-                }
+            let Some(file) = dirty.file(ino, None) else { continue };
+            if let Ok(member) = member(file, files)?
+                && member.blocks() <= room
+            {
+                room -= member.blocks();
+                members.push(member);
             }
         }
-        Ok(members)
     }
+    Ok(members)
+}
 
-    /// Plans writes in place for files that lie in long runs; returns those that need, or deserve,
-    /// another place.
-    fn settle<N>(&self, due: WritebackReason, members: Vec<Member<N>>, plan: &mut Plan) -> Vec<Member<N>> {
-        let clusters = clusters(&members);
-        let long = self.ffs.transfer_blocks.div_ceil(2) as usize;
-        let mut scattered = vec![false; members.len()];
-        let short = clusters.iter().filter(|cluster| cluster.len() < long);
-        let pieces = short.inspect(|cluster| cluster.iter().for_each(|block| scattered[block.member] = true)).count();
-        let moving = || members.iter().zip(&scattered).filter(|(_, scattered)| **scattered);
-        let blocks: u32 = moving().map(|(member, _)| member.blocks()).sum();
-        let requests = blocks.div_ceil(self.ffs.transfer_blocks) as usize;
-        if pieces <= requests + MOVE_REQUESTS || !self.may_move(blocks) {
-            scattered.fill(false);
+/// Plans writes in place for files that lie in long runs; returns those that need, or deserve,
+/// another place.
+fn stay<N>(reason: WritebackReason, members: Vec<Member<N>>, draft: &mut Draft<'_>) -> Vec<Member<N>> {
+    let clusters = clusters(&members);
+    let long = draft.transfer_blocks().div_ceil(2) as usize;
+    let mut scattered = vec![false; members.len()];
+    let short = clusters.iter().filter(|cluster| cluster.len() < long);
+    let pieces = short.inspect(|cluster| cluster.iter().for_each(|block| scattered[block.member] = true)).count();
+    let moving = || members.iter().zip(&scattered).filter(|(_, scattered)| **scattered);
+    let blocks: u32 = moving().map(|(member, _)| member.blocks()).sum();
+    let requests = blocks.div_ceil(draft.transfer_blocks()) as usize;
+    if pieces <= requests + MOVE_REQUESTS || !draft.can_spare(blocks) {
+        scattered.fill(false);
+    }
+    if !matches!(reason, WritebackReason::Move(_)) {
+        for cluster in clusters {
+            write_in_place(reason, &members, &scattered, &cluster, draft);
         }
-        if !matches!(due, WritebackReason::Move(_)) {
-            for cluster in clusters {
-                self.write_in_place(due, &members, &scattered, &cluster, plan);
+    }
+    let leaves = |(member, scattered): (Member<N>, bool)| (scattered || !member.is_placed()).then_some(member);
+    members.into_iter().zip(scattered).filter_map(leaves).collect()
+}
+
+/// Plans files that grew as [`Ffs`](super::ffs::Ffs) would when there is no space to move the blocks they had before:
+/// space for these is not promised. Returns the others. (Files that move for the layout's sake take no blocks that are
+/// promised.)
+fn keep_promised<N>(
+    reason: WritebackReason,
+    members: Vec<Member<N>>,
+    files: &dyn Files<N>,
+    draft: &mut Draft<'_>,
+) -> Result<Vec<Member<N>>> {
+    let moved = members.iter().map(Member::placed_blocks).sum();
+    if moved == 0 || matches!(reason, WritebackReason::Move(_)) || draft.hold(moved) {
+        return Ok(members);
+    }
+    let (grown, new): (Vec<_>, Vec<_>) = members.into_iter().partition(|member| member.placed_blocks() > 0);
+    grown.iter().try_for_each(|member| plan_file(reason, &member.file, files, draft))?;
+    Ok(new)
+}
+
+/// Plans writes for the blocks of a cluster whose files stay.
+fn write_in_place<N>(
+    reason: WritebackReason,
+    members: &[Member<N>],
+    scattered: &[bool],
+    cluster: &[Settled],
+    draft: &mut Draft<'_>,
+) {
+    let transfer = draft.transfer_blocks();
+    let mut open: Option<PlannedWrite> = None;
+    for block in cluster.iter().filter(|block| !scattered[block.member]) {
+        let ino = members[block.member].file.ino;
+        let full = |write: &PlannedWrite| write.to.end().0 != block.address || write.to.len >= transfer;
+        if open.as_ref().is_some_and(full) {
+            draft.write(open.take());
+        }
+        let write = open.get_or_insert_with(|| PlannedWrite {
+            to: BlockRun { start: BlockAddr(block.address), len: 0 },
+            from: SmallVec::new(),
+            fresh: false,
+            tag: tag(reason, ino),
+        });
+        write.to.len += 1;
+        match write.from.last_mut() {
+            Some(last) if last.ino == ino && last.range.end().0 == block.lbn => last.range.len += 1,
+            _ => write.from.push(FileRange { ino, range: LbnRange { start: Lbn(block.lbn), len: 1 } }),
+        }
+    }
+    draft.write(open);
+}
+
+/// Places files whole into runs of the group, the first first, then the smaller ones first.
+fn place<N>(
+    reason: WritebackReason,
+    home: Ino,
+    mut waiting: Vec<Member<N>>,
+    files: &dyn Files<N>,
+    draft: &mut Draft<'_>,
+) -> Result<()> {
+    while !waiting.is_empty() {
+        let wanted = waiting.iter().map(Member::blocks).sum::<u32>();
+        let smallest = waiting.iter().map(Member::blocks).min().unwrap_or(1);
+        let Some(Room { run, from }) = room(draft, reason, home, wanted, smallest)? else { break };
+        let mut taken = if run.len < RUN_BLOCKS_MIN.min(wanted) { Vec::new() } else { fill(&mut waiting, run.len) };
+        if matches!(reason, WritebackReason::Move(_)) && !saves_requests(draft.transfer_blocks(), &waiting, &taken) {
+            waiting.append(&mut taken);
+        }
+        let filled: u32 = taken.iter().map(Member::blocks).sum();
+        let rest = BlockRun { start: BlockAddr(run.start.0 + u64::from(filled)), len: run.len - filled };
+        let has_window = matches!(from, Source::Window | Source::Group);
+        let keeps = has_window && filled > 0;
+        draft.give_back(rest, keeps);
+        if has_window {
+            draft.keep_window(home, filled, keeps.then_some(rest));
+        }
+        // A window in which no file fits is given up; the group has no better run than the one
+        // it gave.
+        if taken.is_empty() && from != Source::Window {
+            break;
+        }
+        write_run(reason, run.start, taken, draft);
+    }
+    waiting.iter().try_for_each(|member| plan_file(reason, &member.file, files, draft))
+}
+
+/// Chooses a run for up to `wanted` blocks of a directory's files, the smallest of which has
+/// `smallest`:
+/// 1. less than half a transfer: the next run of the group that holds it all, or the longest,
+///    among the files of other directories: neighbours on the disk that are written together
+///    are one request there as well (an fsync is written alone);
+/// 2. the rest of the directory's window, if it holds them or they are more than a transfer;
+/// 3. less than a transfer: the next run that holds it all, with a new window behind it, or the longest;
+/// 4. more: the next free blocks, however few, if a file fits: the runs of one directory, and
+///    of those written after it, lie in ascending order and close together. In a full group,
+///    where few free blocks lie on the way, half a transfer at least.
+///
+/// Files that move for the layout's sake get the longest run.
+fn room(draft: &mut Draft<'_>, reason: WritebackReason, home: Ino, wanted: u32, smallest: u32) -> Result<Option<Room>> {
+    let geo = draft.geometry();
+    let group = group_of(geo, home);
+    if matches!(reason, WritebackReason::Move(_)) {
+        let longest = draft.choose_better(group, Fit::Longest, wanted)?;
+        return Ok(longest.map(|run| Room { run, from: Source::Move }));
+    }
+    let transfer = draft.transfer_blocks();
+    if wanted < transfer.div_ceil(2) && !matches!(reason, WritebackReason::Sync(_)) {
+        let found = draft.choose(group, Fit::AtLeast(wanted), wanted)?;
+        return Ok(found.map(|run| Room { run, from: Source::Shared }));
+    }
+    let little = wanted < transfer;
+    if let Some(rest) = draft.window(home).rest.filter(|rest| !little || wanted <= rest.len) {
+        let group = geo.group_of_block(BlockNo(rest.start.0)).unwrap_or(group);
+        match draft.choose(group, Fit::At(rest.start.0), rest.len)? {
+            Some(run) => return Ok(Some(Room { run, from: Source::Window })),
+            None => draft.keep_window(home, 0, None),
+        }
+    }
+    let is_full = draft.free_blocks(group) < geo.blocks_per_group / FULL_SHARE;
+    let least = if little { wanted } else { smallest.max(if is_full { transfer.div_ceil(2) } else { 1 }) };
+    let ahead = draft.window(home).ahead(geo.block_size);
+    let found = draft.choose(group, Fit::AtLeast(least), wanted.saturating_add(ahead))?;
+    Ok(found.map(|run| Room { run, from: Source::Group }))
+}
+
+/// Returns true if reading all these files takes fewer requests once those of `taken` lie in
+/// one run.
+fn saves_requests<N>(transfer: u32, waiting: &[Member<N>], taken: &[Member<N>]) -> bool {
+    let requests = |members: &mut dyn Iterator<Item = &Member<N>>| -> usize {
+        pieces(members).into_iter().map(|blocks| blocks.div_ceil(transfer as usize)).sum()
+    };
+    let blocks: u32 = taken.iter().map(Member::blocks).sum();
+    let after = requests(&mut waiting.iter()) + blocks.div_ceil(transfer) as usize;
+    requests(&mut waiting.iter().chain(taken)) > after + MOVE_REQUESTS
+}
+
+/// Plans writes that fill a run with whole files.
+fn write_run<N>(reason: WritebackReason, start: BlockAddr, mut taken: Vec<Member<N>>, draft: &mut Draft<'_>) {
+    let transfer = draft.transfer_blocks();
+    taken.sort_by_key(|member| member.file.ino);
+    let mut next = start;
+    let mut open: Option<PlannedWrite> = None;
+    for member in &taken {
+        for part in parts(member.whole(), transfer) {
+            let too_long = |write: &PlannedWrite| write.to.len + part.range.len > transfer;
+            if open.as_ref().is_some_and(too_long) {
+                draft.write(open.take());
             }
-        }
-        let leaves = |(member, scattered): (Member<N>, bool)| (scattered || !member.is_placed()).then_some(member);
-        members.into_iter().zip(scattered).filter_map(leaves).collect()
-    }
-
-    /// Plans files that grew as [`Ffs`] would when there is no space to move the blocks they had
-    /// before: space for these is not reserved. Returns the others, and what is held for the blocks that they give up.
-    /// (Files that move for the layout's sake take no blocks that are promised.)
-    fn keep_reserved<N>(
-        &self,
-        due: WritebackReason,
-        members: Vec<Member<N>>,
-        files: &dyn Files<N>,
-        plan: &mut Plan,
-    ) -> Result<(Vec<Member<N>>, Option<Admission>)> {
-        let moved = members.iter().map(Member::placed_blocks).sum();
-        if moved == 0 || matches!(due, WritebackReason::Move(_)) {
-            return Ok((members, None));
-        }
-        if let Some(held) = self.ffs.hold(moved, self.ffs.geo.blocks / MOVE_FLOOR) {
-            return Ok((members, Some(held)));
-        }
-        let (grown, new): (Vec<_>, Vec<_>) = members.into_iter().partition(|member| member.placed_blocks() > 0);
-        grown.iter().try_for_each(|member| self.ffs.plan_file(due, &member.file, files, plan))?;
-        Ok((new, None))
-    }
-
-    /// Returns true if there is space enough to move `blocks` blocks for the layout's sake.
-    fn may_move(&self, blocks: u32) -> bool {
-        self.ffs.alloc.spare_blocks() >= self.ffs.geo.blocks / MOVE_FLOOR + u64::from(blocks)
-    }
-
-    /// Plans writes for the blocks of a cluster whose files stay.
-    fn write_in_place<N>(
-        &self,
-        due: WritebackReason,
-        members: &[Member<N>],
-        scattered: &[bool],
-        cluster: &[Settled],
-        plan: &mut Plan,
-    ) {
-        let mut open: Option<PlannedWrite> = None;
-        for block in cluster.iter().filter(|block| !scattered[block.member]) {
-            let ino = members[block.member].file.ino;
-            let full =
-                |travel: &PlannedWrite| travel.to.end().0 != block.address || travel.to.len >= self.ffs.transfer_blocks;
-            if open.as_ref().is_some_and(full) {
-                plan.writes.extend(open.take());
-            }
-            let travel = open.get_or_insert_with(|| PlannedWrite {
-                to: BlockRun { start: BlockAddr(block.address), len: 0 },
+            let write = open.get_or_insert_with(|| PlannedWrite {
+                to: BlockRun { start: next, len: 0 },
                 from: SmallVec::new(),
-                fresh: false,
-                tag: tag(due, ino),
+                fresh: true,
+                tag: tag(reason, part.ino),
             });
-            travel.to.len += 1;
-            match travel.from.last_mut() {
-                Some(last) if last.ino == ino && last.range.end().0 == block.lbn => last.range.len += 1,
-                _ => travel.from.push(FileRange { ino, range: LbnRange { start: Lbn(block.lbn), len: 1 } }),
-            }
-        }
-        plan.writes.extend(open);
-    }
-
-    /// Places files whole into runs of the group, the first first, then the smaller ones first.
-    fn place<N>(
-        &self,
-        due: WritebackReason,
-        home: Ino,
-        mut waiting: Vec<Member<N>>,
-        files: &dyn Files<N>,
-        plan: &mut Plan,
-    ) -> Result<()> {
-        while !waiting.is_empty() {
-            let wanted = waiting.iter().map(Member::blocks).sum::<u32>();
-            let smallest = waiting.iter().map(Member::blocks).min().unwrap_or(1);
-            let Some(Room { run, from, _surplus }) = self.room(due, home, wanted, smallest)? else { break };
-            let mut taken = if run.len < RUN_BLOCKS_MIN.min(wanted) { Vec::new() } else { fill(&mut waiting, run.len) };
-            if matches!(due, WritebackReason::Move(_)) && !self.saves_requests(&waiting, &taken) {
-                waiting.append(&mut taken);
-            }
-            let filled: u32 = taken.iter().map(Member::blocks).sum();
-            let rest = BlockRun { start: BlockAddr(run.start.0 + u64::from(filled)), len: run.len - filled };
-            let has_window = matches!(from, Source::Window | Source::Group);
-            let keeps = has_window && filled > 0;
-            self.ffs.alloc.give_back(rest, keeps)?;
-            if has_window {
-                self.windows.note(home, filled, keeps.then_some(rest));
-            }
-            // A window in which no file fits is given up; the group has no better run than the one
-            // it gave.
-            if taken.is_empty() && from != Source::Window {
-                break;
-            }
-            self.write_run(due, run.start, taken, plan);
-        }
-        waiting.iter().try_for_each(|member| self.ffs.plan_file(due, &member.file, files, plan))
-    }
-
-    /// Finds a run for up to `wanted` blocks of a directory's files, the smallest of which has
-    /// `smallest`:
-    /// 1. less than half a transfer: the next run of the group that holds it all, or the longest,
-    ///    among the files of other directories: neighbours on the disk that are written together
-    ///    are one request there as well (an fsync is written alone);
-    /// 2. the rest of the directory's window, if it holds them or they are more than a transfer;
-    /// 3. less than a transfer: the next run that holds it all, with a new window behind it, or the longest;
-    /// 4. more: the next free blocks, however few, if a file fits: the runs of one directory, and
-    ///    of those written after it, lie in ascending order and close together. In a full group,
-    ///    where few free blocks lie on the way, half a transfer at least.
-    ///
-    /// Files that move for the layout's sake get the longest run.
-    fn room(&self, due: WritebackReason, home: Ino, wanted: u32, smallest: u32) -> Result<Option<Room>> {
-        let group = self.group_of(home);
-        if matches!(due, WritebackReason::Move(_)) {
-            let longest = self.ffs.unpromised(group, Fit::Longest, wanted)?;
-            return Ok(longest.map(|run| Room { run, from: Source::Move, _surplus: None }));
-        }
-        let transfer = self.ffs.transfer_blocks;
-        if wanted < transfer.div_ceil(2) && !matches!(due, WritebackReason::Sync(_)) {
-            let found = self.ffs.alloc.blocks(group, Fit::AtLeast(wanted), wanted)?;
-            return Ok(found.map(|(run, _)| Room { run, from: Source::Shared, _surplus: None }));
-        }
-        let little = wanted < transfer;
-        if let Some(window) = self.windows.rest(home).filter(|window| !little || wanted <= window.len) {
-            let group = self.ffs.geo.group_of_block(BlockNo(window.start.0)).unwrap_or(group);
-            let (want, _surplus) = self.with_surplus(wanted.min(window.len), window.len);
-            match self.ffs.alloc.blocks(group, Fit::At(window.start.0), want)? {
-                Some((run, _)) => return Ok(Some(Room { run, from: Source::Window, _surplus })),
-                None => self.windows.note(home, 0, None),
-            }
-        }
-        let is_full = self.ffs.alloc.counts(group).free_blocks < self.ffs.geo.blocks_per_group / FULL_SHARE;
-        let least = if little { wanted } else { smallest.max(if is_full { transfer.div_ceil(2) } else { 1 }) };
-        let ahead = self.windows.ahead(home, self.ffs.geo.block_size);
-        let (want, _surplus) = self.with_surplus(wanted, wanted.saturating_add(ahead));
-        let found = self.ffs.alloc.blocks(group, Fit::AtLeast(least), want)?;
-        Ok(found.map(|(run, _)| Room { run, from: Source::Group, _surplus }))
-    }
-
-    /// Returns how many blocks to take for files that need `wanted`, and what is held for the rest: `more`, if these
-    /// are promised to no other files and enough stay free.
-    fn with_surplus(&self, wanted: u32, more: u32) -> (u32, Option<Admission>) {
-        match self.ffs.hold(more - wanted, self.ffs.geo.blocks / MOVE_FLOOR) {
-            Some(held) => (more, Some(held)),
-            None => (wanted, None),
+            write.to.len += part.range.len;
+            write.from.push(part);
+            next = BlockAddr(next.0 + u64::from(part.range.len));
         }
     }
-
-    /// Returns true if reading all these files takes fewer requests once those of `taken` lie in
-    /// one run.
-    fn saves_requests<N>(&self, waiting: &[Member<N>], taken: &[Member<N>]) -> bool {
-        let requests = |members: &mut dyn Iterator<Item = &Member<N>>| -> usize {
-            let transfer = self.ffs.transfer_blocks as usize;
-            pieces(members).into_iter().map(|blocks| blocks.div_ceil(transfer)).sum()
-        };
-        let blocks: u32 = taken.iter().map(Member::blocks).sum();
-        let after = requests(&mut waiting.iter()) + blocks.div_ceil(self.ffs.transfer_blocks) as usize;
-        requests(&mut waiting.iter().chain(taken)) > after + MOVE_REQUESTS
-    }
-
-    /// Plans writes that fill a run with whole files.
-    fn write_run<N>(&self, due: WritebackReason, start: BlockAddr, mut taken: Vec<Member<N>>, plan: &mut Plan) {
-        taken.sort_by_key(|member| member.file.ino);
-        let mut next = start;
-        let mut open: Option<PlannedWrite> = None;
-        for member in &taken {
-            for part in parts(member.whole(), self.ffs.transfer_blocks) {
-                let too_long = |travel: &PlannedWrite| travel.to.len + part.range.len > self.ffs.transfer_blocks;
-                if open.as_ref().is_some_and(too_long) {
-                    plan.writes.extend(open.take());
-                }
-                let travel = open.get_or_insert_with(|| PlannedWrite {
-                    to: BlockRun { start: next, len: 0 },
-                    from: SmallVec::new(),
-                    fresh: true,
-                    tag: tag(due, part.ino),
-                });
-                travel.to.len += part.range.len;
-                travel.from.push(part);
-                next = BlockAddr(next.0 + u64::from(part.range.len));
-            }
-        }
-        plan.writes.extend(open);
-    }
+    draft.write(open);
 }
 
 /// Returns the dirty blocks of members that need no new place, in runs of neighbours on the disk,
@@ -466,4 +457,93 @@ fn parts(whole: FileRange, blocks_max: u32) -> impl Iterator<Item = FileRange> {
         ino,
         range: LbnRange { start: Lbn(range.start.0 + u64::from(at)), len: blocks_max.min(range.len - at) },
     })
+}
+
+/// The examples of Lee, Ahn, Oh (2008).
+#[cfg(test)]
+mod tests {
+    use super::super::ffs::Ffs;
+    use super::super::testing::{Dirty, TestVolume, lengths};
+    use super::*;
+
+    /// Figure 4: F1, F3, F4, F5 of one directory and Fa, Fc of another become dirty by turns.
+    fn figure_4() -> Dirty {
+        [0, 1, 0, 0, 1, 0].into_iter().fold(Dirty::default(), |dirty, home| dirty.new_file(home, 1))
+    }
+
+    #[test]
+    fn figure_4_co_writing_takes_two_writes_and_one_seek() {
+        let mut volume = TestVolume::with_free(&[(100, 4000), (8300, 1000)]);
+        let writes = volume.replace(&Cowrite, figure_4());
+        assert_eq!((lengths(&writes), volume.seeks(&writes)), (vec![4, 2], 1));
+    }
+
+    #[test]
+    fn figure_4_file_by_file_takes_four_seeks() {
+        let mut volume = TestVolume::with_free(&[(100, 4000), (8300, 1000)]);
+        let writes = volume.replace(&Ffs, figure_4());
+        assert_eq!((lengths(&writes), volume.seeks(&writes)), (vec![1; 6], 4));
+    }
+
+    /// Figure 6: a large file is written as without co-writing, and alone.
+    #[test]
+    fn figure_6_a_large_file_leaves_alone() {
+        let dirty = || Dirty::default().new_file(0, 20).new_file(0, 1).new_file(0, 1);
+        let free = [(100, 4000)];
+        let writes = TestVolume::with_free(&free).replace(&Cowrite, dirty());
+        assert_eq!(lengths(&writes), [8, 8, 4, 2]);
+        assert_eq!(writes[..3].iter().map(|write| write.to).collect::<Vec<_>>(), {
+            let alone = TestVolume::with_free(&free).replace(&Ffs, dirty());
+            alone[..3].iter().map(|write| write.to).collect::<Vec<_>>()
+        });
+    }
+
+    /// Figure 6: the file that must leave, then the smallest ones; what does not fit into the rest of the run is not
+    /// split.
+    #[test]
+    fn figure_6_the_smallest_files_fill_the_run_and_none_is_split() {
+        let mut volume = TestVolume::with_free(&[(100, 6), (200, 5)]);
+        let dirty = [3, 5, 1, 2].into_iter().fold(Dirty::default(), |dirty, blocks| dirty.new_file(0, blocks));
+        let writes = volume.replace(&Cowrite, dirty);
+        assert_eq!(lengths(&writes), [6, 5]);
+        let mut first: Vec<u32> = writes[0].from.iter().map(|from| from.range.len).collect();
+        first.sort_unstable();
+        assert_eq!(first, [1, 2, 3]);
+    }
+
+    /// Figure 6: without contiguous free space in the group the file goes where it would without co-writing, even to
+    /// another group.
+    #[test]
+    fn figure_6_a_file_without_a_run_goes_elsewhere() {
+        let mut volume = TestVolume::with_free(&[(8300, 100)]);
+        let writes = volume.replace(&Cowrite, Dirty::default().new_file(0, 1).new_file(0, 1));
+        assert_eq!(lengths(&writes), [1, 1]);
+        assert!(writes.iter().all(|write| volume.group_of(write) == GroupNo(1)));
+    }
+
+    /// Figure 7: the longest run up to the maximum transfer is taken, then the next.
+    #[test]
+    fn figure_7_the_longest_runs_are_taken() {
+        let mut volume = TestVolume::with_free(&[(100, 2), (200, 3), (300, 5), (400, 1)]);
+        let writes = volume.replace(&Cowrite, (0..8).fold(Dirty::default(), |dirty, _| dirty.new_file(0, 1)));
+        assert_eq!(lengths(&writes), [5, 3]);
+        assert_eq!([writes[0].to.start.0, writes[1].to.start.0], [300, 200]);
+    }
+
+    /// Figure 8: four files of one block, no free run of four but one of three.
+    #[test]
+    fn figure_8_co_writing_takes_two_writes_instead_of_four() {
+        let figure_8 = || (0..4).fold(Dirty::default(), |dirty, _| dirty.new_file(0, 1));
+        let free = [(100, 1), (200, 3), (300, 1), (400, 1)];
+        assert_eq!(lengths(&TestVolume::with_free(&free).replace(&Cowrite, figure_8())), [3, 1]);
+        assert_eq!(lengths(&TestVolume::with_free(&free).replace(&Ffs, figure_8())), [1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn rewritten_files_that_lie_scattered_move_together() {
+        let mut volume = TestVolume::with_free(&[(100, 3000)]);
+        let scattered = (0..8).fold(Dirty::default(), |dirty, at| dirty.file(0, vec![Some(5000 + 2 * at)]));
+        let writes = volume.replace(&Cowrite, scattered);
+        assert_eq!((lengths(&writes), writes[0].fresh), (vec![8], true));
+    }
 }

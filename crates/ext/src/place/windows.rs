@@ -27,31 +27,44 @@ pub struct Windows {
 
 #[derive(Debug, Default)]
 struct State {
-    windows: BTreeMap<Ino, Window>,
+    windows: BTreeMap<Ino, Kept>,
     /// Directories by their last use.
     uses: BTreeMap<u64, Ino>,
     next_use: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Window {
-    /// The blocks of the window that are not used yet.
-    rest: Option<BlockRun>,
-    /// Blocks placed for the directory since it is remembered.
-    placed: u64,
+struct Kept {
+    window: Window,
     last_use: u64,
 }
 
-impl Windows {
-    /// Returns the rest of a directory's window.
-    pub fn rest(&self, directory: Ino) -> Option<BlockRun> {
-        self.state.lock().windows.get(&directory)?.rest
+/// The window of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Window {
+    /// The blocks of the window that are not used yet.
+    pub rest: Option<BlockRun>,
+    /// Blocks placed for the directory since it is remembered.
+    placed: u64,
+}
+
+impl Window {
+    /// Returns the number of blocks that the directory keeps behind its next run.
+    pub fn ahead(&self, block_bytes: u32) -> u32 {
+        self.placed.min(AHEAD_BYTES_MAX / u64::from(block_bytes)) as u32
     }
 
-    /// Returns the number of blocks that a directory keeps behind its next run.
-    pub fn ahead(&self, directory: Ino, block_bytes: u32) -> u32 {
-        let placed = self.state.lock().windows.get(&directory).map_or(0, |window| window.placed);
-        placed.min(AHEAD_BYTES_MAX / u64::from(block_bytes)) as u32
+    /// Changes the window: `blocks` more were placed for the directory, and `rest` is kept for the next files.
+    pub fn change(&mut self, blocks: u32, rest: Option<BlockRun>) {
+        self.placed += u64::from(blocks);
+        self.rest = rest.filter(|rest| rest.len > 0);
+    }
+}
+
+impl Windows {
+    /// Returns the window of a directory.
+    pub fn of(&self, directory: Ino) -> Window {
+        self.state.lock().windows.get(&directory).map_or_else(Window::default, |kept| kept.window)
     }
 
     /// Notes that `blocks` more were placed for a directory, and that `rest` is kept for the next files.
@@ -59,10 +72,9 @@ impl Windows {
         let mut state = self.state.lock();
         let now = state.next_use;
         state.next_use += 1;
-        let window = state.windows.entry(directory).or_insert(Window { rest: None, placed: 0, last_use: now });
-        let before = std::mem::replace(&mut window.last_use, now);
-        window.placed += u64::from(blocks);
-        window.rest = rest.filter(|rest| rest.len > 0);
+        let kept = state.windows.entry(directory).or_insert(Kept { window: Window::default(), last_use: now });
+        let before = std::mem::replace(&mut kept.last_use, now);
+        kept.window.change(blocks, rest);
         state.uses.remove(&before);
         state.uses.insert(now, directory);
         if state.windows.len() > DIRECTORIES_MAX
@@ -83,12 +95,13 @@ mod tests {
     fn a_directory_keeps_as_much_as_it_has_placed() {
         let windows = Windows::default();
         let dir = Ino(12);
-        assert_eq!((windows.ahead(dir, 4096), windows.rest(dir)), (0, None));
+        let kept = || (windows.of(dir).ahead(4096), windows.of(dir).rest);
+        assert_eq!(kept(), (0, None));
         let rest = BlockRun { start: BlockAddr(100), len: 3 };
         windows.note(dir, 5, Some(rest));
-        assert_eq!((windows.ahead(dir, 4096), windows.rest(dir)), (5, Some(rest)));
+        assert_eq!(kept(), (5, Some(rest)));
         windows.note(dir, 5000, None);
-        assert_eq!((windows.ahead(dir, 4096), windows.rest(dir)), (1024, None));
+        assert_eq!(kept(), (1024, None));
     }
 
     #[test]
@@ -99,8 +112,8 @@ mod tests {
         }
         windows.note(Ino(0), 1, None);
         windows.note(Ino(1 << 40), 1, None);
-        assert_eq!(windows.ahead(Ino(0), 4096), 2);
-        assert_eq!(windows.ahead(Ino(1), 4096), 0);
+        assert_eq!(windows.of(Ino(0)).ahead(4096), 2);
+        assert_eq!(windows.of(Ino(1)).ahead(4096), 0);
         assert_eq!(windows.state.lock().windows.len(), DIRECTORIES_MAX);
         assert_eq!(windows.state.lock().uses.len(), DIRECTORIES_MAX);
     }

@@ -513,9 +513,9 @@ fn table_3(plan: &Plan, case: &Case, operation: &str) -> Option<f64> {
     let (_, ffs, co_writing) = TABLE_3.iter().find(|(name, ..)| *name == operation)?;
     match case.system {
         _ if plan.paper.is_empty() => None,
-        System::FfsPaper => Some(ffs[at]),
-        System::Cowrite | System::CowriteDisksort => Some(co_writing[at]),
-        System::Ffs => None,
+        System::FFS_PAPER => Some(ffs[at]),
+        System::COWRITE | System::CowriteDisksort => Some(co_writing[at]),
+        System::Placed(_) => None,
     }
 }
 
@@ -531,7 +531,7 @@ fn compare(plan: &Plan, rows: &[Row]) -> Vec<Row> {
     let mut compared = Vec::new();
     for row in rows.iter().filter(measured) {
         let Some(system) = system_of(row).filter(|system| system.co_writes()) else { continue };
-        for baseline in [System::FfsPaper, System::Ffs] {
+        for baseline in [System::FFS_PAPER, System::FFS] {
             let same = |other: &&Row| other.system == baseline.name() && other.dimensions == row.dimensions;
             let Some(other) = rows.iter().filter(measured).find(same).filter(|other| other.value > 0.0) else {
                 continue;
@@ -541,7 +541,7 @@ fn compare(plan: &Plan, rows: &[Row]) -> Vec<Row> {
             let paper = plan.paper.iter().find(|(at, _)| at.to_string() == *utilization).map(|(_, percent)| *percent);
             let subject =
                 Subject { system: system.name(), dimensions: row.dimensions.clone() }.with("against", baseline);
-            let paper = paper.filter(|_| baseline == System::FfsPaper);
+            let paper = paper.filter(|_| baseline == System::FFS_PAPER);
             compared.push(subject.row_beside(name, percent, "%", paper));
         }
     }
@@ -560,7 +560,7 @@ fn charts(plan: &Plan, lab: &Lab<'_>) -> Vec<Chart> {
     };
     let of_drive = |drive: &String| {
         let mut charts = vec![chart(drive, format!("{what}, {drive}"), ChartForm::Bars, metric, &[])];
-        for baseline in [System::FfsPaper, System::Ffs] {
+        for baseline in [System::FFS_PAPER, System::FFS] {
             let title = format!("{compared} against {baseline}, {drive}");
             charts.push(chart(drive, title, ChartForm::Lines, compared, &[("against", baseline.name())]));
         }
@@ -579,7 +579,7 @@ mod tests {
         let parameters = Parameters { utilizations: Some(vec![0]), ..Parameters::default() };
         let lab = Lab::new(RunOptions { scale: 0.02, seed: 1, jobs: 1, parameters }, &Silent).unwrap();
         let aged = lab.aged(0).unwrap();
-        let setup = setup(System::Ffs, "mpg3307at", &lab.options.parameters, 0.02);
+        let setup = setup(System::FFS, "mpg3307at", &lab.options.parameters, 0.02);
         let work = Machine::run(&setup, &aged.image, |machine| create(machine, &lab, Order::Sequential)).unwrap();
         assert_eq!(work.bytes, 4 * 100 * BLOCK_BYTES);
         assert!(work.totals.drive.written_bytes >= work.bytes);

@@ -219,7 +219,7 @@ fn run_case(lab: &Lab<'_>, case: &FacCase) -> Result<Fac> {
         FacSystem::Ext => {
             let bytes = shape(lab).bytes;
             let image = VolumeShape::of_size(bytes, 4096)?.make()?;
-            measure(lab, &setup(lab, &case.drive, System::Ffs), &image, |_, _| Ok(None))
+            measure(lab, &setup(lab, &case.drive, System::FFS), &image, |_, _| Ok(None))
         }
         system => {
             let (image, _) = shape(lab).make()?;

@@ -345,7 +345,7 @@ fn setup<'a, G>(lab: &Lab<'_>, files: Files, case: &'a Case, mount: G) -> Paging
 
 fn run(experiment: &Experiment, lab: &Lab<'_>, plan: &Plan) -> Result<Outcome> {
     match plan.files {
-        Files::InPlace => run_on(experiment, lab, plan, |_| Ok(System::Ffs)),
+        Files::InPlace => run_on(experiment, lab, plan, |_| Ok(System::FFS)),
         Files::Log => run_on(experiment, lab, plan, |drive| {
             let (device, seed) = (lab.device_cost(drive)?, lab.options.seed);
             Ok(LogMount(OpenOptions { device, seed, ..OpenOptions::default() }))

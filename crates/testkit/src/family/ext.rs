@@ -92,15 +92,19 @@ impl Family for Ext {
     const SPARSE: &'static [Geometry] = &image::ext::SPARSE;
     const ONE_MOMENT: bool = false;
     const CRASH_STATES: [usize; 2] = [12, 190];
-    const POLICIES: u64 = 4;
+    const POLICIES: u64 = 2 * (Policy::ALL.len() as u64 - 1);
     const WORKLOADS: &'static [&'static [Workload]] = &[&workloads::ALL, &workloads::SWAP];
 
     fn make(geometry: &Geometry) -> Option<MemDisk> {
         image::ext::make(geometry)
     }
 
+    /// Draws the policy of a seed: the default for even ones, the others by turns for odd ones.
     fn mounter(seed: u64) -> ExtMounter {
-        let place = [Policy::Cowrite, Policy::Ffs, Policy::Cowrite, Policy::FfsPaper][(seed % Self::POLICIES) as usize];
+        let default = Policy::default();
+        let mut others = Policy::ALL.into_iter().rev().filter(|policy| *policy != default);
+        let turn = (seed % Self::POLICIES / 2) as usize;
+        let place = if seed.is_multiple_of(2) { default } else { others.nth(turn).unwrap_or(default) };
         ExtMounter { place }
     }
 

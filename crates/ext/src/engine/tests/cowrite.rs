@@ -1,16 +1,17 @@
 //! The examples of Lee, Ahn, Oh (2008) request for request, and the rules that co-writing keeps for
 //! any directory.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use moafs_vfs::plan::{Plan, PlannedWrite, SMALL_BLOCKS_MAX};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileRange};
 use proptest::prelude::*;
 
 use super::*;
+use crate::alloc::Fit;
 use crate::format::inode::InodeFlags;
 use crate::format::{BlockNo, GroupNo};
-use crate::place::Policy;
+use crate::place::{Draft, Policy};
 
 const BLOCK: u32 = 16 << 10;
 /// The paper's maximum transfer: eight blocks.
@@ -32,7 +33,7 @@ impl Dirty {
 
     /// Marks the files that a plan names as being written.
     fn leave(&self, plan: &Plan) {
-        let gone: Vec<Ino> = plan.writes.iter().flat_map(|travel| travel.from.iter().map(|range| range.ino)).collect();
+        let gone: Vec<Ino> = plan.writes.iter().flat_map(|write| write.from.iter().map(|range| range.ino)).collect();
         self.0.borrow_mut().retain(|file| !gone.contains(&file.ino));
     }
 }
@@ -83,8 +84,8 @@ impl Volume {
         requests
     }
 
-    fn group_of(&self, travel: &PlannedWrite) -> GroupNo {
-        self.ext.geo.group_of_block(BlockNo(travel.to.start.0)).expect("inside the volume")
+    fn group_of(&self, write: &PlannedWrite) -> GroupNo {
+        self.ext.geo.group_of_block(BlockNo(write.to.start.0)).expect("inside the volume")
     }
 
     /// Returns how often the head moves to another group.
@@ -96,7 +97,8 @@ impl Volume {
     /// the group's end and its length.
     fn leave_free(&self, group: GroupNo, runs: &[(u64, u32)]) {
         let range = self.ext.geo.group_range(group);
-        while self.ext.alloc.blocks(group, crate::alloc::Fit::Longest, GROUP_BLOCKS).expect("the bitmap").is_some() {}
+        let longest = |draft: &mut Draft<'_>| draft.choose(group, Fit::Longest, GROUP_BLOCKS);
+        while self.ext.allocate(longest).expect("the bitmap").0.is_some() {}
         for (from_end, len) in runs {
             let start = range.end - from_end;
             self.ext.abandon(BlockRun { start: BlockAddr(start), len: *len });
@@ -411,4 +413,27 @@ fn directories_without_files_keep_later_ones_out_of_their_group() {
         assert_eq!(dir.at.group, volume.root.at.group, "each of them got its file before the next was made");
         volume.create(&dir, "file", FileKind::Regular, None);
     }
+}
+
+/// Another task takes the second of two runs that were chosen: the first one goes back, and both are chosen again.
+#[test]
+fn space_that_another_task_takes_is_chosen_again() {
+    let volume = Volume::with_policy(Policy::Cowrite);
+    let take =
+        |draft: &mut Draft<'_>, group| Ok(draft.choose(GroupNo(group), Fit::Longest, 4)?.expect("there is space"));
+    let (spare, tries, lost) = (volume.ext.alloc.spare_blocks(), Cell::new(0), Cell::new(None));
+    let (runs, _) = volume
+        .ext
+        .allocate(|draft| {
+            let runs = [take(draft, 1)?, take(draft, 0)?];
+            if tries.replace(tries.get() + 1) == 0 {
+                lost.set(Some((runs, volume.ext.allocate(|draft| take(draft, 0))?.0)));
+            }
+            Ok(runs)
+        })
+        .unwrap();
+    let (first, taken) = lost.get().expect("the first try");
+    assert_eq!((tries.get(), taken), (2, first[1]));
+    assert_eq!((runs[0], runs[1].start.0), (first[0], taken.end().0));
+    assert_eq!(volume.ext.alloc.spare_blocks(), spare - 12, "nothing stays with the plan that was given up");
 }
