@@ -643,8 +643,13 @@ impl Checker<'_> {
         let apb = u64::from(self.geo.apb);
         let block_size = u64::from(self.geo.block_size);
         let size = (map::DIRECT + apb + apb * apb) * block_size;
-        let sizes = size - block_size..=map::size_max(&self.geo);
-        // Permissions, further links and a size beyond the map do no harm here.
+        let end = |((index, _), copies): &((usize, u32), Vec<u32>)| match copies.len() as u64 {
+            0 => 0,
+            copies => map::DIRECT + apb + *index as u64 * apb + copies.min(apb),
+        };
+        let mapped = expected.iter().map(end).max().unwrap_or(0) * block_size;
+        let sizes = mapped..=map::size_max(&self.geo);
+        // Permissions, further links and a size that covers what is mapped do no harm here.
         let good = Inode {
             mode: if inode.kind() == Some(FileKind::Regular) { inode.mode } else { 0o100_600 },
             links: inode.links.max(1),

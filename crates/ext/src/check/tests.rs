@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
-use crate::format::map::DIRECT;
+use crate::format::map::{self, DIRECT};
 use crate::format::{bitmap, put_u16, put_u32, u16_at, u32_at};
 use crate::judge;
 use crate::mkfs::{MkfsOptions, mkfs};
@@ -488,6 +488,17 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
         },
         &["xattr_block", "blocks_count", "leaked", "group_count", "total_count"],
     ),
+    (
+        "value that leaves the block when it is filled up to whole words",
+        |lab| {
+            let block = lab.inode(FILE).file_acl;
+            lab.block(block, |bytes| {
+                put_u16(bytes, 34, 425);
+                put_u32(bytes, 40, 599);
+            });
+        },
+        &["xattr_block", "blocks_count", "leaked", "group_count", "total_count"],
+    ),
     ("resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.block[0] = 1), &["resize_inode"]),
     (
         "large resize inode without the feature",
@@ -541,6 +552,26 @@ fn fields_without_a_use_may_have_any_value() {
         let Some(disk) = golden() else { return };
         change(&Lab::new(&disk));
         assert_clean(&disk, what);
+    }
+}
+
+#[test]
+fn the_resize_inode_is_as_long_as_what_it_maps_at_least() {
+    // The first has copies of the reserve to map, the second none.
+    for (options, size, mapped) in
+        [(&["-b", "1024", "-g", "1024", "-N", "160"][..], "5M", true), (&["-b", "4096"], "32M", false)]
+    {
+        let Some(disk) = make(options, size) else { return };
+        let lab = Lab::new(&disk);
+        for size in [0, 4096, lab.inode(InodeNo::RESIZE).size / 2, map::size_max(&lab.geo), 1 << 50] {
+            let disk = disk.snapshot();
+            Lab::new(&disk).set_inode(InodeNo::RESIZE, |inode| inode.size = size);
+            let found = run(&disk, Mode::No);
+            let verdict = judge::e2fsck(&disk).expect("the golden volume was made by its sisters");
+            assert_eq!(found.findings.is_empty(), verdict.code == Some(0), "{options:?} {size}: {}", verdict.text);
+            let is_right = size <= map::size_max(&lab.geo) && (!mapped || size > lab.inode(InodeNo::RESIZE).size / 2);
+            assert_eq!(found.findings.is_empty(), is_right, "{options:?} {size}: {:?}", found.findings);
+        }
     }
 }
 

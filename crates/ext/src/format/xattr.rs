@@ -132,20 +132,19 @@ impl XattrEntry<'_> {
     /// Returns true if the stored hash is the one that the format wants in this place.
     pub fn hash_is_right(&self, area: Area<'_>) -> bool {
         let may_be_absent = matches!(area, Area::Inode(_)) && self.hash == 0;
-        let value = self.whole_words(area);
+        let value = &area.bytes()[self.words_at()];
         may_be_absent || self.hash == entry_hash(self.name, value) || self.hash == entry_hash_signed(self.name, value)
     }
 
     /// Returns the hash that the format wants. The last word of the value counts as it lies in the
     /// area, padding included.
     pub fn right_hash(&self, area: Area<'_>) -> u32 {
-        entry_hash(self.name, self.whole_words(area))
+        entry_hash(self.name, &area.bytes()[self.words_at()])
     }
 
-    fn whole_words<'a>(&self, area: Area<'a>) -> &'a [u8] {
-        let bytes = area.bytes();
-        let end = self.value_at.start + self.value_at.len().next_multiple_of(4);
-        &bytes[self.value_at.start..end.min(bytes.len())]
+    /// Returns the place of the value, filled up to whole words.
+    fn words_at(&self) -> Range<usize> {
+        whole_words(&self.value_at)
     }
 
     /// Returns a copy of the attribute that owns its memory.
@@ -224,19 +223,24 @@ fn entry_at(area: Area<'_>, at: usize, place: Place) -> Result<XattrEntry<'_>, D
     };
     let value = bytes
         .get(value_at.clone())
+        .filter(|_| whole_words(&value_at).end <= bytes.len())
         .ok_or_else(|| place.damage(format!("the value of the entry at byte {at} leaves the area")))?;
     Ok(XattrEntry { offset: at, index: left[1], name, value, hash: u32_at(left, 12), value_inode, value_at })
 }
 
+/// Returns a value's place with the bytes that fill it up to whole words, which belong to it.
+fn whole_words(value_at: &Range<usize>) -> Range<usize> {
+    value_at.start..value_at.start + value_at.len().next_multiple_of(4)
+}
+
 fn check_overlap(entries: &[XattrEntry<'_>], entries_end: usize, place: Place) -> Result<(), Damage> {
-    let mut values: Vec<&Range<usize>> =
-        entries.iter().map(|e| &e.value_at).filter(|range| !range.is_empty()).collect();
+    let mut values: Vec<Range<usize>> = entries.iter().map(XattrEntry::words_at).filter(|r| !r.is_empty()).collect();
     values.sort_by_key(|range| range.start);
-    // Zeros end the entries, and fill values up to whole words.
+    // Zeros end the entries.
     if values.first().is_some_and(|range| range.start < entries_end + TERMINATOR) {
         return Err(place.damage("a value overlaps the entries"));
     }
-    if values.windows(2).any(|pair| pair[0].end.next_multiple_of(4) > pair[1].start) {
+    if values.windows(2).any(|pair| pair[0].end > pair[1].start) {
         return Err(place.damage("two values overlap"));
     }
     Ok(())
