@@ -179,18 +179,22 @@ impl Checker<'_> {
     }
 
     fn check_inode(&mut self, ino: InodeNo, orphans: &[InodeNo]) -> Result<(), CheckError> {
-        let (slot, inode) = self.read_inode(ino)?;
+        let (mut slot, mut inode) = self.read_inode(ino)?;
+        // A deletion time that could be an inode's number is left over from a list of orphans.
+        let numbers_are_no_times = self.geo.inodes < self.superblock.mkfs_time();
+        let left_over = inode.dtime != 0 && inode.dtime <= self.geo.inodes && numbers_are_no_times;
         if ino.0 < self.geo.first_ino && ino != InodeNo::ROOT {
+            if left_over && self.log.found(Issue::OrphanLeft { inode: ino }) {
+                self.change_inode(ino, |inode| inode.dtime = 0)?;
+                (slot, inode) = self.read_inode(ino)?;
+            }
             return self.check_reserved(ino, slot, inode);
         }
         if inode.links == 0 {
             let listed = orphans.contains(&ino);
             let undated = inode.dtime == 0 && inode.mode != 0 && !listed;
-            // A deletion time that could be an inode's number is left over from a list of orphans.
-            let numbers_are_no_times = self.geo.inodes < self.superblock.mkfs_time();
-            let left_over = inode.dtime != 0 && inode.dtime <= self.geo.inodes && numbers_are_no_times && !listed;
             let fix = (undated && self.log.found(Issue::InodeZeroDtime { inode: ino }))
-                || (left_over && self.log.found(Issue::OrphanLeft { inode: ino }));
+                || (left_over && !listed && self.log.found(Issue::OrphanLeft { inode: ino }));
             if fix {
                 let now = self.now_secs();
                 self.change_inode(ino, |inode| inode.dtime = now)?;
@@ -207,7 +211,7 @@ impl Checker<'_> {
             return self.check_resize_inode(slot, inode);
         }
         let regular = inode.kind() == Some(FileKind::Regular);
-        if ino == InodeNo::RESIZE && slot.iter().any(|&byte| byte != 0) {
+        if ino == InodeNo::RESIZE && !is_blank(&inode) {
             let problem = "it is in use without the feature resize_inode".to_owned();
             if self.log.found(Issue::ResizeInode { problem }) {
                 self.clear_inode(ino)?;
@@ -223,7 +227,7 @@ impl Checker<'_> {
             _ => false,
         };
         let in_use = known && regular && inode.links > 0;
-        if !in_use && slot.iter().any(|&byte| byte != 0) {
+        if !in_use && !is_blank(&inode) {
             if self.log.found(Issue::ReservedInode { inode: ino, mode: inode.mode }) {
                 self.clear_inode(ino)?;
             }
@@ -656,8 +660,7 @@ impl Checker<'_> {
             size: if sizes.contains(&inode.size) { inode.size } else { size },
             blocks: owned * sectors,
             block: std::array::from_fn(|slot| if slot == 13 { inode.block[13] } else { 0 }),
-            dtime: 0,
-            flags: inode.flags.difference(FLAGS_IMPOSSIBLE),
+            flags: inode.flags.difference(FLAGS_IMPOSSIBLE | InodeFlags::INDEX),
             file_acl: 0,
             ..inode.clone()
         };
@@ -744,6 +747,12 @@ impl Checker<'_> {
             self.volume.write(BlockNo((*primary).into()), contents);
         }
     }
+}
+
+/// Returns true if an inode that is not in use holds nothing; owners, times and the like have no effect.
+fn is_blank(inode: &Inode) -> bool {
+    let Inode { mode, links, size, blocks, block, flags, file_acl, .. } = inode.clone();
+    Inode { mode, links, size, blocks, block, flags, file_acl, ..Inode::default() } == Inode::default()
 }
 
 /// Returns a block of pointers with these at their indexes, and holes elsewhere.

@@ -499,6 +499,16 @@ const DAMAGES: &[(&str, Damage, &[&str])] = &[
         },
         &["xattr_block", "blocks_count", "leaked", "group_count", "total_count"],
     ),
+    (
+        "deletion time of a reserved inode that is an inode's number",
+        |lab| lab.set_inode(InodeNo::RESIZE, |i| i.dtime = 1),
+        &["orphan_left"],
+    ),
+    (
+        "resize inode with an index",
+        |lab| lab.set_inode(InodeNo::RESIZE, |i| i.flags |= inode::InodeFlags::INDEX),
+        &["resize_inode"],
+    ),
     ("resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.block[0] = 1), &["resize_inode"]),
     (
         "large resize inode without the feature",
@@ -541,7 +551,9 @@ fn one_damage_one_issue() {
 
 #[test]
 fn fields_without_a_use_may_have_any_value() {
-    let fields: [(&str, Damage); 5] = [
+    let fields: [(&str, Damage); 7] = [
+        ("owner of a reserved inode", |lab| lab.set_inode(InodeNo(9), |i| i.uid = 7)),
+        ("deletion time of the resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.dtime = 0x80_0000)),
         ("permissions of the resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.mode = 0o100_644)),
         ("links of the resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.links = 2)),
         ("size of the resize inode", |lab| lab.set_inode(InodeNo::RESIZE, |i| i.size -= 1)),
