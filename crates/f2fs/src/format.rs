@@ -12,10 +12,12 @@
 //! | [`nat`] | addresses and owners of nodes |
 //! | [`sit`] | the valid blocks of each segment |
 //! | [`node`] | node footers, and the way from a file block to its node |
+//! | [`chain`] | nodes written since the checkpoint, for recovery |
 //! | [`inode`] | inodes and the contents inside them |
 //! | [`dentry`] | directory entries, hashed levels |
 //! | [`xattr`] | extended attributes |
 
+pub mod chain;
 pub mod checkpoint;
 pub mod crc;
 pub mod dentry;

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use moafs_vfs::types::FileKind;
-
 use super::segments::Segment;
 use super::volume::{REQUEST_BLOCKS, Volume};
 use super::{CheckError, Checker, Issue, Outcome, Tell};
+use crate::format::chain::{self, Facts};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, VersionBitmap, is_newer};
-use crate::format::inode::{Inline, Inode};
 use crate::format::nat::{self, NAT_PER_BLOCK, NatEntry};
-use crate::format::node::{self, ADDRS_PER_NODE, Footer};
+use crate::format::node::Footer;
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
 use crate::format::superblock::{Features, Geometry, SUPERBLOCK_START, Superblock};
 use crate::format::{BLOCK, BlkAddr, Damage, Log, Nid, SEGMENT_BLOCKS, Segno, Structure};
@@ -350,7 +348,7 @@ impl Checker<'_> {
         let expected = self.pack.checkpoint.node_version();
         let only_low = self.pack.checkpoint.flags.contains(CpFlags::NOCRC_RECOVERY);
         let matches = |version: u64| version == expected || only_low && version as u32 == expected as u32;
-        let mut chain = BTreeMap::new();
+        let mut links = BTreeMap::new();
         // The last node of each inode that an fsync marked: a mount replays those up to it.
         let mut marked = BTreeMap::new();
         let mut block = self.geo.block_of(current.segno, current.offset.into());
@@ -362,8 +360,10 @@ impl Checker<'_> {
             }
             let (segno, offset) = self.geo.segment_of(block).unwrap_or_default();
             let in_use = self.segments.get(&segno).is_some_and(|segment| segment.valid.get(offset));
-            let place = chain.len();
-            if in_use || chain.insert(block, (place, footer, self.link_problem(&page, &footer))).is_some() {
+            let place = links.len();
+            let facts = Facts { geo: &self.geo, features: self.superblock.features, uuid: &self.superblock.uuid };
+            let link = (place, footer, chain::problem(&page, self.nat.get(footer.nid), facts));
+            if in_use || links.insert(block, link).is_some() {
                 let problem = if in_use { "the checkpoint has that block in use" } else { "it runs in a circle" };
                 self.found(Issue::Chain { block, problem: problem.to_owned() });
                 break;
@@ -373,40 +373,12 @@ impl Checker<'_> {
             }
             block = footer.next;
         }
-        for (block, (place, footer, problem)) in chain {
+        for (block, (place, footer, problem)) in links {
             let Some(problem) = problem else { continue };
             let is_replayed = marked.get(&footer.ino).is_some_and(|last| place <= *last);
             self.found(if is_replayed { Issue::ChainNode { block, problem } } else { Issue::Chain { block, problem } });
         }
         Ok(())
-    }
-
-    /// Returns the reason why a node of the chain cannot be replayed.
-    fn link_problem(&self, page: &[u8], footer: &Footer) -> Option<String> {
-        let Footer { nid, ino, offset, .. } = *footer;
-        let known = self.nat.get(nid);
-        if !self.nat.is_nid(nid) || !self.nat.is_nid(ino) || (nid == ino) != (offset == 0) {
-            return Some(format!("node {nid} cannot be node {offset} of inode {ino}"));
-        }
-        if known.addr != BlkAddr::NULL && known.ino != ino {
-            return Some(format!("its footer says that node {nid} belongs to inode {ino}, not to {}", known.ino));
-        }
-        let features = self.superblock.features;
-        let addresses: Vec<BlkAddr> = match offset {
-            0 => match Inode::decode(page, ino, features) {
-                Ok(inode) if inode.kind == FileKind::Regular && !inode.inline.contains(Inline::DATA) => {
-                    let layout = inode.layout(features.contains(Features::FLEXIBLE_INLINE_XATTR));
-                    (0..layout.addresses() as usize).map(|slot| layout.addr(page, slot)).collect()
-                }
-                Ok(_) => Vec::new(),
-                Err(damage) => return Some(damage.problem),
-            },
-            _ if node::is_direct(offset) => (0..ADDRS_PER_NODE).map(|slot| node::addr(page, slot)).collect(),
-            _ => Vec::new(),
-        };
-        let is_address = |addr: &BlkAddr| [BlkAddr::NULL, BlkAddr::NEW].contains(addr) || self.geo.is_main(*addr);
-        let wrong = addresses.into_iter().find(|addr| !is_address(addr))?;
-        Some(format!("it has address {wrong}, outside the main area"))
     }
 }
 

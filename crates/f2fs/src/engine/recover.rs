@@ -16,6 +16,7 @@ use moafs_vfs::{Error, Result};
 use super::incore::Incore;
 use super::mount::NO_PLACE;
 use super::{F2fs, copy_of, damaged};
+use crate::format::chain::{self, Facts};
 use crate::format::checkpoint::{Checkpoint, CpFlags};
 use crate::format::inode::{self, Inline, Inode};
 use crate::format::nat::NatEntry;
@@ -75,7 +76,8 @@ impl F2fs {
         self.read_block(at, Tag::new(Kind::Node, 0, Cause::Volume))
     }
 
-    /// Reads the nodes written to the warm log since the checkpoint, in order.
+    /// Reads the nodes written to the warm log since the checkpoint, in order. The chain ends before a block that
+    /// cannot be replayed: the power failed while it was written, and no fsync that wrote it has returned.
     fn read_chain(&self, last: &Checkpoint) -> Result<Vec<Link>> {
         let head = last.current[Log::WarmNode as usize];
         let mut at = self.geo.block_of(head.segno, head.offset.into());
@@ -84,13 +86,18 @@ impl F2fs {
         let mut chain = Vec::new();
         let mut seen = BTreeSet::new();
         while self.geo.is_main(at) && seen.insert(at) {
-            let footer = Footer::decode(&self.chain_block(at)?);
+            let page = self.chain_block(at)?;
+            let footer = Footer::decode(&page);
             let same = match only_version {
                 true => footer.cp_version as u32 == expected as u32,
                 false => footer.cp_version == expected,
             };
             // A block that the checkpoint has is no link of a chain that began after it.
             if !same || self.space.is_valid(at) {
+                break;
+            }
+            let facts = Facts { geo: &self.geo, features: self.features, uuid: &self.uuid };
+            if chain::problem(&page, self.nat.get(footer.nid)?, facts).is_some() {
                 break;
             }
             let next = footer.next;
@@ -305,7 +312,14 @@ mod tests {
 
     /// Returns a volume with a new file of `dir` in its fsync chain, after `change` of the file's inode there.
     fn chained(change: impl FnOnce(&mut [u8])) -> Arc<MemDisk> {
-        let disk = volume(64, features()[0]);
+        chained_on(features()[0], |block, uuid| {
+            change(block);
+            inode::seal_checksum(block, uuid);
+        })
+    }
+
+    fn chained_on(features: Features, change: impl FnOnce(&mut [u8], &[u8; 16])) -> Arc<MemDisk> {
+        let disk = volume(64, features);
         let vfs = mount(&disk);
         let make = |dir: Ino, text: &[u8], kind| {
             let ino = vfs.create(&root(), dir, name(text), &new(kind)).unwrap().ino;
@@ -329,8 +343,7 @@ mod tests {
         cut.peek(at, &mut block);
         let footer = Footer::decode(&block);
         assert!(footer.fsync && footer.dentry, "the chain is the new file's inode");
-        change(&mut block);
-        inode::seal_checksum(&mut block, &superblock.uuid);
+        change(&mut block, &superblock.uuid);
         cut.poke(at, &block);
         cut
     }
@@ -371,6 +384,30 @@ mod tests {
             let disk = chained(damage);
             let found = findings_after_recovery(&disk);
             assert!(matches!(found[..], [Issue::Unattached { inode: Nid(6) }]), "{what}: {found:?}");
+        }
+    }
+    /// Drivers that write a chain's nodes once may leave any of a node's sectors as they were.
+    #[test]
+    fn a_node_of_the_chain_that_was_torn_ends_the_chain() {
+        for features in features() {
+            for sector in 0..BLOCK / 512 {
+                for old in [0, 0xA5] {
+                    let mut whole = false;
+                    let disk = chained_on(features, |block, _| {
+                        let sector = &mut block[512 * sector..][..512];
+                        whole = sector.iter().all(|byte| *byte == old);
+                        sector.fill(old);
+                    });
+                    let what = format!("sector {sector} of {old:#x}, {features:?}");
+                    assert_eq!(findings_after_recovery(&disk), [], "{what}");
+                    let vfs = mount(&disk);
+                    let is_there = vfs.lookup(&root(), Ino(DIR.0.into()), name(b"file")).is_ok();
+                    // Without a checksum nothing tells zeros from an inode's own.
+                    let unseen = whole || (old == 0 && !features.contains(Features::INODE_CHECKSUM));
+                    assert!(unseen || !is_there, "{what}");
+                    vfs.lookup(&root(), Ino(DIR.0.into()), name(b"victim")).unwrap();
+                }
+            }
         }
     }
 }
