@@ -34,8 +34,7 @@ named_enum! {
     /// The policy that decides where data are placed: the values of `-o place=`.
     #[derive(PartialOrd, Ord, Hash, Default)]
     pub enum Policy ("placement policy") {
-        FfsPaper = "ffs-paper", "As ffs, addresses allocated at write(): the paper's baseline"
-            => ffs::FfsPaper;
+        FfsPaper = "ffs-paper", "As ffs, addresses allocated at write(): the paper's baseline" => ffs::FfsPaper;
         Ffs = "ffs", "File by file, addresses chosen when data leave the cache" => ffs::Ffs;
         #[default]
         Cowrite = "cowrite", "The small files of a directory together, large files as with ffs" => cowrite::Cowrite;
