@@ -17,17 +17,18 @@ pub mod swaparea;
 
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moafs_disk::Kind;
+use moafs_disk::{Buf, Kind};
 use moafs_runtime::leaf::Mutex;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::{Error, Result};
 
-use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Structure, bitmap};
+use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
+use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Sealed, Structure, bitmap};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Meta, Sweeper, Use};
 pub use free_map::{Fit, FreeMap};
@@ -68,6 +69,7 @@ pub struct NewInode {
 }
 
 struct Group {
+    /// The descriptor as it was read; positions never change.
     descriptor: Descriptor,
     /// Bits of the blocks for metadata without a fixed place.
     zone: Range<u32>,
@@ -79,8 +81,10 @@ struct GroupState {
     /// True once the bitmap was counted (or if the volume was cleanly unmounted).
     blocks_counted: bool,
     inodes_counted: bool,
-    /// True if the counts differ from the descriptor's.
-    changed: bool,
+    /// The descriptor as the disk has it, or will have it with the transaction that is being closed.
+    stored: Descriptor,
+    /// The parts of the group that the stored descriptor does not agree with.
+    stale: Stale,
     /// The bit at which the search for new files' blocks goes on: neighbours in time become
     /// neighbours on the disk.
     rotor: u32,
@@ -89,6 +93,23 @@ struct GroupState {
     /// With a journal: blocks that the bitmap shows as free and that may not be handed out. They were handed out to
     /// data that are not placed yet, or freed by a transaction that is not durable yet.
     reserved: Taken,
+}
+
+/// The parts of a group that have changed since its descriptor was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Stale {
+    counts: bool,
+    /// The block bitmap, with the counts.
+    blocks: bool,
+    /// The inode bitmap, with the counts.
+    inodes: bool,
+}
+
+impl Stale {
+    const NONE: Stale = Stale { counts: false, blocks: false, inodes: false };
+    const COUNTS: Stale = Stale { counts: true, ..Stale::NONE };
+    const BLOCKS: Stale = Stale { counts: true, blocks: true, inodes: false };
+    const INODES: Stale = Stale { counts: true, blocks: false, inodes: true };
 }
 
 impl GroupState {
@@ -140,6 +161,8 @@ pub struct Alloc {
     /// The blocks and inodes that were handed out or freed since the mount; kept only while
     /// recovery looks for leaks.
     changed: Mutex<Option<Changed>>,
+    /// The groups whose stored descriptors are stale.
+    stale_groups: Mutex<BTreeSet<GroupNo>>,
 }
 
 impl Alloc {
@@ -162,7 +185,8 @@ impl Alloc {
                     counts,
                     blocks_counted: trusted,
                     inodes_counted: trusted,
-                    changed: false,
+                    stored: descriptor,
+                    stale: Stale::NONE,
                     rotor: zone.end,
                     taken: Taken::default(),
                     reserved: Taken::default(),
@@ -187,7 +211,18 @@ impl Alloc {
             promised: Arc::default(),
             swap: Ledger::default(),
             changed: Mutex::new((!trusted).then(Changed::default)),
+            stale_groups: Mutex::default(),
         }
+    }
+
+    /// Notes that parts of a group differ from its stored descriptor.
+    fn note_stale(&self, group: GroupNo, state: &mut GroupState, what: Stale) {
+        if state.stale == Stale::NONE {
+            self.stale_groups.lock().insert(group);
+        }
+        let Stale { counts, blocks, inodes } = state.stale;
+        state.stale =
+            Stale { counts: counts | what.counts, blocks: blocks | what.blocks, inodes: inodes | what.inodes };
     }
 
     /// Notes that blocks of a group were handed out or freed, while recovery looks for leaks.
@@ -239,7 +274,7 @@ impl Alloc {
         if stored != counted {
             let mut state = self.groups[group.0 as usize].state.lock();
             state.counts.directories = state.counts.directories.wrapping_add(counted).wrapping_sub(stored);
-            state.changed = true;
+            self.note_stale(group, &mut state, Stale::COUNTS);
         }
     }
 
@@ -346,26 +381,37 @@ impl Alloc {
         // A caller that allocates blocks in a group mostly makes inodes there: the inode bitmap is
         // read with the block bitmap if it is the next block.
         let end = if here.descriptor.inode_bitmap.0 == no + 1 { no + 2 } else { no + 1 };
+        let block = self.bitmap_at(here, no..end, |stored| stored.lacks_block_bitmap(&self.geo))?;
         let used = Use::block_bitmap(group);
-        let block = if here.descriptor.lacks_block_bitmap(&self.geo) {
-            self.meta.supplied(no, Kind::Bitmap, used, |map| self.make_block_bitmap(group, map))?
+        let mut state = here.state.lock();
+        if state.stored.lacks_block_bitmap(&self.geo) {
+            block.supply(used, |map| self.make_block_bitmap(group, map));
         } else {
-            let block = self.meta.get_near(no, Kind::Bitmap, no..end)?;
             let covered = self.geo.bitmap_bytes().0;
             let place = Place::new(Structure::BlockBitmap(group), BlockNo(no));
-            block.verify(used, |map| self.check_bitmap(&map[..covered], here.descriptor.block_bitmap_csum, place))?;
-            block
-        };
-        let mut state = here.state.lock();
+            let sum = state.stored.block_bitmap_csum;
+            block.verify(used, |map| self.check_bitmap(&map[..covered], sum, place))?;
+        }
         if !state.blocks_counted {
             let bits = self.geo.group_clusters(group);
             let counted = block.view(|map| bitmap::count_zeros(map, bits));
             adjust(&self.free_blocks, state.counts.free_blocks, counted);
             state.counts.free_blocks = counted;
             state.blocks_counted = true;
-            state.changed = true;
+            self.note_stale(group, &mut state, Stale::COUNTS);
         }
+        drop(state);
         Ok(block)
+    }
+
+    /// Returns the block of a bitmap. If the group `lacks` it the block is not read, and its bytes are still to be
+    /// made.
+    fn bitmap_at(&self, here: &Group, near: Range<u64>, lacks: impl Fn(&Descriptor) -> bool) -> Result<Arc<Block>> {
+        // Under the group's lock: as soon as a bitmap was made and changed, the disk has it.
+        let state = here.state.lock();
+        let unread = if lacks(&state.stored) { self.meta.unread(near.start, Kind::Bitmap) } else { None };
+        drop(state);
+        unread.map_or_else(|| self.meta.get_near(near.start, Kind::Bitmap, near), Ok)
     }
 
     /// Makes the bitmap of a group whose bitmap was never written: nothing is in use but the volume's own metadata.
@@ -381,11 +427,17 @@ impl Alloc {
         bitmap::pad(map, self.geo.group_clusters(group));
     }
 
-    /// Compares the checksum of a bitmap, which its descriptor holds, with the bytes that it covers.
-    fn check_bitmap(&self, covered: &[u8], stored: u32, place: Place) -> Result<()> {
+    /// Returns the checksum of the bytes of a bitmap that it covers, as the group's descriptor holds it; `None` on
+    /// volumes without.
+    fn sum_of_bitmap(&self, covered: &[u8]) -> Option<u32> {
         // Descriptors of 32 bytes have the low half only.
         let mask = if self.geo.desc_size >= 64 { u32::MAX } else { 0xFFFF };
-        match self.geo.checksums.of_bitmap(covered).map(|sum| sum & mask) {
+        self.geo.checksums.of_bitmap(covered).map(|sum| sum & mask)
+    }
+
+    /// Compares the checksum of a bitmap, which its descriptor holds, with the bytes that it covers.
+    fn check_bitmap(&self, covered: &[u8], stored: u32, place: Place) -> Result<()> {
+        match self.sum_of_bitmap(covered) {
             Some(sum) if sum != stored => {
                 let problem = format!("its checksum is {sum:#010x}, but the group's descriptor has {stored:#010x}");
                 Err(damaged(place.damage(problem)))
@@ -425,13 +477,14 @@ impl Alloc {
         self.check_free(group, &block, run)?;
         self.note_change(group, bits.clone());
         let level = if self.meta.has_journal() {
+            // The disk shows them as free until there is a pointer to them.
             state.reserved.take(bits, self.geo.block_bytes());
             Level::NONE
         } else {
+            self.note_stale(group, &mut state, Stale::BLOCKS);
             self.meta.change_loose(&block, |map| bitmap::set_range(map, bits.clone()))
         };
         state.counts.free_blocks = state.counts.free_blocks.saturating_sub(run.len);
-        state.changed = true;
         self.free_blocks.fetch_sub(run.len.into(), Ordering::Relaxed);
         Ok(Some(level))
     }
@@ -463,7 +516,7 @@ impl Alloc {
             // Blocks that are overwritten in place are shown as used already.
             if state.reserved.give(bits.clone()) > 0 {
                 self.meta.change_loose(&block, |map| bitmap::set_range(map, bits.clone()));
-                state.changed = true;
+                self.note_stale(group, &mut state, Stale::BLOCKS);
             }
             Ok(())
         })
@@ -533,27 +586,28 @@ impl Alloc {
             self.block_bitmap(group)?;
         }
         let no = here.descriptor.inode_bitmap.0;
+        let block = self.bitmap_at(here, no..no + 1, |stored| stored.lacks_inode_bitmap(&self.geo))?;
         let used = Use::inode_bitmap(group);
-        let block = if here.descriptor.lacks_inode_bitmap(&self.geo) {
-            self.meta.supplied(no, Kind::Bitmap, used, |map| {
+        let mut state = here.state.lock();
+        if state.stored.lacks_inode_bitmap(&self.geo) {
+            block.supply(used, |map| {
                 map.fill(0);
                 bitmap::pad(map, self.geo.inodes_per_group);
-            })?
+            });
         } else {
-            let block = self.meta.get(no, Kind::Bitmap)?;
             let covered = self.geo.bitmap_bytes().1;
             let place = Place::new(Structure::InodeBitmap(group), BlockNo(no));
-            block.verify(used, |map| self.check_bitmap(&map[..covered], here.descriptor.inode_bitmap_csum, place))?;
-            block
-        };
-        let mut state = here.state.lock();
+            let sum = state.stored.inode_bitmap_csum;
+            block.verify(used, |map| self.check_bitmap(&map[..covered], sum, place))?;
+        }
         if !state.inodes_counted {
             let counted = block.view(|map| bitmap::count_zeros(map, self.geo.inodes_per_group));
             adjust(&self.free_inodes, state.counts.free_inodes, counted);
             state.counts.free_inodes = counted;
             state.inodes_counted = true;
-            state.changed = true;
+            self.note_stale(group, &mut state, Stale::COUNTS);
         }
+        drop(state);
         Ok(block)
     }
 
@@ -570,8 +624,7 @@ impl Alloc {
         // Under the group's lock: once it is released others may take inodes of the same block,
         // and then the block's contents matter.
         let alone = block.view(|map| bitmap::is_clear(map, mates));
-        let table_block = self.descriptor(group).inode_table.0 + u64::from(index / per_block);
-        let table = if alone { self.meta.unread(table_block, Kind::Inodes) } else { None };
+        let table = self.table_of_new(&mut state, index, alone);
         self.note_inode_change(group, index);
         let level = self.meta.change_loose(&block, |map| {
             bitmap::set(map, index);
@@ -579,10 +632,34 @@ impl Alloc {
         state.counts.free_inodes = state.counts.free_inodes.saturating_sub(1);
         state.counts.directories = state.counts.directories.wrapping_add(directory.into());
         self.note_expectant(&mut state.counts, directory);
-        state.changed = true;
+        self.note_stale(group, &mut state, Stale::INODES);
         self.directories.fetch_add(directory.into(), Ordering::Relaxed);
         self.free_inodes.fetch_sub(1, Ordering::Relaxed);
         Ok(Some(NewInode { ino: self.geo.inode_at(group, index), level, table }))
+    }
+
+    /// Returns the block of the inode table for a new inode if its old contents do not matter, and has the descriptor
+    /// say that the slot is in use. `alone`: no other inode of the block is in use. Never waits.
+    fn table_of_new(&self, state: &mut GroupState, index: u32, alone: bool) -> Option<Arc<Block>> {
+        let per_block = self.geo.inodes_per_block();
+        let no = state.stored.inode_table.0 + u64::from(index / per_block);
+        let ever_used = state.stored.inodes_ever_used(&self.geo);
+        if index >= ever_used {
+            state.stored.itable_unused = self.geo.inodes_per_group - (index + 1);
+            state.stored.flags &= !INODE_UNINIT;
+            let was_zeroed = state.stored.flags & INODE_ZEROED != 0;
+            // The rest of the last block that was in use is zeros: blocks are written whole. One that was never in use
+            // may hold anything.
+            if index / per_block >= ever_used.div_ceil(per_block) && !was_zeroed {
+                return Some(self.meta.fresh(no, Kind::Inodes, Buf::zeroed(self.geo.block_bytes())).0);
+            }
+        }
+        if alone { self.meta.unread(no, Kind::Inodes) } else { None }
+    }
+
+    /// Returns the number of inodes at the start of a group's table that may have been used.
+    pub fn inodes_ever_used(&self, group: GroupNo) -> u32 {
+        self.groups[group.0 as usize].state.lock().stored.inodes_ever_used(&self.geo)
     }
 
     /// Returns the bytes of memory that the watch for leaks takes.
@@ -679,10 +756,10 @@ impl Alloc {
                 return Err(self.freed_twice(group, &block, bits));
             }
             self.note_change(group, bits.clone());
+            self.note_stale(group, &mut state, Stale::BLOCKS);
             self.meta.change_loose(&block, |map| bitmap::clear_range(map, bits.clone()));
         }
         state.counts.free_blocks += len;
-        state.changed = true;
         self.free_blocks.fetch_add(len.into(), Ordering::SeqCst);
         Ok(())
     }
@@ -710,7 +787,7 @@ impl Alloc {
                 _ => {
                     self.meta.change_loose(&block, |map| bitmap::clear_range(map, bits.clone()));
                     state.reserved.take(bits, self.geo.block_bytes());
-                    state.changed = true;
+                    self.note_stale(group, &mut state, Stale::BLOCKS);
                     Ok(())
                 }
             }
@@ -744,20 +821,23 @@ impl Alloc {
         }
         let fewer = |count: u64| Some(count.saturating_sub(directory.into()));
         let _ = self.directories.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
-        state.changed = true;
+        self.note_stale(at.group, &mut state, Stale::INODES);
         self.free_inodes.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
     // -- counts
 
-    /// Stores changed counts into the descriptor blocks (they leave with the next sweep) and
+    /// Stores the descriptors of groups that have changed into their blocks (they leave with the next sweep) and
     /// returns the totals `(blocks, inodes)` for the superblock.
     pub fn store_counts(&self) -> Result<(u64, u64)> {
-        for (at, group) in self.groups.iter().enumerate() {
-            if group.state.lock().changed {
-                self.store_counts_of(GroupNo(at as u32), group)?;
+        let mut stale = std::mem::take(&mut *self.stale_groups.lock());
+        while let Some(group) = stale.first() {
+            if let Err(error) = self.store_descriptor(*group) {
+                self.stale_groups.lock().append(&mut stale);
+                return Err(error);
             }
+            stale.pop_first();
         }
         Ok(self.totals())
     }
@@ -767,22 +847,47 @@ impl Alloc {
         (self.free_blocks.load(Ordering::Relaxed), self.free_inodes.load(Ordering::Relaxed))
     }
 
-    fn store_counts_of(&self, no: GroupNo, group: &Group) -> Result<()> {
-        let (block, offset) = self.geo.locate_descriptor(no);
-        let block = self.meta.get(block.0, Kind::Descriptors)?;
+    fn store_descriptor(&self, no: GroupNo) -> Result<()> {
+        let (table, offset) = self.geo.locate_descriptor(no);
+        let table = self.meta.get(table.0, Kind::Descriptors)?;
         // One step: another task that stores newer counts must not come in between.
-        let mut state = group.state.lock();
-        if !std::mem::take(&mut state.changed) {
-            return Ok(());
-        }
-        let mut descriptor = group.descriptor;
-        descriptor.free_blocks = state.counts.free_blocks + state.reserved.count();
-        descriptor.free_inodes = state.counts.free_inodes;
+        let mut state = self.groups[no.0 as usize].state.lock();
+        let stale = std::mem::take(&mut state.stale);
+        let mut stored = state.stored;
+        stored.free_blocks = state.counts.free_blocks + state.reserved.count();
+        stored.free_inodes = state.counts.free_inodes;
         // Below zero only until a crash's wrong number has been corrected.
-        descriptor.used_dirs = (state.counts.directories as i32).max(0) as u32;
-        let size = self.geo.desc_size as usize;
-        self.meta.change_loose(&block, |bytes| descriptor.encode_into(&mut bytes[offset..offset + size], &self.geo));
+        stored.used_dirs = (state.counts.directories as i32).max(0) as u32;
+        if stale.blocks && self.geo.checksums.allow_lazy_groups() {
+            stored.flags &= !BLOCK_UNINIT;
+        }
+        let (of_blocks, of_inodes) = self.geo.bitmap_bytes();
+        if stale.blocks && self.geo.checksums.cover_all() {
+            stored.block_bitmap_csum = self.sum_of_changed(stored.block_bitmap, of_blocks);
+        }
+        if stale.inodes && self.geo.checksums.cover_all() {
+            stored.inode_bitmap_csum = self.sum_of_changed(stored.inode_bitmap, of_inodes);
+        }
+        state.stored = stored;
+        let at = offset..offset + self.geo.desc_size as usize;
+        let before = table.view(|bytes| bytes[at.clone()].to_vec());
+        let mut slot = before.clone();
+        stored.encode_into(&mut slot, &self.geo);
+        let place = Place::new(Structure::Descriptor(no), BlockNo(table.no));
+        let sealed = self.geo.checksums.seal(Sealed::Descriptor(no), &mut slot);
+        sealed.map_err(|problem| damaged(place.damage(problem)))?;
+        if slot != before {
+            self.meta.change_loose(&table, |bytes| bytes[at.clone()].copy_from_slice(&slot));
+        }
         Ok(())
+    }
+
+    /// Returns the checksum of a bitmap that was changed, and is therefore in memory.
+    fn sum_of_changed(&self, no: BlockNo, covered: usize) -> u32 {
+        let sum = |map: &[u8]| self.sum_of_bitmap(&map[..covered]);
+        let block = self.meta.cached(no.0);
+        debug_assert!(block.is_some(), "the bitmap in block {no} was changed and forgotten");
+        block.and_then(|block| block.view(sum)).unwrap_or(0)
     }
 }
 

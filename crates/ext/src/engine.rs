@@ -8,6 +8,7 @@
 //! | [`inside`] | contents inside an inode, and values in inodes of their own |
 //! | [`claim`] | claiming the blocks that a policy has chosen |
 //! | [`dir`] | directories: an index in memory over linear blocks |
+//! | [`dirindex`] | directory indexes on the disk |
 //! | [`neighbours`] | the small files that lie beside another |
 //! | [`early`] | addresses allocated at `write()`, for `ffs-paper` |
 //! | [`xattr`] | extended attributes |
@@ -18,6 +19,7 @@
 
 mod claim;
 mod dir;
+mod dirindex;
 mod early;
 mod extents;
 pub mod incore;
@@ -58,8 +60,8 @@ use crate::alloc::swaparea::SwapRoom;
 use crate::alloc::{Alloc, FREEING_PAUSE, no_space};
 use crate::format::superblock::{Compat, Incompat, RoCompat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Structure, Superblock, Support, dir as codec,
-    extent, inode, map as paths,
+    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Place, Sealed, Structure, Superblock, Support,
+    dir as codec, extent, inode, map as paths,
 };
 use crate::health::{Health, damaged};
 use crate::journal;
@@ -94,7 +96,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// A mounted volume: ext2 and ext3 for reading and writing, ext4 for reading.
+/// A mounted volume of the ext family.
 pub struct Ext {
     disk: SharedDisk,
     rt: Rt,
@@ -267,8 +269,8 @@ impl Ext {
         let directories = descriptors.iter().map(|descriptor| descriptor.used_dirs).collect();
         Ext {
             alloc: Arc::new(Alloc::new(geo.clone(), Arc::clone(&meta), descriptors, clean)),
+            form: codec::Form { is_whole: meta.has_journal(), ..codec::Form::of(&geo) },
             meta,
-            form: codec::Form::of(&geo),
             shape,
             superblock: Mutex::new(superblock),
             registry: Arc::default(),
@@ -337,6 +339,7 @@ impl Ext {
     fn change_superblock(&self, edit: impl FnOnce(&mut Superblock)) -> Result<Level> {
         let (no, offset) = self.superblock_at();
         let block = self.meta.get(no, Kind::Superblock)?;
+        block.holds(Sealed::Superblock);
         let mut superblock = self.superblock.lock();
         edit(&mut superblock);
         let bytes = superblock.as_bytes();
@@ -354,6 +357,7 @@ impl Ext {
     fn write_superblock(&self, edit: impl FnOnce(&mut Superblock)) -> Result<()> {
         let (no, offset) = self.superblock_at();
         let block = self.meta.get(no, Kind::Superblock)?;
+        block.holds(Sealed::Superblock);
         let bytes = {
             let mut superblock = self.superblock.lock();
             edit(&mut superblock);
@@ -458,7 +462,7 @@ impl Ext {
             return Err(stale());
         }
         let at = self.slot_at(ino).ok_or_else(stale)?;
-        if at.index >= self.alloc.descriptor(at.group).inodes_ever_used(&self.geo) {
+        if at.index >= self.alloc.inodes_ever_used(at.group) {
             return Err(stale());
         }
         let block = self.table_block(&at)?;
@@ -528,7 +532,8 @@ impl Ext {
         if writes { extents::reserve(&self.geo) } else { 0 }
     }
 
-    /// Commits if hardly a block is left for a node and blocks are being freed: within an op no commit can be waited for.
+    /// Commits if hardly a block is left for a node and blocks are being freed: within an op no commit can be waited
+    /// for.
     fn make_room_for_nodes(&self) -> Result<()> {
         let freeing = self.alloc.freeing();
         let is_short = freeing > 0 && self.alloc.free_blocks() < self.kept_for_nodes() / 2;
@@ -640,6 +645,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
             false => paths::size_max(geo),
         },
         links_max: inode::LINKS_MAX.into(),
+        uncounted_subdirectories: geo.ro_compat.contains(RoCompat::DIR_NLINK) && may_index(superblock),
         symlink_bytes_max: geo.block_bytes() - 1,
         time_range: inode::time_range(extra),
         time_nanos: extra,
@@ -654,6 +660,11 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         read_only,
         notes: Vec::new(),
     }
+}
+
+/// Returns true if directories that grow get an index, which is what makes a single link of theirs legal.
+fn may_index(superblock: &Superblock) -> bool {
+    superblock.compat().contains(Compat::DIR_INDEX | Compat::HAS_JOURNAL)
 }
 
 impl Files<Arc<Incore>> for Ext {

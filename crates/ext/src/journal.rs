@@ -34,7 +34,8 @@ use crate::format::inode::POINTERS;
 use crate::format::journal::{JournalSuperblock, SUPERBLOCK_BYTES};
 use crate::format::superblock::{Compat, Incompat, SUPERBLOCK_OFFSET};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Place, Sealed, Structure, Superblock, Support, map, u32_at,
+    BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Place, Sealed, Structure, Superblock, Support, checksum, map,
+    u32_at,
 };
 use crate::health::damaged;
 
@@ -220,7 +221,11 @@ pub fn replay(disk: &SharedDisk) -> Result<Option<Replay>> {
     // The superblock itself may have been in the journal.
     let mut sb = read_superblock(disk)?;
     sb.set_incompat(sb.incompat() - Incompat::NEEDS_RECOVERY);
-    let page = Buf::copy_of(sb.as_bytes()).freeze();
+    let mut bytes = Buf::copy_of(sb.as_bytes());
+    if geo.checksums.cover_all() {
+        checksum::keep_superblock_sum(&mut bytes);
+    }
+    let page = bytes.freeze();
     let write = Request {
         op: Op::Write { data: vec![page], fua: false },
         at: Lba::from_byte(SUPERBLOCK_OFFSET),

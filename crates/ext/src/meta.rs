@@ -40,7 +40,7 @@ use moafs_runtime::{Event, Rt};
 use moafs_vfs::{Error, Result};
 use smallvec::SmallVec;
 
-use crate::format::{Checksums, GroupNo, InodeNo, Owner};
+use crate::format::{Checksums, GroupNo, InodeNo, Owner, Sealed};
 use crate::health::Health;
 use crate::journal::Log;
 pub use transaction::Handle;
@@ -162,8 +162,8 @@ struct State {
     sent: Level,
     /// True once the block was freed: no image of it may reach the disk any more.
     dead: bool,
-    /// The inode whose numbers go into the block's checksum.
-    owner: Option<Owner>,
+    /// The structure whose checksum the block gets when it is written.
+    sealed: Option<Sealed>,
 }
 
 /// The versions of a record that are not on disk yet, oldest first, levels ascending.
@@ -278,21 +278,44 @@ impl Block {
         if self.verified.load(Ordering::Relaxed) == used.0 {
             return Ok(());
         }
-        self.view(verify)?;
-        self.verified.store(used.0, Ordering::Relaxed);
+        // One step: once the bytes were found right another task may change them.
+        let state = self.state.lock();
+        if self.verified.load(Ordering::Relaxed) != used.0 {
+            verify(&state.bytes)?;
+            self.verified.store(used.0, Ordering::Relaxed);
+        }
         Ok(())
     }
 
-    /// Notes the inode that a directory block or a node of an extent tree belongs to: its numbers go into the checksum
-    /// that the block gets when it is written. The op that changes such a block has to say this once, of a new block or
-    /// of one that was verified; its bytes are right from then on, though their checksum is made later.
-    pub fn belongs_to(&self, owner: Owner) {
-        let used = match self.kind {
-            Kind::Directory => Use::directory(owner.ino),
-            _ => Use::extents(owner.ino),
+    /// Has `image` make the bytes of a block whose contents on the disk mean nothing: once for as long as the block
+    /// stays in memory.
+    pub fn supply(&self, used: Use, image: impl FnOnce(&mut [u8])) {
+        let mut state = self.state.lock();
+        if self.verified.load(Ordering::Relaxed) != used.0 {
+            image(&mut state.bytes);
+            self.verified.store(used.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes the structure that the block holds: it gets the checksum of this structure when it is written, by a volume
+    /// with a journal. The op that changes a structure with a checksum that has a block for itself says this, of a new
+    /// block or of one that was verified; its bytes are right from then on, though their checksum is made later. A
+    /// directory block is a [`Sealed::Leaf`] here, whatever its shape will be.
+    pub fn holds(&self, what: Sealed) {
+        let used = match what {
+            Sealed::Leaf(owner) => Use::directory(owner.ino),
+            Sealed::Extents(owner) => Use::extents(owner.ino),
+            Sealed::Xattrs(_) => Use::xattrs(),
+            _ => Use(0),
         };
-        self.state.lock().owner = Some(owner);
+        let mut state = self.state.lock();
+        state.sealed = Some(what);
         self.verified.store(used.0, Ordering::Relaxed);
+    }
+
+    /// Notes that the block holds a node of an extent tree, as [`Block::holds`] does.
+    pub fn belongs_to(&self, owner: Owner) {
+        self.holds(Sealed::Extents(owner));
     }
 
     /// Returns a level at which the newest version of a record is on disk. A version that left with
@@ -353,7 +376,7 @@ impl State {
             loose: None,
             sent: Level::NONE,
             dead: false,
-            owner: None,
+            sealed: None,
         }
     }
 }
@@ -440,23 +463,6 @@ impl Meta {
         let Entry::Vacant(absent) = shard.entry(no) else { return None };
         self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
         Some(Arc::clone(absent.insert(Block::ready(no, kind, Buf::zeroed(self.block_size)))))
-    }
-
-    /// Returns a block whose contents on the disk mean nothing: `image` makes them, once for as long as the block stays
-    /// in memory. All who use the block like this have to call it.
-    pub fn supplied(&self, no: u64, kind: Kind, used: Use, image: impl FnOnce(&mut [u8])) -> Result<Arc<Block>> {
-        let block = match self.unread(no, kind) {
-            Some(block) => block,
-            None => self.get(no, kind)?,
-        };
-        {
-            let mut state = block.state.lock();
-            if block.verified.load(Ordering::Relaxed) != used.0 {
-                image(&mut state.bytes);
-                block.verified.store(used.0, Ordering::Relaxed);
-            }
-        }
-        Ok(block)
     }
 
     /// Reads `no` and the blocks around it in `near` that are not in memory.
@@ -836,11 +842,8 @@ impl Meta {
     /// Changes a block and writes it in its place, durably, beside all order. Only while no op runs, and for what no
     /// transaction contains.
     pub fn write_through(&self, block: &Arc<Block>, edit: impl FnOnce(&mut [u8])) -> Result<()> {
-        let image = {
-            let mut state = block.state.lock();
-            edit(&mut state.bytes);
-            state.bytes.clone().freeze()
-        };
+        edit(&mut block.state.lock().bytes);
+        let (_, image) = seal::image_of(&self.checksums, block)?;
         let written = write_patiently(&self.disk, &self.rt, vec![self.write_of(block.no, block.kind, image)])?;
         self.disk.make_durable(written).map_err(|source| Error::disk("flushing metadata", source))
     }

@@ -384,7 +384,7 @@ impl Maker<'_> {
             let mut block = Buf::zeroed(geo.block_bytes());
             match lbn {
                 0 => dir::format_first(&mut block, form, lost_found, InodeNo::ROOT),
-                _ => dir::format_empty(&mut block),
+                _ => dir::format_empty(&mut block, form),
             }
             pages.push(block.freeze());
         }

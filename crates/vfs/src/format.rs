@@ -37,6 +37,8 @@ pub struct Shape {
     pub file_bytes_max: u64,
     /// The most names an inode can have.
     pub links_max: u32,
+    /// True if a directory may have more subdirectories than that: it counts one link from then on.
+    pub uncounted_subdirectories: bool,
     /// The longest target of a symbolic link in bytes.
     pub symlink_bytes_max: usize,
     /// First and last second a time stamp can hold.

@@ -13,7 +13,7 @@ use crate::admission::Admitted;
 use crate::calls::{ListEntry, NewFile, Stat};
 use crate::credentials::Credentials;
 use crate::error::{Error, Result};
-use crate::format::{Admission, Format, FormatOp, OpKind, SpaceRequest, Target};
+use crate::format::{Admission, Format, FormatOp, OpKind, Shape, SpaceRequest, Target};
 use crate::inode::{Inode, Shared};
 use crate::io::Files;
 use crate::layer::layer;
@@ -21,8 +21,9 @@ use crate::op::Op;
 use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, W, X, inherited_flags};
 use crate::types::{Attr, Cookie, Dentry, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
-/// Metadata blocks that adding a name may take: a directory block and three levels of its map.
-pub(crate) const NAME_META_BLOCKS: u64 = 4;
+/// Metadata blocks that adding a name may take: a directory block, two nodes of the directory's index, and three levels
+/// of their map.
+pub(crate) const NAME_META_BLOCKS: u64 = 6;
 
 /// Metadata blocks that a new inode may take: a block for attributes, a symbolic link's or
 /// directory's first block with its map.
@@ -40,8 +41,12 @@ pub(crate) fn dot_dot() -> &'static Name {
 
 /// Returns the links of a directory that gains (or loses) subdirectories. A single link says that there are too many
 /// to count.
-pub(crate) fn links_after(links: u32, gains: i64) -> u32 {
-    if links == 1 { 1 } else { (i64::from(links) + gains).clamp(2, u32::MAX.into()) as u32 }
+pub(crate) fn links_after(shape: &Shape, links: u32, gains: i64) -> u32 {
+    match (i64::from(links) + gains).clamp(2, u32::MAX.into()) as u32 {
+        _ if links == 1 => 1,
+        after if shape.uncounted_subdirectories && after >= shape.links_max => 1,
+        after => after,
+    }
 }
 
 /// The attributes and ACLs of a new inode.
@@ -224,9 +229,10 @@ impl<F: Format> Namespace<F> {
             Some(name) => {
                 op.name_add(&dir.node, name, Target { ino, kind: new.kind, node: &*inode.node })?;
                 let now = birth.attr.ctime;
-                let subdirs = u32::from(new.kind == FileKind::Directory);
                 op.put(dir, |attr| {
-                    attr.nlink += subdirs;
+                    if new.kind == FileKind::Directory {
+                        attr.nlink = links_after(&self.shape, attr.nlink, 1);
+                    }
                     (attr.mtime, attr.ctime) = (now, now);
                 })?;
             }
@@ -424,7 +430,7 @@ impl<F: Format> Namespace<F> {
             attr.ctime = now;
         })?;
         op.put(&dir, |attr| {
-            attr.nlink = links_after(attr.nlink, -1);
+            attr.nlink = links_after(&self.shape, attr.nlink, -1);
             (attr.mtime, attr.ctime) = (now, now);
         })?;
         op.end(&[&child, &dir]);

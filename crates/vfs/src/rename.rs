@@ -403,7 +403,7 @@ impl<F: Format> Namespace<F> {
         let now = movement.now;
         let mut settle = |dir: &Shared<F>, gains: i64| {
             op.put(dir, |attr| {
-                attr.nlink = links_after(attr.nlink, gains);
+                attr.nlink = links_after(&self.shape, attr.nlink, gains);
                 (attr.mtime, attr.ctime) = (now, now);
             })
         };

@@ -209,7 +209,7 @@ impl Checker<'_> {
         }
         let Some(block) = self.append_block(home, blocks.len() as u64)? else { return Ok(false) };
         let mut contents = Buf::zeroed(self.geo.block_bytes());
-        dir::format_empty(&mut contents);
+        dir::format_empty(&mut contents, form);
         let added = dir::insert(&mut contents, form, name, ino, kind).is_some();
         self.volume.write(block, contents);
         Ok(added)

@@ -78,7 +78,7 @@ impl Checker<'_> {
         let end = contents.len();
         match last {
             Some((offset, _)) => put_u16(contents, offset + 4, dir::encode_rec_len(end - offset)),
-            None => dir::format_empty(contents),
+            None => dir::format_empty(contents, form),
         }
         Ok(())
     }

@@ -572,7 +572,7 @@ impl Checker<'_> {
         let place = |lbn| Place::of(Structure::Index { inode: ino, lbn });
         let block_at = |lbn: u32| mapped.data.get(lbn as usize).map(|(_, block)| *block);
         let Some(first) = block_at(0) else { return Ok(Err("it has no root".to_owned())) };
-        let (info, top) = match htree::root(&self.volume.read(first)?, place(0)) {
+        let (info, top) = match htree::root(&self.volume.read(first)?, htree::LEVELS_MAX, place(0)) {
             Ok(found) => found,
             Err(damage) => return Ok(Err(damage.problem)),
         };

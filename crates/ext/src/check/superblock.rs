@@ -8,7 +8,7 @@ use crate::format::error::Reason;
 use crate::format::inode::Inode;
 use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, Incompat, MAGIC, RoCompat, SUPERBLOCK_OFFSET, State};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Superblock, Support, Unsupported, u16_at, u32_at,
+    BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Superblock, Support, Unsupported, features, u16_at, u32_at,
 };
 
 /// Compatible features that leave nothing to check, or that are checked.
@@ -260,6 +260,10 @@ fn with_its_revision(sb: Superblock, device_bytes: u64) -> (Superblock, Option<I
     (bare, issue)
 }
 
+/// Features of volumes that are written, and whose structures no pass judges.
+const NOT_CHECKED: [&str; 8] =
+    ["extent", "64bit", "meta_bg", "large_dir", "metadata_csum_seed", "uninit_bg", "metadata_csum", "orphan_present"];
+
 /// Refuses volumes that could not be repaired: half a check would say too little.
 fn supported(sb: Superblock, geo: Geometry) -> Result<(Superblock, Geometry), CheckError> {
     let unknown = sb.compat().difference(COMPAT_KNOWN);
@@ -269,15 +273,17 @@ fn supported(sb: Superblock, geo: Geometry) -> Result<(Superblock, Geometry), Ch
         let advice = "a newer checker is needed".to_owned();
         return Err(Unsupported { reasons: vec![Reason { feature, advice }] }.into());
     }
+    let features = features::present(&sb).into_iter().map(|present| present.name);
+    let beyond: Vec<String> = features.filter(|name| NOT_CHECKED.contains(&&**name)).collect();
+    if !beyond.is_empty() {
+        let reason = |feature| Reason { feature, advice: "not known to this checker: run `e2fsck`".to_owned() };
+        return Err(Unsupported { reasons: beyond.into_iter().map(reason).collect() }.into());
+    }
     match sb.support(true) {
         // Its directories may have any shape: no reference tool says which.
         Support::ReadWrite if sb.ro_compat().contains(RoCompat::BTREE_DIR) => {
             let advice = "no checker knows it".to_owned();
             Err(Unsupported { reasons: vec![Reason { feature: "btree_dir".to_owned(), advice }] }.into())
-        }
-        Support::ReadWrite if sb.incompat().contains(Incompat::EXTENT) => {
-            let advice = "not known to this checker: run `e2fsck`".to_owned();
-            Err(Unsupported { reasons: vec![Reason { feature: "extent".to_owned(), advice }] }.into())
         }
         Support::ReadWrite => Ok((sb, geo)),
         Support::ReadOnly(reasons) => Err(Unsupported { reasons }.into()),

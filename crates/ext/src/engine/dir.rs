@@ -4,7 +4,8 @@
 //! format on the disk stays the same: changes obey the 512-byte rule ([`crate::format::dir`]), one
 //! record per sector. Where another driver left an htree, an insertion goes into the leaf that its
 //! hash names; when that leaf is full the index flag is cleared (durably first) and the directory
-//! is linear from then on, since a split cannot be ordered.
+//! is linear from then on, since a cut cannot be ordered without a journal. With one the htree is kept
+//! up to date: [`super::dirindex`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use super::incore::Incore;
 use crate::format::casefold::fold;
 use crate::format::dir::{self as codec, Entries};
 use crate::format::inode::InodeFlags;
-use crate::format::{BlockNo, Damage, InodeNo, Place, Structure, htree, inline};
+use crate::format::{BlockNo, Damage, InodeNo, Place, Sealed, Structure, htree, inline};
 use crate::health::damaged;
 use crate::meta::{Block, Level, Use};
 
@@ -58,6 +59,13 @@ pub(super) struct Found {
     pub(super) kind: Option<FileKind>,
     lbn: u32,
     offset: u32,
+}
+
+impl Found {
+    /// Returns what a look-up finds of an entry.
+    pub(super) fn at(ino: InodeNo, lbn: usize, offset: usize) -> Found {
+        Found { ino, kind: None, lbn: lbn as u32, offset: offset as u32 }
+    }
 }
 
 /// The levels at which names that were removed from a directory are gone from the disk, by the hash of the name. A
@@ -113,13 +121,23 @@ impl Index {
         if self.folds { hash_of(&fold(name)) } else { hash_of(name) }
     }
 
-    fn add(&mut self, name: &[u8], lbn: u32, offset: u32) {
+    /// Returns the address of each of the directory's blocks.
+    pub(super) fn blocks(&self) -> &[u64] {
+        &self.blocks
+    }
+
+    /// Returns true if names are found without regard to case.
+    pub(super) fn folds(&self) -> bool {
+        self.folds
+    }
+
+    pub(super) fn add(&mut self, name: &[u8], lbn: u32, offset: u32) {
         let slot = Slot { hash: self.hash(name), lbn, offset };
         self.slots.insert_unique(spread(slot.hash), slot, |slot| spread(slot.hash));
         self.names += usize::from(!is_dot(name));
     }
 
-    fn drop_name(&mut self, name: &[u8], found: Found) {
+    pub(super) fn drop_name(&mut self, name: &[u8], found: Found) {
         let here = |slot: &Slot| slot.lbn == found.lbn && slot.offset == found.offset;
         if let Ok(slot) = self.slots.find_entry(spread(self.hash(name)), here) {
             slot.remove();
@@ -139,11 +157,14 @@ fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
+/// Allocates a block for a directory or its map.
+pub(super) type MetaBlock<'a> = dyn FnMut() -> Result<(u64, Level)> + 'a;
+
 /// Takes the names in one block of a directory, and the numbers of their inodes.
 pub(super) type EachBlock<'a> = dyn FnMut(&[(Vec<u8>, u32)]) -> Result<()> + 'a;
 
 impl Ext {
-    fn dir_place(&self, dir: &Incore, lbn: usize, block: u64) -> Place {
+    pub(super) fn dir_place(&self, dir: &Incore, lbn: usize, block: u64) -> Place {
         Place::new(Structure::Directory { inode: dir.ino, lbn: lbn as u64 }, BlockNo(block))
     }
 
@@ -380,7 +401,7 @@ impl Ext {
     // -- changing
 
     /// Charges the growth of an index to the memory budget.
-    fn charge(&self, index: &mut Index) {
+    pub(super) fn charge(&self, index: &mut Index) {
         let now = index.memory() as u64;
         self.registry.charge_index(now.saturating_sub(index.charged));
         index.charged = index.charged.max(now);
@@ -395,7 +416,7 @@ impl Ext {
         ino: InodeNo,
         kind: FileKind,
         needs: Level,
-        meta_block: &mut dyn FnMut() -> Result<(u64, Level)>,
+        meta_block: &mut MetaBlock<'_>,
     ) -> Result<Level> {
         debug_assert!(self.recovery.names_may_change(dir.ino), "directory {} changes unseen", dir.ino.0);
         let mut guard = self.index_mut(dir)?;
@@ -403,29 +424,35 @@ impl Ext {
         let bytes = name.as_bytes();
         let mut needs = needs.max(dir.state.lock().removals.level(bytes));
         if dir.state.lock().inode.flags.contains(InodeFlags::INDEX) {
-            if let Some(level) = self.insert_indexed(dir, index, bytes, ino, kind, needs)? {
+            if let Some(level) = self.insert_indexed(dir, index, bytes, ino, kind, needs, meta_block)? {
                 return Ok(level);
             }
-            dir.state.lock().inode.flags.remove(InodeFlags::INDEX);
-            needs = needs.max(self.store(dir)?);
+            needs = needs.max(self.make_linear(dir, index)?);
         }
         let count = index.blocks.len();
         let wanted = bytes.len() as u8;
         let mut lbn = (index.cursor..count).find(|lbn| index.room[*lbn] >= wanted);
         while let Some(at) = lbn {
-            if let Some(level) = self.try_insert(index, at, bytes, ino, kind, needs)? {
+            if let Some(level) = self.try_insert(dir, index, at, bytes, ino, kind, needs)? {
                 index.cursor = at;
                 return Ok(level);
             }
             index.room[at] = wanted - 1;
             lbn = (at + 1..count).find(|lbn| index.room[*lbn] >= wanted);
         }
+        if self.make_index(dir, index, meta_block)?
+            && let Some(level) = self.insert_indexed(dir, index, bytes, ino, kind, needs, meta_block)?
+        {
+            return Ok(level);
+        }
         let at = self.grow(dir, index, meta_block)?;
         index.cursor = at;
-        let level = self.try_insert(index, at, bytes, ino, kind, needs)?;
+        let level = self.try_insert(dir, index, at, bytes, ino, kind, needs)?;
         Ok(level.expect("an empty block has room for any name").max(self.slot_pending(dir)?))
     }
 
+    /// Inserts into the leaf that the index on the disk names; `None` if it has no room, and none can be made.
+    #[allow(clippy::too_many_arguments)]
     fn insert_indexed(
         &self,
         dir: &Incore,
@@ -434,27 +461,59 @@ impl Ext {
         ino: InodeNo,
         kind: FileKind,
         needs: Level,
+        meta_block: &mut MetaBlock<'_>,
     ) -> Result<Option<Level>> {
-        let leaves = {
-            let superblock = self.superblock.lock().clone();
-            let mut reader = IndexReader { ext: self, dir, blocks: &index.blocks };
-            htree::leaves(&mut reader, name, &superblock, self.form).map_err(|error| error.0)
-        };
-        // A damaged index is no reason to fail: the linear directory is the truth.
-        let Ok(leaves) = leaves else { return Ok(None) };
-        for leaf in leaves {
-            if (leaf as usize) < index.blocks.len()
-                && let Some(level) = self.try_insert(index, leaf as usize, name, ino, kind, needs)?
-            {
-                return Ok(Some(level));
+        loop {
+            let Some(way) = self.way_to(dir, index, name) else { return Ok(None) };
+            if let Some(level) = self.try_insert(dir, index, way.leaf as usize, name, ino, kind, needs)? {
+                return Ok(Some(level.max(self.slot_pending(dir)?)));
+            }
+            // A cut cannot be ordered without a journal.
+            if !self.meta.has_journal() || !self.make_room_for_name(dir, index, &way, name, meta_block)? {
+                return Ok(None);
             }
         }
-        Ok(None)
+    }
+
+    /// Gives up a directory's index on the disk. Its blocks become blocks with entries where those have a tail, which
+    /// blocks of an index lack. Returns the level at which the directory is linear.
+    fn make_linear(&self, dir: &Incore, index: &mut Index) -> Result<Level> {
+        for lbn in 0..index.blocks.len() {
+            if !self.form.has_tail {
+                break;
+            }
+            let block = self.names_to_change(dir, index, lbn)?;
+            let mut image = block.view(<[u8]>::to_vec);
+            match codec::sealed(&image, lbn as u64, true, dir.owner()) {
+                Sealed::IndexRoot(_) => {
+                    let parent = codec::records(&image, self.form).nth(1).and_then(std::result::Result::ok);
+                    let parent = parent.map_or(dir.ino, |entry| entry.inode);
+                    codec::format_first(&mut image, self.form, dir.ino, parent);
+                }
+                Sealed::IndexNode(_) => codec::format_empty(&mut image, self.form),
+                _ => continue,
+            }
+            self.meta.change(&block, 0..image.len(), Level::NONE, |bytes| bytes.copy_from_slice(&image));
+            index.room[lbn] = u8::MAX;
+        }
+        index.cursor = 0;
+        dir.state.lock().inode.flags.remove(InodeFlags::INDEX);
+        self.store(dir)
+    }
+
+    /// Returns a block of a directory that is about to be changed.
+    pub(super) fn names_to_change(&self, dir: &Incore, index: &Index, lbn: usize) -> Result<Arc<Block>> {
+        let block = self.meta.get(index.blocks[lbn], Kind::Directory)?;
+        self.verify_names(dir, lbn, &block)?;
+        block.holds(Sealed::Leaf(dir.owner()));
+        Ok(block)
     }
 
     /// Inserts into one block if it has a place.
+    #[allow(clippy::too_many_arguments)]
     fn try_insert(
         &self,
+        dir: &Incore,
         index: &mut Index,
         lbn: usize,
         name: &[u8],
@@ -462,35 +521,38 @@ impl Ext {
         kind: FileKind,
         needs: Level,
     ) -> Result<Option<Level>> {
-        let block = self.meta.get(index.blocks[lbn], Kind::Directory)?;
+        let block = self.names_to_change(dir, index, lbn)?;
         let mut after = block.view(<[u8]>::to_vec);
         let Some(inserted) = codec::insert(&mut after, self.form, name, ino, kind) else { return Ok(None) };
-        let level = self.change_sector(&block, &after, inserted.changed.start, needs);
+        let level = self.change_names(&block, &after, inserted.changed.start, needs);
         index.add(name, lbn as u32, inserted.offset as u32);
         self.charge(index);
         Ok(Some(level))
     }
 
-    /// Puts the sector around `at` of `after` into the block as a new version; it reaches the disk
-    /// after `needs`. Returns its level.
-    fn change_sector(&self, block: &Arc<Block>, after: &[u8], at: usize, needs: Level) -> Level {
-        let sector = sector_of(at);
-        let new = &after[sector.clone()];
-        self.meta.change(block, sector, needs, |bytes| bytes.copy_from_slice(new))
+    /// Puts what has changed at `at` of `after` into the block as a new version; it reaches the disk after `needs`.
+    /// Returns its level.
+    fn change_names(&self, block: &Arc<Block>, after: &[u8], at: usize, needs: Level) -> Level {
+        let record = self.record_of(after, at);
+        let new = &after[record.clone()];
+        self.meta.change(block, record, needs, |bytes| bytes.copy_from_slice(new))
+    }
+
+    /// Returns the bytes of a directory block that change together: the sector that holds byte `at`, or with a journal
+    /// all of them.
+    fn record_of(&self, block: &[u8], at: usize) -> std::ops::Range<usize> {
+        let start = at / SECTOR * SECTOR;
+        if self.form.is_whole { 0..block.len() } else { start..start + SECTOR }
     }
 
     /// Appends an empty block to a directory.
-    fn grow(
-        &self,
-        dir: &Incore,
-        index: &mut Index,
-        meta_block: &mut dyn FnMut() -> Result<(u64, Level)>,
-    ) -> Result<usize> {
+    pub(super) fn grow(&self, dir: &Incore, index: &mut Index, meta_block: &mut MetaBlock<'_>) -> Result<usize> {
         let lbn = index.blocks.len();
         let (no, bits) = meta_block()?;
         let mut image = Buf::zeroed(self.geo.block_bytes());
-        codec::format_empty(&mut image);
-        let (_, fresh) = self.fresh(no, Kind::Directory, image)?;
+        codec::format_empty(&mut image, self.form);
+        let (block, fresh) = self.fresh(no, Kind::Directory, image)?;
+        block.holds(Sealed::Leaf(dir.owner()));
         {
             let mut state = dir.state.lock();
             state.needs = state.needs.max(bits).max(fresh);
@@ -518,12 +580,12 @@ impl Ext {
         let mut guard = self.index_mut(dir)?;
         let index = guard.as_mut().expect("index_mut() builds it");
         let Some(found) = self.find_slot(dir, index, name.as_bytes())? else { return Ok(None) };
-        let block = self.meta.get(index.blocks[found.lbn as usize], Kind::Directory)?;
+        let block = self.names_to_change(dir, index, found.lbn as usize)?;
         let mut after = block.view(<[u8]>::to_vec);
         let Some(changed) = codec::point(&mut after, self.form, found.offset as usize, ino, kind) else {
             return Ok(None);
         };
-        let level = self.change_sector(&block, &after, changed.start, needs);
+        let level = self.change_names(&block, &after, changed.start, needs);
         Ok(Some(level))
     }
 
@@ -536,23 +598,23 @@ impl Ext {
         let bytes = name.as_bytes();
         let Some(found) = self.find_slot(dir, index, bytes)? else { return Err(Error::Posix(libc::ENOENT)) };
         let no = index.blocks[found.lbn as usize];
-        let block = self.meta.get(no, Kind::Directory)?;
+        let block = self.names_to_change(dir, index, found.lbn as usize)?;
         let offset = found.offset as usize;
         let mut after = block.view(<[u8]>::to_vec);
         let Some(changed) = codec::remove(&mut after, self.form, offset) else {
             let place = self.dir_place(dir, found.lbn as usize, no);
             return self.health.watch(Err(damaged(place.damage(format!("there is no entry at byte {offset}")))));
         };
-        let sector = sector_of(changed.start);
-        erase(&mut after, offset, bytes.len(), sector.start, changed.start == offset);
+        let record = self.record_of(&after, changed.start);
+        erase(&mut after, offset, bytes.len(), record.end, changed.start == offset);
         let level = if awaited {
-            self.change_sector(&block, &after, changed.start, needs)
+            self.change_names(&block, &after, changed.start, needs)
         } else {
-            let new = &after[sector.clone()];
-            let whole = sector.contains(&offset) && offset + codec::HEADER_BYTES <= sector.end;
-            let at = offset.saturating_sub(sector.start);
+            let new = &after[record.clone()];
+            let whole = record.contains(&offset) && offset + codec::HEADER_BYTES <= record.end;
+            let at = offset.saturating_sub(record.start);
             let visible = |chunk: &[u8]| !whole || may_show(chunk, at, found.ino, bytes);
-            self.meta.remove(&block, sector, needs, |bytes| bytes.copy_from_slice(new), visible)
+            self.meta.remove(&block, record, needs, |bytes| bytes.copy_from_slice(new), visible)
         };
         index.drop_name(bytes, found);
         dir.state.lock().removals.note(bytes, level);
@@ -580,12 +642,6 @@ fn count_name_blocks(blocks: &[u64], inline: Option<&[u8]>) -> usize {
     if inline.is_some() { 1 } else { blocks.len() }
 }
 
-/// Returns the range of the sector that holds byte `at` of a block.
-fn sector_of(at: usize) -> std::ops::Range<usize> {
-    let start = at / SECTOR * SECTOR;
-    start..start + SECTOR
-}
-
 /// Returns the inode and type byte of the entry at `offset` if its name is the right one.
 fn entry_at(bytes: &[u8], offset: usize, is_it: impl Fn(&[u8]) -> bool) -> Option<(InodeNo, u8)> {
     let header = bytes.get(offset..offset + codec::HEADER_BYTES)?;
@@ -595,10 +651,10 @@ fn entry_at(bytes: &[u8], offset: usize, is_it: impl Fn(&[u8]) -> bool) -> Optio
     (ino != 0 && same).then_some((InodeNo(ino), header[7]))
 }
 
-/// Wipes the bytes that a removed entry leaves inside its sector, so that a block returns to the
+/// Wipes the bytes that a removed entry leaves inside its record, so that a block returns to the
 /// bytes it had before the name was added. `kept` is true if the record stays as an unused one.
-fn erase(block: &mut [u8], offset: usize, name_len: usize, sector: usize, kept: bool) {
-    let end = (offset + codec::record_bytes(name_len)).min(sector + SECTOR).min(block.len());
+fn erase(block: &mut [u8], offset: usize, name_len: usize, record_end: usize, kept: bool) {
+    let end = (offset + codec::record_bytes(name_len)).min(record_end).min(block.len());
     if kept {
         if offset + 6 < end {
             block[offset + 6..end].fill(0);
@@ -617,14 +673,14 @@ fn may_show(chunk: &[u8], at: usize, ino: InodeNo, name: &[u8]) -> bool {
 }
 
 /// Reads a directory's blocks for its htree.
-struct IndexReader<'a> {
-    ext: &'a Ext,
-    dir: &'a Incore,
-    blocks: &'a [u64],
+pub(super) struct IndexReader<'a> {
+    pub(super) ext: &'a Ext,
+    pub(super) dir: &'a Incore,
+    pub(super) blocks: &'a [u64],
 }
 
 /// An error while reading an htree.
-struct IndexError(#[allow(dead_code)] Error);
+pub(super) struct IndexError(#[allow(dead_code)] Error);
 
 impl From<Damage> for IndexError {
     fn from(damage: Damage) -> IndexError {

@@ -10,12 +10,12 @@
 //!
 //! *Space.* A new block of a file may split each node on the way to it, so a write is promised more than the block
 //! ([`shape`]): for each part of the file that waits to be written one node, for each part of parts another, and so on.
-//! A part has an eighth as many blocks as a leaf has entries. A leaf that was split has room for half its entries again,
-//! which four parts fill. So what is promised for the parts within a leaf covers its splits. What is not covered is the
-//! first split of a leaf that is full: two such leaves may meet within a part; the promise for a part ends when its first
-//! block is placed; and data that move and holes that are punched into an extent have none. A leaf is full with as many
-//! blocks as it has entries, so a volume has no more full leaves than blocks divided by that number. As many, and as many
-//! again for the nodes above them, are kept out of all promises ([`reserve`]).
+//! A part has an eighth as many blocks as a leaf has entries. A leaf that was split has room for half its entries
+//! again, which four parts fill. So what is promised for the parts within a leaf covers its splits. What is not covered
+//! is the first split of a leaf that is full: two such leaves may meet within a part; the promise for a part ends when
+//! its first block is placed; and data that move and holes that are punched into an extent have none. A leaf is full
+//! with as many blocks as it has entries, so a volume has no more full leaves than blocks divided by that number. As
+//! many, and as many again for the nodes above them, are kept out of all promises ([`reserve`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::Ext;
 use super::dir::{Index, Removals};
-use crate::format::{BlockNo, GroupNo, Inode, InodeNo, xattr as codec};
+use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Owner, Sealed, xattr as codec};
 use crate::meta::{Block, Freed, Level, Needs};
 
 /// Bytes of an inode's slot that are written as one record: never more than a sector.
@@ -234,6 +234,11 @@ impl Incore {
         Incore { ino, kind, at, state: Mutex::new(state), map, index, registry: Arc::clone(&ext.registry) }
     }
 
+    /// Returns the inode as the owner of its blocks.
+    pub(super) fn owner(&self) -> Owner {
+        self.state.lock().inode.owner(self.ino)
+    }
+
     /// Returns a copy of the inode as ops see it.
     pub(super) fn inode(&self) -> Inode {
         self.state.lock().inode.clone()
@@ -332,6 +337,8 @@ impl Ext {
             let area = codec::inode_area_mut(&mut slot, inode.extra_isize);
             area[..attributes.len()].copy_from_slice(&attributes);
         }
+        let sealed = self.geo.checksums.seal(Sealed::Inode(node.ino), &mut slot);
+        debug_assert!(sealed.is_ok(), "every slot has a place for its checksum");
         // The fixed fields all lie in the slot's first sector. Slots larger than a sector have attributes beyond
         // it, which a power cut may tear; mke2fs makes such slots only when asked to.
         let mut level = Level::NONE;

@@ -238,6 +238,10 @@ impl Ext {
             state.mapped_end = state.mapped_end.max(end);
             return Ok(level);
         }
+        if self.geo.blocks > u64::from(u32::MAX) {
+            // Pointers have 32 bits.
+            return Err(Self::too_big());
+        }
         self.alloc.record_use(to.start.0, to.len)?;
         let bits = self.bits_level(to)?;
         let mut highest = Level::NONE;

@@ -28,7 +28,7 @@ use super::map::MapPlace;
 use crate::alloc::{NewInode, no_space};
 use crate::format::dir as codec;
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
-use crate::format::{BlockNo, GroupNo, Inode, InodeNo};
+use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Sealed};
 use crate::meta::{Freed, Handle, Level};
 use crate::place::{ParentDirectory, ffs};
 
@@ -267,10 +267,10 @@ impl<'a> ExtOp<'a> {
         let (no, bits) = self.ext.meta_block(group, self.admission)?;
         let mut image = Buf::zeroed(self.ext.geo.block_bytes());
         codec::format_first(&mut image, self.ext.form, ino, parent);
-        self.adopt(inode, no, Kind::Directory, image, bits)
+        self.adopt(ino, inode, no, Kind::Directory, image, bits)
     }
 
-    fn fill_symlink(&mut self, target: &[u8], group: GroupNo, inode: &mut Inode) -> Result<Level> {
+    fn fill_symlink(&mut self, ino: InodeNo, target: &[u8], group: GroupNo, inode: &mut Inode) -> Result<Level> {
         if inode.set_fast_symlink(target) {
             return Ok(Level::NONE);
         }
@@ -278,14 +278,25 @@ impl<'a> ExtOp<'a> {
         let Some(place) = image.get_mut(..target.len()) else { return Err(Error::Posix(libc::ENAMETOOLONG)) };
         place.copy_from_slice(target);
         let (no, bits) = self.ext.meta_block(group, self.admission)?;
-        let level = self.adopt(inode, no, Kind::Symlink, image, bits)?;
+        let level = self.adopt(ino, inode, no, Kind::Symlink, image, bits)?;
         inode.size = target.len() as u64;
         Ok(level)
     }
 
     /// Makes a fresh block the only one of a new inode.
-    fn adopt(&mut self, inode: &mut Inode, no: u64, kind: Kind, image: Buf, bits: Level) -> Result<Level> {
-        let (_, fresh) = self.ext.fresh(no, kind, image)?;
+    fn adopt(
+        &mut self,
+        ino: InodeNo,
+        inode: &mut Inode,
+        no: u64,
+        kind: Kind,
+        image: Buf,
+        bits: Level,
+    ) -> Result<Level> {
+        let (block, fresh) = self.ext.fresh(no, kind, image)?;
+        if kind == Kind::Directory {
+            block.holds(Sealed::Leaf(inode.owner(ino)));
+        }
         self.ext.begin_map(inode, Some(no));
         inode.blocks = self.ext.geo.sectors_per_block().into();
         inode.size = self.ext.geo.block_size.into();
@@ -318,7 +329,7 @@ impl<'a> ExtOp<'a> {
         }
         let needs = match attr.kind {
             FileKind::Directory => self.fill_directory(ino, parent.ino, at.group, &mut inode)?,
-            FileKind::Symlink => self.fill_symlink(target.unwrap_or_default(), at.group, &mut inode)?,
+            FileKind::Symlink => self.fill_symlink(ino, target.unwrap_or_default(), at.group, &mut inode)?,
             FileKind::CharDevice | FileKind::BlockDevice => {
                 inode.set_device(libc::major(attr.rdev), libc::minor(attr.rdev));
                 Level::NONE
@@ -428,7 +439,11 @@ impl FormatOp for ExtOp<'_> {
             node.state.lock().needs = bits.max(needs);
         }
         if directory {
-            parent.state.lock().inode.links += 1;
+            {
+                let mut state = parent.state.lock();
+                // One link stands for more subdirectories than are counted.
+                state.inode.links += u16::from(state.inode.links != 1);
+            }
             let level = self.ext.store(parent)?;
             self.before_names = self.before_names.max(level);
             self.reached(level);

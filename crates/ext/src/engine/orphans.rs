@@ -4,18 +4,25 @@
 //! finish after a crash: it begins in the superblock (`s_last_orphan`), and each member's `i_dtime` names the next. A
 //! member without links is deleted; one with links loses the blocks beyond its end. An inode joins the list in the
 //! transaction that takes its last name, or lowers its size, and leaves it in the one that frees its last block.
+//!
+//! On volumes with the feature orphan_file other drivers keep such inodes in a file. Its members are moved to the list
+//! when the volume is mounted; it stays empty from then on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use moafs_disk::Kind;
 use moafs_vfs::format::{Admission, FormatOp, OpKind, Progress};
+use moafs_vfs::types::{Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 
 use super::Ext;
 use super::incore::{Incore, Life};
 use super::op::ExtOp;
-use crate::format::{Inode, InodeNo};
-use crate::meta::Level;
+use crate::format::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL_BYTES};
+use crate::format::superblock::RoCompat;
+use crate::format::{BlockNo, Geometry, Inode, InodeNo, Sealed, Superblock, put_u32, u32_at};
+use crate::meta::{Block, Level};
 
 impl Ext {
     /// Puts an inode at the head of the list, unless it is a member, and stores its slot.
@@ -67,8 +74,79 @@ impl Ext {
     /// [`Error::Refused`] if the list leads somewhere else than to inodes; damage and device errors.
     pub(super) fn finish_orphans(&self) -> Result<()> {
         let found = self.read_orphans()?;
-        *self.orphans.lock() = found.iter().rev().map(Arc::clone).collect();
+        *self.orphans.lock() = found.into_iter().rev().collect();
+        if self.superblock.lock().ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
+            self.empty_orphan_file()?;
+        }
+        let found: Vec<_> = self.orphans.lock().iter().rev().map(Arc::clone).collect();
         found.iter().try_for_each(|node| self.finish_orphan(node))
+    }
+
+    /// Moves the members of the orphan file, which other drivers use in place of the list, to the list.
+    fn empty_orphan_file(&self) -> Result<()> {
+        let ino = InodeNo(self.superblock.lock().orphan_file_inum());
+        let refused = |problem: String| {
+            Error::Refused(format!(
+                "the file of deleted and truncated files (inode {ino}) is damaged: {problem}; run `moafs fsck -y` or `e2fsck -fy`"
+            ))
+        };
+        let file = self.incore(ino).map_err(|error| refused(error.to_string()))?;
+        let (blocks, owner) = (file.inode().size / u64::from(self.geo.block_size), file.owner());
+        for lbn in 0..blocks.min(ORPHANS_MAX as u64) {
+            let Mapping::Run(run) = self.map_run(&file, Lbn(lbn), 1)? else {
+                return Err(refused(format!("its block {lbn} is a hole")));
+            };
+            let block = self.meta.get(run.start.0, Kind::Map)?;
+            let what = Sealed::OrphanFile(owner, BlockNo(block.no));
+            block.view(|bytes| orphan_block(&self.geo, what, bytes)).map_err(refused)?;
+            self.empty_orphan_block(&block, what)?;
+        }
+        let mut admission = Admission::none();
+        let op = self.begin_op(OpKind::Unmap, &mut admission)?;
+        let clear = |superblock: &mut Superblock| {
+            superblock.set_ro_compat(superblock.ro_compat() - RoCompat::ORPHAN_PRESENT);
+        };
+        let cleared = self.change_superblock(clear);
+        op.end();
+        cleared.map(drop)
+    }
+
+    /// Moves the members in one block of the orphan file to the list.
+    fn empty_orphan_block(&self, block: &Arc<Block>, what: Sealed) -> Result<()> {
+        let slots = (self.geo.block_bytes() - ORPHAN_TAIL_BYTES) / 4;
+        let used = |bytes: &[u8]| (0..slots).filter(|slot| u32_at(bytes, 4 * slot) != 0).collect::<Vec<_>>();
+        for slots in block.view(used).chunks(ORPHANS_PER_OP) {
+            let mut admission = Admission::none();
+            let op = self.begin_op(OpKind::Unmap, &mut admission)?;
+            for slot in slots {
+                self.adopt_orphan(InodeNo(block.view(|bytes| u32_at(bytes, 4 * slot))))?;
+            }
+            let mut image = block.view(<[u8]>::to_vec);
+            slots.iter().for_each(|slot| put_u32(&mut image, 4 * slot, 0));
+            let sealed = self.geo.checksums.seal(what, &mut image);
+            debug_assert!(sealed.is_ok(), "blocks of the orphan file have a place for their checksum");
+            self.meta.change(block, 0..image.len(), Level::NONE, |bytes| bytes.copy_from_slice(&image));
+            op.end();
+        }
+        Ok(())
+    }
+
+    /// Puts an inode that the orphan file names on the list.
+    fn adopt_orphan(&self, ino: InodeNo) -> Result<()> {
+        let is_listed = self.orphans.lock().iter().any(|member| member.ino == ino);
+        if is_listed {
+            return Ok(());
+        }
+        let is_full = self.orphans.lock().len() >= ORPHANS_MAX;
+        let node = if is_full { None } else { self.read_orphan(ino)? };
+        let Some(node) = node else {
+            return Err(Error::Refused(format!(
+                "the file of deleted and truncated files (s_orphan_file_inum) names inode {ino}, which cannot be a member: run \
+                 `moafs fsck -y` or `e2fsck -fy`"
+            )));
+        };
+        node.state.lock().is_listed = false;
+        self.add_orphan(&node).map(drop)
     }
 
     /// Reads the list from the disk, its head first.
@@ -135,6 +213,16 @@ impl Ext {
     }
 }
 
+/// Checks a block of the orphan file: its magic number and its checksum.
+fn orphan_block(geo: &Geometry, what: Sealed, bytes: &[u8]) -> std::result::Result<(), String> {
+    match u32_at(bytes, bytes.len() - ORPHAN_TAIL_BYTES) {
+        ORPHAN_MAGIC => geo.checksums.verify(what, bytes),
+        magic => Err(format!("the magic number of a block is {magic:#010x}, should be {ORPHAN_MAGIC:#010x}")),
+    }
+}
+
+/// Members of the orphan file that one op moves to the list.
+const ORPHANS_PER_OP: usize = 32;
 /// The longest list that a mount finishes: its members are in memory together. The checker follows as many.
 const ORPHANS_MAX: usize = 65_536;
 /// Blocks that one op frees of an orphan at most.

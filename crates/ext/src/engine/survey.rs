@@ -61,7 +61,7 @@ impl Ext {
     /// Calls `each` with every inode of a group that is in use and has names.
     pub(super) fn each_inode(&self, group: GroupNo, each: &mut dyn FnMut(Arc<Incore>) -> Result<()>) -> Result<()> {
         let in_use = self.alloc.inodes_in_use(group)?;
-        let ever_used = self.alloc.descriptor(group).inodes_ever_used(&self.geo);
+        let ever_used = self.alloc.inodes_ever_used(group);
         for index in (0..ever_used).filter(|index| bitmap::test(&in_use, *index)) {
             let ino = self.geo.inode_at(group, index);
             if (ino != InodeNo::ROOT && ino.0 < self.geo.first_ino)

@@ -141,7 +141,8 @@ impl Ext {
         let keep = unchanged || (layout.block.is_none() && old_block == 0);
         if let (Some(image), false) = (&layout.block, keep) {
             let (no, bits) = self.meta_block(node.at.group, admission)?;
-            let (_, fresh) = self.fresh(no, Kind::Xattr, Buf::copy_of(image))?;
+            let (block, fresh) = self.fresh(no, Kind::Xattr, Buf::copy_of(image))?;
+            block.holds(Sealed::Xattrs(BlockNo(no)));
             let mut state = node.state.lock();
             state.inode.file_acl = no;
             state.needs = state.needs.max(bits).max(fresh).max(noted);
@@ -174,6 +175,7 @@ impl Ext {
             let _one_at_a_time = self.shared_xattrs.lock();
             let shares = block.view(codec::refcount);
             if shares > 1 {
+                block.holds(Sealed::Xattrs(BlockNo(no)));
                 self.meta.change(&block, 0..SECTOR, needs, |bytes| codec::set_refcount(bytes, shares - 1));
             }
             shares <= 1

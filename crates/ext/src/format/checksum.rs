@@ -28,6 +28,8 @@ const INODE_LOW_AT: usize = 0x7C;
 const INODE_HIGH_AT: usize = 0x82;
 /// The first byte of the checksum in an attribute block.
 const XATTR_AT: usize = 16;
+/// The first byte of a word of the superblock that no driver uses (`s_snapshot_r_blocks_count`), in its first sector.
+const FREE_WORD_AT: usize = 0x188;
 /// The first byte of the checksum in the superblock and in the MMP block, which cover what lies before it.
 const BLOCK_1K_AT: usize = SUPERBLOCK_BYTES - 4;
 
@@ -127,6 +129,42 @@ impl Sum {
             }
         }
     }
+}
+
+/// Sets a free word in the first sector of a superblock so that the checksum in its second sector is right as it is.
+///
+/// A driver needs a valid superblock to find the journal, so no write of it may be torn. With this the second sector
+/// never changes: each write is the write of one sector.
+pub fn keep_superblock_sum(superblock: &mut [u8]) {
+    let rest = FREE_WORD_AT + 4..BLOCK_1K_AT;
+    let wanted = superblock[rest].iter().rev().fold(u32_at(superblock, BLOCK_1K_AT), |crc, byte| before(crc, *byte));
+    let found = Crc32c::START.bytes(&superblock[..FREE_WORD_AT]).0;
+    put_u32(superblock, FREE_WORD_AT, found ^ (0..4).fold(wanted, |crc, _| before(crc, 0)));
+}
+
+/// Returns the CRC-32C that becomes `after` with one more byte.
+fn before(after: u32, byte: u8) -> u32 {
+    const POLYNOMIAL: u32 = 0x82F6_3B78;
+    // The polynomial has its highest bit set: it tells which bit was shifted out.
+    const fn unshifted(crc: u32) -> u32 {
+        let mut bit = 0;
+        let mut crc = crc;
+        while bit < 8 {
+            crc = if crc & 1 << 31 == 0 { crc << 1 } else { (crc ^ POLYNOMIAL) << 1 | 1 };
+            bit += 1;
+        }
+        crc
+    }
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut top = 0;
+        while top < 256 {
+            table[top] = unshifted((top as u32) << 24);
+            top += 1;
+        }
+        table
+    };
+    TABLE[(after >> 24) as usize] ^ after << 8 ^ u32::from(byte)
 }
 
 /// A running CRC-32C.

@@ -1,16 +1,20 @@
 //! Directory blocks: entries that tile each block exactly.
 //!
 //! **The 512-byte rule.** A power cut may tear a write at any sector, so a change of a directory
-//! that the disk already shows must lie in one 512-byte sector. New blocks are therefore made of
-//! one unused entry per sector ([`format_empty`]), as FFS does, and entries never grow across them.
-//! In blocks made by other drivers entries may span sectors: [`insert`] takes only places where all
-//! changed bytes share a sector, and [`remove`] merges an entry into its predecessor only if their
-//! headers do. Each change returns the range of bytes it touched.
+//! that the disk already shows must lie in one 512-byte sector. New blocks are therefore made of one unused entry per
+//! sector ([`format_empty`]), as FFS does, and entries never grow across them. In blocks made by other drivers entries
+//! may span sectors: [`insert`] takes only places where all changed bytes share a sector, and [`remove`] merges an
+//! entry into its predecessor only if their headers do. Each change returns the range of bytes it touched. On volumes
+//! with a journal blocks change whole, and the rule does not hold ([`Form::is_whole`]).
+//!
+//! On volumes with checksums of all metadata the last bytes of a block are a *tail* with the block's checksum. It looks
+//! like an unused entry; no entry is made of it or reaches into it.
 
 use std::ops::Range;
 
 use moafs_vfs::types::FileKind;
 
+use super::checksum::{LEAF_TAIL_BYTES, LEAF_TAIL_TYPE, is_leaf_tail};
 use super::inode::{entry_type, kind_of_entry_type};
 use super::{Damage, Geometry, InodeNo, Owner, Place, Sealed, put_u16, put_u32, u16_at, u32_at};
 
@@ -35,12 +39,26 @@ pub struct Form {
     pub filetype: bool,
     /// Number of inodes on the volume: entries cannot name others.
     pub inodes: u32,
+    /// Blocks with entries end with a tail that holds their checksum.
+    pub has_tail: bool,
+    /// Changes of a block reach the disk whole, through a journal: the 512-byte rule does not hold.
+    pub is_whole: bool,
 }
 
 impl Form {
     /// Returns the form of a volume's directories.
     pub fn of(geo: &Geometry) -> Form {
-        Form { filetype: geo.filetype, inodes: geo.inodes }
+        Form { filetype: geo.filetype, inodes: geo.inodes, has_tail: geo.checksums.cover_all(), is_whole: false }
+    }
+
+    /// Returns true if a change of these bytes cannot be torn by a power cut.
+    fn is_untorn(self, changed: &Range<usize>) -> bool {
+        self.is_whole || in_one_sector(changed)
+    }
+
+    /// Returns the number of bytes that entries have of a block of `bytes`.
+    pub fn room(self, bytes: usize) -> usize {
+        if self.has_tail { bytes.saturating_sub(LEAF_TAIL_BYTES) } else { bytes }
     }
 
     fn type_byte(self, kind: FileKind) -> u8 {
@@ -223,13 +241,17 @@ impl<'a> Entries<'a> {
     /// # Errors
     /// The first record or name that is wrong.
     pub fn check(block: &'a [u8], form: Form, place: Place) -> Result<Entries<'a>, Damage> {
+        let mut last = 0;
         for record in records(block, form) {
             let entry = record.map_err(|bad| place.damage(bad.to_string()))?;
+            last = entry.offset;
             if entry.is_used() {
                 check_contents(&entry, form).map_err(|problem| place.damage(problem))?;
             }
         }
-        Ok(Entries { block, form })
+        let room = form.room(block.len());
+        let has_tail = form.has_tail && last == room && is_leaf_tail(&block[room..]);
+        Ok(Entries { block: if has_tail { &block[..room] } else { block }, form })
     }
 
     /// Returns all entries in order, also unused ones.
@@ -311,8 +333,9 @@ pub struct Inserted {
 /// Returns `None` if the block has no such place (or is damaged before the first one).
 pub fn insert(block: &mut [u8], form: Form, name: &[u8], inode: InodeNo, kind: FileKind) -> Option<Inserted> {
     debug_assert!((1..=NAME_MAX).contains(&name.len()));
-    let (split, spot) = records(block, form).map_while(Result::ok).find_map(|entry| {
-        let spot = spot(&entry, name.len()).filter(|spot| in_one_sector(&spot.changed))?;
+    let room = form.room(block.len());
+    let (split, spot) = records(&block[..room], form).map_while(Result::ok).find_map(|entry| {
+        let spot = spot(&entry, name.len()).filter(|spot| form.is_untorn(&spot.changed))?;
         Some((entry.is_used().then_some(entry.offset), spot))
     })?;
     write_entry(block, spot.offset, spot.rec_len, inode, name, form.type_byte(kind));
@@ -337,7 +360,7 @@ pub fn remove(block: &mut [u8], form: Form, offset: usize) -> Option<Range<usize
             return None;
         }
         let merged = before
-            .filter(|b| in_one_sector(&(b.offset..offset + HEADER_BYTES)))
+            .filter(|b| form.is_untorn(&(b.offset..offset + HEADER_BYTES)))
             .map(|b| (b.offset, b.rec_len + entry.rec_len));
         return Some(match merged {
             Some((at, rec_len)) => {
@@ -362,7 +385,7 @@ pub fn point(block: &mut [u8], form: Form, offset: usize, inode: InodeNo, kind: 
     let type_byte = form.type_byte(kind);
     let same_type = !form.filetype || entry.type_byte == type_byte;
     let changed = offset..offset + if same_type { 4 } else { HEADER_BYTES };
-    if !in_one_sector(&changed) {
+    if !form.is_untorn(&changed) {
         return None;
     }
     put_u32(block, offset, inode.0);
@@ -413,21 +436,39 @@ fn write_entry(block: &mut [u8], offset: usize, rec_len: usize, inode: InodeNo, 
     block[name_at..name_at + name.len()].copy_from_slice(name);
 }
 
-/// Makes `block` an empty directory block: one unused entry per sector.
-pub fn format_empty(block: &mut [u8]) {
+/// Makes `block` an empty directory block: one unused entry per sector, and the tail, whose checksum is made later.
+pub fn format_empty(block: &mut [u8], form: Form) {
     block.fill(0);
-    for offset in (0..block.len()).step_by(SECTOR_BYTES) {
-        let rec_len = SECTOR_BYTES.min(block.len() - offset);
-        write_entry(block, offset, rec_len, InodeNo(0), b"", 0);
+    let room = form.room(block.len());
+    let stride = if form.is_whole { room } else { SECTOR_BYTES };
+    for offset in (0..room).step_by(stride) {
+        write_entry(block, offset, stride.min(room - offset), InodeNo(0), b"", 0);
+    }
+    if form.has_tail {
+        write_entry(block, room, LEAF_TAIL_BYTES, InodeNo(0), b"", LEAF_TAIL_TYPE);
     }
 }
 
 /// Makes `block` the first block of a directory: `.` and `..`, then unused entries.
 pub fn format_first(block: &mut [u8], form: Form, own: InodeNo, parent: InodeNo) {
-    format_empty(block);
+    format_empty(block, form);
     let type_byte = form.type_byte(FileKind::Directory);
     write_entry(block, 0, 12, own, b".", type_byte);
-    write_entry(block, 12, SECTOR_BYTES - 12, parent, b"..", type_byte);
+    let end = if form.is_whole { form.room(block.len()) } else { SECTOR_BYTES };
+    write_entry(block, 12, end - 12, parent, b"..", type_byte);
+}
+
+/// Makes `block` a directory block with these entries (inode, type byte, name), as short as their names allow, on a
+/// volume with a journal. The last one takes the rest.
+pub fn pack<'a>(block: &mut [u8], form: Form, entries: impl Iterator<Item = (InodeNo, u8, &'a [u8])>) {
+    format_empty(block, form);
+    let (mut at, mut last) = (0, 0);
+    for (inode, type_byte, name) in entries {
+        last = at;
+        write_entry(block, at, record_bytes(name.len()), inode, name, type_byte);
+        at += record_bytes(name.len());
+    }
+    put_u16(block, last + 4, encode_rec_len(form.room(block.len()) - last));
 }
 
 #[cfg(test)]
@@ -437,7 +478,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    const FORM: Form = Form { filetype: true, inodes: 1 << 20 };
+    const FORM: Form = Form { filetype: true, inodes: 1 << 20, has_tail: false, is_whole: false };
     const PLACE: Place = Place::of(Structure::Directory { inode: InodeNo(2), lbn: 0 });
 
     fn names(block: &[u8]) -> Vec<Vec<u8>> {
@@ -455,7 +496,7 @@ mod tests {
     #[test]
     fn an_empty_block_has_one_record_per_sector() {
         let mut block = vec![0xFF; 4096];
-        format_empty(&mut block);
+        format_empty(&mut block, FORM);
         let offsets: Vec<_> = records(&block, FORM).map(|r| r.unwrap().offset).collect();
         assert_eq!(offsets, (0..8).map(|i| i * 512).collect::<Vec<_>>());
         format_first(&mut block, FORM, InodeNo(12), InodeNo(2));
@@ -504,7 +545,7 @@ mod tests {
     #[test]
     fn removing_the_first_entry_of_a_sector_leaves_an_unused_one() {
         let mut block = vec![0; 1024];
-        format_empty(&mut block);
+        format_empty(&mut block, FORM);
         insert(&mut block, FORM, b"a", InodeNo(20), FileKind::Regular).unwrap();
         let b = insert(&mut block, FORM, b"b", InodeNo(21), FileKind::Regular).unwrap();
         let long = [b'x'; 255];
@@ -600,7 +641,7 @@ mod tests {
         ) {
             let mut block = foreign_block(size);
             if !foreign {
-                format_empty(&mut block);
+                format_empty(&mut block, FORM);
             }
             run(block, &steps);
         }

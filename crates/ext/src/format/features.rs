@@ -57,8 +57,8 @@ pub struct Feature {
 }
 
 const READ: &str = "not supported for writing; the volume can only be read";
-const KERNEL: &str = "not supported: mount it with the kernel";
 const UNJOURNALED: &str = "without a journal not supported for writing; the volume can only be read";
+const KERNEL: &str = "not supported: mount it with the kernel";
 const JOURNAL: &str = "this is the journal of another volume";
 
 const fn compat(bit: Compat, name: &'static str) -> Feature {
@@ -95,15 +95,15 @@ pub const FEATURES: &[Feature] = &[
     made(incompat(Incompat::FILETYPE, "filetype", Access::Write)),
     incompat(Incompat::NEEDS_RECOVERY, "needs_recovery", Access::Write),
     incompat(Incompat::JOURNAL_DEV, "journal_dev", Access::Refused(JOURNAL)),
-    incompat(Incompat::META_BG, "meta_bg", Access::Read(READ)),
+    incompat(Incompat::META_BG, "meta_bg", Access::Write),
     incompat(Incompat::EXTENT, "extent", Access::Write),
-    incompat(Incompat::BIT64, "64bit", Access::Read(READ)),
+    incompat(Incompat::BIT64, "64bit", Access::Write),
     incompat(Incompat::MMP, "mmp", Access::Read(READ)),
     incompat(Incompat::FLEX_BG, "flex_bg", Access::Write),
     incompat(Incompat::EA_INODE, "ea_inode", Access::Read(READ)),
     incompat(Incompat::DIRDATA, "dirdata", Access::Refused(KERNEL)),
-    incompat(Incompat::METADATA_CSUM_SEED, "metadata_csum_seed", Access::Read(READ)),
-    incompat(Incompat::LARGE_DIR, "large_dir", Access::Read(READ)),
+    incompat(Incompat::METADATA_CSUM_SEED, "metadata_csum_seed", Access::Write),
+    incompat(Incompat::LARGE_DIR, "large_dir", Access::Write),
     incompat(Incompat::INLINE_DATA, "inline_data", Access::Read(READ)),
     incompat(Incompat::ENCRYPT, "encrypt", Access::Read(READ)),
     incompat(Incompat::CASEFOLD, "casefold", Access::Read(READ)),
@@ -111,20 +111,25 @@ pub const FEATURES: &[Feature] = &[
     made(ro_compat(RoCompat::LARGE_FILE, "large_file", Access::Write)),
     ro_compat(RoCompat::BTREE_DIR, "btree_dir", Access::Write),
     ro_compat(RoCompat::HUGE_FILE, "huge_file", Access::Write),
-    ro_compat(RoCompat::UNINIT_BG, "uninit_bg", Access::Read(READ)),
+    ro_compat(RoCompat::UNINIT_BG, "uninit_bg", Access::Write),
     ro_compat(RoCompat::DIR_NLINK, "dir_nlink", Access::Write),
     ro_compat(RoCompat::EXTRA_ISIZE, "extra_isize", Access::Write),
     ro_compat(RoCompat::HAS_SNAPSHOT, "has_snapshot", Access::Read(READ)),
     ro_compat(RoCompat::QUOTA, "quota", Access::Read(READ)),
     ro_compat(RoCompat::BIGALLOC, "bigalloc", Access::Read(READ)),
-    ro_compat(RoCompat::METADATA_CSUM, "metadata_csum", Access::Read(READ)),
+    ro_compat(RoCompat::METADATA_CSUM, "metadata_csum", Access::Write),
     ro_compat(RoCompat::REPLICA, "replica", Access::Read(READ)),
     ro_compat(RoCompat::READ_ONLY, "read-only", Access::Read(READ)),
     ro_compat(RoCompat::PROJECT, "project", Access::Read(READ)),
     ro_compat(RoCompat::SHARED_BLOCKS, "shared_blocks", Access::Read(READ)),
     ro_compat(RoCompat::VERITY, "verity", Access::Read(READ)),
-    ro_compat(RoCompat::ORPHAN_PRESENT, "orphan_present", Access::Read(READ)),
+    ro_compat(RoCompat::ORPHAN_PRESENT, "orphan_present", Access::Write),
 ];
+
+/// Features that are written through a journal only: what they add spans sectors and blocks, and only a journal changes
+/// these at one moment.
+const INCOMPAT_OF_JOURNAL: Incompat = Incompat::EXTENT;
+const RO_COMPAT_OF_JOURNAL: RoCompat = RoCompat::METADATA_CSUM.union(RoCompat::UNINIT_BG);
 
 /// A feature that a volume has: a row of the table, or a bit without a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,12 +150,26 @@ pub fn present(sb: &Superblock) -> Vec<Present> {
     let mut found = Vec::new();
     for (word, bits) in words {
         let known = FEATURES.iter().filter(|feature| feature.word == word && feature.bit & bits != 0);
-        found.extend(known.map(|feature| Present { name: feature.name.to_owned(), access: feature.access }));
+        found.extend(known.map(|feature| Present { name: feature.name.to_owned(), access: access(sb, feature) }));
         let named = FEATURES.iter().filter(|feature| feature.word == word).fold(0, |all, feature| all | feature.bit);
         let unknown = (0..32).map(|bit| 1u32 << bit).filter(|bit| bits & !named & bit != 0);
         found.extend(unknown.map(|bit| Present { name: format!("{bit:#x}"), access: word.of_unknown() }));
     }
     found
+}
+
+/// Returns the use that a feature allows of this volume.
+fn access(sb: &Superblock, feature: &Feature) -> Access {
+    let of_journal = match feature.word {
+        Word::Incompat => INCOMPAT_OF_JOURNAL.bits(),
+        Word::RoCompat => RO_COMPAT_OF_JOURNAL.bits(),
+        Word::Compat => 0,
+    };
+    let lacks_journal = !sb.compat().contains(Compat::HAS_JOURNAL) && of_journal & feature.bit != 0;
+    match feature.access {
+        Access::Write if lacks_journal => Access::Read(UNJOURNALED),
+        access => access,
+    }
 }
 
 /// Returns the reasons for which a volume is refused, and those for which it is not written.
@@ -162,9 +181,6 @@ pub(super) fn reasons(sb: &Superblock) -> (Unsupported, Vec<Reason>) {
             Access::Read(advice) => read_only.push(Reason { feature, advice: advice.to_owned() }),
             Access::Refused(advice) => refused.push(Reason { feature, advice: advice.to_owned() }),
         }
-    }
-    if sb.incompat().contains(Incompat::EXTENT) && !sb.compat().contains(Compat::HAS_JOURNAL) {
-        read_only.insert(0, Reason { feature: "extent".to_owned(), advice: UNJOURNALED.to_owned() });
     }
     (Unsupported { reasons: refused }, read_only)
 }

@@ -4,7 +4,8 @@
 //! leaves are ordinary directory blocks with the names whose hashes lie in the leaf's range. A name
 //! may be inserted into the leaf of its hash, and removed anywhere, without touching the index.
 
-use super::dir::Form;
+pub mod edit;
+
 use super::superblock::Superblock;
 use super::{Damage, Place, u16_at, u32_at};
 
@@ -17,7 +18,7 @@ const NODE_ENTRIES: usize = 8;
 /// Bytes of an index entry.
 const ENTRY_BYTES: usize = 8;
 /// The deepest tree without the large_dir feature: the root, and one level below it.
-const LEVELS_MAX: u8 = 1;
+pub const LEVELS_MAX: u8 = 1;
 /// Bits of an index entry that are a block number.
 const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 /// Two names that hash to the end of the range; this value marks the end of a directory.
@@ -193,11 +194,12 @@ pub struct IndexEntry {
     pub block: u32,
 }
 
-/// Decodes the root node in block 0 of a directory.
+/// Decodes the root node in block 0 of a directory, on a volume whose indexes have at most `levels_max` levels below
+/// it.
 ///
 /// # Errors
 /// If it is no root node, or of a kind this crate does not know.
-pub fn root(block: &[u8], place: Place) -> Result<(Root, Vec<IndexEntry>), Damage> {
+pub fn root(block: &[u8], levels_max: u8, place: Place) -> Result<(Root, Vec<IndexEntry>), Damage> {
     if block.len() < ROOT_ENTRIES + ENTRY_BYTES {
         return Err(place.damage("the block is too small for an index"));
     }
@@ -207,8 +209,8 @@ pub fn root(block: &[u8], place: Place) -> Result<(Root, Vec<IndexEntry>), Damag
         return Err(place
             .damage(format!("the root has hash version {version}, information length {info_len}, flags {flags:#x}")));
     }
-    if levels > LEVELS_MAX {
-        return Err(place.damage(format!("the index has {levels} levels, more than {LEVELS_MAX}")));
+    if levels > levels_max {
+        return Err(place.damage(format!("the index has {levels} levels, more than {levels_max}")));
     }
     let entries = node_entries(block, ROOT_ENTRIES, place)?;
     Ok((Root { hash_version: version, levels }, entries))
@@ -276,7 +278,7 @@ fn covering(entries: &[IndexEntry], hash: u32) -> usize {
     entries.partition_point(|entry| entry.hash <= hash).max(1) - 1
 }
 
-/// The reader of blocks for [`leaves`]: takes the directory's block number, returns the block's bytes.
+/// The reader of blocks for [`edit::way`]: takes the directory's block number, returns the block's bytes.
 pub trait ReadBlock {
     /// The owner of a block's bytes.
     type Bytes: AsRef<[u8]>;
@@ -289,59 +291,6 @@ pub trait ReadBlock {
     fn read(&mut self, lbn: u32) -> Result<(Self::Bytes, Place), Self::Error>;
 }
 
-/// Returns the leaves that may hold names with `hash`: one, or a chain of leaves with equal hashes.
-///
-/// At most two blocks of index are read per step of the chain, and a chain is at most as long as
-/// the index has entries.
-///
-/// # Errors
-/// If the index is damaged or a block cannot be read.
-pub fn leaves<R: ReadBlock>(reader: &mut R, name: &[u8], sb: &Superblock, form: Form) -> Result<Vec<u32>, R::Error> {
-    debug_assert!(form.inodes > 0);
-    let (block, place) = reader.read(0)?;
-    let (info, top) = root(block.as_ref(), place)?;
-    let hasher = Hasher::of(info.hash_version, sb)
-        .ok_or_else(|| place.damage(format!("unknown hash version {}", info.hash_version)))?;
-    let hash = hasher.hash(name).major;
-    let first = covering(&top, hash);
-    if info.levels == 0 {
-        return Ok(chain(&top, first, hash).0);
-    }
-    let mut found = Vec::new();
-    for (i, entry) in top.iter().enumerate().skip(first) {
-        if i > first && !continues(entry, hash) {
-            break;
-        }
-        let (block, place) = reader.read(entry.block)?;
-        let below = node(block.as_ref(), place)?;
-        let start = if i == first { covering(&below, hash) } else { 0 };
-        let (leaves, ended) = chain(&below, start, hash);
-        found.extend(leaves);
-        if ended {
-            break;
-        }
-    }
-    Ok(found)
-}
-
-/// Returns true if `entry`'s leaf goes on with names of `hash` that the leaf before it also has.
-fn continues(entry: &IndexEntry, hash: u32) -> bool {
-    entry.hash == hash | 1
-}
-
-/// Returns the leaves from `first` on that may hold `hash`; and whether the chain ended inside this
-/// node.
-fn chain(entries: &[IndexEntry], first: usize, hash: u32) -> (Vec<u32>, bool) {
-    let mut leaves = vec![entries[first].block];
-    for entry in &entries[first + 1..] {
-        if !continues(entry, hash) {
-            return (leaves, true);
-        }
-        leaves.push(entry.block);
-    }
-    (leaves, false)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::superblock::tests::sample;
@@ -350,7 +299,6 @@ mod tests {
     use proptest::prelude::*;
 
     const PLACE: Place = Place::of(Structure::Index { inode: InodeNo(12), lbn: 0 });
-    const FORM: Form = Form { filetype: true, inodes: 100 };
     /// 01234567-89ab-cdef-0123-456789abcdef as four little-endian words.
     const SEED: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x6745_2301, 0xEFCD_AB89];
 
@@ -431,19 +379,20 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_equal_hashes_is_followed() {
+    fn a_way_leads_to_the_first_leaf_of_a_hash() {
         let sb = sample();
         let hash = Hasher::of(1, &sb).unwrap().hash(b"name").major;
         let flat = root_block(0, &[(0, 1), (hash, 2), (hash | 1, 3), (hash | 1, 4), (hash + 2, 5)]);
-        assert_eq!(leaves(&mut Blocks(vec![flat]), b"name", &sb, FORM).unwrap(), [2, 3, 4]);
+        let way = edit::way(&mut Blocks(vec![flat]), b"name", &sb).unwrap();
+        assert_eq!((way.leaf, way.steps.len(), way.steps[0].at), (2, 1, 1));
 
         let mut low = vec![0; 1024];
         put_entries(&mut low, NODE_ENTRIES, &[(0, 10), (hash - 2, 11)]);
         let mut high = vec![0; 1024];
         put_entries(&mut high, NODE_ENTRIES, &[(0, 12), (hash + 4, 13)]);
         let deep = root_block(1, &[(0, 1), (hash | 1, 2)]);
-        let mut blocks = Blocks(vec![deep, low, high]);
-        assert_eq!(leaves(&mut blocks, b"name", &sb, FORM).unwrap(), [11, 12]);
+        let way = edit::way(&mut Blocks(vec![deep, low, high]), b"name", &sb).unwrap();
+        assert_eq!((way.leaf, way.steps[1].lbn, way.steps[1].at), (11, 1, 1));
     }
 
     #[test]
@@ -451,7 +400,7 @@ mod tests {
         let root_of = |change: fn(&mut Vec<u8>)| {
             let mut block = root_block(0, &[(0, 1), (8, 2)]);
             change(&mut block);
-            root(&block, PLACE)
+            root(&block, LEVELS_MAX, PLACE)
         };
         root_of(|_| ()).unwrap();
         let bad: [fn(&mut Vec<u8>); 6] = [
@@ -478,7 +427,7 @@ mod tests {
                 put_u16(&mut block, 32, 124);
                 put_u16(&mut block, 34, 60);
             }
-            let _ = leaves(&mut Blocks(vec![block.clone(); 3]), b"name", &sample(), FORM);
+            let _ = edit::way(&mut Blocks(vec![block.clone(); 3]), b"name", &sample());
             let _ = node(&block, PLACE);
         }
 

@@ -1,87 +1,86 @@
 //! Checksums of blocks of metadata (ext4), stored when a transaction takes its images.
 //!
-//! Only structures that fill a block are sealed here: directory blocks, nodes of extent trees, attribute blocks. What
-//! shares its block with others (inodes, descriptors, the superblock) is sealed by the code that changes it, which
-//! knows whose bytes it changes.
+//! Sealed here are the structures that have a block for themselves: directory blocks, nodes of extent trees, attribute
+//! blocks, the superblock. Inodes and descriptors share their blocks with others: they are sealed by the code that
+//! changes them, which knows whose bytes it changes.
 
-use moafs_disk::Kind;
+use moafs_disk::Page;
+use moafs_vfs::{Error, Result};
 
-use crate::format::{BlockNo, Checksums, Owner, Sealed, dir};
+use super::Block;
+use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
+use crate::format::{BlockNo, Checksums, Sealed, checksum, dir};
 
-/// Stores the checksum of a block that is about to be written, if its kind has one.
+/// Stores a block's checksum, and returns its image for the disk.
 ///
 /// # Errors
-/// If the block has no place for a checksum, in words: it must not reach the disk.
-pub(super) fn seal(
-    checksums: &Checksums,
-    no: u64,
-    kind: Kind,
-    owner: Option<Owner>,
-    bytes: &mut [u8],
-) -> Result<(), String> {
-    if !checksums.cover_all() {
-        return Ok(());
+/// [`Error::Refused`] if the block has no place for its checksum: such a block must not reach the disk.
+pub(super) fn image_of(checksums: &Checksums, block: &Block) -> Result<(BlockNo, Page)> {
+    let mut guard = block.state.lock();
+    let state = &mut *guard;
+    if let Some(what) = state.sealed.filter(|_| checksums.cover_all()) {
+        let sealed = seal(checksums, what, &mut state.bytes);
+        let refused =
+            |problem| Error::Refused(format!("{:?} block {} is not written: {problem}", block.kind, block.no));
+        sealed.map_err(refused)?;
     }
-    let what = match (kind, owner) {
-        (Kind::Directory, Some(owner)) => dir::sealed_by_shape(bytes, owner),
-        (Kind::Directory, None) => return Err("it belongs to no directory".to_owned()),
-        (Kind::Map, Some(owner)) => Sealed::Extents(owner),
-        (Kind::Xattr, _) => Sealed::Xattrs(BlockNo(no)),
-        // Indirect blocks and targets of symbolic links have no checksum.
-        _ => return Ok(()),
-    };
-    checksums.seal(what, bytes)
+    Ok((BlockNo(block.no), state.bytes.clone().freeze()))
+}
+
+/// Stores the checksum of what a block holds.
+fn seal(checksums: &Checksums, what: Sealed, bytes: &mut [u8]) -> std::result::Result<(), String> {
+    match what {
+        Sealed::Leaf(owner) => checksums.seal(dir::sealed_by_shape(bytes, owner), bytes),
+        Sealed::Superblock => {
+            let at = SUPERBLOCK_OFFSET as usize % bytes.len();
+            checksum::keep_superblock_sum(&mut bytes[at..at + SUPERBLOCK_BYTES]);
+            Ok(())
+        }
+        what => checksums.seal(what, bytes),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{InodeNo, put_u16, put_u32};
+    use crate::format::{InodeNo, Owner, put_u16, put_u32};
 
     const SUMS: Checksums = Checksums::All { seed: 7 };
     const OWNER: Owner = Owner { ino: InodeNo(12), generation: 3 };
 
-    fn sealed(kind: Kind, owner: Option<Owner>, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    fn sealed(what: Sealed, bytes: &[u8]) -> std::result::Result<Vec<u8>, String> {
         let mut bytes = bytes.to_vec();
-        seal(&SUMS, 9, kind, owner, &mut bytes).map(|()| bytes)
+        seal(&SUMS, what, &mut bytes).map(|()| bytes)
     }
 
     #[test]
-    fn structures_that_fill_a_block_get_the_checksum_of_their_kind() {
+    fn a_directory_block_is_sealed_by_its_shape() {
         let mut leaf = [0; 1024];
         put_u16(&mut leaf, 4, 1012);
         leaf[1012..1020].copy_from_slice(&[0, 0, 0, 0, 12, 0, 0, 0xDE]);
-        let bytes = sealed(Kind::Directory, Some(OWNER), &leaf).unwrap();
+        let bytes = sealed(Sealed::Leaf(OWNER), &leaf).unwrap();
         SUMS.verify(Sealed::Leaf(OWNER), &bytes).unwrap();
 
         let mut node = [0; 1024];
         put_u16(&mut node, 4, 1024);
         put_u32(&mut node, 8, 126 | 1 << 16);
-        let bytes = sealed(Kind::Directory, Some(OWNER), &node).unwrap();
+        let bytes = sealed(Sealed::Leaf(OWNER), &node).unwrap();
         SUMS.verify(Sealed::IndexNode(OWNER), &bytes).unwrap();
-
-        let mut extents = [0; 1024];
-        put_u16(&mut extents, 4, 84);
-        let bytes = sealed(Kind::Map, Some(OWNER), &extents).unwrap();
-        SUMS.verify(Sealed::Extents(OWNER), &bytes).unwrap();
-
-        let bytes = sealed(Kind::Xattr, None, &[1; 1024]).unwrap();
-        SUMS.verify(Sealed::Xattrs(BlockNo(9)), &bytes).unwrap();
+        assert!(sealed(Sealed::Leaf(OWNER), &[0; 1024]).is_err(), "there is no place for the checksum");
     }
 
     #[test]
-    fn other_blocks_stay_as_they_are() {
-        for (kind, owner) in [(Kind::Map, None), (Kind::Symlink, None), (Kind::Bitmap, None), (Kind::Inodes, None)] {
-            assert_eq!(sealed(kind, owner, &[1; 1024]).unwrap(), [1; 1024]);
+    fn the_superblock_keeps_its_second_sector() {
+        for (size, at) in [(1024, 0), (4096, 1024)] {
+            let mut bytes: Vec<u8> = (0..size).map(|i| (i * 7 % 251) as u8).collect();
+            SUMS.seal(Sealed::Superblock, &mut bytes[at..at + 1024]).unwrap();
+            let before = bytes.clone();
+            put_u32(&mut bytes, at + 0xE8, 4711);
+            let after = sealed(Sealed::Superblock, &bytes).unwrap();
+            SUMS.verify(Sealed::Superblock, &after[at..at + 1024]).unwrap();
+            assert_eq!(after[at + 512..], before[at + 512..]);
+            assert_eq!(after[at..at + 0x188], bytes[at..at + 0x188]);
+            assert_eq!(after[..at], before[..at]);
         }
-        let mut plain = [1; 1024];
-        seal(&Checksums::Absent, 9, Kind::Xattr, None, &mut plain).unwrap();
-        assert_eq!(plain, [1; 1024]);
-    }
-
-    #[test]
-    fn a_block_without_a_place_for_its_checksum_is_refused() {
-        assert!(sealed(Kind::Directory, Some(OWNER), &[0; 1024]).is_err());
-        assert!(sealed(Kind::Directory, None, &[0; 1024]).is_err());
     }
 }

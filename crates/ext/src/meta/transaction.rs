@@ -235,7 +235,7 @@ impl Transactions {
         self.changers.fetch_sub(1, Ordering::Relaxed);
         prepared?;
         let blocks = std::mem::take(&mut self.running.lock().blocks);
-        let images = blocks.values().map(|block| image_of(meta, block)).collect::<Result<Vec<_>>>();
+        let images = blocks.values().map(|block| seal::image_of(&meta.checksums, block)).collect::<Result<Vec<_>>>();
         let mut running = self.running.lock();
         let images = match images {
             Ok(images) => images,
@@ -326,16 +326,6 @@ impl Running {
     fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.freed.is_empty() && self.revoked.is_empty()
     }
-}
-
-/// Stores a block's checksum, and returns its image for the log.
-fn image_of(meta: &Meta, block: &Block) -> Result<(BlockNo, Page)> {
-    let mut guard = block.state.lock();
-    let state = &mut *guard;
-    let sealed = seal::seal(&meta.checksums, block.no, block.kind, state.owner, &mut state.bytes);
-    let refused = |problem| Error::Refused(format!("{:?} block {} is not written: {problem}", block.kind, block.no));
-    sealed.map_err(refused)?;
-    Ok((BlockNo(block.no), state.bytes.clone().freeze()))
 }
 
 /// Returns the requests that write blocks home: neighbours in one.

@@ -140,6 +140,7 @@ impl Toy {
             inodes: 1 << 20,
             file_bytes_max: 1 << 40,
             links_max: 50,
+            uncounted_subdirectories: false,
             symlink_bytes_max: 4096,
             time_range: (-1 << 31, (1 << 34) - 1),
             time_nanos: true,
