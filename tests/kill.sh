@@ -1,17 +1,24 @@
 #!/bin/sh
 # SIGKILL of the daemon in the middle of work: the volume mounts again at once, everything fsynced is
 # there with its bytes, and fsck finds nothing that a power cut of ours may not leave.
-# usage: kill.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [ROUNDS]
+# usage: kill.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs] [ROUNDS]
 . "$(dirname "$0")/common"
 choose "$@"
 rounds=${2:-20}
 make 256M
 
 # What the reference checker may say of a volume whose daemon was killed. ext2: exit 4 is allowed, what exactly it may say
-# is judged by the crash enumeration. F2FS: nothing, its last checkpoint is whole.
+# is judged by the crash enumeration. ext4: nothing, once the journal was replayed. F2FS: nothing, its last checkpoint is whole.
 judge_crashed() {
     case $format in
     f2fs) judge_f2fs ;;
+    ext4)
+        have e2fsck || return 0
+        cp --sparse=always "$img" "$work/copy.img"
+        e2fsck -fp "$work/copy.img" >"$work/e2fsck.log" 2>&1 || [ $? = 1 ] || { cat "$work/e2fsck.log"; fail "round $round"; }
+        e2fsck -fn "$work/copy.img" >"$work/e2fsck.log" 2>&1 || { cat "$work/e2fsck.log"; fail "round $round"; }
+        rm "$work/copy.img"
+        ;;
     ext2)
         have e2fsck || return 0
         e2fsck -fn "$img" >"$work/e2fsck.log" 2>&1 || [ $? = 4 ] || { cat "$work/e2fsck.log"; fail "round $round"; }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Real programs on a real mount: git, tar, rsync, sqlite3, cargo, and filling the volume twice.
-# usage: programs.sh [ext2|f2fs|mke2fs|mkfs.f2fs [MKFS-OPTION...]]
+# usage: programs.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs [MKFS-OPTION...]]
 . "$(dirname "$0")/common"
 choose "$@"
 [ $# = 0 ] || shift

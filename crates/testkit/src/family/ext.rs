@@ -6,7 +6,7 @@ use std::path::Path;
 use moafs_disk::SharedDisk;
 use moafs_disk::mem::MemDisk;
 use moafs_ext::OpenOptions;
-use moafs_ext::check::{self, CheckOptions, Mode};
+use moafs_ext::check::{self, CheckError, CheckOptions, Mode, Outcome};
 use moafs_ext::place::Policy;
 use moafs_runtime::{Rt, Timestamp};
 use moafs_vfs::types::Ino;
@@ -149,12 +149,7 @@ impl Family for Ext {
     }
 
     fn findings(disk: &MemDisk) -> Vec<String> {
-        let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
-        let options = CheckOptions { mode: Mode::No, force: true, now, superblock: None };
-        match check::check(disk, &options, &mut |_| {}) {
-            Ok(outcome) => outcome.findings.iter().map(|finding| finding.issue.to_string()).collect(),
-            Err(error) => vec![error.to_string()],
-        }
+        Ext::findings_of(Ext::outcome(disk))
     }
 
     fn check(disk: &MemDisk, repair: bool) {
@@ -163,5 +158,22 @@ impl Family for Ext {
             CheckOptions { mode, force: true, superblock: None, now: Timestamp { secs: 1_700_000_000, nanos: 0 } };
         // A refusal is an allowed result as well.
         let _ = check::check(disk, &options, &mut |_| {});
+    }
+}
+
+impl Ext {
+    /// Has the checker of moafs look at a volume.
+    pub(super) fn outcome(disk: &MemDisk) -> std::result::Result<Outcome, CheckError> {
+        let now = Timestamp { secs: 1_700_000_000, nanos: 0 };
+        let options = CheckOptions { mode: Mode::No, force: true, now, superblock: None };
+        check::check(disk, &options, &mut |_| {})
+    }
+
+    /// Returns what the checker has found, in words.
+    pub(super) fn findings_of(outcome: std::result::Result<Outcome, CheckError>) -> Vec<String> {
+        match outcome {
+            Ok(outcome) => outcome.findings.iter().map(|finding| finding.issue.to_string()).collect(),
+            Err(error) => vec![error.to_string()],
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! ext volumes with a journal.
+//! ext volumes with a journal: ext3, and ext4.
 //!
 //! The reference checker judges what a replay leaves: e2fsck replays the journal of a copy and finishes its orphans
 //! first, and must then find nothing at all, whatever the power cut left.
@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use moafs_disk::mem::MemDisk;
+use moafs_ext::check::CheckError;
 use moafs_vfs::types::Ino;
 
 use super::ext::{ExtMounter, kernel_sees};
 use super::{Ext, Family};
+use crate::family;
 use crate::image::{self, Geometry};
 use crate::judges::e2fsck::Finding;
 use crate::judges::{Class, Verdict, e2fsck};
@@ -27,16 +29,25 @@ impl Family for Ext4 {
 
     const CHECKER: &'static str = "e2fsck-journal";
     const GEOMETRIES: &'static [Geometry] = &image::ext::JOURNALED;
-    const CRASH: &'static [&'static str] = &["crash-ext3-1k", "crash-ext3-4k", "crash-extents-1k", "crash-extents-4k"];
+    const CRASH: &'static [&'static str] =
+        &["crash-ext3-1k", "crash-extents-1k", "crash-sums-1k", "crash-ext4-1k", "crash-ext4-4k"];
     const SIMULATED: &'static [&'static str] = &[
+        "crash-ext4-1k",
+        "crash-ext4-4k",
         "crash-extents-1k",
         "crash-extents-4k",
         "extents-1k-groups",
         "crash-ext3-1k",
         "crash-ext3-4k",
         "ext3-1k-groups",
+        "crash-sums-1k",
+        "sums-1k-meta_bg",
+        "uninit-1k",
+        "ext4-1k-groups",
+        "ext4-1k-uninit",
     ];
-    const AGED: &'static [&'static str] = &["ext3-1k", "ext3-4k", "extents-1k", "extents-4k"];
+    const AGED: &'static [&'static str] =
+        &["ext3-1k", "ext3-4k", "extents-1k", "extents-4k", "sums-1k", "uninit-1k", "ext4-1k-groups", "ext4-4k"];
     const COUNTS_INODES: bool = true;
     const DAMAGED: &'static [&'static str] = &["ext3-1k", "ext3-4k"];
     const FULL: &'static [Geometry] = &image::ext::JOURNALED_FULL;
@@ -81,11 +92,16 @@ impl Family for Ext4 {
         Ext::layout(image, geometry)
     }
 
-    /// Our checker refuses volumes with extents by name.
+    /// Returns those of the reference tool for volumes with features that the checker of moafs does not judge.
     fn findings(disk: &MemDisk) -> Vec<String> {
-        let findings = Ext::findings(disk);
-        let is_refused = matches!(&findings[..], [only] if only.contains("extent (not known to this checker"));
-        if is_refused { Vec::new() } else { findings }
+        match Ext::outcome(disk) {
+            Err(CheckError::Unsupported(_)) => match family::look::<Ext4>(disk) {
+                Ok(Some(verdict)) if !verdict.spotless => vec![verdict.text],
+                Ok(_) => Vec::new(),
+                Err(said) => vec![said],
+            },
+            outcome => Ext::findings_of(outcome),
+        }
     }
 
     fn check(disk: &MemDisk, repair: bool) {

@@ -95,8 +95,8 @@ pub const FULL: [Geometry; 3] = [
     geometry("tiny-4k", Maker::Ours, 4096, 256, 2048, &[]),
 ];
 
-/// Volumes with a journal, those with extents among them.
-pub const JOURNALED: [Geometry; 10] = [
+/// Volumes with a journal, those with extents or checksums among them.
+pub const JOURNALED: [Geometry; 21] = [
     geometry("ext3-1k", Maker::Theirs, 1024, 256, 16 << 10, &["-t", "ext3", "-J", "size=1"]),
     geometry("ext3-1k-groups", Maker::Theirs, 1024, 128, 16 << 10, &["-t", "ext3", "-g", "2048", "-J", "size=1"]),
     geometry("ext3-4k", Maker::Theirs, 4096, 256, 40 << 10, &["-t", "ext3", "-J", "size=4"]),
@@ -128,7 +128,72 @@ pub const JOURNALED: [Geometry; 10] = [
         20 << 10,
         &["-t", "ext3", "-O", "extent", "-N", "256", "-J", "size=4"],
     ),
+    geometry("sums-1k", Maker::Theirs, 1024, 256, 16 << 10, &["-t", "ext4", "-O", MAPS, "-g", "2048", "-J", "size=1"]),
+    geometry(
+        "sums-1k-meta_bg",
+        Maker::Theirs,
+        1024,
+        128,
+        16 << 10,
+        &["-t", "ext4", "-O", "^extent,^64bit,meta_bg,^resize_inode", "-g", "1024", "-J", "size=1"],
+    ),
+    geometry(
+        "uninit-1k",
+        Maker::Theirs,
+        1024,
+        256,
+        16 << 10,
+        &["-t", "ext3", "-O", "uninit_bg,flex_bg", "-g", "2048", "-J", "size=1", "-E", "nodiscard"],
+    ),
+    geometry(
+        "crash-sums-1k",
+        Maker::Theirs,
+        1024,
+        256,
+        7 << 10,
+        &["-t", "ext4", "-O", MAPS, "-g", "1024", "-N", "256", "-J", "size=1", "-E", "nodiscard"],
+    ),
+    geometry("ext4-1k", Maker::Theirs, 1024, 256, 16 << 10, &["-t", "ext4", "-J", "size=1"]),
+    geometry(
+        "ext4-1k-groups",
+        Maker::Theirs,
+        1024,
+        256,
+        16 << 10,
+        &["-t", "ext4", "-g", "1024", "-J", "size=1", "-E", "nodiscard"],
+    ),
+    geometry(
+        "ext4-1k-uninit",
+        Maker::Theirs,
+        1024,
+        256,
+        16 << 10,
+        &["-t", "ext4", "-O", "^metadata_csum,uninit_bg", "-g", "2048", "-J", "size=1", "-E", "nodiscard"],
+    ),
+    geometry(
+        "ext4-2k-32bit",
+        Maker::Theirs,
+        2048,
+        128,
+        24 << 10,
+        &["-t", "ext4", "-O", "^64bit,large_dir", "-g", "2048", "-J", "size=2"],
+    ),
+    geometry("ext4-4k", Maker::Theirs, 4096, 256, 40 << 10, &["-t", "ext4", "-O", NEWER, "-J", "size=4"]),
+    geometry(
+        "crash-ext4-1k",
+        Maker::Theirs,
+        1024,
+        256,
+        7 << 10,
+        &["-t", "ext4", "-O", NEWER, "-g", "1024", "-N", "256", "-J", "size=1", "-E", "nodiscard"],
+    ),
+    geometry("crash-ext4-4k", Maker::Theirs, 4096, 256, 20 << 10, &["-t", "ext4", "-N", "256", "-J", "size=4"]),
 ];
+
+/// Features of volumes with checksums of all metadata that map files by pointers.
+const MAPS: &str = "^extent,^64bit";
+/// Features that newer versions of `mke2fs -t ext4` add.
+const NEWER: &str = "metadata_csum_seed,orphan_file";
 
 /// Volumes with a journal that random writes into a sparse file fill.
 pub const JOURNALED_SPARSE: [Geometry; 3] = [
