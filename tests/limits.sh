@@ -1,9 +1,10 @@
 #!/bin/sh
-# What one user may take from the others: texts of the control directory, long operations of killed programs; and what the mount
-# table and messages show.
-# usage: limits.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# What one user may take from the others: time (bystander.py, over both transports), texts of the control directory, long operations
+# of killed programs; and what the mount table and messages show.
+# usage: limits.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [SECONDS]   for each attack (2)
 . "$(dirname "$0")/common"
 choose "$@"
+attack_seconds=${2:-2}
 have setpriv || skip "setpriv is not installed"
 have python3 || skip "python3 is not installed"
 make 2G
@@ -52,6 +53,16 @@ took=$((($(date +%s%N) - before) / 1000000))
 rm -f "$mnt/large"
 umount_it
 judge
+
+# A bystander is served beside users whose calls take long.
+for transport in dev uring; do
+    mount_it "transport=$transport" 2>"$work/said" || { echo "*** SKIPPED: $name: $transport: $(cat "$work/said")"; continue; }
+    chmod 777 "$mnt"
+    say "$maker, $transport:"
+    within 300 python3 "$here/bystander.py" "$mnt" "$attack_seconds" 8 || fail "$maker, $transport: a bystander waits too long"
+    umount_it
+    judge
+done
 
 # A volume that is mounted read-only is shown so.
 mount_it ro

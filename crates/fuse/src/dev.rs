@@ -17,22 +17,13 @@ use crate::fs::FileSystem;
 /// The device through which the kernel offers FUSE.
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
-/// Head of a WRITE request. Requests are read so that what follows it, the data, starts on a page.
+/// Head of a WRITE request.
 const WRITE_HEAD_LEN: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
 /// Pause of the reader beside rings after a forget. The kernel gathers the forgets of this time into one request and
 /// need not wake the reader for each: removing a file is a third quicker. An inode and its blocks are free that much
 /// later, an interrupt comes that much later.
 const FORGETS_GATHER: Duration = Duration::from_millis(1);
-
-/// The requests that a reading thread serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
-    /// Every request.
-    Alone,
-    /// Requests that never travel through a ring (forgets and interrupts). They take no reply.
-    BesideRings,
-}
 
 /// The two buffers of a reading thread.
 pub(crate) struct DevBuffers {
@@ -46,10 +37,35 @@ impl DevBuffers {
         let len = page_size() + payload_len;
         Ok(Self { request: PageBuffer::new(len)?, reply: PageBuffer::new(len)? })
     }
+
+    /// Waits for a request.
+    pub(crate) fn receive(&mut self, dev: BorrowedFd<'_>) -> io::Result<Received> {
+        receive(dev, &mut self.request[request_start()..])
+    }
+
+    /// Answers the request of `len` bytes that was received. Returns its operation, if it is known.
+    pub(crate) fn answer<F: FileSystem>(
+        &mut self,
+        len: usize,
+        dispatcher: &Dispatcher<F>,
+        dev: BorrowedFd<'_>,
+    ) -> Option<Opcode> {
+        let start = request_start();
+        // The kernel sends no malformed request; one whose head cannot be trusted cannot be answered either.
+        let (header, body) = split_request(&self.request[start..start + len])?;
+        dispatcher.dispatch(DevExchange { dev, header, body, reply: &mut self.reply });
+        Opcode::from_number(header.opcode)
+    }
+}
+
+/// Returns the offset at which requests are read, so that the data of a WRITE start on a page.
+fn request_start() -> usize {
+    page_size() - WRITE_HEAD_LEN
 }
 
 /// The result of reading the device.
-enum Received {
+pub(crate) enum Received {
+    /// A request of so many bytes.
     Request(usize),
     /// The request was withdrawn, or a signal came.
     Nothing,
@@ -57,27 +73,23 @@ enum Received {
     Unmounted,
 }
 
-/// Serves requests until the mount is gone.
-pub(crate) fn serve<F: FileSystem>(
+/// Serves requests that never travel through a ring (forgets and interrupts), until the mount is gone. They take no
+/// reply.
+pub(crate) fn serve_beside_rings<F: FileSystem>(
     dispatcher: &Dispatcher<F>,
     dev: BorrowedFd<'_>,
-    reader: Reader,
     mut buffers: DevBuffers,
 ) -> io::Result<()> {
-    let start = page_size() - WRITE_HEAD_LEN;
     loop {
-        let len = match receive(dev, &mut buffers.request[start..])? {
-            Received::Request(len) => len,
-            Received::Nothing => continue,
-            Received::Unmounted => return Ok(()),
-        };
-        // The kernel sends no malformed request; one whose head cannot be trusted cannot be answered either.
-        if let Some((header, body)) = split_request(&buffers.request[start..start + len]) {
-            let forgets = matches!(Opcode::from_number(header.opcode), Some(Opcode::Forget | Opcode::BatchForget));
-            dispatcher.dispatch(DevExchange { dev, header, body, reply: &mut buffers.reply });
-            if forgets && reader == Reader::BesideRings {
-                thread::sleep(FORGETS_GATHER);
+        match buffers.receive(dev)? {
+            Received::Request(len) => {
+                let opcode = buffers.answer(len, dispatcher, dev);
+                if matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget)) {
+                    thread::sleep(FORGETS_GATHER);
+                }
             }
+            Received::Nothing => {}
+            Received::Unmounted => return Ok(()),
         }
     }
 }

@@ -169,9 +169,12 @@ pub struct SessionOptions {
     pub init: InitConfig,
     /// The transport of requests.
     pub transport: Transport,
-    /// Threads reading /dev/fuse when it is the transport; 0 is one per CPU, at least two, at most sixteen.
+    /// Threads reading /dev/fuse at once when it is the transport; 0 is one per CPU, at least two, at most sixteen.
     pub dev_threads: usize,
-    /// With io_uring: threads per CPU, each with one entry; so many requests of a CPU may block at once.
+    /// Threads that are started besides while the others of /dev/fuse serve, each for as long as it is wanted.
+    pub dev_spare_threads: usize,
+    /// With io_uring: threads per CPU, each with one entry; so many requests of a CPU may block at once. Idle ones cost
+    /// next to nothing: the kernel offers requests to the thread that was idle for the shortest time.
     pub ring_threads_per_cpu: usize,
     /// With io_uring: bound on the memory of all entries, bytes. On a host with many CPUs it lowers the threads per
     /// CPU; where not even one fits, /dev/fuse is used.
@@ -185,7 +188,8 @@ impl Default for SessionOptions {
             init: InitConfig::default(),
             transport: Transport::Auto,
             dev_threads: 0,
-            ring_threads_per_cpu: 4,
+            dev_spare_threads: 128,
+            ring_threads_per_cpu: 32,
             ring_memory_max: 256 << 20,
         }
     }

@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 
 use crate::abi;
-use crate::dev::{self, DevBuffers, Reader};
+use crate::dev::{self, DevBuffers};
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
 use crate::exchange::out_header;
@@ -22,10 +22,10 @@ use crate::init::{self, InitConfig, InitError, InitFlags, InitStep, Negotiated, 
 use crate::mount::{self, Mount, Mounted};
 use crate::notify::Notifier;
 use crate::options::SessionOptions;
+use crate::readers::{Limits, Readers};
 use crate::ring::{self, RingSlot};
 
-/// Bounds on the default number of threads that read /dev/fuse: one may block while another serves, and beyond some
-/// number they only wake each other.
+/// Bounds on the default number of threads that read /dev/fuse at once: beyond some number they only wake each other.
 const DEV_THREADS_MIN: usize = 2;
 const DEV_THREADS_MAX: usize = 16;
 
@@ -35,7 +35,10 @@ pub struct Session<F: FileSystem> {
     dispatcher: Arc<Dispatcher<F>>,
     dev: Arc<OwnedFd>,
     negotiated: Negotiated,
+    /// The threads of rings, and the one beside them.
     threads: Vec<JoinHandle<io::Result<()>>>,
+    /// The threads that read every request from /dev/fuse.
+    readers: Option<Arc<Readers<F>>>,
     mount: MountGuard,
 }
 
@@ -61,7 +64,7 @@ impl<F: FileSystem> Session<F> {
         let dev = Arc::new(dev);
         fs.init(&negotiated, Notifier::new(Arc::downgrade(&dev)));
         let dispatcher = Arc::new(Dispatcher::new(Arc::new(fs), negotiated.flags));
-        let mut session = Self { dispatcher, dev, negotiated, threads: Vec::new(), mount };
+        let mut session = Self { dispatcher, dev, negotiated, threads: Vec::new(), readers: None, mount };
         session.start(slots, options)?;
         Ok(session)
     }
@@ -94,21 +97,21 @@ impl<F: FileSystem> Session<F> {
             let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
             result = result.and(ended);
         }
+        let result = result.and(self.readers.take().map_or(Ok(()), |readers| readers.join()));
         self.mount.0.gone.store(true, Ordering::Release);
         self.dispatcher.destroy_once();
         result
     }
 
     fn start(&mut self, slots: Vec<RingSlot>, options: &SessionOptions) -> Result<(), MountError> {
-        let all = dev_threads(options.dev_threads);
         let uring = self.negotiated.transport == Transport::Uring;
         if !uring && options.transport == Transport::Uring {
             return Err(MountError::Uring(NOT_OFFERED.to_owned()));
         }
         if !uring {
-            return self.start_readers(Reader::Alone, all);
+            return self.start_readers(options);
         }
-        self.start_readers(Reader::BesideRings, 1)?;
+        self.start_reader_beside_rings()?;
         match (self.start_ring_threads(slots), options.transport) {
             (Ok(()), _) => Ok(()),
             (Err(RingStartError::Thread(error)), _) => Err(MountError::Thread(error)),
@@ -118,20 +121,25 @@ impl<F: FileSystem> Session<F> {
             // The kernel has turned back to /dev/fuse at the failed registration.
             (Err(RingStartError::Register(_)), _) => {
                 self.negotiated.transport = Transport::Dev;
-                self.start_readers(Reader::Alone, all)
+                self.start_readers(options)
             }
         }
     }
 
-    fn start_readers(&mut self, reader: Reader, count: usize) -> Result<(), MountError> {
-        for number in 0..count {
-            let buffers = DevBuffers::new(self.negotiated.max_write as usize).map_err(MountError::Thread)?;
-            let dispatcher = Arc::clone(&self.dispatcher);
-            let dev = Arc::clone(&self.dev);
-            let serve = move || dev::serve(&dispatcher, dev.as_fd(), reader, buffers);
-            self.spawn(format!("fuse-dev-{number}"), serve).map_err(MountError::Thread)?;
-        }
+    fn start_readers(&mut self, options: &SessionOptions) -> Result<(), MountError> {
+        let reading_max = dev_threads(options.dev_threads);
+        let limits = Limits { reading_max, threads_max: reading_max + options.dev_spare_threads };
+        let (dispatcher, dev) = (Arc::clone(&self.dispatcher), Arc::clone(&self.dev));
+        let readers = Readers::start(dispatcher, dev, self.negotiated.max_write as usize, limits);
+        self.readers = Some(readers.map_err(MountError::Thread)?);
         Ok(())
+    }
+
+    fn start_reader_beside_rings(&mut self) -> Result<(), MountError> {
+        let buffers = DevBuffers::new(self.negotiated.max_write as usize).map_err(MountError::Thread)?;
+        let (dispatcher, dev) = (Arc::clone(&self.dispatcher), Arc::clone(&self.dev));
+        let serve = move || dev::serve_beside_rings(&dispatcher, dev.as_fd(), buffers);
+        self.spawn("fuse-dev".to_owned(), serve).map_err(MountError::Thread)
     }
 
     /// Starts a thread per slot, and returns when every one is registered.

@@ -8,26 +8,74 @@ mod mounted;
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use moafs_fuse::{AttrReply, Entry, Errno, FOREVER, FileAttr, FileHandle, FileSystem, NodeId, ReqCtx, Session};
-use moafs_fuse::{SessionOptions, Transport};
+use moafs_fuse::{
+    AttrReply, Entry, Errno, FOREVER, FallocateMode, FileAttr, FileHandle, FileSystem, NodeId, ReqCtx, Session,
+    SessionOptions, StatFs, Transport,
+};
 use mounted::{ChildServer, wait_until};
+use rustix::fs::FallocateFlags;
 
-/// Calls at once: more than all queues together have threads.
-const MANY: u64 = 60;
+/// Calls at once: more than all queues together may have threads.
+const MANY: u64 = 200;
 
-/// Tells a client its mount point.
+/// Calls that block: fewer than a queue may have threads. Clients may all be on one CPU.
+const BLOCKED: u64 = 30;
+
+/// Calls of each thread of a burst, one right after the other.
+const BURST: u32 = 100;
+
+/// Environment variables that tell a client its mount point, its operation, and how many threads call it.
 const CLIENT_MOUNT: &str = "MOAFS_FUSE_TEST_CLIENT_MOUNT";
-/// Tells the daemon the directory in which it marks each call that blocks.
-const MARKS: &str = "MOAFS_FUSE_TEST_MARKS";
+const CLIENT_OPERATION: &str = "MOAFS_FUSE_TEST_CLIENT_OPERATION";
+const CLIENT_THREADS: &str = "MOAFS_FUSE_TEST_CLIENT_THREADS";
+/// Tells the daemon the directory through which a test watches and steers it.
+const SIGNS: &str = "MOAFS_FUSE_TEST_SIGNS";
 
-/// Files whose fsync never returns.
-struct Blocks {
-    marks: PathBuf,
+/// Runs each test over each transport.
+macro_rules! over_both_transports {
+    ($($test:ident),* $(,)?) => {
+        mod dev {
+            $(#[test] fn $test() { super::$test(moafs_fuse::Transport::Dev); })*
+        }
+        mod uring {
+            $(#[test] fn $test() { super::$test(moafs_fuse::Transport::Uring); })*
+        }
+    };
+}
+
+over_both_transports! {
+    clients_of_a_killed_daemon_end,
+    others_are_answered_beside_many_blocked_requests,
+    a_killed_client_ends_while_its_operation_blocks,
+    every_request_of_a_burst_is_answered,
+}
+
+/// Files whose fsync and fallocate take until a file `open` appears among the signs, or until the caller is interrupted.
+struct Gated {
+    signs: PathBuf,
     blocked: AtomicU64,
+}
+
+impl Gated {
+    fn pass(&self) -> moafs_fuse::Result<()> {
+        if self.signs.join("open").exists() {
+            return Ok(());
+        }
+        let number = self.blocked.fetch_add(1, Ordering::Relaxed);
+        File::create(self.signs.join(format!("blocked-{number}"))).expect("a sign");
+        while !self.signs.join("open").exists() {
+            if moafs_fuse::interrupted() {
+                File::create(self.signs.join(format!("interrupted-{number}"))).expect("a sign");
+                return Err(Errno::EINTR);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
 }
 
 fn attr(node: u64) -> FileAttr {
@@ -35,7 +83,7 @@ fn attr(node: u64) -> FileAttr {
     FileAttr { ino: node, mode, nlink: 1, blksize: 4096, ..FileAttr::default() }
 }
 
-impl FileSystem for Blocks {
+impl FileSystem for Gated {
     fn getattr(&self, ctx: &ReqCtx, _: Option<FileHandle>) -> moafs_fuse::Result<AttrReply> {
         Ok(AttrReply { attr: attr(ctx.node.0), attr_ttl: FOREVER })
     }
@@ -46,12 +94,16 @@ impl FileSystem for Blocks {
         Ok(Entry { node: NodeId(node), generation: 0, attr: attr(node), entry_ttl: FOREVER, attr_ttl: FOREVER })
     }
 
+    fn statfs(&self, _: &ReqCtx) -> moafs_fuse::Result<StatFs> {
+        Ok(StatFs { blocks: 77, ..StatFs::default() })
+    }
+
     fn fsync(&self, _: &ReqCtx, _: FileHandle, _: bool) -> moafs_fuse::Result<()> {
-        let number = self.blocked.fetch_add(1, Ordering::Relaxed);
-        File::create(self.marks.join(number.to_string())).expect("a mark");
-        loop {
-            std::thread::park();
-        }
+        self.pass()
+    }
+
+    fn fallocate(&self, _: &ReqCtx, _: FileHandle, _: u64, _: u64, _: FallocateMode) -> moafs_fuse::Result<()> {
+        self.pass()
     }
 }
 
@@ -60,52 +112,109 @@ fn abort(target: &Path) {
     let _ = rustix::mount::unmount(target, rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH);
 }
 
+/// A mount of [`Gated`] whose daemon and clients end with it.
+struct Blocked {
+    signs: tempfile::TempDir,
+    dir: tempfile::TempDir,
+    daemon: ChildServer,
+    clients: Vec<Child>,
+}
+
+impl Blocked {
+    fn new(transport: Transport) -> Option<Self> {
+        let (dir, signs) = (mounted::scratch()?, mounted::scratch()?);
+        let daemon = ChildServer::with(dir.path(), transport, "daemon_serves_when_told_to", &[(SIGNS, signs.path())])?;
+        Some(Self { signs, dir, daemon, clients: Vec::new() })
+    }
+
+    /// Starts a client whose threads all call `operation`, and waits until `count` calls of it block.
+    fn client(&mut self, operation: &str, threads: u64) {
+        let client = Command::new(std::env::current_exe().expect("this test's program"))
+            .args(["--exact", "client_calls_when_told_to"])
+            .env(CLIENT_MOUNT, self.dir.path())
+            .env(CLIENT_OPERATION, operation)
+            .env(CLIENT_THREADS, threads.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("spawn");
+        self.clients.push(client);
+    }
+
+    fn signs(&self, of: &str) -> u64 {
+        let names = std::fs::read_dir(self.signs.path()).expect("the signs");
+        let names = names.map(|entry| entry.expect("a sign").file_name());
+        names.filter(|name| name.to_string_lossy().starts_with(of)).count() as u64
+    }
+
+    fn wait_for_clients(&mut self) {
+        for client in &mut self.clients {
+            wait_until("the client has ended", || client.try_wait().expect("wait").is_some());
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // Whatever still waits is ended by force: it would outlive the test.
+        let _ = File::create(self.signs.path().join("open"));
+        abort(self.dir.path());
+        self.daemon.kill();
+        for client in &mut self.clients {
+            let _ = client.kill();
+            let _ = client.wait();
+        }
+    }
+}
+
 fn clients_of_a_killed_daemon_end(transport: Transport) {
-    let (Some(dir), Some(marks)) = (mounted::scratch(), mounted::scratch()) else { return };
-    let told = [(MARKS, marks.path())];
-    let Some(mut daemon) = ChildServer::with(dir.path(), transport, "daemon_serves_when_told_to", &told) else {
-        return;
-    };
-    let mut client = Command::new(std::env::current_exe().expect("this test's program"))
-        .args(["--exact", "client_calls_when_told_to"])
-        .env(CLIENT_MOUNT, dir.path())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("spawn");
-    // Some calls block in the daemon, the others wait for a thread of it.
-    wait_until("some block", || std::fs::read_dir(marks.path()).expect("the marks").count() >= 2);
+    let Some(mut blocked) = Blocked::new(transport) else { return };
+    blocked.client("fsync", MANY);
+    // Some block in the daemon, the others wait for a thread of it.
+    wait_until("some block", || blocked.signs("blocked") >= 2);
     std::thread::sleep(Duration::from_millis(500));
-    daemon.kill();
-    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        wait_until("the client has ended", || client.try_wait().expect("wait").is_some());
-    }));
-    // A client that still waits would outlive the test.
-    abort(dir.path());
-    client.wait().expect("wait");
-    ended.expect("clients of a killed daemon end");
+    blocked.daemon.kill();
+    blocked.wait_for_clients();
 }
 
-mod dev {
-    #[test]
-    fn clients_of_a_killed_daemon_end() {
-        super::clients_of_a_killed_daemon_end(moafs_fuse::Transport::Dev);
+fn others_are_answered_beside_many_blocked_requests(transport: Transport) {
+    let Some(mut blocked) = Blocked::new(transport) else { return };
+    blocked.client("fsync", BLOCKED);
+    wait_until("all block", || blocked.signs("blocked") == BLOCKED);
+    for _ in 0..10 {
+        blocked.client("statfs", 4);
     }
+    for client in &mut blocked.clients[1..] {
+        wait_until("statfs is answered", || client.try_wait().expect("wait").is_some());
+    }
+    assert_eq!(blocked.signs("interrupted"), 0);
+    File::create(blocked.signs.path().join("open")).expect("a sign");
+    blocked.wait_for_clients();
 }
 
-mod uring {
-    #[test]
-    fn clients_of_a_killed_daemon_end() {
-        super::clients_of_a_killed_daemon_end(moafs_fuse::Transport::Uring);
-    }
+fn a_killed_client_ends_while_its_operation_blocks(transport: Transport) {
+    let Some(mut blocked) = Blocked::new(transport) else { return };
+    blocked.client("fallocate", 1);
+    wait_until("it blocks", || blocked.signs("blocked") == 1);
+    blocked.clients[0].kill().expect("kill");
+    blocked.wait_for_clients();
+    assert_eq!(blocked.signs("interrupted"), 1);
+}
+
+fn every_request_of_a_burst_is_answered(transport: Transport) {
+    let Some(mut blocked) = Blocked::new(transport) else { return };
+    File::create(blocked.signs.path().join("open")).expect("a sign");
+    blocked.client("burst", MANY);
+    blocked.wait_for_clients();
 }
 
 /// Serves as the daemon of the tests above; not a test by itself.
 #[test]
 fn daemon_serves_when_told_to() {
-    let (Some(path), Some(marks)) = (std::env::var_os(mounted::CHILD_MOUNT), std::env::var_os(MARKS)) else { return };
+    let (Some(path), Some(signs)) = (std::env::var_os(mounted::CHILD_MOUNT), std::env::var_os(SIGNS)) else { return };
     let mut options = SessionOptions { transport: mounted::child_transport(), ..SessionOptions::default() };
     options.mount.fsname = "moafs-fuse-test".to_owned();
-    let fs = Blocks { marks: marks.into(), blocked: AtomicU64::new(0) };
+    let fs = Gated { signs: signs.into(), blocked: AtomicU64::new(0) };
     Session::mount(fs, Path::new(&path), &options).expect("mount").serve().expect("serve");
 }
 
@@ -113,14 +222,27 @@ fn daemon_serves_when_told_to() {
 #[test]
 fn client_calls_when_told_to() {
     let Some(mount) = std::env::var_os(CLIENT_MOUNT) else { return };
+    let told = |name| std::env::var(name).expect("told together with the place");
+    let (operation, threads): (_, u64) = (told(CLIENT_OPERATION), told(CLIENT_THREADS).parse().expect("a number"));
     let mount = Path::new(&mount);
     std::thread::scope(|scope| {
-        for number in 0..MANY {
-            scope.spawn(move || {
-                let file = OpenOptions::new().write(true).open(mount.join(number.to_string()));
-                // The daemon is killed, so every call fails.
-                let _ = file.and_then(|file| file.sync_all());
-            });
+        for number in 0..threads {
+            let operation = &operation;
+            scope.spawn(move || call(operation, mount, number));
         }
     });
+}
+
+/// Errors are none of a test's concern: a daemon that was killed causes them.
+fn call(operation: &str, mount: &Path, number: u64) {
+    if operation == "statfs" {
+        let _ = rustix::fs::statfs(mount);
+        return;
+    }
+    let Ok(file) = OpenOptions::new().write(true).open(mount.join(number.to_string())) else { return };
+    match operation {
+        "fsync" => drop(file.sync_all()),
+        "burst" => (0..BURST).for_each(|_| drop(file.sync_all())),
+        _ => drop(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 4096)),
+    }
 }

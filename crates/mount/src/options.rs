@@ -22,6 +22,9 @@ const CO_READ_BYTES_MAX: u64 = 1 << 20;
 const SECS_MAX: f64 = 86_400.0;
 /// Most serving threads.
 const THREADS_MAX: u64 = 256;
+/// Threads of a CPU whose buffers are part of the cache's budget. Those of others take memory only while that many
+/// requests with data are served at once.
+const BUSY_RING_THREADS_PER_CPU: usize = 4;
 
 /// The use of the host's page cache for image or device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -170,7 +173,7 @@ const OWN: &[Own] = &[
         help: "read a small file's neighbours with it, up to this much (default 128K)",
     },
     Own { name: "transport", value: "auto|uring|dev", help: "path of requests from the kernel (default auto)" },
-    Own { name: "threads", value: "N", help: "serving threads: of /dev/fuse in all, of io_uring per CPU" },
+    Own { name: "threads", value: "N", help: "serving threads: that read /dev/fuse at once, or of io_uring per CPU" },
     Own { name: "direct", value: "", help: "bypass the host's page cache, or fail" },
     Own { name: "buffered", value: "", help: "use the host's page cache" },
     Own { name: "check_opens", value: "", help: "refuse immutable and append-only files at open (slower opens)" },
@@ -378,7 +381,8 @@ impl Settings {
     fn finish(&mut self) {
         self.session.ring_memory_max = self.session.ring_memory_max.min(self.volume.cache_bytes / 4);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let buffers = cpus * self.session.ring_threads_per_cpu * self.session.init.max_write as usize;
+        let threads_per_cpu = self.session.ring_threads_per_cpu.min(BUSY_RING_THREADS_PER_CPU);
+        let buffers = cpus * threads_per_cpu * self.session.init.max_write as usize;
         self.volume.cache_bytes -= buffers.min(self.session.ring_memory_max);
         self.session.init.max_readahead = u32::try_from(self.volume.read_ahead_bytes).unwrap_or(u32::MAX);
     }

@@ -396,7 +396,15 @@ fn session_options() -> SessionOptions {
     };
     let init =
         InitConfig { max_write: (REQUEST_PAGES_MAX * PAGE_BYTES) as u32, posix_acl: false, ..InitConfig::default() };
-    SessionOptions { mount, init, transport: Transport::Dev, dev_threads: THREADS, ..SessionOptions::default() }
+    // No spare threads: starting one takes memory, and the kernel may wait for this mount to get some.
+    SessionOptions {
+        mount,
+        init,
+        transport: Transport::Dev,
+        dev_threads: THREADS,
+        dev_spare_threads: 0,
+        ..SessionOptions::default()
+    }
 }
 
 fn errno(error: std::io::Error) -> Errno {

@@ -140,7 +140,14 @@ fn session_options(model: &str) -> SessionOptions {
         ..InitConfig::default()
     };
     // Threads block for as long as the drive takes, and the kernel's order matters: one queue for all of them.
-    SessionOptions { mount, init, transport: Transport::Dev, dev_threads: THREADS, ..SessionOptions::default() }
+    SessionOptions {
+        mount,
+        init,
+        transport: Transport::Dev,
+        dev_threads: THREADS,
+        dev_spare_threads: 0,
+        ..SessionOptions::default()
+    }
 }
 
 /// A thread that unmounts when a signal asks for it.
