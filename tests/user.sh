@@ -1,5 +1,6 @@
 #!/bin/sh
-# Mounts of a user who is not root, through fusermount3: used by that user only, unmounted by moafs, by fusermount3 and by a signal.
+# Mounts of a user who is not root, through fusermount3: used by that user only, unmounted by moafs, by fusermount3 and by a signal, and
+# with auto_unmount taken away when the daemon is killed.
 # usage: user.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
 
 # Where /dev/fuse is root's alone, this script gets one that is open to users, in a mount namespace of its own.
@@ -42,8 +43,8 @@ chmod 777 "$mnt"
 umount_it
 
 user_mounts() {
-    as_user "$work/moafs" mount "$img" "$mnt" 2>"$work/said" || fail "mount: $(cat "$work/said")"
-    is_mounted || fail "mount: not mounted"
+    as_user "$work/moafs" mount ${1:+-o "$1"} "$img" "$mnt" 2>"$work/said" || fail "mount ${1:-}: $(cat "$work/said")"
+    is_mounted || fail "mount ${1:-}: not mounted"
 }
 
 user_mounts
@@ -64,4 +65,17 @@ pid=$(as_user cat "$mnt/.moafs/stats" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' |
 kill "$pid"
 wait_until_gone "SIGTERM"
 judge
+
+for transport in dev uring; do
+    user_mounts "auto_unmount,transport=$transport"
+    as_user sh -c "echo $transport >'$mnt/more'; sync '$mnt/more'"
+    pid=$(as_user cat "$mnt/.moafs/stats" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
+    kill -KILL "$pid"
+    wait_until_gone "SIGKILL with auto_unmount, $transport"
+    user_mounts auto_unmount
+    [ "$(as_user cat "$mnt/more")" = "$transport" ] || fail "what was synced before SIGKILL"
+    as_user "$work/moafs" umount "$mnt"
+    wait_until_gone "moafs umount with auto_unmount"
+    judge
+done
 say "$maker: passed"

@@ -159,10 +159,10 @@ fn run_here(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives up the rights that serving does not need. `fusermount3`, which unmounts for ordinary users
-/// and for `auto_unmount`, needs privileges of its own: those mounts keep their rights.
+/// Gives up the rights that serving does not need. A daemon of an ordinary user has none to give up, and needs
+/// `fusermount3`, which is set-user-id.
 fn confine_unless_told(settings: &Settings) {
-    if settings.no_sandbox || settings.session.mount.auto_unmount || !rustix::process::geteuid().is_root() {
+    if settings.no_sandbox || !rustix::process::geteuid().is_root() {
         return;
     }
     if let Err(error) = confine() {

@@ -41,11 +41,14 @@ pub enum MountError {
         source: io::Error,
     },
     /// The mount needs root: a block-device mount, or one that cannot go through the helper.
-    #[error("a block-device mount (fuseblk) needs root, and cannot be combined with auto_unmount")]
+    #[error("a block-device mount (fuseblk) needs root")]
     BlockDeviceNeedsRoot,
     /// The helper for mounts by ordinary users could not be run.
-    #[error("running fusermount3 (needed without root, and for auto_unmount): {0}")]
+    #[error("running fusermount3 (needed without root): {0}")]
     RunFusermount(#[source] io::Error),
+    /// The process for `auto_unmount` could not be started.
+    #[error("auto_unmount: starting the process that unmounts: {0}")]
+    AutoUnmount(#[source] io::Error),
     /// The helper refused; it has printed the reason on standard error.
     #[error("fusermount3 did not mount {}", target.display())]
     Fusermount {

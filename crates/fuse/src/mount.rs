@@ -1,4 +1,4 @@
-//! Mounting and unmounting: mount(2) as root, `fusermount3` for other users and for `auto_unmount`.
+//! Mounting and unmounting: mount(2) as root, `fusermount3` for other users.
 //!
 //! Once the mount exists, nothing here accesses it by its own path: the request would have to be answered by this
 //! process.
@@ -10,8 +10,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::dev::DEVICE;
 use crate::error::MountError;
@@ -37,28 +38,34 @@ pub(crate) struct Mount {
     target: PathBuf,
     /// Device number in the mount table, which identifies the mount.
     device: Option<DeviceId>,
-    /// `fusermount3` waits at the other end and unmounts when it closes.
-    _auto_unmount: Option<UnixStream>,
+    /// Takes the mount away if this process is killed.
+    _watcher: Option<Watcher>,
 }
 
 type DeviceId = (u32, u32);
 
-/// Mounts at `target`, with mount(2) if root and without `auto_unmount`, else through `fusermount3`.
+/// Mounts at `target`, with mount(2) if root, else through `fusermount3`.
 pub(crate) fn mount(target: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let at_target = |source| MountError::Target { target: target.to_owned(), source };
     let target = target.canonicalize().map_err(at_target)?;
     let root_mode = target.metadata().map_err(at_target)?.mode() & libc::S_IFMT;
     let root = is_root();
-    if matches!(options.kind, MountKind::BlockDevice { .. }) && (!root || options.auto_unmount) {
+    if matches!(options.kind, MountKind::BlockDevice { .. }) && !root {
         return Err(MountError::BlockDeviceNeedsRoot);
     }
-    let (dev, auto_unmount) = if root && !options.auto_unmount {
-        (mount_directly(&target, root_mode, options)?, None)
-    } else {
-        mount_by_helper(&target, options)?
-    };
+    let dev = if root { mount_directly(&target, root_mode, options)? } else { mount_by_helper(&target, options)? };
     let device = device_mounted_at(&target).ok().flatten();
-    Ok(Mounted { dev, mount: Mount { target, device, _auto_unmount: auto_unmount } })
+    let mut mount = Mount { target, device, _watcher: None };
+    if options.auto_unmount {
+        match Watcher::start(&mount) {
+            Ok(watcher) => mount._watcher = Some(watcher),
+            Err(error) => {
+                let _ = mount.unmount(true);
+                return Err(MountError::AutoUnmount(error));
+            }
+        }
+    }
+    Ok(Mounted { dev, mount })
 }
 
 fn is_root() -> bool {
@@ -155,7 +162,7 @@ fn path_c_string(path: &Path) -> CString {
 }
 
 /// Lets `fusermount3` mount; it hands back the open device over a socket, which it finds as its standard input.
-fn mount_by_helper(target: &Path, options: &MountOptions) -> Result<(OwnedFd, Option<UnixStream>), MountError> {
+fn mount_by_helper(target: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::RunFusermount)?;
     let list = helper_options(options)?;
     let theirs = OwnedFd::from(theirs);
@@ -175,19 +182,8 @@ fn mount_by_helper(target: &Path, options: &MountOptions) -> Result<(OwnedFd, Op
     drop(theirs);
     let mut child = spawned.map_err(MountError::RunFusermount)?;
     let received = receive_fd(&ours);
-    if options.auto_unmount && received.is_ok() {
-        // The helper stays for as long as the socket is open. The thread is there to reap it then.
-        std::thread::Builder::new()
-            .name("fuse-unmounter".to_owned())
-            .spawn(move || child.wait())
-            .map_err(MountError::Thread)?;
-    } else {
-        child.wait().map_err(MountError::RunFusermount)?;
-    }
-    match received {
-        Ok(dev) => Ok((dev, options.auto_unmount.then_some(ours))),
-        Err(_) => Err(MountError::Fusermount { target: target.to_owned() }),
-    }
+    child.wait().map_err(MountError::RunFusermount)?;
+    received.map_err(|_| MountError::Fusermount { target: target.to_owned() })
 }
 
 /// Returns the option string of `fusermount3`.
@@ -196,9 +192,6 @@ fn helper_options(options: &MountOptions) -> Result<String, MountError> {
     list.push(format!("fsname={}", escape_commas(checked_nul(&options.fsname)?)));
     if let Some(subtype) = &options.subtype {
         list.push(format!("subtype={}", checked_option(subtype)?));
-    }
-    if options.auto_unmount {
-        list.push("auto_unmount".to_owned());
     }
     push_common_options(&mut list, options)?;
     Ok(list.join(","))
@@ -266,6 +259,52 @@ unsafe fn first_fd(message: &libc::msghdr) -> Option<OwnedFd> {
     unsafe { Some(OwnedFd::from_raw_fd(libc::CMSG_DATA(head).cast::<RawFd>().read_unaligned())) }
 }
 
+/// A process that takes a mount away when this one is gone without having unmounted, even if it was killed.
+///
+/// `fusermount3 -o auto_unmount` does not do: it unmounts only what answers ENOTCONN to its open, and the mount of a
+/// user, which is for that user alone, answers EACCES to the helper, which runs as root (seen with 3.14).
+#[derive(Debug)]
+struct Watcher {
+    shell: Child,
+    /// Closed by the kernel when this process ends, however it does.
+    alive: Option<ChildStdin>,
+}
+
+/// Reads until its input ends. Then it unmounts `$0`, if the mount table still has a line with `$1`.
+const WATCH: &str = r#"
+trap '' HUP INT TERM
+while read -r _; do :; done
+grep -qF -e "$1" /proc/self/mountinfo || exit 0
+[ "$(id -u)" != 0 ] || exec umount -l -- "$0"
+fusermount3 -q -u -z -- "$0" || exec fusermount -q -u -z -- "$0"
+"#;
+
+impl Watcher {
+    fn start(mount: &Mount) -> io::Result<Watcher> {
+        let line = mount.line()?.ok_or(io::ErrorKind::NotFound)?;
+        let mut shell = Command::new("/bin/sh")
+            .args(["-c", WATCH])
+            .arg(&mount.target)
+            .arg(std::ffi::OsStr::from_bytes(&line))
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let alive = shell.stdin.take();
+        Ok(Watcher { shell, alive })
+    }
+}
+
+impl Drop for Watcher {
+    /// The mount is gone, or this process is about to be.
+    fn drop(&mut self) {
+        drop(self.alive.take());
+        let _ = self.shell.wait();
+    }
+}
+
 impl Mount {
     /// Returns true if the topmost mount at the target is still this mount.
     fn is_there(&self) -> bool {
@@ -273,6 +312,19 @@ impl Mount {
             (Some(ours), Ok(there)) => there == Some(ours),
             _ => true,
         }
+    }
+
+    /// Returns the part of the mount table that identifies this mount: device, root and mount point.
+    fn line(&self) -> io::Result<Option<Vec<u8>>> {
+        let table = std::fs::read(MOUNTINFO)?;
+        let ours = |line: &&[u8]| {
+            parse_mountinfo(line).is_some_and(|(at, device)| at == self.target && Some(device) == self.device)
+        };
+        let line = table.split(|&byte| byte == b'\n').rev().find(ours);
+        Ok(line.map(|line| {
+            let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').skip(2).take(3).collect();
+            [b" ", fields.join(&b' ').as_slice(), b" "].concat()
+        }))
     }
 
     /// Unmounts; `lazily` takes it out of the tree even while it is in use. Does nothing if it is already gone.

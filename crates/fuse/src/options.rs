@@ -65,8 +65,7 @@ pub struct MountOptions {
     pub default_permissions: bool,
     /// Largest read request, bytes.
     pub max_read: Option<u32>,
-    /// Unmount when this process ends, for any reason. Needs `fusermount3`, and is reliable with /dev/fuse only, which
-    /// [`Transport::Auto`] then chooses.
+    /// Unmount when this process ends, for any reason, SIGKILL included.
     pub auto_unmount: bool,
     /// Options handed through as they are: `context=` and its relatives.
     pub extra: Vec<String>,

@@ -213,10 +213,7 @@ impl UringPlan {
 /// Returns the rings to serve with. An empty list means /dev/fuse, which is used if rings cannot be made, unless
 /// io_uring was demanded.
 fn make_rings(options: &SessionOptions) -> Result<Vec<RingSlot>, MountError> {
-    // The kernel ends the connection of a killed process a moment later when rings hold it, and `fusermount3` may look
-    // too early and leave the dead mount (seen on Linux 6.18).
-    let unreliable = options.transport == Transport::Auto && options.mount.auto_unmount;
-    if options.transport == Transport::Dev || unreliable {
+    if options.transport == Transport::Dev {
         return Ok(Vec::new());
     }
     let rings = UringPlan::for_this_host(options).and_then(|plan| plan.make_rings(options.init.max_write() as usize));

@@ -362,8 +362,6 @@ impl Settings {
             "noatime" => self.volume.atime = AtimePolicy::Never,
             "relatime" | "atime" | "nostrictatime" => self.volume.atime = AtimePolicy::Relative,
             "strictatime" | "norelatime" => self.volume.atime = AtimePolicy::Strict,
-            // The helper mounts and unmounts, and fusermount3 makes plain mounts only.
-            "auto_unmount" => self.plain = true,
             _ => {}
         }
         self.session.mount.apply(option).map_err(|error| match error {
