@@ -867,9 +867,10 @@ impl Meta {
     }
 
     /// Forgets clean blocks that were not used for a turn of the hand, until at most `bytes` are
-    /// held, or only blocks in use are left.
+    /// held, or only blocks in use are left. While another caller is at it, returns at once: where
+    /// most blocks are in use, all writers and the sweep that makes blocks clean would wait in a row.
     pub fn shrink(&self, bytes: usize) {
-        let mut hand = self.hand.lock();
+        let Some(mut hand) = self.hand.try_lock() else { return };
         // The first turn clears the marks of use, the second finds the blocks without one; the hand
         // may begin within a shard.
         for _ in 0..=2 * SHARDS {

@@ -180,6 +180,24 @@ fn what_a_failed_round_was_to_write_stays_in_memory() {
 }
 
 #[test]
+fn a_caller_does_not_wait_for_another_that_forgets_blocks() {
+    let meta = Arc::new(meta_over(Arc::new(MemDisk::new((64 * BLOCK / SECTOR) as u64))));
+    let hand = meta.hand.lock();
+    let other = {
+        let meta = Arc::clone(&meta);
+        thread::spawn(move || meta.shrink(0))
+    };
+    let begin = std::time::Instant::now();
+    while !other.is_finished() && begin.elapsed() < std::time::Duration::from_secs(10) {
+        thread::yield_now();
+    }
+    let is_finished = other.is_finished();
+    drop(hand);
+    other.join().unwrap();
+    assert!(is_finished);
+}
+
+#[test]
 fn no_pointer_reaches_the_disk_before_its_data() {
     const WRITERS: u64 = 4;
     const POINTERS: u64 = 5_000;
