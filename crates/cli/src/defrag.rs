@@ -43,7 +43,8 @@ Examples:
   moafs defrag --json disk.img | jq .after.requests
 
 On a mount, root and the user who mounted it may run one defrag at a time.
-Exit code: 0 done (also if nothing was to be gained), 1 failure, 130 interrupted: what was moved stays moved.")]
+Exit code: 0 done (also if nothing was to be gained), 1 failure, or a directory that was met before, 130 interrupted:
+what was moved stays moved.")]
 pub(crate) struct DefragArgs {
     /// A directory or file of a mount, or an image, or a path on it
     #[arg(value_name = "PATH|IMAGE[:PATH]")]
@@ -85,7 +86,19 @@ impl DefragArgs {
             _ => self.on_image(&Inside::parse(&self.what, None)?, &stop)?,
         };
         self.tell(healed)?;
-        Ok(if healed.ending == StopReason::Stopped { INTERRUPTED.into() } else { ExitCode::SUCCESS })
+        if healed.ending == StopReason::Stopped {
+            return Ok(INTERRUPTED.into());
+        }
+        if healed.directories_met_before == 0 {
+            return Ok(ExitCode::SUCCESS);
+        }
+        output::complain(&format!(
+            "{}: directories were met before ({} times): they have several parents or contain themselves; check the \
+             volume with `moafs fsck`",
+            output::path(Path::new(&self.what)),
+            healed.directories_met_before
+        ));
+        Ok(ExitCode::FAILURE)
     }
 
     fn on_image(&self, place: &Inside, stop: &Stop) -> Result<DefragReport> {
@@ -169,7 +182,8 @@ impl DefragArgs {
 
 /// Writes the outcome as text for people.
 fn text(healed: &DefragReport, dry_run: bool) -> String {
-    let DefragReport { directories, files, files_skipped, files_moved, bytes_moved, before, after, ending } = *healed;
+    let DefragReport { directories, files, files_skipped, files_moved, bytes_moved, before, after, ending, .. } =
+        *healed;
     let (verb, now) = if dry_run { ("would be moved", "then") } else { ("moved", "now") };
     let mut text = format!("{files} files in {directories} directories\n");
     let score = |reading: ReadCost| reading.score.value().map_or("-".to_owned(), |score| format!("{score:.4}"));

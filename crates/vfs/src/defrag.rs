@@ -104,6 +104,8 @@ pub struct DefragReport {
     pub files: u64,
     /// Number of files in use that were left alone.
     pub files_skipped: u64,
+    /// Number of entries that led to a directory met before: the volume is damaged.
+    pub directories_met_before: u64,
     /// Number of files that were moved, wholly or in part.
     pub files_moved: u64,
     /// Bytes that were moved, or would be in a dry run.
@@ -378,10 +380,12 @@ impl<F: Format> Walk<'_, F> {
         Ok(files)
     }
 
-    /// Makes a directory pending, unless it was found before.
+    /// Makes a directory pending, unless it was found before, which is counted.
     fn make_pending(&mut self, dir: Ino, pending: &mut Vec<Ino>) {
         if self.found.insert(dir) {
             pending.push(dir);
+        } else {
+            self.healed.directories_met_before += 1;
         }
     }
 
