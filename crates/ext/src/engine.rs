@@ -532,8 +532,7 @@ impl Ext {
         if writes { extents::reserve(&self.geo) } else { 0 }
     }
 
-    /// Commits if hardly a block is left for a node and blocks are being freed: within an op no commit can be waited
-    /// for.
+    /// Commits if hardly a block is left for a node and blocks are being freed: no op can wait for a commit.
     fn make_room_for_nodes(&self) -> Result<()> {
         let freeing = self.alloc.freeing();
         let is_short = freeing > 0 && self.alloc.free_blocks() < self.kept_for_nodes() / 2;
@@ -634,6 +633,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         geo.all_groups().map(|group| u64::from(geo.head_blocks(group) + 2 + geo.inode_table_blocks)).sum();
     let uuid = superblock.uuid();
     let word = |at: usize| uuid[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    let keeps_unwritten = geo.incompat.contains(Incompat::EXTENT) && read_only.is_none();
     Shape {
         format: superblock.family_name(),
         block_size: geo.block_size,
@@ -650,8 +650,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         time_range: inode::time_range(extra),
         time_nanos: extra,
         user_flags: incore::USER_FLAGS,
-        unwritten: false,
-        beyond_eof: false,
+        beyond_eof: keeps_unwritten,
         frees_overhang: true,
         size_follows_map: false,
         allocate_on_write: policy.allocates_on_write(),
@@ -859,6 +858,10 @@ impl Format for Ext {
 
     fn allocate_on_write(&self, file: &Self::Node, range: LbnRange) -> Result<u32> {
         self.allocate_early(file, range)
+    }
+
+    fn can_preallocate(&self, file: &Self::Node) -> bool {
+        file.state.lock().inode.has_extents()
     }
 
     fn swap_space(&self) -> Option<Arc<dyn SwapSpace>> {

@@ -173,3 +173,40 @@ fn a_deep_tree_is_cut_in_steps_that_fit_a_small_journal() {
     vfs.close().expect("the disk works");
     judge(&disk, Some("deep"));
 }
+
+#[test]
+fn allocated_blocks_are_unwritten_until_they_are_written() {
+    let Some(disk) = make("64M") else { return };
+    let vfs = mount(&disk);
+    let (file, short) = (create(&vfs, "file"), create(&vfs, "short"));
+    let before = vfs.stat_fs().free;
+    assert!(write(&vfs, short, 0), "there is space");
+    let allocate = |file, blocks: u64, how| vfs.allocate(&Credentials::root(), file, 100, blocks * BLOCK - 100, how);
+    allocate(file, 20_000, Allocate::Extend).expect("there is space");
+    allocate(short, 5000, Allocate::KeepSize).expect("there is space");
+    assert_eq!(allocate(file, 60_000, Allocate::Extend).expect_err("it cannot fit").errno(), libc::ENOSPC);
+    let size = |file| vfs.stat(file).expect("it is there").attr.size;
+    assert_eq!((size(file), size(short)), (20_000 * BLOCK, BLOCK));
+    assert!(before - vfs.stat_fs().free < 25_000 + 300, "hardly more than the blocks themselves are taken");
+    let written: BTreeSet<u64> = (0..20_000).step_by(7).collect();
+    assert!(written.iter().all(|at| write(&vfs, file, *at)), "the space is there already");
+    vfs.close().expect("the disk works");
+    let text = judge(&disk, Some("file"));
+    let unwritten = text.lines().filter(|line| line.contains("Uninit")).count();
+    assert!(unwritten >= written.len() - 1, "{unwritten} unwritten extents");
+    assert!(judge(&disk, Some("short")).lines().filter(|line| line.contains("Uninit")).count() < 20);
+    let vfs = mount(&disk);
+    compare(&vfs, file, 20_000, &written);
+    // The file grows into what was allocated behind its end.
+    let grown: BTreeSet<u64> = [0, 4000].into();
+    assert!(write(&vfs, short, 4000), "the space is there already");
+    vfs.fsync(short, false).expect("the disk works");
+    compare(&vfs, short, 4001, &grown);
+    for name in ["file", "short"] {
+        vfs.unlink(&Credentials::root(), ROOT, Name::new(name.as_bytes()).unwrap()).expect("it can be removed");
+    }
+    vfs.sync().expect("the disk works");
+    assert_eq!(vfs.stat_fs().free, before, "every block and node came back");
+    vfs.close().expect("the disk works");
+    judge(&disk, None);
+}

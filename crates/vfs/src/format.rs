@@ -47,8 +47,6 @@ pub struct Shape {
     pub time_nanos: bool,
     /// Inode flags that programs may set and clear; the others describe the layout, or are not stored.
     pub user_flags: u32,
-    /// True if blocks can be allocated without being written.
-    pub unwritten: bool,
     /// True if blocks can lie beyond the end of a file.
     pub beyond_eof: bool,
     /// True if the format itself hides and frees blocks that a power cut has left beyond the end of a file. If false,
@@ -411,6 +409,10 @@ pub trait Format: Send + Sync + 'static {
     fn allocate_on_write(&self, _file: &Self::Node, _range: LbnRange) -> Result<u32> {
         Ok(0)
     }
+    /// Returns true if blocks of the file can be allocated without being written ([`FormatOp::preallocate`]).
+    fn can_preallocate(&self, _file: &Self::Node) -> bool {
+        false
+    }
     /// Makes room for what [`Self::plan`] will be asked next, with the same arguments: may clean, checkpoint, commit
     /// and wait. Called with no inode lock held: once before the first plan, and again after each that found no room
     /// ([`RoomSearch::failed`] tells). Fails with ENOSPC when no more room can be gained.
@@ -501,6 +503,12 @@ pub trait FormatOp {
     /// Maps the blocks `at` to the run `to`, whose data completed in epoch `written`. Blocks mapped there before are
     /// freed (unless they are the same).
     fn place(&mut self, file: &Self::Node, at: LbnRange, to: BlockRun, written: Epoch) -> Result<()>;
+    /// Allocates blocks for holes of `range`, from its start on; the map then shows them as unwritten. Their space is
+    /// the op's. Returns how many blocks of the range it has passed: less than all where the range is long or ragged,
+    /// or the op has no more space. Called if [`Format::can_preallocate`] says so, with the inode lock held.
+    fn preallocate(&mut self, _file: &Self::Node, _range: LbnRange) -> Result<u32> {
+        Err(Error::Posix(libc::EOPNOTSUPP))
+    }
     /// Unmaps up to about `at_most` blocks of `range` (from its end towards its start) and frees them. `orphan` says
     /// that no name and no durable pointer leads to the file any more, so maps need not be rewritten.
     fn unmap(&mut self, file: &Self::Node, from: Lbn, to: Option<Lbn>, at_most: u32, orphan: bool) -> Result<Progress>;

@@ -13,11 +13,14 @@ use crate::inode::{Shared, Unput};
 use crate::io::{Files, Source, Write};
 use crate::perm::{APPEND_ONLY, IMMUTABLE, without_set_ids};
 use crate::plan::WritebackReason;
-use crate::types::{Ino, Lbn, Mapping};
+use crate::types::{Ino, Lbn, LbnRange, Mapping};
 use crate::unmap::{LBN_END, UNMAP_BLOCKS_MAX};
 
 /// Bytes that copy_range moves at a time.
 const COPY_BYTES: u64 = 1 << 20;
+
+/// Blocks that one op allocates at most without writing them.
+const PREALLOCATE_BLOCKS_MAX: u64 = 1 << 15;
 
 /// Attempts to reserve map blocks at the ends of a range that is to be unmapped.
 const EDGE_ATTEMPTS: u32 = 8;
@@ -130,7 +133,11 @@ impl<F: Format> Files<F> {
         {
             return Err(Error::Posix(libc::EPERM));
         }
+        let can_preallocate = self.format.can_preallocate(&inode.node);
         match how {
+            Allocate::Extend | Allocate::KeepSize if can_preallocate => {
+                self.preallocate(who, &inode, offset, end, how == Allocate::KeepSize)
+            }
             Allocate::Extend => self.write_zeros(who, &inode, offset, end, Source::Holes, false),
             Allocate::KeepSize => {
                 self.check_within(&inode, end)?;
@@ -153,6 +160,41 @@ impl<F: Format> Files<F> {
     fn check_within(&self, inode: &Shared<F>, end: u64) -> Result<()> {
         let last = inode.size().next_multiple_of(self.block_bytes());
         if end > last { Err(Error::Posix(libc::EOPNOTSUPP)) } else { Ok(()) }
+    }
+
+    /// Allocates blocks for the holes of `offset..end`, which read as zeros until they are written.
+    fn preallocate(&self, who: &Credentials, inode: &Shared<F>, offset: u64, end: u64, keep_size: bool) -> Result<()> {
+        self.check_room(who, inode, offset, end)?;
+        let block_bytes = self.block_bytes();
+        let (mut at, last) = (offset / block_bytes, end.div_ceil(block_bytes));
+        while at < last {
+            let len = (last - at).min(PREALLOCATE_BLOCKS_MAX);
+            let need = self.need_of_holes(inode, at * block_bytes, (at + len) * block_bytes)?;
+            let mut admission = self.admit(need, who.space_class())?;
+            let _exclusive = inode.lock.write();
+            inode.check_alive()?;
+            let size = inode.size();
+            if end > size && !keep_size {
+                self.unmap_overhang(inode)?;
+                self.zero_tail(inode, size, u64::MAX)?;
+            }
+            let mut op = self.begin(OpKind::Place, &mut admission)?;
+            let passed = op.preallocate(&inode.node, LbnRange { start: Lbn(at), len: len as u32 })?;
+            op.end(&[inode]);
+            at += u64::from(passed);
+            let reached = (at * block_bytes).min(end);
+            self.unput(inode, Unput::Attributes, |attr| {
+                let now = self.timestamp();
+                (attr.mtime, attr.ctime) = (now, now);
+                if !keep_size {
+                    attr.size = attr.size.max(reached);
+                }
+                if who.loses_set_ids() {
+                    attr.perm = without_set_ids(who, attr.perm, attr.gid);
+                }
+            });
+        }
+        Ok(())
     }
 
     fn write_zeros(

@@ -13,9 +13,10 @@
 //! A part has an eighth as many blocks as a leaf has entries. A leaf that was split has room for half its entries
 //! again, which four parts fill. So what is promised for the parts within a leaf covers its splits. What is not covered
 //! is the first split of a leaf that is full: two such leaves may meet within a part; the promise for a part ends when
-//! its first block is placed; and data that move and holes that are punched into an extent have none. A leaf is full
-//! with as many blocks as it has entries, so a volume has no more full leaves than blocks divided by that number. As
-//! many, and as many again for the nodes above them, are kept out of all promises ([`reserve`]).
+//! its first block is placed; and data that move, holes that are punched into an extent, and blocks that are allocated
+//! without being written have none. A leaf is full with as many blocks as it has entries, so a volume has no more full
+//! leaves than blocks divided by that number. As many, and as many again for the nodes above them, are kept out of all
+//! promises ([`reserve`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -179,6 +180,42 @@ impl Ext {
             done += part;
         }
         Ok(highest)
+    }
+
+    /// Maps the file blocks from `at` on that are still holes to blocks that stay unwritten: write-back may have mapped
+    /// some since the caller looked. Blocks that are not mapped, also after an error, are given back.
+    pub(super) fn set_unwritten(&self, node: &Incore, at: Lbn, to: BlockRun) -> Result<()> {
+        let _changing = node.map.write();
+        let mut done = 0;
+        while done < to.len {
+            let (lbn, start, left) = (at.0 + u64::from(done), to.start.0 + u64::from(done), to.len - done);
+            match self.map_hole(node, lbn, start, left) {
+                Ok((len, true)) => done += len,
+                Ok((len, false)) => {
+                    self.alloc.free(Level::NONE, Freed::Data { start, len })?;
+                    done += len;
+                }
+                Err(error) => {
+                    self.alloc.free(Level::NONE, Freed::Data { start, len: left })?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps the blocks at the start of a range if they are a hole. Returns how many are one or are mapped, and whether
+    /// they were a hole.
+    fn map_hole(&self, node: &Incore, lbn: u64, start: u64, most: u32) -> Result<(u32, bool)> {
+        let hole = match self.find_extent(node, lbn)? {
+            Found::Extent(extent) => return Ok(((extent.end() - lbn).min(most.into()) as u32, false)),
+            Found::Hole(end) => end - lbn,
+        };
+        let len = hole.min(most.into()).min(u64::from(WRITTEN_MAX) - 1) as u16;
+        let extent = Extent { lbn: lbn as u32, len, start: BlockNo(start), unwritten: true };
+        let take = &mut |_| self.allocate(|draft| ffs::meta_block(draft, node.at.group));
+        self.edit_extents(node, Edit::put(extent), None, take)?;
+        Ok((len.into(), true))
     }
 
     /// Unmaps up to `budget` blocks of `from..to`, the last ones first. The caller holds the map, and stores the inode.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use moafs_disk::{Buf, Epoch, Kind};
 use moafs_vfs::format::{Admission, CommitPoint, FormatOp, OpKind, Progress, Target};
-use moafs_vfs::types::{Attr, BlockRun, FileKind, Ino, Lbn, LbnRange, Name, SetMode, XattrKey};
+use moafs_vfs::types::{Attr, BlockRun, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey};
 use moafs_vfs::{Error, Result};
 
 use super::Ext;
@@ -31,6 +31,9 @@ use crate::format::inode::{EXTRA_BYTES, InodeFlags};
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Sealed};
 use crate::meta::{Freed, Handle, Level};
 use crate::place::{ParentDirectory, ffs};
+
+/// Runs that one op allocates without writing them at most: each may change a node of its own.
+const PREALLOCATED_RUNS_MAX: u32 = 64;
 
 /// The first bytes of temporary names of exchanges; names with this prefix that a crash left are
 /// removed.
@@ -652,6 +655,36 @@ impl FormatOp for ExtOp<'_> {
         ext.maps_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
         Ok(())
+    }
+
+    fn preallocate(&mut self, file: &Self::Node, range: LbnRange) -> Result<u32> {
+        self.touch(file)?;
+        let ext = self.ext;
+        let mut at = range.start;
+        for _ in 0..PREALLOCATED_RUNS_MAX {
+            let left = (range.end().0 - at.0) as u32;
+            if left == 0 {
+                break;
+            }
+            let passed = match ext.map_run(file, at, left)? {
+                Mapping::Hole { len } => {
+                    let room = u32::try_from(self.admission.blocks()).unwrap_or(u32::MAX);
+                    let hole = LbnRange { start: at, len: len.clamp(1, left).min(room) };
+                    if hole.len == 0 {
+                        break;
+                    }
+                    let (run, _) = ext.allocate(|draft| ffs::place_early(draft, file, ext, hole))?;
+                    self.admission.spend(run.len.into());
+                    ext.set_unwritten(file, at, run)?;
+                    run.len
+                }
+                mapped => mapped.len().clamp(1, left),
+            };
+            at = Lbn(at.0 + u64::from(passed));
+        }
+        let level = ext.store(file)?;
+        self.reached(level);
+        Ok((at.0 - range.start.0) as u32)
     }
 
     fn unmap(&mut self, file: &Self::Node, from: Lbn, to: Option<Lbn>, at_most: u32, orphan: bool) -> Result<Progress> {

@@ -389,7 +389,6 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         time_range: (i64::MIN, i64::MAX),
         time_nanos: true,
         user_flags: super::incore::USER_FLAGS,
-        unwritten: false,
         beyond_eof: false,
         frees_overhang: false,
         size_follows_map: false,

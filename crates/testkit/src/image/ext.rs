@@ -113,6 +113,14 @@ pub const JOURNALED: [Geometry; 21] = [
     ),
     geometry("extents-4k", Maker::Theirs, 4096, 256, 40 << 10, &["-t", "ext3", "-O", "extent", "-J", "size=4"]),
     geometry(
+        "ext4-4k-sums-off",
+        Maker::Theirs,
+        4096,
+        256,
+        40 << 10,
+        &["-t", "ext4", "-O", "^metadata_csum,^64bit", "-g", "4096", "-J", "size=4"],
+    ),
+    geometry(
         "crash-extents-1k",
         Maker::Theirs,
         1024,

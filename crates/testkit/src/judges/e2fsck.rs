@@ -235,8 +235,7 @@ fn reconcile(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// Returns true for `IMAGE: 11/128 files (0.0% non-contiguous), 38/2048 blocks` and `IMAGE: ***** … *****`, and for
-/// advice.
+/// Returns true for `IMAGE: 11/128 files (0.0% non-contiguous), 38/2048 blocks`, `IMAGE: ***** … *****`, and advice.
 fn is_summary(line: &str) -> bool {
     (line.contains(" files (") && line.ends_with("blocks"))
         || line.contains("*****")

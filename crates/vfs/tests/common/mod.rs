@@ -145,7 +145,6 @@ impl Toy {
             time_range: (-1 << 31, (1 << 34) - 1),
             time_nanos: true,
             user_flags: 0x1_00ff,
-            unwritten: false,
             beyond_eof: false,
             frees_overhang: false,
             size_follows_map: false,
