@@ -96,7 +96,7 @@ pub const FULL: [Geometry; 3] = [
 ];
 
 /// Volumes with a journal, those with extents or checksums among them.
-pub const JOURNALED: [Geometry; 21] = [
+pub const JOURNALED: [Geometry; 22] = [
     geometry("ext3-1k", Maker::Theirs, 1024, 256, 16 << 10, &["-t", "ext3", "-J", "size=1"]),
     geometry("ext3-1k-groups", Maker::Theirs, 1024, 128, 16 << 10, &["-t", "ext3", "-g", "2048", "-J", "size=1"]),
     geometry("ext3-4k", Maker::Theirs, 4096, 256, 40 << 10, &["-t", "ext3", "-J", "size=4"]),
