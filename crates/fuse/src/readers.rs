@@ -43,14 +43,15 @@ pub(crate) struct Limits {
     pub(crate) threads_max: usize,
 }
 
-/// How many threads there are, and what they do. The others serve.
+/// The threads that there are, by what they do. The others serve.
 #[derive(Debug, Default)]
 struct Crew {
     threads: usize,
     /// Threads that read, or have been called to.
     reading: usize,
     parked: usize,
-    /// Calls that no parked thread has taken yet. Whoever called has counted one more as reading, one less as parked.
+    /// Calls that no parked thread has taken yet. The caller has counted one more as reading, one less as
+    /// parked.
     calls: usize,
     /// True once a thread found that the mount is gone, or that it cannot be read.
     ended: bool,

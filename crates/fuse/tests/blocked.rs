@@ -54,7 +54,8 @@ over_both_transports! {
     every_request_of_a_burst_is_answered,
 }
 
-/// Files whose fsync and fallocate take until a file `open` appears among the signs, or until the caller is interrupted.
+/// Files whose fsync and fallocate take until a file `open` appears among the signs, or until the caller is
+/// interrupted.
 struct Gated {
     signs: PathBuf,
     blocked: AtomicU64,
