@@ -192,6 +192,58 @@ fn fsck_is_silent_about_a_sound_volume_and_sees_a_damaged_one() {
     assert_eq!(code, 8);
 }
 
+/// Code 5 is in `what_finds_no_room_for_a_name_is_said_to_be_left` (ext).
+#[test]
+fn fsck_ends_with_the_codes_of_the_manual() {
+    /// Damages a volume, given its image and the first byte of its inode table.
+    type Damage = fn(&fs::File, u64);
+    let manual = include_str!("../../../docs/commands.md");
+    let codes = manual.lines().skip_while(|line| !line.starts_with("Exit codes, as fsck(8):"));
+    let codes: String = codes.take(3).collect::<Vec<_>>().join(" ");
+    for said in [
+        "0 no errors;",
+        "1 errors repaired;",
+        "4 errors left;",
+        "5 (1 + 4) some repaired, others left;",
+        "8 the check could not be done.",
+    ] {
+        assert!(codes.contains(said), "{said}: {codes}");
+    }
+    let nothing: Damage = |_, _| ();
+    // The superblock's count of free inodes, which is no error.
+    let count: Damage = |file, _| file.write_all_at(&[0xff; 4], 1024 + 16).unwrap();
+    // The first block of the root directory lies outside of the volume.
+    let pointer: Damage = |file, table| file.write_all_at(&[0xff; 4], table + 128 + 40).unwrap();
+    for (what, damage, options, ends) in [
+        ("sound", nothing, "-fn", &[0, 0][..]),
+        ("sound", nothing, "-fy", &[0, 0]),
+        ("count", count, "-fn", &[0, 0]),
+        ("count", count, "-fp", &[1, 0]),
+        ("count", count, "-fy", &[1, 0]),
+        ("pointer", pointer, "-fn", &[4, 4]),
+        ("pointer", pointer, "-fp", &[4, 4]),
+        ("pointer", pointer, "-fy", &[1, 0]),
+    ] {
+        let scratch = Scratch::new(Format::Ext2);
+        let image = scratch.image().display().to_string();
+        ok(&["mkfs", "-q", "-t", "ext2", "-b", "1024", "-I", "128", &image, "8M"]);
+        let info: serde_json::Value = serde_json::from_str(&ok(&["info", "--json", &image])).unwrap();
+        let table = info["groups"][0]["inode_table"].as_u64().unwrap() * 1024;
+        damage(&fs::File::options().write(true).open(scratch.image()).unwrap(), table);
+        for (run, code) in ends.iter().enumerate() {
+            let output = moafs(&["fsck", options, &image]);
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(*code), "{what}: fsck {options}, run {run}: {said}");
+        }
+        if options == "-fy" {
+            e2fsck(&scratch.image());
+        }
+    }
+    for (image, code) in [("/no/such/image", 8), ("/dev/null", 8)] {
+        assert_eq!(moafs(&["fsck", "-n", image]).status.code(), Some(code), "{image}");
+    }
+}
+
 fn info_and_map_show_the_layout(format: Format) {
     let scratch = Scratch::with_volume(format);
     make_tree(&scratch.path("tree"));
