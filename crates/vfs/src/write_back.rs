@@ -340,8 +340,13 @@ impl<F: Format> WriteBack<F> {
         for (part, ticket) in self.submit_parts(writes) {
             outcome.join(self.complete(part, ticket, &mut held));
         }
-        held.iter().for_each(|written: &Written<F>| self.finish_tail(&written.part));
-        outcome.join(self.place_all(held));
+        // One by one in the order of files and blocks: the last block of a file that a range waits for, since the end has
+        // moved, may itself have waited here. All tasks keep that order, so each waits for one that is further ahead.
+        held.sort_by_key(|written: &Written<F>| (written.part.inode.ino, written.part.range.start));
+        for written in held {
+            self.finish_tail(&written.part);
+            outcome.join(self.place_all(vec![written]));
+        }
         self.reclaim();
         outcome
     }
@@ -483,8 +488,7 @@ impl<F: Format> WriteBack<F> {
         pages.get(tail).filter(|slot| slot.is_unsettled()).map(|slot| (tail, slot.in_flight()))
     }
 
-    /// Waits until the device has the last block of a file, and writes it where it lies if no other task does. No range
-    /// of last blocks waits for another one, so two tasks never wait for each other.
+    /// Waits until the device has the last block of a file, and writes it where it lies if no other task does.
     fn finish_tail(&self, part: &FilePart<F>) {
         let mut written = false;
         loop {
