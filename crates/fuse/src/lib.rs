@@ -33,8 +33,8 @@
 //! - [`FileSystem`] (`fs`), with the types of requests and replies (`types`, `dirbuf`, `errno`);
 //! - [`Session`], [`Unmounter`], [`Notifier`], [`SessionOptions`] (`session`, `notify`, `options`, `error`);
 //! - `mount`: mounting and unmounting; `init`: the handshake, [`Negotiated`];
-//! - `dev`, with the threads of `readers`, and `ring`: the two transports. Each makes an `exchange` of what it receives:
-//!   a request, and the place for its reply, in a page-aligned `buffer`;
+//! - `dev`, with the threads of `readers`, and `ring`: the two transports. Each makes an `exchange` of what it
+//!   receives: a request, and the place for its reply, in a page-aligned `buffer`;
 //! - `interrupt`: callers that are killed while a long operation runs;
 //! - `dispatch`: calls the file system for an exchange and replies with the result, with `wire` to convert types;
 //! - `abi`: the wire's structures and numbers.

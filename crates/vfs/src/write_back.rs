@@ -340,8 +340,9 @@ impl<F: Format> WriteBack<F> {
         for (part, ticket) in self.submit_parts(writes) {
             outcome.join(self.complete(part, ticket, &mut held));
         }
-        // One by one in the order of files and blocks: the last block of a file that a range waits for, since the end has
-        // moved, may itself have waited here. All tasks keep that order, so each waits for one that is further ahead.
+        // One by one in the order of files and blocks: the last block of a file that a range waits for, since the end
+        // has moved, may itself have waited here. All tasks keep that order, so each waits for one that is further
+        // ahead.
         held.sort_by_key(|written: &Written<F>| (written.part.inode.ino, written.part.range.start));
         for written in held {
             self.finish_tail(&written.part);
