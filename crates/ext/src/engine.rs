@@ -76,6 +76,11 @@ const TABLE_READ_BYTES: u32 = 64 << 10;
 /// Bytes that one read from a group's zone for directories and first indirect blocks brings.
 const ZONE_READ_BYTES: u32 = 64 << 10;
 
+/// Metadata blocks that adding a name may take: a directory block and three levels of its map.
+const NAME_META_BLOCKS: u64 = 4;
+/// The same where indexes are kept up to date: two nodes of the directory's index come with them.
+const INDEXED_NAME_META_BLOCKS: u64 = 6;
+
 /// Time without requests after which committed blocks are written home.
 const IDLE_BEFORE_SETTLING: Duration = Duration::from_secs(1);
 
@@ -257,7 +262,10 @@ impl Ext {
         let (shared, clock, watched) = (Arc::clone(&disk), Arc::clone(&rt), Arc::clone(&health));
         let meta = Arc::new(Meta::new(shared, clock, watched, geo.block_bytes(), geo.checksums, log));
         let mut shape = shape_of(&superblock, &geo, options.place, read_only);
-        shape.size_follows_map = meta.has_journal();
+        if meta.has_journal() {
+            shape.size_follows_map = true;
+            shape.name_meta_blocks = INDEXED_NAME_META_BLOCKS;
+        }
         let writable = shape.read_only.is_none();
         let wanted = superblock.want_extra_isize();
         let room = geo.inode_size.saturating_sub(inode::GOOD_OLD_BYTES as u32);
@@ -646,6 +654,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         },
         links_max: inode::LINKS_MAX.into(),
         uncounted_subdirectories: geo.ro_compat.contains(RoCompat::DIR_NLINK) && may_index(superblock),
+        name_meta_blocks: NAME_META_BLOCKS,
         symlink_bytes_max: geo.block_bytes() - 1,
         time_range: inode::time_range(extra),
         time_nanos: extra,

@@ -39,6 +39,8 @@ pub struct Shape {
     pub links_max: u32,
     /// True if a directory may have more subdirectories than that: it counts one link from then on.
     pub uncounted_subdirectories: bool,
+    /// Metadata blocks that adding a name may take at most: a directory block and those that lead to it.
+    pub name_meta_blocks: u64,
     /// The longest target of a symbolic link in bytes.
     pub symlink_bytes_max: usize,
     /// First and last second a time stamp can hold.

@@ -21,10 +21,6 @@ use crate::op::Op;
 use crate::perm::{APPEND_ONLY, IMMUTABLE, R, SGID, W, X, inherited_flags};
 use crate::types::{Attr, Cookie, Dentry, FileKind, Ino, Name, SetMode, XattrKey, XattrSpace};
 
-/// Metadata blocks that adding a name may take: a directory block, two nodes of the directory's index, and three levels
-/// of their map.
-pub(crate) const NAME_META_BLOCKS: u64 = 6;
-
 /// Metadata blocks that a new inode may take: a block for attributes, a symbolic link's or
 /// directory's first block with its map.
 const INODE_META_BLOCKS: u64 = 3;
@@ -163,7 +159,7 @@ impl<F: Format> Namespace<F> {
             return Err(Error::Posix(libc::EEXIST));
         }
         self.check_new(new)?;
-        let mut admission = self.admit_inode(who, NAME_META_BLOCKS)?;
+        let mut admission = self.admit_inode(who, self.shape.name_meta_blocks)?;
         let inode = {
             let _exclusive = dir.lock.write();
             self.check_may_add(who, &dir)?;
@@ -336,7 +332,7 @@ impl<F: Format> Namespace<F> {
         if is_dot(name) {
             return Err(Error::Posix(libc::EEXIST));
         }
-        let need = SpaceRequest { meta_blocks: NAME_META_BLOCKS, ..SpaceRequest::default() };
+        let need = SpaceRequest { meta_blocks: self.shape.name_meta_blocks, ..SpaceRequest::default() };
         let mut admission = self.admit(need, who.space_class())?;
         let _dir = dir.lock.write();
         let _inode = inode.lock.write();

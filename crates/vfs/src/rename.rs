@@ -16,7 +16,7 @@ use crate::credentials::Credentials;
 use crate::error::{Error, Result};
 use crate::format::{Format, FormatOp, OpKind, SpaceRequest, Target};
 use crate::inode::{Inode, Shared};
-use crate::names::{Birth, NAME_META_BLOCKS, Namespace, dot_dot, is_dot, links_after};
+use crate::names::{Birth, Namespace, dot_dot, is_dot, links_after};
 use crate::op::Op;
 use crate::perm::W;
 use crate::types::{FileKind, Ino, Name};
@@ -79,9 +79,9 @@ impl<F: Format> Namespace<F> {
         let from = Side { dir: &from_dir, name: from.1 };
         let to = Side { dir: &to_dir, name: to.1 };
         let mut admission = match mode {
-            RenameMode::Whiteout => self.admit_inode(who, 3 * NAME_META_BLOCKS)?,
+            RenameMode::Whiteout => self.admit_inode(who, 3 * self.shape.name_meta_blocks)?,
             _ => {
-                let need = SpaceRequest { meta_blocks: 2 * NAME_META_BLOCKS, ..SpaceRequest::default() };
+                let need = SpaceRequest { meta_blocks: 2 * self.shape.name_meta_blocks, ..SpaceRequest::default() };
                 self.admit(need, who.space_class())?
             }
         };
