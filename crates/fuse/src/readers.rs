@@ -60,31 +60,29 @@ struct Crew {
 /// The thread that is to read next, after the last reader has taken a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
-    /// Another one reads already, or none can be had.
-    Nobody,
     Parked,
     Fresh,
 }
 
 impl Crew {
-    /// A reader takes a request.
-    fn take(&mut self, limits: Limits) -> Next {
+    /// A reader takes a request. Returns the thread to call; `None` if another one reads already, or none can be had.
+    fn take(&mut self, limits: Limits) -> Option<Next> {
         self.reading -= 1;
         if self.reading > 0 {
-            return Next::Nobody;
+            return None;
         }
         if self.parked > 0 {
             self.parked -= 1;
             self.calls += 1;
             self.reading += 1;
-            return Next::Parked;
+            return Some(Next::Parked);
         }
         if self.threads < limits.threads_max && !self.ended {
             self.threads += 1;
             self.reading += 1;
-            return Next::Fresh;
+            return Some(Next::Fresh);
         }
-        Next::Nobody
+        None
     }
 }
 
@@ -141,17 +139,17 @@ impl<F: FileSystem> Readers<F> {
     fn call_the_next(self: &Arc<Self>) {
         let next = self.crew.lock().take(self.limits);
         match next {
-            Next::Nobody => {}
-            Next::Parked => {
+            None => {}
+            Some(Next::Parked) => {
                 self.called.notify_one();
             }
             // Without it everything works, but requests wait until a thread ends its operation.
-            Next::Fresh if self.spawn().is_err() => {
+            Some(Next::Fresh) if self.spawn().is_err() => {
                 let mut crew = self.crew.lock();
                 crew.threads -= 1;
                 crew.reading -= 1;
             }
-            Next::Fresh => {}
+            Some(Next::Fresh) => {}
         }
     }
 

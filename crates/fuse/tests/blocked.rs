@@ -16,7 +16,7 @@ use moafs_fuse::{
     AttrReply, Entry, Errno, FOREVER, FallocateMode, FileAttr, FileHandle, FileSystem, NodeId, ReqCtx, Session,
     SessionOptions, StatFs, Transport,
 };
-use mounted::{ChildServer, wait_until};
+use mounted::{ChildServer, over_both_transports, wait_until};
 use rustix::fs::FallocateFlags;
 
 /// Calls at once: more than all queues together may have threads.
@@ -34,18 +34,6 @@ const CLIENT_OPERATION: &str = "MOAFS_FUSE_TEST_CLIENT_OPERATION";
 const CLIENT_THREADS: &str = "MOAFS_FUSE_TEST_CLIENT_THREADS";
 /// Tells the daemon the directory through which a test watches and steers it.
 const SIGNS: &str = "MOAFS_FUSE_TEST_SIGNS";
-
-/// Runs each test over each transport.
-macro_rules! over_both_transports {
-    ($($test:ident),* $(,)?) => {
-        mod dev {
-            $(#[test] fn $test() { super::$test(moafs_fuse::Transport::Dev); })*
-        }
-        mod uring {
-            $(#[test] fn $test() { super::$test(moafs_fuse::Transport::Uring); })*
-        }
-    };
-}
 
 over_both_transports! {
     clients_of_a_killed_daemon_end,

@@ -21,20 +21,8 @@ use moafs_fuse::{
     AttrReply, Entry, Errno, FOREVER, FileAttr, FileHandle, FileSystem, MountKind, NodeId, ReqCtx, SessionOptions,
     Transport, WriteFlags,
 };
-use mounted::{CHILD_MOUNT, ChildServer, LoopDevice, Mounted, skip};
+use mounted::{CHILD_MOUNT, ChildServer, LoopDevice, Mounted, over_both_transports, skip};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags};
-
-/// Runs each test over each transport.
-macro_rules! over_both_transports {
-    ($($test:ident),* $(,)?) => {
-        mod dev {
-            $(#[test] fn $test() { super::$test(moafs_fuse::Transport::Dev); })*
-        }
-        mod uring {
-            $(#[test] fn $test() { super::$test(moafs_fuse::Transport::Uring); })*
-        }
-    };
-}
 
 over_both_transports! {
     files_are_created_written_read_and_renamed,

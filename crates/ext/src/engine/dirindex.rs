@@ -29,8 +29,8 @@ impl Ext {
         ((way.leaf as usize) < index.blocks().len()).then_some(way)
     }
 
-    /// Makes room for a name in the leaf that a way leads to, or for an index entry in a node of the way: one step of
-    /// what a name may need. Returns false if that cannot be done.
+    /// Makes room for a name in the leaf that a way leads to, or for an index entry in a node of the way: one of the
+    /// steps that a name may take. Returns false if that cannot be done.
     pub(super) fn make_room_for_name(
         &self,
         dir: &Incore,
@@ -41,8 +41,15 @@ impl Ext {
     ) -> Result<bool> {
         let is_full = |at: usize| way.steps[at].entries.len() >= self.index_limit(at == 0);
         let lowest = way.steps.len() - 1;
-        if !is_full(lowest) || self.fits_packed(dir, index, way, name)? {
-            return self.cut_leaf(dir, index, way, name, meta_block);
+        let leaf = way.leaf as usize;
+        let names = self.leaf_names(dir, index, leaf, &way.hasher)?;
+        if self.fits_packed(&names, name) {
+            // There is room, but not in one piece.
+            self.pack_leaf(dir, index, leaf, &names, leaf)?;
+            return Ok(true);
+        }
+        if !is_full(lowest) {
+            return self.cut_leaf(dir, index, way, &names, meta_block);
         }
         // The lowest full node whose parent has room is cut.
         match (1..=lowest).rev().find(|at| !is_full(at - 1)) {
@@ -62,28 +69,22 @@ impl Ext {
         block.view(names).map_err(damaged)
     }
 
-    /// Returns true if a leaf has room for a name, but not in one piece.
-    fn fits_packed(&self, dir: &Incore, index: &Index, way: &Way, name: &[u8]) -> Result<bool> {
-        let names = self.leaf_names(dir, index, way.leaf as usize, &way.hasher)?;
+    /// Returns true if a leaf with these names has room for one more, in one piece or in several.
+    fn fits_packed(&self, names: &[Named], name: &[u8]) -> bool {
         let used: usize = names.iter().map(Named::bytes).sum();
-        Ok(used + codec::record_bytes(name.len()) <= self.form.room(self.geo.block_bytes()))
+        used + codec::record_bytes(name.len()) <= self.form.room(self.geo.block_bytes())
     }
 
-    /// Moves the upper half of a leaf's names to a new leaf; or makes one piece of its room if there is enough.
+    /// Moves the upper half of a leaf's names to a new leaf.
     fn cut_leaf(
         &self,
         dir: &Incore,
         index: &mut Index,
         way: &Way,
-        name: &[u8],
+        names: &[Named],
         meta_block: &mut MetaBlock<'_>,
     ) -> Result<bool> {
         let leaf = way.leaf as usize;
-        let names = self.leaf_names(dir, index, leaf, &way.hasher)?;
-        if self.fits_packed(dir, index, way, name)? {
-            self.pack_leaf(dir, index, leaf, &names, leaf)?;
-            return Ok(true);
-        }
         if names.len() < 2 {
             return Ok(false);
         }
@@ -91,7 +92,7 @@ impl Ext {
         let lower = self.node_to_change(dir, index, lowest)?;
         let old = self.names_to_change(dir, index, leaf)?;
         let new = self.grow(dir, index, meta_block)?;
-        let middle = edit::middle(&names);
+        let middle = edit::middle(names);
         self.pack_leaf(dir, index, leaf, &names[middle..], new)?;
         // The others keep their places: a program may be listing the directory.
         self.meta.change(&old, 0..self.geo.block_bytes(), Level::NONE, |bytes| {
@@ -99,7 +100,7 @@ impl Ext {
                 codec::remove(bytes, self.form, moved.offset);
             }
         });
-        let entries = with_entry(lowest, edit::entry_at(&names, middle, new as u32));
+        let entries = with_entry(lowest, edit::entry_at(names, middle, new as u32));
         self.put_node(&lower, lowest.lbn, way, &entries);
         Ok(true)
     }

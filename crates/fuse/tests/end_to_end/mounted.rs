@@ -12,6 +12,20 @@ use std::time::{Duration, Instant};
 use moafs_fuse::{FileSystem, MountError, Negotiated, Notifier, Session, SessionOptions, Transport, Unmounter};
 use tempfile::TempDir;
 
+/// Runs each test over each transport.
+macro_rules! over_both_transports {
+    ($($test:ident),* $(,)?) => {
+        mod dev {
+            $(#[test] fn $test() { super::$test(moafs_fuse::Transport::Dev); })*
+        }
+        mod uring {
+            $(#[test] fn $test() { super::$test(moafs_fuse::Transport::Uring); })*
+        }
+    };
+}
+
+pub(crate) use over_both_transports;
+
 /// Environment variables that tell the child its mount point and its transport.
 pub(crate) const CHILD_MOUNT: &str = "MOAFS_FUSE_TEST_CHILD_MOUNT";
 const CHILD_TRANSPORT: &str = "MOAFS_FUSE_TEST_CHILD_TRANSPORT";
