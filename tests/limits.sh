@@ -54,12 +54,13 @@ rm -f "$mnt/large"
 umount_it
 judge
 
-# A bystander is served beside users whose calls take long.
+# A bystander is served beside users whose calls take long. On an idle machine its p99 is below 50 ms; the bound here only tells a
+# machine of any speed from a call that waits for other users' calls, which take seconds.
 for transport in dev uring; do
     mount_it "transport=$transport" 2>"$work/said" || { echo "*** SKIPPED: $name: $transport: $(cat "$work/said")"; continue; }
     chmod 777 "$mnt"
     say "$maker, $transport:"
-    within 300 python3 "$here/bystander.py" "$mnt" "$attack_seconds" 8 || fail "$maker, $transport: a bystander waits too long"
+    within 300 python3 "$here/bystander.py" "$mnt" "$attack_seconds" 8 500 || fail "$maker, $transport: a bystander waits too long"
     umount_it
     judge
 done

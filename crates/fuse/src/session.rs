@@ -1,8 +1,8 @@
 //! A mount being served: handshake, threads, end.
 //!
 //! Order at the start: everything that can fail without a mount (rings, buffers), mount, handshake, threads, and for
-//! io_uring the registration of every queue; only then is the mount reported done. A failure after the mount takes it
-//! away again. The end is always the kernel's: the mount is gone, every thread sees it and returns.
+//! io_uring the registration of every entry; only then is the mount attached to the tree and reported done. A failure
+//! takes it away again. The end is always the kernel's: the mount is gone, every thread sees it and returns.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use crate::error::MountError;
 use crate::exchange::out_header;
 use crate::fs::FileSystem;
 use crate::init::{self, InitConfig, InitError, InitFlags, InitStep, Negotiated, Transport};
-use crate::mount::{self, Mount, Mounted};
+use crate::mount::{self, Mount, Prepared};
 use crate::notify::Notifier;
 use crate::options::SessionOptions;
 use crate::readers::{Limits, Readers};
@@ -56,16 +56,17 @@ impl<F: FileSystem> Session<F> {
         options: &SessionOptions,
         slots: Vec<RingSlot>,
     ) -> Result<Self, MountError> {
-        let Mounted { dev, mount } = mount::mount(target, &options.mount)?;
+        let Prepared { dev, tree, mount } = mount::prepare(target, &options.mount)?;
         let mount = MountGuard(Arc::new(MountState { mount, gone: AtomicBool::new(false) }));
         let negotiated = handshake(&dev, &options.init, fs.keeps_open_state(), !slots.is_empty())?;
         let writeback = negotiated.flags.contains(InitFlags::WRITEBACK_CACHE);
-        mount.0.mount.tune(options.mount.read_ahead_kb, writeback);
         let dev = Arc::new(dev);
         fs.init(&negotiated, Notifier::new(Arc::downgrade(&dev)));
         let dispatcher = Arc::new(Dispatcher::new(Arc::new(fs), negotiated.flags));
         let mut session = Self { dispatcher, dev, negotiated, threads: Vec::new(), readers: None, mount };
         session.start(slots, options)?;
+        session.mount.0.mount.attach(tree)?;
+        session.mount.0.mount.tune(writeback);
         Ok(session)
     }
 

@@ -26,7 +26,7 @@ const WAITING_MAX: usize = 128;
 
 /// The kernel forgets a removed file that is not open within this time: a caller that asks for free space right after
 /// a removal waits so long for it.
-const FORGET_WITHIN: Duration = Duration::from_millis(50);
+const FORGET_WITHIN: Duration = Duration::from_millis(25);
 
 /// Inodes without a name, by number. Those still held wait for their last `forget`.
 struct ReapQueue<N> {
@@ -146,19 +146,30 @@ impl<F: Format> Reaper<F> {
 
     /// Returns true if there may be inodes without a name that are in use: their `forget` may be on its way.
     pub(crate) fn has_held_orphans(&self) -> bool {
-        let orphans = self.reap_queue.orphans.lock();
-        let ripe = self.reap_queue.ripe.lock();
-        orphans.keys().any(|ino| !ripe.waiting.contains_key(ino) && !ripe.reaping.contains_key(ino))
+        !self.held_orphans().is_empty()
     }
 
-    /// Waits until the kernel has forgotten the files that were removed a moment ago, unless they are open.
+    fn held_orphans(&self) -> Vec<Ino> {
+        let orphans = self.reap_queue.orphans.lock();
+        let ripe = self.reap_queue.ripe.lock();
+        let is_held = |ino: &&Ino| !ripe.waiting.contains_key(ino) && !ripe.reaping.contains_key(ino);
+        orphans.keys().filter(is_held).copied().collect()
+    }
+
+    /// Waits until the kernel has forgotten the files that were removed a moment ago, unless they are open. Files that
+    /// are removed during the wait do not prolong it.
     pub(crate) fn wait_for_forgets(&self) {
-        loop {
-            let until = Time(self.reap_queue.last_held.load(Ordering::Relaxed)) + FORGET_WITHIN;
-            if self.rt.now() >= until || !self.wait_for_relief(until, || self.has_held_orphans()) {
-                return;
-            }
+        let until = Time(self.reap_queue.last_held.load(Ordering::Relaxed)) + FORGET_WITHIN;
+        if self.rt.now() >= until {
+            return;
         }
+        let mut awaited = self.held_orphans();
+        let mut is_held = || {
+            let held = self.held_orphans();
+            awaited.retain(|ino| held.binary_search(ino).is_ok());
+            !awaited.is_empty()
+        };
+        while self.rt.now() < until && self.wait_for_relief(until, &mut is_held) {}
     }
 
     /// Releases all holds, so that all orphans are reaped.

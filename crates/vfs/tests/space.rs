@@ -298,6 +298,37 @@ fn removed_files_are_free_space_at_once_and_never_more_than_there_is() {
 }
 
 #[test]
+fn removals_during_a_wait_for_free_space_do_not_prolong_it() {
+    let virt = Virtual::new(None);
+    let rt: Rt = Arc::clone(&virt) as Rt;
+    virt.run(move || {
+        let v = Arc::new(Volume::new(600, options(), Arc::clone(&rt)));
+        let first = v.create(ROOT, "first");
+        v.vfs.unlink(&Credentials::root(), ROOT, name("first")).unwrap();
+        let (here, at) = (Arc::clone(&v), Arc::clone(&rt));
+        let others = rt.spawn(
+            "others",
+            Box::new(move || {
+                // Each file is removed before the kernel has forgotten the one before it.
+                let mut before = first;
+                for n in 0..100 {
+                    sleep_until(&*at, at.now() + Duration::from_millis(3));
+                    let next = here.create(ROOT, &format!("{n}"));
+                    here.vfs.unlink(&Credentials::root(), ROOT, name(&format!("{n}"))).unwrap();
+                    here.vfs.forget(std::mem::replace(&mut before, next), 1);
+                }
+                here.vfs.forget(before, 1);
+            }),
+        );
+        let begin = rt.now();
+        v.vfs.stat_fs();
+        assert!(rt.now() - begin < Duration::from_millis(5), "waited {:?}", rt.now() - begin);
+        others.join(&*rt);
+        v.vfs.clone().close().unwrap();
+    });
+}
+
+#[test]
 fn a_map_block_that_punching_frees_is_kept_for_the_dirty_block_beside_the_hole() {
     let v = mapped(64, moafs_runtime::Live::new());
     let f = v.create(ROOT, "f");

@@ -1,0 +1,72 @@
+//! The mount table of this process. It is read without asking any file system.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+const MOUNTINFO: &str = "/proc/self/mountinfo";
+
+/// Major and minor number.
+pub(super) type DeviceId = (u32, u32);
+
+/// Returns the device number of the topmost mount at `target`, which must be an absolute path without symbolic links.
+/// Read from the mount table: no file system is asked.
+pub(super) fn device_mounted_at(target: &Path) -> io::Result<Option<DeviceId>> {
+    let table = std::fs::read(MOUNTINFO)?;
+    let mut mounts = table.split(|&byte| byte == b'\n').rev().filter_map(parse_mountinfo);
+    Ok(mounts.find(|(at, _)| at == target).map(|(_, id)| id))
+}
+
+/// Returns the part of the mount table's line that identifies a mount: device, root and mount point.
+pub(super) fn line_of(target: &Path, device: DeviceId) -> io::Result<Option<Vec<u8>>> {
+    let table = std::fs::read(MOUNTINFO)?;
+    let is_it = |line: &&[u8]| parse_mountinfo(line).is_some_and(|(at, id)| at == target && id == device);
+    let line = table.split(|&byte| byte == b'\n').rev().find(is_it);
+    Ok(line.map(|line| {
+        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').skip(2).take(3).collect();
+        [b" ", fields.join(&b' ').as_slice(), b" "].concat()
+    }))
+}
+
+/// Parses mount point and device from a line: `id parent major:minor root mountpoint …`.
+fn parse_mountinfo(line: &[u8]) -> Option<(PathBuf, DeviceId)> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let path = unescape_octal(fields.nth(1)?);
+    Some((PathBuf::from(OsString::from_vec(path)), (major.parse().ok()?, minor.parse().ok()?)))
+}
+
+/// Decodes a field of the mount table, which writes space, tab, newline and backslash as `\` and three octal digits.
+fn unescape_octal(mut text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    while let Some((&first, rest)) = text.split_first() {
+        match rest {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..] if first == b'\\' => {
+                plain.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                text = tail;
+            }
+            _ => {
+                plain.push(first);
+                text = rest;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_lines_are_read_with_escapes() {
+        let line = br"36 35 98:0 /mnt1 /mnt\0402\134x rw,noatime master:1 - ext3 /dev/root rw";
+        assert_eq!(parse_mountinfo(line), Some((PathBuf::from(r"/mnt 2\x"), (98, 0))));
+        for bad in [&b""[..], b"36 35", b"36 35 98 / /mnt", b"36 35 a:b / /mnt"] {
+            assert_eq!(parse_mountinfo(bad), None);
+        }
+        assert_eq!(unescape_octal(br"\04"), br"\04");
+    }
+}
