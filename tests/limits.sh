@@ -69,4 +69,35 @@ done
 mount_it ro
 awk -v at="$mnt" '$2 == at { print $4 }' /proc/mounts | grep -qw ro || fail "-o ro is not shown in /proc/mounts"
 umount_it
+
+# A volume that fails while it is mounted is shown so, when no file is open for writing any more.
+mount_it
+echo content >"$mnt/damaged"
+umount_it
+case $format in
+f2fs)
+    # A checkpoint that finds no room on the host.
+    mkdir "$work/host"
+    mount -t tmpfs -o size=20m none "$work/host"
+    img=$work/host/volume.img
+    make 200M
+    meet() { dd if=/dev/urandom of="$mnt/damaged" bs=1M count=60 conv=fsync 2>"$work/dd.log" || true; }
+    ;;
+*)
+    have debugfs || skip "debugfs is not installed"
+    debugfs -w -R 'set_inode_field damaged block[0] 4294967295' "$img" >"$work/debugfs.log" 2>&1
+    meet() { rm -f "$mnt/damaged"; }
+    ;;
+esac
+mount_it
+meet
+for _ in $(seq 50); do
+    grep " $mnt " /proc/mounts | grep -q ' ro,' && break
+    sleep 0.1
+done
+grep " $mnt " /proc/mounts | grep -q ' ro,' || { cat "$mnt/.moafs/stats"; fail "a volume that failed is not shown as ro"; }
+grep -q '"failed": "' "$mnt/.moafs/stats" || fail "the reason of the failure is not in stats"
+umount "$mnt"
+wait_for_release || fail "the image was not released"
+[ "$format" != f2fs ] || umount "$work/host"
 say "$maker: passed, a killed fallocate took $took ms"

@@ -138,6 +138,11 @@ impl Mount {
         if self.is_there() { unmount(&self.target, lazily) } else { Ok(()) }
     }
 
+    /// Makes the mount read-only. Does nothing if it is not there.
+    pub(crate) fn show_read_only(&self) -> io::Result<()> {
+        if self.is_there() { tree::make_read_only(&self.target) } else { Ok(()) }
+    }
+
     /// Raises the read-ahead of the mount and, with the write-back cache, lifts the tight limit on dirty pages that
     /// FUSE mounts have by default. Without the permission everything works, only slower.
     pub(crate) fn tune(&self, writeback: bool) {

@@ -260,7 +260,7 @@ impl Drop for MountGuard {
     }
 }
 
-/// Ends a session.
+/// Ends a session, or what it may change.
 #[derive(Clone, Debug)]
 pub struct Unmounter(Arc<MountState>);
 
@@ -269,6 +269,14 @@ impl Unmounter {
     /// are open. Nothing happens if the mount is already gone.
     pub fn unmount(&self) -> io::Result<()> {
         self.0.unmount(false)
+    }
+
+    /// Makes the mount read-only for the kernel and its mount table. `EBUSY` while files are open for writing. Nothing
+    /// happens if the mount is already gone.
+    ///
+    /// Not to be called by a serving thread: the kernel may be waiting for an answer.
+    pub fn show_read_only(&self) -> io::Result<()> {
+        if self.0.gone.load(Ordering::Acquire) { Ok(()) } else { self.0.mount.show_read_only() }
     }
 
     /// Takes the mount out of the tree at once; the session ends when the last open file is closed.

@@ -14,7 +14,8 @@
 //! | [`swap`] | the control file, and the file beside it, through which the kernel swaps to the volume |
 //! | [`options`] | mount options: [`Settings`] |
 //! | [`source`], [`loop_device`], [`medium`] | the image or device, the kernel's view of it, the disk below it |
-//! | [`serve`](mod@serve), `pressure` | a live mount: signals, memory pressure, closing |
+//! | [`serve`](mod@serve), `pressure`, `failure` | a live mount: signals, memory pressure, a volume that failed, closing |
+//! | `ticking` | threads that do something again and again |
 //! | [`unmount`](mod@unmount) | unmounting by another process, and waiting for the image |
 //! | [`confine`](mod@confine) | dropping privileges that a daemon of root does not need |
 //! | [`log`] | messages of a live mount |
@@ -23,6 +24,7 @@ pub mod confine;
 pub mod control;
 mod convert;
 pub mod defrag;
+mod failure;
 pub mod front;
 mod ioctl;
 pub mod log;
@@ -36,6 +38,7 @@ pub mod serve;
 pub mod source;
 mod stats;
 pub mod swap;
+mod ticking;
 pub mod unmount;
 
 pub use front::Front;

@@ -13,6 +13,7 @@ use moafs_vfs::{Error, Format, Vfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
+use crate::failure;
 use crate::front::Front;
 use crate::log::Log;
 use crate::medium::Medium;
@@ -78,9 +79,12 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
     };
     let front = Arc::clone(session.fs());
     let pressure = watch_pressure(&vfs, &log);
+    let failure = failure::watch(&vfs, session.unmounter(), &log).inspect_err(|error| {
+        log.say(&format!("a failure of the volume will not be shown in the mount table: {error}"));
+    });
     ready();
     let served = session.serve();
-    drop((pressure, signals));
+    drop((pressure, failure, signals));
     match front.closed() {
         Some(outcome) => outcome.clone().map_err(ServeError::Close)?,
         None => close(vfs)?,

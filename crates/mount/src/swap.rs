@@ -46,7 +46,8 @@ use crate::log::Log;
 use crate::medium::Medium;
 use crate::swap::file::{REQUEST_PAGES_MAX, SwapFile};
 use crate::swap::memory::Locked;
-use crate::swap::watch::{Ticking, Watch};
+use crate::swap::watch::Watch;
+use crate::ticking::Ticking;
 
 /// Name of the control file.
 pub const SWAP_NAME: &str = "swap";
@@ -311,7 +312,7 @@ impl<F: Format> KernelSwap<F> {
             )
         })?;
         let watch = Arc::new(Watch::new());
-        let _watchdog = Ticking::watchdog(Arc::clone(&watch), Arc::clone(&self.log)).map_err(thread_error)?;
+        let _watchdog = watch::watchdog(Arc::clone(&watch), Arc::clone(&self.log)).map_err(thread_error)?;
         let _tender = background(Arc::clone(&swap), Arc::clone(&self.log)).map_err(thread_error)?;
         self.named.store(true, Ordering::Release);
         let file = SwapFile::new(Arc::clone(&swap), swap.pages(), THREADS, Arc::clone(&watch), Arc::clone(&self.log));

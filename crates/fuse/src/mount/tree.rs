@@ -4,9 +4,11 @@
 //! that finds no free entry waits for the next *answer* on its queue, not for the next entry: with a tree that
 //! others can see, two early requests that block would hold up a third until some other request is answered.
 
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -73,6 +75,18 @@ pub(super) fn make(
 /// Makes the mount visible at `target`.
 pub(super) fn attach(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     Ok(move_mount(tree, "", rustix::fs::CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Makes the mount at `target` read-only; its file system stays as it is, and is not asked.
+pub(super) fn make_read_only(target: &Path) -> io::Result<()> {
+    let path = CString::new(target.as_os_str().as_bytes())?;
+    let set = libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: path and attributes outlive the call, and the size is that of the attributes.
+    let code = unsafe {
+        libc::syscall(libc::SYS_mount_setattr, libc::AT_FDCWD, path.as_ptr(), flags, &raw const set, size_of_val(&set))
+    };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 pub(super) fn refused(target: &Path, options: &MountOptions, source: io::Error) -> MountError {

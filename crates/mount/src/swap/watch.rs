@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::log::Log;
+use crate::ticking::Ticking;
 
 /// Most requests that are watched at once, at least the number of serving threads.
 const SLOTS: usize = 16;
@@ -111,54 +110,21 @@ impl Drop for Watched<'_> {
     }
 }
 
-/// A thread that calls a function repeatedly until this value is dropped.
-#[derive(Debug)]
-pub(crate) struct Ticking {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Ticking {
-    /// Starts a thread that calls `tick`, which returns the pause until the next call.
-    pub(crate) fn start(name: &str, mut tick: impl FnMut() -> Duration + Send + 'static) -> std::io::Result<Ticking> {
-        let (stop, stopped) = channel();
-        let body = move || {
-            let mut pause = Duration::ZERO;
-            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                pause = tick();
-            }
-        };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body)?;
-        Ok(Ticking { stop: Some(stop), thread: Some(thread) })
-    }
-
-    /// Starts the watchdog, which logs requests that are stuck.
-    pub(crate) fn watchdog(watch: Arc<Watch>, log: Arc<Log>) -> std::io::Result<Ticking> {
-        let mut stuck_looks = 0;
-        Ticking::start("swap-watchdog", move || {
-            let waiting = watch.waiting();
-            if waiting <= SLOW {
-                stuck_looks = 0;
-                return LOOK;
-            }
-            if stuck_looks % TELL_AGAIN_LOOKS == 0 {
-                log.say(&format!("swap: a request of the kernel has been waiting for {} s", waiting.as_secs()));
-            }
-            stuck_looks += 1;
-            LOOK
-        })
-    }
-}
-
-impl Drop for Ticking {
-    fn drop(&mut self) {
-        // Closing this end wakes the thread.
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by the panic hook.
-            let _ = thread.join();
+/// Starts the watchdog, which logs requests that are stuck.
+pub(crate) fn watchdog(watch: Arc<Watch>, log: Arc<Log>) -> std::io::Result<Ticking> {
+    let mut stuck_looks = 0;
+    Ticking::start("swap-watchdog", move || {
+        let waiting = watch.waiting();
+        if waiting <= SLOW {
+            stuck_looks = 0;
+            return LOOK;
         }
-    }
+        if stuck_looks % TELL_AGAIN_LOOKS == 0 {
+            log.say(&format!("swap: a request of the kernel has been waiting for {} s", waiting.as_secs()));
+        }
+        stuck_looks += 1;
+        LOOK
+    })
 }
 
 #[cfg(test)]
@@ -188,17 +154,5 @@ mod tests {
         drop(many);
         assert_eq!(watch.seen().requests, SLOTS as u64 + 3);
         assert!(watch.slots.iter().all(|slot| slot.load(Ordering::Relaxed) == 0));
-    }
-
-    #[test]
-    fn a_ticking_thread_ends_when_it_is_dropped() {
-        let (told, heard) = channel();
-        let ticking = Ticking::start("test", move || {
-            let _ = told.send(());
-            Duration::from_secs(3600)
-        });
-        heard.recv().unwrap();
-        drop(ticking.unwrap());
-        assert!(heard.recv().is_err());
     }
 }

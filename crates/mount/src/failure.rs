@@ -1,0 +1,42 @@
+//! Shows in the mount table that a volume has turned read-only.
+//!
+//! The reason is found by whichever call met it, often in a serving thread. Changing the mount table takes locks of
+//! the kernel for which a serving thread must not wait, so a thread of its own looks for it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moafs_fuse::Unmounter;
+use moafs_vfs::{Format, Vfs};
+
+use crate::log::Log;
+use crate::ticking::Ticking;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// Nothing is left to be done.
+const DONE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Starts the thread that logs why the volume has failed, and makes the mount read-only.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(crate) fn watch<F: Format>(vfs: &Vfs<F>, mount: Unmounter, log: &Arc<Log>) -> io::Result<Ticking> {
+    let (vfs, log) = (vfs.clone(), Arc::clone(log));
+    let mut told = false;
+    Ticking::start("failure", move || {
+        let Some(reason) = vfs.failed() else { return LOOK };
+        if !told {
+            log.failure(&format!("the volume has turned read-only: {reason}"));
+            told = true;
+        }
+        match mount.show_read_only() {
+            // Files are open for writing. Their writes fail, and they are closed at some time.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return LOOK,
+            Err(error) => log.say(&format!("the mount table still shows `rw`: {error}")),
+            Ok(()) => {}
+        }
+        DONE
+    })
+}
