@@ -300,7 +300,7 @@ fn swap_file<F: Format>(swap: &Arc<KernelSwap<F>>) -> ControlFile {
     let (shown, obeying) = (Arc::clone(swap), Arc::clone(swap));
     ControlFile {
         name: SWAP_NAME,
-        text: Box::new(move |_| shown.text()),
+        text: Box::new(move |audience| shown.text(audience)),
         obey: Some(Box::new(move |command| obeying.command(command))),
     }
 }

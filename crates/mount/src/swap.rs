@@ -42,6 +42,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::control::Audience;
 use crate::log::Log;
 use crate::medium::Medium;
 use crate::swap::file::{REQUEST_PAGES_MAX, SwapFile};
@@ -136,7 +137,8 @@ pub enum SwapState {
 pub struct SwapStatus {
     /// State of the swap.
     pub state: SwapState,
-    /// The error of the last command.
+    /// The error of the last command. Null for users other than root and the owner of the mount, as is `file`: both
+    /// name paths of the host.
     pub error: Option<String>,
     /// Size in bytes; 0 without a swap.
     pub bytes: u64,
@@ -152,6 +154,16 @@ pub struct SwapStatus {
     pub swap: Option<Value>,
     /// Requests of the kernel, while it is on.
     pub requests: Option<Value>,
+}
+
+impl SwapStatus {
+    /// Returns what an audience may see of it.
+    fn shown_to(self, audience: Audience) -> SwapStatus {
+        match audience {
+            Audience::Owner => self,
+            Audience::Others => SwapStatus { error: None, file: None, ..self },
+        }
+    }
 }
 
 /// The swap of a mount.
@@ -227,8 +239,8 @@ impl<F: Format> KernelSwap<F> {
     }
 
     /// Returns the text of the control file.
-    pub(crate) fn text(&self) -> Vec<u8> {
-        let mut text = serde_json::to_vec_pretty(&self.status()).unwrap_or_default();
+    pub(crate) fn text(&self, audience: Audience) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(&self.status().shown_to(audience)).unwrap_or_default();
         text.push(b'\n');
         text
     }
@@ -419,6 +431,19 @@ fn thread_error(error: std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_of_the_host_are_shown_to_root_and_the_owner_only() {
+        let status = SwapStatus {
+            error: Some("mounting on /srv/private/.moafs/swapfile: busy".to_owned()),
+            file: Some("/srv/private/.moafs/swapfile".into()),
+            ..SwapStatus::default()
+        };
+        let shown = status.clone().shown_to(Audience::Owner);
+        assert_eq!((shown.error, shown.file), (status.error.clone(), status.file.clone()));
+        let shown = status.shown_to(Audience::Others);
+        assert_eq!((shown.error, shown.file), (None, None));
+    }
 
     #[test]
     fn areas_are_left_off_where_no_head_moves_unless_asked_for() {
