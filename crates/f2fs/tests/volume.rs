@@ -337,6 +337,33 @@ fn a_chain_is_not_continued_by_what_an_earlier_mount_left_behind_the_same_checkp
     fsck(&cut);
 }
 
+/// Recovery gives a name to the new file that was fsynced under it. The file that had the name has another one, which no
+/// checkpoint knows.
+#[test]
+fn a_new_file_under_a_removed_name_does_not_take_the_last_name_of_a_linked_file() {
+    let Some(disk) = volume(64, &[]) else { return };
+    let vfs = open(&disk, OpenOptions::default(), small());
+    let old = create(&vfs, ROOT, "old name", FileKind::Regular);
+    vfs.write(&Credentials::root(), old, 0, &contents(1, 5000), false).unwrap();
+    vfs.sync().unwrap();
+    let linked = vfs.link(&Credentials::root(), old, ROOT, name("other name")).unwrap();
+    vfs.forget(linked.ino, 1);
+    vfs.unlink(&Credentials::root(), ROOT, name("old name")).unwrap();
+    let new = create(&vfs, ROOT, "old name", FileKind::Regular);
+    vfs.write(&Credentials::root(), new, 0, &contents(2, 5000), false).unwrap();
+    vfs.fsync(new, false).unwrap();
+    let cut = Arc::new(disk.snapshot());
+    fsck(&cut);
+    let vfs = open(&cut, OpenOptions::default(), small());
+    for (text, seed) in [("old name", 2), ("other name", 1)] {
+        let found = vfs.lookup(&Credentials::root(), ROOT, name(text)).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(read(&vfs, found.ino, 5000), contents(seed, 5000), "{text}");
+        vfs.forget(found.ino, 1);
+    }
+    vfs.close().unwrap();
+    fsck(&cut);
+}
+
 /// Metadata that a checkpoint could not write are in memory only, however little memory there is.
 #[test]
 fn a_volume_that_turned_read_only_shows_what_it_could_not_write() {

@@ -198,7 +198,8 @@ impl FormatOp for F2fsOp<'_> {
 
     fn name_remove(&mut self, dir: &Self::Node, name: &Name, was: &Self::Node) -> Result<()> {
         self.fs.require_checkpoint(was);
-        if matches!(self.kind, OpKind::Rename | OpKind::Exchange) || was.is_dir() {
+        let keeps_other_names = self.fs.inode(was)?.links > 1;
+        if matches!(self.kind, OpKind::Rename | OpKind::Exchange) || was.is_dir() || keeps_other_names {
             self.fs.roll_forward_limits.lock().dirs_with_removed_names.insert(dir.ino);
         }
         self.fs.remove_name(dir, name)
