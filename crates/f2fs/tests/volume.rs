@@ -356,7 +356,8 @@ fn a_new_file_under_a_removed_name_does_not_take_the_last_name_of_a_linked_file(
     fsck(&cut);
     let vfs = open(&cut, OpenOptions::default(), small());
     for (text, seed) in [("old name", 2), ("other name", 1)] {
-        let found = vfs.lookup(&Credentials::root(), ROOT, name(text)).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let found =
+            vfs.lookup(&Credentials::root(), ROOT, name(text)).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(read(&vfs, found.ino, 5000), contents(seed, 5000), "{text}");
         vfs.forget(found.ino, 1);
     }
