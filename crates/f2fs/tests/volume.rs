@@ -337,8 +337,8 @@ fn a_chain_is_not_continued_by_what_an_earlier_mount_left_behind_the_same_checkp
     fsck(&cut);
 }
 
-/// Recovery gives a name to the new file that was fsynced under it. The file that had the name has another one, which no
-/// checkpoint knows.
+/// Recovery gives a name to the new file that was fsynced under it. The file that had the name has another one, which
+/// no checkpoint knows.
 #[test]
 fn a_new_file_under_a_removed_name_does_not_take_the_last_name_of_a_linked_file() {
     let Some(disk) = volume(64, &[]) else { return };

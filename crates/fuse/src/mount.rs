@@ -4,6 +4,7 @@
 //! at once. Once the mount exists, nothing here accesses it by its own path: the request would have to be answered by
 //! this process.
 
+mod common;
 mod helper;
 mod table;
 mod tree;
@@ -17,6 +18,7 @@ use std::sync::OnceLock;
 
 use rustix::mount::UnmountFlags;
 
+use self::common::is_root;
 use self::table::{DeviceId, device_mounted_at};
 use self::watcher::Watcher;
 use crate::error::MountError;
@@ -65,34 +67,6 @@ pub(crate) fn prepare(target: &Path, options: &MountOptions) -> Result<Prepared,
     let dev = helper::mount(&mount.target, options)?;
     mount.note_attached()?;
     Ok(Prepared { dev, tree: None, mount })
-}
-
-fn is_root() -> bool {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    unsafe { libc::geteuid() == 0 }
-}
-
-/// Returns the options that both ways of mounting give to the kernel.
-fn common_options(options: &MountOptions) -> Result<Vec<String>, MountError> {
-    let mut list = Vec::new();
-    if options.allow_other {
-        list.push("allow_other".to_owned());
-    }
-    if options.default_permissions {
-        list.push("default_permissions".to_owned());
-    }
-    if let Some(max_read) = options.max_read {
-        list.push(format!("max_read={max_read}"));
-    }
-    for extra in &options.extra {
-        list.push(checked_option(extra)?.to_owned());
-    }
-    Ok(list)
-}
-
-/// Refuses a comma, which would add a second option, and a NUL.
-fn checked_option(option: &str) -> Result<&str, MountError> {
-    if option.contains([',', '\0']) { Err(MountError::BadCharacter(option.to_owned())) } else { Ok(option) }
 }
 
 impl Mount {

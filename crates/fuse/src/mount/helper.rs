@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{checked_option, common_options, is_root};
+use super::common::{self, checked_option, is_root};
 use crate::error::MountError;
 use crate::options::{MountFlags, MountOptions};
 
@@ -45,7 +45,7 @@ fn helper_options(options: &MountOptions) -> Result<String, MountError> {
     if let Some(subtype) = &options.subtype {
         list.push(format!("subtype={}", checked_option(subtype)?));
     }
-    list.extend(common_options(options)?);
+    list.extend(common::options(options)?);
     Ok(list.join(","))
 }
 

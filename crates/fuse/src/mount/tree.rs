@@ -17,7 +17,7 @@ use rustix::mount::{
     fsmount, fsopen, move_mount,
 };
 
-use super::common_options;
+use super::common;
 use crate::dev::DEVICE;
 use crate::error::MountError;
 use crate::options::{MountFlags, MountKind, MountOptions};
@@ -121,7 +121,7 @@ fn words(dev: i32, root_mode: u32, options: &MountOptions) -> Result<Vec<(String
     }
     let set = FS_FLAGS.iter().filter(|(flag, _)| options.flags.contains(*flag));
     list.extend(set.map(|(_, name)| ((*name).to_owned(), None)));
-    for option in common_options(options)? {
+    for option in common::options(options)? {
         match option.split_once('=') {
             Some((name, value)) => list.push((name.to_owned(), Some(value.to_owned()))),
             None => list.push((option, None)),
