@@ -22,9 +22,9 @@ impl<F: Format> Files<F> {
 
     /// Returns the attributes of an inode; never waits for its lock.
     pub(crate) fn stat_of(&self, inode: &Shared<F>) -> Result<Stat> {
-        // With the map blocks: in a new file it is what the blocks will take, and a kernel may ask only once.
-        let unplaced = if inode.kind == FileKind::Regular { inode.pages.lock().unplaced.promise() } else { 0 };
-        let sectors = self.format.used_sectors(&inode.node) + unplaced * (self.block_bytes() / 512);
+        // With the map blocks that are known to be missing: a kernel may ask only once.
+        let expected = if inode.kind == FileKind::Regular { inode.pages.lock().unplaced.expected() } else { 0 };
+        let sectors = self.format.used_sectors(&inode.node) + expected * (self.block_bytes() / 512);
         Ok(Stat { ino: inode.ino, attr: inode.attr(), sectors })
     }
 

@@ -182,9 +182,15 @@ impl<F: Format> Files<F> {
         }
     }
 
-    /// Returns which map blocks above the blocks of `range` that have no address are missing.
+    /// Returns which map blocks above the blocks of `range` that have no address are missing. Those that lead to dirty
+    /// blocks are left out: they are promised.
     fn missing_maps(&self, inode: &Shared<F>, range: LbnRange, addressed: &[bool]) -> Result<SmallVec<[Missing; 4]>> {
-        let parts = inode.pages.lock().unplaced.parts(range);
+        let parts = {
+            let pages = inode.pages.lock();
+            let mut parts = pages.unplaced.parts(range);
+            parts.retain(|part| !pages.unplaced.has_map(part.start));
+            parts
+        };
         let mut missing = SmallVec::new();
         for part in parts {
             let first = (part.start.0 - range.start.0) as usize;
@@ -276,29 +282,21 @@ impl<F: Format> Files<F> {
         }
         let range = self.blocks_of(offset, len);
         self.finish_fills_of(inode, range);
-        let mut missing: Option<SmallVec<[Missing; 4]>> = None;
-        let (mut pages, addressed, bases, fresh) = loop {
+        let (mut pages, addressed, missing, bases, fresh) = loop {
             let placements = inode.pages.lock().placements();
             let addressed = self.addressed(inode, range, attr.size)?;
+            let missing = self.missing_maps(inode, range, &addressed)?;
             let bases = self.read_edges(inode, write, offset, attr.size, range)?;
             let pages = inode.pages.lock();
             if pages.placements() != placements {
                 continue;
             }
             let fresh = self.count_fresh(&pages, range, &addressed);
-            let need = match &missing {
-                None => need_of(&pages.unplaced, range, fresh),
-                Some(missing) => self.exact_need(&pages, range, &addressed, missing),
-            };
-            if blocks_in(need) <= admission.blocks() {
-                break (pages, addressed, bases, fresh);
-            }
-            if missing.is_some() {
+            let need = self.exact_need(&pages, range, &addressed, &missing);
+            if blocks_in(need) > admission.blocks() {
                 return Ok(Written::Needs(need));
             }
-            // With the lock held map blocks may be added, but none is removed.
-            drop(pages);
-            missing = Some(self.missing_maps(inode, range, &addressed)?);
+            break (pages, addressed, missing, bases, fresh);
         };
         let promised = pages.unplaced.promise();
         let mut delta = Delta::default();
@@ -313,9 +311,7 @@ impl<F: Format> Files<F> {
             delta.cached += d.cached;
             delta.dirty += d.dirty;
         }
-        if let Some(missing) = &missing {
-            pages.unplaced.note_existing(missing);
-        }
+        pages.unplaced.note_missing(&missing);
         // The additional promise of this file stays with it, and the rest goes back.
         let more = pages.unplaced.promise().saturating_sub(promised);
         debug_assert!(more <= admission.blocks(), "{more} blocks were not admitted");

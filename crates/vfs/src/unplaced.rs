@@ -4,6 +4,8 @@
 //! Neighbours share map blocks, so the worst case of a file's dirty set is counted, not that of each write: a map
 //! block counts once, as long as a page below it has no place, and not any more once a page below it was placed, since
 //! it exists then. The promise that covers this grows and shrinks with the set, block by block.
+//!
+//! The promise counts every map block that may be missing; `st_blocks` only those that are known to be missing.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -62,8 +64,16 @@ struct MapKey {
 struct MapEntry {
     /// File blocks without a place, or map blocks with entries of their own, directly below.
     children: u64,
-    /// True if it is known to exist, or an op that will make it has the promise for it.
-    exists: bool,
+    existence: Existence,
+}
+
+/// The knowledge about a map block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Existence {
+    Unknown,
+    Missing,
+    /// It exists, or an op that will make it has the promise for it.
+    Exists,
 }
 
 /// The number of map blocks above a part of a file that are missing, counted from the lowest.
@@ -81,14 +91,16 @@ pub(crate) struct Unplaced {
     blocks: u64,
     /// File blocks for which a block of the volume has been taken: they need no promise.
     allocated: u64,
-    /// Map blocks in `maps` that are not known to exist.
+    /// Map blocks in `maps` of which is not known whether they exist.
+    unknown: u64,
+    /// Map blocks in `maps` that are known to be missing.
     missing: u64,
     maps: BTreeMap<MapKey, MapEntry>,
 }
 
 impl Default for Unplaced {
     fn default() -> Self {
-        Unplaced { shape: MapShape::FLAT, blocks: 0, allocated: 0, missing: 0, maps: BTreeMap::new() }
+        Unplaced { shape: MapShape::FLAT, blocks: 0, allocated: 0, unknown: 0, missing: 0, maps: BTreeMap::new() }
     }
 }
 
@@ -100,7 +112,12 @@ impl Unplaced {
 
     /// Returns the most blocks that placing all of them can take.
     pub(crate) fn promise(&self) -> u64 {
-        self.blocks - self.allocated + self.missing
+        self.blocks - self.allocated + self.unknown + self.missing
+    }
+
+    /// Returns the blocks that the file will have beside those that it maps now, as far as that is known.
+    pub(crate) fn expected(&self) -> u64 {
+        self.blocks + self.missing
     }
 
     /// Sets the shape of the file's map, if no block depends on the old one.
@@ -152,20 +169,48 @@ impl Unplaced {
                     return;
                 }
                 Entry::Vacant(absent) => {
-                    absent.insert(MapEntry { children: 1, exists: false });
-                    self.missing += 1;
+                    absent.insert(MapEntry { children: 1, existence: Existence::Unknown });
+                    self.recount(None, Some(Existence::Unknown));
                 }
             }
         }
     }
 
-    /// Notes which map blocks exist.
-    pub(crate) fn note_existing(&mut self, known: &[Missing]) {
-        for known in known {
-            for key in self.shape.path(known.at).0.iter().filter(|key| key.level > known.levels) {
-                self.missing -= u64::from(note_exists(self.maps.get_mut(key)));
+    /// Returns true if the lowest map block above `at` leads to a block without a place.
+    pub(crate) fn has_map(&self, at: Lbn) -> bool {
+        self.shape.path(at).0.first().is_some_and(|lowest| self.maps.contains_key(lowest))
+    }
+
+    /// Notes which map blocks exist and which are missing.
+    pub(crate) fn note_missing(&mut self, known: &[Missing]) {
+        for known in known.iter().filter(|known| known.levels < u8::MAX) {
+            for key in &self.shape.path(known.at).0 {
+                match key.level <= known.levels {
+                    true => self.note(key, Existence::Unknown, Existence::Missing),
+                    false => self.note_exists(key),
+                }
             }
         }
+    }
+
+    fn note_exists(&mut self, key: &MapKey) {
+        self.note(key, Existence::Unknown, Existence::Exists);
+        self.note(key, Existence::Missing, Existence::Exists);
+    }
+
+    /// Replaces what is known of a map block, if that is `before`.
+    fn note(&mut self, key: &MapKey, before: Existence, now: Existence) {
+        if let Some(entry) = self.maps.get_mut(key).filter(|entry| entry.existence == before) {
+            entry.existence = now;
+            self.recount(Some(before), Some(now));
+        }
+    }
+
+    /// Counts a map block that was counted as `before`; `None` if it has no entry.
+    fn recount(&mut self, before: Option<Existence>, now: Option<Existence>) {
+        let is = |existence, wanted| u64::from(existence == Some(wanted));
+        self.unknown = self.unknown + is(now, Existence::Unknown) - is(before, Existence::Unknown);
+        self.missing = self.missing + is(now, Existence::Missing) - is(before, Existence::Missing);
     }
 
     /// Notes that a block of the volume was taken for a file block without a place.
@@ -178,7 +223,7 @@ impl Unplaced {
     pub(crate) fn place(&mut self, at: Lbn, allocated: bool) -> u64 {
         let before = self.promise();
         for key in &self.shape.path(at).0 {
-            self.missing -= u64::from(note_exists(self.maps.get_mut(key)));
+            self.note_exists(key);
         }
         self.remove(at, allocated);
         before - self.promise()
@@ -197,7 +242,8 @@ impl Unplaced {
             if there.get().children > 0 {
                 return;
             }
-            self.missing -= u64::from(!there.remove().exists);
+            let gone = there.remove();
+            self.recount(Some(gone.existence), None);
         }
     }
 
@@ -225,20 +271,12 @@ impl Unplaced {
     /// Marks map blocks at the ends of `from..to` as possibly missing, before that range is unmapped. Returns by how
     /// many blocks the promise has grown.
     pub(crate) fn forget_edges(&mut self, from: Lbn, to: Lbn) -> u64 {
-        let mut forgotten = 0;
+        let before = self.promise();
         for key in self.at_edges(from, to) {
-            if let Some(entry) = self.maps.get_mut(&key) {
-                forgotten += u64::from(std::mem::replace(&mut entry.exists, false));
-            }
+            self.note(&key, Existence::Exists, Existence::Unknown);
         }
-        self.missing += forgotten;
-        forgotten
+        self.promise() - before
     }
-}
-
-/// Notes that a map block exists; true if that was not known.
-fn note_exists(entry: Option<&mut MapEntry>) -> bool {
-    entry.is_some_and(|entry| !std::mem::replace(&mut entry.exists, true))
 }
 
 #[cfg(test)]
@@ -246,6 +284,13 @@ mod tests {
     use super::*;
 
     const SHAPE: MapShape = MapShape { direct: 2, fan: 4, trees: &[1, 2, 3] };
+
+    impl Unplaced {
+        /// Returns the map blocks that are promised.
+        fn map_blocks(&self) -> u64 {
+            self.promise() - self.blocks
+        }
+    }
 
     fn unplaced(blocks: impl IntoIterator<Item = u64>) -> Unplaced {
         let mut unplaced = Unplaced::default();
@@ -272,11 +317,26 @@ mod tests {
         let starts = || parts.iter().map(|part| part.start);
         let mut after = unplaced([6, 22]);
         (0..40).filter(|at| ![6, 22].contains(at)).for_each(|at| after.add(Lbn(at)));
-        assert_eq!(all.more_maps(starts(), &[]), after.missing - all.missing);
+        assert_eq!(all.more_maps(starts(), &[]), after.map_blocks() - all.map_blocks());
         let known = [Missing { at: Lbn(10), levels: 0 }, Missing { at: Lbn(26), levels: 1 }];
-        assert_eq!(all.more_maps(starts(), &known), after.missing - all.missing - 1);
-        after.note_existing(&known);
-        assert_eq!(after.missing, unplaced(0..40).missing - 4, "10's two, and two above 26's");
+        assert_eq!(all.more_maps(starts(), &known), after.map_blocks() - all.map_blocks() - 1);
+        after.note_missing(&known);
+        assert_eq!(after.map_blocks(), unplaced(0..40).map_blocks() - 4, "10's two, and two above 26's");
+    }
+
+    #[test]
+    fn only_map_blocks_that_are_known_to_be_missing_are_expected() {
+        let mut all = unplaced([1, 6, 10, 22]);
+        assert_eq!((all.promise(), all.expected()), (4 + 3 + 3, 4), "nothing is known of any map block");
+        let known = |at, levels| Missing { at: Lbn(at), levels };
+        all.note_missing(&[known(6, 1), known(10, 0), known(22, u8::MAX)]);
+        assert_eq!((all.promise(), all.expected()), (4 + 1 + 3, 4 + 1), "that of block 6 is missing");
+        all.note_missing(&[known(22, 3)]);
+        assert_eq!((all.promise(), all.expected()), (4 + 1 + 3, 4 + 1 + 3));
+        all.place(Lbn(6), false);
+        assert_eq!((all.promise(), all.expected()), (3 + 3, 3 + 3));
+        all.forget_edges(Lbn(9), Lbn(10));
+        assert_eq!((all.promise(), all.expected()), (3 + 1 + 3, 3 + 3), "unmapping may free the top of the tree");
     }
 
     #[test]
@@ -334,7 +394,7 @@ mod tests {
             let fresh = unplaced(there.iter().copied().filter(|at| *at < 86));
             let beyond = there.iter().filter(|at| **at >= 86).count() as u64;
             assert_eq!(all.blocks(), fresh.blocks() + beyond);
-            assert!(all.missing <= fresh.missing);
+            assert!(all.map_blocks() <= fresh.map_blocks());
             assert!(all.maps.keys().eq(fresh.maps.keys()));
         }
     }
