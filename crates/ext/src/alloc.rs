@@ -13,6 +13,7 @@
 //! memory only ([`swaparea`]).
 
 pub mod free_map;
+mod in_flight;
 pub mod swaparea;
 
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,7 @@ use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Seal
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Meta, Sweeper, Use};
 pub use free_map::{Fit, FreeMap};
+use in_flight::InFlight;
 use swaparea::{Ledger, Taken};
 
 /// Pause before looking again at the blocks that other ops are freeing.
@@ -157,6 +159,8 @@ pub struct Alloc {
     freeing_blocks: AtomicU64,
     freeing_inodes: AtomicU64,
     promised: Arc<Promised>,
+    /// Blocks that were handed out to data on their way to the device.
+    in_flight: Mutex<InFlight>,
     swap: Ledger,
     /// The blocks and inodes that were handed out or freed since the mount; kept only while
     /// recovery looks for leaks.
@@ -209,6 +213,7 @@ impl Alloc {
             freeing_blocks: AtomicU64::new(0),
             freeing_inodes: AtomicU64::new(0),
             promised: Arc::default(),
+            in_flight: Mutex::default(),
             swap: Ledger::default(),
             changed: Mutex::new((!trusted).then(Changed::default)),
             stale_groups: Mutex::default(),
@@ -330,8 +335,20 @@ impl Alloc {
     /// Returns the number of free blocks, with those that are being freed and without those that
     /// are promised.
     pub fn available_blocks(&self) -> u64 {
+        // Data on their way are promised as well, or leave as many blocks elsewhere.
+        let in_flight = self.in_flight.lock().blocks();
         let free = self.free_blocks.load(Ordering::Relaxed) + self.freeing_blocks.load(Ordering::Relaxed);
-        free.saturating_sub(self.promised.0.load(Ordering::Relaxed))
+        (free + in_flight).saturating_sub(self.promised.0.load(Ordering::Relaxed))
+    }
+
+    /// Notes that a run that was handed out is for data on their way to the device.
+    pub fn note_in_flight(&self, run: BlockRun) {
+        self.in_flight.lock().add(run.start.0..run.end().0);
+    }
+
+    /// Notes that a file maps the blocks of a run, or that no data will be written to them.
+    pub fn note_arrived(&self, run: BlockRun) {
+        self.in_flight.lock().remove(run.start.0..run.end().0);
     }
 
     /// Returns the number of free inodes, with those that are being freed.

@@ -880,6 +880,7 @@ impl Format for Ext {
     }
 
     fn abandon(&self, run: BlockRun) {
+        self.alloc.note_arrived(run);
         let freed = Freed::Data { start: run.start.0, len: run.len };
         if let Err(error) = self.alloc.free(Level::NONE, freed) {
             self.health.fail(error.to_string());

@@ -28,6 +28,7 @@ impl Ext {
             let WritePlan { writes, space } = self.chosen(self.policy.plan(reason, dirty, self, self))?;
             debug_assert!(space.is_of(&writes), "{space:?} is not what is written: {writes:?}");
             if self.claim(&space)?.is_some() {
+                space.claims.iter().for_each(|claim| self.alloc.note_in_flight(claim.run));
                 return Ok(Plan { writes, partial: false });
             }
         }

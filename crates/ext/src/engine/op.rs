@@ -652,6 +652,7 @@ impl FormatOp for ExtOp<'_> {
                 MapPlace::Data => ext.allocate(|draft| ffs::map_block(draft, goal)),
             }
         })?;
+        ext.alloc.note_arrived(to);
         ext.maps_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
         Ok(())

@@ -1,0 +1,154 @@
+//! The space that stat(2) and statfs(2) show is the same before and after data have left the cache.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use moafs_disk::mem::MemDisk;
+use moafs_disk::{Disk, DiskError, Done, Epoch, Kind, Limits, Op, Request, SharedDisk, Ticket};
+use moafs_ext::mkfs::{MkfsOptions, mkfs};
+use moafs_ext::{Ext, OpenOptions};
+use moafs_runtime::{Live, Timestamp};
+use moafs_vfs::api::{NewFile, Options};
+use moafs_vfs::types::{FileKind, Ino, Name};
+use moafs_vfs::{Credentials, Vfs};
+
+const ROOT: Ino = Ino(2);
+
+/// A disk in memory that notes how many blocks are free whenever data are written to it.
+struct Watched {
+    disk: MemDisk,
+    vfs: Mutex<Option<Vfs<Ext>>>,
+    free: Mutex<Vec<u64>>,
+}
+
+impl Disk for Watched {
+    fn limits(&self) -> &Limits {
+        self.disk.limits()
+    }
+    fn submit(&self, batch: Vec<Request>) -> Ticket {
+        let writes_data = |request: &Request| matches!(request.op, Op::Write { .. }) && request.tag.kind == Kind::Data;
+        let vfs = self.vfs.lock().unwrap().clone();
+        if let Some(vfs) = vfs.filter(|_| batch.iter().any(writes_data)) {
+            self.free.lock().unwrap().push(vfs.stat_fs().free);
+        }
+        self.disk.submit(batch)
+    }
+    fn wait(&self, ticket: Ticket) -> Vec<Done> {
+        self.disk.wait(ticket)
+    }
+    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
+        self.disk.make_durable(upto)
+    }
+    fn epoch(&self) -> Epoch {
+        self.disk.epoch()
+    }
+    fn durable(&self) -> Option<Epoch> {
+        self.disk.durable()
+    }
+}
+
+struct Volume {
+    vfs: Vfs<Ext>,
+    disk: Arc<Watched>,
+}
+
+impl Volume {
+    fn mount(disk: MemDisk, open: OpenOptions) -> Volume {
+        let disk = Arc::new(Watched { disk, vfs: Mutex::default(), free: Mutex::default() });
+        let (shared, rt): (SharedDisk, _) = (Arc::<Watched>::clone(&disk), Live::new());
+        let ext = Ext::open(Arc::clone(&shared), rt.clone(), open).expect("the volume opens");
+        let vfs = Vfs::new(ext, shared, rt, Options { syncer: false, ..Options::default() });
+        *disk.vfs.lock().unwrap() = Some(vfs.clone());
+        Volume { vfs, disk }
+    }
+
+    /// An ext2 volume of 64 MiB with blocks of 1 KiB.
+    fn ext2(open: OpenOptions) -> Volume {
+        let disk = MemDisk::new(64 << 11);
+        let options = MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0));
+        let options = MkfsOptions { block_size: Some(1024), ..options };
+        mkfs(&disk, &options).expect("mkfs");
+        Volume::mount(disk, open)
+    }
+
+    /// An ext4 volume of 64 MiB; `None` without mke2fs.
+    fn ext4() -> Option<Volume> {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let made = Command::new("mke2fs").args(["-F", "-q", "-t", "ext4"]).arg(image.path()).arg("64M").status();
+        if made.is_err() {
+            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+            return None;
+        }
+        assert!(made.is_ok_and(|status| status.success()));
+        Some(Volume::mount(MemDisk::read_from(image.path()).unwrap(), OpenOptions::default()))
+    }
+
+    fn close(self) {
+        self.disk.vfs.lock().unwrap().take();
+        self.vfs.close().expect("the disk works");
+    }
+
+    fn create(&self, text: &str) -> Ino {
+        let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+        let name = Name::new(text.as_bytes()).expect("a legal name");
+        self.vfs.create(&Credentials::root(), ROOT, name, &new).expect("there is space").ino
+    }
+
+    fn write(&self, file: Ino, kibibyte: u64, len: usize) {
+        let bytes = vec![7; len << 10];
+        self.vfs.write(&Credentials::root(), file, kibibyte << 10, &bytes, false).expect("there is space");
+    }
+
+    fn sectors(&self, file: Ino) -> u64 {
+        self.vfs.stat(file).expect("it is there").sectors
+    }
+
+    /// Syncs, and holds the space that is shown before, meanwhile and afterwards to be the same.
+    fn sync(&self, file: Ino, what: &str) {
+        let (sectors, free) = (self.sectors(file), self.vfs.stat_fs().free);
+        self.disk.free.lock().unwrap().clear();
+        self.vfs.sync().expect("the disk works");
+        assert_eq!(sectors, self.sectors(file), "{what}: st_blocks before and after");
+        let meanwhile = self.disk.free.lock().unwrap().clone();
+        assert!(!meanwhile.is_empty(), "{what}: data were written");
+        assert!(meanwhile.iter().all(|now| *now == free), "{what}: {free} blocks free before, then {meanwhile:?}");
+        assert_eq!(self.vfs.stat_fs().free, free, "{what}: free blocks before and after");
+    }
+}
+
+#[test]
+fn space_is_shown_alike_before_and_after_data_have_left_the_cache() {
+    let volume = Volume::ext2(OpenOptions::default());
+    let file = volume.create("file");
+    // The addresses of the first 12 blocks lie in the inode, those of the next 256 in one indirect block.
+    volume.write(file, 0, 12);
+    volume.sync(file, "no map block");
+    volume.write(file, 12, 8);
+    volume.sync(file, "the first map block");
+    volume.write(file, 20, 100);
+    volume.sync(file, "a map block that exists");
+    volume.write(file, 120, 3 << 10);
+    volume.sync(file, "twelve map blocks, one of which exists");
+    volume.write(file, 40 << 10, 5);
+    volume.write(file, 100 << 10, 5);
+    volume.sync(file, "a hole, and the third tree");
+    volume.write(file, 100 << 10, 300);
+    volume.write(file, 39 << 10, 2);
+    volume.sync(file, "beside blocks that are mapped");
+    volume.close();
+}
+
+#[test]
+fn space_of_a_file_with_extents_is_shown_alike_before_and_after_an_fsync() {
+    let Some(volume) = Volume::ext4() else { return };
+    let file = volume.create("file");
+    volume.write(file, 0, 1 << 10);
+    for part in 1..4 {
+        let sectors = volume.sectors(file);
+        assert_eq!(sectors, part * 2048, "data only: the extents lie in the inode");
+        volume.vfs.fsync(file, false).expect("the disk works");
+        assert_eq!(volume.sectors(file), sectors);
+        volume.write(file, part << 10, 1 << 10);
+    }
+    volume.close();
+}
