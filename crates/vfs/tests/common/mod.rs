@@ -710,10 +710,17 @@ pub struct Volume {
 
 impl Volume {
     pub fn new(blocks: u64, options: Options, rt: Rt) -> Volume {
+        Volume::shaped(blocks, options, rt, |_| ())
+    }
+
+    /// Makes a volume of a format with other properties.
+    pub fn shaped(blocks: u64, options: Options, rt: Rt, change: impl FnOnce(&mut Shape)) -> Volume {
         let disk = Arc::new(MemDisk::new(blocks * BLOCK as u64 / 512));
         let fault = Arc::new(Fault::new(disk, Arc::clone(&rt), Vec::new()));
         let shared: SharedDisk = Arc::clone(&fault) as _;
-        let vfs = Vfs::new(Toy::new(Arc::clone(&shared)), shared, Arc::clone(&rt), options);
+        let mut toy = Toy::new(Arc::clone(&shared));
+        change(&mut toy.shape);
+        let vfs = Vfs::new(toy, shared, Arc::clone(&rt), options);
         Volume { vfs, fault, rt }
     }
 
