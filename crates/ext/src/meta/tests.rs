@@ -12,8 +12,11 @@ use moafs_disk::{
 use moafs_runtime::{Live, Rt};
 
 use super::{Freed, Level, Meta, Needs};
+use crate::engine::{geometry_of, read_superblock};
 use crate::format::Checksums;
 use crate::health::Health;
+use crate::journal::{Journal, Log};
+use crate::judge;
 
 const BLOCK: usize = 4096;
 
@@ -314,6 +317,44 @@ fn a_version_in_flight_is_pending() {
     });
     assert_eq!(in_flight, [true; 3], "a power cut may still lose it");
     assert!(!meta.is_pending(block.pending(0)));
+}
+
+/// Returns a disk that can hold requests back, with a volume that has a journal, and the metadata over it; `None`
+/// without mke2fs.
+fn with_journal() -> Option<(Arc<Held>, Meta)> {
+    let image = tempfile::NamedTempFile::new().expect("a file can be made");
+    image.as_file().set_len(16 << 20).expect("a file can be sparse");
+    judge::have("mke2fs").then(|| judge::run("mke2fs", &["-qF", "-t", "ext3", "-b", "4096"], image.path()))?;
+    let disk = MemDisk::read_from(image.path()).expect("the image was made");
+    let disk = Arc::new(Held { disk, state: Mutex::default(), changed: Condvar::new() });
+    let shared: SharedDisk = disk.clone();
+    let superblock = read_superblock(&shared).expect("the volume was made");
+    let geo = geometry_of(&superblock, &shared).expect("the volume was made");
+    let journal = Journal::open(&shared, &superblock, &geo).expect("the volume was made").expect("it has a journal");
+    let log = Log::begin(journal, false, false);
+    let meta = Meta::new(shared, Live::new(), Arc::new(Health::default()), BLOCK, Checksums::Absent, Some(log));
+    Some((disk, meta))
+}
+
+#[test]
+fn a_transaction_that_is_being_committed_is_not_durable() {
+    let Some((disk, meta)) = with_journal() else { return };
+    let block = meta.get(3000, Kind::Inodes).expect("memory can be read");
+    let level = {
+        let _op = meta.enter(1);
+        meta.change(&block, 0..128, Level::NONE, |bytes| bytes[0] = 1)
+    };
+    disk.state().holding = true;
+    let (is_clean, highest) = thread::scope(|scope| {
+        scope.spawn(|| sweep(&meta));
+        disk.await_request();
+        let seen = (meta.is_clean(), meta.highest());
+        disk.go_on();
+        seen
+    });
+    assert!(!is_clean, "a power cut may still lose it");
+    assert_eq!(highest, level, "a sync has to wait for it, though nothing has changed since");
+    assert!(meta.is_clean() && !meta.is_pending(level));
 }
 
 #[test]
