@@ -654,6 +654,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, policy: Policy, read_only: 
         },
         links_max: inode::LINKS_MAX.into(),
         uncounted_subdirectories: geo.ro_compat.contains(RoCompat::DIR_NLINK) && may_index(superblock),
+        inodes_take_blocks: false,
         name_meta_blocks: NAME_META_BLOCKS,
         symlink_bytes_max: geo.block_bytes() - 1,
         time_range: inode::time_range(extra),

@@ -294,7 +294,7 @@ impl Format for F2fs {
         VolumeSpace {
             free_blocks: self.space.available(),
             root_blocks: 0,
-            free_inodes: nids.saturating_sub(usage.nodes.into()).min(self.space.available()),
+            free_inodes: nids.saturating_sub(usage.nodes.into()),
         }
     }
 

@@ -108,6 +108,24 @@ fn an_empty_volume_is_opened_and_closed_and_stays_sound() {
     fsck(&disk);
 }
 
+#[test]
+fn a_removed_file_gives_its_inodes_back_at_once() {
+    let Some(disk) = volume(64, &[]) else { return };
+    let vfs = open(&disk, OpenOptions::default(), Options::default());
+    let before = vfs.stat_fs();
+    assert_eq!(before.free_inodes, before.free, "there are more node numbers than blocks");
+    let file = create(&vfs, ROOT, "file", FileKind::Regular);
+    vfs.write(&Credentials::root(), file, 0, &contents(1, 4 << 20), false).unwrap();
+    vfs.fsync(file, false).unwrap();
+    assert!(vfs.stat_fs().free_inodes + 1024 < before.free_inodes, "its blocks are not free for inodes");
+    vfs.unlink(&Credentials::root(), ROOT, name("file")).unwrap();
+    vfs.forget(file, 1);
+    let after = vfs.stat_fs();
+    assert_eq!((after.free, after.free_inodes), (before.free, before.free_inodes), "though it was not reaped yet");
+    vfs.close().unwrap();
+    fsck(&disk);
+}
+
 /// A pack that was read and is not whole was torn; a pack that the device cannot read may be the
 /// newer one.
 #[test]

@@ -34,13 +34,14 @@ impl<F: Format> Files<F> {
         let space = self.format.space();
         let reapable = self.reapable();
         let free = space.free_blocks.saturating_add(reapable.blocks).min(self.shape.blocks);
+        let inodes = if self.shape.inodes_take_blocks { self.shape.inodes.min(free) } else { self.shape.inodes };
         StatFs {
             block_size: self.shape.block_size,
             blocks: self.shape.blocks,
             free,
             available: free.saturating_sub(space.root_blocks),
             inodes: self.shape.inodes,
-            free_inodes: space.free_inodes.saturating_add(reapable.inodes).min(self.shape.inodes),
+            free_inodes: space.free_inodes.saturating_add(reapable.inodes).min(inodes),
             id: self.shape.id,
             name_max: Name::BYTES_MAX as u32,
         }

@@ -39,6 +39,9 @@ pub struct Shape {
     pub links_max: u32,
     /// True if a directory may have more subdirectories than that: it counts one link from then on.
     pub uncounted_subdirectories: bool,
+    /// True if every inode takes a block of its own of those that are free for data: there are never more free inodes
+    /// than free blocks.
+    pub inodes_take_blocks: bool,
     /// Metadata blocks that adding a name may take at most: a directory block and those that lead to it.
     pub name_meta_blocks: u64,
     /// The longest target of a symbolic link in bytes.
@@ -76,7 +79,7 @@ pub struct VolumeSpace {
     pub free_blocks: u64,
     /// The part of `free_blocks` that only root may use.
     pub root_blocks: u64,
-    /// Inodes not in use.
+    /// Inodes not in use, whether or not there are blocks for them ([`Shape::inodes_take_blocks`]).
     pub free_inodes: u64,
 }
 

@@ -385,6 +385,7 @@ fn shape_of(superblock: &Superblock, geo: &Geometry, checkpoint: &Checkpoint, re
         file_bytes_max: node::lbn_limit(addresses) * BLOCK as u64,
         links_max: u32::MAX,
         uncounted_subdirectories: false,
+        inodes_take_blocks: true,
         name_meta_blocks: 4,
         symlink_bytes_max: BLOCK - 1,
         time_range: (i64::MIN, i64::MAX),

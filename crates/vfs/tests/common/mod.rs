@@ -141,6 +141,7 @@ impl Toy {
             file_bytes_max: 1 << 40,
             links_max: 50,
             uncounted_subdirectories: false,
+            inodes_take_blocks: false,
             name_meta_blocks: 4,
             symlink_bytes_max: 4096,
             time_range: (-1 << 31, (1 << 34) - 1),
