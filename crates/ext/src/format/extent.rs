@@ -7,9 +7,14 @@
 //! exactly at the file block that its entry names, is one level lower, and ends before the next entry. So the trees
 //! that pass have no cycles and no node twice, and a search reads at most [`DEPTH_MAX`] blocks.
 
+mod build;
 pub mod edit;
+mod salvage;
 
 use std::ops::Deref;
+
+pub use build::{Built, build};
+pub use salvage::{Salvaged, salvage};
 
 use super::inode::POINTERS;
 use super::{BlockNo, Damage, Geometry, InodeNo, Owner, Place, Sealed, Structure, u16_at, u32_at};
@@ -328,11 +333,11 @@ mod tests {
     const OWNER: Owner = Owner { ino: InodeNo(12), generation: 7 };
     const PLACE: Place = Place::of(Structure::Inode(InodeNo(12)));
 
-    fn geometry() -> Geometry {
+    pub(super) fn geometry() -> Geometry {
         Geometry::of(&sample(), u64::MAX).unwrap()
     }
 
-    fn node(bytes: &mut [u8], depth: u16, max: u16, entries: &[[u32; 3]]) {
+    pub(super) fn node(bytes: &mut [u8], depth: u16, max: u16, entries: &[[u32; 3]]) {
         put_u16(bytes, 0, MAGIC);
         put_u16(bytes, 2, entries.len() as u16);
         put_u16(bytes, 4, max);
@@ -349,7 +354,7 @@ mod tests {
         }
     }
 
-    fn root(depth: u16, entries: &[[u32; 3]]) -> [u8; ROOT_BYTES] {
+    pub(super) fn root(depth: u16, entries: &[[u32; 3]]) -> [u8; ROOT_BYTES] {
         let mut bytes = [0; ROOT_BYTES];
         node(&mut bytes, depth, 4, entries);
         bytes

@@ -71,7 +71,7 @@ pub struct Plan {
 
 /// The entries of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Entries {
+pub(super) enum Entries {
     Extents(Vec<Extent>),
     /// The first file block and the block of each child.
     Children(Vec<(u32, BlockNo)>),
@@ -85,21 +85,21 @@ impl Entries {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Entries::Extents(extents) => extents.len(),
             Entries::Children(children) => children.len(),
         }
     }
 
-    fn lbn(&self, index: usize) -> Option<u32> {
+    pub(super) fn lbn(&self, index: usize) -> Option<u32> {
         match self {
             Entries::Extents(extents) => extents.get(index).map(|extent| extent.lbn),
             Entries::Children(children) => children.get(index).map(|child| child.0),
         }
     }
 
-    fn split_off(&mut self, at: usize) -> Entries {
+    pub(super) fn split_off(&mut self, at: usize) -> Entries {
         match self {
             Entries::Extents(extents) => Entries::Extents(extents.split_off(at)),
             Entries::Children(children) => Entries::Children(children.split_off(at)),
@@ -107,7 +107,7 @@ impl Entries {
     }
 
     /// Writes a node that has room for `room` entries.
-    fn encode(&self, bytes: &mut [u8], room: u16, depth: u16) {
+    pub(super) fn encode(&self, bytes: &mut [u8], room: u16, depth: u16) {
         put_u16(bytes, 0, MAGIC);
         put_u16(bytes, 2, self.len() as u16);
         put_u16(bytes, 4, room);
