@@ -1,4 +1,4 @@
-//! Checking and repairing a volume, in the scope of `e2fsck` for ext2.
+//! Checking and repairing a volume, in the scope of `e2fsck`.
 //!
 //! Every pass checks one kind of structure, reports an [`Issue`] for each error, and repairs it at
 //! once if it may; later passes then see the repaired volume, or go on without the damaged part. A
@@ -6,12 +6,18 @@
 //!
 //! | pass | checks | module |
 //! |---|---|---|
-//! | 0 | superblock, descriptors | [`self`] |
-//! | 1 | inodes, their maps and attributes | `inodes` |
+//! | | the journal is replayed, or looked through | `journal` |
+//! | 0 | superblock, descriptors | `superblock`, `groups` |
+//! | 1 | the journal and the orphans of a crash | `journal`, `orphans` |
+//! | 1 | inodes and their attributes; maps; indexes | `inodes`, `map`, `extents`, `index` |
+//! | 1 | blocks with more than one owner | `shared` |
 //! | 2 | directory blocks and entries | `dirs` |
 //! | 3 | connection to the root | `connect` |
 //! | 4 | link counts | `connect` |
 //! | 5 | bitmaps and counts | `counts` |
+//!
+//! A structure with a checksum is checked for its rules first. A wrong checksum is reported where all else is right,
+//! and made again with every repair.
 //!
 //! Memory: a bit per block, eight bytes per inode of groups that have inodes in use, four bytes per
 //! directory block; the geometry these come from is checked against the device first. Every
@@ -21,8 +27,14 @@
 mod connect;
 mod counts;
 mod dirs;
+mod extents;
+mod groups;
+mod index;
 mod inodes;
 pub mod issue;
+mod journal;
+mod map;
+mod orphans;
 pub mod scan;
 mod shared;
 mod superblock;
@@ -30,10 +42,10 @@ mod superblock;
 mod tests;
 mod volume;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use moafs_disk::{Disk, DiskError};
+use moafs_disk::{Disk, DiskError, SharedDisk};
 use moafs_runtime::Timestamp;
 use moafs_vfs::types::FileKind;
 use serde::Serialize;
@@ -41,12 +53,11 @@ use serde::Serialize;
 pub use issue::{Issue, Severity};
 pub use superblock::find_copy;
 
-use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT};
 use crate::format::superblock::State;
 use crate::format::{
     BlockNo, Damage, Descriptor, Geometry, GroupNo, Inode, InodeNo, Superblock, Unsupported, bitmap, inode,
 };
-use scan::Blocks;
+use journal::Prepared;
 use shared::{Sharing, Tangle};
 use volume::Volume;
 
@@ -113,6 +124,8 @@ pub struct Outcome {
     pub more: u64,
     /// True if the volume said that it was clean, and was not checked.
     pub skipped: bool,
+    /// Transactions of the journal that were replayed, or that the check showed as if they were.
+    pub transactions: u32,
     /// True if a repair changed the volume.
     pub modified: bool,
     /// True if errors are left.
@@ -143,7 +156,7 @@ impl Outcome {
 }
 
 /// The reason for which a volume cannot be checked: fsck(8)'s exit code 8.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum CheckError {
     /// A request to the device failed.
     #[error("cannot {doing}: {source}")]
@@ -175,18 +188,52 @@ pub enum CheckError {
         /// `s_start` of the journal's superblock.
         start: u32,
     },
+    /// The journal cannot be replayed by this crate.
+    #[error("{0}")]
+    Replay(#[from] moafs_vfs::Error),
     /// A repair needed more blocks than were counted as free.
     #[error("there is no free block left for the repair")]
     Full,
 }
 
-/// Checks the volume on `disk`, and repairs it as far as the options allow.
+/// Checks the volume on `disk`, and repairs it as far as the options allow. Its journal is replayed first; with
+/// [`Mode::No`] the check only shows what a replay would leave.
 ///
 /// # Errors
 /// If the volume cannot be read or written, has no usable superblock, or unknown features.
+pub fn check_volume(
+    disk: &SharedDisk,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome, CheckError> {
+    let Prepared { disk, log, transactions, must_check, is_stuck, .. } = journal::prepare(disk, options)?;
+    let mut outcome = Outcome { transactions, ..Outcome::default() };
+    let has_errors = log.has_errors_left();
+    outcome.add(log);
+    if !is_stuck {
+        let options = CheckOptions { force: options.force || must_check, ..*options };
+        outcome.extend(check_shown(&*disk, &options, true, progress)?);
+    }
+    outcome.errors_left |= has_errors;
+    Ok(outcome)
+}
+
+/// Checks the volume on `disk`, and repairs it as far as the options allow. Its journal must be empty.
+///
+/// # Errors
+/// As [`check_volume`], and [`CheckError::Journal`] if there is something to replay.
 pub fn check(
     disk: &dyn Disk,
     options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome, CheckError> {
+    check_shown(disk, options, false, progress)
+}
+
+fn check_shown(
+    disk: &dyn Disk,
+    options: &CheckOptions,
+    is_replayed: bool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, CheckError> {
     let mut outcome = Outcome::default();
@@ -195,7 +242,7 @@ pub fn check(
         outcome.skipped = true;
         return Ok(outcome);
     }
-    let first = Sweep { fix: Fix::Nothing, options, number: 1, was_clean: true };
+    let first = Sweep { fix: Fix::Nothing, options, number: 1, was_clean: true, is_replayed };
     let mut swept = sweep(disk, first, progress)?;
     let fix = match options.mode {
         Mode::No => Fix::Nothing,
@@ -208,7 +255,10 @@ pub fn check(
         return Ok(outcome);
     }
     let was_clean = swept.was_clean;
-    for number in 2..=SWEEPS_MAX {
+    let mut number = 1;
+    while number < SWEEPS_MAX {
+        // Each sweep that has to be repeated uncovers inodes of one more group.
+        number += u32::from(!swept.must_restart);
         if !swept.is_clean() {
             volume::mark_in_repair(disk)?;
         }
@@ -221,7 +271,7 @@ pub fn check(
                 return Ok(outcome);
             }
         }
-        swept = sweep(disk, Sweep { fix, options, number, was_clean }, progress)?;
+        swept = sweep(disk, Sweep { fix, options, number, was_clean, is_replayed }, progress)?;
         let is_clean = swept.is_clean();
         outcome.take_ref(&mut swept);
         if is_clean {
@@ -238,10 +288,18 @@ impl Outcome {
         self.take_ref(&mut swept);
     }
 
+    /// Adds the outcome of the check that followed.
+    fn extend(&mut self, other: Outcome) {
+        let Outcome { findings, more, skipped, modified, errors_left, inodes_used, blocks_used, .. } = other;
+        self.add(Log { findings, more, modified, ..Log::default() });
+        (self.skipped, self.errors_left) = (skipped, errors_left);
+        (self.inodes_used, self.blocks_used) = (inodes_used, blocks_used);
+    }
+
     fn take_ref(&mut self, swept: &mut Swept) {
         let log = std::mem::take(&mut swept.log);
         swept.found_errors = log.more > 0 || log.findings.iter().any(|f| f.severity > Severity::Warning);
-        self.errors_left = log.more > 0 || log.findings.iter().any(|f| !f.repaired && f.severity > Severity::Warning);
+        self.errors_left = log.has_errors_left();
         self.inodes_used = swept.inodes_used;
         self.blocks_used = swept.blocks_used;
         self.add(log);
@@ -263,9 +321,12 @@ struct Sweep<'a> {
     number: u32,
     /// True if the volume said that it was clean before the first repair.
     was_clean: bool,
+    /// True if what the journal holds was replayed, or is shown.
+    is_replayed: bool,
 }
 
 /// The result of one sweep.
+#[derive(Default)]
 struct Swept {
     log: Log,
     inodes_used: u64,
@@ -274,6 +335,8 @@ struct Swept {
     was_clean: bool,
     /// True if it found worse than warnings.
     found_errors: bool,
+    /// True if it ended before all passes were done, since there are inodes that it has not looked at.
+    must_restart: bool,
     /// Blocks with more than one claim.
     tangle: Option<Box<Tangle>>,
 }
@@ -311,6 +374,10 @@ impl Log {
     /// result.
     fn may_fix(&self, issue: &Issue) -> bool {
         self.may_fix_all || (self.may_fix_safe && issue.is_safe_to_repair())
+    }
+
+    fn has_errors_left(&self) -> bool {
+        self.more > 0 || self.findings.iter().any(|f| !f.repaired && f.severity > Severity::Warning)
     }
 
     /// Notes an issue that is beyond repair in this sweep.
@@ -373,6 +440,14 @@ struct Checker<'a> {
     inodes: Vec<Option<Box<[InodeState]>>>,
     dirs: BTreeMap<u32, DirInfo>,
     xattrs: BTreeMap<u64, Shared>,
+    /// Inodes that a crash left to be deleted or truncated.
+    orphans: BTreeSet<u32>,
+    /// Those of them that lose the blocks beyond their end in this sweep.
+    truncated: BTreeSet<u32>,
+    /// The orphan file, if it can be used: it has no name.
+    orphan_file: Option<InodeNo>,
+    /// Groups with inodes in use that this sweep has not looked at, since their descriptors hid them.
+    uncovered: BTreeSet<GroupNo>,
     lost_found: Option<InodeNo>,
     /// True if lost+found is missing and could not be made.
     lost_found_failed: bool,
@@ -383,10 +458,12 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
     // The first repair makes the copy that was asked for the primary one.
     let wanted = sweep.options.superblock.filter(|_| sweep.number <= 2);
     let (superblock, geo) = superblock::open(disk, wanted, &mut log)?;
-    superblock::check_journal_is_empty(disk, &superblock, &geo)?;
     let volume = Volume::new(disk, geo.clone());
-    let Some(descriptors) = read_descriptors(&volume, &geo, &mut log)? else {
-        return Ok(Swept { log, inodes_used: 0, blocks_used: 0, was_clean: false, found_errors: true, tangle: None });
+    if !sweep.is_replayed {
+        superblock::check_journal_is_empty(&volume, &superblock, &geo)?;
+    }
+    let Some(descriptors) = groups::read_descriptors(&volume, &geo, &mut log)? else {
+        return Ok(Swept { log, found_errors: true, ..Swept::default() });
     };
     let mut checker = Checker {
         used: vec![0; geo.blocks.div_ceil(8) as usize],
@@ -401,64 +478,22 @@ fn sweep(disk: &dyn Disk, sweep: Sweep<'_>, progress: &mut dyn FnMut(Progress)) 
         options: sweep.options,
         dirs: BTreeMap::new(),
         xattrs: BTreeMap::new(),
+        orphans: BTreeSet::new(),
+        truncated: BTreeSet::new(),
+        orphan_file: None,
+        uncovered: BTreeSet::new(),
         lost_found: None,
         lost_found_failed: false,
     };
     let mut tell = |pass, done, total| progress(Progress { sweep: sweep.number, pass, done, total });
     checker.pass1(&mut tell)?;
     checker.pass2(&mut tell)?;
-    checker.pass3(&mut tell)?;
-    checker.pass4(&mut tell)?;
-    checker.pass5(&mut tell)?;
-    checker.finish(sweep.was_clean)
-}
-
-/// Reads the descriptor table; replaces a damaged one by its copy. Returns `None` if the check ends
-/// here.
-fn read_descriptors(volume: &Volume<'_>, geo: &Geometry, log: &mut Log) -> Result<Option<Vec<Descriptor>>, CheckError> {
-    let mut descriptors = Vec::with_capacity(geo.groups as usize);
-    let copies = geo.all_groups().skip(1).find(|group| geo.has_superblock(*group));
-    let mut usable = true;
-    for group in geo.all_groups() {
-        let (block, offset) = geo.locate_descriptor(group);
-        let page = volume.read(block)?;
-        let mut descriptor = Descriptor::parse(&page[offset..], geo);
-        if let Err(damage) = descriptor.check(group, geo) {
-            let copy = match copies {
-                Some(holder) => descriptor_copy(volume, geo, holder, group)?,
-                None => None,
-            };
-            let problem = damage.problem;
-            let fix = log.found(Issue::DescriptorDamaged { group, problem, copy: copy.map(|(at, _)| at) });
-            match copy {
-                Some((_, good)) => descriptor = good,
-                None => usable = false,
-            }
-            if fix {
-                volume.change(block, |bytes| descriptor.encode_into(&mut bytes[offset..], geo))?;
-            }
-        }
-        let flags = descriptor.flags & (INODE_UNINIT | BLOCK_UNINIT);
-        if (flags != 0 || descriptor.itable_unused != 0) && log.found(Issue::DescriptorFlags { group, flags }) {
-            descriptor.flags &= !flags;
-            descriptor.itable_unused = 0;
-            volume.change(block, |bytes| descriptor.encode_into(&mut bytes[offset..], geo))?;
-        }
-        descriptors.push(descriptor);
+    if checker.uncovered.is_empty() {
+        checker.pass3(&mut tell)?;
+        checker.pass4(&mut tell)?;
+        checker.pass5(&mut tell)?;
     }
-    Ok(usable.then_some(descriptors))
-}
-
-fn descriptor_copy(
-    volume: &Volume<'_>,
-    geo: &Geometry,
-    holder: GroupNo,
-    group: GroupNo,
-) -> Result<Option<(BlockNo, Descriptor)>, CheckError> {
-    let (block, offset) = geo.locate_descriptor(group);
-    let block = BlockNo(block.0 - geo.first_data_block + geo.group_start(holder).0);
-    let descriptor = Descriptor::parse(&volume.read(block)?[offset..], geo);
-    Ok(descriptor.check(group, geo).is_ok().then_some((block, descriptor)))
+    checker.finish(sweep.was_clean)
 }
 
 impl Checker<'_> {
@@ -535,7 +570,7 @@ impl Checker<'_> {
     }
 
     fn is_fixed(&self, block: BlockNo) -> bool {
-        inodes::is_in(&self.fixed, block)
+        map::is_in(&self.fixed, block)
     }
 
     /// Marks a block as used; returns false if it was already.
@@ -560,11 +595,6 @@ impl Checker<'_> {
         Some(block)
     }
 
-    /// Returns a free inode that is not reserved. Only correct after pass 1.
-    fn find_inode(&self) -> Option<InodeNo> {
-        (self.geo.first_ino..=self.geo.inodes).map(InodeNo).find(|ino| self.state(*ino).type_byte == 0)
-    }
-
     /// Writes the repaired blocks, and the superblock last. It says that the volume is clean if the
     /// sweep found no error.
     fn finish(mut self, was_clean: bool) -> Result<Swept, CheckError> {
@@ -576,6 +606,7 @@ impl Checker<'_> {
             blocks_used: self.geo.blocks - free,
             was_clean: self.superblock.state() == State::VALID,
             found_errors: false,
+            must_restart: !self.uncovered.is_empty(),
             tangle: self.take_tangle(),
         };
         if !self.log.may_fix_safe {

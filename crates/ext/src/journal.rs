@@ -28,14 +28,13 @@ use moafs_disk::{Buf, DiskExt, Kind, Lba, Op, Request, SECTOR, SharedDisk, Tag};
 use moafs_vfs::types::FileKind;
 use moafs_vfs::{Error, Result};
 
-use crate::engine::{geometry_of, read_superblock};
+use crate::engine::read_superblock;
 use crate::format::extent::Tree;
 use crate::format::inode::POINTERS;
 use crate::format::journal::{JournalSuperblock, SUPERBLOCK_BYTES};
-use crate::format::superblock::{Compat, Incompat, SUPERBLOCK_OFFSET};
+use crate::format::superblock::{Compat, Incompat, SUPERBLOCK_OFFSET, State};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Place, Sealed, Structure, Superblock, Support, checksum, map,
-    u32_at,
+    BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Place, Sealed, Structure, Superblock, checksum, map, u32_at,
 };
 use crate::health::damaged;
 
@@ -160,8 +159,12 @@ pub fn read_through(disk: &SharedDisk, sb: &Superblock, geo: &Geometry) -> Resul
         return Err(damaged(place.damage("the volume claims to have a journal to replay, but no journal")));
     };
     let replay = journal.scan()?;
-    let shown = Replayed::new(Arc::clone(disk), geo, &journal, &replay);
-    Ok((Arc::new(shown), replay))
+    Ok((shown(disk, geo, &journal, &replay), replay))
+}
+
+/// Returns the disk that shows what a replay would write.
+pub(crate) fn shown(disk: &SharedDisk, geo: &Geometry, journal: &Journal, replay: &Replay) -> SharedDisk {
+    Arc::new(Replayed::new(Arc::clone(disk), geo, journal, replay))
 }
 
 /// Opens the journal of a volume for writing, and replays it first if it `needs_replay`.
@@ -202,39 +205,27 @@ pub fn recover(disk: &SharedDisk, sb: &Superblock, geo: &Geometry, needs_replay:
     Ok((Log::begin(journal, geo.checksums.cover_all(), wide), replay))
 }
 
-/// Replays the journal of a volume that is not mounted, if it needs that, and says so in the superblock. Orphans are
-/// left to the checker or the next mount. Returns what was replayed. Volumes that are not written, and those without a
-/// superblock that makes sense, stay as they are.
-///
-/// # Errors
-/// [`Error::Refused`] for journals that are not supported; damage of the journal, and device errors.
-pub fn replay(disk: &SharedDisk) -> Result<Option<Replay>> {
-    let sb = match read_superblock(disk) {
-        Err(Error::Damaged { .. }) => return Ok(None),
-        read => read?,
-    };
-    if !needs_replay(&sb) || sb.support(true) != Support::ReadWrite {
-        return Ok(None);
-    }
-    let geo = geometry_of(&sb, disk)?;
-    let (_, replay) = recover(disk, &sb, &geo, true)?;
+/// Says in the superblock of a volume that is not mounted that its journal need not be replayed any more; and that the
+/// volume has errors, if it does.
+pub(crate) fn say_replayed(disk: &SharedDisk, before: &Superblock, geo: &Geometry, has_errors: bool) -> Result<()> {
     // The superblock itself may have been in the journal.
-    let mut sb = read_superblock(disk)?;
+    let mut sb = read_superblock(disk).unwrap_or_else(|_| before.clone());
     sb.set_incompat(sb.incompat() - Incompat::NEEDS_RECOVERY);
+    if has_errors {
+        sb.set_state(sb.state() | State::ERROR);
+    }
     let mut bytes = Buf::copy_of(sb.as_bytes());
     if geo.checksums.cover_all() {
         checksum::keep_superblock_sum(&mut bytes);
     }
-    let page = bytes.freeze();
     let write = Request {
-        op: Op::Write { data: vec![page], fua: false },
+        op: Op::Write { data: vec![bytes.freeze()], fua: false },
         at: Lba::from_byte(SUPERBLOCK_OFFSET),
         tag: Tag::volume(Kind::Superblock),
     };
     let done = disk.run(vec![write]).remove(0);
     done.result.map_err(|source| Error::disk("writing the superblock", source))?;
-    disk.make_durable(disk.epoch()).map_err(|source| Error::disk("flushing the superblock", source))?;
-    Ok(Some(replay))
+    disk.make_durable(disk.epoch()).map_err(|source| Error::disk("flushing the superblock", source))
 }
 
 /// The smallest log, in blocks, that every op fits into.

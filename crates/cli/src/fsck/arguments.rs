@@ -7,8 +7,9 @@ use clap::Args;
 /// Check a volume, and repair it
 ///
 /// Without -n, -p or -y it only looks (as -n): nothing is changed that was not asked for. The
-/// volume must not be mounted. F2FS volumes are checked and not repaired: even with -p or -y,
-/// errors are reported and left to fsck.f2fs.
+/// volume must not be mounted. The journal of ext3 and ext4 is replayed first; -n looks at the
+/// volume as a replay would leave it. F2FS volumes are checked and not repaired: even with -p or
+/// -y, errors are reported and left to fsck.f2fs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -6,13 +6,17 @@ use std::collections::BTreeSet;
 use moafs_disk::Buf;
 use moafs_vfs::types::FileKind;
 
+use super::extents::has_tree;
 use super::inodes::storable_links;
+use super::map::Run;
 use super::scan::Blocks;
-use super::{CheckError, Checker, DirInfo, Issue};
+use super::{CheckError, Checker, DirInfo, InodeState, Issue};
 use crate::format::dir::{self, Form};
-use crate::format::inode::{EXTRA_BYTES, entry_type, kind_of_entry_type};
+use crate::format::extent::{self, Extent};
+use crate::format::inode::{EXTRA_BYTES, InodeFlags, entry_type, kind_of_entry_type};
 use crate::format::map::DIRECT;
-use crate::format::{BlockNo, Inode, InodeNo, put_u32, u32_at};
+use crate::format::superblock::{Incompat, RoCompat};
+use crate::format::{BlockNo, Inode, InodeNo, Sealed, put_u32, u32_at};
 
 impl Checker<'_> {
     pub(super) fn pass3(&mut self, tell: &mut dyn FnMut(u8, u64, u64)) -> Result<(), CheckError> {
@@ -69,13 +73,13 @@ impl Checker<'_> {
     fn remove_names(&mut self, parent: InodeNo, child: InodeNo) -> Result<(), CheckError> {
         let form = Form::of(&self.geo);
         let blocks = self.dirs.get(&parent.0).map(|info| info.blocks.clone()).unwrap_or_default();
-        for (_, block) in blocks {
+        for (lbn, block) in blocks {
             let page = self.volume.read(block)?;
             let names = dir::records(&page, form).map_while(Result::ok);
             let names = names.filter(|e| e.inode == child && !matches!(e.name, b"." | b".."));
             let offsets: Vec<usize> = names.map(|entry| entry.offset).collect();
             for offset in offsets {
-                self.volume.change(block, |bytes| put_u32(bytes, offset, 0))?;
+                self.change_dir_block(parent, (lbn, block), |bytes| put_u32(bytes, offset, 0))?;
                 let state = self.state_mut(child);
                 state.found = state.found.saturating_sub(1);
             }
@@ -90,7 +94,7 @@ impl Checker<'_> {
         if stored == parent || !self.log.found(Issue::DotDotWrong { directory, stored, parent }) {
             return Ok(());
         }
-        self.volume.change(block, |bytes| put_u32(bytes, offset, parent.0))?;
+        self.change_dir_block(directory, (0, block), |bytes| put_u32(bytes, offset, parent.0))?;
         if self.state(stored).type_byte != 0 {
             let old = self.state_mut(stored);
             old.found = old.found.saturating_sub(1);
@@ -119,7 +123,7 @@ impl Checker<'_> {
         }
         let form = Form::of(&self.geo);
         let blocks = self.dirs.get(&InodeNo::ROOT.0).map(|info| info.blocks.clone()).unwrap_or_default();
-        for (_, block) in blocks {
+        for (lbn, block) in blocks {
             let page = self.volume.read(block)?;
             let Some(entry) = dir::find(&page, form, b"lost+found") else { continue };
             let (inode, offset) = (entry.inode, entry.offset);
@@ -132,13 +136,14 @@ impl Checker<'_> {
                 self.lost_found_failed = true;
                 return Ok(None);
             }
-            self.volume.change(block, |bytes| put_u32(bytes, offset, 0))?;
+            self.change_dir_block(InodeNo::ROOT, (lbn, block), |bytes| put_u32(bytes, offset, 0))?;
             let state = self.state_mut(inode);
             state.found = state.found.saturating_sub(1);
         }
-        let made = match self.find_inode() {
-            Some(ino) if self.log.may_fix(&Issue::LostFoundMissing) => self.make_lost_found(ino)?,
-            _ => false,
+        let free = if self.log.may_fix(&Issue::LostFoundMissing) { self.take_inode()? } else { None };
+        let made = match free {
+            Some(ino) => self.make_lost_found(ino)?,
+            None => false,
         };
         self.log.note(Issue::LostFoundMissing, made);
         self.lost_found_failed = !made;
@@ -167,7 +172,6 @@ impl Checker<'_> {
         let Some(block) = self.take_block() else { return Ok(false) };
         let mut contents = Buf::zeroed(self.geo.block_bytes());
         dir::format_first(&mut contents, Form::of(&self.geo), ino, parent);
-        self.volume.write(block, contents);
         let now = self.options.now;
         let mut inode = Inode {
             mode: 0o040_000 | mode,
@@ -181,7 +185,14 @@ impl Checker<'_> {
             extra_isize: if self.geo.inode_size > 128 { EXTRA_BYTES } else { 0 },
             ..Inode::default()
         };
-        inode.block[0] = block.0 as u32;
+        if self.geo.incompat.contains(Incompat::EXTENT) {
+            inode.flags |= InodeFlags::EXTENTS;
+            let extent = Extent { lbn: 0, len: 1, start: block, unwritten: false };
+            inode.set_block_bytes(&extent::edit::new_root(Some(extent)));
+        } else {
+            inode.block[0] = block.0 as u32;
+        }
+        self.volume.write_sealed(block, Sealed::Leaf(inode.owner(ino)), contents);
         let mut slot = vec![0; self.geo.inode_size as usize];
         self.write_inode(ino, &mut slot, &inode)?;
         let state = self.state_mut(ino);
@@ -200,10 +211,11 @@ impl Checker<'_> {
         let blocks = self.dirs[&home.0].blocks.clone();
         // An index would not know the new name.
         self.drop_index(home)?;
+        let leaf = Sealed::Leaf(self.read_inode(home)?.1.owner(home));
         for (_, block) in &blocks {
             let mut contents = Buf::copy_of(&self.volume.read(*block)?);
             if dir::insert(&mut contents, form, name, ino, kind).is_some() {
-                self.volume.write(*block, contents);
+                self.volume.write_sealed(*block, leaf, contents);
                 return Ok(true);
             }
         }
@@ -211,13 +223,31 @@ impl Checker<'_> {
         let mut contents = Buf::zeroed(self.geo.block_bytes());
         dir::format_empty(&mut contents, form);
         let added = dir::insert(&mut contents, form, name, ino, kind).is_some();
-        self.volume.write(block, contents);
+        self.volume.write_sealed(block, leaf, contents);
         Ok(added)
     }
 
-    /// Appends a block to a directory without holes: up to a single indirect block's worth.
+    /// Changes a block of a directory: its number there, and on the volume.
+    fn change_dir_block(
+        &self,
+        directory: InodeNo,
+        (lbn, block): (u64, BlockNo),
+        change: impl FnOnce(&mut [u8]),
+    ) -> Result<(), CheckError> {
+        let (_, inode) = self.read_inode(directory)?;
+        let mut contents = Buf::copy_of(&self.volume.read(block)?);
+        change(&mut contents);
+        let what = dir::sealed(&contents, lbn, inode.flags.contains(InodeFlags::INDEX), inode.owner(directory));
+        self.volume.write_sealed(block, what, contents);
+        Ok(())
+    }
+
+    /// Appends a block to a directory without holes: with pointers up to a single indirect block's worth.
     fn append_block(&mut self, home: InodeNo, lbn: u64) -> Result<Option<BlockNo>, CheckError> {
         let (mut slot, mut inode) = self.read_inode(home)?;
+        if has_tree(&inode, &self.geo) {
+            return self.append_to_tree(home, &mut slot, inode);
+        }
         if lbn >= DIRECT + u64::from(self.geo.apb) {
             return Ok(None);
         }
@@ -248,12 +278,35 @@ impl Checker<'_> {
         Ok(Some(block))
     }
 
+    /// Appends a block to a directory that is mapped by extents; one more may be needed for a node of the tree.
+    fn append_to_tree(
+        &mut self,
+        home: InodeNo,
+        slot: &mut [u8],
+        mut inode: Inode,
+    ) -> Result<Option<BlockNo>, CheckError> {
+        let mut mapped = self.mapped_of(&inode)?;
+        let (Some(block), Some(spare)) = (self.take_block(), self.take_block()) else { return Ok(None) };
+        let (lbn, before) = (mapped.end(), mapped.blocks_used());
+        mapped.push(Run::one(lbn, block));
+        mapped.nodes.push(spare);
+        if !self.rebuild_tree(home, &mut inode, &mut mapped)? {
+            return Ok(None);
+        }
+        inode.size += u64::from(self.geo.block_size);
+        let unit = self.block_unit(&inode);
+        inode.blocks = (inode.blocks + mapped.blocks_used() * unit).saturating_sub(before * unit);
+        self.write_inode(home, slot, &inode)?;
+        self.dirs.get_mut(&home.0).expect("it is a directory").blocks.push((lbn, block));
+        Ok(Some(block))
+    }
+
     pub(super) fn pass4(&mut self, tell: &mut dyn FnMut(u8, u64, u64)) -> Result<(), CheckError> {
         let total = u64::from(self.geo.groups);
         tell(4, 0, total);
         // A new name for one inode changes the count of another: names first, counts afterwards.
-        let nameless: Vec<InodeNo> =
-            self.inodes_in_use().filter(|(_, state)| state.found == 0).map(|(ino, _)| ino).collect();
+        let is_nameless = |(ino, state): &(InodeNo, InodeState)| state.found == 0 && self.orphan_file != Some(*ino);
+        let nameless: Vec<InodeNo> = self.inodes_in_use().filter(is_nameless).map(|(ino, _)| ino).collect();
         for ino in nameless {
             self.attach(ino)?;
         }
@@ -263,12 +316,21 @@ impl Checker<'_> {
             .map(|(ino, state)| (ino, state.links, state.found))
             .collect();
         for (ino, stored, counted) in wrong {
+            if stored == 1 && self.may_not_count(ino)? {
+                continue;
+            }
             if self.log.found(Issue::LinkCount { inode: ino, stored, counted }) {
                 self.change_inode(ino, |inode| inode.links = storable_links(counted))?;
             }
         }
         tell(4, total, total);
         Ok(())
+    }
+
+    /// Returns true if a link count of 1 may mean that the directory had more subdirectories than can be counted.
+    fn may_not_count(&self, ino: InodeNo) -> Result<bool, CheckError> {
+        let may = self.is_dir(ino) && self.geo.ro_compat.contains(RoCompat::DIR_NLINK);
+        Ok(may && self.read_inode(ino)?.1.flags.contains(InodeFlags::INDEX))
     }
 
     fn attach(&mut self, ino: InodeNo) -> Result<(), CheckError> {

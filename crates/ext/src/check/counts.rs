@@ -5,8 +5,9 @@ use moafs_disk::Buf;
 use super::issue::{Bitmap, Count, Span};
 use super::scan::Blocks;
 use super::{CheckError, Checker, Issue};
+use crate::format::group::BLOCK_UNINIT;
 use crate::format::inode::entry_type;
-use crate::format::{BlockNo, GroupNo, bitmap};
+use crate::format::{BlockNo, Descriptor, GroupNo, Structure, bitmap};
 
 /// Groups between two reports of progress.
 const TELL_EVERY: u32 = 64;
@@ -42,18 +43,24 @@ impl Checker<'_> {
     /// Returns the numbers of free blocks and free inodes of the group.
     fn check_group_counts(&mut self, group: GroupNo) -> Result<(u32, u32), CheckError> {
         let descriptor = self.descriptors[group.0 as usize];
+        let mut right = descriptor;
         let blocks = self.geo.group_blocks(group);
         let block_map = self.block_map(group);
-        let first_block = self.geo.group_start(group).0;
-        self.check_bitmap(Bitmap::Block, group, descriptor.block_bitmap, &block_map, blocks, first_block)?;
+        if !descriptor.lacks_block_bitmap(&self.geo) {
+            self.check_block_bitmap(group, &mut right, &block_map)?;
+        } else if block_map != self.lazy_block_map(group) && self.log.found(Issue::BlockBitmapUninit { group }) {
+            right.flags &= !BLOCK_UNINIT;
+            self.volume.write(right.block_bitmap, Buf::copy_of(&block_map));
+            self.set_block_sum(&mut right, &block_map);
+        }
         let inodes = self.geo.inodes_per_group;
         let inode_map = self.inode_map(group);
-        let first_inode = u64::from(self.geo.inode_at(group, 0).0);
-        self.check_bitmap(Bitmap::Inode, group, descriptor.inode_bitmap, &inode_map, inodes, first_inode)?;
+        if !descriptor.lacks_inode_bitmap(&self.geo) {
+            self.check_inode_bitmap(group, &mut right, &inode_map)?;
+        }
         let directories = self.directories(group);
         let free_blocks = bitmap::count_zeros(&block_map, blocks);
         let free_inodes = bitmap::count_zeros(&inode_map, inodes);
-        let mut right = descriptor;
         for (count, stored, counted) in [
             (Count::FreeBlocks, &mut right.free_blocks, free_blocks),
             (Count::FreeInodes, &mut right.free_inodes, free_inodes),
@@ -65,10 +72,66 @@ impl Checker<'_> {
             }
         }
         if right != descriptor {
-            let (block, offset) = self.geo.locate_descriptor(group);
-            self.volume.change(block, |bytes| right.encode_into(&mut bytes[offset..], &self.geo))?;
+            self.set_descriptor(group, right)?;
         }
         Ok((free_blocks, free_inodes))
+    }
+
+    fn check_block_bitmap(&mut self, group: GroupNo, right: &mut Descriptor, map: &[u8]) -> Result<(), CheckError> {
+        let (bits, first) = (self.geo.group_blocks(group), self.geo.group_start(group).0);
+        let repaired = self.check_bitmap(Bitmap::Block, group, right.block_bitmap, map, bits, first)?;
+        let sum = self.sum_of(right.block_bitmap, self.geo.bitmap_bytes().0)?;
+        let stored = right.block_bitmap_csum;
+        if self.sum_is_wrong(Structure::BlockBitmap(group), stored, sum, repaired) {
+            self.set_block_sum(right, map);
+        }
+        Ok(())
+    }
+
+    fn check_inode_bitmap(&mut self, group: GroupNo, right: &mut Descriptor, map: &[u8]) -> Result<(), CheckError> {
+        let (bits, first) = (self.geo.inodes_per_group, u64::from(self.geo.inode_at(group, 0).0));
+        let repaired = self.check_bitmap(Bitmap::Inode, group, right.inode_bitmap, map, bits, first)?;
+        let bytes = self.geo.bitmap_bytes().1;
+        let sum = self.sum_of(right.inode_bitmap, bytes)?;
+        if self.sum_is_wrong(Structure::InodeBitmap(group), right.inode_bitmap_csum, sum, repaired)
+            && let Some(sum) = self.geo.checksums.of_bitmap(&map[..bytes])
+        {
+            right.inode_bitmap_csum = Descriptor::storable_sum(sum, &self.geo);
+        }
+        Ok(())
+    }
+
+    /// Returns the checksum of the first bytes of a bitmap as it lies on the disk; `None` on volumes without.
+    fn sum_of(&self, bitmap: BlockNo, bytes: usize) -> Result<Option<u32>, CheckError> {
+        let page = self.volume.read(bitmap)?;
+        let sum = self.geo.checksums.of_bitmap(&page[..bytes]);
+        Ok(sum.map(|sum| Descriptor::storable_sum(sum, &self.geo)))
+    }
+
+    /// Returns true if a repair is to store the checksum of a bitmap, which follows the bitmap's own repair.
+    fn sum_is_wrong(&mut self, structure: Structure, stored: u32, sum: Option<u32>, repaired: bool) -> bool {
+        let Some(sum) = sum.filter(|sum| *sum != stored) else { return false };
+        let problem = format!("its checksum is {stored:#x}, should be {sum:#x}");
+        repaired || self.log.found(Issue::Checksum { structure, problem })
+    }
+
+    fn set_block_sum(&self, descriptor: &mut Descriptor, map: &[u8]) {
+        if let Some(sum) = self.geo.checksums.of_bitmap(&map[..self.geo.bitmap_bytes().0]) {
+            descriptor.block_bitmap_csum = Descriptor::storable_sum(sum, &self.geo);
+        }
+    }
+
+    /// Returns the block bitmap that a group without one stands for: only its own metadata are in use.
+    fn lazy_block_map(&self, group: GroupNo) -> Vec<u8> {
+        let mut map = vec![0; self.geo.block_bytes()];
+        let (range, descriptor) = (self.geo.group_range(group), self.descriptors[group.0 as usize]);
+        let head = self.geo.head_blocks(group).min(self.geo.group_blocks(group));
+        bitmap::set_range(&mut map, 0..head);
+        for block in range.clone().filter(|block| descriptor.owns(BlockNo(*block), &self.geo)) {
+            bitmap::set(&mut map, (block - range.start) as u32);
+        }
+        bitmap::pad(&mut map, self.geo.group_blocks(group));
+        map
     }
 
     /// Returns the block bitmap as it should be.
@@ -90,8 +153,7 @@ impl Checker<'_> {
                 bitmap::set(&mut map, index as u32);
             }
         }
-        let reserved = (self.geo.first_ino - 1).saturating_sub(group.0 * self.geo.inodes_per_group);
-        bitmap::set_range(&mut map, 0..reserved.min(self.geo.inodes_per_group));
+        bitmap::set_range(&mut map, 0..self.geo.reserved_inodes(group));
         bitmap::pad(&mut map, self.geo.inodes_per_group);
         map
     }
@@ -102,6 +164,7 @@ impl Checker<'_> {
         states.filter(|state| state.type_byte == directory).count() as u32
     }
 
+    /// Compares a bitmap with what it should be. Returns true if it was repaired.
     fn check_bitmap(
         &mut self,
         which: Bitmap,
@@ -110,7 +173,7 @@ impl Checker<'_> {
         should: &[u8],
         bits: u32,
         first: u64,
-    ) -> Result<(), CheckError> {
+    ) -> Result<bool, CheckError> {
         let page = self.volume.read(at)?;
         let mut repair = false;
         let leaked = difference(&page, should, bits, first);
@@ -127,7 +190,7 @@ impl Checker<'_> {
         if repair {
             self.volume.write(at, Buf::copy_of(should));
         }
-        Ok(())
+        Ok(repair)
     }
 }
 

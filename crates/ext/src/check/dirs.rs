@@ -10,7 +10,7 @@ use super::scan::Blocks;
 use super::{CheckError, Checker, Issue};
 use crate::format::dir::{self, DirEntry, Form};
 use crate::format::inode::{InodeFlags, entry_type, kind_of_entry_type};
-use crate::format::{BlockNo, InodeNo, put_u16, put_u32};
+use crate::format::{BlockNo, InodeNo, Sealed, Structure, put_u32};
 
 /// Directories between two reports of progress.
 const TELL_EVERY: usize = 256;
@@ -42,53 +42,60 @@ impl Checker<'_> {
 
     fn check_entries_of(&mut self, directory: InodeNo) -> Result<(), CheckError> {
         let blocks = self.dirs[&directory.0].blocks.clone();
+        let (_, inode) = self.read_inode(directory)?;
+        let (owner, indexed) = (inode.owner(directory), inode.flags.contains(InodeFlags::INDEX));
         let mut names = Names::new();
         for (lbn, block) in blocks {
             let before = self.volume.read(block)?;
+            let what = dir::sealed(&before, lbn, indexed, owner);
             let mut contents = Buf::copy_of(&before);
-            self.check_records(directory, lbn, &mut contents)?;
+            // What is cut off gets a new checksum with the rest.
+            let reseal = self.check_records(directory, lbn, &mut contents)
+                || self.check_block_sum(directory, lbn, what, &mut contents);
             if lbn == 0 {
                 self.check_dots(directory, block, &mut contents)?;
             }
             self.check_names(directory, lbn, block, &mut contents, &mut names)?;
-            if *contents != *before {
-                self.volume.write(block, contents);
+            if reseal || *contents != *before {
+                let what = dir::sealed(&contents, lbn, indexed, owner);
+                self.volume.write_sealed(block, what, contents);
             }
         }
         Ok(())
     }
 
-    /// Makes the records fill the block without gaps: everything behind a damaged record is given up.
-    fn check_records(&mut self, directory: InodeNo, lbn: u64, contents: &mut [u8]) -> Result<(), CheckError> {
+    /// Makes the records fill the block without gaps: everything behind a damaged record is given up. Returns true if
+    /// that was done.
+    fn check_records(&mut self, directory: InodeNo, lbn: u64, contents: &mut [u8]) -> bool {
         let form = Form::of(&self.geo);
-        let mut last = None;
-        let mut bad = None;
-        for record in dir::records(contents, form) {
-            match record {
-                Ok(entry) => last = Some((entry.offset, entry.rec_len)),
-                Err(problem) => bad = Some(problem),
-            }
-        }
-        let Some(bad) = bad else { return Ok(()) };
+        let Some(bad) = dir::records(contents, form).find_map(Result::err) else { return false };
         let issue = Issue::RecordDamaged { directory, lbn, offset: bad.offset, problem: bad.to_string() };
-        if !self.log.found(issue) {
-            return Ok(());
+        let fix = self.log.found(issue);
+        if fix {
+            dir::cut_records(contents, form);
         }
-        self.drop_index(directory)?;
-        let end = contents.len();
-        match last {
-            Some((offset, _)) => put_u16(contents, offset + 4, dir::encode_rec_len(end - offset)),
-            None => dir::format_empty(contents, form),
-        }
-        Ok(())
+        fix
     }
 
-    /// Makes the directory an ordinary one: its index may not fit what a repair leaves.
-    pub(super) fn drop_index(&self, directory: InodeNo) -> Result<(), CheckError> {
-        if self.read_inode(directory)?.1.flags.contains(InodeFlags::INDEX) {
-            self.change_inode(directory, |inode| inode.flags.remove(InodeFlags::INDEX))?;
+    /// Checks the checksum of a block, and that a block of names has a place for it. Returns true if a repair is to
+    /// make it.
+    fn check_block_sum(&mut self, directory: InodeNo, lbn: u64, what: Sealed, contents: &mut [u8]) -> bool {
+        let form = Form::of(&self.geo);
+        let is_leaf = matches!(what, Sealed::Leaf(_));
+        let is_whole = dir::records(contents, form).all(|record| record.is_ok());
+        if form.has_tail && is_leaf && is_whole && !dir::has_tail(contents, form) {
+            let fix = self.log.found(Issue::LeafTail { directory, lbn });
+            if fix {
+                dir::make_tail(contents, form);
+            }
+            return fix;
         }
-        Ok(())
+        let Err(problem) = self.geo.checksums.verify(what, contents) else { return false };
+        let structure = match is_leaf {
+            true => Structure::Directory { inode: directory, lbn },
+            false => Structure::Index { inode: directory, lbn },
+        };
+        self.log.found(Issue::Checksum { structure, problem })
     }
 
     /// Checks `.` and `..` at the start of the first block.
@@ -129,7 +136,7 @@ impl Checker<'_> {
         contents: &mut [u8],
         parent: Option<InodeNo>,
     ) -> Result<(), CheckError> {
-        self.drop_index(directory)?;
+        debug_assert!(!self.read_inode(directory)?.1.flags.contains(InodeFlags::INDEX), "pass 1 gave its index up");
         let form = Form::of(&self.geo);
         let before = contents.to_vec();
         let parent = parent.filter(|parent| self.is_dir(*parent)).unwrap_or(InodeNo::ROOT);
@@ -163,7 +170,7 @@ impl Checker<'_> {
                 continue;
             }
             let is_dot = lbn == 0 && is_dot_at(&entry);
-            let fate = if is_dot { Fate::Keep } else { self.judge(directory, lbn, &entry) };
+            let fate = if is_dot { Fate::Keep } else { self.judge(directory, lbn, &entry)? };
             let duplicate = matches!(fate, Fate::Keep)
                 && self.is_duplicate(&entry, (block, offset), contents, names)?
                 && self.log.found(Issue::EntryDuplicate { directory, name: text(entry.name) });
@@ -177,23 +184,29 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn judge(&mut self, directory: InodeNo, lbn: u64, entry: &DirEntry<'_>) -> Fate {
+    fn judge(&mut self, directory: InodeNo, lbn: u64, entry: &DirEntry<'_>) -> Result<Fate, CheckError> {
         let (form, inode) = (Form::of(&self.geo), entry.inode);
         let name = || text(entry.name);
         let issue = if let Err(problem) = dir::check_contents(entry, form) {
             Issue::EntryIllegal { directory, lbn, problem }
         } else if matches!(entry.name, b"." | b"..") {
             Issue::EntryDotAgain { directory, name: name() }
-        } else if inode.0 < self.geo.first_ino {
+        } else if inode.0 < self.geo.first_ino || self.orphan_file == Some(inode) {
             Issue::EntryReserved { directory, name: name(), inode }
+        } else if self.state(inode).type_byte == 0 && self.is_hidden(inode)? {
+            let group = self.geo.locate_inode(inode).expect("the entry is legal").group;
+            if self.log.found(Issue::HiddenInode { group, directory, name: name(), inode }) {
+                self.uncover(group)?;
+            }
+            return Ok(Fate::Keep);
         } else if self.state(inode).type_byte == 0 {
             Issue::EntryUnused { directory, name: name(), inode }
         } else if self.is_dir(inode) && self.dirs.get(&inode.0).is_some_and(|info| info.parent.is_some()) {
             Issue::EntryDirectoryAgain { directory, name: name(), inode }
         } else {
-            return Fate::Keep;
+            return Ok(Fate::Keep);
         };
-        if self.log.found(issue) { Fate::Clear } else { Fate::Keep }
+        Ok(if self.log.found(issue) { Fate::Clear } else { Fate::Keep })
     }
 
     /// Returns true if the directory has had this name before.

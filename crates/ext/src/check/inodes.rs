@@ -1,28 +1,22 @@
 //! Pass 1: every inode by itself, its map and its attributes; the blocks that each inode uses.
 
-use std::collections::BTreeSet;
-use std::ops::Range;
-
 use moafs_disk::Buf;
 use moafs_vfs::types::FileKind;
 
-use super::scan::{Blocks, Judge, Pointer, Step, slots, walk_map};
-use super::shared::{Sharing, is_indirect_block};
-use super::superblock::{FIRST_INO, JOURNAL_MAGIC};
-use super::volume::Volume;
-use super::{CheckError, Checker, DirInfo, Issue, Log, Shared};
-use crate::format::dir::Form;
+use super::extents::is_root;
+use super::map::Mapped;
+use super::scan::{Blocks, slots};
+use super::superblock::FIRST_INO;
+use super::{CheckError, Checker, DirInfo, Issue, Shared};
+use crate::format::extent::LBN_END;
 use crate::format::inode::{FAST_SYMLINK_MAX, InodeFlags, LINKS_MAX, entry_type, extra_isize_is_legal};
-use crate::format::superblock::{Compat, RoCompat};
+use crate::format::superblock::{Compat, Incompat, RoCompat};
 use crate::format::{
-    BlockNo, Geometry, GroupNo, Inode, InodeNo, Place, Structure, bitmap, dir, htree, map, put_u16, put_u32, u16_at,
-    u32_at, xattr,
+    BlockNo, Geometry, GroupNo, Inode, InodeNo, Place, Sealed, Structure, map, put_u16, put_u32, xattr,
 };
 
 /// Flags of inodes that ext2 without any of the later features cannot have.
 const FLAGS_IMPOSSIBLE: InodeFlags = InodeFlags::FOREIGN.union(InodeFlags::from_bits_retain(0x2000));
-/// Incompatible features of a journal that are known: revoke, 64bit, asynchronous commit, checksums, fast commits.
-const JOURNAL_INCOMPAT: u32 = 0x3F;
 /// Files from this size on need the feature large_file.
 const LARGE_FILE: u64 = 1 << 31;
 
@@ -32,11 +26,11 @@ impl Checker<'_> {
         self.check_first_inode();
         self.check_reserve();
         self.check_journal()?;
-        let orphans = self.orphans()?;
+        self.check_orphans()?;
         let total = u64::from(self.geo.groups);
         for group in self.geo.all_groups() {
             tell(1, group.0.into(), total);
-            self.check_group(group, &orphans)?;
+            self.check_group(group)?;
         }
         tell(1, total, total);
         self.find_claims()?;
@@ -79,55 +73,6 @@ impl Checker<'_> {
         self.geo.first_ino = FIRST_INO;
     }
 
-    /// Checks the journal. If it cannot be used, there is nothing to replay, or the check would
-    /// have been refused: it is given up.
-    fn check_journal(&mut self) -> Result<(), CheckError> {
-        if !self.superblock.compat().contains(Compat::HAS_JOURNAL) {
-            return Ok(());
-        }
-        let Some(problem) = self.journal_problem()? else { return Ok(()) };
-        if self.log.found(Issue::Journal { problem }) {
-            let without = self.superblock.compat().difference(Compat::HAS_JOURNAL);
-            self.superblock.set_compat(without);
-            self.superblock.set_journal_inum(0);
-            self.superblock.clear_external_journal();
-            self.clear_inode(InodeNo::JOURNAL)?;
-        }
-        Ok(())
-    }
-
-    fn journal_problem(&self) -> Result<Option<String>, CheckError> {
-        let inum = self.superblock.journal_inum();
-        if inum != InodeNo::JOURNAL.0 {
-            return Ok(Some(format!("s_journal_inum is {inum}, should be {}", InodeNo::JOURNAL)));
-        }
-        let (_, mut inode) = self.read_inode(InodeNo::JOURNAL)?;
-        if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
-            return Ok(Some(format!("inode 8: i_mode is {:#o}, should be that of a file in use", inode.mode)));
-        }
-        let blocks = inode.size.div_ceil(self.geo.block_size.into());
-        let mut dense = DenseJudge { geo: &self.geo, fixed: &self.fixed, next: 0, is_dense: true };
-        walk_map(&self.volume, &self.geo, &mut inode.block, &mut dense)?;
-        if !dense.is_dense || dense.next != blocks || blocks == 0 {
-            return Ok(Some(format!("inode 8: the map has {} blocks in a row, should be {blocks}", dense.next)));
-        }
-        let page = self.volume.read(BlockNo(inode.block[0].into()))?;
-        if page[..4] != JOURNAL_MAGIC {
-            return Ok(Some("its first block has another magic".to_owned()));
-        }
-        let be = |at: usize| u32_at(&page, at).swap_bytes();
-        let fields = [
-            ("h_blocktype", be(4), [3, 4].contains(&be(4))),
-            ("s_blocksize", be(12), be(12) == self.geo.block_size),
-            ("s_maxlen", be(16), u64::from(be(16)) <= blocks),
-            ("s_feature_incompat", be(40), be(4) == 3 || be(40) & !JOURNAL_INCOMPAT == 0),
-            ("s_feature_ro_compat", be(44), be(4) == 3 || be(44) == 0),
-            ("s_nr_users", be(64), be(4) == 3 || be(64) <= 1),
-        ];
-        let wrong = fields.into_iter().find(|(_, _, is_right)| !is_right);
-        Ok(wrong.map(|(field, stored, _)| format!("{field} is {stored}")))
-    }
-
     /// Checks the reserve behind the descriptor table: only the feature resize_inode keeps blocks there.
     fn check_reserve(&mut self) {
         let stored = self.superblock.reserved_gdt_blocks_raw();
@@ -139,30 +84,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Returns the inodes on the orphan list. A list that makes no sense ends at its first
-    /// impossible number.
-    fn orphans(&mut self) -> Result<Vec<InodeNo>, CheckError> {
-        let head = self.superblock.last_orphan();
-        let mut orphans = Vec::new();
-        let mut next = InodeNo(head);
-        while next.0 >= self.geo.first_ino && next.0 <= self.geo.inodes && !orphans.contains(&next) {
-            orphans.push(next);
-            if orphans.len() >= 65536 {
-                break;
-            }
-            next = InodeNo(self.read_inode(next)?.1.dtime);
-        }
-        if head != 0 && self.log.found(Issue::OrphanList { head }) {
-            self.superblock.set_last_orphan(0);
-            for ino in &orphans {
-                let now = self.now_secs();
-                self.change_inode(*ino, |inode| inode.dtime = if inode.links == 0 { now } else { 0 })?;
-            }
-        }
-        Ok(orphans)
-    }
-
-    fn check_group(&mut self, group: GroupNo, orphans: &[InodeNo]) -> Result<(), CheckError> {
+    fn check_group(&mut self, group: GroupNo) -> Result<(), CheckError> {
         // Inodes that need a look are collected block by block, so that repairs see the volume.
         let mut in_use = Vec::new();
         let descriptor = self.descriptors[group.0 as usize];
@@ -173,13 +95,19 @@ impl Checker<'_> {
             Ok(())
         })?;
         for ino in in_use {
-            self.check_inode(ino, orphans)?;
+            self.check_inode(ino)?;
         }
         Ok(())
     }
 
-    fn check_inode(&mut self, ino: InodeNo, orphans: &[InodeNo]) -> Result<(), CheckError> {
+    fn check_inode(&mut self, ino: InodeNo) -> Result<(), CheckError> {
         let (mut slot, mut inode) = self.read_inode(ino)?;
+        if let Err(problem) = self.geo.checksums.verify(Sealed::Inode(ino), &slot)
+            && self.log.found(Issue::Checksum { structure: Structure::Inode(ino), problem })
+        {
+            self.volume.set_slot(self.table_of(ino), ino, &slot)?;
+            slot = self.volume.slot(self.table_of(ino), ino)?;
+        }
         // A deletion time that could be an inode's number is left over from a list of orphans.
         let numbers_are_no_times = self.geo.inodes < self.superblock.mkfs_time();
         let left_over = inode.dtime != 0 && inode.dtime <= self.geo.inodes && numbers_are_no_times;
@@ -191,7 +119,7 @@ impl Checker<'_> {
             return self.check_reserved(ino, slot, inode);
         }
         if inode.links == 0 {
-            let listed = orphans.contains(&ino);
+            let listed = self.orphans.contains(&ino.0);
             let undated = inode.dtime == 0 && inode.mode != 0 && !listed;
             let fix = (undated && self.log.found(Issue::InodeZeroDtime { inode: ino }))
                 || (left_over && !listed && self.log.found(Issue::OrphanLeft { inode: ino }));
@@ -248,7 +176,7 @@ impl Checker<'_> {
         self.check_contents(ino, slot, bare, FileKind::Regular)
     }
 
-    fn clear_inode(&mut self, ino: InodeNo) -> Result<(), CheckError> {
+    pub(super) fn clear_inode(&mut self, ino: InodeNo) -> Result<(), CheckError> {
         let slot = vec![0; self.geo.inode_size as usize];
         self.volume.set_slot(self.table_of(ino), ino, &slot)
     }
@@ -285,13 +213,10 @@ impl Checker<'_> {
         self.check_fields(ino, &mut slot, &mut inode, kind);
         self.check_inside_xattrs(ino, &mut slot, &inode);
         let xattr_blocks = self.check_xattr_block(ino, &mut inode)?;
-        let mapped = match kind {
-            FileKind::Regular | FileKind::Directory => self.check_map(ino, &mut inode)?,
-            FileKind::Symlink if inode.size > FAST_SYMLINK_MAX as u64 => self.check_map(ino, &mut inode)?,
-            _ => Mapped::default(),
-        };
+        let cut = self.truncated.contains(&ino.0).then(|| inode.size.div_ceil(self.geo.block_size.into()));
+        let mut mapped = if has_map(&inode, kind) { self.check_map(ino, &mut inode, cut)? } else { Mapped::default() };
         let keep = match kind {
-            FileKind::Directory => self.check_directory(ino, &mut inode, mapped.clone())?,
+            FileKind::Directory => self.check_directory(ino, &mut inode, &mut mapped)?,
             FileKind::Symlink => self.check_symlink(ino, &mut inode, &mapped)?,
             FileKind::Regular => {
                 self.check_size(ino, &mut inode, &mapped);
@@ -300,19 +225,14 @@ impl Checker<'_> {
             _ => true,
         };
         if !keep {
-            let blocks = mapped.data.iter().map(|(_, block)| *block).chain(mapped.indirect);
+            let blocks = mapped.blocks().map(|(_, block)| block).chain(mapped.nodes.iter().copied());
             // Blocks that another inode also claims stay in use.
             for block in blocks.filter(|block| !self.sharing.has(*block)).collect::<Vec<_>>() {
                 self.release(block);
             }
             return self.clear_inode(ino);
         }
-        let sectors = if inode.flags.contains(InodeFlags::HUGE_FILE) && self.geo.huge_file {
-            1
-        } else {
-            u64::from(self.geo.sectors_per_block())
-        };
-        let counted = (mapped.data.len() as u64 + mapped.indirect.len() as u64 + xattr_blocks) * sectors;
+        let counted = (mapped.blocks_used() + xattr_blocks) * self.block_unit(&inode);
         if inode.blocks != counted && self.log.found(Issue::BlocksCount { inode: ino, stored: inode.blocks, counted }) {
             inode.blocks = counted;
         }
@@ -323,8 +243,35 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// Returns what a block counts for in `i_blocks`.
+    pub(super) fn block_unit(&self, inode: &Inode) -> u64 {
+        if inode.flags.contains(InodeFlags::HUGE_FILE) && self.geo.huge_file {
+            return 1;
+        }
+        self.geo.sectors_per_block().into()
+    }
+
+    /// Checks that the flag of extents, the feature, and what the pointers hold agree.
+    fn check_extents_flag(&mut self, ino: InodeNo, inode: &mut Inode, kind: FileKind) {
+        if !has_map(inode, kind) || !is_root(inode, &self.geo) {
+            return;
+        }
+        let has_feature = self.geo.incompat.contains(Incompat::EXTENT);
+        if has_feature && !inode.has_extents() && self.log.found(Issue::ExtentsFlag { inode: ino }) {
+            inode.flags |= InodeFlags::EXTENTS;
+        }
+        if !has_feature && inode.has_extents() && self.log.found(Issue::ExtentsFeature { inode: ino }) {
+            self.superblock.set_incompat(self.superblock.incompat() | Incompat::EXTENT);
+            self.geo.incompat |= Incompat::EXTENT;
+        }
+    }
+
     fn check_fields(&mut self, ino: InodeNo, slot: &mut [u8], inode: &mut Inode, kind: FileKind) {
-        let impossible = inode.flags.intersection(FLAGS_IMPOSSIBLE);
+        self.check_extents_flag(ino, inode, kind);
+        let mut impossible = inode.flags & (FLAGS_IMPOSSIBLE - InodeFlags::allowed(&self.geo));
+        if !matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
+            impossible |= inode.flags & InodeFlags::EXTENTS;
+        }
         if !impossible.is_empty() && self.log.found(Issue::InodeFlags { inode: ino, flags: impossible.bits() }) {
             inode.flags.remove(impossible);
         }
@@ -354,13 +301,13 @@ impl Checker<'_> {
             && self.obsolete_fields_set(slot, kind)
             && self.log.found(Issue::InodeObsoleteFields { inode: ino })
         {
-            clear_obsolete_fields(slot, kind, self.geo.huge_file);
+            clear_obsolete_fields(slot, kind, &self.geo);
         }
     }
 
     fn obsolete_fields_set(&self, slot: &[u8], kind: FileKind) -> bool {
         let mut cleared = slot.to_vec();
-        clear_obsolete_fields(&mut cleared, kind, self.geo.huge_file);
+        clear_obsolete_fields(&mut cleared, kind, &self.geo);
         cleared != slot
     }
 
@@ -434,48 +381,42 @@ impl Checker<'_> {
         let wrong = entries.iter().any(|entry| !entry.hash_is_right(area));
         if wrong && self.log.found(Issue::XattrHash { inode: ino, block: Some(block) }) {
             let right: Vec<_> = entries.iter().map(|e| (e.offset, e.right_hash(area))).collect();
-            self.volume.change(block, |bytes| {
+            self.change_xattrs(block, |bytes| {
                 for (offset, hash) in right {
                     put_u32(bytes, offset + 12, hash);
                 }
             })?;
+        } else if let Err(problem) = self.geo.checksums.verify(Sealed::Xattrs(block), &page)
+            && self.log.found(Issue::Checksum { structure: Structure::XattrBlock(ino), problem })
+        {
+            self.change_xattrs(block, |_| ())?;
         }
         Ok(None)
+    }
+
+    fn change_xattrs(&self, block: BlockNo, change: impl FnOnce(&mut [u8])) -> Result<(), CheckError> {
+        let mut contents = Buf::copy_of(&self.volume.read(block)?);
+        change(&mut contents);
+        self.volume.write_sealed(block, Sealed::Xattrs(block), contents);
+        Ok(())
     }
 
     fn check_refcounts(&mut self) -> Result<(), CheckError> {
         for (block, Shared { stored, counted }) in std::mem::take(&mut self.xattrs) {
             let block = BlockNo(block);
             if stored != counted && self.log.found(Issue::XattrRefcount { block, stored, counted }) {
-                self.volume.change(block, |bytes| xattr::set_refcount(bytes, counted))?;
+                self.change_xattrs(block, |bytes| xattr::set_refcount(bytes, counted))?;
             }
         }
         Ok(())
     }
 
-    fn check_map(&mut self, ino: InodeNo, inode: &mut Inode) -> Result<Mapped, CheckError> {
-        self.state_mut(ino).has_map = true;
-        let mut judge = MapJudge {
-            ino,
-            geo: &self.geo,
-            volume: &self.volume,
-            fixed: &self.fixed,
-            log: &mut self.log,
-            used: &mut self.used,
-            sharing: &mut self.sharing,
-            own: BTreeSet::new(),
-            failed: None,
-            mapped: Mapped::default(),
-        };
-        walk_map(&self.volume, &self.geo, &mut inode.block, &mut judge)?;
-        judge.failed.map_or(Ok(judge.mapped), Err)
-    }
-
     fn check_size(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &Mapped) {
         let block_size = u64::from(self.geo.block_size);
-        let mapped_end = mapped.data.last().map_or(0, |(lbn, _)| (lbn + 1) * block_size);
+        let mapped_end = mapped.written_end() * block_size;
         let too_small = inode.size.div_ceil(block_size) * block_size < mapped_end;
-        let too_large = inode.size > map::size_max(&self.geo);
+        let size_max = if inode.has_extents() { LBN_END * block_size } else { map::size_max(&self.geo) };
+        let too_large = inode.size > size_max;
         // The reserved inodes have sizes of their own.
         let ordinary = ino.0 >= self.geo.first_ino;
         if ordinary && (too_small || too_large) {
@@ -501,11 +442,11 @@ impl Checker<'_> {
     /// Returns true if the link has a target; otherwise the caller clears it. The target ends at
     /// its first NUL, and the link's size is its length.
     fn check_symlink(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &Mapped) -> Result<bool, CheckError> {
-        let fast = inode.size <= FAST_SYMLINK_MAX as u64;
-        let one_block = mapped.data.len() == 1 && mapped.data[0].0 == 0 && mapped.indirect.is_empty();
+        let fast = is_fast(inode);
+        let one_block = mapped.blocks_used() == 1 && mapped.end() == 1;
         let length = match (fast, one_block) {
             (true, _) => text_length(&inode.block.map(u32::to_le_bytes).concat()),
-            (false, true) => text_length(&self.volume.read(mapped.data[0].1)?),
+            (false, true) => text_length(&self.volume.read(mapped.runs[0].start)?),
             (false, false) => None,
         };
         let length = length.filter(|length| *length > 0 && (*length <= FAST_SYMLINK_MAX as u64) == fast);
@@ -517,125 +458,31 @@ impl Checker<'_> {
     }
 
     /// Checks a directory's blocks, size and index. Returns false if the directory is to be cleared.
-    fn check_directory(&mut self, ino: InodeNo, inode: &mut Inode, mut mapped: Mapped) -> Result<bool, CheckError> {
-        if mapped.data.is_empty() {
+    fn check_directory(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &mut Mapped) -> Result<bool, CheckError> {
+        if mapped.count == 0 {
             return Ok(!self.log.found(Issue::DirectoryEmpty { inode: ino }));
         }
-        let count = mapped.data.len() as u64;
-        let dense = mapped.data.last().is_some_and(|(lbn, _)| lbn + 1 == count);
-        if !dense && self.log.found(Issue::DirectoryHole { inode: ino, blocks: count }) {
-            self.squeeze(inode, &mut mapped);
+        if mapped.runs.iter().any(|run| run.unwritten) {
+            let problem = "a directory has blocks that were never written".to_owned();
+            if self.log.found(Issue::ExtentTree { inode: ino, block: None, problem }) {
+                mapped.runs.iter_mut().for_each(|run| run.unwritten = false);
+                self.rebuild_tree(ino, inode, mapped)?;
+            }
         }
-        let block_size = u64::from(self.geo.block_size);
-        let should = mapped.data.last().map_or(0, |(lbn, _)| lbn + 1) * block_size;
+        let blocks = mapped.count;
+        if mapped.end() != blocks && self.log.found(Issue::DirectoryHole { inode: ino, blocks }) {
+            self.squeeze(ino, inode, mapped)?;
+            self.give_up_index(ino, inode, mapped)?;
+        }
+        let should = mapped.end() * u64::from(self.geo.block_size);
         if inode.size != should && self.log.found(Issue::Size { inode: ino, stored: inode.size, should }) {
             inode.size = should;
         }
         if inode.flags.contains(InodeFlags::INDEX) {
-            self.check_index(ino, inode, &mapped)?;
+            self.check_index(ino, inode, mapped)?;
         }
-        self.dirs.insert(ino.0, DirInfo { blocks: mapped.data, ..DirInfo::default() });
+        self.dirs.insert(ino.0, DirInfo { blocks: mapped.blocks().collect(), ..DirInfo::default() });
         Ok(true)
-    }
-
-    /// Moves a directory's blocks together, and frees indirect blocks that are no longer needed. They
-    /// stay in `mapped`, so this sweep counts them still; the next one corrects the count.
-    fn squeeze(&mut self, inode: &mut Inode, mapped: &mut Mapped) {
-        for (dense, (lbn, _)) in mapped.data.iter_mut().enumerate() {
-            *lbn = dense as u64;
-        }
-        let mut builder = Builder {
-            volume: &self.volume,
-            geo: &self.geo,
-            data: mapped.data.iter().map(|(_, block)| block.0 as u32).collect::<Vec<_>>().into_iter(),
-            pool: mapped.indirect.clone(),
-        };
-        inode.block = std::array::from_fn(|slot| builder.build(map::level_of_slot(slot)));
-        inode.flags.remove(InodeFlags::INDEX);
-        let unused = builder.pool;
-        for block in unused {
-            self.release(block);
-        }
-    }
-
-    fn check_index(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &Mapped) -> Result<(), CheckError> {
-        let Err(problem) = self.walk_index(ino, mapped)? else { return Ok(()) };
-        if self.log.found(Issue::IndexDamaged { inode: ino, problem }) {
-            // Without the flag the directory is an ordinary one, and all its names are still there.
-            inode.flags.remove(InodeFlags::INDEX);
-        }
-        Ok(())
-    }
-
-    /// Checks that each leaf is named once and holds only names whose hashes belong there.
-    fn walk_index(&mut self, ino: InodeNo, mapped: &Mapped) -> Result<Result<(), String>, CheckError> {
-        let place = |lbn| Place::of(Structure::Index { inode: ino, lbn });
-        let block_at = |lbn: u32| mapped.data.get(lbn as usize).map(|(_, block)| *block);
-        let Some(first) = block_at(0) else { return Ok(Err("it has no root".to_owned())) };
-        let (info, top) = match htree::root(&self.volume.read(first)?, htree::LEVELS_MAX, place(0)) {
-            Ok(found) => found,
-            Err(damage) => return Ok(Err(damage.problem)),
-        };
-        // Higher numbers are names for the signedness of characters in `s_flags`; they are never on
-        // a volume.
-        let hasher = htree::Hasher::of(info.hash_version, &self.superblock).filter(|_| info.hash_version <= 2);
-        let Some(hasher) = hasher else {
-            return Ok(Err(format!("block 0: hash version {}, should be 0 to 2", info.hash_version)));
-        };
-        if let Err(problem) = htree::check_limit(&self.volume.read(first)?, true) {
-            return Ok(Err(problem));
-        }
-        let mut seen = vec![0u8; mapped.data.len().div_ceil(8)];
-        bitmap::set(&mut seen, 0);
-        let mut leaves: Vec<htree::IndexEntry> = Vec::new();
-        for entry in &top {
-            let Some(block) = block_at(entry.block) else {
-                return Ok(Err(format!("it names block {}, beyond the end", entry.block)));
-            };
-            if !bitmap::set(&mut seen, entry.block) {
-                return Ok(Err(format!("it names block {} twice", entry.block)));
-            }
-            if info.levels == 0 {
-                leaves.push(*entry);
-                continue;
-            }
-            let page = self.volume.read(block)?;
-            if let Err(problem) = htree::check_limit(&page, false) {
-                return Ok(Err(format!("block {}: {problem}", entry.block)));
-            }
-            match htree::node(&page, place(entry.block.into())) {
-                Ok(below) => leaves.extend(below.iter().enumerate().map(|(i, leaf)| htree::IndexEntry {
-                    hash: if i == 0 { entry.hash } else { leaf.hash },
-                    block: leaf.block,
-                })),
-                Err(damage) => return Ok(Err(damage.problem)),
-            }
-        }
-        for (i, leaf) in leaves.iter().enumerate() {
-            let Some(block) = block_at(leaf.block) else {
-                return Ok(Err(format!("it names block {}, beyond the end", leaf.block)));
-            };
-            if info.levels > 0 && !bitmap::set(&mut seen, leaf.block) {
-                return Ok(Err(format!("it names block {} twice", leaf.block)));
-            }
-            let end = leaves.get(i + 1).map_or(u32::MAX, |next| next.hash);
-            if leaf.hash > end {
-                return Ok(Err("its hashes are out of order".to_owned()));
-            }
-            let page = self.volume.read(block)?;
-            let form = Form::of(&self.geo);
-            for entry in dir::records(&page, form).map_while(Result::ok).filter(dir::DirEntry::is_used) {
-                let hash = hasher.hash(entry.name).major;
-                if hash < leaf.hash & !1 || hash > end {
-                    return Ok(Err(format!("a name in block {} has a hash that belongs elsewhere", leaf.block)));
-                }
-            }
-        }
-        let unnamed = bitmap::first_zero(&seen, 0, mapped.data.len() as u32);
-        Ok(match unnamed {
-            Some(block) => Err(format!("it does not name block {block}")),
-            None => Ok(()),
-        })
     }
 
     fn check_resize_inode(&mut self, mut slot: Vec<u8>, mut inode: Inode) -> Result<(), CheckError> {
@@ -764,162 +611,38 @@ fn array_of(geo: &Geometry, pointers: impl Iterator<Item = (usize, u32)>) -> Buf
     block
 }
 
-/// Clears `i_faddr`, the high halves of the attribute block's number and (without huge_file) of
-/// `i_blocks`, and the high half of the size of files that are not regular.
-fn clear_obsolete_fields(slot: &mut [u8], kind: FileKind, huge_file: bool) {
+/// Clears `i_faddr`, the high halves of the attribute block's number (without 64bit) and of `i_blocks` (without
+/// huge_file), and the high half of the size of files that are not regular (with large_dir: nor directories).
+fn clear_obsolete_fields(slot: &mut [u8], kind: FileKind, geo: &Geometry) {
     put_u32(slot, 0x70, 0);
-    put_u16(slot, 0x76, 0);
-    if !huge_file && u16_at(slot, 0x74) != 0 {
+    if !geo.incompat.contains(Incompat::BIT64) {
+        put_u16(slot, 0x76, 0);
+    }
+    if !geo.huge_file {
         put_u16(slot, 0x74, 0);
     }
-    if kind != FileKind::Regular && u32_at(slot, 0x6C) != 0 {
+    let may_be_large = kind == FileKind::Directory && geo.incompat.contains(Incompat::LARGE_DIR);
+    if kind != FileKind::Regular && !may_be_large {
         put_u32(slot, 0x6C, 0);
     }
+}
+
+/// Returns true if `i_block` holds a map, pointers or the root of an extent tree, and no target or device number.
+fn has_map(inode: &Inode, kind: FileKind) -> bool {
+    match kind {
+        FileKind::Regular | FileKind::Directory => true,
+        FileKind::Symlink => !is_fast(inode),
+        _ => false,
+    }
+}
+
+fn is_fast(link: &Inode) -> bool {
+    link.size <= FAST_SYMLINK_MAX as u64 && !link.has_extents()
 }
 
 /// Returns the number of bytes before the first NUL; `None` if there is none.
 fn text_length(bytes: &[u8]) -> Option<u64> {
     bytes.iter().position(|&byte| byte == 0).map(|at| at as u64)
-}
-
-/// The legal blocks of a map.
-#[derive(Debug, Clone, Default)]
-struct Mapped {
-    data: Vec<(u64, BlockNo)>,
-    indirect: Vec<BlockNo>,
-}
-
-/// Checks whether a map has no holes and points only to blocks that it may point to.
-struct DenseJudge<'a> {
-    geo: &'a Geometry,
-    fixed: &'a [Range<u64>],
-    next: u64,
-    is_dense: bool,
-}
-
-impl Judge for DenseJudge<'_> {
-    fn pointer(&mut self, Pointer { block, level, lbn }: Pointer) -> Step {
-        let legal = self.geo.may_point_to(block) && !is_in(self.fixed, block);
-        self.is_dense &= legal && lbn == self.next;
-        if !self.is_dense {
-            return Step::Skip;
-        }
-        self.next += u64::from(level == 0);
-        Step::Keep
-    }
-
-    fn rewritten(&mut self, block: BlockNo, _: Buf) {
-        unreachable!("no pointer of block {block} was cleared");
-    }
-}
-
-/// Judges pointers against the claims of other inodes.
-struct MapJudge<'a, 'v> {
-    ino: InodeNo,
-    geo: &'a Geometry,
-    volume: &'a Volume<'v>,
-    fixed: &'a [Range<u64>],
-    log: &'a mut Log,
-    used: &'a mut [u8],
-    sharing: &'a mut Sharing,
-    /// Indirect blocks of this map.
-    own: BTreeSet<u64>,
-    failed: Option<CheckError>,
-    mapped: Mapped,
-}
-
-impl MapJudge<'_, '_> {
-    /// Returns true if a block that has an owner already is no indirect block at all.
-    fn is_stray(&mut self, block: BlockNo) -> bool {
-        match self.volume.read(block) {
-            Ok(page) => !is_indirect_block(&page, self.geo),
-            Err(error) => {
-                self.failed = Some(error);
-                false
-            }
-        }
-    }
-
-    /// Judges a pointer to a block that has an owner. File data stay: the repair copies them.
-    fn judge_shared(&mut self, pointer: Pointer) -> Step {
-        let Pointer { block, level, .. } = pointer;
-        self.sharing.note(block, self.geo);
-        if level == 0 {
-            return Step::Keep;
-        }
-        if self.sharing.visits_left == 0 {
-            return Step::Skip;
-        }
-        self.sharing.visits_left -= 1;
-        Step::Keep
-    }
-}
-
-impl Judge for MapJudge<'_, '_> {
-    fn pointer(&mut self, pointer: Pointer) -> Step {
-        let Pointer { block, level, lbn } = pointer;
-        let inode = self.ino;
-        let in_use = self.geo.may_point_to(block) && bitmap::test(self.used, block.0 as u32);
-        let issue = if !self.geo.may_point_to(block) {
-            Issue::IllegalBlock { inode, lbn, level, block }
-        } else if level > 0 && !self.own.insert(block.0) {
-            Issue::MapLoop { inode, lbn, level, block }
-        } else if level > 0 && in_use && self.is_stray(block) {
-            if !is_in(self.fixed, block) {
-                self.sharing.note(block, self.geo);
-                return Step::Skip;
-            }
-            Issue::IllegalBlock { inode, lbn, level, block }
-        } else {
-            match level {
-                0 => self.mapped.data.push((lbn, block)),
-                _ => self.mapped.indirect.push(block),
-            }
-            let first = bitmap::set(self.used, block.0 as u32);
-            return if first { Step::Keep } else { self.judge_shared(pointer) };
-        };
-        if self.log.found(issue) { Step::Clear } else { Step::Skip }
-    }
-
-    fn rewritten(&mut self, block: BlockNo, contents: Buf) {
-        self.volume.write(block, contents);
-    }
-}
-
-/// Builds a dense map from data blocks and a pool of blocks for pointers.
-struct Builder<'a, 'v> {
-    volume: &'a Volume<'v>,
-    geo: &'a Geometry,
-    data: std::vec::IntoIter<u32>,
-    pool: Vec<BlockNo>,
-}
-
-impl Builder<'_, '_> {
-    /// Returns the pointer to a subtree of `level` over the next data blocks; 0 if none are left. A
-    /// dense map never needs more indirect blocks than the sparse one that gave the pool.
-    fn build(&mut self, level: u8) -> u32 {
-        if self.data.as_slice().is_empty() {
-            return 0;
-        }
-        if level == 0 {
-            return self.data.next().unwrap_or(0);
-        }
-        let Some(block) = self.pool.pop() else { return 0 };
-        let mut contents = Buf::zeroed(self.geo.block_bytes());
-        for index in 0..self.geo.apb as usize {
-            let child = self.build(level - 1);
-            put_u32(&mut contents, 4 * index, child);
-        }
-        self.volume.write(block, contents);
-        block.0 as u32
-    }
-}
-
-/// Returns true if one of these ranges, which are sorted, has the block. Damaged descriptors make
-/// them overlap.
-pub(super) fn is_in(ranges: &[Range<u64>], block: BlockNo) -> bool {
-    let behind = ranges.partition_point(|range| range.start <= block.0);
-    ranges[..behind].iter().rev().any(|range| range.contains(&block.0))
 }
 
 /// Returns the number of links as a count can hold it; more subdirectories than that are not counted.

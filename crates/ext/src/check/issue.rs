@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::format::{BlockNo, GroupNo, InodeNo};
+use crate::format::{BlockNo, GroupNo, InodeNo, Structure};
 
 /// The severity of an issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -73,7 +73,33 @@ pub enum Issue {
     /// A descriptor cannot be used.
     DescriptorDamaged { group: GroupNo, problem: String, copy: Option<BlockNo> },
     /// A descriptor has flags that this volume cannot have.
-    DescriptorFlags { group: GroupNo, flags: u16 },
+    DescriptorFlags { group: GroupNo, flags: u16, itable_unused: u32 },
+    /// The checksum of a structure that makes sense is wrong.
+    Checksum { structure: Structure, problem: String },
+    /// The journal holds transactions that a repair, or a mount, writes home; the check shows what they leave.
+    JournalNotReplayed { transactions: u32 },
+    /// The journal holds transactions, and the superblock says that there is nothing to replay.
+    JournalNotEmpty { start: u32 },
+    /// The journal cannot be replayed; a repair drops what it holds.
+    JournalDamaged { problem: String },
+    /// The last user of the journal gave up with an error.
+    JournalError { errno: i32 },
+    /// The orphan file cannot be used.
+    OrphanFile { problem: String },
+    /// The orphan file holds deleted or truncated inodes, or the superblock says so.
+    OrphanFileInUse { count: u32 },
+    /// A name leads to an inode in a part of the table that was never used, as the descriptor says.
+    HiddenInode { group: GroupNo, directory: InodeNo, name: String, inode: InodeNo },
+    /// Blocks are in use in a group whose block bitmap was never written, as its descriptor says.
+    BlockBitmapUninit { group: GroupNo },
+    /// An inode is mapped by extents, and lacks the flag that says so.
+    ExtentsFlag { inode: InodeNo },
+    /// An inode is mapped by extents, and the volume lacks the feature.
+    ExtentsFeature { inode: InodeNo },
+    /// A node of an extent tree breaks a rule; without a block it is the root.
+    ExtentTree { inode: InodeNo, block: Option<BlockNo>, problem: String },
+    /// A block of names has no tail for its checksum.
+    LeafTail { directory: InodeNo, lbn: u64 },
     /// There are unlinked inodes to be released.
     OrphanList { head: u32 },
     /// The root's inode is no directory.
@@ -193,7 +219,9 @@ impl Issue {
     pub fn severity(&self) -> Severity {
         match self {
             // Type 0 says that the type is not known: readers look into the inode.
-            Issue::TotalCount { .. } | Issue::EntryType { stored: 0, .. } => Severity::Warning,
+            Issue::TotalCount { .. } | Issue::EntryType { stored: 0, .. } | Issue::JournalNotReplayed { .. } => {
+                Severity::Warning
+            }
             Issue::DescriptorDamaged { copy: None, .. } => Severity::Fatal,
             _ => Severity::Error,
         }
@@ -201,11 +229,25 @@ impl Issue {
 
     /// Returns true if a repair cannot lose anything: `fsck -p` does it without asking.
     pub fn is_safe_to_repair(&self) -> bool {
+        // A right superblock is on the disk in copies; in trees and attributes a wrong checksum may hide a lost write.
+        if let Issue::Checksum { structure, .. } = self {
+            let kept =
+                matches!(structure, Structure::Superblock | Structure::ExtentNode { .. } | Structure::XattrBlock(_));
+            return !kept;
+        }
         matches!(
             self,
             Issue::OrphanList { .. }
                 | Issue::OrphanLeft { .. }
                 | Issue::DescriptorFlags { .. }
+                | Issue::JournalNotReplayed { .. }
+                | Issue::JournalError { .. }
+                | Issue::OrphanFileInUse { .. }
+                | Issue::HiddenInode { .. }
+                | Issue::BlockBitmapUninit { .. }
+                | Issue::ExtentsFlag { .. }
+                | Issue::ExtentsFeature { .. }
+                | Issue::LeafTail { .. }
                 | Issue::XattrFeature { .. }
                 | Issue::InodeZeroDtime { .. }
                 | Issue::InodeDtimeSet { .. }
@@ -287,8 +329,50 @@ impl std::fmt::Display for Issue {
             DescriptorDamaged { group, problem, copy: None } => {
                 write!(f, "the descriptor of group {group} is damaged ({problem}) and no copy is better")
             }
-            DescriptorFlags { group, flags } => {
-                write!(f, "the descriptor of group {group} has flags {flags:#x}, which this volume cannot have")
+            DescriptorFlags { group, flags, itable_unused } => write!(
+                f,
+                "the descriptor of group {group} has flags {flags:#x} and {itable_unused} unused inodes, which the group \
+                 cannot have"
+            ),
+            Checksum { structure, problem } => write!(f, "{structure}: {problem}"),
+            JournalNotReplayed { transactions } => write!(
+                f,
+                "the journal holds {transactions} transactions that are not on the volume yet; the check shows the volume with \
+                 them"
+            ),
+            JournalNotEmpty { start } => write!(
+                f,
+                "the journal holds changes (s_start is {start}), but the superblock says that there is nothing to replay"
+            ),
+            JournalDamaged { problem } => {
+                write!(f, "the journal cannot be replayed, what it holds is lost with a repair: {problem}")
+            }
+            JournalError { errno } => write!(f, "the last user of the journal gave up with error {errno}"),
+            OrphanFile { problem } => write!(f, "the orphan file cannot be used: {problem}"),
+            OrphanFileInUse { count: 0 } => {
+                write!(f, "the superblock says that the orphan file is in use (orphan_present), but it is empty")
+            }
+            OrphanFileInUse { count } => {
+                write!(f, "the orphan file holds {count} inodes that are to be deleted or truncated")
+            }
+            HiddenInode { group, directory, name, inode } => write!(
+                f,
+                "entry '{name}' in directory {directory} names inode {inode}, in a part of the table that group {group} \
+                 never used"
+            ),
+            BlockBitmapUninit { group } => {
+                write!(f, "group {group} has blocks in use, but the flag that its block bitmap was never written")
+            }
+            ExtentsFlag { inode } => write!(f, "inode {inode} is mapped by extents, but lacks the flag for it"),
+            ExtentsFeature { inode } => {
+                write!(f, "inode {inode} is mapped by extents, but the feature extent is not set")
+            }
+            ExtentTree { inode, block: Some(block), problem } => {
+                write!(f, "the extent tree of inode {inode}, block {block}: {problem}")
+            }
+            ExtentTree { inode, block: None, problem } => write!(f, "the extent tree of inode {inode}: {problem}"),
+            LeafTail { directory, lbn } => {
+                write!(f, "directory {directory}, block {lbn} has no room for its checksum")
             }
             XattrFeature { inode } => {
                 write!(f, "inode {inode} has an attribute block, but the feature ext_attr is not set")

@@ -35,7 +35,7 @@ pub trait Blocks {
     }
 }
 
-/// Shows every inode slot of a group, in order.
+/// Shows every inode slot of a group that may have been used, in order.
 ///
 /// # Errors
 /// If a block cannot be read, or as `visit` fails.
@@ -47,15 +47,17 @@ pub fn slots<B: Blocks>(
     mut visit: impl FnMut(InodeNo, &[u8]) -> Result<(), B::Error>,
 ) -> Result<(), B::Error> {
     let ahead = (PREFETCH_BYTES / geo.block_size).max(1);
+    let ever_used = descriptor.inodes_ever_used(geo);
+    let table_blocks = ever_used.div_ceil(geo.inodes_per_block());
     let mut index = 0;
-    for table_block in 0..geo.inode_table_blocks {
+    for table_block in 0..table_blocks {
         let block = BlockNo(descriptor.inode_table.0 + u64::from(table_block));
         if table_block % ahead == 0 {
-            blocks.prefetch(block, ahead.min(geo.inode_table_blocks - table_block))?;
+            blocks.prefetch(block, ahead.min(table_blocks - table_block))?;
         }
         let page = blocks.read(block)?;
         for slot in page.chunks_exact(geo.inode_size as usize) {
-            if index < geo.inodes_per_group {
+            if index < ever_used {
                 visit(geo.inode_at(group, index), slot)?;
             }
             index += 1;

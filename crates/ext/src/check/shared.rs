@@ -13,12 +13,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use moafs_disk::{Buf, Disk, Page};
 
+use super::extents::{TreeJudge, Visit, has_tree, walk_tree};
 use super::issue::Holder;
+use super::map::{Mapped, Run};
 use super::scan::{Blocks, Judge, Pointer, Step, walk_map};
 use super::volume::Volume;
 use super::{CheckError, Checker, Issue, Log};
 use crate::format::dir::{self, Form};
-use crate::format::{BlockNo, Descriptor, Geometry, Inode, InodeNo, bitmap, map, put_u32, u32_at};
+use crate::format::extent::{self, Extent};
+use crate::format::superblock::Incompat;
+use crate::format::{BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Sealed, bitmap, map, put_u32, u32_at};
 
 /// Claims that are kept in memory; a volume with more is not repaired.
 const CLAIMS_MAX: usize = 1 << 20;
@@ -122,7 +126,8 @@ impl Checker<'_> {
                     .note(BlockNo(inode.block[13].into()), Claim { rank: Rank::Metadata, inode: 7, level: 2, lbn: 0 });
                 continue;
             }
-            let pages = PageJudge { geo: &self.geo, volume: &self.volume, ino, is_dir: self.is_dir(ino) };
+            let owner = inode.owner(ino);
+            let pages = PageJudge { geo: &self.geo, volume: &self.volume, owner, is_dir: self.is_dir(ino) };
             let mut finder = Finder {
                 pages,
                 claims: &mut claims,
@@ -130,7 +135,11 @@ impl Checker<'_> {
                 visits_left: &mut visits_left,
                 failed: None,
             };
-            walk_map(&self.volume, &self.geo, &mut inode.block, &mut finder)?;
+            if has_tree(&inode, &self.geo) {
+                walk_tree(&self.volume, &self.geo, &inode.block_bytes(), &mut finder)?;
+            } else {
+                walk_map(&self.volume, &self.geo, &mut inode.block, &mut finder)?;
+            }
             finder.failed.map_or(Ok(()), Err)?;
         }
         for (block, claim) in &claims.others {
@@ -189,14 +198,14 @@ impl Claims {
 struct PageJudge<'a, 'v> {
     geo: &'a Geometry,
     volume: &'a Volume<'v>,
-    ino: InodeNo,
+    owner: Owner,
     is_dir: bool,
 }
 
 impl PageJudge<'_, '_> {
     fn rank(&self, pointer: Pointer, page: &[u8]) -> Rank {
         match pointer.level {
-            0 if self.is_dir && is_directory_block(page, self.geo, self.ino, pointer.lbn) => Rank::Confirmed,
+            0 if self.is_dir && is_directory_block(page, self.geo, self.owner.ino, pointer.lbn) => Rank::Confirmed,
             0 => Rank::Data,
             _ if is_indirect_block(page, self.geo) => Rank::Confirmed,
             _ => Rank::Refuted,
@@ -206,7 +215,15 @@ impl PageJudge<'_, '_> {
     /// Returns the claim of a pointer to a block with these contents.
     fn claim(&self, pointer: Pointer, page: &[u8]) -> Claim {
         let Pointer { level, lbn, .. } = pointer;
-        Claim { rank: self.rank(pointer, page), inode: self.ino.0, level, lbn }
+        Claim { rank: self.rank(pointer, page), inode: self.owner.ino.0, level, lbn }
+    }
+
+    /// Returns the claim of an extent tree to one of its nodes.
+    fn claim_of_node(&self, visit: &Visit<'_>) -> Claim {
+        let is_own = self.geo.checksums.verify(Sealed::Extents(self.owner), visit.page).is_ok();
+        let rank = if is_own && visit.found.problems.is_empty() { Rank::Confirmed } else { Rank::Refuted };
+        let (level, lbn) = (visit.child.bounds.depth as u8 + 1, visit.child.bounds.first.into());
+        Claim { rank, inode: self.owner.ino.0, level, lbn }
     }
 }
 
@@ -255,17 +272,56 @@ impl Judge for Finder<'_, '_> {
             }
         };
         self.claims.note(block, claim);
-        if level > 0 && *self.visits_left == 0 {
-            self.claims.too_many = true;
+        if level > 0 && !self.may_visit() {
             return Step::Skip;
         }
-        *self.visits_left -= u64::from(level > 0);
         if claim.rank == Rank::Refuted { Step::Skip } else { Step::Keep }
     }
 
     fn rewritten(&mut self, block: BlockNo, _: Buf) {
         unreachable!("no pointer of block {block} was cleared");
     }
+}
+
+impl Finder<'_, '_> {
+    /// Counts a visit of a shared indirect block or node; returns false if there were too many.
+    fn may_visit(&mut self) -> bool {
+        self.claims.too_many |= *self.visits_left == 0;
+        *self.visits_left = self.visits_left.saturating_sub(1);
+        !self.claims.too_many
+    }
+}
+
+impl TreeJudge for Finder<'_, '_> {
+    fn node(&mut self, visit: &Visit<'_>) -> Result<bool, CheckError> {
+        let block = visit.child.block;
+        if !self.own.insert(block.0) || !visit.found.is_node {
+            return Ok(false);
+        }
+        if !self.claims.is_shared(block) {
+            return Ok(true);
+        }
+        let claim = self.pages.claim_of_node(visit);
+        self.claims.note(block, claim);
+        Ok(self.may_visit() && claim.rank != Rank::Refuted)
+    }
+
+    fn extent(&mut self, extent: Extent) -> Result<(), CheckError> {
+        let (lbn, start) = (u64::from(extent.lbn), extent.start.0);
+        for at in (0..u64::from(extent.len))
+            .filter(|at| bitmap::test(&self.claims.shared, (start + at) as u32))
+            .collect::<Vec<_>>()
+        {
+            let pointer = Pointer { block: BlockNo(start + at), level: 0, lbn: lbn + at };
+            let page = if self.pages.is_dir { Some(self.pages.volume.read(pointer.block)?) } else { None };
+            let claim = self.pages.claim(pointer, page.as_deref().unwrap_or_default());
+            self.claims.note(pointer.block, claim);
+        }
+        Ok(())
+    }
+
+    // The pass before has reported them.
+    fn problem(&mut self, _: Option<BlockNo>, _: String) {}
 }
 
 impl Tangle {
@@ -275,7 +331,13 @@ impl Tangle {
         let Tangle { claims, geo, descriptors, used } = self;
         let volume = Volume::new(disk, geo.clone());
         let free: u64 = bitmap::count_zeros(&used, geo.blocks as u32).into();
-        let needed = claims.others.iter().filter(|(_, claim)| claim.rank != Rank::Refuted).count() as u64;
+        let copies = claims.others.iter().filter(|(_, claim)| claim.rank != Rank::Refuted).count() as u64;
+        let inodes: BTreeSet<u32> =
+            claims.others.iter().map(|(_, claim)| claim.inode).filter(|ino| *ino != InodeNo::RESIZE.0).collect();
+        // A copy may cut an extent into three, and trees that grow need more nodes.
+        let has_trees = geo.incompat.contains(Incompat::EXTENT);
+        let nodes = 4 * copies / u64::from(extent::block_entries(geo.block_bytes())) + 5 * inodes.len() as u64;
+        let needed = copies + if has_trees { nodes } else { 0 };
         if claims.too_many {
             log.note(Issue::TooManyClaims, false);
             return Ok(false);
@@ -284,10 +346,13 @@ impl Tangle {
             log.note(Issue::NoRoomToCopy { needed, free }, false);
             return Ok(false);
         }
-        let inodes: BTreeSet<u32> =
-            claims.others.iter().map(|(_, claim)| claim.inode).filter(|ino| *ino != InodeNo::RESIZE.0).collect();
         let mut copier = Copier {
-            pages: PageJudge { geo: &geo, volume: &volume, ino: InodeNo::ROOT, is_dir: false },
+            pages: PageJudge {
+                geo: &geo,
+                volume: &volume,
+                owner: Owner { ino: InodeNo::ROOT, generation: 0 },
+                is_dir: false,
+            },
             claims: &claims,
             used,
             next_free: geo.first_data_block as u32 + 1,
@@ -330,9 +395,12 @@ struct Copier<'a, 'v> {
 
 impl Copier<'_, '_> {
     fn untangle(&mut self, ino: InodeNo, inode: &mut Inode) -> Result<(), CheckError> {
-        self.pages.ino = ino;
-        self.pages.is_dir = inode.kind() == Some(moafs_vfs::types::FileKind::Directory);
+        self.pages.owner = inode.owner(ino);
+        self.pages.is_dir = inode.is_dir();
         self.own.clear();
+        if has_tree(inode, self.pages.geo) {
+            return self.untangle_tree(inode);
+        }
         let apb = self.pages.geo.apb;
         for (slot, pointer) in inode.block.iter_mut().enumerate() {
             let (level, lbn) = (map::level_of_slot(slot), map::first_lbn_of_slot(slot, apb));
@@ -350,7 +418,7 @@ impl Copier<'_, '_> {
             return Ok(same);
         }
         if level > 0 && !self.own.insert(block.0) {
-            self.log.note(Issue::MapLoop { inode: self.pages.ino, lbn, level, block }, true);
+            self.log.note(Issue::MapLoop { inode: self.pages.owner.ino, lbn, level, block }, true);
             return Ok(0);
         }
         let shared = self.claims.is_shared(block);
@@ -362,7 +430,7 @@ impl Copier<'_, '_> {
         let keeps = claim.is_none_or(|claim| self.claims.keeps(block, &claim));
         if let Some(claim) = claim.filter(|_| !keeps) {
             let holder = self.claims.holder(block);
-            self.log.note(Issue::MultiplyClaimed { inode: self.pages.ino, lbn, level, block, holder }, true);
+            self.log.note(Issue::MultiplyClaimed { inode: self.pages.owner.ino, lbn, level, block, holder }, true);
             if claim.rank == Rank::Refuted {
                 return Ok(0);
             }
@@ -390,6 +458,33 @@ impl Copier<'_, '_> {
         Ok(same)
     }
 
+    /// Builds the tree anew with copies of the blocks that others keep.
+    fn untangle_tree(&mut self, inode: &mut Inode) -> Result<(), CheckError> {
+        let geo = self.pages.geo;
+        let mut collector = Collector { copier: self, mapped: Mapped::default(), next: 0, is_changed: false };
+        // Shared nodes may have been changed already: their claimants see them as they were.
+        let originals = Originals { volume: collector.copier.pages.volume, pages: collector.copier.originals.clone() };
+        walk_tree(&originals, geo, &inode.block_bytes(), &mut collector)?;
+        let Collector { mut mapped, is_changed, .. } = collector;
+        if !is_changed {
+            return Ok(());
+        }
+        let extents = mapped.extents();
+        let mut take = || mapped.nodes.pop().map_or_else(|| self.take_block(), Ok);
+        let built = extent::build(&extents, geo.block_bytes(), &mut take)?;
+        for (block, bytes) in built.nodes {
+            if self.claims.is_shared(block) {
+                let before = self.original(block)?;
+                self.originals.insert(block.0, before);
+            }
+            let mut bytes = Buf::copy_of(&bytes);
+            let _ = geo.checksums.seal(Sealed::Extents(self.pages.owner), &mut bytes);
+            self.changed.push((block, bytes));
+        }
+        inode.set_block_bytes(&built.root);
+        Ok(())
+    }
+
     fn original(&self, block: BlockNo) -> Result<Page, CheckError> {
         match self.originals.get(&block.0) {
             Some(page) => Ok(page.clone()),
@@ -403,5 +498,87 @@ impl Copier<'_, '_> {
         bitmap::set(&mut self.used, free);
         self.next_free = free + 1;
         Ok(BlockNo(free.into()))
+    }
+}
+
+/// Shared blocks as they were before the repair, other blocks as they are.
+struct Originals<'a, 'v> {
+    volume: &'a Volume<'v>,
+    pages: BTreeMap<u64, Page>,
+}
+
+impl Blocks for Originals<'_, '_> {
+    type Error = CheckError;
+
+    fn read(&self, block: BlockNo) -> Result<Page, CheckError> {
+        self.pages.get(&block.0).map_or_else(|| self.volume.read(block), |page| Ok(page.clone()))
+    }
+}
+
+/// Collects what an inode's extent tree maps after the repair: copies where others keep the blocks.
+struct Collector<'c, 'a, 'v> {
+    copier: &'c mut Copier<'a, 'v>,
+    /// The nodes are those that the inode keeps.
+    mapped: Mapped,
+    /// The file block behind the last extent.
+    next: u64,
+    is_changed: bool,
+}
+
+impl Collector<'_, '_, '_> {
+    /// Notes that a claim does not keep its block.
+    fn give_up(&mut self, block: BlockNo, claim: Claim) {
+        let Claim { inode, level, lbn, .. } = claim;
+        let holder = self.copier.claims.holder(block);
+        self.copier.log.note(Issue::MultiplyClaimed { inode: InodeNo(inode), lbn, level, block, holder }, true);
+        self.is_changed = true;
+    }
+}
+
+impl TreeJudge for Collector<'_, '_, '_> {
+    fn node(&mut self, visit: &Visit<'_>) -> Result<bool, CheckError> {
+        let block = visit.child.block;
+        if !self.copier.own.insert(block.0) || !visit.found.is_node {
+            return Ok(false);
+        }
+        let claim = self.copier.pages.claim_of_node(visit);
+        if !self.copier.claims.is_shared(block) || self.copier.claims.keeps(block, &claim) {
+            self.mapped.nodes.push(block);
+            return Ok(true);
+        }
+        self.give_up(block, claim);
+        Ok(claim.rank != Rank::Refuted)
+    }
+
+    fn extent(&mut self, extent: Extent) -> Result<(), CheckError> {
+        // What overlaps is left to pass 1.
+        if u64::from(extent.lbn) < self.next {
+            return Ok(());
+        }
+        self.next = extent.end();
+        for at in 0..u64::from(extent.len) {
+            let (block, lbn) = (BlockNo(extent.start.0 + at), u64::from(extent.lbn) + at);
+            let place = if self.copier.claims.is_shared(block) { self.place(block, lbn)? } else { block };
+            self.mapped.push(Run { lbn, start: place, len: 1, unwritten: extent.unwritten });
+        }
+        Ok(())
+    }
+
+    // They are left to pass 1.
+    fn problem(&mut self, _: Option<BlockNo>, _: String) {}
+}
+
+impl Collector<'_, '_, '_> {
+    /// Returns the place of a shared block of data: the block itself, or a copy.
+    fn place(&mut self, block: BlockNo, lbn: u64) -> Result<BlockNo, CheckError> {
+        let page = self.copier.original(block)?;
+        let claim = self.copier.pages.claim(Pointer { block, level: 0, lbn }, &page);
+        if self.copier.claims.keeps(block, &claim) {
+            return Ok(block);
+        }
+        self.give_up(block, claim);
+        let copy = self.copier.take_block()?;
+        self.copier.pages.volume.write(copy, Buf::copy_of(&page));
+        Ok(copy)
     }
 }

@@ -2,27 +2,50 @@
 
 use moafs_disk::{Disk, DiskExt, Kind, Lba, Tag};
 
-use super::volume::{device_bytes, read_superblock};
+use super::extents::has_tree;
+use super::scan::Blocks;
+use super::volume::{Volume, device_bytes, read_superblock};
 use super::{CheckError, Issue, Log};
 use crate::format::error::Reason;
-use crate::format::inode::Inode;
+use crate::format::extent::salvage;
+use crate::format::journal::MAGIC as JOURNAL_MAGIC;
 use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, Incompat, MAGIC, RoCompat, SUPERBLOCK_OFFSET, State};
 use crate::format::{
-    BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Superblock, Support, Unsupported, features, u16_at, u32_at,
+    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Structure, Superblock, Support, Unsupported, features,
+    u16_at, u32_at,
 };
 
-/// Compatible features that leave nothing to check, or that are checked.
-const COMPAT_KNOWN: Compat = Compat::DIR_PREALLOC
-    .union(Compat::IMAGIC_INODES)
-    .union(Compat::HAS_JOURNAL)
-    .union(Compat::EXT_ATTR)
-    .union(Compat::RESIZE_INODE)
-    .union(Compat::DIR_INDEX)
-    .union(Compat::SPARSE_SUPER2)
-    .union(Compat::FAST_COMMIT)
-    .union(Compat::STABLE_INODES);
-/// The first bytes of a journal.
-pub(super) const JOURNAL_MAGIC: [u8; 4] = [0xC0, 0x3B, 0x39, 0x98];
+/// Features that are checked, or leave nothing to check.
+const KNOWN: [&str; 26] = [
+    "dir_prealloc",
+    "imagic_inodes",
+    "has_journal",
+    "ext_attr",
+    "resize_inode",
+    "dir_index",
+    "sparse_super2",
+    "fast_commit",
+    "stable_inodes",
+    "orphan_file",
+    "filetype",
+    "needs_recovery",
+    "meta_bg",
+    "extent",
+    "64bit",
+    "flex_bg",
+    "metadata_csum_seed",
+    "large_dir",
+    "sparse_super",
+    "large_file",
+    "huge_file",
+    "uninit_bg",
+    "dir_nlink",
+    "extra_isize",
+    "metadata_csum",
+    "orphan_present",
+];
+/// The most blocks of a volume that is checked.
+const BLOCKS_MAX: u64 = u32::MAX as u64;
 /// The number of the first inode that is not reserved.
 pub(super) const FIRST_INO: u32 = 11;
 /// The largest legal `s_desc_size`, in bytes.
@@ -42,27 +65,77 @@ struct Sound {
     issue: Option<Issue>,
 }
 
+/// A superblock to check a volume by.
+pub(super) struct Chosen {
+    pub(super) sb: Superblock,
+    pub(super) geo: Geometry,
+    /// The change that was needed to make sense of it.
+    issue: Option<Issue>,
+    /// The block of the copy that takes the primary one's place; and why.
+    pub(super) copy: Option<(BlockNo, String)>,
+    /// The wrong checksum of a primary one that makes sense.
+    checksum: Option<String>,
+}
+
 /// Finds a superblock that makes sense: the one asked for, the primary one, or else a copy.
-pub(super) fn open(disk: &dyn Disk, wanted: Option<u64>, log: &mut Log) -> Result<(Superblock, Geometry), CheckError> {
-    let ((Sound { mut sb, geo, issue }, copy), replaced) = match (superblock_at(disk, SUPERBLOCK_OFFSET), wanted) {
-        (_, Some(block)) => {
-            let copy = copy_in_block(disk, block).ok_or(CheckError::NoCopy { block })?;
-            (copy, Some("another one was asked for".to_owned()))
-        }
-        (Ok(found), None) => ((found, BlockNo(0)), None),
-        (Err(CheckError::Damaged(mut damage)), None) => match search_copy(disk) {
-            Some(copy) => (copy, Some(damage.problem)),
+pub(super) fn choose(disk: &dyn Disk, wanted: Option<u64>) -> Result<Chosen, CheckError> {
+    if let Some(block) = wanted {
+        let (sound, copy) = copy_in_block(disk, block).ok_or(CheckError::NoCopy { block })?;
+        return Ok(Chosen::copy(sound, copy, "another one was asked for".to_owned()));
+    }
+    match superblock_at(disk, SUPERBLOCK_OFFSET) {
+        Ok(primary) => Ok(choose_by_checksum(disk, primary)),
+        Err(CheckError::Damaged(mut damage)) => match search_copy(disk) {
+            Some((sound, copy)) => Ok(Chosen::copy(sound, copy, damage.problem)),
             None => {
                 damage.problem += "; no copy of it was found (`moafs fsck --superblock BLOCK` uses one)";
-                return Err(damage.into());
+                Err(damage.into())
             }
         },
-        (Err(other), None) => return Err(other),
+        Err(other) => Err(other),
+    }
+}
+
+/// Keeps a primary superblock with a wrong checksum if a copy says the same about the shape of the volume, or if there
+/// is no copy.
+fn choose_by_checksum(disk: &dyn Disk, primary: Sound) -> Chosen {
+    let Sound { sb, geo, issue } = primary;
+    let checksum = sb.verify().err().map(|damage| damage.problem);
+    if let Some(problem) = &checksum
+        && let Some((copy, at)) = usual_copy(disk)
+        && !has_same_shape(&copy.geo, &geo, &copy.sb, &sb)
+    {
+        return Chosen::copy(copy, at, problem.clone());
+    }
+    Chosen { sb, geo, issue, copy: None, checksum }
+}
+
+fn has_same_shape(a: &Geometry, b: &Geometry, of_a: &Superblock, of_b: &Superblock) -> bool {
+    let stable = |geo: &Geometry| Geometry {
+        incompat: geo.incompat - Incompat::NEEDS_RECOVERY,
+        ro_compat: geo.ro_compat - RoCompat::ORPHAN_PRESENT,
+        ..geo.clone()
     };
-    if let Some(problem) = replaced
+    stable(a) == stable(b) && of_a.hash_seed() == of_b.hash_seed() && of_a.uuid() == of_b.uuid()
+}
+
+impl Chosen {
+    fn copy(sound: Sound, at: BlockNo, problem: String) -> Chosen {
+        let Sound { sb, geo, issue } = sound;
+        Chosen { sb, geo, issue, copy: Some((at, problem)), checksum: None }
+    }
+}
+
+/// Returns the superblock that the check goes by, and reports what is wrong with it.
+pub(super) fn open(disk: &dyn Disk, wanted: Option<u64>, log: &mut Log) -> Result<(Superblock, Geometry), CheckError> {
+    let Chosen { mut sb, geo, issue, copy, checksum } = choose(disk, wanted)?;
+    if let Some((copy, problem)) = copy
         && log.found(Issue::SuperblockDamaged { problem, copy })
     {
         sb.set_block_group_nr(0);
+    }
+    if let Some(problem) = checksum {
+        log.found(Issue::Checksum { structure: Structure::Superblock, problem });
     }
     if let Some(issue) = issue {
         log.found(issue);
@@ -124,14 +197,18 @@ pub fn find_copy(disk: &dyn Disk) -> Option<BlockNo> {
 /// Returns true if the last user left the volume clean and saw no error.
 pub(super) fn says_clean(disk: &dyn Disk) -> bool {
     let Ok(Sound { sb, geo, issue: None }) = superblock_at(disk, SUPERBLOCK_OFFSET) else { return false };
-    let unmounted =
-        sb.state() == State::VALID && sb.last_orphan() == 0 && !sb.incompat().contains(Incompat::NEEDS_RECOVERY);
-    unmounted && matches!(journal_start(disk, &sb, &geo), Ok(None | Some(0))) && supported(sb, geo).is_ok()
+    let unmounted = sb.state() == State::VALID
+        && sb.last_orphan() == 0
+        && sb.verify().is_ok()
+        && !sb.incompat().contains(Incompat::NEEDS_RECOVERY)
+        && !sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
+    let volume = Volume::new(disk, geo.clone());
+    unmounted && matches!(journal_start(&volume, &sb, &geo), Ok(None | Some(0))) && supported(sb, geo).is_ok()
 }
 
 /// Fails if the journal holds changes that are not on the volume yet.
-pub(super) fn check_journal_is_empty(disk: &dyn Disk, sb: &Superblock, geo: &Geometry) -> Result<(), CheckError> {
-    match journal_start(disk, sb, geo)? {
+pub(super) fn check_journal_is_empty(volume: &Volume<'_>, sb: &Superblock, geo: &Geometry) -> Result<(), CheckError> {
+    match journal_start(volume, sb, geo)? {
         start @ (None | Some(0)) if sb.incompat().contains(Incompat::NEEDS_RECOVERY) => {
             Err(CheckError::Journal { start: start.unwrap_or_default() })
         }
@@ -141,29 +218,33 @@ pub(super) fn check_journal_is_empty(disk: &dyn Disk, sb: &Superblock, geo: &Geo
 }
 
 /// Returns `s_start` of the journal; `None` if there is no journal that could be read.
-fn journal_start(disk: &dyn Disk, sb: &Superblock, geo: &Geometry) -> Result<Option<u32>, CheckError> {
+fn journal_start(volume: &Volume<'_>, sb: &Superblock, geo: &Geometry) -> Result<Option<u32>, CheckError> {
     if !sb.compat().contains(Compat::HAS_JOURNAL) || sb.journal_inum() != InodeNo::JOURNAL.0 {
         return Ok(None);
     }
-    let read = |byte: u64| {
-        let page = disk.read(Lba::from_byte(byte), geo.block_bytes(), Tag::volume(Kind::Inodes));
-        page.map_err(|source| CheckError::Disk { doing: "read the journal", source })
-    };
-    let Some(at) = geo.locate_inode(InodeNo::JOURNAL) else { return Ok(None) };
     let (block, offset) = geo.locate_descriptor(GroupNo(0));
-    let descriptor = Descriptor::parse(&read(geo.byte_of(block))?[offset..], geo);
-    if at.group != GroupNo(0) || descriptor.check(GroupNo(0), geo).is_err() {
+    let descriptor = Descriptor::parse(&volume.read(block)?[offset..], geo);
+    let is_first = geo.locate_inode(InodeNo::JOURNAL).is_some_and(|at| at.group == GroupNo(0));
+    if !is_first || descriptor.check(GroupNo(0), geo).is_err() {
         return Ok(None);
     }
-    let table = BlockNo(descriptor.inode_table.0 + u64::from(at.table_block));
-    let slot = read(geo.byte_of(table))?;
-    let inode = Inode::parse(&slot[at.offset..at.offset + geo.inode_size as usize], geo);
-    let first = BlockNo(inode.block[0].into());
+    let inode = Inode::parse(&volume.slot(descriptor.inode_table, InodeNo::JOURNAL)?, geo);
+    let first = if has_tree(&inode, geo) { first_extent(volume, geo, &inode)? } else { BlockNo(inode.block[0].into()) };
     if inode.links == 0 || !geo.may_point_to(first) {
         return Ok(None);
     }
-    let page = read(geo.byte_of(first))?;
-    Ok((page[..4] == JOURNAL_MAGIC).then(|| u32_at(&page, 0x1C).swap_bytes()))
+    let page = volume.read(first)?;
+    let be = |at: usize| u32_at(&page, at).swap_bytes();
+    Ok((be(0) == JOURNAL_MAGIC).then(|| be(0x1C)))
+}
+
+/// Returns the first block of a tree; 0 if there is none.
+fn first_extent(volume: &Volume<'_>, geo: &Geometry, inode: &Inode) -> Result<BlockNo, CheckError> {
+    let mut node = salvage(&inode.block_bytes(), None, geo);
+    while let Some(child) = node.children.first() {
+        node = salvage(&volume.read(child.block)?, Some(child.bounds), geo);
+    }
+    Ok(node.extents.first().map_or(BlockNo(0), |extent| extent.start))
 }
 
 /// Reads a copy of the superblock at `block`. It must lie where its own geometry has one, or it is
@@ -172,7 +253,8 @@ fn copy_at(disk: &dyn Disk, block: u64, block_size: u64) -> Option<(Sound, Block
     let sound = superblock_at(disk, block.checked_mul(block_size)?).ok()?;
     let (sb, geo) = (&sound.sb, &sound.geo);
     let group = geo.group_of_block(BlockNo(block))?;
-    let is_copy = u64::from(geo.block_size) == block_size
+    let is_copy = sb.verify().is_ok()
+        && u64::from(geo.block_size) == block_size
         && geo.group_start(group).0 == block
         && geo.has_superblock(group)
         && u32::from(sb.block_group_nr()) == group.0;
@@ -249,8 +331,7 @@ fn with_its_revision(sb: Superblock, device_bytes: u64) -> (Superblock, Option<I
     let mut raised = sb.clone();
     raised.set_rev_level(1);
     let makes_sense = raised.first_ino() == FIRST_INO && Geometry::of(&raised, device_bytes).is_ok();
-    let known = Compat::from_bits_retain(compat).difference(COMPAT_KNOWN).is_empty();
-    if makes_sense && known && raised.support(true) == Support::ReadWrite {
+    if makes_sense && unknown(&raised).is_empty() && raised.support(true) == Support::ReadWrite {
         return (raised, issue);
     }
     let mut bare = sb;
@@ -260,33 +341,21 @@ fn with_its_revision(sb: Superblock, device_bytes: u64) -> (Superblock, Option<I
     (bare, issue)
 }
 
-/// Features of volumes that are written, and whose structures no pass judges.
-const NOT_CHECKED: [&str; 8] =
-    ["extent", "64bit", "meta_bg", "large_dir", "metadata_csum_seed", "uninit_bg", "metadata_csum", "orphan_present"];
+/// Returns the features of a volume that no pass judges.
+fn unknown(sb: &Superblock) -> Vec<String> {
+    let features = features::present(sb).into_iter().map(|present| present.name);
+    features.filter(|name| !KNOWN.contains(&&**name)).collect()
+}
 
 /// Refuses volumes that could not be repaired: half a check would say too little.
-fn supported(sb: Superblock, geo: Geometry) -> Result<(Superblock, Geometry), CheckError> {
-    let unknown = sb.compat().difference(COMPAT_KNOWN);
-    if !unknown.is_empty() {
-        // A driver may ignore them, but the repairs they would need are not known.
-        let feature = format!("compatible features {:#x}", unknown.bits());
-        let advice = "a newer checker is needed".to_owned();
-        return Err(Unsupported { reasons: vec![Reason { feature, advice }] }.into());
+pub(super) fn supported(sb: Superblock, geo: Geometry) -> Result<(Superblock, Geometry), CheckError> {
+    if let Support::Refuse(unsupported) = sb.support(true) {
+        return Err(unsupported.into());
     }
-    let features = features::present(&sb).into_iter().map(|present| present.name);
-    let beyond: Vec<String> = features.filter(|name| NOT_CHECKED.contains(&&**name)).collect();
-    if !beyond.is_empty() {
-        let reason = |feature| Reason { feature, advice: "not known to this checker: run `e2fsck`".to_owned() };
-        return Err(Unsupported { reasons: beyond.into_iter().map(reason).collect() }.into());
+    let reason = |feature| Reason { feature, advice: "not known to this checker: run `e2fsck`".to_owned() };
+    let mut reasons: Vec<Reason> = unknown(&sb).into_iter().map(reason).collect();
+    if geo.blocks > BLOCKS_MAX {
+        reasons.push(reason(format!("more than {BLOCKS_MAX} blocks")));
     }
-    match sb.support(true) {
-        // Its directories may have any shape: no reference tool says which.
-        Support::ReadWrite if sb.ro_compat().contains(RoCompat::BTREE_DIR) => {
-            let advice = "no checker knows it".to_owned();
-            Err(Unsupported { reasons: vec![Reason { feature: "btree_dir".to_owned(), advice }] }.into())
-        }
-        Support::ReadWrite => Ok((sb, geo)),
-        Support::ReadOnly(reasons) => Err(Unsupported { reasons }.into()),
-        Support::Refuse(unsupported) => Err(unsupported.into()),
-    }
+    if reasons.is_empty() { Ok((sb, geo)) } else { Err(Unsupported { reasons }.into()) }
 }

@@ -1,6 +1,8 @@
 //! Golden volumes are clean, each damage is found by its name, and a repaired volume is clean, for
 //! our checker and for `e2fsck`.
 
+mod ext4;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::OnceLock;

@@ -8,7 +8,7 @@ use moafs_runtime::leaf::Mutex;
 use super::CheckError;
 use super::scan::Blocks;
 use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
-use crate::format::{BlockNo, Geometry, InodeNo, Superblock};
+use crate::format::{BlockNo, Checksums, Geometry, InodeNo, Sealed, Superblock, checksum};
 
 /// Memory for clean blocks, in bytes.
 const CLEAN_BYTES_MAX: usize = 16 << 20;
@@ -50,9 +50,13 @@ pub(super) fn mark_in_repair(disk: &dyn Disk) -> Result<(), CheckError> {
     if !superblock.state().contains(State::VALID) {
         return Ok(());
     }
+    let was_right = superblock.verify().is_ok();
     superblock.set_state(superblock.state() - State::VALID);
-    let page = Buf::copy_of(superblock.as_bytes()).freeze();
-    let done = disk.write(Lba::from_byte(SUPERBLOCK_OFFSET), page, Tag::volume(Kind::Superblock));
+    let mut page = Buf::copy_of(superblock.as_bytes());
+    if was_right && Checksums::of(&superblock).cover_all() {
+        checksum::keep_superblock_sum(&mut page);
+    }
+    let done = disk.write(Lba::from_byte(SUPERBLOCK_OFFSET), page.freeze(), Tag::volume(Kind::Superblock));
     done.and_then(|_| disk.flush()).map_err(failed)
 }
 
@@ -71,6 +75,13 @@ impl<'a> Volume<'a> {
         }
     }
 
+    /// Replaces a block's contents, and makes its checksum.
+    pub(super) fn write_sealed(&self, block: BlockNo, what: Sealed, mut contents: Buf) {
+        // What has no place for a checksum is reported by the pass that checks its structure.
+        let _ = self.geo.checksums.seal(what, &mut contents);
+        self.write(block, contents);
+    }
+
     /// Changes a block in place.
     pub(super) fn change(&self, block: BlockNo, change: impl FnOnce(&mut [u8])) -> Result<(), CheckError> {
         let mut contents = Buf::copy_of(&self.read(block)?);
@@ -86,11 +97,17 @@ impl<'a> Volume<'a> {
         Ok(page[at.offset..at.offset + self.geo.inode_size as usize].to_vec())
     }
 
-    /// Replaces an inode's slot.
+    /// Replaces an inode's slot, and makes its checksum. A slot of zeros has none.
     pub(super) fn set_slot(&self, table: BlockNo, ino: InodeNo, slot: &[u8]) -> Result<(), CheckError> {
         let at = self.geo.locate_inode(ino).expect("the caller has an inode of the volume");
+        let is_blank = slot.iter().all(|&byte| byte == 0);
         self.change(BlockNo(table.0 + u64::from(at.table_block)), |block| {
-            block[at.offset..at.offset + slot.len()].copy_from_slice(slot);
+            let stored = &mut block[at.offset..at.offset + slot.len()];
+            stored.copy_from_slice(slot);
+            if !is_blank {
+                let sealed = self.geo.checksums.seal(Sealed::Inode(ino), stored);
+                debug_assert!(sealed.is_ok(), "every inode has a place for its checksum");
+            }
         })
     }
 
@@ -117,8 +134,10 @@ impl<'a> Volume<'a> {
         }
         self.disk.flush().map_err(|source| CheckError::Disk { doing, source })?;
         let Some(superblock) = superblock else { return Ok(()) };
-        let page = Buf::copy_of(superblock.as_bytes()).freeze();
-        let done = self.disk.write(Lba::from_byte(SUPERBLOCK_OFFSET), page, Tag::volume(Kind::Superblock));
+        let mut page = Buf::copy_of(superblock.as_bytes());
+        let sealed = Checksums::of(superblock).seal(Sealed::Superblock, &mut page);
+        debug_assert!(sealed.is_ok(), "every superblock has a place for its checksum");
+        let done = self.disk.write(Lba::from_byte(SUPERBLOCK_OFFSET), page.freeze(), Tag::volume(Kind::Superblock));
         held.clean.clear();
         done.and_then(|_| self.disk.flush())
             .map_err(|source| CheckError::Disk { doing: "write the superblock", source })

@@ -444,7 +444,53 @@ pub fn format_empty(block: &mut [u8], form: Form) {
     for offset in (0..room).step_by(stride) {
         write_entry(block, offset, stride.min(room - offset), InodeNo(0), b"", 0);
     }
+    put_tail(block, form);
+}
+
+/// Returns true if the last record of a directory block is the tail that holds its checksum.
+pub fn has_tail(block: &[u8], form: Form) -> bool {
+    let room = form.room(block.len());
+    let last = records(block, form).map_while(Result::ok).last();
+    last.is_some_and(|entry| entry.offset == room) && is_leaf_tail(&block[room..])
+}
+
+/// Gives up what follows the last sound record of a block; that record takes its place.
+pub fn cut_records(block: &mut [u8], form: Form) {
+    let room = form.room(block.len());
+    let sound = records(block, form).map_while(Result::ok).filter(|entry| entry.offset < room);
+    let Some((offset, name_len)) = sound.last().map(|entry| (entry.offset, entry.name.len())) else {
+        return format_empty(block, form);
+    };
+    if offset + HEADER_BYTES + name_len > room {
+        put_u32(block, offset, 0);
+    }
+    put_u16(block, offset + 4, encode_rec_len(room - offset));
+    put_tail(block, form);
+}
+
+/// Packs the entries of a block so that its tail has room. Entries at the end that find none are left out.
+pub fn make_tail(block: &mut [u8], form: Form) {
+    let before = block.to_vec();
+    let mut left = form.room(block.len());
+    let entries = records(&before, form).map_while(Result::ok).filter(DirEntry::is_used).map_while(|entry| {
+        left = left.checked_sub(record_bytes(entry.name.len()))?;
+        Some((entry.inode, entry.type_byte, entry.name))
+    });
+    pack(block, form, entries);
+}
+
+/// Makes a block of an index an ordinary one: block 0 keeps `.` and `..`, others have no name.
+pub fn make_linear(block: &mut [u8], form: Form, is_first: bool) {
+    if !is_first {
+        return format_empty(block, form);
+    }
+    put_u16(block, 16, encode_rec_len(form.room(block.len()) - 12));
+    put_tail(block, form);
+}
+
+fn put_tail(block: &mut [u8], form: Form) {
     if form.has_tail {
+        let room = form.room(block.len());
         write_entry(block, room, LEAF_TAIL_BYTES, InodeNo(0), b"", LEAF_TAIL_TYPE);
     }
 }
@@ -468,7 +514,9 @@ pub fn pack<'a>(block: &mut [u8], form: Form, entries: impl Iterator<Item = (Ino
         write_entry(block, at, record_bytes(name.len()), inode, name, type_byte);
         at += record_bytes(name.len());
     }
-    put_u16(block, last + 4, encode_rec_len(form.room(block.len()) - last));
+    if at > 0 {
+        put_u16(block, last + 4, encode_rec_len(form.room(block.len()) - last));
+    }
 }
 
 #[cfg(test)]

@@ -60,6 +60,11 @@ pub enum Structure {
     InlineData(InodeNo),
     /// A symbolic link's target.
     Symlink(InodeNo),
+    /// A block of the orphan file.
+    OrphanFile {
+        /// The block's number in the file.
+        lbn: u64,
+    },
     /// The superblock of the journal.
     JournalSuperblock,
     /// A block of the journal, counted from its superblock.
@@ -92,6 +97,7 @@ impl std::fmt::Display for Structure {
             Structure::XattrBlock(ino) => write!(f, "the attribute block of inode {ino}"),
             Structure::XattrValue(ino) => write!(f, "the attribute value in inode {ino}"),
             Structure::InlineData(ino) => write!(f, "the contents inside inode {ino}"),
+            Structure::OrphanFile { lbn } => write!(f, "block {lbn} of the orphan file"),
             Structure::JournalSuperblock => write!(f, "the journal's superblock"),
             Structure::LogBlock(at) => write!(f, "block {at} of the journal"),
             Structure::Symlink(ino) => write!(f, "the target of symbolic link {ino}"),

@@ -169,6 +169,11 @@ impl Descriptor {
         Ok(())
     }
 
+    /// Returns the checksum of a bitmap as a descriptor can hold it.
+    pub fn storable_sum(sum: u32, geo: &Geometry) -> u32 {
+        if geo.desc_size >= 64 { sum } else { sum & 0xFFFF }
+    }
+
     /// Returns true if `block` belongs to this group's bitmaps or inode table.
     pub fn owns(&self, block: BlockNo, geo: &Geometry) -> bool {
         block == self.block_bitmap

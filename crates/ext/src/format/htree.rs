@@ -6,6 +6,7 @@
 
 pub mod edit;
 
+use super::dir::Form;
 use super::superblock::Superblock;
 use super::{Damage, Place, u16_at, u32_at};
 
@@ -228,15 +229,14 @@ pub fn node(block: &[u8], place: Place) -> Result<Vec<IndexEntry>, Damage> {
     node_entries(block, NODE_ENTRIES, place)
 }
 
-/// Checks a rule that readers need not check, on a volume without checksums of metadata: a node has
-/// room to the block's end, and an interior one hides in an entry without a name that takes the
-/// whole block.
+/// Checks a rule that readers need not check: a node has room to the block's end, or to its checksum, and an interior
+/// one hides in an entry without a name that takes the whole block.
 ///
 /// # Errors
 /// The difference, in words.
-pub fn check_limit(block: &[u8], is_root: bool) -> Result<(), String> {
+pub fn check_limit(block: &[u8], form: Form, is_root: bool) -> Result<(), String> {
     let at = if is_root { ROOT_ENTRIES } else { NODE_ENTRIES };
-    let (limit, room) = (usize::from(u16_at(block, at)), (block.len() - at) / ENTRY_BYTES);
+    let (limit, room) = (usize::from(u16_at(block, at)), edit::limit(block.len(), form, is_root));
     if limit != room {
         return Err(format!("the limit of entries is {limit}, should be {room}"));
     }

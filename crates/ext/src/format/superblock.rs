@@ -1048,6 +1048,25 @@ impl Geometry {
         (BlockNo(block), offset)
     }
 
+    /// Returns the same of a copy of the descriptor; `None` if there is none.
+    pub fn locate_descriptor_copy(&self, group: GroupNo) -> Option<(BlockNo, usize)> {
+        let meta = group.0 / self.descriptors_per_block();
+        let offset = self.locate_descriptor(group).1;
+        if meta < self.first_meta_bg {
+            let holder = self.all_groups().skip(1).find(|group| self.has_superblock(*group))?;
+            return Some((BlockNo(self.group_start(holder).0 + 1 + u64::from(meta)), offset));
+        }
+        let second = GroupNo(meta * self.descriptors_per_block() + 1);
+        let block = self.group_start(second).0 + u64::from(self.has_superblock(second));
+        (second.0 < self.groups).then_some((BlockNo(block), offset))
+    }
+
+    /// Returns the number of reserved inodes at the start of a group's table.
+    pub fn reserved_inodes(&self, group: GroupNo) -> u32 {
+        let before = u64::from(group.0) * u64::from(self.inodes_per_group);
+        u64::from(self.first_ino - 1).saturating_sub(before).min(self.inodes_per_group.into()) as u32
+    }
+
     /// Returns the number of clusters of a group: the bits of its block bitmap.
     pub fn group_clusters(&self, group: GroupNo) -> u32 {
         self.group_blocks(group).div_ceil(self.cluster_blocks)

@@ -42,6 +42,21 @@ impl Journal {
         self.store_superblock()
     }
 
+    /// Marks the log as empty without writing it home.
+    pub(crate) fn drop_log(&mut self) -> Result<()> {
+        self.superblock.start = 0;
+        self.superblock.errno = 0;
+        // The numbers of what is left in the log are far behind.
+        self.superblock.sequence = self.superblock.sequence.wrapping_add(self.superblock.blocks);
+        self.store_superblock()
+    }
+
+    /// Forgets the error that the last user of the journal left.
+    pub(crate) fn forget_error(&mut self) -> Result<()> {
+        self.superblock.errno = 0;
+        self.store_superblock()
+    }
+
     /// Reads a copy in the log.
     fn logged(&self, at: u32) -> Result<moafs_disk::Buf> {
         let (block, _) = self.locate_checked(at)?;

@@ -4,9 +4,7 @@
 //! stay within their parent's range and lie on the volume, and says what is wrong with the others. What a tree lost is
 //! left out when it is [built anew](super::build).
 
-use super::{
-    Bounds, Child, DEPTH_MAX, Extent, LBN_END, MAGIC, Node, ROOT_ENTRIES, block_entries,
-};
+use super::{Bounds, Child, DEPTH_MAX, Extent, LBN_END, MAGIC, Node, ROOT_ENTRIES, block_entries};
 use crate::format::{BlockNo, Geometry, u16_at};
 
 /// What a node holds, as far as it makes sense.

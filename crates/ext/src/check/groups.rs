@@ -1,0 +1,139 @@
+//! Pass 0: group descriptors, their copies, and groups whose bitmaps and tables were never written.
+
+use super::scan::Blocks;
+use super::volume::Volume;
+use super::{CheckError, Checker, Issue, Log};
+use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT};
+use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Sealed, Structure};
+
+/// Reads the descriptor table; replaces a damaged one by its copy. Returns `None` if the check ends
+/// here.
+pub(super) fn read_descriptors(
+    volume: &Volume<'_>,
+    geo: &Geometry,
+    log: &mut Log,
+) -> Result<Option<Vec<Descriptor>>, CheckError> {
+    let mut descriptors = Vec::with_capacity(geo.groups as usize);
+    let mut usable = true;
+    for group in geo.all_groups() {
+        let (block, offset) = geo.locate_descriptor(group);
+        let page = volume.read(block)?;
+        let slot = &page[offset..offset + geo.desc_size as usize];
+        let mut descriptor = Descriptor::parse(slot, geo);
+        let mut fix = false;
+        if let Err(damage) = descriptor.check(group, geo) {
+            let copy = descriptor_copy(volume, geo, group)?;
+            let problem = damage.problem;
+            fix |= log.found(Issue::DescriptorDamaged { group, problem, copy: copy.map(|(at, _)| at) });
+            match copy {
+                // Copies are as old as the volume: what was never used is believed to the damaged one.
+                Some((_, good)) => {
+                    let Descriptor { flags, itable_unused, .. } = descriptor;
+                    descriptor = Descriptor { flags, itable_unused, ..good };
+                }
+                None => usable = false,
+            }
+        } else if let Err(problem) = geo.checksums.verify(Sealed::Descriptor(group), slot) {
+            fix |= log.found(Issue::Checksum { structure: Structure::Descriptor(group), problem });
+        }
+        if let Some((flags, itable_unused)) = wrong_flags(&descriptor, group, geo)
+            && log.found(Issue::DescriptorFlags { group, flags, itable_unused })
+        {
+            descriptor.flags &= !flags;
+            descriptor.itable_unused = 0;
+            fix = true;
+        }
+        if fix {
+            store(volume, geo, group, &descriptor)?;
+        }
+        descriptors.push(descriptor);
+    }
+    Ok(usable.then_some(descriptors))
+}
+
+/// Returns flags of unused parts, and the count of unused inodes, that cannot be: on volumes without checksums of
+/// descriptors, and for groups with reserved inodes.
+fn wrong_flags(descriptor: &Descriptor, group: GroupNo, geo: &Geometry) -> Option<(u16, u32)> {
+    let Descriptor { itable_unused, .. } = *descriptor;
+    let flags = descriptor.flags & (INODE_UNINIT | BLOCK_UNINIT);
+    if !geo.checksums.allow_lazy_groups() {
+        return (flags != 0 || itable_unused != 0).then_some((flags, itable_unused));
+    }
+    let reserved = geo.reserved_inodes(group);
+    let hides_reserved = reserved > 0 && reserved > descriptor.inodes_ever_used(geo);
+    (hides_reserved || itable_unused > geo.inodes_per_group).then_some((flags & INODE_UNINIT, itable_unused))
+}
+
+fn descriptor_copy(
+    volume: &Volume<'_>,
+    geo: &Geometry,
+    group: GroupNo,
+) -> Result<Option<(BlockNo, Descriptor)>, CheckError> {
+    let Some((block, offset)) = geo.locate_descriptor_copy(group) else { return Ok(None) };
+    let page = volume.read(block)?;
+    let slot = &page[offset..offset + geo.desc_size as usize];
+    let is_right = geo.checksums.verify(Sealed::Descriptor(group), slot).is_ok();
+    let descriptor = Descriptor::parse(slot, geo);
+    Ok((is_right && descriptor.check(group, geo).is_ok()).then_some((block, descriptor)))
+}
+
+fn store(volume: &Volume<'_>, geo: &Geometry, group: GroupNo, descriptor: &Descriptor) -> Result<(), CheckError> {
+    let (block, offset) = geo.locate_descriptor(group);
+    volume.change(block, |bytes| {
+        let slot = &mut bytes[offset..offset + geo.desc_size as usize];
+        descriptor.encode_into(slot, geo);
+        let sealed = geo.checksums.seal(Sealed::Descriptor(group), slot);
+        debug_assert!(sealed.is_ok(), "every descriptor has a place for its checksum");
+    })
+}
+
+impl Checker<'_> {
+    pub(super) fn set_descriptor(&mut self, group: GroupNo, descriptor: Descriptor) -> Result<(), CheckError> {
+        self.descriptors[group.0 as usize] = descriptor;
+        store(&self.volume, &self.geo, group, &descriptor)
+    }
+
+    /// Returns true if a name leads to an inode in use whose slot its group says was never used: no pass has looked at
+    /// the slot.
+    pub(super) fn is_hidden(&self, ino: InodeNo) -> Result<bool, CheckError> {
+        let Some(at) = self.geo.locate_inode(ino) else { return Ok(false) };
+        let is_covered = at.index >= self.descriptors[at.group.0 as usize].inodes_ever_used(&self.geo);
+        if !is_covered && !self.uncovered.contains(&at.group) {
+            return Ok(false);
+        }
+        let slot = self.volume.slot(self.table_of(ino), ino)?;
+        let inode = Inode::parse(&slot, &self.geo);
+        // What was never written may hold anything.
+        let is_sealed = self.geo.checksums.verify(Sealed::Inode(ino), &slot).is_ok();
+        Ok(is_sealed && inode.links > 0 && inode.kind().is_some())
+    }
+
+    /// Has the next sweep look at all inodes of a group.
+    pub(super) fn uncover(&mut self, group: GroupNo) -> Result<(), CheckError> {
+        let mut descriptor = self.descriptors[group.0 as usize];
+        descriptor.flags &= !INODE_UNINIT;
+        descriptor.itable_unused = 0;
+        self.uncovered.insert(group);
+        self.set_descriptor(group, descriptor)
+    }
+
+    /// Takes a free inode that is not reserved; the first that was never used if all others are in use. Only correct
+    /// after pass 1.
+    pub(super) fn take_inode(&mut self) -> Result<Option<InodeNo>, CheckError> {
+        let is_free = |ino: &InodeNo| {
+            let at = self.geo.locate_inode(*ino).expect("an inode of the volume");
+            let used = self.descriptors[at.group.0 as usize].inodes_ever_used(&self.geo);
+            self.state(*ino).type_byte == 0 && at.index <= used
+        };
+        let found = (self.geo.first_ino..=self.geo.inodes).map(InodeNo).find(is_free);
+        if let Some(at) = found.and_then(|ino| self.geo.locate_inode(ino)) {
+            let mut descriptor = self.descriptors[at.group.0 as usize];
+            if at.index >= descriptor.inodes_ever_used(&self.geo) {
+                descriptor.flags &= !INODE_UNINIT;
+                descriptor.itable_unused = self.geo.inodes_per_group - at.index - 1;
+                self.set_descriptor(at.group, descriptor)?;
+            }
+        }
+        Ok(found)
+    }
+}

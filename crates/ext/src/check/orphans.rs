@@ -1,0 +1,149 @@
+//! Pass 1: inodes that a crash left to be deleted or truncated: the list in the superblock, and the orphan file.
+
+use moafs_disk::Buf;
+use moafs_vfs::types::FileKind;
+
+use super::scan::Blocks;
+use super::{CheckError, Checker, Issue};
+use crate::format::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL_BYTES};
+use crate::format::superblock::{Compat, RoCompat};
+use crate::format::{BlockNo, InodeNo, Owner, Sealed, Structure, u32_at};
+
+/// The most members that are followed.
+const ORPHANS_MAX: usize = 65_536;
+
+impl Checker<'_> {
+    pub(super) fn check_orphans(&mut self) -> Result<(), CheckError> {
+        self.check_orphan_list()?;
+        self.check_orphan_file()
+    }
+
+    /// Follows the list. One that makes no sense ends at its first impossible number.
+    fn check_orphan_list(&mut self) -> Result<(), CheckError> {
+        let head = self.superblock.last_orphan();
+        let mut members = Vec::new();
+        let mut next = InodeNo(head);
+        while self.may_be_orphan(next) && self.orphans.insert(next.0) {
+            members.push(next);
+            if members.len() >= ORPHANS_MAX {
+                break;
+            }
+            next = InodeNo(self.read_inode(next)?.1.dtime);
+        }
+        if head != 0 && self.log.found(Issue::OrphanList { head }) {
+            self.superblock.set_last_orphan(0);
+            members.into_iter().try_for_each(|ino| self.finish_orphan(ino))?;
+        }
+        Ok(())
+    }
+
+    fn may_be_orphan(&self, ino: InodeNo) -> bool {
+        ino.0 >= self.geo.first_ino && ino.0 <= self.geo.inodes
+    }
+
+    /// Deletes an inode without links; one with links loses the blocks beyond its end when its map is looked at.
+    fn finish_orphan(&mut self, ino: InodeNo) -> Result<(), CheckError> {
+        let now = self.now_secs();
+        let mut has_links = false;
+        self.change_inode(ino, |inode| {
+            has_links = inode.links > 0;
+            inode.dtime = if has_links { 0 } else { now };
+        })?;
+        if has_links {
+            self.truncated.insert(ino.0);
+        }
+        Ok(())
+    }
+
+    fn check_orphan_file(&mut self) -> Result<(), CheckError> {
+        if !self.superblock.compat().contains(Compat::ORPHAN_FILE) {
+            return Ok(());
+        }
+        let ino = InodeNo(self.superblock.orphan_file_inum());
+        let (owner, blocks) = match self.orphan_blocks(ino)? {
+            Ok(found) => found,
+            Err(problem) => {
+                if self.log.found(Issue::OrphanFile { problem }) {
+                    self.drop_orphan_file();
+                }
+                return Ok(());
+            }
+        };
+        if !self.superblock.compat().contains(Compat::HAS_JOURNAL) {
+            let problem = "the volume has no journal".to_owned();
+            if self.log.found(Issue::OrphanFile { problem }) {
+                self.drop_orphan_file();
+                self.clear_inode(ino)?;
+            }
+            return Ok(());
+        }
+        self.orphan_file = Some(ino);
+        let mut members = Vec::new();
+        for (lbn, block) in (0..).zip(&blocks) {
+            let page = self.volume.read(*block)?;
+            let end = page.len() - ORPHAN_TAIL_BYTES;
+            members.extend(page[..end].chunks_exact(4).map(|slot| InodeNo(u32_at(slot, 0))).filter(|ino| ino.0 != 0));
+            members.truncate(ORPHANS_MAX);
+            let what = Sealed::OrphanFile(owner, *block);
+            if let Err(problem) = self.geo.checksums.verify(what, &page) {
+                let issue = Issue::Checksum { structure: Structure::OrphanFile { lbn }, problem };
+                if self.log.found(issue) {
+                    self.volume.write_sealed(*block, what, Buf::copy_of(&page));
+                }
+            }
+        }
+        self.empty_orphan_file(owner, &blocks, members)
+    }
+
+    /// Returns the owner and the blocks of the orphan file, or the reason why it cannot be used.
+    fn orphan_blocks(&self, ino: InodeNo) -> Result<Result<(Owner, Vec<BlockNo>), String>, CheckError> {
+        if !self.may_be_orphan(ino) {
+            return Ok(Err(format!("s_orphan_file_inum is {ino}, which is no inode of a file")));
+        }
+        let (_, inode) = self.read_inode(ino)?;
+        if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
+            return Ok(Err(format!("inode {ino}: i_mode is {:#o}, should be that of a file in use", inode.mode)));
+        }
+        let blocks = self.dense_blocks(&inode)?.filter(|blocks| !blocks.is_empty());
+        let size = blocks.as_ref().map(|blocks| blocks.len() as u64 * u64::from(self.geo.block_size));
+        let Some(blocks) = blocks.filter(|_| size == Some(inode.size)) else {
+            return Ok(Err(format!("inode {ino}: its map does not have every block of its {} bytes", inode.size)));
+        };
+        for (lbn, block) in blocks.iter().enumerate() {
+            let page = self.volume.read(*block)?;
+            let magic = u32_at(&page, page.len() - ORPHAN_TAIL_BYTES);
+            if magic != ORPHAN_MAGIC {
+                return Ok(Err(format!("block {lbn}: the magic is {magic:#010x}, should be {ORPHAN_MAGIC:#010x}")));
+            }
+        }
+        Ok(Ok((inode.owner(ino), blocks)))
+    }
+
+    /// Finishes the members of the orphan file, and says that it is empty.
+    fn empty_orphan_file(&mut self, owner: Owner, blocks: &[BlockNo], members: Vec<InodeNo>) -> Result<(), CheckError> {
+        let members: Vec<InodeNo> = members.into_iter().filter(|ino| self.may_be_orphan(*ino)).collect();
+        self.orphans.extend(members.iter().map(|ino| ino.0));
+        let is_flagged = self.superblock.ro_compat().contains(RoCompat::ORPHAN_PRESENT);
+        let count = members.len() as u32;
+        if (count == 0 && !is_flagged) || !self.log.found(Issue::OrphanFileInUse { count }) {
+            return Ok(());
+        }
+        for block in blocks {
+            let mut contents = Buf::copy_of(&self.volume.read(*block)?);
+            let end = contents.len() - ORPHAN_TAIL_BYTES;
+            contents[..end].fill(0);
+            self.volume.write_sealed(*block, Sealed::OrphanFile(owner, *block), contents);
+        }
+        let without = self.superblock.ro_compat() - RoCompat::ORPHAN_PRESENT;
+        self.superblock.set_ro_compat(without);
+        members.into_iter().try_for_each(|ino| self.finish_orphan(ino))
+    }
+
+    /// Goes back to the list, which every driver knows. The inode, if it is one, gets a name in lost+found.
+    fn drop_orphan_file(&mut self) {
+        let (compat, ro_compat) = (self.superblock.compat(), self.superblock.ro_compat());
+        self.superblock.set_compat(compat - Compat::ORPHAN_FILE);
+        self.superblock.set_ro_compat(ro_compat - RoCompat::ORPHAN_PRESENT);
+        self.superblock.set_orphan_file_inum(0);
+    }
+}
