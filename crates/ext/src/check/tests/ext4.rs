@@ -669,3 +669,124 @@ fn damage_is_found_without_checksums() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
+
+/// Returns a volume whose journal holds one transaction, which replaces the first block of a file; and that block.
+fn with_log(options: &str) -> Option<(MemDisk, u64)> {
+    let disk = full()?;
+    if !judge::have("debugfs") {
+        return None;
+    }
+    let bench = Bench::new(&disk);
+    let block = bench.blocks(bench.find("/other"))[0].1;
+    let scratch = tempfile::tempdir().unwrap();
+    let (image, body, script) =
+        (scratch.path().join("image"), scratch.path().join("body"), scratch.path().join("script"));
+    disk.write_to(&image).unwrap();
+    fs::write(&body, [b'j'; 1024]).unwrap();
+    fs::write(&script, format!("jo {options}\njw -b {block} {}\njc\n", body.display())).unwrap();
+    let said = judge::run("debugfs", &["-w", "-f", script.to_str().unwrap()], &image);
+    assert_eq!(said.code, Some(0), "{}", said.text);
+    Some((MemDisk::read_from(&image).unwrap(), block))
+}
+
+fn first_byte(disk: &MemDisk, block: u64) -> u8 {
+    let mut byte = [0];
+    disk.peek(block * 1024, &mut byte);
+    byte[0]
+}
+
+#[test]
+fn a_journal_is_looked_through_or_replayed() {
+    let Some((disk, block)) = with_log("-c -v 3") else { return };
+    let looked = look(&disk, Mode::No);
+    assert_eq!((names(&looked), looked.exit_code()), (vec!["journal_not_replayed".to_owned()], 0));
+    for mode in [Mode::Preen, Mode::Yes] {
+        let disk = Arc::new(disk.snapshot());
+        let before = disk.to_bytes();
+        run_shared(&disk, Mode::No);
+        assert!(disk.to_bytes() == before, "a look changes nothing");
+        let outcome = run_shared(&disk, mode);
+        assert_eq!((outcome.exit_code(), outcome.transactions), (1, 1), "{:?}", outcome.findings);
+        assert_eq!(first_byte(&disk, block), b'j');
+        assert!(look(&disk, Mode::No).findings.is_empty());
+        judge::assert_clean(&disk, "replayed");
+    }
+}
+
+#[test]
+fn a_log_that_the_superblock_denies_is_replayed_on_demand_only() {
+    let Some((disk, block)) = with_log("-c -v 3") else { return };
+    let disk = Arc::new(disk);
+    Bench::new(&disk).superblock(|raw| raw[0x60] &= !4);
+    assert_eq!(names(&run_shared(&disk, Mode::No)), ["journal_not_empty"]);
+    let before = disk.to_bytes();
+    assert_eq!(run_shared(&disk, Mode::Preen).exit_code(), 4);
+    assert!(disk.to_bytes() == before, "nothing was changed");
+    assert_eq!(run_shared(&disk, Mode::Yes).exit_code(), 1);
+    assert_eq!(first_byte(&disk, block), b'j');
+    judge::assert_clean(&disk, "replayed");
+}
+
+#[test]
+fn a_damaged_log_is_dropped_on_demand_only() {
+    let Some((disk, block)) = with_log("-c -v 3") else { return };
+    let disk = Arc::new(disk);
+    let bench = Bench::new(&disk);
+    // The copy follows the descriptor, which is the first block of the log.
+    bench.lab.block(bench.blocks(InodeNo::JOURNAL)[2].1, |copy| copy[7] ^= 1);
+    let before = disk.to_bytes();
+    let looked = run_shared(&disk, Mode::No);
+    assert_eq!((names(&looked), looked.exit_code()), (vec!["journal_damaged".to_owned()], 4));
+    assert_eq!(run_shared(&disk, Mode::Preen).exit_code(), 4);
+    assert!(disk.to_bytes() == before, "nothing was changed");
+    assert_eq!(run_shared(&disk, Mode::Yes).exit_code(), 1);
+    assert_eq!(first_byte(&disk, block), b'o', "half a log is never used");
+    assert!(look(&disk, Mode::No).findings.is_empty());
+    judge::assert_clean(&disk, "dropped");
+}
+
+#[test]
+fn an_error_of_the_journal_becomes_one_of_the_volume() {
+    let Some(disk) = full() else { return };
+    let disk = Arc::new(disk);
+    let bench = Bench::new(&disk);
+    bench.lab.block(bench.blocks(InodeNo::JOURNAL)[0].1, |block| block[0x20..0x24].fill(0xFF));
+    let lazy = CheckOptions { mode: Mode::Preen, force: false, superblock: None, now: NOW };
+    let shared: SharedDisk = disk.clone();
+    let outcome = check_volume(&shared, &lazy, &mut |_| ()).unwrap();
+    assert_eq!((names(&outcome), outcome.exit_code()), (vec!["journal_error".to_owned()], 1));
+    assert!(!outcome.skipped, "the volume was checked");
+    assert!(check_volume(&shared, &lazy, &mut |_| ()).unwrap().skipped);
+    judge::assert_clean(&disk, "forgotten");
+}
+
+#[test]
+fn what_is_not_checked_is_refused_by_name() {
+    for (options, name) in [
+        (&["-t", "ext4", "-O", "bigalloc"][..], "bigalloc"),
+        (&["-t", "ext4", "-O", "quota"], "quota"),
+        (&["-t", "ext4", "-O", "inline_data"], "inline_data"),
+        (&["-t", "ext4", "-O", "ea_inode"], "ea_inode"),
+    ] {
+        let Some(disk) = made(options, "32M") else { return };
+        let shared: SharedDisk = Arc::new(disk);
+        let options = CheckOptions { mode: Mode::Yes, force: true, superblock: None, now: NOW };
+        let error = check_volume(&shared, &options, &mut |_| ()).unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+/// The shape that a damaged superblock claims is not believed where a copy says otherwise.
+#[test]
+fn a_superblock_with_a_wrong_checksum_gives_way_to_a_copy_of_another_shape() {
+    for (at, bit) in [(0x60, 0x80), (0x64, 0x04), (0xEC, 1)] {
+        let Some(disk) = full() else { return };
+        let before = Bench::new(&disk).tree();
+        let disk = Arc::new(disk);
+        Lab::new(&disk).superblock(|raw| raw[at] ^= bit);
+        assert_eq!(names(&run_shared(&disk, Mode::No))[0], "superblock_damaged", "byte {at:#x}");
+        assert_eq!(run_shared(&disk, Mode::Yes).exit_code(), 1);
+        assert!(Bench::new(&disk).tree() == before);
+        judge::assert_clean(&disk, "superblock");
+    }
+}
