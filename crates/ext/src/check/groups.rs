@@ -1,5 +1,7 @@
 //! Pass 0: group descriptors, their copies, and groups whose bitmaps and tables were never written.
 
+use std::collections::BTreeSet;
+
 use super::scan::Blocks;
 use super::volume::Volume;
 use super::{CheckError, Checker, Issue, Log};
@@ -48,7 +50,62 @@ pub(super) fn read_descriptors(
         }
         descriptors.push(descriptor);
     }
+    usable &= part(volume, geo, log, &mut descriptors)?;
     Ok(usable.then_some(descriptors))
+}
+
+/// Replaces descriptors by their copies that place a group's metadata on those of another group. Returns false if the
+/// copies place them so as well.
+fn part(
+    volume: &Volume<'_>,
+    geo: &Geometry,
+    log: &mut Log,
+    descriptors: &mut [Descriptor],
+) -> Result<bool, CheckError> {
+    let places = |of: &Descriptor| (of.block_bitmap, of.inode_bitmap, of.inode_table);
+    let (overlapping, mut replaced) = (overlapping(descriptors, geo), false);
+    for group in &overlapping {
+        let descriptor = &mut descriptors[group.0 as usize];
+        let copy = descriptor_copy(volume, geo, *group)?.filter(|(_, copy)| places(copy) != places(descriptor));
+        let Some((at, copy)) = copy else { continue };
+        let problem = "its bitmaps or its inode table lie on the metadata of another group".to_owned();
+        let Descriptor { flags, itable_unused, .. } = *descriptor;
+        *descriptor = Descriptor { flags, itable_unused, ..copy };
+        replaced = true;
+        if log.found(Issue::DescriptorDamaged { group: *group, problem, copy: Some(at) }) {
+            store(volume, geo, *group, descriptor)?;
+        }
+    }
+    if let Some(group) = overlapping.first().filter(|_| !replaced) {
+        let problem = "its metadata and those of another group overlap".to_owned();
+        log.found(Issue::DescriptorDamaged { group: *group, problem, copy: None });
+    }
+    Ok(overlapping.is_empty() || replaced)
+}
+
+/// Returns the groups whose metadata lie on those of another group.
+fn overlapping(descriptors: &[Descriptor], geo: &Geometry) -> BTreeSet<GroupNo> {
+    let mut parts = Vec::new();
+    for (group, descriptor) in geo.all_groups().zip(descriptors) {
+        let head = (geo.group_start(group).0, geo.head_blocks(group).into());
+        let table = (descriptor.inode_table.0, geo.inode_table_blocks.into());
+        let bitmaps = [(descriptor.block_bitmap.0, 1), (descriptor.inode_bitmap.0, 1)];
+        parts.extend(
+            [head, table].into_iter().chain(bitmaps).map(|(start, len): (u64, u64)| (start, start + len, group)),
+        );
+    }
+    parts.sort_unstable();
+    let mut found = BTreeSet::new();
+    let mut reach = (0, GroupNo(0));
+    for (start, end, group) in parts.into_iter().filter(|(start, end, _)| start < end) {
+        if start < reach.0 && group != reach.1 {
+            found.extend([group, reach.1]);
+        }
+        if end > reach.0 {
+            reach = (end, group);
+        }
+    }
+    found
 }
 
 /// Returns flags of unused parts, and the count of unused inodes, that cannot be: on volumes without checksums of

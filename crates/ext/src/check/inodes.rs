@@ -154,7 +154,7 @@ impl Checker<'_> {
             InodeNo::BOOT_LOADER => true,
             _ => false,
         };
-        let in_use = known && regular && inode.links > 0;
+        let in_use = known && regular && (inode.links > 0 || ino == InodeNo::JOURNAL);
         if !in_use && !is_blank(&inode) {
             if self.log.found(Issue::ReservedInode { inode: ino, mode: inode.mode }) {
                 self.clear_inode(ino)?;

@@ -159,7 +159,7 @@ impl Checker<'_> {
         if !self.superblock.compat().contains(Compat::HAS_JOURNAL) {
             return Ok(());
         }
-        let Some(problem) = self.journal_problem()? else { return Ok(()) };
+        let Some(problem) = self.journal_problem()? else { return self.check_journal_links() };
         if self.log.found(Issue::Journal { problem }) {
             let without = self.superblock.compat().difference(Compat::HAS_JOURNAL);
             self.superblock.set_compat(without);
@@ -170,14 +170,24 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// A journal that is sound in all else is no deleted file.
+    fn check_journal_links(&mut self) -> Result<(), CheckError> {
+        let inode = InodeNo::JOURNAL;
+        let is_linked = self.read_inode(inode)?.1.links > 0;
+        if !is_linked && self.log.found(Issue::LinkCount { inode, stored: 0, counted: 1 }) {
+            self.change_inode(inode, |inode| inode.links = 1)?;
+        }
+        Ok(())
+    }
+
     fn journal_problem(&self) -> Result<Option<String>, CheckError> {
         let inum = self.superblock.journal_inum();
         if inum != InodeNo::JOURNAL.0 {
             return Ok(Some(format!("s_journal_inum is {inum}, should be {}", InodeNo::JOURNAL)));
         }
         let (_, inode) = self.read_inode(InodeNo::JOURNAL)?;
-        if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
-            return Ok(Some(format!("inode 8: i_mode is {:#o}, should be that of a file in use", inode.mode)));
+        if inode.kind() != Some(FileKind::Regular) {
+            return Ok(Some(format!("inode 8: i_mode is {:#o}, should be that of a file", inode.mode)));
         }
         let blocks = inode.size.div_ceil(self.geo.block_size.into());
         let dense = self.dense_blocks(&inode)?.unwrap_or_default();

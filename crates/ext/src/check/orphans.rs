@@ -56,10 +56,10 @@ impl Checker<'_> {
     }
 
     fn check_orphan_file(&mut self) -> Result<(), CheckError> {
-        if !self.superblock.compat().contains(Compat::ORPHAN_FILE) {
-            return Ok(());
-        }
         let ino = InodeNo(self.superblock.orphan_file_inum());
+        if !self.superblock.compat().contains(Compat::ORPHAN_FILE) {
+            return self.check_no_orphan_file(ino);
+        }
         let (owner, blocks) = match self.orphan_blocks(ino)? {
             Ok(found) => found,
             Err(problem) => {
@@ -93,6 +93,18 @@ impl Checker<'_> {
             }
         }
         self.empty_orphan_file(owner, &blocks, members)
+    }
+
+    /// Checks that a volume without the feature names no inode in use as its orphan file: e2fsck would clear it.
+    fn check_no_orphan_file(&mut self, ino: InodeNo) -> Result<(), CheckError> {
+        if !self.may_be_orphan(ino) || self.read_inode(ino)?.1.mode == 0 {
+            return Ok(());
+        }
+        let issue = Issue::SuperblockField { field: "s_orphan_file_inum", stored: ino.0.into(), should: 0 };
+        if self.log.found(issue) {
+            self.superblock.set_orphan_file_inum(0);
+        }
+        Ok(())
     }
 
     /// Returns the owner and the blocks of the orphan file, or the reason why it cannot be used.

@@ -230,7 +230,7 @@ fn journal_start(volume: &Volume<'_>, sb: &Superblock, geo: &Geometry) -> Result
     }
     let inode = Inode::parse(&volume.slot(descriptor.inode_table, InodeNo::JOURNAL)?, geo);
     let first = if has_tree(&inode, geo) { first_extent(volume, geo, &inode)? } else { BlockNo(inode.block[0].into()) };
-    if inode.links == 0 || !geo.may_point_to(first) {
+    if !geo.may_point_to(first) {
         return Ok(None);
     }
     let page = volume.read(first)?;

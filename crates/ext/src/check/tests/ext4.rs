@@ -484,6 +484,15 @@ const GROUPS: &[Case] = &[
         "used_but_free",
         &[],
     ),
+    case(
+        "a bitmap on the metadata of another group",
+        |b| {
+            let there = b.lab.descriptor(0).inode_bitmap;
+            b.descriptor(2, |d| d.inode_bitmap = there);
+        },
+        "descriptor_damaged",
+        &[],
+    ),
     case("position of a bitmap", |b| b.descriptor(1, |d| d.block_bitmap = BlockNo(1)), "descriptor_damaged", &[]),
     case("free blocks of a group", |b| b.descriptor(1, |d| d.free_blocks -= 1), "group_count", &[]),
 ];
@@ -532,7 +541,18 @@ const LEFT: &[Case] = &[
         &[],
     ),
     case("magic of the orphan file", |b| b.orphan_block(|block| block[1016] = 0), "orphan_file", &[]),
-    case("inode of the journal", |b| b.inode(InodeNo::JOURNAL, |i| i.links = 0), "journal", &[]),
+    case("links of the journal", |b| b.inode(InodeNo::JOURNAL, |i| i.links = 0), "link_count", &[]),
+    case("mode of the journal", |b| b.inode(InodeNo::JOURNAL, |i| i.mode = 0o040_600), "journal", &[]),
+    case(
+        "a file named as the orphan file, without the feature",
+        |b| {
+            b.superblock(|raw| {
+                raw[0x5D] &= !0x10;
+            })
+        },
+        "superblock_field",
+        &[],
+    ),
     case(
         "superblock of the journal",
         |b| b.lab.block(b.blocks(InodeNo::JOURNAL)[0].1, |block| block[0] = 0),
