@@ -49,7 +49,7 @@ impl Checker<'_> {
             let before = self.volume.read(block)?;
             let what = dir::sealed(&before, lbn, indexed, owner);
             let mut contents = Buf::copy_of(&before);
-            // What is cut off gets a new checksum with the rest.
+            // A block that was cut gets a new checksum with the rest.
             let reseal = self.check_records(directory, lbn, &mut contents)
                 || self.check_block_sum(directory, lbn, what, &mut contents);
             if lbn == 0 {

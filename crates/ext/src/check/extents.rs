@@ -17,7 +17,7 @@ use crate::format::{BlockNo, Geometry, Inode, InodeNo, Owner, Sealed, Structure,
 pub(super) struct Visit<'a> {
     pub(super) child: Child,
     pub(super) page: &'a [u8],
-    /// What the node holds.
+    /// The node's entries and faults.
     pub(super) found: &'a Salvaged,
 }
 

@@ -160,7 +160,7 @@ impl Checker<'_> {
         }
         let slot = self.volume.slot(self.table_of(ino), ino)?;
         let inode = Inode::parse(&slot, &self.geo);
-        // What was never written may hold anything.
+        // A slot that was never written may hold anything.
         let is_sealed = self.geo.checksums.verify(Sealed::Inode(ino), &slot).is_ok();
         Ok(is_sealed && inode.links > 0 && inode.kind().is_some())
     }

@@ -110,7 +110,7 @@ impl Checker<'_> {
         }
         // A deletion time that could be an inode's number is left over from a list of orphans.
         let numbers_are_no_times = self.geo.inodes < self.superblock.mkfs_time();
-        let left_over = inode.dtime != 0 && inode.dtime <= self.geo.inodes && numbers_are_no_times;
+        let left_over = inode.dtime != 0 && inode.dtime < self.geo.inodes && numbers_are_no_times;
         if ino.0 < self.geo.first_ino && ino != InodeNo::ROOT {
             if left_over && self.log.found(Issue::OrphanLeft { inode: ino }) {
                 self.change_inode(ino, |inode| inode.dtime = 0)?;

@@ -551,7 +551,7 @@ impl TreeJudge for Collector<'_, '_, '_> {
     }
 
     fn extent(&mut self, extent: Extent) -> Result<(), CheckError> {
-        // What overlaps is left to pass 1.
+        // Pass 1 gives up what overlaps.
         if u64::from(extent.lbn) < self.next {
             return Ok(());
         }

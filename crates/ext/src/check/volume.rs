@@ -77,7 +77,7 @@ impl<'a> Volume<'a> {
 
     /// Replaces a block's contents, and makes its checksum.
     pub(super) fn write_sealed(&self, block: BlockNo, what: Sealed, mut contents: Buf) {
-        // What has no place for a checksum is reported by the pass that checks its structure.
+        // The pass that checks a structure reports that it has no place for a checksum.
         let _ = self.geo.checksums.seal(what, &mut contents);
         self.write(block, contents);
     }

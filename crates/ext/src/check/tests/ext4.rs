@@ -15,7 +15,7 @@ use crate::format::dir::{self, Form};
 use crate::format::inode::InodeFlags;
 use crate::format::{Owner, put_u16};
 
-/// A volume with extents, checksums, uninitialised groups, an index, trees of two levels, attributes and an orphan file.
+/// A volume with extents, checksums, uninitialised groups, an index, trees of two levels and an orphan file.
 const FULL: &[&str] =
     &["-t", "ext4", "-b", "1024", "-g", "4096", "-N", "1024", "-J", "size=1", "-O", "metadata_csum_seed,orphan_file"];
 
@@ -809,4 +809,17 @@ fn a_superblock_with_a_wrong_checksum_gives_way_to_a_copy_of_another_shape() {
         assert!(Bench::new(&disk).tree() == before);
         judge::assert_clean(&disk, "superblock");
     }
+}
+
+#[test]
+fn without_checksums_the_orphan_file_has_zeros_in_their_place() {
+    let options = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-O", "^metadata_csum,^64bit,orphan_file"];
+    let Some(disk) = made(&options, "16M") else { return };
+    let bench = Bench::new(&disk);
+    bench.lab.block(bench.blocks(bench.orphan_file())[3].1, |block| block[1023] = 7);
+    assert_ne!(judge::e2fsck(&disk).expect("the volume was made by its sister").code, Some(0));
+    let disk = Arc::new(disk.snapshot());
+    assert_eq!(names(&run_shared(&disk, Mode::No)), ["checksum"]);
+    assert_eq!(run_shared(&disk, Mode::Preen).exit_code(), 1);
+    judge::assert_clean(&disk, "orphan file");
 }

@@ -1,13 +1,13 @@
 //! Damaged nodes: which of their entries still make sense.
 //!
-//! [`super::Node`] refuses a node with any fault. A repair keeps what it can: [`salvage`] takes the entries that ascend,
-//! stay within their parent's range and lie on the volume, and says what is wrong with the others. What a tree lost is
-//! left out when it is [built anew](super::build).
+//! [`super::Node`] refuses a node with any fault. A repair keeps what it can: [`salvage`] takes the entries that
+//! ascend, stay within their parent's range and lie on the volume, and says what is wrong with the others. The tree is
+//! then [built anew](super::build) from what is kept.
 
 use super::{Bounds, Child, DEPTH_MAX, Extent, LBN_END, MAGIC, Node, ROOT_ENTRIES, block_entries};
 use crate::format::{BlockNo, Geometry, u16_at};
 
-/// What a node holds, as far as it makes sense.
+/// The contents of a node, as far as they make sense.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Salvaged {
     /// The extents of a leaf, ascending.
