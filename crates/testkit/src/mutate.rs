@@ -3,6 +3,7 @@
 //! The layout is taken from the undamaged image with a few reads at fixed offsets, not with the code under test.
 
 pub mod ext;
+mod ext_seal;
 pub mod f2fs;
 mod f2fs_fields;
 pub mod golden;
@@ -63,6 +64,11 @@ impl Layout {
     /// Returns all fields.
     pub fn fields(&self) -> &[Field] {
         &self.fields
+    }
+
+    /// Returns the function that makes checksums right again, for images that have some.
+    pub fn seal(&self) -> Option<fn(&MemDisk)> {
+        self.seal
     }
 
     /// Adds fields of one structure, given with their offsets in it.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use moafs_disk::mem::MemDisk;
 use moafs_testkit::exercise::{Bounds, exercise};
-use moafs_testkit::family::{self, Ext, F2fs, Family};
+use moafs_testkit::family::{self, Ext, Ext4, F2fs, Family};
 use moafs_testkit::mutate::golden::{self, Golden};
 use moafs_testkit::mutate::{damaged, mutations};
 use moafs_testkit::tests_of;
@@ -19,6 +19,13 @@ use moafs_testkit::volume::{CACHE_BYTES, Mounter};
 
 tests_of!(
     ext: Ext,
+    a_sample_of_damaged_images_does_no_harm,
+    #[ignore = "the full run: minutes"]
+    ten_thousand_damaged_images_do_no_harm,
+    replay,
+);
+tests_of!(
+    ext4: Ext4,
     a_sample_of_damaged_images_does_no_harm,
     #[ignore = "the full run: minutes"]
     ten_thousand_damaged_images_do_no_harm,

@@ -7,12 +7,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use moafs_disk::mem::MemDisk;
-use moafs_ext::check::CheckError;
 use moafs_vfs::types::Ino;
 
 use super::ext::{ExtMounter, kernel_sees};
 use super::{Ext, Family};
-use crate::family;
 use crate::image::{self, Geometry};
 use crate::judges::e2fsck::Finding;
 use crate::judges::{Class, Verdict, e2fsck};
@@ -49,7 +47,7 @@ impl Family for Ext4 {
     const AGED: &'static [&'static str] =
         &["ext3-1k", "ext3-4k", "extents-1k", "extents-4k", "sums-1k", "uninit-1k", "ext4-1k-groups", "ext4-4k"];
     const COUNTS_INODES: bool = true;
-    const DAMAGED: &'static [&'static str] = &["ext3-1k", "ext3-4k"];
+    const DAMAGED: &'static [&'static str] = &["ext3-1k", "ext3-4k", "ext4-1k-groups", "ext4-1k-uninit", "ext4-4k"];
     const FULL: &'static [Geometry] = &image::ext::JOURNALED_FULL;
     const SPARSE: &'static [Geometry] = &image::ext::JOURNALED_SPARSE;
     const ONE_MOMENT: bool = true;
@@ -92,16 +90,8 @@ impl Family for Ext4 {
         Ext::layout(image, geometry)
     }
 
-    /// Returns those of the reference tool for volumes with features that the checker of moafs does not judge.
     fn findings(disk: &MemDisk) -> Vec<String> {
-        match Ext::outcome(disk) {
-            Err(CheckError::Unsupported(_)) => match family::look::<Ext4>(disk) {
-                Ok(Some(verdict)) if !verdict.spotless => vec![verdict.text],
-                Ok(_) => Vec::new(),
-                Err(said) => vec![said],
-            },
-            outcome => Ext::findings_of(outcome),
-        }
+        Ext::findings(disk)
     }
 
     fn check(disk: &MemDisk, repair: bool) {

@@ -2,7 +2,7 @@
 
 use moafs_disk::mem::MemDisk;
 
-use super::{Layout, Reader};
+use super::{Layout, Reader, ext_seal};
 
 /// Superblock fields that a mount reads: `(name, offset, width)`.
 const SUPERBLOCK: [(&str, u64, usize); 36] = [
@@ -43,6 +43,52 @@ const SUPERBLOCK: [(&str, u64, usize); 36] = [
     ("s_jnl_backup_type", 0xFD, 1),
     ("s_jnl_blocks", 0x10C, 4),
 ];
+
+/// Those that only volumes with features of ext4 have.
+const SUPERBLOCK_EXT4: [(&str, u64, usize); 13] = [
+    ("s_hash_seed", 0xEC, 4),
+    ("s_first_meta_bg", 0x104, 4),
+    ("s_blocks_count_hi", 0x150, 4),
+    ("s_free_blocks_hi", 0x158, 4),
+    ("s_min_extra_isize", 0x15C, 2),
+    ("s_flags", 0x160, 4),
+    ("s_log_groups_per_flex", 0x174, 1),
+    ("s_checksum_type", 0x175, 1),
+    ("s_error_count", 0x194, 4),
+    ("s_overhead_clusters", 0x248, 4),
+    ("s_checksum_seed", 0x270, 4),
+    ("s_orphan_file_inum", 0x280, 4),
+    ("s_checksum", 0x3FC, 4),
+];
+
+/// Those of descriptors of 64 bytes.
+const DESCRIPTOR_HIGH: [(&str, u64, usize); 6] = [
+    ("bg_block_bitmap_hi", 0x20, 4),
+    ("bg_inode_table_hi", 0x28, 4),
+    ("bg_free_blocks_count_hi", 0x2C, 2),
+    ("bg_used_dirs_count_hi", 0x30, 2),
+    ("bg_itable_unused_hi", 0x32, 2),
+    ("bg_block_bitmap_csum_hi", 0x38, 2),
+];
+
+/// The header of a node of an extent tree, and its first two entries.
+const EXTENTS: [(&str, u64, usize); 12] = [
+    ("eh_magic", 0, 2),
+    ("eh_entries", 2, 2),
+    ("eh_max", 4, 2),
+    ("eh_depth", 6, 2),
+    ("ee_block", 12, 4),
+    ("ee_len, or ei_leaf", 16, 2),
+    ("ee_start_hi", 18, 2),
+    ("ee_start", 20, 4),
+    ("second ee_block", 24, 4),
+    ("second ee_len, or ei_leaf", 28, 2),
+    ("second ee_start_hi", 30, 2),
+    ("second ee_start", 32, 4),
+];
+
+/// Levels of an extent tree whose nodes are mutated.
+const LEVELS: usize = 3;
 
 const DESCRIPTOR: [(&str, u64, usize); 9] = [
     ("bg_block_bitmap", 0, 4),
@@ -116,12 +162,21 @@ pub fn layout(image: &MemDisk, bytes: u64) -> Layout {
     let inode_size = if read.number(sb + 0x4C, 4) == 0 { 128 } else { read.number(sb + 0x58, 2) };
     let groups = (read.number(sb + 4, 4) - first).div_ceil(per_group);
     let table = (first + 1) * block;
+    let (incompat, ro_compat) = (read.number(sb + 0x60, 4), read.number(sb + 0x64, 4));
+    let desc_size = if incompat & 0x80 == 0 { 32 } else { read.number(sb + 0xFE, 2) };
     let mut layout = Layout::new(bytes);
+    layout.seal = (ro_compat & 0x410 != 0).then_some(ext_seal::seal);
     layout.metadata.push((sb, sb + 1024));
     layout.add("superblock", &SUPERBLOCK, sb);
-    layout.metadata.push((table, table + groups * 32));
+    if incompat & 0x40 != 0 || ro_compat & 0x410 != 0 {
+        layout.add("superblock", &SUPERBLOCK_EXT4, sb);
+    }
+    layout.metadata.push((table, table + groups * desc_size));
     for group in 0..groups {
-        let descriptor = table + group * 32;
+        let descriptor = table + group * desc_size;
+        if desc_size > 32 {
+            layout.add(&format!("group {group}"), &DESCRIPTOR_HIGH, descriptor);
+        }
         layout.add(&format!("group {group}"), &DESCRIPTOR, descriptor);
         for (at, len) in [(0, block), (4, block), (8, inodes.min(INODES_PER_GROUP) * inode_size)] {
             let start = read.number(descriptor + at, 4) * block;
@@ -144,6 +199,9 @@ fn add_inode(layout: &mut Layout, read: &Reader<'_>, ino: u64, (at, block): (u64
     }
     layout.add(&format!("inode {ino}"), &INODE, at);
     let is_dir = mode & 0xF000 == 0x4000;
+    if read.number(at + 32, 4) & 0x8_0000 != 0 {
+        return add_tree(layout, read, ino, (at + 40, block), is_dir);
+    }
     let pointers: &[u64] = if is_dir { &[40, 44, 88, 104] } else { &[88, 92, 96, 104] };
     let is_mapped = is_dir || mode & 0xF000 == 0x8000;
     for pointer in pointers.iter().filter(|_| is_mapped) {
@@ -152,5 +210,23 @@ fn add_inode(layout: &mut Layout, read: &Reader<'_>, ino: u64, (at, block): (u64
             layout.add(&format!("inode {ino}, block {}", start / block), &RECORDS, start);
             layout.metadata.push((start, start + block.min(4096)));
         }
+    }
+}
+
+/// Adds the first node of each level of an extent tree whose root lies at a byte, and the first block of a directory.
+fn add_tree(layout: &mut Layout, read: &Reader<'_>, ino: u64, (root, block): (u64, u64), is_dir: bool) {
+    let mut node = root;
+    for _ in 0..LEVELS {
+        layout.add(&format!("inode {ino}, extents"), &EXTENTS, node);
+        if read.number(node + 6, 2) == 0 {
+            break;
+        }
+        node = read.number(node + 16, 4) * block;
+        layout.metadata.push((node, node + block.min(4096)));
+    }
+    let start = read.number(node + 20, 4) * block;
+    if is_dir && start != 0 && start + block <= layout.bytes {
+        layout.add(&format!("inode {ino}, block {}", start / block), &RECORDS, start);
+        layout.metadata.push((start, start + block.min(4096)));
     }
 }
