@@ -411,12 +411,16 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// Returns the largest size that a file with this kind of map can have.
+    pub(super) fn size_max(&self, inode: &Inode) -> u64 {
+        if inode.has_extents() { LBN_END * u64::from(self.geo.block_size) } else { map::size_max(&self.geo) }
+    }
+
     fn check_size(&mut self, ino: InodeNo, inode: &mut Inode, mapped: &Mapped) {
         let block_size = u64::from(self.geo.block_size);
         let mapped_end = mapped.written_end() * block_size;
         let too_small = inode.size.div_ceil(block_size) * block_size < mapped_end;
-        let size_max = if inode.has_extents() { LBN_END * block_size } else { map::size_max(&self.geo) };
-        let too_large = inode.size > size_max;
+        let too_large = inode.size > self.size_max(inode);
         // The reserved inodes have sizes of their own.
         let ordinary = ino.0 >= self.geo.first_ino;
         if ordinary && (too_small || too_large) {

@@ -159,7 +159,7 @@ impl Checker<'_> {
         if !self.superblock.compat().contains(Compat::HAS_JOURNAL) {
             return Ok(());
         }
-        let Some(problem) = self.journal_problem()? else { return self.check_journal_links() };
+        let Some(problem) = self.journal_problem()? else { return self.check_journal_inode() };
         if self.log.found(Issue::Journal { problem }) {
             let without = self.superblock.compat().difference(Compat::HAS_JOURNAL);
             self.superblock.set_compat(without);
@@ -170,12 +170,17 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A journal that is sound in all else is no deleted file.
-    fn check_journal_links(&mut self) -> Result<(), CheckError> {
+    /// Corrects the inode of a journal that is sound in all else: it is no deleted file, and not longer than any file.
+    fn check_journal_inode(&mut self) -> Result<(), CheckError> {
         let inode = InodeNo::JOURNAL;
-        let is_linked = self.read_inode(inode)?.1.links > 0;
-        if !is_linked && self.log.found(Issue::LinkCount { inode, stored: 0, counted: 1 }) {
+        let (_, stored) = self.read_inode(inode)?;
+        if stored.links == 0 && self.log.found(Issue::LinkCount { inode, stored: 0, counted: 1 }) {
             self.change_inode(inode, |inode| inode.links = 1)?;
+        }
+        let should =
+            self.dense_blocks(&stored)?.map_or(0, |blocks| blocks.len()) as u64 * u64::from(self.geo.block_size);
+        if stored.size > self.size_max(&stored) && self.log.found(Issue::Size { inode, stored: stored.size, should }) {
+            self.change_inode(inode, |inode| inode.size = should)?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! [`super::Node`] refuses a node with any fault. A repair keeps what it can: [`salvage`] takes the entries that
 //! ascend, stay within their parent's range and lie on the volume, and says what is wrong with the others. The tree is
-//! then [built anew](super::build) from what is kept.
+//! then [built anew](super::build()) from what is kept.
 
 use super::{Bounds, Child, DEPTH_MAX, Extent, LBN_END, MAGIC, Node, ROOT_ENTRIES, block_entries};
 use crate::format::{BlockNo, Geometry, u16_at};
