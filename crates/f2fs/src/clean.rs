@@ -8,6 +8,7 @@
 //! | module | what it decides |
 //! |---|---|
 //! | [`table`] | what policies see of segments and room |
+//! | [`decision`] | what a policy is asked, and what it answers |
 //! | [`greedy`] | the section with the least valid data |
 //! | [`cost_benefit`] | the most free space for the longest time per cost |
 //! | [`hole_plugging`] | the emptiest sections, into the holes of others |
@@ -22,6 +23,7 @@
 pub mod adaptive;
 pub mod age_threshold;
 pub mod cost_benefit;
+pub mod decision;
 pub mod greedy;
 pub mod hole_plugging;
 pub mod make_room;
@@ -33,9 +35,7 @@ pub mod trigger;
 
 use serde::Serialize;
 
-use crate::format::Nid;
-use crate::place::device::DeviceCost;
-
+pub use decision::{ChooseVictims, Decision, Destination, FilesOf, Want};
 pub use order::Order;
 pub use table::{Class, Headroom, Secno, SectionView, SegmentView, Table};
 pub use trigger::{Trigger, Urgency};
@@ -56,65 +56,6 @@ moafs_vfs::named_enum! {
     /// Chooses the next sections to clean. `None` if no section can be cleaned within the room:
     /// then a checkpoint or recycling has to make room.
     pub fn choose(self, table: &impl Table, want: &Want<'_>) -> Option<Decision>;
-}
-
-/// A policy that chooses victims. A policy is one file with an implementation, and one line in [`Cleaner`].
-pub trait ChooseVictims {
-    /// Chooses the next sections to clean; `None` if no section can be cleaned within the room.
-    fn choose(&self, table: &impl Table, want: &Want<'_>) -> Option<Decision>;
-}
-
-/// The files that have valid blocks in a section, ascending.
-pub type FilesOf<'a> = dyn Fn(Secno) -> Vec<Nid> + 'a;
-
-/// The goal of a cleaning and the room that it may use.
-#[derive(Clone, Copy)]
-pub struct Want<'a> {
-    /// Sections to clean together, at least 1 (`-o clean_batch=`).
-    pub batch: u32,
-    /// Blocks that may be moved at most: what fits into the clean segments that cleaning may take. Victims with more
-    /// valid blocks are passed over.
-    pub room_blocks: u64,
-    /// Mean length of a run of holes, for estimates.
-    pub hole_run_blocks: f64,
-    /// The device's costs, for estimates.
-    pub device: DeviceCost,
-    /// The files of a section. If given, further victims are those that share files with the first;
-    /// it is called for at most [`select::SHARING_CANDIDATES`] sections per victim wanted.
-    pub files: Option<&'a FilesOf<'a>>,
-}
-
-/// The victims of a cleaning, and the destination of their blocks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Decision {
-    /// The victims, best first; all of one class.
-    pub victims: Vec<Secno>,
-    /// The destination of their valid blocks.
-    pub to: Destination,
-}
-
-impl Decision {
-    /// Returns the cleaning of these sections into clean segments; `None` if there are none.
-    pub fn into_clean_segments(victims: &[SectionView]) -> Option<Decision> {
-        let victims: Vec<Secno> = victims.iter().map(|view| view.section).collect();
-        (!victims.is_empty()).then_some(Decision { victims, to: Destination::CleanSegment })
-    }
-}
-
-/// The destination of the victims' valid blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Destination {
-    /// Clean segments, which the logs take.
-    CleanSegment,
-    /// Into holes of other segments: those that [`hole_plugging::target`] names.
-    Holes,
-    /// Into segments whose blocks were last written at about this time: those that [`age_threshold::target`] names,
-    /// else clean ones.
-    LikeAge {
-        /// The moment, on the volume's clock.
-        youngest_ns: u64,
-    },
 }
 
 #[cfg(test)]
