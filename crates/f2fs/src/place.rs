@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`log_choice`] | where a block goes: its log, how the log goes on, and in which segment |
 //! | [`temperature`] | the policy that tells hot from cold |
+//! | [`heat`] | the heat of data, and what such a policy is asked |
 //! | [`kind`] | by kind: extensions, marks |
 //! | [`wolf`] | by reference counts |
 //! | [`recycling`] | whether logs fill holes of used segments when no clean one is left, and which |
@@ -15,6 +16,7 @@
 pub mod budget;
 pub mod device;
 pub mod free;
+pub mod heat;
 pub mod kind;
 pub mod log_choice;
 pub mod recycling;
@@ -22,5 +24,6 @@ pub mod temperature;
 pub mod wolf;
 
 pub use device::{Charge, DeviceCost};
+pub use heat::Heat;
 pub use recycling::Recycling;
-pub use temperature::{Heat, Temperature};
+pub use temperature::Temperature;

@@ -3,7 +3,7 @@
 //!
 //! Files are marked when they are created, by the extensions that the superblock lists; those without a mark are warm.
 
-use crate::place::temperature::{FileBlocks, Heat, Separator};
+use crate::place::heat::{FileBlocks, Heat, Separator};
 
 /// The policy: by the mark of the file.
 #[derive(Debug, Clone, Copy)]

@@ -17,8 +17,8 @@ use crate::clean::table::{Class, Headroom, Table};
 use crate::format::{Log, SEGMENT_BLOCKS, Segno};
 use crate::place::budget::{Blocks, Budget};
 use crate::place::free::FreeSegments;
+use crate::place::heat::Heat;
 use crate::place::recycling::{Action, Memory, Recycling, State, target};
-use crate::place::temperature::Heat;
 
 /// Blocks after which a decision is made anew: the segment buffer of Oh et al. (2009, see
 /// [`target`]), 4 MiB.
@@ -46,6 +46,13 @@ pub fn data_log(facts: BlockFacts) -> Log {
         BlockFacts { moved: true, .. } | BlockFacts { heat: Some(Heat::Cold), .. } => Log::ColdData,
         BlockFacts { heat: Some(Heat::Hot), .. } => Log::HotData,
         BlockFacts { heat: None, .. } => Log::WarmData,
+    }
+}
+
+impl Heat {
+    /// Returns the log of data that a file's block of this heat joins.
+    pub fn data_log(self) -> Log {
+        data_log(BlockFacts { heat: Some(self), ..BlockFacts::default() })
     }
 }
 

@@ -8,22 +8,26 @@
 //! |---|---|
 //! | [`mod@never`], [`mod@always`] | wait for cleaning; fill holes |
 //! | [`auto`] | the cheaper of the two, by a model of the device |
+//! | `decide` | the trait that these implement |
+//! | `cost` | the model of the device |
+//! | `memory` | what each way was seen to cost |
+//! | `state` | what a decision rests on, and what it may be |
 //! | [`target`] | which used segment takes new data, and into which of its holes |
 
 pub mod always;
 pub mod auto;
+mod cost;
+mod decide;
+mod memory;
 pub mod never;
+mod state;
 pub mod target;
 
 use serde::Serialize;
 
-use crate::clean::table::Headroom;
-use crate::place::device::DeviceCost;
-
-pub use auto::Memory;
-
-/// Sections that cleaning makes free with one checkpoint.
-pub const SECTIONS_PER_CHECKPOINT: u32 = 4;
+pub use decide::Decide;
+pub use memory::Memory;
+pub use state::{Action, Costs, SECTIONS_PER_CHECKPOINT, State, Targets, Victims};
 
 moafs_vfs::named_enum! {
     /// The policy that decides when logs recycle: the values of `-o recycle=`.
@@ -37,71 +41,6 @@ moafs_vfs::named_enum! {
     }
 
     fn choose(self, memory: &mut Memory, state: &State, costs: Costs) -> Action;
-}
-
-/// A policy: decides whether a write burst fills holes or waits for cleaning.
-pub trait Decide {
-    /// Decides when no section is spare and there are holes to fill. `memory`: what [`Memory::costs`] keeps between
-    /// decisions. Returns [`Action::Recycle`] or [`Action::Clean`].
-    fn choose(&self, memory: &mut Memory, state: &State, costs: Costs) -> Action;
-}
-
-/// The way in which a write burst gets room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// Takes clean segments, without any preparation.
-    Append,
-    /// Fills holes of used segments.
-    Recycle,
-    /// Cleans sections first, then appends to clean segments.
-    Clean,
-}
-
-/// The best targets for recycling, added up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Targets {
-    /// Segments that were added up.
-    pub segments: u32,
-    /// Blocks that may be filled.
-    pub holes: u32,
-    /// Runs of such blocks.
-    pub runs: u32,
-}
-
-/// The best victims for cleaning, added up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Victims {
-    /// Sections that were added up.
-    pub sections: u32,
-    /// Blocks of these sections.
-    pub blocks: u32,
-    /// Valid blocks of these sections.
-    pub valid: u32,
-}
-
-/// The state of the volume when a write burst asks for room, or a log whose segment is full.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct State {
-    /// Blocks that writers have had written so far, those moved by cleaning not among them: a count that only grows.
-    pub written_blocks: u64,
-    /// Room on the volume.
-    pub space: Headroom,
-    /// The segments that recycling would fill.
-    pub targets: Targets,
-    /// The sections that cleaning would take.
-    pub victims: Victims,
-    /// The costs of the device's requests.
-    pub device: DeviceCost,
-}
-
-/// The costs per new block when no clean segment is left: infinite for what is impossible.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Costs {
-    /// Filling holes: as seen lately, or as predicted if that is not what is done.
-    pub recycle_ns: f64,
-    /// Cleaning for a clean segment and appending to it: in the same way.
-    pub clean_ns: f64,
 }
 
 /// The action to take, and the costs per new block that led to it: infinite for an action that is
@@ -122,9 +61,9 @@ impl Recycling {
     /// Decides how to get room for a write burst, or for a log whose segment is full. `memory`:
     /// that of the log's class.
     pub fn decide(self, memory: &mut Memory, state: &State) -> Verdict {
-        let append_ns = auto::append_ns(state);
+        let append_ns = cost::append_ns(state);
         if state.space.spare_sections() > 0 {
-            let Costs { recycle_ns, clean_ns } = auto::costs_of_the_moment(state);
+            let Costs { recycle_ns, clean_ns } = cost::costs_of_the_moment(state);
             return Verdict { action: Action::Append, append_ns, recycle_ns, clean_ns };
         }
         let costs = memory.costs(state);
@@ -136,6 +75,8 @@ impl Recycling {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use crate::clean::table::Headroom;
+    use crate::place::device::DeviceCost;
 
     /// Returns a volume of 1000 sections without a clean one; `valid` blocks in the best victim, which is the
     /// best target too, and files of 8 blocks.

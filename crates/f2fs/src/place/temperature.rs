@@ -1,12 +1,11 @@
 //! The policies that tell hot data from cold. A policy is one file with an implementation of
 //! [`Separator`], and one line in [`Temperature`].
 
-use moafs_vfs::types::LbnRange;
 use serde::Serialize;
 
-use crate::format::{Log, Nid};
-use crate::place::log_choice::{BlockFacts, data_log};
 use crate::place::{kind, wolf};
+
+pub use crate::place::heat::{FileBlocks, Heat, Separator};
 
 moafs_vfs::named_enum! {
     /// The policy that tells hot data from cold: the values of `-o temperature=`.
@@ -22,48 +21,11 @@ moafs_vfs::named_enum! {
     pub fn separator(self, seed: u64) -> Box<dyn Separator>;
 }
 
-/// The heat of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Heat {
-    /// Written often: it will soon be written again.
-    Hot,
-    /// Written seldom: it will probably stay valid for long.
-    Cold,
-}
-
-impl Heat {
-    /// Returns the log of data that a file's block of this heat joins.
-    pub fn data_log(self) -> Log {
-        data_log(BlockFacts { heat: Some(self), ..BlockFacts::default() })
-    }
-}
-
-/// File blocks that are about to be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileBlocks {
-    /// The file's inode.
-    pub ino: Nid,
-    /// The blocks.
-    pub range: LbnRange,
-    /// The file's mark, if it has one.
-    pub mark: Option<Heat>,
-}
-
-/// The state of a policy for one volume.
-pub trait Separator: Send {
-    /// Returns the heat of blocks that are about to be written, `None` if nothing is known of them. `now_ns`: the
-    /// volume's clock.
-    fn heat(&mut self, blocks: &FileBlocks, now_ns: u64) -> Option<Heat>;
-
-    /// Notes that there was no request for a while.
-    fn idle(&mut self) {}
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use moafs_vfs::types::Lbn;
+    use crate::format::Nid;
+    use moafs_vfs::types::{Lbn, LbnRange};
 
     #[test]
     fn the_default_goes_by_the_mark_of_the_file() {

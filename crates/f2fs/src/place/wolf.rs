@@ -23,7 +23,7 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::clean::order::Owner;
 use crate::format::Nid;
-use crate::place::temperature::{FileBlocks, Heat, Separator};
+use crate::place::heat::{FileBlocks, Heat, Separator};
 
 /// A buffer is flushed when its oldest block has waited so long.
 pub const BUFFER_AGE_MAX_NS: u64 = 30 * S;
