@@ -90,6 +90,10 @@ const HOST_FULL_PAUSE: Duration = Duration::from_millis(100);
 /// The most blocks read by one request when a neighbourhood is fetched.
 const READ_RUN_MAX: u64 = 32;
 
+/// The share of memory, one part in so many, by which it grows after a search in vain before the next one: blocks that
+/// were read or released meanwhile may leave.
+const VAIN_SHARE: usize = 16;
+
 /// Number of maps that blocks are distributed to, by their number: threads seldom wait for one another.
 const SHARDS: usize = 16;
 
@@ -99,6 +103,22 @@ const SHARDS: usize = 16;
 struct Hand {
     shard: usize,
     next: u64,
+    /// The end of the last search that left too much in memory.
+    vain: Option<VainSearch>,
+}
+
+/// The state of memory when a search had dropped all that may leave. The next one is in vain as well until blocks have
+/// been written, or memory has grown.
+#[derive(Clone, Copy)]
+struct VainSearch {
+    memory: usize,
+    written: u64,
+}
+
+impl VainSearch {
+    fn is_still(self, memory: usize, written: u64) -> bool {
+        written == self.written && memory < self.memory + self.memory / VAIN_SHARE
+    }
 }
 
 /// A metadata block in memory.
@@ -243,6 +263,8 @@ pub struct Meta {
     order: Mutex<Order>,
     sweeping: moafs_runtime::lock::Mutex<()>,
     memory: AtomicU64,
+    /// The number of times that changed blocks became clean.
+    written: AtomicU64,
     /// The transactions of a volume with a journal.
     transactions: Option<Transactions>,
 }
@@ -414,6 +436,7 @@ impl Meta {
             filled: Event::new(),
             order: Mutex::new(order),
             memory: AtomicU64::new(0),
+            written: AtomicU64::new(0),
         }
     }
 
@@ -795,12 +818,14 @@ impl Meta {
         loop {
             self.health.check()?;
             let Some(round) = self.order.lock().next_round(target) else { return Ok(()) };
-            let swept = self.write_round(&round);
-            if swept.is_err() {
-                self.order.lock().unwritten.extend(round.blocks.into_values());
+            let (level, swept) = (round.level, self.write_round(&round));
+            match swept {
+                Ok(()) => drop(round),
+                Err(_) => self.order.lock().unwritten.extend(round.blocks.into_values()),
             }
             self.health.watch(swept)?;
-            let freed = self.order.lock().round_is_durable(round.level);
+            self.note_written();
+            let freed = self.order.lock().round_is_durable(level);
             self.health.watch(sweeper.freed(freed))?;
         }
     }
@@ -867,10 +892,16 @@ impl Meta {
     }
 
     /// Forgets clean blocks that were not used for a turn of the hand, until at most `bytes` are
-    /// held, or only blocks in use are left. While another caller is at it, returns at once: where
+    /// held, or only blocks in use are left; then it does not look again before that may have changed. While another
+    /// caller is at it, returns at once: where
     /// most blocks are in use, all writers and the sweep that makes blocks clean would wait in a row.
     pub fn shrink(&self, bytes: usize) {
         let Some(mut hand) = self.hand.try_lock() else { return };
+        let written = self.written.load(Ordering::Relaxed);
+        if hand.vain.is_some_and(|vain| vain.is_still(self.memory(), written)) {
+            return;
+        }
+        hand.vain = None;
         // The first turn clears the marks of use, the second finds the blocks without one; the hand
         // may begin within a shard.
         for _ in 0..=2 * SHARDS {
@@ -888,8 +919,14 @@ impl Meta {
             if self.memory() <= bytes {
                 return;
             }
-            *hand = Hand { shard: (hand.shard + 1) % SHARDS, next: 0 };
+            (hand.shard, hand.next) = ((hand.shard + 1) % SHARDS, 0);
         }
+        hand.vain = Some(VainSearch { memory: self.memory(), written });
+    }
+
+    /// Notes that changed blocks have become clean: they may leave memory.
+    fn note_written(&self) {
+        self.written.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns true for a clean block that no caller holds, and that was not used since the hand

@@ -165,6 +165,30 @@ fn blocks_in_use_stay_in_memory_and_the_others_leave_in_turn() {
 }
 
 #[test]
+fn blocks_that_may_not_leave_are_not_looked_at_again_and_again() {
+    let meta = meta_over(Arc::new(MemDisk::new((400 * BLOCK / SECTOR) as u64)));
+    let changed = |no| {
+        let block = meta.get(no, Kind::Inodes).expect("memory can be read");
+        meta.change(&block, 0..128, Level::NONE, |bytes| bytes.fill(7));
+        block
+    };
+    let blocks: Vec<_> = (0..100).map(changed).collect();
+    let were_looked_at = || blocks.iter().filter(|block| !block.touched.swap(true, Ordering::Relaxed)).count();
+    meta.shrink(0);
+    assert_eq!(were_looked_at(), 100);
+    meta.shrink(0);
+    assert_eq!(were_looked_at(), 0, "none of them has been written");
+    (100..107).for_each(|no| drop(meta.get(no, Kind::Inodes).expect("memory can be read")));
+    meta.shrink(0);
+    assert_eq!(were_looked_at(), 100, "memory has grown by more than a sixteenth");
+    assert_eq!(meta.memory(), 100 * BLOCK, "what was only read has left");
+    sweep(&meta);
+    drop(blocks);
+    meta.shrink(0);
+    assert_eq!(meta.memory(), 0, "all of them have been written");
+}
+
+#[test]
 fn what_a_failed_round_was_to_write_stays_in_memory() {
     let rt: Rt = Live::new();
     let rule = Rule::new(Victims::Writes(EVERYWHERE), When::From(1), Harm::Error);

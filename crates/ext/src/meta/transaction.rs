@@ -295,6 +295,7 @@ impl Transactions {
         committed.homeless.clear();
         self.count_homeless(meta, committed);
         self.running.lock().logged = coming.iter().map(|(no, _)| no.0).collect();
+        meta.note_written();
         Ok(())
     }
 
