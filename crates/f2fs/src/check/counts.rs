@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use moafs_vfs::types::FileKind;
 
+use super::Issue;
+use super::checker::{Checker, DirInfo, InodeState, Tell};
 use super::issue::Count;
-use super::{Checker, DirInfo, InodeState, Issue, Tell};
 use crate::format::{Nid, Segno};
 
 /// Links of a directory without subdirectories: its name, and its `.`.

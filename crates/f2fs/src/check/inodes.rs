@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use moafs_vfs::types::FileKind;
 
+use super::checker::{Checker, DirInfo, InodeState, Tell};
 use super::nodes::{Expected, Walk};
-use super::{CheckError, Checker, DirInfo, InodeState, Issue, Tell};
+use super::{CheckError, Issue};
 use crate::format::inode::{self, Advise, INLINE_XATTR_WORDS_MAX, Inline, Inode, InodeFlags, Layout};
 use crate::format::nat::NatEntry;
 use crate::format::node::{Footer, XATTR_OFFSET};

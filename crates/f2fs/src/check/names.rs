@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use moafs_disk::Page;
 use moafs_vfs::types::FileKind;
 
+use super::checker::{Checker, Tell};
 use super::nodes::foreign;
-use super::{CheckError, Checker, Issue, Tell};
+use super::{CheckError, Issue};
 use crate::format::dentry::{self, Entry, Region};
 use crate::format::inode::{self, Inline, Inode, Layout};
 use crate::format::node::{self, ADDRS_PER_NODE, Footer, NIDS_PER_NODE};

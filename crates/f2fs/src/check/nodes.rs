@@ -3,9 +3,10 @@
 use moafs_disk::Page;
 use moafs_vfs::types::FileKind;
 
+use super::checker::Checker;
 use super::issue::BlockOwner;
 use super::segments::Claim;
-use super::{CheckError, Checker, Issue};
+use super::{CheckError, Issue};
 use crate::format::checkpoint::Checkpoint;
 use crate::format::inode::{self, CachedExtent, Layout};
 use crate::format::node::{self, ADDRS_PER_NODE, Footer, NIDS_PER_NODE, XATTR_OFFSET};

@@ -1,38 +1,12 @@
-//! Segments: what the SIT says of them, and what their blocks are used for.
+//! Claims: what the blocks of segments are used for.
 
+use super::checker::Checker;
 use super::issue::BlockOwner;
-use super::{CheckError, Checker, Issue};
-use crate::format::sit::{SitEntry, ValidMap};
+use super::segment::Segment;
+use super::{CheckError, Issue};
+use crate::format::sit::ValidMap;
 use crate::format::summary::{ENTRY_BYTES, FOOTER_AT, SummaryEntry};
 use crate::format::{BlkAddr, Log, Nid, Segno};
-
-/// A segment under check.
-pub(super) struct Segment {
-    /// The log of its type; `None` without a SIT entry, or if the entry cannot be believed.
-    pub(super) log: Option<Log>,
-    /// The blocks that the SIT says are in use.
-    pub(super) valid: ValidMap,
-    /// The blocks that have an owner.
-    pub(super) reached: ValidMap,
-    /// Blocks that belong to another log.
-    pub(super) misfits: u32,
-    /// An issue was recorded that nodes and data are mixed in it.
-    told_class: bool,
-    /// The kind (nodes or data) of its summary was checked.
-    kind_checked: bool,
-}
-
-impl Segment {
-    pub(super) fn of(entry: &SitEntry) -> Segment {
-        Segment { log: Some(entry.log), ..Segment::damaged(entry.map) }
-    }
-
-    /// Returns a segment of which only the map is known.
-    pub(super) fn damaged(valid: ValidMap) -> Segment {
-        let reached = ValidMap::EMPTY;
-        Segment { log: None, valid, reached, misfits: 0, told_class: false, kind_checked: false }
-    }
-}
 
 /// The owner of a block, and the kind of the block.
 pub(super) struct Claim {

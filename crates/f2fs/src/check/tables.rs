@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::segments::Segment;
+use moafs_disk::Disk;
+
+use super::checker::{Checker, Tell};
+use super::nat::Nat;
+use super::segment::Segment;
 use super::volume::{REQUEST_BLOCKS, Volume};
-use super::{CheckError, Checker, Issue, Outcome, Tell};
+use super::{CheckError, Issue, Outcome};
 use crate::format::chain::{self, Facts};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, VersionBitmap, is_newer};
-use crate::format::nat::{self, NAT_PER_BLOCK, NatEntry};
+use crate::format::nat::NatEntry;
 use crate::format::node::Footer;
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
 use crate::format::superblock::{Features, Geometry, SUPERBLOCK_START, Superblock};
@@ -24,7 +28,7 @@ const UNKNOWN: [(Features, &str); 6] = [
 ];
 
 /// Finds a superblock that makes sense: the first copy, or else the second.
-pub(super) fn read_superblock(volume: &Volume<'_>, outcome: &mut Outcome) -> Result<Superblock, CheckError> {
+fn read_superblock(volume: &Volume<'_>, outcome: &mut Outcome) -> Result<Superblock, CheckError> {
     let blocks = [
         volume.read_run(BlkAddr(0), 1, "read the superblock")?,
         volume.read_run(BlkAddr(1), 1, "read the superblock")?,
@@ -81,11 +85,7 @@ fn unsupported(superblock: &Superblock) -> Option<String> {
 }
 
 /// Reads the newer one of the packs that are whole; `None`: the check ends here.
-pub(super) fn read_pack(
-    volume: &Volume<'_>,
-    geo: &Geometry,
-    outcome: &mut Outcome,
-) -> Result<Option<Pack>, CheckError> {
+fn read_pack(volume: &Volume<'_>, geo: &Geometry, outcome: &mut Outcome) -> Result<Option<Pack>, CheckError> {
     let (first, second) = (read_one_pack(volume, geo, 0)?, read_one_pack(volume, geo, 1)?);
     let pack = match (first, second) {
         (Ok(first), Ok(second)) if is_newer(second.checkpoint.version, first.checkpoint.version) => second,
@@ -139,71 +139,6 @@ fn read_one_pack(volume: &Volume<'_>, geo: &Geometry, index: u8) -> Result<Resul
     Ok(Pack::decode(&blocks, geo, index).map_err(|damage| BadPack { pack, version, finished, problem: damage.problem }))
 }
 
-/// A block of the NAT that has an entry in use.
-struct NatBlock {
-    bytes: Box<[u8]>,
-    /// Its entries that something led to.
-    seen: [u64; NAT_PER_BLOCK.div_ceil(64)],
-}
-
-/// The node address table.
-pub(super) struct Nat {
-    blocks: BTreeMap<u32, NatBlock>,
-    nid_max: u32,
-}
-
-impl Nat {
-    pub(super) fn new(geo: &Geometry) -> Nat {
-        Nat { blocks: BTreeMap::new(), nid_max: geo.nid_max() }
-    }
-
-    /// Returns an id's entry; a free one if there is no such id.
-    pub(super) fn get(&self, nid: Nid) -> NatEntry {
-        let block = self.blocks.get(&(nid.0 / NAT_PER_BLOCK as u32));
-        block.map_or_else(NatEntry::default, |block| nat::entry(&block.bytes, nid.0 as usize % NAT_PER_BLOCK))
-    }
-
-    /// True if there can be a node with this id, other than the two that have none.
-    pub(super) fn is_nid(&self, nid: Nid) -> bool {
-        (Nid::ROOT.0..self.nid_max).contains(&nid.0)
-    }
-
-    /// Notes that something leads to a node. False if something did already.
-    pub(super) fn see(&mut self, nid: Nid) -> bool {
-        let Some(block) = self.blocks.get_mut(&(nid.0 / NAT_PER_BLOCK as u32)) else { return false };
-        let index = nid.0 as usize % NAT_PER_BLOCK;
-        let bit = 1 << (index % 64);
-        let first = block.seen[index / 64] & bit == 0;
-        block.seen[index / 64] |= bit;
-        first
-    }
-
-    /// Numbers of the blocks that have entries in use.
-    pub(super) fn blocks_used(&self) -> Vec<u32> {
-        self.blocks.keys().copied().collect()
-    }
-
-    /// Returns the nodes that are in use in a block, with their entries.
-    pub(super) fn used_in(&self, block: u32) -> Vec<(Nid, NatEntry)> {
-        let first = block * NAT_PER_BLOCK as u32;
-        let nids = (first..first + NAT_PER_BLOCK as u32).map(Nid).filter(|nid| self.is_nid(*nid));
-        nids.map(|nid| (nid, self.get(nid))).filter(|(_, entry)| entry.addr != BlkAddr::NULL).collect()
-    }
-
-    fn insert(&mut self, block: u32, bytes: &[u8]) {
-        let used = |index| nat::entry(bytes, index).addr != BlkAddr::NULL;
-        if bytes.iter().any(|byte| *byte != 0) && (0..NAT_PER_BLOCK).any(used) {
-            self.blocks.insert(block, NatBlock { bytes: bytes.into(), seen: Default::default() });
-        }
-    }
-
-    fn set(&mut self, nid: Nid, entry: NatEntry) {
-        let blank = || NatBlock { bytes: vec![0; BLOCK].into(), seen: Default::default() };
-        let block = self.blocks.entry(nid.0 / NAT_PER_BLOCK as u32).or_insert_with(blank);
-        nat::set_entry(&mut block.bytes, nid.0 as usize % NAT_PER_BLOCK, entry);
-    }
-}
-
 /// Calls `each` with every block of a table and its number; the current copies, neighbours read together.
 fn read_table(
     volume: &Volume<'_>,
@@ -222,6 +157,34 @@ fn read_table(
         (first..next).zip(bytes.chunks_exact(BLOCK)).for_each(|(block, bytes)| each(block, bytes));
     }
     Ok(())
+}
+
+impl<'a> Checker<'a> {
+    /// Reads superblock and checkpoint. Without a checkpoint there is only an outcome.
+    pub(super) fn open(disk: &'a dyn Disk) -> Result<Result<Checker<'a>, Outcome>, CheckError> {
+        let mut outcome = Outcome::default();
+        let volume = Volume::new(disk);
+        let superblock = read_superblock(&volume, &mut outcome)?;
+        let geo = superblock.geometry();
+        let Some(pack) = read_pack(&volume, &geo, &mut outcome)? else {
+            return Ok(Err(outcome));
+        };
+        Ok(Ok(Checker {
+            nat: Nat::new(&geo),
+            segments: BTreeMap::new(),
+            inodes: Vec::new(),
+            dirs: BTreeMap::new(),
+            reached_blocks: 0,
+            promised_blocks: 0,
+            nodes_used: 0,
+            volume,
+            summaries: Volume::new(disk),
+            superblock,
+            pack,
+            geo,
+            outcome,
+        }))
+    }
 }
 
 impl Checker<'_> {

@@ -9,20 +9,20 @@ use moafs_disk::mem::MemDisk;
 use moafs_disk::probe::trace::Trace;
 use moafs_runtime::{Live, Timestamp};
 use moafs_vfs::api::NewFile;
-use moafs_vfs::types::{Ino, SetMode};
+use moafs_vfs::types::{FileKind, Ino, SetMode};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
-use crate::format::checkpoint::CpFlags;
+use crate::format::checkpoint::{CpFlags, Pack};
 use crate::format::crc::{MAGIC, crc32};
 use crate::format::dentry::{self, Region};
 use crate::format::inode::{self, Layout};
 use crate::format::nat::{self, NAT_PER_BLOCK, NatEntry};
 use crate::format::node::Footer;
 use crate::format::sit::{SIT_PER_BLOCK, SitEntry};
-use crate::format::superblock::Features;
-use crate::format::{BLOCK, BlkAddr, Log, put_u16, put_u32, u16_at, u32_at, u64_at};
+use crate::format::superblock::{Features, Geometry, Superblock};
+use crate::format::{BLOCK, BlkAddr, Log, Nid, Segno, put_u16, put_u32, u16_at, u32_at, u64_at};
 use crate::judge::{self, name};
 use crate::mkfs::{MkfsOptions, mkfs};
 
