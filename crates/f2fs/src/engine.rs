@@ -10,81 +10,84 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`volume`], [`options`] | the parts of a mounted volume; options for opening one |
 //! | [`mount`] | opening a volume |
 //! | [`space`] | valid, held and free blocks; the six logs |
 //! | [`nat`] | addresses of nodes; free node ids |
-//! | [`nodes`], [`owned`] | nodes, and blocks of directories, in memory |
+//! | [`node_cache`], [`owned_cache`] | nodes, and blocks of directories, in memory |
+//! | [`nodes`], [`owned`] | reading and changing them |
 //! | [`packed`] | nodes at rest |
 //! | [`evict`] | which cached blocks are given up when memory is short |
-//! | [`incore`] | in-core inodes |
+//! | [`incore`], [`inodes`] | in-core inodes; finding and changing them |
 //! | [`map`] | from file blocks to blocks of the volume |
 //! | [`dir`], [`xattr`] | directories, extended attributes |
 //! | [`op`] | operations: changes that one checkpoint contains whole |
-//! | [`checkpoint`] | making everything durable |
+//! | [`checkpoint`], [`writer`] | making everything durable; what that needs between two times |
 //! | [`underway`] | keeps nodes and blocks in memory while they are written |
 //! | [`fsync`], [`recover`] | fsync by chains of nodes; finding them after a power cut |
+//! | [`roll_forward`] | changes that such chains cannot describe |
 //! | [`room`] | what happens when free segments are short |
 //! | [`mover`] | moving valid blocks out of the victims of cleaning |
 //! | [`survey`] | reporting the layout of the whole volume |
 //! | [`report`] | telling facts about a volume and its segments |
+//! | [`convert`] | copies of blocks, errors for vfs |
 
 mod checkpoint;
+mod convert;
 mod dir;
 mod evict;
 mod fsync;
 mod incore;
+mod inodes;
 mod map;
 mod mount;
 mod mover;
 mod nat;
+mod node_cache;
 mod nodes;
 mod op;
+mod options;
 mod owned;
+mod owned_cache;
 mod packed;
 mod recover;
 pub mod report;
+mod roll_forward;
 mod room;
 mod space;
 mod survey;
 mod underway;
+mod volume;
+mod writer;
 mod xattr;
 
-use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use moafs_runtime::leaf::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
-use moafs_disk::{Buf, Cause, Epoch, Kind, SharedDisk, Tag};
-use moafs_runtime::leaf::Mutex;
-use moafs_runtime::lock::{Mutex as WaitMutex, RwLock};
-use moafs_runtime::{Rt, Time};
+use moafs_disk::{Cause, Epoch, Kind, Tag};
+use moafs_runtime::Time;
 use moafs_vfs::format::{
     Admission, CommitPoint, CommitReason, DirSink, Format, Idle, MapShape, OpKind, RoomSearch, Shape, SpaceClass,
     SpaceRequest, Survey, SyncScope, VolumeSpace,
 };
-use moafs_vfs::health::Health;
 use moafs_vfs::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
 use moafs_vfs::swap_space::SwapSpace;
-use moafs_vfs::types::{
-    Attr, BlockAddr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey,
-};
+use moafs_vfs::types::{Attr, BlockRun, Cookie, Dentry, FileRange, Ino, Lbn, LbnRange, Mapping, Name, XattrKey};
 use moafs_vfs::{Error, Result};
-use serde::Serialize;
 use smallvec::smallvec;
 
-use crate::clean::oracle::Foresight;
-use crate::clean::{Cleaner, Order};
 use crate::format::inode::{self, Advise, Inline};
-use crate::format::superblock::{Features, Geometry};
-use crate::format::{Damage, Log, Nid};
-use crate::place::kind::Extensions;
-use crate::place::log_choice::{BlockFacts, Bursts, data_log};
-use crate::place::temperature::{FileBlocks, Separator};
-use crate::place::{DeviceCost, Heat, Recycling, Temperature};
+use crate::format::{Log, Nid};
+use crate::place::Heat;
+use crate::place::log_choice::{BlockFacts, data_log};
+use crate::place::temperature::FileBlocks;
 
 pub use incore::Incore;
 pub use op::F2fsOp;
+pub use options::OpenOptions;
 pub use space::LogCounters;
+pub use volume::{Counters, F2fs};
 
 /// File blocks around the one to be evicted that may be written together with it.
 const PLAN_BLOCKS_MAX: u32 = 1024;
@@ -92,193 +95,6 @@ const PLAN_BLOCKS_MAX: u32 = 1024;
 /// Dirty nodes and directory blocks after which a checkpoint is written before anything else changes: they
 /// occupy memory, and each will need a block.
 const DIRTY_BLOCKS_MAX: usize = 8192;
-
-/// Options for opening a volume.
-#[derive(Debug, Clone)]
-pub struct OpenOptions {
-    /// If true, nothing at all is written.
-    pub read_only: bool,
-    /// The largest data request in bytes.
-    pub transfer_bytes_max: usize,
-    /// The policy that chooses victims of cleaning.
-    pub cleaner: Cleaner,
-    /// The order in which the valid blocks of victims are written.
-    pub clean_order: Order,
-    /// Sections that are cleaned together, at least 1.
-    pub clean_batch: u32,
-    /// The policy that decides when logs recycle.
-    pub recycling: Recycling,
-    /// The policy that tells hot data from cold.
-    pub temperature: Temperature,
-    /// If true, cleaning goes on while there are no requests.
-    pub background: bool,
-    /// If true, the device is told which segments became free.
-    pub discard: bool,
-    /// The device's costs; decisions between cleaning and recycling rest on them.
-    pub device: DeviceCost,
-    /// The seed for random choices among equals.
-    pub seed: u64,
-    /// Knowledge of the future: in experiments, the oracle cleans by it instead of `cleaner`.
-    pub foresight: Option<Arc<dyn Foresight>>,
-}
-
-impl Default for OpenOptions {
-    fn default() -> OpenOptions {
-        OpenOptions {
-            read_only: false,
-            transfer_bytes_max: 1 << 20,
-            cleaner: Cleaner::default(),
-            clean_order: Order::default(),
-            clean_batch: 1,
-            recycling: Recycling::default(),
-            temperature: Temperature::default(),
-            background: true,
-            discard: true,
-            device: DeviceCost::SSD,
-            seed: 0,
-            foresight: None,
-        }
-    }
-}
-
-moafs_runtime::counters! {
-    /// Counters of a volume since it was opened.
-    #[derive(Serialize)]
-    pub struct Counters {
-        /// The use of the logs.
-        #[serde(flatten)]
-        logs: LogCounters,
-        /// Segments that swap areas took: each is written, and erased, once more.
-        swap_segments: u64,
-    } + pub(crate) struct Tally {
-        /// Checkpoints that were written.
-        checkpoints,
-        /// Node blocks that were written.
-        node_blocks,
-        /// Blocks of directories and symbolic links written.
-        meta_data_blocks,
-        /// Sections cleaned while a writer waited.
-        foreground_cleanings,
-        /// Sections cleaned while no writer waited.
-        background_cleanings,
-        /// Blocks of data that cleaning moved.
-        moved_blocks,
-        /// Nodes that cleaning had written again.
-        moved_nodes,
-        /// Times that recycling was chosen over cleaning.
-        recycle_verdicts,
-        /// Times that cleaning was chosen over recycling.
-        clean_verdicts,
-    }
-}
-
-/// A mounted F2FS volume.
-pub struct F2fs {
-    disk: SharedDisk,
-    rt: Rt,
-    options: OpenOptions,
-    health: Health,
-    geo: Geometry,
-    uuid: [u8; 16],
-    features: Features,
-    extensions: Extensions,
-    shape: Shape,
-    reserved_segments: u32,
-    space: Arc<space::MainArea>,
-    nat: nat::Nat,
-    nodes: nodes::Nodes,
-    owned: owned::OwnedBlocks,
-    live: Mutex<BTreeMap<Nid, Weak<Incore>>>,
-    /// Inodes without a name: the next checkpoint lists them.
-    orphans: Mutex<BTreeSet<Nid>>,
-    /// The number of orphans that a checkpoint can list.
-    orphans_max: usize,
-    /// Limits of roll-forward: changes since the last snapshot that a file's nodes alone do not
-    /// describe.
-    roll_forward_limits: Mutex<fsync::RollForwardLimits>,
-    /// The state of the policy that tells hot data from cold.
-    separator: Mutex<Box<dyn Separator>>,
-    /// The decisions about how bursts of writes get room.
-    bursts: Mutex<Bursts>,
-    writer: WaitMutex<checkpoint::Writer>,
-    gate: RwLock<()>,
-    /// Held while cleaning: there is one cleaning at a time.
-    cleaning: WaitMutex<()>,
-    /// True if a checkpoint would help, and no task waits for it.
-    wants_checkpoint: AtomicBool,
-    /// The version of the checkpoint that will contain what changes now, and of the last durable one.
-    version: AtomicU64,
-    committed: AtomicU64,
-    /// The version of the checkpoint that must be durable for every directory to be where it was
-    /// moved to.
-    moved: AtomicU64,
-    /// True if something has changed since the last snapshot was taken.
-    unsaved: AtomicBool,
-    /// The volume's clock when it was opened, in seconds, and the runtime's.
-    elapsed_before: u64,
-    opened: Time,
-    tally: Tally,
-}
-
-/// Copies bytes into a buffer of their own.
-fn copy_of(bytes: &[u8]) -> Buf {
-    let mut block = Buf::scratch(crate::format::BLOCK);
-    block.copy_from_slice(bytes);
-    block
-}
-
-/// Converts damage to the error that vfs reports.
-fn damaged(damage: Damage) -> Error {
-    Error::Damaged {
-        structure: damage.structure.to_string(),
-        block: damage.block.map(|block| BlockAddr(block.0.into())),
-        problem: damage.problem,
-    }
-}
-
-impl F2fs {
-    /// Returns the places and sizes of the volume's areas.
-    pub fn geometry(&self) -> &Geometry {
-        &self.geo
-    }
-
-    /// Returns the counters since the volume was opened.
-    pub fn counters(&self) -> Counters {
-        Counters { logs: self.space.counters(), swap_segments: self.space.swap_segments_taken(), ..self.tally.totals() }
-    }
-
-    /// Returns the volume's clock in seconds: the time that it was mounted in all its life.
-    fn elapsed_secs(&self) -> u64 {
-        self.elapsed_before + (self.rt.now() - self.opened).as_secs()
-    }
-
-    /// Returns the volume's clock in nanoseconds.
-    fn clock_ns(&self) -> u64 {
-        let since = (self.rt.now() - self.opened).as_nanos() as u64;
-        self.elapsed_before.saturating_mul(1_000_000_000).saturating_add(since)
-    }
-
-    /// Puts the segment table's clock forward.
-    fn tick(&self) {
-        self.space.set_clock(self.clock_ns());
-    }
-
-    /// Notes a change. Returns the commit point at which it is durable.
-    fn changed(&self) -> CommitPoint {
-        self.unsaved.store(true, Ordering::Release);
-        CommitPoint(self.version.load(Ordering::Acquire))
-    }
-
-    /// Notes that an inode needs a checkpoint: its own nodes do not tell all of its changes since
-    /// the last one.
-    fn require_checkpoint(&self, file: &Incore) {
-        self.roll_forward_limits.lock().needs_checkpoint.insert(file.ino);
-    }
-
-    fn reaches(&self, seal: CommitPoint) -> bool {
-        self.committed.load(Ordering::Acquire) >= seal.0
-    }
-}
 
 impl Format for F2fs {
     type Node = Arc<Incore>;

@@ -17,11 +17,14 @@ use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Page, Request, SECTO
 use moafs_vfs::format::Admission;
 use moafs_vfs::{Error, Result};
 
-use super::nodes::Node;
+use super::convert::{copy_of, damaged};
+use super::node_cache::Node;
+use super::owned_cache::Owned;
 use super::packed::Contents;
 use super::space::{Picture, Recorded};
 use super::underway::Underway;
-use super::{F2fs, copy_of, damaged};
+use super::volume::F2fs;
+use super::writer::Writer;
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, SIT_JOURNAL_MAX, VersionBitmap};
 use crate::format::node::Footer;
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
@@ -37,20 +40,6 @@ const REQUEST_BLOCKS_MAX: usize = 256;
 /// for one batch.
 const BATCH_REQUESTS_MAX: usize = 32;
 const BATCH_BLOCKS_MAX: usize = 256;
-
-/// The state that is needed to write checkpoints and chains; its lock admits one writer at a time.
-pub(super) struct Writer {
-    /// The last durable checkpoint.
-    pub(super) last: Checkpoint,
-    /// The number (0 or 1) of the pack that holds it.
-    pub(super) pack: u32,
-    /// SIT entries that are only in its journal.
-    pub(super) sit_journal: BTreeMap<Segno, SitEntry>,
-    pub(super) sit_versions: VersionBitmap,
-    pub(super) kib_written: u64,
-    /// True if the last durable checkpoint was written since the volume was opened.
-    pub(super) own: bool,
-}
 
 /// A block that is being written to the device.
 pub(super) struct Leaving {
@@ -245,7 +234,7 @@ impl F2fs {
     }
 
     /// Gives a dirty block of a directory or symbolic link a place.
-    fn house(&self, block: &super::owned::Owned) -> Result<Leaving> {
+    fn house(&self, block: &Owned) -> Result<Leaving> {
         let file = self.incore(block.ino)?;
         let leaf = self.existing_leaf(&file, block.lbn)?;
         let leaf =

@@ -16,10 +16,11 @@ use moafs_vfs::format::{Admission, DirSink};
 use moafs_vfs::types::{Cookie, Dentry, FileKind, Ino, Lbn, Mapping, Name};
 use moafs_vfs::{Error, Result};
 
+use super::convert::damaged;
 use super::incore::Incore;
-use super::nodes::Node;
-use super::owned::Owned;
-use super::{F2fs, damaged};
+use super::node_cache::Node;
+use super::owned_cache::Owned;
+use super::volume::F2fs;
 use crate::format::dentry::{self, Entry, Region};
 use crate::format::inode::Inline;
 use crate::format::{BLOCK, Nid, Structure, inode, node};

@@ -12,35 +12,21 @@
 //! Only changes that such a chain can describe may be written this way ([`F2fs::chain_suffices`]);
 //! for everything else a checkpoint is written.
 
-use std::collections::BTreeSet;
-
 use moafs_disk::Epoch;
 use moafs_vfs::Result;
 use moafs_vfs::format::CommitPoint;
 use moafs_vfs::types::FileKind;
 
-use super::checkpoint::{Leaving, Writer};
+use super::checkpoint::Leaving;
+use super::convert::copy_of;
 use super::incore::Incore;
 use super::underway::Underway;
-use super::{F2fs, copy_of};
+use super::volume::F2fs;
+use super::writer::Writer;
 use crate::format::checkpoint::CpFlags;
 use crate::format::inode::Advise;
 use crate::format::node::Footer;
 use crate::format::{Log, Nid};
-
-/// Limits of roll-forward: changes since the last snapshot that a chain cannot describe.
-#[derive(Debug, Default)]
-pub(super) struct RollForwardLimits {
-    /// Inodes that the last checkpoint does not have.
-    pub(super) new_inodes: BTreeSet<Nid>,
-    /// Inodes that need a checkpoint: a name, an attribute or a whole node of them has gone or
-    /// changed.
-    pub(super) needs_checkpoint: BTreeSet<Nid>,
-    /// Directories in which a name was given to another inode, or was removed by a rename, together with its directory,
-    /// or from a file that has other names. On recovery, a new file under such a name would take it from the inode that
-    /// the last checkpoint has there, and that may be the only name that the checkpoint knows.
-    pub(super) dirs_with_removed_names: BTreeSet<Nid>,
-}
 
 impl F2fs {
     /// Syncs a file: makes its changes durable up to `upto`, its data up to `data`.

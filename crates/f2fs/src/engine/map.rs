@@ -11,9 +11,10 @@ use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Lbn, LbnRange, Mapping};
 use moafs_vfs::{Error, Result};
 use smallvec::SmallVec;
 
+use super::convert::damaged;
 use super::incore::Incore;
-use super::nodes::Node;
-use super::{F2fs, damaged};
+use super::node_cache::Node;
+use super::volume::F2fs;
 use crate::format::inode::{self, Inline, Layout};
 use crate::format::node;
 use crate::format::summary::SummaryEntry;

@@ -14,9 +14,12 @@ use moafs_vfs::health::Health;
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Error, Result};
 
-use super::checkpoint::Writer;
+use super::convert::damaged;
+use super::nat;
+use super::options::OpenOptions;
 use super::space::{MainArea, Recorded};
-use super::{F2fs, OpenOptions, Tally, damaged, nat};
+use super::volume::{F2fs, Tally};
+use super::writer::Writer;
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, is_newer};
 use crate::format::node::{self, Footer};
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};

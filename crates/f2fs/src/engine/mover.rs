@@ -15,9 +15,10 @@ use moafs_vfs::format::Admission;
 use moafs_vfs::types::{BlockRun, FileKind};
 use moafs_vfs::{Error, Result};
 
+use super::convert::copy_of;
 use super::incore::Incore;
 use super::space::{Recorded, Ticket};
-use super::{F2fs, copy_of};
+use super::volume::F2fs;
 use crate::clean::oracle::{self, Deaths, Foresight};
 use crate::clean::order::Owner;
 use crate::clean::table::{Class, Table};

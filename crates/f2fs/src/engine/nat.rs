@@ -12,7 +12,7 @@ use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, SharedDisk, Tag};
 use moafs_runtime::leaf::Mutex;
 use moafs_vfs::{Error, Result};
 
-use super::copy_of;
+use super::convert::copy_of;
 use crate::format::checkpoint::{NAT_JOURNAL_MAX, VersionBitmap};
 use crate::format::nat::{self, NAT_PER_BLOCK, NatEntry};
 use crate::format::superblock::Geometry;

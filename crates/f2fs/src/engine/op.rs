@@ -10,9 +10,9 @@ use moafs_vfs::format::{Admission, CommitPoint, FormatOp, OpKind, Progress, Targ
 use moafs_vfs::types::{Attr, BlockRun, FileKind, Ino, Lbn, LbnRange, Name, SetMode, XattrKey};
 use moafs_vfs::{Error, Result};
 
-use super::F2fs;
 use super::incore::{Incore, put_attr};
 use super::space::Ticket;
+use super::volume::F2fs;
 use crate::format::inode::{Advise, Extra, Inline, Inode, InodeFlags};
 use crate::format::superblock::Features;
 use crate::format::{BLOCK, Nid, inode};
@@ -268,7 +268,7 @@ impl F2fs {
             Some(_) => format!("it is said to have {size} bytes"),
             None => "it is a hole".to_owned(),
         };
-        self.health.watch(Err(super::damaged(structure.damage(None, problem))))
+        self.health.watch(Err(super::convert::damaged(structure.damage(None, problem))))
     }
 
     /// Clears inline contents beyond the new end of the file.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use moafs_disk::Buf;
 
-use super::copy_of;
+use super::convert::copy_of;
 use crate::format::BLOCK;
 
 /// Bytes of a line; a block has as many lines as a mark has bits.

@@ -13,9 +13,10 @@ use moafs_vfs::format::{Admission, Progress};
 use moafs_vfs::types::{FileKind, Name};
 use moafs_vfs::{Error, Result};
 
+use super::convert::{copy_of, damaged};
 use super::incore::Incore;
 use super::mount::NO_PLACE;
-use super::{F2fs, copy_of, damaged};
+use super::volume::F2fs;
 use crate::format::chain::{self, Facts};
 use crate::format::checkpoint::{Checkpoint, CpFlags};
 use crate::format::inode::{self, Inline, Inode};

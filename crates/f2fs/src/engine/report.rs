@@ -6,7 +6,7 @@ use moafs_vfs::Result;
 use serde::Serialize;
 
 use super::mount::{Found, read_pack, read_superblock};
-use super::{Counters, F2fs};
+use super::volume::{Counters, F2fs};
 use crate::clean::SegmentView;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::superblock::Superblock;

@@ -18,7 +18,8 @@ use moafs_vfs::format::{Idle, OpKind, RoomSearch};
 use moafs_vfs::{Error, Result};
 
 use super::space::Ticket;
-use super::{DIRTY_BLOCKS_MAX, F2fs, IDLE_BEFORE_CLEANING};
+use super::volume::F2fs;
+use super::{DIRTY_BLOCKS_MAX, IDLE_BEFORE_CLEANING};
 use crate::clean::table::{Class, Headroom, Table};
 use crate::clean::{Destination, Trigger, Urgency, make_room};
 use crate::format::{Log, SEGMENT_BLOCKS};

@@ -6,7 +6,8 @@ use moafs_vfs::format::Survey;
 use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Ino, Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 
-use super::{F2fs, Incore};
+use super::incore::Incore;
+use super::volume::F2fs;
 use crate::format::inode::{Advise, Inode};
 use crate::format::{Nid, SEGMENT_BLOCKS, Segno, node};
 

@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::F2fs;
-use super::nodes::Node;
-use super::owned::Owned;
+use super::node_cache::Node;
+use super::owned_cache::Owned;
+use super::volume::F2fs;
 
 /// Nodes and blocks that are being written. Those that were not written when this is dropped stay in memory
 /// until the volume is closed.

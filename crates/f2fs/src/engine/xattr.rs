@@ -7,9 +7,10 @@ use moafs_vfs::format::Admission;
 use moafs_vfs::types::{SetMode, XattrKey};
 use moafs_vfs::{Error, Result};
 
+use super::convert::damaged;
 use super::incore::Incore;
-use super::nodes::Node;
-use super::{F2fs, damaged};
+use super::node_cache::Node;
+use super::volume::F2fs;
 use crate::format::inode::Inline;
 use crate::format::node::XATTR_OFFSET;
 use crate::format::xattr::{self as codec, Attribute, NODE_BYTES};
