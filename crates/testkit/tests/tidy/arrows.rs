@@ -2,7 +2,7 @@
 //!
 //! A module points to another if a path in its code (`use`, or in an expression) leads to an item of that one. A path
 //! through a `pub use` leads to the module that has the item, so the re-exports of a facade are no arrows, and neither
-//! are module declarations. Code of unit tests is left out.
+//! are module declarations and visibilities. Code of unit tests is left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -205,6 +205,7 @@ fn add_paths(code: &str, paths: &mut Vec<Module>) {
             let names = path.split("::").take_while(|name| !name.is_empty());
             paths.push(names.map(|name| name.trim_matches(':').to_owned()).collect());
         }
-        before = word.chars().next_back().unwrap_or(' ');
+        // The path of a visibility, `pub(in path)`, is passed over as that of a field is.
+        before = if before == '(' && word == "in " { '.' } else { word.chars().next_back().unwrap_or(' ') };
     }
 }

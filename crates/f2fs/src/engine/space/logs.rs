@@ -6,38 +6,15 @@
 
 use moafs_vfs::types::{BlockAddr, BlockRun};
 
-use super::{EXHAUSTED, MainArea, Recorded, State};
+use super::area::MainArea;
+use super::head::{EXHAUSTED, Head};
+use super::recorded::Recorded;
+use super::state::State;
 use crate::clean::table::{Class, SectionView, SegmentView, Table};
 use crate::format::summary::SummaryEntry;
 use crate::format::{BlkAddr, Log, Nid, SEGMENT_BLOCKS, Segno};
 use crate::place::budget::{Blocks, Budget};
 use crate::place::log_choice::{self, FreeView, FullLog, LogMode, NextSegment};
-
-/// The place that a log writes next.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Head {
-    pub(super) segno: Segno,
-    /// The block to be handed out next. [`EXHAUSTED`] only while a volume is opened.
-    pub(super) offset: u16,
-    pub(super) recycling: bool,
-}
-
-moafs_runtime::counters! {
-    /// Counters for the data logs and their blocks since the volume was opened.
-    #[derive(serde::Serialize)]
-    pub struct LogCounters {
-        /// Free segments that logs began to fill.
-        segments_opened: u64,
-        /// Used segments whose holes logs began to fill.
-        segments_recycled: u64,
-        /// Blocks handed out at the end of a log.
-        blocks_appended: u64,
-        /// Blocks handed out in holes of used segments.
-        blocks_recycled: u64,
-        /// Runs of adjacent blocks handed out in holes.
-        runs_recycled: u64,
-    }
-}
 
 impl MainArea {
     /// Sets how logs find their next segments.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use moafs_runtime::leaf::atomic::Ordering;
 
-use super::{MainArea, State};
+use super::area::MainArea;
+use super::state::State;
 use crate::place::budget::{Blocks, Budget};
 
 /// Room for metadata that a running op may make dirty. Blocks that it has made dirty are counted as

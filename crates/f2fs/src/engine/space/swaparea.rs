@@ -14,7 +14,6 @@
 //! A group is some sections in a row, [`GROUP_BLOCKS`] or one section if that is larger: a group
 //! within one section would never have room while the head of a log is in that section.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,7 +21,8 @@ use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::{Error, Result};
 
-use super::{MainArea, State};
+use super::area::MainArea;
+use super::state::State;
 use crate::format::superblock::Geometry;
 use crate::format::{BlkAddr, SEGMENT_BLOCKS, Segno};
 use crate::place::budget::Budget;
@@ -32,60 +32,6 @@ const GROUP_BLOCKS: u32 = 1 << 15;
 
 /// Sections looked at together for the lowest run: it does not reach beyond.
 const WINDOW_SECTIONS: u32 = 64;
-
-/// The sections and blocks of swap areas. Blocks are counted from the start of the main area.
-#[derive(Default)]
-pub(super) struct Areas {
-    reserved_blocks: u64,
-    taken_blocks: u64,
-    /// Sections kept for them: enough for what is reserved, and all that are taken.
-    kept: u32,
-    /// Sections with taken blocks.
-    sections: BTreeSet<u32>,
-    /// Taken runs: first block to length.
-    runs: BTreeMap<u32, u32>,
-    /// Segments of the sections that were ever taken: each will be erased once more.
-    pub(super) segments_taken: u64,
-}
-
-impl Areas {
-    /// Returns the number of sections that are kept and not taken.
-    fn aside(&self) -> u32 {
-        self.kept - self.sections.len() as u32
-    }
-
-    pub(super) fn has(&self, section: u32) -> bool {
-        self.sections.contains(&section)
-    }
-
-    fn unclaimed(&self) -> u64 {
-        self.reserved_blocks - self.taken_blocks
-    }
-
-    /// Returns the taken parts of a range, ascending.
-    fn taken_in(&self, range: &Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
-        let (first, end) = (range.start, range.end);
-        let across = self.runs.range(..first).next_back();
-        let all = across.into_iter().chain(self.runs.range(first..end.max(first)));
-        all.map(move |(start, len)| (*start).max(first)..(start + len).min(end)).filter(|part| !part.is_empty())
-    }
-
-    /// Forgets the taken blocks of a range; returns how many there were.
-    fn forget(&mut self, range: &Range<u32>) -> u32 {
-        let parts: Vec<Range<u32>> = self.taken_in(range).collect();
-        for part in &parts {
-            let (&start, &len) = self.runs.range(..=part.start).next_back().expect("a part of a run");
-            self.runs.remove(&start);
-            if start < part.start {
-                self.runs.insert(start, part.start - start);
-            }
-            if part.end < start + len {
-                self.runs.insert(part.end, start + len - part.end);
-            }
-        }
-        parts.iter().map(|part| part.end - part.start).sum()
-    }
-}
 
 fn section_blocks(geo: &Geometry) -> u32 {
     geo.segs_per_sec.saturating_mul(SEGMENT_BLOCKS as u32).max(1)
