@@ -82,7 +82,7 @@ impl F2fs {
     }
 
     /// Moves everything valid out of these segments, up to the room for it and for the nodes that
-    /// it changes. No block of them is handed out meanwhile ([`super::space::Emptying`]).
+    /// it changes. No block of them is handed out meanwhile ([`super::space::MainArea::emptying`]).
     pub(super) fn clean_segments(&self, victims: &[Segno], to: Destination) -> Result<()> {
         let mut queue = Vec::new();
         for segno in victims {
