@@ -50,7 +50,8 @@ pub(super) fn read_descriptors(
         }
         descriptors.push(descriptor);
     }
-    usable &= part(volume, geo, log, &mut descriptors)?;
+    // Only the positions of usable descriptors are known to lie on the volume.
+    usable = usable && part(volume, geo, log, &mut descriptors)?;
     Ok(usable.then_some(descriptors))
 }
 

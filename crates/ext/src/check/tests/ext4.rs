@@ -824,3 +824,14 @@ fn without_checksums_the_orphan_file_has_zeros_in_their_place() {
     assert_eq!(run_shared(&disk, Mode::Preen).exit_code(), 1);
     judge::assert_clean(&disk, "orphan file");
 }
+
+#[test]
+fn a_descriptor_beyond_any_volume_without_a_copy_ends_the_check() {
+    let Some(disk) = full() else { return };
+    let bench = Bench::new(&disk);
+    bench.descriptor(1, |descriptor| descriptor.inode_table = BlockNo(u64::MAX));
+    let (copy, offset) = bench.lab.geo.locate_descriptor_copy(GroupNo(1)).unwrap();
+    bench.lab.block(copy.0, |block| block[offset] ^= 1);
+    let looked = look(&disk, Mode::No);
+    assert_eq!((names(&looked), looked.exit_code()), (vec!["descriptor_damaged".to_owned()], 4));
+}
