@@ -188,7 +188,7 @@ impl Checker<'_> {
         if self.geo.incompat.contains(Incompat::EXTENT) {
             inode.flags |= InodeFlags::EXTENTS;
             let extent = Extent { lbn: 0, len: 1, start: block, unwritten: false };
-            inode.set_block_bytes(&extent::edit::new_root(Some(extent)));
+            inode.set_block_bytes(&extent::edit::root_of_extents(vec![extent]));
         } else {
             inode.block[0] = block.0 as u32;
         }

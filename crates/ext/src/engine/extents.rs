@@ -137,7 +137,7 @@ impl Ext {
         if self.geo.incompat.contains(Incompat::EXTENT) {
             let extent = first.map(|no| Extent { lbn: 0, len: 1, start: BlockNo(no), unwritten: false });
             inode.flags.insert(InodeFlags::EXTENTS);
-            inode.set_block_bytes(&edit::new_root(extent));
+            inode.set_block_bytes(&edit::root_of_extents(extent.into_iter().collect()));
         } else if let Some(no) = first {
             inode.block[0] = no as u32;
         }

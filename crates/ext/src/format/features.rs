@@ -52,8 +52,19 @@ pub struct Feature {
     pub name: &'static str,
     /// The use that the feature allows.
     pub access: Access,
-    /// True if mkfs sets it unless told otherwise.
-    pub made: bool,
+    /// The condition under which mkfs sets it.
+    pub made: Made,
+}
+
+/// The condition under which mkfs sets a feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// On ext4 volumes, unless told otherwise.
+    ByDefault,
+    /// If asked for.
+    OnRequest,
+    /// Under none.
+    Never,
 }
 
 const READ: &str = "not supported for writing; the volume can only be read";
@@ -62,62 +73,66 @@ const KERNEL: &str = "not supported: mount it with the kernel";
 const JOURNAL: &str = "this is the journal of another volume";
 
 const fn compat(bit: Compat, name: &'static str) -> Feature {
-    Feature { word: Word::Compat, bit: bit.bits(), name, access: Access::Write, made: false }
+    Feature { word: Word::Compat, bit: bit.bits(), name, access: Access::Write, made: Made::Never }
 }
 
 const fn incompat(bit: Incompat, name: &'static str, access: Access) -> Feature {
-    Feature { word: Word::Incompat, bit: bit.bits(), name, access, made: false }
+    Feature { word: Word::Incompat, bit: bit.bits(), name, access, made: Made::Never }
 }
 
 const fn ro_compat(bit: RoCompat, name: &'static str, access: Access) -> Feature {
-    Feature { word: Word::RoCompat, bit: bit.bits(), name, access, made: false }
+    Feature { word: Word::RoCompat, bit: bit.bits(), name, access, made: Made::Never }
 }
 
-const fn made(feature: Feature) -> Feature {
-    Feature { made: true, ..feature }
+const fn by_default(feature: Feature) -> Feature {
+    Feature { made: Made::ByDefault, ..feature }
+}
+
+const fn on_request(feature: Feature) -> Feature {
+    Feature { made: Made::OnRequest, ..feature }
 }
 
 /// All features that have a name, by word and bit.
 pub const FEATURES: &[Feature] = &[
     compat(Compat::DIR_PREALLOC, "dir_prealloc"),
     compat(Compat::IMAGIC_INODES, "imagic_inodes"),
-    compat(Compat::HAS_JOURNAL, "has_journal"),
-    made(compat(Compat::EXT_ATTR, "ext_attr")),
-    compat(Compat::RESIZE_INODE, "resize_inode"),
-    compat(Compat::DIR_INDEX, "dir_index"),
+    by_default(compat(Compat::HAS_JOURNAL, "has_journal")),
+    by_default(compat(Compat::EXT_ATTR, "ext_attr")),
+    by_default(compat(Compat::RESIZE_INODE, "resize_inode")),
+    by_default(compat(Compat::DIR_INDEX, "dir_index")),
     compat(Compat::LAZY_BG, "lazy_bg"),
     compat(Compat::EXCLUDE_BITMAP, "exclude_bitmap"),
-    compat(Compat::SPARSE_SUPER2, "sparse_super2"),
+    on_request(compat(Compat::SPARSE_SUPER2, "sparse_super2")),
     compat(Compat::FAST_COMMIT, "fast_commit"),
-    compat(Compat::STABLE_INODES, "stable_inodes"),
-    compat(Compat::ORPHAN_FILE, "orphan_file"),
+    on_request(compat(Compat::STABLE_INODES, "stable_inodes")),
+    on_request(compat(Compat::ORPHAN_FILE, "orphan_file")),
     incompat(Incompat::COMPRESSION, "compression", Access::Refused(KERNEL)),
-    made(incompat(Incompat::FILETYPE, "filetype", Access::Write)),
+    by_default(incompat(Incompat::FILETYPE, "filetype", Access::Write)),
     incompat(Incompat::NEEDS_RECOVERY, "needs_recovery", Access::Write),
     incompat(Incompat::JOURNAL_DEV, "journal_dev", Access::Refused(JOURNAL)),
-    incompat(Incompat::META_BG, "meta_bg", Access::Write),
-    incompat(Incompat::EXTENT, "extent", Access::Write),
-    incompat(Incompat::BIT64, "64bit", Access::Write),
+    on_request(incompat(Incompat::META_BG, "meta_bg", Access::Write)),
+    by_default(incompat(Incompat::EXTENT, "extent", Access::Write)),
+    by_default(incompat(Incompat::BIT64, "64bit", Access::Write)),
     incompat(Incompat::MMP, "mmp", Access::Read(READ)),
-    incompat(Incompat::FLEX_BG, "flex_bg", Access::Write),
+    by_default(incompat(Incompat::FLEX_BG, "flex_bg", Access::Write)),
     incompat(Incompat::EA_INODE, "ea_inode", Access::Read(READ)),
     incompat(Incompat::DIRDATA, "dirdata", Access::Refused(KERNEL)),
-    incompat(Incompat::METADATA_CSUM_SEED, "metadata_csum_seed", Access::Write),
-    incompat(Incompat::LARGE_DIR, "large_dir", Access::Write),
+    on_request(incompat(Incompat::METADATA_CSUM_SEED, "metadata_csum_seed", Access::Write)),
+    on_request(incompat(Incompat::LARGE_DIR, "large_dir", Access::Write)),
     incompat(Incompat::INLINE_DATA, "inline_data", Access::Read(READ)),
     incompat(Incompat::ENCRYPT, "encrypt", Access::Read(READ)),
     incompat(Incompat::CASEFOLD, "casefold", Access::Read(READ)),
-    made(ro_compat(RoCompat::SPARSE_SUPER, "sparse_super", Access::Write)),
-    made(ro_compat(RoCompat::LARGE_FILE, "large_file", Access::Write)),
+    by_default(ro_compat(RoCompat::SPARSE_SUPER, "sparse_super", Access::Write)),
+    by_default(ro_compat(RoCompat::LARGE_FILE, "large_file", Access::Write)),
     ro_compat(RoCompat::BTREE_DIR, "btree_dir", Access::Write),
-    ro_compat(RoCompat::HUGE_FILE, "huge_file", Access::Write),
-    ro_compat(RoCompat::UNINIT_BG, "uninit_bg", Access::Write),
-    ro_compat(RoCompat::DIR_NLINK, "dir_nlink", Access::Write),
-    ro_compat(RoCompat::EXTRA_ISIZE, "extra_isize", Access::Write),
+    by_default(ro_compat(RoCompat::HUGE_FILE, "huge_file", Access::Write)),
+    on_request(ro_compat(RoCompat::UNINIT_BG, "uninit_bg", Access::Write)),
+    by_default(ro_compat(RoCompat::DIR_NLINK, "dir_nlink", Access::Write)),
+    by_default(ro_compat(RoCompat::EXTRA_ISIZE, "extra_isize", Access::Write)),
     ro_compat(RoCompat::HAS_SNAPSHOT, "has_snapshot", Access::Read(READ)),
     ro_compat(RoCompat::QUOTA, "quota", Access::Read(READ)),
     ro_compat(RoCompat::BIGALLOC, "bigalloc", Access::Read(READ)),
-    ro_compat(RoCompat::METADATA_CSUM, "metadata_csum", Access::Write),
+    by_default(ro_compat(RoCompat::METADATA_CSUM, "metadata_csum", Access::Write)),
     ro_compat(RoCompat::REPLICA, "replica", Access::Read(READ)),
     ro_compat(RoCompat::READ_ONLY, "read-only", Access::Read(READ)),
     ro_compat(RoCompat::PROJECT, "project", Access::Read(READ)),
@@ -211,7 +226,12 @@ mod tests {
                 .filter(|feature| feature.word == word)
                 .map(|feature| {
                     let read = !matches!(feature.access, Access::Refused(_));
-                    let made = if feature.made { "yes" } else { "" }.to_owned();
+                    let made = match feature.made {
+                        Made::ByDefault => "yes",
+                        Made::OnRequest => "-O",
+                        Made::Never => "",
+                    };
+                    let made = made.to_owned();
                     let bit = format!("{:#06X}", feature.bit).replace("0X", "0x");
                     [bit, feature.name.to_owned(), yes(read), yes(feature.access == Access::Write), made]
                 })

@@ -318,6 +318,19 @@ impl JournalSuperblock {
 
 // -- writing
 
+/// Returns the superblock of a new journal of `blocks` blocks, with an empty log and without features: the first driver
+/// that writes it chooses them.
+pub fn new_superblock(block_size: u32, blocks: u32, uuid: &[u8; 16]) -> [u8; SUPERBLOCK_BYTES] {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    // Magic and kind; block size, length, first block of the ring, first sequence number; UUID, number of users.
+    let words = [(0x00, MAGIC), (0x04, 4), (0x0C, block_size), (0x10, blocks), (0x14, 1), (0x18, 1), (0x40, 1)];
+    for (at, word) in words {
+        put_be32(&mut bytes, at, word);
+    }
+    bytes[0x30..0x40].copy_from_slice(uuid);
+    bytes
+}
+
 fn put_be32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }

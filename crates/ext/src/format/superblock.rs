@@ -312,6 +312,8 @@ fields! {
     last_orphan, set_last_orphan: u32 = 0xE8;
     /// `s_def_hash_version`: 0 legacy, 1 half_md4, 2 tea.
     def_hash_version, set_def_hash_version: u8 = 0xFC;
+    /// `s_jnl_backup_type`: 1 if the superblock holds a copy of the journal's inode.
+    jnl_backup_type, set_jnl_backup_type: u8 = 0xFD;
     /// Bytes of a descriptor as stored (`s_desc_size`).
     desc_size_raw, set_desc_size: u16 = 0xFE;
     /// The default mount options (`s_default_mount_opts`).
@@ -330,6 +332,10 @@ fields! {
     want_extra_isize, set_want_extra_isize: u16 = 0x15E;
     /// `s_flags`: 1 signed directory hash, 2 unsigned, 4 test file system.
     flags, set_flags: u32 = 0x160;
+    /// `s_raid_stride`: blocks that lie on one disk of an array before the next disk begins.
+    raid_stride, set_raid_stride: u16 = 0x164;
+    /// `s_raid_stripe_width`: data blocks of a stripe over all disks of an array.
+    raid_stripe_width, set_raid_stripe_width: u32 = 0x170;
     /// `s_kbytes_written`: KiB ever written.
     kbytes_written, set_kbytes_written: u64 = 0x178;
     /// `s_error_count`: errors since the last check.
@@ -510,6 +516,28 @@ impl Superblock {
         }
     }
 
+    /// Sets the number of blocks of the volume; its high half is stored on volumes with 64-bit block numbers only.
+    pub fn set_blocks_count(&mut self, blocks: u64) {
+        self.set_blocks_count_lo(blocks as u32);
+        if self.is_64bit() {
+            self.set_blocks_count_hi((blocks >> 32) as u32);
+        }
+    }
+
+    /// Sets the number of blocks reserved for root.
+    pub fn set_reserved_blocks(&mut self, blocks: u64) {
+        self.set_reserved_blocks_lo(blocks as u32);
+        if self.is_64bit() {
+            self.set_reserved_blocks_hi((blocks >> 32) as u32);
+        }
+    }
+
+    /// Stores the checksum of the superblock, on volumes that have one.
+    pub fn seal(&mut self) {
+        let sealed = Checksums::of(self).seal(Sealed::Superblock, &mut self.raw[..]);
+        debug_assert!(sealed.is_ok(), "a superblock has a place for its checksum");
+    }
+
     /// Returns the volume's UUID (`s_uuid`).
     pub fn uuid(&self) -> [u8; 16] {
         self.array_at(0x68)
@@ -570,6 +598,22 @@ impl Superblock {
     /// Returns the two groups with copies (sparse_super2); 0 means none.
     pub fn backup_groups(&self) -> [u32; 2] {
         std::array::from_fn(|i| u32_at(&self.raw[..], 0x24C + 4 * i))
+    }
+
+    /// Sets the two groups with copies (sparse_super2).
+    pub fn set_backup_groups(&mut self, groups: [u32; 2]) {
+        for (i, group) in groups.into_iter().enumerate() {
+            put_u32(&mut self.raw[..], 0x24C + 4 * i, group);
+        }
+    }
+
+    /// Keeps a copy of the journal's inode: its `i_block` and its size (`s_jnl_blocks`).
+    pub fn set_journal_backup(&mut self, block: &[u32; 15], size: u64) {
+        self.set_jnl_backup_type(1);
+        let words = block.iter().copied().chain([(size >> 32) as u32, size as u32]);
+        for (i, word) in words.enumerate() {
+            put_u32(&mut self.raw[..], 0x10C + 4 * i, word);
+        }
     }
 
     fn array_at<const N: usize>(&self, at: usize) -> [u8; N] {
@@ -1021,13 +1065,13 @@ impl Geometry {
     }
 
     /// Returns the number of descriptors in a block: the groups of a meta group.
-    fn descriptors_per_block(&self) -> u32 {
+    pub fn descriptors_per_block(&self) -> u32 {
         self.block_size / self.desc_size
     }
 
     /// Returns true if the group holds a block of descriptors of its meta group: the first, the second and the last
     /// group of each do (meta_bg).
-    fn has_meta_descriptors(&self, group: GroupNo) -> bool {
+    pub fn has_meta_descriptors(&self, group: GroupNo) -> bool {
         let per_block = self.descriptors_per_block();
         let (meta, index) = (group.0 / per_block, group.0 % per_block);
         meta >= self.first_meta_bg && (index < 2 || index == per_block - 1)
