@@ -57,7 +57,7 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  moafs mkfs disk.img 1G            make an ext2 volume in a (sparse) file of 1 GiB
+  moafs mkfs disk.img 1G            make an ext4 volume in a (sparse) file of 1 GiB
   moafs mkfs -t f2fs flash.img 4G   make an F2FS volume; all commands work on both formats
   sudo moafs mount disk.img /mnt    mount it
   sudo moafs umount /mnt            unmount it, and wait until everything is written

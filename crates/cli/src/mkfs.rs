@@ -1,6 +1,6 @@
 //! `moafs mkfs`: the part that all formats share. The differences stand in a module for each.
 
-mod ext2;
+mod ext;
 mod f2fs;
 mod new;
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use moafs_disk::file::FileOptions;
 use moafs_disk::{Disk, DiskExt, FileDisk, Kind, Lba, MemDisk, SECTOR, SharedDisk, Tag};
 use moafs_mount::source::Source;
@@ -33,11 +33,13 @@ const LOOK_BYTES: usize = 64 << 10;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  moafs mkfs disk.img 1G
-  moafs mkfs -b 1024 -L mail disk.img 200M
+  moafs mkfs disk.img 1G                        ext4
+  moafs mkfs -t ext2 -b 1024 -L mail disk.img 200M
+  moafs mkfs -m 1 -T largefile -O ^resize_inode,orphan_file disk.img 100G
+  moafs mkfs --compat linux-3.10 -J size=64 disk.img 8G
   moafs mkfs -t f2fs -L photos disk.img 4G
   moafs mkfs -t f2fs -O extra_attr,inode_checksum,lost_found -s 4 disk.img 64G
-  sudo moafs mkfs -t ext2 /dev/sdb1
+  sudo moafs mkfs -E stride=16,stripe_width=64 /dev/sdb1
   moafs mkfs -n disk.img 8T                     what would be made, changing nothing
 
 Exit code: 0 made, 1 not made.")]
@@ -48,14 +50,18 @@ pub(crate) struct MkfsArgs {
     #[arg(value_parser = bytes)]
     size: Option<u64>,
     /// Format of the volume
-    #[arg(short = 't', long, value_enum, default_value_t = FormatName::Ext2)]
-    r#type: FormatName,
+    #[arg(short = 't', long, value_enum, default_value_t = Type::Ext4)]
+    r#type: Type,
     /// The volume's name: at most 16 bytes; of F2FS, 512 characters
     #[arg(short = 'L', long, default_value = "")]
     label: String,
     /// The volume's identity (default: random)
     #[arg(short = 'U', long, value_name = "UUID")]
     uuid: Option<Uuid>,
+    /// Features, separated by commas; ^FEATURE leaves one of the format's own out, none all of them. F2FS: extra_attr,
+    /// inode_checksum, flexible_inline_xattr, inode_crtime, lost_found, sb_checksum (default: none)
+    #[arg(short = 'O', long, value_name = "FEATURE,…", value_delimiter = ',')]
+    features: Vec<String>,
     /// Show what would be made, and change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -72,16 +78,51 @@ pub(crate) struct MkfsArgs {
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
     #[command(flatten)]
-    ext2: ext2::Ext2Args,
+    ext: ext::ExtArgs,
     #[command(flatten)]
     f2fs: f2fs::F2fsArgs,
+}
+
+/// The formats that can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Type {
+    /// Block groups, without a journal
+    Ext2,
+    /// ext2 with a journal
+    Ext3,
+    /// ext3 with extents, checksums and large volumes
+    Ext4,
+    /// Log-structured, for flash
+    F2fs,
+}
+
+impl Type {
+    fn name(self) -> &'static str {
+        match self {
+            Type::Ext2 => "ext2",
+            Type::Ext3 => "ext3",
+            Type::Ext4 => "ext4",
+            Type::F2fs => "f2fs",
+        }
+    }
+
+    /// Returns the member of the ext family; `None` for F2FS.
+    fn family(self) -> Option<ext::Family> {
+        match self {
+            Type::Ext2 => Some(ext::Family::Ext2),
+            Type::Ext3 => Some(ext::Family::Ext3),
+            Type::Ext4 => Some(ext::Family::Ext4),
+            Type::F2fs => None,
+        }
+    }
 }
 
 /// The report on a new volume, as JSON shows it.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     image: &'a Path,
-    format: FormatName,
+    format: Type,
     label: &'a str,
     uuid: String,
     dry_run: bool,
@@ -93,7 +134,7 @@ struct Report<'a> {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Made {
-    Ext2(ext2::Made),
+    Ext(ext::Made),
     F2fs(f2fs::Made),
 }
 
@@ -105,12 +146,13 @@ impl MkfsArgs {
             label: &self.label,
             uuid: self.uuid.unwrap_or_else(Uuid::new_v4),
             now: Live::new().timestamp(),
+            features: &self.features,
+            is_device: matches!(Source::of(&self.image), Ok(Source::Device(_))),
             discard: self.discard,
             bytes: self.size.filter(|_| self.image.exists() && !self.dry_run),
         };
         if self.dry_run {
-            let disk = MemDisk::new(self.dry_size()? / SECTOR as u64);
-            return self.tell(self.make(&disk, &new)?, &new);
+            return self.tell(self.try_out(&new)?, &new);
         }
         let created = !self.image.exists();
         let disk = if created { self.create(Live::new())? } else { self.open()? };
@@ -124,19 +166,28 @@ impl MkfsArgs {
 
     /// Refuses options of formats other than the one that is made.
     fn check_options(&self) -> Result<()> {
-        let (format, foreign) = match self.r#type {
-            FormatName::Ext2 => (FormatName::F2fs, self.f2fs.given()),
-            FormatName::F2fs => (FormatName::Ext2, self.ext2.given()),
+        let (others, foreign) = match self.r#type {
+            Type::F2fs => ("ext2, ext3 and ext4", self.ext.given()),
+            _ => ("f2fs", self.f2fs.given()),
         };
         let Some(option) = foreign.first() else { return Ok(()) };
-        let made = self.r#type;
-        Err(CliError::Usage(format!("{option} is an option of {format} volumes, and an {made} volume is to be made")))
+        let made = self.r#type.name();
+        Err(CliError::Usage(format!("{option} is an option of {others} volumes, and an {made} volume is to be made")))
     }
 
     fn make(&self, disk: &dyn Disk, new: &New<'_>) -> Result<Made> {
-        match self.r#type {
-            FormatName::Ext2 => self.ext2.make(disk, new).map(Made::Ext2),
-            FormatName::F2fs => self.f2fs.make(disk, new).map(Made::F2fs),
+        match self.r#type.family() {
+            Some(family) => self.ext.make(family, disk, new).map(Made::Ext),
+            None => self.f2fs.make(disk, new).map(Made::F2fs),
+        }
+    }
+
+    /// Decides what would be made, and writes nothing.
+    fn try_out(&self, new: &New<'_>) -> Result<Made> {
+        let bytes = self.dry_size()?;
+        match self.r#type.family() {
+            Some(family) => self.ext.plan(family, bytes, new).map(Made::Ext),
+            None => self.f2fs.make(&MemDisk::new(bytes / SECTOR as u64), new).map(Made::F2fs),
         }
     }
 
@@ -215,11 +266,11 @@ impl Report<'_> {
     fn text(&self) -> String {
         let verb = if self.dry_run { "would be" } else { "is" };
         let (bytes, text) = match &self.made {
-            Made::Ext2(made) => (made.bytes(), made.text()),
+            Made::Ext(made) => (made.bytes(), made.text()),
             Made::F2fs(made) => (made.bytes(), made.text()),
         };
         let (image, size) = (output::path(self.image), output::size(bytes));
-        format!("{image} {verb} an {} volume of {size} ({})\n{text}", self.format, self.uuid)
+        format!("{image} {verb} an {} volume of {size} ({})\n{text}", self.format.name(), self.uuid)
     }
 }
 

@@ -142,7 +142,7 @@ fn a_wiped_superblock_without_a_copy_is_named_with_the_option_for_its_place() {
     // The volume has one group, so there is no copy.
     let scratch = Scratch::new(Format::Ext2);
     let image = scratch.image().display().to_string();
-    ok(&["mkfs", "-q", "-b", "4096", &image, "64M"]);
+    ok(&["mkfs", "-q", "-t", "ext2", "-b", "4096", &image, "64M"]);
     zero(&scratch.image(), 1 << 20);
     for command in ["ls", "info", "fsck"] {
         let (_, message) = fails(&[command, &image]);
@@ -162,10 +162,16 @@ fn mkfs_asks_before_it_destroys_and_tries_without_doing() {
     let made = ok(&["mkfs", "--json", "-b", "2048", "-L", "name", "-N", "5000", &image, "32M"]);
     let made: serde_json::Value = serde_json::from_str(&made).unwrap();
     assert_eq!((&made["block_size"], &made["blocks"]), (&2048.into(), &16384.into()));
+    assert_eq!((&made["format"], &made["journal_blocks"]), (&"ext4".into(), &1024.into()));
     e2fsck(&scratch.image());
     let (_, message) = fails(&["mkfs", &image]);
     assert!(message.contains("ext2") && message.contains("-F"), "{message}");
-    ok(&["mkfs", "-q", "-F", "-b", "1024", &image]);
+    let old =
+        ["-T", "news", "-J", "size=4", "-E", "root_owner=7:8,nodiscard", "--compat", "linux-3.10", "-O", "^flex_bg"];
+    ok(&[&["mkfs", "-q", "-F", "-b", "1024"], &old[..], &[&image]].concat());
+    let info: serde_json::Value = serde_json::from_str(&ok(&["info", "--json", "-H", &image])).unwrap();
+    let features = info["superblock"]["features"].as_array().unwrap();
+    assert!(features.contains(&"uninit_bg".into()) && !features.contains(&"flex_bg".into()), "{features:?}");
     e2fsck(&scratch.image());
     let (_, message) = fails(&["mkfs", "-F", "-b", "3000", &image]);
     assert!(message.contains("block size"), "{message}");
@@ -283,6 +289,9 @@ fn mkfs_makes_f2fs_volumes_as_they_are_asked_for() {
     assert!(message.contains("F2FS") && message.contains("-F"), "{message}");
     for (arguments, word) in [
         (&["-t", "f2fs", "-N", "500"][..], "-N is an option of ext2"),
+        (&["-O", "^extent"], "64bit needs extent"),
+        (&["-O", "bigalloc"], "not made"),
+        (&["-E", "quotatype=usrquota"], "is not known"),
         (&["-s", "2"], "-s is an option of f2fs"),
         (&["-t", "f2fs", "-O", "encrypt"], "inode_crtime"),
         (&["-t", "f2fs", "-o", "100"], "overprovision"),

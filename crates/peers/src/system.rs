@@ -51,7 +51,7 @@ impl System {
         let arguments: &[&str] = match self {
             System::Ext4 => &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
             System::Xfs | System::Btrfs => &["-q", "-f"],
-            System::Moafs => &["mkfs", "-q", "-F"],
+            System::Moafs => &["mkfs", "-q", "-F", "-t", "ext2"],
         };
         machine::run(command.args(arguments).arg(device)).map(drop)
     }

@@ -15,10 +15,6 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of F2FS volumes")]
 pub(super) struct F2fsArgs {
-    /// Features, separated by commas: extra_attr, inode_checksum, flexible_inline_xattr, inode_crtime, lost_found,
-    /// sb_checksum (default: none)
-    #[arg(short = 'O', long, value_name = "FEATURE,…", value_delimiter = ',', value_parser = feature)]
-    features: Vec<Features>,
     /// Segments (of 2 MiB) in a section, the unit of cleaning (default: 1)
     #[arg(short = 's', long, value_name = "COUNT")]
     segs_per_sec: Option<u32>,
@@ -29,7 +25,7 @@ pub(super) struct F2fsArgs {
     #[arg(short = 'o', long, value_name = "PERCENT")]
     overprovision: Option<f64>,
     /// Fewer nodes, but bitmaps that suffice for the largest volumes
-    #[arg(short = 'i', long)]
+    #[arg(long)]
     large_nat_bitmap: bool,
 }
 
@@ -37,7 +33,7 @@ pub(super) struct F2fsArgs {
 fn feature(name: &str) -> Result<Features, String> {
     let found = Features::from_name(&name.to_uppercase()).filter(|feature| FEATURES.contains(*feature));
     found.ok_or_else(|| {
-        format!("is not a feature that a new volume can have; known are {}", FEATURES.names().join(", "))
+        format!("{name} is not a feature that a new volume can have; known are {}", FEATURES.names().join(", "))
     })
 }
 
@@ -60,11 +56,10 @@ impl F2fsArgs {
     /// Returns the options that were given: none makes sense for another format.
     pub(super) fn given(&self) -> Vec<&'static str> {
         let given = [
-            ("-O", !self.features.is_empty()),
             ("-s", self.segs_per_sec.is_some()),
             ("-z", self.secs_per_zone.is_some()),
             ("-o", self.overprovision.is_some()),
-            ("-i", self.large_nat_bitmap),
+            ("--large-nat-bitmap", self.large_nat_bitmap),
         ];
         given.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| option).collect()
     }
@@ -78,7 +73,8 @@ impl F2fsArgs {
                 crate::output::path(new.image)
             )));
         }
-        let features = self.features.iter().copied().collect();
+        let features = new.features.iter().map(|name| feature(name)).collect::<Result<Vec<_>, _>>();
+        let features = features.map_err(CliError::Usage)?.into_iter().collect();
         let report = mkfs(disk, &self.options(features, new)).map_err(|error| new.failed(&error))?;
         Ok(made(&report, features))
     }

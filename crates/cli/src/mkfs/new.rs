@@ -14,7 +14,11 @@ pub(super) struct New<'a> {
     pub(super) image: &'a Path,
     pub(super) label: &'a str,
     pub(super) uuid: Uuid,
+    /// The words after `-O`.
+    pub(super) features: &'a [String],
     pub(super) now: Timestamp,
+    /// True if the volume is made on a block device, not in an image.
+    pub(super) is_device: bool,
     pub(super) discard: bool,
     /// Bytes of the volume, if given for a disk that may be longer.
     pub(super) bytes: Option<u64>,

@@ -90,7 +90,7 @@ impl Scratch {
     /// Makes a scratch directory with an ext2 volume of `size`.
     pub(crate) fn with_ext2(size: &str) -> Scratch {
         let scratch = Scratch::new(Format::Ext2);
-        ok(&["mkfs", "-q", &scratch.image().display().to_string(), size]);
+        ok(&["mkfs", "-q", "-t", "ext2", &scratch.image().display().to_string(), size]);
         scratch
     }
 
