@@ -366,6 +366,18 @@ fn files_that_an_append_left_too_short_are_mended_whoever_looks_first() {
     }
 }
 
+/// Returns a volume that a crash left, without a name in its root, as if it had never been added.
+fn without_name(mem: &Arc<MemDisk>, text: &str) -> Arc<MemDisk> {
+    let disk: SharedDisk = mem.clone();
+    let ext = Ext::open(disk, Live::new(), OpenOptions::default()).unwrap();
+    let root = ext.load(ROOT).unwrap().1;
+    ext.touch(&root).unwrap();
+    ext.remove_name(&root, name(text), crate::meta::Level::NONE, true).unwrap();
+    ext.settle().unwrap();
+    drop((root, ext));
+    Arc::clone(mem)
+}
+
 #[test]
 fn an_inode_without_a_name_is_kept_while_it_is_held_and_goes_at_unmount() {
     for changed in [false, true] {
@@ -373,15 +385,7 @@ fn an_inode_without_a_name_is_kept_while_it_is_held_and_goes_at_unmount() {
         let vfs = mount(&mem);
         let file = file_of(&vfs, ROOT, "file", 0x77, 20 << 10);
         vfs.sync().unwrap();
-        let mem = crash(vfs, &mem);
-        // The name is gone, as if it had never been added.
-        let disk: SharedDisk = mem.clone();
-        let ext = Ext::open(disk, Live::new(), OpenOptions::default()).unwrap();
-        let root = ext.load(ROOT).unwrap().1;
-        ext.touch(&root).unwrap();
-        ext.remove_name(&root, name("file"), crate::meta::Level::NONE, true).unwrap();
-        ext.settle().unwrap();
-        drop((root, ext));
+        let mem = without_name(&crash(vfs, &mem), "file");
         let vfs = mount(&mem);
         vfs.hold(file).expect("it can be reached by its number");
         if changed {
@@ -394,6 +398,27 @@ fn an_inode_without_a_name_is_kept_while_it_is_held_and_goes_at_unmount() {
         vfs.forget(file, 1);
         close(vfs, &mem);
     }
+}
+
+#[test]
+fn an_inode_without_a_name_that_gets_one_before_recovery_looks_stays() {
+    let mem = new_volume(1024, 16);
+    let vfs = mount(&mem);
+    let file = file_of(&vfs, ROOT, "file", 0x77, 20 << 10);
+    vfs.sync().unwrap();
+    let mem = without_name(&crash(vfs, &mem), "file");
+    let vfs = mount(&mem);
+    vfs.hold(file).expect("it can be reached by its number");
+    vfs.link(&who(), file, ROOT, name("again")).unwrap();
+    vfs.forget(file, 2);
+    vfs.sync().unwrap();
+    vfs.shrink(0);
+    run_background_step(&vfs);
+    fill_up(&vfs);
+    let file = vfs.lookup(&who(), ROOT, name("again")).expect("it has a name").ino;
+    assert!(content(&vfs, file) == vec![0x77; 20 << 10], "it was freed though it has a name");
+    vfs.forget(file, 1);
+    close(vfs, &mem);
 }
 
 // -- directories
