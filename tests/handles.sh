@@ -8,7 +8,7 @@ have python3 || skip "python3 is not installed"
 make 128M
 
 cat >"$work/handles.py" <<'PYTHON'
-import ctypes, errno, os, pickle, sys
+import ctypes, errno, os, pickle, time, sys
 libc = ctypes.CDLL(None, use_errno=True)
 step, mnt, state = sys.argv[1:]
 
@@ -61,13 +61,16 @@ if step == 'remove':
     os.unlink(f'{mnt}/gone')
     inode = saved['reused'][1]
     os.unlink(f'{mnt}/reused')
+    # The number is free once the inode has been reaped, and that is durable.
+    time.sleep(1)
     os.sync()
     # Files are made until one has the number of the one that was removed.
     for number in range(2000):
         put(f'again{number}', 'after')
         if os.stat(f'{mnt}/again{number}').st_ino == inode:
-            print('the inode number came back')
             break
+    else:
+        sys.exit('the inode number did not come back')
 if step in ('remove', 'stale'):
     for path in ('gone', 'reused'):
         fd = open_handle(saved[path][0])
