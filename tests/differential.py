@@ -2257,7 +2257,6 @@ EXPECTED = [
     "getdents_into_small_buffers: ",
     # Node numbers and blocks limit the files of F2FS together.
     "space_is_counted: files",
-    "space_is_counted: back",
 ]
 
 
