@@ -117,7 +117,7 @@ fn header(superblock: &Superblock, geometry: &Geometry) -> Header {
     };
     let state = superblock.state();
     Header {
-        format: "ext2",
+        format: superblock.family_name(),
         label: output::name(superblock.label()),
         uuid: Uuid::from_bytes(superblock.uuid()).to_string(),
         state: match (state.contains(State::VALID), state.contains(State::ERROR)) {
