@@ -11,6 +11,7 @@ use moafs_fuse::Unmounter;
 use moafs_vfs::{Format, Vfs};
 
 use crate::log::Log;
+use crate::swap::KernelSwap;
 use crate::ticking::Ticking;
 
 /// Time between two looks.
@@ -22,14 +23,23 @@ const DONE: Duration = Duration::from_secs(365 * 24 * 3600);
 ///
 /// # Errors
 /// The thread cannot be started.
-pub(crate) fn watch<F: Format>(vfs: &Vfs<F>, mount: Unmounter, log: &Arc<Log>) -> io::Result<Ticking> {
-    let (vfs, log) = (vfs.clone(), Arc::clone(log));
+pub(crate) fn watch<F: Format>(
+    vfs: &Vfs<F>,
+    swap: &Arc<KernelSwap<F>>,
+    mount: Unmounter,
+    log: &Arc<Log>,
+) -> io::Result<Ticking> {
+    let (vfs, swap, log) = (vfs.clone(), Arc::clone(swap), Arc::clone(log));
     let mut told = false;
     Ticking::start("failure", move || {
         let Some(reason) = vfs.failed() else { return LOOK };
         if !told {
             log.failure(&format!("the volume has turned read-only: {reason}"));
             told = true;
+        }
+        // The command that ends the swap is a write to this mount.
+        if swap.is_on() {
+            return LOOK;
         }
         match mount.show_read_only() {
             // Files are open for writing. Their writes fail, and they are closed at some time.

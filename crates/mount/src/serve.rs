@@ -22,6 +22,7 @@ use crate::pressure::PressureWatch;
 use crate::source::{Face, Source};
 use crate::stats::{self, About, MoreCounters};
 use crate::swap::KernelSwap;
+use crate::ticking::Ticking;
 
 /// A volume to be mounted, with its mount point and its settings.
 pub struct Mounting<F: Format> {
@@ -70,7 +71,7 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
     let log = Arc::new(Log::new(mounting.source.path().display().to_string()));
     let vfs = mounting.vfs.clone();
     tell_state(vfs.shape(), mounting.settings.volume.read_only, &log);
-    let (session, signals) = match start(mounting, &log) {
+    let (session, watches) = match start(mounting, &log) {
         Ok(started) => started,
         Err(error) => {
             close(vfs)?;
@@ -79,12 +80,9 @@ pub fn serve<F: Format>(mounting: Mounting<F>, ready: impl FnOnce()) -> Result<(
     };
     let front = Arc::clone(session.fs());
     let pressure = watch_pressure(&vfs, &log);
-    let failure = failure::watch(&vfs, session.unmounter(), &log).inspect_err(|error| {
-        log.say(&format!("a failure of the volume will not be shown in the mount table: {error}"));
-    });
     ready();
     let served = session.serve();
-    drop((pressure, failure, signals));
+    drop((pressure, watches));
     match front.closed() {
         Some(outcome) => outcome.clone().map_err(ServeError::Close)?,
         None => close(vfs)?,
@@ -112,7 +110,7 @@ fn share_arenas() {}
 
 /// Mounts and begins to wait for signals. They are caught from before the mount on: an early signal must not end the
 /// daemon and leave a mount without one.
-fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Front<F>>, SignalWatch), ServeError> {
+fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Front<F>>, Watches), ServeError> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
     let leaving = (mounting.vfs.clone(), mounting.target.clone());
     let disk = Arc::clone(&mounting.volume_disk);
@@ -121,9 +119,12 @@ fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Fr
     let swap = Arc::new(KernelSwap::new(vfs, disk, medium, target, Arc::clone(log)));
     let session = mount(mounting, Arc::clone(&swap), log)?;
     let (vfs, target) = leaving;
+    let failure = failure::watch(&vfs, &swap, session.unmounter(), log).inspect_err(|error| {
+        log.say(&format!("a failure of the volume will not be shown in the mount table: {error}"));
+    });
     let leaver = Leaver { unmounter: session.unmounter(), vfs, swap, target, log: Arc::clone(log) };
-    let watch = SignalWatch::start(signals, leaver)?;
-    Ok((session, watch))
+    let signals = SignalWatch::start(signals, leaver)?;
+    Ok((session, Watches { _signals: signals, _failure: failure.ok() }))
 }
 
 fn close<F: Format>(vfs: Vfs<F>) -> Result<(), ServeError> {
@@ -182,6 +183,12 @@ fn name_source(settings: &mut Settings, source: &Source, face: &Face, block_size
 fn watch_pressure<F: Format>(vfs: &Vfs<F>, log: &Log) -> Option<PressureWatch> {
     let (counting, shrinking) = (vfs.clone(), vfs.clone());
     PressureWatch::start(move || counting.counters().cached_bytes, move |bytes| shrinking.shrink(bytes), log)
+}
+
+/// The threads that watch over a live mount until this is dropped.
+struct Watches {
+    _signals: SignalWatch,
+    _failure: Option<Ticking>,
 }
 
 /// Unmounts when a signal asks for it, in a thread that serves no requests: unmounting writes back what the kernel
