@@ -185,6 +185,9 @@ impl<F: Format> Files<F> {
     /// Returns which map blocks above the blocks of `range` that have no address are missing. Those that lead to dirty
     /// blocks are left out: they are promised.
     fn missing_maps(&self, inode: &Shared<F>, range: LbnRange, addressed: &[bool]) -> Result<SmallVec<[Missing; 4]>> {
+        if !addressed.contains(&false) {
+            return Ok(SmallVec::new());
+        }
         let parts = {
             let pages = inode.pages.lock();
             let mut parts = pages.unplaced.parts(range);

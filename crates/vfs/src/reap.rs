@@ -5,7 +5,7 @@
 //! number is free. Reaping takes the inode's lock, marks it dead where holds are counted, and from
 //! then on a caller that still has it sees a stale handle.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,14 +146,14 @@ impl<F: Format> Reaper<F> {
 
     /// Returns true if there may be inodes without a name that are in use: their `forget` may be on its way.
     pub(crate) fn has_held_orphans(&self) -> bool {
-        !self.held_orphans().is_empty()
+        self.has_held_orphan_of(|_| true)
     }
 
-    fn held_orphans(&self) -> Vec<Ino> {
+    fn has_held_orphan_of(&self, is_wanted: impl Fn(Ino) -> bool) -> bool {
         let orphans = self.reap_queue.orphans.lock();
         let ripe = self.reap_queue.ripe.lock();
-        let is_held = |ino: &&Ino| !ripe.waiting.contains_key(ino) && !ripe.reaping.contains_key(ino);
-        orphans.keys().filter(is_held).copied().collect()
+        let is_held = |ino: &Ino| !ripe.waiting.contains_key(ino) && !ripe.reaping.contains_key(ino);
+        orphans.keys().any(|ino| is_wanted(*ino) && is_held(ino))
     }
 
     /// Waits until the kernel has forgotten the files that were removed a moment ago, unless they are open. Files that
@@ -163,13 +163,9 @@ impl<F: Format> Reaper<F> {
         if self.rt.now() >= until {
             return;
         }
-        let mut awaited = self.held_orphans();
-        let mut is_held = || {
-            let held = self.held_orphans();
-            awaited.retain(|ino| held.binary_search(ino).is_ok());
-            !awaited.is_empty()
-        };
-        while self.rt.now() < until && self.wait_for_relief(until, &mut is_held) {}
+        let removed: BTreeSet<Ino> = self.reap_queue.orphans.lock().keys().copied().collect();
+        let is_held = || self.has_held_orphan_of(|ino| removed.contains(&ino));
+        while self.rt.now() < until && self.wait_for_relief(until, is_held) {}
     }
 
     /// Releases all holds, so that all orphans are reaped.

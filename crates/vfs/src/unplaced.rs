@@ -185,23 +185,23 @@ impl Unplaced {
     pub(crate) fn note_missing(&mut self, known: &[Missing]) {
         for known in known.iter().filter(|known| known.levels < u8::MAX) {
             for key in &self.shape.path(known.at).0 {
-                match key.level <= known.levels {
-                    true => self.note(key, Existence::Unknown, Existence::Missing),
-                    false => self.note_exists(key),
+                if key.level > known.levels {
+                    self.note_exists(key);
+                } else {
+                    self.note(key, Existence::Missing, |before| before == Existence::Unknown);
                 }
             }
         }
     }
 
     fn note_exists(&mut self, key: &MapKey) {
-        self.note(key, Existence::Unknown, Existence::Exists);
-        self.note(key, Existence::Missing, Existence::Exists);
+        self.note(key, Existence::Exists, |_| true);
     }
 
-    /// Replaces what is known of a map block, if that is `before`.
-    fn note(&mut self, key: &MapKey, before: Existence, now: Existence) {
-        if let Some(entry) = self.maps.get_mut(key).filter(|entry| entry.existence == before) {
-            entry.existence = now;
+    /// Replaces what is known of a map block, if that is to be replaced.
+    fn note(&mut self, key: &MapKey, now: Existence, is_replaced: impl Fn(Existence) -> bool) {
+        if let Some(entry) = self.maps.get_mut(key).filter(|entry| is_replaced(entry.existence)) {
+            let before = std::mem::replace(&mut entry.existence, now);
             self.recount(Some(before), Some(now));
         }
     }
@@ -273,7 +273,7 @@ impl Unplaced {
     pub(crate) fn forget_edges(&mut self, from: Lbn, to: Lbn) -> u64 {
         let before = self.promise();
         for key in self.at_edges(from, to) {
-            self.note(&key, Existence::Exists, Existence::Unknown);
+            self.note(&key, Existence::Unknown, |before| before == Existence::Exists);
         }
         self.promise() - before
     }
