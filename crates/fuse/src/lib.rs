@@ -31,7 +31,7 @@
 //!
 //! From the outside in:
 //! - [`FileSystem`] (`fs`), with the types of requests and replies (`types`, `dirbuf`, `errno`);
-//! - [`Session`], [`Unmounter`], [`Notifier`], [`SessionOptions`] (`session`, `notify`, `options`, `error`);
+//! - [`Session`], [`MountHandle`], [`Notifier`], [`SessionOptions`] (`session`, `notify`, `options`, `error`);
 //! - `mount`: mounting and unmounting; `init`: the handshake, [`Negotiated`];
 //! - `dev`, with the threads of `readers`, and `ring`: the two transports. Each makes an `exchange` of what it
 //!   receives: a request, and the place for its reply, in a page-aligned `buffer`;
@@ -73,5 +73,5 @@ pub use interrupt::interrupted;
 pub use mount::unmount;
 pub use notify::Notifier;
 pub use options::{MountFlags, MountKind, MountOptions, SessionOptions};
-pub use session::{Session, Unmounter};
+pub use session::{MountHandle, Session};
 pub use types::*;

@@ -80,16 +80,16 @@ impl Mount {
 
     fn note_attached(&self) -> Result<(), MountError> {
         let device = device_mounted_at(&self.target).ok().flatten();
-        let watcher = if self.options.auto_unmount { self.watch(device).map(Some) } else { Ok(None) };
-        let (watcher, failed) = match watcher {
-            Ok(watcher) => (watcher, None),
-            Err(error) => (None, Some(error)),
+        let watcher = self.options.auto_unmount.then(|| self.watch(device)).transpose();
+        let (watcher, watched) = match watcher {
+            Ok(watcher) => (watcher, Ok(())),
+            Err(error) => (None, Err(MountError::AutoUnmount(error))),
         };
         let newly = self.attached.set(Attached { device, _watcher: watcher });
         debug_assert!(newly.is_ok(), "a mount is attached once");
-        let Some(error) = failed else { return Ok(()) };
-        let _ = self.unmount(true);
-        Err(MountError::AutoUnmount(error))
+        watched.inspect_err(|_| {
+            let _ = self.unmount(true);
+        })
     }
 
     fn watch(&self, device: Option<DeviceId>) -> io::Result<Watcher> {

@@ -80,9 +80,9 @@ impl<F: FileSystem> Session<F> {
         self.dispatcher.fs()
     }
 
-    /// Returns a handle to end the session from another thread, such as one that waits for signals.
-    pub fn unmounter(&self) -> Unmounter {
-        Unmounter(Arc::clone(&self.mount.0))
+    /// Returns a handle to the mount for another thread, such as one that waits for signals.
+    pub fn mount_handle(&self) -> MountHandle {
+        MountHandle(Arc::clone(&self.mount.0))
     }
 
     /// Returns a handle to tell the kernel that its caches are out of date.
@@ -256,15 +256,15 @@ struct MountGuard(Arc<MountState>);
 
 impl Drop for MountGuard {
     fn drop(&mut self) {
-        let _ = Unmounter(Arc::clone(&self.0)).detach();
+        let _ = MountHandle(Arc::clone(&self.0)).detach();
     }
 }
 
-/// Ends a session, or what it may change.
+/// The mount of a session, for other threads: to end it, or to show that it takes no changes any more.
 #[derive(Clone, Debug)]
-pub struct Unmounter(Arc<MountState>);
+pub struct MountHandle(Arc<MountState>);
 
-impl Unmounter {
+impl MountHandle {
     /// Unmounts. The serving threads go on meanwhile, since the kernel writes back what it holds. `EBUSY` while files
     /// are open. Nothing happens if the mount is already gone.
     pub fn unmount(&self) -> io::Result<()> {
@@ -329,7 +329,7 @@ mod tests {
             let missing = std::fs::metadata(dir.path().join(number.to_string()));
             assert_eq!(missing.expect_err("an empty directory").raw_os_error(), Some(libc::ENOENT));
         }
-        session.unmounter().unmount().expect("unmount");
+        session.mount_handle().unmount().expect("unmount");
         session.serve().expect("serve");
     }
 

@@ -590,13 +590,13 @@ fn notifications_drop_what_is_cached(transport: Transport) {
 fn a_busy_mount_stays_and_an_idle_one_goes(transport: Transport) {
     let Some(mount) = mounted(transport) else { return };
     let file = File::create(mount.path().join("file")).expect("create");
-    let unmounter = mount.unmounter();
-    assert_eq!(raw_os_error(unmounter.unmount()), Some(libc::EBUSY));
+    let mount_handle = mount.mount_handle();
+    assert_eq!(raw_os_error(mount_handle.unmount()), Some(libc::EBUSY));
     assert!(mount.path().join("file").exists());
     drop(file);
     mount.unmount();
-    unmounter.unmount().expect("a mount that is gone already");
-    unmounter.detach().expect("a mount that is gone already");
+    mount_handle.unmount().expect("a mount that is gone already");
+    mount_handle.detach().expect("a mount that is gone already");
 }
 
 #[derive(Default)]
@@ -707,7 +707,7 @@ fn a_block_device_mount_syncs_and_waits_for_destroy(transport: Transport) {
     rustix::fs::syncfs(&root).expect("syncfs");
     drop(root);
     assert!(shared.syncs.load(Ordering::SeqCst) >= 1);
-    mount.unmounter().unmount().expect("unmount");
+    mount.mount_handle().unmount().expect("unmount");
     assert_eq!(shared.destroys.load(Ordering::SeqCst), 1, "umount waits for destroy");
     mount.unmount();
     assert_eq!(shared.destroys.load(Ordering::SeqCst), 1);

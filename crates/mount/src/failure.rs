@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moafs_fuse::Unmounter;
+use moafs_fuse::MountHandle;
 use moafs_vfs::{Format, Vfs};
 
 use crate::log::Log;
@@ -16,8 +16,8 @@ use crate::ticking::Ticking;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// Nothing is left to be done.
-const DONE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The pause when nothing is left to be done.
+const DONE: Duration = Duration::MAX;
 
 /// Starts the thread that logs why the volume has failed, and makes the mount read-only.
 ///
@@ -26,7 +26,7 @@ const DONE: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) fn watch<F: Format>(
     vfs: &Vfs<F>,
     swap: &Arc<KernelSwap<F>>,
-    mount: Unmounter,
+    mount: MountHandle,
     log: &Arc<Log>,
 ) -> io::Result<Ticking> {
     let (vfs, swap, log) = (vfs.clone(), Arc::clone(swap), Arc::clone(log));

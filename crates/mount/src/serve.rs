@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use moafs_disk::SharedDisk;
-use moafs_fuse::{MountError, MountFlags, MountKind, Session, Transport, Unmounter};
+use moafs_fuse::{MountError, MountFlags, MountHandle, MountKind, Session, Transport};
 use moafs_vfs::format::Shape;
 use moafs_vfs::{Error, Format, Vfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -119,10 +119,10 @@ fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Fr
     let swap = Arc::new(KernelSwap::new(vfs, disk, medium, target, Arc::clone(log)));
     let session = mount(mounting, Arc::clone(&swap), log)?;
     let (vfs, target) = leaving;
-    let failure = failure::watch(&vfs, &swap, session.unmounter(), log).inspect_err(|error| {
+    let failure = failure::watch(&vfs, &swap, session.mount_handle(), log).inspect_err(|error| {
         log.say(&format!("a failure of the volume will not be shown in the mount table: {error}"));
     });
-    let leaver = Leaver { unmounter: session.unmounter(), vfs, swap, target, log: Arc::clone(log) };
+    let leaver = Leaver { mount_handle: session.mount_handle(), vfs, swap, target, log: Arc::clone(log) };
     let signals = SignalWatch::start(signals, leaver)?;
     Ok((session, Watches { _signals: signals, _failure: failure.ok() }))
 }
@@ -223,7 +223,7 @@ impl Drop for SignalWatch {
 
 /// The parts that the daemon needs to unmount its own volume.
 struct Leaver<F: Format> {
-    unmounter: Unmounter,
+    mount_handle: MountHandle,
     vfs: Vfs<F>,
     swap: Arc<KernelSwap<F>>,
     target: PathBuf,
@@ -239,13 +239,13 @@ impl<F: Format> Leaver<F> {
             let target = self.target.display();
             return self.log.say(&format!("not unmounted: its swap is on; `moafs swap off {target}` first"));
         }
-        let Err(error) = self.unmounter.unmount() else { return };
+        let Err(error) = self.mount_handle.unmount() else { return };
         if error.raw_os_error() == Some(libc::EBUSY) {
             self.log.say("files are still open: unmounted lazily, serving until the last one is closed");
         } else {
             self.log.say(&format!("unmounting: {error}; trying lazily"));
         }
-        if let Err(error) = self.unmounter.detach() {
+        if let Err(error) = self.mount_handle.detach() {
             self.log.say(&format!("unmounting lazily: {error}"));
         }
         if let Err(error) = self.vfs.sync() {

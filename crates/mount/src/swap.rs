@@ -34,7 +34,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use moafs_disk::SharedDisk;
-use moafs_fuse::{Errno, InitConfig, MountOptions, Session, SessionOptions, Transport, Unmounter};
+use moafs_fuse::{Errno, InitConfig, MountHandle, MountOptions, Session, SessionOptions, Transport};
 use moafs_runtime::Live;
 use moafs_swap::{Home, PAGE_BYTES, Placement, Swap, SwapError, SwapOptions};
 use moafs_vfs::{Error, Format, Vfs};
@@ -193,7 +193,7 @@ struct Running {
     swap: Arc<Swap>,
     place: SwapPlace,
     watch: Arc<Watch>,
-    unmounter: Unmounter,
+    mount_handle: MountHandle,
     warnings: Arc<[String]>,
 }
 
@@ -272,9 +272,9 @@ impl<F: Format> KernelSwap<F> {
     fn end(self: &Arc<Self>) -> Result<(), Errno> {
         let mut state = self.state.lock();
         let (SwapState::On, Some(live)) = (state.state, &state.live) else { return Err(Errno::ENOENT) };
-        let (kernel, unmounter) = (Arc::clone(self), live.unmounter.clone());
+        let (kernel, mount_handle) = (Arc::clone(self), live.mount_handle.clone());
         let unmount = move || {
-            let Err(error) = unmounter.unmount() else { return };
+            let Err(error) = mount_handle.unmount() else { return };
             let mut state = kernel.state.lock();
             if state.state == SwapState::Stopping {
                 (state.state, state.error) = (SwapState::On, Some(format!("the swap's file is in use: {error}")));
@@ -295,7 +295,7 @@ impl<F: Format> KernelSwap<F> {
         if let Some(live) = live {
             self.log.say("unmounted while the swap is on: the volume stays open until swapoff(8) of its loop device");
             // An error means that it is busy or gone already: both end below.
-            let _ = live.unmounter.detach();
+            let _ = live.mount_handle.detach();
         }
         if let Some(thread) = thread {
             // A panic of the thread has been reported by the panic hook.
@@ -333,7 +333,8 @@ impl<F: Format> KernelSwap<F> {
         {
             let mut state = self.state.lock();
             let warnings = locked.warnings().into();
-            state.live = Some(Running { swap, place: wish.place, watch, unmounter: session.unmounter(), warnings });
+            state.live =
+                Some(Running { swap, place: wish.place, watch, mount_handle: session.mount_handle(), warnings });
             state.state = SwapState::On;
         }
         let served = session.serve().map_err(|error| format!("serving the swap's file: {error}"));

@@ -12,7 +12,7 @@ pub(crate) struct Ticking {
 }
 
 impl Ticking {
-    /// Starts a thread that calls `tick`, which returns the pause until the next call.
+    /// Starts a thread that calls `tick`, which returns the pause until the next call: [`Duration::MAX`] for no other.
     pub(crate) fn start(name: &str, mut tick: impl FnMut() -> Duration + Send + 'static) -> std::io::Result<Ticking> {
         let (stop, stopped) = channel();
         let body = move || {
@@ -46,7 +46,7 @@ mod tests {
         let (told, heard) = channel();
         let ticking = Ticking::start("test", move || {
             let _ = told.send(());
-            Duration::from_secs(3600)
+            Duration::MAX
         });
         heard.recv().unwrap();
         drop(ticking.unwrap());

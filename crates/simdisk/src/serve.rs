@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use moafs_fuse::{InitConfig, MountError, MountOptions, Session, SessionOptions, Transport, Unmounter};
+use moafs_fuse::{InitConfig, MountError, MountHandle, MountOptions, Session, SessionOptions, Transport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
@@ -119,7 +119,7 @@ pub fn serve(disk: &SimDisk, target: &Path, ready: impl FnOnce()) -> Result<(), 
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Start)?;
     let options = session_options(disk.model.name());
     let session = Session::mount(disk.front()?, target, &options)?;
-    let watch = SignalWatch::start(signals, session.unmounter()).map_err(ServeError::Start)?;
+    let watch = SignalWatch::start(signals, session.mount_handle()).map_err(ServeError::Start)?;
     ready();
     let served = session.serve();
     drop(watch);
@@ -157,11 +157,11 @@ struct SignalWatch {
 }
 
 impl SignalWatch {
-    fn start(mut signals: Signals, unmounter: Unmounter) -> io::Result<SignalWatch> {
+    fn start(mut signals: Signals, mount_handle: MountHandle) -> io::Result<SignalWatch> {
         let handle = signals.handle();
         let wait = move || {
             for _ in signals.forever() {
-                leave(&unmounter);
+                leave(&mount_handle);
             }
         };
         let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
@@ -181,10 +181,10 @@ impl Drop for SignalWatch {
 
 /// Unmounts. While a loop device has the disk open, the directory leaves the tree at once, and the
 /// disk ends with that device.
-fn leave(unmounter: &Unmounter) {
-    let Err(error) = unmounter.unmount() else { return };
+fn leave(mount_handle: &MountHandle) {
+    let Err(error) = mount_handle.unmount() else { return };
     eprintln!("moafs simdisk: unmounting: {error}; serving until the last user of the disk is gone");
-    if let Err(error) = unmounter.detach() {
+    if let Err(error) = mount_handle.detach() {
         eprintln!("moafs simdisk: unmounting lazily: {error}");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use moafs_fuse::{FileSystem, MountError, Negotiated, Notifier, Session, SessionOptions, Transport, Unmounter};
+use moafs_fuse::{FileSystem, MountError, MountHandle, Negotiated, Notifier, Session, SessionOptions, Transport};
 use tempfile::TempDir;
 
 /// Runs each test over each transport.
@@ -83,7 +83,7 @@ pub(crate) struct Mounted<F: FileSystem> {
     fs: Arc<F>,
     negotiated: Negotiated,
     notifier: Notifier,
-    unmounter: Unmounter,
+    mount_handle: MountHandle,
     server: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -96,7 +96,7 @@ impl<F: FileSystem> Mounted<F> {
             fs: Arc::clone(session.fs()),
             negotiated: session.negotiated().clone(),
             notifier: session.notifier(),
-            unmounter: session.unmounter(),
+            mount_handle: session.mount_handle(),
             server: Some(std::thread::spawn(move || session.serve())),
         })
     }
@@ -117,14 +117,14 @@ impl<F: FileSystem> Mounted<F> {
         self.notifier.clone()
     }
 
-    pub(crate) fn unmounter(&self) -> Unmounter {
-        self.unmounter.clone()
+    pub(crate) fn mount_handle(&self) -> MountHandle {
+        self.mount_handle.clone()
     }
 
     /// Unmounts as a signal handler's thread would, while the server goes on; it must then return by itself.
     pub(crate) fn unmount(mut self) {
         // A child that another test is just starting may still hold a file of this process.
-        wait_until("unmounted", || match self.unmounter.unmount() {
+        wait_until("unmounted", || match self.mount_handle.unmount() {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => false,
             result => result.map(|()| true).expect("unmount"),
         });
@@ -137,7 +137,7 @@ impl<F: FileSystem> Mounted<F> {
 
 impl<F: FileSystem> Drop for Mounted<F> {
     fn drop(&mut self) {
-        let _ = self.unmounter.detach();
+        let _ = self.mount_handle.detach();
     }
 }
 
