@@ -13,7 +13,6 @@
 //! memory only ([`swaparea`]).
 
 pub mod free_map;
-mod in_flight;
 pub mod swaparea;
 
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
@@ -28,12 +27,12 @@ use moafs_runtime::leaf::Mutex;
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::{Error, Result};
 
+use crate::block_set::BlockSet;
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Sealed, Structure, bitmap};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Meta, Sweeper, Use};
 pub use free_map::{Fit, FreeMap};
-use in_flight::InFlight;
 use swaparea::{Ledger, Taken};
 
 /// Pause before looking again at the blocks that other ops are freeing.
@@ -159,8 +158,10 @@ pub struct Alloc {
     freeing_blocks: AtomicU64,
     freeing_inodes: AtomicU64,
     promised: Arc<Promised>,
-    /// Blocks that were handed out to data on their way to the device.
-    in_flight: Mutex<InFlight>,
+    /// Blocks that were handed out to data on their way to the device, and that no file maps yet. They are not free
+    /// any more, and what a program was promised when it wrote the data is not spent before a file maps them: without
+    /// this set `statfs(2)` would show them as used twice.
+    in_flight: Mutex<BlockSet>,
     swap: Ledger,
     /// The blocks and inodes that were handed out or freed since the mount; kept only while
     /// recovery looks for leaks.
@@ -336,7 +337,7 @@ impl Alloc {
     /// are promised.
     pub fn available_blocks(&self) -> u64 {
         // Data on their way are promised as well, or leave as many blocks elsewhere.
-        let in_flight = self.in_flight.lock().blocks();
+        let in_flight = self.in_flight.lock().len();
         let free = self.free_blocks.load(Ordering::Relaxed) + self.freeing_blocks.load(Ordering::Relaxed);
         (free + in_flight).saturating_sub(self.promised.0.load(Ordering::Relaxed))
     }
@@ -444,17 +445,9 @@ impl Alloc {
         bitmap::pad(map, self.geo.group_clusters(group));
     }
 
-    /// Returns the checksum of the bytes of a bitmap that it covers, as the group's descriptor holds it; `None` on
-    /// volumes without.
-    fn sum_of_bitmap(&self, covered: &[u8]) -> Option<u32> {
-        // Descriptors of 32 bytes have the low half only.
-        let mask = if self.geo.desc_size >= 64 { u32::MAX } else { 0xFFFF };
-        self.geo.checksums.of_bitmap(covered).map(|sum| sum & mask)
-    }
-
     /// Compares the checksum of a bitmap, which its descriptor holds, with the bytes that it covers.
     fn check_bitmap(&self, covered: &[u8], stored: u32, place: Place) -> Result<()> {
-        match self.sum_of_bitmap(covered) {
+        match Descriptor::sum_of_bitmap(covered, &self.geo) {
             Some(sum) if sum != stored => {
                 let problem = format!("its checksum is {sum:#010x}, but the group's descriptor has {stored:#010x}");
                 Err(damaged(place.damage(problem)))
@@ -901,7 +894,7 @@ impl Alloc {
 
     /// Returns the checksum of a bitmap that was changed, and is therefore in memory.
     fn sum_of_changed(&self, no: BlockNo, covered: usize) -> u32 {
-        let sum = |map: &[u8]| self.sum_of_bitmap(&map[..covered]);
+        let sum = |map: &[u8]| Descriptor::sum_of_bitmap(&map[..covered], &self.geo);
         let block = self.meta.cached(no.0);
         debug_assert!(block.is_some(), "the bitmap in block {no} was changed and forgotten");
         block.and_then(|block| block.view(sum)).unwrap_or(0)

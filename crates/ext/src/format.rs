@@ -12,6 +12,7 @@
 //! | [`superblock`] | the superblock, [`Geometry`] |
 //! | [`features`] | the table of features and what each allows |
 //! | [`group`] | group descriptors |
+//! | [`reserve`] | the blocks kept for more descriptors |
 //! | [`bitmap`] | block and inode bitmaps |
 //! | [`inode`] | inodes |
 //! | [`map`] | the way from a file's block number to the pointer that maps it |
@@ -36,6 +37,7 @@ pub mod inline;
 pub mod inode;
 pub mod journal;
 pub mod map;
+pub mod reserve;
 pub mod superblock;
 pub mod xattr;
 

@@ -43,12 +43,14 @@
 //! | [`meta`] | metadata blocks in memory, and the order in which they reach the disk |
 //! | [`journal`] | the log of ext3 and ext4: what a replay would write, and reading a volume through it |
 //! | [`alloc`] | free blocks and inodes |
+//! | `block_set` | sets of blocks, as ranges |
 //! | [`place`] | the policies: where data and metadata are placed |
 //! | [`health`] | the first reason why a volume takes no more changes |
 
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+mod block_set;
 pub mod check;
 pub mod engine;
 pub mod format;

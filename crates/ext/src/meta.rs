@@ -891,10 +891,10 @@ impl Meta {
         (self.memory.load(Ordering::Relaxed) + homeless) as usize
     }
 
-    /// Forgets clean blocks that were not used for a turn of the hand, until at most `bytes` are
-    /// held, or only blocks in use are left; then it does not look again before that may have changed. While another
-    /// caller is at it, returns at once: where
-    /// most blocks are in use, all writers and the sweep that makes blocks clean would wait in a row.
+    /// Forgets clean blocks that were not used for a turn of the hand, until at most `bytes` are held, or only blocks
+    /// in use are left; then it does not look again before that may have changed. While another caller is at it,
+    /// returns at once: where most blocks are in use, all writers and the sweep that makes blocks clean would wait in
+    /// a row.
     pub fn shrink(&self, bytes: usize) {
         let Some(mut hand) = self.hand.try_lock() else { return };
         let written = self.written.load(Ordering::Relaxed);

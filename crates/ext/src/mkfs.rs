@@ -17,7 +17,6 @@ mod shape;
 #[cfg(test)]
 mod tests;
 pub mod usage;
-mod used;
 mod write;
 
 use moafs_disk::{Disk, DiskError, SECTOR};

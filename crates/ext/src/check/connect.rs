@@ -12,10 +12,9 @@ use super::map::Run;
 use super::scan::Blocks;
 use super::{CheckError, Checker, DirInfo, InodeState, Issue};
 use crate::format::dir::{self, Form};
-use crate::format::extent::{self, Extent};
 use crate::format::inode::{EXTRA_BYTES, InodeFlags, entry_type, kind_of_entry_type};
 use crate::format::map::DIRECT;
-use crate::format::superblock::{Incompat, RoCompat};
+use crate::format::superblock::RoCompat;
 use crate::format::{BlockNo, Inode, InodeNo, Sealed, put_u32, u32_at};
 
 impl Checker<'_> {
@@ -185,13 +184,7 @@ impl Checker<'_> {
             extra_isize: if self.geo.inode_size > 128 { EXTRA_BYTES } else { 0 },
             ..Inode::default()
         };
-        if self.geo.incompat.contains(Incompat::EXTENT) {
-            inode.flags |= InodeFlags::EXTENTS;
-            let extent = Extent { lbn: 0, len: 1, start: block, unwritten: false };
-            inode.set_block_bytes(&extent::edit::root_of_extents(vec![extent]));
-        } else {
-            inode.block[0] = block.0 as u32;
-        }
+        inode.begin_map(&self.geo, Some(block));
         self.volume.write_sealed(block, Sealed::Leaf(inode.owner(ino)), contents);
         let mut slot = vec![0; self.geo.inode_size as usize];
         self.write_inode(ino, &mut slot, &inode)?;

@@ -94,9 +94,9 @@ impl Checker<'_> {
         let bytes = self.geo.bitmap_bytes().1;
         let sum = self.sum_of(right.inode_bitmap, bytes)?;
         if self.sum_is_wrong(Structure::InodeBitmap(group), right.inode_bitmap_csum, sum, repaired)
-            && let Some(sum) = self.geo.checksums.of_bitmap(&map[..bytes])
+            && let Some(sum) = Descriptor::sum_of_bitmap(&map[..bytes], &self.geo)
         {
-            right.inode_bitmap_csum = Descriptor::storable_sum(sum, &self.geo);
+            right.inode_bitmap_csum = sum;
         }
         Ok(())
     }
@@ -104,8 +104,7 @@ impl Checker<'_> {
     /// Returns the checksum of the first bytes of a bitmap as it lies on the disk; `None` on volumes without.
     fn sum_of(&self, bitmap: BlockNo, bytes: usize) -> Result<Option<u32>, CheckError> {
         let page = self.volume.read(bitmap)?;
-        let sum = self.geo.checksums.of_bitmap(&page[..bytes]);
-        Ok(sum.map(|sum| Descriptor::storable_sum(sum, &self.geo)))
+        Ok(Descriptor::sum_of_bitmap(&page[..bytes], &self.geo))
     }
 
     /// Returns true if a repair is to store the checksum of a bitmap, which follows the bitmap's own repair.
@@ -116,8 +115,8 @@ impl Checker<'_> {
     }
 
     fn set_block_sum(&self, descriptor: &mut Descriptor, map: &[u8]) {
-        if let Some(sum) = self.geo.checksums.of_bitmap(&map[..self.geo.bitmap_bytes().0]) {
-            descriptor.block_bitmap_csum = Descriptor::storable_sum(sum, &self.geo);
+        if let Some(sum) = Descriptor::sum_of_bitmap(&map[..self.geo.bitmap_bytes().0], &self.geo) {
+            descriptor.block_bitmap_csum = sum;
         }
     }
 

@@ -10,6 +10,7 @@ use super::superblock::FIRST_INO;
 use super::{CheckError, Checker, DirInfo, Issue, Shared};
 use crate::format::extent::LBN_END;
 use crate::format::inode::{FAST_SYMLINK_MAX, InodeFlags, LINKS_MAX, entry_type, extra_isize_is_legal};
+use crate::format::reserve::Reserved;
 use crate::format::superblock::{Compat, Incompat, RoCompat};
 use crate::format::{
     BlockNo, Geometry, GroupNo, Inode, InodeNo, Place, Sealed, Structure, map, put_u16, put_u32, xattr,
@@ -492,15 +493,15 @@ impl Checker<'_> {
     fn check_resize_inode(&mut self, mut slot: Vec<u8>, mut inode: Inode) -> Result<(), CheckError> {
         let double = BlockNo(inode.block[13].into());
         let usable = self.geo.may_point_to(double) && !self.is_fixed(double);
-        let expected = self.reserved_pointers();
+        let expected = self.geo.descriptor_reserve();
         let sectors = u64::from(self.geo.sectors_per_block());
-        let owned = expected.iter().map(|(_, copies)| 1 + copies.len() as u64).sum::<u64>() + 1;
+        let owned = expected.iter().map(|reserved| 1 + reserved.copies.len() as u64).sum::<u64>() + 1;
         let apb = u64::from(self.geo.apb);
         let block_size = u64::from(self.geo.block_size);
         let size = (map::DIRECT + apb + apb * apb) * block_size;
-        let end = |((index, _), copies): &((usize, u32), Vec<u32>)| match copies.len() as u64 {
+        let end = |reserved: &Reserved| match reserved.copies.len() as u64 {
             0 => 0,
-            copies => map::DIRECT + apb + *index as u64 * apb + copies.min(apb),
+            copies => map::DIRECT + apb + u64::from(reserved.index) * apb + copies.min(apb),
         };
         let mapped = expected.iter().map(end).max().unwrap_or(0) * block_size;
         let sizes = mapped..=map::size_max(&self.geo);
@@ -554,49 +555,30 @@ impl Checker<'_> {
         self.superblock.set_reserved_gdt_blocks(0);
     }
 
-    /// Returns for each reserved block of group 0 its index in the double indirect block and its
-    /// number, and the same blocks of the groups with copies.
-    fn reserved_pointers(&self) -> Vec<((usize, u32), Vec<u32>)> {
-        let geo = &self.geo;
-        let copies: Vec<u64> = geo
-            .all_groups()
-            .skip(1)
-            .filter(|group| geo.has_superblock(*group))
-            .map(|group| u64::from(group.0) * u64::from(geo.blocks_per_group))
-            .collect();
-        (0..geo.reserved_gdt_blocks)
-            .map(|k| {
-                let primary = geo.first_data_block + 1 + u64::from(geo.descriptor_blocks + k);
-                let index = (geo.descriptor_blocks + k) % geo.apb;
-                let blocks = copies.iter().map(|offset| (primary + offset) as u32).collect();
-                ((index as usize, primary as u32), blocks)
-            })
-            .collect()
-    }
-
-    fn resize_map_problem(
-        &self,
-        double: BlockNo,
-        expected: &[((usize, u32), Vec<u32>)],
-    ) -> Result<Option<String>, CheckError> {
-        if *self.volume.read(double)? != *array_of(&self.geo, expected.iter().map(|(entry, _)| *entry)) {
+    fn resize_map_problem(&self, double: BlockNo, expected: &[Reserved]) -> Result<Option<String>, CheckError> {
+        if *self.volume.read(double)? != *self.list_of(expected) {
             return Ok(Some("its double indirect block does not name the reserved blocks".to_owned()));
         }
-        for ((_, primary), copies) in expected {
+        for Reserved { block, copies, .. } in expected {
             let want = array_of(&self.geo, copies.iter().copied().enumerate());
-            if *self.volume.read(BlockNo((*primary).into()))? != *want {
-                return Ok(Some(format!("reserved block {primary} does not name its copies")));
+            if *self.volume.read(BlockNo((*block).into()))? != *want {
+                return Ok(Some(format!("reserved block {block} does not name its copies")));
             }
         }
         Ok(None)
     }
 
-    fn write_resize_map(&self, double: BlockNo, expected: &[((usize, u32), Vec<u32>)]) {
-        self.volume.write(double, array_of(&self.geo, expected.iter().map(|(entry, _)| *entry)));
-        for ((_, primary), copies) in expected {
+    fn write_resize_map(&self, double: BlockNo, expected: &[Reserved]) {
+        self.volume.write(double, self.list_of(expected));
+        for Reserved { block, copies, .. } in expected {
             let contents = array_of(&self.geo, copies.iter().copied().enumerate());
-            self.volume.write(BlockNo((*primary).into()), contents);
+            self.volume.write(BlockNo((*block).into()), contents);
         }
+    }
+
+    /// Returns the double indirect block that lists the reserve.
+    fn list_of(&self, reserve: &[Reserved]) -> Buf {
+        array_of(&self.geo, reserve.iter().map(|reserved| (reserved.index as usize, reserved.block)))
     }
 }
 

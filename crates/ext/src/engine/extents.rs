@@ -31,9 +31,7 @@ use super::incore::Incore;
 use super::map::MapPlace;
 use crate::format::extent::edit::{self, Edit, Plan};
 use crate::format::extent::{self, Child, Extent, Node, ROOT_ENTRIES, Search, Tree, WRITTEN_MAX};
-use crate::format::inode::InodeFlags;
-use crate::format::superblock::Incompat;
-use crate::format::{BlockNo, Geometry, Inode, Owner, Place, Structure};
+use crate::format::{BlockNo, Geometry, Owner, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Needs, Use};
 use crate::place::ffs;
@@ -131,17 +129,6 @@ impl Ext {
 
 impl Ext {
     // -- changing
-
-    /// Begins the map of a new inode: with no block, or with its first one.
-    pub(super) fn begin_map(&self, inode: &mut Inode, first: Option<u64>) {
-        if self.geo.incompat.contains(Incompat::EXTENT) {
-            let extent = first.map(|no| Extent { lbn: 0, len: 1, start: BlockNo(no), unwritten: false });
-            inode.flags.insert(InodeFlags::EXTENTS);
-            inode.set_block_bytes(&edit::root_of_extents(extent.into_iter().collect()));
-        } else if let Some(no) = first {
-            inode.block[0] = no as u32;
-        }
-    }
 
     /// Maps `at` to `to`, whose data completed in `written`. The caller holds the map.
     pub(super) fn set_extents(

@@ -300,7 +300,7 @@ impl<'a> ExtOp<'a> {
         if kind == Kind::Directory {
             block.holds(Sealed::Leaf(inode.owner(ino)));
         }
-        self.ext.begin_map(inode, Some(no));
+        inode.begin_map(&self.ext.geo, Some(BlockNo(no)));
         inode.blocks = self.ext.geo.sectors_per_block().into();
         inode.size = self.ext.geo.block_size.into();
         Ok(bits.max(fresh))
@@ -328,7 +328,7 @@ impl<'a> ExtOp<'a> {
         inode.crtime = attr.crtime.or(Some(attr.ctime)).filter(|_| ext.extra_isize >= EXTRA_BYTES);
         put_attr(&mut inode, attr, 0);
         if attr.kind == FileKind::Regular {
-            ext.begin_map(&mut inode, None);
+            inode.begin_map(&ext.geo, None);
         }
         let needs = match attr.kind {
             FileKind::Directory => self.fill_directory(ino, parent.ino, at.group, &mut inode)?,

@@ -169,9 +169,11 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Returns the checksum of a bitmap as a descriptor can hold it.
-    pub fn storable_sum(sum: u32, geo: &Geometry) -> u32 {
-        if geo.desc_size >= 64 { sum } else { sum & 0xFFFF }
+    /// Returns the checksum of the bytes of a bitmap that it covers, as a descriptor holds it: one of 32 bytes has the
+    /// low half only. `None` on volumes without.
+    pub fn sum_of_bitmap(covered: &[u8], geo: &Geometry) -> Option<u32> {
+        let sum = geo.checksums.of_bitmap(covered)?;
+        Some(if geo.desc_size >= 64 { sum } else { sum & 0xFFFF })
     }
 
     /// Returns true if `block` belongs to this group's bitmaps or inode table.

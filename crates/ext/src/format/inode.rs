@@ -9,6 +9,7 @@ use bitflags::bitflags;
 use moafs_runtime::Timestamp;
 use moafs_vfs::types::FileKind;
 
+use super::extent::{Extent, edit};
 use super::superblock::{Incompat, RoCompat};
 use super::{
     BlockNo, Damage, Geometry, InodeNo, Owner, Place, Sealed, Structure, join16, join32, put_u16, put_u32, u16_at,
@@ -365,6 +366,17 @@ impl Inode {
     /// Returns the inode as the owner of its blocks.
     pub fn owner(&self, ino: InodeNo) -> Owner {
         Owner { ino, generation: self.generation }
+    }
+
+    /// Begins the map of a new inode: with no block, or with its first one.
+    pub fn begin_map(&mut self, geo: &Geometry, first: Option<BlockNo>) {
+        if geo.incompat.contains(Incompat::EXTENT) {
+            let extent = first.map(|start| Extent { lbn: 0, len: 1, start, unwritten: false });
+            self.flags.insert(InodeFlags::EXTENTS);
+            self.set_block_bytes(&edit::new_root(extent));
+        } else if let Some(first) = first {
+            self.block[0] = first.0 as u32;
+        }
     }
 
     /// Returns true if the file is mapped by extents.

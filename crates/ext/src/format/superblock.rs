@@ -1092,12 +1092,17 @@ impl Geometry {
         (BlockNo(block), offset)
     }
 
+    /// Returns the groups that have copies of the superblock.
+    pub fn groups_with_copies(&self) -> impl Iterator<Item = GroupNo> + '_ {
+        self.all_groups().skip(1).filter(|group| self.has_superblock(*group))
+    }
+
     /// Returns the same of a copy of the descriptor; `None` if there is none.
     pub fn locate_descriptor_copy(&self, group: GroupNo) -> Option<(BlockNo, usize)> {
         let meta = group.0 / self.descriptors_per_block();
         let offset = self.locate_descriptor(group).1;
         if meta < self.first_meta_bg {
-            let holder = self.all_groups().skip(1).find(|group| self.has_superblock(*group))?;
+            let holder = self.groups_with_copies().next()?;
             return Some((BlockNo(self.group_start(holder).0 + 1 + u64::from(meta)), offset));
         }
         let second = GroupNo(meta * self.descriptors_per_block() + 1);

@@ -11,11 +11,12 @@ use std::ops::Range;
 use moafs_runtime::Timestamp;
 
 use super::shape::{self, FIRST_INO, ORPHAN_FILE_INO, Shape};
-use super::used::UsedBlocks;
 use super::{MkfsError, MkfsOptions, MkfsReport};
-use crate::format::extent::{self, Extent, edit};
+use crate::block_set::BlockSet;
+use crate::format::extent::{self, Extent, build};
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use crate::format::inode::{EXTRA_BYTES, InodeFlags, POINTERS};
+use crate::format::reserve::Reserved;
 use crate::format::superblock::{Compat, Incompat};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Superblock};
 
@@ -32,7 +33,7 @@ pub struct VolumeLayout {
     /// The descriptors of all groups, without checksums.
     pub descriptors: Vec<Descriptor>,
     /// All blocks in use.
-    pub(super) used: UsedBlocks,
+    pub(super) used: BlockSet,
     /// The root directory, lost+found and the other files.
     pub(super) files: Vec<PlannedFile>,
 }
@@ -68,18 +69,16 @@ pub(super) enum Contents {
 #[derive(Debug, Clone)]
 pub(super) struct MapNode {
     pub(super) block: BlockNo,
-    pub(super) entries: NodeEntries,
+    pub(super) contents: MapContents,
 }
 
-/// The entries of a block of a file's map.
+/// The contents of a block of a file's map.
 #[derive(Debug, Clone)]
-pub(super) enum NodeEntries {
+pub(super) enum MapContents {
     /// An indirect block: index of the entry, and pointer.
     Pointers(Vec<(u32, u32)>),
-    /// A leaf of the extent tree.
-    Extents(Vec<Extent>),
-    /// An interior node of the extent tree: first file block and block of each child; and the node's depth.
-    Children(Vec<(u32, BlockNo)>, u16),
+    /// A node of the extent tree, without its checksum.
+    Extents(Vec<u8>),
 }
 
 /// Finds a place for everything.
@@ -90,7 +89,7 @@ pub(super) fn place(shape: Shape, options: &MkfsOptions) -> Result<VolumeLayout,
             superblock,
             descriptors: vec![Descriptor::default(); geometry.groups as usize],
             geometry,
-            used: UsedBlocks::default(),
+            used: BlockSet::default(),
             files: Vec::new(),
         },
         now: options.now,
@@ -120,7 +119,7 @@ impl Planner {
         let VolumeLayout { geometry, used, .. } = &mut self.layout;
         for group in geometry.all_groups() {
             let start = geometry.group_start(group).0;
-            used.take(start..start + u64::from(geometry.head_blocks(group)));
+            used.add(start..start + u64::from(geometry.head_blocks(group)));
         }
     }
 
@@ -130,7 +129,7 @@ impl Planner {
         if start + len > self.geo().blocks {
             return Err(self.no_room());
         }
-        self.layout.used.take(start..start + len);
+        self.layout.used.add(start..start + len);
         Ok(start)
     }
 
@@ -143,7 +142,7 @@ impl Planner {
             if end > self.geo().blocks {
                 return Err(self.no_room());
             }
-            self.layout.used.take(start..end);
+            self.layout.used.add(start..end);
             left -= end - start;
             at = end;
             runs.push(start..end);
@@ -159,13 +158,15 @@ impl Planner {
 
     fn place_groups(&mut self) -> Result<(), MkfsError> {
         let groups = self.geo().groups;
-        let size = match self.geo().flex_bg {
-            true => 1 << self.layout.superblock.log_groups_per_flex(),
-            false => 1,
-        };
+        let size = self.groups_per_flex();
         (0..groups)
             .step_by(size as usize)
             .try_for_each(|first| self.place_flex_group(first..first.saturating_add(size).min(groups), size))
+    }
+
+    /// Returns the number of groups whose bitmaps and tables lie together.
+    fn groups_per_flex(&self) -> u32 {
+        if self.geo().flex_bg { 1 << self.layout.superblock.log_groups_per_flex() } else { 1 }
     }
 
     /// Places the bitmaps and tables of a flex group, or of one group, behind the head of the first one.
@@ -216,9 +217,10 @@ impl Planner {
         let blocks = inode.size / u64::from(self.geo().block_size);
         let from = from.max(self.geo().first_data_block);
         let file = PlannedFile { ino, inode, contents, data: Vec::new(), nodes: Vec::new() };
-        let file = match self.geo().incompat.contains(Incompat::EXTENT) {
-            true => self.place_extents(file, from, blocks)?,
-            false => self.place_pointers(file, from, blocks)?,
+        let file = if self.geo().incompat.contains(Incompat::EXTENT) {
+            self.place_extents(file, from, blocks)?
+        } else {
+            self.place_pointers(file, from, blocks)?
         };
         self.layout.files.push(file);
         Ok(())
@@ -235,40 +237,18 @@ impl Planner {
                 lbn += u32::from(len);
             }
         }
-        self.place_extent_nodes(&mut file, extents)?;
+        // A node lies before the file's first block if that is free, else behind the file.
+        let before = file.data[0].start - 1;
+        let tree = build(&extents, self.geo().block_bytes(), &mut || self.take_run(before, 1).map(BlockNo))?;
         file.inode.flags |= InodeFlags::EXTENTS;
+        file.inode.set_block_bytes(&tree.root);
+        file.nodes = tree
+            .nodes
+            .into_iter()
+            .map(|(block, bytes)| MapNode { block, contents: MapContents::Extents(bytes) })
+            .collect();
         file.inode.blocks = (blocks + file.nodes.len() as u64) * u64::from(self.geo().sectors_per_block());
         Ok(file)
-    }
-
-    /// Makes the tree of a file's extents, level by level from the leaves to the root in the inode. A node lies before
-    /// the file's first block if that is free, else behind the file.
-    fn place_extent_nodes(&mut self, file: &mut PlannedFile, extents: Vec<Extent>) -> Result<(), MkfsError> {
-        let room = usize::from(extent::block_entries(self.geo().block_bytes()));
-        let in_root = usize::from(extent::ROOT_ENTRIES);
-        if extents.len() <= in_root {
-            file.inode.set_block_bytes(&edit::root_of_extents(extents));
-            return Ok(());
-        }
-        let before = file.data[0].start - 1;
-        let mut children = Vec::new();
-        for leaf in extents.chunks(room) {
-            let block = BlockNo(self.take_run(before, 1)?);
-            children.push((leaf[0].lbn, block));
-            file.nodes.push(MapNode { block, entries: NodeEntries::Extents(leaf.to_vec()) });
-        }
-        let mut depth = 1;
-        while children.len() > in_root {
-            let mut parents = Vec::new();
-            for node in children.chunks(room) {
-                let block = BlockNo(self.take_run(before, 1)?);
-                parents.push((node[0].0, block));
-                file.nodes.push(MapNode { block, entries: NodeEntries::Children(node.to_vec(), depth) });
-            }
-            (children, depth) = (parents, depth + 1);
-        }
-        file.inode.set_block_bytes(&edit::root_of_children(children, depth));
-        Ok(())
     }
 
     /// Places a file that indirect blocks map: each block in the order of the file, indirect blocks before what they
@@ -286,11 +266,11 @@ impl Planner {
         // The double indirect block, once there is one, and the indirect block in use.
         let (mut double, mut indirect): (Option<MapNode>, Option<MapNode>) = (None, None);
         let fill =
-            |node: &mut Option<MapNode>, index: u64, block: u64| match node.as_mut().map(|node| &mut node.entries) {
-                Some(NodeEntries::Pointers(entries)) => entries.push((index as u32, block as u32)),
+            |node: &mut Option<MapNode>, index: u64, block: u64| match node.as_mut().map(|node| &mut node.contents) {
+                Some(MapContents::Pointers(entries)) => entries.push((index as u32, block as u32)),
                 _ => unreachable!("the block was made before what it maps"),
             };
-        let empty = |block: u64| Some(MapNode { block: BlockNo(block), entries: NodeEntries::Pointers(Vec::new()) });
+        let empty = |block: u64| Some(MapNode { block: BlockNo(block), contents: MapContents::Pointers(Vec::new()) });
         for lbn in 0..blocks {
             let behind = lbn.checked_sub(direct);
             if let Some(behind) = behind.filter(|behind| behind.is_multiple_of(apb)) {
@@ -334,22 +314,14 @@ impl Planner {
         let list = self.take_run(behind, 1)?;
         let geo = self.geo();
         let apb = u64::from(geo.apb);
-        let first = geo.superblock_block() + 1 + u64::from(geo.descriptor_blocks);
-        let copies: Vec<u64> =
-            geo.all_groups().skip(1).filter(|group| geo.has_superblock(*group)).map(|group| group.0.into()).collect();
-        let reserve = first..first + u64::from(geo.reserved_gdt_blocks);
-        // Position p of the table, counted from its start, has entry p modulo the number of pointers in a block.
-        let positions = u64::from(geo.descriptor_blocks)..;
-        let entries = reserve.clone().zip(positions).map(|(block, position)| ((position % apb) as u32, block as u32));
-        let mut nodes = vec![MapNode { block: BlockNo(list), entries: NodeEntries::Pointers(entries.collect()) }];
-        nodes.extend(reserve.map(|block| {
-            let copy = |(index, group): (usize, &u64)| {
-                (index as u32, (block + group * u64::from(geo.blocks_per_group)) as u32)
-            };
-            let entries = NodeEntries::Pointers(copies.iter().enumerate().map(copy).collect());
-            MapNode { block: BlockNo(block), entries }
+        let reserve = geo.descriptor_reserve();
+        let blocks = 1 + reserve.iter().map(|reserved| 1 + reserved.copies.len() as u64).sum::<u64>();
+        let entries = reserve.iter().map(|reserved| (reserved.index, reserved.block)).collect();
+        let mut nodes = vec![MapNode { block: BlockNo(list), contents: MapContents::Pointers(entries) }];
+        nodes.extend(reserve.into_iter().map(|Reserved { block, copies, .. }| {
+            let entries = (0..).zip(copies).collect();
+            MapNode { block: BlockNo(block.into()), contents: MapContents::Pointers(entries) }
         }));
-        let blocks = 1 + u64::from(geo.reserved_gdt_blocks) * (1 + copies.len() as u64);
         let size = (POINTERS as u64 - 3 + apb + apb * apb) * u64::from(geo.block_size);
         let mut inode = self.inode(0o100_600, 1, size);
         inode.blocks = blocks * u64::from(geo.sectors_per_block());
@@ -364,9 +336,10 @@ impl Planner {
             return Ok(());
         }
         let inode = self.inode(0o100_600, 1, u64::from(blocks) * u64::from(self.geo().block_size));
-        let from = match self.geo().incompat.contains(Incompat::EXTENT) {
-            true => self.geo().group_start(self.journal_group()).0,
-            false => self.geo().first_data_block,
+        let from = if self.geo().incompat.contains(Incompat::EXTENT) {
+            self.geo().group_start(self.journal_group()).0
+        } else {
+            self.geo().first_data_block
         };
         self.place_file(InodeNo::JOURNAL, inode, Contents::Journal, from)?;
         let journal = self.layout.files.last().expect("it was just placed").inode.clone();
@@ -380,16 +353,12 @@ impl Planner {
     fn journal_group(&self) -> GroupNo {
         let geo = self.geo();
         let middle = ((geo.blocks - geo.first_data_block) / 2 / u64::from(geo.blocks_per_group)) as u32;
-        let size = match geo.flex_bg {
-            true => 1u32 << self.layout.superblock.log_groups_per_flex(),
-            false => 1,
-        };
-        let groups = match size > 1 && middle > size {
-            true => {
-                let first = (middle / size * size..geo.groups).find(|group| self.free_blocks(GroupNo(*group)) > 0);
-                first.unwrap_or(0)..first.unwrap_or(0) + 2
-            }
-            false => middle.saturating_sub(1)..middle + 2,
+        let size = self.groups_per_flex();
+        let groups = if size > 1 && middle > size {
+            let first = (middle / size * size..geo.groups).find(|group| self.free_blocks(GroupNo(*group)) > 0);
+            first.unwrap_or(0)..first.unwrap_or(0) + 2
+        } else {
+            middle.saturating_sub(1)..middle + 2
         };
         let groups = groups.filter(|group| *group < geo.groups).map(GroupNo);
         // Of equals the first.
@@ -466,12 +435,11 @@ impl VolumeLayout {
     /// Returns the facts of the volume that a user wants to know.
     pub fn report(&self) -> MkfsReport {
         let geo = self.geometry.clone();
-        let copies = geo.all_groups().skip(1).filter(|group| geo.has_superblock(*group));
         let journal = self.files.iter().filter(|file| file.contents == Contents::Journal);
         MkfsReport {
             features: self.superblock.feature_names(),
             journal_blocks: journal.map(PlannedFile::data_blocks).sum(),
-            backups: copies.map(|group| geo.group_start(group)).collect(),
+            backups: geo.groups_with_copies().map(|group| geo.group_start(group)).collect(),
             reserved_blocks: self.superblock.reserved_blocks(),
             free_blocks: self.superblock.free_blocks(),
             free_inodes: self.superblock.free_inodes(),
@@ -482,7 +450,7 @@ impl VolumeLayout {
 
 impl PlannedFile {
     /// Returns the number of blocks of the file itself.
-    fn data_blocks(&self) -> u64 {
+    pub(super) fn data_blocks(&self) -> u64 {
         self.data.iter().map(|run| run.end - run.start).sum()
     }
 }

@@ -5,11 +5,10 @@ use std::ops::Range;
 use moafs_disk::{Buf, Disk, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_vfs::types::FileKind;
 
-use super::layout::{Contents, NodeEntries, PlannedFile, VolumeLayout};
+use super::layout::{Contents, MapContents, PlannedFile, VolumeLayout};
 use super::shape::FIRST_INO;
 use super::{MkfsError, MkfsOptions};
 use crate::format::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL_BYTES};
-use crate::format::extent::edit;
 use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Sealed, bitmap, dir, journal, put_u32};
 
@@ -120,13 +119,13 @@ impl Writer<'_> {
                 let used = layout.used.within(range.clone());
                 let bits = used.map(|run| (run.start - range.start) as u32..(run.end - range.start) as u32);
                 let map = bitmap_page(geo.block_bytes(), bits, geo.group_blocks(group));
-                descriptor.block_bitmap_csum = geo.checksums.of_bitmap(&map[..block_bytes]).unwrap_or(0);
+                descriptor.block_bitmap_csum = Descriptor::sum_of_bitmap(&map[..block_bytes], geo).unwrap_or(0);
                 self.write(vec![map], descriptor.block_bitmap, Kind::Bitmap)?;
             }
             if !descriptor.lacks_inode_bitmap(geo) {
                 let used = geo.inodes_per_group - descriptor.free_inodes;
                 let map = bitmap_page(geo.block_bytes(), std::iter::once(0..used), geo.inodes_per_group);
-                descriptor.inode_bitmap_csum = geo.checksums.of_bitmap(&map[..inode_bytes]).unwrap_or(0);
+                descriptor.inode_bitmap_csum = Descriptor::sum_of_bitmap(&map[..inode_bytes], geo).unwrap_or(0);
                 self.write(vec![map], descriptor.inode_bitmap, Kind::Bitmap)?;
             }
         }
@@ -147,8 +146,7 @@ impl Writer<'_> {
         match file.contents {
             Contents::Reserve => Ok(()),
             Contents::Journal => {
-                let count: u64 = file.data.iter().map(|run| run.end - run.start).sum();
-                let head = journal::new_superblock(geo.block_size, count as u32, &options.uuid);
+                let head = journal::new_superblock(geo.block_size, file.data_blocks() as u32, &options.uuid);
                 let block = page_with(geo, &head);
                 self.write(vec![block.freeze()], BlockNo(file.data[0].start), Kind::Journal)
             }
@@ -181,17 +179,16 @@ impl Writer<'_> {
     fn write_map(&mut self, file: &PlannedFile) -> Result<(), MkfsError> {
         let owner = file.inode.owner(file.ino);
         for node in &file.nodes {
-            let mut block = Buf::zeroed(self.geo.block_bytes());
-            match &node.entries {
-                NodeEntries::Pointers(entries) => {
+            match &node.contents {
+                MapContents::Pointers(entries) => {
+                    let mut block = Buf::zeroed(self.geo.block_bytes());
                     entries.iter().for_each(|(index, pointer)| put_u32(&mut block, 4 * *index as usize, *pointer));
                     self.write(vec![block.freeze()], node.block, Kind::Map)?;
-                    continue;
                 }
-                NodeEntries::Extents(extents) => edit::encode_leaf(&mut block, extents.clone()),
-                NodeEntries::Children(children, depth) => edit::encode_interior(&mut block, children.clone(), *depth),
+                MapContents::Extents(bytes) => {
+                    self.write_sealed(Buf::copy_of(bytes), Sealed::Extents(owner), node.block, Kind::Map)?;
+                }
             }
-            self.write_sealed(block, Sealed::Extents(owner), node.block, Kind::Map)?;
         }
         Ok(())
     }

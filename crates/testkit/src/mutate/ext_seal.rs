@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use moafs_disk::mem::MemDisk;
+use moafs_ext::format::group::{BLOCK_UNINIT, INODE_UNINIT};
 use moafs_ext::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, Owner, Sealed, Superblock, dir};
 
 /// Nodes of extent trees, and blocks of directories, that are sealed at most.
@@ -63,13 +64,13 @@ impl Sealer<'_> {
             }
             let mut map = vec![0; bytes];
             self.image.peek(geo.byte_of(block), &mut map);
-            geo.checksums.of_bitmap(&map).map(|sum| Descriptor::storable_sum(sum, &geo))
+            Descriptor::sum_of_bitmap(&map, &geo)
         };
         let is_written = |flag: u16| descriptor.flags & flag == 0;
-        if let Some(sum) = sum(descriptor.block_bitmap, of_blocks).filter(|_| is_written(2)) {
+        if let Some(sum) = sum(descriptor.block_bitmap, of_blocks).filter(|_| is_written(BLOCK_UNINIT)) {
             descriptor.block_bitmap_csum = sum;
         }
-        if let Some(sum) = sum(descriptor.inode_bitmap, of_inodes).filter(|_| is_written(1)) {
+        if let Some(sum) = sum(descriptor.inode_bitmap, of_inodes).filter(|_| is_written(INODE_UNINIT)) {
             descriptor.inode_bitmap_csum = sum;
         }
         descriptor.encode_into(&mut slot, &geo);

@@ -407,32 +407,11 @@ fn join_next(extents: &mut Vec<Extent>, at: usize) {
     }
 }
 
-/// Returns the root of a tree of at most [`ROOT_ENTRIES`] extents.
-pub fn root_of_extents(extents: Vec<Extent>) -> [u8; ROOT_BYTES] {
-    root(&Entries::Extents(extents), 0)
-}
-
-/// Returns the root of a tree with at most [`ROOT_ENTRIES`] children: the first file block of each, and its block.
-pub fn root_of_children(children: Vec<(u32, BlockNo)>, depth: u16) -> [u8; ROOT_BYTES] {
-    root(&Entries::Children(children), depth)
-}
-
-fn root(entries: &Entries, depth: u16) -> [u8; ROOT_BYTES] {
+/// Returns the root of a tree of at most one extent.
+pub fn new_root(extent: Option<Extent>) -> [u8; ROOT_BYTES] {
     let mut root = [0; ROOT_BYTES];
-    entries.encode(&mut root, ROOT_ENTRIES, depth);
+    Entries::Extents(extent.into_iter().collect()).encode(&mut root, ROOT_ENTRIES, 0);
     root
-}
-
-/// Makes `block` a leaf with these extents; its checksum is made later.
-pub fn encode_leaf(block: &mut [u8], extents: Vec<Extent>) {
-    let room = block_entries(block.len());
-    Entries::Extents(extents).encode(block, room, 0);
-}
-
-/// Makes `block` an interior node with these children; its checksum is made later.
-pub fn encode_interior(block: &mut [u8], children: Vec<(u32, BlockNo)>, depth: u16) {
-    let room = block_entries(block.len());
-    Entries::Children(children).encode(block, room, depth);
 }
 
 #[cfg(test)]

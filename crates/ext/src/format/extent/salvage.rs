@@ -199,6 +199,6 @@ mod tests {
     #[test]
     fn the_empty_tree_is_that_of_a_new_file() {
         let mut take = || Err("no block is needed");
-        assert_eq!(super::super::build(&[], 1024, &mut take).unwrap().root, edit::root_of_extents(Vec::new()));
+        assert_eq!(super::super::build(&[], 1024, &mut take).unwrap().root, edit::new_root(None));
     }
 }

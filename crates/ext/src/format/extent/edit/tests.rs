@@ -48,7 +48,7 @@ impl Lab {
     fn new() -> Lab {
         let geo = Geometry { blocks: 1 << 40, ..Geometry::of(&sample(), u64::MAX).unwrap() };
         let (nodes, expected) = (BTreeMap::new(), BTreeMap::new());
-        Lab { geo, root: root_of_extents(Vec::new()), nodes, next_node: 1000, next_data: DATA, expected }
+        Lab { geo, root: new_root(None), nodes, next_node: 1000, next_data: DATA, expected }
     }
 
     fn plan(&mut self, edit: Edit, room: u32) -> Result<Plan, Damage> {
@@ -128,7 +128,7 @@ impl Lab {
         };
         let mapped: BTreeMap<u64, (u64, bool)> = self.extents().iter().flat_map(blocks).collect();
         assert!(mapped == self.expected, "the tree maps other blocks");
-        assert_eq!(self.expected.is_empty(), self.root == root_of_extents(Vec::new()));
+        assert_eq!(self.expected.is_empty(), self.root == new_root(None));
     }
 }
 
