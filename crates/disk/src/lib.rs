@@ -31,6 +31,7 @@
 //! | [`epoch`], [`completions`] | shared by devices and wrappers: numbering flushes, keeping results until `wait` |
 //! | [`mod@file`] | image files and block devices, locked against a second user |
 //! | [`mem`] | a disk in memory |
+//! | [`forward_to!`] | for wrappers: calls that go to the disk below as they are |
 //! | [`model`] | modelled drives in virtual time: hard disks, SSDs, SD cards |
 //! | [`queue`] | the elevator: C-LOOK, merging to the maximum transfer |
 //! | [`probe`] | wrappers that observe or inject failures: trace, fault injection, crash recorder |
@@ -40,6 +41,7 @@ pub mod completions;
 pub mod epoch;
 pub mod error;
 pub mod file;
+mod forward;
 pub mod mem;
 pub mod model;
 pub mod probe;

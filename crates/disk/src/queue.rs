@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Rt};
 
-use crate::{Disk, DiskError, Done, Epoch, Limits, ReadPart, Request, SharedDisk, Tag, Ticket, read_by_copy};
+use crate::{Disk, DiskError, Done, Limits, ReadPart, Request, SharedDisk, Tag, Ticket, read_by_copy};
 use plan::{Caps, Group, Origin, Part, Pending};
 use split::Assembly;
 
@@ -248,6 +248,8 @@ impl State {
 }
 
 impl Disk for Elevator {
+    crate::forward_to!(inner: make_durable, epoch, durable);
+
     fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -306,18 +308,6 @@ impl Disk for Elevator {
         self.state.lock().passing -= 1;
         self.rt.signal(&self.moved);
         result
-    }
-
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.inner.make_durable(upto)
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.inner.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.inner.durable()
     }
 }
 

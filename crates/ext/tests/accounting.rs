@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use moafs_disk::mem::MemDisk;
-use moafs_disk::{Disk, DiskError, Done, Epoch, Kind, Limits, Op, Request, SharedDisk, Ticket};
+use moafs_disk::{Disk, Kind, Op, Request, SharedDisk, Ticket};
 use moafs_ext::mkfs::{MkfsOptions, mkfs};
 use moafs_ext::{Ext, OpenOptions};
 use moafs_runtime::{Live, Timestamp};
@@ -22,9 +22,8 @@ struct Watched {
 }
 
 impl Disk for Watched {
-    fn limits(&self) -> &Limits {
-        self.disk.limits()
-    }
+    moafs_disk::forward_to!(disk: limits, wait, make_durable, epoch, durable);
+
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         let writes_data = |request: &Request| matches!(request.op, Op::Write { .. }) && request.tag.kind == Kind::Data;
         let vfs = self.vfs.lock().unwrap().clone();
@@ -32,18 +31,6 @@ impl Disk for Watched {
             self.free.lock().unwrap().push(vfs.stat_fs().free);
         }
         self.disk.submit(batch)
-    }
-    fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.disk.wait(ticket)
-    }
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.disk.make_durable(upto)
-    }
-    fn epoch(&self) -> Epoch {
-        self.disk.epoch()
-    }
-    fn durable(&self) -> Option<Epoch> {
-        self.disk.durable()
     }
 }
 

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use moafs_disk::{Disk, DiskError, Done, Epoch, Limits, MemDisk, Request, SharedDisk, Ticket};
+use moafs_disk::{Disk, DiskError, Done, Epoch, MemDisk, SharedDisk, Ticket};
 use moafs_f2fs::check::{self, CheckOptions, Issue};
 use moafs_f2fs::mkfs::{MkfsOptions, mkfs};
 use moafs_f2fs::{F2fs, OpenOptions};
@@ -48,12 +48,8 @@ impl SlowDisk {
 }
 
 impl Disk for SlowDisk {
-    fn limits(&self) -> &Limits {
-        self.store.limits()
-    }
-    fn submit(&self, batch: Vec<Request>) -> Ticket {
-        self.store.submit(batch)
-    }
+    moafs_disk::forward_to!(store: limits, submit, epoch, durable);
+
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
         self.pass_time();
         self.store.wait(ticket)
@@ -61,12 +57,6 @@ impl Disk for SlowDisk {
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
         self.pass_time();
         self.store.make_durable(upto)
-    }
-    fn epoch(&self) -> Epoch {
-        self.store.epoch()
-    }
-    fn durable(&self) -> Option<Epoch> {
-        self.store.durable()
     }
 }
 

@@ -5,7 +5,7 @@
 //! forget file data by themselves.
 
 use moafs_disk::completions::Completions;
-use moafs_disk::{Disk, DiskError, Done, Epoch, Limits, MemDisk, Request, Ticket};
+use moafs_disk::{Disk, Done, MemDisk, Request, Ticket};
 
 /// The byte that file data read as.
 const PATTERN: u8 = 0x5a;
@@ -52,9 +52,7 @@ impl Contentless {
 }
 
 impl Disk for Contentless {
-    fn limits(&self) -> &Limits {
-        self.kept.limits()
-    }
+    moafs_disk::forward_to!(kept: limits, make_durable, epoch, durable);
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         self.completions.put(batch.into_iter().map(|request| self.execute(request)).collect())
@@ -62,18 +60,6 @@ impl Disk for Contentless {
 
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
         self.completions.take(ticket)
-    }
-
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.kept.make_durable(upto)
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.kept.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.kept.durable()
     }
 }
 

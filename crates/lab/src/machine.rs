@@ -11,9 +11,7 @@ use moafs_disk::epoch::Epochs;
 use moafs_disk::model::hdd::Background;
 use moafs_disk::model::{Contents, DriveSpec, FlashCounters, ModelDisk, Served, Totals as DriveTotals};
 use moafs_disk::probe::trace::{Counters as RequestCounters, Trace};
-use moafs_disk::{
-    Disk, DiskError, Done, Elevator, Epoch, Limits, MemDisk, QueueOptions, ReadPart, Request, SharedDisk, Tag, Ticket,
-};
+use moafs_disk::{Disk, DiskError, Done, Elevator, Epoch, MemDisk, QueueOptions, SharedDisk, Ticket};
 use moafs_runtime::{Rt, Virtual};
 use moafs_vfs::counters::Counters;
 use moafs_vfs::{Format, Options, Vfs};
@@ -304,21 +302,11 @@ impl Unflushed {
 }
 
 impl Disk for Unflushed {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn submit(&self, batch: Vec<Request>) -> Ticket {
-        self.inner.submit(batch)
-    }
+    moafs_disk::forward_to!(inner: limits, submit, read_into);
 
     fn wait(&self, ticket: Ticket) -> Vec<Done> {
         let done = self.inner.wait(ticket).into_iter();
         done.map(|done| Done { epoch: self.epochs.current(), ..done }).collect()
-    }
-
-    fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
-        self.inner.read_into(parts, tag)
     }
 
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {

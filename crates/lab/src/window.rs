@@ -1,6 +1,6 @@
 //! A part of a disk as a disk of its own: a partition.
 
-use moafs_disk::{Disk, DiskError, Done, Epoch, Lba, Limits, ReadPart, Request, SharedDisk, Tag, Ticket};
+use moafs_disk::{Disk, DiskError, Lba, Limits, ReadPart, Request, SharedDisk, Tag, Ticket};
 
 /// The sectors of a disk from one sector on, as a disk.
 pub struct Window {
@@ -27,6 +27,8 @@ impl Window {
 }
 
 impl Disk for Window {
+    moafs_disk::forward_to!(inner: wait, make_durable, epoch, durable);
+
     fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -40,28 +42,12 @@ impl Disk for Window {
         self.inner.submit(batch)
     }
 
-    fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.inner.wait(ticket)
-    }
-
     fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
         for part in parts.iter_mut() {
             self.limits.check_range("read", part.at, part.into.len() as u64)?;
             part.at = self.at(part.at);
         }
         self.inner.read_into(parts, tag)
-    }
-
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.inner.make_durable(upto)
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.inner.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.inner.durable()
     }
 }
 

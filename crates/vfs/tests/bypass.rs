@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use common::*;
 use moafs_disk::probe::fault::{EVERYWHERE, Harm, Rule, Victims, When};
-use moafs_disk::{Disk, DiskError, Done, Epoch, Limits, MemDisk, ReadPart, Request, SharedDisk, Tag, Ticket};
+use moafs_disk::{Disk, DiskError, MemDisk, ReadPart, SharedDisk, Tag};
 use moafs_runtime::Live;
 use moafs_vfs::Credentials;
 use moafs_vfs::Vfs;
@@ -107,30 +107,14 @@ struct Reused {
 }
 
 impl Disk for Reused {
-    fn limits(&self) -> &Limits {
-        self.disk.limits()
-    }
-    fn submit(&self, batch: Vec<Request>) -> Ticket {
-        self.disk.submit(batch)
-    }
-    fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.disk.wait(ticket)
-    }
+    moafs_disk::forward_to!(disk: limits, submit, wait, make_durable, epoch, durable);
+
     fn read_into(&self, parts: &mut [ReadPart<'_>], _tag: Tag) -> Result<(), DiskError> {
         parts.iter_mut().for_each(|part| part.into.fill(0xDD));
         if let Some(meanwhile) = self.meanwhile.get() {
             meanwhile();
         }
         Ok(())
-    }
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.disk.make_durable(upto)
-    }
-    fn epoch(&self) -> Epoch {
-        self.disk.epoch()
-    }
-    fn durable(&self) -> Option<Epoch> {
-        self.disk.durable()
     }
 }
 

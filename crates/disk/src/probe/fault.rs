@@ -11,7 +11,7 @@ use std::time::Duration;
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Rt, Time, sleep_until};
 
-use crate::{Buf, Disk, DiskError, Done, Epoch, Limits, Op, Page, Request, SECTOR, SharedDisk, Ticket};
+use crate::{Buf, Disk, DiskError, Done, Epoch, Op, Page, Request, SECTOR, SharedDisk, Ticket};
 
 /// The failure that a rule injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,9 +190,7 @@ fn prefix(data: &[Page], sectors: u64) -> Vec<Page> {
 }
 
 impl Disk for Fault {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
+    crate::forward_to!(inner: limits, epoch, durable);
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         let mut not_before = Time(0);
@@ -256,14 +254,6 @@ impl Disk for Fault {
             }
         }
         self.inner.make_durable(upto)
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.inner.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.inner.durable()
     }
 }
 

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Rt, Time};
 
-use crate::{
-    Cause, Disk, DiskError, Done, Epoch, Kind, Lba, Limits, Op, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket,
-};
+use crate::{Cause, Disk, DiskError, Epoch, Kind, Lba, Op, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket};
 
 /// The operation of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -280,18 +278,12 @@ impl Log {
 }
 
 impl Disk for Trace {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
+    crate::forward_to!(inner: limits, wait, epoch, durable);
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         batch.iter().for_each(|request| self.note(TraceVerb::of(&request.op), request.bytes(), request.tag));
         self.list(batch.iter().map(Command::of));
         self.inner.submit(batch)
-    }
-
-    fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.inner.wait(ticket)
     }
 
     fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
@@ -305,14 +297,6 @@ impl Disk for Trace {
         let result = self.inner.make_durable(upto);
         self.list_flushes(time);
         result
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.inner.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.inner.durable()
     }
 }
 

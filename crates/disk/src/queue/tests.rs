@@ -24,9 +24,8 @@ struct Watched {
 }
 
 impl Disk for Watched {
-    fn limits(&self) -> &Limits {
-        self.disk.limits()
-    }
+    crate::forward_to!(disk: limits, wait, make_durable, epoch, durable);
+
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         let mut seen = self.seen.lock();
         let mut hurt = |request: Request| {
@@ -37,18 +36,6 @@ impl Disk for Watched {
             if broken { Request { at: Lba(u64::MAX), ..request } } else { request }
         };
         self.disk.submit(batch.into_iter().map(&mut hurt).collect())
-    }
-    fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.disk.wait(ticket)
-    }
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.disk.make_durable(upto)
-    }
-    fn epoch(&self) -> Epoch {
-        self.disk.epoch()
-    }
-    fn durable(&self) -> Option<Epoch> {
-        self.disk.durable()
     }
 }
 

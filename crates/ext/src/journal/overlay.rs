@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use moafs_disk::completions::Completions;
 use moafs_disk::{
-    Buf, Disk, DiskError, DiskExt, Done, Epoch, Kind, Lba, Limits, Op, Request, SECTOR, SharedDisk, Tag, Ticket,
+    Buf, Disk, DiskError, DiskExt, Done, Kind, Lba, Limits, Op, Request, SECTOR, SharedDisk, Tag, Ticket,
 };
 
 use super::{Journal, Replay};
@@ -76,6 +76,8 @@ fn put_over(buf: &mut Buf, buf_at: u64, block: &[u8], block_at: u64) {
 }
 
 impl Disk for Replayed {
+    moafs_disk::forward_to!(inner: make_durable, epoch, durable);
+
     fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -105,17 +107,5 @@ impl Disk for Replayed {
             None => Done { result: Err(DiskError::ReadOnly), epoch },
         };
         batch.reads.into_iter().map(finish).collect()
-    }
-
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.inner.make_durable(upto)
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.inner.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.inner.durable()
     }
 }

@@ -5,10 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
-use moafs_disk::{
-    Buf, Cause, Disk, DiskError, DiskExt, Done, Epoch, Kind, Lba, Limits, MemDisk, Op, Request, SECTOR, SharedDisk,
-    Tag, Ticket,
-};
+use moafs_disk::{Buf, Cause, Disk, DiskExt, Kind, Lba, MemDisk, Op, Request, SECTOR, SharedDisk, Tag, Ticket};
 use moafs_runtime::{Live, Rt};
 
 use super::{Freed, Level, Meta, Needs};
@@ -27,9 +24,8 @@ struct Judged<F> {
 }
 
 impl<F: Fn(&MemDisk, u64, &[u8]) + Send + Sync> Disk for Judged<F> {
-    fn limits(&self) -> &Limits {
-        self.disk.limits()
-    }
+    moafs_disk::forward_to!(disk: limits, wait, make_durable, epoch, durable);
+
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         for request in &batch {
             if let Op::Write { data, .. } = &request.op {
@@ -37,18 +33,6 @@ impl<F: Fn(&MemDisk, u64, &[u8]) + Send + Sync> Disk for Judged<F> {
             }
         }
         self.disk.submit(batch)
-    }
-    fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.disk.wait(ticket)
-    }
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.disk.make_durable(upto)
-    }
-    fn epoch(&self) -> Epoch {
-        self.disk.epoch()
-    }
-    fn durable(&self) -> Option<Epoch> {
-        self.disk.durable()
     }
 }
 
@@ -89,9 +73,8 @@ impl Held {
 }
 
 impl Disk for Held {
-    fn limits(&self) -> &Limits {
-        self.disk.limits()
-    }
+    moafs_disk::forward_to!(disk: limits, wait, make_durable, epoch, durable);
+
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         let mut state = self.state();
         state.waiting += 1;
@@ -102,18 +85,6 @@ impl Disk for Held {
         drop(state);
         let at = if fails { Lba(u64::MAX) } else { batch[0].at };
         self.disk.submit(batch.into_iter().map(|request| Request { at: at.max(request.at), ..request }).collect())
-    }
-    fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.disk.wait(ticket)
-    }
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.disk.make_durable(upto)
-    }
-    fn epoch(&self) -> Epoch {
-        self.disk.epoch()
-    }
-    fn durable(&self) -> Option<Epoch> {
-        self.disk.durable()
     }
 }
 

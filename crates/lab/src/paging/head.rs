@@ -1,6 +1,6 @@
 //! The positions of the head: every command to the drive, in the order of service.
 
-use moafs_disk::{Disk, DiskError, Done, Epoch, Kind, Limits, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket};
+use moafs_disk::{Disk, DiskError, Kind, ReadPart, Request, SECTOR, SharedDisk, Tag, Ticket};
 use parking_lot::Mutex;
 
 /// One command of the drive.
@@ -73,34 +73,16 @@ impl HeadLog {
 }
 
 impl Disk for HeadLog {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
+    moafs_disk::forward_to!(inner: limits, wait, make_durable, epoch, durable);
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         batch.iter().for_each(|request| self.note(request.at.0, request.bytes(), request.tag));
         self.inner.submit(batch)
     }
 
-    fn wait(&self, ticket: Ticket) -> Vec<Done> {
-        self.inner.wait(ticket)
-    }
-
     fn read_into(&self, parts: &mut [ReadPart<'_>], tag: Tag) -> Result<(), DiskError> {
         parts.iter().for_each(|part| self.note(part.at.0, part.into.len() as u64, tag));
         self.inner.read_into(parts, tag)
-    }
-
-    fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
-        self.inner.make_durable(upto)
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.inner.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.inner.durable()
     }
 }
 

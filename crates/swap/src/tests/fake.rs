@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use moafs_disk::{Buf, Disk, DiskError, Done, Epoch, Limits, MemDisk, Page, Request, SECTOR, SharedDisk, Ticket};
+use moafs_disk::{Buf, Disk, Done, MemDisk, Page, Request, SECTOR, SharedDisk, Ticket};
 use moafs_runtime::{Rt, Virtual};
 use moafs_vfs::swap_space::{Group, LastAccess, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
@@ -234,9 +234,7 @@ impl Late {
 }
 
 impl Disk for Late {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
+    moafs_disk::forward_to!(inner: limits, make_durable, epoch, durable);
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         let mut flying = self.flying.lock();
@@ -257,18 +255,6 @@ impl Disk for Late {
         let mut flying = self.flying.lock();
         let batch = flying.batches.remove(&ticket.0).expect("a batch of this disk");
         self.inner.wait(self.inner.submit(batch))
-    }
-
-    fn make_durable(&self, upto: Epoch) -> std::result::Result<(), DiskError> {
-        self.inner.make_durable(upto)
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.inner.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.inner.durable()
     }
 }
 

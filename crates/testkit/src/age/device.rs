@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use moafs_disk::mem::MemDisk;
-use moafs_disk::{Disk, DiskError, Done, Epoch, Limits, Op, Request, SECTOR, Ticket};
+use moafs_disk::{Disk, DiskError, Done, Epoch, Op, Request, SECTOR, Ticket};
 use moafs_runtime::{Rt, sleep_until};
 
 /// A disk whose requests take time, so that clients' calls interleave. A volume of gigabytes can be full because its
@@ -42,9 +42,7 @@ fn sparse(request: Request) -> Request {
 }
 
 impl Disk for SlowDisk {
-    fn limits(&self) -> &Limits {
-        self.store.limits()
-    }
+    moafs_disk::forward_to!(store: limits, epoch, durable);
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         self.store.submit(batch.into_iter().map(sparse).collect())
@@ -58,14 +56,6 @@ impl Disk for SlowDisk {
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
         self.pass_time();
         self.store.make_durable(upto)
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.store.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.store.durable()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use moafs_disk::completions::Completions;
 use moafs_disk::probe::crash::CrashRecorder;
-use moafs_disk::{Disk, DiskError, Done, Epoch, Limits, Request, SharedDisk, Ticket};
+use moafs_disk::{Disk, DiskError, Done, Epoch, Request, SharedDisk, Ticket};
 use moafs_runtime::{Rt, sleep_until};
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng};
@@ -72,9 +72,7 @@ impl Device {
 }
 
 impl Disk for Device {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
+    moafs_disk::forward_to!(inner: limits, epoch, durable);
 
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         let len = batch.len();
@@ -96,13 +94,5 @@ impl Disk for Device {
             self.take_time();
         }
         if self.is_off() { Err(no_power()) } else { self.inner.make_durable(upto) }
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.inner.epoch()
-    }
-
-    fn durable(&self) -> Option<Epoch> {
-        self.inner.durable()
     }
 }

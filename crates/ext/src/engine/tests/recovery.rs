@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use moafs_disk::probe::crash::{CrashRecorder, Mode};
-use moafs_disk::{DiskError, Done, Limits, Request, Ticket};
+use moafs_disk::{DiskError, Done, Request, Ticket};
 use moafs_runtime::{Rt, Virtual};
 use moafs_vfs::api::{NewFile, Options, RenameMode, SetAttr};
 use moafs_vfs::{Credentials, Vfs};
@@ -623,9 +623,8 @@ struct Switching {
 }
 
 impl Disk for Switching {
-    fn limits(&self) -> &Limits {
-        self.below.limits()
-    }
+    moafs_disk::forward_to!(below: limits, epoch, durable);
+
     fn submit(&self, batch: Vec<Request>) -> Ticket {
         self.rt.compute(0);
         self.below.submit(batch)
@@ -637,12 +636,6 @@ impl Disk for Switching {
     fn make_durable(&self, upto: Epoch) -> Result<(), DiskError> {
         self.rt.compute(50_000);
         self.below.make_durable(upto)
-    }
-    fn epoch(&self) -> Epoch {
-        self.below.epoch()
-    }
-    fn durable(&self) -> Option<Epoch> {
-        self.below.durable()
     }
 }
 
