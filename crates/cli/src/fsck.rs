@@ -2,7 +2,7 @@
 
 mod arguments;
 mod checked;
-mod ext2;
+mod ext;
 mod f2fs;
 
 use std::io::{self, IsTerminal};
@@ -60,7 +60,7 @@ impl FsckArgs {
         let failed = |error: &dyn std::error::Error| format!("{}: {error}", self.image.display());
         let format = self.format(&disk)?;
         let checked = match format {
-            FormatName::Ext2 => ext2::run(self, &disk, &bar).map_err(|error| failed(&error)),
+            FormatName::Ext2 => ext::run(self, &disk, &bar).map_err(|error| failed(&error)),
             FormatName::F2fs => f2fs::run(&*disk, &bar).map_err(|error| failed(&error)),
         };
         bar.finish_and_clear();
@@ -110,7 +110,7 @@ impl FsckArgs {
             (true, ..) => "clean; not looked at (-f checks all the same)".to_owned(),
             (_, true, _) => {
                 let advice = match format {
-                    FormatName::Ext2 => ext2::advice(self),
+                    FormatName::Ext2 => ext::advice(self),
                     FormatName::F2fs => f2fs::advice(self),
                 };
                 let left = if self.only_looks() { "" } else { " LEFT" };

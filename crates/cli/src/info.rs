@@ -2,7 +2,7 @@
 //! module for each.
 
 mod arguments;
-mod ext2;
+mod ext;
 mod f2fs;
 mod facts;
 
@@ -14,7 +14,7 @@ use moafs_vfs::layout::{Collector, KindLayout, Layout};
 use serde::Serialize;
 
 pub(crate) use arguments::InfoArgs;
-pub(crate) use ext2::read_shape as read_ext2;
+pub(crate) use ext::read_shape as read_ext;
 use facts::Facts;
 
 use crate::error::Result;
@@ -36,7 +36,7 @@ impl InfoArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let disk = open_disk(&self.image, FileOptions::reader())?.disk;
         match FormatName::on_disk(&self.image, &disk)? {
-            FormatName::Ext2 => self.tell(ext2::facts(&self, &disk)?),
+            FormatName::Ext2 => self.tell(ext::facts(&self, &disk)?),
             FormatName::F2fs => self.tell(f2fs::facts(&self, &disk)?),
         }
     }

@@ -1,7 +1,7 @@
 //! `moafs map`: a picture of a volume's layout. The drawing differs between formats and stands in a
 //! module for each.
 
-mod ext2;
+mod ext;
 mod f2fs;
 mod frame;
 
@@ -18,7 +18,7 @@ use crate::{info, output};
 
 /// Draw a picture of a volume's layout
 ///
-/// An SVG file. Of an ext2 volume each row is a block group (or several, on large volumes), its
+/// An SVG file. Of an ext volume each row is a block group (or several, on large volumes), its
 /// colours show the kinds of blocks. Of an F2FS volume each tile is a segment (or several), filled
 /// by the share of its valid blocks, in the colour of the log that wrote it.
 #[derive(Debug, Args)]
@@ -60,8 +60,8 @@ impl MapArgs {
         let disk = open_disk(&self.image, FileOptions::reader())?.disk;
         match FormatName::on_disk(&self.image, &disk)? {
             FormatName::Ext2 => {
-                let (_, geometry) = info::read_ext2(&self.image, &disk)?;
-                let mut grid = ext2::Grid::new(&geometry);
+                let (_, geometry) = info::read_ext(&self.image, &disk)?;
+                let mut grid = ext::Grid::new(&geometry);
                 with_volume!(&self.image, Access::Read, |volume| volume.survey(&mut grid))?;
                 Ok(grid.svg(&title))
             }

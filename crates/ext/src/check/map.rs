@@ -9,7 +9,7 @@ use super::scan::{Blocks, Judge, Pointer, Step, walk_map};
 use super::shared::{Sharing, is_indirect_block};
 use super::volume::Volume;
 use super::{CheckError, Checker, Issue, Log, extents};
-use crate::format::extent::{Extent, WRITTEN_MAX};
+use crate::format::extent::Extent;
 use crate::format::{BlockNo, Geometry, Inode, InodeNo, bitmap, map, put_u32};
 
 /// Adjacent file blocks on adjacent blocks of the volume.
@@ -93,16 +93,7 @@ impl Mapped {
 
     /// Returns the runs as extents of legal lengths.
     pub(super) fn extents(&self) -> Vec<Extent> {
-        let cut = |run: &Run| {
-            let (run, most) = (*run, u64::from(if run.unwritten { WRITTEN_MAX - 1 } else { WRITTEN_MAX }));
-            (0..run.len).step_by(most as usize).map(move |at| Extent {
-                lbn: (run.lbn + at) as u32,
-                len: most.min(run.len - at) as u16,
-                start: BlockNo(run.start.0 + at),
-                unwritten: run.unwritten,
-            })
-        };
-        self.runs.iter().flat_map(cut).collect()
+        self.runs.iter().flat_map(|run| Extent::cover(run.lbn, run.start.0, run.len, run.unwritten)).collect()
     }
 }
 

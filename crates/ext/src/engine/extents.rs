@@ -30,7 +30,7 @@ use super::Ext;
 use super::incore::Incore;
 use super::map::MapPlace;
 use crate::format::extent::edit::{self, Edit, Plan};
-use crate::format::extent::{self, Child, Extent, Node, ROOT_ENTRIES, Search, Tree, WRITTEN_MAX};
+use crate::format::extent::{self, Child, Extent, Node, ROOT_ENTRIES, Search, Tree};
 use crate::format::{BlockNo, Geometry, Owner, Place, Structure};
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Needs, Use};
@@ -160,11 +160,10 @@ impl Ext {
                 done += same;
                 continue;
             }
-            let part = left.min(WRITTEN_MAX.into());
-            let extent = Extent { lbn: lbn as u32, len: part as u16, start: BlockNo(start), unwritten: false };
+            let extent = Extent::first_of(lbn, start, left.into(), false);
             let (_, level) = self.edit_extents(node, Edit::put(extent), written, take)?;
             highest = highest.max(level);
-            done += part;
+            done += u32::from(extent.len);
         }
         Ok(highest)
     }
@@ -198,11 +197,10 @@ impl Ext {
             Found::Extent(extent) => return Ok(((extent.end() - lbn).min(most.into()) as u32, false)),
             Found::Hole(end) => end - lbn,
         };
-        let len = hole.min(most.into()).min(u64::from(WRITTEN_MAX) - 1) as u16;
-        let extent = Extent { lbn: lbn as u32, len, start: BlockNo(start), unwritten: true };
+        let extent = Extent::first_of(lbn, start, hole.min(most.into()), true);
         let take = &mut |_| self.allocate(|draft| ffs::meta_block(draft, node.at.group));
         self.edit_extents(node, Edit::put(extent), None, take)?;
-        Ok((len.into(), true))
+        Ok((extent.len.into(), true))
     }
 
     /// Unmaps up to `budget` blocks of `from..to`, the last ones first. The caller holds the map, and stores the inode.

@@ -32,7 +32,7 @@ pub const ROOT_BYTES: usize = 4 * POINTERS;
 /// Entries that the root has room for.
 pub const ROOT_ENTRIES: u16 = ((ROOT_BYTES - HEADER_BYTES) / ENTRY_BYTES) as u16;
 /// The most blocks of a written extent; an `ee_len` above it means an unwritten one of as many blocks less.
-pub const WRITTEN_MAX: u16 = 32768;
+const WRITTEN_MAX: u16 = 32768;
 /// Behind the last file block that an extent can map.
 pub const LBN_END: u64 = u32::MAX as u64;
 

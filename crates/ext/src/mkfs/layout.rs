@@ -13,7 +13,7 @@ use moafs_runtime::Timestamp;
 use super::shape::{self, FIRST_INO, ORPHAN_FILE_INO, Shape};
 use super::{MkfsError, MkfsOptions, MkfsReport};
 use crate::block_set::BlockSet;
-use crate::format::extent::{self, Extent, build};
+use crate::format::extent::{Extent, build};
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use crate::format::inode::{EXTRA_BYTES, InodeFlags, POINTERS};
 use crate::format::reserve::Reserved;
@@ -231,11 +231,9 @@ impl Planner {
         let mut extents = Vec::new();
         let mut lbn = 0;
         for run in &file.data {
-            for start in run.clone().step_by(extent::WRITTEN_MAX.into()) {
-                let len = (run.end - start).min(extent::WRITTEN_MAX.into()) as u16;
-                extents.push(Extent { lbn, len, start: BlockNo(start), unwritten: false });
-                lbn += u32::from(len);
-            }
+            let len = run.end - run.start;
+            extents.extend(Extent::cover(lbn, run.start, len, false));
+            lbn += len;
         }
         // A node lies before the file's first block if that is free, else behind the file.
         let before = file.data[0].start - 1;

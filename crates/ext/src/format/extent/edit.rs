@@ -125,6 +125,19 @@ impl Entries {
 }
 
 impl Extent {
+    /// Returns extents of legal lengths that together map `len` file blocks from `lbn` on to blocks from `start` on.
+    pub(crate) fn cover(lbn: u64, start: u64, len: u64, unwritten: bool) -> impl Iterator<Item = Extent> {
+        let len_max = usize::from(Self::len_max(unwritten));
+        (0..len).step_by(len_max).map(move |at| Self::first_of(lbn + at, start + at, len - at, unwritten))
+    }
+
+    /// Returns the extent that maps the first of `len` file blocks from `lbn` on to blocks from `start` on: as many as
+    /// one extent can.
+    pub(crate) fn first_of(lbn: u64, start: u64, len: u64, unwritten: bool) -> Self {
+        let len = len.min(Self::len_max(unwritten).into()) as u16;
+        Self { lbn: lbn as u32, len, start: BlockNo(start), unwritten }
+    }
+
     /// The most blocks of an extent in this state.
     fn len_max(unwritten: bool) -> u16 {
         if unwritten { WRITTEN_MAX - 1 } else { WRITTEN_MAX }

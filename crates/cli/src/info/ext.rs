@@ -1,4 +1,4 @@
-//! The part of `moafs info` for ext2 volumes.
+//! The part of `moafs info` for ext2, ext3 and ext4 volumes.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The picture of an ext2 volume: its blocks, group by group.
+//! The picture of an ext2, ext3 or ext4 volume: its blocks, group by group.
 //!
 //! Groups are rows, read like a page. A cell stands for some blocks of a group and has the colour of the kind that
 //! most of them are. Large volumes are drawn with several groups in a row and several blocks in a cell.
