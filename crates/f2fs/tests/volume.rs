@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use moafs_disk::probe::crash::{CrashRecorder, Mode};
 use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
 use moafs_disk::probe::trace::Trace;
 use moafs_disk::{Buf, DiskExt, Kind, Lba, MemDisk, SharedDisk, Tag};
@@ -322,37 +323,62 @@ fn space_allocated_behind_the_end_of_a_file_that_was_cut_reads_as_zeros() {
     }
 }
 
-/// A mount finds no chain behind the checkpoint, for its first block was lost. The block behind that one was not.
-#[test]
-fn a_chain_is_not_continued_by_what_an_earlier_mount_left_behind_the_same_checkpoint() {
-    let Some(disk) = volume(64, &[]) else { return };
-    let fsynced = |vfs: &Vfs<F2fs>, text: &str| {
-        let file = create(vfs, ROOT, text, FileKind::Regular);
-        vfs.write(&Credentials::root(), file, 0, &contents(1, 5000), false).unwrap();
-        vfs.fsync(file, false).unwrap();
-    };
+fn create_and_fsync(vfs: &Vfs<F2fs>, text: &str) {
+    let file = create(vfs, ROOT, text, FileKind::Regular);
+    vfs.write(&Credentials::root(), file, 0, &contents(1, 5000), false).unwrap();
+    vfs.fsync(file, false).unwrap();
+}
+
+/// Returns a volume with two files in chains behind its checkpoint, after a power cut that lost the first block of
+/// these: a mount finds no chain, for its first block is not there. The block behind that one is.
+fn volume_with_a_chain_that_lost_its_first_block() -> Option<Arc<MemDisk>> {
+    let disk = volume(64, &[])?;
     let vfs = open(&disk, OpenOptions::default(), small());
     create(&vfs, ROOT, "old", FileKind::Regular);
     vfs.sync().unwrap();
     let head = Head::read(&(disk.clone() as SharedDisk)).unwrap();
     let log = head.checkpoint.current[Log::WarmNode as usize];
     let first = head.superblock.geometry().block_of(log.segno, log.offset.into());
-    ["lost", "not reached"].iter().for_each(|text| fsynced(&vfs, text));
+    ["lost", "not reached"].iter().for_each(|text| create_and_fsync(&vfs, text));
     assert_eq!(vfs.format().counters().checkpoints, 1, "both are in chains");
-    let cut = Arc::new(disk.snapshot());
+    let cut = disk.snapshot();
     cut.write(Lba(u64::from(first.0) * 8), Buf::zeroed(4096).freeze(), Tag::volume(Kind::Node)).unwrap();
-    let names = |vfs: &Vfs<F2fs>| {
-        ["old", "lost", "not reached", "new"].map(|text| vfs.lookup(&Credentials::root(), ROOT, name(text)).is_ok())
-    };
-    let vfs = open(&cut, OpenOptions::default(), small());
-    assert_eq!(names(&vfs), [true, false, false, false]);
-    fsynced(&vfs, "new");
-    let cut = Arc::new(cut.snapshot());
+    Some(Arc::new(cut))
+}
+
+/// Tells which of the names there are: "old", "lost", "not reached", "new".
+fn names_there(vfs: &Vfs<F2fs>) -> [bool; 4] {
+    ["old", "lost", "not reached", "new"].map(|text| vfs.lookup(&Credentials::root(), ROOT, name(text)).is_ok())
+}
+
+#[test]
+fn a_chain_is_not_continued_by_what_an_earlier_mount_left_behind_the_same_checkpoint() {
+    let Some(disk) = volume_with_a_chain_that_lost_its_first_block() else { return };
+    let vfs = open(&disk, OpenOptions::default(), small());
+    assert_eq!(names_there(&vfs), [true, false, false, false]);
+    create_and_fsync(&vfs, "new");
+    let cut = Arc::new(disk.snapshot());
     fsck(&cut);
     let vfs = open(&cut, OpenOptions::default(), small());
-    assert_eq!(names(&vfs), [true, false, false, true]);
+    assert_eq!(names_there(&vfs), [true, false, false, true]);
     vfs.close().unwrap();
     fsck(&cut);
+}
+
+/// The nodes of a checkpoint take the place of those that were lost; those behind them are still there.
+#[test]
+fn an_interrupted_checkpoint_does_not_lead_to_what_an_earlier_mount_left() {
+    let Some(disk) = volume_with_a_chain_that_lost_its_first_block() else { return };
+    let recorder = Arc::new(CrashRecorder::over(disk, Live::new()));
+    let format = F2fs::open(recorder.clone(), Live::new(), OpenOptions::default()).unwrap();
+    let vfs = Vfs::new(format, recorder.clone(), Live::new(), Options { syncer: false, ..small() });
+    assert_eq!(names_there(&vfs), [true, false, false, false]);
+    create_and_fsync(&vfs, "new");
+    for cut in 0..recorder.cut_points() {
+        let state = Arc::new(recorder.state(cut, 0, Mode::All));
+        let vfs = open(&state, OpenOptions::default(), small());
+        assert_eq!(names_there(&vfs)[..3], [true, false, false], "cut {cut}");
+    }
 }
 
 /// Recovery gives a name to the new file that was fsynced under it. The file that had the name has another one, which

@@ -102,8 +102,9 @@ impl F2fs {
             snapshot
         };
         let Snapshot { mut blocks, nodes, mut pack, sit_journal, sit_versions, underway } = snapshot;
-        let version = writer.last.node_version();
-        blocks.extend(nodes.into_iter().map(|node| self.image_of(node, version, false, false)));
+        // They lie where the last chain goes on, and behind them may lie what an earlier mount wrote there. A power cut
+        // before this checkpoint is finished must not make them a bridge to that.
+        blocks.extend(nodes.into_iter().map(|node| self.image_of(node, Footer::NO_CHAIN, false, false)));
         let to = 1 - writer.pack;
         let image = pack.encode(&self.geo);
         // A pack that no mount would accept must not replace one that mounts accept.

@@ -124,6 +124,6 @@ impl F2fs {
 /// Returns the same node with a footer that belongs to no chain.
 fn unchained(block: &Leaving) -> Leaving {
     let mut image = copy_of(&block.page);
-    Footer { cp_version: 0, ..Footer::decode(&image) }.encode_into(&mut image);
+    Footer { cp_version: Footer::NO_CHAIN, ..Footer::decode(&image) }.encode_into(&mut image);
     Leaving { at: block.at, page: image.freeze(), tag: block.tag }
 }

@@ -123,7 +123,7 @@ impl F2fs {
             fsync: false,
             dentry: false,
             offset,
-            cp_version: 0,
+            cp_version: Footer::NO_CHAIN,
             next: BlkAddr::NULL,
         };
         let mut image = Buf::zeroed(BLOCK);

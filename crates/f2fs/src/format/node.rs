@@ -39,13 +39,17 @@ pub struct Footer {
     pub dentry: bool,
     /// The node's offset in the file: see the module's head.
     pub offset: u32,
-    /// Version of the checkpoint it was written after (with that checkpoint's CRC in the upper half where it says so).
+    /// Version of the checkpoint it was written after (with that checkpoint's CRC in the upper half where it says so), or
+    /// [`NO_CHAIN`](Self::NO_CHAIN).
     pub cp_version: u64,
     /// The block that the same log continues with.
     pub next: BlkAddr,
 }
 
 impl Footer {
+    /// The version of no checkpoint: roll-forward recovery does not follow a chain through this node.
+    pub const NO_CHAIN: u64 = 0;
+
     /// Reads the footer of a node block; nothing is checked.
     pub fn decode(block: &[u8]) -> Footer {
         let flag = u32_at(block, 4080);
