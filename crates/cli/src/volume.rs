@@ -190,22 +190,27 @@ pub(crate) fn open_volume(
 ) -> Result<AnyVolume> {
     let Opened { disk, trace, rt } = opened;
     let name = FormatName::on_disk(image, &disk)?;
-    of_format.iter().try_for_each(|option| option.must_be_of(name.name()))?;
+    let mut given = Vec::new();
+    for option in of_format {
+        if option.is_for(name.name())? {
+            given.push(option);
+        }
+    }
     let fail = |error| CliError::Open { image: image.to_owned(), error };
     let image = image.to_owned();
     Ok(match name {
         FormatName::Ext2 => {
-            let format = Ext::open(disk.clone(), rt.clone(), ext_options(&options, of_format)?).map_err(fail)?;
+            let format = Ext::open(disk.clone(), rt.clone(), ext_options(&options, &given)?).map_err(fail)?;
             AnyVolume::Ext2(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, image })
         }
         FormatName::F2fs => {
-            let format = F2fs::open(disk.clone(), rt.clone(), f2fs_options(&options, of_format)?).map_err(fail)?;
+            let format = F2fs::open(disk.clone(), rt.clone(), f2fs_options(&options, &given)?).map_err(fail)?;
             AnyVolume::F2fs(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, image })
         }
     })
 }
 
-fn ext_options(options: &Options, given: &[FormatOption]) -> Result<moafs_ext::OpenOptions, OptionError> {
+fn ext_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_ext::OpenOptions, OptionError> {
     let Options { read_only, transfer_bytes_max, .. } = *options;
     let mut ext = moafs_ext::OpenOptions { read_only, transfer_bytes_max, place: Default::default() };
     for option in given {
@@ -217,7 +222,7 @@ fn ext_options(options: &Options, given: &[FormatOption]) -> Result<moafs_ext::O
     Ok(ext)
 }
 
-fn f2fs_options(options: &Options, given: &[FormatOption]) -> Result<moafs_f2fs::OpenOptions, OptionError> {
+fn f2fs_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_f2fs::OpenOptions, OptionError> {
     let Options { read_only, transfer_bytes_max, .. } = *options;
     let mut f2fs = moafs_f2fs::OpenOptions { read_only, transfer_bytes_max, ..Default::default() };
     for option in given {

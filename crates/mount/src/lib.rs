@@ -24,6 +24,7 @@ pub mod confine;
 pub mod control;
 mod convert;
 pub mod defrag;
+mod driver_options;
 mod failure;
 pub mod front;
 mod ioctl;

@@ -10,6 +10,8 @@ use moafs_fuse::{MountError, MountFlags, SessionOptions, Transport};
 use moafs_vfs::Options;
 use moafs_vfs::api::{AtimePolicy, CacheRole};
 
+use crate::driver_options::DriverOption;
+
 /// Smallest cache, in bytes: the transport's buffers and a few requests must fit in.
 const CACHE_BYTES_MIN: u64 = 8 << 20;
 /// Range of the largest device request, in bytes.
@@ -113,15 +115,19 @@ impl FormatOption {
         if self.text.is_empty() { self.name.to_owned() } else { format!("{}={}", self.name, self.text) }
     }
 
-    /// Refuses an option that is for volumes of another format than `volume`.
+    /// Tells whether an option is for volumes of the format `volume`. If not, it changes nothing there: the kernel's
+    /// drivers have it for other formats as well.
     ///
     /// # Errors
     /// [`OptionError::OtherFormat`], which lists the options of the volume's format.
-    pub fn must_be_of(&self, volume: &'static str) -> Result<(), OptionError> {
+    pub fn is_for(&self, volume: &'static str) -> Result<bool, OptionError> {
         if self.of == volume {
-            return Ok(());
+            return Ok(true);
         }
-        Err(OptionError::OtherFormat { option: self.given(), of: self.of, volume })
+        match DriverOption::of(&self.given()) {
+            Some(DriverOption::Accepted) => Ok(false),
+            _ => Err(OptionError::OtherFormat { option: self.given(), of: self.of, volume }),
+        }
     }
 
     /// Parses the value as a type that has names for its values.
@@ -349,9 +355,18 @@ impl Settings {
             "check_opens" => self.check_opens = true,
             "no_sandbox" => self.no_sandbox = true,
             "noallow_other" => self.session.mount.allow_other = false,
-            _ => return self.apply_common(option),
+            _ => return self.apply_drivers(option),
         }
         Ok(())
+    }
+
+    /// Answers an option of the kernel's drivers, or applies one of every mount.
+    fn apply_drivers(&mut self, option: &str) -> Result<(), OptionError> {
+        match DriverOption::of(option) {
+            Some(DriverOption::Accepted) => Ok(()),
+            Some(DriverOption::Refused(reason)) => Err(OptionError::Impossible { option: option.to_owned(), reason }),
+            None => self.apply_common(option),
+        }
     }
 
     /// Applies an option of every mount; some concern the volume as well.
@@ -516,8 +531,8 @@ mod tests {
         let [cleaner, _, batch, background] = &settings.format[..] else { panic!("four options") };
         assert_eq!((batch.number(1..=64), background.on_or_off()), (Ok(4), Ok(false)));
         assert!(batch.number(5..=64).is_err() && batch.on_or_off().is_err());
-        cleaner.must_be_of("f2fs").unwrap();
-        let message = cleaner.must_be_of("ext2").unwrap_err().to_string();
+        assert_eq!(cleaner.is_for("f2fs"), Ok(true));
+        let message = cleaner.is_for("ext2").unwrap_err().to_string();
         assert!(message.contains("`cleaner=greedy` is for f2fs volumes") && message.contains("place="), "{message}");
         for wrong in ["cleaner", "cleaner=", "discard=yes", "clean_batch"] {
             assert!(Settings::parse([wrong], true).is_err(), "{wrong}");
@@ -543,6 +558,16 @@ mod tests {
     #[test]
     fn what_fstab_adds_is_ignored() {
         Settings::parse(["defaults,noauto,nofail,_netdev,x-systemd.automount,,user"], true).unwrap();
+    }
+
+    #[test]
+    fn options_of_the_kernels_drivers_change_nothing_or_are_refused() {
+        let settings = Settings::parse(["defaults,errors=remount-ro,discard,acl,commit=30"], true).unwrap();
+        assert_eq!(settings.volume.commit_interval, Duration::from_secs(30));
+        let [discard] = &settings.format[..] else { panic!("one option") };
+        assert_eq!((discard.is_for("f2fs"), discard.is_for("ext2")), (Ok(true), Ok(false)));
+        let message = Settings::parse(["data=journal"], true).unwrap_err().to_string();
+        assert!(message.contains("`data=journal` is not possible") && message.contains("data=ordered"), "{message}");
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub struct Footer {
     pub dentry: bool,
     /// The node's offset in the file: see the module's head.
     pub offset: u32,
-    /// Version of the checkpoint it was written after (with that checkpoint's CRC in the upper half where it says so), or
-    /// [`NO_CHAIN`](Self::NO_CHAIN).
+    /// Version of the checkpoint it was written after (with that checkpoint's CRC in the upper half where it says so),
+    /// or [`NO_CHAIN`](Self::NO_CHAIN).
     pub cp_version: u64,
     /// The block that the same log continues with.
     pub next: BlkAddr,
