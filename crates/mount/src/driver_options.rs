@@ -1,7 +1,8 @@
 //! Mount options of the kernel's ext4 and F2FS drivers, as they stand in fstab.
 //!
 //! Those that ask for no more than moafs does at any rate are accepted and change nothing. Those that ask for more, or
-//! for something else, are refused with the reason. Names and meanings: ext4(5), and the kernel's documentation of F2FS.
+//! for something else, are refused with the reason. Names and meanings: ext4(5), and the kernel's documentation of
+//! F2FS.
 
 /// The answer to an option of the kernel's driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
