@@ -16,7 +16,7 @@ use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Live, sleep_until};
 use moafs_testkit::crash::{Recording, Scene, Summary};
 use moafs_testkit::drive::{Driver, Tolerance};
-use moafs_testkit::family::{self, Ext, F2fs, Family};
+use moafs_testkit::family::{self, Ext, Ext4, F2fs, Family};
 use moafs_testkit::image::Geometry;
 use moafs_testkit::model::{Model, NodeId};
 use moafs_testkit::ops::{Generator, Limits, Op};
@@ -30,6 +30,19 @@ use moafs_vfs::types::{FileKind, Ino, Name};
 
 tests_of!(
     ext: Ext,
+    a_failing_write_loses_nothing_that_was_fsynced,
+    a_dying_device_loses_nothing_that_was_fsynced,
+    a_failing_read_loses_nothing_that_was_fsynced,
+    a_failing_flush_loses_nothing_that_was_fsynced,
+    each_file_reports_its_failed_write_and_reads_go_on,
+    a_failed_flush_never_turns_into_success,
+    an_fsync_beside_a_failing_sync_loses_nothing,
+    a_full_host_makes_writers_wait_and_loses_nothing,
+    no_space_at_any_step_leaves_a_sound_volume,
+    replay,
+);
+tests_of!(
+    ext4: Ext4,
     a_failing_write_loses_nothing_that_was_fsynced,
     a_dying_device_loses_nothing_that_was_fsynced,
     a_failing_read_loses_nothing_that_was_fsynced,

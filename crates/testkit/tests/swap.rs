@@ -11,7 +11,7 @@ use moafs_disk::probe::crash::{CrashRecorder, Mode};
 use moafs_runtime::Live;
 use moafs_swap::PAGE_BYTES;
 use moafs_testkit::drive::{Driver, Tolerance};
-use moafs_testkit::family::{self, Ext, F2fs, Family};
+use moafs_testkit::family::{self, Ext, Ext4, F2fs, Family};
 use moafs_testkit::image::Geometry;
 use moafs_testkit::judges::{Class, missing};
 use moafs_testkit::model::{Node, NodeId};
@@ -26,6 +26,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 tests_of!(ext: Ext, runs_come_and_go_between_operations, pages_come_and_go_between_operations);
+tests_of!(ext4: Ext4, runs_come_and_go_between_operations, pages_come_and_go_between_operations);
 tests_of!(f2fs: F2fs, runs_come_and_go_between_operations, pages_come_and_go_between_operations);
 
 /// Operations per seed.
