@@ -208,7 +208,7 @@ impl Format for F2fs {
         if let Some(reason) = &self.shape.read_only {
             return Err(Error::ReadOnly { reason: reason.clone() });
         }
-        self.shorten()?;
+        self.shorten(kind)?;
         let ticket = self.admit_op(kind)?;
         Ok(F2fsOp::new(self, kind, admission, ticket))
     }

@@ -38,6 +38,7 @@ tests_of!(
     a_failed_flush_never_turns_into_success,
     an_fsync_beside_a_failing_sync_loses_nothing,
     a_full_host_makes_writers_wait_and_loses_nothing,
+    a_host_that_is_full_for_a_moment_breaks_nothing,
     no_space_at_any_step_leaves_a_sound_volume,
     replay,
 );
@@ -51,6 +52,7 @@ tests_of!(
     a_failed_flush_never_turns_into_success,
     an_fsync_beside_a_failing_sync_loses_nothing,
     a_full_host_makes_writers_wait_and_loses_nothing,
+    a_host_that_is_full_for_a_moment_breaks_nothing,
     no_space_at_any_step_leaves_a_sound_volume,
     replay,
 );
@@ -64,6 +66,8 @@ tests_of!(
     a_failed_flush_never_turns_into_success,
     an_fsync_beside_a_failing_sync_loses_nothing,
     a_full_host_makes_writers_wait_and_loses_nothing,
+    a_host_that_is_full_for_a_moment_breaks_nothing,
+    a_host_that_stays_full_refuses_and_takes_everything_later,
     no_space_at_any_step_leaves_a_sound_volume,
     replay,
 );
@@ -80,14 +84,16 @@ const WORKLOADS: [&str; 8] = [
     "fsync-mix",
 ];
 
-/// Runs a workload over a device that follows `rules`, cuts the power, and checks that every promise is kept.
-fn hurt<F: Family>(scene: Scene, rules: Vec<Rule>) -> Result<u64, String> {
+/// Runs a workload over a device that follows `rule`, cuts the power, and checks that every promise is kept.
+fn hurt<F: Family>(scene: Scene, rule: Rule) -> Result<u64, String> {
     let Some(disk) = F::make(&scene.geometry) else { return Ok(0) };
     let recorder = Arc::new(CrashRecorder::over(Arc::new(disk), Live::new()));
-    let fault = Arc::new(Fault::new(recorder.clone(), Live::new(), rules));
+    // A full host refuses, and breaks nothing.
+    let tolerance = Tolerance { broken: rule.harm != Harm::HostFull, full: rule.harm == Harm::HostFull };
+    let fault = Arc::new(Fault::new(recorder.clone(), Live::new(), vec![rule]));
     let mounter = F::mounter(0);
     let mount = OnDisk { mounter: &mounter, disk: fault.clone() };
-    let driver = match Driver::new(mount, Tolerance { broken: true, full: false }) {
+    let driver = match Driver::new(mount, tolerance) {
         Ok(driver) => driver,
         // The fault hit while mounting: nothing was promised.
         Err(_) => return Ok(fault.hits()),
@@ -113,6 +119,7 @@ fn rule(label: &str, n: u64) -> Rule {
         "dying" => (Victims::Writes(EVERYWHERE), When::From(n), Harm::Short { sectors: 1 }),
         "read" => (Victims::Reads(EVERYWHERE), When::Nth(n), Harm::Error),
         "flush" => (Victims::Flushes, When::Nth(n), Harm::Error),
+        "host" => (Victims::Writes(EVERYWHERE), When::Nth(n), Harm::HostFull),
         _ => panic!("no label {label}"),
     };
     Rule::new(victims, when, harm)
@@ -124,7 +131,7 @@ fn hurt_each<F: Family>(label: &str) {
     for workload in WORKLOADS {
         for n in (1..400).step_by(step()) {
             let rule = rule(label, n);
-            let outcome = std::panic::catch_unwind(|| hurt::<F>(scene::<F>(workload), vec![rule]));
+            let outcome = std::panic::catch_unwind(|| hurt::<F>(scene::<F>(workload), rule));
             match outcome.unwrap_or_else(|_| Err("panic".to_owned())) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -295,6 +302,85 @@ fn a_full_host_makes_writers_wait_and_loses_nothing<F: Family>() {
     assert_eq!(moafs_testkit::tree::differences(&driver.model, &tree), Vec::<String>::new());
 }
 
+fn a_host_that_is_full_for_a_moment_breaks_nothing<F: Family>() {
+    hurt_each::<F>("host");
+}
+
+/// Whatever write finds no room first: the volume refuses, keeps everything in memory, leaves what was durable alone,
+/// and writes it all when there is room.
+fn a_host_that_stays_full_refuses_and_takes_everything_later<F: Family>() {
+    let mut refused = 0;
+    for nth in 1..16 {
+        refused += u32::from(full_from::<F>(nth));
+    }
+    assert!(refused > 5, "{refused} were refused");
+}
+
+/// Returns true if the host was full at the `nth` write of a sync and an fsync.
+fn full_from<F: Family>(nth: u64) -> bool {
+    let runtime = Virtual::new(None);
+    let rt = runtime.rt();
+    let disk = F::make(&family::geometries::<F>(F::CRASH)[0]).expect("our own mkfs is always there");
+    let recorder = Arc::new(CrashRecorder::over(Arc::new(disk), rt.clone()));
+    let fault = Arc::new(Fault::new(recorder.clone(), rt.clone(), Vec::new()));
+    let left = || {
+        let cut = recorder.cut_points() - 1;
+        [Mode::None, Mode::All].map(|mode| Arc::new(recorder.state(cut, 1, mode)))
+    };
+    let who = Credentials::root();
+    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+    runtime.run(|| {
+        let vfs = F::mounter(0).mount_on(fault.clone(), rt.clone(), options(false)).unwrap();
+        let root = vfs.shape().root;
+        let made = |text| vfs.create(&who, root, name(text), &new).unwrap().ino;
+        let (old, grows) = (made("old"), made("grows"));
+        vfs.write(&who, old, 0, BYTES, false).unwrap();
+        vfs.sync().unwrap();
+        fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::From(nth), Harm::HostFull)]);
+        vfs.rename(&who, (root, name("old")), (root, name("new")), RenameMode::Replace).unwrap();
+        let synced = vfs.sync();
+        vfs.write(&who, grows, 0, BYTES, false).unwrap();
+        let fsynced = vfs.fsync(grows, false);
+        for done in [&synced, &fsynced] {
+            assert!(!matches!(done, Err(error) if error.errno() != libc::ENOSPC), "write {nth}: {done:?}");
+        }
+        assert_eq!(vfs.failed(), None, "write {nth}: a full host is no broken device");
+        for disk in left() {
+            holds::<F>(disk, if synced.is_ok() { &["new"] } else { &["new", "old"] }, nth);
+        }
+        // Changes go on, and what was taken before is read back, also from nodes that the device does not have.
+        made("later");
+        vfs.shrink(0);
+        assert_eq!(vfs.lookup(&who, root, name("new")).unwrap().ino, old, "write {nth}");
+        fault.set(Vec::new());
+        vfs.fsync(grows, false).unwrap_or_else(|error| panic!("write {nth}: {error}"));
+        left().into_iter().for_each(|disk| holds::<F>(disk, &["grows"], nth));
+        vfs.sync().unwrap_or_else(|error| panic!("write {nth}: {error}"));
+        for disk in left() {
+            holds::<F>(disk.clone(), &["new"], nth);
+            holds::<F>(disk.clone(), &["grows"], nth);
+            let vfs = F::mounter(0).mount(disk, false).unwrap();
+            vfs.lookup(&who, vfs.shape().root, name("later")).unwrap_or_else(|error| panic!("write {nth}: {error}"));
+        }
+        vfs.close().unwrap();
+        synced.is_err() || fsynced.is_err()
+    })
+}
+
+/// Checks that one of the names leads to [`BYTES`] on a disk that a power cut has left, and that the checker finds
+/// nothing.
+fn holds<F: Family>(disk: Arc<MemDisk>, names: &[&str], nth: u64) {
+    if let Some(verdict) = family::look::<F>(&disk).unwrap() {
+        assert!(verdict.spotless, "write {nth}: {}", verdict.text);
+    }
+    let vfs = F::mounter(0).mount(disk, false).unwrap_or_else(|error| panic!("write {nth}: {error}"));
+    let found = |text: &&str| vfs.lookup(&Credentials::root(), vfs.shape().root, name(text)).ok();
+    let file = names.iter().find_map(found).unwrap_or_else(|| panic!("write {nth}: there is none of {names:?}"));
+    let mut back = vec![0; BYTES.len() + 1];
+    let n = vfs.read(file.ino, 0, &mut back).unwrap();
+    assert!(back[..n] == *BYTES, "write {nth}: {n} bytes of {names:?}");
+}
+
 fn fill<F: Family>(geometry: &Geometry, seed: u64) -> Result<u64, String> {
     let Some(disk) = F::make(geometry) else { return Ok(1) };
     let disk = Arc::new(disk);
@@ -380,7 +466,7 @@ fn replay<F: Family>() {
         let geometry = F::FULL.iter().find(|geometry| geometry.name == name);
         fill::<F>(geometry.unwrap_or_else(|| panic!("no geometry {name} that is full")), number)
     } else {
-        hurt::<F>(scene::<F>(name), vec![rule(label, number)])
+        hurt::<F>(scene::<F>(name), rule(label, number))
     };
     outcome.unwrap_or_else(|said| panic!("{said}"));
 }

@@ -7,13 +7,16 @@
 //! are packed before, and become blocks after. Then the gate opens, and the snapshot is written:
 //! first all of it but the pack's last block, a flush, and that last block, which makes the pack
 //! whole. Ops that run meanwhile change what the checkpoint after this one will say. A power cut at
-//! any point leaves the old pack or the new one.
+//! any point leaves the old pack or the new one. If the host has no room, the caller waits for some, and gets `ENOSPC`
+//! in the end; the snapshot stays, and the next caller that needs a checkpoint or a chain goes on with it
+//! ([`writer`](super::writer)).
 
 use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Page, Request, SECTOR, Tag};
+use moafs_disk::{Buf, Cause, DiskError, DiskExt, Epoch, Kind, Lba, Op, Request, SECTOR, Tag};
 use moafs_vfs::format::Admission;
 use moafs_vfs::{Error, Result};
 
@@ -24,7 +27,7 @@ use super::packed::Contents;
 use super::space::{Picture, Recorded};
 use super::underway::Underway;
 use super::volume::F2fs;
-use super::writer::Writer;
+use super::writer::{Leaving, NewPack, Unfinished, Writer};
 use crate::format::checkpoint::{Checkpoint, CpFlags, Pack, SIT_JOURNAL_MAX, VersionBitmap};
 use crate::format::node::Footer;
 use crate::format::sit::{self, SIT_PER_BLOCK, SitEntry};
@@ -41,12 +44,10 @@ const REQUEST_BLOCKS_MAX: usize = 256;
 const BATCH_REQUESTS_MAX: usize = 32;
 const BATCH_BLOCKS_MAX: usize = 256;
 
-/// A block that is being written to the device.
-pub(super) struct Leaving {
-    pub(super) at: BlkAddr,
-    pub(super) page: Page,
-    pub(super) tag: Tag,
-}
+/// The time for which a caller waits for room on the host, and the pause before its second attempt; each further
+/// pause is twice as long.
+const HOST_FULL_WAIT: Duration = Duration::from_secs(25);
+const HOST_FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// A node that has got a place, with its contents at that moment.
 pub(super) struct Placed {
@@ -72,24 +73,89 @@ impl F2fs {
     /// Makes everything durable that was changed before the call. Does nothing if nothing was
     /// changed, unless `umount` says that the volume is about to be closed.
     pub(super) fn checkpoint(&self, umount: bool) -> Result<()> {
-        let mut writer = self.writer.lock();
-        self.checkpoint_as(&mut writer, umount)
+        self.wait_for_host(|| self.checkpoint_as(&mut self.writer.lock(), umount))
+    }
+
+    /// Repeats an attempt for which the host has no room, for a while. The caller does not hold the writer's lock.
+    pub(super) fn wait_for_host(&self, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+        let until = self.rt.now() + HOST_FULL_WAIT;
+        let mut pause = HOST_FULL_PAUSE;
+        loop {
+            let done = attempt();
+            if !done.as_ref().is_err_and(is_host_full) || self.rt.now() >= until {
+                return done;
+            }
+            moafs_runtime::sleep_until(&*self.rt, self.rt.now() + pause);
+            pause *= 2;
+        }
     }
 
     pub(super) fn checkpoint_as(&self, writer: &mut Writer, umount: bool) -> Result<()> {
-        self.health.check()?;
+        self.finish(writer)?;
         let clean = writer.last.flags.contains(CpFlags::UMOUNT) == umount;
         if clean && !self.unsaved.load(Ordering::Acquire) {
             return Ok(());
         }
-        let done = self.write_checkpoint(writer, umount);
-        if let Err(error) = &done {
+        let begun = self.begin_checkpoint(writer, umount);
+        if let Err(error) = &begun {
             self.health.fail(format!("a checkpoint could not be written: {error}"));
         }
-        done
+        writer.unfinished = Some(begun?);
+        self.finish(writer)
     }
 
-    fn write_checkpoint(&self, writer: &mut Writer, umount: bool) -> Result<()> {
+    /// Writes what was begun and is not on the device yet. If the host has no room for it, all of it stays to be
+    /// written again.
+    pub(super) fn finish(&self, writer: &mut Writer) -> Result<()> {
+        self.health.check()?;
+        let Some(mut work) = writer.unfinished.take() else { return Ok(()) };
+        if let Err(error) = self.write_unfinished(&mut work) {
+            if !is_host_full(&error) {
+                let what = if work.pack.is_some() { "a checkpoint" } else { "a file's nodes" };
+                self.health.fail(format!("{what} could not be written: {error}"));
+            }
+            writer.unfinished = Some(work);
+            return Err(error);
+        }
+        if let Some(pack) = work.pack {
+            self.note_durable(writer, pack);
+        }
+        Ok(())
+    }
+
+    fn write_unfinished(&self, work: &mut Unfinished) -> Result<()> {
+        if !work.first.is_empty() {
+            self.write_blocks(&work.first)?;
+            self.flush()?;
+            work.first.clear();
+        }
+        match &work.last[..] {
+            [block] if work.pack.is_some() => self.write_last(block),
+            nodes => {
+                self.write_blocks(nodes)?;
+                self.flush()
+            }
+        }
+    }
+
+    /// Notes that a checkpoint is durable, and releases what only the one before it held.
+    fn note_durable(&self, writer: &mut Writer, pack: NewPack) {
+        writer.own = true;
+        writer.last = pack.checkpoint;
+        writer.pack = 1 - writer.pack;
+        writer.sit_journal = pack.sit_journal;
+        writer.sit_versions = pack.sit_versions;
+        self.committed.store(writer.last.version, Ordering::Release);
+        self.nat.committed();
+        let freed = self.space.committed();
+        self.tally.checkpoints.fetch_add(1, Ordering::Relaxed);
+        // A discard that came late would erase what a log has written there by then.
+        self.discard(&freed);
+        self.space.open_to_logs(&freed);
+    }
+
+    /// Takes a snapshot, and makes of it the blocks that are to be written.
+    fn begin_checkpoint(&self, writer: &Writer, umount: bool) -> Result<Unfinished> {
         // Most of the blocks that the snapshot needs are read while ops may go on.
         self.complete_summaries()?;
         self.nodes.rest();
@@ -114,30 +180,20 @@ impl F2fs {
         let tag = Tag::new(Kind::Segments, 0, Cause::Order);
         blocks.extend(image.chunks_exact(BLOCK).zip(first..).map(|(bytes, at)| leaving(BlkAddr(at), bytes, tag)));
         let last = blocks.pop().expect("a pack has blocks");
-        self.write_blocks(blocks)?;
-        self.flush()?;
-        underway.written();
-        self.write_last(last)?;
-        writer.own = true;
-        writer.last = pack.checkpoint;
-        writer.pack = to;
-        writer.sit_journal = sit_journal;
-        writer.sit_versions = sit_versions;
-        self.committed.store(writer.last.version, Ordering::Release);
-        self.nat.committed();
-        let freed = self.space.committed();
-        self.tally.checkpoints.fetch_add(1, Ordering::Relaxed);
-        // A discard that came late would erase what a log has written there by then.
-        self.discard(&freed);
-        self.space.open_to_logs(&freed);
-        Ok(())
+        blocks.sort_by_key(|block| block.at);
+        Ok(Unfinished {
+            first: blocks,
+            last: vec![last],
+            pack: Some(NewPack { checkpoint: pack.checkpoint, sit_journal, sit_versions }),
+            _held: underway.hand_over(),
+        })
     }
 
     /// Writes the block that makes a pack whole, so that it is durable when this returns.
-    fn write_last(&self, block: Leaving) -> Result<()> {
+    fn write_last(&self, block: &Leaving) -> Result<()> {
         let fua = self.disk.limits().fua;
         let at = Lba(u64::from(block.at.0) * (BLOCK / SECTOR) as u64);
-        let request = Request { op: Op::Write { data: vec![block.page], fua }, at, tag: block.tag };
+        let request = Request { op: Op::Write { data: vec![block.page.clone()], fua }, at, tag: block.tag };
         let done = self.disk.run(vec![request]).remove(0);
         done.result.map_err(|source| Error::disk(format!("writing block {} (checkpoint)", block.at), source))?;
         if fua { Ok(()) } else { self.flush() }
@@ -330,9 +386,9 @@ impl F2fs {
         Ok(Box::new(Summary::decode(&bytes).0))
     }
 
-    /// Writes blocks, neighbours in one request, and waits for them to complete.
-    pub(super) fn write_blocks(&self, mut blocks: Vec<Leaving>) -> Result<()> {
-        blocks.sort_by_key(|block| block.at);
+    /// Writes blocks, ascending, neighbours in one request, and waits for them to complete.
+    pub(super) fn write_blocks(&self, blocks: &[Leaving]) -> Result<()> {
+        debug_assert!(blocks.is_sorted_by_key(|block| block.at));
         let together = |a: &Leaving, b: &Leaving| a.at.0 + 1 == b.at.0;
         let mut batch = Vec::new();
         let mut batch_blocks = 0;
@@ -357,6 +413,11 @@ impl F2fs {
         }
         Ok(())
     }
+}
+
+/// Returns true if an error means that the host file system below the image is full.
+pub(super) fn is_host_full(error: &Error) -> bool {
+    matches!(error, Error::Disk { source: DiskError::HostFull { .. }, .. })
 }
 
 /// Copies bytes that will be written to a block.

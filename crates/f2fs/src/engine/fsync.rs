@@ -17,12 +17,11 @@ use moafs_vfs::Result;
 use moafs_vfs::format::CommitPoint;
 use moafs_vfs::types::FileKind;
 
-use super::checkpoint::Leaving;
 use super::convert::copy_of;
 use super::incore::Incore;
 use super::underway::Underway;
 use super::volume::F2fs;
-use super::writer::Writer;
+use super::writer::{Leaving, Unfinished, Writer};
 use crate::format::checkpoint::CpFlags;
 use crate::format::inode::Advise;
 use crate::format::node::Footer;
@@ -34,23 +33,31 @@ impl F2fs {
         if self.reaches(upto) {
             return self.make_durable(data);
         }
-        let mut writer = self.writer.lock();
+        self.wait_for_host(|| self.sync_file_as(&mut self.writer.lock(), file, upto, data))
+    }
+
+    fn sync_file_as(&self, writer: &mut Writer, file: &Incore, upto: CommitPoint, data: Epoch) -> Result<()> {
+        // The checkpoint that held the lock may not be finished, or have failed. The changes that a chain cannot
+        // describe were to be in it, and are recorded nowhere else.
+        if !self.reaches(upto) {
+            self.finish(writer)?;
+        }
         if self.reaches(upto) {
             return self.make_durable(data);
         }
-        // The checkpoint that held the lock may have failed. The changes that a chain cannot
-        // describe were to be in it, and are recorded nowhere else.
-        self.health.check()?;
-        let written = match self.write_chain(file, &mut writer, data) {
-            Ok(true) => Ok(()),
-            Ok(false) => return self.checkpoint_as(&mut writer, false),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = &written {
+        let begun = self.begin_chain(file, writer);
+        if let Err(error) = &begun {
             // The nodes that follow in the log could not be reached by recovery.
             self.health.fail(format!("a file's nodes could not be written: {error}"));
         }
-        written
+        match begun? {
+            None => self.checkpoint_as(writer, false),
+            Some(chain) if chain.last.is_empty() => self.make_durable(data),
+            Some(chain) => {
+                writer.unfinished = Some(chain);
+                self.finish(writer)
+            }
+        }
     }
 
     /// True if recovery can learn from the file's own nodes everything that has happened to it
@@ -75,29 +82,23 @@ impl F2fs {
         Ok(one_name && name_is_known && parent_is_known && name_is_free)
     }
 
-    /// Writes a file's chain; false if it would not suffice, or if there is no room for it beside what the next
+    /// Takes a file's chain; `None` if it would not suffice, or if there is no room for it beside what the next
     /// checkpoint needs.
-    fn write_chain(&self, file: &Incore, writer: &mut Writer, data: Epoch) -> Result<bool> {
+    fn begin_chain(&self, file: &Incore, writer: &Writer) -> Result<Option<Unfinished>> {
         let chain = {
             let _gate = self.gate.write();
             // Behind the gate: an op in between may give the file another name, and the chain would tell its link
             // count without it.
             if !self.chain_suffices(file, writer)? {
-                return Ok(false);
+                return Ok(None);
             }
             self.tick();
             self.chain_of(file, writer)?
         };
-        let Some((underway, blocks)) = chain else { return Ok(false) };
-        if blocks.is_empty() {
-            return self.make_durable(data).map(|()| true);
-        }
-        self.write_blocks(blocks.iter().map(unchained).collect())?;
-        self.flush()?;
-        self.write_blocks(blocks)?;
-        self.flush()?;
-        underway.written();
-        Ok(true)
+        let Some((underway, mut blocks)) = chain else { return Ok(None) };
+        blocks.sort_by_key(|block| block.at);
+        let first = blocks.iter().map(unchained).collect();
+        Ok(Some(Unfinished { first, last: blocks, pack: None, _held: underway.hand_over() }))
     }
 
     /// Returns the file's dirty direct nodes with their final images, the last one marked; `None`

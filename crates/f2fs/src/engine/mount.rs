@@ -165,6 +165,7 @@ impl F2fs {
                     pack: which,
                     last: checkpoint,
                     own: false,
+                    unfinished: None,
                 },
             ),
             disk,

@@ -17,6 +17,7 @@ use moafs_runtime::Time;
 use moafs_vfs::format::{Idle, OpKind, RoomSearch};
 use moafs_vfs::{Error, Result};
 
+use super::checkpoint::is_host_full;
 use super::space::Ticket;
 use super::volume::F2fs;
 use super::{DIRTY_BLOCKS_MAX, IDLE_BEFORE_CLEANING};
@@ -43,6 +44,14 @@ const FOR_DELETING: Blocks = Blocks::new(64, 16);
 
 /// Ops that may each leave an inode without a name at the same time.
 const ORPHANS_SPARE: usize = 64;
+
+/// Returns true for ops that make a volume fuller, or may.
+fn makes_fuller(kind: OpKind) -> bool {
+    match kind {
+        OpKind::Unlink | OpKind::Unmap | OpKind::Place | OpKind::Attr => false,
+        OpKind::Create | OpKind::Link | OpKind::Rename | OpKind::Exchange | OpKind::Xattr => true,
+    }
+}
 
 /// Returns the metadata that an op of this kind may make dirty at most. A changed block of a
 /// directory moves, so the node that points to it changes.
@@ -76,10 +85,7 @@ impl F2fs {
         if may_unlink && self.orphans.lock().len() + ORPHANS_SPARE > self.orphans_max {
             return Err(Error::Posix(libc::ENOSPC));
         }
-        let beyond = match kind {
-            OpKind::Unlink | OpKind::Unmap | OpKind::Place | OpKind::Attr => Blocks::default(),
-            OpKind::Create | OpKind::Link | OpKind::Rename | OpKind::Exchange | OpKind::Xattr => FOR_DELETING,
-        };
+        let beyond = if makes_fuller(kind) { FOR_DELETING } else { Blocks::default() };
         let mut search = RoomSearch::default();
         loop {
             if let Some(ticket) = self.space.ticket(worst_case(kind), beyond) {
@@ -149,11 +155,16 @@ impl F2fs {
     }
 
     /// Writes a checkpoint if the blocks that wait for one should not grow: there may be no room
-    /// for more. At half that number one is asked for in the background.
-    pub(super) fn shorten(&self) -> Result<()> {
+    /// for more. At half that number one is asked for in the background. An op that does not make the volume fuller
+    /// goes on if the host has no room for the checkpoint.
+    pub(super) fn shorten(&self, kind: OpKind) -> Result<()> {
         let dirty = self.nodes.dirty_count() + self.owned.dirty_count();
         if self.is_long(dirty) {
-            return self.checkpoint(false);
+            if makes_fuller(kind) {
+                return self.checkpoint(false);
+            }
+            let done = self.checkpoint_as(&mut self.writer.lock(), false);
+            return if done.as_ref().is_err_and(is_host_full) { Ok(()) } else { done };
         }
         if !self.wants_checkpoint.load(Ordering::Relaxed) && self.is_long(2 * dirty) {
             self.wants_checkpoint.store(true, Ordering::Relaxed);
@@ -378,7 +389,7 @@ impl F2fs {
     /// Writes a checkpoint if one is wanted and no task waits for it.
     pub(super) fn checkpoint_in_background(&self) {
         if self.wants_checkpoint.swap(false, Ordering::Relaxed) && self.health.failed().is_none() {
-            // A failure turns the volume read-only, and is recorded there.
+            // A failure turns the volume read-only, and is recorded there; without room on the host others try again.
             let _ = self.checkpoint(false);
         }
     }

@@ -1,9 +1,9 @@
-//! Keeps what a checkpoint or a chain has taken, while it is written.
+//! Keeps what a checkpoint or a chain takes, until it is ready to be written.
 //!
 //! From the moment it is taken a node counts as clean, and its table entry names the block that it
-//! goes to. If that block is not written, because the device fails or the host is full, memory is
-//! the only place that has the node: it must not be given up. The same holds for the blocks of
-//! directories. The volume is read-only then, so what is kept does not grow.
+//! goes to. Until that block is written, memory is the only place that has the node: it must not be given up. The
+//! same holds for the blocks of directories. If an error ends the work before it can be written, the volume turns
+//! read-only, so what is kept does not grow.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::node_cache::Node;
 use super::owned_cache::Owned;
 use super::volume::F2fs;
 
-/// Nodes and blocks that are being written. Those that were not written when this is dropped stay in memory
+/// Nodes and blocks that are about to be written. Those that are here when this is dropped stay in memory
 /// until the volume is closed.
 pub(super) struct Underway<'a> {
     fs: &'a F2fs,
@@ -44,10 +44,9 @@ impl<'a> Underway<'a> {
         &self.owned
     }
 
-    /// Drops everything: it is on the device, and can be read from there again.
-    pub(super) fn written(mut self) {
-        self.nodes.clear();
-        self.owned.clear();
+    /// Hands everything over to the caller, who keeps it until it is on the device.
+    pub(super) fn hand_over(mut self) -> (Vec<Arc<Node>>, Vec<Arc<Owned>>) {
+        (std::mem::take(&mut self.nodes), std::mem::take(&mut self.owned))
     }
 }
 
