@@ -3,6 +3,7 @@
 //! Every child has a process group of its own: the terminal's ^C reaches only this program, which
 //! unmounts in order.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use crate::error::{BenchError, Result};
 
 /// Time between two checks whether a child has ended.
 const POLL: Duration = Duration::from_millis(5);
+/// Runs a program in a POSIX session of its own (util-linux).
+const SETSID: &str = "setsid";
 
 /// Runs a tool to its end and returns its standard output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
@@ -27,9 +30,18 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
 }
 
+/// Returns the command that starts the server of a mount, to which arguments are added. It gets a POSIX session of its
+/// own, as a service has it: the kernel's scheduler favours clients in the session of the server.
+pub(crate) fn server_command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(SETSID);
+    command.arg("--wait").arg(program);
+    command
+}
+
 /// Returns the program's name, without its directory.
 pub(crate) fn name_of(command: &Command) -> String {
-    let program = Path::new(command.get_program());
+    let server = command.get_args().nth(1).filter(|_| command.get_program() == SETSID);
+    let program = Path::new(server.unwrap_or(command.get_program()));
     program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned()
 }
 
@@ -54,7 +66,7 @@ pub(crate) fn cpu_time(pid: u64) -> Result<Duration> {
     Ok(Duration::from_nanos(used_ns))
 }
 
-/// A server of a mount in the foreground of its own process group; killed if it outlives this.
+/// A server of a mount, in the foreground; killed if it outlives this.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
@@ -62,10 +74,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the server in a process group of its own.
+    /// Starts the server, by a [`server_command`].
     pub(crate) fn spawn(command: &mut Command) -> Result<Server> {
         let name = name_of(command);
-        let child = command.stdin(Stdio::null()).process_group(0).spawn();
+        let child = command.stdin(Stdio::null()).spawn();
         let child = child.map_err(|error| BenchError::program(&name, error.to_string()))?;
         Ok(Server { child, name })
     }
@@ -176,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_server_that_never_gets_ready_is_ended() {
-        let mut server = Server::spawn(Command::new("sleep").arg("60")).unwrap();
+        let mut server = Server::spawn(server_command("sleep").arg("60")).unwrap();
         assert!(server.wait_until(Duration::from_millis(20), || Ok(false)).is_err());
         let pid = server.child.id();
         drop(server);

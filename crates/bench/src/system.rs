@@ -224,7 +224,7 @@ impl Volume {
             options += ",";
             options += more;
         }
-        let mut command = Command::new(&self.setup.programs.moafs);
+        let mut command = process::server_command(&self.setup.programs.moafs);
         process::run(command.args(["mount", "-o", &options]).arg(&self.image).arg(&self.dir)).map(drop)
     }
 
@@ -241,7 +241,7 @@ impl Volume {
     }
 
     fn mount_null(&mut self) -> Result<()> {
-        let mut command = Command::new(&self.setup.programs.nullfs);
+        let mut command = process::server_command(&self.setup.programs.nullfs);
         command.arg(&self.dir).args(["--transport", &self.setup.transport]).stdout(Stdio::piped());
         let transport = self.server.insert(Server::spawn(&mut command)?).wait_for_line("ready")?;
         self.setup.note_transport(self.system, &transport);
@@ -249,7 +249,7 @@ impl Volume {
     }
 
     fn mount_fuse2fs(&mut self) -> Result<()> {
-        let mut command = Command::new("fuse2fs");
+        let mut command = process::server_command("fuse2fs");
         command.arg(&self.image).arg(&self.dir).arg("-f").stdout(Stdio::null()).stderr(Stdio::null());
         let dir = self.dir.clone();
         let server = self.server.insert(Server::spawn(&mut command)?);

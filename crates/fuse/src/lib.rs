@@ -59,6 +59,7 @@ mod notify;
 mod options;
 mod readers;
 mod ring;
+mod scheduling;
 mod session;
 mod types;
 mod wire;

@@ -27,6 +27,7 @@ use crate::dispatch::Dispatcher;
 use crate::errno::Errno;
 use crate::exchange::{Exchange, concat, out_header};
 use crate::fs::FileSystem;
+use crate::scheduling::{Pace, Place};
 
 /// The module parameter that lets mounts use io_uring; off by default. The kernel reads it when it prepares the
 /// handshake, which is at the mount.
@@ -83,6 +84,11 @@ impl RingSlot {
         Ok(Self { ring, entry, queue })
     }
 
+    /// Returns the queue that the slot serves.
+    pub(crate) fn queue(&self) -> u16 {
+        self.queue
+    }
+
     /// Returns the bytes of memory of a slot, near enough to stay within a bound.
     pub(crate) fn memory_len(payload_len: usize) -> usize {
         payload_len + 16 * 1024
@@ -96,10 +102,11 @@ impl RingSlot {
         self,
         dispatcher: &Dispatcher<F>,
         dev: BorrowedFd<'_>,
+        place: Place,
         registered: Sender<io::Result<()>>,
     ) -> io::Result<()> {
         pin_to_cpu(self.queue);
-        let mut server = RingServer { slot: self, dev };
+        let mut server = RingServer { slot: self, dev, pace: place.begin() };
         let (result, mut first) = match server.register() {
             Ok(first) => (Ok(()), first),
             Err(error) => (Err(error), Some(Arrived::Unmounted)),
@@ -110,7 +117,7 @@ impl RingSlot {
         let served = server.serve(dispatcher, &mut first);
         if served.is_err() {
             // The entry may still be the kernel's to write to.
-            std::mem::forget(server);
+            std::mem::forget(server.slot);
         }
         served
     }
@@ -120,6 +127,7 @@ impl RingSlot {
 struct RingServer<'a> {
     slot: RingSlot,
     dev: BorrowedFd<'a>,
+    pace: Pace,
 }
 
 impl RingServer<'_> {
@@ -177,6 +185,7 @@ impl RingServer<'_> {
 
     fn answer<F: FileSystem>(&mut self, dispatcher: &Dispatcher<F>) -> io::Result<()> {
         dispatcher.dispatch(RingExchange::new(&mut self.slot.entry));
+        self.pace.count();
         let command = self.commit_command();
         self.push(command)
     }

@@ -24,6 +24,7 @@ use crate::notify::Notifier;
 use crate::options::SessionOptions;
 use crate::readers::{Limits, Readers};
 use crate::ring::{self, RingSlot};
+use crate::scheduling::Guard;
 
 /// Bounds on the default number of threads that read /dev/fuse at once: beyond some number they only wake each other.
 const DEV_THREADS_MIN: usize = 2;
@@ -37,6 +38,8 @@ pub struct Session<F: FileSystem> {
     negotiated: Negotiated,
     /// The threads of rings, and the one beside them.
     threads: Vec<JoinHandle<io::Result<()>>>,
+    /// The guard of the ring threads' scheduling class.
+    guard: Option<Guard>,
     /// The threads that read every request from /dev/fuse.
     readers: Option<Arc<Readers<F>>>,
     mount: MountGuard,
@@ -63,7 +66,7 @@ impl<F: FileSystem> Session<F> {
         let dev = Arc::new(dev);
         fs.init(&negotiated, Notifier::new(Arc::downgrade(&dev)));
         let dispatcher = Arc::new(Dispatcher::new(Arc::new(fs), negotiated.flags));
-        let mut session = Self { dispatcher, dev, negotiated, threads: Vec::new(), readers: None, mount };
+        let mut session = Self { dispatcher, dev, negotiated, threads: Vec::new(), guard: None, readers: None, mount };
         session.start(slots, options)?;
         session.mount.0.mount.attach(tree)?;
         session.mount.0.mount.tune(writeback);
@@ -146,11 +149,14 @@ impl<F: FileSystem> Session<F> {
     /// Starts a thread per slot, and returns when every one is registered.
     fn start_ring_threads(&mut self, slots: Vec<RingSlot>) -> Result<(), RingStartError> {
         let (sender, registered) = mpsc::channel();
-        for (number, slot) in slots.into_iter().enumerate() {
+        let queues = slots.iter().map(|slot| usize::from(slot.queue()) + 1).max().unwrap_or(0);
+        let guard = self.guard.insert(Guard::start(queues).map_err(RingStartError::Thread)?);
+        let places: Vec<_> = slots.iter().map(|slot| guard.place(slot.queue())).collect();
+        for (number, (slot, place)) in slots.into_iter().zip(places).enumerate() {
             let dispatcher = Arc::clone(&self.dispatcher);
             let sender = sender.clone();
             let dev = Arc::clone(&self.dev);
-            let serve = move || slot.serve(&dispatcher, dev.as_fd(), sender);
+            let serve = move || slot.serve(&dispatcher, dev.as_fd(), place, sender);
             self.spawn(format!("fuse-ring-{number}"), serve).map_err(RingStartError::Thread)?;
         }
         drop(sender);

@@ -2,7 +2,7 @@
 //!
 //! Capabilities belong to threads, and new threads inherit them: call this before any thread is started. The daemon
 //! keeps what a mount needs while it lives: to open its image, to mount and unmount itself and its swap file, to lock
-//! memory. It gives up all others, and so do programs that it starts.
+//! memory, to change its threads' scheduling class. It gives up all others, and so do programs that it starts.
 
 use std::io;
 
@@ -12,8 +12,9 @@ const DAC_READ_SEARCH: u32 = 2;
 const SETPCAP: u32 = 8;
 const IPC_LOCK: u32 = 14;
 const SYS_ADMIN: u32 = 21;
+const SYS_NICE: u32 = 23;
 const SYS_RESOURCE: u32 = 24;
-const KEPT: [u32; 5] = [DAC_OVERRIDE, DAC_READ_SEARCH, IPC_LOCK, SYS_ADMIN, SYS_RESOURCE];
+const KEPT: [u32; 6] = [DAC_OVERRIDE, DAC_READ_SEARCH, IPC_LOCK, SYS_ADMIN, SYS_NICE, SYS_RESOURCE];
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// Arguments of prctl(2), as wide as the kernel reads them.
