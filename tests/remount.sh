@@ -30,7 +30,7 @@ shown noatime || fail "remount,noatime is not shown"
 status=/proc/$(daemon_pid)/status
 grep -q '^NoNewPrivs:.1' "$status" || fail "the daemon may gain privileges"
 effective=$((0x$(awk '$1 == "CapEff:" { print $2 }' "$status")))
-[ $((effective & ~0x1204006)) = 0 ] || fail "the daemon has capabilities $(printf %x $effective)"
+[ $((effective & ~0x1a04006)) = 0 ] || fail "the daemon has capabilities $(printf %x $effective)"
 for task in /proc/"$(daemon_pid)"/task/*/status; do
     [ "$(awk '$1 == "CapEff:" { print $2 }' "$task")" = "$(awk '$1 == "CapEff:" { print $2 }' "$status")" ] || fail "$task has others"
 done
