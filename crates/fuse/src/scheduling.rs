@@ -38,6 +38,9 @@ const STARVED: Duration = Duration::from_millis(2);
 /// Looks at a thread that serves nothing: at each of the first, and at some later.
 const QUIET_LOOKS: u64 = 100;
 const QUIET_LOOK_EVERY: u64 = 16;
+/// Looks in a row that must find requests one after another before the class changes. Several clients beside hogs take
+/// turns that are as long as a few ticks.
+const TRIAL_TICKS: u32 = 4;
 /// Time until a queue that was not worth it is looked at again.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Time until a queue whose threads had to wait may become SCHED_IDLE again; it doubles each time.
@@ -95,8 +98,10 @@ enum State {
     Own {
         until: Instant,
     },
-    /// Still in its own class. The next tick tells whether it is worthwhile to leave it.
-    Trying,
+    /// Still in its own class. The next ticks tell whether it is worthwhile to leave it.
+    Trying {
+        ticks_left: u32,
+    },
     Idle {
         since: Instant,
     },
@@ -118,16 +123,20 @@ impl Policy {
     fn step(&mut self, now: Instant, busy: bool, seen: Seen) -> Option<Class> {
         match self.state {
             State::Own { until } if busy && now >= until => {
-                self.state = State::Trying;
+                self.state = State::Trying { ticks_left: TRIAL_TICKS };
                 None
             }
             State::Own { .. } => None,
-            State::Trying if seen.served >= SERVED_MIN && seen.flows() => {
+            State::Trying { .. } if seen.served < SERVED_MIN || !seen.flows() => {
+                self.state = State::Own { until: now + PAUSE };
+                None
+            }
+            State::Trying { ticks_left: 1 } => {
                 self.state = State::Idle { since: now };
                 Some(Class::Idle)
             }
-            State::Trying => {
-                self.state = State::Own { until: now + PAUSE };
+            State::Trying { ticks_left } => {
+                self.state = State::Trying { ticks_left: ticks_left - 1 };
                 None
             }
             State::Idle { .. } if seen.served < SERVED_MIN => {
@@ -441,6 +450,7 @@ mod tests {
 
     fn become_idle(policy: &mut Policy, now: Instant) {
         assert_eq!(policy.step(now, true, Seen::default()), None);
+        (1..TRIAL_TICKS).for_each(|_| assert_eq!(policy.step(now, true, PLENTY), None));
         assert_eq!(policy.step(now, true, PLENTY), Some(Class::Idle));
     }
 
