@@ -76,12 +76,14 @@ echo content >"$mnt/damaged"
 umount_it
 case $format in
 f2fs)
-    # A checkpoint that finds no room on the host.
-    mkdir "$work/host"
-    mount -t tmpfs -o size=20m none "$work/host"
-    img=$work/host/volume.img
-    make 200M
-    meet() { dd if=/dev/urandom of="$mnt/damaged" bs=1M count=60 conv=fsync 2>"$work/dd.log" || true; }
+    # The volume lies on a modelled disk that is a process; killed, every request of the device fails.
+    mkdir "$work/sim"
+    "$MOAFS" simdisk --foreground --model st3160812as --size 2G --image "$img" "$work/sim" >"$work/sim.log" 2>&1 &
+    disk=$!
+    undo() { kill -KILL "$disk" 2>/dev/null; }
+    for _ in $(seq 100); do [ ! -e "$work/sim/disk" ] || break; sleep 0.1; done
+    img=$work/sim/disk
+    meet() { kill -KILL "$disk"; dd if=/dev/urandom of="$mnt/damaged" bs=1M count=10 conv=fsync 2>"$work/dd.log" || true; }
     ;;
 *)
     have debugfs || skip "debugfs is not installed"
@@ -97,7 +99,25 @@ for _ in $(seq 50); do
 done
 grep " $mnt " /proc/mounts | grep -q ' ro,' || { cat "$mnt/.moafs/stats"; fail "a volume that failed is not shown as ro"; }
 grep -q '"failed": "' "$mnt/.moafs/stats" || fail "the reason of the failure is not in stats"
+daemon=$(daemon_pid)
 umount "$mnt"
-wait_for_release || fail "the image was not released"
-[ "$format" != f2fs ] || umount "$work/host"
+for _ in $(seq 100); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.1; done
+! kill -0 "$daemon" 2>/dev/null || fail "the daemon of a volume that failed does not end"
+
+# A host that is full is no failure: writing goes on when there is room.
+if [ "$format" = f2fs ]; then
+    umount "$work/sim"
+    mkdir "$work/host"
+    mount -t tmpfs -o size=20m none "$work/host"
+    img=$work/host/volume.img
+    make 200M
+    mount_it
+    ! dd if=/dev/urandom of="$mnt/large" bs=1M count=60 conv=fsync 2>"$work/dd.log" || fail "60 MiB fit on a host of 20"
+    mount -o remount,size=300m "$work/host"
+    dd if=/dev/urandom of="$mnt/large" bs=1M count=60 conv=fsync 2>"$work/dd.log" ||
+        { cat "$work/dd.log"; fail "nothing can be written though the host has room again"; }
+    umount_it
+    judge
+    umount "$work/host"
+fi
 say "$maker: passed, a killed fallocate took $took ms"
