@@ -58,6 +58,11 @@ impl Error {
         }
     }
 
+    /// Returns true if the file system of the host, which holds the image, is full.
+    pub fn is_host_full(&self) -> bool {
+        matches!(self, Error::Disk { source: DiskError::HostFull { .. }, .. })
+    }
+
     /// Returns a disk error with the operation that failed, as `what` describes it.
     pub fn disk(what: impl Into<String>, source: DiskError) -> Error {
         Error::Disk { what: what.into(), source }

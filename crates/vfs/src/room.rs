@@ -8,7 +8,7 @@ use crate::format::Format;
 use crate::inode::Shared;
 use crate::plan::WritebackReason;
 use crate::types::Lbn;
-use crate::write_back::{Outcome, WriteBack, is_host_full};
+use crate::write_back::{Outcome, WriteBack};
 
 /// Bytes of one write that are admitted, locked and copied in one go. Larger writes are cut.
 const WRITE_BYTES_MAX: usize = 4 << 20;
@@ -75,7 +75,7 @@ impl<F: Format> WriteBack<F> {
             if fruitless > ROOM_ATTEMPTS {
                 return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
             }
-            if outcome.error.as_ref().is_some_and(|e| !is_host_full(e)) && fruitless > 2 {
+            if outcome.error.as_ref().is_some_and(|e| !e.is_host_full()) && fruitless > 2 {
                 return Err(outcome.error.unwrap_or(Error::Posix(libc::EIO)));
             }
             self.rt.wait(&self.cache.room, ticket, Some(until));

@@ -461,7 +461,7 @@ impl<F: Format> WriteBack<F> {
 
     fn latch_in(&self, inode: &Shared<F>, error: &Error) {
         // A full host is not a failed device: no data are lost, and the next try may succeed.
-        if !is_host_full(error) {
+        if !error.is_host_full() {
             WriteError::latch(&mut inode.state.lock().error, error, self.rt.now());
         }
     }
@@ -610,11 +610,6 @@ impl<F: Format> WriteBack<F> {
         self.enqueue(inode.ino, &clean, End::Warm);
         self.rt.signal(&inode.moved);
     }
-}
-
-/// Returns true if an error means that the host file system below the image is full.
-pub(crate) fn is_host_full(error: &Error) -> bool {
-    matches!(error, Error::Disk { source: DiskError::HostFull { .. }, .. })
 }
 
 /// The frozen pages of one range; `None` for a page that vanished.

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use moafs_disk::{Buf, Cause, DiskError, DiskExt, Epoch, Kind, Lba, Op, Request, SECTOR, Tag};
+use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Request, SECTOR, Tag};
 use moafs_vfs::format::Admission;
 use moafs_vfs::{Error, Result};
 
@@ -82,7 +82,7 @@ impl F2fs {
         let mut pause = HOST_FULL_PAUSE;
         loop {
             let done = attempt();
-            if !done.as_ref().is_err_and(is_host_full) || self.rt.now() >= until {
+            if !done.as_ref().is_err_and(Error::is_host_full) || self.rt.now() >= until {
                 return done;
             }
             moafs_runtime::sleep_until(&*self.rt, self.rt.now() + pause);
@@ -110,7 +110,7 @@ impl F2fs {
         self.health.check()?;
         let Some(mut work) = writer.unfinished.take() else { return Ok(()) };
         if let Err(error) = self.write_unfinished(&mut work) {
-            if !is_host_full(&error) {
+            if !error.is_host_full() {
                 let what = if work.pack.is_some() { "a checkpoint" } else { "a file's nodes" };
                 self.health.fail(format!("{what} could not be written: {error}"));
             }
@@ -413,11 +413,6 @@ impl F2fs {
         }
         Ok(())
     }
-}
-
-/// Returns true if an error means that the host file system below the image is full.
-pub(super) fn is_host_full(error: &Error) -> bool {
-    matches!(error, Error::Disk { source: DiskError::HostFull { .. }, .. })
 }
 
 /// Copies bytes that will be written to a block.

@@ -15,7 +15,6 @@ use moafs_vfs::format::Admission;
 use moafs_vfs::types::{BlockRun, FileKind};
 use moafs_vfs::{Error, Result};
 
-use super::checkpoint::is_host_full;
 use super::convert::copy_of;
 use super::incore::Incore;
 use super::space::{Recorded, Ticket};
@@ -258,7 +257,7 @@ impl F2fs {
             self.space.end_flight(run);
             let error = Error::disk(format!("writing moved blocks to block {}", run.start.0), source);
             // Without room on the host the blocks stay where they are.
-            return if is_host_full(&error) { Err(error) } else { self.health.watch(Err(error)) };
+            return if error.is_host_full() { Err(error) } else { self.health.watch(Err(error)) };
         }
         let _gate = self.gate.read();
         self.space.end_flight(run);

@@ -17,7 +17,6 @@ use moafs_runtime::Time;
 use moafs_vfs::format::{Idle, OpKind, RoomSearch};
 use moafs_vfs::{Error, Result};
 
-use super::checkpoint::is_host_full;
 use super::space::Ticket;
 use super::volume::F2fs;
 use super::{DIRTY_BLOCKS_MAX, IDLE_BEFORE_CLEANING};
@@ -164,7 +163,7 @@ impl F2fs {
                 return self.checkpoint(false);
             }
             let done = self.checkpoint_as(&mut self.writer.lock(), false);
-            return if done.as_ref().is_err_and(is_host_full) { Ok(()) } else { done };
+            return if done.as_ref().is_err_and(Error::is_host_full) { Ok(()) } else { done };
         }
         if !self.wants_checkpoint.load(Ordering::Relaxed) && self.is_long(2 * dirty) {
             self.wants_checkpoint.store(true, Ordering::Relaxed);
