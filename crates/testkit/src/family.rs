@@ -170,9 +170,15 @@ pub fn scratch_image(disk: &MemDisk) -> Result<tempfile::NamedTempFile, String> 
 }
 
 /// Makes tests of functions that are generic over a family, in a module of their own: `tests_of!(ext: Ext, this,
-/// that)`.
+/// that)`. With several families, each gets the same tests: `tests_of!([ext: Ext, f2fs: F2fs] [this, that])`.
 #[macro_export]
 macro_rules! tests_of {
+    ([$($module:ident: $family:ident),+] $tests:tt) => {
+        $($crate::tests_of!(@list $module: $family, $tests);)+
+    };
+    (@list $module:ident: $family:ident, [$($tests:tt)+]) => {
+        $crate::tests_of!($module: $family, $($tests)+);
+    };
     ($module:ident: $family:ident, $($(#[$attribute:meta])* $test:ident),+ $(,)?) => {
         mod $module {
             $(

@@ -11,9 +11,14 @@ use moafs_testkit::ace::{self, Sequence};
 use moafs_testkit::family::{self, Ext, Ext4, F2fs, Family};
 use moafs_testkit::tests_of;
 
-tests_of!(ext: Ext, sequences_of_one_and_a_sample_of_two, #[ignore = "the long run"] all_sequences_of_two_and_a_sample_of_three, replay);
-tests_of!(ext4: Ext4, sequences_of_one_and_a_sample_of_two, #[ignore = "the long run"] all_sequences_of_two_and_a_sample_of_three, replay);
-tests_of!(f2fs: F2fs, sequences_of_one_and_a_sample_of_two, #[ignore = "the long run"] all_sequences_of_two_and_a_sample_of_three, replay);
+tests_of!(
+    [ext: Ext, ext4: Ext4, f2fs: F2fs]
+    [
+        sequences_of_one_and_a_sample_of_two,
+        #[ignore = "the long run"] all_sequences_of_two_and_a_sample_of_three,
+        replay,
+    ]
+);
 
 /// Judges every `step`-th sequence of a length.
 fn run<F: Family>(length: usize, step: usize) {

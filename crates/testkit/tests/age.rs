@@ -14,9 +14,15 @@ use moafs_testkit::family::{Ext, Ext4, F2fs, Family};
 use moafs_testkit::judges::missing;
 use moafs_testkit::tests_of;
 
-tests_of!(ext: Ext, a_seed_repeats, a_sample_of_volumes_ages_well, #[ignore = "the long run"] all_volumes_age_well, replay);
-tests_of!(ext4: Ext4, a_seed_repeats, a_sample_of_volumes_ages_well, #[ignore = "the long run"] all_volumes_age_well, replay);
-tests_of!(f2fs: F2fs, a_seed_repeats, a_sample_of_volumes_ages_well, #[ignore = "the long run"] all_volumes_age_well, replay);
+tests_of!(
+    [ext: Ext, ext4: Ext4, f2fs: F2fs]
+    [
+        a_seed_repeats,
+        a_sample_of_volumes_ages_well,
+        #[ignore = "the long run"] all_volumes_age_well,
+        replay,
+    ]
+);
 
 /// Seeds that fail for a known defect that is still open: checker and seed. Every run names them.
 const OPEN: [(&str, u64); 0] = [];

@@ -11,9 +11,7 @@ use moafs_vfs::api::{Allocate, NewFile, SetAttr};
 use moafs_vfs::types::{FileKind, Ino, Name};
 use moafs_vfs::{Credentials, Format, Vfs};
 
-tests_of!(ext: Ext, zeroing_a_part_of_a_block, allocating_holes, appending);
-tests_of!(ext4: Ext4, zeroing_a_part_of_a_block, allocating_holes, appending);
-tests_of!(f2fs: F2fs, zeroing_a_part_of_a_block, allocating_holes, appending);
+tests_of!([ext: Ext, ext4: Ext4, f2fs: F2fs] [zeroing_a_part_of_a_block, allocating_holes, appending]);
 
 /// Interleavings of each change.
 const SEEDS: u64 = 120;

@@ -19,9 +19,7 @@ use moafs_testkit::volume::OnDisk;
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Format, Vfs};
 
-tests_of!(ext: Ext, random_operations_on_every_geometry, replay);
-tests_of!(ext4: Ext4, random_operations_on_every_geometry, replay);
-tests_of!(f2fs: F2fs, random_operations_on_every_geometry, replay);
+tests_of!([ext: Ext, ext4: Ext4, f2fs: F2fs] [random_operations_on_every_geometry, replay]);
 
 /// Operations per seed.
 const OPERATIONS: usize = 400;

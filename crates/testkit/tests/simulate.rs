@@ -15,9 +15,15 @@ use moafs_testkit::judges::missing;
 use moafs_testkit::simulate::{self, Case, Plan, Work};
 use moafs_testkit::tests_of;
 
-tests_of!(ext: Ext, a_seed_repeats, a_sample_of_seeds_keeps_every_promise, #[ignore = "the long run"] all_seeds_keep_every_promise, replay);
-tests_of!(ext4: Ext4, a_seed_repeats, a_sample_of_seeds_keeps_every_promise, #[ignore = "the long run"] all_seeds_keep_every_promise, replay);
-tests_of!(f2fs: F2fs, a_seed_repeats, a_sample_of_seeds_keeps_every_promise, #[ignore = "the long run"] all_seeds_keep_every_promise, replay);
+tests_of!(
+    [ext: Ext, ext4: Ext4, f2fs: F2fs]
+    [
+        a_seed_repeats,
+        a_sample_of_seeds_keeps_every_promise,
+        #[ignore = "the long run"] all_seeds_keep_every_promise,
+        replay,
+    ]
+);
 
 /// Seeds that fail for a known defect that is still open: checker and seed. Every run names them.
 const OPEN: [(&str, u64); 0] = [];

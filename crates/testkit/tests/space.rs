@@ -16,9 +16,7 @@ use moafs_vfs::{Credentials, Format, Vfs};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-tests_of!(ext: Ext, random_writes_into_a_sparse_file_fill_the_volume);
-tests_of!(ext4: Ext4, random_writes_into_a_sparse_file_fill_the_volume);
-tests_of!(f2fs: F2fs, random_writes_into_a_sparse_file_fill_the_volume);
+tests_of!([ext: Ext, ext4: Ext4, f2fs: F2fs] [random_writes_into_a_sparse_file_fill_the_volume]);
 
 /// Bytes that one call writes.
 const PIECE: u64 = 4096;

@@ -25,9 +25,13 @@ use moafs_vfs::{Format, Vfs};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-tests_of!(ext: Ext, runs_come_and_go_between_operations, pages_come_and_go_between_operations);
-tests_of!(ext4: Ext4, runs_come_and_go_between_operations, pages_come_and_go_between_operations);
-tests_of!(f2fs: F2fs, runs_come_and_go_between_operations, pages_come_and_go_between_operations);
+tests_of!(
+    [ext: Ext, ext4: Ext4, f2fs: F2fs]
+    [
+        runs_come_and_go_between_operations,
+        pages_come_and_go_between_operations,
+    ]
+);
 
 /// Operations per seed.
 const OPERATIONS: usize = 300;
