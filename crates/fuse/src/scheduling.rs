@@ -32,7 +32,7 @@ const SERVED_MIN: u64 = 16;
 const WAIT_MAX: Duration = Duration::from_micros(20);
 /// If more than one in so many requests of a queue is served by others than its busiest thread, requests do not come
 /// one after another: the clients wait for each other's threads, and nothing is gained.
-const OTHERS_SHARE_MAX: u64 = 8;
+const OTHERS_ONE_IN: u64 = 8;
 /// Threads that waited so long for their CPU before they returned to their own class starved.
 const STARVED: Duration = Duration::from_millis(2);
 /// Looks at a thread that serves nothing: at each of the first, and at some later.
@@ -48,6 +48,7 @@ const BACKOFF_MIN: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(64);
 /// The directory with the threads of this process.
 const TASKS: &str = "/proc/self/task";
+/// Looks until the threads are listed although their number is the same: one may have taken another's place.
 const LOOKS_UNTIL_A_WALK: u64 = 100;
 
 /// A scheduling class of Linux.
@@ -82,7 +83,7 @@ impl Seen {
     /// Tells whether the requests come one after another, and are served at once.
     fn flows(&self) -> bool {
         let by_others = self.served - self.by_busiest;
-        !self.starves && by_others * OTHERS_SHARE_MAX <= self.served && self.waited <= WAIT_MAX * self.served as u32
+        !self.starves && by_others * OTHERS_ONE_IN <= self.served && self.waited <= WAIT_MAX * self.served as u32
     }
 }
 
