@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use moafs_mount::defrag::{DefragCommand, DefragJob, DefragStatus};
+use moafs_mount::mount_table;
 use moafs_mount::options::parse_bytes;
-use moafs_mount::unmount;
 use moafs_vfs::Format;
 use moafs_vfs::defrag::{DefragOptions, DefragReport, ReadCost, StopReason};
 use serde::Serialize;
@@ -82,7 +82,7 @@ impl DefragArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let stop = Stop::on_signals()?;
         let healed = match Place::parse(&self.what) {
-            Place::Host(path) if unmount::mount_of(&path).is_some() => self.on_mount(&path, &stop)?,
+            Place::Host(path) if mount_table::mount_of(&path).is_some() => self.on_mount(&path, &stop)?,
             _ => self.on_image(&Inside::parse(&self.what, None)?, &stop)?,
         };
         self.tell(healed)?;
@@ -122,7 +122,7 @@ impl DefragArgs {
 
     /// Starts the job in the mount's daemon, and watches its progress.
     fn on_mount(&self, path: &Path, stop: &Stop) -> Result<DefragReport> {
-        let mount = unmount::mount_of(path)
+        let mount = mount_table::mount_of(path)
             .ok_or_else(|| CliError::Usage(format!("{} lies in no mount of moafs", output::path(path))))?;
         let control = mount.target.join(".moafs/defrag");
         let inode = path.metadata().map_err(CliError::host("looking at", path))?.ino();

@@ -9,7 +9,6 @@ use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
 
 use clap::{Args, Parser};
 use moafs_disk::DiskError;
@@ -17,7 +16,6 @@ use moafs_disk::file::FileOptions;
 use moafs_mount::confine::confine;
 use moafs_mount::source::Source;
 use moafs_mount::swap::memory::become_io_flusher;
-use moafs_mount::unmount::is_mounted;
 use moafs_mount::{Mounting, Settings, serve};
 
 use crate::error::{CliError, Result};
@@ -27,10 +25,6 @@ use crate::volume::{self, Opened, Volume, on_volume};
 
 /// Line that the daemon writes when the mount can be used.
 const READY: &str = "ready";
-
-/// The longest that a mount waits for an unmount that is just ending. The lock is asked for again
-/// as often as opening takes.
-const ENDING_GRACE: Duration = Duration::from_secs(10);
 
 /// Exit code of mount(8) for internal errors.
 const INTERNAL_FAILURE: u8 = 32;
@@ -170,28 +164,22 @@ fn confine_unless_told(settings: &Settings) {
     }
 }
 
-/// Opens the image or device: read-only if it is write-protected, and after a moment if an unmount is just ending.
+/// Opens the image or device: read-only if it is write-protected.
 fn open_source(image: &Path, settings: &mut Settings) -> Result<Opened> {
-    let until = Instant::now() + ENDING_GRACE;
-    let mut told = false;
-    loop {
-        // The mount claims a device by itself.
-        let options =
-            FileOptions { claim_device: false, ..volume::file_options(&settings.volume, settings.host_cache) };
-        match volume::open_disk(image, options) {
-            Err(CliError::Busy { .. }) if Instant::now() < until && !is_mounted(image) => {
-                if !told {
-                    output::complain(&format!("{} is still in use; waiting up to 10 s", output::path(image)));
-                    told = true;
-                }
-            }
-            Err(error) if may_fall_back(&error, settings) => {
-                settings.volume.read_only = true;
-                eprintln!("moafs: WARNING: source write-protected, mounted read-only.");
-            }
-            opened => return opened,
+    match open_unclaimed(image, settings) {
+        Err(error) if may_fall_back(&error, settings) => {
+            settings.volume.read_only = true;
+            eprintln!("moafs: WARNING: source write-protected, mounted read-only.");
+            open_unclaimed(image, settings)
         }
+        opened => opened,
     }
+}
+
+/// Opens it without a claim: the mount claims a device by itself.
+fn open_unclaimed(image: &Path, settings: &Settings) -> Result<Opened> {
+    let options = volume::file_options(&settings.volume, settings.host_cache);
+    volume::open_disk(image, FileOptions { claim_device: false, ..options })
 }
 
 /// Decides as mount(8) does: write-protected sources are mounted read-only, unless `rw` was asked

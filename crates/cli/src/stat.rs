@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use moafs_mount::unmount;
+use moafs_mount::mount_table;
 use moafs_vfs::Format;
 use moafs_vfs::api::Stat;
 use serde::Serialize;
@@ -64,7 +64,7 @@ struct File {
 
 /// Reads `.moafs/stats` of the mount that `path` lies in.
 pub(crate) fn of_mount(path: &Path) -> Result<Value> {
-    let Some(entry) = unmount::mount_of(path) else {
+    let Some(entry) = mount_table::mount_of(path) else {
         let shown = output::path(path);
         return Err(CliError::Usage(format!("{shown} lies in no mount of moafs (of an image: moafs stat {shown}:/)")));
     };

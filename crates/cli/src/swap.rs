@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use moafs_mount::mount_table::{self, MountEntry};
 use moafs_mount::swap::device::{self, Active, DeviceError, PAGES_MIN, PRIORITY_MAX, page_bytes};
 use moafs_mount::swap::{SwapCommand, SwapPlace, SwapState, SwapStatus, SwapWish, file_of};
-use moafs_mount::unmount::{self, MountEntry};
 use moafs_swap::Placement;
 use serde::Serialize;
 use serde_json::Value;
@@ -224,7 +224,7 @@ impl Mount {
     fn of(dir: &Path) -> Result<Mount> {
         let shown = output::path(dir);
         let none = || CliError::Usage(format!("{shown} lies in no mount of moafs: `moafs mount` the volume first"));
-        unmount::mount_of(dir).map(Mount).ok_or_else(none)
+        mount_table::mount_of(dir).map(Mount).ok_or_else(none)
     }
 
     fn dir(&self) -> String {

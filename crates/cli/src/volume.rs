@@ -6,7 +6,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use moafs_disk::file::{Direct, FileOptions};
@@ -17,6 +16,7 @@ use moafs_ext::Ext;
 use moafs_f2fs::F2fs;
 use moafs_f2fs::engine::report::SegmentFacts;
 use moafs_mount::MoreCounters;
+use moafs_mount::busy;
 use moafs_mount::options::{FormatOption, HostCache, OptionError};
 use moafs_runtime::{Live, Rt};
 use moafs_vfs::format::Survey;
@@ -24,11 +24,7 @@ use moafs_vfs::{Format, Options, Vfs};
 use serde::Serialize;
 
 use crate::error::{CliError, Result};
-
-/// Time for which a lock is tried that another process may be about to release, and the interval of
-/// the tries.
-const LOCK_GRACE: Duration = Duration::from_millis(500);
-const LOCK_POLL: Duration = Duration::from_millis(10);
+use crate::output;
 
 /// Bytes at the start of a volume that tell its format: the superblock of ext2, and both of F2FS.
 const HEAD_BYTES: usize = 8192;
@@ -157,17 +153,18 @@ pub(crate) fn open_disk(image: &Path, options: FileOptions) -> Result<Opened> {
     Ok(Opened { disk, trace, rt })
 }
 
-/// Opens and locks. umount(8) returns when everything is on the volume, and the daemon releases the
-/// lock when it ends, right afterwards: a command that comes in between waits a moment.
+/// Opens and locks, and waits if another process is about to release it.
 fn open_file(image: &Path, rt: &Rt, options: &FileOptions) -> Result<FileDisk> {
-    let until = Instant::now() + LOCK_GRACE;
-    loop {
-        match FileDisk::open(image, rt.clone(), options.clone()) {
-            Err(DiskError::Busy { .. }) if Instant::now() < until => std::thread::sleep(LOCK_POLL),
-            Err(DiskError::Busy { .. }) => return Err(CliError::Busy { image: image.to_owned() }),
-            opened => return Ok(opened?),
-        }
-    }
+    let tell = || output::complain(&format!("{} is still in use; waiting up to 10 s", output::path(image)));
+    let opened = busy::wait(
+        || busy::grace(image),
+        tell,
+        || match FileDisk::open(image, rt.clone(), options.clone()) {
+            Err(DiskError::Busy { .. }) => None,
+            opened => Some(opened),
+        },
+    );
+    Ok(opened.ok_or_else(|| CliError::Busy { image: image.to_owned() })??)
 }
 
 /// Returns the options to open an image or device with, from these volume options.

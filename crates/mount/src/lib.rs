@@ -20,6 +20,7 @@
 //! | [`confine`](mod@confine) | dropping privileges that a daemon of root does not need |
 //! | [`log`] | messages of a live mount |
 
+pub mod busy;
 pub mod confine;
 pub mod control;
 mod convert;
@@ -31,6 +32,7 @@ mod ioctl;
 pub mod log;
 pub mod loop_device;
 pub mod medium;
+pub mod mount_table;
 mod nodes;
 pub mod options;
 mod pressure;

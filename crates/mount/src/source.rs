@@ -9,15 +9,10 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::busy;
 use crate::loop_device::{self, LoopDevice};
-
-/// Longest wait for a loop device that is about to be detached.
-const DETACH_GRACE: Duration = Duration::from_millis(500);
-/// Longest wait for one that detaches by itself and is not mounted any more: an unmount is just ending.
-const ENDING_GRACE: Duration = Duration::from_secs(10);
-const DETACH_POLL: Duration = Duration::from_millis(10);
 
 /// The image or device to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,21 +99,13 @@ impl Source {
     }
 }
 
-/// Returns the loop device an image is attached to, if it still is after a short wait: the loop device of a mount that
-/// has just ended detaches after umount has returned.
+/// Returns the loop device an image is attached to, if it still is after a wait. A loop device that does not detach
+/// by itself belongs to another program and is not waited for.
 fn still_attached(image: &Path) -> Option<PathBuf> {
-    let begin = Instant::now();
-    loop {
-        match loop_device::attached_to(image) {
-            Some(device) if begin.elapsed() < grace(image, &device) => std::thread::sleep(DETACH_POLL),
-            answer => return answer,
-        }
-    }
-}
-
-fn grace(image: &Path, device: &Path) -> Duration {
-    let is_ending = loop_device::detaches_itself(device) && !crate::unmount::is_mounted(image);
-    if is_ending { ENDING_GRACE } else { DETACH_GRACE }
+    let ending = || loop_device::attached_to(image).is_some_and(|device| loop_device::detaches_itself(&device));
+    let grace = || if ending() { busy::grace(image) } else { Duration::ZERO };
+    busy::wait(grace, || (), || loop_device::attached_to(image).is_none().then_some(()));
+    loop_device::attached_to(image)
 }
 
 /// The source in the kernel's mount table, and the type of the mount.

@@ -7,8 +7,8 @@ use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
+use crate::busy;
 use crate::loop_device::{self, LoopDevice, LoopOptions};
 
 /// The kernel's list of swap devices and their use.
@@ -22,10 +22,6 @@ pub const PRIORITY_MAX: u16 = 0x7fff;
 
 /// Smallest swap that the kernel accepts, in pages.
 pub const PAGES_MIN: u64 = 10;
-
-/// Longest wait for a loop device to release its file after its last close.
-const DETACH_GRACE: Duration = Duration::from_secs(10);
-const DETACH_POLL: Duration = Duration::from_millis(20);
 
 /// Returns the header of a swap area (version 1), which is its first page: boot bits, version, last page, number of bad
 /// pages, UUID, label, and the signature at the page's end. Integers are in the machine's byte order.
@@ -162,14 +158,7 @@ pub fn device_of(file: &Path) -> Result<(Option<Active>, Option<PathBuf>), Devic
 
 /// Waits until no loop device is attached to `file`. Returns false if one still is.
 pub fn wait_for_detach(file: &Path) -> bool {
-    let until = Instant::now() + DETACH_GRACE;
-    loop {
-        match loop_device::attached_to(file) {
-            None => return true,
-            Some(_) if Instant::now() >= until => return false,
-            Some(_) => std::thread::sleep(DETACH_POLL),
-        }
-    }
+    busy::wait(|| busy::ENDING_GRACE, || (), || loop_device::attached_to(file).is_none().then_some(())).is_some()
 }
 
 #[cfg(test)]

@@ -1,0 +1,129 @@
+//! The kernel's table of mounts.
+
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::loop_device;
+
+/// A mount in the kernel's table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// The mount point.
+    pub target: PathBuf,
+    /// File-system type: `fuse.moafs`, `fuseblk.moafs`.
+    pub fstype: String,
+    /// The source: a device, or the image.
+    pub source: PathBuf,
+}
+
+/// The table cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("/proc/self/mountinfo: {0}")]
+pub struct TableError(#[source] io::Error);
+
+/// Returns all mounts of moafs, in the order they were made.
+///
+/// # Errors
+/// Fails if the kernel's table cannot be read.
+pub fn mounts() -> Result<Vec<MountEntry>, TableError> {
+    table(is_ours)
+}
+
+/// Returns the mounts of certain types.
+pub(crate) fn table(wanted: impl Fn(&str) -> bool) -> Result<Vec<MountEntry>, TableError> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(TableError)?;
+    let entries = table.split(|&byte| byte == b'\n').filter_map(parse_mount);
+    Ok(entries.filter(|entry| wanted(&entry.fstype)).collect())
+}
+
+pub(crate) fn is_ours(fstype: &str) -> bool {
+    matches!(fstype, "fuse.moafs" | "fuseblk.moafs")
+}
+
+/// Parses a line of mountinfo: six fields (the fifth is the mount point), optional ones, `-`, type, source, options.
+fn parse_mount(line: &[u8]) -> Option<MountEntry> {
+    let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    let separator = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
+    let path = |field: &[u8]| PathBuf::from(std::ffi::OsString::from_vec(unescape(field)));
+    Some(MountEntry {
+        target: path(fields[4]),
+        fstype: String::from_utf8_lossy(fields.get(separator + 1)?).into_owned(),
+        source: path(fields.get(separator + 2)?),
+    })
+}
+
+/// Decodes a field of the table, which writes space, tab, newline, `#` and backslash as three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = tail.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        match (first, octal) {
+            (b'\\', Some(digits)) => {
+                let value = digits.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0'));
+                out.push(value as u8);
+                rest = &tail[3..];
+            }
+            _ => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// Returns the mount that `path` lies in, if it is one of moafs.
+pub fn mount_of(path: &Path) -> Option<MountEntry> {
+    let absolute = path.canonicalize().unwrap_or_else(|_| absolute(path));
+    let entries = mounts().ok()?;
+    let inside = entries.into_iter().filter(|entry| absolute.starts_with(&entry.target));
+    inside.max_by_key(|entry| entry.target.as_os_str().as_bytes().len())
+}
+
+/// Makes a path absolute without accessing its last component.
+pub(crate) fn absolute(target: &Path) -> PathBuf {
+    let whole = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
+    match (whole.parent().and_then(|parent| parent.canonicalize().ok()), whole.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        // The path is `.`, `..`, or in a directory that does not exist.
+        _ => whole.canonicalize().unwrap_or(whole),
+    }
+}
+
+/// Returns the image or device behind a mount.
+pub(crate) fn image_of(entry: &MountEntry) -> PathBuf {
+    loop_device::backing_file(&entry.source).unwrap_or_else(|| entry.source.clone())
+}
+
+/// Returns true if the mount table shows the image or device, itself or through a loop device.
+pub fn is_mounted(image: &Path) -> bool {
+    // A table that cannot be read counts as empty.
+    table(|_| true).unwrap_or_default().iter().any(|entry| image_of(entry) == image || entry.source == image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_mount_table_are_read() {
+        let line = br"36 35 98:0 / /mnt/with\040space rw,noatime shared:1 - fuseblk.moafs /dev/loop3 rw,user_id=0";
+        let entry = parse_mount(line).unwrap();
+        assert_eq!(entry.target, Path::new("/mnt/with space"));
+        assert_eq!((entry.fstype.as_str(), entry.source.as_path()), ("fuseblk.moafs", Path::new("/dev/loop3")));
+        let bare = parse_mount(b"1 2 0:3 / / rw - fuse.moafs image rw").unwrap();
+        assert_eq!(bare.source, Path::new("image"));
+        for broken in [&b""[..], b"1 2 3", b"1 2 0:3 / / rw -", b"1 2 0:3 / / rw shared:1"] {
+            assert_eq!(parse_mount(broken), None);
+        }
+    }
+
+    #[test]
+    fn escapes_of_the_mount_table_are_undone() {
+        assert_eq!(unescape(br"a\040b\134c\011"), b"a b\\c\t");
+        assert_eq!(unescape(br"\04"), br"\04");
+        assert_eq!(unescape(br"\999"), br"\999");
+    }
+}
