@@ -18,6 +18,7 @@
 //! | [`recover`] | after a crash of our own: returning leaked blocks and inodes |
 
 mod claim;
+mod damage_record;
 mod dir;
 mod dirindex;
 mod early;
@@ -35,7 +36,7 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
-use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
+use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,6 +107,8 @@ pub struct Ext {
     disk: SharedDisk,
     rt: Rt,
     health: Arc<Health>,
+    /// True once the damage that was found is in the superblock.
+    is_damage_recorded: AtomicBool,
     geo: Geometry,
     form: codec::Form,
     shape: Shape,
@@ -165,6 +168,8 @@ impl Ext {
         let (mut disk, mut notes, mut log) = (disk, Vec::new(), None);
         let has_journal = superblock.compat().contains(Compat::HAS_JOURNAL);
         let needs_replay = journal::needs_replay(&superblock);
+        // Before a replay: the journal may hold a superblock from before the damage was found.
+        refuse_if_marked(&superblock, read_only.is_none())?;
         let replayed = needs_replay && read_only.is_some();
         if replayed {
             let (shown, replay) = journal::read_through(&disk, &superblock, &geo)?;
@@ -190,12 +195,7 @@ impl Ext {
         }
         let clean = superblock.state().contains(State::VALID) && !superblock.state().contains(State::ERROR);
         let ours = superblock.writer_mark_matches(MARK_VERSION) && log.is_none();
-        if superblock.state().contains(State::ERROR) && read_only.is_none() {
-            return Err(Error::Refused(
-                "the volume is marked as damaged: run `moafs fsck -p` or `e2fsck -p` on it, or mount it with `-o ro`"
-                    .to_owned(),
-            ));
-        }
+        refuse_if_marked(&superblock, read_only.is_none())?;
         if !clean && !ours && read_only.is_none() {
             return Err(Error::Refused(
                 "the volume was not unmounted cleanly, and the last driver to write it was not moafs: its bitmaps cannot be \
@@ -299,6 +299,7 @@ impl Ext {
             disk,
             rt,
             health,
+            is_damage_recorded: AtomicBool::new(false),
             geo,
         }
     }
@@ -597,6 +598,17 @@ pub(crate) fn geometry_of(superblock: &Superblock, disk: &SharedDisk) -> Result<
     Geometry::of(superblock, disk.limits().sectors * SECTOR as u64).map_err(damaged)
 }
 
+/// Refuses to write a volume that is marked as damaged.
+fn refuse_if_marked(superblock: &Superblock, for_writing: bool) -> Result<()> {
+    if !for_writing || !superblock.state().contains(State::ERROR) {
+        return Ok(());
+    }
+    Err(Error::Refused(
+        "the volume is marked as damaged: run `moafs fsck -p` or `e2fsck -p` on it, or mount it with `-o ro`"
+            .to_owned(),
+    ))
+}
+
 pub(crate) fn read_superblock(disk: &SharedDisk) -> Result<Superblock> {
     let at = Lba::from_byte(SUPERBLOCK_OFFSET);
     let bytes = disk.read(at, SUPERBLOCK_BYTES, Tag::volume(Kind::Superblock));
@@ -709,6 +721,10 @@ impl Format for Ext {
 
     fn fail(&self, reason: &str) {
         self.health.fail(reason);
+    }
+
+    fn record_damage(&self) {
+        self.write_damage_record();
     }
 
     fn load(&self, ino: Ino) -> Result<(Attr, Self::Node)> {

@@ -214,6 +214,11 @@ pub(crate) fn say_replayed(disk: &SharedDisk, before: &Superblock, geo: &Geometr
     if has_errors {
         sb.set_state(sb.state() | State::ERROR);
     }
+    write_superblock(disk, &sb, geo)
+}
+
+/// Writes the superblock to its place, durably, beside journal and cache.
+pub(crate) fn write_superblock(disk: &SharedDisk, sb: &Superblock, geo: &Geometry) -> Result<()> {
     let mut bytes = Buf::copy_of(sb.as_bytes());
     if geo.checksums.cover_all() {
         checksum::keep_superblock_sum(&mut bytes);

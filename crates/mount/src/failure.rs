@@ -35,6 +35,7 @@ pub(crate) fn watch<F: Format>(
         let Some(reason) = vfs.failed() else { return LOOK };
         if !told {
             log.failure(&format!("the volume has turned read-only: {reason}"));
+            vfs.record_damage();
             told = true;
         }
         // The command that ends the swap is a write to this mount.

@@ -211,6 +211,10 @@ impl<F: Format> Vfs<F> {
     pub fn failed(&self) -> Option<String> {
         self.inner.format.failed()
     }
+    /// Notes on a volume that has failed that damage was found, if it was: the next mount and the checker hear of it.
+    pub fn record_damage(&self) {
+        self.inner.format.record_damage();
+    }
     /// Returns an error if the volume takes no changes.
     ///
     /// # Errors

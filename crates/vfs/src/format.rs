@@ -338,6 +338,9 @@ pub trait Format: Send + Sync + 'static {
     /// Tells the format that the device refused a data write. A format that cannot put the data elsewhere turns the
     /// volume read-only and keeps the first reason.
     fn fail(&self, reason: &str);
+    /// Notes on the volume that damage was found, so that the next mount and the checker hear of it. Called after the
+    /// volume has failed, beside running calls; writes nothing a second time, or if no damage was found.
+    fn record_damage(&self) {}
 
     // -- reading: parallel, no op
 

@@ -2,18 +2,27 @@
 
 use std::sync::OnceLock;
 
+use moafs_runtime::leaf::atomic::{AtomicBool, Ordering};
+
 use crate::error::{Error, Result};
 
 /// The first failure of a volume. Set once, by a write error or inconsistency; never cleared while the volume is open.
 #[derive(Debug, Default)]
 pub struct Health {
     failed: OnceLock<String>,
+    /// True once damage was found, whether or not it is the first reason.
+    is_damaged: AtomicBool,
 }
 
 impl Health {
     /// Returns the first reason; `None` while the volume has not failed.
     pub fn failed(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
+    }
+
+    /// Returns true once damage was found on the volume.
+    pub fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Acquire)
     }
 
     /// Returns an error once the volume has failed.
@@ -37,6 +46,9 @@ impl Health {
     /// # Errors
     /// Those of the result.
     pub fn watch<T>(&self, result: Result<T>) -> Result<T> {
+        if matches!(result, Err(Error::Damaged { .. })) {
+            self.is_damaged.store(true, Ordering::Release);
+        }
         if let Err(error @ (Error::Damaged { .. } | Error::Disk { .. })) = &result {
             self.fail(error.to_string());
         }

@@ -81,6 +81,7 @@ impl<F: Format> Inner<F> {
             return self.format.close();
         }
         if let Some(reason) = self.format.failed() {
+            self.format.record_damage();
             let _ = self.format.close();
             return Err(Error::ReadOnly { reason });
         }

@@ -340,6 +340,14 @@ fields! {
     kbytes_written, set_kbytes_written: u64 = 0x178;
     /// `s_error_count`: errors since the last check.
     error_count, set_error_count: u32 = 0x194;
+    /// `s_first_error_time`: the time of the first of these errors, in seconds.
+    first_error_time, set_first_error_time: u32 = 0x198;
+    /// `s_last_error_time`: the time of the last of them.
+    last_error_time, set_last_error_time: u32 = 0x1CC;
+    /// `s_first_error_errcode`: the kind of the first.
+    first_error_code, set_first_error_code: u8 = 0x27A;
+    /// `s_last_error_errcode`: the kind of the last.
+    last_error_code, set_last_error_code: u8 = 0x27B;
     /// `s_overhead_clusters`: 0 means "compute it".
     overhead_clusters, set_overhead_clusters: u32 = 0x248;
     /// `s_log_groups_per_flex`: a flex group has 1 << this groups.
