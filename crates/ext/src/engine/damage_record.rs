@@ -22,7 +22,7 @@ impl Ext {
             return;
         }
         let now = self.now_secs();
-        // What is written of the superblock later on must not take the record away.
+        // A later write of the superblock must not take the record away.
         note_damage(&mut self.superblock.lock(), now);
         // The volume has failed already: there is nothing else to be done about a device that refuses this as well.
         let _ = self.write_record(now);
