@@ -23,7 +23,7 @@ use rand_pcg::Pcg64Mcg;
 use crate::drive::{Driver, Tolerance};
 use crate::family::{self, Family, scratch_image};
 use crate::history::{Expectation, History, Promise, Step};
-use crate::image::{self, Geometry};
+use crate::image::Geometry;
 use crate::judges::{Class, Verdict};
 use crate::model::{Model, Node};
 use crate::ops::Op;
@@ -163,7 +163,7 @@ impl<F: Family> Recording<F> {
     /// # Errors
     /// If the volume misbehaves even without a crash.
     pub fn of_ops(geometry: &Geometry, seed: u64, ops: &[Op]) -> Result<Option<Recording<F>>, String> {
-        let Some(disk) = image::fresh::<F>(geometry) else { return Ok(None) };
+        let Some(disk) = family::fresh::<F>(geometry) else { return Ok(None) };
         let mounter = F::mounter(seed);
         let recorder = Arc::new(CrashRecorder::over(Arc::new(disk), Live::new()));
         let mount = OnDisk { mounter: &mounter, disk: recorder.clone() };

@@ -12,6 +12,7 @@ use std::path::Path;
 use moafs_disk::mem::MemDisk;
 use moafs_vfs::format::Shape;
 use moafs_vfs::types::Ino;
+use parking_lot::Mutex;
 
 pub use self::ext::Ext;
 pub use self::ext4::Ext4;
@@ -108,6 +109,16 @@ pub trait Family: Send + Sync + 'static {
 
     /// Runs the checker of moafs and ignores its findings.
     fn check(disk: &MemDisk, repair: bool);
+}
+
+/// Returns a fresh volume of a geometry. It is made once, since the tools are slow.
+pub fn fresh<F: Family>(geometry: &Geometry) -> Option<MemDisk> {
+    static MADE: Mutex<BTreeMap<&'static str, MemDisk>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock();
+    if !made.contains_key(geometry.name) {
+        made.insert(geometry.name, F::make(geometry)?);
+    }
+    made.get(geometry.name).map(MemDisk::snapshot)
 }
 
 /// Returns the geometry of a family with this name.

@@ -3,23 +3,6 @@
 pub mod ext;
 pub mod f2fs;
 
-use std::collections::BTreeMap;
-
-use moafs_disk::mem::MemDisk;
-use parking_lot::Mutex;
-
-use crate::family::Family;
-
-/// Returns a fresh volume of a geometry. It is made once, since the tools are slow.
-pub fn fresh<F: Family>(geometry: &Geometry) -> Option<MemDisk> {
-    static MADE: Mutex<BTreeMap<&'static str, MemDisk>> = Mutex::new(BTreeMap::new());
-    let mut made = MADE.lock();
-    if !made.contains_key(geometry.name) {
-        made.insert(geometry.name, F::make(geometry)?);
-    }
-    made.get(geometry.name).map(MemDisk::snapshot)
-}
-
 /// The program that makes the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {

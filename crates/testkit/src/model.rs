@@ -7,26 +7,19 @@
 //! Nodes are shared between clones until changed, so a copy of the model after every operation is cheap: crash tests
 //! keep them all.
 
+mod node;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use moafs_runtime::Timestamp;
 use moafs_vfs::api::{Allocate, RenameMode};
 use moafs_vfs::types::{FileKind, SetMode};
 
+pub use self::node::{Node, NodeId};
 use crate::content::Content;
 use crate::ops::Op;
 use crate::stamp;
 use crate::tree::Tree;
-
-/// Number of a node of the model. Never reused, unlike an inode number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub usize);
-
-impl NodeId {
-    /// The root directory.
-    pub const ROOT: NodeId = NodeId(0);
-}
 
 /// An error number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,70 +28,6 @@ pub struct Errno(pub i32);
 impl std::fmt::Display for Errno {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", std::io::Error::from_raw_os_error(self.0))
-    }
-}
-
-/// Names and attributes of one file of any kind.
-#[derive(Debug, Clone)]
-pub struct Node {
-    /// File type.
-    pub kind: FileKind,
-    /// Permission bits (12).
-    pub perm: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Number of names (for directories the way ext counts: 2 and one per subdirectory).
-    pub nlink: u32,
-    /// Bytes of a regular file.
-    pub content: Content,
-    /// Text of a symbolic link.
-    pub target: Vec<u8>,
-    /// Device number.
-    pub rdev: u64,
-    /// Extended attributes by full name.
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The modification time, if the last change set it explicitly; else `None`.
-    pub mtime: Option<Timestamp>,
-    /// Names in a directory.
-    pub entries: BTreeMap<Vec<u8>, NodeId>,
-    /// Parent of a directory.
-    pub parent: NodeId,
-    /// True while a handle keeps it alive.
-    pub held: bool,
-    /// True if it was made without a name, and never had one.
-    pub tmpfile: bool,
-}
-
-impl Node {
-    fn new(kind: FileKind, perm: u32) -> Node {
-        Node {
-            kind,
-            perm,
-            uid: 0,
-            gid: 0,
-            nlink: if kind == FileKind::Directory { 2 } else { 1 },
-            content: Content::default(),
-            target: Vec::new(),
-            rdev: 0,
-            xattrs: BTreeMap::new(),
-            mtime: None,
-            entries: BTreeMap::new(),
-            parent: NodeId::ROOT,
-            held: false,
-            tmpfile: false,
-        }
-    }
-
-    /// Returns true while a name or a handle leads to it.
-    pub fn alive(&self) -> bool {
-        self.nlink > 0 || self.held
-    }
-
-    /// Returns true for a directory.
-    pub fn is_dir(&self) -> bool {
-        self.kind == FileKind::Directory
     }
 }
 

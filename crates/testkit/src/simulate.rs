@@ -38,7 +38,7 @@ use crate::crash::promise_of;
 use crate::drive::{Driver, Mount, Tolerance};
 use crate::family::{self, Family};
 use crate::history::{History, Step};
-use crate::image::{self, Geometry};
+use crate::image::Geometry;
 use crate::judges::Class;
 use crate::model::{Model, NodeId};
 use crate::ops::{Generator, Limits, Op};
@@ -313,7 +313,7 @@ const SHARED: &[u8] = b"shared";
 /// The first fault, in words.
 pub fn run<F: Family>(case: &Case) -> Said<Option<Work>> {
     let plan = Plan::draw::<F>(case);
-    let Some(disk) = image::fresh::<F>(&plan.geometry) else { return Ok(None) };
+    let Some(disk) = family::fresh::<F>(&plan.geometry) else { return Ok(None) };
     let mut run = Run::<F>::prepare(case, plan, disk)?;
     for cycle in 0..run.plan.cycles {
         run.cycle(cycle).map_err(|said| format!("cycle {cycle}: {said}"))?;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use moafs_disk::mem::MemDisk;
-use moafs_testkit::family::{Ext, Ext4, F2fs, Family};
-use moafs_testkit::image::{self, Geometry};
+use moafs_testkit::family::{self, Ext, Ext4, F2fs, Family};
+use moafs_testkit::image::Geometry;
 use moafs_testkit::judges::missing;
 use moafs_testkit::tests_of;
 use moafs_testkit::volume::Mounter;
@@ -92,7 +92,7 @@ fn fill_and_empty<F: Family>(geometry: &Geometry, disk: Arc<MemDisk>, times: u64
 fn random_writes_into_a_sparse_file_fill_the_volume<F: Family>() {
     for geometry in F::SPARSE {
         for (seed, times) in [(0, DENSE), (1, DENSE), (2, DENSE), (3, SCATTERED), (4, SCATTERED)] {
-            match image::fresh::<F>(geometry) {
+            match family::fresh::<F>(geometry) {
                 Some(disk) => fill_and_empty::<F>(geometry, Arc::new(disk), times, seed),
                 None => missing(geometry.name, "the tool that makes it is not installed"),
             }

@@ -13,7 +13,7 @@ use moafs_runtime::{Rt, Timestamp};
 use moafs_vfs::types::Ino;
 use moafs_vfs::{Options, Result, Vfs};
 
-use super::{Ext4, Family};
+use super::Family;
 use crate::image::{self, Geometry};
 use crate::judges::kernel::{self, KernelMount};
 use crate::judges::{Verdict, e2fsck, missing};
@@ -116,7 +116,7 @@ impl Family for Ext {
 
     fn look(image: &Path) -> Option<Verdict> {
         if e2fsck::needs_replay(image) {
-            return Ext4::look(image);
+            return e2fsck::look_behind_replay(image);
         }
         e2fsck::run(image, e2fsck::Mode::Look).map(Verdict::from)
     }

@@ -12,8 +12,7 @@ use moafs_vfs::types::Ino;
 use super::ext::{ExtMounter, kernel_sees};
 use super::{Ext, Family};
 use crate::image::{self, Geometry};
-use crate::judges::e2fsck::Finding;
-use crate::judges::{Class, Verdict, e2fsck};
+use crate::judges::{Verdict, e2fsck};
 use crate::model::{Model, NodeId};
 use crate::mutate::Layout;
 use crate::workloads::Workload;
@@ -64,18 +63,7 @@ impl Family for Ext4 {
     }
 
     fn look(image: &Path) -> Option<Verdict> {
-        let copy = tempfile::NamedTempFile::new_in(crate::judges::tools::scratch()).expect("a scratch file");
-        std::fs::copy(image, copy.path()).expect("the image can be copied");
-        let replayed = e2fsck::run(copy.path(), e2fsck::Mode::Replay)?;
-        let verdict = e2fsck::run(copy.path(), e2fsck::Mode::Look)?;
-        // The totals in the superblock are those of the last unmount: e2fsck corrects them without a word of error.
-        let silent = verdict.exit == 0 && verdict.findings.iter().all(|finding| *finding == Finding::Counts);
-        let sound = silent && replayed.exit <= 1;
-        Some(Verdict {
-            class: if sound { Class::Clean } else { Class::Fatal },
-            spotless: sound,
-            text: format!("replay: {}\n{}", replayed.text, verdict.text),
-        })
+        e2fsck::look_behind_replay(image)
     }
 
     fn repair(image: &Path) -> String {
