@@ -16,6 +16,7 @@
 //! | [`nat`] | addresses of nodes; free node ids |
 //! | [`node_cache`], [`owned_cache`] | nodes, and blocks of directories, in memory |
 //! | [`nodes`], [`owned`] | reading and changing them |
+//! | [`nodes_around`], [`read_ahead`] | reading nodes together; the decision about how many |
 //! | [`packed`] | nodes at rest |
 //! | [`evict`] | which cached blocks are given up when memory is short |
 //! | [`incore`], [`inodes`] | in-core inodes; finding and changing them |
@@ -45,11 +46,13 @@ mod mover;
 mod nat;
 mod node_cache;
 mod nodes;
+mod nodes_around;
 mod op;
 mod options;
 mod owned;
 mod owned_cache;
 mod packed;
+mod read_ahead;
 mod recover;
 pub mod report;
 mod roll_forward;

@@ -497,3 +497,37 @@ fn a_volume_of_a_terabyte_is_opened_by_reading_its_tables_only() {
     create(&vfs, ROOT, "file", FileKind::Regular);
     vfs.close().unwrap();
 }
+
+/// Makes `files` small files in the root; returns their numbers.
+fn make_files(vfs: &Vfs<F2fs>, files: usize) -> Vec<Ino> {
+    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+    let make = |number: usize| {
+        let made = vfs.create(&Credentials::root(), ROOT, name(&format!("file{number}")), &new).expect("there is room");
+        vfs.write(&Credentials::root(), made.ino, 0, format!("contents of {number}").as_bytes(), false).expect("room");
+        vfs.forget(made.ino, 1);
+        made.ino
+    };
+    (0..files).map(make).collect()
+}
+
+#[test]
+fn nodes_that_lie_together_are_read_together() {
+    const FILES: usize = 1000;
+    let Some(disk) = volume(128, &[]) else { return };
+    let vfs = open(&disk, OpenOptions::default(), Options::default());
+    let files = make_files(&vfs, FILES);
+    vfs.close().expect("the disk works");
+    let rt = Live::new();
+    let trace = Arc::new(Trace::new(disk.clone(), rt.clone()));
+    let shared: SharedDisk = trace.clone();
+    let format = F2fs::open(shared.clone(), rt.clone(), OpenOptions::default()).expect("a sound volume");
+    let vfs = Vfs::new(format, shared, rt, Options { syncer: false, ..Options::default() });
+    let before = trace.counters();
+    // In an order that is not theirs on the disk.
+    for number in (0..FILES).map(|at| at * 379 % FILES) {
+        vfs.lookup(&Credentials::root(), ROOT, name(&format!("file{number}"))).expect("it is there");
+        vfs.forget(files[number], 1);
+    }
+    let reads = trace.counters().since(&before).reads_of(Kind::Node);
+    assert!(reads <= FILES as u64 / 32 + 10, "{reads} requests for {FILES} inodes");
+}

@@ -310,6 +310,7 @@ impl F2fs {
         let before = self.nat.get(node.nid)?;
         self.space.node_settled();
         self.space.free(before.addr);
+        self.nodes.placed.fetch_add(1, Ordering::AcqRel);
         self.nat.set(node.nid, crate::format::nat::NatEntry { addr: at, ..before });
         self.tally.node_blocks.fetch_add(1, Ordering::Relaxed);
         Ok(Placed { nid: node.nid, ino: node.ino, contents: node.leave(), at, next })

@@ -104,6 +104,11 @@ impl Nat {
         }
     }
 
+    /// Returns an id's entry if that takes no request.
+    pub(super) fn known(&self, nid: Nid) -> Option<NatEntry> {
+        self.state.lock().newest(nid).filter(|_| nid.0 < self.geo.nid_max())
+    }
+
     /// Changes an id's entry in memory; the next checkpoint writes it.
     pub(super) fn set(&self, nid: Nid, entry: NatEntry) {
         self.state.lock().changed.insert(nid, entry);

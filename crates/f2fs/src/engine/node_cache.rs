@@ -5,7 +5,7 @@
 //! Nodes that were not changed for a while are packed ([`packed`](super::packed)), and clean ones
 //! without a user are given up when memory is short.
 
-use moafs_runtime::leaf::atomic::{AtomicBool, AtomicUsize, Ordering};
+use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
@@ -14,6 +14,7 @@ use moafs_runtime::leaf::Mutex;
 
 use super::evict::{OVERHEAD_BYTES, sweep};
 use super::packed::Contents;
+use super::read_ahead::ReadAhead;
 use crate::format::node::Footer;
 use crate::format::{Log, Nid};
 
@@ -31,6 +32,8 @@ pub(super) struct Node {
     pub(super) log: Log,
     pub(super) contents: Mutex<Contents>,
     pub(super) dirty: AtomicBool,
+    /// True while it was read with another node and nothing has asked for it.
+    pub(super) unused: AtomicBool,
     /// Memory that nodes take, this one included.
     pub(super) memory: Arc<AtomicUsize>,
 }
@@ -45,6 +48,7 @@ impl Node {
             log,
             contents: Mutex::new(contents),
             dirty: AtomicBool::new(false),
+            unused: AtomicBool::new(false),
             memory: Arc::clone(memory),
         }
     }
@@ -108,6 +112,10 @@ pub(super) struct Nodes {
     pub(super) whole: Mutex<VecDeque<Weak<Node>>>,
     /// Memory that nodes take.
     pub(super) memory: Arc<AtomicUsize>,
+    /// Counts nodes that were placed on the device, each before its entry tells of it.
+    pub(super) placed: AtomicU64,
+    /// The decision about how many nodes are read together.
+    pub(super) read_ahead: ReadAhead,
 }
 
 impl Nodes {
@@ -176,7 +184,12 @@ impl Nodes {
         node
     }
 
+    /// Returns a node if it is in memory.
     pub(super) fn get(&self, nid: Nid) -> Option<Arc<Node>> {
-        self.all.lock().get(&nid).cloned()
+        let node = self.all.lock().get(&nid).cloned()?;
+        if node.unused.load(Ordering::Relaxed) && node.unused.swap(false, Ordering::Relaxed) {
+            self.read_ahead.note_used();
+        }
+        Some(node)
     }
 }

@@ -3,7 +3,7 @@
 use moafs_runtime::leaf::atomic::Ordering;
 use std::sync::Arc;
 
-use moafs_disk::{Buf, Cause, DiskExt, Kind, Lba, Tag};
+use moafs_disk::{Buf, DiskExt, Lba, Tag};
 use moafs_vfs::format::Admission;
 use moafs_vfs::{Error, Result};
 
@@ -15,6 +15,10 @@ use crate::format::nat::NatEntry;
 use crate::format::node::{self, Footer};
 use crate::format::superblock::Features;
 use crate::format::{BLOCK, BlkAddr, Nid, Structure, inode};
+
+fn structure_of(nid: Nid, entry: NatEntry) -> Structure {
+    if entry.ino == nid { Structure::Inode(nid) } else { Structure::Node(nid) }
+}
 
 impl F2fs {
     /// Returns a node; reads it if it is not in memory. `ino` is the inode it must belong to.
@@ -53,11 +57,16 @@ impl F2fs {
     }
 
     fn read_node(&self, nid: Nid, entry: NatEntry) -> Result<Node> {
-        let structure = if entry.ino == nid { Structure::Inode(nid) } else { Structure::Node(nid) };
         if !self.geo.is_main(entry.addr) {
-            return Err(damaged(structure.damage(None, format!("its address is {}", entry.addr))));
+            let problem = format!("its address is {}", entry.addr);
+            return Err(damaged(structure_of(nid, entry).damage(None, problem)));
         }
-        let bytes = self.read_block(entry.addr, Tag::new(Kind::Node, entry.ino.0.into(), Cause::Demand))?;
+        self.read_around(nid, entry)
+    }
+
+    /// Makes the node that an entry names of the block that was read there.
+    pub(super) fn decode_node(&self, nid: Nid, entry: NatEntry, bytes: Buf) -> Result<Node> {
+        let structure = structure_of(nid, entry);
         let footer = Footer::decode(&bytes);
         if footer.nid != nid || footer.ino != entry.ino {
             let problem = format!(
