@@ -16,12 +16,17 @@ pub enum System {
     /// The kernel's Btrfs, made by mkfs.btrfs.
     Btrfs,
     /// moafs on an ext2 volume.
-    Moafs,
+    MoafsExt2,
+    /// moafs on an ext4 volume.
+    MoafsExt4,
+    /// moafs on an F2FS volume.
+    MoafsF2fs,
 }
 
 impl System {
     /// All file systems of the comparison.
-    pub const ALL: [System; 4] = [System::Ext4, System::Xfs, System::Btrfs, System::Moafs];
+    pub const ALL: [System; 6] =
+        [System::Ext4, System::Xfs, System::Btrfs, System::MoafsExt2, System::MoafsExt4, System::MoafsF2fs];
 
     /// Returns the name used in results.
     pub fn name(self) -> &'static str {
@@ -29,8 +34,15 @@ impl System {
             System::Ext4 => "ext4",
             System::Xfs => "xfs",
             System::Btrfs => "btrfs",
-            System::Moafs => "moafs",
+            System::MoafsExt2 => "moafs-ext2",
+            System::MoafsExt4 => "moafs-ext4",
+            System::MoafsF2fs => "moafs-f2fs",
         }
+    }
+
+    /// Returns true if the volume is served by moafs.
+    pub fn is_ours(self) -> bool {
+        self.maker().is_none()
     }
 
     /// Returns the program that makes the file system's volumes; `None` if it is `moafs` itself.
@@ -39,7 +51,7 @@ impl System {
             System::Ext4 => Some("mkfs.ext4"),
             System::Xfs => Some("mkfs.xfs"),
             System::Btrfs => Some("mkfs.btrfs"),
-            System::Moafs => None,
+            System::MoafsExt2 | System::MoafsExt4 | System::MoafsF2fs => None,
         }
     }
 
@@ -51,7 +63,9 @@ impl System {
         let arguments: &[&str] = match self {
             System::Ext4 => &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
             System::Xfs | System::Btrfs => &["-q", "-f"],
-            System::Moafs => &["mkfs", "-q", "-F", "-t", "ext2"],
+            System::MoafsExt2 => &["mkfs", "-q", "-F", "-t", "ext2"],
+            System::MoafsExt4 => &["mkfs", "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"],
+            System::MoafsF2fs => &["mkfs", "-q", "-F", "-t", "f2fs"],
         };
         machine::run(command.args(arguments).arg(device)).map(drop)
     }

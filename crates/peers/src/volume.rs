@@ -65,7 +65,7 @@ impl Volume {
     /// of our daemon went with the mount before.
     pub(crate) fn mount(&mut self) -> Result<()> {
         let device = &self.device.device;
-        if self.system == System::Moafs {
+        if self.system.is_ours() {
             let mut command = Command::new(&self.program);
             machine::run(command.args(["mount", "-o", &self.moafs_options]).arg(device).arg(&self.dir))?;
         } else {
@@ -78,7 +78,7 @@ impl Volume {
 
     /// Unmounts the volume and waits until everything is on the disk.
     pub(crate) fn unmount(&mut self) -> Result<()> {
-        if self.system == System::Moafs {
+        if self.system.is_ours() {
             machine::run(Command::new(&self.program).arg("umount").arg(&self.dir))?;
         } else {
             rustix::mount::unmount(&self.dir, UnmountFlags::empty())
@@ -103,7 +103,7 @@ impl Volume {
     /// Returns the counters of requests that our daemon sent to the device, by kind of data; `None`
     /// for other file systems.
     pub(crate) fn kinds(&self) -> Result<Option<Counters>> {
-        if self.system != System::Moafs {
+        if !self.system.is_ours() {
             return Ok(None);
         }
         let path = self.dir.join(".moafs/stats");

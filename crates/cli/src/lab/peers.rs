@@ -32,8 +32,8 @@ const SCALES: std::ops::RangeInclusive<f64> = 0.001..=10.0;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  sudo moafs lab peers --scale 0.2                         all workloads on ext4, xfs, btrfs and moafs
-  sudo moafs lab peers -w create -w delete --system ext4,moafs
+  sudo moafs lab peers --scale 0.2                         all workloads on ext4, xfs, btrfs and three of moafs
+  sudo moafs lab peers -w create -w delete --system ext4,moafs-ext4
   sudo moafs lab peers -w postmark --paced 20              so that timers of the kernel run, at 20 times the disk's pace
   sudo moafs lab peers --json --out results                result as JSON, also kept in results/peers.json", after_long_help = long_help())]
 pub(crate) struct PeersArgs {
@@ -53,7 +53,7 @@ pub(crate) struct PeersArgs {
     #[arg(short, long, value_name = "W", value_delimiter = ',', value_parser = workloads())]
     workload: Vec<Workload>,
     /// File systems to compare
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = systems(), default_value = "ext4,xfs,btrfs,moafs")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = systems(), default_value = "ext4,xfs,btrfs,moafs-ext2,moafs-ext4,moafs-f2fs")]
     system: Vec<System>,
     /// Modelled time is wall time x FACTOR, so that the kernel's timers run
     #[arg(long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", value_parser = factor)]
@@ -195,7 +195,7 @@ fn limit_share(one: &Measured, rate: f64) -> Option<f64> {
 /// Returns true if moafs is as fast as wanted. One-by-one fsync is reported only, and without ext4
 /// there is no answer: `None`.
 fn is_enough(one: &Measured, all: &[Measured], rate: f64) -> Option<bool> {
-    if one.system != System::Moafs || one.workload == Workload::Fsync {
+    if !one.system.is_ours() || one.workload == Workload::Fsync {
         return None;
     }
     let near_limit = limit_share(one, rate).is_some_and(|share| share >= LIMIT_SHARE_WANTED);
@@ -338,7 +338,7 @@ fn text(plan: &Plan, measured: &[Measured], rate: f64) -> String {
     let _ = writeln!(text, "scale            {}, seed {}\n", plan.scale, plan.seed);
     let _ = writeln!(
         text,
-        "{:<10} {:<6} {:>9} {:>6} {:>6} {:>9} {:>7} {:>8} {:>7} {:>8} {:>7} {:>7} {:>7}",
+        "{:<10} {:<10} {:>9} {:>6} {:>6} {:>9} {:>7} {:>8} {:>7} {:>8} {:>7} {:>7} {:>7}",
         "workload",
         "system",
         "seconds",
@@ -375,7 +375,7 @@ fn line(one: &Measured, all: &[Measured], rate: f64) -> String {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let mean_kb = (drive.read_bytes + drive.written_bytes) as f64 / 1e3 / drive.requests.max(1) as f64;
     format!(
-        "{:<10} {:<6} {:>9.3} {:>6} {:>6} {:>9.3} {:>7} {:>8.2} {:>7} {:>8.2} {:>7.1} {:>7} {:>7}\n",
+        "{:<10} {:<10} {:>9.3} {:>6} {:>6} {:>9.3} {:>7} {:>8.2} {:>7} {:>8.2} {:>7.1} {:>7} {:>7}\n",
         one.workload.name(),
         one.system.name(),
         seconds(*elapsed_ns),
@@ -396,12 +396,13 @@ fn line(one: &Measured, all: &[Measured], rate: f64) -> String {
 fn wanted_text(measured: &[Measured], rate: f64) -> String {
     let named = |enough: bool| {
         let of_kind = measured.iter().filter(|one| is_enough(one, measured, rate) == Some(enough));
-        let names: Vec<&str> = of_kind.map(|one| one.workload.name()).collect();
+        let names: Vec<String> =
+            of_kind.map(|one| format!("{} on {}", one.workload.name(), one.system.name())).collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     };
     let percent = LIMIT_SHARE_WANTED * 100.0;
     let (yes, no) = (named(true), named(false));
-    format!("\n\nmoafs {SPEEDUP_WANTED} times as fast as ext4, or at {percent} % of the limit: {yes}. Not: {no}.\n")
+    format!("\n\n{SPEEDUP_WANTED} times as fast as ext4, or at {percent} % of the limit: {yes}. Not: {no}.\n")
 }
 
 fn kinds_text(one: &Measured, counters: &Counters) -> String {
@@ -431,19 +432,19 @@ mod tests {
 
     #[test]
     fn speed_is_told_in_times_of_ext4() {
-        let all = [measured(System::Ext4, 9, 77_000_000), measured(System::Moafs, 3, 77_000_000)];
+        let all = [measured(System::Ext4, 9, 77_000_000), measured(System::MoafsExt2, 3, 77_000_000)];
         assert_eq!((speedup(&all[0], &all), speedup(&all[1], &all)), (Some(1.0), Some(3.0)));
         assert_eq!(speedup(&all[1], &all[1..]), None, "without ext4 there is nothing to compare with");
         assert_eq!(limit_s(&all[1], 77e6), Some(1.0));
         let line = line(&all[1], &all, 77e6);
         let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(words[..6], ["create", "moafs", "3.000", "3.00", "1.00", "3.000"]);
+        assert_eq!(words[..6], ["create", "moafs-ext2", "3.000", "3.00", "1.00", "3.000"]);
     }
 
     #[test]
     fn ours_is_to_be_twice_as_fast_or_near_the_limit() {
         let judged = |ext4, moafs, bytes| {
-            let all = [measured(System::Ext4, ext4, bytes), measured(System::Moafs, moafs, bytes)];
+            let all = [measured(System::Ext4, ext4, bytes), measured(System::MoafsExt2, moafs, bytes)];
             assert_eq!(is_enough(&all[0], &all, 77e6), None);
             is_enough(&all[1], &all, 77e6)
         };
