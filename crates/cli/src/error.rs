@@ -73,6 +73,9 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
     /// The source of a mount cannot be used.
     #[error("{0}")]
     Source(#[from] SourceError),
+    /// A volume could not be mounted, though the arguments were right.
+    #[error("{0}")]
+    Mount(Box<CliError>),
     /// A mount could not be served.
     #[error("{}: {error}", escape::path(image))]
     Serve { image: PathBuf, error: serve::ServeError },
@@ -132,12 +135,21 @@ impl CliError {
         move |error| CliError::Serve { image: image.to_owned(), error }
     }
 
+    /// Makes an error of a mount, of what went wrong in it. Wrong options stay what they are.
+    pub(crate) fn of_mount(self) -> CliError {
+        match self {
+            CliError::Usage(_) | CliError::Option(_) | CliError::Daemon { .. } | CliError::Interrupted => self,
+            other => CliError::Mount(Box::new(other)),
+        }
+    }
+
     /// Returns the exit code.
     pub(crate) fn code(&self) -> ExitCode {
         match self {
             CliError::Daemon { code } => (*code).into(),
             CliError::Interrupted => INTERRUPTED.into(),
-            CliError::Serve { .. }
+            CliError::Mount(_)
+            | CliError::Serve { .. }
             | CliError::SimDisk { .. }
             | CliError::Source(_)
             | CliError::Target { .. }

@@ -74,6 +74,10 @@ fn mount_long_help() -> String {
 
 impl MountArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        self.mount().map_err(CliError::of_mount)
+    }
+
+    fn mount(self) -> Result<ExitCode> {
         let settings = self.settings()?;
         let target =
             serve::check_target(&self.dir).map_err(|error| CliError::Target { path: self.dir.clone(), error })?;

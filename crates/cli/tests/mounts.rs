@@ -215,6 +215,15 @@ fn options_are_followed_or_refused_with_the_list(format: Format) {
     assert!(code == 1 && message.contains("cache=SIZE"), "{code}: {message}");
     let (code, message) = fails(&["mount", &image, "/no/such/dir"]);
     assert!(code == 32 && message.contains("/no/such/dir"), "{code}: {message}");
+    let (code, message) = fails(&["mount", "/no/such/image", &target.display().to_string()]);
+    assert!(code == 32 && message.contains("/no/such/image"), "{code}: {message}");
+    let empty = scratch.path("empty").display().to_string();
+    fs::write(&empty, [0; 100_000]).unwrap();
+    for how in [&["mount"][..], &["mount", "-f"]] {
+        let all = [how, &[empty.as_str(), target.to_str().unwrap()]].concat();
+        let (code, message) = fails(&all);
+        assert!(code == 32 && message.contains("holds neither"), "{code}: {message}");
+    }
     let mounted = Mounted::new(&scratch, "ro,cache=32M,threads=2");
     let refused = fs::write(mounted.path("file"), b"").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
