@@ -30,8 +30,8 @@ use moafs_vfs::{Error, Result};
 
 use crate::engine::read_superblock;
 use crate::format::extent::Tree;
-use crate::format::inode::POINTERS;
 use crate::format::journal::{JournalSuperblock, SUPERBLOCK_BYTES};
+use crate::format::map::POINTERS;
 use crate::format::superblock::{Compat, Incompat, SUPERBLOCK_OFFSET, State};
 use crate::format::{
     BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Place, Sealed, Structure, Superblock, checksum, map, u32_at,

@@ -91,9 +91,10 @@ impl Checker<'_> {
             return fix;
         }
         let Err(problem) = self.geo.checksums.verify(what, contents) else { return false };
-        let structure = match is_leaf {
-            true => Structure::Directory { inode: directory, lbn },
-            false => Structure::Index { inode: directory, lbn },
+        let structure = if is_leaf {
+            Structure::Directory { inode: directory, lbn }
+        } else {
+            Structure::Index { inode: directory, lbn }
         };
         self.log.found(Issue::Checksum { structure, problem })
     }

@@ -8,7 +8,7 @@
 use moafs_disk::{Buf, Page};
 use moafs_vfs::types::FileKind;
 
-use crate::format::inode::POINTERS;
+use crate::format::map::POINTERS;
 use crate::format::{BlockNo, Damage, Descriptor, Geometry, GroupNo, Inode, InodeNo, map, put_u32, u32_at};
 
 /// Bytes of inode table that are read at once.

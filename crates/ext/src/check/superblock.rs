@@ -343,7 +343,7 @@ fn with_its_revision(sb: Superblock, device_bytes: u64) -> (Superblock, Option<I
 
 /// Returns the features of a volume that no pass judges.
 fn unknown(sb: &Superblock) -> Vec<String> {
-    let features = features::present(sb).into_iter().map(|present| present.name);
+    let features = features::present(sb.features()).into_iter().map(|present| present.name);
     features.filter(|name| !KNOWN.contains(&&**name)).collect()
 }
 

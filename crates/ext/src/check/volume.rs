@@ -8,7 +8,7 @@ use moafs_runtime::leaf::Mutex;
 use super::CheckError;
 use super::scan::Blocks;
 use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
-use crate::format::{BlockNo, Checksums, Geometry, InodeNo, Sealed, Superblock, checksum};
+use crate::format::{BlockNo, Geometry, InodeNo, Sealed, Superblock, checksum};
 
 /// Memory for clean blocks, in bytes.
 const CLEAN_BYTES_MAX: usize = 16 << 20;
@@ -53,7 +53,7 @@ pub(super) fn mark_in_repair(disk: &dyn Disk) -> Result<(), CheckError> {
     let was_right = superblock.verify().is_ok();
     superblock.set_state(superblock.state() - State::VALID);
     let mut page = Buf::copy_of(superblock.as_bytes());
-    if was_right && Checksums::of(&superblock).cover_all() {
+    if was_right && superblock.checksums().cover_all() {
         checksum::keep_superblock_sum(&mut page);
     }
     let done = disk.write(Lba::from_byte(SUPERBLOCK_OFFSET), page.freeze(), Tag::volume(Kind::Superblock));
@@ -135,7 +135,7 @@ impl<'a> Volume<'a> {
         self.disk.flush().map_err(|source| CheckError::Disk { doing, source })?;
         let Some(superblock) = superblock else { return Ok(()) };
         let mut page = Buf::copy_of(superblock.as_bytes());
-        let sealed = Checksums::of(superblock).seal(Sealed::Superblock, &mut page);
+        let sealed = superblock.checksums().seal(Sealed::Superblock, &mut page);
         debug_assert!(sealed.is_ok(), "every superblock has a place for its checksum");
         let done = self.disk.write(Lba::from_byte(SUPERBLOCK_OFFSET), page.freeze(), Tag::volume(Kind::Superblock));
         held.clean.clear();

@@ -14,7 +14,7 @@ use super::dir::{Found, Index, IndexReader, MetaBlock};
 use super::incore::Incore;
 use crate::format::dir::{self as codec, Entries};
 use crate::format::htree::edit::{self, Named, Way, WayNode};
-use crate::format::htree::{Hasher, IndexEntry};
+use crate::format::htree::{self, Hasher, IndexEntry};
 use crate::format::inode::InodeFlags;
 use crate::format::superblock::Compat;
 use crate::health::damaged;
@@ -59,7 +59,7 @@ impl Ext {
     }
 
     fn index_limit(&self, is_root: bool) -> usize {
-        edit::limit(self.geo.block_bytes(), self.form, is_root)
+        htree::limit(self.geo.block_bytes(), self.form, is_root)
     }
 
     fn leaf_names(&self, dir: &Incore, index: &Index, lbn: usize, hasher: &Hasher) -> Result<Vec<Named>> {

@@ -9,7 +9,6 @@
 //! All CRC-32C here are *running*: the start value as given, no final inversion, so that a sum can be continued.
 //! `docs/formats/ext4.md`, section 3, has the table of what is covered.
 
-use super::superblock::{Incompat, RoCompat, SUPERBLOCK_BYTES, Superblock};
 use super::{BlockNo, GroupNo, InodeNo, put_u16, put_u32, u16_at, u32_at};
 
 /// Bytes of the tail that ends a directory leaf.
@@ -31,7 +30,7 @@ const XATTR_AT: usize = 16;
 /// The first byte of a word of the superblock that no driver uses (`s_snapshot_r_blocks_count`), in its first sector.
 const FREE_WORD_AT: usize = 0x188;
 /// The first byte of the checksum in the superblock and in the MMP block, which cover what lies before it.
-const BLOCK_1K_AT: usize = SUPERBLOCK_BYTES - 4;
+const BLOCK_1K_AT: usize = 0x3FC;
 
 /// The inode that a block belongs to: both numbers go into the block's checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,19 +193,6 @@ impl Crc32c {
 }
 
 impl Checksums {
-    /// Returns the kind of checksums of a volume.
-    pub fn of(sb: &Superblock) -> Checksums {
-        if sb.ro_compat().contains(RoCompat::METADATA_CSUM) {
-            let stored = sb.incompat().contains(Incompat::METADATA_CSUM_SEED);
-            let seed = if stored { sb.checksum_seed() } else { Crc32c::START.bytes(&sb.uuid()).0 };
-            Checksums::All { seed }
-        } else if sb.ro_compat().contains(RoCompat::UNINIT_BG) {
-            Checksums::Descriptors { uuid: sb.uuid() }
-        } else {
-            Checksums::Absent
-        }
-    }
-
     /// Returns true if bitmaps and tables of groups may be uninitialised: descriptors are protected then.
     pub fn allow_lazy_groups(&self) -> bool {
         *self != Checksums::Absent

@@ -16,7 +16,7 @@ use std::ops::Deref;
 pub use build::{Built, build};
 pub use salvage::{Salvaged, salvage};
 
-use super::inode::POINTERS;
+use super::map::POINTERS;
 use super::{BlockNo, Damage, Geometry, InodeNo, Owner, Place, Sealed, Structure, u16_at, u32_at};
 
 /// The magic number of a node.

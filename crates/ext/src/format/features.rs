@@ -4,9 +4,139 @@
 //! A feature is a bit in one of three words, and the word says what a driver must do that does not know it: ignore it
 //! ([`Compat`]), only read the volume ([`RoCompat`]), or leave the volume alone ([`Incompat`]).
 
+use bitflags::bitflags;
+
 use super::Unsupported;
 use super::error::Reason;
-use super::superblock::{Compat, Incompat, RoCompat, Superblock};
+
+bitflags! {
+    /// Features that a driver may ignore.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Compat: u32 {
+        /// Blocks are preallocated for directories.
+        const DIR_PREALLOC = 0x0001;
+        /// The volume has AFS inodes.
+        const IMAGIC_INODES = 0x0002;
+        /// The volume has a journal.
+        const HAS_JOURNAL = 0x0004;
+        /// Extended attributes may exist.
+        const EXT_ATTR = 0x0008;
+        /// Blocks are reserved for growing the descriptor table.
+        const RESIZE_INODE = 0x0010;
+        /// Directories may be indexed.
+        const DIR_INDEX = 0x0020;
+        /// An obsolete feature: `lazy_bg`.
+        const LAZY_BG = 0x0040;
+        /// An obsolete feature: `exclude_bitmap`.
+        const EXCLUDE_BITMAP = 0x0100;
+        /// Superblock copies in two groups only.
+        const SPARSE_SUPER2 = 0x0200;
+        /// The journal may contain fast commits.
+        const FAST_COMMIT = 0x0400;
+        /// Inode numbers never change.
+        const STABLE_INODES = 0x0800;
+        /// Orphans are listed in a file.
+        const ORPHAN_FILE = 0x1000;
+    }
+
+    /// Features that a driver must know to use the volume at all.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Incompat: u32 {
+        /// Files may be compressed.
+        const COMPRESSION = 0x0001;
+        /// Directory entries carry the file's type.
+        const FILETYPE = 0x0002;
+        /// The journal must be replayed first.
+        const NEEDS_RECOVERY = 0x0004;
+        /// The volume is not a file system but the journal of one.
+        const JOURNAL_DEV = 0x0008;
+        /// Descriptors lie in their own meta group.
+        const META_BG = 0x0010;
+        /// Files may be mapped by extents.
+        const EXTENT = 0x0040;
+        /// Block numbers have 64 bits.
+        const BIT64 = 0x0080;
+        /// Multiple mount protection is on.
+        const MMP = 0x0100;
+        /// A group's metadata may lie in another group.
+        const FLEX_BG = 0x0200;
+        /// Attribute values may lie in inodes.
+        const EA_INODE = 0x0400;
+        /// Data may lie in directory entries.
+        const DIRDATA = 0x1000;
+        /// The checksum seed is stored.
+        const METADATA_CSUM_SEED = 0x2000;
+        /// Directory indexes may have three levels.
+        const LARGE_DIR = 0x4000;
+        /// Small files may lie inside the inode.
+        const INLINE_DATA = 0x8000;
+        /// Files may be encrypted.
+        const ENCRYPT = 0x10000;
+        /// Names may be case-insensitive.
+        const CASEFOLD = 0x20000;
+    }
+
+    /// Features that a driver must know to write the volume.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct RoCompat: u32 {
+        /// Superblock copies only in groups 1 and powers of 3, 5, 7.
+        const SPARSE_SUPER = 0x0001;
+        /// Files of 2 GiB and more.
+        const LARGE_FILE = 0x0002;
+        /// Never used by any driver.
+        const BTREE_DIR = 0x0004;
+        /// 48-bit block counts in inodes.
+        const HUGE_FILE = 0x0008;
+        /// Descriptor checksums and uninitialised groups.
+        const UNINIT_BG = 0x0010;
+        /// Directories with more subdirectories than links can count.
+        const DIR_NLINK = 0x0020;
+        /// The extra part of large inodes is described.
+        const EXTRA_ISIZE = 0x0040;
+        /// The volume has snapshots.
+        const HAS_SNAPSHOT = 0x0080;
+        /// Quota files kept by the file system.
+        const QUOTA = 0x0100;
+        /// Allocation in clusters of blocks.
+        const BIGALLOC = 0x0200;
+        /// Checksums over all metadata.
+        const METADATA_CSUM = 0x0400;
+        /// The volume is a replica.
+        const REPLICA = 0x0800;
+        /// The volume is never to be written.
+        const READ_ONLY = 0x1000;
+        /// Project quota is kept.
+        const PROJECT = 0x2000;
+        /// Blocks shared by several files on purpose.
+        const SHARED_BLOCKS = 0x4000;
+        /// Files protected by hash trees.
+        const VERITY = 0x8000;
+        /// The orphan file has entries.
+        const ORPHAN_PRESENT = 0x10000;
+    }
+}
+
+/// The three words of features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FeatureSet {
+    /// Features that a driver may ignore.
+    pub compat: Compat,
+    /// Features that a driver must know to use the volume.
+    pub incompat: Incompat,
+    /// Features that a driver must know to write the volume.
+    pub ro_compat: RoCompat,
+}
+
+impl FeatureSet {
+    /// Returns the bits of a word.
+    pub fn bits(&self, word: Word) -> u32 {
+        match word {
+            Word::Compat => self.compat.bits(),
+            Word::Incompat => self.incompat.bits(),
+            Word::RoCompat => self.ro_compat.bits(),
+        }
+    }
+}
 
 /// The word of the superblock that holds a feature's bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,16 +286,12 @@ pub struct Present {
 }
 
 /// Returns the features of a volume, in the order of the table; those without a name after those of their word.
-pub fn present(sb: &Superblock) -> Vec<Present> {
-    let words = [
-        (Word::Compat, sb.compat().bits()),
-        (Word::Incompat, sb.incompat().bits()),
-        (Word::RoCompat, sb.ro_compat().bits()),
-    ];
+pub fn present(set: FeatureSet) -> Vec<Present> {
     let mut found = Vec::new();
-    for (word, bits) in words {
+    for word in [Word::Compat, Word::Incompat, Word::RoCompat] {
+        let bits = set.bits(word);
         let known = FEATURES.iter().filter(|feature| feature.word == word && feature.bit & bits != 0);
-        found.extend(known.map(|feature| Present { name: feature.name.to_owned(), access: access(sb, feature) }));
+        found.extend(known.map(|feature| Present { name: feature.name.to_owned(), access: access(set, feature) }));
         let named = FEATURES.iter().filter(|feature| feature.word == word).fold(0, |all, feature| all | feature.bit);
         let unknown = (0..32).map(|bit| 1u32 << bit).filter(|bit| bits & !named & bit != 0);
         found.extend(unknown.map(|bit| Present { name: format!("{bit:#x}"), access: word.of_unknown() }));
@@ -174,13 +300,13 @@ pub fn present(sb: &Superblock) -> Vec<Present> {
 }
 
 /// Returns the use that a feature allows of this volume.
-fn access(sb: &Superblock, feature: &Feature) -> Access {
+fn access(set: FeatureSet, feature: &Feature) -> Access {
     let of_journal = match feature.word {
         Word::Incompat => INCOMPAT_OF_JOURNAL.bits(),
         Word::RoCompat => RO_COMPAT_OF_JOURNAL.bits(),
         Word::Compat => 0,
     };
-    let lacks_journal = !sb.compat().contains(Compat::HAS_JOURNAL) && of_journal & feature.bit != 0;
+    let lacks_journal = !set.compat.contains(Compat::HAS_JOURNAL) && of_journal & feature.bit != 0;
     match feature.access {
         Access::Write if lacks_journal => Access::Read(UNJOURNALED),
         access => access,
@@ -188,9 +314,9 @@ fn access(sb: &Superblock, feature: &Feature) -> Access {
 }
 
 /// Returns the reasons for which a volume is refused, and those for which it is not written.
-pub(super) fn reasons(sb: &Superblock) -> (Unsupported, Vec<Reason>) {
+pub(super) fn reasons(set: FeatureSet) -> (Unsupported, Vec<Reason>) {
     let (mut refused, mut read_only) = (Vec::new(), Vec::new());
-    for Present { name: feature, access } in present(sb) {
+    for Present { name: feature, access } in present(set) {
         match access {
             Access::Write => {}
             Access::Read(advice) => read_only.push(Reason { feature, advice: advice.to_owned() }),

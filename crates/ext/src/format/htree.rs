@@ -229,6 +229,13 @@ pub fn node(block: &[u8], place: Place) -> Result<Vec<IndexEntry>, Damage> {
     node_entries(block, NODE_ENTRIES, place)
 }
 
+/// Returns the most entries of a node.
+pub fn limit(block_bytes: usize, form: Form, is_root: bool) -> usize {
+    let at = if is_root { ROOT_ENTRIES } else { NODE_ENTRIES };
+    // The checksum takes the place of an entry.
+    (block_bytes - at) / ENTRY_BYTES - usize::from(form.has_tail)
+}
+
 /// Checks a rule that readers need not check: a node has room to the block's end, or to its checksum, and an interior
 /// one hides in an entry without a name that takes the whole block.
 ///
@@ -236,7 +243,7 @@ pub fn node(block: &[u8], place: Place) -> Result<Vec<IndexEntry>, Damage> {
 /// The difference, in words.
 pub fn check_limit(block: &[u8], form: Form, is_root: bool) -> Result<(), String> {
     let at = if is_root { ROOT_ENTRIES } else { NODE_ENTRIES };
-    let (limit, room) = (usize::from(u16_at(block, at)), edit::limit(block.len(), form, is_root));
+    let (limit, room) = (usize::from(u16_at(block, at)), limit(block.len(), form, is_root));
     if limit != room {
         return Err(format!("the limit of entries is {limit}, should be {room}"));
     }

@@ -10,6 +10,7 @@ use moafs_runtime::Timestamp;
 use moafs_vfs::types::FileKind;
 
 use super::extent::{Extent, edit};
+use super::map::POINTERS;
 use super::superblock::{Incompat, RoCompat};
 use super::{
     BlockNo, Damage, Geometry, InodeNo, Owner, Place, Sealed, Structure, join16, join32, put_u16, put_u32, u16_at,
@@ -20,8 +21,6 @@ use super::{
 pub const GOOD_OLD_BYTES: usize = 128;
 /// The extra bytes that the fixed fields up to `i_projid` need.
 pub const EXTRA_BYTES: u16 = 32;
-/// Number of pointers in an inode.
-pub const POINTERS: usize = 15;
 /// The most links an inode can have.
 pub const LINKS_MAX: u16 = 65000;
 /// The longest target that fits into the bytes of the pointers, in bytes.

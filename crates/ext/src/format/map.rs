@@ -6,6 +6,8 @@
 
 use super::Geometry;
 
+/// Number of pointers in an inode.
+pub const POINTERS: usize = 15;
 /// Direct pointers in an inode.
 pub const DIRECT: u64 = 12;
 

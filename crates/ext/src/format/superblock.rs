@@ -8,10 +8,13 @@ use std::ops::Range;
 
 use bitflags::bitflags;
 
+use super::checksum::Crc32c;
 use super::error::Reason;
+use super::features::{self, FeatureSet};
+pub use super::features::{Compat, Incompat, RoCompat};
 use super::{
-    BlockNo, Checksums, Damage, GroupNo, InodeNo, Place, Sealed, Structure, Unsupported, features, join32, put_u16,
-    put_u32, u16_at, u32_at,
+    BlockNo, Checksums, Damage, GroupNo, InodeNo, Place, Sealed, Structure, Unsupported, join32, put_u16, put_u32,
+    u16_at, u32_at,
 };
 
 /// Bytes in a superblock.
@@ -33,111 +36,6 @@ const CHECKSUM_TYPE_CRC32C: u8 = 1;
 const PLACE: Place = Place { structure: Structure::Superblock, block: None };
 
 bitflags! {
-    /// Features that a driver may ignore.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Compat: u32 {
-        /// Blocks are preallocated for directories.
-        const DIR_PREALLOC = 0x0001;
-        /// The volume has AFS inodes.
-        const IMAGIC_INODES = 0x0002;
-        /// The volume has a journal.
-        const HAS_JOURNAL = 0x0004;
-        /// Extended attributes may exist.
-        const EXT_ATTR = 0x0008;
-        /// Blocks are reserved for growing the descriptor table.
-        const RESIZE_INODE = 0x0010;
-        /// Directories may be indexed.
-        const DIR_INDEX = 0x0020;
-        /// An obsolete feature: `lazy_bg`.
-        const LAZY_BG = 0x0040;
-        /// An obsolete feature: `exclude_bitmap`.
-        const EXCLUDE_BITMAP = 0x0100;
-        /// Superblock copies in two groups only.
-        const SPARSE_SUPER2 = 0x0200;
-        /// The journal may contain fast commits.
-        const FAST_COMMIT = 0x0400;
-        /// Inode numbers never change.
-        const STABLE_INODES = 0x0800;
-        /// Orphans are listed in a file.
-        const ORPHAN_FILE = 0x1000;
-    }
-
-    /// Features that a driver must know to use the volume at all.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Incompat: u32 {
-        /// Files may be compressed.
-        const COMPRESSION = 0x0001;
-        /// Directory entries carry the file's type.
-        const FILETYPE = 0x0002;
-        /// The journal must be replayed first.
-        const NEEDS_RECOVERY = 0x0004;
-        /// The volume is not a file system but the journal of one.
-        const JOURNAL_DEV = 0x0008;
-        /// Descriptors lie in their own meta group.
-        const META_BG = 0x0010;
-        /// Files may be mapped by extents.
-        const EXTENT = 0x0040;
-        /// Block numbers have 64 bits.
-        const BIT64 = 0x0080;
-        /// Multiple mount protection is on.
-        const MMP = 0x0100;
-        /// A group's metadata may lie in another group.
-        const FLEX_BG = 0x0200;
-        /// Attribute values may lie in inodes.
-        const EA_INODE = 0x0400;
-        /// Data may lie in directory entries.
-        const DIRDATA = 0x1000;
-        /// The checksum seed is stored.
-        const METADATA_CSUM_SEED = 0x2000;
-        /// Directory indexes may have three levels.
-        const LARGE_DIR = 0x4000;
-        /// Small files may lie inside the inode.
-        const INLINE_DATA = 0x8000;
-        /// Files may be encrypted.
-        const ENCRYPT = 0x10000;
-        /// Names may be case-insensitive.
-        const CASEFOLD = 0x20000;
-    }
-
-    /// Features that a driver must know to write the volume.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct RoCompat: u32 {
-        /// Superblock copies only in groups 1 and powers of 3, 5, 7.
-        const SPARSE_SUPER = 0x0001;
-        /// Files of 2 GiB and more.
-        const LARGE_FILE = 0x0002;
-        /// Never used by any driver.
-        const BTREE_DIR = 0x0004;
-        /// 48-bit block counts in inodes.
-        const HUGE_FILE = 0x0008;
-        /// Descriptor checksums and uninitialised groups.
-        const UNINIT_BG = 0x0010;
-        /// Directories with more subdirectories than links can count.
-        const DIR_NLINK = 0x0020;
-        /// The extra part of large inodes is described.
-        const EXTRA_ISIZE = 0x0040;
-        /// The volume has snapshots.
-        const HAS_SNAPSHOT = 0x0080;
-        /// Quota files kept by the file system.
-        const QUOTA = 0x0100;
-        /// Allocation in clusters of blocks.
-        const BIGALLOC = 0x0200;
-        /// Checksums over all metadata.
-        const METADATA_CSUM = 0x0400;
-        /// The volume is a replica.
-        const REPLICA = 0x0800;
-        /// The volume is never to be written.
-        const READ_ONLY = 0x1000;
-        /// Project quota is kept.
-        const PROJECT = 0x2000;
-        /// Blocks shared by several files on purpose.
-        const SHARED_BLOCKS = 0x4000;
-        /// Files protected by hash trees.
-        const VERITY = 0x8000;
-        /// The orphan file has entries.
-        const ORPHAN_PRESENT = 0x10000;
-    }
-
     /// The state of the volume (`s_state`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct State: u16 {
@@ -452,9 +350,14 @@ impl Superblock {
         self.set_ro_compat_raw(0);
     }
 
+    /// Returns the features; revision 0 has none.
+    pub fn features(&self) -> FeatureSet {
+        FeatureSet { compat: self.compat(), incompat: self.incompat(), ro_compat: self.ro_compat() }
+    }
+
     /// Returns the names of all features, as `dumpe2fs` prints them.
     pub fn feature_names(&self) -> Vec<String> {
-        features::present(self).into_iter().map(|feature| feature.name).collect()
+        features::present(self.features()).into_iter().map(|feature| feature.name).collect()
     }
 
     /// Returns the volume's state (`s_state`).
@@ -482,12 +385,25 @@ impl Superblock {
         self.incompat().contains(Incompat::BIT64)
     }
 
+    /// Returns the kind of checksums of the volume.
+    pub fn checksums(&self) -> Checksums {
+        if self.ro_compat().contains(RoCompat::METADATA_CSUM) {
+            let is_stored = self.incompat().contains(Incompat::METADATA_CSUM_SEED);
+            let seed = if is_stored { self.checksum_seed() } else { Crc32c::START.bytes(&self.uuid()).0 };
+            Checksums::All { seed }
+        } else if self.ro_compat().contains(RoCompat::UNINIT_BG) {
+            Checksums::Descriptors { uuid: self.uuid() }
+        } else {
+            Checksums::Absent
+        }
+    }
+
     /// Compares the stored checksum with the bytes, on volumes that have one.
     ///
     /// # Errors
     /// If they differ, or the kind of checksum is not known: no field can be believed.
     pub fn verify(&self) -> Result<(), Damage> {
-        let checksums = Checksums::of(self);
+        let checksums = self.checksums();
         if checksums.cover_all() && self.checksum_type() != CHECKSUM_TYPE_CRC32C {
             let rule = format!("must be {CHECKSUM_TYPE_CRC32C}");
             return Err(illegal("s_checksum_type", self.checksum_type().into(), &rule));
@@ -542,7 +458,7 @@ impl Superblock {
 
     /// Stores the checksum of the superblock, on volumes that have one.
     pub fn seal(&mut self) {
-        let sealed = Checksums::of(self).seal(Sealed::Superblock, &mut self.raw[..]);
+        let sealed = self.checksums().seal(Sealed::Superblock, &mut self.raw[..]);
         debug_assert!(sealed.is_ok(), "a superblock has a place for its checksum");
     }
 
@@ -691,7 +607,7 @@ impl Superblock {
 
     /// Returns the use that the features allow to this crate. Does not judge damage or a missed check.
     pub fn support(&self, want_write: bool) -> Support {
-        let (mut refused, reasons) = features::reasons(self);
+        let (mut refused, reasons) = features::reasons(self.features());
         if self.rev_level() > 1 {
             refused.reasons.insert(
                 0,
@@ -878,7 +794,7 @@ impl Geometry {
             first_meta_bg: if sb.incompat().contains(Incompat::META_BG) { sb.first_meta_bg() } else { u32::MAX },
             incompat: sb.incompat(),
             ro_compat: sb.ro_compat(),
-            checksums: Checksums::of(sb),
+            checksums: sb.checksums(),
         })
     }
 

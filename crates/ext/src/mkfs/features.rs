@@ -1,20 +1,10 @@
 //! The features of new volumes: those of each member of the family, those that older systems know, and the words with
 //! which the user changes them (`-O` of mke2fs).
 
-use super::MkfsError;
+use super::error::MkfsError;
+pub use crate::format::features::FeatureSet;
 use crate::format::features::{FEATURES, Feature, Made, Word};
 use crate::format::superblock::{Compat, Incompat, RoCompat};
-
-/// The three words of features.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FeatureSet {
-    /// Features that a driver may ignore.
-    pub compat: Compat,
-    /// Features that a driver must know to use the volume.
-    pub incompat: Incompat,
-    /// Features that a driver must know to write the volume.
-    pub ro_compat: RoCompat,
-}
 
 impl FeatureSet {
     /// No features.
@@ -136,12 +126,7 @@ impl FeatureSet {
 
     /// Returns the names of the features, in the order in which `dumpe2fs` prints them.
     pub fn names(&self) -> Vec<&'static str> {
-        let bits = |word| match word {
-            Word::Compat => self.compat.bits(),
-            Word::Incompat => self.incompat.bits(),
-            Word::RoCompat => self.ro_compat.bits(),
-        };
-        let set = FEATURES.iter().filter(|feature| bits(feature.word) & feature.bit != 0);
+        let set = FEATURES.iter().filter(|feature| self.bits(feature.word) & feature.bit != 0);
         set.map(|feature| feature.name).collect()
     }
 }

@@ -10,12 +10,14 @@ use std::ops::Range;
 
 use moafs_runtime::Timestamp;
 
+use super::error::MkfsError;
+use super::options::{MkfsOptions, MkfsReport};
 use super::shape::{self, FIRST_INO, ORPHAN_FILE_INO, Shape};
-use super::{MkfsError, MkfsOptions, MkfsReport};
 use crate::block_set::BlockSet;
 use crate::format::extent::{Extent, build};
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
-use crate::format::inode::{EXTRA_BYTES, InodeFlags, POINTERS};
+use crate::format::inode::{EXTRA_BYTES, InodeFlags};
+use crate::format::map::POINTERS;
 use crate::format::reserve::Reserved;
 use crate::format::superblock::{Compat, Incompat};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Superblock};

@@ -1,8 +1,9 @@
 //! The shape of a new volume: everything in its superblock but what depends on the places of things.
 
+use super::error::{MkfsError, impossible};
 use super::features::FeatureSet;
+use super::options::MkfsOptions;
 use super::usage::Usage;
-use super::{MkfsError, MkfsOptions, impossible};
 use crate::format::superblock::{BLOCKS_PER_GROUP_MAX, Compat, Incompat, RoCompat, State};
 use crate::format::{Checksums, Geometry, GroupNo, Superblock};
 
@@ -166,7 +167,7 @@ fn describe_features(sb: &mut Superblock, features: &FeatureSet, groups_per_flex
         // The sum of the UUID, as without the feature; only from now on it stays when the UUID changes.
         let of_uuid = FeatureSet { incompat: features.incompat - Incompat::METADATA_CSUM_SEED, ..*features };
         sb.set_incompat(of_uuid.incompat);
-        let Checksums::All { seed } = Checksums::of(sb) else { unreachable!("the set was checked") };
+        let Checksums::All { seed } = sb.checksums() else { unreachable!("the set was checked") };
         sb.set_incompat(features.incompat);
         sb.set_checksum_seed(seed);
     }

@@ -4,12 +4,15 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
+use super::features::FeatureSet;
+use super::usage::Usage;
 use super::*;
 use crate::format::superblock::BLOCKS_PER_GROUP_MAX;
-use crate::format::{Descriptor, GroupNo};
+use crate::format::{BlockNo, Descriptor, Geometry, GroupNo};
 use crate::judge;
 use moafs_disk::mem::MemDisk;
 use moafs_disk::{DiskExt, Kind, Lba, Tag};
+use moafs_runtime::Timestamp;
 
 const UUID: [u8; 16] = [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef];
 

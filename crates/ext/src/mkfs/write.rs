@@ -5,9 +5,10 @@ use std::ops::Range;
 use moafs_disk::{Buf, Disk, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_vfs::types::FileKind;
 
+use super::error::MkfsError;
 use super::layout::{Contents, MapContents, PlannedFile, VolumeLayout};
+use super::options::MkfsOptions;
 use super::shape::FIRST_INO;
-use super::{MkfsError, MkfsOptions};
 use crate::format::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL_BYTES};
 use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Sealed, bitmap, dir, journal, put_u32};

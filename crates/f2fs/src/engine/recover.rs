@@ -89,10 +89,8 @@ impl F2fs {
         while self.geo.is_main(at) && seen.insert(at) {
             let page = self.chain_block(at)?;
             let footer = Footer::decode(&page);
-            let same = match only_version {
-                true => footer.cp_version as u32 == expected as u32,
-                false => footer.cp_version == expected,
-            };
+            let same =
+                if only_version { footer.cp_version as u32 == expected as u32 } else { footer.cp_version == expected };
             // A block that the checkpoint has is no link of a chain that began after it.
             if !same || self.space.is_valid(at) {
                 break;

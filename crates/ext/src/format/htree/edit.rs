@@ -1,7 +1,9 @@
 //! Changing a directory's index: the way to a leaf, the nodes on it, and how a full leaf is cut in two.
 
 use super::super::dir::{DirEntry, Entries, Form, encode_rec_len, record_bytes};
-use super::{ENTRY_BYTES, Hasher, IndexEntry, LEVELS_MAX, NODE_ENTRIES, ROOT_ENTRIES, ROOT_INFO, ReadBlock, covering};
+use super::{
+    ENTRY_BYTES, Hasher, IndexEntry, LEVELS_MAX, NODE_ENTRIES, ROOT_ENTRIES, ROOT_INFO, ReadBlock, covering, limit,
+};
 use crate::format::superblock::{Incompat, Superblock};
 use crate::format::{InodeNo, put_u16, put_u32};
 
@@ -56,13 +58,6 @@ pub fn way<R: ReadBlock>(reader: &mut R, name: &[u8], sb: &Superblock) -> Result
         (entries, lbn) = (super::node(block.as_ref(), place)?, next);
     }
     unreachable!("the last level returns")
-}
-
-/// Returns the most entries of a node.
-pub fn limit(block_bytes: usize, form: Form, is_root: bool) -> usize {
-    let at = if is_root { ROOT_ENTRIES } else { NODE_ENTRIES };
-    // The checksum takes the place of an entry.
-    (block_bytes - at) / ENTRY_BYTES - usize::from(form.has_tail)
 }
 
 /// Makes the rest of block 0, behind `.` and `..`, the root of an index.
