@@ -26,8 +26,8 @@ fn new(kind: FileKind) -> NewFile<'static> {
     NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: None }
 }
 
-/// Blocks that a call may take beside the data: an inode, blocks of the directory, maps, attributes.
-const NEED_BLOCKS: u64 = 10;
+/// Blocks that a call may take beside the data and two names: an inode, maps, attributes.
+const NEED_BLOCKS: u64 = 2;
 
 /// Least number of data blocks that one written block of map describes: 256 pointers.
 const MAP_FAN: u64 = 256;
@@ -52,8 +52,9 @@ impl<'a, F: Format> Calls<'a, F> {
     /// # Errors
     /// Any error but ENOSPC, and ENOSPC on a volume that has the space.
     pub fn with_space<T>(&self, bytes: u64, call: impl Fn() -> Result<T>) -> std::result::Result<Option<T>, String> {
-        let blocks = bytes.div_ceil(self.vfs.shape().block_size.into());
-        let need = blocks + blocks / MAP_FAN + NEED_BLOCKS;
+        let shape = self.vfs.shape();
+        let blocks = bytes.div_ceil(shape.block_size.into());
+        let need = blocks + blocks / MAP_FAN + 2 * shape.name_meta_blocks + NEED_BLOCKS;
         let mut free = 0;
         for _ in 0..3 {
             match call() {
