@@ -188,17 +188,40 @@ impl<F: Format> Reaper<F> {
         ripe.waiting.keys().any(|ino| !ripe.reaping.contains_key(ino))
     }
 
-    /// Reaps all inodes that are unlinked and unused. Level 0 only.
-    pub(crate) fn reap_all(&self) {
+    /// Reaps all inodes that are unlinked and unused; false if one has to be tried again later, since the format has no
+    /// room for the op, or if the volume turned read-only. Level 0 only.
+    pub(crate) fn reap_all(&self) -> bool {
         while self.format.failed().is_none() {
-            let Some(inode) = self.next_ripe() else { return };
-            // An error has turned the volume read-only, and is kept there.
-            if matches!(self.reap(&inode), Ok(true)) {
+            let Some(inode) = self.next_ripe() else { return true };
+            let done = self.reap(&inode);
+            if matches!(done, Ok(true)) {
                 self.tally.reaped.fetch_add(1, Ordering::Relaxed);
             }
-            self.reap_queue.ripe.lock().reaping.remove(&inode.ino);
-            self.rt.signal(&self.reap_queue.ended);
+            // Any other error has turned the volume read-only, and is kept there.
+            let again = done.is_err_and(|error| error.errno() == libc::ENOSPC);
+            self.end_reaping(&inode, again);
+            if again {
+                return false;
+            }
         }
+        false
+    }
+
+    /// Notes that no task reaps an inode any more. One that is to be tried `again` waits as before: its number is not
+    /// given out until it is freed.
+    fn end_reaping(&self, inode: &Shared<F>, again: bool) {
+        let blocks = if again { self.blocks_of_orphan(inode) } else { 0 };
+        {
+            let mut orphans = self.reap_queue.orphans.lock();
+            let mut ripe = self.reap_queue.ripe.lock();
+            ripe.reaping.remove(&inode.ino);
+            if again {
+                orphans.insert(inode.ino, Arc::clone(inode));
+                ripe.blocks += blocks;
+                ripe.blocks -= ripe.waiting.insert(inode.ino, blocks).unwrap_or(0);
+            }
+        }
+        self.rt.signal(&self.reap_queue.ended);
     }
 
     /// Takes the next inode to be reaped. One that another task is just finding in use is left to that task.
@@ -235,7 +258,8 @@ impl<F: Format> Reaper<F> {
             self.reap_queue.orphans.lock().remove(&inode.ino);
             return Ok(false);
         }
-        if !self.table.condemn(inode) {
+        // An inode that is marked already was left by an attempt before this one.
+        if inode.check_alive().is_ok() && !self.table.condemn(inode) {
             return Ok(false);
         }
         self.reap_queue.orphans.lock().remove(&inode.ino);

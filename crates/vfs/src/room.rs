@@ -47,13 +47,13 @@ impl<F: Format> WriteBack<F> {
                 }
             }
         }
-        let mut fruitless = 0;
+        let (mut fruitless, mut reaps) = (0, true);
         while self.cache.dirty_bytes() > 0 && self.cache.dirty_bytes() + bytes > max {
             let ticket = self.cache.room.ticket();
             self.tally.writer_waits.fetch_add(1, Ordering::Relaxed);
-            if self.has_ripe() {
-                // Data of unlinked files are dropped, not written.
-                self.reap_all();
+            if reaps && self.has_ripe() {
+                // Data of unlinked files are dropped, not written. Where that finds no room it takes long: not again.
+                reaps = self.reap_all();
                 continue;
             }
             let over = (self.cache.dirty_bytes() + bytes).saturating_sub(max);

@@ -85,6 +85,8 @@ struct FilePart<F: Format> {
     inode: Shared<F>,
     range: LbnRange,
     to: BlockRun,
+    /// True if the format has allocated `to` for this write.
+    fresh: bool,
     /// The file's size in bytes when the pages were frozen: the device gets the bytes up to it.
     size: u64,
 }
@@ -577,10 +579,14 @@ impl<F: Format> WriteBack<F> {
     }
 
     /// Carries out [`Self::place`]'s op. `admission` receives what was admitted for the ranges that were mapped: what
-    /// they take stays promised until they have it.
+    /// they take stays promised until they have it. If the op does not begin, because the next commit has no room for
+    /// what it may change, the format gets back the runs that it has allocated.
     fn place_op(&self, batch: &[Written<F>], files: &[Shared<F>], admission: &mut Admission) -> Result<()> {
         let mut none = Admission::none();
-        let mut op = self.begin(OpKind::Place, &mut none)?;
+        let mut op = self.begin(OpKind::Place, &mut none).inspect_err(|_| {
+            let fresh = batch.iter().filter(|written| written.part.fresh);
+            fresh.for_each(|written| self.format.abandon(written.part.to));
+        })?;
         for Written { part, epoch } in batch {
             op.place(&part.inode.node, part.range, part.to, *epoch)?;
             let mut pages = part.inode.pages.lock();
@@ -659,6 +665,7 @@ impl<F: Format> Packing<'_, F> {
                 inode: Arc::clone(inode),
                 range: LbnRange { start: at, len: 1 },
                 to: BlockRun { start: here, len: 1 },
+                fresh: self.travel.fresh,
                 size,
             }),
         }

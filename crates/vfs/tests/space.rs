@@ -11,6 +11,7 @@ use moafs_runtime::virt::Virtual;
 use moafs_runtime::{Rt, sleep_until};
 use moafs_vfs::Credentials;
 use moafs_vfs::api::{Allocate, SetAttr};
+use moafs_vfs::format::OpKind;
 use moafs_vfs::types::Ino;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -400,4 +401,47 @@ fn a_map_block_that_punching_frees_is_kept_for_a_block_that_is_about_to_be_mappe
         assert_eq!(v.vfs.format().promised(), 0);
         v.vfs.clone().close().unwrap();
     });
+}
+
+#[test]
+fn written_blocks_that_no_op_may_map_are_given_back_and_written_again() {
+    let v = Volume::live(400);
+    let f = v.create(ROOT, "f");
+    let format = v.vfs.format();
+    for bytes in [3 * BLOCK, 5 * BLOCK] {
+        let used = format.used();
+        v.write(f, 0, &pattern(bytes as u64, bytes));
+        *format.refuses.lock() = Some(OpKind::Place);
+        assert_eq!(v.vfs.sync().unwrap_err().errno(), libc::ENOSPC);
+        assert_eq!(format.used(), used, "the runs were given back");
+        assert_eq!(v.read(f, 0, bytes), pattern(bytes as u64, bytes));
+        *format.refuses.lock() = None;
+        assert_eq!(v.vfs.fsync(f, false).unwrap_err().errno(), libc::ENOSPC, "the error of the past is told");
+        v.vfs.fsync(f, false).unwrap();
+        assert_eq!(format.used(), bytes as u64 / BLOCK as u64);
+    }
+    let after = v.after_power_cut();
+    assert_eq!(read(&after, f, 0, 5 * BLOCK), pattern(5 * BLOCK as u64, 5 * BLOCK));
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn a_removed_file_that_no_op_may_unmap_is_reaped_later() {
+    let v = Volume::live(400);
+    let free = v.vfs.stat_fs().free;
+    let f = v.create(ROOT, "f");
+    write_all(&v, f, 40).unwrap();
+    v.vfs.sync().unwrap();
+    let format = v.vfs.format();
+    *format.refuses.lock() = Some(OpKind::Unmap);
+    remove(&v, "f", f);
+    for _ in 0..3 {
+        v.vfs.run_background_step();
+        assert_eq!(format.used(), 40);
+        assert_eq!(v.vfs.stat_fs().free, free, "the space that will be free counts");
+    }
+    *format.refuses.lock() = None;
+    v.vfs.run_background_step();
+    assert_eq!(format.used(), 0);
+    v.vfs.close().unwrap();
 }

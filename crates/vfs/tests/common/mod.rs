@@ -77,6 +77,8 @@ pub struct Toy {
     /// Number of background steps that were run.
     pub tended: AtomicU64,
     pub abandoned: AtomicU64,
+    /// If set, no op of this kind begins: the next commit has no room for what it may change.
+    pub refuses: Mutex<Option<OpKind>>,
     /// If set, `sync_inode` makes durable the changes up to the commit point asked for, and no others.
     pub history: Mutex<Option<Vec<(CommitPoint, Meta)>>>,
     /// If set, the point at which the next call waits.
@@ -173,6 +175,7 @@ impl Toy {
             committed: AtomicU64::new(0),
             tended: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
+            refuses: Mutex::new(None),
             history: Mutex::new(None),
             stall: Mutex::new(None),
         }
@@ -447,9 +450,12 @@ impl Format for Toy {
         self.promised.0.fetch_add(blocks, Ordering::SeqCst);
         Ok(Admission::new(blocks, Arc::clone(&self.promised) as _))
     }
-    fn begin<'a>(&'a self, _kind: OpKind, admission: &'a mut Admission) -> Result<ToyOp<'a>> {
+    fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<ToyOp<'a>> {
         if let Some(reason) = self.failed() {
             return Err(Error::ReadOnly { reason });
+        }
+        if *self.refuses.lock() == Some(kind) {
+            return Err(Error::Posix(libc::ENOSPC));
         }
         self.ops.fetch_add(1, Ordering::Relaxed);
         Ok(ToyOp { toy: self, admission })
