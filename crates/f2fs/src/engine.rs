@@ -303,7 +303,8 @@ impl Format for F2fs {
             return Ok(());
         }
         self.health.check()?;
-        self.checkpoint(true)
+        // Without another wait for a full host: the commit before has waited.
+        self.checkpoint_as(&mut self.writer.lock(), true)
     }
 }
 

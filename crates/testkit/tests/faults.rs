@@ -341,6 +341,25 @@ fn full_from<F: Family>(nth: u64) -> bool {
     })
 }
 
+/// An unmount on a full host gives up after the time that any other caller waits.
+#[test]
+fn an_unmount_waits_once_for_a_full_host() {
+    let runtime = Virtual::new(None);
+    let rt = runtime.rt();
+    let disk = F2fs::make(&family::geometries::<F2fs>(F2fs::CRASH)[0]).expect("our own mkfs is always there");
+    let fault = Arc::new(Fault::new(Arc::new(disk), rt.clone(), Vec::new()));
+    let new = NewFile { kind: FileKind::Regular, perm: 0o644, umask: 0, rdev: 0, target: None };
+    runtime.run(|| {
+        let vfs = F2fs::mounter(0).mount_on(fault.clone(), rt.clone(), options(false)).unwrap();
+        vfs.create(&Credentials::root(), vfs.shape().root, name("new"), &new).unwrap();
+        fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::Always, Harm::HostFull)]);
+        let begun = rt.now();
+        assert_eq!(vfs.close().map_err(|error| error.errno()), Err(libc::ENOSPC));
+        let waited = rt.now() - begun;
+        assert!(waited > Duration::from_secs(20) && waited < Duration::from_secs(40), "{waited:?}");
+    });
+}
+
 /// Checks that one of the names leads to [`BYTES`] on a disk that a power cut has left, and that the checker finds
 /// nothing.
 fn holds<F: Family>(disk: Arc<MemDisk>, names: &[&str], nth: u64) {
