@@ -337,7 +337,11 @@ fn inodes_of_the_reference_tool_are_written_back_byte_for_byte() {
             assert_eq!(Layout::of(block, volume.flexible()), layout);
             if volume.superblock.features.contains(Features::INODE_CHECKSUM) {
                 assert!(inode::has_checksum(block));
-                assert_eq!(inode::verify_checksum(block, &volume.superblock.uuid), Ok(()), "inode {ino}");
+                assert_eq!(
+                    inode::verify_checksum(block, &volume.superblock.uuid, volume.superblock.features),
+                    Ok(()),
+                    "inode {ino}"
+                );
             }
         }
     }

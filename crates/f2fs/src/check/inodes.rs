@@ -80,9 +80,7 @@ impl Checker<'_> {
 
     fn check_contents(&mut self, ino: Nid, page: &[u8], inode: &Inode) -> Result<(), CheckError> {
         let features = self.superblock.features;
-        if features.contains(Features::INODE_CHECKSUM)
-            && let Err(problem) = inode::verify_checksum(page, &self.superblock.uuid)
-        {
+        if let Err(problem) = inode::verify_checksum(page, &self.superblock.uuid, features) {
             self.found(Issue::InodeChecksum { inode: ino, problem });
         }
         self.check_features(ino, inode)?;

@@ -13,7 +13,6 @@ use super::packed::Contents;
 use super::volume::F2fs;
 use crate::format::nat::NatEntry;
 use crate::format::node::{self, Footer};
-use crate::format::superblock::Features;
 use crate::format::{BLOCK, BlkAddr, Nid, Structure, inode};
 
 fn structure_of(nid: Nid, entry: NatEntry) -> Structure {
@@ -76,8 +75,8 @@ impl F2fs {
             return Err(damaged(structure.damage(Some(entry.addr), problem)));
         }
         // Only a node on the device has a checksum that fits: in memory it is not kept up.
-        if footer.is_inode() && self.features.contains(Features::INODE_CHECKSUM) {
-            let checked = inode::verify_checksum(&bytes, &self.uuid);
+        if footer.is_inode() {
+            let checked = inode::verify_checksum(&bytes, &self.uuid, self.features);
             checked.map_err(|problem| damaged(structure.damage(Some(entry.addr), problem)))?;
         }
         let log = node::log_of(footer.offset, !footer.cold);

@@ -367,6 +367,26 @@ mod tests {
         vfs.lookup(&root(), Ino(DIR.0.into()), name(b"file")).unwrap();
     }
 
+    /// Volumes with room for a checksum in their inodes need not have the feature: then the room is empty.
+    #[test]
+    fn a_new_file_is_recovered_whatever_its_inode_has_room_for() {
+        let optional = [
+            Features::empty(),
+            Features::EXTRA_ATTR,
+            Features::EXTRA_ATTR | Features::FLEXIBLE_INLINE_XATTR,
+            Features::EXTRA_ATTR | Features::INODE_CHECKSUM,
+            Features::EXTRA_ATTR | Features::INODE_CRTIME,
+            Features::EXTRA_ATTR | Features::INODE_CHECKSUM | Features::INODE_CRTIME,
+        ];
+        for features in optional {
+            let disk = chained_on(features, |_, _| ());
+            assert_eq!(findings_after_recovery(&disk), [], "{features:?}");
+            let vfs = mount(&disk);
+            let file = vfs.lookup(&root(), Ino(DIR.0.into()), name(b"file"));
+            assert!(file.is_ok(), "{features:?}: an fsynced file is lost");
+        }
+    }
+
     #[test]
     fn a_chain_with_an_impossible_name_or_parent_takes_nothing_from_others() {
         type Damage = fn(&mut [u8]);

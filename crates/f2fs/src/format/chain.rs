@@ -33,7 +33,7 @@ pub fn problem(page: &[u8], known: NatEntry, facts: Facts<'_>) -> Option<String>
         return Some(format!("its footer says that node {nid} belongs to inode {ino}, not to {}", known.ino));
     }
     let addresses: Vec<BlkAddr> = match offset {
-        0 => match inode::verify_checksum(page, uuid).and_then(|()| decoded(page, ino, features)) {
+        0 => match inode::verify_checksum(page, uuid, features).and_then(|()| decoded(page, ino, features)) {
             Ok(inode) if inode.kind == FileKind::Regular && !inode.inline.contains(Inline::DATA) => {
                 let layout = inode.layout(features.contains(Features::FLEXIBLE_INLINE_XATTR));
                 (0..layout.addresses() as usize).map(|slot| layout.addr(page, slot)).collect()

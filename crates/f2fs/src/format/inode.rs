@@ -532,11 +532,15 @@ pub fn seal_checksum(block: &mut [u8], uuid: &[u8; 16]) {
     }
 }
 
-/// Checks the checksum of an inode that carries one.
+/// Checks the checksum of an inode that carries one, on a volume with these features. Without the feature an inode may
+/// have room for a checksum, which is then empty.
 ///
 /// # Errors
 /// The stored and the computed checksum, in words.
-pub fn verify_checksum(block: &[u8], uuid: &[u8; 16]) -> Result<(), String> {
+pub fn verify_checksum(block: &[u8], uuid: &[u8; 16], features: Features) -> Result<(), String> {
+    if !features.contains(Features::INODE_CHECKSUM) {
+        return Ok(());
+    }
     let (stored, right) = (u32_at(block, CHECKSUM.start), checksum(block, uuid));
     if has_checksum(block) && stored != right {
         return Err(format!("its checksum is {stored:#010x}, its bytes have {right:#010x}"));
@@ -685,19 +689,19 @@ mod tests {
         inode.inline |= Inline::EXTRA_ATTR;
         inode.extra = Some(Extra { isize: 12, inline_xattr_words: 50, projid: 0, crtime: None });
         let mut block = block_of(&inode);
-        assert!(verify_checksum(&block, &UUID).is_err());
+        assert!(verify_checksum(&block, &UUID, ALL).is_err());
         seal_checksum(&mut block, &UUID);
-        assert_eq!(verify_checksum(&block, &UUID), Ok(()));
-        assert!(verify_checksum(&block, &[8; 16]).is_err());
+        assert_eq!(verify_checksum(&block, &UUID, ALL), Ok(()));
+        assert!(verify_checksum(&block, &[8; 16], ALL).is_err());
         for at in [0, 68, 367, 372, 4051, 4076, 4095] {
             block[at] ^= 0x40;
-            assert!(verify_checksum(&block, &UUID).is_err(), "byte {at}");
+            assert!(verify_checksum(&block, &UUID, ALL).is_err(), "byte {at}");
             block[at] ^= 0x40;
         }
         put_u16(&mut block, 360, 8);
         let without = block.clone();
         seal_checksum(&mut block, &UUID);
-        assert_eq!((verify_checksum(&block, &UUID), block == without), (Ok(()), true));
+        assert_eq!((verify_checksum(&block, &UUID, ALL), block == without), (Ok(()), true));
     }
 
     fn any_kind() -> impl Strategy<Value = FileKind> {
@@ -784,7 +788,7 @@ mod tests {
             prop_assert!(layout.inline_range().start <= layout.inline_range().end);
             let _ = (layout.addr(&block, slot), layout.device(&block), nid_slot(&block, slot));
             let _ = super::super::dentry::Region::inline(layout.inline_range());
-            let _ = verify_checksum(&block, &UUID);
+            let _ = verify_checksum(&block, &UUID, ALL);
             if let Ok(inode) = Inode::decode(&block, Nid(5), ALL) {
                 prop_assert!(inode.layout(true).addresses() > 1);
                 inode.encode_into(&mut block);

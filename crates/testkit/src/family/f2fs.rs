@@ -75,9 +75,15 @@ impl Family for F2fs {
     const CHECKER: &'static str = "fsck.f2fs";
     const GEOMETRIES: &'static [Geometry] = &image::f2fs::ALL;
     const CRASH: &'static [&'static str] =
-        &["f2fs-crash", "f2fs-crash-features", "f2fs-crash-sections", "f2fs-crash-ours"];
-    const SIMULATED: &'static [&'static str] =
-        &["f2fs-crash", "f2fs-crash-features", "f2fs-crash-sections", "f2fs-crash-ours", "f2fs-64m"];
+        &["f2fs-crash", "f2fs-crash-features", "f2fs-crash-sections", "f2fs-crash-ours", "f2fs-crash-extra"];
+    const SIMULATED: &'static [&'static str] = &[
+        "f2fs-crash",
+        "f2fs-crash-features",
+        "f2fs-crash-sections",
+        "f2fs-crash-ours",
+        "f2fs-64m",
+        "f2fs-crash-extra",
+    ];
     const AGED: &'static [&'static str] = &[
         "f2fs-ours",
         "f2fs-ours",

@@ -18,7 +18,7 @@ const fn geometry(name: &'static str, maker: Maker, mib: u64, options: &'static 
 const FEATURES: &str = "extra_attr,inode_checksum,sb_checksum,flexible_inline_xattr,inode_crtime,lost_found";
 
 /// All geometries under test: sizes, sections, zones, features, bitmaps, makers.
-pub const ALL: [Geometry; 22] = [
+pub const ALL: [Geometry; 23] = [
     geometry("f2fs-crash", Maker::Theirs, 52, &[]),
     geometry("f2fs-crash-features", Maker::Theirs, 56, &["-O", FEATURES]),
     geometry("f2fs-crash-sections", Maker::Theirs, 80, &["-s", "2"]),
@@ -36,6 +36,7 @@ pub const ALL: [Geometry; 22] = [
     geometry("f2fs-untrimmed", Maker::Theirs, 64, &["-t", "0"]),
     geometry("f2fs-1g", Maker::Theirs, 1024, &[]),
     geometry("f2fs-crash-ours", Maker::Ours, 54, &["-O", FEATURES]),
+    geometry("f2fs-crash-extra", Maker::Ours, 54, &["-O", "extra_attr,inode_crtime"]),
     geometry("f2fs-ours", Maker::Ours, 64, &[]),
     geometry("f2fs-ours-features", Maker::Ours, 80, &["-O", FEATURES]),
     geometry("f2fs-ours-sections-zones", Maker::Ours, 131, &["-s", "2", "-z", "2"]),
