@@ -203,11 +203,14 @@ fn peers_are_compared_and_the_machine_is_as_before() {
     }
     let before = dirty_limits();
     let sizes = ["--scale", "0.01", "--size", "1G"];
-    let output =
-        ok(&[&["lab", "peers", "--system", "moafs,ext4", "-w", "create,delete", "--json"], &sizes[..]].concat());
+    let output = ok(&[
+        &["lab", "peers", "--system", "moafs-ext2,moafs-ext4,moafs-f2fs,ext4", "-w", "create,delete", "--json"],
+        &sizes[..],
+    ]
+    .concat());
     let outcome: Value = serde_json::from_str(&output).unwrap();
     let rows = outcome["rows"].as_array().unwrap();
-    for system in ["ext4", "moafs"] {
+    for system in ["ext4", "moafs-ext2", "moafs-ext4", "moafs-f2fs"] {
         for workload in ["create", "delete"] {
             let elapsed = rows
                 .iter()
