@@ -156,15 +156,12 @@ pub(crate) fn open_disk(image: &Path, options: FileOptions) -> Result<Opened> {
 /// Opens and locks, and waits if another process is about to release it.
 fn open_file(image: &Path, rt: &Rt, options: &FileOptions) -> Result<FileDisk> {
     let tell = || output::complain(&format!("{} is still in use; waiting up to 10 s", output::path(image)));
-    let opened = busy::wait(
-        || busy::grace(image),
-        tell,
-        || match FileDisk::open(image, rt.clone(), options.clone()) {
-            Err(DiskError::Busy { .. }) => None,
-            opened => Some(opened),
-        },
-    );
-    Ok(opened.ok_or_else(|| CliError::Busy { image: image.to_owned() })??)
+    let attempt = || match FileDisk::open(image, rt.clone(), options.clone()) {
+        Err(error @ DiskError::Busy { .. }) => Err(error),
+        opened => Ok(opened),
+    };
+    let opened = busy::wait(|_| busy::grace(image), tell, attempt);
+    Ok(opened.map_err(|_| CliError::Busy { image: image.to_owned() })??)
 }
 
 /// Returns the options to open an image or device with, from these volume options.

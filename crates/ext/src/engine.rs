@@ -36,7 +36,7 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
-use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
+use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,8 +107,6 @@ pub struct Ext {
     disk: SharedDisk,
     rt: Rt,
     health: Arc<Health>,
-    /// True once the damage that was found is in the superblock.
-    is_damage_recorded: AtomicBool,
     geo: Geometry,
     form: codec::Form,
     shape: Shape,
@@ -299,7 +297,6 @@ impl Ext {
             disk,
             rt,
             health,
-            is_damage_recorded: AtomicBool::new(false),
             geo,
         }
     }

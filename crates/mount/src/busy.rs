@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::mount_table::is_mounted;
 
 /// Wait for an image that is mounted: its holder keeps it, or has just unmounted it.
-const MOUNTED_GRACE: Duration = Duration::from_millis(500);
+pub const MOUNTED_GRACE: Duration = Duration::from_millis(500);
 /// Wait for an image that is held but not mounted: an unmount is ending, or a command is at work on it.
 pub const ENDING_GRACE: Duration = Duration::from_secs(10);
 /// Interval of asking.
@@ -22,15 +22,22 @@ pub fn grace(image: &Path) -> Duration {
     if is_mounted { MOUNTED_GRACE } else { ENDING_GRACE }
 }
 
-/// Asks `attempt` until it has an answer, for as long as `grace` says, which may change meanwhile. Returns none if it
-/// has none in the end. Calls `tell` once when the wait gets long.
-pub fn wait<T>(grace: impl Fn() -> Duration, tell: impl FnOnce(), mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+/// Makes an attempt until it succeeds, for as long as `grace` says of the holder that it fails with. Calls `tell` once
+/// when the wait gets long.
+///
+/// # Errors
+/// The holder at the end of that time.
+pub fn wait<T, H>(
+    grace: impl Fn(&H) -> Duration,
+    tell: impl FnOnce(),
+    mut attempt: impl FnMut() -> Result<T, H>,
+) -> Result<T, H> {
     let begin = Instant::now();
     let mut tell = Some(tell);
     loop {
-        let answer = attempt();
-        if answer.is_some() || begin.elapsed() >= grace() {
-            return answer;
+        match attempt() {
+            Err(holder) if begin.elapsed() < grace(&holder) => {}
+            answer => return answer,
         }
         if begin.elapsed() >= MOUNTED_GRACE
             && let Some(tell) = tell.take()
@@ -52,26 +59,26 @@ mod tests {
         let asked = Cell::new(0);
         let third = || {
             asked.set(asked.get() + 1);
-            (asked.get() == 3).then_some("free")
+            if asked.get() == 3 { Ok("free") } else { Err(()) }
         };
-        assert_eq!(wait(|| ENDING_GRACE, || panic!("it was told"), third), Some("free"));
+        assert_eq!(wait(|_: &()| ENDING_GRACE, || panic!("it was told"), third), Ok("free"));
     }
 
     #[test]
     fn without_grace_it_is_asked_once() {
         let asked = Cell::new(0);
-        let never = || -> Option<()> {
+        let never = || -> Result<(), &str> {
             asked.set(asked.get() + 1);
-            None
+            Err("its holder")
         };
-        assert_eq!((wait(|| Duration::ZERO, || panic!("it was told"), never), asked.get()), (None, 1));
+        assert_eq!((wait(|_| Duration::ZERO, || panic!("it was told"), never), asked.get()), (Err("its holder"), 1));
     }
 
     #[test]
     fn a_long_wait_is_told_once_and_ends_when_the_grace_changes() {
         let told = Cell::new(0);
-        let grace = || if told.get() == 0 { ENDING_GRACE } else { Duration::ZERO };
-        let never = || None::<()>;
-        assert_eq!((wait(grace, || told.set(told.get() + 1), never), told.get()), (None, 1));
+        let grace = |_: &()| if told.get() == 0 { ENDING_GRACE } else { Duration::ZERO };
+        let never = || Err::<(), ()>(());
+        assert_eq!((wait(grace, || told.set(told.get() + 1), never), told.get()), (Err(()), 1));
     }
 }

@@ -9,7 +9,6 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::busy;
 use crate::loop_device::{self, LoopDevice};
@@ -100,12 +99,12 @@ impl Source {
 }
 
 /// Returns the loop device an image is attached to, if it still is after a wait. A loop device that does not detach
-/// by itself belongs to another program and is not waited for.
+/// by itself belongs to another program, which may keep it.
 fn still_attached(image: &Path) -> Option<PathBuf> {
-    let ending = || loop_device::attached_to(image).is_some_and(|device| loop_device::detaches_itself(&device));
-    let grace = || if ending() { busy::grace(image) } else { Duration::ZERO };
-    busy::wait(grace, || (), || loop_device::attached_to(image).is_none().then_some(()));
-    loop_device::attached_to(image)
+    let grace = |device: &PathBuf| {
+        if loop_device::detaches_itself(device) { busy::grace(image) } else { busy::MOUNTED_GRACE }
+    };
+    busy::wait(grace, || (), || loop_device::attached_to(image).map_or(Ok(()), Err)).err()
 }
 
 /// The source in the kernel's mount table, and the type of the mount.

@@ -133,8 +133,11 @@ fn by_fusermount(target: &Path, lazy: bool) -> io::Result<()> {
 fn released(image: &Path, timeout: Duration, rt: &Rt) -> bool {
     // A user who may only read the image can still ask for the lock.
     let options = FileOptions { read_only: true, claim_device: false, ..FileOptions::default() };
-    let is_held = || matches!(FileDisk::open(image, rt.clone(), options.clone()), Err(DiskError::Busy { .. }));
-    busy::wait(|| timeout, || (), || (!is_held()).then_some(())).is_some()
+    let attempt = || match FileDisk::open(image, rt.clone(), options.clone()) {
+        Err(error @ DiskError::Busy { .. }) => Err(error),
+        _ => Ok(()),
+    };
+    busy::wait(|_| timeout, || (), attempt).is_ok()
 }
 
 #[cfg(test)]

@@ -46,10 +46,8 @@ impl Health {
     /// # Errors
     /// Those of the result.
     pub fn watch<T>(&self, result: Result<T>) -> Result<T> {
-        if matches!(result, Err(Error::Damaged { .. })) {
-            self.is_damaged.store(true, Ordering::Release);
-        }
         if let Err(error @ (Error::Damaged { .. } | Error::Disk { .. })) = &result {
+            self.is_damaged.fetch_or(matches!(error, Error::Damaged { .. }), Ordering::Release);
             self.fail(error.to_string());
         }
         result

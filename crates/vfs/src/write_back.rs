@@ -579,8 +579,8 @@ impl<F: Format> WriteBack<F> {
     }
 
     /// Carries out [`Self::place`]'s op. `admission` receives what was admitted for the ranges that were mapped: what
-    /// they take stays promised until they have it. If the op does not begin, because the next commit has no room for
-    /// what it may change, the format gets back the runs that it has allocated.
+    /// they take stays promised until they have it. The op does not begin if the next commit has no room for its
+    /// changes: then the runs that were allocated for these writes go back to the format.
     fn place_op(&self, batch: &[Written<F>], files: &[Shared<F>], admission: &mut Admission) -> Result<()> {
         let mut none = Admission::none();
         let mut op = self.begin(OpKind::Place, &mut none).inspect_err(|_| {

@@ -3,7 +3,6 @@
 //! The next mount and the checker see it, also if nothing else of this mount reaches the disk. It is written beside the
 //! journal, as what says whether the journal has to be replayed.
 
-use moafs_runtime::leaf::atomic::Ordering;
 use moafs_vfs::Result;
 
 use super::{Ext, read_superblock};
@@ -15,10 +14,9 @@ use crate::journal::write_superblock;
 const CODE_DAMAGED: u8 = 5;
 
 impl Ext {
-    /// Writes the record, once, if damage was found.
+    /// Writes the record if damage was found and none is there. A volume that has one is not opened for writing.
     pub(super) fn write_damage_record(&self) {
-        let is_due = self.health.is_damaged() && self.shape.read_only.is_none();
-        if !is_due || self.is_damage_recorded.swap(true, Ordering::Relaxed) {
+        if !self.health.is_damaged() || self.shape.read_only.is_some() {
             return;
         }
         let now = self.now_secs();
@@ -30,12 +28,18 @@ impl Ext {
 
     fn write_record(&self, now: u32) -> Result<()> {
         let mut on_disk = read_superblock(&self.disk)?;
+        if on_disk.state().contains(State::ERROR) {
+            return Ok(());
+        }
         note_damage(&mut on_disk, now);
         write_superblock(&self.disk, &on_disk, &self.geo)
     }
 }
 
 fn note_damage(superblock: &mut Superblock, now: u32) {
+    if superblock.state().contains(State::ERROR) {
+        return;
+    }
     superblock.set_state(superblock.state() | State::ERROR);
     if superblock.error_count() == 0 {
         superblock.set_first_error_time(now);

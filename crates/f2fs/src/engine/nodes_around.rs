@@ -39,8 +39,8 @@ impl F2fs {
             Err(_) if range.len() > 1 => return self.decode_node(nid, entry, self.read_block(entry.addr, tag)?),
             read => read?,
         };
-        let block = |at: u32| copy_of(&bytes[(at - range.start) as usize * BLOCK..][..BLOCK]);
-        let node = self.decode_node(nid, entry, block(entry.addr.0))?;
+        let block = |at: u32| &bytes[(at - range.start) as usize * BLOCK..][..BLOCK];
+        let node = self.decode_node(nid, entry, copy_of(block(entry.addr.0)))?;
         let others = range.clone().filter(|at| *at != entry.addr.0);
         let neighbours = others.filter_map(|at| self.neighbour(BlkAddr(at), block(at))).collect();
         self.keep_neighbours(neighbours, quiet);
@@ -59,10 +59,10 @@ impl F2fs {
     }
 
     /// Returns the node in a block, if the table is known, without a request, to name that block.
-    fn neighbour(&self, at: BlkAddr, bytes: Buf) -> Option<(NatEntry, Node)> {
-        let footer = Footer::decode(&bytes);
+    fn neighbour(&self, at: BlkAddr, bytes: &[u8]) -> Option<(NatEntry, Node)> {
+        let footer = Footer::decode(bytes);
         let entry = self.nat.known(footer.nid).filter(|entry| entry.addr == at)?;
-        Some((entry, self.decode_node(footer.nid, entry, bytes).ok()?))
+        Some((entry, self.decode_node(footer.nid, entry, copy_of(bytes)).ok()?))
     }
 
     fn keep_neighbours(&self, neighbours: Vec<(NatEntry, Node)>, quiet: Option<u64>) {

@@ -158,7 +158,7 @@ pub fn device_of(file: &Path) -> Result<(Option<Active>, Option<PathBuf>), Devic
 
 /// Waits until no loop device is attached to `file`. Returns false if one still is.
 pub fn wait_for_detach(file: &Path) -> bool {
-    busy::wait(|| busy::ENDING_GRACE, || (), || loop_device::attached_to(file).is_none().then_some(())).is_some()
+    busy::wait(|_| busy::ENDING_GRACE, || (), || loop_device::attached_to(file).map_or(Ok(()), Err)).is_ok()
 }
 
 #[cfg(test)]
