@@ -30,11 +30,11 @@ import subprocess
 import sys
 import time
 
+from disconnected import DISCONNECTED
+
 BLOCK = 4096
 LIBC = ctypes.CDLL(None)
 KEEP_SIZE_AND_PUNCH = 3
-# Errors that end a client without being wrong: the daemon was killed, or the mount has gone.
-DISCONNECTED = {errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.ENODEV}
 # Errors that the random changes may meet: names that are there or not, full volumes, directories that are not empty.
 ORDINARY = {
     errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.EINVAL, errno.ENOSPC, errno.EMLINK,

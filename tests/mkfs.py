@@ -19,6 +19,8 @@ import stat
 import struct
 import sys
 
+from disconnected import DISCONNECTED
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
@@ -180,7 +182,7 @@ def load(top, seed):
                 os.system(f"rm -rf '{top}/load{round_number - 2}' 2>/dev/null")
             round_number += 1
     except OSError as error:
-        if error.errno not in (errno.EIO, errno.ENOTCONN, errno.EROFS, errno.ECONNABORTED, errno.ENOSPC, errno.ENOENT):
+        if error.errno not in DISCONNECTED | {errno.EIO, errno.EROFS, errno.ENOSPC, errno.ENOENT}:
             raise
         # The kernel removes held files with the program: that is not what a power cut does, so it must not come before the cut.
         sys.stdin.read()
