@@ -231,10 +231,9 @@ enum Fate {
     GivenUp,
     /// We give up the damaged log, e2fsck replays it.
     GivenUpByUs,
-    /// A commit block is damaged. If its first sector is right, we and the kernel take the transaction, and e2fsck
-    /// leaves it out with a message. If not, and nothing follows, we and e2fsck leave it out, and the kernel does
-    /// not mount.
-    DamagedCommit,
+    /// A commit block is torn behind its first sector: we and the kernel take the transaction, and e2fsck leaves it
+    /// out with a message.
+    TornCommit,
     /// The log is replayed, and what it leaves cannot be read.
     Unreadable,
     /// There was nothing to replay.
@@ -306,7 +305,7 @@ fn judge(disk: &MemDisk, damage: Damage) -> Result<Fate, String> {
             },
             (Err(Error::Damaged { .. }), Err(_)) if damage.may_be_given_up() => Ok(Fate::GivenUp),
             (Err(Error::Damaged { .. }), Ok(_)) if damage.may_be_given_up() => Ok(Fate::GivenUpByUs),
-            (Ok(_), Err(_)) if is_in_commit => Ok(Fate::DamagedCommit),
+            (Ok(_), Err(_)) if is_in_commit && name == "e2fsck" => Ok(Fate::TornCommit),
             (Ok(ours), Err(_)) if damage != Damage::None && mounted(ours.snapshot()).is_err() => Ok(Fate::Unreadable),
             (Ok(_), Err(said)) => Err(format!("we replay what it gives up: {said}")),
             (Err(error), theirs) => Err(format!("we give the log up: {error}; it says {:?}", theirs.err())),

@@ -13,7 +13,7 @@ use crate::inode::{Shared, Unput};
 use crate::io::{Files, Source, Write};
 use crate::perm::{APPEND_ONLY, IMMUTABLE, without_set_ids};
 use crate::plan::WritebackReason;
-use crate::types::{Ino, Lbn, LbnRange, Mapping};
+use crate::types::{Attr, Ino, Lbn, LbnRange, Mapping};
 use crate::unmap::{LBN_END, UNMAP_BLOCKS_MAX};
 
 /// Bytes that copy_range moves at a time.
@@ -45,7 +45,7 @@ impl<F: Format> Files<F> {
         }
         let now = self.timestamp();
         let kill = set.kill_suidgid || who.loses_set_ids();
-        let change = |attr: &mut crate::types::Attr| {
+        let change = |attr: &mut Attr| {
             attr.size = size;
             if size != old || set.mtime.is_none() {
                 attr.mtime = now;
@@ -61,10 +61,23 @@ impl<F: Format> Files<F> {
             return Ok(());
         }
         self.forget_edges(inode, from, LBN_END, edges);
+        match self.shorten(inode, from, change) {
+            // The bytes beyond the end have left memory, so the end moves in any case; the blocks stay until the file
+            // grows or goes.
+            Err(error) if error.errno() == libc::ENOSPC => {
+                self.unput(inode, Unput::Attributes, change);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Makes `change`, which shortens a file, and unmaps its blocks from `from` on.
+    fn shorten(&self, inode: &Shared<F>, from: Lbn, change: impl Fn(&mut Attr)) -> Result<()> {
+        inode.state.lock().may_overhang = true;
         let mut admission = Admission::none();
         let mut op = self.begin(OpKind::Unmap, &mut admission)?;
         op.put(inode, change)?;
-        inode.state.lock().may_overhang = true;
         let progress = op.unmap(&inode.node, from, None, UNMAP_BLOCKS_MAX, false)?;
         op.end(&[inode]);
         self.unmap_rest(inode, from, None, false, progress)?;

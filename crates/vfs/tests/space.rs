@@ -445,3 +445,25 @@ fn a_removed_file_that_no_op_may_unmap_is_reaped_later() {
     assert_eq!(format.used(), 0);
     v.vfs.close().unwrap();
 }
+
+#[test]
+fn a_file_that_no_op_may_unmap_gets_its_new_end_and_loses_its_blocks_later() {
+    let v = Volume::live(400);
+    let f = v.create(ROOT, "f");
+    write_all(&v, f, 40).unwrap();
+    v.vfs.sync().unwrap();
+    v.write(f, 20 * BLOCK as u64, &pattern(7, 20 * BLOCK));
+    let (kept, format) = (v.read(f, 0, 10 * BLOCK), v.vfs.format());
+    *format.refuses.lock() = Some(OpKind::Unmap);
+    truncate(&v, f, 10 * BLOCK as u64);
+    assert_eq!(v.read(f, 0, 40 * BLOCK), kept);
+    let longer = SetAttr { size: Some(12 * BLOCK as u64), ..SetAttr::default() };
+    let grown = v.vfs.set_attr(&Credentials::root(), f, &longer);
+    assert_eq!(grown.unwrap_err().errno(), libc::ENOSPC, "old bytes must not come back");
+    *format.refuses.lock() = None;
+    truncate(&v, f, 12 * BLOCK as u64);
+    assert_eq!(v.read(f, 10 * BLOCK as u64, 2 * BLOCK), [0; 2 * BLOCK]);
+    v.vfs.fsync(f, false).unwrap();
+    assert_eq!(format.used(), 10);
+    v.vfs.close().unwrap();
+}

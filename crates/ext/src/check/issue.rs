@@ -80,8 +80,8 @@ pub enum Issue {
     JournalNotReplayed { transactions: u32 },
     /// The journal holds transactions, and the superblock says that there is nothing to replay.
     JournalNotEmpty { start: u32 },
-    /// The journal cannot be replayed; a repair drops what it holds.
-    JournalDamaged { problem: String },
+    /// The journal cannot be replayed behind its first transactions, or at all; a repair drops what it holds there.
+    JournalDamaged { problem: String, transactions: u32 },
     /// The last user of the journal gave up with an error.
     JournalError { errno: i32 },
     /// The orphan file cannot be used.
@@ -344,9 +344,14 @@ impl std::fmt::Display for Issue {
                 f,
                 "the journal holds changes (s_start is {start}), but the superblock says that there is nothing to replay"
             ),
-            JournalDamaged { problem } => {
+            JournalDamaged { problem, transactions: 0 } => {
                 write!(f, "the journal cannot be replayed, what it holds is lost with a repair: {problem}")
             }
+            JournalDamaged { problem, transactions } => write!(
+                f,
+                "the journal can be replayed up to its transaction {transactions}, what it holds behind that is lost \
+                 with a repair: {problem}"
+            ),
             JournalError { errno } => write!(f, "the last user of the journal gave up with error {errno}"),
             OrphanFile { problem } => write!(f, "the orphan file cannot be used: {problem}"),
             OrphanFileInUse { count: 0 } => {

@@ -81,10 +81,10 @@ impl Prepared {
             self.is_stuck = options.mode == Mode::Preen;
             return Ok(());
         }
-        let replay = match journal.scan() {
-            Ok(replay) => replay,
-            Err(error) => return self.give_up(Some(journal), sb, geo, error),
-        };
+        let (replay, damage) = journal.salvage()?;
+        if let Some(damage) = damage {
+            return self.give_up(Some((journal, &replay)), sb, geo, damage);
+        }
         self.transactions = replay.transactions;
         if options.mode != Mode::No {
             return self.write_home(journal, &replay, sb, geo);
@@ -130,20 +130,25 @@ impl Prepared {
         Ok(journal::say_replayed(&self.disk, sb, geo, has_errors)?)
     }
 
-    /// Drops the log of a journal that cannot be replayed: what it held is lost.
+    /// Drops a log that is damaged, or in a journal that cannot be opened. The transactions before the damage are
+    /// replayed; what later ones held is lost.
     fn give_up(
         &mut self,
-        journal: Option<Journal>,
+        part: Option<(Journal, &Replay)>,
         sb: &Superblock,
         geo: &Geometry,
         error: Error,
     ) -> Result<(), CheckError> {
         let Error::Damaged { structure, problem, .. } = error else { return Err(error.into()) };
-        let fix = self.log.found(Issue::JournalDamaged { problem: format!("{structure}: {problem}") });
+        let transactions = part.as_ref().map_or(0, |(_, replay)| replay.transactions);
+        let problem = format!("{structure}: {problem}");
+        let fix = self.log.found(Issue::JournalDamaged { problem, transactions });
         if fix {
-            if let Some(mut journal) = journal {
+            if let Some((mut journal, replay)) = part {
+                journal.write_home(replay)?;
                 journal.drop_log()?;
             }
+            self.transactions = transactions;
             self.say_replayed(sb, geo, true)?;
         }
         self.must_check = fix;

@@ -98,7 +98,7 @@ pub enum LogSums {
 
 impl LogSums {
     /// Returns the start of the checksums of blocks, of versions that have them.
-    fn seed(self) -> Option<Crc32c> {
+    pub(crate) fn seed(self) -> Option<Crc32c> {
         match self {
             LogSums::V2(seed) | LogSums::V3(seed) => Some(Crc32c(seed)),
             _ => None,

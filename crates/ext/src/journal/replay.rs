@@ -2,9 +2,9 @@
 //!
 //! A transaction counts if its commit block is there and right, and so do all before it. A log ends where the next
 //! transaction is incomplete or torn: that is what a power cut leaves. It is *damaged* if a transaction that was
-//! committed has a wrong checksum, or one behind a wrong commit block counts: then nothing of the log is used. What is
-//! left of an older lap of the ring is told from damage by its commit time, which lies before that of the last
-//! transaction.
+//! committed has a wrong checksum, its commit block included: then a mount uses nothing of the log, and fsck what lies
+//! before the damage. What is left of an older lap of the ring is told from damage by its commit time, which lies before
+//! that of the last transaction.
 
 use std::collections::BTreeMap;
 
@@ -76,26 +76,36 @@ impl Journal {
     /// Damage of a transaction that was committed, or a block number that no replay may write to; [`Error::Refused`] if
     /// fast commits follow.
     pub fn scan(&self) -> Result<Replay> {
+        let (replay, damage) = self.salvage()?;
+        damage.map_or(Ok(replay), Err)
+    }
+
+    /// Like [`Self::scan`], but a log that is damaged is read up to there: returns what its transactions before the
+    /// damage write, and the damage.
+    ///
+    /// # Errors
+    /// Device errors; [`Error::Refused`] if fast commits follow.
+    pub(crate) fn salvage(&self) -> Result<(Replay, Option<Error>)> {
         let log = &self.superblock;
         if log.is_empty() {
-            return Ok(Replay { next_sequence: log.sequence, ..Replay::default() });
+            return Ok((Replay { next_sequence: log.sequence, ..Replay::default() }, None));
         }
         let mut scan = Scan { log, reader: LogReader::new(self), at: log.start, left: log.end - log.first, newest: 0 };
         let mut replay = Replay::default();
         let mut sequence = log.sequence;
         let mut revokes = Vec::new();
-        loop {
-            let mut transaction = Transaction::default();
-            let End::Committed { next, seconds } = scan.transaction(sequence, &mut transaction)? else { break };
-            for (home, logged) in transaction.blocks {
-                self.check_home(home, logged)?;
-                replay.blocks.insert(home, logged);
-            }
+        let damage = loop {
+            let transaction = match self.next_transaction(&mut scan, sequence) {
+                Ok(Some(transaction)) => transaction,
+                Ok(None) => break None,
+                Err(damage @ Error::Damaged { .. }) => break Some(damage),
+                Err(error) => return Err(error),
+            };
+            replay.blocks.extend(transaction.blocks);
             revokes.extend(transaction.revokes.into_iter().map(|at| (at, sequence)));
-            (scan.at, scan.newest) = (next, seconds.max(scan.newest));
             replay.transactions += 1;
             sequence = sequence.wrapping_add(1);
-        }
+        };
         // A replay leaves one number out: what is left of the transaction that was dropped must not count later.
         replay.next_sequence = sequence.wrapping_add(1);
         for (at, revoked_in) in revokes {
@@ -107,8 +117,21 @@ impl Journal {
                 }
             }
         }
-        self.refuse_fast_commits(&mut scan.reader, sequence)?;
-        Ok(replay)
+        if damage.is_none() {
+            self.refuse_fast_commits(&mut scan.reader, sequence)?;
+        }
+        Ok((replay, damage))
+    }
+
+    /// Reads the transaction at the scan's position and moves the scan behind it; `None` at the end of the log.
+    fn next_transaction(&self, scan: &mut Scan<'_>, sequence: u32) -> Result<Option<Transaction>> {
+        let mut transaction = Transaction::default();
+        let End::Committed { next, seconds } = scan.transaction(sequence, &mut transaction)? else { return Ok(None) };
+        for (home, logged) in &transaction.blocks {
+            self.check_home(*home, *logged)?;
+        }
+        (scan.at, scan.newest) = (next, seconds.max(scan.newest));
+        Ok(Some(transaction))
     }
 
     /// Refuses a block number that a replay must not write to.
@@ -205,15 +228,18 @@ impl Scan<'_> {
             return Ok(End::Log);
         }
         let goes_on = self.left > 0 && log_block(self.reader.block(next)?, sequence.wrapping_add(1)).is_some();
-        let cut_off = !goes_on && (asynchronous || !is_sound);
+        // No power cut leaves a commit block with a wrong first sector: devices write sectors whole. Without a checksum
+        // of its own the block's sum is that of the transaction, which may be torn.
+        let is_damaged_commit = state == CommitState::Wrong && self.log.sums.seed().is_some();
+        let cut_off = !goes_on && (asynchronous || !(is_sound || is_damaged_commit));
         match to.fault.take() {
             _ if cut_off => Ok(End::Log),
             Some(fault) => Err(damaged(fault)),
             None => {
                 let place = Place::of(Structure::LogBlock(at));
-                let problem =
-                    format!("the checksum of this commit block is wrong, but transaction {sequence} is not the last");
-                Err(damaged(place.damage(problem)))
+                Err(damaged(
+                    place.damage(format!("the checksum of this commit block of transaction {sequence} is wrong")),
+                ))
             }
         }
     }

@@ -691,8 +691,9 @@ fn damage_is_found_without_checksums() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Returns a volume whose journal holds one transaction, which replaces the first block of a file; and that block.
-fn with_log(options: &str) -> Option<(MemDisk, u64)> {
+/// Returns a volume whose journal holds a transaction for each of `letters`, which fills the first block of a file
+/// with it; and that block.
+fn with_log(options: &str, letters: &str) -> Option<(MemDisk, u64)> {
     let disk = full()?;
     if !judge::have("debugfs") {
         return None;
@@ -700,11 +701,15 @@ fn with_log(options: &str) -> Option<(MemDisk, u64)> {
     let bench = Bench::new(&disk);
     let block = bench.blocks(bench.find("/other"))[0].1;
     let scratch = tempfile::tempdir().unwrap();
-    let (image, body, script) =
-        (scratch.path().join("image"), scratch.path().join("body"), scratch.path().join("script"));
+    let (image, script) = (scratch.path().join("image"), scratch.path().join("script"));
     disk.write_to(&image).unwrap();
-    fs::write(&body, [b'j'; 1024]).unwrap();
-    fs::write(&script, format!("jo {options}\njw -b {block} {}\njc\n", body.display())).unwrap();
+    let mut lines = format!("jo {options}\n");
+    for letter in letters.chars() {
+        let body = scratch.path().join(letter.to_string());
+        fs::write(&body, [letter as u8; 1024]).unwrap();
+        lines += &format!("jw -b {block} {}\n", body.display());
+    }
+    fs::write(&script, lines + "jc\n").unwrap();
     let said = judge::run("debugfs", &["-w", "-f", script.to_str().unwrap()], &image);
     assert_eq!(said.code, Some(0), "{}", said.text);
     Some((MemDisk::read_from(&image).unwrap(), block))
@@ -718,7 +723,7 @@ fn first_byte(disk: &MemDisk, block: u64) -> u8 {
 
 #[test]
 fn a_journal_is_looked_through_or_replayed() {
-    let Some((disk, block)) = with_log("-c -v 3") else { return };
+    let Some((disk, block)) = with_log("-c -v 3", "j") else { return };
     let looked = look(&disk, Mode::No);
     assert_eq!((names(&looked), looked.exit_code()), (vec!["journal_not_replayed".to_owned()], 0));
     for mode in [Mode::Preen, Mode::Yes] {
@@ -736,7 +741,7 @@ fn a_journal_is_looked_through_or_replayed() {
 
 #[test]
 fn a_log_that_the_superblock_denies_is_replayed_on_demand_only() {
-    let Some((disk, block)) = with_log("-c -v 3") else { return };
+    let Some((disk, block)) = with_log("-c -v 3", "j") else { return };
     let disk = Arc::new(disk);
     Bench::new(&disk).superblock(|raw| raw[0x60] &= !4);
     assert_eq!(names(&run_shared(&disk, Mode::No)), ["journal_not_empty"]);
@@ -750,7 +755,7 @@ fn a_log_that_the_superblock_denies_is_replayed_on_demand_only() {
 
 #[test]
 fn a_damaged_log_is_dropped_on_demand_only() {
-    let Some((disk, block)) = with_log("-c -v 3") else { return };
+    let Some((disk, block)) = with_log("-c -v 3", "j") else { return };
     let disk = Arc::new(disk);
     let bench = Bench::new(&disk);
     // The copy follows the descriptor, which is the first block of the log.
@@ -764,6 +769,22 @@ fn a_damaged_log_is_dropped_on_demand_only() {
     assert_eq!(first_byte(&disk, block), b'o', "half a log is never used");
     assert!(look(&disk, Mode::No).findings.is_empty());
     judge::assert_clean(&disk, "dropped");
+}
+
+#[test]
+fn transactions_before_the_damage_are_kept() {
+    let Some((disk, block)) = with_log("-c -v 3", "jkl") else { return };
+    // Each transaction is a descriptor, a copy and a commit block.
+    for (at, byte, letter) in [(3, 20, b'o'), (4, 900, b'j'), (5, 7, b'j'), (6, 20, b'j'), (9, 20, b'k')] {
+        let disk = Arc::new(disk.snapshot());
+        let bench = Bench::new(&disk);
+        bench.lab.block(bench.blocks(InodeNo::JOURNAL)[at].1, |block| block[byte] ^= 1);
+        assert_eq!(names(&run_shared(&disk, Mode::No)), ["journal_damaged"], "block {at}");
+        assert_eq!(run_shared(&disk, Mode::Yes).exit_code(), 1, "block {at}");
+        assert_eq!(first_byte(&disk, block) as char, letter as char, "block {at}");
+        assert!(look(&disk, Mode::No).findings.is_empty(), "block {at}");
+        judge::assert_clean(&disk, "replayed in part");
+    }
 }
 
 #[test]
