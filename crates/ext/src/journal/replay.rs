@@ -2,9 +2,9 @@
 //!
 //! A transaction counts if its commit block is there and right, and so do all before it. A log ends where the next
 //! transaction is incomplete or torn: that is what a power cut leaves. It is *damaged* if a transaction that was
-//! committed has a wrong checksum, its commit block included: then a mount uses nothing of the log, and fsck what lies
-//! before the damage. What is left of an older lap of the ring is told from damage by its commit time, which lies before
-//! that of the last transaction.
+//! committed has a wrong checksum, its commit block included: then a mount uses nothing of the log, and fsck what
+//! lies before the damage. What is left of an older lap of the ring is told from damage by its commit time, which lies
+//! before that of the last transaction.
 
 use std::collections::BTreeMap;
 
