@@ -147,6 +147,76 @@ fn the_most_ragged_file_fills_a_volume_and_loses_nothing() {
     }
 }
 
+/// Writes as many blocks in order at the end of a file as there is space for, up to `most`. Returns the end.
+fn append(vfs: &Vfs<Ext>, file: Ino, all: &mut BTreeSet<u64>, most: u64) -> u64 {
+    let end = all.last().map_or(0, |last| last + 1);
+    let added = (end..end + most).take_while(|at| write(vfs, file, *at));
+    all.extend(added.collect::<Vec<_>>());
+    all.last().map_or(0, |last| last + 1)
+}
+
+#[test]
+fn a_large_write_that_hardly_fits_is_accepted() {
+    let Some(disk) = make("12M") else { return };
+    let vfs = mount(&disk);
+    let (filler, file) = (create(&vfs, "filler"), create(&vfs, "file"));
+    let mut filled = BTreeSet::new();
+    let free = vfs.stat_fs().free;
+    append(&vfs, filler, &mut filled, free - 430);
+    vfs.sync().expect("the disk works");
+    let free = vfs.stat_fs().free;
+    assert!((415..=430).contains(&free), "{free} blocks are free");
+    // Its nodes are ten at most, if each extent has one block.
+    let data: Vec<u8> = (0..400).flat_map(|at| block(file, at)).collect();
+    vfs.write(&Credentials::root(), file, 0, &data, false).expect("there is space");
+    vfs.close().expect("everything has its place");
+    judge(&disk, None);
+    let vfs = mount(&disk);
+    compare(&vfs, file, 400, &(0..400).collect());
+    vfs.close().expect("the disk works");
+}
+
+#[test]
+fn accepted_data_find_their_place_between_single_free_blocks() {
+    type Order = fn(u64) -> u64;
+    // Parts of the file: in order, in the other order, and in no order.
+    let orders: [Order; 3] = [|at| at, |at| 99 - at, |at| at * 37 % 100];
+    for order in orders {
+        let Some(disk) = make("12M") else { return };
+        let vfs = mount(&disk);
+        let (sieve, first, second) = (create(&vfs, "sieve"), create(&vfs, "first"), create(&vfs, "second"));
+        let mut kept = BTreeSet::new();
+        let end = append(&vfs, sieve, &mut kept, u64::MAX / 2);
+        vfs.sync().expect("the disk works");
+        for at in (1..end).step_by(2) {
+            vfs.allocate(&Credentials::root(), sieve, at * BLOCK, BLOCK, Allocate::Punch).expect("a hole");
+            kept.remove(&at);
+        }
+        vfs.sync().expect("the disk works");
+        // Two files take turns, so that one is promised what the other gives back; each block becomes an extent.
+        let mut written = [BTreeSet::new(), BTreeSet::new()];
+        for part in 0..100 {
+            for (file, written) in [first, second].into_iter().zip(&mut written) {
+                let from = order(part) * 50;
+                written.extend((from..from + 50).filter(|at| write(&vfs, file, *at)));
+            }
+            if part % 7 == 0 {
+                vfs.fsync(first, false).expect("what was accepted finds its place");
+            }
+        }
+        let count = written.iter().map(BTreeSet::len).sum::<usize>();
+        assert!(count as u64 > end / 3 && count < 10_000, "{count} blocks were written, until the volume was full");
+        vfs.close().expect("what was accepted finds its place");
+        judge(&disk, None);
+        let vfs = mount(&disk);
+        compare(&vfs, sieve, end, &kept);
+        for (file, written) in [first, second].into_iter().zip(&written) {
+            compare(&vfs, file, 5000, written);
+        }
+        vfs.close().expect("the disk works");
+    }
+}
+
 #[test]
 fn a_deep_tree_is_cut_in_steps_that_fit_a_small_journal() {
     let Some(disk) = make("64M") else { return };

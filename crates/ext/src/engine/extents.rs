@@ -10,12 +10,13 @@
 //!
 //! *Space.* A new block of a file may split each node on the way to it, so a write is promised more than the block
 //! ([`shape`]): for each part of the file that waits to be written one node, for each part of parts another, and so on.
-//! A part has an eighth as many blocks as a leaf has entries. A leaf that was split has room for half its entries
-//! again, which four parts fill. So what is promised for the parts within a leaf covers its splits. What is not covered
-//! is the first split of a leaf that is full: two such leaves may meet within a part; the promise for a part ends when
-//! its first block is placed; and data that move, holes that are punched into an extent, and blocks that are allocated
-//! without being written have none. A leaf is full with as many blocks as it has entries, so a volume has no more full
-//! leaves than blocks divided by that number. As many, and as many again for the nodes above them, are kept out of all
+//! A part has half as many blocks as a leaf has entries. A split leaves both halves room for one new extent less than
+//! that. So the first new block may split a full leaf, and each later split of what it has become takes as many new
+//! blocks as a part has: the parts that they lie in are no fewer than the splits. What is not covered is the first
+//! split of a leaf that is full: two such leaves may meet within a part; the promise for a part ends when its first
+//! block is placed; and data that move, holes that are punched into an extent, and blocks that are allocated without
+//! being written have none. A leaf is full with as many blocks as it has entries, so a volume has no more full leaves
+//! than blocks divided by that number. As many, and as many again for the nodes above them, are kept out of all
 //! promises ([`reserve`]).
 
 use std::collections::BTreeMap;
@@ -38,19 +39,20 @@ use crate::place::ffs;
 
 /// The most blocks that are kept for nodes without a promise.
 const RESERVE_MAX: u64 = 4096;
-/// The share of a leaf's entries, one part in so many, that a part of a file with a promise of its own has in blocks.
-const PART_SHARE: u64 = 8;
+
+/// Returns half the number of a leaf's entries: so many new extents go into a leaf between two splits.
+fn half_of_leaf(geo: &Geometry) -> u64 {
+    u64::from(extent::block_entries(geo.block_bytes())) / 2
+}
 
 /// Returns the shape of the map of files with extents, for the promises of their nodes.
 pub(super) fn shape(geo: &Geometry) -> MapShape {
-    let fan = u64::from(extent::block_entries(geo.block_bytes())) / PART_SHARE;
-    MapShape { direct: ROOT_ENTRIES.into(), fan, trees: &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] }
+    MapShape { direct: ROOT_ENTRIES.into(), fan: half_of_leaf(geo), trees: &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] }
 }
 
 /// Returns the blocks of a volume that no write is promised: nodes may take them that nothing was promised for.
 pub(super) fn reserve(geo: &Geometry) -> u64 {
-    let half = u64::from(extent::block_entries(geo.block_bytes())) / 2;
-    (geo.blocks / half).min(RESERVE_MAX)
+    (geo.blocks / half_of_leaf(geo)).min(RESERVE_MAX)
 }
 
 /// Takes a block for a new node, and returns it with the level of its bit.
