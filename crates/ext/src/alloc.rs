@@ -14,6 +14,7 @@
 
 pub mod free_map;
 pub mod swaparea;
+mod taken;
 
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use std::cell::Cell;
@@ -33,7 +34,7 @@ use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Seal
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Meta, Sweeper, Use};
 pub use free_map::{Fit, FreeMap};
-use swaparea::{Ledger, Taken};
+use taken::{Ledger, Taken};
 
 /// Pause before looking again at the blocks that other ops are freeing.
 pub const FREEING_PAUSE: Duration = Duration::from_millis(1);

@@ -1,129 +1,29 @@
 //! Blocks for swap areas: taken in memory, never on the disk.
 //!
-//! A taken bit lies in a second bitmap of its group, over the one that the disk shows. Searches see
-//! both, counts for policies leave the taken blocks out; the disk's bitmap, descriptors and
-//! superblock do not show them. So taking blocks and giving them back writes nothing, and after a
-//! crash or an unmount no trace of a swap area is left: no leak, no message of a checker.
+//! A taken bit lies in a second bitmap of its group ([`super::taken`]). So taking blocks and giving them back writes
+//! nothing, and after a crash or an unmount no trace of a swap area is left: no leak, no message of a checker.
 //!
 //! Capacity: reserved blocks count as promised from [`SwapSpace::reserve`] to [`SwapSpace::release`],
 //! whether they are taken or not. Free blocks include the taken ones, so the number of blocks that
 //! other callers may be promised does not change when runs are taken and given back.
 
-use moafs_runtime::leaf::atomic::Ordering;
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use moafs_runtime::leaf::Mutex;
+use moafs_runtime::leaf::atomic::Ordering;
 use moafs_vfs::Result;
 use moafs_vfs::swap_space::{Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
 
 use super::{Alloc, FREEING_PAUSE, no_space};
 use crate::format::{BlockNo, GroupNo, bitmap};
-use crate::meta::Block;
-
-/// The bits of a group that swap areas have taken.
-#[derive(Default)]
-pub(super) struct Taken {
-    /// Has no bytes before the first block is taken.
-    map: Vec<u8>,
-    count: u32,
-    /// True if the group waits in [`Ledger::next_contended_group`].
-    in_the_way: bool,
-}
-
-impl Taken {
-    pub(super) fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// Returns the bitmap of the taken blocks.
-    pub(super) fn map(&self) -> &[u8] {
-        &self.map
-    }
-
-    /// Calls `look` with the group's bitmap in which the taken bits are set.
-    pub(super) fn over<R>(&self, block: &Block, look: impl FnOnce(&[u8]) -> R) -> R {
-        if self.count == 0 {
-            return block.view(look);
-        }
-        self.over_map(block.view(<[u8]>::to_vec), look)
-    }
-
-    /// Calls `look` with a map in which the taken bits are set.
-    pub(super) fn over_map<R>(&self, mut map: Vec<u8>, look: impl FnOnce(&[u8]) -> R) -> R {
-        map.iter_mut().zip(&self.map).for_each(|(used, taken)| *used |= taken);
-        look(&map)
-    }
-
-    /// Returns the taken runs, ascending.
-    fn runs(&self) -> Vec<Range<u32>> {
-        let bits = self.map.len() as u32 * 8;
-        let mut runs = Vec::new();
-        let mut from = 0;
-        while let Some(start) = bitmap::first_set(&self.map, from, bits) {
-            let end = bitmap::first_zero(&self.map, start, bits).unwrap_or(bits);
-            runs.push(start..end);
-            from = end;
-        }
-        runs
-    }
-
-    pub(super) fn take(&mut self, bits: Range<u32>, block_bytes: usize) {
-        if self.map.is_empty() {
-            self.map = vec![0; block_bytes];
-        }
-        self.count += bits.end - bits.start;
-        bitmap::set_range(&mut self.map, bits);
-    }
-
-    /// Clears the taken ones among `bits`; returns how many were taken.
-    pub(super) fn give(&mut self, bits: Range<u32>) -> u32 {
-        if self.map.is_empty() {
-            return 0;
-        }
-        let given = bits.filter(|bit| bitmap::clear(&mut self.map, *bit)).count() as u32;
-        self.count -= given;
-        given
-    }
-}
-
-/// The blocks that swap areas have reserved and taken on a volume.
-#[derive(Default)]
-pub(super) struct Ledger {
-    blocks: Mutex<Blocks>,
-    /// Contended groups: those in which a taken run was in a writer's way, each once.
-    pressed: Mutex<VecDeque<GroupNo>>,
-}
-
-#[derive(Default)]
-struct Blocks {
-    reserved: u64,
-    taken: u64,
-}
-
-impl Ledger {
-    /// Takes up to `blocks` of the reserved blocks that are not taken yet; returns how many.
-    fn claim(&self, blocks: u32) -> u32 {
-        let mut own = self.blocks.lock();
-        let claimed = own.reserved.saturating_sub(own.taken).min(blocks.into());
-        own.taken += claimed;
-        claimed as u32
-    }
-
-    fn unclaim(&self, blocks: u32) {
-        self.blocks.lock().taken -= u64::from(blocks);
-    }
-}
 
 impl Alloc {
     /// Makes a group a contended group: a search fell short there that would not have without the
     /// taken runs, so they should move away.
     pub fn contend(&self, group: GroupNo) {
-        let taken = &mut self.groups[group.0 as usize].state.lock().taken;
-        if taken.count > 0 && !std::mem::replace(&mut taken.in_the_way, true) {
-            self.swap.pressed.lock().push_back(group);
+        if self.groups[group.0 as usize].state.lock().taken.contend() {
+            self.swap.note_contended(group);
         }
     }
 
@@ -231,15 +131,12 @@ impl SwapSpace for SwapRoom {
                 meta.pause(FREEING_PAUSE);
             }
         }
-        self.alloc.swap.blocks.lock().reserved += blocks;
+        self.alloc.swap.reserve(blocks);
         Ok(())
     }
 
     fn release(&self, blocks: u64) {
-        let mut own = self.alloc.swap.blocks.lock();
-        debug_assert!(own.taken + blocks <= own.reserved, "{blocks} released, {} taken of {}", own.taken, own.reserved);
-        let released = blocks.min(own.reserved.saturating_sub(own.taken));
-        own.reserved -= released;
+        let released = self.alloc.swap.release(blocks);
         self.alloc.promised.0.fetch_sub(released, Ordering::Relaxed);
     }
 
@@ -271,10 +168,8 @@ impl SwapSpace for SwapRoom {
 
     fn next_contended_group(&self) -> Option<Group> {
         loop {
-            let group = self.alloc.swap.pressed.lock().pop_front()?;
-            let taken = &mut self.alloc.groups[group.0 as usize].state.lock().taken;
-            taken.in_the_way = false;
-            if taken.count > 0 {
+            let group = self.alloc.swap.next_contended()?;
+            if self.alloc.groups[group.0 as usize].state.lock().taken.settle() {
                 return Some(Group(group.0));
             }
         }

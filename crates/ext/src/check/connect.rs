@@ -6,11 +6,13 @@ use std::collections::BTreeSet;
 use moafs_disk::Buf;
 use moafs_vfs::types::FileKind;
 
-use super::extents::has_tree;
+use super::checker::{Checker, DirInfo, InodeState};
+use super::error::CheckError;
 use super::inodes::storable_links;
-use super::map::Run;
+use super::issue::Issue;
+use super::mapped::Run;
 use super::scan::Blocks;
-use super::{CheckError, Checker, DirInfo, InodeState, Issue};
+use super::tree::has_tree;
 use crate::format::dir::{self, Form};
 use crate::format::inode::{EXTRA_BYTES, InodeFlags, entry_type, kind_of_entry_type};
 use crate::format::map::DIRECT;

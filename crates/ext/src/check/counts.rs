@@ -2,9 +2,11 @@
 
 use moafs_disk::Buf;
 
+use super::checker::Checker;
+use super::error::CheckError;
+use super::issue::Issue;
 use super::issue::{Bitmap, Count, Span};
 use super::scan::Blocks;
-use super::{CheckError, Checker, Issue};
 use crate::format::group::BLOCK_UNINIT;
 use crate::format::inode::entry_type;
 use crate::format::{BlockNo, Descriptor, GroupNo, Structure, bitmap};

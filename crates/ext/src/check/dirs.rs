@@ -6,8 +6,10 @@ use std::hash::{DefaultHasher, Hasher as _};
 use moafs_disk::Buf;
 use moafs_vfs::types::FileKind;
 
+use super::checker::Checker;
+use super::error::CheckError;
+use super::issue::Issue;
 use super::scan::Blocks;
-use super::{CheckError, Checker, Issue};
 use crate::format::dir::{self, DirEntry, Form};
 use crate::format::inode::{InodeFlags, entry_type, kind_of_entry_type};
 use crate::format::{BlockNo, InodeNo, Sealed, Structure, put_u32};

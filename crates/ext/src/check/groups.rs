@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::checker::Checker;
+use super::error::CheckError;
+use super::issue::Issue;
+use super::report::Log;
 use super::scan::Blocks;
 use super::volume::Volume;
-use super::{CheckError, Checker, Issue, Log};
 use crate::format::group::{BLOCK_UNINIT, INODE_UNINIT};
 use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Sealed, Structure};
 

@@ -4,9 +4,11 @@
 
 use moafs_disk::Buf;
 
-use super::map::Mapped;
+use super::checker::Checker;
+use super::error::CheckError;
+use super::issue::Issue;
+use super::mapped::Mapped;
 use super::scan::Blocks;
-use super::{CheckError, Checker, Issue};
 use crate::format::dir::{self, Form};
 use crate::format::htree::{self, Hasher, IndexEntry};
 use crate::format::inode::InodeFlags;

@@ -3,11 +3,13 @@
 use moafs_disk::Buf;
 use moafs_vfs::types::FileKind;
 
-use super::extents::is_root;
-use super::map::Mapped;
+use super::checker::{Checker, DirInfo, Shared};
+use super::error::CheckError;
+use super::issue::Issue;
+use super::mapped::Mapped;
 use super::scan::{Blocks, slots};
 use super::superblock::FIRST_INO;
-use super::{CheckError, Checker, DirInfo, Issue, Shared};
+use super::tree::is_root;
 use crate::format::extent::LBN_END;
 use crate::format::inode::{FAST_SYMLINK_MAX, InodeFlags, LINKS_MAX, entry_type, extra_isize_is_legal};
 use crate::format::reserve::Reserved;

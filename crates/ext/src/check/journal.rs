@@ -6,9 +6,13 @@ use moafs_disk::SharedDisk;
 use moafs_vfs::Error;
 use moafs_vfs::types::FileKind;
 
+use super::checker::Checker;
+use super::error::CheckError;
+use super::issue::Issue;
+use super::report::{CheckOptions, Log, Mode};
 use super::scan::Blocks;
+use super::superblock;
 use super::superblock::Chosen;
-use super::{CheckError, CheckOptions, Checker, Issue, Log, Mode, superblock};
 use crate::format::journal::{JournalSuperblock, MAGIC, SUPERBLOCK_BYTES};
 use crate::format::superblock::Compat;
 use crate::format::{Geometry, InodeNo, Superblock, u32_at};

@@ -5,97 +5,17 @@ use std::ops::Range;
 
 use moafs_disk::Buf;
 
-use super::scan::{Blocks, Judge, Pointer, Step, walk_map};
-use super::shared::{Sharing, is_indirect_block};
+use super::checker::{Checker, is_in};
+use super::claims::Sharing;
+use super::error::CheckError;
+use super::issue::Issue;
+use super::mapped::{Mapped, Run};
+use super::report::Log;
+use super::scan::{Blocks, Judge, Pointer, Step, is_indirect_block, walk_map};
+use super::tree::{TreeJudge, Visit, has_tree, walk_tree};
 use super::volume::Volume;
-use super::{CheckError, Checker, Issue, Log, extents};
 use crate::format::extent::Extent;
 use crate::format::{BlockNo, Geometry, Inode, InodeNo, bitmap, map, put_u32};
-
-/// Adjacent file blocks on adjacent blocks of the volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
-    /// The first file block.
-    pub(super) lbn: u64,
-    pub(super) start: BlockNo,
-    pub(super) len: u64,
-    pub(super) unwritten: bool,
-}
-
-impl Run {
-    pub(super) fn one(lbn: u64, start: BlockNo) -> Run {
-        Run { lbn, start, len: 1, unwritten: false }
-    }
-
-    /// Returns the file block behind the last one.
-    fn end(&self) -> u64 {
-        self.lbn + self.len
-    }
-
-    fn blocks(self) -> impl Iterator<Item = (u64, BlockNo)> {
-        (0..self.len).map(move |at| (self.lbn + at, BlockNo(self.start.0 + at)))
-    }
-}
-
-impl From<Extent> for Run {
-    fn from(extent: Extent) -> Run {
-        let Extent { lbn, len, start, unwritten } = extent;
-        Run { lbn: lbn.into(), start, len: len.into(), unwritten }
-    }
-}
-
-/// The legal blocks of a map.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Mapped {
-    /// Ascending by file block.
-    pub(super) runs: Vec<Run>,
-    /// Indirect blocks, or nodes of the extent tree.
-    pub(super) nodes: Vec<BlockNo>,
-    /// Number of blocks in the runs.
-    pub(super) count: u64,
-}
-
-impl Mapped {
-    /// Takes a run behind all others.
-    pub(super) fn push(&mut self, run: Run) {
-        self.count += run.len;
-        match self.runs.last_mut() {
-            Some(last)
-                if last.end() == run.lbn
-                    && last.start.0 + last.len == run.start.0
-                    && last.unwritten == run.unwritten =>
-            {
-                last.len += run.len;
-            }
-            _ => self.runs.push(run),
-        }
-    }
-
-    /// Returns the number of blocks that count for the inode.
-    pub(super) fn blocks_used(&self) -> u64 {
-        self.count + self.nodes.len() as u64
-    }
-
-    /// Returns the file block behind the last one.
-    pub(super) fn end(&self) -> u64 {
-        self.runs.last().map_or(0, Run::end)
-    }
-
-    /// Returns the file block behind the last one that was written.
-    pub(super) fn written_end(&self) -> u64 {
-        self.runs.iter().rev().find(|run| !run.unwritten).map_or(0, Run::end)
-    }
-
-    /// Returns all blocks with their numbers in the file.
-    pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, BlockNo)> + '_ {
-        self.runs.iter().flat_map(|run| run.blocks())
-    }
-
-    /// Returns the runs as extents of legal lengths.
-    pub(super) fn extents(&self) -> Vec<Extent> {
-        self.runs.iter().flat_map(|run| Extent::cover(run.lbn, run.start.0, run.len, run.unwritten)).collect()
-    }
-}
 
 impl Checker<'_> {
     /// Walks an inode's map, and claims its blocks. Blocks from file block `cut` on are given up.
@@ -106,7 +26,7 @@ impl Checker<'_> {
         cut: Option<u64>,
     ) -> Result<Mapped, CheckError> {
         self.state_mut(ino).has_map = true;
-        if extents::has_tree(inode, &self.geo) {
+        if has_tree(inode, &self.geo) {
             return self.check_extents(ino, inode, cut);
         }
         let mut judge = MapJudge {
@@ -134,7 +54,7 @@ impl Checker<'_> {
             dense.push(Run::one(lbn, block));
         }
         *mapped = dense;
-        if extents::has_tree(inode, &self.geo) {
+        if has_tree(inode, &self.geo) {
             return self.rebuild_tree(ino, inode, mapped).map(drop);
         }
         let mut builder = Builder {
@@ -153,8 +73,8 @@ impl Checker<'_> {
     /// may lead to, or one that was never written.
     pub(super) fn dense_blocks(&self, inode: &Inode) -> Result<Option<Vec<BlockNo>>, CheckError> {
         let mut dense = DenseJudge { geo: &self.geo, fixed: &self.fixed, blocks: Vec::new(), is_dense: true };
-        if extents::has_tree(inode, &self.geo) {
-            extents::walk_tree(&self.volume, &self.geo, &inode.block_bytes(), &mut dense)?;
+        if has_tree(inode, &self.geo) {
+            walk_tree(&self.volume, &self.geo, &inode.block_bytes(), &mut dense)?;
         } else {
             walk_map(&self.volume, &self.geo, &mut inode.block.clone(), &mut dense)?;
         }
@@ -194,8 +114,8 @@ impl Judge for DenseJudge<'_> {
     }
 }
 
-impl extents::TreeJudge for DenseJudge<'_> {
-    fn node(&mut self, visit: &extents::Visit<'_>) -> Result<bool, CheckError> {
+impl TreeJudge for DenseJudge<'_> {
+    fn node(&mut self, visit: &Visit<'_>) -> Result<bool, CheckError> {
         self.is_dense &= visit.found.problems.is_empty() && self.is_legal(visit.child.block);
         Ok(self.is_dense)
     }
@@ -321,11 +241,4 @@ impl Builder<'_, '_> {
         self.volume.write(block, contents);
         block.0 as u32
     }
-}
-
-/// Returns true if one of these ranges, which are sorted, has the block. Damaged descriptors make
-/// them overlap.
-pub(super) fn is_in(ranges: &[Range<u64>], block: BlockNo) -> bool {
-    let behind = ranges.partition_point(|range| range.start <= block.0);
-    ranges[..behind].iter().rev().any(|range| range.contains(&block.0))
 }

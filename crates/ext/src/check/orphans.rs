@@ -3,8 +3,10 @@
 use moafs_disk::Buf;
 use moafs_vfs::types::FileKind;
 
+use super::checker::Checker;
+use super::error::CheckError;
+use super::issue::Issue;
 use super::scan::Blocks;
-use super::{CheckError, Checker, Issue};
 use crate::format::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL_BYTES};
 use crate::format::superblock::{Compat, RoCompat};
 use crate::format::{BlockNo, InodeNo, Owner, Sealed, Structure, u32_at};

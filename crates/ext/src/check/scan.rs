@@ -212,3 +212,10 @@ impl<F: FnMut(BlockNo) -> bool> Judge for Claims<'_, F> {
         unreachable!("no pointer of block {block} was cleared");
     }
 }
+
+/// Returns true if most pointers in a block could be pointers.
+pub(super) fn is_indirect_block(page: &[u8], geo: &Geometry) -> bool {
+    let pointers = (0..geo.apb as usize).map(|index| u32_at(page, 4 * index)).filter(|pointer| *pointer != 0);
+    let (legal, illegal): (Vec<u32>, Vec<u32>) = pointers.partition(|block| geo.may_point_to(BlockNo((*block).into())));
+    legal.len() >= illegal.len()
+}

@@ -13,88 +13,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use moafs_disk::{Buf, Disk, Page};
 
-use super::extents::{TreeJudge, Visit, has_tree, walk_tree};
-use super::issue::Holder;
-use super::map::{Mapped, Run};
-use super::scan::{Blocks, Judge, Pointer, Step, walk_map};
+use super::checker::Checker;
+use super::claims::{Claim, Claims, Rank, visits_max};
+use super::error::CheckError;
+use super::issue::Issue;
+use super::mapped::{Mapped, Run};
+use super::report::Log;
+use super::scan::{Blocks, Judge, Pointer, Step, is_indirect_block, walk_map};
+use super::tree::{TreeJudge, Visit, has_tree, walk_tree};
 use super::volume::Volume;
-use super::{CheckError, Checker, Issue, Log};
 use crate::format::dir::{self, Form};
 use crate::format::extent::{self, Extent};
 use crate::format::superblock::Incompat;
 use crate::format::{BlockNo, Descriptor, Geometry, Inode, InodeNo, Owner, Sealed, bitmap, map, put_u32, u32_at};
-
-/// Claims that are kept in memory; a volume with more is not repaired.
-const CLAIMS_MAX: usize = 1 << 20;
-
-/// Indirect blocks that are walked again for another claimant.
-const VISITS_MAX: u64 = 1 << 20;
-
-/// Results of pass 1 about blocks with more than one claim.
-#[derive(Default)]
-pub(super) struct Sharing {
-    /// A bit for each such block; absent until there is one.
-    pub(super) map: Option<Vec<u8>>,
-    /// Number of indirect blocks that may still be walked for a second claimant: the walk must end
-    /// on any volume.
-    pub(super) visits_left: u64,
-    claims: Option<Claims>,
-}
-
-impl Sharing {
-    pub(super) fn new(geo: &Geometry) -> Sharing {
-        Sharing { visits_left: visits_max(geo), ..Sharing::default() }
-    }
-
-    pub(super) fn note(&mut self, block: BlockNo, geo: &Geometry) {
-        let bytes = geo.blocks.div_ceil(8) as usize;
-        bitmap::set(self.map.get_or_insert_with(|| vec![0; bytes]), block.0 as u32);
-    }
-
-    pub(super) fn has(&self, block: BlockNo) -> bool {
-        self.map.as_ref().is_some_and(|map| bitmap::test(map, block.0 as u32))
-    }
-}
-
-fn visits_max(geo: &Geometry) -> u64 {
-    geo.blocks.min(VISITS_MAX)
-}
-
-/// The degree to which a block's contents fit a claim; the smallest rank keeps the block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    /// Bitmaps, inode tables, superblocks, descriptors; blocks of the resize inode.
-    Metadata,
-    /// The contents look like a block of the claimed type.
-    Confirmed,
-    /// File data: any contents will do.
-    Data,
-    /// The contents do not look like an indirect block.
-    Refuted,
-}
-
-/// A claim on a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Claim {
-    rank: Rank,
-    /// The claimant's inode number; 0 for metadata.
-    inode: u32,
-    level: u8,
-    lbn: u64,
-}
-
-/// The claims on all blocks that have more than one.
-pub(super) struct Claims {
-    /// Blocks with more than one claim, a bit each.
-    shared: Vec<u8>,
-    /// The claim that keeps the block, by block.
-    keepers: BTreeMap<u32, Claim>,
-    /// The other claims, in the order of inodes.
-    others: Vec<(BlockNo, Claim)>,
-    /// True if there are more claims than can be kept in memory, or more indirect blocks than can
-    /// be walked.
-    too_many: bool,
-}
 
 /// A copy of the data that the repair needs from a check that changed nothing.
 pub(super) struct Tangle {
@@ -159,40 +90,6 @@ impl Checker<'_> {
     }
 }
 
-impl Claims {
-    fn is_shared(&self, block: BlockNo) -> bool {
-        bitmap::test(&self.shared, block.0 as u32)
-    }
-
-    /// Notes a claim: the best one so far keeps the block.
-    fn note(&mut self, block: BlockNo, claim: Claim) {
-        if !self.is_shared(block) {
-            return;
-        }
-        if self.others.len() >= CLAIMS_MAX {
-            self.too_many = true;
-            return;
-        }
-        match self.keepers.get_mut(&(block.0 as u32)) {
-            None => drop(self.keepers.insert(block.0 as u32, claim)),
-            Some(keeper) if claim < *keeper => self.others.push((block, std::mem::replace(keeper, claim))),
-            Some(_) => self.others.push((block, claim)),
-        }
-    }
-
-    fn holder(&self, block: BlockNo) -> Holder {
-        match self.keepers.get(&(block.0 as u32)) {
-            Some(keeper) if keeper.rank != Rank::Metadata && keeper.inode != 0 => Holder::Inode(InodeNo(keeper.inode)),
-            Some(keeper) if keeper.rank != Rank::Metadata => Holder::Attributes,
-            _ => Holder::Metadata,
-        }
-    }
-
-    fn keeps(&self, block: BlockNo, claim: &Claim) -> bool {
-        self.keepers.get(&(block.0 as u32)) == Some(claim)
-    }
-}
-
 /// Judges whether blocks look like the type that a claim gives them.
 #[derive(Clone, Copy)]
 struct PageJudge<'a, 'v> {
@@ -225,13 +122,6 @@ impl PageJudge<'_, '_> {
         let (level, lbn) = (visit.child.bounds.depth as u8 + 1, visit.child.bounds.first.into());
         Claim { rank, inode: self.owner.ino.0, level, lbn }
     }
-}
-
-/// Returns true if most pointers in a block could be pointers.
-pub(super) fn is_indirect_block(page: &[u8], geo: &Geometry) -> bool {
-    let pointers = (0..geo.apb as usize).map(|index| u32_at(page, 4 * index)).filter(|pointer| *pointer != 0);
-    let (legal, illegal): (Vec<u32>, Vec<u32>) = pointers.partition(|block| geo.may_point_to(BlockNo((*block).into())));
-    legal.len() >= illegal.len()
 }
 
 /// Returns true if the contents could be file block `lbn` of directory `ino`.

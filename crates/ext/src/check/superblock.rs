@@ -2,10 +2,12 @@
 
 use moafs_disk::{Disk, DiskExt, Kind, Lba, Tag};
 
-use super::extents::has_tree;
+use super::error::CheckError;
+use super::issue::Issue;
+use super::report::Log;
 use super::scan::Blocks;
+use super::tree::has_tree;
 use super::volume::{Volume, device_bytes, read_superblock};
-use super::{CheckError, Issue, Log};
 use crate::format::error::Reason;
 use crate::format::extent::salvage;
 use crate::format::journal::MAGIC as JOURNAL_MAGIC;

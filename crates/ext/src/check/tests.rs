@@ -9,12 +9,15 @@ use std::sync::OnceLock;
 
 use moafs_disk::mem::MemDisk;
 use moafs_runtime::Timestamp;
+use moafs_vfs::types::FileKind;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
 use crate::format::map::{self, DIRECT};
-use crate::format::{bitmap, put_u16, put_u32, u16_at, u32_at};
+use crate::format::{
+    BlockNo, Descriptor, Geometry, GroupNo, Inode, InodeNo, Superblock, bitmap, inode, put_u16, put_u32, u16_at, u32_at,
+};
 use crate::judge;
 use crate::mkfs::{MkfsOptions, mkfs};
 

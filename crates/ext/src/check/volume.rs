@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use moafs_disk::{Buf, Disk, DiskError, DiskExt, Kind, Lba, Op, Page, Request, SECTOR, Tag};
 use moafs_runtime::leaf::Mutex;
 
-use super::CheckError;
+use super::error::CheckError;
 use super::scan::Blocks;
 use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State};
 use crate::format::{BlockNo, Geometry, InodeNo, Sealed, Superblock, checksum};

@@ -30,7 +30,7 @@ use crate::format::dir as codec;
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Sealed};
 use crate::meta::{Freed, Handle, Level};
-use crate::place::{ParentDirectory, ffs};
+use crate::place::{ParentDirectory, ffs, inodes};
 
 /// Runs that one op allocates without writing them at most: each may change a node of its own.
 const PREALLOCATED_RUNS_MAX: u32 = 64;
@@ -250,7 +250,7 @@ impl<'a> ExtOp<'a> {
             if let Some(found) = ext.alloc.inode(first, directory)? {
                 return Ok(found);
             }
-            for group in ffs::file_groups(&ext.geo, first, parent.ino) {
+            for group in inodes::file_groups(&ext.geo, first, parent.ino) {
                 if ext.alloc.counts(group).free_inodes > 0
                     && let Some(found) = ext.alloc.inode(group, directory)?
                 {

@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 use super::draft::{Draft, WritePlan};
 use super::ffs::{plan_file, tag};
 use super::free_space::FreeSpace;
-use super::{Files, PlacementPolicy};
+use super::policy::{Files, PlacementPolicy};
 use crate::alloc::Fit;
 use crate::format::{BlockNo, Geometry, GroupNo, InodeNo};
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
 
-use super::super::extents::mapped_by_tree;
-use super::super::map::{Mapped, Run};
+use super::super::mapped::{Mapped, Run};
 use super::super::scan::{Judge, Pointer, Step, walk_map};
+use super::super::tree::mapped_by_tree;
 use super::super::volume::Volume;
 use super::*;
 use crate::format::checksum::Sealed;
