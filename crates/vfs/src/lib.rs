@@ -63,7 +63,7 @@
 //!
 //! Below the layers are parts that know none of them: `inode`, `pages` (cached blocks of one file), `unplaced` (what
 //! its dirty pages may still take on the volume), `dirty` (the lists), `cache` (budget and queue), `fill` (reads under
-//! way), `read_ahead`, `walks`, `pace`, `relief`, `write_error`, `acl`, `credentials`, `options`, `calls`.
+//! way), `read_ahead`, `walks`, `pace`, `full_host`, `relief`, `write_error`, `acl`, `credentials`, `options`, `calls`.
 //!
 //! # Lock order (take downwards only)
 //!
@@ -111,6 +111,7 @@ pub mod error;
 mod fill;
 mod filling;
 pub mod format;
+pub mod full_host;
 pub mod health;
 mod inner;
 mod inode;

@@ -14,10 +14,10 @@
 use moafs_runtime::leaf::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use moafs_disk::{Buf, Cause, DiskExt, Epoch, Kind, Lba, Op, Request, SECTOR, Tag};
 use moafs_vfs::format::Admission;
+use moafs_vfs::full_host::wait_for_host;
 use moafs_vfs::{Error, Result};
 
 use super::convert::{copy_of, damaged};
@@ -44,11 +44,6 @@ const REQUEST_BLOCKS_MAX: usize = 256;
 const BATCH_REQUESTS_MAX: usize = 32;
 const BATCH_BLOCKS_MAX: usize = 256;
 
-/// The time for which a caller waits for room on the host, and the pause before its second attempt; each further
-/// pause is twice as long.
-const HOST_FULL_WAIT: Duration = Duration::from_secs(25);
-const HOST_FULL_PAUSE: Duration = Duration::from_millis(100);
-
 /// A node that has got a place, with its contents at that moment.
 pub(super) struct Placed {
     nid: Nid,
@@ -73,21 +68,7 @@ impl F2fs {
     /// Makes everything durable that was changed before the call. Does nothing if nothing was
     /// changed, unless `umount` says that the volume is about to be closed.
     pub(super) fn checkpoint(&self, umount: bool) -> Result<()> {
-        self.wait_for_host(|| self.checkpoint_as(&mut self.writer.lock(), umount))
-    }
-
-    /// Repeats an attempt for which the host has no room, for a while. The caller does not hold the writer's lock.
-    pub(super) fn wait_for_host(&self, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
-        let until = self.rt.now() + HOST_FULL_WAIT;
-        let mut pause = HOST_FULL_PAUSE;
-        loop {
-            let done = attempt();
-            if !done.as_ref().is_err_and(Error::is_host_full) || self.rt.now() >= until {
-                return done;
-            }
-            moafs_runtime::sleep_until(&*self.rt, self.rt.now() + pause);
-            pause *= 2;
-        }
+        wait_for_host(&self.rt, || self.checkpoint_as(&mut self.writer.lock(), umount))
     }
 
     pub(super) fn checkpoint_as(&self, writer: &mut Writer, umount: bool) -> Result<()> {

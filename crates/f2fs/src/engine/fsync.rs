@@ -15,6 +15,7 @@
 use moafs_disk::Epoch;
 use moafs_vfs::Result;
 use moafs_vfs::format::CommitPoint;
+use moafs_vfs::full_host::wait_for_host;
 use moafs_vfs::types::FileKind;
 
 use super::convert::copy_of;
@@ -33,7 +34,7 @@ impl F2fs {
         if self.reaches(upto) {
             return self.make_durable(data);
         }
-        self.wait_for_host(|| self.sync_file_as(&mut self.writer.lock(), file, upto, data))
+        wait_for_host(&self.rt, || self.sync_file_as(&mut self.writer.lock(), file, upto, data))
     }
 
     fn sync_file_as(&self, writer: &mut Writer, file: &Incore, upto: CommitPoint, data: Epoch) -> Result<()> {

@@ -257,7 +257,7 @@ impl F2fs {
             self.space.end_flight(run);
             let error = Error::disk(format!("writing moved blocks to block {}", run.start.0), source);
             // Without room on the host the blocks stay where they are.
-            return if error.is_host_full() { Err(error) } else { self.health.watch(Err(error)) };
+            return self.health.watch(Err(error));
         }
         let _gate = self.gate.read();
         self.space.end_flight(run);

@@ -1,0 +1,32 @@
+//! Waiting for room on a full host: the file system that holds the image has none for a write.
+//!
+//! That is not a failure: the format keeps what it could not write, and an attempt that comes later goes on with it.
+
+use std::time::Duration;
+
+use moafs_runtime::Rt;
+
+use crate::error::{Error, Result};
+
+/// The time for which a caller waits for room, and the pause before its second attempt; each further pause is twice as
+/// long.
+const WAIT: Duration = Duration::from_secs(25);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Repeats an attempt for which the host has no room, for a while. The caller holds no lock that another attempt needs:
+/// each caller waits for its own time, whatever the number of callers.
+///
+/// # Errors
+/// Those of the last attempt.
+pub fn wait_for_host<T>(rt: &Rt, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let until = rt.now() + WAIT;
+    let mut pause = PAUSE;
+    loop {
+        let done = attempt();
+        if !done.as_ref().is_err_and(Error::is_host_full) || rt.now() >= until {
+            return done;
+        }
+        moafs_runtime::sleep_until(&**rt, rt.now() + pause);
+        pause *= 2;
+    }
+}
