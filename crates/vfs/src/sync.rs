@@ -68,7 +68,8 @@ impl<F: Format> Inner<F> {
     }
 
     /// Closes the volume: no call runs any more, everything is written, orphans are reaped, the format closes.
-    /// A volume that failed is only released.
+    /// A volume that failed is only released; so is one that a full host left data or orphans of, which must not be
+    /// marked as clean: the next mount finds it as after a crash.
     pub(crate) fn close(self: &Arc<Self>) -> Result<()> {
         self.stop_syncer();
         let mut open = self.gate.write();
@@ -86,8 +87,12 @@ impl<F: Format> Inner<F> {
             return Err(Error::ReadOnly { reason });
         }
         self.release_all_orphans();
-        let flushed = self.flush(CommitReason::Unmount);
-        let closed = self.format.close();
-        flushed.and(closed)
+        self.flush(CommitReason::Unmount)?;
+        // The commit may have made the room that was missing before.
+        if !self.reap_all() {
+            let failed = self.format.failed().map(|reason| Error::ReadOnly { reason });
+            return Err(failed.unwrap_or(Error::Posix(libc::ENOSPC)));
+        }
+        self.format.close()
     }
 }
