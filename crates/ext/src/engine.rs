@@ -318,22 +318,23 @@ impl Ext {
                 superblock.set_wtime(now);
             });
         }
+        let swept = |level| self.meta.wait_for_host(|| self.sweep(level));
         if self.recovery.is_active() {
             let moved = self.superblock.lock().has_old_writer_mark();
             let mark = |superblock: &mut Superblock| superblock.set_writer_mark(MARK_VERSION);
-            return if moved { self.change_superblock(mark).and_then(|level| self.sweep(level)) } else { Ok(()) };
+            return if moved { self.change_superblock(mark).and_then(swept) } else { Ok(()) };
         }
         let now = self.now_secs();
         let mounts = self.superblock.lock().mnt_count().wrapping_add(1);
         let level = self.change_superblock(|superblock| superblock.promise_writer_mark(MARK_VERSION, mounts, now))?;
-        self.sweep(level)?;
+        swept(level)?;
         let level = self.change_superblock(|superblock| {
             superblock.set_state(superblock.state() - State::VALID);
             superblock.set_mnt_count(mounts);
             superblock.set_mtime(now);
             superblock.set_wtime(now);
         })?;
-        self.sweep(level)
+        swept(level)
     }
 
     /// Returns the volume's geometry.
@@ -369,8 +370,8 @@ impl Ext {
             edit(&mut superblock);
             *superblock.as_bytes()
         };
-        let into = offset..offset + SUPERBLOCK_BYTES;
-        let written = self.meta.write_through(&block, |block| block[into].copy_from_slice(&bytes));
+        let edit = |block: &mut [u8]| block[offset..offset + SUPERBLOCK_BYTES].copy_from_slice(&bytes);
+        let written = self.meta.wait_for_host(|| self.meta.write_through(&block, edit));
         self.health.watch(written)
     }
 
@@ -486,8 +487,9 @@ impl Ext {
         Ok(Incore::new(self, ino, kind, at, inode, Life::Named { born: Level::NONE }))
     }
 
-    // -- durability
+    // -- durability: one attempt each. Where a caller waits for a full host, it repeats them (`Meta::wait_for_host`).
 
+    /// Makes everything up to `target` durable.
     fn sweep(&self, target: Level) -> Result<()> {
         if self.meta.is_pending(target) { self.sweep_and_free(target) } else { Ok(()) }
     }
@@ -520,12 +522,26 @@ impl Ext {
         .map(drop)
     }
 
+    /// Makes every change and all file data that were placed durable.
+    fn commit_all(&self) -> Result<()> {
+        self.health.check()?;
+        if self.shape.read_only.is_some() {
+            return Ok(());
+        }
+        // With a journal the totals are stored at unmount only: the groups' counts are in every transaction.
+        if !self.meta.has_journal() {
+            self.store_totals()?;
+        }
+        self.sweep_and_free(self.meta.highest())?;
+        self.flush()
+    }
+
     /// Makes the blocks and inodes that are being freed usable: the pointers to them must be gone
     /// from the disk. `before` is their number when the caller looked; if as many are left after
     /// the commit, another op is freeing them at this moment, and the call pauses before it
     /// returns.
     fn finish_freeing(&self, before: u64) -> Result<()> {
-        self.commit(CommitReason::Pressure)?;
+        self.commit_all()?;
         if self.alloc.freeing() >= before {
             self.meta.pause(FREEING_PAUSE);
         }
@@ -549,7 +565,8 @@ impl Ext {
     fn begin_op<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<ExtOp<'a>> {
         let credits = op::credits(kind);
         if self.meta.is_long(credits) {
-            self.sweep(self.meta.highest())?;
+            let sweep = || self.sweep(self.meta.highest());
+            if op::waits_for_host(kind) { self.meta.wait_for_host(sweep) } else { sweep() }?;
         }
         Ok(ExtOp::new(self, kind, admission, self.meta.enter(credits)))
     }
@@ -559,12 +576,10 @@ impl Ext {
         if self.health.failed().is_some() || !self.meta.is_log_in_use() {
             return None;
         }
-        if matches!(idle, Idle::For(time) if time >= IDLE_BEFORE_SETTLING) {
-            // An error has turned the volume read-only, and is kept there.
-            let _ = self.meta.settle_log();
-            return None;
-        }
-        Some(self.rt.now() + IDLE_BEFORE_SETTLING)
+        let is_idle = matches!(idle, Idle::For(time) if time >= IDLE_BEFORE_SETTLING);
+        // An error has turned the volume read-only, and is kept there; a full host is asked again.
+        let is_settled = is_idle && !self.meta.settle_log().is_err_and(|error| error.is_host_full());
+        if is_settled { None } else { Some(self.rt.now() + IDLE_BEFORE_SETTLING) }
     }
 
     /// Commits everything, empties the journal, and marks the volume as clean.
@@ -843,7 +858,7 @@ impl Format for Ext {
             if freeing == 0 {
                 return Err(no_space());
             }
-            self.finish_freeing(freeing)?;
+            self.meta.wait_for_host(|| self.finish_freeing(freeing))?;
         }
     }
 
@@ -909,22 +924,13 @@ impl Format for Ext {
             let names = if node.kind == FileKind::Directory { &self.entries_level } else { &self.names_level };
             target = target.max(Level(names.load(Ordering::Relaxed)));
         }
-        self.sweep(target)?;
+        self.meta.wait_for_host(|| self.sweep(target))?;
         let flushed = self.disk.make_durable(data).map_err(|source| Error::disk("flushing file data", source));
         self.health.watch(flushed)
     }
 
     fn commit(&self, _why: CommitReason) -> Result<()> {
-        self.health.check()?;
-        if self.shape.read_only.is_some() {
-            return Ok(());
-        }
-        // With a journal the totals are stored at unmount only: the groups' counts are in every transaction.
-        if !self.meta.has_journal() {
-            self.store_totals()?;
-        }
-        self.sweep_and_free(self.meta.highest())?;
-        self.flush()
+        self.meta.wait_for_host(|| self.commit_all())
     }
 
     fn settle_names(&self) -> Result<()> {

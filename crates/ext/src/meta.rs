@@ -17,6 +17,12 @@
 //! ([`Meta::free_after`]); so the bitmap in memory says both which blocks may be handed out and
 //! what the disk may show.
 //!
+//! A round of a sweep takes the changes of one level out of memory's lists and composes their images. It stays with the
+//! sweeper ([`Round`]) until everything in it is durable, and to all others it is in flight: no change joins its level,
+//! what waits for that level is not freed, its blocks do not leave memory. If the host has no room for an image, the
+//! sweep fails, the round stays, and the next sweep writes all of it again before it begins another. So a level never
+//! reaches the disk before all of the one below it, however long the host stays full.
+//!
 //! All that is for volumes without a journal. On those with one, changes join transactions instead: [`transaction`].
 //! The calls are the same; a level is a transaction's number, and what a change needs is in the same transaction or an
 //! earlier one anyway.
@@ -34,10 +40,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moafs_disk::{Buf, Cause, DiskError, Epoch, Kind, Lba, Op, Page, Request, SECTOR, SharedDisk, Tag};
+use moafs_disk::{Buf, Cause, Epoch, Kind, Lba, Op, Page, Request, SECTOR, SharedDisk, Tag};
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::{Event, Rt};
-use moafs_vfs::{Error, Result};
+use moafs_vfs::{Error, Result, full_host};
 use smallvec::SmallVec;
 
 use crate::format::{Checksums, GroupNo, InodeNo, Owner, Sealed};
@@ -82,10 +88,9 @@ impl From<Level> for Needs {
 /// chain of about six.
 const CHAIN_MAX: u64 = 48;
 
-/// The number of retries of a write, and the pause before each, when the host file system under an
-/// image is full.
-const HOST_FULL_RETRIES: u32 = 300;
-const HOST_FULL_PAUSE: Duration = Duration::from_millis(100);
+/// The most bytes of changed blocks that wait behind a round that is being written: a host that stays full must not
+/// make them grow without end.
+const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// The most blocks read by one request when a neighbourhood is fetched.
 const READ_RUN_MAX: u64 = 32;
@@ -227,9 +232,6 @@ struct Order {
     /// The epoch of the data that must be on disk before the pointers of a level.
     data: BTreeMap<Level, Epoch>,
     frees: BTreeMap<Level, Vec<Freed>>,
-    /// Blocks of the last round that failed: the contents that the disk has for them are not known,
-    /// so they stay in memory.
-    unwritten: Vec<Arc<Block>>,
 }
 
 /// The owner of what a sweep frees.
@@ -261,7 +263,8 @@ pub struct Meta {
     hand: Mutex<Hand>,
     filled: Event,
     order: Mutex<Order>,
-    sweeping: moafs_runtime::lock::Mutex<()>,
+    /// Held by the task that sweeps: the round that is being written, or that could not be written.
+    sweeping: moafs_runtime::lock::Mutex<Option<Round>>,
     memory: AtomicU64,
     /// The number of times that changed blocks became clean.
     written: AtomicU64,
@@ -421,12 +424,11 @@ impl Meta {
             due: BTreeMap::new(),
             data: BTreeMap::new(),
             frees: BTreeMap::new(),
-            unwritten: Vec::new(),
         };
         Meta {
             transactions: log.map(|log| Transactions::new(&rt, log)),
             disk,
-            sweeping: moafs_runtime::lock::Mutex::new(Arc::clone(&rt), ()),
+            sweeping: moafs_runtime::lock::Mutex::new(Arc::clone(&rt), None),
             rt,
             health,
             block_size,
@@ -789,13 +791,15 @@ impl Meta {
     }
 
     /// Returns true if so many changes wait that they should be written before an op that changes `credits` blocks: the
-    /// chain of needs has grown long, or the transaction large.
+    /// chain of needs has grown long, or the transaction large, or the blocks behind a round many.
     pub fn is_long(&self, credits: u64) -> bool {
         if let Some(transactions) = &self.transactions {
             return transactions.is_full(credits);
         }
         let order = self.order.lock();
+        let waiting = || order.due.values().map(BTreeMap::len).sum::<usize>() * self.block_size;
         order.highest.0.saturating_sub(order.durable.0) > CHAIN_MAX
+            || (order.is_round_open() && waiting() > WAITING_BYTES_MAX)
     }
 
     /// Returns true if no change waits to be written and no block waits to be freed.
@@ -804,49 +808,61 @@ impl Meta {
             return transactions.is_clean();
         }
         let order = self.order.lock();
-        order.due.is_empty() && order.frees.is_empty()
+        order.due.is_empty() && order.frees.is_empty() && !order.is_round_open()
     }
 
     /// Writes level after level until `target` is on disk. `sweeper` receives the blocks and inodes
     /// that became free after each level. Concurrent callers share the work: one sweeps, the others
     /// find it done. On return, everything that waited for `target` has also been freed.
+    ///
+    /// # Errors
+    /// Device errors, which turn the volume read-only. Not so a full host: the caller may wait
+    /// ([`Meta::wait_for_host`]) and sweep again.
     pub fn sweep(&self, target: Level, sweeper: &mut dyn Sweeper) -> Result<()> {
         if let Some(transactions) = &self.transactions {
             return transactions.commit(self, target, sweeper);
         }
-        let _sweeper = self.sweeping.lock();
+        let mut sweeping = self.sweeping.lock();
         loop {
             self.health.check()?;
-            let Some(round) = self.order.lock().next_round(target) else { return Ok(()) };
-            let (level, swept) = (round.level, self.write_round(&round));
-            match swept {
-                Ok(()) => drop(round),
-                Err(_) => self.order.lock().unwritten.extend(round.blocks.into_values()),
+            if sweeping.is_none() {
+                *sweeping = self.begin_round(target);
             }
-            self.health.watch(swept)?;
+            let Some(round) = &*sweeping else { return Ok(()) };
+            let (level, written) = (round.level, self.write_round(round));
+            self.health.watch(written)?;
+            *sweeping = None;
             self.note_written();
             let freed = self.order.lock().round_is_durable(level);
             self.health.watch(sweeper.freed(freed))?;
         }
     }
 
+    /// Closes the lowest level that has work, if there is one up to `target`, and composes its images.
+    fn begin_round(&self, target: Level) -> Option<Round> {
+        let mut round = self.order.lock().next_round(target)?;
+        let image = |block: &Arc<Block>| Some((block.no, block.kind, block.compose(round.level)?.freeze()));
+        round.images = round.blocks.values().filter_map(image).collect();
+        Some(round)
+    }
+
+    /// Makes a round durable: writes all of it.
     fn write_round(&self, round: &Round) -> Result<()> {
-        let mut images: Vec<(u64, Kind, Page)> = Vec::with_capacity(round.blocks.len());
-        for block in round.blocks.values() {
-            if let Some(image) = block.compose(round.level) {
-                images.push((block.no, block.kind, image.freeze()));
-            }
-        }
-        if images.is_empty() && round.data.is_none() {
+        if round.images.is_empty() && round.data.is_none() {
             return Ok(());
         }
-        if let (Some(epoch), false) = (round.data, images.is_empty()) {
+        if let (Some(epoch), false) = (round.data, round.images.is_empty()) {
             let failed = |source| Error::disk("flushing file data before the pointers to it", source);
             self.disk.make_durable(epoch).map_err(failed)?;
         }
-        let writes = images.into_iter().map(|(no, kind, image)| self.write_of(no, kind, image)).collect();
-        let epoch = write_patiently(&self.disk, &self.rt, writes)?.max(round.data.unwrap_or_default());
+        let writes = round.images.iter().map(|(no, kind, image)| self.write_of(*no, *kind, image.clone())).collect();
+        let epoch = write_all(&self.disk, writes)?.max(round.data.unwrap_or_default());
         self.disk.make_durable(epoch).map_err(|source| Error::disk("flushing metadata", source))
+    }
+
+    /// Repeats an attempt for which the host has no room, for a while.
+    pub fn wait_for_host<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        full_host::wait_for_host(&self.rt, attempt)
     }
 
     /// Writes committed blocks home, so that the log is empty. Does nothing without a journal.
@@ -864,12 +880,12 @@ impl Meta {
         self.transactions.as_ref().map_or(Ok(()), |transactions| transactions.finish(self))
     }
 
-    /// Changes a block and writes it in its place, durably, beside all order. Only while no op runs, and for what no
-    /// transaction contains.
+    /// Writes a block in its place, durably, beside all order. Only while no op runs, and for what no transaction
+    /// contains.
     pub fn write_through(&self, block: &Arc<Block>, edit: impl FnOnce(&mut [u8])) -> Result<()> {
         edit(&mut block.state.lock().bytes);
         let (_, image) = seal::image_of(&self.checksums, block)?;
-        let written = write_patiently(&self.disk, &self.rt, vec![self.write_of(block.no, block.kind, image)])?;
+        let written = write_all(&self.disk, vec![self.write_of(block.no, block.kind, image)])?;
         self.disk.make_durable(written).map_err(|source| Error::disk("flushing metadata", source))
     }
 
@@ -937,42 +953,24 @@ impl Meta {
     }
 }
 
-/// Writes metadata, trying again for a while where the host file system is full. Returns the epoch in which the last of
-/// it completed.
-pub(crate) fn write_patiently(disk: &SharedDisk, rt: &Rt, mut writes: Vec<Request>) -> Result<Epoch> {
-    let mut newest = Epoch::default();
-    for _ in 0..HOST_FULL_RETRIES {
-        let batch: Vec<Request> = writes.iter().map(again).collect();
-        let ticket = disk.submit(batch);
-        let mut left = Vec::new();
-        for (done, write) in disk.wait(ticket).into_iter().zip(writes) {
-            match done.result {
-                Ok(_) => newest = newest.max(done.epoch),
-                Err(DiskError::HostFull { .. }) => left.push(write),
-                Err(source) => return Err(write_failed(&write, source)),
-            }
+/// Writes metadata. Returns the epoch in which the last of it completed.
+///
+/// # Errors
+/// The first device error; that the host is full only if there is no other. Any of the writes may have been carried
+/// out.
+pub(crate) fn write_all(disk: &SharedDisk, writes: Vec<Request>) -> Result<Epoch> {
+    let whats: Vec<(Lba, Kind)> = writes.iter().map(|write| (write.at, write.tag.kind)).collect();
+    let ticket = disk.submit(writes);
+    let (mut newest, mut full) = (Epoch::default(), None);
+    for (done, (at, kind)) in disk.wait(ticket).into_iter().zip(whats) {
+        let failed = |source| Error::disk(format!("writing {kind:?} at sector {}", at.0), source);
+        match done.result.map_err(failed) {
+            Ok(_) => newest = newest.max(done.epoch),
+            Err(error) if error.is_host_full() => full = full.or(Some(error)),
+            Err(error) => return Err(error),
         }
-        if left.is_empty() {
-            return Ok(newest);
-        }
-        writes = left;
-        moafs_runtime::sleep_until(&**rt, rt.now() + HOST_FULL_PAUSE);
     }
-    let source = DiskError::HostFull { at: writes[0].at, bytes: writes[0].bytes() };
-    Err(write_failed(&writes[0], source))
-}
-
-fn write_failed(write: &Request, source: DiskError) -> Error {
-    Error::disk(format!("writing {:?} at sector {}", write.tag.kind, write.at.0), source)
-}
-
-/// Returns a write once more; its pages are shared.
-fn again(write: &Request) -> Request {
-    let op = match &write.op {
-        Op::Write { data, fua } => Op::Write { data: data.clone(), fua: *fua },
-        _ => unreachable!("only writes are tried again"),
-    };
-    Request { op, at: write.at, tag: write.tag }
+    full.map_or(Ok(newest), Err)
 }
 
 /// Predicate over a record's bytes: true if they contain the bytes that are being removed.
@@ -981,7 +979,11 @@ type Visible<'a> = &'a dyn Fn(&[u8]) -> bool;
 /// One round of a sweep: every change due up to a level.
 struct Round {
     level: Level,
+    /// The blocks that change. Until they are durable only memory has their contents: they stay there.
     blocks: BTreeMap<u64, Arc<Block>>,
+    /// The writes: each block's number, kind and image.
+    images: Vec<(u64, Kind, Page)>,
+    /// The epoch of the file data that must be durable before.
     data: Option<Epoch>,
 }
 
@@ -1032,7 +1034,12 @@ impl Order {
         }
         let later = self.data.split_off(&Level(level.0 + 1));
         let data = std::mem::replace(&mut self.data, later).into_values().max();
-        Some(Round { level, blocks, data })
+        Some(Round { level, blocks, images: Vec::new(), data })
+    }
+
+    /// Returns true from the moment at which a round is closed until it is durable.
+    fn is_round_open(&self) -> bool {
+        self.open.0 > self.durable.0 + 1
     }
 
     /// Notes that a round is on disk; returns the blocks and inodes that waited for it and are now free.

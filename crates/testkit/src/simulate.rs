@@ -387,9 +387,11 @@ impl<F: Family> Run<F> {
         let cut_now = self.rng.random_bool(0.65);
         let entries = 1 << self.rng.random_range(2..13_u32);
         let entries = self.rng.random_range(entries / 2..=entries) as usize;
-        let hurt = self.plan.faults && number == 0;
+        let has_faults = self.plan.faults && number == 0;
+        let rules = if has_faults { self.rules() } else { Vec::new() };
+        let full_host = rules.iter().any(|rule| rule.harm == Harm::HostFull);
+        let hurt = has_faults && !full_host;
         let ending = if cut_now || hurt { Ending::Cut { entries } } else { Ending::Clean };
-        let rules = if hurt { self.rules() } else { Vec::new() };
         let rt = self.runtime.rt();
         let recorder = Arc::new(CrashRecorder::over(self.disk.clone(), Arc::clone(&rt)));
         let fault = Arc::new(Fault::new(recorder.clone(), Arc::clone(&rt), rules));
@@ -410,6 +412,7 @@ impl<F: Family> Run<F> {
             cycle: number as u32,
             ending,
             hurt,
+            full_host,
             loud: std::env::var_os("MOAFS_LOUD").is_some(),
         };
         let clients = std::mem::take(&mut self.clients);
@@ -435,7 +438,13 @@ impl<F: Family> Run<F> {
             3 => (Victims::Writes(EVERYWHERE), Harm::Short { sectors: 1 }),
             _ => (Victims::Writes(EVERYWHERE), Harm::Error),
         };
-        let when = if self.rng.random_bool(0.5) { When::Nth(nth) } else { When::From(nth) };
+        let passes = self.rng.random_bool(0.5);
+        let when = match harm {
+            // Longer than a few attempts take.
+            Harm::HostFull if passes => When::During(nth, nth * nth),
+            _ if passes => When::Nth(nth),
+            _ => When::From(nth),
+        };
         vec![Rule::new(victims, when, harm)]
     }
 
@@ -693,7 +702,10 @@ struct Shift<F: Family> {
     seed: u64,
     cycle: u32,
     ending: Ending,
+    /// True if the device fails.
     hurt: bool,
+    /// True if the host is full at times, which breaks no promise.
+    full_host: bool,
     /// True if operations are printed.
     loud: bool,
 }
@@ -712,7 +724,9 @@ impl<F: Family> Shift<F> {
         let mounted = self.mounter.mount_on(self.device.clone(), Arc::clone(&self.rt), self.plan.options());
         let vfs = match mounted {
             Ok(vfs) => vfs,
-            Err(_) if self.device.is_off() || self.hurt => return Ok(Done { left: idle(clients), closed: false }),
+            Err(_) if self.device.is_off() || self.hurt || self.full_host => {
+                return Ok(Done { left: idle(clients), closed: false });
+            }
             Err(error) => return Err(format!("mount: {error}")),
         };
         let (rt, results) = (Arc::clone(&self.rt), Arc::new(Mutex::new(Vec::new())));
@@ -750,11 +764,16 @@ impl<F: Family> Shift<F> {
             return Err(format!("the volume turned read-only: {reason}"));
         }
         if self.ending == Ending::Clean && !off && !self.hurt {
-            vfs.close().map_err(|error| format!("unmount: {error}"))?;
-            return Ok(Done { left, closed: true });
+            match vfs.close() {
+                Ok(()) => return Ok(Done { left, closed: true }),
+                // Changes that were not written are lost, as in a power cut.
+                Err(error) if self.full_host && error.errno() == libc::ENOSPC => self.device.cut(),
+                Err(error) => return Err(format!("unmount: {error}")),
+            }
+        } else {
+            self.device.cut();
+            drop(vfs);
         }
-        self.device.cut();
-        drop(vfs);
         Ok(Done { left, closed: false })
     }
 
@@ -765,7 +784,7 @@ impl<F: Family> Shift<F> {
         let mut generator = Generator::new(seed, self.limits.clone());
         let broken = self.hurt;
         // A full host looks like a full volume, and swap areas fill it.
-        let full = self.plan.fill >= 40 || self.plan.areas || broken;
+        let full = self.plan.fill >= 40 || self.plan.areas || broken || self.full_host;
         let labels = self.cycle << 20 | (number as u32) << 14;
         let (dirs, xattrs) = (self.shared_dirs.clone(), self.limits.xattrs);
         let mut shared = Shared::new(dirs, labels, Pcg64Mcg::seed_from_u64(seed ^ 0x5A), SHARED_SECTORS, xattrs);
@@ -827,7 +846,7 @@ impl<F: Family> Shift<F> {
         let Some(room) = vfs.format().swap_space() else { return Ok(()) };
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ 0x5A_F2);
         let mut runs = Runs::new(room, self.device.clone(), vfs.shape().block_size as usize);
-        let excused = || self.device.is_off() || self.hurt;
+        let excused = || self.device.is_off() || self.hurt || self.full_host;
         for _ in 0..self.plan.ops {
             if self.device.is_off() || vfs.failed().is_some() {
                 break;

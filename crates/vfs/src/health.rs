@@ -41,12 +41,15 @@ impl Health {
         let _already_failed = self.failed.set(reason.into());
     }
 
-    /// Passes a result on; damage and device errors in it turn the volume read-only first.
+    /// Passes a result on; damage and device errors in it turn the volume read-only first. A full host is no failure:
+    /// the caller keeps what found no room.
     ///
     /// # Errors
     /// Those of the result.
     pub fn watch<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error @ (Error::Damaged { .. } | Error::Disk { .. })) = &result {
+        if let Err(error @ (Error::Damaged { .. } | Error::Disk { .. })) = &result
+            && !error.is_host_full()
+        {
             self.is_damaged.fetch_or(matches!(error, Error::Damaged { .. }), Ordering::Release);
             self.fail(error.to_string());
         }

@@ -131,7 +131,7 @@ impl<F: Format> Inner<F> {
         self.last_commit.store(now.0, Ordering::Relaxed);
         let put = self.put_all();
         if put.is_ok() && self.uncommitted.load(Ordering::Relaxed) {
-            // A failure turns the volume read-only, and is kept there.
+            // A failure turns the volume read-only, and is kept there; without room on the host it is tried again.
             let _ = self.commit(CommitReason::Age);
         }
     }

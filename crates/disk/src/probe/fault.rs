@@ -54,6 +54,8 @@ pub enum When {
     Nth(u64),
     /// On the n-th and every later occurrence: the device fails for good.
     From(u64),
+    /// On the n-th occurrence and so many in all: an error that passes.
+    During(u64, u64),
     /// On every n-th occurrence.
     EveryNth(u64),
 }
@@ -93,6 +95,7 @@ impl When {
             When::Always => true,
             When::Nth(n) => count == n,
             When::From(n) => count >= n,
+            When::During(n, occurrences) => count >= n && count - n < occurrences,
             When::EveryNth(n) => n != 0 && count.is_multiple_of(n),
         }
     }
@@ -285,6 +288,7 @@ mod tests {
         let writes = || Victims::Writes(EVERYWHERE);
         assert_eq!(pattern(&faulty(writes(), When::Nth(2), Harm::Error), 4), [true, false, true, true]);
         assert_eq!(pattern(&faulty(writes(), When::From(3), Harm::Error), 4), [true, true, false, false]);
+        assert_eq!(pattern(&faulty(writes(), When::During(2, 2), Harm::Error), 4), [true, false, false, true]);
         assert_eq!(pattern(&faulty(writes(), When::EveryNth(2), Harm::Error), 4), [true, false, true, false]);
         let range = faulty(Victims::Requests(1..3), When::Always, Harm::Error);
         assert_eq!(pattern(&range, 4), [true, false, false, true]);

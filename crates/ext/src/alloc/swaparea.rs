@@ -125,7 +125,7 @@ impl SwapSpace for SwapRoom {
                 return Err(no_space());
             }
             // Freed space becomes usable once the pointers to it are gone from the disk.
-            meta.sweep(meta.highest(), &mut &*self.alloc)?;
+            meta.wait_for_host(|| meta.sweep(meta.highest(), &mut &*self.alloc))?;
             if self.alloc.freeing() >= freeing {
                 // Another task is freeing at this moment: the blocks are counted, and no commit has them yet.
                 meta.pause(FREEING_PAUSE);

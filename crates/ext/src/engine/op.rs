@@ -71,6 +71,15 @@ pub(super) fn credits(kind: OpKind) -> u64 {
     }
 }
 
+/// Returns true for the ops of clients. They wait for room on a full host before they begin, where they have to;
+/// write-back and reaping try again later.
+pub(super) fn waits_for_host(kind: OpKind) -> bool {
+    match kind {
+        OpKind::Place | OpKind::Unmap | OpKind::Attr => false,
+        OpKind::Create | OpKind::Link | OpKind::Unlink | OpKind::Rename | OpKind::Exchange | OpKind::Xattr => true,
+    }
+}
+
 /// The conditions for the end of a name.
 #[derive(Debug, Clone, Copy)]
 struct NameEnd {
@@ -262,7 +271,7 @@ impl<'a> ExtOp<'a> {
             if freeing == 0 || ext.meta.has_journal() {
                 return Err(no_space());
             }
-            ext.finish_freeing(freeing)?;
+            ext.meta.wait_for_host(|| ext.finish_freeing(freeing))?;
         }
     }
 

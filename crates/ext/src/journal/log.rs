@@ -5,6 +5,9 @@
 //! the ring that it takes stay in use until [`Log::empty`], which the caller may call when all blocks of all
 //! transactions so far are durable in their own places.
 //!
+//! The head moves with the commit only. A caller for whom the host has no room begins the same transaction again: it
+//! is written whole, to the same blocks, and its commit block once more after all of them.
+//!
 //! The commit block's place holds zeros before, so a torn commit block reads as a whole one.
 
 use moafs_disk::{Buf, Cause, Epoch, Kind, Op, Page, Request, Tag};
@@ -14,19 +17,24 @@ use moafs_vfs::{Error, Result};
 use super::Journal;
 use crate::format::BlockNo;
 use crate::format::journal::{Copied, MAGIC, needs_escape};
+use crate::meta::write_all;
 
 /// The log of a volume that is mounted for writing.
 pub struct Log {
     journal: Journal,
     block_bytes: usize,
-    /// The next block of the ring.
+    /// The block of the ring behind the last transaction that was committed.
     head: u32,
+    /// Blocks of the ring, from the head on, to the commit block of the transaction that was appended last.
+    appended: u32,
     /// Blocks of the ring that transactions take which may be replayed.
     used: u32,
     /// The number of the next transaction.
     sequence: u32,
     /// The time of the newest commit, in seconds.
     newest: u64,
+    /// True once the superblock on the disk says where the log starts.
+    is_begun: bool,
 }
 
 impl Log {
@@ -41,9 +49,11 @@ impl Log {
         Log {
             block_bytes: journal.geo.block_bytes(),
             head: journal.superblock.first,
+            appended: 0,
             used: 0,
             sequence: journal.superblock.sequence,
             newest: 0,
+            is_begun: false,
             journal,
         }
     }
@@ -70,56 +80,60 @@ impl Log {
     /// only after that is durable, and [`Self::commit`] has returned.
     ///
     /// # Errors
-    /// Device errors. The transaction then counts for nothing, and the log must not be used any more.
+    /// Device errors. The transaction then counts for nothing. After a full host the caller appends the same
+    /// transaction again; after any other error the log must not be used any more.
     ///
     /// # Panics
     /// If there is no [`Self::room`], which is the caller's mistake.
-    pub fn append(&mut self, rt: &Rt, revoked: &[BlockNo], copies: &[(BlockNo, Page)]) -> Result<Epoch> {
+    pub fn append(&mut self, revoked: &[BlockNo], copies: &[(BlockNo, Page)]) -> Result<Epoch> {
         let taken = self.blocks_for(copies.len(), revoked.len());
         assert!(taken <= self.room(), "a transaction of {taken} blocks does not fit into {} free ones", self.room());
         let mut pages = self.encode(revoked, copies);
         // The place of the commit block.
         pages.push(Buf::zeroed(self.block_bytes).freeze());
         debug_assert_eq!(pages.len() as u32, taken, "the size of a transaction was foretold wrongly");
-        let mut requests = self.requests(pages)?;
-        if self.journal.superblock.is_empty() {
+        let mut requests = self.requests(self.head, pages)?;
+        if !self.is_begun {
             self.journal.superblock.start = self.head;
             self.journal.superblock.sequence = self.sequence;
             requests.push(self.journal.superblock_write());
         }
-        self.used += taken;
-        self.head = self.ahead(taken - 1);
-        crate::meta::write_patiently(&self.journal.disk, rt, requests)
+        self.appended = taken - 1;
+        write_all(&self.journal.disk, requests)
     }
 
     /// Writes the commit block of the transaction that was appended last. The transaction is durable on return.
     ///
     /// # Errors
-    /// Device errors: whether the transaction counts is then not known.
+    /// Device errors: whether the transaction counts is then not known. After a full host the caller appends and
+    /// commits the same transaction again.
     pub fn commit(&mut self, rt: &Rt) -> Result<()> {
         let now = rt.timestamp();
         self.newest = self.newest.max(u64::try_from(now.secs).unwrap_or_default());
         let block = self.journal.superblock.encode_commit(self.sequence, (self.newest, now.nanos), self.block_bytes);
         let fua = self.journal.disk.limits().fua;
-        let mut requests = self.requests(vec![Buf::copy_of(&block).freeze()])?;
+        let mut requests = self.requests(self.ahead(self.appended), vec![Buf::copy_of(&block).freeze()])?;
         for request in &mut requests {
             if let Op::Write { fua: forced, .. } = &mut request.op {
                 *forced = fua;
             }
         }
-        let written = crate::meta::write_patiently(&self.journal.disk, rt, requests)?;
+        let written = write_all(&self.journal.disk, requests)?;
         let flushed = self.journal.disk.make_durable(written);
         flushed.map_err(|source| Error::disk("flushing the commit block", source))?;
-        self.head = self.ahead(1);
+        let taken = std::mem::take(&mut self.appended) + 1;
+        self.head = self.ahead(taken);
+        self.used += taken;
         self.sequence = self.sequence.wrapping_add(1);
+        self.is_begun = true;
         Ok(())
     }
 
-    /// Gives back the blocks of all transactions so far, whose blocks are durable in their own places. On return a
-    /// replay finds the log behind them.
+    /// Gives back the blocks of all transactions that were committed so far, whose blocks are durable in their own
+    /// places. On return a replay finds the log behind them.
     ///
     /// # Errors
-    /// Device errors.
+    /// Device errors. The log is then as it was, or has been emptied.
     pub fn empty(&mut self) -> Result<()> {
         if self.used == 0 {
             return Ok(());
@@ -169,12 +183,12 @@ impl Log {
         first + (self.head - first + blocks) % self.capacity()
     }
 
-    /// Returns the requests that write pages to the ring from the head on: one for each run of blocks of the volume.
-    fn requests(&self, pages: Vec<Page>) -> Result<Vec<Request>> {
+    /// Returns the requests that write pages to the ring from a block on: one for each run of blocks of the volume.
+    fn requests(&self, from: u32, pages: Vec<Page>) -> Result<Vec<Request>> {
         let limits = self.journal.disk.limits();
         let most = (limits.transfer_bytes_max / self.block_bytes).min(limits.segments_max).max(1);
         let mut pages = pages.into_iter().peekable();
-        let (mut at, mut requests) = (self.head, Vec::new());
+        let (mut at, mut requests) = (from, Vec::new());
         while pages.peek().is_some() {
             let (block, together) = self.journal.locate_checked(at)?;
             let together = together.min(self.journal.superblock.end - at) as usize;

@@ -8,7 +8,7 @@ use moafs_disk::probe::fault::{EVERYWHERE, Fault, Harm, Rule, Victims, When};
 use moafs_disk::{Buf, Cause, Disk, DiskExt, Kind, Lba, MemDisk, Op, Request, SECTOR, SharedDisk, Tag, Ticket};
 use moafs_runtime::{Live, Rt};
 
-use super::{Freed, Level, Meta, Needs};
+use super::{Freed, Level, Meta, Needs, WAITING_BYTES_MAX};
 use crate::engine::{geometry_of, read_superblock};
 use crate::format::Checksums;
 use crate::health::Health;
@@ -314,26 +314,31 @@ fn a_version_in_flight_is_pending() {
     assert!(!meta.is_pending(block.pending(0)));
 }
 
-/// Returns a disk that can hold requests back, with a volume that has a journal, and the metadata over it; `None`
-/// without mke2fs.
-fn with_journal() -> Option<(Arc<Held>, Meta)> {
+/// Returns a volume that has a journal; `None` without mke2fs.
+fn journaled() -> Option<MemDisk> {
     let image = tempfile::NamedTempFile::new().expect("a file can be made");
     image.as_file().set_len(16 << 20).expect("a file can be sparse");
     judge::have("mke2fs").then(|| judge::run("mke2fs", &["-qF", "-t", "ext3", "-b", "4096"], image.path()))?;
-    let disk = MemDisk::read_from(image.path()).expect("the image was made");
-    let disk = Arc::new(Held { disk, state: Mutex::default(), changed: Condvar::new() });
-    let shared: SharedDisk = disk.clone();
-    let superblock = read_superblock(&shared).expect("the volume was made");
-    let geo = geometry_of(&superblock, &shared).expect("the volume was made");
-    let journal = Journal::open(&shared, &superblock, &geo).expect("the volume was made").expect("it has a journal");
-    let log = Log::begin(journal, false, false);
-    let meta = Meta::new(shared, Live::new(), Arc::new(Health::default()), BLOCK, Checksums::Absent, Some(log));
-    Some((disk, meta))
+    Some(MemDisk::read_from(image.path()).expect("the image was made"))
+}
+
+fn journal_of(disk: &SharedDisk) -> Journal {
+    let superblock = read_superblock(disk).expect("the volume was made");
+    let geo = geometry_of(&superblock, disk).expect("the volume was made");
+    Journal::open(disk, &superblock, &geo).expect("the volume was made").expect("it has a journal")
+}
+
+/// Returns the metadata over a volume that has a journal.
+fn meta_with_log(disk: SharedDisk) -> Meta {
+    let log = Log::begin(journal_of(&disk), false, false);
+    Meta::new(disk, Live::new(), Arc::new(Health::default()), BLOCK, Checksums::Absent, Some(log))
 }
 
 #[test]
 fn a_transaction_that_is_being_committed_is_not_durable() {
-    let Some((disk, meta)) = with_journal() else { return };
+    let Some(disk) = journaled() else { return };
+    let disk = Arc::new(Held { disk, state: Mutex::default(), changed: Condvar::new() });
+    let meta = meta_with_log(disk.clone());
     let block = meta.get(3000, Kind::Inodes).expect("memory can be read");
     let level = {
         let _op = meta.enter(1);
@@ -362,4 +367,138 @@ fn a_fresh_block_replaces_what_is_cached_of_its_last_use() {
     sweep(&meta);
     let on_disk = disk.read(Lba((5 * BLOCK / SECTOR) as u64), BLOCK, Tag::volume(Kind::Directory)).expect("readable");
     assert_eq!(*on_disk, [2; BLOCK]);
+}
+
+/// Returns the first byte of a block on the disk.
+fn on_disk(disk: &MemDisk, no: u64) -> u8 {
+    disk.read(Lba(no * (BLOCK / SECTOR) as u64), SECTOR, Tag::volume(Kind::Inodes)).expect("memory can be read")[0]
+}
+
+/// Sweeps, and fails unless the host has no room for it. Nothing becomes free.
+fn finds_no_room(meta: &Meta) {
+    let swept = meta.sweep(meta.highest(), &mut |freed: Vec<Freed>| panic!("{freed:?} is free"));
+    assert!(swept.expect_err("the host is full").is_host_full());
+    assert_eq!(meta.health.failed(), None);
+    assert!(!meta.is_clean() && meta.is_pending(meta.highest()));
+}
+
+#[test]
+fn a_round_that_found_no_room_is_written_before_the_next() {
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let judge = {
+        let written = Arc::clone(&written);
+        move |_: &MemDisk, no: u64, bytes: &[u8]| written.lock().expect("no panic").push((no, bytes[0]))
+    };
+    let disk = Arc::new(Judged { disk: MemDisk::new((64 * BLOCK / SECTOR) as u64), judge });
+    let fault = Arc::new(Fault::new(disk.clone(), Live::new(), Vec::new()));
+    let meta = meta_over(fault.clone());
+    let change = |no, needs: Level, value| {
+        let block = meta.get(no, Kind::Inodes).expect("memory can be read");
+        meta.change(&block, 0..128, needs, |bytes| bytes.fill(value))
+    };
+    let first = change(3, Level::NONE, 1);
+    change(5, first, 2);
+    assert!(meta.free_after(first, Freed::Data { start: 40, len: 1 }));
+    let at = (3 * BLOCK / SECTOR) as u64;
+    fault.set(vec![Rule::new(Victims::Writes(at..at + 1), When::Always, Harm::HostFull)]);
+    for value in [3, 4] {
+        finds_no_room(&meta);
+        meta.shrink(0);
+        assert!(change(3, Level::NONE, value) > first, "the level is in flight");
+    }
+    assert_eq!(*written.lock().expect("no panic"), []);
+    fault.set(Vec::new());
+    let mut free = Vec::new();
+    let mut take = |freed: Vec<Freed>| {
+        free.extend(freed);
+        Ok(())
+    };
+    meta.sweep(first, &mut take).expect("the host has room");
+    assert_eq!(*written.lock().expect("no panic"), [(3, 1)], "as it was when the round began");
+    meta.sweep(meta.highest(), &mut take).expect("the host has room");
+    assert_eq!(*written.lock().expect("no panic"), [(3, 1), (3, 4), (5, 2)]);
+    assert_eq!(free, [Freed::Data { start: 40, len: 1 }]);
+    assert!(meta.is_clean());
+}
+
+#[test]
+fn changes_behind_a_round_without_room_do_not_grow_without_end() {
+    let rule = Rule::new(Victims::Writes(EVERYWHERE), When::Always, Harm::HostFull);
+    let blocks = (2 * WAITING_BYTES_MAX / BLOCK) as u64;
+    let disk = MemDisk::new(blocks * (BLOCK / SECTOR) as u64);
+    let meta = meta_over(Arc::new(Fault::new(Arc::new(disk), Live::new(), vec![rule])));
+    let mut changes = (0..blocks).map(|no| {
+        let block = meta.unread(no, Kind::Inodes).expect("it is not in memory");
+        meta.change_loose(&block, |bytes| bytes[0] = 1);
+        meta.is_long(1)
+    });
+    assert!(!changes.next().expect("there are blocks"));
+    finds_no_room(&meta);
+    let taken = changes.take_while(|is_long| !is_long).count();
+    assert_eq!(taken, WAITING_BYTES_MAX / BLOCK);
+}
+
+/// Changes the first bytes of a block in an op.
+fn log_change(meta: &Meta, no: u64, value: u8) {
+    let block = meta.get(no, Kind::Inodes).expect("memory can be read");
+    let _op = meta.enter(1);
+    meta.change(&block, 0..128, Level::NONE, |bytes| bytes.fill(value));
+}
+
+#[test]
+fn a_transaction_that_found_no_room_is_written_again_before_the_next() {
+    // The blocks of the log are refused, or the commit block alone.
+    for nth in [1, 2] {
+        let Some(disk) = journaled() else { return };
+        let disk = Arc::new(disk);
+        let fault = Arc::new(Fault::new(disk.clone(), Live::new(), Vec::new()));
+        let (meta, shared): (_, SharedDisk) = (meta_with_log(fault.clone()), disk.clone());
+        let logged = || {
+            let replay = journal_of(&shared).scan().expect("the log is right");
+            (replay.transactions, replay.blocks.keys().map(|no| no.0).collect::<Vec<_>>())
+        };
+        log_change(&meta, 3000, 1);
+        sweep(&meta);
+        log_change(&meta, 3001, 2);
+        fault.set(vec![Rule::new(Victims::Writes(EVERYWHERE), When::From(nth), Harm::HostFull)]);
+        finds_no_room(&meta);
+        log_change(&meta, 3001, 3);
+        log_change(&meta, 3002, 3);
+        finds_no_room(&meta);
+        assert!(meta.settle_log().expect_err("the host is full").is_host_full());
+        assert_eq!(logged(), (1, vec![3000]));
+        assert_eq!([3000, 3001, 3002].map(|no| on_disk(&disk, no)), [0; 3]);
+        fault.set(Vec::new());
+        sweep(&meta);
+        assert_eq!(logged(), (3, vec![3000, 3001, 3002]));
+        meta.settle_log().expect("the host has room");
+        assert_eq!([3000, 3001, 3002].map(|no| on_disk(&disk, no)), [1, 3, 3]);
+        assert!(meta.is_clean() && logged().0 == 0);
+    }
+}
+
+#[test]
+fn a_block_that_is_freed_behind_a_transaction_without_room_is_revoked() {
+    let Some(disk) = journaled() else { return };
+    let disk = Arc::new(disk);
+    let fault = Arc::new(Fault::new(disk.clone(), Live::new(), Vec::new()));
+    let (meta, shared): (_, SharedDisk) = (meta_with_log(fault.clone()), disk);
+    log_change(&meta, 3000, 1);
+    sweep(&meta);
+    log_change(&meta, 3000, 2);
+    let log = journal_of(&shared).runs()[0];
+    let sectors = [log.start.0 + 1, log.start.0 + u64::from(log.len)].map(|no| no * (BLOCK / SECTOR) as u64);
+    fault.set(vec![Rule::new(Victims::Writes(sectors[0]..sectors[1]), When::Always, Harm::HostFull)]);
+    finds_no_room(&meta);
+    meta.settle_log().expect("there is room for what was committed");
+    {
+        let _op = meta.enter(1);
+        assert!(meta.free_after(Level::NONE, Freed::Meta { block: 3000 }));
+    }
+    finds_no_room(&meta);
+    fault.set(Vec::new());
+    sweep(&meta);
+    let replay = journal_of(&shared).scan().expect("the log is right");
+    assert_eq!(replay.transactions, 2);
+    assert!(replay.blocks.is_empty(), "a replay would overwrite what the block holds next: {replay:?}");
 }

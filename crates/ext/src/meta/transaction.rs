@@ -6,9 +6,16 @@
 //! data that the transaction makes reachable are made durable together with the images in the log, then the commit
 //! block.
 //!
+//! A transaction whose images were taken is *unfinished* until its commit block is durable. If the host has no room for
+//! one of its blocks, the commit fails and the transaction stays; the next commit writes it again before it closes
+//! another, wholly and to the same blocks of the log, and its commit block after a flush of all that ([`Log`]). Until
+//! then nothing of it is written home, and nothing that it frees is handed out. Changes go on meanwhile: they join the
+//! running transaction until that is full.
+//!
 //! A committed block is *homeless* until its image is written to its own place as well. It stays in memory, and its
 //! copy in the log counts until then. [`Transactions::settle`] writes such blocks home, all at once and in ascending
-//! order, and gives back the log's space. A block that was freed gets no image any more; where a copy of it is in the
+//! order, and gives back the log's space; without room on the host they stay homeless, and commits go on while the log
+//! has room. A block that was freed gets no image any more; where a copy of it is in the
 //! log, the transaction that frees it revokes it, since a replay would otherwise write the copy over the block's next
 //! contents. Nothing that a transaction frees is handed out before the transaction is durable.
 //!
@@ -25,7 +32,7 @@ use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use moafs_runtime::lock::{self, ReadGuard, RwLock};
 use moafs_vfs::{Error, Result};
 
-use super::{Block, Freed, Level, Meta, Sweeper, seal, write_patiently};
+use super::{Block, Freed, Level, Meta, Sweeper, seal, write_all};
 use crate::format::BlockNo;
 use crate::journal::Log;
 
@@ -47,7 +54,7 @@ pub(super) struct Transactions {
     changers: AtomicU64,
     /// Blocks that one transaction may change before it is committed.
     blocks_max: u64,
-    homeless_bytes: AtomicU64,
+    image_bytes: AtomicU64,
     /// Held by the task that commits, or writes blocks home.
     log: lock::Mutex<Committed>,
 }
@@ -67,12 +74,12 @@ struct Running {
     logged: BTreeSet<u64>,
 }
 
-/// The committed transactions whose blocks are not all in their own places, and the log.
+/// The log, the transaction that it is to take next, and the blocks of those before that are not in their own places.
 struct Committed {
     log: Log,
+    /// The transaction that is being committed, or that could not be written.
+    unfinished: Option<Closed>,
     homeless: BTreeMap<u64, Homeless>,
-    /// Blocks of the transaction that could not be written: the disk has older contents, so they stay in memory.
-    unwritten: BTreeMap<u64, Arc<Block>>,
 }
 
 /// A committed block that is not in its own place yet. The reference keeps the block in memory.
@@ -85,6 +92,7 @@ struct Homeless {
 /// A transaction whose images were taken.
 struct Closed {
     number: Level,
+    /// The blocks of the images. The disk has older contents: they stay in memory.
     blocks: BTreeMap<u64, Arc<Block>>,
     images: Vec<(BlockNo, Page)>,
     revoked: Vec<BlockNo>,
@@ -121,12 +129,9 @@ impl Transactions {
             }),
             credits: AtomicU64::new(0),
             changers: AtomicU64::new(0),
-            homeless_bytes: AtomicU64::new(0),
+            image_bytes: AtomicU64::new(0),
             blocks_max: u64::from(log.capacity()) / TRANSACTION_SHARE,
-            log: lock::Mutex::new(
-                Arc::clone(rt),
-                Committed { log, homeless: BTreeMap::new(), unwritten: BTreeMap::new() },
-            ),
+            log: lock::Mutex::new(Arc::clone(rt), Committed { log, unfinished: None, homeless: BTreeMap::new() }),
         }
     }
 
@@ -196,33 +201,34 @@ impl Transactions {
         let mut committed = self.log.lock();
         while self.is_pending(target) {
             meta.health.check()?;
-            let done = self.commit_running(meta, &mut committed, sweeper);
+            let done = self.commit_next(meta, &mut committed, sweeper);
             meta.health.watch(done)?;
         }
         Ok(())
     }
 
-    fn commit_running(&self, meta: &Meta, committed: &mut Committed, sweeper: &mut dyn Sweeper) -> Result<()> {
-        let closed = self.close(meta, sweeper)?;
-        if !closed.images.is_empty() || !closed.revoked.is_empty() {
-            let written = self.write(meta, committed, &closed);
-            if written.is_err() {
-                committed.unwritten.extend(closed.blocks);
-                return written;
-            }
+    /// Commits the unfinished transaction; without one, closes the running transaction and commits that.
+    fn commit_next(&self, meta: &Meta, committed: &mut Committed, sweeper: &mut dyn Sweeper) -> Result<()> {
+        if committed.unfinished.is_none() {
+            committed.unfinished = Some(self.close(meta, sweeper)?);
+            self.count_images(meta, committed);
         }
+        self.write(meta, committed)?;
+        let Some(closed) = committed.unfinished.take() else { return Ok(()) };
         for block in &closed.revoked {
             committed.homeless.remove(&block.0);
         }
         for ((_, block), (no, image)) in closed.blocks.into_iter().zip(closed.images) {
             committed.homeless.insert(no.0, Homeless { kind: block.kind, image, _block: block });
         }
-        self.count_homeless(meta, committed);
+        self.count_images(meta, committed);
         self.running.lock().durable = closed.number;
         sweeper.freed(closed.freed)?;
         let is_crowded = committed.log.room() < committed.log.capacity() / LOG_SHARE;
         if is_crowded || committed.homeless.len() * meta.block_size > HOMELESS_BYTES_MAX {
-            self.settle_all(meta, committed, &[])?;
+            let settled = self.settle_all(meta, committed);
+            // The transaction is durable all the same. A later one that finds no room in the log tries again.
+            return if settled.as_ref().is_err_and(Error::is_host_full) { Ok(()) } else { settled };
         }
         Ok(())
     }
@@ -258,54 +264,58 @@ impl Transactions {
         })
     }
 
-    /// Makes a closed transaction durable.
-    fn write(&self, meta: &Meta, committed: &mut Committed, closed: &Closed) -> Result<()> {
-        let needed = committed.log.blocks_for(closed.images.len(), closed.revoked.len());
+    /// Makes the unfinished transaction durable: writes all of it.
+    fn write(&self, meta: &Meta, committed: &mut Committed) -> Result<()> {
+        let Some(needed) = committed.blocks_needed() else { return Ok(()) };
         if needed > committed.log.room() {
-            self.settle_all(meta, committed, &closed.images)?;
+            self.settle_all(meta, committed)?;
         }
-        if needed > committed.log.room() {
-            let problem = format!(
-                "a transaction of {needed} blocks does not fit into the journal, which has {}",
-                committed.log.capacity()
-            );
+        let Committed { log, unfinished: Some(closed), .. } = committed else { return Ok(()) };
+        if needed > log.room() {
+            let capacity = log.capacity();
+            let problem =
+                format!("a transaction of {needed} blocks does not fit into the journal, which has {capacity}");
+            meta.health.fail(&*problem);
             return Err(Error::Refused(problem));
         }
-        let logged = committed.log.append(&meta.rt, &closed.revoked, &closed.images)?;
+        let logged = log.append(&closed.revoked, &closed.images)?;
         let flushed = meta.disk.make_durable(logged.max(closed.data.unwrap_or_default()));
         flushed.map_err(|source| Error::disk("flushing a transaction and the file data it leads to", source))?;
-        committed.log.commit(&meta.rt)
+        log.commit(&meta.rt)
     }
 
     /// Writes all committed blocks home, and gives back the log's space.
     pub(super) fn settle(&self, meta: &Meta) -> Result<()> {
         let mut committed = self.log.lock();
         meta.health.check()?;
-        meta.health.watch(self.settle_all(meta, &mut committed, &[]))
+        meta.health.watch(self.settle_all(meta, &mut committed))
     }
 
-    /// Writes all committed blocks home. `coming`: what is about to be appended to the log.
-    fn settle_all(&self, meta: &Meta, committed: &mut Committed, coming: &[(BlockNo, Page)]) -> Result<()> {
+    /// Writes all committed blocks home. The unfinished transaction has no part in it, and is still to be logged.
+    fn settle_all(&self, meta: &Meta, committed: &mut Committed) -> Result<()> {
         if !committed.homeless.is_empty() {
-            let written = write_patiently(&meta.disk, &meta.rt, home_writes(meta, &committed.homeless))?;
+            let written = write_all(&meta.disk, home_writes(meta, &committed.homeless))?;
             let flushed = meta.disk.make_durable(written);
             flushed.map_err(|source| Error::disk("flushing blocks that were written home", source))?;
         }
         committed.log.empty()?;
         committed.homeless.clear();
-        self.count_homeless(meta, committed);
-        self.running.lock().logged = coming.iter().map(|(no, _)| no.0).collect();
+        self.count_images(meta, committed);
+        let coming = committed.unfinished.iter().flat_map(|closed| &closed.images);
+        self.running.lock().logged = coming.map(|(no, _)| no.0).collect();
         meta.note_written();
         Ok(())
     }
 
-    fn count_homeless(&self, meta: &Meta, committed: &Committed) {
-        self.homeless_bytes.store((committed.homeless.len() * meta.block_size) as u64, Ordering::Relaxed);
+    fn count_images(&self, meta: &Meta, committed: &Committed) {
+        let unfinished = committed.unfinished.as_ref().map_or(0, |closed| closed.images.len());
+        let bytes = (unfinished + committed.homeless.len()) * meta.block_size;
+        self.image_bytes.store(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of images in memory that were committed and not written home.
+    /// Returns the bytes of images in memory that were taken and not written home.
     pub(super) fn memory(&self) -> u64 {
-        self.homeless_bytes.load(Ordering::Relaxed)
+        self.image_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns true if committed blocks wait to be written home.
@@ -318,8 +328,17 @@ impl Transactions {
         debug_assert!(self.is_clean(), "the volume is closed with changes that were not committed");
         let mut committed = self.log.lock();
         meta.health.check()?;
-        let done = self.settle_all(meta, &mut committed, &[]).and_then(|()| committed.log.close());
+        let done = self.settle_all(meta, &mut committed).and_then(|()| committed.log.close());
         meta.health.watch(done)
+    }
+}
+
+impl Committed {
+    /// Returns the blocks of the log that the unfinished transaction takes; `None` if there is nothing to write.
+    fn blocks_needed(&self) -> Option<u32> {
+        let closed = self.unfinished.as_ref()?;
+        let is_empty = closed.images.is_empty() && closed.revoked.is_empty();
+        (!is_empty).then(|| self.log.blocks_for(closed.images.len(), closed.revoked.len()))
     }
 }
 
