@@ -662,6 +662,11 @@ impl FormatOp for ExtOp<'_> {
             }
         })?;
         ext.alloc.note_arrived(to);
+        if ext.meta.has_journal() && matches!(file.state.lock().life, Life::Orphan(_)) {
+            // Of an inode that is being freed no attributes are told any more; its map joins the transaction of the
+            // bitmap all the same, or a crash would leave the blocks used by no file.
+            ext.store(file)?;
+        }
         ext.maps_level.fetch_max(level.0, Ordering::Relaxed);
         self.reached(level);
         Ok(())

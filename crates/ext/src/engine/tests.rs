@@ -25,6 +25,7 @@ use crate::format::{GroupNo, Inode};
 use crate::judge;
 use crate::meta::tests::Held;
 use crate::meta::{Freed, Level};
+use crate::mkfs::features::FeatureSet;
 use crate::mkfs::{MkfsOptions, mkfs};
 
 type Node = Arc<Incore>;
@@ -76,8 +77,13 @@ fn name(text: &str) -> &Name {
 
 impl Volume {
     fn make(block_size: u32, mebibytes: u64) -> Volume {
+        Volume::with(FeatureSet::EXT2, block_size, mebibytes)
+    }
+
+    fn with(features: FeatureSet, block_size: u32, mebibytes: u64) -> Volume {
         let mem = Arc::new(MemDisk::new(mebibytes << 11));
         let options = MkfsOptions {
+            features,
             block_size: Some(block_size),
             ..MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))
         };
@@ -166,7 +172,7 @@ impl Volume {
         op.end();
     }
 
-    fn unlink(&self, dir: &Node, text: &str, node: &Node) {
+    fn remove_name(&self, dir: &Node, text: &str, node: &Node) {
         let mut admission = Admission::none();
         let mut op = self.ext.begin(OpKind::Unlink, &mut admission).unwrap();
         let mut gone = self.ext.attr(node);
@@ -176,6 +182,11 @@ impl Volume {
         op.inode_orphan(node, &gone).unwrap();
         op.inode_put(dir, &parent, 0).unwrap();
         op.end();
+    }
+
+    fn unlink(&self, dir: &Node, text: &str, node: &Node) {
+        self.remove_name(dir, text, node);
+        let mut admission = Admission::none();
         loop {
             let mut op = self.ext.begin(OpKind::Unmap, &mut admission).unwrap();
             let progress = op.unmap(node, Lbn(0), None, 100, true).unwrap();
@@ -362,6 +373,23 @@ fn a_grown_size_waits_for_the_pointer_to_a_block_that_has_moved() {
     volume.put_size(&file, 13);
     drop(file);
     volume.close();
+}
+
+/// vfs tells no attributes of an inode that is being freed.
+#[test]
+fn data_that_reach_a_removed_file_are_no_leak_after_a_crash() {
+    for features in [FeatureSet::EXT3, FeatureSet::EXT4] {
+        let volume = Volume::with(features, 1024, 64);
+        let file = volume.create(&volume.root, "file", FileKind::Regular, None);
+        volume.write(&file, 0, 1, 1);
+        volume.ext.commit(CommitReason::Sync).unwrap();
+        volume.remove_name(&volume.root, "file", &file);
+        let mut admission = volume.admit(6);
+        volume.place(&file, 3, 6, 2, &mut admission).end();
+        volume.ext.commit(CommitReason::Sync).unwrap();
+        let after_the_crash = Volume::open(Arc::new(volume.mem.snapshot()));
+        after_the_crash.close();
+    }
 }
 
 #[test]
