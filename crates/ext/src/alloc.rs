@@ -34,7 +34,7 @@ use crate::format::{BlockNo, Descriptor, Geometry, GroupNo, InodeNo, Place, Seal
 use crate::health::damaged;
 use crate::meta::{Block, Freed, Level, Meta, Sweeper, Use};
 pub use free_map::{Fit, FreeMap};
-use taken::{Ledger, Taken};
+use taken::{Contended, Taken};
 
 /// Pause before looking again at the blocks that other ops are freeing.
 pub const FREEING_PAUSE: Duration = Duration::from_millis(1);
@@ -163,7 +163,7 @@ pub struct Alloc {
     /// any more, and what a program was promised when it wrote the data is not spent before a file maps them: without
     /// this set `statfs(2)` would show them as used twice.
     in_flight: Mutex<BlockSet>,
-    swap: Ledger,
+    contended: Contended,
     /// The blocks and inodes that were handed out or freed since the mount; kept only while
     /// recovery looks for leaks.
     changed: Mutex<Option<Changed>>,
@@ -216,7 +216,7 @@ impl Alloc {
             freeing_inodes: AtomicU64::new(0),
             promised: Arc::default(),
             in_flight: Mutex::default(),
-            swap: Ledger::default(),
+            contended: Contended::default(),
             changed: Mutex::new((!trusted).then(Changed::default)),
             stale_groups: Mutex::default(),
         }

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use crate::control::{CONTROL_NAME, Control, ControlFile, Cover, Text};
 use crate::convert;
 use crate::defrag::{DEFRAG_NAME, Defrag};
-use crate::ioctl::{self, Command};
+use crate::ioctl::{self, Command, Trim};
 use crate::log::Log;
 use crate::nodes::Nodes;
 use crate::process;
@@ -274,6 +274,16 @@ impl<F: Format> Front<F> {
             at = stop;
         }
         Ok(())
+    }
+
+    /// Trims for root alone, as the kernel's file systems do.
+    fn trim(&self, ctx: &ReqCtx, trim: Trim) -> Result<Trim> {
+        if ctx.uid != 0 {
+            return Err(Errno::EPERM);
+        }
+        let is_ending = || moafs_fuse::interrupted() && process::is_ending(ctx.pid);
+        let len = self.told(self.vfs.trim(trim.start..trim.start.saturating_add(trim.len), trim.min, &is_ending))?;
+        Ok(Trim { len, ..trim })
     }
 
     fn set_flags(&self, ctx: &ReqCtx, ino: Ino, flags: u32) -> Result<()> {
@@ -679,6 +689,7 @@ impl<F: Format> FileSystem for Front<F> {
             Command::GetXattr => ioctl::put_xattr(stat.attr.flags, out)?,
             Command::GetVersion => ioctl::put_flags(stat.attr.generation, out)?,
             Command::SetFlags(flags) => self.set_flags(ctx, ino, flags).map(|()| 0)?,
+            Command::Trim(trim) => ioctl::put_trim(self.trim(ctx, trim)?, out)?,
             Command::SetXattr(flags) => {
                 let kept = stat.attr.flags & !convert::FLAGS_OF_XFLAGS;
                 self.set_flags(ctx, ino, kept | flags).map(|()| 0)?

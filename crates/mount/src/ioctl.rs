@@ -1,4 +1,4 @@
-//! The ioctls of chattr(1) and lsattr(1): inode flags in two forms, and the generation.
+//! Ioctls: inode flags in two forms and the generation, of chattr(1) and lsattr(1); trimming, of fstrim(8).
 
 #![expect(clippy::host_endian_bytes, reason = "arguments of ioctls are in the machine's byte order")]
 
@@ -13,6 +13,8 @@ const FS_IOC32_SETFLAGS: u32 = 0x4004_6602;
 const FS_IOC_GETVERSION: u32 = 0x8008_7601;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+
+const FITRIM: u32 = 0xc018_5879;
 
 /// Length of `struct fsxattr`: flags, extent-size hint, extents, project, copy-on-write hint, padding.
 const FSXATTR_LEN: usize = 28;
@@ -30,6 +32,19 @@ pub(crate) enum Command {
     SetXattr(u32),
     /// Get the inode's generation.
     GetVersion,
+    /// Tell the device about free blocks.
+    Trim(Trim),
+}
+
+/// `struct fstrim_range`, in bytes of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trim {
+    /// The first byte.
+    pub(crate) start: u64,
+    /// Length of the range; in the reply the number of bytes that were free.
+    pub(crate) len: u64,
+    /// Length of the shortest free run that counts.
+    pub(crate) min: u64,
 }
 
 impl Command {
@@ -41,6 +56,10 @@ impl Command {
             FS_IOC_GETVERSION => Ok(Command::GetVersion),
             FS_IOC_FSGETXATTR => Ok(Command::GetXattr),
             FS_IOC_FSSETXATTR => set_xattr(input),
+            FITRIM => {
+                let [start, len, min] = [0, 1, 2].map(|index| long(input, index));
+                Ok(Command::Trim(Trim { start: start?, len: len?, min: min? }))
+            }
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -59,6 +78,19 @@ fn set_xattr(input: &[u8]) -> Result<Command, Errno> {
 fn word(input: &[u8], index: usize) -> Result<u32, Errno> {
     let bytes = input.get(index * 4..index * 4 + 4).ok_or(Errno::EINVAL)?;
     Ok(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+fn long(input: &[u8], index: usize) -> Result<u64, Errno> {
+    let bytes = input.get(index * 8..index * 8 + 8).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(u64::from_ne_bytes).ok_or(Errno::EINVAL)
+}
+
+/// Writes a `struct fstrim_range` to `out`.
+pub(crate) fn put_trim(trim: Trim, out: &mut [u8]) -> Result<usize, Errno> {
+    let words = [trim.start, trim.len, trim.min].map(u64::to_ne_bytes);
+    let bytes = words.as_flattened();
+    out.get_mut(..bytes.len()).ok_or(Errno::EINVAL)?.copy_from_slice(bytes);
+    Ok(bytes.len())
 }
 
 /// Writes a flag word to `out`. The command's number says 8 bytes, the value has 4; the caller may offer either.
@@ -99,6 +131,15 @@ mod tests {
         assert_eq!(Command::parse(FS_IOC_FSSETXATTR, &[0; 8]), Err(Errno::EINVAL));
         assert_eq!(Command::parse(0xdead_beef, &[]), Err(Errno::ENOTTY));
         assert_eq!(put_flags(1, &mut [0; 2]), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_range_to_trim_goes_both_ways() {
+        let mut out = [0xff; 24];
+        let trim = Trim { start: 1, len: u64::MAX, min: 4096 };
+        assert_eq!(put_trim(trim, &mut out), Ok(24));
+        assert_eq!(Command::parse(FITRIM, &out), Ok(Command::Trim(trim)));
+        assert_eq!(Command::parse(FITRIM, &out[..23]), Err(Errno::EINVAL));
     }
 
     #[test]

@@ -361,7 +361,7 @@ impl Swap {
             }
             (state.promised_blocks / granule).min(GROWTH_SLOTS).min(u64::from(state.traditional.vacant())) * granule
         };
-        let taken = home.room.take(Where::Lowest, want as u32, granule as u32);
+        let taken = home.room.take(Where::LOWEST, want as u32, granule as u32);
         let what = "finding room for pages at the volume's lowest addresses";
         let Some(run) = taken.map_err(|source| SwapError::Volume { what, source })? else { return Ok(false) };
         let mut state = self.state.lock();

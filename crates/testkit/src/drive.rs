@@ -365,6 +365,7 @@ impl<M: Mount> Driver<M> {
             Op::Defragment => {
                 vfs.defragment(vfs.shape().root, &DefragOptions::default(), &mut |_| true)?;
             }
+            Op::Trim => drop(vfs.trim(0..u64::MAX, 0, &|| false)?),
             Op::Shrink => vfs.shrink(0),
             Op::Remount | Op::Page(_) => unreachable!("remounting and paging are the driver's own affair"),
         }
@@ -435,7 +436,9 @@ pub(crate) fn nodes_of(op: &Op) -> Vec<NodeId> {
         | Op::Release { node }
         | Op::Read { node, .. }
         | Op::Fsync { node, .. } => vec![*node],
-        Op::Sync | Op::BackgroundStep | Op::Defragment | Op::Shrink | Op::Page(_) | Op::Remount => Vec::new(),
+        Op::Sync | Op::BackgroundStep | Op::Defragment | Op::Trim | Op::Shrink | Op::Page(_) | Op::Remount => {
+            Vec::new()
+        }
     }
 }
 

@@ -228,7 +228,9 @@ impl Model {
                 Ok(Outcome::Done)
             }
             Op::Read { node, offset, len } => Ok(Outcome::Bytes(self.node(*node).content.bytes(*offset, *len))),
-            Op::Fsync { .. } | Op::Sync | Op::BackgroundStep | Op::Defragment | Op::Shrink => Ok(Outcome::Done),
+            Op::Fsync { .. } | Op::Sync | Op::BackgroundStep | Op::Defragment | Op::Trim | Op::Shrink => {
+                Ok(Outcome::Done)
+            }
             Op::Page(_) | Op::Remount => Ok(Outcome::Done),
         }
     }

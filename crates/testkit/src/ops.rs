@@ -87,6 +87,8 @@ pub enum Op {
     BackgroundStep,
     /// Moves scattered files together.
     Defragment,
+    /// Tells the device which blocks hold nothing.
+    Trim,
     /// Drops clean pages, as under memory pressure.
     Shrink,
     /// Pages memory out or in.

@@ -46,6 +46,10 @@ impl Runs {
         self.held.iter().map(|(run, _)| u64::from(run.len)).sum()
     }
 
+    fn volume_blocks(&self) -> u64 {
+        self.disk.limits().sectors / (self.block_bytes / SECTOR) as u64
+    }
+
     fn at(&self, run: BlockRun) -> Lba {
         Lba(run.start.0 * (self.block_bytes / SECTOR) as u64)
     }
@@ -92,16 +96,22 @@ impl Runs {
     fn take(&mut self, rng: &mut Pcg64Mcg) -> Said<()> {
         let (len, granule) = (rng.random_range(1..120), rng.random_range(1..5));
         let group = Group(rng.random_range(0..self.room.groups()));
-        let at = if rng.random_bool(0.5) { Where::EndOf(group) } else { Where::Lowest };
+        let at = match rng.random_range(0..4) {
+            0 | 1 => Where::EndOf(group),
+            2 => Where::LOWEST,
+            _ => Where::From(BlockAddr(rng.random_range(0..self.volume_blocks()))),
+        };
         let left = self.reserved - self.taken();
         let taken = self.room.take(at, len, granule).map_err(|error| format!("take {at:?}: {error}"))?;
         let Some(run) = taken else {
-            let must = at == Where::Lowest && granule == 1 && left > 0;
+            let must = at == Where::LOWEST && granule == 1 && left > 0;
             return if must { Err(format!("nothing to take, though {left} blocks are promised")) } else { Ok(()) };
         };
         let fits = match at {
             Where::EndOf(group) => run.len == len && self.room.group_of(run.start) == Some(group),
-            Where::Lowest => run.len <= len && run.len.is_multiple_of(granule) && run.len > 0,
+            Where::From(block) => {
+                run.start >= block && run.len <= len && run.len.is_multiple_of(granule) && run.len > 0
+            }
         };
         if !fits || u64::from(run.len) > left {
             return Err(format!("take({at:?}, {len}, {granule}) gives {run:?}, {left} blocks are promised"));

@@ -1,5 +1,6 @@
 //! The interface for the fronts: [`Vfs`].
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use moafs_disk::SharedDisk;
@@ -63,6 +64,16 @@ impl<F: Format> Vfs<F> {
         let Some(room) = self.inner.format.swap_space() else { return Ok(None) };
         self.inner.format.make_way(blocks)?;
         Ok(Some(room))
+    }
+
+    /// Tells the device which blocks of `range` hold nothing, as fstrim(8) asks: free runs of at least `min` bytes that
+    /// begin there. Returns how many bytes that were. Ends early once `stop` returns true.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if the device cannot forget; EINVAL for a range that lies behind the device's end or is shorter than
+    /// a block, and for a `min` larger than the device.
+    pub fn trim(&self, range: Range<u64>, min: u64, stop: &dyn Fn() -> bool) -> Result<u64> {
+        self.inner.trim(range, min, stop)
     }
 
     /// Looks a name up (also `.` and `..`) and holds the inode.

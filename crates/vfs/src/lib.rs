@@ -41,6 +41,7 @@
 //! | [`counters`] | the counters of a volume |
 //! | [`swap_space`] | the seam of swap space: blocks allocated in memory only, and the position of the device's head |
 //! | [`defrag`] | defragmentation: moving scattered files together again |
+//! | `trim` | telling the device which blocks hold nothing |
 //!
 //! # Layers
 //!
@@ -141,6 +142,7 @@ pub mod stored;
 pub mod swap_space;
 mod sync;
 mod syncer;
+mod trim;
 pub mod types;
 mod unmap;
 mod unplaced;

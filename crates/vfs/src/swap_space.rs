@@ -11,6 +11,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use moafs_runtime::leaf::Mutex;
+
 use crate::error::Result;
 use crate::types::{BlockAddr, BlockRun};
 
@@ -23,12 +25,17 @@ pub struct Group(pub u32);
 pub enum Where {
     /// The whole run in this group, as near to its end as possible: files fill groups from the front.
     EndOf(Group),
-    /// The first free run of the volume, cut to what is asked for: the place of last resort.
-    Lowest,
+    /// The first free run at or behind this block, cut to what is asked for.
+    From(BlockAddr),
 }
 
-/// The swap space of a format. Reserved blocks are either taken or promised; `taken + promised` changes only in
-/// [`SwapSpace::reserve`] and [`SwapSpace::release`].
+impl Where {
+    /// The first free run of the volume: the place of last resort.
+    pub const LOWEST: Where = Where::From(BlockAddr(0));
+}
+
+/// Swap space of a format, as one user has it: others may reserve and take blocks of the same volume. Reserved blocks
+/// are either taken or promised; `taken + promised` changes only in [`SwapSpace::reserve`] and [`SwapSpace::release`].
 pub trait SwapSpace: Send + Sync {
     /// Returns the number of groups of the volume.
     fn groups(&self) -> u32;
@@ -43,9 +50,9 @@ pub trait SwapSpace: Send + Sync {
     fn reserve(&self, blocks: u64) -> Result<()>;
     /// Takes a promise of `blocks` back. They must have been given back before.
     fn release(&self, blocks: u64);
-    /// Takes a run of promised blocks: `Ok(None)` if there is none of `len` in the group; for [`Where::Lowest`] the
-    /// run may be shorter (but is a multiple of `granule` blocks), and there is one as long as any block is promised
-    /// and free space is not in smaller pieces.
+    /// Takes a run of promised blocks: `Ok(None)` if there is none of `len` in the group; for [`Where::From`] the run
+    /// may be shorter (but is a multiple of `granule` blocks), and [`Where::LOWEST`] finds one as long as any block is
+    /// promised and free space is not in smaller pieces.
     ///
     /// # Errors
     /// If a bitmap cannot be read.
@@ -55,6 +62,45 @@ pub trait SwapSpace: Send + Sync {
     /// Returns a contended group: one where a writer found no room since the last call, though runs of swap space lie
     /// there.
     fn next_contended_group(&self) -> Option<Group>;
+}
+
+/// The capacity of one user of swap space: the blocks that it has reserved, and those of them that it has taken.
+#[derive(Debug, Default)]
+pub struct Account(Mutex<Blocks>);
+
+#[derive(Debug, Default)]
+struct Blocks {
+    reserved: u64,
+    taken: u64,
+}
+
+impl Account {
+    /// Notes that `blocks` blocks were reserved.
+    pub fn reserve(&self, blocks: u64) {
+        self.0.lock().reserved += blocks;
+    }
+
+    /// Gives reserved blocks back that are not taken; returns how many.
+    pub fn release(&self, blocks: u64) -> u64 {
+        let mut own = self.0.lock();
+        debug_assert!(own.taken + blocks <= own.reserved, "{blocks} released, {} taken of {}", own.taken, own.reserved);
+        let released = blocks.min(own.reserved.saturating_sub(own.taken));
+        own.reserved -= released;
+        released
+    }
+
+    /// Takes up to `blocks` of the reserved blocks that are not taken yet; returns how many.
+    pub fn claim(&self, blocks: u32) -> u32 {
+        let mut own = self.0.lock();
+        let claimed = own.reserved.saturating_sub(own.taken).min(blocks.into());
+        own.taken += claimed;
+        claimed as u32
+    }
+
+    /// Gives taken blocks back to those that are reserved.
+    pub fn unclaim(&self, blocks: u32) {
+        self.0.lock().taken -= u64::from(blocks);
+    }
 }
 
 /// The file block that the device was last asked for: the likely position of its head.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use moafs_runtime::leaf::atomic::Ordering;
 use moafs_vfs::Result;
-use moafs_vfs::swap_space::{Group, SwapSpace, Where};
+use moafs_vfs::swap_space::{Account, Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
 
 use super::{Alloc, FREEING_PAUSE, no_space};
@@ -23,7 +23,7 @@ impl Alloc {
     /// taken runs, so they should move away.
     pub fn contend(&self, group: GroupNo) {
         if self.groups[group.0 as usize].state.lock().taken.contend() {
-            self.swap.note_contended(group);
+            self.contended.note(group);
         }
     }
 
@@ -54,14 +54,16 @@ impl Alloc {
         Ok(Some(run))
     }
 
-    fn take_lowest(&self, len: u32, granule: u32) -> Result<Option<BlockRun>> {
-        let fits = |run: Range<u32>| run.start..run.start + (run.end - run.start).min(len) / granule * granule;
-        for group in self.geo.all_groups() {
+    /// Takes the first run at or behind a block, at most `len` blocks.
+    fn take_from(&self, from: BlockNo, len: u32, granule: u32) -> Result<Option<BlockRun>> {
+        let cut = |run: Range<u32>| run.start..run.start + (run.end - run.start).min(len) / granule * granule;
+        for group in self.geo.all_groups().filter(|group| from.0 < self.geo.group_range(*group).end) {
             if self.is_known_to_lack(group, granule) {
                 continue;
             }
-            let lowest = |map: &[u8], bits| bitmap::first_zero_run(map, 0, bits, granule).map(fits);
-            if let Some(run) = self.take_in(group, lowest)? {
+            let at = from.0.saturating_sub(self.geo.group_start(group).0) as u32;
+            let first = |map: &[u8], bits| bitmap::first_zero_run(map, at, bits, granule).map(cut);
+            if let Some(run) = self.take_in(group, first)? {
                 return Ok(Some(run));
             }
         }
@@ -87,12 +89,13 @@ pub struct SwapRoom {
     alloc: Arc<Alloc>,
     /// Number of blocks that the volume keeps for root: swap gets none of them.
     keep: u64,
+    account: Account,
 }
 
 impl SwapRoom {
     /// Makes swap space from `alloc`, of which `keep` blocks must stay free.
     pub fn new(alloc: Arc<Alloc>, keep: u64) -> SwapRoom {
-        SwapRoom { alloc, keep }
+        SwapRoom { alloc, keep, account: Account::default() }
     }
 
     fn group(&self, group: Group) -> Option<GroupNo> {
@@ -131,18 +134,18 @@ impl SwapSpace for SwapRoom {
                 meta.pause(FREEING_PAUSE);
             }
         }
-        self.alloc.swap.reserve(blocks);
+        self.account.reserve(blocks);
         Ok(())
     }
 
     fn release(&self, blocks: u64) {
-        let released = self.alloc.swap.release(blocks);
+        let released = self.account.release(blocks);
         self.alloc.promised.0.fetch_sub(released, Ordering::Relaxed);
     }
 
     fn take(&self, at: Where, len: u32, granule: u32) -> Result<Option<BlockRun>> {
         let granule = granule.max(1);
-        let claimed = self.alloc.swap.claim(len);
+        let claimed = self.account.claim(len);
         let taken = match at {
             Where::EndOf(group) => match self.group(group) {
                 Some(group) if claimed == len && len > 0 => {
@@ -150,11 +153,11 @@ impl SwapSpace for SwapRoom {
                 }
                 _ => Ok(None),
             },
-            Where::Lowest if claimed >= granule => self.alloc.take_lowest(claimed, granule),
-            Where::Lowest => Ok(None),
+            Where::From(block) if claimed >= granule => self.alloc.take_from(BlockNo(block.0), claimed, granule),
+            Where::From(_) => Ok(None),
         };
         let used = taken.as_ref().ok().and_then(Option::as_ref).map_or(0, |run| run.len);
-        self.alloc.swap.unclaim(claimed - used);
+        self.account.unclaim(claimed - used);
         taken
     }
 
@@ -163,12 +166,12 @@ impl SwapSpace for SwapRoom {
         let end = bit.saturating_add(run.len).min(self.alloc.geo.group_blocks(group));
         let given = self.alloc.groups[group.0 as usize].state.lock().taken.give(bit..end);
         debug_assert_eq!(given, run.len, "of {run:?} only {given} blocks were taken");
-        self.alloc.swap.unclaim(given);
+        self.account.unclaim(given);
     }
 
     fn next_contended_group(&self) -> Option<Group> {
         loop {
-            let group = self.alloc.swap.next_contended()?;
+            let group = self.alloc.contended.next()?;
             if self.alloc.groups[group.0 as usize].state.lock().taken.settle() {
                 return Some(Group(group.0));
             }

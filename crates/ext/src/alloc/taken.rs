@@ -1,6 +1,6 @@
-//! Blocks that are taken in memory only: a second bitmap of a group, over the one that the disk shows, and the account
-//! of the whole volume. Searches see both bitmaps, counts for policies leave the taken blocks out; the disk's bitmap,
-//! descriptors and superblock do not show them.
+//! Blocks that are taken in memory only: a second bitmap of a group, over the one that the disk shows. Searches see
+//! both, counts for policies leave the taken blocks out; the disk's bitmap, descriptors and superblock do not show
+//! them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(super) struct Taken {
     /// Has no bytes before the first block is taken.
     map: Vec<u8>,
     count: u32,
-    /// True if the group waits in [`Ledger::next_contended`].
+    /// True if the group waits in [`Contended`].
     is_contended: bool,
 }
 
@@ -87,51 +87,16 @@ impl Taken {
     }
 }
 
-/// The blocks that swap areas have reserved and taken on a volume.
+/// Groups in which taken blocks were in a writer's way, each once.
 #[derive(Default)]
-pub(super) struct Ledger {
-    blocks: Mutex<Blocks>,
-    /// Groups in which a taken run was in a writer's way, each once.
-    contended: Mutex<VecDeque<GroupNo>>,
-}
+pub(super) struct Contended(Mutex<VecDeque<GroupNo>>);
 
-#[derive(Default)]
-struct Blocks {
-    reserved: u64,
-    taken: u64,
-}
-
-impl Ledger {
-    pub(super) fn reserve(&self, blocks: u64) {
-        self.blocks.lock().reserved += blocks;
+impl Contended {
+    pub(super) fn note(&self, group: GroupNo) {
+        self.0.lock().push_back(group);
     }
 
-    /// Gives reserved blocks back that are not taken; returns how many.
-    pub(super) fn release(&self, blocks: u64) -> u64 {
-        let mut own = self.blocks.lock();
-        debug_assert!(own.taken + blocks <= own.reserved, "{blocks} released, {} taken of {}", own.taken, own.reserved);
-        let released = blocks.min(own.reserved.saturating_sub(own.taken));
-        own.reserved -= released;
-        released
-    }
-
-    /// Takes up to `blocks` of the reserved blocks that are not taken yet; returns how many.
-    pub(super) fn claim(&self, blocks: u32) -> u32 {
-        let mut own = self.blocks.lock();
-        let claimed = own.reserved.saturating_sub(own.taken).min(blocks.into());
-        own.taken += claimed;
-        claimed as u32
-    }
-
-    pub(super) fn unclaim(&self, blocks: u32) {
-        self.blocks.lock().taken -= u64::from(blocks);
-    }
-
-    pub(super) fn note_contended(&self, group: GroupNo) {
-        self.contended.lock().push_back(group);
-    }
-
-    pub(super) fn next_contended(&self) -> Option<GroupNo> {
-        self.contended.lock().pop_front()
+    pub(super) fn next(&self) -> Option<GroupNo> {
+        self.0.lock().pop_front()
     }
 }

@@ -26,8 +26,8 @@ const UUID_BYTES: usize = 16;
 const TAIL_BYTES: usize = 4;
 /// Byte of a commit block at which its checksum lies.
 const COMMIT_SUM_AT: usize = 16;
-/// The bytes of a commit block that are not zeros.
-const COMMIT_BYTES: usize = 60;
+/// The bytes of a commit block that are not zeros: its fields, and the four that pad them.
+const COMMIT_BYTES: usize = 64;
 /// Byte of the superblock at which its checksum lies.
 const SUPERBLOCK_SUM_AT: usize = 0xFC;
 /// `s_checksum_type` of CRC-32C, and the type of the checksum in commit blocks of version 1 (CRC-32).

@@ -165,14 +165,14 @@ impl SwapSpace for Room {
                 let start = (range.start..range.end.saturating_sub(len) + 1).rev().find(fits);
                 Ok(start.and_then(|start| state.take(start..start + len)))
             }
-            Where::Lowest => {
+            Where::From(from) => {
                 let len = len.min(promised) / granule * granule;
                 // A run lies within one group.
                 let run = |start: usize| {
                     let end = (start / self.group_blocks as usize + 1) * self.group_blocks as usize;
                     state.run_at(start, end.min(start + len)) / granule * granule
                 };
-                let start = (0..state.uses.len()).find(|start| len > 0 && run(*start) > 0);
+                let start = (from.0 as usize..state.uses.len()).find(|start| len > 0 && run(*start) > 0);
                 let found = start.map(|start| start..start + run(start));
                 Ok(found.and_then(|run| state.take(run)))
             }

@@ -70,12 +70,13 @@ enum Kind {
     Sync,
     BackgroundStep,
     Defragment,
+    Trim,
     Shrink,
     Remount,
 }
 
 /// Kinds with their usual weight.
-const KINDS: [(Kind, u32); 35] = [
+const KINDS: [(Kind, u32); 36] = [
     (Kind::Create, 60),
     (Kind::Mkdir, 15),
     (Kind::Mknod, 4),
@@ -109,6 +110,7 @@ const KINDS: [(Kind, u32); 35] = [
     (Kind::Sync, 3),
     (Kind::BackgroundStep, 4),
     (Kind::Defragment, 3),
+    (Kind::Trim, 2),
     (Kind::Shrink, 2),
     (Kind::Remount, 1),
 ];
@@ -179,6 +181,7 @@ impl Generator {
             Kind::Sync => Some(Op::Sync),
             Kind::BackgroundStep => Some(Op::BackgroundStep),
             Kind::Defragment => Some(Op::Defragment),
+            Kind::Trim => Some(Op::Trim),
             Kind::Shrink => Some(Op::Shrink),
             Kind::Remount => self.limits.remounts.then_some(Op::Remount),
         }

@@ -69,7 +69,7 @@ fn the_lowest_runs_fill_the_volume_from_its_start() {
     room.reserve(all).expect("all of it");
     let mut last = 0;
     let mut taken = 0;
-    while let Some(run) = room.take(Where::Lowest, 3000, 4).expect("the bitmaps") {
+    while let Some(run) = room.take(Where::LOWEST, 3000, 4).expect("the bitmaps") {
         assert!(run.start.0 > last && run.len % 4 == 0 && run.len <= 3000, "{run:?} after {last}");
         last = run.end().0 - 1;
         taken += u64::from(run.len);
@@ -85,7 +85,7 @@ fn the_disk_and_the_counts_never_tell_of_an_area() {
     let room = room(&volume);
     room.reserve(5000).expect("there is space");
     assert_eq!(volume.ext.space().free_blocks, free - 5000);
-    let runs = [Where::EndOf(Group(1)), Where::Lowest].map(|at| room.take(at, 2000, 4).unwrap().expect("a run"));
+    let runs = [Where::EndOf(Group(1)), Where::LOWEST].map(|at| room.take(at, 2000, 4).unwrap().expect("a run"));
     assert_eq!(volume.ext.space().free_blocks, free - 5000, "promised or taken is the same");
     let file = volume.create(&volume.root, "file", FileKind::Regular, None);
     volume.write(&file, 0, 100, 1);
@@ -110,7 +110,7 @@ fn files_fill_everything_but_what_is_reserved_and_lie_outside_of_areas() {
     let room = room(&volume);
     room.reserve(2048).expect("there is space");
     let area = room.take(Where::EndOf(Group(0)), 1000, 1).unwrap().expect("a run");
-    let lowest = room.take(Where::Lowest, 1000, 1).unwrap().expect("a run");
+    let lowest = room.take(Where::LOWEST, 1000, 1).unwrap().expect("a run");
     let mut nodes = Vec::new();
     let need = SpaceRequest { data_blocks: 100, map_blocks: 4, meta_blocks: 8, inodes: 1 };
     while volume.ext.admit(need, SpaceClass::Root).is_ok() {
@@ -124,7 +124,7 @@ fn files_fill_everything_but_what_is_reserved_and_lie_outside_of_areas() {
     }
     // Promised blocks are there, whatever the files have used meanwhile.
     let mut left = 48;
-    while let Some(run) = room.take(Where::Lowest, left, 1).unwrap() {
+    while let Some(run) = room.take(Where::LOWEST, left, 1).unwrap() {
         left -= run.len;
     }
     assert_eq!(left, 0);

@@ -7,7 +7,6 @@ use std::ops::Range;
 #[derive(Default)]
 pub(super) struct Areas {
     pub(super) reserved_blocks: u64,
-    pub(super) taken_blocks: u64,
     /// Sections kept for them: enough for what is reserved, and all that are taken.
     pub(super) kept: u32,
     /// Sections with taken blocks.
@@ -26,10 +25,6 @@ impl Areas {
 
     pub(super) fn has(&self, section: u32) -> bool {
         self.sections.contains(&section)
-    }
-
-    pub(super) fn unclaimed(&self) -> u64 {
-        self.reserved_blocks - self.taken_blocks
     }
 
     /// Returns the taken parts of a range, ascending.

@@ -17,7 +17,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use moafs_vfs::swap_space::{Group, SwapSpace, Where};
+use moafs_vfs::swap_space::{Account, Group, SwapSpace, Where};
 use moafs_vfs::types::{BlockAddr, BlockRun};
 use moafs_vfs::{Error, Result};
 
@@ -118,19 +118,21 @@ impl State {
         Some(found)
     }
 
-    fn take_lowest(&mut self, geo: &Geometry, len: u32, granule: u32) -> Option<Range<u32>> {
-        let found = self.lowest(geo, len, granule)?;
+    /// Takes the first run at or behind block `from` of the main area.
+    fn take_from(&mut self, geo: &Geometry, from: u32, len: u32, granule: u32) -> Option<Range<u32>> {
+        let found = self.first_run(geo, from, len, granule)?;
         self.take_blocks(geo, found.clone());
         Some(found)
     }
 
-    fn lowest(&self, geo: &Geometry, len: u32, granule: u32) -> Option<Range<u32>> {
+    fn first_run(&self, geo: &Geometry, from: u32, len: u32, granule: u32) -> Option<Range<u32>> {
         let cut = |room: Range<u32>| {
-            let room = self.affordable(geo, room);
+            let room = self.affordable(geo, room.start.max(from)..room.end.max(from));
             room.start..room.start + (room.end - room.start).min(len) / granule * granule
         };
         let free = self.free.first().map(|segno| geo.section_of(Segno(segno)));
         let first = self.areas.sections.first().copied().into_iter().chain(free).min()?;
+        let first = first.max(from / section_blocks(geo));
         let windows = (first..geo.sections).step_by(WINDOW_SECTIONS as usize);
         let mut rooms = windows.flat_map(|at| self.rooms(geo, at..(at + WINDOW_SECTIONS).min(geo.sections)));
         rooms.find_map(|room| Some(cut(room)).filter(|run| !run.is_empty()))
@@ -146,13 +148,11 @@ impl State {
                 self.areas.segments_taken += u64::from(geo.segs_per_sec);
             }
         }
-        self.areas.taken_blocks += u64::from(run.end - run.start);
         self.areas.runs.insert(run.start, run.end - run.start);
     }
 
     fn give_blocks(&mut self, geo: &Geometry, run: &Range<u32>) -> u32 {
         let given = self.areas.forget(run);
-        self.areas.taken_blocks -= u64::from(given);
         let size = section_blocks(geo);
         for section in run.start / size..run.end.div_ceil(size) {
             let all = section * size..(section + 1) * size;
@@ -168,11 +168,12 @@ impl State {
 /// The swap space of an F2FS volume.
 pub(in crate::engine) struct SwapRoom {
     space: Arc<MainArea>,
+    account: Account,
 }
 
 impl SwapRoom {
     pub(in crate::engine) fn new(space: Arc<MainArea>) -> SwapRoom {
-        SwapRoom { space }
+        SwapRoom { space, account: Account::default() }
     }
 
     fn geo(&self) -> &Geometry {
@@ -239,25 +240,32 @@ impl SwapSpace for SwapRoom {
         }
         state.areas.reserved_blocks = reserved;
         state.keep(geo, kept);
+        drop(guard);
+        self.account.reserve(blocks);
         Ok(())
     }
 
     fn release(&self, blocks: u64) {
+        let released = self.account.release(blocks);
         let mut state = self.space.state();
-        debug_assert!(blocks <= state.areas.unclaimed(), "{blocks} released, {} left", state.areas.unclaimed());
-        state.areas.reserved_blocks -= blocks.min(state.areas.unclaimed());
+        state.areas.reserved_blocks -= released;
         state.settle_kept(self.geo());
     }
 
     fn take(&self, at: Where, len: u32, granule: u32) -> Result<Option<BlockRun>> {
         let geo = self.geo();
+        let claimed = self.account.claim(len);
         let mut state = self.space.state();
-        let claimed = state.areas.unclaimed().min(len.into()) as u32;
         let taken = match at {
             Where::EndOf(group) if claimed == len && len > 0 => state.take_at_end(geo, self.sections(group), len),
             Where::EndOf(_) => None,
-            Where::Lowest => state.take_lowest(geo, claimed, granule.max(1)),
+            Where::From(block) => {
+                let from = block.0.saturating_sub(geo.main.into()).try_into().unwrap_or(u32::MAX);
+                state.take_from(geo, from, claimed, granule.max(1))
+            }
         };
+        drop(state);
+        self.account.unclaim(claimed - taken.as_ref().map_or(0, |run| run.end - run.start));
         Ok(taken.map(|blocks| self.run(blocks)))
     }
 
@@ -266,6 +274,7 @@ impl SwapSpace for SwapRoom {
         let blocks = start..start.saturating_add(run.len);
         let given = self.space.state().give_blocks(self.geo(), &blocks);
         debug_assert_eq!(given, run.len, "of {run:?} only {given} blocks were taken");
+        self.account.unclaim(given);
     }
 
     /// Returns no contended group: a log that needs a section takes any, also beside swap areas.
@@ -378,7 +387,7 @@ mod tests {
         let take = |len| room.take(Where::EndOf(Group(1)), len, 1).expect("no I/O");
         assert_eq!(take(700).map(|run| (run.start.0, run.len)), Some((end - 700, 700)));
         assert_eq!(take(700).map(|run| (run.start.0, run.len)), Some((end - 1400, 700)), "right before it");
-        let lowest = [1536, 64].map(|_| room.take(Where::Lowest, 10_000, 8).unwrap().expect("what is left"));
+        let lowest = [1536, 64].map(|_| room.take(Where::LOWEST, 10_000, 8).unwrap().expect("what is left"));
         assert_eq!(lowest.map(|run| run.len), [1536, 64], "three sections, and the rest of a taken one");
         assert_eq!(lowest.map(|run| room.group_of(run.start)), [Some(Group(0)), Some(Group(1))]);
         assert_eq!(take(1), None, "all is taken");
@@ -394,7 +403,7 @@ mod tests {
         assert_eq!(room.take(Where::EndOf(Group(1)), 100, 1).unwrap(), None, "one section was reserved");
         let second = room.take(Where::EndOf(Group(0)), 100, 1).unwrap().expect("a run");
         assert_eq!(second.end(), first.start);
-        assert_eq!(room.take(Where::Lowest, 1000, 1).unwrap().map(|run| run.len), Some(312));
+        assert_eq!(room.take(Where::LOWEST, 1000, 1).unwrap().map(|run| run.len), Some(312));
     }
 
     #[test]
@@ -407,7 +416,7 @@ mod tests {
             room.reserve(6000).expect("there is space");
             let reserved = vfs.format().space().free_blocks;
             assert!(reserved <= free.0 - 6000);
-            let taken = [2000, 500, 3000].map(|len| room.take(Where::Lowest, len, 1).unwrap().expect("a run"));
+            let taken = [2000, 500, 3000].map(|len| room.take(Where::LOWEST, len, 1).unwrap().expect("a run"));
             assert_eq!(vfs.format().space().free_blocks, reserved, "promised or taken is the same");
             let file = write(&vfs, "file", 5000);
             vfs.sync().expect("sync");
@@ -436,7 +445,7 @@ mod tests {
             let vfs = mount(&mem);
             let room = room(&vfs, 4096);
             room.reserve(4096).expect("there is space");
-            let first = room.take(Where::Lowest, 1000, 1).unwrap().expect("a run");
+            let first = room.take(Where::LOWEST, 1000, 1).unwrap().expect("a run");
             let mut files = Vec::new();
             while vfs.format().space().free_blocks > 600 {
                 files.push(write(&vfs, &format!("{}", files.len()), 256));
@@ -450,7 +459,7 @@ mod tests {
             }
             // Promised blocks are there, after any use of the logs.
             let mut areas = vec![first];
-            while let Some(run) = room.take(Where::Lowest, 4096, 1).unwrap() {
+            while let Some(run) = room.take(Where::LOWEST, 4096, 1).unwrap() {
                 areas.push(run);
             }
             assert_eq!(areas.iter().map(|run| run.len).sum::<u32>(), 4096);
@@ -484,7 +493,7 @@ mod tests {
         let room = room(&vfs, wanted);
         room.reserve(wanted).expect("cleaning has made way");
         for _ in 0..wanted / 512 {
-            room.take(Where::Lowest, 512, 512).unwrap().expect("a section");
+            room.take(Where::LOWEST, 512, 512).unwrap().expect("a section");
         }
         vfs.close().expect("it closes");
         assert_clean(&mem, "after way was made");

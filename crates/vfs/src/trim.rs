@@ -1,0 +1,98 @@
+//! Trimming: the device is told which blocks hold nothing.
+//!
+//! A free run must not be handed out while the device forgets it, or what is written there would be forgotten as well.
+//! So each run is taken as swap areas take theirs ([`crate::swap_space`]), in memory only, discarded, and given back.
+//! The blocks are promised meanwhile: no writer misses them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use moafs_disk::{Cause, DiskExt, Kind, Op, Request, SECTOR, Tag};
+
+use crate::error::{Error, Result};
+use crate::format::{CommitReason, Format};
+use crate::io::Files;
+use crate::swap_space::{SwapSpace, Where};
+use crate::types::{BlockAddr, BlockRun};
+
+/// The most bytes that are discarded by one request.
+const RUN_BYTES_MAX: u64 = 128 << 20;
+
+/// Capacity that is promised to a trim, given back when it ends.
+struct Promise {
+    space: Arc<dyn SwapSpace>,
+    blocks: u32,
+}
+
+impl Promise {
+    /// Promises `most` blocks, or half as many as long as there is no room for them; `None` without room for `least`.
+    fn of(space: Arc<dyn SwapSpace>, most: u32, least: u32) -> Result<Option<Promise>> {
+        let mut blocks = most.max(least);
+        while blocks >= least.max(1) {
+            match space.reserve(blocks.into()) {
+                Ok(()) => return Ok(Some(Promise { space, blocks })),
+                Err(error) if error.errno() == libc::ENOSPC => blocks /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.space.release(self.blocks.into());
+    }
+}
+
+impl<F: Format> Files<F> {
+    /// Discards the free runs of at least `min` bytes that begin in `range`, in bytes of the device. Returns how many
+    /// bytes were discarded. Ends early if `stop` says so.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if the device forgets nothing; EINVAL for a range behind the end or shorter than a block, and if
+    /// `min` is more than the device has.
+    pub(crate) fn trim(&self, range: Range<u64>, min: u64, stop: &dyn Fn() -> bool) -> Result<u64> {
+        let _gate = self.enter_changing()?;
+        let limits = self.disk.limits();
+        let space = self.format.swap_space().filter(|_| limits.discard).ok_or(Error::Posix(libc::EOPNOTSUPP))?;
+        let block_bytes = self.block_bytes();
+        let bytes = limits.sectors * SECTOR as u64;
+        let range = range.start..range.end.min(bytes);
+        if min > bytes || range.start >= range.end || range.end - range.start < block_bytes {
+            return Err(Error::Posix(libc::EINVAL));
+        }
+        let least = u32::try_from(min.div_ceil(block_bytes)).unwrap_or(u32::MAX).max(1);
+        let most = u32::try_from(RUN_BYTES_MAX / block_bytes).unwrap_or(u32::MAX);
+        // Blocks of removed files can be taken once a commit has freed them.
+        self.reap_all();
+        self.format.commit(CommitReason::Pressure)?;
+        let Some(promise) = Promise::of(space, most, least)? else { return Ok(0) };
+        let (mut at, end) = (range.start.div_ceil(block_bytes), range.end / block_bytes);
+        let mut discarded = 0;
+        while !stop() {
+            let Some(run) = promise.space.take(Where::From(BlockAddr(at)), promise.blocks, least)? else { break };
+            let inside = run.start.0 < end;
+            let told = if inside { self.discard_run(run) } else { Ok(()) };
+            promise.space.give(run);
+            told?;
+            if !inside {
+                break;
+            }
+            discarded += u64::from(run.len) * block_bytes;
+            at = run.end().0;
+        }
+        Ok(discarded)
+    }
+
+    fn discard_run(&self, run: BlockRun) -> Result<()> {
+        let sectors = self.block_bytes() / SECTOR as u64;
+        let request = Request {
+            op: Op::Discard { sectors: u64::from(run.len) * sectors },
+            at: moafs_disk::Lba(run.start.0 * sectors),
+            tag: Tag::new(Kind::Data, 0, Cause::Volume),
+        };
+        let done = self.disk.run(vec![request]).remove(0);
+        done.result.map(drop).map_err(|source| Error::disk("discarding free blocks", source))
+    }
+}
