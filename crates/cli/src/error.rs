@@ -43,12 +43,12 @@ pub(crate) enum CliError {
     Open { image: PathBuf, error: moafs_vfs::Error },
     /// Neither magic number is at its place.
     #[error(
-        "{0} holds neither an ext2 nor an F2FS volume, nor a copy of an ext2 superblock where copies usually are; \
+        "{0} holds no ext2, ext3, ext4 or F2FS volume, nor a copy of an ext superblock where copies usually are; \
 if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
         escape::path(image)
     )]
     NoVolume { image: PathBuf },
-    /// An ext2 volume whose first blocks were overwritten.
+    /// A volume of the ext family whose first blocks were overwritten.
     #[error(
         "{0}: the superblock is lost, and block {copy} holds a copy: `moafs fsck -y {0}` restores it",
         escape::path(image)

@@ -60,7 +60,7 @@ impl FsckArgs {
         let failed = |error: &dyn std::error::Error| format!("{}: {error}", self.image.display());
         let format = self.format(&disk)?;
         let checked = match format {
-            FormatName::Ext2 => ext::run(self, &disk, &bar).map_err(|error| failed(&error)),
+            FormatName::Ext => ext::run(self, &disk, &bar).map_err(|error| failed(&error)),
             FormatName::F2fs => f2fs::run(&*disk, &bar).map_err(|error| failed(&error)),
         };
         bar.finish_and_clear();
@@ -74,8 +74,8 @@ impl FsckArgs {
     /// and there is a copy.
     fn format(&self, disk: &SharedDisk) -> Result<FormatName> {
         match FormatName::on_disk(&self.image, disk) {
-            _ if self.superblock.is_some() => Ok(FormatName::Ext2),
-            Err(CliError::SuperblockLost { .. }) => Ok(FormatName::Ext2),
+            _ if self.superblock.is_some() => Ok(FormatName::Ext),
+            Err(CliError::SuperblockLost { .. }) => Ok(FormatName::Ext),
             found => found,
         }
     }
@@ -110,7 +110,7 @@ impl FsckArgs {
             (true, ..) => "clean; not looked at (-f checks all the same)".to_owned(),
             (_, true, _) => {
                 let advice = match format {
-                    FormatName::Ext2 => ext::advice(self),
+                    FormatName::Ext => ext::advice(self),
                     FormatName::F2fs => f2fs::advice(self),
                 };
                 let left = if self.only_looks() { "" } else { " LEFT" };

@@ -36,7 +36,7 @@ impl InfoArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let disk = open_disk(&self.image, FileOptions::reader())?.disk;
         match FormatName::on_disk(&self.image, &disk)? {
-            FormatName::Ext2 => self.tell(ext::facts(&self, &disk)?),
+            FormatName::Ext => self.tell(ext::facts(&self, &disk)?),
             FormatName::F2fs => self.tell(f2fs::facts(&self, &disk)?),
         }
     }

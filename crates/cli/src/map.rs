@@ -59,7 +59,7 @@ impl MapArgs {
         let title = output::path(&self.image);
         let disk = open_disk(&self.image, FileOptions::reader())?.disk;
         match FormatName::on_disk(&self.image, &disk)? {
-            FormatName::Ext2 => {
+            FormatName::Ext => {
                 let (_, geometry) = info::read_ext(&self.image, &disk)?;
                 let mut grid = ext::Grid::new(&geometry);
                 with_volume!(&self.image, Access::Read, |volume| volume.survey(&mut grid))?;

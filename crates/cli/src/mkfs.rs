@@ -289,7 +289,7 @@ fn contents(head: &[u8]) -> Option<&'static str> {
         (510, b"\x55\xaa", "a partition table or a FAT volume"),
     ];
     match FormatName::of_head(head) {
-        Some(FormatName::Ext2) => return Some("an ext2, ext3 or ext4 volume"),
+        Some(FormatName::Ext) => return Some("an ext2, ext3 or ext4 volume"),
         Some(FormatName::F2fs) => return Some("an F2FS volume"),
         None => {}
     }

@@ -41,17 +41,17 @@ const CLEAN_BATCH_MAX: u64 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum FormatName {
-    /// Block groups, inodes near their data
-    Ext2,
+    /// Block groups, inodes near their data: ext2, ext3, ext4
+    Ext,
     /// Log-structured, for flash
     F2fs,
 }
 
 impl FormatName {
-    /// Returns the name that options, JSON and [`moafs_vfs::format::Shape`] have for it.
+    /// Returns the name that options and JSON have for it.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            FormatName::Ext2 => "ext2",
+            FormatName::Ext => "ext",
             FormatName::F2fs => "f2fs",
         }
     }
@@ -65,7 +65,7 @@ impl FormatName {
             Some(FormatName::F2fs)
         } else if has(EXT_MAGIC_AT, &EXT_MAGIC) {
             // A superblock's copy may be left over from a volume that was here before.
-            Some(FormatName::Ext2)
+            Some(FormatName::Ext)
         } else if has(copy, &F2FS_MAGIC) {
             Some(FormatName::F2fs)
         } else {
@@ -102,7 +102,7 @@ pub(crate) struct Volume<F: Format> {
 
 /// An open volume of any format.
 pub(crate) enum AnyVolume {
-    Ext2(Volume<Ext>),
+    Ext(Volume<Ext>),
     F2fs(Volume<F2fs>),
 }
 
@@ -110,7 +110,7 @@ pub(crate) enum AnyVolume {
 macro_rules! on_volume {
     ($any:expr, |$volume:ident| $work:expr) => {
         match $any {
-            $crate::volume::AnyVolume::Ext2($volume) => $work,
+            $crate::volume::AnyVolume::Ext($volume) => $work,
             $crate::volume::AnyVolume::F2fs($volume) => $work,
         }
     };
@@ -193,9 +193,9 @@ pub(crate) fn open_volume(
     let fail = |error| CliError::Open { image: image.to_owned(), error };
     let image = image.to_owned();
     Ok(match name {
-        FormatName::Ext2 => {
+        FormatName::Ext => {
             let format = Ext::open(disk.clone(), rt.clone(), ext_options(&options, &given)?).map_err(fail)?;
-            AnyVolume::Ext2(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, image })
+            AnyVolume::Ext(Volume { vfs: Vfs::new(format, disk.clone(), rt, options), disk, trace, image })
         }
         FormatName::F2fs => {
             let format = F2fs::open(disk.clone(), rt.clone(), f2fs_options(&options, &given)?).map_err(fail)?;
@@ -210,7 +210,7 @@ fn ext_options(options: &Options, given: &[&FormatOption]) -> Result<moafs_ext::
     for option in given {
         match option.name {
             "place" => ext.place = option.parse()?,
-            other => unreachable!("{other} is no option of ext2"),
+            other => unreachable!("{other} is no option of ext volumes"),
         }
     }
     Ok(ext)
@@ -253,7 +253,7 @@ impl AnyVolume {
     /// Returns the counters of the format's engine, if it has some.
     pub(crate) fn engine_counters(&self) -> Option<MoreCounters> {
         match self {
-            AnyVolume::Ext2(_) => None,
+            AnyVolume::Ext(_) => None,
             AnyVolume::F2fs(volume) => {
                 let vfs = volume.vfs.clone();
                 Some(Box::new(move || serde_json::to_value(vfs.format().report()).unwrap_or_default()))
@@ -304,10 +304,10 @@ mod tests {
         let ext = (EXT_MAGIC_AT, &EXT_MAGIC[..]);
         for (magics, format) in [
             (&[][..], None),
-            (&[ext], Some(FormatName::Ext2)),
+            (&[ext], Some(FormatName::Ext)),
             (&[first, copy], Some(FormatName::F2fs)),
             (&[copy], Some(FormatName::F2fs)),
-            (&[ext, copy], Some(FormatName::Ext2)),
+            (&[ext, copy], Some(FormatName::Ext)),
             (&[first, ext], Some(FormatName::F2fs)),
         ] {
             assert_eq!(FormatName::of_head(&head(magics)), format);

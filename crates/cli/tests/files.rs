@@ -104,7 +104,7 @@ fn errors_name_the_place_and_the_way_out(format: Format) {
     fs::write(&text, b"no volume").unwrap();
     for command in ["info", "ls", "fsck"] {
         let (_, message) = fails(&[command.as_ref(), text.as_os_str()]);
-        assert!(message.contains("neither an ext2 nor an F2FS volume"), "{command}: {message}");
+        assert!(message.contains("no ext2, ext3, ext4 or F2FS volume"), "{command}: {message}");
     }
 }
 

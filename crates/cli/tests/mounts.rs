@@ -222,7 +222,7 @@ fn options_are_followed_or_refused_with_the_list(format: Format) {
     for how in [&["mount"][..], &["mount", "-f"]] {
         let all = [how, &[empty.as_str(), target.to_str().unwrap()]].concat();
         let (code, message) = fails(&all);
-        assert!(code == 32 && message.contains("holds neither"), "{code}: {message}");
+        assert!(code == 32 && message.contains("holds no ext2"), "{code}: {message}");
     }
     let mounted = Mounted::new(&scratch, "ro,cache=32M,threads=2");
     let refused = fs::write(mounted.path("file"), b"").unwrap_err();
@@ -299,7 +299,7 @@ fn options_of_one_format_are_refused_on_the_other() {
     }
     for (format, option, words) in [
         (Format::Ext2, "cleaner=greedy", "for f2fs volumes"),
-        (Format::F2fs, "place=cowrite", "for ext2 volumes"),
+        (Format::F2fs, "place=cowrite", "for ext volumes"),
         (Format::F2fs, "cleaner=lru", "cost-benefit"),
         (Format::F2fs, "clean_batch=0", "from 1 to 64"),
         (Format::F2fs, "background_gc=sync", "on or off"),

@@ -102,7 +102,7 @@ pub enum OptionError {
 /// An option of the volume's format: the name exists, the value is not checked yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatOption {
-    /// The format that the option is for, by the name that [`moafs_vfs::format::Shape`] has for it.
+    /// The format that the option is for: `ext` (ext2, ext3, ext4) or `f2fs`.
     pub of: &'static str,
     /// The name, without value.
     pub name: &'static str,
@@ -190,7 +190,7 @@ const OWN: &[Own] = &[
 
 /// Options of volumes of one format only.
 const OF_FORMATS: &[(&str, &[Own])] = &[
-    ("ext2", &[Own { name: "place", value: "POLICY", help: "placement of data:" }]),
+    ("ext", &[Own { name: "place", value: "POLICY", help: "placement of data:" }]),
     (
         "f2fs",
         &[
@@ -532,7 +532,7 @@ mod tests {
         assert_eq!((batch.number(1..=64), background.on_or_off()), (Ok(4), Ok(false)));
         assert!(batch.number(5..=64).is_err() && batch.on_or_off().is_err());
         assert_eq!(cleaner.is_for("f2fs"), Ok(true));
-        let message = cleaner.is_for("ext2").unwrap_err().to_string();
+        let message = cleaner.is_for("ext").unwrap_err().to_string();
         assert!(message.contains("`cleaner=greedy` is for f2fs volumes") && message.contains("place="), "{message}");
         for wrong in ["cleaner", "cleaner=", "discard=yes", "clean_batch"] {
             assert!(Settings::parse([wrong], true).is_err(), "{wrong}");
@@ -565,7 +565,7 @@ mod tests {
         let settings = Settings::parse(["defaults,errors=remount-ro,discard,acl,commit=30"], true).unwrap();
         assert_eq!(settings.volume.commit_interval, Duration::from_secs(30));
         let [discard] = &settings.format[..] else { panic!("one option") };
-        assert_eq!((discard.is_for("f2fs"), discard.is_for("ext2")), (Ok(true), Ok(false)));
+        assert_eq!((discard.is_for("f2fs"), discard.is_for("ext")), (Ok(true), Ok(false)));
         let message = Settings::parse(["data=journal"], true).unwrap_err().to_string();
         assert!(message.contains("`data=journal` is not possible") && message.contains("data=ordered"), "{message}");
     }

@@ -283,7 +283,7 @@ impl Superblock {
         let magic = u16_at(bytes, 0x38);
         if magic != MAGIC {
             return Err(PLACE.damage(format!(
-                "the magic is {magic:#06x}, should be {MAGIC:#06x}: this is not an ext2 volume, \
+                "the magic is {magic:#06x}, should be {MAGIC:#06x}: this is no volume of the ext family, \
                  or its first blocks were overwritten"
             )));
         }
