@@ -1,7 +1,7 @@
 #!/bin/sh
 # Immutable and append-only files, set-group-id under ACLs, and other rules that the kernel leaves to the file system: the
 # kernel's own ext4 on a loop device is the judge.
-# usage: flags.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# usage: flags.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
 choose "$@"
 have python3 || skip "python3 is not installed"
@@ -66,9 +66,11 @@ def on_file(kind, path):
     tell(f'{kind} extend', lambda: os.truncate(path, 100000))
     if checks_opens:
         tell(f'{kind} map', lambda: opened(path, os.O_RDWR, shared))
-    tell(f'{kind} fallocate', lambda: opened(path, os.O_WRONLY, lambda fd: fallocate(fd, 0, 0, 20000)))
-    tell(f'{kind} punch', lambda: opened(path, os.O_WRONLY, lambda fd: fallocate(fd, 3, 0, 4096)))
-    tell(f'{kind} zero', lambda: opened(path, os.O_WRONLY, lambda fd: fallocate(fd, 16, 0, 4096)))
+    # An fd that may append may allocate; opened in another way, the open is refused.
+    for name, mode in (('fallocate', 0), ('keep', 1), ('punch', 3), ('zero', 16), ('zero keep', 17)):
+        for offset, length in ((0, 4096), (20000, 13000), (2 ** 20, 2 ** 61)):
+            for how in [os.O_APPEND, 0] if checks_opens or mode not in (0, 1) else [os.O_APPEND]:
+                tell(f'{kind} {name} {offset} {how}', lambda: opened(path, os.O_WRONLY | how, lambda fd: fallocate(fd, mode, offset, length)))
     tell(f'{kind} copy into', lambda: opened(path, os.O_WRONLY, lambda fd: opened('other', os.O_RDONLY, lambda source: os.copy_file_range(source, fd, 100, 0, 0))))
     attributes(kind, path)
     tell(f'{kind} link', lambda: os.link(path, 'linked'))

@@ -253,7 +253,8 @@ impl<F: Format> Files<F> {
         Ok(addressed)
     }
 
-    fn check_may_write(&self, attr: &Attr, offset: u64, append: bool) -> Result<()> {
+    /// Fails with EPERM if the file's flags forbid to change it at `offset`.
+    pub(crate) fn check_may_write(&self, attr: &Attr, offset: u64, append: bool) -> Result<()> {
         let rewrites = attr.flags & APPEND_ONLY != 0 && !append && offset != attr.size;
         if attr.flags & IMMUTABLE != 0 || rewrites {
             return Err(Error::Posix(libc::EPERM));
@@ -267,7 +268,8 @@ impl<F: Format> Files<F> {
         let attr = inode.attr();
         let offset = if write.append { attr.size } else { write.offset };
         let len = write.source.len();
-        self.check_may_write(&attr, offset, write.append)?;
+        // Filling holes leaves what an append-only file reads as.
+        self.check_may_write(&attr, offset, write.append || matches!(write.source, Source::Holes(_)))?;
         let end = offset.checked_add(len).filter(|end| *end <= self.shape.file_bytes_max);
         let end = end.ok_or(Error::Posix(libc::EFBIG))?;
         if len == 0 {

@@ -138,13 +138,13 @@ impl<F: Format> Files<F> {
         let _gate = self.enter_changing()?;
         let inode = self.file_inode(ino)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Error::Posix(libc::EINVAL))?;
-        if end > self.shape.file_bytes_max {
-            return Err(Error::Posix(libc::EFBIG));
-        }
         let flags = inode.attr().flags;
         if flags & IMMUTABLE != 0 || (flags & APPEND_ONLY != 0 && !matches!(how, Allocate::Extend | Allocate::KeepSize))
         {
             return Err(Error::Posix(libc::EPERM));
+        }
+        if end > self.shape.file_bytes_max {
+            return Err(Error::Posix(libc::EFBIG));
         }
         let can_preallocate = self.format.can_preallocate(&inode.node);
         match how {
@@ -436,6 +436,7 @@ impl<F: Format> Files<F> {
 
     /// Makes a hole in the target of a copy, which grows if need be.
     fn copy_hole(&self, who: &Credentials, to: &Shared<F>, offset: u64, end: u64) -> Result<()> {
+        self.check_may_write(&to.attr(), offset, false)?;
         self.make_room(2 * self.shape.block_size as usize)?;
         if to.size() < end {
             self.truncate(who, to, end, &SetAttr::default())?;

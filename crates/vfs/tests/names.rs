@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use moafs_runtime::Timestamp;
-use moafs_vfs::api::{Checks, Credentials, NewFile, Options, RenameMode, SetAttr, SetTime};
+use moafs_vfs::api::{Allocate, Checks, Credentials, NewFile, Options, RenameMode, SetAttr, SetTime};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Name, SetMode};
 
 const ROOT_USER: fn() -> Credentials = Credentials::root;
@@ -320,6 +320,40 @@ fn flags_forbid_changes() {
     assert_eq!(errno(v.vfs.link(&ROOT_USER(), f, ROOT, name("g"))), libc::EPERM);
     flags(0);
     assert_eq!(errno(v.vfs.unlink(&ROOT_USER(), ROOT, name("f"))), 0);
+    v.vfs.close().unwrap();
+}
+
+#[test]
+fn append_only_files_let_holes_be_filled_and_immutable_files_nothing() {
+    const KEPT: [Allocate; 3] =
+        [Allocate::Punch, Allocate::Zero { keep_size: false }, Allocate::Zero { keep_size: true }];
+    let v = Volume::live(64);
+    let (f, holes) = (v.create(ROOT, "f"), v.create(ROOT, "holes"));
+    let set = |file, set: SetAttr| v.vfs.set_attr(&ROOT_USER(), file, &set).unwrap();
+    let flags = |flags| set(f, SetAttr { flags: Some(flags), ..SetAttr::default() });
+    let size = |file, size| set(file, SetAttr { size: Some(size), ..SetAttr::default() });
+    let allocate = |at, len, how| errno(v.vfs.allocate(&ROOT_USER(), f, at, len, how));
+    let copy_hole = |at| errno(v.vfs.copy_range(&ROOT_USER(), (holes, 0), (f, at), 3 * BLOCK as u64));
+    size(holes, 3 * BLOCK as u64);
+    v.write(f, 0, b"abc");
+    size(f, 5 * BLOCK as u64);
+    flags(0x20);
+    assert_eq!(KEPT.map(|how| allocate(0, 3, how)), [libc::EPERM; 3]);
+    assert_eq!(copy_hole(0), libc::EPERM);
+    assert_eq!(allocate(0, 4 * BLOCK as u64, Allocate::KeepSize), 0);
+    assert_eq!(allocate(BLOCK as u64, 7 * BLOCK as u64, Allocate::Extend), 0);
+    assert_eq!(allocate(0, 1 << 62, Allocate::Extend), libc::EFBIG);
+    assert_eq!(copy_hole(8 * BLOCK as u64), 0);
+    let mut kept = vec![0; 11 * BLOCK];
+    kept[..3].copy_from_slice(b"abc");
+    assert_eq!(v.read(f, 0, 12 * BLOCK), kept);
+    flags(0x10);
+    assert_eq!(KEPT.map(|how| allocate(0, 3, how)), [libc::EPERM; 3]);
+    assert_eq!([Allocate::Extend, Allocate::KeepSize].map(|how| allocate(0, 3, how)), [libc::EPERM; 2]);
+    assert_eq!(allocate(0, 1 << 62, Allocate::Extend), libc::EPERM);
+    assert_eq!([0, 11 * BLOCK as u64].map(copy_hole), [libc::EPERM; 2]);
+    assert_eq!(v.read(f, 0, 12 * BLOCK), kept);
+    flags(0);
     v.vfs.close().unwrap();
 }
 
