@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use moafs_disk::{Cause, DiskExt, Kind, Op, Request, SECTOR, Tag};
+use moafs_disk::{Cause, DiskExt, Kind, Lba, Op, Request, SECTOR, Tag};
 
 use crate::error::{Error, Result};
 use crate::format::{CommitReason, Format};
@@ -25,10 +25,11 @@ struct Promise {
 }
 
 impl Promise {
-    /// Promises `most` blocks, or half as many as long as there is no room for them; `None` without room for `least`.
+    /// Promises `most` blocks, or half as many as long as there is no room for them; `None` without room for `least`,
+    /// which is not 0.
     fn of(space: Arc<dyn SwapSpace>, most: u32, least: u32) -> Result<Option<Promise>> {
         let mut blocks = most.max(least);
-        while blocks >= least.max(1) {
+        while blocks >= least {
             match space.reserve(blocks.into()) {
                 Ok(()) => return Ok(Some(Promise { space, blocks })),
                 Err(error) if error.errno() == libc::ENOSPC => blocks /= 2,
@@ -89,7 +90,7 @@ impl<F: Format> Files<F> {
         let sectors = self.block_bytes() / SECTOR as u64;
         let request = Request {
             op: Op::Discard { sectors: u64::from(run.len) * sectors },
-            at: moafs_disk::Lba(run.start.0 * sectors),
+            at: Lba(run.start.0 * sectors),
             tag: Tag::new(Kind::Data, 0, Cause::Volume),
         };
         let done = self.disk.run(vec![request]).remove(0);
