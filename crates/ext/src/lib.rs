@@ -45,6 +45,8 @@
 //! | [`alloc`] | free blocks and inodes |
 //! | `block_set` | sets of blocks, as ranges |
 //! | [`place`] | the policies: where data and metadata are placed |
+//! | `head` | the superblock and the descriptors, read and written as they are |
+//! | `write` | writing several blocks at once |
 //! | [`health`] | the first reason why a volume takes no more changes |
 
 #![forbid(unsafe_code)]
@@ -54,6 +56,7 @@ mod block_set;
 pub mod check;
 pub mod engine;
 pub mod format;
+mod head;
 pub mod health;
 pub mod journal;
 #[cfg(test)]
@@ -61,5 +64,6 @@ pub(crate) mod judge;
 pub mod meta;
 pub mod mkfs;
 pub mod place;
+mod write;
 
 pub use engine::{Ext, OpenOptions};

@@ -29,59 +29,47 @@
 //!
 //! After a power cut the disk shows, per record, one of its versions, and every change that this
 //! version needs. Reference: McKusick, Ganger: Soft Updates (1999); `docs/consistency.md`.
+//!
+//! | module | content |
+//! |---|---|
+//! | `level` | levels, and what waits for them |
+//! | `block` | a block: bytes, image, versions |
+//! | `device` | the volume's disk, block by block |
+//! | `cache` | the blocks in memory |
+//! | `seal` | checksums of whole blocks |
+//! | `rounds` | the order without a journal |
+//! | `transaction` | the order with a journal |
 
+mod block;
+mod cache;
+mod device;
+mod level;
+mod rounds;
 mod seal;
 mod transaction;
 
-use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moafs_disk::{Buf, Cause, Epoch, Kind, Lba, Op, Page, Request, SECTOR, SharedDisk, Tag};
+use moafs_disk::{Buf, Kind, SECTOR, SharedDisk};
+use moafs_runtime::Rt;
 use moafs_runtime::leaf::Mutex;
-use moafs_runtime::{Event, Rt};
 use moafs_vfs::{Error, Result, full_host};
 use smallvec::SmallVec;
 
-use crate::format::{Checksums, GroupNo, InodeNo, Owner, Sealed};
+use crate::format::Checksums;
 use crate::health::Health;
 use crate::journal::Log;
+use crate::write::write_all;
+use block::Record;
+pub use block::{Block, Use};
+use cache::Cache;
+use device::Device;
+pub use level::{Freed, Level, Needs, Sweeper};
+use rounds::{Order, Round};
 pub use transaction::Handle;
 use transaction::Transactions;
-
-/// A place in the order of writes. Level 0 is always on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Level(pub u64);
-
-impl Level {
-    /// The level of changes that are on disk: there is nothing to wait for.
-    pub const NONE: Level = Level(0);
-}
-
-/// The changes and file data that must be on disk before a change: the level of the earlier
-/// changes, and the data that the change makes reachable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Needs {
-    level: Level,
-    data: Option<Epoch>,
-}
-
-impl Needs {
-    /// Adds file data that completed in `written`.
-    #[must_use]
-    pub fn and_data(self, written: Option<Epoch>) -> Needs {
-        Needs { data: self.data.max(written), ..self }
-    }
-}
-
-impl From<Level> for Needs {
-    fn from(level: Level) -> Needs {
-        Needs { level, data: None }
-    }
-}
 
 /// The longest chain of needs; longer ones are written before the next op starts. This bounds the
 /// versions of a record and the rounds of a sweep. A create, rename and remove of one name makes a
@@ -92,318 +80,14 @@ const CHAIN_MAX: u64 = 48;
 /// make them grow without end.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// The most blocks read by one request when a neighbourhood is fetched.
-const READ_RUN_MAX: u64 = 32;
-
-/// The share of memory, one part in so many, by which it grows after a search in vain before the next one: blocks that
-/// were read or released meanwhile may leave.
-const VAIN_SHARE: usize = 16;
-
-/// Number of maps that blocks are distributed to, by their number: threads seldom wait for one another.
-const SHARDS: usize = 16;
-
-/// The position at which the search for blocks that may leave memory goes on: a clock over the
-/// shards, by block number within each.
-#[derive(Default)]
-struct Hand {
-    shard: usize,
-    next: u64,
-    /// The end of the last search that left too much in memory.
-    vain: Option<VainSearch>,
-}
-
-/// The state of memory when a search had dropped all that may leave. The next one is in vain as well until blocks have
-/// been written, or memory has grown.
-#[derive(Clone, Copy)]
-struct VainSearch {
-    memory: usize,
-    written: u64,
-}
-
-impl VainSearch {
-    fn is_still(self, memory: usize, written: u64) -> bool {
-        written == self.written && memory < self.memory + self.memory / VAIN_SHARE
-    }
-}
-
-/// A metadata block in memory.
-pub struct Block {
-    /// The block's number on the volume.
-    pub no: u64,
-    kind: Kind,
-    ready: AtomicBool,
-    touched: AtomicBool,
-    /// The use for which the bytes were verified; 0 for none.
-    verified: AtomicU64,
-    state: Mutex<State>,
-}
-
-/// The use of a block, for which its bytes were verified: the structure that it holds, and the inode or group that it
-/// belongs to. A block that a damaged volume gives to two owners is verified for each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Use(u64);
-
-impl Use {
-    const fn of(structure: u8, owner: u32) -> Use {
-        Use((structure as u64) << 32 | owner as u64)
-    }
-
-    /// Returns the use as a group's block bitmap.
-    pub fn block_bitmap(group: GroupNo) -> Use {
-        Use::of(1, group.0)
-    }
-
-    /// Returns the use as a group's inode bitmap.
-    pub fn inode_bitmap(group: GroupNo) -> Use {
-        Use::of(2, group.0)
-    }
-
-    /// Returns the use as a node of an inode's extent tree.
-    pub fn extents(ino: InodeNo) -> Use {
-        Use::of(3, ino.0)
-    }
-
-    /// Returns the use as a block of a directory.
-    pub fn directory(ino: InodeNo) -> Use {
-        Use::of(4, ino.0)
-    }
-
-    /// Returns the use as an attribute block, which inodes may share.
-    pub fn xattrs() -> Use {
-        Use::of(5, 0)
-    }
-}
-
-struct State {
-    /// The current bytes, which ops see.
-    bytes: Buf,
-    /// The image last written, kept while versions are pending.
-    base: Option<Buf>,
-    records: BTreeMap<u32, Record>,
-    /// The level at which changes without versions are to be written.
-    loose: Option<Level>,
-    /// The level of the round in which an image was last handed to the disk: it is on disk, or in
-    /// flight.
-    sent: Level,
-    /// True once the block was freed: no image of it may reach the disk any more.
-    dead: bool,
-    /// The structure whose checksum the block gets when it is written.
-    sealed: Option<Sealed>,
-}
-
-/// The versions of a record that are not on disk yet, oldest first, levels ascending.
-struct Record {
-    versions: SmallVec<[(Level, Box<[u8]>); 2]>,
-}
-
-/// Blocks or an inode that become free once a level is on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Freed {
-    /// Blocks of file data.
-    Data {
-        /// The first of the blocks.
-        start: u64,
-        /// Number of contiguous blocks.
-        len: u32,
-    },
-    /// A block of metadata (directory, map, xattr, symlink): its cached copy dies with it.
-    Meta {
-        /// The number of the block.
-        block: u64,
-    },
-    /// An inode that was deleted.
-    Inode {
-        /// The number of the inode.
-        ino: u32,
-        /// True if it was a directory (counted per group).
-        directory: bool,
-    },
-}
-
-struct Order {
-    /// New changes get at least this level; those below are being written or on disk.
-    open: Level,
-    /// Every change up to this level is on disk.
-    durable: Level,
-    /// The highest level handed out.
-    highest: Level,
-    /// Blocks with changes due at a level.
-    due: BTreeMap<Level, BTreeMap<u64, Arc<Block>>>,
-    /// The epoch of the data that must be on disk before the pointers of a level.
-    data: BTreeMap<Level, Epoch>,
-    frees: BTreeMap<Level, Vec<Freed>>,
-}
-
-/// The owner of what a sweep frees.
-pub trait Sweeper {
-    /// Makes the changes that a transaction must contain before it is closed, such as counts. No op is running.
-    fn before_commit(&mut self) -> Result<()>;
-    /// Takes the blocks and inodes that have become free.
-    fn freed(&mut self, freed: Vec<Freed>) -> Result<()>;
-}
-
-impl<F: FnMut(Vec<Freed>) -> Result<()>> Sweeper for F {
-    fn before_commit(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn freed(&mut self, freed: Vec<Freed>) -> Result<()> {
-        self(freed)
-    }
-}
-
 /// The metadata blocks of one volume and their order.
 pub struct Meta {
-    disk: SharedDisk,
-    rt: Rt,
-    health: Arc<Health>,
-    block_size: usize,
-    checksums: Checksums,
-    shards: [Mutex<BTreeMap<u64, Arc<Block>>>; SHARDS],
-    hand: Mutex<Hand>,
-    filled: Event,
+    cache: Cache,
     order: Mutex<Order>,
     /// Held by the task that sweeps: the round that is being written, or that could not be written.
     sweeping: moafs_runtime::lock::Mutex<Option<Round>>,
-    memory: AtomicU64,
-    /// The number of times that changed blocks became clean.
-    written: AtomicU64,
     /// The transactions of a volume with a journal.
     transactions: Option<Transactions>,
-}
-
-impl Block {
-    fn ready(no: u64, kind: Kind, bytes: Buf) -> Arc<Block> {
-        Arc::new(Block {
-            no,
-            kind,
-            ready: AtomicBool::new(true),
-            touched: AtomicBool::new(true),
-            verified: AtomicU64::new(0),
-            state: Mutex::new(State { bytes, ..State::empty() }),
-        })
-    }
-
-    /// Calls `look` with the block's current bytes, which ops see.
-    pub fn view<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
-        self.touched.store(true, Ordering::Relaxed);
-        look(&self.state.lock().bytes)
-    }
-
-    /// Has `verify` judge the bytes, unless they were found right for the same use before. What changes them keeps
-    /// them right, so they are judged once for each time that they are read.
-    ///
-    /// # Errors
-    /// The error of `verify`.
-    pub fn verify<E>(
-        &self,
-        used: Use,
-        verify: impl FnOnce(&[u8]) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        if self.verified.load(Ordering::Relaxed) == used.0 {
-            return Ok(());
-        }
-        // One step: once the bytes were found right another task may change them.
-        let state = self.state.lock();
-        if self.verified.load(Ordering::Relaxed) != used.0 {
-            verify(&state.bytes)?;
-            self.verified.store(used.0, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Has `image` make the bytes of a block whose contents on the disk mean nothing: once for as long as the block
-    /// stays in memory.
-    pub fn supply(&self, used: Use, image: impl FnOnce(&mut [u8])) {
-        let mut state = self.state.lock();
-        if self.verified.load(Ordering::Relaxed) != used.0 {
-            image(&mut state.bytes);
-            self.verified.store(used.0, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes the structure that the block holds: it gets the checksum of this structure when it is written, by a volume
-    /// with a journal. The op that changes a structure with a checksum that has a block for itself says this, of a new
-    /// block or of one that was verified; its bytes are right from then on, though their checksum is made later. A
-    /// directory block is a [`Sealed::Leaf`] here, whatever its shape will be.
-    pub fn holds(&self, what: Sealed) {
-        let used = match what {
-            Sealed::Leaf(owner) => Use::directory(owner.ino),
-            Sealed::Extents(owner) => Use::extents(owner.ino),
-            Sealed::Xattrs(_) => Use::xattrs(),
-            _ => Use(0),
-        };
-        let mut state = self.state.lock();
-        state.sealed = Some(what);
-        self.verified.store(used.0, Ordering::Relaxed);
-    }
-
-    /// Notes that the block holds a node of an extent tree, as [`Block::holds`] does.
-    pub fn belongs_to(&self, owner: Owner) {
-        self.holds(Sealed::Extents(owner));
-    }
-
-    /// Returns a level at which the newest version of a record is on disk. A version that left with
-    /// the round in flight counts: it may still be lost.
-    pub fn pending(&self, record: usize) -> Level {
-        let state = self.state.lock();
-        let newest = |r: &Record| r.versions.last().map_or(Level::NONE, |v| v.0);
-        state.records.get(&(record as u32)).map_or(Level::NONE, newest).max(state.sent)
-    }
-
-    fn is_clean(&self) -> bool {
-        let state = self.state.lock();
-        state.dead || (state.records.is_empty() && state.loose.is_none())
-    }
-
-    /// Returns the image that may go to the disk at `level`; `None` if no change is due.
-    fn compose(&self, level: Level) -> Option<Buf> {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        if state.dead {
-            return None;
-        }
-        let mut due = state.loose.is_some_and(|at| at <= level);
-        if due {
-            state.loose = None;
-        }
-        if let Some(base) = &mut state.base {
-            for (at, record) in &mut state.records {
-                let ready = record.versions.iter().take_while(|v| v.0 <= level).count();
-                if let Some((_, bytes)) = record.versions.drain(..ready).next_back() {
-                    base[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
-                    due = true;
-                }
-            }
-            state.records.retain(|_, record| !record.versions.is_empty());
-        }
-        if state.records.is_empty() {
-            debug_assert!(
-                state.base.as_ref().is_none_or(|base| **base == *state.bytes),
-                "block {} lost a change",
-                self.no
-            );
-            state.base = None;
-        }
-        if due {
-            state.sent = level;
-        }
-        due.then(|| state.base.as_ref().unwrap_or(&state.bytes).clone())
-    }
-}
-
-impl State {
-    fn empty() -> State {
-        State {
-            bytes: Buf::zeroed(0),
-            base: None,
-            records: BTreeMap::new(),
-            loose: None,
-            sent: Level::NONE,
-            dead: false,
-            sealed: None,
-        }
-    }
 }
 
 impl Meta {
@@ -417,37 +101,12 @@ impl Meta {
         checksums: Checksums,
         log: Option<Log>,
     ) -> Meta {
-        let order = Order {
-            open: Level(1),
-            durable: Level::NONE,
-            highest: Level::NONE,
-            due: BTreeMap::new(),
-            data: BTreeMap::new(),
-            frees: BTreeMap::new(),
-        };
         Meta {
             transactions: log.map(|log| Transactions::new(&rt, log)),
-            disk,
             sweeping: moafs_runtime::lock::Mutex::new(Arc::clone(&rt), None),
-            rt,
-            health,
-            block_size,
-            checksums,
-            shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),
-            hand: Mutex::new(Hand::default()),
-            filled: Event::new(),
-            order: Mutex::new(order),
-            memory: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            cache: Cache::new(Device { disk, rt, health, block_size, checksums }),
+            order: Mutex::new(Order::new()),
         }
-    }
-
-    fn shard(&self, no: u64) -> &Mutex<BTreeMap<u64, Arc<Block>>> {
-        &self.shards[(no % SHARDS as u64) as usize]
-    }
-
-    fn lba(&self, no: u64) -> Lba {
-        Lba(no * (self.block_size / SECTOR) as u64)
     }
 
     // -- reading
@@ -460,93 +119,18 @@ impl Meta {
     /// Returns a block, and reads with the same request those of its neighbours in `near` that are
     /// not in memory, up to the next one that is (a stretch of an inode table or of a directory).
     pub fn get_near(&self, no: u64, kind: Kind, near: Range<u64>) -> Result<Arc<Block>> {
-        loop {
-            let ticket = self.filled.ticket();
-            let found = self.shard(no).lock().get(&no).cloned();
-            match found {
-                Some(block) if block.ready.load(Ordering::Acquire) => {
-                    block.touched.store(true, Ordering::Relaxed);
-                    return Ok(block);
-                }
-                Some(_) => {
-                    self.rt.wait(&self.filled, ticket, None);
-                }
-                None => self.fill(no, kind, near.clone())?,
-            }
-        }
+        self.cache.get_near(no, kind, near)
     }
 
     /// Returns a block if it is in memory.
     pub fn cached(&self, no: u64) -> Option<Arc<Block>> {
-        self.shard(no).lock().get(&no).filter(|block| block.ready.load(Ordering::Acquire)).cloned()
+        self.cache.cached(no)
     }
 
     /// Takes a block whose contents on the disk do not matter into memory, as zeros; `None` if it
     /// is there already. Unlike a fresh one it is written only when it is changed. Never waits.
     pub fn unread(&self, no: u64, kind: Kind) -> Option<Arc<Block>> {
-        let mut shard = self.shard(no).lock();
-        let Entry::Vacant(absent) = shard.entry(no) else { return None };
-        self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
-        Some(Arc::clone(absent.insert(Block::ready(no, kind, Buf::zeroed(self.block_size)))))
-    }
-
-    /// Reads `no` and the blocks around it in `near` that are not in memory.
-    fn fill(&self, no: u64, kind: Kind, near: Range<u64>) -> Result<()> {
-        let Some(wanted) = self.claim(no, kind) else { return Ok(()) };
-        let before = (near.start.max(no.saturating_sub(READ_RUN_MAX))..no).rev();
-        let mut claimed: Vec<Arc<Block>> = before.map_while(|no| self.claim(no, kind)).collect();
-        claimed.reverse();
-        claimed.push(wanted);
-        claimed.extend((no + 1..near.end.min(no + READ_RUN_MAX)).map_while(|no| self.claim(no, kind)));
-        let first = claimed[0].no;
-        let into = claimed.iter().map(|_| Buf::zeroed(self.block_size)).collect();
-        let tag = Tag::new(kind, 0, Cause::Demand);
-        let ticket = self.disk.submit(vec![Request { op: Op::Read { into }, at: self.lba(first), tag }]);
-        let result = self.disk.wait(ticket).remove(0).result;
-        let outcome = match result {
-            Ok(bufs) => {
-                for (block, bytes) in claimed.iter().zip(bufs) {
-                    block.state.lock().bytes = bytes;
-                    block.ready.store(true, Ordering::Release);
-                }
-                Ok(())
-            }
-            Err(source) => {
-                claimed.iter().for_each(|block| self.unclaim(block));
-                Err(Error::disk(format!("reading {kind:?} block {no}"), source))
-            }
-        };
-        self.rt.signal(&self.filled);
-        // A neighbour's bad sector is no reason to fail.
-        if outcome.is_err() && claimed.len() > 1 { self.fill(no, kind, no..no + 1) } else { outcome }
-    }
-
-    fn claim(&self, no: u64, kind: Kind) -> Option<Arc<Block>> {
-        let mut shard = self.shard(no).lock();
-        if shard.contains_key(&no) {
-            return None;
-        }
-        let block = Arc::new(Block {
-            no,
-            kind,
-            ready: AtomicBool::new(false),
-            touched: AtomicBool::new(true),
-            verified: AtomicU64::new(0),
-            state: Mutex::new(State::empty()),
-        });
-        shard.insert(no, Arc::clone(&block));
-        self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed);
-        Some(block)
-    }
-
-    /// Takes back the claim of a block that could not be read, unless a fresh block has taken its place meanwhile.
-    fn unclaim(&self, claimed: &Arc<Block>) {
-        if let Entry::Occupied(here) = self.shard(claimed.no).lock().entry(claimed.no)
-            && Arc::ptr_eq(here.get(), claimed)
-        {
-            here.remove();
-            self.memory.fetch_sub(self.block_size as u64, Ordering::Relaxed);
-        }
+        self.cache.unread(no, kind)
     }
 
     // -- changing
@@ -722,12 +306,8 @@ impl Meta {
     /// pointer to it.
     pub fn fresh(&self, no: u64, kind: Kind, image: Buf) -> (Arc<Block>, Level) {
         let block = Block::ready(no, kind, image);
-        let before = self.shard(no).lock().insert(no, Arc::clone(&block));
-        match before {
-            // No cached image of the block's last use reaches the disk after this.
-            Some(before) => self.kill(&before),
-            None => drop(self.memory.fetch_add(self.block_size as u64, Ordering::Relaxed)),
-        }
+        // No cached image of the block's last use reaches the disk after this.
+        self.cache.insert(&block).iter().for_each(|before| self.kill(before));
         let level = self.change_loose(&block, |_| {});
         (block, level)
     }
@@ -735,11 +315,7 @@ impl Meta {
     /// Drops a block: no further image of it is handed to the disk; one may be in flight. Only for
     /// blocks that no pointer on disk leads to.
     pub fn forget(&self, no: u64) {
-        let forgotten = self.shard(no).lock().remove(&no);
-        if let Some(block) = forgotten {
-            self.memory.fetch_sub(self.block_size as u64, Ordering::Relaxed);
-            self.kill(&block);
-        }
+        self.cache.remove(no).iter().for_each(|block| self.kill(block));
     }
 
     fn kill(&self, block: &Arc<Block>) {
@@ -797,7 +373,7 @@ impl Meta {
             return transactions.is_full(credits);
         }
         let order = self.order.lock();
-        let waiting = || order.due.values().map(BTreeMap::len).sum::<usize>() * self.block_size;
+        let waiting = || order.waiting_blocks() * self.cache.device.block_size;
         order.highest.0.saturating_sub(order.durable.0) > CHAIN_MAX
             || (order.is_round_open() && waiting() > WAITING_BYTES_MAX)
     }
@@ -820,21 +396,21 @@ impl Meta {
     /// ([`Meta::wait_for_host`]) and sweep again.
     pub fn sweep(&self, target: Level, sweeper: &mut dyn Sweeper) -> Result<()> {
         if let Some(transactions) = &self.transactions {
-            return transactions.commit(self, target, sweeper);
+            return transactions.commit(&self.cache, target, sweeper);
         }
         let mut sweeping = self.sweeping.lock();
         loop {
-            self.health.check()?;
+            self.cache.device.health.check()?;
             if sweeping.is_none() {
                 *sweeping = self.begin_round(target);
             }
             let Some(round) = &*sweeping else { return Ok(()) };
             let (level, written) = (round.level, self.write_round(round));
-            self.health.watch(written)?;
+            self.cache.device.health.watch(written)?;
             *sweeping = None;
-            self.note_written();
+            self.cache.note_written();
             let freed = self.order.lock().round_is_durable(level);
-            self.health.watch(sweeper.freed(freed))?;
+            self.cache.device.health.watch(sweeper.freed(freed))?;
         }
     }
 
@@ -853,21 +429,25 @@ impl Meta {
         }
         if let (Some(epoch), false) = (round.data, round.images.is_empty()) {
             let failed = |source| Error::disk("flushing file data before the pointers to it", source);
-            self.disk.make_durable(epoch).map_err(failed)?;
+            self.cache.device.disk.make_durable(epoch).map_err(failed)?;
         }
-        let writes = round.images.iter().map(|(no, kind, image)| self.write_of(*no, *kind, image.clone())).collect();
-        let epoch = write_all(&self.disk, writes)?.max(round.data.unwrap_or_default());
-        self.disk.make_durable(epoch).map_err(|source| Error::disk("flushing metadata", source))
+        let writes = round
+            .images
+            .iter()
+            .map(|(no, kind, image)| self.cache.device.write_of(*no, *kind, image.clone()))
+            .collect();
+        let epoch = write_all(&self.cache.device.disk, writes)?.max(round.data.unwrap_or_default());
+        self.cache.device.disk.make_durable(epoch).map_err(|source| Error::disk("flushing metadata", source))
     }
 
     /// Repeats an attempt for which the host has no room, for a while.
     pub fn wait_for_host<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
-        full_host::wait_for_host(&self.rt, attempt)
+        full_host::wait_for_host(&self.cache.device.rt, attempt)
     }
 
     /// Writes committed blocks home, so that the log is empty. Does nothing without a journal.
     pub fn settle_log(&self) -> Result<()> {
-        self.transactions.as_ref().map_or(Ok(()), |transactions| transactions.settle(self))
+        self.transactions.as_ref().map_or(Ok(()), |transactions| transactions.settle(&self.cache))
     }
 
     /// Returns true if committed blocks wait to be written home.
@@ -877,178 +457,45 @@ impl Meta {
 
     /// Writes everything home and marks the log as empty; the last use of it.
     pub fn close_log(&self) -> Result<()> {
-        self.transactions.as_ref().map_or(Ok(()), |transactions| transactions.finish(self))
+        self.transactions.as_ref().map_or(Ok(()), |transactions| transactions.finish(&self.cache))
     }
 
     /// Writes a block in its place, durably, beside all order. Only while no op runs, and for what no transaction
     /// contains.
     pub fn write_through(&self, block: &Arc<Block>, edit: impl FnOnce(&mut [u8])) -> Result<()> {
         edit(&mut block.state.lock().bytes);
-        let (_, image) = seal::image_of(&self.checksums, block)?;
-        let written = write_all(&self.disk, vec![self.write_of(block.no, block.kind, image)])?;
-        self.disk.make_durable(written).map_err(|source| Error::disk("flushing metadata", source))
-    }
-
-    fn write_of(&self, no: u64, kind: Kind, image: Page) -> Request {
-        let op = Op::Write { data: vec![image], fua: false };
-        Request { op, at: self.lba(no), tag: Tag::new(kind, 0, Cause::Order) }
+        let (_, image) = seal::image_of(&self.cache.device.checksums, block)?;
+        let written =
+            write_all(&self.cache.device.disk, vec![self.cache.device.write_of(block.no, block.kind, image)])?;
+        self.cache.device.disk.make_durable(written).map_err(|source| Error::disk("flushing metadata", source))
     }
 
     /// Waits, for a caller that found another task in the middle of its work.
     pub fn pause(&self, time: Duration) {
-        moafs_runtime::sleep_until(&*self.rt, self.rt.now() + time);
+        moafs_runtime::sleep_until(&*self.cache.device.rt, self.cache.device.rt.now() + time);
     }
 
     // -- memory
 
     /// Returns the bytes held in memory.
     pub fn memory(&self) -> usize {
-        let homeless = self.transactions.as_ref().map_or(0, Transactions::memory);
-        (self.memory.load(Ordering::Relaxed) + homeless) as usize
+        self.cache.memory() + self.homeless_bytes()
     }
 
-    /// Forgets clean blocks that were not used for a turn of the hand, until at most `bytes` are held, or only blocks
-    /// in use are left; then it does not look again before that may have changed. While another caller is at it,
-    /// returns at once: where most blocks are in use, all writers and the sweep that makes blocks clean would wait in
-    /// a row.
+    /// Returns the bytes of images that wait to be written home.
+    fn homeless_bytes(&self) -> usize {
+        self.transactions.as_ref().map_or(0, |transactions| transactions.memory() as usize)
+    }
+
+    /// Forgets clean blocks that were not used for a while, until at most `bytes` are held in memory, or only blocks in
+    /// use are left.
     pub fn shrink(&self, bytes: usize) {
-        let Some(mut hand) = self.hand.try_lock() else { return };
-        let written = self.written.load(Ordering::Relaxed);
-        if hand.vain.is_some_and(|vain| vain.is_still(self.memory(), written)) {
-            return;
-        }
-        hand.vain = None;
-        // The first turn clears the marks of use, the second finds the blocks without one; the hand
-        // may begin within a shard.
-        for _ in 0..=2 * SHARDS {
-            let mut shard = self.shards[hand.shard].lock();
-            while self.memory() > bytes
-                && let Some((no, block)) = shard.range(hand.next..).next()
-            {
-                let (no, goes) = (*no, self.may_go(block));
-                hand.next = no + 1;
-                if goes {
-                    shard.remove(&no);
-                    self.memory.fetch_sub(self.block_size as u64, Ordering::Relaxed);
-                }
-            }
-            if self.memory() <= bytes {
-                return;
-            }
-            (hand.shard, hand.next) = ((hand.shard + 1) % SHARDS, 0);
-        }
-        hand.vain = Some(VainSearch { memory: self.memory(), written });
+        self.cache.shrink(bytes.saturating_sub(self.homeless_bytes()));
     }
-
-    /// Notes that changed blocks have become clean: they may leave memory.
-    fn note_written(&self) {
-        self.written.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns true for a clean block that no caller holds, and that was not used since the hand
-    /// passed it last.
-    fn may_go(&self, block: &Arc<Block>) -> bool {
-        let used = block.touched.swap(false, Ordering::Relaxed);
-        !used && Arc::strong_count(block) == 1 && block.ready.load(Ordering::Acquire) && block.is_clean()
-    }
-}
-
-/// Writes metadata. Returns the epoch in which the last of it completed.
-///
-/// # Errors
-/// The first device error; that the host is full only if there is no other. Any of the writes may have been carried
-/// out.
-pub(crate) fn write_all(disk: &SharedDisk, writes: Vec<Request>) -> Result<Epoch> {
-    let whats: Vec<(Lba, Kind)> = writes.iter().map(|write| (write.at, write.tag.kind)).collect();
-    let ticket = disk.submit(writes);
-    let (mut newest, mut full) = (Epoch::default(), None);
-    for (done, (at, kind)) in disk.wait(ticket).into_iter().zip(whats) {
-        let failed = |source| Error::disk(format!("writing {kind:?} at sector {}", at.0), source);
-        match done.result.map_err(failed) {
-            Ok(_) => newest = newest.max(done.epoch),
-            Err(error) if error.is_host_full() => full = full.or(Some(error)),
-            Err(error) => return Err(error),
-        }
-    }
-    full.map_or(Ok(newest), Err)
 }
 
 /// Predicate over a record's bytes: true if they contain the bytes that are being removed.
 type Visible<'a> = &'a dyn Fn(&[u8]) -> bool;
-
-/// One round of a sweep: every change due up to a level.
-struct Round {
-    level: Level,
-    /// The blocks that change. Until they are durable only memory has their contents: they stay there.
-    blocks: BTreeMap<u64, Arc<Block>>,
-    /// The writes: each block's number, kind and image.
-    images: Vec<(u64, Kind, Page)>,
-    /// The epoch of the file data that must be durable before.
-    data: Option<Epoch>,
-}
-
-impl Order {
-    fn due(&mut self, level: Level, block: &Arc<Block>) {
-        self.highest = self.highest.max(level);
-        let before = self.due.entry(level).or_default().insert(block.no, Arc::clone(block));
-        debug_assert!(before.is_none_or(|before| Arc::ptr_eq(&before, block)), "two blocks {} are due", block.no);
-    }
-
-    /// Takes a block out: none of its changes is to be written any more.
-    fn not_due(&mut self, block: &Arc<Block>) {
-        self.due.retain(|_, blocks| {
-            if blocks.get(&block.no).is_some_and(|here| Arc::ptr_eq(here, block)) {
-                blocks.remove(&block.no);
-            }
-            !blocks.is_empty()
-        });
-    }
-
-    /// Registers blocks or an inode to be freed after a level that is not on disk yet; returns
-    /// `false` if it is.
-    fn free_if_pending(&mut self, needs: Level, freed: Freed) -> bool {
-        if needs <= self.durable {
-            return false;
-        }
-        self.highest = self.highest.max(needs);
-        self.frees.entry(needs).or_default().push(freed);
-        true
-    }
-
-    /// Closes the lowest level that has work, if there is one up to `target`.
-    fn next_round(&mut self, target: Level) -> Option<Round> {
-        let lowest = [self.due.keys().next(), self.frees.keys().next(), self.data.keys().next()];
-        let level = lowest.into_iter().flatten().min().copied().unwrap_or(Level(u64::MAX));
-        if level > target {
-            // No change is pending up to `target`: it is on disk, and no new change may join it.
-            self.open = self.open.max(Level(target.0 + 1));
-            self.durable = self.durable.max(target);
-            return None;
-        }
-        let level = level.max(Level(self.durable.0 + 1));
-        self.open = self.open.max(Level(level.0 + 1));
-        let later = self.due.split_off(&Level(level.0 + 1));
-        let mut blocks = BTreeMap::new();
-        for (_, due) in std::mem::replace(&mut self.due, later) {
-            blocks.extend(due);
-        }
-        let later = self.data.split_off(&Level(level.0 + 1));
-        let data = std::mem::replace(&mut self.data, later).into_values().max();
-        Some(Round { level, blocks, images: Vec::new(), data })
-    }
-
-    /// Returns true from the moment at which a round is closed until it is durable.
-    fn is_round_open(&self) -> bool {
-        self.open.0 > self.durable.0 + 1
-    }
-
-    /// Notes that a round is on disk; returns the blocks and inodes that waited for it and are now free.
-    fn round_is_durable(&mut self, level: Level) -> Vec<Freed> {
-        self.durable = self.durable.max(level);
-        let later = self.frees.split_off(&Level(level.0 + 1));
-        std::mem::replace(&mut self.frees, later).into_values().flatten().collect()
-    }
-}
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -12,8 +12,8 @@ use moafs_vfs::format::{Admission, Format};
 use moafs_vfs::plan::{DirtyView, Plan, WritebackReason};
 use moafs_vfs::types::{BlockRun, Ino};
 
-use super::Ext;
 use super::incore::Incore;
+use super::volume::Ext;
 use crate::alloc::{Counts, FreeMap, no_space};
 use crate::format::{Geometry, GroupNo};
 use crate::meta::Level;

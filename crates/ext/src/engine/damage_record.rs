@@ -5,10 +5,10 @@
 
 use moafs_vfs::Result;
 
-use super::{Ext, read_superblock};
+use super::volume::Ext;
 use crate::format::Superblock;
 use crate::format::superblock::State;
-use crate::journal::write_superblock;
+use crate::head::{read_superblock, write_superblock};
 
 /// `s_first_error_errcode` of damaged structures.
 const CODE_DAMAGED: u8 = 5;

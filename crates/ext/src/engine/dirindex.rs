@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use moafs_vfs::Result;
 
-use super::Ext;
-use super::dir::{Found, Index, IndexReader, MetaBlock};
+use super::dir::{IndexReader, MetaBlock};
 use super::incore::Incore;
+use super::names::{Found, Index};
+use super::volume::Ext;
 use crate::format::dir::{self as codec, Entries};
 use crate::format::htree::edit::{self, Named, Way, WayNode};
 use crate::format::htree::{self, Hasher, IndexEntry};

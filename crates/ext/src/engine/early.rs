@@ -10,8 +10,8 @@ use std::sync::Arc;
 use moafs_vfs::Result;
 use moafs_vfs::types::{BlockAddr, BlockRun, Lbn, LbnRange, Mapping};
 
-use super::Ext;
 use super::incore::Incore;
+use super::volume::Ext;
 use crate::alloc::no_space;
 use crate::meta::Freed;
 use crate::meta::Level;

@@ -27,9 +27,9 @@ use moafs_vfs::Result;
 use moafs_vfs::format::{MapShape, Progress};
 use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Lbn, LbnRange, Mapping};
 
-use super::Ext;
 use super::incore::Incore;
 use super::map::MapPlace;
+use super::volume::Ext;
 use crate::format::extent::edit::{self, Edit, Plan};
 use crate::format::extent::{self, Child, Extent, Node, ROOT_ENTRIES, Search, Tree};
 use crate::format::{BlockNo, Geometry, Owner, Place, Structure};

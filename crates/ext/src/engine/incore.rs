@@ -4,21 +4,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use moafs_disk::{Epoch, Kind};
+use moafs_disk::Epoch;
+use moafs_runtime::Rt;
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use moafs_runtime::lock::RwLock;
-use moafs_vfs::Result;
 use moafs_vfs::types::{Attr, FileKind};
 use smallvec::SmallVec;
 
-use super::Ext;
-use super::dir::{Index, Removals};
-use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Owner, Sealed, xattr as codec};
-use crate::meta::{Block, Freed, Level, Needs};
-
-/// Bytes of an inode's slot that are written as one record: never more than a sector.
-const RECORD_MAX: usize = 512;
+use super::names::{Index, Removals};
+use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Owner};
+use crate::meta::{Freed, Level};
 
 /// The place of an inode's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +47,9 @@ pub struct Incore {
 
 /// The in-core inodes in use, by number, and the memory that their indexes take. An entry goes with
 /// the last reference to its inode, so the registry never holds more than is in use.
-#[derive(Default)]
 pub(super) struct Registry {
+    rt: Rt,
+    block_size: u32,
     nodes: Mutex<Nodes>,
     index_bytes: AtomicU64,
 }
@@ -71,6 +68,11 @@ struct Nodes {
 pub(super) struct Departures(u64);
 
 impl Registry {
+    /// Makes an empty registry for a volume with blocks of this size.
+    pub(super) fn new(rt: Rt, block_size: u32) -> Arc<Registry> {
+        Arc::new(Registry { rt, block_size, nodes: Mutex::default(), index_bytes: AtomicU64::new(0) })
+    }
+
     /// Returns the in-core inode if it is in use.
     pub(super) fn live(&self, ino: InodeNo) -> Option<Arc<Incore>> {
         self.nodes.lock().by_ino.get(&ino.0).and_then(Weak::upgrade)
@@ -209,8 +211,16 @@ pub(super) struct InodeState {
 }
 
 impl Incore {
-    pub(super) fn new(ext: &Ext, ino: InodeNo, kind: FileKind, at: SlotAt, inode: Inode, life: Life) -> Incore {
-        let mapped_end = inode.size.div_ceil(ext.geo.block_size.into());
+    /// Makes an in-core inode, which `registry` does not have yet.
+    pub(super) fn new(
+        registry: &Arc<Registry>,
+        ino: InodeNo,
+        kind: FileKind,
+        at: SlotAt,
+        inode: Inode,
+        life: Life,
+    ) -> Incore {
+        let mapped_end = inode.size.div_ceil(registry.block_size.into());
         let state = InodeState {
             is_listed: false,
             was_cut: false,
@@ -229,9 +239,9 @@ impl Incore {
             reaped_from: u64::MAX,
             early: BTreeMap::new(),
         };
-        let index = RwLock::new(Arc::clone(&ext.rt), None);
-        let map = RwLock::new(Arc::clone(&ext.rt), ());
-        Incore { ino, kind, at, state: Mutex::new(state), map, index, registry: Arc::clone(&ext.registry) }
+        let index = RwLock::new(Arc::clone(&registry.rt), None);
+        let map = RwLock::new(Arc::clone(&registry.rt), ());
+        Incore { ino, kind, at, state: Mutex::new(state), map, index, registry: Arc::clone(registry) }
     }
 
     /// Returns the inode as the owner of its blocks.
@@ -250,107 +260,6 @@ impl Incore {
 pub(super) fn window(area: &Range<u64>, block: u64, len: u64) -> Range<u64> {
     let start = block - (block - area.start) % len;
     start..area.end.min(start + len)
-}
-
-impl Ext {
-    /// Returns the block of the inode table that holds an inode; its neighbours are read with the
-    /// same request.
-    pub(super) fn table_block(&self, at: &SlotAt) -> Result<Arc<Block>> {
-        let table = self.alloc.descriptor(at.group).inode_table.0;
-        let table = table..table + u64::from(self.geo.inode_table_blocks);
-        self.meta.get_near(at.block.0, Kind::Inodes, window(&table, at.block.0, self.table_read_blocks))
-    }
-
-    /// Returns the place of an inode's slot; `None` if the volume has no such inode.
-    pub(super) fn slot_at(&self, ino: InodeNo) -> Option<SlotAt> {
-        let at = self.geo.locate_inode(ino)?;
-        let block = BlockNo(self.alloc.descriptor(at.group).inode_table.0 + u64::from(at.table_block));
-        Some(SlotAt { group: at.group, index: at.index, block, offset: at.offset })
-    }
-
-    /// Returns the bytes of a slot that make up its record.
-    pub(super) fn record(&self, at: &SlotAt) -> std::ops::Range<usize> {
-        at.offset..at.offset + (self.geo.inode_size as usize).min(RECORD_MAX)
-    }
-
-    /// Returns the level at which the slot's newest version is on disk.
-    pub(super) fn slot_pending(&self, node: &Incore) -> Result<Level> {
-        Ok(self.table_block(&node.at)?.pending(node.at.offset))
-    }
-
-    /// Returns the bytes of an inode's slot as they are now.
-    pub(super) fn slot_bytes(&self, block: &Block, at: &SlotAt) -> Vec<u8> {
-        block.view(|bytes| bytes[at.offset..at.offset + self.geo.inode_size as usize].to_vec())
-    }
-
-    /// Makes a new version of the slot from the in-core inode, and frees the blocks that were
-    /// waiting for it.
-    pub(super) fn store(&self, node: &Incore) -> Result<Level> {
-        self.store_with(node, Level::NONE, |_, _| {})
-    }
-
-    /// Does the same as [`Ext::store`], after `needs`, with a last change to the slot's bytes.
-    pub(super) fn store_with(
-        &self,
-        node: &Incore,
-        needs: Level,
-        edit: impl FnOnce(&mut Inode, &mut [u8]),
-    ) -> Result<Level> {
-        let block = self.table_block(&node.at)?;
-        let mut state = node.state.lock();
-        let level = match state.life {
-            Life::Named { .. } => self.write_slot(&block, node, &mut state, needs, edit),
-            // Its blocks are freed in more than one transaction.
-            Life::Orphan(_) if self.meta.has_journal() => self.write_slot(&block, node, &mut state, needs, edit),
-            // The slot says "deleted" already, or was never written: it is not written again.
-            Life::Orphan(level) => level,
-            Life::Unborn => Level::NONE,
-        };
-        let freed = std::mem::take(&mut state.freed);
-        drop(state);
-        for freed in freed {
-            self.alloc.free(level, freed)?;
-        }
-        Ok(level)
-    }
-
-    pub(super) fn write_slot(
-        &self,
-        block: &Arc<Block>,
-        node: &Incore,
-        state: &mut InodeState,
-        needs: Level,
-        edit: impl FnOnce(&mut Inode, &mut [u8]),
-    ) -> Level {
-        debug_assert!(self.recovery.may_change(node.ino), "inode {} changes unseen", node.ino.0);
-        let mut inode = state.inode.clone();
-        if inode.links > 0 {
-            inode.links = inode.links.saturating_add(state.names_coming);
-        }
-        // Both stay: a version that equals the slot on the disk is dropped, and the next one has the same needs.
-        let needs = Needs::from(needs.max(state.needs)).and_data(state.data);
-        let start = node.at.offset;
-        let mut slot = self.slot_bytes(block, &node.at);
-        edit(&mut inode, &mut slot);
-        inode.encode_into(&mut slot, &self.geo);
-        if let Some(attributes) = state.attributes.take() {
-            let area = codec::inode_area_mut(&mut slot, inode.extra_isize);
-            area[..attributes.len()].copy_from_slice(&attributes);
-        }
-        let sealed = self.geo.checksums.seal(Sealed::Inode(node.ino), &mut slot);
-        debug_assert!(sealed.is_ok(), "every slot has a place for its checksum");
-        // The fixed fields all lie in the slot's first sector. Slots larger than a sector have attributes beyond
-        // it, which a power cut may tear; mke2fs makes such slots only when asked to.
-        let mut level = Level::NONE;
-        for (at, part) in (start..).step_by(RECORD_MAX).zip(slot.chunks(RECORD_MAX)) {
-            let changed = at == start || block.view(|bytes| bytes[at..at + part.len()] != *part);
-            if changed {
-                level =
-                    level.max(self.meta.change(block, at..at + part.len(), needs, |bytes| bytes.copy_from_slice(part)));
-            }
-        }
-        level
-    }
 }
 
 /// Returns the attributes that vfs keeps of an inode.

@@ -4,8 +4,8 @@ use moafs_disk::Kind;
 use moafs_vfs::types::{FileKind, Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 
-use super::Ext;
 use super::incore::{Incore, Life};
+use super::volume::Ext;
 use crate::format::inode::InodeFlags;
 use crate::format::superblock::Incompat;
 use crate::format::{Inode, InodeNo, Place, Structure, inline};
@@ -48,7 +48,7 @@ impl Ext {
         }
         let inode = Inode::decode_value(&slot, ino, &self.geo, at.block).map_err(damaged)?;
         let life = Life::Named { born: Level::NONE };
-        Ok(Some(Incore::new(self, ino, FileKind::Regular, at, inode, life)))
+        Ok(Some(Incore::new(&self.registry, ino, FileKind::Regular, at, inode, life)))
     }
 
     /// Reads the value of an attribute from the inode that holds it.

@@ -12,8 +12,8 @@ use moafs_vfs::format::Progress;
 use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Lbn, LbnRange, Mapping};
 use moafs_vfs::{Error, Result};
 
-use super::Ext;
 use super::incore::{Incore, InodeState, Life};
+use super::volume::Ext;
 use crate::format::inode::InodeFlags;
 use crate::format::map::{self, Path};
 use crate::format::{BlockNo, Inode, Place, Structure};

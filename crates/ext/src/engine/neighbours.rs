@@ -13,8 +13,8 @@ use std::ops::Range;
 use moafs_vfs::format::Neighbour;
 use moafs_vfs::types::{BlockAddr, BlockRun, FileKind, Ino};
 
-use super::Ext;
 use super::incore::{Incore, SlotAt};
+use super::volume::Ext;
 use crate::format::extent::{Node, Search};
 use crate::format::inode::InodeFlags;
 use crate::format::map::DIRECT;

@@ -21,10 +21,10 @@ use moafs_vfs::format::{Admission, CommitPoint, FormatOp, OpKind, Progress, Targ
 use moafs_vfs::types::{Attr, BlockRun, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMode, XattrKey};
 use moafs_vfs::{Error, Result};
 
-use super::Ext;
-use super::dir::hash_of;
 use super::incore::{Incore, Life, attr_of, put_attr};
 use super::map::MapPlace;
+use super::names::hash_of;
+use super::volume::Ext;
 use crate::alloc::{NewInode, no_space};
 use crate::format::dir as codec;
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
@@ -348,7 +348,7 @@ impl<'a> ExtOp<'a> {
             }
             _ => Level::NONE,
         };
-        let node = Incore::new(ext, ino, attr.kind, at, inode, Life::Unborn);
+        let node = Incore::new(&ext.registry, ino, attr.kind, at, inode, Life::Unborn);
         // The slot may hold bytes of its last owner.
         node.state.lock().attributes = Some(Vec::new());
         Ok((Arc::new(node), needs))

@@ -16,9 +16,9 @@ use moafs_vfs::format::{Admission, FormatOp, OpKind, Progress};
 use moafs_vfs::types::{Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 
-use super::Ext;
 use super::incore::{Incore, Life};
 use super::op::ExtOp;
+use super::volume::Ext;
 use crate::format::checksum::{ORPHAN_MAGIC, ORPHAN_TAIL_BYTES};
 use crate::format::superblock::RoCompat;
 use crate::format::{BlockNo, Geometry, Inode, InodeNo, Sealed, Superblock, put_u32, u32_at};
@@ -178,7 +178,7 @@ impl Ext {
         let inode = Inode::parse(&slot, &self.geo);
         let Some(kind) = inode.kind() else { return Ok(None) };
         let life = if inode.links == 0 { Life::Orphan(Level::NONE) } else { Life::Named { born: Level::NONE } };
-        let node = Arc::new(Incore::new(self, ino, kind, at, inode, life));
+        let node = Arc::new(Incore::new(&self.registry, ino, kind, at, inode, life));
         node.state.lock().is_listed = true;
         self.registry.insert(&node);
         Ok(Some(node))

@@ -38,27 +38,28 @@
 mod free;
 mod known;
 mod names;
+mod state;
 mod visit;
 
-use std::sync::Arc;
+pub(super) use state::Recovery;
+
 use std::time::Duration;
 
-use moafs_runtime::leaf::Mutex;
-use moafs_runtime::leaf::atomic::{AtomicBool, Ordering};
-use moafs_runtime::{Rt, Time, lock};
+use moafs_runtime::Time;
+use moafs_runtime::leaf::atomic::Ordering;
 use moafs_vfs::Result;
 use moafs_vfs::format::Idle;
 
 use self::known::Known;
-use super::{Ext, Incore};
-use crate::format::{Geometry, GroupNo, InodeNo};
-use crate::meta::Level;
+use self::state::{GROUP_COST, Pass, Phase};
+use super::incore::Incore;
+use super::volume::Ext;
+use crate::format::{GroupNo, InodeNo};
 
 /// About the number of inodes that are looked at in one step.
 const STEP_COST: u32 = 2048;
-/// The cost of reading a directory, or searching a group's bitmap, in inodes.
+/// The cost of reading a directory, in inodes.
 const DIRECTORY_COST: u32 = 32;
-const GROUP_COST: u32 = 128;
 /// Pause between steps while the volume is busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of cached metadata that recovery always leaves: it drops the metadata that it has read
@@ -67,131 +68,6 @@ const CACHED_BYTES_MIN: usize = 4 << 20;
 /// Passes over the volume at unmount: a second one returns the leaks that had to be left while the
 /// volume was in use, and then none has to be left.
 const PASSES_MAX: u32 = 3;
-/// Number of locks for looking at inodes: one for each remainder of an inode number divided by this.
-const TURNS: usize = 64;
-
-/// The next work of the pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Slots(GroupNo),
-    Names,
-    Mend,
-    NamelessDirectories,
-    NamelessFiles(GroupNo),
-    Maps(GroupNo, u32),
-    Blocks(GroupNo),
-    Done,
-}
-
-/// The progress of the pass over the volume.
-struct Pass {
-    phase: Phase,
-    /// True if the crash interrupted exchanges: no change may be made before they are ended.
-    exchanges: bool,
-    /// The level at which the nameless directories are gone: the inodes named in them go after that.
-    unnamed: Level,
-    /// True if a nameless directory has to stay, so that the inodes it names must stay as well.
-    kept: bool,
-}
-
-impl Pass {
-    fn new() -> Pass {
-        Pass { phase: Phase::Slots(GroupNo(0)), exchanges: false, unnamed: Level::NONE, kept: false }
-    }
-}
-
-/// The state of recovery, and its notes. Locks, to be taken in this order: `pass`, a turn, `facts`,
-/// the index of a directory, `known`.
-pub(super) struct Recovery {
-    /// True if the volume was left by a crash.
-    needed: bool,
-    active: AtomicBool,
-    /// True once interrupted exchanges were looked for, and ended: names may change.
-    may_change: AtomicBool,
-    /// True once each directory has one name and the right `..`: directories may be moved and removed.
-    settled: AtomicBool,
-    /// True while the volume is being closed: inodes that callers still hold do not matter any more.
-    closing: AtomicBool,
-    pass: lock::Mutex<Pass>,
-    turns: [lock::Mutex<()>; TURNS],
-    facts: lock::Mutex<()>,
-    known: Mutex<Known>,
-}
-
-impl Recovery {
-    pub(super) fn new(rt: &Rt, geo: &Geometry, directories: Vec<u32>, needed: bool) -> Recovery {
-        Recovery {
-            needed,
-            active: AtomicBool::new(needed),
-            may_change: AtomicBool::new(false),
-            settled: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            pass: lock::Mutex::new(Arc::clone(rt), Pass::new()),
-            turns: std::array::from_fn(|_| lock::Mutex::new(Arc::clone(rt), ())),
-            facts: lock::Mutex::new(Arc::clone(rt), ()),
-            known: Mutex::new(Known::new(geo, directories)),
-        }
-    }
-
-    /// Returns true if the volume was unclean when it was mounted.
-    pub(super) fn was_needed(&self) -> bool {
-        self.needed
-    }
-
-    /// Returns true while leaks may be left.
-    pub(super) fn is_active(&self) -> bool {
-        self.active.load(Ordering::Acquire)
-    }
-
-    /// Returns true if directories must not be moved or removed yet.
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.is_active() && !self.settled.load(Ordering::Acquire)
-    }
-
-    /// Notes that an inode has just been made. Links that its number's last owner had too many do
-    /// not count any more, even after the pass has ended.
-    pub(super) fn note_new(&self, ino: InodeNo) {
-        if self.needed {
-            self.known.lock().set_new(ino.0);
-        }
-    }
-
-    /// Returns true if all facts of an inode have been noted that a change needs.
-    pub(super) fn may_change(&self, ino: InodeNo) -> bool {
-        let known = || {
-            let known = self.known.lock();
-            known.is_mapped(ino.0) || known.visiting.contains(&ino.0)
-        };
-        !self.is_active() || known()
-    }
-
-    /// Returns true if all names in a directory have been noted that a change needs.
-    pub(super) fn names_may_change(&self, ino: InodeNo) -> bool {
-        !self.is_active() || self.known.lock().is_read(ino.0)
-    }
-
-    /// Returns true if an inode may still have blocks beyond its end that the crash left: they are
-    /// no part of it.
-    pub(super) fn may_overhang(&self, ino: InodeNo) -> bool {
-        self.is_active() && !self.known.lock().is_mapped(ino.0)
-    }
-
-    /// Returns true if interrupted exchanges have been ended, and, for `directories`, each
-    /// directory has one name.
-    pub(super) fn is_settled(&self, directories: bool) -> bool {
-        let settled = if directories { &self.settled } else { &self.may_change };
-        !self.is_active() || settled.load(Ordering::Acquire)
-    }
-
-    /// Returns the bytes of memory that recovery takes.
-    pub(super) fn memory(&self) -> usize {
-        if self.is_active() { self.known.lock().memory() } else { 0 }
-    }
-
-    fn turn(&self, ino: InodeNo) -> lock::MutexGuard<'_, ()> {
-        self.turns[ino.0 as usize % TURNS].lock()
-    }
-}
 
 impl Ext {
     /// Has recovery look at an inode before an op changes its slot, its map, its names, or a name of it.

@@ -7,7 +7,8 @@ use moafs_vfs::format::Survey;
 use moafs_vfs::types::{BlockAddr, BlockRun, Cookie, FileKind, Ino, Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 
-use super::{Ext, Incore};
+use super::incore::Incore;
+use super::volume::Ext;
 use crate::format::inode::InodeFlags;
 use crate::format::{GroupNo, Inode, InodeNo, bitmap};
 

@@ -9,8 +9,8 @@ use moafs_vfs::format::Admission;
 use moafs_vfs::types::{SetMode, XattrKey, XattrSpace};
 use moafs_vfs::{Error, Result, stored};
 
-use super::Ext;
 use super::incore::Incore;
+use super::volume::Ext;
 use crate::format::superblock::{Compat, Incompat};
 use crate::format::xattr::{self as codec, Area, Attribute};
 use crate::format::{BlockNo, Damage, InodeNo, Place, Sealed, Structure};

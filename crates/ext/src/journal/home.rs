@@ -6,7 +6,8 @@
 use moafs_disk::{Cause, DiskExt, Kind, Lba, Op, Request, SECTOR, Tag};
 use moafs_vfs::{Error, Result};
 
-use super::{Journal, Replay};
+use super::file::Journal;
+use super::replay::Replay;
 use crate::format::journal::{SUPERBLOCK_BYTES, unescape};
 
 /// Blocks that one batch of a replay reads and writes at most.

@@ -14,10 +14,10 @@ use moafs_disk::{Buf, Cause, Epoch, Kind, Op, Page, Request, Tag};
 use moafs_runtime::Rt;
 use moafs_vfs::{Error, Result};
 
-use super::Journal;
+use super::file::Journal;
 use crate::format::BlockNo;
 use crate::format::journal::{Copied, MAGIC, needs_escape};
-use crate::meta::write_all;
+use crate::write::write_all;
 
 /// The log of a volume that is mounted for writing.
 pub struct Log {

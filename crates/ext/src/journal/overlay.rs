@@ -8,7 +8,8 @@ use moafs_disk::{
     Buf, Disk, DiskError, DiskExt, Done, Kind, Lba, Limits, Op, Request, SECTOR, SharedDisk, Tag, Ticket,
 };
 
-use super::{Journal, Replay};
+use super::file::Journal;
+use super::replay::Replay;
 use crate::format::journal::unescape;
 use crate::format::{BlockNo, Geometry};
 

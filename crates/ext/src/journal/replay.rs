@@ -8,14 +8,18 @@
 
 use std::collections::BTreeMap;
 
+use moafs_disk::{Buf, DiskExt, Kind, Lba, SECTOR, Tag};
 use moafs_vfs::{Error, Result};
 
-use super::{Journal, LogReader};
+use super::file::Journal;
 use crate::format::journal::{
     CommitState, JournalFeatures, JournalSuperblock, LogBlock, TagFlags, TransactionSum, log_block,
 };
 use crate::format::{BlockNo, Damage, Place, Structure};
 use crate::health::damaged;
+
+/// Bytes that one read of the log brings at most.
+const READ_BYTES: usize = 1 << 20;
 
 /// A logged block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,5 +253,34 @@ impl Transaction {
     /// Keeps the first wrong checksum.
     fn blame(&mut self, at: u32, problem: &str) {
         self.fault.get_or_insert_with(|| Place::of(Structure::LogBlock(at)).damage(problem));
+    }
+}
+
+/// Reads blocks of the log, and those behind them with the same request.
+struct LogReader<'a> {
+    journal: &'a Journal,
+    /// The blocks in memory, and the first of them.
+    window: (u32, Buf),
+}
+
+impl<'a> LogReader<'a> {
+    fn new(journal: &'a Journal) -> LogReader<'a> {
+        LogReader { journal, window: (0, Buf::zeroed(0)) }
+    }
+
+    /// Returns a block of the log.
+    fn block(&mut self, at: u32) -> Result<&[u8]> {
+        let size = self.journal.geo.block_bytes();
+        let held = |window: &(u32, Buf)| at >= window.0 && ((at - window.0) as usize) < window.1.len() / size;
+        if !held(&self.window) {
+            let (block, together) = self.journal.locate_checked(at)?;
+            let blocks = (together as usize).min((READ_BYTES / size).max(1));
+            let lba = Lba(block.0 * (size / SECTOR) as u64);
+            let read = self.journal.disk.read(lba, blocks * size, Tag::volume(Kind::Journal));
+            let bytes = read.map_err(|source| Error::disk(format!("reading block {at} of the journal"), source))?;
+            self.window = (at, bytes);
+        }
+        let start = (at - self.window.0) as usize * size;
+        Ok(&self.window.1[start..start + size])
     }
 }

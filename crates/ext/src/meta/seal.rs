@@ -7,7 +7,7 @@
 use moafs_disk::Page;
 use moafs_vfs::{Error, Result};
 
-use super::Block;
+use super::block::Block;
 use crate::format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET};
 use crate::format::{BlockNo, Checksums, Sealed, checksum, dir};
 

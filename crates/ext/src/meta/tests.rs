@@ -9,8 +9,8 @@ use moafs_disk::{Buf, Cause, Disk, DiskExt, Kind, Lba, MemDisk, Op, Request, SEC
 use moafs_runtime::{Live, Rt};
 
 use super::{Freed, Level, Meta, Needs, WAITING_BYTES_MAX};
-use crate::engine::{geometry_of, read_superblock};
 use crate::format::Checksums;
+use crate::head::{geometry_of, read_superblock};
 use crate::health::Health;
 use crate::journal::{Journal, Log};
 use crate::judge;
@@ -180,7 +180,7 @@ fn what_a_failed_round_was_to_write_stays_in_memory() {
 #[test]
 fn a_caller_does_not_wait_for_another_that_forgets_blocks() {
     let meta = Arc::new(meta_over(Arc::new(MemDisk::new((64 * BLOCK / SECTOR) as u64))));
-    let hand = meta.hand.lock();
+    let hand = meta.cache.hand.lock();
     let other = {
         let meta = Arc::clone(&meta);
         thread::spawn(move || meta.shrink(0))
@@ -378,7 +378,7 @@ fn on_disk(disk: &MemDisk, no: u64) -> u8 {
 fn finds_no_room(meta: &Meta) {
     let swept = meta.sweep(meta.highest(), &mut |freed: Vec<Freed>| panic!("{freed:?} is free"));
     assert!(swept.expect_err("the host is full").is_host_full());
-    assert_eq!(meta.health.failed(), None);
+    assert_eq!(meta.cache.device.health.failed(), None);
     assert!(!meta.is_clean() && meta.is_pending(meta.highest()));
 }
 

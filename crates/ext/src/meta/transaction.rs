@@ -32,9 +32,13 @@ use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
 use moafs_runtime::lock::{self, ReadGuard, RwLock};
 use moafs_vfs::{Error, Result};
 
-use super::{Block, Freed, Level, Meta, Sweeper, seal, write_all};
+use super::block::Block;
+use super::cache::Cache;
+use super::level::{Freed, Level, Sweeper};
+use super::seal;
 use crate::format::BlockNo;
 use crate::journal::Log;
+use crate::write::write_all;
 
 /// The share of the log, one part in so many, that a transaction takes at most, unless one op needs more.
 const TRANSACTION_SHARE: u64 = 2;
@@ -197,23 +201,23 @@ impl Transactions {
     }
 
     /// Commits until `target` is durable. Concurrent callers share the work.
-    pub(super) fn commit(&self, meta: &Meta, target: Level, sweeper: &mut dyn Sweeper) -> Result<()> {
+    pub(super) fn commit(&self, cache: &Cache, target: Level, sweeper: &mut dyn Sweeper) -> Result<()> {
         let mut committed = self.log.lock();
         while self.is_pending(target) {
-            meta.health.check()?;
-            let done = self.commit_next(meta, &mut committed, sweeper);
-            meta.health.watch(done)?;
+            cache.device.health.check()?;
+            let done = self.commit_next(cache, &mut committed, sweeper);
+            cache.device.health.watch(done)?;
         }
         Ok(())
     }
 
     /// Commits the unfinished transaction; without one, closes the running transaction and commits that.
-    fn commit_next(&self, meta: &Meta, committed: &mut Committed, sweeper: &mut dyn Sweeper) -> Result<()> {
+    fn commit_next(&self, cache: &Cache, committed: &mut Committed, sweeper: &mut dyn Sweeper) -> Result<()> {
         if committed.unfinished.is_none() {
-            committed.unfinished = Some(self.close(meta, sweeper)?);
-            self.count_images(meta, committed);
+            committed.unfinished = Some(self.close(cache, sweeper)?);
+            self.count_images(cache, committed);
         }
-        self.write(meta, committed)?;
+        self.write(cache, committed)?;
         let Some(closed) = committed.unfinished.take() else { return Ok(()) };
         for block in &closed.revoked {
             committed.homeless.remove(&block.0);
@@ -221,12 +225,12 @@ impl Transactions {
         for ((_, block), (no, image)) in closed.blocks.into_iter().zip(closed.images) {
             committed.homeless.insert(no.0, Homeless { kind: block.kind, image, _block: block });
         }
-        self.count_images(meta, committed);
+        self.count_images(cache, committed);
         self.running.lock().durable = closed.number;
         sweeper.freed(closed.freed)?;
         let is_crowded = committed.log.room() < committed.log.capacity() / LOG_SHARE;
-        if is_crowded || committed.homeless.len() * meta.block_size > HOMELESS_BYTES_MAX {
-            let settled = self.settle_all(meta, committed);
+        if is_crowded || committed.homeless.len() * cache.device.block_size > HOMELESS_BYTES_MAX {
+            let settled = self.settle_all(cache, committed);
             // The transaction is durable all the same. A later one that finds no room in the log tries again.
             return if settled.as_ref().is_err_and(Error::is_host_full) { Ok(()) } else { settled };
         }
@@ -234,14 +238,15 @@ impl Transactions {
     }
 
     /// Closes the running transaction, takes its images, and opens the next one.
-    fn close(&self, meta: &Meta, sweeper: &mut dyn Sweeper) -> Result<Closed> {
+    fn close(&self, cache: &Cache, sweeper: &mut dyn Sweeper) -> Result<Closed> {
         let _closed = self.gate.write();
         self.changers.fetch_add(1, Ordering::Relaxed);
         let prepared = sweeper.before_commit();
         self.changers.fetch_sub(1, Ordering::Relaxed);
         prepared?;
         let blocks = std::mem::take(&mut self.running.lock().blocks);
-        let images = blocks.values().map(|block| seal::image_of(&meta.checksums, block)).collect::<Result<Vec<_>>>();
+        let images =
+            blocks.values().map(|block| seal::image_of(&cache.device.checksums, block)).collect::<Result<Vec<_>>>();
         let mut running = self.running.lock();
         let images = match images {
             Ok(images) => images,
@@ -265,51 +270,51 @@ impl Transactions {
     }
 
     /// Makes the unfinished transaction durable: writes all of it.
-    fn write(&self, meta: &Meta, committed: &mut Committed) -> Result<()> {
+    fn write(&self, cache: &Cache, committed: &mut Committed) -> Result<()> {
         let Some(needed) = committed.blocks_needed() else { return Ok(()) };
         if needed > committed.log.room() {
-            self.settle_all(meta, committed)?;
+            self.settle_all(cache, committed)?;
         }
         let Committed { log, unfinished: Some(closed), .. } = committed else { return Ok(()) };
         if needed > log.room() {
             let capacity = log.capacity();
             let problem =
                 format!("a transaction of {needed} blocks does not fit into the journal, which has {capacity}");
-            meta.health.fail(&*problem);
+            cache.device.health.fail(&*problem);
             return Err(Error::Refused(problem));
         }
         let logged = log.append(&closed.revoked, &closed.images)?;
-        let flushed = meta.disk.make_durable(logged.max(closed.data.unwrap_or_default()));
+        let flushed = cache.device.disk.make_durable(logged.max(closed.data.unwrap_or_default()));
         flushed.map_err(|source| Error::disk("flushing a transaction and the file data it leads to", source))?;
-        log.commit(&meta.rt)
+        log.commit(&cache.device.rt)
     }
 
     /// Writes all committed blocks home, and gives back the log's space.
-    pub(super) fn settle(&self, meta: &Meta) -> Result<()> {
+    pub(super) fn settle(&self, cache: &Cache) -> Result<()> {
         let mut committed = self.log.lock();
-        meta.health.check()?;
-        meta.health.watch(self.settle_all(meta, &mut committed))
+        cache.device.health.check()?;
+        cache.device.health.watch(self.settle_all(cache, &mut committed))
     }
 
     /// Writes all committed blocks home. The unfinished transaction has no part in it, and is still to be logged.
-    fn settle_all(&self, meta: &Meta, committed: &mut Committed) -> Result<()> {
+    fn settle_all(&self, cache: &Cache, committed: &mut Committed) -> Result<()> {
         if !committed.homeless.is_empty() {
-            let written = write_all(&meta.disk, home_writes(meta, &committed.homeless))?;
-            let flushed = meta.disk.make_durable(written);
+            let written = write_all(&cache.device.disk, home_writes(cache, &committed.homeless))?;
+            let flushed = cache.device.disk.make_durable(written);
             flushed.map_err(|source| Error::disk("flushing blocks that were written home", source))?;
         }
         committed.log.empty()?;
         committed.homeless.clear();
-        self.count_images(meta, committed);
+        self.count_images(cache, committed);
         let coming = committed.unfinished.iter().flat_map(|closed| &closed.images);
         self.running.lock().logged = coming.map(|(no, _)| no.0).collect();
-        meta.note_written();
+        cache.note_written();
         Ok(())
     }
 
-    fn count_images(&self, meta: &Meta, committed: &Committed) {
+    fn count_images(&self, cache: &Cache, committed: &Committed) {
         let unfinished = committed.unfinished.as_ref().map_or(0, |closed| closed.images.len());
-        let bytes = (unfinished + committed.homeless.len()) * meta.block_size;
+        let bytes = (unfinished + committed.homeless.len()) * cache.device.block_size;
         self.image_bytes.store(bytes as u64, Ordering::Relaxed);
     }
 
@@ -324,12 +329,12 @@ impl Transactions {
     }
 
     /// Writes everything home and marks the log as empty. Nothing may change any more.
-    pub(super) fn finish(&self, meta: &Meta) -> Result<()> {
+    pub(super) fn finish(&self, cache: &Cache) -> Result<()> {
         debug_assert!(self.is_clean(), "the volume is closed with changes that were not committed");
         let mut committed = self.log.lock();
-        meta.health.check()?;
-        let done = self.settle_all(meta, &mut committed).and_then(|()| committed.log.close());
-        meta.health.watch(done)
+        cache.device.health.check()?;
+        let done = self.settle_all(cache, &mut committed).and_then(|()| committed.log.close());
+        cache.device.health.watch(done)
     }
 }
 
@@ -349,9 +354,9 @@ impl Running {
 }
 
 /// Returns the requests that write blocks home: neighbours in one.
-fn home_writes(meta: &Meta, homeless: &BTreeMap<u64, Homeless>) -> Vec<Request> {
-    let limits = meta.disk.limits();
-    let most = (limits.transfer_bytes_max / meta.block_size).min(limits.segments_max).max(1);
+fn home_writes(cache: &Cache, homeless: &BTreeMap<u64, Homeless>) -> Vec<Request> {
+    let limits = cache.device.disk.limits();
+    let most = (limits.transfer_bytes_max / cache.device.block_size).min(limits.segments_max).max(1);
     let mut requests: Vec<Request> = Vec::new();
     let mut last = None;
     for (no, Homeless { kind, image, .. }) in homeless {
@@ -367,7 +372,7 @@ fn home_writes(meta: &Meta, homeless: &BTreeMap<u64, Homeless>) -> Vec<Request> 
         }
         requests.push(Request {
             op: Op::Write { data: vec![image.clone()], fua: false },
-            at: meta.lba(*no),
+            at: cache.device.lba(*no),
             tag: Tag::new(*kind, 0, Cause::Order),
         });
     }

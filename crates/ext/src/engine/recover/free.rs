@@ -8,9 +8,10 @@ use moafs_vfs::format::Progress;
 use moafs_vfs::types::{FileKind, Name};
 use moafs_vfs::{Error, Result};
 
-use super::Pass;
+use super::state::Pass;
+use crate::engine::incore::Incore;
 use crate::engine::incore::Life;
-use crate::engine::{Ext, Incore};
+use crate::engine::volume::Ext;
 use crate::format::{GroupNo, InodeNo, Place, Structure, bitmap};
 use crate::health::damaged;
 use crate::meta::{Freed, Level};

@@ -7,11 +7,12 @@ use moafs_runtime::leaf::atomic::Ordering;
 use moafs_vfs::Result;
 use moafs_vfs::types::{Cookie, FileKind, Name};
 
-use super::Pass;
 use super::known::Wrong;
-use crate::engine::dir::hash_of;
+use super::state::Pass;
+use crate::engine::incore::Incore;
+use crate::engine::names::hash_of;
 use crate::engine::op::{EXCHANGE_PREFIX, parse_exchange_name};
-use crate::engine::{Ext, Incore};
+use crate::engine::volume::Ext;
 use crate::format::{InodeNo, Place, Structure};
 use crate::health::damaged;
 use crate::meta::Level;

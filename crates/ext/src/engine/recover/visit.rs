@@ -5,8 +5,8 @@ use moafs_vfs::Result;
 use moafs_vfs::format::Progress;
 use moafs_vfs::types::FileKind;
 
-use super::GROUP_COST;
-use crate::engine::Ext;
+use super::state::GROUP_COST;
+use crate::engine::volume::Ext;
 use crate::format::inode::InodeFlags;
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Place, Structure, bitmap, map as paths};
 use crate::health::damaged;
