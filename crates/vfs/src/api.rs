@@ -94,6 +94,23 @@ impl<F: Format> Vfs<F> {
     pub fn forget(&self, ino: Ino, holds: u64) {
         self.inner.forget(ino, holds)
     }
+    /// Has `watcher` called with each file whose sectors ([`Stat::sectors`]) are not what the front was told last,
+    /// though no call that writes, truncates, allocates or copies has changed them: write-back placed its data, and
+    /// they took more or fewer map blocks than was known before, or an extended attribute took a block. A front that
+    /// keeps attributes for long asks again then. A file is named once, until the front has asked. Files that are not
+    /// held are not named.
+    ///
+    /// Any call, and the syncer, may call `watcher`, which must neither wait nor call the volume. Only the first one
+    /// that is given counts.
+    pub fn watch_sectors(&self, watcher: impl Fn(Ino) + Send + Sync + 'static) {
+        // A second one would hear of what the first was told.
+        let _ = self.inner.sectors_watcher.set(Box::new(watcher));
+    }
+    /// Returns true if the front was last told other sectors of a file than it has now, whether or not the watcher has
+    /// been called: a front that answers an fsync tells of its file before.
+    pub fn has_outdated_sectors(&self, ino: Ino) -> bool {
+        self.inner.has_outdated_sectors(ino)
+    }
     /// Returns an inode's attributes.
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
         self.inner.stat(ino)

@@ -22,9 +22,7 @@ impl<F: Format> Files<F> {
 
     /// Returns the attributes of an inode; never waits for its lock.
     pub(crate) fn stat_of(&self, inode: &Shared<F>) -> Result<Stat> {
-        // With the map blocks that are known to be missing: a kernel may ask only once.
-        let expected = if inode.kind == FileKind::Regular { inode.pages.lock().unplaced.expected() } else { 0 };
-        let sectors = self.format.used_sectors(&inode.node) + expected * (self.block_bytes() / 512);
+        let sectors = self.tell_sectors(inode);
         Ok(Stat { ino: inode.ino, attr: inode.attr(), sectors })
     }
 
@@ -51,18 +49,27 @@ impl<F: Format> Files<F> {
         let _gate = self.enter_changing()?;
         let inode = self.inode(ino)?;
         self.check_set_attr(who, &inode, set)?;
+        let done = self.change_attr(who, &inode, set);
+        if set.size.is_some() {
+            self.end_change(&inode, &done);
+        }
+        done?;
+        self.stat_of(&inode)
+    }
+
+    fn change_attr(&self, who: &Credentials, inode: &Shared<F>, set: &SetAttr) -> Result<()> {
         if let Some(size) = set.size {
-            self.truncate(who, &inode, size, set)?;
+            self.truncate(who, inode, size, set)?;
         }
         if set.changes_inode() {
-            self.set_inode(who, &inode, set)?;
+            self.set_inode(who, inode, set)?;
         } else if set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some() {
             let _exclusive = inode.lock.write();
             inode.check_alive()?;
             let now = self.timestamp();
-            self.unput(&inode, Unput::Times, |attr| self.set_times(attr, set, now));
+            self.unput(inode, Unput::Times, |attr| self.set_times(attr, set, now));
         }
-        self.stat_of(&inode)
+        Ok(())
     }
 
     fn check_set_attr(&self, who: &Credentials, inode: &Shared<F>, set: &SetAttr) -> Result<()> {

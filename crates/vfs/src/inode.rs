@@ -61,6 +61,28 @@ pub(crate) enum AclCache {
     Known(Option<Arc<Acl>>),
 }
 
+/// The sectors of a file (`st_blocks`) as the front knows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KnownSectors {
+    /// The front keeps none: it has not been told, or the file was changed by a call after which it asks anew.
+    None,
+    /// The front was told these last, and may keep them for as long as it likes.
+    Told(u64),
+    /// The front keeps some that are wrong by now. It has been given notice.
+    Outdated,
+}
+
+impl KnownSectors {
+    /// Notes how many sectors there are now. Returns true if the front keeps another number and has had no notice yet.
+    pub(crate) fn note(&mut self, sectors: u64) -> bool {
+        let is_outdated = matches!(*self, KnownSectors::Told(told) if told != sectors);
+        if is_outdated {
+            *self = KnownSectors::Outdated;
+        }
+        is_outdated
+    }
+}
+
 /// The part of an inode behind a leaf mutex.
 pub(crate) struct State {
     pub(crate) attr: Attr,
@@ -85,6 +107,8 @@ pub(crate) struct State {
     pub(crate) access_acl: AclCache,
     pub(crate) default_acl: AclCache,
     pub(crate) read_ahead: ReadAhead,
+    /// Of regular files only.
+    pub(crate) known_sectors: KnownSectors,
     /// True if it was made without a name (O_TMPFILE): a first name may be given though it has none.
     pub(crate) nameless: bool,
     /// True once it was given back to the format: callers that still have it see a stale handle.
@@ -132,6 +156,7 @@ impl<N> Inode<N> {
             access_acl: AclCache::Unknown,
             default_acl: AclCache::Unknown,
             read_ahead: ReadAhead::default(),
+            known_sectors: KnownSectors::None,
             nameless: false,
             freed: false,
             attr,

@@ -6,7 +6,7 @@ use moafs_runtime::leaf::Mutex;
 
 use crate::dirty::Lists;
 use crate::format::Format;
-use crate::inode::{Inode, Shared, State, Table, Unput};
+use crate::inode::{Inode, KnownSectors, Shared, State, Table, Unput};
 use crate::layer::layer;
 use crate::pages::Pages;
 use crate::plan::{DirtyFile, DirtyView};
@@ -33,7 +33,16 @@ impl<F: Format> InodeTable<F> {
     /// Puts an inode that the format has loaded into the table.
     pub(crate) fn insert_loaded(&self, ino: Ino, attr: Attr, node: F::Node) -> Shared<F> {
         let inode = Inode::new(&self.rt, ino, self.shape.root, attr, node);
-        inode.state.lock().may_overhang = !self.shape.frees_overhang;
+        // It may have been in memory before, and been evicted: the front may still keep what it was told then.
+        let known = match inode.kind {
+            FileKind::Regular => KnownSectors::Told(self.format.used_sectors(&inode.node)),
+            _ => KnownSectors::None,
+        };
+        {
+            let mut state = inode.state.lock();
+            state.may_overhang = !self.shape.frees_overhang;
+            state.known_sectors = known;
+        }
         self.table.insert_loaded(Arc::new(inode))
     }
 

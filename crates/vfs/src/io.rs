@@ -10,7 +10,7 @@ use crate::credentials::Credentials;
 use crate::dirty::STREAM_BYTES;
 use crate::error::{Error, Result};
 use crate::format::{Format, SpaceRequest};
-use crate::inode::{Shared, Unput};
+use crate::inode::{KnownSectors, Shared, Unput};
 use crate::layer::layer;
 use crate::options::AtimePolicy;
 use crate::pages::{Delta, Pages, Piece, Slot};
@@ -436,6 +436,7 @@ impl<F: Format> Files<F> {
             attr.perm = without_set_ids(write.who, attr.perm, attr.gid);
         }
         state.note_change(Unput::Attributes);
+        state.known_sectors = KnownSectors::None;
         self.list_unput(&mut state, inode);
         let blocks = state.attr.size.div_ceil(self.block_bytes());
         let mut lists = self.dirty.lock();

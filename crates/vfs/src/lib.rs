@@ -59,7 +59,7 @@
 //! | `reap::Reaper` | inodes without a name | `reap`: giving them back to the format; `co_read`: neighbours of small files |
 //! | `page_cache::PageCache` | memory budget, replacement queue, walks | `page_cache`: eviction; `load`: inodes by number; `filling`: blocks from the volume |
 //! | `op::Ops` | uncommitted changes, relief | `op`: ops of the format, attributes, commits; `admission`: reservations; `unmap` |
-//! | `inode_table::InodeTable` | inodes in memory, dirty lists | `inode_table` |
+//! | `inode_table::InodeTable` | inodes in memory, dirty lists | `inode_table`; `sectors`: what the front knows of `st_blocks` |
 //! | `volume::Volume` | format, device, options, gate, counters | `volume`; `perm`: permission checks; `bypass`: large reads past the cache |
 //!
 //! Below the layers are parts that know none of them: `inode`, `pages` (cached blocks of one file), `unplaced` (what
@@ -138,6 +138,7 @@ mod reap;
 mod relief;
 mod rename;
 mod room;
+mod sectors;
 pub mod stored;
 pub mod swap_space;
 mod sync;

@@ -146,25 +146,31 @@ impl<F: Format> Files<F> {
         if end > self.shape.file_bytes_max {
             return Err(Error::Posix(libc::EFBIG));
         }
+        let done = self.allocate_range(who, &inode, offset, end, how);
+        self.end_change(&inode, &done);
+        done
+    }
+
+    fn allocate_range(&self, who: &Credentials, inode: &Shared<F>, offset: u64, end: u64, how: Allocate) -> Result<()> {
         let can_preallocate = self.format.can_preallocate(&inode.node);
         match how {
             Allocate::Extend | Allocate::KeepSize if can_preallocate => {
-                self.preallocate(who, &inode, offset, end, how == Allocate::KeepSize)
+                self.preallocate(who, inode, offset, end, how == Allocate::KeepSize)
             }
-            Allocate::Extend => self.write_zeros(who, &inode, offset, end, Source::Holes, false),
+            Allocate::Extend => self.write_zeros(who, inode, offset, end, Source::Holes, false),
             Allocate::KeepSize => {
-                self.check_within(&inode, end)?;
-                self.write_zeros(who, &inode, offset, end, Source::Holes, true)
+                self.check_within(inode, end)?;
+                self.write_zeros(who, inode, offset, end, Source::Holes, true)
             }
-            Allocate::Zero { keep_size: false } => self.write_zeros(who, &inode, offset, end, Source::Zeros, false),
+            Allocate::Zero { keep_size: false } => self.write_zeros(who, inode, offset, end, Source::Zeros, false),
             Allocate::Zero { keep_size: true } => {
                 // Beyond the end there is nothing to zero.
                 let end = end.min(inode.size());
-                if offset < end { self.write_zeros(who, &inode, offset, end, Source::Zeros, true) } else { Ok(()) }
+                if offset < end { self.write_zeros(who, inode, offset, end, Source::Zeros, true) } else { Ok(()) }
             }
             Allocate::Punch => {
                 self.make_room(2 * self.shape.block_size as usize)?;
-                self.punch(who, &inode, offset, end)
+                self.punch(who, inode, offset, end)
             }
         }
     }
@@ -381,10 +387,16 @@ impl<F: Format> Files<F> {
         if from.0 == to.0 && from.1 < end && to.1 < from.1 + len {
             return Err(Error::Posix(libc::EINVAL));
         }
+        let copied = self.copy_steps(who, (&source, from.1), (&target, to.1), len);
+        self.end_change(&target, &copied);
+        copied
+    }
+
+    fn copy_steps(&self, who: &Credentials, from: (&Shared<F>, u64), to: (&Shared<F>, u64), len: u64) -> Result<u64> {
         let mut buffer = vec![0; COPY_BYTES.min(len) as usize];
         let mut done = 0;
         while done < len {
-            let step = self.copy_step(who, (&source, from.1 + done), (&target, to.1 + done), len - done, &mut buffer);
+            let step = self.copy_step(who, (from.0, from.1 + done), (to.0, to.1 + done), len - done, &mut buffer);
             match step {
                 Ok(0) => break,
                 Ok(bytes) => done += bytes,

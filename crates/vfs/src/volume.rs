@@ -1,6 +1,6 @@
 //! The lowest layer of a volume: its format, its device, its options, and the gate that every call passes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use moafs_disk::{Buf, Lba, Page, SECTOR, SharedDisk};
 use moafs_runtime::leaf::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::format::{Format, Shape};
 use crate::options::Options;
 use crate::swap_space::LastAccess;
-use crate::types::{Attr, BlockRun, Lbn, LbnRange};
+use crate::types::{Attr, BlockRun, Ino, Lbn, LbnRange};
 
 /// The parts of a volume that every layer uses.
 pub(crate) struct Volume<F: Format> {
@@ -29,6 +29,8 @@ pub(crate) struct Volume<F: Format> {
     pub(crate) last_access: Arc<LastAccess>,
     /// Time of the last call, in nanoseconds of the runtime's clock.
     pub(crate) last_call: AtomicU64,
+    /// Called with each file of which the front keeps a wrong number of sectors.
+    pub(crate) sectors_watcher: OnceLock<SectorsWatcher>,
     /// Wakes the syncer early.
     pub(crate) syncer_wake: Arc<SyncerWake>,
     /// The page that holes read as.
@@ -41,6 +43,9 @@ pub(crate) struct SyncerWake {
     pub(crate) stop: AtomicBool,
 }
 
+/// See [`crate::Vfs::watch_sectors`].
+pub(crate) type SectorsWatcher = Box<dyn Fn(Ino) + Send + Sync>;
+
 /// A running call: the volume does not close meanwhile.
 pub(crate) type Entered<'a> = ReadGuard<'a, bool>;
 
@@ -52,6 +57,7 @@ impl<F: Format> Volume<F> {
             tally: Tally::default(),
             last_access: Arc::default(),
             last_call: AtomicU64::new(0),
+            sectors_watcher: OnceLock::new(),
             syncer_wake: Arc::new(SyncerWake { event: Event::new(), stop: AtomicBool::new(false) }),
             zero_page: Buf::zeroed(shape.block_size as usize).freeze(),
             format,

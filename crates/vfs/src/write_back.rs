@@ -565,6 +565,7 @@ impl<F: Format> WriteBack<F> {
                 outcome.fail(error);
             }
         }
+        files.iter().for_each(|inode| self.check_sectors(inode));
         outcome
     }
 

@@ -167,6 +167,7 @@ impl<F: Format> Files<F> {
             }
         })?;
         op.end(&[inode]);
+        self.check_sectors(inode);
         self.remember_acl_of(inode, key, kept);
         Ok(())
     }
@@ -197,6 +198,8 @@ impl<F: Format> Files<F> {
         op.xattr_set(&inode.node, key, value, mode)?;
         op.put(inode, |attr| attr.ctime = now)?;
         op.end(&[inode]);
+        // It may have taken a block, or given one back.
+        self.check_sectors(inode);
         Ok(())
     }
 }
