@@ -574,14 +574,15 @@ fn notifications_drop_what_is_cached(transport: Transport) {
     assert_eq!(size(), Some(0));
     shared.size.store(77, Ordering::SeqCst);
     assert_eq!(size(), Some(0), "the kernel has it cached");
-    mount.notifier().inval_inode(NodeId(2), 0, 0).expect("notify");
+    assert!(mount.notifier().inval_inode(NodeId(2), 0, 0).expect("notify"), "the kernel knows the node");
     assert_eq!(size(), Some(77));
     shared.hidden.store(true, Ordering::SeqCst);
     assert_eq!(size(), Some(77), "the kernel has it cached");
     mount.notifier().inval_entry(NodeId::ROOT, b"name").expect("notify");
     assert_eq!(size(), None);
     mount.notifier().inval_entry(NodeId::ROOT, b"never seen").expect("no error if it is not cached");
-    mount.notifier().inval_inode(NodeId(99), 0, 0).expect("no error if it is not cached");
+    let is_known = mount.notifier().inval_inode(NodeId(99), 0, 0).expect("no error if it is not cached");
+    assert!(!is_known);
     let notifier = mount.notifier();
     mount.unmount();
     assert!(notifier.inval_inode(NodeId(2), 0, 0).is_err(), "nobody is left to tell");
