@@ -4,7 +4,7 @@
 //! file alive. vfs and FUSE count holds the same way, so counts pass through. CREATE is not served: the kernel then
 //! makes files with MKNOD and opens them without asking, and the RELEASE that ends a CREATE's handle is never sent: one
 //! request less for each new file. The kernel is the only writer, therefore names (also missing ones) and attributes
-//! are valid forever: it drops by itself what its own requests change.
+//! are valid forever: it drops by itself what its own requests change, and is told of what else changes (`attributes`).
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -19,6 +19,7 @@ use moafs_vfs::types::{Attr, Cookie, FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Credentials, Error, Format, Vfs};
 use smallvec::SmallVec;
 
+use crate::attributes;
 use crate::control::{CONTROL_NAME, Control, ControlFile, Cover, Text};
 use crate::convert;
 use crate::defrag::{DEFRAG_NAME, Defrag};
@@ -241,10 +242,16 @@ impl<F: Format> Front<F> {
 
     /// Makes the kernel ask for a node's attributes anew: more of them changed than the reply to its request tells.
     fn attr_changed(&self, node: NodeId) {
-        if let Some(notifier) = self.notifier.get()
-            && let Err(error) = notifier.inval_attr(node)
-        {
-            self.log.failure(&format!("telling the kernel that attributes of node {} changed: {error}", node.0));
+        if let Some(notifier) = self.notifier.get() {
+            attributes::drop_attributes(notifier, node, &self.log);
+        }
+    }
+
+    /// Makes the kernel ask for a file's attributes anew if it was told other sectors than the file has now. Before the
+    /// answer: the caller may look at once.
+    fn sectors_may_have_changed(&self, ctx: &ReqCtx, ino: Ino) {
+        if self.vfs.has_outdated_sectors(ino) {
+            self.attr_changed(ctx.node);
         }
     }
 
@@ -555,8 +562,10 @@ impl<F: Format> FileSystem for Front<F> {
         if Control::owns(ctx.node) {
             return Ok(());
         }
-        let caller = || process::of_thread(ctx.pid);
-        self.told(self.vfs.fsync_for(self.ino(ctx.node)?, datasync, &caller))
+        let (ino, caller) = (self.ino(ctx.node)?, || process::of_thread(ctx.pid));
+        self.told(self.vfs.fsync_for(ino, datasync, &caller))?;
+        self.sectors_may_have_changed(ctx, ino);
+        Ok(())
     }
 
     fn readdir(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, out: &mut DirBuf<'_>) -> Result<()> {
@@ -615,6 +624,7 @@ impl<F: Format> FileSystem for Front<F> {
         };
         let ino = self.ino(ctx.node)?;
         self.told(self.vfs.set_xattr(&who(ctx), ino, name, value, mode))?;
+        self.sectors_may_have_changed(ctx, ino);
         // The kernel asks for the mode after an ACL was set.
         if flags.contains(XattrFlags::ACL_KILL_SGID) { self.kill_sgid(ctx, ino) } else { Ok(()) }
     }
@@ -636,7 +646,10 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn removexattr(&self, ctx: &ReqCtx, name: &[u8]) -> Result<()> {
-        self.told(self.vfs.remove_xattr(&who(ctx), self.ino(ctx.node)?, name))
+        let ino = self.ino(ctx.node)?;
+        self.told(self.vfs.remove_xattr(&who(ctx), ino, name))?;
+        self.sectors_may_have_changed(ctx, ino);
+        Ok(())
     }
 
     fn tmpfile(&self, ctx: &ReqCtx, args: &CreateArgs) -> Result<(Entry, OpenReply)> {
@@ -654,7 +667,8 @@ impl<F: Format> FileSystem for Front<F> {
         if ctx.uid != 0 {
             self.kill_set_ids(ctx, ctx.node)?;
         }
-        self.allocate_in_steps(ctx, ino, offset..offset + len, how)
+        // The kernel keeps what it knows if the call fails, though some steps may have been done.
+        self.allocate_in_steps(ctx, ino, offset..offset + len, how).inspect_err(|_| self.attr_changed(ctx.node))
     }
 
     fn lseek(&self, ctx: &ReqCtx, _fh: FileHandle, offset: u64, target: SeekTarget) -> Result<u64> {

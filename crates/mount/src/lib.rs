@@ -15,11 +15,13 @@
 //! | [`options`] | mount options: [`Settings`] |
 //! | [`source`], [`loop_device`], [`medium`] | the image or device, the kernel's view of it, the disk below it |
 //! | [`serve`](mod@serve), `pressure`, `failure` | a live mount: signals, memory pressure, a volume that failed, closing |
+//! | `attributes` | telling the kernel of files that hold other sectors than it was told |
 //! | `ticking` | threads that do something again and again |
 //! | [`unmount`](mod@unmount), [`mount_table`], [`busy`] | unmounting by another process; the kernel's mounts; waiting for an image |
 //! | [`confine`](mod@confine) | dropping privileges that a daemon of root does not need |
 //! | [`log`] | messages of a live mount |
 
+mod attributes;
 pub mod busy;
 pub mod confine;
 pub mod control;

@@ -13,10 +13,12 @@ use moafs_vfs::{Error, Format, Vfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
+use crate::attributes::{AttributesThread, Notices};
 use crate::failure;
 use crate::front::Front;
 use crate::log::Log;
 use crate::medium::Medium;
+use crate::nodes::Nodes;
 use crate::options::Settings;
 use crate::pressure::PressureWatch;
 use crate::source::{Face, Source};
@@ -117,14 +119,23 @@ fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Fr
     let medium = Medium::of(mounting.source.path());
     let (vfs, target) = leaving.clone();
     let swap = Arc::new(KernelSwap::new(vfs, disk, medium, target, Arc::clone(log)));
-    let session = mount(mounting, Arc::clone(&swap), log)?;
     let (vfs, target) = leaving;
+    let notices = Arc::new(Notices::default());
+    let noting = Arc::clone(&notices);
+    // From the first request on.
+    vfs.watch_sectors(move |ino| noting.note(ino));
+    let session = mount(mounting, Arc::clone(&swap), log)?;
+    let nodes = Nodes::new(vfs.shape().root);
+    let attributes = AttributesThread::start(notices, session.notifier(), nodes, Arc::clone(log));
+    let attributes = attributes.inspect_err(|error| {
+        log.say(&format!("numbers of blocks may be shown as they were before data were placed: {error}"));
+    });
     let failure = failure::watch(&vfs, &swap, session.mount_handle(), log).inspect_err(|error| {
         log.say(&format!("a failure of the volume will not be shown in the mount table: {error}"));
     });
     let leaver = Leaver { mount_handle: session.mount_handle(), vfs, swap, target, log: Arc::clone(log) };
     let signals = SignalWatch::start(signals, leaver)?;
-    Ok((session, Watches { _signals: signals, _failure: failure.ok() }))
+    Ok((session, Watches { _signals: signals, _failure: failure.ok(), _attributes: attributes.ok() }))
 }
 
 fn close<F: Format>(vfs: Vfs<F>) -> Result<(), ServeError> {
@@ -189,6 +200,7 @@ fn watch_pressure<F: Format>(vfs: &Vfs<F>, log: &Log) -> Option<PressureWatch> {
 struct Watches {
     _signals: SignalWatch,
     _failure: Option<Ticking>,
+    _attributes: Option<AttributesThread>,
 }
 
 /// Unmounts when a signal asks for it, in a thread that serves no requests: unmounting writes back what the kernel

@@ -1,0 +1,192 @@
+//! Tells the kernel of files that hold other sectors (`st_blocks`) than it was told.
+//!
+//! The kernel keeps attributes until its own requests change them, but how many sectors a file holds is known only when
+//! write-back has placed its data. [`Vfs::watch_sectors`] names such files in whichever thread has placed them, often
+//! one that answers requests. Such a thread must not tell the kernel about any file: the kernel looks its inode up, and
+//! may wait for one that it is just dropping, which waits in turn for an answer to its last writes. So they only note
+//! the number here, and a thread of its own tells.
+//!
+//! [`Vfs::watch_sectors`]: moafs_vfs::Vfs::watch_sectors
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use moafs_fuse::{NodeId, Notifier};
+use moafs_vfs::types::Ino;
+use parking_lot::{Condvar, Mutex};
+
+use crate::log::Log;
+use crate::nodes::Nodes;
+
+/// The most files that wait to be told of. Of more than that, the kernel keeps what it knows until it asks again: it
+/// would have to take no notice for as long as all of them take to be written.
+const WAITING_MAX: usize = 1 << 16;
+
+/// A file that the kernel does not know is told of once more after this time: the answer by which the kernel comes to
+/// know it may have been on its way.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The files that wait to be told of.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    inos: BTreeSet<Ino>,
+    ended: bool,
+}
+
+impl Notices {
+    /// Notes that the kernel is to be told of a file. Never waits.
+    pub(crate) fn note(&self, ino: Ino) {
+        let mut waiting = self.waiting.lock();
+        if waiting.inos.len() < WAITING_MAX && waiting.inos.insert(ino) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Returns the files to be told of; none if it has become `until` before there are any. `None` after the end.
+    fn next(&self, until: Option<Instant>) -> Option<BTreeSet<Ino>> {
+        let mut waiting = self.waiting.lock();
+        while waiting.inos.is_empty() && !waiting.ended {
+            match until {
+                None => self.changed.wait(&mut waiting),
+                Some(until) if self.changed.wait_until(&mut waiting, until).timed_out() => break,
+                Some(_) => {}
+            }
+        }
+        (!waiting.ended).then(|| std::mem::take(&mut waiting.inos))
+    }
+
+    fn end(&self) {
+        self.waiting.lock().ended = true;
+        self.changed.notify_one();
+    }
+}
+
+/// The thread that tells the kernel, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct AttributesThread {
+    notices: Arc<Notices>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl AttributesThread {
+    /// Starts to tell the kernel of what `notices` has and will have.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start(
+        notices: Arc<Notices>,
+        notifier: Notifier,
+        nodes: Nodes,
+        log: Arc<Log>,
+    ) -> io::Result<AttributesThread> {
+        AttributesThread::start_with(notices, move |ino| drop_attributes(&notifier, nodes.node(ino), &log))
+    }
+
+    /// Starts to call `tell` with each file; it returns false if the kernel does not know the file.
+    fn start_with(
+        notices: Arc<Notices>,
+        mut tell: impl FnMut(Ino) -> bool + Send + 'static,
+    ) -> io::Result<AttributesThread> {
+        let heard = Arc::clone(&notices);
+        let body = move || {
+            let mut unknown: VecDeque<(Instant, Ino)> = VecDeque::new();
+            while let Some(inos) = heard.next(unknown.front().map(|(due, _)| *due)) {
+                let now = Instant::now();
+                let due = unknown.partition_point(|(due, _)| *due <= now);
+                for (_, ino) in unknown.drain(..due) {
+                    tell(ino);
+                }
+                for ino in inos {
+                    if !tell(ino) && unknown.len() < WAITING_MAX {
+                        unknown.push_back((Instant::now() + AGAIN_AFTER, ino));
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("attributes".to_owned()).spawn(body)?;
+        Ok(AttributesThread { notices, thread: Some(thread) })
+    }
+}
+
+impl Drop for AttributesThread {
+    fn drop(&mut self) {
+        self.notices.end();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Makes the kernel ask for a node's attributes anew; false if it does not know the node.
+pub(crate) fn drop_attributes(notifier: &Notifier, node: NodeId, log: &Log) -> bool {
+    match notifier.inval_attr(node) {
+        Ok(is_known) => is_known,
+        // The mount has ended.
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => true,
+        Err(error) => {
+            log.failure(&format!("telling the kernel that attributes of node {} changed: {error}", node.0));
+            true
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    /// Starts a thread that hands on each file it tells of, and waits for the kernel's answer to it.
+    fn started() -> (Arc<Notices>, AttributesThread, Receiver<Ino>, std::sync::mpsc::Sender<bool>) {
+        let notices = Arc::new(Notices::default());
+        let (telling, told) = channel();
+        let (answer, answers) = channel();
+        let tell = move |ino| {
+            telling.send(ino).unwrap();
+            answers.recv().unwrap_or(true)
+        };
+        let thread = AttributesThread::start_with(Arc::clone(&notices), tell).unwrap();
+        (notices, thread, told, answer)
+    }
+
+    #[test]
+    fn files_noted_while_the_kernel_is_busy_are_told_of_once_each() {
+        let (notices, thread, told, answer) = started();
+        notices.note(Ino(5));
+        assert_eq!(told.recv(), Ok(Ino(5)));
+        (0..3).for_each(|_| [7, 6, 5].into_iter().for_each(|ino| notices.note(Ino(ino))));
+        (0..4).for_each(|_| answer.send(true).unwrap());
+        assert_eq!([(); 3].map(|()| told.recv()), [Ok(Ino(5)), Ok(Ino(6)), Ok(Ino(7))]);
+        drop(thread);
+        assert!(told.recv().is_err(), "the thread has ended, and told of nothing else");
+    }
+
+    #[test]
+    fn a_file_that_the_kernel_does_not_know_is_told_of_once_more() {
+        let (notices, thread, told, answer) = started();
+        notices.note(Ino(5));
+        (0..2).for_each(|_| answer.send(false).unwrap());
+        assert_eq!([(); 2].map(|()| told.recv()), [Ok(Ino(5)), Ok(Ino(5))]);
+        assert!(told.recv_timeout(2 * AGAIN_AFTER).is_err(), "twice is enough");
+        drop(thread);
+    }
+
+    #[test]
+    fn no_more_files_wait_than_there_is_room_for() {
+        let notices = Notices::default();
+        (0..2 * WAITING_MAX as u64).for_each(|ino| notices.note(Ino(ino)));
+        assert_eq!(notices.next(None).map(|inos| inos.len()), Some(WAITING_MAX));
+        notices.end();
+        assert_eq!(notices.next(None), None);
+    }
+}
