@@ -48,6 +48,9 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
         escape::path(image)
     )]
     NoVolume { image: PathBuf },
+    /// A disk with partitions, and none or several of them are meant. `list` is a line for each.
+    #[error("{0}: {problem}; write {0}@NUMBER for one of:{list}", escape::path(image))]
+    Partitions { image: PathBuf, problem: String, list: String },
     /// A volume of the ext family whose first blocks were overwritten.
     #[error(
         "{0}: the superblock is lost, and block {copy} holds a copy: `moafs fsck -y {0}` restores it",

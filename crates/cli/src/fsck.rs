@@ -20,8 +20,10 @@ pub(crate) use arguments::FsckArgs;
 use checked::Checked;
 
 use crate::error::{CliError, Result};
+use crate::format_name::FormatName;
 use crate::output;
-use crate::volume::{self, FormatName};
+use crate::partition;
+use crate::volume;
 
 /// Exit code of fsck(8): the check could not be done.
 const OPERATIONAL_ERROR: u8 = 8;
@@ -48,14 +50,14 @@ impl FsckArgs {
     }
 
     fn check(&self) -> std::result::Result<u8, Box<dyn std::error::Error>> {
-        let source = Source::of(&self.image)?;
+        let source = Source::of(&partition::split(&self.image).0)?;
         let options = if self.only_looks() {
             FileOptions::reader()
         } else {
             drop(source.claim()?);
             FileOptions::default()
         };
-        let disk = volume::open_disk(source.path(), options)?.disk;
+        let disk = volume::open_disk(&self.image, options)?.disk;
         let bar = self.progress_bar();
         let failed = |error: &dyn std::error::Error| format!("{}: {error}", self.image.display());
         let format = self.format(&disk)?;

@@ -18,8 +18,9 @@ pub(crate) use ext::read_shape as read_ext;
 use facts::Facts;
 
 use crate::error::Result;
+use crate::format_name::FormatName;
 use crate::output;
-use crate::volume::{Access, FormatName, open_disk, with_volume};
+use crate::volume::{Access, open_disk, with_volume};
 
 /// The facts of a volume, as JSON shows them.
 #[derive(Debug, Serialize)]

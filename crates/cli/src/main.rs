@@ -13,6 +13,8 @@
 //! | `files` | `ls`, `cat`, `cp`, `mkdir`, `rm`: files of a volume without mounting it |
 //! | `simdisk`, `lab` | a modelled disk for any file system, and experiments on such disks |
 //! | `trace_file` | the device's requests of a mount, in a file |
+//! | `format_name` | the formats of volumes, told apart by their first bytes |
+//! | `partition` | choosing a partition of a disk |
 //! | `volume`, `place`, `output`, `stop`, `error` | what they share |
 
 #![allow(clippy::result_large_err, reason = "an error ends the command: its size does not matter")]
@@ -21,6 +23,7 @@ mod defrag;
 mod error;
 mod escape;
 mod files;
+mod format_name;
 mod fsck;
 mod helpers;
 mod info;
@@ -29,6 +32,7 @@ mod map;
 mod mkfs;
 mod mount;
 mod output;
+mod partition;
 mod place;
 mod simdisk;
 mod stat;

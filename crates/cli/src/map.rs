@@ -13,7 +13,8 @@ use moafs_disk::file::FileOptions;
 
 use crate::error::{CliError, Result};
 use crate::files::host;
-use crate::volume::{self, Access, FormatName, open_disk, with_volume};
+use crate::format_name::FormatName;
+use crate::volume::{self, Access, open_disk, with_volume};
 use crate::{info, output};
 
 /// Draw a picture of a volume's layout

@@ -20,7 +20,8 @@ use uuid::Uuid;
 use new::{New, bytes};
 
 use crate::error::{CliError, Result};
-use crate::volume::FormatName;
+use crate::format_name::FormatName;
+use crate::partition::{self, Part};
 use crate::{output, volume};
 
 /// Bytes at the start of a volume that are searched for a volume worth keeping.
@@ -141,20 +142,21 @@ enum Made {
 impl MkfsArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         self.check_options()?;
+        let (file, _) = partition::split(&self.image);
         let new = New {
             image: &self.image,
             label: &self.label,
             uuid: self.uuid.unwrap_or_else(Uuid::new_v4),
             now: Live::new().timestamp(),
             features: &self.features,
-            is_device: matches!(Source::of(&self.image), Ok(Source::Device(_))),
+            is_device: matches!(Source::of(&file), Ok(Source::Device(_))),
             discard: self.discard,
-            bytes: self.size.filter(|_| self.image.exists() && !self.dry_run),
+            bytes: self.size.filter(|_| file.exists() && !self.dry_run),
         };
         if self.dry_run {
             return self.tell(self.try_out(&new)?, &new);
         }
-        let created = !self.image.exists();
+        let created = !file.exists();
         let disk = if created { self.create(Live::new())? } else { self.open()? };
         let made = self.make(&*disk, &new);
         if made.is_err() && created {
@@ -194,7 +196,10 @@ impl MkfsArgs {
     fn dry_size(&self) -> Result<u64> {
         match self.size {
             Some(size) => Ok(size),
-            None => Ok(volume::open_disk(&self.image, FileOptions::reader())?.disk.limits().sectors * SECTOR as u64),
+            None => {
+                let opened = volume::open_part(&self.image, FileOptions::reader(), &Part::Whole)?;
+                Ok(opened.disk.limits().sectors * SECTOR as u64)
+            }
         }
     }
 
@@ -209,11 +214,14 @@ impl MkfsArgs {
     }
 
     fn open(&self) -> Result<SharedDisk> {
-        let source = Source::of(&self.image)?;
+        let (file, choice) = partition::split(&self.image);
+        let source = Source::of(&file)?;
         // Claimed until the disk itself is open, which claims devices as well.
         drop(source.claim()?);
-        self.grow_image(&source)?;
-        let opened = volume::open_disk(source.path(), FileOptions::default())?;
+        if choice.is_none() {
+            self.grow_image(&source)?;
+        }
+        let opened = volume::open_part(&self.image, FileOptions::default(), &Part::Whole)?;
         if !self.force {
             self.ask_before_overwriting(&opened.disk)?;
         }

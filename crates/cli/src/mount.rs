@@ -14,12 +14,14 @@ use clap::{Args, Parser};
 use moafs_disk::DiskError;
 use moafs_disk::file::FileOptions;
 use moafs_mount::confine::confine;
+use moafs_mount::options::PartBytes;
 use moafs_mount::source::Source;
 use moafs_mount::swap::memory::become_io_flusher;
 use moafs_mount::{Mounting, Settings, serve};
 
 use crate::error::{CliError, Result};
 use crate::output;
+use crate::partition::{self, Part};
 use crate::trace_file::TraceFile;
 use crate::volume::{self, Opened, Volume, on_volume};
 
@@ -38,7 +40,7 @@ const INTERNAL_FAILURE: u8 = 32;
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_EXAMPLES, after_long_help = mount_long_help())]
 pub(crate) struct MountArgs {
-    /// Image file or block device
+    /// Image file or block device; IMAGE@2, IMAGE@LABEL or IMAGE@UUID for one of its partitions
     image: PathBuf,
     /// Directory to mount it on
     dir: PathBuf,
@@ -63,6 +65,7 @@ const MOUNT_EXAMPLES: &str = "\
 Examples:
   sudo moafs mount disk.img /mnt
   sudo moafs mount -o noatime,cache=1G /dev/sdb1 /mnt
+  sudo moafs mount -r raspios.img@2 /mnt        the second partition of an image
   moafs mount -f -o plain disk.img ~/mnt        without root, in the foreground
   sudo mount -t fuse.moafs disk.img /mnt        after `moafs helpers --install`
 
@@ -81,15 +84,17 @@ impl MountArgs {
         let settings = self.settings()?;
         let target =
             serve::check_target(&self.dir).map_err(|error| CliError::Target { path: self.dir.clone(), error })?;
-        let source = Source::of(&self.image)?;
+        let (file, choice) = partition::split(&self.image);
+        let source = Source::of(&file)?;
+        let image = partition::join(source.path(), choice.as_deref());
         if self.daemon {
             detach_from_terminal();
-            return run_here(source, target, settings, self.trace.as_deref(), || become_silent(true));
+            return run_here(&image, source, target, settings, self.trace.as_deref(), || become_silent(true));
         }
         if self.foreground {
-            return run_here(source, target, settings, self.trace.as_deref(), || {});
+            return run_here(&image, source, target, settings, self.trace.as_deref(), || {});
         }
-        self.run_in_background(&source, &target)
+        self.run_in_background(&image, &target)
     }
 
     fn settings(&self) -> Result<Settings> {
@@ -98,7 +103,7 @@ impl MountArgs {
         Ok(Settings::parse(lists, rustix::process::geteuid().is_root())?)
     }
 
-    fn run_in_background(&self, source: &Source, target: &Path) -> Result<ExitCode> {
+    fn run_in_background(&self, image: &Path, target: &Path) -> Result<ExitCode> {
         let fail = |error| CliError::Host { what: "starting", path: "the daemon".into(), error };
         let mut command = Command::new(std::env::current_exe().map_err(fail)?);
         command.args(["mount", "--daemon"]).stdin(Stdio::null()).stdout(Stdio::piped()).current_dir("/");
@@ -109,7 +114,7 @@ impl MountArgs {
             // The path must be absolute: the daemon runs in `/`.
             command.arg("--trace").arg(std::path::absolute(trace).map_err(CliError::host("finding", trace))?);
         }
-        wait_until_ready(&mut command.arg("--").arg(source.path()).arg(target).spawn().map_err(fail)?)
+        wait_until_ready(&mut command.arg("--").arg(image).arg(target).spawn().map_err(fail)?)
     }
 }
 
@@ -129,30 +134,31 @@ pub(crate) fn wait_until_ready(daemon: &mut Child) -> Result<ExitCode> {
     Err(CliError::Daemon { code: code.unwrap_or(INTERNAL_FAILURE) })
 }
 
-/// Opens the volume, mounts it, and serves it until it is unmounted.
+/// Opens the volume, mounts it, and serves it until it is unmounted. `image` is the source with the choice of a
+/// partition.
 fn run_here(
+    image: &Path,
     source: Source,
     target: PathBuf,
     mut settings: Settings,
     trace_to: Option<&Path>,
     ready: impl FnOnce(),
 ) -> Result<ExitCode> {
-    let image = source.path().to_owned();
     // Before any thread is started: all of them may one day stand between the kernel and memory it
     // frees. Without the right to be one, everything works but `moafs swap`, which says so.
     become_io_flusher();
     confine_unless_told(&settings);
     let claim = source.claim()?;
-    let opened = open_source(&image, &mut settings)?;
+    let opened = open_source(image, &mut settings)?;
     let traced = trace_to.map(|path| TraceFile::start(&opened.trace, path)).transpose()?;
-    let any = volume::open_volume(&image, opened, settings.volume.clone(), &settings.format)?;
+    let any = volume::open_volume(image, opened, settings.volume.clone(), &settings.format)?;
     let engine = any.engine_counters();
     on_volume!(any, |volume| {
         let Volume { vfs, disk: volume_disk, trace, .. } = volume;
         let disk = Box::new(move || serde_json::to_value(trace.counters()).unwrap_or_default());
         serve::serve(Mounting { vfs, volume_disk, source, claim, target, settings, disk, engine }, ready)
     })
-    .map_err(CliError::serve(&image))?;
+    .map_err(CliError::serve(image))?;
     traced.map_or(Ok(()), TraceFile::end)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -183,7 +189,8 @@ fn open_source(image: &Path, settings: &mut Settings) -> Result<Opened> {
 /// Opens it without a claim: the mount claims a device by itself.
 fn open_unclaimed(image: &Path, settings: &Settings) -> Result<Opened> {
     let options = volume::file_options(&settings.volume, settings.host_cache);
-    volume::open_disk(image, FileOptions { claim_device: false, ..options })
+    let part = settings.part.map_or(Part::OnlyVolume, |PartBytes { offset, len }| Part::Bytes { offset, len });
+    volume::open_part(image, FileOptions { claim_device: false, ..options }, &part)
 }
 
 /// Decides as mount(8) does: write-protected sources are mounted read-only, unless `rw` was asked
@@ -267,6 +274,6 @@ pub(crate) fn run_for_mount8(arguments: &[OsString]) -> Result<ExitCode> {
         return args.run();
     }
     args.settings()?;
-    Source::of(&args.image)?;
+    Source::of(&partition::split(&args.image).0)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{CliError, Result};
+use crate::partition;
 
 /// A place given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,7 @@ impl Place {
 }
 
 fn is_volume(path: &Path) -> bool {
+    let (path, _) = partition::split(path);
     path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
 }
 

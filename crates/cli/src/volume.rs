@@ -1,17 +1,15 @@
-//! Opening a volume: the one place that knows all formats, and the layers of a disk.
+//! Opening a volume: the one place that knows all engines, and the layers of a disk.
 //!
 //! The one idea: the format of a volume is determined once, from its first bytes. From then on a
 //! command is written for any [`Format`], and [`with_volume!`] has it compiled for each.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::ValueEnum;
 use moafs_disk::file::{Direct, FileOptions};
 use moafs_disk::probe::trace::Trace;
 use moafs_disk::queue::{Elevator, QueueOptions};
-use moafs_disk::{DiskError, DiskExt, FileDisk, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_disk::{DiskError, FileDisk, SharedDisk};
 use moafs_ext::Ext;
 use moafs_f2fs::F2fs;
 use moafs_f2fs::engine::report::SegmentFacts;
@@ -21,74 +19,14 @@ use moafs_mount::options::{FormatOption, HostCache, OptionError};
 use moafs_runtime::{Live, Rt};
 use moafs_vfs::format::Survey;
 use moafs_vfs::{Format, Options, Vfs};
-use serde::Serialize;
 
 use crate::error::{CliError, Result};
+use crate::format_name::FormatName;
 use crate::output;
+use crate::partition::{self, Part};
 
-/// Bytes at the start of a volume that tell its format: the superblock of ext2, and both of F2FS.
-const HEAD_BYTES: usize = 8192;
-/// Offset of the magic number of ext2: at 56 in the superblock, which is at 1024.
-const EXT_MAGIC_AT: usize = 1024 + 56;
-const EXT_MAGIC: [u8; 2] = 0xEF53_u16.to_le_bytes();
-/// Offsets of the magic number of F2FS: at 1024 in block 0, and in its copy, block 1.
-const F2FS_MAGIC_AT: [usize; 2] = [1024, 4096 + 1024];
-const F2FS_MAGIC: [u8; 4] = 0xF2F5_2010_u32.to_le_bytes();
 /// Most sections that `clean_batch=` takes.
 const CLEAN_BATCH_MAX: u64 = 64;
-
-/// The formats of volumes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum FormatName {
-    /// Block groups, inodes near their data: ext2, ext3, ext4
-    Ext,
-    /// Log-structured, for flash
-    F2fs,
-}
-
-impl FormatName {
-    /// Returns the name that options and JSON have for it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            FormatName::Ext => "ext",
-            FormatName::F2fs => "f2fs",
-        }
-    }
-
-    /// Returns the format of a volume that begins with these bytes; `None` if they hold no magic
-    /// number.
-    pub(crate) fn of_head(head: &[u8]) -> Option<FormatName> {
-        let has = |at: usize, magic: &[u8]| head.get(at..at + magic.len()) == Some(magic);
-        let [first, copy] = F2FS_MAGIC_AT;
-        if has(first, &F2FS_MAGIC) {
-            Some(FormatName::F2fs)
-        } else if has(EXT_MAGIC_AT, &EXT_MAGIC) {
-            // A superblock's copy may be left over from a volume that was here before.
-            Some(FormatName::Ext)
-        } else if has(copy, &F2FS_MAGIC) {
-            Some(FormatName::F2fs)
-        } else {
-            None
-        }
-    }
-
-    /// Returns the format of the volume on a disk.
-    pub(crate) fn on_disk(image: &Path, disk: &SharedDisk) -> Result<FormatName> {
-        let bytes = (disk.limits().sectors * SECTOR as u64).min(HEAD_BYTES as u64) as usize;
-        let head = disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?;
-        FormatName::of_head(&head).ok_or_else(|| match moafs_ext::check::find_copy(&**disk) {
-            Some(copy) => CliError::SuperblockLost { image: image.to_owned(), copy: copy.0 },
-            None => CliError::NoVolume { image: image.to_owned() },
-        })
-    }
-}
-
-impl fmt::Display for FormatName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// An open volume, its disk and the trace of its device.
 pub(crate) struct Volume<F: Format> {
@@ -142,14 +80,21 @@ pub(crate) struct Opened {
     pub(crate) rt: Rt,
 }
 
-/// Opens an image or device: file, counters, elevator.
+/// Opens the volume of an image or device, or of a partition (`IMAGE@CHOICE`): file, counters, partition, elevator.
 pub(crate) fn open_disk(image: &Path, options: FileOptions) -> Result<Opened> {
+    open_part(image, options, &Part::OnlyVolume)
+}
+
+/// Opens a part of an image or device: file, counters, partition, elevator.
+pub(crate) fn open_part(image: &Path, options: FileOptions, part: &Part) -> Result<Opened> {
     let rt = Live::new();
     let transfer_bytes_max = options.transfer_bytes_max;
-    let file = open_file(image, &rt, &options)?;
+    let (file_name, choice) = partition::split(image);
+    let file = open_file(&file_name, &rt, &options)?;
     let trace = Arc::new(Trace::new(Arc::new(file), rt.clone()));
+    let part = partition::choose(&file_name, trace.clone(), choice.as_deref(), part)?;
     let queue = QueueOptions { transfer_bytes_max, ..QueueOptions::default() };
-    let disk = Arc::new(Elevator::new(trace.clone(), rt.clone(), queue));
+    let disk = Arc::new(Elevator::new(part, rt.clone(), queue));
     Ok(Opened { disk, trace, rt })
 }
 
@@ -283,35 +228,5 @@ impl<F: Format> Volume<F> {
         let closed = self.close();
         let result = worked?;
         closed.map(|()| result)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn head(magics: &[(usize, &[u8])]) -> Vec<u8> {
-        let mut head = vec![0; HEAD_BYTES];
-        for (at, magic) in magics {
-            head[*at..*at + magic.len()].copy_from_slice(magic);
-        }
-        head
-    }
-
-    #[test]
-    fn volumes_are_told_apart_by_their_magic_numbers() {
-        let [first, copy] = F2FS_MAGIC_AT.map(|at| (at, &F2FS_MAGIC[..]));
-        let ext = (EXT_MAGIC_AT, &EXT_MAGIC[..]);
-        for (magics, format) in [
-            (&[][..], None),
-            (&[ext], Some(FormatName::Ext)),
-            (&[first, copy], Some(FormatName::F2fs)),
-            (&[copy], Some(FormatName::F2fs)),
-            (&[ext, copy], Some(FormatName::Ext)),
-            (&[first, ext], Some(FormatName::F2fs)),
-        ] {
-            assert_eq!(FormatName::of_head(&head(magics)), format);
-        }
-        assert_eq!(FormatName::of_head(&[]), None);
     }
 }

@@ -33,6 +33,7 @@
 //! | [`mem`] | a disk in memory |
 //! | [`forward_to!`] | for wrappers: calls that go to the disk below as they are |
 //! | [`model`] | modelled drives in virtual time: hard disks, SSDs, SD cards |
+//! | [`partition`] | partition tables, and the disk of one partition |
 //! | [`queue`] | the elevator: C-LOOK, merging to the maximum transfer |
 //! | [`probe`] | wrappers that observe or inject failures: trace, fault injection, crash recorder |
 
@@ -44,6 +45,7 @@ pub mod file;
 mod forward;
 pub mod mem;
 pub mod model;
+pub mod partition;
 pub mod probe;
 pub mod queue;
 pub mod request;

@@ -20,6 +20,8 @@ const TRANSFER_BYTES: std::ops::RangeInclusive<u64> = 4096..=64 << 20;
 const READ_AHEAD_BYTES_MAX: u64 = 64 << 20;
 /// Largest sum of a small file's neighbours, in bytes.
 const CO_READ_BYTES_MAX: u64 = 1 << 20;
+/// Smallest part of an image, in bytes.
+const SECTOR_BYTES: u64 = 512;
 /// Longest age or interval, in seconds: a day.
 const SECS_MAX: f64 = 86_400.0;
 /// Most serving threads.
@@ -40,6 +42,15 @@ pub enum HostCache {
     Use,
 }
 
+/// The part of an image that is the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PartBytes {
+    /// Its first byte.
+    pub offset: u64,
+    /// Its length; `None` up to the end of the image.
+    pub len: Option<u64>,
+}
+
 /// All settings of a mount, validated.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -55,6 +66,8 @@ pub struct Settings {
     pub check_opens: bool,
     /// `no_sandbox`: the daemon keeps all privileges.
     pub no_sandbox: bool,
+    /// `offset` and `sizelimit`: the part of the image that is the volume.
+    pub part: Option<PartBytes>,
     /// Options of one format only, in the order given. The code that opens the volume checks and uses them.
     pub format: Vec<FormatOption>,
     /// The options as they were given, for `.moafs/stats`.
@@ -185,6 +198,8 @@ const OWN: &[Own] = &[
     Own { name: "check_opens", value: "", help: "refuse immutable and append-only files at open (slower opens)" },
     Own { name: "plain", value: "", help: "type fuse even where fuseblk (waiting sync and umount) can be had" },
     Own { name: "no_sandbox", value: "", help: "the daemon keeps all of root's privileges" },
+    Own { name: "offset", value: "BYTES", help: "the volume begins at this byte of the image" },
+    Own { name: "sizelimit", value: "BYTES", help: "the volume has at most this length" },
     Own { name: "noallow_other", value: "", help: "only the mounting user may use the mount (default without root)" },
 ];
 
@@ -299,6 +314,7 @@ impl Settings {
             plain: false,
             check_opens: false,
             no_sandbox: false,
+            part: None,
             format,
             given,
         }
@@ -337,6 +353,8 @@ impl Settings {
             }
             "coread" => self.volume.co_read_bytes = value_of.size_or_off(0..=CO_READ_BYTES_MAX)?,
             "transport" => self.session.transport = value_of.transport()?,
+            "offset" => self.part.get_or_insert_default().offset = value_of.size(0..=u64::MAX)? as u64,
+            "sizelimit" => self.part.get_or_insert_default().len = Some(value_of.size(SECTOR_BYTES..=u64::MAX)? as u64),
             "threads" => self.set_threads(value_of.number(1..=THREADS_MAX)? as usize),
             "remount" => {
                 let reason = "only the kernel can: `mount -i -o remount,ro DIR`, or rw";

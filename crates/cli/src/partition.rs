@@ -1,0 +1,230 @@
+//! Choosing a partition: `IMAGE@CHOICE`, and the only volume of a disk that is divided.
+//!
+//! CHOICE is the number of a partition, its name or GUID, or the label or UUID of the volume on it. Without one a disk
+//! that is no volume itself stands for the only volume on its partitions that moafs knows.
+
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use moafs_disk::partition::{Partition, PartitionDisk, PartitionTable, PartitionType};
+use moafs_disk::{DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use uuid::Uuid;
+
+use crate::error::{CliError, Result};
+use crate::format_name::{FormatName, HEAD_BYTES};
+use crate::output;
+
+/// The part of a disk on which a command looks for its volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The whole disk, or the only volume on its partitions.
+    OnlyVolume,
+    /// The whole disk, whatever is on it.
+    Whole,
+    /// A range of bytes; without an end, the rest of the disk.
+    Bytes { offset: u64, len: Option<u64> },
+}
+
+/// A partition, and the volume on it.
+struct Found {
+    partition: Partition,
+    volume: Option<Volume>,
+}
+
+/// A volume, by what its superblock says.
+struct Volume {
+    format: &'static str,
+    label: String,
+    uuid: Uuid,
+}
+
+/// Splits `IMAGE@CHOICE`. A file whose name has an `@` comes first.
+pub(crate) fn split(name: &Path) -> (PathBuf, Option<String>) {
+    let whole = || (name.to_owned(), None);
+    if name.symlink_metadata().is_ok() {
+        return whole();
+    }
+    let bytes = name.as_os_str().as_bytes();
+    let Some(at) = bytes.iter().rposition(|byte| *byte == b'@') else { return whole() };
+    let image = Path::new(OsStr::from_bytes(&bytes[..at]));
+    match std::str::from_utf8(&bytes[at + 1..]) {
+        Ok(choice) if !choice.is_empty() && image.exists() => (image.to_owned(), Some(choice.to_owned())),
+        _ => whole(),
+    }
+}
+
+/// Joins what [`split`] has split.
+pub(crate) fn join(image: &Path, choice: Option<&str>) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    if let Some(choice) = choice {
+        name.push("@");
+        name.push(choice);
+    }
+    name.into()
+}
+
+/// Returns the disk on which a command looks for its volume. `image` is the path without `choice`.
+pub(crate) fn choose(image: &Path, disk: SharedDisk, choice: Option<&str>, part: &Part) -> Result<SharedDisk> {
+    match (choice, part) {
+        (Some(choice), _) => chosen(image, &disk, choice),
+        (None, Part::OnlyVolume) => only_volume(image, disk),
+        (None, Part::Whole) => Ok(disk),
+        (None, Part::Bytes { offset, len }) => bytes(image, &disk, *offset, *len),
+    }
+}
+
+fn bytes(image: &Path, disk: &SharedDisk, offset: u64, len: Option<u64>) -> Result<SharedDisk> {
+    let sector = SECTOR as u64;
+    if !offset.is_multiple_of(sector) {
+        return Err(CliError::Usage(format!("an offset of {offset} bytes is not a multiple of {sector}")));
+    }
+    let all = disk.limits().sectors;
+    let rest = all.saturating_sub(offset / sector);
+    let sectors = len.map_or(rest, |len| (len / sector).min(rest));
+    if sectors == 0 {
+        let end = output::size(all * sector);
+        return Err(CliError::Usage(format!("{} is shorter than that: it ends at {end}", output::path(image))));
+    }
+    part_of(disk, &(Lba(offset / sector)..Lba(offset / sector + sectors)))
+}
+
+fn chosen(image: &Path, disk: &SharedDisk, choice: &str) -> Result<SharedDisk> {
+    let Some(found) = partitions(disk)? else {
+        return Err(CliError::Usage(format!("{} has no partitions", output::path(image))));
+    };
+    let mut fitting = found.iter().filter(|found| found.is(choice));
+    match (fitting.next(), fitting.next()) {
+        (Some(one), None) if one.partition.fits => part_of(disk, &one.range()),
+        (Some(one), None) => Err(CliError::Usage(format!(
+            "partition {} of {} does not lie on the disk: is the image cut short?",
+            one.partition.number,
+            output::path(image)
+        ))),
+        (first, _) => {
+            let problem = if first.is_some() { "is the name of several partitions" } else { "is no partition" };
+            let problem = format!("{} {problem}", output::name(choice.as_bytes()));
+            Err(CliError::Partitions { image: image.to_owned(), problem, list: list(&found) })
+        }
+    }
+}
+
+/// Returns the disk as it is if it begins with a volume, or has no partitions: then errors speak of it.
+fn only_volume(image: &Path, disk: SharedDisk) -> Result<SharedDisk> {
+    if volume_on(&disk)?.is_some() {
+        return Ok(disk);
+    }
+    let Some(found) = partitions(&disk)? else { return Ok(disk) };
+    let mut volumes = found.iter().filter(|found| found.volume.is_some());
+    match (volumes.next(), volumes.next()) {
+        (Some(one), None) => part_of(&disk, &one.range()),
+        (first, _) => {
+            let problem = if first.is_some() { "has several volumes" } else { "has no volume that moafs knows" };
+            let problem = format!("the disk is divided into partitions and {problem}");
+            Err(CliError::Partitions { image: image.to_owned(), problem, list: list(&found) })
+        }
+    }
+}
+
+fn part_of(disk: &SharedDisk, range: &Range<Lba>) -> Result<SharedDisk> {
+    Ok(Arc::new(PartitionDisk::new(Arc::clone(disk), range.start, range.end.0 - range.start.0)?))
+}
+
+/// Returns the partitions of a disk; `None` if it has no table.
+fn partitions(disk: &SharedDisk) -> Result<Option<Vec<Found>>> {
+    let Some(table) = PartitionTable::read(&**disk)? else { return Ok(None) };
+    let mut found = Vec::new();
+    for partition in table.partitions {
+        let range = partition.first..Lba(partition.first.0.saturating_add(partition.sectors));
+        let volume = if partition.fits { volume_on(&part_of(disk, &range)?)? } else { None };
+        found.push(Found { partition, volume });
+    }
+    Ok(Some(found))
+}
+
+/// Returns the volume that a disk begins with.
+fn volume_on(disk: &SharedDisk) -> Result<Option<Volume>> {
+    let bytes = (disk.limits().sectors * SECTOR as u64).min(HEAD_BYTES as u64) as usize;
+    let head = disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?;
+    let Some(format) = FormatName::of_head(&head) else { return Ok(None) };
+    let known = match format {
+        FormatName::Ext => {
+            let superblock = head.get(1024..2048).and_then(|bytes| moafs_ext::format::Superblock::parse(bytes).ok());
+            superblock.map(|sb| (sb.family_name(), String::from_utf8_lossy(sb.label()).into_owned(), sb.uuid()))
+        }
+        FormatName::F2fs => {
+            let copies = (0..).zip(head.chunks_exact(4096));
+            let superblock = copies
+                .into_iter()
+                .find_map(|(copy, block)| moafs_f2fs::format::superblock::Superblock::decode(block, copy).ok());
+            superblock.map(|sb| (format.name(), sb.label.clone(), sb.uuid))
+        }
+    };
+    let (format, label, uuid) = known.unwrap_or((format.name(), String::new(), [0; 16]));
+    Ok(Some(Volume { format, label, uuid: Uuid::from_bytes(uuid) }))
+}
+
+impl Found {
+    fn range(&self) -> Range<Lba> {
+        let Partition { first, sectors, .. } = self.partition;
+        first..Lba(first.0 + sectors)
+    }
+
+    /// Returns true if a choice means this partition.
+    fn is(&self, choice: &str) -> bool {
+        let Partition { number, name, guid, .. } = &self.partition;
+        if choice.parse() == Ok(*number) {
+            return true;
+        }
+        let uuid = Uuid::parse_str(choice).ok();
+        let volume = self.volume.as_ref();
+        (!name.is_empty() && name == choice)
+            || volume.is_some_and(|volume| volume.label == choice || uuid == Some(volume.uuid))
+            || uuid.is_some_and(|uuid| *guid == Some(uuid.to_bytes_le()))
+    }
+}
+
+/// Returns the partitions as lines: number, size, contents, name.
+fn list(found: &[Found]) -> String {
+    let mut lines = String::new();
+    for Found { partition, volume } in found {
+        let size = output::size(partition.sectors.saturating_mul(SECTOR as u64));
+        let contents = match (volume, partition.kind) {
+            _ if !partition.fits => "beyond the end of the disk".to_owned(),
+            (Some(Volume { format, label, uuid }), _) if label.is_empty() => format!("{format} volume {uuid}"),
+            (Some(Volume { format, label, uuid }), _) => {
+                format!("{format} volume {uuid} ({})", output::name(label.as_bytes()))
+            }
+            (None, PartitionType::Guid(guid)) => format!("type {}", Uuid::from_bytes_le(guid)),
+            (None, PartitionType::Byte(kind)) => format!("type {kind:#04x}"),
+        };
+        let name = output::name(partition.name.as_bytes());
+        let _ = write!(lines, "\n  {:>3}  {size:>8}  {contents}  {name}", partition.number);
+        lines.truncate(lines.trim_end().len());
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_split_off_unless_a_file_has_that_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, strange) = (dir.path().join("disk.img"), dir.path().join("a@b"));
+        std::fs::write(&image, "").unwrap();
+        std::fs::write(&strange, "").unwrap();
+        let named = |choice: &str| join(&image, Some(choice));
+        assert_eq!(split(&named("2")), (image.clone(), Some("2".to_owned())));
+        assert_eq!(split(&named("a@b")), (named("a@b"), None));
+        assert_eq!(split(&strange), (strange.clone(), None));
+        assert_eq!(split(&join(&strange, Some("1"))), (strange, Some("1".to_owned())));
+        for name in [image.clone(), named(""), dir.path().join("none@1")] {
+            assert_eq!(split(&name), (name.clone(), None));
+        }
+    }
+}
