@@ -47,8 +47,8 @@ impl Drop for Promise {
 }
 
 impl<F: Format> Files<F> {
-    /// Discards the free runs of at least `min` bytes that begin in `range`, in bytes of the device. Returns how many
-    /// bytes were discarded. Ends early if `stop` says so.
+    /// Discards what is free within `range`, in bytes of the device, in runs of at least `min` bytes there. Returns how
+    /// many bytes were discarded. Ends early if `stop` says so.
     ///
     /// # Errors
     /// EOPNOTSUPP if the device forgets nothing; EINVAL for a range behind the end or shorter than a block, and if
@@ -73,15 +73,18 @@ impl<F: Format> Files<F> {
         let mut discarded = 0;
         while !stop() {
             let Some(run) = promise.space.take(Where::From(BlockAddr(at)), promise.blocks, least)? else { break };
-            let inside = run.start.0 < end;
-            let told = if inside { self.discard_run(run) } else { Ok(()) };
+            at = run.end().0;
+            // What is free beyond the end of the range is not asked for, and may be too little that is left.
+            let inside = BlockRun { len: at.min(end).saturating_sub(run.start.0) as u32, ..run };
+            let told = if inside.len < least { Ok(()) } else { self.discard_run(inside) };
             promise.space.give(run);
             told?;
-            if !inside {
+            if inside.len >= least {
+                discarded += u64::from(inside.len) * block_bytes;
+            }
+            if at >= end {
                 break;
             }
-            discarded += u64::from(run.len) * block_bytes;
-            at = run.end().0;
         }
         Ok(discarded)
     }
