@@ -142,6 +142,16 @@ struct Changed {
     inodes: BTreeMap<GroupNo, Vec<u8>>,
 }
 
+/// The blocks of all groups that no file has. Under one lock, so that none is missing from both numbers while it goes
+/// from one to the other.
+#[derive(Debug, Clone, Copy, Default)]
+struct BlockTotals {
+    /// Blocks that may be handed out.
+    free: u64,
+    /// Blocks that were freed, but may not be reused yet.
+    freeing: u64,
+}
+
 /// The allocator of one volume.
 pub struct Alloc {
     geo: Geometry,
@@ -151,12 +161,10 @@ pub struct Alloc {
     fixed: Vec<Range<u64>>,
     /// Number of blocks outside of `fixed`.
     data_blocks: u64,
-    free_blocks: AtomicU64,
+    blocks: Mutex<BlockTotals>,
     free_inodes: AtomicU64,
     directories: AtomicU64,
     empty_new_directories: AtomicU64,
-    /// Blocks that were freed, but may not be reused yet.
-    freeing_blocks: AtomicU64,
     freeing_inodes: AtomicU64,
     promised: Arc<Promised>,
     /// Blocks that were handed out to data on their way to the device, and that no file maps yet. They are not free
@@ -204,7 +212,7 @@ impl Alloc {
         let fixed_blocks: u64 = fixed.iter().map(|range| range.end - range.start).sum();
         Alloc {
             data_blocks: (geo.blocks - geo.first_data_block).saturating_sub(fixed_blocks),
-            free_blocks: AtomicU64::new(sum(|c| c.free_blocks)),
+            blocks: Mutex::new(BlockTotals { free: sum(|c| c.free_blocks), freeing: 0 }),
             free_inodes: AtomicU64::new(sum(|c| c.free_inodes)),
             directories: AtomicU64::new(sum(|c| c.directories)),
             empty_new_directories: AtomicU64::new(0),
@@ -212,7 +220,6 @@ impl Alloc {
             meta,
             groups,
             fixed,
-            freeing_blocks: AtomicU64::new(0),
             freeing_inodes: AtomicU64::new(0),
             promised: Arc::default(),
             in_flight: Mutex::default(),
@@ -295,7 +302,7 @@ impl Alloc {
     /// Returns how many blocks a directory takes with all its files, on average; `None` while no
     /// directory has files.
     pub fn blocks_per_directory(&self) -> Option<u64> {
-        let used = self.data_blocks.saturating_sub(self.free_blocks.load(Ordering::Relaxed));
+        let used = self.data_blocks.saturating_sub(self.free_blocks());
         let directories = self.directories.load(Ordering::Relaxed);
         used.checked_div(directories.saturating_sub(self.empty_new_directories.load(Ordering::Relaxed)))
     }
@@ -339,8 +346,8 @@ impl Alloc {
     pub fn available_blocks(&self) -> u64 {
         // Data on their way are promised as well, or leave as many blocks elsewhere.
         let in_flight = self.in_flight.lock().len();
-        let free = self.free_blocks.load(Ordering::Relaxed) + self.freeing_blocks.load(Ordering::Relaxed);
-        (free + in_flight).saturating_sub(self.promised.0.load(Ordering::Relaxed))
+        let BlockTotals { free, freeing } = *self.blocks.lock();
+        (free + freeing + in_flight).saturating_sub(self.promised.0.load(Ordering::Relaxed))
     }
 
     /// Notes that a run that was handed out is for data on their way to the device.
@@ -360,19 +367,19 @@ impl Alloc {
 
     /// Returns the number of blocks that may be handed out now, promised ones among them.
     pub fn free_blocks(&self) -> u64 {
-        self.free_blocks.load(Ordering::SeqCst)
+        self.blocks.lock().free
     }
 
     /// Returns the number of blocks that are free and not promised.
     pub fn spare_blocks(&self) -> u64 {
-        self.free_blocks.load(Ordering::SeqCst).saturating_sub(self.promised.0.load(Ordering::Relaxed))
+        self.free_blocks().saturating_sub(self.promised.0.load(Ordering::Relaxed))
     }
 
     /// Returns the number of blocks and inodes that a commit would make reusable. They are counted
     /// as free before they are taken off here: a caller that sees none here and is refused
     /// afterwards has seen all there are.
     pub fn freeing(&self) -> u64 {
-        self.freeing_blocks.load(Ordering::SeqCst) + self.freeing_inodes.load(Ordering::SeqCst)
+        self.blocks.lock().freeing + self.freeing_inodes.load(Ordering::SeqCst)
     }
 
     /// Returns true if a commit would make blocks or inodes reusable.
@@ -385,7 +392,7 @@ impl Alloc {
         if self.free_inodes.load(Ordering::SeqCst) < inodes {
             return None;
         }
-        let free = self.free_blocks.load(Ordering::SeqCst);
+        let free = self.free_blocks();
         let fits = |all: u64| all.saturating_add(keep) <= free;
         let claim = |promised: u64| Some(promised.saturating_add(blocks)).filter(|all| fits(*all));
         let promised = self.promised.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim);
@@ -414,7 +421,9 @@ impl Alloc {
         if !state.blocks_counted {
             let bits = self.geo.group_clusters(group);
             let counted = block.view(|map| bitmap::count_zeros(map, bits));
-            adjust(&self.free_blocks, state.counts.free_blocks, counted);
+            let mut totals = self.blocks.lock();
+            totals.free = (totals.free + u64::from(counted)).saturating_sub(state.counts.free_blocks.into());
+            drop(totals);
             state.counts.free_blocks = counted;
             state.blocks_counted = true;
             self.note_stale(group, &mut state, Stale::COUNTS);
@@ -496,7 +505,7 @@ impl Alloc {
             self.meta.change_loose(&block, |map| bitmap::set_range(map, bits.clone()))
         };
         state.counts.free_blocks = state.counts.free_blocks.saturating_sub(run.len);
-        self.free_blocks.fetch_sub(run.len.into(), Ordering::Relaxed);
+        self.blocks.lock().free -= u64::from(run.len);
         Ok(Some(level))
     }
 
@@ -692,11 +701,11 @@ impl Alloc {
         match freed {
             Freed::Data { start, len } => {
                 self.note_freeing(start, len);
-                self.freeing_blocks.fetch_add(len.into(), Ordering::SeqCst);
+                self.blocks.lock().freeing += u64::from(len);
             }
             Freed::Meta { block } => {
                 self.note_freeing(block, 1);
-                self.freeing_blocks.fetch_add(1, Ordering::SeqCst);
+                self.blocks.lock().freeing += 1;
             }
             Freed::Inode { ino, .. } => {
                 if let Some(at) = self.geo.locate_inode(InodeNo(ino)) {
@@ -743,13 +752,16 @@ impl Alloc {
     }
 
     fn clear_blocks(&self, start: u64, len: u32) -> Result<()> {
-        let cleared = self.clear_run(start, len);
-        self.freeing_blocks.fetch_sub(len.into(), Ordering::SeqCst);
+        let mut left = u64::from(len);
+        let cleared = self.in_groups(start, len, |group, bits| {
+            let cleared = u64::from(bits.end - bits.start);
+            self.clear_in_group(group, bits)?;
+            left -= cleared;
+            Ok(())
+        });
+        // After damage the rest never becomes free.
+        self.blocks.lock().freeing -= left;
         cleared
-    }
-
-    fn clear_run(&self, start: u64, len: u32) -> Result<()> {
-        self.in_groups(start, len, |group, bits| self.clear_in_group(group, bits))
     }
 
     fn clear_in_group(&self, group: GroupNo, bits: Range<u32>) -> Result<()> {
@@ -771,7 +783,9 @@ impl Alloc {
             self.meta.change_loose(&block, |map| bitmap::clear_range(map, bits.clone()));
         }
         state.counts.free_blocks += len;
-        self.free_blocks.fetch_add(len.into(), Ordering::SeqCst);
+        let mut totals = self.blocks.lock();
+        totals.free += u64::from(len);
+        totals.freeing -= u64::from(len);
         Ok(())
     }
 
@@ -855,7 +869,7 @@ impl Alloc {
 
     /// Returns the numbers of free blocks and inodes that may be handed out.
     pub fn totals(&self) -> (u64, u64) {
-        (self.free_blocks.load(Ordering::Relaxed), self.free_inodes.load(Ordering::Relaxed))
+        (self.free_blocks(), self.free_inodes.load(Ordering::Relaxed))
     }
 
     fn store_descriptor(&self, no: GroupNo) -> Result<()> {

@@ -6,6 +6,7 @@
 //! request less for each new file. The kernel is the only writer, therefore names (also missing ones) and attributes
 //! are valid forever: it drops by itself what its own requests change, and is told of what else changes (`attributes`).
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -23,6 +24,7 @@ use crate::attributes;
 use crate::control::{CONTROL_NAME, Control, ControlFile, Cover, Text};
 use crate::convert;
 use crate::defrag::{DEFRAG_NAME, Defrag};
+use crate::forgotten::Forgotten;
 use crate::ioctl::{self, Command, Trim};
 use crate::log::Log;
 use crate::nodes::Nodes;
@@ -57,6 +59,7 @@ pub struct Front<F: Format> {
     closed: OnceLock<std::result::Result<(), Error>>,
     /// Set at the handshake.
     notifier: OnceLock<Notifier>,
+    forgotten: Forgotten,
     /// True if the kernel asks before it opens a file: the open is refused if the file's flags do not allow it.
     checks_opens: bool,
 }
@@ -92,6 +95,7 @@ impl<F: Format> Front<F> {
             log,
             closed: OnceLock::new(),
             notifier: OnceLock::new(),
+            forgotten: Forgotten::default(),
             checks_opens: false,
         }
     }
@@ -240,6 +244,16 @@ impl<F: Format> Front<F> {
         }
     }
 
+    /// Returns the space of the volume. A removed file that the kernel no longer has is free space, though its forget
+    /// may come late on a busy machine.
+    fn space(&self) -> api::StatFs {
+        let forgotten = |held| {
+            let notifier = self.notifier.get();
+            notifier.map_or_else(BTreeSet::new, |notifier| self.forgotten.among(held, notifier, self.nodes))
+        };
+        self.vfs.stat_fs_with(&forgotten)
+    }
+
     /// Makes the kernel ask for a node's attributes anew: more of them changed than the reply to its request tells.
     fn attr_changed(&self, node: NodeId) {
         if let Some(notifier) = self.notifier.get() {
@@ -260,7 +274,7 @@ impl<F: Format> Front<F> {
         let Range { start, end } = range;
         let beyond = || Ok::<bool, Errno>(end > self.told(self.vfs.stat(ino))?.attr.size);
         // Fails at once if the range may not be allowed; a hole is one step, however long.
-        let space = self.vfs.stat_fs();
+        let space = self.space();
         let may_not_fit = end - start > space.free.saturating_mul(u64::from(space.block_size));
         let whole = may_not_fit
             || end > self.vfs.shape().file_bytes_max
@@ -612,7 +626,7 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn statfs(&self, _ctx: &ReqCtx) -> Result<StatFs> {
-        Ok(convert::stat_fs(&self.vfs.stat_fs()))
+        Ok(convert::stat_fs(&self.space()))
     }
 
     fn setxattr(&self, ctx: &ReqCtx, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {

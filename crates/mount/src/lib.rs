@@ -16,6 +16,7 @@
 //! | [`source`], [`loop_device`], [`medium`] | the image or device, the kernel's view of it, the disk below it |
 //! | [`serve`](mod@serve), `pressure`, `failure` | a live mount: signals, memory pressure, a volume that failed, closing |
 //! | `attributes` | telling the kernel of files that hold other sectors than it was told |
+//! | `forgotten` | asking the kernel which removed files it no longer has |
 //! | `ticking` | threads that do something again and again |
 //! | [`unmount`](mod@unmount), [`mount_table`], [`busy`] | unmounting by another process; the kernel's mounts; waiting for an image |
 //! | [`confine`](mod@confine) | dropping privileges that a daemon of root does not need |
@@ -29,6 +30,7 @@ mod convert;
 pub mod defrag;
 mod driver_options;
 mod failure;
+mod forgotten;
 pub mod front;
 mod ioctl;
 pub mod log;

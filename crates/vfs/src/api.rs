@@ -1,5 +1,6 @@
 //! The interface for the fronts: [`Vfs`].
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -66,8 +67,8 @@ impl<F: Format> Vfs<F> {
         Ok(Some(room))
     }
 
-    /// Tells the device which blocks of `range` hold nothing, as fstrim(8) asks: free runs of at least `min` bytes that
-    /// begin there. Returns how many bytes that were. Ends early once `stop` returns true.
+    /// Tells the device which blocks of `range` hold nothing, as fstrim(8) asks: free runs of at least `min` bytes
+    /// within it. Returns how many bytes that were. Ends early once `stop` returns true.
     ///
     /// # Errors
     /// EOPNOTSUPP if the device cannot forget; EINVAL for a range that lies behind the device's end or is shorter than
@@ -227,9 +228,16 @@ impl<F: Format> Vfs<F> {
     pub fn list_xattr(&self, who: &Credentials, ino: Ino) -> Result<Vec<XattrKey>> {
         self.inner.list_xattr(who, ino)
     }
-    /// Returns the numbers of `statfs(2)`: blocks and inodes, total and free.
+    /// Returns the numbers of `statfs(2)`: blocks and inodes, total and free. A removed file counts as used as long as
+    /// it is held.
     pub fn stat_fs(&self) -> StatFs {
-        self.inner.stat_fs()
+        self.stat_fs_with(&|_| BTreeSet::new())
+    }
+    /// Returns the numbers of `statfs(2)` for a caller that can tell which removed files are `forgotten` among those
+    /// that are still held: they count as free, though their [`Vfs::forget`] is still to come. `forgotten` is called
+    /// without a lock, and only if there are any.
+    pub fn stat_fs_with(&self, forgotten: &dyn Fn(BTreeSet<Ino>) -> BTreeSet<Ino>) -> StatFs {
+        self.inner.stat_fs(forgotten)
     }
     /// Returns the counters, as `.moafs/stats` shows them.
     pub fn counters(&self) -> crate::counters::Counters {

@@ -1,6 +1,7 @@
 //! Attributes: stat, chmod, chown, utimes, flags; truncation is asked for here and done in
 //! [`crate::range_ops`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::acl::Acl;
@@ -26,11 +27,11 @@ impl<F: Format> Files<F> {
         Ok(Stat { ino: inode.ino, attr: inode.attr(), sectors })
     }
 
-    pub(crate) fn stat_fs(&self) -> StatFs {
-        self.wait_for_forgets();
-        // Read in this order: an inode reaped in between is missing from both, never in both.
-        let space = self.format.space();
-        let reapable = self.reapable();
+    /// Returns the space of the volume. Held files without a name that are `forgotten` count as free.
+    pub(crate) fn stat_fs(&self, forgotten: &dyn Fn(BTreeSet<Ino>) -> BTreeSet<Ino>) -> StatFs {
+        let held = self.held_orphans();
+        let forgotten = if held.is_empty() { held } else { forgotten(held) };
+        let (space, reapable) = self.between_steps(|| (self.format.space(), self.reapable(&forgotten)));
         let free = space.free_blocks.saturating_add(reapable.blocks).min(self.shape.blocks);
         let inodes = if self.shape.inodes_take_blocks { self.shape.inodes.min(free) } else { self.shape.inodes };
         StatFs {

@@ -218,24 +218,29 @@ impl<F: Format> PageCache<F> {
 
     /// Drops the pages of `from..to`, dirty or not, as soon as none of them is moving.
     pub(crate) fn discard(&self, inode: &Shared<F>, from: Lbn, to: Lbn) {
-        loop {
+        self.wait_settled(inode, from, to);
+        while !self.try_discard(inode, from, to) {
             self.wait_settled(inode, from, to);
-            let mut pages = inode.pages.lock();
-            if pages.first_moving(from, to).is_some() {
-                continue;
-            }
-            let unasked = pages.unasked(from, to);
-            let delta = pages.discard(from, to);
-            drop(pages);
-            self.co_read_wasted(unasked);
-            self.cache.account(delta);
-            let dropped = delta.dirty.unsigned_abs();
-            self.tally.dropped_dirty_blocks.fetch_add(dropped, Ordering::Relaxed);
-            if dropped > 0 {
-                self.rt.signal(&self.cache.room);
-            }
-            self.unlist_if_clean(inode);
-            return;
         }
+    }
+
+    /// Drops the pages of `from..to`, dirty or not, unless one of them is moving; false then. Never waits.
+    pub(crate) fn try_discard(&self, inode: &Shared<F>, from: Lbn, to: Lbn) -> bool {
+        let mut pages = inode.pages.lock();
+        if pages.first_moving(from, to).is_some() {
+            return false;
+        }
+        let unasked = pages.unasked(from, to);
+        let delta = pages.discard(from, to);
+        drop(pages);
+        self.co_read_wasted(unasked);
+        self.cache.account(delta);
+        let dropped = delta.dirty.unsigned_abs();
+        self.tally.dropped_dirty_blocks.fetch_add(dropped, Ordering::Relaxed);
+        if dropped > 0 {
+            self.rt.signal(&self.cache.room);
+        }
+        self.unlist_if_clean(inode);
+        true
     }
 }

@@ -76,7 +76,7 @@
 //! | 2 | `Inode::lock`: directories ancestor first, unrelated ones by number; then non-directories by number. Co-reading only tries them | yes |
 //! | – | `WriteBack::planning`: a plan and the freezing of its pages, or addresses allocated at `write()` | yes |
 //! | 3 | pages in flight or filling, by (inode, block): waited for *before* an op begins | yes |
-//! | 4 | the format's op gate; inside an op `Inode::put`: "look at the attributes, tell the format" is one step | reads of metadata only |
+//! | 4 | the format's op gate; inside an op `ReapQueue::steps`: moving blocks of a removed file to the free ones, exclusive to read how many there are; then `Inode::put`: "look at the attributes, tell the format" is one step | reads of metadata only |
 //! | 5, 6 | the format's own | |
 //! | 7 | leaves, nested only in this order: `Inode::pages`, the reap queue, `Inode::state`, `InodeTable::dirty`; the inode table (may take `Inode::state`), the replacement queue | no |
 //!

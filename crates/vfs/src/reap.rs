@@ -4,19 +4,25 @@
 //! space is short): dirty pages are dropped unwritten, blocks leave in bounded ops, then the
 //! number is free. Reaping takes the inode's lock, marks it dead where holds are counted, and from
 //! then on a caller that still has it sees a stale handle.
+//!
+//! A removed file is free space for `statfs(2)` from the moment on that no program uses it, however late the work is:
+//! what reaping will give back counts as free ([`Reaper::reapable`]). While an op moves blocks from the file to the
+//! free ones they may be in neither number, or in both. So each such step shares a lock, which is taken exclusively to
+//! read the numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use moafs_runtime::leaf::Mutex;
-use moafs_runtime::leaf::atomic::{AtomicU64, Ordering};
-use moafs_runtime::{Event, Time};
+use moafs_runtime::leaf::atomic::Ordering;
+use moafs_runtime::lock::RwLock;
+use moafs_runtime::{Event, Rt};
 
 use crate::error::Result;
 use crate::format::{Admission, Format, FormatOp, OpKind, Progress};
 use crate::inode::{Inode, Shared};
 use crate::layer::layer;
+use crate::op::Op;
 use crate::page_cache::PageCache;
 use crate::types::{Ino, Lbn};
 use crate::unmap::{LBN_END, UNMAP_BLOCKS_MAX};
@@ -24,9 +30,9 @@ use crate::unmap::{LBN_END, UNMAP_BLOCKS_MAX};
 /// Unused unlinked inodes that may wait before the syncer is woken early.
 const WAITING_MAX: usize = 128;
 
-/// The kernel forgets a removed file that is not open within this time: a caller that asks for free space right after
-/// a removal waits so long for it.
-const FORGET_WITHIN: Duration = Duration::from_millis(25);
+/// The most removed files of which a caller that asks for free space finds out whether they are in use: each costs a
+/// call to the kernel. The others count as used until they are forgotten.
+const ASKED_MAX: usize = 1024;
 
 /// Inodes without a name, by number. Those still held wait for their last `forget`.
 struct ReapQueue<N> {
@@ -34,9 +40,8 @@ struct ReapQueue<N> {
     ripe: Mutex<Ripe<N>>,
     /// Signalled when an inode has been reaped, or turned out to be in use.
     ended: Event,
-    /// The time at which a name was last removed from an inode that is still held, in nanoseconds of the runtime's
-    /// clock.
-    last_held: AtomicU64,
+    /// Shared by the steps that give blocks or a number back to the format.
+    steps: RwLock<()>,
 }
 
 /// Orphans that were not held when last looked at. A leaf.
@@ -49,14 +54,21 @@ struct Ripe<N> {
     reaping: BTreeMap<Ino, Arc<Inode<N>>>,
 }
 
-impl<N> Default for ReapQueue<N> {
-    fn default() -> Self {
+impl<N> Ripe<N> {
+    /// Returns true if an orphan was held when last looked at.
+    fn lacks(&self, ino: &Ino) -> bool {
+        !self.waiting.contains_key(ino) && !self.reaping.contains_key(ino)
+    }
+}
+
+impl<N> ReapQueue<N> {
+    fn new(rt: Rt) -> Self {
         let ripe = Ripe { waiting: BTreeMap::new(), blocks: 0, reaping: BTreeMap::new() };
         ReapQueue {
             orphans: Mutex::new(BTreeMap::new()),
             ripe: Mutex::new(ripe),
             ended: Event::new(),
-            last_held: AtomicU64::new(0),
+            steps: RwLock::new(rt, ()),
         }
     }
 }
@@ -78,7 +90,8 @@ layer!(Reaper over page_cache: PageCache);
 
 impl<F: Format> Reaper<F> {
     pub(crate) fn new(page_cache: PageCache<F>) -> Reaper<F> {
-        Reaper { page_cache, reap_queue: ReapQueue::default() }
+        let reap_queue = ReapQueue::new(Rt::clone(&page_cache.rt));
+        Reaper { page_cache, reap_queue }
     }
 
     /// Notes that a name of `inode` is gone; if it was the last, the inode is to be reaped once it is not held.
@@ -109,7 +122,6 @@ impl<F: Format> Reaper<F> {
 
     fn ripen(&self, ino: Ino) {
         if self.table.is_held(ino) {
-            self.reap_queue.last_held.store(self.rt.now().0, Ordering::Relaxed);
             return;
         }
         let inode = self.reap_queue.orphans.lock().get(&ino).cloned();
@@ -134,38 +146,40 @@ impl<F: Format> Reaper<F> {
         promised + used
     }
 
-    /// Returns the space that reaping is going to give back, of all orphans that are not held.
-    pub(crate) fn reapable(&self) -> Reapable {
-        let (waiting, count, reaping) = {
+    /// Calls `look` between the steps that give space back to the format: all of a removed file is either free already
+    /// or [`Reaper::reapable`].
+    pub(crate) fn between_steps<R>(&self, look: impl FnOnce() -> R) -> R {
+        let _no_step = self.reap_queue.steps.write();
+        look()
+    }
+
+    /// Returns the space that reaping is going to give back: that of all orphans that are not held, and of those held
+    /// ones that are `forgotten`. To be called between steps.
+    pub(crate) fn reapable(&self, forgotten: &BTreeSet<Ino>) -> Reapable {
+        let (waiting, count, others) = {
+            let orphans = self.reap_queue.orphans.lock();
             let ripe = self.reap_queue.ripe.lock();
-            (ripe.blocks, ripe.waiting.len(), ripe.reaping.values().cloned().collect::<Vec<_>>())
+            // The forgets of some may have come by now.
+            let coming = forgotten.iter().filter(|ino| ripe.lacks(ino)).filter_map(|ino| orphans.get(ino));
+            let others: Vec<_> = ripe.reaping.values().chain(coming).cloned().collect();
+            (ripe.blocks, ripe.waiting.len(), others)
         };
-        let blocks = waiting + reaping.iter().map(|inode| self.blocks_of_orphan(inode)).sum::<u64>();
-        Reapable { blocks, inodes: (count + reaping.len()) as u64 }
+        let blocks = waiting + others.iter().map(|inode| self.blocks_of_orphan(inode)).sum::<u64>();
+        Reapable { blocks, inodes: (count + others.len()) as u64 }
+    }
+
+    /// Returns the orphans that are held: they are in use, or their `forget` is on its way.
+    pub(crate) fn held_orphans(&self) -> BTreeSet<Ino> {
+        let orphans = self.reap_queue.orphans.lock();
+        let ripe = self.reap_queue.ripe.lock();
+        orphans.keys().filter(|ino| ripe.lacks(ino)).take(ASKED_MAX).copied().collect()
     }
 
     /// Returns true if there may be inodes without a name that are in use: their `forget` may be on its way.
     pub(crate) fn has_held_orphans(&self) -> bool {
-        self.has_held_orphan_of(|_| true)
-    }
-
-    fn has_held_orphan_of(&self, is_wanted: impl Fn(Ino) -> bool) -> bool {
         let orphans = self.reap_queue.orphans.lock();
         let ripe = self.reap_queue.ripe.lock();
-        let is_held = |ino: &Ino| !ripe.waiting.contains_key(ino) && !ripe.reaping.contains_key(ino);
-        orphans.keys().any(|ino| is_wanted(*ino) && is_held(ino))
-    }
-
-    /// Waits until the kernel has forgotten the files that were removed a moment ago, unless they are open. Files that
-    /// are removed during the wait do not prolong it.
-    pub(crate) fn wait_for_forgets(&self) {
-        let until = Time(self.reap_queue.last_held.load(Ordering::Relaxed)) + FORGET_WITHIN;
-        if self.rt.now() >= until {
-            return;
-        }
-        let removed: BTreeSet<Ino> = self.reap_queue.orphans.lock().keys().copied().collect();
-        let is_held = || self.has_held_orphan_of(|ino| removed.contains(&ino));
-        while self.rt.now() < until && self.wait_for_relief(until, is_held) {}
+        orphans.keys().any(|ino| ripe.lacks(ino))
     }
 
     /// Releases all holds, so that all orphans are reaped.
@@ -198,9 +212,7 @@ impl<F: Format> Reaper<F> {
                 self.tally.reaped.fetch_add(1, Ordering::Relaxed);
             }
             // Any other error has turned the volume read-only, and is kept there.
-            let again = done.is_err_and(|error| error.errno() == libc::ENOSPC);
-            self.end_reaping(&inode, again);
-            if again {
+            if done.is_err_and(|error| error.errno() == libc::ENOSPC) {
                 return false;
             }
         }
@@ -251,34 +263,56 @@ impl<F: Format> Reaper<F> {
         }
     }
 
-    /// Reaps one inode; false if it is in use (again).
+    /// Reaps one inode; false if it is in use (again). It is among those being reaped until this ends.
     fn reap(&self, inode: &Shared<F>) -> Result<bool> {
         let _exclusive = inode.lock.write();
         if inode.nlink() > 0 {
             self.reap_queue.orphans.lock().remove(&inode.ino);
+            self.end_reaping(inode, false);
             return Ok(false);
         }
         // An inode that is marked already was left by an attempt before this one.
         if inode.check_alive().is_ok() && !self.table.condemn(inode) {
+            self.end_reaping(inode, false);
             return Ok(false);
         }
         self.reap_queue.orphans.lock().remove(&inode.ino);
-        self.discard(inode, Lbn(0), LBN_END);
+        loop {
+            // Before the step, since `statfs(2)` waits for steps.
+            self.wait_settled(inode, Lbn(0), LBN_END);
+            let _step = self.reap_queue.steps.read();
+            if self.try_discard(inode, Lbn(0), LBN_END) {
+                break;
+            }
+        }
         self.dirty.lock().forget_unput(inode.ino);
         // The number may be given out again from the last op on: it leaves the table before.
         self.table.remove(inode);
-        let mut progress = Progress::More;
-        while progress == Progress::More {
+        loop {
             let mut admission = Admission::none();
-            let mut op = self.begin(OpKind::Unmap, &mut admission)?;
-            progress = op.unmap(&inode.node, Lbn(0), None, UNMAP_BLOCKS_MAX, true)?;
-            if progress == Progress::Done {
-                // A task that is just telling the format its attributes finishes first; later ones see the mark.
-                let _put = inode.put.lock();
-                op.inode_free(&inode.node)?;
+            // Before the step as well: it may wait for a commit.
+            let op = self.begin(OpKind::Unmap, &mut admission);
+            let _step = self.reap_queue.steps.read();
+            match op.and_then(|op| self.give_back(inode, op)) {
+                Ok(Progress::More) => {}
+                done => {
+                    let again = done.as_ref().is_err_and(|error| error.errno() == libc::ENOSPC);
+                    self.end_reaping(inode, again);
+                    return done.map(|_| true);
+                }
             }
-            op.end(&[inode]);
         }
-        Ok(true)
+    }
+
+    /// Gives some of an inode's blocks back, and its number with the last of them.
+    fn give_back(&self, inode: &Shared<F>, mut op: Op<'_, F>) -> Result<Progress> {
+        let progress = op.unmap(&inode.node, Lbn(0), None, UNMAP_BLOCKS_MAX, true)?;
+        if progress == Progress::Done {
+            // A task that is just telling the format its attributes finishes first; later ones see the mark.
+            let _put = inode.put.lock();
+            op.inode_free(&inode.node)?;
+        }
+        op.end(&[inode]);
+        Ok(progress)
     }
 }

@@ -1,7 +1,7 @@
 //! The engine driven directly, as vfs drives it; e2fsck judges the volumes afterwards.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -729,6 +729,31 @@ fn what_is_being_freed_counts_until_it_is_free() {
     let len = u64::from(run.len);
     assert_eq!(while_freeing, (len, all - len), "or else an admission would be refused for good");
     assert_eq!((ext.alloc.freeing(), ext.alloc.spare_blocks()), (0, all));
+}
+
+#[test]
+fn no_freed_block_is_missing_from_the_free_space_while_it_becomes_reusable() {
+    let volume = Volume::make(8192, 64);
+    let ext = &volume.ext;
+    for _ in 0..20 {
+        let run =
+            ext.allocate(|draft| draft.choose(GroupNo(0), Fit::Longest, 2000)).unwrap().0.expect("there is space");
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let blocks = run.start.0..run.end().0;
+                blocks.for_each(|start| ext.alloc.free(Level::NONE, Freed::Data { start, len: 1 }).unwrap());
+                is_done.store(true, Ordering::SeqCst);
+            });
+            let mut before = 0;
+            while !is_done.load(Ordering::SeqCst) {
+                let now = ext.space().free_blocks;
+                assert!(now >= before, "{before} blocks were free, and then {now}");
+                before = now;
+            }
+        });
+    }
+    volume.close();
 }
 
 #[test]

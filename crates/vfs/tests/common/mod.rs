@@ -64,6 +64,8 @@ pub struct Toy {
     seal: AtomicU64,
     /// True if small files of one directory are written together.
     pub co_write: AtomicBool,
+    /// Blocks that no file has any more, and that do not count as free yet.
+    unmapping: AtomicU64,
     /// If set, answers take time, and other tasks run in between.
     pub dawdles: Mutex<Option<Rt>>,
     /// True if files have map blocks: these take space, though none of the disk.
@@ -168,6 +170,7 @@ impl Toy {
             disk,
             seal: AtomicU64::new(0),
             co_write: AtomicBool::new(false),
+            unmapping: AtomicU64::new(0),
             dawdles: Mutex::new(None),
             mapped: AtomicBool::new(false),
             unforeseen: AtomicBool::new(false),
@@ -346,7 +349,9 @@ impl Format for Toy {
         &self.shape
     }
     fn space(&self) -> VolumeSpace {
-        VolumeSpace { free_blocks: self.free_blocks(), root_blocks: 0, free_inodes: 1000 }
+        let free_blocks = self.free_blocks().saturating_sub(self.unmapping.load(Ordering::SeqCst));
+        let free_inodes = self.shape.inodes - self.meta.lock().files.len() as u64;
+        VolumeSpace { free_blocks, root_blocks: 0, free_inodes }
     }
     fn failed(&self) -> Option<String> {
         self.fails.lock().clone()
@@ -700,6 +705,11 @@ impl FormatOp for ToyOp<'_> {
         let kept: BTreeSet<_> = f.blocks.keys().flat_map(|at| map_path(*at)).collect();
         f.maps.retain(|key| kept.contains(key));
         freed.iter().for_each(|block| assert!(meta.used.remove(block)));
+        // As in other formats, blocks do not count as free in the moment in which the file has them no more.
+        self.toy.unmapping.fetch_add(freed.len() as u64, Ordering::SeqCst);
+        drop(meta);
+        self.toy.dawdle();
+        self.toy.unmapping.fetch_sub(freed.len() as u64, Ordering::SeqCst);
         Ok(if more { Progress::More } else { Progress::Done })
     }
     fn end(self) -> CommitPoint {
