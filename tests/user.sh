@@ -37,10 +37,26 @@ make 64M
 chmod 755 "$work"
 cp "$MOAFS" "$work/moafs"
 chown 65534:65534 "$img" "$mnt"
-# The root directory of a new volume is root's.
-mount_it
-chmod 777 "$mnt"
-umount_it
+case $maker in
+ext2 | f2fs)
+    # What a user makes is the user's: the volume's root directory, and what is made on it without mounting.
+    as_user "$work/moafs" mkfs -q -F -t "$maker" "$img" || fail "mkfs by a user"
+    as_user "$work/moafs" mkdir "$img:/made" || fail "mkdir by a user"
+    as_user "$work/moafs" cp /etc/hostname "$img:/made/file" || fail "cp by a user"
+    for path in / /made /made/file; do
+        "$MOAFS" stat "$img:$path" | grep -q "uid 65534 gid 65534" || fail "$path is not the user's"
+    done
+    as_user "$work/moafs" mkfs -q -F -t "$maker" --root-owner 7:8 "$img"
+    "$MOAFS" stat "$img:/" | grep -q "uid 7 gid 8" || fail "--root-owner"
+    as_user "$work/moafs" mkfs -q -F -t "$maker" "$img"
+    ;;
+*)
+    # The other makers give the root directory to root.
+    mount_it
+    chmod 777 "$mnt"
+    umount_it
+    ;;
+esac
 
 user_mounts() {
     as_user "$work/moafs" mount ${1:+-o "$1"} "$img" "$mnt" 2>"$work/said" || fail "mount ${1:-}: $(cat "$work/said")"

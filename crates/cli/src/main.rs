@@ -15,6 +15,7 @@
 //! | `trace_file` | the device's requests of a mount, in a file |
 //! | `format_name` | the formats of volumes, told apart by their first bytes |
 //! | `partition` | choosing a partition of a disk |
+//! | `owner` | the owner of what a command makes |
 //! | `volume`, `place`, `output`, `stop`, `error` | what they share |
 
 #![allow(clippy::result_large_err, reason = "an error ends the command: its size does not matter")]
@@ -32,6 +33,7 @@ mod map;
 mod mkfs;
 mod mount;
 mod output;
+mod owner;
 mod partition;
 mod place;
 mod simdisk;

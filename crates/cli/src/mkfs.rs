@@ -22,7 +22,7 @@ use new::{New, bytes};
 use crate::error::{CliError, Result};
 use crate::format_name::FormatName;
 use crate::partition::{self, Part};
-use crate::{output, volume};
+use crate::{output, owner, volume};
 
 /// Bytes at the start of a volume that are searched for a volume worth keeping.
 const LOOK_BYTES: usize = 64 << 10;
@@ -59,6 +59,9 @@ pub(crate) struct MkfsArgs {
     /// The volume's identity (default: random)
     #[arg(short = 'U', long, value_name = "UUID")]
     uuid: Option<Uuid>,
+    /// Owner of the root directory (default: the caller)
+    #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
+    root_owner: Option<(u32, u32)>,
     /// Features, separated by commas; ^FEATURE leaves one of the format's own out, none all of them. F2FS: extra_attr,
     /// inode_checksum, flexible_inline_xattr, inode_crtime, lost_found, sb_checksum (default: none)
     #[arg(short = 'O', long, value_name = "FEATURE,…", value_delimiter = ',')]
@@ -151,6 +154,7 @@ impl MkfsArgs {
             features: &self.features,
             is_device: matches!(Source::of(&file), Ok(Source::Device(_))),
             discard: self.discard,
+            root_owner: self.root_owner.unwrap_or_else(owner::of_caller),
             bytes: self.size.filter(|_| file.exists() && !self.dry_run),
         };
         if self.dry_run {

@@ -42,11 +42,36 @@ struct Volume {
     uuid: Uuid,
 }
 
-/// Splits `IMAGE@CHOICE`. A file whose name has an `@` comes first.
+/// Names of devices by what is on them: the prefix, and the directory of links that udev keeps.
+const TAGS: [(&str, &str); 4] = [
+    ("UUID=", "/dev/disk/by-uuid"),
+    ("LABEL=", "/dev/disk/by-label"),
+    ("PARTUUID=", "/dev/disk/by-partuuid"),
+    ("PARTLABEL=", "/dev/disk/by-partlabel"),
+];
+
+/// Returns the link to the device that a tag as in fstab names; `None` for a path.
+fn device_of_tag(name: &str) -> Option<PathBuf> {
+    let (tag, directory) = TAGS.iter().find(|(tag, _)| name.starts_with(tag))?;
+    let value = name[tag.len()..].trim_matches('"');
+    // udev writes all but these characters as `\xNN`.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte >= 0x80 || b"#+-.:=@_".contains(&byte);
+    let mut file = Vec::new();
+    for byte in value.bytes() {
+        if is_plain(byte) { file.push(byte) } else { file.extend(format!("\\x{byte:02x}").bytes()) }
+    }
+    Some(Path::new(directory).join(OsStr::from_bytes(&file)))
+}
+
+/// Splits `IMAGE@CHOICE`, and turns `UUID=…`, `LABEL=…`, `PARTUUID=…` and `PARTLABEL=…` into devices. A file of that name
+/// comes first.
 pub(crate) fn split(name: &Path) -> (PathBuf, Option<String>) {
     let whole = || (name.to_owned(), None);
     if name.symlink_metadata().is_ok() {
         return whole();
+    }
+    if let Some(device) = name.to_str().and_then(device_of_tag) {
+        return (device, None);
     }
     let bytes = name.as_os_str().as_bytes();
     let Some(at) = bytes.iter().rposition(|byte| *byte == b'@') else { return whole() };
@@ -211,6 +236,19 @@ fn list(found: &[Found]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tags_of_fstab_name_devices() {
+        for (tag, device) in [
+            ("UUID=e1028f21-1d6c", "/dev/disk/by-uuid/e1028f21-1d6c"),
+            ("LABEL=\"my data/1\"", r"/dev/disk/by-label/my\x20data\x2f1"),
+            ("PARTUUID=1234-01", "/dev/disk/by-partuuid/1234-01"),
+            ("PARTLABEL=EFI", "/dev/disk/by-partlabel/EFI"),
+        ] {
+            assert_eq!(split(Path::new(tag)), (PathBuf::from(device), None));
+        }
+        assert_eq!(device_of_tag("disk.img"), None);
+    }
 
     #[test]
     fn a_choice_is_split_off_unless_a_file_has_that_name() {

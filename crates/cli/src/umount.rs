@@ -8,6 +8,7 @@ use clap::Args;
 use moafs_runtime::Live;
 
 use crate::error::Result;
+use crate::partition;
 
 /// Unmount a volume and wait until its image is released
 ///
@@ -17,11 +18,12 @@ use crate::error::Result;
 #[command(after_help = "\
 Examples:
   sudo moafs umount /mnt
+  sudo moafs umount disk.img        wherever it is mounted
   sudo moafs umount --lazy /mnt     although programs still use it; ends when they do
 
 Exit code: 0 unmounted and released, 32 otherwise.")]
 pub(crate) struct UmountArgs {
-    /// Directory that the volume is mounted on
+    /// Directory that the volume is mounted on, or its image or device
     dir: PathBuf,
     /// Take a busy mount out of the tree now, and do not wait
     #[arg(short, long)]
@@ -34,7 +36,8 @@ pub(crate) struct UmountArgs {
 impl UmountArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let timeout = Duration::from_secs(self.timeout);
-        moafs_mount::unmount::unmount(&self.dir, self.lazy, timeout, &Live::new())?;
+        let (target, _) = partition::split(&self.dir);
+        moafs_mount::unmount::unmount(&target, self.lazy, timeout, &Live::new())?;
         Ok(ExitCode::SUCCESS)
     }
 }

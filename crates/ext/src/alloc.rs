@@ -505,7 +505,10 @@ impl Alloc {
             self.meta.change_loose(&block, |map| bitmap::set_range(map, bits.clone()))
         };
         state.counts.free_blocks = state.counts.free_blocks.saturating_sub(run.len);
-        self.blocks.lock().free -= u64::from(run.len);
+        let mut totals = self.blocks.lock();
+        // A damaged descriptor may have counted fewer than its bitmap shows.
+        totals.free = totals.free.saturating_sub(run.len.into());
+        drop(totals);
         Ok(Some(level))
     }
 

@@ -81,6 +81,8 @@ pub struct MkfsOptions {
     pub hot_extensions: Vec<String>,
     /// Tell the device first that its contents are no longer needed.
     pub discard: bool,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
 }
 
 impl MkfsOptions {
@@ -99,6 +101,7 @@ impl MkfsOptions {
             cold_extensions: list(COLD_EXTENSIONS),
             hot_extensions: list(HOT_EXTENSIONS),
             discard: false,
+            root_owner: (0, 0),
         }
     }
 }
@@ -449,13 +452,14 @@ impl Maker<'_> {
         let features = self.options.features;
         let now = self.options.now;
         let has_extra = features.contains(Features::EXTRA_ATTR);
+        let (uid, gid) = if directory.nid == ROOT { self.options.root_owner } else { (0, 0) };
         let inode = Inode {
             mode: 0o040_000 | directory.mode,
             kind: FileKind::Directory,
             advise: Advise::empty(),
             inline: if has_extra { Inline::EXTRA_ATTR } else { Inline::empty() },
-            uid: 0,
-            gid: 0,
+            uid,
+            gid,
             links: directory.links,
             size: BLOCK as u64,
             blocks: 2,

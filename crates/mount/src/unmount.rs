@@ -58,16 +58,20 @@ pub enum UnmountError {
     },
 }
 
-/// Returns the mount at `target`. It may be dead, so only its parent directory is accessed.
+/// Returns the mount at `target`, or of the image or device `target`. A mount may be dead, so only its parent directory
+/// is accessed.
 fn find(target: &Path) -> Result<MountEntry, UnmountError> {
     let entries = table(|fstype| is_ours(fstype) || fstype == SIMDISK)?;
     let at = |path: &Path| entries.iter().rev().find(|entry| entry.target == path).cloned();
     // The second attempt is for a symbolic link to the mount point.
-    let found = at(&absolute(target)).or_else(|| at(&target.canonicalize().ok()?));
+    let found = at(&absolute(target)).or_else(|| {
+        let real = target.canonicalize().ok()?;
+        at(&real).or_else(|| entries.iter().rev().find(|entry| image_of(entry) == real).cloned())
+    });
     found.ok_or_else(|| UnmountError::NotMounted(target.to_owned()))
 }
 
-/// Unmounts `target` and waits at most `timeout` until its image is released. `lazy` takes a busy mount out of the
+/// Unmounts `target`, a mount point or what is mounted on one, and waits at most `timeout` until its image is released. `lazy` takes a busy mount out of the
 /// tree without waiting. A mount without a daemon is cleared.
 ///
 /// # Errors

@@ -11,6 +11,7 @@ use moafs_vfs::{Credentials, Error, Format, Vfs};
 use super::trail::Trail;
 use super::tree::{Extent, FileId, LastLink, Meta, New, OwnerSet, Tree, Xattr};
 use crate::error::{CliError, Result};
+use crate::owner;
 
 /// Symbolic links followed on the way to a file, as Linux limits them.
 const LINKS_MAX: usize = 40;
@@ -21,6 +22,8 @@ const MAP_BYTES: u64 = 1 << 30;
 pub(crate) struct VolumeTree<'v, F: Format> {
     vfs: &'v Vfs<F>,
     who: Credentials,
+    /// Owner and group of new files.
+    owner: (u32, u32),
     /// Beginning of every trail: `IMAGE:/`.
     top: Trail,
 }
@@ -43,7 +46,8 @@ impl<F: Format> Drop for Held<'_, F> {
 impl<'v, F: Format> VolumeTree<'v, F> {
     /// Makes the tree of the files of `vfs`, which messages call `image`.
     pub(crate) fn new(vfs: &'v Vfs<F>, image: &Path) -> VolumeTree<'v, F> {
-        VolumeTree { vfs, who: Credentials::root(), top: Trail::new(&[image.as_os_str().as_bytes(), b":/"].concat()) }
+        let top = Trail::new(&[image.as_os_str().as_bytes(), b":/"].concat());
+        VolumeTree { vfs, who: Credentials::root(), owner: owner::of_caller(), top }
     }
 
     fn id(&self, ino: Ino) -> FileId {
@@ -269,8 +273,14 @@ impl<'v, F: Format> Tree for VolumeTree<'v, F> {
         let file = NewFile { kind: new.kind, perm: new.perm, umask: 0, rdev: new.rdev, target: new.target };
         let trail = dir.trail.join(new.shown_as.unwrap_or(name));
         let made = self.vfs.create(&self.who, dir.ino, self.name(dir, name)?, &file);
-        let ino = made.map_err(self.failed("making", &trail))?.ino;
-        Ok(Held { vfs: self.vfs, ino, dir: dir.ino, trail })
+        let made = made.map_err(self.failed("making", &trail))?;
+        let node = Held { vfs: self.vfs, ino: made.ino, dir: dir.ino, trail };
+        // In a directory with the set-group-id bit the group is the directory's.
+        let group = if self.stat(dir)?.attr.perm & libc::S_ISGID == 0 { self.owner.1 } else { made.attr.gid };
+        if (self.owner.0, group) != (made.attr.uid, made.attr.gid) {
+            self.set_owner(&node, self.owner.0, group)?;
+        }
+        Ok(node)
     }
 
     fn link(&self, node: &Held<'v, F>, dir: &Held<'v, F>, name: &[u8]) -> Result<()> {

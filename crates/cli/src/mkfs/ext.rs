@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::new::{New, bytes, narrow};
 use crate::error::{CliError, Result};
-use crate::output;
+use crate::{output, owner};
 
 /// The member of the family that is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,10 +100,7 @@ fn extended(text: &str) -> Result<Extended, String> {
             "1" | "" => Some(Extended::LazyTables(true)),
             _ => None,
         },
-        "root_owner" => {
-            let ids = value.split_once(':').map(|(uid, gid)| (uid.parse(), gid.parse()));
-            ids.and_then(|ids| Some(Extended::RootOwner(ids.0.ok()?, ids.1.ok()?)))
-        }
+        "root_owner" => owner::parse(value).ok().map(|(uid, gid)| Extended::RootOwner(uid, gid)),
         "hash_seed" => value.parse().ok().map(Extended::HashSeed),
         "num_backup_sb" => value.parse().ok().filter(|copies| *copies <= 2).map(Extended::Copies),
         "discard" => Some(Extended::Discard(true)),
@@ -188,6 +185,7 @@ impl ExtArgs {
         options.journal_bytes = self.journal;
         options.label = new.label.as_bytes().to_vec();
         options.discard = new.discard;
+        options.root_owner = new.root_owner;
         options.lazy_tables = new.is_device;
         for option in &self.extended {
             match *option {

@@ -88,6 +88,7 @@ impl F2fsArgs {
         options.overprovision_percent = self.overprovision;
         options.large_nat_bitmap = self.large_nat_bitmap;
         options.discard = new.discard;
+        options.root_owner = new.root_owner;
         options
     }
 }

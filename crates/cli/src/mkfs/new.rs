@@ -20,6 +20,8 @@ pub(super) struct New<'a> {
     /// True if the volume is made on a block device, not in an image.
     pub(super) is_device: bool,
     pub(super) discard: bool,
+    /// Owner and group of the root directory.
+    pub(super) root_owner: (u32, u32),
     /// Bytes of the volume, if given for a disk that may be longer.
     pub(super) bytes: Option<u64>,
 }
