@@ -63,8 +63,8 @@ fn device_of_tag(name: &str) -> Option<PathBuf> {
     Some(Path::new(directory).join(OsStr::from_bytes(&file)))
 }
 
-/// Splits `IMAGE@CHOICE`, and turns `UUID=…`, `LABEL=…`, `PARTUUID=…` and `PARTLABEL=…` into devices. A file of that name
-/// comes first.
+/// Splits `IMAGE@CHOICE`, and turns `UUID=…`, `LABEL=…`, `PARTUUID=…` and `PARTLABEL=…` into devices. A file of that
+/// name comes first.
 pub(crate) fn split(name: &Path) -> (PathBuf, Option<String>) {
     let whole = || (name.to_owned(), None);
     if name.symlink_metadata().is_ok() {

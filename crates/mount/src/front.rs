@@ -568,8 +568,11 @@ impl<F: Format> FileSystem for Front<F> {
         if mapped || flags.contains(WriteFlags::KILL_SUIDGID) {
             self.kill_set_ids(ctx, ctx.node)?;
         }
-        self.told(self.vfs.write(&who, ino, offset, data, false))?;
-        Ok(data.len())
+        // The kernel takes no part of a page for written back.
+        if mapped {
+            return self.told(self.vfs.write(&who, ino, offset, data, false)).map(|_| data.len());
+        }
+        self.told(self.vfs.write_what_fits(&who, ino, offset, data))
     }
 
     fn fsync(&self, ctx: &ReqCtx, _fh: FileHandle, datasync: bool) -> Result<()> {

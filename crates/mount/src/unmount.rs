@@ -71,8 +71,8 @@ fn find(target: &Path) -> Result<MountEntry, UnmountError> {
     found.ok_or_else(|| UnmountError::NotMounted(target.to_owned()))
 }
 
-/// Unmounts `target`, a mount point or what is mounted on one, and waits at most `timeout` until its image is released. `lazy` takes a busy mount out of the
-/// tree without waiting. A mount without a daemon is cleared.
+/// Unmounts `target`, a mount point or what is mounted on one, and waits at most `timeout` until its image is released.
+/// `lazy` takes a busy mount out of the tree without waiting. A mount without a daemon is cleared.
 ///
 /// # Errors
 /// Fails if it is no mount of moafs, is busy, or its image is not released in time.

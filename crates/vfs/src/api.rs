@@ -172,6 +172,14 @@ impl<F: Format> Vfs<F> {
     pub fn write(&self, who: &Credentials, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
         self.inner.write(who, ino, offset, data, append)
     }
+    /// Writes as [`Vfs::write`] does at `offset`; on a volume that is too full for all of `data` as much as fits, like
+    /// write(2). Returns how many bytes.
+    ///
+    /// # Errors
+    /// ENOSPC only if there is no space for a block.
+    pub fn write_what_fits(&self, who: &Credentials, ino: Ino, offset: u64, data: &[u8]) -> Result<usize> {
+        self.inner.write_what_fits(who, ino, offset, data)
+    }
     /// Allocates, punches or zeroes a range, as `how` says.
     pub fn allocate(&self, who: &Credentials, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
         self.inner.allocate(who, ino, offset, len, how)

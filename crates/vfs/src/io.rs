@@ -9,7 +9,7 @@ use crate::admission::Admitted;
 use crate::credentials::Credentials;
 use crate::dirty::STREAM_BYTES;
 use crate::error::{Error, Result};
-use crate::format::{Format, SpaceRequest};
+use crate::format::{Format, SpaceClass, SpaceRequest};
 use crate::inode::{KnownSectors, Shared, Unput};
 use crate::layer::layer;
 use crate::options::AtimePolicy;
@@ -122,6 +122,33 @@ impl<F: Format> Files<F> {
         }
         self.tally.write_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(first.unwrap_or(offset))
+    }
+
+    /// Writes `data`, or the largest part of it for which there is space.
+    pub(crate) fn write_what_fits(&self, who: &Credentials, ino: Ino, offset: u64, data: &[u8]) -> Result<usize> {
+        let mut len = data.len();
+        loop {
+            // The bytes that an attempt wrote before it failed are written again, and need no more space.
+            match self.write(who, ino, offset, &data[..len], false) {
+                Ok(_) => return Ok(len),
+                Err(error) if error.errno() == libc::ENOSPC && !error.is_host_full() => {
+                    len = self.fitting(who, offset, len).ok_or(error)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Returns a length below `len` to which a write at `offset` may fit: up to the end of a block; `None` if there is
+    /// none.
+    fn fitting(&self, who: &Credentials, offset: u64, len: usize) -> Option<usize> {
+        let space = self.format.space();
+        let kept = if who.space_class() == SpaceClass::Root { 0 } else { space.root_blocks };
+        let free = space.free_blocks.saturating_sub(kept).saturating_mul(self.block_bytes());
+        let end = offset.saturating_add(free.min(len as u64 / 2));
+        let end = (end - end % self.block_bytes()).max(offset.next_multiple_of(self.block_bytes()));
+        let fitting = end.checked_sub(offset).filter(|fitting| (1..len as u64).contains(fitting))?;
+        Some(fitting as usize)
     }
 
     /// Writes one chunk: room and space first, with level 0 only; then the lock; again if more

@@ -74,7 +74,7 @@ impl<F: Format> Files<F> {
         while !stop() {
             let Some(run) = promise.space.take(Where::From(BlockAddr(at)), promise.blocks, least)? else { break };
             at = run.end().0;
-            // What is free beyond the end of the range is not asked for, and may be too little that is left.
+            // The free blocks beyond the end of the range are not asked for, and may leave too little.
             let inside = BlockRun { len: at.min(end).saturating_sub(run.start.0) as u32, ..run };
             let told = if inside.len < least { Ok(()) } else { self.discard_run(inside) };
             promise.space.give(run);

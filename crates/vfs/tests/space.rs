@@ -430,3 +430,31 @@ fn a_file_that_no_op_may_unmap_gets_its_new_end_and_loses_its_blocks_later() {
     assert_eq!(format.used(), 10);
     v.vfs.close().unwrap();
 }
+
+#[test]
+fn a_write_that_does_not_fit_fills_the_volume_and_tells_how_much_it_wrote() {
+    let v = Volume::live(100);
+    let (f, root) = (v.create(ROOT, "f"), Credentials::root());
+    let data = pattern(3, 200 * BLOCK);
+    let offset = BLOCK as u64 / 2;
+    let written = v.vfs.write_what_fits(&root, f, offset, &data).unwrap();
+    assert!((BLOCK..data.len()).contains(&written), "{written} bytes");
+    assert!((offset as usize + written).is_multiple_of(BLOCK), "{written} bytes end within a block");
+    assert_eq!(v.vfs.stat(f).unwrap().attr.size, offset + written as u64);
+    // The rest fits in halves, until nothing does.
+    let mut end = offset + written as u64;
+    let refused = loop {
+        match v.vfs.write_what_fits(&root, f, end, &data[(end - offset) as usize..]) {
+            Ok(more) => end += more as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((refused.errno(), v.vfs.stat_fs().free), (libc::ENOSPC, 0));
+    v.vfs.fsync(f, false).unwrap();
+    assert_eq!(v.read(f, offset, (end - offset) as usize), data[..(end - offset) as usize]);
+    // A block that the file has takes bytes on a full volume, too.
+    truncate(&v, f, end - 100);
+    v.vfs.fsync(f, false).unwrap();
+    assert_eq!(v.vfs.write_what_fits(&root, f, end - 100, &data).unwrap(), 100);
+    v.vfs.close().unwrap();
+}
