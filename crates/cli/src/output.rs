@@ -72,7 +72,25 @@ fn civil(days: i64) -> (i64, i64, i64) {
 
 /// Reports a failure on standard error.
 pub(crate) fn complain(error: &dyn Display) {
-    eprintln!("moafs: {}", message(&error.to_string()));
+    eprintln!("moafs: {}", message(&in_words(&error.to_string())));
+}
+
+/// Returns a message without the numbers that Rust puts behind the system's words: ` (os error 2)`.
+fn in_words(message: &str) -> String {
+    const NUMBER: &str = " (os error ";
+    let (mut words, mut rest) = (String::with_capacity(message.len()), message);
+    while let Some((before, after)) = rest.split_once(NUMBER) {
+        words.push_str(before);
+        let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+        rest = match after[digits..].strip_prefix(')') {
+            Some(behind) if digits > 0 => behind,
+            _ => {
+                words.push_str(NUMBER);
+                after
+            }
+        };
+    }
+    words + rest
 }
 
 /// Returns a value as JSON that is safe to show: what is not plain text is escaped as JSON has it.
@@ -109,6 +127,18 @@ pub(crate) fn spinner(doing: &'static str) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_show_no_error_numbers() {
+        let error = std::io::Error::from_raw_os_error(libc::ENOENT);
+        assert_eq!(
+            in_words(&format!("a: {error}, b: {error}; see")),
+            "a: No such file or directory, b: No such file or directory; see"
+        );
+        for text in ["", "plain", "x (os error )", "x (os error 2", "x (os error two)"] {
+            assert_eq!(in_words(text), text);
+        }
+    }
 
     #[test]
     fn sizes_are_short() {

@@ -47,6 +47,13 @@ fn is_volume(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
 }
 
+/// Returns the part of `IMAGE:PATH` before the first colon, without a choice of a partition.
+fn image_of(place: &Path) -> PathBuf {
+    let bytes = place.as_os_str().as_bytes();
+    let end = bytes.iter().position(|byte| *byte == b':').unwrap_or(bytes.len());
+    partition::split(Path::new(OsStr::from_bytes(&bytes[..end]))).0
+}
+
 impl Inside {
     /// Parses `IMAGE:PATH`, `IMAGE PATH`, or `IMAGE` alone (its root).
     pub(crate) fn parse(first: &OsStr, second: Option<&OsString>) -> Result<Inside> {
@@ -56,6 +63,10 @@ impl Inside {
         match Place::parse(first) {
             Place::Volume(inside) => Ok(inside),
             Place::Host(image) if is_volume(&image) => Ok(Inside { image, path: b"/".to_vec() }),
+            Place::Host(path) if !image_of(&path).exists() => {
+                let missing = std::io::Error::from_raw_os_error(libc::ENOENT);
+                Err(CliError::host("opening", &image_of(&path))(missing))
+            }
             Place::Host(path) => Err(CliError::Usage(format!(
                 "{} is no image file or device; write IMAGE:PATH or IMAGE PATH",
                 crate::output::path(&path)

@@ -77,8 +77,8 @@ pub struct Settings {
 /// The reason for which an option cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// The option does not exist. The message lists those that do.
-    #[error("unknown mount option `{name}`\n{}", help())]
+    /// The option does not exist. The message has those that it may be meant for.
+    #[error("unknown mount option `{name}`{}; all: `moafs mount --help`", nearest(name))]
     Unknown {
         /// The name as given.
         name: String,
@@ -179,6 +179,11 @@ struct Own {
     help: &'static str,
 }
 
+/// Likeness, from 0 to 1, of the name of an option to one that may be meant.
+const LIKENESS_MIN: f64 = 0.85;
+/// Most options that may be meant.
+const NEAREST_MAX: usize = 3;
+
 const OWN: &[Own] = &[
     Own { name: "cache", value: "SIZE", help: "memory for the volume's cache, buffers included (default 256M)" },
     Own { name: "dirty", value: "PERCENT", help: "share of the cache that may wait to be written (default 60)" },
@@ -255,6 +260,19 @@ pub fn help() -> String {
     }
     text += &format!("options of every mount:\n  {COMMON}");
     text
+}
+
+/// Returns the question whether options with similar names are meant; nothing if there are none.
+fn nearest(given: &str) -> String {
+    let name = given.split('=').next().unwrap_or(given);
+    let own = OWN.iter().chain(OF_FORMATS.iter().flat_map(|(_, options)| *options)).map(|own| own.name);
+    let common = COMMON.split(' ').filter_map(|option| option.split('=').next());
+    let all = own.chain(common).map(|known| (strsim::jaro_winkler(name, known), known));
+    let mut near: Vec<_> = all.filter(|(likeness, _)| *likeness >= LIKENESS_MIN).collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    near.dedup();
+    let names: Vec<String> = near.iter().take(NEAREST_MAX).map(|(_, known)| format!("`{known}`")).collect();
+    if names.is_empty() { String::new() } else { format!(" (do you mean {}?)", names.join(" or ")) }
 }
 
 /// Returns the list of options of one format, one per line.
@@ -509,9 +527,15 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_option_is_answered_with_the_list() {
-        let message = Settings::parse(["cahce=64M"], true).unwrap_err().to_string();
-        assert!(message.contains("`cahce=64M`") && message.contains("cache=SIZE") && message.contains("noatime"));
+    fn an_unknown_option_is_answered_with_the_nearest() {
+        let message = |option| Settings::parse([option], true).unwrap_err().to_string();
+        assert_eq!(
+            message("cahce=64M"),
+            "unknown mount option `cahce=64M` (do you mean `cache`?); all: `moafs mount --help`"
+        );
+        assert!(message("noatme").contains("`noatime`"), "{}", message("noatme"));
+        assert!(message("plane").contains("`plain`"), "{}", message("plane"));
+        assert_eq!(message("xyzzy"), "unknown mount option `xyzzy`; all: `moafs mount --help`");
     }
 
     #[test]
