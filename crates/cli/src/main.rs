@@ -126,13 +126,19 @@ impl Command {
 fn main() -> ExitCode {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let alias = arguments.first().and_then(|name| alias_of(Path::new(name)));
+    if let Some(command) = alias.filter(|command| *command != "mount") {
+        arguments.insert(1, command.into());
+    }
     let outcome = match alias {
-        Some("mount") => mount::run_for_mount8(&arguments[1..]),
-        Some(command) => {
-            arguments.insert(1, command.into());
-            Cli::parse_from(arguments).command.run()
+        Some("mount") => parsed("mount", mount::HelperArgs::try_parse_from(arguments)).map(mount::run_for_mount8),
+        _ => {
+            let command = arguments.get(1).and_then(|command| command.to_str()).unwrap_or_default().to_owned();
+            parsed(&command, Cli::try_parse_from(arguments)).map(|cli| cli.command.run())
         }
-        None => Cli::parse_from(arguments).command.run(),
+    };
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(code) => return code,
     };
     outcome.unwrap_or_else(|error| {
         if !error.to_string().is_empty() && !error.is_broken_pipe() {
@@ -140,6 +146,24 @@ fn main() -> ExitCode {
         }
         error.code()
     })
+}
+
+/// Returns the arguments of a command. Otherwise prints what was asked for, or is wrong, and returns the exit code.
+fn parsed<T>(command: &str, arguments: Result<T, clap::Error>) -> Result<T, ExitCode> {
+    arguments.map_err(|error| {
+        // Nothing is left to do if the reader of the message has gone away.
+        let _ = error.print();
+        if error.use_stderr() { usage_code(command).into() } else { ExitCode::SUCCESS }
+    })
+}
+
+/// Returns the exit code for arguments that are not understood, as mount(8), mke2fs(8) and fsck(8) have it.
+fn usage_code(command: &str) -> u8 {
+    match command {
+        "mount" | "umount" | "mkfs" => 1,
+        "fsck" => 16,
+        _ => 2,
+    }
 }
 
 fn alias_of(program: &Path) -> Option<&'static str> {
@@ -155,6 +179,15 @@ mod tests {
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_arguments_end_commands_as_their_manuals_say() {
+        let code = |command: &str| parsed(command, Cli::try_parse_from(["moafs", command, "--no-such-option"])).err();
+        for (command, expected) in [("mount", 1), ("umount", 1), ("mkfs", 1), ("fsck", 16), ("ls", 2), ("nothing", 2)] {
+            assert_eq!(code(command), Some(ExitCode::from(expected)), "{command}");
+        }
+        assert_eq!(parsed("fsck", Cli::try_parse_from(["moafs", "fsck", "--help"])).err(), Some(ExitCode::SUCCESS));
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! threads were started. The daemon writes one line to its standard output when the mount can be used; until then
 //! its errors go to our standard error, and its exit code becomes ours.
 
-use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -226,7 +225,7 @@ pub(crate) fn become_silent(tell: bool) {
 /// The arguments of a mount helper, as mount(8) documents them.
 #[derive(Debug, Parser)]
 #[command(name = "mount.fuse.moafs", version, after_help = "Called by `mount -t fuse.moafs IMAGE DIR`.")]
-struct HelperArgs {
+pub(crate) struct HelperArgs {
     /// Image file or block device
     image: PathBuf,
     /// Directory to mount it on
@@ -255,9 +254,7 @@ struct HelperArgs {
 }
 
 /// Runs as the helper that mount(8) calls: `mount.fuse.moafs IMAGE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
-pub(crate) fn run_for_mount8(arguments: &[OsString]) -> Result<ExitCode> {
-    let name = OsString::from("mount.fuse.moafs");
-    let helper = HelperArgs::parse_from(std::iter::once(&name).chain(arguments));
+pub(crate) fn run_for_mount8(helper: HelperArgs) -> Result<ExitCode> {
     let args = MountArgs {
         image: helper.image,
         dir: helper.dir,

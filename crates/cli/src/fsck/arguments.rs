@@ -18,7 +18,7 @@ Examples:
   moafs fsck -y disk.img        repair everything
 
 Exit code, as fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 5 some repaired and others left, 8 the check
-could not be done.")]
+could not be done, 16 arguments that are not understood.")]
 pub(crate) struct FsckArgs {
     /// Change nothing on the volume
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]

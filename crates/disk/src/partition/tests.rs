@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
+
 use super::{PartitionDisk, PartitionTable, PartitionType};
 use crate::{Buf, Disk, DiskError, DiskExt, Kind, Lba, MemDisk, Op, Request, SECTOR, SharedDisk, Tag};
 
@@ -169,4 +171,44 @@ fn no_request_leaves_a_partition() {
     assert_eq!(part.limits().sectors, 20);
     assert!(PartitionDisk::new(Arc::clone(&below), Lba(90), 11).is_err());
     assert!(PartitionDisk::new(below, Lba(u64::MAX), 2).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn no_table_makes_the_reader_panic_or_find_what_is_not_on_the_disk(
+        entries in proptest::collection::vec(any::<u8>(), 4096),
+        (at, count, bytes) in (0..SECTORS + 8, 0..12_u32, prop_oneof![Just(128), Just(192), 0..5000_u32]),
+        record in proptest::collection::vec(any::<u8>(), 64),
+        chain in proptest::collection::vec((0..4096_u32, 0..4096_u32), 8),
+    ) {
+        let disk = MemDisk::new(SECTORS);
+        write(&disk, at.min(SECTORS - 8), &entries);
+        let covered = (count * bytes) as usize;
+        write(&disk, 1, &gpt_header(1, at, count, bytes, &entries[..covered.min(entries.len())]));
+        check_fits(&disk);
+        // A boot record of any contents, and records of a chain in sectors that it may lead to.
+        write(&disk, 1, &[0; SECTOR]);
+        let mut boot = [0; SECTOR];
+        boot[446..510].copy_from_slice(&record);
+        (0..4).for_each(|index| boot[446 + index * 16] &= 0x80);
+        boot[446 + 4] = 0x05;
+        boot[446 + 8..446 + 12].copy_from_slice(&chain[0].0.to_le_bytes());
+        boot[510..].copy_from_slice(&[0x55, 0xAA]);
+        write(&disk, 0, &boot);
+        for (index, (first, next)) in chain.iter().enumerate() {
+            let sector = chain[0].0.wrapping_add(chain[index.saturating_sub(1)].1) % SECTORS as u32;
+            write_record(&disk, u64::from(sector.max(2)), &[(0, 0x83, *first, 10), (1, 0x05, *next, 10)]);
+        }
+        check_fits(&disk);
+    }
+}
+
+/// Checks that each partition that is said to lie on the disk does.
+fn check_fits(disk: &MemDisk) {
+    let read = PartitionTable::read(disk).expect("memory can be read");
+    for partition in read.iter().flat_map(|table| &table.partitions).filter(|partition| partition.fits) {
+        assert!(partition.sectors > 0 && partition.first.0 + partition.sectors <= SECTORS, "{partition:?}");
+    }
 }
