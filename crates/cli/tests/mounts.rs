@@ -18,7 +18,7 @@ support::tests_of_both! {
     a_busy_mount_stays_unless_it_may_go_lazily,
     sigterm_unmounts_cleanly,
     a_killed_daemon_leaves_a_mount_that_can_be_cleared_and_a_volume_that_mounts,
-    options_are_followed_or_refused_with_the_list,
+    options_are_followed_or_refused_with_the_nearest,
     mount_helpers_take_the_arguments_of_mount8,
     attributes_of_all_kinds_survive,
 }
@@ -203,7 +203,7 @@ fn a_killed_daemon_leaves_a_mount_that_can_be_cleared_and_a_volume_that_mounts(f
     again.unmount();
 }
 
-fn options_are_followed_or_refused_with_the_list(format: Format) {
+fn options_are_followed_or_refused_with_the_nearest(format: Format) {
     if !can_mount() {
         return;
     }
@@ -212,7 +212,7 @@ fn options_are_followed_or_refused_with_the_list(format: Format) {
     let target = scratch.path("mnt");
     fs::create_dir(&target).unwrap();
     let (code, message) = fails(&["mount", "-o", "cahce=1M", &image, &target.display().to_string()]);
-    assert!(code == 1 && message.contains("cache=SIZE"), "{code}: {message}");
+    assert!(code == 1 && message.contains("do you mean `cache`?"), "{code}: {message}");
     let (code, message) = fails(&["mount", &image, "/no/such/dir"]);
     assert!(code == 32 && message.contains("/no/such/dir"), "{code}: {message}");
     let (code, message) = fails(&["mount", "/no/such/image", &target.display().to_string()]);
