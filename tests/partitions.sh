@@ -60,6 +60,7 @@ echo one >"$work/one"
 dd if=/dev/urandom of="$mnt/fill" bs=1M count=200 conv=fsync status=none 2>/dev/null || true
 rm "$mnt/fill"
 echo two >"$mnt/two"
+expect_words "is in use" "$MOAFS" ls "$disk@3"
 umount "$mnt"
 flock -w 10 "$disk" true || fail "the image was not released"
 [ "$(outside)" = "$before" ] || fail "bytes outside of the partition have changed"
@@ -80,6 +81,8 @@ expect_words "is no partition" "$MOAFS" ls "$disk@nothing"
 [ "$(cat "$mnt/two")" = two ] || fail "-o offset= is not partition 2"
 umount "$mnt"
 flock -w 10 "$disk" true || fail "the image was not released"
+
+expect_words "is not a multiple of 512" "$MOAFS" mount -o offset=100 "$disk" "$mnt"
 
 # The table at the start is lost: its copy at the end is as good.
 dd if=/dev/zero of="$disk" bs=512 seek=1 count=33 conv=notrunc status=none

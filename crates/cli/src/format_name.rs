@@ -4,19 +4,20 @@ use std::fmt;
 use std::path::Path;
 
 use clap::ValueEnum;
-use moafs_disk::{DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_disk::{Buf, DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
 use serde::Serialize;
 
 use crate::error::{CliError, Result};
 
 /// Bytes at the start of a volume that tell its format: the superblock of ext2, and both of F2FS.
-pub(crate) const HEAD_BYTES: usize = 8192;
+const HEAD_BYTES: usize = 8192;
 /// Offset of the magic number of ext2: at 56 in the superblock, which is at 1024.
 const EXT_MAGIC_AT: usize = 1024 + 56;
 const EXT_MAGIC: [u8; 2] = 0xEF53_u16.to_le_bytes();
 /// Offsets of the magic number of F2FS: at 1024 in block 0, and in its copy, block 1.
 const F2FS_MAGIC_AT: [usize; 2] = [1024, 4096 + 1024];
 const F2FS_MAGIC: [u8; 4] = 0xF2F5_2010_u32.to_le_bytes();
+
 /// The formats of volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -55,9 +56,7 @@ impl FormatName {
 
     /// Returns the format of the volume on a disk.
     pub(crate) fn on_disk(image: &Path, disk: &SharedDisk) -> Result<FormatName> {
-        let bytes = (disk.limits().sectors * SECTOR as u64).min(HEAD_BYTES as u64) as usize;
-        let head = disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?;
-        FormatName::of_head(&head).ok_or_else(|| match moafs_ext::check::find_copy(&**disk) {
+        FormatName::of_head(&read_head(disk)?).ok_or_else(|| match moafs_ext::check::find_copy(&**disk) {
             Some(copy) => CliError::SuperblockLost { image: image.to_owned(), copy: copy.0 },
             None => CliError::NoVolume { image: image.to_owned() },
         })
@@ -68,6 +67,12 @@ impl fmt::Display for FormatName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// Reads the bytes at the start of a disk that tell the format of a volume there.
+pub(crate) fn read_head(disk: &SharedDisk) -> Result<Buf> {
+    let bytes = (disk.limits().sectors * SECTOR as u64).min(HEAD_BYTES as u64) as usize;
+    Ok(disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?)
 }
 
 #[cfg(test)]

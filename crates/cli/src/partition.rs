@@ -5,17 +5,16 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write;
-use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use moafs_disk::partition::{Partition, PartitionDisk, PartitionTable, PartitionType};
-use moafs_disk::{DiskExt, Kind, Lba, SECTOR, SharedDisk, Tag};
+use moafs_disk::{Lba, SECTOR, SharedDisk};
 use uuid::Uuid;
 
 use crate::error::{CliError, Result};
-use crate::format_name::{FormatName, HEAD_BYTES};
+use crate::format_name::{FormatName, read_head};
 use crate::output;
 
 /// The part of a disk on which a command looks for its volume.
@@ -114,7 +113,7 @@ fn bytes(image: &Path, disk: &SharedDisk, offset: u64, len: Option<u64>) -> Resu
         let end = output::size(all * sector);
         return Err(CliError::Usage(format!("{} is shorter than that: it ends at {end}", output::path(image))));
     }
-    part_of(disk, &(Lba(offset / sector)..Lba(offset / sector + sectors)))
+    part_of(disk, Lba(offset / sector), sectors)
 }
 
 fn chosen(image: &Path, disk: &SharedDisk, choice: &str) -> Result<SharedDisk> {
@@ -123,7 +122,7 @@ fn chosen(image: &Path, disk: &SharedDisk, choice: &str) -> Result<SharedDisk> {
     };
     let mut fitting = found.iter().filter(|found| found.is(choice));
     match (fitting.next(), fitting.next()) {
-        (Some(one), None) if one.partition.fits => part_of(disk, &one.range()),
+        (Some(one), None) if one.partition.fits => disk_of(disk, &one.partition),
         (Some(one), None) => Err(CliError::Usage(format!(
             "partition {} of {} does not lie on the disk: is the image cut short?",
             one.partition.number,
@@ -139,13 +138,13 @@ fn chosen(image: &Path, disk: &SharedDisk, choice: &str) -> Result<SharedDisk> {
 
 /// Returns the disk as it is if it begins with a volume, or has no partitions: then errors speak of it.
 fn only_volume(image: &Path, disk: SharedDisk) -> Result<SharedDisk> {
-    if volume_on(&disk)?.is_some() {
+    if FormatName::of_head(&read_head(&disk)?).is_some() {
         return Ok(disk);
     }
     let Some(found) = partitions(&disk)? else { return Ok(disk) };
     let mut volumes = found.iter().filter(|found| found.volume.is_some());
     match (volumes.next(), volumes.next()) {
-        (Some(one), None) => part_of(&disk, &one.range()),
+        (Some(one), None) => disk_of(&disk, &one.partition),
         (first, _) => {
             let problem = if first.is_some() { "has several volumes" } else { "has no volume that moafs knows" };
             let problem = format!("the disk is divided into partitions and {problem}");
@@ -154,8 +153,12 @@ fn only_volume(image: &Path, disk: SharedDisk) -> Result<SharedDisk> {
     }
 }
 
-fn part_of(disk: &SharedDisk, range: &Range<Lba>) -> Result<SharedDisk> {
-    Ok(Arc::new(PartitionDisk::new(Arc::clone(disk), range.start, range.end.0 - range.start.0)?))
+fn disk_of(disk: &SharedDisk, partition: &Partition) -> Result<SharedDisk> {
+    part_of(disk, partition.first, partition.sectors)
+}
+
+fn part_of(disk: &SharedDisk, first: Lba, sectors: u64) -> Result<SharedDisk> {
+    Ok(Arc::new(PartitionDisk::new(Arc::clone(disk), first, sectors)?))
 }
 
 /// Returns the partitions of a disk; `None` if it has no table.
@@ -163,8 +166,7 @@ fn partitions(disk: &SharedDisk) -> Result<Option<Vec<Found>>> {
     let Some(table) = PartitionTable::read(&**disk)? else { return Ok(None) };
     let mut found = Vec::new();
     for partition in table.partitions {
-        let range = partition.first..Lba(partition.first.0.saturating_add(partition.sectors));
-        let volume = if partition.fits { volume_on(&part_of(disk, &range)?)? } else { None };
+        let volume = if partition.fits { volume_on(&disk_of(disk, &partition)?)? } else { None };
         found.push(Found { partition, volume });
     }
     Ok(Some(found))
@@ -172,8 +174,7 @@ fn partitions(disk: &SharedDisk) -> Result<Option<Vec<Found>>> {
 
 /// Returns the volume that a disk begins with.
 fn volume_on(disk: &SharedDisk) -> Result<Option<Volume>> {
-    let bytes = (disk.limits().sectors * SECTOR as u64).min(HEAD_BYTES as u64) as usize;
-    let head = disk.read(Lba(0), bytes, Tag::volume(Kind::Superblock))?;
+    let head = read_head(disk)?;
     let Some(format) = FormatName::of_head(&head) else { return Ok(None) };
     let known = match format {
         FormatName::Ext => {
@@ -193,11 +194,6 @@ fn volume_on(disk: &SharedDisk) -> Result<Option<Volume>> {
 }
 
 impl Found {
-    fn range(&self) -> Range<Lba> {
-        let Partition { first, sectors, .. } = self.partition;
-        first..Lba(first.0 + sectors)
-    }
-
     /// Returns true if a choice means this partition.
     fn is(&self, choice: &str) -> bool {
         let Partition { number, name, guid, .. } = &self.partition;

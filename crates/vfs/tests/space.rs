@@ -452,7 +452,7 @@ fn a_write_that_does_not_fit_fills_the_volume_and_tells_how_much_it_wrote() {
     assert_eq!((refused.errno(), v.vfs.stat_fs().free), (libc::ENOSPC, 0));
     v.vfs.fsync(f, false).unwrap();
     assert_eq!(v.read(f, offset, (end - offset) as usize), data[..(end - offset) as usize]);
-    // A block that the file has takes bytes on a full volume, too.
+    // Bytes go into a block that the file already has, even on a full volume.
     truncate(&v, f, end - 100);
     v.vfs.fsync(f, false).unwrap();
     assert_eq!(v.vfs.write_what_fits(&root, f, end - 100, &data).unwrap(), 100);
