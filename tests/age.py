@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Ages one volume with several processes over many mounts, some ended by unmounting, some by SIGKILL of the daemon.
 
-    age.py --moafs BINARY --format ext2|f2fs --dir DIRECTORY [--seconds 60] [--seed 1] [--size MIB] [--fill PERCENT] [--clients 4]
+    age.py --moafs BINARY --format ext2|ext3|ext4|f2fs --dir DIRECTORY [--seconds 60] [--seed 1] [--size MIB] [--fill PERCENT] [--clients 4]
 
 Everything is made below DIRECTORY, which the caller removes. Each client keeps promises of four kinds, and reports a promise
 only after the call that makes it durable has returned:
@@ -444,8 +444,13 @@ class Volume:
             block = int(name.split("/")[1])
             bytes_found = found[block * BLOCK : (block + 1) * BLOCK]
             versions = range(value, tried.get(name, value) + 1)
-            if not any(bytes_found == record(f"in-place-{block}", v, BLOCK) for v in versions):
+            if not self.is_of(bytes_found, [record(f"in-place-{block}", v, BLOCK) for v in versions]):
                 self.report(f"client{number}/{name}: none of the versions {list(versions)} ({self.say(bytes_found)})")
+
+    def is_of(self, found, versions):
+        """True if each sector is that of one of the versions: a kill may come while a block is being written."""
+        sectors = range(0, BLOCK, 512)
+        return len(found) == BLOCK and all(any(found[at : at + 512] == v[at : at + 512] for v in versions) for at in sectors)
 
     def verify_whole(self, promises, pipe):
         for number in range(self.options.clients):
@@ -519,7 +524,7 @@ class Volume:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moafs", required=True)
-    parser.add_argument("--format", required=True, choices=["ext2", "f2fs"])
+    parser.add_argument("--format", required=True, choices=["ext2", "ext3", "ext4", "f2fs"])
     parser.add_argument("--dir", required=True)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)

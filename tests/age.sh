@@ -2,15 +2,17 @@
 # Several processes, many mounts, kills and unmounts: nothing that was synced may be lost, the checkers stay silent,
 # all space comes back.
 #
-#   sh tests/age.sh [ext2|f2fs] [SECONDS] [FIRST-SEED]     each seed takes 30 seconds
+#   sh tests/age.sh [ext2|ext3|ext4|f2fs] [SECONDS] [FIRST-SEED]     each seed takes 30 seconds
 here=$(dirname "$0")
 . "$here/common"
 choose "${1:-ext2}"
 seconds=${2:-60}
 seed=${3:-1}
 have python3 || skip "python3 is not installed"
-[ "$format" = ext2 ] && { have e2fsck || skip "e2fsck is not installed"; }
-[ "$format" = f2fs ] && { have fsck.f2fs || skip "fsck.f2fs is not installed"; }
+case $format in
+ext2 | ext4) have e2fsck || skip "e2fsck is not installed" ;;
+f2fs) have fsck.f2fs || skip "fsck.f2fs is not installed" ;;
+esac
 
 end=$(($(date +%s) + seconds))
 while :; do
@@ -22,7 +24,7 @@ while :; do
     3) size=512 fill=90 ;;
     esac
     mkdir "$work/age"
-    python3 "$here/age.py" --moafs "$MOAFS" --format "$format" --dir "$work/age" --seconds 30 --seed "$seed" --size "$size" \
+    python3 "$here/age.py" --moafs "$MOAFS" --format "$maker" --dir "$work/age" --seconds 30 --seed "$seed" --size "$size" \
         --fill "$fill" ${MOAFS_OPTIONS:+--mount "$MOAFS_OPTIONS"} || fail "seed $seed on $size MiB, filled by $fill %"
     rm -rf --one-file-system "$work/age"
     seed=$((seed + 1))

@@ -37,6 +37,7 @@ pub mod inline;
 pub mod inode;
 pub mod journal;
 pub mod map;
+pub mod renaming;
 pub mod reserve;
 pub mod superblock;
 pub mod xattr;

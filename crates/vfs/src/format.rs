@@ -499,6 +499,11 @@ pub trait FormatOp {
     fn inode_orphan(&mut self, node: &Self::Node, attr: &Attr) -> Result<()>;
     /// Frees an inode that maps nothing and has no users: the number may be reused (once that is safe on disk).
     fn inode_free(&mut self, node: &Self::Node) -> Result<()>;
+    /// Announces that a file, not a directory, is about to get the name `to` and then to lose the name `from`: a
+    /// format whose crashes may leave both can note it.
+    fn name_moves(&mut self, _node: &Self::Node, _from: (&Self::Node, &Name), _to: (&Self::Node, &Name)) -> Result<()> {
+        Ok(())
+    }
     /// Adds a name. The caller has checked that it does not exist.
     fn name_add(&mut self, dir: &Self::Node, name: &Name, to: Target<'_, Self::Node>) -> Result<()>;
     /// Points an existing name (also `..`) to another inode.

@@ -277,6 +277,9 @@ impl<F: Format> Namespace<F> {
         let Move { from, to, source, victim, .. } = movement;
         let mut op = self.begin(OpKind::Rename, admission)?;
         let whiteout = whiteout.map(|birth| self.new_inode(&mut op, from.dir, &birth, None)).transpose()?;
+        if !source.is_dir() {
+            op.name_moves(&source.node, (&from.dir.node, from.name), (&to.dir.node, to.name))?;
+        }
         let target = Target { ino: source.ino, kind: source.kind, node: &*source.node };
         match victim {
             Some(_) => op.name_point(&to.dir.node, to.name, target)?,

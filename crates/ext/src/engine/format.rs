@@ -68,13 +68,19 @@ impl Format for Ext {
     fn load(&self, ino: Ino) -> Result<(Attr, Self::Node)> {
         let number = u32::try_from(ino.0).map_err(|_| Error::Stale(ino))?;
         let node = self.incore(InodeNo(number))?;
+        self.end_rename_first(&node)?;
         let attr = self.attr(&node);
         // Recovery has just deleted it.
         if attr.nlink == 0 { Err(Error::Stale(ino)) } else { Ok((attr, node)) }
     }
 
     fn lookup(&self, dir: &Self::Node, name: &Name) -> Result<Option<Dentry>> {
-        let found = self.find_name(dir, name)?;
+        let mut found = self.find_name(dir, name)?;
+        if let Some(leads_to) = &found
+            && self.end_rename_of(leads_to.ino)?
+        {
+            found = self.find_name(dir, name)?;
+        }
         Ok(found.map(|found| Dentry { ino: Ino(found.ino.0.into()), kind: found.kind }))
     }
 

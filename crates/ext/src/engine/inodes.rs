@@ -62,7 +62,11 @@ impl Ext {
                 Some(Inode::decode(slot, ino, &self.geo, at.block))
             }
         });
-        let inode = inode.ok_or_else(stale)?.map_err(damaged)?;
+        let mut inode = inode.ok_or_else(stale)?.map_err(damaged)?;
+        if !self.recovery.is_active() {
+            // Another driver or a checker may have made two links of both names.
+            inode.renaming = None;
+        }
         let kind = inode.kind().ok_or_else(stale)?;
         Ok(Incore::new(&self.registry, ino, kind, at, inode, Life::Named { born: Level::NONE }))
     }

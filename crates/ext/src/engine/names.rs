@@ -1,7 +1,9 @@
 //! The names of a directory in memory: where each lies in the directory's blocks.
 
+use std::num::NonZeroU16;
+
 use hashbrown::HashTable;
-use moafs_vfs::types::FileKind;
+use moafs_vfs::types::{FileKind, Name};
 
 use crate::format::InodeNo;
 use crate::format::casefold::fold;
@@ -79,6 +81,12 @@ impl Removals {
 /// Returns the FNV-1a hash of a name: deterministic, and good enough for names of one directory.
 pub(super) fn hash_of(name: &[u8]) -> u32 {
     name.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Returns the mark by which an inode tells of a name that it is about to get or to lose.
+pub(super) fn mark_of(name: &Name) -> NonZeroU16 {
+    let hash = hash_of(name.as_bytes());
+    NonZeroU16::new((hash >> 16 ^ hash) as u16).unwrap_or(NonZeroU16::MIN)
 }
 
 pub(super) fn is_dot(name: &[u8]) -> bool {

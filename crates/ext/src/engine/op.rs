@@ -10,8 +10,9 @@
 //! | link count lowered, inode deleted | the removal of the name |
 //! | bits cleared | the pointers, or the deletion |
 //!
-//! In a rename the inode's count is one too high on disk while it may have two names. An exchange
-//! gives one of the two a temporary name first, so that neither is ever without one.
+//! In a rename the inode's count is one too high on disk while it may have two names, and a file's inode says which is
+//! the old one ([`Renaming`]): after a crash that one goes. An exchange gives one of the two a temporary name first, so
+//! that neither is ever without one.
 
 use moafs_runtime::leaf::atomic::Ordering;
 use std::sync::Arc;
@@ -23,11 +24,12 @@ use moafs_vfs::{Error, Result};
 
 use super::incore::{Incore, Life, attr_of, put_attr};
 use super::map::MapPlace;
-use super::names::hash_of;
+use super::names::{hash_of, mark_of};
 use super::volume::Ext;
 use crate::alloc::{NewInode, no_space};
 use crate::format::dir as codec;
 use crate::format::inode::{EXTRA_BYTES, InodeFlags};
+use crate::format::renaming::Renaming;
 use crate::format::{BlockNo, GroupNo, Inode, InodeNo, Sealed};
 use crate::meta::{Freed, Handle, Level};
 use crate::place::{ParentDirectory, ffs, inodes};
@@ -52,6 +54,8 @@ pub struct ExtOp<'a> {
     before_names: Level,
     /// Inodes that are counted one link more until the op ends.
     linked_twice: Vec<Arc<Incore>>,
+    /// The file whose inode tells of the rename until the op ends.
+    moving: Option<Arc<Incore>>,
     /// The temporary name of the inode that lost its own to an exchange, or to a directory moved
     /// over it.
     temporary: Option<Temporary>,
@@ -114,6 +118,7 @@ impl<'a> ExtOp<'a> {
             ordered: Level::NONE,
             before_names: Level::NONE,
             linked_twice: Vec::new(),
+            moving: None,
             temporary: None,
             _handle: handle,
         }
@@ -155,12 +160,20 @@ impl<'a> ExtOp<'a> {
 
     /// Stores the links that are left when all names have changed.
     fn store_links(&mut self) -> Result<()> {
+        self.forget_move();
         for node in std::mem::take(&mut self.linked_twice) {
             node.state.lock().names_coming -= 1;
             let level = self.ext.store_with(&node, self.ordered, |_, _| {})?;
             self.reached(level);
         }
         Ok(())
+    }
+
+    /// Has the inode of a renamed file tell of no rename from its next version on.
+    fn forget_move(&mut self) {
+        if let Some(node) = self.moving.take() {
+            node.state.lock().inode.renaming = None;
+        }
     }
 
     /// Returns the level that an entry naming `node` waits for.
@@ -574,6 +587,23 @@ impl FormatOp for ExtOp<'_> {
         self.ext.alloc.free(needs, Freed::Inode { ino: node.ino.0, directory })
     }
 
+    fn name_moves(
+        &mut self,
+        node: &Self::Node,
+        (from, old): (&Self::Node, &Name),
+        (to, new): (&Self::Node, &Name),
+    ) -> Result<()> {
+        // A transaction has all of a rename or nothing.
+        if self.ext.meta.has_journal() {
+            return Ok(());
+        }
+        self.touch_named(node)?;
+        let renaming = Renaming { from: from.ino, old: mark_of(old), to: to.ino, new: mark_of(new) };
+        node.state.lock().inode.renaming = Some(renaming);
+        self.moving = Some(Arc::clone(node));
+        Ok(())
+    }
+
     fn name_add(&mut self, dir: &Self::Node, name: &Name, to: Target<'_, Self::Node>) -> Result<()> {
         self.touch(dir)?;
         self.touch_named(to.node)?;
@@ -729,6 +759,7 @@ impl FormatOp for ExtOp<'_> {
 impl Drop for ExtOp<'_> {
     /// Takes back, after a failure in the middle, links that were counted for names that were not added.
     fn drop(&mut self) {
+        self.forget_move();
         for node in std::mem::take(&mut self.linked_twice) {
             node.state.lock().names_coming -= 1;
             // Without that the disk shows a link too many, which is a leak at most.

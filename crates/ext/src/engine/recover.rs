@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `Slots` | link counts and kinds of all inodes; deleted ones whose bit is still set |
 //! | `Names` | every directory that the root leads to is read |
-//! | `Mend` | interrupted exchanges; directories with two names; `..` that is wrong |
+//! | `Mend` | interrupted exchanges and renames; directories with two names; `..` that is wrong |
 //! | `Nameless` | inodes without names are deleted, directories before the inodes in them |
 //! | `Maps` | the blocks that inodes own are noted; blocks beyond the end and wrong block counts are repaired |
 //! | `Blocks` | blocks that are not owned become free |
@@ -38,6 +38,7 @@
 mod free;
 mod known;
 mod names;
+mod renames;
 mod state;
 mod visit;
 
@@ -197,6 +198,7 @@ impl Ext {
                     *pass = Pass::new();
                     return Ok(STEP_COST);
                 }
+                self.end_renames()?;
                 self.mend_directories()?;
                 pass.phase = Phase::NamelessDirectories;
                 self.recovery.settled.store(true, Ordering::Release);

@@ -17,6 +17,7 @@ use moafs_vfs::types::{Attr, FileKind, Ino, Lbn, LbnRange, Mapping, Name, SetMod
 
 mod cowrite;
 mod recovery;
+mod renames;
 mod swaparea;
 
 use super::{Ext, Incore, OpenOptions};

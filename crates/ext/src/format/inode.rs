@@ -11,6 +11,7 @@ use moafs_vfs::types::FileKind;
 
 use super::extent::{Extent, edit};
 use super::map::POINTERS;
+use super::renaming::Renaming;
 use super::superblock::{Incompat, RoCompat};
 use super::{
     BlockNo, Damage, Geometry, InodeNo, Owner, Place, Sealed, Structure, join16, join32, put_u16, put_u32, u16_at,
@@ -163,6 +164,9 @@ pub struct Inode {
     pub generation: u32,
     /// `i_extra_isize`: bytes in use after the first 128; 0 in slots of 128 bytes.
     pub extra_isize: u16,
+    /// The rename that the file is going through. Always `None` on volumes with checksums of metadata, where the fields
+    /// mean something else.
+    pub renaming: Option<Renaming>,
 }
 
 impl Inode {
@@ -204,6 +208,7 @@ impl Inode {
             file_acl: join32(u32_at(slot, 0x68), acl_high.into()),
             generation: u32_at(slot, 0x64),
             extra_isize: extra.isize,
+            renaming: if geo.checksums.cover_all() { None } else { Renaming::parse(slot) },
         }
     }
 
@@ -326,6 +331,11 @@ impl Inode {
             put_u16(slot, 0x76, (self.file_acl >> 32) as u16);
         }
         self.encode_extra(slot);
+        match self.renaming {
+            _ if geo.checksums.cover_all() => {}
+            Some(renaming) => renaming.encode_into(slot),
+            None => Renaming::clear(slot),
+        }
     }
 
     fn encode_extra(&self, slot: &mut [u8]) {
@@ -514,6 +524,7 @@ mod tests {
     use super::super::superblock::tests::sample;
     use super::*;
     use proptest::prelude::*;
+    use std::num::NonZeroU16;
 
     fn geometry(inode_size: u16) -> Geometry {
         let mut sb = sample();
@@ -614,6 +625,7 @@ mod tests {
             ids in any::<(u32, u32, u32, u32)>(),
             block in prop::array::uniform15(any::<u32>()),
             size in any::<u64>(), kind in 0usize..7, links in any::<u16>(), blocks in any::<u32>(),
+            is_renamed in any::<bool>(), marks in any::<(NonZeroU16, NonZeroU16)>(),
         ) {
             let geo = geometry(256);
             let kind = ENTRY_TYPES[kind].0;
@@ -623,6 +635,7 @@ mod tests {
                 size: if kind == FileKind::Regular { size } else { size & 0xFFFF_FFFF },
                 links, atime: times[0], mtime: times[1], ctime: times[2], crtime: Some(times[3]),
                 dtime: 0, flags: InodeFlags::NOATIME, block, blocks: blocks.into(), extra_isize: 32,
+                renaming: is_renamed.then_some(Renaming { from: InodeNo(ids.0), old: marks.0, to: InodeNo(ids.1), new: marks.1 }),
             };
             let mut slot = [0xA5; 256];
             inode.encode_into(&mut slot, &geo);

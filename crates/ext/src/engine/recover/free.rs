@@ -80,7 +80,7 @@ impl Ext {
         Ok(())
     }
 
-    fn in_use(&self, ino: InodeNo) -> Result<Option<Arc<Incore>>> {
+    pub(super) fn in_use(&self, ino: InodeNo) -> Result<Option<Arc<Incore>>> {
         match self.incore(ino) {
             Ok(node) => Ok(Some(node)),
             Err(Error::Stale(_)) => Ok(None),

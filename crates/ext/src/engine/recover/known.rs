@@ -45,6 +45,10 @@ impl Bits {
     }
 }
 
+/// The most renames that the pass ends: more than a crash leaves, and bounded on a volume made to harm. The others are
+/// ended when a caller comes across the file.
+const RENAMES_MAX: usize = 1 << 16;
+
 /// The reason for which a crash of moafs cannot have left a name.
 pub(super) enum Wrong {
     /// It leads to an inode that has no names (the root, a reserved one, the directory itself), or
@@ -82,6 +86,8 @@ pub(super) struct Known {
     /// Directories whose `..` does not name the directory that names them, by number, with that
     /// directory.
     pub(super) misplaced: BTreeMap<u32, u32>,
+    /// Files that were being renamed: at most [`RENAMES_MAX`] of them.
+    pub(super) renames: BTreeSet<u32>,
     /// Inodes that are being looked at.
     pub(super) visiting: BTreeSet<u32>,
     /// Directories per group, as the descriptors said at mount.
@@ -105,6 +111,7 @@ impl Known {
             dot_dots: BTreeMap::new(),
             doubles: BTreeSet::new(),
             misplaced: BTreeMap::new(),
+            renames: BTreeSet::new(),
             visiting: BTreeSet::new(),
             directories_stored,
             incomplete: false,
@@ -124,6 +131,7 @@ impl Known {
     pub(super) fn memory(&self) -> usize {
         let bits = [&self.facts, &self.directories, &self.named, &self.read, &self.mapped, &self.touched];
         let pairs = self.pending.capacity() + self.dot_dots.len() + self.misplaced.len() + self.doubles.len();
+        let pairs = pairs + self.renames.len();
         bits.iter().map(|bits| bits.memory()).sum::<usize>()
             + self.excess.values().map(|counts| 2 * counts.len()).sum::<usize>()
             + self.owned.iter().map(Vec::len).sum::<usize>()
@@ -146,6 +154,9 @@ impl Known {
             self.directories.set(ino);
         } else if inode.links > 1 {
             *self.excess_of(ino) = inode.links;
+            if inode.renaming.is_some() && self.renames.len() < RENAMES_MAX {
+                self.renames.insert(ino);
+            }
         }
     }
 

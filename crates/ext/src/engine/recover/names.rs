@@ -166,16 +166,17 @@ impl Ext {
         Ok(true)
     }
 
-    fn visit_in_turn(&self, node: &Incore) -> Result<()> {
+    pub(super) fn visit_in_turn(&self, node: &Incore) -> Result<()> {
         let _turn = self.recovery.turn(node.ino);
         self.visit(node.ino, true)
     }
 
-    fn drop_name(&self, dir: &Arc<Incore>, name: &Name, needs: Level) -> Result<()> {
+    /// Removes a name. Returns the level at which it is gone.
+    pub(super) fn drop_name(&self, dir: &Arc<Incore>, name: &Name, needs: Level) -> Result<Level> {
         self.visit_in_turn(dir)?;
         let level = self.remove_name(dir, name, needs, true)?;
         self.entries_level.fetch_max(level.0, Ordering::Relaxed);
-        Ok(())
+        Ok(level)
     }
 
     // -- phase Mend: directories

@@ -45,8 +45,8 @@ impl Pass {
     }
 }
 
-/// The state of recovery, and its notes. Locks, to be taken in this order: `pass`, a turn, `facts`,
-/// the index of a directory, `known`.
+/// The state of recovery, and its notes. Locks, to be taken in this order: `pass`, `renames`, a turn,
+/// `facts`, the index of a directory, `known`.
 pub(in crate::engine) struct Recovery {
     /// True if the volume was left by a crash.
     pub(super) needed: bool,
@@ -60,6 +60,8 @@ pub(in crate::engine) struct Recovery {
     pub(super) pass: lock::Mutex<Pass>,
     pub(super) turns: [lock::Mutex<()>; TURNS],
     pub(super) facts: lock::Mutex<()>,
+    /// Held by the task that ends an interrupted rename.
+    pub(super) renames: lock::Mutex<()>,
     pub(super) known: Mutex<Known>,
 }
 
@@ -74,6 +76,7 @@ impl Recovery {
             pass: lock::Mutex::new(Arc::clone(rt), Pass::new()),
             turns: std::array::from_fn(|_| lock::Mutex::new(Arc::clone(rt), ())),
             facts: lock::Mutex::new(Arc::clone(rt), ()),
+            renames: lock::Mutex::new(Arc::clone(rt), ()),
             known: Mutex::new(Known::new(geo, directories)),
         }
     }

@@ -14,15 +14,15 @@ use rand_pcg::Pcg64Mcg;
 use super::*;
 use crate::format::InodeNo;
 
-const ROOT: Ino = Ino(2);
+pub(super) const ROOT: Ino = Ino(2);
 /// Rounds of background work that are enough to end recovery of a small volume.
 const ROUNDS: usize = 60;
 
-fn who() -> Credentials {
+pub(super) fn who() -> Credentials {
     Credentials::root()
 }
 
-fn new_volume(block_size: u32, mebibytes: u64) -> Arc<MemDisk> {
+pub(super) fn new_volume(block_size: u32, mebibytes: u64) -> Arc<MemDisk> {
     let mem = Arc::new(MemDisk::new(mebibytes << 11));
     let options = MkfsOptions {
         block_size: Some(block_size),
@@ -32,11 +32,11 @@ fn new_volume(block_size: u32, mebibytes: u64) -> Arc<MemDisk> {
     mem
 }
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options { syncer: false, ..Options::default() }
 }
 
-fn mount(mem: &Arc<MemDisk>) -> Vfs<Ext> {
+pub(super) fn mount(mem: &Arc<MemDisk>) -> Vfs<Ext> {
     try_mount(mem).expect("the volume opens")
 }
 
@@ -48,26 +48,26 @@ fn try_mount(mem: &Arc<MemDisk>) -> moafs_vfs::Result<Vfs<Ext>> {
 }
 
 /// Returns the content of the device now, as if the power went.
-fn crash(vfs: Vfs<Ext>, mem: &Arc<MemDisk>) -> Arc<MemDisk> {
+pub(super) fn crash(vfs: Vfs<Ext>, mem: &Arc<MemDisk>) -> Arc<MemDisk> {
     let image = Arc::new(mem.snapshot());
     drop(vfs);
     image
 }
 
-fn make(vfs: &Vfs<Ext>, dir: Ino, text: &str, kind: FileKind) -> Ino {
+pub(super) fn make(vfs: &Vfs<Ext>, dir: Ino, text: &str, kind: FileKind) -> Ino {
     let new = NewFile { kind, perm: 0o755, umask: 0, rdev: 0, target: None };
     let ino = vfs.create(&who(), dir, name(text), &new).expect("it can be made").ino;
     vfs.forget(ino, 1);
     ino
 }
 
-fn file_of(vfs: &Vfs<Ext>, dir: Ino, text: &str, fill: u8, len: usize) -> Ino {
+pub(super) fn file_of(vfs: &Vfs<Ext>, dir: Ino, text: &str, fill: u8, len: usize) -> Ino {
     let ino = make(vfs, dir, text, FileKind::Regular);
     vfs.write(&who(), ino, 0, &vec![fill; len], false).expect("it can be written");
     ino
 }
 
-fn run_background_step(vfs: &Vfs<Ext>) {
+pub(super) fn run_background_step(vfs: &Vfs<Ext>) {
     for _ in 0..ROUNDS {
         vfs.run_background_step();
     }
@@ -87,7 +87,7 @@ fn fill_up(vfs: &Vfs<Ext>) {
     vfs.sync().expect("a full volume can be synced");
 }
 
-fn content(vfs: &Vfs<Ext>, ino: Ino) -> Vec<u8> {
+pub(super) fn content(vfs: &Vfs<Ext>, ino: Ino) -> Vec<u8> {
     let mut bytes = vec![0; vfs.stat(ino).expect("it is there").attr.size as usize];
     vfs.shrink(0);
     let read = vfs.read(ino, 0, &mut bytes).expect("it can be read");
@@ -95,7 +95,7 @@ fn content(vfs: &Vfs<Ext>, ino: Ino) -> Vec<u8> {
     bytes
 }
 
-fn close(vfs: Vfs<Ext>, mem: &MemDisk) {
+pub(super) fn close(vfs: Vfs<Ext>, mem: &MemDisk) {
     assert_eq!(vfs.failed(), None);
     vfs.close().expect("the volume closes");
     judge::assert_clean(mem, "after recovery and a clean unmount");
