@@ -1,6 +1,6 @@
 #!/bin/sh
 # The same calls on a mount of moafs and on the kernel's ext4: results, errors, attributes, times and contents have to be the same.
-# usage: differential.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [OPTION-OF-differential.py...]
+# usage: differential.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs] [OPTION-OF-differential.py...]
 . "$(dirname "$0")/common"
 choose "$@"
 [ $# = 0 ] || shift

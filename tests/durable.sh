@@ -1,7 +1,7 @@
 #!/bin/sh
 # What is on the disk when the daemon is killed: everything that came before syncfs, and what is older than the ages of the
 # mount options.
-# usage: durable.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# usage: durable.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
 choose "$@"
 have python3 || skip "python3 is not installed"

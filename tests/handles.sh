@@ -1,7 +1,7 @@
 #!/bin/sh
 # File handles (name_to_handle_at, open_by_handle_at), as NFS servers use them: they find their file also when the kernel has
 # forgotten it, after a new mount; those of removed files are stale, also when another file has the inode number.
-# usage: handles.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# usage: handles.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
 choose "$@"
 have python3 || skip "python3 is not installed"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What one user may take from the others: time (bystander.py, over both transports), texts of the control directory, long operations
 # of killed programs; and what the mount table and messages show.
-# usage: limits.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [SECONDS]   for each attack (2)
+# usage: limits.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs] [SECONDS]   for each attack (2)
 . "$(dirname "$0")/common"
 choose "$@"
 attack_seconds=${2:-2}

@@ -1,6 +1,6 @@
 #!/bin/sh
 # overlayfs on top of us, as containers use it: upper, work and lower layers on one volume, on two mounts of a small tree.
-# usage: overlay.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# usage: overlay.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
 choose "$@"
 grep -qw overlay /proc/filesystems || modprobe overlay 2>/dev/null || skip "the kernel has no overlayfs"

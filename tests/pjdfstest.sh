@@ -1,7 +1,7 @@
 #!/bin/sh
 # The POSIX rules as pjdfstest (https://github.com/saidsay-so/pjdfstest) sees them. Every case passes
 # but those in pjdfstest.expected, each with its reason; a case listed there that passes is reported.
-# usage: pjdfstest.sh [ext2|f2fs|mke2fs|mkfs.f2fs [MKFS-OPTION...]]
+# usage: pjdfstest.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs [MKFS-OPTION...]]
 . "$(dirname "$0")/common"
 PJDFSTEST=${PJDFSTEST:-$(command -v pjdfstest || true)}
 [ -n "$PJDFSTEST" ] || skip "pjdfstest is not installed (cargo install pjdfstest)"

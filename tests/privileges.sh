@@ -1,7 +1,7 @@
 #!/bin/sh
 # Privileges that a file carries: set-user-id, set-group-id and capabilities end with a foreign write, and the kernel knows it at
 # once; what the kernel takes away in a user's name is not refused.
-# usage: privileges.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# usage: privileges.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
 choose "$@"
 have setpriv || skip "setpriv is not installed"

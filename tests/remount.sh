@@ -1,7 +1,7 @@
 #!/bin/sh
 # Remounts, which the kernel makes by itself; mounts that meet an unmount just ending; write-protected sources; what a daemon of root
 # gives up; names that could control a terminal.
-# usage: remount.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# usage: remount.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
 choose "$@"
 make 64M

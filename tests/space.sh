@@ -1,7 +1,7 @@
 #!/bin/sh
 # Space as programs see it: what a removed file had can be used and is shown at once, a full volume takes names as soon as
 # something was removed, and st_blocks is right after fsync.
-# usage: space.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# usage: space.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 . "$(dirname "$0")/common"
 choose "$@"
 have python3 || skip "python3 is not installed"

@@ -1,6 +1,7 @@
 #!/bin/sh
 # stress-ng's stressors of file systems, two processes each, which verify what they read; then the checkers.
-# usage: stress.sh [ext2|f2fs|mke2fs|mkfs.f2fs] SECONDS   for each stressor; without them it is left out (./test has no time for it)
+# usage: stress.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs] SECONDS   for each stressor; without them it is left out
+# (./test has no time for it)
 # Left out is file-ioctl: FIOQSIZE asks the kernel, which knows no block count of a FUSE file that was just written.
 . "$(dirname "$0")/common"
 choose "$@"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The kernel swaps to a mounted volume: a program inside a small memory cgroup, files written beside it, everything checked.
-# usage: swap.sh [ext2|f2fs|mke2fs|mkfs.f2fs] [short|broken|pages N|minutes N|sor]
+# usage: swap.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs] [short|broken|pages N|minutes N|sor]
 #   short        112 MiB of patterns within 64 MiB, then what `broken` does (default)
 #   broken       the device fails while pages are out: the program gets SIGBUS, the mount answers, the volume is whole
 #   pages N      until N pages were swapped out and in, contents checked

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Mounts of a user who is not root, through fusermount3: used by that user only, unmounted by moafs, by fusermount3 and by a signal, and
 # with auto_unmount taken away when the daemon is killed.
-# usage: user.sh [ext2|f2fs|mke2fs|mkfs.f2fs]
+# usage: user.sh [ext2|ext3|ext4|f2fs|mke2fs|mkfs.f2fs]
 
 # Where /dev/fuse is root's alone, this script gets one that is open to users, in a mount namespace of its own.
 if [ "$(id -u)" = 0 ] && [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && [ -z "${MOAFS_USER_FUSE:-}" ]; then
