@@ -20,7 +20,12 @@ done
 sync
 full=$(taken)
 rm "$mnt"/gone*
-fstrim "$mnt" || fail "fstrim"
+# The kernel forgets a removed file late on a busy machine, and until then it counts as in use.
+for _ in $(seq 50); do
+    fstrim "$mnt" || fail "fstrim"
+    [ "$(taken)" -ge $((full - 80000)) ] || break
+    sleep 0.1
+done
 [ "$(taken)" -lt $((full - 80000)) ] || fail "the image takes $(taken) KB, $full before fstrim"
 [ "$(cksum <"$mnt/kept")" = "$kept" ] || fail "a file has changed"
 
