@@ -73,14 +73,17 @@ impl<F: Format> Pressure<F> {
                 *last = self.free_everything()?;
                 continue;
             }
-            // Other calls may give back what they will not use, and the kernel may be about to forget removed files.
-            let others = || self.relief.calls.load(Ordering::SeqCst) > 0 || self.has_held_orphans();
+            // Others may give back what they will not use, or what their blocks took that have a place now; other tasks
+            // may be reaping, and the kernel may be about to forget removed files.
+            let others =
+                || self.relief.calls.load(Ordering::SeqCst) > 0 || self.is_reaping() || self.has_held_orphans();
             if waits == WAITS_MAX || !self.wait_for_relief(self.rt.now() + WAIT, others) {
                 break;
             }
             waits += 1;
         }
-        Err(Error::Posix(libc::ENOSPC))
+        // The last of the others may have ended while this call looked for them.
+        self.admit_at_once(need, class)?.ok_or(Error::Posix(libc::ENOSPC))
     }
 
     /// Reaps, writes back and commits everything that can be.

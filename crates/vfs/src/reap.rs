@@ -7,15 +7,15 @@
 //!
 //! A removed file is free space for `statfs(2)` from the moment on that no program uses it, however late the work is:
 //! what reaping will give back counts as free ([`Reaper::reapable`]). While an op moves blocks from the file to the
-//! free ones they may be in neither number, or in both. So each such step shares a lock, which is taken exclusively to
-//! read the numbers.
+//! free ones they may be in neither number, or in both; so they may be while a write that was under way when the file was
+//! removed gets its place. So each such step shares a lock, which is taken exclusively to read the numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use moafs_runtime::leaf::Mutex;
 use moafs_runtime::leaf::atomic::Ordering;
-use moafs_runtime::lock::RwLock;
+use moafs_runtime::lock::{ReadGuard, RwLock};
 use moafs_runtime::{Event, Rt};
 
 use crate::error::Result;
@@ -40,16 +40,20 @@ struct ReapQueue<N> {
     ripe: Mutex<Ripe<N>>,
     /// Signalled when an inode has been reaped, or turned out to be in use.
     ended: Event,
-    /// Shared by the steps that give blocks or a number back to the format.
+    /// Shared by the steps that give blocks or a number back to the format, and by those that give written blocks to
+    /// a file.
     steps: RwLock<()>,
 }
 
 /// Orphans that were not held when last looked at. A leaf.
 struct Ripe<N> {
-    /// The waiting orphans, each with the blocks that it gives back.
-    waiting: BTreeMap<Ino, u64>,
-    /// The blocks of all waiting orphans.
+    /// The waiting orphans, each with the blocks that it gives back. For one with writes under way these may be counted
+    /// between steps only; it has none here.
+    waiting: BTreeMap<Ino, Option<u64>>,
+    /// The counted blocks of all waiting orphans.
     blocks: u64,
+    /// The waiting orphans whose blocks are not counted.
+    uncounted: BTreeSet<Ino>,
     /// The orphans being reaped now.
     reaping: BTreeMap<Ino, Arc<Inode<N>>>,
 }
@@ -59,11 +63,30 @@ impl<N> Ripe<N> {
     fn lacks(&self, ino: &Ino) -> bool {
         !self.waiting.contains_key(ino) && !self.reaping.contains_key(ino)
     }
+
+    /// Has an orphan wait, which may be waiting already.
+    fn wait(&mut self, ino: Ino, blocks: Option<u64>) {
+        self.take(ino);
+        self.waiting.insert(ino, blocks);
+        match blocks {
+            Some(blocks) => self.blocks += blocks,
+            None => drop(self.uncounted.insert(ino)),
+        }
+    }
+
+    /// Ends the waiting of an orphan.
+    fn take(&mut self, ino: Ino) {
+        match self.waiting.remove(&ino) {
+            Some(Some(blocks)) => self.blocks -= blocks,
+            Some(None) => drop(self.uncounted.remove(&ino)),
+            None => {}
+        }
+    }
 }
 
 impl<N> ReapQueue<N> {
     fn new(rt: Rt) -> Self {
-        let ripe = Ripe { waiting: BTreeMap::new(), blocks: 0, reaping: BTreeMap::new() };
+        let ripe = Ripe { waiting: BTreeMap::new(), blocks: 0, uncounted: BTreeSet::new(), reaping: BTreeMap::new() };
         ReapQueue {
             orphans: Mutex::new(BTreeMap::new()),
             ripe: Mutex::new(ripe),
@@ -125,11 +148,10 @@ impl<F: Format> Reaper<F> {
             return;
         }
         let inode = self.reap_queue.orphans.lock().get(&ino).cloned();
-        let blocks = inode.map_or(0, |inode| self.blocks_of_orphan(&inode));
+        let blocks = inode.map_or(Some(0), |inode| self.settled_blocks(&inode));
         let waiting = {
             let mut ripe = self.reap_queue.ripe.lock();
-            ripe.blocks += blocks;
-            ripe.blocks -= ripe.waiting.insert(ino, blocks).unwrap_or(0);
+            ripe.wait(ino, blocks);
             ripe.waiting.len()
         };
         self.relieve();
@@ -146,8 +168,19 @@ impl<F: Format> Reaper<F> {
         promised + used
     }
 
-    /// Calls `look` between the steps that give space back to the format: all of a removed file is either free already
-    /// or [`Reaper::reapable`].
+    /// Returns the blocks that an orphan has, if no more are promised to it: writes under way then change them no more.
+    fn settled_blocks(&self, inode: &Shared<F>) -> Option<u64> {
+        let promised = inode.pages.lock().admission.blocks();
+        (promised == 0).then(|| self.blocks_of_orphan(inode))
+    }
+
+    /// Begins a step that moves blocks between what is free, what is promised and what a file has. It may wait for the
+    /// device, but not for a commit.
+    pub(crate) fn step(&self) -> ReadGuard<'_, ()> {
+        self.reap_queue.steps.read()
+    }
+
+    /// Calls `look` between steps: all of a removed file is either free already or [`Reaper::reapable`].
     pub(crate) fn between_steps<R>(&self, look: impl FnOnce() -> R) -> R {
         let _no_step = self.reap_queue.steps.write();
         look()
@@ -161,8 +194,10 @@ impl<F: Format> Reaper<F> {
             let ripe = self.reap_queue.ripe.lock();
             // The forgets of some may have come by now.
             let coming = forgotten.iter().filter(|ino| ripe.lacks(ino)).filter_map(|ino| orphans.get(ino));
-            let others: Vec<_> = ripe.reaping.values().chain(coming).cloned().collect();
-            (ripe.blocks, ripe.waiting.len(), others)
+            let uncounted = ripe.uncounted.iter().filter(|ino| !ripe.reaping.contains_key(ino));
+            let uncounted = uncounted.filter_map(|ino| orphans.get(ino));
+            let others: Vec<_> = ripe.reaping.values().chain(coming).chain(uncounted).cloned().collect();
+            (ripe.blocks, ripe.waiting.len() - ripe.uncounted.len(), others)
         };
         let blocks = waiting + others.iter().map(|inode| self.blocks_of_orphan(inode)).sum::<u64>();
         Reapable { blocks, inodes: (count + others.len()) as u64 }
@@ -222,18 +257,23 @@ impl<F: Format> Reaper<F> {
     /// Notes that no task reaps an inode any more. One that is to be tried `again` waits as before: its number is not
     /// given out until it is freed.
     fn end_reaping(&self, inode: &Shared<F>, again: bool) {
-        let blocks = if again { self.blocks_of_orphan(inode) } else { 0 };
+        let blocks = if again { self.settled_blocks(inode) } else { None };
         {
             let mut orphans = self.reap_queue.orphans.lock();
             let mut ripe = self.reap_queue.ripe.lock();
             ripe.reaping.remove(&inode.ino);
             if again {
                 orphans.insert(inode.ino, Arc::clone(inode));
-                ripe.blocks += blocks;
-                ripe.blocks -= ripe.waiting.insert(inode.ino, blocks).unwrap_or(0);
+                ripe.wait(inode.ino, blocks);
             }
         }
         self.rt.signal(&self.reap_queue.ended);
+        self.relieve();
+    }
+
+    /// Returns true if a task is giving back the space of an orphan.
+    pub(crate) fn is_reaping(&self) -> bool {
+        !self.reap_queue.ripe.lock().reaping.is_empty()
     }
 
     /// Takes the next inode to be reaped. One that another task is just finding in use is left to that task.
@@ -242,8 +282,7 @@ impl<F: Format> Reaper<F> {
         let mut ripe = self.reap_queue.ripe.lock();
         loop {
             let ino = ripe.waiting.keys().find(|ino| !ripe.reaping.contains_key(ino)).copied()?;
-            let blocks = ripe.waiting.remove(&ino).unwrap_or(0);
-            ripe.blocks -= blocks;
+            ripe.take(ino);
             if let Some(inode) = orphans.get(&ino) {
                 ripe.reaping.insert(ino, Arc::clone(inode));
                 return Some(Arc::clone(inode));
@@ -280,7 +319,7 @@ impl<F: Format> Reaper<F> {
         loop {
             // Before the step, since `statfs(2)` waits for steps.
             self.wait_settled(inode, Lbn(0), LBN_END);
-            let _step = self.reap_queue.steps.read();
+            let _step = self.step();
             if self.try_discard(inode, Lbn(0), LBN_END) {
                 break;
             }
@@ -292,7 +331,7 @@ impl<F: Format> Reaper<F> {
             let mut admission = Admission::none();
             // Before the step as well: it may wait for a commit.
             let op = self.begin(OpKind::Unmap, &mut admission);
-            let _step = self.reap_queue.steps.read();
+            let _step = self.step();
             match op.and_then(|op| self.give_back(inode, op)) {
                 Ok(Progress::More) => {}
                 done => {

@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::format::{Admission, Format, FormatOp, OpKind, RoomSearch};
 use crate::inode::Shared;
 use crate::layer::layer;
+use crate::op;
 use crate::pace::Pace;
 use crate::pages::Delta;
 use crate::plan::{DirtyView, Plan, PlannedWrite, WritebackReason};
@@ -540,17 +541,33 @@ impl<F: Format> WriteBack<F> {
         outcome
     }
 
-    /// Places a batch in one op: the ranges get their addresses, the inodes their sizes.
+    /// Places a batch in one op: the ranges get their addresses, the inodes their sizes. The op does not begin if the
+    /// next commit has no room for its changes: then the runs that were allocated for these writes go back to the
+    /// format.
     fn place(&self, batch: Vec<Written<F>>) -> Outcome {
         let mut outcome = Outcome::default();
         let files = self.files_of(&batch);
         files.iter().for_each(|inode| inode.pages.lock().begin_placing());
-        let mut admission = Admission::none();
-        let done = self.place_op(&batch, &files, &mut admission);
-        if admission.blocks() > 0 {
-            drop(admission);
+        let mut none = Admission::none();
+        // Before the step, since it may wait for a commit.
+        let op = self.begin(OpKind::Place, &mut none);
+        let step = self.step();
+        // Callers that are short of space know of it, and wait for what it gives back.
+        let mut admission = self.admit_nothing();
+        let done = match op {
+            Ok(op) => self.place_in(op, &batch, &files, &mut admission),
+            Err(error) => {
+                let fresh = batch.iter().filter(|written| written.part.fresh);
+                fresh.for_each(|written| self.format.abandon(written.part.to));
+                Err(error)
+            }
+        };
+        let unused = admission.blocks() > 0;
+        drop(admission);
+        if unused {
             self.note_freed();
         }
+        drop(step);
         match done {
             Ok(()) => {
                 for written in &batch {
@@ -580,14 +597,14 @@ impl<F: Format> WriteBack<F> {
     }
 
     /// Carries out [`Self::place`]'s op. `admission` receives what was admitted for the ranges that were mapped: what
-    /// they take stays promised until they have it. The op does not begin if the next commit has no room for its
-    /// changes: then the runs that were allocated for these writes go back to the format.
-    fn place_op(&self, batch: &[Written<F>], files: &[Shared<F>], admission: &mut Admission) -> Result<()> {
-        let mut none = Admission::none();
-        let mut op = self.begin(OpKind::Place, &mut none).inspect_err(|_| {
-            let fresh = batch.iter().filter(|written| written.part.fresh);
-            fresh.for_each(|written| self.format.abandon(written.part.to));
-        })?;
+    /// they take stays promised until they have it.
+    fn place_in(
+        &self,
+        mut op: op::Op<'_, F>,
+        batch: &[Written<F>],
+        files: &[Shared<F>],
+        admission: &mut Admission,
+    ) -> Result<()> {
         for Written { part, epoch } in batch {
             op.place(&part.inode.node, part.range, part.to, *epoch)?;
             let mut pages = part.inode.pages.lock();

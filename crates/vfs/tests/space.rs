@@ -208,7 +208,7 @@ fn a_writer_waits_for_reservations_that_other_calls_will_not_use() {
 
 #[test]
 fn files_that_are_removed_make_room_for_the_next_ones_at_once() {
-    for seed in 0..30 {
+    for seed in 0..100 {
         let virt = Virtual::new(Some(seed));
         let rt: Rt = Arc::clone(&virt) as Rt;
         virt.run(move || {
@@ -289,6 +289,40 @@ fn removed_files_are_free_space_at_once_and_never_more_than_there_is() {
             assert_eq!(v.vfs.stat_fs().free, before.free);
             v.vfs.clone().close().unwrap();
         });
+    }
+}
+
+#[test]
+fn a_removed_file_counts_once_while_its_blocks_are_being_placed() {
+    for point in [Point::Place, Point::Placed, Point::Put, Point::End] {
+        for removed_before in [true, false] {
+            let virt = Virtual::new(None);
+            let rt: Rt = Arc::clone(&virt) as Rt;
+            virt.run(move || {
+                let v = Arc::new(Volume::new(600, options(), Arc::clone(&rt)));
+                let before = v.vfs.stat_fs().free;
+                let f = v.create(ROOT, "f");
+                write_all(&v, f, 60).unwrap();
+                *v.vfs.format().stall.lock() =
+                    Some(Stall { rt: Arc::clone(&rt), point, pause: Duration::from_secs(1) });
+                let here = Arc::clone(&v);
+                let sync = rt.spawn("sync", Box::new(move || here.vfs.sync().unwrap()));
+                sleep_until(&*rt, rt.now() + Duration::from_millis(1));
+                assert!(v.vfs.format().stall.lock().is_none(), "the op has begun");
+                if removed_before {
+                    remove(&v, "f", f);
+                    assert_eq!(v.vfs.stat_fs().free, before, "{point:?}");
+                } else {
+                    assert_eq!(v.vfs.stat_fs().free, before - 60, "{point:?}");
+                    remove(&v, "f", f);
+                }
+                sync.join(&*rt);
+                assert_eq!(v.vfs.stat_fs().free, before, "{point:?}, while it waits to be reaped");
+                v.vfs.run_background_step();
+                assert_eq!(v.vfs.stat_fs().free, before);
+                v.vfs.clone().close().unwrap();
+            });
+        }
     }
 }
 

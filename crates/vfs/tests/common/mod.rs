@@ -66,6 +66,9 @@ pub struct Toy {
     pub co_write: AtomicBool,
     /// Blocks that no file has any more, and that do not count as free yet.
     unmapping: AtomicU64,
+    /// Blocks that were handed out to data which no file maps yet: they count as free, since what was promised to the
+    /// data is not spent.
+    flying: Mutex<BTreeSet<u64>>,
     /// If set, answers take time, and other tasks run in between.
     pub dawdles: Mutex<Option<Rt>>,
     /// True if files have map blocks: these take space, though none of the disk.
@@ -100,6 +103,8 @@ pub enum Point {
     Map,
     /// Before written blocks are mapped into a file.
     Place,
+    /// After they were mapped, before they stop to count as free.
+    Placed,
 }
 
 /// The next op that passes `point` waits there for `pause`.
@@ -171,6 +176,7 @@ impl Toy {
             seal: AtomicU64::new(0),
             co_write: AtomicBool::new(false),
             unmapping: AtomicU64::new(0),
+            flying: Mutex::new(BTreeSet::new()),
             dawdles: Mutex::new(None),
             mapped: AtomicBool::new(false),
             unforeseen: AtomicBool::new(false),
@@ -281,9 +287,14 @@ impl Toy {
         }
     }
 
+    fn land(&self, run: BlockRun) {
+        self.flying.lock().retain(|block| !(run.start.0..run.end().0).contains(block));
+    }
+
     fn free_blocks(&self) -> u64 {
+        let flying = self.flying.lock().len() as u64;
         let meta = self.meta.lock();
-        (self.shape.blocks - meta.used.len() as u64).saturating_sub(meta.maps() + self.promised())
+        (self.shape.blocks + flying - meta.used.len() as u64).saturating_sub(meta.maps() + self.promised())
     }
 
     fn allocate(&self, want: u32, goal: u64) -> Result<BlockRun> {
@@ -298,6 +309,8 @@ impl Toy {
             (0..all).map(|i| (goal + i) % all).find(|b| !meta.used.contains(b)).ok_or(Error::Posix(libc::ENOSPC))?;
         let len = (start..(start + u64::from(want)).min(all)).take_while(|b| !meta.used.contains(b)).count() as u32;
         meta.used.extend(start..start + u64::from(len));
+        drop(meta);
+        self.flying.lock().extend(start..start + u64::from(len));
         Ok(BlockRun { start: BlockAddr(start), len })
     }
 }
@@ -519,6 +532,7 @@ impl Format for Toy {
     }
 
     fn abandon(&self, run: BlockRun) {
+        self.land(run);
         let mut meta = self.meta.lock();
         for block in run.start.0..run.end().0 {
             assert!(meta.used.remove(&block), "abandoning a block that is free");
@@ -689,6 +703,8 @@ impl FormatOp for ToyOp<'_> {
         meta.used.retain(|block| !freed.contains(block));
         assert!(meta.used.len() as u64 + meta.maps() <= self.toy.shape.blocks, "no block is left for a map");
         drop(meta);
+        self.toy.stall_at(Point::Placed);
+        self.toy.land(to);
         assert!(self.toy.promised() >= fresh, "placing without admission");
         Ok(())
     }
