@@ -207,7 +207,7 @@ class File:
         if draw.random() < 0.1:
             length *= 20
         if name == "punch" and draw.random() < 0.03:
-            offset, length = 0, 1 << 40
+            offset, length = 0, 1 << 33
         if LIBC.fallocate(self.descriptor, mode, offset, length) != 0:
             raise OSError(ctypes.get_errno(), name)
         if mode & (ZERO_RANGE | PUNCH_HOLE):
