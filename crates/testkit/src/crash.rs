@@ -361,7 +361,7 @@ type Said<T> = Result<T, String>;
 impl<F: Family> Court<'_, F> {
     fn expectation(&self) -> Expectation<'_> {
         let expectation = self.recording.history.at(self.cut);
-        if F::ONE_MOMENT && !self.recording.hurt { expectation.of_one_moment() } else { expectation }
+        family::names_after_a_cut::<F>(expectation, &self.recording.geometry, self.recording.hurt)
     }
 
     /// Judges in five steps: check, repair a copy, mount, use, check again.

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 pub use self::ext::Ext;
 pub use self::ext4::Ext4;
 pub use self::f2fs::F2fs;
+use crate::history::Expectation;
 use crate::image::Geometry;
 use crate::judges::{Verdict, tools};
 use crate::model::{Model, NodeId};
@@ -119,6 +120,19 @@ pub fn fresh<F: Family>(geometry: &Geometry) -> Option<MemDisk> {
         made.insert(geometry.name, F::make(geometry)?);
     }
     made.get(geometry.name).map(MemDisk::snapshot)
+}
+
+/// Adds to an expectation what a power cut may not do to names; `hurt`: the device has failed before. Inodes of 128
+/// bytes have no room to tell of a rename across directories.
+pub fn names_after_a_cut<'a, F: Family>(
+    expectation: Expectation<'a>,
+    geometry: &Geometry,
+    hurt: bool,
+) -> Expectation<'a> {
+    if F::ONE_MOMENT {
+        return if hurt { expectation } else { expectation.of_one_moment() };
+    }
+    if geometry.inode_size > 128 { expectation.with_whole_renames() } else { expectation }
 }
 
 /// Returns the geometry of a family with this name.

@@ -85,6 +85,8 @@ pub struct Expectation<'a> {
     fsynced: Vec<(NodeId, usize)>,
     /// True if all names must be of one moment.
     one_moment: bool,
+    /// True if a file that was only renamed has no name more than before.
+    renames_are_whole: bool,
     /// Slack of sizes, in bytes: after a repair a file may end at a block's end.
     size_slack: u64,
 }
@@ -110,6 +112,7 @@ impl History {
             all_since: 0,
             fsynced: Vec::new(),
             one_moment: false,
+            renames_are_whole: false,
             size_slack: 0,
         };
         expectation.promise(Promise::All, 0);
@@ -129,15 +132,24 @@ impl History {
 }
 
 impl<'a> Expectation<'a> {
-    /// Allows sizes up to the end of their last block: `e2fsck -y` leaves these after an interrupted append.
+    /// Allows sizes up to the end of their last block: `e2fsck -y` leaves these after an interrupted append. It takes
+    /// both names of an interrupted rename for links.
     pub fn after_repair(mut self, block_size: u64) -> Self {
         self.size_slack = block_size;
+        self.renames_are_whole = false;
         self
     }
 
     /// Demands that all names together are those of one moment, as a format keeps them that commits everything at once.
     pub fn of_one_moment(mut self) -> Self {
         self.one_moment = true;
+        self
+    }
+
+    /// Demands that a rename that the cut interrupted has happened or has not: a file whose link count has not changed
+    /// since everything was promised has no names more than that.
+    pub fn with_whole_renames(mut self) -> Self {
+        self.renames_are_whole = true;
         self
     }
 
@@ -205,8 +217,11 @@ impl<'a> Expectation<'a> {
 
     /// Returns every fault of the tree that a volume shows.
     pub fn violations(&self, tree: &Tree) -> Vec<String> {
-        let mut judge = Judge { expect: self, tree, said: Vec::new(), found: BTreeMap::new() };
+        let mut judge = Judge::new(self, tree);
         judge.walk();
+        if self.renames_are_whole {
+            judge.whole_renames();
+        }
         judge.missing_names();
         judge.unreachable();
         if self.one_moment {
@@ -222,9 +237,14 @@ struct Judge<'a> {
     said: Vec<String>,
     /// Paths at which nodes were found.
     found: BTreeMap<NodeId, String>,
+    /// The names outside of lost+found that led to each node, by its inode number as seen.
+    names: BTreeMap<(NodeId, u64), Vec<String>>,
 }
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
+    fn new(expect: &'a Expectation<'a>, tree: &'a Tree) -> Judge<'a> {
+        Judge { expect, tree, said: Vec::new(), found: BTreeMap::new(), names: BTreeMap::new() }
+    }
     /// Returns the newest state of a node.
     fn newest(&self, id: NodeId) -> Option<&Node> {
         self.expect.states.iter().rev().find_map(|model| model.get(id))
@@ -256,7 +276,10 @@ impl Judge<'_> {
                 }
                 let path = format!("{path}{}/", name.escape_ascii());
                 match self.bound_to(id, name, *ino) {
-                    Some(child) => todo.push((child, *ino, path)),
+                    Some(child) => {
+                        self.names.entry((child, *ino)).or_default().push(path.clone());
+                        todo.push((child, *ino, path));
+                    }
                     None => self.said.push(format!("{path} leads to inode {ino}, which it was never bound to")),
                 }
             }
@@ -291,7 +314,7 @@ impl Judge<'_> {
     /// Returns true if the inode shows an acceptable version of a node.
     fn is_shown_by(&self, id: NodeId, ino: u64) -> bool {
         let Some(seen) = self.tree.nodes.get(&ino) else { return false };
-        let mut trial = Judge { expect: self.expect, tree: self.tree, said: Vec::new(), found: BTreeMap::new() };
+        let mut trial = Judge::new(self.expect, self.tree);
         trial.node(id, seen, "");
         trial.said.is_empty()
     }
@@ -315,6 +338,19 @@ impl Judge<'_> {
             }
         }
         certain
+    }
+
+    /// Reports files that were only renamed and have a name too many.
+    fn whole_renames(&mut self) {
+        for ((id, _), names) in &self.names {
+            let states = self.expect.states[self.expect.all_since..].iter();
+            let mut versions = states.filter_map(|model| model.get(*id));
+            let Some(first) = versions.next().filter(|node| !node.is_dir()) else { continue };
+            let always = versions.all(|node| node.nlink == first.nlink);
+            if always && names.len() > first.nlink as usize {
+                self.said.push(format!("file #{} was renamed and has both names: {}", id.0, names.join(" and ")));
+            }
+        }
     }
 
     /// Reports missing names whose every acceptable binding is some node.
@@ -590,6 +626,21 @@ mod tests {
         mixture.apply(&ops[4]).unwrap();
         assert!(history.at(48).violations(&shown(&mixture, &history)).is_empty(), "each name by itself is right");
         assert!(!violations(&mixture).is_empty(), "b moved before a did");
+    }
+
+    #[test]
+    fn a_file_that_was_only_renamed_has_one_name_and_one_that_was_linked_may_have_both() {
+        let link = Op::Link { node: NodeId(1), dir: NodeId::ROOT, name: "b".into() };
+        let with = |change: Op| {
+            let history = history(&[Op::create(NodeId::ROOT, "a"), Op::Sync, change]);
+            let mut both = history.steps[1].after.clone();
+            both.apply(&link).unwrap();
+            let tree = shown(&both, &history);
+            (history.at(22).violations(&tree), history.at(22).with_whole_renames().violations(&tree))
+        };
+        let (each, whole) = with(rename("a", "b"));
+        assert_eq!((each.len(), whole.len()), (0, 1), "{whole:?}");
+        assert_eq!(with(link.clone()), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -512,8 +512,7 @@ impl<F: Family> Run<F> {
         let mut tree = self.see(&Arc::new(state.snapshot()))?;
         let lost = tree.nodes[&tree.root].entries.get(LOST_AND_FOUND).copied();
         for left in left {
-            let expectation = left.history.at(cut);
-            let expectation = if F::ONE_MOMENT && !hurt { expectation.of_one_moment() } else { expectation };
+            let expectation = family::names_after_a_cut::<F>(left.history.at(cut), &self.plan.geometry, hurt);
             let volume = std::mem::replace(&mut tree.root, left.client.root.0);
             let Some(root) = tree.nodes.get_mut(&left.client.root.0) else {
                 return Err(format!("the directory of client {} is gone", left.number));

@@ -85,6 +85,7 @@ impl Format for Ext {
     }
 
     fn list(&self, dir: &Self::Node, from: Cookie, to: &mut DirSink<'_>) -> Result<()> {
+        self.end_renames_in(dir)?;
         self.list_names(dir, from, to)
     }
 

@@ -20,7 +20,7 @@ use crate::meta::Level;
 /// The names of an inode, by the directory that holds them.
 type NamesOf = BTreeMap<u32, Vec<(u32, Vec<u8>)>>;
 
-fn dot_dot() -> &'static Name {
+pub(super) fn dot_dot() -> &'static Name {
     Name::new(b"..").expect("a legal name")
 }
 
@@ -114,7 +114,9 @@ impl Ext {
         let mut ended = false;
         for (name, ino) in self.temporary_names(&home)? {
             let only_name = self.names_found(InodeNo(ino))? == 1;
-            if only_name && !self.put_back(InodeNo(ino), &name)? {
+            // The exchange gave it a link for the temporary name: one too many means that its other name is still away.
+            let lacks_name = only_name || self.recovery.known.lock().excess(ino) > 0;
+            if lacks_name && !self.put_back(InodeNo(ino), &name)? && only_name {
                 continue;
             }
             if let Some(name) = Name::new(&name) {

@@ -24,16 +24,22 @@ struct Case {
 /// The first thing done after the mount, before the names are judged.
 type First = fn(&Vfs<Ext>, &Case);
 
-const CASES: [Case; 5] = [
+/// The directory that is made right before the rename.
+const FRESH: &str = "fresh";
+
+const CASES: [Case; 6] = [
     Case { inode_size: 256, from: ("a", "file.new"), to: ("a", "file"), replaces: true },
     Case { inode_size: 256, from: ("a", "file.new"), to: ("a", "file"), replaces: false },
     Case { inode_size: 256, from: ("a", "file"), to: ("b", "file"), replaces: true },
     Case { inode_size: 256, from: ("a", "one"), to: ("b", "two"), replaces: false },
+    Case { inode_size: 256, from: ("a", "one"), to: (FRESH, "two"), replaces: false },
     Case { inode_size: 128, from: ("a", "file.new"), to: ("a", "file"), replaces: true },
 ];
 
 const OLD: u8 = 0xAA;
 const NEW: u8 = 0xBB;
+/// The mark of a file that was synced under its old name.
+const SYNCED: u8 = 1;
 
 fn ino_of(vfs: &Vfs<Ext>, dir: Ino, text: &str) -> Option<Ino> {
     let found = vfs.lookup(&who(), dir, name(text)).ok()?.ino;
@@ -43,6 +49,16 @@ fn ino_of(vfs: &Vfs<Ext>, dir: Ino, text: &str) -> Option<Ino> {
 
 fn at(vfs: &Vfs<Ext>, (dir, text): (&str, &str)) -> Option<Ino> {
     ino_of(vfs, ino_of(vfs, ROOT, dir)?, text)
+}
+
+fn names_in(vfs: &Vfs<Ext>, dir: Ino) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut note = |entry: ListEntry<'_>| {
+        names.push(String::from_utf8(entry.name.as_bytes().to_vec()).unwrap());
+        true
+    };
+    vfs.list(&who(), dir, Cookie::START, &mut note).unwrap();
+    names
 }
 
 fn volume(case: &Case) -> Arc<MemDisk> {
@@ -79,10 +95,12 @@ fn renamed(case: &Case, again: bool) -> Arc<CrashRecorder> {
     virt.run(|| {
         let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions::default()).expect("it opens");
         let vfs = Vfs::new(ext, disk, rt.clone(), options());
-        let (from, to) = (ino_of(&vfs, ROOT, case.from.0).unwrap(), ino_of(&vfs, ROOT, case.to.0).unwrap());
+        let from = ino_of(&vfs, ROOT, case.from.0).unwrap();
         for round in 0..1 + u8::from(again) {
             let file = file_of(&vfs, from, case.from.1, NEW + round, 5000);
             vfs.fsync(file, false).unwrap();
+            recorder.mark(u64::from(SYNCED));
+            let to = ino_of(&vfs, ROOT, case.to.0).unwrap_or_else(|| make(&vfs, ROOT, case.to.0, FileKind::Directory));
             vfs.rename(&who(), (from, name(case.from.1)), (to, name(case.to.1)), RenameMode::Replace).unwrap();
             vfs.fsync(to, false).unwrap();
             recorder.mark(u64::from(NEW + round));
@@ -106,11 +124,12 @@ fn judge_crash(recorder: &CrashRecorder, cut: usize, seed: u64, case: &Case, fir
     let what = format!("cut {cut}, seed {seed}, {:?} to {:?}", case.from, case.to);
     let (old, new) = (at(&vfs, case.from), at(&vfs, case.to));
     assert!(old.is_none() || old != new, "{what}: the file has both names");
+    let promised = recorder.marks_before(cut);
+    assert!(promised.is_empty() || old.is_some() || new.is_some(), "{what}: the file has none of its names");
     if let Some(new) = new {
         let bytes = content(&vfs, new);
-        if let Some(promised) = recorder.marks_before(cut).last() {
-            assert!(u64::from(bytes[0]) >= *promised, "{what}: an older version came back");
-        }
+        let promised = promised.into_iter().max().unwrap_or(0);
+        assert!(u64::from(bytes[0]) >= promised, "{what}: an older version came back");
         if let Some(old) = old {
             vfs.set_attr(&who(), old, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
         } else {
@@ -148,21 +167,32 @@ fn an_interrupted_rename_is_ended_when_the_new_name_is_looked_up() {
 }
 
 #[test]
+fn an_interrupted_rename_is_ended_before_its_directory_is_listed() {
+    judge_all(false, |vfs, case| {
+        for dir in [case.from.0, case.to.0] {
+            let Some(dir) = ino_of(vfs, ROOT, dir) else { continue };
+            for text in names_in(vfs, dir) {
+                assert!(ino_of(vfs, dir, &text).is_some(), "{text} is listed and not there");
+            }
+        }
+    });
+}
+
+#[test]
 fn an_interrupted_rename_is_ended_though_no_caller_comes_across_the_file() {
     judge_all(false, |vfs, _| {
         run_background_step(vfs);
-        for dir in ["a", "b"] {
-            let (dir, mut inodes) = (ino_of(vfs, ROOT, dir).unwrap(), Vec::new());
-            let mut note = |entry: ListEntry<'_>| {
-                inodes.push(entry.ino);
-                true
-            };
-            vfs.list(&who(), dir, Cookie::START, &mut note).unwrap();
-            let names = inodes.len();
-            inodes.sort_unstable();
-            inodes.dedup();
-            assert_eq!(inodes.len(), names, "a file has two names");
+        let mut names = Vec::new();
+        for dir in ["a", "b", FRESH] {
+            let Some(dir) = ino_of(vfs, ROOT, dir) else { continue };
+            names.extend(
+                names_in(vfs, dir).iter().filter(|text| !text.starts_with('.')).map(|text| ino_of(vfs, dir, text)),
+            );
         }
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "a file has two names");
     });
 }
 
