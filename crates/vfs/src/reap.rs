@@ -7,8 +7,8 @@
 //!
 //! A removed file is free space for `statfs(2)` from the moment on that no program uses it, however late the work is:
 //! what reaping will give back counts as free ([`Reaper::reapable`]). While an op moves blocks from the file to the
-//! free ones they may be in neither number, or in both; so they may be while a write that was under way when the file was
-//! removed gets its place. So each such step shares a lock, which is taken exclusively to read the numbers.
+//! free ones they may be in neither number, or in both; so they may be while a write that was under way when the file
+//! was removed gets its place. So each such step shares a lock, which is taken exclusively to read the numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

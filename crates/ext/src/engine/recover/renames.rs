@@ -25,6 +25,12 @@ struct Entry {
     name: Vec<u8>,
 }
 
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        (self.dir.ino, &self.name) == (other.dir.ino, &other.name)
+    }
+}
+
 impl Ext {
     /// Ends the interrupted rename of the file with this number. Returns true if there was one: names have to be looked
     /// up again then.
@@ -69,8 +75,8 @@ impl Ext {
         }
     }
 
-    /// Removes the old name if the new one leads to the file as well, and the note of the rename. Both names and the links are as the crash
-    /// left them: ops that change them get to the file through [`Ext::end_rename_of`].
+    /// Removes the old name if the new one leads to the file as well, and the note of the rename. Both names and the
+    /// links are as the crash left them: ops that change them get to the file through [`Ext::end_rename_of`].
     fn end_rename(&self, node: &Arc<Incore>) -> Result<()> {
         let _one = self.recovery.renames.lock();
         let Renaming { from, old, to, new } = match node.state.lock().inode.renaming {
@@ -80,11 +86,7 @@ impl Ext {
         let (old, new) = (self.entry_of(node, from, old)?, self.entry_of(node, to, new)?);
         self.visit_in_turn(node)?;
         let gone = match (old, new) {
-            (Some(old), Some(new))
-                if (old.dir.ino, &old.name) != (new.dir.ino, &new.name) && self.leads_from_root(&new.dir)? =>
-            {
-                self.remove_old(node, &old)?
-            }
+            (Some(old), Some(new)) if old != new && self.leads_from_root(&new.dir)? => self.remove_old(node, &old)?,
             _ => Level::NONE,
         };
         node.state.lock().inode.renaming = None;
