@@ -75,6 +75,8 @@ impl Format for Ext {
     }
 
     fn lookup(&self, dir: &Self::Node, name: &Name) -> Result<Option<Dentry>> {
+        // The kernel keeps what it is told: names that recovery is going to change are not told.
+        self.end_exchanges_first()?;
         let mut found = self.find_name(dir, name)?;
         if let Some(leads_to) = &found
             && self.end_rename_of(leads_to.ino)?

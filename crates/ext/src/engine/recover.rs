@@ -81,7 +81,7 @@ impl Ext {
         self.health.watch(visited)
     }
 
-    /// Waits until names may change: interrupted exchanges are ended first.
+    /// Waits until names may be told and changed: interrupted exchanges are ended first.
     pub(super) fn end_exchanges_first(&self) -> Result<()> {
         if !self.recovery.is_active() || self.recovery.may_change.load(Ordering::Acquire) {
             return Ok(());

@@ -114,9 +114,7 @@ impl Ext {
         let mut ended = false;
         for (name, ino) in self.temporary_names(&home)? {
             let only_name = self.names_found(InodeNo(ino))? == 1;
-            // The exchange gave it a link for the temporary name: one too many means that its other name is still away.
-            let lacks_name = only_name || self.recovery.known.lock().excess(ino) > 0;
-            if lacks_name && !self.put_back(InodeNo(ino), &name)? && only_name {
+            if only_name && !self.put_back(InodeNo(ino), &name)? {
                 continue;
             }
             if let Some(name) = Name::new(&name) {
