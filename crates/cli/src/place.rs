@@ -47,6 +47,13 @@ fn is_volume(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
 }
 
+/// Returns true if a word is the name of an image, without a path on it, or of nothing.
+fn is_image_alone(word: &OsStr) -> bool {
+    let path = Path::new(word);
+    is_volume(path) && Place::parse(word) == Place::Host(path.into())
+        || !path.exists() && !word.as_bytes().contains(&b':')
+}
+
 /// Returns the part of `IMAGE:PATH` before the first colon, without a choice of a partition.
 fn image_of(place: &Path) -> PathBuf {
     let bytes = place.as_os_str().as_bytes();
@@ -71,6 +78,17 @@ impl Inside {
                 "{} is no image file or device; write IMAGE:PATH or IMAGE PATH",
                 crate::output::path(&path)
             ))),
+        }
+    }
+
+    /// Parses any number of `IMAGE:PATH`, or `IMAGE PATH...`.
+    pub(crate) fn parse_all(words: &[OsString]) -> Vec<Result<Inside>> {
+        let is_path = |word: &OsString| matches!(Place::parse(word), Place::Host(_));
+        match words {
+            [image, paths @ ..] if !paths.is_empty() && is_image_alone(image) && paths.iter().all(is_path) => {
+                paths.iter().map(|path| Inside::parse(image, Some(path))).collect()
+            }
+            _ => words.iter().map(|word| Inside::parse(word, None)).collect(),
         }
     }
 
@@ -102,6 +120,24 @@ mod tests {
         assert_eq!((inside.image.as_path(), inside.path.as_slice()), (file.path(), &b"/a:b"[..]));
         assert_eq!(Place::parse(OsStr::new("no/such:/a")), Place::Host("no/such:/a".into()));
         assert_eq!(Place::parse(OsStr::new("/tmp")), Place::Host("/tmp".into()));
+    }
+
+    #[test]
+    fn several_paths_are_on_one_image_that_comes_first_or_each_on_its_own() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let image = file.path().to_str().unwrap();
+        let inside = |path: &str| Inside { image: image.into(), path: path.into() };
+        let all = |words: &[String]| -> Vec<Option<Inside>> {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            Inside::parse_all(&words).into_iter().map(Result::ok).collect()
+        };
+        let (one, two) = (format!("{image}:/a"), format!("{image}:/b"));
+        assert_eq!(all(&[image.into(), "/a".into(), "b".into()]), [Some(inside("/a")), Some(inside("b"))]);
+        assert_eq!(all(&[one.clone(), "/none".into(), two.clone()]), [Some(inside("/a")), None, Some(inside("/b"))]);
+        assert_eq!(all(&[image.into(), two]), [Some(inside("/")), Some(inside("/b"))]);
+        assert_eq!(all(&[image.into()]), [Some(inside("/"))]);
+        let missing = Inside { image: "/no/such".into(), path: b"/a".to_vec() };
+        assert_eq!(all(&["/no/such".into(), "/a".into()]), [Some(missing)]);
     }
 
     #[test]

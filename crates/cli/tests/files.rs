@@ -15,6 +15,7 @@ support::tests_of_both! {
     copies_within_and_between_volumes_work,
     errors_name_the_place_and_the_way_out,
     info_and_map_show_the_layout,
+    mkdir_and_rm_take_several_paths_and_follow_links_on_the_way,
 }
 
 /// Makes a small tree with properties that copies often lose.
@@ -106,6 +107,26 @@ fn errors_name_the_place_and_the_way_out(format: Format) {
         let (_, message) = fails(&[command.as_ref(), text.as_os_str()]);
         assert!(message.contains("no ext2, ext3, ext4 or F2FS volume"), "{command}: {message}");
     }
+}
+
+fn mkdir_and_rm_take_several_paths_and_follow_links_on_the_way(format: Format) {
+    let scratch = Scratch::with_volume(format);
+    let image = scratch.image().display().to_string();
+    let listed = |path: &str| ok(&["ls", &scratch.inside(path)]);
+    symlink("dir", scratch.path("link")).unwrap();
+    ok(&["put".into(), scratch.path("link").display().to_string(), scratch.inside("/")]);
+    ok(&["mkdir", &scratch.inside("/dir"), &scratch.inside("/link/a"), &scratch.inside("/link/b")]);
+    ok(&["mkdir", "-p", &image, "/link/c/d", "/link", "e"]);
+    assert_eq!(listed("/dir"), "a\nb\nc\n");
+    let gone = [&scratch.inside("/link/a"), "/no/image:/a", &scratch.inside("/no"), &scratch.inside("/link/c")];
+    let (code, message) = fails(&[&["rm", "-r"], &gone[..]].concat());
+    assert!(code == 1 && message.contains("/no/image") && message.contains(":/no: No such file"), "{message}");
+    assert_eq!(listed("/dir"), "b\n");
+    let (code, message) = fails(&["mkdir", &scratch.inside("/link"), &scratch.inside("/f")]);
+    assert!(code == 1 && message.contains("File exists"), "{message}");
+    ok(&["rm", "-r", &image, "/link", "/e"]);
+    assert_eq!(listed("/"), "dir\nf\nlost+found\n");
+    scratch.judge();
 }
 
 /// Checks that a message does not advise mkfs: it would replace the damaged volume by an empty one.

@@ -1,6 +1,5 @@
-//! `moafs mkdir`: makes a directory on a volume.
+//! `moafs mkdir`: makes directories on a volume.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -8,46 +7,55 @@ use moafs_vfs::Format;
 use moafs_vfs::types::FileKind;
 
 use super::failure;
-use super::tree::{New, Tree};
+use super::paths::{Going, Paths, Work};
+use super::tree::{LastLink, New, Tree};
 use super::volume_tree::VolumeTree;
 use crate::error::Result;
 use crate::place::Inside;
-use crate::volume::{Access, Volume, with_volume};
+use crate::volume::Access;
 
-/// Make a directory on a volume
+/// Make directories on a volume
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   moafs mkdir disk.img:/srv
-  moafs mkdir -p disk.img:/srv/www/static")]
+  moafs mkdir -p disk.img:/srv/www/static
+
+Exit code: 0 made, 1 something was not (and said so).")]
 pub(crate) struct MkdirArgs {
-    /// IMAGE:PATH, or IMAGE
-    #[arg(value_name = "IMAGE[:PATH]")]
-    image: OsString,
-    /// PATH, if it was not given with the image
-    path: Option<OsString>,
+    #[command(flatten)]
+    paths: Paths,
+    #[command(flatten)]
+    mkdir: Mkdir,
+}
+
+#[derive(Debug, Args)]
+struct Mkdir {
     /// Make missing directories on the way; one that exists is no error
     #[arg(short, long)]
     parents: bool,
 }
 
 impl MkdirArgs {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let place = Inside::parse(&self.image, self.path.as_ref())?;
-        with_volume!(&place.image, Access::Write, |volume| self.make(volume, &place))?;
-        Ok(ExitCode::SUCCESS)
+    pub(crate) fn run(mut self) -> Result<ExitCode> {
+        self.paths.each(&mut self.mkdir)
     }
+}
 
-    fn make<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
-        let tree = VolumeTree::new(&volume.vfs, &place.image);
+impl Work for Mkdir {
+    const ACCESS: Access = Access::Write;
+
+    fn on<F: Format>(&mut self, tree: &VolumeTree<'_, F>, place: &Inside, _going: &mut Going) -> Result<()> {
         let mut at = tree.root()?;
         let mut names = place.path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).peekable();
         if names.peek().is_none() && !self.parents {
             return Err(failure("making", place, libc::EEXIST));
         }
+        let mut path = Vec::new();
         while let Some(name) = names.next() {
+            path.extend([b"/", name].concat());
             let last = names.peek().is_none();
-            at = match tree.child(&at, name)? {
+            at = match tree.resolve(&path, LastLink::Followed)? {
                 Some(_) if last && !self.parents => return Err(failure("making", place, libc::EEXIST)),
                 Some(next) if tree.meta(&next)?.kind == FileKind::Directory => next,
                 Some(_) => return Err(failure("making", place, libc::ENOTDIR)),

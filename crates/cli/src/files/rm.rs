@@ -1,6 +1,5 @@
 //! `moafs rm`: removes files of a volume.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -9,30 +8,34 @@ use indicatif::ProgressBar;
 use moafs_vfs::Format;
 use moafs_vfs::types::FileKind;
 
-use super::failure;
+use super::paths::{Going, Paths, Work};
 use super::tree::Tree;
 use super::volume_tree::{Held, VolumeTree};
 use super::walk::{Step, Walk};
+use super::{Named, failure, named};
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::place::Inside;
 use crate::stop::Stop;
-use crate::volume::{Access, Volume, with_volume};
+use crate::volume::Access;
 
 /// Remove files of a volume
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  moafs rm disk.img:/core
+  moafs rm disk.img:/core disk.img:/tmp/log
   moafs rm -r disk.img:/tmp/build
 
 Exit code: 0 removed, 1 something was not (and said so), 130 interrupted.")]
 pub(crate) struct RmArgs {
-    /// IMAGE:PATH, or IMAGE
-    #[arg(value_name = "IMAGE[:PATH]")]
-    image: OsString,
-    /// PATH, if it was not given with the image
-    path: Option<OsString>,
+    #[command(flatten)]
+    paths: Paths,
+    #[command(flatten)]
+    rm: Rm,
+}
+
+#[derive(Debug, Args)]
+struct Rm {
     /// Directories, with everything in them
     #[arg(short, long)]
     recursive: bool,
@@ -42,41 +45,33 @@ pub(crate) struct RmArgs {
 }
 
 impl RmArgs {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        let place = Inside::parse(&self.image, self.path.as_ref())?;
-        with_volume!(&place.image, Access::Write, |volume| self.remove(volume, &place))?;
-        Ok(ExitCode::SUCCESS)
+    pub(crate) fn run(mut self) -> Result<ExitCode> {
+        self.paths.each(&mut self.rm)
     }
+}
 
-    fn remove<F: Format>(&self, volume: &Volume<F>, place: &Inside) -> Result<()> {
-        let tree = VolumeTree::new(&volume.vfs, &place.image);
-        let Some((dir, name)) = place.split() else {
-            return Err(failure("removing", place, libc::EBUSY));
-        };
-        let parent = tree.walk(dir)?;
-        let node = match &parent {
-            Some(parent) => tree.child(parent, name)?,
-            None => None,
-        };
-        let (Some(parent), Some(node)) = (parent, node) else {
+impl Work for Rm {
+    const ACCESS: Access = Access::Write;
+
+    fn on<F: Format>(&mut self, tree: &VolumeTree<'_, F>, place: &Inside, going: &mut Going) -> Result<()> {
+        let Some(Named { dir, name, node: Some(node) }) = named(tree, place, "removing")? else {
             return if self.force { Ok(()) } else { Err(failure("removing", place, libc::ENOENT)) };
         };
         if tree.meta(&node)?.kind != FileKind::Directory {
-            return tree.unlink(&parent, name);
+            return tree.unlink(&dir, name);
         }
         if !self.recursive {
             return Err(failure("removing (-r removes directories)", place, libc::EISDIR));
         }
-        let removal =
-            Removal { tree: &tree, stop: Stop::on_signals()?, progress: output::spinner("removed"), failed: 0 };
-        removal.run(&parent, node, name)
+        let removal = Removal { tree, stop: going.stop(), progress: output::spinner("removed"), failed: 0 };
+        removal.run(&dir, node, name)
     }
 }
 
 /// A removal of a directory with everything in it.
 struct Removal<'t, 'v, F: Format> {
     tree: &'t VolumeTree<'v, F>,
-    stop: Stop,
+    stop: &'t Stop,
     progress: ProgressBar,
     /// Number of files that could not be removed, which was reported.
     failed: u64,
