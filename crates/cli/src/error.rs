@@ -100,9 +100,9 @@ if you know its block, `moafs fsck --superblock BLOCK {0}` uses it",
     /// A copy went on after failures, which were reported.
     #[error("{failed} of {all} files could not be copied")]
     Incomplete { failed: u64, all: u64 },
-    /// A copy whose source and target are one file.
-    #[error("{from} and {to} are the same file: nothing is copied")]
-    SameFile { from: String, to: String },
+    /// A copy, move or link whose source and target are one file.
+    #[error("{from} and {to} are the same file: nothing is {done}")]
+    SameFile { from: String, to: String, done: &'static str },
     /// A directory that a walk met a second time.
     #[error(
         "{at}: this directory was met before: it has several parents or contains itself; check the volume \
@@ -131,6 +131,11 @@ impl CliError {
     /// Makes an error of a host file, for `map_err`.
     pub(crate) fn host(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CliError {
         move |error| CliError::Host { what, path: path.to_owned(), error }
+    }
+
+    /// Makes an error of arguments that lack a source or a destination.
+    pub(crate) fn few_places() -> CliError {
+        CliError::Usage("give a source and a destination".to_owned())
     }
 
     /// Makes an error of mounting `image`, for `map_err`.

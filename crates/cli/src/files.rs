@@ -1,33 +1,51 @@
-//! Files of a volume without mounting it, and without root: `ls`, `cat`, `cp`, `mkdir`, `rm`.
+//! Files of a volume without mounting it, and without root: `ls`, `cat`, `cp`, `mv`, `ln`, `rm` and their like.
 //!
 //! They go through the same [`moafs_vfs::Vfs`] as a mount. Permissions are not checked: a user who
 //! can write the image can write every file in it.
 
 pub(crate) mod cat;
+pub(crate) mod chmod;
+pub(crate) mod chown;
 pub(crate) mod copy;
 pub(crate) mod cp;
+mod destination;
+pub(crate) mod df;
+pub(crate) mod du;
 pub(crate) mod host;
+pub(crate) mod ln;
 pub(crate) mod ls;
 pub(crate) mod mkdir;
+mod mode;
+pub(crate) mod mv;
 mod paths;
 pub(crate) mod rm;
+mod sizes;
 mod stage;
+pub(crate) mod touch;
 mod trail;
 pub(crate) mod tree;
+pub(crate) mod truncate;
+mod visit;
 pub(crate) mod volume_tree;
 mod walk;
 
 use moafs_vfs::{Error, Format};
 
 use crate::error::{CliError, Result};
+use crate::owner;
 use crate::place::Inside;
-use tree::{LastLink, Tree};
+use tree::{LastLink, New, Tree};
 use volume_tree::{Held, VolumeTree};
 
 /// Returns the file at a place, or an error if there is none.
 fn existing<'v, F: Format>(tree: &VolumeTree<'v, F>, place: &Inside) -> Result<Held<'v, F>> {
+    found(tree, place, LastLink::Kept)
+}
+
+/// Returns the file at a place, or the one that a symbolic link there leads to.
+fn found<'v, F: Format>(tree: &VolumeTree<'v, F>, place: &Inside, last: LastLink) -> Result<Held<'v, F>> {
     let missing = || failure("looking up", place, libc::ENOENT);
-    tree.walk(&place.path)?.ok_or_else(missing)
+    tree.resolve(&place.path, last)?.ok_or_else(missing)
 }
 
 /// A name in a directory, and the file that has it.
@@ -50,6 +68,16 @@ fn named<'v, 'p, F: Format>(
     let Some(dir) = tree.resolve(dir, LastLink::Followed)? else { return Ok(None) };
     let node = tree.child(&dir, name)?;
     Ok(Some(Named { dir, name, node }))
+}
+
+/// Makes an empty regular file at a place where there is none, as the umask lets it.
+fn make_empty<'v, F: Format>(tree: &VolumeTree<'v, F>, place: &Inside) -> Result<Held<'v, F>> {
+    let missing = || failure("making", place, libc::ENOENT);
+    let Named { dir, name, node } = named(tree, place, "making")?.ok_or_else(missing)?;
+    if node.is_some() {
+        return Err(failure("making the file of a symbolic link that leads nowhere,", place, libc::ENOENT));
+    }
+    tree.make(&dir, name, New::file(0o666 & !owner::umask()))
 }
 
 /// Makes an error from a POSIX error number at a place on a volume.

@@ -10,7 +10,7 @@
 //! | `defrag` | moving scattered files together, on a mount or without one |
 //! | `swap` | the kernel swaps to a mounted volume |
 //! | `info`, `map`, `stat`, `top` | looking at volumes and mounts |
-//! | `files` | `ls`, `cat`, `cp`, `mkdir`, `rm`: files of a volume without mounting it |
+//! | `files` | `ls`, `cat`, `cp`, `mv`, `rm` and their like: files of a volume without mounting it |
 //! | `simdisk`, `lab` | a modelled disk for any file system, and experiments on such disks |
 //! | `trace_file` | the device's requests of a mount, in a file |
 //! | `format_name` | the formats of volumes, told apart by their first bytes |
@@ -90,7 +90,15 @@ enum Command {
     Get(files::cp::GetArgs),
     Put(files::cp::PutArgs),
     Mkdir(files::mkdir::MkdirArgs),
+    Touch(files::touch::TouchArgs),
+    Mv(files::mv::MvArgs),
+    Ln(files::ln::LnArgs),
     Rm(files::rm::RmArgs),
+    Chmod(files::chmod::ChmodArgs),
+    Chown(files::chown::ChownArgs),
+    Truncate(files::truncate::TruncateArgs),
+    Du(files::du::DuArgs),
+    Df(files::df::DfArgs),
     Simdisk(simdisk::SimdiskArgs),
     Lab(lab::LabArgs),
     Helpers(helpers::HelpersArgs),
@@ -115,7 +123,15 @@ impl Command {
             Command::Get(args) => args.run(),
             Command::Put(args) => args.run(),
             Command::Mkdir(args) => args.run(),
+            Command::Touch(args) => args.run(),
+            Command::Mv(args) => args.run(),
+            Command::Ln(args) => args.run(),
             Command::Rm(args) => args.run(),
+            Command::Chmod(args) => args.run(),
+            Command::Chown(args) => args.run(),
+            Command::Truncate(args) => args.run(),
+            Command::Du(args) => args.run(),
+            Command::Df(args) => args.run(),
             Command::Simdisk(args) => args.run(),
             Command::Lab(args) => args.run(),
             Command::Helpers(args) => args.run(),

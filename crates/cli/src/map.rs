@@ -45,7 +45,7 @@ impl MapArgs {
         }
         if host::id_of_path(&self.output).is_some_and(|output| host::id_of_path(&self.image) == Some(output)) {
             let (from, to) = (output::path(&self.image), output::path(&self.output));
-            return Err(CliError::SameFile { from, to });
+            return Err(CliError::SameFile { from, to, done: "copied" });
         }
         let picture = self.draw()?;
         if to_stdout {

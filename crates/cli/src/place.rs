@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{CliError, Result};
@@ -54,6 +54,15 @@ fn is_image_alone(word: &OsStr) -> bool {
         || !path.exists() && !word.as_bytes().contains(&b':')
 }
 
+/// Returns true if both names of volumes lead to the same one.
+fn is_same_volume(one: &Path, other: &Path) -> bool {
+    let id = |name: &Path| {
+        let (file, part) = partition::split(name);
+        file.metadata().ok().map(|meta| (meta.dev(), meta.ino(), part))
+    };
+    one == other || (id(one).is_some() && id(one) == id(other))
+}
+
 /// Returns the part of `IMAGE:PATH` before the first colon, without a choice of a partition.
 fn image_of(place: &Path) -> PathBuf {
     let bytes = place.as_os_str().as_bytes();
@@ -90,6 +99,43 @@ impl Inside {
             }
             _ => words.iter().map(|word| Inside::parse(word, None)).collect(),
         }
+    }
+
+    /// Parses places that have to be on one volume, for the command `name`. They get the same name of the image.
+    ///
+    /// # Errors
+    /// Fails for a place on the host or on another volume, and names `cp`, which does not mind.
+    pub(crate) fn parse_on_one(words: &[OsString], name: &str) -> Result<Vec<Inside>> {
+        let mut places: Vec<Inside> = Vec::new();
+        for (word, place) in words.iter().zip(Inside::parse_all(words)) {
+            if place.is_err() && !word.as_bytes().contains(&b':') {
+                return Err(CliError::Usage(format!(
+                    "{} is on the host, and {name} stays on one volume; `moafs cp` copies from one place to another",
+                    crate::output::path(Path::new(word))
+                )));
+            }
+            let place = place?;
+            places.push(match places.first() {
+                Some(first) => place.on_volume_of(first, name)?,
+                None => place,
+            });
+        }
+        Ok(places)
+    }
+
+    /// Returns this place with the name that `first` gives to their volume, for the command `name`.
+    ///
+    /// # Errors
+    /// Fails if they are on different volumes.
+    pub(crate) fn on_volume_of(self, first: &Inside, name: &str) -> Result<Inside> {
+        if is_same_volume(&first.image, &self.image) {
+            return Ok(Inside { image: first.image.clone(), ..self });
+        }
+        Err(CliError::Usage(format!(
+            "{} and {} are on different volumes, and {name} stays on one; `moafs cp` copies between them",
+            first.describe(),
+            self.describe()
+        )))
     }
 
     /// Returns the directory and the last component; `None` for the root.

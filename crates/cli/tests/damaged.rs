@@ -10,7 +10,7 @@ support::tests_of_both! {
     listings_of_cyclic_trees_end_and_show_the_rest,
     copies_of_cyclic_trees_end,
     removals_stay_within_their_tree,
-    surveys_and_defrag_of_cyclic_trees_end,
+    surveys_and_changes_of_cyclic_trees_end,
 }
 
 /// `/top-directory/middle-directory` with two directories in it: `inner-directory`, which is redirected, and
@@ -47,7 +47,7 @@ impl Tree {
         let name = b"inner-directory";
         let places: Vec<usize> = match self.format {
             // Number, length of the entry, length of the name, type, name.
-            Format::Ext2 => (8..bytes.len() - name.len())
+            Format::Ext2 | Format::Ext4 => (8..bytes.len() - name.len())
                 .filter(|at| &bytes[*at..at + name.len()] == name && bytes[at - 8..at - 4] == from)
                 .map(|at| at - 8)
                 .collect(),
@@ -124,13 +124,15 @@ fn removals_stay_within_their_tree(format: Format) {
     }
 }
 
-fn surveys_and_defrag_of_cyclic_trees_end(format: Format) {
+fn surveys_and_changes_of_cyclic_trees_end(format: Format) {
     for tree in Tree::each(format) {
         let image = tree.scratch.image().display().to_string();
         let picture = tree.scratch.path("map.svg").display().to_string();
         for (arguments, code) in [
             (&["info", "--json", &image][..], 0),
             (&["map", &image, "-o", &picture], 0),
+            (&["du", &image], 1),
+            (&["chmod", "-R", "a+r", &image], 1),
             (&["defrag", "-n", &image], 1),
             (&["defrag", "-q", &image], 1),
         ] {

@@ -262,7 +262,7 @@ impl<'t, S: Tree, D: Tree> Copy<'t, S, D> {
     }
 
     fn same_file(&self, node: &S::Node, old: &D::Node) -> CliError {
-        CliError::SameFile { from: self.from.describe(node), to: self.to.describe(old) }
+        CliError::SameFile { from: self.from.describe(node), to: self.to.describe(old), done: "copied" }
     }
 
     fn file(&mut self, node: &S::Node, meta: &Meta, old: Option<&Meta>, name: &[u8]) -> Result<(), Trouble> {

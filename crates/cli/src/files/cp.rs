@@ -1,7 +1,6 @@
 //! `moafs cp`, `get` and `put`.
 
-use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,9 +8,9 @@ use std::time::Instant;
 
 use clap::Args;
 use moafs_vfs::Format;
-use moafs_vfs::types::FileKind;
 
 use super::copy::{Copy, Keep, Surroundings, Tally};
+use super::destination::Destination;
 use super::host::{self, Host};
 use super::tree::{FileId, LastLink, Tree};
 use super::volume_tree::VolumeTree;
@@ -19,7 +18,7 @@ use crate::error::{CliError, Result};
 use crate::place::{Inside, Place};
 use crate::stop::Stop;
 use crate::volume::{Access, Volume, with_volume};
-use crate::{output, stat};
+use crate::{output, owner, stat};
 
 /// Copy files between host and volume, or between volumes
 ///
@@ -108,19 +107,16 @@ impl PutArgs {
 
 /// Takes the last place, which is the destination of the others.
 fn destination(places: &mut Vec<OsString>) -> Result<OsString> {
-    places.pop().ok_or_else(|| CliError::Usage("give a source and a destination".to_owned()))
+    places.pop().ok_or_else(CliError::few_places)
 }
 
 impl How {
     fn keep(&self, to: &Place) -> Keep {
-        let umask = rustix::process::umask(rustix::fs::Mode::empty());
-        rustix::process::umask(umask);
-        let caller = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Keep {
             recursive: self.recursive || self.archive,
             all: self.archive,
-            owner: matches!(to, Place::Volume(_)).then_some(caller),
-            umask: umask.as_raw_mode(),
+            owner: matches!(to, Place::Volume(_)).then(owner::of_caller),
+            umask: owner::umask(),
         }
     }
 }
@@ -184,7 +180,7 @@ fn copy_to<D: Tree>(
     path: &[u8],
     around: &Surroundings<'_>,
 ) -> Result<Tally> {
-    let mut target = Target { to, path, is_directory: sources.len() > 1, around, copied: HashSet::new() };
+    let mut target = Target { to, destination: Destination::new(path, sources.len(), "copied"), around };
     let mut total = Tally::default();
     for source in sources {
         let tally = match source {
@@ -202,15 +198,11 @@ fn copy_to<D: Tree>(
     Ok(total)
 }
 
-/// The destination of a copy.
+/// The target of a copy.
 struct Target<'a, D: Tree> {
     to: &'a D,
-    path: &'a [u8],
-    /// True if it must be a directory that exists: there are several sources.
-    is_directory: bool,
+    destination: Destination<'a>,
     around: &'a Surroundings<'a>,
-    /// Names in that directory that were copied: a second source of the same name does not replace the first.
-    copied: HashSet<Vec<u8>>,
 }
 
 impl<D: Tree> Target<'_, D> {
@@ -235,74 +227,9 @@ impl<D: Tree> Target<'_, D> {
         from: &'c S,
         source: &[u8],
     ) -> Result<(Copy<'c, S, D>, S::Node, Option<Vec<u8>>)> {
-        let shown = || output::name(source);
-        let missing = || CliError::Usage(format!("{} does not exist", shown()));
+        let missing = || CliError::Usage(format!("{} does not exist", output::name(source)));
         let node = from.resolve(source, LastLink::Kept)?.ok_or_else(missing)?;
-        let existing = self.to.resolve(self.path, LastLink::Followed)?;
-        let directory = match existing {
-            Some(existing) if self.to.meta(&existing)?.kind == FileKind::Directory => Some(existing),
-            _ => None,
-        };
-        let (dir, name) = match directory {
-            Some(dir) => (dir, last_name(source).map(<[u8]>::to_vec)),
-            None => {
-                let (dir, name) = self.new_file()?;
-                (dir, Some(name))
-            }
-        };
-        if let Some(name) = &name
-            && self.is_directory
-            && !self.copied.insert(name.clone())
-        {
-            return Err(CliError::Usage(format!(
-                "{}: another source of this name was just copied and is not replaced",
-                shown()
-            )));
-        }
+        let (dir, name) = self.destination.of(self.to, source)?;
         Ok((Copy::new(from, self.to, dir, self.around)?, node, name))
-    }
-
-    /// Returns the directory and the name of a target that is no directory, or does not exist.
-    fn new_file(&self) -> Result<(D::Node, Vec<u8>)> {
-        let shown = output::name(self.path);
-        if self.is_directory {
-            return Err(CliError::Usage(format!("{shown} is no directory: several files cannot go there")));
-        }
-        let (parent, name) = parent_and_name(self.path);
-        let missing = || CliError::Usage(format!("the directory of {shown} does not exist"));
-        let name = name.ok_or_else(missing)?;
-        let dir = self.to.resolve(parent, LastLink::Followed)?.ok_or_else(missing)?;
-        Ok((dir, name.to_vec()))
-    }
-}
-
-/// Returns the last component of a path; `None` for `/`, `.`, `..` and the like.
-fn last_name(path: &[u8]) -> Option<&[u8]> {
-    let (_, name) = parent_and_name(path);
-    name.filter(|name| !matches!(*name, b"." | b".."))
-}
-
-/// Splits a path into its directory (`.` or `/` if it has none) and its last component.
-fn parent_and_name(path: &[u8]) -> (&[u8], Option<&[u8]>) {
-    let Some(last) = path.iter().rposition(|&byte| byte != b'/') else { return (path, None) };
-    let path = &path[..=last];
-    match path.iter().rposition(|&byte| byte == b'/') {
-        Some(0) => (b"/", Some(&path[1..])),
-        Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
-        None => (OsStr::new(".").as_bytes(), Some(path)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_have_a_directory_and_a_name() {
-        assert_eq!(parent_and_name(b"a/b/"), (&b"a"[..], Some(&b"b"[..])));
-        assert_eq!(parent_and_name(b"/a"), (&b"/"[..], Some(&b"a"[..])));
-        assert_eq!(parent_and_name(b"a"), (&b"."[..], Some(&b"a"[..])));
-        assert_eq!(parent_and_name(b"/"), (&b"/"[..], None));
-        assert_eq!(last_name(b"dir/.."), None);
     }
 }

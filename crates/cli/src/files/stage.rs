@@ -91,6 +91,16 @@ pub(crate) fn temporary_name() -> Vec<u8> {
     format!("{TEMPORARY}{}", Uuid::new_v4().simple()).into_bytes()
 }
 
+/// Gives a file with a temporary name its own, in place of a file that has it.
+pub(crate) fn take_name<D: Tree>(to: &D, dir: &D::Node, temporary: &[u8], name: &[u8]) -> Result<()> {
+    let renamed = to.rename(dir, temporary, name);
+    if renamed.is_err() {
+        // The first of both errors is reported.
+        let _ = to.unlink(dir, temporary);
+    }
+    renamed
+}
+
 impl<'t, D: Tree> Stage<'t, D> {
     pub(crate) fn new(to: &'t D, top: Rc<D::Node>) -> Self {
         Stage { to, top, waiting: Vec::new(), bytes: 0 }
@@ -125,20 +135,11 @@ impl<'t, D: Tree> Stage<'t, D> {
     fn publish_one(&self, waiting: &Waiting<D::Node>) -> Outcome {
         let is_file = !matches!(waiting, Waiting::Directory { .. });
         let result = match waiting {
-            Waiting::File { dir, temporary, name, .. } => self.rename(dir, temporary, name),
+            Waiting::File { dir, temporary, name, .. } => take_name(self.to, dir, temporary, name),
             Waiting::Link { dir, name, trail, id } => self.link(dir, name, trail, *id),
             Waiting::Directory { node, attributes } => attributes.set(self.to, node),
         };
         Outcome { is_file, result }
-    }
-
-    fn rename(&self, dir: &D::Node, temporary: &[u8], name: &[u8]) -> Result<()> {
-        let renamed = self.to.rename(dir, temporary, name);
-        if renamed.is_err() {
-            // The first of both errors is reported.
-            let _ = self.to.unlink(dir, temporary);
-        }
-        renamed
     }
 
     fn link(&self, dir: &D::Node, name: &[u8], trail: &Trail, id: FileId) -> Result<()> {
@@ -153,7 +154,7 @@ impl<'t, D: Tree> Stage<'t, D> {
         }
         let temporary = temporary_name();
         self.to.link(&node, dir, &temporary)?;
-        self.rename(dir, &temporary, name)
+        take_name(self.to, dir, &temporary, name)
     }
 
     /// Returns the file that the trail leads to now.

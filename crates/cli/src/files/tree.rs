@@ -51,6 +51,11 @@ impl New<'_> {
     pub(crate) fn directory(perm: u32) -> Self {
         New { kind: FileKind::Directory, perm, rdev: 0, target: None, shown_as: None }
     }
+
+    /// Describes a new regular file with the permissions `perm`.
+    pub(crate) fn file(perm: u32) -> Self {
+        New { kind: FileKind::Regular, ..New::directory(perm) }
+    }
 }
 
 /// A range of bytes that are no hole.

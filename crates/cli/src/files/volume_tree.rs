@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use moafs_runtime::Timestamp;
-use moafs_vfs::api::{NewFile, RenameMode, Seek, SetAttr, SetTime, Stat};
+use moafs_vfs::api::{NewFile, RenameMode, Seek, SetAttr, SetTime, Stat, StatFs};
 use moafs_vfs::types::{Cookie, FileKind, Ino, Mapping, Name, SetMode};
 use moafs_vfs::{Credentials, Error, Format, Vfs};
 
@@ -127,6 +127,24 @@ impl<'v, F: Format> VolumeTree<'v, F> {
             }
         }
         Ok(runs)
+    }
+
+    /// Returns the space of the volume.
+    pub(crate) fn space(&self) -> StatFs {
+        self.vfs.stat_fs()
+    }
+
+    /// Gives a file another name, in any directory, in place of a file that has it.
+    pub(crate) fn relocate(&self, from: (&Held<'v, F>, &[u8]), to: (&Held<'v, F>, &[u8])) -> Result<()> {
+        let (old, new) = ((from.0.ino, self.name(from.0, from.1)?), (to.0.ino, self.name(to.0, to.1)?));
+        let renamed = self.vfs.rename(&self.who, old, new, RenameMode::Replace);
+        renamed.map_err(self.failed("moving", &from.0.trail.join(from.1)))
+    }
+
+    /// Sets the times of the last access and the last change to now.
+    pub(crate) fn touch(&self, node: &Held<'v, F>) -> Result<()> {
+        let now = Some(SetTime::Now);
+        self.set(node, "setting the times of", &SetAttr { atime: now, mtime: now, ..SetAttr::default() })
     }
 
     fn name<'n>(&self, dir: &Held<'v, F>, name: &'n [u8]) -> Result<&'n Name> {

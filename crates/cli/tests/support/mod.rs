@@ -18,6 +18,7 @@ pub(crate) const ORDINARY_USER: u32 = 65534;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Ext2,
+    Ext4,
     F2fs,
 }
 
@@ -25,6 +26,7 @@ impl Format {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Format::Ext2 => "ext2",
+            Format::Ext4 => "ext4",
             Format::F2fs => "f2fs",
         }
     }
@@ -33,30 +35,41 @@ impl Format {
     fn mkfs(self) -> &'static [&'static str] {
         match self {
             Format::Ext2 => &["-t", "ext2", "-b", "1024", "64M"],
+            Format::Ext4 => &["-t", "ext4", "64M"],
             Format::F2fs => &["-t", "f2fs", "-O", "extra_attr,inode_checksum,inode_crtime,lost_found", "128M"],
         }
     }
 }
 
-/// Makes a test of each format of functions that take a format.
-macro_rules! tests_of_both {
-    ($($test:ident,)+) => {
-        mod ext2 {
+/// Makes a module of tests of one format, of functions that take a format.
+macro_rules! tests_of {
+    ($module:ident, $format:ident, $($test:ident,)+) => {
+        mod $module {
             $(#[test]
             fn $test() {
-                super::$test(super::support::Format::Ext2);
-            })+
-        }
-        mod f2fs {
-            $(#[test]
-            fn $test() {
-                super::$test(super::support::Format::F2fs);
+                super::$test(super::support::Format::$format);
             })+
         }
     };
 }
 
-pub(crate) use tests_of_both;
+/// Makes a test of ext2 and one of F2FS of functions that take a format.
+macro_rules! tests_of_both {
+    ($($test:ident,)+) => {
+        support::tests_of! { ext2, Ext2, $($test,)+ }
+        support::tests_of! { f2fs, F2fs, $($test,)+ }
+    };
+}
+
+/// Makes a test of ext4 and one of F2FS of functions that take a format.
+macro_rules! tests_of_ext4_and_f2fs {
+    ($($test:ident,)+) => {
+        support::tests_of! { ext4, Ext4, $($test,)+ }
+        support::tests_of! { f2fs, F2fs, $($test,)+ }
+    };
+}
+
+pub(crate) use {tests_of, tests_of_both, tests_of_ext4_and_f2fs};
 
 /// A scratch directory with an image and a mount point.
 pub(crate) struct Scratch {
@@ -97,7 +110,7 @@ impl Scratch {
     /// Checks that the reference checker finds no error.
     pub(crate) fn judge(&self) {
         match self.format {
-            Format::Ext2 => e2fsck(&self.image()),
+            Format::Ext2 | Format::Ext4 => e2fsck(&self.image()),
             Format::F2fs => fsck_f2fs(&self.image()),
         }
     }
@@ -126,6 +139,17 @@ pub(crate) fn moafs_as_user<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(env!("CARGO_BIN_EXE_moafs"));
     command.args(arguments).stdin(Stdio::null()).uid(ORDINARY_USER).gid(ORDINARY_USER).output().unwrap()
+}
+
+/// Returns true if the command can be run as an ordinary user; prints a message if not.
+pub(crate) fn can_be_user() -> bool {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_moafs"));
+    let can = is_root() && command.arg("--version").stdout(Stdio::null()).uid(ORDINARY_USER).status().is_ok();
+    if !can {
+        eprintln!("SKIPPED: an ordinary user cannot run {}", env!("CARGO_BIN_EXE_moafs"));
+    }
+    can
 }
 
 /// Runs the command, which must end within [`PATIENCE`].
