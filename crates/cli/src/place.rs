@@ -55,7 +55,7 @@ fn is_image_alone(word: &OsStr) -> bool {
 }
 
 /// Returns true if both names of volumes lead to the same one.
-fn is_same_volume(one: &Path, other: &Path) -> bool {
+pub(crate) fn is_same_volume(one: &Path, other: &Path) -> bool {
     let id = |name: &Path| {
         let (file, part) = partition::split(name);
         file.metadata().ok().map(|meta| (meta.dev(), meta.ino(), part))

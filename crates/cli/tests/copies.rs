@@ -112,6 +112,38 @@ fn the_image_that_is_open_is_neither_copied_nor_replaced(format: Format) {
     scratch.judge();
 }
 
+/// Makes a disk whose one partition holds an ext4 volume.
+fn make_partitioned(scratch: &Scratch) {
+    const FIRST: u32 = 2048;
+    let volume = scratch.path("volume");
+    ok(&["mkfs", "-q", "-t", "ext4", volume.to_str().unwrap(), "16M"]);
+    let volume = fs::read(volume).unwrap();
+    let mut disk = vec![0; FIRST as usize * 512];
+    // The first entry of the table: its type, first sector and length.
+    disk[450] = 0x83;
+    disk[454..458].copy_from_slice(&FIRST.to_le_bytes());
+    disk[458..462].copy_from_slice(&u32::try_from(volume.len() / 512).unwrap().to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    fs::write(scratch.image(), [disk, volume].concat()).unwrap();
+}
+
+#[test]
+fn files_are_copied_and_moved_within_a_partition_and_its_disk_stays() {
+    let scratch = Scratch::new(Format::Ext4);
+    make_partitioned(&scratch);
+    let (file, disk) = (scratch.path("file"), scratch.image().display().to_string());
+    fs::write(&file, b"contents").unwrap();
+    let at = |path: &str| format!("{disk}@1:{path}");
+    ok(&["cp", file.to_str().unwrap(), &at("/one")]);
+    ok(&["cp", &at("/one"), &at("/two")]);
+    ok(&["mv", &at("/two"), &at("/three")]);
+    assert_eq!(ok(&["cat", &at("/three")]), "contents");
+    cp_fails(&[&at("/one"), &disk], "image of a volume that is in use");
+    cp_fails(&[&disk, &at("/disk")], "image of a volume that is in use");
+    assert_eq!(ok(&["ls", &disk]), "lost+found\none\nthree\n");
+    ok(&["fsck", "-fn", &format!("{disk}@1")]);
+}
+
 fn a_copy_that_fails_in_the_volume_leaves_the_old_file(format: Format) {
     let scratch = Scratch::with_volume(format);
     let (old, new) = (scratch.path("old"), scratch.path("new"));

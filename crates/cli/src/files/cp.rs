@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -15,7 +15,8 @@ use super::host::{self, Host};
 use super::tree::{FileId, LastLink, Tree};
 use super::volume_tree::VolumeTree;
 use crate::error::{CliError, Result};
-use crate::place::{Inside, Place};
+use crate::partition;
+use crate::place::{Inside, Place, is_same_volume};
 use crate::stop::Stop;
 use crate::volume::{Access, Volume, with_volume};
 use crate::{output, owner, stat};
@@ -149,7 +150,7 @@ fn copy_all(sources: &[OsString], to: &Place, how: &How) -> Result<ExitCode> {
 fn image_of(place: &Place) -> Option<FileId> {
     match place {
         Place::Host(_) => None,
-        Place::Volume(inside) => host::id_of_path(&inside.image),
+        Place::Volume(inside) => host::id_of_path(&partition::split(&inside.image).0),
     }
 }
 
@@ -162,7 +163,7 @@ fn copy_into<F: Format>(
     around: &Surroundings<'_>,
 ) -> Result<Tally> {
     let tree = VolumeTree::new(&volume.vfs, &inside.image);
-    let tally = copy_to(sources, host::id_of_path(&volume.image), &tree, &inside.path, around)?;
+    let tally = copy_to(sources, Some(&volume.image), &tree, &inside.path, around)?;
     if how.verbose {
         let fail = |error| CliError::Volume { what: "syncing", at: inside.describe(), error };
         volume.vfs.sync().map_err(fail)?;
@@ -175,7 +176,7 @@ fn copy_into<F: Format>(
 /// Copies all sources to `path` in `to`, which is the volume on the image `open` if it is one.
 fn copy_to<D: Tree>(
     sources: &[Place],
-    open: Option<FileId>,
+    open: Option<&Path>,
     to: &D,
     path: &[u8],
     around: &Surroundings<'_>,
@@ -186,7 +187,7 @@ fn copy_to<D: Tree>(
         let tally = match source {
             Place::Host(from) => target.copy_from(&Host, from.as_os_str().as_bytes())?,
             // The source is in the same volume, which is open already.
-            Place::Volume(from) if open.is_some() && host::id_of_path(&from.image) == open => {
+            Place::Volume(from) if open.is_some_and(|open| is_same_volume(&from.image, open)) => {
                 target.copy_from(to, &from.path)?
             }
             Place::Volume(from) => with_volume!(&from.image, Access::Read, |volume| {
