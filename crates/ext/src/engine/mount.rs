@@ -12,6 +12,7 @@ use moafs_vfs::types::{FileKind, Ino, Lbn, Mapping};
 use moafs_vfs::{Error, Result};
 
 use super::incore::{Registry, USER_FLAGS};
+use super::names::Marks;
 use super::recover::Recovery;
 use super::volume::Ext;
 use crate::alloc::Alloc;
@@ -118,6 +119,7 @@ impl Ext {
         (ext.replayed, ext.shape.notes) = (replayed, notes);
         ext.check_root()?;
         ext.mark_in_use()?;
+        ext.marks = Marks::of(&ext.superblock.lock());
         if ext.meta.has_journal() {
             ext.finish_orphans()?;
         }
@@ -190,6 +192,7 @@ impl Ext {
             form: codec::Form { is_whole: meta.has_journal(), ..codec::Form::of(&geo) },
             meta,
             shape,
+            marks: Marks::of(&superblock),
             superblock: Mutex::new(superblock),
             registry: Registry::new(Arc::clone(&rt), geo.block_size),
             held: Mutex::new(BTreeMap::new()),

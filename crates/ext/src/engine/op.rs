@@ -24,7 +24,7 @@ use moafs_vfs::{Error, Result};
 
 use super::incore::{Incore, Life, attr_of, put_attr};
 use super::map::MapPlace;
-use super::names::{hash_of, mark_of};
+use super::names::hash_of;
 use super::volume::Ext;
 use crate::alloc::{NewInode, no_space};
 use crate::format::dir as codec;
@@ -598,7 +598,8 @@ impl FormatOp for ExtOp<'_> {
             return Ok(());
         }
         self.touch_named(node)?;
-        let renaming = Renaming { from: from.ino, old: mark_of(old), to: to.ino, new: mark_of(new) };
+        let marks = self.ext.marks;
+        let renaming = Renaming { from: from.ino, old: marks.of_old(old), to: to.ino, new: marks.of_new(new) };
         node.state.lock().inode.renaming = Some(renaming);
         self.moving = Some(Arc::clone(node));
         Ok(())

@@ -81,9 +81,11 @@ impl Ext {
         self.health.watch(visited)
     }
 
-    /// Waits until names may be told and changed: interrupted exchanges are ended first.
+    /// Waits until names may be told and changed: interrupted exchanges are ended first. A volume that has turned
+    /// read-only tells the names that it has.
     pub(super) fn end_exchanges_first(&self) -> Result<()> {
-        if !self.recovery.is_active() || self.recovery.may_change.load(Ordering::Acquire) {
+        let may_change = !self.recovery.is_active() || self.recovery.may_change.load(Ordering::Acquire);
+        if may_change || self.health.failed().is_some() {
             return Ok(());
         }
         let mut pass = self.recovery.pass.lock();

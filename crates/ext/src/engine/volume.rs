@@ -11,6 +11,7 @@ use moafs_vfs::Result;
 use moafs_vfs::format::{Admission, Shape};
 
 use super::incore::{Incore, Registry, window};
+use super::names::Marks;
 use super::recover::Recovery;
 use crate::alloc::Alloc;
 use crate::format::{BlockNo, Geometry, GroupNo, Superblock, dir as codec};
@@ -56,6 +57,8 @@ pub struct Ext {
     pub(super) replayed: bool,
     /// The orphan list of a volume with a journal; its head on the disk is the last element.
     pub(super) orphans: lock::Mutex<Vec<Arc<Incore>>>,
+    /// The marks of names in inodes that are being renamed.
+    pub(super) marks: Marks,
     /// The recovery of a volume that was left by a crash of moafs; active while leaks are not
     /// returned yet.
     pub(super) recovery: Recovery,

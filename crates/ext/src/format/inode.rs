@@ -164,8 +164,8 @@ pub struct Inode {
     pub generation: u32,
     /// `i_extra_isize`: bytes in use after the first 128; 0 in slots of 128 bytes.
     pub extra_isize: u16,
-    /// The rename that the file is going through. Always `None` on volumes with checksums of metadata, where the fields
-    /// mean something else.
+    /// The rename that the file is going through. Always `None` of directories, which tell by their `..`, and on volumes
+    /// with checksums of metadata, where the fields mean something else.
     pub renaming: Option<Renaming>,
 }
 
@@ -208,7 +208,11 @@ impl Inode {
             file_acl: join32(u32_at(slot, 0x68), acl_high.into()),
             generation: u32_at(slot, 0x64),
             extra_isize: extra.isize,
-            renaming: if geo.checksums.cover_all() { None } else { Renaming::parse(slot) },
+            renaming: match kind_of_mode(mode) {
+                Some(FileKind::Directory) => None,
+                _ if geo.checksums.cover_all() => None,
+                _ => Renaming::parse(slot),
+            },
         }
     }
 

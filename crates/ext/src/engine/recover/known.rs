@@ -36,6 +36,25 @@ impl Bits {
         !was
     }
 
+    fn clear(&mut self, ino: u32) {
+        let (group, index) = self.at(ino);
+        if let Some(map) = self.groups.get_mut(&group) {
+            bitmap::clear(map, index);
+        }
+    }
+
+    /// Returns the first inodes whose bits are set, at most `max`. Groups without any are forgotten.
+    fn first(&mut self, max: usize) -> Vec<u32> {
+        self.groups.retain(|_, map| map.iter().any(|byte| *byte != 0));
+        let per_group = self.per_group;
+        let in_group = |(group, map): (&u32, &Vec<u8>)| {
+            let first = group * per_group + 1;
+            let set: Vec<u32> = (0..per_group).filter(|index| bitmap::test(map, *index)).collect();
+            set.into_iter().map(move |index| first + index)
+        };
+        self.groups.iter().flat_map(in_group).take(max).collect()
+    }
+
     fn count(&self, group: GroupNo) -> u32 {
         self.groups.get(&group.0).map_or(0, |map| map.iter().map(|byte| byte.count_ones()).sum())
     }
@@ -44,10 +63,6 @@ impl Bits {
         self.groups.len() * self.per_group.div_ceil(8) as usize
     }
 }
-
-/// The most renames that the pass ends: more than a crash leaves, and bounded on a volume made to harm. The others are
-/// ended when a caller comes across the file.
-const RENAMES_MAX: usize = 1 << 16;
 
 /// The reason for which a crash of moafs cannot have left a name.
 pub(super) enum Wrong {
@@ -86,8 +101,8 @@ pub(super) struct Known {
     /// Directories whose `..` does not name the directory that names them, by number, with that
     /// directory.
     pub(super) misplaced: BTreeMap<u32, u32>,
-    /// Files that were being renamed: at most [`RENAMES_MAX`] of them.
-    pub(super) renames: BTreeSet<u32>,
+    /// Files that were being renamed.
+    renames: Bits,
     /// Inodes that are being looked at.
     pub(super) visiting: BTreeSet<u32>,
     /// Directories per group, as the descriptors said at mount.
@@ -111,7 +126,7 @@ impl Known {
             dot_dots: BTreeMap::new(),
             doubles: BTreeSet::new(),
             misplaced: BTreeMap::new(),
-            renames: BTreeSet::new(),
+            renames: Bits::new(geo),
             visiting: BTreeSet::new(),
             directories_stored,
             incomplete: false,
@@ -129,9 +144,9 @@ impl Known {
     }
 
     pub(super) fn memory(&self) -> usize {
-        let bits = [&self.facts, &self.directories, &self.named, &self.read, &self.mapped, &self.touched];
+        let bits =
+            [&self.facts, &self.directories, &self.named, &self.read, &self.mapped, &self.touched, &self.renames];
         let pairs = self.pending.capacity() + self.dot_dots.len() + self.misplaced.len() + self.doubles.len();
-        let pairs = pairs + self.renames.len();
         bits.iter().map(|bits| bits.memory()).sum::<usize>()
             + self.excess.values().map(|counts| 2 * counts.len()).sum::<usize>()
             + self.owned.iter().map(Vec::len).sum::<usize>()
@@ -154,10 +169,19 @@ impl Known {
             self.directories.set(ino);
         } else if inode.links > 1 {
             *self.excess_of(ino) = inode.links;
-            if inode.renaming.is_some() && self.renames.len() < RENAMES_MAX {
-                self.renames.insert(ino);
+            if inode.renaming.is_some() {
+                self.renames.set(ino);
             }
         }
+    }
+
+    /// Returns the first files whose renames have not ended, at most `max`.
+    pub(super) fn renames(&mut self, max: usize) -> Vec<u32> {
+        self.renames.first(max)
+    }
+
+    pub(super) fn note_renamed(&mut self, ino: u32) {
+        self.renames.clear(ino);
     }
 
     pub(super) fn is_directory(&self, ino: u32) -> bool {

@@ -4,8 +4,7 @@
 //! or lists a directory that names it, the old name is removed; the pass over the names does so for files that no
 //! caller comes across.
 
-use std::collections::BTreeSet;
-use std::num::NonZeroU16;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use moafs_vfs::Result;
@@ -13,29 +12,29 @@ use moafs_vfs::types::{Cookie, FileKind, Name};
 
 use super::names::dot_dot;
 use crate::engine::incore::Incore;
-use crate::engine::names::{is_dot, mark_of};
+use crate::engine::names::is_dot;
 use crate::engine::volume::Ext;
 use crate::format::InodeNo;
 use crate::format::renaming::Renaming;
 use crate::meta::Level;
 
-/// A name, and the directory that holds it.
-struct Entry {
-    dir: Arc<Incore>,
-    name: Vec<u8>,
-}
+/// Renames that are ended together: their directories are read once for all of them.
+const TOGETHER_MAX: usize = 4096;
 
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        (self.dir.ino, &self.name) == (other.dir.ino, &other.name)
-    }
+/// A file that is being renamed, with the names that its note may speak of. One of two names may have the mark of the
+/// other as well, so up to two are kept for either.
+struct Moving {
+    node: Arc<Incore>,
+    renaming: Renaming,
+    old: Vec<Vec<u8>>,
+    new: Vec<Vec<u8>>,
 }
 
 impl Ext {
     /// Ends the interrupted rename of the file with this number. Returns true if there was one: names have to be looked
     /// up again then.
     pub(in crate::engine) fn end_rename_of(&self, ino: InodeNo) -> Result<bool> {
-        if !self.recovery.is_active() || self.slot(ino)?.is_none_or(|inode| inode.renaming.is_none()) {
+        if !self.may_end_renames() || self.slot(ino)?.is_none_or(|inode| inode.renaming.is_none()) {
             return Ok(false);
         }
         let Some(node) = self.in_use(ino)? else { return Ok(false) };
@@ -44,49 +43,78 @@ impl Ext {
 
     /// Does the same before a caller gets hold of an inode.
     pub(in crate::engine) fn end_rename_first(&self, node: &Arc<Incore>) -> Result<bool> {
-        if !self.recovery.is_active() || node.state.lock().inode.renaming.is_none() {
+        if !self.may_end_renames() || node.state.lock().inode.renaming.is_none() {
             return Ok(false);
         }
         self.end_exchanges_first()?;
-        let ended = self.end_rename(node);
+        let ended = self.end_renames_of(&[node.ino.0]);
         self.health.watch(ended)?;
         Ok(true)
     }
 
-    /// Ends the interrupted renames of the files that a directory names, before a caller sees these.
-    pub(in crate::engine) fn end_renames_in(&self, dir: &Incore) -> Result<()> {
-        if !self.recovery.is_active() {
+    /// Ends the interrupted renames of the files that a directory names, before a caller sees these. A directory that
+    /// the root does not lead to is left alone: the names in it do not count, and it goes.
+    pub(in crate::engine) fn end_renames_in(&self, dir: &Arc<Incore>) -> Result<()> {
+        if !self.may_end_renames() {
             return Ok(());
         }
         self.end_exchanges_first()?;
-        let ended = self.visit_in_turn(dir).and_then(|()| self.end_renames());
+        let ended = self.note_names_first(dir).and_then(|()| self.end_renames());
         self.health.watch(ended)
     }
 
-    /// Ends the renames that were met while names were noted. Another task may be about the same ones: each stays noted
+    /// A volume that has turned read-only shows both names.
+    fn may_end_renames(&self) -> bool {
+        self.recovery.is_active() && self.health.failed().is_none()
+    }
+
+    fn note_names_first(&self, dir: &Arc<Incore>) -> Result<()> {
+        let is_read = self.recovery.known.lock().is_read(dir.ino.0);
+        let counts = !is_read && !self.reached_from_root(BTreeSet::from([dir.ino.0]))?.is_empty();
+        if counts { self.visit_in_turn(dir) } else { Ok(()) }
+    }
+
+    /// Ends the renames that were met while facts were noted. Another task may be about the same ones: each stays noted
     /// until it has ended.
     pub(super) fn end_renames(&self) -> Result<()> {
         loop {
-            let Some(ino) = self.recovery.known.lock().renames.first().copied() else { return Ok(()) };
-            if let Some(node) = self.in_use(InodeNo(ino))? {
-                self.end_rename(&node)?;
+            let some = self.recovery.known.lock().renames(TOGETHER_MAX);
+            if some.is_empty() {
+                return Ok(());
             }
-            self.recovery.known.lock().renames.remove(&ino);
+            self.end_renames_of(&some)?;
+            let mut known = self.recovery.known.lock();
+            some.into_iter().for_each(|ino| known.note_renamed(ino));
         }
     }
 
-    /// Removes the old name if the new one leads to the file as well, and the note of the rename. Both names and the
-    /// links are as the crash left them: ops that change them get to the file through [`Ext::end_rename_of`].
-    fn end_rename(&self, node: &Arc<Incore>) -> Result<()> {
+    /// Ends the renames of some files. Their names and links are as the crash left them: ops that change them get to
+    /// the file through [`Ext::end_rename_of`].
+    fn end_renames_of(&self, files: &[u32]) -> Result<()> {
         let _one = self.recovery.renames.lock();
-        let Renaming { from, old, to, new } = match node.state.lock().inode.renaming {
-            Some(renaming) => renaming,
-            None => return Ok(()),
-        };
-        let (old, new) = (self.entry_of(node, from, old)?, self.entry_of(node, to, new)?);
+        let mut moving = BTreeMap::new();
+        for ino in files {
+            let Some(node) = self.in_use(InodeNo(*ino))? else { continue };
+            let Some(renaming) = node.state.lock().inode.renaming else { continue };
+            moving.insert(*ino, Moving { node, renaming, old: Vec::new(), new: Vec::new() });
+        }
+        let dirs = moving.values().flat_map(|file| [file.renaming.from.0, file.renaming.to.0]).collect();
+        let mut reached = BTreeMap::new();
+        // A name may be on the disk in a directory whose own name is not: it does not count.
+        for ino in self.reached_from_root(dirs)? {
+            let Some(dir) = self.directory_in_use(InodeNo(ino))? else { continue };
+            self.find_names(&dir, &mut moving)?;
+            reached.insert(ino, dir);
+        }
+        moving.into_values().try_for_each(|file| self.end_rename(&file, &reached))
+    }
+
+    /// Removes the old name of a file if the new one leads to it as well, and the note of the rename.
+    fn end_rename(&self, file: &Moving, dirs: &BTreeMap<u32, Arc<Incore>>) -> Result<()> {
+        let node = &file.node;
         self.visit_in_turn(node)?;
-        let gone = match (old, new) {
-            (Some(old), Some(new)) if old != new && self.leads_from_root(&new.dir)? => self.remove_old(node, &old)?,
+        let gone = match (file.old_name(), dirs.get(&file.renaming.from.0)) {
+            (Some(old), Some(dir)) => self.remove_old(node, dir, old)?,
             _ => Level::NONE,
         };
         node.state.lock().inode.renaming = None;
@@ -94,53 +122,82 @@ impl Ext {
     }
 
     /// Removes one name of several. Returns the level at which it is gone.
-    fn remove_old(&self, node: &Incore, old: &Entry) -> Result<Level> {
-        let (Some(name), true) = (Name::new(&old.name), node.state.lock().inode.links > 1) else {
+    fn remove_old(&self, node: &Incore, dir: &Arc<Incore>, old: &[u8]) -> Result<Level> {
+        let (Some(name), true) = (Name::new(old), node.state.lock().inode.links > 1) else {
             return Ok(Level::NONE);
         };
-        let gone = self.drop_name(&old.dir, name, Level::NONE)?;
+        let gone = self.drop_name(dir, name, Level::NONE)?;
         node.state.lock().inode.links -= 1;
         Ok(gone)
     }
 
-    /// Returns true if the root leads to a directory by its names. The new name may be on the disk in a directory whose
-    /// own name is not.
-    fn leads_from_root(&self, dir: &Arc<Incore>) -> Result<bool> {
-        let (mut at, mut seen) = (Arc::clone(dir), BTreeSet::new());
-        while at.ino != InodeNo::ROOT && seen.insert(at.ino.0) {
-            let Some(above) = self.find_name(&at, dot_dot())? else { return Ok(false) };
-            let Some(above) = self.directory_in_use(above.ino)? else { return Ok(false) };
-            if !self.names(&above, at.ino)? {
-                return Ok(false);
+    /// Returns those of some directories that the root leads to by names. Each directory above them is read once.
+    fn reached_from_root(&self, mut dirs: BTreeSet<u32>) -> Result<BTreeSet<u32>> {
+        // The directory above by which each is named.
+        let mut above: BTreeMap<u32, u32> = BTreeMap::new();
+        let (mut seen, mut level) = (BTreeSet::from([InodeNo::ROOT.0]), dirs.clone());
+        while !level.is_empty() {
+            let mut below: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+            for ino in level.into_iter().filter(|ino| seen.insert(*ino)) {
+                let Some(dir) = self.directory_in_use(InodeNo(ino))? else { continue };
+                let Some(parent) = self.find_name(&dir, dot_dot())? else { continue };
+                below.entry(parent.ino.0).or_default().insert(ino);
             }
-            at = above;
+            for (parent, children) in &below {
+                let Some(dir) = self.directory_in_use(InodeNo(*parent))? else { continue };
+                let named = self.named_in(&dir, children)?;
+                above.extend(named.into_iter().map(|child| (child, *parent)));
+            }
+            level = below.into_keys().collect();
         }
-        Ok(at.ino == InodeNo::ROOT)
+        let reached = |ino: &u32| {
+            let ways =
+                std::iter::successors(Some(*ino), |at| above.get(at).copied().filter(|_| *at != InodeNo::ROOT.0));
+            // A circle never ends at the root.
+            ways.take(above.len() + 1).any(|at| at == InodeNo::ROOT.0)
+        };
+        dirs.retain(reached);
+        Ok(dirs)
     }
 
-    /// Returns true if a directory has a name for an inode.
-    fn names(&self, dir: &Incore, ino: InodeNo) -> Result<bool> {
-        let mut found = false;
+    /// Returns those of some inodes that a directory names.
+    fn named_in(&self, dir: &Incore, wanted: &BTreeSet<u32>) -> Result<BTreeSet<u32>> {
+        let mut named = BTreeSet::new();
         self.list_names(dir, Cookie::START, &mut |name, dentry, _| {
-            found = dentry.ino.0 == u64::from(ino.0) && !is_dot(name.as_bytes());
-            !found
+            let found = u32::try_from(dentry.ino.0).ok().filter(|ino| wanted.contains(ino) && !is_dot(name.as_bytes()));
+            named.extend(found);
+            named.len() < wanted.len()
         })?;
-        Ok(found)
+        Ok(named)
     }
 
     fn directory_in_use(&self, ino: InodeNo) -> Result<Option<Arc<Incore>>> {
         Ok(self.in_use(ino)?.filter(|node| node.kind == FileKind::Directory))
     }
 
-    /// Returns the name with this mark by which a directory leads to a file.
-    fn entry_of(&self, node: &Incore, dir: InodeNo, mark: NonZeroU16) -> Result<Option<Entry>> {
-        let Some(dir) = self.directory_in_use(dir)? else { return Ok(None) };
-        let mut found = None;
-        self.list_names(&dir, Cookie::START, &mut |name, dentry, _| {
-            let is_it = dentry.ino.0 == u64::from(node.ino.0) && mark_of(name) == mark;
-            found = is_it.then(|| name.as_bytes().to_vec());
-            !is_it
-        })?;
-        Ok(found.map(|name| Entry { dir, name }))
+    /// Finds the names in a directory that notes of renames speak of.
+    fn find_names(&self, dir: &Incore, moving: &mut BTreeMap<u32, Moving>) -> Result<()> {
+        self.list_names(dir, Cookie::START, &mut |name, dentry, _| {
+            if let Some(file) = u32::try_from(dentry.ino.0).ok().and_then(|ino| moving.get_mut(&ino)) {
+                let Renaming { from, old, to, new } = file.renaming;
+                let found = [
+                    (from == dir.ino && self.marks.of_old(name) == old, &mut file.old),
+                    (to == dir.ino && self.marks.of_new(name) == new, &mut file.new),
+                ];
+                for (_, names) in found.into_iter().filter(|(is_it, names)| *is_it && names.len() < 2) {
+                    names.push(name.as_bytes().to_vec());
+                }
+            }
+            true
+        })
+    }
+}
+
+impl Moving {
+    /// Returns the old name if the file has it and the new one.
+    fn old_name(&self) -> Option<&[u8]> {
+        let is_another =
+            |old: &Vec<u8>| self.renaming.from != self.renaming.to || self.new.iter().any(|new| new != old);
+        self.old.iter().find(|old| !self.new.is_empty() && is_another(old)).map(Vec::as_slice)
     }
 }

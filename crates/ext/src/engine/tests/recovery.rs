@@ -102,7 +102,7 @@ pub(super) fn close(vfs: Vfs<Ext>, mem: &MemDisk) {
 }
 
 /// Returns the byte on the device at which an inode's slot begins.
-fn slot_at(mem: &Arc<MemDisk>, ino: Ino) -> u64 {
+pub(super) fn slot_at(mem: &Arc<MemDisk>, ino: Ino) -> u64 {
     let disk: SharedDisk = Arc::<MemDisk>::clone(mem);
     let ext =
         Ext::open(disk, Live::new(), OpenOptions { read_only: true, ..OpenOptions::default() }).expect("it opens");
@@ -110,15 +110,15 @@ fn slot_at(mem: &Arc<MemDisk>, ino: Ino) -> u64 {
     ext.geo.byte_of(at.block) + at.offset as u64
 }
 
-fn poke16(mem: &MemDisk, at: u64, value: u16) {
+pub(super) fn poke16(mem: &MemDisk, at: u64, value: u16) {
     mem.poke(at, &value.to_le_bytes());
 }
 
-fn poke32(mem: &MemDisk, at: u64, value: u32) {
+pub(super) fn poke32(mem: &MemDisk, at: u64, value: u32) {
     mem.poke(at, &value.to_le_bytes());
 }
 
-const LINKS: u64 = 0x1A;
+pub(super) const LINKS: u64 = 0x1A;
 const SIZE: u64 = 0x04;
 const BLOCKS: u64 = 0x1C;
 

@@ -1,6 +1,7 @@
 //! Renames of files that a crash interrupts: afterwards a caller finds the old name or the new one, never both.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use moafs_disk::probe::crash::{CrashRecorder, Mode};
 use moafs_runtime::{Rt, Virtual};
@@ -9,9 +10,12 @@ use moafs_vfs::api::{ListEntry, RenameMode, SetAttr};
 use moafs_vfs::types::Cookie;
 
 use super::recovery::{
-    ROOT, close, content, crash, file_of, make, mount, new_volume, options, run_background_step, who,
+    LINKS, ROOT, close, content, crash, file_of, make, mount, new_volume, options, poke16, poke32, run_background_step,
+    slot_at, who,
 };
 use super::*;
+use crate::check::{self, CheckOptions};
+use crate::engine::names::hash_of;
 
 /// A rename: from a name in one directory to a name in another.
 struct Case {
@@ -210,5 +214,262 @@ fn a_second_link_that_a_user_made_survives_a_crash_after_a_rename() {
     run_background_step(&vfs);
     assert_eq!((ino_of(&vfs, ROOT, "one"), ino_of(&vfs, ROOT, "two")), (Some(file), Some(file)));
     assert_eq!(vfs.stat(file).unwrap().attr.nlink, 2);
+    close(vfs, &mem);
+}
+
+// -- files that leave a directory whose own name is not on the disk
+
+/// Makes a directory with some files and directories and moves one of the files out of it at once. Returns the recorder.
+fn left_a_fresh_directory() -> Arc<CrashRecorder> {
+    let virt = Virtual::new(None);
+    let rt: Rt = virt.clone();
+    let recorder = Arc::new(CrashRecorder::over(volume(&CASES[3]), rt.clone()));
+    let disk: SharedDisk = recorder.clone();
+    virt.run(|| {
+        let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions::default()).expect("it opens");
+        let vfs = Vfs::new(ext, disk, rt.clone(), options());
+        let (a, b) = (ino_of(&vfs, ROOT, "a").unwrap(), ino_of(&vfs, ROOT, "b").unwrap());
+        let fresh = make(&vfs, a, FRESH, FileKind::Directory);
+        let below = make(&vfs, fresh, "below", FileKind::Directory);
+        file_of(&vfs, below, "deep", NEW, 2000);
+        file_of(&vfs, fresh, "other", NEW, 3000);
+        file_of(&vfs, fresh, "one", NEW, 3000);
+        vfs.rename(&who(), (fresh, name("one")), (b, name("two")), RenameMode::Replace).unwrap();
+        vfs.sync().unwrap();
+        drop(vfs);
+    });
+    recorder
+}
+
+fn judge_lost_directory(first: impl Fn(&Vfs<Ext>)) {
+    let recorder = left_a_fresh_directory();
+    for cut in 0..recorder.cut_points() {
+        let seeds = if recorder.uncertain(cut) > 0 { 16 } else { 1 };
+        for seed in 0..seeds {
+            let (vfs, mem) = mount_state(&recorder, cut, seed);
+            first(&vfs);
+            // Now recovery may free the directory.
+            vfs.sync().unwrap();
+            run_background_step(&vfs);
+            close(vfs, &mem);
+        }
+    }
+}
+
+#[test]
+fn a_rename_out_of_a_directory_that_the_crash_lost_leaves_no_leaks() {
+    judge_lost_directory(|vfs| {
+        at(vfs, ("b", "two"));
+    });
+}
+
+#[test]
+fn listing_a_directory_that_the_crash_lost_by_its_number_leaves_no_leaks() {
+    judge_lost_directory(|vfs| {
+        for ino in 80..100 {
+            // As a file handle from before the crash does.
+            let Ok((_, node)) = vfs.format().load(Ino(ino)) else { continue };
+            let _ = vfs.format().list(&node, Cookie::START, &mut |_, _, _| true);
+        }
+    });
+}
+
+// -- notes that say nothing any more, or nothing true
+
+/// Returns what a crash left of the first case when the file had both names, and the file's number.
+fn with_both_names() -> (Arc<MemDisk>, Ino) {
+    let recorder = renamed(&CASES[1], false);
+    for cut in 0..recorder.cut_points() {
+        let mem = Arc::new(recorder.state(cut, 0, Mode::All));
+        let vfs = mount_read_only(&mem);
+        let (old, new) = (at(&vfs, CASES[1].from), at(&vfs, CASES[1].to));
+        if let Some(file) = old.filter(|_| old == new) {
+            return (mem, file);
+        }
+    }
+    panic!("no cut leaves both names");
+}
+
+fn mount_read_only(mem: &Arc<MemDisk>) -> Vfs<Ext> {
+    let (disk, rt): (SharedDisk, Rt) = (Arc::<MemDisk>::clone(mem), Live::new());
+    let ext = Ext::open(Arc::clone(&disk), rt.clone(), OpenOptions { read_only: true, ..OpenOptions::default() });
+    Vfs::new(ext.expect("it opens"), disk, rt, options())
+}
+
+#[test]
+fn both_names_are_links_once_a_checker_or_another_driver_has_had_the_volume() {
+    let (mem, file) = with_both_names();
+    let repair =
+        CheckOptions { mode: check::Mode::Yes, force: true, superblock: None, now: Timestamp::new(1_700_000_100, 0) };
+    check::check(&*mem, &repair, &mut |_| ()).unwrap();
+    judge::assert_clean(&mem, "after a check");
+    // A crash while moafs has the volume again, without a change of the file.
+    let vfs = mount(&mem);
+    file_of(&vfs, ROOT, "another", 1, 100);
+    vfs.sync().unwrap();
+    let mem = crash(vfs, &mem);
+    let vfs = mount(&mem);
+    run_background_step(&vfs);
+    assert_eq!((at(&vfs, CASES[1].from), at(&vfs, CASES[1].to)), (Some(file), Some(file)), "a link is gone");
+    assert_eq!(vfs.stat(file).unwrap().attr.nlink, 2);
+    close(vfs, &mem);
+}
+
+/// Stores a note of a rename in an inode on the disk, as the mount that crashed would have done.
+fn plant(mem: &Arc<MemDisk>, ino: Ino, (from, old): (Ino, &str), (to, new): (Ino, &str)) {
+    let slot = slot_at(mem, ino);
+    let ext = mount_read_only(mem);
+    let (old, new) = (ext.format().marks.of_old(name(old)), ext.format().marks.of_new(name(new)));
+    poke32(mem, slot + 0x24, to.0 as u32);
+    poke16(mem, slot + 0x7C, old.get());
+    poke16(mem, slot + 0x7E, new.get());
+    poke32(mem, slot + 0x98, from.0 as u32);
+}
+
+#[test]
+fn a_note_in_a_directory_says_nothing() {
+    let mem = new_volume(1024, 8);
+    let vfs = mount(&mem);
+    let dir = make(&vfs, ROOT, "dir", FileKind::Directory);
+    let file = file_of(&vfs, dir, "file", NEW, 3000);
+    vfs.sync().unwrap();
+    let mem = crash(vfs, &mem);
+    plant(&mem, dir, (ROOT, "dir"), (dir, "."));
+    let vfs = mount(&mem);
+    assert_eq!(at(&vfs, ("dir", "file")), Some(file));
+    run_background_step(&vfs);
+    assert_eq!(at(&vfs, ("dir", "file")), Some(file));
+    close(vfs, &mem);
+}
+
+#[test]
+fn a_note_that_names_no_names_of_the_file_removes_nothing() {
+    let mem = new_volume(1024, 8);
+    let vfs = mount(&mem);
+    let dir = make(&vfs, ROOT, "dir", FileKind::Directory);
+    let file = file_of(&vfs, dir, "file", NEW, 3000);
+    vfs.link(&who(), file, ROOT, name("link")).unwrap();
+    let other = file_of(&vfs, ROOT, "other", NEW, 3000);
+    vfs.sync().unwrap();
+    let mem = crash(vfs, &mem);
+    let far = Ino(u32::MAX.into());
+    for (from, to) in [
+        ((dir, "file"), (dir, "file")),
+        ((dir, "file"), (dir, "link")),
+        ((ROOT, "other"), (ROOT, "link")),
+        ((Ino(0), "file"), (Ino(0), "link")),
+        ((Ino(1), "file"), (Ino(7), "link")),
+        ((file, "file"), (other, "link")),
+        ((far, "file"), (ROOT, "link")),
+        ((dir, "file"), (far, "link")),
+    ] {
+        let mem = Arc::new(mem.snapshot());
+        plant(&mem, file, from, to);
+        let vfs = mount(&mem);
+        assert_eq!(
+            (at(&vfs, ("dir", "file")), ino_of(&vfs, ROOT, "link")),
+            (Some(file), Some(file)),
+            "{from:?} {to:?}"
+        );
+        assert_eq!(vfs.stat(file).unwrap().attr.nlink, 2);
+        close(vfs, &mem);
+    }
+}
+
+/// Returns two names whose rename leaves a note that one of them fits twice: as the old and as the new name.
+fn names_alike(vfs: &Vfs<Ext>) -> (String, String) {
+    let marks = vfs.format().marks;
+    let old = "file.new".to_owned();
+    let mark = marks.of_old(name(&old));
+    let new = (0..).map(|n| format!("file.{n}")).find(|new| marks.of_old(name(new)) == mark);
+    (old, new.expect("of 65535 names one has the mark"))
+}
+
+#[test]
+fn a_rename_between_names_of_the_same_mark_is_ended() {
+    for turned in [false, true] {
+        let mem = new_volume(1024, 8);
+        let vfs = mount(&mem);
+        let (old, new) = names_alike(&vfs);
+        let (old, new) = if turned { (new, old) } else { (old, new) };
+        let file = file_of(&vfs, ROOT, &old, NEW, 3000);
+        vfs.link(&who(), file, ROOT, name(&new)).unwrap();
+        vfs.sync().unwrap();
+        let mem = crash(vfs, &mem);
+        plant(&mem, file, (ROOT, &old), (ROOT, &new));
+        let vfs = mount(&mem);
+        assert_eq!((ino_of(&vfs, ROOT, &old), ino_of(&vfs, ROOT, &new)), (None, Some(file)));
+        close(vfs, &mem);
+    }
+}
+
+#[test]
+fn a_volume_that_damage_turned_read_only_is_still_read_after_an_interrupted_exchange() {
+    let mem = new_volume(1024, 8);
+    let vfs = mount(&mem);
+    let home = ino_of(&vfs, ROOT, "lost+found").unwrap();
+    let file = file_of(&vfs, ROOT, "file", NEW, 3000);
+    let temporary = format!(".moafs-exchange-{}-{}-{}", file.0, ROOT.0, hash_of(b"gone"));
+    vfs.link(&who(), file, home, name(&temporary)).unwrap();
+    let damaged = file_of(&vfs, ROOT, "damaged", OLD, 3000);
+    vfs.link(&who(), damaged, ROOT, name("link")).unwrap();
+    vfs.sync().unwrap();
+    let mem = crash(vfs, &mem);
+    poke16(&mem, slot_at(&mem, damaged) + LINKS, 1);
+    let vfs = mount(&mem);
+    // The look-up that comes across the damage may fail.
+    let _ = ino_of(&vfs, ROOT, "file");
+    assert!(vfs.failed().is_some_and(|reason| reason.contains("is one name more")));
+    assert_eq!(ino_of(&vfs, ROOT, "file"), Some(file));
+    assert!(names_in(&vfs, ROOT).contains(&"file".to_owned()));
+    assert_eq!(content(&vfs, file), vec![NEW; 3000]);
+}
+
+// -- many at once
+
+/// Moves files from one directory to another, and cuts the power when all of them have both names.
+fn cut_many(count: u32) -> Arc<MemDisk> {
+    let mem = Arc::new(MemDisk::new(256 << 11));
+    let options = MkfsOptions {
+        block_size: Some(4096),
+        inodes: Some(u64::from(count) + 100),
+        ..MkfsOptions::new([1; 16], [2; 16], Timestamp::new(1_700_000_000, 0))
+    };
+    mkfs(&*mem, &options).expect("mkfs");
+    let vfs = mount(&mem);
+    let (a, b) = (make(&vfs, ROOT, "a", FileKind::Directory), make(&vfs, ROOT, "b", FileKind::Directory));
+    let move_all = |from: Ino, to: Ino| {
+        for n in 0..count {
+            let text = format!("file-{n}");
+            vfs.rename(&who(), (from, name(&text)), (to, name(&text)), RenameMode::Replace).unwrap();
+        }
+    };
+    // There is room in both directories afterwards: the moves do not wait for each other.
+    for n in 0..count {
+        make(&vfs, b, &format!("file-{n}"), FileKind::Regular);
+    }
+    move_all(b, a);
+    vfs.sync().unwrap();
+    let before = vfs.format().meta.highest();
+    move_all(a, b);
+    // The inodes, then the new names.
+    vfs.format().sweep(Level(before.0 + 2)).unwrap();
+    crash(vfs, &mem)
+}
+
+#[test]
+fn many_renames_that_a_crash_interrupted_are_ended_together() {
+    const COUNT: u32 = 10_000;
+    /// One by one they took longer, since each reads both directories; together they take a hundredth of it.
+    const TIME_MAX: Duration = Duration::from_secs(5);
+    let mem = cut_many(COUNT);
+    let all = COUNT as usize + 2;
+    let vfs = mount_read_only(&mem);
+    let [a, b] = ["a", "b"].map(|dir| ino_of(&vfs, ROOT, dir).unwrap());
+    assert_eq!([a, b].map(|dir| names_in(&vfs, dir).len()), [all, all], "all have both names");
+    let vfs = mount(&mem);
+    let began = Instant::now();
+    assert_eq!((at(&vfs, ("a", "file-77")), names_in(&vfs, a).len(), names_in(&vfs, b).len()), (None, 2, all));
+    assert!(began.elapsed() < TIME_MAX, "it took {:?}", began.elapsed());
     close(vfs, &mem);
 }
