@@ -302,6 +302,42 @@ fn what_was_fsynced_is_found_again_without_a_checkpoint() {
     }
 }
 
+/// Removing a file gives its blocks back at once, but the last checkpoint has them still: with the chain of a new file
+/// that takes their place, more blocks would be in use than the volume has.
+#[test]
+fn a_full_volume_on_which_a_file_takes_the_place_of_another_is_mounted_after_a_crash() {
+    let Some(disk) = volume(64, &[]) else { return };
+    let vfs = open(&disk, OpenOptions::default(), small());
+    let who = Credentials::root();
+    let last = create(&vfs, ROOT, "last", FileKind::Regular);
+    let append = |ino: Ino, len: usize| {
+        let size = vfs.stat(ino).unwrap().attr.size;
+        vfs.write(&who, ino, size, &contents(1, len), false).is_ok() && vfs.sync().is_ok()
+    };
+    let filler = |text: &String| append(create(&vfs, ROOT, text, FileKind::Regular), 1 << 20);
+    let files: Vec<String> = (0..).map(|n| format!("filler{n}")).take_while(filler).collect();
+    // To the last block.
+    while append(last, 4096) {}
+    vfs.sync().unwrap();
+    for (round, text) in files.iter().take(4).enumerate() {
+        vfs.unlink(&who, ROOT, name(text)).unwrap();
+        vfs.run_background_step();
+        let new = create(&vfs, ROOT, &format!("new{round}"), FileKind::Regular);
+        vfs.write(&who, new, 0, &contents(round as u64, 900_000), false).unwrap();
+        vfs.fsync(new, false).unwrap();
+        let cut = Arc::new(disk.snapshot());
+        let after = open(&cut, OpenOptions::default(), small());
+        for old in 0..=round {
+            let found = after.lookup(&who, ROOT, name(&format!("new{old}"))).unwrap().ino;
+            assert!(read(&after, found, 900_000) == contents(old as u64, 900_000), "round {round}: new{old}");
+        }
+        after.close().unwrap();
+        fsck(&cut);
+    }
+    vfs.close().unwrap();
+    fsck(&disk);
+}
+
 /// A power cut may leave the new size and, behind it in the last block, the old bytes.
 #[test]
 fn space_allocated_behind_the_end_of_a_file_that_was_cut_reads_as_zeros() {

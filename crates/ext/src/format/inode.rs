@@ -164,8 +164,8 @@ pub struct Inode {
     pub generation: u32,
     /// `i_extra_isize`: bytes in use after the first 128; 0 in slots of 128 bytes.
     pub extra_isize: u16,
-    /// The rename that the file is going through. Always `None` of directories, which tell by their `..`, and on volumes
-    /// with checksums of metadata, where the fields mean something else.
+    /// The rename that the file is going through. Always `None` of directories, which tell by their `..`, and on
+    /// volumes with checksums of metadata, where the fields mean something else.
     pub renaming: Option<Renaming>,
 }
 
@@ -639,7 +639,7 @@ mod tests {
                 size: if kind == FileKind::Regular { size } else { size & 0xFFFF_FFFF },
                 links, atime: times[0], mtime: times[1], ctime: times[2], crtime: Some(times[3]),
                 dtime: 0, flags: InodeFlags::NOATIME, block, blocks: blocks.into(), extra_isize: 32,
-                renaming: is_renamed.then_some(Renaming { from: InodeNo(ids.0), old: marks.0, to: InodeNo(ids.1), new: marks.1 }),
+                renaming: (is_renamed && kind != FileKind::Directory).then_some(Renaming { from: InodeNo(ids.0), old: marks.0, to: InodeNo(ids.1), new: marks.1 }),
             };
             let mut slot = [0xA5; 256];
             inode.encode_into(&mut slot, &geo);

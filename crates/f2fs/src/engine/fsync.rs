@@ -80,7 +80,8 @@ impl F2fs {
         let name_is_free = !roll_forward_limits.new_inodes.contains(&file.ino)
             || !roll_forward_limits.dirs_with_removed_names.contains(&inode.pino);
         let one_name = inode.links == 1 && !inode.advise.contains(Advise::LOST_PINO);
-        Ok(one_name && name_is_known && parent_is_known && name_is_free)
+        let is_told = one_name && name_is_known && parent_is_known && name_is_free;
+        Ok(is_told && self.space.has_room_to_roll_forward())
     }
 
     /// Takes a file's chain; `None` if it would not suffice, or if there is no room for it beside what the next

@@ -219,7 +219,8 @@ fn a_second_link_that_a_user_made_survives_a_crash_after_a_rename() {
 
 // -- files that leave a directory whose own name is not on the disk
 
-/// Makes a directory with some files and directories and moves one of the files out of it at once. Returns the recorder.
+/// Makes a directory with some files and directories and moves one of the files out of it at once. Returns the
+/// recorder.
 fn left_a_fresh_directory() -> Arc<CrashRecorder> {
     let virt = Virtual::new(None);
     let rt: Rt = virt.clone();

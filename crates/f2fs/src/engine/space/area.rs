@@ -22,6 +22,10 @@ use crate::place::budget::Blocks;
 use crate::place::free::FreeSegments;
 use crate::place::log_choice::LogMode;
 
+/// Blocks that a roll-forward may take beyond those it brings back: indirect nodes of removed files, which no chain
+/// has.
+const ROLL_FORWARD_MARGIN: u64 = 64;
+
 /// The main area of a volume.
 pub(in crate::engine) struct MainArea {
     pub(super) geo: Geometry,
@@ -165,6 +169,19 @@ impl MainArea {
             state.promised += blocks;
         }
         fits
+    }
+
+    /// Returns true if all that a roll-forward could bring back now has room: the blocks in use, and those freed since
+    /// the last checkpoint, which belong to files that it has, or to files whose chains were written before they were
+    /// removed. A checkpoint with more than the volume's blocks in use could not be written, nor the volume mounted.
+    pub(in crate::engine) fn has_room_to_roll_forward(&self) -> bool {
+        let state = self.state();
+        let taken = state.usage.blocks.saturating_add(ROLL_FORWARD_MARGIN);
+        let changed = || state.touched.union(&state.leaving);
+        // The blocks are counted only if it may matter.
+        let most = (changed().count() * SEGMENT_BLOCKS) as u64;
+        let freed = || changed().map(|segno| state.segments[*segno as usize].freed_and_held()).sum::<u64>();
+        taken + most <= self.user_blocks || taken + freed() <= self.user_blocks
     }
 
     /// Keeps logs out of the holes of segments that are being emptied. `None` if the blocks that

@@ -39,6 +39,13 @@ pub(super) struct Segment {
     pub(super) counted: (Class, u16),
 }
 
+impl Segment {
+    /// Returns the number of blocks that are not in use, and may not be written before the next checkpoint.
+    pub(super) fn freed_and_held(&self) -> u64 {
+        self.maps.as_ref().map_or(0, |maps| u64::from(maps.valid.union(&maps.held).count() - maps.valid.count()))
+    }
+}
+
 /// Counters of a volume, as the checkpoint stores them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::engine) struct Usage {
