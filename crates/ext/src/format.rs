@@ -30,6 +30,7 @@ pub mod checksum;
 pub mod dir;
 pub mod error;
 pub mod extent;
+mod extra;
 pub mod features;
 pub mod group;
 pub mod htree;

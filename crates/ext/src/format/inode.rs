@@ -10,6 +10,8 @@ use moafs_runtime::Timestamp;
 use moafs_vfs::types::FileKind;
 
 use super::extent::{Extent, edit};
+use super::extra::Extra;
+pub use super::extra::GOOD_OLD_BYTES;
 use super::map::POINTERS;
 use super::renaming::Renaming;
 use super::superblock::{Incompat, RoCompat};
@@ -18,8 +20,6 @@ use super::{
     u32_at,
 };
 
-/// Bytes of an inode that every revision has.
-pub const GOOD_OLD_BYTES: usize = 128;
 /// The extra bytes that the fixed fields up to `i_projid` need.
 pub const EXTRA_BYTES: u16 = 32;
 /// The most links an inode can have.
@@ -464,25 +464,7 @@ pub fn extra_isize_is_legal(extra: u16, inode_size: u32) -> bool {
     extra == 0 || (extra >= 4 && extra.is_multiple_of(4) && u32::from(extra) <= inode_size - 128)
 }
 
-/// The part of a slot after the first 128 bytes.
-#[derive(Clone, Copy)]
-struct Extra {
-    isize: u16,
-    slot_bytes: usize,
-}
-
 impl Extra {
-    fn of(slot: &[u8]) -> Extra {
-        let isize = if slot.len() > GOOD_OLD_BYTES { u16_at(slot, 0x80) } else { 0 };
-        Extra { isize, slot_bytes: slot.len() }
-    }
-
-    /// Returns true if the 32-bit field at `at` exists.
-    fn covers(self, at: usize) -> bool {
-        let end = at + 4;
-        end <= self.slot_bytes && end <= GOOD_OLD_BYTES + usize::from(self.isize)
-    }
-
     fn time(self, slot: &[u8], seconds_at: usize, extra_at: usize) -> Timestamp {
         let extra = if self.covers(extra_at) { u32_at(slot, extra_at) } else { 0 };
         decode_time(u32_at(slot, seconds_at), extra)

@@ -10,6 +10,7 @@
 
 use std::num::NonZeroU16;
 
+use super::extra::Extra;
 use super::{InodeNo, put_u16, put_u32, u16_at, u32_at};
 
 /// `osd1`: the directory of the new name.
@@ -18,8 +19,6 @@ const TO: usize = 0x24;
 const OLD: usize = 0x7C;
 /// The last two bytes of the first 128: the mark of the new name.
 const NEW: usize = 0x7E;
-/// `i_extra_isize`.
-const EXTRA_ISIZE: usize = 0x80;
 /// `i_version_hi`: the directory of the old name. In slots without it both names lie in one directory.
 const FROM: usize = 0x98;
 
@@ -73,13 +72,15 @@ impl Renaming {
 }
 
 fn has_from(slot: &[u8]) -> bool {
-    let end = FROM + 4;
-    slot.len() >= end && EXTRA_ISIZE + usize::from(u16_at(slot, EXTRA_ISIZE)) >= end
+    Extra::of(slot).covers(FROM)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `i_extra_isize`.
+    const EXTRA_ISIZE: usize = 0x80;
 
     fn renaming(from: u32, to: u32) -> Renaming {
         let mark = |value| NonZeroU16::new(value).unwrap();
