@@ -387,7 +387,8 @@ impl Alloc {
         self.freeing() > 0
     }
 
-    /// Promises `blocks` if this many can be handed out now and `keep` stay free.
+    /// Promises `blocks` if this many can be handed out now and `keep` stay free. Data on their way count twice here:
+    /// their blocks are not free any more, and what was promised for them is given back when a file maps them.
     pub fn promise(&self, blocks: u64, inodes: u64, keep: u64) -> Option<Arc<Promised>> {
         if self.free_inodes.load(Ordering::SeqCst) < inodes {
             return None;

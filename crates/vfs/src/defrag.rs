@@ -495,6 +495,7 @@ impl<F: Format> Walk<'_, F> {
             }
         }
         let transfer = self.volume.transfer_blocks();
+        let _flight = self.volume.begin_flight();
         let writes = self.plan(dir, &candidates)?;
         self.healed.before.add(reading(candidates.iter().map(|candidate| &candidate.runs), transfer));
         let after = self.carry_out(&candidates, writes)?;
@@ -523,10 +524,12 @@ impl<F: Format> Walk<'_, F> {
             };
             let candidates = [candidate];
             let home = inode.state.lock().home;
+            let flight = self.volume.begin_flight();
             let writes = self.plan(home, &candidates)?;
             candidates[0].runs.iter().for_each(|(_, run)| before.add(*run));
             let runs = self.carry_out(&candidates, writes)?;
             runs.iter().flatten().for_each(|(_, run)| after.add(*run));
+            drop(flight);
             drop(gate);
             if !self.goes_on() {
                 break;

@@ -403,7 +403,8 @@ pub trait Format: Send + Sync + 'static {
     // -- space, then changes
 
     /// Reserves space for a space request, or fails with ENOSPC: the only source of that error. May wait, commit and
-    /// clean, therefore it is called with NO inode lock held.
+    /// clean, therefore it is called with NO inode lock held. Blocks of a plan that is not placed yet may count as
+    /// taken and as promised: a refusal is not told before no such plan is under way.
     fn admit(&self, need: SpaceRequest, who: SpaceClass) -> Result<Admission>;
     /// Starts an op. Waits for the op gate only. Fails if the volume is read-only.
     fn begin<'a>(&'a self, kind: OpKind, admission: &'a mut Admission) -> Result<Self::Op<'a>>;

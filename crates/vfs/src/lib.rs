@@ -58,7 +58,7 @@
 //! | `reader::Reader` | read-aheads under way | `reader`: contents through the cache, with read-ahead |
 //! | `reap::Reaper` | inodes without a name | `reap`: giving them back to the format; `co_read`: neighbours of small files |
 //! | `page_cache::PageCache` | memory budget, replacement queue, walks | `page_cache`: eviction; `load`: inodes by number; `filling`: blocks from the volume |
-//! | `op::Ops` | uncommitted changes, relief | `op`: ops of the format, attributes, commits; `admission`: reservations; `unmap` |
+//! | `op::Ops` | uncommitted changes, relief | `op`: ops of the format, attributes, commits; `admission`: reservations; `flight`: writes under way; `unmap` |
 //! | `inode_table::InodeTable` | inodes in memory, dirty lists | `inode_table`; `sectors`: what the front knows of `st_blocks` |
 //! | `volume::Volume` | format, device, options, gate, counters | `volume`; `perm`: permission checks; `bypass`: large reads past the cache |
 //!
@@ -111,6 +111,7 @@ mod dirty;
 pub mod error;
 mod fill;
 mod filling;
+mod flight;
 pub mod format;
 pub mod full_host;
 pub mod health;

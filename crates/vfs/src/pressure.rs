@@ -1,7 +1,7 @@
 //! Shortage of space: everything that can be written, reaped or committed is, before a caller is told ENOSPC.
 //!
 //! One caller at a time does this for all. It goes on as long as a round gave space back, to any caller, or as other
-//! calls hold reservations larger than what they will use.
+//! calls hold reservations larger than what they will use, or as data in flight do.
 
 use std::time::Duration;
 
@@ -64,6 +64,7 @@ impl<F: Format> Pressure<F> {
         let mut last = self.last.lock();
         let mut waits = 0;
         for _ in 0..ROUNDS_MAX {
+            let calm = self.calm();
             if let Some(admitted) = self.admit_at_once(need, class)? {
                 return Ok(admitted);
             }
@@ -71,6 +72,11 @@ impl<F: Format> Pressure<F> {
             let in_vain = last.number > seen && last.freed == self.relief.freed.load(Ordering::SeqCst);
             if !in_vain || self.has_ripe() {
                 *last = self.free_everything()?;
+                continue;
+            }
+            // A flight while this call looked may have hidden the space that its blocks were promised.
+            if calm.is_none() || calm != self.calm() {
+                self.wait_for_flights();
                 continue;
             }
             // Others may give back what they will not use, or what their blocks took that have a place now; other tasks

@@ -19,6 +19,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::cache::End;
 use crate::error::{Error, Result};
+use crate::flight::Flight;
 use crate::format::{Admission, Format, FormatOp, OpKind, RoomSearch};
 use crate::inode::Shared;
 use crate::layer::layer;
@@ -115,12 +116,20 @@ impl<F: Format> WriteRequest<F> {
 }
 
 /// A batch: the write requests of plans that are submitted together.
-struct WriteBatch<F: Format> {
+struct WriteBatch<'a, F: Format> {
     writes: Vec<WriteRequest<F>>,
     bytes: u64,
+    /// Begun before the first plan, if any of the writes has blocks that were allocated for it.
+    flight: Option<Flight<'a, F>>,
 }
 
-impl<F: Format> WriteBatch<F> {
+impl<F: Format> Default for WriteBatch<'_, F> {
+    fn default() -> Self {
+        WriteBatch { writes: Vec::new(), bytes: 0, flight: None }
+    }
+}
+
+impl<F: Format> WriteBatch<'_, F> {
     fn is_full(&self) -> bool {
         self.bytes >= BATCH_BYTES_MAX || self.writes.len() >= BATCH_REQUESTS_MAX
     }
@@ -141,24 +150,27 @@ impl<F: Format> WriteBack<F> {
     /// asked for, and then the remaining files may collect more dirty blocks before they are written.
     pub(crate) fn write_back_upto(&self, bytes: u64, dues: impl IntoIterator<Item = WritebackReason>) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut batch = WriteBatch { writes: Vec::new(), bytes: 0 };
+        let mut batch = WriteBatch::default();
         let mut left = bytes;
         for due in dues {
             let before = batch.bytes;
+            batch.flight.get_or_insert_with(|| self.begin_flight());
             if let Err(error) = self.plan_into(due, &mut batch) {
                 self.latch(due.ino(), &error);
                 outcome.fail(error);
             }
+            if !batch.writes.iter().any(|write| write.fresh) {
+                batch.flight = None;
+            }
             left = left.saturating_sub(batch.bytes - before);
             if batch.is_full() {
-                outcome.join(self.run(std::mem::take(&mut batch.writes)));
-                batch.bytes = 0;
+                outcome.join(self.run(std::mem::take(&mut batch)));
             }
             if left == 0 {
                 break;
             }
         }
-        outcome.join(self.run(batch.writes));
+        outcome.join(self.run(batch));
         outcome
     }
 
@@ -210,21 +222,20 @@ impl<F: Format> WriteBack<F> {
     /// Carries out writes that were planned already.
     pub(crate) fn carry_out(&self, writes: impl IntoIterator<Item = PlannedWrite>) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut batch = WriteBatch { writes: Vec::new(), bytes: 0 };
+        let mut batch = WriteBatch::default();
         for travel in writes {
             self.pack(&travel, &mut batch);
             if batch.is_full() {
-                outcome.join(self.run(std::mem::take(&mut batch.writes)));
-                batch.bytes = 0;
+                outcome.join(self.run(std::mem::take(&mut batch)));
             }
         }
-        outcome.join(self.run(batch.writes));
+        outcome.join(self.run(batch));
         outcome
     }
 
     /// Adds what the format plans to a batch. While the format finds room for a part of it only, or for nothing, it
     /// makes room and is asked again; what was planned until then is frozen, and not named a second time.
-    fn plan_into(&self, due: WritebackReason, batch: &mut WriteBatch<F>) -> Result<()> {
+    fn plan_into(&self, due: WritebackReason, batch: &mut WriteBatch<'_, F>) -> Result<()> {
         if self.format.failed().is_some() {
             return self.check_writable();
         }
@@ -266,7 +277,7 @@ impl<F: Format> WriteBack<F> {
 
     /// Freezes the pages that a planned write names and adds the requests that result: one, unless something in
     /// the middle has vanished.
-    fn pack(&self, travel: &PlannedWrite, batch: &mut WriteBatch<F>) {
+    fn pack(&self, travel: &PlannedWrite, batch: &mut WriteBatch<'_, F>) {
         let mut packing = Packing { travel, next: travel.to.start, open: None, done: Vec::new(), lost: Vec::new() };
         for from in &travel.from {
             let inode = self.table.peek(from.ino);
@@ -329,7 +340,8 @@ impl<F: Format> WriteBack<F> {
     }
 
     /// Submits one batch, waits for its parts, lowest address first, and places each as soon as it is written.
-    fn run(&self, mut writes: Vec<WriteRequest<F>>) -> Outcome {
+    fn run(&self, batch: WriteBatch<'_, F>) -> Outcome {
+        let WriteBatch { mut writes, flight: _flight, .. } = batch;
         let mut outcome = Outcome::default();
         if writes.is_empty() {
             return outcome;
@@ -511,7 +523,7 @@ impl<F: Format> WriteBack<F> {
 
     /// Writes a dirty block where it lies. A hole has nothing behind the file's end.
     fn write_in_place(&self, inode: &Shared<F>, at: Lbn) {
-        let mut batch = WriteBatch { writes: Vec::new(), bytes: 0 };
+        let mut batch = WriteBatch::default();
         {
             let _planning = self.planning.lock();
             let Ok(Mapping::Run(to)) = self.format.map(&inode.node, at, 1) else { return };
@@ -520,7 +532,7 @@ impl<F: Format> WriteBack<F> {
             self.pack(&PlannedWrite { to, from: smallvec![from], fresh: false, tag }, &mut batch);
         }
         // An error is latched in the inode.
-        let _ = self.run(batch.writes);
+        let _ = self.run(batch);
     }
 
     /// Places what was written, in few ops of bounded size.

@@ -207,6 +207,44 @@ fn a_writer_waits_for_reservations_that_other_calls_will_not_use() {
 }
 
 #[test]
+fn a_writer_waits_for_flights_that_give_promises_back() {
+    for seed in [None, Some(1), Some(2), Some(3)] {
+        let virt = Virtual::new(seed);
+        let rt: Rt = Arc::clone(&virt) as Rt;
+        virt.run(move || {
+            let v = Arc::new(Volume::new(600, options(), Arc::clone(&rt)));
+            let [a, b, c] = ["a", "b", "c"].map(|n| v.create(ROOT, n));
+            write_all(&v, a, 300).unwrap();
+            // The last block: a write that moves the end of a file would count as one that frees space.
+            write_block(&v, c, 40).unwrap();
+            v.vfs.sync().unwrap();
+            v.vfs.shrink(0);
+            // The first task holds a reservation that it will not use, so that the second finds no room and waits.
+            let stall_at = |point, millis| {
+                let pause = Duration::from_millis(millis);
+                *v.vfs.format().stall.lock() = Some(Stall { rt: Arc::clone(&rt), point, pause });
+            };
+            let spawn = |name: &str, ino: Ino, blocks: u64| {
+                let here = Arc::clone(&v);
+                let task = rt.spawn(name, Box::new(move || assert_eq!(write_all(&here, ino, blocks), Ok(0))));
+                sleep_until(&*rt, rt.now() + Duration::from_millis(1));
+                task
+            };
+            stall_at(Point::Map, 15);
+            let mut tasks = vec![spawn("first", a, 200), spawn("second", b, 250)];
+            // The third's data are in flight when the first has ended: taken, and promised as well.
+            write_all(&v, c, 40).unwrap();
+            stall_at(Point::Flight, 100);
+            let here = Arc::clone(&v);
+            tasks.push(rt.spawn("third", Box::new(move || here.vfs.fsync(c, false).unwrap())));
+            tasks.into_iter().for_each(|task| task.join(&*rt));
+            assert_eq!(v.vfs.stat_fs().free, 599 - 300 - 250 - 41);
+            v.vfs.clone().close().unwrap();
+        });
+    }
+}
+
+#[test]
 fn files_that_are_removed_make_room_for_the_next_ones_at_once() {
     for seed in 0..100 {
         let virt = Virtual::new(Some(seed));

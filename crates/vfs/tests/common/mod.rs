@@ -101,6 +101,8 @@ pub enum Point {
     End,
     /// Before a file's map is looked up.
     Map,
+    /// After blocks were written, before an op begins that maps them.
+    Flight,
     /// Before written blocks are mapped into a file.
     Place,
     /// After they were mapped, before they stop to count as free.
@@ -471,7 +473,9 @@ impl Format for Toy {
 
     fn admit(&self, need: SpaceRequest, _who: SpaceClass) -> Result<Admission> {
         let blocks = need.data_blocks + need.map_blocks;
-        if blocks > self.free_blocks() {
+        // As in the ext family, a block in flight counts twice: it is taken, and what was promised for it is not spent.
+        let flying = self.flying.lock().len() as u64;
+        if blocks + flying > self.free_blocks() {
             return Err(Error::Posix(libc::ENOSPC));
         }
         self.promised.0.fetch_add(blocks, Ordering::SeqCst);
@@ -483,6 +487,9 @@ impl Format for Toy {
         }
         if *self.refuses.lock() == Some(kind) {
             return Err(Error::Posix(libc::ENOSPC));
+        }
+        if kind == OpKind::Place {
+            self.stall_at(Point::Flight);
         }
         self.ops.fetch_add(1, Ordering::Relaxed);
         Ok(ToyOp { toy: self, admission })
