@@ -304,7 +304,42 @@ impl Exchange for RingExchange<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+    use std::sync::{Arc, mpsc};
+
     use super::*;
+    use crate::init::InitFlags;
+    use crate::scheduling::Guard;
+
+    struct Nothing;
+
+    impl FileSystem for Nothing {}
+
+    /// Returns true if all pages of a range are mapped.
+    fn is_mapped((start, len): (*mut u8, usize)) -> bool {
+        let mut resident = vec![0; len.div_ceil(4096)];
+        // SAFETY: the call only asks about the pages, and writes a byte for each into the vector.
+        unsafe { libc::mincore(start.cast(), len, resident.as_mut_ptr()) == 0 }
+    }
+
+    /// The device is a socket: it answers REGISTER, whose number it takes for a question about its queue, and refuses
+    /// COMMIT_AND_FETCH, as a device that fails between two requests.
+    #[test]
+    fn the_memory_of_a_slot_whose_service_fails_stays_mapped() {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let Ok(slot) = RingSlot::new(0, 4096) else { return eprintln!("SKIPPED: no io_uring") };
+        let memory = [&slot.entry.head, &slot.entry.payload].map(|buffer| (buffer.as_ptr(), buffer.len()));
+        let guard = Guard::start(1).expect("a thread");
+        let dispatcher = Dispatcher::new(Arc::new(Nothing), InitFlags::empty());
+        let (registered, answer) = mpsc::channel();
+        let served = slot.serve(&dispatcher, socket.as_fd(), guard.place(0), registered);
+        if let Err(error) = answer.recv().expect("an answer to REGISTER") {
+            return eprintln!("SKIPPED: sockets take no commands: {error}");
+        }
+        assert_eq!(served.expect_err("COMMIT_AND_FETCH fails").raw_os_error(), Some(libc::EOPNOTSUPP));
+        assert!(memory.into_iter().all(is_mapped), "the kernel may still write there");
+    }
 
     #[test]
     fn cpu_lists_are_counted() {
