@@ -287,6 +287,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_has_one_inode_number_in_listings_look_ups_and_attributes() {
+        let cover = Cover { name: "cover", there: Arc::new(AtomicBool::new(true)) };
+        let control = counting().with_cover(cover);
+        let listed: Vec<_> =
+            control.names().map(|(ino, _, name)| (ino, name)).filter(|(_, name)| *name != b"..").collect();
+        for (ino, name) in &listed {
+            let entries = match *name {
+                b"." => vec![control.entry()],
+                name => vec![control.lookup(name, 0).unwrap(), control.lookup(name, 0).unwrap()],
+            };
+            for entry in entries {
+                assert_eq!((entry.attr.ino, control.attr(entry.node).unwrap().ino), (*ino, *ino), "{name:?}");
+            }
+        }
+        let numbers: std::collections::BTreeSet<u64> = listed.iter().map(|(ino, _)| *ino).collect();
+        assert_eq!((numbers.len(), listed.len()), (4, 4), "each has its own");
+    }
+
+    #[test]
     fn a_text_is_data_up_to_its_end() {
         let control = counting();
         let node = control.lookup(b"stats", 0).unwrap().node;
