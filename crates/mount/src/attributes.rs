@@ -29,16 +29,24 @@ const WAITING_MAX: usize = 1 << 16;
 /// know it may have been on its way.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// The longest wait of a sync until the kernel has been told of the files whose data it has placed.
+const TELLING_MAX: Duration = Duration::from_millis(200);
+
 /// The files that wait to be told of.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    /// Signalled when a batch has been told, and at the end.
+    told: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     inos: BTreeSet<Ino>,
+    /// Number of batches of files that were taken to be told, and how many of them have been.
+    batches: u64,
+    batches_told: u64,
     ended: bool,
 }
 
@@ -54,6 +62,8 @@ impl Notices {
     /// Returns the files to be told of; none if it has become `until` before there are any. `None` after the end.
     fn next(&self, until: Option<Instant>) -> Option<BTreeSet<Ino>> {
         let mut waiting = self.waiting.lock();
+        waiting.batches_told = waiting.batches;
+        self.told.notify_all();
         while waiting.inos.is_empty() && !waiting.ended {
             match until {
                 None => self.changed.wait(&mut waiting),
@@ -61,12 +71,27 @@ impl Notices {
                 Some(_) => {}
             }
         }
+        waiting.batches += u64::from(!waiting.inos.is_empty());
         (!waiting.ended).then(|| std::mem::take(&mut waiting.inos))
+    }
+
+    /// Waits until the kernel has been told of all files noted before, but not for long: it may itself wait for the
+    /// thread that calls this.
+    pub(crate) fn wait_until_told(&self) {
+        let until = Instant::now() + TELLING_MAX;
+        let mut waiting = self.waiting.lock();
+        let wanted = waiting.batches + u64::from(!waiting.inos.is_empty());
+        while waiting.batches_told < wanted && !waiting.ended {
+            if self.told.wait_until(&mut waiting, until).timed_out() {
+                return;
+            }
+        }
     }
 
     fn end(&self) {
         self.waiting.lock().ended = true;
         self.changed.notify_one();
+        self.told.notify_all();
     }
 }
 
@@ -112,7 +137,8 @@ impl AttributesThread {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("attributes".to_owned()).spawn(body)?;
+        let thread = std::thread::Builder::new().name("attributes".to_owned()).spawn(body);
+        let thread = thread.inspect_err(|_| notices.end())?;
         Ok(AttributesThread { notices, thread: Some(thread) })
     }
 }
@@ -179,6 +205,24 @@ mod tests {
         assert_eq!([(); 2].map(|()| told.recv()), [Ok(Ino(5)), Ok(Ino(5))]);
         assert!(told.recv_timeout(2 * AGAIN_AFTER).is_err(), "twice is enough");
         drop(thread);
+    }
+
+    #[test]
+    fn a_sync_waits_until_the_kernel_was_told_of_what_was_noted_before_but_not_for_ever() {
+        let (notices, thread, told, answer) = started();
+        notices.wait_until_told();
+        notices.note(Ino(5));
+        assert_eq!(told.recv(), Ok(Ino(5)));
+        notices.note(Ino(6));
+        let begun = Instant::now();
+        notices.wait_until_told();
+        assert!(begun.elapsed() >= TELLING_MAX, "the kernel has not answered");
+        (0..2).for_each(|_| answer.send(true).unwrap());
+        notices.wait_until_told();
+        assert_eq!(told.try_recv(), Ok(Ino(6)));
+        drop(thread);
+        notices.note(Ino(7));
+        notices.wait_until_told();
     }
 
     #[test]

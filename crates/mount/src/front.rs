@@ -20,7 +20,7 @@ use moafs_vfs::types::{Attr, Cookie, FileKind, Ino, Name, SetMode};
 use moafs_vfs::{Credentials, Error, Format, Vfs};
 use smallvec::SmallVec;
 
-use crate::attributes;
+use crate::attributes::{self, Notices};
 use crate::control::{CONTROL_NAME, Control, ControlFile, Cover, Text};
 use crate::convert;
 use crate::defrag::{DEFRAG_NAME, Defrag};
@@ -60,6 +60,8 @@ pub struct Front<F: Format> {
     /// Set at the handshake.
     notifier: OnceLock<Notifier>,
     forgotten: Forgotten,
+    /// Files that the kernel is to be told of.
+    notices: Arc<Notices>,
     /// True if the kernel asks before it opens a file: the open is refused if the file's flags do not allow it.
     checks_opens: bool,
 }
@@ -96,6 +98,7 @@ impl<F: Format> Front<F> {
             closed: OnceLock::new(),
             notifier: OnceLock::new(),
             forgotten: Forgotten::default(),
+            notices: Arc::default(),
             checks_opens: false,
         }
     }
@@ -104,6 +107,11 @@ impl<F: Format> Front<F> {
     /// not at the first write. Each open and each close costs a request.
     pub fn with_checked_opens(self, checks_opens: bool) -> Front<F> {
         Front { checks_opens, ..self }
+    }
+
+    /// Makes sync wait until the kernel has been told of the files in `notices`.
+    pub(crate) fn with_notices(self, notices: Arc<Notices>) -> Front<F> {
+        Front { notices, ..self }
     }
 
     /// Returns the result of closing the volume; `None` before `destroy`.
@@ -730,6 +738,9 @@ impl<F: Format> FileSystem for Front<F> {
     }
 
     fn syncfs(&self, _ctx: &ReqCtx) -> Result<()> {
-        self.told(self.vfs.sync())
+        self.told(self.vfs.sync())?;
+        // The caller may look at once how many blocks a file has.
+        self.notices.wait_until_told();
+        Ok(())
     }
 }

@@ -124,7 +124,7 @@ fn start<F: Format>(mounting: Mounting<F>, log: &Arc<Log>) -> Result<(Session<Fr
     let noting = Arc::clone(&notices);
     // From the first request on.
     vfs.watch_sectors(move |ino| noting.note(ino));
-    let session = mount(mounting, Arc::clone(&swap), log)?;
+    let session = mount(mounting, Arc::clone(&swap), Arc::clone(&notices), log)?;
     let nodes = Nodes::new(vfs.shape().root);
     let attributes = AttributesThread::start(notices, session.notifier(), nodes, Arc::clone(log));
     let attributes = attributes.inspect_err(|error| {
@@ -145,6 +145,7 @@ fn close<F: Format>(vfs: Vfs<F>) -> Result<(), ServeError> {
 fn mount<F: Format>(
     mounting: Mounting<F>,
     swap: Arc<KernelSwap<F>>,
+    notices: Arc<Notices>,
     log: &Arc<Log>,
 ) -> Result<Session<Front<F>>, ServeError> {
     let Mounting { vfs, volume_disk: _, source, claim, target, mut settings, disk, engine } = mounting;
@@ -165,7 +166,8 @@ fn mount<F: Format>(
         log: Arc::clone(log),
     };
     let files = vec![("stats", stats::text(vfs.clone(), Arc::clone(&swap), about))];
-    let front = Front::new(vfs, files, swap, Arc::clone(log)).with_checked_opens(settings.check_opens);
+    let front = Front::new(vfs, files, swap, Arc::clone(log));
+    let front = front.with_checked_opens(settings.check_opens).with_notices(notices);
     // The kernel itself claims the device from now on.
     drop(claim);
     let session = Session::mount(front, &target, &settings.session)?;
